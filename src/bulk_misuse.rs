@@ -202,6 +202,33 @@ struct TheTransferHasTheBuffer;
 /// ```
 struct APooledBufferGoesBackOnce;
 
+/// A buffer of a pool is written as a whole.
+///
+/// ```no_run
+/// # fn snippet(instance: &margo::Instance) -> Result<(), Box<dyn std::error::Error>> {
+/// # use margo::BulkPoolSpec;
+/// let pool = instance.bulk_pool(&BulkPoolSpec::new().class(8, 1))?;
+/// let mut buffer = pool.get(8)?;
+/// let mut other = instance.bulk_buffer(8)?;
+/// buffer.swap_with_slice(&mut other);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// But no other buffer takes its place in the pool:
+///
+/// ```compile_fail,E0277
+/// # fn snippet(instance: &margo::Instance) -> Result<(), Box<dyn std::error::Error>> {
+/// # use margo::BulkPoolSpec;
+/// let pool = instance.bulk_pool(&BulkPoolSpec::new().class(8, 1))?;
+/// let mut buffer = pool.get(8)?;
+/// let mut other = instance.bulk_buffer(1)?;
+/// std::mem::swap(&mut *buffer, &mut other);
+/// # Ok(())
+/// # }
+/// ```
+struct APooledBufferStaysThatOfItsPool;
+
 /// Several vectors are the peers' until they are released.
 ///
 /// ```no_run

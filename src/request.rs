@@ -515,6 +515,10 @@ impl Canceler {
 /// # }
 /// ```
 ///
+/// Each call looks at all of `requests`, twice if it has to wait. To take the results of thousands
+/// as they come, put the requests, which are futures, into a `FuturesUnordered` of the `futures`
+/// crate and take from it in [`ult::block_on`], or let [`Instance::cforward`] call back.
+///
 /// Counterpart: `margo_wait_any`, which polls.
 pub fn wait_any<R: DeserializeOwned>(
     requests: &mut Vec<Request<R>>,

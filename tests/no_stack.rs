@@ -1,5 +1,5 @@
-//! What happens when the system has no memory for a stack. Each case in a process of its own, whose
-//! address space is limited.
+//! What happens when the system has no memory for a stack, or to receive into. Each case in a
+//! process of its own, whose address space is limited.
 #![allow(clippy::unwrap_used, reason = "a test says by panicking what went wrong")]
 
 mod common;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use common::log::listen;
 use common::process::{Service, asked};
 use common::{PATIENCE, bounded};
-use margo::{ElasticityError, InitError, Instance, ProviderHandle, Rpc, TimerSpec};
+use margo::{ElasticityError, HgError, InitError, Instance, ProviderHandle, Rpc, TimerSpec};
 
 const CASE: &str = "MARGO_TEST_NO_STACK";
 const ECHO: Rpc<u32, u32> = Rpc::new("echo");
@@ -26,6 +26,7 @@ fn service_process() {
         "move" => progress_stays_where_it_is(),
         "timers" => timers_go_on(),
         "callbacks" => callbacks_are_called(),
+        "receives" => init_names_the_receive_buffers(),
         other => unreachable!("no case {other}"),
     }
 }
@@ -64,6 +65,28 @@ fn init_says_so() {
 #[test]
 fn an_instance_whose_progress_gets_no_stack_does_not_start() {
     run("init");
+}
+
+fn init_names_the_receive_buffers() {
+    limit();
+    fn document(first: u32) -> String {
+        format!(
+            r#"{{ "mercury": {{ "no_multi_recv": true, "request_post_init": {first} }},
+                 "margo": {{ "address": "na+sm://", "eager_size": 65536 }} }}"#
+        )
+    }
+    let error = bounded("init", move || margo::init(&document(1 << 18)).unwrap_err());
+    let InitError::Rpc { source: HgError::Receives { count, bytes }, .. } = &error else {
+        panic!("{error}");
+    };
+    assert!(*count == 1 << 18 && *bytes >= 65536, "{error}");
+    assert!(error.to_string().contains("request_post_init"), "{error}");
+    end(&bounded("the next one", move || margo::init(&document(16)).unwrap()));
+}
+
+#[test]
+fn an_instance_without_memory_for_its_receive_buffers_does_not_start() {
+    run("receives");
 }
 
 fn a_child_says_so() {

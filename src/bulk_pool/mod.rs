@@ -424,16 +424,18 @@ pub struct PooledBuffer {
     class: usize,
 }
 
+// To its bytes, not to the `BulkBuffer`: who could put another one in its place would have the pool
+// hand that out, of whatever length it is.
 impl Deref for PooledBuffer {
-    type Target = BulkBuffer;
+    type Target = [u8];
 
-    fn deref(&self) -> &BulkBuffer {
+    fn deref(&self) -> &[u8] {
         self.buffer.as_ref().expect("only `drop` takes it")
     }
 }
 
 impl DerefMut for PooledBuffer {
-    fn deref_mut(&mut self) -> &mut BulkBuffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
         self.buffer.as_mut().expect("only `drop` takes it")
     }
 }
@@ -448,8 +450,7 @@ impl LocalBulk for PooledBuffer {}
 
 impl Registered for PooledBuffer {
     fn memory(&self) -> &LocalMem {
-        let buffer: &BulkBuffer = self;
-        buffer.memory()
+        self.buffer.as_ref().expect("only `drop` takes it").memory()
     }
 }
 

@@ -88,6 +88,11 @@ impl Buffers {
         self.number
     }
 
+    /// Bytes that fit into one.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// An empty buffer.
     // Not inlined, as everything here that reads a thread-local: its address must not be kept over
     // a switch of stacks.

@@ -277,6 +277,7 @@ impl<T> Core<T> {
         let core = class.add(options.max_contexts, make)?;
         if core.options.listen {
             let first = core.state().receives.first();
+            core.has_memory_for(&first)?;
             core.post_receives(first)?;
         }
         Ok(core)

@@ -244,6 +244,20 @@ pub enum HgError {
         /// The limit, bytes.
         max: usize,
     },
+    /// The system has no memory for the buffers into which requests are received, all of which are
+    /// there from the start where requests share none.
+    #[error(
+        "no memory for {count} receive buffers of {bytes} bytes, which are there from the start; \
+         lower mercury.request_post_init or margo.eager_size, let requests share buffers (leave \
+         out mercury.no_multi_recv), or raise the limits of the process (ulimit -v, \
+         vm.overcommit_memory)"
+    )]
+    Receives {
+        /// How many.
+        count: u64,
+        /// Bytes of each.
+        bytes: usize,
+    },
     /// The RPC is not registered here, so nothing was sent: `HG_NOENTRY`.
     #[error("RPC {0} is not registered here: register it before calling it")]
     NotRegistered(RpcId),

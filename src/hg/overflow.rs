@@ -41,6 +41,8 @@ pub(super) struct Fetch {
     beside: Option<Box<Beside>>,
     /// How many had begun before.
     number: u64,
+    /// Room for others is to be made with it, as soon as the network has let go of it.
+    gives_way: bool,
 }
 
 /// What became of an overflowed response, as its acknowledgement says.
@@ -146,7 +148,7 @@ impl<T> Core<T> {
     /// there may be, and the oldest of those that have taken
     /// [`FETCH_PATIENCE`](super::receives::FETCH_PATIENCE). The room is there when the network has
     /// let go of it, over shared memory not before the origin runs again; whoever tries again finds
-    /// it then.
+    /// it then, or has another fetch give way.
     #[cold]
     fn make_room(&self, newcomer: &Addr) {
         let (now, max) = (Instant::now(), self.options.overflow_held_max as u64);
@@ -162,6 +164,9 @@ impl<T> Core<T> {
             for (name, op) in context.state().ops.iter() {
                 let Op::Fetch(fetch) = op else { continue };
                 let Fetch { origin, memory, beside, number, .. } = fetch;
+                if fetch.gives_way {
+                    continue;
+                }
                 let len = memory.len();
                 if *number < before && oldest.is_none_or(|oldest| *number < oldest.0) {
                     oldest = Some((*number, name));
@@ -188,6 +193,12 @@ impl<T> Core<T> {
             None => self.primary().state().receives.no_fetch_is_old(now),
         }
         for op in in_vain {
+            let context = self.class.all().into_iter().find(|own| own.id == op.context_id());
+            if let Some(context) = context
+                && let Some(Op::Fetch(fetch)) = context.state().ops.get_mut(op)
+            {
+                fetch.gives_way = true;
+            }
             self.endpoint.cancel(op.part(Role::Fetch));
         }
     }
@@ -216,7 +227,8 @@ impl<T> Core<T> {
                 return Err(self.not_fetched(header, origin, tag, HgError::Fetches { max }));
             }
         };
-        let fetch = Fetch { header, origin: origin.clone(), tag, memory, beside, number };
+        let fetch =
+            Fetch { header, origin: origin.clone(), tag, memory, beside, number, gives_way: false };
         self.begin_get(fetch, remote).map(|()| None).map_err(|error| {
             self.primary().state().receives.end_fetch();
             self.not_fetched(header, origin, tag, error)

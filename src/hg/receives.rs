@@ -196,6 +196,19 @@ impl Receives {
 }
 
 impl<T> Core<T> {
+    /// Whether the system has memory for the first receives, if each has a buffer. Buffers are made
+    /// one by one, where a lack of memory ends the process.
+    pub(super) fn has_memory_for(&self, first: &Claim) -> Result<(), HgError> {
+        if self.large.is_some() {
+            return Ok(());
+        }
+        let (count, bytes) = (first.end - first.start, self.buffers.bytes());
+        let all = usize::try_from(count).ok().and_then(|count| count.checked_mul(bytes));
+        // Address space alone: nothing is written, and it is given back at once.
+        let had = all.is_some_and(|all| Vec::<u8>::new().try_reserve_exact(all).is_ok());
+        if had { Ok(()) } else { Err(HgError::Receives { count, bytes }) }
+    }
+
     /// Posts receives that context 0 has claimed.
     #[cold]
     pub(super) fn post_receives(&self, claim: Claim) -> Result<(), HgError> {

@@ -87,6 +87,7 @@ struct Node {
     // For looking at.
     sent: Vec<(Kind, Tag, Vec<u8>)>,
     moves_started: usize,
+    moves_canceled: Vec<OpId>,
 }
 
 /// What a test wants to happen at a certain point.
@@ -340,6 +341,11 @@ impl NodeEndpoint {
         self.with(|node| node.moves_started)
     }
 
+    /// Transfers that were to be canceled, as often as they were.
+    pub(super) fn moves_canceled(&self) -> Vec<OpId> {
+        self.with(|node| node.moves_canceled.clone())
+    }
+
     /// Memory that peers can use now.
     pub(super) fn registered(&self) -> usize {
         self.with(|node| node.regions.len())
@@ -573,11 +579,12 @@ impl Endpoint for NodeEndpoint {
                 let (op, _, _, buf) = node.expected_posted.remove(at);
                 node.done.push_back(Completion::Recv { op, buf, result: Err(Error::Canceled) });
             }
-            if let Some(at) = node.moves.iter().position(|pending| pending.op == op)
-                && !node.freeze_moves
-            {
-                node.moves.remove(at);
-                node.done.push_back(Completion::Transfer { op, result: Err(Error::Canceled) });
+            if let Some(at) = node.moves.iter().position(|pending| pending.op == op) {
+                node.moves_canceled.push(op);
+                if !node.freeze_moves {
+                    node.moves.remove(at);
+                    node.done.push_back(Completion::Transfer { op, result: Err(Error::Canceled) });
+                }
             }
             // A send that is held is stuck: half of it is in the network.
         });

@@ -267,6 +267,42 @@ fn fetches_of_many_that_do_not_end_give_way_after_a_while() {
     assert_eq!(given_up, 1, "no more than is needed");
 }
 
+/// Over shared memory a fetch ends, when it is given up, not before its origin runs again.
+#[test]
+fn a_fetch_that_stays_though_it_gave_way_does_not_give_way_again_and_others_do() {
+    let net = Net::default();
+    let limited = HgOptions { overflow_held_max: 250_000, ..HgOptions::default() };
+    let mut stopped = Side::new(&net, HgOptions::default());
+    let mut other = Side::new(&net, HgOptions::default());
+    let mut target = Side::new(&net, limited);
+    target.endpoint.freeze_moves(true);
+    for token in [1, 2] {
+        stopped.call(&target, &pattern(100_000), token);
+    }
+    settle(&mut stopped, &mut target);
+    let deadline = Instant::now() + PATIENCE;
+    let mut token = 0;
+    while target.endpoint.moves_canceled().len() < 2 {
+        assert!(Instant::now() < deadline, "no other gives way");
+        token += 1;
+        other.call(&target, &pattern(100_000), token);
+        settle(&mut other, &mut target);
+        assert!(matches!(ended(&mut other, token), Err(HgError::Remote(ReturnCode::Again))));
+    }
+    assert!(token > 2, "half of all is left to it for a while");
+    for _ in 0..2 {
+        token += 1;
+        other.call(&target, &pattern(100_000), token);
+        settle(&mut other, &mut target);
+        assert!(ended(&mut other, token).is_err());
+    }
+    let canceled = target.endpoint.moves_canceled();
+    assert!(canceled.len() == 2 && canceled[0] != canceled[1], "{canceled:?}");
+    // What they were to carry ends with the network.
+    target.endpoint.freeze_moves(false);
+    settle(&mut stopped, &mut target);
+}
+
 fn kept(side: &Side) -> usize {
     side.core.in_hand().result_bytes_kept
 }
