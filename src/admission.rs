@@ -39,11 +39,23 @@ pub(crate) struct Gates<P> {
     pools: Mutex<OfPools<P>>,
     /// Of RPCs that have one.
     rpcs: Mutex<OfRpcs<P>>,
-    /// Of the RPCs of the runtime itself, whatever their pool.
-    internal: Arc<Gate<P>>,
+    /// Of the RPCs of the runtime itself, whatever their pool, in the order of [`Internal::ALL`].
+    internal: [Arc<Gate<P>>; Internal::ALL.len()],
 }
 
-/// Most requests in hand for the RPCs of the runtime itself.
+/// An RPC of the runtime itself. Each has a gate of its own: requests for metrics may all wait for
+/// what hangs when somebody wants to end the instance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Internal {
+    Metrics,
+    Shutdown,
+}
+
+impl Internal {
+    const ALL: [Self; 2] = [Self::Metrics, Self::Shutdown];
+}
+
+/// Most requests in hand for each RPC of the runtime itself.
 const INTERNAL_MAX: usize = 64;
 
 struct OfRpcs<P> {
@@ -110,13 +122,19 @@ impl<P> Default for OfPools<P> {
 impl<P> Gates<P> {
     /// `several`: more than one progress ULT lets in.
     pub(crate) fn new(several: bool) -> Self {
-        let internal = Arc::new(Gate::of_pool(Admission::new(INTERNAL_MAX), several));
+        let make = |_| Arc::new(Gate::of_pool(Admission::new(INTERNAL_MAX), several));
+        let internal = Internal::ALL.map(make);
         Self { several, pools: Mutex::default(), rpcs: Mutex::default(), internal }
     }
 
-    /// That of the RPCs of the runtime itself.
-    pub(crate) fn internal(&self) -> &Arc<Gate<P>> {
-        &self.internal
+    /// That of an RPC of the runtime itself.
+    pub(crate) fn internal(&self, rpc: Internal) -> &Arc<Gate<P>> {
+        &self.internal[rpc as usize]
+    }
+
+    /// Of which RPC of the runtime itself that is the gate, if of any.
+    pub(crate) fn internal_of(&self, gate: &Arc<Gate<P>>) -> Option<Internal> {
+        Internal::ALL.into_iter().find(|rpc| Arc::ptr_eq(self.internal(*rpc), gate))
     }
 
     /// That of a pool; made with these bounds if there is none.
@@ -168,7 +186,7 @@ impl<P> Gates<P> {
     /// Handlers that have ended, and requests that were refused at a bound.
     pub(crate) fn sums(&self) -> (u64, u64) {
         let pools = lock(&self.pools);
-        let gates = pools.gates.iter().map(|own| &own.gate).chain([&self.internal]);
+        let gates = pools.gates.iter().map(|own| &own.gate).chain(&self.internal);
         let (ended, busy) = gates.fold(pools.dropped, |(ended, busy), gate| {
             (ended + gate.ended(), busy + gate.load().refused)
         });
@@ -180,7 +198,7 @@ impl<P> Gates<P> {
     /// Whether there is any request inside or waiting.
     pub(crate) fn any_in_hand(&self) -> bool {
         let of_pools = lock(&self.pools).gates.iter().any(|own| is_used(&own.gate));
-        of_pools || is_used(&self.internal)
+        of_pools || self.internal.iter().any(|gate| is_used(gate))
     }
 
     /// All that waits at any of them.
@@ -221,6 +239,24 @@ mod tests {
             assert_eq!(entered, [true, true, false]);
             assert_eq!((gate.load().in_hand, gate.ended()), (3, 2));
         }
+    }
+
+    #[test]
+    fn requests_for_metrics_that_hang_keep_nobody_from_ending_the_instance() {
+        let gates = Gates::<()>::new(false);
+        let metrics = gates.internal(Internal::Metrics);
+        (0..INTERNAL_MAX).for_each(|_| assert!(metrics.enter_plain()));
+        assert!(!metrics.enter_plain());
+        let shutdown = gates.internal(Internal::Shutdown);
+        assert!(shutdown.enter_plain());
+        assert_eq!(gates.internal_of(metrics), Some(Internal::Metrics));
+        assert_eq!(gates.internal_of(shutdown), Some(Internal::Shutdown));
+        assert_eq!(gates.internal_of(&gates.of_rpc(Admission::new(1))), None);
+        (0..INTERNAL_MAX).for_each(|_| _ = metrics.leave(None));
+        assert!(gates.any_in_hand(), "that of the other one");
+        shutdown.leave(None);
+        assert!(!gates.any_in_hand());
+        assert_eq!(gates.sums(), (INTERNAL_MAX as u64 + 1, 1));
     }
 
     #[test]

@@ -14,9 +14,12 @@ pub(crate) fn contain<R>(log: &Log, what: impl Display, f: impl FnOnce() -> R) -
         Ok(result) => Some(result),
         Err(panic) => {
             let message = message_of(&*panic);
-            log!(log, ERROR, message, "{what} panicked");
-            // Its payload may have a destructor that panics, too.
-            std::mem::forget(panic);
+            // It may be whoever takes the log that panics.
+            let told = catch_unwind(AssertUnwindSafe(|| {
+                log!(log, ERROR, message, "{what} panicked");
+            }));
+            // Their payloads may have destructors that panic, too.
+            std::mem::forget((panic, told));
             None
         }
     }
@@ -35,7 +38,46 @@ pub(crate) fn message_of(panic: &(dyn Any + Send)) -> String {
 
 #[cfg(test)]
 mod tests {
+    use tracing::span::{Attributes, Id, Record};
+    use tracing::{Event, Metadata, Subscriber};
+
     use super::*;
+
+    /// Takes the log, and panics.
+    struct Panics;
+
+    impl Subscriber for Panics {
+        fn enabled(&self, _: &Metadata<'_>) -> bool {
+            true
+        }
+
+        fn new_span(&self, _: &Attributes<'_>) -> Id {
+            Id::from_u64(1)
+        }
+
+        fn record(&self, _: &Id, _: &Record<'_>) {}
+
+        fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+        fn event(&self, _: &Event<'_>) {
+            panic!("no log");
+        }
+
+        fn enter(&self, _: &Id) {}
+
+        fn exit(&self, _: &Id) {}
+    }
+
+    #[test]
+    fn a_panic_of_whoever_takes_the_log_stays_inside() {
+        let log = Log::default();
+        let ended = tracing::subscriber::with_default(Panics, || {
+            let logs = || log!(log, ERROR, "a line");
+            assert!(catch_unwind(AssertUnwindSafe(logs)).is_err(), "it takes lines");
+            contain(&log, "a test", || panic!("first"))
+        });
+        assert_eq!(ended, None::<()>);
+    }
 
     #[test]
     fn a_panic_stays_inside_even_if_its_payload_panics_too() {

@@ -269,11 +269,11 @@ pub enum RegisterError {
         /// The provider.
         provider: ProviderId,
     },
-    /// The caller is a tasklet, and pools, xstreams or progress are being changed, for which it
-    /// must not wait: the change may wait for its xstream. Use a ULT, or try again later.
+    /// The caller is a tasklet, or a destructor of a ULT that unwinds, and pools, xstreams or
+    /// progress are being changed, for which it must not wait: the change may wait for its xstream.
     #[error(
-        "RPC `{rpc}` cannot be registered or moved now: a tasklet must not wait for the change of \
-         pools, xstreams or progress that is under way; use a ULT, or try again later"
+        "RPC `{rpc}` cannot be registered or moved now: a tasklet, or a ULT that unwinds, must not \
+         wait for the change of pools, xstreams or progress that is under way; try again later"
     )]
     Inline {
         /// The RPC's name.

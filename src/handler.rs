@@ -17,6 +17,7 @@ use na::shared::Shared;
 use ult::{PoolRef, Priority};
 
 use crate::admission::Entrance;
+use crate::call::may_spawn;
 use crate::contain::{contain, message_of};
 use crate::hg::{
     Core, LentRequest, ProviderId, RawRequest, Registration, RequestHandle, RequestParts,
@@ -118,7 +119,7 @@ fn refuse_plainly(
 /// meanwhile, that may be the last there is of it: what goes with it is the user's, and goes on a
 /// ULT in its pool. Here may be the progress ULT in the midst of a poll.
 #[inline(never)]
-fn let_go(inner: &Inner, registration: Arc<Registration>) {
+pub(crate) fn let_go(inner: &Inner, registration: Arc<Registration>) {
     if let Some(last) = Arc::into_inner(registration) {
         drop_in_its_pool(inner, last);
     }
@@ -129,6 +130,10 @@ fn drop_in_its_pool(inner: &Inner, last: Registration) {
     const WHAT: &str = "what an RPC was served with, when dropped,";
     let Some(entry) = last.data_as::<Entry>() else { return };
     let (pool, rpc, log) = (entry.pool.clone(), entry.rpc, inner.log.clone());
+    if !may_spawn(&pool) {
+        _ = contain(&log, WHAT, || drop(last));
+        return;
+    }
     let drop_there = move || _ = contain(&log, WHAT, || drop(last));
     // No ULT can be made, and the closure with it is dropped here: nothing is left but that.
     _ = contain(&inner.log, WHAT, || pool.ult().name(rpc).spawn_detached(drop_there));
@@ -249,11 +254,16 @@ fn moved_on(
 ) -> Option<Arc<Registration>> {
     let before = registration.data_as::<Entry>().filter(|before| before.pool.is_removed())?;
     let now = inner.core.registered(registration.id())?;
-    let entry = now.data_as::<Entry>().filter(|entry| !entry.pool.is_removed())?;
-    // Not what was registered after it had been deregistered.
-    if !std::ptr::addr_eq(Arc::as_ptr(&before.run), Arc::as_ptr(&entry.run)) {
+    // Not what was registered after it had been deregistered, nor where others must not spawn.
+    let is_it = |entry: &&Entry| {
+        !entry.pool.is_removed()
+            && may_spawn(&entry.pool)
+            && std::ptr::addr_eq(Arc::as_ptr(&before.run), Arc::as_ptr(&entry.run))
+    };
+    let Some(entry) = now.data_as::<Entry>().filter(is_it) else {
+        let_go(inner, now);
         return None;
-    }
+    };
     entry.gate.enter_beyond(peer);
     todo.extend(before.gate.leave(Some(peer)).map(Next::Inside));
     Some(now)
@@ -481,8 +491,9 @@ fn no_ult(entry: &Entry) -> &'static str {
 #[cold]
 fn unwound(reply: &mut Shared<Reply>, panic: &(dyn Any + Send)) {
     if ult::is_exit(panic) {
-        // As if it had returned: if it has left its request to others, they answer.
-        if Shared::get_mut(reply).is_some() {
+        // As if it had returned: if it has left its request to others, they answer, and one that
+        // wants no answer is done with.
+        if reply.wants_response() && Shared::get_mut(reply).is_some() {
             reply.ended_without_answer();
         }
         return;

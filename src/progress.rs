@@ -32,6 +32,7 @@
 //! Trouble with a peer ends that peer's operations. An error of the endpoint itself closes the RPC
 //! layer, which ends every operation with an error, and begins the shutdown; the process goes on.
 //! So does a panic in the loop, which no code of users may cause: it polls on for those who wait.
+//! (A caller that polls in the loop's stead, `stand_in.rs`, has such a panic for itself.)
 //!
 //! The policy follows Margo's progress loop, without its fixed tick and its abort on errors.
 

@@ -10,7 +10,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use ult::{PoolKind, PoolRef, Priority};
 
-use crate::handler::Waiting;
+use crate::admission::Internal;
+use crate::handler::{self, Waiting};
 use crate::hg::{HgError, ProviderId, Registration, RpcId};
 use crate::log::log;
 use crate::monitor::LifeEvent;
@@ -71,7 +72,7 @@ pub(crate) struct Options {
     pub(crate) one_way: bool,
     pub(crate) priority: Priority,
     /// It is of the runtime itself: the bounds of its pool are not for it.
-    pub(crate) internal: bool,
+    pub(crate) internal: Option<Internal>,
 }
 
 impl Instance {
@@ -125,6 +126,8 @@ impl Instance {
         }
         self.may_register()?;
         let pool = pool.unwrap_or_else(|| self.rpc_pool());
+        // If it is refused, what is the user's is dropped after the layout was let go of.
+        let _outlives = run.clone();
         // From here on the pool is not removed, and afterwards it has a user.
         let _still = self.hold_still(rpc)?;
         self.may_serve_in(rpc, &pool, priority)?;
@@ -196,23 +199,23 @@ impl Instance {
         Ok(())
     }
 
-    /// The pool's index, if it is one of the instance's, and its bounds, or those of the RPCs of
-    /// the runtime itself.
-    fn bounds_of(&self, pool: &PoolRef, internal: bool) -> (Option<usize>, Admission) {
+    /// The pool's index, if it is one of the instance's, and its bounds, or those of an RPC of the
+    /// runtime itself.
+    fn bounds_of(&self, pool: &PoolRef, internal: Option<Internal>) -> (Option<usize>, Admission) {
         let inner = self.inner();
         let index = inner.pools.iter().position(|own| own == pool);
         let admission = &inner.resolved.admission;
         let bounds = match internal {
-            true => inner.gates.internal().bounds(),
-            false => index.map_or(admission.other, |index| admission.of(index)),
+            Some(rpc) => inner.gates.internal(rpc).bounds(),
+            None => index.map_or(admission.other, |index| admission.of(index)),
         };
         (index, bounds)
     }
 
-    /// The pool's gate, or that of the RPCs of the runtime itself.
-    fn gate_of(&self, pool: &PoolRef, internal: bool, bounds: Admission) -> Arc<Gate> {
+    /// The pool's gate, or that of an RPC of the runtime itself.
+    fn gate_of(&self, pool: &PoolRef, internal: Option<Internal>, bounds: Admission) -> Arc<Gate> {
         let gates = &self.inner().gates;
-        if internal { gates.internal().clone() } else { gates.of_pool(pool, bounds) }
+        internal.map_or_else(|| gates.of_pool(pool, bounds), |rpc| gates.internal(rpc).clone())
     }
 
     /// What `rpc` of that provider is registered with, if it is; nothing is served in a child
@@ -266,14 +269,16 @@ impl Instance {
         };
         let Some(entry) = registration.data_as::<Entry>() else { return Err(not_registered) };
         self.may_serve_in(name, pool, entry.priority)?;
-        let is_internal = Arc::ptr_eq(&entry.gate, self.inner().gates.internal());
-        let (pool_index, bounds) = self.bounds_of(pool, is_internal);
+        let internal = self.inner().gates.internal_of(&entry.gate);
+        let (pool_index, bounds) = self.bounds_of(pool, internal);
         let own_bounds = entry.own_gate.as_ref().map(|gate| gate.bounds());
         may_wait_in(name, pool, [Some(bounds), own_bounds])?;
-        let gate = self.gate_of(pool, is_internal, bounds);
+        let gate = self.gate_of(pool, internal, bounds);
         let moved = Entry { pool: pool.clone(), pool_index, gate, ..entry.clone() };
         // Its provider may have been dropped meanwhile, which takes no lock of the layout.
         let replaced = self.inner().core.replace(&registration, moved.registration(id));
+        // Then this is the last of it, and the layout is held.
+        handler::let_go(self.inner(), registration);
         replaced.map_err(|_| not_registered)
     }
 

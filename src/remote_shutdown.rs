@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use ult::PoolRef;
 
+use crate::admission::Internal;
 use crate::instance::Counters;
 use crate::log::log;
 use crate::{Addr, Instance, ProviderHandle, ProviderId, RegisterError, Rpc, ShutdownRemoteError};
@@ -28,7 +29,7 @@ pub(crate) fn register(instance: &Instance) -> Result<(), RegisterError> {
     }
     // Where a handler may always run, whatever the pools of the document allow and have in hand.
     let pool = instance.progress_pool();
-    instance.serve(SHUTDOWN).pool(&pool).internal().handler(|request| {
+    instance.serve(SHUTDOWN).pool(&pool).internal(Internal::Shutdown).handler(|request| {
         let (instance, origin) = (request.instance(), request.origin());
         let log = &instance.inner().log;
         if !instance.inner().remote_shutdown.load(Ordering::Relaxed) {

@@ -83,8 +83,8 @@ pub(crate) struct Reply {
     ends: Lock<Ends>,
 }
 
-/// What is said of a panic whose message is not known.
-const LOST: &str = "a ULT that was to answer panicked";
+/// What is said of an unwinding whose reason is not known.
+const LOST: &str = "a ULT that was to answer panicked, or was ended by exit or a cancel";
 
 /// No unit has this address, and no OS thread says it.
 const NO_UNIT: usize = 1;

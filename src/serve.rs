@@ -9,6 +9,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use ult::{PoolRef, Priority};
 
+use crate::admission::Internal;
 use crate::hg::{ProviderId, RpcId};
 use crate::log::log;
 use crate::register::{Options, Run};
@@ -61,7 +62,7 @@ impl Instance {
             tasklet: false,
             one_way: false,
             priority: Priority::Normal,
-            internal: false,
+            internal: None,
         };
         Serve { instance: self, rpc, options, object: Arc::new(()), registered: None }
     }
@@ -75,8 +76,8 @@ impl<'a, A, R, T> Serve<'a, A, R, T> {
     }
 
     /// For the runtime itself: the bounds of the pool are not for it.
-    pub(crate) fn internal(mut self) -> Self {
-        self.options.internal = true;
+    pub(crate) fn internal(mut self, rpc: Internal) -> Self {
+        self.options.internal = Some(rpc);
         self
     }
 

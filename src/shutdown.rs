@@ -315,7 +315,8 @@ fn run(inner: &Arc<Inner>) {
         && !shutdown.within_grace(tracer.close())
     {
         let path = tracer.path().display();
-        log!(inner.log, ERROR, %path, "the trace cannot be written in the grace period");
+        let why = "the trace is not known to be on its disk after the grace period";
+        log!(inner.log, ERROR, %path, "{why}; what is there may end early");
     }
     let _ = shutdown.closed.set(());
     let result = match inner.landlord {

@@ -266,6 +266,29 @@ fn a_handler_that_leaves_by_exit() {
 }
 
 #[test]
+fn what_is_dropped_with_a_refused_registration_may_register() {
+    const OTHER: Rpc<(), u32> = Rpc::new("other");
+    struct Registers(Instance);
+    impl Drop for Registers {
+        fn drop(&mut self) {
+            self.0.register(OTHER, |request| _ = request.respond(&7)).unwrap();
+        }
+    }
+    with_sum(|pair| {
+        let (service, at_drop) = (pair.service.clone(), Registers(pair.service.clone()));
+        let refused = bounded("the second registration", move || {
+            let again = move |_| _ = &at_drop;
+            service.register(SUM, again).unwrap_err()
+        });
+        assert!(matches!(refused, RegisterError::Exists { .. }), "{refused}");
+        let target = pair.target();
+        assert_eq!(pair.client.forward_timed(OTHER, &target, &(), PATIENCE).unwrap(), 7);
+        still_serves(&pair);
+        pair.end();
+    });
+}
+
+#[test]
 fn a_handler_that_never_answers() {
     const STUCK: Rpc<(), ()> = Rpc::new("stuck");
     with_sum(|pair| {

@@ -241,6 +241,8 @@ fn requests_that_nobody_looks_at_and_one_way_ones_have_spans() {
         let Pair { service, client } = &watched.pair;
         service.register(ECHO, |handle| drop(handle.respond(handle.args()))).unwrap();
         service.serve(LOG).handler(drop).unwrap();
+        const LEAVES: OneWay<u32> = OneWay::new("leaves");
+        service.serve(LEAVES).handler(|_| ult::exit()).unwrap();
         let target = watched.pair.target();
         client.iforward(ECHO, &target, &vec![]).unwrap().detach();
         let span = until(&watched.client.origin, 1)[0].clone();
@@ -251,6 +253,9 @@ fn requests_that_nobody_looks_at_and_one_way_ones_have_spans() {
         let request = until(&watched.service.target, 2)[1].clone();
         assert_eq!((request.outcome, request.one_way), (RequestOutcome::Ok, true));
         assert!(request.ended.is_some() && request.respond_start.is_none());
+        client.send(LEAVES, &target, &5).unwrap();
+        let request = until(&watched.service.target, 3)[2].clone();
+        assert_eq!((request.rpc, request.outcome), ("leaves", RequestOutcome::Ok));
         watched.pair.end();
     });
 }

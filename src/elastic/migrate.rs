@@ -11,6 +11,7 @@ use ult::{Eventual, PoolRef};
 
 use super::{Elastic, ElasticityError, PoolKey};
 use crate::Instance;
+use crate::handler;
 use crate::progress::MoveError;
 use crate::register::Entry;
 
@@ -108,13 +109,16 @@ impl Instance {
         }
         let same_xstreams =
             self.find_pool(old).is_ok_and(|old| old.pool.xstreams() == to.pool.xstreams());
+        let mut stays = None;
         for registration in self.inner().core.registrations() {
-            let Some(entry) = registration.data_as::<Entry>() else { continue };
-            if entry.pool.access() == ult::Access::Private && !same_xstreams {
-                let pool = entry.pool.name().to_owned();
-                let what = "move to another xstream than that of its handlers";
-                return Err(ElasticityError::PrivatePool { pool, what });
-            }
+            let private = |entry: &&Entry| entry.pool.access() == ult::Access::Private;
+            let of = registration.data_as::<Entry>().filter(private);
+            stays = stays.or_else(|| of.map(|entry| entry.pool.name().to_owned()));
+            handler::let_go(self.inner(), registration);
+        }
+        if let Some(pool) = stays.filter(|_| !same_xstreams) {
+            let what = "move to another xstream than that of its handlers";
+            return Err(ElasticityError::PrivatePool { pool, what });
         }
         self.elastic().checked(self.inner(), "", |document| match context.checked_sub(1) {
             None => document.progress_pool = Some(to.name().into()),

@@ -263,10 +263,11 @@ impl Elastic {
         self.changes.lock()
     }
 
-    /// The same for whoever may be a tasklet, which must not wait: a change may need its xstream.
-    /// `None`: it is one, and a change is under way.
+    /// The same for whoever may be a tasklet, or a ULT that unwinds, which must not wait: a change
+    /// may need its xstream. `None`: it is one, and a change is under way.
     pub(crate) fn hold_still_if_may_wait(&self) -> Option<ult::MutexGuard<'_, ()>> {
-        if ult::is_tasklet() { self.changes.try_lock() } else { Some(self.changes.lock()) }
+        let must_not_wait = ult::is_tasklet() || ult::is_ult() && std::thread::panicking();
+        if must_not_wait { self.changes.try_lock() } else { Some(self.changes.lock()) }
     }
 }
 

@@ -6,6 +6,8 @@ use ult::{PoolRef, XstreamRef, XstreamState};
 
 use super::{Elastic, ElasticityError, LEAVING, PoolKey, Table, XstreamKey};
 use crate::Instance;
+use crate::handler;
+use crate::hg::Registration;
 use crate::instance::Inner;
 use crate::log::log;
 use crate::monitor::LifeEvent;
@@ -117,18 +119,18 @@ fn of_child(child: &Inner) -> String {
 
 /// The RPCs whose handlers run in a pool.
 fn rpcs_in(inner: &Inner, pool: &PoolRef) -> Vec<String> {
-    let mut found: Vec<_> = inner
-        .core
-        .registrations()
-        .iter()
-        .filter_map(|registration| {
-            let entry = registration.data_as::<Entry>()?;
-            // Those follow progress.
-            let follows = [crate::remote_shutdown::NAME, crate::metrics::REMOTE_NAME];
-            let here = entry.pool == *pool && !follows.contains(&entry.rpc);
-            here.then(|| format!("RPC `{}` of provider {}", entry.rpc, entry.provider))
-        })
-        .collect();
+    let name = |registration: &Registration| {
+        let entry = registration.data_as::<Entry>()?;
+        // Those follow progress.
+        let follows = [crate::remote_shutdown::NAME, crate::metrics::REMOTE_NAME];
+        let here = entry.pool == *pool && !follows.contains(&entry.rpc);
+        here.then(|| format!("RPC `{}` of provider {}", entry.rpc, entry.provider))
+    };
+    let mut found = Vec::new();
+    for registration in inner.core.registrations() {
+        found.extend(name(&registration));
+        handler::let_go(inner, registration);
+    }
     found.sort();
     found
 }

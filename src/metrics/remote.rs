@@ -14,6 +14,7 @@ use std::sync::{Mutex, PoisonError};
 use ult::PoolRef;
 
 use super::{Metrics, collect};
+use crate::admission::Internal;
 use crate::contain::contain;
 use crate::instance::Inner;
 use crate::log::log;
@@ -38,7 +39,7 @@ pub(crate) fn register(instance: &Instance) -> Result<(), RegisterError> {
     // Not in the pool of handlers, nor within its bounds: these may be what somebody wants to look
     // at.
     let pool = instance.progress_pool();
-    instance.serve(METRICS).pool(&pool).internal().handler(|request| {
+    instance.serve(METRICS).pool(&pool).internal(Internal::Metrics).handler(|request| {
         let inner = request.instance().inner().clone();
         if !inner.metrics.remote.load(Ordering::Relaxed) {
             let (log, origin) = (&inner.log, request.origin());

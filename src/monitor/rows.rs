@@ -460,6 +460,12 @@ impl<D: Default + Clone> Table<D> {
         }
     }
 
+    /// The row of other paths of an RPC, where there are such. Where parents are directions that
+    /// row would be the one for the rest of a direction.
+    fn paths_of(&self, key: Key) -> Option<Key> {
+        (self.rest == Rest::ById).then(|| key.of_other_paths())
+    }
+
     /// The row in which a key without one is counted, if that is there and no other one can be
     /// made: peers may send as many such keys as they like, so this takes no lock and no memory.
     #[inline(never)]
@@ -472,7 +478,7 @@ impl<D: Default + Clone> Table<D> {
         if others.is_some() || rows < self.all_max() {
             return others;
         }
-        let paths = self.find(key.of_other_paths()).ok();
+        let paths = self.paths_of(key).and_then(|paths| self.find(paths).ok());
         if paths.is_some() || rows < self.with_paths_max() {
             return paths;
         }
@@ -488,13 +494,13 @@ impl<D: Default + Clone> Table<D> {
         let (rpc, parent) = (OTHER_RPCS_NAME.to_owned(), rest_key.parent);
         let rest = About { rpc, id: 0, parent, ..others.clone() };
         let choices = [
-            (key, about, self.rows_max),
-            (key.of_other_peers(), others, self.all_max()),
-            (key.of_other_paths(), paths, self.with_paths_max()),
-            (rest_key, rest, usize::MAX),
+            Some((key, about, self.rows_max)),
+            Some((key.of_other_peers(), others, self.all_max())),
+            self.paths_of(key).map(|key| (key, paths, self.with_paths_max())),
+            Some((rest_key, rest, usize::MAX)),
         ];
         let rows = self.rows.load(Ordering::Relaxed);
-        for (key, about, max) in choices {
+        for (key, about, max) in choices.into_iter().flatten() {
             match self.find(key) {
                 Ok(place) => return place,
                 Err(place) if rows < max => {
@@ -616,12 +622,16 @@ mod tests {
             let about = || About { parent, ..about(id, 0) };
             table.begin(Key { id, parent, peer: 0 }, about, 1);
         }
+        // Outside of any RPC: of other peers there is no row any more.
+        for (parent, peer) in [(1, 1), (0, 2), (1, 2), (1, 3)] {
+            let about = || About { parent, ..about(0, peer) };
+            table.begin(Key { id: 0, parent, peer }, about, 1);
+        }
         let rest = table.rows().filter(|row| row.about.rpc == OTHER_RPCS_NAME);
         let mut rest: Vec<_> = rest.map(|row| (row.about.parent, row.all().calls)).collect();
         rest.sort_unstable();
-        // Of 40 keys, 4 have rows of their own, and one has the row of other peers.
-        assert_eq!(rest.iter().map(|row| row.0).collect::<Vec<_>>(), [0, 1]);
-        assert_eq!(rest.iter().map(|row| row.1).sum::<u64>(), 35);
+        // Of 40 keys, 4 have rows of their own, and (2, 0) has one of other peers.
+        assert_eq!(rest, [(0, 17 + 1), (1, 18 + 3)]);
     }
 
     #[test]

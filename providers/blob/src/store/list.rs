@@ -46,8 +46,10 @@ impl Store {
         let max = max.clamp(1, PAGE_ENTRIES_MAX);
         let mut page = ListPage { blobs: Vec::new(), more: false };
         let mut bytes = 0;
-        // One more, to know whether there is more.
-        let wanted = Wanted { prefix, after, keep: max + 1, looked: Cell::new(0) };
+        // One more, to know whether there is more; not fewer for a short page, since what is kept
+        // may turn out to be no blob, and each time the folder is read once more.
+        let keep = PAGE_ENTRIES_MAX + 1;
+        let wanted = Wanted { prefix, after, keep, looked: Cell::new(0) };
         // The next one last.
         let mut pending = self.read_folder(wanted.start(), "", &wanted)?;
         while let Some(step) = pending.pop() {
