@@ -224,6 +224,23 @@ pub enum LayoutError {
         /// One of the xstreams that serve it.
         xstream: String,
     },
+    /// The pool has been removed.
+    #[error("pool `{pool}` has been removed already")]
+    Removed {
+        /// The pool.
+        pool: String,
+    },
+    /// The time was over before an xstream that has served the pool let go of it.
+    #[error(
+        "pool `{pool}` is still held by xstream `{xstream}`, which has served it and lets go of it \
+         between two units: one has run there all the time; try again when that has ended or waits"
+    )]
+    Held {
+        /// The pool.
+        pool: String,
+        /// The xstream.
+        xstream: String,
+    },
     /// The pool has units that would never run.
     #[error(
         "pool `{pool}` has {units} units that have not ended: wait for them, move them to another \

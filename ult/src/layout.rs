@@ -7,13 +7,17 @@
 //! takes it. Units that are on their way meanwhile find their place; see [`pool`](crate::pool).
 
 use std::ptr;
+use std::time::Duration;
 
 use crate::builder::{XstreamSpec, check_pool};
+use crate::current;
 use crate::error::{LayoutError, StartError};
+use crate::limit::Limit;
 use crate::pool::{Access, PoolRef, PoolShared, PoolSpec, Queue};
 use crate::runtime::Runtime;
 use crate::sched::BasicWait;
-use crate::shared::{EXIT, RuntimeCore};
+use crate::shared::{Books, EXIT, RuntimeCore};
+use crate::shutdown::wait_for;
 use crate::slot::Slot;
 use crate::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use crate::sync::atomic::fence;
@@ -47,53 +51,50 @@ impl Runtime {
     /// Removes a pool that no xstream serves and that has no units. Spawns into it fail from then
     /// on.
     ///
+    /// An xstream that has served it lets go of it between two units. This waits for that, for at
+    /// most 30 s, unless it is the caller's own xstream: that lets go at once. A tasklet of
+    /// another xstream blocks that one meanwhile.
+    ///
     /// Of the pool stay its name and counters (less than 1 KiB), until the runtime ends. The queue
     /// of a [custom](PoolSpec::custom) one is dropped when there is no handle to the pool any more,
     /// by the next call of this or of [`add_pool`](Self::add_pool).
     ///
     /// # Errors
     ///
-    /// [`LayoutError`] if it is served, or not empty. Nothing has changed then.
+    /// [`LayoutError`] if it is served, or not empty, or has been removed before, or if an xstream
+    /// has run one unit all the time and still holds it ([`LayoutError::Held`]). Nothing has
+    /// changed then.
     ///
     /// Counterpart: `ABT_pool_free`.
     pub fn remove_pool(&self, pool: &PoolRef) -> Result<(), LayoutError> {
-        let core = &self.owner.core;
+        self.remove_pool_within(pool, Limit::new(REMOVE_LIMIT))
+    }
+
+    fn remove_pool_within(&self, target: &PoolRef, mut limit: Limit) -> Result<(), LayoutError> {
+        let (core, pool) = (&self.owner.core, &target.pool);
+        if !Arc::ptr_eq(core, &target.core) {
+            return Err(LayoutError::OtherRuntime { pool: target.name().to_owned() });
+        }
         core.sweep_pools();
-        let _one_at_a_time = core.layout.lock();
-        let name = || pool.name().to_owned();
-        if !Arc::ptr_eq(core, &pool.core) {
-            return Err(LayoutError::OtherRuntime { pool: name() });
-        }
-        if let Some(server) = lock(&pool.pool.servers).first() {
-            return Err(LayoutError::Served { pool: name(), xstream: server.name.to_string() });
-        }
-        // Spawns wait until it is decided, so that not both are refused because of each other.
-        pool.pool.removing.store(true, Relaxed);
-        fence(SeqCst); // pair: REMOVE-DEKKER
-        let (books, units) = pool.pool.close_books();
-        if units == 0 {
-            pool.pool.removed.store(true, Release); // pair: POOL-REMOVED
-        }
-        pool.pool.removing.store(false, Release); // pair: REMOVE-DECIDED
-        if units > 0 {
-            let units = usize::try_from(units).unwrap_or(usize::MAX);
-            return Err(LayoutError::NotEmpty { pool: name(), units });
-        }
-        core.forget_pool(&pool.pool, books);
-        // Those that run drop their slots between two units, and are then through with the pool;
-        // one that has left has no slots, and does nothing.
-        for xstream in core.xstreams() {
-            if xstream.state() != State::Terminated {
-                let (pool, has_slot) = (pool.pool.clone(), pool.pool.has_slot_of(&xstream));
-                xstream.ask(Box::new(move |xstream| {
-                    drop(pool); // pair: POOL-COUNT
-                    if has_slot {
-                        xstream.reconfigured.set(true);
-                    }
-                }));
+        loop {
+            let one_at_a_time = core.layout.lock();
+            match close_pool(core, pool) {
+                Ok(books) => {
+                    retire_pool(core, pool, books);
+                    return Ok(());
+                }
+                Err(LayoutError::Held { .. }) if !limit.is_over() => {}
+                Err(error) => return Err(error),
             }
+            // What its owner runs may want the lock, and block the owner.
+            drop(one_at_a_time);
+            // With an heir it is served again.
+            let has_changed = || {
+                // pair: POOL-OWNER
+                pool.owner.load(Acquire).is_null() || !pool.heir.load(Relaxed).is_null()
+            };
+            wait_for(core, &mut limit, has_changed);
         }
-        Ok(())
     }
 
     /// Starts another xstream.
@@ -128,6 +129,69 @@ impl Runtime {
             return Err(StartError::ShutDown { xstream: spec.name });
         }
         Ok(XstreamRef::new(core.clone(), xstream))
+    }
+}
+
+/// Limit of [`Runtime::remove_pool`].
+const REMOVE_LIMIT: Duration = Duration::from_secs(30);
+
+/// Decides whether `pool` is removed. The caller holds the lock of the layout.
+fn close_pool(core: &Arc<RuntimeCore>, pool: &PoolShared) -> Result<Books, LayoutError> {
+    let name = || pool.name.to_string();
+    if pool.removed.load(Relaxed) {
+        return Err(LayoutError::Removed { pool: name() });
+    }
+    if let Some(server) = lock(&pool.servers).first() {
+        return Err(LayoutError::Served { pool: name(), xstream: server.name.to_string() });
+    }
+    // Spawns wait until it is decided, so that not both are refused because of each other.
+    pool.removing.store(true, Relaxed);
+    fence(SeqCst); // pair: REMOVE-DEKKER
+    // Before the books: an owner counts what it spawns without a look at `removing`.
+    let owner = pool.owner.load(Acquire); // pair: POOL-OWNER
+    let (books, units) = pool.close_books();
+    let here = current::xstream_in(core);
+    let is_held = match here.and_then(|here| Some((here, here.own_slot(pool)?))) {
+        Some((here, slot)) if units == 0 => {
+            // Between two steps of a unit that runs here: what it spawned has been counted.
+            here.give_up(slot);
+            false
+        }
+        _ => !owner.is_null(),
+    };
+    if units == 0 && !is_held {
+        pool.removed.store(true, Release); // pair: POOL-REMOVED
+    }
+    pool.removing.store(false, Release); // pair: REMOVE-DECIDED
+    if units > 0 {
+        let units = usize::try_from(units).unwrap_or(usize::MAX);
+        return Err(LayoutError::NotEmpty { pool: name(), units });
+    }
+    // SAFETY:
+    // - valid: xstreams live as long as the runtime's shared part.
+    match unsafe { owner.as_ref() } {
+        Some(owner) if is_held => {
+            Err(LayoutError::Held { pool: name(), xstream: owner.name.to_string() })
+        }
+        _ => Ok(books),
+    }
+}
+
+/// `pool` has been removed, when its books were these. The caller holds the lock of the layout.
+fn retire_pool(core: &RuntimeCore, pool: &Arc<PoolShared>, books: Books) {
+    core.forget_pool(pool, books);
+    // Those that run drop their slots between two units, and are then through with the pool; one
+    // that has left has no slots, and does nothing.
+    for xstream in core.xstreams() {
+        if xstream.state() != State::Terminated {
+            let (pool, has_slot) = (pool.clone(), pool.has_slot_of(&xstream));
+            xstream.ask(Box::new(move |xstream| {
+                drop(pool); // pair: POOL-COUNT
+                if has_slot {
+                    xstream.reconfigured.set(true);
+                }
+            }));
+        }
     }
 }
 
@@ -367,6 +431,10 @@ impl Xstream {
         // pair: POOL-HEIR
         if pool.heir.load(Acquire) != self.me() {
             self.give_up(slot);
+        } else if !pool.outlives_removal() {
+            // A stacked scheduler came to it while it was removed. Either that is seen here, or the
+            // removal sees an owner. So what has been removed has none, and owners need not look.
+            pool.owner.store(ptr::null_mut(), Release); // pair: POOL-OWNER
         }
     }
 
@@ -393,6 +461,8 @@ impl Xstream {
         }
         stay.into_iter().for_each(|ult| slot.push_back(ult));
         self.core.wake_one(pool);
+        // A removal may wait for it.
+        self.core.tell_news();
     }
 }
 
@@ -411,14 +481,13 @@ impl std::fmt::Display for Access {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
     use std::sync::atomic::AtomicUsize;
     use std::sync::atomic::Ordering::Relaxed;
-    use std::sync::{Arc, Mutex};
-    use std::time::Duration;
 
+    use super::*;
     use crate::{
-        BasicWait, MonitorSpec, Pool, PoolRef, PoolSpec, PopBy, PushReason, Runtime, Unit,
-        XstreamSpec,
+        MonitorSpec, Pool, PoolKind, PoolView, PopBy, PushReason, Scheduler, SpawnError, Step, Unit,
     };
 
     /// Looks at queues, and queues that are there.
@@ -542,6 +611,90 @@ mod tests {
             runtime.remove_pool(&runtime.add_pool(PoolSpec::new("other")).unwrap()).unwrap();
             tally.queues.load(Relaxed) == 0
         });
+        runtime.shutdown().unwrap();
+    }
+
+    /// `x` serves `base` and `job`, and runs a unit, which it cannot leave before `go`, and which
+    /// spawns another one into `job` then. Only `base` is to be served.
+    fn held_job() -> (Runtime, PoolRef, Arc<AtomicUsize>, crate::JoinHandle<crate::JoinHandle<()>>)
+    {
+        let x = XstreamSpec::new("x").pools(["base", "job"]);
+        let pools = [PoolSpec::new("base"), PoolSpec::new("job")];
+        let runtime = pools.into_iter().fold(Runtime::builder(), |b, pool| b.pool(pool));
+        let runtime = runtime.xstream(x).start().unwrap();
+        let (base, job) = (runtime.pool("base").unwrap(), runtime.pool("job").unwrap());
+        let go = Arc::new(AtomicUsize::new(0));
+        let (waits, into) = (go.clone(), job.clone());
+        let holder = base.spawn(move || {
+            waits.store(1, Relaxed);
+            patiently(|| waits.load(Relaxed) == 2);
+            into.spawn(|| ()).unwrap()
+        });
+        patiently(|| go.load(Relaxed) == 1);
+        let x = runtime.xstream("x").unwrap();
+        x.set_scheduler(Box::new(BasicWait::new()), ["base"]).unwrap();
+        (runtime, job, go, holder.unwrap())
+    }
+
+    #[test]
+    fn a_removal_waits_until_the_owner_has_let_go() {
+        let (runtime, job, go, holder) = held_job();
+        let (remover, target) = (runtime.clone(), job.clone());
+        let removes = std::thread::spawn(move || remover.remove_pool(&target));
+        patiently(|| !runtime.owner.core.news.is_empty() || removes.is_finished());
+        // Nor does it hold up others.
+        runtime.add_pool(PoolSpec::new("other")).unwrap();
+        go.store(2, Relaxed);
+        let unit = holder.join().unwrap();
+        let refused = removes.join().unwrap().unwrap_err();
+        assert!(matches!(refused, LayoutError::NotEmpty { units: 1, .. }), "{refused}");
+        assert_eq!(job.move_all_to(&runtime.pool("base").unwrap()).unwrap(), 1);
+        unit.join().unwrap();
+        runtime.remove_pool(&job).unwrap();
+        assert!(matches!(job.spawn(|| ()), Err(SpawnError::Removed { .. })));
+        runtime.shutdown().unwrap();
+    }
+
+    #[test]
+    fn a_removal_does_not_wait_for_ever_for_an_owner() {
+        let (runtime, job, go, holder) = held_job();
+        let held = runtime.remove_pool_within(&job, Limit::new(Duration::from_millis(1)));
+        let held = held.unwrap_err();
+        assert!(matches!(&held, LayoutError::Held { xstream, .. } if xstream == "x"), "{held}");
+        go.store(2, Relaxed);
+        let unit = holder.join().unwrap();
+        runtime.pool("base").unwrap().spawn(|| ()).unwrap().join().unwrap();
+        assert_eq!(job.move_all_to(&runtime.pool("base").unwrap()).unwrap(), 1);
+        unit.join().unwrap();
+        runtime.remove_pool(&job).unwrap();
+        runtime.shutdown().unwrap();
+    }
+
+    /// A scheduler that is stacked over a removed pool, and lets its xstream look at its mail.
+    struct Late(PoolRef, Arc<AtomicUsize>);
+
+    impl Scheduler for Late {
+        fn next(&mut self, pools: &[PoolView<'_>]) -> Step {
+            (0..3).for_each(|_| crate::yield_now());
+            if self.1.load(Relaxed) == 0 {
+                let is_refused = matches!(self.0.spawn(|| ()), Err(SpawnError::Removed { .. }));
+                self.1.store(1 + usize::from(is_refused), Relaxed);
+            }
+            pools[0].pop().map_or(Step::Idle, Step::Run)
+        }
+    }
+
+    #[test]
+    fn nobody_owns_a_removed_pool() {
+        let x = XstreamSpec::new("x").pools(["base"]);
+        let runtime = Runtime::builder().pool(PoolSpec::new("base")).xstream(x).start().unwrap();
+        let base = runtime.pool("base").unwrap();
+        let job = runtime.add_pool(PoolSpec::new("job").kind(PoolKind::RandWs)).unwrap();
+        runtime.remove_pool(&job).unwrap();
+        let refused = Arc::new(AtomicUsize::new(0));
+        let late = Late(job.clone(), refused.clone());
+        base.push_scheduler(Box::new(late), [job.clone()]).unwrap().join().unwrap();
+        assert_eq!(refused.load(Relaxed), 2);
         runtime.shutdown().unwrap();
     }
 

@@ -36,6 +36,12 @@ impl News {
         }
     }
 
+    /// Whether nobody waits.
+    #[cfg(test)]
+    pub(crate) fn is_empty(&self) -> bool {
+        lock(&self.0).is_empty()
+    }
+
     /// Waits until `test` holds, and looks at it whenever somebody has told. `false`: the limit
     /// was over first.
     pub(crate) fn wait_until(&self, limit: &mut Limit, test: impl Fn() -> bool) -> bool {

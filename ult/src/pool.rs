@@ -302,7 +302,7 @@ pub(crate) struct PoolShared {
     queue: UnsafeCell<Queue>,
     /// Stacks of ULTs spawned here.
     pub(crate) class: StackClass,
-    /// The xstream that has the private end of the pool; null: nobody.
+    /// The xstream that has the private end of the pool; null: nobody, as after a removal.
     pub(crate) owner: AtomicPtr<XstreamShared>,
     /// The xstream that shall have it; see [`layout`](crate::layout).
     pub(crate) heir: AtomicPtr<XstreamShared>,

@@ -236,7 +236,8 @@ impl<'a> UltBuilder<'a> {
         // The owner of a pool is of the pool's runtime.
         let own =
             current::xstream().and_then(|xstream| Some((xstream, xstream.own_slot(&pool.pool)?)));
-        // A pool that has an owner has not been removed.
+        // A pool that has an owner has not been removed, and is not while this runs: its removal
+        // waits until the owner gives it up.
         if let Some((xstream, slot)) = own
             && !xstream.closing.get()
         {
@@ -356,7 +357,7 @@ fn count_created(target: &PoolRef, here: Option<&Xstream>) -> Result<(), SpawnEr
             pool.foreign_created.fetch_add(1, Relaxed);
         }
     }
-    // A pool that is served has not been removed.
+    // A pool that has an owner has not been removed, as in `make`.
     if here.is_some_and(|xstream| xstream.owns(pool)) {
         return Ok(());
     }

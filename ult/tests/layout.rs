@@ -55,6 +55,9 @@ fn a_served_or_used_pool_is_not_removed() {
         runtime.remove_pool(&late).unwrap();
         assert!(runtime.pool("late").is_none());
         assert!(matches!(late.spawn(|| ()), Err(SpawnError::Removed { pool }) if pool == "late"));
+        // Or the unit that went from it would count twice, and the shutdown wait for ever.
+        let again = runtime.remove_pool(&late).unwrap_err();
+        assert!(matches!(&again, LayoutError::Removed { pool } if pool == "late"), "{again}");
         let (other, other_pool) = shared(1);
         let error = runtime.remove_pool(&other_pool).unwrap_err();
         assert!(matches!(error, LayoutError::OtherRuntime { .. }));
@@ -65,6 +68,46 @@ fn a_served_or_used_pool_is_not_removed() {
         other.shutdown().unwrap();
         runtime.shutdown().unwrap();
     });
+}
+
+/// The xstream of the caller has not looked at the change of its pools yet.
+#[test]
+fn a_unit_removes_a_pool_that_its_own_xstream_has_served() {
+    fn body(runtime: &Runtime, is_there: bool) {
+        let job = runtime.pool("job").unwrap();
+        let x = runtime.xstream("x").unwrap();
+        x.set_scheduler(Box::new(Basic::new()), ["base"]).unwrap();
+        if is_there {
+            let unit = job.spawn(|| 7).unwrap();
+            let error = runtime.remove_pool(&job).unwrap_err();
+            assert!(matches!(error, LayoutError::NotEmpty { units: 1, .. }), "{error}");
+            assert_eq!(job.move_all_to(&runtime.pool("base").unwrap()).unwrap(), 1);
+            drop(unit);
+        }
+        runtime.remove_pool(&job).unwrap();
+        let is_refused = |error| matches!(error, Some(SpawnError::Removed { .. }));
+        assert!(is_refused(job.spawn(|| ()).err()));
+        assert!(is_refused(job.spawn_after(Duration::ZERO, || ()).err()));
+        assert!(is_refused(job.ult().spawn_to(|| ()).err()));
+        assert!(is_refused(job.ult().spawn_detached(|| ()).err()));
+    }
+    for kind in [PoolKind::FifoWait, PoolKind::RandWs, PoolKind::PrioWait] {
+        for (is_tasklet, is_there) in [(false, false), (false, true), (true, false), (true, true)] {
+            within(move || {
+                let runtime = Runtime::builder()
+                    .pool(PoolSpec::new("base"))
+                    .pool(PoolSpec::new("job").kind(kind))
+                    .xstream(XstreamSpec::new("x").pools(["base", "job"]))
+                    .start()
+                    .unwrap();
+                let base = runtime.pool("base").unwrap();
+                let inner = runtime.clone();
+                let unit = if is_tasklet { base.tasklet() } else { base.ult() };
+                unit.spawn(move || body(&inner, is_there)).unwrap().join().unwrap();
+                runtime.shutdown().unwrap();
+            });
+        }
+    }
 }
 
 /// A unit is either refused or runs; it is never left in a pool that is gone.
@@ -97,6 +140,61 @@ fn spawns_race_with_the_removal_of_their_pool() {
                     runtime.remove_pool(&pool).unwrap();
                 }
             }
+        }
+        runtime.shutdown().unwrap();
+    });
+}
+
+/// An owner spawns without a look at a removal.
+#[test]
+fn spawns_of_an_owner_race_with_the_removal_of_its_pool() {
+    fn spawn_some(pool: &PoolRef, count: usize) -> Vec<ult::JoinHandle<()>> {
+        let mut units = Vec::new();
+        while units.len() < count {
+            match pool.spawn(|| ()) {
+                Ok(unit) => units.push(unit),
+                Err(error) => {
+                    assert!(matches!(error, SpawnError::Removed { .. }));
+                    break;
+                }
+            }
+            if units.len() % 4 == 0 {
+                ult::yield_now();
+            }
+        }
+        units
+    }
+    within(|| {
+        let runtime = Runtime::builder()
+            .pool(PoolSpec::new("base"))
+            .xstream(XstreamSpec::new("x").pools(["base"]))
+            .start()
+            .unwrap();
+        let (base, x) = (runtime.pool("base").unwrap(), runtime.xstream("x").unwrap());
+        for round in 0..300 {
+            let kind = if round % 2 == 0 { PoolKind::FifoWait } else { PoolKind::RandWs };
+            let pool = runtime.add_pool(PoolSpec::new("brief").kind(kind)).unwrap();
+            x.set_scheduler(Box::new(Basic::new()), ["base", "brief"]).unwrap();
+            on(&pool, || ());
+            let (inner, own) = (pool.clone(), x.clone());
+            let spawner = base.spawn(move || {
+                own.set_scheduler(Box::new(Basic::new()), ["base"]).unwrap();
+                for _ in 0..round * 10 {
+                    std::hint::spin_loop();
+                }
+                spawn_some(&inner, round % 13)
+            });
+            while let Err(error) = runtime.remove_pool(&pool) {
+                match error {
+                    LayoutError::Served { .. } => std::hint::spin_loop(),
+                    LayoutError::NotEmpty { .. } => {
+                        pool.move_all_to(&base).unwrap();
+                    }
+                    error => panic!("{error}"),
+                }
+            }
+            let units = spawner.unwrap().join().unwrap();
+            units.into_iter().for_each(|unit| unit.join().unwrap());
         }
         runtime.shutdown().unwrap();
     });
