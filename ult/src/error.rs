@@ -315,6 +315,12 @@ pub enum MigrateError {
         /// The pool.
         pool: String,
     },
+    /// The ULT has ended, and only drops an outcome whose handle went away meanwhile.
+    #[error("cannot move to pool `{pool}`: the ULT has ended, and only drops its outcome")]
+    Ended {
+        /// The pool.
+        pool: String,
+    },
     /// A ULT stays on its xstream, and that does not serve the pool.
     #[error(
         "cannot move to pool `{pool}`: xstream `{xstream}`, where the ULT has started, does not \

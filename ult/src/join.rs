@@ -340,8 +340,9 @@ fn count_end(ult: UltPtr) {
 #[cold]
 fn discard_late(ult: UltPtr, block: Option<BlockPtr>) {
     // It may wait, so it is a ULT on a stack once more. It has been counted as ended; while it is
-    // at home here, a shutdown waits for it all the same, and so it stays.
+    // at home here, a shutdown waits for it all the same, and so it stays: here and in its pool.
     let Some(block) = block else { return discard(ult) };
+    crate::migrate::forget(&ult);
     ult.pins.set(ult.pins.get() + 1);
     move_in(ult, block);
     discard(ult);

@@ -63,9 +63,15 @@ pub(crate) fn enter(target: &PoolShared) -> bool {
 /// Forgets a request that a unit did not live to see. The caller is the unit, or holds it.
 #[cold]
 pub(crate) fn forget(ult: &Ult) {
-    if ult.is_requested(MIGRATE) {
+    if ult.take_request(MIGRATE) {
         lock(&ult.core.migrations).remove(&ptr::from_ref(ult).addr());
     }
+}
+
+/// Whether `ult`, which has started and is to move, has been counted as ended, and only drops an
+/// outcome that nobody wants any more: another pool's books would count it for ever.
+pub(crate) fn has_ended(ult: UltPtr) -> bool {
+    ult.join.is_done()
 }
 
 /// Carries out the requests of a unit that is about to start. `false`: it does not start here and
@@ -140,7 +146,8 @@ pub(crate) fn adopt(ult: UltPtr, target: &PoolShared) {
 /// # Errors
 ///
 /// [`MigrateError`] if the caller is no ULT, if the pool belongs to another runtime or has been
-/// removed, or if it is not served by the caller's xstream and the ULT is not migratable.
+/// removed, or if it is not served by the caller's xstream and the ULT is not migratable; or if the
+/// ULT has ended, and this is the destructor of an outcome whose handle went away meanwhile.
 ///
 /// Counterpart: `ABT_self_set_associated_pool`.
 pub fn set_pool(pool: &PoolRef) -> Result<(), MigrateError> {
@@ -152,6 +159,9 @@ pub fn set_pool(pool: &PoolRef) -> Result<(), MigrateError> {
     check(me, pool)?;
     if ptr::eq(me.pool(), &*pool.pool) {
         return Ok(());
+    }
+    if has_ended(me) {
+        return Err(MigrateError::Ended { pool: name() });
     }
     let serves = xstream.slot_of(&pool.pool).is_some_and(|slot| slot.served.get());
     if !serves && !me.may_move() {

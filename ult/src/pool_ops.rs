@@ -85,7 +85,8 @@ impl PoolRef {
     /// # Errors
     ///
     /// Gives the unit back with a [`MigrateError`] if the pool is of another runtime or has been
-    /// removed, or if the unit is a started ULT whose home does not serve the pool.
+    /// removed, or if the unit is a started ULT whose home does not serve the pool, or one that has
+    /// ended and only drops its outcome.
     ///
     /// Counterpart: `ABT_pool_push_thread`.
     pub fn push(&self, unit: Unit) -> Result<(), (Unit, MigrateError)> {
@@ -146,6 +147,9 @@ impl PoolRef {
         if is_same {
             switch::push_again(unit.into_ult(), false);
             return Ok(());
+        }
+        if crate::migrate::has_ended(ult) {
+            return Err((unit, MigrateError::Ended { pool: self.name().to_owned() }));
         }
         let serves = |xstream: &crate::xstream::Xstream| {
             xstream.slot_of(&self.pool).is_some_and(|slot| slot.served.get())

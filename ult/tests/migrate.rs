@@ -4,11 +4,11 @@
 mod common;
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use common::{here, kinds, on, private, shared, wait_until, within, yield_until};
-use ult::{JoinHandle, MigrateError, PoolKind, PoolRef};
+use ult::{Event, EventMask, JoinHandle, MigrateError, PoolKind, PoolRef};
 
 /// The pool and the xstream that the caller is in.
 fn place() -> (String, String) {
@@ -455,5 +455,69 @@ fn a_callback_that_panics_loses_nothing() {
             assert_eq!(on(pool, place), places(&format!("p{index}"), &format!("x{index}")));
         }
         runtime.shutdown_timeout(Duration::from_secs(60)).unwrap();
+    });
+}
+
+/// What its destructor was told when it tried to move its ULT: by itself, and by another one that
+/// had taken it out of the pool.
+type Told = (Result<(), MigrateError>, Option<Result<(), MigrateError>>);
+
+/// The value of a ULT, which wants to move that when it is dropped.
+struct Mover {
+    from: PoolRef,
+    to: PoolRef,
+    told: mpsc::Sender<Told>,
+}
+
+impl Drop for Mover {
+    fn drop(&mut self) {
+        let itself = ult::set_pool(&self.to);
+        let (from, to) = (self.from.clone(), self.to.clone());
+        let other = self.from.spawn(move || {
+            let (unit, error) = to.push(from.pop()?).err()?;
+            from.push(unit).unwrap();
+            Some(Err(error))
+        });
+        // The other one runs, while this one waits in the pool.
+        ult::yield_now();
+        self.told.send((itself, other.unwrap().join().unwrap())).unwrap();
+    }
+}
+
+/// The unit counts as ended when it finds that nobody wants its value any more.
+#[test]
+fn a_ult_that_drops_its_value_after_its_end_stays_in_the_pool_that_has_counted_it() {
+    within(|| {
+        let (runtime, pools) = kinds(&[("a", PoolKind::Fifo), ("b", PoolKind::Fifo)]);
+        let [a, b] = &pools[..] else { unreachable!() };
+        let (ends, is_gone) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let (says, waits) = (ends.clone(), is_gone.clone());
+        // Between the count and the end that its handle would see.
+        let sink = runtime.add_sink(EventMask::FINISH, move |event: &Event<'_>| {
+            if event.name == Some("mover") {
+                says.store(true, SeqCst);
+                wait_until("the handle is gone", || waits.load(SeqCst));
+            }
+        });
+        let (told, hears) = mpsc::channel();
+        let mover = Mover { from: a.clone(), to: b.clone(), told };
+        let handle = a.ult().name("mover").spawn(move || mover).unwrap();
+        wait_until("it has ended", || ends.load(SeqCst));
+        handle.migrate_to(b).unwrap();
+        drop(handle);
+        is_gone.store(true, SeqCst);
+        let (itself, other) = hears.recv().unwrap();
+        assert!(matches!(itself, Err(MigrateError::Ended { .. })), "{itself:?}");
+        assert!(matches!(other, Some(Err(MigrateError::Ended { .. }))), "{other:?}");
+        let x = runtime.xstream("x0").unwrap();
+        wait_until("it is over", || x.ults() == 0);
+        assert_eq!((a.total_len(), b.total_len()), (0, 0));
+        // Neither has too few.
+        for pool in [a, b] {
+            let inner = pool.clone();
+            assert_eq!(on(pool, move || inner.total_len()), 1);
+        }
+        sink.remove();
+        runtime.shutdown().unwrap();
     });
 }
