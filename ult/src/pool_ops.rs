@@ -432,12 +432,16 @@ fn tell_stacks(pool: &PoolShared) {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
     use std::sync::atomic::AtomicBool;
     use std::sync::atomic::Ordering::Relaxed;
+    use std::sync::{Arc, Mutex};
+    use std::time::{Duration, Instant};
 
     use super::tell_loss;
-    use crate::{Basic, Eventual, PoolSpec, Runtime, XstreamSpec};
+    use crate::{
+        Basic, Event, EventMask, EventSink, Eventual, JoinHandle, PoolRef, PoolSpec, Runtime,
+        SinkHandle, XstreamSpec,
+    };
 
     fn runtime() -> Runtime {
         Runtime::builder()
@@ -469,18 +473,11 @@ mod tests {
         runtime.shutdown().unwrap();
     }
 
-    #[test]
-    fn many_ends_elsewhere_are_one_call_for_a_stacked_scheduler() {
-        let runtime = runtime();
-        let a = runtime.pool("a").unwrap();
-        let inner = runtime.add_pool(PoolSpec::new("inner")).unwrap();
-        let (go, is_held) = (Arc::new(Eventual::<()>::new()), Arc::new(AtomicBool::new(false)));
-        let waits = go.clone();
-        let child = inner.spawn(move || waits.wait_ready()).unwrap();
-        let scheduler = a.push_scheduler(Box::new(Basic::new()), [inner.clone()]).unwrap();
-        let (stop, holds) = (Arc::new(AtomicBool::new(false)), is_held.clone());
-        let stops = stop.clone();
-        let holder = a.spawn(move || {
+    /// Runs on the xstream of `pool`, and does not leave it before the flag is set.
+    fn hold(pool: &PoolRef) -> (Arc<AtomicBool>, JoinHandle<()>) {
+        let (stop, is_held) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let (stops, holds) = (stop.clone(), is_held.clone());
+        let holder = pool.spawn(move || {
             holds.store(true, Relaxed);
             while !stops.load(Relaxed) {
                 std::thread::yield_now();
@@ -489,6 +486,71 @@ mod tests {
         while !is_held.load(Relaxed) {
             std::thread::yield_now();
         }
+        (stop, holder.unwrap())
+    }
+
+    /// A sink that is removed inside of itself, so that whoever has the last plan drops it.
+    struct Rude {
+        own: Arc<Mutex<Option<SinkHandle>>>,
+        is_dropped: Arc<AtomicBool>,
+    }
+
+    impl EventSink for Rude {
+        fn event(&self, _: &Event<'_>) {
+            drop(self.own.lock().unwrap().take());
+        }
+    }
+
+    impl Drop for Rude {
+        fn drop(&mut self) {
+            self.is_dropped.store(true, Relaxed);
+            panic!("on xstream {:?}", crate::current::xstream().map(|here| here.shared().rank()));
+        }
+    }
+
+    #[test]
+    fn a_stacked_scheduler_wakes_also_after_an_xstream_panicked_over_its_mail() {
+        let x = XstreamSpec::new("x").pools(["a"]);
+        let runtime = Runtime::builder().pool(PoolSpec::new("a")).xstream(x).start().unwrap();
+        let a = runtime.pool("a").unwrap();
+        let inner = runtime.add_pool(PoolSpec::new("inner")).unwrap();
+        let lost = inner.spawn(|| ()).unwrap();
+        let unit = inner.pop().unwrap();
+        let scheduler = a.push_scheduler(Box::new(Basic::new()), [inner.clone()]).unwrap();
+        while a.stats().blocked() == 0 {
+            std::thread::yield_now();
+        }
+        let (own, is_dropped) = (Arc::new(Mutex::new(None)), Arc::new(AtomicBool::new(false)));
+        let sink = Rude { own: own.clone(), is_dropped: is_dropped.clone() };
+        let sink = runtime.add_sink(EventMask::CREATE, sink);
+        // With the run of this one it has the plan.
+        let (stop, holder) = hold(&a);
+        *own.lock().unwrap() = Some(sink);
+        let next = a.spawn(|| ()).unwrap();
+        tell_loss(&inner.pool);
+        assert!(!is_dropped.load(Relaxed));
+        stop.store(true, Relaxed);
+        holder.join().unwrap();
+        next.join().unwrap();
+        a.spawn(|| ()).unwrap().join().unwrap();
+        assert!(is_dropped.load(Relaxed));
+        drop(unit);
+        assert!(lost.join().is_err());
+        let ended = scheduler.join_deadline(Instant::now() + Duration::from_secs(60));
+        ended.expect("it is told that its pool has no units").unwrap();
+        runtime.shutdown().unwrap();
+    }
+
+    #[test]
+    fn many_ends_elsewhere_are_one_call_for_a_stacked_scheduler() {
+        let runtime = runtime();
+        let a = runtime.pool("a").unwrap();
+        let inner = runtime.add_pool(PoolSpec::new("inner")).unwrap();
+        let go = Arc::new(Eventual::<()>::new());
+        let waits = go.clone();
+        let child = inner.spawn(move || waits.wait_ready()).unwrap();
+        let scheduler = a.push_scheduler(Box::new(Basic::new()), [inner.clone()]).unwrap();
+        let (stop, holder) = hold(&a);
         let shared = runtime.owner.core.xstreams().remove(0);
         let before = shared.requests();
         for _ in 0..1000 {
@@ -496,7 +558,7 @@ mod tests {
         }
         assert_eq!(shared.requests(), before);
         stop.store(true, Relaxed);
-        holder.unwrap().join().unwrap();
+        holder.join().unwrap();
         go.set(()).unwrap();
         child.join().unwrap();
         scheduler.join().unwrap();

@@ -660,6 +660,8 @@ impl Xstream {
             self.sort_mail(unsafe { UltPtr::new(node) });
         }
         if self.shared.take_signal() {
+            // Whoever has asked for something that is not done then counts on the signal.
+            let again = SignalAgain(&self.shared);
             self.look_at_phase();
             self.on_signal();
             if self.shared.take_stack_wake() {
@@ -674,6 +676,7 @@ impl Xstream {
                     request(self);
                 }
             }
+            std::mem::forget(again);
         }
     }
 
@@ -717,6 +720,15 @@ impl Xstream {
         });
         found.sort_by_key(|ult| ult.id);
         found
+    }
+}
+
+/// Code of a user has panicked while what came with a signal was done: the next look does the rest.
+struct SignalAgain<'a>(&'a XstreamShared);
+
+impl Drop for SignalAgain<'_> {
+    fn drop(&mut self) {
+        self.0.signal();
     }
 }
 
