@@ -89,6 +89,22 @@ pub(crate) fn xstream_and_ult<'a>() -> Option<(&'a Xstream, UltPtr)> {
     (!ult.is_tasklet() && !std::thread::panicking()).then_some((xstream, ult))
 }
 
+/// Runs code of the user that must not be suspended: it finds itself in no unit, and what waits in
+/// there blocks the thread.
+pub(crate) fn in_no_unit<R>(code: impl FnOnce() -> R) -> R {
+    /// Also if the code panics.
+    struct Back<'a>(&'a Xstream, Option<UltPtr>);
+
+    impl Drop for Back<'_> {
+        fn drop(&mut self) {
+            self.0.current.set(self.1);
+        }
+    }
+
+    let _back = xstream().map(|xstream| Back(xstream, xstream.current.take()));
+    code()
+}
+
 /// Whether `ult` is at home on this thread.
 #[inline]
 pub(crate) fn is_home_of(ult: UltPtr) -> bool {

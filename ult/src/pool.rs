@@ -26,6 +26,7 @@ use crate::current;
 use crate::descriptor::UltPtr;
 use crate::error::SpawnError;
 use crate::join::JoinHandle;
+use crate::pools::custom::CustomPool;
 use crate::pools::deque::DequePool;
 use crate::pools::earliest::EarliestPool;
 use crate::pools::fifo::FifoPool;
@@ -68,7 +69,10 @@ pub enum PopBy {
 ///
 /// A pool that is served by one xstream gets all units; one that is served by several gets only
 /// unstarted ones. Methods are called by many threads, on the stack of a ULT or of an xstream, and
-/// must not suspend or panic. Do not drop units (see [`Unit`]).
+/// must not panic. They cannot suspend, [`push`](Self::push) included: in there
+/// [`current`](crate::current()) knows no unit, and what waits, for a [`Mutex`](crate::Mutex) of
+/// this crate or for anything else, blocks the whole xstream. So they must not wait for units. Do
+/// not drop units (see [`Unit`]).
 ///
 /// Counterpart: `ABT_pool_user_def`.
 pub trait Pool: Send + Sync {
@@ -347,7 +351,7 @@ impl fmt::Debug for PoolShared {
 impl PoolShared {
     pub(crate) fn new(spec: PoolSpec, index: usize, stack_bytes: usize) -> Self {
         let queue = match (spec.custom, spec.kind) {
-            (Some(custom), _) => Queue::Object(custom),
+            (Some(custom), _) => Queue::Object(Box::new(CustomPool(custom))),
             (None, PoolKind::PrioWait) => Queue::Object(Box::new(PrioPool::default())),
             (None, PoolKind::EarliestFirst) => Queue::Object(Box::new(EarliestPool::default())),
             (None, PoolKind::RandWs) => Queue::Deque(DequePool::new()),

@@ -185,7 +185,8 @@ impl RuntimeCore {
                 // - no caller of `queue`: those with a count are gone, and it gets no new one, as
                 //   it is not among the living and has no units; threads that are no xstreams have
                 //   one while they queue a unit; each xstream has had one in its mail since the
-                //   removal, so it is through with what it queued before.
+                //   removal, so it is through with what it queued before: nothing is suspended in
+                //   there (`CustomPool`).
                 swept.push(unsafe { pool.take_queue() });
             }
             !is_last

@@ -288,13 +288,8 @@ impl Deferred {
 #[cfg(not(loom))]
 #[cold]
 fn as_bystander<R>(code: impl FnOnce() -> R) -> Option<R> {
-    let xstream = crate::current::xstream();
-    let unit = xstream.and_then(|xstream| xstream.current.take());
-    let result = contained(None, "the waker of a future, whose task may never be polled,", code);
-    if let Some(xstream) = xstream {
-        xstream.current.set(unit);
-    }
-    result
+    let code = || crate::current::in_no_unit(code);
+    contained(None, "the waker of a future, whose task may never be polled,", code)
 }
 
 /// What panics is the model itself.

@@ -604,3 +604,71 @@ fn pops_of_a_pool_without_an_owner_get_each_unit_once() {
         assert_eq!(popped + ran.load(SeqCst), UNITS);
     });
 }
+
+/// What suspends would leave its caller in the middle of something: a FIFO that tries to.
+#[derive(Default)]
+struct Sleepy {
+    units: ult::Mutex<VecDeque<Unit>>,
+    calls: [AtomicUsize; 5],
+    in_units: AtomicUsize,
+}
+
+impl Sleepy {
+    fn call(&self, method: usize) -> ult::MutexGuard<'_, VecDeque<Unit>> {
+        self.calls[method].fetch_add(1, SeqCst);
+        self.in_units.fetch_add(usize::from(ult::current().is_some()), SeqCst);
+        ult::yield_now();
+        self.units.lock()
+    }
+}
+
+struct SharedSleepy(Arc<Sleepy>);
+
+impl Pool for SharedSleepy {
+    fn push(&self, unit: Unit, _why: PushReason) {
+        self.0.call(0).push_back(unit);
+    }
+    fn pop(&self, _who: PopBy) -> Option<Unit> {
+        self.0.call(1).pop_front()
+    }
+    fn len(&self) -> usize {
+        self.0.call(2).len()
+    }
+    fn is_empty(&self) -> bool {
+        self.0.call(3).is_empty()
+    }
+    fn for_each(&self, see: &mut dyn FnMut(&Unit)) {
+        self.0.call(4).iter().for_each(see);
+    }
+}
+
+#[test]
+fn a_users_pool_is_called_outside_of_units() {
+    within(|| {
+        let sleepy = Arc::new(Sleepy::default());
+        let own = PoolSpec::custom("own", Box::new(SharedSleepy(sleepy.clone())));
+        let runtime = Runtime::builder()
+            .pool(PoolSpec::new("main"))
+            .pool(own)
+            .xstream(XstreamSpec::new("x0").pools(["main", "own"]))
+            .start()
+            .unwrap();
+        let (main, own) = (runtime.pool("main").unwrap(), runtime.pool("own").unwrap());
+        on(&main, move || {
+            let me = ult::current().unwrap().id;
+            let waits = own.spawn(ult::park).unwrap();
+            assert_eq!((own.len(), own.units().len()), (1, 1));
+            own.push(own.pop().unwrap()).unwrap();
+            yield_until("it waits", || own.stats().blocked() == 1);
+            // A resume pushes it there, on the stack of this one.
+            waits.cancel();
+            assert!(ult::has_runnable());
+            drop(waits.join());
+            assert_eq!(ult::current().unwrap().id, me);
+        });
+        runtime.shutdown().unwrap();
+        let calls: Vec<usize> = sleepy.calls.iter().map(|calls| calls.load(SeqCst)).collect();
+        assert!(calls.iter().all(|calls| *calls > 0), "{calls:?}");
+        assert_eq!(sleepy.in_units.load(SeqCst), 0);
+    });
+}

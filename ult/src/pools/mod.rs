@@ -1,5 +1,7 @@
-//! The pools that come with the runtime, as far as they are queues of their own.
+//! The pools that come with the runtime, as far as they are queues of their own, and how a user's
+//! is called.
 
+pub(crate) mod custom;
 pub(crate) mod deque;
 pub(crate) mod earliest;
 pub(crate) mod fifo;
