@@ -57,7 +57,8 @@ impl Runtime {
     ///
     /// Of the pool stay its name and counters (less than 1 KiB), until the runtime ends. The queue
     /// of a [custom](PoolSpec::custom) one is dropped when there is no handle to the pool any more,
-    /// by the next call of this or of [`add_pool`](Self::add_pool).
+    /// by the next call of this or of [`add_pool`](Self::add_pool); if an xstream was about to
+    /// leave at the time of the removal, perhaps not before that is revived or removed.
     ///
     /// # Errors
     ///
@@ -487,7 +488,8 @@ mod tests {
 
     use super::*;
     use crate::{
-        MonitorSpec, Pool, PoolKind, PoolView, PopBy, PushReason, Scheduler, SpawnError, Step, Unit,
+        MonitorSpec, Pool, PoolKind, PoolView, PopBy, PushReason, Scheduler, SpawnError, Step,
+        Unit, XstreamState,
     };
 
     /// Looks at queues, and queues that are there.
@@ -685,16 +687,57 @@ mod tests {
     }
 
     #[test]
-    fn nobody_owns_a_removed_pool() {
+    fn nobody_owns_a_removed_pool_and_its_slot_goes_with_the_last_stacked_scheduler() {
         let x = XstreamSpec::new("x").pools(["base"]);
         let runtime = Runtime::builder().pool(PoolSpec::new("base")).xstream(x).start().unwrap();
         let base = runtime.pool("base").unwrap();
+        let before = slots(&base);
         let job = runtime.add_pool(PoolSpec::new("job").kind(PoolKind::RandWs)).unwrap();
         runtime.remove_pool(&job).unwrap();
         let refused = Arc::new(AtomicUsize::new(0));
         let late = Late(job.clone(), refused.clone());
         base.push_scheduler(Box::new(late), [job.clone()]).unwrap().join().unwrap();
         assert_eq!(refused.load(Relaxed), 2);
+        patiently(|| slots(&base) == before);
+        runtime.shutdown().unwrap();
+    }
+
+    /// Removes a pool while its xstream is about to leave.
+    struct Removing(Runtime, PoolRef);
+
+    impl Scheduler for Removing {
+        fn next(&mut self, _: &[PoolView<'_>]) -> Step {
+            let is_joining = self.0.xstream("leaves").unwrap().state() == XstreamState::Joining;
+            if is_joining && !self.1.is_removed() {
+                self.0.remove_pool(&self.1).unwrap();
+            }
+            Step::Idle
+        }
+    }
+
+    #[test]
+    fn an_xstream_that_leaves_keeps_nothing_of_a_removed_pool() {
+        let tally = Arc::new(Tally::default());
+        let x = XstreamSpec::new("x").pools(["base"]);
+        let runtime = Runtime::builder().pool(PoolSpec::new("base")).xstream(x).start().unwrap();
+        let job = add(&runtime, "job", &tally);
+        runtime.add_pool(PoolSpec::new("spare")).unwrap();
+        let leaves = XstreamSpec::new("leaves").pools(["spare"]);
+        let leaves = leaves.scheduler(Box::new(Removing(runtime.clone(), job)));
+        let leaves = runtime.add_xstream(leaves).unwrap();
+        leaves.join().unwrap();
+        let revived = Box::new(BasicWait::new());
+        leaves.set_scheduler(revived, ["spare"]).unwrap();
+        patiently(|| {
+            runtime.remove_pool(&runtime.add_pool(PoolSpec::new("other")).unwrap()).unwrap();
+            tally.queues.load(Relaxed) == 0
+        });
+        // What it is asked later goes with it.
+        let token = Arc::new(());
+        let (shared, holds) = (runtime.owner.core.xstreams().remove(1), token.clone());
+        shared.ask(Box::new(move |_| drop(holds)));
+        leaves.remove().unwrap();
+        assert_eq!(Arc::strong_count(&token), 1);
         runtime.shutdown().unwrap();
     }
 

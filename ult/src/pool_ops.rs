@@ -8,7 +8,7 @@ use crate::current;
 use crate::descriptor::UltPtr;
 use crate::error::{MigrateError, SpawnError};
 use crate::join::JoinHandle;
-use crate::layout::settle_servers;
+use crate::layout::{reconfigure, settle_servers};
 use crate::pool::{PoolRef, PoolShared, PopBy, PushReason};
 use crate::sched::{PoolView, Scheduler, Step};
 use crate::slot::Slot;
@@ -344,7 +344,7 @@ impl<'a> Stack<'a> {
             // tells of the ends before. One that has left has none to tell of.
             fence(SeqCst); // pair: STACK-LIFE
             for other in core.xstreams() {
-                if other.state() != State::Terminated {
+                if !matches!(other.state(), State::Terminated | State::Removed) {
                     let pool = pool.clone();
                     other.ask(Box::new(move |_| tell_stacks(&pool)));
                 }
@@ -394,6 +394,10 @@ impl Drop for Stack<'_> {
             }
             drop(servers);
             settle_servers(core, pool);
+            if pool.removed.load(Acquire) {
+                // The slot has stayed for this scheduler.
+                reconfigure(self.xstream.shared());
+            }
         }
     }
 }

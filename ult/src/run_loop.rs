@@ -277,7 +277,9 @@ impl Xstream {
     /// on its way here. Closes the inbox.
     fn may_leave(&self) -> bool {
         let shared = self.shared();
+        // A request that comes later stays until it is revived or removed.
         if shared.state() != State::Joining
+            || shared.has_mail()
             || shared.ults.load(Relaxed) > 0
             || !shared.change_state(State::Joining, State::Leaving)
         {

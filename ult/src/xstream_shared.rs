@@ -221,11 +221,19 @@ impl XstreamShared {
         lock(&self.eventfd).clone()
     }
 
-    /// It has been removed: gives back what the system has for it. A wake that comes late, for a
-    /// sleep that is over, finds nothing to write to.
+    /// It has been removed: gives back what the system has for it, and drops what it was asked and
+    /// will not come to. A wake that comes late, for a sleep that is over, finds nothing to write
+    /// to.
     pub(crate) fn set_removed(&self) {
         *lock(&self.eventfd) = None;
         self.set_state(State::Removed);
+        self.drop_requests();
+    }
+
+    fn drop_requests(&self) {
+        let requests = std::mem::take(&mut *lock(&self.requests));
+        // Not under the lock: there are units in some.
+        drop(requests);
     }
 
     pub(crate) fn is_removed(&self) -> bool {
@@ -323,9 +331,8 @@ impl XstreamShared {
 
     /// Drops what it was asked and given and will not come to; the runtime has ended.
     pub(crate) fn bury(&self) {
-        let requests = std::mem::take(&mut *lock(&self.requests));
-        let scheduler = self.take_scheduler();
-        drop((requests, scheduler));
+        self.drop_requests();
+        drop(self.take_scheduler());
     }
 
     /// Wakes the xstream if it sleeps, and tells whether it did. The caller has published work and
