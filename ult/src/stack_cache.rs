@@ -253,6 +253,11 @@ impl StackCache {
     pub(crate) fn for_each(&self, f: impl FnMut(BlockPtr)) {
         self.rest.borrow().register.iter().copied().for_each(f);
     }
+
+    /// Whether `test` holds for every stack that is here. Ends where it does not.
+    pub(crate) fn all(&self, test: impl FnMut(BlockPtr) -> bool) -> bool {
+        self.rest.borrow().register.iter().copied().all(test)
+    }
 }
 
 impl Rest {

@@ -13,7 +13,6 @@
 //! it is that ULT's stack on which the command is carried out.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashSet;
 use std::os::fd::OwnedFd;
 use std::ptr;
 
@@ -229,24 +228,32 @@ impl Xstream {
     /// been counted as ended and whose last destructor waits, or one that another thread has moved
     /// to another pool; or a stacked scheduler.
     pub(crate) fn drop_slots(&self) {
-        let is_over = |slot: &Slot| {
+        let mut over: Vec<*const Slot> = Vec::new();
+        self.any_slot(|slot| {
             // pair: POOL-REMOVED
-            slot.pool.removed.load(Acquire) && slot.list.is_empty() && !slot.is_stacked()
-        };
-        if !self.any_slot(is_over) {
+            let is_removed = slot.pool.removed.load(Acquire);
+            if is_removed && slot.list.is_empty() && !slot.is_stacked() && !slot.served.get() {
+                debug_assert!(!self.owns(&slot.pool), "what has been removed has no owner");
+                over.push(slot);
+            }
+            false
+        });
+        if over.is_empty() {
             return;
         }
         // It may name one, if its loop ended by a panic.
         self.streak.stop();
-        let mut used = HashSet::new();
-        self.stacks.for_each(|block| {
-            used.extend(block.ult.get().map(|ult| ult.slot.get()));
+        // As a rule there are few of these, and many stacks.
+        over.sort_unstable();
+        self.stacks.all(|block| {
+            let used = block.ult.get().map(|ult| ult.slot.get());
+            if let Some(at) = used.and_then(|slot| over.binary_search(&slot).ok()) {
+                over.remove(at);
+            }
+            !over.is_empty()
         });
-        let is_kept = |slot: &mut Box<Slot>| {
-            let slot = &**slot;
-            !is_over(slot) || slot.served.get() || used.contains(&ptr::from_ref(slot))
-        };
-        self.slots.borrow_mut().retain_mut(is_kept);
+        let is_over = |slot: &Slot| over.binary_search(&ptr::from_ref(slot)).is_ok();
+        self.slots.borrow_mut().retain(|slot| !is_over(slot));
     }
 
     /// There is a slot that the scheduler does not serve.
