@@ -153,7 +153,7 @@ pub(crate) fn header(cores: Cores) -> Vec<String> {
         ),
         format!("rustc    {}", option_env!("MARGO_BENCH_RUSTC").unwrap_or("unknown")),
     ];
-    lines.extend(commit().map(|commit| format!("commit   {commit}")));
+    lines.extend(commit().map(|commit| format!("tree     {commit}")));
     lines.push(format!("cores    origin {}, target {target}", cores.origin));
     lines.push(format!("clock    {:.0} ns for a read", clock_read_ns()));
     if let Ok(ns) = probe_ns(cores) {
@@ -179,7 +179,8 @@ fn model_in(cpuinfo: &str) -> Option<String> {
     Some(line.split_once(':')?.1.trim().to_owned())
 }
 
-/// The commit of the tree in which the program runs, best effort.
+/// The commit of the tree in which the program runs, best effort. It may have been built from
+/// another one.
 fn commit() -> Option<String> {
     let mut git = Command::new("git");
     git.args(["describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]);

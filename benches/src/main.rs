@@ -39,10 +39,12 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
+use crate::catalog::Case;
 use crate::cli::Arguments;
 use crate::failure::{Doing, Failure, Result};
 use crate::process::Role;
 use crate::row::Row;
+use crate::supervise::Settings;
 
 /// What shells report for a program that Ctrl-C ended.
 const INTERRUPTED: u8 = 130;
@@ -93,27 +95,48 @@ fn report(arguments: &Arguments) -> Result<ExitCode> {
     let settings = arguments.settings()?;
     process::catch_interrupts();
     process::adopt_orphans()?;
+    // Whether it can be written is to be known before anything is measured.
+    let file = arguments
+        .json
+        .as_deref()
+        .map(|path| std::fs::File::create(path).doing(&format!("making {}", path.display())));
+    let mut file = file.transpose()?;
+    let mut rows: Vec<Row> = Vec::with_capacity(cases.len());
+    let ended = measure(arguments, settings, &cases, &mut rows);
+    // Also those before an interrupt.
+    if let (Some(file), Some(path)) = (&mut file, &arguments.json) {
+        let mut text = serde_json::to_string_pretty(&rows).doing("writing the rows as JSON")?;
+        text.push('\n');
+        file.write_all(text.as_bytes()).doing(&format!("writing {}", path.display()))?;
+    }
+    if !ended? {
+        return Ok(ExitCode::from(UNREAD));
+    }
+    let failed = rows.iter().any(|row| row.error.is_some());
+    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Measures the rows, and prints them. `false`: nobody reads them, and there is no file.
+fn measure(
+    arguments: &Arguments,
+    settings: Settings,
+    cases: &[Case],
+    rows: &mut Vec<Row>,
+) -> Result<bool> {
     let header = machine::header(settings.cores);
     let width = table::id_width(cases.iter().map(|case| case.id.as_str()));
     let mut read = say(header.iter().map(|line| format!("# {line}")))?;
     read &= say([table::head(width)])?;
-    let mut rows: Vec<Row> = Vec::with_capacity(cases.len());
-    for case in &cases {
+    for case in cases {
         // Without a reader and a file there is nobody to measure for.
         if !read && arguments.json.is_none() {
-            return Ok(ExitCode::from(UNREAD));
+            return Ok(false);
         }
         let row = supervise::run(case, settings)?;
         read = say([table::row(width, &row)])?;
         rows.push(row);
     }
-    if let Some(path) = &arguments.json {
-        let mut text = serde_json::to_string_pretty(&rows).doing("writing the rows as JSON")?;
-        text.push('\n');
-        std::fs::write(path, text).doing(&format!("writing {}", path.display()))?;
-    }
-    let failed = rows.iter().any(|row| row.error.is_some());
-    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    Ok(true)
 }
 
 /// Writes lines to standard output, at once. `false`: nobody reads them.

@@ -79,9 +79,9 @@ impl ChildProcess {
     ///
     /// When the system starts no process.
     pub(crate) fn start(role: Role, order: &impl Serialize) -> Result<Self> {
-        let program = std::env::current_exe().doing("finding this program's file")?;
         let order = serde_json::to_string(order).doing("writing an order")?;
-        let mut command = Command::new(program);
+        // This program, also when its file has been replaced meanwhile.
+        let mut command = Command::new("/proc/self/exe");
         command
             .arg(role.word())
             .arg(std::process::id().to_string())

@@ -125,13 +125,28 @@ fn a_row_that_cannot_be_measured_fails_alone() {
 
 #[test]
 fn an_interrupt_ends_all_processes() {
-    let bench = Bench::start(&["floor"]);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("rows.json");
+    let bench = Bench::start(&["floor", "--json", path.to_str().unwrap()]);
     bench.wait_for_output("----");
     bench.signal(libc::SIGINT);
     let group = bench.group();
     let (text, code) = bench.finish(Duration::from_secs(60));
     assert_eq!(code, Some(130), "{text}");
     assert!(!support::group_is_alive(group), "a child outlived the interrupt");
+    // What there is until then is not lost.
+    let rows: Vec<Value> = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    let ids = listed(&["floor"]);
+    assert!(rows.iter().zip(&ids).all(|(row, id)| row["id"] == **id), "{rows:?}");
+}
+
+#[test]
+fn a_file_that_cannot_be_written_is_told_before_anything_is_measured() {
+    let words = ["floor", "--json", "/dev/null/rows.json"];
+    let output = Command::new(BENCH).args(words).output().unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0), "{text}");
+    assert!(text.contains("/dev/null/rows.json"), "{text}");
 }
 
 #[test]

@@ -4,7 +4,7 @@
 //!
 //! - `na.sm.{get,put}.{alloc,any}.SIZE`: one transfer after the other between the row process and
 //!   registered memory of the peer, both from `alloc` or both plain. Floor, alternating: a copy of
-//!   that size within the row process.
+//!   that size within the row process. After each round the bytes are compared.
 //! - `na.sm.rate64`: unexpected messages of 64 bytes to a peer that posts its receives again; up to
 //!   [`WINDOW`] sends in flight. A sample is a batch of messages; a sender that is held back shares
 //!   the receiver's pace. Floor: none.
@@ -173,25 +173,43 @@ pub(crate) fn transfer(context: &Context, put: bool, shared: bool, bytes: usize)
     let remote = endpoint.mem_from_bytes(&described).doing("reading a description")?;
     let local = register(&*endpoint, shared, bytes)?;
     let mut copy = memcpy::Copy::new(bytes);
-    let transfer = Transfer { local, local_offset: 0, remote, remote_offset: 0, len: bytes as u64 };
-    for _ in 0..effort.rounds {
-        copy.round(effort, &mut floors)?;
-        effort.each(&mut samples, || {
-            let (op, transfer) = (OpId(1), transfer.clone());
-            match put {
-                true => endpoint.put(op, &to, transfer),
-                false => endpoint.get(op, &to, transfer),
+    let (local_offset, remote_offset, len) = (0, 0, bytes as u64);
+    let transfer = Transfer { local: local.clone(), local_offset, remote, remote_offset, len };
+    let move_all = |put: bool| {
+        let (op, transfer) = (OpId(1), transfer.clone());
+        match put {
+            true => endpoint.put(op, &to, transfer),
+            false => endpoint.get(op, &to, transfer),
+        }
+        .doing("starting a transfer")?;
+        let mut result: std::result::Result<(), Error> = Ok(());
+        until(&*endpoint, deadline, |completion| {
+            if let Completion::Transfer { result: ended, .. } = completion {
+                result = ended;
             }
-            .doing("starting a transfer")?;
-            let mut result: std::result::Result<(), Error> = Ok(());
-            until(&*endpoint, deadline, |completion| {
-                if let Completion::Transfer { result: ended, .. } = completion {
-                    result = ended;
-                }
-                true
-            })?;
-            result.doing("a transfer")
+            true
         })?;
+        result.doing("a transfer")
+    };
+    for round in 0..effort.rounds {
+        copy.round(effort, &mut floors)?;
+        // What is put differs from round to round, and is fetched back.
+        let wanted: Vec<u8> = match put {
+            true => touched(bytes).iter().map(|byte| byte.wrapping_add(round as u8)).collect(),
+            false => touched(bytes),
+        };
+        let zero = vec![0; bytes];
+        let mut is_right = local.write_at(0, if put { &wanted } else { &zero });
+        effort.each(&mut samples, || move_all(put))?;
+        if put {
+            is_right &= local.write_at(0, &zero);
+            move_all(false)?;
+        }
+        let mut got = zero;
+        is_right &= local.read_at(0, &mut got) && got == wanted;
+        if !is_right {
+            return Err(Failure::new("the bytes did not arrive"));
+        }
     }
     endpoint.close();
     peer.finish(deadline)?;
