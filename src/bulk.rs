@@ -511,8 +511,12 @@ impl Instance {
     /// Waits for the end of a transfer. A ULT that is cancelled cancels its transfer, and unwinds
     /// when that is over: the buffer is only lent to it.
     fn wait_for(&self, op: OpRef, call: &BulkCall, deadline: Option<Instant>) {
-        self.inner().stand_in(&|| call.done.is_ready());
-        let wait = || self.inner().wait_for(&call.done, deadline);
+        // Whoever polls in progress's stead may meet a panic of the program's, of what takes the
+        // log say, and the buffer is still lent then.
+        let wait = || {
+            self.inner().stand_in(&|| call.done.is_ready());
+            self.inner().wait_for(&call.done, deadline)
+        };
         match catch_unwind(AssertUnwindSafe(wait)) {
             Ok(true) => {}
             Ok(false) => {

@@ -452,7 +452,8 @@ mod tests {
     use na::Tag;
 
     use super::*;
-    use crate::{Instance, Rpc};
+    use crate::hg::ReturnCode;
+    use crate::{ForwardError, Handle, Instance, ProviderHandle, Rpc};
 
     fn key(n: usize) -> CallKey {
         CallKey::network(Tag(n as u32))
@@ -635,6 +636,43 @@ mod tests {
         assert_eq!(late.reason(), Some(CancelReason::Closing));
         // Timers that were left would keep it from ending.
         instance.finalize_and_wait().unwrap();
+    }
+
+    #[test]
+    fn a_cancel_that_came_while_arguments_were_fetched_finds_its_request() {
+        const ASK: Rpc<Vec<u8>, bool> = Rpc::new("ask");
+        let [service, client] =
+            [true, false].map(|on| Instance::builder("na+sm://").listen(on).start().unwrap());
+        let names = Arc::new(Mutex::new(None));
+        let here = names.clone();
+        let ask = move |request: Handle<Vec<u8>, bool>| {
+            let canceled = request.is_canceled();
+            let tokens = request.instance().inner().cancels.tokens();
+            *here.lock().unwrap() = tokens.by_call.keys().next().cloned();
+            drop(tokens);
+            let _ = request.respond(&canceled);
+        };
+        service.register(ASK, ask).unwrap();
+        let target = ProviderHandle::from(client.lookup(service.self_addr().uri()).unwrap());
+        let patience = Duration::from_secs(60);
+        let call = |len| client.forward_timed(ASK, &target, &vec![0; len], patience);
+        for (len, is_of_an_earlier_one) in [(10, true), (100_000, false)] {
+            assert!(!call(10).unwrap());
+            let (origin, key) = names.lock().unwrap().clone().unwrap();
+            // As if it had come then.
+            service.inner().cancels.canceled(&origin, key.next(), || true);
+            let told = call(len);
+            if is_of_an_earlier_one {
+                assert!(!told.unwrap());
+            } else {
+                let ForwardError::Failed { code, .. } = told.unwrap_err() else {
+                    panic!("answered")
+                };
+                assert_eq!(code, ReturnCode::Canceled);
+            }
+        }
+        client.finalize_and_wait().unwrap();
+        service.finalize_and_wait().unwrap();
     }
 
     #[test]

@@ -72,7 +72,8 @@ pub(crate) fn dispatch(inner: &Inner, core: &Arc<Core<Token>>, parts: RequestPar
     let Some(entry) = registration.data_as::<Entry>() else {
         return not_ours(core, &origin, request);
     };
-    inner.cancels.arrived(&origin, || request.call_key());
+    // The message of one whose arguments were fetched has been here for long.
+    inner.cancels.arrived(&origin, || request.call_key().filter(|_| !request.was_fetched()));
     if !entry.is_plain() {
         let arrived = inner.monitoring.arrival();
         let request = RequestHandle::of(core.clone(), origin, request);

@@ -541,8 +541,10 @@ fn first_of<R: DeserializeOwned>(
 ) -> Option<(usize, Result<R, ForwardError>)> {
     let first = requests.first()?;
     if ult::is_tasklet() {
+        // In this order: one that ends in between is found.
+        let refused = first.may_wait(until).err();
         let over = requests.iter().position(Request::test);
-        let refused = first.may_wait(until).err().filter(|_| over.is_none());
+        let refused = refused.filter(|_| over.is_none());
         let index = over.or_else(|| refused.is_some().then_some(0))?;
         let request = requests.remove(index);
         return Some((index, refused.map_or_else(|| request.read(), Err)));

@@ -119,9 +119,9 @@ impl<T> Class<T> {
 
     /// Wakes one that sleeps, if there is one.
     pub(super) fn wake_one(&self) {
-        let contexts = self.contexts.read().unwrap_or_else(|e| e.into_inner());
-        let mut bells = contexts.iter().filter_map(|place| place.context.upgrade());
-        let _ = bells.any(|context| context.bell.as_ref().is_some_and(Bell::ring));
+        // Not under the lock: this may be the last to let go of one.
+        let rings = |context: &Arc<Core<T>>| context.bell.as_ref().is_some_and(Bell::ring);
+        let _ = self.all().iter().any(rings);
     }
 }
 

@@ -128,14 +128,19 @@ impl<T> State<T> {
     }
 
     /// The number of a new call, which gives its tag.
-    pub(super) fn number(&mut self, targeted: bool) -> u64 {
+    ///
+    /// # Errors
+    ///
+    /// [`HgError::Busy`]: there are as many calls in flight as tags.
+    pub(super) fn number(&mut self, targeted: bool) -> Result<u64, HgError> {
         let Self { tags, ops, .. } = self;
-        tags[usize::from(targeted)].next(|| {
+        let number = tags[usize::from(targeted)].next(|| {
             ops.iter().filter_map(|(_, op)| match op {
                 Op::Forward(call) if call.target.is_some() == targeted => Some(call.number),
                 _ => None,
             })
-        })
+        });
+        number.map_err(HgError::Busy)
     }
 
     /// The numbers that the next calls would have.

@@ -370,9 +370,13 @@ impl<T> Core<T> {
             (state.ops.insert(Op::Local(token)), Tag(0))
         } else {
             let mut number = state.number(target.is_some());
-            if self.space.tag(number, target) == WATCH {
+            if number.as_ref().is_ok_and(|number| self.space.tag(*number, target) == WATCH) {
                 number = state.number(target.is_some());
             }
+            let number = match number {
+                Ok(number) => number,
+                Err(error) => return Err(Box::new((error, token))),
+            };
             let call = Forward::new(token, number, target, no_response);
             (state.ops.insert(Op::Forward(call)), self.space.tag(number, target))
         };

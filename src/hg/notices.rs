@@ -49,6 +49,12 @@ impl CallKey {
         Self(1 << 63 | op.number())
     }
 
+    /// That of the next call.
+    #[cfg(test)]
+    pub(crate) fn next(self) -> Self {
+        Self(self.0 + 1)
+    }
+
     /// One of 64, the same for the same key; calls that follow each other have different ones.
     #[inline]
     pub(crate) fn lane(self) -> usize {

@@ -264,23 +264,38 @@ impl Tags {
     }
 
     /// The number of a new call. `in_flight` gives those of the calls in flight.
+    ///
+    /// # Errors
+    ///
+    /// All tags belong to calls in flight: how many there are.
     #[inline]
-    pub(super) fn next<I: Iterator<Item = u64>>(&mut self, in_flight: impl Fn() -> I) -> u64 {
-        loop {
-            let number = self.next;
+    pub(super) fn next<I: Iterator<Item = u64>>(
+        &mut self,
+        in_flight: impl FnOnce() -> I,
+    ) -> Result<u64, usize> {
+        if self.next < self.safe_until {
             self.next += 1;
-            if number < self.safe_until {
-                return number;
-            }
-            // The first number from `number` on that has the same tag as `other`.
-            let collision = |other: u64| number + other.wrapping_sub(number) % self.space;
-            let end = number + self.space;
-            self.safe_until = in_flight().map(collision).min().unwrap_or(end);
-            if number < self.safe_until {
-                return number;
-            }
-            self.safe_until = self.next;
+            return Ok(self.next - 1);
         }
+        self.search(in_flight())
+    }
+
+    /// The first number whose tag is free, and how many after it have free ones.
+    #[cold]
+    fn search(&mut self, in_flight: impl Iterator<Item = u64>) -> Result<u64, usize> {
+        // How far from here the tags are that are taken.
+        let steps = |other: u64| other.wrapping_sub(self.next) % self.space;
+        let mut taken: Vec<u64> = in_flight.map(steps).collect();
+        taken.sort_unstable();
+        taken.dedup();
+        let first = (0..).zip(&taken).take_while(|(step, taken)| step == *taken).count();
+        if first as u64 == self.space {
+            return Err(first);
+        }
+        let end = taken.get(first).copied().unwrap_or(self.space);
+        let number = self.next + first as u64;
+        (self.safe_until, self.next) = (self.next + end, number + 1);
+        Ok(number)
     }
 }
 
@@ -366,12 +381,28 @@ mod tests {
         let waiting = [10, 11, 13];
         let in_flight = || waiting.into_iter();
         for expected in 10..14 {
-            assert_eq!(tags.next(in_flight), expected);
+            assert_eq!(tags.next(in_flight), Ok(expected));
         }
         tags.next = 10 + SPACE;
-        let numbers: Vec<_> = (0..3).map(|_| tags.next(in_flight) - SPACE).collect();
+        let numbers: Vec<_> = (0..3).map(|_| tags.next(in_flight).unwrap() - SPACE).collect();
         assert_eq!(numbers, [12, 14, 15]);
         assert_eq!(tags.safe_until, 10 + 2 * SPACE, "and then none for long");
+    }
+
+    #[test]
+    fn without_a_free_tag_there_is_no_call() {
+        let mut tags = Tags::starting_at(3, 4);
+        let mut waiting: Vec<u64> = (0..4).map(|_| tags.next(std::iter::empty).unwrap()).collect();
+        assert_eq!(waiting, [3, 4, 5, 6]);
+        for _ in 0..2 {
+            assert_eq!(tags.next(|| waiting.iter().copied()), Err(4));
+        }
+        // The one of 5.
+        waiting.remove(2);
+        let again = tags.next(|| waiting.iter().copied()).unwrap();
+        assert_eq!(again, 5 + 4);
+        waiting.push(again);
+        assert_eq!(tags.next(|| waiting.iter().copied()), Err(4));
     }
 
     #[test]

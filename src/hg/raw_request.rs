@@ -184,6 +184,11 @@ impl RawRequest {
         if self.header.no_response { None } else { CallKey::of(self.reply) }
     }
 
+    /// Whether its arguments did not fit into its message.
+    pub fn was_fetched(&self) -> bool {
+        matches!(self.payload, Payload::Overflow(_))
+    }
+
     /// The context that the origin called from.
     pub fn cookie(&self) -> u8 {
         self.header.cookie

@@ -140,12 +140,29 @@ impl<T> Core<T> {
             Unsent::Request { .. } => self.endpoint().send_unexpected(part, to, tag, buf),
             Unsent::Response(_) => self.endpoint().send_expected(part, to, tag, buf),
         };
-        let Err(refused) = sent else { return true };
+        let Err(refused) = sent else {
+            self.cancel_if_given_up(op, acknowledged);
+            return true;
+        };
         self.buffers.put(refused.buf);
         if acknowledged {
             self.endpoint().cancel(op.part(Role::Ack));
         }
         false
+    }
+
+    /// A cancel that came before there was anything to cancel has found nothing.
+    fn cancel_if_given_up(&self, op: OpRef, acknowledged: bool) {
+        let is_given_up = match self.state().ops.get_mut(op) {
+            Some(Op::Respond(answer)) => answer.has_failed(),
+            _ => false,
+        };
+        if is_given_up {
+            self.endpoint().cancel(op.part(Role::Send));
+            if acknowledged {
+                self.endpoint().cancel(op.part(Role::Ack));
+            }
+        }
     }
 
     /// `false`: it was given up meanwhile.

@@ -64,9 +64,11 @@ impl<T> Core<T> {
             Err(na::Error::Closed | na::Error::Canceled) => None,
             Err(_) => Some(Event::PeerGone(peer)),
             Ok(()) => {
-                // A peer that breaks the rules; watch on.
-                let _: Result<(), HgError> = self.post_watch(op.part(Role::Watch), &peer);
-                None
+                // A peer that breaks the rules; watch on, if that can be.
+                match self.post_watch(op.part(Role::Watch), &peer) {
+                    Ok(()) | Err(HgError::Closed | HgError::Na(na::Error::Closed)) => None,
+                    Err(_) => Some(Event::PeerGone(peer)),
+                }
             }
         }
     }

@@ -49,11 +49,29 @@ pub(crate) struct Lists<T> {
     slots: Vec<Slot<T>>,
     free: usize,
     len: usize,
+    /// Where [`remove_where`](Self::remove_where) has found something last.
+    found: usize,
+    /// Slots that it has looked at.
+    #[cfg(test)]
+    looks: usize,
 }
+
+/// Slots that stay when no entry is left. More came with a burst, and each search would look at
+/// them.
+const SLOTS_KEPT: usize = 1024;
 
 impl<T> Lists<T> {
     pub(crate) fn new() -> Self {
-        Self { lone: None, ends: HashMap::default(), slots: Vec::new(), free: NONE, len: 0 }
+        Self {
+            lone: None,
+            ends: HashMap::default(),
+            slots: Vec::new(),
+            free: NONE,
+            len: 0,
+            found: 0,
+            #[cfg(test)]
+            looks: 0,
+        }
     }
 
     /// Entries in all lists.
@@ -133,12 +151,32 @@ impl<T> Lists<T> {
         self.release(at)
     }
 
-    /// Takes the entry for which `wanted` holds, wherever it is. Looks at every slot.
+    /// The slot of the entry for which `wanted` holds. Looks at every slot, from where the last one
+    /// was found: what is canceled together mostly was posted together.
+    fn find(&mut self, wanted: impl Fn(&T) -> bool) -> Option<usize> {
+        let from = self.found.min(self.slots.len());
+        for at in (from..self.slots.len()).chain(0..from) {
+            #[cfg(test)]
+            {
+                self.looks += 1;
+            }
+            if self.slots[at].entry.as_ref().is_some_and(&wanted) {
+                self.found = at;
+                return Some(at);
+            }
+        }
+        None
+    }
+
+    /// Takes the entry for which `wanted` holds, wherever it is.
     pub(crate) fn remove_where(&mut self, wanted: impl Fn(&T) -> bool) -> Option<(Key, T)> {
         if self.lone.as_ref().is_some_and(|(_, entry)| wanted(entry)) {
             return self.take_lone();
         }
-        let at = self.slots.iter().position(|slot| slot.entry.as_ref().is_some_and(&wanted))?;
+        if self.lone.is_some() || self.len == 0 {
+            return None;
+        }
+        let at = self.find(wanted)?;
         let Slot { key, next, .. } = self.slots[at];
         let ends = self.ends.get_mut(&key)?;
         if ends.first == at {
@@ -189,7 +227,12 @@ impl<T> Lists<T> {
         slot.next = self.free;
         self.free = at;
         self.len -= 1;
-        slot.entry.take()
+        let entry = slot.entry.take();
+        if self.len == 0 && self.slots.len() > SLOTS_KEPT {
+            self.slots = Vec::new();
+            self.free = NONE;
+        }
+        entry
     }
 }
 
@@ -215,6 +258,24 @@ mod tests {
             2 => (0..40usize).prop_map(Step::Remove),
             1 => (0..3u64).prop_map(Step::DrainPeer),
         ]
+    }
+
+    #[test]
+    fn many_that_are_taken_in_the_order_in_which_they_came_cost_little_and_leave_nothing() {
+        const COUNT: usize = 10_000;
+        let mut lists = Lists::new();
+        let key = |n: usize| Key { peer: 1, tag: Tag(n as u32) };
+        (0..COUNT).for_each(|n| lists.push(key(n), n));
+        for n in 0..COUNT {
+            assert_eq!(lists.remove_where(|entry| *entry == n), Some((key(n), n)));
+        }
+        assert!(lists.looks <= 3 * COUNT, "{} looks", lists.looks);
+        let before = lists.looks;
+        lists.push(key(0), 0);
+        lists.push(key(1), 1);
+        assert_eq!(lists.remove_where(|entry| *entry == 7), None);
+        assert_eq!(lists.looks - before, 2, "of a burst nothing is left");
+        assert_eq!((lists.pop(key(1)), lists.pop(key(0))), (Some(1), Some(0)));
     }
 
     proptest! {
