@@ -87,6 +87,12 @@ pub enum BlobError {
         /// What the transport said.
         detail: String,
     },
+    /// Nobody waits for the answer any more, so the target stopped before it changed anything.
+    #[error("given up for blob `{name}`, as nobody waits for the answer any more")]
+    GivenUp {
+        /// The blob; the prefix, of a list.
+        name: String,
+    },
 }
 
 impl BlobError {
@@ -124,6 +130,10 @@ impl BlobError {
 
 pub(crate) fn conflict(name: String, reason: &str) -> BlobError {
     BlobError::Conflict { name, reason: reason.to_owned() }
+}
+
+pub(crate) fn given_up(name: &str) -> BlobError {
+    BlobError::GivenUp { name: name.to_owned() }
 }
 
 /// Why a blob provider does not start.

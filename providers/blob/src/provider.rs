@@ -64,17 +64,14 @@ impl BlobProvider {
     /// [`StartError`]: the configuration or the directory cannot be used, or the RPCs cannot be
     /// registered.
     pub fn start(provider: Provider, config: &BlobConfig) -> Result<Self, StartError> {
-        config.check()?;
-        let service = Arc::new(Service {
-            store: Store::open(config)?,
-            chunk_bytes: config.chunk_bytes,
-            max_blob_bytes: config.max_blob_bytes.unwrap_or(u64::MAX),
-            idle_buffers: Mutex::new(Vec::new()),
-        });
+        Self::serve(provider, Arc::new(Service::new(config)?))
+    }
+
+    fn serve(provider: Provider, service: Arc<Service>) -> Result<Self, StartError> {
         let own = service.clone();
         provider.register(CREATE, move |request| {
             let CreateArgs { name } = request.args();
-            answer(&request, &own.create(name));
+            answer(&request, &own.create(name, &still_wanted(&request)));
         })?;
         let own = service.clone();
         provider.register(WRITE, move |request| answer(&request, &own.write(&request)))?;
@@ -94,7 +91,10 @@ impl BlobProvider {
         let own = service;
         provider.register(REMOVE, move |request| {
             let RemoveArgs { name } = request.args();
-            answer(&request, &BlobName::new(name).and_then(|name| own.store.remove(&name)));
+            let still_wanted = still_wanted(&request);
+            let removed =
+                BlobName::new(name).and_then(|name| own.store.remove(&name, &still_wanted));
+            answer(&request, &removed);
         })?;
         Ok(Self { _provider: provider })
     }
@@ -105,6 +105,13 @@ fn answer<A, R: Serialize>(request: &Handle<A, R>, result: &R) {
         // Nobody to tell: the origin is gone, or this instance is closed.
         tracing::debug!(rpc = request.rpc_name(), %error, "no answer");
     }
+}
+
+/// Tells whether anybody still waits for the answer. To be made before the work: not all that ends a
+/// wait is seen before.
+fn still_wanted<A, R>(request: &Handle<A, R>) -> impl Fn() -> bool {
+    let token = request.cancel_token();
+    move || !token.is_canceled()
 }
 
 /// What the handlers share.
@@ -123,13 +130,24 @@ impl fmt::Debug for Service {
 }
 
 impl Service {
-    fn create(&self, name: &str) -> Result<(), BlobError> {
+    fn new(config: &BlobConfig) -> Result<Self, StartError> {
+        config.check()?;
+        Ok(Self {
+            store: Store::open(config)?,
+            chunk_bytes: config.chunk_bytes,
+            max_blob_bytes: config.max_blob_bytes.unwrap_or(u64::MAX),
+            idle_buffers: Mutex::new(Vec::new()),
+        })
+    }
+
+    fn create(&self, name: &str, still_wanted: &dyn Fn() -> bool) -> Result<(), BlobError> {
         let name = BlobName::new(name)?;
         let incoming = self.store.incoming(&name)?;
-        self.store.publish(incoming, &name, false)
+        self.store.publish(incoming, &name, false, still_wanted)
     }
 
     fn write(&self, request: &Handle<WriteArgs, Result<u64, BlobError>>) -> Result<u64, BlobError> {
+        let still_wanted = still_wanted(request);
         let WriteArgs { name, bulk, len, overwrite } = request.args();
         let (name, len) = (BlobName::new(name)?, *len);
         check_memory(0, len, bulk.len())?;
@@ -155,7 +173,7 @@ impl Service {
             done += part as u64;
         }
         self.give_back(buffer);
-        self.store.publish(incoming, &name, *overwrite)?;
+        self.store.publish(incoming, &name, *overwrite, &still_wanted)?;
         Ok(len)
     }
 
@@ -245,3 +263,6 @@ fn check_memory(offset: u64, len: u64, size: u64) -> Result<(), BlobError> {
     }
     Err(BlobError::OutOfRange { offset, len, size, what: "the origin's memory".to_owned() })
 }
+
+#[cfg(test)]
+mod tests;

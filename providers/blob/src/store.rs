@@ -15,6 +15,12 @@
 //!    Readers see the old blob or the new one; who has the old one open keeps reading it.
 //! 4. With `sync`, the folder goes to the disk.
 //!
+//! Whoever gave a write up may have tried again, or removed the blob, and been told that it is done:
+//! so the last thing before step 3 is to ask whether anybody still waits, and before a removal too.
+//! What remains is the time between that question and the one system call behind it, microseconds
+//! unless the thread loses its CPU just then: a write or removal that is given up within it is done
+//! all the same, and may come after what its caller did next.
+//!
 //! Where the file system has no `O_TMPFILE`, the file has a reserved name from the beginning.
 //! Reserved names that a killed process left are removed by the next [`Store::open`].
 //!
@@ -42,7 +48,7 @@ use rustix::io::Errno;
 
 use self::confine::{Folder, Root};
 pub(crate) use self::incoming::Incoming;
-use crate::error::conflict;
+use crate::error::{conflict, given_up};
 use crate::name::RESERVED_PREFIX;
 use crate::{BlobConfig, BlobError, BlobName};
 
@@ -159,12 +165,13 @@ impl Store {
         }
     }
 
-    /// Makes `incoming` the blob `name`, in one step.
+    /// Makes `incoming` the blob `name`, in one step, if it is `still_wanted` when all else is done.
     pub(crate) fn publish(
         &self,
         mut incoming: Incoming<'_>,
         name: &BlobName,
         overwrite: bool,
+        still_wanted: &dyn Fn() -> bool,
     ) -> Result<(), BlobError> {
         if self.sync {
             incoming
@@ -172,7 +179,7 @@ impl Store {
                 .sync_data()
                 .map_err(|error| BlobError::from_io(name.as_str(), "sync", &error))?;
         }
-        let folder = self.link(&mut incoming, name, overwrite)?;
+        let folder = self.link(&mut incoming, name, overwrite, still_wanted)?;
         if self.sync {
             rustix::fs::fsync(&folder)
                 .map_err(|errno| BlobError::from_errno(name.as_str(), "sync", errno))?;
@@ -185,10 +192,15 @@ impl Store {
         incoming: &mut Incoming<'_>,
         name: &BlobName,
         overwrite: bool,
+        still_wanted: &dyn Fn() -> bool,
     ) -> Result<Folder<'_>, BlobError> {
         let linked = {
             let _no_removal = self.folders.read().unwrap_or_else(PoisonError::into_inner);
             self.root.make_folder(name.folder(), self.sync).and_then(|folder| {
+                // Behind all that may take long: the data, the lock, new folders.
+                if !still_wanted() {
+                    return Err(Errno::CANCELED);
+                }
                 if overwrite && !is_other(&folder, name.leaf()) {
                     incoming.link_over(&folder, name.leaf())?;
                 } else {
@@ -205,6 +217,7 @@ impl Store {
                     conflict(name.to_string(), "a part of its path is no folder")
                 }
                 Errno::EXIST => self.what_exists(name),
+                Errno::CANCELED => given_up(name.as_str()),
                 errno => BlobError::from_errno(name.as_str(), "name", errno),
             }
         })
@@ -218,13 +231,20 @@ impl Store {
         }
     }
 
-    /// Removes a blob, and the folders that are empty then.
-    pub(crate) fn remove(&self, name: &BlobName) -> Result<(), BlobError> {
+    /// Removes a blob, if that is `still_wanted`, and the folders that are empty then.
+    pub(crate) fn remove(
+        &self,
+        name: &BlobName,
+        still_wanted: &dyn Fn() -> bool,
+    ) -> Result<(), BlobError> {
         let failed = |errno| BlobError::from_errno(name.as_str(), "remove", errno);
         let folder = self.root.folder(name.folder()).map_err(failed)?;
         let stat = rustix::fs::statat(&folder, name.leaf(), AtFlags::SYMLINK_NOFOLLOW);
         let file_type = FileType::from_raw_mode(stat.map_err(failed)?.st_mode);
         refuse_other_types(name, file_type)?;
+        if !still_wanted() {
+            return Err(given_up(name.as_str()));
+        }
         rustix::fs::unlinkat(&folder, name.leaf(), AtFlags::empty()).map_err(failed)?;
         if self.sync {
             rustix::fs::fsync(&folder)
@@ -233,6 +253,12 @@ impl Store {
         drop(folder);
         self.prune(name);
         Ok(())
+    }
+
+    /// Nothing is published until the guard is dropped.
+    #[cfg(test)]
+    pub(crate) fn hold_publishing(&self) -> std::sync::RwLockWriteGuard<'_, ()> {
+        self.folders.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Removes the folders of `name` that are empty, innermost first.

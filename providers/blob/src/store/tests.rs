@@ -18,11 +18,14 @@ fn name(text: &str) -> BlobName {
     BlobName::new(text).unwrap()
 }
 
+const WANTED: &dyn Fn() -> bool = &|| true;
+const GIVEN_UP: &dyn Fn() -> bool = &|| false;
+
 fn put(store: &Store, blob: &str, data: &[u8], overwrite: bool) -> Result<(), BlobError> {
     let blob = name(blob);
     let incoming = store.incoming(&blob)?;
     incoming.file().write_all_at(data, 0).unwrap();
-    store.publish(incoming, &blob, overwrite)
+    store.publish(incoming, &blob, overwrite, WANTED)
 }
 
 fn get(store: &Store, blob: &str) -> Result<Vec<u8>, BlobError> {
@@ -113,12 +116,30 @@ fn blobs_come_and_go() {
         assert_eq!(get(store, "a").unwrap(), b"another");
 
         for blob in ["x/y/z", "a", "x/y/empty"] {
-            store.remove(&name(blob)).unwrap();
+            store.remove(&name(blob), WANTED).unwrap();
             let missing = BlobError::NotFound { name: blob.into() };
-            assert_eq!(store.remove(&name(blob)).unwrap_err(), missing);
+            assert_eq!(store.remove(&name(blob), WANTED).unwrap_err(), missing);
             assert_eq!(get(store, blob).unwrap_err(), missing);
         }
         assert_eq!(tree(blobs), Vec::<PathBuf>::new(), "empty folders are removed");
+    });
+}
+
+#[test]
+fn what_was_given_up_changes_nothing() {
+    each_way(|store, blobs| {
+        put(store, "f/b", b"acknowledged", false).unwrap();
+        for (blob, overwrite) in [("f/b", true), ("f/removed", true), ("g/h/removed", false)] {
+            let blob = name(blob);
+            let incoming = store.incoming(&blob).unwrap();
+            incoming.file().write_all_at(b"late", 0).unwrap();
+            let error = store.publish(incoming, &blob, overwrite, GIVEN_UP).unwrap_err();
+            assert_eq!(error, BlobError::GivenUp { name: blob.to_string() });
+        }
+        let error = store.remove(&name("f/b"), GIVEN_UP).unwrap_err();
+        assert_eq!(error, BlobError::GivenUp { name: "f/b".into() });
+        assert_eq!(get(store, "f/b").unwrap(), b"acknowledged");
+        assert_eq!(tree(blobs), [blobs.join("f"), blobs.join("f/b")]);
     });
 }
 
@@ -133,7 +154,7 @@ fn a_name_is_a_blob_or_a_folder() {
             assert!(error.to_string().contains("is no folder"), "{error}");
         }
         assert!(get(store, "f").unwrap_err().to_string().contains("is a folder"));
-        assert!(store.remove(&name("f")).unwrap_err().to_string().contains("is a folder"));
+        assert!(store.remove(&name("f"), WANTED).unwrap_err().to_string().contains("is a folder"));
         let missing = BlobError::NotFound { name: "f/b/c".into() };
         assert_eq!(get(store, "f/b/c").unwrap_err(), missing);
         assert_eq!(tree(blobs), [blobs.join("f"), blobs.join("f/b")]);
@@ -146,7 +167,7 @@ fn an_open_blob_outlives_its_replacement_and_removal() {
         put(store, "a", b"old", false).unwrap();
         let old = store.open_blob(&name("a")).unwrap();
         put(store, "a", b"newer", true).unwrap();
-        store.remove(&name("a")).unwrap();
+        store.remove(&name("a"), WANTED).unwrap();
         let mut data = [0; 3];
         old.file.read_exact_at(&mut data, 0).unwrap();
         assert_eq!((&data, old.len), (b"old", 3));
@@ -177,7 +198,7 @@ fn folders_made_in_vain_are_removed_again() {
         for file in tree(&blobs) {
             fs::remove_file(file).unwrap(); // so that publishing fails after the folders are made
         }
-        store.publish(incoming, &blob, overwrite).unwrap_err();
+        store.publish(incoming, &blob, overwrite, WANTED).unwrap_err();
         assert_eq!(tree(&blobs), Vec::<PathBuf>::new());
     }
 }
@@ -216,7 +237,7 @@ fn links_and_devices_are_never_followed() {
             assert!(get(store, odd).is_err(), "read {odd}");
             assert!(put(store, odd, b"x", false).is_err(), "put {odd}");
             assert!(put(store, odd, b"x", true).is_err(), "overwrite {odd}");
-            assert!(store.remove(&name(odd)).is_err(), "remove {odd}");
+            assert!(store.remove(&name(odd), WANTED).is_err(), "remove {odd}");
         }
         for link in ["folder/secret", "file", "self/x", "magic/etc/hostname"] {
             let error = get(store, link).unwrap_err().to_string();
@@ -287,7 +308,7 @@ fn readers_see_one_version_or_the_other() {
             put(store, "f/blob", &vec![version; LEN - usize::from(version)], true).unwrap();
             // Other blobs of the folder come and go meanwhile.
             put(store, "f/other", b"", false).unwrap();
-            store.remove(&name("f/other")).unwrap();
+            store.remove(&name("f/other"), WANTED).unwrap();
         }
         done.store(true, Ordering::Release);
     });
@@ -303,7 +324,7 @@ fn publishing_and_removing_in_one_folder_do_not_disturb_each_other() {
                 let blob = format!("deep/er/{thread}");
                 for _ in 0..200 {
                     put(store, &blob, b"x", false).unwrap();
-                    store.remove(&name(&blob)).unwrap();
+                    store.remove(&name(&blob), WANTED).unwrap();
                 }
             });
         }
@@ -357,7 +378,7 @@ proptest! {
         for (blob, action) in &blobs {
             let Ok(valid) = BlobName::new(blob) else { continue };
             if *action == 0 {
-                prop_assert_eq!(store.remove(&valid).is_ok(), model.remove(blob).is_some());
+                prop_assert_eq!(store.remove(&valid, WANTED).is_ok(), model.remove(blob).is_some());
             } else if put(&store, blob, blob.as_bytes(), true).is_ok() {
                 model.insert(blob.clone(), blob.len() as u64);
             }
@@ -397,7 +418,7 @@ proptest! {
             if let Ok(data) = get(&store, text) {
                 prop_assert_ne!(data, b"secret");
             }
-            let _ = store.remove(&blob);
+            let _ = store.remove(&blob, WANTED);
         }
         prop_assert_eq!(fs::read(outside.join("secret")).unwrap(), b"secret");
         prop_assert_eq!(tree(&outside), [outside.join("secret")]);
