@@ -22,7 +22,8 @@
 //! all the same, and may come after what its caller did next.
 //!
 //! Where the file system has no `O_TMPFILE`, the file has a reserved name from the beginning.
-//! Reserved names that a killed process left are removed by the next [`Store::open`].
+//! Reserved names that a killed process left are removed by the next [`Store::open`]; empty folders
+//! that it left, when a blob of such a name is to be made.
 //!
 //! # Who may touch what
 //!
@@ -49,7 +50,7 @@ use rustix::io::Errno;
 use self::confine::{Folder, Root};
 pub(crate) use self::incoming::Incoming;
 use crate::error::{conflict, given_up};
-use crate::name::RESERVED_PREFIX;
+use crate::name::{RESERVED_PREFIX, is_component};
 use crate::{BlobConfig, BlobError, BlobName};
 
 /// Why a store cannot be opened.
@@ -161,6 +162,7 @@ impl Store {
         match self.open_blob(name) {
             Ok(_) => Err(BlobError::AlreadyExists { name: name.to_string() }),
             Err(BlobError::NotFound { .. }) => Ok(()),
+            Err(BlobError::Conflict { .. }) if self.remove_empty(name).is_ok() => Ok(()),
             Err(error) => Err(error),
         }
     }
@@ -194,21 +196,24 @@ impl Store {
         overwrite: bool,
         still_wanted: &dyn Fn() -> bool,
     ) -> Result<Folder<'_>, BlobError> {
-        let linked = {
+        let mut link = || {
             let _no_removal = self.folders.read().unwrap_or_else(PoisonError::into_inner);
-            self.root.make_folder(name.folder(), self.sync).and_then(|folder| {
-                // Behind all that may take long: the data, the lock, new folders.
-                if !still_wanted() {
-                    return Err(Errno::CANCELED);
-                }
-                if overwrite && !is_other(&folder, name.leaf()) {
-                    incoming.link_over(&folder, name.leaf())?;
-                } else {
-                    incoming.link_new(&folder, name.leaf())?;
-                }
-                Ok(folder)
-            })
+            let folder = self.root.make_folder(name.folder(), self.sync)?;
+            // Behind all that may take long: the data, the lock, new folders.
+            if !still_wanted() {
+                return Err(Errno::CANCELED);
+            }
+            if overwrite && !is_other(&folder, name.leaf()) {
+                incoming.link_over(&folder, name.leaf())?;
+            } else {
+                incoming.link_new(&folder, name.leaf())?;
+            }
+            Ok(folder)
         };
+        let mut linked = link();
+        if matches!(linked, Err(Errno::EXIST)) && self.remove_empty(name).is_ok() {
+            linked = link();
+        }
         linked.map_err(|errno| {
             self.prune(name);
             match errno {
@@ -266,21 +271,58 @@ impl Store {
         let _no_publishing = self.folders.write().unwrap_or_else(PoisonError::into_inner);
         let mut folder = name.folder();
         while let Some(path) = folder {
-            let (above, leaf) = match path.rsplit_once('/') {
-                Some((above, leaf)) => (Some(above), leaf),
-                None => (None, path),
-            };
-            let removed = self
-                .root
-                .folder(above)
-                .and_then(|above| rustix::fs::unlinkat(&above, leaf, AtFlags::REMOVEDIR));
-            match removed {
+            match self.remove_folder(path) {
                 // Not there: never made, or removed by an earlier prune. Look further up.
-                Ok(()) | Err(Errno::NOENT | Errno::NOTDIR) => folder = above,
+                Ok(()) | Err(Errno::NOENT | Errno::NOTDIR) => {
+                    folder = path.rsplit_once('/').map(|(above, _)| above);
+                }
                 // Not empty, or not ours to remove: then so is everything above it.
                 Err(_) => break,
             }
         }
+    }
+
+    /// Removes the folder that has the name, if nothing but empty folders is below it: a process
+    /// that was killed before it named a blob, or between the removal of a blob and that of its
+    /// folders, leaves such. Stops at the first thing that is no empty folder.
+    fn remove_empty(&self, name: &BlobName) -> Result<(), Errno> {
+        let _no_publishing = self.folders.write().unwrap_or_else(PoisonError::into_inner);
+        let mut path = name.to_string();
+        loop {
+            if let Some(leaf) = self.first_in(&path)? {
+                path = format!("{path}/{leaf}");
+                continue;
+            }
+            self.remove_folder(&path)?;
+            if path.len() == name.as_str().len() {
+                return Ok(());
+            }
+            path.truncate(path.rfind('/').unwrap_or_default());
+        }
+    }
+
+    /// The first that is listed in a folder. Fails if that is nothing that this store makes.
+    fn first_in(&self, folder: &str) -> Result<Option<String>, Errno> {
+        let opened = self.root.open_at(folder, OFlags::RDONLY | OFlags::DIRECTORY)?;
+        for entry in Dir::new(opened)? {
+            let entry = entry?;
+            match entry.file_name().to_str() {
+                Ok("." | "..") => {}
+                Ok(leaf) if is_component(leaf) => return Ok(Some(leaf.to_owned())),
+                _ => return Err(Errno::NOTEMPTY),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Removes a folder, if it is empty.
+    fn remove_folder(&self, path: &str) -> Result<(), Errno> {
+        let (above, leaf) = match path.rsplit_once('/') {
+            Some((above, leaf)) => (Some(above), leaf),
+            None => (None, path),
+        };
+        let above = self.root.folder(above)?;
+        rustix::fs::unlinkat(&above, leaf, AtFlags::REMOVEDIR)
     }
 }
 

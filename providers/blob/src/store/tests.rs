@@ -144,6 +144,32 @@ fn what_was_given_up_changes_nothing() {
 }
 
 #[test]
+fn empty_folders_of_a_killed_process_do_not_keep_a_name() {
+    each_way(|store, blobs| {
+        for (overwrite, blob) in [(false, "a"), (true, "a"), (false, "x/y"), (true, "x/y")] {
+            fs::create_dir_all(blobs.join(blob).join("b/c")).unwrap();
+            fs::create_dir_all(blobs.join(blob).join("b/d/e")).unwrap();
+            put(store, blob, b"data", overwrite).unwrap();
+            assert_eq!(get(store, blob).unwrap(), b"data");
+            store.remove(&name(blob), WANTED).unwrap();
+            fs::create_dir_all(blobs.join(blob).join("b")).unwrap();
+            store.refuse_existing(&name(blob)).unwrap();
+            put(store, blob, b"data", overwrite).unwrap();
+            store.remove(&name(blob), WANTED).unwrap();
+        }
+        // What others have put there is theirs.
+        fs::create_dir_all(blobs.join("a/b/lost\\found")).unwrap();
+        symlink("b", blobs.join("b")).unwrap();
+        let before = tree(blobs);
+        for (overwrite, blob) in [(false, "a"), (true, "a/b"), (false, "b"), (true, "b")] {
+            let error = put(store, blob, b"data", overwrite).unwrap_err();
+            assert!(matches!(error, BlobError::Conflict { .. }), "{blob}: {error}");
+        }
+        assert_eq!(tree(blobs), before);
+    });
+}
+
+#[test]
 fn a_name_is_a_blob_or_a_folder() {
     each_way(|store, blobs| {
         put(store, "f/b", b"1", false).unwrap();
