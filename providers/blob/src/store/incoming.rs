@@ -23,10 +23,22 @@ pub(crate) struct Incoming<'a> {
 impl Store {
     /// Begins a blob that is to be called `name`.
     pub(crate) fn incoming(&self, name: &BlobName) -> Result<Incoming<'_>, BlobError> {
-        Incoming::new(self.root.fd(), self.scratch)
-            .map_err(|errno| BlobError::from_errno(name.as_str(), "begin", errno))
+        Incoming::new(self.root.fd(), self.scratch).map_err(|errno| {
+            // File systems differ in what they say of a directory that was removed.
+            let is_removed =
+                || rustix::fs::fstat(self.root.fd()).is_ok_and(|stat| stat.st_nlink == 0);
+            if errno == Errno::NOENT || is_removed() {
+                let (name, what) = (name.to_string(), "begin".to_owned());
+                return BlobError::Io { name, what, detail: REMOVED.to_owned() };
+            }
+            BlobError::from_errno(name.as_str(), "begin", errno)
+        })
     }
 }
+
+/// What is said then.
+const REMOVED: &str =
+    "the directory of the store was removed; make it anew and restart the provider";
 
 impl<'a> Incoming<'a> {
     fn new(root: BorrowedFd<'a>, scratch: Scratch) -> Result<Self, Errno> {

@@ -300,6 +300,20 @@ fn a_directory_that_cannot_be_used_is_named() {
 }
 
 #[test]
+fn that_the_directory_was_removed_is_said() {
+    for scratch in [Scratch::Unnamed, Scratch::Named] {
+        let dir = tempfile::tempdir().unwrap();
+        let store = &store_in(&dir, Resolver::Kernel, scratch);
+        fs::remove_dir(dir.path().join("blobs")).unwrap();
+        for overwrite in [false, true] {
+            let error = put(store, "f/b", b"data", overwrite).unwrap_err();
+            let said = error.to_string().contains("the directory of the store was removed");
+            assert!(said && matches!(error, BlobError::Io { .. }), "{error}");
+        }
+    }
+}
+
+#[test]
 fn leftovers_of_a_killed_process_are_removed_at_start() {
     let dir = tempfile::tempdir().unwrap();
     let leftover = dir.path().join(format!("{RESERVED_PREFIX}123-4"));
