@@ -27,7 +27,7 @@ pub struct BlobConfig {
     /// Default `false`: it survives the death of the process, but not of the machine.
     pub sync: bool,
     /// `chunk_bytes`: how much is moved at a time; also the memory that each request in progress
-    /// uses. From 4096 to 2^30. Default 1 MiB.
+    /// uses, of which there are 128 at a time. From 4096 to 2^30. Default 1 MiB.
     pub chunk_bytes: usize,
     /// `max_blob_bytes`: largest blob to accept, bytes. Default none: what the file system holds.
     pub max_blob_bytes: Option<u64>,

@@ -34,14 +34,16 @@
 //!
 //! # Reading order
 //!
-//! `rpc.rs` (what is said) · `provider.rs` (the target) · `client.rs` (the origin) · `store.rs`
-//! (blobs as files: how a write is atomic, and why nothing outside the directory can be reached).
+//! `rpc.rs` (what is said) · `provider.rs`, `places.rs` (the target) · `client.rs` (the origin) ·
+//! `store.rs` (blobs as files: how a write is atomic, and why nothing outside the directory can be
+//! reached).
 #![forbid(unsafe_code)]
 
 mod client;
 mod config;
 mod error;
 mod name;
+mod places;
 mod provider;
 mod rpc;
 mod store;

@@ -5,23 +5,33 @@
 //! an execution stream, of its own where that matters, above all with `sync`.
 //!
 //! The data passes through a buffer of `chunk_bytes` that is registered for bulk transfer; buffers
-//! are kept for the next requests, [`IDLE_BUFFERS_MAX`] at most.
+//! are kept for the next requests, [`IDLE_BUFFERS_MAX`] at most. Requests that suspend with a file
+//! open are bounded ([`PLACES`]), and so are files and buffers, however many ask at once.
 
 use std::fmt;
 use std::io::Read;
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use margo::{BulkBuffer, Component, Handle, Instance, Provider, ProviderSpec, RunningProvider};
+use margo::{
+    BulkBuffer, CancelToken, Component, Handle, Instance, Provider, ProviderSpec, RunningProvider,
+};
 use serde::Serialize;
 
-use crate::error::BlobError;
+use crate::error::{BlobError, given_up};
+use crate::places::{Place, Places};
 use crate::rpc::{
-    BlobStat, CREATE, Checksum, CreateArgs, LIST, ListArgs, READ, REMOVE, ReadArgs, ReadDone,
-    RemoveArgs, STAT, StatArgs, WRITE, WriteArgs,
+    BlobStat, CREATE, Checksum, CreateArgs, LIST, ListArgs, ListPage, READ, REMOVE, ReadArgs,
+    ReadDone, RemoveArgs, STAT, StatArgs, WRITE, WriteArgs,
 };
 use crate::store::Store;
 use crate::{BlobConfig, BlobName, StartError};
+
+/// Requests that may be under way with a file open while they suspend; others wait for their turn.
+/// With what each thread opens for a moment they are a small part of the 1024 files that a process
+/// may usually have open (`RLIMIT_NOFILE`): the rest is for connections, and for other providers.
+/// Far more than a disk or a network needs to be busy.
+const PLACES: usize = 128;
 
 /// Buffers that are kept while no request uses them.
 const IDLE_BUFFERS_MAX: usize = 8;
@@ -71,7 +81,7 @@ impl BlobProvider {
         let own = service.clone();
         provider.register(CREATE, move |request| {
             let CreateArgs { name } = request.args();
-            answer(&request, &own.create(name, &still_wanted(&request)));
+            answer(&request, &own.create(name, &still_wanted(&request.cancel_token())));
         })?;
         let own = service.clone();
         provider.register(WRITE, move |request| answer(&request, &own.write(&request)))?;
@@ -80,21 +90,22 @@ impl BlobProvider {
         let own = service.clone();
         provider.register(STAT, move |request| {
             let StatArgs { name, checksum } = request.args();
-            answer(&request, &own.stat(name, *checksum));
+            let stat = match checksum {
+                true => own.stat_with_checksum(name, &request.cancel_token()),
+                false => own.stat(name),
+            };
+            answer(&request, &stat);
         })?;
         let own = service.clone();
         provider.register(LIST, move |request| {
             let ListArgs { prefix, after, max } = request.args();
             let max = usize::try_from(*max).unwrap_or(usize::MAX);
-            answer(&request, &own.store.list(prefix, after, max));
+            answer(&request, &own.list(prefix, after, max, &request.cancel_token()));
         })?;
         let own = service;
         provider.register(REMOVE, move |request| {
             let RemoveArgs { name } = request.args();
-            let still_wanted = still_wanted(&request);
-            let removed =
-                BlobName::new(name).and_then(|name| own.store.remove(&name, &still_wanted));
-            answer(&request, &removed);
+            answer(&request, &own.remove(name, &still_wanted(&request.cancel_token())));
         })?;
         Ok(Self { _provider: provider })
     }
@@ -107,11 +118,10 @@ fn answer<A, R: Serialize>(request: &Handle<A, R>, result: &R) {
     }
 }
 
-/// Tells whether anybody still waits for the answer. To be made before the work: not all that ends a
-/// wait is seen before.
-fn still_wanted<A, R>(request: &Handle<A, R>) -> impl Fn() -> bool {
-    let token = request.cancel_token();
-    move || !token.is_canceled()
+/// Whether anybody still waits. To be asked with a token that was made before the work: not all
+/// that ends a wait is seen by a later one.
+fn still_wanted(token: &CancelToken) -> impl Fn() -> bool {
+    || !token.is_canceled()
 }
 
 /// What the handlers share.
@@ -119,6 +129,7 @@ struct Service {
     store: Store,
     chunk_bytes: usize,
     max_blob_bytes: u64,
+    places: Places,
     /// Locked for a push or a pop, never while a ULT suspends.
     idle_buffers: Mutex<Vec<BulkBuffer>>,
 }
@@ -136,8 +147,14 @@ impl Service {
             store: Store::open(config)?,
             chunk_bytes: config.chunk_bytes,
             max_blob_bytes: config.max_blob_bytes.unwrap_or(u64::MAX),
+            places: Places::new(PLACES),
             idle_buffers: Mutex::new(Vec::new()),
         })
+    }
+
+    /// To have a file open while this ULT suspends. Waits for its turn, until nobody waits for it.
+    fn place(&self, name: &str, token: &CancelToken) -> Result<Place<'_>, BlobError> {
+        self.places.take(token.event()).ok_or_else(|| given_up(name))
     }
 
     fn create(&self, name: &str, still_wanted: &dyn Fn() -> bool) -> Result<(), BlobError> {
@@ -147,7 +164,7 @@ impl Service {
     }
 
     fn write(&self, request: &Handle<WriteArgs, Result<u64, BlobError>>) -> Result<u64, BlobError> {
-        let still_wanted = still_wanted(request);
+        let token = request.cancel_token();
         let WriteArgs { name, bulk, len, overwrite } = request.args();
         let (name, len) = (BlobName::new(name)?, *len);
         check_memory(0, len, bulk.len())?;
@@ -158,6 +175,7 @@ impl Service {
         if !overwrite {
             self.store.refuse_existing(&name)?;
         }
+        let _place = self.place(name.as_str(), &token)?;
         let incoming = self.store.incoming(&name)?;
         let mut buffer = self.buffer(request.instance(), &name)?;
         let mut done = 0;
@@ -173,7 +191,7 @@ impl Service {
             done += part as u64;
         }
         self.give_back(buffer);
-        self.store.publish(incoming, &name, *overwrite, &still_wanted)?;
+        self.store.publish(incoming, &name, *overwrite, &still_wanted(&token))?;
         Ok(len)
     }
 
@@ -183,6 +201,7 @@ impl Service {
     ) -> Result<ReadDone, BlobError> {
         let ReadArgs { name, offset, len, bulk } = request.args();
         let (name, offset) = (BlobName::new(name)?, *offset);
+        let _place = self.place(name.as_str(), &request.cancel_token())?;
         let blob = self.store.open_blob(&name)?;
         let Some(rest) = blob.len.checked_sub(offset) else {
             let (len, size) = (*len, blob.len);
@@ -206,14 +225,25 @@ impl Service {
         Ok(ReadDone { bytes: len, total: blob.len })
     }
 
-    fn stat(&self, name: &str, checksum: bool) -> Result<BlobStat, BlobError> {
-        let name = BlobName::new(name)?;
-        let blob = self.store.open_blob(&name)?;
-        let checksum = if checksum { Some(self.checksum(&name, &blob.file)?) } else { None };
-        Ok(BlobStat::new(blob.len, blob.modified, checksum))
+    fn stat(&self, name: &str) -> Result<BlobStat, BlobError> {
+        let blob = self.store.open_blob(&BlobName::new(name)?)?;
+        Ok(BlobStat::new(blob.len, blob.modified, None))
     }
 
-    fn checksum(&self, name: &BlobName, mut file: &std::fs::File) -> Result<Checksum, BlobError> {
+    fn stat_with_checksum(&self, name: &str, token: &CancelToken) -> Result<BlobStat, BlobError> {
+        let name = BlobName::new(name)?;
+        let _place = self.place(name.as_str(), token)?;
+        let blob = self.store.open_blob(&name)?;
+        let checksum = self.checksum(&name, &blob.file, &still_wanted(token))?;
+        Ok(BlobStat::new(blob.len, blob.modified, Some(checksum)))
+    }
+
+    fn checksum(
+        &self,
+        name: &BlobName,
+        mut file: &std::fs::File,
+        still_wanted: &dyn Fn() -> bool,
+    ) -> Result<Checksum, BlobError> {
         let mut hasher = blake3::Hasher::new();
         let mut chunk = vec![0; self.chunk_bytes];
         loop {
@@ -225,7 +255,25 @@ impl Service {
             };
             // Nothing here suspends: give the other requests their turn.
             margo::ult::yield_now();
+            if !still_wanted() {
+                return Err(given_up(name.as_str()));
+            }
         }
+    }
+
+    fn list(
+        &self,
+        prefix: &str,
+        after: &str,
+        max: usize,
+        token: &CancelToken,
+    ) -> Result<ListPage, BlobError> {
+        let _place = self.place(prefix, token)?;
+        self.store.list(prefix, after, max, &still_wanted(token))
+    }
+
+    fn remove(&self, name: &str, still_wanted: &dyn Fn() -> bool) -> Result<(), BlobError> {
+        self.store.remove(&BlobName::new(name)?, still_wanted)
     }
 
     /// How much of `rest` to move next.

@@ -15,11 +15,11 @@
 //!    Readers see the old blob or the new one; who has the old one open keeps reading it.
 //! 4. With `sync`, the folder goes to the disk.
 //!
-//! Whoever gave a write up may have tried again, or removed the blob, and been told that it is done:
-//! so the last thing before step 3 is to ask whether anybody still waits, and before a removal too.
-//! What remains is the time between that question and the one system call behind it, microseconds
-//! unless the thread loses its CPU just then: a write or removal that is given up within it is done
-//! all the same, and may come after what its caller did next.
+//! Whoever gave a write up may have tried again, or removed the blob, and been told that it is
+//! done: so the last thing before step 3 is to ask whether anybody still waits, and before a
+//! removal too. What remains is the time between that question and the one system call behind it,
+//! microseconds unless the thread loses its CPU just then: a write or removal that is given up
+//! within it is done all the same, and may come after what its caller did next.
 //!
 //! Where the file system has no `O_TMPFILE`, the file has a reserved name from the beginning.
 //! Reserved names that a killed process left are removed by the next [`Store::open`]; empty folders
@@ -167,7 +167,8 @@ impl Store {
         }
     }
 
-    /// Makes `incoming` the blob `name`, in one step, if it is `still_wanted` when all else is done.
+    /// Makes `incoming` the blob `name`, in one step, if it is `still_wanted` when all else is
+    /// done.
     pub(crate) fn publish(
         &self,
         mut incoming: Incoming<'_>,

@@ -1,7 +1,9 @@
 //! What only shows while requests are held up inside the target.
 
-use std::time::Duration;
+use std::path::Path;
+use std::time::{Duration, Instant};
 
+use margo::ult::Eventual;
 use margo::{ForwardError, ProviderHandle, ProviderId, Rpc};
 use tempfile::TempDir;
 
@@ -23,7 +25,7 @@ struct Pair {
     client: Instance,
     blobs: BlobClient,
     running: BlobProvider,
-    _dir: TempDir,
+    dir: TempDir,
 }
 
 impl Pair {
@@ -39,7 +41,7 @@ impl Pair {
         let client = Instance::builder(format!("{own}://")).listen(false).start().unwrap();
         let addr = client.lookup(target.self_addr().uri()).unwrap();
         let blobs = BlobClient::new(&client, ProviderHandle::new(addr, ID));
-        Self { service, target, client, blobs, running, _dir: dir }
+        Self { service, target, client, blobs, running, dir }
     }
 
     /// Returns when the target has taken notice of all that was sent before.
@@ -69,6 +71,15 @@ fn assert_timed_out<T: fmt::Debug>(result: Result<T, ClientError>) {
     assert!(expected, "{error}");
 }
 
+/// Waits until `is_so`.
+fn until(is_so: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < PATIENCE, "it never came to be");
+        std::thread::yield_now();
+    }
+}
+
 #[test]
 fn a_write_that_was_given_up_does_not_come_after_what_its_caller_did_next() {
     on_each(|pair| {
@@ -87,4 +98,59 @@ fn a_write_that_was_given_up_does_not_come_after_what_its_caller_did_next() {
         let error = pair.blobs.stat("made", PATIENCE).unwrap_err();
         assert!(matches!(error, ClientError::Blob(BlobError::NotFound { .. })), "{error}");
     });
+}
+
+#[test]
+fn requests_beyond_the_bound_wait_with_no_file_open_until_they_are_given_up() {
+    const LIMIT: Duration = Duration::from_millis(50);
+    on_each(|pair| {
+        let (blobs, places) = (&pair.blobs, &pair.service.places);
+        blobs.put("blob", b"data", PATIENCE).unwrap();
+        let never = Eventual::<()>::new();
+        let mut held: Vec<_> = (0..PLACES).map(|_| places.take(&never).unwrap()).collect();
+
+        assert_timed_out(blobs.put("new", b"data", LIMIT));
+        assert_timed_out(blobs.put_new("new", b"data", LIMIT));
+        assert_timed_out(blobs.read("blob", 0, &mut [0], LIMIT));
+        assert_timed_out(blobs.checksum("blob", LIMIT));
+        assert_timed_out(blobs.list("", LIMIT));
+        blobs.stat("blob", PATIENCE).unwrap();
+        // Not before they are canceled, and not later.
+        until(|| places.waiting() == 0);
+
+        std::thread::scope(|scope| {
+            let all = [
+                scope.spawn(|| blobs.put("new", b"data", PATIENCE)),
+                scope.spawn(|| blobs.read("blob", 0, &mut [0], PATIENCE).map(drop)),
+                scope.spawn(|| blobs.checksum("blob", PATIENCE).map(drop)),
+                scope.spawn(|| blobs.list("", PATIENCE).map(drop)),
+            ];
+            until(|| places.waiting() == all.len());
+            assert_eq!(open_below(pair.dir.path()), 0);
+            // One place does for all of them, one after the other.
+            drop(held.pop());
+            for thread in all {
+                thread.join().unwrap().unwrap();
+            }
+        });
+        assert_eq!(blobs.get("new", PATIENCE).unwrap(), b"data");
+    });
+}
+
+/// Files that this process has open below `dir`.
+fn open_below(dir: &Path) -> usize {
+    let open = std::fs::read_dir("/proc/self/fd").unwrap();
+    let paths = open.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
+    paths.filter(|path| path != dir && path.starts_with(dir)).count()
+}
+
+#[test]
+fn a_checksum_that_was_given_up_ends() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("blob"), b"data").unwrap();
+    let service = Service::new(&BlobConfig::new(dir.path())).unwrap();
+    let name = BlobName::new("blob").unwrap();
+    let blob = service.store.open_blob(&name).unwrap();
+    let error = service.checksum(&name, &blob.file, &|| false).unwrap_err();
+    assert_eq!(error, BlobError::GivenUp { name: "blob".into() });
 }

@@ -12,6 +12,7 @@ use rustix::fs::{AtFlags, Dir, FileType, OFlags};
 use rustix::io::Errno;
 
 use super::Store;
+use crate::error::given_up;
 use crate::name::{NAME_BYTES_MAX, is_component};
 use crate::{BlobEntry, BlobError, BlobName, ListPage};
 
@@ -36,12 +37,14 @@ impl Store {
     /// The first `max` blobs whose names begin with `prefix` and sort behind `after`.
     ///
     /// Each page reads the folders on its way completely, because file systems do not sort. For a
-    /// folder with many entries that takes long; other ULTs run meanwhile.
+    /// folder with many entries that takes long; other ULTs run meanwhile, and it ends when it is
+    /// not `still_wanted`.
     pub(crate) fn list(
         &self,
         prefix: &str,
         after: &str,
         max: usize,
+        still_wanted: &dyn Fn() -> bool,
     ) -> Result<ListPage, BlobError> {
         let max = max.clamp(1, PAGE_ENTRIES_MAX);
         let mut page = ListPage { blobs: Vec::new(), more: false };
@@ -49,7 +52,7 @@ impl Store {
         // One more, to know whether there is more; not fewer for a short page, since what is kept
         // may turn out to be no blob, and each time the folder is read once more.
         let keep = PAGE_ENTRIES_MAX + 1;
-        let wanted = Wanted { prefix, after, keep, looked: Cell::new(0) };
+        let wanted = Wanted { prefix, after, keep, looked: Cell::new(0), still_wanted };
         // The next one last.
         let mut pending = self.read_folder(wanted.start(), "", &wanted)?;
         while let Some(step) = pending.pop() {
@@ -68,6 +71,7 @@ impl Store {
                 page.more = true;
                 break;
             }
+            wanted.look()?;
             // Gone meanwhile: then it is not listed.
             if let Some(len) = self.len_of(&found)? {
                 bytes += found.len();
@@ -95,7 +99,7 @@ impl Store {
         let (mut first, mut is_cut) = (BinaryHeap::new(), false);
         for entry in Dir::new(opened).map_err(failed)? {
             let entry = entry.map_err(failed)?;
-            wanted.look();
+            wanted.look()?;
             let Ok(leaf) = entry.file_name().to_str() else { continue };
             if !is_component(leaf) {
                 continue;
@@ -161,16 +165,22 @@ struct Wanted<'a> {
     keep: usize,
     /// Entries that were looked at.
     looked: Cell<usize>,
+    still_wanted: &'a dyn Fn() -> bool,
 }
 
 impl<'a> Wanted<'a> {
-    /// Looks at one more entry. Others run now and then.
-    fn look(&self) {
+    /// Looks at one more entry, in its folder or for its length. Others run now and then; then this
+    /// fails if nobody waits any more.
+    fn look(&self) -> Result<(), BlobError> {
         let looked = self.looked.get() + 1;
         self.looked.set(looked);
         if looked.is_multiple_of(ENTRIES_PER_TURN) {
             ult::yield_now();
+            if !(self.still_wanted)() {
+                return Err(given_up(self.prefix));
+            }
         }
+        Ok(())
     }
 
     /// The innermost folder that holds everything with the prefix.
@@ -202,6 +212,8 @@ mod tests {
     use super::*;
     use crate::BlobConfig;
 
+    const WANTED: &dyn Fn() -> bool = &|| true;
+
     fn store() -> (tempfile::TempDir, Store) {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::open(&BlobConfig::new(dir.path())).unwrap();
@@ -218,7 +230,8 @@ mod tests {
         for n in 0..50 {
             fs::write(dir.path().join(format!("{n:02}")), b"").unwrap();
         }
-        let wanted = Wanted { prefix: "", after: "09", keep: 4, looked: Cell::new(0) };
+        let wanted =
+            Wanted { prefix: "", after: "09", keep: 4, looked: Cell::new(0), still_wanted: WANTED };
         let mut behind = String::new();
         for first in [10, 14, 18] {
             let mut steps = store.read_folder("", &behind, &wanted).unwrap().into_iter().rev();
@@ -243,20 +256,20 @@ mod tests {
             fs::write(dir.path().join(format!("b{n:02}")), b"").unwrap();
         }
         fs::write(dir.path().join("a19/blob"), b"").unwrap();
-        let page = store.list("", "", 3).unwrap();
+        let page = store.list("", "", 3, WANTED).unwrap();
         assert!(page.more);
         assert_eq!(names(page), ["a19/blob", "b00", "b01"]);
-        let page = store.list("", "b17", 3).unwrap();
+        let page = store.list("", "b17", 3, WANTED).unwrap();
         assert!(!page.more);
         assert_eq!(names(page), ["b18", "b19"]);
-        let page = store.list("a", "", 1).unwrap();
+        let page = store.list("a", "", 1, WANTED).unwrap();
         assert_eq!((page.more, names(page)), (false, vec!["a19/blob".to_owned()]));
     }
 
-    #[test]
-    fn others_run_while_a_long_folder_is_read() {
+    /// Lists the first `max` of `count` blobs. Whether others ran meanwhile.
+    fn lets_others_run(count: usize, max: usize) -> bool {
         let (dir, store) = store();
-        for n in 0..ENTRIES_PER_TURN {
+        for n in 0..count {
             fs::write(dir.path().join(format!("{n:04}")), b"").unwrap();
         }
         let service = margo::init("{}").unwrap();
@@ -266,12 +279,37 @@ mod tests {
             let has_run = Arc::new(AtomicBool::new(false));
             let runs = has_run.clone();
             drop(same.spawn(move || runs.store(true, Ordering::Relaxed)).unwrap());
-            let page = store.list("", "", 3).unwrap();
-            (names(page), has_run.load(Ordering::Relaxed))
+            let page = store.list("", "", max, WANTED).unwrap();
+            assert!(names(page).into_iter().eq((0..max).map(|n| format!("{n:04}"))));
+            has_run.load(Ordering::Relaxed)
         });
-        let (names, has_run) = listing.unwrap().join().unwrap();
-        assert_eq!(names, ["0000", "0001", "0002"]);
-        assert!(has_run, "it held its execution stream");
+        let has_run = listing.unwrap().join().unwrap();
         service.finalize_and_wait().unwrap();
+        has_run
+    }
+
+    #[test]
+    fn others_run_while_a_long_folder_is_read() {
+        assert!(lets_others_run(ENTRIES_PER_TURN, 3), "it held its execution stream");
+    }
+
+    #[test]
+    fn others_run_while_many_lengths_are_looked_up() {
+        let few = ENTRIES_PER_TURN / 2;
+        assert!(!lets_others_run(few, 3), "then the next one shows nothing");
+        assert!(
+            lets_others_run(few + PAGE_ENTRIES_MAX / 10, PAGE_ENTRIES_MAX),
+            "it held its stream"
+        );
+    }
+
+    #[test]
+    fn a_list_that_was_given_up_ends() {
+        let (dir, store) = store();
+        for n in 0..ENTRIES_PER_TURN {
+            fs::write(dir.path().join(format!("f{n:04}")), b"").unwrap();
+        }
+        let error = store.list("f", "", 3, &|| false).unwrap_err();
+        assert_eq!(error, BlobError::GivenUp { name: "f".into() });
     }
 }

@@ -36,7 +36,7 @@ fn get(store: &Store, blob: &str) -> Result<Vec<u8>, BlobError> {
 }
 
 fn names(store: &Store) -> Vec<String> {
-    let page = store.list("", "", usize::MAX).unwrap();
+    let page = store.list("", "", usize::MAX, WANTED).unwrap();
     assert!(!page.more);
     page.blobs.into_iter().map(|entry| entry.name).collect()
 }
@@ -270,7 +270,7 @@ fn links_and_devices_are_never_followed() {
             assert!(error.contains("symbolic link"), "{link}: {error}");
         }
         for prefix in ["", "folder/", "self/", "magic/", "../", "/", "magic/etc/", "\0"] {
-            let listed = store.list(prefix, "", 1000).unwrap();
+            let listed = store.list(prefix, "", 1000, WANTED).unwrap();
             assert_eq!(listed.blobs, [], "{prefix:?}");
         }
         assert_eq!(tree(blobs), before);
@@ -384,7 +384,7 @@ fn long_lists_come_in_pages() {
     let mut pages = 0;
     loop {
         let after = listed.last().cloned().unwrap_or_default();
-        let page = store.list("", &after, usize::MAX).unwrap();
+        let page = store.list("", &after, usize::MAX, WANTED).unwrap();
         assert!(page.blobs.iter().all(|entry| entry.len == 2));
         listed.extend(page.blobs.into_iter().map(|entry| entry.name));
         pages += 1;
@@ -428,7 +428,7 @@ proptest! {
             .filter(|(blob, _)| blob.starts_with(&prefix) && **blob > after)
             .map(|(name, len)| BlobEntry { name: name.clone(), len: *len })
             .collect();
-        let page = store.list(&prefix, &after, max).unwrap();
+        let page = store.list(&prefix, &after, max, WANTED).unwrap();
         prop_assert_eq!(page.more, wanted.len() > max);
         prop_assert_eq!(&page.blobs, &wanted[..wanted.len().min(max)]);
         for blob in model.keys() {
@@ -452,7 +452,7 @@ proptest! {
         symlink(".", blobs.join("self")).unwrap();
         symlink(&outside, blobs.join("abs")).unwrap();
         for text in &texts {
-            let _ = store.list(text, text, 10).unwrap();
+            let _ = store.list(text, text, 10, WANTED).unwrap();
             let Ok(blob) = BlobName::new(text) else { continue };
             let _ = put(&store, text, b"overwritten", true);
             if let Ok(data) = get(&store, text) {
