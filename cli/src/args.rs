@@ -114,7 +114,7 @@ pub(crate) enum TraceCommand {
     /// do. A file whose process was killed is taken as far as it goes, with a warning; so are calls
     /// of which only one half was recorded.
     Join {
-        /// The file to write.
+        /// The file to write; one that is there is replaced, unless a process has recorded it.
         #[arg(value_name = "OUT")]
         out: PathBuf,
         /// What the instances wrote: PREFIX.HOST.PID.trace.json.

@@ -4,13 +4,16 @@
 mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{Ended, PATIENCE, Running, ended, margo, run};
 use margo::{Config, Handle, Instance, ProviderHandle, Rpc};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 /// Doubles at whoever the argument names.
@@ -322,6 +325,142 @@ fn files_of_others_and_damaged_ones_are_named() {
     join(dir.path(), std::slice::from_ref(&good), 0);
     let ended = join(dir.path(), &[good, dir.path().join("all.json")], 1);
     assert!(ended.stderr.contains("joined already"), "{ended:#?}");
+}
+
+/// A trace of one call, and how it is joined.
+fn one_call(dir: &Path) -> (PathBuf, Vec<Value>) {
+    let a = client("na+sm://", &dir.join("a"));
+    a.serve(DOUBLE).function(|number| number * 2).unwrap();
+    a.forward(DOUBLE, &ProviderHandle::from(a.self_addr()), &1).unwrap();
+    let file = finish(a);
+    join(dir, std::slice::from_ref(&file), 0);
+    (file, events(&dir.join("all.json")))
+}
+
+#[test]
+fn what_a_process_has_recorded_is_not_replaced() {
+    let dir = tempfile::tempdir().unwrap();
+    let (first, joined) = one_call(dir.path());
+    let text = std::fs::read_to_string(&first).unwrap();
+    let second = dir.path().join("second");
+    let later = dir.path().join("later");
+    std::fs::write(&second, &text).unwrap();
+    std::fs::write(&later, text.replacen(r#""version":1"#, r#""version":2"#, 1)).unwrap();
+    let before = common::entries(dir.path());
+    // As the shell writes `*.trace.json` out.
+    for out in [&first, &later] {
+        let content = std::fs::read_to_string(out).unwrap();
+        let mut command = margo(dir.path());
+        command.args(["trace", "join"]).arg(out).arg(&second);
+        let ended = run(&mut command, "").expect(2);
+        assert!(ended.stderr.contains("name the file to write first"), "{ended:#?}");
+        assert_eq!(std::fs::read_to_string(out).unwrap(), content);
+    }
+    assert_eq!(common::entries(dir.path()), before);
+    // What was joined before is replaced, and so is what is no trace; a link stays one.
+    let (link, all) = (dir.path().join("link"), dir.path().join("all.json"));
+    std::os::unix::fs::symlink("all.json", &link).unwrap();
+    for old in [std::fs::read_to_string(&all).unwrap(), "hello\n".to_owned(), String::new()] {
+        std::fs::write(&all, old).unwrap();
+        run(margo(dir.path()).args(["trace", "join", "link"]).arg(&first), "").expect(0);
+        assert_eq!(events(&all), joined);
+        assert!(link.is_symlink());
+    }
+}
+
+/// Makes a pipe of that name; what is given can be read from and written to, and waits for nobody.
+fn pipe(path: &Path) -> File {
+    let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+    rustix::fs::mkfifoat(rustix::fs::CWD, path, mode).unwrap();
+    let nonblocking = rustix::fs::OFlags::NONBLOCK.bits() as i32;
+    File::options().read(true).write(true).custom_flags(nonblocking).open(path).unwrap()
+}
+
+#[test]
+fn what_is_no_file_is_written_to_and_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, joined) = one_call(dir.path());
+    // A few events: as much as a pipe holds.
+    let mut reader = pipe(&dir.path().join("pipe"));
+    std::os::unix::fs::symlink("pipe", dir.path().join("link")).unwrap();
+    let before = common::entries(dir.path());
+    for out in ["pipe", "link"] {
+        let ended = run(margo(dir.path()).args(["trace", "join", out]).arg(&file), "").expect(0);
+        assert_eq!(ended.stdout.trim(), format!("{out}: 1 trace, 1 call, 1 process"));
+        let mut text = vec![0; 1 << 16];
+        let len = reader.read(&mut text).unwrap();
+        let written: Vec<Value> = serde_json::from_slice(&text[..len]).unwrap();
+        assert_eq!(written, joined);
+        assert_eq!(common::entries(dir.path()), before);
+        assert!(dir.path().join("link").is_symlink());
+        assert!(!dir.path().join("pipe").is_file());
+    }
+    let ended = run(margo(dir.path()).args(["trace", "join", "."]).arg(&file), "").expect(1);
+    assert!(ended.stderr.contains("Is a directory"), "{ended:#?}");
+}
+
+#[test]
+fn standard_output_may_be_what_is_written_to() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, joined) = one_call(dir.path());
+    // In a folder of its own, should it ever be replaced.
+    let link = dir.path().join("stdout");
+    std::os::unix::fs::symlink("/proc/self/fd/1", &link).unwrap();
+    let ended = run(margo(dir.path()).args(["trace", "join", "stdout"]).arg(&file), "").expect(0);
+    assert_eq!(serde_json::from_str::<Vec<Value>>(&ended.stdout).unwrap(), joined);
+    assert!(ended.stderr.contains("stdout: 1 trace, 1 call, 1 process"), "{ended:#?}");
+    assert!(link.is_symlink());
+    // As by `>`.
+    let redirected = dir.path().join("redirected");
+    let mut command = margo(dir.path());
+    command.args(["trace", "join", "stdout"]).arg(&file).stderr(Stdio::piped());
+    command.stdout(File::create(&redirected).unwrap());
+    ended_of(command).expect(0);
+    assert_eq!(events(&redirected), joined);
+    assert!(link.is_symlink());
+}
+
+fn ended_of(mut command: Command) -> Ended {
+    ended(Running::new(command.spawn().unwrap()))
+}
+
+#[test]
+fn who_is_interrupted_leaves_nothing_behind() {
+    for is_stuck in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, _) = one_call(dir.path());
+        let text = std::fs::read_to_string(file).unwrap();
+        let (head, rest) = text.split_at(text.match_indices('\n').nth(1).unwrap().0 + 1);
+        let mut writer = pipe(&dir.path().join("pipe"));
+        writer.write_all(head.as_bytes()).unwrap();
+        std::fs::remove_file(dir.path().join("all.json")).unwrap();
+        let before = common::entries(dir.path());
+        let child = margo(dir.path())
+            .args(["trace", "join", "all.json", "pipe"])
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut running = Running::new(child);
+        let begun = || common::entries(dir.path()).len() > before.len();
+        common::until("the file that is written", || begun().then_some(()));
+        running.signal(Signal::INT);
+        if is_stuck {
+            // Nothing comes any more, so it hears only of the second one.
+            running.signal(Signal::TERM);
+            let code = running.wait().code();
+            assert!(matches!(code, Some(130 | 143)), "{code:?}");
+        } else {
+            let event = rest.lines().next().unwrap();
+            common::until("its end", || {
+                // It may not read any more.
+                let _ = writeln!(writer, "{event}");
+                running.child.try_wait().unwrap()
+            });
+            let ended = ended(running).expect(130);
+            assert!(ended.stderr.contains("interrupted"), "{ended:#?}");
+        }
+        assert_eq!(common::entries(dir.path()), before, "{is_stuck}");
+    }
 }
 
 #[test]

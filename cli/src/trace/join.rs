@@ -10,15 +10,18 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
+use super::out::{Ended, Interrupt, Out};
 use super::read::{Event, Head, Kind, Reader, Slice, VERSION, nanos};
 use crate::failure::Failure;
 use crate::output::{self, printable};
+use crate::signals::Caught;
 
 /// How many kinds of calls without another half are named.
 const NAMED_MAX: usize = 10;
 
 /// `margo trace join`.
 pub(crate) fn run(out: &Path, files: &[PathBuf]) -> Result<(), Failure> {
+    let signals = Caught::new()?;
     let mut parts = Vec::new();
     for path in files {
         let (reader, head) = Reader::open(path)?;
@@ -29,16 +32,15 @@ pub(crate) fn run(out: &Path, files: &[PathBuf]) -> Result<(), Failure> {
         parts.push((path, reader, head));
     }
     let shifts = shifts(parts.iter().map(|(_, _, head)| head));
-    let folder = out.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let failed = |error| Failure::new(out.display(), error);
-    let temp = tempfile::NamedTempFile::new_in(folder.unwrap_or(Path::new("."))).map_err(failed)?;
-    let mut joined = Joined::new(BufWriter::new(temp));
-    joined.put(&meta("margo_joined", 0, &json!({ "version": VERSION }))).map_err(failed)?;
+    let interrupt = Interrupt::catch(&signals);
+    let mut joined = Joined::new(BufWriter::new(Out::open(out, &interrupt)?));
+    joined.write(&meta("margo_joined", 0, &json!({ "version": VERSION })))?;
     for ((path, mut reader, head), shift) in parts.into_iter().zip(shifts) {
         let pid = joined.pid(head.pid);
         while let Some(event) = reader.next()? {
+            interrupt.check()?;
             let moved = joined.take(&reader, event, pid, shift)?;
-            moved.iter().try_for_each(|event| joined.put(event)).map_err(failed)?;
+            moved.iter().try_for_each(|event| joined.write(event))?;
         }
         joined.tally.processes += 1;
         if !reader.is_whole {
@@ -47,7 +49,8 @@ pub(crate) fn run(out: &Path, files: &[PathBuf]) -> Result<(), Failure> {
             output::note(format_args!("{}: warning: {why}", path.display()));
         }
     }
-    joined.end(out)
+    interrupt.check()?;
+    joined.end()
 }
 
 /// By how much the times of each file are later than those of the earliest one, nanoseconds.
@@ -141,28 +144,20 @@ impl<W: Write> Joined<W> {
     }
 }
 
-impl Joined<BufWriter<tempfile::NamedTempFile>> {
-    fn end(mut self, out: &Path) -> Result<(), Failure> {
-        let failed = |error| Failure::new(out.display(), error);
-        let counts = json!({ "lost": self.tally.lost, "left_out": self.tally.left_out });
-        let last = serde_json::to_string(&meta("margo_end", 0, &counts));
-        let last = last.map_err(|error| failed(error.into()))?;
-        write!(self.out, "{last}\n]\n").map_err(failed)?;
-        let temp = self.out.into_inner().map_err(|error| failed(error.into_error()))?;
-        allow_others(&temp).map_err(failed)?;
-        temp.persist(out).map_err(|error| failed(error.error))?;
-        // The file is there, whoever reads this.
-        self.tally.report(out)
+impl Joined<BufWriter<Out>> {
+    fn write(&mut self, event: &Event) -> Result<(), Failure> {
+        self.put(event).map_err(|error| self.out.get_ref().failed(error))
     }
-}
 
-/// A temporary file is its owner's alone; what the user has asked for is like any other file.
-fn allow_others(temp: &tempfile::NamedTempFile) -> std::io::Result<()> {
-    use std::os::unix::fs::PermissionsExt;
-    let mask = rustix::process::umask(rustix::fs::Mode::empty());
-    rustix::process::umask(mask);
-    let mode = 0o666 & !mask.as_raw_mode();
-    temp.as_file().set_permissions(std::fs::Permissions::from_mode(mode))
+    fn end(mut self) -> Result<(), Failure> {
+        let counts = json!({ "lost": self.tally.lost, "left_out": self.tally.left_out });
+        let last = Value::Object(meta("margo_end", 0, &counts));
+        let written = write!(self.out, "{last}\n]\n").and_then(|()| self.out.flush());
+        written.map_err(|error| self.out.get_ref().failed(error))?;
+        let (out, _) = self.out.into_parts();
+        // The file is there, whoever reads this.
+        self.tally.report(&out.end()?)
+    }
 }
 
 impl Tally {
@@ -185,7 +180,7 @@ impl Tally {
     }
 
     /// Says what is in the file, and what is missing.
-    fn report(&self, out: &Path) -> Result<(), Failure> {
+    fn report(&self, out: &Ended) -> Result<(), Failure> {
         if self.lost > 0 {
             let lost = output::count(self.lost, "call");
             output::note(format_args!("warning: {lost} lost: raise margo.trace.queue_max"));
@@ -206,7 +201,7 @@ impl Tally {
                 number => format!("{} processes", output::thousands(number)),
             },
         );
-        output::line(format_args!("{}: {traces}, {calls}, {processes}", out.display()))
+        out.say(format_args!("{traces}, {calls}, {processes}"))
     }
 }
 

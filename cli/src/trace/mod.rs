@@ -1,6 +1,7 @@
 //! `margo trace`: files that instances write with `margo.trace`, put together and read.
 
 mod join;
+mod out;
 mod read;
 mod show;
 mod tree;

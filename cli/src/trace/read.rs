@@ -44,6 +44,23 @@ pub(super) struct Reader {
 impl Reader {
     /// Opens a file and reads who has written it.
     pub(super) fn open(path: &Path) -> Result<(Self, Head), Failure> {
+        match Self::begin(path)? {
+            (reader, Some((version, head))) if version == VERSION => Ok((reader, head)),
+            (reader, Some((version, _))) => {
+                let text = format!("version {version} of traces; this command reads {VERSION}");
+                Err(reader.wrong(&text))
+            }
+            (reader, None) => Err(reader.wrong("this is no trace that margo has written")),
+        }
+    }
+
+    /// Whether the file is what a process has recorded, of whatever version.
+    pub(super) fn is_recorded(path: &Path) -> bool {
+        Self::begin(path).is_ok_and(|(_, head)| head.is_some_and(|(_, head)| !head.is_joined))
+    }
+
+    /// Opens a file; its version, and who has written it, if it is a trace.
+    fn begin(path: &Path) -> Result<(Self, Option<(u64, Head)>), Failure> {
         let file = File::open(path).map_err(|error| Failure::new(path.display(), error))?;
         let lines = BufReader::with_capacity(1 << 16, file);
         let (line, path) = (Vec::new(), path.to_owned());
@@ -54,14 +71,8 @@ impl Reader {
         }
         let is_array = reader.line.trim_ascii() == b"[";
         let head = if is_array { reader.next()? } else { None };
-        match head.as_ref().and_then(Reader::head) {
-            Some((version, head)) if version == VERSION => Ok((reader, head)),
-            Some((version, _)) => {
-                let text = format!("version {version} of traces; this command reads {VERSION}");
-                Err(reader.wrong(&text))
-            }
-            None => Err(reader.wrong("this is no trace that margo has written")),
-        }
+        let head = head.as_ref().and_then(Reader::head);
+        Ok((reader, head))
     }
 
     fn head(event: &Event) -> Option<(u64, Head)> {
