@@ -46,10 +46,21 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
         .transpose()
         .map_err(|error| Failure::new("cannot write the address file", error))?
         .map(Arc::new);
+    if let Some(file) = &address_file {
+        // Peers may end it, too.
+        let file = file.clone();
+        if let Ok(entered) = instance.on_prefinalize(move |_| file.remove()) {
+            entered.keep();
+        }
+    }
     signals.handle(
         {
-            let instance = instance.clone();
-            move || instance.finalize()
+            let (instance, file) = (instance.clone(), address_file.clone());
+            move || {
+                // Nobody is to find a service that takes no more requests.
+                file.iter().for_each(|file| file.remove());
+                instance.finalize();
+            }
         },
         {
             let file = address_file.clone();

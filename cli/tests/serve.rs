@@ -6,7 +6,7 @@ mod common;
 use std::io::Read;
 
 use common::{PATIENCE, Service, entries, margo, run};
-use margo::{Instance, ProviderHandle, ProviderId, na};
+use margo::{Handle, Instance, ProviderHandle, ProviderId, Rpc, na};
 use margo_provider_blob::BlobClient;
 use margo_provider_echo::EchoClient;
 use rustix::process::Signal;
@@ -130,6 +130,64 @@ fn sigusr1_asks_for_the_state() {
     }
     running.signal(Signal::TERM);
     assert!(running.wait().success());
+}
+
+/// Waits until it may answer, and keeps progress from being made meanwhile.
+const BLOCK: Rpc<(), ()> = Rpc::new("block");
+
+#[test]
+fn nobody_finds_a_service_that_waits_for_its_handlers() {
+    let temp = tempfile::tempdir().unwrap();
+    let document = serde_json::json!({ "margo": {
+        "address": "na+tcp://127.0.0.1:0", "address_file": "address", "grace_msec": 600_000,
+        "providers": [{ "type": "blob", "provider_id": 1, "config": { "path": "blobs" } }],
+    } });
+    std::fs::write(temp.path().join("conf.json"), document.to_string()).unwrap();
+    let mut child = margo(temp.path())
+        .args(["serve", "conf.json"])
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let stderr = child.stderr.take().unwrap();
+    let mut running = common::Running::new(child);
+    let file = temp.path().join("address");
+    let address = common::until("the address file", || std::fs::read_to_string(&file).ok());
+
+    // Who stores something, and does not give it.
+    let client = Instance::builder("na+tcp://127.0.0.1:0").start().unwrap();
+    let (entered, enters) = std::sync::mpsc::channel();
+    let (release, released) = std::sync::mpsc::channel::<()>();
+    let released = std::sync::Mutex::new(released);
+    let block = move |handle: Handle<(), ()>| {
+        entered.send(()).unwrap();
+        let _ = released.lock().unwrap().recv();
+        handle.respond(&()).unwrap();
+    };
+    client.register(BLOCK, block).unwrap();
+    let target = client.lookup(address.trim_end()).unwrap();
+    let target = ProviderHandle::new(target, ProviderId::new(1));
+    let store = BlobClient::new(&client, target);
+    store.put("x", b"to be connected", PATIENCE).unwrap();
+    let own = ProviderHandle::from(client.self_addr());
+    let blocked = client.iforward(BLOCK, &own, &()).unwrap();
+    enters.recv().unwrap();
+    let puts = std::thread::spawn(move || store.put("y", &vec![0; 1 << 20], PATIENCE));
+    let mut dumps = serde_json::Deserializer::from_reader(stderr).into_iter();
+    common::until("a handler", || {
+        running.signal(Signal::USR1);
+        let dump: serde_json::Value = dumps.next().unwrap().unwrap();
+        (dump["handlers_running"] == 1).then_some(())
+    });
+
+    running.signal(Signal::TERM);
+    common::until("the end of the address file", || (!file.exists()).then_some(()));
+    assert!(running.child.try_wait().unwrap().is_none(), "it waits for its handler");
+    drop(release);
+    puts.join().unwrap().unwrap();
+    blocked.wait().unwrap();
+    assert!(running.wait().success());
+    client.finalize_and_wait().unwrap();
 }
 
 #[test]
