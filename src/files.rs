@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, BufWriter};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 /// `<prefix>.<host>.<pid>.<kind>`, as in C. Further instances of a process, which overwrite each
@@ -45,18 +45,28 @@ pub(crate) fn replace(
     path: &Path,
     write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
 ) -> io::Result<()> {
-    let beside = beside(path);
+    replace_by(path, &beside(path), write)
+}
+
+fn replace_by(
+    path: &Path,
+    beside: &Path,
+    write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
+) -> io::Result<()> {
     let write_all = |file: File| {
         let mut out = BufWriter::new(file);
         write(&mut out)?;
-        close(out)
+        close(out)?;
+        std::fs::rename(beside, path)
     };
-    let done = File::create(&beside).and_then(write_all);
-    done.and_then(|()| std::fs::rename(&beside, path)).map_err(|error| {
+    let written = |file| {
         // It may not be there.
-        let _ = std::fs::remove_file(&beside);
-        io::Error::new(error.kind(), format!("{}: {error}", path.display()))
-    })
+        write_all(file).inspect_err(|_| _ = std::fs::remove_file(beside))
+    };
+    // What is there already is somebody else's.
+    File::create_new(beside)
+        .and_then(written)
+        .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
 }
 
 /// Ends a file: all of it is on its disk. Some file systems, over a network or with a quota, say
@@ -72,16 +82,18 @@ pub(crate) fn close(out: BufWriter<File>) -> io::Result<()> {
 /// Those of the system, with the file's name.
 pub(crate) fn probe(path: &Path) -> io::Result<()> {
     let beside = beside(path);
-    File::create(&beside)
+    File::create_new(&beside)
         .and_then(|_| std::fs::remove_file(&beside))
         .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
 }
 
-/// A name that nobody else has.
+/// A name that nobody else has, in whatever process or container, or on whatever host.
 fn beside(path: &Path) -> PathBuf {
-    static WRITTEN: AtomicU64 = AtomicU64::new(0);
+    // Keys that the system has drawn at random, and others at each call. A child that was forked off
+    // goes on with those of its parent.
+    let drawn = RandomState::new().build_hasher().finish();
     let mut beside = path.as_os_str().to_owned();
-    beside.push(format!(".{}.part", WRITTEN.fetch_add(1, Ordering::Relaxed)));
+    beside.push(format!(".{}.{drawn:016x}.part", std::process::id()));
     PathBuf::from(beside)
 }
 
@@ -126,6 +138,42 @@ mod tests {
         .unwrap();
         assert_eq!(std::fs::read_to_string(&file).unwrap(), "begun first, ready last");
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left over");
+    }
+
+    /// Run again as a process of its own.
+    #[test]
+    fn naming_process() {
+        if std::env::var_os(NAMES).is_some() {
+            println!("name: {}", beside(Path::new("x")).display());
+        }
+    }
+
+    const NAMES: &str = "MARGO_TEST_NAMES_A_FILE";
+
+    #[test]
+    fn two_processes_do_not_write_to_the_same_file() {
+        let name = || {
+            let run = std::process::Command::new(std::env::current_exe().unwrap())
+                .args(["--exact", "files::tests::naming_process", "--nocapture"])
+                .env(NAMES, "1")
+                .output()
+                .unwrap();
+            let said = String::from_utf8(run.stdout).unwrap();
+            said.split_once("name: ").unwrap().1.split_whitespace().next().unwrap().to_owned()
+        };
+        assert_ne!(name(), name());
+    }
+
+    #[test]
+    fn what_has_the_name_beside_it_already_is_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let [file, beside, other] = ["x", "x.part", "other"].map(|name| folder.path().join(name));
+        std::fs::write(&other, "precious").unwrap();
+        std::os::unix::fs::symlink(&other, &beside).unwrap();
+        let error = replace_by(&file, &beside, |out| out.write_all(b"new")).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(std::fs::read_to_string(&beside).unwrap(), "precious");
+        assert!(!file.exists());
     }
 
     #[test]
