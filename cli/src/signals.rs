@@ -22,6 +22,12 @@ struct Actions {
 /// The signals, from now on.
 pub(crate) struct Caught(Arc<Mutex<Actions>>);
 
+/// Those that the process was not started with ignored. Who ignores one wants the process to
+/// go on when it comes (`nohup`).
+pub(crate) fn not_ignored(signals: &[i32]) -> impl Iterator<Item = i32> {
+    signals.iter().copied().filter(|signal| !is_ignored(*signal))
+}
+
 /// Whether the process was started with this signal ignored.
 fn is_ignored(signal: i32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -39,9 +45,7 @@ impl Caught {
     /// the first one ends the process: nothing has been begun that would have to be ended in order,
     /// and what goes on may wait for something that never comes.
     pub(crate) fn new() -> Result<Self, Failure> {
-        // Who has it ignored (`nohup`) wants the process to outlive its terminal.
-        let hangup = Some(SIGHUP).filter(|signal| !is_ignored(*signal));
-        let mut signals = Signals::new([SIGINT, SIGTERM].into_iter().chain(hangup))
+        let mut signals = Signals::new([SIGINT, SIGTERM].into_iter().chain(not_ignored(&[SIGHUP])))
             .map_err(|error| Failure::new("cannot catch signals", error))?;
         let own = Arc::new(Mutex::new(Actions::default()));
         let actions = own.clone();

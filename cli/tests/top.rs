@@ -5,8 +5,9 @@ mod common;
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use common::{Running, margo, run, until};
 use margo::Metrics;
@@ -57,14 +58,15 @@ fn shows_a_service_once_or_as_json() {
 fn a_terminal_is_drawn_on_and_put_back() {
     let temp = tempfile::tempdir().unwrap();
     let (_running, address) = serve(temp.path(), "na+sm://", true);
-    for end in ["q", "Ctrl-C"] {
+    for end in ["q", "Ctrl-C", "Ctrl-\\"] {
         let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
         grantpt(&master).unwrap();
         unlockpt(&master).unwrap();
         let name = ptsname(&master, Vec::new()).unwrap().into_string().unwrap();
         let slave = File::options().read(true).write(true).open(name).unwrap();
         let before = rustix::termios::tcgetattr(&slave).unwrap();
-        let child = margo(temp.path())
+        // Without a core file, which the last one would leave.
+        let child = in_shell(temp.path(), "ulimit -c 0")
             .args(["top", &address, "--interval", "0.1"])
             .stdin(slave.try_clone().unwrap())
             .stdout(slave.try_clone().unwrap())
@@ -82,7 +84,8 @@ fn a_terminal_is_drawn_on_and_put_back() {
         assert!(shown.starts_with("\x1b[?1049h") && shown.contains(&address), "{shown:?}");
         match end {
             "q" => master.write_all(b"q").unwrap(),
-            _ => top.signal(Signal::INT),
+            "Ctrl-C" => top.signal(Signal::INT),
+            _ => top.signal(Signal::QUIT),
         }
         let rest = std::thread::spawn(move || {
             let mut rest = Vec::new();
@@ -90,7 +93,11 @@ fn a_terminal_is_drawn_on_and_put_back() {
             let _ = master.read_to_end(&mut rest);
             String::from_utf8_lossy(&rest).into_owned()
         });
-        assert!(top.wait().success());
+        let status = top.wait();
+        match end {
+            "q" | "Ctrl-C" => assert!(status.success(), "{status}"),
+            _ => assert_eq!(status.signal(), Some(Signal::QUIT.as_raw()), "{status}"),
+        }
         let after = rustix::termios::tcgetattr(&slave).unwrap();
         assert_eq!(after.local_modes, before.local_modes);
         drop(slave);
@@ -191,6 +198,40 @@ fn ends_at_once_while_the_service_does_not_answer() {
     stderr.read_to_string(&mut said).unwrap();
     assert_eq!(said, "", "it has waited until the answer was overdue");
     service.signal(Signal::CONT);
+}
+
+#[test]
+fn outlives_its_terminal_if_it_was_told_to() {
+    let temp = tempfile::tempdir().unwrap();
+    let (_running, address) = serve(temp.path(), "na+sm://", true);
+    for outlives in [false, true] {
+        let child = in_shell(temp.path(), if outlives { "trap '' HUP" } else { ":" })
+            .args(["top", &address, "--interval", "0.05", "--json"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut top = Running::new(child);
+        let mut seen = BufReader::new(top.child.stdout.take().unwrap());
+        seen.read_line(&mut String::new()).unwrap();
+        // It has begun, so it has said what it wants to hear of.
+        let status = format!("/proc/{}/status", top.pid().as_raw_nonzero());
+        let status = std::fs::read_to_string(status).unwrap();
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
+        let caught = u64::from_str_radix(caught.trim(), 16).unwrap();
+        assert_eq!(caught >> (Signal::HUP.as_raw() - 1) & 1 == 0, outlives);
+        top.signal(if outlives { Signal::INT } else { Signal::HUP });
+        let drained = std::thread::spawn(move || seen.read_to_end(&mut Vec::new()).unwrap());
+        assert!(top.wait().success());
+        drained.join().unwrap();
+    }
+}
+
+/// The command as a shell starts it that has done something before; arguments follow.
+fn in_shell(temp: &Path, before: &str) -> Command {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &format!("{before}; exec \"$0\" \"$@\"")]);
+    shell.arg(env!("CARGO_BIN_EXE_margo")).current_dir(temp).stdin(Stdio::null());
+    shell
 }
 
 /// Whether a thread of `top` waits for an answer.

@@ -5,13 +5,16 @@
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::termios::{self, LocalModes, OptionalActions, Termios};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGWINCH};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGWINCH};
 
 use crate::failure::Failure;
+use crate::signals::not_ignored;
 
 /// Another screen, without a cursor.
 const ENTER: &str = "\x1b[?1049h\x1b[?25l";
@@ -40,6 +43,8 @@ pub(super) struct Screen {
     before: Option<Termios>,
     /// There is somebody who can type.
     has_keys: bool,
+    /// Ctrl-\ was among what ends it.
+    is_aborted: Arc<AtomicBool>,
     ends: UnixStream,
     resizes: UnixStream,
 }
@@ -47,15 +52,28 @@ pub(super) struct Screen {
 impl Screen {
     /// No terminal.
     pub(super) fn plain() -> Result<Self, Failure> {
+        Self::catching(&[])
+    }
+
+    /// Ends at these signals too.
+    fn catching(more: &[i32]) -> Result<Self, Failure> {
         let failed = |error: io::Error| Failure::new("cannot catch signals", error);
-        let ends = caught(&[SIGINT, SIGTERM, SIGHUP]).map_err(failed)?;
-        let resizes = caught(&[SIGWINCH]).map_err(failed)?;
-        Ok(Self { is_terminal: false, before: None, has_keys: false, ends, resizes })
+        let is_aborted = Arc::new(AtomicBool::new(false));
+        for signal in more {
+            // Before the stream, which wakes who looks at it.
+            signal_hook::flag::register(*signal, is_aborted.clone()).map_err(failed)?;
+        }
+        let ending = [SIGINT, SIGTERM].into_iter().chain(not_ignored(&[SIGHUP]));
+        let ends = caught(ending.chain(more.iter().copied())).map_err(failed)?;
+        let resizes = caught([SIGWINCH]).map_err(failed)?;
+        let (is_terminal, has_keys, before) = (false, false, None);
+        Ok(Self { is_terminal, before, has_keys, is_aborted, ends, resizes })
     }
 
     /// The terminal that standard output is.
     pub(super) fn full() -> Result<Self, Failure> {
-        let mut screen = Self::plain()?;
+        let aborting: Vec<i32> = not_ignored(&[SIGQUIT]).collect();
+        let mut screen = Self::catching(&aborting)?;
         screen.is_terminal = true;
         if let Ok(before) = termios::tcgetattr(io::stdin()) {
             let mut keys = before.clone();
@@ -140,15 +158,20 @@ impl Drop for Screen {
         if let Some(before) = &self.before {
             let _ = termios::tcsetattr(io::stdin(), OptionalActions::Now, before);
         }
+        // Pairs with the store of signal-hook's handler, before it writes the byte that we have read.
+        if self.is_aborted.load(Ordering::SeqCst) {
+            // As it would have done, had the terminal not had to be put back first.
+            let _ = signal_hook::low_level::emulate_default_handler(SIGQUIT);
+        }
     }
 }
 
 /// A stream that has something to read when one of the signals has come.
-fn caught(signals: &[i32]) -> io::Result<UnixStream> {
+fn caught(signals: impl IntoIterator<Item = i32>) -> io::Result<UnixStream> {
     let (ours, theirs) = UnixStream::pair()?;
     ours.set_nonblocking(true)?;
     for signal in signals {
-        signal_hook::low_level::pipe::register(*signal, theirs.try_clone()?)?;
+        signal_hook::low_level::pipe::register(signal, theirs.try_clone()?)?;
     }
     Ok(ours)
 }
