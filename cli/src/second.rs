@@ -2,10 +2,13 @@
 //! cannot tell. A process may always attach to itself; whether it may attach to another one is up
 //! to Yama's `ptrace_scope`, capabilities, containers and user namespaces.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::fd::AsFd;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use margo::na::{self, Completion, Endpoint, OpId, OpenOptions, Tag};
 
@@ -37,19 +40,46 @@ pub(crate) fn bulk_path_to(address: &str, patience: Duration) -> Result<String, 
         .spawn()
         .map_err(|error| format!("cannot start a second process to talk to: {error}"))?;
     let mut second = Second(child);
-    let mut uri = String::new();
-    let out = second.0.stdout.take().map(BufReader::new);
-    let read = out.map(|mut out| out.read_line(&mut uri));
-    match read {
-        Some(Ok(1..)) => {}
-        _ => return Err("the second process ended before it could be talked to".to_owned()),
-    }
+    let out = second.0.stdout.take().ok_or("the second process has no output")?;
+    let uri = first_line(out, patience).map_err(|error| match error.kind() {
+        ErrorKind::TimedOut => format!("a second process did not start within {patience:?}"),
+        _ => "the second process ended before it could be talked to".to_owned(),
+    })?;
     let transport = uri.split("://").next().unwrap_or_default();
     let calling = na::open(&format!("{transport}://"), &OpenOptions::default()).map_err(text)?;
-    let answered = ask(&calling, uri.trim_end(), patience);
+    let answered = ask(&calling, &uri, patience);
     let path = calling.bulk_path();
     calling.close();
     answered.map(|()| path)
+}
+
+/// What comes before the end of the first line.
+///
+/// # Errors
+///
+/// `TimedOut`, `UnexpectedEof`, and those of the system.
+fn first_line(mut from: impl Read + AsFd, patience: Duration) -> io::Result<String> {
+    let deadline = Instant::now() + patience;
+    let mut line = Vec::new();
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let limit = Timespec::try_from(left).map_err(io::Error::other)?;
+        match poll(&mut [PollFd::new(&from, PollFlags::IN)], Some(&limit)) {
+            Ok(0) => return Err(ErrorKind::TimedOut.into()),
+            Ok(_) => {}
+            Err(rustix::io::Errno::INTR) => continue,
+            Err(error) => return Err(error.into()),
+        }
+        let mut some = [0; 256];
+        match from.read(&mut some)? {
+            0 => return Err(ErrorKind::UnexpectedEof.into()),
+            count => line.extend_from_slice(&some[..count]),
+        }
+        if let Some(end) = line.iter().position(|byte| *byte == b'\n') {
+            line.truncate(end);
+            return String::from_utf8(line).map_err(io::Error::other);
+        }
+    }
 }
 
 /// Sends a message and waits for the answer, after which the connection is settled.
@@ -117,4 +147,24 @@ pub(crate) fn answer(address: &str, parent: i32) -> Result<(), Failure> {
 
 fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_waited_for_until_it_is_over_and_no_longer_than_that_takes() {
+        let (from, mut to) = io::pipe().unwrap();
+        to.write_all(b"half").unwrap();
+        let short = Duration::from_millis(1);
+        // Whoever writes is there, and never goes on.
+        let kind = first_line(from.try_clone().unwrap(), short).unwrap_err().kind();
+        assert_eq!(kind, ErrorKind::TimedOut);
+        to.write_all(b"a line\nand more").unwrap();
+        let long = Duration::from_secs(60);
+        assert_eq!(first_line(from.try_clone().unwrap(), long).unwrap(), "a line");
+        drop(to);
+        assert_eq!(first_line(from, long).unwrap_err().kind(), ErrorKind::UnexpectedEof);
+    }
 }
