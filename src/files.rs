@@ -89,8 +89,8 @@ pub(crate) fn probe(path: &Path) -> io::Result<()> {
 
 /// A name that nobody else has, in whatever process or container, or on whatever host.
 fn beside(path: &Path) -> PathBuf {
-    // Keys that the system has drawn at random, and others at each call. A child that was forked off
-    // goes on with those of its parent.
+    // Keys that the system has drawn at random, and others at each call. A child that was forked
+    // off goes on with those of its parent.
     let drawn = RandomState::new().build_hasher().finish();
     let mut beside = path.as_os_str().to_owned();
     beside.push(format!(".{}.{drawn:016x}.part", std::process::id()));

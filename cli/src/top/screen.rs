@@ -158,7 +158,7 @@ impl Drop for Screen {
         if let Some(before) = &self.before {
             let _ = termios::tcsetattr(io::stdin(), OptionalActions::Now, before);
         }
-        // Pairs with the store of signal-hook's handler, before it writes the byte that we have read.
+        // Pairs with the store of signal-hook's handler, which comes before the byte that we read.
         if self.is_aborted.load(Ordering::SeqCst) {
             // As it would have done, had the terminal not had to be put back first.
             let _ = signal_hook::low_level::emulate_default_handler(SIGQUIT);
