@@ -170,6 +170,19 @@ pub trait Component: Send + Sync {
     /// What the configuration calls it in `type`.
     fn type_name(&self) -> &'static str;
 
+    /// Looks whether the `config` of a provider can be meant, whatever the machine, for who checks a
+    /// document without starting anything, as `margo config check` does. Default: it can.
+    ///
+    /// # Errors
+    ///
+    /// What [`start`](Self::start) would say of it anywhere.
+    fn check(
+        &self,
+        _config: &serde_json::Value,
+    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        Ok(())
+    }
+
     /// Starts one provider.
     ///
     /// # Errors

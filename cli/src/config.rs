@@ -34,7 +34,8 @@ pub(crate) fn check(args: &CheckArgs) -> Result<(), Failure> {
     let mut at_start = Vec::new();
     let checked = Config::check_with(&text, &process_env, flags, |resolved| {
         at_start = margo::start_warnings(resolved);
-        margo::check_network(resolved)
+        margo::check_network(resolved)?;
+        serve::check_providers(resolved)
     });
     let (effective, warnings) = checked.map_err(|errors| {
         let lines: Vec<_> = errors.iter().map(|error| format!("\n  {error}")).collect();

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use margo::{AddressFile, Component, Instance};
-use margo_config::{Config, DumpSignal, MonitoringOptions};
+use margo_config::{Config, DumpSignal, Error, Errors, MonitoringOptions, Resolved, process_env};
 use margo_provider_blob::BlobComponent;
 use margo_provider_echo::EchoComponent;
 use rustix::process::{Pid, Signal};
@@ -88,6 +88,19 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
     ended.map_err(|error| Failure::Failed(error.to_string()))
 }
 
+/// Says what is wrong with the settings of the providers that this program has.
+pub(crate) fn check_providers(resolved: &Resolved) -> Result<(), Errors> {
+    for (index, wanted) in resolved.providers.iter().enumerate() {
+        let of_type = |own: &&&dyn Component| own.type_name() == wanted.type_name;
+        if let Some(component) = COMPONENTS.iter().find(of_type) {
+            let error = component.check(&wanted.config).err();
+            let at = format!("margo.providers[{index}]");
+            error.map_or(Ok(()), |error| Err(Error::new(at, error.to_string())))?;
+        }
+    }
+    Ok(())
+}
+
 /// What of a document is for other programs than this one, its providers and its monitor: for
 /// people, a line each.
 pub(crate) fn not_served(config: &Config) -> Vec<String> {
@@ -115,7 +128,7 @@ pub(crate) fn not_served(config: &Config) -> Vec<String> {
 }
 
 fn read_config(args: &ServeArgs) -> Result<Config, Failure> {
-    let invalid = |errors: margo_config::Errors| {
+    let invalid = |errors: Errors| {
         Failure::Usage(format!("{} is not valid:\n{errors}", config::called(&args.file)))
     };
     let mut config = Config::from_json(&config::read(&args.file)?).map_err(invalid)?;
@@ -123,6 +136,10 @@ fn read_config(args: &ServeArgs) -> Result<Config, Failure> {
         config.margo.address.clone_from(address);
     }
     config.margo.dump_on_signal.get_or_insert(DumpSignal::Usr1);
+    // What else is wrong is said at the start.
+    if let Ok(resolved) = config.resolve(&process_env) {
+        check_providers(&resolved).map_err(invalid)?;
+    }
     if !config.margo.listen {
         let file = config::called(&args.file);
         return Err(Failure::Usage(format!(

@@ -269,8 +269,8 @@ fn what_it_cannot_serve_is_said() {
         (
             r#"{ "margo": { "providers": [{ "type": "blob", "provider_id": 1 }] } }"#,
             &["-"],
-            1,
-            "config.path: missing",
+            2,
+            "margo.providers[0]: config.path: missing",
         ),
     ] {
         let ended = run(margo(temp.path()).arg("serve").args(args), document).expect(code);

@@ -187,6 +187,25 @@ fn config_check_refuses_what_no_machine_could_start() {
                  "margo": { "address": "na+tcp://127.0.0.1:0" } }"#,
             "mercury.na_addr_format: `127.0.0.1` of `na+tcp://127.0.0.1:0` has no IPv6 address",
         ),
+        (
+            "{ \"margo\": { \"providers\": [\n{ \"type\": \"blob\", \"provider_id\": 1 }] } }",
+            "margo.providers[0]: config.path: missing; it says where to keep the blobs at line 2",
+        ),
+        (
+            r#"{ "margo": { "providers": [{ "type": "echo", "provider_id": 1 },
+                 { "type": "blob", "provider_id": 1, "config": { "paht": "x" } }] } }"#,
+            "margo.providers[1]: config.paht: unknown key (known: path,",
+        ),
+        (
+            r#"{ "margo": { "providers": [{ "type": "blob", "provider_id": 1,
+                 "config": { "path": "x", "chunk_bytes": 1 } }] } }"#,
+            "margo.providers[0]: config.chunk_bytes: 1 is not from 4096",
+        ),
+        (
+            r#"{ "margo": { "providers": [{ "type": "echo", "provider_id": 1,
+                 "config": { "x": 1 } }] } }"#,
+            "margo.providers[0]: config: an echo provider has no settings",
+        ),
     ] {
         let check = run(margo(temp.path()).args(["config", "check", "-"]), document).expect(2);
         assert!(check.stderr.contains("standard input is not valid:\n"), "{check:#?}");

@@ -46,6 +46,13 @@ impl Component for BlobComponent {
         "blob"
     }
 
+    fn check(
+        &self,
+        config: &serde_json::Value,
+    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        Ok(BlobConfig::from_json(config)?.check()?)
+    }
+
     fn start(
         &self,
         instance: &Instance,

@@ -97,15 +97,23 @@ impl Component for EchoComponent {
         "echo"
     }
 
+    fn check(
+        &self,
+        config: &serde_json::Value,
+    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        // Each component checks its own settings. Silently ignoring a key would hide a mistake.
+        if config.as_object().is_none_or(|config| !config.is_empty()) {
+            return Err(Box::new(ConfigError(config.to_string())));
+        }
+        Ok(())
+    }
+
     fn start(
         &self,
         instance: &Instance,
         spec: &ProviderSpec,
     ) -> Result<Box<dyn RunningProvider>, Box<dyn std::error::Error + Send + Sync>> {
-        // Each component checks its own settings. Silently ignoring a key would hide a mistake.
-        if spec.config.as_object().is_none_or(|config| !config.is_empty()) {
-            return Err(Box::new(ConfigError(spec.config.to_string())));
-        }
+        self.check(&spec.config)?;
         Ok(Box::new(EchoProvider::start(spec.provider(instance))?))
     }
 }
