@@ -170,8 +170,8 @@ pub trait Component: Send + Sync {
     /// What the configuration calls it in `type`.
     fn type_name(&self) -> &'static str;
 
-    /// Looks whether the `config` of a provider can be meant, whatever the machine, for who checks a
-    /// document without starting anything, as `margo config check` does. Default: it can.
+    /// Looks whether the `config` of a provider can be meant, whatever the machine, for who checks
+    /// a document without starting anything, as `margo config check` does. Default: it can.
     ///
     /// # Errors
     ///
