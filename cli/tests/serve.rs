@@ -102,21 +102,30 @@ fn a_service_that_is_not_up_ends_at_once() {
     }
 }
 
-#[test]
-fn sigusr1_asks_for_the_state() {
-    let temp = tempfile::tempdir().unwrap();
-    let document = r#"{ "margo": { "address_file": "address" } }"#;
-    std::fs::write(temp.path().join("conf.json"), document).unwrap();
-    let mut child = margo(temp.path())
+/// Serves `conf.json`, whose address file is `address`: the process, what it says, and that file
+/// with what is in it.
+fn serving(
+    dir: &std::path::Path,
+) -> (common::Running, std::process::ChildStderr, std::path::PathBuf, String) {
+    let mut child = margo(dir)
         .args(["serve", "conf.json"])
         .stdout(std::process::Stdio::null())
         .stderr(std::process::Stdio::piped())
         .spawn()
         .unwrap();
     let stderr = child.stderr.take().unwrap();
-    let mut running = common::Running::new(child);
-    let file = temp.path().join("address");
+    let running = common::Running::new(child);
+    let file = dir.join("address");
     let address = common::until("the address file", || std::fs::read_to_string(&file).ok());
+    (running, stderr, file, address)
+}
+
+#[test]
+fn sigusr1_asks_for_the_state() {
+    let temp = tempfile::tempdir().unwrap();
+    let document = r#"{ "margo": { "address_file": "address" } }"#;
+    std::fs::write(temp.path().join("conf.json"), document).unwrap();
+    let (mut running, stderr, _, address) = serving(temp.path());
     let mut dumps = serde_json::Deserializer::from_reader(stderr).into_iter();
     // It goes on, and answers as often as it is asked.
     for _ in 0..2 {
@@ -143,16 +152,7 @@ fn nobody_finds_a_service_that_waits_for_its_handlers() {
         "providers": [{ "type": "blob", "provider_id": 1, "config": { "path": "blobs" } }],
     } });
     std::fs::write(temp.path().join("conf.json"), document.to_string()).unwrap();
-    let mut child = margo(temp.path())
-        .args(["serve", "conf.json"])
-        .stdout(std::process::Stdio::null())
-        .stderr(std::process::Stdio::piped())
-        .spawn()
-        .unwrap();
-    let stderr = child.stderr.take().unwrap();
-    let mut running = common::Running::new(child);
-    let file = temp.path().join("address");
-    let address = common::until("the address file", || std::fs::read_to_string(&file).ok());
+    let (mut running, stderr, file, address) = serving(temp.path());
 
     // Who stores something, and does not give it.
     let client = Instance::builder("na+tcp://127.0.0.1:0").start().unwrap();
