@@ -22,8 +22,9 @@ pub struct SmOptions {
     /// Connections that others may have to this endpoint. Further ones are refused, and their
     /// dialer is told so ([`Error::Unreachable`]); those that exist go on. Each costs two
     /// descriptors (mind `ulimit -n`, often 1,024), up to four mappings and, with the default
-    /// message size, about 148 KiB of shared memory. Default 8,192, which is half of the mappings
-    /// that the kernel gives a process; at least 1.
+    /// message size, about 148 KiB of shared memory; and one more and 2 MiB for good once we have
+    /// sent it bulk data of more than 4 KiB through a ring. Default 8,192, which is half of the
+    /// mappings that the kernel gives a process; at least 1.
     pub connections_max: usize,
     /// The same for the processes of each user, the own one too. Default 4,096; at least 1.
     pub connections_per_user_max: usize,
@@ -31,8 +32,10 @@ pub struct SmOptions {
     /// those of up to 2 MiB not counted. This is address space, which unused memory takes as well.
     /// The data of what is beyond takes the other ways, as that of plain memory. Default 1 TiB.
     pub mapped_bytes_per_peer_max: u64,
-    /// Move bulk data with cross-memory attach where it is permitted and faster. Off: never, as if
-    /// it were forbidden. Default on.
+    /// Move bulk data with cross-memory attach where it is permitted and faster, with processes of
+    /// the same user. The system reads the other's pages then, in the poll of who copies: memory
+    /// that is mapped from a slow file system holds it up. Off: never, as if it were forbidden.
+    /// Default on.
     pub cross_memory_attach: bool,
 }
 

@@ -76,6 +76,51 @@ fn memory_that_a_child_changes_is_its_own() {
     assert!(buffer.as_mut_slice().unwrap().iter().all(|byte| *byte == 5));
 }
 
+/// A child has the listening socket too.
+#[test]
+fn nobody_waits_at_a_name_that_was_closed() {
+    let open = |listen| na::open("na+sm://", &OpenOptions::listening(listen)).unwrap();
+    let (target, early, late) = (open(true), open(false), open(false));
+    let uri = target.self_addr().uri().to_owned();
+    let dial = |origin: &Arc<dyn Endpoint>| {
+        let peer = origin.lookup(&uri).unwrap();
+        origin.send_unexpected(OpId(2), &peer, Tag(0), origin.alloc_msg()).unwrap();
+    };
+    let told = |origin: &Arc<dyn Endpoint>| {
+        let (deadline, mut told) = (Instant::now() + na::conformance::PATIENCE, None);
+        while told.is_none() {
+            assert!(Instant::now() < deadline, "it waits for ever");
+            let mut sink = |completion| match completion {
+                Completion::Send { result, .. } => told = Some(result.unwrap_err().to_string()),
+                other => panic!("{other:?}"),
+            };
+            origin.poll(8, &mut sink).unwrap();
+        }
+        told.unwrap()
+    };
+    // SAFETY: the child makes system calls only.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0, "no second process");
+    if child == 0 {
+        // SAFETY: ends this process when the time is over.
+        unsafe { libc::alarm(180) };
+        loop {
+            // SAFETY: waits.
+            unsafe { libc::pause() };
+        }
+    }
+    dial(&early);
+    drop(target);
+    let early = told(&early);
+    dial(&late);
+    let late = told(&late);
+    let pid = rustix::process::Pid::from_raw(child).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::empty()).unwrap();
+    assert!(early.contains("closed the connection"), "{early}");
+    assert!(late.contains("nobody listens there"), "{late}");
+}
+
 #[test]
 fn connections_of_an_endpoint_that_a_child_closes_go_on() {
     let uris = ["na+sm://", "na+tcp://127.0.0.1:0", "ucx+tcp://127.0.0.1:0", "ucx+sm://"];

@@ -4,7 +4,7 @@
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-use na::{Access, Addr, Error, OpId, OpenOptions, RemoteMem, Transfer};
+use na::{Access, Addr, Completion, Error, Memory, OpId, OpenOptions, RemoteMem, Tag, Transfer};
 
 #[path = "sm_support/mod.rs"]
 mod support;
@@ -265,6 +265,75 @@ fn a_child_that_keeps_the_sockets_does_not_hide_a_death() {
         assert!(error.to_string().contains("forked"), "{error}");
         node.still_serves();
     }
+}
+
+/// Nobody can attach to a process whose first thread has ended, though the others live.
+#[test]
+fn a_process_without_its_first_thread_is_served() {
+    if let Some(role) = role() {
+        end_the_first_thread(&role);
+    }
+    let mut node = with_attach(true, true);
+    let uri = node.endpoint.self_addr().uri().to_owned();
+    let (memory, _) = support::register(&node, Memory::from_vec(vec![7; LONG]), Access::ReadOnly);
+    let _child = ChildNode::start("a_process_without_its_first_thread_is_served", &uri);
+    let (asked, ended) = (node.recv(), node.recv());
+    let (arrival, _) = node.received(asked);
+    let (op, described) = (node.op(), node.endpoint.mem_to_bytes(&memory));
+    let mut answer = node.endpoint.alloc_msg();
+    assert!(answer.try_extend(&described));
+    node.endpoint.send_expected(op, &arrival.from, Tag(2), answer).expect("answer");
+    let (_, bytes) = node.received(ended);
+    assert_eq!(bytes, b"all is here");
+}
+
+/// Bytes of plain memory that one side does not attach for alone.
+const LONG: usize = 128 << 10;
+
+/// A process with a second thread that connects, and gets memory when the first has ended.
+fn end_the_first_thread(role: &[String]) -> ! {
+    // SAFETY: the child has this thread alone; it uses nothing that others could have locked but
+    // the allocator, which the system's library makes usable there.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0, "no second process");
+    if child != 0 {
+        sleep_for_ever();
+    }
+    let (sender, may_end) = std::sync::mpsc::channel();
+    let to_parent = role[0].clone();
+    let end_with_the_parent = || {
+        let signal = Some(rustix::process::Signal::KILL);
+        rustix::process::set_parent_process_death_signal(signal).expect("its end");
+    };
+    end_with_the_parent();
+    std::thread::spawn(move || {
+        end_with_the_parent();
+        let mut node = with_attach(true, false);
+        let parent = node.endpoint.lookup(&to_parent).expect("the parent's address");
+        let answer = node.recv_expected(&parent, 2);
+        node.send(&parent, 1, b"hello");
+        let (_, described) = node.received(answer);
+        let remote = node.endpoint.mem_from_bytes(&described).expect("a description");
+        sender.send(()).expect("the first thread");
+        let first = format!("/proc/self/task/{}/stat", std::process::id());
+        node.until("the end of the first thread", |_| {
+            std::fs::read_to_string(&first).is_ok_and(|stat| stat.contains(") Z "))
+        });
+        for _ in 0..40 {
+            let memory = registered(&node, LONG, Access::ReadWrite);
+            let op = node.start(false, &parent, whole(&memory, &remote));
+            let ended = node.finish(op);
+            assert!(matches!(ended, Completion::Transfer { result: Ok(()), .. }), "{ended:?}");
+            let mut bytes = vec![0; LONG];
+            assert!(memory.read_at(0, &mut bytes) && bytes.iter().all(|byte| *byte == 7));
+        }
+        node.send(&parent, 2, b"all is here");
+        node.until("its end", |_| false);
+    });
+    may_end.recv().expect("the second thread");
+    // SAFETY: ends this thread alone, whose memory stays.
+    unsafe { libc::syscall(libc::SYS_exit, 0) };
+    sleep_for_ever()
 }
 
 /// A process that is killed when the test is over.

@@ -5,12 +5,12 @@
 
 use std::sync::atomic::Ordering;
 
-use na::{Completion, Error, OpenOptions};
+use na::{Access, Addr, Completion, Error, Memory, OpenOptions};
 
 #[path = "sm_support/mod.rs"]
 mod support;
 
-use support::{Hostile, Node, RING, listening};
+use support::{Hostile, Node, RING, SHARE, listening, register, with_attach};
 
 /// Offset of the position that the endpoint publishes for the ring towards it.
 const HEAD: usize = 128;
@@ -53,9 +53,19 @@ impl Flood<'_> {
 fn expect_breach(what: &str, kind: u8, words: impl Fn(u64) -> Vec<u64>) {
     let mut node = listening();
     let (hostile, addr) = Hostile::attach(&mut node);
-    let waiting = node.recv_expected(&addr, 9);
+    expect_breach_of(what, (node, &hostile, &addr), kind, words);
+}
+
+#[track_caller]
+fn expect_breach_of(
+    what: &str,
+    (mut node, hostile, addr): (Node, &Hostile, &Addr),
+    kind: u8,
+    words: impl Fn(u64) -> Vec<u64>,
+) {
+    let waiting = node.recv_expected(addr, 9);
     // One record of one line was the greeting.
-    let mut flood = Flood { hostile: &hostile, tail: 64 };
+    let mut flood = Flood { hostile, tail: 64 };
     let written = (0..20_000).take_while(|number| flood.write(&mut node, kind, &words(*number)));
     let written = written.count();
     assert!(written < 20_000, "{what}: all were taken though no answer was");
@@ -71,6 +81,32 @@ fn answers_that_are_not_taken_are_bounded() {
     for (what, kind) in [("denied gets", GET), ("denied puts", PUT)] {
         // No piece and no byte: part, key, offset, length.
         expect_breach(what, kind, |number| vec![number, 5, 0, 0]);
+    }
+    // Verdicts that come some turns later: the endpoint attaches, for the peer sleeps.
+    const LEN: usize = 20_000;
+    const BELL: usize = 384;
+    for (what, kind) in [("gets", GET), ("puts", PUT)] {
+        let mut node = with_attach(true, true);
+        let (hostile, addr) = Hostile::attach_open(&mut node);
+        let memory = Memory::from_vec(vec![0; LEN]);
+        let (memory, _) = register(&node, memory, Access::ReadWrite);
+        let place = vec![0_u8; LEN];
+        let (at, len) = (place.as_ptr().expose_provenance() as u64, LEN as u64);
+        let ask = |number| {
+            hostile.half(BELL).store(1, Ordering::Relaxed);
+            vec![number, memory.key(), 0, len, at, len, 0]
+        };
+        expect_breach_of(what, (node, &hostile, &addr), kind, ask);
+    }
+}
+
+#[test]
+fn shares_of_no_transfer_are_not_answered() {
+    for attaches in [false, true] {
+        let mut node = with_attach(attaches, true);
+        let (hostile, addr) = Hostile::attach(&mut node);
+        let ends = (node, &hostile, &addr);
+        expect_breach_of("shares of no transfer", ends, SHARE, |number| vec![number, 0, 1]);
     }
 }
 

@@ -471,6 +471,53 @@ fn shares_that_make_no_sense_end_the_connection() {
     assert!(matches!(error, Error::Protocol { .. }), "a pull beside it: {error}");
 }
 
+/// The owner lets copy once, so it can make us refuse once.
+#[test]
+fn what_was_refused_does_not_come_again() {
+    const GRANT: u8 = 12;
+    for (kind, said) in [(SHARE, [8, HALF as u64]), (GRANT, [7, 0])] {
+        let mut requester = Requester::new(false);
+        let (op, part) = requester.start(false);
+        requester.say(kind, &[part, said[0], said[1]]);
+        let refused = requester.next(FINISHED);
+        assert_eq!((word(&refused, 0), word(&refused, 1)), (part, 1));
+        assert!(!requester.node.is_done(op));
+        requester.say(kind, &[part, said[0], said[1]]);
+        let error = requester.node.error(op);
+        assert!(matches!(error, Error::Protocol { .. }), "record {kind}: {error}");
+    }
+}
+
+/// The owner may wait for us with the other parts: it is told that nothing comes.
+#[test]
+fn the_other_parts_of_a_transfer_that_was_denied_are_given_up() {
+    const GRANT: u8 = 12;
+    for (kind, put) in [(PULL, true), (SHARE, true), (SHARE, false), (GRANT, false)] {
+        let mut requester = Requester::new(true);
+        // More pieces than one part holds.
+        let (local, _) = pieces(&requester.node, &[2; LEN], 65);
+        let (remote, len) = (requester.remote.clone(), LEN as u64);
+        let transfer = Transfer { local, local_offset: 0, remote, remote_offset: 0, len };
+        let op = requester.node.start(put, &requester.addr, transfer);
+        let asked = if put { PUT } else { GET };
+        let (first, second) = (requester.next(asked), requester.next(asked));
+        let (first, second) = (word(&first, 0), word(&second, 0));
+        requester.say(DONE, &[first, COPY_FAILED]);
+        assert_eq!(word(&requester.next(CANCEL), 0), second);
+        // What was said before that was heard.
+        let said = match kind {
+            PULL => vec![second, 0],
+            SHARE => vec![second, requester.theirs(), 8],
+            _ => vec![second, 7, 0],
+        };
+        requester.say(kind, &said);
+        assert!(!requester.node.is_done(op), "a part is open");
+        requester.say(DONE, &[second, CANCELED]);
+        let error = requester.node.error(op);
+        assert!(matches!(error, Error::Denied { .. }), "record {kind}: {error}");
+    }
+}
+
 /// Bytes that tell where they are.
 fn pattern(len: usize, seed: usize) -> Vec<u8> {
     (0..len).map(|index| (index.wrapping_mul(31) + seed + (index >> 8)) as u8).collect()

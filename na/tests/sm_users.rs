@@ -84,9 +84,55 @@ fn users_that_are_let_in_exchange_messages_and_bulk_data() {
         assert!(memory.read_at(12_345, &mut bytes));
         assert_eq!(&bytes, b"of another user");
         let (op, buf) = (node.op(), node.endpoint.alloc_msg());
+        let path = node.endpoint.bulk_path();
+        assert!(path.contains("but for 1 of 1 peers"), "root may, and does not: {path}");
         node.endpoint.send_expected(op, &arrival.from, na::Tag(2), buf).expect("answer");
         node.until("the child", |_| child.try_line().is_some_and(|line| line == "answered"));
     }
+}
+
+/// The kernel bounds what descriptors a user has on their way, and a hello has two.
+#[test]
+fn who_may_send_no_descriptors_waits_until_he_may() {
+    if let Some(role) = role() {
+        dial_with_too_many_descriptors(&role[0]);
+    }
+    if !is_root() {
+        return;
+    }
+    let mut node = open(PeerUsers::All, true);
+    let uri = node.endpoint.self_addr().uri().to_owned();
+    let child = ChildNode::start("who_may_send_no_descriptors_waits_until_he_may", &uri);
+    let asked = node.recv();
+    let (_, bytes) = node.received(asked);
+    assert_eq!(bytes, b"here");
+    node.until("the child", |_| child.try_line().is_some_and(|line| line == "waited"));
+}
+
+fn dial_with_too_many_descriptors(uri: &str) -> ! {
+    const HELD: usize = 250;
+    // A user of its own, for others of this one may have descriptors on their way too.
+    // SAFETY: changes this process only.
+    assert_eq!(unsafe { libc::setresuid(OTHER - 1, OTHER - 1, OTHER - 1) }, 0);
+    let mut node = open(PeerUsers::And(vec![0]), false);
+    let (ours, theirs) = std::os::unix::net::UnixStream::pair().expect("a pair of sockets");
+    let ours = std::os::fd::OwnedFd::from(ours);
+    for _ in 0..HELD {
+        support::send_packet(&ours, b"x", &[std::os::fd::AsFd::as_fd(&ours)]);
+    }
+    let limit = rustix::process::Resource::Nofile;
+    let mut limits = rustix::process::getrlimit(limit);
+    limits.current = Some(HELD as u64 - 50);
+    rustix::process::setrlimit(limit, limits).expect("a lower limit");
+    let parent = node.endpoint.lookup(uri).expect("the parent's address");
+    let sent = node.send(&parent, 1, b"here");
+    (0..10_000).for_each(|_| node.poll());
+    assert!(!node.is_done(sent), "it could not be sent");
+    drop((ours, theirs));
+    let ended = node.finish(sent);
+    assert!(matches!(ended, na::Completion::Send { result: Ok(()), .. }), "{ended:?}");
+    say("waited");
+    sleep_for_ever()
 }
 
 #[test]

@@ -56,9 +56,11 @@ pub(super) fn why_not() -> String {
         scope @ ("2" | "3") => {
             format!("kernel.yama.ptrace_scope is {scope}: 0 or 1 permits it, or CAP_SYS_PTRACE")
         }
-        _ => "off at the peer, or not permitted between its container, user namespace or user and \
-              ours: CAP_SYS_PTRACE permits it"
-            .to_owned(),
+        _ => {
+            "off at the peer, which is of another user, or not permitted between its container or \
+              user namespace and ours: CAP_SYS_PTRACE permits the latter"
+                .to_owned()
+        }
     }
 }
 

@@ -37,6 +37,9 @@ const STRANGERS_MAX: usize = 128;
 /// others: who never says hello must not keep them out for long.
 const SILENT_PART: u32 = 4;
 
+/// What is said of a peer that has gone before its welcome.
+const CLOSED_EARLY: &str = "it closed the connection during the handshake";
+
 /// How long not to accept when there is no room for strangers.
 const CROWDED_PAUSE: Duration = Duration::from_millis(10);
 
@@ -88,8 +91,9 @@ impl SmEndpoint {
         let waited = Ran::since(Instant::now());
         let mut link =
             RxLink::new(conn.clone(), peer.clone(), peer.addr(self.id), Stage::Dialing { waited });
-        if connected {
-            self.greet(&conn, &memfd).map_err(|reason| unreachable(&reason))?;
+        let greeted =
+            connected && self.greet(&conn, &memfd).map_err(|reason| unreachable(&reason))?;
+        if greeted {
             link.stage = Stage::Greeting { waited };
         } else {
             link.memfd = Some(memfd);
@@ -105,7 +109,8 @@ impl SmEndpoint {
         let Reach::Name(name) = &peer.reach else { return Ok(false) };
         let address = name.socket()?;
         let reason = match rustix::net::connect(socket, &address) {
-            Ok(()) => return Ok(true),
+            // Connected before, when the hello could not be sent.
+            Ok(()) | Err(Errno::ISCONN) => return Ok(true),
             Err(Errno::AGAIN | Errno::INTR) => return Ok(false),
             Err(Errno::CONNREFUSED) => "nobody listens there".to_owned(),
             Err(errno) => errno.to_string(),
@@ -131,26 +136,44 @@ impl SmEndpoint {
         }
         let greeted = self.check_listener(&link.conn.socket, &link.peer.reach).and_then(
             |(credentials, process)| {
-                let memfd = link.memfd.take().ok_or("the segment is lost")?;
+                let memfd = link.memfd.as_ref().ok_or("the segment is lost")?;
                 link.conn.set_credentials(credentials, process);
-                self.greet(&link.conn, &memfd)
+                self.greet(&link.conn, memfd)
             },
         );
         match greeted {
-            Ok(()) => link.stage = Stage::Greeting { waited },
+            Ok(true) => {
+                link.memfd = None;
+                link.stage = Stage::Greeting { waited };
+            }
+            Ok(false) if late => link.gone(
+                "the system lets this user have no more descriptors on their way to processes \
+                 that have not taken them (RLIMIT_NOFILE)",
+            ),
+            Ok(false) => {}
             Err(reason) => link.gone(&reason),
         }
     }
 
-    /// Sends hello and watches the socket.
-    fn greet(&self, conn: &Conn, memfd: &OwnedFd) -> Result<(), String> {
+    /// Sends hello and watches the socket. `false`: too many descriptors of this user are on their
+    /// way to processes that have not taken them yet, try again.
+    fn greet(&self, conn: &Conn, memfd: &OwnedFd) -> Result<bool, String> {
         let hello = Packet { slot: self.take_slot(conn), ..self.packet(Kind::Hello) };
         let fds = [memfd.as_fd(), self.board.fd()];
         let fds = if hello.slot.is_some() { &fds } else { &fds[..1] };
-        socket::send_packet(&conn.socket, &hello.encode(), fds)
-            .map_err(|errno| format!("cannot send the handshake: {errno}"))
-            .and_then(|()| self.watch(&conn.socket, conn.token))
-            .inspect_err(|_| self.give_slot_back(conn))
+        match socket::send_packet(&conn.socket, &hello.encode(), fds) {
+            Ok(()) => {
+                let watched = self.watch(&conn.socket, conn.token);
+                watched.map(|()| true).inspect_err(|_| self.give_slot_back(conn))
+            }
+            Err(errno) => {
+                self.give_slot_back(conn);
+                match errno {
+                    Errno::TOOMANYREFS => Ok(false),
+                    errno => Err(format!("cannot send the handshake: {errno}")),
+                }
+            }
+        }
     }
 
     fn give_slot_back(&self, conn: &Conn) {
@@ -199,9 +222,12 @@ impl SmEndpoint {
     }
 
     /// Whether we may copy in the memory of the process that sent `packet`. Only if we shall know
-    /// when it ends: then its number may be given to another.
+    /// when it ends: then its number may be given to another. And only if it is of our user: where
+    /// privileges allow more, the pages of another's memory could hold this poll up for as long as
+    /// he likes (a page of a file system of his), and he would learn addresses of ours.
     fn may_attach(&self, packet: &Packet, conn: &Conn) -> bool {
-        let wanted = self.attach && packet.attach && conn.process().is_some();
+        let both = self.attach && packet.attach;
+        let wanted = both && conn.shares() && conn.process().is_some();
         wanted && cma::probe(conn.pid(), packet.nonce_addr, packet.nonce)
     }
 
@@ -210,10 +236,11 @@ impl SmEndpoint {
         let received = match socket::recv_packet(&link.conn.socket) {
             Ok(received) => received,
             Err(Errno::AGAIN | Errno::INTR) => return,
+            Err(Errno::CONNRESET) => return link.gone(CLOSED_EARLY),
             Err(errno) => return link.gone(&errno.to_string()),
         };
         if received.bytes.is_empty() {
-            return link.gone("it closed the connection during the handshake");
+            return link.gone(CLOSED_EARLY);
         }
         let packet = match Packet::decode(&received.bytes) {
             Ok(packet) => packet,
@@ -248,6 +275,7 @@ impl SmEndpoint {
         self.watch_process(&link.conn);
         let attach = self.may_attach(packet, &link.conn);
         link.services = Services::new(attach, self.options.copy_helper.clone());
+        link.began_attached = attach;
         (link.addr, link.spare) = (link.peer.addr(self.id).in_session(link.peer.session()), None);
         link.stage = Stage::Up;
         link.silent = Ran::since(Instant::now());

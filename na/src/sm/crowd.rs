@@ -41,6 +41,11 @@ impl Crowd {
         Ok(())
     }
 
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.all
+    }
+
     /// A connection of user `uid` that was counted in has ended.
     pub(super) fn leave(&mut self, uid: u32) {
         self.all = self.all.saturating_sub(1);

@@ -13,7 +13,7 @@
 //! | offset | type | hello, welcome | refused |
 //! |---|---|---|---|
 //! | 0 | 4 bytes | magic `MRGO` | the same |
-//! | 4 | u16 | version, 3 | the same |
+//! | 4 | u16 | version, 4 | the same |
 //! | 6 | u16 | 1 hello, 2 welcome | 3 |
 //! | 8 | u32 | largest message, bytes; both sides use the minimum | 0 |
 //! | 12 | u32 | flags: 1 listens, 2 may be attached to, 4 never sleeps | 0 |

@@ -12,6 +12,7 @@
 //! for transfers, data of puts.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::mem::offset_of;
 use std::os::fd::OwnedFd;
 use std::sync::OnceLock;
@@ -23,7 +24,7 @@ use super::costs::Way;
 use super::doorbell::{BOARD, RECORDS, ROOM, settle};
 use super::fallback::{Lane, Source, Span};
 use super::offer::Offers;
-use super::record::{self, CONTROL_WORDS, PAGE_RECORD, Status};
+use super::record::{self, CONTROL_WORDS, PAGE_RECORD, PARTS_MAX, Status};
 use super::ring::{LINE, Producer, Violation};
 use super::rma::Requests;
 use super::segment::{MappedRing, Segment};
@@ -66,7 +67,34 @@ pub(super) struct Conn {
     pub(super) turns: Turns,
 }
 
-const FAULTS: [Violation; 3] = [Violation::Head, Violation::Length, Violation::Padding];
+const FAULTS: [Fault; 4] = [
+    Fault::Ring(Violation::Head),
+    Fault::Ring(Violation::Length),
+    Fault::Ring(Violation::Padding),
+    Fault::Untaken,
+];
+
+/// What the peer did wrong that shows where something is sent to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fault {
+    Ring(Violation),
+    /// More than [`CONTROL_WAITING_MAX`] records wait for it.
+    Untaken,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ring(violation) => violation.fmt(f),
+            Self::Untaken => f.write_str("it makes us answer without taking the answers"),
+        }
+    }
+}
+
+/// Control records that may wait for room. An honest peer has at most [`PARTS_MAX`] requests
+/// without an answer, and we as many with it: to each of them belong a share, a verdict, a
+/// measurement and a cancel at most. Blocks to forget and offers are as few.
+const CONTROL_WAITING_MAX: usize = 16 * PARTS_MAX;
 
 impl Conn {
     pub(super) fn new(token: u64, socket: OwnedFd, segment: Arc<Segment>) -> Self {
@@ -224,13 +252,13 @@ impl Conn {
     }
 
     /// What a sender found wrong.
-    pub(super) fn fault(&self) -> Option<Violation> {
+    pub(super) fn fault(&self) -> Option<Fault> {
         let index = self.fault.load(Ordering::Relaxed).checked_sub(1)?;
         FAULTS.get(usize::from(index)).copied()
     }
 
-    fn set_fault(&self, violation: Violation) {
-        let index = FAULTS.iter().position(|fault| *fault == violation).unwrap_or(0);
+    fn set_fault(&self, found: Fault) {
+        let index = FAULTS.iter().position(|fault| *fault == found).unwrap_or(0);
         self.fault.store(index as u8 + 1, Ordering::Relaxed);
         self.set_backlog(true);
     }
@@ -430,7 +458,7 @@ impl TxLink {
                 written
             }
             Err(violation) => {
-                self.conn.set_fault(violation);
+                self.conn.set_fault(Fault::Ring(violation));
                 false
             }
         }
@@ -488,15 +516,14 @@ impl TxLink {
         Ok(true)
     }
 
-    /// Queues a control record; the poll flushes it.
+    /// Queues a control record; the poll flushes it. Too many are a fault, for a peer could make us
+    /// queue them for ever.
     pub(super) fn push_control(&mut self, control: Control) {
         self.control.push_back(control);
         self.conn.set_backlog(true);
-    }
-
-    /// Control records that the ring has no room for.
-    pub(super) fn control_waiting(&self) -> usize {
-        self.control.len()
+        if self.control.len() > CONTROL_WAITING_MAX {
+            self.conn.set_fault(Fault::Untaken);
+        }
     }
 
     /// Whether a control record of that kind waits already.
@@ -562,7 +589,7 @@ impl TxLink {
                 progress
             }
             Err(violation) => {
-                self.conn.set_fault(violation);
+                self.conn.set_fault(Fault::Ring(violation));
                 true
             }
         }
@@ -621,7 +648,7 @@ impl TxLink {
         let sent = source.send_chunk((false, measure), part, memory, span);
         self.look_for_forgotten();
         sent.unwrap_or_else(|violation| {
-            self.conn.set_fault(violation);
+            self.conn.set_fault(Fault::Ring(violation));
             None
         })
     }
@@ -634,7 +661,8 @@ impl TxLink {
         peer: &str,
         out: &mut Outcome,
     ) -> Result<(), &'static str> {
-        self.requests.done(part, status, peer, out)?;
+        let cancels = self.requests.done(part, status, peer, out)?;
+        cancels.into_iter().for_each(|cancel| self.push_control(cancel));
         if let Some(cost) = self.requests.cost.take() {
             self.offers.costs.measured(cost, Way::Ring);
         }
@@ -650,19 +678,29 @@ impl TxLink {
         part: u64,
         memory: Option<Mapped>,
     ) -> Result<(), &'static str> {
-        match memory {
-            Some(memory) => self.requests.granted(part, memory)?,
-            None => self.control.push_back(Control::cannot(part)),
-        }
-        self.conn.set_backlog(true);
+        let cannot = self.requests.granted(part, memory)?;
+        self.go_on_with(cannot);
         Ok(())
     }
 
-    /// The owner lets us attach to its memory for the first `len` bytes of a part.
-    pub(super) fn shared(&mut self, part: u64, addr: u64, len: u64) -> Result<(), &'static str> {
-        self.requests.shared(part, addr, len)?;
-        self.conn.set_backlog(true);
+    /// The owner lets us attach to its memory for the first `len` bytes of a part; `None` for
+    /// `addr`: we cannot.
+    pub(super) fn shared(
+        &mut self,
+        part: u64,
+        addr: Option<u64>,
+        len: u64,
+    ) -> Result<(), &'static str> {
+        let cannot = self.requests.shared(part, addr, len)?;
+        self.go_on_with(cannot);
         Ok(())
+    }
+
+    fn go_on_with(&mut self, answer: Option<Control>) {
+        match answer {
+            Some(answer) => self.push_control(answer),
+            None => self.conn.set_backlog(true),
+        }
     }
 
     /// The owner wants the data of a put.

@@ -71,6 +71,10 @@ impl Links {
     }
 
     /// Adds a link, watched.
+    pub(super) fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
     pub(super) fn push(&mut self, link: RxLink) {
         self.slots.extend(link.conn.slot().map(|slot| (link.conn.token, slot)));
         self.all.push(link);

@@ -1,8 +1,8 @@
 //! Standing permissions: a peer that asks for the same region again is let copy there by itself
 //! from then on, without a word to us. Memory of `alloc` it maps. Plain memory it attaches to, if
 //! that is possible, and if it finds that it is the cheaper way (`costs.rs`). It learns an address
-//! in our memory by that, but nothing that it could not do without: whom the system lets attach to
-//! us can read all of it.
+//! in our memory by that, but nothing that it could not do without: it is of our user, and the
+//! system lets processes of one user attach to each other, or neither to the other.
 //!
 //! An *offer* is a slot of the connection and a generation. While the slot's word in the shared
 //! segment holds the generation, the offer stands.
@@ -188,6 +188,7 @@ impl Offer for Standing {
             memory: Vec::new(),
             held: Some(held),
             ends: Vec::new(),
+            guest_of: None,
         });
         endpoint.ready.wake_poll();
     }

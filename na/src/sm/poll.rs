@@ -251,7 +251,7 @@ impl SmEndpoint {
     fn end_poll(&self, state: &mut PollState, sink: &mut Sink<'_>) {
         if state.shut_down {
             // Whoever polls on waits for nothing else.
-            state.arrived.extend(self.release_kept());
+            self.release_kept(state);
         }
         sink.drain(&mut state.arrived);
         if self.is_closed() {
@@ -438,7 +438,7 @@ impl SmEndpoint {
             }
         }
         state.links.sweep_some();
-        state.arrived.extend(self.release_kept());
+        self.release_kept(state);
         // The kernel goes around, so after as many events as there are sockets each had its turn.
         let sockets = state.links.iter().count() + state.strangers.len();
         Ok(!state.look_now || state.crowded > sockets + EVENTS)

@@ -77,6 +77,8 @@ struct Part {
     transfer: u64,
     /// Place in our memory; `done` counts what went through the ring.
     span: Span,
+    /// The owner has let us copy: it does so once.
+    let_in: bool,
     /// How long we copied of what went through the ring, as far as the owner asks for it.
     taken: Duration,
 }
@@ -168,7 +170,8 @@ impl Requests {
                 self.waiting.pop_front();
             }
             let span = Span { offset, len: request.len, done: 0 };
-            self.parts.insert(part, Part { transfer: id, span, taken: Duration::ZERO });
+            let (let_in, taken) = (false, Duration::ZERO);
+            self.parts.insert(part, Part { transfer: id, span, let_in, taken });
             self.next_id = part;
             sent = true;
         }
@@ -201,31 +204,48 @@ impl Requests {
         Ok(sent)
     }
 
-    /// The owner lets us copy part `id` in `memory`.
-    pub(super) fn granted(&mut self, id: u64, memory: Mapped) -> Result<(), &'static str> {
+    /// The owner lets us copy part `id` in `memory`; `None`: we cannot. Returns what to tell it.
+    pub(super) fn granted(
+        &mut self,
+        id: u64,
+        memory: Option<Mapped>,
+    ) -> Result<Option<Control>, &'static str> {
         let len = self.parts.get(&id).map_or(0, |part| part.span.len);
-        self.grant(id, Granted::Mapped(memory), len)
+        self.grant(id, memory.map(Granted::Mapped), len)
     }
 
-    /// The owner lets us copy the first `len` bytes of part `id` at `addr` of its plain memory.
-    pub(super) fn shared(&mut self, id: u64, addr: u64, len: u64) -> Result<(), &'static str> {
+    /// The owner lets us copy the first `len` bytes of part `id` at `addr` of its plain memory;
+    /// `None`: we cannot. Returns what to tell it.
+    pub(super) fn shared(
+        &mut self,
+        id: u64,
+        addr: Option<u64>,
+        len: u64,
+    ) -> Result<Option<Control>, &'static str> {
         if len == 0 || self.parts.get(&id).is_some_and(|part| len >= part.span.len) {
             return Err("a share of nothing or of all");
         }
-        self.grant(id, Granted::Plain(addr), len)
+        self.grant(id, addr.map(Granted::Plain), len)
     }
 
-    fn grant(&mut self, id: u64, memory: Granted, len: u64) -> Result<(), &'static str> {
-        let part = self.parts.get(&id).ok_or("a grant for an unknown transfer")?;
+    fn grant(
+        &mut self,
+        id: u64,
+        memory: Option<Granted>,
+        len: u64,
+    ) -> Result<Option<Control>, &'static str> {
+        let pulled = self.is_pulled(id);
+        let part = self.parts.get_mut(&id).ok_or("a grant for an unknown transfer")?;
         let open = self.transfers.get(&part.transfer).ok_or("a grant for an unknown transfer")?;
-        if part.span.done != 0 || self.is_pulled(id) || self.is_granted(id) {
+        if part.span.done != 0 || pulled || std::mem::replace(&mut part.let_in, true) {
             return Err("a grant where none may come");
         }
+        let Some(memory) = memory else { return Ok(Some(Control::cannot(id))) };
         if open.failed.is_none() {
             let span = Span { offset: part.span.offset, len, done: 0 };
             self.grants.push_back(Grant { part: id, memory, span, spent: Duration::ZERO });
         }
-        Ok(())
+        Ok(None)
     }
 
     fn is_granted(&self, id: u64) -> bool {
@@ -310,14 +330,15 @@ impl Requests {
         Ok((part.span.left() == 0).then_some(taken))
     }
 
-    /// The owner has ended a part.
+    /// The owner has ended a part. Returns what to tell it: where a part has failed, that the
+    /// others are given up, for it may wait for us with them.
     pub(super) fn done(
         &mut self,
         id: u64,
         status: Status,
         peer: &str,
         out: &mut Outcome,
-    ) -> Result<(), &'static str> {
+    ) -> Result<Vec<Control>, &'static str> {
         if status == Status::Ok && self.is_granted(id) {
             return Err("the end of a transfer that we still copy");
         }
@@ -327,31 +348,43 @@ impl Requests {
         }
         self.pulled.retain(|(pulled, _)| *pulled != id);
         self.grants.retain(|grant| grant.part != id);
-        let Some(open) = self.transfers.get_mut(&part.transfer) else { return Ok(()) };
+        let Some(open) = self.transfers.get_mut(&part.transfer) else { return Ok(Vec::new()) };
         open.parts -= 1;
         let error = match status {
             Status::Ok => None,
             Status::Denied(reason) => Some(Error::Denied { peer: peer.to_owned(), reason }),
             Status::Canceled => Some(Error::Canceled),
         };
-        if let Some(error) = error {
-            open.failed.get_or_insert(error);
+        let mut cancels = Vec::new();
+        if let Some(error) = error.filter(|_| open.failed.is_none()) {
+            open.failed = Some(error);
+            cancels = self.give_up(part.transfer);
         }
         self.finish(part.transfer, out);
-        Ok(())
+        Ok(cancels)
     }
 
     /// Gives up the transfer `op`. `None`: there is no such transfer. The records are to be sent to
     /// the owner.
     pub(super) fn cancel(&mut self, op: OpId, out: &mut Outcome) -> Option<Vec<Control>> {
         let (&id, open) = self.transfers.iter_mut().find(|(_, open)| open.op == op)?;
-        open.failed.get_or_insert(Error::Canceled);
-        let parts: Vec<_> =
-            self.parts.iter().filter(|(_, part)| part.transfer == id).map(|(id, _)| *id).collect();
+        if open.failed.is_some() {
+            // The owner has been told.
+            return Some(Vec::new());
+        }
+        open.failed = Some(Error::Canceled);
+        let cancels = self.give_up(id);
+        self.finish(id, out);
+        Some(cancels)
+    }
+
+    /// What to tell the owner of the open parts of a transfer that has failed.
+    fn give_up(&mut self, transfer: u64) -> Vec<Control> {
+        let of_it = |(id, part): (&u64, &Part)| (part.transfer == transfer).then_some(*id);
+        let parts: Vec<_> = self.parts.iter().filter_map(of_it).collect();
         self.pulled.retain(|(pulled, _)| !parts.contains(pulled));
         self.grants.retain(|grant| !parts.contains(&grant.part));
-        self.finish(id, out);
-        Some(parts.into_iter().map(|part| Control::Cancel { part }).collect())
+        parts.into_iter().map(|part| Control::Cancel { part }).collect()
     }
 
     /// Ends everything with `error`; the connection is gone.
@@ -372,7 +405,9 @@ impl Requests {
             return;
         }
         if let Some(open) = self.transfers.remove(&id) {
-            self.waiting.retain(|waiting| *waiting != id);
+            if open.asked < open.transfer.len {
+                self.waiting.retain(|waiting| *waiting != id);
+            }
             self.ended_in_flight(&open);
             let result = open.failed.map_or(Ok(()), Err);
             out.completions.push(Completion::Transfer { op: open.op, result });

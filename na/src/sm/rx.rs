@@ -25,7 +25,7 @@ use super::offer::{Theirs, read_place};
 use super::peer::Peer;
 use super::poll::Sink;
 use super::record::{
-    self, CONTROL_WORDS, PAGE_RECORD, PARTS_MAX, Piece, REQUEST_BYTES_MAX, Request, Status, word_at,
+    self, CONTROL_WORDS, PAGE_RECORD, Piece, REQUEST_BYTES_MAX, Request, Status, word_at,
 };
 use super::ring::{Consumer, Record};
 use super::segment::MappedRing;
@@ -42,10 +42,6 @@ use crate::{Addr, Arrival, Completion, Error, LocalMem, RawSegment, Tag};
 /// A turn begins with one record and doubles from turn to turn while there are more: looking for a
 /// second record costs a cache miss, for which a lone message must not wait.
 const RECORDS_PER_TURN: usize = 64;
-
-/// Control records that may wait for room when a request comes. An honest peer has at most
-/// [`PARTS_MAX`] requests without an answer; a pull, a grant and a verdict belong to each.
-const CONTROL_WAITING_MAX: usize = 4 * PARTS_MAX;
 
 /// How far a connection is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,6 +89,8 @@ pub(super) struct RxLink {
     /// Largest message in either direction, bytes.
     pub(super) limit: usize,
     pub(super) services: Services,
+    /// How it counts among the peers of the endpoint's bulk path.
+    pub(super) began_attached: bool,
     /// Memory of the peer that is mapped here.
     pub(super) blocks: PeerBlocks,
     /// Our end of the peer's lane.
@@ -124,6 +122,7 @@ impl RxLink {
             guest_of: None,
             limit: 0,
             services: Services::new(false, None),
+            began_attached: false,
             blocks: PeerBlocks::default(),
             emptier: Emptier::default(),
             quiet_rounds: 0,
@@ -233,14 +232,7 @@ impl RxLink {
     fn shared(&self, part: u64, addr: u64, len: u64) -> Result<(), &'static str> {
         addr.checked_add(len).ok_or("a share of impossible memory")?;
         let attaches = self.services.attaches();
-        let taken = self.with_link(|tx| match attaches {
-            true => tx.shared(part, addr, len),
-            false => {
-                tx.push_control(Control::cannot(part));
-                Ok(())
-            }
-        });
-        taken.unwrap_or(Ok(()))
+        self.with_link(|tx| tx.shared(part, attaches.then_some(addr), len)).unwrap_or(Ok(()))
     }
 
     /// The peer lets us copy in a region of its memory without asking.
@@ -315,14 +307,10 @@ impl RxLink {
         Ok(())
     }
 
-    /// Returns how many control records wait for room in the ring.
-    fn answer(&self, control: Option<Control>) -> usize {
-        let Some(control) = control else { return 0 };
-        let waiting = self.with_link(|link| {
-            link.push_control(control);
-            link.control_waiting()
-        });
-        waiting.unwrap_or(0)
+    fn answer(&self, control: Option<Control>) {
+        if let Some(control) = control {
+            self.with_link(|link| link.push_control(control));
+        }
     }
 }
 
@@ -514,10 +502,7 @@ impl SmEndpoint {
         let answer = services.begin(request, put, &place, announce)?;
         let offer = services.offered.next(&self.itself, conn, announce);
         link.answer(offer);
-        // Who asks without taking the answers must not fill our memory with them.
-        if link.answer(answer) > CONTROL_WAITING_MAX {
-            return Err("more transfers than answers were taken");
-        }
+        link.answer(answer);
         if let Some(Control::Share { .. }) = answer {
             // Before we copy ourselves, or the peer would do so after us.
             link.with_link(|tx| tx.write_waiting(out, &mut 0));

@@ -571,7 +571,10 @@ impl Service {
             }
             Ok(_) if self.span.left() == 0 => Turn::Ended(Status::Ok),
             Ok(_) => Turn::Moved,
-            Err(Errno::SRCH) => Turn::Waits,
+            // It has ended, which we shall hear.
+            Err(Errno::SRCH) if !conn.is_alive() => Turn::Waits,
+            // It is ending, or its first thread alone has: nobody can attach to the others then.
+            Err(Errno::SRCH) => Turn::Restart,
             Err(errno) => {
                 tracing::warn!(
                     "cross-memory attach to process {} failed ({errno}); copying through the ring",

@@ -7,6 +7,7 @@
 //! process may be copying at this moment is kept until that chunk is over or the process is dead,
 //! and transfers that use it end then: whoever asked for them may have slices of it afterwards.
 
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
@@ -34,6 +35,8 @@ pub(super) struct Kept {
     pub(super) held: Option<Held>,
     /// The ends of the transfers, to be told with it.
     pub(super) ends: Vec<Completion>,
+    /// For whom the connection still counts in the endpoint's `Crowd`: it costs what it did.
+    pub(super) guest_of: Option<u32>,
 }
 
 impl SmEndpoint {
@@ -53,9 +56,6 @@ impl SmEndpoint {
             Error::Protocol { .. } => tracing::warn!("{error}; its connection is closed"),
             _ => tracing::debug!("connection ends: {error}"),
         }
-        if let Some(uid) = link.guest_of {
-            state.crowd.leave(uid);
-        }
         let was_up = link.stage == Stage::Up;
         if was_up && matches!(error, Error::PeerGone { .. }) {
             self.drain_dead(&mut link, state);
@@ -73,9 +73,12 @@ impl SmEndpoint {
         }
         drop(links);
         memory.append(&mut link.services.fail_all(&link.conn, &mut state.out));
+        let guest_of = link.guest_of;
         if !(memory.is_empty() && completions.is_empty()) {
             let (conn, ends) = (link.conn.clone(), completions);
-            lock(&self.kept).push(Kept { conn, memory, held: None, ends });
+            lock(&self.kept).push(Kept { conn, memory, held: None, ends, guest_of });
+        } else if let Some(uid) = guest_of {
+            state.crowd.leave(uid);
         }
         if last_open {
             let mut failed = Vec::new();
@@ -86,7 +89,8 @@ impl SmEndpoint {
             self.matcher.lock().restore_bound(link.peer.id);
         }
         if was_up {
-            let by_path = if link.services.attaches() { &self.attached } else { &self.unattached };
+            // Which may not be how it is now: what has failed once is not tried again.
+            let by_path = if link.began_attached { &self.attached } else { &self.unattached };
             by_path.fetch_sub(1, Ordering::Relaxed);
         }
         socket::say_goodbye(&link.conn.socket);
@@ -111,16 +115,20 @@ impl SmEndpoint {
         }
     }
 
-    /// Ends everything after `close`; later calls find nothing.
+    /// Ends everything after `close`. Later calls find what was begun at the same time as that.
     pub(super) fn shut_down(&self, state: &mut PollState) {
-        if std::mem::replace(&mut state.shut_down, true) {
+        let again = std::mem::replace(&mut state.shut_down, true);
+        self.adopt(state);
+        if again && state.links.is_empty() {
             return;
         }
         if let Some(listener) = state.listener.take() {
-            let _ = epoll::delete(&self.epoll, listener);
+            let _ = epoll::delete(&self.epoll, &listener);
+            // A child that was forked off may keep the file: nobody shall wait there, in vain.
+            let _ = rustix::net::shutdown(&listener, rustix::net::Shutdown::Both);
+            while socket::accept(listener.as_fd()).is_ok() {}
         }
         state.strangers.drain(..).for_each(|stranger| self.drop_stranger(&stranger));
-        self.adopt(state);
         for link in state.links.iter_mut() {
             link.end = Some(Error::Closed);
         }
@@ -135,8 +143,20 @@ impl SmEndpoint {
         self.ready.wake_poll();
     }
 
-    /// Lets go of memory that nobody copies any more; returns the ends of its transfers.
-    pub(super) fn release_kept(&self) -> Vec<Completion> {
+    /// Lets go of memory that nobody copies any more, and tells the ends of its transfers.
+    pub(super) fn release_kept(&self, state: &mut PollState) {
+        for kept in self.take_released() {
+            // May run foreign code, so without the lock.
+            drop(kept.memory);
+            drop(kept.held);
+            state.arrived.extend(kept.ends);
+            if let Some(uid) = kept.guest_of {
+                state.crowd.leave(uid);
+            }
+        }
+    }
+
+    fn take_released(&self) -> Vec<Kept> {
         let mut kept = lock(&self.kept);
         if kept.is_empty() {
             return Vec::new();
@@ -145,15 +165,7 @@ impl SmEndpoint {
             .drain(..)
             .partition(|kept| !kept.conn.segment.peer_copies() || !kept.conn.is_alive());
         *kept = still;
-        drop(kept);
-        // May run foreign code, so without the lock.
-        let mut all_ends = Vec::new();
-        for Kept { memory, held, mut ends, .. } in over {
-            drop(memory);
-            drop(held);
-            all_ends.append(&mut ends);
-        }
-        all_ends
+        over
     }
 
     /// The same when the endpoint is dropped: waits until `deadline`, then leaks, because giving
@@ -161,7 +173,7 @@ impl SmEndpoint {
     pub(super) fn release_kept_or_leak(&self, deadline: Instant) {
         loop {
             // Nobody is left to be told.
-            drop(self.release_kept());
+            drop(self.take_released());
             let mut kept = lock(&self.kept);
             if kept.is_empty() {
                 return;

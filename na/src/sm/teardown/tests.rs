@@ -118,6 +118,68 @@ fn a_transfer_ends_when_its_memory_is_not_copied_any_more() {
 }
 
 #[test]
+fn what_begins_while_the_endpoint_is_closed_ends_with_it() {
+    let (owner, mover) = (start(true), start(false));
+    let to_owner = mover.lookup(owner.self_addr().uri()).unwrap();
+    let memory = mover.register_local(Memory::from_vec(vec![2; 64]), Access::ReadWrite).unwrap();
+    let remote = owner.register(Memory::from_vec(vec![1; 64]), Access::ReadOnly).unwrap();
+    let remote = remote.region().describe();
+    let (local, local_offset, remote_offset, len) = (memory.clone(), 0, 0, 64);
+    let transfer = Transfer { local, local_offset, remote, remote_offset, len };
+    mover.get(OpId(7), &to_owner, transfer).unwrap();
+    // As if its thread had come no further while another one closes.
+    let opened = std::mem::take(&mut *lock(&mover.opened));
+    mover.has_opened.store(false, Ordering::Relaxed);
+    assert_eq!(opened.len(), 1);
+    mover.close();
+    assert!(poll(&mover).is_empty());
+    lock(&mover.opened).extend(opened);
+    mover.has_opened.store(true, Ordering::Relaxed);
+    let mut told = poll(&mover);
+    told.extend(poll(&mover));
+    let [Completion::Transfer { op: OpId(7), result: Err(Error::Closed) }] = &*told else {
+        panic!("not its end: {told:?}");
+    };
+    memory.reclaim().expect("nobody else has it");
+}
+
+/// Its way of bulk data may have changed since it came.
+#[test]
+fn the_counts_of_peers_are_as_before_when_all_have_left() {
+    let pair = Pair::new();
+    for link in pair.owner.poll.lock().links.iter_mut() {
+        assert!(link.began_attached || !pair.owner.attach);
+        link.services = crate::sm::serve::Services::new(false, None);
+        link.breach("a test");
+    }
+    pair.owner.poll.lock().links.sweep();
+    poll(&pair.owner);
+    assert_eq!(pair.owner.poll.lock().crowd.len(), 0);
+    assert_eq!(pair.owner.bulk_path(), start(true).bulk_path());
+}
+
+/// A peer that says for ever that it copies takes the place of a peer.
+#[test]
+fn a_connection_that_is_kept_counts() {
+    let pair = Pair::new();
+    let (_remote, _local) = pair.granted();
+    assert!(connection(&pair.to_owner).segment.gate_as_copier().enter());
+    let conn = connection(&pair.to_owner);
+    pair.owner.poll.lock().links.iter_mut().for_each(|link| link.breach("a test"));
+    pair.owner.poll.lock().links.sweep();
+    poll(&pair.owner);
+    assert!(pair.owner.keeps_memory());
+    assert_eq!(pair.owner.poll.lock().crowd.len(), 1);
+    conn.segment.gate_as_copier().leave();
+    let deadline = Instant::now() + PATIENCE;
+    while pair.owner.keeps_memory() {
+        assert!(Instant::now() < deadline, "it is kept for ever");
+        poll(&pair.owner);
+    }
+    assert_eq!(pair.owner.poll.lock().crowd.len(), 0);
+}
+
+#[test]
 fn a_closed_endpoint_gives_memory_back_once_nobody_copies_it() {
     let pair = Pair::new();
     let (remote, _local) = pair.granted();
