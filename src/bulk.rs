@@ -214,7 +214,8 @@ fn comes_back(revoke: impl FnOnce(GiveBack)) -> Option<Memory> {
 }
 
 /// The local side of a transfer: a [`BulkBuffer`], [`BulkSegments`](crate::BulkSegments), or memory
-/// that is exposed ([`Exposed`](crate::Exposed), also by a shared reference).
+/// that is exposed ([`Exposed`](crate::Exposed), also by a shared reference, and in an `Arc` for
+/// several transfers at a time).
 pub trait LocalBulk: sealed::Registered {}
 
 impl LocalBulk for BulkBuffer {}

@@ -5,6 +5,7 @@
 //! | `Vec<u8>` | anybody | through memory of the transport, or by the kernel |
 //! | `Vec<Vec<u8>>` | anybody | the same, as if it were in one piece |
 //! | [`SharedBuffer`] | [`Instance::alloc`] | itself, in one copy: it has the memory mapped |
+//! | [`Memory`] | whoever answers for it | as a `Vec<u8>`: a mapped file, arrays of numbers |
 //!
 //! All go into [`Instance::expose`] and come back from [`Exposed::release`]. For peers of other
 //! hosts and users, and over tcp, there is no difference. Meanwhile they can also be the local side
@@ -12,6 +13,7 @@
 
 use std::any::Any;
 use std::ops::Range;
+use std::sync::Arc;
 
 use na::{Access, AllocOptions, LocalMem, Memory, RawSegment, SharedBuffer};
 
@@ -19,13 +21,36 @@ use crate::bulk::{LocalBulk, sealed::Registered, take_back};
 use crate::hg::{Bulk, HgError, MemoryAttr};
 use crate::{BulkError, Instance};
 
-/// What [`Instance::expose`] takes: a `Vec<u8>`, several as one (`Vec<Vec<u8>>`), or a
-/// [`SharedBuffer`].
+/// What [`Instance::expose`] takes: a `Vec<u8>`, several as one (`Vec<Vec<u8>>`), a
+/// [`SharedBuffer`], or any other memory as a [`Memory`]: a mapped file, an array of numbers, what
+/// a library has allocated. [`Memory::from_raw`], which makes one, is unsafe, for nobody checks
+/// what it says.
+///
+/// ```
+/// use margo::na::{Memory, RawSegment};
+/// use margo::{Access, Instance};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let instance = Instance::builder("na+sm://").start()?;
+/// let mut field: Box<[f64]> = vec![1.5; 1000].into();
+/// let segment = RawSegment { ptr: field.as_mut_ptr().cast(), len: size_of_val(&*field) };
+/// // SAFETY: the bytes of the numbers, which the box keeps where they are until it is handed
+/// // back; nobody has a reference to them meanwhile, and any bytes are numbers.
+/// let memory = unsafe { Memory::from_raw(vec![segment], field) };
+/// let exposed = instance.expose(memory, Access::ReadWrite)?;
+/// // `exposed.bulk()` goes into arguments; peers read and write the numbers.
+/// let Ok(field) = exposed.release().into_owner::<Box<[f64]>>() else { unreachable!() };
+/// # assert_eq!(field[999], 1.5);
+/// # instance.finalize_and_wait()?;
+/// # Ok(())
+/// # }
+/// ```
 pub trait Exposable: Any + Send + Sized + sealed::IntoMemory {}
 
 impl Exposable for Vec<u8> {}
 impl Exposable for Vec<Vec<u8>> {}
 impl Exposable for SharedBuffer {}
+impl Exposable for Memory {}
 
 mod sealed {
     use na::{Memory, SharedBuffer};
@@ -33,6 +58,24 @@ mod sealed {
     pub trait IntoMemory {
         /// The memory with its owner, which is `self`.
         fn into_memory(self) -> Memory;
+
+        /// The owner of memory that was made so. `None`: it was not.
+        fn from_memory(memory: Memory) -> Option<Self>
+        where
+            Self: Sized + 'static,
+        {
+            memory.into_owner().ok()
+        }
+    }
+
+    impl IntoMemory for Memory {
+        fn into_memory(self) -> Memory {
+            self
+        }
+
+        fn from_memory(memory: Memory) -> Option<Self> {
+            Some(memory)
+        }
     }
 
     impl IntoMemory for Vec<u8> {
@@ -142,11 +185,12 @@ impl<B: Exposable> Exposed<B> {
 
 /// The value of which the memory was made.
 pub(crate) fn owner_of<B: Exposable>(memory: Memory) -> B {
-    memory.into_owner().expect("whoever asks made the memory of a value of this type")
+    B::from_memory(memory).expect("whoever asks made the memory of a value of this type")
 }
 
 impl<B: Exposable> LocalBulk for Exposed<B> {}
 impl<B: Exposable> LocalBulk for &Exposed<B> {}
+impl<B: Exposable> LocalBulk for Arc<Exposed<B>> {}
 
 impl<B> Registered for Exposed<B> {
     fn memory(&self) -> &LocalMem {
@@ -155,6 +199,14 @@ impl<B> Registered for Exposed<B> {
 }
 
 impl<B> Registered for &Exposed<B> {
+    fn memory(&self) -> &LocalMem {
+        &self.memory
+    }
+}
+
+/// So that several requests can have it at a time: the stripes of one buffer, say, each of another
+/// server ([`Instance::ipull`]).
+impl<B> Registered for Arc<Exposed<B>> {
     fn memory(&self) -> &LocalMem {
         &self.memory
     }

@@ -159,7 +159,10 @@ pub use self::{
     exposed::{Exposable, Exposed},
     finalize::{FinalizeCallback, SignalFinalizer},
     handle::Handle,
-    hg::{Bulk, ConstStr, HgError, ProcError, ProviderId, ReturnCode, RpcId},
+    hg::{
+        Bulk, Bytes, ConstStr, HgError, MemoryAttr, MemoryKind, ProcError, ProviderId, Raw,
+        ReturnCode, RpcId,
+    },
     init::{InstanceBuilder, init},
     instance::{Instance, Stats},
     layout::{Layout, LayoutPool, LayoutXstream},

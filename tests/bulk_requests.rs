@@ -4,12 +4,14 @@
 mod bulk_support;
 mod common;
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bulk_support::idle::idle_owner;
 use bulk_support::pattern;
 use common::{PATIENCE, Pair, TRANSPORTS, bounded, on_each};
 use futures_lite::future::{block_on, zip};
+use margo::na::{Memory, RawSegment};
 use margo::{
     Access, Addr, BulkError, BulkPoolError, BulkPoolSpec, BulkRequest, Exposed, Instance,
     PooledBuffer, Rpc,
@@ -41,6 +43,47 @@ fn bytes_of(lent: &Exposed) -> Vec<u8> {
     let mut bytes = vec![0; LEN];
     lent.read_at(0, &mut bytes).unwrap();
     bytes
+}
+
+/// Stripes of one buffer, which may be of several peers.
+#[test]
+fn several_transfers_have_one_buffer_at_a_time() {
+    with_lent(|pair, addr, lent| {
+        let client = &pair.client;
+        let whole = Arc::new(client.expose(vec![0; LEN], Access::ReadOnly).unwrap());
+        let stripe = LEN / 4;
+        let requests = [0, 1, 2, 3].map(|at| {
+            let range = at * stripe..(at + 1) * stripe;
+            client.ipull(addr, lent.bulk(), range.start as u64, whole.clone(), range)
+        });
+        for request in requests {
+            request.wait().0.unwrap();
+        }
+        let whole = Arc::into_inner(whole).expect("the requests have given theirs back");
+        assert!(whole.release() == pattern(LEN, 0));
+    });
+}
+
+#[test]
+fn memory_of_any_owner_is_lent_and_comes_back() {
+    with_lent(|pair, _, _| {
+        let mut numbers: Box<[u64]> = (0..LEN as u64).collect();
+        let bytes = size_of_val(&*numbers);
+        let segment = RawSegment { ptr: numbers.as_mut_ptr().cast(), len: bytes };
+        // SAFETY: the bytes of the numbers, which the box keeps where they are; nobody has a
+        // reference to them until it is back, and any bytes are numbers.
+        let memory = unsafe { Memory::from_raw(vec![segment], numbers) };
+        let lent = pair.service.expose(memory, Access::ReadWrite).unwrap();
+        let mut buffer = pair.client.bulk_buffer(bytes).unwrap();
+        let addr = pair.target();
+        pair.client.pull(addr.addr(), lent.bulk(), 0, &mut buffer, 0..bytes).unwrap();
+        let second = buffer[8..16].try_into().unwrap();
+        assert_eq!(u64::from_le_bytes(second), 1);
+        buffer[8..16].copy_from_slice(&77_u64.to_le_bytes());
+        pair.client.push(addr.addr(), lent.bulk(), 0, &mut buffer, 0..bytes).unwrap();
+        let numbers = lent.release().into_owner::<Box<[u64]>>().unwrap();
+        assert_eq!((numbers[0], numbers[1], numbers[LEN - 1]), (0, 77, LEN as u64 - 1));
+    });
 }
 
 #[test]

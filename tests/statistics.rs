@@ -561,17 +561,55 @@ fn files_in(folder: &std::path::Path) -> Vec<String> {
     names
 }
 
+/// Whether some number has more than three digits behind its point.
+fn has_micros(value: &Value) -> bool {
+    match value {
+        Value::Number(number) => {
+            let millis = number.as_f64().unwrap() * 1000.0;
+            (millis - millis.round()).abs() > 1e-6
+        }
+        Value::Array(values) => values.iter().any(has_micros),
+        Value::Object(values) => values.values().any(has_micros),
+        _ => false,
+    }
+}
+
+/// Two paths where there is a row for one.
+#[test]
+fn rows_beyond_those_of_the_configuration_are_counted_together() {
+    const OTHER: Rpc<Vec<u8>, Vec<u8>> = Rpc::new("another");
+    for (rows_max, together) in [(1, true), (2, false)] {
+        let folder = tempfile::tempdir().unwrap();
+        let prefix = folder.path().join("run").display().to_string();
+        let more = format!(
+            r#", "statistics": {{ "rows_max": {rows_max} }}, "time_series": {{ "disable": true }}"#
+        );
+        let instance = margo::init(&document(&prefix, &more)).unwrap();
+        let to = ProviderHandle::from(instance.self_addr());
+        for rpc in [ECHO, OTHER] {
+            instance.register(rpc, |handle| drop(handle.respond(handle.args()))).unwrap();
+            instance.forward(rpc, &to, &vec![1]).unwrap();
+        }
+        let dump = instance.monitor_dump(false);
+        let rpcs = dump["stats"]["rpcs"].as_object().unwrap();
+        assert_eq!(rpcs.keys().any(|name| name.starts_with("other ")), together, "{dump}");
+        instance.finalize_and_wait().unwrap();
+    }
+}
+
 #[test]
 fn files_are_written_at_the_end_as_the_configuration_says() {
     let off = r#", "statistics": { "disable": true }"#;
     let neither = r#", "statistics": { "disable": true }, "time_series": { "disable": true }"#;
     let pretty = r#", "statistics": { "pretty_json": true, "precision": 3 },
         "time_series": { "disable": true }"#;
+    let coarse = r#", "time_series": { "precision": 3 }"#;
     for (more, kinds) in [
         ("", vec!["series", "stats"]),
         (off, vec!["series"]),
         (neither, vec![]),
         (pretty, vec!["stats"]),
+        (coarse, vec!["series", "stats"]),
     ] {
         let folder = tempfile::tempdir().unwrap();
         let prefix = folder.path().join("run").display().to_string();
@@ -598,6 +636,8 @@ fn files_are_written_at_the_end_as_the_configuration_says() {
                 assert!(value["pools"]["__primary__"]["size"].is_array());
             }
             assert_eq!(text.lines().count() > 1, more == pretty);
+            let millis = if kind == "series" { more == coarse } else { more == pretty };
+            assert_eq!(has_micros(&value), !millis, "{kind}, {more}: {text}");
         }
     }
 }

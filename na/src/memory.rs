@@ -167,9 +167,11 @@ impl Memory {
     /// # Safety
     ///
     /// Until `owner` is dropped or handed back, each segment must be valid for reads and writes
-    /// (for reads only, if it is registered with [`Access::ReadOnly`] and never used as the
-    /// destination of a transfer), at a fixed address, and nobody may hold a Rust reference to its
-    /// bytes while a peer can change them.
+    /// (for reads only, if it is registered with [`Access::ReadOnly`], never used as the
+    /// destination of a transfer, and never written to by us, as by
+    /// [`LocalMem::write_at`](crate::LocalMem::write_at)), at a fixed address, and nobody may hold
+    /// a Rust reference to its bytes while a peer can change them. What a peer may write must be
+    /// valid for the owner's type whatever the bytes are, should it be looked at as such.
     pub unsafe fn from_raw(segments: Vec<RawSegment>, owner: impl Any + Send) -> Self {
         Self { segments: segments.into_boxed_slice(), owner: Box::new(owner), block: None }
     }

@@ -78,22 +78,36 @@ fn heads() -> impl Iterator<Item = &'static str> {
 /// One message there and back, which shows that peers find both.
 fn talk(one: &Arc<dyn Endpoint>, other: &Arc<dyn Endpoint>, to: &str) {
     let to = one.lookup(to).unwrap();
+    let written = |endpoint: &Arc<dyn Endpoint>, text| {
+        let mut message = endpoint.alloc_msg();
+        assert!(message.try_extend(text));
+        message
+    };
     other.recv_unexpected(OpId(1), other.alloc_msg()).unwrap();
-    let mut message = one.alloc_msg();
-    assert!(message.try_extend(b"hello"));
-    one.send_unexpected(OpId(2), &to, Tag(7), message).unwrap();
+    one.recv_expected(OpId(4), &to, Tag(8), one.alloc_msg()).unwrap();
+    one.send_unexpected(OpId(2), &to, Tag(7), written(one, b"hello")).unwrap();
     let deadline = Instant::now() + PATIENCE;
-    let mut arrived = false;
-    while !arrived {
-        assert!(Instant::now() < deadline, "{to} is not reached");
-        one.poll(8, &mut |_| ()).unwrap();
+    let (mut caller, mut answered) = (None, false);
+    while !answered {
+        assert!(Instant::now() < deadline, "{to} is not reached, or does not reach us");
         let mut sink = |done: Completion| {
             if let Completion::Recv { result, buf, .. } = done {
-                assert_eq!((result.unwrap().tag, buf.as_slice()), (Tag(7), &b"hello"[..]));
-                arrived = true;
+                assert_eq!((result.unwrap().tag, buf.as_slice()), (Tag(8), &b"there"[..]));
+                answered = true;
+            }
+        };
+        one.poll(8, &mut sink).unwrap();
+        let mut sink = |done: Completion| {
+            if let Completion::Recv { result, buf, .. } = done {
+                let arrival = result.unwrap();
+                assert_eq!((arrival.tag, buf.as_slice()), (Tag(7), &b"hello"[..]));
+                caller = Some(arrival.from);
             }
         };
         other.poll(8, &mut sink).unwrap();
+        if let Some(caller) = caller.take() {
+            other.send_expected(OpId(3), &caller, Tag(8), written(other, b"there")).unwrap();
+        }
     }
 }
 
@@ -136,6 +150,10 @@ fn the_form_chooses_the_family() {
             let lo = format!("{head}://lo");
             assert!(opened_at(&lo, &of_format(AddrFormat::Ipv4)).is_ipv4(), "{head}");
             assert!(opened_at(&lo, &of_format(AddrFormat::Ipv6)).is_ipv6(), "{head}");
+            let open = || na::open(&v6, &of_format(AddrFormat::Unspec)).unwrap();
+            let (target, origin) = (open(), open());
+            talk(&origin, &target, target.self_addr().uri());
+            get(&origin, &target, target.self_addr().uri());
         }
         for (uri, format, said) in
             [(&v4, AddrFormat::Ipv6, "no IPv6 address"), (&v6, AddrFormat::Ipv4, "no IPv4 address")]

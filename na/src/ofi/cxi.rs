@@ -111,10 +111,22 @@ impl AuthKey {
             };
             Some(Self { service: service.parse().ok()?, network: network.parse().ok()?, index })
         };
-        parse().ok_or_else(|| {
-            let takes = "cxi takes `SERVICE:VNI` or `SERVICE:VNI:INDEX`, numbers";
-            Error::BadOption { option: "auth_key", reason: format!("it is `{text}`; {takes}") }
-        })
+        let wrong = |reason| Error::BadOption {
+            option: "auth_key",
+            reason: format!("it is `{text}`; {reason}"),
+        };
+        let key = parse().ok_or_else(|| {
+            wrong("cxi takes `SERVICE:VNI` or `SERVICE:VNI:INDEX`, numbers".to_owned())
+        })?;
+        // To C, the last of several networks, of which it uses all.
+        if key.service != 0 && text.matches(':').count() == 2 && key.index > key.network.into() {
+            return Err(wrong(format!(
+                "with a service this is the range of virtual networks {} to {}, and an endpoint \
+                 has one: give each endpoint its own, as `{}:{}`",
+                key.network, key.index, key.service, key.network
+            )));
+        }
+        Ok(key)
     }
 
     /// C's `struct cxi_auth_key` for a device: u32 service, u16 virtual network, padded.
@@ -271,6 +283,12 @@ mod tests {
             let error = AuthKey::parse(text).unwrap_err().to_string();
             assert!(error.contains("SERVICE:VNI:INDEX"), "{text}: {error}");
         }
+        // A range of networks for C.
+        for (text, told) in [("1:10:20", "10 to 20"), ("3:0:1", "0 to 1")] {
+            let error = AuthKey::parse(text).unwrap_err().to_string();
+            assert!(error.contains(told), "{text}: {error}");
+        }
+        assert!(AuthKey::parse("1:10:10").is_ok(), "one of one");
         let error = |text, device| resolved(text, device).unwrap_err().to_string();
         let no_device = error("0:0:1", "cxi2");
         assert!(no_device.contains("SLINGSHOT_DEVICES") && no_device.contains("cxi2"));
