@@ -172,8 +172,13 @@ pub struct LookupError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RegisterError {
-    /// This provider id already has an RPC of that name here. The first registration stays.
-    #[error("RPC `{rpc}` is already registered for provider {provider}; drop that provider first")]
+    /// This provider id already has an RPC of that name here. The first registration stays, until
+    /// [`Instance::deregister`](crate::Instance::deregister), or the drop of its
+    /// [`Provider`](crate::Provider).
+    #[error(
+        "RPC `{rpc}` is already registered for provider {provider}; deregister it, or drop the \
+         provider whose it is, first"
+    )]
     Exists {
         /// The RPC's name.
         rpc: &'static str,

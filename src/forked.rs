@@ -49,7 +49,8 @@ fn use_layout(service: &Instance) -> Result<(), i32> {
     check(service.config().argobots.pools.len() == 1, 14)?;
     check(service.handler_pool(KEEP, ProviderId::DEFAULT).is_none(), 15)?;
     check(service.load(&pool).is_none(), 16)?;
-    check(service.rpc_load(KEEP, ProviderId::DEFAULT).is_none(), 17)
+    check(service.rpc_load(KEEP, ProviderId::DEFAULT).is_none(), 17)?;
+    check(!service.deregister(KEEP, ProviderId::DEFAULT), 18)
 }
 
 /// A request that was in hand at the fork.

@@ -63,9 +63,9 @@ impl Instance {
         if self.inner().is_forked() {
             return false;
         }
-        let registration = self.inner().core.deregister(IDENTITY.id(id));
+        let was_said = self.deregister(IDENTITY, id);
         self.inner().identities.lock().remove(&id);
-        registration.is_some()
+        was_said
     }
 
     /// What was said of provider `id` of this instance.

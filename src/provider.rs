@@ -1,14 +1,15 @@
 //! Providers: groups of RPCs under one id, and components that are started from the configuration.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use ult::{PoolRef, Priority};
 
 use crate::hg::{ProviderId, RpcId};
-use crate::monitor::LifeEvent;
+use crate::instance::Inner;
+use crate::register::Run;
 use crate::{
     ElasticityError, Handle, Instance, PoolHold, ProviderError, RegisterError, Rpc, Serve,
 };
@@ -45,8 +46,9 @@ use crate::{
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Dropping it deregisters its RPCs and returns at once: requests that arrive afterwards are told
-/// that there is no such RPC, handlers whose requests had arrived go on. They keep the object
+/// An RPC of it is taken back with [`deregister`](Self::deregister). Dropping it deregisters all
+/// and returns at once: requests that arrive afterwards are told that there is no such RPC,
+/// handlers whose requests had arrived go on. They keep the object
 /// alive: it is dropped when the last of them has ended, on that handler's ULT, or on another one
 /// in its pool if that request was refused, or here if there is none.
 ///
@@ -60,7 +62,45 @@ pub struct Provider<T = ()> {
     _hold: Option<PoolHold>,
     object: Arc<T>,
     priority: Priority,
-    registered: Mutex<Vec<RpcId>>,
+    registered: Registered,
+}
+
+/// What a provider has registered.
+#[derive(Default)]
+pub(crate) struct Registered(Mutex<Vec<Own>>);
+
+/// An RPC of a provider. Somebody may have deregistered it, and another one of that number may be
+/// there instead, which is not the provider's.
+struct Own {
+    id: RpcId,
+    /// Whatever else changes, the handler is the same. As long as this is here, it has its address.
+    run: Weak<Run>,
+}
+
+impl Registered {
+    fn lock(&self) -> MutexGuard<'_, Vec<Own>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One more; one of the same number is not there any more.
+    pub(crate) fn push(&self, id: RpcId, run: Weak<Run>) {
+        let mut registered = self.lock();
+        registered.retain(|own| own.id != id);
+        registered.push(Own { id, run });
+    }
+
+    fn take(&self, id: RpcId) -> Option<Own> {
+        let mut registered = self.lock();
+        let at = registered.iter().position(|own| own.id == id)?;
+        Some(registered.swap_remove(at))
+    }
+}
+
+impl Own {
+    fn deregister(&self, inner: &Inner) -> bool {
+        let is_own = |run: &Arc<Run>| std::ptr::addr_eq(Arc::as_ptr(run), self.run.as_ptr());
+        inner.deregister(self.id, |entry| is_own(&entry.run))
+    }
 }
 
 impl Instance {
@@ -85,7 +125,7 @@ impl Instance {
             _hold: self.hold_pool(pool, format!("provider {id}")).ok(),
             object: object.into(),
             priority: Priority::Normal,
-            registered: Mutex::new(Vec::new()),
+            registered: Registered::default(),
         }
     }
 }
@@ -122,6 +162,16 @@ impl<T> Provider<T> {
         self.serve(rpc).handler(handler)
     }
 
+    /// Serves `rpc` no more under this provider's id, if this provider has registered it; the others
+    /// stay. As [`Instance::deregister`].
+    pub fn deregister<A, R>(&self, rpc: Rpc<A, R>) -> bool {
+        let inner = self.instance.inner();
+        if inner.is_forked() {
+            return false;
+        }
+        self.registered.take(rpc.id(self.id)).is_some_and(|own| own.deregister(inner))
+    }
+
     pub(crate) fn instance(&self) -> &Instance {
         &self.instance
     }
@@ -144,15 +194,13 @@ impl<T> Provider<T> {
 
 impl<T> Drop for Provider<T> {
     fn drop(&mut self) {
-        let registered = self.registered.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let registered = self.registered.0.get_mut().unwrap_or_else(PoisonError::into_inner);
         // They are its parent's.
         if self.instance.inner().is_forked() {
             return;
         }
-        for id in registered.drain(..) {
-            let inner = self.instance.inner();
-            drop(inner.core.deregister(id));
-            inner.monitoring.tell(&LifeEvent::Deregistered { rpc_id: id });
+        for own in registered.drain(..) {
+            own.deregister(self.instance.inner());
         }
     }
 }

@@ -13,6 +13,7 @@ use ult::{PoolKind, PoolRef, Priority};
 use crate::admission::Internal;
 use crate::handler::{self, Waiting};
 use crate::hg::{HgError, ProviderId, Registration, RpcId};
+use crate::instance::Inner;
 use crate::log::log;
 use crate::monitor::LifeEvent;
 use crate::respond::Reply;
@@ -75,9 +76,28 @@ pub(crate) struct Options {
     pub(crate) internal: Option<Internal>,
 }
 
+impl Inner {
+    /// Serves an RPC no more, if it is one of this layer's users and `is_it`. What is the user's is
+    /// dropped here, if no request has it; so this is not to be called with a lock held.
+    pub(crate) fn deregister(&self, id: RpcId, is_it: impl Fn(&Entry) -> bool) -> bool {
+        loop {
+            let Some(there) = self.core.registered(id) else { return false };
+            let of_users = |entry: &&Entry| self.gates.internal_of(&entry.gate).is_none();
+            if !there.data_as().filter(of_users).is_some_and(&is_it) {
+                return false;
+            }
+            // Otherwise it was moved to another pool meanwhile, or deregistered by somebody else.
+            if self.core.deregister_this(&there) {
+                self.monitoring.tell(&LifeEvent::Deregistered { rpc_id: id });
+                return true;
+            }
+        }
+    }
+}
+
 impl Instance {
-    /// Serves `rpc` under the default provider id, in the default pool, for as long as this
-    /// instance lives. For other options see [`serve`](Self::serve), for a service with a provider
+    /// Serves `rpc` under the default provider id, in the default pool, until
+    /// [`deregister`](Self::deregister) or the end of this instance. For other options see [`serve`](Self::serve), for a service with a provider
     /// id or a pool of its own [`provider`](Self::provider).
     ///
     /// `handler` runs once for each request, on a ULT of its own; it may block in everything that
@@ -161,6 +181,22 @@ impl Instance {
             }
             _ => RegisterError::Exists { rpc, provider },
         })
+    }
+
+    /// Serves `rpc` of that provider no more, whoever has registered it. Returns at once: requests
+    /// that arrive afterwards are told that there is no such RPC
+    /// ([`ForwardError::NotRegistered`](crate::ForwardError::NotRegistered)), handlers whose
+    /// requests had arrived go on, and the RPC may be registered again, also while they do. The
+    /// handler is dropped, with all that it owns, when the last of them has ended, on that one's
+    /// ULT, or here if there is none.
+    ///
+    /// `false`: it is not served here, or is one of the runtime itself; or the caller is in a child
+    /// process that was forked off.
+    ///
+    /// Counterpart: `margo_deregister`.
+    pub fn deregister<A, R>(&self, rpc: Rpc<A, R>, provider: ProviderId) -> bool {
+        let inner = self.inner();
+        !inner.is_forked() && inner.deregister(rpc.id(provider), |_| true)
     }
 
     fn may_serve_in(

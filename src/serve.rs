@@ -1,7 +1,7 @@
 //! How an RPC is served: everything that can be said at registration, in one place.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use margo_config::Admission;
 use na::shared::Shared;
@@ -10,8 +10,9 @@ use serde::de::DeserializeOwned;
 use ult::{PoolRef, Priority};
 
 use crate::admission::Internal;
-use crate::hg::{ProviderId, RpcId};
+use crate::hg::ProviderId;
 use crate::log::log;
+use crate::provider::Registered;
 use crate::register::{Options, Run};
 use crate::respond::Reply;
 use crate::{Handle, Instance, RegisterError, Rpc};
@@ -48,7 +49,7 @@ pub struct Serve<'a, A, R, T = ()> {
     options: Options,
     object: Arc<T>,
     /// Where a provider keeps what it has registered.
-    registered: Option<&'a Mutex<Vec<RpcId>>>,
+    registered: Option<&'a Registered>,
 }
 
 impl Instance {
@@ -86,7 +87,7 @@ impl<'a, A, R, T> Serve<'a, A, R, T> {
         self,
         provider: ProviderId,
         object: Arc<O>,
-        registered: &'a Mutex<Vec<RpcId>>,
+        registered: &'a Registered,
     ) -> Serve<'a, A, R, O> {
         let Self { instance, rpc, options, .. } = self.at(provider);
         Serve { instance, rpc, options, object, registered: Some(registered) }
@@ -191,9 +192,10 @@ where
                 run(reply, args);
             }
         });
+        let handler = Arc::downgrade(&run);
         instance.register_entry(rpc.name(), id, options, run)?;
         if let Some(registered) = registered {
-            registered.lock().unwrap_or_else(PoisonError::into_inner).push(id);
+            registered.push(id, handler);
         }
         Ok(())
     }

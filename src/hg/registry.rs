@@ -249,6 +249,21 @@ impl Registry {
         Some(removed)
     }
 
+    /// Removes that entry, if it is still there.
+    pub(super) fn remove_this(&self, entry: &Arc<Registration>) -> bool {
+        let mut table = lock(&self.table);
+        if !table.get(&entry.id).is_some_and(|there| Arc::ptr_eq(there, entry)) {
+            return false;
+        }
+        let mut changed = Table::clone(&table);
+        // The caller has a count of it.
+        changed.remove(&entry.id);
+        let old = self.exchange(&mut table, changed);
+        drop(table);
+        drop(old);
+        true
+    }
+
     /// Removes all.
     pub(super) fn clear(&self) {
         let mut table = lock(&self.table);
@@ -310,6 +325,14 @@ impl<T> Core<T> {
     /// Counterpart: `HG_Deregister`.
     pub fn deregister(&self, id: RpcId) -> Option<Arc<Registration>> {
         let removed = self.class.registry.remove(id);
+        self.forget_old_tables();
+        removed
+    }
+
+    /// [`deregister`](Self::deregister), if `registration` is what is registered under its number;
+    /// `false`: it is not, any more, and nothing changes.
+    pub fn deregister_this(&self, registration: &Arc<Registration>) -> bool {
+        let removed = self.class.registry.remove_this(registration);
         self.forget_old_tables();
         removed
     }
@@ -392,7 +415,10 @@ mod tests {
         // One that came later is another one's.
         registry.insert(new(5)).unwrap();
         registry.replace(&second, new(6)).unwrap_err();
-        assert_eq!(registry.get(RpcId(1)).unwrap().data_as(), Some(&5u32));
+        assert!(!registry.remove_this(&second));
+        let there = registry.get(RpcId(1)).unwrap();
+        assert_eq!(there.data_as(), Some(&5u32));
+        assert!(registry.remove_this(&there) && registry.get(RpcId(1)).is_none());
     }
 
     #[test]
