@@ -119,6 +119,7 @@ mod patience;
 mod profile;
 mod progress;
 mod provider;
+mod provider_rpcs;
 mod register;
 mod remote_shutdown;
 mod request;

@@ -1,18 +1,15 @@
 //! Providers: groups of RPCs under one id, and components that are started from the configuration.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::Arc;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use ult::{PoolRef, Priority};
 
-use crate::hg::{ProviderId, RpcId};
-use crate::instance::Inner;
-use crate::register::Run;
-use crate::{
-    ElasticityError, Handle, Instance, PoolHold, ProviderError, RegisterError, Rpc, Serve,
-};
+use crate::hg::ProviderId;
+use crate::provider_rpcs::ProviderRpcs;
+use crate::{ElasticityError, Handle, Instance, ProviderError, RegisterError, Rpc, Serve};
 
 /// RPCs that are served under one provider id, by handlers in one pool, with an object that they
 /// share.
@@ -48,64 +45,24 @@ use crate::{
 ///
 /// An RPC of it is taken back with [`deregister`](Self::deregister). Dropping it deregisters all
 /// and returns at once: requests that arrive afterwards are told that there is no such RPC,
-/// handlers whose requests had arrived go on. They keep the object
-/// alive: it is dropped when the last of them has ended, on that handler's ULT, or on another one
-/// in its pool if that request was refused, or here if there is none.
+/// handlers whose requests had arrived go on. They keep the object alive: it is dropped when the
+/// last of them has ended, on that handler's ULT, or on another one in its pool if that request was
+/// refused, or here if there is none.
 ///
 /// Counterpart: the provider convention of Mochi (`MARGO_REGISTER_PROVIDER`), Thallium's
 /// `provider<T>`.
 pub struct Provider<T = ()> {
     instance: Instance,
     id: ProviderId,
-    pool: PoolRef,
-    /// Also without RPCs it keeps its pool.
-    _hold: Option<PoolHold>,
     object: Arc<T>,
     priority: Priority,
-    registered: Registered,
-}
-
-/// What a provider has registered.
-#[derive(Default)]
-pub(crate) struct Registered(Mutex<Vec<Own>>);
-
-/// An RPC of a provider. Somebody may have deregistered it, and another one of that number may be
-/// there instead, which is not the provider's.
-struct Own {
-    id: RpcId,
-    /// Whatever else changes, the handler is the same. As long as this is here, it has its address.
-    run: Weak<Run>,
-}
-
-impl Registered {
-    fn lock(&self) -> MutexGuard<'_, Vec<Own>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// One more; one of the same number is not there any more.
-    pub(crate) fn push(&self, id: RpcId, run: Weak<Run>) {
-        let mut registered = self.lock();
-        registered.retain(|own| own.id != id);
-        registered.push(Own { id, run });
-    }
-
-    fn take(&self, id: RpcId) -> Option<Own> {
-        let mut registered = self.lock();
-        let at = registered.iter().position(|own| own.id == id)?;
-        Some(registered.swap_remove(at))
-    }
-}
-
-impl Own {
-    fn deregister(&self, inner: &Inner) -> bool {
-        let is_own = |run: &Arc<Run>| std::ptr::addr_eq(Arc::as_ptr(run), self.run.as_ptr());
-        inner.deregister(self.id, |entry| is_own(&entry.run))
-    }
+    rpcs: ProviderRpcs,
 }
 
 impl Instance {
-    /// An empty provider with that id, whose handlers run in `pool`. While it lives the pool is not
-    /// removed ([`remove_pool`](Self::remove_pool)).
+    /// An empty provider with that id, whose handlers run in `pool`. The pool is not removed
+    /// ([`remove_pool`](Self::remove_pool)) while the provider lives and has
+    /// [no other](Provider::set_pool).
     pub fn provider(&self, id: ProviderId, pool: &PoolRef) -> Provider {
         self.provider_of(id, pool, ())
     }
@@ -121,11 +78,9 @@ impl Instance {
         Provider {
             instance: self.clone(),
             id,
-            pool: pool.clone(),
-            _hold: self.hold_pool(pool, format!("provider {id}")).ok(),
             object: object.into(),
             priority: Priority::Normal,
-            registered: Registered::default(),
+            rpcs: ProviderRpcs::new(pool.clone(), self.hold_for_provider(id, pool)),
         }
     }
 }
@@ -142,8 +97,8 @@ impl<T> Provider<T> {
     /// Begins to describe how `rpc` is served under this provider's id: in its pool, by ULTs,
     /// unless said otherwise.
     pub fn serve<A, R>(&self, rpc: Rpc<A, R>) -> Serve<'_, A, R, T> {
-        let serve = self.instance.serve(rpc).pool(&self.pool).priority(self.priority);
-        serve.of_provider(self.id, self.object.clone(), &self.registered)
+        let serve = self.instance.serve(rpc).priority(self.priority);
+        serve.of_provider(self.id, self.object.clone(), &self.rpcs)
     }
 
     /// Serves `rpc`, as [`Instance::register`] does, under this provider's id and in its pool. For
@@ -169,7 +124,26 @@ impl<T> Provider<T> {
         if inner.is_forked() {
             return false;
         }
-        self.registered.take(rpc.id(self.id)).is_some_and(|own| own.deregister(inner))
+        self.rpcs.take(rpc.id(self.id)).is_some_and(|own| own.deregister(inner))
+    }
+
+    /// Moves the provider to another pool: its RPCs whose handlers run in its pool, its
+    /// [identity](Self::set_identity) included, and all that are registered later. RPCs that were
+    /// given another pool ([`Serve::pool`], [`Instance::set_handler_pool`]) stay there. Nothing is
+    /// left then that keeps the old pool from being removed ([`Instance::remove_pool`]) but handlers
+    /// that are there.
+    ///
+    /// Requests that have arrived stay where they are; none is lost, refused or run twice. Bounds go
+    /// with the RPCs as [`Instance::set_handler_pool`] has it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Instance::set_handler_pool`], of the first RPC that cannot run there: all of them stay
+    /// in the old pool then, and so does the provider.
+    ///
+    /// Counterpart: `margo_rpc_set_pool` of each RPC.
+    pub fn set_pool(&self, pool: &PoolRef) -> Result<(), RegisterError> {
+        self.instance.move_provider(self.id, &self.rpcs, pool)
     }
 
     pub(crate) fn instance(&self) -> &Instance {
@@ -181,9 +155,12 @@ impl<T> Provider<T> {
         self.id
     }
 
-    /// Where the handlers run.
-    pub fn pool(&self) -> &PoolRef {
-        &self.pool
+    /// Where the handlers run; in a child process that was forked off: where they ran at first.
+    pub fn pool(&self) -> PoolRef {
+        match self.instance.inner().is_forked() {
+            true => self.rpcs.first_pool().clone(),
+            false => self.rpcs.pool(),
+        }
     }
 
     /// What the handlers share.
@@ -194,20 +171,20 @@ impl<T> Provider<T> {
 
 impl<T> Drop for Provider<T> {
     fn drop(&mut self) {
-        let registered = self.registered.0.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let inner = self.instance.inner();
         // They are its parent's.
-        if self.instance.inner().is_forked() {
+        if inner.is_forked() {
             return;
         }
-        for own in registered.drain(..) {
-            own.deregister(self.instance.inner());
+        for own in self.rpcs.take_all() {
+            own.deregister(inner);
         }
     }
 }
 
 impl<T> fmt::Debug for Provider<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Provider({} in pool {})", self.id, self.pool.name())
+        write!(f, "Provider({} in pool {})", self.id, self.pool().name())
     }
 }
 

@@ -11,13 +11,14 @@ use serde::de::DeserializeOwned;
 use ult::{PoolKind, PoolRef, Priority};
 
 use crate::admission::Internal;
-use crate::handler::{self, Waiting};
+use crate::handler::Waiting;
 use crate::hg::{HgError, ProviderId, Registration, RpcId};
 use crate::instance::Inner;
 use crate::log::log;
 use crate::monitor::LifeEvent;
+use crate::provider_rpcs::ProviderRpcs;
 use crate::respond::Reply;
-use crate::{Handle, Instance, Load, RegisterError, Rpc};
+use crate::{Handle, Instance, Load, PoolHold, RegisterError, Rpc};
 
 /// What runs on the handler's ULT: decodes, calls the user's function, sees to an answer.
 pub(crate) type Run = dyn Fn(&mut Shared<Reply>) + Send + Sync;
@@ -132,24 +133,26 @@ impl Instance {
         still.ok_or(RegisterError::Inline { rpc })
     }
 
-    /// Registers `run` as the handler of the RPC of that name and number.
+    /// Registers `run` as the handler of the RPC of that name and number, which is one `of` those.
     pub(crate) fn register_entry(
         &self,
         rpc: &'static str,
         id: RpcId,
         options: Options,
         run: Arc<Run>,
+        of: Option<&ProviderRpcs>,
     ) -> Result<(), RegisterError> {
         let Options { provider, pool, admission, tasklet, one_way, priority, internal } = options;
         if !self.inner().resolved.listen {
             return Err(RegisterError::NotListening { rpc });
         }
         self.may_register()?;
-        let pool = pool.unwrap_or_else(|| self.rpc_pool());
         // If it is refused, what is the user's is dropped after the layout was let go of.
-        let _outlives = run.clone();
-        // From here on the pool is not removed, and afterwards it has a user.
+        let handler = run.clone();
+        // From here on the pool is not removed, and afterwards it has a user; nor does the provider
+        // move.
         let _still = self.hold_still(rpc)?;
+        let pool = pool.or_else(|| Some(of?.pool())).unwrap_or_else(|| self.rpc_pool());
         self.may_serve_in(rpc, &pool, priority)?;
         let (pool_index, bounds) = self.bounds_of(&pool, internal);
         may_wait_in(rpc, &pool, [Some(bounds), admission])?;
@@ -172,6 +175,9 @@ impl Instance {
         let pool = entry.pool.clone();
         let registered = self.inner().core.register(entry.registration(id));
         if registered.is_ok() {
+            if let Some(of) = of {
+                of.push(rpc, id, &handler);
+            }
             let event = LifeEvent::Registered { rpc, rpc_id: id, provider, pool: &pool };
             self.inner().monitoring.tell(&event);
         }
@@ -287,35 +293,83 @@ impl Instance {
         pool: &PoolRef,
     ) -> Result<(), RegisterError> {
         self.may_register()?;
+        // Dropped after the layout was let go of: if the RPC is deregistered meanwhile, which takes
+        // no lock of the layout, it is the last of a handler of the user's.
+        let mut outdated = Vec::new();
         let _still = self.hold_still(rpc.name())?;
-        self.move_handlers(rpc, provider, pool)
+        self.move_handlers(rpc, provider, pool, &mut outdated)
     }
 
-    /// The same, while the layout is held still.
+    /// The same, while the layout is held still. What was there is then `outdated`.
     pub(crate) fn move_handlers<A, R>(
         &self,
         rpc: Rpc<A, R>,
         provider: ProviderId,
         pool: &PoolRef,
+        outdated: &mut Vec<Arc<Registration>>,
     ) -> Result<(), RegisterError> {
         let (name, id) = (rpc.name(), rpc.id(provider));
         let not_registered = RegisterError::NotRegistered { rpc: name, provider };
         let Some(registration) = self.inner().core.registered(id) else {
             return Err(not_registered);
         };
+        outdated.push(registration.clone());
         let Some(entry) = registration.data_as::<Entry>() else { return Err(not_registered) };
-        self.may_serve_in(name, pool, entry.priority)?;
+        let moved = self.moved(name, entry, pool)?;
+        self.inner().core.replace(&registration, moved.registration(id)).map_err(|_| not_registered)
+    }
+
+    /// What an RPC is registered with in another pool, if it may be served there.
+    fn moved(
+        &self,
+        rpc: &'static str,
+        entry: &Entry,
+        pool: &PoolRef,
+    ) -> Result<Entry, RegisterError> {
+        self.may_serve_in(rpc, pool, entry.priority)?;
         let internal = self.inner().gates.internal_of(&entry.gate);
         let (pool_index, bounds) = self.bounds_of(pool, internal);
         let own_bounds = entry.own_gate.as_ref().map(|gate| gate.bounds());
-        may_wait_in(name, pool, [Some(bounds), own_bounds])?;
+        may_wait_in(rpc, pool, [Some(bounds), own_bounds])?;
         let gate = self.gate_of(pool, internal, bounds);
-        let moved = Entry { pool: pool.clone(), pool_index, gate, ..entry.clone() };
-        // Its provider may have been dropped meanwhile, which takes no lock of the layout.
-        let replaced = self.inner().core.replace(&registration, moved.registration(id));
-        // Then this is the last of it, and the layout is held.
-        handler::let_go(self.inner(), registration);
-        replaced.map_err(|_| not_registered)
+        Ok(Entry { pool: pool.clone(), pool_index, gate, ..entry.clone() })
+    }
+
+    /// Moves a provider, and those of its RPCs that run in its pool: all of them, or none.
+    pub(crate) fn move_provider(
+        &self,
+        id: ProviderId,
+        rpcs: &ProviderRpcs,
+        pool: &PoolRef,
+    ) -> Result<(), RegisterError> {
+        self.may_register()?;
+        let (core, all) = (&self.inner().core, rpcs.all());
+        // As in `set_handler_pool`.
+        let mut outdated = Vec::new();
+        let _still = self.hold_still(all.first().map_or("(none)", |own| own.rpc))?;
+        let (from, mut planned) = (rpcs.pool(), Vec::new());
+        for own in rpcs.all() {
+            let Some(old) = core.registered(own.id) else { continue };
+            outdated.push(old.clone());
+            let here = |entry: &&Entry| own.is(entry) && entry.pool == from;
+            if let Some(entry) = old.data_as().filter(here) {
+                let new = self.moved(own.rpc, entry, pool)?.registration(own.id);
+                planned.push((old, new));
+            }
+        }
+        let hold = self.hold_for_provider(id, pool);
+        for (old, new) in planned {
+            // Unless it was deregistered meanwhile: then there is nothing to move.
+            _ = core.replace(&old, new);
+        }
+        drop(rpcs.settle(pool.clone(), hold));
+        Ok(())
+    }
+
+    /// Keeps the pool of a provider. None of a pool that the instance does not know: nothing is
+    /// registered there.
+    pub(crate) fn hold_for_provider(&self, id: ProviderId, pool: &PoolRef) -> Option<PoolHold> {
+        self.hold_pool(pool, format!("provider {id}")).ok()
     }
 
     /// How many requests `pool` has in hand; `None`: no handler was ever registered there, or the

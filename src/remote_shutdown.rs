@@ -51,7 +51,7 @@ pub(crate) fn register(instance: &Instance) -> Result<(), RegisterError> {
 /// Progress has moved: the pool that it left may be removed.
 pub(crate) fn follow_progress(instance: &Instance, pool: &PoolRef) {
     // Not served by an instance that does not listen.
-    let _ = instance.move_handlers(SHUTDOWN, ProviderId::DEFAULT, pool);
+    let _ = instance.move_handlers(SHUTDOWN, ProviderId::DEFAULT, pool, &mut Vec::new());
 }
 
 impl Instance {

@@ -12,7 +12,7 @@ use ult::{PoolRef, Priority};
 use crate::admission::Internal;
 use crate::hg::ProviderId;
 use crate::log::log;
-use crate::provider::Registered;
+use crate::provider_rpcs::ProviderRpcs;
 use crate::register::{Options, Run};
 use crate::respond::Reply;
 use crate::{Handle, Instance, RegisterError, Rpc};
@@ -48,8 +48,8 @@ pub struct Serve<'a, A, R, T = ()> {
     rpc: Rpc<A, R>,
     options: Options,
     object: Arc<T>,
-    /// Where a provider keeps what it has registered.
-    registered: Option<&'a Registered>,
+    /// Where a provider keeps what it has registered, with the pool of that.
+    rpcs: Option<&'a ProviderRpcs>,
 }
 
 impl Instance {
@@ -65,7 +65,7 @@ impl Instance {
             priority: Priority::Normal,
             internal: None,
         };
-        Serve { instance: self, rpc, options, object: Arc::new(()), registered: None }
+        Serve { instance: self, rpc, options, object: Arc::new(()), rpcs: None }
     }
 }
 
@@ -87,10 +87,10 @@ impl<'a, A, R, T> Serve<'a, A, R, T> {
         self,
         provider: ProviderId,
         object: Arc<O>,
-        registered: &'a Registered,
+        rpcs: &'a ProviderRpcs,
     ) -> Serve<'a, A, R, O> {
         let Self { instance, rpc, options, .. } = self.at(provider);
-        Serve { instance, rpc, options, object, registered: Some(registered) }
+        Serve { instance, rpc, options, object, rpcs: Some(rpcs) }
     }
 
     /// Under that provider id.
@@ -184,7 +184,7 @@ where
     where
         F: Fn(&mut Shared<Reply>, A) + Send + Sync + 'static,
     {
-        let Self { instance, rpc, options, registered, .. } = self;
+        let Self { instance, rpc, options, rpcs, .. } = self;
         let id = rpc.id(options.provider);
         let options = Options { one_way: rpc.is_one_way(), ..options };
         let run: Arc<Run> = Arc::new(move |reply: &mut Shared<Reply>| {
@@ -192,12 +192,7 @@ where
                 run(reply, args);
             }
         });
-        let handler = Arc::downgrade(&run);
-        instance.register_entry(rpc.name(), id, options, run)?;
-        if let Some(registered) = registered {
-            registered.push(id, handler);
-        }
-        Ok(())
+        instance.register_entry(rpc.name(), id, options, run, rpcs)
     }
 }
 

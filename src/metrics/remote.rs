@@ -110,7 +110,7 @@ fn answer(inner: &Inner) {
 /// Progress has moved: the pool that it left may be removed.
 pub(crate) fn follow_progress(instance: &Instance, pool: &PoolRef) {
     // Not served by an instance that does not listen.
-    let _ = instance.move_handlers(METRICS, ProviderId::DEFAULT, pool);
+    let _ = instance.move_handlers(METRICS, ProviderId::DEFAULT, pool, &mut Vec::new());
 }
 
 impl Instance {
