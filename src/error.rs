@@ -6,6 +6,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use crate::RegisterError;
 use crate::hg::{self, HgError, ProviderId, ReturnCode};
 
 /// Why an instance did not start. Everything that had been started was undone.
@@ -168,130 +169,6 @@ pub struct LookupError {
     pub source: na::Error,
 }
 
-/// Why an RPC was not registered.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum RegisterError {
-    /// This provider id already has an RPC of that name here. The first registration stays, until
-    /// [`Instance::deregister`](crate::Instance::deregister), or the drop of its
-    /// [`Provider`](crate::Provider).
-    #[error(
-        "RPC `{rpc}` is already registered for provider {provider}; deregister it, or drop the \
-         provider whose it is, first"
-    )]
-    Exists {
-        /// The RPC's name.
-        rpc: &'static str,
-        /// The provider.
-        provider: ProviderId,
-    },
-    /// Another name has the same 32-bit hash, so calls could not be told apart. Rename one.
-    #[error("RPC `{rpc}` and `{other}` have the same id {id:#x}; rename one of them")]
-    Collision {
-        /// The RPC's name.
-        rpc: &'static str,
-        /// The name that is registered.
-        other: String,
-        /// The id on the wire.
-        id: u64,
-    },
-    /// The instance does not listen, so nobody could call it. Set `listen`.
-    #[error("RPC `{rpc}` cannot be served: this instance does not listen (set `margo.listen`)")]
-    NotListening {
-        /// The RPC's name.
-        rpc: &'static str,
-    },
-    /// The pool's access is `private`, but the progress ULT, which spawns handlers, runs elsewhere.
-    /// Give the pool another access, or let the same execution stream run both.
-    #[error(
-        "RPC `{rpc}` cannot be served in pool `{pool}`: the pool is private, and progress runs on \
-         another xstream; define it as mpsc or mpmc"
-    )]
-    PrivatePool {
-        /// The RPC's name.
-        rpc: &'static str,
-        /// The pool.
-        pool: String,
-    },
-    /// The pool's access is `private`, and requests may wait for a place there
-    /// ([`Overload::Wait`](margo_config::Overload::Wait)): whoever answers one lets the next one
-    /// in, which other execution streams and threads may not do there. Give the pool another
-    /// access, or have requests beyond the bound refused. A pool of the configuration with such
-    /// bounds is not made private, whatever its access says; this is of bounds of the RPC's own,
-    /// and of pools that the program has made.
-    #[error(
-        "RPC `{rpc}` cannot be served in pool `{pool}`: the pool is private, and requests that \
-         wait for a place are let in by whoever answers, wherever that is; define the pool as mpsc \
-         or mpmc, or have requests beyond the bound refused (`overload`: `busy`)"
-    )]
-    PrivateWait {
-        /// The RPC's name.
-        rpc: &'static str,
-        /// The pool.
-        pool: String,
-    },
-    /// The RPC has a priority ([`Serve::priority`](crate::Serve::priority)), and the pool is of a
-    /// kind that knows none. Use a pool of the kind `prio_wait`, or one of the program's own.
-    #[error(
-        "RPC `{rpc}` cannot be served in pool `{pool}` with a priority: its kind knows none; make \
-         it prio_wait, or use a pool of the program's own that orders by priority"
-    )]
-    NoPriorities {
-        /// The RPC's name.
-        rpc: &'static str,
-        /// The pool.
-        pool: String,
-    },
-    /// The pool is part of another instance, whose execution streams these handlers would run on
-    /// unseen: no bound of this instance would count them, and no layout show them. Use a pool of
-    /// this instance, or a child instance of that one
-    /// ([`InstanceBuilder::parent`](crate::InstanceBuilder::parent)).
-    #[error(
-        "RPC `{rpc}` cannot be served in pool `{pool}`: the pool belongs to another instance; use \
-         a pool of this one ({own}), or make this instance a child of that one"
-    )]
-    OtherRuntime {
-        /// The RPC's name.
-        rpc: &'static str,
-        /// The pool.
-        pool: String,
-        /// Names of the pools that there are.
-        own: String,
-    },
-    /// The pool has been removed from the instance.
-    #[error("RPC `{rpc}` cannot be served in pool `{pool}`: the pool has been removed")]
-    PoolRemoved {
-        /// The RPC's name.
-        rpc: &'static str,
-        /// The pool.
-        pool: String,
-    },
-    /// The RPC is not served here under this provider id.
-    #[error("RPC `{rpc}` is not registered for provider {provider}")]
-    NotRegistered {
-        /// The RPC's name.
-        rpc: &'static str,
-        /// The provider.
-        provider: ProviderId,
-    },
-    /// The caller is a tasklet, or a destructor of a ULT that unwinds, and pools, xstreams or
-    /// progress are being changed, for which it must not wait: the change may wait for its xstream.
-    #[error(
-        "RPC `{rpc}` cannot be registered or moved now: a tasklet, or a ULT that unwinds, must not \
-         wait for the change of pools, xstreams or progress that is under way; try again later"
-    )]
-    Inline {
-        /// The RPC's name.
-        rpc: &'static str,
-    },
-    /// [`finalize`](crate::Instance::finalize) has begun.
-    #[error("the instance is shutting down")]
-    Closing,
-    /// This process is a child that was forked off. The instance is its parent's.
-    #[error("this process was forked off: the instance belongs to its parent process")]
-    Forked,
-}
-
 /// Why a [`forward`](crate::Instance::forward) has no result.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -350,8 +227,9 @@ pub enum ForwardError {
         /// Where decoding failed.
         detail: String,
     },
-    /// The peer did not take the request, which did not run. Without a detail it has too much to
-    /// do: try again later, or raise the bounds there: `margo.admission`,
+    /// The peer did not take the request, which did not run; or its handler has changed nothing and
+    /// asks to come again later ([`Handle::fail_with`](crate::Handle::fail_with)). Without a detail
+    /// it has too much to do: try again later, or raise the bounds there: `margo.admission`,
     /// [`Serve::admission`](crate::Serve::admission).
     #[error("{peer} {}", Refused { rpc, detail })]
     Busy {
@@ -359,7 +237,7 @@ pub enum ForwardError {
         rpc: &'static str,
         /// The peer's address.
         peer: String,
-        /// The reason, if it is not those bounds; often empty.
+        /// The reason, if it is not those bounds, or what the handler says; often empty.
         detail: String,
     },
     /// The peer is shutting down. The request did not run.
@@ -450,7 +328,8 @@ impl fmt::Display for Refused<'_> {
 }
 
 impl ForwardError {
-    /// Whether the handler certainly did not run, so that calling again is harmless.
+    /// Whether the handler certainly did not run, or says itself that it has changed nothing
+    /// ([`Busy`](Self::Busy)), so that calling again is harmless.
     pub fn never_ran(&self) -> bool {
         match self {
             Self::NotRegistered { .. }
@@ -471,6 +350,19 @@ impl ForwardError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RespondError {
+    /// The code is not for handlers: it would tell the origin what only the runtime can know, such
+    /// as that no handler has run. The request is not answered. Use another one; see
+    /// [`Handle::fail_with`](crate::Handle::fail_with).
+    #[error(
+        "`{rpc}` was not answered with {code}, which only the runtime sends; use another code, for \
+         example HG_INVALID_ARG, HG_ACCESS, or HG_BUSY for \"come again\""
+    )]
+    Reserved {
+        /// The RPC's name.
+        rpc: &'static str,
+        /// The code.
+        code: ReturnCode,
+    },
     /// This request was answered before. The first answer stands.
     #[error("`{rpc}` was already answered")]
     Answered {

@@ -9,7 +9,7 @@ use na::conformance::in_forked_child;
 use crate::hg::HgError;
 use crate::{
     Access, BulkError, BulkPoolError, BulkPoolSpec, CancelReason, ElasticityError, ForwardError,
-    Handle, Instance, ProviderHandle, ProviderId, RegisterError, RespondError, Rpc,
+    Handle, Instance, ProviderHandle, ProviderId, RegisterError, RespondError, ReturnCode, Rpc,
 };
 
 const KEEP: Rpc<(), u32> = Rpc::new("keep");
@@ -67,6 +67,7 @@ fn use_request(handle: Handle<(), u32>) -> Result<(), i32> {
     check(forked(handle.fail("in a child")), 35)?;
     check(handle.cancel_token().reason() == Some(CancelReason::Forked), 36)?;
     check(handle.is_canceled(), 37)?;
+    check(forked(handle.fail_with(ReturnCode::Busy, "")), 38)?;
     drop(handle);
     Ok(())
 }

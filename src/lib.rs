@@ -121,6 +121,7 @@ mod progress;
 mod provider;
 mod provider_rpcs;
 mod register;
+mod register_error;
 mod remote_shutdown;
 mod request;
 mod respond;
@@ -154,8 +155,8 @@ pub use self::{
     elastic::{ElasticityError, PoolHold, PoolInfo, PoolKey, XstreamHold, XstreamInfo, XstreamKey},
     error::{
         BulkError, FinalizeError, ForwardError, IdentityError, InitError, LayoutError,
-        LayoutErrors, LookupError, MetricsError, ProfileError, ProviderError, RegisterError,
-        RespondError, ShutdownRemoteError, StageOver, TimerError,
+        LayoutErrors, LookupError, MetricsError, ProfileError, ProviderError, RespondError,
+        ShutdownRemoteError, StageOver, TimerError,
     },
     exposed::{Exposable, Exposed},
     finalize::{FinalizeCallback, SignalFinalizer},
@@ -176,6 +177,7 @@ pub use self::{
     options::start_warnings,
     parent::{current_rpc_id, set_current_rpc_id},
     provider::{Component, Provider, ProviderSpec, RunningProvider, RunningProviders},
+    register_error::RegisterError,
     request::{Canceler, Request, wait_all, wait_any, wait_any_deadline},
     respond_request::RespondRequest,
     rpc::{NoResponse, OneWay, ProviderHandle, Rpc},

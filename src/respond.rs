@@ -16,6 +16,7 @@
 //! | it was canceled before that, or its origin is gone | `HG_CANCELED` |
 //! | no ULT could be made | `HG_AGAIN` |
 //! | the handler ended without an answer, or with a text | `HG_OTHER_ERROR` |
+//! | the handler failed with a code ([`Handle::fail_with`](crate::Handle::fail_with)) | that one; not those above that say that no handler ran, but `HG_BUSY` and `HG_AGAIN` |
 //! | the instance ended before whoever had its `Handle` answered | `HG_OTHER_ERROR` |
 
 use std::any::Any;
@@ -375,12 +376,22 @@ impl Reply {
 
     /// Answers with an error, unless there was an answer.
     pub(crate) fn fail(&self, code: ReturnCode, detail: &str) -> bool {
+        self.fail_counted(code, code, detail)
+    }
+
+    /// The same in the handler's own words: whatever they are, it has run and failed.
+    pub(crate) fn fail_as_handler(&self, code: ReturnCode, detail: &str) -> bool {
+        self.fail_counted(code, ReturnCode::OtherError, detail)
+    }
+
+    /// `counted`: what monitors are told.
+    fn fail_counted(&self, code: ReturnCode, counted: ReturnCode, detail: &str) -> bool {
         let request = self.take();
         let first = request.is_some();
         if let Some(request) = request {
             let _answered = Answered(self);
             self.watch.responding();
-            self.watch.fails(&self.inner().monitoring, code);
+            self.watch.fails(&self.inner().monitoring, counted);
             self.send_failure(request, code, detail);
             self.watch.responded(true);
         }
