@@ -263,7 +263,8 @@ impl Instance {
     /// for the end, uses up the callback's time.
     ///
     /// Use the instance that the callback is given. One that it owns would keep the instance from
-    /// ending by itself when its last user drops it.
+    /// ending by itself when its last user drops it; what the callback shares with others can own
+    /// a [`WeakInstance`](crate::WeakInstance).
     ///
     /// # Errors
     ///

@@ -33,7 +33,8 @@ use crate::{Addr, AddressFile, FinalizeError, metrics};
 ///
 /// Every method may be called from ULTs and from ordinary OS threads; what waits suspends the ULT
 /// or parks the thread. Dropping the last clone begins [`finalize`](Self::finalize) without waiting
-/// for it (a handler that holds a clone keeps the instance running).
+/// for it. A handler, timer or callback of the instance that owns a clone keeps it running: let it
+/// own a [`WeakInstance`], or use the instance that it is given.
 ///
 /// Counterpart: `margo_instance_id`.
 #[derive(Clone)]
@@ -239,8 +240,23 @@ impl Instance {
         &self.0.0
     }
 
-    pub(crate) fn downgrade(&self) -> WeakInstance {
+    /// A reference that does not keep this instance running.
+    ///
+    /// Counterpart: none; a `margo_instance_id` without `margo_instance_ref_incr` may dangle.
+    #[must_use]
+    pub fn downgrade(&self) -> WeakInstance {
         WeakInstance(Arc::downgrade(&self.0))
+    }
+
+    /// Whether peers can call it: it was started to listen ([`InstanceBuilder::listen`],
+    /// `margo.listen`). That does not change when it ends; see
+    /// [`is_finalizing`](Self::is_finalizing).
+    ///
+    /// Counterpart: `margo_is_listening`.
+    ///
+    /// [`InstanceBuilder::listen`]: crate::InstanceBuilder::listen
+    pub fn is_listening(&self) -> bool {
+        self.inner().resolved.listen
     }
 
     /// This instance's address, as peers can look it up if it listens.
@@ -361,13 +377,41 @@ impl Instance {
     }
 }
 
-/// An [`Instance`] that does not keep it running.
+/// An [`Instance`] without keeping it running: for what the instance itself owns, such as handlers,
+/// the callbacks of timers, and what these share. Made by [`Instance::downgrade`].
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use margo::Instance;
+///
+/// let instance = Instance::builder("na+sm://").start()?;
+/// let weak = instance.downgrade();
+/// let timer = instance.timer(move |_| {
+///     let Some(instance) = weak.upgrade() else { return };
+///     println!("{} requests so far", instance.stats().requests_received);
+/// });
+/// timer.start_every(Duration::from_secs(10))?;
+/// drop(instance); // ends by itself; a timer that owned a clone would keep it for ever
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
-pub(crate) struct WeakInstance(std::sync::Weak<Owner>);
+pub struct WeakInstance(std::sync::Weak<Owner>);
 
 impl WeakInstance {
-    pub(crate) fn upgrade(&self) -> Option<Instance> {
+    /// The instance, which runs on at least as long as this clone lives; `None`: its last clone was
+    /// dropped, so that it ends or has ended.
+    pub fn upgrade(&self) -> Option<Instance> {
         self.0.upgrade().map(Instance)
+    }
+}
+
+impl fmt::Debug for WeakInstance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.upgrade() {
+            Some(instance) => write!(f, "WeakInstance({})", instance.self_addr()),
+            None => f.write_str("WeakInstance(gone)"),
+        }
     }
 }
 

@@ -166,7 +166,7 @@ pub use self::{
         ReturnCode, RpcId,
     },
     init::{InstanceBuilder, init},
-    instance::{Instance, Stats},
+    instance::{Instance, Stats, WeakInstance},
     layout::{Layout, LayoutPool, LayoutXstream},
     metrics::{
         BulkPoolMetrics, ContextMetrics, CurrentUnit, GateKind, GateMetrics, MemoryMetrics,

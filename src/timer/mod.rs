@@ -160,7 +160,8 @@ pub struct Timer {
 impl Instance {
     /// A timer whose callback runs as a ULT in the pool of the handlers. Not armed yet.
     ///
-    /// The callback should not own a clone of this instance that keeps it running for ever.
+    /// A callback that owns a clone of this instance keeps it running for ever. Let it own a
+    /// [`WeakInstance`](crate::WeakInstance): [`downgrade`](Self::downgrade).
     ///
     /// Counterpart: `margo_timer_create`.
     pub fn timer(&self, callback: impl FnMut(&mut Tick) + Send + 'static) -> Timer {
