@@ -119,6 +119,7 @@ mod patience;
 mod profile;
 mod progress;
 mod provider;
+mod provider_close;
 mod provider_rpcs;
 mod register;
 mod register_error;
@@ -177,6 +178,7 @@ pub use self::{
     options::start_warnings,
     parent::{current_rpc_id, set_current_rpc_id},
     provider::{Component, Provider, ProviderSpec, RunningProvider, RunningProviders},
+    provider_close::CloseError,
     register_error::RegisterError,
     request::{Canceler, Request, wait_all, wait_any, wait_any_deadline},
     respond_request::RespondRequest,

@@ -47,7 +47,7 @@ use crate::{ElasticityError, Handle, Instance, ProviderError, RegisterError, Rpc
 /// and returns at once: requests that arrive afterwards are told that there is no such RPC,
 /// handlers whose requests had arrived go on. They keep the object alive: it is dropped when the
 /// last of them has ended, on that handler's ULT, or on another one in its pool if that request was
-/// refused, or here if there is none.
+/// refused, or here if there is none. Who has to know when that is uses [`close`](Self::close).
 ///
 /// Counterpart: the provider convention of Mochi (`MARGO_REGISTER_PROVIDER`), Thallium's
 /// `provider<T>`.
@@ -117,8 +117,8 @@ impl<T> Provider<T> {
         self.serve(rpc).handler(handler)
     }
 
-    /// Serves `rpc` no more under this provider's id, if this provider has registered it; the others
-    /// stay. As [`Instance::deregister`].
+    /// Serves `rpc` no more under this provider's id, if this provider has registered it; the
+    /// others stay. As [`Instance::deregister`].
     pub fn deregister<A, R>(&self, rpc: Rpc<A, R>) -> bool {
         let inner = self.instance.inner();
         if inner.is_forked() {
@@ -130,11 +130,11 @@ impl<T> Provider<T> {
     /// Moves the provider to another pool: its RPCs whose handlers run in its pool, its
     /// [identity](Self::set_identity) included, and all that are registered later. RPCs that were
     /// given another pool ([`Serve::pool`], [`Instance::set_handler_pool`]) stay there. Nothing is
-    /// left then that keeps the old pool from being removed ([`Instance::remove_pool`]) but handlers
-    /// that are there.
+    /// left then that keeps the old pool from being removed ([`Instance::remove_pool`]) but
+    /// handlers that are there.
     ///
-    /// Requests that have arrived stay where they are; none is lost, refused or run twice. Bounds go
-    /// with the RPCs as [`Instance::set_handler_pool`] has it.
+    /// Requests that have arrived stay where they are; none is lost, refused or run twice. Bounds
+    /// go with the RPCs as [`Instance::set_handler_pool`] has it.
     ///
     /// # Errors
     ///
@@ -144,6 +144,16 @@ impl<T> Provider<T> {
     /// Counterpart: `margo_rpc_set_pool` of each RPC.
     pub fn set_pool(&self, pool: &PoolRef) -> Result<(), RegisterError> {
         self.instance.move_provider(self.id, &self.rpcs, pool)
+    }
+
+    pub(crate) fn deregister_all(&self) {
+        for own in self.rpcs.take_all() {
+            own.deregister(self.instance.inner());
+        }
+    }
+
+    pub(crate) fn rpcs(&self) -> &ProviderRpcs {
+        &self.rpcs
     }
 
     pub(crate) fn instance(&self) -> &Instance {
@@ -171,13 +181,9 @@ impl<T> Provider<T> {
 
 impl<T> Drop for Provider<T> {
     fn drop(&mut self) {
-        let inner = self.instance.inner();
         // They are its parent's.
-        if inner.is_forked() {
-            return;
-        }
-        for own in self.rpcs.take_all() {
-            own.deregister(inner);
+        if !self.instance.inner().is_forked() {
+            self.deregister_all();
         }
     }
 }

@@ -5,13 +5,19 @@
 //!
 //! The pool, and what is registered, change while the layout is held still (`elastic/mod.rs`), so
 //! that a provider that moves leaves nothing behind. The lock here is for a look.
+//!
+//! A request keeps what its RPC was registered with, and so the handler. Who closes a provider
+//! waits until none of that is left: each [`Entry`] has a [`Member`], which goes after the handler.
+//! That costs registering and moving something, and a request nothing.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
-use ult::PoolRef;
+use na::fork::Process;
+use ult::{Eventual, PoolRef};
 
 use crate::PoolHold;
-use crate::hg::RpcId;
+use crate::hg::{Registration, RpcId};
 use crate::instance::Inner;
 use crate::register::{Entry, Run};
 
@@ -20,6 +26,7 @@ pub(crate) struct ProviderRpcs {
     /// For a child process that was forked off, where the lock may be held for ever.
     first_pool: PoolRef,
     state: Mutex<State>,
+    living: Arc<Living>,
 }
 
 struct State {
@@ -42,7 +49,9 @@ impl ProviderRpcs {
     /// None yet, to run in that pool.
     pub(crate) fn new(pool: PoolRef, hold: Option<PoolHold>) -> Self {
         let first_pool = pool.clone();
-        Self { first_pool, state: Mutex::new(State { pool, hold, own: Vec::new() }) }
+        let state = Mutex::new(State { pool, hold, own: Vec::new() });
+        let living = Living { process: Process::current(), state: Mutex::default() };
+        Self { first_pool, state, living: Arc::new(living) }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -85,6 +94,98 @@ impl ProviderRpcs {
 
     pub(crate) fn all(&self) -> Vec<Own> {
         self.lock().own.clone()
+    }
+
+    /// For one more that is registered.
+    pub(crate) fn member(&self) -> Member {
+        Member::of(&self.living)
+    }
+
+    /// Waits until no handler is left, all having been taken back; for at most so long.
+    ///
+    /// # Errors
+    ///
+    /// How many requests keep some.
+    pub(crate) fn wait(&self, limit: Duration) -> Result<(), usize> {
+        let none = Arc::new(Eventual::new());
+        {
+            let mut living = self.living.lock();
+            if living.entries == 0 {
+                return Ok(());
+            }
+            living.none = Some(none.clone());
+        }
+        if none.wait_ready_timeout(limit) {
+            return Ok(());
+        }
+        let mut living = self.living.lock();
+        living.none = None;
+        match living.entries {
+            0 => Ok(()),
+            _ => Err(living.replaced.iter().map(Weak::strong_count).sum()),
+        }
+    }
+}
+
+/// What of a provider's registrations is not dropped yet.
+struct Living {
+    process: Process,
+    state: Mutex<Count>,
+}
+
+#[derive(Default)]
+struct Count {
+    entries: usize,
+    /// Those that are not in the registry any more: only requests have them.
+    replaced: Vec<Weak<Registration>>,
+    /// Who waits for the last of them.
+    none: Option<Arc<Eventual<()>>>,
+}
+
+impl Living {
+    fn lock(&self) -> MutexGuard<'_, Count> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Counts an [`Entry`] of a provider, for as long as that lives.
+pub(crate) struct Member(Arc<Living>);
+
+impl Member {
+    fn of(living: &Arc<Living>) -> Self {
+        living.lock().entries += 1;
+        Self(living.clone())
+    }
+
+    /// That registration, whose entry has this, is not in the registry any more.
+    pub(crate) fn replaced(&self, registration: &Arc<Registration>) {
+        let mut living = self.0.lock();
+        living.replaced.retain(|earlier| earlier.strong_count() > 0);
+        living.replaced.push(Arc::downgrade(registration));
+    }
+}
+
+impl Clone for Member {
+    fn clone(&self) -> Self {
+        Self::of(&self.0)
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        // There the lock may be held for ever, and nobody waits.
+        if self.0.process.is_other() {
+            return;
+        }
+        let none = {
+            let mut living = self.0.lock();
+            living.entries -= 1;
+            if living.entries > 0 { None } else { living.none.take() }
+        };
+        if let Some(none) = none {
+            // Nobody else sets it.
+            _ = none.set(());
+        }
     }
 }
 

@@ -16,7 +16,7 @@ use crate::hg::{HgError, ProviderId, Registration, RpcId};
 use crate::instance::Inner;
 use crate::log::log;
 use crate::monitor::LifeEvent;
-use crate::provider_rpcs::ProviderRpcs;
+use crate::provider_rpcs::{Member, ProviderRpcs};
 use crate::respond::Reply;
 use crate::{Handle, Instance, Load, PoolHold, RegisterError, Rpc};
 
@@ -43,6 +43,8 @@ pub(crate) struct Entry {
     pub(crate) tasklet: bool,
     pub(crate) one_way: bool,
     pub(crate) priority: Priority,
+    /// Of a provider's. The last field: it goes after the handler.
+    pub(crate) member: Option<Member>,
 }
 
 impl Entry {
@@ -89,6 +91,7 @@ impl Inner {
             }
             // Otherwise it was moved to another pool meanwhile, or deregistered by somebody else.
             if self.core.deregister_this(&there) {
+                replaced(&there);
                 self.monitoring.tell(&LifeEvent::Deregistered { rpc_id: id });
                 return true;
             }
@@ -98,8 +101,9 @@ impl Inner {
 
 impl Instance {
     /// Serves `rpc` under the default provider id, in the default pool, until
-    /// [`deregister`](Self::deregister) or the end of this instance. For other options see [`serve`](Self::serve), for a service with a provider
-    /// id or a pool of its own [`provider`](Self::provider).
+    /// [`deregister`](Self::deregister) or the end of this instance. For other options see
+    /// [`serve`](Self::serve), for a service with a provider id or a pool of its own
+    /// [`provider`](Self::provider).
     ///
     /// `handler` runs once for each request, on a ULT of its own; it may block in everything that
     /// [`ult`] and this crate offer. It should answer with [`Handle::respond`]; if it returns
@@ -171,6 +175,7 @@ impl Instance {
             tasklet,
             one_way,
             priority,
+            member: of.map(ProviderRpcs::member),
         };
         let pool = entry.pool.clone();
         let registered = self.inner().core.register(entry.registration(id));
@@ -316,7 +321,10 @@ impl Instance {
         outdated.push(registration.clone());
         let Some(entry) = registration.data_as::<Entry>() else { return Err(not_registered) };
         let moved = self.moved(name, entry, pool)?;
-        self.inner().core.replace(&registration, moved.registration(id)).map_err(|_| not_registered)
+        let new = moved.registration(id);
+        self.inner().core.replace(&registration, new).map_err(|_| not_registered)?;
+        replaced(&registration);
+        Ok(())
     }
 
     /// What an RPC is registered with in another pool, if it may be served there.
@@ -360,7 +368,9 @@ impl Instance {
         let hold = self.hold_for_provider(id, pool);
         for (old, new) in planned {
             // Unless it was deregistered meanwhile: then there is nothing to move.
-            _ = core.replace(&old, new);
+            if core.replace(&old, new).is_ok() {
+                replaced(&old);
+            }
         }
         drop(rpcs.settle(pool.clone(), hold));
         Ok(())
@@ -384,6 +394,13 @@ impl Instance {
     pub fn rpc_load<A, R>(&self, rpc: Rpc<A, R>, provider: ProviderId) -> Option<Load> {
         let registration = self.served(rpc, provider)?;
         Some(registration.data_as::<Entry>()?.own_gate.as_ref()?.load())
+    }
+}
+
+/// That is not in the registry any more.
+fn replaced(registration: &Arc<Registration>) {
+    if let Some(member) = registration.data_as().and_then(|entry: &Entry| entry.member.as_ref()) {
+        member.replaced(registration);
     }
 }
 

@@ -1,0 +1,110 @@
+//! The end of a provider, for who has to know when its last handler has ended.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::Provider;
+
+impl<T> Provider<T> {
+    /// Deregisters its RPCs, as dropping it does, and waits until the handlers whose requests had
+    /// arrived have ended and these are answered: for at most `limit`, which counts from now. Then
+    /// nothing of this provider runs any more, what its handlers own has been dropped, and so what
+    /// it had for itself (files, locks, other resources) is free. A ULT suspends meanwhile, an OS
+    /// thread parks; a tasklet, which must not wait, has a limit of zero.
+    ///
+    /// Returns the object; [`Arc::into_inner`] of it is the value, unless others have it, too.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use std::time::Duration;
+    ///
+    /// use margo::{Instance, ProviderId, Rpc};
+    ///
+    /// const GET: Rpc<(), String> = Rpc::new("get");
+    ///
+    /// let service = Instance::builder("na+sm://").start()?;
+    /// let text = "what it serves".to_owned();
+    /// let provider = service.provider_of(ProviderId::new(1), &service.rpc_pool(), text);
+    /// provider.serve(GET).returning_method(|text: &String, _| text.clone())?;
+    ///
+    /// let object = provider.close(Duration::from_secs(10))?;
+    /// assert_eq!(Arc::into_inner(object).as_deref(), Some("what it serves"));
+    /// # service.finalize_and_wait()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`CloseError`], with the provider, to wait again: some are still in hand. So it always is in
+    /// a handler of its own, which waits for itself, and in a child process that was forked off,
+    /// where nothing is deregistered: the provider is the parent's.
+    ///
+    /// Counterpart: none; there a provider counts its handlers itself.
+    pub fn close(self, limit: Duration) -> Result<Arc<T>, CloseError<T>> {
+        let reason = if self.instance().inner().is_forked() {
+            Reason::Forked
+        } else {
+            self.deregister_all();
+            // Another unit of its xstream may be what it waits for.
+            let limit = if ult::is_tasklet() { Duration::ZERO } else { limit };
+            match self.rpcs().wait(limit) {
+                Ok(()) => return Ok(self.object().clone()),
+                Err(requests) => Reason::InHand { requests, limit },
+            }
+        };
+        Err(CloseError { provider: Box::new(self), reason })
+    }
+}
+
+/// Why [`Provider::close`] gave up. The RPCs of the provider are deregistered all the same.
+pub struct CloseError<T> {
+    provider: Box<Provider<T>>,
+    reason: Reason,
+}
+
+enum Reason {
+    InHand { requests: usize, limit: Duration },
+    Forked,
+}
+
+impl<T> CloseError<T> {
+    /// How many of its requests were in hand when the time was over: their handlers run, wait for
+    /// an xstream or for a place (`margo.admission`), or have left them unanswered to others.
+    pub fn requests(&self) -> usize {
+        match self.reason {
+            Reason::InHand { requests, .. } => requests,
+            Reason::Forked => 0,
+        }
+    }
+
+    /// The provider, without RPCs: to [close](Provider::close) it again, or to register others.
+    pub fn into_provider(self) -> Provider<T> {
+        *self.provider
+    }
+}
+
+impl<T> fmt::Display for CloseError<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let id = self.provider.id();
+        match self.reason {
+            Reason::InHand { requests, limit } => write!(
+                f,
+                "{requests} requests of provider {id} are still in hand after {limit:?}; close it \
+                 again to wait longer, `Instance::state_dump` tells what its handlers wait for"
+            ),
+            Reason::Forked => write!(
+                f,
+                "this process was forked off: provider {id} belongs to its parent process"
+            ),
+        }
+    }
+}
+
+impl<T> fmt::Debug for CloseError<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "CloseError({self})")
+    }
+}
+
+impl<T> std::error::Error for CloseError<T> {}
