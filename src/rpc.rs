@@ -33,6 +33,28 @@ pub struct Rpc<A, R> {
 
 impl<A, R> Rpc<A, R> {
     /// Names an RPC.
+    ///
+    /// The name is for as long as the program runs, as a definition is. One that is made at run
+    /// time is leaked for that, once, where the definition is made and not where it is used; the
+    /// value is `Copy`:
+    ///
+    /// ```
+    /// use margo::Rpc;
+    ///
+    /// struct Table {
+    ///     get: Rpc<u64, String>,
+    /// }
+    ///
+    /// impl Table {
+    ///     fn of(name: &str) -> Self {
+    ///         Self { get: Rpc::new(format!("{name}_get").leak()) }
+    ///     }
+    /// }
+    ///
+    /// assert_eq!(Table::of("users").get.name(), "users_get");
+    /// ```
+    ///
+    /// So do not make names of what peers send; what a call is about belongs into its arguments.
     pub const fn new(name: &'static str) -> Self {
         Self { name, base: RpcId::margo(name, ProviderId::new(0)), types: PhantomData }
     }
@@ -66,6 +88,45 @@ impl<A, R> Rpc<A, R> {
     /// Counterpart: `margo_registered_disable_response`, which switches all calls of a process, and
     /// of which the two sides have to agree.
     pub const fn without_response(self) -> OneWay<A> {
+        Rpc { name: self.name, base: self.base, types: PhantomData }
+    }
+
+    /// The same RPC for an origin that sends `B` where the target decodes `A`: a borrowed form,
+    /// which spares the origin a copy that is made only to be encoded.
+    ///
+    /// ```
+    /// use margo::{Instance, ProviderHandle, Rpc};
+    /// use serde::{Deserialize, Serialize};
+    ///
+    /// /// `T`: owned at the target; an origin may send a `&str`.
+    /// #[derive(Serialize, Deserialize)]
+    /// struct Put<T = String> {
+    ///     key: T,
+    ///     value: u64,
+    /// }
+    ///
+    /// const LEN: Rpc<String, u64> = Rpc::new("len");
+    /// const PUT: Rpc<Put, u64> = Rpc::new("put");
+    ///
+    /// let service = Instance::builder("na+sm://").start()?;
+    /// service.serve(LEN).function(|text| text.len() as u64)?;
+    /// service.serve(PUT).function(|put| put.key.len() as u64 + put.value)?;
+    /// let target = ProviderHandle::from(service.self_addr());
+    ///
+    /// let text = "five.";
+    /// assert_eq!(service.forward(LEN.sending(), &target, &text)?, 5);
+    /// assert_eq!(service.forward(PUT.sending(), &target, &Put { key: text, value: 2 })?, 7);
+    /// # service.finalize_and_wait()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// The two have to **encode alike**: `&str` and `String`, `&[T]` and `Vec<T>`, `&T` and `T` do,
+    /// and so do structs, enums and tuples with the same fields of such types in the same order.
+    /// One struct with a parameter, as above, is the definition of both. Otherwise it is as with a
+    /// peer that defines the RPC differently: the target refuses what it cannot decode
+    /// ([`ForwardError::BadArguments`](crate::ForwardError::BadArguments)), and takes what it can
+    /// for what it is not.
+    pub const fn sending<B>(self) -> Rpc<B, R> {
         Rpc { name: self.name, base: self.base, types: PhantomData }
     }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use common::{PATIENCE, Pair, bounded, on_each};
-use margo::{Instance, ProviderHandle, ProviderId, Rpc};
+use margo::{ForwardError, Instance, ProviderHandle, ProviderId, Rpc};
 use serde::{Deserialize, Serialize};
 
 const SUM: Rpc<(i64, i64), i64> = Rpc::new("sum");
@@ -375,4 +375,27 @@ fn calls_with_checksums_of_all_that_is_sent() {
             pair.end();
         }
     }
+}
+
+#[test]
+fn an_origin_sends_what_it_has_borrowed() {
+    const LEN: Rpc<(String, Vec<u8>), u64> = Rpc::new("len");
+    on_each(|pair| {
+        pair.service
+            .serve(LEN)
+            .function(|(text, bytes)| (text.len() + bytes.len()) as u64)
+            .unwrap();
+        let (target, long) = (pair.target(), "long".repeat(100_000));
+        for text in ["", "text", &long] {
+            let args = (text, &[1, 2, 3_u8][..]);
+            let answer = pair.client.forward_timed(LEN.sending(), &target, &args, PATIENCE);
+            assert_eq!(answer.unwrap(), text.len() as u64 + 3);
+            let call = pair.client.iforward(LEN.sending(), &target, &args).unwrap();
+            assert_eq!(call.wait_timeout(PATIENCE).unwrap().unwrap(), text.len() as u64 + 3);
+        }
+        // What does not encode alike is refused, where that can be seen.
+        let error = pair.client.forward_timed(LEN.sending(), &target, &1_u8, PATIENCE).unwrap_err();
+        assert!(matches!(error, ForwardError::BadArguments { .. }), "{error}");
+        pair.end();
+    });
 }
