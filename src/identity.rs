@@ -176,6 +176,11 @@ impl<T: Send + Sync + 'static> Provider<T> {
     /// Says what this provider is, by convention the name of its kind. Replaces what was said
     /// before, and is gone with the provider. Clients ask with [`Instance::check_identity`].
     ///
+    /// **One id has one identity**, as it is the id that clients ask. Where several providers share
+    /// an id, each with RPCs of its own, the last one that says something speaks for all, and what
+    /// it says is gone with the first one that had said anything. So a provider whose clients check
+    /// has an id of its own.
+    ///
     /// # Errors
     ///
     /// As [`register`](Self::register).

@@ -2,12 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use margo::{Instance, ProviderHandle};
+use margo::{IdentityError, Instance, ProviderHandle};
 
 use crate::ClientError;
 use crate::rpc::{
-    BlobEntry, BlobStat, CREATE, CreateArgs, LIST, ListArgs, ListPage, READ, REMOVE, ReadArgs,
-    ReadDone, RemoveArgs, STAT, StatArgs, WRITE, WriteArgs,
+    BlobEntry, BlobStat, CREATE, CreateArgs, IDENTITY, LIST, ListArgs, ListPage, READ, REMOVE,
+    ReadArgs, ReadDone, RemoveArgs, STAT, StatArgs, WRITE, WriteArgs,
 };
 
 /// Blobs to ask for in one page; the target has its own limit.
@@ -25,6 +25,22 @@ pub struct BlobClient {
 }
 
 impl BlobClient {
+    /// Speaks to `target` through `instance`, after it has asked whether that is a blob provider: a
+    /// wrong number is found here, and not by what another provider makes of a call. Waits at most
+    /// `limit`.
+    ///
+    /// # Errors
+    ///
+    /// [`IdentityError`]: it is another one, or says nothing, or did not answer.
+    pub fn connect(
+        instance: &Instance,
+        target: ProviderHandle,
+        limit: Duration,
+    ) -> Result<Self, IdentityError> {
+        instance.check_identity_timed(&target, IDENTITY, limit)?;
+        Ok(Self::new(instance, target))
+    }
+
     /// Speaks to `target` through `instance`. Does not contact it.
     pub fn new(instance: &Instance, target: ProviderHandle) -> Self {
         Self { instance: instance.clone(), target }
@@ -41,8 +57,8 @@ impl BlobClient {
     ///
     /// [`AlreadyExists`](crate::BlobError::AlreadyExists) and others, as [`ClientError`].
     pub fn create(&self, name: &str, limit: Duration) -> Result<(), ClientError> {
-        let args = CreateArgs { name: name.to_owned() };
-        Ok(self.instance.forward_timed(CREATE, &self.target, &args, limit)??)
+        let args = CreateArgs { name };
+        Ok(self.instance.forward_timed(CREATE.sending(), &self.target, &args, limit)??)
     }
 
     /// Makes `data` the blob `name`, in place of the blob of that name if there is one. Readers
@@ -78,8 +94,8 @@ impl BlobClient {
     ) -> Result<(), ClientError> {
         let len = data.len() as u64;
         let written = self.instance.expose_ref(data, |bulk| {
-            let args = WriteArgs { name: name.to_owned(), bulk: bulk.clone(), len, overwrite };
-            self.instance.forward_timed(WRITE, &self.target, &args, limit)
+            let args = WriteArgs { name, bulk: bulk.clone(), len, overwrite };
+            self.instance.forward_timed(WRITE.sending(), &self.target, &args, limit)
         })???;
         if written != len {
             return Err(bad_answer(name, format!("{written} bytes written of {len}")));
@@ -128,8 +144,8 @@ impl BlobClient {
     ) -> Result<ReadDone, ClientError> {
         let len = into.len() as u64;
         let done = self.instance.expose_mut(into, |bulk| {
-            let args = ReadArgs { name: name.to_owned(), offset, len, bulk: bulk.clone() };
-            self.instance.forward_timed(READ, &self.target, &args, limit)
+            let args = ReadArgs { name, offset, len, bulk: bulk.clone() };
+            self.instance.forward_timed(READ.sending(), &self.target, &args, limit)
         })???;
         let expected = done.total.checked_sub(offset).map(|rest| rest.min(len));
         if expected != Some(done.bytes) {
@@ -163,8 +179,8 @@ impl BlobClient {
         checksum: bool,
         limit: Duration,
     ) -> Result<BlobStat, ClientError> {
-        let args = StatArgs { name: name.to_owned(), checksum };
-        Ok(self.instance.forward_timed(STAT, &self.target, &args, limit)??)
+        let args = StatArgs { name, checksum };
+        Ok(self.instance.forward_timed(STAT.sending(), &self.target, &args, limit)??)
     }
 
     /// One page of the blobs whose names begin with `prefix` and sort behind `after`; at most
@@ -180,8 +196,8 @@ impl BlobClient {
         max: u32,
         limit: Duration,
     ) -> Result<ListPage, ClientError> {
-        let args = ListArgs { prefix: prefix.to_owned(), after: after.to_owned(), max };
-        Ok(self.instance.forward_timed(LIST, &self.target, &args, limit)??)
+        let args = ListArgs { prefix, after, max };
+        Ok(self.instance.forward_timed(LIST.sending(), &self.target, &args, limit)??)
     }
 
     /// All blobs whose names begin with `prefix`, sorted. With many, `limit` is for each page.
@@ -211,8 +227,8 @@ impl BlobClient {
     ///
     /// [`NotFound`](crate::BlobError::NotFound) and others, as [`ClientError`].
     pub fn remove(&self, name: &str, limit: Duration) -> Result<(), ClientError> {
-        let args = RemoveArgs { name: name.to_owned() };
-        Ok(self.instance.forward_timed(REMOVE, &self.target, &args, limit)??)
+        let args = RemoveArgs { name };
+        Ok(self.instance.forward_timed(REMOVE.sending(), &self.target, &args, limit)??)
     }
 }
 

@@ -20,13 +20,13 @@
 //!
 //! let client = Instance::builder("na+sm://").listen(false).start()?;
 //! let target = client.lookup(service.self_addr().uri())?;
-//! let blobs = BlobClient::new(&client, ProviderHandle::new(target, id));
 //! let limit = Duration::from_secs(10);
+//! let blobs = BlobClient::connect(&client, ProviderHandle::new(target, id), limit)?;
 //! blobs.put("greetings/hello", b"hello, world", limit)?;
 //! assert_eq!(blobs.get("greetings/hello", limit)?, b"hello, world");
 //!
 //! client.finalize_and_wait()?;
-//! drop(running);
+//! running.close(limit)?; // the directory is free for another one now
 //! service.finalize_and_wait()?;
 //! # Ok(())
 //! # }
@@ -54,7 +54,7 @@ pub use error::{BlobError, ClientError, StartError};
 pub use name::{BlobName, COMPONENT_BYTES_MAX, NAME_BYTES_MAX, RESERVED_PREFIX};
 pub use provider::{BlobComponent, BlobProvider};
 pub use rpc::{
-    BlobEntry, BlobStat, CREATE, Checksum, CreateArgs, LIST, ListArgs, ListPage, READ, REMOVE,
-    ReadArgs, ReadDone, RemoveArgs, STAT, StatArgs, WRITE, WriteArgs,
+    BlobEntry, BlobStat, CREATE, Checksum, CreateArgs, IDENTITY, LIST, ListArgs, ListPage, READ,
+    REMOVE, ReadArgs, ReadDone, RemoveArgs, STAT, StatArgs, WRITE, WriteArgs,
 };
 pub use store::OpenError;

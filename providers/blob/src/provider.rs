@@ -12,17 +12,19 @@ use std::fmt;
 use std::io::Read;
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use margo::{
-    BulkBuffer, CancelToken, Component, Handle, Instance, Provider, ProviderSpec, RunningProvider,
+    BulkBuffer, CancelToken, CloseError, Component, Handle, Instance, Provider, ProviderSpec,
+    RunningProvider,
 };
 use serde::Serialize;
 
 use crate::error::{BlobError, given_up};
 use crate::places::{Place, Places};
 use crate::rpc::{
-    BlobStat, CREATE, Checksum, CreateArgs, LIST, ListArgs, ListPage, READ, REMOVE, ReadArgs,
-    ReadDone, RemoveArgs, STAT, StatArgs, WRITE, WriteArgs,
+    BlobStat, CREATE, Checksum, CreateArgs, IDENTITY, LIST, ListArgs, ListPage, READ, REMOVE,
+    ReadArgs, ReadDone, RemoveArgs, STAT, StatArgs, WRITE, WriteArgs,
 };
 use crate::store::Store;
 use crate::{BlobConfig, BlobName, StartError};
@@ -65,16 +67,18 @@ impl Component for BlobComponent {
 }
 
 /// A running blob provider. Dropping it stops it; requests that are being handled are finished,
-/// and the directory is free for another provider after the last of them.
+/// and the directory is free for another provider after the last of them: who waits for that uses
+/// [`close`](Self::close).
 #[derive(Debug)]
 pub struct BlobProvider {
-    _provider: Provider,
+    provider: Provider,
 }
 
 impl RunningProvider for BlobProvider {}
 
 impl BlobProvider {
-    /// Serves blobs under `provider`'s id, in its pool.
+    /// Serves blobs under `provider`'s id, in its pool, and says that under this id is a blob
+    /// provider. So give it an id of its own: an id has one identity, the one that was set last.
     ///
     /// # Errors
     ///
@@ -82,6 +86,16 @@ impl BlobProvider {
     /// registered.
     pub fn start(provider: Provider, config: &BlobConfig) -> Result<Self, StartError> {
         Self::serve(provider, Arc::new(Service::new(config)?))
+    }
+
+    /// Stops it, and waits until the directory is free for another provider: until the requests
+    /// that were being handled are finished, for at most `limit`.
+    ///
+    /// # Errors
+    ///
+    /// [`CloseError`]: some are not. As [`Provider::close`].
+    pub fn close(self, limit: Duration) -> Result<(), CloseError<()>> {
+        self.provider.close(limit).map(drop)
     }
 
     fn serve(provider: Provider, service: Arc<Service>) -> Result<Self, StartError> {
@@ -114,7 +128,9 @@ impl BlobProvider {
             let RemoveArgs { name } = request.args();
             answer(&request, &own.remove(name, &still_wanted(&request.cancel_token())));
         })?;
-        Ok(Self { _provider: provider })
+        // Last: who asks what serves under this id finds it serving.
+        provider.set_identity(IDENTITY)?;
+        Ok(Self { provider })
     }
 }
 

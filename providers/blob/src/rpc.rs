@@ -8,6 +8,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::BlobError;
 
+/// What a provider of this crate says that it is, to clients that ask.
+pub const IDENTITY: &str = "blob";
+
 /// Makes an empty blob; [`BlobError::AlreadyExists`] if there is one of that name.
 pub const CREATE: Rpc<CreateArgs, Result<(), BlobError>> = Rpc::new("blob_create");
 
@@ -26,18 +29,19 @@ pub const LIST: Rpc<ListArgs, Result<ListPage, BlobError>> = Rpc::new("blob_list
 /// Removes a blob.
 pub const REMOVE: Rpc<RemoveArgs, Result<(), BlobError>> = Rpc::new("blob_remove");
 
-/// Arguments of [`CREATE`].
+/// Arguments of [`CREATE`]. `N`: names, owned at the target; an origin may [send](Rpc::sending)
+/// `&str`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct CreateArgs {
+pub struct CreateArgs<N = String> {
     /// The blob.
-    pub name: String,
+    pub name: N,
 }
 
-/// Arguments of [`WRITE`].
+/// Arguments of [`WRITE`]. `N`: names, as in [`CreateArgs`].
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct WriteArgs {
+pub struct WriteArgs<N = String> {
     /// The blob.
-    pub name: String,
+    pub name: N,
     /// The origin's memory, readable; its first `len` bytes become the blob.
     pub bulk: Bulk,
     /// Length of the blob, bytes.
@@ -46,11 +50,11 @@ pub struct WriteArgs {
     pub overwrite: bool,
 }
 
-/// Arguments of [`READ`].
+/// Arguments of [`READ`]. `N`: names, as in [`CreateArgs`].
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct ReadArgs {
+pub struct ReadArgs<N = String> {
     /// The blob.
-    pub name: String,
+    pub name: N,
     /// First byte to read; at most the blob's length.
     pub offset: u64,
     /// Bytes to read; fewer are if the blob ends before.
@@ -68,11 +72,11 @@ pub struct ReadDone {
     pub total: u64,
 }
 
-/// Arguments of [`STAT`].
+/// Arguments of [`STAT`]. `N`: names, as in [`CreateArgs`].
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct StatArgs {
+pub struct StatArgs<N = String> {
     /// The blob.
-    pub name: String,
+    pub name: N,
     /// Compute the checksum too, which reads the whole blob.
     pub checksum: bool,
 }
@@ -138,13 +142,13 @@ impl fmt::Debug for Checksum {
     }
 }
 
-/// Arguments of [`LIST`].
+/// Arguments of [`LIST`]. `N`: names, as in [`CreateArgs`].
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct ListArgs {
+pub struct ListArgs<N = String> {
     /// Only names that begin so. Any text; empty for all. Need not end at a `/`.
-    pub prefix: String,
+    pub prefix: N,
     /// Only names that sort behind this one: the last name of the page before. Empty to begin.
-    pub after: String,
+    pub after: N,
     /// Most blobs to list. The target may send fewer.
     pub max: u32,
 }
@@ -167,11 +171,11 @@ pub struct BlobEntry {
     pub len: u64,
 }
 
-/// Arguments of [`REMOVE`].
+/// Arguments of [`REMOVE`]. `N`: names, as in [`CreateArgs`].
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct RemoveArgs {
+pub struct RemoveArgs<N = String> {
     /// The blob.
-    pub name: String,
+    pub name: N,
 }
 
 #[cfg(test)]

@@ -6,10 +6,10 @@ mod common;
 use std::time::{Duration, SystemTime};
 
 use common::{PATIENCE, on_each, pattern, refusal};
-use margo::{Access, Config, ForwardError, Instance, ProviderHandle, ProviderId};
+use margo::{Access, Config, ForwardError, IdentityError, Instance, ProviderHandle, ProviderId};
 use margo_provider_blob::{
-    BlobClient, BlobComponent, BlobEntry, BlobError, Checksum, ClientError, LIST, ListArgs, READ,
-    ReadArgs, ReadDone, WRITE, WriteArgs,
+    BlobClient, BlobComponent, BlobConfig, BlobEntry, BlobError, BlobProvider, Checksum,
+    ClientError, LIST, ListArgs, READ, ReadArgs, ReadDone, WRITE, WriteArgs,
 };
 
 #[test]
@@ -303,4 +303,60 @@ fn a_wrong_configuration_says_what_is_wrong() {
         assert!(error.contains("blob_3") && error.contains(expected), "{error}");
         service.finalize_and_wait().unwrap();
     }
+}
+
+#[test]
+fn a_client_connects_to_a_blob_provider_and_to_nothing_else() {
+    on_each(
+        |_| {},
+        |pair, _| {
+            let (target, other) = (pair.blobs.target(), ProviderId::new(9));
+            BlobClient::connect(&pair.client, target.clone(), PATIENCE).unwrap();
+            let wrong = ProviderHandle::new(target.addr().clone(), other);
+            let error = BlobClient::connect(&pair.client, wrong.clone(), PATIENCE).unwrap_err();
+            assert!(matches!(error, IdentityError::None { .. }), "{error}");
+            pair.service.register_identity(other, "kv").unwrap();
+            let error = BlobClient::connect(&pair.client, wrong, PATIENCE).unwrap_err();
+            assert!(error.to_string().ends_with("is `kv`, not `blob`"), "{error}");
+        },
+    );
+}
+
+#[test]
+fn a_closed_provider_has_let_go_of_its_directory() {
+    let (dir, id) = (tempfile::tempdir().unwrap(), ProviderId::new(1));
+    let config = BlobConfig::new(dir.path());
+    let service = Instance::builder("na+sm://").start().unwrap();
+    let client = Instance::builder("na+sm://").listen(false).start().unwrap();
+    let target = ProviderHandle::new(client.lookup(service.self_addr().uri()).unwrap(), id);
+    let data = pattern(8 << 20, 1);
+    for _ in 0..5 {
+        let provider = service.provider(id, &service.rpc_pool());
+        let running = BlobProvider::start(provider, &config).unwrap();
+        let blobs = BlobClient::connect(&client, target.clone(), PATIENCE).unwrap();
+        let (stored, first) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let error = loop {
+                    match blobs.put("x", &data, PATIENCE) {
+                        Ok(()) => _ = stored.send(()),
+                        Err(error) => break error,
+                    }
+                };
+                let gone =
+                    matches!(error, ClientError::Forward(ForwardError::NotRegistered { .. }));
+                assert!(gone, "{error}");
+            });
+            first.recv_timeout(PATIENCE).unwrap();
+            running.close(PATIENCE).unwrap();
+            // At once, the last call may still be on its way back.
+            let next = service.provider(ProviderId::new(2), &service.rpc_pool());
+            let next = BlobProvider::start(next, &config).unwrap();
+            next.close(Duration::ZERO).unwrap();
+        });
+        let left = std::fs::read_dir(dir.path()).unwrap().count();
+        assert_eq!(left, 1, "one blob");
+    }
+    client.finalize_and_wait().unwrap();
+    service.finalize_and_wait().unwrap();
 }

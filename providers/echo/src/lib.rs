@@ -23,8 +23,9 @@
 //! // The origin: which process, which provider in it, then call.
 //! let client = Instance::builder("na+sm://").listen(false).start()?;
 //! let target = ProviderHandle::new(client.lookup(service.self_addr().uri())?, id);
-//! let echo = EchoClient::new(&client, target);
-//! assert_eq!(echo.echo("hello", Duration::from_secs(10))?, "hello");
+//! let limit = Duration::from_secs(10);
+//! let echo = EchoClient::connect(&client, target, limit)?;
+//! assert_eq!(echo.echo("hello", limit)?, "hello");
 //!
 //! client.finalize_and_wait()?;
 //! drop(running); // from here on a call would be answered with `ForwardError::NotRegistered`
@@ -37,8 +38,8 @@
 use std::time::Duration;
 
 use margo::{
-    Component, ForwardError, Instance, Provider, ProviderHandle, ProviderSpec, RegisterError, Rpc,
-    RunningProvider,
+    Component, ForwardError, IdentityError, Instance, Provider, ProviderHandle, ProviderSpec,
+    RegisterError, Rpc, RunningProvider,
 };
 
 // 1. The definition.
@@ -47,6 +48,9 @@ use margo::{
 /// name; the types are those of the argument and of the result. Anything that implements serde's
 /// traits will do.
 pub const ECHO: Rpc<String, String> = Rpc::new("echo_echo");
+
+/// What a provider of this crate says that it is, to clients that ask.
+pub const IDENTITY: &str = "echo";
 
 // 2. The target side.
 
@@ -60,7 +64,8 @@ pub struct EchoProvider {
 impl RunningProvider for EchoProvider {}
 
 impl EchoProvider {
-    /// Serves [`ECHO`] under `provider`'s id, in its pool.
+    /// Serves [`ECHO`] under `provider`'s id, in its pool, and says that under this id is an echo
+    /// provider. So give it an id of its own: an id has one identity, the one that was set last.
     ///
     /// # Errors
     ///
@@ -77,6 +82,8 @@ impl EchoProvider {
                 tracing::debug!(origin = %request.origin(), %error, "no answer");
             }
         })?;
+        // Last: who asks what serves under this id finds it serving.
+        provider.set_identity(IDENTITY)?;
         Ok(Self { _provider: provider })
     }
 }
@@ -128,6 +135,22 @@ pub struct EchoClient {
 }
 
 impl EchoClient {
+    /// Speaks to `target` through `instance`, after it has asked whether that is an echo provider:
+    /// a wrong number is found here, and not by what another provider makes of a call. Waits at
+    /// most `limit`.
+    ///
+    /// # Errors
+    ///
+    /// [`IdentityError`]: it is another one, or says nothing, or did not answer.
+    pub fn connect(
+        instance: &Instance,
+        target: ProviderHandle,
+        limit: Duration,
+    ) -> Result<Self, IdentityError> {
+        instance.check_identity_timed(&target, IDENTITY, limit)?;
+        Ok(Self::new(instance, target))
+    }
+
     /// Speaks to `target` through `instance`. Does not contact it.
     pub fn new(instance: &Instance, target: ProviderHandle) -> Self {
         Self { instance: instance.clone(), target }
@@ -140,6 +163,7 @@ impl EchoClient {
     ///
     /// [`ForwardError`], which tells apart whatever can go wrong.
     pub fn echo(&self, text: &str, limit: Duration) -> Result<String, ForwardError> {
-        self.instance.forward_timed(ECHO, &self.target, &text.to_owned(), limit)
+        // The target gets a `String`; what is sent need not be one.
+        self.instance.forward_timed(ECHO.sending(), &self.target, &text, limit)
     }
 }

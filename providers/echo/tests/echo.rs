@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use margo::{Config, ForwardError, Instance, ProviderHandle, ProviderId};
+use margo::{Config, ForwardError, IdentityError, Instance, ProviderHandle, ProviderId};
 use margo_provider_echo::{EchoClient, EchoComponent, EchoProvider};
 
 /// Far beyond what a loaded machine needs; only a hang reaches it.
@@ -59,5 +59,24 @@ fn settings_that_it_does_not_have_are_errors() {
     let service = service_with(r#"{ "type": "echo", "provider_id": 3, "config": { "loud": 1 } }"#);
     let error = service.start_providers(&[&EchoComponent]).unwrap_err().to_string();
     assert!(error.contains("echo_3") && error.contains("has no settings"), "{error}");
+    service.finalize_and_wait().unwrap();
+}
+
+#[test]
+fn a_client_connects_to_an_echo_provider_and_to_nothing_else() {
+    let service = Instance::builder("na+sm://").start().unwrap();
+    let [id, other] = [1, 2].map(ProviderId::new);
+    let running = EchoProvider::start(service.provider(id, &service.rpc_pool())).unwrap();
+    let connect =
+        |id| EchoClient::connect(&service, ProviderHandle::new(service.self_addr(), id), PATIENCE);
+    assert_eq!(connect(id).unwrap().echo("hello", PATIENCE).unwrap(), "hello");
+    let error = connect(other).unwrap_err();
+    assert!(matches!(error, IdentityError::None { .. }), "{error}");
+    service.register_identity(other, "kv").unwrap();
+    let error = connect(other).unwrap_err();
+    assert!(error.to_string().ends_with("is `kv`, not `echo`"), "{error}");
+    drop(running);
+    let error = connect(id).unwrap_err();
+    assert!(matches!(error, IdentityError::None { .. }), "{error}");
     service.finalize_and_wait().unwrap();
 }
