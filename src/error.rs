@@ -534,6 +534,16 @@ pub enum ProviderError {
         /// The types that there are.
         known: String,
     },
+    /// Its `dependencies` are not what its type needs, or the address of one cannot be looked up.
+    #[error("provider `{name}` of type `{type_name}`: dependencies: {reason}")]
+    Dependency {
+        /// The provider's name in the configuration.
+        name: String,
+        /// Its type.
+        type_name: String,
+        /// Which, and what is wrong with it.
+        reason: String,
+    },
     /// The component refused to start. Providers that had been started were stopped.
     #[error("provider `{name}` of type `{type_name}` did not start: {source}")]
     Start {

@@ -87,11 +87,13 @@ mod callback;
 mod cancel;
 mod child;
 mod company;
+mod component;
 mod contain;
 mod contexts;
 mod copy_claims;
 mod copy_pool;
 mod deadline;
+mod dependency;
 mod dump_signal;
 mod elastic;
 mod error;
@@ -153,7 +155,9 @@ pub use self::{
     bulk_request::BulkRequest,
     call_result::CallError,
     cancel::{CancelReason, CancelToken},
+    component::{Component, ProviderSpec, RunningProvider, RunningProviders, check_providers},
     deadline::without_deadline,
+    dependency::{Dependencies, Dependency, Need},
     elastic::{ElasticityError, PoolHold, PoolInfo, PoolKey, XstreamHold, XstreamInfo, XstreamKey},
     error::{
         BulkError, FinalizeError, ForwardError, IdentityError, InitError, LayoutError,
@@ -178,7 +182,7 @@ pub use self::{
     network_check::check_network,
     options::start_warnings,
     parent::{current_rpc_id, set_current_rpc_id},
-    provider::{Component, Provider, ProviderSpec, RunningProvider, RunningProviders},
+    provider::Provider,
     provider_close::CloseError,
     register_error::RegisterError,
     request::{Canceler, Request, wait_all, wait_any, wait_any_deadline},

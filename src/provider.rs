@@ -1,15 +1,14 @@
-//! Providers: groups of RPCs under one id, and components that are started from the configuration.
+//! Providers: groups of RPCs under one id.
 
 use std::fmt;
 use std::sync::Arc;
 
-use serde::Serialize;
 use serde::de::DeserializeOwned;
 use ult::{PoolRef, Priority};
 
 use crate::hg::ProviderId;
 use crate::provider_rpcs::ProviderRpcs;
-use crate::{ElasticityError, Handle, Instance, ProviderError, RegisterError, Rpc, Serve};
+use crate::{Handle, Instance, RegisterError, Rpc, Serve};
 
 /// RPCs that are served under one provider id, by handlers in one pool, with an object that they
 /// share.
@@ -110,7 +109,7 @@ impl<T> Provider<T> {
     pub fn register<A, R, F>(&self, rpc: Rpc<A, R>, handler: F) -> Result<(), RegisterError>
     where
         A: DeserializeOwned + 'static,
-        R: Serialize + 'static,
+        R: 'static,
         F: Fn(Handle<A, R>) + Send + Sync + 'static,
         T: Send + Sync + 'static,
     {
@@ -191,150 +190,5 @@ impl<T> Drop for Provider<T> {
 impl<T> fmt::Debug for Provider<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Provider({} in pool {})", self.id, self.pool().name())
-    }
-}
-
-/// A kind of provider that can be started from `margo.providers` of the configuration.
-///
-/// Counterpart: Bedrock's component class.
-pub trait Component: Send + Sync {
-    /// What the configuration calls it in `type`.
-    fn type_name(&self) -> &'static str;
-
-    /// Looks whether the `config` of a provider can be meant, whatever the machine, for who checks
-    /// a document without starting anything, as `margo config check` does. Default: it can.
-    ///
-    /// # Errors
-    ///
-    /// What [`start`](Self::start) would say of it anywhere.
-    fn check(
-        &self,
-        _config: &serde_json::Value,
-    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-        Ok(())
-    }
-
-    /// Starts one provider.
-    ///
-    /// # Errors
-    ///
-    /// Whatever keeps it from starting, in words that help whoever wrote the configuration.
-    fn start(
-        &self,
-        instance: &Instance,
-        spec: &ProviderSpec,
-    ) -> Result<Box<dyn RunningProvider>, Box<dyn std::error::Error + Send + Sync>>;
-}
-
-/// One entry of `margo.providers`, resolved.
-#[derive(Debug, Clone)]
-#[non_exhaustive]
-pub struct ProviderSpec {
-    /// Its name; unique in the instance.
-    pub name: String,
-    /// Its id.
-    pub id: ProviderId,
-    /// Where its handlers are to run.
-    pub pool: PoolRef,
-    /// Which of its requests go first.
-    pub priority: Priority,
-    /// Its own configuration, for the component to check.
-    pub config: serde_json::Value,
-}
-
-impl ProviderSpec {
-    /// An empty provider as it is described here: with that id, in that pool, of that priority.
-    pub fn provider(&self, instance: &Instance) -> Provider {
-        self.provider_of(instance, ())
-    }
-
-    /// The same with an object; see [`Instance::provider_of`].
-    pub fn provider_of<T>(&self, instance: &Instance, object: impl Into<Arc<T>>) -> Provider<T> {
-        instance.provider_of(self.id, &self.pool, object).with_priority(self.priority)
-    }
-}
-
-/// A provider that was started; dropping it stops it.
-pub trait RunningProvider: Send + Sync {}
-
-impl<T: Send + Sync> RunningProvider for Provider<T> {}
-
-/// The providers that [`Instance::start_providers`] started. Dropping it stops them, the last one
-/// first.
-#[must_use = "dropping this stops the providers"]
-pub struct RunningProviders {
-    running: Vec<(String, Box<dyn RunningProvider>)>,
-}
-
-impl RunningProviders {
-    /// Names, in the order of the configuration.
-    pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.running.iter().map(|(name, _)| name.as_str())
-    }
-}
-
-impl Drop for RunningProviders {
-    fn drop(&mut self) {
-        while let Some(last) = self.running.pop() {
-            drop(last);
-        }
-    }
-}
-
-impl fmt::Debug for RunningProviders {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.names()).finish()
-    }
-}
-
-impl Instance {
-    /// Starts the providers that the configuration lists, in its order.
-    ///
-    /// # Errors
-    ///
-    /// [`ProviderError`]; the providers that had been started were stopped.
-    pub fn start_providers(
-        &self,
-        components: &[&dyn Component],
-    ) -> Result<RunningProviders, ProviderError> {
-        let mut started = RunningProviders { running: Vec::new() };
-        let resolved = &self.inner().resolved;
-        for wanted in &resolved.providers {
-            let component = components
-                .iter()
-                .find(|component| component.type_name() == wanted.type_name)
-                .ok_or_else(|| ProviderError::UnknownType {
-                    name: wanted.name.clone(),
-                    type_name: wanted.type_name.clone(),
-                    known: components
-                        .iter()
-                        .map(|component| component.type_name())
-                        .collect::<Vec<_>>()
-                        .join(", "),
-                })?;
-            let refused = |source: ElasticityError| ProviderError::Start {
-                name: wanted.name.clone(),
-                type_name: wanted.type_name.clone(),
-                source: Box::new(source),
-            };
-            let spec = ProviderSpec {
-                name: wanted.name.clone(),
-                id: ProviderId::new(wanted.provider_id),
-                pool: self.find_pool(resolved.pools[wanted.pool].index).map_err(refused)?.pool,
-                priority: match wanted.priority {
-                    margo_config::Priority::High => Priority::High,
-                    margo_config::Priority::Normal => Priority::Normal,
-                    margo_config::Priority::Low => Priority::Low,
-                },
-                config: wanted.config.clone(),
-            };
-            let provider = component.start(self, &spec).map_err(|source| ProviderError::Start {
-                name: wanted.name.clone(),
-                type_name: wanted.type_name.clone(),
-                source,
-            })?;
-            started.running.push((wanted.name.clone(), provider));
-        }
-        Ok(started)
     }
 }

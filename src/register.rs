@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use margo_config::{Admission, Overload};
 use na::shared::Shared;
-use serde::Serialize;
 use serde::de::DeserializeOwned;
 use ult::{PoolKind, PoolRef, Priority};
 
@@ -117,7 +116,7 @@ impl Instance {
     pub fn register<A, R, F>(&self, rpc: Rpc<A, R>, handler: F) -> Result<(), RegisterError>
     where
         A: DeserializeOwned + 'static,
-        R: Serialize + 'static,
+        R: 'static,
         F: Fn(Handle<A, R>) + Send + Sync + 'static,
     {
         self.serve(rpc).handler(handler)

@@ -23,6 +23,10 @@ use crate::hg::{ProviderId, RpcId};
 ///
 /// An error that belongs to the application is part of the result: `Rpc<Key, Result<Value, E>>`.
 ///
+/// Bytes in arguments and results are of the type [`Bytes`](crate::Bytes), or of `serde_bytes`:
+/// one copy each way. A `Vec<u8>` has the same encoding, but goes byte by byte, as any vector does.
+/// What is large belongs into a bulk transfer ([`Instance::expose`](crate::Instance::expose)).
+///
 /// Counterpart: `MARGO_REGISTER`, `MARGO_REGISTER_PROVIDER`.
 pub struct Rpc<A, R> {
     name: &'static str,
@@ -152,9 +156,15 @@ pub enum NoResponse {}
 /// request is sent, and its handlers cannot answer.
 ///
 /// ```
-/// use margo::OneWay;
+/// use margo::{Instance, OneWay, ProviderHandle};
 ///
 /// pub const LOG: OneWay<String> = OneWay::new("log");
+///
+/// let service = Instance::builder("na+sm://").start()?;
+/// service.register(LOG, |request| println!("{}", request.args()))?;
+/// service.send(LOG, &ProviderHandle::from(service.self_addr()), &"a line".to_owned())?;
+/// # service.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
 /// Nobody can get a response to such an RPC: a target refuses calls that expect one

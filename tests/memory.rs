@@ -1,49 +1,140 @@
-//! Memory does not grow with calls. The only test here, because it looks at the whole process.
+//! Memory does not grow with calls, however they end, nor with what comes and goes. The only test here, because it looks at the whole process.
 #![allow(clippy::unwrap_used, reason = "a test says by panicking what went wrong")]
 
 mod common;
 
-use margo::{Bulk, Rpc};
+use std::time::{Duration, Instant};
+
+use margo::{Bulk, ForwardError, Instance, OneWay, ProviderHandle, ProviderId, Rpc};
 
 const SUM: Rpc<(i64, i64), i64> = Rpc::new("sum");
 const TRANSFER: Rpc<Bulk, u64> = Rpc::new("transfer");
+const FAIL: Rpc<String, ()> = Rpc::new("fail");
+const HOLD: Rpc<(), ()> = Rpc::new("hold");
+const MISSING: Rpc<(), ()> = Rpc::new("missing");
+const LOG: OneWay<String> = OneWay::new("log");
 const BYTES: usize = 512;
 
+fn resident() -> usize {
+    let text = std::fs::read_to_string("/proc/self/statm").unwrap();
+    let pages: usize = text.split(' ').nth(1).unwrap().parse().unwrap();
+    pages * rustix::param::page_size()
+}
+
+/// After a quarter of the `rounds`, all of them again add less than `max` bytes.
+fn expect_level(what: &str, rounds: usize, max: usize, round: impl Fn()) {
+    (0..rounds.div_ceil(4)).for_each(|_| round());
+    let before = resident();
+    (0..rounds).for_each(|_| round());
+    let grown = resident().saturating_sub(before);
+    assert!(grown < max, "{what}: {grown} bytes more after {rounds} rounds");
+}
+
+fn serve(service: &Instance) {
+    service.serve(SUM).function(|(a, b)| a + b).unwrap();
+    service
+        .serve(TRANSFER)
+        .returning(|handle| {
+            let mut local = handle.instance().bulk_buffer(BYTES).unwrap();
+            handle.pull(handle.args(), 0, &mut local, 0..BYTES).unwrap();
+            local.iter().map(|byte| u64::from(*byte)).sum()
+        })
+        .unwrap();
+    service.register(FAIL, |handle| handle.fail(handle.args()).unwrap()).unwrap();
+    service.register(LOG, |handle| assert!(!handle.args().is_empty())).unwrap();
+    service.register(HOLD, |handle| drop(handle.cancel_token().wait())).unwrap();
+}
+
+/// Calls that end in all the ways there are.
+fn calls(pair: &common::Pair, transport: &str) {
+    let (client, target) = (&pair.client, pair.target());
+    let data = [1; BYTES];
+    // 18,000 calls: a hundred bytes of each would be 1.8 MB.
+    expect_level(&format!("answers, {transport}"), 2000, 3 << 19, || {
+        let requests: Vec<_> =
+            (0..8).map(|m| client.iforward(SUM, &target, &(1, m)).unwrap()).collect();
+        margo::wait_all(requests).into_iter().for_each(|sum| assert!(sum.is_ok()));
+        let call = |bulk: &Bulk| client.forward(TRANSFER, &target, bulk);
+        client.expose_ref(&data, call).unwrap().unwrap();
+    });
+    expect_level(&format!("errors, {transport}"), 3000, 1 << 20, || {
+        let failed = client.forward(FAIL, &target, &"as asked".to_owned());
+        assert!(matches!(failed, Err(ForwardError::Failed { .. })));
+        let missing = client.forward(MISSING, &target, &());
+        assert!(matches!(missing, Err(ForwardError::NotRegistered { .. })));
+    });
+    expect_level(&format!("callbacks and one-way calls, {transport}"), 3000, 1 << 20, || {
+        let done = std::sync::Arc::new(ult::Eventual::new());
+        let told = done.clone();
+        let tell = move |sum: Result<i64, ForwardError>| drop(told.set(sum.unwrap()));
+        client.cforward(SUM, &target, &(1, 2), tell).unwrap();
+        client.send(LOG, &target, &"a line".to_owned()).unwrap();
+        assert_eq!(*done.wait(), 3);
+    });
+    // Or there are as many stacks as there happened to be handlers.
+    let pool = pair.service.rpc_pool();
+    let handlers_end = || {
+        // It comes after the request before it.
+        client.forward(SUM, &target, &(1, 2)).unwrap();
+        let start = Instant::now();
+        while pair.service.load(&pool).unwrap().in_hand > 0 {
+            assert!(start.elapsed() < common::PATIENCE, "the handlers do not end");
+            std::thread::yield_now();
+        }
+    };
+    expect_level(&format!("cancels, {transport}"), 2000, 1 << 20, || {
+        let call = client.iforward(HOLD, &target, &()).unwrap();
+        call.cancel();
+        assert!(matches!(call.wait(), Err(ForwardError::Canceled { .. })));
+        handlers_end();
+    });
+    expect_level(&format!("deadlines, {transport}"), 1000, 1 << 20, || {
+        let late = client.forward_timed(HOLD, &target, &(), Duration::from_micros(100));
+        // Or the handler, which hears of it, has ended without an answer.
+        assert!(late.is_err());
+        handlers_end();
+    });
+}
+
+/// What comes and goes in an instance, and instances.
+fn parts() {
+    let instance = margo::init("{}").unwrap();
+    expect_level("providers", 2000, 1 << 20, || {
+        let id = ProviderId::new(7);
+        let provider = instance.provider_of(id, &instance.rpc_pool(), 5_i64);
+        provider.serve(SUM).returning_method(|more: &i64, call| call.args().0 + more).unwrap();
+        let to = ProviderHandle::new(instance.self_addr(), id);
+        assert_eq!(instance.forward(SUM, &to, &(1, 2)).unwrap(), 6);
+    });
+    expect_level("pools and execution streams", 200, 1 << 20, || {
+        let pool = instance.add_pool_from_json("{}").unwrap();
+        let xstream = format!(r#"{{ "scheduler": {{ "pools": ["{}"] }} }}"#, pool.name());
+        let xstream = instance.add_xstream_from_json(&xstream).unwrap();
+        assert_eq!(pool.pool.spawn(|| 5).unwrap().join().unwrap(), 5);
+        instance.remove_xstream(&xstream).unwrap();
+        instance.remove_pool(&pool).unwrap();
+    });
+    expect_level("timers", 2000, 1 << 20, || {
+        let timer = instance.timer(|_| ());
+        timer.start(Duration::from_secs(3600)).unwrap();
+    });
+    instance.finalize_and_wait().unwrap();
+    // 40 KiB of each would be too much.
+    expect_level("instances", 50, 2 << 20, || {
+        let pair = common::Pair::new("na+sm://");
+        serve(&pair.service);
+        assert_eq!(pair.client.forward(SUM, &pair.target(), &(1, 2)).unwrap(), 3);
+        pair.end();
+    });
+}
+
 #[test]
-fn memory_does_not_grow_with_calls() {
-    fn resident() -> usize {
-        let text = std::fs::read_to_string("/proc/self/statm").unwrap();
-        let pages: usize = text.split(' ').nth(1).unwrap().parse().unwrap();
-        pages * rustix::param::page_size()
-    }
+fn memory_does_not_grow() {
     for transport in common::TRANSPORTS {
         let pair = common::Pair::new(transport);
-        pair.service.serve(SUM).function(|(a, b)| a + b).unwrap();
-        pair.service
-            .serve(TRANSFER)
-            .returning(|handle| {
-                let mut local = handle.instance().bulk_buffer(BYTES).unwrap();
-                handle.pull(handle.args(), 0, &mut local, 0..BYTES).unwrap();
-                local.iter().map(|byte| u64::from(*byte)).sum()
-            })
-            .unwrap();
-        let target = pair.target();
-        let data = [1; BYTES];
-        let round = |calls: i64| {
-            for n in 0..calls {
-                let requests: Vec<_> =
-                    (0..8).map(|m| pair.client.iforward(SUM, &target, &(n, m)).unwrap()).collect();
-                margo::wait_all(requests).into_iter().for_each(|sum| assert!(sum.is_ok()));
-                let call = |bulk: &Bulk| pair.client.forward(TRANSFER, &target, bulk);
-                pair.client.expose_ref(&data, call).unwrap().unwrap();
-            }
-        };
-        round(500);
-        let before = resident();
-        round(2_000);
-        let grown = resident().saturating_sub(before);
-        // 18,000 calls: a hundred bytes of each would be 1.8 MB.
-        assert!(grown < 3 << 19, "{transport}: {grown} bytes more");
+        serve(&pair.service);
+        calls(&pair, transport);
         pair.end();
     }
+    parts();
 }

@@ -591,8 +591,8 @@ fn rows_beyond_those_of_the_configuration_are_counted_together() {
             instance.forward(rpc, &to, &vec![1]).unwrap();
         }
         let dump = instance.monitor_dump(false);
-        let rpcs = dump["stats"]["rpcs"].as_object().unwrap();
-        assert_eq!(rpcs.keys().any(|name| name.starts_with("other ")), together, "{dump}");
+        let rpcs = dump["stats"]["rpcs"].to_string();
+        assert_eq!(rpcs.contains("other "), together, "{rpcs}");
         instance.finalize_and_wait().unwrap();
     }
 }

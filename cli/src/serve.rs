@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use margo::{AddressFile, Component, Instance};
-use margo_config::{Config, DumpSignal, Error, Errors, MonitoringOptions, Resolved, process_env};
+use margo_config::{Config, DumpSignal, Errors, MonitoringOptions, Resolved, process_env};
 use margo_provider_blob::BlobComponent;
 use margo_provider_echo::EchoComponent;
 use rustix::process::{Pid, Signal};
@@ -90,15 +90,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
 
 /// Says what is wrong with the settings of the providers that this program has.
 pub(crate) fn check_providers(resolved: &Resolved) -> Result<(), Errors> {
-    for (index, wanted) in resolved.providers.iter().enumerate() {
-        let of_type = |own: &&&dyn Component| own.type_name() == wanted.type_name;
-        if let Some(component) = COMPONENTS.iter().find(of_type) {
-            let error = component.check(&wanted.config).err();
-            let at = format!("margo.providers[{index}]");
-            error.map_or(Ok(()), |error| Err(Error::new(at, error.to_string())))?;
-        }
-    }
-    Ok(())
+    margo::check_providers(resolved, &COMPONENTS)
 }
 
 /// What of a document is for other programs than this one, its providers and its monitor: for

@@ -206,6 +206,11 @@ fn config_check_refuses_what_no_machine_could_start() {
                  "config": { "x": 1 } }] } }"#,
             "margo.providers[0]: config: an echo provider has no settings",
         ),
+        (
+            r#"{ "margo": { "providers": [{ "type": "echo", "provider_id": 1 },
+                 { "type": "echo", "provider_id": 2, "dependencies": { "log": "echo_1" } }] } }"#,
+            "margo.providers[1].dependencies: `log` is no dependency of this type (it has: none)",
+        ),
     ] {
         let check = run(margo(temp.path()).args(["config", "check", "-"]), document).expect(2);
         assert!(check.stderr.contains("standard input is not valid:\n"), "{check:#?}");

@@ -172,6 +172,11 @@ impl Resolved {
                 // Only pools of one kind have priorities, and the one in its stead may be another.
                 priority: pool.as_ref().map_or(Priority::Normal, |_| provider.priority),
                 pool,
+                dependencies: provider
+                    .dependencies
+                    .iter()
+                    .map(|dependency| (dependency.key.clone(), dependency.given.clone()))
+                    .collect(),
                 config: match &provider.config {
                     Value::Object(config) => config.clone(),
                     _ => Map::new(),

@@ -41,6 +41,7 @@ mod child;
 mod clean;
 mod config;
 mod decode;
+mod dependency;
 mod effective;
 mod error;
 /// Entry point for fuzzers: whatever bytes it gets, it must return. See `fuzz/`.
@@ -63,6 +64,7 @@ mod tree;
 pub use admission::{Admission, AdmissionOptions, Overload, PoolAdmission, ResolvedAdmission};
 pub use affinity::Affinity;
 pub use config::{Argobots, Config, Pool, PoolAccess, PoolKind, Scheduler, SchedulerKind, Xstream};
+pub use dependency::Dependency;
 pub use effective::ConfigFlags;
 pub use error::{Error, Errors, Warning};
 pub use margo::{
@@ -75,8 +77,9 @@ pub use network::{NetworkOptions, PeerUsers, ProcOptions, RemoteKeys};
 pub use parse::process_env;
 pub use pool_ref::PoolRef;
 pub use resolve::{
-    CONTEXTS_MAX, EAGER_SIZE_MAX, EAGER_SIZE_MIN, Resolved, ResolvedPool, ResolvedProvider,
-    ResolvedXstream, STACK_BYTES_MAX, STACK_BYTES_MIN, XSTREAMS_MAX,
+    CONTEXTS_MAX, DependencyTarget, EAGER_SIZE_MAX, EAGER_SIZE_MIN, Resolved, ResolvedDependency,
+    ResolvedPool, ResolvedProvider, ResolvedXstream, STACK_BYTES_MAX, STACK_BYTES_MIN,
+    XSTREAMS_MAX,
 };
 pub use samples::samples;
 pub use schema::json_schema;

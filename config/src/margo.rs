@@ -1,11 +1,14 @@
 //! The `margo` part of the document: what C Margo has no key for. The only home of these
 //! defaults.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::admission::AdmissionOptions;
 use crate::config::is_default;
+use crate::dependency::Dependency;
 use crate::network::{NetworkOptions, ProcOptions};
 use crate::pool_ref::PoolRef;
 use crate::trace::TraceOptions;
@@ -315,6 +318,15 @@ pub struct Provider {
     /// the kind `prio_wait` then. Default `"normal"`.
     #[serde(skip_serializing_if = "is_default")]
     pub priority: Priority,
+    /// Other providers that it works with, under the names that its type has for them
+    /// (identifiers): each `<name>` or `<type>:<provider_id>` of this document,
+    /// `<type>:<provider_id>@<address>` of another process, or a list of such. Those of this
+    /// document start before it. Default `{}`.
+    #[cfg_attr(test, schemars(extend("propertyNames" = {
+        "pattern": "^[A-Za-z_][A-Za-z0-9_]*$"
+    })))]
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub dependencies: BTreeMap<String, Dependency>,
     /// Its own settings; an object whose keys it defines itself. Default `{}`.
     pub config: Map<String, Value>,
 }

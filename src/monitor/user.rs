@@ -54,7 +54,7 @@ use crate::{Instance, Pool, Xstream};
 /// # }
 /// ```
 ///
-/// Counterpart: `struct margo_monitor`, `margo_set_monitor`, of which there is one per instance.
+/// Counterpart: `struct margo_monitor`, of which there is one per instance (`margo_init_info`).
 pub trait Monitor: Send + Sync {
     /// A call of this instance is over, its result was looked at or dropped.
     fn on_origin_call(&self, span: &OriginSpan) {
@@ -221,7 +221,7 @@ impl Instance {
     ///
     /// In a child process that was forked off, where nothing happens, it is dropped.
     ///
-    /// Counterpart: `margo_set_monitor`.
+    /// Counterpart: `monitor` of `margo_init_info`.
     pub fn add_monitor(&self, monitor: Arc<dyn Monitor>) -> AttachedMonitor {
         if self.inner().is_forked() {
             return AttachedMonitor { inner: Weak::new(), number: 0 };

@@ -17,6 +17,7 @@
 
 mod admission;
 mod declared;
+mod dependencies;
 mod layout;
 mod names;
 mod network;
@@ -32,6 +33,7 @@ use serde_json::{Map, Value};
 use crate::admission::ResolvedAdmission;
 use crate::affinity::Affinity;
 use crate::config::{Config, PoolAccess, PoolKind, SchedulerKind};
+use crate::dependency::Dependency;
 use crate::error::{Error, Errors, REPORTED_MAX, Warning};
 use crate::margo::{
     BulkOptions, DumpSignal, LogLevel, MercuryBuild, MetricsOptions, PayloadChecksum, Priority,
@@ -134,7 +136,7 @@ pub struct Resolved {
     pub monitoring: Option<Map<String, Value>>,
     /// What the default monitor is to do; `None`: it is off.
     pub monitor: Option<MonitoringOptions>,
-    /// Services to start, in this order.
+    /// Services to start, as listed; see [`start_order`](Self::start_order).
     pub providers: Vec<ResolvedProvider>,
     /// What is allowed but probably not meant. Show it to the user.
     pub warnings: Vec<Warning>,
@@ -195,8 +197,49 @@ pub struct ResolvedProvider {
     pub pool: usize,
     /// Which of its requests go first.
     pub priority: Priority,
+    /// Other providers that it works with, ordered by key.
+    pub dependencies: Vec<ResolvedDependency>,
     /// Its own settings, always a JSON object.
     pub config: Value,
+}
+
+impl ResolvedProvider {
+    /// Places of the providers of the document that it needs.
+    fn locals(&self) -> impl Iterator<Item = usize> {
+        let targets = self.dependencies.iter().flat_map(|dependency| &dependency.targets);
+        targets.filter_map(|target| match target {
+            DependencyTarget::Local(place) => Some(*place),
+            DependencyTarget::Remote { .. } => None,
+        })
+    }
+}
+
+/// A key of a provider's `dependencies`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ResolvedDependency {
+    /// What the provider calls it.
+    pub key: String,
+    /// As it is written.
+    pub given: Dependency,
+    /// Who is meant, in that order.
+    pub targets: Vec<DependencyTarget>,
+}
+
+/// A provider that another one needs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DependencyTarget {
+    /// Place in [`Resolved::providers`].
+    Local(usize),
+    /// One of another process. Nobody has asked it yet.
+    Remote {
+        /// What it is said to be.
+        type_name: String,
+        /// By which number it is addressed, at most 65534.
+        provider_id: u16,
+        /// Where.
+        address: String,
+    },
 }
 
 /// What the steps have to say.
@@ -248,6 +291,13 @@ fn monitor(
 }
 
 impl Resolved {
+    /// Places of the [`providers`](Self::providers) in the order in which they start: as they are
+    /// listed, but each after those of this document that it depends on.
+    pub fn start_order(&self) -> Vec<usize> {
+        // A circle was refused.
+        dependencies::order(&self.providers)
+    }
+
     /// Indices of the pools in which progress ULTs run, one for each context.
     pub fn progress_pools(&self) -> impl Iterator<Item = usize> + '_ {
         std::iter::once(self.progress_pool).chain(self.more_progress_pools.iter().copied())

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::declared::Layout;
 use super::names::{Names, check_identifier};
-use super::{Findings, ResolvedPool, ResolvedProvider};
+use super::{Findings, ResolvedPool, ResolvedProvider, dependencies};
 use crate::config::{Config, PoolKind};
 use crate::margo::{PROVIDER_ID_DEFAULT, Priority, Provider};
 
@@ -43,10 +43,15 @@ pub(super) fn resolve(
             provider_id,
             pool,
             priority: provider.priority,
+            dependencies: Vec::new(),
             config: Value::Object(provider.config.clone()),
         });
     }
     check_default_names(config, &mut names, found);
+    // Otherwise who is missing there may be meant here.
+    if resolved.len() == providers.len() {
+        dependencies::resolve(providers, &mut resolved, found);
+    }
     resolved
 }
 

@@ -1,0 +1,173 @@
+//! What one provider of the configuration gets of others.
+
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+
+use crate::ProviderHandle;
+
+/// What providers of a type need of others: see [`Component::needs`](crate::Component::needs).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Need {
+    key: &'static str,
+    type_name: Option<&'static str>,
+    optional: bool,
+    several: bool,
+}
+
+impl Need {
+    /// One provider under `key` of `dependencies`, of whatever type.
+    pub const fn one(key: &'static str) -> Self {
+        Self { key, type_name: None, optional: false, several: false }
+    }
+
+    /// One or more.
+    pub const fn several(key: &'static str) -> Self {
+        Self { several: true, ..Self::one(key) }
+    }
+
+    /// Of that type only, as the document says it. What a provider elsewhere is it can be asked
+    /// ([`Instance::check_identity`](crate::Instance::check_identity)).
+    #[must_use]
+    pub const fn of_type(self, type_name: &'static str) -> Self {
+        Self { type_name: Some(type_name), ..self }
+    }
+
+    /// Or none.
+    #[must_use]
+    pub const fn optional(self) -> Self {
+        Self { optional: true, ..self }
+    }
+
+    /// The key.
+    pub const fn key(&self) -> &'static str {
+        self.key
+    }
+}
+
+/// Why what a provider's `dependencies` say is not what its type needs.
+///
+/// `given`: the keys, each with the types of those that are meant.
+pub(crate) fn check<'a>(
+    needs: &[Need],
+    given: impl IntoIterator<Item = (&'a str, Vec<&'a str>)>,
+) -> Result<(), String> {
+    let mut missing: Vec<_> = needs.iter().filter(|need| !need.optional).collect();
+    for (key, types) in given {
+        let Some(need) = needs.iter().find(|need| need.key == key) else {
+            let keys: Vec<_> = needs.iter().map(|need| need.key).collect();
+            let known = if keys.is_empty() { "none".to_owned() } else { keys.join(", ") };
+            return Err(format!("`{key}` is no dependency of this type (it has: {known})"));
+        };
+        if !types.is_empty() {
+            missing.retain(|other| other.key != key);
+        }
+        if types.len() > 1 && !need.several {
+            return Err(format!("`{key}` is one provider, and {} are given", types.len()));
+        }
+        let wrong = |found: &&&str| need.type_name.is_some_and(|wanted| wanted != **found);
+        if let Some(found) = types.iter().find(wrong) {
+            let wanted = need.type_name.unwrap_or_default();
+            return Err(format!("`{key}` is to be of type `{wanted}`, and `{found}` is given"));
+        }
+    }
+    missing.first().map_or(Ok(()), |need| {
+        let of_type = need.type_name.map_or(String::new(), |name| format!(" of type `{name}`"));
+        Err(format!("`{}` is missing: name a provider{of_type} there", need.key))
+    })
+}
+
+/// A provider that another one works with.
+#[derive(Clone)]
+pub struct Dependency {
+    pub(crate) name: String,
+    pub(crate) type_name: String,
+    pub(crate) handle: ProviderHandle,
+    pub(crate) object: Option<Arc<dyn Any + Send + Sync>>,
+}
+
+impl Dependency {
+    /// Its name in the document, or `type:id@address` of one elsewhere.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its type, as the document says it.
+    pub fn type_name(&self) -> &str {
+        &self.type_name
+    }
+
+    /// To call it, wherever it is.
+    pub fn handle(&self) -> &ProviderHandle {
+        &self.handle
+    }
+
+    /// The object that its handlers share, of a provider of this process: to call without an RPC.
+    /// `None`: it is elsewhere, has none that it shows
+    /// ([`RunningProvider::shared_object`](crate::RunningProvider::shared_object)), or one of
+    /// another type.
+    pub fn object<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
+        self.object.clone()?.downcast().ok()
+    }
+}
+
+impl fmt::Debug for Dependency {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Dependency({} of type {} at {:?})", self.name, self.type_name, self.handle)
+    }
+}
+
+/// The providers that one of the configuration works with, by key.
+#[derive(Debug, Clone, Default)]
+pub struct Dependencies {
+    pub(crate) all: Vec<(String, Vec<Dependency>)>,
+}
+
+impl Dependencies {
+    /// The provider under that key, the first one if there are several; `None`: there is none,
+    /// which a [`Need`] that is not optional excludes.
+    pub fn get(&self, key: &str) -> Option<&Dependency> {
+        self.all(key).first()
+    }
+
+    /// All providers under that key, in the order of the document.
+    pub fn all(&self, key: &str) -> &[Dependency] {
+        let found = self.all.iter().find(|(own, _)| own == key);
+        found.map_or(&[], |(_, providers)| providers)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NEEDS: [Need; 3] = [
+        Need::one("store").of_type("blob"),
+        Need::several("peers").optional(),
+        Need::one("log").optional(),
+    ];
+
+    #[test]
+    fn what_is_given_is_what_is_needed() {
+        let cases: [(&[(&str, &[&str])], Option<&str>); 8] = [
+            (&[("store", &["blob"])], None),
+            (&[("store", &["blob"]), ("peers", &["a", "b"]), ("log", &["c"])], None),
+            (&[("store", &["blob"]), ("peers", &[])], None),
+            (&[], Some("`store` is missing: name a provider of type `blob` there")),
+            (&[("store", &[])], Some("`store` is missing")),
+            (&[("store", &["echo"])], Some("of type `blob`, and `echo` is given")),
+            (&[("store", &["blob", "blob"])], Some("one provider, and 2 are given")),
+            (&[("stroe", &["blob"])], Some("`stroe` is no dependency of this type (it has: store")),
+        ];
+        for (given, told) in cases {
+            let list = given.iter().map(|(key, types)| (*key, types.to_vec()));
+            match (check(&NEEDS, list), told) {
+                (Ok(()), None) => {}
+                (Err(error), Some(told)) => assert!(error.contains(told), "{error}"),
+                (found, _) => panic!("{given:?}: {found:?}"),
+            }
+        }
+        let error = check(&[], [("x", vec!["y"])]).unwrap_err();
+        assert!(error.contains("(it has: none)"), "{error}");
+    }
+}
