@@ -165,6 +165,15 @@ fn its_pool_can_be_removed_then() {
     own.finalize_and_wait().unwrap();
 }
 
+/// Has callers stop, also when the test fails.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 #[test]
 fn it_comes_and_goes_while_it_is_called() {
     const ROUNDS: usize = 200;
@@ -173,6 +182,7 @@ fn it_comes_and_goes_while_it_is_called() {
         let (stop, answered) = (AtomicBool::new(false), AtomicUsize::new(0));
         let run = Arc::new(AtomicUsize::new(0));
         std::thread::scope(|scope| {
+            let _stop = Stop(&stop);
             for _ in 0..2 {
                 scope.spawn(|| {
                     while !stop.load(Ordering::Relaxed) {
@@ -196,7 +206,6 @@ fn it_comes_and_goes_while_it_is_called() {
                 }
                 assert!(provider.deregister(FIRST));
             }
-            stop.store(true, Ordering::Relaxed);
         });
         assert_eq!(ask(&pair, FIRST, ID), None);
         assert_eq!(run.load(Ordering::Relaxed), answered.load(Ordering::Relaxed));

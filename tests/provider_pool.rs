@@ -37,6 +37,15 @@ fn target(pair: &Pair) -> ProviderHandle {
     ProviderHandle::new(pair.target().addr().clone(), ID)
 }
 
+/// Has callers stop, also when the test fails.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 #[test]
 fn a_provider_moves_under_load_and_its_first_pool_is_removed() {
     on_each(|pair| {
@@ -47,6 +56,7 @@ fn a_provider_moves_under_load_and_its_first_pool_is_removed() {
         provider.set_identity("test").unwrap();
         let (stop, answered) = (AtomicBool::new(false), AtomicUsize::new(0));
         std::thread::scope(|scope| {
+            let _stop = Stop(&stop);
             for _ in 0..2 {
                 scope.spawn(|| {
                     while !stop.load(Ordering::Relaxed) {
@@ -77,7 +87,6 @@ fn a_provider_moves_under_load_and_its_first_pool_is_removed() {
                 assert!(provider.deregister(AS_WELL));
                 pool = next;
             }
-            stop.store(true, Ordering::Relaxed);
         });
         drop(provider);
         pair.end();
