@@ -130,7 +130,7 @@ impl<T> Provider<T> {
     /// [identity](Self::set_identity) included, and all that are registered later. RPCs that were
     /// given another pool ([`Serve::pool`], [`Instance::set_handler_pool`]) stay there. Nothing is
     /// left then that keeps the old pool from being removed ([`Instance::remove_pool`]) but
-    /// handlers that are there.
+    /// requests that are there.
     ///
     /// Requests that have arrived stay where they are; none is lost, refused or run twice. Bounds
     /// go with the RPCs as [`Instance::set_handler_pool`] has it.

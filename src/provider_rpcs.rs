@@ -122,7 +122,8 @@ impl ProviderRpcs {
         living.none = None;
         match living.entries {
             0 => Ok(()),
-            _ => Err(living.replaced.iter().map(Weak::strong_count).sum()),
+            // Whoever has the last of one is in its destructor, and counts.
+            _ => Err(living.replaced.iter().map(Weak::strong_count).sum::<usize>().max(1)),
         }
     }
 }
