@@ -305,6 +305,7 @@ impl<A, R> Handle<A, R> {
     /// Counterpart: none that is public; `__margo_respond_with_error`.
     ///
     /// [`ForwardError::Busy`]: crate::ForwardError::Busy
+    /// [`ForwardError::Failed`]: crate::ForwardError::Failed
     pub fn fail_with(&self, code: ReturnCode, detail: &str) -> Result<(), RespondError> {
         // One that has a name by its name.
         let code = ReturnCode::from_number(code.number());
