@@ -105,8 +105,30 @@ struct Registration {
     held: Option<Box<dyn EndRegistration>>,
 }
 
+/// A region under its key. What a peer may do there stands beside it: who denies it holds no region
+/// that would be for the denier to drop, under whatever locks, if its owner let go meanwhile.
+#[derive(Debug)]
+struct Entry {
+    region: Weak<Region>,
+    access: Access,
+    len: u64,
+}
+
+impl Entry {
+    /// Why a peer must not, if so; whether the region still exists is not asked.
+    fn denies(&self, offset: u64, len: u64, write: bool) -> Option<DeniedReason> {
+        let allowed = if write { self.access.writable() } else { self.access.readable() };
+        let within = offset.checked_add(len).is_some_and(|end| end <= self.len);
+        match (allowed, within) {
+            (false, _) => Some(DeniedReason::Access),
+            (true, false) => Some(DeniedReason::OutOfRange),
+            (true, true) => None,
+        }
+    }
+}
+
 /// Keys are random, so that a cheap hash spreads them; a peer can only look them up.
-type Regions = HashMap<u64, Weak<Region>, Cheap>;
+type Regions = HashMap<u64, Entry, Cheap>;
 
 #[derive(Debug, Default)]
 struct Table {
@@ -156,7 +178,8 @@ impl RegionTable {
             }
             region.key = key;
             let region = Arc::new(region);
-            table.regions.insert(key, Arc::downgrade(&region));
+            let (access, len) = (region.access, region.len);
+            table.regions.insert(key, Entry { region: Arc::downgrade(&region), access, len });
             return Ok(LocalMem::new(region));
         }
     }
@@ -216,15 +239,14 @@ impl RegionTable {
         len: u64,
         write: bool,
     ) -> Result<LocalMem, DeniedReason> {
-        let region = self.table.lock().regions.get(&key).and_then(Weak::upgrade);
-        let region = region.ok_or(DeniedReason::NoSuchKey)?;
-        let allowed = if write { region.access.writable() } else { region.access.readable() };
-        if !allowed {
-            return Err(DeniedReason::Access);
+        let table = self.table.lock();
+        let entry = table.regions.get(&key).ok_or(DeniedReason::NoSuchKey)?;
+        if let Some(reason) = entry.denies(offset, len, write) {
+            let exists = entry.region.strong_count() > 0;
+            return Err(if exists { reason } else { DeniedReason::NoSuchKey });
         }
-        if !region.contains(offset, len) {
-            return Err(DeniedReason::OutOfRange);
-        }
+        let region = entry.region.upgrade().ok_or(DeniedReason::NoSuchKey)?;
+        drop(table);
         self.has_served();
         Ok(LocalMem::new(region))
     }
@@ -232,7 +254,7 @@ impl RegionTable {
     /// The memory under `key`, if there is some: whether a peer may use it is not asked.
     #[allow(dead_code, reason = "for transports whose peers get keys of a library below")]
     pub(crate) fn find(&self, key: u64) -> Option<LocalMem> {
-        let region = self.table.lock().regions.get(&key).and_then(Weak::upgrade)?;
+        let region = self.table.lock().regions.get(&key)?.region.upgrade()?;
         Some(LocalMem::new(region))
     }
 
@@ -257,7 +279,7 @@ impl RegionTable {
     pub(crate) fn totals(&self) -> (usize, u64) {
         let table = self.table.lock();
         let regions = table.regions.values();
-        let regions: Vec<_> = regions.filter_map(Weak::upgrade).collect();
+        let regions: Vec<_> = regions.filter_map(|entry| entry.region.upgrade()).collect();
         drop(table);
         (regions.len(), regions.iter().fold(0, |sum, region| sum.saturating_add(region.len())))
     }

@@ -176,3 +176,42 @@ fn a_description_survives_the_wire_and_garbage_does_not() {
     assert_eq!(RemoteMem::from_bytes(&bytes), None);
     assert_eq!(RemoteMem::from_bytes(&bytes[..23]), None);
 }
+
+#[test]
+fn who_denies_memory_never_drops_it() {
+    struct Owned(mpsc::Sender<std::thread::ThreadId>);
+    impl Drop for Owned {
+        fn drop(&mut self) {
+            self.0.send(std::thread::current().id()).unwrap();
+        }
+    }
+    let table = RegionTable::new();
+    let asked = AtomicU64::new(NO_KEY);
+    let (sender, dropped) = mpsc::channel();
+    std::thread::scope(|scope| {
+        let (table, asked) = (&table, &asked);
+        scope.spawn(move || {
+            loop {
+                match asked.load(Ordering::Relaxed) {
+                    u64::MAX => return,
+                    key => assert!(table.lease(key, 8, 1, false).is_err()),
+                }
+            }
+        });
+        let here = std::thread::current().id();
+        let mut always_here = true;
+        for _ in 0..50_000 {
+            let owner = Owned(sender.clone());
+            let segment = RawSegment { ptr: std::ptr::dangling_mut(), len: 0 };
+            // SAFETY: no bytes.
+            let memory = unsafe { Memory::from_raw(vec![segment], Box::new(owner)) };
+            let memory = table.register(memory, Access::ReadWrite).unwrap();
+            asked.store(memory.key(), Ordering::Relaxed);
+            std::hint::black_box(table.len());
+            drop(memory);
+            always_here &= dropped.recv().unwrap() == here;
+        }
+        asked.store(u64::MAX, Ordering::Relaxed);
+        assert!(always_here);
+    });
+}

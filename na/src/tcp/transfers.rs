@@ -238,7 +238,8 @@ impl Transfers {
                 let lease = lease.ok().map(|memory| (memory, offset));
                 self.served_puts.insert(number, Served { lease, len, received: 0 });
             }
-            _ => {}
+            // Nothing moves. That we have looked may have made us the last who holds the memory.
+            lease => harvest.memories.extend(lease),
         }
         Ok(())
     }
@@ -406,5 +407,24 @@ impl Transfers {
         let leases = self.served_puts.drain().filter_map(|(_, served)| served.lease);
         harvest.memories.extend(leases.map(|(memory, _)| memory));
         self.served_gets = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Access, Memory};
+
+    #[test]
+    fn memory_that_was_only_looked_at_is_dropped_by_nobody_who_holds_a_lock() {
+        let regions = RegionTable::new();
+        let memory = regions.register(Memory::from_vec(vec![0; 8]), Access::ReadWrite).unwrap();
+        let request = Request { key: memory.key(), offset: 8, len: 0 };
+        for kind in [Kind::Get, Kind::Put] {
+            let (mut transfers, mut out) = (Transfers::default(), Outgoing::default());
+            let mut harvest = Harvest::default();
+            transfers.serve(kind, 0, request, &regions, (&mut out, None), &mut harvest).unwrap();
+            assert_eq!((harvest.memories.len(), out.verdicts()), (1, 1), "{kind:?}");
+        }
     }
 }
