@@ -779,19 +779,4 @@ impl fmt::Debug for TcpEndpoint {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn mail_that_comes_while_a_sleep_is_prepared_ends_it() {
-        let uri = Uri::parse("na+tcp://127.0.0.1:0").unwrap();
-        let endpoint = TcpEndpoint::open(&uri, &OpenOptions::listening(true)).unwrap();
-        let mut poller = endpoint.poller.lock();
-        assert!(endpoint.core.mail.prepare_sleep());
-        assert!(poller.is_idle(&endpoint.core));
-        // Its event is taken by the last look at the events, so nothing would end the sleep.
-        endpoint.core.mail.notify();
-        assert!(!poller.is_idle(&endpoint.core));
-        assert!(!poller.prepare_wait(&endpoint.core), "the mail is still there");
-    }
-}
+mod tests;

@@ -97,6 +97,10 @@ pub(super) struct Peer {
     state: BiasedLock<PeerState>,
     expects_data: AtomicBool,
     blocked: AtomicBool,
+    cancelable: AtomicBool,
+    /// How often the lock was taken.
+    #[cfg(test)]
+    pub(super) locks: AtomicU64,
     /// As in the state, until the endpoint is closed.
     session: AtomicU64,
     /// Bytes that have come. One writer: the poller.
@@ -126,6 +130,9 @@ impl Peer {
             state: BiasedLock::new(state),
             expects_data: AtomicBool::new(false),
             blocked: AtomicBool::new(false),
+            cancelable: AtomicBool::new(false),
+            #[cfg(test)]
+            locks: AtomicU64::new(0),
             session: AtomicU64::new(session),
             received: AtomicU64::new(0),
             received_messages: AtomicU64::new(0),
@@ -133,6 +140,8 @@ impl Peer {
     }
 
     pub(super) fn lock(&self) -> BiasedGuard<'_, PeerState> {
+        #[cfg(test)]
+        self.locks.fetch_add(1, Ordering::Relaxed);
         self.state.lock()
     }
 
@@ -143,6 +152,7 @@ impl Peer {
         let hints = [
             (&self.expects_data, state.transfers.expects_data()),
             (&self.blocked, state.out.is_blocked()),
+            (&self.cancelable, !state.out.is_empty() || state.transfers.has_asked()),
         ];
         for (hint, value) in hints {
             // Reading is cheaper, and nearly always enough.
@@ -193,6 +203,12 @@ impl Peer {
             sent_messages: Some(state.out.messages()),
             received_messages: Some(self.received_messages.load(Ordering::Relaxed)),
         }
+    }
+
+    /// Whether a send or transfer of ours may be in flight. Whoever cancels one knows that it was
+    /// begun, and so finds the hint of then or a later one.
+    pub(super) fn is_cancelable(&self) -> bool {
+        self.cancelable.load(Ordering::Relaxed)
     }
 
     /// Whether its socket is full.

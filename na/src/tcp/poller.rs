@@ -242,6 +242,8 @@ impl Poller {
             && self.queue.is_empty()
             && !self.is_hot_work_left()
             && self.batch.is_empty()
+            // Whose it is waits for it.
+            && self.memories.is_empty()
             && self.broken.is_empty()
             && !self.timer_fired
             && !self.accept_ready
@@ -540,21 +542,29 @@ impl Poller {
         }
     }
 
-    /// Every peer that has operations in flight.
-    fn busy_peers(&self, core: &Core) -> Vec<Arc<Peer>> {
+    /// Those `wanted` of the peers that may have operations in flight.
+    fn busy_peers(&self, core: &Core, wanted: impl Fn(&Peer) -> bool) -> Vec<Arc<Peer>> {
         let mut peers = core.mail.listed();
-        peers.extend(self.conns.iter().filter_map(|conn| conn.peer().cloned()));
-        peers.extend(self.redials.iter().map(|redial| redial.peer.clone()));
+        peers.retain(|peer| wanted(peer));
+        let connected = self.conns.iter().filter_map(|conn| conn.peer());
+        let redialed = self.redials.iter().map(|redial| &redial.peer);
+        peers.extend(connected.chain(redialed).filter(|peer| wanted(peer)).cloned());
         peers
     }
 
-    /// Ends a send or transfer, if it is in flight.
+    /// Ends an operation, if it is in flight. The matcher was asked before, without our lock.
     pub(super) fn cancel(&mut self, core: &Core, op: OpId) {
         if let Some(claimed) = self.conns.iter_mut().find_map(|conn| conn.incoming.unclaim(op)) {
             self.batch.push_back(claimed.failed(Error::Canceled));
             return;
         }
-        for peer in self.busy_peers(core) {
+        // A receive may have gone back to the matcher since that was asked, which takes our lock.
+        let receive = core.matcher.lock().cancel(op);
+        if let Some(completion) = receive {
+            self.batch.push_back(completion);
+            return;
+        }
+        for peer in self.busy_peers(core, Peer::is_cancelable) {
             let found = self.with_peer(&peer, |state| {
                 if let Some(completion) = state.out.cancel_send(op) {
                     state.harvest.completions.push(completion);
@@ -583,7 +593,7 @@ impl Poller {
         core.mail.take(&mut self.batch, &mut self.mail);
         let mut peers = core.mail.close();
         peers.append(&mut self.mail);
-        peers.extend(self.busy_peers(core));
+        peers.extend(self.busy_peers(core, |_| true));
         for peer in peers {
             let keys = self.with_peer(&peer, |state| {
                 flush(core, &peer, state);

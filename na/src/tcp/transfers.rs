@@ -107,10 +107,12 @@ impl Transfers {
 
     /// Whether anything is under way in either direction.
     pub(super) fn is_busy(&self) -> bool {
-        !self.asked.is_empty()
-            || !self.waiting.is_empty()
-            || !self.served_puts.is_empty()
-            || self.served_gets > 0
+        self.has_asked() || !self.served_puts.is_empty() || self.served_gets > 0
+    }
+
+    /// Whether a transfer of ours is under way, or waits for its turn.
+    pub(super) fn has_asked(&self) -> bool {
+        !self.asked.is_empty() || !self.waiting.is_empty()
     }
 
     /// Starts a transfer, or queues it until the peer has fewer. `door`: see [`Outgoing`].
