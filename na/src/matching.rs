@@ -19,9 +19,10 @@
 //! transport leaves the message where it is and stops reading that peer. Room appears only when a
 //! posted receive takes an early message, so it always comes with a completion; that is when to
 //! ask [`has_room`](Matcher::has_room) again, or with the very receive that the message is for,
-//! which [`take_refused`](Matcher::take_refused) tells. The messages that a dead peer left in the
-//! transport are finite: [`lift_bound`](Matcher::lift_bound) lets them in, so that the death itself
-//! need not wait for receives.
+//! which [`take_refused`](Matcher::take_refused) tells; who leaves some of what was refused untried
+//! then says so ([`still_refuses`](Matcher::still_refuses)). The messages that a dead peer left in
+//! the transport are finite: [`lift_bound`](Matcher::lift_bound) lets them in, so that the death
+//! itself need not wait for receives.
 //!
 //! What dead peers leave behind is bounded as well, all of them together: somebody who connects,
 //! sends and leaves again and again must not fill the memory of an endpoint that is slow to
@@ -346,6 +347,25 @@ impl Matcher {
             }
             Kind::Expected => Some(claimed.failed(error.clone())),
         }
+    }
+
+    /// Whether an expected message of `peer` with `tag` finds its receive, or the cancel of it.
+    #[allow(dead_code, reason = "for transports that look at what was refused")]
+    pub(crate) fn is_awaited(&self, peer: u64, tag: Tag) -> bool {
+        let key = Key { peer, tag };
+        self.expected_posted.contains(key) || self.given_up.contains(key)
+    }
+
+    /// How many unexpected messages posted receives would take.
+    #[allow(dead_code, reason = "for transports that look at what was refused")]
+    pub(crate) fn receives_of_any(&self) -> usize {
+        self.unexpected_posted.len().saturating_add(self.many_posted.left())
+    }
+
+    /// What was refused still waits: the next receive is told again.
+    #[allow(dead_code, reason = "for transports that look at what was refused")]
+    pub(crate) fn still_refuses(&mut self) {
+        self.refused = true;
     }
 
     /// Whether a message of `peer` would be taken even if no receive waits for it.

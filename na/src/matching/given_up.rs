@@ -52,6 +52,11 @@ impl GivenUp {
         true
     }
 
+    /// Whether a message under `key` was given up.
+    pub(super) fn contains(&self, key: Key) -> bool {
+        self.by_peer.get(&key.peer).is_some_and(|runs| runs.contains_key(&key.tag.0))
+    }
+
     pub(super) fn forget_peer(&mut self, peer: u64) {
         self.runs -= self.by_peer.remove(&peer).map_or(0, |runs| runs.len());
     }

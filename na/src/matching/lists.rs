@@ -122,6 +122,11 @@ impl<T> Lists<T> {
         }
     }
 
+    /// Whether the list of `key` has an entry.
+    pub(crate) fn contains(&self, key: Key) -> bool {
+        self.lone.as_ref().is_some_and(|(lone, _)| *lone == key) || self.ends.contains_key(&key)
+    }
+
     /// Takes the first entry of the list of `key`.
     #[inline]
     pub(crate) fn pop(&mut self, key: Key) -> Option<T> {

@@ -292,7 +292,8 @@ impl Core {
         if queued { Copied::Queued { poll, now } } else { Copied::Not }
     }
 
-    /// Sends a request and posts the receive of its answer. See [`Endpoint::call_now`].
+    /// Sends a request and posts the receive of its answer. See [`Endpoint::call_now`]. Also
+    /// returns what [`Matcher::take_refused`] said.
     ///
     /// Both under the peer's lock, so that its end finds the receive or is seen here. The message
     /// goes first: the peer works on it while the receive is posted. It may wait for the next poll,
@@ -304,7 +305,7 @@ impl Core {
         to: &Addr,
         tag: Tag,
         mut buf: MsgBuf,
-    ) -> Result<Option<Completion>, MsgBuf> {
+    ) -> Result<(Option<Completion>, bool), MsgBuf> {
         let mut state = peer.lock();
         let kind = frame::Kind::Unexpected;
         let copied = self.take_copy(&mut state, kind, tag, buf.as_slice(), true);
@@ -312,11 +313,14 @@ impl Core {
             return Err(buf);
         }
         buf.clear();
-        let early = self.matcher.lock().post_expected(op, to, tag, buf);
+        let mut matcher = self.matcher.lock();
+        let early = matcher.post_expected(op, to, tag, buf);
+        let refused = matcher.take_refused();
+        drop(matcher);
         if let Copied::Queued { poll, now } = copied {
             self.push_out(peer, state, poll, now);
         }
-        Ok(early)
+        Ok((early, refused))
     }
 
     /// Sends what is queued, now or in the next poll after number `poll`.
@@ -578,8 +582,9 @@ impl Endpoint for TcpEndpoint {
             return Err(Refused { error: Error::Closed, buf });
         }
         let early = matcher.post_unexpected(op, buf);
+        let refused = matcher.take_refused();
         drop(matcher);
-        self.posted(early);
+        self.posted(early, refused);
         Ok(())
     }
 
@@ -599,11 +604,12 @@ impl Endpoint for TcpEndpoint {
             return Err(Error::Closed);
         }
         let early = matcher.post_many(op, count, buffers);
+        let refused = matcher.take_refused();
         drop(matcher);
         if !early.is_empty() {
             self.core.mail.complete(early);
         }
-        self.posted(None);
+        self.posted(None, refused);
         Ok(())
     }
 
@@ -638,9 +644,10 @@ impl Endpoint for TcpEndpoint {
             return Err(Refused { error: Error::Closed, buf });
         }
         let early = matcher.post_expected(op, from, tag, buf);
+        let refused = matcher.take_refused();
         drop(matcher);
         drop(state);
-        self.posted(early);
+        self.posted(early, refused);
         Ok(())
     }
 
@@ -649,8 +656,8 @@ impl Endpoint for TcpEndpoint {
         if self.is_own(peer) || self.check_recv(&buf).is_err() {
             return Err(buf);
         }
-        let early = self.core.call(peer, op, to, tag, buf)?;
-        self.posted(early);
+        let (early, refused) = self.core.call(peer, op, to, tag, buf)?;
+        self.posted(early, refused);
         Ok(())
     }
 

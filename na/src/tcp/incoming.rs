@@ -171,6 +171,11 @@ impl Incoming {
         self.long.is_some()
     }
 
+    /// The header of the frame at the front, if it is there.
+    pub(super) fn front(&self) -> Option<Header> {
+        Header::decode(self.buffered().first_chunk()?, self.message_bytes_max).ok()
+    }
+
     /// Skips bytes at the front of the buffer.
     pub(super) fn skip(&mut self, bytes: usize) {
         self.start += bytes;

@@ -177,10 +177,10 @@
 //! # Back-pressure
 //!
 //! A send completes when the kernel has its last byte. A receiver holds 256 KiB of early messages
-//! per peer; beyond, it stops reading that peer's connection until a receive takes one, the socket
-//! buffers fill, and the peer's sends stop completing. Data of transfers on that connection waits
-//! as well. When the peer hangs up, what it left in the socket is brought in regardless of the
-//! bound, so that its end is noticed.
+//! per peer; beyond, it stops reading that peer's connection until a receive takes one, or is
+//! posted for the very message that comes next. The socket buffers fill, and the peer's sends stop
+//! completing. Data of transfers on that connection waits as well. When the peer hangs up, what it
+//! left in the socket is brought in regardless of the bound, so that its end is noticed.
 //!
 //! # Copies
 //!

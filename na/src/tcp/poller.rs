@@ -36,12 +36,13 @@ use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, 
 
 use super::conn::{Conn, Conns, Stage};
 use super::endpoint::Core;
+use super::frame::Kind;
 use super::incoming::Buffers;
 use super::liveness::{Redial, Ticks};
 use super::outgoing::Flushed;
 use super::peer::{Broken, Peer, PeerState, Phase};
 use crate::sync::Arc;
-use crate::{Completion, Error, LocalMem, OpId};
+use crate::{Completion, Error, LocalMem, OpId, Tag};
 
 /// Keys of the descriptors that are not connections.
 const LISTENER: u64 = u64::MAX;
@@ -389,7 +390,8 @@ impl Poller {
         }
     }
 
-    /// Puts a connection aside until the matcher has room for its peer.
+    /// Puts a connection aside until the matcher has room for its peer, or the message in front of
+    /// it has a receive.
     pub(super) fn pause(&mut self, conn: &mut Conn) {
         conn.paused = true;
         self.paused.push(conn.key);
@@ -399,19 +401,35 @@ impl Poller {
         if self.paused.is_empty() {
             return;
         }
-        let matcher = core.matcher.lock();
+        let mut matcher = core.matcher.lock();
         let mut resumed = Vec::new();
         let conns = &mut self.conns;
+        // No more than that many get on: the others would be refused again.
+        let mut receives = matcher.receives_of_any();
         self.paused.retain(|key| {
             let Some(conn) = conns.get_mut(*key) else { return false };
-            let room = conn.peer().is_none_or(|peer| matcher.has_room(peer.id));
-            if room {
+            let goes_on = conn.peer().is_none_or(|peer| {
+                let front = || conn.incoming.front().map(|header| (header.kind, header.number));
+                matcher.has_room(peer.id)
+                    || match front() {
+                        Some((Kind::Expected, tag)) => matcher.is_awaited(peer.id, Tag(tag as u32)),
+                        Some((Kind::Unexpected, _)) if receives > 0 => {
+                            receives -= 1;
+                            true
+                        }
+                        _ => false,
+                    }
+            });
+            if goes_on {
                 conn.paused = false;
                 conn.readable = true;
                 resumed.push(*key);
             }
-            !room
+            !goes_on
         });
+        if !self.paused.is_empty() {
+            matcher.still_refuses();
+        }
         drop(matcher);
         resumed.into_iter().for_each(|key| self.enqueue(key));
     }

@@ -35,12 +35,15 @@ impl TcpEndpoint {
         Ok(())
     }
 
-    /// A receive was posted; `early` is its end if its message was there.
-    pub(super) fn posted(&self, early: Option<Completion>) {
+    /// A receive was posted; `early` is its end if its message was there, `refused` what
+    /// [`Matcher::take_refused`] said.
+    ///
+    /// [`Matcher::take_refused`]: crate::matching::Matcher::take_refused
+    pub(super) fn posted(&self, early: Option<Completion>, refused: bool) {
         if early.is_some() {
             self.core.mail.complete(early);
-        } else if self.loopback.is_busy() {
-            // It may be what a message to ourselves waits for.
+        } else if refused || self.loopback.is_busy() {
+            // It may be what a message in a paused connection waits for, or one to ourselves.
             self.core.mail.notify();
         }
     }
