@@ -16,10 +16,10 @@ const KEEP_ALIVE: Duration = Duration::from_secs(60);
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct TcpOptions {
-    /// How long a connection that is refused, or whose host cannot be reached, is tried again: for
-    /// targets that are about to start. The pauses grow from 10 ms to 500 ms, and the attempts end
-    /// with [`connect_timeout`](crate::OpenOptions::connect_timeout) in any case. Default zero: the
-    /// first refusal is reported.
+    /// How long a connection that is refused, or ends before it is greeted, or whose host cannot be
+    /// reached, is tried again: for targets that are about to start. The pauses grow from 10 ms to
+    /// 500 ms, and the attempts end with [`connect_timeout`](crate::OpenOptions::connect_timeout)
+    /// in any case. Default zero: the first refusal is reported.
     pub connect_retry: Duration,
     /// Connections that others may have to this endpoint. Further ones are refused, and their
     /// dialer is told so ([`Error::Unreachable`]). Default 65,536; at least 1.

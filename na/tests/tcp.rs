@@ -360,6 +360,27 @@ fn connections_beyond_the_limit_are_refused_and_told_why() {
     assert!(matches!(na::open("na+tcp://", &none), Err(Error::BadOption { .. })));
 }
 
+#[test]
+fn who_hangs_up_before_it_greets_is_tried_again() {
+    let closer = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = closer.local_addr().unwrap();
+    let uri = format!("na+tcp://{address}");
+    let patient = options(false, |options| options.tcp.connect_retry = Duration::MAX);
+    let origin = na::open("na+tcp://", &patient).unwrap();
+    let to_late = origin.lookup(&uri).unwrap();
+    origin.send_unexpected(OpId(1), &to_late, Tag(1), message(&origin, b"hello?")).unwrap();
+    closer.set_nonblocking(true).unwrap();
+    let mut closed = 0;
+    while closed < 2 {
+        closed += usize::from(closer.accept().is_ok());
+        origin.poll(64, &mut |early| panic!("nobody was there: {early:?}")).unwrap();
+    }
+    drop(closer);
+    let target = na::open(&uri, &OpenOptions::listening(true)).unwrap();
+    target.recv_unexpected(OpId(2), target.alloc_msg()).unwrap();
+    finish(&[&target, &origin], &[2]);
+}
+
 /// A peer that greets and then reads nothing.
 fn greeted_by(listener: &TcpListener, origin: &Arc<dyn Endpoint>) -> TcpStream {
     use std::io::Write;

@@ -8,13 +8,24 @@ use super::peer::Peer;
 use crate::Addr;
 use crate::sync::Arc;
 
+/// Connecting to one address of a peer, until its hello is there. `next` is the address to try if
+/// this one fails, or has not got so far at `until`. The last one may take until `deadline`.
+#[derive(Clone)]
+pub(super) struct Attempt {
+    pub(super) peer: Arc<Peer>,
+    pub(super) next: usize,
+    pub(super) until: Instant,
+    pub(super) deadline: Instant,
+}
+
 /// How far a connection has come.
 pub(super) enum Stage {
-    /// The kernel is connecting; `next` is the address to try if this one fails, or has not
-    /// answered at `until`. The last one may take until `deadline`.
-    Connecting { peer: Arc<Peer>, next: usize, until: Instant, deadline: Instant },
-    /// Waiting for the other side's hello; `peer` is known if we dialed.
-    Greeting { peer: Option<Arc<Peer>>, deadline: Instant },
+    /// The kernel is connecting.
+    Connecting(Attempt),
+    /// We have dialed, and wait for the other side's hello.
+    Greeting(Attempt),
+    /// Somebody has dialed us, and has not said its hello.
+    Accepted { deadline: Instant },
     /// Carries frames of `peer`, which arriving messages call `addr`.
     Up { peer: Arc<Peer>, addr: Addr },
 }
@@ -92,15 +103,18 @@ impl Conn {
     pub(super) fn up(&self) -> Option<&Arc<Peer>> {
         match &self.stage {
             Stage::Up { peer, .. } => Some(peer),
-            Stage::Connecting { .. } | Stage::Greeting { .. } => None,
+            Stage::Connecting(_) | Stage::Greeting(_) | Stage::Accepted { .. } => None,
         }
     }
 
     /// The peer, if it is known.
     pub(super) fn peer(&self) -> Option<&Arc<Peer>> {
         match &self.stage {
-            Stage::Connecting { peer, .. } | Stage::Up { peer, .. } => Some(peer),
-            Stage::Greeting { peer, .. } => peer.as_ref(),
+            Stage::Connecting(Attempt { peer, .. }) | Stage::Greeting(Attempt { peer, .. }) => {
+                Some(peer)
+            }
+            Stage::Up { peer, .. } => Some(peer),
+            Stage::Accepted { .. } => None,
         }
     }
 
@@ -111,9 +125,9 @@ impl Conn {
 
     /// Until when it must have come further.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        match self.stage {
-            Stage::Connecting { until, .. } => Some(until),
-            Stage::Greeting { deadline, .. } => Some(deadline),
+        match &self.stage {
+            Stage::Connecting(attempt) | Stage::Greeting(attempt) => Some(attempt.until),
+            Stage::Accepted { deadline } => Some(*deadline),
             Stage::Up { .. } => None,
         }
     }
@@ -202,7 +216,7 @@ mod tests {
     fn conn() -> Conn {
         let socket = std::os::unix::net::UnixStream::pair().unwrap().0.into();
         let deadline = Instant::now() + Duration::from_secs(1);
-        Conn::new(socket, Stage::Greeting { peer: None, deadline }, 4096)
+        Conn::new(socket, Stage::Accepted { deadline }, 4096)
     }
 
     #[test]

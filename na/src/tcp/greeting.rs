@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::event::epoll::{self, EventData};
 
 use super::address;
-use super::conn::{Conn, Stage};
+use super::conn::{Attempt, Conn, Stage};
 use super::endpoint::Core;
 use super::frame::{BadHello, Hello, Named, Refusal};
 use super::inbound::Lost;
@@ -48,7 +48,8 @@ impl Poller {
             let now = Instant::now();
             let untried = (peer.dial.len() - at).try_into().unwrap_or(u32::MAX);
             let until = now + deadline.saturating_duration_since(now) / untried;
-            let stage = Stage::Connecting { peer: peer.clone(), next: at + 1, until, deadline };
+            let attempt = Attempt { peer: peer.clone(), next: at + 1, until, deadline };
+            let stage = Stage::Connecting(attempt);
             match socket::connect(*address, core.class)
                 .and_then(|socket| self.watch(core, socket, stage))
             {
@@ -115,26 +116,46 @@ impl Poller {
     /// The kernel has decided about a connection that we began.
     pub(super) fn connecting(&mut self, core: &Core, key: u64) {
         let Some(conn) = self.conns.get_mut(key) else { return };
-        let Stage::Connecting { peer, next, deadline, .. } = &conn.stage else { return };
+        let Stage::Connecting(attempt) = &conn.stage else { return };
         if !conn.writable && !conn.hung_up {
             return;
         }
-        let (peer, next, deadline) = (peer.clone(), *next, *deadline);
-        let hello = core.hello(peer.lock().session, Some(peer.id));
-        let greeted = socket::connected(&conn.socket)
-            .and_then(|()| say(&conn.socket, &hello))
-            .map(|()| conn.stage = Stage::Greeting { peer: Some(peer.clone()), deadline });
+        let attempt = attempt.clone();
+        let hello = core.hello(attempt.peer.lock().session, Some(attempt.peer.id));
+        let greeted =
+            socket::connected(&conn.socket).and_then(|()| say(&conn.socket, &hello)).map(|()| {
+                conn.stage = Stage::Greeting(attempt.clone());
+            });
         let Err(error) = greeted else {
             // Whatever the events said was about connecting.
             conn.writable = false;
             conn.readable = true;
             return self.enqueue(key);
         };
+        let Attempt { peer, next, deadline, .. } = attempt;
         self.detach(&peer, key);
         if next < peer.dial.len() {
             return self.dial(core, &peer, next, deadline);
         }
         self.dial_failed(core, &peer, next - 1, &error, deadline);
+    }
+
+    /// An attempt has come to nothing for `lost`, after the kernel had connected, or too late:
+    /// tries the next address, or the same ones again, or says `error`.
+    fn attempt_lost(&mut self, core: &Core, attempt: &Attempt, lost: &Lost, error: Error) {
+        let Attempt { peer, next, deadline, .. } = attempt;
+        // Unless it has called us meanwhile.
+        if !matches!(peer.lock().phase, Phase::Dialing) {
+            return;
+        }
+        if *next < peer.dial.len() {
+            return self.dial(core, peer, *next, *deadline);
+        }
+        // As a port does behind which a proxy or a supervisor waits for the target to start.
+        let hung_up = matches!(lost, Lost::Ended(_));
+        if !hung_up || !self.redial(core, peer, io::ErrorKind::ConnectionReset, *deadline) {
+            self.not_dialed(core, peer, error);
+        }
     }
 
     /// Accepts what has come.
@@ -148,7 +169,7 @@ impl Poller {
                 return;
             };
             let deadline = Instant::now() + core.connect_timeout;
-            let stage = Stage::Greeting { peer: None, deadline };
+            let stage = Stage::Accepted { deadline };
             match socket::accept(listener).and_then(|socket| self.watch(core, socket, stage)) {
                 Ok(key) => self.admit(key),
                 Err(error) => match error.kind() {
@@ -173,8 +194,7 @@ impl Poller {
     /// Whether accepting has to wait for hellos; it goes on when one comes, or after the patience.
     fn is_crowded(&mut self, core: &Core) -> bool {
         let conns = &mut self.conns;
-        let is_half_open =
-            |conn: &mut Conn| matches!(conn.stage, Stage::Greeting { peer: None, .. });
+        let is_half_open = |conn: &mut Conn| matches!(conn.stage, Stage::Accepted { .. });
         if self.half_open.len() >= HALF_OPEN_MAX {
             self.half_open.retain(|key| conns.get_mut(*key).is_some_and(is_half_open));
         }
@@ -207,8 +227,11 @@ impl Poller {
 
     /// Reads the other side's hello, if it is complete, and attaches the connection to its peer.
     pub(super) fn greeted(&mut self, core: &Core, conn: &mut Conn) -> Result<bool, Lost> {
-        let Stage::Greeting { peer: dialed, .. } = &conn.stage else { return Ok(false) };
-        let dialed = dialed.clone();
+        let dialed = match &conn.stage {
+            Stage::Greeting(attempt) => Some(attempt.peer.clone()),
+            Stage::Accepted { .. } => None,
+            Stage::Connecting(_) | Stage::Up { .. } => return Ok(false),
+        };
         let (hello, len) = match Hello::decode(conn.incoming.buffered()) {
             Ok(Some(decoded)) => decoded,
             Ok(None) => return Ok(false),
@@ -222,7 +245,7 @@ impl Poller {
         };
         conn.incoming.skip(len);
         if let Some(refusal) = hello.refusal {
-            return Err(Lost::Ended(refusal.to_string()));
+            return Err(Lost::Refused(refusal.to_string()));
         }
         if dialed.is_none() && self.accepted >= core.options.connections_max {
             let refusal = Some(Refusal::TooManyConnections);
@@ -333,9 +356,9 @@ impl Poller {
                 Err(_) => "unknown".into(),
             },
         };
-        let (reason, protocol) = match lost {
-            Lost::Ended(reason) => (reason, false),
-            Lost::Broke(reason) => (reason, true),
+        let (reason, protocol) = match &lost {
+            Lost::Ended(reason) | Lost::Refused(reason) => (reason.clone(), false),
+            Lost::Broke(reason) => (reason.clone(), true),
         };
         if protocol {
             tracing::warn!(peer = name, reason, "protocol broken, connection closed");
@@ -353,12 +376,13 @@ impl Poller {
                 // An end that raced with a close is in no peer's list any more.
                 self.drop_conn(key);
             }
-            Stage::Connecting { peer, .. } | Stage::Greeting { peer: Some(peer), .. } => {
-                let peer = peer.clone();
-                self.detach(&peer, key);
-                self.not_dialed(core, &peer, error(peer.unreachable(&reason)));
+            Stage::Connecting(attempt) | Stage::Greeting(attempt) => {
+                let attempt = attempt.clone();
+                let error = error(attempt.peer.unreachable(&reason));
+                self.detach(&attempt.peer, key);
+                self.attempt_lost(core, &attempt, &lost, error);
             }
-            Stage::Greeting { peer: None, .. } => self.drop_conn(key),
+            Stage::Accepted { .. } => self.drop_conn(key),
         }
     }
 
@@ -366,17 +390,8 @@ impl Poller {
     pub(super) fn timed_out(&mut self, core: &Core, key: u64) {
         let limit = core.connect_timeout;
         let waiting = match self.conns.get_mut(key).map(|conn| &conn.stage) {
-            Some(Stage::Connecting { peer, next, deadline, .. }) if *next < peer.dial.len() => {
-                let (peer, next, deadline) = (peer.clone(), *next, *deadline);
-                self.detach(&peer, key);
-                // Unless it has called us meanwhile.
-                let waits = matches!(peer.lock().phase, Phase::Dialing);
-                return if waits {
-                    self.dial(core, &peer, next, deadline)
-                };
-            }
-            Some(Stage::Connecting { .. }) => "connection",
-            Some(Stage::Greeting { .. }) => "hello",
+            Some(Stage::Connecting(_)) => "connection",
+            Some(Stage::Greeting(_) | Stage::Accepted { .. }) => "hello",
             Some(Stage::Up { .. }) | None => return,
         };
         self.lose(core, key, Lost::Ended(format!("no {waiting} within {limit:?}")));
@@ -416,13 +431,40 @@ mod tests {
     #[test]
     fn an_address_that_does_not_answer_leaves_time_for_the_next() {
         let (silent, _queue) = mute();
+        reaches_the_next(socket::local_address(&silent).unwrap(), || ());
+    }
+
+    #[test]
+    fn an_address_that_does_not_greet_leaves_time_for_the_next() {
+        use std::io::Write;
+        let listening = || std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        // It accepts and is silent, for the kernel accepts.
+        let silent = listening();
+        reaches_the_next(silent.local_addr().unwrap(), || ());
+        // Whatever is there is no target of ours, or none yet.
+        for says in [&b"SSH-2.0-OpenSSH\r\n"[..], b""] {
+            let other = listening();
+            other.set_nonblocking(true).unwrap();
+            let mut accepted = None;
+            reaches_the_next(other.local_addr().unwrap(), || {
+                if let Ok((mut stream, _)) = other.accept() {
+                    stream.write_all(says).unwrap();
+                    accepted = (!says.is_empty()).then_some(stream);
+                }
+            });
+            assert_eq!(accepted.is_some(), !says.is_empty());
+        }
+    }
+
+    /// A message to a peer with two addresses, `first` and that of a target, arrives.
+    fn reaches_the_next(first: std::net::SocketAddr, mut meanwhile: impl FnMut()) {
         let target = endpoint(&OpenOptions::listening(true));
         let listening = target.self_addr.uri().strip_prefix("na+tcp://").unwrap();
         let mut options = OpenOptions::listening(false);
         // Far more than the second one needs, of which the first one gets half.
         options.connect_timeout = Duration::from_secs(4);
         let origin = endpoint(&options);
-        let dial = vec![socket::local_address(&silent).unwrap(), listening.parse().unwrap()];
+        let dial = vec![first, listening.parse().unwrap()];
         let to_target = origin.core.addr_of(&origin.core.new_peer("na+tcp://two:1".into(), dial));
         let mut buf = origin.alloc_msg();
         assert!(buf.try_extend(b"x"));
@@ -436,6 +478,7 @@ mod tests {
             };
             origin.poll(64, &mut ended).unwrap();
             target.poll(64, &mut |_| came = true).unwrap();
+            meanwhile();
         }
         assert!(came, "{sent:?}");
     }

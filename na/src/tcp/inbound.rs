@@ -18,6 +18,8 @@ const READ_BYTES_MAX: usize = 1 << 20;
 pub(super) enum Lost {
     /// The other side, or the system, ended it.
     Ended(String),
+    /// The other side lets us in no more, and says so.
+    Refused(String),
     /// The other side broke this rule of the protocol.
     Broke(String),
 }

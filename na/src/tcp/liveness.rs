@@ -112,11 +112,11 @@ impl Poller {
     fn postpone(&mut self, late: Duration) {
         for conn in self.conns.iter_mut() {
             match &mut conn.stage {
-                Stage::Connecting { until, deadline, .. } => {
-                    *until += late;
-                    *deadline += late;
+                Stage::Connecting(attempt) | Stage::Greeting(attempt) => {
+                    attempt.until += late;
+                    attempt.deadline += late;
                 }
-                Stage::Greeting { deadline, .. } => *deadline += late,
+                Stage::Accepted { deadline } => *deadline += late,
                 Stage::Up { .. } => {}
             }
         }

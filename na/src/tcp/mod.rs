@@ -44,7 +44,7 @@
 //! ended session is not sent in the next one.
 //!
 //! A connection must be made, and greeted, within [`OpenOptions::connect_timeout`], of which each
-//! address of a name with several gets its part; a refusal is
+//! address of a name with several gets its part; a refusal, or an end before the greeting, is
 //! reported at once, or tried again for [`connect_retry`]. At most 256 accepted connections may be
 //! without a hello; beyond, the oldest is dropped if it has had a second, else the next wait in the
 //! kernel's queue. Beyond [`connections_max`] a connection is refused with that reason.

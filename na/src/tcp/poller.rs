@@ -319,7 +319,7 @@ impl Poller {
     fn look_at(&mut self, core: &Core, key: u64) {
         let Some(mut conn) = self.conns.take(key) else { return };
         conn.queued = false;
-        if matches!(conn.stage, Stage::Connecting { .. }) {
+        if matches!(conn.stage, Stage::Connecting(_)) {
             self.conns.put_back(conn);
             return self.connecting(core, key);
         }
