@@ -45,7 +45,8 @@ pub struct OpenOptions {
     pub connect_timeout: Duration,
     /// Longest time without a sign of life from a connected peer that owes us something; zero
     /// relies on what the operating system reports (which includes every death on the same host).
-    /// Over sm, tcp and ucx it counts as 200 ms if it is shorter. Default zero.
+    /// Over sm, tcp and ucx it counts as 200 ms if it is shorter. Over tcp a peer that cannot send
+    /// signs of life, as its greeting says, is not given up for its silence. Default zero.
     pub liveness_limit: Duration,
     /// Bytes of unexpected messages that peers which are gone may have left for receives that are
     /// still to be posted, each with 64 bytes on top, all these peers together. Beyond, the last

@@ -383,6 +383,15 @@ fn who_hangs_up_before_it_greets_is_tried_again() {
 
 /// A peer that greets and then reads nothing.
 fn greeted_by(listener: &TcpListener, origin: &Arc<dyn Endpoint>) -> TcpStream {
+    greeted_by_one_of(listener, origin, 1)
+}
+
+/// The same with those capabilities.
+fn greeted_by_one_of(
+    listener: &TcpListener,
+    origin: &Arc<dyn Endpoint>,
+    capabilities: u8,
+) -> TcpStream {
     use std::io::Write;
     listener.set_nonblocking(true).unwrap();
     let mut stream = loop {
@@ -392,6 +401,7 @@ fn greeted_by(listener: &TcpListener, origin: &Arc<dyn Endpoint>) -> TcpStream {
         }
     };
     let mut hello = b"MRGO\x01\x00\x01\x00\x00\x10\x00\x00".to_vec();
+    hello[6] = capabilities;
     hello.resize(32, 0);
     stream.write_all(&hello).unwrap();
     stream
@@ -435,6 +445,30 @@ fn a_silent_peer_that_owes_an_answer_is_given_up_after_the_limit() {
             assert!(error.to_string().contains("no sign of life"), "{error}");
         }
         other => panic!("not given up: {other:?}"),
+    }
+}
+
+#[test]
+fn a_peer_that_knows_no_signs_of_life_is_not_given_up_for_its_silence() {
+    use std::io::Write;
+    const LIMIT: Duration = Duration::from_millis(200);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let uri = format!("na+tcp://{}", listener.local_addr().unwrap());
+    let origin = na::open("na+tcp://", &options(false, |o| o.liveness_limit = LIMIT)).unwrap();
+    let to_peer = origin.lookup(&uri).unwrap();
+    origin.send_unexpected(OpId(1), &to_peer, Tag(1), message(&origin, b"hello?")).unwrap();
+    origin.recv_expected(OpId(2), &to_peer, Tag(1), origin.alloc_msg()).unwrap();
+    let mut peer = greeted_by_one_of(&listener, &origin, 0);
+    finish(&[&origin], &[1]);
+    let late = Instant::now() + 2 * LIMIT;
+    while Instant::now() < late {
+        origin.poll(64, &mut |early| panic!("it still works: {early:?}")).unwrap();
+    }
+    peer.write_all(&[&[2, 0, 0, 0, 4, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0][..], b"done"].concat())
+        .unwrap();
+    match finish(&[&origin], &[2]).remove(&2) {
+        Some(Completion::Recv { buf, result: Ok(_), .. }) => assert_eq!(buf.as_slice(), b"done"),
+        other => panic!("not received: {other:?}"),
     }
 }
 

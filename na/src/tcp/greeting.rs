@@ -333,6 +333,7 @@ impl Poller {
                     named: hello.named,
                     message_bytes_max,
                     alive_every,
+                    can_beat: liveness::can_beat(hello),
                 });
                 state.out.refuse_longer_than(message_bytes_max, &mut state.harvest);
             }

@@ -16,7 +16,8 @@
 //! it, or a transfer is under way in either direction. A side with a limit asks in its hello to
 //! hear something four times within the limit; so a peer that lives is heard even when it has
 //! nothing to say, or does not read because its receives are missing, and one that is stopped is
-//! not, though its kernel still acknowledges everything.
+//! not, though its kernel still acknowledges everything. One whose hello says that it knows no
+//! signs of life is not given up for its silence: it may be at work.
 //!
 //! # Only time in which we run
 //!
@@ -40,9 +41,14 @@ use crate::sync::Arc;
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_millis(500);
 
+/// Whether the sender of `hello` sends signs of life when asked to.
+pub(super) fn can_beat(hello: &Hello) -> bool {
+    hello.capabilities & CAN_BEAT != 0
+}
+
 /// How often the sender of `hello` wants to hear something, if we can do that.
 pub(super) fn alive_every(hello: &Hello) -> Option<Duration> {
-    let asked = hello.alive_every_ms > 0 && hello.capabilities & CAN_BEAT != 0;
+    let asked = hello.alive_every_ms > 0 && can_beat(hello);
     let every = Duration::from_millis(hello.alive_every_ms.into());
     asked.then(|| every.max(LIMIT_MIN / LOOKS))
 }
@@ -283,13 +289,15 @@ fn is_silent(
     if core.liveness_limit.is_zero() {
         return false;
     }
+    // Nothing but what it happens to send would be heard of one that cannot send signs of life.
+    let can_beat = matches!(&state.phase, Phase::Up(link) if link.can_beat);
     let owes = is_awaited
         || conn.incoming.is_claiming()
         || state.transfers.is_busy()
         || !state.out.is_empty();
     // While we do not read, we cannot hear.
     let unread = conn.paused || conn.readable;
-    if std::mem::take(&mut conn.heard) || unread || !owes {
+    if std::mem::take(&mut conn.heard) || unread || !owes || !can_beat {
         conn.times.silent = Duration::ZERO;
     } else {
         conn.times.silent += elapsed;

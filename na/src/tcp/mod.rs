@@ -52,8 +52,9 @@
 //! With a [`liveness_limit`](OpenOptions::liveness_limit) (200 ms at least) a peer that owes
 //! something must be heard within it; each side sends signs of life to who wants them, also while
 //! it does not read. So a stopped process is noticed, and one that is slow is not mistaken for it.
-//! Without a limit, a peer whose host vanishes is noticed by the kernel: after [`keep_alive`] if
-//! nothing was under way, else by its retransmission limit, which is some quarter of an hour.
+//! (A peer without capability 1, which can send none, is never given up for its silence.) Without
+//! a limit, a peer whose host vanishes is noticed by the kernel: after [`keep_alive`] if nothing
+//! was under way, else by its retransmission limit, which is some quarter of an hour.
 //! [`slow_reader_limit`] ends a peer that takes nothing.
 //!
 //! [`connect_retry`]: crate::TcpOptions::connect_retry

@@ -37,6 +37,8 @@ pub(super) struct Link {
     pub(super) message_bytes_max: usize,
     /// The peer wants to hear something at least this often.
     pub(super) alive_every: Option<Duration>,
+    /// The peer says something when we want to hear it.
+    pub(super) can_beat: bool,
 }
 
 /// See the module's documentation.
