@@ -22,7 +22,9 @@ pub struct TcpOptions {
     /// in any case. Default zero: the first refusal is reported.
     pub connect_retry: Duration,
     /// Connections that others may have to this endpoint. Further ones are refused, and their
-    /// dialer is told so ([`Error::Unreachable`]). Default 65,536; at least 1.
+    /// dialer is told so ([`Error::Unreachable`]). Default 65,536; at least 1. Never more than the
+    /// process may have descriptors when the endpoint is opened (the soft `RLIMIT_NOFILE`), less an
+    /// eighth of those, but 16 to 256, for everything else.
     pub connections_max: usize,
     /// How long a peer may take nothing of what we have for it before it is given up
     /// ([`Error::PeerGone`]). Default zero: for ever; its sends just do not complete.

@@ -474,12 +474,17 @@ fn running_out_of_descriptors_only_delays() {
     assert!(output.status.success(), "{output:?}");
 }
 
-fn run_out_of_descriptors() {
+/// Sets how many descriptors the process may have.
+fn limit_descriptors(current: u64) {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = Rlimit { current: Some(current), ..getrlimit(Resource::Nofile) };
+    setrlimit(Resource::Nofile, limit).unwrap();
+}
+
+fn run_out_of_descriptors() {
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).unwrap();
     let server = Server::start();
-    let limit = Rlimit { current: Some(64), ..getrlimit(Resource::Nofile) };
-    setrlimit(Resource::Nofile, limit).unwrap();
+    limit_descriptors(64);
     let mut fillers = Vec::new();
     while let Ok(filler) = std::fs::File::open("/dev/null") {
         fillers.push(filler);
@@ -495,6 +500,55 @@ fn run_out_of_descriptors() {
     drop(fillers);
     hear_hello(&mut stream);
     server.still_serves();
+}
+
+/// The server is a process of its own, since the limit is the process's.
+#[test]
+fn who_dials_beyond_the_descriptors_is_refused() {
+    use std::io::{BufRead, BufReader};
+    use std::process::{Command, Stdio};
+    if std::env::var_os(CHILD).is_some() {
+        return serve_with_few_descriptors();
+    }
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["who_dials_beyond_the_descriptors_is_refused", "--exact", "--nocapture"])
+        .env(CHILD, "1")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let address = lines.find_map(|line| Some(line.split_once("at na+tcp://")?.1.to_owned()));
+    let address = address.expect("the child's address");
+    let refusal = |stream: &mut TcpStream| {
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.write_all(&hello(1, "")).unwrap();
+        let mut fixed = [0; HELLO_BYTES];
+        stream.read_exact(&mut fixed).unwrap();
+        fixed[14]
+    };
+    // A quarter of the 64 is kept for everything else.
+    let mut welcome: Vec<TcpStream> = Vec::new();
+    for number in 0..60 {
+        let mut stream = TcpStream::connect(&address).unwrap();
+        match refusal(&mut stream) {
+            0 => welcome.push(stream),
+            refusal => assert_eq!((refusal, number >= 48), (1, true), "of number {number}"),
+        }
+    }
+    assert_eq!(welcome.len(), 48);
+    // Until its standard input ends.
+    drop(child.stdin.take());
+    lines.for_each(drop);
+    assert!(child.wait().unwrap().success());
+}
+
+fn serve_with_few_descriptors() {
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).unwrap();
+    limit_descriptors(64);
+    let server = Server::start();
+    println!("\nat {}", server.endpoint.self_addr().uri());
+    std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
 }
 
 #[derive(Debug, Clone)]

@@ -406,7 +406,10 @@ impl TcpEndpoint {
         }
         let listening_uri = listening.map(address::uri_of).unwrap_or_default();
         debug_assert!(listening_uri.len() <= URI_BYTES_MAX);
-        let core = Core::new(options, listening_uri)?;
+        let mut core = Core::new(options, listening_uri)?;
+        if options.listen {
+            core.options.connections_max = socket::connections_max(core.options.connections_max);
+        }
         let myself = match listening {
             Some(address) => core.peer_at(PeerKey::Address(address), vec![address]),
             None => {

@@ -47,7 +47,8 @@
 //! address of a name with several gets its part; a refusal, or an end before the greeting, is
 //! reported at once, or tried again for [`connect_retry`]. At most 256 accepted connections may be
 //! without a hello; beyond, the oldest is dropped if it has had a second, else the next wait in the
-//! kernel's queue. Beyond [`connections_max`] a connection is refused with that reason.
+//! kernel's queue. Beyond [`connections_max`], or the descriptors that the process may have, a
+//! connection is refused with that reason.
 //!
 //! With a [`liveness_limit`](OpenOptions::liveness_limit) (200 ms at least) a peer that owes
 //! something must be heard within it; each side sends signs of life to who wants them, also while
