@@ -26,6 +26,10 @@ pub struct NetworkOptions {
     /// Longest time that a peer may take nothing of what we have for it, in milliseconds. tcp only.
     /// Default 0: for ever.
     pub slow_reader_msec: u32,
+    /// Bytes of answers that may wait for a peer which does not read them, from 1; beyond, it is
+    /// given up. tcp only. Default none: 268435456 (256 MiB), or 1024 messages of full length.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unread_answers_max: Option<usize>,
     /// Time after which the kernel asks the host of an idle connection whether it is still there,
     /// in seconds; 0: never. tcp only. Default 60.
     pub keep_alive_sec: u32,
@@ -69,6 +73,7 @@ impl Default for NetworkOptions {
             connect_retry_msec: 0,
             liveness_msec: 0,
             slow_reader_msec: 0,
+            unread_answers_max: None,
             keep_alive_sec: 60,
             busy_poll_usec: 0,
             connections_max: None,

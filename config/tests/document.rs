@@ -264,6 +264,7 @@ fn the_manual_has_every_key() {
     (margo.overflow_held_max, margo.proc.len_max) = (1, Some(1));
     (margo.network.connections_max, margo.network.peer_users) = (Some(1), PeerUsers::All);
     margo.network.rendezvous_bytes_min = Some(1);
+    margo.network.unread_answers_max = Some(1);
     margo.network.remote_keys = margo_config::RemoteKeys::Never;
     config.monitoring = Some(serde_json::Map::new());
     config.schema = Some(String::new());

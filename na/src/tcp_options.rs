@@ -10,6 +10,11 @@ const CONNECTIONS_MAX: usize = 65_536;
 /// Time after which the kernel looks after an idle connection, unless said otherwise.
 const KEEP_ALIVE: Duration = Duration::from_secs(60);
 
+/// Bytes of answers that a peer may leave unread, and how many of the longest in any case, unless
+/// said otherwise.
+const UNREAD_ANSWERS_MAX: usize = 256 << 20;
+const UNREAD_ANSWERS_MIN: usize = 1024;
+
 /// Settings of the tcp transport, as [`OpenOptions::tcp`](crate::OpenOptions::tcp).
 ///
 /// Times are kept to about a quarter of themselves.
@@ -27,8 +32,18 @@ pub struct TcpOptions {
     /// eighth of those, but 16 to 256, for everything else.
     pub connections_max: usize,
     /// How long a peer may take nothing of what we have for it before it is given up
-    /// ([`Error::PeerGone`]). Default zero: for ever; its sends just do not complete.
+    /// ([`Error::PeerGone`]). Default zero: for ever; sends to it just do not complete, up to
+    /// [`unread_answers_max`](Self::unread_answers_max).
     pub slow_reader_limit: Duration,
+    /// Bytes of answers (expected messages) that may wait for a peer which does not read them, each
+    /// counted with its whole buffer and some 100 bytes beside. A peer for which more wait, and
+    /// which takes too little of them at that moment, is given up ([`Error::PeerGone`]): one that
+    /// asks without end and reads nothing would fill our memory. For an honest one never more wait
+    /// than it has calls in flight, times
+    /// [`message_bytes_max`](crate::OpenOptions::message_bytes_max). Default `None`: 256 MiB,
+    /// some 60,000 answers of the default length, or 1,024 of full length if that is more; at least
+    /// 1.
+    pub unread_answers_max: Option<usize>,
     /// Time after which the kernel asks an idle peer's host whether the connection still exists;
     /// a host that does not answer within as much again has gone. In whole seconds; zero: never
     /// asks. Default 60 s.
@@ -45,6 +60,7 @@ impl Default for TcpOptions {
             connect_retry: Duration::ZERO,
             connections_max: CONNECTIONS_MAX,
             slow_reader_limit: Duration::ZERO,
+            unread_answers_max: None,
             keep_alive: KEEP_ALIVE,
             busy_poll: Duration::ZERO,
         }
@@ -58,6 +74,34 @@ impl TcpOptions {
             let reason = "it is 0; at least 1 is needed (or do not listen)".to_owned();
             return Err(Error::BadOption { option: "tcp.connections_max", reason });
         }
+        if self.unread_answers_max == Some(0) {
+            let reason = "it is 0: no peer could be answered; at least 1 is needed".to_owned();
+            return Err(Error::BadOption { option: "tcp.unread_answers_max", reason });
+        }
         Ok(())
+    }
+
+    /// The bound, for messages of up to so many bytes.
+    #[cfg_attr(not(feature = "tcp"), allow(dead_code, reason = "for the transport alone"))]
+    pub(crate) fn unread_answers_bound(&self, message_bytes_max: usize) -> usize {
+        let of_messages = UNREAD_ANSWERS_MIN.saturating_mul(message_bytes_max);
+        self.unread_answers_max.unwrap_or(UNREAD_ANSWERS_MAX.max(of_messages))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_messages_may_wait_unread_as_well() {
+        let mut options = TcpOptions::default();
+        assert_eq!(options.unread_answers_bound(4096), 256 << 20);
+        assert_eq!(options.unread_answers_bound(1 << 20), 1 << 30);
+        options.unread_answers_max = Some(9);
+        assert_eq!(options.unread_answers_bound(1 << 20), 9);
+        options.unread_answers_max = Some(0);
+        let option = "tcp.unread_answers_max";
+        assert!(matches!(options.check(), Err(Error::BadOption { option: o, .. }) if o == option));
     }
 }

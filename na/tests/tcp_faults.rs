@@ -7,6 +7,7 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Instant;
@@ -22,6 +23,8 @@ const MEMORY_BYTES: usize = 1 << 20;
 struct Server {
     endpoint: Arc<dyn Endpoint>,
     key: u64,
+    /// The most answers that were given to it and not sent.
+    unsent_max: Arc<AtomicUsize>,
     stop: Option<mpsc::Sender<()>>,
     thread: Option<JoinHandle<()>>,
     _memory: na::LocalMem,
@@ -29,22 +32,31 @@ struct Server {
 
 impl Server {
     fn start() -> Self {
-        let options = OpenOptions::listening(true);
-        let endpoint = na::open("na+tcp://127.0.0.1:0", &options).unwrap();
+        Self::with(&OpenOptions::listening(true))
+    }
+
+    fn with(options: &OpenOptions) -> Self {
+        let endpoint = na::open("na+tcp://127.0.0.1:0", options).unwrap();
         let memory = Memory::from_vec(vec![7; MEMORY_BYTES]);
         let memory = endpoint.register(memory, Access::ReadWrite).unwrap();
         let (stop, stopped) = mpsc::channel();
         let polled = endpoint.clone();
+        let unsent_max = Arc::new(AtomicUsize::new(0));
+        let most = unsent_max.clone();
         let thread = std::thread::spawn(move || {
             for op in 0..16 {
                 polled.recv_unexpected(OpId(op), polled.alloc_msg()).unwrap();
             }
-            let mut sink = |completion| {
-                if let Completion::Recv { op, buf, result: Ok(Arrival { from, tag }) } = completion
-                {
+            let mut unsent = 0;
+            let mut sink = |completion| match completion {
+                Completion::Recv { op, buf, result: Ok(Arrival { from, tag }) } => {
+                    unsent += 1;
+                    most.fetch_max(unsent, Ordering::Relaxed);
                     polled.send_expected(OpId(1000), &from, tag, buf).unwrap();
                     polled.recv_unexpected(op, polled.alloc_msg()).unwrap();
                 }
+                Completion::Send { .. } => unsent -= 1,
+                _ => {}
             };
             while stopped.try_recv() == Err(mpsc::TryRecvError::Empty) {
                 polled.poll(64, &mut sink).unwrap();
@@ -52,7 +64,8 @@ impl Server {
             }
         });
         let key = memory.key();
-        Self { endpoint, key, stop: Some(stop), thread: Some(thread), _memory: memory }
+        let (stop, thread) = (Some(stop), Some(thread));
+        Self { endpoint, key, unsent_max, stop, thread, _memory: memory }
     }
 
     fn connect(&self) -> TcpStream {
@@ -315,6 +328,34 @@ fn a_peer_that_asks_and_never_reads_the_answers_is_bounded() {
         rounds += 1;
         assert!(rounds < 100_000, "the server takes everything, and keeps every answer");
     }
+    server.still_serves();
+}
+
+#[test]
+fn a_peer_that_calls_and_never_reads_the_answers_is_bounded() {
+    const UNREAD_MAX: usize = 2 << 20;
+    const MESSAGE: usize = 4096;
+    let mut options = OpenOptions::listening(true);
+    options.message_bytes_max = MESSAGE;
+    options.tcp.unread_answers_max = Some(UNREAD_MAX);
+    let server = Server::with(&options);
+    let mut stream = server.greeted();
+    stream.set_write_timeout(Some(PATIENCE)).unwrap();
+    // Short ones: what waits for the answers to be read is a whole buffer each.
+    let flood = [header(1, 48, 4), vec![1; 48]].concat().repeat(64);
+    // The last poll may bring some more before the connection ends.
+    let most = UNREAD_MAX / MESSAGE + 1000;
+    let unsent_max = || server.unsent_max.load(Ordering::Relaxed);
+    std::thread::scope(|scope| {
+        let flooder =
+            scope.spawn(|| while unsent_max() <= most && stream.write_all(&flood).is_ok() {});
+        while !flooder.is_finished() {
+            server.still_serves();
+        }
+    });
+    let unsent_max = unsent_max();
+    assert!((UNREAD_MAX / MESSAGE / 2..=most).contains(&unsent_max), "{unsent_max} have waited");
+    until_closed(&mut stream);
     server.still_serves();
 }
 

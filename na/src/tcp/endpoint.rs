@@ -11,9 +11,10 @@ use std::time::Duration;
 use super::address;
 use super::frame::{self, Hello, Named, URI_BYTES_MAX};
 use super::gather::Gather;
+use super::known::Known;
 use super::mail::Mail;
 use super::outgoing::Outgoing;
-use super::peer::{Peer, PeerState, Phase};
+use super::peer::{Broken, Peer, PeerState, Phase};
 use super::poller::{Poller, flush};
 use super::socket;
 use crate::fork::Process;
@@ -47,6 +48,8 @@ pub(super) struct Core {
     pub(super) connect_timeout: Duration,
     pub(super) liveness_limit: Duration,
     pub(super) options: TcpOptions,
+    /// See [`TcpOptions::unread_answers_max`].
+    unread_answers_max: usize,
     pub(super) class: TrafficClass,
     /// Where we listen; empty if we do not.
     listening_uri: String,
@@ -70,23 +73,6 @@ pub(super) struct Core {
     gather: Gather,
 }
 
-/// Peers that something refers to, and some that nothing does any more.
-#[derive(Default)]
-struct Known {
-    peers: Vec<Weak<Peer>>,
-    sweep_at: usize,
-}
-
-impl Known {
-    fn add(&mut self, peer: &Arc<Peer>) {
-        if self.peers.len() >= self.sweep_at {
-            self.peers.retain(|peer| peer.strong_count() > 0);
-            self.sweep_at = 2 * self.peers.len() + 16;
-        }
-        self.peers.push(Arc::downgrade(peer));
-    }
-}
-
 impl Core {
     fn new(options: &OpenOptions, listening_uri: String) -> Result<Self, Error> {
         let mut seed = [0; 8];
@@ -98,6 +84,7 @@ impl Core {
             connect_timeout: options.connect_timeout.min(CONNECT_TIMEOUT_MAX),
             liveness_limit: ran::limit(options.liveness_limit),
             options: options.tcp.clone(),
+            unread_answers_max: options.tcp.unread_answers_bound(options.message_bytes_max),
             class: options.traffic_class,
             listening_uri,
             regions: options.regions.clone().unwrap_or_default(),
@@ -232,7 +219,25 @@ impl Core {
             return self.mail.complete([Completion::Send { op, buf, result: Ok(()) }]);
         }
         out.push_message(kind, op, tag, buf);
+        if out.is_blocked() && out.answers() > self.unread_answers_max {
+            self.take_or_go(peer, &mut state);
+        }
         self.push_out(peer, state, poll, now);
+    }
+
+    /// The peer has left more answers unread than it may: it takes some at once, or has gone. What
+    /// it asks is still read: of two peers that read nothing before the other did, none would.
+    #[cold]
+    fn take_or_go(&self, peer: &Arc<Peer>, state: &mut PeerState) {
+        // It may have read meanwhile.
+        state.out.unblock();
+        flush(self, peer, state);
+        let waiting = state.out.answers();
+        if waiting > self.unread_answers_max && state.broken.is_none() {
+            let error = peer.gone(format!("it takes no answers: {waiting} bytes wait"));
+            state.broken = Some(Broken { error, read_first: false });
+            self.mail.list(peer, state);
+        }
     }
 
     /// Sends a short message without a completion; `false`: it took nothing. One that is to wait
@@ -517,7 +522,7 @@ impl TcpEndpoint {
 
 impl TcpEndpoint {
     fn peer_stats(&self) -> Vec<PeerStats> {
-        let known: Vec<_> = lock(&self.core.known).peers.iter().filter_map(Weak::upgrade).collect();
+        let known = lock(&self.core.known).peers();
         let others = known.iter().filter(|peer| !self.is_own(peer));
         let mut stats: Vec<_> = others.map(|peer| (peer.id, peer.stats())).collect();
         // No more than a copy under the lock that every message takes.

@@ -4,8 +4,8 @@
 //! `peer` (what is in flight with one peer), `outgoing` (frames become bytes), `poller` (events),
 //! `incoming` (bytes become frames), `inbound` (what a frame does), `transfers` (puts and gets);
 //! `greeting` makes connections, `liveness` ends those of peers that say or take nothing, `mail` is
-//! what other threads leave for the poll, `within` what an endpoint does with itself, `address`,
-//! `interface`, `frame`, `conn` and `socket` are what the names say.
+//! what other threads leave for the poll, `within` what an endpoint does with itself, `known` are
+//! all peers, `address`, `interface`, `frame`, `conn` and `socket` are what the names say.
 //!
 //! # Addresses
 //!
@@ -62,6 +62,7 @@
 //! [`connections_max`]: crate::TcpOptions::connections_max
 //! [`keep_alive`]: crate::TcpOptions::keep_alive
 //! [`slow_reader_limit`]: crate::TcpOptions::slow_reader_limit
+//! [`unread_answers_max`]: crate::TcpOptions::unread_answers_max
 //!
 //! # How it moves bytes, and why so
 //!
@@ -184,6 +185,10 @@
 //! completing. Data of transfers on that connection waits as well. When the peer hangs up, what it
 //! left in the socket is brought in regardless of the bound, so that its end is noticed.
 //!
+//! A sender is held back by what it waits for, and who answers waits for nothing. So a peer that
+//! asks on while more than [`unread_answers_max`] of answers wait for it is given up. It is read
+//! until then: of two peers that read nothing as long as the other does not, neither would go on.
+//!
 //! # Copies
 //!
 //! Headers, and payloads up to 4 KiB, are copied behind each other and leave in one piece: many
@@ -203,6 +208,7 @@ mod gather;
 mod greeting;
 mod inbound;
 mod incoming;
+mod known;
 mod liveness;
 mod mail;
 mod outgoing;

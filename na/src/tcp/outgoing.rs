@@ -107,6 +107,15 @@ fn message_header(kind: Kind, tag: Tag, len: usize) -> [u8; HEADER_BYTES] {
     Header { kind, len: len as u32, number: u64::from(tag.0) }.encode()
 }
 
+/// Memory that a message in the queue takes if it is an expected one, bytes. Its buffer is as large
+/// for a short message as for a long one.
+fn answer_bytes(header: &[u8; HEADER_BYTES], buf: &MsgBuf) -> usize {
+    match header[0] == Kind::Expected as u8 {
+        true => buf.capacity() + size_of::<Frame>(),
+        false => 0,
+    }
+}
+
 /// Data of a transfer that is not yet cut into frames.
 struct Bulk {
     kind: Kind,
@@ -167,6 +176,8 @@ pub(super) struct Outgoing {
     data_queued: usize,
     /// Verdicts in the queue.
     verdicts: usize,
+    /// Bytes of memory that expected messages in the queue take.
+    answers: usize,
     /// Bytes that the kernel has taken so far.
     taken: u64,
     /// Messages that were sent or queued so far.
@@ -191,6 +202,11 @@ impl Outgoing {
     /// Verdicts that the peer cannot know yet.
     pub(super) fn verdicts(&self) -> usize {
         self.verdicts
+    }
+
+    /// Bytes of memory that answers take which the peer has not: expected messages in the queue.
+    pub(super) fn answers(&self) -> usize {
+        self.answers
     }
 
     /// Messages that were sent or queued so far.
@@ -380,6 +396,7 @@ impl Outgoing {
 
     pub(super) fn push_message(&mut self, kind: Kind, op: OpId, tag: Tag, buf: MsgBuf) {
         let (header, len) = (message_header(kind, tag, buf.len()), buf.len());
+        self.answers += answer_bytes(&header, &buf);
         self.queue.push_back(Frame { header, len, body: Body::Message { op, buf } });
         self.messages += 1;
     }
@@ -449,15 +466,17 @@ impl Outgoing {
             .queue
             .iter()
             .position(|frame| matches!(&frame.body, Body::Message { op, .. } if *op == wanted))?;
-        let body = if at == 0 && self.sent > 0 {
+        let (header, body) = if at == 0 && self.sent > 0 {
             let frame = &mut self.queue[0];
             let Body::Message { buf, .. } = &frame.body else { return None };
             let orphan = Body::Packed(buf.as_slice().into());
-            std::mem::replace(&mut frame.body, orphan)
+            (frame.header, std::mem::replace(&mut frame.body, orphan))
         } else {
-            self.queue.remove(at)?.body
+            let Frame { header, body, .. } = self.queue.remove(at)?;
+            (header, body)
         };
         let Body::Message { op, buf } = body else { return None };
+        self.answers -= answer_bytes(&header, &buf);
         Some(Completion::Send { op, buf, result: Err(Error::Canceled) })
     }
 
@@ -468,6 +487,7 @@ impl Outgoing {
         for frame in queue {
             match frame.body {
                 Body::Message { op, buf } if buf.len() > max => {
+                    self.answers -= answer_bytes(&frame.header, &buf);
                     let result = Err(Error::TooLong { len: buf.len(), max });
                     harvest.completions.push(Completion::Send { op, buf, result });
                 }
@@ -590,6 +610,7 @@ impl Outgoing {
             self.verdicts -= usize::from(frame.header[0] == Kind::Done as u8);
             match frame.body {
                 Body::Message { op, buf } => {
+                    self.answers -= answer_bytes(&frame.header, &buf);
                     harvest.completions.push(Completion::Send { op, buf, result: Ok(()) });
                 }
                 Body::Chunk { memory, .. } => {

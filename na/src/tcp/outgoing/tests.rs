@@ -281,3 +281,34 @@ fn what_is_left_of_a_put_that_is_taken_back_does_not_come_from_its_memory() {
         got.iter().map(|(kind, number, bytes)| (kind, number, bytes.len())).collect::<Vec<_>>()
     );
 }
+
+#[test]
+fn answers_count_from_when_they_are_queued_until_they_are_gone() {
+    let (ours, _theirs) = UnixStream::pair().unwrap();
+    let mut out = Outgoing::default();
+    let mut harvest = Harvest::default();
+    let push = |out: &mut Outgoing, kind, op, text: &[u8]| {
+        let before = out.answers();
+        out.push_message(kind, OpId(op), Tag(op as u32), message(text));
+        out.answers() - before
+    };
+    let one = push(&mut out, Kind::Expected, 1, b"x");
+    assert!(one >= message(b"").capacity(), "the whole buffer is taken: {one}");
+    assert_eq!(push(&mut out, Kind::Unexpected, 2, b"not an answer"), 0);
+    assert_eq!(push(&mut out, Kind::Expected, 3, b"longer"), one);
+    assert_eq!(push(&mut out, Kind::Expected, 4, b"y"), one);
+    assert!(out.cancel_send(OpId(2)).is_some() && out.answers() == 3 * one);
+    assert!(out.cancel_send(OpId(4)).is_some() && out.answers() == 2 * one);
+    out.refuse_longer_than(3, &mut harvest);
+    assert_eq!(out.answers(), one);
+    // One of which a part was sent: what is left is a copy that nobody waits for.
+    push(&mut out, Kind::Expected, 5, b"z");
+    out.sent = 1;
+    assert!(out.cancel_send(OpId(1)).is_some() && out.answers() == one);
+    out.sent = 0;
+    assert_eq!(out.flush(&ours, &mut harvest, || ()).unwrap(), Flushed::All);
+    assert_eq!(out.answers(), 0);
+    push(&mut out, Kind::Expected, 6, b"z");
+    out.fail_all(&Error::Canceled, &mut harvest);
+    assert_eq!(out.answers(), 0);
+}
