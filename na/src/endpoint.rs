@@ -522,6 +522,11 @@ pub trait Endpoint: Send + Sync + fmt::Debug {
     ///
     /// The memory's owner is given back by [`LocalMem::revoke`] or by dropping the last clone.
     ///
+    /// What the target of a transfer contains before that has ended means nothing. Over tcp it may
+    /// even be a message of the peer that sends the data, for the time of one read: memory that one
+    /// peer writes should not be open at the same time to others that must not see, or alter, what
+    /// it says.
+    ///
     /// # Errors
     ///
     /// [`Error::Closed`], or [`Error::Io`] when the transport cannot register it.

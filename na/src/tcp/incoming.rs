@@ -6,9 +6,11 @@
 //! - **data of transfers**: when one transfer is known to go on, a read puts a header into the
 //!   buffer and what follows it into that transfer's memory (a [`Guess`]). When something else
 //!   comes, its bytes are moved from that memory to the buffer, and the memory, whose contents mean
-//!   nothing before the transfer has ended, is zeroed. Before the first data of a get, the buffer
-//!   takes 256 bytes first, so that a denied get usually leaves its memory alone. When several are
-//!   expected, the buffer takes some 4 KiB, and the rest of each frame is read into its memory;
+//!   nothing before the transfer has ended, is zeroed. For so long whoever else may use that memory
+//!   can see and change frames of this peer (`mod.rs`, Copies). Before the first data of a get, the
+//!   buffer takes 256 bytes first, so that a denied get usually leaves its memory alone. When
+//!   several are expected, the buffer takes some 4 KiB, and the rest of each frame is read into its
+//!   memory;
 //! - **long messages**: once the header of one is there, the rest is read into the posted receive
 //!   that it is for.
 //!
