@@ -52,6 +52,9 @@ pub(super) struct Core {
     pub(super) registry: Registry,
     /// What libfabric did not take yet, by peer.
     pub(super) queues: HashMap<u64, Queue, Cheap>,
+    /// Those peers, each once: whose turn is next is first. During a retry, without those that had
+    /// theirs.
+    pub(super) turns: VecDeque<u64>,
     /// Receives that it did not take yet.
     pub(super) recvs: VecDeque<u32>,
     next_receive: u64,
@@ -117,6 +120,7 @@ impl Core {
             matcher: Matcher::new(EARLY_BYTES_MAX, parts.left_bytes_max),
             registry: Registry::default(),
             queues: HashMap::default(),
+            turns: VecDeque::new(),
             recvs: VecDeque::new(),
             next_receive: 0,
             sinks: Sinks::new(receives_max),
@@ -330,6 +334,7 @@ impl Core {
         self.matcher.fail_all(error, &mut ended_receives);
         self.done.extend(ended_receives);
         self.queues.clear();
+        self.turns.clear();
         self.recvs.clear();
         self.unexpected.forget_waiting();
         for slot in self.slots.drain() {

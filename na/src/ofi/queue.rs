@@ -57,6 +57,17 @@ pub(super) struct Queue {
     since: Instant,
 }
 
+/// Whether a peer has another turn among those for whom something waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    /// Behind the others.
+    Next,
+    /// In the next poll.
+    Later,
+    /// Nothing waits for it any more.
+    Over,
+}
+
 /// What libfabric said to an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Posted {
@@ -198,6 +209,7 @@ impl Core {
                 let entries = VecDeque::from([entry]);
                 let queue = Queue { to: to.clone(), entries, since: Instant::now() };
                 self.queues.insert(to.peer_id(), queue);
+                self.turns.push_back(to.peer_id());
             }
             Posted::Failed(errno) => self.refused(entry, to, errno),
         }
@@ -212,12 +224,21 @@ impl Core {
         if let Some(queue) = self.queues.get_mut(&peer) {
             queue.entries.retain(|waiting| *waiting != entry);
             if queue.entries.is_empty() {
-                self.queues.remove(&peer);
+                self.take_queue(peer);
             }
         }
     }
 
-    /// Tries again what waits.
+    /// Takes all that waits for a peer.
+    fn take_queue(&mut self, peer: u64) -> Option<Queue> {
+        let queue = self.queues.remove(&peer)?;
+        self.turns.retain(|waiting| *waiting != peer);
+        Some(queue)
+    }
+
+    /// Tries again what waits: of each peer in turn one operation, until each has none or was told
+    /// "not now". That may be about the peer (RxM, while it connects) or about the endpoint, which
+    /// has no room (`cxi`, `efa`); then all shall have their part of the little that there is.
     pub(super) fn retry(&mut self) {
         if !self.recvs.is_empty() {
             self.post_receives();
@@ -225,38 +246,50 @@ impl Core {
         if self.queues.is_empty() {
             return;
         }
-        let peers: Vec<u64> = self.queues.keys().copied().collect();
-        for peer in peers {
-            self.retry_peer(peer);
+        // Who is done with, or had "not now", has no further turn now.
+        let mut later = VecDeque::new();
+        while let Some(peer) = self.turns.pop_front() {
+            match self.retry_front(peer) {
+                Turn::Over => {}
+                Turn::Next => self.turns.push_back(peer),
+                Turn::Later => later.push_back(peer),
+            }
         }
+        // In the order in which they were told so: next time begins behind who was served last.
+        self.turns = later;
     }
 
-    fn retry_peer(&mut self, peer: u64) {
-        while let Some(queue) = self.queues.get(&peer)
-            && let Some(entry) = queue.entries.front().copied()
-        {
-            match self.post(entry) {
-                Posted::Taken => self.done_with_front(peer),
-                Posted::Partly => return self.advanced(peer),
-                Posted::Again => return self.give_up_if_stuck(peer),
-                Posted::Failed(errno) => {
-                    let Some(to) = self.queues.get(&peer).map(|queue| queue.to.clone()) else {
-                        return;
-                    };
-                    self.done_with_front(peer);
-                    self.refused(entry, &to, errno);
-                }
+    /// Tries again what waits longest for one peer.
+    fn retry_front(&mut self, peer: u64) -> Turn {
+        let Some(queue) = self.queues.get(&peer) else { return Turn::Over };
+        let Some(entry) = queue.entries.front().copied() else { return Turn::Over };
+        match self.post(entry) {
+            Posted::Taken => self.done_with_front(peer),
+            Posted::Partly => {
+                self.advanced(peer);
+                Turn::Later
+            }
+            Posted::Again => self.give_up_if_stuck(peer),
+            Posted::Failed(errno) => {
+                let Some(to) = self.queues.get(&peer).map(|queue| queue.to.clone()) else {
+                    return Turn::Over;
+                };
+                self.done_with_front(peer);
+                self.refused(entry, &to, errno);
+                if self.queues.contains_key(&peer) { Turn::Next } else { Turn::Over }
             }
         }
     }
 
-    fn done_with_front(&mut self, peer: u64) {
-        let Some(queue) = self.queues.get_mut(&peer) else { return };
+    fn done_with_front(&mut self, peer: u64) -> Turn {
+        let Some(queue) = self.queues.get_mut(&peer) else { return Turn::Over };
         queue.entries.pop_front();
         queue.since = Instant::now();
-        if queue.entries.is_empty() {
-            self.queues.remove(&peer);
+        if !queue.entries.is_empty() {
+            return Turn::Next;
         }
+        self.queues.remove(&peer);
+        Turn::Over
     }
 
     fn advanced(&mut self, peer: u64) {
@@ -265,13 +298,13 @@ impl Core {
         }
     }
 
-    fn give_up_if_stuck(&mut self, peer: u64) {
-        let Some(queue) = self.queues.get(&peer) else { return };
+    fn give_up_if_stuck(&mut self, peer: u64) -> Turn {
+        let Some(queue) = self.queues.get(&peer) else { return Turn::Over };
         let reached =
             queue.to.state::<Peer>().is_some_and(|peer| peer.was_reached() && !peer.is_torn());
         let limit = if reached { STUCK_LIMIT } else { self.connect_timeout };
         if queue.since.elapsed() < limit {
-            return;
+            return Turn::Later;
         }
         let to = queue.to.clone();
         let said = format!(
@@ -280,6 +313,7 @@ impl Core {
             limit.as_millis()
         );
         self.lose(&to, said);
+        Turn::Over
     }
 
     /// Operations with a peer end: it cannot be reached, or not any more.
@@ -287,7 +321,7 @@ impl Core {
         let Some(peer) = to.state::<Peer>() else { return };
         let error = unreachable(to, reason);
         peer.set_reached(false);
-        let queue = self.queues.remove(&to.peer_id());
+        let queue = self.take_queue(to.peer_id());
         for entry in queue.into_iter().flat_map(|queue| queue.entries) {
             match entry {
                 Entry::Send(slot) => self.end_slot(slot, Err(error.clone())),

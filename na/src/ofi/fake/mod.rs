@@ -179,8 +179,11 @@ pub(super) struct State {
     pub(super) shuffles: bool,
     /// One in so many operations is not taken now; 0: none.
     pub(super) again_one_in: usize,
-    /// Completions are kept back.
+    /// Completions are kept back, but for so many.
     holds: bool,
+    lets: usize,
+    /// So many messages and transfers are taken, of all endpoints; `None`: all.
+    room: Option<usize>,
     /// Objects may stay open at the end.
     pub(super) leaves_open: bool,
     refusals: HashMap<Call, Answer>,
@@ -239,6 +242,16 @@ impl State {
 
     fn is_not_now(&mut self) -> bool {
         self.again_one_in > 0 && self.random.below(self.again_one_in) == 0
+    }
+
+    /// Takes a place of those that there are for what is sent.
+    fn takes_room(&mut self) -> bool {
+        match &mut self.room {
+            Some(0) => return false,
+            Some(room) => *room -= 1,
+            None => {}
+        }
+        true
     }
 
     /// The endpoint of that name.
@@ -320,6 +333,8 @@ impl Fake {
             shuffles: false,
             again_one_in: 0,
             holds: false,
+            lets: 0,
+            room: None,
             leaves_open: false,
             refusals: HashMap::new(),
             failures: HashMap::new(),
@@ -428,6 +443,16 @@ impl Fake {
         for queue in state.queues.values().filter(|queue| !queue.done.is_empty()) {
             queue.ring();
         }
+    }
+
+    /// Lets the next `count` go, of those that are kept back.
+    pub(super) fn release(&self, count: usize) {
+        self.state().lets = count;
+    }
+
+    /// So many messages and transfers are taken from now on, whomever they are for; `None`: all.
+    pub(super) fn take(&self, room: Option<usize>) {
+        self.state().room = room;
     }
 
     /// Lets those of the newest operations go first.

@@ -38,8 +38,8 @@ unsafe extern "C" fn readfrom(
         return -errno as ssize_t;
     }
     state.mend(this.number);
-    let holds = state.holds;
-    let Some(queue) = state.queues.get_mut(&this.number).filter(|_| !holds) else {
+    let count = if state.holds { count.min(state.lets) } else { count };
+    let Some(queue) = state.queues.get_mut(&this.number).filter(|_| count > 0) else {
         return -libc::EAGAIN as ssize_t;
     };
     let good = queue.done.iter().take(count).take_while(|done| done.error.is_none()).count();
@@ -48,6 +48,7 @@ unsafe extern "C" fn readfrom(
         return -(errno as ssize_t);
     }
     let read: Vec<Done> = queue.done.drain(..good).collect();
+    state.lets = state.lets.saturating_sub(good);
     for (at, done) in read.into_iter().enumerate() {
         state.read(&done);
         let entry = raw::fi_cq_tagged_entry {
@@ -83,6 +84,7 @@ unsafe extern "C" fn readerr(
         return -libc::EAGAIN as ssize_t;
     };
     let done = queue.done.remove(0);
+    state.lets = state.lets.saturating_sub(1);
     state.read(&done);
     let ((errno, prov_errno), data) = done.error.unwrap_or_default();
     // SAFETY: the caller's entry, with as much room for data as it says.

@@ -383,7 +383,7 @@ fn transmit(ep: *mut raw::fid_ep, message: Outgoing) -> ssize_t {
     for (piece, desc) in pieces.iter().zip(&descs) {
         state.check_local(this.number, *piece, *desc, raw::FI_SEND);
     }
-    if state.is_not_now() || state.is_full(this.number) {
+    if state.is_not_now() || state.is_full(this.number) || !state.takes_room() {
         return -libc::EAGAIN as ssize_t;
     }
     let mut bytes = Vec::with_capacity(len);
@@ -638,7 +638,7 @@ unsafe fn transfer(ep: *mut raw::fid_ep, msg: &raw::fi_msg_rma, put: bool) -> ss
     }
     let access = if put { raw::FI_WRITE } else { raw::FI_READ };
     state.check_local(this.number, local[0], desc, access);
-    if state.is_not_now() || state.is_full(this.number) {
+    if state.is_not_now() || state.is_full(this.number) || !state.takes_room() {
         return -libc::EAGAIN as ssize_t;
     }
     let (addr, key, len) = (remote.addr, remote.key, remote.len);

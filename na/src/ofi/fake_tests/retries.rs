@@ -94,6 +94,68 @@ fn a_short_completion_queue_loses_nothing() {
     }
 }
 
+/// A device that has no room says so whomever a message is for: each peer gets its part of what
+/// there is.
+#[test]
+fn peers_share_the_little_that_a_device_takes() {
+    const ROUNDS: usize = 10;
+    for (device, uri) in [(Device::cxi(), "ofi+cxi://cxi0"), (Device::efa(), "ofi+efa://")] {
+        let fake = Fake::new(device);
+        let (a, b) = Node::pair(&fake, uri);
+        let c = Node::open(&fake, uri);
+        for first in [&b, &c] {
+            let second = if std::ptr::eq(first, &b) { &c } else { &b };
+            for room in [1, 3] {
+                fake.take(Some(0));
+                let ops = [first, second].map(|to| {
+                    let to = a.addr_of(to);
+                    let ops = (0..40u8).map(|number| a.send_expected(&to, 7, &[number; 300]));
+                    ops.collect::<Vec<_>>()
+                });
+                for _ in 0..ROUNDS {
+                    fake.take(Some(room));
+                    a.poll().unwrap();
+                }
+                // What was taken last is over.
+                a.poll().unwrap();
+                let served = ops.each_ref().map(|ops| ops.iter().filter(|op| a.has(**op)).count());
+                let (all, half) = (ROUNDS * room, ROUNDS * room / 2);
+                assert_eq!((served[0], served[1]), (half, all - half), "{uri}");
+                fake.take(None);
+                ops.into_iter().flatten().for_each(|op| sent(a.wait(op)).unwrap());
+            }
+        }
+    }
+}
+
+/// As while RxM connects to it, "not now" may be said of one peer alone.
+#[test]
+fn a_peer_that_takes_nothing_holds_up_no_other() {
+    // More than the device keeps for one that does not look.
+    const COUNT: usize = 600;
+    let fake = Fake::new(Device::tcp());
+    let (a, b) = Node::pair(&fake, URI);
+    let c = Node::open(&fake, URI);
+    let (to_b, to_c) = (a.addr_of(&b), a.addr_of(&c));
+    let to_slow: Vec<_> = (0..COUNT).map(|_| a.send_expected(&to_b, 7, &[1; 300])).collect();
+    fake.take(Some(0));
+    let to_other: Vec<_> = (0..3).map(|_| a.send_expected(&to_c, 7, &[2; 300])).collect();
+    fake.take(None);
+    for _ in 0..COUNT {
+        a.poll().unwrap();
+    }
+    assert!(to_other.iter().all(|op| a.has(*op)));
+    assert!(to_slow.iter().any(|op| !a.has(*op)), "it takes all");
+    let to_a = b.addr_of(&a);
+    let receives: Vec<_> = (0..COUNT).map(|_| b.recv_expected(&to_a, 7)).collect();
+    for op in to_slow {
+        sent(both(&a, &b, &a, op)).unwrap();
+    }
+    for op in receives {
+        assert_eq!(received(both(&a, &b, &b, op)).1, [1; 300]);
+    }
+}
+
 #[test]
 fn a_refused_injection_is_an_ordinary_message() {
     for errno in [raw::FI_EAGAIN, raw::FI_EINVAL, raw::FI_ENOSYS] {
