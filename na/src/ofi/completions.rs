@@ -329,6 +329,9 @@ impl Core {
             Slot::Injected { answer, .. } => (None, *answer),
             _ => (None, None),
         };
+        // Else it is of an operation with a predecessor, with which all has ended already.
+        let is_current =
+            with.state::<Peer>().is_some_and(|peer| peer.life() == self.slots.life(index));
         let error = self.error_for(&with, entry.err, detail, meaning, part.is_some());
         match part {
             Some(transfer) => {
@@ -349,7 +352,7 @@ impl Core {
                 self.end_slot(index, Err(error));
             }
         }
-        if is_gone {
+        if is_gone && is_current {
             let reason = self.reason(entry.err, Some(detail));
             self.lose(&with, reason);
         }

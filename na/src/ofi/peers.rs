@@ -36,9 +36,22 @@ pub(super) struct Peer {
     /// A transfer with it has ended with its connection, or has ended that, and no message has left
     /// since.
     torn: AtomicBool,
+    /// How often it was taken for gone.
+    life: AtomicU32,
 }
 
 impl Peer {
+    /// Which life of the peer this is, as far as we know: under its address there may be a
+    /// successor of one that is gone.
+    pub(super) fn life(&self) -> u32 {
+        self.life.load(Ordering::Relaxed)
+    }
+
+    /// It is gone: what is handed over from now on is for a successor.
+    pub(super) fn begin_life(&self) {
+        self.life.fetch_add(1, Ordering::Relaxed);
+    }
+
     pub(super) fn was_reached(&self) -> bool {
         self.reached.load(Ordering::Relaxed)
     }
@@ -122,6 +135,7 @@ impl Peers {
             reached: AtomicBool::new(false),
             injected: AtomicU32::new(0),
             torn: AtomicBool::new(false),
+            life: AtomicU32::new(0),
         });
         self.next += 1;
         let uri = raw.uri(self.provider);

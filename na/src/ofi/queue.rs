@@ -321,6 +321,7 @@ impl Core {
         let Some(peer) = to.state::<Peer>() else { return };
         let error = unreachable(to, reason);
         peer.set_reached(false);
+        peer.begin_life();
         let queue = self.take_queue(to.peer_id());
         for entry in queue.into_iter().flat_map(|queue| queue.entries) {
             match entry {

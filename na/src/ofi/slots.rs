@@ -21,14 +21,17 @@ pub(super) struct Pinned {
     /// libfabric's own, while the operation is in flight.
     context: raw::fi_context2,
     index: u32,
+    /// The peer's [life](Peer::life) when the operation was handed over.
+    life: u32,
     /// The parts of what is sent; some providers look at them after the call.
     pub(super) iov: [iovec; 2],
     pub(super) remote: raw::fi_rma_iov,
     pub(super) desc: [*mut c_void; 2],
 }
 
-/// Writes into a context what some providers look for there before they make it theirs: the address
-/// of the peer. Nothing for receives from anybody.
+/// To be called before an operation is handed over. Writes into its context what some providers look
+/// for there before they make it theirs: the address of the peer. Nothing for receives from anybody.
+/// And notes which life of the peer it is for.
 ///
 /// # Safety
 ///
@@ -38,6 +41,8 @@ pub(super) unsafe fn tell(pinned: *mut Pinned, peer: Option<&Peer>) {
     let told = told.map_or(std::ptr::null(), <[u8]>::as_ptr);
     // SAFETY: the caller's.
     unsafe { (*pinned).context.internal[0] = told.cast_mut().cast() };
+    // SAFETY: the caller's.
+    unsafe { (*pinned).life = peer.map_or(0, Peer::life) };
 }
 
 /// What a slot is used for.
@@ -108,6 +113,7 @@ impl Slots {
         let pinned = Pinned {
             context: raw::fi_context2 { internal: [std::ptr::null_mut(); 8] },
             index,
+            life: 0,
             iov: [nothing; 2],
             remote: raw::fi_rma_iov { addr: 0, len: 0, key: 0 },
             desc: [std::ptr::null_mut(); 2],
@@ -136,6 +142,13 @@ impl Slots {
     /// The part that does not move.
     pub(super) fn pinned(&self, index: u32) -> *mut Pinned {
         self.pinned[index as usize].as_ptr()
+    }
+
+    /// For which [life](Peer::life) of its peer the last operation in that slot was.
+    pub(super) fn life(&self, index: u32) -> u32 {
+        // SAFETY: leaked by `add` and not freed before this object; libfabric writes to the
+        // context alone, and no reference is made.
+        unsafe { (*self.pinned(index)).life }
     }
 
     /// The slot of a completion; `None` if its context is none of ours.

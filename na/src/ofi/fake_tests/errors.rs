@@ -442,3 +442,36 @@ fn receives_that_cannot_be_canceled_are_kept() {
         assert_eq!(received(both(&a, &b, &a, recv)), (100, b"on".to_vec()));
     }
 }
+
+/// What was under way to a peer that is gone may fail when its successor is there already.
+#[test]
+fn late_errors_of_a_predecessor_end_nothing_of_its_successor() {
+    let fake = Fake::new(Device::tcp());
+    let (a, b) = Node::pair(&fake, URI);
+    let (to_b, to_a) = (a.addr_of(&b), b.addr_of(&a));
+    fake.hold(true);
+    fake.fail(Call::TaggedSend, libc::ECONNRESET as u32, 2);
+    let lost = [1, 2].map(|tag| a.send_expected(&to_b, tag, &[1; 2000]));
+    fake.release(1);
+    assert!(matches!(sent(a.wait(lost[0])), Err(Error::PeerGone { .. })));
+    assert!(!a.has(lost[1]));
+    let answer = a.recv_expected(&to_b, 7);
+    let request = a.send_unexpected(&to_b, 7, &[2; 2000]);
+    let asked = b.recv_unexpected();
+    fake.release(1);
+    assert!(sent(a.wait(lost[1])).is_err());
+    fake.hold(false);
+    sent(a.wait(request)).unwrap();
+    assert_eq!(received(both(&a, &b, &b, asked)).0, 7);
+    assert!(!a.has(answer), "{:?}", a.take(answer));
+    // Errors of what is for the successor end all that is with it.
+    fake.fail(Call::TaggedSend, libc::ECONNRESET as u32, 1);
+    assert!(sent(a.wait(a.send_expected(&to_b, 3, &[1; 2000]))).is_err());
+    assert!(matches!(
+        sent(a.wait(answer)),
+        Err(Error::PeerGone { .. } | Error::Unreachable { .. })
+    ));
+    let again = a.recv_expected(&to_b, 8);
+    b.send_expected(&to_a, 8, b"here");
+    assert_eq!(received(both(&a, &b, &a, again)).1, b"here");
+}
