@@ -584,6 +584,10 @@ pub trait Endpoint: Send + Sync + fmt::Debug {
 
     /// Asks for an early end. The completion still follows, once, and says which it was:
     /// [`Error::Canceled`] or the real outcome. An unknown or finished `op` is ignored.
+    ///
+    /// A message whose send ends with [`Error::Canceled`] does not arrive, not even later. One that
+    /// has begun to leave is not taken back: its send ends as one that was not canceled does, with
+    /// `Ok` at once where the transport has the message in hand.
     fn cancel(&self, op: OpId);
 
     /// Moves the network forward and reports at most `budget` completions to `sink`; returns how

@@ -10,7 +10,7 @@
 //! | a response arrives that overflowed | fetches the result, then ends and acknowledges |
 //! | the send fails | cancels the receive; ends with the send's error |
 //! | the receive fails | waits for the send to end, whose error may know that nothing was sent |
-//! | it is canceled | ends at once; its receive waits for the late response, to acknowledge it |
+//! | it is canceled | ends at once; unless nothing was sent, its receive waits for the late response, to acknowledge it |
 //!
 //! A one-way call ends when it is sent and, if it overflowed, acknowledged. Arguments that
 //! overflowed are exposed until then, or until the response.
@@ -219,15 +219,13 @@ impl<T> Forward<T> {
 
     /// Gives up. Returns the parts to cancel, and what to drop after the lock; the receive is not
     /// among the parts, see [`State::give_up`](super::core::State).
-    /// `asks_owners`: arguments may be revoked while the target fetches them; else they stay until
-    /// the late response, or the end of the peer.
+    /// `asks_owners`: arguments may be revoked while the target fetches them; else they stay, with
+    /// the receive, until the late response, or the end of the peer, unless nothing was sent.
     pub(super) fn cancel(&mut self, asks_owners: bool) -> Ended {
         self.canceled = true;
         self.fail(HgError::Canceled);
         let revoked = if asks_owners { self.exposed.take() } else { None };
-        // A send that is canceled may have left all the same, and the target fetch what it names.
-        let sending = self.sending && self.exposed.is_none();
-        let parts = [(sending, Role::Send), (self.fetching.is_some(), Role::Fetch)];
+        let parts = [(self.sending, Role::Send), (self.fetching.is_some(), Role::Fetch)];
         Ended::of(parts, revoked)
     }
 

@@ -230,8 +230,9 @@ impl Core {
                     return;
                 }
                 // libfabric keeps the buffer until it has sent it or the endpoint is closed, and
-                // most providers cannot cancel: the caller gets a copy.
-                let (op, buf, result) = (*op, copy_of(buf), Err(error.clone()));
+                // most providers cannot cancel: the caller gets a copy. The message leaves all the
+                // same, and may be answered.
+                let (op, buf, result) = (*op, copy_of(buf), Ok(()));
                 self.done.push_back(Completion::Send { op, buf, result });
             }
             Slot::Recv { posted: true, given_up, op, buf, number, .. } => {

@@ -460,24 +460,24 @@ impl Outgoing {
     }
 
     /// Ends the send `op`, if it is queued. A message of which some bytes were sent still follows
-    /// them, from a copy.
+    /// them, from a copy: it arrives, and may be answered.
     pub(super) fn cancel_send(&mut self, wanted: OpId) -> Option<Completion> {
         let at = self
             .queue
             .iter()
             .position(|frame| matches!(&frame.body, Body::Message { op, .. } if *op == wanted))?;
-        let (header, body) = if at == 0 && self.sent > 0 {
+        let (header, body, result) = if at == 0 && self.sent > 0 {
             let frame = &mut self.queue[0];
             let Body::Message { buf, .. } = &frame.body else { return None };
             let orphan = Body::Packed(buf.as_slice().into());
-            (frame.header, std::mem::replace(&mut frame.body, orphan))
+            (frame.header, std::mem::replace(&mut frame.body, orphan), Ok(()))
         } else {
             let Frame { header, body, .. } = self.queue.remove(at)?;
-            (header, body)
+            (header, body, Err(Error::Canceled))
         };
         let Body::Message { op, buf } = body else { return None };
         self.answers -= answer_bytes(&header, &buf);
-        Some(Completion::Send { op, buf, result: Err(Error::Canceled) })
+        Some(Completion::Send { op, buf, result })
     }
 
     /// Ends the queued messages longer than `max`; for when a peer's limit becomes known, before

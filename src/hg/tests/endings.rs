@@ -1,6 +1,6 @@
 //! Cancel, death of the peer, refusals of the network, and close.
 
-use super::net::Refuse;
+use super::net::{CancelHeld, Refuse};
 use super::*;
 use crate::hg::core::GIVEN_UP_MAX;
 
@@ -73,6 +73,43 @@ fn a_canceled_call_does_not_wait_for_a_hung_send() {
     settle(&mut origin, &mut target);
     assert_eq!(target.notes.requests.len(), 1, "it was half sent");
     assert!(origin.notes.responses.is_empty());
+}
+
+/// A send that leaves though it was canceled ends well: the late response is acknowledged, as its
+/// result would be kept otherwise. For a message that was taken back there is none to wait for.
+#[test]
+fn a_canceled_call_waits_for_a_late_response_only_if_its_request_left() {
+    for how in [CancelHeld::Leaves, CancelHeld::Stays] {
+        for (long, asks_owners) in [(false, true), (true, true), (true, false)] {
+            let (mut origin, mut target) = pair();
+            if !asks_owners {
+                origin.endpoint.asks_nobody();
+            }
+            origin.endpoint.hold_sends(true);
+            origin.endpoint.cancel_held(how);
+            let arguments = if long { pattern(2000) } else { Vec::new() };
+            let op = origin.call(&target, &arguments, 1);
+            origin.core.cancel(op);
+            settle(&mut origin, &mut target);
+            assert!(matches!(ended(&mut origin, 1), Err(HgError::Canceled)));
+            let left = usize::from(how == CancelHeld::Leaves);
+            let stay = if long && !asks_owners { left } else { 0 };
+            assert_eq!((origin.endpoint.posted().1, origin.endpoint.registered()), (left, stay));
+            origin.endpoint.hold_sends(false);
+            settle(&mut origin, &mut target);
+            // Arguments that were revoked cannot be fetched.
+            let arrives = left == 1 && !(long && asks_owners);
+            assert_eq!(target.notes.requests.len(), usize::from(arrives));
+            if arrives {
+                answer(target.notes.requests.remove(0), &pattern(2000), 2);
+                settle(&mut origin, &mut target);
+                assert!(matches!(target.notes.responded[&2], Err(HgError::GivenUp)));
+                assert_eq!(target.endpoint.registered(), 0);
+            }
+            assert_eq!((origin.endpoint.posted().1, origin.endpoint.registered()), (0, 0));
+            assert_eq!(origin.core.in_flight(), 0);
+        }
+    }
 }
 
 #[test]

@@ -28,6 +28,18 @@ pub(super) enum Refuse {
     Transfer,
 }
 
+/// What a cancel does to a send that is held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum CancelHeld {
+    /// Nothing: it hangs.
+    #[default]
+    Hangs,
+    /// It has begun to leave, and ends at once.
+    Leaves,
+    /// It is taken back.
+    Stays,
+}
+
 #[derive(Debug)]
 struct Message {
     from: usize,
@@ -63,10 +75,13 @@ struct Node {
     expected_posted: Vec<(OpId, usize, Tag, MsgBuf)>,
     expected_early: Vec<Message>,
     held_sends: Vec<Send>,
+    /// Those of them whose end was told.
+    leaving: Vec<Send>,
     moves: VecDeque<Move>,
     regions: RegionTable,
     // Faults.
     hold_sends: bool,
+    cancel_held: CancelHeld,
     at_once: bool,
     /// Peers copy by themselves, so that slots help.
     direct: bool,
@@ -249,10 +264,20 @@ impl NodeEndpoint {
         let mut nodes = self.net.nodes();
         nodes[self.index].hold_sends = on;
         if !on {
+            for send in std::mem::take(&mut nodes[self.index].leaving) {
+                let Send { kind, to, tag, buf, .. } = send;
+                let message = Message { from: self.index, tag, bytes: buf.as_slice().to_vec() };
+                arrive(&mut nodes, to, kind, message);
+            }
             for send in std::mem::take(&mut nodes[self.index].held_sends) {
                 send_now(&mut nodes, self.index, send);
             }
         }
+    }
+
+    /// What a cancel does to those.
+    pub(super) fn cancel_held(&self, how: CancelHeld) {
+        self.with(|node| node.cancel_held = how);
     }
 
     /// Messages are taken at once and have no completion.
@@ -586,7 +611,20 @@ impl Endpoint for NodeEndpoint {
                     node.done.push_back(Completion::Transfer { op, result: Err(Error::Canceled) });
                 }
             }
-            // A send that is held is stuck: half of it is in the network.
+            if let Some(at) = node.held_sends.iter().position(|held| held.op == op) {
+                let result = match node.cancel_held {
+                    CancelHeld::Hangs => return,
+                    CancelHeld::Leaves => Ok(()),
+                    CancelHeld::Stays => Err(Error::Canceled),
+                };
+                let send = node.held_sends.remove(at);
+                let mut buf = MsgBuf::with_capacity(send.buf.capacity());
+                assert!(buf.try_extend(send.buf.as_slice()));
+                if result.is_ok() {
+                    node.leaving.push(send);
+                }
+                node.done.push_back(Completion::Send { op, buf, result });
+            }
         });
     }
 

@@ -475,3 +475,35 @@ fn late_errors_of_a_predecessor_end_nothing_of_its_successor() {
     b.send_expected(&to_a, 8, b"here");
     assert_eq!(received(both(&a, &b, &a, again)).1, b"here");
 }
+
+/// libfabric sends what it has been given.
+#[test]
+fn a_canceled_message_that_leaves_all_the_same_was_sent() {
+    let fake = Fake::new(Device::tcp());
+    let (a, b) = Node::pair(&fake, URI);
+    let to_b = a.addr_of(&b);
+    fake.hold(true);
+    let leaves = a.send_unexpected(&to_b, 1, &[1; 2000]);
+    fake.take(Some(0));
+    let stays = a.send_unexpected(&to_b, 2, &[2; 2000]);
+    for op in [leaves, stays] {
+        a.endpoint.cancel(op);
+    }
+    match a.wait(leaves) {
+        Completion::Send { buf, result, .. } => {
+            result.unwrap();
+            assert_eq!(buf.as_slice(), [1; 2000]);
+        }
+        other => panic!("not a send: {other:?}"),
+    }
+    assert!(matches!(sent(a.wait(stays)), Err(Error::Canceled)));
+    fake.take(None);
+    fake.hold(false);
+    let requests = [b.recv_unexpected(), b.recv_unexpected()];
+    assert_eq!(received(both(&a, &b, &b, requests[0])), (1, vec![1; 2000]));
+    for _ in 0..10 {
+        a.poll().unwrap();
+        b.poll().unwrap();
+    }
+    assert!(!b.has(requests[1]), "what was canceled does not arrive");
+}

@@ -212,12 +212,19 @@ fn a_cancel_takes_back_what_is_unsent_and_completes_what_is_not() {
     assert_eq!(out.flush(&ours, &mut harvest, || ()).unwrap(), Flushed::Blocked);
     let done = harvest.completions.len() as u64;
     assert!(done > 0 && done < count);
+    let mut partial = 0;
     for op in 0..count {
         let canceled = out.cancel_send(OpId(op));
         assert_eq!(canceled.is_some(), op >= done, "{op}");
+        match canceled {
+            Some(Completion::Send { result: Ok(()), .. }) => partial += 1,
+            Some(Completion::Send { result, .. }) => {
+                assert!(matches!(result, Err(Error::Canceled)), "{result:?}")
+            }
+            _ => {}
+        }
     }
-    // At most one message had been sent in part.
-    let partial = usize::from(!out.is_empty());
+    assert_eq!(partial, usize::from(!out.is_empty()), "what had been sent in part arrives");
     let reader = std::thread::spawn(move || {
         let mut bytes = Vec::new();
         theirs.read_to_end(&mut bytes).unwrap();
@@ -229,6 +236,37 @@ fn a_cancel_takes_back_what_is_unsent_and_completes_what_is_not() {
     drop(ours);
     let bytes = reader.join().unwrap();
     assert_eq!(bytes.len(), (done as usize + partial) * (HEADER_BYTES + 50));
+}
+
+/// Its receiver may answer it.
+#[test]
+fn a_canceled_message_of_which_some_was_sent_was_sent() {
+    let (ours, mut theirs) = UnixStream::pair().unwrap();
+    ours.set_nonblocking(true).unwrap();
+    let bytes: Vec<u8> = (0..4 << 20).map(|at: u32| (at % 251) as u8).collect();
+    let mut long = MsgBuf::with_capacity(bytes.len());
+    assert!(long.try_extend(&bytes));
+    let (mut out, mut harvest) = (Outgoing::default(), Harvest::default());
+    out.push_message(Kind::Unexpected, OpId(1), Tag(0), long);
+    out.push_message(Kind::Unexpected, OpId(2), Tag(0), message(b"not at all"));
+    assert_eq!(out.flush(&ours, &mut harvest, || ()).unwrap(), Flushed::Blocked);
+    for (op, leaves) in [(1, true), (2, false)] {
+        let Some(Completion::Send { result, .. }) = out.cancel_send(OpId(op)) else {
+            panic!("{op} was not queued");
+        };
+        assert_eq!(result.is_ok(), leaves, "{op}: {result:?}");
+    }
+    let reader = std::thread::spawn(move || {
+        let mut got = Vec::new();
+        theirs.read_to_end(&mut got).unwrap();
+        got
+    });
+    while out.flush(&ours, &mut harvest, || ()).unwrap() != Flushed::All {
+        std::thread::yield_now();
+    }
+    drop(ours);
+    let got = reader.join().unwrap();
+    assert!(got[HEADER_BYTES..] == bytes, "{} bytes", got.len());
 }
 
 #[test]
