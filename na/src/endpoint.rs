@@ -417,7 +417,7 @@ pub trait Endpoint: Send + Sync + fmt::Debug {
     /// Sends an unexpected message if the transport can take it at once, without a completion:
     /// `true`, and `message` may be used again. `false`: nothing was sent, for whatever reason; use
     /// [`send_unexpected`](Self::send_unexpected), which also tells the reason. Keeps the order of
-    /// messages.
+    /// messages. Nothing may tell that the message is lost.
     ///
     /// Counterpart: `fi_inject`.
     fn send_unexpected_now(&self, to: &Addr, tag: Tag, message: &[u8]) -> bool {
@@ -484,7 +484,9 @@ pub trait Endpoint: Send + Sync + fmt::Debug {
     fn send_expected(&self, op: OpId, to: &Addr, tag: Tag, buf: MsgBuf) -> Result<(), Refused>;
 
     /// Sends an expected message if that can be done at once, as
-    /// [`send_unexpected_now`](Self::send_unexpected_now) does.
+    /// [`send_unexpected_now`](Self::send_unexpected_now) does. Whoever waits for what the peer does
+    /// then uses [`send_expected`](Self::send_expected): where nothing shows the end of a peer, it
+    /// ends what waits for one that a message does not reach.
     fn send_expected_now(&self, to: &Addr, tag: Tag, message: &[u8]) -> bool {
         let _ = (to, tag, message);
         false

@@ -170,17 +170,34 @@ impl<T> State<T> {
 
     /// Remembers a canceled call, whose receive stays posted: a late response that overflowed must
     /// be acknowledged, or its sender would keep the result for as long as it lives. Returns the
-    /// receive of an older one to cancel when there are too many.
-    pub(super) fn give_up(&mut self, op: OpRef) -> Option<(OpRef, Role)> {
+    /// receives of older ones to cancel: when there are too many, and when `arguments` that stay
+    /// exposed for others than this one are more than `max` bytes.
+    pub(super) fn give_up(&mut self, op: OpRef, arguments: &Kept, max: u64) -> Vec<(OpRef, Role)> {
         self.given_up.push_back(op);
-        if self.given_up.len() <= GIVEN_UP_MAX {
-            return None;
+        let mut forgotten = Vec::new();
+        if self.given_up.len() > GIVEN_UP_MAX
+            && let Some(oldest) = self.given_up.pop_front()
+            && let Some(Op::Forward(call)) = self.ops.get_mut(oldest)
+        {
+            call.uncount_arguments();
+            forgotten.push((oldest, call.reply_role()));
         }
-        let oldest = self.given_up.pop_front()?;
-        match self.ops.get_mut(oldest) {
-            Some(Op::Forward(call)) => Some((oldest, call.reply_role())),
-            _ => None,
+        let mut at = 0;
+        while arguments.bytes() > max && at + 1 < self.given_up.len() {
+            let older = self.given_up[at];
+            let counted = match self.ops.get_mut(older) {
+                Some(Op::Forward(call)) => call.uncount_arguments().then(|| call.reply_role()),
+                _ => None,
+            };
+            match counted {
+                Some(role) => {
+                    forgotten.push((older, role));
+                    self.given_up.remove(at);
+                }
+                None => at += 1,
+            }
         }
+        forgotten
     }
 
     /// Whether an operation can be admitted: the core is neither closed nor full.
@@ -234,6 +251,8 @@ pub struct Core<T> {
     pub(super) kept: Kept,
     /// Of the RPC that `HgOptions::results_apart` names.
     pub(super) kept_apart: Kept,
+    /// Arguments of calls that were given up, of all contexts.
+    pub(super) kept_arguments: Kept,
     pub(super) class: Arc<Class<T>>,
     pub(super) id: u8,
     pub(super) space: Space,
@@ -331,6 +350,7 @@ impl<T> Core<T> {
         };
         let kept = primary.as_ref().map_or_else(Kept::default, |primary| primary.kept.clone());
         let kept_apart = primary.as_ref().map(|primary| primary.kept_apart.clone());
+        let kept_arguments = primary.as_ref().map(|primary| primary.kept_arguments.clone());
         let bell = match options.max_contexts {
             0 | 1 => None,
             _ => Some(Bell::new(endpoint.wait_fd())?),
@@ -343,6 +363,7 @@ impl<T> Core<T> {
             slots,
             kept,
             kept_apart: kept_apart.unwrap_or_default(),
+            kept_arguments: kept_arguments.unwrap_or_default(),
             endpoint,
             options,
             class,

@@ -1,8 +1,10 @@
 //! Cancel and close: operations that end before their time.
 
+use na::lock::BiasedGuard;
+
 use super::HgError;
 use super::context::Event;
-use super::core::{Core, Op};
+use super::core::{Core, Op, State};
 use super::ops::{OpRef, Role};
 use super::slots::Exposed;
 
@@ -51,13 +53,16 @@ impl<T> Core<T> {
         let (ended, forgotten) = match state.ops.get_mut(op) {
             Some(Op::Forward(call)) if call.is_canceled() => return,
             Some(Op::Forward(call)) => {
-                (call.cancel(self.endpoint.asks_owners()), state.give_up(op))
+                let ended = call.cancel(self.endpoint.asks_owners());
+                call.count_arguments(&self.kept_arguments);
+                let max = self.options.overflow_held_max as u64;
+                (ended, state.give_up(op, &self.kept_arguments, max))
             }
             Some(Op::Transfer(transfer)) => {
-                (Ended { parts: transfer.cancel(), revoked: None }, None)
+                (Ended { parts: transfer.cancel(), revoked: None }, Vec::new())
             }
             Some(Op::Respond(answer)) if answer.has_failed() => return,
-            Some(Op::Respond(answer)) => (answer.cancel(), None),
+            Some(Op::Respond(answer)) => (answer.cancel(HgError::Canceled), Vec::new()),
             Some(Op::Local(_)) => {
                 self.counts.canceled.bump();
                 if let Some(Op::Local(token)) = state.ops.remove(op) {
@@ -68,18 +73,35 @@ impl<T> Core<T> {
             }
             Some(Op::Fetch(_)) | None => return,
         };
+        self.counts.canceled.bump();
+        self.end_parts(state, op, ended);
+        for (forgotten, role) in forgotten {
+            self.endpoint.cancel(forgotten.part(role));
+        }
+    }
+
+    /// Gives up an answer of any context, because of `why`.
+    pub(super) fn give_answer_up(&self, op: OpRef, why: HgError) {
+        let Some(starter) = self.class.get(op.context_id()) else { return };
+        let mut state = starter.state();
+        let ended = match state.ops.get_mut(op) {
+            Some(Op::Respond(answer)) if !answer.has_failed() => answer.cancel(why),
+            _ => return,
+        };
+        starter.end_parts(state, op, ended);
+        starter.wake();
+    }
+
+    /// An operation was given up: what is to be told waits for trigger.
+    fn end_parts(&self, mut state: BiasedGuard<'_, State<T>>, op: OpRef, ended: Ended) {
         let (event, gone) = state.settle(op);
         if let Some(event) = event {
             self.queue(&mut state, event);
         }
         drop(state);
         drop((gone, ended.revoked));
-        self.counts.canceled.bump();
         for role in ended.parts {
             self.endpoint.cancel(op.part(role));
-        }
-        if let Some((forgotten, role)) = forgotten {
-            self.endpoint.cancel(forgotten.part(role));
         }
     }
 

@@ -1,6 +1,7 @@
 //! What can be wrong with a message, an encoding, or an operation of the RPC core.
 
 use std::fmt::Display;
+use std::time::Duration;
 
 use super::{ReturnCode, RpcId};
 
@@ -243,6 +244,21 @@ pub enum HgError {
         len: usize,
         /// The limit, bytes.
         max: usize,
+    },
+    /// The origin of a request has not fetched its result for a minute or longer, so that it gave
+    /// way to the results of others, which take as many bytes as
+    /// [`HgOptions::overflow_held_max`](super::HgOptions::overflow_held_max) allows. The origin, if
+    /// it lives, cannot fetch it any more.
+    #[error(
+        "its origin has not fetched the {len} bytes of the result for {} s; they gave way to \
+         results for others (`overflow_held_max`)",
+        waited.as_secs()
+    )]
+    GaveWay {
+        /// Bytes of the result.
+        len: usize,
+        /// For how long it was kept.
+        waited: Duration,
     },
     /// The system has no memory for the buffers into which requests are received, all of which are
     /// there from the start where requests share none.

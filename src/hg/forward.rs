@@ -26,6 +26,7 @@ use super::context::{Beside, Event};
 use super::core::{Core, Op, State};
 use super::endings::Ended;
 use super::header::RequestHeader;
+use super::kept::Kept;
 use super::ops::{CONTEXTS_MAX, OpRef, Role};
 use super::proc::Written;
 use super::slots::Exposed;
@@ -227,6 +228,18 @@ impl<T> Forward<T> {
         let revoked = if asks_owners { self.exposed.take() } else { None };
         let parts = [(self.sending, Role::Send), (self.fetching.is_some(), Role::Fetch)];
         Ended::of(parts, revoked)
+    }
+
+    /// Counts the arguments that stay after a [cancel](Self::cancel), for as long as they do.
+    pub(super) fn count_arguments(&mut self, kept: &Kept) {
+        if let Some(exposed) = &mut self.exposed {
+            exposed.count(kept);
+        }
+    }
+
+    /// Those are about to go, and not counted any more; whether there were some.
+    pub(super) fn uncount_arguments(&mut self) -> bool {
+        self.exposed.as_mut().is_some_and(|exposed| exposed.uncount())
     }
 
     /// What there is to tell, and whether the call is over.

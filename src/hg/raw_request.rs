@@ -14,6 +14,7 @@ use super::core::{Core, Op};
 use super::endings::Ended;
 use super::handle::{Response, Sent};
 use super::header::{Format, RequestHeader, ResponseHeader};
+use super::kept::Share;
 use super::ops::{OpRef, Role};
 use super::overflow::Ack;
 use super::proc::Written;
@@ -87,9 +88,14 @@ impl<T> Respond<T> {
         self.receiving = true;
     }
 
-    /// Gives up. Returns the parts to cancel, and what to drop after the lock.
-    pub(super) fn cancel(&mut self) -> Ended {
-        self.error.get_or_insert(HgError::Canceled);
+    /// Its part of the results that are kept.
+    pub(super) fn share(&self) -> Option<&Share> {
+        self.exposed.as_ref()?.share()
+    }
+
+    /// Gives up, because of `why`. Returns the parts to cancel, and what to drop after the lock.
+    pub(super) fn cancel(&mut self, why: HgError) -> Ended {
+        self.error.get_or_insert(why);
         let parts = [(self.sending, Role::Send), (self.receiving, Role::Ack)];
         Ended::of(parts, self.exposed.take())
     }

@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex, Weak};
 use na::{Access, Addr, AllocOptions, Endpoint, LocalMem, Memory};
 
 use super::buffers::lock;
-use super::kept::Share;
+use super::kept::{Kept, Share};
 
 /// Bytes of a slot. Longer payloads gain nothing: what the round trip costs, the transport wins by
 /// copying at both sides at the same time.
@@ -55,7 +55,8 @@ pub(super) struct Exposed {
     len: u64,
     /// Where the memory goes back to, if it is a slot.
     home: Option<(Weak<Slots>, Addr)>,
-    /// Of a result: its bytes among those that are kept.
+    /// Its bytes among those of the results that are kept, or of the arguments of calls that were
+    /// given up.
     share: Option<Share>,
     is_done: bool,
 }
@@ -70,6 +71,22 @@ impl Exposed {
     pub(super) fn counted(mut self, share: Share) -> Self {
         self.share = Some(share);
         self
+    }
+
+    /// Counts it among the arguments of calls that were given up, for as long as it is.
+    pub(super) fn count(&mut self, kept: &Kept) {
+        let len = self.memory.as_ref().map_or(0, LocalMem::len);
+        self.share = kept.keep(len, u64::MAX);
+    }
+
+    /// It is not counted any more; whether it was.
+    pub(super) fn uncount(&mut self) -> bool {
+        self.share.take().is_some()
+    }
+
+    /// What of a result is counted.
+    pub(super) fn share(&self) -> Option<&Share> {
+        self.share.as_ref()
     }
 
     pub(super) fn memory(&self) -> Option<&LocalMem> {
@@ -102,11 +119,11 @@ impl Drop for Exposed {
 /// The slots of one endpoint.
 pub(super) struct Slots {
     endpoint: Arc<dyn Endpoint>,
-    kept: Mutex<Kept>,
+    kept: Mutex<Pool>,
 }
 
 #[derive(Default)]
-struct Kept {
+struct Pool {
     /// The one used last is last.
     idle: Vec<Slot>,
     peers: Vec<Peer>,
@@ -168,7 +185,7 @@ impl Slots {
     }
 }
 
-impl Kept {
+impl Pool {
     /// A payload for `peer` finds no slot: whether to make one.
     fn is_due(&mut self, addr: &Addr) -> bool {
         let Some(peer) = self.peers.iter_mut().find(|peer| peer.addr == *addr) else {

@@ -341,7 +341,8 @@ plain! {
         /// Taken so far for the large buffers that requests share, bytes.
         request_buffer_bytes: usize,
         /// Bytes of long results that are kept until their origins have fetched them, cancel or are
-        /// gone; `margo.overflow_held_max` bounds them, but for up to 16 MiB of answers to
+        /// gone, or, after 60 s, until others need the room; `margo.overflow_held_max` bounds them,
+        /// but for up to 16 MiB of answers to
         /// [`Instance::metrics_of`](crate::Instance::metrics_of).
         result_bytes_kept: usize,
         /// The classes of all [`BulkPool`](crate::BulkPool)s.

@@ -150,14 +150,10 @@ impl Core {
         })
     }
 
-    /// Starts a message to a peer that is not ourselves.
+    /// Starts a message to a peer that is not ourselves. Never [injected](Self::inject): whoever
+    /// names an operation wants to hear of its end, and of an injected message that is lost nobody
+    /// hears.
     pub(super) fn send(&mut self, op: OpId, kind: Kind, to: &Addr, tag: Tag, buf: MsgBuf) {
-        let is_first = !self.queues.contains_key(&to.peer_id());
-        let injects = is_first && !self.provider.tells_lost;
-        if injects && self.inject(kind, to, tag, buf.as_slice(), None) {
-            self.done.push_back(Completion::Send { op, buf, result: Ok(()) });
-            return;
-        }
         let to_peer = to.clone();
         let (posted, given_up, again) = (false, false, None);
         let send = Slot::Send { op, kind, to: to_peer, tag, buf, posted, given_up, again };

@@ -239,6 +239,10 @@ impl Node {
 }
 
 impl NodeEndpoint {
+    pub(super) fn net(&self) -> &Net {
+        &self.net
+    }
+
     /// As over a network that asks no owner.
     pub(super) fn asks_nobody(&self) {
         self.with(|node| node.unasked = true);

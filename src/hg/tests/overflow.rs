@@ -3,6 +3,7 @@
 use super::net::{Kind, MESSAGE_MAX, Refuse};
 use super::*;
 use crate::hg::header::flags;
+use crate::hg::kept::PATIENCE as KEPT_PATIENCE;
 
 /// Far longer than a message, and one byte too long.
 fn long_ones() -> [Vec<u8>; 2] {
@@ -361,6 +362,53 @@ fn results_that_are_not_fetched_have_a_limit_together() {
     assert_eq!((kept(&target), target.endpoint.registered()), (0, 0));
 }
 
+/// Where nothing shows that an origin is gone, as over libfabric once it has the answer, its
+/// results are kept until others need the room.
+#[test]
+fn results_of_origins_that_vanish_give_way_after_a_while() {
+    let (mut vanished, mut target) = with_results_up_to(250_000);
+    let mut other = Side::new(vanished.endpoint.net(), HgOptions::default());
+    let long = pattern(100_000);
+    for token in 1..=2 {
+        vanished.call(&target, b"", token);
+        answer(arrive(&mut vanished, &mut target), &long, token);
+        target.core.kept.pass(KEPT_PATIENCE / 4);
+    }
+    // From here on it does nothing any more.
+    other.call(&target, b"", 3);
+    let mut request = arrive(&mut other, &mut target);
+    for _ in 0..1000 {
+        request = answer_beyond(request, &long);
+    }
+    assert_eq!(target.core.kept.looks(), 1, "nothing is old enough before a known time");
+    assert!(target.notes.responded.is_empty());
+    target.core.kept.pass(KEPT_PATIENCE / 2);
+    answer(request, &long, 3);
+    settle(&mut other, &mut target);
+    assert_eq!(ended(&mut other, 3).unwrap(), long);
+    let error = target.notes.responded.remove(&1).expect("the oldest gives way").unwrap_err();
+    assert!(matches!(error, HgError::GaveWay { len: 100_000, .. }), "{error}");
+    assert!(error.to_string().contains("overflow_held_max"), "{error}");
+    assert_eq!(kept(&target), 100_000);
+    assert!(!target.notes.responded.contains_key(&2), "no more than is needed");
+    // Again and again: what is kept stays bounded, and who fetches gets its results.
+    for token in 10..20 {
+        target.core.kept.pass(KEPT_PATIENCE);
+        vanished.call(&target, b"", token);
+        // The target alone goes on.
+        while target.notes.requests.is_empty() {
+            target.step();
+        }
+        answer(target.notes.requests.remove(0), &long, token);
+        other.call(&target, b"", 100 + token);
+        answer(arrive(&mut other, &mut target), &long, 100 + token);
+        settle(&mut other, &mut target);
+        assert_eq!(ended(&mut other, 100 + token).unwrap(), long);
+        assert!(kept(&target) <= 250_000);
+    }
+    assert!(target.endpoint.registered() <= 2);
+}
+
 #[test]
 fn one_result_alone_is_never_too_much() {
     let (mut origin, mut target) = with_results_up_to(1);
@@ -563,6 +611,39 @@ fn arguments_of_a_canceled_call_stay_where_no_owner_is_asked() {
     settle(&mut origin, &mut target);
     assert_eq!(origin.endpoint.registered(), 0);
     assert_eq!(origin.core.in_flight(), 0);
+}
+
+/// A target that answers nothing any more must not make its callers keep all that they ever sent it.
+#[test]
+fn arguments_of_canceled_calls_that_stay_have_a_limit_together() {
+    let net = Net::default();
+    let limited = HgOptions { overflow_held_max: 250_000, ..HgOptions::default() };
+    let mut origin = Side::new(&net, limited);
+    let mut target = Side::new(&net, HgOptions::default());
+    origin.endpoint.asks_nobody();
+    target.endpoint.freeze_moves(true);
+    // Without long arguments, they take no room, and stay.
+    let short: Vec<_> = (0..3).map(|token| origin.call(&target, b"short", token)).collect();
+    let long: Vec<_> =
+        (10..20).map(|token| origin.call(&target, &pattern(100_000), token)).collect();
+    settle(&mut origin, &mut target);
+    for (count, op) in short.into_iter().chain(long).enumerate() {
+        origin.core.cancel(op);
+        settle(&mut origin, &mut target);
+        let counted = origin.core.kept_arguments.bytes();
+        assert!(counted <= 250_000, "{counted} bytes after {count} calls");
+    }
+    assert!((0..3).chain(10..20).all(|token| ended(&mut origin, token).is_err()));
+    assert_eq!((origin.endpoint.registered(), origin.endpoint.posted().1), (2, 5));
+    // Those that are left were the last, and end as ever.
+    target.endpoint.freeze_moves(false);
+    settle(&mut origin, &mut target);
+    assert_eq!(target.core.counters().malformed, 8, "they cannot be fetched any more");
+    assert_eq!(target.notes.requests.len(), 3 + 2);
+    target.notes.requests.clear();
+    settle(&mut origin, &mut target);
+    assert_eq!((origin.endpoint.registered(), origin.endpoint.posted().1), (0, 0));
+    assert_eq!(origin.core.kept_arguments.bytes(), 0);
 }
 
 #[test]

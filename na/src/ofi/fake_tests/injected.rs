@@ -139,6 +139,28 @@ fn other_providers_inject() {
     }
 }
 
+/// The answer waits for the peer's acknowledgement, and nothing else shows there that it is gone.
+#[test]
+fn an_answer_that_waits_for_something_hears_that_its_origin_is_gone() {
+    for (device, uri) in [
+        (Device::tcp(), "ofi+tcp://127.0.0.1:0"),
+        (Device::verbs(), "ofi+verbs://127.0.0.1:0"),
+        (Device { inject_bytes: 4096, ..Device::shm() }, "ofi+shm://"),
+        (Device::cxi(), CXI),
+    ] {
+        let fake = Fake::new(device);
+        let (a, b) = Node::pair(&fake, uri);
+        let to_b = a.addr_of(&b);
+        let acknowledged = a.recv_expected(&to_b, 7);
+        drop(b);
+        let answered = a.send_expected(&to_b, 7, &[1; 112]);
+        for op in [answered, acknowledged] {
+            let error = sent(a.wait(op)).unwrap_err();
+            assert!(matches!(error, Error::PeerGone { .. }), "{uri}: {error:?}");
+        }
+    }
+}
+
 /// Nothing is left of what was copied when its endpoint closes, or is not taken.
 #[test]
 fn what_was_copied_has_no_end_of_its_own() {
