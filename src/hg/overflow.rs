@@ -15,6 +15,7 @@
 //! Of a response it says which ([`Ack`]); C sends a byte that means nothing, so whoever gets one
 //! has to know whose it is.
 
+use std::collections::HashMap;
 use std::io::ErrorKind::OutOfMemory;
 use std::time::Instant;
 
@@ -84,6 +85,28 @@ enum Source {
     There { remote: RemoteMem, memory: LocalMem },
 }
 
+/// What is being fetched of one origin.
+struct Share {
+    fetches: usize,
+    bytes: u64,
+    /// Bytes of the longest one, and which that is.
+    longest: (u64, OpRef),
+}
+
+impl Share {
+    fn of(name: OpRef, len: u64) -> Self {
+        Self { fetches: 1, bytes: len, longest: (len, name) }
+    }
+
+    fn add(&mut self, name: OpRef, len: u64) {
+        self.fetches += 1;
+        self.bytes = self.bytes.saturating_add(len);
+        if len > self.longest.0 {
+            self.longest = (len, name);
+        }
+    }
+}
+
 impl<T> Core<T> {
     /// Checks where a peer says that its payload is, and makes room for it.
     fn locate(&self, desc: &BulkDesc<'_>) -> Result<Source, HgError> {
@@ -148,17 +171,20 @@ impl<T> Core<T> {
     /// there may be, and the oldest of those that have taken
     /// [`FETCH_PATIENCE`](super::receives::FETCH_PATIENCE). The room is there when the network has
     /// let go of it, over shared memory not before the origin runs again; whoever tries again finds
-    /// it then, or has another fetch give way.
+    /// it then, or has another fetch give way. Nothing is looked for again within 10 ms, as others
+    /// may be refused by the thousand.
     #[cold]
     fn make_room(&self, newcomer: &Addr) {
         let (now, max) = (Instant::now(), self.options.overflow_held_max as u64);
         let (fetches_max, before) = {
             let receives = &mut self.primary().state().receives;
+            if !receives.begin_look(now, newcomer) {
+                return;
+            }
             (receives.fetches_max(), receives.old_fetches(now))
         };
         let mut oldest: Option<(u64, OpRef)> = None;
-        // (origin, fetches, bytes of all of them, bytes of the longest one, which that is)
-        let mut shares: Vec<(Addr, usize, u64, u64, OpRef)> = Vec::new();
+        let mut shares: HashMap<Addr, Share> = HashMap::new();
         let mut in_vain = Vec::new();
         for context in self.class.all() {
             for (name, op) in context.state().ops.iter() {
@@ -167,27 +193,32 @@ impl<T> Core<T> {
                 if fetch.gives_way {
                     continue;
                 }
-                let len = memory.len();
                 if *number < before && oldest.is_none_or(|oldest| *number < oldest.0) {
                     oldest = Some((*number, name));
                 }
                 if beside.as_ref().and_then(|said| said.deadline).is_some_and(|at| at <= now) {
                     in_vain.push(name);
-                } else if let Some(share) = shares.iter_mut().find(|share| share.0 == *origin) {
-                    share.1 += 1;
-                    share.2 = share.2.saturating_add(len);
-                    if len > share.3 {
-                        (share.3, share.4) = (len, name);
+                    continue;
+                }
+                let len = memory.len();
+                match shares.get_mut(origin) {
+                    Some(share) => share.add(name, len),
+                    None => {
+                        shares.insert(origin.clone(), Share::of(name, len));
                     }
-                } else {
-                    shares.push((origin.clone(), 1, len, len, name));
                 }
             }
         }
-        let too_much = |share: &(Addr, usize, u64, u64, OpRef)| {
-            share.0 != *newcomer && (share.1 > fetches_max / 2 || share.2 > max / 2)
-        };
-        in_vain.extend(shares.into_iter().filter(too_much).map(|share| share.4));
+        for (origin, share) in shares {
+            if share.fetches <= fetches_max / 2 && share.bytes <= max / 2 {
+                continue;
+            }
+            if origin == *newcomer {
+                self.primary().state().receives.has_spared(newcomer);
+            } else {
+                in_vain.push(share.longest.1);
+            }
+        }
         match oldest {
             Some((_, name)) => in_vain.push(name),
             None => self.primary().state().receives.no_fetch_is_old(now),

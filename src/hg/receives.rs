@@ -12,7 +12,7 @@
 
 use std::time::{Duration, Instant};
 
-use na::{LargeBuffers, MsgBuf};
+use na::{Addr, LargeBuffers, MsgBuf};
 
 use super::ops::{OpRef, Role};
 use super::{Core, HgError};
@@ -46,10 +46,18 @@ pub(super) struct Receives {
     fetches: u64,
     /// When a fetch was refused, and how many had begun before then.
     mark: Option<(Instant, u64)>,
+    /// When all fetches were last looked through for one that gives way, and which origin's were
+    /// spared then, because it was the one that was refused.
+    look: Option<(Instant, Option<Addr>)>,
+    #[cfg(test)]
+    pub(super) looks: u64,
 }
 
 /// What a fetch may take while others are refused for it.
 pub(super) const FETCH_PATIENCE: Duration = Duration::from_secs(1);
+
+/// Refusals within so much time look through all fetches once: there may be many of both.
+const LOOK_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Most receives that are owed.
 const BATCH_MAX: usize = 64;
@@ -75,6 +83,9 @@ impl Receives {
             fetching: 0,
             fetches: 0,
             mark: None,
+            look: None,
+            #[cfg(test)]
+            looks: 0,
         }
     }
 
@@ -155,6 +166,29 @@ impl Receives {
     pub(super) fn no_fetch_is_old(&mut self, now: Instant) {
         if self.old_fetches(now) > 0 {
             self.mark = Some((now, self.fetches));
+        }
+    }
+
+    /// A fetch of `newcomer` is refused: whether it is time to look for others that give way.
+    pub(super) fn begin_look(&mut self, now: Instant, newcomer: &Addr) -> bool {
+        let is_due = self.look.as_ref().is_none_or(|(last, spared)| {
+            now.saturating_duration_since(*last) >= LOOK_INTERVAL
+                || spared.as_ref().is_some_and(|spared| spared != newcomer)
+        });
+        if is_due {
+            self.look = Some((now, None));
+            #[cfg(test)]
+            {
+                self.looks += 1;
+            }
+        }
+        is_due
+    }
+
+    /// One of `newcomer`'s own would have given way to another origin.
+    pub(super) fn has_spared(&mut self, newcomer: &Addr) {
+        if let Some((_, spared)) = &mut self.look {
+            *spared = Some(newcomer.clone());
         }
     }
 

@@ -4,6 +4,7 @@ use super::net::{Kind, MESSAGE_MAX, Refuse};
 use super::*;
 use crate::hg::header::flags;
 use crate::hg::kept::PATIENCE as KEPT_PATIENCE;
+use crate::hg::receives::FETCH_PATIENCE;
 
 /// Far longer than a message, and one byte too long.
 fn long_ones() -> [Vec<u8>; 2] {
@@ -266,6 +267,42 @@ fn fetches_of_many_that_do_not_end_give_way_after_a_while() {
     stopped.iter_mut().for_each(|origin| settle(origin, &mut target));
     let given_up: usize = stopped.iter().map(|origin| origin.notes.responses.len()).sum();
     assert_eq!(given_up, 1, "no more than is needed");
+}
+
+/// All fetches are looked through for one that gives way, which is not to be had for each request
+/// of a flood.
+#[test]
+fn refusals_in_a_row_look_for_room_once() {
+    let net = Net::default();
+    let limited = HgOptions { overflow_held_max: 2500, ..HgOptions::default() };
+    let mut target = Side::new(&net, limited);
+    let mut stopped = Side::new(&net, HgOptions::default());
+    let mut other = Side::new(&net, HgOptions::default());
+    target.endpoint.stall_moves(true);
+    for token in 1..=2 {
+        stopped.call(&target, &pattern(1000), token);
+    }
+    settle(&mut stopped, &mut target);
+    let looks = |target: &Side| target.core.state().receives.looks;
+    assert_eq!(looks(&target), 0, "nobody was refused");
+    // Its own do not give way to it, before they have taken long.
+    let begun = Instant::now();
+    for token in 10..310 {
+        if begun.elapsed() > FETCH_PATIENCE / 2 {
+            break;
+        }
+        stopped.call(&target, &pattern(1000), token);
+        settle(&mut stopped, &mut target);
+        assert!(ended(&mut stopped, token).is_err());
+    }
+    let most = 1 + begun.elapsed().as_millis() as u64 / 10;
+    assert!((1..=most).contains(&looks(&target)), "{} looks, not {most}", looks(&target));
+    // But to others, at once.
+    other.call(&target, &pattern(1000), 1);
+    settle(&mut other, &mut target);
+    assert!(ended(&mut other, 1).is_err());
+    settle(&mut stopped, &mut target);
+    assert_eq!(stopped.notes.responses.len(), 1, "one has given way");
 }
 
 /// Over shared memory a fetch ends, when it is given up, not before its origin runs again.
