@@ -380,8 +380,8 @@ pub enum RespondError {
     /// The network refused the answer, or lost it; the origin is gone or the instance is closed.
     /// Or, with [`HgError::Unfetched`], too many bytes of long results are kept for origins that do
     /// not fetch them (`margo.overflow_held_max`); the origin was told so. Or, with
-    /// [`HgError::GaveWay`], the origin has not fetched this one for a minute, and others needed the
-    /// room.
+    /// [`HgError::GaveWay`], the origin has not fetched this one for a minute, and others needed
+    /// the room.
     #[error("cannot answer `{rpc}`: {source}")]
     Network {
         /// The RPC's name.

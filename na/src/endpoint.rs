@@ -484,9 +484,9 @@ pub trait Endpoint: Send + Sync + fmt::Debug {
     fn send_expected(&self, op: OpId, to: &Addr, tag: Tag, buf: MsgBuf) -> Result<(), Refused>;
 
     /// Sends an expected message if that can be done at once, as
-    /// [`send_unexpected_now`](Self::send_unexpected_now) does. Whoever waits for what the peer does
-    /// then uses [`send_expected`](Self::send_expected): where nothing shows the end of a peer, it
-    /// ends what waits for one that a message does not reach.
+    /// [`send_unexpected_now`](Self::send_unexpected_now) does. Whoever waits for the peer then
+    /// uses [`send_expected`](Self::send_expected): where nothing else shows the end of a peer, a
+    /// message that does not reach it ends all that waits for it.
     fn send_expected_now(&self, to: &Addr, tag: Tag, message: &[u8]) -> bool {
         let _ = (to, tag, message);
         false

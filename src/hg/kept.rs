@@ -3,11 +3,11 @@
 //! An origin that lives and fetches nothing has its results kept for as long as it lives, see
 //! `overflow.rs`, and so has one that is gone where nothing shows that. So their bytes are counted,
 //! for all contexts of a core together, and have a limit. At the limit those that have waited for
-//! longer than [`PATIENCE`] give way to others, oldest first. A result that fits into its message is
-//! not looked at here.
+//! longer than [`PATIENCE`] give way to others, oldest first. A result that fits into its message
+//! is not looked at here.
 //!
-//! Arguments of calls that were given up are counted in the same way, where they stay exposed because
-//! no owner is asked before they are fetched: see `State::give_up`.
+//! Arguments of calls that were given up are counted in the same way, where they stay exposed
+//! because no owner is asked before they are fetched: see `State::give_up`.
 //!
 //! The count goes with the memory: [`Share`] lies in the [`Exposed`], and however that ends, by an
 //! acknowledgement, a cancel, the origin's end, a close or an error, the bytes are given back.

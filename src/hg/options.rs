@@ -56,12 +56,12 @@ pub struct HgOptions {
     /// request beyond it is refused with [`ReturnCode::Again`](super::ReturnCode::Again), unless
     /// none is held; then fetches whose requests' deadlines have passed are given up, and one of
     /// another origin that is being fetched more than half of it. As many bytes, counted apart, of
-    /// overflowed results are kept until their origins have fetched them or are gone. For one beyond
-    /// it, those that have waited for 60 s are given up, oldest first ([`HgError::GaveWay`]); if
-    /// there are none, it is not sent, unless none is kept: [`HgError::Unfetched`]. As many, counted
-    /// apart, of the arguments of canceled calls stay exposed where [no owner is
-    /// asked](na::Endpoint::asks_owners) before they are fetched; beyond it the oldest are taken
-    /// back. Default 1 GiB.
+    /// overflowed results are kept until their origins have fetched them or are gone. For one
+    /// beyond it, those that have waited for 60 s are given up, oldest first
+    /// ([`HgError::GaveWay`]); if there are none, it is not sent, unless none is kept:
+    /// [`HgError::Unfetched`]. As many, counted apart, of the arguments of canceled calls stay
+    /// exposed where [no owner is asked](na::Endpoint::asks_owners) before they are fetched; beyond
+    /// it the oldest are taken back. Default 1 GiB.
     pub overflow_held_max: usize,
     /// Overflowed results of this RPC are counted apart, and may be 16 MiB together: so that it is
     /// answered while `overflow_held_max` is reached. For what tells people why. Default: none.

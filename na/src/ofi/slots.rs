@@ -29,9 +29,9 @@ pub(super) struct Pinned {
     pub(super) desc: [*mut c_void; 2],
 }
 
-/// To be called before an operation is handed over. Writes into its context what some providers look
-/// for there before they make it theirs: the address of the peer. Nothing for receives from anybody.
-/// And notes which life of the peer it is for.
+/// Before an operation is handed over: writes into its context what some providers look for there
+/// before they make it theirs, the address of the peer, which is nothing for receives from anybody;
+/// and notes which life of the peer it is for.
 ///
 /// # Safety
 ///

@@ -650,7 +650,7 @@ fn arguments_of_a_canceled_call_stay_where_no_owner_is_asked() {
     assert_eq!(origin.core.in_flight(), 0);
 }
 
-/// A target that answers nothing any more must not make its callers keep all that they ever sent it.
+/// A target that answers nothing any more must not make its callers keep all that they sent it.
 #[test]
 fn arguments_of_canceled_calls_that_stay_have_a_limit_together() {
     let net = Net::default();
