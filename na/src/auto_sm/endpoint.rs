@@ -480,11 +480,13 @@ impl Endpoint for AutoSm {
                 continue;
             }
             let left = budget - told;
+            let before = self.far.endpoint.served();
             let polled = self.poll_part(side, left, sink);
             let count = *polled.as_ref().unwrap_or(&0);
             told += count;
             if side == Side::Far {
-                self.turns.found(count, left);
+                let served = self.far.endpoint.served() != before;
+                self.turns.found(count, served, left);
             }
             result = result.and(polled.map(drop));
         }

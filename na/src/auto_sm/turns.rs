@@ -2,7 +2,8 @@
 //!
 //! A look at a network that has nothing is a system call and costs more than a whole message
 //! through shared memory. So the far endpoint is polled each time while an operation of ours is in
-//! flight there or something has ended there lately, and else every sixteenth time.
+//! flight there, or something has ended there or was done for a transfer of a peer lately, and else
+//! every sixteenth time.
 //!
 //! A near endpoint that has something in every poll must not keep the far one out: if it has used
 //! up the caller's budget, the far one comes first the next time.
@@ -53,16 +54,14 @@ impl Turns {
         self.owed.load(Ordering::Relaxed)
     }
 
-    /// It was polled with `budget`, and reported so much.
-    pub(super) fn found(&self, completions: usize, budget: usize) {
+    /// It was polled with `budget`, and reported so much; `served`: it moved bytes for a peer, which
+    /// ends nothing here.
+    pub(super) fn found(&self, completions: usize, served: bool, budget: usize) {
         self.owed.store(budget == 0, Ordering::Relaxed);
-        if budget == 0 {
-            // It could report nothing: that says nothing about what there is.
-            return;
-        }
-        if completions > 0 {
+        if completions > 0 || served {
             self.in_vain.store(0, Ordering::Relaxed);
-        } else {
+        } else if budget > 0 {
+            // Without one it could report nothing: that says nothing about what there is.
             self.count(self.in_vain.load(Ordering::Relaxed));
         }
     }
@@ -82,7 +81,7 @@ mod tests {
         let poll = |_: &usize| {
             let polls = turns.take();
             if polls {
-                turns.found(0, 1);
+                turns.found(0, false, 1);
             }
             polls
         };
@@ -98,17 +97,20 @@ mod tests {
         assert_eq!(polls_in(&turns, 160), 160, "something is in flight");
         turns.end();
         assert_eq!(polls_in(&turns, 160), 10);
-        turns.found(1, 1);
+        turns.found(1, false, 1);
         assert_eq!(polls_in(&turns, 100), 100, "something has arrived");
+        assert_eq!(polls_in(&turns, 300), 156 + 9, "and then nothing more");
+        turns.found(0, true, 1);
+        assert_eq!(polls_in(&turns, 100), 100, "a peer transfers");
     }
 
     #[test]
     fn who_got_nothing_of_the_budget_comes_first_the_next_time() {
         let turns = Turns::default();
         assert!(turns.take() && !turns.far_is_first());
-        turns.found(0, 0);
+        turns.found(0, false, 0);
         assert!(turns.take() && turns.far_is_first());
-        turns.found(1, 1);
+        turns.found(1, false, 1);
         assert!(!turns.far_is_first(), "once");
     }
 }
