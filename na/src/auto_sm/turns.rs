@@ -54,8 +54,8 @@ impl Turns {
         self.owed.load(Ordering::Relaxed)
     }
 
-    /// It was polled with `budget`, and reported so much; `served`: it moved bytes for a peer, which
-    /// ends nothing here.
+    /// It was polled with `budget`, and reported so much; `served`: it moved bytes for a peer,
+    /// which ends nothing here.
     pub(super) fn found(&self, completions: usize, served: bool, budget: usize) {
         self.owed.store(budget == 0, Ordering::Relaxed);
         if completions > 0 || served {

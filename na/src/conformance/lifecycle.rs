@@ -59,8 +59,8 @@ pub fn canceled_sends_end_once(case: &Case<'_>) {
             other => panic!("not a send: {other:?}"),
         }
     }
-    // An expected message marks the end of what still arrives, and a second one, behind all that was
-    // sent, that no more does.
+    // An expected message marks the end of what still arrives, and a second one, behind all that
+    // was sent, that no more does.
     let mut receives = vec![target.recv_unexpected()];
     for tag in [1, 2] {
         origin.send_expected(&to_target, tag, b"end");
