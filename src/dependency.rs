@@ -149,7 +149,8 @@ mod tests {
 
     #[test]
     fn what_is_given_is_what_is_needed() {
-        let cases: [(&[(&str, &[&str])], Option<&str>); 8] = [
+        type Given<'a> = &'a [(&'a str, &'a [&'a str])];
+        let cases: [(Given<'_>, Option<&str>); 8] = [
             (&[("store", &["blob"])], None),
             (&[("store", &["blob"]), ("peers", &["a", "b"]), ("log", &["c"])], None),
             (&[("store", &["blob"]), ("peers", &[])], None),

@@ -1,4 +1,5 @@
-//! Memory does not grow with calls, however they end, nor with what comes and goes. The only test here, because it looks at the whole process.
+//! Memory does not grow with calls, however they end, nor with what comes and goes. The only test
+//! here, because it looks at the whole process.
 #![allow(clippy::unwrap_used, reason = "a test says by panicking what went wrong")]
 
 mod common;
@@ -42,7 +43,7 @@ fn serve(service: &Instance) {
         .unwrap();
     service.register(FAIL, |handle| handle.fail(handle.args()).unwrap()).unwrap();
     service.register(LOG, |handle| assert!(!handle.args().is_empty())).unwrap();
-    service.register(HOLD, |handle| drop(handle.cancel_token().wait())).unwrap();
+    service.register(HOLD, |handle| _ = handle.cancel_token().wait()).unwrap();
 }
 
 /// Calls that end in all the ways there are.
@@ -66,7 +67,7 @@ fn calls(pair: &common::Pair, transport: &str) {
     expect_level(&format!("callbacks and one-way calls, {transport}"), 3000, 1 << 20, || {
         let done = std::sync::Arc::new(ult::Eventual::new());
         let told = done.clone();
-        let tell = move |sum: Result<i64, ForwardError>| drop(told.set(sum.unwrap()));
+        let tell = move |sum: Result<i64, ForwardError>| told.set(sum.unwrap()).unwrap();
         client.cforward(SUM, &target, &(1, 2), tell).unwrap();
         client.send(LOG, &target, &"a line".to_owned()).unwrap();
         assert_eq!(*done.wait(), 3);
