@@ -1,7 +1,7 @@
 //! `margo serve`: runs the providers of a configuration.
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use margo::{AddressFile, Component, Instance};
 use margo_config::{Config, DumpSignal, Errors, MonitoringOptions, Resolved, process_env};
@@ -40,37 +40,34 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
         .start_providers(&COMPONENTS)
         .map_err(|error| Failure::new(config::called(&args.file), error))?;
 
-    let address = instance.self_addr().uri().to_owned();
-    let address_file = address_file
-        .map(|path| AddressFile::write(path, &address))
-        .transpose()
-        .map_err(|error| Failure::new("cannot write the address file", error))?
-        .map(Arc::new);
-    if let Some(file) = &address_file {
-        // Peers may end it, too.
+    // Whoever finds the address may send a signal at once, so what is done then is said before.
+    let file = Arc::new(OnceLock::<AddressFile>::new());
+    let remove = {
         let file = file.clone();
-        if let Ok(entered) = instance.on_prefinalize(move |_| file.remove()) {
-            entered.keep();
-        }
-    }
+        move || file.get().into_iter().for_each(AddressFile::remove)
+    };
     signals.handle(
         {
-            let (instance, file) = (instance.clone(), address_file.clone());
+            let (instance, remove) = (instance.clone(), remove.clone());
             move || {
                 // Nobody is to find a service that takes no more requests.
-                file.iter().for_each(|file| file.remove());
+                remove();
                 instance.finalize();
             }
         },
-        {
-            let file = address_file.clone();
-            move || {
-                if let Some(file) = file {
-                    file.remove();
-                }
-            }
-        },
+        remove.clone(),
     );
+    let address = instance.self_addr().uri().to_owned();
+    if let Some(path) = address_file {
+        let written = AddressFile::write(path, &address)
+            .map_err(|error| Failure::new("cannot write the address file", error))?;
+        let _ = file.set(written);
+        // Peers may end it, too.
+        let remove = remove.clone();
+        if let Ok(entered) = instance.on_prefinalize(move |_| remove()) {
+            entered.keep();
+        }
+    }
     // A service does its work whether or not anybody reads its output.
     if let Err(failure) = output::line(format_args!("{LISTENING_ON}{address}")) {
         tracing::warn!("cannot tell the address {address}: {failure}");
@@ -81,9 +78,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
     }
 
     let ended = instance.wait_for_finalize();
-    if let Some(file) = address_file {
-        file.remove();
-    }
+    remove();
     drop(providers);
     ended.map_err(|error| Failure::Failed(error.to_string()))
 }

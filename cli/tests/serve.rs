@@ -197,7 +197,9 @@ fn the_end_of_its_terminal_ends_it_in_order_unless_it_was_told_to_outlive_that()
         let document = r#"{ "margo": { "address_file": "address" } }"#;
         std::fs::write(temp.path().join("conf.json"), document).unwrap();
         let ignore = if outlives { "trap '' HUP; " } else { "" };
-        let child = std::process::Command::new("sh")
+        // Whoever runs the tests may ignore the signal, which would be inherited.
+        let child = std::process::Command::new("env")
+            .args(["--default-signal=HUP", "sh"])
             .args(["-c", &format!("{ignore}exec \"$0\" serve conf.json")])
             .arg(env!("CARGO_BIN_EXE_margo"))
             .current_dir(temp.path())

@@ -30,6 +30,9 @@ const APART_BYTES_MAX: usize = 16 << 20;
 /// How long a result is kept while others find no room for it.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
+/// How long nothing is looked for after a look in vain.
+const PAUSE: Duration = Duration::from_millis(100);
+
 /// Results, or arguments, that are kept.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Kept(Arc<Sum>);
@@ -149,20 +152,37 @@ impl<T> Core<T> {
         kept.0.looks.fetch_add(1, Ordering::Relaxed);
         let mut waiting = self.answers_that_keep(kept);
         waiting.sort_unstable_by_key(|(since, ..)| *since);
-        let (mut sum, mut old) = (kept.bytes(), 0);
-        for (since, bytes, _) in &waiting {
-            let fits = sum == 0 || sum.saturating_add(len) <= max;
-            if fits || now.saturating_duration_since(*since) < PATIENCE {
-                break;
-            }
-            sum = sum.saturating_sub(*bytes);
-            old += 1;
+        let is_old =
+            |(since, ..): &(Instant, u64, OpRef)| now.saturating_duration_since(*since) >= PATIENCE;
+        let old = waiting.partition_point(is_old);
+        // Those that give way leave so much.
+        let left_by = |count: usize| {
+            waiting[..count]
+                .iter()
+                .fold(kept.bytes(), |sum, (_, bytes, _)| sum.saturating_sub(*bytes))
+        };
+        let fits = |left: u64| left == 0 || left.saturating_add(len) <= max;
+        if old > 0 && !fits(left_by(old)) {
+            // In vain: what is younger has the room.
+            *all_wait_until = Some(now + PAUSE);
+            return;
         }
+        let mut sum = kept.bytes();
+        let enough = waiting[..old].iter().position(|(_, bytes, _)| {
+            let fitted = fits(sum);
+            sum = sum.saturating_sub(*bytes);
+            fitted
+        });
+        // More at a time than this one needs: each look goes over all there are.
+        let gone = match enough {
+            Some(0) => 0,
+            enough => enough.unwrap_or(old).max(old / 8),
+        };
         // What is kept from now on is younger than all of these.
-        let next = waiting.get(old).map_or(now, |(since, ..)| *since);
+        let next = waiting.get(gone).map_or(now, |(since, ..)| *since);
         *all_wait_until = Some(next + PATIENCE);
         drop(all_wait_until);
-        for (since, bytes, op) in waiting.drain(..old) {
+        for (since, bytes, op) in waiting.drain(..gone) {
             let (len, waited) = (bytes as usize, now.saturating_duration_since(since));
             self.give_answer_up(op, HgError::GaveWay { len, waited });
         }

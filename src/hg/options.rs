@@ -61,7 +61,7 @@ pub struct HgOptions {
     /// ([`HgError::GaveWay`]); if there are none, it is not sent, unless none is kept:
     /// [`HgError::Unfetched`]. As many, counted apart, of the arguments of canceled calls stay
     /// exposed where [no owner is asked](na::Endpoint::asks_owners) before they are fetched; beyond
-    /// it the oldest are taken back. Default 1 GiB.
+    /// it the oldest of the same context are taken back. Default 1 GiB.
     pub overflow_held_max: usize,
     /// Overflowed results of this RPC are counted apart, and may be 16 MiB together: so that it is
     /// answered while `overflow_held_max` is reached. For what tells people why. Default: none.

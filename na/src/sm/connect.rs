@@ -476,10 +476,17 @@ impl SmEndpoint {
         if let Some((board, slot)) = board.filter(|_| conn.shares()) {
             conn.set_peer_board(board, slot);
         }
-        let welcome = Packet { slot: self.take_slot(&conn), ..self.packet(Kind::Welcome) };
+        let mut welcome = Packet { slot: self.take_slot(&conn), ..self.packet(Kind::Welcome) };
         let fds = [self.board.fd()];
         let fds = if welcome.slot.is_some() { &fds[..] } else { &[] };
-        if socket::send_packet(&conn.socket, &welcome.encode(), fds).is_err() {
+        let mut sent = socket::send_packet(&conn.socket, &welcome.encode(), fds);
+        if let Err(Errno::TOOMANYREFS) = sent {
+            // As to a peer that gets no place on the board.
+            self.give_slot_back(&conn);
+            welcome.slot = None;
+            sent = socket::send_packet(&conn.socket, &welcome.encode(), &[]);
+        }
+        if sent.is_err() {
             // It has left already.
             let _ = epoll::delete(&self.epoll, &conn.socket);
             state.crowd.leave(from.credentials.uid);

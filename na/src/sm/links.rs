@@ -70,11 +70,11 @@ impl Links {
         self.all[..self.watched].iter().any(|link| link.stage != Stage::Up)
     }
 
-    /// Adds a link, watched.
     pub(super) fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
 
+    /// Adds a link, watched.
     pub(super) fn push(&mut self, link: RxLink) {
         self.slots.extend(link.conn.slot().map(|slot| (link.conn.token, slot)));
         self.all.push(link);

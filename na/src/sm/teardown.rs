@@ -11,6 +11,7 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
+use rustix::io::Errno;
 
 use super::endpoint::SmEndpoint;
 use super::link::{Conn, Outcome, TxLink};
@@ -122,13 +123,14 @@ impl SmEndpoint {
         if again && state.links.is_empty() {
             return;
         }
+        // First: what they leave may be what it takes to accept the others.
+        state.strangers.drain(..).for_each(|stranger| self.drop_stranger(&stranger));
         if let Some(listener) = state.listener.take() {
             let _ = epoll::delete(&self.epoll, &listener);
             // A child that was forked off may keep the file: nobody shall wait there, in vain.
             let _ = rustix::net::shutdown(&listener, rustix::net::Shutdown::Both);
-            while socket::accept(listener.as_fd()).is_ok() {}
+            while matches!(socket::accept(listener.as_fd()), Ok(_) | Err(Errno::INTR)) {}
         }
-        state.strangers.drain(..).for_each(|stranger| self.drop_stranger(&stranger));
         for link in state.links.iter_mut() {
             link.end = Some(Error::Closed);
         }

@@ -233,7 +233,9 @@ impl Core {
         state.out.unblock();
         flush(self, peer, state);
         let waiting = state.out.answers();
-        if waiting > self.unread_answers_max && state.broken.is_none() {
+        // Who has taken all that was offered is offered more by the next poll.
+        let blocked = state.out.is_blocked() && state.broken.is_none();
+        if blocked && waiting > self.unread_answers_max {
             let error = peer.gone(format!("it takes no answers: {waiting} bytes wait"));
             state.broken = Some(Broken { error, read_first: false });
             self.mail.list(peer, state);
