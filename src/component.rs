@@ -110,7 +110,9 @@ impl<T: Any + Send + Sync> RunningProvider for Provider<T> {
 }
 
 /// The providers that [`Instance::start_providers`] started. Dropping it stops them, the last one
-/// first.
+/// first, without waiting for handlers that run: what those call meanwhile may be stopped already.
+/// To let them end in peace drop it when the instance has ended ([`Instance::wait_for_finalize`]),
+/// as `margo serve` does.
 #[must_use = "dropping this stops the providers"]
 pub struct RunningProviders {
     running: Vec<(String, Box<dyn RunningProvider>)>,

@@ -26,20 +26,24 @@ use crate::{BulkError, Instance};
 /// a library has allocated. [`Memory::from_raw`], which makes one, is unsafe, for nobody checks
 /// what it says.
 ///
+/// Where it is dropped instead of [released](Exposed::release) while peers use it, the last of them
+/// drops the owner, in progress: a destructor that waits there holds the instance up, and one that
+/// panics ends it.
+///
 /// ```
 /// use margo::na::{Memory, RawSegment};
 /// use margo::{Access, Instance};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let instance = Instance::builder("na+sm://").start()?;
-/// let mut field: Box<[f64]> = vec![1.5; 1000].into();
+/// let mut field = vec![1.5_f64; 1000];
 /// let segment = RawSegment { ptr: field.as_mut_ptr().cast(), len: size_of_val(&*field) };
-/// // SAFETY: the bytes of the numbers, which the box keeps where they are until it is handed
+/// // SAFETY: the bytes of the numbers, which the vector keeps where they are until it is handed
 /// // back; nobody has a reference to them meanwhile, and any bytes are numbers.
 /// let memory = unsafe { Memory::from_raw(vec![segment], field) };
 /// let exposed = instance.expose(memory, Access::ReadWrite)?;
 /// // `exposed.bulk()` goes into arguments; peers read and write the numbers.
-/// let Ok(field) = exposed.release().into_owner::<Box<[f64]>>() else { unreachable!() };
+/// let Ok(field) = exposed.release().into_owner::<Vec<f64>>() else { unreachable!() };
 /// # assert_eq!(field[999], 1.5);
 /// # instance.finalize_and_wait()?;
 /// # Ok(())
@@ -205,7 +209,8 @@ impl<B> Registered for &Exposed<B> {
 }
 
 /// So that several requests can have it at a time: the stripes of one buffer, say, each of another
-/// server ([`Instance::ipull`]).
+/// server ([`Instance::ipull`]). Where two of them write the same bytes, any mix of both may be
+/// there afterwards.
 impl<B> Registered for Arc<Exposed<B>> {
     fn memory(&self) -> &LocalMem {
         &self.memory

@@ -11,7 +11,8 @@ impl<T> Provider<T> {
     /// arrived have ended and these are answered: for at most `limit`, which counts from now. Then
     /// nothing of this provider runs any more, what its handlers own has been dropped, and so what
     /// it had for itself (files, locks, other resources) is free. A ULT suspends meanwhile, an OS
-    /// thread parks; a tasklet, which must not wait, has a limit of zero.
+    /// thread parks; who must not wait has a limit of zero: a tasklet, and a destructor while its
+    /// ULT unwinds, since that one's xstream would stand still.
     ///
     /// Returns the object; [`Arc::into_inner`] of it is the value, unless others have it, too.
     ///
@@ -47,7 +48,8 @@ impl<T> Provider<T> {
         } else {
             self.deregister_all();
             // Another unit of its xstream may be what it waits for.
-            let limit = if ult::is_tasklet() { Duration::ZERO } else { limit };
+            let must_not_wait = ult::is_tasklet() || ult::is_ult() && std::thread::panicking();
+            let limit = if must_not_wait { Duration::ZERO } else { limit };
             match self.rpcs().wait(limit) {
                 Ok(()) => return Ok(self.object().clone()),
                 Err(requests) => Reason::InHand { requests, limit },

@@ -16,7 +16,7 @@
 //! | it was canceled before that, or its origin is gone | `HG_CANCELED` |
 //! | no ULT could be made | `HG_AGAIN` |
 //! | the handler ended without an answer, or with a text | `HG_OTHER_ERROR` |
-//! | the handler failed with a code ([`Handle::fail_with`](crate::Handle::fail_with)) | that one; not those above that say that no handler ran, but `HG_BUSY` and `HG_AGAIN` |
+//! | the handler failed with a code ([`Handle::fail_with`](crate::Handle::fail_with)) | that one; of those above that say that no handler ran only `HG_BUSY`, `HG_AGAIN`, and `HG_CANCELED`, which origins take for a failure |
 //! | the instance ended before whoever had its `Handle` answered | `HG_OTHER_ERROR` |
 
 use std::any::Any;

@@ -67,10 +67,10 @@ fn several_transfers_have_one_buffer_at_a_time() {
 #[test]
 fn memory_of_any_owner_is_lent_and_comes_back() {
     with_lent(|pair, _, _| {
-        let mut numbers: Box<[u64]> = (0..LEN as u64).collect();
+        let mut numbers: Vec<u64> = (0..LEN as u64).collect();
         let bytes = size_of_val(&*numbers);
         let segment = RawSegment { ptr: numbers.as_mut_ptr().cast(), len: bytes };
-        // SAFETY: the bytes of the numbers, which the box keeps where they are; nobody has a
+        // SAFETY: the bytes of the numbers, which the vector keeps where they are; nobody has a
         // reference to them until it is back, and any bytes are numbers.
         let memory = unsafe { Memory::from_raw(vec![segment], numbers) };
         let lent = pair.service.expose(memory, Access::ReadWrite).unwrap();
@@ -81,7 +81,7 @@ fn memory_of_any_owner_is_lent_and_comes_back() {
         assert_eq!(u64::from_le_bytes(second), 1);
         buffer[8..16].copy_from_slice(&77_u64.to_le_bytes());
         pair.client.push(addr.addr(), lent.bulk(), 0, &mut buffer, 0..bytes).unwrap();
-        let numbers = lent.release().into_owner::<Box<[u64]>>().unwrap();
+        let numbers = lent.release().into_owner::<Vec<u64>>().unwrap();
         assert_eq!((numbers[0], numbers[1], numbers[LEN - 1]), (0, 77, LEN as u64 - 1));
     });
 }

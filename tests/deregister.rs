@@ -5,6 +5,7 @@ mod common;
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use common::{PATIENCE, Pair, bounded, on_each};
 use margo::monitor::{LifeEvent, Monitor};
@@ -201,7 +202,9 @@ fn it_comes_and_goes_while_it_is_called() {
                     n
                 };
                 provider.serve(FIRST).function(counted).unwrap();
+                let start = Instant::now();
                 while answered.load(Ordering::Relaxed) < enough {
+                    assert!(start.elapsed() < PATIENCE, "nobody is answered any more");
                     std::thread::yield_now();
                 }
                 assert!(provider.deregister(FIRST));

@@ -154,3 +154,32 @@ fn who_must_not_wait_does_not() {
     }
     service.finalize_and_wait().unwrap();
 }
+
+/// Its execution stream would stand still, and the handler with it.
+#[test]
+fn a_destructor_of_a_ult_that_unwinds_does_not_wait() {
+    struct Closes(Option<Provider>, Arc<Mutex<Option<usize>>>);
+    impl Drop for Closes {
+        fn drop(&mut self) {
+            let provider = self.0.take().unwrap();
+            let error = provider.close(PATIENCE * 10).unwrap_err();
+            *self.1.lock().unwrap() = Some(error.requests());
+        }
+    }
+    common::bounded("it is closed without waiting", || {
+        let service = Instance::builder("na+sm://").start().unwrap();
+        let to = ProviderHandle::new(service.self_addr(), ID);
+        let provider = service.provider(ID, &service.rpc_pool());
+        let (place, seen) = (Arc::new(Mutex::new(None)), Arc::new(Mutex::new(None)));
+        let (own, told) = (place.clone(), seen.clone());
+        let unwind = move |_| -> u64 {
+            let _closes = Closes(own.lock().unwrap().take(), told.clone());
+            panic!("as asked")
+        };
+        provider.serve(HOLD).function(unwind).unwrap();
+        *place.lock().unwrap() = Some(provider);
+        service.forward_timed(HOLD, &to, &1, PATIENCE).unwrap_err();
+        assert_eq!(*seen.lock().unwrap(), Some(1), "the handler itself");
+        service.finalize_and_wait().unwrap();
+    });
+}

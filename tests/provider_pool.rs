@@ -68,7 +68,9 @@ fn a_provider_moves_under_load_and_its_first_pool_is_removed() {
             }
             let some_more = || {
                 let enough = answered.load(Ordering::Relaxed) + 20;
+                let start = std::time::Instant::now();
                 while answered.load(Ordering::Relaxed) < enough {
+                    assert!(start.elapsed() < common::PATIENCE, "nobody is answered any more");
                     std::thread::yield_now();
                 }
             };

@@ -166,12 +166,15 @@ impl Memory {
     ///
     /// # Safety
     ///
-    /// Until `owner` is dropped or handed back, each segment must be valid for reads and writes
+    /// Until `owner` is dropped or handed back, each segment must be initialised, without padding,
+    /// and valid for reads and writes
     /// (for reads only, if it is registered with [`Access::ReadOnly`], never used as the
     /// destination of a transfer, and never written to by us, as by
     /// [`LocalMem::write_at`](crate::LocalMem::write_at)), at a fixed address, and nobody may hold
     /// a Rust reference to its bytes while a peer can change them. What a peer may write must be
-    /// valid for the owner's type whatever the bytes are, should it be looked at as such.
+    /// valid for the owner's type whatever the bytes are, should it be looked at as such. The owner
+    /// must not have the bytes by a `Box` or a reference, which claims them when it is moved: a
+    /// `Vec` and a raw pointer do not. Of a mapped file no page may be cut off.
     pub unsafe fn from_raw(segments: Vec<RawSegment>, owner: impl Any + Send) -> Self {
         Self { segments: segments.into_boxed_slice(), owner: Box::new(owner), block: None }
     }

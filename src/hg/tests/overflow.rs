@@ -399,6 +399,56 @@ fn results_that_are_not_fetched_have_a_limit_together() {
     assert_eq!((kept(&target), target.endpoint.registered()), (0, 0));
 }
 
+/// What is younger has the room.
+#[test]
+fn no_result_gives_way_in_vain() {
+    let (mut vanished, mut target) = with_results_up_to(250_000);
+    let mut other = Side::new(vanished.endpoint.net(), HgOptions::default());
+    let (long, longer) = (pattern(100_000), pattern(200_000));
+    for token in 1..=2 {
+        vanished.call(&target, b"", token);
+        answer(arrive(&mut vanished, &mut target), &long, token);
+        target.core.kept.pass(KEPT_PATIENCE / 2);
+    }
+    target.core.kept.pass(KEPT_PATIENCE / 2);
+    other.call(&target, b"", 3);
+    let mut request = arrive(&mut other, &mut target);
+    for _ in 0..100 {
+        request = answer_beyond(request, &longer);
+    }
+    assert!(target.notes.responded.is_empty(), "the old one alone would not do");
+    assert!(target.core.kept.looks() <= 1 + 10, "they are looked at now and then");
+    target.core.kept.pass(KEPT_PATIENCE / 2);
+    answer(request, &longer, 3);
+    settle(&mut other, &mut target);
+    assert_eq!(ended(&mut other, 3).unwrap(), longer);
+    assert!(target.notes.responded.contains_key(&1) && target.notes.responded.contains_key(&2));
+}
+
+/// Whoever looks goes over all there are.
+#[test]
+fn old_results_give_way_several_at_a_time() {
+    let (mut vanished, mut target) = with_results_up_to(320_000);
+    let mut other = Side::new(vanished.endpoint.net(), HgOptions::default());
+    let long = pattern(10_000);
+    for token in 1..=32 {
+        vanished.call(&target, b"", token);
+        answer(arrive(&mut vanished, &mut target), &long, token);
+    }
+    target.core.kept.pass(KEPT_PATIENCE);
+    for token in 101..=116 {
+        other.call(&target, b"", token);
+        let request = arrive(&mut other, &mut target);
+        answer(request, &long, token);
+    }
+    let looks = target.core.kept.looks();
+    assert!((1..=8).contains(&looks), "{looks} looks for 16 results");
+    settle(&mut other, &mut target);
+    for token in 101..=116 {
+        assert_eq!(ended(&mut other, token).unwrap(), long);
+    }
+}
+
 /// Where nothing shows that an origin is gone, as over libfabric once it has the answer, its
 /// results are kept until others need the room.
 #[test]
