@@ -427,7 +427,7 @@ fn no_result_gives_way_in_vain() {
 /// Whoever looks goes over all there are.
 #[test]
 fn old_results_give_way_several_at_a_time() {
-    let (mut vanished, mut target) = with_results_up_to(320_000);
+    let (vanished, mut target) = with_results_up_to(320_000);
     let mut other = Side::new(vanished.endpoint.net(), HgOptions::default());
     let long = pattern(10_000);
     for token in 1..=32 {
