@@ -68,7 +68,7 @@ mod tests {
     use std::cell::Cell;
 
     use super::*;
-    use crate::{Config, PoolRef, Provider};
+    use crate::{Config, Dependency, PoolRef, Provider};
 
     thread_local! {
         /// Lists that this thread has made.
@@ -99,6 +99,15 @@ mod tests {
             ..Provider::default()
         };
         config.margo.providers = (0..1000).map(provider).collect();
+        LISTS.set(0);
+        let errors = config.resolve(&|_| None).unwrap_err();
+        assert_eq!((errors.as_slice().len(), LISTS.get()), (100, 100));
+
+        for (n, provider) in config.margo.providers.iter_mut().enumerate() {
+            provider.pool = None;
+            let missing = Dependency::One(format!("q{n}"));
+            provider.dependencies.insert("store".to_owned(), missing);
+        }
         LISTS.set(0);
         let errors = config.resolve(&|_| None).unwrap_err();
         assert_eq!((errors.as_slice().len(), LISTS.get()), (100, 100));

@@ -1,7 +1,7 @@
 //! The dependencies of the providers: who is meant, and in which order they start.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, HashMap};
 
 use super::names::check_identifier;
 use super::{DependencyTarget, Findings, ResolvedDependency, ResolvedProvider};
@@ -14,6 +14,8 @@ pub(super) fn resolve(
     resolved: &mut [ResolvedProvider],
     found: &mut Findings,
 ) {
+    let known = Known::of(resolved);
+    let mut dependencies = Vec::with_capacity(providers.len());
     for (index, provider) in providers.iter().enumerate() {
         let mut all = Vec::with_capacity(provider.dependencies.len());
         for (key, dependency) in &provider.dependencies {
@@ -21,14 +23,18 @@ pub(super) fn resolve(
             check_identifier(&path, key, found);
             let mut targets = Vec::new();
             for text in dependency.texts() {
-                match target(text, resolved) {
-                    Ok(target) => targets.push(target),
-                    Err(message) => found.error(&path, message),
+                match known.target(text) {
+                    Some(target) => targets.push(target),
+                    None if found.is_full() => {}
+                    None => found.error(&path, why_none(text, resolved)),
                 }
             }
             all.push(ResolvedDependency { key: key.clone(), given: dependency.clone(), targets });
         }
-        resolved[index].dependencies = all;
+        dependencies.push(all);
+    }
+    for (provider, dependencies) in resolved.iter_mut().zip(dependencies) {
+        provider.dependencies = dependencies;
     }
     if let Some(circle) = circle(resolved) {
         let names: Vec<_> = circle.iter().map(|place| &*resolved[*place].name).collect();
@@ -41,29 +47,47 @@ pub(super) fn resolve(
     }
 }
 
-fn target(text: &str, providers: &[ResolvedProvider]) -> Result<DependencyTarget, String> {
-    let Some((who, address)) = text.split_once('@') else {
-        let place = providers.iter().position(|one| one.name == text).or_else(|| {
-            let (type_name, id) = typed(text)?;
-            providers.iter().position(|one| one.type_name == type_name && one.provider_id == id)
-        });
-        return place.map(DependencyTarget::Local).ok_or_else(|| {
-            let names: Vec<_> = providers.iter().map(|one| &*one.name).collect();
-            let have = choices("have", text, &names);
-            format!(
-                "no provider {text:?} in this document{have}; one elsewhere is \
-                 \"type:id@address\""
-            )
-        });
-    };
-    let Some((type_name, provider_id)) = typed(who).filter(|_| address.contains("://")) else {
-        return Err(format!(
+/// Places of the providers, by what they may be called. A document may have thousands.
+struct Known {
+    names: HashMap<String, usize>,
+    ids: HashMap<(String, u16), usize>,
+}
+
+impl Known {
+    fn of(providers: &[ResolvedProvider]) -> Self {
+        let each = || providers.iter().enumerate();
+        Self {
+            names: each().map(|(place, one)| (one.name.clone(), place)).collect(),
+            ids: each()
+                .map(|(place, one)| ((one.type_name.clone(), one.provider_id), place))
+                .collect(),
+        }
+    }
+
+    fn target(&self, text: &str) -> Option<DependencyTarget> {
+        let Some((who, address)) = text.split_once('@') else {
+            let place = self.names.get(text).or_else(|| {
+                let (type_name, id) = typed(text)?;
+                self.ids.get(&(type_name.to_owned(), id))
+            });
+            return place.copied().map(DependencyTarget::Local);
+        };
+        let (type_name, provider_id) = typed(who).filter(|_| address.contains("://"))?;
+        let (type_name, address) = (type_name.to_owned(), address.to_owned());
+        Some(DependencyTarget::Remote { type_name, provider_id, address })
+    }
+}
+
+fn why_none(text: &str, providers: &[ResolvedProvider]) -> String {
+    if text.contains('@') {
+        return format!(
             "{text:?} is no provider elsewhere: write \"type:id@address\", as \
              \"blob:1@na+tcp://host:7000\""
-        ));
-    };
-    let (type_name, address) = (type_name.to_owned(), address.to_owned());
-    Ok(DependencyTarget::Remote { type_name, provider_id, address })
+        );
+    }
+    let names: Vec<_> = providers.iter().map(|one| &*one.name).collect();
+    let have = choices("have", text, &names);
+    format!("no provider {text:?} in this document{have}; one elsewhere is \"type:id@address\"")
 }
 
 /// Type and id in `type:id`.
