@@ -202,8 +202,14 @@ impl Instance {
         &self,
         components: &[&dyn Component],
     ) -> Result<RunningProviders, ProviderError> {
-        let mut started = RunningProviders { running: Vec::new() };
         let resolved = &self.inner().resolved;
+        let wrong = |wanted: &ResolvedProvider, reason| ProviderError::Dependency {
+            name: wanted.name.clone(),
+            type_name: wanted.type_name.clone(),
+            reason,
+        };
+        // What can be told without starting anything is told before.
+        let mut planned = Vec::with_capacity(resolved.providers.len());
         for place in resolved.start_order() {
             let wanted = &resolved.providers[place];
             let component = of_type(components, &wanted.type_name).ok_or_else(|| {
@@ -214,13 +220,13 @@ impl Instance {
                     known: known.join(", "),
                 }
             })?;
-            let wrong = |reason| ProviderError::Dependency {
-                name: wanted.name.clone(),
-                type_name: wanted.type_name.clone(),
-                reason,
-            };
-            check_needs(*component, wanted, resolved).map_err(wrong)?;
-            let dependencies = self.dependencies_of(wanted, &started).map_err(wrong)?;
+            check_needs(*component, wanted, resolved).map_err(|reason| wrong(wanted, reason))?;
+            planned.push((component, wanted));
+        }
+        let mut started = RunningProviders { running: Vec::new() };
+        for (component, wanted) in planned {
+            let dependencies =
+                self.dependencies_of(wanted, &started).map_err(|reason| wrong(wanted, reason))?;
             let spec = self.spec_of(wanted, dependencies)?;
             let provider = component.start(self, &spec).map_err(|source| ProviderError::Start {
                 name: wanted.name.clone(),
