@@ -97,7 +97,7 @@ pub struct OpenOptions {
     /// Counterpart: `traffic_class` of `na_init_info`.
     pub traffic_class: TrafficClass,
     /// Form of the own address: of tcp and ucx, and those providers of ofi that have IP addresses.
-    /// Default: unspecified.
+    /// Over ucx it is the family of all peers as well. Default: unspecified.
     ///
     /// Counterpart: `addr_format` of `na_init_info`.
     pub addr_format: AddrFormat,

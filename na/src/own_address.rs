@@ -138,27 +138,28 @@ pub(crate) fn reachable(
 fn towards_outside(bound: SocketAddr) -> SocketAddr {
     // Addresses reserved for documentation: connecting a UDP socket chooses a route and sends
     // nothing.
-    let (any, outside, fallback): (IpAddr, IpAddr, IpAddr) = match bound {
-        SocketAddr::V4(_) => (
-            Ipv4Addr::UNSPECIFIED.into(),
-            Ipv4Addr::new(192, 0, 2, 1).into(),
-            Ipv4Addr::LOCALHOST.into(),
-        ),
-        SocketAddr::V6(_) => (
-            Ipv6Addr::UNSPECIFIED.into(),
-            Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into(),
-            Ipv6Addr::LOCALHOST.into(),
-        ),
+    let (outside, fallback): (IpAddr, IpAddr) = match bound {
+        SocketAddr::V4(_) => (Ipv4Addr::new(192, 0, 2, 1).into(), Ipv4Addr::LOCALHOST.into()),
+        SocketAddr::V6(_) => {
+            (Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into(), Ipv6Addr::LOCALHOST.into())
+        }
     };
-    let route = UdpSocket::bind((any, 0)).and_then(|socket| {
-        socket.connect((outside, 9))?;
-        socket.local_addr()
-    });
-    let ip = match route {
-        Ok(address) if !address.ip().is_unspecified() => address.ip(),
+    let ip = match towards((outside, 9).into()) {
+        Ok(ip) if !ip.is_unspecified() => ip,
         _ => fallback,
     };
     SocketAddr::new(ip, bound.port())
+}
+
+/// The address of this machine's from which the system would call `peer`. Sends nothing.
+pub(crate) fn towards(peer: SocketAddr) -> std::io::Result<IpAddr> {
+    let any: IpAddr = match peer {
+        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let socket = UdpSocket::bind((any, 0))?;
+    socket.connect(peer)?;
+    Ok(socket.local_addr()?.ip())
 }
 
 #[cfg(test)]

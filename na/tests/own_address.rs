@@ -75,6 +75,21 @@ fn heads() -> impl Iterator<Item = &'static str> {
     })
 }
 
+/// Whether data can go by the loopback address of IPv6: not over UCX before 1.14, which says so.
+fn has_loopback_v6(head: &str) -> bool {
+    match na::open(&format!("{head}://[::1]:0"), &OpenOptions::listening(true)) {
+        Err(Error::Unavailable { transport: "ucx", reason }) if head == "ucx+tcp" => {
+            assert!(reason.contains("`[::1]:0`: this UCX sends no data by"), "{reason}");
+            println!("SKIPPED in part: {reason}");
+            false
+        }
+        other => {
+            drop(other.unwrap());
+            true
+        }
+    }
+}
+
 /// One message there and back, which shows that peers find both.
 fn talk(one: &Arc<dyn Endpoint>, other: &Arc<dyn Endpoint>, to: &str) {
     let to = one.lookup(to).unwrap();
@@ -121,7 +136,7 @@ fn the_subnet_chooses_the_address() {
             let peer = na::open(&any, &in_subnet("127.0.0.0", 8)).unwrap();
             talk(&peer, &endpoint, endpoint.self_addr().uri());
         }
-        if has_address("::1") {
+        if has_address("::1") && has_loopback_v6(head) {
             assert_eq!(opened_at(&any, &in_subnet("::1", 128)).to_string(), "::1", "{head}");
         }
         // Nobody has these.
@@ -143,7 +158,7 @@ fn the_form_chooses_the_family() {
             assert!(opened_at(&any, &of_format(format)).is_ipv4(), "{head} {format:?}");
             assert!(opened_at(&v4, &of_format(format)).is_ipv4(), "{head} {format:?}");
         }
-        if has_address("::1") {
+        if has_address("::1") && has_loopback_v6(head) {
             assert!(opened_at(&any, &of_format(AddrFormat::Ipv6)).is_ipv6(), "{head}");
             assert!(opened_at(&v6, &of_format(AddrFormat::Ipv6)).is_ipv6(), "{head}");
             assert!(opened_at(&v6, &of_format(AddrFormat::Unspec)).is_ipv6(), "{head}");
@@ -201,8 +216,20 @@ fn within_a_namespace() {
     let error = na::open("na+tcp://", &in_subnet("10.7.0.0", 24)).unwrap_err().to_string();
     assert!(error.contains("that is up has an address in ip_subnet 10.7.0.0/24"), "{error}");
     ip("link set lo up");
+    // UCX lists there which interfaces it has.
+    let sees = Command::new("mount").args(["-t", "sysfs", "sysfs", "/sys"]).status();
+    let sees = sees.is_ok_and(|status| status.success());
+    if !sees {
+        println!("SKIPPED in part: this namespace cannot have a /sys of its own");
+    }
     let has_v6 = std::path::Path::new("/proc/net/if_inet6").exists();
     if has_v6 {
+        ip("link add veth0 type veth peer name veth1");
+        ip("address add 10.9.0.1/24 dev veth0");
+        ip("address add fd00:9::1/64 dev veth0 nodad");
+        ip("link set veth0 up");
+        ip("link set veth1 up");
+        ip("-6 route add default dev veth0");
         ip("address add fd00:7::1/64 dev lo nodad");
     }
     for head in heads() {
@@ -225,6 +252,9 @@ fn within_a_namespace() {
         if has_v6 {
             let found = opened_at(&any, &in_subnet("fd00:7::", 64));
             assert_eq!(found.to_string(), "fd00:7::1", "{head}");
+            if sees || head != "ucx+tcp" {
+                v6_beside_v4(head);
+            }
         }
     }
     for head in heads() {
@@ -234,6 +264,49 @@ fn within_a_namespace() {
     println!("passed");
 }
 
+/// One interface with addresses of both families. Whoever is called by IPv6 answers by IPv6, or
+/// it is told who cannot be called: UCX has one address of each interface, and wrote beyond the end
+/// of its memory when it was called by the other.
+fn v6_beside_v4(head: &str) {
+    let open = |host: &str| {
+        na::open(&format!("{head}://{host}:0"), &OpenOptions::listening(true)).unwrap()
+    };
+    let (target, origin) = (open("[fd00:9::1]"), open("[fd00:9::1]"));
+    talk(&origin, &target, target.self_addr().uri());
+    get(&origin, &target, target.self_addr().uri());
+    let (v4, all) = (open("10.9.0.1"), open("[::]"));
+    assert_eq!(address_of(&all).ip().to_string(), "fd00:9::1", "{head}");
+    talk(&origin, &all, all.self_addr().uri());
+    if head == "ucx+tcp" {
+        for (from, to) in [(&v4, &target), (&target, &v4)] {
+            let error = refused_call(from, to.self_addr().uri());
+            assert!(error.contains("this endpoint's data goes by IPv"), "{error}");
+        }
+        if !has_loopback_v6(head) {
+            let error = refused_call(&target, "ucx+tcp://[::1]:7");
+            assert!(error.contains("loopback address of IPv6"), "{error}");
+        }
+    }
+}
+
+/// Why a message to somebody cannot be sent.
+fn refused_call(from: &Arc<dyn Endpoint>, to: &str) -> String {
+    let to = from.lookup(to).unwrap();
+    from.send_unexpected(OpId(1), &to, Tag(7), from.alloc_msg()).unwrap();
+    let deadline = Instant::now() + PATIENCE;
+    let mut said = None;
+    while said.is_none() {
+        assert!(Instant::now() < deadline, "the message does not end");
+        let mut sink = |done: Completion| {
+            if let Completion::Send { result, .. } = done {
+                said = Some(result.unwrap_err().to_string());
+            }
+        };
+        from.poll(8, &mut sink).unwrap();
+    }
+    said.unwrap()
+}
+
 #[test]
 fn of_several_networks_the_right_one_is_taken() {
     if std::env::var_os(ROLE).is_some() {
@@ -241,12 +314,12 @@ fn of_several_networks_the_right_one_is_taken() {
         rustix::process::set_parent_process_death_signal(kill).unwrap();
         return within_a_namespace();
     }
-    let may = Command::new("sh").args(["-c", "command -v ip && unshare -Urn true"]).output();
+    let may = Command::new("sh").args(["-c", "command -v ip && unshare -Urnm true"]).output();
     if !may.is_ok_and(|output| output.status.success()) {
         return println!("SKIPPED: no `ip`, or network namespaces are not permitted here");
     }
     let output = Command::new("unshare")
-        .arg("-Urn")
+        .arg("-Urnm")
         .arg(std::env::current_exe().unwrap())
         .args(["of_several_networks_the_right_one_is_taken", "--exact", "--nocapture"])
         .env(ROLE, "inside")

@@ -54,7 +54,7 @@ pub(super) fn settings(uri: &Uri<'_>, options: &OpenOptions) -> Settings {
         RemoteKeys::Never => false,
     };
     let wakes = !options.no_block;
-    Settings { tls, device, detects_failure: !shared, wakes, class, remote_keys }
+    Settings { tls, device, detects_failure: !shared, wakes, class, remote_keys, family: None }
 }
 
 /// Whether UCX may use transports for that protocol whose packets have a class.
@@ -69,7 +69,7 @@ fn may_have_adapters(protocol: &str) -> bool {
 
 /// Whether UCX can connect over that protocol by nothing but RDMA CM: the other connection manager,
 /// over TCP, needs a device that is `lo` or `eth0`, which the protocol leaves out.
-fn needs_rdma_cm(protocol: &str) -> bool {
+pub(super) fn needs_rdma_cm(protocol: &str) -> bool {
     protocol != "all" && may_have_adapters(protocol)
 }
 

@@ -18,8 +18,15 @@ const TRANSPORTS: [(&str, &str, &str); 7] = [
 pub(super) fn devices() -> Result<Vec<Device>, Error> {
     let ucp = worker::library()?;
     let (tls, device, class) = ("all".to_owned(), None, None);
-    let settings =
-        Settings { tls, device, detects_failure: true, wakes: false, class, remote_keys: false };
+    let settings = Settings {
+        tls,
+        device,
+        detects_failure: true,
+        wakes: false,
+        class,
+        remote_keys: false,
+        family: None,
+    };
     Ok(listed(&worker::described(ucp, &settings)?))
 }
 

@@ -10,6 +10,7 @@ use ucx_sys::{Ucp, ucp_conn_request_h, ucp_ep_h, ucs_status_t};
 
 use super::address;
 use super::discards::Discards;
+use super::family::Family;
 use super::inbox::{Event, Failing, Inbox, News, State};
 use super::keys::Due;
 use super::liveness::Watch;
@@ -53,6 +54,8 @@ pub(super) struct Facts {
     /// See [`UcxOptions`](crate::UcxOptions).
     pub(super) rendezvous_bytes_min: Option<usize>,
     pub(super) remote_keys: RemoteKeys,
+    /// `None`: whatever UCX connects can be used.
+    pub(super) family: Option<Family>,
 }
 
 /// The state of an endpoint.

@@ -15,6 +15,7 @@ use std::ptr::NonNull;
 
 use super::address;
 use super::driver::{Driver, Facts};
+use super::family::{self, Family};
 use super::inbox::Inbox;
 use super::keys::Due;
 use super::messages::refused;
@@ -64,10 +65,11 @@ pub(super) struct UcxEndpoint {
 
 impl UcxEndpoint {
     pub(super) fn open(uri: &Uri<'_>, options: &OpenOptions) -> Result<Self, Error> {
-        let settings = address::settings(uri, options);
+        let mut settings = address::settings(uri, options);
         let wanted = Wanted::of(options)?;
-        let listen = address::listen_address(uri, &wanted)?;
+        let listen = family::listen_address(uri, &wanted)?;
         let ucp = worker::library()?;
+        settings.family = Family::of(uri.protocol, listen, &worker::version(ucp));
         let window =
             (EARLY_BYTES_MAX / options.message_bytes_max.max(1)).clamp(WINDOW_MIN, WINDOW_MAX);
         let matcher = Matcher::new(EARLY_BYTES_MAX, options.left_bytes_max);
@@ -79,6 +81,7 @@ impl UcxEndpoint {
         let id = Addr::unique_endpoint_id();
         let uri_of_own = match options.listen {
             true => {
+                family::check_listen(settings.family, listen)?;
                 let bound = worker.listen(listen, uri)?;
                 if let Some(warning) = address::listens_in_vain(uri.protocol, bound) {
                     tracing::warn!("ucx: {warning}");
@@ -106,6 +109,7 @@ impl UcxEndpoint {
             liveness_limit: ran::limit(options.liveness_limit),
             rendezvous_bytes_min: options.ucx.rendezvous_bytes_min,
             remote_keys: options.ucx.remote_keys,
+            family: settings.family,
         };
         let seed = seed()?;
         let (version, tls) = (worker::version(ucp), settings.tls);

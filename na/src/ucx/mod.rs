@@ -11,7 +11,7 @@
 //! does), `sessions` (connections), `slots` (what UCX has in hand), `worker` (UCX's calls),
 //! `inbox` (its callbacks), `incoming` (where bytes of transfers go), `held` (offers that it keeps
 //! for us), `rma` (memory that peers reach), `keys` (who has which);
-//! `discards` (connections that UCX ends); `wait`, `liveness`, `closing`, `peer`, `address`,
+//! `discards` (connections that UCX ends), `family` (which of them carry data); `wait`, `liveness`, `closing`, `peer`, `address`,
 //! `devices`, `wire` and `sockaddr` are what the names say.
 //!
 //! # Connections
@@ -136,6 +136,7 @@ mod devices;
 mod discards;
 mod driver;
 mod endpoint;
+mod family;
 mod held;
 mod inbox;
 mod incoming;

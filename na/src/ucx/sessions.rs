@@ -51,6 +51,9 @@ impl Driver {
         let dialed = *peer.dialed.get_or_insert_with(|| Ran::since(Instant::now()));
         self.connecting += 1;
         self.look_in_time(&dialed);
+        if let Some(Err(reason)) = self.facts.family.map(|family| family.check_peer(address)) {
+            return self.end_session(index, reason);
+        }
         let Some(worker) = &self.worker else { return };
         match worker.connect(address) {
             Ok(link) => {
@@ -144,6 +147,12 @@ impl Driver {
     fn accept(&mut self, request: ucp_conn_request_h) {
         let Some(worker) = &self.worker else { return };
         let client = worker.client(request);
+        if let (Some(family), Some(client)) = (self.facts.family, client)
+            && !family.takes(client)
+        {
+            tracing::warn!(%client, "ucx: turned a connection away that could carry no data");
+            return worker.reject(request);
+        }
         match worker.accept(request) {
             Ok(link) => {
                 let since = Ran::since(Instant::now());

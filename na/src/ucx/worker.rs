@@ -10,6 +10,7 @@ use std::ptr;
 
 use ucx_sys::*;
 
+use super::family::Family;
 use super::held::Offer;
 use super::inbox::{self, Inbox};
 use super::packing;
@@ -45,6 +46,8 @@ pub(super) struct Settings {
     pub(super) class: Option<u8>,
     /// Whether peers may get remote keys of memory here, see `keys.rs`.
     pub(super) remote_keys: bool,
+    /// Of which family of IP the data goes, where it may go by TCP.
+    pub(super) family: Option<Family>,
 }
 
 /// What became of a call that may go on.
@@ -556,6 +559,22 @@ fn class_is_in_environment() -> bool {
     })
 }
 
+/// Sets of which family of IP interfaces have their address, whatever the environment says: see
+/// `family.rs`.
+fn set_family(ucp: &Ucp, config: *mut ucp_config_t, family: Family) -> Result<(), Error> {
+    let priorities = CString::new(family.priorities()).unwrap_or_default();
+    // Settings of UCT are named without the transport before 1.17, and with it since.
+    let statuses = [c"AF_PRIO", c"TCP_AF_PRIO"].map(|name| {
+        // SAFETY: a configuration that was read; both strings live through the call.
+        unsafe { ucp.ucp_config_modify(config, name.as_ptr(), priorities.as_ptr()) }
+    });
+    let status = statuses.into_iter().find(|status| *status != UCS_OK);
+    match statuses.contains(&UCS_OK) {
+        true => Ok(()),
+        false => check(ucp, status.unwrap_or(UCS_OK), "UCX_TCP_AF_PRIO cannot be set"),
+    }
+}
+
 fn create_context(ucp: &Ucp, settings: &Settings) -> Result<ucp_context_h, Error> {
     let mut config = ptr::null_mut();
     // SAFETY: neither prefix nor file are asked for; the result has room.
@@ -580,6 +599,9 @@ fn create_context(ucp: &Ucp, settings: &Settings) -> Result<ucp_context_h, Error
         // SAFETY: a configuration that was read; both strings live through the call.
         let status = unsafe { ucp.ucp_config_modify(config, name.as_ptr(), value.as_ptr()) };
         result = result.and(check(ucp, status, &what));
+    }
+    if let Some(family) = settings.family {
+        result = result.and(set_family(ucp, config, family));
     }
     if let Some(class) = settings.class.filter(|_| !class_is_in_environment())
         && let Ok(value) = CString::new(class.to_string())
