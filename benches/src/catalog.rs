@@ -109,8 +109,8 @@ pub(crate) fn case(id: &str) -> Option<Case> {
 }
 
 /// Rows for these sizes and numbers of calls in flight.
-pub(crate) fn sweep_cases(sizes: &[usize], in_flight: &[usize]) -> Vec<Case> {
-    sweep::all(sizes, in_flight).into_iter().map(sweep_case).collect()
+pub(crate) fn sweep_cases(over: &[Transport], sizes: &[usize], in_flight: &[usize]) -> Vec<Case> {
+    sweep::all(over, sizes, in_flight).into_iter().map(sweep_case).collect()
 }
 
 fn sweep_case(sweep: Sweep) -> Case {

@@ -7,8 +7,9 @@ use clap::Parser;
 
 use crate::catalog::{Case, Group, cases, sweep_cases};
 use crate::failure::{Failure, Result};
+use crate::floors::channel::Transport;
 use crate::machine::Cores;
-use crate::rows::sweep::parse_size;
+use crate::rows::sweep::{mercury, parse_size};
 use crate::supervise::Settings;
 
 /// Measures margo beside what the machine itself needs for the same thing.
@@ -47,6 +48,14 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1,16",
         value_parser = parse_in_flight)]
     pub(crate) in_flight: Vec<usize>,
+    /// For `sweep`: sm, tcp, ofi_tcp, ofi_rxm, ofi_shm, ucx_tcp, ucx_sm
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "sm,tcp",
+        value_parser = parse_transport)]
+    pub(crate) over: Vec<Transport>,
+    /// For `sweep`: where `hg_perf_server`, `hg_rate`, `hg_bw_read` and `hg_bw_write` of C Mercury
+    /// are, to be run beside each row
+    #[arg(long, value_name = "DIR")]
+    pub(crate) mercury: Option<PathBuf>,
 }
 
 impl Arguments {
@@ -62,7 +71,7 @@ impl Arguments {
         };
         let mut all = cases();
         if self.groups.contains(&Group::Sweep) {
-            all.extend(sweep_cases(&self.sizes, &self.in_flight));
+            all.extend(sweep_cases(&self.over, &self.sizes, &self.in_flight));
         }
         let selected: Vec<Case> = all.into_iter().filter(wanted).collect();
         if selected.is_empty() {
@@ -75,11 +84,12 @@ impl Arguments {
     ///
     /// # Errors
     ///
-    /// When the cores that were asked for are not usable.
+    /// When the cores that were asked for are not usable, or programs that were are not there.
     pub(crate) fn settings(&self) -> Result<Settings> {
         let limit = self.limit.unwrap_or(if self.quick { 10 } else { 120 });
         let limit = Duration::from_secs(limit);
-        Ok(Settings { cores: self.cores()?, quick: self.quick, limit })
+        let mercury = self.mercury.as_deref().map(mercury::checked).transpose()?;
+        Ok(Settings { cores: self.cores()?, quick: self.quick, limit, mercury })
     }
 
     /// The cores that were asked for.
@@ -93,6 +103,13 @@ impl Arguments {
             None => Cores::first_allowed(),
         }
     }
+}
+
+fn parse_transport(text: &str) -> std::result::Result<Transport, String> {
+    Transport::all().find(|transport| transport.word() == text).ok_or_else(|| {
+        let words: Vec<&str> = Transport::all().map(Transport::word).collect();
+        format!("`{text}` is no transport; there are {}", words.join(", "))
+    })
 }
 
 fn parse_in_flight(text: &str) -> std::result::Result<usize, String> {
@@ -128,8 +145,11 @@ mod tests {
         let mut wanted = wanted.map(|what| format!("sweep.tcp.{what}")).to_vec();
         wanted.push("sweep.tcp.write.x4.64k".into());
         assert_eq!(selected(&words).unwrap(), wanted);
+        let over = selected(&["sweep", "--over", "ucx_sm,ofi_rxm", "--sizes", "8"]).unwrap();
+        assert_eq!(over.len(), 2 * 3 * 2, "{over:?}");
+        assert_eq!([&over[0], &over[11]], ["sweep.ucx_sm.rate.x1.8", "sweep.ofi_rxm.write.x16.8"]);
         assert!(selected(&[]).unwrap().iter().all(|id| !id.starts_with("sweep.")));
-        for bad in [["--sizes", "0"], ["--sizes", "8,x"], ["--in-flight", "0"]] {
+        for bad in [["--sizes", "0"], ["--sizes", "8,x"], ["--in-flight", "0"], ["--over", "udp"]] {
             let line = ["margo-bench", "sweep"].into_iter().chain(bad);
             assert!(Arguments::try_parse_from(line).is_err(), "{bad:?}");
         }

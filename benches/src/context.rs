@@ -1,10 +1,12 @@
 //! What a measurement is told.
 
+use std::path::PathBuf;
+
 use crate::machine::Cores;
 use crate::wait::Deadline;
 
 /// Handed to each row's measurement.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Context {
     /// Where both sides run. The row process is pinned to `cores.origin`.
     pub(crate) cores: Cores,
@@ -12,4 +14,6 @@ pub(crate) struct Context {
     pub(crate) quick: bool,
     /// When the row has to be done.
     pub(crate) deadline: Deadline,
+    /// Where programs of C Mercury are that shall be measured beside.
+    pub(crate) mercury: Option<PathBuf>,
 }

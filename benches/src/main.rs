@@ -102,7 +102,7 @@ fn report(arguments: &Arguments) -> Result<ExitCode> {
         .map(|path| std::fs::File::create(path).doing(&format!("making {}", path.display())));
     let mut file = file.transpose()?;
     let mut rows: Vec<Row> = Vec::with_capacity(cases.len());
-    let ended = measure(arguments, settings, &cases, &mut rows);
+    let ended = measure(arguments, &settings, &cases, &mut rows);
     // Also those before an interrupt.
     if let (Some(file), Some(path)) = (&mut file, &arguments.json) {
         let mut text = serde_json::to_string_pretty(&rows).doing("writing the rows as JSON")?;
@@ -119,7 +119,7 @@ fn report(arguments: &Arguments) -> Result<ExitCode> {
 /// Measures the rows, and prints them. `false`: nobody reads them, and there is no file.
 fn measure(
     arguments: &Arguments,
-    settings: Settings,
+    settings: &Settings,
     cases: &[Case],
     rows: &mut Vec<Row>,
 ) -> Result<bool> {

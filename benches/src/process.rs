@@ -27,6 +27,7 @@ use rustix::io::Errno;
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitOptions, pidfd_open, set_parent_process_death_signal,
 };
+use rustix::thread::{CpuSet, sched_setaffinity};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -180,6 +181,39 @@ fn spawn(command: &mut Command) -> std::io::Result<Child> {
     // - between `fork` and `exec` it makes one system call: no allocation, no lock, no panic.
     unsafe { command.pre_exec(die_with_us) };
     command.spawn()
+}
+
+/// Another program, on a core of its own. Dropping it kills and reaps the process.
+pub(crate) struct Program(Reaped);
+
+impl Program {
+    /// Starts it. Main thread only.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be started on that core.
+    pub(crate) fn start(command: &mut Command, core: usize) -> Result<Self> {
+        let mut cores = CpuSet::new();
+        cores.set(core);
+        let pin = move || Ok(sched_setaffinity(None, &cores)?);
+        // SAFETY:
+        // - between `fork` and `exec` it makes one system call: no allocation, no lock, no panic.
+        unsafe { command.pre_exec(pin) };
+        let command = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        Ok(Self(Reaped(spawn(command).doing("starting a program")?)))
+    }
+
+    /// That it has not ended.
+    ///
+    /// # Errors
+    ///
+    /// When it has; `what` says which it is.
+    pub(crate) fn check(&mut self, what: &str) -> Result<()> {
+        match self.0.0.try_wait().doing("watching a program")? {
+            None => Ok(()),
+            Some(how) => Err(Failure::new(format!("{what} ended early ({how})"))),
+        }
+    }
 }
 
 /// What another program prints, without its errors. Main thread only.

@@ -5,6 +5,7 @@
 //! it waited for, and a somewhat later one here, for a row that cannot tell any more.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -18,7 +19,7 @@ use crate::row::{Figure, Row};
 use crate::wait::Deadline;
 
 /// What holds for all rows of a run.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Settings {
     /// Where to measure.
     pub(crate) cores: Cores,
@@ -26,6 +27,8 @@ pub(crate) struct Settings {
     pub(crate) quick: bool,
     /// Longest time that a row may take.
     pub(crate) limit: Duration,
+    /// Where programs of C Mercury are that shall be measured beside.
+    pub(crate) mercury: Option<PathBuf>,
 }
 
 /// How much longer than its own limit a row's process may live.
@@ -38,6 +41,7 @@ struct Order {
     cores: Cores,
     quick: bool,
     limit: Duration,
+    mercury: Option<PathBuf>,
 }
 
 /// A row process's answer.
@@ -52,7 +56,7 @@ struct Measured {
 /// # Errors
 ///
 /// Only when the user interrupts; a row that fails is a row that says so.
-pub(crate) fn run(case: &Case, settings: Settings) -> Result<Row> {
+pub(crate) fn run(case: &Case, settings: &Settings) -> Result<Row> {
     let measured = measured_elsewhere(case, settings);
     reap_orphans();
     if interrupted() {
@@ -66,9 +70,9 @@ pub(crate) fn run(case: &Case, settings: Settings) -> Result<Row> {
     })
 }
 
-fn measured_elsewhere(case: &Case, settings: Settings) -> Result<Measured> {
-    let Settings { cores, quick, limit } = settings;
-    let order = Order { id: case.id.clone(), cores, quick, limit };
+fn measured_elsewhere(case: &Case, settings: &Settings) -> Result<Measured> {
+    let Settings { cores, quick, limit, mercury } = settings.clone();
+    let order = Order { id: case.id.clone(), cores, quick, limit, mercury };
     let mut child = ChildProcess::start(Role::Row, &order)?;
     child.receive("the row's process", Deadline::after(limit + GRACE))
 }
@@ -79,11 +83,11 @@ fn measured_elsewhere(case: &Case, settings: Settings) -> Result<Measured> {
 ///
 /// What kept it from measuring.
 pub(crate) fn row_process(order: &str) -> Result<()> {
-    let Order { id, cores, quick, limit } =
+    let Order { id, cores, quick, limit, mercury } =
         serde_json::from_str(order).doing("reading an order")?;
     let case = case(&id).ok_or_else(|| Failure::new(format!("no row {id}")))?;
     pin(cores.origin)?;
-    let context = Context { cores, quick, deadline: Deadline::after(limit) };
+    let context = Context { cores, quick, deadline: Deadline::after(limit), mercury };
     let before = if case.two_cores { Some(probe_ns(cores)?) } else { None };
     // The panic message is on standard error already; here it ends the row, after its guards ran.
     let figure = catch_unwind(AssertUnwindSafe(|| (case.measure)(&context)))

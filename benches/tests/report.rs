@@ -4,6 +4,7 @@
 
 mod support;
 
+use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::time::Duration;
 
@@ -84,6 +85,52 @@ fn a_sweep_measures_each_size_with_each_number_of_calls() {
     rows.iter().for_each(check_shape);
     assert_eq!(rows.len(), ids.len());
     assert_eq!(code, Some(i32::from(cores() == 1)), "{text}");
+}
+
+/// Programs with the names of Mercury's, which do what those do as far as we see it.
+fn programs(figure: &str) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let server = "while [ $1 != -f ]; do shift; done\necho some://address > $2\nexec sleep 1000";
+    let client = format!("echo '# Size  Rate  Time'\necho '{figure}'");
+    for (name, body) in [
+        ("hg_perf_server", server),
+        ("hg_rate", client.as_str()),
+        ("hg_bw_read", client.as_str()),
+        ("hg_bw_write", "exit 3"),
+    ] {
+        let path = folder.path().join(name);
+        std::fs::write(&path, format!("#!/bin/sh\n{body}\n")).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    folder
+}
+
+#[test]
+fn a_sweep_stands_beside_programs_of_c_mercury() {
+    if cores() == 1 {
+        return println!("SKIPPED: needs two cores");
+    }
+    let folder = programs("8   2000000   0.5");
+    let directory = folder.path().to_str().unwrap();
+    let words = ["sweep", "--over", "tcp", "--sizes", "8", "--in-flight", "2", "--mercury"];
+    let (rows, code, text) = quick(&[&words[..], &[directory]].concat());
+    rows.iter().for_each(check_shape);
+    assert_eq!(code, Some(0), "{text}");
+    let beside = |id: &str| {
+        let row = rows.iter().find(|row| row["id"] == id).unwrap();
+        assert!(row["value"].as_f64().unwrap() > 0.0, "{row}");
+        row["others"]["Mercury"].as_f64()
+    };
+    assert_eq!(beside("sweep.tcp.rate.x2.8"), Some(2e6));
+    assert_eq!(beside("sweep.tcp.read.x2.8"), Some(2e12), "{text}");
+    // What fails there leaves our figure.
+    assert_eq!(beside("sweep.tcp.write.x2.8"), None);
+    assert!(text.contains("beside: Mercury 2.00 M/s"), "{text}");
+    let nowhere = [&words[..], &["/no/such/place"]].concat();
+    let output = Command::new(BENCH).args(nowhere).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(error.contains("no `hg_perf_server` in /no/such/place"), "{error}");
 }
 
 #[test]

@@ -25,6 +25,12 @@ pub(crate) enum Transport {
 }
 
 impl Transport {
+    /// All of them.
+    pub(crate) fn all() -> impl Iterator<Item = Self> {
+        let fabrics = Fabric::ALL.into_iter().map(Self::Fabric);
+        [Self::Sm, Self::Tcp].into_iter().chain(fabrics)
+    }
+
     /// The word in row ids.
     pub(crate) fn word(self) -> &'static str {
         match self {

@@ -24,6 +24,8 @@ use crate::wait::Deadline;
 pub(crate) enum Fabric {
     /// libfabric over TCP.
     OfiTcp,
+    /// libfabric over TCP, by the provider that C Mercury takes.
+    OfiRxm,
     /// libfabric over shared memory.
     OfiShm,
     /// UCX over TCP.
@@ -34,12 +36,14 @@ pub(crate) enum Fabric {
 
 impl Fabric {
     /// All of them.
-    pub(crate) const ALL: [Self; 4] = [Self::OfiTcp, Self::OfiShm, Self::UcxTcp, Self::UcxSm];
+    pub(crate) const ALL: [Self; 5] =
+        [Self::OfiTcp, Self::OfiRxm, Self::OfiShm, Self::UcxTcp, Self::UcxSm];
 
     /// The word in row ids.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::OfiTcp => "ofi_tcp",
+            Self::OfiRxm => "ofi_rxm",
             Self::OfiShm => "ofi_shm",
             Self::UcxTcp => "ucx_tcp",
             Self::UcxSm => "ucx_sm",
@@ -50,6 +54,7 @@ impl Fabric {
     pub(crate) fn uri(self) -> &'static str {
         match self {
             Self::OfiTcp => "ofi+tcp://127.0.0.1:0",
+            Self::OfiRxm => "ofi+tcp;ofi_rxm://127.0.0.1:0",
             Self::OfiShm => "ofi+shm://",
             // With several devices each look at the network asks them one after the other, in an
             // order that is not the same in both: a system call more for one of them.
@@ -70,6 +75,7 @@ impl Fabric {
     fn open(self) -> Result<Box<dyn Bare>> {
         Ok(match self {
             Self::OfiTcp => Box::new(ofi::Endpoint::open(&ofi::TCP)?),
+            Self::OfiRxm => Box::new(ofi::Endpoint::open(&ofi::RXM)?),
             Self::OfiShm => Box::new(ofi::Endpoint::open(&ofi::SHM)?),
             Self::UcxTcp => Box::new(ucx::Endpoint::open("tcp", Some("lo"))?),
             // TCP is among them for the transport's sake, which meets its peers by it.

@@ -29,6 +29,10 @@ pub(super) struct Provider {
 pub(super) const TCP: Provider =
     Provider { names: &["tcp", "net"], protocol: raw::FI_PROTO_XNET, host: Some(c"127.0.0.1") };
 
+/// TCP as C Mercury uses it, with messages by the utility provider `ofi_rxm`.
+pub(super) const RXM: Provider =
+    Provider { names: &["tcp;ofi_rxm"], protocol: raw::FI_PROTO_RXM, host: Some(c"127.0.0.1") };
+
 /// Shared memory.
 pub(super) const SHM: Provider =
     Provider { names: &["shm"], protocol: raw::FI_PROTO_SHM, host: None };

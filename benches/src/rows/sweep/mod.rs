@@ -12,6 +12,9 @@
 //!   [`SharedBuffer`](na::SharedBuffer). Handles are told once, before: small memory that can only
 //!   be read has come inside its handle then, here as in Mercury.
 //!
+//! With `--mercury` those programs are run as well, by turns with ours, and what they say stands
+//! beside the row.
+//!
 //! The value is the mean over all calls, as there; p50 and p99 are of batches of calls. After the
 //! last one the destination's bytes are compared with what they must be. No floor: these rows are
 //! for comparing libraries, those without a size in their id have one.
@@ -30,6 +33,7 @@ use crate::peer::{self, Task};
 use crate::row::{Figure, Unit};
 use crate::stats::{Effort, Samples};
 
+pub(crate) mod mercury;
 mod origin;
 mod target;
 
@@ -71,10 +75,10 @@ pub(crate) struct Sweep {
     bytes: usize,
 }
 
-/// The rows for these sizes and numbers of calls.
-pub(crate) fn all(sizes: &[usize], in_flight: &[usize]) -> Vec<Sweep> {
+/// The rows for these transports, sizes and numbers of calls.
+pub(crate) fn all(over: &[Transport], sizes: &[usize], in_flight: &[usize]) -> Vec<Sweep> {
     let mut rows = Vec::new();
-    for transport in [Transport::Sm, Transport::Tcp] {
+    for transport in over.iter().copied() {
         let kinds = [(What::Rate, false), (What::Read, false), (What::Write, false)];
         let shared = [(What::Read, true), (What::Write, true)];
         // To a network it is memory like any other.
@@ -102,7 +106,8 @@ impl Sweep {
         let mut words = id.split('.').skip(3);
         let in_flight = words.next()?.strip_prefix('x')?.parse().ok()?;
         let bytes = parse_size(words.next()?).ok()?;
-        all(&[bytes], &[in_flight]).into_iter().find(|row| row.id() == id)
+        let over: Vec<Transport> = Transport::all().collect();
+        all(&over, &[bytes], &[in_flight]).into_iter().find(|row| row.id() == id)
     }
 
     /// Of its figures.
@@ -125,6 +130,30 @@ impl Sweep {
         if self.bytes.saturating_mul(self.in_flight) > BYTES_MAX {
             return Err(Failure::new("more than 1 GiB in flight; ask for less at a time"));
         }
+        if let Transport::Fabric(fabric) = self.transport
+            && let Some(lacks) = fabric.lacks()
+        {
+            return Ok(Figure::lacking(lacks));
+        }
+        let mut samples = self.measure(context)?;
+        let Some(programs) = &context.mercury else { return Ok(self.figure(&mut samples)) };
+        // By turns, so that both meet the same machine.
+        let round = samples.mean().unwrap_or(f64::MAX);
+        let theirs = || mercury::measure(self, programs, round, context);
+        let first = theirs();
+        let mut figure = self.figure(&mut samples);
+        figure.value = mean(figure.value, self.figure(&mut self.measure(context)?).value);
+        match first.and_then(|first| Ok((first, theirs()?))) {
+            Ok((first, second)) => Ok(figure.beside("Mercury", mean(Some(first), Some(second)))),
+            Err(failure) => {
+                eprintln!("margo-bench: {}: beside Mercury: {failure}", self.id());
+                Ok(figure)
+            }
+        }
+    }
+
+    /// Our side of it.
+    fn measure(self, context: &Context) -> Result<Samples> {
         let deadline = context.deadline;
         let mut peer = peer::start(context, Task::Sweep(self))?;
         let address: String = peer.receive("the target's address", deadline)?;
@@ -136,7 +165,7 @@ impl Sweep {
         if !arrived {
             return Err(Failure::new("the bytes that arrived are not those that were sent"));
         }
-        Ok(self.figure(&mut samples))
+        Ok(samples)
     }
 
     /// A sample is of batches of `in_flight` calls; a rate counts calls, a bandwidth their bytes.
@@ -148,6 +177,11 @@ impl Sweep {
         let value = samples.mean().map(|ns| amount as f64 * 1e9 / ns);
         Figure { value, ..Figure::median(samples.bandwidth(amount), None) }
     }
+}
+
+/// The mean of two rates of the same work.
+fn mean(one: Option<f64>, other: Option<f64>) -> Option<f64> {
+    one.zip(other).map(|(one, other)| 2.0 / (one.recip() + other.recip()))
 }
 
 /// Warms up, and finds out how many calls make a batch of some milliseconds.
@@ -246,7 +280,8 @@ mod tests {
 
     #[test]
     fn every_row_is_found_by_its_id() {
-        for row in all(&[1, 8, 1 << 10, 3 << 10, 5 << 20], &[1, 16]) {
+        let over: Vec<Transport> = Transport::all().collect();
+        for row in all(&over, &[1, 8, 1 << 10, 3 << 10, 5 << 20], &[1, 16]) {
             assert_eq!(Sweep::of(&row.id()), Some(row), "{}", row.id());
         }
         for id in ["", "sweep.sm.rate.x1", "sweep.tcp.read_alloc.x1.8", "sweep.sm.rate.8.8"] {
