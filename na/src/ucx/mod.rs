@@ -11,8 +11,8 @@
 //! does), `sessions` (connections), `slots` (what UCX has in hand), `worker` (UCX's calls),
 //! `inbox` (its callbacks), `incoming` (where bytes of transfers go), `held` (offers that it keeps
 //! for us), `rma` (memory that peers reach), `keys` (who has which);
-//! `discards` (connections that UCX ends), `family` (which of them carry data); `wait`, `liveness`, `closing`, `peer`, `address`,
-//! `devices`, `wire` and `sockaddr` are what the names say.
+//! `discards` (connections that UCX ends), `family` (which of them carry data); `wait`, `liveness`,
+//! `closing`, `peer`, `address`, `devices`, `wire` and `sockaddr` are what the names say.
 //!
 //! # Connections
 //!
