@@ -1,10 +1,10 @@
 //! Which IP addresses UCX moves data between, and of which family an endpoint's data goes.
 //!
 //! Of each network interface UCX's transport over TCP has one address: the first of the family
-//! that stands first in `UCX_TCP_AF_PRIO`, but no link-local one, and none of IPv6's loopback
-//! before 1.14 (`ucs_netif_get_addr`, sock.c). Its connection manager takes any connection, and
-//! then has the data go between the two interfaces that the connection leads through, to the
-//! address of the peer's that the manager knows, without a look at the family
+//! that stands first in `UCX_TCP_AF_PRIO`, but of IPv6 no link-local one, and not the loopback
+//! one before 1.14 (`ucs_netif_get_addr`, sock.c). Its connection manager takes any connection,
+//! and then has the data go between the two interfaces that the connection leads through, to
+//! the address of the peer's that the manager knows, without a look at the family
 //! (`ucp_wireup_is_reachable`, wireup.c). Where that is IPv6, and the interface's own address
 //! is IPv4, it writes beyond the end of a structure (`uct_tcp_ep_set_dest_addr`, tcp_ep.c; 1.21
 //! as 1.13).
@@ -52,8 +52,12 @@ impl Family {
     /// Why UCX takes no such address for an interface, if it does not.
     fn objection(self, ip: IpAddr) -> Option<&'static str> {
         match ip {
-            IpAddr::V4(v4) => v4.is_link_local().then_some("link-local addresses"),
-            IpAddr::V6(v6) if interface::is_link_local(v6) => Some("link-local addresses"),
+            // Link-local ones of IPv4 are left out since 1.21: then UCX says so itself, or an
+            // adapter carries the data.
+            IpAddr::V4(_) => None,
+            IpAddr::V6(v6) if interface::is_link_local(v6) => {
+                Some("the link-local addresses of IPv6")
+            }
             IpAddr::V6(v6) if v6.is_loopback() && !self.has_loopback_v6 => {
                 Some("the loopback address of IPv6 (from 1.14 on it does)")
             }
@@ -156,7 +160,7 @@ mod tests {
         for (listen, version, address, taken) in [
             ("10.0.0.1:7", "1.13.1", "10.0.0.2:9", true),
             ("10.0.0.1:7", "1.13.1", "127.0.0.1:9", true),
-            ("10.0.0.1:7", "1.13.1", "169.254.1.1:9", false),
+            ("10.0.0.1:7", "1.13.1", "169.254.1.1:9", true),
             ("10.0.0.1:7", "1.13.1", "[fd00::2]:9", false),
             ("[fd00::1]:7", "1.13.1", "[fd00::2]:9", true),
             ("[fd00::1]:7", "1.13.1", "[fe80::2]:9", false),

@@ -331,3 +331,55 @@ fn counters_are_logged_at_the_end_if_so_asked() {
         assert_eq!(sent.count(), usize::from(stats), "{lines:?}");
     }
 }
+
+/// A context whose execution stream is busy takes no receives from the others.
+#[test]
+fn requests_that_wait_for_a_context_do_not_keep_others_out() {
+    const POSTED: usize = 4;
+    let net = Net::default();
+    let options = HgOptions {
+        max_contexts: 2,
+        request_post_init: POSTED,
+        request_post_incr: POSTED,
+        ..HgOptions::default()
+    };
+    let mut target = Side::new(&net, options);
+    let mut origin = Side::new(&net, HgOptions::default());
+    let core = target.core.context().expect("a second context");
+    let mut busy = Side { core, endpoint: target.endpoint.clone(), notes: Notes::default() };
+    // Long ones and notices are handed over by another way than plain ones.
+    for token in 0..5 * POSTED as u32 {
+        let payload = if token.is_multiple_of(3) { pattern(5000) } else { Vec::new() };
+        origin.call_with(&target, ForwardOptions::to_context(1), &payload, token);
+    }
+    origin.call(&target, b"to the other", 1000);
+    let request = arrive(&mut origin, &mut target);
+    assert_eq!(request.payload(), b"to the other");
+    answer(request, b"answer", 1);
+    settle(&mut origin, &mut target);
+    assert_eq!(ended(&mut origin, 1000).unwrap(), b"answer");
+    let held = target.core.state().receives.held;
+    assert_eq!(held, 5 * POSTED, "each once");
+    // They are not counted again.
+    let deadline = Instant::now() + PATIENCE;
+    while busy.notes.requests.len() < 5 * POSTED {
+        busy.step();
+        target.step();
+        origin.step();
+        assert!(Instant::now() < deadline, "{} requests", busy.notes.requests.len());
+    }
+    assert_eq!(target.core.state().receives.held, 5 * POSTED);
+    assert_eq!(target.core.counters().rpc_req_recv as usize, 5 * POSTED + 1);
+    for (number, request) in busy.notes.requests.drain(..).enumerate() {
+        answer(request, b"", 10 + number as u32);
+    }
+    for token in 0..5 * POSTED as u32 {
+        while !origin.notes.responses.contains_key(&token) {
+            busy.step();
+            target.step();
+            origin.step();
+            assert!(Instant::now() < deadline, "call {token}");
+        }
+    }
+    assert_eq!(target.core.state().receives.held, 0);
+}
