@@ -6,8 +6,9 @@
 //! nothing, but for looks at `Cancels::early_lanes` when it comes, starts and ends.
 //!
 //! An origin stays watched when its requests are over, as it may send others; but of those that
-//! have none only [`IDLE_WATCHED_MAX`]: not every transport tells that a peer which is sent nothing
-//! is gone, and what watches it would stay for ever.
+//! have none only [`IDLE_WATCHED_MAX`], or fewer where the network takes few receives: not every
+//! transport tells that a peer which is sent nothing is gone, and what watches it would stay for
+//! ever.
 //!
 //! A cancel may come before the handler starts, or before it asks. It is kept for a while
 //! ([`EARLY_MAX`], [`EARLY_KEPT`]), so that a handler which has not started does not, and one that
@@ -169,7 +170,6 @@ impl Drop for State {
 }
 
 /// The tokens of an instance.
-#[derive(Default)]
 pub(crate) struct Cancels {
     tokens: Mutex<Tokens>,
     /// A bit for each lane ([`CallKey::lane`]) of a cancel that came early.
@@ -177,7 +177,6 @@ pub(crate) struct Cancels {
     numbers: AtomicU64,
 }
 
-#[derive(Default)]
 struct Tokens {
     by_call: HashMap<(Addr, CallKey), Weak<State>>,
     by_origin: HashMap<Addr, Origin>,
@@ -188,6 +187,7 @@ struct Tokens {
     lanes: Lanes,
     /// Watched origins that had no token when they came in, those longest there first.
     idle: VecDeque<Addr>,
+    idle_max: usize,
     over: bool,
 }
 
@@ -227,6 +227,22 @@ pub(crate) struct Wanted<'a> {
 }
 
 impl Cancels {
+    /// For an instance whose network has receives for so many origins that are watched idly.
+    pub(crate) fn new(idle_max: usize) -> Self {
+        let tokens = Tokens {
+            by_call: HashMap::new(),
+            by_origin: HashMap::new(),
+            early: HashMap::new(),
+            early_in_order: VecDeque::new(),
+            lanes: Lanes::default(),
+            idle: VecDeque::new(),
+            idle_max: idle_max.clamp(1, IDLE_WATCHED_MAX),
+            over: false,
+        };
+        let (early_lanes, numbers) = Default::default();
+        Self { tokens: Mutex::new(tokens), early_lanes, numbers }
+    }
+
     /// A token for a request. `true`: its origin is to be watched from now on.
     pub(crate) fn token(&self, wanted: &Wanted<'_>) -> (CancelToken, bool) {
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
@@ -415,7 +431,7 @@ impl Tokens {
 
     /// Makes room among the idle origins. `Some`: whose watch is to end.
     fn leave_idle(&mut self) -> Option<Watch> {
-        while self.idle.len() > IDLE_WATCHED_MAX {
+        while self.idle.len() > self.idle_max {
             let addr = self.idle.pop_front()?;
             let Some(origin) = self.by_origin.get_mut(&addr) else { continue };
             origin.is_idle = false;
@@ -467,7 +483,7 @@ mod tests {
     fn a_cancel_that_comes_early_is_kept_for_its_request_and_for_no_other() {
         let instance = Instance::builder("na+sm://").start().unwrap();
         let origin = instance.self_addr();
-        let cancels = Cancels::default();
+        let cancels = Cancels::new(usize::MAX);
         assert!(!early(&cancels, &origin, 1));
         cancels.canceled(&origin, key(1), || false);
         assert!(!early(&cancels, &origin, 1), "there was no request");
@@ -488,7 +504,7 @@ mod tests {
     #[test]
     fn a_cancel_is_not_for_a_later_request_of_the_same_name() {
         let instance = Instance::builder("na+sm://").start().unwrap();
-        let (cancels, origin) = (Cancels::default(), instance.self_addr());
+        let (cancels, origin) = (Cancels::new(usize::MAX), instance.self_addr());
         cancels.canceled(&origin, key(1), || true);
         cancels.canceled(&origin, key(2), || true);
         cancels.arrived(&origin, || Some(key(1)));
@@ -500,7 +516,7 @@ mod tests {
     fn early_cancels_are_bounded_in_number_and_age() {
         let instance = Instance::builder("na+sm://").start().unwrap();
         let origin = instance.self_addr();
-        let cancels = Cancels::default();
+        let cancels = Cancels::new(usize::MAX);
         for n in 0..EARLY_MAX + 10 {
             cancels.canceled(&origin, key(n), || true);
         }
@@ -517,7 +533,7 @@ mod tests {
     #[test]
     fn an_origin_that_could_not_be_watched_is_tried_again_by_the_next_token() {
         let instance = Instance::builder("na+sm://").start().unwrap();
-        let (cancels, origin) = (Cancels::default(), instance.self_addr());
+        let (cancels, origin) = (Cancels::new(usize::MAX), instance.self_addr());
         let (origin, instance) = (&origin, &instance);
         let wanted = |n| Wanted { origin, call: Some(key(n)), deadline: None, instance };
         let (first, watch) = cancels.token(&wanted(1));
@@ -545,7 +561,7 @@ mod tests {
     #[test]
     fn only_requests_of_its_lane_look_for_an_early_cancel() {
         let instance = Instance::builder("na+sm://").start().unwrap();
-        let (cancels, origin) = (Cancels::default(), instance.self_addr());
+        let (cancels, origin) = (Cancels::new(usize::MAX), instance.self_addr());
         let lanes = || cancels.early_lanes.load(Ordering::Relaxed);
         for n in [3, 3, 64 + 3, 5] {
             cancels.canceled(&origin, key(n), || true);
@@ -591,11 +607,17 @@ mod tests {
 
     #[test]
     fn of_origins_without_tokens_only_some_stay_watched() {
+        only_some_stay_watched(usize::MAX, IDLE_WATCHED_MAX);
+        only_some_stay_watched(5, 5);
+        only_some_stay_watched(0, 1);
+    }
+
+    fn only_some_stay_watched(given: usize, max: usize) {
         let instance = Instance::builder("na+sm://").start().unwrap();
-        let (cancels, instance) = (Cancels::default(), &instance);
+        let (cancels, instance) = (Cancels::new(given), &instance);
         let number = |n: usize| instance.lookup(&format!("na+sm://{}-1-000000000000", n + 10));
         let mut ended = Vec::new();
-        for n in 0..IDLE_WATCHED_MAX + 2 {
+        for n in 0..max + 2 {
             let origin = &number(n).unwrap();
             let wanted = Wanted { origin, call: Some(key(n)), deadline: None, instance };
             let (token, watch) = cancels.token(&wanted);
@@ -610,10 +632,10 @@ mod tests {
             }
         }
         assert_eq!(ended, [Watch::numbered(1)], "the one that has been idle longest");
-        assert_eq!(cancels.tokens().by_origin.len(), IDLE_WATCHED_MAX + 1);
-        assert_eq!(cancels.tokens().idle.len(), IDLE_WATCHED_MAX);
+        assert_eq!(cancels.tokens().by_origin.len(), max + 1);
+        assert_eq!(cancels.tokens().idle.len(), max);
         cancels.origin_gone(&number(2).unwrap());
-        assert_eq!(cancels.tokens().idle.len(), IDLE_WATCHED_MAX - 1);
+        assert_eq!(cancels.tokens().idle.len(), max - 1);
         instance.finalize_and_wait().unwrap();
     }
 
@@ -621,7 +643,7 @@ mod tests {
     fn a_token_ends_with_its_request_and_with_the_instance() {
         let instance = Instance::builder("na+sm://").start().unwrap();
         let origin = instance.self_addr();
-        let cancels = Cancels::default();
+        let cancels = Cancels::new(usize::MAX);
         let deadline = Instant::now().checked_add(Duration::from_secs(3600));
         let about = &instance;
         let wanted = |n| Wanted { origin: &origin, call: Some(key(n)), deadline, instance: about };

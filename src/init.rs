@@ -233,6 +233,7 @@ fn start(
     let core = start_core(&resolved, &pools, &log)?;
     log.set_name(core.self_addr().uri());
     let more_contexts = more_contexts(&resolved, &core)?;
+    let idle_watches_max = core.idle_watches_max();
     let inner = Arc::new(Inner {
         elastic: Arc::new(Elastic::new(&resolved, &runtime, &pools)),
         runtime,
@@ -241,7 +242,7 @@ fn start(
         progress: OnceLock::new(),
         shutdown: Shutdown::new(resolved.grace, more_contexts.len() + 1),
         gates: Gates::new(!more_contexts.is_empty()),
-        cancels: Cancels::default(),
+        cancels: Cancels::new(idle_watches_max),
         unanswered: Unanswered::default(),
         more_contexts,
         counters: Counters { stalls, ..Counters::default() },

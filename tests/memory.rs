@@ -53,10 +53,16 @@ fn expect_level(what: &str, rounds: usize, max: usize, round: impl Fn()) {
     (0..rounds).for_each(|_| round());
     let (live, before) = (LIVE.load(Ordering::Relaxed), resident());
     (0..rounds).for_each(|_| round());
-    let grown = LIVE.load(Ordering::Relaxed) - live;
     // A queue may have doubled.
     let limit = (rounds * max + (128 << 10)) as i64;
-    assert!(grown < limit, "{what}: {grown} bytes more after {rounds} rounds");
+    let grown = || LIVE.load(Ordering::Relaxed) - live;
+    // On a loaded machine others are not done with what was begun.
+    let deadline = Instant::now() + common::PATIENCE;
+    while grown() >= limit {
+        let grown = grown();
+        assert!(Instant::now() < deadline, "{what}: {grown} bytes more after {rounds} rounds");
+        std::thread::sleep(Duration::from_millis(1));
+    }
     let grown = resident() - before;
     assert!(grown < 8 << 20, "{what}: the process has {grown} bytes more after {rounds} rounds");
 }

@@ -338,6 +338,14 @@ pub trait Endpoint: Send + Sync + fmt::Debug {
     /// What it can carry.
     fn limits(&self) -> Limits;
 
+    /// Expected receives that may stay posted although nothing may ever come for them: of calls
+    /// that were given up, and those that watch a peer. A transport whose device takes few at a
+    /// time keeps the others of all peers waiting behind these, so the oldest of more are to be
+    /// canceled. Default: any number.
+    fn idle_receives_max(&self) -> usize {
+        usize::MAX
+    }
+
     /// Whether `to` is certainly a program of ours, which understands what the RPC layer of ours
     /// says in messages beside what that of C says. Does not contact it. Default: no, for a
     /// transport that C programs have, too.

@@ -97,6 +97,8 @@ pub(super) struct State<T> {
     /// Calls that were canceled while they waited for their response, oldest first; may name calls
     /// that are over.
     given_up: VecDeque<OpRef>,
+    /// So many of them keep their receives.
+    given_up_max: usize,
     /// For calls to no certain context, and to a certain one.
     tags: [Tags; 2],
     pub(super) closed: bool,
@@ -111,12 +113,18 @@ pub(super) struct State<T> {
 }
 
 impl<T> State<T> {
-    fn new(id: u8, generation: u32, space: Space, receives: Receives) -> Self {
+    fn new(
+        (id, generation): (u8, u32),
+        given_up_max: usize,
+        space: Space,
+        receives: Receives,
+    ) -> Self {
         Self {
             ops: Slab::new(id, generation),
             events: VecDeque::new(),
             tokens: 0,
             given_up: VecDeque::new(),
+            given_up_max,
             tags: [false, true].map(|targeted| Tags::new(space.width(targeted))),
             closed: false,
             receives,
@@ -175,7 +183,7 @@ impl<T> State<T> {
     pub(super) fn give_up(&mut self, op: OpRef, arguments: &Kept, max: u64) -> Vec<(OpRef, Role)> {
         self.given_up.push_back(op);
         let mut forgotten = Vec::new();
-        if self.given_up.len() > GIVEN_UP_MAX
+        if self.given_up.len() > self.given_up_max
             && let Some(oldest) = self.given_up.pop_front()
             && let Some(Op::Forward(call)) = self.ops.get_mut(oldest)
         {
@@ -351,6 +359,10 @@ impl<T> Core<T> {
         let kept = primary.as_ref().map_or_else(Kept::default, |primary| primary.kept.clone());
         let kept_apart = primary.as_ref().map(|primary| primary.kept_apart.clone());
         let kept_arguments = primary.as_ref().map(|primary| primary.kept_arguments.clone());
+        // Half is for watched origins.
+        let given_up_max =
+            endpoint.idle_receives_max() / 2 / usize::from(options.max_contexts.max(1));
+        let given_up_max = given_up_max.clamp(1, GIVEN_UP_MAX);
         let bell = match options.max_contexts {
             0 | 1 => None,
             _ => Some(Bell::new(endpoint.wait_fd())?),
@@ -371,7 +383,7 @@ impl<T> Core<T> {
             space,
             primary,
             bell,
-            state: BiasedLock::new(State::new(id, generation, space, receives)),
+            state: BiasedLock::new(State::new((id, generation), given_up_max, space, receives)),
             has_events: AtomicBool::new(false),
             arrived: Mutex::new(VecDeque::new()),
             has_arrived: AtomicBool::new(false),
@@ -558,6 +570,12 @@ impl<T> Core<T> {
         Some(self.bell.as_ref().map_or(endpoint, Bell::fd))
     }
 
+    /// Origins that may stay watched without a need: each takes a receive. The other half of what
+    /// the network has for such is for canceled calls.
+    pub(crate) fn idle_watches_max(&self) -> usize {
+        self.endpoint.idle_receives_max() / 2
+    }
+
     /// Grows while transfers of peers are served, of which [`poll`](Self::poll) tells nothing.
     pub(crate) fn served(&self) -> u64 {
         self.endpoint.served()
@@ -578,7 +596,8 @@ impl<T> Drop for Core<T> {
     }
 }
 
-/// Most canceled calls whose response is still waited for; each takes a message buffer.
+/// Most canceled calls whose response is still waited for; each takes a message buffer. Fewer where
+/// the network [takes few receives](na::Endpoint::idle_receives_max).
 pub(super) const GIVEN_UP_MAX: usize = 1024;
 
 /// Headers of any format, what is said beside them, the length of a descriptor, and a descriptor of

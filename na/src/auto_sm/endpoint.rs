@@ -284,6 +284,10 @@ impl Endpoint for AutoSm {
         }
     }
 
+    fn idle_receives_max(&self) -> usize {
+        self.near.endpoint.idle_receives_max().min(self.far.endpoint.idle_receives_max())
+    }
+
     fn self_addr(&self) -> Addr {
         self.own_addr.clone()
     }

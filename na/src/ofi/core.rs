@@ -59,6 +59,7 @@ pub(super) struct Core {
     pub(super) recvs: VecDeque<u32>,
     next_receive: u64,
     pub(super) sinks: Sinks,
+    pub(super) idle_receives_max: usize,
     pub(super) transfers: HashMap<u64, Running, Cheap>,
     pub(super) next_transfer: u64,
     /// To be reported.
@@ -124,6 +125,8 @@ impl Core {
             recvs: VecDeque::new(),
             next_receive: 0,
             sinks: Sinks::new(receives_max),
+            // With the sinks, half of all.
+            idle_receives_max: receives_max / 4,
             transfers: HashMap::default(),
             next_transfer: 0,
             done: VecDeque::new(),

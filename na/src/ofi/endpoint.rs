@@ -53,6 +53,7 @@ pub(super) struct OfiEndpoint {
     own: Addr,
     provider: &'static Provider,
     limits: Limits,
+    idle_receives_max: usize,
     bulk_path: String,
     wait: Option<Wait>,
     process: Process,
@@ -170,6 +171,7 @@ impl OfiEndpoint {
                 unexpected_bytes_max: core.bytes_max(Kind::Unexpected),
                 expected_bytes_max: core.bytes_max(Kind::Expected),
             },
+            idle_receives_max: core.idle_receives_max,
             bulk_path: format!("libfabric {}, provider {}", library.version(), provider.name),
             wait,
             process: Process::current(),
@@ -373,6 +375,10 @@ impl Endpoint for OfiEndpoint {
 
     fn limits(&self) -> Limits {
         self.limits
+    }
+
+    fn idle_receives_max(&self) -> usize {
+        self.idle_receives_max
     }
 
     fn self_addr(&self) -> Addr {

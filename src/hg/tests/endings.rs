@@ -44,15 +44,27 @@ fn a_late_response_that_overflowed_is_acknowledged() {
 
 #[test]
 fn calls_that_were_given_up_do_not_pile_up() {
-    let (mut origin, mut target) = pair();
-    let given_up = GIVEN_UP_MAX as u32 + 500;
+    let net = Net::default();
+    given_up_up_to(&net, 1, GIVEN_UP_MAX);
+    // Half for these, shared by the contexts that there may be.
+    net.set_idle_receives_max(80);
+    given_up_up_to(&net, 1, 40);
+    given_up_up_to(&net, 2, 20);
+    net.set_idle_receives_max(0);
+    given_up_up_to(&net, 1, 1);
+}
+
+fn given_up_up_to(net: &Net, max_contexts: u8, max: usize) {
+    let options = HgOptions { max_contexts, ..HgOptions::default() };
+    let (mut origin, mut target) = (Side::new(net, options.clone()), Side::new(net, options));
+    let given_up = max as u32 + 500;
     for n in 0..given_up {
         let op = origin.call(&target, b"", n);
         origin.core.cancel(op);
     }
     settle(&mut origin, &mut target);
     assert_eq!(origin.notes.responses.len(), given_up as usize);
-    assert_eq!(origin.endpoint.posted().1, GIVEN_UP_MAX);
+    assert_eq!(origin.endpoint.posted().1, max);
     assert_eq!(origin.core.in_flight(), 0);
     // Their late responses use the receives up.
     target.notes.requests.clear();

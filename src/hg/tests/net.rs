@@ -117,7 +117,10 @@ impl std::fmt::Debug for Hook {
 
 /// All nodes of one test.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Net(Arc<Mutex<Vec<Node>>>);
+pub(super) struct Net {
+    nodes: Arc<Mutex<Vec<Node>>>,
+    idle_receives_max: Arc<Mutex<Option<usize>>>,
+}
 
 /// One endpoint.
 #[derive(Debug)]
@@ -128,7 +131,12 @@ pub(super) struct NodeEndpoint {
 
 impl Net {
     fn nodes(&self) -> MutexGuard<'_, Vec<Node>> {
-        lock(&self.0)
+        lock(&self.nodes)
+    }
+
+    /// Of endpoints to come and those that are there.
+    pub(super) fn set_idle_receives_max(&self, max: usize) {
+        *lock(&self.idle_receives_max) = Some(max);
     }
 
     pub(super) fn node(&self) -> Arc<NodeEndpoint> {
@@ -477,6 +485,10 @@ impl Endpoint for NodeEndpoint {
 
     fn limits(&self) -> Limits {
         Limits { unexpected_bytes_max: MESSAGE_MAX, expected_bytes_max: MESSAGE_MAX }
+    }
+
+    fn idle_receives_max(&self) -> usize {
+        lock(&self.net.idle_receives_max).unwrap_or(usize::MAX)
     }
 
     fn self_addr(&self) -> Addr {

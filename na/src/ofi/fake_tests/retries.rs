@@ -223,6 +223,8 @@ fn devices_that_take_few_receives_let_an_idle_endpoint_sleep() {
     for receives in [2, 8, 300] {
         let fake = single(Device { receives, ..Device::tcp() });
         let (a, b) = Node::pair(&fake, URI);
+        // The others are for those for whom something comes.
+        assert_eq!(a.endpoint.idle_receives_max(), receives / 4);
         let to_b = a.addr_of(&b);
         let wanted: Vec<_> = (0..100).map(|_| b.recv_unexpected()).collect();
         let sends: Vec<_> = (0..100).map(|n| a.send_unexpected(&to_b, n, &[n as u8; 9])).collect();
