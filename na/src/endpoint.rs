@@ -53,7 +53,8 @@ pub struct OpenOptions {
     /// who left loses its messages, with a warning in the log: so somebody who connects, sends and
     /// leaves again and again cannot fill the memory of an endpoint that is slow to receive. Raise
     /// it for a service that many short-lived clients tell something without waiting for an answer.
-    /// Zero: nothing is kept of who is gone. Default 16 MiB.
+    /// Zero: nothing is kept of who is gone. Over ofi, which does not tell who is, it is the bound
+    /// for all peers, at least 256 KiB; beyond, senders are held back. Default 16 MiB.
     pub left_bytes_max: usize,
     /// Whoever has the endpoint polls it without a break, and never sleeps on its
     /// [`wait_fd`](Endpoint::wait_fd): that may then be `None`. With libfabric this makes messages

@@ -155,6 +155,9 @@ struct Held {
 pub(crate) struct Matcher {
     early_bytes_max: usize,
     left_bytes_max: usize,
+    /// Bytes held of all peers, at most, but for the message that goes beyond.
+    all_bytes_max: usize,
+    all_bytes: usize,
     unexpected_posted: VecDeque<(OpId, MsgBuf)>,
     many_posted: Many,
     unexpected_early: VecDeque<Early>,
@@ -178,6 +181,8 @@ impl Matcher {
         Self {
             early_bytes_max,
             left_bytes_max,
+            all_bytes_max: usize::MAX,
+            all_bytes: 0,
             unexpected_posted: VecDeque::new(),
             many_posted: Many::default(),
             unexpected_early: VecDeque::new(),
@@ -190,6 +195,19 @@ impl Matcher {
             #[cfg(test)]
             walks: Default::default(),
         }
+    }
+
+    /// Holds that much of all peers together: for transports that are not told who is gone, or who
+    /// somebody is.
+    #[allow(dead_code, reason = "for such transports")]
+    pub(crate) fn of_all_at_most(self, all_bytes_max: usize) -> Self {
+        Self { all_bytes_max, ..self }
+    }
+
+    /// Bytes held of all peers.
+    #[cfg(test)]
+    pub(crate) fn early_bytes(&self) -> usize {
+        self.all_bytes
     }
 
     /// Posts a receive for the next unexpected message. `Some`: one had already arrived.
@@ -276,6 +294,10 @@ impl Matcher {
         if kind == Kind::Expected && self.given_up.take(key) {
             return Arrived::Discarded;
         }
+        if self.all_bytes >= self.all_bytes_max {
+            self.refused = true;
+            return Arrived::Full;
+        }
         let held = self.held.entry(key.peer).or_default();
         if held.bytes >= self.early_bytes_max && !held.unbounded {
             self.refused = true;
@@ -286,6 +308,7 @@ impl Matcher {
             self.left_bytes -= held.bytes;
         }
         held.bytes += len + EARLY_OVERHEAD;
+        self.all_bytes += len + EARLY_OVERHEAD;
         let mut bytes = vec![0; len].into_boxed_slice();
         fill(&mut bytes);
         let early = Early { from: from.clone(), tag: key.tag, bytes };
@@ -449,6 +472,7 @@ impl Matcher {
         }
         if self.left_bytes > self.left_bytes_max {
             self.left_bytes -= held.bytes;
+            self.all_bytes -= held.bytes;
             self.held.remove(&peer);
             let before = self.unexpected_early.len();
             self.unexpected_early.retain(|early| early.from.peer_id() != peer);
@@ -472,7 +496,7 @@ impl Matcher {
         self.expected_early.drain_all(drop);
         self.unexpected_early.clear();
         self.held.clear();
-        self.left_bytes = 0;
+        (self.left_bytes, self.all_bytes) = (0, 0);
         self.given_up = GivenUp::default();
     }
 
@@ -487,6 +511,7 @@ impl Matcher {
     fn release(&mut self, peer: u64, bytes: usize) {
         if let Some(held) = self.held.get_mut(&peer) {
             held.bytes -= bytes;
+            self.all_bytes -= bytes;
             if held.gone {
                 self.left_bytes -= bytes;
             }

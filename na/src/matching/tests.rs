@@ -203,6 +203,35 @@ fn what_gone_peers_leave_is_bounded_together() {
 }
 
 #[test]
+fn what_all_have_sent_early_may_be_bounded() {
+    let cost = 64 + EARLY_OVERHEAD;
+    let mut matcher = Matcher::new(usize::MAX, LEFT).of_all_at_most(3 * cost);
+    for number in 0..3 {
+        let arrived = matcher.arrive(Kind::Unexpected, &peer(number), Tag(0), &[7; 64]);
+        assert!(matches!(arrived, Arrived::Held));
+    }
+    for number in [0, 9] {
+        let arrived = matcher.arrive(Kind::Unexpected, &peer(number), Tag(0), b"more");
+        assert!(matches!(arrived, Arrived::Full), "{number}");
+    }
+    assert!(matcher.post_unexpected(OpId(1), buf()).is_some());
+    assert!(matcher.take_refused(), "there is room again");
+    let arrived = matcher.arrive(Kind::Unexpected, &peer(9), Tag(0), b"more");
+    assert!(matches!(arrived, Arrived::Held));
+    // Whatever they were let go for, nothing stays counted.
+    matcher.fail_peer(1, &Error::Closed, &mut Vec::new());
+    for _ in 0..3 {
+        assert!(matcher.post_unexpected(OpId(2), buf()).is_some());
+    }
+    assert_eq!((matcher.all_bytes, matcher.left_bytes, matcher.held.len()), (0, 0, 0));
+    let mut matcher = Matcher::new(usize::MAX, 0).of_all_at_most(3 * cost);
+    matcher.arrive(Kind::Unexpected, &peer(1), Tag(0), &[7; 64]);
+    matcher.arrive(Kind::Expected, &peer(1), Tag(0), &[7; 64]);
+    matcher.fail_peer(1, &Error::Closed, &mut Vec::new());
+    assert_eq!((matcher.all_bytes, matcher.left_bytes), (0, 0));
+}
+
+#[test]
 fn a_successor_takes_over_what_its_predecessor_left() {
     let mut matcher = Matcher::new(MAX, LEFT);
     assert!(matches!(matcher.arrive(Kind::Unexpected, &peer(7), Tag(0), b"old"), Arrived::Held));

@@ -118,7 +118,9 @@ impl Core {
             inject_bytes_max: domain.info.tx_attr().inject_size,
             joins: domain.info.tx_attr().iov_limit < 2,
             peers,
-            matcher: Matcher::new(EARLY_BYTES_MAX, parts.left_bytes_max),
+            // Nobody tells who is gone, and some providers not who somebody is.
+            matcher: Matcher::new(EARLY_BYTES_MAX, parts.left_bytes_max)
+                .of_all_at_most(parts.left_bytes_max.max(EARLY_BYTES_MAX)),
             registry: Registry::default(),
             queues: HashMap::default(),
             turns: VecDeque::new(),

@@ -212,6 +212,12 @@ impl OfiEndpoint {
         read.filter(Result::is_ok).map_or(0, |_| u64::from_ne_bytes(count))
     }
 
+    /// Bytes of messages that it keeps for receives to come.
+    #[cfg(test)]
+    pub(super) fn early_bytes(&self) -> usize {
+        self.core.lock().matcher.early_bytes()
+    }
+
     fn is_own(&self, addr: &Addr) -> bool {
         *addr == self.own
     }

@@ -1,10 +1,15 @@
 //! Who sends, where the device tells it.
 
+use std::time::Instant;
+
 use super::super::endpoint::Setup;
 use super::super::fake::{Device, Fake};
 use super::*;
+use crate::Arrival;
+use crate::conformance::PATIENCE;
 
 const CXI: &str = "ofi+cxi://cxi0";
+const URI: &str = "ofi+tcp://127.0.0.1:0";
 
 /// Peers that are kept.
 const PEERS: usize = 8;
@@ -73,4 +78,45 @@ fn no_peer_is_forgotten_while_messages_of_it_may_be_waiting() {
         let [told, said] = told_and_said(node.wait(recv));
         assert_eq!(told, said);
     }
+}
+
+/// Over ofi it is not told who is gone, so each caller may be somebody new.
+#[test]
+fn what_many_send_early_is_bounded_and_all_of_it_arrives() {
+    const EACH: u32 = 100;
+    const BYTES: usize = 2000;
+    let fake = Fake::new(Device::tcp());
+    let options = OpenOptions { left_bytes_max: 0, ..OpenOptions::default() };
+    let target = Node::open_with(&fake, URI, &options);
+    let origins: Vec<_> = (0..8).map(|_| Node::open(&fake, URI)).collect();
+    let poll_all = || {
+        let of = |node: &Node| node.poll().unwrap();
+        of(&target) + origins.iter().map(of).sum::<usize>()
+    };
+    for origin in &origins {
+        let to = origin.addr_of(&target);
+        (0..EACH).for_each(|tag| _ = origin.send_unexpected(&to, tag, &[tag as u8; BYTES]));
+        while poll_all() > 0 {}
+    }
+    // The least that is kept of all, and the message that goes beyond.
+    let early = target.endpoint.early_bytes();
+    assert!((256 << 10..(256 << 10) + 2 * BYTES).contains(&early), "{early}");
+    let mut next: HashMap<u64, u32> = HashMap::new();
+    for _ in 0..origins.len() as u32 * EACH {
+        let recv = target.recv_unexpected();
+        let deadline = Instant::now() + PATIENCE;
+        while !target.has(recv) {
+            assert!(Instant::now() < deadline, "a message is lost");
+            poll_all();
+        }
+        let Completion::Recv { buf, result: Ok(Arrival { from, tag }), .. } = target.take(recv)
+        else {
+            panic!("no message")
+        };
+        let wanted = next.entry(from.peer_id()).or_default();
+        assert_eq!((tag, buf.as_slice()), (Tag(*wanted), &[*wanted as u8; BYTES][..]));
+        *wanted += 1;
+    }
+    assert!(next.len() == origins.len() && next.values().all(|count| *count == EACH));
+    assert_eq!(target.endpoint.early_bytes(), 0);
 }
