@@ -124,7 +124,7 @@ impl Core {
                 if let Some(peer) = to.state::<Peer>() {
                     peer.set_reached(true);
                 }
-                self.slots.take(index);
+                self.end_slot(index, Ok(()));
             }
             Slot::Recv { .. } => {
                 let slot = self.slots.take(index);

@@ -26,6 +26,9 @@ use crate::{Addr, Completion, Error, LocalMem, MsgBuf, OpId, Tag};
 /// Early messages of one peer that are kept, bytes.
 const EARLY_BYTES_MAX: usize = 256 << 10;
 
+/// See [`Core::loose_max`].
+const LOOSE_MAX: usize = 1024;
+
 /// See [the module](super).
 pub(super) struct Core {
     /// `None`: closed. Before everything that libfabric has addresses of, so that it is dropped
@@ -60,6 +63,11 @@ pub(super) struct Core {
     next_receive: u64,
     pub(super) sinks: Sinks,
     pub(super) idle_receives_max: usize,
+    /// Messages to one peer that libfabric may have and nobody waits for: short ones that were
+    /// copied at once, and those that were given up. It keeps them for as long as the peer takes
+    /// none, some providers in room that is all peers'. Beyond, messages wait here, from where they
+    /// can be taken back.
+    pub(super) loose_max: u32,
     pub(super) transfers: HashMap<u64, Running, Cheap>,
     pub(super) next_transfer: u64,
     /// To be reported.
@@ -127,6 +135,7 @@ impl Core {
             recvs: VecDeque::new(),
             next_receive: 0,
             sinks: Sinks::new(receives_max),
+            loose_max: (domain.info.tx_attr().size / 8).clamp(16, LOOSE_MAX) as u32,
             // With the sinks, half of all.
             idle_receives_max: receives_max / 4,
             transfers: HashMap::default(),
@@ -226,9 +235,12 @@ impl Core {
     /// Ends a message or receive early, because of `error`.
     pub(super) fn cancel_slot(&mut self, index: u32, error: &Error) {
         match self.slots.get(index) {
-            Slot::Send { posted: true, given_up, op, buf, .. } => {
+            Slot::Send { posted: true, given_up, op, buf, to, .. } => {
                 if std::mem::replace(given_up, true) {
                     return;
+                }
+                if let Some(peer) = to.state::<Peer>() {
+                    peer.count_loose(true);
                 }
                 // libfabric keeps the buffer until it has sent it or the endpoint is closed, and
                 // most providers cannot cancel: the caller gets a copy. The message leaves all the
@@ -298,8 +310,14 @@ impl Core {
     /// Reports a message or receive that ended without a message.
     pub(super) fn end_slot(&mut self, index: u32, result: Result<(), Error>) {
         let slot = self.slots.take(index);
-        if let Slot::Recv { number, given_up: true, .. } = slot {
-            self.sinks.remove(number);
+        match &slot {
+            Slot::Recv { number, given_up: true, .. } => self.sinks.remove(*number),
+            Slot::Send { to, given_up: true, .. } | Slot::Injected { to, .. } => {
+                if let Some(peer) = to.state::<Peer>() {
+                    peer.count_loose(false);
+                }
+            }
+            _ => {}
         }
         if let Some(completion) = ended(slot, result) {
             self.done.push_back(completion);

@@ -38,6 +38,8 @@ pub(super) struct Peer {
     torn: AtomicBool,
     /// How often it was taken for gone.
     life: AtomicU32,
+    /// Messages to it that libfabric has, and whose end nobody waits for.
+    loose: AtomicU32,
 }
 
 impl Peer {
@@ -50,6 +52,18 @@ impl Peer {
     /// It is gone: what is handed over from now on is for a successor.
     pub(super) fn begin_life(&self) {
         self.life.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// One more message to it is [loose](super::core::Core::loose_max), or one less.
+    pub(super) fn count_loose(&self, more: bool) {
+        match more {
+            true => self.loose.fetch_add(1, Ordering::Relaxed),
+            false => self.loose.fetch_sub(1, Ordering::Relaxed),
+        };
+    }
+
+    pub(super) fn loose(&self) -> u32 {
+        self.loose.load(Ordering::Relaxed)
     }
 
     pub(super) fn was_reached(&self) -> bool {
@@ -136,6 +150,7 @@ impl Peers {
             injected: AtomicU32::new(0),
             torn: AtomicBool::new(false),
             life: AtomicU32::new(0),
+            loose: AtomicU32::new(0),
         });
         self.next += 1;
         let uri = raw.uri(self.provider);

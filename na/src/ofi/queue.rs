@@ -107,7 +107,7 @@ impl Core {
         let len = header.len() + message.len();
         let may_be_lost = !peer.was_reached() || peer.is_torn();
         let max = self.inject_bytes_max.min(INJECT_BYTES_MAX);
-        if len > max || max == 0 || may_be_lost {
+        if len > max || max == 0 || may_be_lost || peer.loose() >= self.loose_max {
             return false;
         }
         let mut bytes = [0; INJECT_BYTES_MAX];
@@ -190,8 +190,9 @@ impl Core {
             }
         };
         let taken = Posted::of(result) == Posted::Taken;
-        if !taken {
-            self.slots.take(index);
+        match taken {
+            true => peer.count_loose(true),
+            false => drop(self.slots.take(index)),
         }
         taken
     }
@@ -370,6 +371,9 @@ impl Core {
             return Posted::Taken;
         };
         let peer = to.state::<Peer>();
+        if peer.is_some_and(|peer| peer.loose() >= self.loose_max) {
+            return Posted::Again;
+        }
         let fi_addr = peer.map_or(u64::MAX, |peer| peer.fi_addr);
         // SAFETY: the slot is ours, and libfabric has nothing of it before it is posted.
         unsafe { slots::tell(pinned, peer) };

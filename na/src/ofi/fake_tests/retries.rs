@@ -283,3 +283,65 @@ fn an_endpoint_without_a_wait_descriptor_is_polled() {
         assert!(a.endpoint.wait_fd().is_none() && !a.endpoint.prepare_wait());
     }
 }
+
+/// Messages to one peer that nobody waits for, of a device with room for 1024.
+const LOOSE: usize = 128;
+
+/// libfabric has no way to take a message back from a peer that takes none, and some providers keep
+/// it in room that is all peers'.
+#[test]
+fn messages_that_were_given_up_do_not_pile_up_at_the_device() {
+    const COUNT: usize = 3 * LOOSE;
+    let fake = Fake::new(Device::tcp());
+    let (a, b) = Node::pair(&fake, URI);
+    let c = Node::open(&fake, URI);
+    let (to_b, to_c) = (a.addr_of(&b), a.addr_of(&c));
+    fake.hold(true);
+    let before = fake.count(Call::TaggedSend);
+    let sends: Vec<_> = (0..COUNT).map(|n| a.send_expected(&to_b, n as u32, &[1; 300])).collect();
+    let first = fake.count(Call::TaggedSend) - before;
+    assert_eq!(first, COUNT, "who waits for them has them sent");
+    for op in &sends {
+        a.endpoint.cancel(*op);
+        a.poll().unwrap();
+        sent(a.take(*op)).unwrap();
+    }
+    // From now on they wait here, and can be taken back.
+    let before = fake.count(Call::TaggedSend);
+    for n in 0..COUNT {
+        let op = a.send_expected(&to_b, n as u32, &[1; 300]);
+        a.endpoint.cancel(op);
+        a.poll().unwrap();
+        assert!(matches!(sent(a.take(op)), Err(Error::Canceled)));
+    }
+    let waits = a.send_expected(&to_b, 7, b"last");
+    a.poll().unwrap();
+    assert_eq!(fake.count(Call::TaggedSend), before);
+    // Others are served.
+    let recv = c.recv_expected(&c.addr_of(&a), 1);
+    a.send_expected(&to_c, 1, b"to another one");
+    assert_eq!(fake.count(Call::TaggedSend), before + 1);
+    fake.hold(false);
+    assert_eq!(received(both(&a, &c, &c, recv)).1, b"to another one");
+    sent(both(&a, &b, &a, waits)).unwrap();
+    for n in 0..COUNT {
+        let recv = b.recv_expected(&b.addr_of(&a), n as u32);
+        let bytes = received(both(&a, &b, &b, recv)).1;
+        assert_eq!(bytes, [1; 300]);
+    }
+    let recv = b.recv_expected(&b.addr_of(&a), 7);
+    assert_eq!(received(both(&a, &b, &b, recv)).1, b"last");
+}
+
+#[test]
+fn short_messages_that_nobody_waits_for_do_not_pile_up_at_the_device() {
+    let fake = Fake::new(Device::cxi());
+    let (a, b) = Node::pair(&fake, "ofi+cxi://cxi0");
+    let to_b = a.addr_of(&b);
+    fake.hold(true);
+    let taken = (0..2 * LOOSE).filter(|_| a.endpoint.send_expected_now(&to_b, Tag(1), b"short"));
+    assert_eq!(taken.count(), LOOSE);
+    fake.hold(false);
+    while a.poll().unwrap() > 0 {}
+    assert!(a.endpoint.send_expected_now(&to_b, Tag(1), b"short"), "there is room again");
+}
