@@ -2,9 +2,10 @@
 //! which must be ours. Skipped, with a message, where there is no C compiler or no header.
 #![allow(clippy::unwrap_used, reason = "a test says by panicking what went wrong")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::mem::{offset_of, size_of};
+use std::path::Path;
 use std::process::Command;
 
 use ofi_sys::raw::*;
@@ -35,45 +36,49 @@ macro_rules! values {
 fn ours() -> BTreeMap<String, u64> {
     let mut ours = BTreeMap::new();
     sizes! { ours:
-        fi_info { next, caps, mode, addr_format, src_addrlen, src_addr, tx_attr, nic }
-        fi_tx_attr { op_flags, inject_size, size, iov_limit, rma_iov_limit, tclass }
-        fi_rx_attr { total_buffered_recv, size, iov_limit }
+        fi_info { next, caps, mode, addr_format, src_addrlen, src_addr, handle, tx_attr, rx_attr,
+            ep_attr, domain_attr, fabric_attr, nic }
+        fi_tx_attr { caps, mode, op_flags, inject_size, size, iov_limit, rma_iov_limit, tclass }
+        fi_rx_attr { caps, mode, op_flags, total_buffered_recv, size, iov_limit }
         fi_ep_attr { type_, protocol, max_msg_size, auth_key_size, auth_key }
-        fi_domain_attr { domain, name, threading, data_progress, mr_mode, mr_key_size, auth_key,
-            auth_key_size, mr_cnt, tclass }
-        fi_fabric_attr { name, prov_name, api_version }
+        fi_domain_attr { domain, name, threading, control_progress, data_progress, resource_mgmt,
+            mr_mode, mr_key_size, cq_data_size, caps, mode, auth_key, auth_key_size, mr_cnt,
+            tclass }
+        fi_fabric_attr { fabric, name, prov_name, api_version }
         fi_bus_attr { bus_type, attr }
-        fi_pci_attr { domain_id, bus_id, function_id }
+        fi_pci_attr { domain_id, bus_id, device_id, function_id }
         fid { fclass, context, ops }
         fid_nic { device_attr, bus_attr, link_attr }
         fid_fabric { fid, ops, api_version }
         fid_domain { fid, ops, mr }
-        fid_ep { ops, cm, msg, rma, tagged }
-        fid_cq { ops }
-        fid_av { ops }
-        fid_mr { mem_desc, key }
-        fi_ops { close, bind, control }
-        fi_ops_fabric { domain, trywait }
-        fi_ops_domain { av_open, cq_open, endpoint }
-        fi_ops_ep { cancel, setopt }
-        fi_ops_cm { getname }
-        fi_ops_mr { regattr }
-        fi_ops_av { insert, remove, straddr }
-        fi_ops_cq { read, readfrom, readerr, strerror }
-        fi_ops_msg { recv, recvmsg, sendmsg, injectdata }
-        fi_ops_tagged { recv, send, sendmsg, inject }
-        fi_ops_rma { readmsg, writemsg }
+        fid_ep { fid, ops, cm, msg, rma, tagged, atomic }
+        fid_cq { fid, ops }
+        fid_av { fid, ops }
+        fid_mr { fid, mem_desc, key }
+        fi_ops { size, close, bind, control, ops_open, tostr, ops_set }
+        fi_ops_fabric { size, domain, trywait }
+        fi_ops_domain { size, av_open, cq_open, endpoint }
+        fi_ops_ep { size, cancel, setopt }
+        fi_ops_cm { size, getname, connect, join }
+        fi_ops_mr { size, regattr }
+        fi_ops_av { size, insert, remove, lookup, straddr }
+        fi_ops_cq { size, read, readfrom, readerr, signal, strerror }
+        fi_ops_msg { size, recv, recvmsg, send, sendmsg, inject, injectdata }
+        fi_ops_tagged { size, recv, recvmsg, send, sendmsg, inject, injectdata }
+        fi_ops_rma { size, read, readmsg, write, writemsg, inject, injectdata }
         fi_msg { msg_iov, desc, iov_count, addr, context, data }
         fi_msg_tagged { msg_iov, desc, iov_count, addr, tag, ignore, context, data }
-        fi_msg_rma { addr, rma_iov, rma_iov_count, context, data }
+        fi_msg_rma { msg_iov, desc, iov_count, addr, rma_iov, rma_iov_count, context, data }
         fi_rma_iov { addr, len, key }
-        fi_mr_attr { mr_iov, iov_count, access, requested_key, auth_key, iface, device }
-        fi_av_attr { type_, count, flags }
+        fi_mr_attr { mr_iov, iov_count, access, offset, requested_key, context, auth_key_size,
+            auth_key, iface, device }
+        fi_av_attr { type_, count, name, flags }
         fi_cq_attr { size, flags, format, wait_obj, wait_set }
         fi_cq_tagged_entry { op_context, flags, len, buf, data, tag }
-        fi_cq_err_entry { err, prov_errno, err_data, err_data_size }
+        fi_cq_err_entry { op_context, flags, len, buf, data, tag, err, prov_errno, err_data,
+            err_data_size }
         fi_context { }
-        fi_context2 { }
+        fi_context2 { internal }
     }
     values! { ours:
         FI_MSG, FI_RMA, FI_TAGGED, FI_READ, FI_WRITE, FI_RECV, FI_SEND, FI_REMOTE_READ,
@@ -89,6 +94,7 @@ fn ours() -> BTreeMap<String, u64> {
         FI_ENOKEY, FI_TC_BEST_EFFORT, FI_TC_LOW_LATENCY, FI_TC_DEDICATED_ACCESS, FI_TC_BULK_DATA,
         FI_TC_SCAVENGER, FI_TC_NETWORK_CTRL, FI_EOVERRUN, FI_EKEYREJECTED, FI_EACCES, FI_EPERM,
         FI_ASYNC_IOV, FI_NUMERICHOST, FI_PROTO_UNSPEC, FI_FORMAT_UNSPEC, FI_ERRNO_OFFSET,
+        FI_BUS_PCI, FI_EIO, FI_ENOSYS, FI_SOCKADDR_IB,
     }
     ours
 }
@@ -131,6 +137,54 @@ fn theirs(expressions: impl Iterator<Item = String>) -> Result<BTreeMap<String, 
         text.lines().map(pair).collect()
     };
     result.map(pairs)
+}
+
+/// The identifiers in the sources of the plugin, and in those of this crate but the declarations.
+fn words() -> BTreeSet<String> {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let plugin = std::fs::read_dir(own.join("../src/ofi")).unwrap();
+    let plugin = plugin.map(|entry| entry.unwrap().path());
+    let sources = plugin.chain(["call.rs", "library.rs"].map(|name| own.join("src").join(name)));
+    let sources = sources.filter(|path| path.extension().is_some_and(|kind| kind == "rs"));
+    let is_word = |c: char| c.is_alphanumeric() || c == '_';
+    sources
+        .flat_map(|path| {
+            let text = std::fs::read_to_string(path).unwrap();
+            text.split(|c| !is_word(c)).map(str::to_owned).collect::<Vec<_>>()
+        })
+        .collect()
+}
+
+/// What is declared and used: constants, and fields of structures, each by its name.
+#[test]
+fn all_that_is_used_is_compared() {
+    let (ours, words) = (ours(), words());
+    let (mut within, mut count) = (None, 0);
+    for line in include_str!("../src/raw.rs").lines() {
+        let declared = line.trim().strip_prefix("pub ").unwrap_or_default();
+        let name = |rest: &str| rest.split([' ', ':']).next().unwrap_or_default().to_owned();
+        let used = match declared.split_once(' ') {
+            Some(("const", rest)) => Some(name(rest)).filter(|name| words.contains(name)),
+            Some(("struct", rest)) => {
+                within = Some(name(rest)).filter(|name| words.contains(name));
+                within.as_ref().map(|name| format!("sizeof(struct {name})"))
+            }
+            // What is in a union begins where it does.
+            Some(("union", _)) => {
+                within = None;
+                continue;
+            }
+            Some((field, _)) if field.ends_with(':') && words.contains(&name(field)) => {
+                let of = |of: &String| format!("offsetof(struct {of}, {})", name(field));
+                within.as_ref().map(of)
+            }
+            _ => continue,
+        };
+        let Some(used) = used else { continue };
+        count += 1;
+        assert!(ours.contains_key(&used), "{used} is used, and not compared");
+    }
+    assert!(count > 200, "{count} are compared");
 }
 
 #[test]

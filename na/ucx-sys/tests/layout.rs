@@ -2,9 +2,10 @@
 //! which must be ours. Skipped, with a message, where there is no C compiler or no header.
 #![allow(clippy::unwrap_used, reason = "a test says by panicking what went wrong")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::mem::{offset_of, size_of};
+use std::path::Path;
 use std::process::Command;
 
 use ucx_sys::*;
@@ -35,7 +36,9 @@ fn ours() -> BTreeMap<String, i64> {
     ours.insert("sizeof(ucs_status_t)".into(), size_of::<ucs_status_t>() as i64);
     offsets! { ours:
         ucp_params_t { field_mask, features, name }
-        ucp_worker_params_t { field_mask, thread_mode, events, flags }
+        ucp_worker_params_t { field_mask, thread_mode, events, user_data, flags, name }
+        ucp_err_handler_t { cb, arg }
+        ucp_listener_conn_handler_t { cb, arg }
         ucp_ep_params_t {
             field_mask, address, err_mode, err_handler, user_data, flags, sockaddr, conn_request,
             name, local_sockaddr,
@@ -78,6 +81,7 @@ fn ours() -> BTreeMap<String, i64> {
         UCP_MEM_MAP_PARAM_FIELD_PROT,
         UCP_MEM_MAP_PROT_LOCAL_READ, UCP_MEM_MAP_PROT_LOCAL_WRITE,
         UCP_MEM_MAP_PROT_REMOTE_READ, UCP_MEM_MAP_PROT_REMOTE_WRITE,
+        UCS_MEMORY_TYPE_HOST, UCP_API_MAJOR,
     }
     ours
 }
@@ -114,6 +118,62 @@ fn theirs(expressions: impl Iterator<Item = String>) -> Result<BTreeMap<String, 
         (name.to_owned(), value.parse().unwrap())
     };
     Ok(text.lines().map(entry).collect())
+}
+
+/// The identifiers in the sources of the plugin.
+fn words(directory: &Path) -> BTreeSet<String> {
+    let is_word = |c: char| c.is_alphanumeric() || c == '_';
+    let within = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+    within
+        .flat_map(|path| match path.is_dir() {
+            true => words(&path),
+            false => {
+                let text = std::fs::read_to_string(path).unwrap();
+                text.split(|c| !is_word(c)).map(str::to_owned).collect()
+            }
+        })
+        .collect()
+}
+
+/// What is declared and used: constants, and fields of structures, each by its name.
+#[test]
+fn all_that_is_used_is_compared() {
+    let ours = ours();
+    let words = words(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../src/ucx"));
+    let declarations = include_str!("../src/bindings.rs");
+    let name = |rest: &str| rest.split([' ', ':', ';']).next().unwrap_or_default().to_owned();
+    let aliases = declarations.lines().filter_map(|line| {
+        let (alias, of) = line.strip_prefix("pub type ")?.split_once(" = ")?;
+        Some((name(of), alias.to_owned()))
+    });
+    let aliases: BTreeMap<String, String> = aliases.collect();
+    let (mut within, mut count) = (None, 0);
+    for line in declarations.lines() {
+        let declared = line.trim().strip_prefix("pub ").unwrap_or_default();
+        let used = match declared.split_once(' ') {
+            Some(("const", rest)) => Some(name(rest)).filter(|name| words.contains(name)),
+            Some(("struct", rest)) => {
+                let of = aliases.get(&name(rest)).cloned().unwrap_or_else(|| name(rest));
+                // `Ucp` is the library itself.
+                within = Some(of).filter(|name| words.contains(name) && name != "Ucp");
+                continue;
+            }
+            // What is in a union begins where it does.
+            Some(("union", _)) => {
+                within = None;
+                continue;
+            }
+            Some((field, _)) if field.ends_with(':') && words.contains(&name(field)) => {
+                within.as_ref().map(|of| format!("offsetof({of}, {})", name(field)))
+            }
+            _ => continue,
+        };
+        // The interface that is asked for: older than what is installed, or the same.
+        let Some(used) = used.filter(|used| used != "UCP_API_MINOR") else { continue };
+        count += 1;
+        assert!(ours.contains_key(&used), "{used} is used, and not compared");
+    }
+    assert!(count > 80, "{count} are compared");
 }
 
 #[test]
