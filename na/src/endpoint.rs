@@ -103,8 +103,9 @@ pub struct OpenOptions {
     /// Counterpart: `addr_format` of `na_init_info`.
     pub addr_format: AddrFormat,
     /// Chooses the own address where the URI names no host, for the same transports: that of this
-    /// machine which is in the subnet. If the URI names a host or an interface with several
-    /// addresses, one in the subnet goes first; otherwise who names a host means it. Default: none.
+    /// machine which is in the subnet. If the URI names a host, an interface or a device with
+    /// several addresses, one in the subnet goes first; otherwise who names it means it. Default:
+    /// none.
     ///
     /// Counterpart: `ip_subnet` of `na_init_info`.
     pub ip_subnet: Option<Subnet>,

@@ -4,8 +4,8 @@
 //!
 //! Source: `na_ip_parse_subnet`, `na_ip_pref_addr` and `na_ip_check_interface` in `na_ip.c`, and
 //! `na_ofi_parse_hostname_info` in `na_ofi.c`: the subnet counts where no host is named. Beyond
-//! that, IPv6 subnets are taken as well, and of a host or an interface with several addresses one
-//! in the subnet goes first.
+//! that, IPv6 subnets are taken as well, and of a host, an interface or a device with several
+//! addresses one in the subnet goes first.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
@@ -38,6 +38,12 @@ impl Wanted {
     #[cfg_attr(not(feature = "ofi"), allow(dead_code, reason = "ofi tells libfabric"))]
     pub(crate) fn format(&self) -> AddrFormat {
         self.format
+    }
+
+    /// Whether a subnet is asked for that has this address.
+    #[cfg_attr(not(feature = "ofi"), allow(dead_code, reason = "of devices that libfabric lists"))]
+    pub(crate) fn prefers(&self, ip: IpAddr) -> bool {
+        self.subnet.is_some_and(|subnet| subnet.contains(ip))
     }
 
     /// The address of this machine in the subnet; `None` if no subnet is asked for.

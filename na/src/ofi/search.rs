@@ -20,7 +20,7 @@ use super::fabric::{
 use super::nearest::{self, Machine, Pci};
 use super::opx;
 use super::provider::{Format, PROVIDERS, Provider};
-use crate::{AddrFormat, Error, Uri, own_address};
+use crate::{AddrFormat, Error, Uri, interface, own_address};
 
 /// What may be registered how: everything that is dealt with in `memory.rs`; `local.rs` has the
 /// rest. Providers take out what they do not need.
@@ -43,6 +43,8 @@ struct Wanted {
     domain: Option<String>,
     /// Why that name, which stood where a host may stand, is none.
     no_host: Option<String>,
+    /// Which of the addresses of a named device goes first.
+    own: own_address::Wanted,
     format: Option<u32>,
     mr_mode: u32,
 }
@@ -50,13 +52,24 @@ struct Wanted {
 impl Wanted {
     /// What stands behind `://` of a provider with IP addresses.
     fn take_node(&mut self, uri: &Uri<'_>, own: &own_address::Wanted) -> Result<(), Error> {
-        let Node { domain, host, port } = Node::parse(uri)?;
+        let Node { domain, mut host, port } = Node::parse(uri)?;
+        self.own = *own;
+        // `lo/:7000` is the address of that interface, as in C.
+        if let Some(device) = domain.as_ref().filter(|_| host.is_empty())
+            && interface::index(device).is_some()
+        {
+            host.clone_from(device);
+        }
         self.domain = domain;
         self.format = Some(match own.format() {
             AddrFormat::Ipv6 => raw::FI_SOCKADDR_IN6,
             _ => raw::FI_SOCKADDR_IN,
         });
         if host.is_empty() {
+            // A device that is no interface has addresses of its own, see `first_match`.
+            if self.domain.is_some() {
+                return Ok(());
+            }
             if let Some(address) = own.in_subnet("ofi", port)? {
                 self.take(address);
             }
@@ -74,8 +87,8 @@ impl Wanted {
                 // be nobody's.
                 self.take(own_address::reachable("ofi", address, own)?);
             }
-            // It may be the name of a device.
-            Err(error) if self.domain.is_none() && port == 0 => {
+            // It may be the name of a device: `mlx5_0:7000`. Its address is asked for, see `find`.
+            Err(error) if self.domain.is_none() => {
                 self.domain = Some(host);
                 self.no_host = match error {
                     Error::BadUri { reason, .. } => Some(reason),
@@ -295,7 +308,12 @@ fn first_match(
         of_format && of_provider && wanted.domain.as_ref().is_none_or(|wanted| *wanted == domain)
     };
     let mut fitting: Vec<&raw::fi_info> = found.all().filter(fits).collect();
-    let Some(first) = fitting.first() else { return Ok(Err(libc::ENODATA)) };
+    let preferred = |info: &&&raw::fi_info| {
+        let socket = source(info).and_then(|source| source.socket());
+        socket.is_some_and(|socket| wanted.own.prefers(socket.ip()))
+    };
+    let first = fitting.iter().find(preferred).or(fitting.first());
+    let Some(first) = first else { return Ok(Err(libc::ENODATA)) };
     let names_one = wanted.domain.is_some()
         || wanted.address.is_some()
         || matches!(wanted.node, Some((Some(_), _)));

@@ -13,6 +13,8 @@ pub(in crate::ofi) struct Device {
     pub(in crate::ofi) bus: Option<u8>,
     /// `FI_SOCKADDR_IN`, `FI_ADDR_…`.
     pub(in crate::ofi) format: u32,
+    /// Its address, if it has one of IP.
+    pub(in crate::ofi) ip: [u8; 4],
     /// Bytes of an address, where the format does not say.
     pub(in crate::ofi) name_bytes: usize,
     pub(in crate::ofi) protocol: u32,
@@ -78,6 +80,7 @@ impl Device {
             domain: "lo",
             bus: None,
             format: raw::FI_SOCKADDR_IN,
+            ip: [127, 0, 0, 1],
             name_bytes: 16,
             protocol: raw::FI_PROTO_XNET,
             caps: raw::FI_MULTI_RECV,
@@ -225,7 +228,7 @@ impl Device {
             raw::FI_SOCKADDR_IN => {
                 let mut name = vec![0; 16];
                 name[..2].copy_from_slice(&(libc::AF_INET as u16).to_ne_bytes());
-                name[4..8].copy_from_slice(&[127, 0, 0, 1]);
+                name[4..8].copy_from_slice(&self.ip);
                 let port = asked.get(2..4).filter(|port| *port != [0, 0]);
                 let own = (20_000 + number as u16).to_be_bytes();
                 name[2..4].copy_from_slice(port.unwrap_or(&own));

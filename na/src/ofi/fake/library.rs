@@ -182,7 +182,7 @@ impl Hints {
     fn fit(&self, device: &Device) -> bool {
         let Self { caps, mode, format, protocol, tx_op_flags, search } = self;
         let is_of_ip = match &search.source {
-            Some(source) if device.format == raw::FI_SOCKADDR_IN => source[4..8] == [127, 0, 0, 1],
+            Some(source) if device.format == raw::FI_SOCKADDR_IN => source[4..8] == device.ip,
             _ => true,
         };
         let is_node = search.node.as_ref().is_none_or(|node| node == device.domain);

@@ -11,7 +11,7 @@ use super::super::nearest::Made;
 use super::super::{provider, search};
 use super::*;
 use crate::own_address::Wanted;
-use crate::{TrafficClass, Uri};
+use crate::{Subnet, TrafficClass, Uri};
 
 const URI: &str = "ofi+tcp://127.0.0.1:0";
 
@@ -211,6 +211,80 @@ fn an_adapter_of_two_domains_is_one() {
         assert_eq!(chosen(&two, None, cpu), ["mlx5_0", "mlx5_1"][cpu % 2]);
         // Two ports of one function.
         assert_eq!(chosen(&["mlx5_0", "mlx5_1"], Some(1), cpu), ["mlx5_0", "mlx5_1"][cpu % 2]);
+    }
+}
+
+/// Where [`search::find`] looks and what it takes: the device, and the address that is asked for.
+fn found(fake: &Fake, uri: &str, subnet: Option<(&str, u8)>) -> Result<(String, String), Error> {
+    let parsed = Uri::parse(uri).unwrap();
+    let provider = provider::named(parsed.protocol).unwrap();
+    let subnet = subnet.map(|(net, bits)| Subnet::new(net.parse().unwrap(), bits).unwrap());
+    let options = OpenOptions { ip_subnet: subnet, ..OpenOptions::default() };
+    let (own, machine) = (Wanted::of(&options)?, Made { cpus: vec![0], buses: Vec::new() });
+    let info = fake.with(|library| search::find(library, provider, &parsed, &own, &machine))?;
+    let address = info.source().and_then(|source| source.socket()).unwrap();
+    Ok((text(info.domain_attr().name), address.to_string()))
+}
+
+/// `na_ofi_parse_sin_info` and `na_ofi_parse_hostname_info`. Interface `lo` is there on every
+/// machine; the adapters are no interfaces, as those of InfiniBand are not.
+#[test]
+fn devices_hosts_and_ports_are_found_as_c_finds_them() {
+    let at = |provider: fn() -> Device, domain, ip| Device { domain, ip, ..provider() };
+    let adapters = [
+        at(Device::verbs, "mlx5_0", [10, 0, 0, 1]),
+        at(Device::verbs, "mlx5_1", [10, 1, 0, 1]),
+        at(Device::verbs, "mlx5_1", [10, 2, 0, 1]),
+        at(Device::verbs, "mlx5_lo", [127, 0, 0, 1]),
+    ];
+    let interfaces = [at(Device::tcp, "fake7", [10, 0, 0, 1]), Device::tcp()];
+    let (adapters, interfaces) =
+        (Fake::of_version(1, 22, adapters), Fake::of_version(1, 22, interfaces));
+    let elsewhere = Some(("10.0.0.0", 24));
+    for (uri, subnet, device, address) in [
+        ("ofi+tcp://", None, "fake7", "10.0.0.1:0"),
+        ("ofi+tcp://:7000", None, "fake7", "10.0.0.1:7000"),
+        ("ofi+tcp://lo", None, "lo", "127.0.0.1:0"),
+        ("ofi+tcp://lo:7000", None, "lo", "127.0.0.1:7000"),
+        ("ofi+tcp://127.0.0.1:7000", None, "lo", "127.0.0.1:7000"),
+        ("ofi+tcp://lo/", None, "lo", "127.0.0.1:0"),
+        ("ofi+tcp://lo/:7000", None, "lo", "127.0.0.1:7000"),
+        ("ofi+tcp://lo/lo:7000", None, "lo", "127.0.0.1:7000"),
+        ("ofi+tcp://lo/127.0.0.1:7000", None, "lo", "127.0.0.1:7000"),
+        // The subnet counts where neither host nor device is named.
+        ("ofi+tcp://", Some(("127.0.0.0", 8)), "lo", "127.0.0.1:0"),
+        ("ofi+tcp://:7000", Some(("127.0.0.0", 8)), "lo", "127.0.0.1:7000"),
+        ("ofi+tcp://lo/:7000", elsewhere, "lo", "127.0.0.1:7000"),
+        ("ofi+tcp://lo/", elsewhere, "lo", "127.0.0.1:0"),
+        ("ofi+tcp://lo:7000", elsewhere, "lo", "127.0.0.1:7000"),
+        // Names that are devices and nothing else. Here a port is taken; C leaves it out.
+        ("ofi+tcp://fake7", None, "fake7", "10.0.0.1:0"),
+        ("ofi+tcp://fake7:7000", None, "fake7", "10.0.0.1:7000"),
+        ("ofi+verbs://mlx5_1", None, "mlx5_1", "10.1.0.1:0"),
+        ("ofi+verbs://mlx5_1:7000", None, "mlx5_1", "10.1.0.1:7000"),
+        ("ofi+verbs://mlx5_1/", None, "mlx5_1", "10.1.0.1:0"),
+        ("ofi+verbs://mlx5_1/:7000", None, "mlx5_1", "10.1.0.1:7000"),
+        ("ofi+verbs://mlx5_lo/lo:7000", None, "mlx5_lo", "127.0.0.1:7000"),
+        ("ofi+verbs://lo:7000", None, "mlx5_lo", "127.0.0.1:7000"),
+        // Of several addresses of such a device, the one in the subnet; another subnet is not its.
+        ("ofi+verbs://mlx5_1", Some(("10.2.0.0", 16)), "mlx5_1", "10.2.0.1:0"),
+        ("ofi+verbs://mlx5_1:7000", Some(("10.2.0.0", 16)), "mlx5_1", "10.2.0.1:7000"),
+        ("ofi+verbs://mlx5_1/:7000", Some(("10.2.0.0", 16)), "mlx5_1", "10.2.0.1:7000"),
+        ("ofi+verbs://mlx5_1/:7000", elsewhere, "mlx5_1", "10.1.0.1:7000"),
+    ] {
+        let fake = if uri.starts_with("ofi+tcp") { &interfaces } else { &adapters };
+        let taken = found(fake, uri, subnet).unwrap_or_else(|error| panic!("{uri}: {error}"));
+        assert_eq!(taken, (device.to_owned(), address.to_owned()), "{uri} {subnet:?}");
+    }
+    // C opens such a device all the same, at whatever port.
+    for (uri, why) in [
+        ("ofi+verbs://mlx5_7:7000", "`mlx5_7` is no interface here, and no host"),
+        ("ofi+verbs://mlx5_1/no-such-host.invalid:7000", "`no-such-host.invalid` is no interface"),
+        ("ofi+verbs://mlx5_1/lo:7000", "mlx5_1 (10.2.0.1)"),
+        ("ofi+verbs://mlx5_1:70000", "the port must be a number"),
+    ] {
+        let error = found(&adapters, uri, None).unwrap_err().to_string();
+        assert!(error.contains(why) && error.contains(uri), "{uri}: {error}");
     }
 }
 
