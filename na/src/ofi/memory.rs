@@ -41,6 +41,12 @@ impl Segment {
     }
 }
 
+/// The description of one segment.
+pub(super) fn described(key: u64, access: Access, (base, len): (u64, u64)) -> Vec<u8> {
+    let words = [key, len, 1, u64::from(access.bits()), base, len];
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
 /// A region as libfabric knows it.
 pub(super) struct Registered {
     segments: Vec<Segment>,
@@ -54,13 +60,8 @@ impl Registered {
     /// The description of each segment, with its address and length.
     pub(super) fn handles(&self) -> impl Iterator<Item = (u64, u64, Vec<u8>)> + '_ {
         self.segments.iter().map(|segment| {
-            let mut bytes = Vec::with_capacity(HANDLE_BYTES + PIECE_BYTES);
-            for word in [segment.mr.key(), segment.len, 1, u64::from(self.access.bits())] {
-                bytes.extend_from_slice(&word.to_le_bytes());
-            }
-            bytes.extend_from_slice(&segment.base.to_le_bytes());
-            bytes.extend_from_slice(&segment.len.to_le_bytes());
-            (segment.base, segment.len, bytes)
+            let Segment { mr, base, len } = segment;
+            (*base, *len, described(mr.key(), self.access, (*base, *len)))
         })
     }
 

@@ -1,4 +1,4 @@
-//! The tables of `docs/wire-ofi.md` are those of the code.
+//! The tables and examples of `docs/wire-ofi.md` are those of the code.
 #![allow(clippy::unwrap_used, reason = "a test says by panicking what went wrong")]
 
 use ofi_sys::Version;
@@ -31,8 +31,8 @@ fn the_page_says_what_the_code_does() {
         let serialised = raw.serialise(provider);
         assert_eq!(serialised.len(), 8 + raw.header(provider).len());
     }
-    let words = [7u64, 64, 1, 1, 0x1000, 64];
-    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    addresses(&mut page);
+    let bytes = memory::described(7, Access::ReadOnly, (0x1000, 64));
     page.check_layout(
         "ofi-memory",
         &bytes,
@@ -50,5 +50,31 @@ fn the_page_says_what_the_code_does() {
     assert_eq!((read.key, read.len, read.access), (7, 64, Access::ReadOnly));
     let pieces = memory::pieces(&bytes, true).unwrap();
     assert_eq!((pieces.len(), pieces[0].addr, pieces[0].len), (1, 0x1000, 64));
+    let from_c = memory::described(1, Access::ReadOnly, (0x55be_35b3_6b10, 64));
+    page.check_example("64 bytes to read, from C", &from_c);
+    let bytes = memory::described(u64::MAX, Access::ReadWrite, (0x7f00_0000_1000, 1 << 20));
+    page.check_example("1 MiB to read and write", &bytes);
     page.finish();
+}
+
+/// Inside bulk descriptors; the same bytes behind the length go before messages.
+fn addresses(page: &mut Page) {
+    for (example, uri, raw_bytes) in [
+        ("127.0.0.1:39797, before a message from C", "ofi+tcp;ofi_rxm://127.0.0.1:39797", 16),
+        ("[fd00::1]:7000", "ofi+tcp://[fd00::1]:7000", 28),
+        ("Slingshot's 0x00012345", "ofi+cxi://0x00012345", 8),
+        ("5678.1234.0d.0a.01.0c.001f:7", "ofi+opx://5678.1234.0d.0a.01.0c.001f:7", 16),
+    ] {
+        let uri = Uri::parse(uri).unwrap();
+        let version = Version { major: 1, minor: 20 };
+        let provider = provider::named(uri.protocol).unwrap().in_version(version);
+        let own = RawAddr::from_library(&vec![0; raw_bytes]);
+        let raw = RawAddr::of_peer(provider, &uri, &own).unwrap();
+        if example.contains("before a message") {
+            page.check_example(example, &raw.header(provider));
+        }
+        let inside = example.split(',').next().unwrap().to_owned() + ", in a descriptor";
+        page.check_example(&inside, &raw.serialise(provider));
+        assert_eq!(RawAddr::deserialise(provider, &own, &raw.serialise(provider)), Some(raw));
+    }
 }
