@@ -17,15 +17,21 @@ use margo::{Bulk, ConstStr, ProviderId, ReturnCode, RpcId};
 use na::MsgBuf;
 use serde::{Deserialize, Serialize};
 
+mod common;
+#[path = "vectors/damage.rs"]
+mod damage;
 #[path = "vectors/live.rs"]
 mod live;
 #[path = "vectors/more.rs"]
 mod more;
+#[path = "vectors/origin.rs"]
+mod origin;
 
 /// Longest message of the captured endpoints, without what the network layer adds.
 const MESSAGE_MAX: usize = 4096;
 
 /// One captured call.
+#[derive(Clone)]
 struct Call {
     title: &'static str,
     /// Of both messages.

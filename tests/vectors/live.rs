@@ -12,23 +12,28 @@ use na::{Completion, Endpoint, OpId, OpenOptions, Tag};
 
 use super::*;
 
-const SUM: Rpc<(u32, u32), u64> = Rpc::new("sum");
+pub(super) const SUM: Rpc<(u32, u32), u64> = Rpc::new("sum");
 type AllOfThem = (u8, i16, u32, i64, String, bool);
 
 const ALL_TYPES: Rpc<AllOfThem, (i32, String)> = Rpc::new("all_types");
-const NULL: Rpc<(), ()> = Rpc::new("null_rpc");
-const BULK_SUM: Rpc<(u64, Bulk), u64> = Rpc::new("bulk_sum");
+pub(super) const NULL: Rpc<(), ()> = Rpc::new("null_rpc");
+pub(super) const BULK_SUM: Rpc<(u64, Bulk), u64> = Rpc::new("bulk_sum");
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Serves what C's server did, at the checksum level that it had.
-fn service(level: ChecksumLevel) -> (Instance, Provider) {
-    let level = match level {
+/// As it is called in documents.
+pub(super) fn level_name(level: ChecksumLevel) -> &'static str {
+    match level {
         ChecksumLevel::None => "none",
         ChecksumLevel::Headers => "rpc_headers",
         ChecksumLevel::Payload => "rpc_payload",
         level => panic!("{level:?} was not recorded"),
-    };
+    }
+}
+
+/// Serves what C's server did, at the checksum level that it had.
+fn service(level: ChecksumLevel) -> (Instance, Provider) {
+    let level = level_name(level);
     let service = margo::init(&format!(
         r#"{{ "mercury": {{ "checksum_level": "{level}" }},
               "margo": {{ "address": "na+tcp://127.0.0.1:0" }} }}"#

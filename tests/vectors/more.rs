@@ -7,8 +7,8 @@ use super::*;
 type Message = (bool, Vec<u8>);
 
 /// One file: calls with as many messages as each has, in their order.
-struct More {
-    format: Format,
+pub(super) struct More {
+    pub(super) format: Format,
     shared_memory: bool,
     calls: Vec<(&'static str, Vec<Message>)>,
 }
@@ -38,7 +38,7 @@ fn parse(level: Option<ChecksumLevel>, source_bytes: usize, text: &'static str) 
     More { format, shared_memory: source_bytes == 0, calls }
 }
 
-fn all() -> [More; 6] {
+pub(super) fn all() -> [More; 6] {
     use ChecksumLevel::{Headers, None, Payload};
     macro_rules! file {
         ($name:literal) => {
@@ -57,7 +57,7 @@ fn all() -> [More; 6] {
 
 impl More {
     /// The messages of a call: a request and `expected` other ones.
-    fn messages(&self, number: usize, title: &str, expected: usize) -> Vec<&[u8]> {
+    pub(super) fn messages(&self, number: usize, title: &str, expected: usize) -> Vec<&[u8]> {
         let (found, messages) = &self.calls[number];
         assert!(found.starts_with(title), "{found} is not {title}");
         let kinds: Vec<_> = messages.iter().map(|(is_expected, _)| *is_expected).collect();
