@@ -1,4 +1,5 @@
-//! Bulk transfers whose other side dies: in each phase, over sm and tcp by SIGKILL of a process,
+//! Bulk transfers whose other side dies: in each phase, over sm and tcp, and fabrics that are asked
+//! for (`MARGO_TEST_OFI=1`, `MARGO_TEST_UCX=1`), by SIGKILL of a process,
 //! over sim by a crash or a power failure at any virtual time. Who is left is told, gets its memory
 //! back, has nothing in flight, and works on with the next peer.
 #![allow(clippy::unwrap_used, reason = "a test says by panicking what went wrong")]
@@ -12,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use bulk_support::roles::{self, BYTES, Caller, Mover};
 use bulk_support::{Node, PATIENCE};
+use common::on_fabrics;
 use common::process::{self, Service, say};
 use margo::hg::BulkOp;
 use na::OpenOptions;
@@ -133,6 +135,12 @@ fn targets_are_killed_over_tcp() {
     targets_are_killed("na+tcp://127.0.0.1:0");
 }
 
+/// Not over libfabric, which does not tell.
+#[test]
+fn targets_are_killed_over_fabrics() {
+    on_fabrics(&["ucx+tcp"], targets_are_killed);
+}
+
 /// When the origin is killed, as its target sees it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum MovePhase {
@@ -200,6 +208,11 @@ fn origins_are_killed_over_tcp() {
     origins_are_killed("na+tcp://127.0.0.1:0");
 }
 
+#[test]
+fn origins_are_killed_over_fabrics() {
+    on_fabrics(&["ofi+", "ucx+tcp"], origins_are_killed);
+}
+
 /// A transfer with a process that does not answer is cancelled; whatever it may still do to the
 /// memory, its death ends it.
 fn stopped_origins_are_killed(transport: &str) {
@@ -242,6 +255,11 @@ fn stopped_origins_are_killed_over_sm() {
 #[test]
 fn stopped_origins_are_killed_over_tcp() {
     stopped_origins_are_killed("na+tcp://127.0.0.1:0");
+}
+
+#[test]
+fn stopped_origins_are_killed_over_fabrics() {
+    on_fabrics(&["ofi+", "ucx+tcp"], stopped_origins_are_killed);
 }
 
 /// How a simulated node ends.

@@ -1,6 +1,7 @@
 //! Acceptance of the RPC core: the cases of Mercury's own unit tests, by name, over every
 //! transport: with a target in this process, with one in another process, and with ourselves;
-//! polling and sleeping.
+//! polling and sleeping. Over libfabric and UCX where they are asked for (`MARGO_TEST_OFI=1`,
+//! `MARGO_TEST_UCX=1`).
 //!
 //! | case | test |
 //! |---|---|
@@ -543,9 +544,8 @@ fn case_35_checksum_and_free() {
 
 #[test]
 fn case_36_two_classes_in_one_process() {
-    for (transport, wait) in
-        TRANSPORTS.into_iter().flat_map(|t| [(t, Wait::Poll), (t, Wait::Sleep)])
-    {
+    let transports = TRANSPORTS.into_iter().chain(fabrics());
+    for (transport, wait) in transports.flat_map(|t| [(t, Wait::Poll), (t, Wait::Sleep)]) {
         let cores = [(), ()].map(|()| {
             let core = open(&uri(transport, true), true, HgOptions::default());
             register(&core, true);

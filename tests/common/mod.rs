@@ -54,6 +54,20 @@ pub(crate) fn all_asked_for() -> impl Iterator<Item = &'static str> {
     TRANSPORTS.into_iter().chain(fabrics)
 }
 
+/// Runs `body` for the fabrics that are asked for and whose addresses begin with one of these.
+pub(crate) fn on_fabrics(classes: &[&str], body: impl Fn(&'static str)) {
+    let of_class = |uri: &str| classes.iter().any(|class| uri.starts_with(class));
+    for variable in ["MARGO_TEST_OFI", "MARGO_TEST_UCX"] {
+        let own = FABRICS.into_iter().filter(|(of, uri)| *of == variable && of_class(uri));
+        let own: Vec<_> = own.collect();
+        if !own.is_empty() && std::env::var_os(variable).is_none() {
+            println!("SKIPPED in part: set {variable}=1");
+            continue;
+        }
+        own.into_iter().for_each(|(_, uri)| body(uri));
+    }
+}
+
 /// Runs `body` for both transports, and for the fabrics that are asked for.
 pub(crate) fn on_each(body: impl Fn(Pair)) {
     all_asked_for().for_each(|transport| body(Pair::new(transport)));

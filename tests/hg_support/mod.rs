@@ -1,6 +1,6 @@
 //! Nodes of the RPC core for the acceptance cases: a target that serves, an origin that calls, over
-//! any transport, polling or sleeping, to another node of the process, to one of another process,
-//! or to themselves.
+//! any transport (libfabric and UCX where they are asked for), polling or sleeping, to another node
+//! of the process, to one of another process, or to themselves.
 #![allow(
     clippy::unwrap_used,
     clippy::missing_panics_doc,
@@ -192,6 +192,9 @@ pub fn uri(transport: &str, listen: bool) -> String {
         ("tcp", true) => "na+tcp://127.0.0.1:0".into(),
         // All in one network, so that they can meet.
         ("sim", _) => format!("na+sim://cases/n{}", NEXT.fetch_add(1, Ordering::Relaxed)),
+        ("ofi+shm", _) => "ofi+shm://".into(),
+        // Both on loopback: of several devices the first need not reach it.
+        (fabric, _) if fabric.contains('+') => format!("{fabric}://127.0.0.1:0"),
         (transport, _) => format!("na+{transport}://"),
     }
 }
@@ -217,6 +220,21 @@ pub const TRANSPORTS: [&str; 3] = ["sm", "tcp", "sim"];
 
 /// Those between processes.
 pub const BETWEEN_PROCESSES: [&str; 2] = ["sm", "tcp"];
+
+/// Those that are tried as well, in the process and between two, where a library is asked for by a
+/// variable.
+const FABRICS: [(&str, &str); 4] = [
+    ("MARGO_TEST_OFI", "ofi+tcp;ofi_rxm"),
+    ("MARGO_TEST_OFI", "ofi+shm"),
+    ("MARGO_TEST_UCX", "ucx+tcp"),
+    ("MARGO_TEST_UCX", "ucx+sm"),
+];
+
+/// Those of them that are asked for.
+pub fn fabrics() -> impl Iterator<Item = &'static str> {
+    let asked = |(variable, _): &(&str, &str)| std::env::var_os(variable).is_some();
+    FABRICS.into_iter().filter(asked).map(|(_, fabric)| fabric)
+}
 
 /// The target of a remote pair, and the threads that serve its contexts until it is told to finish.
 fn serve(
@@ -389,15 +407,17 @@ type Make = fn(&'static str, Wait, &HgOptions) -> World;
 
 /// Every pair: transport, and how the target is there.
 pub fn remote_pairs() -> impl Iterator<Item = (&'static str, Make)> {
-    let within = TRANSPORTS.into_iter().map(|transport| (transport, World::remote as Make));
-    let between =
-        BETWEEN_PROCESSES.into_iter().map(|transport| (transport, World::two_processes as Make));
-    within.chain(between)
+    let within = TRANSPORTS.into_iter().chain(fabrics());
+    let between = BETWEEN_PROCESSES.into_iter().chain(fabrics());
+    within
+        .map(|transport| (transport, World::remote as Make))
+        .chain(between.map(|transport| (transport, World::two_processes as Make)))
 }
 
 /// The same, and each node with itself.
 pub fn pairs() -> impl Iterator<Item = (&'static str, Make)> {
-    let own = TRANSPORTS.into_iter().map(|transport| (transport, World::own as Make));
+    let own = TRANSPORTS.into_iter().chain(fabrics());
+    let own = own.map(|transport| (transport, World::own as Make));
     remote_pairs().chain(own)
 }
 
@@ -434,7 +454,8 @@ pub fn everywhere_remote(options: &HgOptions, body: impl Fn(&World)) {
 /// As [`everywhere`], in this process only: the body looks into the target.
 pub fn in_this_process(body: impl Fn(&World)) {
     let makes = [World::remote as Make, World::own];
-    let pairs = TRANSPORTS.into_iter().flat_map(|transport| makes.map(|make| (transport, make)));
+    let transports = TRANSPORTS.into_iter().chain(fabrics());
+    let pairs = transports.flat_map(|transport| makes.map(|make| (transport, make)));
     on(pairs, &HgOptions::default(), body);
 }
 
