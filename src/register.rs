@@ -353,7 +353,8 @@ impl Instance {
         let (core, all) = (&self.inner().core, rpcs.all());
         // As in `set_handler_pool`.
         let mut outdated = Vec::new();
-        let _still = self.hold_still(all.first().map_or("(none)", |own| own.rpc))?;
+        let any = all.first().map_or("(none)", |own| own.rpc);
+        let _still = self.hold_still(any)?;
         let (from, mut planned) = (rpcs.pool(), Vec::new());
         for own in rpcs.all() {
             let Some(old) = core.registered(own.id) else { continue };
@@ -370,6 +371,10 @@ impl Instance {
             if core.replace(&old, new).is_ok() {
                 replaced(&old);
             }
+        if planned.is_empty() {
+            // Also what is registered later is to run there.
+            self.may_serve_in(any, pool, Priority::Normal)?;
+        }
         }
         drop(rpcs.settle(pool.clone(), hold));
         Ok(())

@@ -119,6 +119,33 @@ fn where_one_rpc_cannot_run_none_goes() {
     service.finalize_and_wait().unwrap();
 }
 
+/// What it registers later is to run there.
+#[test]
+fn a_provider_of_which_nothing_moves_is_refused_as_one_with_rpcs_is() {
+    let service = Instance::builder("na+sm://").start().unwrap();
+    let other = Instance::builder("na+sm://").start().unwrap();
+    let [from, own, gone] = ["from", "own", "gone"].map(|name| add(&service, name, "fifo_wait"));
+    remove(&service, &gone);
+    let provider = service.provider(ID, &from);
+    for rpc in ["(none)", "where"] {
+        let removed = provider.set_pool(&gone).unwrap_err();
+        let is_it = matches!(&removed, RegisterError::PoolRemoved { rpc: one, .. } if *one == rpc);
+        assert!(is_it, "{removed}");
+        let foreign = provider.set_pool(&other.rpc_pool()).unwrap_err();
+        assert!(matches!(foreign, RegisterError::OtherRuntime { .. }), "{foreign}");
+        assert_eq!(provider.pool(), from);
+        assert!(service.pool_users(&from).unwrap().contains(&"provider 7".to_owned()));
+        // The other time it has one, which stays where it is.
+        if rpc == "(none)" {
+            provider.serve(WHERE).pool(&own).function(here).unwrap();
+        }
+    }
+    provider.set_pool(&own).unwrap();
+    remove(&service, &from);
+    other.finalize_and_wait().unwrap();
+    service.finalize_and_wait().unwrap();
+}
+
 #[test]
 fn rpcs_with_a_pool_of_their_own_stay_and_those_to_come_do_not() {
     let service = Instance::builder("na+sm://").start().unwrap();
