@@ -151,18 +151,19 @@ impl fmt::Debug for RunningProviders {
 ///
 /// # Errors
 ///
-/// The first provider that would start nowhere, with its path.
+/// All of the providers that would start nowhere, with their paths, and all that is wrong with the
+/// dependencies of each.
 pub fn check_providers(resolved: &Resolved, components: &[&dyn Component]) -> Result<(), Errors> {
-    for (index, wanted) in resolved.providers.iter().enumerate() {
-        let Some(component) = of_type(components, &wanted.type_name) else { continue };
+    let wrong = resolved.providers.iter().enumerate().flat_map(|(index, wanted)| {
+        let Some(component) = of_type(components, &wanted.type_name) else { return Vec::new() };
         let at = format!("margo.providers[{index}]");
-        component
-            .check(&wanted.config)
-            .map_err(|error| ConfigError::new(&at, error.to_string()))?;
-        check_needs(*component, wanted, resolved)
-            .map_err(|error| ConfigError::new(format!("{at}.dependencies"), error))?;
-    }
-    Ok(())
+        let config = component.check(&wanted.config).err();
+        let config = config.map(|error| ConfigError::new(&at, error.to_string()));
+        let needs = check_needs(*component, wanted, resolved).into_iter();
+        let needs = needs.map(|error| ConfigError::new(format!("{at}.dependencies"), error));
+        config.into_iter().chain(needs).collect()
+    });
+    Errors::none_of(wrong)
 }
 
 fn of_type<'a>(
@@ -176,7 +177,7 @@ fn check_needs(
     component: &dyn Component,
     wanted: &ResolvedProvider,
     resolved: &Resolved,
-) -> Result<(), String> {
+) -> Vec<String> {
     let given = wanted.dependencies.iter().map(|one| {
         let types = one.targets.iter().map(|target| type_of(target, resolved));
         (&*one.key, types.collect())
@@ -220,7 +221,10 @@ impl Instance {
                     known: known.join(", "),
                 }
             })?;
-            check_needs(*component, wanted, resolved).map_err(|reason| wrong(wanted, reason))?;
+            let reasons = check_needs(*component, wanted, resolved);
+            if !reasons.is_empty() {
+                return Err(wrong(wanted, reasons.join("; ")));
+            }
             planned.push((component, wanted));
         }
         let mut started = RunningProviders { running: Vec::new() };

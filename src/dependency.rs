@@ -45,36 +45,39 @@ impl Need {
     }
 }
 
-/// Why what a provider's `dependencies` say is not what its type needs.
+/// Why what a provider's `dependencies` say is not what its type needs: all of it.
 ///
 /// `given`: the keys, each with the types of those that are meant.
 pub(crate) fn check<'a>(
     needs: &[Need],
     given: impl IntoIterator<Item = (&'a str, Vec<&'a str>)>,
-) -> Result<(), String> {
+) -> Vec<String> {
     let mut missing: Vec<_> = needs.iter().filter(|need| !need.optional).collect();
+    let mut wrong = Vec::new();
     for (key, types) in given {
         let Some(need) = needs.iter().find(|need| need.key == key) else {
             let keys: Vec<_> = needs.iter().map(|need| need.key).collect();
             let known = if keys.is_empty() { "none".to_owned() } else { keys.join(", ") };
-            return Err(format!("`{key}` is no dependency of this type (it has: {known})"));
+            wrong.push(format!("`{key}` is no dependency of this type (it has: {known})"));
+            continue;
         };
         if !types.is_empty() {
             missing.retain(|other| other.key != key);
         }
         if types.len() > 1 && !need.several {
-            return Err(format!("`{key}` is one provider, and {} are given", types.len()));
+            wrong.push(format!("`{key}` is one provider, and {} are given", types.len()));
         }
-        let wrong = |found: &&&str| need.type_name.is_some_and(|wanted| wanted != **found);
-        if let Some(found) = types.iter().find(wrong) {
+        let is_wrong = |found: &&&str| need.type_name.is_some_and(|wanted| wanted != **found);
+        if let Some(found) = types.iter().find(is_wrong) {
             let wanted = need.type_name.unwrap_or_default();
-            return Err(format!("`{key}` is to be of type `{wanted}`, and `{found}` is given"));
+            wrong.push(format!("`{key}` is to be of type `{wanted}`, and `{found}` is given"));
         }
     }
-    missing.first().map_or(Ok(()), |need| {
+    wrong.extend(missing.into_iter().map(|need| {
         let of_type = need.type_name.map_or(String::new(), |name| format!(" of type `{name}`"));
-        Err(format!("`{}` is missing: name a provider{of_type} there", need.key))
-    })
+        format!("`{}` is missing: name a provider{of_type} there", need.key)
+    }));
+    wrong
 }
 
 /// A provider that another one works with.
@@ -150,25 +153,32 @@ mod tests {
     #[test]
     fn what_is_given_is_what_is_needed() {
         type Given<'a> = &'a [(&'a str, &'a [&'a str])];
-        let cases: [(Given<'_>, Option<&str>); 8] = [
-            (&[("store", &["blob"])], None),
-            (&[("store", &["blob"]), ("peers", &["a", "b"]), ("log", &["c"])], None),
-            (&[("store", &["blob"]), ("peers", &[])], None),
-            (&[], Some("`store` is missing: name a provider of type `blob` there")),
-            (&[("store", &[])], Some("`store` is missing")),
-            (&[("store", &["echo"])], Some("of type `blob`, and `echo` is given")),
-            (&[("store", &["blob", "blob"])], Some("one provider, and 2 are given")),
-            (&[("stroe", &["blob"])], Some("`stroe` is no dependency of this type (it has: store")),
+        let cases: [(Given<'_>, &[&str]); 9] = [
+            (&[("store", &["blob"])], &[]),
+            (&[("store", &["blob"]), ("peers", &["a", "b"]), ("log", &["c"])], &[]),
+            (&[("store", &["blob"]), ("peers", &[])], &[]),
+            (&[], &["`store` is missing: name a provider of type `blob` there"]),
+            (&[("store", &[])], &["`store` is missing"]),
+            (&[("store", &["echo"])], &["of type `blob`, and `echo` is given"]),
+            (&[("store", &["blob", "blob"])], &["one provider, and 2 are given"]),
+            (
+                &[("stroe", &["blob"])],
+                &["`stroe` is no dependency of this type (it has: store", "`store` is missing"],
+            ),
+            (
+                &[("store", &["blob", "echo"]), ("log", &["c", "c"]), ("x", &["y"])],
+                &["one provider", "and `echo` is given", "`log` is one provider", "`x` is no"],
+            ),
         ];
         for (given, told) in cases {
             let list = given.iter().map(|(key, types)| (*key, types.to_vec()));
-            match (check(&NEEDS, list), told) {
-                (Ok(()), None) => {}
-                (Err(error), Some(told)) => assert!(error.contains(told), "{error}"),
-                (found, _) => panic!("{given:?}: {found:?}"),
+            let found = check(&NEEDS, list);
+            assert_eq!(found.len(), told.len(), "{given:?}: {found:?}");
+            for (error, told) in found.iter().zip(told) {
+                assert!(error.contains(told), "{error}");
             }
         }
-        let error = check(&[], [("x", vec!["y"])]).unwrap_err();
-        assert!(error.contains("(it has: none)"), "{error}");
+        let found = check(&[], [("x", vec!["y"])]);
+        assert!(found.len() == 1 && found[0].contains("(it has: none)"), "{found:?}");
     }
 }

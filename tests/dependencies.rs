@@ -204,6 +204,40 @@ fn dependencies_that_do_not_fit_are_told_and_nothing_stays() {
 }
 
 #[test]
+fn all_that_does_not_fit_is_told_at_once() {
+    let kinds = Kinds::default();
+    let document = document(
+        r#"{"type": "store", "provider_id": 1, "dependencies": {"x": "store_2"}},
+           {"type": "store", "provider_id": 2},
+           {"type": "index", "provider_id": 3, "dependencies": {"stroe": "store_1"}}"#,
+    );
+    let resolved = margo::config::Config::from_json(&document).unwrap();
+    let resolved = resolved.resolve(&|_| None).unwrap();
+    let (stores, indexes) = (Stores(kinds.log.clone()), Indexes(kinds.log.clone()));
+    let errors = check_providers(&resolved, &[&stores, &indexes]).unwrap_err();
+    let told: Vec<_> = errors.iter().map(|error| (&*error.path, &*error.message)).collect();
+    assert_eq!(
+        told,
+        [
+            ("margo.providers[0].dependencies", "`x` is no dependency of this type (it has: none)"),
+            (
+                "margo.providers[2].dependencies",
+                "`stroe` is no dependency of this type (it has: store, others)"
+            ),
+            (
+                "margo.providers[2].dependencies",
+                "`store` is missing: name a provider of type `store` there"
+            ),
+        ]
+    );
+    check_providers(&resolved, &[]).unwrap();
+    // Who starts them is told all of the first.
+    let lone = document.replace(r#", "dependencies": {"x": "store_2"}"#, "");
+    let error = kinds.start(&lone).unwrap_err().to_string();
+    assert!(error.contains("(it has: store, others); `store` is missing"), "{error}");
+}
+
+#[test]
 fn a_program_starts_a_component_itself() {
     let kinds = Kinds::default();
     let instance = margo::init("{}").unwrap();

@@ -70,6 +70,17 @@ impl Errors {
         Self(list)
     }
 
+    /// All that a layer above has found, for [`Config::check_with`](crate::Config::check_with):
+    /// the first hundred, as everywhere. Nothing, if it has found none.
+    ///
+    /// # Errors
+    ///
+    /// Those, if there are some.
+    pub fn none_of(found: impl IntoIterator<Item = Error>) -> Result<(), Self> {
+        let found: Vec<_> = found.into_iter().take(REPORTED_MAX).collect();
+        if found.is_empty() { Ok(()) } else { Err(Self::new(found)) }
+    }
+
     /// The errors, in document order.
     pub fn iter(&self) -> std::slice::Iter<'_, Error> {
         self.0.iter()

@@ -152,6 +152,49 @@ fn all_semantic_errors_are_reported_at_once() {
     );
 }
 
+/// Whoever means a provider with an error means something; whoever means nobody is told beside it.
+#[test]
+fn wrong_dependencies_are_reported_beside_other_wrong_providers() {
+    let pool = r#"{ "type": "disk", "provider_id": 1, "pool": 7 }"#;
+    let no_id = r#"{ "type": "disk" }"#;
+    let reserved = r#"{ "type": "disk", "provider_id": 65535 }"#;
+    let no_type = r#"{ "provider_id": 1 }"#;
+    let named = r#"{ "name": "store", "provider_id": 1 }"#;
+    for (broken, meant, not_meant) in [
+        (pool, &["disk_1", "disk:1"][..], &["disk:2", "disk"][..]),
+        (no_id, &["disk_1", "disk:2"], &["disk", "tape_1", "tape:1", "disk:x"]),
+        (reserved, &["disk_1", "disk:65535"], &["disk", "tape_1"]),
+        (no_type, &["disk_1", "tape:1"], &["disk_2", "tape:2", "disk"]),
+        (named, &["store", "tape:1"], &["tape_1", "tape:2", "stroe"]),
+    ] {
+        let errors_for = |text: &str| {
+            let document = format!(
+                r#"{{ "margo": {{ "providers": [ {broken}, {{ "type": "index", "provider_id": 1,
+                    "dependencies": {{ "store": "{text}", "far": "x:1@nowhere:1" }} }} ] }} }}"#
+            );
+            let paths = rejected(&document).into_iter().map(|error| error.path);
+            paths.filter(|path| path.contains("dependencies")).collect::<Vec<_>>()
+        };
+        let [store, far] =
+            ["store", "far"].map(|key| format!("margo.providers[1].dependencies.{key}"));
+        for text in meant {
+            assert_eq!(errors_for(text), [far.clone()], "{broken}, {text}");
+        }
+        for text in not_meant {
+            assert_eq!(errors_for(text), [store.clone(), far.clone()], "{broken}, {text}");
+        }
+    }
+    // So are circles, in which one of them may be.
+    let circle = r#"{ "margo": { "providers": [ { "type": "a" },
+        { "type": "b", "provider_id": 1, "pool": 7, "dependencies": { "c": "c_1" } },
+        { "type": "c", "provider_id": 1, "dependencies": { "b": "b:1" } } ] } }"#;
+    let paths: Vec<_> = rejected(circle).into_iter().map(|error| error.path).collect();
+    let expected =
+        ["margo.providers[0]", "margo.providers[1].dependencies", "margo.providers[1].pool"];
+    assert_eq!(paths.len(), 3, "{paths:?}");
+    assert!(expected.iter().all(|path| paths.iter().any(|own| own == path)), "{paths:?}");
+}
+
 #[test]
 fn the_number_of_reported_errors_is_bounded() {
     let text = format!(r#"{{"argobots": {{"pools": [{}]}}}}"#, vec!["1"; 5000].join(","));

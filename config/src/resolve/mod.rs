@@ -203,17 +203,6 @@ pub struct ResolvedProvider {
     pub config: Value,
 }
 
-impl ResolvedProvider {
-    /// Places of the providers of the document that it needs.
-    fn locals(&self) -> impl Iterator<Item = usize> {
-        let targets = self.dependencies.iter().flat_map(|dependency| &dependency.targets);
-        targets.filter_map(|target| match target {
-            DependencyTarget::Local(place) => Some(*place),
-            DependencyTarget::Remote { .. } => None,
-        })
-    }
-}
-
 /// A key of a provider's `dependencies`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -295,7 +284,8 @@ impl Resolved {
     /// listed, but each after those of this document that it depends on.
     pub fn start_order(&self) -> Vec<usize> {
         // A circle was refused.
-        dependencies::order(&self.providers)
+        let needs = self.providers.iter().map(|one| dependencies::locals(&one.dependencies));
+        dependencies::order(&needs.collect::<Vec<_>>())
     }
 
     /// Indices of the pools in which progress ULTs run, one for each context.

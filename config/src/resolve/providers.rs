@@ -5,8 +5,9 @@ use std::collections::HashMap;
 use serde_json::Value;
 
 use super::declared::Layout;
+use super::dependencies::{self, Entry, default_name};
 use super::names::{Names, check_identifier};
-use super::{Findings, ResolvedPool, ResolvedProvider, dependencies};
+use super::{Findings, ResolvedPool, ResolvedProvider};
 use crate::config::{Config, PoolKind};
 use crate::margo::{PROVIDER_ID_DEFAULT, Priority, Provider};
 
@@ -21,6 +22,7 @@ pub(super) fn resolve(
     let mut ids = HashMap::new();
     let providers = &config.margo.providers;
     let mut resolved = Vec::with_capacity(providers.len());
+    let mut entries = Vec::with_capacity(providers.len());
     for (index, provider) in providers.iter().enumerate() {
         let path = format!("margo.providers[{index}]");
         let kind = provider_type(&path, provider, found);
@@ -29,6 +31,7 @@ pub(super) fn resolve(
         if let Some(name) = &provider.name {
             names.claim(&path, name, found);
         }
+        entries.push(Entry::new(provider.name.as_deref(), kind.as_deref(), id));
         let (Some(type_name), Some(provider_id)) = (kind, id) else { continue };
         if let Some(other) = ids.insert((type_name.clone(), provider_id), path.clone()) {
             let message =
@@ -38,7 +41,7 @@ pub(super) fn resolve(
         let Some(pool) = pool else { continue };
         check_priority(&path, provider.priority, &layout.pools[pool], found);
         resolved.push(ResolvedProvider {
-            name: provider.name.clone().unwrap_or_else(|| format!("{type_name}_{provider_id}")),
+            name: provider.name.clone().unwrap_or_else(|| default_name(&type_name, provider_id)),
             type_name,
             provider_id,
             pool,
@@ -48,9 +51,11 @@ pub(super) fn resolve(
         });
     }
     check_default_names(config, &mut names, found);
-    // Otherwise who is missing there may be meant here.
+    let dependencies = dependencies::resolve(providers, &entries, found);
+    // Places are those of the document, which is refused if one is left out.
     if resolved.len() == providers.len() {
-        dependencies::resolve(providers, &mut resolved, found);
+        let each = resolved.iter_mut().zip(dependencies);
+        each.for_each(|(provider, dependencies)| provider.dependencies = dependencies);
     }
     resolved
 }
@@ -72,7 +77,7 @@ fn check_default_names(config: &Config, names: &mut Names, found: &mut Findings)
     for (index, provider) in config.margo.providers.iter().enumerate() {
         // Two entries of one type and id have been reported as such.
         let (None, Some(id)) = (&provider.name, provider.provider_id) else { continue };
-        if let Some(owner) = names.owner(&format!("{}_{id}", provider.type_name)) {
+        if let Some(owner) = names.owner(&default_name(&provider.type_name, id)) {
             let message = format!(
                 "needs a `name`: the default, \"{}_{id}\", is taken by `{owner}`",
                 provider.type_name
