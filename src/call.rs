@@ -11,6 +11,7 @@
 //! | `given_up` | the first who gives up | whoever reads the result, after the end |
 //! | `Extra::alarm` | the caller sets it, the end takes it | |
 //! | `Extra::callback` | the caller, before the call starts; the end takes it | |
+//! | `Extra::tie` | the caller sets it, the end takes it; see `tie.rs` | |
 
 use std::fmt;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -22,10 +23,12 @@ use serde::de::DeserializeOwned;
 use ult::{Eventual, PoolRef};
 
 use crate::alarm::Alarm;
+use crate::deadline::Bounds;
 use crate::hg::{HgError, OpRef, Response, ReturnCode, margo, proc};
 use crate::instance::Inner;
 use crate::monitor::CallWatch;
-use crate::{ForwardError, Instance, ProviderHandle};
+use crate::tie::Tie;
+use crate::{Canceler, ForwardError, Instance, ProviderHandle};
 
 /// How a call ended.
 pub(crate) type Outcome = Result<Response, HgError>;
@@ -68,7 +71,7 @@ pub(crate) struct Call {
     done: Eventual<Outcome>,
     given_up: WhyOver,
     pub(crate) watch: CallWatch,
-    /// What only calls with a callback or with a deadline need.
+    /// What only calls need that have a callback, a deadline, or a token which cancels them.
     extra: Option<Box<Extra>>,
 }
 
@@ -77,6 +80,7 @@ struct Extra {
     due: Option<Instant>,
     alarm: Alarm,
     callback: Mutex<Option<Callback>>,
+    tie: Option<Tie>,
 }
 
 /// What a call is about, for its errors.
@@ -137,10 +141,18 @@ impl Call {
         Self { watch: CallWatch::waited_for(), ..Self::new() }
     }
 
-    /// A call that has to be over at `due`, and at whose end `callback` runs, on the progress ULT.
-    pub(crate) fn with_extra(due: Option<Instant>, callback: Option<Callback>) -> Self {
-        let extra = Extra { due, alarm: Alarm::default(), callback: Mutex::new(callback) };
-        Self { extra: Some(Box::new(extra)), ..Self::new() }
+    /// A call within these bounds, and at whose end `callback` runs, on the progress ULT.
+    pub(crate) fn with_extra(bounds: Bounds, callback: Option<Callback>) -> Self {
+        let Bounds { term, canceled_by } = bounds;
+        let (due, alarm) = (term.map(|term| term.at), Alarm::default());
+        let (callback, tie) = (Mutex::new(callback), canceled_by.map(Tie::new));
+        Self { extra: Some(Box::new(Extra { due, alarm, callback, tie })), ..Self::new() }
+    }
+
+    /// The same, of a caller that does nothing else meanwhile.
+    #[cold]
+    pub(crate) fn waited_for_within(bounds: Bounds) -> Self {
+        Self { watch: CallWatch::waited_for(), ..Self::with_extra(bounds, None) }
     }
 
     /// Its end.
@@ -206,6 +218,7 @@ impl Call {
     fn end_extra(this: Shared<Self>) {
         let Some(extra) = &this.extra else { return };
         extra.alarm.end();
+        extra.tie.iter().for_each(Tie::end);
         let callback = lock(&extra.callback).take();
         if let Some(callback) = callback {
             callback(this.clone());
@@ -228,6 +241,30 @@ impl Call {
         if !self.is_over() && !inner.is_forked() && self.given_up.is_first(GaveUp::Canceled) {
             inner.core.cancel_call(op, to.addr());
             inner.kick();
+        }
+    }
+
+    /// The same because those have given up for whom it is; at its deadline it is late.
+    pub(crate) fn give_up(&self, inner: &Inner, op: OpRef, to: &ProviderHandle) {
+        match self.is_late() {
+            true => self.time_out(inner, op),
+            false => self.cancel(inner, op, to),
+        }
+    }
+
+    /// Whether it is to begin: not if those have given up for whom it is.
+    #[inline]
+    pub(crate) fn is_wanted(&self, site: Site<'_>) -> Result<(), ForwardError> {
+        match &self.extra {
+            None => Ok(()),
+            Some(extra) => extra.is_wanted(site),
+        }
+    }
+
+    /// It is under way: sees to it that it ends when its token fires, if it has one.
+    pub(crate) fn tie(this: &Shared<Self>, instance: &Instance, op: OpRef, to: &ProviderHandle) {
+        if let Some(tie) = this.extra.as_ref().and_then(|extra| extra.tie.as_ref()) {
+            tie.set(&Canceler::new(instance, this, op, to));
         }
     }
 
@@ -314,8 +351,20 @@ impl Call {
             Some(Term { limit, .. }) => {
                 ForwardError::TimedOut { rpc, peer, limit, never_ran: false }
             }
-            None => ForwardError::Canceled { rpc, peer },
+            None => ForwardError::Canceled { rpc, peer, never_ran: false },
         }
+    }
+}
+
+impl Extra {
+    #[cold]
+    fn is_wanted(&self, site: Site<'_>) -> Result<(), ForwardError> {
+        if self.tie.as_ref().is_none_or(|tie| tie.token().reason().is_none()) {
+            return Ok(());
+        }
+        site.is_in_time()?;
+        let (rpc, peer) = (site.rpc, site.to.addr().to_string());
+        Err(ForwardError::Canceled { rpc, peer, never_ran: true })
     }
 }
 

@@ -5,9 +5,10 @@ use std::time::Duration;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::call::{Call, Site, Term};
+use crate::call::{Call, Site};
+use crate::deadline::Bounds;
 use crate::hg::ForwardOptions;
-use crate::{ForwardError, Instance, OneWay, ProviderHandle, Request, Rpc, deadline};
+use crate::{ForwardError, Instance, OneWay, ProviderHandle, Request, Rpc};
 
 /// Why a [`call`](Instance::call) has no value: the service says so, or there is no answer of it.
 ///
@@ -140,8 +141,7 @@ impl Instance {
         to: &ProviderHandle,
         args: &A,
     ) -> Result<(), ForwardError> {
-        let inherited = deadline::of_caller(rpc.name())?;
-        self.send_within(rpc, to, args, Term::of_call(None, inherited))
+        self.send_within(rpc, to, args, Bounds::of_caller(rpc.name(), None)?)
     }
 
     /// As [`send`](Self::send), for at most `limit` from now, encoding included. A request that is
@@ -160,8 +160,7 @@ impl Instance {
         args: &A,
         limit: Duration,
     ) -> Result<(), ForwardError> {
-        let inherited = deadline::of_caller(rpc.name())?;
-        self.send_within(rpc, to, args, Term::of_call(Some(limit), inherited))
+        self.send_within(rpc, to, args, Bounds::of_caller(rpc.name(), Some(limit))?)
     }
 
     fn send_within<A: Serialize>(
@@ -169,11 +168,11 @@ impl Instance {
         rpc: OneWay<A>,
         to: &ProviderHandle,
         args: &A,
-        term: Option<Term>,
+        bounds: Bounds,
     ) -> Result<(), ForwardError> {
-        let site = Site { rpc: rpc.name(), to, term };
+        let site = Site { rpc: rpc.name(), to, term: bounds.term };
         site.is_in_time()?;
-        let flying = self.fly(ForwardOptions::one_way(), rpc, site, args)?;
+        let flying = self.fly(ForwardOptions::one_way(), rpc, site, args, bounds)?;
         flying.call().sent(site)
     }
 
@@ -213,7 +212,7 @@ impl Instance {
         to: &ProviderHandle,
         args: &A,
     ) -> Result<Request<()>, ForwardError> {
-        self.start_sending(rpc, to, args, Term::of_call(None, deadline::of_starter()))
+        self.start_sending(rpc, to, args, Bounds::of_starter(None))
     }
 
     /// As [`isend`](Self::isend), with a deadline `limit` from now, encoding included. Then the
@@ -231,7 +230,7 @@ impl Instance {
         args: &A,
         limit: Duration,
     ) -> Result<Request<()>, ForwardError> {
-        self.start_sending(rpc, to, args, Term::of_call(Some(limit), deadline::of_starter()))
+        self.start_sending(rpc, to, args, Bounds::of_starter(Some(limit)))
     }
 
     fn start_sending<A: Serialize>(
@@ -239,10 +238,10 @@ impl Instance {
         rpc: OneWay<A>,
         to: &ProviderHandle,
         args: &A,
-        term: Option<Term>,
+        bounds: Bounds,
     ) -> Result<Request<()>, ForwardError> {
-        Site { rpc: rpc.name(), to, term }.is_in_time()?;
+        Site { rpc: rpc.name(), to, term: bounds.term }.is_in_time()?;
         let read = |call: &Call, _: &Self, site: Site<'_>| call.sent(site);
-        self.start_request(ForwardOptions::one_way(), rpc, to, args, term, read)
+        self.start_request(ForwardOptions::one_way(), rpc, to, args, bounds, read)
     }
 }

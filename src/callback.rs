@@ -10,7 +10,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use ult::PoolRef;
 
-use crate::call::{Call, Callback, Site, Term, pools_for_units};
+use crate::call::{Call, Callback, Site, pools_for_units};
+use crate::deadline::Bounds;
 use crate::log::log;
 use crate::trace::{self, TraceContext};
 use crate::{Canceler, ForwardError, Instance, ProviderHandle, Rpc};
@@ -167,7 +168,8 @@ impl Instance {
         R: DeserializeOwned + 'static,
         F: FnOnce(Result<R, ForwardError>) + Send + 'static,
     {
-        let term = Term::of_call(limit, crate::deadline::of_starter());
+        let bounds = Bounds::of_starter(limit);
+        let term = bounds.term;
         let (instance, target, name) = (self.clone(), to.clone(), rpc.name());
         let caller = Caller::here();
         let at_end: Callback = Box::new(move |call: Shared<Call>| {
@@ -179,10 +181,10 @@ impl Instance {
                 callback(result);
             });
         });
-        let (call, token) =
-            Vacant::new().fill_pair(Call::with_extra(term.map(|term| term.at), Some(at_end)));
+        let (call, token) = Vacant::new().fill_pair(Call::with_extra(bounds, Some(at_end)));
         let op = self.start(rpc, Site { rpc: name, to, term }, args, token)?;
         Call::set_alarm(&call, self, op);
+        Call::tie(&call, self, op, to);
         Ok(Canceler::new(self, &call, op, to))
     }
 }

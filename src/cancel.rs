@@ -32,6 +32,7 @@ use ult::{Eventual, PoolRef};
 use crate::alarm::{self, Alarm};
 use crate::hg::{CallKey, Watch};
 use crate::log::Log;
+use crate::tie::Ties;
 use crate::{Addr, Instance};
 
 /// Most cancels that are kept for requests which have not asked yet.
@@ -77,6 +78,7 @@ impl fmt::Display for CancelReason {
 /// ULTs and threads.
 ///
 /// It fires at most once, and only tells: the handler goes on until it looks, and may still answer.
+/// So do its own calls, unless they are made in [`cancels_calls_in`](Self::cancels_calls_in).
 ///
 /// That a call was canceled is said by a message that comes as requests do. While as many requests
 /// wait to be decoded as may (`margo.requests_max`, by default 16384) none is taken, so it is told
@@ -91,13 +93,19 @@ struct State {
     deadline: Option<Instant>,
     /// At the deadline. One that is set keeps its runtime from ending.
     alarm: Alarm,
+    /// What it ends.
+    ties: Ties,
 }
 
 impl CancelToken {
     /// Of a request of the process from which this one was forked off.
     pub(crate) fn of_parent(process: Process) -> Self {
-        let (fired, alarm) = (Eventual::new(), Alarm::default());
-        Self(Arc::new(State { number: 0, process, fired, deadline: None, alarm }))
+        Self(Arc::new(State::new(0, process, None)))
+    }
+
+    /// The calls that it ends.
+    pub(crate) fn ties(&self) -> &Ties {
+        &self.0.ties
     }
 
     /// Whether it has fired.
@@ -156,10 +164,16 @@ impl fmt::Debug for CancelToken {
 }
 
 impl State {
+    fn new(number: u64, process: Process, deadline: Option<Instant>) -> Self {
+        let (fired, alarm, ties) = (Eventual::new(), Alarm::default(), Ties::default());
+        Self { number, process, fired, deadline, alarm, ties }
+    }
+
     fn fire(&self, reason: CancelReason) {
         // Whoever was first has the better reason.
         let _ = self.fired.set(reason);
         self.alarm.end();
+        self.ties.end();
     }
 }
 
@@ -246,9 +260,7 @@ impl Cancels {
     /// A token for a request. `true`: its origin is to be watched from now on.
     pub(crate) fn token(&self, wanted: &Wanted<'_>) -> (CancelToken, bool) {
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
-        let (deadline, alarm) = (wanted.deadline, Alarm::default());
-        let (process, fired) = (Process::current(), Eventual::new());
-        let state = Arc::new(State { number, process, fired, deadline, alarm });
+        let state = Arc::new(State::new(number, Process::current(), wanted.deadline));
         let is_new = self.enter(wanted, &state);
         if !state.fired.is_ready() {
             let log = &wanted.instance.inner().log;
@@ -702,9 +714,7 @@ mod tests {
         let instance = Instance::builder("na+sm://").start().unwrap();
         let gone = instance.add_pool_from_json("{}").unwrap().pool;
         instance.remove_pool(&gone).unwrap();
-        let (process, fired, alarm) = (Process::current(), Eventual::new(), Alarm::default());
-        let deadline = Some(Instant::now());
-        let state = Arc::new(State { number: 0, process, fired, deadline, alarm });
+        let state = Arc::new(State::new(0, Process::current(), Some(Instant::now())));
         let pools = [gone, instance.rpc_pool()].into_iter();
         set_alarm(&state, &instance.inner().log, pools);
         // Whoever waits does not look at the clock.

@@ -188,13 +188,16 @@ pub enum ForwardError {
         never_ran: bool,
     },
     /// The call was cancelled here. The handler may have run, or may still run: its answer is
-    /// dropped.
+    /// dropped; unless `never_ran` says that it did not.
     #[error("the call of `{rpc}` at {peer} was cancelled")]
     Canceled {
         /// The RPC's name.
         rpc: &'static str,
         /// The peer's address.
         peer: String,
+        /// Nothing was sent: the token that cancels it
+        /// ([`cancels_calls_in`](crate::CancelToken::cancels_calls_in)) had fired before.
+        never_ran: bool,
     },
     /// The peer runs, but has no such RPC under this provider id. Check both, and whether the
     /// provider was started.
@@ -337,6 +340,7 @@ impl ForwardError {
             | Self::Busy { .. }
             | Self::PeerClosing { .. }
             | Self::TimedOut { never_ran: true, .. }
+            | Self::Canceled { never_ran: true, .. }
             | Self::Tasklet { never_ran: true, .. }
             | Self::Encode { .. } => true,
             Self::Network { source: HgError::Na(error), .. } => error.never_arrived(),

@@ -14,12 +14,13 @@ use na::shared::{Shared, Vacant};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::call::{Call, Site, Term, failure};
+use crate::call::{Call, Site, failure};
+use crate::deadline::Bounds;
 use crate::hg::{ForwardOptions, OpRef, margo, proc};
 use crate::instance::Inner;
 use crate::monitor::CallAbout;
 use crate::progress::Token;
-use crate::{ForwardError, Instance, ProviderHandle, Rpc, deadline, trace};
+use crate::{ForwardError, Instance, ProviderHandle, Rpc, trace};
 
 impl Instance {
     /// Calls `rpc` at `to` with `args` and waits for the result. A ULT suspends, so others of its
@@ -29,7 +30,8 @@ impl Instance {
     /// handler may never answer. Arguments and results larger than the transport's message travel
     /// by a bulk transfer, which costs another round trip.
     ///
-    /// A ULT that is cancelled while it waits cancels its call.
+    /// A ULT that is cancelled while it waits cancels its call. So does the token of a handler's
+    /// request, if the call is made in [`cancels_calls_in`](crate::CancelToken::cancels_calls_in).
     ///
     /// In a destructor, while its ULT unwinds, the caller cannot suspend: nothing else runs on its
     /// execution stream until the call is over, and handlers that are to run there cannot answer
@@ -50,8 +52,7 @@ impl Instance {
         A: Serialize,
         R: DeserializeOwned,
     {
-        let inherited = deadline::of_caller(rpc.name())?;
-        self.forward_within(rpc, to, args, Term::of_call(None, inherited))
+        self.forward_within(rpc, to, args, Bounds::of_caller(rpc.name(), None)?)
     }
 
     /// Like [`forward`](Self::forward), for at most `limit` from now, encoding the arguments
@@ -77,8 +78,7 @@ impl Instance {
         A: Serialize,
         R: DeserializeOwned,
     {
-        let inherited = deadline::of_caller(rpc.name())?;
-        self.forward_within(rpc, to, args, Term::of_call(Some(limit), inherited))
+        self.forward_within(rpc, to, args, Bounds::of_caller(rpc.name(), Some(limit))?)
     }
 
     #[inline]
@@ -87,18 +87,18 @@ impl Instance {
         rpc: Rpc<A, R>,
         to: &ProviderHandle,
         args: &A,
-        term: Option<Term>,
+        bounds: Bounds,
     ) -> Result<R, ForwardError>
     where
         A: Serialize,
         R: DeserializeOwned,
     {
-        let site = Site { rpc: rpc.name(), to, term };
-        let flying = self.fly(ForwardOptions::default(), rpc, site, args)?;
+        let site = Site { rpc: rpc.name(), to, term: bounds.term };
+        let flying = self.fly(ForwardOptions::default(), rpc, site, args, bounds)?;
         flying.call.read(self.inner(), site)
     }
 
-    /// Makes a call, and waits until it is over.
+    /// Makes a call, and waits until it is over; the term of `bounds` is that of `site`.
     #[inline]
     pub(crate) fn fly<'a, A: Serialize, R>(
         &'a self,
@@ -106,9 +106,17 @@ impl Instance {
         rpc: Rpc<A, R>,
         site: Site<'a>,
         args: &A,
+        bounds: Bounds,
     ) -> Result<Flying<'a>, ForwardError> {
-        let (call, token) = Vacant::new().fill_pair(Call::waited_for());
+        let is_tied = bounds.canceled_by.is_some();
+        let (call, token) = match is_tied {
+            false => Vacant::new().fill_pair(Call::waited_for()),
+            true => Vacant::new().fill_pair(Call::waited_for_within(bounds)),
+        };
         let op = self.start_with(options, rpc, site, args, token)?;
+        if is_tied {
+            Call::tie(&call, self, op, site.to);
+        }
         let flying = Flying { inner: self.inner(), call, op, to: site.to };
         let done = flying.call.done();
         self.inner().stand_in(&|| done.is_ready());
@@ -144,6 +152,7 @@ impl Instance {
     ) -> Result<OpRef, ForwardError> {
         let to = site.to;
         self.inner().may_start().map_err(|error| failure(site, error))?;
+        call.is_wanted(site)?;
         let (parent, trace) = trace::of_call(self.inner());
         let starting = self.inner().monitoring.call_starts(
             &call.watch,

@@ -163,7 +163,8 @@ impl<A, R> Handle<A, R> {
     /// What fires when nobody waits for the answer any more: the deadline has passed, the origin
     /// has canceled the call or is gone, or this instance shuts down and its grace period is over.
     /// Ask before long work, then look at it, wait for it in another ULT, or select on it with
-    /// whatever the work waits for.
+    /// whatever the work waits for. Calls of the handler go on, unless they are made in
+    /// [`CancelToken::cancels_calls_in`].
     ///
     /// That an origin cancels is told by those of ours, unless too many requests wait
     /// ([`CancelToken`]), over `na+sm`, `na+tcp`, `ucx+…` and

@@ -137,6 +137,7 @@ mod shutdown;
 mod stand_in;
 mod state_dump;
 mod sync;
+mod tie;
 mod timer;
 pub mod trace;
 mod unanswered;

@@ -700,6 +700,7 @@ mod tests {
 
     use super::*;
     use crate::call::Site;
+    use crate::deadline::Bounds;
     use crate::{ForwardError, Instance, ProviderHandle, Rpc};
 
     /// Calls, transfers and the shutdown would wait for a progress ULT that is not there any more.
@@ -718,7 +719,8 @@ mod tests {
         let held = client.iforward(HOLD, &target, &()).unwrap();
         // What ends it is called by progress, and no code of users.
         let at_end = Box::new(|_| panic!("on the progress ULT"));
-        let (_call, token) = Vacant::new().fill_pair(Call::with_extra(None, Some(at_end)));
+        let (_call, token) =
+            Vacant::new().fill_pair(Call::with_extra(Bounds::default(), Some(at_end)));
         client.start(PING, Site { rpc: "ping", to: &target, term: None }, &(), token).unwrap();
         let error = held.wait_timeout(PATIENCE).unwrap().unwrap_err();
         assert!(matches!(error, ForwardError::Closing { .. }), "{error}");

@@ -25,9 +25,10 @@ use ult::{Eventual, ReadyIn, Selectable};
 use crate::answer::Answer;
 use crate::bulk::BulkCall;
 use crate::call::{Call, GaveUp, Outcome, Site, Term, failure, is_past};
+use crate::deadline::Bounds;
 use crate::hg::{ForwardOptions, HgError, OpRef};
 use crate::instance::Inner;
-use crate::{ForwardError, Instance, ProviderHandle, Rpc, deadline};
+use crate::{ForwardError, Instance, ProviderHandle, Rpc};
 
 /// A call in flight, made by [`Instance::iforward`] or [`Instance::isend`]: wait for its result,
 /// look whether it is there, await it, cancel it.
@@ -110,8 +111,8 @@ impl Instance {
         A: Serialize,
         R: DeserializeOwned,
     {
-        let term = Term::of_call(None, deadline::of_starter());
-        self.start_request(ForwardOptions::default(), rpc, to, args, term, read)
+        let bounds = Bounds::of_starter(None);
+        self.start_request(ForwardOptions::default(), rpc, to, args, bounds, read)
     }
 
     /// As [`iforward`](Self::iforward), with a deadline `limit` from now, encoding included. Then
@@ -133,8 +134,8 @@ impl Instance {
         A: Serialize,
         R: DeserializeOwned,
     {
-        let term = Term::of_call(Some(limit), deadline::of_starter());
-        self.start_request(ForwardOptions::default(), rpc, to, args, term, read)
+        let bounds = Bounds::of_starter(Some(limit));
+        self.start_request(ForwardOptions::default(), rpc, to, args, bounds, read)
     }
 
     pub(crate) fn start_request<A: Serialize, P, R>(
@@ -143,18 +144,20 @@ impl Instance {
         rpc: Rpc<A, P>,
         to: &ProviderHandle,
         args: &A,
-        term: Option<Term>,
+        bounds: Bounds,
         read: Read<R>,
     ) -> Result<Request<R>, ForwardError> {
-        let call = match term {
-            None => Call::new(),
-            Some(term) => Call::with_extra(Some(term.at), None),
+        let term = bounds.term;
+        let call = match bounds {
+            Bounds { term: None, canceled_by: None } => Call::new(),
+            bounds => Call::with_extra(bounds, None),
         };
         let (call, token) = Vacant::new().fill_pair(call);
         let site = Site { rpc: rpc.name(), to, term };
         let op = self.start_with(options, rpc, site, args, token)?;
         // Nobody may ever look at it.
         Call::set_alarm(&call, self, op);
+        Call::tie(&call, self, op, to);
         let (instance, to) = (self.clone(), to.clone());
         let flight = Flight { instance, call, op, to, is_detached: false };
         Ok(Request { flight, rpc: rpc.name(), term, awaited: None, read })
@@ -477,6 +480,17 @@ impl Canceler {
                     answer.give_up(&inner, self.op, GaveUp::Canceled);
                 }
             }
+        }
+    }
+}
+
+impl Canceler {
+    /// The same, of a call, because those have given up for whom it is.
+    pub(crate) fn give_up(&self) {
+        if let Flying::Call(call, to) = &self.what
+            && let Some((inner, call)) = self.inner.upgrade().zip(call.upgrade())
+        {
+            call.give_up(&inner, self.op, to);
         }
     }
 }

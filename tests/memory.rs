@@ -8,12 +8,14 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
-use margo::{Bulk, ForwardError, Instance, OneWay, ProviderHandle, ProviderId, Rpc};
+use margo::{Bulk, ForwardError, Handle, Instance, OneWay, ProviderHandle, ProviderId, Rpc};
 
 const SUM: Rpc<(i64, i64), i64> = Rpc::new("sum");
 const TRANSFER: Rpc<Bulk, u64> = Rpc::new("transfer");
 const FAIL: Rpc<String, ()> = Rpc::new("fail");
 const HOLD: Rpc<(), ()> = Rpc::new("hold");
+/// Calls `SUM` or `HOLD` at this instance itself, given up with its own call.
+const RELAY: Rpc<bool, i64> = Rpc::new("relay");
 const MISSING: Rpc<(), ()> = Rpc::new("missing");
 const LOG: OneWay<String> = OneWay::new("log");
 const BYTES: usize = 512;
@@ -80,6 +82,15 @@ fn serve(service: &Instance) {
     service.register(FAIL, |handle| handle.fail(handle.args()).unwrap()).unwrap();
     service.register(LOG, |handle| assert!(!handle.args().is_empty())).unwrap();
     service.register(HOLD, |handle| _ = handle.cancel_token().wait()).unwrap();
+    let relay = |handle: &Handle<bool, i64>| {
+        let (own, token) = (handle.instance(), handle.cancel_token());
+        let to = ProviderHandle::from(own.self_addr());
+        token.cancels_calls_in(|| match handle.args() {
+            true => own.forward(HOLD, &to, &()).map(|()| 0).unwrap_or_default(),
+            false => (0..20).map(|n| own.forward(SUM, &to, &(n, 1)).unwrap()).sum(),
+        })
+    };
+    service.serve(RELAY).returning(relay).unwrap();
 }
 
 /// Calls that end in all the ways there are.
@@ -120,6 +131,13 @@ fn calls(pair: &common::Pair, transport: &str) {
     };
     expect_level(&format!("cancels, {transport}"), 2000, 16, || {
         let call = client.iforward(HOLD, &target, &()).unwrap();
+        call.cancel();
+        assert!(matches!(call.wait(), Err(ForwardError::Canceled { .. })));
+        handlers_end();
+    });
+    expect_level(&format!("nested calls, {transport}"), 500, 64, || {
+        assert_eq!(client.forward(RELAY, &target, &false).unwrap(), 210);
+        let call = client.iforward(RELAY, &target, &true).unwrap();
         call.cancel();
         assert!(matches!(call.wait(), Err(ForwardError::Canceled { .. })));
         handlers_end();

@@ -10,6 +10,7 @@ use std::cell::Cell;
 use std::ptr;
 
 use crate::descriptor::UltPtr;
+use crate::local;
 use crate::shared::RuntimeCore;
 use crate::sync::Arc;
 use crate::xstream::Xstream;
@@ -173,13 +174,13 @@ pub fn current_address() -> usize {
     ult().map_or(0, |ult| ult.as_non_null().addr().get())
 }
 
-/// Whether the caller is a tasklet, or a unit that has values of [`UltLocal`](crate::UltLocal):
-/// whether there is more to find out about it. One look, for code that must rule out both on a path
-/// where each costs.
+/// Whether the caller is a tasklet, or a unit or OS thread that has values of
+/// [`UltLocal`](crate::UltLocal): whether there is more to find out about it. One look, for code that
+/// must rule out both on a path where each costs.
 #[inline]
 #[must_use]
 pub fn is_tasklet_or_has_locals() -> bool {
-    ult().is_some_and(|ult| ult.is_tasklet() || ult.has_extra())
+    ult().map_or_else(local::thread_has_some, |ult| ult.is_tasklet() || ult.has_extra())
 }
 
 /// Whether the caller is a tasklet.

@@ -1,7 +1,7 @@
 //! Values that each ULT has for itself.
 
 use std::any::Any;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::ptr;
 
@@ -41,6 +41,8 @@ unsafe impl Send for Locals {}
 thread_local! {
     /// The values of an OS thread.
     static OF_THREAD: RefCell<Locals> = const { RefCell::new(Locals(Vec::new())) };
+    /// Whether it has had any: a look that costs next to nothing.
+    static THREAD_HAS_SOME: Cell<bool> = const { Cell::new(false) };
 }
 
 impl Locals {
@@ -116,9 +118,18 @@ fn insert(key: usize, value: Box<dyn Any>) -> *const dyn Any {
     let place = ptr::from_ref(&*value);
     match current::ult() {
         Some(ult) => ult.with_extra(|extra| extra.locals.0.push((key, value))),
-        None => OF_THREAD.with_borrow_mut(|locals| locals.0.push((key, value))),
+        None => {
+            THREAD_HAS_SOME.set(true);
+            OF_THREAD.with_borrow_mut(|locals| locals.0.push((key, value)));
+        }
     }
     place
+}
+
+/// Whether the caller, an OS thread, has values, or had some.
+#[inline]
+pub(crate) fn thread_has_some() -> bool {
+    THREAD_HAS_SOME.get()
 }
 
 /// Drops the values of `ult`, which is the caller and has run to its end. A destructor may use

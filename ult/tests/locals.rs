@@ -64,6 +64,25 @@ fn values_are_private_to_each_unit() {
     });
 }
 
+#[test]
+fn one_look_tells_whether_there_may_be_values() {
+    static KEY: UltLocal<Cell<u32>> = UltLocal::new(|| Cell::new(0));
+    let looks = || {
+        let before = ult::is_tasklet_or_has_locals();
+        KEY.with(|value| value.set(1));
+        (before, ult::is_tasklet_or_has_locals())
+    };
+    within(move || {
+        let (runtime, pool) = shared(1);
+        assert_eq!(std::thread::spawn(looks).join().unwrap(), (false, true));
+        assert_eq!(on(&pool, looks), (false, true));
+        // Those of one unit are not of the next one.
+        assert!(!on(&pool, ult::is_tasklet_or_has_locals));
+        assert!(pool.tasklet().spawn(ult::is_tasklet_or_has_locals).unwrap().join().unwrap());
+        runtime.shutdown().unwrap();
+    });
+}
+
 /// A unit's values are dropped by the unit, last made first, before its join returns.
 #[test]
 fn values_are_dropped_in_reverse_before_the_join() {
