@@ -14,7 +14,7 @@ use crate::handler::Waiting;
 use crate::hg::{HgError, ProviderId, Registration, RpcId};
 use crate::instance::Inner;
 use crate::log::log;
-use crate::monitor::LifeEvent;
+use crate::monitor::Served;
 use crate::provider_rpcs::{Member, ProviderRpcs};
 use crate::respond::Reply;
 use crate::{Handle, Instance, Load, PoolHold, RegisterError, Rpc};
@@ -88,10 +88,15 @@ impl Inner {
             if !there.data_as().filter(of_users).is_some_and(&is_it) {
                 return false;
             }
+            let gone = self.monitoring.of_change(|| {
+                let gone = self.core.deregister_this(&there);
+                let event = gone.is_some().then_some(Served::Deregistered { rpc_id: id });
+                (gone, event)
+            });
             // Otherwise it was moved to another pool meanwhile, or deregistered by somebody else.
-            if self.core.deregister_this(&there) {
+            if let Some(gone) = gone {
+                drop(gone);
                 replaced(&there);
-                self.monitoring.tell(&LifeEvent::Deregistered { rpc_id: id });
                 return true;
             }
         }
@@ -177,14 +182,15 @@ impl Instance {
             member: of.map(ProviderRpcs::member),
         };
         let pool = entry.pool.clone();
-        let registered = self.inner().core.register(entry.registration(id));
-        if registered.is_ok() {
-            if let Some(of) = of {
+        let registered = self.inner().monitoring.of_change(|| {
+            let registered = self.inner().core.register(entry.registration(id));
+            if let (Ok(_), Some(of)) = (&registered, of) {
                 of.push(rpc, id, &handler);
             }
-            let event = LifeEvent::Registered { rpc, rpc_id: id, provider, pool: &pool };
-            self.inner().monitoring.tell(&event);
-        }
+            let event = Served::Registered { rpc, rpc_id: id, provider, pool };
+            let event = registered.is_ok().then_some(event);
+            (registered, event)
+        });
         registered.map(|_| ()).map_err(|error| match error {
             HgError::Collision { id, other, .. } => {
                 RegisterError::Collision { rpc, other, id: id.0 }
@@ -365,16 +371,16 @@ impl Instance {
                 planned.push((old, new));
             }
         }
+        if planned.is_empty() {
+            // Also what is registered later is to run there.
+            self.may_serve_in(any, pool, Priority::Normal)?;
+        }
         let hold = self.hold_for_provider(id, pool);
         for (old, new) in planned {
             // Unless it was deregistered meanwhile: then there is nothing to move.
             if core.replace(&old, new).is_ok() {
                 replaced(&old);
             }
-        if planned.is_empty() {
-            // Also what is registered later is to run there.
-            self.may_serve_in(any, pool, Priority::Normal)?;
-        }
         }
         drop(rpcs.settle(pool.clone(), hold));
         Ok(())

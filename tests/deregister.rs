@@ -41,6 +41,54 @@ impl Monitor for Gone {
     }
 }
 
+/// Is busy with the first thing that it is told, until it may go on; notes all when it is through.
+struct Slow {
+    begun: Semaphore,
+    go: Semaphore,
+    told: Mutex<Vec<String>>,
+}
+
+impl Monitor for Slow {
+    fn on_event(&self, event: &LifeEvent<'_>) {
+        let what = match event {
+            LifeEvent::Registered { rpc, .. } => format!("{rpc} comes"),
+            LifeEvent::Deregistered { .. } => "goes".to_owned(),
+            _ => return,
+        };
+        if self.told.lock().unwrap().is_empty() {
+            self.begun.release(1);
+            self.go.acquire(1).forget();
+        }
+        self.told.lock().unwrap().push(what);
+    }
+}
+
+/// Or somebody who keeps an account of what is served would have it wrong for good.
+#[test]
+fn what_comes_and_goes_is_told_in_that_order_though_others_make_it_go() {
+    let service = Instance::builder("na+sm://").start().unwrap();
+    let [begun, go] = [0, 0].map(Semaphore::new);
+    let slow = Arc::new(Slow { begun, go, told: Mutex::default() });
+    let monitor = service.add_monitor(slow.clone());
+    let comes = || service.serve(FIRST).function(|n| n);
+    std::thread::scope(|scope| {
+        let first = scope.spawn(comes);
+        slow.begun.acquire_timeout(1, PATIENCE).expect("it is told").forget();
+        // Does not wait for the monitor, which is told later.
+        assert!(service.deregister(FIRST, ProviderId::DEFAULT));
+        assert!(slow.told.lock().unwrap().is_empty());
+        slow.go.release(1);
+        first.join().unwrap().unwrap();
+    });
+    assert_eq!(*slow.told.lock().unwrap(), ["first comes", "goes"]);
+    // Who is alone tells before going on.
+    comes().unwrap();
+    assert!(service.deregister(FIRST, ProviderId::DEFAULT));
+    assert_eq!(slow.told.lock().unwrap()[2..], ["first comes", "goes"]);
+    drop(monitor);
+    service.finalize_and_wait().unwrap();
+}
+
 #[test]
 fn an_rpc_of_the_default_provider_goes_and_may_come_again() {
     on_each(|pair| {

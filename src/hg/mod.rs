@@ -93,6 +93,6 @@ pub use self::{
     options::HgOptions,
     proc::{Bytes, ConstStr, ProcLimits, Raw, Writer},
     raw_request::RawRequest,
-    registry::Registration,
+    registry::{Registration, Removed},
     watch::Watch,
 };

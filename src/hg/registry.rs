@@ -249,19 +249,16 @@ impl Registry {
         Some(removed)
     }
 
-    /// Removes that entry, if it is still there.
-    pub(super) fn remove_this(&self, entry: &Arc<Registration>) -> bool {
+    /// Removes that entry, if it is still there; returns the table in which it was. Drops nothing.
+    fn remove_this(&self, entry: &Arc<Registration>) -> Option<Arc<Table>> {
         let mut table = lock(&self.table);
         if !table.get(&entry.id).is_some_and(|there| Arc::ptr_eq(there, entry)) {
-            return false;
+            return None;
         }
         let mut changed = Table::clone(&table);
         // The caller has a count of it.
         changed.remove(&entry.id);
-        let old = self.exchange(&mut table, changed);
-        drop(table);
-        drop(old);
-        true
+        Some(self.exchange(&mut table, changed))
     }
 
     /// Removes all.
@@ -279,6 +276,25 @@ impl Registry {
     fn exchange(&self, table: &mut Arc<Table>, new: Table) -> Arc<Table> {
         self.version.fetch_add(1, Ordering::Relaxed);
         std::mem::replace(table, Arc::new(new))
+    }
+}
+
+/// The last that the RPC core has of what was deregistered. To be dropped without locks.
+#[must_use = "it is to be dropped where a destructor of the user's may run"]
+pub struct Removed<'a, T> {
+    core: &'a Core<T>,
+    _table: Arc<Table>,
+}
+
+impl<T> Drop for Removed<'_, T> {
+    fn drop(&mut self) {
+        self.core.forget_old_tables();
+    }
+}
+
+impl<T> std::fmt::Debug for Removed<'_, T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Removed").finish_non_exhaustive()
     }
 }
 
@@ -330,11 +346,11 @@ impl<T> Core<T> {
     }
 
     /// [`deregister`](Self::deregister), if `registration` is what is registered under its number;
-    /// `false`: it is not, any more, and nothing changes.
-    pub fn deregister_this(&self, registration: &Arc<Registration>) -> bool {
-        let removed = self.class.registry.remove_this(registration);
-        self.forget_old_tables();
-        removed
+    /// `None`: it is not, any more, and nothing changes. Drops nothing that is the user's: that
+    /// goes with what is returned, or later.
+    pub fn deregister_this(&self, registration: &Arc<Registration>) -> Option<Removed<'_, T>> {
+        let table = self.class.registry.remove_this(registration)?;
+        Some(Removed { core: self, _table: table })
     }
 
     /// Forgets all RPCs.
@@ -415,10 +431,10 @@ mod tests {
         // One that came later is another one's.
         registry.insert(new(5)).unwrap();
         registry.replace(&second, new(6)).unwrap_err();
-        assert!(!registry.remove_this(&second));
+        assert!(registry.remove_this(&second).is_none());
         let there = registry.get(RpcId(1)).unwrap();
         assert_eq!(there.data_as(), Some(&5u32));
-        assert!(registry.remove_this(&there) && registry.get(RpcId(1)).is_none());
+        assert!(registry.remove_this(&there).is_some() && registry.get(RpcId(1)).is_none());
     }
 
     #[test]

@@ -24,6 +24,7 @@ mod lately;
 mod origin;
 mod rows;
 mod series;
+mod served;
 mod slot;
 mod span;
 mod statistics;
@@ -41,6 +42,8 @@ pub(crate) use self::clock::at_once;
 pub use self::histogram::Figures;
 pub(crate) use self::origin::{CallAbout, CallWatch};
 use self::series::Series;
+pub(crate) use self::served::Served;
+use self::served::ToTell;
 pub use self::span::{
     BulkDirection, BulkOfRequest, BulkOutcome, BulkSpan, CallOutcome, OriginSpan, RequestOfBulk,
     RequestOutcome, TargetSpan,
@@ -78,6 +81,7 @@ pub(crate) struct Monitoring {
 #[derive(Default)]
 struct Shared {
     monitors: Monitors,
+    to_tell: ToTell,
     tracer: OnceLock<Tracer>,
     /// Once statistics have been on.
     store: OnceLock<Store>,

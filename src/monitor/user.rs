@@ -71,7 +71,9 @@ pub trait Monitor: Send + Sync {
         let _ = span;
     }
 
-    /// Something has become of the instance.
+    /// Something has become of the instance. What is registered and deregistered is told in the
+    /// order in which it happens, one after the other; so where two threads do that at a time, or a
+    /// monitor itself, one of them may go on before it is told, by the other one.
     fn on_event(&self, event: &LifeEvent<'_>) {
         let _ = event;
     }

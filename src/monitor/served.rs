@@ -1,0 +1,69 @@
+//! What is served, told in the order in which that changes.
+//!
+//! One thread may take back what another one is about to tell of, and monitors are code of users,
+//! which runs under no lock. So whoever changes what is served notes, under a lock, what is to be
+//! told of it; and one at a time tells, also what others have noted meanwhile.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use ult::PoolRef;
+
+use super::{LifeEvent, Monitoring};
+use crate::hg::{ProviderId, RpcId};
+
+/// What is to be told.
+pub(crate) enum Served {
+    Registered { rpc: &'static str, rpc_id: RpcId, provider: ProviderId, pool: PoolRef },
+    Deregistered { rpc_id: RpcId },
+}
+
+impl Served {
+    fn event(&self) -> LifeEvent<'_> {
+        match self {
+            Self::Registered { rpc, rpc_id, provider, pool } => {
+                LifeEvent::Registered { rpc, rpc_id: *rpc_id, provider: *provider, pool }
+            }
+            Self::Deregistered { rpc_id } => LifeEvent::Deregistered { rpc_id: *rpc_id },
+        }
+    }
+}
+
+#[derive(Default)]
+pub(super) struct ToTell(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    due: VecDeque<Served>,
+    /// Somebody takes from it until it is empty.
+    is_being_told: bool,
+}
+
+impl ToTell {
+    fn state(&self) -> MutexGuard<'_, State> {
+        // No code of users runs under this lock.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Monitoring {
+    /// Does `change`, which runs no code of users, and tells what it comes to; unless somebody
+    /// tells of an earlier change just now, who then goes on with this one.
+    pub(crate) fn of_change<R>(&self, change: impl FnOnce() -> (R, Option<Served>)) -> R {
+        let mut state = self.shared.to_tell.state();
+        let (result, event) = change();
+        state.due.extend(event);
+        if state.is_being_told {
+            return result;
+        }
+        while let Some(event) = state.due.pop_front() {
+            state.is_being_told = true;
+            drop(state);
+            // What panics in there is contained.
+            self.tell(&event.event());
+            state = self.shared.to_tell.state();
+        }
+        state.is_being_told = false;
+        result
+    }
+}
