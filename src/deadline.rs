@@ -90,8 +90,8 @@ impl CancelToken {
     /// [`ForwardError::Canceled`] when it fires, and their targets are told in turn, as by
     /// [`Request::cancel`](crate::Request::cancel); one that would be made later is not sent
     /// ([`never_ran`](ForwardError::never_ran)). Calls whose deadline has passed by then end with
-    /// [`ForwardError::TimedOut`]. So a handler that forwards says that its call is given up when its
-    /// own caller gives up, and if all do, the last of a chain hears when the first one cancels.
+    /// [`ForwardError::TimedOut`]. So a handler that forwards says that its call is given up when
+    /// its own caller gives up, and if all do, the last of a chain hears when the first one cancels.
     ///
     /// ```
     /// # use margo::{Handle, Instance, ProviderHandle, Rpc};
@@ -109,18 +109,18 @@ impl CancelToken {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// Unlike its deadline, which a handler knows from the beginning, a caller's cancel comes at any
-    /// moment: a handler may have begun to change something, of which the rest belongs to the first
-    /// part. So calls go on if nobody says otherwise, and a handler says it of reading, of what may
+    /// Unlike its deadline, which a handler knows from the beginning, a caller's cancel comes at
+    /// any moment: a handler may have begun to change something, of which the rest belongs to the
+    /// first part. So calls go on if nobody says otherwise, and a handler says it of reading, of what may
     /// be done twice, and of what it can undo. Undoing itself is for
     /// [`without_deadline`](crate::without_deadline), in which this does not hold.
     ///
     /// It holds for every kind of call, blocking or not, and for one-way requests until they are
-    /// sent, made by this ULT or thread in `work`: what is started there stays tied to the token for
-    /// as long as it takes, also detached, or awaited elsewhere. It does not hold for ULTs that are
-    /// spawned there, which may use a clone, nor for bulk transfers. Of several, one in the other,
-    /// the innermost counts. When the request is answered, nobody gives it up any more, and calls go
-    /// on. Other calls cost nothing for this.
+    /// sent, made by this ULT or thread in `work`: what is started there stays tied to the token
+    /// for as long as it takes, also detached, or awaited elsewhere. It does not hold for ULTs that
+    /// are spawned there, which may use a clone, nor for bulk transfers. Of several, one in the
+    /// other, the innermost counts. When the request is answered, nobody gives it up any more, and
+    /// calls go on. Other calls cost nothing for this.
     ///
     /// Counterpart: none.
     pub fn cancels_calls_in<R>(&self, work: impl FnOnce() -> R) -> R {

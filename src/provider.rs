@@ -138,8 +138,8 @@ impl<T> Provider<T> {
     /// # Errors
     ///
     /// As [`Instance::set_handler_pool`], of the first RPC that cannot run there: all of them stay
-    /// in the old pool then, and so does the provider. Where none is to move, the pool is refused as
-    /// it would be for an RPC.
+    /// in the old pool then, and so does the provider. Where none is to move, the pool is refused
+    /// as it would be for an RPC.
     ///
     /// Counterpart: `margo_rpc_set_pool` of each RPC.
     pub fn set_pool(&self, pool: &PoolRef) -> Result<(), RegisterError> {

@@ -7,7 +7,7 @@
 //! | state | written by |
 //! |---|---|
 //! | `Ties`, of a token | who ties a call, and who ends one; whoever fires the token takes all |
-//! | `Tie::state`, of a call | who starts the call ties it; its end makes it `Over`, whichever is first |
+//! | `Tie::state`, of a call | who starts the call, once; its end, which may come first |
 //!
 //! Each has a lock. Who ties a call takes that of `Ties` while it has the other one; nobody does it
 //! the other way round, and no call is ended under either.

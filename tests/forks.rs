@@ -134,6 +134,47 @@ fn a_forked_child_gets_errors_and_the_parent_process_goes_on() {
     own.finalize_and_wait().unwrap();
 }
 
+/// Handlers of the parent's provider may hold its locks, and never run on in the child.
+#[test]
+fn a_forked_child_leaves_the_provider_of_its_parent_as_it_is() {
+    const OTHER: Rpc<(), u32> = Rpc::new("other");
+    on_each(|pair| {
+        let (service, held) = (&pair.service, Held::serve(&pair.service));
+        let id = ProviderId::new(7);
+        let own = service.add_pool_from_json(r#"{ "name": "own" }"#).unwrap().pool;
+        let mut provider = Some(service.provider_of(id, &service.rpc_pool(), 5_u32));
+        let there = |provider: &Option<margo::Provider<u32>>| {
+            provider.as_ref().unwrap().serve(OTHER).returning_method(|n: &u32, _| *n)
+        };
+        there(&provider).unwrap();
+        let call = pair.client.iforward(HOLD, &pair.target(), &1).unwrap();
+        held.begun(1);
+        let code = in_forked_child(&mut || {
+            let mine = provider.take().ok_or(70)?;
+            check(matches!(mine.set_pool(&own), Err(RegisterError::Forked)), 71)?;
+            check(!mine.deregister(OTHER) && !service.deregister(OTHER, id), 72)?;
+            check(matches!(mine.set_identity("x"), Err(RegisterError::Forked)), 73)?;
+            check(!service.deregister_identity(id), 74)?;
+            check(mine.pool() == service.rpc_pool() && **mine.object() == 5, 75)?;
+            let refused = mine.close(PATIENCE).err().ok_or(76)?;
+            check(refused.requests() == 0 && refused.to_string().contains("forked"), 77)?;
+            // Dropped there, too.
+            drop(refused.into_provider());
+            let late = service.provider(ProviderId::new(8), &own);
+            check(matches!(late.register(OTHER, |_| ()), Err(RegisterError::Forked)), 78)
+        });
+        assert_eq!(code, 0, "the step that failed");
+        let to = ProviderHandle::new(pair.target().addr().clone(), id);
+        assert_eq!(pair.client.forward(OTHER, &to, &()).unwrap(), 5);
+        provider.as_ref().unwrap().set_pool(&own).unwrap();
+        assert_eq!(service.handler_pool(OTHER, id).unwrap(), own);
+        assert_eq!(*provider.take().unwrap().close(PATIENCE).unwrap(), 5);
+        held.go(1);
+        call.wait().unwrap();
+        pair.end();
+    });
+}
+
 #[test]
 fn a_forked_child_does_not_keep_the_port_of_the_metrics() {
     let mut listen = String::from("127.0.0.1:0");

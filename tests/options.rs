@@ -398,3 +398,79 @@ fn progress_that_is_not_to_wait_in_the_network_polls() {
     assert_eq!(own.config().progress_timeout_ub_msec, 0);
     own.finalize_and_wait().unwrap();
 }
+
+/// Handlers on an xstream of their own, where nothing else runs, with such keys.
+fn with_own_xstream(argobots: &str, margo: &str) -> (Instance, ult::XstreamRef) {
+    let document = format!(
+        r#"{{ "argobots": {{ {argobots}
+                "pools": [ {{ "name": "own" }} ],
+                "xstreams": [ {{ "name": "own", "scheduler": {{ "pools": ["own"] }} }} ] }},
+             "rpc_pool": "own", "margo": {{ {margo} }} }}"#
+    );
+    let instance = margo::init(&document).unwrap();
+    let xstream = instance.runtime().xstream("own").unwrap();
+    (instance, xstream)
+}
+
+#[test]
+fn as_many_stacks_are_kept_as_the_document_says() {
+    const ULTS: usize = 40;
+    for kept in [0, 3, 1000] {
+        let (own, xstream) = with_own_xstream(&format!(r#""abt_mem_max_num_stacks": {kept},"#), "");
+        let idle = || {
+            let stats = xstream.stats();
+            stats.stacks - stats.ults.min(stats.stacks)
+        };
+        let mut most = 0;
+        // What is not used for a second is given back, so that one look may come too late.
+        bounded_until("as many are left as are kept", || {
+            let go = Arc::new(Eventual::<()>::new());
+            let ults: Vec<_> = (0..ULTS)
+                .map(|_| {
+                    let go = go.clone();
+                    own.rpc_pool().spawn(move || *go.wait()).unwrap()
+                })
+                .collect();
+            bounded_until("all have one", || xstream.stats().stacks >= ULTS);
+            go.set(()).unwrap();
+            ults.into_iter().for_each(|ult| ult.join().unwrap());
+            // Whoever has joined the last one may be ahead of its end.
+            bounded_until("those beyond go", || idle() <= kept.min(ULTS));
+            most = most.max(idle());
+            most == kept.min(ULTS)
+        });
+        own.finalize_and_wait().unwrap();
+    }
+}
+
+#[test]
+fn an_xstream_without_work_looks_for_some_as_long_as_the_document_says() {
+    if std::thread::available_parallelism().unwrap().get() < 2 {
+        return println!("SKIPPED: with one processor, who looks keeps others from working");
+    }
+    for (micros, sleeps) in [(0, true), (u32::MAX, false)] {
+        let (own, xstream) = with_own_xstream("", &format!(r#""spin_max_usec": {micros}"#));
+        let run = || own.rpc_pool().spawn(|| ()).unwrap().join().unwrap();
+        match sleeps {
+            true => bounded_until("it sleeps", || {
+                run();
+                xstream.stats().sleeps > 0
+            }),
+            // It looks for an hour: however long this takes, it does not sleep. What looks for
+            // microseconds would have, while this thread was woken.
+            false => {
+                (0..2000).for_each(|_| run());
+                assert_eq!(xstream.stats().sleeps, 0);
+            }
+        }
+        own.finalize_and_wait().unwrap();
+    }
+}
+
+fn bounded_until(what: &str, mut done: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !done() {
+        assert!(begun.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
+        std::thread::yield_now();
+    }
+}

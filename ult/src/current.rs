@@ -175,8 +175,8 @@ pub fn current_address() -> usize {
 }
 
 /// Whether the caller is a tasklet, or a unit or OS thread that has values of
-/// [`UltLocal`](crate::UltLocal): whether there is more to find out about it. One look, for code that
-/// must rule out both on a path where each costs.
+/// [`UltLocal`](crate::UltLocal): whether there is more to find out about it. One look, for code
+/// that must rule out both on a path where each costs.
 #[inline]
 #[must_use]
 pub fn is_tasklet_or_has_locals() -> bool {
