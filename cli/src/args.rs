@@ -55,6 +55,31 @@ pub(crate) enum Command {
     /// In a terminal q or Ctrl-C ends it; elsewhere it prints block after block. A service that
     /// goes away is waited for.
     Top(TopArgs),
+    /// Asks running services to shut down, those of C Margo as well, and returns when each has
+    /// agreed. A service allows it with `margo.remote_shutdown` in its configuration.
+    ///
+    /// All are asked at once. Status 0: all have agreed, and are gone with --wait; 1: one has not,
+    /// or was not reached, which standard error says; the others shut down.
+    Shutdown(ShutdownArgs),
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct ShutdownArgs {
+    /// Addresses of the services, as `margo serve` prints them.
+    #[arg(value_name = "ADDRESS", required_unless_present = "address_file")]
+    pub(crate) addresses: Vec<String>,
+    /// File that holds the address of a service, as `margo serve --address-file` writes it. May be
+    /// given several times.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) address_file: Vec<PathBuf>,
+    /// Waits until they are gone, too: until nobody answers at their addresses any more. That is a
+    /// moment before the process ends; over ofi it is taken for granted when there is no answer for
+    /// 2 seconds.
+    #[arg(long)]
+    pub(crate) wait: bool,
+    /// Seconds after which a service is given up that has not agreed, or is not gone.
+    #[arg(long, value_name = "SECONDS", default_value_t = 10.0, value_parser = interval)]
+    pub(crate) limit: f64,
 }
 
 #[derive(Debug, clap::Args)]
@@ -196,6 +221,10 @@ mod tests {
             "top na+tcp://127.0.0.1:7000",
             "top ADDRESS --interval 0.5 --json",
             "top ADDRESS --once",
+            "shutdown ADDRESS",
+            "shutdown ADDRESS ADDRESS --wait --limit 60",
+            "shutdown --address-file F --address-file F",
+            "shutdown ADDRESS --address-file F",
         ] {
             Args::try_parse_from(["margo"].into_iter().chain(line.split(' '))).unwrap();
         }
@@ -210,6 +239,10 @@ mod tests {
             "trace join OUT",
             "top",
             "top a --interval 0",
+            "shutdown",
+            "shutdown --wait",
+            "shutdown a --limit 0",
+            "shutdown --address-file",
         ] {
             let words = line.split(' ').filter(|word| !word.is_empty());
             let error = Args::try_parse_from(["margo"].into_iter().chain(words)).unwrap_err();

@@ -20,9 +20,11 @@ mod info;
 mod logging;
 mod machine;
 mod output;
+mod peer;
 mod pool_stats;
 mod second;
 mod serve;
+mod shutdown;
 mod signals;
 mod top;
 mod trace;
@@ -58,5 +60,6 @@ fn run(command: Command) -> Result<(), Failure> {
         }
         Command::Serve(args) => serve::run(&args),
         Command::Top(args) => top::run(&args),
+        Command::Shutdown(args) => shutdown::run(&args),
     }
 }

@@ -20,6 +20,7 @@ use self::screen::{Key, Screen};
 use crate::args::TopArgs;
 use crate::failure::Failure;
 use crate::output;
+use crate::peer::Callers;
 
 /// Time for an answer. One that takes longer says enough of the service.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -126,17 +127,7 @@ struct Client {
 
 impl Client {
     fn new(address: &str) -> Result<Self, Failure> {
-        let transport = transport(address).ok_or_else(|| {
-            Failure::Usage(format!(
-                "{address:?} is no address; `margo serve` prints one, such as \
-                 na+tcp://127.0.0.1:7000"
-            ))
-        })?;
-        let instance = Instance::builder(format!("{transport}://"))
-            .listen(false)
-            .start()
-            .map_err(|error| Failure::new("cannot open the network", error))?;
-        let peer = instance.lookup(address).map_err(|error| Failure::Usage(error.to_string()))?;
+        let (instance, peer) = Callers::default().reach(address)?;
         Ok(Self { instance, peer })
     }
 
@@ -152,26 +143,5 @@ impl Client {
         let thread = std::thread::Builder::new().name(ASKS.to_owned());
         let begun = thread.spawn(ask).map_err(|error| Failure::new("cannot ask", error));
         begun.map(|_| asked)
-    }
-}
-
-/// Of the last part, if there are several (`uid://host#na+sm://…#na+tcp://…`).
-fn transport(address: &str) -> Option<&str> {
-    let part = address.rsplit('#').next()?;
-    let (transport, _) = part.split_once("://")?;
-    (!transport.is_empty() && !part.contains(char::is_whitespace)).then_some(transport)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_transport_is_that_of_the_address() {
-        assert_eq!(transport("na+sm://1000/x"), Some("na+sm"));
-        assert_eq!(transport("uid://h#na+sm://1#na+tcp://127.0.0.1:7"), Some("na+tcp"));
-        for address in ["", "127.0.0.1:7000", "://x", "na+tcp:// x"] {
-            assert_eq!(transport(address), None, "{address}");
-        }
     }
 }

@@ -24,6 +24,8 @@ fn wrong_arguments_are_usage_errors() {
         (&["info", "x", "y"], "unexpected argument 'y'"),
         (&["serve", "x", "--adress", "y"], "--address"),
         (&["info", "--jso"], "--json"),
+        (&["shutdown"], "<ADDRESS"),
+        (&["shutdown", "x", "--wiat"], "--wait"),
         (&["trace", "join", "out"], "<IN>"),
         (&["trace", "show"], "<FILE>"),
         (&["trace", "show", "x", "nothing"], "no trace id"),
@@ -33,7 +35,7 @@ fn wrong_arguments_are_usage_errors() {
         assert_eq!(ended.stdout, "");
     }
     let ended = run(margo(temp.path()).arg("--help"), "").expect(0);
-    for word in ["demo", "info", "config", "serve", "MARGO_LOG"] {
+    for word in ["demo", "info", "config", "serve", "shutdown", "MARGO_LOG"] {
         assert!(ended.stdout.contains(word), "{ended:#?}");
     }
     run(margo(temp.path()).arg("--version"), "").expect(0);
