@@ -91,7 +91,8 @@ impl CancelToken {
     /// [`Request::cancel`](crate::Request::cancel); one that would be made later is not sent
     /// ([`never_ran`](ForwardError::never_ran)). Calls whose deadline has passed by then end with
     /// [`ForwardError::TimedOut`]. So a handler that forwards says that its call is given up when
-    /// its own caller gives up, and if all do, the last of a chain hears when the first one cancels.
+    /// its own caller gives up, and if all do, the last of a chain hears when the first one
+    /// cancels.
     ///
     /// ```
     /// # use margo::{Handle, Instance, ProviderHandle, Rpc};
@@ -111,8 +112,8 @@ impl CancelToken {
     ///
     /// Unlike its deadline, which a handler knows from the beginning, a caller's cancel comes at
     /// any moment: a handler may have begun to change something, of which the rest belongs to the
-    /// first part. So calls go on if nobody says otherwise, and a handler says it of reading, of what may
-    /// be done twice, and of what it can undo. Undoing itself is for
+    /// first part. So calls go on if nobody says otherwise, and a handler says it of reading, of
+    /// what may be done twice, and of what it can undo. Undoing itself is for
     /// [`without_deadline`](crate::without_deadline), in which this does not hold.
     ///
     /// It holds for every kind of call, blocking or not, and for one-way requests until they are

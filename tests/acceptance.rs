@@ -2,15 +2,21 @@
 //! processes, and some of the unit tests.
 #![allow(clippy::unwrap_used, reason = "a test says by panicking what went wrong")]
 
+mod bulk_support;
 mod common;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
+use bulk_support::Node;
 use common::process::{Service, client_for, serve_if_asked};
 use common::{PATIENCE, bounded};
-use margo::{Bulk, Config, ForwardError, Instance, InstanceBuilder, ProviderHandle, Rpc};
+use margo::hg::{ForwardOptions, HgError, HgOptions, Registration, Writer, margo as prefix, proc};
+use margo::{
+    Bulk, Config, ForwardError, Instance, InstanceBuilder, ProviderHandle, ProviderId, ReturnCode,
+    Rpc,
+};
 
 const TRANSFER: Rpc<Bulk, u64> = Rpc::new("transfer");
 const SLOW: Rpc<(), ()> = Rpc::new("slow");
@@ -283,4 +289,73 @@ fn an_xstream_sleeps_while_a_ult_waits_for_a_mutex_whose_holder_sleeps() {
     waiter.unwrap().join().unwrap();
     assert_eq!(*mutex.lock(), 2);
     own.finalize_and_wait().unwrap();
+}
+
+/// `forward_with_shim`, and the other way round: a program of Mercury's that knows what Margo puts
+/// before arguments and results, and nothing else of it; here beside an instance in one process.
+#[test]
+fn a_program_of_the_rpc_layer_alone_calls_handlers_and_serves_callers() {
+    const DOUBLE: Rpc<i64, i64> = Rpc::new("double");
+    for transport in common::TRANSPORTS {
+        let service = Instance::builder(transport).start().unwrap();
+        register(&service);
+        let mut node = Node::open(transport, true, HgOptions::default());
+        let until = |node: &mut Node, what: &str, done: &dyn Fn(&Node) -> bool| {
+            let started = Instant::now();
+            while !done(node) {
+                node.turn();
+                assert!(started.elapsed() < PATIENCE, "{what}: does not come");
+            }
+        };
+
+        let to = node.core.lookup(service.self_addr().uri()).unwrap();
+        let unknown = Rpc::<(i64, i64), i64>::new("unknown");
+        for (token, rpc) in [(1, SUM), (2, unknown)] {
+            let encode = |writer: &mut Writer| {
+                prefix::write_request_prefix(writer, prefix::NO_PARENT)?;
+                proc::to_writer(writer, &(20i64, 22i64))
+            };
+            let options = ForwardOptions::default().undeclared();
+            node.core.forward(&to, rpc.id(ProviderId::DEFAULT), options, encode, token).unwrap();
+            until(&mut node, "an answer", &|node| !node.log.responses.is_empty());
+            let (ended, response) = node.log.responses.pop().unwrap();
+            assert_eq!(ended, token);
+            if token == 2 {
+                assert!(matches!(response, Err(HgError::Remote(ReturnCode::NoEntry))));
+                continue;
+            }
+            let response = response.unwrap();
+            let (code, result) = prefix::split_response(response.payload()).unwrap();
+            assert_eq!(code, ReturnCode::Success);
+            assert_eq!(proc::from_slice::<i64>(result).unwrap(), 42);
+        }
+
+        let registration = Registration::margo(DOUBLE.name(), ProviderId::DEFAULT);
+        node.core.register(registration).unwrap();
+        let target = service.lookup(node.core.self_addr().uri()).unwrap();
+        for code in [ReturnCode::Success, ReturnCode::Again, ReturnCode::InvalidArg] {
+            let target = ProviderHandle::from(target.clone());
+            let call = service.iforward(DOUBLE, &target, &21).unwrap();
+            until(&mut node, "a request", &|node| !node.log.requests.is_empty());
+            let request = node.log.requests.pop().unwrap();
+            let (parent, args) = prefix::split_request(request.payload()).unwrap();
+            assert_eq!(parent, prefix::NO_PARENT);
+            let doubled = 2 * proc::from_slice::<i64>(args).unwrap();
+            let answer = |writer: &mut Writer| {
+                prefix::write_response_prefix(writer, code)?;
+                // In C there is nothing behind another code.
+                if code == ReturnCode::Success { proc::to_writer(writer, &doubled) } else { Ok(()) }
+            };
+            let _ = request.respond(answer, 3).unwrap();
+            until(&mut node, "the end of the call", &|_| call.test());
+            match (code, call.wait()) {
+                (ReturnCode::Success, Ok(doubled)) => assert_eq!(doubled, 42),
+                (ReturnCode::Again, Err(ForwardError::Busy { .. })) => {}
+                (_, Err(ForwardError::Failed { code: told, .. })) => assert_eq!(told, code),
+                (_, end) => panic!("{end:?}"),
+            }
+        }
+        node.core.close();
+        service.finalize_and_wait().unwrap();
+    }
 }

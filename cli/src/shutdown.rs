@@ -97,17 +97,14 @@ fn end(own: &Instance, peer: &Addr, wait: bool, limit: Duration) -> Result<(), S
         Err(ShutdownRemoteError::Forward(ForwardError::PeerClosing { .. })) => {}
         Err(error) => return Err(explained(&error)),
     }
-    while wait {
-        let left = limit.saturating_sub(begun.elapsed());
-        if left.is_zero() {
+    let left = || limit.saturating_sub(begun.elapsed());
+    while wait && !is_gone(own, peer, left())? {
+        if left().is_zero() {
             return Err(format!(
                 "{peer} has agreed to shut down, and is still there after {limit:?}"
             ));
         }
-        if is_gone(own, peer, left)? {
-            break;
-        }
-        ult::sleep(PAUSE.min(left));
+        ult::sleep(PAUSE.min(left()));
     }
     Ok(())
 }
