@@ -130,6 +130,7 @@ pub(crate) fn na_options(resolved: &Resolved) -> na::OpenOptions {
     options.tcp.connect_retry = millis(network.connect_retry_msec);
     options.tcp.slow_reader_limit = millis(network.slow_reader_msec);
     options.tcp.unread_answers_max = network.unread_answers_max;
+    options.ucx.unread_answers_max = network.unread_answers_max;
     options.tcp.keep_alive = Duration::from_secs(network.keep_alive_sec.into());
     options.tcp.busy_poll = Duration::from_micros(network.busy_poll_usec.into());
     options.sm.connections_per_user_max = network.connections_per_user_max;
@@ -138,6 +139,7 @@ pub(crate) fn na_options(resolved: &Resolved) -> na::OpenOptions {
     if let Some(connections) = network.connections_max {
         options.sm.connections_max = connections;
         options.tcp.connections_max = connections;
+        options.ucx.connections_max = connections;
     }
     if mercury.auto_sm {
         let name = mercury.sm_info_string.as_deref().unwrap_or_default();
@@ -378,11 +380,14 @@ mod tests {
         opened(r#""connect_retry_msec": 2000"#, |o| o.tcp.connect_retry = seconds(2));
         opened(r#""liveness_msec": 4000"#, |o| o.liveness_limit = seconds(4));
         opened(r#""slow_reader_msec": 5000"#, |o| o.tcp.slow_reader_limit = seconds(5));
-        opened(r#""unread_answers_max": 9"#, |o| o.tcp.unread_answers_max = Some(9));
+        opened(r#""unread_answers_max": 9"#, |o| {
+            (o.tcp.unread_answers_max, o.ucx.unread_answers_max) = (Some(9), Some(9));
+        });
         opened(r#""keep_alive_sec": 0"#, |o| o.tcp.keep_alive = seconds(0));
         opened(r#""busy_poll_usec": 50"#, |o| o.tcp.busy_poll = Duration::from_micros(50));
         opened(r#""connections_max": 9"#, |o| {
             (o.sm.connections_max, o.tcp.connections_max) = (9, 9);
+            o.ucx.connections_max = 9;
         });
         opened(r#""connections_per_user_max": 8"#, |o| o.sm.connections_per_user_max = 8);
         opened(r#""left_bytes_max": 0"#, |o| o.left_bytes_max = 0);

@@ -27,7 +27,8 @@ pub struct NetworkOptions {
     /// Default 0: for ever.
     pub slow_reader_msec: u32,
     /// Bytes of answers that may wait for a peer which does not read them, from 1; beyond, it is
-    /// given up. tcp only. Default none: 268435456 (256 MiB), or 1024 messages of full length.
+    /// given up. tcp and ucx only. Default none: 268435456 (256 MiB), or 1024 messages of full
+    /// length.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unread_answers_max: Option<usize>,
     /// Time after which the kernel asks the host of an idle connection whether it is still there,
@@ -37,7 +38,7 @@ pub struct NetworkOptions {
     /// `CAP_NET_ADMIN` and a driver that can do it. tcp only. Default 0: not.
     pub busy_poll_usec: u32,
     /// Connections that others may have to us, from 1. Default none: the transport's, which is
-    /// 65536 for tcp and 8192 for sm.
+    /// 65536 for tcp and ucx, and 8192 for sm. Other transports have no such bound.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub connections_max: Option<usize>,
     /// The same for the processes of each user. sm only. Default 4096.

@@ -326,7 +326,7 @@ pub struct Transfer {
 /// Messages between two endpoints are matched in the order in which they were sent, per kind. A
 /// sender that outruns its receiver is slowed: its sends complete later, and nothing is dropped.
 /// What waits meanwhile is what the sender itself has begun. Who answers peers cannot slow them so:
-/// over tcp one that asks on and reads no answers is given up
+/// over tcp and ucx one that asks on and reads no answers is given up
 /// ([`unread_answers_max`](crate::TcpOptions::unread_answers_max)).
 ///
 /// An endpoint belongs to the process that opened it. A child that is forked off may drop its copy,

@@ -44,6 +44,8 @@ mod copy;
 #[cfg(not(loom))]
 #[doc(hidden)]
 pub mod copy_bytes;
+#[cfg(all(any(feature = "tcp", feature = "ucx"), not(loom)))]
+mod descriptors;
 #[cfg(not(loom))]
 mod endpoint;
 #[cfg(not(loom))]

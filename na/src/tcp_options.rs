@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::Error;
 
 /// Most connections to one endpoint, unless said otherwise.
-const CONNECTIONS_MAX: usize = 65_536;
+pub(crate) const CONNECTIONS_MAX: usize = 65_536;
 
 /// Time after which the kernel looks after an idle connection, unless said otherwise.
 const KEEP_ALIVE: Duration = Duration::from_secs(60);
@@ -70,23 +70,35 @@ impl Default for TcpOptions {
 impl TcpOptions {
     /// Refuses what cannot work.
     pub(crate) fn check(&self) -> Result<(), Error> {
-        if self.connections_max == 0 {
-            let reason = "it is 0; at least 1 is needed (or do not listen)".to_owned();
-            return Err(Error::BadOption { option: "tcp.connections_max", reason });
-        }
-        if self.unread_answers_max == Some(0) {
-            let reason = "it is 0: no peer could be answered; at least 1 is needed".to_owned();
-            return Err(Error::BadOption { option: "tcp.unread_answers_max", reason });
-        }
-        Ok(())
+        check_bounds(
+            ("tcp.connections_max", self.connections_max),
+            ("tcp.unread_answers_max", self.unread_answers_max),
+        )
     }
+}
 
-    /// The bound, for messages of up to so many bytes.
-    #[cfg_attr(not(feature = "tcp"), allow(dead_code, reason = "for the transport alone"))]
-    pub(crate) fn unread_answers_bound(&self, message_bytes_max: usize) -> usize {
-        let of_messages = UNREAD_ANSWERS_MIN.saturating_mul(message_bytes_max);
-        self.unread_answers_max.unwrap_or(UNREAD_ANSWERS_MAX.max(of_messages))
+/// Bytes of answers that a peer may leave unread, for messages of up to so many bytes.
+#[allow(dead_code, reason = "a build may be without the transports")]
+pub(crate) fn unread_answers_bound(wanted: Option<usize>, message_bytes_max: usize) -> usize {
+    let of_messages = UNREAD_ANSWERS_MIN.saturating_mul(message_bytes_max);
+    wanted.unwrap_or(UNREAD_ANSWERS_MAX.max(of_messages))
+}
+
+/// What a bound of ours that lets nobody in, or answers nobody, is refused with.
+#[allow(dead_code, reason = "a build may be without the transports")]
+pub(crate) fn check_bounds(
+    (connections, connections_max): (&'static str, usize),
+    (answers, unread_answers_max): (&'static str, Option<usize>),
+) -> Result<(), Error> {
+    if connections_max == 0 {
+        let reason = "it is 0; at least 1 is needed (or do not listen)".to_owned();
+        return Err(Error::BadOption { option: connections, reason });
     }
+    if unread_answers_max == Some(0) {
+        let reason = "it is 0: no peer could be answered; at least 1 is needed".to_owned();
+        return Err(Error::BadOption { option: answers, reason });
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -96,10 +108,9 @@ mod tests {
     #[test]
     fn long_messages_may_wait_unread_as_well() {
         let mut options = TcpOptions::default();
-        assert_eq!(options.unread_answers_bound(4096), 256 << 20);
-        assert_eq!(options.unread_answers_bound(1 << 20), 1 << 30);
-        options.unread_answers_max = Some(9);
-        assert_eq!(options.unread_answers_bound(1 << 20), 9);
+        assert_eq!(unread_answers_bound(None, 4096), 256 << 20);
+        assert_eq!(unread_answers_bound(None, 1 << 20), 1 << 30);
+        assert_eq!(unread_answers_bound(Some(9), 1 << 20), 9);
         options.unread_answers_max = Some(0);
         let option = "tcp.unread_answers_max";
         assert!(matches!(options.check(), Err(Error::BadOption { option: o, .. }) if o == option));

@@ -18,9 +18,6 @@ pub(super) const PIECES_MAX: usize = 64;
 /// Connections that the kernel may hold for `accept`.
 const BACKLOG: i32 = 1024;
 
-/// Descriptors that are not for connections: at least, at most.
-const DESCRIPTORS_KEPT: (u64, u64) = (16, 256);
-
 /// Size of the send buffer of a connection within this host, bytes.
 const LOCAL_SEND_BYTES: usize = 512 << 10;
 
@@ -57,23 +54,6 @@ pub(super) fn listen(address: SocketAddr, class: TrafficClass) -> io::Result<Own
     rustix::net::bind(&socket, &address)?;
     rustix::net::listen(&socket, BACKLOG)?;
     Ok(socket)
-}
-
-/// How many connections others may have of the `wanted` ones: each takes a descriptor, and some are
-/// kept for everything else, such as those that are to be told that there are too many.
-pub(super) fn connections_max(wanted: usize) -> usize {
-    use rustix::process::{Resource, getrlimit};
-    let Some(limit) = getrlimit(Resource::Nofile).current else { return wanted };
-    let kept = (limit / 8).clamp(DESCRIPTORS_KEPT.0, DESCRIPTORS_KEPT.1);
-    let possible = usize::try_from(limit.saturating_sub(kept).max(1)).unwrap_or(usize::MAX);
-    if possible < wanted {
-        tracing::info!(
-            wanted,
-            "others may have {possible} connections to this endpoint: the process may have {limit} \
-             descriptors (ulimit -n, RLIMIT_NOFILE)"
-        );
-    }
-    wanted.min(possible)
 }
 
 /// Begins to connect; writable when decided, see [`connected`].

@@ -16,7 +16,7 @@ use super::keys::Due;
 use super::liveness::Watch;
 use super::peer::Peer;
 use super::remote::Mapped;
-use super::sessions::{STRANGERS_MAX, Stranger};
+use super::sessions::{Notices, STRANGERS_MAX, Stranger};
 use super::slots::{Slots, Work};
 use super::transfers::{Moving, Stream};
 use super::wire::{Chunk, Control};
@@ -54,6 +54,10 @@ pub(super) struct Facts {
     /// See [`UcxOptions`](crate::UcxOptions).
     pub(super) rendezvous_bytes_min: Option<usize>,
     pub(super) remote_keys: RemoteKeys,
+    /// Connections that others may have to us.
+    pub(super) connections_max: usize,
+    /// Bytes of answers that may wait for a peer.
+    pub(super) unread_answers_max: usize,
     /// `None`: whatever UCX connects can be used.
     pub(super) family: Option<Family>,
 }
@@ -72,6 +76,11 @@ pub(super) struct Driver {
     /// Connections that were taken and have not said who they are.
     pub(super) strangers: HashMap<usize, Stranger, Cheap>,
     pub(super) strangers_max: usize,
+    /// Open connections that others began, strangers included.
+    pub(super) accepted: usize,
+    /// When to look whether a stranger has to make room, if somebody waits.
+    pub(super) room_at: Option<Instant>,
+    pub(super) notices: Notices,
     /// Who asks for a connection, while there is no room for more of those.
     pub(super) callers: VecDeque<ucp_conn_request_h>,
     pub(super) connecting: usize,
@@ -85,6 +94,8 @@ pub(super) struct Driver {
     pub(super) transfer_of: HashMap<OpId, u64, Cheap>,
     /// Messages in the queues of all peers.
     pub(super) queued: usize,
+    /// More answers wait for a peer than may.
+    pub(super) is_overfull: bool,
     /// Transfers with chunks to send.
     pub(super) sending: VecDeque<Stream>,
     next: u64,
@@ -141,6 +152,9 @@ impl Driver {
             sweep_at: 16,
             strangers: HashMap::default(),
             strangers_max: STRANGERS_MAX,
+            accepted: 0,
+            room_at: None,
+            notices: Notices::default(),
             callers: VecDeque::new(),
             connecting: 0,
             deadline_at: None,
@@ -148,6 +162,7 @@ impl Driver {
             transfers: HashMap::default(),
             transfer_of: HashMap::default(),
             queued: 0,
+            is_overfull: false,
             sending: VecDeque::new(),
             next: seed,
             endpoint: seed,
@@ -273,16 +288,17 @@ impl Driver {
 
     /// Tells the peer something.
     pub(super) fn tell(&mut self, index: usize, control: &Control) {
-        if let Some(link) = self.peer(index).and_then(|peer| peer.links.first().copied()) {
-            self.tell_on(link, control);
+        let Some(peer) = self.peer(index) else { return };
+        let (link, session) = (peer.links.first().copied(), peer.session);
+        let Some(link) = link else { return };
+        let goes_on = self.tell_as(link, control, |bytes| Work::Told(bytes, index, session));
+        if let Some(peer) = self.peer(index) {
+            peer.load.told += u32::from(goes_on);
         }
     }
 
-    pub(super) fn tell_on(&mut self, link: ucp_ep_h, control: &Control) {
-        self.tell_as(link, control, Work::Bytes);
-    }
-
-    /// The same, as that work; whether UCX goes on with it.
+    /// Tells who is at the other end of a connection something, as that work; whether UCX goes on
+    /// with it.
     pub(super) fn tell_as(
         &mut self,
         link: ucp_ep_h,
@@ -345,6 +361,9 @@ impl Driver {
     /// Handles what turns have brought but messages. `quiet`: the network has nothing more.
     fn handle_all(&mut self, quiet: bool) {
         self.handle_events();
+        if std::mem::take(&mut self.is_overfull) {
+            self.end_overfull();
+        }
         if std::mem::take(&mut self.state().has_written) {
             self.facts.regions.has_served();
         }
@@ -426,6 +445,9 @@ impl Driver {
     }
 
     fn told(&mut self, index: usize, link: ucp_ep_h, control: Control) {
+        if self.ends_deaf(index) {
+            return;
+        }
         let result = match control {
             Control::Hello(_) | Control::Alive => Ok(()),
             Control::Taken(counts) => {
@@ -502,6 +524,7 @@ impl Driver {
             drop(state);
             if counts != [0; 2] {
                 self.tell(index, &Control::Taken(counts));
+                self.ends_deaf(index);
             }
         }
     }
@@ -509,9 +532,20 @@ impl Driver {
     /// An operation in a slot is over.
     pub(super) fn finished(&mut self, slot: u32, status: ucs_status_t) {
         match self.slots.take(slot) {
-            Some(Work::Send { op, buf, peer, end }) => self.sent(op, buf, peer, end, status),
-            Some(Work::Chunk(stream, _)) => self.chunk_sent(stream, status),
-            Some(Work::Packed(stream, memory)) => self.packed(stream, memory, status),
+            Some(Work::Send { op, buf, peer, end, answer }) => {
+                if end.is_none() {
+                    self.answer_left(peer, answer);
+                }
+                self.sent(op, buf, peer, end, status);
+            }
+            Some(Work::Chunk(stream, _)) => {
+                self.chunk_left(stream);
+                self.chunk_sent(stream, status);
+            }
+            Some(Work::Packed(stream, memory)) => {
+                self.chunk_left(stream);
+                self.packed(stream, memory, status);
+            }
             Some(Work::Lent(stream, memory)) => {
                 self.memory.push(memory);
                 self.piece_sent(stream, status);
@@ -525,7 +559,8 @@ impl Driver {
             Some(Work::Close(ended)) => self.closed(ended),
             Some(Work::Discarded(ended)) => self.discarded(ended, status),
             Some(Work::Alive(_, peer, session)) => self.alive_sent(peer, session),
-            Some(Work::Bytes(_)) | None => {}
+            Some(Work::Told(_, peer, session)) => self.told_sent(peer, session),
+            Some(Work::Hello(_)) | None => {}
         }
     }
 }

@@ -22,6 +22,7 @@ use super::messages::refused;
 use super::peer::PeerRef;
 use super::wait::Wait;
 use super::worker::{self, Worker};
+use crate::descriptors;
 use crate::fork::Process;
 use crate::host_port;
 use crate::lock::BiasedLock;
@@ -29,6 +30,7 @@ use crate::loopback::{Loopback, Outcome, Queued};
 use crate::matching::{Kind, Matcher};
 use crate::own_address::Wanted;
 use crate::ran;
+use crate::tcp_options::unread_answers_bound;
 use crate::{
     Access, Addr, Completion, Endpoint, EndpointStats, Error, LargeBuffers, Limits, LocalMem,
     Memory, MsgBuf, OpId, OpenOptions, Refused, RegionTable, RemoteKeys, Tag, Transfer, Uri, stats,
@@ -109,6 +111,11 @@ impl UcxEndpoint {
             liveness_limit: ran::limit(options.liveness_limit),
             rendezvous_bytes_min: options.ucx.rendezvous_bytes_min,
             remote_keys: options.ucx.remote_keys,
+            connections_max: connections_max(uri.protocol, options),
+            unread_answers_max: unread_answers_bound(
+                options.ucx.unread_answers_max,
+                options.message_bytes_max,
+            ),
             family: settings.family,
         };
         let seed = seed()?;
@@ -287,6 +294,23 @@ impl UcxEndpoint {
         let memory = driver.take_memory();
         drop(driver);
         drop((memory, out.memory));
+    }
+}
+
+/// Descriptors that UCX takes for a connection: its manager's, and two for data over TCP.
+fn descriptors_each(protocol: &str) -> u64 {
+    // Where there are adapters `all` uses those.
+    if protocol == "tcp" { 3 } else { 1 }
+}
+
+/// How many connections others may have.
+fn connections_max(protocol: &str, options: &OpenOptions) -> usize {
+    match options.listen {
+        true => {
+            descriptors::connections_max(options.ucx.connections_max, descriptors_each(protocol))
+        }
+        // Nobody calls.
+        false => options.ucx.connections_max,
     }
 }
 

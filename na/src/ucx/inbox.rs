@@ -81,8 +81,17 @@ pub(super) struct Failing {
 pub(super) struct Link {
     /// Who it is, once greeted: the number in the driver, and as messages name it.
     pub(super) peer: Option<(usize, Addr)>,
+    /// Whether the other side began it.
+    pub(super) accepted: bool,
     /// Messages that came before, by kind.
     early: [u32; 2],
+}
+
+impl Link {
+    /// One that the other side began.
+    pub(super) fn accepted() -> Self {
+        Self { accepted: true, ..Self::default() }
+    }
 }
 
 /// What a peer may send, and has sent, in one session.
@@ -635,7 +644,9 @@ mod tests {
         let mut state = State::new(Matcher::new(1 << 20, 0));
         let from = Peer::new(1, "ucx+tcp://10.0.0.1:7".into(), None, Vec::new(), 5).addr(9, 0, 5);
         state.begin(0, 5);
-        state.links.insert(link as usize, Link { peer: Some((0, from.clone())), early: [0; 2] });
+        state
+            .links
+            .insert(link as usize, Link { peer: Some((0, from.clone())), ..Link::default() });
         (state, from)
     }
 

@@ -138,6 +138,9 @@ impl Driver {
             peer.as_ref().is_some_and(|peer| {
                 awaited.contains(&peer.id)
                     || peer.given.are_owed()
+                    // It has our memory, or takes its time to read it.
+                    || !peer.leases.is_empty()
+                    || peer.load.chunks > 0
                     || peer.queues.iter().any(|queue| !queue.is_empty())
             })
         });

@@ -2,6 +2,7 @@
 
 use ucx_sys::{UCS_OK, ucs_status_t};
 
+use super::bounds::answer_bytes;
 use super::driver::Driver;
 use super::inbox::place;
 use super::peer::Phase;
@@ -29,7 +30,9 @@ impl Driver {
         if peer.phase == Phase::Connected && peer.queues[at].is_empty() && peer.credits[at] > 0 {
             return self.transmit(index, message);
         }
+        let bytes = answer_bytes(message.kind, &message.buf);
         peer.queues[at].push_back(message);
+        self.answer_waits(index, bytes);
         self.queued += 1;
         self.dial(index);
     }
@@ -41,7 +44,7 @@ impl Driver {
                 if peer.phase != Phase::Connected || peer.credits[at] == 0 {
                     break;
                 }
-                let Some(message) = peer.queues[at].pop_front() else { break };
+                let Some(message) = peer.next_queued(at) else { break };
                 self.queued -= 1;
                 self.transmit(index, message);
             }
@@ -65,9 +68,14 @@ impl Driver {
             return self.done(Completion::Send { op, buf, result: Ok(()) });
         }
         let data = (buf.as_slice().as_ptr(), buf.len());
-        let slot = self.slots.add(Work::Send { op: Some(op), buf, peer: index, end: None });
+        let answer = answer_bytes(kind, &buf);
+        let work = Work::Send { op: Some(op), buf, peer: index, end: None, answer };
+        let slot = self.slots.add(work);
+        // Until UCX has sent it.
+        self.answer_waits(index, answer);
         let pinned = self.slots.pinned(slot);
         let header = self.slots.set_header(slot, &tag);
+        let Some(worker) = &self.worker else { return };
         // SAFETY: `link` is in the list of its peer, which it leaves when it is closed; the slot
         // owns header and buffer until the callback.
         let posted = unsafe { worker.send_am(link, id, header, data, pinned) };
@@ -145,10 +153,8 @@ impl Driver {
     pub(super) fn cancel_send(&mut self, op: OpId) -> bool {
         if self.queued > 0 {
             self.walk();
-            let peers = self.peers.iter_mut().flatten();
-            let message = peers
-                .flat_map(|peer| &mut peer.queues)
-                .find_map(|queue| queue.remove(queue.iter().position(|message| message.op == op)?));
+            let mut peers = self.peers.iter_mut().flatten();
+            let message = peers.find_map(|peer| peer.take_queued(op));
             if let Some(message) = message {
                 self.queued -= 1;
                 self.done(message.end(Err(Error::Canceled)));
@@ -182,7 +188,7 @@ impl Driver {
         let lets_go = self.worker.as_ref().is_none_or(Worker::detects_failure);
         let mut ended = Vec::new();
         for (_, work) in self.slots.iter_mut() {
-            let Work::Send { op, buf, peer, end } = work else { continue };
+            let Work::Send { op, buf, peer, end, .. } = work else { continue };
             if *peer != index {
                 continue;
             }

@@ -11,7 +11,7 @@
 //! does), `sessions` (connections), `slots` (what UCX has in hand), `worker` (UCX's calls),
 //! `inbox` (its callbacks), `incoming` (where bytes of transfers go), `held` (offers that it keeps
 //! for us), `rma` (memory that peers reach), `keys` (who has which);
-//! `discards` (connections that UCX ends), `family` (which of them carry data); `wait`, `liveness`,
+//! `discards` (connections that UCX ends), `bounds` (what a peer makes us hold), `family` (which of them carry data); `wait`, `liveness`,
 //! `closing`, `peer`, `address`, `devices`, `wire` and `sockaddr` are what the names say.
 //!
 //! # Connections
@@ -60,6 +60,8 @@
 //! longer than 4 KiB, but at least 4) on the way or waiting; the others wait at the sender, whose
 //! sends complete later. What receives have taken, or what was thrown away because its receive was
 //! canceled, is reported back in batches of half that number. Who sends more loses its connection.
+//! Answers may wait up to [`unread_answers_max`](crate::UcxOptions::unread_answers_max), in UCX's
+//! hands or ours: who asks on and takes none is given up.
 //!
 //! # Transfers
 //!
@@ -83,7 +85,8 @@
 //!
 //! A revoked key is refused from then on, and memory is given back when the transfers that had
 //! begun are over, or their peer is gone and UCX has let go. 64 transfers may be asked of one peer
-//! at a time. Each is answered by one denial or one `done`, also if it is given up.
+//! at a time. Each is answered by one denial or one `done`, also if it is given up. UCX has 256
+//! chunks of one peer's gets, at most; the others wait until it has sent some.
 //!
 //! A chunk is: 1 for a put of the sender, 0 for a get of the receiver, 1 byte; transfer, place in
 //! the transfer: 8 bytes each; the data. A piece has these 17 bytes as its header.
@@ -127,10 +130,12 @@
 //! | 11: revoke | key: 8 |
 //! | 12: returned | key: 8 |
 //!
-//! A peer that breaks a rule loses its connection (`Error::Protocol`, one warning in the log). So
-//! does C Mercury, which says no hello.
+//! A peer that breaks a rule loses its connection (`Error::Protocol`, a warning in the log, but ever
+//! fewer of many). So does C Mercury, which says no hello, and who reads nothing of what it is told:
+//! see `bounds.rs`.
 
 mod address;
+mod bounds;
 mod closing;
 mod devices;
 mod discards;
@@ -216,6 +221,7 @@ impl Plugin for Ucx {
 
     fn check(&self, uri: &Uri<'_>, options: &OpenOptions) -> Result<(), Error> {
         options.check_message_bytes(self.name(), 1, MESSAGE_BYTES_MAX)?;
+        options.ucx.check()?;
         host_port::check_listen(uri.text, address::host_and_port(uri), &Wanted::of(options)?)
     }
 

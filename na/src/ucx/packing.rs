@@ -96,6 +96,7 @@ impl Driver {
                 if let Some(lent) = self.lent(stream, stream.put) {
                     *lent += 1;
                 }
+                self.chunk_given(stream);
             }
             Posted::Done => drop(self.slots.take(slot)),
             Posted::Failed(status) => {

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use ucx_sys::ucp_ep_h;
 
+use super::bounds::{Load, answer_bytes};
 use super::keys::{GivenKeys, HeldKeys};
 use super::liveness::Silence;
 use super::rma::RemoteKey;
@@ -17,7 +18,7 @@ use crate::host_port::PeerKey;
 use crate::loopback::Queued;
 use crate::ran::Ran;
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::{Addr, Error, LocalMem, PeerLink, PeerStats};
+use crate::{Addr, Error, LocalMem, OpId, PeerLink, PeerStats};
 
 /// What an [`Addr`] of this transport knows.
 #[derive(Debug)]
@@ -150,6 +151,7 @@ pub(super) struct Peer {
     /// UCX has not sent yet that we live.
     pub(super) alive_in_hand: bool,
     pub(super) silence: Silence,
+    pub(super) load: Load,
     /// Why it is gone, for those who ask later.
     pub(super) end: Option<Error>,
 }
@@ -194,6 +196,7 @@ impl Peer {
             told_at: Instant::now(),
             alive_in_hand: false,
             silence: Silence::default(),
+            load: Load::default(),
             end: None,
         }
     }
@@ -213,6 +216,23 @@ impl Peer {
         if let Some(token) = self.token.upgrade() {
             token.session.store(session, Ordering::Relaxed);
         }
+    }
+
+    /// The next message of the kind at `at` that waits.
+    pub(super) fn next_queued(&mut self, at: usize) -> Option<Queued> {
+        let message = self.queues[at].pop_front()?;
+        self.load.answers -= answer_bytes(message.kind, &message.buf);
+        Some(message)
+    }
+
+    /// Takes a message that waits out of its queue.
+    pub(super) fn take_queued(&mut self, op: OpId) -> Option<Queued> {
+        let message = self.queues.iter_mut().find_map(|queue| {
+            let at = queue.iter().position(|message| message.op == op)?;
+            queue.remove(at)
+        })?;
+        self.load.answers -= answer_bytes(message.kind, &message.buf);
+        Some(message)
     }
 
     /// Whether nothing is left of it but this.

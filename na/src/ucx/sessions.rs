@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use ucx_sys::{UCS_ERR_UNREACHABLE, UCS_OK, ucp_conn_request_h, ucp_ep_h, ucs_status_t};
 
 use super::address;
+use super::bounds::Load;
 use super::driver::Driver;
 use super::inbox::Link;
 use super::liveness::{self, Silence};
@@ -29,10 +30,35 @@ const CALLERS_MAX: usize = 4096;
 /// Connections that are taken in one turn, at most: each takes a while.
 const ACCEPTS_PER_TURN: usize = 32;
 
+/// How long who says no hello keeps a place that somebody else waits for.
+const ROOM_PATIENCE: Duration = Duration::from_secs(1);
+
+/// Connections of a peer, at most. Two that call each other at once have two.
+pub(super) const LINKS_MAX: usize = 4;
+
+/// How often something was logged, or would have been: of what others can do as often as they like
+/// the first, the second, the fourth and so on are.
+#[derive(Debug, Default)]
+pub(super) struct Notices {
+    turned_away: u64,
+    useless: u64,
+    not_taken: u64,
+    surplus: u64,
+    broke: u64,
+    strange: u64,
+}
+
+/// Once more; whether it is to be logged, and as which one.
+fn next_notice(count: &mut u64) -> Option<u64> {
+    *count += 1;
+    count.is_power_of_two().then_some(*count)
+}
+
 /// Who has not said hello.
 pub(super) struct Stranger {
     /// Where the connection comes from.
     client: Option<SocketAddr>,
+    came: Instant,
     since: Ran,
 }
 
@@ -100,7 +126,7 @@ impl Driver {
             remote_keys: self.worker.as_ref().is_some_and(Worker::gives_keys),
             uri,
         };
-        self.tell_on(link, &Control::Hello(hello));
+        self.tell_as(link, &Control::Hello(hello), Work::Hello);
     }
 
     /// See [`Hello::queues`].
@@ -110,10 +136,20 @@ impl Driver {
 
     /// Somebody asks for a connection, and gets it when there is room.
     pub(super) fn called(&mut self, request: ucp_conn_request_h) {
-        if self.callers.len() < CALLERS_MAX {
+        let (waiting, max) = (self.callers.len(), self.facts.connections_max);
+        if waiting < CALLERS_MAX && self.accepted + waiting < max {
             return self.callers.push_back(request);
         }
-        tracing::warn!("ucx: too many ask for a connection at once; turned one away");
+        if let Some(count) = next_notice(&mut self.notices.turned_away) {
+            let accepted = self.accepted;
+            tracing::warn!(
+                count,
+                accepted,
+                waiting,
+                "ucx: turned a connection away: there are as many as this endpoint takes \
+                 (ucx.connections_max, {max}), or too many wait for one"
+            );
+        }
         if let Some(worker) = &self.worker {
             worker.reject(request);
         }
@@ -127,13 +163,32 @@ impl Driver {
     /// Takes connections that were asked for, as far as there is room for who says no hello.
     pub(super) fn accept_callers(&mut self) {
         for _ in 0..ACCEPTS_PER_TURN {
-            if !self.has_callers() {
+            if self.callers.is_empty() || !(self.has_callers() || self.make_room()) {
                 return;
             }
             if let Some(request) = self.callers.pop_front() {
                 self.accept(request);
             }
         }
+    }
+
+    /// Ends the oldest connection of those without a hello, if it has had its time; whether it did.
+    fn make_room(&mut self) -> bool {
+        let now = Instant::now();
+        if self.room_at.is_some_and(|at| now < at) {
+            return false;
+        }
+        let oldest = self.strangers.iter_mut().min_by_key(|(_, stranger)| stranger.came);
+        let Some((&link, stranger)) = oldest else { return false };
+        if !stranger.since.has_passed(now, ROOM_PATIENCE) {
+            self.room_at = stranger.since.next_look(ROOM_PATIENCE);
+            return false;
+        }
+        self.room_at = None;
+        self.strangers.remove(&link);
+        tracing::debug!("ucx: too many connections without a hello: ending the oldest");
+        self.drop_link(link as ucp_ep_h);
+        true
     }
 
     /// Turns away who asks for a connection and waits.
@@ -150,19 +205,27 @@ impl Driver {
         if let (Some(family), Some(client)) = (self.facts.family, client)
             && !family.takes(client)
         {
-            tracing::warn!(%client, "ucx: turned a connection away that could carry no data");
+            if let Some(count) = next_notice(&mut self.notices.useless) {
+                let what = "turned a connection away that could carry no data";
+                tracing::warn!(count, %client, "ucx: {what}");
+            }
             return worker.reject(request);
         }
         match worker.accept(request) {
             Ok(link) => {
-                let since = Ran::since(Instant::now());
+                let came = Instant::now();
+                let since = Ran::since(came);
                 self.look_in_time(&since);
-                self.strangers.insert(link as usize, Stranger { client, since });
-                self.state().links.insert(link as usize, Link::default());
+                self.accepted += 1;
+                self.strangers.insert(link as usize, Stranger { client, came, since });
+                let known = Link::accepted();
+                self.state().links.insert(link as usize, known);
             }
             Err(status) => {
-                let reason = worker::text(self.facts.ucp, status);
-                tracing::warn!(reason, "ucx: could not take a connection");
+                if let Some(count) = next_notice(&mut self.notices.not_taken) {
+                    let reason = worker::text(self.facts.ucp, status);
+                    tracing::warn!(count, reason, "ucx: could not take a connection");
+                }
             }
         }
     }
@@ -209,7 +272,24 @@ impl Driver {
         if theirs.is_some_and(|session| session != hello.session) {
             self.succeeded(index, link);
         }
+        if self.is_surplus(index, link) {
+            return self.drop_link(link);
+        }
         self.join(index, link, hello, stranger.is_some());
+    }
+
+    /// Whether a connection is one more than its peer may have.
+    fn is_surplus(&mut self, index: usize, link: ucp_ep_h) -> bool {
+        let Some(peer) = self.peer(index) else { return false };
+        if peer.links.len() < LINKS_MAX || peer.links.contains(&link) {
+            return false;
+        }
+        let peer = peer.uri.to_string();
+        if let Some(count) = next_notice(&mut self.notices.surplus) {
+            let what = format!("ended a connection of a peer that has {LINKS_MAX} already");
+            tracing::warn!(count, peer, "ucx: {what}");
+        }
+        true
     }
 
     /// A successor under the same address: what was between us and the predecessor ends, but for
@@ -320,12 +400,17 @@ impl Driver {
             Some(index) => {
                 let Some(peer) = self.peer(index) else { return };
                 let peer = peer.uri.to_string();
-                tracing::warn!(peer, rule, "ucx: a peer broke the protocol");
+                if let Some(count) = next_notice(&mut self.notices.broke) {
+                    tracing::warn!(count, peer, rule, "ucx: a peer broke the protocol");
+                }
                 let error = Error::Protocol { peer, reason: rule };
                 self.end_session_with(index, error);
             }
             None if self.strangers.remove(&(link as usize)).is_some() => {
-                tracing::warn!(rule, "ucx: somebody who is no endpoint of ours connected");
+                if let Some(count) = next_notice(&mut self.notices.strange) {
+                    let what = "somebody who is no endpoint of ours connected";
+                    tracing::warn!(count, rule, "ucx: {what}");
+                }
                 self.drop_link(link);
             }
             None => {}
@@ -338,6 +423,8 @@ impl Driver {
 
     /// Closes a connection, after which these keys are over, if it is the last one that has them.
     fn drop_link_with(&mut self, link: ucp_ep_h, ended: Option<Ended>) {
+        let accepted = self.state().links.get(&(link as usize)).is_some_and(|own| own.accepted);
+        self.accepted -= usize::from(accepted);
         let unseen = self.state().forget(link);
         drop(unseen);
         let slot = self.slots.add(Work::Close(ended));
@@ -422,6 +509,7 @@ impl Driver {
         peer.keys_from = None;
         peer.asked = 0;
         peer.alive_in_hand = false;
+        peer.load = Load::default();
         peer.released.clear();
         self.state().begin(index, session);
         for message in queues.into_iter().flatten() {
@@ -478,6 +566,8 @@ impl Driver {
     /// When a poll has something to do at the latest.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let watched = self.watch.as_ref().map(|watch| watch.next);
+        let room = self.room_at.filter(|_| !self.callers.is_empty());
+        let watched = watched.into_iter().chain(room).min();
         match self.connecting > 0 || !self.strangers.is_empty() {
             true => self.deadline_at.into_iter().chain(watched).min(),
             false => watched,

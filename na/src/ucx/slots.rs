@@ -99,10 +99,12 @@ impl Default for Source {
 /// What an operation is for.
 pub(super) enum Work {
     /// A message; without a number its end was reported already. `end`: what was between us and
-    /// the peer has ended, with that.
-    Send { op: Option<OpId>, buf: MsgBuf, peer: usize, end: Option<Error> },
-    /// What we tell a peer. Owns what UCX has a pointer to.
-    Bytes(#[allow(dead_code, reason = "kept for UCX")] Vec<u8>),
+    /// the peer has ended, with that; else `answer` bytes of it are counted there.
+    Send { op: Option<OpId>, buf: MsgBuf, peer: usize, end: Option<Error>, answer: usize },
+    /// A hello. Owns what UCX has a pointer to.
+    Hello(#[allow(dead_code, reason = "kept for UCX")] Vec<u8>),
+    /// What we tell the peer of that number in that session. Owns what UCX has a pointer to.
+    Told(#[allow(dead_code, reason = "kept for UCX")] Vec<u8>, usize, u64),
     /// That we live, for the peer of that number in that session. Owns what UCX has a pointer to.
     Alive(#[allow(dead_code, reason = "kept for UCX")] Vec<u8>, usize, u64),
     /// A piece of a transfer. Owns what UCX has a pointer to.
@@ -133,8 +135,9 @@ impl Work {
             | Self::Lent(stream, _)
             | Self::Landing(Landing { stream, .. }) => Some(stream.peer),
             Self::Reached(name, ..) | Self::Flushed(name) => Some(name.peer),
-            // A sign of life says in which session it was given.
-            Self::Bytes(_)
+            // They say in which session they were given.
+            Self::Hello(_)
+            | Self::Told(..)
             | Self::Alive(..)
             | Self::Chunk(..)
             | Self::Close(_)

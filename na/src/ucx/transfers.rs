@@ -34,7 +34,7 @@ pub(super) const ASKED_MAX: usize = 64;
 pub(super) const CHUNK_BYTES: usize = 64 << 10;
 
 /// Chunks of a transfer that UCX has in hand, at most.
-const IN_HAND_MAX: u32 = 4;
+pub(super) const IN_HAND_MAX: u32 = 4;
 
 /// Chunks that one poll sends, at most.
 const CHUNKS_PER_POLL: usize = 16;
@@ -303,7 +303,7 @@ impl Driver {
         }
     }
 
-    fn queue(&mut self, stream: Stream) {
+    pub(super) fn queue(&mut self, stream: Stream) {
         if let Some((outgoing, _, _, total)) = self.outgoing(stream)
             && !outgoing.is_queued
             && outgoing.sent < total
@@ -347,10 +347,11 @@ impl Driver {
         let Some(peer) = self.peer(stream.peer) else { return };
         let (link, lends_from) = (peer.links.first().copied(), peer.lends_from);
         let packs = self.worker.as_ref().is_some_and(Worker::packs);
+        let has_to_wait = self.has_to_wait(stream);
         let Some((outgoing, memory, start, total)) = self.outgoing(stream) else { return };
         outgoing.is_queued = false;
         let Some(link) = link else { return };
-        if outgoing.in_hand >= IN_HAND_MAX || outgoing.sent >= total {
+        if has_to_wait || outgoing.in_hand >= IN_HAND_MAX || outgoing.sent >= total {
             return;
         }
         if packs {
@@ -442,6 +443,7 @@ impl Driver {
                 if let Some((outgoing, ..)) = self.outgoing(stream) {
                     outgoing.in_hand += 1;
                 }
+                self.chunk_given(stream);
                 None
             }
             Posted::Done => None,
@@ -467,7 +469,8 @@ impl Driver {
             return self.stream_failed(stream, status);
         }
         if let Some((outgoing, ..)) = self.outgoing(stream) {
-            outgoing.in_hand -= 1;
+            // It may be of one before with the same number, which the peer chooses.
+            outgoing.in_hand = outgoing.in_hand.saturating_sub(1);
             self.queue(stream);
         }
     }

@@ -5,7 +5,9 @@ use super::wire::{
     CHUNK_HEADER_BYTES, Chunk, Control, GivenKey, Hello, PACKED_BYTES_MAX, Place, URI_BYTES_MAX,
     VERSION,
 };
-use super::{MESSAGE_BYTES_MAX, endpoint, inbox, keys, rendezvous, sessions, transfers, worker};
+use super::{
+    MESSAGE_BYTES_MAX, bounds, endpoint, inbox, keys, rendezvous, sessions, transfers, worker,
+};
 use crate::wire_doc::{Field, Page};
 use crate::{Access, DeniedReason};
 
@@ -153,6 +155,9 @@ fn limits(page: &mut Page) {
             [&"window_max", &endpoint::WINDOW_MAX],
             [&"window_min", &endpoint::WINDOW_MIN],
             [&"strangers", &sessions::STRANGERS_MAX],
+            [&"connections", &sessions::LINKS_MAX],
+            [&"chunks", &bounds::CHUNKS_MAX],
+            [&"told", &bounds::TOLD_MAX],
             [&"message_bytes_max", &MESSAGE_BYTES_MAX],
         ],
     );

@@ -573,3 +573,178 @@ fn a_child_that_drops_its_copy_refuses_no_offer() {
     assert!(theirs.region().append_to(0, bytes.len(), &mut written));
     assert!(written == bytes);
 }
+
+/// Polls all until something holds; what is received is counted, and sends end well.
+fn all_until(ends: &[&UcxEndpoint], mut is_done: impl FnMut(usize) -> bool) {
+    let began = Instant::now();
+    let mut came = 0;
+    while !is_done(came) {
+        assert!(began.elapsed() < PATIENCE, "nothing happens; {came} have come");
+        for end in ends {
+            let mut sink = |completion| match completion {
+                Completion::Recv { result, .. } => came += usize::from(result.is_ok()),
+                Completion::Send { result, .. } => result.unwrap(),
+                other @ Completion::Transfer { .. } => panic!("{other:?}"),
+            };
+            end.poll(16, &mut sink).unwrap();
+        }
+    }
+}
+
+#[test]
+fn connections_beyond_the_bound_are_refused_until_one_ends() {
+    if let Some(lacks) = OPEN.lacks() {
+        return println!("SKIPPED: {lacks}");
+    }
+    let mut options = OpenOptions::listening(true);
+    options.ucx.connections_max = 2;
+    let target = UcxEndpoint::open(&Uri::parse(OPEN.uri).unwrap(), &options).unwrap();
+    let mut origins: Vec<_> = (0..3).map(|_| open(false)).collect();
+    for _ in 0..3 {
+        let room = MsgBuf::with_capacity(target.limits().unexpected_bytes_max);
+        target.recv_unexpected(OpId(2), room).unwrap();
+    }
+    let call = |origin: &UcxEndpoint| {
+        send(origin, &origin.lookup(target.self_addr().uri()).unwrap());
+    };
+    for origin in &origins[..2] {
+        call(origin);
+        all_until(&[&target, origin], |came| came == 1);
+    }
+    assert_eq!(target.with(|driver| driver.accepted), Some(2));
+    call(&origins[2]);
+    let error = until([&target, &origins[2]], |completion| match completion {
+        Completion::Send { result, .. } => result.err(),
+        other => panic!("{other:?}"),
+    });
+    assert!(matches!(error, Error::Unreachable { .. }), "{error}");
+    drop(origins.remove(0));
+    all_until(&[&target], |_| target.with(|driver| driver.accepted) == Some(1));
+    call(&origins[1]);
+    all_until(&[&target, &origins[1]], |came| came == 1);
+    assert_eq!(target.with(|driver| driver.accepted), Some(2));
+}
+
+#[test]
+fn a_bound_that_lets_nobody_in_is_refused() {
+    type Set = fn(&mut OpenOptions);
+    let nobody: Set = |options| options.ucx.connections_max = 0;
+    let no_answers: Set = |options| options.ucx.unread_answers_max = Some(0);
+    for (set, named) in [(nobody, "ucx.connections_max"), (no_answers, "ucx.unread_answers_max")] {
+        let mut options = OpenOptions::listening(true);
+        set(&mut options);
+        let error = crate::check_address(OPEN.uri, &options).unwrap_err();
+        assert!(matches!(error, Error::BadOption { option, .. } if option == named), "{error}");
+    }
+}
+
+/// Connects once more, and says who we are if `greets`.
+fn connect_again(origin: &UcxEndpoint, to: &Addr, target: &UcxEndpoint, greets: bool) {
+    let there: SocketAddr = target.self_addr().uri().rsplit('/').next().unwrap().parse().unwrap();
+    let connect = |driver: &mut Driver| {
+        let index = driver.index_of(to).unwrap();
+        let link = driver.worker.as_ref().unwrap().connect(there).unwrap();
+        driver.state().links.insert(link as usize, Link::default());
+        driver.peer(index).unwrap().links.push(link);
+        if greets {
+            driver.greet(index, link);
+        }
+    };
+    origin.with(connect).unwrap();
+}
+
+#[test]
+fn a_peer_has_so_many_connections_and_keeps_those_when_it_makes_more() {
+    if let Some(lacks) = OPEN.lacks() {
+        return println!("SKIPPED: {lacks}");
+    }
+    // Who does not listen is another one with each connection.
+    let (target, origin) = (open(true), open(true));
+    let room = || MsgBuf::with_capacity(target.limits().unexpected_bytes_max);
+    let to = origin.lookup(target.self_addr().uri()).unwrap();
+    target.recv_unexpected(OpId(2), room()).unwrap();
+    send(&origin, &to);
+    all_until(&[&target, &origin], |came| came == 1);
+    for _ in 1..LINKS_MAX + 3 {
+        connect_again(&origin, &to, &target, true);
+    }
+    let links = |of: &UcxEndpoint| {
+        let count = |driver: &mut Driver| {
+            driver.peers.iter().flatten().map(|peer| peer.links.len()).sum::<usize>()
+        };
+        of.with(count).unwrap()
+    };
+    assert_eq!(links(&origin), LINKS_MAX + 3);
+    all_until(&[&target, &origin], |_| {
+        assert!(links(&target) <= LINKS_MAX);
+        links(&origin) == LINKS_MAX
+    });
+    assert_eq!(target.with(|driver| driver.accepted), Some(LINKS_MAX));
+    target.recv_unexpected(OpId(2), room()).unwrap();
+    send(&origin, &to);
+    all_until(&[&target, &origin], |came| came == 1);
+}
+
+#[test]
+fn the_oldest_that_says_no_hello_gives_its_place_to_who_waits() {
+    if let Some(lacks) = OPEN.lacks() {
+        return println!("SKIPPED: {lacks}");
+    }
+    let (target, origin) = (open(true), open(false));
+    let crowd = [open(false), open(false)];
+    target.with(|driver| driver.strangers_max = 2).unwrap();
+    let came = || {
+        let came = |driver: &mut Driver| {
+            let mut came: Vec<_> = driver.strangers.values().map(|own| own.came).collect();
+            came.sort_unstable();
+            came
+        };
+        target.with(came).unwrap()
+    };
+    for (count, silent) in (1..).zip(&crowd) {
+        let to = silent.lookup(target.self_addr().uri()).unwrap();
+        connect_again(silent, &to, &target, false);
+        all_until(&[&target, silent], |_| came().len() == count);
+    }
+    let all = [&target, &crowd[0], &crowd[1], &origin];
+    let crowd_came = came();
+    let room = MsgBuf::with_capacity(target.limits().unexpected_bytes_max);
+    target.recv_unexpected(OpId(2), room).unwrap();
+    send(&origin, &origin.lookup(target.self_addr().uri()).unwrap());
+    all_until(&all, |_| {
+        let waits = target.with(|driver| !driver.callers.is_empty()).unwrap();
+        // Whoever sleeps now wakes for it.
+        let wakes = target.with(|driver| driver.next_deadline()).flatten();
+        assert!(!waits || wakes.is_some_and(|at| at <= Instant::now() + ROOM_PATIENCE));
+        waits
+    });
+    assert!(came() == crowd_came, "as long as it has not had its time");
+    all_until(&all, |came| came == 1);
+    assert_eq!(came(), crowd_came[1..]);
+}
+
+#[test]
+fn of_what_others_can_do_without_end_ever_less_is_logged() {
+    let mut count = 0;
+    let logged: Vec<_> = (0..100).filter_map(|_| next_notice(&mut count)).collect();
+    assert_eq!(logged, [1, 2, 4, 8, 16, 32, 64]);
+    if let Some(lacks) = OPEN.lacks() {
+        return println!("SKIPPED: {lacks}");
+    }
+    // Of this kind, of which there are many, and of no other.
+    let target = open(true);
+    for _ in 0..3 {
+        let origin = open(false);
+        let to = origin.lookup(target.self_addr().uri()).unwrap();
+        connect_again(&origin, &to, &target, false);
+        let mut link = std::ptr::null_mut();
+        all_until(&[&target, &origin], |_| {
+            let first = |driver: &mut Driver| driver.strangers.keys().next().copied();
+            link = target.with(first).flatten().unwrap_or_default() as ucp_ep_h;
+            !link.is_null()
+        });
+        target.with(|driver| driver.broke(link, "a test".into())).unwrap();
+    }
+    let counted = target.with(|driver| (driver.notices.strange, driver.notices.broke));
+    assert_eq!(counted, Some((3, 0)));
+}

@@ -1,0 +1,134 @@
+//! What a peer makes us hold, and what bounds it.
+//!
+//! UCX takes whatever is sent and keeps it until the peer reads. So what a peer can ask for without
+//! end is counted here until UCX has sent it: a peer may be stopped, or read nothing and ask on.
+//! Requests and transfers of ours are counted where they begin.
+
+use std::mem::size_of;
+
+use super::driver::Driver;
+use super::keys::KEYS_MAX;
+use super::peer::Phase;
+use super::transfers::{ASKED_MAX, IN_HAND_MAX, Stream};
+use crate::MsgBuf;
+use crate::loopback::Queued;
+use crate::matching::Kind;
+
+/// Chunks of what a peer gets that UCX has in hand, at most: those of as many transfers as it may
+/// ask for. Further ones wait here, with their transfers.
+pub(super) const CHUNKS_MAX: u32 = ASKED_MAX as u32 * IN_HAND_MAX;
+
+/// What a peer was told that UCX has in hand, at most. One that keeps to the rules has less, even
+/// if it reads nothing: about the transfers of either side twice each (asked and given up, granted
+/// and done), about the keys of either side twice each (wanted or given, revoked or returned), and
+/// about its messages 2 of each kind.
+pub(super) const TOLD_MAX: u32 = (4 * ASKED_MAX + 4 * KEYS_MAX) as u32 + 128;
+
+/// What we hold for a peer until it takes it, in this session.
+#[derive(Debug, Default)]
+pub(super) struct Load {
+    /// Chunks of what it gets that UCX has in hand.
+    pub(super) chunks: u32,
+    /// Some of its gets wait until UCX has fewer.
+    waits: bool,
+    /// What it was told that UCX has in hand.
+    pub(super) told: u32,
+    /// Bytes of memory that answers to it take, which wait here or are in UCX's hands.
+    pub(super) answers: usize,
+}
+
+/// Memory that a message takes if it is an answer, bytes. Its buffer is as large for a short
+/// message as for a long one.
+pub(super) fn answer_bytes(kind: Kind, buf: &MsgBuf) -> usize {
+    match kind {
+        Kind::Expected => buf.capacity() + size_of::<Queued>(),
+        Kind::Unexpected => 0,
+    }
+}
+
+impl Driver {
+    /// The load of a peer, if that is still its session.
+    fn load(&mut self, index: usize, session: u64) -> Option<&mut Load> {
+        let peer = self.peer(index).filter(|peer| peer.session == session)?;
+        Some(&mut peer.load)
+    }
+
+    /// UCX has one chunk more in hand.
+    pub(super) fn chunk_given(&mut self, stream: Stream) {
+        if !stream.put
+            && let Some(load) = self.load(stream.peer, stream.session)
+        {
+            load.chunks += 1;
+        }
+    }
+
+    /// Whether a get has to wait until UCX has fewer chunks for that peer. Our own puts do not: we
+    /// have asked for no more of them than it allows.
+    pub(super) fn has_to_wait(&mut self, stream: Stream) -> bool {
+        let load = self.load(stream.peer, stream.session).filter(|_| !stream.put);
+        load.is_some_and(|load| {
+            load.waits |= load.chunks >= CHUNKS_MAX;
+            load.chunks >= CHUNKS_MAX
+        })
+    }
+
+    /// UCX has sent a chunk, or never will: those that have waited go on.
+    pub(super) fn chunk_left(&mut self, stream: Stream) {
+        let Stream { peer: index, session, put, .. } = stream;
+        let Some(load) = self.load(index, session).filter(|_| !put) else { return };
+        load.chunks -= 1;
+        if !std::mem::take(&mut load.waits) {
+            return;
+        }
+        let Some(peer) = self.peer(index) else { return };
+        let gets = peer.leases.iter().filter(|(_, lease)| lease.outgoing.is_some());
+        let gets: Vec<u64> = gets.map(|(id, _)| *id).collect();
+        gets.into_iter().for_each(|id| self.queue(Stream { id, ..stream }));
+    }
+
+    /// UCX has sent what a peer was told, or never will.
+    pub(super) fn told_sent(&mut self, index: usize, session: u64) {
+        if let Some(load) = self.load(index, session) {
+            load.told -= 1;
+        }
+    }
+
+    /// Ends the connection of a peer that asks on and reads nothing of what it is told; whether it
+    /// was one.
+    pub(super) fn ends_deaf(&mut self, index: usize) -> bool {
+        let deaf = self.peer(index).filter(|peer| peer.load.told > TOLD_MAX);
+        let Some(link) = deaf.and_then(|peer| peer.links.first().copied()) else { return false };
+        self.broke(link, format!("it asks on and reads nothing: {TOLD_MAX} things wait for it"));
+        true
+    }
+
+    /// UCX has sent an answer of so many bytes, of the session that there is.
+    pub(super) fn answer_left(&mut self, index: usize, bytes: usize) {
+        if let Some(peer) = self.peer(index) {
+            peer.load.answers -= bytes;
+        }
+    }
+
+    /// Answers of so many bytes more wait for a peer, or are in UCX's hands.
+    pub(super) fn answer_waits(&mut self, index: usize, bytes: usize) {
+        let max = self.facts.unread_answers_max;
+        let Some(peer) = self.peer(index) else { return };
+        peer.load.answers += bytes;
+        self.is_overfull |= bytes > 0 && peer.load.answers > max;
+    }
+
+    /// Ends peers for which more answers wait than may, now that it is known what they have read.
+    pub(super) fn end_overfull(&mut self) {
+        let max = self.facts.unread_answers_max;
+        for index in 0..self.peers.len() {
+            let Some(peer) = self.peer(index) else { continue };
+            let bytes = peer.load.answers;
+            if bytes > max && peer.phase == Phase::Connected {
+                self.end_session(index, format!("it takes no answers: {bytes} bytes wait"));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
