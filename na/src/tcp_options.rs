@@ -68,6 +68,12 @@ impl Default for TcpOptions {
 }
 
 impl TcpOptions {
+    /// The bound, for messages of up to so many bytes.
+    #[allow(dead_code, reason = "a build may be without the transport")]
+    pub(crate) fn unread_answers_bound(&self, message_bytes_max: usize) -> usize {
+        unread_answers_bound(self.unread_answers_max, message_bytes_max)
+    }
+
     /// Refuses what cannot work.
     pub(crate) fn check(&self) -> Result<(), Error> {
         check_bounds(

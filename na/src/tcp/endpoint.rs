@@ -17,7 +17,6 @@ use super::outgoing::Outgoing;
 use super::peer::{Broken, Peer, PeerState, Phase};
 use super::poller::{Poller, flush};
 use super::socket;
-use crate::descriptors;
 use crate::fork::Process;
 use crate::host_port::{self, PeerKey};
 use crate::lock::{BiasedGuard, BiasedLock};
@@ -27,7 +26,6 @@ use crate::own_address::Wanted;
 use crate::ran;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex, lock};
-use crate::tcp_options::unread_answers_bound;
 use crate::{
     Access, Addr, Completion, Endpoint, EndpointStats, Error, LargeBuffers, Limits, LocalMem,
     Memory, MsgBuf, OpId, OpenOptions, PeerStats, Refused, RegionTable, Tag, TcpOptions,
@@ -86,10 +84,7 @@ impl Core {
             connect_timeout: options.connect_timeout.min(CONNECT_TIMEOUT_MAX),
             liveness_limit: ran::limit(options.liveness_limit),
             options: options.tcp.clone(),
-            unread_answers_max: unread_answers_bound(
-                options.tcp.unread_answers_max,
-                options.message_bytes_max,
-            ),
+            unread_answers_max: options.tcp.unread_answers_bound(options.message_bytes_max),
             class: options.traffic_class,
             listening_uri,
             regions: options.regions.clone().unwrap_or_default(),
@@ -420,8 +415,7 @@ impl TcpEndpoint {
         debug_assert!(listening_uri.len() <= URI_BYTES_MAX);
         let mut core = Core::new(options, listening_uri)?;
         if options.listen {
-            core.options.connections_max =
-                descriptors::connections_max(core.options.connections_max, 1);
+            core.options.connections_max = socket::connections_max(core.options.connections_max);
         }
         let myself = match listening {
             Some(address) => core.peer_at(PeerKey::Address(address), vec![address]),

@@ -56,6 +56,11 @@ pub(super) fn listen(address: SocketAddr, class: TrafficClass) -> io::Result<Own
     Ok(socket)
 }
 
+/// How many connections others may have of the `wanted` ones: each takes a descriptor.
+pub(super) fn connections_max(wanted: usize) -> usize {
+    crate::descriptors::connections_max(wanted, 1)
+}
+
 /// Begins to connect; writable when decided, see [`connected`].
 pub(super) fn connect(address: SocketAddr, class: TrafficClass) -> io::Result<OwnedFd> {
     let socket = open(address, class)?;

@@ -119,16 +119,7 @@ impl UcxEndpoint {
             family: settings.family,
         };
         let seed = seed()?;
-        let (version, tls) = (worker::version(ucp), settings.tls);
-        let by_key = match options.ucx.remote_keys {
-            RemoteKeys::Auto => "remote keys over rc, ",
-            RemoteKeys::Always => "remote keys; or ",
-            RemoteKeys::Never => "",
-        };
-        let bulk_path = format!(
-            "UCX {version}: {by_key}rendezvous over InfiniBand and RoCE, else copied in active \
-             messages (UCX_TLS={tls})"
-        );
+        let bulk_path = bulk_path(&worker::version(ucp), &settings.tls, options);
         let inbox = std::mem::ManuallyDrop::new(inbox).0;
         Ok(Self {
             id,
@@ -312,6 +303,19 @@ fn connections_max(protocol: &str, options: &OpenOptions) -> usize {
         // Nobody calls.
         false => options.ucx.connections_max,
     }
+}
+
+/// How bulk data moves.
+fn bulk_path(version: &str, tls: &str, options: &OpenOptions) -> String {
+    let by_key = match options.ucx.remote_keys {
+        RemoteKeys::Auto => "remote keys over rc, ",
+        RemoteKeys::Always => "remote keys; or ",
+        RemoteKeys::Never => "",
+    };
+    format!(
+        "UCX {version}: {by_key}rendezvous over InfiniBand and RoCE, else copied in active \
+         messages (UCX_TLS={tls})"
+    )
 }
 
 fn seed() -> Result<u64, Error> {

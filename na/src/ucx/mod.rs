@@ -11,8 +11,9 @@
 //! does), `sessions` (connections), `slots` (what UCX has in hand), `worker` (UCX's calls),
 //! `inbox` (its callbacks), `incoming` (where bytes of transfers go), `held` (offers that it keeps
 //! for us), `rma` (memory that peers reach), `keys` (who has which);
-//! `discards` (connections that UCX ends), `bounds` (what a peer makes us hold), `family` (which of them carry data); `wait`, `liveness`,
-//! `closing`, `peer`, `address`, `devices`, `wire` and `sockaddr` are what the names say.
+//! `discards` (connections that UCX ends), `bounds` (what a peer makes us hold), `family` (which
+//! connections carry data); `wait`, `liveness`, `closing`, `peer`, `address`, `devices`, `wire` and
+//! `sockaddr` are what the names say.
 //!
 //! # Connections
 //!
@@ -130,9 +131,9 @@
 //! | 11: revoke | key: 8 |
 //! | 12: returned | key: 8 |
 //!
-//! A peer that breaks a rule loses its connection (`Error::Protocol`, a warning in the log, but ever
-//! fewer of many). So does C Mercury, which says no hello, and who reads nothing of what it is told:
-//! see `bounds.rs`.
+//! A peer that breaks a rule loses its connection (`Error::Protocol`, a warning in the log, but
+//! ever fewer of many). So does C Mercury, which says no hello, and who reads nothing of what it is
+//! told: see `bounds.rs`.
 
 mod address;
 mod bounds;
