@@ -23,7 +23,7 @@ use super::bell::{Sleeper, Sleepers};
 use super::buffers::lock;
 use super::clock::Clock;
 use super::context::Event;
-use super::ops::{CONTEXTS_MAX, OpRef, Role};
+use super::ops::CONTEXTS_MAX;
 use super::registry::Registry;
 use super::{Core, HgError};
 
@@ -176,16 +176,8 @@ impl Bell {
 }
 
 impl<T> Core<T> {
-    /// Hands a completion to the context that it belongs to. A request is counted here, where its
-    /// receive ended, and not when that context comes to look: while it does not, the others'
-    /// requests need receives.
-    pub(super) fn hand_over(&self, to: &Core<T>, mut completion: na::Completion) {
-        if let na::Completion::Recv { op, result: Ok(_), .. } = &mut completion
-            && OpRef::parse(*op).1 == Some(Role::Request)
-        {
-            self.count_arrival();
-            *op = OpRef::single(Role::Counted, to.id, 0);
-        }
+    /// Hands a completion to the context that it belongs to.
+    pub(super) fn hand_over(&self, to: &Core<T>, completion: na::Completion) {
         let mut arrived = lock(&to.arrived);
         arrived.push_back(completion);
         to.has_arrived.store(true, Ordering::Relaxed);
