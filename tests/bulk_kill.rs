@@ -210,7 +210,8 @@ fn origins_are_killed_over_tcp() {
 
 #[test]
 fn origins_are_killed_over_fabrics() {
-    on_fabrics(&["ofi+", "ucx+tcp"], origins_are_killed);
+    // Over ofi nothing tells for sure that an origin has died: transfers with it may stay.
+    on_fabrics(&["ucx+tcp"], origins_are_killed);
 }
 
 /// A transfer with a process that does not answer is cancelled; whatever it may still do to the
