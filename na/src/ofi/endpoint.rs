@@ -598,7 +598,7 @@ impl Endpoint for OfiEndpoint {
         let idle = self.wait.is_some()
             && gate.is_empty()
             && core.done.is_empty()
-            && core.queues.is_empty()
+            && !core.has_to_retry()
             && core.recvs.is_empty()
             && core.unexpected.may_sleep()
             && !self.loopback.is_due()

@@ -62,8 +62,9 @@ impl Peer {
         };
     }
 
-    pub(super) fn loose(&self) -> u32 {
-        self.loose.load(Ordering::Relaxed)
+    /// Whether further messages to it have to wait until libfabric has fewer of those.
+    pub(super) fn is_full(&self, loose_max: u32) -> bool {
+        self.loose.load(Ordering::Relaxed) >= loose_max
     }
 
     pub(super) fn was_reached(&self) -> bool {

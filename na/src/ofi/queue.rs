@@ -107,7 +107,7 @@ impl Core {
         let len = header.len() + message.len();
         let may_be_lost = !peer.was_reached() || peer.is_torn();
         let max = self.inject_bytes_max.min(INJECT_BYTES_MAX);
-        if len > max || max == 0 || may_be_lost || peer.loose() >= self.loose_max {
+        if len > max || max == 0 || may_be_lost || peer.is_full(self.loose_max) {
             return false;
         }
         let mut bytes = [0; INJECT_BYTES_MAX];
@@ -235,6 +235,15 @@ impl Core {
         let queue = self.queues.remove(&peer)?;
         self.turns.retain(|waiting| *waiting != peer);
         Some(queue)
+    }
+
+    /// Whether what waits for some peer may be taken although libfabric tells of nothing: no
+    /// descriptor says when it has room. That it has fewer messages to a peer, it tells.
+    pub(super) fn has_to_retry(&self) -> bool {
+        let is_full = |queue: &Queue| {
+            queue.to.state::<Peer>().is_some_and(|peer| peer.is_full(self.loose_max))
+        };
+        !self.queues.values().all(is_full)
     }
 
     /// Tries again what waits: of each peer in turn one operation, until each has none or was told
@@ -371,7 +380,7 @@ impl Core {
             return Posted::Taken;
         };
         let peer = to.state::<Peer>();
-        if peer.is_some_and(|peer| peer.loose() >= self.loose_max) {
+        if peer.is_some_and(|peer| peer.is_full(self.loose_max)) {
             return Posted::Again;
         }
         let fi_addr = peer.map_or(u64::MAX, |peer| peer.fi_addr);
