@@ -102,14 +102,17 @@ pub(super) struct Beside {
     pub(super) trace: Option<TraceParent>,
 }
 
+/// Whose request it is, its tag, and whether it was counted as held already.
+type Arrived = (Addr, Tag, bool);
+
 impl Incoming {
     /// One whose arguments are in the message.
     #[inline(always)]
-    fn here(header: RequestHeader, origin: Addr, tag: Tag, buf: MsgBuf) -> Self {
+    fn here(header: RequestHeader, (origin, tag, counted): Arrived, buf: MsgBuf) -> Self {
         let payload = Payload::Message(buf, header.payload_at());
         let reply = Reply::Network(tag);
         let beside = None;
-        Self { header, origin, reply, payload, held: true, uncounted: true, beside }
+        Self { header, origin, reply, payload, held: true, uncounted: !counted, beside }
     }
 }
 
@@ -152,7 +155,7 @@ impl<T> Core<T> {
         done
     }
 
-    fn take_arrived(&self) -> VecDeque<Completion> {
+    pub(super) fn take_arrived(&self) -> VecDeque<Completion> {
         let mut arrived = lock(&self.arrived);
         self.has_arrived.store(false, Ordering::Relaxed);
         std::mem::take(&mut *arrived)
@@ -292,6 +295,7 @@ impl<T> Core<T> {
         let event = match completion {
             Completion::Recv { op, buf, result: Ok(arrival) } => match OpRef::parse(op) {
                 (_, Some(Role::Request)) => self.on_request(buf, arrival, sink),
+                (_, Some(Role::Counted)) => self.on_counted_request(buf, arrival, sink),
                 (op, Some(Role::Reply)) => self.on_reply(op, buf, arrival, sink),
                 (op, role) => self.on_other_receive(op, role, buf, Ok(())),
             },
@@ -368,9 +372,15 @@ impl<T> Core<T> {
     }
 
     /// A receive took a request, which is held from now on.
-    fn count_arrival(&self) {
+    pub(super) fn count_arrival(&self) {
         let more = self.primary().state().receives.arrived();
         self.post_more(more);
+    }
+
+    fn count_unless(&self, counted: bool) {
+        if !counted {
+            self.count_arrival();
+        }
     }
 
     /// As [`act_and_tell`](Self::act_and_tell), for what is rare.
@@ -434,10 +444,29 @@ impl<T> Core<T> {
         let accept = self.options.accept();
         match RequestHeader::read_plain(accept, buf.as_slice()) {
             Some(header) => {
-                self.hand_up(Incoming::here(header, from, tag, buf), sink);
+                self.hand_up(Incoming::here(header, (from, tag, false), buf), sink);
                 None
             }
-            None => self.on_other_request(buf, from, tag),
+            None => self.on_other_request((from, tag, false), buf),
+        }
+    }
+
+    /// A request that another context has handed over.
+    #[inline(never)]
+    fn on_counted_request<S: Sink<T> + ?Sized>(
+        self: &Arc<Self>,
+        buf: MsgBuf,
+        arrival: Arrival,
+        sink: &mut S,
+    ) -> Option<Event<T>> {
+        let from = (arrival.from, arrival.tag, true);
+        match RequestHeader::read_plain(self.options.accept(), buf.as_slice()) {
+            Some(header) => {
+                self.state().hot.rpc_req_recv += 1;
+                self.hand_up(Incoming::here(header, from, buf), sink);
+                None
+            }
+            None => self.on_other_request(from, buf),
         }
     }
 
@@ -458,23 +487,27 @@ impl<T> Core<T> {
 
     /// As [`on_request`](Self::on_request), whatever the request is.
     #[inline(never)]
-    fn on_other_request(&self, buf: MsgBuf, from: Addr, tag: Tag) -> Option<Event<T>> {
+    fn on_other_request(&self, (from, tag, counted): Arrived, buf: MsgBuf) -> Option<Event<T>> {
         let accept = self.options.accept();
         let read = wire::decode_request(accept, buf.as_slice())
             .and_then(|(header, body)| Ok((header, header.read_extension(buf.as_slice())?, body)));
         match read {
             Ok((_, extension, _)) if extension.cancel || extension.unread => {
-                self.count_arrival();
+                self.count_unless(counted);
                 self.buffers.put(buf);
                 Some(self.on_notice(from, tag, &extension))
             }
             Ok((header, extension, Body::Inline(_))) => {
                 let beside = self.beside(&from, &extension);
-                let incoming = Incoming { beside, ..Incoming::here(header, from, tag, buf) };
+                if counted {
+                    self.state().hot.rpc_req_recv += 1;
+                }
+                let incoming = Incoming::here(header, (from, tag, counted), buf);
+                let incoming = Incoming { beside, ..incoming };
                 Some(Event::Request(incoming))
             }
             Ok((header, extension, Body::Overflow(desc))) => {
-                self.count_arrival();
+                self.count_unless(counted);
                 self.state().hot.rpc_req_recv += 1;
                 self.counts.req_extra.bump();
                 let beside = self.beside(&from, &extension);
@@ -486,7 +519,7 @@ impl<T> Core<T> {
                 })
             }
             Err(error) => {
-                self.count_arrival();
+                self.count_unless(counted);
                 let header = RequestHeader::to_answer(accept, buf.as_slice(), &error);
                 self.buffers.put(buf);
                 if header.is_some_and(|header| header.no_response && header.more_data) {

@@ -23,7 +23,8 @@ use super::bell::{Sleeper, Sleepers};
 use super::buffers::lock;
 use super::clock::Clock;
 use super::context::Event;
-use super::ops::CONTEXTS_MAX;
+use super::core::Op;
+use super::ops::{CONTEXTS_MAX, OpRef, Role};
 use super::registry::Registry;
 use super::{Core, HgError};
 
@@ -176,13 +177,51 @@ impl Bell {
 }
 
 impl<T> Core<T> {
-    /// Hands a completion to the context that it belongs to.
-    pub(super) fn hand_over(&self, to: &Core<T>, completion: na::Completion) {
+    /// Hands a completion to the context that it belongs to. A request is counted here, where its
+    /// receive ended, and not when that context comes to look: while it does not, the others'
+    /// requests need receives.
+    pub(super) fn hand_over(&self, to: &Core<T>, mut completion: na::Completion) {
+        if let na::Completion::Recv { op, result: Ok(_), .. } = &mut completion
+            && OpRef::parse(*op).1 == Some(Role::Request)
+        {
+            self.count_arrival();
+            *op = OpRef::single(Role::Counted, to.id, 0);
+        }
         let mut arrived = lock(&to.arrived);
         arrived.push_back(completion);
         to.has_arrived.store(true, Ordering::Relaxed);
         drop(arrived);
         to.wake();
+    }
+
+    /// When this context ends: requests that wait for it go to context 0, as those will that come
+    /// for it from now on. Arguments that are being fetched are given up; their origins are told
+    /// to try again.
+    pub(super) fn leave_to_primary(&self) {
+        if self.is_primary() {
+            return;
+        }
+        let primary = self.primary();
+        let (events, fetches) = {
+            let mut state = self.state();
+            let fetches = state.ops.iter().filter(|(_, op)| matches!(op, Op::Fetch(_)));
+            let fetches: Vec<_> = fetches.map(|(name, _)| name).collect();
+            (std::mem::take(&mut state.events), fetches)
+        };
+        let requests = events.into_iter().filter(|event| matches!(event, Event::Request(_)));
+        requests.for_each(|request| primary.queue(&mut primary.state(), request));
+        let mut requests = self.take_arrived();
+        requests.retain(is_counted_request);
+        if !requests.is_empty() {
+            let mut arrived = lock(&primary.arrived);
+            arrived.append(&mut requests);
+            primary.has_arrived.store(true, Ordering::Relaxed);
+        }
+        for op in fetches {
+            self.endpoint.cancel(op.part(Role::Fetch));
+            self.on_fetched(op, Err(na::Error::Canceled));
+        }
+        primary.wake();
     }
 
     /// Queues an event of another context.
@@ -200,4 +239,9 @@ impl<T> Core<T> {
             bell.ring();
         }
     }
+}
+
+fn is_counted_request(completion: &na::Completion) -> bool {
+    matches!(completion, na::Completion::Recv { op, .. }
+        if OpRef::parse(*op).1 == Some(Role::Counted))
 }

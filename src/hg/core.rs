@@ -586,6 +586,7 @@ impl<T> Drop for Core<T> {
     fn drop(&mut self) {
         let generation = self.state().ops.generation();
         self.class.retire(self.id, generation);
+        self.leave_to_primary();
         if self.options.stats {
             let mut sum = Counters::default();
             let hot = self.state().hot;

@@ -27,6 +27,8 @@ pub struct OpRef(u64);
 pub(super) enum Role {
     /// The receive of a request; belongs to no operation.
     Request,
+    /// The same, once another context has taken it out of the network and counted it.
+    Counted,
     /// A send that nobody waits for; belongs to no operation.
     Loose,
     /// The send of a request or of a response.
@@ -55,6 +57,7 @@ impl Role {
             Self::Ack => 4,
             Self::Fetch => 5,
             Self::Watch => 6,
+            Self::Counted => 7,
             Self::Piece(index) => Self::PIECES + u64::from(index),
         }
     }
@@ -68,6 +71,7 @@ impl Role {
             4 => Self::Ack,
             5 => Self::Fetch,
             6 => Self::Watch,
+            7 => Self::Counted,
             number => Self::Piece(u8::try_from(number.checked_sub(Self::PIECES)?).ok()?),
         })
     }

@@ -39,9 +39,9 @@ pub(super) struct Receives {
     /// Receives ever posted.
     total: u64,
     /// Bytes of arguments that overflowed, of requests that are held.
-    bytes: u64,
+    pub(super) bytes: u64,
     /// Requests that are held and whose arguments are being fetched.
-    fetching: usize,
+    pub(super) fetching: usize,
     /// Fetches ever begun.
     fetches: u64,
     /// When a fetch was refused, and how many had begun before then.

@@ -17,6 +17,7 @@ mod bulk;
 mod bulk_safety;
 mod calls;
 mod checksums;
+mod contexts;
 mod endings;
 mod extension;
 mod headers;
