@@ -234,7 +234,9 @@ fn size_word(bytes: usize) -> String {
 /// The RPC layer of a side. Its tokens are numbers of buffers.
 fn open(sweep: Sweep, listen: bool) -> Result<Arc<Core<usize>>> {
     let uri = sweep.transport.uri();
-    let endpoint = na::open(uri, &OpenOptions::listening(listen)).doing(uri)?;
+    let mut options = OpenOptions::listening(listen);
+    options.no_block = true;
+    let endpoint = na::open(uri, &options).doing(uri)?;
     let mut options = HgOptions::default();
     options.listen = listen;
     let core = Core::new(endpoint, options).doing("starting the RPC layer")?;
