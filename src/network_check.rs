@@ -63,7 +63,7 @@ fn of_option(resolved: &Resolved, error: &na::Error) -> Option<Error> {
         "addr_format" => "mercury.na_addr_format",
         "ip_subnet" => "mercury.ip_subnet",
         "auth_key" => "mercury.auth_key",
-        "tcp.unread_answers_max" | "ucx.unread_answers_max" => "margo.network.unread_answers_max",
+        "unread_answers_max" => "margo.network.unread_answers_max",
         "sm.connections_max" | "tcp.connections_max" | "ucx.connections_max" => {
             "margo.network.connections_max"
         }

@@ -129,8 +129,7 @@ pub(crate) fn na_options(resolved: &Resolved) -> na::OpenOptions {
     };
     options.tcp.connect_retry = millis(network.connect_retry_msec);
     options.tcp.slow_reader_limit = millis(network.slow_reader_msec);
-    options.tcp.unread_answers_max = network.unread_answers_max;
-    options.ucx.unread_answers_max = network.unread_answers_max;
+    options.unread_answers_max = network.unread_answers_max;
     options.tcp.keep_alive = Duration::from_secs(network.keep_alive_sec.into());
     options.tcp.busy_poll = Duration::from_micros(network.busy_poll_usec.into());
     options.sm.connections_per_user_max = network.connections_per_user_max;
@@ -380,9 +379,7 @@ mod tests {
         opened(r#""connect_retry_msec": 2000"#, |o| o.tcp.connect_retry = seconds(2));
         opened(r#""liveness_msec": 4000"#, |o| o.liveness_limit = seconds(4));
         opened(r#""slow_reader_msec": 5000"#, |o| o.tcp.slow_reader_limit = seconds(5));
-        opened(r#""unread_answers_max": 9"#, |o| {
-            (o.tcp.unread_answers_max, o.ucx.unread_answers_max) = (Some(9), Some(9));
-        });
+        opened(r#""unread_answers_max": 9"#, |o| o.unread_answers_max = Some(9));
         opened(r#""keep_alive_sec": 0"#, |o| o.tcp.keep_alive = seconds(0));
         opened(r#""busy_poll_usec": 50"#, |o| o.tcp.busy_poll = Duration::from_micros(50));
         opened(r#""connections_max": 9"#, |o| {

@@ -27,7 +27,7 @@ pub struct NetworkOptions {
     /// Default 0: for ever.
     pub slow_reader_msec: u32,
     /// Bytes of answers that may wait for a peer which does not read them, from 1; beyond, it is
-    /// given up. tcp and ucx only. Default none: 268435456 (256 MiB), or 1024 messages of full
+    /// given up. tcp, ofi and ucx. Default none: 268435456 (256 MiB), or 1024 messages of full
     /// length.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unread_answers_max: Option<usize>,

@@ -33,6 +33,11 @@ pub struct Limits {
     pub expected_bytes_max: usize,
 }
 
+/// Bytes of answers that a peer may leave unread, and how many of the longest in any case, unless
+/// said otherwise.
+const UNREAD_ANSWERS_MAX: usize = 256 << 20;
+const UNREAD_ANSWERS_MIN: usize = 1024;
+
 /// How to open an endpoint.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
@@ -56,6 +61,14 @@ pub struct OpenOptions {
     /// Zero: nothing is kept of who is gone. Over ofi, which does not tell who is, it is the bound
     /// for all peers, at least 256 KiB; beyond, senders are held back. Default 16 MiB.
     pub left_bytes_max: usize,
+    /// Bytes of answers (expected messages) that may wait for a peer which does not take them, each
+    /// counted with its whole buffer and some hundred bytes beside. A peer for which more wait is
+    /// given up ([`Error::PeerGone`]), over tcp if it takes too little of them at that moment: one
+    /// that asks without end and reads nothing would fill our memory. For an honest one never more
+    /// wait than it has calls in flight, times [`message_bytes_max`](Self::message_bytes_max). For
+    /// tcp, ofi and ucx; over sm it is 1,024 answers. Default `None`: 256 MiB, some 60,000 answers
+    /// of the default length, or 1,024 of full length if that is more; at least 1.
+    pub unread_answers_max: Option<usize>,
     /// Whoever has the endpoint polls it without a break, and never sleeps on its
     /// [`wait_fd`](Endpoint::wait_fd): that may then be `None`. With libfabric this makes messages
     /// cheaper over TCP, as sockets are looked at by `poll` and need not be watched meanwhile;
@@ -180,6 +193,7 @@ impl Default for OpenOptions {
             connect_timeout: Duration::from_secs(10),
             liveness_limit: Duration::ZERO,
             left_bytes_max: 16 << 20,
+            unread_answers_max: None,
             no_block: false,
             sm: SmOptions::default(),
             tcp: TcpOptions::default(),
@@ -216,6 +230,23 @@ impl OpenOptions {
         }
         let reason = format!("{bytes} bytes; transport {transport} takes {min} to {max}");
         Err(Error::BadOption { option: "message_bytes_max", reason })
+    }
+
+    /// Bytes of answers that a peer may leave unread.
+    ///
+    /// # Errors
+    ///
+    /// When it is 0.
+    #[allow(dead_code, reason = "a build may be without transports")]
+    pub(crate) fn unread_answers_bound(&self) -> Result<usize, Error> {
+        let of_messages = UNREAD_ANSWERS_MIN.saturating_mul(self.message_bytes_max);
+        match self.unread_answers_max {
+            Some(0) => Err(Error::BadOption {
+                option: "unread_answers_max",
+                reason: "it is 0: no peer could be answered; at least 1 is needed".to_owned(),
+            }),
+            wanted => Ok(wanted.unwrap_or(UNREAD_ANSWERS_MAX.max(of_messages))),
+        }
     }
 
     /// Which of the options about networks are given, by name.
@@ -326,8 +357,8 @@ pub struct Transfer {
 /// Messages between two endpoints are matched in the order in which they were sent, per kind. A
 /// sender that outruns its receiver is slowed: its sends complete later, and nothing is dropped.
 /// What waits meanwhile is what the sender itself has begun. Who answers peers cannot slow them so:
-/// over tcp and ucx one that asks on and reads no answers is given up
-/// ([`unread_answers_max`](crate::TcpOptions::unread_answers_max)).
+/// over tcp, ofi and ucx one that asks on and reads no answers is given up
+/// ([`OpenOptions::unread_answers_max`]).
 ///
 /// An endpoint belongs to the process that opened it. A child that is forked off may drop its copy,
 /// which does nothing to the parent's, and must not use it otherwise. As long as it keeps the copy

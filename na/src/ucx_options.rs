@@ -1,7 +1,7 @@
 //! Settings that only the ucx transport has. Here, so that they exist in every build.
 
 use crate::Error;
-use crate::tcp_options::{CONNECTIONS_MAX, check_bounds};
+use crate::tcp_options::{CONNECTIONS_MAX, check_connections};
 
 /// Settings of the ucx transport, as [`OpenOptions::ucx`](crate::OpenOptions::ucx).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,14 +22,6 @@ pub struct UcxOptions {
     /// descriptors when the endpoint is opened (the soft `RLIMIT_NOFILE`), less an eighth of those,
     /// but 16 to 256, for everything else; over `ucx+tcp`, where each takes three, a third of that.
     pub connections_max: usize,
-    /// Bytes of answers (expected messages) that may wait for a peer which does not take them, each
-    /// counted with its whole buffer and some 100 bytes beside, until UCX has sent it. A peer for
-    /// which more wait is given up ([`Error::PeerGone`]): one that asks without end and reads
-    /// nothing would fill our memory. For an honest one never more wait than it has calls in
-    /// flight, times [`message_bytes_max`](crate::OpenOptions::message_bytes_max). Default `None`:
-    /// 256 MiB, or 1,024 answers of full length if that is more; at least 1. As
-    /// [`TcpOptions::unread_answers_max`](crate::TcpOptions::unread_answers_max).
-    pub unread_answers_max: Option<usize>,
 }
 
 impl Default for UcxOptions {
@@ -38,7 +30,6 @@ impl Default for UcxOptions {
             rendezvous_bytes_min: None,
             remote_keys: RemoteKeys::default(),
             connections_max: CONNECTIONS_MAX,
-            unread_answers_max: None,
         }
     }
 }
@@ -47,10 +38,7 @@ impl UcxOptions {
     /// Refuses what cannot work.
     #[allow(dead_code, reason = "a build may be without the transport")]
     pub(crate) fn check(&self) -> Result<(), Error> {
-        check_bounds(
-            ("ucx.connections_max", self.connections_max),
-            ("ucx.unread_answers_max", self.unread_answers_max),
-        )
+        check_connections("ucx.connections_max", self.connections_max)
     }
 }
 

@@ -337,7 +337,7 @@ fn a_peer_that_calls_and_never_reads_the_answers_is_bounded() {
     const MESSAGE: usize = 4096;
     let mut options = OpenOptions::listening(true);
     options.message_bytes_max = MESSAGE;
-    options.tcp.unread_answers_max = Some(UNREAD_MAX);
+    options.unread_answers_max = Some(UNREAD_MAX);
     let server = Server::with(&options);
     let mut stream = server.greeted();
     stream.set_write_timeout(Some(PATIENCE)).unwrap();

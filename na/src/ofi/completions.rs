@@ -117,6 +117,7 @@ impl Core {
                 if let Some(peer) = to.state::<Peer>() {
                     peer.set_reached(true);
                     peer.set_torn(false);
+                    peer.load.has_taken();
                 }
                 self.end_slot(index, Ok(()));
             }

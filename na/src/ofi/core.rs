@@ -7,6 +7,7 @@ use std::time::Duration;
 use ofi_sys::raw;
 
 use super::address::RawAddr;
+use super::bounds::Bounds;
 use super::fabric::{Domain, Ep};
 use super::local::LocalBuffers;
 use super::memory::Registry;
@@ -25,9 +26,6 @@ use crate::{Addr, Completion, Error, LocalMem, MsgBuf, OpId, Tag};
 
 /// Early messages of one peer that are kept, bytes.
 const EARLY_BYTES_MAX: usize = 256 << 10;
-
-/// See [`Core::loose_max`].
-const LOOSE_MAX: usize = 1024;
 
 /// See [the module](super).
 pub(super) struct Core {
@@ -63,11 +61,7 @@ pub(super) struct Core {
     next_receive: u64,
     pub(super) sinks: Sinks,
     pub(super) idle_receives_max: usize,
-    /// Messages to one peer that libfabric may have and nobody waits for: short ones that were
-    /// copied at once, and those that were given up. It keeps them for as long as the peer takes
-    /// none, some providers in room that is all peers'. Beyond, messages wait here, from where they
-    /// can be taken back.
-    pub(super) loose_max: u32,
+    pub(super) bounds: Bounds,
     pub(super) transfers: HashMap<u64, Running, Cheap>,
     pub(super) next_transfer: u64,
     /// To be reported.
@@ -92,6 +86,7 @@ pub(super) struct Parts {
     pub(super) message_bytes_max: usize,
     pub(super) connect_timeout: Duration,
     pub(super) left_bytes_max: usize,
+    pub(super) unread_answers_max: usize,
     pub(super) idle_peers_max: usize,
 }
 
@@ -135,7 +130,7 @@ impl Core {
             recvs: VecDeque::new(),
             next_receive: 0,
             sinks: Sinks::new(receives_max),
-            loose_max: (domain.info.tx_attr().size / 8).clamp(16, LOOSE_MAX) as u32,
+            bounds: Bounds::new(domain.info.tx_attr().size, parts.unread_answers_max),
             // With the sinks, half of all.
             idle_receives_max: receives_max / 4,
             transfers: HashMap::default(),
@@ -169,10 +164,17 @@ impl Core {
     /// hears.
     pub(super) fn send(&mut self, op: OpId, kind: Kind, to: &Addr, tag: Tag, buf: MsgBuf) {
         let to_peer = to.clone();
+        let of_answer = to.state::<Peer>().filter(|_| kind == Kind::Expected);
+        if let Some(peer) = of_answer {
+            peer.load.answer_waits(buf.capacity());
+        }
         let (posted, given_up, again) = (false, false, None);
         let send = Slot::Send { op, kind, to: to_peer, tag, buf, posted, given_up, again };
         let slot = self.slots.add(send);
         self.enqueue(to, super::queue::Entry::Send(slot));
+        if let Some(bytes) = of_answer.and_then(|peer| peer.load.excess(&self.bounds)) {
+            self.lose(to, format!("it takes no answers: {bytes} bytes wait"));
+        }
     }
 
     /// Sends a request at once, and starts the receive of its answer in the same buffer; the buffer
@@ -210,12 +212,7 @@ impl Core {
             self.done.push_back(completion);
             return;
         }
-        let found = self.slots.iter().find(|(_, slot)| match slot {
-            Slot::Send { op: own, given_up, .. } => *own == op && !given_up,
-            Slot::Recv { op: own, given_up, .. } => *own == op && !given_up,
-            _ => false,
-        });
-        match found.map(|(index, _)| index) {
+        match self.slots.slot_of(op) {
             Some(index) => self.cancel_slot(index, &Error::Canceled),
             None => self.cancel_transfer(op),
         }
@@ -235,29 +232,26 @@ impl Core {
     /// Ends a message or receive early, because of `error`.
     pub(super) fn cancel_slot(&mut self, index: u32, error: &Error) {
         match self.slots.get(index) {
-            Slot::Send { posted: true, given_up, op, buf, to, .. } => {
-                if std::mem::replace(given_up, true) {
-                    return;
-                }
+            Slot::Send { posted: true, given_up: false, op, buf, to, .. } => {
                 if let Some(peer) = to.state::<Peer>() {
-                    peer.count_loose(true);
+                    peer.load.count_loose(true);
                 }
                 // libfabric keeps the buffer until it has sent it or the endpoint is closed, and
                 // most providers cannot cancel: the caller gets a copy. The message leaves all the
                 // same, and may be answered.
                 let (op, buf, result) = (*op, copy_of(buf), Ok(()));
+                self.slots.give_up(index);
                 self.done.push_back(Completion::Send { op, buf, result });
             }
-            Slot::Recv { posted: true, given_up, op, buf, number, .. } => {
-                if std::mem::replace(given_up, true) {
-                    return;
-                }
+            Slot::Recv { posted: true, given_up: false, op, buf, number, .. } => {
                 let (bytes, result) = (buf.capacity(), Err(error.clone()));
-                self.sinks.add(*number, index, bytes);
                 let (op, buf) = (*op, MsgBuf::with_capacity(bytes));
+                self.sinks.add(*number, index, bytes);
+                self.slots.give_up(index);
                 self.done.push_back(Completion::Recv { op, buf, result });
                 self.drain_sinks();
             }
+            Slot::Send { given_up: true, .. } | Slot::Recv { given_up: true, .. } => {}
             Slot::Send { to, .. } => {
                 let peer = to.peer_id();
                 self.dequeue(peer, index);
@@ -284,6 +278,9 @@ impl Core {
     /// A message of `from` came to a sink: the receive that it is for, if there is one. If that is
     /// with libfabric, it is a sink from now on.
     pub(super) fn heir(&mut self, from: &Addr, tag: Tag) -> Option<OpId> {
+        if !self.slots.is_awaited(from, tag) {
+            return None;
+        }
         let of_receive = |(index, slot): (u32, &Slot)| match slot {
             Slot::Recv { from: own, tag: its, number, given_up: false, .. } => {
                 (own == from && *its == tag).then_some((*number, index))
@@ -291,13 +288,10 @@ impl Core {
             _ => None,
         };
         let (number, index) = self.slots.iter().filter_map(of_receive).min()?;
-        let Slot::Recv { op, buf, posted, given_up, .. } = self.slots.get(index) else {
-            return None;
-        };
-        let op = *op;
+        let Slot::Recv { op, buf, posted, .. } = self.slots.get(index) else { return None };
+        let (op, bytes) = (*op, buf.capacity());
         if *posted {
-            *given_up = true;
-            let bytes = buf.capacity();
+            self.slots.give_up(index);
             self.sinks.add(number, index, bytes);
             self.drain_sinks();
         } else {
@@ -312,9 +306,19 @@ impl Core {
         let slot = self.slots.take(index);
         match &slot {
             Slot::Recv { number, given_up: true, .. } => self.sinks.remove(*number),
-            Slot::Send { to, given_up: true, .. } | Slot::Injected { to, .. } => {
+            Slot::Send { to, kind, buf, posted, given_up, .. } => {
                 if let Some(peer) = to.state::<Peer>() {
-                    peer.count_loose(false);
+                    if *given_up {
+                        peer.load.count_loose(false);
+                    }
+                    if *kind == Kind::Expected {
+                        peer.load.answer_ended(buf.capacity(), *posted);
+                    }
+                }
+            }
+            Slot::Injected { to, .. } => {
+                if let Some(peer) = to.state::<Peer>() {
+                    peer.load.count_loose(false);
                 }
             }
             _ => {}

@@ -155,6 +155,7 @@ impl OfiEndpoint {
             message_bytes_max,
             connect_timeout: options.connect_timeout,
             left_bytes_max: options.left_bytes_max,
+            unread_answers_max: options.unread_answers_bound()?,
             idle_peers_max: setup.idle_peers_max,
         })?;
         if let Err(error) = core.post_first_buffers() {
@@ -216,6 +217,13 @@ impl OfiEndpoint {
     #[cfg(test)]
     pub(super) fn early_bytes(&self) -> usize {
         self.core.lock().matcher.early_bytes()
+    }
+
+    /// How often it has looked through all operations for one, and whether it has a table now.
+    #[cfg(test)]
+    pub(super) fn lookups(&self) -> (usize, bool) {
+        let lookup = &self.core.lock().slots.lookup;
+        (lookup.tables, lookup.is_there())
     }
 
     fn is_own(&self, addr: &Addr) -> bool {
@@ -354,6 +362,7 @@ pub(super) fn check(
         address::bad(uri.text, format!("there is no provider of that name; known are {known}"))
     })?;
     options.check_message_bytes("ofi", MESSAGE_BYTES_MIN, MESSAGE_BYTES_MAX)?;
+    options.unread_answers_bound()?;
     search::check(provider, uri, &Wanted::of(options)?)?;
     Ok((provider, auth_key(provider, options.auth_key.as_deref())?))
 }

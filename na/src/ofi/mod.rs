@@ -32,7 +32,8 @@
 //! # Files
 //!
 //! `endpoint` (the calls) · `core` (the state) · `queue` (handing over, trying again) · `slots`
-//! (what libfabric has) · `sinks` (for late messages) · `completions` (what it reports) ·
+//! (what libfabric has) · `lookup` (finding
+//! what is canceled) · `bounds` (what waits for a peer that takes nothing) · `sinks` (for late messages) · `completions` (what it reports) ·
 //! `failures` (what errors mean) ·
 //! `unexpected` (buffers for requests) · `transfer` (puts and gets) · `memory` (registrations,
 //! descriptions) · `local` (registered buffers for messages) · `peers`, `address` · `search`,
@@ -40,6 +41,7 @@
 //! (Slingshot's own) · `opx` (Omni-Path's addresses).
 
 mod address;
+mod bounds;
 mod completions;
 mod core;
 mod cxi;
@@ -51,6 +53,7 @@ mod fake;
 #[cfg(test)]
 mod fake_tests;
 mod local;
+mod lookup;
 mod memory;
 mod nearest;
 mod opx;

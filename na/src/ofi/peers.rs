@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use super::address::RawAddr;
+use super::bounds::Load;
 use super::fabric::Domain;
 use super::opx;
 use super::provider::Provider;
@@ -38,8 +39,7 @@ pub(super) struct Peer {
     torn: AtomicBool,
     /// How often it was taken for gone.
     life: AtomicU32,
-    /// Messages to it that libfabric has, and whose end nobody waits for.
-    loose: AtomicU32,
+    pub(super) load: Load,
 }
 
 impl Peer {
@@ -52,19 +52,6 @@ impl Peer {
     /// It is gone: what is handed over from now on is for a successor.
     pub(super) fn begin_life(&self) {
         self.life.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// One more message to it is [loose](super::core::Core::loose_max), or one less.
-    pub(super) fn count_loose(&self, more: bool) {
-        match more {
-            true => self.loose.fetch_add(1, Ordering::Relaxed),
-            false => self.loose.fetch_sub(1, Ordering::Relaxed),
-        };
-    }
-
-    /// Whether further messages to it have to wait until libfabric has fewer of those.
-    pub(super) fn is_full(&self, loose_max: u32) -> bool {
-        self.loose.load(Ordering::Relaxed) >= loose_max
     }
 
     pub(super) fn was_reached(&self) -> bool {
@@ -87,6 +74,7 @@ impl Peer {
 
     /// A message without a completion was handed over, in that era.
     pub(super) fn set_injected(&self, era: u32) {
+        self.load.count_untold();
         self.injected.store(era, Ordering::Relaxed);
     }
 }
@@ -151,7 +139,7 @@ impl Peers {
             injected: AtomicU32::new(0),
             torn: AtomicBool::new(false),
             life: AtomicU32::new(0),
-            loose: AtomicU32::new(0),
+            load: Load::default(),
         });
         self.next += 1;
         let uri = raw.uri(self.provider);

@@ -107,7 +107,7 @@ impl Core {
         let len = header.len() + message.len();
         let may_be_lost = !peer.was_reached() || peer.is_torn();
         let max = self.inject_bytes_max.min(INJECT_BYTES_MAX);
-        if len > max || max == 0 || may_be_lost || peer.is_full(self.loose_max) {
+        if len > max || max == 0 || may_be_lost || peer.load.is_full(&self.bounds) {
             return false;
         }
         let mut bytes = [0; INJECT_BYTES_MAX];
@@ -121,6 +121,9 @@ impl Core {
         };
         if self.provider.tells_lost {
             return self.inject_told(kind, to, tag, message, answer);
+        }
+        if !peer.load.may_inject() {
+            return false;
         }
         let Some(ep) = &self.ep else { return false };
         let (start, fi_addr) = (message.as_ptr().cast(), peer.fi_addr);
@@ -191,7 +194,7 @@ impl Core {
         };
         let taken = Posted::of(result) == Posted::Taken;
         match taken {
-            true => peer.count_loose(true),
+            true => peer.load.count_loose(true),
             false => drop(self.slots.take(index)),
         }
         taken
@@ -241,7 +244,7 @@ impl Core {
     /// descriptor says when it has room. That it has fewer messages to a peer, it tells.
     pub(super) fn has_to_retry(&self) -> bool {
         let is_full = |queue: &Queue| {
-            queue.to.state::<Peer>().is_some_and(|peer| peer.is_full(self.loose_max))
+            queue.to.state::<Peer>().is_some_and(|peer| peer.load.is_full(&self.bounds))
         };
         !self.queues.values().all(is_full)
     }
@@ -380,7 +383,7 @@ impl Core {
             return Posted::Taken;
         };
         let peer = to.state::<Peer>();
-        if peer.is_some_and(|peer| peer.is_full(self.loose_max)) {
+        if peer.is_some_and(|peer| peer.load.is_full(&self.bounds)) {
             return Posted::Again;
         }
         let fi_addr = peer.map_or(u64::MAX, |peer| peer.fi_addr);
@@ -438,6 +441,12 @@ impl Core {
             Posted::Failed(errno) if means_gone(errno) && is_torn(to) => Posted::Again,
             result => {
                 *posted = result == Posted::Taken;
+                if *posted
+                    && kind == Kind::Expected
+                    && let Some(peer) = to.state::<Peer>()
+                {
+                    peer.load.answer_handed(buf.capacity(), true);
+                }
                 result
             }
         }
@@ -448,7 +457,8 @@ impl Core {
     /// which a response does not; and for [`AGAIN_LIMIT`], because a provider may learn late that
     /// its connection is closed, and the peer may be gone.
     pub(super) fn sends_again(&mut self, index: u32, is_lost: bool) -> bool {
-        let Slot::Send { kind, to, posted, given_up, again, .. } = self.slots.get(index) else {
+        let Slot::Send { kind, to, buf, posted, given_up, again, .. } = self.slots.get(index)
+        else {
             return false;
         };
         let since = again.unwrap_or_else(Instant::now);
@@ -456,7 +466,11 @@ impl Core {
         if !is_lost || *kind != Kind::Expected || *given_up || !in_time || !is_torn(to) {
             return false;
         }
-        (*again, *posted) = (Some(since), false);
+        let was_posted = std::mem::replace(posted, false);
+        *again = Some(since);
+        if let Some(peer) = to.state::<Peer>().filter(|_| was_posted) {
+            peer.load.answer_handed(buf.capacity(), false);
+        }
         let to = to.clone();
         self.enqueue(&to, Entry::Send(index));
         true

@@ -11,6 +11,7 @@ use std::time::Instant;
 use libc::iovec;
 use ofi_sys::raw;
 
+use super::lookup::Lookup;
 use super::peers::Peer;
 use crate::matching::Kind;
 use crate::{Addr, MsgBuf, OpId, Tag};
@@ -96,6 +97,7 @@ pub(super) struct Slots {
     pinned: Vec<NonNull<Pinned>>,
     used: Vec<Slot>,
     free: Vec<u32>,
+    pub(super) lookup: Lookup,
 }
 
 // SAFETY: the pinned parts are owned, and not tied to a thread.
@@ -105,10 +107,12 @@ impl Slots {
     /// Takes a slot.
     pub(super) fn add(&mut self, slot: Slot) -> u32 {
         if let Some(index) = self.free.pop() {
+            self.lookup.begins(index, &slot);
             self.used[index as usize] = slot;
             return index;
         }
         let index = self.used.len() as u32;
+        self.lookup.begins(index, &slot);
         let nothing = iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
         let pinned = Pinned {
             context: raw::fi_context2 { internal: [std::ptr::null_mut(); 8] },
@@ -131,7 +135,32 @@ impl Slots {
     /// Gives a slot back; what it was used for.
     pub(super) fn take(&mut self, index: u32) -> Slot {
         self.free.push(index);
-        std::mem::replace(&mut self.used[index as usize], Slot::Free)
+        let slot = std::mem::replace(&mut self.used[index as usize], Slot::Free);
+        self.lookup.ends(index, &slot);
+        slot
+    }
+
+    /// The end of a message or receive is reported although libfabric goes on having it. Whether it
+    /// was so before.
+    pub(super) fn give_up(&mut self, index: u32) -> bool {
+        let slot = &mut self.used[index as usize];
+        self.lookup.ends(index, slot);
+        match slot {
+            Slot::Send { given_up, .. } | Slot::Recv { given_up, .. } => {
+                std::mem::replace(given_up, true)
+            }
+            _ => true,
+        }
+    }
+
+    /// The slot of a message or receive that is not given up.
+    pub(super) fn slot_of(&mut self, op: OpId) -> Option<u32> {
+        self.lookup.slot_of(op, &self.used)
+    }
+
+    /// Whether there is a receive from that peer for that tag which is not given up.
+    pub(super) fn is_awaited(&mut self, from: &Addr, tag: Tag) -> bool {
+        self.lookup.is_awaited(from, tag, &self.used)
     }
 
     /// What libfabric is given as the context.
@@ -190,6 +219,7 @@ impl Slots {
     /// Takes everything out, once libfabric has nothing any more.
     pub(super) fn drain(&mut self) -> Vec<Slot> {
         self.free.clear();
+        self.lookup = Lookup::default();
         std::mem::take(&mut self.used)
     }
 }

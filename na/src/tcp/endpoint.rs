@@ -48,7 +48,7 @@ pub(super) struct Core {
     pub(super) connect_timeout: Duration,
     pub(super) liveness_limit: Duration,
     pub(super) options: TcpOptions,
-    /// See [`TcpOptions::unread_answers_max`].
+    /// See [`OpenOptions::unread_answers_max`].
     unread_answers_max: usize,
     pub(super) class: TrafficClass,
     /// Where we listen; empty if we do not.
@@ -84,7 +84,7 @@ impl Core {
             connect_timeout: options.connect_timeout.min(CONNECT_TIMEOUT_MAX),
             liveness_limit: ran::limit(options.liveness_limit),
             options: options.tcp.clone(),
-            unread_answers_max: options.tcp.unread_answers_bound(options.message_bytes_max),
+            unread_answers_max: options.unread_answers_bound()?,
             class: options.traffic_class,
             listening_uri,
             regions: options.regions.clone().unwrap_or_default(),

@@ -62,7 +62,7 @@
 //! [`connections_max`]: crate::TcpOptions::connections_max
 //! [`keep_alive`]: crate::TcpOptions::keep_alive
 //! [`slow_reader_limit`]: crate::TcpOptions::slow_reader_limit
-//! [`unread_answers_max`]: crate::TcpOptions::unread_answers_max
+//! [`unread_answers_max`]: crate::OpenOptions::unread_answers_max
 //!
 //! # How it moves bytes, and why so
 //!
@@ -260,6 +260,7 @@ impl Plugin for Tcp {
 
     fn check(&self, uri: &Uri<'_>, options: &OpenOptions) -> Result<(), Error> {
         options.check_message_bytes(self.name(), 1, MESSAGE_BYTES_MAX)?;
+        options.unread_answers_bound()?;
         options.tcp.check()?;
         host_port::check_listen(uri.text, uri.rest, &Wanted::of(options)?)
     }

@@ -30,7 +30,6 @@ use crate::loopback::{Loopback, Outcome, Queued};
 use crate::matching::{Kind, Matcher};
 use crate::own_address::Wanted;
 use crate::ran;
-use crate::tcp_options::unread_answers_bound;
 use crate::{
     Access, Addr, Completion, Endpoint, EndpointStats, Error, LargeBuffers, Limits, LocalMem,
     Memory, MsgBuf, OpId, OpenOptions, Refused, RegionTable, RemoteKeys, Tag, Transfer, Uri, stats,
@@ -112,10 +111,7 @@ impl UcxEndpoint {
             rendezvous_bytes_min: options.ucx.rendezvous_bytes_min,
             remote_keys: options.ucx.remote_keys,
             connections_max: connections_max(uri.protocol, options),
-            unread_answers_max: unread_answers_bound(
-                options.ucx.unread_answers_max,
-                options.message_bytes_max,
-            ),
+            unread_answers_max: options.unread_answers_bound()?,
             family: settings.family,
         };
         let seed = seed()?;

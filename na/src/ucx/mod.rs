@@ -61,7 +61,7 @@
 //! longer than 4 KiB, but at least 4) on the way or waiting; the others wait at the sender, whose
 //! sends complete later. What receives have taken, or what was thrown away because its receive was
 //! canceled, is reported back in batches of half that number. Who sends more loses its connection.
-//! Answers may wait up to [`unread_answers_max`](crate::UcxOptions::unread_answers_max), in UCX's
+//! Answers may wait up to [`unread_answers_max`](crate::OpenOptions::unread_answers_max), in UCX's
 //! hands or ours: who asks on and takes none is given up.
 //!
 //! # Transfers
@@ -222,6 +222,7 @@ impl Plugin for Ucx {
 
     fn check(&self, uri: &Uri<'_>, options: &OpenOptions) -> Result<(), Error> {
         options.check_message_bytes(self.name(), 1, MESSAGE_BYTES_MAX)?;
+        options.unread_answers_bound()?;
         options.ucx.check()?;
         host_port::check_listen(uri.text, address::host_and_port(uri), &Wanted::of(options)?)
     }

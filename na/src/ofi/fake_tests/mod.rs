@@ -10,6 +10,7 @@ mod opx;
 mod regions;
 mod retries;
 mod senders;
+mod untaken;
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -53,7 +54,12 @@ impl Node {
 
     /// Two that know each other: each has had a message of the other.
     fn pair(fake: &Fake, uri: &str) -> (Self, Self) {
-        let (a, b) = (Self::open(fake, uri), Self::open(fake, uri));
+        Self::pair_with(fake, uri, &OpenOptions::default())
+    }
+
+    /// The first one with these options.
+    fn pair_with(fake: &Fake, uri: &str, options: &OpenOptions) -> (Self, Self) {
+        let (a, b) = (Self::open_with(fake, uri, options), Self::open(fake, uri));
         for (from, to) in [(&a, &b), (&b, &a)] {
             let recv = to.recv_unexpected();
             let send = from.send_unexpected(&from.addr_of(to), 1, b"hello");

@@ -251,7 +251,7 @@ fn a_peer_that_asks_and_reads_nothing_of_what_it_is_told_loses_its_connection() 
 fn a_peer_that_takes_no_answers_is_given_up() {
     const MAX: usize = 1 << 20;
     for lies in [false, true] {
-        let bound = |options: &mut OpenOptions| options.ucx.unread_answers_max = Some(MAX);
+        let bound = |options: &mut OpenOptions| options.unread_answers_max = Some(MAX);
         let Some(pair) = Pair::open(bound) else { return };
         pair.watch();
         let began = Instant::now();
@@ -291,7 +291,7 @@ fn a_peer_that_takes_no_answers_is_given_up() {
 #[test]
 fn a_peer_that_takes_its_answers_late_is_not_given_up() {
     const COUNT: usize = 1000;
-    let bound = |options: &mut OpenOptions| options.ucx.unread_answers_max = Some(COUNT * 8192);
+    let bound = |options: &mut OpenOptions| options.unread_answers_max = Some(COUNT * 8192);
     let Some(pair) = Pair::open(bound) else { return };
     for tag in 0..COUNT {
         let tag = Tag(tag as u32);

@@ -629,8 +629,8 @@ fn connections_beyond_the_bound_are_refused_until_one_ends() {
 fn a_bound_that_lets_nobody_in_is_refused() {
     type Set = fn(&mut OpenOptions);
     let nobody: Set = |options| options.ucx.connections_max = 0;
-    let no_answers: Set = |options| options.ucx.unread_answers_max = Some(0);
-    for (set, named) in [(nobody, "ucx.connections_max"), (no_answers, "ucx.unread_answers_max")] {
+    let no_answers: Set = |options| options.unread_answers_max = Some(0);
+    for (set, named) in [(nobody, "ucx.connections_max"), (no_answers, "unread_answers_max")] {
         let mut options = OpenOptions::listening(true);
         set(&mut options);
         let error = crate::check_address(OPEN.uri, &options).unwrap_err();

@@ -1,0 +1,123 @@
+//! How much of ours may wait for one peer that takes nothing.
+//!
+//! libfabric has no way to take a message back. What it has of a peer that takes none it keeps,
+//! some providers without end (TCP), others in room that is all peers' (RxM). So each peer's part
+//! is bounded; beyond, messages wait in the peer's [queue](super::queue), from where they can be
+//! taken back. Three kinds count apart:
+//!
+//! - messages that nobody waits for: *loose* ones, that were given up after libfabric had them, or
+//!   were copied at once and have a completion of their own;
+//! - short messages that were copied at once and have none: every so many, one goes the other way,
+//!   whose completion tells that those before it have left;
+//! - answers, in bytes. Requests are bounded by who makes them, answers by nobody: an origin that
+//!   asks on and reads nothing is given up when too many wait.
+
+use crate::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+
+/// Most loose messages of a peer.
+const LOOSE_MAX: usize = 1024;
+
+/// Short messages to a peer without a completion between them.
+pub(super) const UNTOLD_MAX: u32 = 1024;
+
+/// Bytes of answers that libfabric may have for one peer: enough for any network, and little beside
+/// what may wait.
+const HANDED_BYTES_MAX: usize = 4 << 20;
+
+/// What an answer takes beside its buffer, about.
+const BESIDE: usize = 512;
+
+/// What each peer may leave untaken.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Bounds {
+    loose: u32,
+    handed: usize,
+    /// See [`OpenOptions::unread_answers_max`](crate::OpenOptions::unread_answers_max).
+    answers: usize,
+}
+
+impl Bounds {
+    /// For a provider that takes so many messages, of all peers.
+    pub(super) fn new(sends_max: usize, unread_answers_max: usize) -> Self {
+        Self {
+            loose: (sends_max / 8).clamp(16, LOOSE_MAX) as u32,
+            handed: HANDED_BYTES_MAX.min(unread_answers_max / 2),
+            answers: unread_answers_max,
+        }
+    }
+}
+
+/// What a peer has not taken yet. Changed under the lock of its endpoint alone.
+#[derive(Debug, Default)]
+pub(super) struct Load {
+    /// Messages to it that libfabric has, and whose end nobody waits for.
+    loose: AtomicU32,
+    /// Short messages since libfabric told of one.
+    untold: AtomicU32,
+    /// Bytes of answers to it that libfabric has.
+    handed: AtomicUsize,
+    /// Bytes of all answers to it that have not left.
+    answers: AtomicUsize,
+}
+
+impl Load {
+    /// One more message to it is loose, or one less.
+    pub(super) fn count_loose(&self, more: bool) {
+        match more {
+            true => self.loose.fetch_add(1, Ordering::Relaxed),
+            false => self.loose.fetch_sub(1, Ordering::Relaxed),
+        };
+    }
+
+    /// Whether further messages to it have to wait until libfabric has fewer; it tells when.
+    pub(super) fn is_full(&self, bounds: &Bounds) -> bool {
+        self.loose.load(Ordering::Relaxed) >= bounds.loose
+            || self.handed.load(Ordering::Relaxed) > bounds.handed
+    }
+
+    /// Whether a short message may be copied at once whose end libfabric does not tell.
+    pub(super) fn may_inject(&self) -> bool {
+        self.untold.load(Ordering::Relaxed) < UNTOLD_MAX
+    }
+
+    /// One was.
+    pub(super) fn count_untold(&self) {
+        self.untold.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A message to it has left; so have those before it.
+    pub(super) fn has_taken(&self) {
+        self.untold.store(0, Ordering::Relaxed);
+    }
+
+    /// An answer is to go to it, in a buffer of so many bytes.
+    pub(super) fn answer_waits(&self, buffer: usize) {
+        self.answers.fetch_add(buffer + BESIDE, Ordering::Relaxed);
+    }
+
+    /// libfabric has it now, or has given it back.
+    pub(super) fn answer_handed(&self, buffer: usize, more: bool) {
+        match more {
+            true => self.handed.fetch_add(buffer + BESIDE, Ordering::Relaxed),
+            false => self.handed.fetch_sub(buffer + BESIDE, Ordering::Relaxed),
+        };
+    }
+
+    /// It has left, or never will; whether libfabric had it.
+    pub(super) fn answer_ended(&self, buffer: usize, handed: bool) {
+        if handed {
+            self.answer_handed(buffer, false);
+        }
+        self.answers.fetch_sub(buffer + BESIDE, Ordering::Relaxed);
+    }
+
+    /// Bytes of answers that wait for it, if those are more than may.
+    pub(super) fn excess(&self, bounds: &Bounds) -> Option<usize> {
+        Some(self.answers.load(Ordering::Relaxed)).filter(|bytes| *bytes > bounds.answers)
+    }
+
+    #[cfg(test)]
+    pub(super) fn answers(&self) -> (usize, usize) {
+        (self.handed.load(Ordering::Relaxed), self.answers.load(Ordering::Relaxed))
+    }
+}

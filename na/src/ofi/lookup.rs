@@ -1,0 +1,151 @@
+//! Finding operations among those that libfabric has in hand, while many are canceled.
+//!
+//! A call that goes well needs none of this, so nothing of it is kept then: the first cancel makes
+//! a table of all operations, which is kept up to date, and dropped when as many operations again
+//! have begun without a further one. So a thousand calls that reach their deadline together, or are
+//! answered after it, do not look through each other.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+
+use super::slots::Slot;
+use crate::cheap::Cheap;
+use crate::{Addr, OpId, Tag};
+
+/// Operations that begin after the last question, beyond as many as were in hand, until a table is
+/// dropped.
+const PATIENCE: usize = 1024;
+
+/// A table that is there while it is asked for.
+#[derive(Debug)]
+struct Table<K> {
+    entries: Option<HashMap<K, u32, Cheap>>,
+    /// Operations that have begun since it was last asked for.
+    unasked: usize,
+}
+
+impl<K> Default for Table<K> {
+    fn default() -> Self {
+        Self { entries: None, unasked: 0 }
+    }
+}
+
+impl<K: Hash + Eq> Table<K> {
+    /// The table, made of `all` if it is not there.
+    fn ask(&mut self, all: impl FnOnce() -> HashMap<K, u32, Cheap>) -> &HashMap<K, u32, Cheap> {
+        self.unasked = 0;
+        self.entries.get_or_insert_with(all)
+    }
+
+    /// To enter an operation that begins, if the table is there and shall stay.
+    fn begin(&mut self) -> Option<&mut HashMap<K, u32, Cheap>> {
+        let entries = self.entries.as_ref()?;
+        self.unasked += 1;
+        if self.unasked > entries.len() + PATIENCE {
+            self.entries = None;
+        }
+        self.entries.as_mut()
+    }
+}
+
+/// See [the module](self).
+#[derive(Debug, Default)]
+pub(super) struct Lookup {
+    /// Where each message and receive is.
+    ops: Table<OpId>,
+    /// How many receives there are by peer and tag.
+    receives: Table<(u64, u32)>,
+    #[cfg(test)]
+    pub(super) tables: usize,
+}
+
+/// What names a slot that is not given up.
+fn names(slot: &Slot) -> (Option<OpId>, Option<(u64, u32)>) {
+    match slot {
+        Slot::Send { op, given_up: false, .. } => (Some(*op), None),
+        Slot::Recv { op, from, tag, given_up: false, .. } => {
+            (Some(*op), Some((from.peer_id(), tag.0)))
+        }
+        _ => (None, None),
+    }
+}
+
+impl Lookup {
+    /// An operation begins, in that slot.
+    #[inline]
+    pub(super) fn begins(&mut self, index: u32, slot: &Slot) {
+        if self.ops.entries.is_some() || self.receives.entries.is_some() {
+            self.enter(index, slot);
+        }
+    }
+
+    #[cold]
+    fn enter(&mut self, index: u32, slot: &Slot) {
+        let (op, receive) = names(slot);
+        if let (Some(op), Some(ops)) = (op, self.ops.begin()) {
+            ops.insert(op, index);
+        }
+        if let (Some(key), Some(receives)) = (receive, self.receives.begin()) {
+            *receives.entry(key).or_default() += 1;
+        }
+    }
+
+    /// What is in that slot ends, or is about to be given up.
+    #[inline]
+    pub(super) fn ends(&mut self, index: u32, slot: &Slot) {
+        if self.ops.entries.is_some() || self.receives.entries.is_some() {
+            self.remove(index, slot);
+        }
+    }
+
+    #[cold]
+    fn remove(&mut self, index: u32, slot: &Slot) {
+        let (op, receive) = names(slot);
+        if let (Some(op), Some(ops)) = (op, self.ops.entries.as_mut())
+            && ops.get(&op) == Some(&index)
+        {
+            ops.remove(&op);
+        }
+        if let (Some(key), Some(receives)) = (receive, self.receives.entries.as_mut())
+            && let Some(count) = receives.get_mut(&key)
+        {
+            *count -= 1;
+            if *count == 0 {
+                receives.remove(&key);
+            }
+        }
+    }
+
+    /// The slot of a message or receive that is not given up, among `all`.
+    pub(super) fn slot_of(&mut self, op: OpId, all: &[Slot]) -> Option<u32> {
+        #[cfg(test)]
+        {
+            self.tables += usize::from(self.ops.entries.is_none());
+        }
+        let table = || {
+            let named = |(index, slot)| names(slot).0.map(|op| (op, index));
+            (0..).zip(all).filter_map(named).collect()
+        };
+        self.ops.ask(table).get(&op).copied()
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_there(&self) -> bool {
+        self.ops.entries.is_some() || self.receives.entries.is_some()
+    }
+
+    /// Whether there is a receive from that peer for that tag which is not given up, among `all`.
+    pub(super) fn is_awaited(&mut self, from: &Addr, tag: Tag, all: &[Slot]) -> bool {
+        #[cfg(test)]
+        {
+            self.tables += usize::from(self.receives.entries.is_none());
+        }
+        let table = || {
+            let mut counts = HashMap::default();
+            let keys = all.iter().filter_map(|slot| names(slot).1);
+            keys.for_each(|key| *counts.entry(key).or_default() += 1);
+            counts
+        };
+        self.receives.ask(table).contains_key(&(from.peer_id(), tag.0))
+    }
+}
