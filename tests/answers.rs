@@ -331,8 +331,10 @@ fn an_instance_that_ends_ends_its_answers() {
             let mut bed = Bed::new(transport, HgOptions::default());
             let (sender, ends) = mpsc::channel();
             let callback = move |result: Result<(), RespondError>| sender.send(result).unwrap();
-            bed.ask().crespond(&long(), callback).unwrap();
-            let request = on_its_way(&bed.ask());
+            // Both before an answer: an origin that turns fetches it.
+            let (first, second) = (bed.ask(), bed.ask());
+            first.crespond(&long(), callback).unwrap();
+            let request = on_its_way(&second);
             bed.service.finalize_and_wait().unwrap();
             for result in [request.wait(), ends.recv().unwrap()] {
                 let error = result.unwrap_err();
