@@ -167,10 +167,17 @@ mod tests {
 
     #[test]
     fn touched_memory_is_resident() {
-        let before = Memory::now().unwrap().resident;
-        let memory = std::hint::black_box(vec![1u8; 64 << 20]);
-        let after = Memory::now().unwrap().resident;
-        assert!(after >= before + (32 << 20), "{before} -> {after} for {} bytes", memory.len());
+        // Other tests of this process may give as much back meanwhile, but not each time.
+        const TRIES: usize = 20;
+        let mut seen = Vec::new();
+        let is_seen = (0..TRIES).any(|_| {
+            let before = Memory::now().unwrap().resident;
+            let memory = std::hint::black_box(vec![1u8; 64 << 20]);
+            let after = Memory::now().unwrap().resident;
+            seen.push((before, after));
+            after >= before + (memory.len() as u64 / 2)
+        });
+        assert!(is_seen, "{seen:?}");
     }
 
     #[test]
