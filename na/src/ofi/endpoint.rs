@@ -223,7 +223,7 @@ impl OfiEndpoint {
     #[cfg(test)]
     pub(super) fn lookups(&self) -> (usize, bool) {
         let lookup = &self.core.lock().slots.lookup;
-        (lookup.tables, lookup.is_there())
+        (lookup.tables(), lookup.is_there())
     }
 
     fn is_own(&self, addr: &Addr) -> bool {

@@ -22,11 +22,19 @@ struct Table<K> {
     entries: Option<HashMap<K, u32, Cheap>>,
     /// Operations that have begun since it was last asked for.
     unasked: usize,
+    /// How often it was made.
+    #[cfg(test)]
+    made: usize,
 }
 
 impl<K> Default for Table<K> {
     fn default() -> Self {
-        Self { entries: None, unasked: 0 }
+        Self {
+            entries: None,
+            unasked: 0,
+            #[cfg(test)]
+            made: 0,
+        }
     }
 }
 
@@ -34,6 +42,10 @@ impl<K: Hash + Eq> Table<K> {
     /// The table, made of `all` if it is not there.
     fn ask(&mut self, all: impl FnOnce() -> HashMap<K, u32, Cheap>) -> &HashMap<K, u32, Cheap> {
         self.unasked = 0;
+        #[cfg(test)]
+        {
+            self.made += usize::from(self.entries.is_none());
+        }
         self.entries.get_or_insert_with(all)
     }
 
@@ -55,8 +67,6 @@ pub(super) struct Lookup {
     ops: Table<OpId>,
     /// How many receives there are by peer and tag.
     receives: Table<(u64, u32)>,
-    #[cfg(test)]
-    pub(super) tables: usize,
 }
 
 /// What names a slot that is not given up.
@@ -118,15 +128,16 @@ impl Lookup {
 
     /// The slot of a message or receive that is not given up, among `all`.
     pub(super) fn slot_of(&mut self, op: OpId, all: &[Slot]) -> Option<u32> {
-        #[cfg(test)]
-        {
-            self.tables += usize::from(self.ops.entries.is_none());
-        }
         let table = || {
             let named = |(index, slot)| names(slot).0.map(|op| (op, index));
             (0..).zip(all).filter_map(named).collect()
         };
         self.ops.ask(table).get(&op).copied()
+    }
+
+    #[cfg(test)]
+    pub(super) fn tables(&self) -> usize {
+        self.ops.made + self.receives.made
     }
 
     #[cfg(test)]
@@ -136,10 +147,6 @@ impl Lookup {
 
     /// Whether there is a receive from that peer for that tag which is not given up, among `all`.
     pub(super) fn is_awaited(&mut self, from: &Addr, tag: Tag, all: &[Slot]) -> bool {
-        #[cfg(test)]
-        {
-            self.tables += usize::from(self.receives.entries.is_none());
-        }
         let table = || {
             let mut counts = HashMap::default();
             let keys = all.iter().filter_map(|slot| names(slot).1);
