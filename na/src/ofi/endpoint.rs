@@ -602,12 +602,13 @@ impl Endpoint for OfiEndpoint {
     fn prepare_wait(&self) -> bool {
         let gate = self.gate.lock();
         let mut core = self.core.lock();
-        // What waits for room is tried again by polls; no descriptor tells when. Without one there
+        // What waits for room is tried again by polls, and given up by one when it has waited too
+        // long; no descriptor tells when. Without one there
         // is no sleep at all, and nothing to ask libfabric, which need not survive the question.
         let idle = self.wait.is_some()
             && gate.is_empty()
             && core.done.is_empty()
-            && !core.has_to_retry()
+            && core.queues.is_empty()
             && core.recvs.is_empty()
             && core.unexpected.may_sleep()
             && !self.loopback.is_due()

@@ -240,15 +240,6 @@ impl Core {
         Some(queue)
     }
 
-    /// Whether what waits for some peer may be taken although libfabric tells of nothing: no
-    /// descriptor says when it has room. That it has fewer messages to a peer, it tells.
-    pub(super) fn has_to_retry(&self) -> bool {
-        let is_full = |queue: &Queue| {
-            queue.to.state::<Peer>().is_some_and(|peer| peer.load.is_full(&self.bounds))
-        };
-        !self.queues.values().all(is_full)
-    }
-
     /// Tries again what waits: of each peer in turn one operation, until each has none or was told
     /// "not now". That may be about the peer (RxM, while it connects) or about the endpoint, which
     /// has no room (`cxi`, `efa`); then all shall have their part of the little that there is.

@@ -140,16 +140,12 @@ impl Slots {
         slot
     }
 
-    /// The end of a message or receive is reported although libfabric goes on having it. Whether it
-    /// was so before.
-    pub(super) fn give_up(&mut self, index: u32) -> bool {
+    /// The end of a message or receive is reported although libfabric goes on having it.
+    pub(super) fn give_up(&mut self, index: u32) {
         let slot = &mut self.used[index as usize];
         self.lookup.ends(index, slot);
-        match slot {
-            Slot::Send { given_up, .. } | Slot::Recv { given_up, .. } => {
-                std::mem::replace(given_up, true)
-            }
-            _ => true,
+        if let Slot::Send { given_up, .. } | Slot::Recv { given_up, .. } = slot {
+            *given_up = true;
         }
     }
 
