@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::{
     Access, Addr, AddrFormat, EndpointStats, Error, LargeBuffers, LocalMem, Memory, MsgBuf,
-    RegionTable, RemoteMem, SmOptions, Subnet, TcpOptions, TrafficClass, UcxOptions,
+    Principal, RegionTable, RemoteMem, SmOptions, Subnet, TcpOptions, TrafficClass, UcxOptions,
 };
 
 /// Names an operation in its completion and in `cancel`. Chosen by the caller, unique among the
@@ -395,6 +395,15 @@ pub trait Endpoint: Send + Sync + fmt::Debug {
     fn is_gone(&self, peer: &Addr) -> bool {
         let _ = peer;
         false
+    }
+
+    /// Who is behind `peer`, as far as the kernel tells (see [`Principal`]): the host of its
+    /// connection over tcp and ucx, its user over sm. [`Principal::Unknown`] where nothing is known
+    /// that the peer could not have chosen itself (ofi, sim), for this endpoint itself, and for a
+    /// peer that is not connected.
+    fn principal(&self, peer: &Addr) -> Principal {
+        let _ = peer;
+        Principal::Unknown
     }
 
     /// Whether the owner of memory is asked before each transfer. Then memory can be taken back at

@@ -88,6 +88,8 @@ pub mod parts;
 #[cfg(not(loom))]
 #[allow(dead_code, reason = "only some transports use it")]
 mod prefetch;
+#[cfg(not(loom))]
+mod principal;
 #[cfg(all(any(feature = "sm", feature = "tcp", feature = "ucx"), not(loom)))]
 mod ran;
 
@@ -158,6 +160,7 @@ pub use self::{
     memory::{Access, LocalMem, Memory, RawSegment, RemoteMem, WeakMem},
     message::{LargeBuffers, MsgBuf},
     network_options::{AddrFormat, Subnet, TrafficClass},
+    principal::Principal,
     region::RegionTable,
     registry::{Device, Plugin, check_address, ignored, open, plugin_for, plugins},
     sm_options::SmOptions,
