@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Once;
 use std::time::Duration;
 
+use crate::contain::log;
 use crate::context::Wakeup;
 use crate::current;
 use crate::descriptor::UltPtr;
@@ -471,7 +472,7 @@ fn name_frames(raw: Vec<RawUlt>) -> Vec<UltDump> {
             shared.1.wait();
         }
         Err(error) => {
-            tracing::warn!(%error, "cannot start a thread to name the frames of a dump");
+            log!(WARN, %error, "cannot start a thread to name the frames of a dump");
         }
     }
     let mut state = lock(&shared.0);

@@ -15,7 +15,7 @@ use crate::monitor::{self, MonitorSpec};
 use crate::overflow;
 use crate::pool::{PoolShared, PoolSpec};
 use crate::runtime::Runtime;
-use crate::sched::{BasicWait, Scheduler};
+use crate::sched::{BasicWait, Scheduler, own};
 use crate::shared::RuntimeCore;
 use crate::sleep::SPIN_MAX_DEFAULT;
 use crate::stack::{STACK_BYTES_DEFAULT, StackClass};
@@ -312,7 +312,7 @@ impl RuntimeBuilder {
         for mut spec in self.xstreams {
             let scheduler = spec.scheduler.take().unwrap_or_else(|| Box::new(BasicWait::new()));
             let xstream = layout::make_xstream(core, &spec, self.affinity.as_ref())?;
-            drop(xstream.put_scheduler(scheduler));
+            drop(xstream.put_scheduler(own(scheduler)));
             xstreams.push(xstream);
         }
         match core.pools().iter().find(|pool| lock(&pool.servers).is_empty()) {

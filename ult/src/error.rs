@@ -393,23 +393,35 @@ pub enum JoinError {
 }
 
 /// What a ULT panicked with.
-pub struct PanicPayload(Panic);
+///
+/// A payload whose destructor panics is dropped with this all the same, see
+/// [`discard_panic`](crate::discard_panic).
+pub struct PanicPayload(Option<Panic>);
 
 impl PanicPayload {
     pub(crate) fn new(panic: Panic) -> Self {
-        Self(panic)
+        Self(Some(panic))
     }
 
     /// The message of `panic!`, or a placeholder if the payload is not a string.
     #[must_use]
     pub fn message(&self) -> &str {
-        panic_message(&self.0)
+        self.0.as_ref().map_or("", panic_message)
     }
 
     /// The payload, to be passed to [`std::panic::resume_unwind`] for example.
     #[must_use]
-    pub fn into_inner(self) -> Box<dyn std::any::Any + Send + 'static> {
-        self.0
+    pub fn into_inner(mut self) -> Box<dyn std::any::Any + Send + 'static> {
+        // It is taken here and by the destructor only.
+        self.0.take().unwrap_or_else(|| Box::new(()))
+    }
+}
+
+impl Drop for PanicPayload {
+    fn drop(&mut self) {
+        if let Some(panic) = self.0.take() {
+            crate::contain::discard_panic(panic);
+        }
     }
 }
 

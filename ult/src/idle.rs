@@ -19,10 +19,11 @@ use std::ptr::NonNull;
 use std::time::Instant;
 
 use crate::cancel;
+use crate::contain::discard_panic;
 use crate::current;
 use crate::descriptor::UltPtr;
 use crate::payload::Panic;
-use crate::switch::{check, suspend_until};
+use crate::switch::suspend_until;
 use crate::unpark::take_token;
 use crate::wait_kind::WaitKind;
 use crate::xstream::Xstream;
@@ -274,10 +275,15 @@ pub fn idle(fd: BorrowedFd<'_>, deadline: Option<Instant>, arm: impl FnOnce() ->
     });
     xstream.idle.remove(&entry);
     ult.pins.set(ult.pins.get() - 1);
-    if !is_unparked.get() {
-        check(ult);
+    let panic = entry.panic.take();
+    if !is_unparked.get() && cancel::is_pending(ult) {
+        // Not while this unwinds: it may have a destructor that panics.
+        if let Some(panic) = panic {
+            discard_panic(panic);
+        }
+        cancel::unwind();
     }
-    if let Some(panic) = entry.panic.take() {
+    if let Some(panic) = panic {
         resume_unwind(panic);
     }
     match entry.end.get() {

@@ -9,12 +9,11 @@
 use std::fmt;
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::time::Instant;
 
 use crate::cancel::Why;
-use crate::contain::contained;
+use crate::contain::{contained, log};
 use crate::descriptor::{CANCEL, UltPtr, UltRef};
 use crate::error::{JoinError, MigrateError, PanicPayload, SpawnError, panic_message};
 use crate::join_word::{JoinWord, Published};
@@ -422,7 +421,7 @@ fn discard_slow(ult: UltPtr) {
     match ult.payload.stage() {
         Stage::Panicked => {
             log_panic(ult);
-            let _ = catch_unwind(AssertUnwindSafe(|| ult.payload.discard()));
+            ult.payload.discard();
         }
         Stage::Value => {
             contained(Some(ult), "dropping the value of a ULT", || ult.payload.discard());
@@ -436,6 +435,6 @@ fn log_panic(ult: UltPtr) {
     let (id, name, pool) = (ult.id.get(), ult.name(), &*ult.pool().name);
     ult.payload.with_panic(|panic| {
         let message = panic_message(panic);
-        tracing::error!(id, name, pool, message, "a detached ULT panicked");
+        log!(ERROR, id, name, pool, message, "a detached ULT panicked");
     });
 }

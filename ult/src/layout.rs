@@ -15,7 +15,7 @@ use crate::error::{LayoutError, StartError};
 use crate::limit::Limit;
 use crate::pool::{Access, PoolRef, PoolShared, PoolSpec, Queue};
 use crate::runtime::Runtime;
-use crate::sched::BasicWait;
+use crate::sched::{BasicWait, own};
 use crate::shared::{Books, EXIT, RuntimeCore};
 use crate::shutdown::wait_for;
 use crate::slot::Slot;
@@ -113,7 +113,7 @@ impl Runtime {
         }
         let scheduler = spec.scheduler.take().unwrap_or_else(|| Box::new(BasicWait::new()));
         let xstream = make_xstream(core, &spec, None)?;
-        drop(xstream.put_scheduler(scheduler));
+        drop(xstream.put_scheduler(own(scheduler)));
         let (_, word) = core.phase();
         xstream.see(word);
         // It looks at the flags that came with the word before it does anything else.

@@ -257,6 +257,7 @@ pub use {
     block_on::{block_on, block_on_deadline, block_on_timeout},
     builder::{RuntimeBuilder, XstreamSpec},
     cancel::{exit, is_cancelled, is_exit},
+    contain::discard_panic,
     current::{
         UltInfo, current, current_address, current_ids, is_tasklet, is_tasklet_or_has_locals,
         is_ult,

@@ -19,12 +19,11 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use crate::backtrace::{DumpOptions, UltDump, ask_list};
 use crate::builder::RuntimeBuilder;
-use crate::contain::contained;
+use crate::contain::{caught, contained, log};
 use crate::diag::Beat;
 use crate::error::StartError;
 use crate::park::ThreadParker;
@@ -32,7 +31,7 @@ use crate::report_log::ReportLog;
 use crate::runtime::Runtime;
 use crate::shared::RuntimeCore;
 use crate::slot::SlotShared;
-use crate::starve::{Census, PoolWatch};
+use crate::starve::{PoolBeat, PoolWatch};
 use crate::sync::atomic::AtomicBool;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::{Arc, Mutex, lock, thread};
@@ -363,7 +362,7 @@ const WATCH_AFTER: Duration = Duration::from_secs(60);
 fn run(core: &RuntimeCore, spec: &MonitorSpec) {
     let mut watch = Watch::new(spec.stall_limit, spec.deadlock_limit.filter(|_| !spec.is_lazy));
     let mut log = ReportLog::default();
-    let mut pools = (PoolWatch::new(spec.starve_limit), Census::default());
+    let mut pools = PoolWatch::new(spec.starve_limit);
     let stop = &core.diag.monitor;
     let mut clock = Clock::new(core.diag.epoch.elapsed(), spec.tick);
     let mut watched_since = None;
@@ -390,14 +389,12 @@ fn run(core: &RuntimeCore, spec: &MonitorSpec) {
             core.diag.unwatch(core);
             watched_since = None;
         }
-        if pools.0.is_on() {
+        if pools.is_on() {
             look_at_pools(core, spec, &mut log, &mut pools, now);
         }
-        if let Some(on_tick) = &spec.on_tick
-            && let Err(panic) = catch_unwind(AssertUnwindSafe(|| on_tick()))
-        {
-            // The panic hook has printed it. Its payload may have a destructor that panics, too.
-            std::mem::forget(panic);
+        if let Some(on_tick) = &spec.on_tick {
+            // The panic hook has printed it.
+            drop(caught(|| on_tick()));
         }
         stop.parker.park(Some(spec.tick));
     }
@@ -427,11 +424,11 @@ fn look_at_pools(
     core: &RuntimeCore,
     spec: &MonitorSpec,
     log: &mut ReportLog,
-    (watch, census): &mut (PoolWatch, Census),
+    watch: &mut PoolWatch,
     now: Duration,
 ) {
     let pools = core.pools();
-    let beats: Vec<_> = pools.iter().map(|pool| (pool.index, census.beat(pool))).collect();
+    let beats: Vec<_> = pools.iter().map(|pool| (pool.index, PoolBeat::of(pool))).collect();
     for starved in watch.look(now, &beats) {
         let Some(pool) = pools.iter().find(|pool| pool.index == starved.pool) else { continue };
         let report = Report::Starvation(Starvation {
@@ -492,7 +489,7 @@ fn report(core: &RuntimeCore, finding: &Finding) -> Report {
 
 fn tell(spec: &MonitorSpec, log: &mut ReportLog, report: &Report) {
     if let Some(text) = log.text(report) {
-        tracing::warn!("{text}");
+        log!(WARN, "{text}");
     }
     let Some(call) = &spec.on_report else { return };
     contained(None, "the callback of the monitor", || call(report));

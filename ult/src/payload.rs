@@ -18,6 +18,7 @@ use std::mem::{MaybeUninit, align_of, needs_drop, size_of};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::cancel::{Unwind, Why};
+use crate::contain::{contained, discard_panic};
 use crate::sync::UnsafeCell;
 
 /// Bytes of closure or result that need no box.
@@ -124,16 +125,10 @@ impl Payload {
     pub(crate) fn lose(&self, why: Why) {
         assert_eq!(self.stage(), Stage::Closure, "only an unstarted ULT can be lost");
         self.stage.set(Stage::Gone(why));
-        let dropped = catch_unwind(AssertUnwindSafe(|| {
+        contained(None, "dropping the closure of a unit that never ran", || {
             // SAFETY: as in `run`.
             unsafe { (self.vtable.get().drop_closure)(self) };
-        }));
-        if let Err(panic) = dropped {
-            let message = crate::error::panic_message(&panic);
-            tracing::error!(message, "dropping the closure of a unit that never ran panicked");
-            // The payload of the panic may have such a destructor, too.
-            std::mem::forget(panic);
-        }
+        });
     }
 
     /// Drops a value whose drop does nothing. `false`: there is something else.
@@ -158,7 +153,7 @@ impl Payload {
                 }
             }
             // SAFETY: `Panicked` says that a `Panic` is there; taken once, as above.
-            Stage::Panicked => drop(unsafe { self.get::<Panic>() }),
+            Stage::Panicked => discard_panic(unsafe { self.get::<Panic>() }),
             other => self.stage.set(other),
         }
     }

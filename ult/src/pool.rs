@@ -68,11 +68,26 @@ pub enum PopBy {
 /// A queue of runnable units, for users who want their own order.
 ///
 /// A pool that is served by one xstream gets all units; one that is served by several gets only
-/// unstarted ones. Methods are called by many threads, on the stack of a ULT or of an xstream, and
-/// must not panic. They cannot suspend, [`push`](Self::push) included: in there
-/// [`current`](crate::current()) knows no unit, and what waits, for a [`Mutex`](crate::Mutex) of
-/// this crate or for anything else, blocks the whole xstream. So they must not wait for units. Do
-/// not drop units (see [`Unit`]).
+/// unstarted ones. Methods are called by many threads, on the stack of a ULT or of an xstream. They
+/// cannot suspend, [`push`](Self::push) included: in there [`current`](crate::current()) knows no
+/// unit, and what waits, for a [`Mutex`](crate::Mutex) of this crate or for anything else, blocks
+/// the whole xstream. So they must not wait for units. Do not drop units (see [`Unit`]).
+///
+/// # Panics
+///
+/// A panic of a method, or of the destructor, ends there and is logged as an error (of one pool the
+/// first, the second, the fourth and so on): whoever spawned, resumed or moved the unit, or runs
+/// next, does not notice. The runtime goes on as well as it can, with the pool in place:
+///
+/// | method | what becomes of the units |
+/// |---|---|
+/// | `push` | The unit is the pool's if the pool has kept it. If the unwinding drops it, a ULT that has started goes on in the list of its xstream, past the pool, and a unit that has not is lost: a `spawn` has succeeded, and `join` reports [`JoinError::Lost`](crate::JoinError::Lost). |
+/// | `pop` | Nothing comes out; a unit that the unwinding drops fares as above. After 16 panics in a row it is called when units have been pushed, or an xstream is awake anyway. |
+/// | `len`, `is_empty` | Neither is called again. The runtime takes the pool for non-empty from each push on until a pop finds nothing, and shows a length of zero. |
+/// | `for_each` | The units that have been shown are all that are listed. |
+///
+/// A pool that locks by `lock().unwrap()` panics for ever after its first panic, and the units in
+/// it never run: take the content of a poisoned lock.
 ///
 /// Counterpart: `ABT_pool_user_def`.
 pub trait Pool: Send + Sync {
@@ -351,7 +366,7 @@ impl fmt::Debug for PoolShared {
 impl PoolShared {
     pub(crate) fn new(spec: PoolSpec, index: usize, stack_bytes: usize) -> Self {
         let queue = match (spec.custom, spec.kind) {
-            (Some(custom), _) => Queue::Object(Box::new(CustomPool(custom))),
+            (Some(custom), _) => Queue::Object(Box::new(CustomPool::new(&spec.name, custom))),
             (None, PoolKind::PrioWait) => Queue::Object(Box::new(PrioPool::default())),
             (None, PoolKind::EarliestFirst) => Queue::Object(Box::new(EarliestPool::default())),
             (None, PoolKind::RandWs) => Queue::Deque(DequePool::new()),

@@ -10,7 +10,7 @@ use crate::error::{MigrateError, SpawnError};
 use crate::join::JoinHandle;
 use crate::layout::{reconfigure, settle_servers};
 use crate::pool::{PoolRef, PoolShared, PopBy, PushReason};
-use crate::sched::{PoolView, Scheduler, Step};
+use crate::sched::{OwnScheduler, PoolView, Scheduler, Step, own};
 use crate::slot::Slot;
 use crate::switch;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
@@ -294,6 +294,7 @@ impl PoolRef {
         pools: impl IntoIterator<Item = PoolRef>,
     ) -> Result<JoinHandle<()>, SpawnError> {
         let pools: Vec<Self> = pools.into_iter().collect();
+        let scheduler = own(scheduler);
         self.ult().name("scheduler").spawn(move || stacked(scheduler, &pools))
     }
 }
@@ -302,7 +303,7 @@ impl PoolRef {
 const STACKED_TURN: u32 = 32;
 
 /// The body of a stacked scheduler.
-fn stacked(mut scheduler: Box<dyn Scheduler>, pools: &[PoolRef]) {
+fn stacked(mut scheduler: OwnScheduler, pools: &[PoolRef]) {
     let Some((xstream, me)) = current::xstream_and_ult() else { return };
     let stack = Stack::new(xstream, me, pools);
     let views: Vec<_> = pools.iter().map(|pool| xstream.view(&pool.pool)).collect();

@@ -5,14 +5,13 @@
 //! [`sleep`](mod@crate::sleep) takes over until something is runnable.
 
 use std::cell::Cell;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
+use crate::contain::{caught, log, no_unwind};
 use crate::descriptor::UltPtr;
-use crate::error::panic_message;
 use crate::idle::OTHERS_MAX;
 use crate::pool::PoolShared;
-use crate::sched::{Basic, PoolView, Scheduler, Step};
+use crate::sched::{Basic, OwnScheduler, PoolView, Scheduler, Step, own};
 use crate::slot::Slot;
 use crate::switch;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed};
@@ -81,19 +80,19 @@ const ODD_EVERY: u32 = 16;
 impl Xstream {
     /// Runs until the runtime ends or the xstream has been asked to leave. Gives the scheduler
     /// back.
-    pub(crate) fn main(&self, mut scheduler: Box<dyn Scheduler>) -> Box<dyn Scheduler> {
+    pub(crate) fn main(&self, mut scheduler: OwnScheduler) -> OwnScheduler {
         loop {
             let has_changed = self.reconfigured.replace(false);
             if let Some(new) = self.shared().take_scheduler() {
                 scheduler = new;
             }
-            match catch_unwind(AssertUnwindSafe(|| self.serve_by(&mut *scheduler, has_changed))) {
+            match caught(|| self.serve_by(&mut **scheduler, has_changed)) {
                 Ok(Leave::Reconfigure) => {}
                 Ok(Leave::Exit) => return scheduler,
-                Err(panic) => {
-                    let (xstream, message) = (&*self.shared().name, panic_message(&panic));
-                    tracing::error!(xstream, message, "a scheduler or pool panicked");
-                    scheduler = Box::new(Basic::new());
+                Err(message) => {
+                    let xstream = &*self.shared().name;
+                    log!(ERROR, xstream, message, "a scheduler panicked; `Basic` takes its place");
+                    scheduler = own(Box::new(Basic::new()));
                 }
             }
         }
@@ -128,13 +127,13 @@ impl Xstream {
         let views: Vec<PoolView<'_>> = pools.iter().map(|pool| self.view(pool)).collect();
         loop {
             if !std::mem::take(&mut has_changed) && shared.has_mail() {
-                self.read_mail();
+                no_unwind(|| self.read_mail());
                 if self.reconfigured.get() {
                     return Leave::Reconfigure;
                 }
             }
             if self.has_chores.get() {
-                self.do_chores();
+                no_unwind(|| self.do_chores());
             }
             match scheduler.next(&views) {
                 Step::Run(unit) => {
@@ -155,9 +154,11 @@ impl Xstream {
                     if self.exiting.get() || self.may_leave() {
                         return Leave::Exit;
                     }
-                    if !(self.has_odd_slots.get() && self.run_odd()) {
-                        self.on_idle();
-                    }
+                    no_unwind(|| {
+                        if !(self.has_odd_slots.get() && self.run_odd()) {
+                            self.on_idle();
+                        }
+                    });
                 }
             }
         }

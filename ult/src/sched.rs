@@ -7,6 +7,7 @@
 use std::fmt;
 use std::ptr;
 
+use crate::contain::Foreign;
 use crate::pool::{PopBy, Queue};
 use crate::slot::Slot;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed};
@@ -26,8 +27,15 @@ pub enum Step {
 ///
 /// Counterpart: `ABT_sched_def`.
 pub trait Scheduler: Send {
-    /// Chooses the next step. Must not block and must not run user code. If it panics, the xstream
-    /// logs it and goes on with [`Basic`].
+    /// Chooses the next step. Must not block and must not run user code.
+    ///
+    /// # Panics
+    ///
+    /// If it panics, the xstream logs an error, drops the scheduler and goes on with [`Basic`] over
+    /// the same pools; a scheduler of [`PoolRef::push_scheduler`](crate::PoolRef::push_scheduler)
+    /// ends, with the panic as the outcome of its unit. Units that the scheduler had in hand are
+    /// dropped with it (see [`Unit`]). Panics of pools do not reach it: a pop finds nothing then. A
+    /// panic of its destructor is logged, too.
     fn next(&mut self, pools: &[PoolView<'_>]) -> Step;
 
     /// The default policy, if this is it: xstreams run a copy of their loop with it compiled in.
@@ -35,6 +43,13 @@ pub trait Scheduler: Send {
     fn as_basic(&mut self) -> Option<&mut Basic> {
         None
     }
+}
+
+/// A scheduler that an xstream has for good.
+pub(crate) type OwnScheduler = Foreign<Box<dyn Scheduler>>;
+
+pub(crate) fn own(scheduler: Box<dyn Scheduler>) -> OwnScheduler {
+    Foreign::new(scheduler, "the destructor of a scheduler")
 }
 
 /// A pool as the scheduler of one xstream sees it.

@@ -23,7 +23,6 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use crate::contain::contained;
 use crate::descriptor_cache::Depot;
 use crate::error::StuckUlt;
 use crate::mutex::Mutex as UltMutex;
@@ -192,9 +191,7 @@ impl RuntimeCore {
             !is_last
         });
         drop(parts);
-        for queue in swept {
-            contained(None, "the destructor of a pool", || drop(queue));
-        }
+        drop(swept);
     }
 
     /// Adds an xstream. The caller as above.

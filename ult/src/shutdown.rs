@@ -15,6 +15,7 @@
 
 use std::time::Duration;
 
+use crate::contain::log;
 use crate::current;
 use crate::error::{ShutdownError, StillAlive};
 use crate::limit::Limit;
@@ -153,7 +154,7 @@ impl Drop for Owner {
 
 fn in_background(wait: impl FnOnce() + Send + 'static) {
     if let Err(error) = thread::Builder::new().name("ult-reaper".to_owned()).spawn(wait) {
-        tracing::error!(%error, "cannot wait for a dropped runtime; its threads will sleep on");
+        log!(ERROR, %error, "cannot wait for a dropped runtime; its threads will sleep on");
     }
 }
 

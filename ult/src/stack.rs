@@ -27,6 +27,7 @@ use std::ptr::{self, NonNull};
 use corosensei::stack::{Stack, StackPointer};
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
 
+use crate::contain::log;
 use crate::context::{Back, Context};
 use crate::descriptor::UltPtr;
 use crate::sync::atomic::Ordering::Relaxed;
@@ -256,7 +257,7 @@ impl Drop for Reserve {
             let result = unsafe { unmap(self.next, self.class.mapped_bytes() * self.left) };
             if let Err(error) = result {
                 // It has no pages.
-                tracing::debug!(%error, "address space of stacks that were never made is lost");
+                log!(DEBUG, %error, "address space of stacks that were never made is lost");
             }
         }
     }
@@ -323,7 +324,8 @@ pub(crate) unsafe fn unmap_stack(block: BlockPtr) -> Option<BlockPtr> {
     let error = unsafe { unmap(start, len) }.err()?;
     static TOLD: AtomicBool = AtomicBool::new(false);
     if !TOLD.swap(true, Relaxed) {
-        tracing::warn!(
+        log!(
+            WARN,
             %error,
             "cannot unmap a stack; it is kept without its pages, for reuse, and tried again later. \
              If the process has too many mappings, raise vm.max_map_count"
@@ -365,7 +367,7 @@ fn bind(start: NonNull<u8>, len: usize, node: u32) {
     if let Err(error) = bind_memory(start.as_ptr(), len, node, MemoryPolicy::Preferred) {
         static TOLD: AtomicBool = AtomicBool::new(false);
         if !TOLD.swap(true, Relaxed) {
-            tracing::warn!(%error, node, "cannot bind the memory of stacks to a NUMA node");
+            log!(WARN, %error, node, "cannot bind the memory of stacks to a NUMA node");
         }
     }
 }
@@ -421,7 +423,7 @@ pub(crate) fn unprotect(start: NonNull<u8>, page: usize, how: Guard) {
     let flags = MprotectFlags::READ | MprotectFlags::WRITE;
     // SAFETY: as above.
     if let Err(error) = unsafe { rustix::mm::mprotect(start.as_ptr().cast(), page, flags) } {
-        tracing::error!(%error, "cannot take the guard page of a stack away");
+        log!(ERROR, %error, "cannot take the guard page of a stack away");
     }
 }
 

@@ -24,6 +24,7 @@ use std::io;
 use std::ptr;
 use std::time::{Duration, Instant};
 
+use crate::contain::log;
 use crate::stack::{BlockPtr, Reserve, StackBlock, StackClass, trim_stack, unmap_stack};
 use crate::sync::atomic::AtomicUsize;
 use crate::sync::atomic::Ordering::Relaxed;
@@ -235,7 +236,7 @@ impl StackCache {
         (rest.others_low, rest.others_cold) = (0, 0);
         let lost = rest.refused.len();
         if lost > 0 {
-            tracing::warn!(lost, "stacks that cannot be unmapped stay mapped, without their pages");
+            log!(WARN, lost, "stacks that cannot be unmapped stay mapped, without their pages");
         }
     }
 

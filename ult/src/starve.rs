@@ -4,10 +4,8 @@
 //! held by units of other pools, serve more urgent pools without a break, or there are none.
 
 use std::collections::BTreeMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use crate::error::panic_message;
 use crate::pool::PoolShared;
 
 /// What a pool shows of itself.
@@ -19,33 +17,10 @@ pub(crate) struct PoolBeat {
     pub(crate) executed: u64,
 }
 
-/// Asks pools how many units wait in them, which may be a user's code.
-#[derive(Debug, Default)]
-pub(crate) struct Census {
-    /// Indices of pools that have panicked.
-    broken: Vec<usize>,
-}
-
-impl Census {
-    /// What `pool` shows. One that panics is logged and not asked again: nobody is known to wait
-    /// in it.
-    pub(crate) fn beat(&mut self, pool: &PoolShared) -> PoolBeat {
-        let waiting = match self.broken.contains(&pool.index) {
-            true => 0,
-            false => catch_unwind(AssertUnwindSafe(|| pool.len())).unwrap_or_else(|panic| {
-                let (name, message) = (&*pool.name, panic_message(&panic));
-                tracing::error!(
-                    pool = name,
-                    message,
-                    "`len` of a pool panicked; from now on the monitor does not look at the pool"
-                );
-                // Its payload may have a destructor that panics, too.
-                std::mem::forget(panic);
-                self.broken.push(pool.index);
-                0
-            }),
-        };
-        PoolBeat { waiting, executed: pool.stats().executed }
+impl PoolBeat {
+    /// What `pool` shows. In one whose `len` has panicked nobody is known to wait.
+    pub(crate) fn of(pool: &PoolShared) -> Self {
+        Self { waiting: pool.len(), executed: pool.stats().executed }
     }
 }
 

@@ -12,13 +12,13 @@ use crate::descriptor::{Kind, UltPtr, UltRef};
 use crate::diag;
 use crate::pool::PushReason;
 use crate::stack::BlockPtr;
-use crate::sync::Arc;
 use crate::sync::atomic::Ordering::{Relaxed, Release};
+use crate::sync::{Arc, lock};
 use crate::timer::TimerNode;
 use crate::trace::event::EventKind;
 use crate::unit::Unit;
 use crate::wait_kind::WaitKind;
-use crate::xstream::{XstreamShared, home_here};
+use crate::xstream::{State, XstreamShared, home_here};
 
 /// Switches from `ult`, which is the caller, to whoever runs it.
 // Always: a function that is left after a switch returns to where the processor does not expect it,
@@ -152,13 +152,33 @@ fn home_elsewhere<'a>(ult: UltPtr) -> Option<&'a XstreamShared> {
 /// suspended, so this is no resume, and does not count as one. For the caller: as [`push_resumed`].
 ///
 /// With `bypass` it goes to the xstream's own list even if its pool is an object, because that
-/// object has just dropped it.
+/// object has just dropped it, and would perhaps do so again.
 pub(crate) fn push_again(ult: UltPtr, bypass: bool) {
     match home_here(ult) {
         Some(xstream) if bypass => xstream.list_back(ult),
         Some(xstream) => xstream.requeue(ult, PushReason::Resume),
+        None if bypass && ult.home.load(Relaxed) == XstreamShared::nowhere() => send_anywhere(ult),
         None => send_again(ult),
     }
+}
+
+/// Gives a migratable ULT, which is at home nowhere, to an xstream that serves its pool.
+#[cold]
+fn send_anywhere(ult: UltPtr) {
+    if let Some(xstream) = current::xstream_in(&ult.core)
+        && xstream.slot_of(ult.pool()).is_some_and(|slot| slot.served.get())
+    {
+        return xstream.take_in(ult);
+    }
+    let servers = lock(&ult.pool().servers).clone();
+    let mut xstreams = servers.into_iter().chain(ult.core.xstreams());
+    let running = xstreams.clone().find(|xstream| xstream.state() == State::Running);
+    // One that has left comes to it when it is revived, or passes it on when it is removed.
+    let Some(xstream) = running.or_else(|| xstreams.next()) else {
+        return crate::spawn::enqueue(ult, PushReason::Migrate);
+    };
+    let unit = Unit::from_ult(ult);
+    xstream.ask(Box::new(move |xstream| xstream.take_in(unit.into_ult())));
 }
 
 /// Not through the inbox, whose ULTs count as resumed.

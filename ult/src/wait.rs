@@ -47,7 +47,7 @@ use crate::wait_kind::WaitKind;
 use crate::wait_list::Links;
 
 #[cfg(not(loom))]
-use crate::contain::contained;
+use crate::contain::{contained, log};
 #[cfg(not(loom))]
 use crate::descriptor::{UltPtr, UltRef};
 #[cfg(not(loom))]
@@ -428,7 +428,8 @@ impl HoldUp {
             return false;
         }
         let (id, name, pool) = (self.ult.id.get(), self.ult.name(), &*self.ult.pool().name);
-        tracing::error!(
+        log!(
+            ERROR,
             id,
             name,
             pool,

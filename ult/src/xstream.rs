@@ -17,6 +17,7 @@ use std::os::fd::OwnedFd;
 use std::ptr;
 
 use crate::cancel::Why;
+use crate::contain::{NoUnwind, log};
 use crate::context::{CAN_HAND_OVER, Command, Wakeup};
 use crate::current;
 use crate::descriptor::{Kind, UltPtr, UltRef};
@@ -297,22 +298,25 @@ impl Xstream {
         let outer = self.current.get();
         let mut next = ult;
         let mut left = CHAIN_MAX;
+        let guard = NoUnwind::begin();
         loop {
             if self.is_home_of(next) || self.admit(next, outer) {
                 self.switch_to(next, outer);
             }
             match self.next.get() {
                 Some(ult) => next = ult,
-                None => return,
+                None => break,
             }
             self.next.set(None);
             // Those that went past the scheduler count as well.
             self.units_run.set(self.units_run.get() + u64::from(HOPS_MAX));
             left -= 1;
             if left == 0 {
-                return crate::to::requeue(self, next);
+                crate::to::requeue(self, next);
+                break;
             }
         }
+        guard.defuse();
     }
 
     /// Switches to a ULT that is at home here and has a stack, and carries out the command with
@@ -401,14 +405,17 @@ impl Xstream {
         if may { me.block().zip(next.block()) } else { None }
     }
 
-    /// Carries out the command of the ULT that handed over to the caller.
+    /// Carries out the command of the ULT that handed over to the caller, which is in the middle of
+    /// a wait.
     #[inline(always)]
     pub(crate) fn settle_before(&self) {
+        let guard = NoUnwind::begin();
         match self.before.get() {
             Some((ult, Command::Yield)) => self.carry_out_yield(ult),
             Some((ult, _)) => self.carry_out_park(ult),
             None => {}
         }
+        guard.defuse();
     }
 
     /// Makes this xstream the home of a unit that is not at home here, and gives it a stack.
@@ -442,7 +449,7 @@ impl Xstream {
     #[cold]
     fn refuse(&self, ult: UltPtr) {
         let (id, pool) = (ult.id.get(), &*ult.pool().name);
-        tracing::error!(id, pool, "a scheduler picked a unit of another runtime");
+        log!(ERROR, id, pool, "a scheduler picked a unit of another runtime");
         crate::spawn::enqueue(ult, PushReason::Create);
     }
 
@@ -459,12 +466,23 @@ impl Xstream {
             drop(held);
             return false;
         }
+        self.move_in(ult);
+        true
+    }
+
+    /// Makes this xstream the home of a ULT that has started, and is at home nowhere.
+    fn move_in(&self, ult: UltPtr) -> &Slot {
         let slot = self.slot_for(ult.pool());
         if let Some(block) = ult.block() {
             self.stacks.register(block, &self.shared.stacks);
         }
         self.settle(ult, slot);
-        true
+        slot
+    }
+
+    /// Takes in a migratable ULT that its pool has dropped, past the pool.
+    pub(crate) fn take_in(&self, ult: UltPtr) {
+        self.move_in(ult).push_back(ult);
     }
 
     #[inline]
@@ -533,7 +551,7 @@ impl Xstream {
                            vm.overcommit_memory=2, address space counts against \
                            vm.overcommit_ratio), address space of the process (RLIMIT_AS, \
                            ulimit -v), or mappings (vm.max_map_count)";
-        tracing::error!(id, name, pool, %error, "{WHY}");
+        log!(ERROR, id, name, pool, %error, "{WHY}");
         crate::switch::lose(ult, Why::NoStack(error.raw_os_error().unwrap_or(libc::ENOMEM)));
     }
 
@@ -555,6 +573,7 @@ impl Xstream {
         outer: Option<UltPtr>,
         run: impl FnOnce(UltPtr) -> bool,
     ) {
+        let guard = NoUnwind::begin();
         ult.slot.set(slot);
         self.current.set(Some(ult));
         if run(ult) {
@@ -562,6 +581,7 @@ impl Xstream {
         }
         self.current.set(outer);
         self.tell_end();
+        guard.defuse();
     }
 
     /// Queues a resumed ULT that is at home here.
@@ -667,8 +687,6 @@ impl Xstream {
             self.sort_mail(unsafe { UltPtr::new(node) });
         }
         if self.shared.take_signal() {
-            // Whoever has asked for something that is not done then counts on the signal.
-            let again = SignalAgain(&self.shared);
             self.look_at_phase();
             self.on_signal();
             if self.shared.take_stack_wake() {
@@ -683,7 +701,6 @@ impl Xstream {
                     request(self);
                 }
             }
-            std::mem::forget(again);
         }
     }
 
@@ -727,15 +744,6 @@ impl Xstream {
         });
         found.sort_by_key(|ult| ult.id);
         found
-    }
-}
-
-/// Code of a user has panicked while what came with a signal was done: the next look does the rest.
-struct SignalAgain<'a>(&'a XstreamShared);
-
-impl Drop for SignalAgain<'_> {
-    fn drop(&mut self) {
-        self.0.signal();
     }
 }
 

@@ -4,11 +4,12 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::builder::check_cpus;
+use crate::contain::log;
 use crate::current;
 use crate::error::{LayoutError, StartError};
 use crate::layout::{check_access, find_pools, reconfigure, set_pools, settle_servers};
 use crate::limit::Limit;
-use crate::sched::Scheduler;
+use crate::sched::{Scheduler, own};
 use crate::shared::{CLOSING, EXIT, RuntimeCore};
 use crate::shutdown::wait_for;
 use crate::slot::SlotShared;
@@ -124,7 +125,7 @@ impl XstreamRef {
         self.xstream.ask(Box::new(move |xstream| {
             if let Err(error) = crate::topology::bind_this_thread(&set) {
                 let name = &*xstream.shared().name;
-                tracing::error!(%error, xstream = name, "cannot bind to the processors {set}");
+                log!(ERROR, %error, xstream = name, "cannot bind to the processors {set}");
             }
         }));
         Ok(())
@@ -227,7 +228,7 @@ impl XstreamRef {
         set_pools(&self.core, &self.xstream, pools);
         // Those that it had when it was cancelled are not what a revival shall give it.
         let parked = std::mem::take(&mut *lock(&self.xstream.parked_pools));
-        let untaken = self.xstream.put_scheduler(scheduler);
+        let untaken = self.xstream.put_scheduler(own(scheduler));
         reconfigure(&self.xstream);
         // The user's destructor may change the layout.
         drop(one_at_a_time);

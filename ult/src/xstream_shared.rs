@@ -11,7 +11,7 @@ use crate::descriptor::{Ult, UltPtr};
 use crate::inbox::{Closed, Inbox};
 use crate::park::{Bed, ParkWord};
 use crate::pool::PoolShared;
-use crate::sched::Scheduler;
+use crate::sched::OwnScheduler;
 use crate::slot::SlotShared;
 use crate::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use crate::sync::atomic::{AtomicBool, AtomicIsize, AtomicU8, AtomicU64, AtomicUsize, fence};
@@ -93,7 +93,7 @@ pub(crate) struct XstreamShared {
     pub(crate) thread: Mutex<Option<thread::JoinHandle<()>>>,
     pub(crate) diag: crate::diag::Pulse,
     /// The scheduler that it shall have from the next round on.
-    scheduler: Mutex<Option<Box<dyn Scheduler>>>,
+    scheduler: Mutex<Option<OwnScheduler>>,
 }
 
 /// How long an xstream has slept, the sleep that goes on included. One writer: the xstream.
@@ -242,14 +242,11 @@ impl XstreamShared {
 
     /// Leaves a scheduler for the next start, or for the next reconfiguration. Returns the one that
     /// nobody has taken, which is not to be dropped while a lock is held: it is the user's.
-    pub(crate) fn put_scheduler(
-        &self,
-        scheduler: Box<dyn Scheduler>,
-    ) -> Option<Box<dyn Scheduler>> {
+    pub(crate) fn put_scheduler(&self, scheduler: OwnScheduler) -> Option<OwnScheduler> {
         lock(&self.scheduler).replace(scheduler)
     }
 
-    pub(crate) fn take_scheduler(&self) -> Option<Box<dyn Scheduler>> {
+    pub(crate) fn take_scheduler(&self) -> Option<OwnScheduler> {
         lock(&self.scheduler).take()
     }
 

@@ -9,7 +9,7 @@ use crate::overflow::AltStack;
 use crate::payload::Panic;
 use crate::pool::PoolRef;
 use crate::runtime::Runtime;
-use crate::sched::{BasicWait, Scheduler};
+use crate::sched::{BasicWait, OwnScheduler, own};
 use crate::shared::{EXIT, RuntimeCore};
 use crate::sync::{Arc, lock, thread};
 use crate::topology::{bind_this_thread, current_binding};
@@ -44,7 +44,7 @@ pub(crate) fn start(
     match result {
         Ok(()) => *lock(&xstream.thread) = Some(thread),
         // Its panic, if any, has been printed by the panic hook.
-        Err(_) => drop(thread.join()),
+        Err(_) => wait_for(thread),
     }
     result
 }
@@ -79,13 +79,13 @@ fn serve(core: &Arc<RuntimeCore>, shared: &Arc<XstreamShared>, on_start: impl Fn
     xstream.enter_pools();
     on_start();
     let scheduler = shared.take_scheduler();
-    let scheduler = xstream.main(scheduler.unwrap_or_else(|| Box::new(BasicWait::new())));
+    let scheduler = xstream.main(scheduler.unwrap_or_else(|| own(Box::new(BasicWait::new()))));
     leave(&xstream, scheduler);
     drop(seat);
 }
 
 /// The last thing that an xstream does.
-fn leave(xstream: &Xstream, scheduler: Box<dyn Scheduler>) {
+fn leave(xstream: &Xstream, scheduler: OwnScheduler) {
     let shared = xstream.shared();
     xstream.give_up_pools();
     xstream.give_up_timers();
@@ -154,5 +154,5 @@ pub(crate) fn join(xstream: &XstreamShared) {
 /// Waits for a thread's end.
 pub(crate) fn wait_for(thread: thread::JoinHandle<()>) {
     // Its panic, if any, has been printed by the panic hook.
-    let _ = thread.join();
+    thread.join().unwrap_or_else(crate::contain::discard_panic);
 }

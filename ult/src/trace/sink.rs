@@ -12,10 +12,9 @@
 
 use std::cell::Cell;
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use crate::contain::{Foreign, caught, log};
 use crate::diag::Plan;
-use crate::error::panic_message;
 use crate::runtime::Runtime;
 use crate::shared::RuntimeCore;
 use crate::sync::{Arc, UnsafeCell};
@@ -28,7 +27,7 @@ use crate::trace::event::{Event, EventMask};
 /// - It runs in the middle of a switch, a spawn or a resume, perhaps on the small stack of a ULT
 ///   and on many threads at once. Be short; never wait for anything.
 /// - Events that the sink itself causes (a spawn, a resume) do not call sinks.
-/// - A panic is caught and logged.
+/// - A panic is caught and logged, also that of its destructor.
 ///
 /// Counterpart: `ABT_tool_thread_callback_fn`.
 pub trait EventSink: Send + Sync {
@@ -47,7 +46,7 @@ pub(crate) struct Listener {
     mask: EventMask,
     /// Empty after the removal, so that the sink is dropped by whoever removes it, although an
     /// xstream may still have an old plan.
-    sink: UnsafeCell<Option<Box<dyn EventSink>>>,
+    sink: UnsafeCell<Option<Foreign<Box<dyn EventSink>>>>,
 }
 
 // SAFETY: a sink is `Send` and `Sync`. It is taken out when no call goes on and none can begin.
@@ -61,12 +60,8 @@ impl Plan {
                 // SAFETY:
                 // - no writer: only the remover writes, after `wait_for_sinks`, which waits for us.
                 let Some(sink) = listener.sink.with(|sink| unsafe { &*sink }) else { continue };
-                let call = AssertUnwindSafe(|| sink.event(event));
-                if let Err(panic) = catch_unwind(call) {
-                    let message = panic_message(&panic);
-                    tracing::error!(kind = %event.kind, message, "an event sink panicked");
-                    // Its payload may have a destructor that panics, too.
-                    std::mem::forget(panic);
+                if let Err(message) = caught(|| sink.event(event)) {
+                    log!(ERROR, kind = %event.kind, message, "an event sink panicked");
                 }
             }
         }
@@ -102,7 +97,9 @@ impl Runtime {
     /// Counterpart: `ABT_tool_register_thread_callback`.
     pub fn add_sink(&self, mask: EventMask, sink: impl EventSink + 'static) -> SinkHandle {
         let core = &self.owner.core;
-        let listener = Arc::new(Listener { mask, sink: UnsafeCell::new(Some(Box::new(sink))) });
+        let sink: Box<dyn EventSink> = Box::new(sink);
+        let sink = Foreign::new(sink, "the destructor of an event sink");
+        let listener = Arc::new(Listener { mask, sink: UnsafeCell::new(Some(sink)) });
         core.diag.change(core, |plan| {
             let mut plan = plan.clone();
             plan.sinks.push(listener.clone());

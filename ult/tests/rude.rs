@@ -1,8 +1,11 @@
-//! Wakers of async tasks that panic, or poll and drop their tasks at once, do not hurt whoever
-//! calls them, nor whoever waits for the same object.
+//! Code of the program that panics where the runtime calls it does not hurt whoever runs there:
+//! wakers of async tasks (which may also poll and drop their tasks at once), pools, schedulers,
+//! destructors, and whatever takes the log.
 #![allow(clippy::unwrap_used, reason = "test code, unknown as such to the lint")]
 
 mod common;
+#[path = "rude/pools.rs"]
+mod pools;
 #[path = "common/wakers.rs"]
 mod wakers;
 
