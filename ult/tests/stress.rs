@@ -1,8 +1,8 @@
 //! Random programs over the whole crate, by seed.
 //!
-//! Each seed makes a runtime of random pools, xstreams and schedulers; units that spawn, wait,
-//! move, cancel, panic and end in all ways that there are; and a thread that changes the layout
-//! meanwhile. The decisions of every unit follow from the seed; how they interleave does not.
+//! Each seed makes a runtime of random pools, xstreams and schedulers, some of which panic now and
+//! then, as does whatever takes the log; units that spawn, wait, move, cancel, panic and end in all
+//! ways that there are; and a thread that changes the layout meanwhile. The decisions of every unit follow from the seed; how they interleave does not.
 //!
 //! What must hold: every unit ends exactly once, in a way that somebody asked for; closures and
 //! values are dropped once; no unit runs on two threads at a time, and only migratable ones change
@@ -14,6 +14,8 @@
 
 #[path = "stress/layout.rs"]
 mod layout;
+#[path = "stress/rude.rs"]
+mod rude;
 #[path = "stress/unit.rs"]
 mod unit;
 #[path = "stress/world.rs"]
@@ -57,6 +59,7 @@ fn repeat(seed: u64) -> String {
 #[test]
 fn random_programs_keep_every_promise() {
     world::watch_panics();
+    rude::take_the_log();
     for seed in seeds() {
         let (done, result) = channel();
         let thread = std::thread::spawn(move || {

@@ -9,8 +9,9 @@ use ult::{
     XstreamRef, XstreamSpec, XstreamState,
 };
 
+use crate::rude::{RudePool, RudeScheduler};
 use crate::unit::{give_back, spawn};
-use crate::world::{CANCELLED, LOCALS_ALIVE, Random, World, lock, take_panics};
+use crate::world::{CANCELLED, LOCALS_ALIVE, Random, Records, World, lock, take_panics};
 
 /// How long a program may take from its last spawn on.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -23,8 +24,9 @@ const STACKS_KEPT: usize = 4;
 pub(crate) fn run(seed: u64) -> Vec<String> {
     let mut random = Random::new(seed);
     let is_fixed = random.one_in(3);
-    let (runtime, private) = start(&mut random, is_fixed);
-    let world = Arc::new(World::new(runtime.pools(), private, &mut random));
+    let records = Records::default();
+    let (runtime, private) = start(&mut random, &records, is_fixed);
+    let world = Arc::new(World::new(runtime.pools(), private, records, &mut random));
     let mut control = Control { runtime, world, random, named: 0, schedulers: Vec::new() };
     control.play(is_fixed);
     control.finish();
@@ -33,17 +35,24 @@ pub(crate) fn run(seed: u64) -> Vec<String> {
     problems
 }
 
-fn scheduler(random: &mut Random) -> Box<dyn Scheduler> {
-    match random.below(5) {
+fn scheduler(random: &mut Random, records: &Records) -> Box<dyn Scheduler> {
+    match random.below(6) {
         0 => Box::new(Basic::new()),
         1 => Box::new(BasicWait::new()),
         2 => Box::new(Prio::new()),
         3 => Box::new(RandWs::new()),
-        _ => Box::new(RoundRobin::new()),
+        4 => Box::new(RoundRobin::new()),
+        _ => {
+            let inner = scheduler(random, records);
+            RudeScheduler::new(random, records, inner)
+        }
     }
 }
 
-fn pool_spec(random: &mut Random, name: String) -> PoolSpec {
+fn pool_spec(random: &mut Random, records: &Records, name: String) -> PoolSpec {
+    if random.one_in(5) {
+        return PoolSpec::custom(name, RudePool::new(random, records));
+    }
     let kinds = [
         PoolKind::Fifo,
         PoolKind::FifoWait,
@@ -55,15 +64,19 @@ fn pool_spec(random: &mut Random, name: String) -> PoolSpec {
 }
 
 /// Up to three xstreams over up to four pools; only a runtime whose layout stays has private ones.
-fn start(random: &mut Random, is_fixed: bool) -> (Runtime, Vec<(String, String)>) {
+fn start(
+    random: &mut Random,
+    records: &Records,
+    is_fixed: bool,
+) -> (Runtime, Vec<(String, String)>) {
     let (xstreams, pools) = (1 + random.below(3), 1 + random.below(4));
     let mut builder = Runtime::builder().stack_cache_max(STACKS_KEPT).stack_bytes(128 * 1024);
     let mut serves = vec![vec!["p0".to_owned()]; xstreams];
     let mut private = Vec::new();
-    builder = builder.pool(pool_spec(random, "p0".to_owned()));
+    builder = builder.pool(pool_spec(random, records, "p0".to_owned()));
     for index in 1..pools {
         let name = format!("p{index}");
-        let mut spec = pool_spec(random, name.clone());
+        let mut spec = pool_spec(random, records, name.clone());
         let first = random.below(xstreams);
         serves[first].insert(random.below(2), name.clone());
         match random.below(4) {
@@ -84,7 +97,7 @@ fn start(random: &mut Random, is_fixed: bool) -> (Runtime, Vec<(String, String)>
     }
     for (index, served) in serves.into_iter().enumerate() {
         let spec = XstreamSpec::new(format!("x{index}")).pools(served);
-        builder = builder.xstream(spec.scheduler(scheduler(random)));
+        builder = builder.xstream(spec.scheduler(scheduler(random, records)));
     }
     if random.one_in(4) {
         builder = builder.spin_max(Duration::ZERO);
@@ -188,7 +201,9 @@ impl Control {
             return;
         }
         let (name, pools) = (self.name('y'), self.some_pools());
-        let spec = XstreamSpec::new(name).pools(pools).scheduler(scheduler(&mut self.random));
+        let spec = XstreamSpec::new(name)
+            .pools(pools)
+            .scheduler(scheduler(&mut self.random, &self.world.records));
         // Refused if a stacked scheduler's pool was removed meanwhile, and the like.
         let _ = self.runtime.add_xstream(spec);
     }
@@ -218,12 +233,15 @@ impl Control {
 
     fn set_scheduler(&mut self) {
         let pools = self.some_pools();
-        let _ = self.some_xstream().set_scheduler(scheduler(&mut self.random), pools);
+        let _ = self
+            .some_xstream()
+            .set_scheduler(scheduler(&mut self.random, &self.world.records), pools);
     }
 
     fn add_pool(&mut self) {
         let name = self.name('q');
-        let pool = self.runtime.add_pool(pool_spec(&mut self.random, name)).unwrap();
+        let pool =
+            self.runtime.add_pool(pool_spec(&mut self.random, &self.world.records, name)).unwrap();
         if self.random.one_in(2) {
             self.runtime.remove_pool(&pool).unwrap();
         } else {
@@ -234,14 +252,15 @@ impl Control {
     /// A pool of its own with a scheduler of its own, somewhere.
     fn stack_scheduler(&mut self) {
         let name = self.name('s');
-        let inner = self.runtime.add_pool(pool_spec(&mut self.random, name)).unwrap();
+        let inner =
+            self.runtime.add_pool(pool_spec(&mut self.random, &self.world.records, name)).unwrap();
         for _ in 0..self.random.below(4) {
             if let Some(handle) = spawn(&self.world, &mut self.random, &inner) {
                 self.world.leave_handle(handle);
             }
         }
         let outer = self.runtime.pool("p0").unwrap();
-        let scheduler = scheduler(&mut self.random);
+        let scheduler = scheduler(&mut self.random, &self.world.records);
         self.world.accepted.fetch_add(1, SeqCst);
         let handle = outer.push_scheduler(scheduler, [inner.clone()]).unwrap();
         if self.random.one_in(3) {

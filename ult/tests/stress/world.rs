@@ -21,6 +21,9 @@ pub(crate) const REFUSED: u32 = 128;
 /// The payload of panics that are part of the program.
 pub(crate) const EXPECTED: &str = "expected";
 
+/// What is known of all units, by their numbers, which are their names.
+pub(crate) type Records = Arc<Mutex<Vec<Arc<Record>>>>;
+
 /// Locks a mutex that no panic can leave half-changed.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -150,7 +153,7 @@ pub(crate) struct World {
     pub(crate) pools: Mutex<Vec<PoolRef>>,
     /// For each private pool its xstream.
     pub(crate) private: Vec<(String, String)>,
-    pub(crate) records: Mutex<Vec<Arc<Record>>>,
+    pub(crate) records: Records,
     /// Units that may still be spawned.
     pub(crate) budget: AtomicI64,
     pub(crate) accepted: AtomicU64,
@@ -172,6 +175,7 @@ impl World {
     pub(crate) fn new(
         pools: Vec<PoolRef>,
         private: Vec<(String, String)>,
+        records: Records,
         random: &mut Random,
     ) -> Self {
         let (sender, receiver) = bounded(1 + random.below(4));
@@ -183,7 +187,7 @@ impl World {
         Self {
             pools: Mutex::new(pools),
             private,
-            records: Mutex::default(),
+            records,
             budget: AtomicI64::new(20 + random.below(120) as i64),
             accepted: AtomicU64::new(0),
             locks: (0..2).map(|_| locked()).collect(),
