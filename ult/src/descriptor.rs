@@ -12,7 +12,7 @@
 //! | `cell`, `token`, `woken`, `join`, `refs`, `requests` | anybody who keeps it alive; atomics with their own protocol |
 //! | `home` | written by the home xstream at first start (and at the end); read by resumers |
 //! | `pool`, `id`, `name`, `kind`, `class` | written by the spawner; constant until the end (`pool`: by whoever holds the unit) |
-//! | `slot`, `block`, `pushes`, `pins`, `extra`, `inherited` | the home xstream and the ULT itself |
+//! | `slot`, `block`, `pushes`, `pins`, `extra`, `inherited`, `party` | the home xstream and the ULT itself |
 //! | `waits` | the ULT itself; read by its home xstream |
 //! | `waits_since` | its home xstream |
 //! | `payload` | one party at a time, see [`payload`](crate::payload) |
@@ -92,6 +92,8 @@ pub(crate) struct Ult {
     pub(crate) core: ManuallyDrop<Arc<RuntimeCore>>,
     /// Since which tick of the monitor it waits.
     pub(crate) waits_since: Cell<u64>,
+    /// See [`party`](crate::party); zero until it is asked for.
+    party: Cell<u64>,
     pub(crate) pins: Cell<u32>,
     /// A future that the ULT polls has been woken; see [`block_on`](mod@crate::block_on). What an
     /// earlier unit has left here is one poll too many.
@@ -117,7 +119,7 @@ pub(crate) struct UnitState {
     pub(crate) token: AtomicBool,
     requests: AtomicU8,
     kind: Cell<Kind>,
-    /// It has a name or an extra.
+    /// It has a name, an extra or a party number.
     rare: Cell<bool>,
     /// What it waits for.
     pub(crate) waits: Cell<WaitKind>,
@@ -187,6 +189,7 @@ impl Ult {
             name: UnsafeCell::new(UltName(NameRepr::None)),
             core: ManuallyDrop::new(core),
             waits_since: Cell::new(0),
+            party: Cell::new(0),
             pins: Cell::new(0),
             woken: AtomicBool::new(false),
         }
@@ -310,7 +313,16 @@ impl Ult {
         self.extra.with_mut(|extra| unsafe { &mut *extra }.take())
     }
 
-    /// Whether it has a name or a rarely used part. The caller as above.
+    /// The number of the unit, which is the caller, as a party; `draw` makes one if it has none.
+    pub(crate) fn party(&self, draw: impl FnOnce() -> u64) -> u64 {
+        if self.party.get() == 0 {
+            self.state.rare.set(true);
+            self.party.set(draw());
+        }
+        self.party.get()
+    }
+
+    /// Whether it has a name, a rarely used part or a party number. The caller as above.
     #[inline]
     pub(crate) fn is_rare(&self) -> bool {
         self.state.rare.get()
@@ -331,7 +343,7 @@ impl Ult {
     /// The caller owns the descriptor, and nobody else keeps it.
     #[inline]
     pub(crate) unsafe fn prepare(&self, birth: Birth<'_>) {
-        // `home`, `block`, `pins`, name, extra and the count of one are as a unit leaves them.
+        // `home`, `block`, `pins`, name, extra, party and the count of one are as a unit leaves them.
         self.join.reset(birth.join);
         self.pool.set(birth.pool);
         self.id.set(birth.id);
@@ -379,6 +391,7 @@ impl Ult {
         self.state.cell.reset();
         self.state.token.store(false, Relaxed);
         self.state.requests.store(0, Relaxed);
+        self.party.set(0);
         self.set_priority(self.priority());
         let class = self.class.get();
         if class.is_users() {
@@ -403,6 +416,7 @@ impl Ult {
         let extra = self.take_extra();
         crate::contain::contained(None, "dropping the callback of a migration", || drop(extra));
         self.state.rare.set(false);
+        self.party.set(0);
         // SAFETY:
         // - exclusive: the caller owns the descriptor, so nobody borrows the name.
         self.name.with_mut(|slot| unsafe { *slot = UltName(NameRepr::None) });

@@ -160,6 +160,7 @@ mod overflow;
 #[cfg(not(loom))]
 mod panic_hook;
 mod park;
+mod party;
 #[cfg(not(loom))]
 mod payload;
 #[cfg(not(loom))]

@@ -16,10 +16,11 @@ use std::fmt;
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 
-use crate::sync::atomic::AtomicUsize;
+use crate::party::party_id;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use crate::sync::atomic::{AtomicU64, AtomicUsize};
 use crate::sync::{Mutex as OsMutex, UnsafeCell, lock};
-use crate::wait::{Waiter, const_new, party_id};
+use crate::wait::{Waiter, const_new};
 use crate::wait_kind::WaitKind;
 use crate::wait_list::WaitList;
 
@@ -39,7 +40,7 @@ const READY: usize = 2;
 pub struct OnceCell<T> {
     state: AtomicUsize,
     /// Who makes the value, while `RUNNING`.
-    owner: AtomicUsize,
+    owner: AtomicU64,
     waiters: OsMutex<WaitList>,
     value: UnsafeCell<MaybeUninit<T>>,
 }
@@ -57,7 +58,7 @@ impl<T> OnceCell<T> {
         pub fn new() -> Self {
             Self {
                 state: AtomicUsize::new(EMPTY),
-                owner: AtomicUsize::new(0),
+                owner: AtomicU64::new(0),
                 waiters: OsMutex::new(WaitList::new()),
                 value: UnsafeCell::new(MaybeUninit::uninit()),
             }

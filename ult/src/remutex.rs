@@ -12,11 +12,12 @@ use std::marker::PhantomData;
 use std::ops::Deref;
 use std::time::{Duration, Instant};
 
+use crate::party::party_id;
 use crate::raw_mutex::RawMutex;
 use crate::sync::UnsafeCell;
-use crate::sync::atomic::AtomicUsize;
+use crate::sync::atomic::AtomicU64;
 use crate::sync::atomic::Ordering::Relaxed;
-use crate::wait::{after, const_new, party_id};
+use crate::wait::{after, const_new};
 use crate::wait_kind::WaitKind;
 
 /// A recursive mutex: the ULT, or the OS thread outside of ULTs, that holds it may lock it again,
@@ -24,13 +25,15 @@ use crate::wait_kind::WaitKind;
 ///
 /// Several guards may exist, so they give shared access; put a `Cell` or `RefCell` inside to
 /// change the value. Waiting, fairness and panics are as for [`Mutex`](crate::Mutex). Two ULTs of
-/// one xstream are two parties, although they share an OS thread.
+/// one xstream are two parties, although they share an OS thread. A party that leaks a guard holds
+/// the lock for ever: nobody else is taken for it after its end, not even the same unit
+/// [revived](crate::Ended::revive).
 ///
 /// Counterpart: `ABT_mutex` with the recursive attribute.
 pub struct ReentrantMutex<T> {
     raw: RawMutex,
     /// The holder's [`party_id`], zero while nobody holds it.
-    owner: AtomicUsize,
+    owner: AtomicU64,
     /// Number of guards.
     count: UnsafeCell<usize>,
     value: T,
@@ -49,7 +52,7 @@ impl<T> ReentrantMutex<T> {
         pub fn new(value: T) -> Self {
             Self {
                 raw: RawMutex::new(),
-                owner: AtomicUsize::new(0),
+                owner: AtomicU64::new(0),
                 count: UnsafeCell::new(0),
                 value,
             }
@@ -112,12 +115,12 @@ impl<T> ReentrantMutex<T> {
         is_held.then(|| self.enter(me))
     }
 
-    fn is_mine(&self, me: usize) -> bool {
+    fn is_mine(&self, me: u64) -> bool {
         self.owner.load(Relaxed) == me
     }
 
     /// The caller holds the lock.
-    fn enter(&self, me: usize) -> ReentrantMutexGuard<'_, T> {
+    fn enter(&self, me: u64) -> ReentrantMutexGuard<'_, T> {
         self.owner.store(me, Relaxed);
         self.count.with_mut(|count| {
             // SAFETY:

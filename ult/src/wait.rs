@@ -479,29 +479,6 @@ pub(crate) fn after(timeout: Duration) -> Option<Instant> {
     Instant::now().checked_add(timeout)
 }
 
-/// A number that tells the calling ULT or thread from all others that are alive. Never zero.
-#[cfg(not(loom))]
-#[inline(never)]
-pub(crate) fn party_id() -> usize {
-    thread_local! {
-        static MARK: u64 = const { 0 };
-    }
-    match crate::current::ult() {
-        Some(ult) => ult.as_non_null().addr().get(),
-        // Descriptors are aligned, so an odd number is never one of theirs.
-        None => MARK.with(|mark| std::ptr::from_ref(mark).addr() | 1),
-    }
-}
-
-/// A number that tells the calling thread from the others of the model. Never zero.
-#[cfg(loom)]
-pub(crate) fn party_id() -> usize {
-    use std::hash::{DefaultHasher, Hash, Hasher};
-    let mut hasher = DefaultHasher::new();
-    crate::sync::thread::current().id().hash(&mut hasher);
-    usize::try_from(hasher.finish() | 1).unwrap_or(1)
-}
-
 /// Whether a spin goes on while this xstream has other units to run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SpinFor {

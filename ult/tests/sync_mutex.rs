@@ -248,6 +248,72 @@ fn reentrant_mutex_belongs_to_a_ult_and_not_to_its_thread() {
     });
 }
 
+/// Leaks a guard of `mutex`.
+fn leak(mutex: &'static ReentrantMutex<Cell<u64>>) {
+    std::mem::forget(mutex.lock());
+    assert_eq!(mutex.lock_count(), 1);
+}
+
+fn is_held_by_another(mutex: &ReentrantMutex<Cell<u64>>) -> bool {
+    mutex.lock_count() == 0 && mutex.try_lock().is_none()
+}
+
+#[test]
+fn a_leaked_guard_of_a_reentrant_mutex_is_nobody_elses_when_its_unit_has_ended() {
+    within(|| {
+        static OF_ULT: ReentrantMutex<Cell<u64>> = ReentrantMutex::new(Cell::new(0));
+        static OF_REVIVED: ReentrantMutex<Cell<u64>> = ReentrantMutex::new(Cell::new(0));
+        static OF_TASKLET: ReentrantMutex<Cell<u64>> = ReentrantMutex::new(Cell::new(0));
+        let (runtime, pools) = private(1);
+        let pool = &pools[0];
+        let leaks = |mutex: &'static ReentrantMutex<Cell<u64>>| {
+            move || {
+                leak(mutex);
+                ult::current_address()
+            }
+        };
+        for (mutex, tasklet) in [(&OF_ULT, false), (&OF_TASKLET, true)] {
+            let unit = || if tasklet { pool.tasklet() } else { pool.ult() };
+            let first = unit().spawn(leaks(mutex)).unwrap().join().unwrap();
+            // Until one has the same descriptor.
+            loop {
+                let look = move || (ult::current_address(), is_held_by_another(mutex));
+                let (address, is_held) = unit().spawn(look).unwrap().join().unwrap();
+                assert!(is_held);
+                if address == first {
+                    break;
+                }
+            }
+        }
+        let (first, ended) = pool.spawn(leaks(&OF_REVIVED)).unwrap().join_keep();
+        let again = ended
+            .unwrap()
+            .revive(pool, || (ult::current_address(), is_held_by_another(&OF_REVIVED)));
+        assert_eq!(again.unwrap().join().unwrap(), (first.unwrap(), true));
+        runtime.shutdown().unwrap();
+    });
+}
+
+#[test]
+fn a_leaked_guard_of_a_reentrant_mutex_is_nobody_elses_when_its_thread_has_ended() {
+    static MUTEX: ReentrantMutex<Cell<u64>> = ReentrantMutex::new(Cell::new(0));
+    thread_local! {
+        static PLACE: Cell<u64> = const { Cell::new(0) };
+    }
+    let place = || PLACE.with(|place| std::ptr::from_ref(place).addr());
+    let run = |f: fn() -> bool| std::thread::spawn(move || (place(), f())).join().unwrap();
+    let (first, _) = run(|| {
+        leak(&MUTEX);
+        true
+    });
+    let same = (0..1000).map(|_| run(|| is_held_by_another(&MUTEX))).inspect(|(_, is_held)| {
+        assert!(is_held);
+    });
+    if !same.map(|(place, _)| place).any(|place| place == first) {
+        println!("SKIPPED: no thread got the thread-locals of a former one");
+    }
+}
+
 #[test]
 fn panics_unlock_everything() {
     let reentrant = ReentrantMutex::new(());
