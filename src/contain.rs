@@ -14,14 +14,18 @@ pub(crate) fn contain<R>(log: &Log, what: impl Display, f: impl FnOnce() -> R) -
         Ok(result) => Some(result),
         Err(panic) => {
             let message = message_of(&*panic);
-            // It may be whoever takes the log that panics.
-            let told = catch_unwind(AssertUnwindSafe(|| {
-                log!(log, ERROR, message, "{what} panicked");
-            }));
-            // Their payloads may have destructors that panic, too.
-            std::mem::forget((panic, told));
+            ult::discard_panic(panic);
+            log!(log, ERROR, message, "{what} panicked");
             None
         }
+    }
+}
+
+/// Runs what makes an event, for [`log!`]. Whoever takes the log is code of the program, too, and
+/// the panic hook alone hears of its panics: there is no log for them.
+pub(crate) fn tell(event: impl FnOnce()) {
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(event)) {
+        ult::discard_panic(panic);
     }
 }
 
@@ -38,10 +42,14 @@ pub(crate) fn message_of(panic: &(dyn Any + Send)) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
     use tracing::span::{Attributes, Id, Record};
     use tracing::{Event, Metadata, Subscriber};
 
     use super::*;
+
+    static TAKEN: AtomicU32 = AtomicU32::new(0);
 
     /// Takes the log, and panics.
     struct Panics;
@@ -60,6 +68,7 @@ mod tests {
         fn record_follows_from(&self, _: &Id, _: &Id) {}
 
         fn event(&self, _: &Event<'_>) {
+            TAKEN.fetch_add(1, Ordering::Relaxed);
             panic!("no log");
         }
 
@@ -72,11 +81,11 @@ mod tests {
     fn a_panic_of_whoever_takes_the_log_stays_inside() {
         let log = Log::default();
         let ended = tracing::subscriber::with_default(Panics, || {
-            let logs = || log!(log, ERROR, "a line");
-            assert!(catch_unwind(AssertUnwindSafe(logs)).is_err(), "it takes lines");
+            log!(log, ERROR, "a line");
             contain(&log, "a test", || panic!("first"))
         });
         assert_eq!(ended, None::<()>);
+        assert_eq!(TAKEN.load(Ordering::Relaxed), 2, "it takes lines");
     }
 
     #[test]
@@ -84,7 +93,14 @@ mod tests {
         struct Loud;
         impl Drop for Loud {
             fn drop(&mut self) {
-                panic!("in the destructor of a payload");
+                // A third one inside of the second.
+                std::panic::resume_unwind(Box::new(Louder));
+            }
+        }
+        struct Louder;
+        impl Drop for Louder {
+            fn drop(&mut self) {
+                panic!("in the destructor of a payload of a destructor");
             }
         }
         let (log, mut ran) = (Log::default(), false);

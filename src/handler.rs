@@ -437,6 +437,7 @@ impl Running {
             trace::begin_unit(registration.id().0, reply.trace());
             if let Err(caught) = catch_unwind(AssertUnwindSafe(|| (entry.run)(reply))) {
                 unwound(reply, &*caught);
+                ult::discard_panic(caught);
             }
         }
         let reply = &self.reply;

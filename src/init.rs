@@ -361,7 +361,7 @@ impl Drop for StopOnDrop {
         if let Some((runtime, grace)) = self.0.take()
             && let Err(error) = runtime.shutdown_timeout(grace)
         {
-            tracing::error!(%error, "cannot undo a failed start");
+            crate::contain::tell(|| tracing::error!(%error, "cannot undo a failed start"));
         }
     }
 }

@@ -84,12 +84,14 @@ impl Log {
 }
 
 /// Makes an event of `tracing` in the name of an instance, if its level allows that:
-/// `log!(inner.log, WARN, %error, "what happened")`.
+/// `log!(inner.log, WARN, %error, "what happened")`. A subscriber that panics harms nobody here.
 macro_rules! log {
     ($log:expr, $level:ident, $($event:tt)+) => {{
         let log: &$crate::log::Log = &$log;
         if log.allows(::tracing::Level::$level) {
-            ::tracing::event!(::tracing::Level::$level, instance = log.name(), $($event)+);
+            $crate::contain::tell(|| {
+                ::tracing::event!(::tracing::Level::$level, instance = log.name(), $($event)+);
+            });
         }
     }};
 }

@@ -113,6 +113,35 @@ fn a_handler_that_panics() {
     });
 }
 
+/// A payload whose destructor panics with another one, so many times.
+struct Nested(u32);
+
+impl Drop for Nested {
+    fn drop(&mut self) {
+        if self.0 > 0 {
+            std::panic::resume_unwind(Box::new(Self(self.0 - 1)));
+        }
+    }
+}
+
+#[test]
+fn a_handler_that_panics_with_something_that_panics() {
+    const PANIC: Rpc<u32, ()> = Rpc::new("panic_nested");
+    with_sum(|pair| {
+        let panics = |request: margo::Handle<u32, ()>| -> () {
+            std::panic::resume_unwind(Box::new(Nested(*request.args())))
+        };
+        pair.service.register(PANIC, panics).unwrap();
+        for depth in 0..4 {
+            let target = pair.target();
+            let error = pair.client.forward_timed(PANIC, &target, &depth, PATIENCE).unwrap_err();
+            assert!(matches!(error, ForwardError::Panicked { .. }), "{error}");
+            still_serves(&pair);
+        }
+        pair.end();
+    });
+}
+
 /// What it guards is at another process; dropped, it tells.
 struct Lock {
     here: Instance,

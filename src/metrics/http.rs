@@ -120,7 +120,7 @@ impl Server {
         let _ = rustix::io::write(&*bell, &1u64.to_ne_bytes());
         let has_ended = wait(&ended);
         if has_ended {
-            let _ = thread.join();
+            thread.join().unwrap_or_else(ult::discard_panic);
         }
         has_ended
     }
