@@ -6,9 +6,11 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::sync::Once;
 use std::time::Duration;
 
-use crate::cancel::Unwind;
+use crate::cancel::{Unwind, without_unwinding};
+use crate::contain::log;
 use crate::error::StartError;
 use crate::layout;
 use crate::monitor::{self, MonitorSpec};
@@ -368,11 +370,20 @@ fn allowed_cpus() -> CpuSet {
     }
 }
 
+/// Warns, once, if nothing unwinds in this program.
+fn warn_without_unwinding() {
+    static WARNED: Once = Once::new();
+    if let Some(text) = without_unwinding(cfg!(panic = "abort")) {
+        WARNED.call_once(|| log!(WARN, "{text}"));
+    }
+}
+
 /// Starts one thread per xstream, or none.
 fn start_threads(
     core: &Arc<RuntimeCore>,
     xstreams: &[Arc<XstreamShared>],
 ) -> Result<(), StartError> {
+    warn_without_unwinding();
     for xstream in xstreams {
         if let Err(error) = xstream_thread::start(core, xstream) {
             xstream_thread::stop_all(core);

@@ -37,8 +37,28 @@ pub(crate) fn is_pending(ult: UltPtr) -> bool {
 }
 
 /// Ends the calling ULT: its destructors run. Not a panic, so no panic hook runs.
+#[cold]
 pub(crate) fn unwind() -> ! {
-    std::panic::resume_unwind(Box::new(Unwind(Why::Cancelled)))
+    end(Why::Cancelled)
+}
+
+fn end(why: Why) -> ! {
+    if let Some(text) = without_unwinding(cfg!(panic = "abort")) {
+        use std::io::Write;
+        // No hook runs, and the abort says nothing.
+        let act = if why == Why::Exited { "`ult::exit`" } else { "a cancelled ULT" };
+        let _ = writeln!(std::io::stderr(), "ult: {act} ends the process: {text}");
+    }
+    std::panic::resume_unwind(Box::new(Unwind(why)))
+}
+
+/// What a program is told that is built in such a way that nothing unwinds.
+pub(crate) fn without_unwinding(is_abort: bool) -> Option<&'static str> {
+    is_abort.then_some(
+        "the program is built with panic = \"abort\", so that `JoinHandle::cancel`, `ult::exit` and \
+         every panic, which is otherwise the outcome of its unit, abort the whole process; build \
+         it with panic = \"unwind\"",
+    )
 }
 
 /// Whether somebody has asked the calling ULT to end; see
@@ -61,13 +81,14 @@ pub fn is_cancelled() -> bool {
 ///
 /// # Panics
 ///
-/// On an OS thread, where it is an ordinary panic.
+/// On an OS thread, where it is an ordinary panic. In a program that is built with
+/// `panic = "abort"` it aborts the process, as a cancel does.
 ///
 /// Counterpart: `ABT_self_exit`, which does not unwind.
 #[cfg(not(loom))]
 pub fn exit() -> ! {
     assert!(crate::current::ult().is_some(), "`ult::exit` was called on a thread that runs no ULT");
-    std::panic::resume_unwind(Box::new(Unwind(Why::Exited)))
+    end(Why::Exited)
 }
 
 /// Whether what [`catch_unwind`](std::panic::catch_unwind) has caught is no panic, but [`exit`] or
@@ -92,4 +113,18 @@ pub fn exit() -> ! {
 #[must_use]
 pub fn is_exit(caught: &(dyn std::any::Any + Send)) -> bool {
     caught.is::<Unwind>()
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_cannot_unwind_is_told_what_that_means() {
+        assert_eq!(without_unwinding(false), None);
+        let text = without_unwinding(true).unwrap();
+        for word in ["cancel", "exit", "panic", "panic = \"abort\"", "panic = \"unwind\""] {
+            assert!(text.contains(word), "{text}");
+        }
+    }
 }

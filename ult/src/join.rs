@@ -155,7 +155,8 @@ impl<T> JoinHandle<T> {
     ///
     /// To the standard library the unwinding is a panic: guards of `std::sync` that the ULT holds
     /// poison what they guard, and a destructor that has to wait blocks the whole xstream, which is
-    /// logged as an error if it lasts.
+    /// logged as an error if it lasts. In a program that is built with `panic = "abort"`, where
+    /// nothing unwinds, the process aborts instead; the first runtime that starts warns of that.
     ///
     /// Counterpart: `ABT_thread_cancel`, which does not unwind.
     pub fn cancel(&self) {
