@@ -81,6 +81,43 @@ fn a_waker_that_panics_does_not_end_the_progress() {
     });
 }
 
+/// Their timers and barriers need the executor, whose runtime nobody enters.
+#[test]
+fn handlers_wait_for_tasks_of_another_executor_side_by_side() {
+    const MEET: Rpc<u64, u64> = Rpc::new("meet");
+    const AT_ONCE: usize = 4;
+    bounded("handlers that wait for tasks", || {
+        let tokio = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_time()
+            .build()
+            .unwrap();
+        on_each(|pair| {
+            let (handle, barrier) =
+                (tokio.handle().clone(), Arc::new(tokio::sync::Barrier::new(AT_ONCE)));
+            let meet = move |request: margo::Handle<u64, u64>| {
+                let (n, barrier) = (*request.args(), barrier.clone());
+                let task = handle.spawn(async move {
+                    tokio::time::sleep(Duration::from_millis(n)).await;
+                    // All handlers are suspended in the middle of a task.
+                    barrier.wait().await;
+                    n * 2
+                });
+                request.respond(&ult::block_on(task).unwrap()).unwrap();
+            };
+            pair.service.register(MEET, meet).unwrap();
+            let target = pair.target();
+            for _ in 0..3 {
+                let calls = [3, 1, 2, 0].map(|n| (n, pair.client.iforward(MEET, &target, &n)));
+                for (n, call) in calls {
+                    assert_eq!(call.unwrap().wait().unwrap(), n * 2);
+                }
+            }
+            pair.end();
+        });
+    });
+}
+
 #[test]
 fn many_requests_at_once_are_waited_for_in_order() {
     with_held(|pair, target, _| {

@@ -35,9 +35,39 @@ use crate::wait_kind::WaitKind;
 ///
 /// The future may be woken from any thread. It stays on this xstream and so needs not be `Send`.
 /// What it does between two waits holds up the other units of the xstream; one that wakes itself
-/// before it returns lets them run. Futures that need a
-/// certain executor (its timers or sockets) find it only if that is entered, as on any other
-/// thread.
+/// before it returns lets them run.
+///
+/// # Futures that need an executor
+///
+/// Timers and sockets of `tokio` work on its runtime only. Let the runtime have them as a task, and
+/// wait for that here:
+///
+/// ```
+/// # use std::time::Duration;
+/// # let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
+/// # let handle = runtime.handle().clone();
+/// # let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+/// # let driver = std::thread::spawn(move || runtime.block_on(stopped));
+/// let slept = ult::block_on(handle.spawn(async {
+///     tokio::time::sleep(Duration::from_millis(1)).await;
+///     "slept"
+/// }))?;
+/// assert_eq!(slept, "slept");
+/// # drop(stop);
+/// # let _ = driver.join();
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// `handle` is the `tokio::runtime::Handle` of a runtime with threads of its own (or of one that
+/// some thread drives); it can be kept in a static. The result is an error if the task panicked. A
+/// ULT that is cancelled does not end the task: `abort` of its `JoinHandle`, or of an
+/// `AbortHandle`, does.
+///
+/// Do not enter the runtime (`handle.enter()`), nor call `handle.block_on`, in a ULT: what is
+/// entered belongs to the OS thread, so a second ULT that does the same while the first one is
+/// suspended panics or finds the wrong runtime, and guards are dropped out of order.
+///
+/// # Cancellation
 ///
 /// A cancellation point if the future is pending: it is then dropped while the ULT unwinds.
 ///
