@@ -21,7 +21,7 @@ pub enum InitError {
     #[error("the layout does not work on this machine:\n{0}")]
     Layout(LayoutErrors),
     /// The execution streams or pools could not be made.
-    #[error("cannot start the execution streams: {0}")]
+    #[error("cannot start the execution streams: {}", chain(.0))]
     Ult(#[from] ult::StartError),
     /// The network address could not be opened, though it could be elsewhere.
     #[error("cannot open `{address}`: {source}")]
@@ -123,6 +123,17 @@ pub enum InitError {
     /// An RPC that each instance serves could not be registered.
     #[error("cannot register the RPCs that every instance serves: {0}")]
     Register(#[from] RegisterError),
+}
+
+/// An error with its causes, in one line.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text += &format!(": {error}");
+        cause = error.source();
+    }
+    text
 }
 
 /// One thing that this machine, or the runtime, refuses.

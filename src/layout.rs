@@ -22,7 +22,7 @@ use serde::Serialize;
 use ult::{CpuSet, Place, PoolSpec, StartError, Topology, TopologyError, XstreamSpec};
 
 use crate::InitError;
-use crate::error::{LayoutError, LayoutErrors};
+use crate::error::{LayoutError, LayoutErrors, chain};
 
 /// What a configuration comes to on this machine: pools, xstreams, and where they are bound.
 ///
@@ -149,17 +149,6 @@ impl Layout {
             None => InitError::Ult(error),
         }
     }
-}
-
-/// An error with its causes, in one line.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text += &format!(": {error}");
-        cause = error.source();
-    }
-    text
 }
 
 /// The xstreams that are to be bound outside of the affinity mask that the process was started

@@ -1,6 +1,6 @@
 //! Why pools and xstreams of a running instance stay as they are.
 
-use crate::error::LayoutErrors;
+use crate::error::{LayoutErrors, chain};
 
 /// Why a pool, an xstream or the progress ULT was not added, removed, moved or found. Nothing has
 /// changed then, unless the variant says otherwise.
@@ -123,11 +123,11 @@ pub enum ElasticityError {
     #[error("the progress ULT cannot wait for its own move: do it from another ULT")]
     OwnProgress,
     /// The runtime refuses the new pool or xstream.
-    #[error("cannot add it: {0}")]
+    #[error("cannot add it: {}", chain(&**.0))]
     Start(#[source] Box<ult::StartError>),
     /// The runtime refuses to remove it; for an xstream that is still busy after 30 s, or alone
     /// runs a pool with units that are to start later, it says with what. It goes on as before.
-    #[error("cannot remove it: {0}")]
+    #[error("cannot remove it: {}", chain(&**.0))]
     Remove(#[source] Box<ult::LayoutError>),
     /// The units cannot move.
     #[error("cannot move the units: {0}")]

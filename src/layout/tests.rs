@@ -252,3 +252,23 @@ fn what_the_runtime_refuses_is_found_in_the_document() {
     let error = layout.locate(&resolved(r#""affinity": [2]"#), gone).to_string();
     assert!(error.contains("argobots.xstreams[0].affinity: "), "{error}");
 }
+
+#[test]
+fn what_the_system_refuses_is_told_with_its_reason_and_what_to_do() {
+    let refused = |errno| StartError::System {
+        xstream: "x".to_owned(),
+        what: "start its thread",
+        source: std::io::Error::from_raw_os_error(errno),
+    };
+    let layout = plan(&with_xstream(r#""cpubind": 0"#));
+    let resolved = Config::from_json("{}").unwrap().resolve(&|_| None).unwrap();
+    for (errno, advice) in [(libc::EAGAIN, "pids.max"), (libc::EMFILE, "ulimit -n")] {
+        let error = layout.locate(&resolved, refused(errno)).to_string();
+        let reason = format!("(os error {errno})");
+        for part in ["execution streams", "xstream `x`", "start its thread", &reason, advice] {
+            assert!(error.contains(part), "{error}");
+        }
+        let error = crate::ElasticityError::from(refused(errno)).to_string();
+        assert!(error.contains(&reason) && error.contains(advice), "{error}");
+    }
+}

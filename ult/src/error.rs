@@ -144,7 +144,7 @@ pub enum StartError {
     #[error("the runtime has a monitor already")]
     Monitored,
     /// The system refused the monitor its thread.
-    #[error("cannot start the thread of the monitor")]
+    #[error("cannot start the thread of the monitor{}", advice(.source))]
     Monitor {
         /// The system's answer.
         #[source]
@@ -157,7 +157,7 @@ pub enum StartError {
         xstream: String,
     },
     /// The system refused what an xstream needs.
-    #[error("xstream `{xstream}`: cannot {what}")]
+    #[error("xstream `{xstream}`: cannot {what}{}", advice(.source))]
     System {
         /// The xstream.
         xstream: String,
@@ -167,6 +167,20 @@ pub enum StartError {
         #[source]
         source: io::Error,
     },
+}
+
+/// What to do about a refusal of the system's; the refusal itself is the source of the error.
+fn advice(refused: &io::Error) -> &'static str {
+    match refused.raw_os_error() {
+        Some(libc::EAGAIN) => {
+            " (raise the limit on threads: ulimit -u, pids.max of the control group, \
+             kernel.threads-max; or use fewer xstreams)"
+        }
+        Some(libc::EMFILE) => " (raise the limit on open descriptors: ulimit -n)",
+        Some(libc::ENFILE) => " (raise the system's limit on open files: fs.file-max)",
+        Some(libc::ENOMEM) => " (memory or address space is short: see ulimit -v)",
+        _ => "",
+    }
 }
 
 fn of_pool(pool: Option<&str>) -> String {

@@ -144,7 +144,11 @@ fn thread_that_cannot_start_undoes_the_others() {
             builder = builder.xstream(XstreamSpec::new(format!("undo{index}")).pools(["p"]));
         }
         match builder.start() {
-            Err(StartError::System { what: "start its thread", .. }) => {}
+            Err(error @ StartError::System { what: "start its thread", .. }) => {
+                let cause = std::error::Error::source(&error).unwrap().to_string();
+                assert!(cause.contains("os error 11"), "{cause}");
+                assert!(error.to_string().contains("(raise the limit on threads"), "{error}");
+            }
             other => panic!("{other:?}"),
         }
         wait_until("no thread is left", || {
