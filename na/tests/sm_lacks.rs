@@ -154,3 +154,30 @@ fn a_lack_of_descriptors_is_no_breach() {
     say("done");
     sleep_for_ever()
 }
+
+/// Whatever cannot be had is named, with the system's reason and what to do.
+#[test]
+fn an_endpoint_that_finds_no_descriptor_says_for_what() {
+    if role().is_none() {
+        let child = ChildNode::start("an_endpoint_that_finds_no_descriptor_says_for_what", "opens");
+        assert_eq!(child.line(), "done");
+        return;
+    }
+    let mut refusals = Vec::new();
+    for left in 0.. {
+        let fillers = run_out_of_descriptors(left);
+        let opened = na::open("na+sm://", &OpenOptions::listening(true));
+        drop(fillers);
+        match opened {
+            Ok(_) => break,
+            Err(error) => refusals.push(error.to_string()),
+        }
+    }
+    for what in ["the endpoint's epoll set", "the endpoint's timerfd"] {
+        let told: Vec<_> = refusals.iter().filter(|text| text.contains(what)).collect();
+        let [text] = told[..] else { panic!("{what}: {refusals:#?}") };
+        assert!(text.contains("os error 24") && text.contains("ulimit -n"), "{text}");
+    }
+    say("done");
+    sleep_for_ever()
+}

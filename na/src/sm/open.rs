@@ -86,13 +86,24 @@ pub(super) fn open(uri: &Uri<'_>, options: &OpenOptions) -> Result<Arc<SmEndpoin
         false => None,
     };
     let ready = Ready::new(!options.no_block)?;
-    let failed = |errno| Error::io("cannot create the endpoint's epoll set", errno);
-    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?;
+    let failed = |what| {
+        move |errno| {
+            let advice = match errno {
+                rustix::io::Errno::MFILE => " (raise the limit on descriptors: ulimit -n)",
+                _ => "",
+            };
+            Error::io(format!("cannot {what}{advice}"), errno)
+        }
+    };
+    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)
+        .map_err(failed("create the endpoint's epoll set"))?;
     let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
-    let timer = rustix::time::timerfd_create(TimerfdClockId::Monotonic, flags).map_err(failed)?;
+    let timer = rustix::time::timerfd_create(TimerfdClockId::Monotonic, flags)
+        .map_err(failed("create the endpoint's timerfd"))?;
     let watch = |fd, token| {
         let token = epoll::EventData::new_u64(token);
-        epoll::add(&epoll, fd, token, epoll::EventFlags::IN).map_err(failed)
+        epoll::add(&epoll, fd, token, epoll::EventFlags::IN)
+            .map_err(failed("watch a descriptor in the endpoint's epoll set"))
     };
     watch(ready.event(), WAKE)?;
     watch(&timer, TIMER)?;
