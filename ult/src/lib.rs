@@ -47,10 +47,31 @@
 //!   start on any of them.
 //! - Thread-locals are shared by the ULTs of an xstream, so do not hold a `RefCell` borrow, a
 //!   `std::sync::MutexGuard` or an entered `tracing` span over a suspension.
+//! - *Unsound, and nobody can prevent it:* the initialiser of a `thread_local!` must not suspend.
+//!   Meanwhile another ULT of the xstream finds the value missing, makes its own, and may be
+//!   suspended inside of `with`; when the first initialiser returns, its value takes the place of
+//!   that one, which is dropped although it is borrowed. Make the value first and put it into a
+//!   `Cell` or `RefCell`, or use [`UltLocal`], whose initialiser may wait.
+//! - *Unsound likewise:* crates that leave a pointer to a value of the caller's in a thread-local
+//!   for the time of a call, and put the former one back at its end, as `scoped-tls` and
+//!   `scoped_thread_local!` do. If two ULTs of an xstream suspend inside of such calls, the one that
+//!   ends last puts back the pointer of the other, whose value is gone. What does the same with a
+//!   handle instead of a pointer is safe, but goes wrong: the executor of `tokio` that is entered
+//!   ([`block_on()`] tells what to do instead), a default `tracing` subscriber for a scope, an
+//!   entered span.
+//! - `std::sync::OnceLock`, `LazyLock` and `Once` are sound, but block the OS thread of whoever
+//!   comes second; if it is that of a ULT whose initialiser is suspended, that thread waits for
+//!   itself, for ever. Use [`OnceCell`] and [`Once`] of this crate. `std::cell::OnceCell` and
+//!   `LazyCell` in a thread-local panic in the same case.
 //! - A panic ends the ULT and is given to whoever joins it. In a destructor that runs because of a
 //!   panic, a [cancel](JoinHandle::cancel) or an [`exit`], waiting blocks the whole xstream; for
 //!   ever, if what it waits for (a lock, say) is to come from a ULT of the same xstream. A wait of
 //!   more than 100 ms is logged as an error.
+//! - All of that needs unwinding. In a program that is built with `panic = "abort"`, a panic, a
+//!   cancel and an [`exit`] abort the process. The first runtime that starts there warns.
+//! - What the program gives the runtime to call (pools, schedulers, sinks, wakers, callbacks,
+//!   destructors) and its `tracing` subscriber may panic: that is logged and harms no unit, but see
+//!   [`Pool`] for what becomes of units that a pool has in hand.
 //! - Stacks have a guard page; an overflow is reported with the names of ULT and pool, and aborts.
 //! - A child process that is forked off has none of the threads: a unit that is spawned there
 //!   never runs, and who joins it waits for ever. In one that a ULT forks off, its xstream goes on
