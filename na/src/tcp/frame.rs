@@ -194,7 +194,8 @@ impl Status {
 pub(super) struct Hello {
     /// Longest message that the sender takes.
     pub(super) message_bytes_max: u32,
-    /// Changes whenever the sender is restarted or has ended everything with the receiver.
+    /// Changes whenever the sender is restarted or has ended everything with the receiver. It is
+    /// for receivers of earlier versions, which may have several connections with a peer.
     pub(super) session: u64,
     /// What the sender can beyond this version of the protocol. Unknown bits mean nothing.
     pub(super) capabilities: u16,
@@ -208,22 +209,15 @@ pub(super) struct Hello {
     pub(super) named: Option<Named>,
 }
 
-/// A sender that knows the receiver under several names has a peer for each, with connections of
-/// its own. This tells them apart.
+/// Numbers by which the receiver of a hello tells its senders apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Named {
     /// A random number of the sender's endpoint.
     pub(super) endpoint: u64,
-    /// The receiver's number at that endpoint.
+    /// The receiver's number at that endpoint, another one for each connection. It is for
+    /// receivers of earlier versions, which take a connection with the same one for another of the
+    /// same peer.
     pub(super) peer: u64,
-}
-
-impl Named {
-    /// Whether both are from one endpoint, which means another peer by each.
-    pub(super) fn is_alias(first: Option<Self>, second: Option<Self>) -> bool {
-        let pair = first.zip(second);
-        pair.is_some_and(|(a, b)| a.endpoint == b.endpoint && a.peer != b.peer)
-    }
 }
 
 /// Why a side wants no connection.
@@ -265,6 +259,11 @@ impl std::fmt::Display for Refusal {
 }
 
 impl Hello {
+    /// The number of the sender's endpoint.
+    pub(super) fn endpoint(&self) -> Option<u64> {
+        self.named.map(|named| named.endpoint)
+    }
+
     /// What we say, with `alive_every_ms`, without names, and no refusal.
     pub(super) fn ours(message_bytes_max: u32, session: u64, uri: String) -> Self {
         let (capabilities, alive_every_ms, refusal) = (CAPABILITIES, 0, None);
@@ -396,15 +395,6 @@ mod tests {
         let bytes = named(7, u64::MAX).encode();
         assert_eq!(Hello::decode(&bytes[..bytes.len() - 1]), Ok(None));
         assert_eq!(Hello::decode(&bytes), Ok(Some((named(7, u64::MAX), bytes.len()))));
-    }
-
-    #[test]
-    fn one_endpoint_is_told_from_a_successor_and_from_a_later_session() {
-        let is_alias = |a: Hello, b: Hello| Named::is_alias(a.named, b.named);
-        assert!(is_alias(named(1, 1), named(1, 2)));
-        assert!(!is_alias(named(1, 1), named(1, 1)), "a later session");
-        assert!(!is_alias(named(1, 1), named(2, 2)), "a successor");
-        assert!(!is_alias(hello(), named(1, 1)) && !is_alias(hello(), hello()), "not known");
     }
 
     #[test]

@@ -20,28 +20,35 @@
 //!
 //! # Connections
 //!
-//! A peer is connected at the first operation towards it; both sides use that connection, so
-//! replies reach an origin behind a firewall or address translation. The dialer announces where it
-//! listens, if it does. If the connection comes from that host (or the address is loopback and both
-//! ends are on one host), the other side treats it as *the* peer under that address; else as an
-//! origin that is known by this connection only. Nobody is authenticated: whoever can open a
-//! connection from a peer's host can pass for it.
+//! A peer that was looked up is connected at the first operation towards it, by dialing its
+//! address: who gets what is sent there is who listens there. Who accepts a connection has a peer
+//! of its own for it, the *caller*, which is another one than the peer that was looked up under the
+//! same address: everything that is sent to the caller takes the connection that it made, so
+//! replies reach an origin behind a firewall or address translation. Two endpoints that look each
+//! other up have two connections.
+//!
+//! The dialer announces where it listens, if it does. If the connection comes from that host (or
+//! the address is loopback and both ends are on one host), the caller goes by that name, and is
+//! dialed there when it is sent something after its connection has ended; else it is an origin that
+//! is known by this connection only. The announced address is a name and nothing else: it gives the
+//! caller nothing that is meant for the listener there, and ends no connection of that one. Nobody
+//! is authenticated: what a handler is asked by a caller of that name may not come from the
+//! listener.
 //!
 //! Operations on the endpoint's self address need no connection, whether it listens or not. Other
 //! addresses of its own (a second interface, a name with several addresses) are connected, and
 //! answered as an origin.
 //!
-//! Two peers that dial each other at once get two connections. Each side sends on the one that it
-//! saw established first and on no other, so the order in each direction is kept; frames of one
-//! session on two connections are a violation. Who knows a peer by two names has two connections as
-//! well, and two peers; at the other side the later one is a second peer with the same address.
+//! Who knows a peer by two names has two peers, with a connection each; so has the other side.
 //!
-//! The connections of a peer end together, and with them everything in flight: `PeerGone`,
-//! `Protocol` if the peer broke a rule, or `Unreachable` if it was never connected (which also ends
-//! the expected receives that wait for it). The next operation dials again. Each side's *session*
-//! number changes with every such end and every restart, so a side that has not noticed yet learns
-//! it from the next hello, and ends its side of the old session first. What answers a message of an
-//! ended session is not sent in the next one.
+//! With the connection of a peer ends everything in flight on it: `PeerGone`, `Protocol` if the
+//! peer broke a rule, or `Unreachable` if it was never connected (which also ends the expected
+//! receives that wait for it). The next operation dials again, in a new *session*. What answers a
+//! message of an ended session is not sent in the next one.
+//!
+//! A peer that is restarted is noticed by the end of its connection. If its host could not say that
+//! it has ended, as after a loss of power, the first caller from that address with another endpoint
+//! number makes us send a sign of life on the old connection, which the host then resets.
 //!
 //! A connection must be made, and greeted, within [`OpenOptions::connect_timeout`], of which each
 //! address of a name with several gets its part; a refusal, or an end before the greeting, is
@@ -132,7 +139,7 @@
 //! | longest message that the sender takes | 8 | 4 |
 //! | length of the address, at most 256 | 12 | 2 |
 //! | refusal: 0 none, 1 too many connections, others unknown | 14 | 2 |
-//! | session | 16 | 8 |
+//! | session: for earlier versions | 16 | 8 |
 //! | the sender wants to hear something every so many ms; 0: does not mind | 24 | 4 |
 //! | length of the extension, at most 256 | 28 | 2 |
 //! | not looked at | 30 | 2 |

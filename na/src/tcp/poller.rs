@@ -328,12 +328,8 @@ impl Poller {
         {
             let peer = peer.clone();
             self.with_peer(&peer, |state| {
-                if let Phase::Up(link) = &state.phase
-                    && Arc::ptr_eq(&link.socket, &conn.socket)
-                {
-                    state.out.unblock();
-                    flush(core, &peer, state);
-                }
+                state.out.unblock();
+                flush(core, &peer, state);
             });
         }
         let read = if conn.paused { Ok(()) } else { self.read(core, &mut conn) };
@@ -458,7 +454,7 @@ impl Poller {
             state.listed = false;
             flush(core, peer, state);
             (
-                matches!(state.phase, Phase::Dialing) && state.conns.is_empty() && !state.redials,
+                matches!(state.phase, Phase::Dialing) && state.conn.is_none() && !state.redials,
                 state.broken.is_some(),
             )
         });
@@ -478,11 +474,12 @@ impl Poller {
         for peer in std::mem::take(&mut self.broken) {
             let state = peer.lock();
             let Some(Broken { error, read_first }) = state.broken.clone() else { continue };
-            let keys = if read_first { state.conns.clone() } else { Vec::new() };
+            let key = state.conn.filter(|_| read_first);
             drop(state);
             let mut unread = false;
-            for key in keys {
-                let Some(conn) = self.conns.get_mut(key) else { continue };
+            if let Some(key) = key
+                && let Some(conn) = self.conns.get_mut(key)
+            {
                 // The first time round, read whatever the events said.
                 if !conn.hung_up {
                     conn.hung_up = true;
@@ -500,11 +497,11 @@ impl Poller {
         }
     }
 
-    /// Ends everything in flight with a peer and closes its connections. It can be dialed again,
+    /// Ends everything in flight with a peer and closes its connection. It can be dialed again,
     /// unless it is an origin.
     pub(super) fn end_peer(&mut self, core: &Core, peer: &Arc<Peer>, error: Error) {
         tracing::debug!(%error, "peer ended");
-        let keys = self.with_peer(peer, |state| {
+        let key = self.with_peer(peer, |state| {
             let phase = match &state.phase {
                 Phase::Closed => Phase::Closed,
                 _ if peer.dial.is_empty() => Phase::Gone(peer.gone("its connection has ended")),
@@ -516,7 +513,7 @@ impl Poller {
         let mut receives = Vec::new();
         core.matcher.lock().fail_peer(peer.id, &error, &mut receives);
         self.batch.extend(receives);
-        for key in keys {
+        if let Some(key) = key {
             self.abandon(core, key, &error);
             self.drop_conn(key);
         }
@@ -586,21 +583,19 @@ impl Poller {
             let found = self.with_peer(&peer, |state| {
                 if let Some(completion) = state.out.cancel_send(op) {
                     state.harvest.completions.push(completion);
-                    return Some((None, Vec::new()));
+                    return Some(None);
                 }
                 let PeerState { transfers, out, harvest, .. } = state;
                 let number = transfers.cancel(op, out, harvest)?;
                 if !out.is_empty() {
                     core.mail.list(&peer, state);
                 }
-                Some((number, state.conns.clone()))
+                Some(number.zip(state.conn))
             });
-            let Some((number, keys)) = found else { continue };
-            if let Some(number) = number {
-                for key in keys {
-                    let conn = self.conns.get_mut(key);
-                    self.memories.extend(conn.and_then(|conn| conn.incoming.discard(number)));
-                }
+            let Some(found) = found else { continue };
+            if let Some((number, key)) = found {
+                let conn = self.conns.get_mut(key);
+                self.memories.extend(conn.and_then(|conn| conn.incoming.discard(number)));
             }
             return;
         }
@@ -613,11 +608,11 @@ impl Poller {
         peers.append(&mut self.mail);
         peers.extend(self.busy_peers(core, |_| true));
         for peer in peers {
-            let keys = self.with_peer(&peer, |state| {
+            let key = self.with_peer(&peer, |state| {
                 flush(core, &peer, state);
                 state.end(Phase::Closed, core.new_session(), &Error::Closed)
             });
-            for key in keys {
+            if let Some(key) = key {
                 self.abandon(core, key, &Error::Closed);
                 self.hang_up(key);
             }
