@@ -9,12 +9,13 @@
 //!
 //! # Addresses
 //!
-//! A listening endpoint without a host listens on 127.0.0.1; all interfaces must be asked for with
-//! `0.0.0.0` or `[::]`, one interface by its name: `na+tcp://eth0:7000`, or by its subnet
-//! ([`OpenOptions::ip_subnet`]). Port 0, or none, is a free port. The self address is always
-//! written in numbers and can be called: for all interfaces it names the one in the subnet that is
-//! asked for, else the one that leads outside. An
-//! endpoint that does not listen ignores host and port (but they must be well-formed), and its self
+//! A listening endpoint without a host listens on 127.0.0.1, or on `[::1]` where there is nothing
+//! else; all interfaces must be asked for with `0.0.0.0`, or `[::]` for both families, one
+//! interface by its name: `na+tcp://eth0:7000`, or by its subnet ([`OpenOptions::ip_subnet`]). Port
+//! 0, or none, is a free port. The self address is always written in numbers and can be called: for
+//! all interfaces it names the address in the subnet that is asked for, else one that leads
+//! outside, else one of any interface, and of `[::]` an IPv4 one where IPv6 leads nowhere. Where
+//! there is nothing but loopback, a warning says that nobody else can call. An endpoint that does not listen ignores host and port (but they must be well-formed), and its self
 //! address is a name for people. `open` and `lookup` resolve host names, which may block; nothing
 //! else does.
 //!
