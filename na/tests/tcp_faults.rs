@@ -16,6 +16,9 @@ use na::conformance::PATIENCE;
 use na::{Access, Arrival, Completion, Endpoint, Memory, OpId, OpenOptions, Tag};
 use proptest::prelude::*;
 
+#[path = "tcp_faults/descriptors.rs"]
+mod descriptors;
+
 const MEMORY_BYTES: usize = 1 << 20;
 
 /// A listening endpoint, polled by a thread that answers each unexpected message with an expected
@@ -618,99 +621,6 @@ fn an_address_of_another_host_is_not_believed() {
         stream.write_all(&[header(1, 2, 3), b"hi".to_vec()].concat()).unwrap();
         stream.read_exact(&mut [0; 18]).unwrap();
     }
-}
-
-const CHILD: &str = "NA_TCP_FAULTS_CHILD";
-
-/// In a process of its own, since the limit is the process's.
-#[test]
-fn running_out_of_descriptors_only_delays() {
-    if std::env::var_os(CHILD).is_some() {
-        return run_out_of_descriptors();
-    }
-    let output = std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["running_out_of_descriptors_only_delays", "--exact", "--nocapture"])
-        .env(CHILD, "1")
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{output:?}");
-}
-
-/// Sets how many descriptors the process may have.
-fn limit_descriptors(current: u64) {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let limit = Rlimit { current: Some(current), ..getrlimit(Resource::Nofile) };
-    setrlimit(Resource::Nofile, limit).unwrap();
-}
-
-fn run_out_of_descriptors() {
-    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).unwrap();
-    let server = Server::start();
-    limit_descriptors(64);
-    let mut fillers = Vec::new();
-    while let Ok(filler) = std::fs::File::open("/dev/null") {
-        fillers.push(filler);
-    }
-    // One for our end; the server's has none, whenever it tries to accept.
-    fillers.pop();
-    let mut stream = server.connect();
-    stream.write_all(&hello(1, "")).unwrap();
-    stream.set_nonblocking(true).unwrap();
-    let answered = stream.read(&mut [0; 1]);
-    assert_eq!(answered.unwrap_err().kind(), ErrorKind::WouldBlock);
-    stream.set_nonblocking(false).unwrap();
-    drop(fillers);
-    hear_hello(&mut stream);
-    server.still_serves();
-}
-
-/// The server is a process of its own, since the limit is the process's.
-#[test]
-fn who_dials_beyond_the_descriptors_is_refused() {
-    use std::io::{BufRead, BufReader};
-    use std::process::{Command, Stdio};
-    if std::env::var_os(CHILD).is_some() {
-        return serve_with_few_descriptors();
-    }
-    let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["who_dials_beyond_the_descriptors_is_refused", "--exact", "--nocapture"])
-        .env(CHILD, "1")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
-    let address = lines.find_map(|line| Some(line.split_once("at na+tcp://")?.1.to_owned()));
-    let address = address.expect("the child's address");
-    let refusal = |stream: &mut TcpStream| {
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        stream.write_all(&hello(1, "")).unwrap();
-        let mut fixed = [0; HELLO_BYTES];
-        stream.read_exact(&mut fixed).unwrap();
-        fixed[14]
-    };
-    // A quarter of the 64 is kept for everything else.
-    let mut welcome: Vec<TcpStream> = Vec::new();
-    for number in 0..60 {
-        let mut stream = TcpStream::connect(&address).unwrap();
-        match refusal(&mut stream) {
-            0 => welcome.push(stream),
-            refusal => assert_eq!((refusal, number >= 48), (1, true), "of number {number}"),
-        }
-    }
-    assert_eq!(welcome.len(), 48);
-    // Until its standard input ends.
-    drop(child.stdin.take());
-    lines.for_each(drop);
-    assert!(child.wait().unwrap().success());
-}
-
-fn serve_with_few_descriptors() {
-    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).unwrap();
-    limit_descriptors(64);
-    let server = Server::start();
-    println!("\nat {}", server.endpoint.self_addr().uri());
-    std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
 }
 
 #[derive(Debug, Clone)]

@@ -225,6 +225,9 @@ pub(super) struct Named {
 pub(super) enum Refusal {
     /// It has as many as it takes.
     TooManyConnections,
+    /// Its process has no descriptor left; `limit`: of so many, or 0 if all of its host are taken.
+    /// The number stands in the place of the session.
+    NoDescriptors { limit: u64 },
     /// A reason that later versions know.
     Other(u16),
 }
@@ -234,14 +237,16 @@ impl Refusal {
         match refusal {
             None => 0,
             Some(Self::TooManyConnections) => 1,
+            Some(Self::NoDescriptors { .. }) => 2,
             Some(Self::Other(code)) => code,
         }
     }
 
-    fn from_code(code: u16) -> Option<Self> {
+    fn from_code(code: u16, session: u64) -> Option<Self> {
         match code {
             0 => None,
             1 => Some(Self::TooManyConnections),
+            2 => Some(Self::NoDescriptors { limit: session }),
             code => Some(Self::Other(code)),
         }
     }
@@ -253,6 +258,11 @@ impl std::fmt::Display for Refusal {
             Self::TooManyConnections => {
                 f.write_str("it has as many connections as it takes (tcp.connections_max)")
             }
+            Self::NoDescriptors { limit: 0 } => f.write_str("its host has no descriptors left"),
+            Self::NoDescriptors { limit } => write!(
+                f,
+                "its process has no descriptors left (limit {limit}; raise its `ulimit -n`)"
+            ),
             Self::Other(code) => write!(f, "it refuses the connection (code {code})"),
         }
     }
@@ -318,12 +328,13 @@ impl Hello {
         let (uri, extension) = rest.split_at(uri_len);
         let uri = std::str::from_utf8(uri)
             .map_err(|_| BadHello::Malformed("address in the hello is not UTF-8"))?;
+        let session = u64_at(fixed, 16).unwrap_or(0);
         let hello = Self {
             message_bytes_max: u32_at(fixed, 8).unwrap_or(0),
-            session: u64_at(fixed, 16).unwrap_or(0),
+            session,
             capabilities: field(6),
             alive_every_ms: u32_at(fixed, 24).unwrap_or(0),
-            refusal: Refusal::from_code(field(14)),
+            refusal: Refusal::from_code(field(14), session),
             uri: uri.to_owned(),
             named: u64_at(extension, 0)
                 .zip(u64_at(extension, 8))

@@ -22,6 +22,7 @@ use super::conn::{Attempt, Conn, Stage};
 use super::endpoint::Core;
 use super::frame::{BadHello, Hello, Kind, Refusal};
 use super::inbound::Lost;
+use super::lack;
 use super::liveness;
 use super::peer::{Link, Peer, Phase};
 use super::poller::{EVENTS, Poller, flush};
@@ -41,7 +42,8 @@ const HALF_OPEN_PATIENCE: Duration = Duration::from_secs(1);
 /// Connections accepted in one poll.
 const ACCEPTS_MAX: usize = 64;
 
-/// How long to wait with accepting after running out of descriptors or memory.
+/// How long to wait with accepting after running out of memory, or of descriptors where not even
+/// the one that is kept for this can be had.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 impl Poller {
@@ -161,23 +163,36 @@ impl Poller {
             };
             let deadline = Instant::now() + core.connect_timeout;
             let stage = Stage::Accepted { deadline };
-            match socket::accept(listener).and_then(|socket| self.watch(core, socket, stage)) {
-                Ok(key) => self.admit(key),
-                Err(error) => match error.kind() {
-                    io::ErrorKind::WouldBlock => {
-                        self.accept_ready = false;
-                        return;
+            let accepted = match socket::accept(listener) {
+                Ok(socket) => self.watch(core, socket, stage).map(|key| self.admit(key)),
+                Err(error) => match lack::missing_descriptor(&error) {
+                    Some(limit) => {
+                        let refusal = Some(Refusal::NoDescriptors { limit });
+                        let hello = Hello { refusal, ..core.hello(limit, None) };
+                        let told = self.lack.turn_away(listener, |socket| {
+                            // It may be gone already; then it needs no answer.
+                            let _ = say(socket, &hello);
+                        });
+                        told.inspect(|()| self.lack.log(&error))
                     }
-                    io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted => {}
-                    _ => {
-                        tracing::warn!(%error, "cannot accept connections, trying again later");
-                        let again_at = Instant::now() + ACCEPT_PAUSE;
-                        self.accept_ready = false;
-                        self.accept_again_at = Some(again_at);
-                        self.arm(again_at);
-                        return;
-                    }
+                    None => Err(error),
                 },
+            };
+            let Err(error) = accepted else { continue };
+            match error.kind() {
+                io::ErrorKind::WouldBlock => {
+                    self.accept_ready = false;
+                    return;
+                }
+                io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted => {}
+                _ => {
+                    self.lack.log(&error);
+                    let again_at = Instant::now() + ACCEPT_PAUSE;
+                    self.accept_ready = false;
+                    self.accept_again_at = Some(again_at);
+                    self.arm(again_at);
+                    return;
+                }
             }
         }
     }
@@ -236,7 +251,12 @@ impl Poller {
         };
         conn.incoming.skip(len);
         if let Some(refusal) = hello.refusal {
-            return Err(Lost::Refused(refusal.to_string()));
+            let reason = refusal.to_string();
+            return Err(match refusal {
+                // It may have some when it is tried again.
+                Refusal::NoDescriptors { .. } => Lost::Ended(reason),
+                Refusal::TooManyConnections | Refusal::Other(_) => Lost::Refused(reason),
+            });
         }
         if dialed.is_none() && self.accepted >= core.options.connections_max {
             let refusal = Some(Refusal::TooManyConnections);

@@ -3,9 +3,10 @@
 //! Files, in the order in which a message passes them: `endpoint` (operations become frames),
 //! `peer` (what is in flight with one peer), `outgoing` (frames become bytes), `poller` (events),
 //! `incoming` (bytes become frames), `inbound` (what a frame does), `transfers` (puts and gets);
-//! `greeting` makes connections, `liveness` ends those of peers that say or take nothing, `mail` is
-//! what other threads leave for the poll, `within` what an endpoint does with itself, `known` are
-//! all peers, `address`, `interface`, `frame`, `conn` and `socket` are what the names say.
+//! `greeting` makes connections, `lack` turns callers away when descriptors have run out,
+//! `liveness` ends the connections of peers that say or take nothing, `mail` is what other threads
+//! leave for the poll, `within` what an endpoint does with itself, `known` are all peers,
+//! `address`, `interface`, `frame`, `conn` and `socket` are what the names say.
 //!
 //! # Addresses
 //!
@@ -56,7 +57,8 @@
 //! reported at once, or tried again for [`connect_retry`]. At most 256 accepted connections may be
 //! without a hello; beyond, the oldest is dropped if it has had a second, else the next wait in the
 //! kernel's queue. Beyond [`connections_max`], or the descriptors that the process may have, a
-//! connection is refused with that reason.
+//! connection is refused with that reason. One descriptor is kept for telling that to callers
+//! when others have taken all of them; such a refusal may be repeated for [`connect_retry`].
 //!
 //! With a [`liveness_limit`](OpenOptions::liveness_limit) (200 ms at least) a peer that owes
 //! something must be heard within it; each side sends signs of life to who wants them, also while
@@ -139,8 +141,8 @@
 //! | capabilities; unknown bits mean nothing | 6 | 2 |
 //! | longest message that the sender takes | 8 | 4 |
 //! | length of the address, at most 256 | 12 | 2 |
-//! | refusal: 0 none, 1 too many connections, others unknown | 14 | 2 |
-//! | session: for earlier versions | 16 | 8 |
+//! | refusal: 0 none, 1 too many connections, 2 no descriptors, others unknown | 14 | 2 |
+//! | session: for earlier versions; with refusal 2 the limit of descriptors | 16 | 8 |
 //! | the sender wants to hear something every so many ms; 0: does not mind | 24 | 4 |
 //! | length of the extension, at most 256 | 28 | 2 |
 //! | not looked at | 30 | 2 |
@@ -224,6 +226,7 @@ mod greeting;
 mod inbound;
 mod incoming;
 mod known;
+mod lack;
 mod liveness;
 mod mail;
 mod outgoing;

@@ -38,6 +38,7 @@ use super::conn::{Conn, Conns, Stage};
 use super::endpoint::Core;
 use super::frame::Kind;
 use super::incoming::Buffers;
+use super::lack::Lack;
 use super::liveness::{Redial, Ticks};
 use super::outgoing::Flushed;
 use super::peer::{Broken, Peer, PeerState, Phase};
@@ -86,7 +87,8 @@ pub(super) struct Poller {
     pub(super) listener: Option<OwnedFd>,
     /// There may be connections to accept.
     pub(super) accept_ready: bool,
-    /// After running out of descriptors: when to try again.
+    pub(super) lack: Lack,
+    /// After accepting has failed: when to try again.
     pub(super) accept_again_at: Option<Instant>,
     pub(super) conns: Conns,
     queue: VecDeque<u64>,
@@ -138,6 +140,7 @@ impl Poller {
         if let Some(listener) = &listener {
             watch(listener, LISTENER, EventFlags::ET)?;
         }
+        let lack = if listener.is_some() { Lack::prepared() } else { Lack::default() };
         Ok(Self {
             epoll: Arc::new(epoll),
             timer,
@@ -145,6 +148,7 @@ impl Poller {
             timer_fired: false,
             listener,
             accept_ready: false,
+            lack,
             accept_again_at: None,
             conns: Conns::default(),
             queue: VecDeque::new(),
