@@ -103,6 +103,10 @@ impl<A, R> Handle<A, R> {
     }
 
     /// Who called. Bulk handles among the arguments belong to this peer.
+    ///
+    /// Over tcp and UCX it is known by its connection, and its text, where it listens, is not
+    /// checked: grant no rights by it. What is sent to it reaches the caller; to reach who listens
+    /// there for certain, look the text up. That gives another address, which does not equal it.
     pub fn origin(&self) -> &Addr {
         self.reply().origin()
     }

@@ -3,13 +3,15 @@
 //!
 //! | text | listening endpoint | `lookup` |
 //! |---|---|---|
-//! | empty | the address in the subnet that is asked for, else `127.0.0.1`; a free port | refused |
-//! | `:port` | the same with that port | `127.0.0.1` |
+//! | empty | the address in the subnet that is asked for, else loopback; a free port | refused |
+//! | `:port` | the same with that port | loopback |
 //! | `host`, `host:0` | that host, a free port | refused: no port |
 //! | `host:port`, `1.2.3.4:port`, `[::1]:port` | that address | that address |
 //! | `eth0:port` | the first address of that interface | the same, of this machine |
 //! | `[fe80::1%eth0]:port`, `[fe80::1%2]:port` | that address of that link | that one |
 //! | `0.0.0.0:port`, `[::]:port` | all interfaces | refused: names no host |
+//!
+//! Loopback is `127.0.0.1`, or `[::1]` where there is nothing else. `[::]` takes both families.
 //!
 //! A name that an interface of this machine has is that interface, else a host. Of an interface,
 //! IPv4 goes before IPv6, and link-local addresses come last. For a listening endpoint, family and
@@ -19,7 +21,7 @@
 //! polling. A name with one address is that address; one with several stays a peer of its own,
 //! whose addresses are tried in order.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, ToSocketAddrs};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6, ToSocketAddrs};
 
 use crate::own_address::Wanted;
 pub(crate) use crate::own_address::reachable;
@@ -77,7 +79,7 @@ fn split<'a>(uri: &str, rest: &'a str) -> Result<(&'a str, u16), Error> {
 
 fn resolve(uri: &str, host: &str, port: u16) -> Result<Vec<SocketAddr>, Error> {
     if host.is_empty() {
-        return Ok(vec![SocketAddr::from((Ipv4Addr::LOCALHOST, port))]);
+        return Ok(vec![Wanted::default().loopback(port)]);
     }
     if let Ok(ip) = host.parse::<IpAddr>() {
         return Ok(vec![SocketAddr::new(ip, port)]);

@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, CString};
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 
 /// The number of the interface `name`; `None` when there is no such interface.
 pub(crate) fn index(name: &str) -> Option<u32> {
@@ -29,6 +29,11 @@ pub(crate) fn all_addresses(port: u16) -> io::Result<Vec<(String, SocketAddr)>> 
     let mut found: Vec<_> = list.entries().filter(|entry| entry.is_up).filter_map(named).collect();
     found.sort_by_key(|(_, address)| rank(address));
     Ok(found)
+}
+
+/// Whether this machine has the address `ip`.
+pub(crate) fn has(ip: IpAddr) -> bool {
+    UdpSocket::bind((ip, 0)).is_ok()
 }
 
 fn rank(address: &SocketAddr) -> u8 {

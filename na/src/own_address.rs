@@ -11,6 +11,14 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
 use crate::{AddrFormat, Error, OpenOptions, Subnet, interface};
 
+const LOOPBACK_V4: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+const LOOPBACK_V6: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);
+
+/// Addresses reserved for documentation, for who asks for the way outside: connecting a UDP socket
+/// chooses a route and sends nothing.
+const OUTSIDE_V4: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
+const OUTSIDE_V6: IpAddr = IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1));
+
 /// What is wanted of an address of ours.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Wanted {
@@ -88,12 +96,17 @@ impl Wanted {
         }
     }
 
-    /// Loopback, for who names neither host nor subnet.
+    /// Loopback, for who names neither host nor subnet: of IPv4, unless this machine has it of IPv6
+    /// alone.
     pub(crate) fn loopback(&self, port: u16) -> SocketAddr {
-        match self.format {
-            AddrFormat::Ipv6 => (Ipv6Addr::LOCALHOST, port).into(),
-            _ => (Ipv4Addr::LOCALHOST, port).into(),
-        }
+        let is_v6 = match self.format {
+            AddrFormat::Ipv6 => true,
+            AddrFormat::Ipv4 => false,
+            AddrFormat::Unspec | AddrFormat::Native => {
+                !interface::has(LOOPBACK_V4) && interface::has(LOOPBACK_V6)
+            }
+        };
+        SocketAddr::new(if is_v6 { LOOPBACK_V6 } else { LOOPBACK_V4 }, port)
     }
 
     /// Which of the addresses of `host` it is: of the right family, in the subnet if any is, else
@@ -121,8 +134,8 @@ impl Wanted {
 }
 
 /// The address under which others reach a socket that is bound to `bound`: for all interfaces, the
-/// one in the subnet that is asked for, which for `[::]` may be of IPv4, for that takes both; else
-/// the one that the system would use towards the outside, else loopback.
+/// one in the subnet that is asked for, else the one of [`outside`], else loopback, which a warning
+/// says. For `[::]`, which takes connections of both families, it may be of IPv4.
 ///
 /// # Errors
 ///
@@ -138,23 +151,54 @@ pub(crate) fn reachable(
     }
     wanted.check_all_interfaces(bound.ip())?;
     let in_subnet = wanted.in_subnet(transport, bound.port())?;
-    Ok(in_subnet.unwrap_or_else(|| towards_outside(bound)))
+    if let Some(address) = in_subnet {
+        return Ok(address);
+    }
+    let takes = |ip: &IpAddr| wanted.format.allows(*ip) && (ip.is_ipv4() || bound.ip().is_ipv6());
+    let all = || interface::all_addresses(0).unwrap_or_default();
+    let ip = outside(takes, routed, all).unwrap_or_else(|| {
+        let loopback = [LOOPBACK_V6, LOOPBACK_V4].into_iter().filter(takes);
+        let ip = loopback.clone().find(|ip| interface::has(*ip)).or(loopback.min());
+        let ip = ip.unwrap_or(LOOPBACK_V4);
+        tracing::warn!(
+            "{transport}: listens on all interfaces ({bound}), but tells others to call {ip}, \
+             which only this machine reaches: no interface that is up has another address here"
+        );
+        ip
+    });
+    Ok(SocketAddr::new(ip, bound.port()))
 }
 
-fn towards_outside(bound: SocketAddr) -> SocketAddr {
-    // Addresses reserved for documentation: connecting a UDP socket chooses a route and sends
-    // nothing.
-    let (outside, fallback): (IpAddr, IpAddr) = match bound {
-        SocketAddr::V4(_) => (Ipv4Addr::new(192, 0, 2, 1).into(), Ipv4Addr::LOCALHOST.into()),
-        SocketAddr::V6(_) => {
-            (Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into(), Ipv6Addr::LOCALHOST.into())
-        }
+/// The address of this machine by which other machines most likely reach it, among those that
+/// `takes` allows: the one that the system calls the outside from, which `routed` finds for an
+/// address there, else one of an interface, which are `all`.
+///
+/// IPv6 goes first if it leads outside or is global, else IPv4: many hosts have addresses of IPv6
+/// on bridges that lead nowhere.
+fn outside(
+    takes: impl Fn(&IpAddr) -> bool,
+    routed: impl Fn(IpAddr) -> Option<IpAddr>,
+    all: impl FnOnce() -> Vec<(String, SocketAddr)>,
+) -> Option<IpAddr> {
+    let is_ours = |ip: &IpAddr| {
+        let says_nothing = ip.is_loopback()
+            || ip.is_unspecified()
+            || matches!(ip, IpAddr::V6(v6) if interface::is_link_local(*v6));
+        takes(ip) && !says_nothing
     };
-    let ip = match towards((outside, 9).into()) {
-        Ok(ip) if !ip.is_unspecified() => ip,
-        _ => fallback,
-    };
-    SocketAddr::new(ip, bound.port())
+    let by_route = |outside: IpAddr| routed(outside).filter(is_ours);
+    if let Some(v6) = by_route(OUTSIDE_V6) {
+        return Some(v6);
+    }
+    let all: Vec<IpAddr> = all().iter().map(|(_, at)| at.ip()).filter(is_ours).collect();
+    let is_global = |ip: &&IpAddr| matches!(ip, IpAddr::V6(v6) if v6.segments()[0] >> 13 == 1);
+    let global_v6 = all.iter().find(is_global).copied();
+    global_v6.or_else(|| by_route(OUTSIDE_V4)).or_else(|| all.first().copied())
+}
+
+/// The address from which the system would call `peer`, if it would.
+fn routed(peer: IpAddr) -> Option<IpAddr> {
+    towards((peer, 9).into()).ok()
 }
 
 /// The address of this machine's from which the system would call `peer`. Sends nothing.
@@ -239,6 +283,30 @@ mod tests {
         let error = reached("0.0.0.0:7", ("fd00::", 8)).unwrap_err();
         assert!(matches!(error, Error::BadOption { option: "ip_subnet", .. }), "{error}");
         assert!(error.to_string().contains("fd00::/8 has no IPv4 address"), "{error}");
+    }
+
+    #[test]
+    fn what_others_reach_is_told_to_them() {
+        let chosen = |takes: &str, routes: &[&str], all: &[&str]| {
+            let routes: Vec<IpAddr> = routes.iter().map(|ip| ip.parse().unwrap()).collect();
+            let found = outside(
+                |ip| takes == "both" || ip.is_ipv4() == (takes == "v4"),
+                |to| routes.iter().find(|ip| ip.is_ipv4() == to.is_ipv4()).copied(),
+                || addresses(all).into_iter().map(|at| ("eth0".into(), at)).collect(),
+            );
+            found.map(|ip| ip.to_string()).unwrap_or_default()
+        };
+        let (v4, ula, global) = ("10.0.0.1:0", "[fd00::1]:0", "[2a00::1]:0");
+        let lo = ["127.0.0.1:0", "[::1]:0", "[fe80::1%3]:0"];
+        assert_eq!(chosen("both", &["10.0.0.2", "fd00::2"], &[v4, ula]), "fd00::2");
+        assert_eq!(chosen("both", &["10.0.0.2"], &[v4, ula, global]), "2a00::1");
+        assert_eq!(chosen("both", &["10.0.0.2"], &[v4, ula]), "10.0.0.2", "a bridge, say");
+        assert_eq!(chosen("both", &["10.0.0.2", "fe80::2"], &[v4]), "10.0.0.2", "of which link?");
+        assert_eq!(chosen("both", &[], &[lo[0], v4, ula]), "10.0.0.1", "no way outside");
+        assert_eq!(chosen("both", &[], &[lo[0], ula]), "fd00::1");
+        assert_eq!(chosen("v4", &["fd00::2"], &[lo[0], v4, global]), "10.0.0.1");
+        assert_eq!(chosen("v6", &["10.0.0.2"], &[lo[0], v4, ula]), "fd00::1");
+        assert_eq!(chosen("both", &["127.0.0.1", "::1"], &lo), "", "nothing but loopback");
     }
 
     #[test]

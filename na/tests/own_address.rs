@@ -205,11 +205,6 @@ fn a_provider_without_ip_addresses_has_no_such_form() {
 
 /// Several addresses on one interface, in a network namespace of this test's own.
 fn within_a_namespace() {
-    let ip = |line: &str| {
-        let output = Command::new("sh").args(["-c", &format!("ip {line}")]).output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.success(), "ip {line}: {said}");
-    };
     ip("address add 10.7.0.1/24 dev lo");
     ip("address add 10.8.0.1/16 dev lo");
     // What is down has addresses and is not chosen.
@@ -261,7 +256,6 @@ fn within_a_namespace() {
         let all = format!("{head}://0.0.0.0:0");
         assert_eq!(opened_at(&all, &in_subnet("10.8.0.0", 16)).to_string(), "10.8.0.1", "{head}");
     }
-    println!("passed");
 }
 
 /// One interface with addresses of both families. Whoever is called by IPv6 answers by IPv6, or
@@ -307,12 +301,13 @@ fn refused_call(from: &Arc<dyn Endpoint>, to: &str) -> String {
     said.unwrap()
 }
 
-#[test]
-fn of_several_networks_the_right_one_is_taken() {
+/// Runs `inside` in a network namespace of its own: this program again, with this test alone.
+fn in_a_namespace(test: &str, inside: impl FnOnce()) {
     if std::env::var_os(ROLE).is_some() {
         let kill = Some(rustix::process::Signal::KILL);
         rustix::process::set_parent_process_death_signal(kill).unwrap();
-        return within_a_namespace();
+        inside();
+        return println!("passed");
     }
     let may = Command::new("sh").args(["-c", "command -v ip && unshare -Urnm true"]).output();
     if !may.is_ok_and(|output| output.status.success()) {
@@ -321,13 +316,199 @@ fn of_several_networks_the_right_one_is_taken() {
     let output = Command::new("unshare")
         .arg("-Urnm")
         .arg(std::env::current_exe().unwrap())
-        .args(["of_several_networks_the_right_one_is_taken", "--exact", "--nocapture"])
+        .args([test, "--exact", "--nocapture"])
         .env(ROLE, "inside")
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
     let why = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && said.contains("passed"), "{said}{why}");
+    said.lines().filter(|line| line.contains("SKIPPED")).for_each(|line| println!("{line}"));
+}
+
+#[test]
+fn of_several_networks_the_right_one_is_taken() {
+    in_a_namespace("of_several_networks_the_right_one_is_taken", within_a_namespace);
+}
+
+fn ip(line: &str) {
+    let output = Command::new("sh").args(["-c", &format!("ip {line}")]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "ip {line}: {said}");
+}
+
+/// A pair of interfaces, of which `veth0` has the addresses.
+fn interface_with(addresses: &[&str]) {
+    ip("link set lo up");
+    ip("link add veth0 type veth peer name veth1");
+    for address in addresses {
+        let nodad = if address.contains("::") { "nodad" } else { "" };
+        ip(&format!("address add {address} dev veth0 {nodad}"));
+    }
+    ip("link set veth0 up");
+    ip("link set veth1 up");
+    addresses.iter().for_each(|address| until_it_works(address));
+}
+
+/// The system takes a while to get an address of IPv6 going.
+fn until_it_works(address: &str) {
+    let (ip, _) = address.split_once('/').unwrap();
+    let ip: IpAddr = ip.parse().unwrap();
+    let deadline = Instant::now() + PATIENCE;
+    let works = || {
+        let listener = std::net::TcpListener::bind((ip, 0))?;
+        std::net::TcpStream::connect(listener.local_addr()?)
+    };
+    while let Err(error) = works() {
+        assert!(Instant::now() < deadline, "{address}: {error}");
+        std::thread::yield_now();
+    }
+}
+
+/// As Docker does it. `false`: that is not permitted here.
+fn without_v6() -> bool {
+    let done = ["all", "lo"].iter().all(|name| {
+        std::fs::write(format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6"), "1").is_ok()
+    });
+    if !done {
+        println!("SKIPPED in part: IPv6 cannot be switched off here");
+    }
+    done
+}
+
+/// An endpoint that listens at `uri` tells others this address, by which it is reached.
+fn is_published(uri: &str, address: &str) {
+    let endpoint = na::open(uri, &OpenOptions::listening(true)).unwrap();
+    assert_eq!(address_of(&endpoint).ip().to_string(), address, "{uri}");
+    let caller = na::open("na+tcp://", &OpenOptions::default()).unwrap();
+    talk(&caller, &endpoint, endpoint.self_addr().uri());
+}
+
+/// Which addresses are published where all interfaces are listened on.
+fn are_published(addresses: &[(&str, &str)]) {
+    for (host, address) in addresses {
+        is_published(&format!("na+tcp://{host}:0"), address);
+        for head in heads().filter(|head| *head != "na+tcp" && !address.contains("::")) {
+            let found = opened_at(&format!("{head}://{host}:0"), &OpenOptions::listening(true));
+            assert_eq!(found.to_string(), *address, "{head}, {host}");
+        }
+    }
+}
+
+#[test]
+fn a_host_without_ipv6_is_published_by_ipv4() {
+    in_a_namespace("a_host_without_ipv6_is_published_by_ipv4", || {
+        interface_with(&["10.9.8.7/24"]);
+        if without_v6() {
+            // Though nothing leads outside.
+            are_published(&[("[::]", "10.9.8.7"), ("0.0.0.0", "10.9.8.7")]);
+            ip("route add default dev veth0");
+            are_published(&[("[::]", "10.9.8.7"), ("0.0.0.0", "10.9.8.7")]);
+            is_published("na+tcp://:0", "127.0.0.1");
+        }
+    });
+}
+
+#[test]
+fn a_host_without_ipv4_is_published_by_ipv6() {
+    in_a_namespace("a_host_without_ipv4_is_published_by_ipv6", || {
+        if !std::path::Path::new("/proc/net/if_inet6").exists() {
+            return println!("SKIPPED in part: there is no IPv6 here");
+        }
+        interface_with(&["fd00:9::1/64"]);
+        ip("address del 127.0.0.1/8 dev lo");
+        is_published("na+tcp://[::]:0", "fd00:9::1");
+        is_published("na+tcp://:0", "::1");
+        is_published("na+tcp://", "::1");
+        let own = na::open("na+tcp://:0", &OpenOptions::listening(true)).unwrap();
+        let port = address_of(&own).port();
+        let caller = na::open("na+tcp://", &OpenOptions::default()).unwrap();
+        talk(&caller, &own, &format!("na+tcp://:{port}"));
+        // An address of this family is asked for.
+        let v4 = na::open("na+tcp://:0", &of_format(AddrFormat::Ipv4)).unwrap_err();
+        assert!(v4.to_string().contains("127.0.0.1"), "{v4}");
+    });
+}
+
+#[test]
+fn a_host_with_both_families_is_published_by_what_leads_outside() {
+    in_a_namespace("a_host_with_both_families_is_published_by_what_leads_outside", || {
+        if !std::path::Path::new("/proc/net/if_inet6").exists() {
+            return println!("SKIPPED in part: there is no IPv6 here");
+        }
+        interface_with(&["10.9.8.7/24", "fd00:9::1/64"]);
+        ip("route add default dev veth0");
+        is_published("na+tcp://[::]:0", "10.9.8.7");
+        let found = opened_at("na+tcp://[::]:0", &of_format(AddrFormat::Ipv6));
+        assert_eq!(found.to_string(), "fd00:9::1");
+        ip("address add 2a00:9::1/64 dev veth0 nodad");
+        until_it_works("2a00:9::1/64");
+        is_published("na+tcp://[::]:0", "2a00:9::1");
+        is_published("na+tcp://0.0.0.0:0", "10.9.8.7");
+        ip("address del 2a00:9::1/64 dev veth0");
+        ip("-6 route add default dev veth0");
+        is_published("na+tcp://[::]:0", "fd00:9::1");
+    });
+}
+
+/// Counts warnings of an address that others cannot call.
+#[derive(Clone, Default)]
+struct Warnings(Arc<std::sync::atomic::AtomicUsize>);
+
+impl tracing::field::Visit for Warnings {
+    fn record_debug(&mut self, _: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+        let is_one = format!("{value:?}").contains("only this machine reaches");
+        self.0.fetch_add(usize::from(is_one), std::sync::atomic::Ordering::Relaxed);
+    }
+}
+
+impl tracing::Subscriber for Warnings {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        *metadata.level() <= tracing::Level::WARN
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::Id {
+        tracing::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::Id, _: &tracing::Id) {}
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        event.record(&mut self.clone());
+    }
+
+    fn enter(&self, _: &tracing::Id) {}
+
+    fn exit(&self, _: &tracing::Id) {}
+}
+
+#[test]
+fn an_address_that_only_this_machine_reaches_is_warned_of() {
+    in_a_namespace("an_address_that_only_this_machine_reaches_is_warned_of", || {
+        ip("link set lo up");
+        let warnings = Warnings::default();
+        let warned = || warnings.0.load(std::sync::atomic::Ordering::Relaxed);
+        tracing::subscriber::with_default(warnings.clone(), || {
+            is_published("na+tcp://0.0.0.0:0", "127.0.0.1");
+            assert_eq!(warned(), 1);
+            if std::path::Path::new("/proc/net/if_inet6").exists() {
+                is_published("na+tcp://[::]:0", "::1");
+                assert_eq!(warned(), 2);
+            }
+            if without_v6() {
+                is_published("na+tcp://[::]:0", "127.0.0.1");
+                assert_eq!(warned(), 3);
+            }
+            let before = warned();
+            // It listens where it says.
+            is_published("na+tcp://:0", "127.0.0.1");
+            ip("address add 10.9.8.7/24 dev lo");
+            is_published("na+tcp://[::]:0", "10.9.8.7");
+            assert_eq!(warned(), before);
+        });
+    });
 }
 
 /// The sockets of this process that have `port` at either end, as (family, TOS, traffic class).

@@ -6,7 +6,7 @@
 #![allow(clippy::unwrap_used, reason = "an unwrap is an assertion here")]
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
@@ -15,6 +15,9 @@ use std::time::Instant;
 use na::conformance::PATIENCE;
 use na::{Access, Arrival, Completion, Endpoint, Memory, OpId, OpenOptions, Tag};
 use proptest::prelude::*;
+
+#[path = "tcp_faults/descriptors.rs"]
+mod descriptors;
 
 const MEMORY_BYTES: usize = 1 << 20;
 
@@ -452,7 +455,7 @@ fn denied_transfers_do_not_end_the_connection() {
 }
 
 #[test]
-fn a_successor_under_the_same_address_replaces_its_predecessor() {
+fn who_announces_an_address_ends_nobody_of_that_address() {
     let server = Server::start();
     let uri = "na+tcp://127.0.0.1:9";
     let announce = |session| {
@@ -461,24 +464,145 @@ fn a_successor_under_the_same_address_replaces_its_predecessor() {
         hear_hello(&mut stream);
         stream
     };
-    let echo = |stream: &mut TcpStream| {
-        stream.write_all(&[header(1, 2, 3), b"hi".to_vec()].concat()).unwrap();
+    let echo = |stream: &mut TcpStream, text: &[u8; 2]| {
+        stream.write_all(&[header(1, 2, 3), text.to_vec()].concat()).unwrap();
         let mut bytes = [0; 18];
         stream.read_exact(&mut bytes).unwrap();
-        assert_eq!(bytes[..], [header(2, 2, 3), b"hi".to_vec()].concat());
+        assert_eq!(bytes[..], [header(2, 2, 3), text.to_vec()].concat());
     };
     let mut first = announce(1);
-    echo(&mut first);
-    let mut second = announce(2);
-    until_closed(&mut first);
-    echo(&mut second);
-    // A further connection of the same session is welcome, but frames must come on one.
-    let mut third = announce(2);
-    echo(&mut second);
-    third.write_all(&header(1, 0, 3)).unwrap();
-    until_closed(&mut third);
+    echo(&mut first, b"ab");
+    // Another session, and the same again: each is a caller of its own.
+    let (mut second, mut third) = (announce(2), announce(1));
+    for (stream, text) in [(&mut third, b"cd"), (&mut first, b"ef"), (&mut second, b"gh")] {
+        echo(stream, text);
+    }
+    second.write_all(&[0xff; 16]).unwrap();
     until_closed(&mut second);
+    drop(third);
     server.still_serves();
+    echo(&mut first, b"ij");
+}
+
+/// Polls until `stream` has brought `len` bytes.
+fn read_while_polled(
+    stream: &mut TcpStream,
+    len: usize,
+    endpoint: &dyn Endpoint,
+    sink: &mut dyn FnMut(Completion),
+) -> Vec<u8> {
+    let (mut bytes, mut got) = (vec![0; len], 0);
+    let deadline = Instant::now() + PATIENCE;
+    stream.set_nonblocking(true).unwrap();
+    while got < len {
+        assert!(Instant::now() < deadline, "{got} of {len} bytes have come");
+        endpoint.poll(64, sink).unwrap();
+        match stream.read(&mut bytes[got..]) {
+            Ok(0) => panic!("closed after {got} of {len} bytes"),
+            Ok(more) => got += more,
+            Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
+        }
+    }
+    stream.set_nonblocking(false).unwrap();
+    bytes
+}
+
+/// Polls until operation `op` has ended, and returns what was received and from whom.
+fn received(endpoint: &dyn Endpoint, op: u64) -> (Vec<u8>, na::Addr) {
+    let deadline = Instant::now() + PATIENCE;
+    let mut came = None;
+    while came.is_none() {
+        assert!(Instant::now() < deadline, "operation {op} does not end");
+        let mut sink = |completion| match completion {
+            Completion::Recv { op: own, buf, result } => {
+                assert_eq!(own, OpId(op), "{:?}", buf.as_slice());
+                came = Some((buf.as_slice().to_vec(), result.unwrap().from));
+            }
+            Completion::Send { result, .. } => result.unwrap(),
+            other => panic!("{other:?}"),
+        };
+        endpoint.poll(64, &mut sink).unwrap();
+    }
+    came.unwrap()
+}
+
+#[test]
+fn what_is_sent_to_an_address_reaches_who_listens_there() {
+    // Whether the stranger is there before the peer.
+    for strangers_first in [true, false] {
+        let endpoint = na::open("na+tcp://127.0.0.1:0", &OpenOptions::listening(true)).unwrap();
+        let endpoint = &*endpoint;
+        let message = |bytes: &[u8]| {
+            let mut buf = endpoint.alloc_msg();
+            assert!(buf.try_extend(bytes));
+            buf
+        };
+        let sends_only = &mut |completion| match completion {
+            Completion::Send { result, .. } => result.unwrap(),
+            other => panic!("{other:?}"),
+        };
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let uri = format!("na+tcp://{}", listener.local_addr().unwrap());
+        let there = endpoint.lookup(&uri).unwrap();
+        let own_uri = endpoint.self_addr().uri().to_owned();
+        // Both begin, and the hello of the endpoint has its address and an extension.
+        let hello_bytes = HELLO_BYTES + own_uri.len() + 16;
+        let claim = || {
+            let mut stream = TcpStream::connect(&own_uri["na+tcp://".len()..]).unwrap();
+            stream.write_all(&hello(9, &uri)).unwrap();
+            read_while_polled(&mut stream, hello_bytes, endpoint, &mut drop);
+            stream
+        };
+        let early = strangers_first.then(claim);
+
+        endpoint.recv_expected(OpId(1), &there, Tag(5), endpoint.alloc_msg()).unwrap();
+        endpoint.send_unexpected(OpId(2), &there, Tag(5), message(b"secret")).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let deadline = Instant::now() + PATIENCE;
+        let mut peer = loop {
+            assert!(Instant::now() < deadline, "the listener is not called");
+            endpoint.poll(64, sends_only).unwrap();
+            if let Ok((stream, _)) = listener.accept() {
+                break stream;
+            }
+        };
+        read_while_polled(&mut peer, hello_bytes, endpoint, sends_only);
+        let mut says = hello(1, &uri);
+        // It understands signs of life.
+        says[6] = 1;
+        peer.write_all(&says).unwrap();
+        let secret = read_while_polled(&mut peer, 22, endpoint, sends_only);
+        assert_eq!(secret, [header(1, 6, 5), b"secret".to_vec()].concat());
+
+        let mut stranger = early.unwrap_or_else(|| {
+            let stranger = claim();
+            // It might be a successor, so the connection is tested.
+            let test = read_while_polled(&mut peer, 16, endpoint, sends_only);
+            assert_eq!(test, header(9, 0, 0));
+            stranger
+        });
+        // Nor does it answer in the peer's name.
+        endpoint.recv_unexpected(OpId(3), endpoint.alloc_msg()).unwrap();
+        stranger.write_all(&[header(2, 4, 5), b"fake".to_vec()].concat()).unwrap();
+        stranger.write_all(&[header(1, 2, 6), b"it".to_vec()].concat()).unwrap();
+        let (bytes, caller) = received(endpoint, 3);
+        assert_eq!(bytes, b"it");
+        assert_eq!(caller.uri(), uri, "what it calls itself");
+        assert_ne!(caller, there);
+        // What is for the caller takes the caller's connection.
+        endpoint.send_unexpected(OpId(4), &caller, Tag(7), message(b"to caller")).unwrap();
+        let bytes = read_while_polled(&mut stranger, 25, endpoint, sends_only);
+        assert_eq!(bytes, [header(1, 9, 7), b"to caller".to_vec()].concat());
+        drop(stranger);
+        let deadline = Instant::now() + PATIENCE;
+        while !endpoint.is_gone(&caller) {
+            assert!(Instant::now() < deadline, "the end of the stranger is not seen");
+            endpoint.poll(64, sends_only).unwrap();
+        }
+        peer.write_all(&[header(2, 4, 5), b"real".to_vec()].concat()).unwrap();
+        let (bytes, from) = received(endpoint, 1);
+        assert_eq!((&bytes[..], &from), (&b"real"[..], &there));
+    }
 }
 
 #[test]
@@ -497,99 +621,6 @@ fn an_address_of_another_host_is_not_believed() {
         stream.write_all(&[header(1, 2, 3), b"hi".to_vec()].concat()).unwrap();
         stream.read_exact(&mut [0; 18]).unwrap();
     }
-}
-
-const CHILD: &str = "NA_TCP_FAULTS_CHILD";
-
-/// In a process of its own, since the limit is the process's.
-#[test]
-fn running_out_of_descriptors_only_delays() {
-    if std::env::var_os(CHILD).is_some() {
-        return run_out_of_descriptors();
-    }
-    let output = std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["running_out_of_descriptors_only_delays", "--exact", "--nocapture"])
-        .env(CHILD, "1")
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{output:?}");
-}
-
-/// Sets how many descriptors the process may have.
-fn limit_descriptors(current: u64) {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let limit = Rlimit { current: Some(current), ..getrlimit(Resource::Nofile) };
-    setrlimit(Resource::Nofile, limit).unwrap();
-}
-
-fn run_out_of_descriptors() {
-    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).unwrap();
-    let server = Server::start();
-    limit_descriptors(64);
-    let mut fillers = Vec::new();
-    while let Ok(filler) = std::fs::File::open("/dev/null") {
-        fillers.push(filler);
-    }
-    // One for our end; the server's has none, whenever it tries to accept.
-    fillers.pop();
-    let mut stream = server.connect();
-    stream.write_all(&hello(1, "")).unwrap();
-    stream.set_nonblocking(true).unwrap();
-    let answered = stream.read(&mut [0; 1]);
-    assert_eq!(answered.unwrap_err().kind(), ErrorKind::WouldBlock);
-    stream.set_nonblocking(false).unwrap();
-    drop(fillers);
-    hear_hello(&mut stream);
-    server.still_serves();
-}
-
-/// The server is a process of its own, since the limit is the process's.
-#[test]
-fn who_dials_beyond_the_descriptors_is_refused() {
-    use std::io::{BufRead, BufReader};
-    use std::process::{Command, Stdio};
-    if std::env::var_os(CHILD).is_some() {
-        return serve_with_few_descriptors();
-    }
-    let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["who_dials_beyond_the_descriptors_is_refused", "--exact", "--nocapture"])
-        .env(CHILD, "1")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
-    let address = lines.find_map(|line| Some(line.split_once("at na+tcp://")?.1.to_owned()));
-    let address = address.expect("the child's address");
-    let refusal = |stream: &mut TcpStream| {
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        stream.write_all(&hello(1, "")).unwrap();
-        let mut fixed = [0; HELLO_BYTES];
-        stream.read_exact(&mut fixed).unwrap();
-        fixed[14]
-    };
-    // A quarter of the 64 is kept for everything else.
-    let mut welcome: Vec<TcpStream> = Vec::new();
-    for number in 0..60 {
-        let mut stream = TcpStream::connect(&address).unwrap();
-        match refusal(&mut stream) {
-            0 => welcome.push(stream),
-            refusal => assert_eq!((refusal, number >= 48), (1, true), "of number {number}"),
-        }
-    }
-    assert_eq!(welcome.len(), 48);
-    // Until its standard input ends.
-    drop(child.stdin.take());
-    lines.for_each(drop);
-    assert!(child.wait().unwrap().success());
-}
-
-fn serve_with_few_descriptors() {
-    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).unwrap();
-    limit_descriptors(64);
-    let server = Server::start();
-    println!("\nat {}", server.endpoint.self_addr().uri());
-    std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
 }
 
 #[derive(Debug, Clone)]

@@ -2,7 +2,7 @@
 //!
 //! Reads counters and takes locks that are held briefly by everybody; asks no execution stream.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, btree_map};
 use std::time::Instant;
 
 use na::PeerLink;
@@ -201,7 +201,7 @@ fn gates(inner: &Inner) -> Vec<GateMetrics> {
 }
 
 fn peers(inner: &Inner, known: Vec<na::PeerStats>) -> PeersMetrics {
-    let known = inner.core.peer_calls(known);
+    let known = by_address(inner.core.peer_calls(known));
     let now = Instant::now();
     let mut counts = BTreeMap::<_, usize>::new();
     for PeerCalls { peer, .. } in &known {
@@ -244,6 +244,37 @@ fn peers(inner: &Inner, known: Vec<na::PeerStats>) -> PeersMetrics {
     };
     let counts = counts.into_iter().map(count).collect();
     PeersMetrics { counts, list, calls_in_flight, oldest_call_sec }
+}
+
+/// The peers with one row for each address, under which there may be several: one that was called,
+/// and those that have called.
+fn by_address(known: Vec<PeerCalls>) -> Vec<PeerCalls> {
+    let mut rows = BTreeMap::new();
+    for one in known {
+        match rows.entry((one.peer.transport, one.peer.uri.clone())) {
+            btree_map::Entry::Vacant(row) => {
+                row.insert(one);
+            }
+            btree_map::Entry::Occupied(mut row) => {
+                let row = row.get_mut();
+                row.calls.extend(one.calls);
+                let (peer, more) = (&mut row.peer, one.peer);
+                let is_up = |link| (link == PeerLink::Connected, link == PeerLink::Connecting);
+                if is_up(more.link) > is_up(peer.link) {
+                    peer.link = more.link;
+                }
+                for (sum, more) in [
+                    (&mut peer.sent_bytes, more.sent_bytes),
+                    (&mut peer.received_bytes, more.received_bytes),
+                    (&mut peer.sent_messages, more.sent_messages),
+                    (&mut peer.received_messages, more.received_messages),
+                ] {
+                    *sum = sum.zip(more).map(|(sum, more)| sum + more);
+                }
+            }
+        }
+    }
+    rows.into_values().collect()
 }
 
 fn link(link: PeerLink) -> &'static str {

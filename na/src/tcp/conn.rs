@@ -61,8 +61,6 @@ pub(super) struct Conn {
     pub(super) queued: bool,
     /// A peer made it; counted in the poller's `accepted`.
     pub(super) accepted: bool,
-    /// Known to be its peer's inbound connection.
-    pub(super) is_inbound: bool,
     /// Among those that are read in every poll.
     pub(super) hot: bool,
     /// Not in the epoll set. Only while it is hot.
@@ -89,7 +87,6 @@ impl Conn {
             paused: false,
             queued: false,
             accepted: false,
-            is_inbound: false,
             hot: false,
             muted: false,
             blocked: false,

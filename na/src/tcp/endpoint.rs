@@ -138,6 +138,11 @@ impl Core {
         peer
     }
 
+    /// The peer under `key`, if there is one.
+    pub(super) fn known_at(&self, key: &PeerKey) -> Option<Arc<Peer>> {
+        lock(&self.peers).get(key).and_then(Weak::upgrade)
+    }
+
     /// Whether `address` is our self address.
     pub(super) fn listens_at(&self, address: SocketAddr) -> bool {
         address::uri_of(address) == self.listening_uri

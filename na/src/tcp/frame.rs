@@ -194,7 +194,8 @@ impl Status {
 pub(super) struct Hello {
     /// Longest message that the sender takes.
     pub(super) message_bytes_max: u32,
-    /// Changes whenever the sender is restarted or has ended everything with the receiver.
+    /// Changes whenever the sender is restarted or has ended everything with the receiver. It is
+    /// for receivers of earlier versions, which may have several connections with a peer.
     pub(super) session: u64,
     /// What the sender can beyond this version of the protocol. Unknown bits mean nothing.
     pub(super) capabilities: u16,
@@ -208,22 +209,15 @@ pub(super) struct Hello {
     pub(super) named: Option<Named>,
 }
 
-/// A sender that knows the receiver under several names has a peer for each, with connections of
-/// its own. This tells them apart.
+/// Numbers by which the receiver of a hello tells its senders apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Named {
     /// A random number of the sender's endpoint.
     pub(super) endpoint: u64,
-    /// The receiver's number at that endpoint.
+    /// The receiver's number at that endpoint, another one for each connection. It is for
+    /// receivers of earlier versions, which take a connection with the same one for another of the
+    /// same peer.
     pub(super) peer: u64,
-}
-
-impl Named {
-    /// Whether both are from one endpoint, which means another peer by each.
-    pub(super) fn is_alias(first: Option<Self>, second: Option<Self>) -> bool {
-        let pair = first.zip(second);
-        pair.is_some_and(|(a, b)| a.endpoint == b.endpoint && a.peer != b.peer)
-    }
 }
 
 /// Why a side wants no connection.
@@ -231,6 +225,9 @@ impl Named {
 pub(super) enum Refusal {
     /// It has as many as it takes.
     TooManyConnections,
+    /// Its process has no descriptor left; `limit`: of so many, or 0 if all of its host are taken.
+    /// The number stands in the place of the session.
+    NoDescriptors { limit: u64 },
     /// A reason that later versions know.
     Other(u16),
 }
@@ -240,14 +237,16 @@ impl Refusal {
         match refusal {
             None => 0,
             Some(Self::TooManyConnections) => 1,
+            Some(Self::NoDescriptors { .. }) => 2,
             Some(Self::Other(code)) => code,
         }
     }
 
-    fn from_code(code: u16) -> Option<Self> {
+    fn from_code(code: u16, session: u64) -> Option<Self> {
         match code {
             0 => None,
             1 => Some(Self::TooManyConnections),
+            2 => Some(Self::NoDescriptors { limit: session }),
             code => Some(Self::Other(code)),
         }
     }
@@ -259,12 +258,22 @@ impl std::fmt::Display for Refusal {
             Self::TooManyConnections => {
                 f.write_str("it has as many connections as it takes (tcp.connections_max)")
             }
+            Self::NoDescriptors { limit: 0 } => f.write_str("its host has no descriptors left"),
+            Self::NoDescriptors { limit } => write!(
+                f,
+                "its process has no descriptors left (limit {limit}; raise its `ulimit -n`)"
+            ),
             Self::Other(code) => write!(f, "it refuses the connection (code {code})"),
         }
     }
 }
 
 impl Hello {
+    /// The number of the sender's endpoint.
+    pub(super) fn endpoint(&self) -> Option<u64> {
+        self.named.map(|named| named.endpoint)
+    }
+
     /// What we say, with `alive_every_ms`, without names, and no refusal.
     pub(super) fn ours(message_bytes_max: u32, session: u64, uri: String) -> Self {
         let (capabilities, alive_every_ms, refusal) = (CAPABILITIES, 0, None);
@@ -319,12 +328,13 @@ impl Hello {
         let (uri, extension) = rest.split_at(uri_len);
         let uri = std::str::from_utf8(uri)
             .map_err(|_| BadHello::Malformed("address in the hello is not UTF-8"))?;
+        let session = u64_at(fixed, 16).unwrap_or(0);
         let hello = Self {
             message_bytes_max: u32_at(fixed, 8).unwrap_or(0),
-            session: u64_at(fixed, 16).unwrap_or(0),
+            session,
             capabilities: field(6),
             alive_every_ms: u32_at(fixed, 24).unwrap_or(0),
-            refusal: Refusal::from_code(field(14)),
+            refusal: Refusal::from_code(field(14), session),
             uri: uri.to_owned(),
             named: u64_at(extension, 0)
                 .zip(u64_at(extension, 8))
@@ -396,15 +406,6 @@ mod tests {
         let bytes = named(7, u64::MAX).encode();
         assert_eq!(Hello::decode(&bytes[..bytes.len() - 1]), Ok(None));
         assert_eq!(Hello::decode(&bytes), Ok(Some((named(7, u64::MAX), bytes.len()))));
-    }
-
-    #[test]
-    fn one_endpoint_is_told_from_a_successor_and_from_a_later_session() {
-        let is_alias = |a: Hello, b: Hello| Named::is_alias(a.named, b.named);
-        assert!(is_alias(named(1, 1), named(1, 2)));
-        assert!(!is_alias(named(1, 1), named(1, 1)), "a later session");
-        assert!(!is_alias(named(1, 1), named(2, 2)), "a successor");
-        assert!(!is_alias(hello(), named(1, 1)) && !is_alias(hello(), hello()), "not known");
     }
 
     #[test]

@@ -4,8 +4,14 @@
 //! Whoever has read the other's hello attaches the connection to the peer and may send at once. A
 //! side that does not like a hello of this protocol answers it all the same, so that both know why
 //! the connection ends.
+//!
+//! A peer has one connection. That of a peer which was looked up was dialed to its address, so
+//! that requests reach who listens there. A connection that was accepted has a peer of its own,
+//! whatever address its hello announces: nothing shows that the caller listens there, so it neither
+//! gets what is sent to that address nor ends what is between us and the listener.
 
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
@@ -14,8 +20,9 @@ use rustix::event::epoll::{self, EventData};
 use super::address;
 use super::conn::{Attempt, Conn, Stage};
 use super::endpoint::Core;
-use super::frame::{BadHello, Hello, Named, Refusal};
+use super::frame::{BadHello, Hello, Kind, Refusal};
 use super::inbound::Lost;
+use super::lack;
 use super::liveness;
 use super::peer::{Link, Peer, Phase};
 use super::poller::{EVENTS, Poller, flush};
@@ -35,7 +42,8 @@ const HALF_OPEN_PATIENCE: Duration = Duration::from_secs(1);
 /// Connections accepted in one poll.
 const ACCEPTS_MAX: usize = 64;
 
-/// How long to wait with accepting after running out of descriptors or memory.
+/// How long to wait with accepting after running out of memory, or of descriptors where not even
+/// the one that is kept for this can be had.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 impl Poller {
@@ -54,7 +62,7 @@ impl Poller {
                 .and_then(|socket| self.watch(core, socket, stage))
             {
                 Ok(key) => {
-                    peer.lock().conns.push(key);
+                    peer.lock().conn = Some(key);
                     return;
                 }
                 Err(error) => failed = (at, error),
@@ -78,7 +86,7 @@ impl Poller {
                 Some(address) => format!("connecting to {address}: {error}"),
                 None => "it has no address".into(),
             };
-            self.not_dialed(core, peer, peer.unreachable(reason));
+            self.end_peer(core, peer, peer.unreachable(reason));
         }
     }
 
@@ -96,20 +104,9 @@ impl Poller {
         Ok(key)
     }
 
-    /// No connection to `peer` could be made. That ends what waits for one, unless the peer has
-    /// called us meanwhile.
-    fn not_dialed(&mut self, core: &Core, peer: &Arc<Peer>, error: Error) {
-        let state = peer.lock();
-        let waits = matches!(state.phase, Phase::Dialing);
-        drop(state);
-        if waits {
-            self.end_peer(core, peer, error);
-        }
-    }
-
     /// Closes a connection of a peer that goes on without it.
     fn detach(&mut self, peer: &Peer, key: u64) {
-        peer.lock().conns.retain(|other| *other != key);
+        peer.lock().conn = None;
         self.drop_conn(key);
     }
 
@@ -144,17 +141,13 @@ impl Poller {
     /// tries the next address, or the same ones again, or says `error`.
     fn attempt_lost(&mut self, core: &Core, attempt: &Attempt, lost: &Lost, error: Error) {
         let Attempt { peer, next, deadline, .. } = attempt;
-        // Unless it has called us meanwhile.
-        if !matches!(peer.lock().phase, Phase::Dialing) {
-            return;
-        }
         if *next < peer.dial.len() {
             return self.dial(core, peer, *next, *deadline);
         }
         // As a port does behind which a proxy or a supervisor waits for the target to start.
         let hung_up = matches!(lost, Lost::Ended(_));
         if !hung_up || !self.redial(core, peer, io::ErrorKind::ConnectionReset, *deadline) {
-            self.not_dialed(core, peer, error);
+            self.end_peer(core, peer, error);
         }
     }
 
@@ -170,23 +163,36 @@ impl Poller {
             };
             let deadline = Instant::now() + core.connect_timeout;
             let stage = Stage::Accepted { deadline };
-            match socket::accept(listener).and_then(|socket| self.watch(core, socket, stage)) {
-                Ok(key) => self.admit(key),
-                Err(error) => match error.kind() {
-                    io::ErrorKind::WouldBlock => {
-                        self.accept_ready = false;
-                        return;
+            let accepted = match socket::accept(listener) {
+                Ok(socket) => self.watch(core, socket, stage).map(|key| self.admit(key)),
+                Err(error) => match lack::missing_descriptor(&error) {
+                    Some(limit) => {
+                        let refusal = Some(Refusal::NoDescriptors { limit });
+                        let hello = Hello { refusal, ..core.hello(limit, None) };
+                        let told = self.lack.turn_away(listener, |socket| {
+                            // It may be gone already; then it needs no answer.
+                            let _ = say(socket, &hello);
+                        });
+                        told.inspect(|()| self.lack.log(&error))
                     }
-                    io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted => {}
-                    _ => {
-                        tracing::warn!(%error, "cannot accept connections, trying again later");
-                        let again_at = Instant::now() + ACCEPT_PAUSE;
-                        self.accept_ready = false;
-                        self.accept_again_at = Some(again_at);
-                        self.arm(again_at);
-                        return;
-                    }
+                    None => Err(error),
                 },
+            };
+            let Err(error) = accepted else { continue };
+            match error.kind() {
+                io::ErrorKind::WouldBlock => {
+                    self.accept_ready = false;
+                    return;
+                }
+                io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted => {}
+                _ => {
+                    self.lack.log(&error);
+                    let again_at = Instant::now() + ACCEPT_PAUSE;
+                    self.accept_ready = false;
+                    self.accept_again_at = Some(again_at);
+                    self.arm(again_at);
+                    return;
+                }
             }
         }
     }
@@ -245,7 +251,12 @@ impl Poller {
         };
         conn.incoming.skip(len);
         if let Some(refusal) = hello.refusal {
-            return Err(Lost::Refused(refusal.to_string()));
+            let reason = refusal.to_string();
+            return Err(match refusal {
+                // It may have some when it is tried again.
+                Refusal::NoDescriptors { .. } => Lost::Ended(reason),
+                Refusal::TooManyConnections | Refusal::Other(_) => Lost::Refused(reason),
+            });
         }
         if dialed.is_none() && self.accepted >= core.options.connections_max {
             let refusal = Some(Refusal::TooManyConnections);
@@ -268,11 +279,9 @@ impl Poller {
         Ok(true)
     }
 
-    /// Who called: the peer that listens where it says, if the connection comes from that host,
-    /// else an origin that is only known by this connection. So are we ourselves, having called
-    /// another address of ours: answers must take this connection, not the way within. And so is a
-    /// peer that has a connection already and calls us by another name: it would miss answers that
-    /// come by the other connection.
+    /// A peer for a caller, which is known by this connection only. If the address that it
+    /// announces is on the host that the connection comes from, the peer goes by that name, and is
+    /// dialed there when the connection has ended.
     fn identify(&mut self, core: &Core, conn: &Conn, hello: &Hello) -> Arc<Peer> {
         let remote = socket::remote_address(&conn.socket).ok();
         let local = socket::local_address(&conn.socket).ok();
@@ -280,15 +289,12 @@ impl Poller {
             let [remote, local] = [remote, local].map(|address| address.map(|a| a.ip()));
             address::is_from_there(announced.ip(), remote, local)
         });
+        // Ourselves, having called another address of ours, shall not be dialed by a name that
+        // needs no connection.
         match announced.filter(|announced| !core.listens_at(*announced)) {
             Some(address) => {
-                let known = core.peer_at(PeerKey::Address(address), vec![address]);
-                let by_another_name = matches!(&known.lock().phase,
-                    Phase::Up(link) if Named::is_alias(link.named, hello.named));
-                match by_another_name {
-                    true => core.new_peer(address::uri_of(address), vec![address]),
-                    false => known,
-                }
+                self.test_predecessor(core, address, hello);
+                core.new_peer(address::uri_of(address), vec![address])
             }
             None => {
                 let name = remote.map_or_else(|| "unknown".to_owned(), |a| a.to_string());
@@ -297,8 +303,26 @@ impl Poller {
         }
     }
 
-    /// Makes a connection one of `peer`'s, with our hello if it still has to be said. The first one
-    /// is what we send on.
+    /// Another endpoint than the one that we have dialed at `address` says that it listens there.
+    /// If that is true, the dialed one has gone, and its host may have lost power before it could
+    /// tell us. So its connection is tested by a sign of life, which a host that knows nothing of
+    /// the connection answers with a reset; if the caller lies, the sign of life does no harm.
+    fn test_predecessor(&mut self, core: &Core, address: SocketAddr, hello: &Hello) {
+        let Some(peer) = core.known_at(&PeerKey::Address(address)) else { return };
+        self.with_peer(&peer, |state| {
+            if let Phase::Up(link) = &state.phase
+                && link.can_beat
+                && (link.endpoint.is_none() || link.endpoint != hello.endpoint())
+                // What waits to be sent is a test as well.
+                && state.out.is_empty()
+            {
+                state.out.push_small(Kind::Alive, 0, &[]);
+                flush(core, &peer, state);
+            }
+        });
+    }
+
+    /// Makes a connection that of `peer`, with our hello if it still has to be said.
     fn attach(
         &mut self,
         core: &Core,
@@ -307,16 +331,6 @@ impl Poller {
         hello: &Hello,
         greet: bool,
     ) -> io::Result<()> {
-        let key = conn.key;
-        let stale = {
-            let mut state = peer.lock();
-            state.conns.retain(|other| *other != key);
-            matches!(&state.phase, Phase::Up(link) if link.session != hello.session)
-        };
-        if stale {
-            let error = peer.gone("it was restarted, or has given up this connection");
-            self.end_peer(core, peer, error);
-        }
         socket::suit_if_local(&conn.socket)?;
         let message_bytes_max = core.message_bytes_max.min(hello.message_bytes_max as usize);
         let alive_every = liveness::alive_every(hello);
@@ -325,18 +339,15 @@ impl Poller {
             if greet {
                 say(&conn.socket, &core.hello(state.session, Some(peer.id)))?;
             }
-            state.conns.push(key);
-            if matches!(state.phase, Phase::Idle | Phase::Dialing) {
-                state.phase = Phase::Up(Link {
-                    socket: conn.socket.clone(),
-                    session: hello.session,
-                    named: hello.named,
-                    message_bytes_max,
-                    alive_every,
-                    can_beat: liveness::can_beat(hello),
-                });
-                state.out.refuse_longer_than(message_bytes_max, &mut state.harvest);
-            }
+            state.conn = Some(conn.key);
+            state.phase = Phase::Up(Link {
+                socket: conn.socket.clone(),
+                endpoint: hello.endpoint(),
+                message_bytes_max,
+                alive_every,
+                can_beat: liveness::can_beat(hello),
+            });
+            state.out.refuse_longer_than(message_bytes_max, &mut state.harvest);
             flush(core, peer, state);
             io::Result::Ok(state.session)
         })?;

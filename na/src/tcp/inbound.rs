@@ -90,15 +90,10 @@ impl Poller {
         if !matches!(conn.stage, Stage::Up { .. }) && !self.greeted(core, conn)? {
             return Ok(false);
         }
-        let Conn { key, stage, incoming, is_inbound, .. } = conn;
+        let Conn { stage, incoming, .. } = conn;
         let Stage::Up { peer, addr } = stage else { return Ok(false) };
         loop {
-            let next = incoming.next().map_err(Lost::Broke)?;
-            if !*is_inbound && matches!(next, Next::Frame(_) | Next::Long(_)) {
-                check_inbound(*key, peer)?;
-                *is_inbound = true;
-            }
-            match next {
+            match incoming.next().map_err(Lost::Broke)? {
                 Next::NeedMore => return Ok(false),
                 Next::Frame(header) => {
                     if !self.frame(core, incoming, peer, addr, header)? {
@@ -246,12 +241,4 @@ fn end_data(core: &Core, peer: &Arc<Peer>, state: &mut PeerState, header: Header
     }
     transfers.end_data(header.kind, header.number, (out, phase.door(broken)), harvest);
     flush(core, peer, state);
-}
-
-/// Frames of a peer come on one of its connections, or their order would mean nothing.
-fn check_inbound(key: u64, peer: &Peer) -> Result<(), Lost> {
-    if *peer.lock().inbound.get_or_insert(key) != key {
-        return Err(Lost::Broke("frames on two connections at once".into()));
-    }
-    Ok(())
 }

@@ -178,11 +178,9 @@ impl Poller {
         let error = self.with_peer(&peer, |state| {
             let Phase::Up(link) = &state.phase else { return None };
             every = tick_for(core, link.alive_every);
-            let sends_here = Arc::ptr_eq(&link.socket, &conn.socket);
-            let reads_here = conn.is_inbound || (sends_here && state.inbound.is_none());
-            let slow = sends_here && takes_nothing(core, &peer, &mut conn, state, elapsed);
+            let slow = takes_nothing(core, &peer, &mut conn, state, elapsed);
             let is_awaited = awaited.contains(&peer.id);
-            let gone = reads_here && is_silent(core, is_awaited, &mut conn, state, elapsed);
+            let gone = is_silent(core, is_awaited, &mut conn, state, elapsed);
             let limit = if gone { core.liveness_limit } else { core.options.slow_reader_limit };
             let what = if gone { "no sign of life from it" } else { "it has taken nothing" };
             (gone || slow).then(|| peer.gone(format!("{what} for {limit:?}")))
@@ -218,7 +216,7 @@ impl Poller {
         let pause = before.map_or(PAUSE_MIN, |pause| (pause * 2).min(PAUSE_MAX));
         let at = Instant::now() + pause;
         let mut state = peer.lock();
-        let waits = matches!(state.phase, Phase::Dialing) && state.conns.is_empty();
+        let waits = matches!(state.phase, Phase::Dialing) && state.conn.is_none();
         state.redials = passes && waits && at < until;
         if !state.redials {
             return false;
@@ -236,7 +234,7 @@ impl Poller {
             due.map(|redial| (redial.peer.clone(), redial.deadline)).collect();
         for (peer, deadline) in due {
             let mut state = peer.lock();
-            let waits = std::mem::take(&mut state.redials) && state.conns.is_empty();
+            let waits = std::mem::take(&mut state.redials) && state.conn.is_none();
             drop(state);
             if waits {
                 self.dial(core, &peer, 0, deadline);

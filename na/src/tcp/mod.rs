@@ -3,52 +3,62 @@
 //! Files, in the order in which a message passes them: `endpoint` (operations become frames),
 //! `peer` (what is in flight with one peer), `outgoing` (frames become bytes), `poller` (events),
 //! `incoming` (bytes become frames), `inbound` (what a frame does), `transfers` (puts and gets);
-//! `greeting` makes connections, `liveness` ends those of peers that say or take nothing, `mail` is
-//! what other threads leave for the poll, `within` what an endpoint does with itself, `known` are
-//! all peers, `address`, `interface`, `frame`, `conn` and `socket` are what the names say.
+//! `greeting` makes connections, `lack` turns callers away when descriptors have run out,
+//! `liveness` ends the connections of peers that say or take nothing, `mail` is what other threads
+//! leave for the poll, `within` what an endpoint does with itself, `known` are all peers,
+//! `address`, `interface`, `frame`, `conn` and `socket` are what the names say.
 //!
 //! # Addresses
 //!
-//! A listening endpoint without a host listens on 127.0.0.1; all interfaces must be asked for with
-//! `0.0.0.0` or `[::]`, one interface by its name: `na+tcp://eth0:7000`, or by its subnet
-//! ([`OpenOptions::ip_subnet`]). Port 0, or none, is a free port. The self address is always
-//! written in numbers and can be called: for all interfaces it names the one in the subnet that is
-//! asked for, else the one that leads outside. An
-//! endpoint that does not listen ignores host and port (but they must be well-formed), and its self
+//! A listening endpoint without a host listens on 127.0.0.1, or on `[::1]` where there is nothing
+//! else; all interfaces must be asked for with `0.0.0.0`, or `[::]` for both families, one
+//! interface by its name: `na+tcp://eth0:7000`, or by its subnet ([`OpenOptions::ip_subnet`]). Port
+//! 0, or none, is a free port. The self address is always written in numbers and can be called: for
+//! all interfaces it names the address in the subnet that is asked for, else one that leads
+//! outside, else one of any interface, and of `[::]` an IPv4 one where IPv6 leads nowhere. Where
+//! there is nothing but loopback, a warning says that nobody else can call. An endpoint that does not listen ignores host and port (but they must be well-formed), and its self
 //! address is a name for people. `open` and `lookup` resolve host names, which may block; nothing
 //! else does.
 //!
 //! # Connections
 //!
-//! A peer is connected at the first operation towards it; both sides use that connection, so
-//! replies reach an origin behind a firewall or address translation. The dialer announces where it
-//! listens, if it does. If the connection comes from that host (or the address is loopback and both
-//! ends are on one host), the other side treats it as *the* peer under that address; else as an
-//! origin that is known by this connection only. Nobody is authenticated: whoever can open a
-//! connection from a peer's host can pass for it.
+//! A peer that was looked up is connected at the first operation towards it, by dialing its
+//! address: who gets what is sent there is who listens there. Who accepts a connection has a peer
+//! of its own for it, the *caller*, which is another one than the peer that was looked up under the
+//! same address: everything that is sent to the caller takes the connection that it made, so
+//! replies reach an origin behind a firewall or address translation. Two endpoints that look each
+//! other up have two connections.
+//!
+//! The dialer announces where it listens, if it does. If the connection comes from that host (or
+//! the address is loopback and both ends are on one host), the caller goes by that name, and is
+//! dialed there when it is sent something after its connection has ended; else it is an origin that
+//! is known by this connection only. The announced address is a name and nothing else: it gives the
+//! caller nothing that is meant for the listener there, and ends no connection of that one. Nobody
+//! is authenticated: what a handler is asked by a caller of that name may not come from the
+//! listener.
 //!
 //! Operations on the endpoint's self address need no connection, whether it listens or not. Other
 //! addresses of its own (a second interface, a name with several addresses) are connected, and
 //! answered as an origin.
 //!
-//! Two peers that dial each other at once get two connections. Each side sends on the one that it
-//! saw established first and on no other, so the order in each direction is kept; frames of one
-//! session on two connections are a violation. Who knows a peer by two names has two connections as
-//! well, and two peers; at the other side the later one is a second peer with the same address.
+//! Who knows a peer by two names has two peers, with a connection each; so has the other side.
 //!
-//! The connections of a peer end together, and with them everything in flight: `PeerGone`,
-//! `Protocol` if the peer broke a rule, or `Unreachable` if it was never connected (which also ends
-//! the expected receives that wait for it). The next operation dials again. Each side's *session*
-//! number changes with every such end and every restart, so a side that has not noticed yet learns
-//! it from the next hello, and ends its side of the old session first. What answers a message of an
-//! ended session is not sent in the next one.
+//! With the connection of a peer ends everything in flight on it: `PeerGone`, `Protocol` if the
+//! peer broke a rule, or `Unreachable` if it was never connected (which also ends the expected
+//! receives that wait for it). The next operation dials again, in a new *session*. What answers a
+//! message of an ended session is not sent in the next one.
+//!
+//! A peer that is restarted is noticed by the end of its connection. If its host could not say that
+//! it has ended, as after a loss of power, the first caller from that address with another endpoint
+//! number makes us send a sign of life on the old connection, which the host then resets.
 //!
 //! A connection must be made, and greeted, within [`OpenOptions::connect_timeout`], of which each
 //! address of a name with several gets its part; a refusal, or an end before the greeting, is
 //! reported at once, or tried again for [`connect_retry`]. At most 256 accepted connections may be
 //! without a hello; beyond, the oldest is dropped if it has had a second, else the next wait in the
 //! kernel's queue. Beyond [`connections_max`], or the descriptors that the process may have, a
-//! connection is refused with that reason.
+//! connection is refused with that reason. One descriptor is kept for telling that to callers
+//! when others have taken all of them; such a refusal may be repeated for [`connect_retry`].
 //!
 //! With a [`liveness_limit`](OpenOptions::liveness_limit) (200 ms at least) a peer that owes
 //! something must be heard within it; each side sends signs of life to who wants them, also while
@@ -131,8 +141,8 @@
 //! | capabilities; unknown bits mean nothing | 6 | 2 |
 //! | longest message that the sender takes | 8 | 4 |
 //! | length of the address, at most 256 | 12 | 2 |
-//! | refusal: 0 none, 1 too many connections, others unknown | 14 | 2 |
-//! | session | 16 | 8 |
+//! | refusal: 0 none, 1 too many connections, 2 no descriptors, others unknown | 14 | 2 |
+//! | session: for earlier versions; with refusal 2 the limit of descriptors | 16 | 8 |
 //! | the sender wants to hear something every so many ms; 0: does not mind | 24 | 4 |
 //! | length of the extension, at most 256 | 28 | 2 |
 //! | not looked at | 30 | 2 |
@@ -216,6 +226,7 @@ mod greeting;
 mod inbound;
 mod incoming;
 mod known;
+mod lack;
 mod liveness;
 mod mail;
 mod outgoing;

@@ -3,12 +3,13 @@
 //! ```text
 //!             first operation            greeted
 //!   Idle ───────────────────► Dialing ───────────► Up ──┐
-//!    ▲                           │  a peer called us ▲  │ any of its connections ends
-//!    └───────────────────────────┴───────────────────┼──┘
-//!                                     (origins only) └──► Gone
+//!    ▲                           │                      │ its connection ends
+//!    └───────────────────────────┴──────────────────────┤
+//!                                        (origins only) └──► Gone
 //! ```
 //!
-//! An origin, which does not listen, is `Up` from the start and `Gone` for ever afterwards. Closing
+//! A peer that has called us is `Up` from the start, and none that we have looked up, whatever
+//! address it announces. One that announces none, an origin, is `Gone` for ever afterwards. Closing
 //! the endpoint puts every peer that it knows into `Closed`. Operations are accepted in `Idle`,
 //! `Dialing` and `Up`; whoever leaves `Dialing` or `Up` ends them, and does so under the lock.
 
@@ -17,7 +18,6 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use super::frame::Named;
 use super::incoming::Appetite;
 use super::outgoing::{Flushed, Harvest, Outgoing};
 use super::transfers::Transfers;
@@ -26,13 +26,12 @@ use crate::sync::Arc;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::{Error, PeerLink, PeerStats};
 
-/// The connection on which we send to a peer.
+/// The connection with a peer.
 #[derive(Debug, Clone)]
 pub(super) struct Link {
     pub(super) socket: Arc<OwnedFd>,
-    /// The peer's, see [`Hello`](super::frame::Hello).
-    pub(super) session: u64,
-    pub(super) named: Option<Named>,
+    /// The number of the peer's endpoint, if its hello has one.
+    pub(super) endpoint: Option<u64>,
     /// Longest message that both sides take, bytes.
     pub(super) message_bytes_max: usize,
     /// The peer wants to hear something at least this often.
@@ -82,10 +81,8 @@ pub(super) struct PeerState {
     pub(super) listed: bool,
     /// Connecting has failed and is tried again later.
     pub(super) redials: bool,
-    /// Keys of its connections, also of those being made.
-    pub(super) conns: Vec<u64>,
-    /// The connection on which its frames come; the others carry nothing.
-    pub(super) inbound: Option<u64>,
+    /// The key of its connection, also of one that is being made.
+    pub(super) conn: Option<u64>,
     /// Why sending failed; ends the peer in the next poll.
     pub(super) broken: Option<Broken>,
 }
@@ -121,8 +118,7 @@ impl Peer {
             harvest: Harvest::default(),
             listed: false,
             redials: false,
-            conns: Vec::new(),
-            inbound: None,
+            conn: None,
             broken: None,
         };
         Arc::new(Self {
@@ -260,15 +256,14 @@ impl PeerState {
     }
 
     /// Ends everything in flight with `error` and enters `phase`, from where on our session has
-    /// another number. Returns the connections to close.
-    pub(super) fn end(&mut self, phase: Phase, session: u64, error: &Error) -> Vec<u64> {
+    /// another number. Returns the connection to close.
+    pub(super) fn end(&mut self, phase: Phase, session: u64, error: &Error) -> Option<u64> {
         self.phase = phase;
         self.session = session;
         self.out.fail_all(error, &mut self.harvest);
         self.transfers.fail_all(error, &mut self.harvest);
-        self.inbound = None;
         self.broken = None;
         self.redials = false;
-        std::mem::take(&mut self.conns)
+        self.conn.take()
     }
 }

@@ -38,6 +38,7 @@ use super::conn::{Conn, Conns, Stage};
 use super::endpoint::Core;
 use super::frame::Kind;
 use super::incoming::Buffers;
+use super::lack::Lack;
 use super::liveness::{Redial, Ticks};
 use super::outgoing::Flushed;
 use super::peer::{Broken, Peer, PeerState, Phase};
@@ -86,7 +87,8 @@ pub(super) struct Poller {
     pub(super) listener: Option<OwnedFd>,
     /// There may be connections to accept.
     pub(super) accept_ready: bool,
-    /// After running out of descriptors: when to try again.
+    pub(super) lack: Lack,
+    /// After accepting has failed: when to try again.
     pub(super) accept_again_at: Option<Instant>,
     pub(super) conns: Conns,
     queue: VecDeque<u64>,
@@ -138,6 +140,7 @@ impl Poller {
         if let Some(listener) = &listener {
             watch(listener, LISTENER, EventFlags::ET)?;
         }
+        let lack = if listener.is_some() { Lack::prepared() } else { Lack::default() };
         Ok(Self {
             epoll: Arc::new(epoll),
             timer,
@@ -145,6 +148,7 @@ impl Poller {
             timer_fired: false,
             listener,
             accept_ready: false,
+            lack,
             accept_again_at: None,
             conns: Conns::default(),
             queue: VecDeque::new(),
@@ -328,12 +332,8 @@ impl Poller {
         {
             let peer = peer.clone();
             self.with_peer(&peer, |state| {
-                if let Phase::Up(link) = &state.phase
-                    && Arc::ptr_eq(&link.socket, &conn.socket)
-                {
-                    state.out.unblock();
-                    flush(core, &peer, state);
-                }
+                state.out.unblock();
+                flush(core, &peer, state);
             });
         }
         let read = if conn.paused { Ok(()) } else { self.read(core, &mut conn) };
@@ -458,7 +458,7 @@ impl Poller {
             state.listed = false;
             flush(core, peer, state);
             (
-                matches!(state.phase, Phase::Dialing) && state.conns.is_empty() && !state.redials,
+                matches!(state.phase, Phase::Dialing) && state.conn.is_none() && !state.redials,
                 state.broken.is_some(),
             )
         });
@@ -478,11 +478,12 @@ impl Poller {
         for peer in std::mem::take(&mut self.broken) {
             let state = peer.lock();
             let Some(Broken { error, read_first }) = state.broken.clone() else { continue };
-            let keys = if read_first { state.conns.clone() } else { Vec::new() };
+            let key = state.conn.filter(|_| read_first);
             drop(state);
             let mut unread = false;
-            for key in keys {
-                let Some(conn) = self.conns.get_mut(key) else { continue };
+            if let Some(key) = key
+                && let Some(conn) = self.conns.get_mut(key)
+            {
                 // The first time round, read whatever the events said.
                 if !conn.hung_up {
                     conn.hung_up = true;
@@ -500,11 +501,11 @@ impl Poller {
         }
     }
 
-    /// Ends everything in flight with a peer and closes its connections. It can be dialed again,
+    /// Ends everything in flight with a peer and closes its connection. It can be dialed again,
     /// unless it is an origin.
     pub(super) fn end_peer(&mut self, core: &Core, peer: &Arc<Peer>, error: Error) {
         tracing::debug!(%error, "peer ended");
-        let keys = self.with_peer(peer, |state| {
+        let key = self.with_peer(peer, |state| {
             let phase = match &state.phase {
                 Phase::Closed => Phase::Closed,
                 _ if peer.dial.is_empty() => Phase::Gone(peer.gone("its connection has ended")),
@@ -516,7 +517,7 @@ impl Poller {
         let mut receives = Vec::new();
         core.matcher.lock().fail_peer(peer.id, &error, &mut receives);
         self.batch.extend(receives);
-        for key in keys {
+        if let Some(key) = key {
             self.abandon(core, key, &error);
             self.drop_conn(key);
         }
@@ -586,21 +587,19 @@ impl Poller {
             let found = self.with_peer(&peer, |state| {
                 if let Some(completion) = state.out.cancel_send(op) {
                     state.harvest.completions.push(completion);
-                    return Some((None, Vec::new()));
+                    return Some(None);
                 }
                 let PeerState { transfers, out, harvest, .. } = state;
                 let number = transfers.cancel(op, out, harvest)?;
                 if !out.is_empty() {
                     core.mail.list(&peer, state);
                 }
-                Some((number, state.conns.clone()))
+                Some(number.zip(state.conn))
             });
-            let Some((number, keys)) = found else { continue };
-            if let Some(number) = number {
-                for key in keys {
-                    let conn = self.conns.get_mut(key);
-                    self.memories.extend(conn.and_then(|conn| conn.incoming.discard(number)));
-                }
+            let Some(found) = found else { continue };
+            if let Some((number, key)) = found {
+                let conn = self.conns.get_mut(key);
+                self.memories.extend(conn.and_then(|conn| conn.incoming.discard(number)));
             }
             return;
         }
@@ -613,11 +612,11 @@ impl Poller {
         peers.append(&mut self.mail);
         peers.extend(self.busy_peers(core, |_| true));
         for peer in peers {
-            let keys = self.with_peer(&peer, |state| {
+            let key = self.with_peer(&peer, |state| {
                 flush(core, &peer, state);
                 state.end(Phase::Closed, core.new_session(), &Error::Closed)
             });
-            for key in keys {
+            if let Some(key) = key {
                 self.abandon(core, key, &Error::Closed);
                 self.hang_up(key);
             }
