@@ -287,13 +287,28 @@ impl LocalMem {
         Region::reclaim(&mut self.0).ok_or(self)
     }
 
-    /// Copies `out.len()` bytes from `offset`. `false`, and nothing copied, when out of range.
+    /// Whether a peer may still write here for a get of ours that has ended with an error: it was
+    /// canceled, or its connection has ended, while the peer was copying, and the peer has not said
+    /// that it stopped (it may be stopped itself). It is over when the peer has answered, ended, or
+    /// been given up. Until then the memory stays alive whoever drops it, nobody may have a Rust
+    /// reference to it, and another get into it is refused.
+    ///
+    /// To be asked after the completion of a get; a peer begins nothing after that.
+    #[inline]
+    pub fn may_be_written(&self) -> bool {
+        self.0.is_late()
+    }
+
+    /// Copies `out.len()` bytes from `offset`. `false`, and nothing copied, when out of range. What
+    /// a peer, a transfer of ours or another thread writes at the same time is seen in part, byte by
+    /// byte: no more than that can happen.
     #[must_use]
     pub fn read_at(&self, offset: u64, out: &mut [u8]) -> bool {
         self.0.read_at(offset, out)
     }
 
-    /// Copies `bytes` to `offset`. `false`, and nothing copied, when out of range.
+    /// Copies `bytes` to `offset`. `false`, and nothing copied, when out of range. Of bytes that
+    /// others write at the same time, each is one that somebody wrote.
     #[must_use]
     pub fn write_at(&self, offset: u64, bytes: &[u8]) -> bool {
         self.0.write_at(offset, bytes)
