@@ -248,6 +248,7 @@ impl RegionTable {
             ends,
             segments: memory.segments().into(),
             block: memory.block().cloned(),
+            is_raw: memory.is_raw(),
             memory: Mutex::new(Some(memory)),
             released: Mutex::new(None),
             offers: Mutex::default(),
@@ -370,6 +371,8 @@ pub(crate) struct Region {
     segments: Box<[RawSegment]>,
     /// What holds the only segment, if peers on this host can map it.
     block: Option<Arc<Block>>,
+    /// See [`Memory::from_raw`].
+    is_raw: bool,
     /// Always `Some` until `reclaim` or `drop`, but where a registration does not end.
     memory: Mutex<Option<Memory>>,
     released: Mutex<Option<Released>>,
@@ -414,6 +417,12 @@ impl Region {
 
     pub(crate) fn describe(&self) -> RemoteMem {
         RemoteMem { key: self.key, len: self.len, access: self.access, native: None }
+    }
+
+    /// Whether it may be a mapped file, whose pages can go away.
+    #[allow(dead_code, reason = "for transports that leave copies to the kernel")]
+    pub(crate) fn is_raw(&self) -> bool {
+        self.is_raw
     }
 
     pub(crate) fn is_late(&self) -> bool {
