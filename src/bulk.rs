@@ -9,7 +9,9 @@
 //!   do not return before no transfer can touch it any more;
 //! - [`BulkBuffer`], or [`BulkSegments`](crate::BulkSegments), is the local side of our own
 //!   transfers. Its key is never told to anyone, and a transfer holds it exclusively until its
-//!   completion, so in between it is an ordinary slice.
+//!   completion, so in between it is an ordinary slice. A peer that is stopped in the midst of a
+//!   copy does not hold a transfer up: where it may write afterwards, the buffer takes other memory
+//!   and leaves the old one to it (`replace`).
 //!
 //! A [`Bulk`] is a description that travels in arguments; it keeps nothing alive. Using it after
 //! its memory was taken back is refused by the owner, not undefined.
@@ -23,10 +25,10 @@ use std::any::Any;
 use std::fmt;
 use std::ops::{Deref, DerefMut, Range};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use na::{Access, LocalMem, Memory, RawSegment};
+use na::{Access, Endpoint, LocalMem, Memory, RawSegment, RegionTable};
 use ult::Eventual;
 
 use crate::alarm::Alarm;
@@ -163,13 +165,17 @@ pub(crate) fn assert_may_wait(done: bool) {
 
 /// Where memory comes back to whoever waits for it: set by the hook of its revocation, with nothing
 /// if that is dropped uncalled.
-type Back = Eventual<std::sync::Mutex<Option<Memory>>>;
+pub(crate) type Back = Eventual<std::sync::Mutex<Option<Memory>>>;
 
 /// That hook.
-struct GiveBack(Arc<Back>);
+pub(crate) struct GiveBack(Arc<Back>);
 
 impl GiveBack {
-    fn with(self, memory: Memory) {
+    pub(crate) fn to(back: &Arc<Back>) -> Self {
+        Self(back.clone())
+    }
+
+    pub(crate) fn with(self, memory: Memory) {
         // Nobody else has set it: `drop` comes later.
         let _ = self.0.set(std::sync::Mutex::new(Some(memory)));
     }
@@ -187,6 +193,14 @@ const LOST: &str = "exposed memory does not come back: the transport could not e
                     registration, or a peer that was stopped in the midst of a copy has it; they \
                     may go on using it, so it stays where it is for good (the log has the cause)";
 
+/// Revokes `memory`, which comes back there.
+pub(crate) fn revoke(memory: LocalMem) -> Arc<Back> {
+    let back = Arc::new(Back::new());
+    let hook = GiveBack::to(&back);
+    memory.revoke(move |memory| hook.with(memory));
+    back
+}
+
 /// Revokes `memory` and waits until nobody can touch it.
 ///
 /// # Panics
@@ -194,18 +208,16 @@ const LOST: &str = "exposed memory does not come back: the transport could not e
 /// In a tasklet, if it would wait. If the memory never comes back, see [`LOST`].
 #[track_caller]
 pub(crate) fn take_back(memory: LocalMem) -> Memory {
-    comes_back(|hook| memory.revoke(move |memory| hook.with(memory))).expect(LOST)
+    comes_back(&revoke(memory)).expect(LOST)
 }
 
-/// Waits until the hook that `revoke` gets was called. `None`: it never will be.
+/// Waits until memory is back. `None`: it never will be.
 ///
 /// # Panics
 ///
 /// In a tasklet, if it would wait.
 #[track_caller]
-fn comes_back(revoke: impl FnOnce(GiveBack)) -> Option<Memory> {
-    let back = Arc::new(Back::new());
-    revoke(GiveBack(back.clone()));
+fn comes_back(back: &Back) -> Option<Memory> {
     assert_may_wait(back.is_ready());
     // Not a cancellation point: peers use the memory until then, whoever has lent it.
     // In a child process that was forked off they do not, and the memory is there at once.
@@ -221,26 +233,111 @@ pub trait LocalBulk: sealed::Registered {}
 impl LocalBulk for BulkBuffer {}
 
 pub(crate) mod sealed {
+    use std::ops::Range;
+
     use na::LocalMem;
 
     pub trait Registered {
         /// The memory. No Rust reference to its bytes may exist while `self` is borrowed mutably.
         fn memory(&self) -> &LocalMem;
+
+        /// After a transfer of the bytes `moved`: leaves the memory to peers that may still write
+        /// there, and goes on with other memory, which holds the same but for `moved`. Nothing is
+        /// to be done for memory that is no slice to anybody.
+        fn set_aside(&mut self, moved: &Range<usize>) {
+            let _ = moved;
+        }
     }
 
     impl Registered for super::BulkBuffer {
         fn memory(&self) -> &LocalMem {
             &self.memory
         }
+
+        fn set_aside(&mut self, moved: &Range<usize>) {
+            if self.memory.may_be_written() && !self.replace(moved) {
+                super::wait_out(&mut self.memory, &self.endpoint);
+                self.segment = self.memory.segments()[0];
+            }
+        }
+    }
+}
+
+/// Copies the bytes of `memory` from `at` on to `fresh`, but for those of `moved`.
+pub(crate) fn copy_rest(memory: &LocalMem, at: usize, fresh: &mut [u8], moved: &Range<usize>) {
+    let within = |place: usize| place.clamp(at, at + fresh.len()) - at;
+    let (before, after) = (within(moved.start), within(moved.end));
+    let copied = memory.read_at(at as u64, &mut fresh[..before])
+        && memory.read_at((at + after) as u64, &mut fresh[after..]);
+    debug_assert!(copied, "it is as long");
+}
+
+/// Takes memory that `fresh` makes in the place of `memory`, where a peer may still write and which
+/// stays alive for that. `false`: the system has none.
+pub(crate) fn replace(
+    memory: &mut LocalMem,
+    endpoint: &Weak<dyn Endpoint>,
+    fresh: impl Fn(&LocalMem) -> Result<Memory, na::Error>,
+) -> bool {
+    let Ok(made) = fresh(memory) else { return false };
+    let registered = match endpoint.upgrade().map(|own| own.register(made, Access::ReadWrite)) {
+        Some(Ok(registered)) => Some(registered),
+        // It is closed, and no transfer will use the memory.
+        _ => fresh(memory).ok().and_then(|made| register_nowhere(made).ok()),
+    };
+    let Some(registered) = registered else { return false };
+    *memory = registered;
+    true
+}
+
+fn register_nowhere(memory: Memory) -> Result<LocalMem, na::Error> {
+    RegionTable::new().register_local(memory, Access::ReadWrite)
+}
+
+/// Where there is no memory to take instead: waits until no peer writes to `memory`. If that never
+/// comes about, none is left.
+pub(crate) fn wait_out(memory: &mut LocalMem, endpoint: &Weak<dyn Endpoint>) {
+    let empty = || Memory::from_vec(Vec::new());
+    let nothing = register_nowhere(empty()).expect("no bytes need no memory");
+    let old = std::mem::replace(memory, nothing);
+    let back = comes_back(&revoke(old));
+    let registered = match (back, endpoint.upgrade()) {
+        (None, _) => return,
+        (Some(back), Some(endpoint)) => endpoint.register(back, Access::ReadWrite),
+        (Some(back), None) => register_nowhere(back),
+    };
+    if let Ok(registered) = registered {
+        *memory = registered;
     }
 }
 
 /// A buffer for the local side of transfers: registered once, used often, a slice in between.
 ///
+/// A pull that fails because its peer is stopped in the midst of a copy gives the buffer other
+/// memory, as the peer may still write to the old one: references are short-lived, and pointers to
+/// the bytes are not to be kept across a transfer.
+///
 /// Counterpart: an element of Margo's bulk pool.
 pub struct BulkBuffer {
     memory: LocalMem,
     segment: RawSegment,
+    /// Where other memory is registered. Does not keep it open.
+    endpoint: Weak<dyn Endpoint>,
+}
+
+impl BulkBuffer {
+    /// Takes other memory, which holds the same but for `moved`. `false`: there is none.
+    pub(crate) fn replace(&mut self, moved: &Range<usize>) -> bool {
+        let fresh = |old: &LocalMem| {
+            let zeroed = Memory::zeroed(old.len() as usize)?.into_owner::<Vec<u8>>();
+            let mut bytes = zeroed.expect("that is the owner of zeroed memory");
+            copy_rest(old, 0, &mut bytes, moved);
+            Ok(Memory::from_vec(bytes))
+        };
+        let replaced = replace(&mut self.memory, &self.endpoint, fresh);
+        self.segment = self.memory.segments()[0];
+        replaced
+    }
 }
 
 // SAFETY:
@@ -260,7 +357,9 @@ impl Deref for BulkBuffer {
         // - no writer: the key of this memory is in no descriptor, so no peer can name it, and our
         //   own transfers write only while they hold `&mut self`: `transfer` returns or unwinds
         //   only after the completion, see `wait_for`; or while a request owns the buffer, which
-        //   gives it back, or drops it, only after the completion, see `bulk_request.rs`.
+        //   gives it back, or drops it, only after the completion, see `bulk_request.rs`;
+        // - nor a late one: after each transfer `set_aside` leaves memory where a peer may still
+        //   write.
         unsafe { std::slice::from_raw_parts(self.segment.ptr, self.segment.len) }
     }
 }
@@ -339,7 +438,7 @@ impl Instance {
         // Not in a destructor: one that runs because of a panic cannot suspend its ULT, and would
         // hold up the execution stream that has to end the transfers.
         let result = catch_unwind(AssertUnwindSafe(|| f(&bulk)));
-        if comes_back(|hook| memory.revoke(move |memory| hook.with(memory))).is_none() {
+        if comes_back(&revoke(memory)).is_none() {
             // It is borrowed: its owner goes on using it as soon as this returns, or unwinds.
             log!(self.inner().log, ERROR, "the caller of a scope waits for ever: {LOST}");
             Eventual::<()>::new().wait_ready_fully();
@@ -357,7 +456,8 @@ impl Instance {
         let memory = Memory::zeroed(bytes).map_err(|error| BulkError::Alloc(HgError::Na(error)))?;
         let segment = memory.segments()[0];
         let memory = self.register_memory(memory, Access::ReadWrite)?;
-        Ok(BulkBuffer { memory, segment })
+        let endpoint = Arc::downgrade(self.inner().core.endpoint());
+        Ok(BulkBuffer { memory, segment, endpoint })
     }
 
     /// Copies from the memory behind `remote`, which belongs to `from`, into `into[local]`. The
@@ -368,6 +468,12 @@ impl Instance {
     ///
     /// On the ULT of a handler it gives up at the deadline of the request, as calls do, unless in
     /// [`without_deadline`](crate::without_deadline).
+    ///
+    /// A peer that is stopped in the midst of the copy does not hold up what ends the transfer early
+    /// (its limit, a cancel, the end of the instance). It may then write when it goes on. A buffer
+    /// takes other memory for that reason, and leaves the old one to the peer. Memory that is
+    /// [exposed](crate::Exposed) stays: `into[local]` may change until the peer has gone on or
+    /// ended, another pull into it is refused meanwhile, and it is released after that.
     ///
     /// # Errors
     ///
@@ -383,11 +489,12 @@ impl Instance {
         local: Range<usize>,
     ) -> Result<(), BulkError> {
         let plan = Plan { op: BulkOp::Pull, peer: from, remote, remote_offset, local };
-        self.transfer(plan, into.memory(), None)
+        self.transfer(plan, into, None)
     }
 
     /// As [`pull`](Self::pull), for at most `limit` from now. Then the transfer is cancelled, and
-    /// this returns when the network no longer touches the buffer.
+    /// this returns as soon as the peer has said that it no longer touches the buffer, or a tenth of
+    /// a second later if it does not answer.
     ///
     /// # Errors
     ///
@@ -404,7 +511,7 @@ impl Instance {
         limit: Duration,
     ) -> Result<(), BulkError> {
         let plan = Plan { op: BulkOp::Pull, peer: from, remote, remote_offset, local };
-        self.transfer(plan, into.memory(), Some(limit))
+        self.transfer(plan, into, Some(limit))
     }
 
     /// Copies `from[local]` into the memory behind `remote`, which belongs to `to`. For deadlines
@@ -424,11 +531,11 @@ impl Instance {
         local: Range<usize>,
     ) -> Result<(), BulkError> {
         let plan = Plan { op: BulkOp::Push, peer: to, remote, remote_offset, local };
-        self.transfer(plan, from.memory(), None)
+        self.transfer(plan, from, None)
     }
 
-    /// As [`push`](Self::push), for at most `limit` from now. Then the transfer is cancelled, and
-    /// this returns when the network no longer touches the buffer.
+    /// As [`push`](Self::push), for at most `limit` from now. Then the transfer is cancelled, as by
+    /// [`pull_timed`](Self::pull_timed).
     ///
     /// # Errors
     ///
@@ -445,7 +552,7 @@ impl Instance {
         limit: Duration,
     ) -> Result<(), BulkError> {
         let plan = Plan { op: BulkOp::Push, peer: to, remote, remote_offset, local };
-        self.transfer(plan, from.memory(), Some(limit))
+        self.transfer(plan, from, Some(limit))
     }
 
     /// A [`BulkBuffer`] is borrowed mutably by all callers, for both directions: the transfer has
@@ -453,17 +560,21 @@ impl Instance {
     fn transfer(
         &self,
         plan: Plan<'_>,
-        memory: &LocalMem,
+        lent: &mut impl LocalBulk,
         limit: Option<Duration>,
     ) -> Result<(), BulkError> {
         if ult::is_tasklet() {
             return Err(BulkError::Tasklet);
         }
         let term = Term::of_call(limit, deadline::of_starter());
-        let peer = plan.peer;
+        let (peer, local) = (plan.peer, plan.local.clone());
         let call = Arc::new(BulkCall::waited_for());
-        let op = self.start_transfer(plan, memory, &call)?;
-        self.wait_for(op, &call, term.map(|term| term.at));
+        let op = self.start_transfer(plan, lent.memory(), &call)?;
+        let waited = self.wait_for(op, &call, term.map(|term| term.at));
+        lent.set_aside(&local);
+        if let Err(unwind) = waited {
+            resume_unwind(unwind);
+        }
         call.result(peer, term.map(|term| term.limit))
     }
 
@@ -510,29 +621,31 @@ impl Instance {
     }
 
     /// Waits for the end of a transfer. A ULT that is cancelled cancels its transfer, and unwinds
-    /// when that is over: the buffer is only lent to it.
-    fn wait_for(&self, op: OpRef, call: &BulkCall, deadline: Option<Instant>) {
+    /// when that is over, as this returns: the buffer is only lent to it.
+    fn wait_for(
+        &self,
+        op: OpRef,
+        call: &BulkCall,
+        deadline: Option<Instant>,
+    ) -> std::thread::Result<()> {
         // Whoever polls in progress's stead may meet a panic of the program's, of what takes the
         // log say, and the buffer is still lent then.
         let wait = || {
             self.inner().stand_in(&|| call.done.is_ready());
             self.inner().wait_for(&call.done, deadline)
         };
-        match catch_unwind(AssertUnwindSafe(wait)) {
-            Ok(true) => {}
-            Ok(false) => {
-                call.give_up(self.inner(), op, GaveUp::TimedOut);
-                if std::thread::panicking() {
-                    self.inner().bring_on(&|| call.done.is_ready(), None);
-                }
-                call.done.wait_ready_fully();
-            }
-            Err(unwind) => {
-                call.give_up(self.inner(), op, GaveUp::Canceled);
-                call.done.wait_ready_fully();
-                resume_unwind(unwind);
-            }
+        let waited = catch_unwind(AssertUnwindSafe(wait));
+        let why = match waited {
+            Ok(true) => return Ok(()),
+            Ok(false) => GaveUp::TimedOut,
+            Err(_) => GaveUp::Canceled,
+        };
+        call.give_up(self.inner(), op, why);
+        if waited.is_ok() && std::thread::panicking() {
+            self.inner().bring_on(&|| call.done.is_ready(), None);
         }
+        call.done.wait_ready_fully();
+        waited.map(drop)
     }
 
     pub(crate) fn register_memory(
@@ -555,9 +668,13 @@ mod tests {
 
     #[test]
     fn memory_that_never_comes_back_is_told() {
-        let memory = || Memory::from_vec(vec![7; 4]);
-        let back = comes_back(|hook| hook.with(memory())).expect("it is here");
-        assert_eq!(back.into_owner::<Vec<u8>>().unwrap(), [7; 4]);
+        let comes_back = |tell: fn(GiveBack)| {
+            let back = Arc::new(Back::new());
+            tell(GiveBack::to(&back));
+            comes_back(&back)
+        };
+        let back = comes_back(|hook| hook.with(Memory::from_vec(vec![7; 4])));
+        assert_eq!(back.expect("it is here").into_owner::<Vec<u8>>().unwrap(), [7; 4]);
         assert!(comes_back(drop).is_none());
         // Later, and by another thread.
         let later = comes_back(|hook| drop(std::thread::spawn(move || drop(hook))));

@@ -1,9 +1,9 @@
 //! Transfers that go on while their caller does: [`BulkRequest`].
 //!
 //! The request owns the buffer, because nobody else may touch it meanwhile, and because a borrow
-//! could be ended by forgetting the request. It gives the buffer back with the result. Who drops
-//! the request earlier leaves the buffer with the transfer ([`BulkCall::kept`]), whose end drops
-//! it.
+//! could be ended by forgetting the request. It gives the buffer back with the result, with other
+//! memory if a peer may still write to the old one. Who drops the request earlier leaves the buffer
+//! with the transfer ([`BulkCall::kept`]), whose end drops it.
 
 use std::fmt;
 use std::future::Future;
@@ -62,6 +62,8 @@ pub struct BulkRequest<B: LocalBulk + Send + 'static> {
     peer: Addr,
     /// Some until it is given back or left to the transfer.
     buffer: Option<B>,
+    /// The part of the buffer that moves.
+    local: Range<usize>,
     /// Of the task that awaits it.
     awaited: Option<Box<ReadyIn<Arc<BulkCall>, Outcome>>>,
 }
@@ -148,6 +150,7 @@ impl Instance {
         term: Option<Term>,
     ) -> BulkRequest<B> {
         let (call, peer) = (Arc::new(BulkCall::with_term(term)), plan.peer.clone());
+        let local = plan.local.clone();
         let started = match term.filter(|term| term.at <= Instant::now()) {
             Some(Term { limit, .. }) => Err(BulkError::TimedOut { peer: peer.to_string(), limit }),
             // The buffer is the request's from here on, which keeps to the rule of
@@ -164,7 +167,7 @@ impl Instance {
             call.set_alarm(self, op);
         }
         let instance = self.clone();
-        BulkRequest { instance, call, started, peer, buffer: Some(buffer), awaited: None }
+        BulkRequest { instance, call, started, peer, buffer: Some(buffer), local, awaited: None }
     }
 }
 
@@ -380,7 +383,9 @@ impl<B: LocalBulk + Send + 'static> BulkRequest<B> {
             Ok(_) => self.call.result(&self.peer, self.call.term().map(|term| term.limit)),
             Err(refused) => refused.take().map_or(Ok(()), Err),
         };
-        (result, self.buffer.take().expect("a request is read once"))
+        let mut buffer = self.buffer.take().expect("a request is read once");
+        buffer.set_aside(&self.local);
+        (result, buffer)
     }
 
     fn leave_buffer(&mut self) {

@@ -7,19 +7,21 @@
 //! | [`SharedBuffer`] | [`Instance::alloc`] | itself, in one copy: it has the memory mapped |
 //! | [`Memory`] | whoever answers for it | as a `Vec<u8>`: a mapped file, arrays of numbers |
 //!
-//! All go into [`Instance::expose`] and come back from [`Exposed::release`]. For peers of other
+//! All go into [`Instance::expose`] and come back from [`Exposed::release`] (`releasing.rs`). For peers of other
 //! hosts and users, and over tcp, there is no difference. Meanwhile they can also be the local side
 //! of our own transfers: a peer that owns the other side then writes or reads them itself.
 
 use std::any::Any;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use na::{Access, AllocOptions, LocalMem, Memory, RawSegment, SharedBuffer};
 
-use crate::bulk::{LocalBulk, sealed::Registered, take_back};
+use crate::bulk::{LocalBulk, assert_may_wait, sealed::Registered};
 use crate::hg::{Bulk, HgError, MemoryAttr};
-use crate::{BulkError, Instance};
+use crate::instance::Inner;
+use crate::{BulkError, Instance, Releasing};
 
 /// What [`Instance::expose`] takes: a `Vec<u8>`, several as one (`Vec<Vec<u8>>`), a
 /// [`SharedBuffer`], or any other memory as a [`Memory`]: a mapped file, an array of numbers, what
@@ -110,6 +112,8 @@ mod sealed {
 pub struct Exposed<B = Vec<u8>> {
     bulk: Bulk,
     memory: LocalMem,
+    /// Not a count of the instance.
+    inner: Weak<Inner>,
     owner: std::marker::PhantomData<fn() -> B>,
 }
 
@@ -119,8 +123,8 @@ impl<B: Exposable> Exposed<B> {
         &self.bulk
     }
 
-    /// Copies the bytes from `offset` to `out`, while peers may use them: what a peer writes at the
-    /// same time is seen in part.
+    /// Copies the bytes from `offset` to `out`, while peers may use them: what a peer, or another
+    /// thread, writes at the same time is seen in part, byte by byte.
     ///
     /// # Errors
     ///
@@ -134,7 +138,8 @@ impl<B: Exposable> Exposed<B> {
     }
 
     /// Copies `bytes` to `offset`, while peers may use the memory: who reads at the same time may
-    /// get a part of them. Of small memory that peers may only read, they see what was there when
+    /// get a part of them, and where two write the same bytes at the same time, each byte is that of
+    /// one of them. Threads that are to see all or nothing need a lock of their own. Of small memory that peers may only read, they see what was there when
     /// the handle was sent ([`Instance::pull`]).
     ///
     /// # Errors
@@ -166,7 +171,8 @@ impl<B: Exposable> Exposed<B> {
     }
 
     /// Takes the memory back: peers are refused from now on. Waits for the transfers that have
-    /// begun; a peer that dies ends its own.
+    /// begun; a peer that dies ends its own, and one that is stopped holds this up for as long. So
+    /// [`release_timed`](Self::release_timed) is the better choice where peers are not known well.
     ///
     /// In a child process that was forked off, this ends at once, with the child's copy of the
     /// memory, which no peer uses; that of the parent stays as it is. A buffer of
@@ -176,14 +182,28 @@ impl<B: Exposable> Exposed<B> {
     ///
     /// # Panics
     ///
-    /// In a tasklet, which cannot wait, if there are such transfers. The memory is then freed when
-    /// they are over. If the memory never comes back: a fabric could not end its registration, or a
-    /// peer that is stopped in the midst of a copy had it when the instance went. It stays where it
-    /// is then, for whoever may be using it.
+    /// In a tasklet, which cannot wait, if there are such transfers. If the instance ends while a
+    /// peer that is stopped in the midst of a copy has the memory, or a fabric could not end its
+    /// registration. The memory is then freed when nobody can use it any more, in the latter case
+    /// never.
     ///
     /// Counterpart: `margo_bulk_free`.
     pub fn release(self) -> B {
-        owner_of(take_back(self.memory))
+        let releasing = Releasing::begin(self.memory, self.inner);
+        assert_may_wait(releasing.is_over());
+        releasing.wait().unwrap_or_else(|releasing| panic!("{releasing}"))
+    }
+
+    /// As [`release`](Self::release), waiting for at most `limit` from now. With a limit of zero it
+    /// looks, and does not wait.
+    ///
+    /// # Errors
+    ///
+    /// The memory on its way back, to be waited for later, if transfers that have begun are not over
+    /// in time, or not when the instance ends; in a tasklet, which cannot wait, at once. Peers are
+    /// refused in any case.
+    pub fn release_timed(self, limit: Duration) -> Result<B, Releasing<B>> {
+        Releasing::begin(self.memory, self.inner).wait_timed(limit)
     }
 }
 
@@ -294,6 +314,7 @@ impl Instance {
     /// # Errors
     ///
     /// [`BulkError::Register`], also for a kind that no transport can move: all but host memory.
+    /// Such memory is not shown to the transport.
     ///
     /// Counterpart: `margo_bulk_create_attr`.
     pub fn expose_attr<B: Exposable>(
@@ -302,10 +323,12 @@ impl Instance {
         access: Access,
         attr: MemoryAttr,
     ) -> Result<Exposed<B>, BulkError> {
-        let memory: Memory = data.into_memory();
-        let memory = self.register_memory(memory, access)?;
+        // Before the transport takes addresses of a device for those of this process.
+        attr.check().map_err(BulkError::Register)?;
+        let memory = self.register_memory(data.into_memory(), access)?;
         let bulk = self.inner().core.bulk_handle_attr(&memory, attr);
         let bulk = bulk.map_err(BulkError::Register)?;
-        Ok(Exposed { bulk, memory, owner: std::marker::PhantomData })
+        let inner = Arc::downgrade(self.inner());
+        Ok(Exposed { bulk, memory, inner, owner: std::marker::PhantomData })
     }
 }

@@ -126,6 +126,7 @@ mod provider_close;
 mod provider_rpcs;
 mod register;
 mod register_error;
+mod releasing;
 mod remote_shutdown;
 mod request;
 mod respond;
@@ -186,6 +187,7 @@ pub use self::{
     provider::Provider,
     provider_close::CloseError,
     register_error::RegisterError,
+    releasing::Releasing,
     request::{Canceler, Request, wait_all, wait_any, wait_any_deadline},
     respond_request::RespondRequest,
     rpc::{NoResponse, OneWay, ProviderHandle, Rpc},

@@ -10,10 +10,12 @@
 //! | our own transfers only | [`BulkSegments`] | |
 
 use std::fmt;
+use std::ops::Range;
+use std::sync::{Arc, Weak};
 
-use na::{Access, LocalMem, Memory, RawSegment};
+use na::{Access, Endpoint, LocalMem, Memory, RawSegment};
 
-use crate::bulk::{LocalBulk, sealed::Registered, take_back};
+use crate::bulk::{LocalBulk, copy_rest, replace, sealed::Registered, take_back, wait_out};
 use crate::exposed::owner_of;
 use crate::hg::Bulk;
 use crate::{BulkError, Instance};
@@ -40,6 +42,8 @@ use crate::{BulkError, Instance};
 /// ```
 pub struct BulkSegments {
     memory: LocalMem,
+    /// As of a [`BulkBuffer`](crate::BulkBuffer).
+    endpoint: Weak<dyn Endpoint>,
 }
 
 impl LocalBulk for BulkSegments {}
@@ -48,9 +52,31 @@ impl Registered for BulkSegments {
     fn memory(&self) -> &LocalMem {
         &self.memory
     }
+
+    fn set_aside(&mut self, moved: &Range<usize>) {
+        if self.memory.may_be_written() && !self.replace(moved) {
+            wait_out(&mut self.memory, &self.endpoint);
+        }
+    }
 }
 
 impl BulkSegments {
+    /// Takes other memory, which holds the same but for `moved`. `false`: there is none.
+    fn replace(&mut self, moved: &Range<usize>) -> bool {
+        let fresh = |old: &LocalMem| {
+            let mut at = 0;
+            let segments = old.segments().iter().map(|segment| {
+                let zeroed = Memory::zeroed(segment.len)?.into_owner::<Vec<u8>>();
+                let mut bytes = zeroed.expect("that is the owner of zeroed memory");
+                copy_rest(old, at, &mut bytes, moved);
+                at += bytes.len();
+                Ok(bytes)
+            });
+            segments.collect::<Result<_, na::Error>>().map(Memory::from_vecs)
+        };
+        replace(&mut self.memory, &self.endpoint, fresh)
+    }
+
     /// Bytes in all segments.
     pub fn len(&self) -> usize {
         // No truncation: it is all in this process.
@@ -113,7 +139,8 @@ fn slice(whole: &BulkSegments, segment: RawSegment) -> &[u8] {
     // - no writer: the key of this memory is in no descriptor, so no peer can name it, and our own
     //   transfers write only while they hold `&mut BulkSegments`: `transfer` returns or unwinds
     //   only after the completion, see `Instance::wait_for`; or while a request owns them, which
-    //   gives them back, or drops them, only after the completion, see `bulk_request.rs`;
+    //   gives them back, or drops them, only after the completion, see `bulk_request.rs`; memory
+    //   where a peer may still write then is left to it by `set_aside`;
     //   `segment_mut` borrows it mutably too.
     unsafe { std::slice::from_raw_parts(segment.ptr, segment.len) }
 }
@@ -140,7 +167,8 @@ impl Instance {
     /// [`BulkError::Register`].
     pub fn bulk_segments(&self, segments: Vec<Vec<u8>>) -> Result<BulkSegments, BulkError> {
         let memory = self.register_memory(Memory::from_vecs(segments), Access::ReadWrite)?;
-        Ok(BulkSegments { memory })
+        let endpoint = Arc::downgrade(self.inner().core.endpoint());
+        Ok(BulkSegments { memory, endpoint })
     }
 
     /// As [`expose_ref`](Self::expose_ref), for several slices that peers see as one.

@@ -132,6 +132,11 @@ impl Shutdown {
         before & BEGUN == 0
     }
 
+    /// What ends, whichever comes first, when no poll gives anything back any more.
+    pub(crate) fn network_ends(&self) -> [&Eventual<()>; 2] {
+        [&self.network_closed, &self.closed]
+    }
+
     pub(crate) fn grace(&self) -> Duration {
         self.grace
     }
@@ -261,6 +266,39 @@ pub(crate) fn stop_progress(inner: &Arc<Inner>) -> bool {
     any
 }
 
+/// Sees to memory that peers were copying when the network closed: progress has ended, and one that
+/// is stopped may go on, or die, at any time. Who waits for such memory has it then.
+fn watch_kept(inner: &Arc<Inner>) {
+    /// Between two looks. Nobody waits for it but for that memory.
+    const EVERY: Duration = Duration::from_millis(20);
+    let keeps = |inner: &Inner| {
+        let mut contexts = inner.contexts();
+        contexts.any(|(core, _)| core.endpoint().keeps_memory())
+    };
+    if !inner.shutdown.network_closed.is_ready() || !keeps(inner) {
+        return;
+    }
+    // Not a count of the instance, whose endpoint leaks what is left when it goes.
+    let kept = Arc::downgrade(inner);
+    let watch = move || {
+        while let Some(inner) = kept.upgrade()
+            && keeps(&inner)
+        {
+            for (core, _) in inner.contexts() {
+                // It is closed and has told all ends.
+                let _ = core.endpoint().poll(0, &mut |_| ());
+            }
+            drop(inner);
+            std::thread::sleep(EVERY);
+        }
+    };
+    if let Err(error) = std::thread::Builder::new().name("margo-kept".into()).spawn(watch) {
+        let why =
+            "memory that a stopped peer was copying stays with it: no thread can look after it";
+        log!(inner.log, WARN, %error, "{why}");
+    }
+}
+
 /// Runs users' code beside the shutdown, which goes on after the grace period.
 fn run_users(inner: &Arc<Inner>, what: &'static str, run: impl FnOnce() + Send + 'static) {
     let own = inner.clone();
@@ -305,6 +343,7 @@ fn run(inner: &Arc<Inner>) {
             );
         }
     }
+    watch_kept(inner);
     let own = inner.clone();
     run_users(inner, "a destructor of a handler", move || own.core.deregister_all());
     finalize::run(inner, Stage::After);

@@ -147,6 +147,20 @@ fn a_peer_is_told_which_memory_it_is() {
     });
 }
 
+/// Its addresses are no memory of this process: no transport gets to see them.
+#[test]
+fn memory_of_a_device_is_refused_before_it_is_registered() {
+    let instance = margo::Instance::builder("na+sm://").listen(false).start().unwrap();
+    instance.finalize_and_wait().unwrap();
+    let expose = |kind| {
+        let attr = MemoryAttr::new(kind, 0).unwrap();
+        instance.expose_attr(pattern(64), Access::ReadOnly, attr).unwrap_err().to_string()
+    };
+    let (host, device) = (expose(MemoryKind::Host), expose(MemoryKind::Cuda));
+    assert!(host.contains("closed"), "nothing can be registered any more: {host}");
+    assert!(device.contains("host memory only"), "{device}");
+}
+
 /// Also of memory that would have room in the message.
 #[test]
 fn a_peer_reads_what_it_has_written() {

@@ -7,7 +7,7 @@ mod common;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bulk_support::idle::idle_owner;
 use bulk_support::{Mover, Node, PATIENCE, pattern};
@@ -15,6 +15,8 @@ use common::bounded;
 use margo::hg::{BulkOp, HgOptions};
 use margo::{Access, Addr, Bulk, Instance};
 use na::LocalMem;
+
+const LIMIT: Duration = Duration::from_millis(20);
 
 /// More than sockets hold.
 const LEN: usize = 32 << 20;
@@ -35,33 +37,42 @@ fn let_them_run(instance: &Instance) {
     }
 }
 
+/// Also when the owner, who may be writing, does not answer: the buffer is what the transfer's end
+/// leaves to it.
 #[test]
-fn a_cancelled_ult_leaves_after_its_transfer() {
-    bounded("a cancelled pull", || {
-        let (mut owner, _lent, bulk, mover, addr) = idle_owner("na+sm://", LEN);
-        let left = Arc::new(AtomicBool::new(false));
-        let (instance, guard) = (mover.clone(), Left(left.clone()));
-        let started = mover.stats().bulk_transfers;
-        let pull = mover.rpc_pool().spawn(move || {
-            // Dropped after the buffer's borrow has ended.
-            let _guard = guard;
-            let mut buffer = instance.bulk_buffer(LEN).unwrap();
-            let _ = instance.pull(&addr, &bulk, 0, &mut buffer, 0..LEN);
-        });
-        let pull = pull.unwrap();
-        while mover.stats().bulk_transfers == started {
-            std::thread::yield_now();
+fn a_cancelled_ult_leaves_whether_or_not_the_owner_answers() {
+    bounded("cancelled transfers", || {
+        for (push, turned) in [(false, false), (false, true), (true, false), (true, true)] {
+            let (mut owner, _lent, bulk, mover, addr) = idle_owner("na+sm://", LEN);
+            let left = Arc::new(AtomicBool::new(false));
+            let (instance, guard) = (mover.clone(), Left(left.clone()));
+            let started = mover.stats().bulk_transfers;
+            let transfer = mover.rpc_pool().spawn(move || {
+                // Dropped after the buffer's borrow has ended.
+                let _guard = guard;
+                let mut buffer = instance.bulk_buffer(LEN).unwrap();
+                let _ = match push {
+                    false => instance.pull(&addr, &bulk, 0, &mut buffer, 0..LEN),
+                    true => instance.push(&addr, &bulk, 0, &mut buffer, 0..LEN),
+                };
+            });
+            let transfer = transfer.unwrap();
+            while mover.stats().bulk_transfers == started {
+                std::thread::yield_now();
+            }
+            let_them_run(&mover);
+            assert!(!left.load(Ordering::SeqCst), "nobody has cancelled it"); // pair: TEST-LEFT
+            transfer.cancel();
+            while !transfer.is_finished() {
+                match turned {
+                    true => drop(owner.turn()),
+                    false => std::thread::yield_now(),
+                }
+            }
+            assert!(matches!(transfer.join(), Err(ult::JoinError::Cancelled)));
+            assert!(left.load(Ordering::SeqCst)); // pair: TEST-LEFT
+            mover.finalize_and_wait().unwrap();
         }
-        let_them_run(&mover);
-        pull.cancel();
-        let_them_run(&mover);
-        assert!(!left.load(Ordering::SeqCst), "the owner may still write"); // pair: TEST-LEFT
-        while !pull.is_finished() {
-            owner.turn();
-        }
-        assert!(matches!(pull.join(), Err(ult::JoinError::Cancelled)));
-        assert!(left.load(Ordering::SeqCst)); // pair: TEST-LEFT
-        mover.finalize_and_wait().unwrap();
     });
 }
 
@@ -159,6 +170,38 @@ fn a_scope_ends_after_the_transfers_that_use_it() {
             lender.finalize_and_wait().unwrap();
         });
     }
+}
+
+/// It is not lost by that, and the peer's transfer neither.
+#[test]
+fn a_release_gives_up_in_time_and_can_go_on() {
+    bounded("a release with a limit", || {
+        let lender = Instance::builder("na+tcp://127.0.0.1:0").start().unwrap();
+        let (mut reader, own, local) = reader_of(&lender);
+        let lent = lender.expose(pattern(LEN, 0), Access::ReadOnly).unwrap();
+        begin_to_read(&reader, &own, lent.bulk(), &local);
+        let started = Instant::now();
+        let releasing = lent.release_timed(LIMIT).unwrap_err();
+        assert!(started.elapsed() >= LIMIT);
+        assert!(releasing.to_string().contains("is still used by a transfer"), "{releasing}");
+        let releasing = releasing.wait_timed(Duration::ZERO).unwrap_err();
+        // A tasklet only looks.
+        let look = lender.rpc_pool().tasklet().spawn(move || releasing.wait()).unwrap();
+        let releasing = look.join().unwrap().unwrap_err();
+        assert!(!releasing.is_lost());
+        // What nobody uses comes at once.
+        let unused = lender.expose(vec![7; 8], Access::ReadOnly).unwrap();
+        assert_eq!(unused.release_timed(Duration::ZERO).unwrap(), [7; 8]);
+        let deadline = Instant::now() + PATIENCE;
+        while reader.log.bulks.is_empty() {
+            reader.turn();
+            assert!(Instant::now() < deadline, "the transfer does not end");
+        }
+        assert!(reader.bulk_end(1).unwrap().is_ok());
+        assert!(releasing.wait_timed(PATIENCE).unwrap() == pattern(LEN, 0));
+        assert!(bulk_support::contents(&local) == pattern(LEN, 0));
+        lender.finalize_and_wait().unwrap();
+    });
 }
 
 #[test]

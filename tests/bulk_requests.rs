@@ -338,20 +338,96 @@ fn a_timed_transfer_gives_up() {
     }
 }
 
-/// Over tcp nobody else writes into our memory, so an owner that sleeps holds up nothing.
+/// Of each transport, and whether to push.
+fn pulls_and_pushes() -> impl Iterator<Item = (&'static str, bool)> {
+    TRANSPORTS.into_iter().flat_map(|transport| [(transport, false), (transport, true)])
+}
+
+/// Also over sm, where the owner writes into our memory by itself: the buffer takes other memory
+/// then. What the transfer did not touch stays in it.
 #[test]
 fn a_deadline_passes_while_the_owner_sleeps() {
-    bounded("a timed pull", || {
-        let (owner, _lent, bulk, mover, addr) = idle_owner("na+tcp://127.0.0.1:0", LONG);
-        let mut buffer = mover.bulk_buffer(LONG).unwrap();
-        let started = Instant::now();
-        match mover.pull_timed(&addr, &bulk, 0, &mut buffer, 0..LONG, SHORT) {
-            Err(BulkError::TimedOut { limit, .. }) => assert_eq!(limit, SHORT),
-            other => panic!("{other:?}"),
+    const HALF: usize = LONG / 2;
+    bounded("timed transfers", || {
+        for (transport, push) in pulls_and_pushes() {
+            let (mut owner, _lent, bulk, mover, addr) = idle_owner(transport, LONG);
+            let check = |result| match result {
+                Err(BulkError::TimedOut { limit, .. }) => assert_eq!(limit, SHORT),
+                other => panic!("{transport}: {other:?}"),
+            };
+            let mut buffer = mover.bulk_buffer(LONG).unwrap();
+            let rows = vec![vec![5; 10], vec![5; LONG - 10]];
+            let mut rows = mover.bulk_segments(rows).unwrap();
+            buffer.fill(5);
+            let started = Instant::now();
+            if push {
+                check(mover.push_timed(&addr, &bulk, 0, &mut buffer, 0..HALF, SHORT));
+                check(mover.push_timed(&addr, &bulk, 0, &mut rows, 0..HALF, SHORT));
+                assert!(buffer.iter().chain(rows.segment(1)).all(|byte| *byte == 5));
+            } else {
+                check(mover.pull_timed(&addr, &bulk, 0, &mut buffer, 0..HALF, SHORT));
+                check(mover.pull_timed(&addr, &bulk, 0, &mut rows, 0..HALF, SHORT));
+            }
+            assert!(started.elapsed() >= 2 * SHORT);
+            assert!(buffer[HALF..].iter().chain(&rows.segment(1)[HALF..]).all(|byte| *byte == 5));
+            assert_eq!((buffer.len(), rows.count(), rows.len()), (LONG, 2, LONG));
+            // The owner goes on, and what it still does is not seen here.
+            (buffer.fill(6), rows.for_each_mut(|_, row| row.fill(6)));
+            let (local, own, to, remote) = (0..LONG, mover.clone(), addr.clone(), bulk.clone());
+            let next = move || {
+                let mut buffer = own.bulk_buffer(LONG).unwrap();
+                own.pull(&to, &remote, 0, &mut buffer, local).unwrap();
+            };
+            let next = mover.rpc_pool().spawn(next).unwrap();
+            while !next.is_finished() {
+                owner.turn();
+            }
+            next.join().unwrap();
+            assert!(buffer.iter().chain(rows.segment(1)).all(|byte| *byte == 6));
+            mover.finalize_and_wait().unwrap();
         }
-        assert!(started.elapsed() >= SHORT);
+    });
+}
+
+/// A pool has its buffers again, with memory that nobody writes to, also of a transfer that nobody
+/// waits for.
+#[test]
+fn a_pool_gets_its_buffer_back_while_the_owner_sleeps() {
+    bounded("transfers that are dropped", || {
+        for transport in TRANSPORTS {
+            let (owner, _lent, bulk, mover, addr) = idle_owner(transport, LONG);
+            let pool = mover.bulk_pool(&BulkPoolSpec::geometric(1, 1, LONG, 1)).unwrap();
+            drop(mover.ipull(&addr, &bulk, 0, pool.get(LONG).unwrap(), 0..LONG));
+            let buffer = pool.get_timed(LONG, PATIENCE).unwrap();
+            assert_eq!(buffer.len(), LONG);
+            mover.finalize_and_wait().unwrap();
+            drop(owner);
+        }
+    });
+}
+
+/// Exposed memory stays where it is: until the owner has answered, or has ended, it is released
+/// late, and is no target of another pull.
+#[test]
+fn exposed_memory_is_no_target_while_a_peer_may_still_write_there() {
+    bounded("a pull into exposed memory", || {
+        let (mut owner, _lent, bulk, mover, addr) = idle_owner("na+sm://", LONG);
+        let mut exposed = mover.expose(vec![0; LONG], Access::ReadOnly).unwrap();
+        let pull = |exposed: &mut Exposed, limit| {
+            mover.pull_timed(&addr, &bulk, 0, exposed, 0..LONG, limit)
+        };
+        let first = pull(&mut exposed, SHORT);
+        assert!(matches!(first, Err(BulkError::TimedOut { .. })), "{first:?}");
+        let refused = pull(&mut exposed, PATIENCE).unwrap_err();
+        assert!(refused.to_string().contains("may still be written"), "{refused}");
+        let releasing = exposed.release_timed(SHORT).unwrap_err();
+        assert!(!releasing.is_lost(), "{releasing}");
+        let release = mover.rpc_pool().spawn(move || releasing.wait()).unwrap();
+        while !release.is_finished() {
+            owner.turn();
+        }
+        assert_eq!(release.join().unwrap().unwrap().len(), LONG);
         mover.finalize_and_wait().unwrap();
-        drop(owner);
     });
 }
 
@@ -359,9 +435,9 @@ fn a_deadline_passes_while_the_owner_sleeps() {
 #[test]
 fn a_request_ends_at_its_deadline_whoever_waits() {
     bounded("timed requests", || {
-        let (owner, _lent, bulk, mover, addr) = idle_owner("na+tcp://127.0.0.1:0", LONG);
-        let pool = mover.bulk_pool(&BulkPoolSpec::geometric(1, 1, LONG, 1)).unwrap();
-        for push in [false, true] {
+        for (transport, push) in pulls_and_pushes() {
+            let (owner, _lent, bulk, mover, addr) = idle_owner(transport, LONG);
+            let pool = mover.bulk_pool(&BulkPoolSpec::geometric(1, 1, LONG, 1)).unwrap();
             let start = |limit| {
                 let buffer = pool.get(LONG).unwrap();
                 match push {
@@ -421,21 +497,21 @@ fn a_request_ends_at_its_deadline_whoever_waits() {
             assert!(!request.test());
             request.cancel();
             assert!(matches!(request.wait().0, Err(BulkError::Canceled { .. })));
+            mover.finalize_and_wait().unwrap();
+            drop(owner);
         }
-        mover.finalize_and_wait().unwrap();
-        drop(owner);
     });
 }
 
 #[test]
 fn chunks_have_a_deadline_together() {
     bounded("timed chunks", || {
-        let (owner, _lent, bulk, mover, addr) = idle_owner("na+tcp://127.0.0.1:0", LONG);
-        let pool = mover.bulk_pool(&BulkPoolSpec::geometric(1, 3, 1 << 20, 1)).unwrap();
-        let mut buffers = pool.get_up_to_timed(3, 1 << 20, PATIENCE).unwrap();
-        let none = pool.get_up_to_timed(2, 1 << 20, SHORT).unwrap_err();
-        assert!(matches!(none, BulkPoolError::TimedOut { .. }), "{none}");
-        for push in [false, true] {
+        for (transport, push) in pulls_and_pushes() {
+            let (owner, _lent, bulk, mover, addr) = idle_owner(transport, LONG);
+            let pool = mover.bulk_pool(&BulkPoolSpec::geometric(1, 3, 1 << 20, 1)).unwrap();
+            let mut buffers = pool.get_up_to_timed(3, 1 << 20, PATIENCE).unwrap();
+            let none = pool.get_up_to_timed(2, 1 << 20, SHORT).unwrap_err();
+            assert!(matches!(none, BulkPoolError::TimedOut { .. }), "{none}");
             let (started, range) = (Instant::now(), 0..LONG as u64);
             let f = |_, _: &mut [u8]| Ok::<_, BulkError>(());
             let result = match push {
@@ -445,9 +521,9 @@ fn chunks_have_a_deadline_together() {
             assert!(matches!(result, Err(BulkError::TimedOut { .. })), "{result:?}");
             assert!(started.elapsed() >= SHORT);
             assert_eq!(buffers.len(), 3);
+            mover.finalize_and_wait().unwrap();
+            drop(owner);
         }
-        mover.finalize_and_wait().unwrap();
-        drop(owner);
     });
     with_lent(|pair, addr, lent| {
         let client = &pair.client;

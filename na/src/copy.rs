@@ -27,7 +27,7 @@ impl Parts {
     fn run(&self, index: usize) {
         let Some(Part { from, to, len, done }) = self.0.get(index) else { return };
         // SAFETY: the contract of `copy_pieces`.
-        unsafe { copy_bytes::copy(*from, *to, *len) };
+        unsafe { copy_bytes::copy_shared(*from, *to, *len) };
         // pair: COPY-PART (the bytes are there)
         done.store(true, Ordering::Release);
     }
@@ -59,7 +59,7 @@ pub(crate) unsafe fn copy_pieces(
                 parts.0.push(Part { from: start, to: piece.ptr, len, done: false.into() });
             } else {
                 // SAFETY: the caller's duty; `copy` allows an overlap.
-                unsafe { copy_bytes::copy(start, piece.ptr, len) };
+                unsafe { copy_bytes::copy_shared(start, piece.ptr, len) };
             }
             taken += len;
             bytes += len;

@@ -12,6 +12,18 @@
 //!
 //! Source: glibc's bug 30994 ("REP MOVSB performance suffers from page aliasing on Zen 4"), and
 //! measured.
+//!
+//! # Memory that others use at the same time
+//!
+//! Registered memory is copied by progress for peers, and by anybody with
+//! [`LocalMem::write_at`](crate::LocalMem::write_at) and its like, at any time and through shared
+//! references. Torn data is what the docs promise then; but two plain copies would be a data race,
+//! which is undefined. [`copy_shared`] is for that memory: each byte is loaded and stored as by
+//! relaxed atomics, in no particular order. On the machine any `memmove` does just that, down to the
+//! single byte. So the copy is that function of the C library, called from inline assembly, into
+//! which the compiler does not look: it can conclude nothing from there being a copy, as it may from
+//! a plain one, and the speed is the same. Where there is no such code (other processors, Miri), a
+//! loop over atomic bytes does it.
 
 use std::sync::OnceLock;
 
@@ -109,26 +121,135 @@ pub fn append(to: &mut Vec<u8>, from: &[u8]) {
 #[allow(dead_code, reason = "a build may have no transport that copies")]
 #[inline]
 pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
-    // In pieces from the start on only if no piece is written before it is read.
-    let overlaps = to.addr().wrapping_sub(from.addr()) < len;
-    if is_slow(from.addr(), to.addr(), len) && !overlaps {
-        // SAFETY: the contract of this function.
-        unsafe { copy_in_pieces(from, to, len) };
+    if is_slow_apart(from, to, len) {
+        // SAFETY: the contract of this function; they do not overlap so.
+        unsafe { copy_in_pieces(from, to, len, std::ptr::copy) };
     } else {
         // SAFETY: the contract of this function.
         unsafe { std::ptr::copy(from, to, len) };
     }
 }
 
+/// As [`copy`], of memory that others may read and write at the same time, by this function, in the
+/// kernel, or in another process: each byte is copied as by relaxed atomics.
+///
 /// # Safety
 ///
-/// As for [`copy`]; `to` does not begin within the source.
+/// `from` is valid for atomic reads of `len` bytes, `to` for atomic writes: nobody uses them at the
+/// same time but in those ways, or through references if neither side is written.
+#[allow(dead_code, reason = "a build may have no transport that copies")]
+#[inline]
+pub(crate) unsafe fn copy_shared(from: *const u8, to: *mut u8, len: usize) {
+    if is_slow_apart(from, to, len) {
+        // SAFETY: the contract of this function; they do not overlap so.
+        unsafe { copy_in_pieces(from, to, len, move_shared) };
+    } else {
+        // SAFETY: the contract of this function.
+        unsafe { move_shared(from, to, len) };
+    }
+}
+
+/// Whether one copy may be slow, and is as good in pieces from the start on: no piece is written
+/// before it is read.
+#[inline]
+fn is_slow_apart(from: *const u8, to: *mut u8, len: usize) -> bool {
+    let overlaps = to.addr().wrapping_sub(from.addr()) < len;
+    is_slow(from.addr(), to.addr(), len) && !overlaps
+}
+
+/// # Safety
+///
+/// As for what copies the pieces; `to` does not begin within the source.
 #[inline(never)]
-unsafe fn copy_in_pieces(from: *const u8, to: *mut u8, len: usize) {
+unsafe fn copy_in_pieces(
+    from: *const u8,
+    to: *mut u8,
+    len: usize,
+    copy: unsafe fn(*const u8, *mut u8, usize),
+) {
     for at in (0..len).step_by(PIECE) {
         let piece = PIECE.min(len - at);
         // SAFETY: `at + piece` is at most `len`, up to which both are valid (contract).
-        unsafe { std::ptr::copy(from.wrapping_add(at), to.wrapping_add(at), piece) };
+        unsafe { copy(from.wrapping_add(at), to.wrapping_add(at), piece) };
+    }
+}
+
+/// See the head of this file.
+///
+/// # Safety
+///
+/// As for [`copy_shared`].
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[inline]
+unsafe fn move_shared(from: *const u8, to: *mut u8, len: usize) {
+    let function: unsafe extern "C" fn(_, _, usize) -> _ = libc::memmove;
+    // SAFETY:
+    // - a call as the platform's convention has it: arguments in these registers, the stack aligned
+    //   (it is at the start of each block that may use it), everything that the callee may change
+    //   declared;
+    // - `memmove` touches the bytes of both sides only, valid by the contract, and for the language
+    //   the block is what it does on the machine: a load and a store of each byte, none of which is
+    //   torn.
+    unsafe {
+        std::arch::asm!(
+            "call {function}",
+            function = in(reg) function,
+            in("rdi") to,
+            in("rsi") from,
+            in("rdx") len,
+            clobber_abi("C"),
+        );
+    }
+}
+
+/// See the head of this file.
+///
+/// # Safety
+///
+/// As for [`copy_shared`].
+#[cfg(all(target_arch = "aarch64", not(miri)))]
+#[inline]
+unsafe fn move_shared(from: *const u8, to: *mut u8, len: usize) {
+    let function: unsafe extern "C" fn(_, _, usize) -> _ = libc::memmove;
+    // SAFETY: as for the other processor.
+    unsafe {
+        std::arch::asm!(
+            "blr {function}",
+            function = in(reg) function,
+            in("x0") to,
+            in("x1") from,
+            in("x2") len,
+            clobber_abi("C"),
+        );
+    }
+}
+
+/// # Safety
+///
+/// As for [`copy_shared`].
+#[cfg(any(not(any(target_arch = "x86_64", target_arch = "aarch64")), miri))]
+unsafe fn move_shared(from: *const u8, to: *mut u8, len: usize) {
+    // SAFETY: as below.
+    unsafe { move_by_atomics(from, to, len) }
+}
+
+/// The same, in words of the language.
+///
+/// # Safety
+///
+/// As for [`copy_shared`].
+#[cfg(any(test, not(any(target_arch = "x86_64", target_arch = "aarch64")), miri))]
+unsafe fn move_by_atomics(from: *const u8, to: *mut u8, len: usize) {
+    use std::sync::atomic::{AtomicU8, Ordering};
+    let copy = |at: usize| {
+        let (from, to) = (from.wrapping_add(at).cast_mut(), to.wrapping_add(at));
+        // SAFETY: both are valid for atomic accesses (contract), which a byte is aligned for.
+        let (from, to) = unsafe { (AtomicU8::from_ptr(from), AtomicU8::from_ptr(to)) };
+        to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+    };
+    match to.addr() <= from.addr() {
+        true => (0..len).for_each(copy),
+        false => (0..len).rev().for_each(copy),
     }
 }
 
@@ -185,7 +306,7 @@ mod tests {
         assert!(to == from);
         to.fill(0);
         // SAFETY: two live vectors of the same length.
-        unsafe { copy_in_pieces(from.as_ptr(), to.as_mut_ptr(), from.len()) };
+        unsafe { copy_in_pieces(from.as_ptr(), to.as_mut_ptr(), from.len(), move_shared) };
         assert!(to == from);
     }
 
@@ -216,14 +337,16 @@ mod tests {
             shift in 0_usize..5000,
             back: bool,
         ) {
-            let mut all = pattern(len + shift);
-            let mut copied = all.clone();
+            let mut copied = pattern(len + shift);
             let (from, to) = if back { (shift, 0) } else { (0, shift) };
             copied.copy_within(from..from + len, to);
-            let start = all.as_mut_ptr();
-            // SAFETY: both ranges are in the vector.
-            unsafe { copy(start.wrapping_add(from), start.wrapping_add(to), len) };
-            prop_assert_eq!(all, copied);
+            for copy in [copy, copy_shared, move_by_atomics] {
+                let mut all = pattern(len + shift);
+                let start = all.as_mut_ptr();
+                // SAFETY: both ranges are in the vector.
+                unsafe { copy(start.wrapping_add(from), start.wrapping_add(to), len) };
+                prop_assert_eq!(&all, &copied);
+            }
         }
     }
 }

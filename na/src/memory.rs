@@ -71,6 +71,8 @@ pub struct Memory {
     owner: Box<dyn Any + Send>,
     /// What holds the only segment, if peers on this host can map it.
     block: Option<Arc<Block>>,
+    /// It may be a mapped file.
+    is_raw: bool,
 }
 
 // SAFETY:
@@ -100,7 +102,7 @@ impl Memory {
     /// One segment: the vector's elements (its length, not its capacity).
     pub fn from_vec(mut bytes: Vec<u8>) -> Self {
         let segments = [RawSegment { ptr: bytes.as_mut_ptr(), len: bytes.len() }];
-        Self { segments: Box::new(segments), owner: Box::new(bytes), block: None }
+        Self { segments: Box::new(segments), owner: Box::new(bytes), block: None, is_raw: false }
     }
 
     /// As [`from_vec`](Self::from_vec), and `back` gets the vector instead of it being freed, when
@@ -108,7 +110,7 @@ impl Memory {
     pub fn from_vec_with(mut bytes: Vec<u8>, back: fn(Vec<u8>)) -> Self {
         let segments = [RawSegment { ptr: bytes.as_mut_ptr(), len: bytes.len() }];
         let owner = Returned { bytes, back };
-        Self { segments: Box::new(segments), owner: Box::new(owner), block: None }
+        Self { segments: Box::new(segments), owner: Box::new(owner), block: None, is_raw: false }
     }
 
     /// One segment of `len` zeros, whose owner is a `Vec<u8>`. The system provides the pages when
@@ -141,7 +143,7 @@ impl Memory {
             .iter_mut()
             .map(|piece| RawSegment { ptr: piece.as_mut_ptr(), len: piece.len() })
             .collect();
-        Self { segments, owner: Box::new(pieces), block: None }
+        Self { segments, owner: Box::new(pieces), block: None, is_raw: false }
     }
 
     /// Fresh memory of `len` zero bytes that peers on this host copy directly; its owner is a
@@ -159,7 +161,7 @@ impl Memory {
     pub fn from_shared(buffer: SharedBuffer) -> Self {
         let block = buffer.block().clone();
         let segments = Box::new([block.segment()]);
-        Self { segments, owner: Box::new(buffer), block: Some(block) }
+        Self { segments, owner: Box::new(buffer), block: Some(block), is_raw: false }
     }
 
     /// Segments that `owner` keeps alive.
@@ -174,9 +176,15 @@ impl Memory {
     /// a Rust reference to its bytes while a peer can change them. What a peer may write must be
     /// valid for the owner's type whatever the bytes are, should it be looked at as such. The owner
     /// must not have the bytes by a `Box` or a reference, which claims them when it is moved: a
-    /// `Vec` and a raw pointer do not. Of a mapped file no page may be cut off.
+    /// `Vec` and a raw pointer do not. Of a mapped file no page may be cut off: a copy here in user
+    /// space (over sm, of short data that comes, by [`LocalMem::write_at`](crate::LocalMem::write_at)
+    /// and its like) ends the process by SIGBUS then. Where the kernel copies, as over tcp, the
+    /// transfer alone ends, with an error.
     pub unsafe fn from_raw(segments: Vec<RawSegment>, owner: impl Any + Send) -> Self {
-        Self { segments: segments.into_boxed_slice(), owner: Box::new(owner), block: None }
+        // What has no size owns no mapping: the memory is borrowed from elsewhere in the program.
+        let is_raw = size_of_val(&owner) > 0;
+        let (segments, owner) = (segments.into_boxed_slice(), Box::new(owner));
+        Self { segments, owner, block: None, is_raw }
     }
 
     /// The segments.
@@ -189,6 +197,11 @@ impl Memory {
         self.block.as_ref()
     }
 
+    /// Whether it was made by [`from_raw`](Self::from_raw) of memory that it owns.
+    pub(crate) fn is_raw(&self) -> bool {
+        self.is_raw
+    }
+
     /// The owner, if it is a `T`: a `Vec<u8>` after `from_vec` and `zeroed`, a `Vec<Vec<u8>>` after
     /// `from_vecs`, a [`SharedBuffer`] after `alloc` and `from_shared`.
     ///
@@ -196,10 +209,10 @@ impl Memory {
     ///
     /// The memory itself when its owner is of another type.
     pub fn into_owner<T: Any>(self) -> Result<T, Self> {
-        let Self { segments, owner, block } = self;
+        let Self { segments, owner, block, is_raw } = self;
         match owner.downcast::<T>() {
             Ok(owner) => Ok(*owner),
-            Err(owner) => Err(Self { segments, owner, block }),
+            Err(owner) => Err(Self { segments, owner, block, is_raw }),
         }
     }
 }
@@ -287,13 +300,28 @@ impl LocalMem {
         Region::reclaim(&mut self.0).ok_or(self)
     }
 
-    /// Copies `out.len()` bytes from `offset`. `false`, and nothing copied, when out of range.
+    /// Whether a peer may still write here for a get of ours that has ended with an error: it was
+    /// canceled, or its connection has ended, while the peer was copying, and the peer has not said
+    /// that it stopped (it may be stopped itself). It is over when the peer has answered, ended, or
+    /// been given up. Until then the memory stays alive whoever drops it, nobody may have a Rust
+    /// reference to it, and another get into it is refused.
+    ///
+    /// To be asked after the completion of a get; a peer begins nothing after that.
+    #[inline]
+    pub fn may_be_written(&self) -> bool {
+        self.0.is_late()
+    }
+
+    /// Copies `out.len()` bytes from `offset`. `false`, and nothing copied, when out of range. What
+    /// a peer, a transfer of ours or another thread writes at the same time is seen in part, byte by
+    /// byte: no more than that can happen.
     #[must_use]
     pub fn read_at(&self, offset: u64, out: &mut [u8]) -> bool {
         self.0.read_at(offset, out)
     }
 
-    /// Copies `bytes` to `offset`. `false`, and nothing copied, when out of range.
+    /// Copies `bytes` to `offset`. `false`, and nothing copied, when out of range. Of bytes that
+    /// others write at the same time, each is one that somebody wrote.
     #[must_use]
     pub fn write_at(&self, offset: u64, bytes: &[u8]) -> bool {
         self.0.write_at(offset, bytes)

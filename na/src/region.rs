@@ -20,7 +20,7 @@ use crate::cheap::Cheap;
 use crate::fork::Process;
 use crate::keys::Keys;
 use crate::lock::BiasedLock;
-use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Arc, Mutex, lock};
 use crate::{
     Access, DeniedReason, Error, LocalMem, Memory, RawSegment, RemoteMem, copy_bytes, prefetch,
@@ -81,6 +81,37 @@ impl Drop for Held {
 impl fmt::Debug for Held {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Held(..)")
+    }
+}
+
+/// The memory of a get that has ended although a peer may still write there. It stays alive
+/// meanwhile, and [`LocalMem::may_be_written`] says so.
+#[derive(Debug)]
+#[allow(dead_code, reason = "for transports whose peers write by themselves")]
+pub(crate) struct Late(Arc<Region>);
+
+#[allow(dead_code, reason = "as above")]
+impl Late {
+    /// Marks `memory`, before the end of the get is told.
+    pub(crate) fn new(memory: &LocalMem) -> Self {
+        let region = memory.region().clone();
+        region.late.fetch_add(1, Ordering::Relaxed);
+        Self(region)
+    }
+
+    /// The peer may go on for as long as this process lives: nobody gets the memory back, and what
+    /// would be called with it is dropped.
+    pub(crate) fn keep_for_good(self) {
+        self.0.keep_for_good();
+        // The mark stays.
+        self.0.late.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Late {
+    fn drop(&mut self) {
+        // pair: LATE-OVER (nobody writes there any more)
+        self.0.late.fetch_sub(1, Ordering::Release);
     }
 }
 
@@ -217,10 +248,12 @@ impl RegionTable {
             ends,
             segments: memory.segments().into(),
             block: memory.block().cloned(),
+            is_raw: memory.is_raw(),
             memory: Mutex::new(Some(memory)),
             released: Mutex::new(None),
             offers: Mutex::default(),
             registration: Mutex::default(),
+            late: AtomicUsize::new(0),
             table: self.table.clone(),
             process: self.process,
         })
@@ -300,7 +333,8 @@ impl RegionTable {
         let within = |offset: &u64, all| offset.checked_add(*len).is_some_and(|end| end <= all);
         let fits = within(local_offset, local.len()) && within(remote_offset, remote.len);
         let allowed = if put { remote.access.writable() } else { remote.access.readable() };
-        if fits && allowed { Ok(()) } else { Err(Self::misfit(transfer, put)) }
+        let is_free = put || !local.may_be_written();
+        if fits && allowed && is_free { Ok(()) } else { Err(Self::misfit(transfer, put)) }
     }
 
     /// What is wrong with a transfer.
@@ -315,6 +349,10 @@ impl RegionTable {
             format!(
                 "{len} bytes at offset {remote_offset} leave the remote memory of {whole} bytes"
             )
+        } else if !put && local.may_be_written() {
+            "the local memory may still be written by a peer for an earlier get, which has ended \
+             without its answer: take other memory, or wait until that peer has answered or ended"
+                .into()
         } else {
             let verb = if put { "write" } else { "read" };
             format!("the remote memory was registered {:?}: no {verb}", remote.access)
@@ -333,11 +371,15 @@ pub(crate) struct Region {
     segments: Box<[RawSegment]>,
     /// What holds the only segment, if peers on this host can map it.
     block: Option<Arc<Block>>,
+    /// See [`Memory::from_raw`].
+    is_raw: bool,
     /// Always `Some` until `reclaim` or `drop`, but where a registration does not end.
     memory: Mutex<Option<Memory>>,
     released: Mutex<Option<Released>>,
     offers: Mutex<RegionOffers>,
     registration: Mutex<Registration>,
+    /// Gets that have ended although a peer may still write here for them.
+    late: AtomicUsize,
     table: Arc<BiasedLock<Table>>,
     /// Whose it is.
     process: Process,
@@ -375,6 +417,17 @@ impl Region {
 
     pub(crate) fn describe(&self) -> RemoteMem {
         RemoteMem { key: self.key, len: self.len, access: self.access, native: None }
+    }
+
+    /// Whether it may be a mapped file, whose pages can go away.
+    #[allow(dead_code, reason = "for transports that leave copies to the kernel")]
+    pub(crate) fn is_raw(&self) -> bool {
+        self.is_raw
+    }
+
+    pub(crate) fn is_late(&self) -> bool {
+        // pair: LATE-OVER
+        self.late.load(Ordering::Acquire) > 0
     }
 
     pub(crate) fn contains(&self, offset: u64, len: u64) -> bool {
@@ -538,7 +591,7 @@ impl Region {
             // - source: `pieces` stays inside a segment, which `self.memory` keeps valid for reads;
             // - destination: `room` is a live mutable slice of exactly `piece.len` bytes;
             // - no overlap: nobody holds a reference to registered bytes, and `room` is one.
-            unsafe { copy_bytes::copy(piece.ptr, room.as_mut_ptr(), piece.len) };
+            unsafe { copy_bytes::copy_shared(piece.ptr, room.as_mut_ptr(), piece.len) };
             done += piece.len;
         }
         true
@@ -558,7 +611,7 @@ impl Region {
             // SAFETY: as in `read_at`; `room` is as long as the piece, and need not be initialised
             // to be written to.
             unsafe {
-                copy_bytes::copy(piece.ptr, room.as_mut_ptr().cast(), piece.len);
+                copy_bytes::copy_shared(piece.ptr, room.as_mut_ptr().cast(), piece.len);
             }
             done += piece.len;
         }
@@ -592,7 +645,7 @@ impl Region {
             // - destination: `pieces` stays inside a segment, which `self.memory` keeps valid for
             //   writes (contract of `Memory::from_raw`);
             // - no overlap: nobody holds a reference to registered bytes, and `from` is one.
-            unsafe { copy_bytes::copy(from.as_ptr(), piece.ptr, piece.len) };
+            unsafe { copy_bytes::copy_shared(from.as_ptr(), piece.ptr, piece.len) };
             done += piece.len;
         }
         true

@@ -13,7 +13,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::ops::{Deref, DerefMut};
+use std::ops::{Deref, DerefMut, Range};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -452,13 +452,26 @@ impl Registered for PooledBuffer {
     fn memory(&self) -> &LocalMem {
         self.buffer.as_ref().expect("only `drop` takes it").memory()
     }
+
+    fn set_aside(&mut self, moved: &Range<usize>) {
+        self.buffer.as_mut().expect("only `drop` takes it").set_aside(moved);
+    }
 }
 
 impl Drop for PooledBuffer {
     fn drop(&mut self) {
-        if let Some(buffer) = self.buffer.take() {
-            self.pool[self.class].give_back(buffer);
+        let Some(mut buffer) = self.buffer.take() else { return };
+        // With its transfer, whose end came when nobody waited for it any more.
+        let is_late = buffer.memory().may_be_written();
+        if is_late && !buffer.replace(&(0..buffer.len())) {
+            // Nobody may wait here; and to hand it out would be worse.
+            let bytes = self.pool[self.class].bytes;
+            return tracing::error!(
+                "no memory for a buffer of {bytes} bytes in the place of one that a stopped peer \
+                 may still write: its pool has one less from now on"
+            );
         }
+        self.pool[self.class].give_back(buffer);
     }
 }
 

@@ -6,7 +6,7 @@
 //!    sink may call takes it (`close` tries, and leaves the work to the poll otherwise).
 //! 2. A peer's `links`: its send lock.
 //! 3. `peers`, and what `loopback` holds.
-//! 4. `matcher`, `opened`, `kept`, the queue in `ready`.
+//! 4. `matcher`, `opened`, `kept`, `canceled`, the queue in `ready`.
 //!
 //! No memory is released and no sink is called under 2–4, because both run foreign code.
 
@@ -28,11 +28,13 @@ use super::peer::{Peer, PeerTable};
 use super::poll::PollState;
 use super::ready::Ready;
 use super::reports::Reports;
+use super::rma::ANSWER_LIMIT;
 use super::rx::RxLink;
 use crate::fork::Process;
 use crate::matching::{Kind, Matcher};
+use crate::ran::Ran;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use crate::sync::{Mutex, lock};
+use crate::sync::{Arc, Mutex, lock};
 use crate::{
     Access, Addr, Completion, Endpoint, EndpointStats, Error, LargeBuffers, Limits, LocalMem,
     Memory, MsgBuf, OpId, OpenOptions, Refused, RegionTable, Tag, Transfer, Uri, stats,
@@ -67,6 +69,8 @@ pub(super) struct SmEndpoint {
     pub(super) has_opened: AtomicBool,
     /// Memory that the owner of a lost connection may still be copying.
     pub(super) kept: Mutex<Vec<super::teardown::Kept>>,
+    /// Canceled transfers whose owners have not answered.
+    pub(super) canceled: Mutex<Vec<Canceled>>,
     pub(super) poll: BiasedLock<PollState>,
     pub(super) closed: AtomicBool,
     /// The process that opened it.
@@ -335,7 +339,7 @@ impl SmEndpoint {
         }
     }
 
-    fn cancel_at(&self, peer: &Peer, op: OpId) -> bool {
+    fn cancel_at(&self, peer: &Arc<Peer>, op: OpId) -> bool {
         let mut out = Outcome::default();
         let mut links = peer.links.lock();
         let found = links.iter_mut().any(|link| {
@@ -346,6 +350,10 @@ impl SmEndpoint {
             let Some(cancels) = link.requests.cancel(op, &mut out) else { return false };
             cancels.into_iter().for_each(|cancel| link.push_control(cancel));
             link.write_waiting(&mut out, &mut 0);
+            if link.requests.awaits(op) {
+                let (peer, waited) = (Arc::downgrade(peer), Ran::since(Instant::now()));
+                lock(&self.canceled).push(Canceled { op, peer, waited });
+            }
             self.wake_poll_for(&link.conn);
             true
         });
@@ -355,6 +363,34 @@ impl SmEndpoint {
         drop(links);
         self.report(out);
         found
+    }
+}
+
+/// A transfer that was canceled and waits for the answer of the memory's owner.
+#[derive(Debug)]
+pub(super) struct Canceled {
+    op: OpId,
+    peer: Weak<Peer>,
+    waited: Ran,
+}
+
+impl SmEndpoint {
+    /// Tells the ends of canceled transfers whose owners had time enough to answer.
+    pub(super) fn leave_canceled(&self, state: &mut PollState, now: Instant) {
+        let is_late = |canceled: &mut Canceled| canceled.waited.has_passed(now, ANSWER_LIMIT);
+        let late: Vec<_> = lock(&self.canceled).extract_if(.., is_late).collect();
+        let mut out = Outcome::default();
+        for Canceled { op, peer, .. } in late {
+            let Some(peer) = peer.upgrade() else { continue };
+            peer.links.lock().iter_mut().for_each(|link| link.requests.leave(op, &mut out));
+        }
+        state.arrived.extend(out.completions);
+    }
+
+    /// When to look for such transfers again.
+    pub(super) fn next_leave(&self) -> Option<Instant> {
+        let canceled = lock(&self.canceled);
+        canceled.iter().filter_map(|canceled| canceled.waited.next_look(ANSWER_LIMIT)).min()
     }
 }
 

@@ -139,7 +139,7 @@ impl Source<'_> {
             // - destination: inside the slots, for all pieces together have `len` bytes, in the
             //   lane's mapping, which `buffer` keeps; nobody holds references to it;
             // - no overlap: the lane is no registered memory.
-            unsafe { copy_bytes::copy(piece.ptr, to, piece.len) };
+            unsafe { copy_bytes::copy_shared(piece.ptr, to, piece.len) };
             at += piece.len;
         }
         let time = if put { nanos(began) } else { measure.into() };
@@ -300,7 +300,7 @@ impl Chunk<'_> {
                     // - source: inside the chunk, which is mapped (`LaneChunk::place`); the peer
                     //   may change it meanwhile: bytes without invariants;
                     // - destination: as above; no overlap, since a lane is no registered memory.
-                    unsafe { copy_bytes::copy(from, piece.ptr, piece.len) };
+                    unsafe { copy_bytes::copy_shared(from, piece.ptr, piece.len) };
                 })
             }
         }

@@ -33,6 +33,7 @@ use super::turns::{PAGE_BYTES, PAGED_MIN, Turns};
 pub(super) use crate::loopback::{Outcome, Queued};
 use crate::matching::Kind;
 use crate::prefetch;
+use crate::region::Late;
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, Ordering};
 use crate::{Completion, Error, LocalMem, MsgBuf, OpId, Tag, Transfer};
@@ -717,23 +718,16 @@ impl TxLink {
     }
 
     /// The connection is gone: ends everything with `error`. Transfers that the peer may still be
-    /// copying are returned, to be told when it is not.
-    pub(super) fn fail(mut self, error: &Error, out: &mut Outcome) -> Outcome {
+    /// writing leave their memory, which is returned.
+    pub(super) fn fail(mut self, error: &Error, out: &mut Outcome) -> Vec<Late> {
         self.take_ended(&mut out.completions);
         let sends = self.queue.drain(..).map(|message| message.end(Err(error.clone())));
         out.completions.extend(sends);
         let gate = self.conn.segment.gate_as_keeper();
         gate.shut();
-        let mut transfers = Outcome::default();
         let may_be_copied =
             self.requests.is_open() && self.conn.segment.peer_copies() && self.conn.is_alive();
-        self.requests.fail_all(error, &mut transfers);
-        if may_be_copied {
-            return transfers;
-        }
-        out.completions.append(&mut transfers.completions);
-        out.memory.append(&mut transfers.memory);
-        Outcome::default()
+        self.requests.fail_all(error, may_be_copied, out)
     }
 }
 

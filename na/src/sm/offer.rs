@@ -186,8 +186,8 @@ impl Offer for Standing {
         lock(&endpoint.kept).push(Kept {
             conn,
             memory: Vec::new(),
+            late: Vec::new(),
             held: Some(held),
-            ends: Vec::new(),
             guest_of: None,
         });
         endpoint.ready.wake_poll();
@@ -350,7 +350,7 @@ impl Ours<'_> {
         // SAFETY: a piece of our region, which the transfer keeps alive, and one as long of a block
         // that is mapped for this access; nobody holds references to them (contract of
         // `Memory::from_raw`), and the owner keeps its memory while we are in the gate.
-        unsafe { copy_bytes::copy(from.ptr, to.ptr, ours.len) };
+        unsafe { copy_bytes::copy_shared(from.ptr, to.ptr, ours.len) };
     }
 
     #[inline(never)]

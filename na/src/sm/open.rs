@@ -139,6 +139,7 @@ pub(super) fn open(uri: &Uri<'_>, options: &OpenOptions) -> Result<Arc<SmEndpoin
         opened: Mutex::new(Vec::new()),
         has_opened: AtomicBool::new(false),
         kept: Mutex::new(Vec::new()),
+        canceled: Mutex::default(),
         poll: BiasedLock::new(PollState::new(listener)),
         closed: AtomicBool::new(false),
         process: Process::current(),

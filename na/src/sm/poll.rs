@@ -477,6 +477,7 @@ impl SmEndpoint {
         if state.accept_again.is_some_and(|again| now >= again) {
             self.resume_accepting(state);
         }
+        self.leave_canceled(state, now);
         let mut acted = false;
         // The watched ones come first. Who is not watched is up, and has no limit but of liveness.
         let no_liveness = self.options.liveness_limit.is_zero();
@@ -585,6 +586,7 @@ impl SmEndpoint {
         let mut deadlines: Vec<Instant> =
             strangers.filter_map(|stranger| stranger.waited.next_look(connecting)).collect();
         deadlines.extend(state.accept_again);
+        deadlines.extend(self.next_leave());
         let soon = Instant::now() + LOOK_EVERY;
         for link in state.links.iter() {
             match link.stage {

@@ -106,6 +106,42 @@ pub trait RingMemory {
     /// `offset + len` is within the capacity, the place belongs to a record that the calling
     /// consumer holds, and `to` is valid for writes of `len` bytes.
     unsafe fn read(&self, offset: usize, to: *mut u8, len: usize);
+
+    /// As [`write`](Self::write), from memory that others may change at the same time.
+    ///
+    /// # Safety
+    ///
+    /// As `write`.
+    unsafe fn write_shared(&self, offset: usize, from: *const u8, len: usize) {
+        // SAFETY: the caller's duties are the same.
+        unsafe { self.write(offset, from, len) };
+    }
+
+    /// As [`read`](Self::read), to memory that others may use at the same time.
+    ///
+    /// # Safety
+    ///
+    /// As `read`.
+    unsafe fn read_shared(&self, offset: usize, to: *mut u8, len: usize) {
+        // SAFETY: the caller's duties are the same.
+        unsafe { self.read(offset, to, len) };
+    }
+}
+
+/// Where `len` bytes of the payload of `slot` are in the ring.
+#[inline]
+fn place_in(slot: &Slot, offset: usize, len: usize) -> usize {
+    let end = offset.checked_add(len);
+    assert!(end.is_some_and(|end| end <= slot.payload), "a write beyond the record");
+    slot.at + COMMIT_BYTES + offset
+}
+
+/// Where `len` bytes of the payload of `record` are in the ring.
+#[inline]
+fn place_of(record: &Record, offset: usize, len: usize) -> usize {
+    let end = offset.checked_add(len);
+    assert!(end.is_some_and(|end| end <= record.len), "a read beyond the record");
+    record.at + COMMIT_BYTES + offset
 }
 
 /// What the other side did wrong.
@@ -264,13 +300,16 @@ impl<M: RingMemory> Producer<M> {
     /// If they leave the payload.
     #[inline]
     pub fn write(&mut self, slot: &Slot, offset: usize, bytes: &[u8]) {
+        let at = place_in(slot, offset, bytes.len());
         // SAFETY:
-        // - source: a live slice of that length;
-        // - bounds: checked by `write_raw`.
-        unsafe { self.write_raw(slot, offset, bytes.as_ptr(), bytes.len()) };
+        // - bounds: the payload lies in the ring (`reserve`), the write in the payload (above);
+        // - ownership: `reserve` found these lines free, and only this producer uses free lines;
+        // - source: a live slice of that length.
+        unsafe { self.memory.write(at, bytes.as_ptr(), bytes.len()) };
     }
 
-    /// Writes `len` bytes at `from` into the payload at `offset`.
+    /// Writes `len` bytes at `from` into the payload at `offset`. Others may change them meanwhile,
+    /// as [`copy_shared`](crate::copy_bytes::copy_shared) allows it.
     ///
     /// # Safety
     ///
@@ -281,13 +320,12 @@ impl<M: RingMemory> Producer<M> {
     /// If they leave the payload.
     #[inline]
     pub unsafe fn write_raw(&mut self, slot: &Slot, offset: usize, from: *const u8, len: usize) {
-        let end = offset.checked_add(len);
-        assert!(end.is_some_and(|end| end <= slot.payload), "a write beyond the record");
+        let at = place_in(slot, offset, len);
         // SAFETY:
         // - bounds: the payload lies in the ring (`reserve`), the write in the payload (above);
         // - ownership: `reserve` found these lines free, and only this producer uses free lines;
         // - source: the caller's duty.
-        unsafe { self.memory.write(slot.at + COMMIT_BYTES + offset, from, len) };
+        unsafe { self.memory.write_shared(at, from, len) };
     }
 
     /// Makes the record visible.
@@ -439,13 +477,13 @@ impl<M: RingMemory> Consumer<M> {
     /// If that leaves the payload.
     #[inline]
     pub fn read(&self, record: &Record, offset: usize, out: &mut [u8]) {
-        // SAFETY:
-        // - destination: a live slice of that length;
-        // - bounds: checked by `read_raw`.
-        unsafe { self.read_raw(record, offset, out.as_mut_ptr(), out.len()) };
+        let at = place_of(record, offset, out.len());
+        // SAFETY: as in `read_raw`; the destination is a live slice of that length.
+        unsafe { self.memory.read(at, out.as_mut_ptr(), out.len()) };
     }
 
-    /// Copies `len` bytes of payload from `offset` to `to`.
+    /// Copies `len` bytes of payload from `offset` to `to`, which others may use meanwhile, as
+    /// [`copy_shared`](crate::copy_bytes::copy_shared) allows it.
     ///
     /// # Safety
     ///
@@ -456,14 +494,13 @@ impl<M: RingMemory> Consumer<M> {
     /// If that leaves the payload.
     #[inline]
     pub unsafe fn read_raw(&self, record: &Record, offset: usize, to: *mut u8, len: usize) {
-        let end = offset.checked_add(len);
-        assert!(end.is_some_and(|end| end <= record.len), "a read beyond the record");
+        let at = place_of(record, offset, len);
         // SAFETY:
         // - bounds: `peek` checked that the payload lies in the ring, the read lies in the payload;
         // - ownership: the record is committed, and the producer leaves it alone until `head`
         //   passes it (a hostile producer can change the bytes, which are only copied here);
         // - destination: the caller's duty.
-        unsafe { self.memory.read(record.at + COMMIT_BYTES + offset, to, len) };
+        unsafe { self.memory.read_shared(at, to, len) };
     }
 
     /// Leaves `record` behind. `true`: there is enough room to ask the producer's doorbell.

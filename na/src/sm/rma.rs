@@ -8,8 +8,12 @@
 //! long part it may let us copy the first half at the same time, with *share*. *Done* ends the part
 //! in any case, and the last part ends the transfer.
 //!
-//! Our memory is held until then. A transfer that is canceled stays until the owner has answered
-//! for its open parts, because the owner may be writing.
+//! Our memory is held until then. A transfer that is canceled ends when the owner has answered for
+//! its open parts, because the owner may be writing. If it does not answer within [`ANSWER_LIMIT`],
+//! as one that is stopped does not, the end is told all the same ([`Requests::leave`]): a put lets
+//! go of its memory, which the owner at most reads, and that of a get is marked ([`Late`]) and held
+//! here until the answer comes or the connection ends. So that such memory does not pile up, nothing
+//! more is asked of this owner meanwhile.
 //!
 //! All this is state behind the peer's send lock. Memory that is no longer needed is handed to
 //! [`Outcome`], to be released without that lock.
@@ -27,7 +31,12 @@ use super::record::{self, PARTS_MAX, PIECES_MAX, Piece, REQUEST_BYTES_MAX, Reque
 use super::ring::{Producer, Violation};
 use super::segment::MappedRing;
 use crate::cheap::Cheap;
-use crate::{Completion, Error, LocalMem, OpId, Transfer};
+use crate::region::Late;
+use crate::{Completion, Error, LocalMem, OpId, RemoteMem, Transfer};
+
+/// How long a canceled transfer waits for the owner's answer. It is there at once from an owner that
+/// runs; and as memory that is marked costs its user a copy, a busy one is given some time.
+pub(super) const ANSWER_LIMIT: Duration = Duration::from_millis(100);
 
 /// The requester's state of one connection.
 #[derive(Debug, Default)]
@@ -40,6 +49,9 @@ pub(super) struct Requests {
     pulled: VecDeque<(u64, bool)>,
     /// Parts that we copy ourselves.
     grants: VecDeque<Grant>,
+    /// Transfers that have ended without the owner's answer. While there are any, no part is asked
+    /// for.
+    left: usize,
     next_id: u64,
     /// Transfers of one kind that are measured while there are any.
     flight: Option<Flight>,
@@ -65,11 +77,20 @@ const FLIGHT_MAX: u64 = 32;
 struct Open {
     op: OpId,
     put: bool,
-    transfer: Transfer,
+    /// Our memory; of a put that was left without an answer, none.
+    local: Option<LocalMem>,
+    local_offset: u64,
+    remote: RemoteMem,
+    remote_offset: u64,
+    len: u64,
     /// Bytes asked for so far.
     asked: u64,
     parts: u32,
     failed: Option<Error>,
+    /// Its end was told although the owner has not answered for all parts.
+    told: bool,
+    /// Of a get whose end was told: its memory may still be written.
+    late: Option<Late>,
 }
 
 #[derive(Debug)]
@@ -117,12 +138,26 @@ impl Requests {
         } else {
             self.flight.take_if(|flight| (flight.put, length(flight.len)) != (put, length(len)));
         }
-        let open = Open { op, put, transfer, asked: 0, parts: 0, failed: None };
+        let Transfer { local, local_offset, remote, remote_offset, len } = transfer;
+        let open = Open {
+            op,
+            put,
+            local: Some(local),
+            local_offset,
+            remote,
+            remote_offset,
+            len,
+            asked: 0,
+            parts: 0,
+            failed: None,
+            told: false,
+            late: None,
+        };
         self.transfers.insert(id, open);
         self.waiting.push_back(id);
     }
 
-    /// Whether a transfer has not ended.
+    /// Whether the owner has not answered for a transfer.
     pub(super) fn has_transfers(&self) -> bool {
         !self.transfers.is_empty()
     }
@@ -136,7 +171,12 @@ impl Requests {
     pub(super) fn wants_room(&self) -> bool {
         !self.pulled.is_empty()
             || !self.grants.is_empty()
-            || (!self.waiting.is_empty() && self.parts.len() < PARTS_MAX)
+            || (!self.waiting.is_empty() && self.may_ask())
+    }
+
+    /// Whether another part may be asked for.
+    fn may_ask(&self) -> bool {
+        self.left == 0 && self.parts.len() < PARTS_MAX
     }
 
     /// Sends requests while there is room. Returns whether it sent some.
@@ -149,7 +189,7 @@ impl Requests {
         mut announce: impl FnMut(&LocalMem, bool) -> u64,
     ) -> Result<bool, Violation> {
         let mut sent = false;
-        while self.parts.len() < PARTS_MAX
+        while self.may_ask()
             && let Some(id) = self.waiting.front().copied()
         {
             let part = self.next_id + 1;
@@ -158,15 +198,15 @@ impl Requests {
                 self.waiting.pop_front();
                 continue;
             };
-            let request = open.next_request(part, &mut announce);
+            let Some(request) = open.next_request(part, &mut announce) else { return Ok(sent) };
             let Some(slot) = producer.reserve(request.encoded_len())? else { return Ok(sent) };
             let mut buffer = [0; REQUEST_BYTES_MAX];
             producer.write(&slot, 0, request.encode(&mut buffer));
             producer.publish(slot, if open.put { record::PUT } else { record::GET }, 0);
-            let offset = open.transfer.local_offset + open.asked;
+            let offset = open.local_offset + open.asked;
             open.asked += request.len;
             open.parts += 1;
-            if open.asked == open.transfer.len {
+            if open.asked == open.len {
                 self.waiting.pop_front();
             }
             let span = Span { offset, len: request.len, done: 0 };
@@ -189,13 +229,14 @@ impl Requests {
             && let Some((id, measure)) = self.pulled.front().copied()
         {
             let part = self.parts.get_mut(&id);
-            let found =
-                part.and_then(|part| Some((self.transfers.get(&part.transfer)?, &mut part.span)));
-            let Some((open, span)) = found.filter(|(_, span)| span.left() > 0) else {
+            let found = part.and_then(|part| {
+                let open = self.transfers.get(&part.transfer)?;
+                Some((open.local.as_ref()?, &mut part.span))
+            });
+            let Some((memory, span)) = found.filter(|(_, span)| span.left() > 0) else {
                 self.pulled.pop_front();
                 continue;
             };
-            let memory = &open.transfer.local;
             let bytes = source.send_chunk((true, measure), id, memory, span)?;
             let Some(bytes) = bytes else { return Ok(sent) };
             *budget = budget.saturating_sub(bytes);
@@ -321,8 +362,9 @@ impl Requests {
             return Err("bulk data with a wrong flag");
         }
         let open = self.transfers.get(&part.transfer).filter(|open| !open.put).ok_or(unknown)?;
+        let local = open.local.as_ref().ok_or(unknown)?;
         let began = (measure == 1).then(Instant::now);
-        chunk.take(offset, &open.transfer.local, &mut part.span)?;
+        chunk.take(offset, local, &mut part.span)?;
         let Some(began) = began else { return Ok(None) };
         let last = began.elapsed();
         part.taken = part.taken.saturating_add(last);
@@ -365,9 +407,10 @@ impl Requests {
     }
 
     /// Gives up the transfer `op`. `None`: there is no such transfer. The records are to be sent to
-    /// the owner.
+    /// the owner. If the transfer [is awaited](Self::awaits) after that, it is to be
+    /// [left](Self::leave) in time.
     pub(super) fn cancel(&mut self, op: OpId, out: &mut Outcome) -> Option<Vec<Control>> {
-        let (&id, open) = self.transfers.iter_mut().find(|(_, open)| open.op == op)?;
+        let (&id, open) = self.find(op)?;
         if open.failed.is_some() {
             // The owner has been told.
             return Some(Vec::new());
@@ -376,6 +419,29 @@ impl Requests {
         let cancels = self.give_up(id);
         self.finish(id, out);
         Some(cancels)
+    }
+
+    fn find(&mut self, op: OpId) -> Option<(&u64, &mut Open)> {
+        // The number of one whose end was told may be another's by now.
+        self.transfers.iter_mut().find(|(_, open)| open.op == op && !open.told)
+    }
+
+    /// Whether the end of the transfer `op` was not told.
+    pub(super) fn awaits(&mut self, op: OpId) -> bool {
+        self.find(op).is_some()
+    }
+
+    /// Tells the end of the transfer `op`, which was given up and has no answer of its owner.
+    pub(super) fn leave(&mut self, op: OpId, out: &mut Outcome) {
+        let Some((_, open)) = self.find(op) else { return };
+        let Some(error) = open.failed.clone() else { return };
+        open.told = true;
+        match open.put {
+            true => out.memory.extend(open.local.take()),
+            false => open.late = open.local.as_ref().map(Late::new),
+        }
+        out.completions.push(Completion::Transfer { op, result: Err(error) });
+        self.left += 1;
     }
 
     /// What to tell the owner of the open parts of a transfer that has failed.
@@ -387,31 +453,51 @@ impl Requests {
         parts.into_iter().map(|part| Control::Cancel { part }).collect()
     }
 
-    /// Ends everything with `error`; the connection is gone.
-    pub(super) fn fail_all(&mut self, error: &Error, out: &mut Outcome) {
-        for (_, open) in std::mem::take(&mut self.transfers) {
-            out.completions.push(Completion::Transfer { op: open.op, result: Err(error.clone()) });
-            out.memory.push(open.transfer.local);
+    /// Ends everything with `error`; the connection is gone. Returns the memory where the owner may
+    /// still write, if it may be copying.
+    pub(super) fn fail_all(
+        &mut self,
+        error: &Error,
+        may_be_copied: bool,
+        out: &mut Outcome,
+    ) -> Vec<Late> {
+        let mut left = Vec::new();
+        for (_, Open { op, put, local, parts, told, late, .. }) in
+            std::mem::take(&mut self.transfers)
+        {
+            if may_be_copied && !put && parts > 0 {
+                left.extend(late.or_else(|| local.as_ref().map(Late::new)));
+            }
+            if !told {
+                out.completions.push(Completion::Transfer { op, result: Err(error.clone()) });
+            }
+            out.memory.extend(local);
         }
         *self = Self { next_id: self.next_id, ..Self::default() };
+        left
     }
 
     /// Completes the transfer if nothing of it is open any more.
     fn finish(&mut self, id: u64, out: &mut Outcome) {
         let Some(open) = self.transfers.get(&id) else { return };
-        let asked = open.asked == open.transfer.len || open.failed.is_some();
+        let asked = open.asked == open.len || open.failed.is_some();
         // Without parts it has not even asked, unless it failed.
         if open.parts > 0 || !asked {
             return;
         }
         if let Some(open) = self.transfers.remove(&id) {
-            if open.asked < open.transfer.len {
+            if open.asked < open.len {
                 self.waiting.retain(|waiting| *waiting != id);
             }
             self.ended_in_flight(&open);
-            let result = open.failed.map_or(Ok(()), Err);
-            out.completions.push(Completion::Transfer { op: open.op, result });
-            out.memory.push(open.transfer.local);
+            let Open { op, local, failed, told, .. } = open;
+            if told {
+                self.left -= 1;
+            } else {
+                let result = failed.map_or(Ok(()), Err);
+                out.completions.push(Completion::Transfer { op, result });
+            }
+            out.memory.extend(local);
         }
     }
 
@@ -421,7 +507,7 @@ impl Requests {
             self.flight = None;
             return;
         };
-        flight.bytes = flight.bytes.saturating_add(open.transfer.len);
+        flight.bytes = flight.bytes.saturating_add(open.len);
         let goes_on = !self.transfers.is_empty();
         if goes_on && flight.bytes / FLIGHT_MAX < flight.len {
             self.flight = Some(flight);
@@ -442,7 +528,8 @@ impl Requests {
 impl Grant {
     /// Copies the next `chunk` bytes, or fewer, inside the gate. `None`: it cannot be done.
     fn copy_chunk(&mut self, open: &Open, chunk: u64, conn: &Conn) -> Option<u64> {
-        let local = open.transfer.local.region().pieces(self.span.offset + self.span.done, chunk);
+        let local = open.local.as_ref()?.region();
+        let local = local.pieces(self.span.offset + self.span.done, chunk);
         let copied = match &self.memory {
             Granted::Mapped(memory) => {
                 let remote = skip_bytes(&memory.pieces, self.span.done);
@@ -480,8 +567,9 @@ impl Open {
         &self,
         part: u64,
         announce: &mut impl FnMut(&LocalMem, bool) -> u64,
-    ) -> Request {
-        let Transfer { local, local_offset, remote, remote_offset, len } = &self.transfer;
+    ) -> Option<Request> {
+        let Self { local, local_offset, remote, remote_offset, len, .. } = self;
+        let local = local.as_ref()?;
         let block = announce(local, !self.put);
         let pieces: Vec<_> = local
             .region()
@@ -494,6 +582,6 @@ impl Open {
             })
             .collect();
         let len = pieces.iter().map(|piece| piece.len).sum();
-        Request { part, key: remote.key, offset: remote_offset + self.asked, len, pieces }
+        Some(Request { part, key: remote.key, offset: remote_offset + self.asked, len, pieces })
     }
 }

@@ -384,6 +384,22 @@ impl RingMemory for MappedRing {
         //   only after this copy.
         unsafe { copy_bytes::copy(from.as_ptr(), to, len) };
     }
+
+    #[inline]
+    unsafe fn write_shared(&self, offset: usize, from: *const u8, len: usize) {
+        // SAFETY: in the ring by the caller's duty.
+        let to = unsafe { self.data.add(offset) };
+        // SAFETY: as in `write`.
+        unsafe { copy_bytes::copy_shared(from, to.as_ptr(), len) };
+    }
+
+    #[inline]
+    unsafe fn read_shared(&self, offset: usize, to: *mut u8, len: usize) {
+        // SAFETY: in the ring by the caller's duty.
+        let from = unsafe { self.data.add(offset) };
+        // SAFETY: as in `read`.
+        unsafe { copy_bytes::copy_shared(from.as_ptr(), to, len) };
+    }
 }
 
 #[cfg(test)]

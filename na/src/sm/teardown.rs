@@ -4,8 +4,9 @@
 //! regard to the bound on early messages; then the sending half fails its operations, the gate to
 //! our memory is shut, and with the last open link of a peer its expected receives fail: a link on
 //! which nobody has answered yet is none that their messages could come on. Memory that the other
-//! process may be copying at this moment is kept until that chunk is over or the process is dead,
-//! and transfers that use it end then: whoever asked for them may have slices of it afterwards.
+//! process may be copying at this moment is kept until that chunk is over or the process is dead. A
+//! transfer of ours that uses it ends at once, and its memory says that it may still be written
+//! ([`LocalMem::may_be_written`]): one that is stopped in the midst of a copy holds nobody up.
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -14,28 +15,29 @@ use rustix::event::epoll;
 use rustix::io::Errno;
 
 use super::endpoint::SmEndpoint;
-use super::link::{Conn, Outcome, TxLink};
+use super::link::{Conn, TxLink};
 use super::peer::Reach;
 use super::poll::{PollState, Sink};
 use super::rx::{RxLink, Stage};
 use super::socket;
-use crate::region::Held;
+use crate::region::{Held, Late};
 use crate::sync::atomic::Ordering;
 use crate::sync::{Arc, lock};
-use crate::{Completion, Error, LocalMem};
+use crate::{Error, LocalMem};
 
 /// How long dropping an endpoint waits for memory that a peer is copying.
 pub(super) const KEPT_WAIT: Duration = Duration::from_secs(1);
 
-/// Memory of a transfer that ended while its owner was copying.
+/// Memory that a peer may be copying although the connection, or the region, has ended.
 #[derive(Debug)]
 pub(super) struct Kept {
     pub(super) conn: Arc<Conn>,
+    /// What the peer had asked for.
     pub(super) memory: Vec<LocalMem>,
+    /// Where it writes for us.
+    pub(super) late: Vec<Late>,
     /// Memory whose region is gone.
     pub(super) held: Option<Held>,
-    /// The ends of the transfers, to be told with it.
-    pub(super) ends: Vec<Completion>,
     /// For whom the connection still counts in the endpoint's `Crowd`: it costs what it did.
     pub(super) guest_of: Option<u32>,
 }
@@ -63,8 +65,7 @@ impl SmEndpoint {
         }
         let mut links = link.peer.links.lock();
         let found = link.peer.remove_link(&mut links, link.conn.token);
-        let failed = found.map(|tx| tx.fail(&error, &mut state.out)).unwrap_or_default();
-        let Outcome { mut memory, completions } = failed;
+        let late = found.map(|tx| tx.fail(&error, &mut state.out)).unwrap_or_default();
         if links.is_empty() && link.peer.reach == Reach::Connection {
             link.peer.set_gone();
         }
@@ -73,11 +74,11 @@ impl SmEndpoint {
             link.peer.end_session();
         }
         drop(links);
-        memory.append(&mut link.services.fail_all(&link.conn, &mut state.out));
+        let memory = link.services.fail_all(&link.conn, &mut state.out);
         let guest_of = link.guest_of;
-        if !(memory.is_empty() && completions.is_empty()) {
-            let (conn, ends) = (link.conn.clone(), completions);
-            lock(&self.kept).push(Kept { conn, memory, held: None, ends, guest_of });
+        if !(memory.is_empty() && late.is_empty()) {
+            let conn = link.conn.clone();
+            lock(&self.kept).push(Kept { conn, memory, late, held: None, guest_of });
         } else if let Some(uid) = guest_of {
             state.crowd.leave(uid);
         }
@@ -145,13 +146,11 @@ impl SmEndpoint {
         self.ready.wake_poll();
     }
 
-    /// Lets go of memory that nobody copies any more, and tells the ends of its transfers.
+    /// Lets go of memory that nobody copies any more.
     pub(super) fn release_kept(&self, state: &mut PollState) {
         for kept in self.take_released() {
             // May run foreign code, so without the lock.
-            drop(kept.memory);
-            drop(kept.held);
-            state.arrived.extend(kept.ends);
+            drop((kept.memory, kept.late, kept.held));
             if let Some(uid) = kept.guest_of {
                 state.crowd.leave(uid);
             }
@@ -184,7 +183,8 @@ impl SmEndpoint {
                 let left = std::mem::take(&mut *kept);
                 drop(kept);
                 tracing::warn!("a peer does not stop copying; its transfer's memory is leaked");
-                for Kept { memory, held, .. } in left {
+                for Kept { memory, late, held, .. } in left {
+                    late.into_iter().for_each(Late::keep_for_good);
                     memory.iter().for_each(|memory| memory.region().keep_for_good());
                     // Whoever waits for it is told by that.
                     drop(memory);

@@ -4,6 +4,7 @@ use super::conn::{Conn, Stage};
 use super::endpoint::Core;
 use super::frame::{Header, Kind, Request, Status};
 use super::incoming::{Appetite, Destination, Incoming, Next};
+use super::outgoing::faults::is_fault;
 use super::peer::{Peer, PeerState};
 use super::poller::{Poller, flush};
 use crate::matching::{self, Arrived};
@@ -29,6 +30,7 @@ impl Poller {
     pub(super) fn read(&mut self, core: &Core, conn: &mut Conn) -> Result<(), Lost> {
         let mut left = READ_BYTES_MAX;
         let mut short_reads = 0;
+        let mut may_guess = true;
         loop {
             if conn.incoming.has_something() && self.handle(core, conn)? {
                 if !conn.hung_up {
@@ -53,7 +55,7 @@ impl Poller {
             let appetite = match &conn.stage {
                 Stage::Up { peer, .. } => {
                     conn.blocked = peer.is_blocked();
-                    match peer.expects_data() {
+                    match may_guess && peer.expects_data() {
                         true => peer.lock().appetite(),
                         false => Appetite::Any,
                     }
@@ -78,11 +80,33 @@ impl Poller {
                     conn.idle_reads = conn.idle_reads.saturating_add(1);
                     return Ok(());
                 }
+                // Of the data itself when its header is known, or of what was only expected.
+                Err(error) if is_fault(&error) && (may_guess || conn.incoming.is_amid()) => {
+                    may_guess = false;
+                    self.cannot_write(core, conn);
+                }
                 Err(error) => {
                     return Err(Lost::Ended(format!("receiving from it failed: {error}")));
                 }
             }
         }
+    }
+
+    /// Memory of ours that data goes to cannot be written: its transfer ends, and nothing else.
+    #[cold]
+    fn cannot_write(&mut self, core: &Core, conn: &mut Conn) {
+        let Some((header, memory)) = conn.incoming.give_up_memory() else { return };
+        self.memories.push(memory);
+        tracing::warn!(
+            "memory of this process that a transfer fills cannot be written: pages of a mapped \
+             file are gone; the transfer ends"
+        );
+        let Some(peer) = conn.up().cloned() else { return };
+        self.with_peer(&peer, |state| {
+            let PeerState { transfers, out, harvest, .. } = state;
+            transfers.cannot_access(header.kind, header.number, out, harvest);
+            flush(core, &peer, state);
+        });
     }
 
     /// Handles what is in the buffer. `true`: the matcher has no room for the message in front.

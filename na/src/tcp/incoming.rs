@@ -281,6 +281,20 @@ impl Incoming {
         }
     }
 
+    /// The system cannot write where data of a transfer goes: the rest of it is skipped. Returns
+    /// which data it is, and the memory that was held.
+    #[cold]
+    pub(super) fn give_up_memory(&mut self) -> Option<(Header, LocalMem)> {
+        let long = self.long.as_mut()?;
+        match std::mem::replace(&mut long.to, Destination::Nowhere) {
+            Destination::Memory(memory, _) => Some((long.header, memory)),
+            other => {
+                long.to = other;
+                None
+            }
+        }
+    }
+
     /// Takes back the receive `op`, if a message is arriving in it; the rest of it is skipped.
     pub(super) fn unclaim(&mut self, op: OpId) -> Option<Claimed> {
         let long = self.long.as_mut()?;

@@ -18,9 +18,12 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use self::faults::is_fault;
 use super::frame::{HEADER_BYTES, Header, Kind, REQUEST_BYTES};
 use super::socket::{self, COPIES_BYTES, Copies, Pieces};
 use crate::{Completion, Error, LocalMem, MsgBuf, OpId, Tag};
+
+pub(super) mod faults;
 
 /// Bytes of data in one frame. With a quarter of it, bare sockets lose a third of their speed.
 const CHUNK_BYTES: usize = 1 << 20;
@@ -88,7 +91,9 @@ impl Frame {
             Body::Chunk { memory, offset } => {
                 let left = (self.len - skip) as u64;
                 let mut run = memory.region().pieces(offset + skip as u64, left);
-                return run.all(|piece| match left <= COPY_BYTES_MAX as u64 {
+                // What may be gone is for the kernel to find out.
+                let copies = left <= COPY_BYTES_MAX as u64 && !memory.region().is_raw();
+                return run.all(|piece| match copies {
                     // SAFETY: a piece of registered memory, which `memory` keeps valid, and which
                     // is not on our stack.
                     true => unsafe { pieces.push_copy_of(piece) },
@@ -140,6 +145,8 @@ pub(super) struct Harvest {
     pub(super) completions: Vec<Completion>,
     /// Memory whose last use is over: dropping it may run its owner's code.
     pub(super) memories: Vec<LocalMem>,
+    /// Puts of ours whose memory cannot be read.
+    pub(super) unreadable: Vec<u64>,
 }
 
 impl Harvest {
@@ -314,7 +321,8 @@ impl Outgoing {
         data: Data<'_>,
     ) -> bool {
         let Data { number, memory, offset, len } = data;
-        let Some(socket) = door.filter(|_| len <= COPY_BYTES_MAX as u64 && self.is_free()) else {
+        let is_short = len <= COPY_BYTES_MAX as u64 && !memory.region().is_raw();
+        let Some(socket) = door.filter(|_| is_short && self.is_free()) else {
             return false;
         };
         let mut room: Copies = [MaybeUninit::uninit(); COPIES_BYTES];
@@ -522,6 +530,8 @@ impl Outgoing {
         mut get_is_cut: impl FnMut(),
     ) -> io::Result<Flushed> {
         let mut total = 0;
+        // To find out which frame cannot be read.
+        let mut alone = false;
         while total < FLUSH_BYTES_MAX {
             self.cut_chunks(&mut get_is_cut);
             if self.queue.is_empty() {
@@ -529,7 +539,7 @@ impl Outgoing {
             }
             let mut room: Copies = [MaybeUninit::uninit(); COPIES_BYTES];
             let mut pieces = Pieces::with_room(&mut room);
-            self.collect(&mut pieces);
+            self.collect(&mut pieces, alone);
             // SAFETY: each piece is valid for reads and part of a frame in `queue`, which `self`
             // keeps unchanged until this call returns:
             // - headers and short payloads are copies in `room`, long ones slices of the frame;
@@ -538,6 +548,13 @@ impl Outgoing {
                 Ok(sent) => {
                     self.consume(sent, harvest);
                     total += sent;
+                }
+                Err(error) if is_fault(&error) && !alone => alone = true,
+                Err(error) if is_fault(&error) => {
+                    if !self.give_up_front(harvest, &mut get_is_cut) {
+                        return Err(error);
+                    }
+                    alone = false;
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     self.blocked = true;
@@ -583,10 +600,11 @@ impl Outgoing {
         }
     }
 
-    /// Collects what is unsent, as much as one call should take.
-    fn collect(&self, pieces: &mut Pieces<'_>) {
+    /// Collects what is unsent, as much as one call should take, or of the first frame `alone`.
+    fn collect(&self, pieces: &mut Pieces<'_>, alone: bool) {
         let mut skip = self.sent;
-        for frame in &self.queue {
+        let frames = if alone { 1 } else { usize::MAX };
+        for frame in self.queue.iter().take(frames) {
             let skip_header = skip.min(HEADER_BYTES);
             let skip_payload = skip - skip_header;
             skip = 0;

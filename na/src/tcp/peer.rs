@@ -18,7 +18,9 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
+use super::frame::Kind;
 use super::incoming::Appetite;
+use super::outgoing::faults::is_fault;
 use super::outgoing::{Flushed, Harvest, Outgoing};
 use super::transfers::Transfers;
 use crate::lock::{BiasedGuard, BiasedLock};
@@ -242,13 +244,22 @@ impl PeerState {
         }
         let Self { out, harvest, transfers, .. } = self;
         match out.flush(&link.socket, harvest, || transfers.get_is_cut()) {
-            Ok(flushed) => flushed,
+            Ok(flushed) if harvest.unreadable.is_empty() => flushed,
+            Ok(_) => {
+                for number in std::mem::take(&mut harvest.unreadable) {
+                    transfers.cannot_access(Kind::Put, number, out, harvest);
+                }
+                Flushed::More
+            }
             Err(error) => {
                 let read_first = matches!(
                     error.kind(),
                     ErrorKind::BrokenPipe | ErrorKind::ConnectionReset | ErrorKind::TimedOut
                 );
-                let error = peer.gone(format!("sending to it failed: {error}"));
+                let error = peer.gone(match is_fault(&error) {
+                    true => "memory of ours that it gets cannot be read any more".into(),
+                    false => format!("sending to it failed: {error}"),
+                });
                 self.broken = Some(Broken { error, read_first });
                 Flushed::More
             }

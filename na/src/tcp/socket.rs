@@ -297,7 +297,7 @@ impl<'a> Pieces<'a> {
         // SAFETY:
         // - source: valid for reads and outside the room (contract of this function);
         // - destination: so many bytes are left in the room, which `self` borrows mutably for `'a`.
-        unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
+        unsafe { crate::copy_bytes::copy_shared(from, to, len) };
         self.copied += len;
         if self.copying {
             // SAFETY: while copying, there is a last piece, and it is set.

@@ -22,7 +22,7 @@ use super::frame::{Kind, Request, Status, TRANSFERS_MAX};
 use super::incoming::{Appetite, Destination, Guess};
 use super::outgoing::{Data, Harvest, Outgoing};
 use crate::cheap::Cheap;
-use crate::{Completion, Error, LocalMem, OpId, RegionTable, Transfer};
+use crate::{Completion, DeniedReason, Error, LocalMem, OpId, RegionTable, Transfer};
 
 /// A transfer that we asked for.
 struct Asked {
@@ -193,6 +193,36 @@ impl Transfers {
         out.push_small(Kind::Cancel, number, &[]);
         harvest.completions.push(canceled);
         Some((!asked.put).then_some(number))
+    }
+
+    /// The system cannot access our memory, to send a put of ours (`Put`), or to take the data of
+    /// that kind. The transfer ends; data that still comes is skipped.
+    #[cold]
+    pub(super) fn cannot_access(
+        &mut self,
+        kind: Kind,
+        number: u64,
+        out: &mut Outgoing,
+        harvest: &mut Harvest,
+    ) {
+        if kind == Kind::PutData {
+            let served = self.served_puts.get_mut(&number);
+            if let Some((memory, _)) = served.and_then(|served| served.lease.take()) {
+                harvest.memories.push(memory);
+                let verdict = Status::Denied(DeniedReason::CopyFailed).encode();
+                out.push_small(Kind::Done, number, &verdict);
+            }
+            return;
+        }
+        let Some(at) = self.find(number) else { return };
+        let asked = &mut self.asked[at].1;
+        let Some((memory, _)) = asked.local.take() else { return };
+        harvest.memories.push(memory);
+        let what = "the local memory of a transfer cannot be accessed: pages of a mapped file are \
+                    gone";
+        let result = Err(Error::io(what, std::io::Error::from_raw_os_error(libc::EFAULT)));
+        harvest.completions.push(Completion::Transfer { op: asked.op, result });
+        out.push_small(Kind::Cancel, number, &[]);
     }
 
     /// A peer's get or put arrived.

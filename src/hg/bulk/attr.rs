@@ -75,7 +75,7 @@ impl MemoryAttr {
     }
 
     /// Whether the transports can move it.
-    pub(in crate::hg) fn check(self) -> Result<(), HgError> {
+    pub(crate) fn check(self) -> Result<(), HgError> {
         if self.kind == MemoryKind::Host {
             return Ok(());
         }

@@ -7,7 +7,10 @@ use super::*;
 use crate::conformance::PATIENCE;
 use crate::sm::open::open;
 use crate::sm::peer::Peer;
-use crate::{Access, Addr, Endpoint, Memory, OpId, OpenOptions, SharedBuffer, Tag, Transfer, Uri};
+use crate::sm::rma::ANSWER_LIMIT;
+use crate::{
+    Access, Addr, Completion, Endpoint, Memory, OpId, OpenOptions, SharedBuffer, Tag, Transfer, Uri,
+};
 
 const LEN: usize = 1 << 20;
 
@@ -66,7 +69,7 @@ impl Pair {
         let remote = self.owner.register(remote, Access::ReadOnly).unwrap();
         let local = Memory::from_vec(vec![2; LEN]);
         let local = self.mover.register_local(local, Access::ReadWrite).unwrap();
-        self.get(7, &remote, &local);
+        self.transfer(7, false, &remote, &local);
         let deadline = Instant::now() + PATIENCE;
         while self.owner.poll.lock().links.iter().all(|link| link.services.is_empty()) {
             assert!(Instant::now() < deadline, "it is not asked");
@@ -75,46 +78,163 @@ impl Pair {
         (remote, local)
     }
 
-    fn get(&self, op: u64, remote: &LocalMem, local: &LocalMem) {
-        let transfer = Transfer {
-            local: local.clone(),
-            local_offset: 0,
-            remote: remote.region().describe(),
-            remote_offset: 0,
-            len: LEN as u64,
+    fn described(remote: &LocalMem, local: &LocalMem) -> Transfer {
+        let (local, remote) = (local.clone(), remote.region().describe());
+        Transfer { local, local_offset: 0, remote, remote_offset: 0, len: LEN as u64 }
+    }
+
+    fn transfer(&self, op: u64, put: bool, remote: &LocalMem, local: &LocalMem) {
+        let transfer = Self::described(remote, local);
+        let started = match put {
+            true => self.mover.put(OpId(op), &self.to_owner, transfer),
+            false => self.mover.get(OpId(op), &self.to_owner, transfer),
         };
-        self.mover.get(OpId(op), &self.to_owner, transfer).unwrap();
+        started.unwrap();
         // Until it is asked for.
         while self.mover.poll.lock().links.iter().any(|link| link.conn.has_backlog()) {
             assert!(poll(&self.mover).is_empty());
         }
     }
+
+    /// Memory of the owner's, and of the mover's for a transfer from or to there.
+    fn plain(&self) -> (LocalMem, LocalMem) {
+        let remote = Memory::from_vec(vec![1; LEN]);
+        let remote = self.owner.register(remote, Access::ReadWrite).unwrap();
+        let local = Memory::from_vec(vec![2; LEN]);
+        let local = self.mover.register_local(local, Access::ReadWrite).unwrap();
+        (remote, local)
+    }
+
+    /// The end of that transfer, while the owner does not poll.
+    fn told(&self, wanted: u64) -> Result<(), Error> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            assert!(Instant::now() < deadline, "its end is not told");
+            if let Some(completion) = poll(&self.mover).pop() {
+                let Completion::Transfer { op, result } = completion else { panic!("another") };
+                assert_eq!(op, OpId(wanted));
+                return result;
+            }
+        }
+    }
+
+    /// Both poll until the mover's connection awaits nothing any more.
+    fn until_answered(&self) {
+        let deadline = Instant::now() + PATIENCE;
+        let peer = self.to_owner.state::<Peer>().unwrap();
+        while peer.links.lock().iter().any(TxLink::waits_for_peer) {
+            assert!(Instant::now() < deadline, "the owner does not answer");
+            poll(&self.owner);
+            assert!(poll(&self.mover).is_empty(), "its end is told twice");
+        }
+    }
 }
 
+/// The owner is stopped in the midst of a copy, and the connection ends.
 #[test]
-fn a_transfer_ends_when_its_memory_is_not_copied_any_more() {
+fn a_get_ends_with_its_connection_and_leaves_its_memory_to_who_copies_there() {
     let pair = Pair::new();
-    let remote = Memory::from_vec(vec![1; LEN]);
-    let remote = pair.owner.register(remote, Access::ReadOnly).unwrap();
-    let local = Memory::from_vec(vec![2; LEN]);
-    let local = pair.mover.register_local(local, Access::ReadWrite).unwrap();
-    pair.get(7, &remote, &local);
-    // The owner copies a chunk.
+    let (remote, local) = pair.plain();
+    pair.transfer(7, false, &remote, &local);
     let conn = connection(&pair.to_mover);
     assert!(conn.segment.gate_as_copier().enter());
     pair.mover.close();
+    assert!(matches!(pair.told(7), Err(Error::Closed)));
+    assert!(local.may_be_written() && pair.mover.keeps_memory());
+    let local = local.reclaim().expect_err("the owner may write there");
     for _ in 0..5000 {
-        let told = poll(&pair.mover);
-        assert!(told.is_empty(), "told while its memory is written: {told:?}");
+        assert!(poll(&pair.mover).is_empty());
     }
-    assert!(pair.mover.keeps_memory());
+    assert!(local.may_be_written());
     conn.segment.gate_as_copier().leave();
-    let told = poll(&pair.mover);
-    let [Completion::Transfer { op: OpId(7), result: Err(Error::Closed) }] = &*told else {
-        panic!("not its end: {told:?}");
-    };
-    assert!(!pair.mover.keeps_memory());
+    assert!(poll(&pair.mover).is_empty());
+    assert!(!pair.mover.keeps_memory() && !local.may_be_written());
     local.reclaim().expect("nobody else has it");
+}
+
+/// The owner at most reads there.
+#[test]
+fn a_put_ends_with_its_connection_and_has_its_memory() {
+    let pair = Pair::new();
+    let (remote, local) = pair.plain();
+    pair.transfer(7, true, &remote, &local);
+    assert!(connection(&pair.to_mover).segment.gate_as_copier().enter());
+    pair.mover.close();
+    assert!(matches!(pair.told(7), Err(Error::Closed)));
+    assert!(!local.may_be_written() && !pair.mover.keeps_memory());
+    local.reclaim().expect("nobody else has it");
+}
+
+/// As when it is stopped for a while.
+#[test]
+fn canceled_transfers_end_although_the_owner_does_not_answer() {
+    let pair = Pair::new();
+    let (remote, local) = pair.plain();
+    let source = Memory::from_vec(vec![3; LEN]);
+    let source = pair.mover.register_local(source, Access::ReadWrite).unwrap();
+    pair.transfer(7, false, &remote, &local);
+    pair.transfer(8, true, &remote, &source);
+    // It has begun, and is no further than that.
+    let conn = connection(&pair.to_mover);
+    assert!(conn.segment.gate_as_copier().enter());
+    let canceled = Instant::now();
+    pair.mover.cancel(OpId(7));
+    assert!(matches!(pair.told(7), Err(Error::Canceled)));
+    assert!(canceled.elapsed() >= ANSWER_LIMIT, "it had time to answer");
+    pair.mover.cancel(OpId(8));
+    assert!(matches!(pair.told(8), Err(Error::Canceled)));
+    source.reclaim().expect("nobody else has it");
+    // What the peer may write to is no target, as it would change afterwards, but a source.
+    assert!(local.may_be_written());
+    let again = Pair::described(&remote, &local);
+    let refused = pair.mover.get(OpId(9), &pair.to_owner, again).unwrap_err();
+    assert!(refused.to_string().contains("may still be written"), "{refused}");
+    // Nothing more is asked of that peer, so that a cancel of it ends at once.
+    let other = pair.mover.register_local(Memory::from_vec(vec![4; LEN]), Access::ReadWrite);
+    let other = other.unwrap();
+    let waits = Pair::described(&remote, &other);
+    pair.mover.get(OpId(10), &pair.to_owner, waits).unwrap();
+    poll(&pair.mover);
+    pair.mover.cancel(OpId(10));
+    let told = poll(&pair.mover);
+    assert!(
+        matches!(&*told, [Completion::Transfer { op: OpId(10), result: Err(Error::Canceled) }]),
+        "{told:?}"
+    );
+    other.reclaim().expect("nobody else has it");
+    // It goes on.
+    conn.segment.gate_as_copier().leave();
+    pair.until_answered();
+    assert!(!local.may_be_written());
+    pair.transfer(11, false, &remote, &local);
+    let deadline = Instant::now() + PATIENCE;
+    let told = loop {
+        assert!(Instant::now() < deadline, "the transfer does not end");
+        poll(&pair.owner);
+        let told = poll(&pair.mover);
+        if !told.is_empty() {
+            break told;
+        }
+    };
+    assert!(matches!(&*told, [Completion::Transfer { op: OpId(11), result: Ok(()) }]), "{told:?}");
+    let bytes = local.reclaim().expect("nobody else has it").into_owner::<Vec<u8>>().unwrap();
+    assert!(bytes == [1; LEN]);
+}
+
+#[test]
+fn memory_that_is_written_for_ever_stays_marked_and_is_not_given_back() {
+    let pair = Pair::new();
+    let (remote, local) = pair.plain();
+    pair.transfer(7, false, &remote, &local);
+    assert!(connection(&pair.to_mover).segment.gate_as_copier().enter());
+    pair.mover.close();
+    assert!(matches!(pair.told(7), Err(Error::Closed)));
+    let Pair { mover, .. } = pair;
+    drop(mover);
+    assert!(local.may_be_written());
+    let (sender, released) = mpsc::channel();
+    local.revoke(move |memory| sender.send(memory).unwrap());
+    assert_eq!(released.recv().err(), Some(mpsc::RecvError), "told, and not given");
 }
 
 #[test]
