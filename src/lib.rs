@@ -128,6 +128,7 @@ mod register;
 mod register_error;
 mod remote_shutdown;
 mod request;
+mod request_shares;
 mod respond;
 mod respond_request;
 mod rpc;
@@ -135,6 +136,7 @@ mod segments;
 mod serve;
 mod shutdown;
 mod stand_in;
+mod standing_transfers;
 mod state_dump;
 mod sync;
 mod tie;
@@ -195,6 +197,7 @@ pub use self::{
     timer::{Tick, Timer, TimerSpec},
 };
 pub use margo_config::{Config, ConfigFlags, LogLevel};
+pub(crate) use na::Principal;
 pub use na::{Access, Addr, AllocOptions, SharedBuffer};
 pub use ult::{PoolRef as Pool, Priority, XstreamRef as Xstream};
 
