@@ -7,8 +7,11 @@
 //!
 //! | gate | counts | who lets in |
 //! |---|---|---|
-//! | plain: no bound per peer, nobody waits | two counters, the difference is in hand | the progress ULT |
+//! | plain: no bound per peer or host was set, nobody waits | two counters, the difference is in hand | the progress ULT |
 //! | careful: everything else, and gates of RPCs | under its lock | anybody |
+//!
+//! Neither lets one peer, or one host or user with however many connections, have all places: a
+//! plain one keeps shares from where three eighths are taken on (`gate.rs`), a careful one exactly.
 //!
 //! The RPCs of the runtime itself, which look at an instance or end it, have a plain gate of their
 //! own: a service at its bounds is one that somebody wants to look at, or to end.
@@ -30,7 +33,7 @@ use margo_config::Admission;
 use ult::PoolRef;
 
 pub use crate::gate::Load;
-pub(crate) use crate::gate::{Entrance, Gate};
+pub(crate) use crate::gate::{Entrance, Gate, Host};
 
 /// The gates of an instance.
 pub(crate) struct Gates<P> {
@@ -224,18 +227,28 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
+    use crate::Addr;
+
+    fn peer() -> Addr {
+        let own = crate::Instance::builder("na+tcp://").listen(false).start().unwrap();
+        let peer = own.lookup("na+tcp://127.0.0.1:9").unwrap();
+        own.finalize_and_wait().unwrap();
+        peer
+    }
 
     #[test]
     fn a_plain_gate_lets_in_exactly_as_many_as_it_has_room_for() {
+        let peer = peer();
         for several in [false, true] {
             let gate = Gate::<()>::of_pool(Admission::new(3), several);
             assert!(gate.is_plain());
-            let entered: Vec<_> = (0..5).map(|_| gate.enter_plain()).collect();
+            let enter = || gate.enter_plain(&peer, || None);
+            let entered: Vec<_> = (0..5).map(|_| enter()).collect();
             assert_eq!(entered, [true, true, true, false, false]);
             assert_eq!((gate.load().in_hand, gate.load().refused), (3, 2));
-            gate.leave(None);
-            gate.leave(None);
-            let entered: Vec<_> = (0..3).map(|_| gate.enter_plain()).collect();
+            gate.leave(&peer);
+            gate.leave(&peer);
+            let entered: Vec<_> = (0..3).map(|_| enter()).collect();
             assert_eq!(entered, [true, true, false]);
             assert_eq!((gate.load().in_hand, gate.ended()), (3, 2));
         }
@@ -243,18 +256,18 @@ mod tests {
 
     #[test]
     fn requests_for_metrics_that_hang_keep_nobody_from_ending_the_instance() {
-        let gates = Gates::<()>::new(false);
+        let (peer, gates) = (peer(), Gates::<()>::new(false));
         let metrics = gates.internal(Internal::Metrics);
-        (0..INTERNAL_MAX).for_each(|_| assert!(metrics.enter_plain()));
-        assert!(!metrics.enter_plain());
+        (0..INTERNAL_MAX).for_each(|_| assert!(metrics.enter_plain(&peer, || None)));
+        assert!(!metrics.enter_plain(&peer, || None));
         let shutdown = gates.internal(Internal::Shutdown);
-        assert!(shutdown.enter_plain());
+        assert!(shutdown.enter_plain(&peer, || None));
         assert_eq!(gates.internal_of(metrics), Some(Internal::Metrics));
         assert_eq!(gates.internal_of(shutdown), Some(Internal::Shutdown));
         assert_eq!(gates.internal_of(&gates.of_rpc(Admission::new(1))), None);
-        (0..INTERNAL_MAX).for_each(|_| _ = metrics.leave(None));
+        (0..INTERNAL_MAX).for_each(|_| _ = metrics.leave(&peer));
         assert!(gates.any_in_hand(), "that of the other one");
-        shutdown.leave(None);
+        shutdown.leave(&peer);
         assert!(!gates.any_in_hand());
         assert_eq!(gates.sums(), (INTERNAL_MAX as u64 + 1, 1));
     }
@@ -265,10 +278,10 @@ mod tests {
         let (peer, gates) = (own.self_addr(), Gates::<u32>::new(false));
         for round in 1..=3 {
             let gate = gates.of_rpc(Admission::new(1));
-            assert!(matches!(gate.enter(&peer, 1, || false), Entrance::In(1)));
-            assert!(matches!(gate.enter(&peer, 2, || false), Entrance::Busy(2)));
+            assert!(matches!(gate.enter(&peer, || None, 1, || false), Entrance::In(1)));
+            assert!(matches!(gate.enter(&peer, || None, 2, || false), Entrance::Busy(2)));
             assert_eq!(gates.sums().1, round);
-            gate.leave(Some(&peer));
+            gate.leave(&peer);
             drop(gate);
             assert_eq!(gates.sums().1, round, "its RPC was deregistered");
         }
@@ -280,6 +293,7 @@ mod tests {
     #[test]
     fn no_thread_slips_through_a_gate() {
         const MAX: usize = 4;
+        let peer = peer();
         for threads in [1, 3] {
             // One that lets in, or several; whoever was let in is let out by another thread.
             let gate = Gate::<()>::of_pool(Admission::new(MAX), threads > 1);
@@ -291,7 +305,7 @@ mod tests {
                     scope.spawn(|| {
                         let mut entered = 0;
                         while entered < 20_000 {
-                            if gate.enter_plain() {
+                            if gate.enter_plain(&peer, || None) {
                                 let now = inside.fetch_add(1, Ordering::SeqCst) + 1;
                                 assert!(now <= MAX, "{now} are inside");
                                 left_to_let_out.fetch_add(1, Ordering::SeqCst);
@@ -310,7 +324,7 @@ mod tests {
                         if left_to_let_out.load(Ordering::SeqCst) > 0 {
                             left_to_let_out.fetch_sub(1, Ordering::SeqCst);
                             inside.fetch_sub(1, Ordering::SeqCst);
-                            gate.leave(None);
+                            gate.leave(&peer);
                         } else {
                             std::thread::yield_now();
                         }

@@ -38,6 +38,7 @@ use crate::instance::Inner;
 use crate::log::log;
 use crate::monitor::BulkWatch;
 use crate::progress::Token;
+use crate::standing_transfers::StoodFor;
 use crate::{Addr, BulkError, Instance, deadline};
 
 /// A transfer in flight. Like a [`Call`](crate::call::Call), the RPC layer has one count of it and
@@ -47,6 +48,9 @@ pub(crate) struct BulkCall {
     given_up: WhyOver,
     watch: BulkWatch,
     timed: Option<Box<Timed>>,
+    /// It has no deadline.
+    may_stand: bool,
+    stood_for: StoodFor,
     /// The buffer of one that nobody waits for any more: it goes with the last count, and so not
     /// before the transfer is over.
     pub(crate) kept: std::sync::Mutex<Option<Box<dyn Any + Send>>>,
@@ -62,18 +66,30 @@ impl BulkCall {
     pub(crate) fn new() -> Self {
         let (done, given_up) = (Eventual::new(), WhyOver::default());
         let watch = BulkWatch::default();
-        Self { done, given_up, watch, timed: None, kept: std::sync::Mutex::new(None) }
+        let (timed, may_stand, stood_for) = (None, true, StoodFor::default());
+        let kept = std::sync::Mutex::new(None);
+        Self { done, given_up, watch, timed, may_stand, stood_for, kept }
     }
 
     /// One that may have an alarm.
     pub(crate) fn with_term(term: Option<Term>) -> Self {
         let timed = term.map(|term| Box::new(Timed { term, alarm: Alarm::default() }));
-        Self { timed, ..Self::new() }
+        Self { may_stand: timed.is_none(), timed, ..Self::new() }
     }
 
     /// One whose caller does nothing else meanwhile.
-    fn waited_for() -> Self {
-        Self { watch: BulkWatch::waited_for(), ..Self::new() }
+    fn waited_for(may_stand: bool) -> Self {
+        Self { watch: BulkWatch::waited_for(), may_stand, ..Self::new() }
+    }
+
+    /// Whether it ends if it stands still, for want of a deadline (`standing_transfers.rs`).
+    pub(crate) fn may_stand(&self) -> bool {
+        self.may_stand
+    }
+
+    /// It is about to be ended because it has stood still for so long.
+    pub(crate) fn stands_still(&self, limit: Duration) {
+        self.stood_for.set(limit);
     }
 
     pub(crate) fn complete(&self, inner: &Inner, mut result: Result<u64, HgError>) {
@@ -131,9 +147,13 @@ impl BulkCall {
         if !matches!(error, HgError::Canceled) || !self.given_up.is_given() {
             return Err(BulkError::Transfer { peer, source });
         }
-        match limit.filter(|_| self.given_up.timed_out()) {
-            Some(limit) => Err(BulkError::TimedOut { peer, limit }),
-            None => Err(BulkError::Canceled { peer }),
+        if !self.given_up.timed_out() {
+            return Err(BulkError::Canceled { peer });
+        }
+        match (limit, self.stood_for.get()) {
+            (Some(limit), _) => Err(BulkError::TimedOut { peer, limit }),
+            (None, Some(limit)) => Err(BulkError::StoodStill { peer, limit }),
+            (None, None) => Err(BulkError::Canceled { peer }),
         }
     }
 }
@@ -467,7 +487,9 @@ impl Instance {
     /// bytes with it.
     ///
     /// On the ULT of a handler it gives up at the deadline of the request, as calls do, unless in
-    /// [`without_deadline`](crate::without_deadline).
+    /// [`without_deadline`](crate::without_deadline). Without a deadline it gives up when it stands
+    /// still for a minute (`margo.bulk.timeout_msec` in the configuration), with
+    /// [`BulkError::StoodStill`]: a peer that serves nothing does not hold a handler for good.
     ///
     /// A peer that is stopped in the midst of the copy does not hold up what ends the transfer early
     /// (its limit, a cancel, the end of the instance). It may then write when it goes on. A buffer
@@ -568,7 +590,7 @@ impl Instance {
         }
         let term = Term::of_call(limit, deadline::of_starter());
         let (peer, local) = (plan.peer, plan.local.clone());
-        let call = Arc::new(BulkCall::waited_for());
+        let call = Arc::new(BulkCall::waited_for(term.is_none()));
         let op = self.start_transfer(plan, lent.memory(), &call)?;
         let waited = self.wait_for(op, &call, term.map(|term| term.at));
         lent.set_aside(&local);
@@ -613,6 +635,9 @@ impl Instance {
         call.watch.started();
         self.inner().kick();
         self.inner().operation_started();
+        if call.may_stand && !call.done.is_ready() {
+            self.inner().standing_transfers.begun(self);
+        }
         started.map_err(|refused| {
             let source = refused.0;
             call.watch.over(self.inner(), &call.given_up, &Err(source.clone()));

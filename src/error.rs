@@ -481,6 +481,20 @@ pub enum BulkError {
         /// The time that was allowed.
         limit: Duration,
     },
+    /// The transfer had no deadline, and stood still for so long that it was given up: the peer is
+    /// there and serves nothing. It may take longer with a deadline of its own
+    /// ([`Instance::pull_timed`](crate::Instance::pull_timed)), or with another
+    /// `margo.bulk.timeout_msec` in the configuration.
+    #[error(
+        "bulk transfer with {peer} has stood still for {limit:?} and was given up (the setting \
+         `margo.bulk.timeout_msec`)"
+    )]
+    StoodStill {
+        /// The peer's address.
+        peer: String,
+        /// How long, at least; longer where much was under way.
+        limit: Duration,
+    },
     /// The transfer was cancelled here.
     #[error("bulk transfer with {peer} was cancelled")]
     Canceled {

@@ -13,10 +13,11 @@ use std::borrow::Cow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use margo_config::Overload;
 use na::shared::Shared;
 use ult::{PoolRef, Priority};
 
-use crate::admission::Entrance;
+use crate::admission::{Entrance, Host};
 use crate::call::may_spawn;
 use crate::contain::{contain, message_of};
 use crate::hg::{
@@ -29,7 +30,7 @@ use crate::monitor::{Moment, RequestWatch};
 use crate::progress::Token;
 use crate::register::{Entry, Gate};
 use crate::respond::{self, Reply};
-use crate::{Addr, Instance, deadline, trace};
+use crate::{Addr, Instance, Principal, deadline, trace};
 
 /// A request that was read and is not handled yet; in a gate it waits as such.
 pub(crate) struct Waiting {
@@ -64,7 +65,7 @@ impl Waiting {
 /// Starts the handler of `request`, or answers with an error.
 #[inline(always)]
 pub(crate) fn dispatch(inner: &Inner, core: &Arc<Core<Token>>, parts: RequestParts) {
-    let RequestParts { origin, request, registration } = parts;
+    let RequestParts { origin, mut request, registration } = parts;
     let Some(registration) = registration else {
         // The RPC core has refused what is not registered; this is not one of ours.
         return not_ours(core, &origin, request);
@@ -74,18 +75,20 @@ pub(crate) fn dispatch(inner: &Inner, core: &Arc<Core<Token>>, parts: RequestPar
     };
     // The message of one whose arguments were fetched has been here for long.
     inner.cancels.arrived(&origin, || request.call_key().filter(|_| !request.was_fetched()));
-    if !entry.is_plain() {
+    if request.is_crowded() && !has_share(inner, entry, &origin, &mut request) {
+        refuse_plainly(inner, core, (&origin, request), registration, ReturnCode::Busy);
+    } else if !entry.is_plain() {
         let arrived = inner.monitoring.arrival();
         let request = RequestHandle::of(core.clone(), origin, request);
         admit(inner, Waiting { request, registration, in_own: false, arrived });
-    } else if !entry.gate.enter_plain() {
+    } else if !entry.gate.enter_plain(&origin, || host_of(inner, &origin)) {
         refuse_plainly(inner, core, (&origin, request), registration, ReturnCode::Busy);
     } else if let Some(start) = Start::prepare(inner, entry) {
         start.go(inner, core.id(), (origin, request), registration, None);
     } else {
         inner.counters.handler_not_run();
         // Nobody waits at a plain gate.
-        entry.gate.leave(None);
+        entry.gate.leave(&origin);
         Counters::add(&inner.counters.requests_closing);
         refuse_plainly(inner, core, (&origin, request), registration, ReturnCode::Permission);
     }
@@ -140,6 +143,34 @@ fn drop_in_its_pool(inner: &Inner, last: Registration) {
     _ = contain(&inner.log, WHAT, || pool.ult().name(rpc).spawn_detached(drop_there));
 }
 
+/// Whether a request that came while many wait to be decoded may wait with them; its peer and host
+/// have a share of the places, however fast they send. Not asked where requests are to wait rather
+/// than be refused, nor for the RPCs of the runtime itself, of which few are in hand.
+#[cold]
+#[inline(never)]
+fn has_share(inner: &Inner, entry: &Entry, origin: &Addr, request: &mut RawRequest) -> bool {
+    let waits = |gate: &Arc<Gate>| gate.bounds().overload == Overload::Wait;
+    if waits(&entry.gate)
+        || entry.own_gate.as_ref().is_some_and(waits)
+        || inner.gates.internal_of(&entry.gate).is_some()
+    {
+        return true;
+    }
+    let has_share = inner.request_shares.admit(origin, || host_of(inner, origin), request);
+    if !has_share {
+        entry.gate.count_refused();
+    }
+    has_share
+}
+
+/// Who is behind a peer, as the key of the bounds of a host or user; asked where bounds are near.
+fn host_of(inner: &Inner, peer: &Addr) -> Host {
+    match inner.core.endpoint().principal(peer) {
+        Principal::Unknown => None,
+        known => Some(known),
+    }
+}
+
 /// Who is next: at the gate of its RPC or of its pool, or past both.
 enum Next {
     AtGate(Waiting),
@@ -173,7 +204,7 @@ fn go_on(inner: &Inner, mut todo: Vec<Next>) {
                 Counters::add(&inner.counters.requests_closing);
                 respond::refuse(inner, request, ReturnCode::Permission, "");
                 inner.counters.handler_not_run();
-                give_place(entry, &peer, &mut todo);
+                give_place(inner, entry, &peer, &mut todo);
                 let_go(inner, registration);
             }
         }
@@ -191,20 +222,21 @@ fn pass(inner: &Inner, waiting: Waiting, todo: &mut Vec<Next>) {
 // The RPC's gate first: who waits there has no place in the pool, which is for others meanwhile.
 fn pass_gates(inner: &Inner, entry: &Entry, mut waiting: Waiting, todo: &mut Vec<Next>) {
     let peer = waiting.request.origin().clone();
-    let may_wait = || !inner.shutdown.has_begun();
+    let (may_wait, host) = (|| !inner.shutdown.has_begun(), || host_of(inner, &peer));
     if let Some(own) = entry.own_gate.as_ref().filter(|_| !waiting.in_own) {
-        waiting = match own.enter(&peer, waiting, may_wait) {
+        waiting = match own.enter(&peer, host, waiting, may_wait) {
             Entrance::In(waiting) => Waiting { in_own: true, ..waiting },
             Entrance::Busy(waiting) => return waiting.refuse(inner, entry, ReturnCode::Busy),
             Entrance::Waits => return,
         };
     }
-    match entry.gate.enter(&peer, waiting, may_wait) {
+    match entry.gate.enter(&peer, host, waiting, may_wait) {
         Entrance::In(waiting) => todo.push(Next::Inside(waiting)),
         Entrance::Busy(waiting) => {
             // Its place first: whoever is told may look. Who is at a plain gate here may let in
             // there.
-            let go = if entry.gate.is_plain() { Next::AtGate } else { moved };
+            let is_plain = entry.gate.is_plain();
+            let go = |next| if is_plain { Next::AtGate(next) } else { moved(inner, next) };
             todo.extend(leave_own(entry, &peer).map(go));
             waiting.refuse(inner, entry, ReturnCode::Busy);
         }
@@ -214,33 +246,34 @@ fn pass_gates(inner: &Inner, entry: &Entry, mut waiting: Waiting, todo: &mut Vec
 
 /// Gives a place of an RPC back. Returns who has it now, and is to go to its pool's gate.
 fn leave_own(entry: &Entry, peer: &Addr) -> Option<Waiting> {
-    let next = entry.own_gate.as_ref()?.leave(Some(peer))?;
+    let next = entry.own_gate.as_ref()?.leave(peer)?;
     Some(Waiting { in_own: true, ..next })
 }
 
 /// Gives the places of a request of `peer` to those who wait for them.
-fn give_place(entry: &Entry, peer: &Addr, todo: &mut Vec<Next>) {
+fn give_place(inner: &Inner, entry: &Entry, peer: &Addr, todo: &mut Vec<Next>) {
     let next = match leave_own(entry, peer) {
         // Nobody waits in the pool: the place there goes on with that of the RPC.
         Some(next) if next.is_for(&entry.gate) && entry.gate.may_hand_over(peer, next.origin()) => {
-            entry.gate.hand_over();
+            entry.gate.hand_over(peer, next.origin(), || host_of(inner, next.origin()));
             todo.push(Next::Inside(next));
             return;
         }
         next => next,
     };
     // To the end of the line in the pool: behind who waits there, of whom one is let in now.
-    let waited = entry.gate.leave(Some(peer));
-    todo.extend(next.map(moved));
+    let waited = entry.gate.leave(peer);
+    todo.extend(next.map(|next| moved(inner, next)));
     todo.extend(waited.map(Next::Inside));
 }
 
 /// Who got a place of its RPC goes to its pool's gate. A plain one is that of another pool, to or
 /// from which the RPC was moved: in it goes whether there is room or not, as only progress ULTs
 /// know.
-fn moved(next: Waiting) -> Next {
+fn moved(inner: &Inner, next: Waiting) -> Next {
+    let (peer, host) = (next.origin(), || host_of(inner, next.origin()));
     match next.registration.data_as::<Entry>() {
-        Some(entry) if entry.gate.enter_late() => Next::Inside(next),
+        Some(entry) if entry.gate.enter_late(peer, host) => Next::Inside(next),
         _ => Next::AtGate(next),
     }
 }
@@ -265,8 +298,8 @@ fn moved_on(
         let_go(inner, now);
         return None;
     };
-    entry.gate.enter_beyond(peer);
-    todo.extend(before.gate.leave(Some(peer)).map(Next::Inside));
+    entry.gate.enter_beyond(peer, || host_of(inner, peer));
+    todo.extend(before.gate.leave(peer).map(Next::Inside));
     Some(now)
 }
 
@@ -280,7 +313,7 @@ pub(crate) fn refuse_waiting(inner: &Inner) {
         let Some(entry) = registration.data_as::<Entry>() else { continue };
         waiting.refuse(inner, entry, ReturnCode::Permission);
         if in_own {
-            todo.extend(leave_own(entry, &peer).map(moved));
+            todo.extend(leave_own(entry, &peer).map(|next| moved(inner, next)));
         }
         let_go(inner, registration);
     }
@@ -460,7 +493,7 @@ impl Running {
         inner.counters.handler_not_run();
         self.reply.fail(ReturnCode::Again, no_ult(entry));
         let mut todo = Vec::new();
-        give_place(entry, self.reply.origin(), &mut todo);
+        give_place(inner, entry, self.reply.origin(), &mut todo);
         while let Some(next) = todo.pop() {
             let (waiting, inside) = match next {
                 Next::AtGate(waiting) => (waiting, false),
@@ -473,7 +506,7 @@ impl Running {
             waiting.refuse(inner, entry, ReturnCode::Again);
             if inside {
                 inner.counters.handler_not_run();
-                give_place(entry, &peer, &mut todo);
+                give_place(inner, entry, &peer, &mut todo);
             } else {
                 todo.extend(leave_own(entry, &peer).map(Next::AtGate));
             }
@@ -529,10 +562,10 @@ impl Drop for Running {
 fn leave(inner: &Inner, entry: &Entry, peer: &Addr) {
     if entry.is_plain() {
         // Nobody waits at a plain gate.
-        entry.gate.leave(None);
+        entry.gate.leave(peer);
     } else {
         let mut todo = Vec::new();
-        give_place(entry, peer, &mut todo);
+        give_place(inner, entry, peer, &mut todo);
         go_on(inner, todo);
     }
     inner.shutdown.leave();
@@ -612,8 +645,8 @@ mod tests {
         let Waiting { request, registration, .. } = waiting;
         let entry = registration.data_as::<Entry>().unwrap();
         let own_gate = entry.own_gate.as_ref().unwrap();
-        own_gate.enter_beyond(request.origin());
-        entry.gate.enter_beyond(request.origin());
+        own_gate.enter_beyond(request.origin(), || None);
+        entry.gate.enter_beyond(request.origin(), || None);
         service.remove_xstream("from").unwrap();
         service.remove_pool(&from).unwrap();
         let start = Start::prepare(inner, entry).unwrap();
@@ -661,7 +694,7 @@ mod tests {
             let loud = Loud(sender.clone());
             let run = Arc::new(move |_: &mut Shared<Reply>| _ = &loud);
             let gate = Arc::new(Gate::of_pool(Admission::new(1), false));
-            assert!(gate.enter_plain(), "it is full now");
+            assert!(gate.enter_plain(&service.self_addr(), || None), "it is full now");
             let own_gate = has_own_gate.then(|| Arc::new(Gate::of_rpc(Admission::new(1))));
             let entry = registration.data_as::<Entry>().unwrap().clone();
             let entry = Entry { run, gate, own_gate, ..entry };

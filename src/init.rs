@@ -27,7 +27,9 @@ use crate::network_check::{check_network, not_opened};
 use crate::options::{hg_options, na_options, start_warnings};
 use crate::profile::{self, Profile};
 use crate::progress::{self, Token};
+use crate::request_shares::RequestShares;
 use crate::shutdown::Shutdown;
+use crate::standing_transfers::StandingTransfers;
 use crate::timer::Timers;
 use crate::trace::Tracer;
 use crate::unanswered::Unanswered;
@@ -242,6 +244,10 @@ fn start(
         progress: OnceLock::new(),
         shutdown: Shutdown::new(resolved.grace, more_contexts.len() + 1),
         gates: Gates::new(!more_contexts.is_empty()),
+        request_shares: RequestShares::new(resolved.requests_max, resolved.admission.other),
+        standing_transfers: StandingTransfers::new(Duration::from_millis(
+            resolved.bulk.timeout_msec.into(),
+        )),
         cancels: Cancels::new(idle_watches_max),
         unanswered: Unanswered::default(),
         more_contexts,

@@ -23,7 +23,9 @@ use crate::log::Log;
 use crate::monitor::Monitoring;
 use crate::profile::Profile;
 use crate::progress::{Progress, Token};
+use crate::request_shares::RequestShares;
 use crate::shutdown::Shutdown;
+use crate::standing_transfers::StandingTransfers;
 use crate::timer::Timers;
 use crate::unanswered::Unanswered;
 use crate::when_needed::WhenNeeded;
@@ -91,6 +93,8 @@ pub(crate) struct Inner {
     pub(crate) dump_on_signal: Option<DumpOnSignal>,
     pub(crate) log: Log,
     pub(crate) gates: Gates<Waiting>,
+    pub(crate) request_shares: RequestShares,
+    pub(crate) standing_transfers: StandingTransfers,
     pub(crate) cancels: Cancels,
     pub(crate) unanswered: Unanswered,
     pub(crate) identities: Identities,

@@ -129,6 +129,7 @@ mod register_error;
 mod releasing;
 mod remote_shutdown;
 mod request;
+mod request_shares;
 mod respond;
 mod respond_request;
 mod rpc;
@@ -136,6 +137,7 @@ mod segments;
 mod serve;
 mod shutdown;
 mod stand_in;
+mod standing_transfers;
 mod state_dump;
 mod sync;
 mod tie;
@@ -197,6 +199,7 @@ pub use self::{
     timer::{Tick, Timer, TimerSpec},
 };
 pub use margo_config::{Config, ConfigFlags, LogLevel};
+pub(crate) use na::Principal;
 pub use na::{Access, Addr, AllocOptions, SharedBuffer};
 pub use ult::{PoolRef as Pool, Priority, XstreamRef as Xstream};
 

@@ -244,6 +244,7 @@ fn end_at_once(inner: &Arc<Inner>, error: FinalizeError) {
     contain(&inner.log, "finalize", || {
         finalize::run(inner, Stage::Before);
         inner.timers.close();
+        inner.standing_transfers.close();
         unanswered::close(inner);
         stop_progress(inner);
         finalize::run(inner, Stage::After);
@@ -331,6 +332,7 @@ fn run(inner: &Arc<Inner>) {
     inner.cancels.close();
     finalize::run(inner, Stage::Before);
     end_timers(inner);
+    inner.standing_transfers.close();
     unanswered::close(inner);
     if stop_progress(inner) {
         // Bounded: a handler that blocks the execution stream itself blocks the progress ULT too.

@@ -7,10 +7,12 @@ mod common;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use admission_support::{HOLD, Held, PING, TELL, assert_busy, join, until};
+use admission_support::{Client, HOLD, Held, PING, TELL, assert_busy, join, until};
 use common::{PATIENCE, TRANSPORTS, bounded};
 use margo::config::{Admission, Overload};
-use margo::{ForwardError, Handle, Instance, ProviderHandle, ProviderId, Rpc};
+use margo::{
+    Access, Bulk, BulkError, ForwardError, Handle, Instance, ProviderHandle, ProviderId, Rpc,
+};
 use ult::Eventual;
 
 #[test]
@@ -133,6 +135,172 @@ fn one_peer_cannot_take_the_share_of_others() {
         few.end();
         held.end();
     }
+}
+
+/// Without a word in the configuration: of 256 places one client gets seven sixteenths, all clients
+/// of its host or user half, and others the rest. So it is in a pool, and in an RPC.
+#[test]
+fn by_default_nobody_takes_all_places() {
+    for transport in TRANSPORTS {
+        for (admission, own) in
+            [(r#"{ "handlers_max": 256 }"#, None), ("{}", Some(Admission::new(256)))]
+        {
+            let held = Held::new(transport, admission, own);
+            let clients = [(); 3].map(|()| held.client());
+            let [many, few, late] = &clients;
+            let mut calls = many.start(0..112);
+            held.begun(112);
+            assert_busy(many.call());
+            // A second connection of the same host or user has the rest of the half.
+            calls.extend(few.start(0..16));
+            held.begun(16);
+            assert_busy(few.call());
+            assert_busy(late.call());
+            // The service's own calls are not theirs.
+            let own = Client {
+                instance: held.service.clone(),
+                target: ProviderHandle::from(held.service.self_addr()),
+            };
+            calls.extend(own.start(0..10));
+            held.begun(10);
+            held.go.release(138);
+            join(calls).into_iter().for_each(|call| assert!(call.is_ok()));
+            let in_hand =
+                || held.service.load(&held.service.pool("slow").unwrap()).unwrap().in_hand;
+            until("all have left", || in_hand() == 0);
+            held.go.release(1);
+            assert_eq!(late.call().unwrap(), 7);
+            clients.into_iter().for_each(Client::end);
+            held.end();
+        }
+    }
+}
+
+/// However many connections a host or user has, they have one share of what was set for it, and in
+/// "wait" they take turns behind it.
+#[test]
+fn a_crowd_of_one_host_has_the_share_of_one() {
+    for transport in TRANSPORTS {
+        for overload in ["busy", "wait"] {
+            let admission = format!(
+                r#"{{ "handlers_max": 9, "peer_handlers_max": 2, "host_handlers_max": 5,
+                     "overload": "{overload}" }}"#
+            );
+            let held = Held::new(transport, &admission, None);
+            let clients = [(); 4].map(|()| held.client());
+            let mut calls = clients[0].start(0..2);
+            held.begun(2);
+            calls.extend(clients[1].start(0..2));
+            held.begun(2);
+            calls.extend(clients[2].start(0..1));
+            held.begun(1);
+            let beyond = clients[3].start(0..2);
+            match overload {
+                "busy" => join(beyond).into_iter().for_each(assert_busy),
+                _ => {
+                    until("they wait", || held.waiting() == 2);
+                    calls.extend(beyond);
+                }
+            }
+            assert_eq!(held.now.load(Ordering::SeqCst), 5);
+            held.go.release(7);
+            join(calls).into_iter().for_each(|call| assert!(call.is_ok()));
+            assert_eq!(held.most.load(Ordering::SeqCst), 5);
+            clients.into_iter().for_each(Client::end);
+            held.end();
+        }
+    }
+}
+
+/// Requests of one client to a pool that is stuck do not take all places of those that wait to be
+/// decoded: others are served, and it is told that we are busy.
+#[test]
+fn by_default_nobody_holds_all_requests_that_wait_to_be_decoded() {
+    for transport in TRANSPORTS {
+        let document = format!(
+            r#"{{ "margo": {{ "address": "{transport}", "requests_max": 512 }},
+                 "argobots": {{ "pools": [{{ "name": "stuck" }}],
+                     "xstreams": [{{ "name": "s", "scheduler": {{ "pools": ["stuck"] }} }}] }} }}"#
+        );
+        let service = margo::init(&document).unwrap();
+        let stuck = service.pool("stuck").unwrap();
+        service.serve(HOLD).pool(&stuck).function(|n| n).unwrap();
+        service.register(PING, |handle| handle.respond(&()).unwrap()).unwrap();
+        let (go, wait) = std::sync::mpsc::channel::<()>();
+        // Holds the execution stream itself.
+        let holder = stuck.spawn(move || wait.recv().unwrap()).unwrap();
+        let client = || {
+            let own = transport.split("://").next().unwrap();
+            let instance = Instance::builder(format!("{own}://")).listen(false).start().unwrap();
+            let target = ProviderHandle::from(instance.lookup(service.self_addr().uri()).unwrap());
+            Client { instance, target }
+        };
+        let (many, few) = (client(), client());
+        let start = |n: u32| many.instance.iforward(HOLD, &many.target, &n).unwrap();
+        let calls: Vec<_> = (0..600).map(start).collect();
+        // 192 for anybody and 32 more of one peer, of 512 in all.
+        until("the rest is refused", || calls.iter().filter(|call| call.test()).count() == 376);
+        few.ping();
+        go.send(()).unwrap();
+        holder.join().unwrap();
+        let results = bounded("the answers", move || margo::wait_all(calls));
+        let (good, bad): (Vec<_>, Vec<_>) = results.into_iter().partition(Result::is_ok);
+        assert_eq!(good.len(), 224);
+        bad.into_iter().for_each(assert_busy);
+        assert_eq!(service.stats().requests_busy, 376);
+        // Its share is whole again.
+        let calls: Vec<_> = (0..224).map(start).collect();
+        let results = bounded("the answers", move || margo::wait_all(calls));
+        results.into_iter().for_each(|result| assert!(result.is_ok()));
+        many.end();
+        few.end();
+        service.finalize_and_wait().unwrap();
+    }
+}
+
+/// An origin that is there and serves nothing does not hold a handler that pulls from it.
+#[test]
+fn a_handler_is_not_held_by_an_origin_that_serves_nothing() {
+    const PULL: Rpc<Bulk, String> = Rpc::new("pull");
+    // Over shared memory the origin has nothing to do.
+    let document = r#"{ "margo": { "address": "na+tcp://127.0.0.1:0",
+                                   "bulk": { "timeout_msec": 100 } } }"#;
+    let service = margo::init(document).unwrap();
+    let ends = Arc::new(Eventual::<String>::new());
+    let end = ends.clone();
+    let pull = move |handle: &Handle<Bulk, String>| {
+        let mut buffer = handle.instance().bulk_buffer(100_000).unwrap();
+        let error = handle.pull(handle.args(), 0, &mut buffer, 0..100_000).unwrap_err();
+        assert!(matches!(error, BulkError::StoodStill { .. }), "{error}");
+        end.set(error.to_string()).unwrap();
+        String::new()
+    };
+    service.serve(PULL).returning(pull).unwrap();
+    service.register(PING, |handle| handle.respond(&()).unwrap()).unwrap();
+    let client = Instance::builder("na+tcp://").start().unwrap();
+    let target = ProviderHandle::from(client.lookup(service.self_addr().uri()).unwrap());
+    // They are connected: from then on a call goes without progress.
+    client.forward_timed(PING, &target, &(), PATIENCE).unwrap();
+    let exposed = client.expose(vec![1_u8; 100_000], Access::ReadOnly).unwrap();
+    // Its progress stands still from here on.
+    let (go, wait) = std::sync::mpsc::channel::<()>();
+    let begun = Arc::new(std::sync::Barrier::new(2));
+    let begins = begun.clone();
+    let hold = move || {
+        begins.wait();
+        wait.recv().unwrap();
+    };
+    let holder = client.progress_pool().spawn(hold).unwrap();
+    begun.wait();
+    let call = client.iforward(PULL, &target, exposed.bulk()).unwrap();
+    let error = bounded("the transfer ends", move || ends.wait().clone());
+    assert!(error.contains("`margo.bulk.timeout_msec`") && error.contains("100ms"), "{error}");
+    go.send(()).unwrap();
+    holder.join().unwrap();
+    assert_eq!(bounded("the answer", move || call.wait()).unwrap(), "");
+    until("they have left", || service.stats().handlers_run == 2);
+    client.finalize_and_wait().unwrap();
+    service.finalize_and_wait().unwrap();
 }
 
 #[test]

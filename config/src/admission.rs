@@ -13,11 +13,20 @@ pub struct Admission {
     /// Handlers that have been made and have not ended, those that wait for an xstream included.
     /// Default 131072.
     pub handlers_max: usize,
-    /// The same for the requests of one peer; 0: no bound of its own. Default 0.
-    pub peer_handlers_max: usize,
+    /// The same for the requests of one peer; 0: no bound of its own. Default: see
+    /// [`peer_max`](Self::peer_max).
+    pub peer_handlers_max: Option<usize>,
+    /// The same for the requests of all peers of one host (tcp, ucx) or of one user (sm), however
+    /// many connections they have; 0: no bound of its own. Default: see
+    /// [`host_max`](Self::host_max).
+    pub host_handlers_max: Option<usize>,
     /// What happens to a request beyond a bound. Default [`Overload::Busy`].
     pub overload: Overload,
 }
+
+/// Pools and RPCs with fewer places than this have no shares by default: a service with a single
+/// client is to have all of the few.
+const SHARES_FROM: usize = 256;
 
 impl Admission {
     /// At most so many handlers at once; the rest as by default.
@@ -28,13 +37,44 @@ impl Admission {
     #[must_use]
     pub const fn new(handlers_max: usize) -> Self {
         assert!(handlers_max > 0, "a bound of no handlers would refuse every request");
-        Self { handlers_max, peer_handlers_max: 0, overload: Overload::Busy }
+        let (peer_handlers_max, host_handlers_max) = (None, None);
+        Self { handlers_max, peer_handlers_max, host_handlers_max, overload: Overload::Busy }
     }
 
     /// At most so many of them for one peer; 0: no bound of its own.
     #[must_use]
     pub const fn per_peer(self, peer_handlers_max: usize) -> Self {
-        Self { peer_handlers_max, ..self }
+        Self { peer_handlers_max: Some(peer_handlers_max), ..self }
+    }
+
+    /// At most so many of them for all peers of one host (tcp, ucx) or user (sm); 0: no bound of
+    /// its own.
+    #[must_use]
+    pub const fn per_host(self, host_handlers_max: usize) -> Self {
+        Self { host_handlers_max: Some(host_handlers_max), ..self }
+    }
+
+    /// The bound of one peer in effect: the one that was set, or seven sixteenths of
+    /// `handlers_max` if that is 256 or more. `None`: there is none.
+    pub fn peer_max(&self) -> Option<usize> {
+        let by_default = self.handlers_max / 16 * 7;
+        let bound =
+            self.peer_handlers_max.unwrap_or(if self.has_shares() { by_default } else { 0 });
+        Some(bound).filter(|bound| (1..self.handlers_max).contains(bound))
+    }
+
+    /// The bound of one host or user in effect: the one that was set, or half of `handlers_max`
+    /// (but not less than a bound that was set for one peer) if that is 256 or more. `None`: there
+    /// is none.
+    pub fn host_max(&self) -> Option<usize> {
+        let by_default = (self.handlers_max / 2).max(self.peer_handlers_max.unwrap_or(0));
+        let bound =
+            self.host_handlers_max.unwrap_or(if self.has_shares() { by_default } else { 0 });
+        Some(bound).filter(|bound| (1..self.handlers_max).contains(bound))
+    }
+
+    fn has_shares(&self) -> bool {
+        self.handlers_max >= SHARES_FROM
     }
 
     /// What happens to a request beyond a bound.
@@ -71,8 +111,16 @@ pub struct AdmissionOptions {
     /// Most handlers that run or wait for an xstream in each pool, from 1 to 1073741824. Default
     /// 131072.
     pub handlers_max: usize,
-    /// The same for the requests of one peer; 0: no bound of its own. Default 0.
-    pub peer_handlers_max: usize,
+    /// The same for the requests of one peer; 0: no bound of its own. Default none: of a pool with
+    /// 256 places or more, one peer gets seven sixteenths at most.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peer_handlers_max: Option<usize>,
+    /// The same for the requests of all peers of one host (tcp, ucx) or of one user (sm), however
+    /// many connections they have; 0: no bound of its own. Default none: of a pool with 256 places
+    /// or more, one host or user gets half at most. Where the transport does not know who is
+    /// behind a peer (ofi, sim), it counts for itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host_handlers_max: Option<usize>,
     /// What happens to a request beyond: `"busy"` tells its caller at once, `"wait"` lets it wait.
     /// Default `"busy"`.
     pub overload: Overload,
@@ -89,8 +137,8 @@ impl Default for AdmissionOptions {
 
 impl From<Admission> for AdmissionOptions {
     fn from(bounds: Admission) -> Self {
-        let Admission { handlers_max, peer_handlers_max, overload } = bounds;
-        Self { handlers_max, peer_handlers_max, overload, pools: Vec::new() }
+        let Admission { handlers_max, peer_handlers_max, host_handlers_max, overload } = bounds;
+        Self { handlers_max, peer_handlers_max, host_handlers_max, overload, pools: Vec::new() }
     }
 }
 
@@ -107,6 +155,9 @@ pub struct PoolAdmission {
     /// See [`AdmissionOptions::peer_handlers_max`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peer_handlers_max: Option<usize>,
+    /// See [`AdmissionOptions::host_handlers_max`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host_handlers_max: Option<usize>,
     /// See [`AdmissionOptions::overload`].
     #[serde(skip_serializing_if = "is_default")]
     pub overload: Option<Overload>,
@@ -135,7 +186,8 @@ impl ResolvedAdmission {
             Some(PoolAdmission {
                 pool: Some(pool_ref(*pool)?),
                 handlers_max: Some(bounds.handlers_max),
-                peer_handlers_max: Some(bounds.peer_handlers_max),
+                peer_handlers_max: bounds.peer_handlers_max,
+                host_handlers_max: bounds.host_handlers_max,
                 overload: Some(bounds.overload),
             })
         };
@@ -143,5 +195,23 @@ impl ResolvedAdmission {
             pools: self.pools.iter().filter_map(entry).collect(),
             ..self.other.into()
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_parts_of_many_places_unless_they_are_set() {
+        let shares = |bounds: Admission| (bounds.peer_max(), bounds.host_max());
+        assert_eq!(shares(Admission::default()), (Some(57_344), Some(65_536)));
+        assert_eq!(shares(Admission::new(256)), (Some(112), Some(128)));
+        assert_eq!(shares(Admission::new(255)), (None, None), "few places");
+        assert_eq!(shares(Admission::new(1000).per_peer(0).per_host(0)), (None, None));
+        assert_eq!(shares(Admission::new(4).per_peer(2)), (Some(2), None));
+        assert_eq!(shares(Admission::new(4).per_peer(9).per_host(4)), (None, None), "no bounds");
+        let much = Admission::new(1000).per_peer(900);
+        assert_eq!(shares(much), (Some(900), Some(900)), "what was set holds");
     }
 }

@@ -265,6 +265,11 @@ pub struct BulkOptions {
     pub chunk_bytes: u64,
     /// Puts or gets of one transfer in flight at a time, from 1 to 32. Default 8.
     pub window: u32,
+    /// How long a transfer without a deadline may stand still before it ends with an error, in
+    /// milliseconds, plus a second for each MiB that is under way: a peer that serves nothing must
+    /// not hold a handler for good. Default 60000; 0 waits for as long as the peer is there.
+    #[serde(skip_serializing_if = "is_bulk_timeout")]
+    pub timeout_msec: u32,
     /// Pool whose xstreams take part in copies of 512 KiB and more between processes of one host.
     /// Default none: the xstream of the progress ULT copies alone.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -273,8 +278,16 @@ pub struct BulkOptions {
 
 impl Default for BulkOptions {
     fn default() -> Self {
-        Self { chunk_bytes: 64 << 20, window: 8, copy_pool: None }
+        let timeout_msec = BULK_TIMEOUT_MSEC;
+        Self { chunk_bytes: 64 << 20, window: 8, timeout_msec, copy_pool: None }
     }
+}
+
+/// How long a transfer may stand still unless said otherwise, milliseconds.
+const BULK_TIMEOUT_MSEC: u32 = 60_000;
+
+fn is_bulk_timeout(msec: &u32) -> bool {
+    *msec == BULK_TIMEOUT_MSEC
 }
 
 /// Which requests go first among those that wait for an xstream.

@@ -300,9 +300,14 @@ fn the_manual_has_every_key() {
     margo.log_level = Some(margo_config::LogLevel::Info);
     let (pool, bound) = (Some(0.into()), Some(1));
     let overload = Some(margo_config::Overload::Wait);
-    let bounds = PoolAdmission { pool, handlers_max: bound, peer_handlers_max: bound, overload };
+    let (handlers_max, peer_handlers_max, host_handlers_max) = (bound, bound, bound);
+    let bounds =
+        PoolAdmission { pool, handlers_max, peer_handlers_max, host_handlers_max, overload };
     margo.admission.pools = vec![bounds];
     (margo.bulk.window, margo.bulk.copy_pool) = (1, Some(0.into()));
+    margo.bulk.timeout_msec = 1;
+    margo.admission.peer_handlers_max = bound;
+    margo.admission.host_handlers_max = bound;
     let margo = &mut config.margo;
     (margo.overflow_held_max, margo.proc.len_max) = (1, Some(1));
     (margo.network.connections_max, margo.network.peer_users) = (Some(1), PeerUsers::All);

@@ -34,6 +34,9 @@ mod sync {
 /// A peer.
 type Addr = u8;
 
+/// A host.
+type Principal = u8;
+
 #[path = "../../src/gate.rs"]
 mod gate;
 
@@ -73,12 +76,12 @@ fn plain(several: bool) {
         let let_in = |gate: Arc<Gate<()>>, seen: Arc<Seen>, requests: usize| {
             let mut handlers = Vec::new();
             for _ in 0..requests {
-                if gate.enter_plain() {
+                if gate.enter_plain(&0, || None) {
                     seen.enter(MAX);
                     let (gate, seen) = (gate.clone(), seen.clone());
                     handlers.push(thread::spawn(move || {
                         seen.leave();
-                        gate.leave(None);
+                        gate.leave(&0);
                     }));
                 } else {
                     seen.refused.fetch_add(1, Ordering::SeqCst);
@@ -98,7 +101,7 @@ fn plain(several: bool) {
         assert!(ran >= 1, "the gate was open");
         let load = gate.load();
         assert_eq!((load.in_hand, load.refused), (0, refused as u64));
-        assert!(gate.enter_plain(), "there is room again");
+        assert!(gate.enter_plain(&0, || None), "there is room again");
     });
 }
 
@@ -118,7 +121,7 @@ fn waiting(max: usize) -> Admission {
 
 /// A request at one gate: it runs if it is let in, and its handler those who get its place.
 fn come(gate: &Gate<Addr>, seen: &Seen, max: usize, peer: Addr, may_wait: impl Fn() -> bool) {
-    match gate.enter(&peer, peer, may_wait) {
+    match gate.enter(&peer, || None, peer, may_wait) {
         Entrance::In(peer) => handle(gate, seen, max, peer),
         Entrance::Busy(_) => {
             seen.refused.fetch_add(1, Ordering::SeqCst);
@@ -134,7 +137,7 @@ fn handle(gate: &Gate<Addr>, seen: &Seen, max: usize, first: Addr) {
         // Another thread may come while we are inside.
         thread::yield_now();
         seen.leave();
-        next = gate.leave(Some(&peer));
+        next = gate.leave(&peer);
     }
 }
 
@@ -161,16 +164,45 @@ fn a_bound_per_peer_holds_and_forgets_nobody() {
         let gate = Arc::new(Gate::of_pool(waiting(2).per_peer(1), true));
         let seen: Arc<[Seen; 2]> = Arc::new(Default::default());
         let run = |gate: &Gate<Addr>, seen: &[Seen; 2], peer: Addr| {
-            let Entrance::In(first) = gate.enter(&peer, peer, || true) else { return };
+            let Entrance::In(first) = gate.enter(&peer, || None, peer, || true) else { return };
             let mut next = Some(first);
             while let Some(peer) = next {
                 let own = &seen[usize::from(peer)];
                 own.enter(1);
                 own.leave();
-                next = gate.leave(Some(&peer));
+                next = gate.leave(&peer);
             }
         };
         let others = [0, 1].map(|peer| {
+            let (gate, seen) = (gate.clone(), seen.clone());
+            thread::spawn(move || run(&gate, &seen, peer))
+        });
+        run(&gate, &seen, 0);
+        others.into_iter().for_each(|other| other.join().unwrap());
+        assert_eq!((seen[0].counts(), seen[1].counts()), ((2, 0), (1, 0)));
+        assert_eq!((gate.load().in_hand, gate.load().waiting), (0, 0));
+    });
+}
+
+/// Room for two, but only for one of each of two hosts, of which one has two peers.
+#[test]
+fn a_bound_per_host_holds_and_forgets_nobody() {
+    check(|| {
+        let gate = Arc::new(Gate::of_pool(waiting(2).per_host(1), true));
+        let seen: Arc<[Seen; 2]> = Arc::new(Default::default());
+        let host = |peer: Addr| peer / 2;
+        let run = move |gate: &Gate<Addr>, seen: &[Seen; 2], peer: Addr| {
+            let entrance = gate.enter(&peer, || Some(host(peer)), peer, || true);
+            let Entrance::In(first) = entrance else { return };
+            let mut next = Some(first);
+            while let Some(peer) = next {
+                let own = &seen[usize::from(host(peer))];
+                own.enter(1);
+                own.leave();
+                next = gate.leave(&peer);
+            }
+        };
+        let others = [1, 2].map(|peer| {
             let (gate, seen) = (gate.clone(), seen.clone());
             thread::spawn(move || run(&gate, &seen, peer))
         });
@@ -234,7 +266,7 @@ fn two_gates_in_a_row_forget_nobody() {
     fn go_on(gates: &Gates, first: Next) {
         let mut todo = vec![first];
         while let Some(next) = todo.pop() {
-            let enter = |gate: &Gate<Addr>, peer: Addr| gate.enter(&peer, peer, || true);
+            let enter = |gate: &Gate<Addr>, peer: Addr| gate.enter(&peer, || None, peer, || true);
             match next {
                 Next::AtRpc(peer) => match enter(&gates.rpc, peer) {
                     Entrance::In(peer) => todo.push(Next::AtPool(peer)),
@@ -249,8 +281,8 @@ fn two_gates_in_a_row_forget_nobody() {
                 Next::Inside(peer) => {
                     gates.seen.enter(1);
                     gates.seen.leave();
-                    let next = gates.rpc.leave(Some(&peer));
-                    let waited = gates.pool.leave(Some(&peer));
+                    let next = gates.rpc.leave(&peer);
+                    let waited = gates.pool.leave(&peer);
                     todo.extend(next.map(Next::AtPool));
                     todo.extend(waited.map(Next::Inside));
                 }
@@ -283,23 +315,25 @@ fn a_place_of_the_rpc_takes_that_of_the_pool_along() {
             while let Some(peer) = next {
                 gates.seen.enter(1);
                 gates.seen.leave();
-                next = gates.rpc.leave(Some(&peer));
+                next = gates.rpc.leave(&peer);
                 match next {
-                    Some(_) => gates.pool.hand_over(),
-                    None => drop(gates.pool.leave(Some(&peer))),
+                    Some(to) => gates.pool.hand_over(&peer, &to, || None),
+                    None => drop(gates.pool.leave(&peer)),
                 }
             }
         };
         let mut handlers = Vec::new();
         for peer in [1, 2] {
-            let Entrance::In(peer) = gates.rpc.enter(&peer, peer, || true) else { continue };
-            match gates.pool.enter(&peer, peer, || true) {
+            let Entrance::In(peer) = gates.rpc.enter(&peer, || None, peer, || true) else {
+                continue;
+            };
+            match gates.pool.enter(&peer, || None, peer, || true) {
                 Entrance::In(peer) => {
                     let gates = gates.clone();
                     handlers.push(thread::spawn(move || serve(gates, peer)));
                 }
                 Entrance::Busy(peer) => {
-                    assert!(gates.rpc.leave(Some(&peer)).is_none(), "there is nobody else");
+                    assert!(gates.rpc.leave(&peer).is_none(), "there is nobody else");
                     gates.seen.refused.fetch_add(1, Ordering::SeqCst);
                 }
                 Entrance::Waits => unreachable!("it does not wait"),

@@ -314,6 +314,7 @@ macro_rules! conformance {
             operations_end_once_whatever_happens,
             a_drop_gives_memory_back,
             a_closed_peer_is_reported,
+            who_is_behind_a_peer_is_what_the_kernel_says,
             an_origin_that_left_cannot_be_answered,
             what_gone_peers_left_is_bounded,
             nobody_listens,

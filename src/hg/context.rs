@@ -7,6 +7,7 @@
 //! [`Core::progress`] and [`Core::trigger`] do the same in two steps: the one only collects, the
 //! other acts.
 
+use std::any::Any;
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, TryLockError};
@@ -100,6 +101,8 @@ pub(super) struct Beside {
     /// When the origin gives up.
     pub(super) deadline: Option<Instant>,
     pub(super) trace: Option<TraceParent>,
+    /// See [`RawRequest::set_place`].
+    pub(super) place: Option<Box<dyn Any + Send + Sync>>,
 }
 
 /// Whose request it is, its tag, and whether it was counted as held already.
@@ -340,24 +343,37 @@ impl<T> Core<T> {
             Some(there) => (there.has_data().then(|| there.clone()), None),
         };
         let mut may_keep = false;
+        let is_crowded;
         if uncounted {
             state.hot.rpc_req_recv += 1;
             if self.is_primary() {
                 let more = state.receives.arrived();
                 may_keep = state.receives.has_plenty();
+                is_crowded = state.receives.is_crowded();
                 drop(state);
+                self.note_crowd(is_crowded);
                 self.post_more(more);
             } else {
                 drop(state);
-                self.count_arrival();
+                is_crowded = self.count_arrival();
             }
         } else {
             drop(state);
+            is_crowded = held && self.primary().crowded.load(Ordering::Relaxed);
         }
         let payload_bytes = payload.len();
         let answered = header.no_response;
-        let request =
-            RawRequest { header, reply, payload, payload_bytes, held, may_keep, answered, beside };
+        let request = RawRequest {
+            header,
+            reply,
+            payload,
+            payload_bytes,
+            held,
+            may_keep,
+            is_crowded,
+            answered,
+            beside,
+        };
         match refusal {
             None => sink.request_parts(self, RequestParts { origin, request, registration }),
             Some(code) => self.refuse(&origin, request, code),
@@ -372,9 +388,23 @@ impl<T> Core<T> {
     }
 
     /// A receive took a request, which is held from now on.
-    pub(super) fn count_arrival(&self) {
-        let more = self.primary().state().receives.arrived();
+    /// Returns whether many are.
+    pub(super) fn count_arrival(&self) -> bool {
+        let (more, is_crowded) = {
+            let receives = &mut self.primary().state().receives;
+            (receives.arrived(), receives.is_crowded())
+        };
+        self.primary().note_crowd(is_crowded);
         self.post_more(more);
+        is_crowded
+    }
+
+    /// For requests that are handed up later, and by other contexts.
+    #[inline]
+    fn note_crowd(&self, is_crowded: bool) {
+        if self.crowded.load(Ordering::Relaxed) != is_crowded {
+            self.crowded.store(is_crowded, Ordering::Relaxed);
+        }
     }
 
     fn count_unless(&self, counted: bool) {
@@ -482,7 +512,8 @@ impl<T> Core<T> {
             // A time beyond what the clock can count is none.
             now.checked_add(left.saturating_sub(waited))
         });
-        (deadline.is_some() || trace.is_some()).then(|| Box::new(Beside { deadline, trace }))
+        let says_any = deadline.is_some() || trace.is_some();
+        says_any.then(|| Box::new(Beside { deadline, trace, place: None }))
     }
 
     /// As [`on_request`](Self::on_request), whatever the request is.

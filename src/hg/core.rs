@@ -276,6 +276,8 @@ pub struct Core<T> {
     pub(super) arrived: Mutex<VecDeque<Completion>>,
     /// `arrived` is not empty; written under its lock, and as much of a hint.
     pub(super) has_arrived: AtomicBool,
+    /// Of context 0: [`Receives::is_crowded`] at the latest arrival, for the other contexts.
+    pub(super) crowded: AtomicBool,
     pub(super) counts: Counts,
 }
 
@@ -387,6 +389,7 @@ impl<T> Core<T> {
             has_events: AtomicBool::new(false),
             arrived: Mutex::new(VecDeque::new()),
             has_arrived: AtomicBool::new(false),
+            crowded: AtomicBool::new(false),
             counts: Counts::default(),
         })
     }

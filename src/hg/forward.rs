@@ -310,7 +310,7 @@ impl<T> Core<T> {
         };
         if local {
             let ForwardOptions { deadline, trace, target_context, .. } = options;
-            let beside = says_more.then(|| Box::new(Beside { deadline, trace }));
+            let beside = says_more.then(|| Box::new(Beside { deadline, trace, place: None }));
             return Ok(self.hand_to_ourselves(op, header, target_context, written, beside));
         }
         let Written::Overflow(buf, bytes) = written else { unreachable!("was launched") };

@@ -238,6 +238,10 @@ impl<O> Slab<O> {
     pub(super) fn iter(&self) -> impl Iterator<Item = (OpRef, &O)> {
         self.slots.iter().filter_map(|slot| Some((slot.name, slot.op.as_ref()?)))
     }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (OpRef, &mut O)> {
+        self.slots.iter_mut().filter_map(|slot| Some((slot.name, slot.op.as_mut()?)))
+    }
 }
 
 /// Chooses tags of one [`Space`].

@@ -4,6 +4,7 @@
 //! overflowed, the receive of the origin's acknowledgement is posted before the answer is sent, and
 //! the result stays exposed until it comes. What the acknowledgement says is the answer's end.
 
+use std::any::Any;
 use std::time::Instant;
 
 use na::{Addr, MsgBuf, Refused, Tag};
@@ -149,6 +150,8 @@ pub struct RawRequest {
     pub(super) held: bool,
     /// There were plenty of other receives when it came.
     pub(super) may_keep: bool,
+    /// Many others were held when it came.
+    pub(super) is_crowded: bool,
     pub(super) answered: bool,
     pub(super) beside: Option<Box<Beside>>,
 }
@@ -188,6 +191,20 @@ impl RawRequest {
     /// `None`: nobody waits for its end, so nobody will give it up.
     pub fn call_key(&self) -> Option<CallKey> {
         if self.header.no_response { None } else { CallKey::of(self.reply) }
+    }
+
+    /// Whether so many requests were held when it came, of those that may be
+    /// ([`HgOptions::requests_max`](super::HgOptions::requests_max)), that whose they are is to be
+    /// looked at.
+    #[inline]
+    pub fn is_crowded(&self) -> bool {
+        self.is_crowded
+    }
+
+    /// Keeps something until the request is held no longer, and then drops it.
+    pub fn set_place(&mut self, place: Box<dyn Any + Send + Sync>) {
+        let new = || Box::new(Beside { deadline: None, trace: None, place: None });
+        self.beside.get_or_insert_with(new).place = Some(place);
     }
 
     /// Whether its arguments did not fit into its message.
@@ -234,7 +251,7 @@ impl RawRequest {
 
     /// Takes everything out: what stays needs nothing any more.
     pub(super) fn take(&mut self) -> Self {
-        let Self { header, reply, payload_bytes, may_keep, .. } = *self;
+        let Self { header, reply, payload_bytes, may_keep, is_crowded, .. } = *self;
         Self {
             header,
             reply,
@@ -242,6 +259,7 @@ impl RawRequest {
             payload_bytes,
             held: std::mem::take(&mut self.held),
             may_keep,
+            is_crowded,
             answered: std::mem::replace(&mut self.answered, true),
             beside: self.beside.take(),
         }
@@ -268,6 +286,9 @@ impl RawRequest {
         let held = std::mem::take(&mut self.held);
         if !held && !answered && matches!(self.payload, Payload::None) {
             return;
+        }
+        if let Some(beside) = &mut self.beside {
+            beside.place = None;
         }
         let overflowed = match &self.payload {
             Payload::Overflow(bytes) => bytes.len() as u64,

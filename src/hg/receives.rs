@@ -112,6 +112,13 @@ impl Receives {
         4 * self.held <= self.posted + self.owed
     }
 
+    /// Whether so many requests are held that whose they are is to be looked at: three eighths of
+    /// those that may be.
+    #[inline]
+    pub(super) fn is_crowded(&self) -> bool {
+        8 * self.held > 3 * self.max
+    }
+
     /// So many receives were refused.
     pub(super) fn refused(&mut self, count: usize) {
         self.posted = self.posted.saturating_sub(count);

@@ -50,6 +50,8 @@ pub(super) struct BulkTransfer<T> {
     flying: Vec<Option<u64>>,
     /// A transfer of no bytes still asks for permission: it has one piece as well.
     any_started: bool,
+    /// Looks since which no piece has landed, see [`Core::standing_transfers`].
+    stood: u32,
     error: Option<HgError>,
 }
 
@@ -97,6 +99,7 @@ impl<T> BulkTransfer<T> {
         let Some(len) = self.flying.get_mut(usize::from(number)).and_then(Option::take) else {
             return;
         };
+        self.stood = 0;
         match result {
             Ok(()) => self.moved += len,
             Err(error) => {
@@ -132,6 +135,29 @@ impl<T> BulkTransfer<T> {
 }
 
 impl<T> Core<T> {
+    /// Looks at all transfers that `find` knows by their token, and returns those of which no piece
+    /// has landed since as many looks as `looks` says for the bytes under way; and whether there
+    /// are others.
+    pub fn standing_transfers<R>(
+        &self,
+        looks: impl Fn(u64) -> u32,
+        find: impl Fn(&T) -> Option<R>,
+    ) -> (bool, Vec<(OpRef, R)>) {
+        let (mut others, mut standing) = (false, Vec::new());
+        for (op, is) in self.state().ops.iter_mut() {
+            let Op::Transfer(transfer) = is else { continue };
+            let Some(found) = transfer.token.as_ref().and_then(&find) else { continue };
+            let flying = transfer.flying.iter().flatten().sum();
+            transfer.stood = transfer.stood.saturating_add(1);
+            if transfer.error.is_none() && transfer.stood > looks(flying) {
+                standing.push((op, found));
+            } else {
+                others = true;
+            }
+        }
+        (others, standing)
+    }
+
     /// Moves `len` bytes between `local` and the memory behind `remote`, which belongs to `peer`;
     /// without a peer, to the owner that a bound handle tells ([`bulk_bind`](Self::bulk_bind)),
     /// whoever sent the handle here. The transfer ends through
@@ -193,6 +219,7 @@ impl<T> Core<T> {
             moved: 0,
             flying: vec![None; window],
             any_started: false,
+            stood: 0,
             error: None,
         };
         let admitted = {

@@ -13,8 +13,10 @@ pub(super) fn resolve(
     layout: &Layout,
     found: &mut Findings,
 ) -> ResolvedAdmission {
-    let AdmissionOptions { handlers_max, peer_handlers_max, overload, .. } = *given;
-    let mut other = Admission::default().per_peer(peer_handlers_max).overload(overload);
+    let AdmissionOptions { handlers_max, peer_handlers_max, host_handlers_max, overload, .. } =
+        *given;
+    let mut other = Admission::default().overload(overload);
+    (other.peer_handlers_max, other.host_handlers_max) = (peer_handlers_max, host_handlers_max);
     other.handlers_max = handlers_max;
     check(PATH, Some(handlers_max), other, found);
     let mut pools: Vec<(usize, Admission)> = Vec::new();
@@ -22,7 +24,8 @@ pub(super) fn resolve(
         let path = format!("{PATH}.pools[{entry}]");
         let mut bounds = other;
         bounds.handlers_max = given.handlers_max.unwrap_or(handlers_max);
-        bounds.peer_handlers_max = given.peer_handlers_max.unwrap_or(peer_handlers_max);
+        bounds.peer_handlers_max = given.peer_handlers_max.or(peer_handlers_max);
+        bounds.host_handlers_max = given.host_handlers_max.or(host_handlers_max);
         bounds.overload = given.overload.unwrap_or(overload);
         check(&path, given.handlers_max, bounds, found);
         let Some(reference) = &given.pool else {
@@ -43,12 +46,22 @@ pub(super) fn resolve(
 }
 
 fn check(path: &str, given: Option<usize>, bounds: Admission, found: &mut Findings) {
-    let (all, of_a_peer) = (bounds.handlers_max as u64, bounds.peer_handlers_max as u64);
+    let all = bounds.handlers_max;
     if let Some(given) = given {
         limit(&format!("{path}.handlers_max"), given as u64, 1, 1 << 30, found);
     }
-    if of_a_peer > all {
+    let Admission { peer_handlers_max, host_handlers_max, .. } = bounds;
+    for (key, part) in
+        [("peer_handlers_max", peer_handlers_max), ("host_handlers_max", host_handlers_max)]
+    {
+        if part.is_some_and(|part| part > all) {
+            let path = format!("{path}.{key}");
+            found.warn(path, format!("has no effect: `handlers_max`, {all}, is less"));
+        }
+    }
+    let (of_a_peer, of_a_host) = (peer_handlers_max.unwrap_or(0), host_handlers_max.unwrap_or(0));
+    if of_a_host > 0 && of_a_peer > of_a_host {
         let path = format!("{path}.peer_handlers_max");
-        found.warn(path, format!("has no effect: `handlers_max`, {all}, is less"));
+        found.warn(path, format!("has no effect: `host_handlers_max`, {of_a_host}, is less"));
     }
 }

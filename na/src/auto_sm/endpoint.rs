@@ -15,8 +15,8 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Arc, Mutex, lock};
 use crate::{
     Access, Addr, Completion, Endpoint, EndpointStats, Error, LargeBuffers, Limits, LocalMem,
-    MemPart, Memory, MsgBuf, OpId, OpenOptions, PeerUsers, Plugin, Refused, RegionTable, RemoteMem,
-    Tag, Transfer, Uri,
+    MemPart, Memory, MsgBuf, OpId, OpenOptions, PeerUsers, Plugin, Principal, Refused, RegionTable,
+    RemoteMem, Tag, Transfer, Uri,
 };
 
 /// See the module documentation.
@@ -270,6 +270,11 @@ impl Endpoint for AutoSm {
 
     fn carries_extensions(&self, to: &Addr) -> bool {
         self.route(to).is_ok_and(|(_, part, to)| part.endpoint.carries_extensions(to))
+    }
+
+    fn principal(&self, peer: &Addr) -> Principal {
+        let known = self.route(peer).map(|(_, part, peer)| part.endpoint.principal(peer));
+        known.unwrap_or(Principal::Unknown)
     }
 
     fn is_gone(&self, peer: &Addr) -> bool {

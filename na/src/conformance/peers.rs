@@ -6,7 +6,9 @@ use super::messages::call;
 use super::node::{Node, finish, greet, pattern};
 use super::process::{self, ChildNode};
 use super::{Case, PATIENCE, told};
-use crate::{Access, Addr, Completion, Error, OpId, OpenOptions, RemoteMem, Tag, Transfer};
+use crate::{
+    Access, Addr, Completion, Error, OpId, OpenOptions, Principal, RemoteMem, Tag, Transfer,
+};
 
 pub(super) fn assert_gone(error: &Error) {
     let gone = matches!(error, Error::PeerGone { .. } | Error::Unreachable { .. });
@@ -27,6 +29,31 @@ pub(super) fn send_until_it_fails(node: &Node, to: &Addr) -> Error {
         node.poll();
         std::thread::yield_now();
     }
+}
+
+/// Bounds are kept by it, so that a crowd of connections has one share.
+pub fn who_is_behind_a_peer_is_what_the_kernel_says(case: &Case<'_>) {
+    let target = Node::open(case, true);
+    let own = target.endpoint.self_addr();
+    assert_eq!(target.endpoint.principal(&own), Principal::Unknown, "we bound nothing of our own");
+    let seen: Vec<Principal> = (0..2)
+        .map(|_| {
+            let origin = Node::open(case, false);
+            let (to_target, to_origin) = greet(&origin, &target);
+            let (there, here) =
+                (origin.endpoint.principal(&to_target), target.endpoint.principal(&to_origin));
+            assert_eq!(there, here, "all of this is one host and one user");
+            here
+        })
+        .collect();
+    assert_eq!(seen[0], seen[1], "however many connections it has");
+    let scheme = own.uri().split("://").next().unwrap_or_default();
+    let is_known = match seen[0] {
+        Principal::User(uid) => uid == rustix::process::geteuid().as_raw(),
+        Principal::Host(_) => scheme == "na+tcp" || scheme.starts_with("ucx+"),
+        Principal::Unknown => scheme == "na+sim" || scheme.starts_with("ofi+"),
+    };
+    assert!(is_known, "{scheme}: {}", seen[0]);
 }
 
 /// A peer that closes ends what waits for it; sending to it afterwards fails and does not hang.

@@ -86,6 +86,7 @@ impl SmEndpoint {
         let token = self.next_token.fetch_add(1, Ordering::Relaxed);
         let conn = Arc::new(Conn::new(token, socket, Arc::new(segment)));
         if let Some((credentials, process)) = listener {
+            peer.set_user(credentials.uid);
             conn.set_credentials(credentials, process);
         }
         let waited = Ran::since(Instant::now());
@@ -137,6 +138,7 @@ impl SmEndpoint {
         let greeted = self.check_listener(&link.conn.socket, &link.peer.reach).and_then(
             |(credentials, process)| {
                 let memfd = link.memfd.as_ref().ok_or("the segment is lost")?;
+                link.peer.set_user(credentials.uid);
                 link.conn.set_credentials(credentials, process);
                 self.greet(&link.conn, memfd)
             },
@@ -493,6 +495,7 @@ impl SmEndpoint {
             return self.give_slot_back(&conn);
         }
         let peer = self.identify(state, packet, from.credentials);
+        peer.set_user(from.credentials.uid);
         let conn = Arc::new(conn);
         let addr = peer.addr(self.id);
         let mut link =

@@ -37,7 +37,7 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Arc, Mutex, lock};
 use crate::{
     Access, Addr, Completion, Endpoint, EndpointStats, Error, LargeBuffers, Limits, LocalMem,
-    Memory, MsgBuf, OpId, OpenOptions, Refused, RegionTable, Tag, Transfer, Uri, stats,
+    Memory, MsgBuf, OpId, OpenOptions, Principal, Refused, RegionTable, Tag, Transfer, Uri, stats,
 };
 
 /// An endpoint of the sm transport.
@@ -407,6 +407,10 @@ impl Endpoint for SmEndpoint {
 
     fn carries_extensions(&self, _to: &Addr) -> bool {
         true
+    }
+
+    fn principal(&self, peer: &Addr) -> Principal {
+        self.peer(peer).map_or(Principal::Unknown, |known| known.principal())
     }
 
     fn is_gone(&self, peer: &Addr) -> bool {

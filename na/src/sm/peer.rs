@@ -5,14 +5,14 @@
 //! all messages go through the first of them, in order.
 
 use std::collections::HashMap;
-use std::sync::Weak;
+use std::sync::{OnceLock, Weak};
 
 use super::address::Name;
 use super::link::TxLink;
 use super::lock::{BiasedGuard, BiasedLock};
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
-use crate::{Addr, Error, PeerLink, PeerStats};
+use crate::{Addr, Error, PeerLink, PeerStats, Principal};
 
 /// How to reach a peer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,6 +31,8 @@ pub(super) struct Peer {
     pub(super) id: u64,
     pub(super) uri: String,
     pub(super) reach: Reach,
+    /// The user of its process, as the kernel says; of whoever listens under a name, its owner.
+    user: OnceLock<u32>,
     /// It can never be reached again.
     gone: AtomicBool,
     /// The links, the one to send through first. This is the send lock.
@@ -64,6 +66,7 @@ impl Peer {
             id,
             uri,
             reach,
+            user: OnceLock::new(),
             gone,
             links,
             cancelable: AtomicBool::new(false),
@@ -73,6 +76,19 @@ impl Peer {
             ended_messages,
             received,
         })
+    }
+
+    /// The user of its process, once that is known.
+    pub(super) fn principal(&self) -> Principal {
+        match (&self.reach, self.user.get()) {
+            (Reach::Own, _) | (_, None) => Principal::Unknown,
+            (_, Some(uid)) => Principal::User(*uid),
+        }
+    }
+
+    /// A connection with it belongs to that user: the same for all of them, as a name does.
+    pub(super) fn set_user(&self, uid: u32) {
+        let _ = self.user.set(uid);
     }
 
     /// The send lock, by a caller that is about to send.

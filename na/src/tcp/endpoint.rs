@@ -28,7 +28,7 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex, lock};
 use crate::{
     Access, Addr, Completion, Endpoint, EndpointStats, Error, LargeBuffers, Limits, LocalMem,
-    Memory, MsgBuf, OpId, OpenOptions, PeerStats, Refused, RegionTable, Tag, TcpOptions,
+    Memory, MsgBuf, OpId, OpenOptions, PeerStats, Principal, Refused, RegionTable, Tag, TcpOptions,
     TrafficClass, Transfer, Uri, stats,
 };
 
@@ -546,6 +546,10 @@ impl Endpoint for TcpEndpoint {
 
     fn carries_extensions(&self, _to: &Addr) -> bool {
         true
+    }
+
+    fn principal(&self, peer: &Addr) -> Principal {
+        self.core.peer_of(peer).map_or(Principal::Unknown, |known| known.host())
     }
 
     fn is_gone(&self, peer: &Addr) -> bool {

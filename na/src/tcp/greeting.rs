@@ -27,9 +27,9 @@ use super::liveness;
 use super::peer::{Link, Peer, Phase};
 use super::poller::{EVENTS, Poller, flush};
 use super::socket;
-use crate::Error;
 use crate::host_port::PeerKey;
 use crate::sync::Arc;
+use crate::{Error, Principal};
 
 /// Accepted connections that may be without a hello; beyond, the oldest is dropped if it has had
 /// [`HALF_OPEN_PATIENCE`], else the others wait in the kernel's queue.
@@ -351,6 +351,9 @@ impl Poller {
             flush(core, peer, state);
             io::Result::Ok(state.session)
         })?;
+        if let Ok(remote) = socket::remote_address(&conn.socket) {
+            peer.set_host(Principal::of_host(remote.ip()));
+        }
         let addr = core.addr_of(peer).in_session(session);
         conn.stage = Stage::Up { peer: peer.clone(), addr };
         self.redials.retain(|redial| !Arc::ptr_eq(&redial.peer, peer));

@@ -24,9 +24,9 @@ use super::outgoing::faults::is_fault;
 use super::outgoing::{Flushed, Harvest, Outgoing};
 use super::transfers::Transfers;
 use crate::lock::{BiasedGuard, BiasedLock};
-use crate::sync::Arc;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use crate::{Error, PeerLink, PeerStats};
+use crate::sync::{Arc, Mutex, lock};
+use crate::{Error, PeerLink, PeerStats, Principal};
 
 /// The connection with a peer.
 #[derive(Debug, Clone)]
@@ -102,6 +102,8 @@ pub(super) struct Peer {
     /// How often the lock was taken.
     #[cfg(test)]
     pub(super) locks: AtomicU64,
+    /// Where its latest connection comes from, or goes to.
+    host: Mutex<Principal>,
     /// As in the state, until the endpoint is closed.
     session: AtomicU64,
     /// Bytes that have come. One writer: the poller.
@@ -133,10 +135,20 @@ impl Peer {
             cancelable: AtomicBool::new(false),
             #[cfg(test)]
             locks: AtomicU64::new(0),
+            host: Mutex::new(Principal::Unknown),
             session: AtomicU64::new(session),
             received: AtomicU64::new(0),
             received_messages: AtomicU64::new(0),
         })
+    }
+
+    /// The host of its latest connection.
+    pub(super) fn host(&self) -> Principal {
+        *lock(&self.host)
+    }
+
+    pub(super) fn set_host(&self, host: Principal) {
+        *lock(&self.host) = host;
     }
 
     pub(super) fn lock(&self) -> BiasedGuard<'_, PeerState> {

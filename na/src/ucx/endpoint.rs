@@ -32,7 +32,8 @@ use crate::own_address::Wanted;
 use crate::ran;
 use crate::{
     Access, Addr, Completion, Endpoint, EndpointStats, Error, LargeBuffers, Limits, LocalMem,
-    Memory, MsgBuf, OpId, OpenOptions, Refused, RegionTable, RemoteKeys, Tag, Transfer, Uri, stats,
+    Memory, MsgBuf, OpId, OpenOptions, Principal, Refused, RegionTable, RemoteKeys, Tag, Transfer,
+    Uri, stats,
 };
 
 /// Early messages that one peer may have here, bytes.
@@ -339,6 +340,16 @@ impl Endpoint for UcxEndpoint {
     /// Only endpoints of ours get past the hello.
     fn carries_extensions(&self, _to: &Addr) -> bool {
         true
+    }
+
+    fn principal(&self, peer: &Addr) -> Principal {
+        let host = self.with(|driver| {
+            let index = driver.index_of(peer)?;
+            let known = driver.peer(index)?;
+            let dialed = known.addresses.get(known.trying).copied();
+            known.caller.or(dialed).map(|address| Principal::of_host(address.ip()))
+        });
+        host.flatten().unwrap_or(Principal::Unknown)
     }
 
     fn is_gone(&self, peer: &Addr) -> bool {

@@ -105,6 +105,8 @@ pub(super) struct Peer {
     /// Where it listens, to be tried in this order; and the one that is.
     pub(super) addresses: Vec<SocketAddr>,
     pub(super) trying: usize,
+    /// Where the connection comes from that it was met by, if it has called us.
+    pub(super) caller: Option<SocketAddr>,
     token: Weak<Token>,
     pub(super) phase: Phase,
     /// The first is the one that we send on.
@@ -170,6 +172,7 @@ impl Peer {
             key,
             addresses,
             trying: 0,
+            caller: None,
             token: Weak::new(),
             phase: Phase::Idle,
             links: Vec::new(),

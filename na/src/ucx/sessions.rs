@@ -268,7 +268,11 @@ impl Driver {
             }
             (None, None) => return,
         };
-        let theirs = self.peer(index).and_then(|peer| peer.their_session);
+        let Some(peer) = self.peer(index) else { return };
+        if let Some(Stranger { client, .. }) = &stranger {
+            peer.caller = *client;
+        }
+        let theirs = peer.their_session;
         if theirs.is_some_and(|session| session != hello.session) {
             self.succeeded(index, link);
         }
