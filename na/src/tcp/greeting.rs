@@ -20,9 +20,9 @@ use super::liveness;
 use super::peer::{Link, Peer, Phase};
 use super::poller::{EVENTS, Poller, flush};
 use super::socket;
-use crate::Error;
 use crate::host_port::PeerKey;
 use crate::sync::Arc;
+use crate::{Error, Principal};
 
 /// Accepted connections that may be without a hello; beyond, the oldest is dropped if it has had
 /// [`HALF_OPEN_PATIENCE`], else the others wait in the kernel's queue.
@@ -318,6 +318,9 @@ impl Poller {
             self.end_peer(core, peer, error);
         }
         socket::suit_if_local(&conn.socket)?;
+        if let Ok(remote) = socket::remote_address(&conn.socket) {
+            peer.set_host(Principal::of_host(remote.ip()));
+        }
         let message_bytes_max = core.message_bytes_max.min(hello.message_bytes_max as usize);
         let alive_every = liveness::alive_every(hello);
         let session = self.with_peer(peer, |state| {

@@ -21,10 +21,11 @@ use super::frame::Named;
 use super::incoming::Appetite;
 use super::outgoing::{Flushed, Harvest, Outgoing};
 use super::transfers::Transfers;
+use crate::budget::{Account, Budget};
 use crate::lock::{BiasedGuard, BiasedLock};
-use crate::sync::Arc;
-use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use crate::{Error, PeerLink, PeerStats};
+use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::{Arc, Mutex, lock};
+use crate::{Error, PeerLink, PeerStats, Principal};
 
 /// The connection on which we send to a peer.
 #[derive(Debug, Clone)]
@@ -88,6 +89,8 @@ pub(super) struct PeerState {
     pub(super) inbound: Option<u64>,
     /// Why sending failed; ends the peer in the next poll.
     pub(super) broken: Option<Broken>,
+    /// What it is charged with for what it does not take; there since it was charged first.
+    held: Option<Account>,
 }
 
 /// A peer of one endpoint.
@@ -100,6 +103,11 @@ pub(super) struct Peer {
     expects_data: AtomicBool,
     blocked: AtomicBool,
     cancelable: AtomicBool,
+    /// As in the state's account.
+    unread: AtomicUsize,
+    budget: Arc<Budget>,
+    /// The host that its last connection came from, or went to.
+    host: Mutex<Principal>,
     /// How often the lock was taken.
     #[cfg(test)]
     pub(super) locks: AtomicU64,
@@ -112,7 +120,13 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    pub(super) fn new(id: u64, uri: String, dial: Vec<SocketAddr>, session: u64) -> Arc<Self> {
+    pub(super) fn new(
+        id: u64,
+        uri: String,
+        dial: Vec<SocketAddr>,
+        session: u64,
+        budget: Arc<Budget>,
+    ) -> Arc<Self> {
         let state = PeerState {
             phase: Phase::Idle,
             session,
@@ -124,6 +138,7 @@ impl Peer {
             conns: Vec::new(),
             inbound: None,
             broken: None,
+            held: None,
         };
         Arc::new(Self {
             id,
@@ -133,6 +148,9 @@ impl Peer {
             expects_data: AtomicBool::new(false),
             blocked: AtomicBool::new(false),
             cancelable: AtomicBool::new(false),
+            unread: AtomicUsize::new(0),
+            budget,
+            host: Mutex::new(Principal::Unknown),
             #[cfg(test)]
             locks: AtomicU64::new(0),
             session: AtomicU64::new(session),
@@ -147,10 +165,16 @@ impl Peer {
         self.state.lock()
     }
 
-    /// Tells the poll what it must know before each read; called before the lock is released by
-    /// whoever may have changed it. Hints, since they are read without the lock: one that comes
-    /// late costs a copy, or a poll, and a poller that goes to sleep asks for all events anyway.
-    pub(super) fn note(&self, state: &PeerState) {
+    /// Tells the poll what it must know before each read, and charges the peer with what it does
+    /// not take; called before the lock is released by whoever may have changed it. Hints, since
+    /// they are read without the lock: one that comes late costs a copy, or a poll, and a poller
+    /// that goes to sleep asks for all events anyway.
+    pub(super) fn note(&self, state: &mut PeerState) {
+        let charged = state.unread();
+        let unread = state.out.charge(charged);
+        if unread != charged || unread != self.unread() {
+            self.charge(state, unread);
+        }
         let hints = [
             (&self.expects_data, state.transfers.expects_data()),
             (&self.blocked, state.out.is_blocked()),
@@ -167,6 +191,31 @@ impl Peer {
         {
             self.session.store(session, Ordering::Relaxed);
         }
+    }
+
+    #[cold]
+    fn charge(&self, state: &mut PeerState, unread: usize) {
+        match unread {
+            // The next connection may be with another host.
+            0 => state.held = None,
+            _ => state.held.get_or_insert_with(|| self.budget.account(self.host())).set(unread),
+        }
+        self.unread.store(unread, Ordering::Relaxed);
+    }
+
+    /// Bytes of memory that it makes us hold by what it does not take.
+    pub(super) fn unread(&self) -> usize {
+        self.unread.load(Ordering::Relaxed)
+    }
+
+    /// The host behind its connection.
+    pub(super) fn host(&self) -> Principal {
+        *lock(&self.host)
+    }
+
+    /// A connection with that host was made.
+    pub(super) fn set_host(&self, host: Principal) {
+        *lock(&self.host) = host;
     }
 
     /// Whether data may be arriving of which the place is known.
@@ -238,6 +287,11 @@ impl PeerState {
         self.transfers.appetite()
     }
 
+    /// Bytes that the peer is charged with for what it does not take.
+    pub(super) fn unread(&self) -> usize {
+        self.held.as_ref().map_or(0, Account::held)
+    }
+
     /// Sends what the kernel takes. An error ends the peer in the next poll, see `broken`.
     pub(super) fn flush(&mut self, peer: &Peer) -> Flushed {
         let Phase::Up(link) = &self.phase else { return Flushed::Blocked };
@@ -269,6 +323,7 @@ impl PeerState {
         self.inbound = None;
         self.broken = None;
         self.redials = false;
+        self.held = None;
         std::mem::take(&mut self.conns)
     }
 }
