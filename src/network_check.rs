@@ -64,6 +64,8 @@ fn of_option(resolved: &Resolved, error: &na::Error) -> Option<Error> {
         "ip_subnet" => "mercury.ip_subnet",
         "auth_key" => "mercury.auth_key",
         "unread_answers_max" => "margo.network.unread_answers_max",
+        "unread_answers_per_host_max" => "margo.network.unread_answers_per_host_max",
+        "unread_answers_total_max" => "margo.network.unread_answers_total_max",
         "sm.connections_max" | "tcp.connections_max" | "ucx.connections_max" => {
             "margo.network.connections_max"
         }

@@ -98,6 +98,7 @@ pub(crate) fn na_options(resolved: &Resolved) -> na::OpenOptions {
     options.connect_timeout = millis(network.connect_timeout_msec);
     options.liveness_limit = millis(network.liveness_msec);
     options.left_bytes_max = network.left_bytes_max;
+    options.early_bytes_max = network.early_bytes_max;
     // Progress that is made only when needed sleeps all the same.
     options.no_block = never_sleeps(resolved) && !resolved.progress_when_needed;
     options.peer_users = match &network.peer_users {
@@ -130,6 +131,8 @@ pub(crate) fn na_options(resolved: &Resolved) -> na::OpenOptions {
     options.tcp.connect_retry = millis(network.connect_retry_msec);
     options.tcp.slow_reader_limit = millis(network.slow_reader_msec);
     options.unread_answers_max = network.unread_answers_max;
+    options.unread_answers_per_host_max = network.unread_answers_per_host_max;
+    options.unread_answers_total_max = network.unread_answers_total_max;
     options.tcp.keep_alive = Duration::from_secs(network.keep_alive_sec.into());
     options.tcp.busy_poll = Duration::from_micros(network.busy_poll_usec.into());
     options.sm.connections_per_user_max = network.connections_per_user_max;
@@ -380,6 +383,9 @@ mod tests {
         opened(r#""liveness_msec": 4000"#, |o| o.liveness_limit = seconds(4));
         opened(r#""slow_reader_msec": 5000"#, |o| o.tcp.slow_reader_limit = seconds(5));
         opened(r#""unread_answers_max": 9"#, |o| o.unread_answers_max = Some(9));
+        opened(r#""unread_answers_per_host_max": 8"#, |o| o.unread_answers_per_host_max = Some(8));
+        opened(r#""unread_answers_total_max": 7"#, |o| o.unread_answers_total_max = Some(7));
+        opened(r#""early_bytes_max": 6"#, |o| o.early_bytes_max = 6);
         opened(r#""keep_alive_sec": 0"#, |o| o.tcp.keep_alive = seconds(0));
         opened(r#""busy_poll_usec": 50"#, |o| o.tcp.busy_poll = Duration::from_micros(50));
         opened(r#""connections_max": 9"#, |o| {

@@ -27,10 +27,17 @@ pub struct NetworkOptions {
     /// Default 0: for ever.
     pub slow_reader_msec: u32,
     /// Bytes of answers that may wait for a peer which does not read them, from 1; beyond, it is
-    /// given up. tcp, ofi and ucx. Default none: 268435456 (256 MiB), or 1024 messages of full
-    /// length.
+    /// given up. tcp, ofi and ucx. Default none: 67108864 (64 MiB), or 64 messages of full length.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unread_answers_max: Option<usize>,
+    /// The same for all peers of a host together, from 1; beyond, that one of them is given up for
+    /// which most waits. tcp only. Default none: twice `unread_answers_max`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unread_answers_per_host_max: Option<usize>,
+    /// The same for all peers together, from 1. tcp, ofi and ucx. Default none: four times
+    /// `unread_answers_max`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unread_answers_total_max: Option<usize>,
     /// Time after which the kernel asks the host of an idle connection whether it is still there,
     /// in seconds; 0: never. tcp only. Default 60.
     pub keep_alive_sec: u32,
@@ -46,6 +53,9 @@ pub struct NetworkOptions {
     /// Bytes that peers which have gone may have left for receives still to come. Default 16777216
     /// (16 MiB).
     pub left_bytes_max: usize,
+    /// Bytes of messages that peers may send before they are received, all together; those of a host
+    /// may have half of it. Beyond, senders are held back. tcp and sm. Default 67108864 (64 MiB).
+    pub early_bytes_max: usize,
     /// Bytes of one peer's registered memory that are mapped here at once. sm only. Default
     /// 1099511627776 (1 TiB).
     pub mapped_bytes_per_peer_max: u64,
@@ -75,11 +85,14 @@ impl Default for NetworkOptions {
             liveness_msec: 0,
             slow_reader_msec: 0,
             unread_answers_max: None,
+            unread_answers_per_host_max: None,
+            unread_answers_total_max: None,
             keep_alive_sec: 60,
             busy_poll_usec: 0,
             connections_max: None,
             connections_per_user_max: 4096,
             left_bytes_max: 16 << 20,
+            early_bytes_max: 64 << 20,
             mapped_bytes_per_peer_max: 1 << 40,
             cross_memory_attach: true,
             rendezvous_bytes_min: None,

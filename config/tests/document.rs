@@ -313,6 +313,8 @@ fn the_manual_has_every_key() {
     (margo.network.connections_max, margo.network.peer_users) = (Some(1), PeerUsers::All);
     margo.network.rendezvous_bytes_min = Some(1);
     margo.network.unread_answers_max = Some(1);
+    margo.network.unread_answers_per_host_max = Some(1);
+    margo.network.unread_answers_total_max = Some(1);
     margo.network.remote_keys = margo_config::RemoteKeys::Never;
     config.monitoring = Some(serde_json::Map::new());
     config.schema = Some(String::new());

@@ -34,9 +34,16 @@ pub struct Limits {
 }
 
 /// Bytes of answers that a peer may leave unread, and how many of the longest in any case, unless
-/// said otherwise.
-const UNREAD_ANSWERS_MAX: usize = 256 << 20;
-const UNREAD_ANSWERS_MIN: usize = 1024;
+/// said otherwise: as many of the default length as there may be requests that have not begun.
+const UNREAD_ANSWERS_MAX: usize = 64 << 20;
+const UNREAD_ANSWERS_MIN: usize = 64;
+
+/// The same of all peers of a host, and of all peers, in multiples of the bound of one.
+const UNREAD_BY_HOST: usize = 2;
+const UNREAD_BY_ALL: usize = 4;
+
+/// Bytes of early messages of all peers, unless said otherwise.
+const EARLY_BYTES_MAX: usize = 64 << 20;
 
 /// How to open an endpoint.
 #[derive(Debug, Clone, PartialEq)]
@@ -61,14 +68,29 @@ pub struct OpenOptions {
     /// Zero: nothing is kept of who is gone. Over ofi, which does not tell who is, it is the bound
     /// for all peers, at least 256 KiB; beyond, senders are held back. Default 16 MiB.
     pub left_bytes_max: usize,
-    /// Bytes of answers (expected messages) that may wait for a peer which does not take them, each
-    /// counted with its whole buffer and some hundred bytes beside. A peer for which more wait is
-    /// given up ([`Error::PeerGone`]), over tcp if it takes too little of them at that moment: one
-    /// that asks without end and reads nothing would fill our memory. For an honest one never more
-    /// wait than it has calls in flight, times [`message_bytes_max`](Self::message_bytes_max). For
-    /// tcp, ofi and ucx; over sm it is 1,024 answers. Default `None`: 256 MiB, some 60,000 answers
-    /// of the default length, or 1,024 of full length if that is more; at least 1.
+    /// Bytes of messages that all peers together may have sent before their receives are posted,
+    /// each with 64 bytes on top; those of one host may have half of it, and one peer 256 KiB.
+    /// Beyond, senders are held back; a message for which a receive is posted is received all the
+    /// same. For tcp, and for sm, which does not tell hosts apart. Default 64 MiB.
+    pub early_bytes_max: usize,
+    /// Bytes of memory that answers (expected messages) may take which a peer leaves unread. A peer
+    /// for which more wait is given up ([`Error::PeerGone`]): one that asks without end and reads
+    /// nothing would fill our memory. Over tcp, answers of up to 4 KiB are packed as long as they
+    /// take less than a quarter of this, and reading from a peer pauses when a mebibyte of them, or
+    /// a quarter of this, waits and nothing is awaited of it; over ofi and ucx each answer counts
+    /// with its whole buffer. For an honest peer never more wait than it has calls in flight, times
+    /// [`message_bytes_max`](Self::message_bytes_max). Over sm it is 1,024 answers. Default `None`:
+    /// 64 MiB, which is 16,384 answers of the default length, or 64 of full length if that is more;
+    /// at least 1.
     pub unread_answers_max: Option<usize>,
+    /// The same for all peers of a host together, as each host can connect as often as it likes;
+    /// beyond, that peer of the host which leaves most is given up. For tcp. Default `None`: twice
+    /// [`unread_answers_max`](Self::unread_answers_max); at least 1.
+    pub unread_answers_per_host_max: Option<usize>,
+    /// The same for all peers together; beyond, the peer that leaves most is given up, over tcp of
+    /// the host that leaves most. For tcp, ofi and ucx. Default `None`: four times
+    /// [`unread_answers_max`](Self::unread_answers_max); at least 1.
+    pub unread_answers_total_max: Option<usize>,
     /// Whoever has the endpoint polls it without a break, and never sleeps on its
     /// [`wait_fd`](Endpoint::wait_fd): that may then be `None`. With libfabric this makes messages
     /// cheaper over TCP, as sockets are looked at by `poll` and need not be watched meanwhile;
@@ -193,7 +215,10 @@ impl Default for OpenOptions {
             connect_timeout: Duration::from_secs(10),
             liveness_limit: Duration::ZERO,
             left_bytes_max: 16 << 20,
+            early_bytes_max: EARLY_BYTES_MAX,
             unread_answers_max: None,
+            unread_answers_per_host_max: None,
+            unread_answers_total_max: None,
             no_block: false,
             sm: SmOptions::default(),
             tcp: TcpOptions::default(),
@@ -232,21 +257,28 @@ impl OpenOptions {
         Err(Error::BadOption { option: "message_bytes_max", reason })
     }
 
-    /// Bytes of answers that a peer may leave unread.
+    /// Bytes of answers that peers may leave unread.
     ///
     /// # Errors
     ///
-    /// When it is 0.
-    #[allow(dead_code, reason = "a build may be without transports")]
-    pub(crate) fn unread_answers_bound(&self) -> Result<usize, Error> {
-        let of_messages = UNREAD_ANSWERS_MIN.saturating_mul(self.message_bytes_max);
-        match self.unread_answers_max {
-            Some(0) => Err(Error::BadOption {
-                option: "unread_answers_max",
-                reason: "it is 0: no peer could be answered; at least 1 is needed".to_owned(),
-            }),
-            wanted => Ok(wanted.unwrap_or(UNREAD_ANSWERS_MAX.max(of_messages))),
+    /// When one of them is 0.
+    #[cfg(any(feature = "tcp", feature = "ofi", feature = "ucx"))]
+    pub(crate) fn unread_answers_bounds(&self) -> Result<crate::budget::Bounds, Error> {
+        let given = [
+            ("unread_answers_max", self.unread_answers_max),
+            ("unread_answers_per_host_max", self.unread_answers_per_host_max),
+            ("unread_answers_total_max", self.unread_answers_total_max),
+        ];
+        if let Some((option, _)) = given.into_iter().find(|(_, bytes)| *bytes == Some(0)) {
+            let reason = "it is 0: no peer could be answered; at least 1 is needed".to_owned();
+            return Err(Error::BadOption { option, reason });
         }
+        let of_messages = UNREAD_ANSWERS_MIN.saturating_mul(self.message_bytes_max);
+        let of_peer = self.unread_answers_max.unwrap_or(UNREAD_ANSWERS_MAX.max(of_messages));
+        let times = |count| of_peer.saturating_mul(count);
+        let of_host = self.unread_answers_per_host_max.unwrap_or(times(UNREAD_BY_HOST));
+        let of_all = self.unread_answers_total_max.unwrap_or(times(UNREAD_BY_ALL));
+        Ok(crate::budget::Bounds { of_peer, of_host, of_all })
     }
 
     /// Which of the options about networks are given, by name.

@@ -32,6 +32,8 @@ mod addr;
 mod alloc;
 #[cfg(not(loom))]
 mod auto_sm;
+#[cfg(all(any(feature = "tcp", feature = "ofi", feature = "ucx"), not(loom)))]
+mod budget;
 #[cfg(not(loom))]
 mod cheap;
 /// For duties that one of several does, in the layer above.

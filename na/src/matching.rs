@@ -24,6 +24,12 @@
 //! the transport are finite: [`lift_bound`](Matcher::lift_bound) lets them in, so that the death
 //! itself need not wait for receives.
 //!
+//! A crowd of peers may be bounded too: all of them ([`of_all_at_most`](Matcher::of_all_at_most)),
+//! and those of each [`Principal`] ([`of_each_at_most`](Matcher::of_each_at_most)), so that one host
+//! does not take the room of others. At these bounds peers are held back as at their own. What dead
+//! peers left in the transport cannot wait: beyond these bounds and
+//! [`left_bytes_max`](crate::OpenOptions::left_bytes_max) together it is thrown away.
+//!
 //! What dead peers leave behind is bounded as well, all of them together: somebody who connects,
 //! sends and leaves again and again must not fill the memory of an endpoint that is slow to
 //! receive. Beyond [`left_bytes_max`](crate::OpenOptions::left_bytes_max) the last who left loses
@@ -37,14 +43,14 @@
 //! which finds no posted receive is discarded, once per cancel. That memory is bounded too, by runs
 //! of tags (see [`GivenUp`]): while a peer is stopped a caller may give up on any number of calls.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
 
 use self::given_up::GivenUp;
 use self::lists::{Key, Lists};
 use self::many::Many;
 use crate::cheap::Cheap;
-use crate::{Addr, Arrival, Completion, Error, LargeBuffers, MsgBuf, OpId, Tag};
+use crate::{Addr, Arrival, Completion, Error, LargeBuffers, MsgBuf, OpId, Principal, Tag};
 
 mod given_up;
 mod lists;
@@ -149,6 +155,15 @@ struct Held {
     unbounded: bool,
     /// The peer is gone; its bytes are part of [`Matcher::left_bytes`].
     gone: bool,
+    /// Whose share its bytes are part of.
+    whose: Option<Principal>,
+}
+
+/// Bytes held of the peers of each principal.
+struct Shares {
+    bytes_max: usize,
+    whose: fn(&Addr) -> Principal,
+    bytes: HashMap<Principal, usize>,
 }
 
 /// Matches messages with receives. See the module's documentation.
@@ -158,6 +173,7 @@ pub(crate) struct Matcher {
     /// Bytes held of all peers, at most, but for the message that goes beyond.
     all_bytes_max: usize,
     all_bytes: usize,
+    shares: Option<Shares>,
     unexpected_posted: VecDeque<(OpId, MsgBuf)>,
     many_posted: Many,
     unexpected_early: VecDeque<Early>,
@@ -167,8 +183,13 @@ pub(crate) struct Matcher {
     /// Bytes held of peers that are gone.
     left_bytes: usize,
     given_up: GivenUp,
+    /// Messages of peers that are gone that were thrown away.
+    dropped: u64,
     /// A message was refused, and no receive has been posted since.
     refused: bool,
+    /// Peers of whom the first expected receive is to be told, and those of whom it was posted.
+    watched: HashSet<u64, Cheap>,
+    called: Vec<u64>,
     /// Calls of [`awaited`](Self::awaited).
     #[cfg(test)]
     pub(crate) walks: std::cell::Cell<usize>,
@@ -183,6 +204,7 @@ impl Matcher {
             left_bytes_max,
             all_bytes_max: usize::MAX,
             all_bytes: 0,
+            shares: None,
             unexpected_posted: VecDeque::new(),
             many_posted: Many::default(),
             unexpected_early: VecDeque::new(),
@@ -191,7 +213,10 @@ impl Matcher {
             held: HashMap::default(),
             left_bytes: 0,
             given_up: GivenUp::default(),
+            dropped: 0,
             refused: false,
+            watched: HashSet::default(),
+            called: Vec::new(),
             #[cfg(test)]
             walks: Default::default(),
         }
@@ -202,6 +227,13 @@ impl Matcher {
     #[allow(dead_code, reason = "for such transports")]
     pub(crate) fn of_all_at_most(self, all_bytes_max: usize) -> Self {
         Self { all_bytes_max, ..self }
+    }
+
+    /// Holds that much of the peers together that the same principal is behind, as `whose` tells; it
+    /// is asked once for each peer of which something is held.
+    #[allow(dead_code, reason = "for transports that know")]
+    pub(crate) fn of_each_at_most(self, bytes_max: usize, whose: fn(&Addr) -> Principal) -> Self {
+        Self { shares: Some(Shares { bytes_max, whose, bytes: HashMap::new() }), ..self }
     }
 
     /// Bytes held of all peers.
@@ -255,6 +287,9 @@ impl Matcher {
         buf: MsgBuf,
     ) -> Option<Completion> {
         let key = Key { peer: from.peer_id(), tag };
+        if !self.watched.is_empty() {
+            self.tell_of(key.peer);
+        }
         let Some(early) = self.expected_early.pop(key) else {
             self.expected_posted.push(key, Posted { op, buf, from: Some(from.clone()) });
             return None;
@@ -294,22 +329,33 @@ impl Matcher {
         if kind == Kind::Expected && self.given_up.take(key) {
             return Arrived::Discarded;
         }
-        if self.all_bytes >= self.all_bytes_max {
+        let (of_peer, unbounded) =
+            self.held.get(&key.peer).map_or((0, false), |held| (held.bytes, held.unbounded));
+        // What a dead peer has left cannot wait in the transport.
+        let beyond = if unbounded { self.left_bytes_max } else { 0 };
+        let whose = self.whose(from);
+        let is_full = (of_peer >= self.early_bytes_max && !unbounded)
+            || self.all_bytes >= self.all_bytes_max.saturating_add(beyond)
+            || self.is_share_full(whose, beyond);
+        let room = if is_full { None } else { self.room_for(kind, len) };
+        let Some(mut bytes) = room else {
+            if unbounded {
+                self.drop_left(1);
+                return Arrived::Discarded;
+            }
             self.refused = true;
             return Arrived::Full;
-        }
+        };
+        let cost = len + EARLY_OVERHEAD;
         let held = self.held.entry(key.peer).or_default();
-        if held.bytes >= self.early_bytes_max && !held.unbounded {
-            self.refused = true;
-            return Arrived::Full;
-        }
         if std::mem::take(&mut held.gone) {
             // A successor under the same address.
             self.left_bytes -= held.bytes;
         }
-        held.bytes += len + EARLY_OVERHEAD;
-        self.all_bytes += len + EARLY_OVERHEAD;
-        let mut bytes = vec![0; len].into_boxed_slice();
+        held.bytes += cost;
+        held.whose = whose;
+        self.all_bytes += cost;
+        self.count_share(whose, cost as isize);
         fill(&mut bytes);
         let early = Early { from: from.clone(), tag: key.tag, bytes };
         match kind {
@@ -317,6 +363,43 @@ impl Matcher {
             Kind::Expected => self.expected_early.push(key, early),
         }
         Arrived::Held
+    }
+
+    /// Room for an early message of `len` bytes; `None` if there is no such memory.
+    fn room_for(&mut self, kind: Kind, len: usize) -> Option<Box<[u8]>> {
+        let has_place = match kind {
+            Kind::Unexpected => self.unexpected_early.try_reserve(1).is_ok(),
+            Kind::Expected => self.expected_early.try_reserve_one(),
+        };
+        let mut bytes = Vec::new();
+        if !has_place || self.held.try_reserve(1).is_err() || bytes.try_reserve_exact(len).is_err()
+        {
+            return None;
+        }
+        bytes.resize(len, 0);
+        Some(bytes.into_boxed_slice())
+    }
+
+    /// Whose share the messages of `from` are part of.
+    fn whose(&self, from: &Addr) -> Option<Principal> {
+        let shares = self.shares.as_ref()?;
+        let known = self.held.get(&from.peer_id()).and_then(|held| held.whose);
+        Some(known.unwrap_or_else(|| (shares.whose)(from)))
+    }
+
+    fn is_share_full(&self, whose: Option<Principal>, beyond: usize) -> bool {
+        let (Some(shares), Some(whose)) = (&self.shares, whose) else { return false };
+        let bytes = shares.bytes.get(&whose).copied().unwrap_or(0);
+        bytes >= shares.bytes_max.saturating_add(beyond)
+    }
+
+    fn count_share(&mut self, whose: Option<Principal>, bytes: isize) {
+        let (Some(shares), Some(whose)) = (&mut self.shares, whose) else { return };
+        let share = shares.bytes.entry(whose).or_default();
+        *share = share.wrapping_add_signed(bytes);
+        if *share == 0 {
+            shares.bytes.remove(&whose);
+        }
     }
 
     /// [`claim`](Self::claim) for a message that has only begun. Of the receives of any source one
@@ -391,9 +474,21 @@ impl Matcher {
         self.refused = true;
     }
 
-    /// Whether a message of `peer` would be taken even if no receive waits for it.
-    pub(crate) fn has_room(&self, peer: u64) -> bool {
-        self.held.get(&peer).is_none_or(|held| held.unbounded || held.bytes < self.early_bytes_max)
+    /// Whether messages of `peer` would be taken even if no receive waits for them. At the bounds of
+    /// a crowd there must be room for some, or each one that leaves would have all of them try.
+    pub(crate) fn has_room(&self, peer: &Addr) -> bool {
+        match self.held.get(&peer.peer_id()) {
+            Some(held) if held.unbounded => return true,
+            Some(held) if held.bytes >= self.early_bytes_max => return false,
+            _ => {}
+        }
+        let some = |bytes_max: usize| bytes_max - bytes_max / 8;
+        let of_share = || {
+            let shares = self.shares.as_ref()?;
+            Some((shares.bytes.get(&self.whose(peer)?)?, shares.bytes_max))
+        };
+        self.all_bytes < some(self.all_bytes_max)
+            && of_share().is_none_or(|(bytes, bytes_max)| *bytes < some(bytes_max))
     }
 
     /// Whether the receive that was just posted, and found no early message, may be what a message
@@ -409,6 +504,34 @@ impl Matcher {
     #[allow(dead_code, reason = "for transports that watch over peers that owe something")]
     pub(crate) fn awaits(&self, peer: u64) -> bool {
         self.awaited().any(|(awaited, _)| awaited == peer)
+    }
+
+    /// Has the first expected receive that is posted of `peer` from now on told, as
+    /// [`take_refused`](Self::take_refused) tells what was refused. `false`, and nothing is told:
+    /// there is one already.
+    #[allow(dead_code, reason = "for transports that do not read peers of whom nothing is awaited")]
+    pub(crate) fn watch(&mut self, peer: u64) -> bool {
+        !self.awaits(peer) && self.watched.insert(peer)
+    }
+
+    /// Undoes [`watch`](Self::watch).
+    #[allow(dead_code, reason = "see `watch`")]
+    pub(crate) fn unwatch(&mut self, peer: u64) {
+        self.watched.remove(&peer);
+    }
+
+    /// Peers that were watched, of whom a receive was posted.
+    #[allow(dead_code, reason = "see `watch`")]
+    pub(crate) fn take_awaited(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.called)
+    }
+
+    #[cold]
+    fn tell_of(&mut self, peer: u64) {
+        if self.watched.remove(&peer) {
+            self.called.push(peer);
+            self.refused = true;
+        }
     }
 
     /// Every posted expected receive, with the peer that it is from. Looks at every list.
@@ -461,6 +584,7 @@ impl Matcher {
         }
         self.release(peer, freed);
         self.given_up.forget_peer(peer);
+        self.watched.remove(&peer);
         self.leave(peer);
     }
 
@@ -472,12 +596,25 @@ impl Matcher {
         }
         if self.left_bytes > self.left_bytes_max {
             self.left_bytes -= held.bytes;
-            self.all_bytes -= held.bytes;
-            self.held.remove(&peer);
             let before = self.unexpected_early.len();
+            if let Some(held) = self.held.remove(&peer) {
+                self.all_bytes -= held.bytes;
+                self.count_share(held.whose, -(held.bytes as isize));
+            }
             self.unexpected_early.retain(|early| early.from.peer_id() != peer);
+            self.drop_left(before - self.unexpected_early.len());
+        }
+    }
+
+    /// Messages of a peer that is gone were thrown away.
+    fn drop_left(&mut self, messages: usize) {
+        let before = self.dropped;
+        self.dropped += messages as u64;
+        // A crowd that leaves again and again must not fill the log.
+        if before.checked_ilog2() != self.dropped.checked_ilog2() {
             tracing::warn!(
-                messages = before - self.unexpected_early.len(),
+                messages,
+                in_all = self.dropped,
                 "dropped messages of a peer that is gone: too many of such wait to be received \
                  (left_bytes_max is {})",
                 self.left_bytes_max
@@ -497,6 +634,9 @@ impl Matcher {
         self.unexpected_early.clear();
         self.held.clear();
         (self.left_bytes, self.all_bytes) = (0, 0);
+        if let Some(shares) = &mut self.shares {
+            shares.bytes.clear();
+        }
         self.given_up = GivenUp::default();
     }
 
@@ -515,9 +655,11 @@ impl Matcher {
             if held.gone {
                 self.left_bytes -= bytes;
             }
+            let whose = held.whose;
             if held.bytes == 0 && !held.unbounded {
                 self.held.remove(&peer);
             }
+            self.count_share(whose, -(bytes as isize));
         }
     }
 }

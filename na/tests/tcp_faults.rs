@@ -335,31 +335,127 @@ fn a_peer_that_asks_and_never_reads_the_answers_is_bounded() {
 }
 
 #[test]
-fn a_peer_that_calls_and_never_reads_the_answers_is_bounded() {
+fn a_peer_that_calls_and_does_not_read_the_answers_is_held_back() {
     const UNREAD_MAX: usize = 2 << 20;
-    const MESSAGE: usize = 4096;
     let mut options = OpenOptions::listening(true);
-    options.message_bytes_max = MESSAGE;
     options.unread_answers_max = Some(UNREAD_MAX);
     let server = Server::with(&options);
     let mut stream = server.greeted();
-    stream.set_write_timeout(Some(PATIENCE)).unwrap();
-    // Short ones: what waits for the answers to be read is a whole buffer each.
-    let flood = [header(1, 48, 4), vec![1; 48]].concat().repeat(64);
-    // The last poll may bring some more before the connection ends.
-    let most = UNREAD_MAX / MESSAGE + 1000;
-    let unsent_max = || server.unsent_max.load(Ordering::Relaxed);
-    std::thread::scope(|scope| {
-        let flooder =
-            scope.spawn(|| while unsent_max() <= most && stream.write_all(&flood).is_ok() {});
-        while !flooder.is_finished() {
-            server.still_serves();
+    stream.set_nonblocking(true).unwrap();
+    let request = [header(1, 48, 4), vec![1; 48]].concat();
+    let flood = request.repeat(64);
+    // Others are served meanwhile, and in the end it can send nothing more.
+    let (mut written, mut rounds) = (0, 0);
+    while rounds < 20 {
+        match stream.write(&flood[written % request.len()..]) {
+            Ok(bytes) => (written, rounds) = (written + bytes, 0),
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::WouldBlock, "it was not given up");
+                server.still_serves();
+                rounds += 1;
+            }
         }
-    });
-    let unsent_max = unsent_max();
-    assert!((UNREAD_MAX / MESSAGE / 2..=most).contains(&unsent_max), "{unsent_max} have waited");
-    until_closed(&mut stream);
+    }
+    // Whose answers wait in buffers of their own, not packed.
+    let unsent_max = server.unsent_max.load(Ordering::Relaxed);
+    assert!(unsent_max * 4096 <= UNREAD_MAX, "{unsent_max} have waited");
+    // It gets them all when it reads.
+    stream.set_nonblocking(false).unwrap();
+    let mut answer = vec![0; request.len()];
+    for _ in 0..written / request.len() {
+        stream.read_exact(&mut answer).unwrap();
+        assert_eq!(answer[16..], [1; 48]);
+    }
     server.still_serves();
+}
+
+/// Set in a process of this program that is the child of a test.
+const CHILD: &str = "NA_TCP_FAULTS_CHILD";
+
+/// Resident memory of this process, bytes.
+fn resident() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() << 10
+}
+
+/// In a process of its own, whose memory is measured.
+#[test]
+fn what_a_crowd_leaves_unread_is_bounded_and_given_back() {
+    if std::env::var_os(CHILD).is_some() {
+        return leave_much_unread();
+    }
+    let output = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["what_a_crowd_leaves_unread_is_bounded_and_given_back", "--exact", "--nocapture"])
+        .env(CHILD, "1")
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+}
+
+fn leave_much_unread() {
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).unwrap();
+    const ANSWER_BYTES: usize = 1000;
+    let endpoint = na::open("na+tcp://127.0.0.1:0", &OpenOptions::listening(true)).unwrap();
+    for op in 0..64 {
+        endpoint.recv_unexpected(OpId(op), endpoint.alloc_msg()).unwrap();
+    }
+    let serve = || {
+        let mut done = Vec::new();
+        endpoint.poll(64, &mut |completion| done.push(completion)).unwrap();
+        for completion in done {
+            let Completion::Recv { op, mut buf, result: Ok(Arrival { from, tag }) } = completion
+            else {
+                continue;
+            };
+            if tag == Tag(0) {
+                // Who is awaited is read on.
+                endpoint.recv_expected(OpId(99), &from, Tag(1), endpoint.alloc_msg()).unwrap();
+            }
+            buf.set_len(ANSWER_BYTES);
+            endpoint.send_expected(OpId(98), &from, tag, buf).unwrap();
+            endpoint.recv_unexpected(op, endpoint.alloc_msg()).unwrap();
+        }
+    };
+    let before = resident();
+    let address = endpoint.self_addr().uri().strip_prefix("na+tcp://").unwrap().to_owned();
+    let connect = |_| {
+        let mut stream = TcpStream::connect(&address).unwrap();
+        stream.write_all(&[hello(1, ""), header(1, 0, 0)].concat()).unwrap();
+        stream.set_nonblocking(true).unwrap();
+        stream
+    };
+    let mut crowd: Vec<TcpStream> = (0..6).map(connect).collect();
+    let flood = header(1, 0, 1).repeat(1024);
+    let (deadline, mut most) = (Instant::now() + 2 * PATIENCE, 0);
+    // Only whole requests are written by each, or none: it is given up anyway.
+    let mut written = [0; 6];
+    let mut given_up = 0;
+    while given_up < 3 {
+        assert!(Instant::now() < deadline, "{} MiB, {given_up} given up", most >> 20);
+        for (stream, written) in crowd.iter_mut().zip(&mut written) {
+            if *written == usize::MAX {
+                continue;
+            }
+            match stream.write(&flood[*written % 16..]) {
+                Ok(bytes) => *written += bytes,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(_) => (*written, given_up) = (usize::MAX, given_up + 1),
+            }
+        }
+        serve();
+        most = most.max(resident());
+        // 64 MiB of one peer, 128 MiB of a host.
+        assert!(most < before + (300 << 20), "{} MiB", most >> 20);
+    }
+    assert!(most > before + (60 << 20), "{} MiB", most >> 20);
+    crowd.clear();
+    let after = before + (40 << 20);
+    while resident() > after {
+        assert!(Instant::now() < deadline, "{} MiB stay", resident() >> 20);
+        serve();
+        std::thread::yield_now();
+    }
 }
 
 #[test]

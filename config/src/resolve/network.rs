@@ -128,8 +128,13 @@ fn peers(network: &NetworkOptions, found: &mut Findings) {
     limit("margo.network.connect_timeout_msec", connect, 1, u64::MAX, found);
     limit("margo.network.connections_max", connections, 1, u64::MAX, found);
     limit("margo.network.connections_per_user_max", of_a_user, 1, u64::MAX, found);
-    let unread = network.unread_answers_max.unwrap_or(usize::MAX) as u64;
-    limit("margo.network.unread_answers_max", unread, 1, u64::MAX, found);
+    for (path, bytes) in [
+        ("margo.network.unread_answers_max", network.unread_answers_max),
+        ("margo.network.unread_answers_per_host_max", network.unread_answers_per_host_max),
+        ("margo.network.unread_answers_total_max", network.unread_answers_total_max),
+    ] {
+        limit(path, bytes.unwrap_or(usize::MAX) as u64, 1, u64::MAX, found);
+    }
     let rendezvous = network.rendezvous_bytes_min.unwrap_or(usize::MAX) as u64;
     limit("margo.network.rendezvous_bytes_min", rendezvous, 1, u64::MAX, found);
     if network.connect_retry_msec > network.connect_timeout_msec {

@@ -93,6 +93,12 @@ impl<T> Lists<T> {
         self.append(key, entry);
     }
 
+    /// Makes sure that one more entry finds its memory; `false`: there is none.
+    pub(crate) fn try_reserve_one(&mut self) -> bool {
+        // The lone one may move with it.
+        self.slots.try_reserve(2).is_ok() && self.ends.try_reserve(2).is_ok()
+    }
+
     #[inline(never)]
     fn append_lone(&mut self) {
         if let Some((key, entry)) = self.lone.take() {

@@ -78,11 +78,11 @@ fn a_peer_is_bounded_alone_and_gets_room_back() {
         held += 1;
     }
     assert_eq!(held as usize, MAX.div_ceil(EARLY_OVERHEAD), "empty messages count as well");
-    assert!(!matcher.has_room(7));
-    assert!(matcher.has_room(8));
+    assert!(!matcher.has_room(&peer(7)));
+    assert!(matcher.has_room(&peer(8)));
     assert!(matches!(matcher.arrive(Kind::Unexpected, &peer(8), Tag(0), b""), Arrived::Held));
     assert!(matcher.post_unexpected(OpId(1), buf()).is_some());
-    assert!(matcher.has_room(7));
+    assert!(matcher.has_room(&peer(7)));
     matcher.lift_bound(7);
     for _ in 0..2 * held {
         let arrived = matcher.arrive(Kind::Unexpected, &peer(7), Tag(0), b"");
@@ -148,7 +148,7 @@ fn answers_to_any_number_of_canceled_calls_leave_their_peer_its_room() {
         let arrived = matcher.arrive(Kind::Expected, &peer(7), Tag(tag), b"late");
         assert!(matches!(arrived, Arrived::Discarded), "{tag}: {arrived:?}");
     }
-    assert!(matcher.has_room(7));
+    assert!(matcher.has_room(&peer(7)));
     let arrived = matcher.arrive(Kind::Expected, &peer(7), Tag(0), b"of another");
     assert!(matches!(arrived, Arrived::Held), "once per cancel");
 }
@@ -231,6 +231,103 @@ fn what_all_have_sent_early_may_be_bounded() {
     assert_eq!((matcher.all_bytes, matcher.left_bytes), (0, 0));
 }
 
+/// Peers 0 to 9 are on the first host, 10 to 19 on the second, and so on.
+fn host_of(addr: &Addr) -> Principal {
+    Principal::of_host([10, 0, 0, (addr.peer_id() / 10) as u8].into())
+}
+
+#[test]
+fn a_crowd_of_one_host_leaves_room_to_others() {
+    let cost = 64 + EARLY_OVERHEAD;
+    let fill = |matcher: &mut Matcher, peers: std::ops::Range<u64>| {
+        let mut held = 0;
+        for number in peers.cycle() {
+            match matcher.arrive(Kind::Unexpected, &peer(number), Tag(0), &[7; 64]) {
+                Arrived::Held => held += 1,
+                Arrived::Full => return held,
+                other => panic!("{other:?}"),
+            }
+        }
+        held
+    };
+    let new = |left| Matcher::new(30 * cost, left).of_all_at_most(80 * cost);
+    let mut matcher = new(LEFT).of_each_at_most(40 * cost, host_of);
+    assert_eq!(fill(&mut matcher, 0..10), 40, "of one host");
+    assert!(!matcher.has_room(&peer(9)) && matcher.has_room(&peer(10)));
+    assert_eq!(fill(&mut matcher, 10..11), 30, "of one peer");
+    assert!(matcher.has_room(&peer(11)));
+    assert_eq!(fill(&mut matcher, 20..30), 10, "of all");
+    // A receive takes a message whatever is held.
+    assert!(matcher.post_expected(OpId(1), &peer(31), Tag(1), buf()).is_none());
+    completed(matcher.arrive(Kind::Expected, &peer(31), Tag(1), b"x"));
+    // There is room when some of it is, or each message that leaves would wake all who wait.
+    let mut left = 80;
+    while !matcher.has_room(&peer(31)) {
+        assert!(matcher.post_unexpected(OpId(2), buf()).is_some());
+        left -= 1;
+    }
+    assert_eq!(left, 69);
+    // Whatever they were let go for, nothing stays counted.
+    matcher.fail_peer(20, &Error::Closed, &mut Vec::new());
+    while matcher.post_unexpected(OpId(2), buf()).is_some() {}
+    assert_eq!((matcher.all_bytes, matcher.held.len()), (0, 0));
+    assert!(matcher.shares.as_ref().is_some_and(|shares| shares.bytes.is_empty()));
+    let mut matcher = new(0).of_each_at_most(40 * cost, host_of);
+    fill(&mut matcher, 0..10);
+    matcher.arrive(Kind::Expected, &peer(10), Tag(0), &[7; 64]);
+    (0..11).for_each(|peer| matcher.fail_peer(peer, &Error::Closed, &mut Vec::new()));
+    assert_eq!(matcher.all_bytes, 0);
+    assert!(matcher.shares.as_ref().is_some_and(|shares| shares.bytes.is_empty()));
+}
+
+#[test]
+fn what_dying_peers_bring_in_is_bounded_before_they_have_left() {
+    let cost = 64 + EARLY_OVERHEAD;
+    let mut matcher = Matcher::new(10 * cost, 20 * cost)
+        .of_all_at_most(40 * cost)
+        .of_each_at_most(30 * cost, host_of);
+    let bring = |matcher: &mut Matcher, number| {
+        let mut held = 0;
+        for _ in 0..1000 {
+            match matcher.arrive(Kind::Unexpected, &peer(number), Tag(0), &[7; 64]) {
+                Arrived::Held => held += 1,
+                Arrived::Discarded => {}
+                other => panic!("the end of the peer is behind it: {other:?}"),
+            }
+        }
+        held
+    };
+    (0..30).for_each(|peer| matcher.lift_bound(peer));
+    assert_eq!([0, 1].map(|peer| bring(&mut matcher, peer)), [50, 0], "of one host");
+    assert_eq!([10, 11].map(|peer| bring(&mut matcher, peer)), [10, 0], "of all");
+    // What is awaited arrives.
+    assert!(matcher.post_expected(OpId(1), &peer(1), Tag(1), buf()).is_none());
+    completed(matcher.arrive(Kind::Expected, &peer(1), Tag(1), b"x"));
+    (0..30).for_each(|peer| matcher.fail_peer(peer, &Error::Closed, &mut Vec::new()));
+    assert!(matcher.left_bytes <= 20 * cost && matcher.all_bytes == matcher.left_bytes);
+}
+
+#[test]
+fn the_first_receive_from_a_watched_peer_is_told() {
+    let mut matcher = Matcher::new(MAX, LEFT);
+    assert!(matcher.post_expected(OpId(1), &peer(7), Tag(1), buf()).is_none());
+    assert!(!matcher.watch(7), "there is one");
+    assert!(matcher.cancel(OpId(1)).is_some());
+    assert!(matcher.watch(7) && matcher.watch(8) && matcher.watch(9));
+    matcher.unwatch(9);
+    for (op, from) in [(2, 6), (3, 9)] {
+        assert!(matcher.post_expected(OpId(op), &peer(from), Tag(1), buf()).is_none());
+        assert!(!matcher.take_refused() && matcher.take_awaited().is_empty());
+    }
+    for op in [4, 5] {
+        assert!(matcher.post_expected(OpId(op), &peer(7), Tag(1), buf()).is_none());
+        assert_eq!(matcher.take_refused(), op == 4);
+        assert_eq!(matcher.take_awaited().len(), usize::from(op == 4));
+    }
+    matcher.fail_peer(8, &Error::Closed, &mut Vec::new());
+    assert!(matcher.watched.is_empty());
+}
+
 #[test]
 fn a_successor_takes_over_what_its_predecessor_left() {
     let mut matcher = Matcher::new(MAX, LEFT);
@@ -270,7 +367,7 @@ fn claims_leave_a_receive_for_others() {
     let taken = matcher.unclaim(claimed, &Error::Closed).unwrap();
     assert_eq!(message(taken), (1, 8, 2, b"early".to_vec()));
     assert_eq!(message(matcher.post_unexpected(OpId(3), buf()).unwrap()).3, b"later");
-    assert!(matcher.has_room(8) && matcher.held.is_empty());
+    assert!(matcher.has_room(&peer(8)) && matcher.held.is_empty());
     // A receive that names its peer is that peer's.
     assert!(matcher.post_expected(OpId(9), &peer(7), Tag(3), buf()).is_none());
     let claimed = matcher.claim_ahead(Kind::Expected, &peer(7), Tag(3));

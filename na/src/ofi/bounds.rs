@@ -12,6 +12,7 @@
 //! - answers, in bytes. Requests are bounded by who makes them, answers by nobody: an origin that
 //!   asks on and reads nothing is given up when too many wait.
 
+use crate::budget;
 use crate::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 /// Most loose messages of a peer.
@@ -34,16 +35,24 @@ pub(super) struct Bounds {
     handed: usize,
     /// See [`OpenOptions::unread_answers_max`](crate::OpenOptions::unread_answers_max).
     answers: usize,
+    /// The same for all peers.
+    all_answers: usize,
 }
 
 impl Bounds {
     /// For a provider that takes so many messages, of all peers.
-    pub(super) fn new(sends_max: usize, unread_answers_max: usize) -> Self {
+    pub(super) fn new(sends_max: usize, unread: budget::Bounds) -> Self {
         Self {
             loose: (sends_max / 8).clamp(16, LOOSE_MAX) as u32,
-            handed: HANDED_BYTES_MAX.min(unread_answers_max / 2),
-            answers: unread_answers_max,
+            handed: HANDED_BYTES_MAX.min(unread.of_peer / 2),
+            answers: unread.of_peer,
+            all_answers: unread.of_all,
         }
+    }
+
+    /// Whether so many bytes of answers may wait for all peers.
+    pub(super) fn is_kept_by(&self, answers: usize) -> bool {
+        answers <= self.all_answers
     }
 }
 
@@ -90,9 +99,10 @@ impl Load {
         self.untold.store(0, Ordering::Relaxed);
     }
 
-    /// An answer is to go to it, in a buffer of so many bytes.
-    pub(super) fn answer_waits(&self, buffer: usize) {
+    /// An answer is to go to it, in a buffer of so many bytes. Returns what it takes.
+    pub(super) fn answer_waits(&self, buffer: usize) -> usize {
         self.answers.fetch_add(buffer + BESIDE, Ordering::Relaxed);
+        buffer + BESIDE
     }
 
     /// libfabric has it now, or has given it back.
@@ -103,12 +113,18 @@ impl Load {
         };
     }
 
-    /// It has left, or never will; whether libfabric had it.
-    pub(super) fn answer_ended(&self, buffer: usize, handed: bool) {
+    /// It has left, or never will; whether libfabric had it. Returns what it took.
+    pub(super) fn answer_ended(&self, buffer: usize, handed: bool) -> usize {
         if handed {
             self.answer_handed(buffer, false);
         }
         self.answers.fetch_sub(buffer + BESIDE, Ordering::Relaxed);
+        buffer + BESIDE
+    }
+
+    /// Bytes of answers to it that libfabric has not.
+    pub(super) fn waiting(&self) -> usize {
+        self.answers.load(Ordering::Relaxed).saturating_sub(self.handed.load(Ordering::Relaxed))
     }
 
     /// Bytes of answers that wait for it, if those are more than may.

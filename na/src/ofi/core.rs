@@ -18,6 +18,7 @@ use super::sinks::Sinks;
 use super::slots::{Slot, Slots, copy_of};
 use super::transfer::Running;
 use super::unexpected::Unexpected;
+use crate::budget;
 use crate::cheap::Cheap;
 use crate::loopback::Outcome;
 use crate::matching::{Kind, Matcher};
@@ -61,6 +62,8 @@ pub(super) struct Core {
     next_receive: u64,
     pub(super) sinks: Sinks,
     pub(super) idle_receives_max: usize,
+    /// Bytes of all answers to all peers that have not left.
+    answers: usize,
     pub(super) bounds: Bounds,
     pub(super) transfers: HashMap<u64, Running, Cheap>,
     pub(super) next_transfer: u64,
@@ -86,7 +89,7 @@ pub(super) struct Parts {
     pub(super) message_bytes_max: usize,
     pub(super) connect_timeout: Duration,
     pub(super) left_bytes_max: usize,
-    pub(super) unread_answers_max: usize,
+    pub(super) unread_answers: budget::Bounds,
     pub(super) idle_peers_max: usize,
 }
 
@@ -130,7 +133,8 @@ impl Core {
             recvs: VecDeque::new(),
             next_receive: 0,
             sinks: Sinks::new(receives_max),
-            bounds: Bounds::new(domain.info.tx_attr().size, parts.unread_answers_max),
+            answers: 0,
+            bounds: Bounds::new(domain.info.tx_attr().size, parts.unread_answers),
             // With the sinks, half of all.
             idle_receives_max: receives_max / 4,
             transfers: HashMap::default(),
@@ -166,15 +170,31 @@ impl Core {
         let to_peer = to.clone();
         let of_answer = to.state::<Peer>().filter(|_| kind == Kind::Expected);
         if let Some(peer) = of_answer {
-            peer.load.answer_waits(buf.capacity());
+            self.answers += peer.load.answer_waits(buf.capacity());
         }
         let (posted, given_up, again) = (false, false, None);
         let send = Slot::Send { op, kind, to: to_peer, tag, buf, posted, given_up, again };
         let slot = self.slots.add(send);
         self.enqueue(to, super::queue::Entry::Send(slot));
-        if let Some(bytes) = of_answer.and_then(|peer| peer.load.excess(&self.bounds)) {
-            self.lose(to, format!("it takes no answers: {bytes} bytes wait"));
+        if let Some(peer) = of_answer {
+            if let Some(bytes) = peer.load.excess(&self.bounds) {
+                self.lose(to, format!("it takes no answers: {bytes} bytes wait"));
+            }
+            self.lose_largest();
         }
+    }
+
+    /// Gives up the peer for which most answers wait, if more wait for all peers than may.
+    fn lose_largest(&mut self) {
+        if self.bounds.is_kept_by(self.answers) {
+            return;
+        }
+        let waiting = |peer: &Addr| peer.state::<Peer>().map_or(0, |peer| peer.load.waiting());
+        let largest = self.peers.all().max_by_key(|peer| waiting(peer)).cloned();
+        // What libfabric has is not ours to take back, and bounded for each peer.
+        let Some(largest) = largest.filter(|peer| waiting(peer) > 0) else { return };
+        let bytes = waiting(&largest);
+        self.lose(&largest, format!("it takes no answers: {bytes} bytes wait, most of all peers"));
     }
 
     /// Sends a request at once, and starts the receive of its answer in the same buffer; the buffer
@@ -312,7 +332,7 @@ impl Core {
                         peer.load.count_loose(false);
                     }
                     if *kind == Kind::Expected {
-                        peer.load.answer_ended(buf.capacity(), *posted);
+                        self.answers -= peer.load.answer_ended(buf.capacity(), *posted);
                     }
                 }
             }

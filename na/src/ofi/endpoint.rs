@@ -155,7 +155,7 @@ impl OfiEndpoint {
             message_bytes_max,
             connect_timeout: options.connect_timeout,
             left_bytes_max: options.left_bytes_max,
-            unread_answers_max: options.unread_answers_bound()?,
+            unread_answers: options.unread_answers_bounds()?,
             idle_peers_max: setup.idle_peers_max,
         })?;
         if let Err(error) = core.post_first_buffers() {
@@ -362,7 +362,7 @@ pub(super) fn check(
         address::bad(uri.text, format!("there is no provider of that name; known are {known}"))
     })?;
     options.check_message_bytes("ofi", MESSAGE_BYTES_MIN, MESSAGE_BYTES_MAX)?;
-    options.unread_answers_bound()?;
+    options.unread_answers_bounds()?;
     search::check(provider, uri, &Wanted::of(options)?)?;
     Ok((provider, auth_key(provider, options.auth_key.as_deref())?))
 }

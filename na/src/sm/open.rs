@@ -128,7 +128,10 @@ pub(super) fn open(uri: &Uri<'_>, options: &OpenOptions) -> Result<Arc<SmEndpoin
         nonce,
         regions: options.regions.clone().unwrap_or_default(),
         board,
-        matcher: BiasedLock::new(Matcher::new(EARLY_BYTES_MAX, options.left_bytes_max)),
+        matcher: BiasedLock::new(
+            Matcher::new(EARLY_BYTES_MAX, options.left_bytes_max)
+                .of_all_at_most(options.early_bytes_max),
+        ),
         ready,
         reports: Reports::new(),
         loopback: Loopback::default(),

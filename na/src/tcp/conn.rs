@@ -43,6 +43,15 @@ pub(super) struct Times {
     pub(super) taken: u64,
 }
 
+/// Why a connection is not read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Pause {
+    /// A message waits in the buffer until the matcher has room for it.
+    Room,
+    /// Its peer reads too little of what it asks for; see [`unread`](super::unread).
+    Unread,
+}
+
 /// A connection. Only the poller touches it.
 pub(super) struct Conn {
     pub(super) key: u64,
@@ -55,8 +64,7 @@ pub(super) struct Conn {
     pub(super) writable: bool,
     /// The other side sends no more; what is in the socket is the rest.
     pub(super) hung_up: bool,
-    /// A message waits in the buffer until the matcher has room for it.
-    pub(super) paused: bool,
+    pub(super) paused: Option<Pause>,
     /// In the poller's queue. Never while it is hot.
     pub(super) queued: bool,
     /// A peer made it; counted in the poller's `accepted`.
@@ -84,7 +92,7 @@ impl Conn {
             readable: false,
             writable: false,
             hung_up: false,
-            paused: false,
+            paused: None,
             queued: false,
             accepted: false,
             hot: false,
@@ -117,7 +125,7 @@ impl Conn {
 
     /// Whether there is something to do for it at once.
     pub(super) fn has_work(&self) -> bool {
-        (self.readable && !self.paused) || self.writable
+        (self.readable && self.paused.is_none()) || self.writable
     }
 
     /// Until when it must have come further.

@@ -14,9 +14,11 @@ use super::gather::Gather;
 use super::known::Known;
 use super::mail::Mail;
 use super::outgoing::Outgoing;
-use super::peer::{Broken, Peer, PeerState, Phase};
+use super::peer::{Peer, PeerState, Phase};
 use super::poller::{Poller, flush};
 use super::socket;
+use super::unread::host_behind;
+use crate::budget::Budget;
 use crate::fork::Process;
 use crate::host_port::{self, PeerKey};
 use crate::lock::{BiasedGuard, BiasedLock};
@@ -28,8 +30,8 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex, lock};
 use crate::{
     Access, Addr, Completion, Endpoint, EndpointStats, Error, LargeBuffers, Limits, LocalMem,
-    Memory, MsgBuf, OpId, OpenOptions, PeerStats, Principal, Refused, RegionTable, Tag, TcpOptions,
-    TrafficClass, Transfer, Uri, stats,
+    Memory, MsgBuf, OpId, OpenOptions, Principal, Refused, RegionTable, Tag, TcpOptions,
+    TrafficClass, Transfer, Uri,
 };
 
 /// Early messages that one peer may have here, bytes.
@@ -48,8 +50,8 @@ pub(super) struct Core {
     pub(super) connect_timeout: Duration,
     pub(super) liveness_limit: Duration,
     pub(super) options: TcpOptions,
-    /// See [`OpenOptions::unread_answers_max`].
-    unread_answers_max: usize,
+    /// What peers may leave unread.
+    pub(super) budget: Arc<Budget>,
     pub(super) class: TrafficClass,
     /// Where we listen; empty if we do not.
     listening_uri: String,
@@ -59,7 +61,7 @@ pub(super) struct Core {
     /// Peers that can be dialed, as long as anything refers to them.
     peers: Mutex<HashMap<PeerKey, Weak<Peer>>>,
     /// All peers, origins too. For [`Endpoint::stats`].
-    known: Mutex<Known>,
+    pub(super) known: Mutex<Known>,
     next_peer: AtomicU64,
     next_session: AtomicU64,
     /// A random number that no other endpoint has.
@@ -84,11 +86,15 @@ impl Core {
             connect_timeout: options.connect_timeout.min(CONNECT_TIMEOUT_MAX),
             liveness_limit: ran::limit(options.liveness_limit),
             options: options.tcp.clone(),
-            unread_answers_max: options.unread_answers_bound()?,
+            budget: Budget::new(options.unread_answers_bounds()?),
             class: options.traffic_class,
             listening_uri,
             regions: options.regions.clone().unwrap_or_default(),
-            matcher: BiasedLock::new(Matcher::new(EARLY_BYTES_MAX, options.left_bytes_max)),
+            matcher: BiasedLock::new(
+                Matcher::new(EARLY_BYTES_MAX, options.left_bytes_max)
+                    .of_all_at_most(options.early_bytes_max)
+                    .of_each_at_most(options.early_bytes_max / 2, host_behind),
+            ),
             mail: Mail::new()?,
             peers: Mutex::default(),
             known: Mutex::default(),
@@ -119,7 +125,7 @@ impl Core {
     /// A peer that nobody has seen before.
     pub(super) fn new_peer(&self, uri: String, dial: Vec<SocketAddr>) -> Arc<Peer> {
         let id = self.next_peer.fetch_add(1, Ordering::Relaxed);
-        let peer = Peer::new(id, uri, dial, self.new_session());
+        let peer = Peer::new(id, uri, dial, self.new_session(), self.budget.clone());
         lock(&self.known).add(&peer);
         peer
     }
@@ -223,28 +229,11 @@ impl Core {
             drop(state);
             return self.mail.complete([Completion::Send { op, buf, result: Ok(()) }]);
         }
+        if kind == frame::Kind::Expected && out.is_blocked() {
+            return self.queue_answer(peer, state, op, tag, buf);
+        }
         out.push_message(kind, op, tag, buf);
-        if out.is_blocked() && out.answers() > self.unread_answers_max {
-            self.take_or_go(peer, &mut state);
-        }
         self.push_out(peer, state, poll, now);
-    }
-
-    /// The peer has left more answers unread than it may: it takes some at once, or has gone. What
-    /// it asks is still read: of two peers that read nothing before the other did, none would.
-    #[cold]
-    fn take_or_go(&self, peer: &Arc<Peer>, state: &mut PeerState) {
-        // It may have read meanwhile.
-        state.out.unblock();
-        flush(self, peer, state);
-        let waiting = state.out.answers();
-        // Who has taken all that was offered is offered more by the next poll.
-        let blocked = state.out.is_blocked() && state.broken.is_none();
-        if blocked && waiting > self.unread_answers_max {
-            let error = peer.gone(format!("it takes no answers: {waiting} bytes wait"));
-            state.broken = Some(Broken { error, read_first: false });
-            self.mail.list(peer, state);
-        }
     }
 
     /// Sends a short message without a completion; `false`: it took nothing. One that is to wait
@@ -354,7 +343,10 @@ impl Core {
                 self.mail.list(peer, &mut state);
             }
         }
-        peer.note(&state);
+        peer.note(&mut state);
+        if state.out.is_blocked() {
+            self.call_poll();
+        }
         let memories = state.harvest.take_memories();
         if !state.harvest.completions.is_empty() {
             self.mail.complete(state.harvest.completions.drain(..));
@@ -480,7 +472,7 @@ impl TcpEndpoint {
     }
 
     /// Whether that is ourselves.
-    fn is_own(&self, peer: &Peer) -> bool {
+    pub(super) fn is_own(&self, peer: &Peer) -> bool {
         peer.id == self.self_addr.peer_id()
     }
 
@@ -509,6 +501,7 @@ impl TcpEndpoint {
                 let (now, poll) = self.core.may_write_now(out);
                 let door = phase.door(broken).filter(|_| now);
                 transfers.start(op, put, transfer, out, door);
+                self.core.asked(peer, &mut state);
                 self.core.push_out(peer, state, poll, now);
             }
         }
@@ -527,18 +520,6 @@ impl TcpEndpoint {
     }
 }
 
-impl TcpEndpoint {
-    fn peer_stats(&self) -> Vec<PeerStats> {
-        let known = lock(&self.core.known).peers();
-        let others = known.iter().filter(|peer| !self.is_own(peer));
-        let mut stats: Vec<_> = others.map(|peer| (peer.id, peer.stats())).collect();
-        // No more than a copy under the lock that every message takes.
-        let awaited: Vec<_> = self.core.matcher.lock().awaited().collect();
-        stats::assign(&mut stats, awaited);
-        stats.into_iter().map(|(_, stats)| stats).collect()
-    }
-}
-
 impl Endpoint for TcpEndpoint {
     fn transport(&self) -> &'static str {
         "tcp"
@@ -548,12 +529,12 @@ impl Endpoint for TcpEndpoint {
         true
     }
 
-    fn principal(&self, peer: &Addr) -> Principal {
-        self.core.peer_of(peer).map_or(Principal::Unknown, |known| known.host())
-    }
-
     fn is_gone(&self, peer: &Addr) -> bool {
         self.core.peer_of(peer).is_ok_and(|known| peer.is_of_another_session(known.session()))
+    }
+
+    fn principal(&self, peer: &Addr) -> Principal {
+        self.core.peer_of(peer).map_or(Principal::Unknown, |peer| peer.host())
     }
 
     fn limits(&self) -> Limits {

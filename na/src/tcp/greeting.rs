@@ -332,6 +332,9 @@ impl Poller {
         greet: bool,
     ) -> io::Result<()> {
         socket::suit_if_local(&conn.socket)?;
+        if let Ok(remote) = socket::remote_address(&conn.socket) {
+            peer.set_host(Principal::of_host(remote.ip()));
+        }
         let message_bytes_max = core.message_bytes_max.min(hello.message_bytes_max as usize);
         let alive_every = liveness::alive_every(hello);
         let session = self.with_peer(peer, |state| {
@@ -351,9 +354,6 @@ impl Poller {
             flush(core, peer, state);
             io::Result::Ok(state.session)
         })?;
-        if let Ok(remote) = socket::remote_address(&conn.socket) {
-            peer.set_host(Principal::of_host(remote.ip()));
-        }
         let addr = core.addr_of(peer).in_session(session);
         conn.stage = Stage::Up { peer: peer.clone(), addr };
         self.redials.retain(|redial| !Arc::ptr_eq(&redial.peer, peer));

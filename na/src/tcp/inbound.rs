@@ -42,6 +42,10 @@ impl Poller {
                 id.into_iter().for_each(|id| core.matcher.lock().lift_bound(id));
                 continue;
             }
+            // Once something was read: who is read again for a moment must get on.
+            if left < READ_BYTES_MAX && self.pauses_unread(core, conn) {
+                return Ok(());
+            }
             let is_over = match short_reads {
                 0 => false,
                 // Of data that has begun more is on its way: not worth another poll. But once only,

@@ -2,8 +2,10 @@
 
 use std::sync::Weak;
 
+use super::endpoint::TcpEndpoint;
 use super::peer::Peer;
-use crate::sync::Arc;
+use crate::sync::{Arc, lock};
+use crate::{PeerStats, stats};
 
 /// Peers that something refers to, and some that nothing does any more.
 #[derive(Default)]
@@ -24,5 +26,18 @@ impl Known {
     /// Those that something refers to.
     pub(super) fn peers(&self) -> Vec<Arc<Peer>> {
         self.peers.iter().filter_map(Weak::upgrade).collect()
+    }
+}
+
+impl TcpEndpoint {
+    /// What there is to tell of all peers but ourselves.
+    pub(super) fn peer_stats(&self) -> Vec<PeerStats> {
+        let known = lock(&self.core.known).peers();
+        let others = known.iter().filter(|peer| !self.is_own(peer));
+        let mut stats: Vec<_> = others.map(|peer| (peer.id, peer.stats())).collect();
+        // No more than a copy under the lock that every message takes.
+        let awaited: Vec<_> = self.core.matcher.lock().awaited().collect();
+        stats::assign(&mut stats, awaited);
+        stats.into_iter().map(|(_, stats)| stats).collect()
     }
 }

@@ -29,7 +29,7 @@ use std::collections::HashSet;
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
-use super::conn::{Conn, Stage};
+use super::conn::{Conn, Pause, Stage};
 use super::endpoint::Core;
 use super::frame::{CAN_BEAT, Hello, Kind};
 use super::peer::{Peer, PeerState, Phase};
@@ -97,10 +97,9 @@ impl Poller {
         let pending: Vec<(u64, Instant)> =
             self.conns.iter().filter_map(|conn| Some((conn.key, conn.deadline()?))).collect();
         self.tick(core, now);
-        let mut next = [self.accept_again_at, self.ticks.next, self.redial_due(core, now)]
-            .into_iter()
-            .flatten()
-            .min();
+        self.trim(now);
+        let due = [self.accept_again_at, self.ticks.next, self.unread.trim_at];
+        let mut next = due.into_iter().chain([self.redial_due(core, now)]).flatten().min();
         for (key, deadline) in pending {
             if deadline > now {
                 let look_at = deadline.min(now + step);
@@ -187,8 +186,12 @@ impl Poller {
         });
         self.conns.put_back(conn);
         match error {
-            Some(error) => self.end_peer(core, &peer, error),
+            Some(error) => return self.end_peer(core, &peer, error),
             None => self.tick_within(every),
+        }
+        if !core.liveness_limit.is_zero() {
+            // Signs of life lie behind what is not read.
+            self.read_again(core, peer.id);
         }
     }
 
@@ -294,7 +297,7 @@ fn is_silent(
         || state.transfers.is_busy()
         || !state.out.is_empty();
     // While we do not read, we cannot hear.
-    let unread = conn.paused || conn.readable;
+    let unread = conn.paused == Some(Pause::Room) || conn.readable;
     if std::mem::take(&mut conn.heard) || unread || !owes || !can_beat {
         conn.times.silent = Duration::ZERO;
     } else {

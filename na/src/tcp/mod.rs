@@ -4,9 +4,11 @@
 //! `peer` (what is in flight with one peer), `outgoing` (frames become bytes), `poller` (events),
 //! `incoming` (bytes become frames), `inbound` (what a frame does), `transfers` (puts and gets);
 //! `greeting` makes connections, `lack` turns callers away when descriptors have run out,
-//! `liveness` ends the connections of peers that say or take nothing, `mail` is what other threads
-//! leave for the poll, `within` what an endpoint does with itself, `known` are all peers,
-//! `address`, `interface`, `frame`, `conn` and `socket` are what the names say.
+//! `liveness` ends the connections of peers that say or take nothing, `unread` holds back and ends
+//! those of peers that ask and do not read, `mail` is what other threads leave for the poll,
+//! `within` what an endpoint does with itself, `known` are all peers, `leaving` bounds what ended
+//! connections leave to the kernel, `address`, `interface`, `frame`, `conn` and `socket` are what
+//! the names say.
 //!
 //! # Addresses
 //!
@@ -72,6 +74,7 @@
 //! [`connections_max`]: crate::TcpOptions::connections_max
 //! [`keep_alive`]: crate::TcpOptions::keep_alive
 //! [`slow_reader_limit`]: crate::TcpOptions::slow_reader_limit
+//! [`early_bytes_max`]: crate::OpenOptions::early_bytes_max
 //! [`unread_answers_max`]: crate::OpenOptions::unread_answers_max
 //!
 //! # How it moves bytes, and why so
@@ -195,9 +198,12 @@
 //! completing. Data of transfers on that connection waits as well. When the peer hangs up, what it
 //! left in the socket is brought in regardless of the bound, so that its end is noticed.
 //!
-//! A sender is held back by what it waits for, and who answers waits for nothing. So a peer that
-//! asks on while more than [`unread_answers_max`] of answers wait for it is given up. It is read
-//! until then: of two peers that read nothing as long as the other does not, neither would go on.
+//! All peers together may have [`early_bytes_max`] of early messages, those of one host half of it.
+//!
+//! A sender is held back by what it waits for, and who answers waits for nothing. So a peer for
+//! which a mebibyte of answers waits is read no further, unless something is awaited of it: of two
+//! peers that read nothing as long as the other does not, neither would go on. At
+//! [`unread_answers_max`], or the bounds of its host and of all peers, it is given up (`unread.rs`).
 //!
 //! # Copies
 //!
@@ -227,6 +233,7 @@ mod inbound;
 mod incoming;
 mod known;
 mod lack;
+mod leaving;
 mod liveness;
 mod mail;
 mod outgoing;
@@ -234,6 +241,7 @@ mod peer;
 mod poller;
 mod socket;
 mod transfers;
+mod unread;
 #[cfg(test)]
 mod wire_doc;
 mod within;
@@ -271,7 +279,7 @@ impl Plugin for Tcp {
 
     fn check(&self, uri: &Uri<'_>, options: &OpenOptions) -> Result<(), Error> {
         options.check_message_bytes(self.name(), 1, MESSAGE_BYTES_MAX)?;
-        options.unread_answers_bound()?;
+        options.unread_answers_bounds()?;
         options.tcp.check()?;
         host_port::check_listen(uri.text, uri.rest, &Wanted::of(options)?)
     }

@@ -11,6 +11,11 @@
 //!
 //! What is short, and finds nothing in its way, is not queued at all: it leaves through the *door*,
 //! the socket of a peer that is up, which whoever may write at once passes along.
+//!
+//! Answers that a full socket does not take are packed as well, and their sends complete at once: a
+//! peer that reads slowly, or not at all, costs the bytes of its answers and no message buffers. When
+//! they take a quarter of what may wait, further ones keep their buffers and complete when they have
+//! left, so that whoever waits for that is slowed.
 
 use std::collections::VecDeque;
 use std::io;
@@ -45,6 +50,17 @@ const COPY_BYTES_MAX: usize = 4 << 10;
 /// Bytes of messages in one packed frame; those that find it full are for a send with a completion.
 const PACKED_BYTES_MAX: usize = 8 << 10;
 
+/// Bytes of the pieces in which answers wait: each twice as long as the one before it, from and up
+/// to these.
+const PIECE_BYTES_MIN: usize = 512;
+const PIECE_BYTES_MAX: usize = 64 << 10;
+
+/// Frames for which a queue keeps room when it is empty.
+const QUEUE_KEPT: usize = 256;
+
+/// Bytes that wait before a socket which takes more: they are not charged to the peer.
+const FREE_BYTES: usize = 64 << 10;
+
 /// A second send within this time after a write leaves its message to the next poll, and so does
 /// any within this time after a poll that reported several completions.
 pub(super) const BATCH_WINDOW: Duration = Duration::from_micros(20);
@@ -58,6 +74,8 @@ enum Body {
     },
     /// The payload of a message that nobody waits for, and whole frames behind it.
     Packed(Vec<u8>),
+    /// The same, of answers that a full socket did not take.
+    Answers(Vec<u8>),
     Chunk {
         memory: LocalMem,
         offset: u64,
@@ -69,7 +87,7 @@ impl Body {
     fn into_memory(self) -> Option<LocalMem> {
         match self {
             Self::Chunk { memory, .. } => Some(memory),
-            Self::Small(_) | Self::Message { .. } | Self::Packed(_) => None,
+            Self::Small(_) | Self::Message { .. } | Self::Packed(_) | Self::Answers(_) => None,
         }
     }
 }
@@ -87,7 +105,7 @@ impl Frame {
         let bytes = match &self.body {
             Body::Small(bytes) => &bytes[..self.len],
             Body::Message { buf, .. } => buf.as_slice(),
-            Body::Packed(bytes) => bytes,
+            Body::Packed(bytes) | Body::Answers(bytes) => bytes,
             Body::Chunk { memory, offset } => {
                 let left = (self.len - skip) as u64;
                 let mut run = memory.region().pieces(offset + skip as u64, left);
@@ -161,6 +179,16 @@ impl Harvest {
     }
 }
 
+/// What became of an answer that a full socket did not take.
+pub(super) enum Pushed {
+    /// It was packed, and its send is over.
+    Copied(MsgBuf),
+    /// It waits in its buffer.
+    Waits,
+    /// There is no memory to queue it.
+    NoMemory(MsgBuf),
+}
+
 /// How a flush ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Flushed {
@@ -183,8 +211,10 @@ pub(super) struct Outgoing {
     data_queued: usize,
     /// Verdicts in the queue.
     verdicts: usize,
-    /// Bytes of memory that expected messages in the queue take.
+    /// Bytes of memory that expected messages in the queue take, with their buffers.
     answers: usize,
+    /// Bytes of memory that packed answers take.
+    packed: usize,
     /// Bytes that the kernel has taken so far.
     taken: u64,
     /// Messages that were sent or queued so far.
@@ -211,9 +241,19 @@ impl Outgoing {
         self.verdicts
     }
 
-    /// Bytes of memory that answers take which the peer has not: expected messages in the queue.
-    pub(super) fn answers(&self) -> usize {
-        self.answers
+    /// Bytes of memory that wait for the peer and that it makes grow: answers and verdicts.
+    pub(super) fn held(&self) -> usize {
+        self.answers + self.packed + self.verdicts * size_of::<Frame>()
+    }
+
+    /// Bytes that the peer is to be charged with, of which it was charged with `before`: nothing as
+    /// long as the socket takes what there is, and no less than it holds until that is little.
+    #[inline]
+    pub(super) fn charge(&self, before: usize) -> usize {
+        match self.held() {
+            held if self.blocked || (before > 0 && held >= FREE_BYTES) => held,
+            _ => 0,
+        }
     }
 
     /// Messages that were sent or queued so far.
@@ -402,6 +442,51 @@ impl Outgoing {
         true
     }
 
+    /// Queues an answer behind a full socket; packed if it is short, and the packed ones take less
+    /// than `packed_max` bytes.
+    #[cold]
+    pub(super) fn push_answer(
+        &mut self,
+        op: OpId,
+        tag: Tag,
+        buf: MsgBuf,
+        packed_max: usize,
+    ) -> Pushed {
+        if buf.len() <= COPY_BYTES_MAX && self.packed < packed_max && self.pack(tag, buf.as_slice())
+        {
+            self.messages += 1;
+            return Pushed::Copied(buf);
+        }
+        if self.queue.try_reserve(1).is_err() {
+            return Pushed::NoMemory(buf);
+        }
+        self.push_message(Kind::Expected, op, tag, buf);
+        Pushed::Waits
+    }
+
+    /// Copies an answer behind the packed ones. `false`: there is no memory.
+    fn pack(&mut self, tag: Tag, bytes: &[u8]) -> bool {
+        let header = message_header(Kind::Expected, tag, bytes.len());
+        let mut room = PIECE_BYTES_MIN;
+        if let Some(Frame { len, body: Body::Answers(piece), .. }) = self.queue.back_mut() {
+            if piece.capacity() - piece.len() >= HEADER_BYTES + bytes.len() {
+                piece.extend_from_slice(&header);
+                piece.extend_from_slice(bytes);
+                *len = piece.len();
+                return true;
+            }
+            room = (2 * piece.capacity()).min(PIECE_BYTES_MAX);
+        }
+        let (mut piece, room) = (Vec::new(), room.max(bytes.len()));
+        if self.queue.try_reserve(1).is_err() || piece.try_reserve_exact(room).is_err() {
+            return false;
+        }
+        piece.extend_from_slice(bytes);
+        self.packed += piece.capacity() + size_of::<Frame>();
+        self.queue.push_back(Frame { header, len: piece.len(), body: Body::Answers(piece) });
+        true
+    }
+
     pub(super) fn push_message(&mut self, kind: Kind, op: OpId, tag: Tag, buf: MsgBuf) {
         let (header, len) = (message_header(kind, tag, buf.len()), buf.len());
         self.answers += answer_bytes(&header, &buf);
@@ -514,7 +599,7 @@ impl Outgoing {
                     harvest.completions.push(Completion::Send { op, buf, result });
                 }
                 Body::Chunk { memory, .. } => harvest.memories.push(memory),
-                Body::Small(_) | Body::Packed(_) => {}
+                Body::Small(_) | Body::Packed(_) | Body::Answers(_) => {}
             }
         }
         harvest.memories.extend(self.bulks.drain(..).map(|bulk| bulk.memory));
@@ -535,6 +620,9 @@ impl Outgoing {
         while total < FLUSH_BYTES_MAX {
             self.cut_chunks(&mut get_is_cut);
             if self.queue.is_empty() {
+                if self.queue.capacity() > QUEUE_KEPT {
+                    self.queue = VecDeque::new();
+                }
                 return Ok(Flushed::All);
             }
             let mut room: Copies = [MaybeUninit::uninit(); COPIES_BYTES];
@@ -640,6 +728,7 @@ impl Outgoing {
                     bytes.clear();
                     self.spare = bytes;
                 }
+                Body::Answers(piece) => self.packed -= piece.capacity() + size_of::<Frame>(),
                 Body::Packed(_) | Body::Small(_) => {}
             }
         }

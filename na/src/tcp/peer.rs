@@ -23,8 +23,9 @@ use super::incoming::Appetite;
 use super::outgoing::faults::is_fault;
 use super::outgoing::{Flushed, Harvest, Outgoing};
 use super::transfers::Transfers;
+use crate::budget::{Account, Budget};
 use crate::lock::{BiasedGuard, BiasedLock};
-use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Arc, Mutex, lock};
 use crate::{Error, PeerLink, PeerStats, Principal};
 
@@ -87,6 +88,8 @@ pub(super) struct PeerState {
     pub(super) conn: Option<u64>,
     /// Why sending failed; ends the peer in the next poll.
     pub(super) broken: Option<Broken>,
+    /// What it is charged with for what it does not take; there since it was charged first.
+    held: Option<Account>,
 }
 
 /// A peer of one endpoint.
@@ -99,11 +102,14 @@ pub(super) struct Peer {
     expects_data: AtomicBool,
     blocked: AtomicBool,
     cancelable: AtomicBool,
+    /// As in the state's account.
+    unread: AtomicUsize,
+    budget: Arc<Budget>,
+    /// The host that its last connection came from, or went to.
+    host: Mutex<Principal>,
     /// How often the lock was taken.
     #[cfg(test)]
     pub(super) locks: AtomicU64,
-    /// Where its latest connection comes from, or goes to.
-    host: Mutex<Principal>,
     /// As in the state, until the endpoint is closed.
     session: AtomicU64,
     /// Bytes that have come. One writer: the poller.
@@ -113,7 +119,13 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    pub(super) fn new(id: u64, uri: String, dial: Vec<SocketAddr>, session: u64) -> Arc<Self> {
+    pub(super) fn new(
+        id: u64,
+        uri: String,
+        dial: Vec<SocketAddr>,
+        session: u64,
+        budget: Arc<Budget>,
+    ) -> Arc<Self> {
         let state = PeerState {
             phase: Phase::Idle,
             session,
@@ -124,6 +136,7 @@ impl Peer {
             redials: false,
             conn: None,
             broken: None,
+            held: None,
         };
         Arc::new(Self {
             id,
@@ -133,22 +146,15 @@ impl Peer {
             expects_data: AtomicBool::new(false),
             blocked: AtomicBool::new(false),
             cancelable: AtomicBool::new(false),
+            unread: AtomicUsize::new(0),
+            budget,
+            host: Mutex::new(Principal::Unknown),
             #[cfg(test)]
             locks: AtomicU64::new(0),
-            host: Mutex::new(Principal::Unknown),
             session: AtomicU64::new(session),
             received: AtomicU64::new(0),
             received_messages: AtomicU64::new(0),
         })
-    }
-
-    /// The host of its latest connection.
-    pub(super) fn host(&self) -> Principal {
-        *lock(&self.host)
-    }
-
-    pub(super) fn set_host(&self, host: Principal) {
-        *lock(&self.host) = host;
     }
 
     pub(super) fn lock(&self) -> BiasedGuard<'_, PeerState> {
@@ -157,10 +163,16 @@ impl Peer {
         self.state.lock()
     }
 
-    /// Tells the poll what it must know before each read; called before the lock is released by
-    /// whoever may have changed it. Hints, since they are read without the lock: one that comes
-    /// late costs a copy, or a poll, and a poller that goes to sleep asks for all events anyway.
-    pub(super) fn note(&self, state: &PeerState) {
+    /// Tells the poll what it must know before each read, and charges the peer with what it does
+    /// not take; called before the lock is released by whoever may have changed it. Hints, since
+    /// they are read without the lock: one that comes late costs a copy, or a poll, and a poller
+    /// that goes to sleep asks for all events anyway.
+    pub(super) fn note(&self, state: &mut PeerState) {
+        let charged = state.unread();
+        let unread = state.out.charge(charged);
+        if unread != charged || unread != self.unread() {
+            self.charge(state, unread);
+        }
         let hints = [
             (&self.expects_data, state.transfers.expects_data()),
             (&self.blocked, state.out.is_blocked()),
@@ -177,6 +189,31 @@ impl Peer {
         {
             self.session.store(session, Ordering::Relaxed);
         }
+    }
+
+    #[cold]
+    fn charge(&self, state: &mut PeerState, unread: usize) {
+        match unread {
+            // The next connection may be with another host.
+            0 => state.held = None,
+            _ => state.held.get_or_insert_with(|| self.budget.account(self.host())).set(unread),
+        }
+        self.unread.store(unread, Ordering::Relaxed);
+    }
+
+    /// Bytes of memory that it makes us hold by what it does not take.
+    pub(super) fn unread(&self) -> usize {
+        self.unread.load(Ordering::Relaxed)
+    }
+
+    /// The host behind its connection.
+    pub(super) fn host(&self) -> Principal {
+        *lock(&self.host)
+    }
+
+    /// A connection with that host was made.
+    pub(super) fn set_host(&self, host: Principal) {
+        *lock(&self.host) = host;
     }
 
     /// Whether data may be arriving of which the place is known.
@@ -248,6 +285,11 @@ impl PeerState {
         self.transfers.appetite()
     }
 
+    /// Bytes that the peer is charged with for what it does not take.
+    pub(super) fn unread(&self) -> usize {
+        self.held.as_ref().map_or(0, Account::held)
+    }
+
     /// Sends what the kernel takes. An error ends the peer in the next poll, see `broken`.
     pub(super) fn flush(&mut self, peer: &Peer) -> Flushed {
         let Phase::Up(link) = &self.phase else { return Flushed::Blocked };
@@ -287,6 +329,7 @@ impl PeerState {
         self.transfers.fail_all(error, &mut self.harvest);
         self.broken = None;
         self.redials = false;
+        self.held = None;
         self.conn.take()
     }
 }

@@ -34,14 +34,16 @@ use std::time::{Duration, Instant};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
 
-use super::conn::{Conn, Conns, Stage};
+use super::conn::{Conn, Conns, Pause, Stage};
 use super::endpoint::Core;
 use super::frame::Kind;
 use super::incoming::Buffers;
 use super::lack::Lack;
+use super::leaving::Leaving;
 use super::liveness::{Redial, Ticks};
 use super::outgoing::Flushed;
 use super::peer::{Broken, Peer, PeerState, Phase};
+use super::unread::Unread;
 use crate::sync::Arc;
 use crate::{Completion, Error, LocalMem, OpId, Tag};
 
@@ -98,6 +100,8 @@ pub(super) struct Poller {
     /// The last poll's budget was spent before the hot ones had their turn.
     owed: bool,
     paused: Vec<u64>,
+    pub(super) unread: Unread,
+    leaving: Leaving,
     /// Accepted connections that have been greeted.
     pub(super) accepted: usize,
     /// Accepted connections without a hello, oldest first; may name some that have gone on.
@@ -156,6 +160,8 @@ impl Poller {
             hot_first: 0,
             owed: false,
             paused: Vec::new(),
+            unread: Unread::default(),
+            leaving: Leaving::default(),
             accepted: 0,
             half_open: VecDeque::new(),
             ticks: Ticks::default(),
@@ -203,6 +209,7 @@ impl Poller {
             self.accept(core);
         }
         self.give_up_broken(core);
+        self.look_after_budget(core);
         if std::mem::take(&mut self.timer_fired) {
             self.deadlines(core);
         }
@@ -250,6 +257,7 @@ impl Poller {
             // Whose it is waits for it.
             && self.memories.is_empty()
             && self.broken.is_empty()
+            && !core.budget.calls()
             && !self.timer_fired
             && !self.accept_ready
     }
@@ -311,11 +319,15 @@ impl Poller {
         conn.readable |= flags.intersects(end | EventFlags::IN);
         conn.writable |= flags.intersects(EventFlags::OUT | EventFlags::HUP | EventFlags::ERR);
         conn.hung_up |= flags.intersects(end);
-        if conn.paused
-            && conn.hung_up
+        if conn.hung_up
             && let Stage::Up { peer, .. } = &conn.stage
         {
-            core.matcher.lock().lift_bound(peer.id);
+            let id = peer.id;
+            match conn.paused {
+                Some(Pause::Room) => core.matcher.lock().lift_bound(id),
+                Some(Pause::Unread) => self.read_again(core, id),
+                None => {}
+            }
         }
         self.enqueue(key);
     }
@@ -327,23 +339,24 @@ impl Poller {
             self.conns.put_back(conn);
             return self.connecting(core, key);
         }
-        if std::mem::take(&mut conn.writable)
-            && let Stage::Up { peer, .. } = &conn.stage
-        {
-            let peer = peer.clone();
-            self.with_peer(&peer, |state| {
+        let writable = std::mem::take(&mut conn.writable).then(|| conn.up().cloned()).flatten();
+        if let Some(peer) = &writable {
+            self.with_peer(peer, |state| {
                 state.out.unblock();
-                flush(core, &peer, state);
+                flush(core, peer, state);
             });
         }
-        let read = if conn.paused { Ok(()) } else { self.read(core, &mut conn) };
+        let read = if conn.paused.is_some() { Ok(()) } else { self.read(core, &mut conn) };
         self.note_heat(&mut conn);
         // One that is hot keeps its buffer.
         if !conn.hot {
             conn.incoming.rest(&mut self.buffers);
         }
-        let again = conn.readable && !conn.paused;
+        let again = conn.readable && conn.paused.is_none();
         self.conns.put_back(conn);
+        if let Some(peer) = &writable {
+            self.resume_reader(core, peer);
+        }
         match read {
             Ok(()) if again => self.enqueue(key),
             Ok(()) => {}
@@ -380,11 +393,15 @@ impl Poller {
             mute(&self.epoll, conn, false);
             self.polls_awake = 0;
         }
-        let cools = conn.hot && (conn.idle_reads > HOT_READS || conn.paused);
+        let cools = conn.hot && (conn.idle_reads > HOT_READS || conn.paused.is_some());
         if cools && mute(&self.epoll, conn, false) {
             conn.hot = false;
             self.hot.retain(|key| *key != conn.key);
-        } else if !conn.hot && conn.idle_reads == 0 && !conn.paused && self.hot.len() < HOT_MAX {
+        } else if !conn.hot
+            && conn.idle_reads == 0
+            && conn.paused.is_none()
+            && self.hot.len() < HOT_MAX
+        {
             conn.hot = true;
             self.hot.push(conn.key);
         }
@@ -393,11 +410,12 @@ impl Poller {
     /// Puts a connection aside until the matcher has room for its peer, or the message in front of
     /// it has a receive.
     pub(super) fn pause(&mut self, conn: &mut Conn) {
-        conn.paused = true;
+        conn.paused = Some(Pause::Room);
         self.paused.push(conn.key);
     }
 
     fn resume_paused(&mut self, core: &Core) {
+        self.resume_unread(core);
         if self.paused.is_empty() {
             return;
         }
@@ -408,9 +426,10 @@ impl Poller {
         let mut receives = matcher.receives_of_any();
         self.paused.retain(|key| {
             let Some(conn) = conns.get_mut(*key) else { return false };
-            let goes_on = conn.peer().is_none_or(|peer| {
+            let Stage::Up { peer, addr } = &conn.stage else { return false };
+            let goes_on = {
                 let front = || conn.incoming.front().map(|header| (header.kind, header.number));
-                matcher.has_room(peer.id)
+                matcher.has_room(addr)
                     || match front() {
                         Some((Kind::Expected, tag)) => matcher.is_awaited(peer.id, Tag(tag as u32)),
                         Some((Kind::Unexpected, _)) if receives > 0 => {
@@ -419,9 +438,9 @@ impl Poller {
                         }
                         _ => false,
                     }
-            });
+            };
             if goes_on {
-                conn.paused = false;
+                conn.paused = None;
                 conn.readable = true;
                 resumed.push(*key);
             }
@@ -442,7 +461,7 @@ impl Poller {
     ) -> R {
         let mut state = peer.lock();
         let result = work(&mut state);
-        peer.note(&state);
+        peer.note(&mut state);
         if !state.harvest.completions.is_empty() {
             self.batch.extend(state.harvest.completions.drain(..));
         }
@@ -462,6 +481,7 @@ impl Poller {
                 state.broken.is_some(),
             )
         });
+        self.resume_reader(core, peer);
         if dial {
             self.dial(core, peer, 0, Instant::now() + core.connect_timeout);
         }
@@ -491,6 +511,7 @@ impl Poller {
                     core.matcher.lock().lift_bound(peer.id);
                 }
                 unread |= conn.readable;
+                self.read_again(core, peer.id);
                 self.enqueue(key);
             }
             if unread {
@@ -505,12 +526,14 @@ impl Poller {
     /// unless it is an origin.
     pub(super) fn end_peer(&mut self, core: &Core, peer: &Arc<Peer>, error: Error) {
         tracing::debug!(%error, "peer ended");
+        let mut cut = false;
         let key = self.with_peer(peer, |state| {
             let phase = match &state.phase {
                 Phase::Closed => Phase::Closed,
                 _ if peer.dial.is_empty() => Phase::Gone(peer.gone("its connection has ended")),
                 _ => Phase::Idle,
             };
+            cut = !state.out.is_empty();
             state.end(phase, core.new_session(), &error)
         });
         self.redials.retain(|redial| !Arc::ptr_eq(&redial.peer, peer));
@@ -519,6 +542,9 @@ impl Poller {
         self.batch.extend(receives);
         if let Some(key) = key {
             self.abandon(core, key, &error);
+            if cut && let Some(conn) = self.conns.get_mut(key) {
+                self.leaving.cut(&conn.socket);
+            }
             self.drop_conn(key);
         }
     }
@@ -526,8 +552,10 @@ impl Poller {
     /// Closes a connection, whatever depends on it.
     pub(super) fn drop_conn(&mut self, key: u64) {
         let Some(conn) = self.conns.remove(key) else { return };
+        self.leaving.closes(&conn.socket);
         self.hot.retain(|hot| *hot != key);
         self.paused.retain(|paused| *paused != key);
+        self.forget_unread(&conn);
         self.accepted -= usize::from(conn.accepted);
         // A sender may still hold the socket for a moment.
         let _ = epoll::delete(&self.epoll, &conn.socket);
@@ -607,6 +635,7 @@ impl Poller {
 
     /// Ends everything with [`Error::Closed`].
     pub(super) fn close(&mut self, core: &Core) {
+        self.leaving = Leaving::unbounded();
         core.mail.take(&mut self.batch, &mut self.mail);
         let mut peers = core.mail.close();
         peers.append(&mut self.mail);

@@ -8,11 +8,12 @@ use std::mem::size_of;
 
 use super::driver::Driver;
 use super::keys::KEYS_MAX;
-use super::peer::Phase;
+use super::peer::{Peer, Phase};
 use super::transfers::{ASKED_MAX, IN_HAND_MAX, Stream};
-use crate::MsgBuf;
+use crate::budget::Account;
 use crate::loopback::Queued;
 use crate::matching::Kind;
+use crate::{MsgBuf, Principal};
 
 /// Chunks of what a peer gets that UCX has in hand, at most: those of as many transfers as it may
 /// ask for. Further ones wait here, with their transfers.
@@ -34,7 +35,21 @@ pub(super) struct Load {
     /// What it was told that UCX has in hand.
     pub(super) told: u32,
     /// Bytes of memory that answers to it take, which wait here or are in UCX's hands.
-    pub(super) answers: usize,
+    answers: Option<Account>,
+}
+
+impl Load {
+    /// Bytes of memory that answers to it take.
+    pub(super) fn answers(&self) -> usize {
+        self.answers.as_ref().map_or(0, Account::held)
+    }
+
+    /// Answers of so many bytes wait no more.
+    pub(super) fn answer_left(&mut self, bytes: usize) {
+        if let Some(account) = self.answers.as_mut().filter(|_| bytes > 0) {
+            account.set(account.held() - bytes);
+        }
+    }
 }
 
 /// Memory that a message takes if it is an answer, bytes. Its buffer is as large for a short
@@ -105,26 +120,39 @@ impl Driver {
     /// UCX has sent an answer of so many bytes, of the session that there is.
     pub(super) fn answer_left(&mut self, index: usize, bytes: usize) {
         if let Some(peer) = self.peer(index) {
-            peer.load.answers -= bytes;
+            peer.load.answer_left(bytes);
         }
     }
 
     /// Answers of so many bytes more wait for a peer, or are in UCX's hands.
     pub(super) fn answer_waits(&mut self, index: usize, bytes: usize) {
-        let max = self.facts.unread_answers_max;
+        if bytes == 0 {
+            return;
+        }
+        let budget = self.answers.clone();
         let Some(peer) = self.peer(index) else { return };
-        peer.load.answers += bytes;
-        self.is_overfull |= bytes > 0 && peer.load.answers > max;
+        let account = &mut peer.load.answers;
+        let account = account.get_or_insert_with(|| budget.account(Principal::Unknown));
+        account.set(account.held() + bytes);
     }
 
-    /// Ends peers for which more answers wait than may, now that it is known what they have read.
+    /// Ends peers for which more answers wait than may, now that it is known what they have read;
+    /// and those for which most wait, as long as all together are too many.
     pub(super) fn end_overfull(&mut self) {
-        let max = self.facts.unread_answers_max;
-        for index in 0..self.peers.len() {
-            let Some(peer) = self.peer(index) else { continue };
-            let bytes = peer.load.answers;
-            if bytes > max && peer.phase == Phase::Connected {
-                self.end_session(index, format!("it takes no answers: {bytes} bytes wait"));
+        let bounds = self.answers.bounds;
+        let connected = |(_, peer): &(usize, &Peer)| peer.phase == Phase::Connected;
+        loop {
+            let peers = self.peers.iter().enumerate();
+            let peers = peers.filter_map(|(at, peer)| Some((at, peer.as_ref()?))).filter(connected);
+            let largest = peers.map(|(at, peer)| (peer.load.answers(), at)).max();
+            let Some((bytes, index)) = largest.filter(|(bytes, _)| *bytes > 0) else { return };
+            if bounds.broken_by(bytes, 0, self.answers.held()).is_none() {
+                return;
+            }
+            let session = self.peer(index).map(|peer| peer.session);
+            self.end_session(index, format!("it takes no answers: {bytes} bytes wait"));
+            if self.peer(index).map(|peer| peer.session) == session {
+                return;
             }
         }
     }

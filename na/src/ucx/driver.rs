@@ -21,6 +21,7 @@ use super::slots::{Slots, Work};
 use super::transfers::{Moving, Stream};
 use super::wire::{Chunk, Control};
 use super::worker::{AM_CONTROL, Posted, Worker};
+use crate::budget::{self, Budget};
 use crate::cheap::Cheap;
 use crate::fork::Process;
 use crate::host_port::PeerKey;
@@ -56,8 +57,8 @@ pub(super) struct Facts {
     pub(super) remote_keys: RemoteKeys,
     /// Connections that others may have to us.
     pub(super) connections_max: usize,
-    /// Bytes of answers that may wait for a peer.
-    pub(super) unread_answers_max: usize,
+    /// Bytes of answers that may wait for a peer, and for all.
+    pub(super) unread_answers: budget::Bounds,
     /// `None`: whatever UCX connects can be used.
     pub(super) family: Option<Family>,
 }
@@ -94,8 +95,8 @@ pub(super) struct Driver {
     pub(super) transfer_of: HashMap<OpId, u64, Cheap>,
     /// Messages in the queues of all peers.
     pub(super) queued: usize,
-    /// More answers wait for a peer than may.
-    pub(super) is_overfull: bool,
+    /// Counts the answers that wait.
+    pub(super) answers: Arc<Budget>,
     /// Transfers with chunks to send.
     pub(super) sending: VecDeque<Stream>,
     next: u64,
@@ -141,6 +142,9 @@ impl Driver {
         seed: u64,
         due: Due,
     ) -> Self {
+        // No two peers are known to be on one host.
+        let bounds = budget::Bounds { of_host: usize::MAX, ..facts.unread_answers };
+        let answers = Budget::new(bounds);
         Self {
             facts,
             worker: Some(worker),
@@ -162,7 +166,7 @@ impl Driver {
             transfers: HashMap::default(),
             transfer_of: HashMap::default(),
             queued: 0,
-            is_overfull: false,
+            answers,
             sending: VecDeque::new(),
             next: seed,
             endpoint: seed,
@@ -361,7 +365,7 @@ impl Driver {
     /// Handles what turns have brought but messages. `quiet`: the network has nothing more.
     fn handle_all(&mut self, quiet: bool) {
         self.handle_events();
-        if std::mem::take(&mut self.is_overfull) {
+        if self.answers.calls() && self.answers.take_call() {
             self.end_overfull();
         }
         if std::mem::take(&mut self.state().has_written) {

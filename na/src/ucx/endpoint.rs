@@ -112,7 +112,7 @@ impl UcxEndpoint {
             rendezvous_bytes_min: options.ucx.rendezvous_bytes_min,
             remote_keys: options.ucx.remote_keys,
             connections_max: connections_max(uri.protocol, options),
-            unread_answers_max: options.unread_answers_bound()?,
+            unread_answers: options.unread_answers_bounds()?,
             family: settings.family,
         };
         let seed = seed()?;

@@ -222,7 +222,7 @@ impl Plugin for Ucx {
 
     fn check(&self, uri: &Uri<'_>, options: &OpenOptions) -> Result<(), Error> {
         options.check_message_bytes(self.name(), 1, MESSAGE_BYTES_MAX)?;
-        options.unread_answers_bound()?;
+        options.unread_answers_bounds()?;
         options.ucx.check()?;
         host_port::check_listen(uri.text, address::host_and_port(uri), &Wanted::of(options)?)
     }

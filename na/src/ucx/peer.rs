@@ -224,7 +224,7 @@ impl Peer {
     /// The next message of the kind at `at` that waits.
     pub(super) fn next_queued(&mut self, at: usize) -> Option<Queued> {
         let message = self.queues[at].pop_front()?;
-        self.load.answers -= answer_bytes(message.kind, &message.buf);
+        self.load.answer_left(answer_bytes(message.kind, &message.buf));
         Some(message)
     }
 
@@ -234,7 +234,7 @@ impl Peer {
             let at = queue.iter().position(|message| message.op == op)?;
             queue.remove(at)
         })?;
-        self.load.answers -= answer_bytes(message.kind, &message.buf);
+        self.load.answer_left(answer_bytes(message.kind, &message.buf));
         Some(message)
     }
 

@@ -9,9 +9,7 @@ use std::time::Instant;
 use na::conformance::PATIENCE;
 use na::{Completion, OpId, OpenOptions, Tag};
 
-use super::{HELLO_BYTES, Server, hello, until_closed};
-
-const CHILD: &str = "NA_TCP_FAULTS_CHILD";
+use super::{CHILD, HELLO_BYTES, Server, hello, until_closed};
 
 /// Sets how many descriptors the process may have.
 fn limit_descriptors(current: u64) {

@@ -103,6 +103,37 @@ fn short_messages_without_an_end_do_not_pile_up_at_the_device() {
     }
 }
 
+/// Of several peers that take none, the one for which most waits gives way.
+#[test]
+fn answers_that_all_peers_leave_are_bounded_together() {
+    const MAX: usize = 4 << 20;
+    let fake = Fake::new(Device::tcp());
+    let options = OpenOptions { unread_answers_total_max: Some(MAX), ..OpenOptions::default() };
+    let (a, b) = Node::pair_with(&fake, URI, &options);
+    let c = Node::open_with(&fake, URI, &options);
+    let (to_b, to_c) = (a.addr_of(&b), a.addr_of(&c));
+    let load = |to: &Addr| to.state::<Peer>().unwrap().load.answers().1;
+    fake.hold(true);
+    let few: Vec<_> = (0..10).map(|_| a.send_expected(&to_c, 7, b"few")).collect();
+    let error = loop {
+        let op = a.send_expected(&to_b, 7, &[1; 300]);
+        while a.poll().unwrap() > 0 {}
+        assert!(load(&to_b) + load(&to_c) <= MAX);
+        if a.has(op) {
+            break sent(a.take(op)).unwrap_err();
+        }
+    };
+    assert!(error.to_string().contains("most of all peers"), "{error:?}");
+    assert!(load(&to_c) > 0 && !few.iter().any(|op| a.has(*op)), "the other waits on");
+    fake.hold(false);
+    let to_a = c.addr_of(&a);
+    for op in few {
+        let recv = c.recv_expected(&to_a, 7);
+        assert_eq!(received(both(&a, &c, &c, recv)).1, b"few");
+        sent(both(&a, &c, &a, op)).unwrap();
+    }
+}
+
 /// An origin that asks on, and reads none.
 #[test]
 fn answers_that_are_not_taken_are_bounded() {

@@ -88,3 +88,53 @@ fn a_cancel_locks_no_peer_that_has_nothing_to_cancel() {
     origin.cancel(OpId(101));
     assert_eq!(peers.iter().map(locks).collect::<Vec<_>>(), before);
 }
+
+/// Whatever a crowd sends before anybody receives it, no more is held than may, and nothing is lost.
+#[test]
+fn what_a_crowd_sends_early_is_bounded_and_arrives() {
+    const PEERS: u64 = 4;
+    const EACH: u32 = 100;
+    let uri = Uri::parse("na+tcp://127.0.0.1:0").unwrap();
+    let options = OpenOptions { early_bytes_max: 256 << 10, ..OpenOptions::listening(true) };
+    let target = TcpEndpoint::open(&uri, &options).unwrap();
+    let origins: Vec<_> = (0..PEERS).map(|_| open(false)).collect();
+    for origin in &origins {
+        let to = origin.lookup(target.self_addr().uri()).unwrap();
+        for tag in 0..EACH {
+            let mut buf = origin.alloc_msg();
+            buf.set_len(buf.capacity());
+            origin.send_unexpected(OpId(tag.into()), &to, Tag(tag), buf).unwrap();
+        }
+    }
+    let began = std::time::Instant::now();
+    let (mut rounds, mut most) = (0, 0);
+    while rounds < 1000 {
+        assert!(began.elapsed() < crate::conformance::PATIENCE, "{most} bytes");
+        let mut polls = origins.iter().chain([&target]);
+        polls.try_for_each(|end| end.poll(64, &mut drop).map(drop)).unwrap();
+        let early = target.core.matcher.lock().early_bytes();
+        rounds = if early > most { 0 } else { rounds + u32::from(most > 100 << 10) };
+        most = most.max(early);
+    }
+    // All are on one host, which may have half of it, and goes beyond by no more than a message.
+    assert!(most <= (128 << 10) + 5000, "{most} bytes");
+    let (mut next, mut came) = (std::collections::HashMap::new(), 0);
+    for op in 0..32 {
+        target.recv_unexpected(OpId(op), target.alloc_msg()).unwrap();
+    }
+    while came < PEERS * u64::from(EACH) {
+        assert!(began.elapsed() < crate::conformance::PATIENCE, "{came} have come");
+        let mut done = Vec::new();
+        target.poll(64, &mut |completion| done.push(completion)).unwrap();
+        for completion in done {
+            let Completion::Recv { op, result: Ok(arrival), .. } = completion else { panic!() };
+            let next = next.entry(arrival.from.uri().to_owned()).or_insert(0);
+            assert_eq!(arrival.tag, Tag(*next), "in order");
+            (*next, came) = (*next + 1, came + 1);
+            target.recv_unexpected(op, target.alloc_msg()).unwrap();
+        }
+        origins.iter().try_for_each(|end| end.poll(64, &mut drop).map(drop)).unwrap();
+    }
+    assert_eq!(target.core.matcher.lock().early_bytes(), 0);
+    assert!(matches!(target.principal(&target.self_addr), Principal::Unknown));
+}

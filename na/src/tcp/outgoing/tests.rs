@@ -326,27 +326,125 @@ fn answers_count_from_when_they_are_queued_until_they_are_gone() {
     let mut out = Outgoing::default();
     let mut harvest = Harvest::default();
     let push = |out: &mut Outgoing, kind, op, text: &[u8]| {
-        let before = out.answers();
+        let before = out.held();
         out.push_message(kind, OpId(op), Tag(op as u32), message(text));
-        out.answers() - before
+        out.held() - before
     };
     let one = push(&mut out, Kind::Expected, 1, b"x");
     assert!(one >= message(b"").capacity(), "the whole buffer is taken: {one}");
     assert_eq!(push(&mut out, Kind::Unexpected, 2, b"not an answer"), 0);
     assert_eq!(push(&mut out, Kind::Expected, 3, b"longer"), one);
     assert_eq!(push(&mut out, Kind::Expected, 4, b"y"), one);
-    assert!(out.cancel_send(OpId(2)).is_some() && out.answers() == 3 * one);
-    assert!(out.cancel_send(OpId(4)).is_some() && out.answers() == 2 * one);
+    assert!(out.cancel_send(OpId(2)).is_some() && out.held() == 3 * one);
+    assert!(out.cancel_send(OpId(4)).is_some() && out.held() == 2 * one);
     out.refuse_longer_than(3, &mut harvest);
-    assert_eq!(out.answers(), one);
+    assert_eq!(out.held(), one);
     // One of which a part was sent: what is left is a copy that nobody waits for.
     push(&mut out, Kind::Expected, 5, b"z");
     out.sent = 1;
-    assert!(out.cancel_send(OpId(1)).is_some() && out.answers() == one);
+    assert!(out.cancel_send(OpId(1)).is_some() && out.held() == one);
     out.sent = 0;
     assert_eq!(out.flush(&ours, &mut harvest, || ()).unwrap(), Flushed::All);
-    assert_eq!(out.answers(), 0);
+    assert_eq!(out.held(), 0);
     push(&mut out, Kind::Expected, 6, b"z");
     out.fail_all(&Error::Canceled, &mut harvest);
-    assert_eq!(out.answers(), 0);
+    assert_eq!(out.held(), 0);
+}
+
+/// A socket of which the send buffer is full.
+fn full(out: &mut Outgoing) -> (UnixStream, UnixStream, usize) {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    ours.set_nonblocking(true).unwrap();
+    let mut count = 0;
+    while !out.is_blocked() {
+        out.push_message(Kind::Unexpected, OpId(0), Tag(0), message(&[0; 50]));
+        out.flush(&ours, &mut Harvest::default(), || ()).unwrap();
+        count += 1;
+    }
+    (ours, theirs, count)
+}
+
+#[test]
+fn short_answers_behind_a_full_socket_take_little_more_than_their_bytes() {
+    const COUNT: u32 = 50_000;
+    const MAX: usize = usize::MAX;
+    let mut out = Outgoing::default();
+    let (ours, mut theirs, first) = full(&mut out);
+    let text = |tag: u32| vec![tag as u8; tag as usize % 40];
+    let mut bytes = 0;
+    for tag in 0..COUNT {
+        let mut buf = MsgBuf::with_capacity(4096);
+        assert!(buf.try_extend(&text(tag)));
+        let Pushed::Copied(buf) = out.push_answer(OpId(1), Tag(tag), buf, MAX) else {
+            panic!("{tag} waits in its buffer");
+        };
+        assert_eq!(buf.as_slice(), text(tag), "the buffer comes back as it was");
+        bytes += HEADER_BYTES + buf.len();
+    }
+    assert!(out.held() < bytes + bytes / 8 + 2 * PIECE_BYTES_MAX, "{} for {bytes}", out.held());
+    assert!(out.queue.len() < 100 + bytes / PIECE_BYTES_MAX, "{} frames", out.queue.len());
+    assert_eq!(out.messages(), first as u64 + u64::from(COUNT));
+    let reader = std::thread::spawn(move || frames(&mut theirs, first + COUNT as usize));
+    let mut harvest = Harvest::default();
+    while out.flush(&ours, &mut harvest, || ()).unwrap() != Flushed::All {
+        std::thread::yield_now();
+    }
+    assert!(sent(&harvest).iter().all(|op| *op == 0), "the answers were over before");
+    assert_eq!(out.held(), 0);
+    assert!(out.queue.capacity() <= QUEUE_KEPT, "of a burst no room is kept");
+    for (tag, (kind, number, got)) in reader.join().unwrap().into_iter().skip(first).enumerate() {
+        assert_eq!((kind, number, got), (Kind::Expected, tag as u64, text(tag as u32)));
+    }
+}
+
+#[test]
+fn answers_that_are_long_or_too_many_wait_in_their_buffers_and_in_order() {
+    const MAX: usize = 64 << 10;
+    let mut out = Outgoing::default();
+    let (ours, mut theirs, first) = full(&mut out);
+    let (mut waiting, mut packed) = (Vec::new(), 0);
+    for tag in 0..500 {
+        let len = if tag % 100 == 3 { 2 * COPY_BYTES_MAX } else { 200 };
+        let mut buf = MsgBuf::with_capacity(len);
+        assert!(buf.try_extend(&vec![tag as u8; len]));
+        match out.push_answer(OpId(tag), Tag(tag as u32), buf, MAX) {
+            Pushed::Copied(_) => packed += 1,
+            Pushed::Waits => waiting.push(tag),
+            Pushed::NoMemory(_) => panic!("there is memory"),
+        }
+        assert!(out.packed <= MAX + PIECE_BYTES_MAX);
+    }
+    assert!(waiting.contains(&3) && waiting.contains(&499) && packed > 100, "{packed} packed");
+    // The peer's part of them is charged, as long as its socket is full or much is left.
+    assert_eq!(out.charge(0), out.held());
+    out.unblock();
+    assert_eq!((out.charge(0), out.charge(1)), (0, out.held()));
+    let reader = std::thread::spawn(move || frames(&mut theirs, first + 500));
+    let mut harvest = Harvest::default();
+    while out.flush(&ours, &mut harvest, || ()).unwrap() != Flushed::All {
+        std::thread::yield_now();
+    }
+    let ended: Vec<u64> = sent(&harvest).into_iter().filter(|op| *op > 0).collect();
+    assert_eq!(ended, waiting);
+    assert_eq!((out.held(), out.charge(1)), (0, 0));
+    for (tag, (_, number, got)) in reader.join().unwrap().into_iter().skip(first).enumerate() {
+        assert!(number == tag as u64 && got.iter().all(|byte| *byte == tag as u8), "{tag}");
+    }
+}
+
+#[test]
+fn what_ends_with_its_connection_is_not_charged() {
+    let mut out = Outgoing::default();
+    let _sockets = full(&mut out);
+    let answer = |out: &mut Outgoing, len: usize| {
+        let mut buf = MsgBuf::with_capacity(len);
+        assert!(buf.try_extend(&vec![1; len]));
+        out.push_answer(OpId(1), Tag(1), buf, usize::MAX)
+    };
+    assert!(matches!(answer(&mut out, 10), Pushed::Copied(_)));
+    assert!(matches!(answer(&mut out, 2 * COPY_BYTES_MAX), Pushed::Waits));
+    out.push_small(Kind::Done, 1, &[0; 4]);
+    assert!(out.held() > 2 * COPY_BYTES_MAX);
+    out.fail_all(&Error::Canceled, &mut Harvest::default());
+    assert_eq!((out.held(), out.charge(1)), (0, 0));
 }

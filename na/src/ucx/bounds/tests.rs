@@ -246,12 +246,16 @@ fn a_peer_that_asks_and_reads_nothing_of_what_it_is_told_loses_its_connection() 
     }
 }
 
-/// Whether it says that it has taken them, or nothing.
+/// Whether it says that it has taken them, or nothing; at its own bound, or as the one that leaves
+/// most at the bound of all.
 #[test]
 fn a_peer_that_takes_no_answers_is_given_up() {
     const MAX: usize = 1 << 20;
-    for lies in [false, true] {
-        let bound = |options: &mut OpenOptions| options.unread_answers_max = Some(MAX);
+    for (lies, of_all) in [(false, false), (true, false), (false, true)] {
+        let bound = |options: &mut OpenOptions| match of_all {
+            true => options.unread_answers_total_max = Some(MAX),
+            false => options.unread_answers_max = Some(MAX),
+        };
         let Some(pair) = Pair::open(bound) else { return };
         pair.watch();
         let began = Instant::now();
@@ -284,7 +288,7 @@ fn a_peer_that_takes_no_answers_is_given_up() {
         assert!(end.to_string().contains("it takes no answers"), "{end}");
         // What was sent between two turns that look.
         assert!(most <= MAX + 64 * pair.owner.limits().expected_bytes_max, "{most} bytes waited");
-        assert_eq!(pair.known(|driver, index| driver.peer(index).unwrap().load.answers), 0);
+        assert_eq!(pair.known(|driver, index| driver.peer(index).unwrap().load.answers()), 0);
     }
 }
 
@@ -300,7 +304,7 @@ fn a_peer_that_takes_its_answers_late_is_not_given_up() {
     // One of those that wait.
     pair.owner.send_expected(OpId(6), &pair.to_peer, Tag(0), room(&pair.owner)).unwrap();
     pair.owner.cancel(OpId(6));
-    let load = || pair.known(|driver, index| driver.peer(index).unwrap().load.answers);
+    let load = || pair.known(|driver, index| driver.peer(index).unwrap().load.answers());
     assert!(load() > (COUNT - 100) * 4096, "{} bytes", load());
     for tag in 0..COUNT {
         let tag = Tag(tag as u32);
