@@ -37,7 +37,9 @@ fn stores_and_reads_back_over_both_transports() {
         }
     }
     assert!(ended.stderr.contains("skipping the symbolic link"), "{ended:#?}");
-    assert_eq!(ended.stderr.lines().count(), 1, "{ended:#?}");
+    // A machine that has much to do may make the log tell of stalls.
+    let remarks = ended.stderr.lines().filter(|line| !line.contains(" ult::monitor: "));
+    assert_eq!(remarks.count(), 1, "{ended:#?}");
     assert_eq!(entries(temp.path()), Vec::<String>::new(), "temporary files are left");
 }
 
