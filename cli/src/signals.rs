@@ -11,7 +11,7 @@ use signal_hook::iterator::Signals;
 
 use crate::failure::Failure;
 
-/// Makes a file at its limit (`ulimit -f`) an error of whoever writes it, and no end of the process:
+/// Makes a file at its limit (`ulimit -f`) an error of whoever writes it, not the process's end:
 /// also standard error, and what libraries write.
 pub(crate) fn outlive_file_limit() -> Result<(), Failure> {
     not_ignored(&[SIGXFSZ]).try_for_each(catch_for_nothing)

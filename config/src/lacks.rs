@@ -1,8 +1,8 @@
 //! Errors that are none: of a document that lacks what was wrong in it.
 //!
-//! What is wrong by its type or range is left out, so that all else can be checked at the same time.
-//! The checks may then miss something that is there, and must not say so. Those that look for what
-//! a reference means ask first whether what they look through is whole ([`Lacks::layout`],
+//! A value of a wrong type or out of range is left out, so that all else can be checked at the same
+//! time. The checks may then miss something that is there, and must not say so. Those that look for
+//! what a reference means ask first whether what they look through is whole ([`Lacks::layout`],
 //! [`Lacks::providers`]); what others say of a value that was left out, or of what holds it, is
 //! dropped when they are through ([`Lacks::explain`]).
 

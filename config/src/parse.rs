@@ -148,7 +148,7 @@ pub fn process_env(name: &str) -> Option<String> {
 }
 
 /// Reads the `config` object of a provider, as strictly as the rest of the document: `null` counts
-/// as "not given", and unknown keys are errors. For [`Component`]s, which get it as JSON.
+/// as "not given", and unknown keys are errors. For components, which get it as JSON.
 ///
 /// ```
 /// use margo_config::provider_config;
@@ -170,8 +170,6 @@ pub fn process_env(name: &str) -> Option<String> {
 ///
 /// All wrong types, values out of range and unknown keys, with paths that begin with `config`, as a
 /// component returns them: whoever has the document adds the positions.
-///
-/// [`Component`]: https://docs.rs/margo/latest/margo/trait.Component.html
 pub fn provider_config<T: DeserializeOwned>(value: &serde_json::Value) -> Result<T, Errors> {
     let text = value.to_string();
     let tree = Tree::parse(&text).map_err(|error| vec![error]);

@@ -142,8 +142,9 @@ pub(crate) fn wait_for_end(pid: Pid) {
     let Ok(pidfd) = rustix::process::pidfd_open(pid, PidfdFlags::empty()) else { return };
     let timeout = Timespec::try_from(PATIENCE).unwrap();
     let mut fds = [PollFd::new(&pidfd, PollFlags::IN)];
-    let ready = rustix::event::poll(&mut fds, Some(&timeout)).unwrap();
-    assert_eq!(ready, 1, "process {pid:?} does not end");
+    // The end of another child may interrupt it.
+    let ready = rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, Some(&timeout)));
+    assert_eq!(ready, Ok(1), "process {pid:?} does not end");
 }
 
 /// A service that runs as a child.
