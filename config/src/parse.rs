@@ -185,7 +185,7 @@ pub fn provider_config<T: DeserializeOwned>(value: &serde_json::Value) -> Result
             column: None,
             ..error
         };
-        Errors::new(errors.into_iter().map(below).collect())
+        Errors::new(Errors::new(errors).into_iter().map(below).collect())
     })
 }
 

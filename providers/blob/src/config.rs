@@ -151,7 +151,7 @@ mod tests {
         let value = json!({ "sync": 1, "chunk_bytes": -1, "paht": "x" });
         let errors = BlobConfig::from_json(&value).unwrap_err();
         let paths: Vec<_> = errors.iter().map(|error| error.path.as_str()).collect();
-        assert_eq!(paths.len(), 3, "{errors}");
+        assert_eq!(paths, ["config.chunk_bytes", "config.paht", "config.sync"]);
         assert!(errors.iter().all(|error| error.line.is_none()), "{errors}");
         let errors = BlobConfig::from_json(&json!({ "chunk_bytes": 1 })).unwrap_err();
         let paths: Vec<_> = errors.iter().map(|error| error.path.as_str()).collect();
