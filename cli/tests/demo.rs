@@ -53,6 +53,21 @@ fn files_that_are_all_empty() {
 }
 
 #[test]
+fn the_end_of_the_target_is_heard_of_where_that_is_ignored() {
+    let temp = tempfile::tempdir().unwrap();
+    fs::write(temp.path().join("file"), b"x").unwrap();
+    let ended = run(
+        std::process::Command::new("env")
+            .args(["--ignore-signal=CHLD", env!("CARGO_BIN_EXE_margo"), "demo"])
+            .arg(temp.path().join("file"))
+            .env("TMPDIR", temp.path()),
+        "",
+    );
+    assert_eq!(ended.expect(0).stdout.matches("all checksums equal").count(), 2);
+    assert_eq!(entries(temp.path()), ["file"]);
+}
+
+#[test]
 fn what_is_missing_is_named_and_nothing_is_started() {
     let temp = tempfile::tempdir().unwrap();
     let ended = run(margo(temp.path()).args(["demo", "no/such/file"]), "").expect(1);
