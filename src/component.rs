@@ -11,6 +11,9 @@ use crate::dependency::{self, Dependencies, Dependency, Need};
 use crate::hg::ProviderId;
 use crate::{ElasticityError, Instance, Provider, ProviderError, ProviderHandle};
 
+// The document and the wire mean the same by it.
+const _: () = assert!(ProviderId::DEFAULT.get() == margo_config::PROVIDER_ID_DEFAULT);
+
 /// A kind of provider that can be started from `margo.providers` of the configuration.
 ///
 /// Counterpart: Bedrock's component class.
@@ -31,7 +34,10 @@ pub trait Component: Send + Sync {
     ///
     /// # Errors
     ///
-    /// What [`start`](Self::start) would say of it anywhere.
+    /// What [`start`](Self::start) would say of it anywhere. Those of
+    /// [`provider_config`](crate::config::provider_config), or other
+    /// [`Errors`](crate::config::Errors) with paths such as `config.path`, are told with the place
+    /// of each key in the document; any other error with that of the object.
     fn check(
         &self,
         _config: &serde_json::Value,
@@ -158,12 +164,29 @@ pub fn check_providers(resolved: &Resolved, components: &[&dyn Component]) -> Re
         let Some(component) = of_type(components, &wanted.type_name) else { return Vec::new() };
         let at = format!("margo.providers[{index}]");
         let config = component.check(&wanted.config).err();
-        let config = config.map(|error| ConfigError::new(&at, error.to_string()));
+        let config = config.map_or_else(Vec::new, |error| of_config(&at, error));
         let needs = check_needs(*component, wanted, resolved).into_iter();
         let needs = needs.map(|error| ConfigError::new(format!("{at}.dependencies"), error));
         config.into_iter().chain(needs).collect()
     });
     Errors::none_of(wrong)
+}
+
+/// What a component says of the `config` of the provider at a path: by key, where it tells.
+fn of_config(at: &str, error: Box<dyn std::error::Error + Send + Sync>) -> Vec<ConfigError> {
+    match error.downcast::<Errors>() {
+        Ok(errors) => {
+            let moved = errors.into_iter().map(|mut error| {
+                error.path = match error.path.as_str() {
+                    "" => format!("{at}.config"),
+                    path => format!("{at}.{path}"),
+                };
+                error
+            });
+            moved.collect()
+        }
+        Err(error) => vec![ConfigError::new(format!("{at}.config"), error.to_string())],
+    }
 }
 
 fn of_type<'a>(
@@ -178,6 +201,14 @@ fn check_needs(
     wanted: &ResolvedProvider,
     resolved: &Resolved,
 ) -> Vec<String> {
+    // Of a document in which more is wrong: some that it means was not found, or what that is.
+    let is_found = |one: &margo_config::ResolvedDependency| {
+        let is_known = |target| !type_of(target, resolved).is_empty();
+        one.targets.len() == one.given.texts().len() && one.targets.iter().all(is_known)
+    };
+    if !wanted.dependencies.iter().all(is_found) {
+        return Vec::new();
+    }
     let given = wanted.dependencies.iter().map(|one| {
         let types = one.targets.iter().map(|target| type_of(target, resolved));
         (&*one.key, types.collect())

@@ -101,7 +101,9 @@ fn write(inner: &Arc<Inner>) {
     let _writes = WRITES.lock().unwrap_or_else(PoisonError::into_inner);
     let mut left = text.as_bytes();
     while !left.is_empty() {
-        match rustix::io::write(io::stderr(), &left[..lines(left)]) {
+        // It may be a file, at its limit.
+        let write = || rustix::io::write(io::stderr(), &left[..lines(left)]);
+        match na::file_limit::held(write).0 {
             Ok(0) => return,
             Ok(written) => left = &left[written..],
             Err(rustix::io::Errno::INTR) => {}

@@ -3,9 +3,36 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::io::{self, BufWriter};
+use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
+
+use na::file_limit;
+
+/// A file that is written, through a buffer.
+pub(crate) type Out = BufWriter<Growing>;
+
+/// A file to write to. At the limit on file sizes (`ulimit -f`) that is an error, which names it,
+/// and not the end of the process by SIGXFSZ.
+#[derive(Debug)]
+pub(crate) struct Growing(File);
+
+impl Growing {
+    /// `file`, with the buffer that makes few writes of many.
+    pub(crate) fn buffered(file: File) -> Out {
+        BufWriter::new(Self(file))
+    }
+}
+
+impl Write for Growing {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        file_limit::grow(|| self.0.write(bytes))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
 
 /// `<prefix>.<host>.<pid>.<kind>`, as in C. Further instances of a process, which overwrite each
 /// other's there, have a number before the kind.
@@ -43,7 +70,7 @@ pub(crate) fn hostname() -> String {
 /// Those of the system, and of `write`, with the file's name.
 pub(crate) fn replace(
     path: &Path,
-    write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
+    write: impl FnOnce(&mut Out) -> io::Result<()>,
 ) -> io::Result<()> {
     replace_by(path, &beside(path), write)
 }
@@ -51,10 +78,10 @@ pub(crate) fn replace(
 fn replace_by(
     path: &Path,
     beside: &Path,
-    write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
+    write: impl FnOnce(&mut Out) -> io::Result<()>,
 ) -> io::Result<()> {
     let write_all = |file: File| {
-        let mut out = BufWriter::new(file);
+        let mut out = Growing::buffered(file);
         write(&mut out)?;
         close(out)?;
         std::fs::rename(beside, path)
@@ -71,8 +98,8 @@ fn replace_by(
 
 /// Ends a file: all of it is on its disk. Some file systems, over a network or with a quota, say
 /// only then that there is no room for what they have taken; that dropping it does not tell.
-pub(crate) fn close(out: BufWriter<File>) -> io::Result<()> {
-    out.into_inner().map_err(io::IntoInnerError::into_error)?.sync_data()
+pub(crate) fn close(out: Out) -> io::Result<()> {
+    out.into_inner().map_err(io::IntoInnerError::into_error)?.0.sync_data()
 }
 
 /// Looks whether [`replace`] could make that file, and leaves nothing behind.
@@ -100,7 +127,6 @@ fn beside(path: &Path) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::Write;
 
     #[test]
     fn instances_do_not_overwrite_each_others_files() {
@@ -150,18 +176,55 @@ mod tests {
 
     const NAMES: &str = "MARGO_TEST_NAMES_A_FILE";
 
+    /// One of the tests here, alone in a process of its own.
+    fn alone(test: &str, variable: &str, value: &Path) -> std::process::Output {
+        std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", &format!("files::tests::{test}"), "--nocapture"])
+            .env(variable, value)
+            .output()
+            .unwrap()
+    }
+
     #[test]
     fn two_processes_do_not_write_to_the_same_file() {
         let name = || {
-            let run = std::process::Command::new(std::env::current_exe().unwrap())
-                .args(["--exact", "files::tests::naming_process", "--nocapture"])
-                .env(NAMES, "1")
-                .output()
-                .unwrap();
+            let run = alone("naming_process", NAMES, Path::new("1"));
             let said = String::from_utf8(run.stdout).unwrap();
             said.split_once("name: ").unwrap().1.split_whitespace().next().unwrap().to_owned()
         };
         assert_ne!(name(), name());
+    }
+
+    const LIMITED: &str = "MARGO_TEST_LIMITED_FILES";
+
+    #[test]
+    fn at_the_limit_on_file_sizes_there_is_an_error_and_no_signal() {
+        use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+        const LIMIT: u64 = 64 << 10;
+        let Some(folder) = std::env::var_os(LIMITED) else {
+            let folder = tempfile::tempdir().unwrap();
+            let test = "at_the_limit_on_file_sizes_there_is_an_error_and_no_signal";
+            let run = alone(test, LIMITED, folder.path());
+            let text = String::from_utf8_lossy(&run.stdout);
+            assert!(run.status.success() && text.contains("1 passed"), "{run:?}");
+            return;
+        };
+        let limit = Rlimit { current: Some(LIMIT), ..getrlimit(Resource::Fsize) };
+        setrlimit(Resource::Fsize, limit).unwrap();
+        let file = Path::new(&folder).join("x.json");
+        let all = vec![7; LIMIT as usize];
+        replace(&file, |out| out.write_all(&all)).unwrap();
+        let error = replace(&file, |out| {
+            out.write_all(b"one more")?;
+            out.write_all(&all)
+        });
+        let error = error.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::FileTooLarge);
+        for part in ["x.json: ", "65536 bytes", "`ulimit -f`"] {
+            assert!(error.to_string().contains(part), "{part}: {error}");
+        }
+        assert_eq!(std::fs::metadata(&file).unwrap().len(), LIMIT, "as before");
+        assert_eq!(std::fs::read_dir(folder).unwrap().count(), 1, "nothing is left over");
     }
 
     #[test]
@@ -199,9 +262,9 @@ mod tests {
     fn a_file_ends_when_its_disk_has_it() {
         let folder = tempfile::tempdir().unwrap();
         let file = File::create(folder.path().join("x")).unwrap();
-        close(BufWriter::new(file)).unwrap();
+        close(Growing::buffered(file)).unwrap();
         // It takes everything, and stores nothing.
-        let mut nowhere = BufWriter::new(File::create("/dev/null").unwrap());
+        let mut nowhere = Growing::buffered(File::create("/dev/null").unwrap());
         nowhere.write_all(b"lost").unwrap();
         assert_eq!(close(nowhere).unwrap_err().kind(), io::ErrorKind::InvalidInput);
     }

@@ -12,9 +12,11 @@ const POOL: Rpc<(), (String, String)> = Rpc::new("pool");
 
 /// The sample, on a machine that may have fewer NUMA nodes and CPUs than it is written for.
 fn fitted(name: &str, text: &str) -> String {
-    let nodes = Topology::get().unwrap().numa_nodes();
+    let topology = Topology::get().unwrap();
+    let cpu = topology.allowed().iter().next().unwrap();
     match name {
-        "numa-pinned.json" if nodes.len() < 2 => text.replace("numa:1", "numa:0"),
+        "numa-pinned.json" if topology.numa_nodes().len() < 2 => text.replace("numa:1", "numa:0"),
+        "one-core.json" => text.replace("\"cpubind\": 0", &format!("\"cpubind\": {cpu}")),
         _ => text.to_owned(),
     }
 }
@@ -33,11 +35,11 @@ fn register(service: &Instance, id: u16, pool: &margo::Pool) -> margo::Provider 
 /// What a caller at the address gets from the providers of the document, in their pools.
 fn serve(name: &str, service: &Instance, config: &Config) {
     let resolved = config.resolve(&|_| None).unwrap();
+    let pool_of = |index| service.find_pool(index).unwrap().pool;
     let providers: Vec<_> = resolved
         .providers
         .iter()
-        .zip(100..)
-        .map(|(wanted, id)| register(service, id, &service.find_pool(wanted.pool).unwrap().pool))
+        .map(|wanted| register(service, wanted.provider_id, &pool_of(wanted.pool)))
         .collect();
     assert!(!providers.is_empty(), "{name} serves something");
     let own = service.self_addr();

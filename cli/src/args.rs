@@ -49,11 +49,12 @@ pub(crate) enum Command {
     /// Runs the providers of a configuration until Ctrl-C, SIGTERM or the end of its terminal.
     /// SIGUSR1: writes what it does at the moment to standard error, as JSON.
     Serve(ServeArgs),
-    /// Shows what a running service does, again and again: pools, execution streams, requests,
+    /// Shows what running services do, again and again: pools, execution streams, requests,
     /// peers. The service allows it with `margo.metrics.remote` in its configuration.
     ///
-    /// In a terminal q or Ctrl-C ends it; elsewhere it prints block after block. A service that
-    /// goes away is waited for.
+    /// In a terminal q or Ctrl-C ends it, and arrows, PgUp, PgDn, Home and End (or k, j, h, l, b,
+    /// space, g and G) show what does not fit; elsewhere it prints block after block. A service
+    /// that goes away is waited for.
     Top(TopArgs),
     /// Asks running services to shut down, those of C Margo as well, and returns when each has
     /// agreed. A service allows it with `margo.remote_shutdown` in its configuration.
@@ -84,9 +85,9 @@ pub(crate) struct ShutdownArgs {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct TopArgs {
-    /// Address of the service, as `margo serve` prints it.
-    #[arg(value_name = "ADDRESS")]
-    pub(crate) address: String,
+    /// Addresses of the services, as `margo serve` prints them; shown one below the other.
+    #[arg(required = true, value_name = "ADDRESS")]
+    pub(crate) addresses: Vec<String>,
     /// Seconds between two looks.
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = interval)]
     pub(crate) interval: f64,
@@ -171,6 +172,11 @@ pub(crate) struct CheckArgs {
     /// Takes warnings for errors.
     #[arg(long)]
     pub(crate) strict: bool,
+    /// Type of providers that the program has for which the document is. May be given several
+    /// times. Types that nobody names are notes, or warnings where one of `margo serve`'s own seems
+    /// to be meant.
+    #[arg(long, value_name = "TYPE")]
+    pub(crate) provider_type: Vec<String>,
 }
 
 #[derive(Debug, clap::Args)]
@@ -207,6 +213,7 @@ mod tests {
             "serve - --address na+tcp://127.0.0.1:0 --address-file F",
             "config check -",
             "config check FILE --json --names --strict",
+            "config check FILE --strict --provider-type yokan --provider-type warabi",
             "config schema",
             "config samples",
             "config samples quickstart",
@@ -221,6 +228,7 @@ mod tests {
             "top na+tcp://127.0.0.1:7000",
             "top ADDRESS --interval 0.5 --json",
             "top ADDRESS --once",
+            "top ADDRESS ADDRESS",
             "shutdown ADDRESS",
             "shutdown ADDRESS ADDRESS --wait --limit 60",
             "shutdown --address-file F --address-file F",

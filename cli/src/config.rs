@@ -4,7 +4,7 @@ use std::io::Read;
 use std::path::Path;
 
 use margo::Layout;
-use margo_config::{Config, ConfigFlags, process_env};
+use margo_config::{Config, ConfigFlags, Errors, process_env};
 
 use crate::args::CheckArgs;
 use crate::failure::Failure;
@@ -34,8 +34,8 @@ pub(crate) fn check(args: &CheckArgs) -> Result<(), Failure> {
     let mut at_start = Vec::new();
     let checked = Config::check_with(&text, &process_env, flags, |resolved| {
         at_start = margo::start_warnings(resolved);
-        margo::check_network(resolved)?;
-        serve::check_providers(resolved)
+        let found = [margo::check_network(resolved), serve::check_providers(resolved)];
+        Errors::none_of(found.into_iter().filter_map(Result::err).flatten())
     });
     let (effective, warnings) = checked.map_err(|errors| {
         let lines: Vec<_> = errors.iter().map(|error| format!("\n  {error}")).collect();
@@ -47,10 +47,13 @@ pub(crate) fn check(args: &CheckArgs) -> Result<(), Failure> {
     if let Err(error) = &explained {
         remarks.push(format!("it does not start on this machine: {error}"));
     }
-    let foreign = serve::not_served(&effective);
-    remarks.extend(foreign.iter().cloned());
+    let serve::NotServed { foreign, misspelt } = serve::not_served(&effective, &args.provider_type);
+    remarks.extend(misspelt.iter().cloned());
     for remark in &remarks {
         output::note(format_args!("{called}: warning: {remark}"));
+    }
+    for remark in &foreign {
+        output::note(format_args!("{called}: note: {remark}"));
     }
     if !args.json {
         let mut lines = explained.unwrap_or_default();
@@ -59,7 +62,7 @@ pub(crate) fn check(args: &CheckArgs) -> Result<(), Failure> {
                 "No pool that is in use can be kept waiting by the order of pools.".to_owned(),
             );
         }
-        let warnings = warnings.iter().map(ToString::to_string).chain(at_start);
+        let warnings = warnings.iter().map(ToString::to_string).chain(at_start).chain(misspelt);
         lines.extend(warnings.map(|warning| format!("Warning: {warning}")));
         lines.extend(foreign);
         for line in lines.iter().flat_map(|text| text.lines()) {

@@ -40,7 +40,7 @@ const TRANSPORTS: [Transport; 2] = [
 
 /// Which providers of the target are used.
 const STORE: ProviderId = ProviderId::new(1);
-const ECHO: ProviderId = ProviderId::new(1);
+const ECHO: ProviderId = ProviderId::new(2);
 
 pub(crate) fn run(paths: &[PathBuf]) -> Result<(), Failure> {
     let signals = Caught::new()?;

@@ -3,6 +3,8 @@
 use std::io::Write;
 use std::process::ExitCode;
 
+use crate::output;
+
 /// Why a command failed; decides the exit status.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
@@ -33,6 +35,8 @@ impl Failure {
             Self::OutputClosed => {}
             Self::Interrupted => drop(writeln!(std::io::stderr(), "margo: interrupted")),
             Self::Failed(text) | Self::Usage(text) => {
+                // It may repeat what others have called things.
+                let text = output::lines_printable(text);
                 drop(writeln!(std::io::stderr(), "margo: {text}"));
             }
         }

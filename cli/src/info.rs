@@ -119,12 +119,21 @@ fn print(
                 output::line(format_args!("{:<12}does not work here: {reason}", ""))?;
             }
         }
-        for DeviceReport { protocol, name, address, summary } in report.devices {
-            let device = format!("{protocol}://  {name} ({address})");
-            output::line(format_args!("{:<12}{device:<44}{summary}", ""))?;
+        for line in device_lines(&report.devices) {
+            output::line(format_args!("{:<12}{line}", ""))?;
         }
     }
     Ok(())
+}
+
+/// A line for each, with what they are for below each other.
+fn device_lines(devices: &[DeviceReport]) -> Vec<String> {
+    let named = devices.iter().map(|DeviceReport { protocol, name, address, summary }| {
+        (format!("{protocol}://  {name} ({address})"), summary)
+    });
+    let named: Vec<_> = named.collect();
+    let widest = named.iter().map(|(device, _)| device.chars().count()).max().unwrap_or(0);
+    named.iter().map(|(device, summary)| format!("{device:<widest$}  {summary}")).collect()
 }
 
 /// What the pools and execution streams of a document come to on this machine.
@@ -252,4 +261,27 @@ fn message(listening: &Arc<dyn Endpoint>, calling: &Arc<dyn Endpoint>) -> Result
 
 fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_address_does_not_run_into_what_comes_behind_it() {
+        let device = |name: &str, address: &str| DeviceReport {
+            protocol: "ofi+tcp;ofi_rxm".to_owned(),
+            name: name.to_owned(),
+            address: address.to_owned(),
+            summary: "TCP",
+        };
+        let lines = device_lines(&[
+            device("lo", "::1"),
+            device("a_long_name", "fe80:0123:4567:89ab:cdef:0123:4567:89ab"),
+        ]);
+        assert!(lines[1].ends_with(":89ab)  TCP"), "{lines:#?}");
+        let places: Vec<_> = lines.iter().map(|line| line.rfind("TCP")).collect();
+        assert_eq!(places[0], places[1], "{lines:#?}");
+        assert_eq!(device_lines(&[]), [""; 0]);
+    }
 }

@@ -40,7 +40,10 @@ fn main() -> ExitCode {
     let args = Args::parse();
     // A panic in a handler then says in which.
     margo::ult::install_panic_hook();
-    match logging::init().and_then(|()| run(args.command)) {
+    let ready = signals::outlive_file_limit()
+        .and_then(|()| signals::hear_of_children())
+        .and_then(|()| logging::init());
+    match ready.and_then(|()| run(args.command)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(),
     }

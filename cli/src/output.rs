@@ -3,6 +3,8 @@
 use std::fmt::Display;
 use std::io::{self, Write};
 
+pub(crate) use margo::config::text::printable;
+
 use crate::failure::Failure;
 
 /// Writes `text` and a line end to standard output, at once.
@@ -12,19 +14,30 @@ pub(crate) fn line(text: impl Display) -> Result<(), Failure> {
         if error.kind() == io::ErrorKind::BrokenPipe {
             Failure::OutputClosed
         } else {
-            Failure::new("cannot write to standard output", error)
+            Failure::new("cannot write to standard output", why(&error))
         }
     })
 }
 
+/// An error of writing, with what to do about it.
+pub(crate) fn why(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::FileTooLarge => {
+            format!("{error}: files of this process are limited; raise that with `ulimit -f`")
+        }
+        _ => error.to_string(),
+    }
+}
+
 /// Writes a remark to standard error. If nobody reads it, it is lost.
 pub(crate) fn note(text: impl Display) {
+    let text = lines_printable(&text.to_string());
     let _ = writeln!(io::stderr(), "margo: {text}");
 }
 
-/// Text of others, for a terminal: without what would steer that.
-pub(crate) fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+/// Text of several lines, some of it of others: without what would steer a terminal.
+pub(crate) fn lines_printable(text: &str) -> String {
+    text.split('\n').map(printable).collect::<Vec<_>>().join("\n")
 }
 
 /// `1234567` as `1,234,567`.
@@ -81,6 +94,11 @@ mod tests {
         }
         assert_eq!(count(1, "file"), "1 file");
         assert_eq!(count(0, "file"), "0 files");
+    }
+
+    #[test]
+    fn lines_stay_and_what_steers_a_terminal_does_not() {
+        assert_eq!(lines_printable("a: \u{1b}[2J\nb \u{202e}"), "a: \\u{1b}[2J\nb \\u{202e}");
     }
 
     #[test]

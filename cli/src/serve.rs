@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 use margo::{AddressFile, Component, Instance};
-use margo_config::{Config, DumpSignal, Errors, MonitoringOptions, Resolved, process_env};
+use margo_config::{Config, DumpSignal, Errors, MonitoringOptions, Resolved, nearest, process_env};
 use margo_provider_blob::BlobComponent;
 use margo_provider_echo::EchoComponent;
 use rustix::process::{Pid, Signal};
@@ -88,30 +88,48 @@ pub(crate) fn check_providers(resolved: &Resolved) -> Result<(), Errors> {
     margo::check_providers(resolved, &COMPONENTS)
 }
 
-/// What of a document is for other programs than this one, its providers and its monitor: for
-/// people, a line each.
-pub(crate) fn not_served(config: &Config) -> Vec<String> {
+/// What of a document this program does not serve: for people, a line each.
+#[derive(Default)]
+pub(crate) struct NotServed {
+    /// It is for another program, with providers or a monitor of its own.
+    pub(crate) foreign: Vec<String>,
+    /// It is most likely misspelt.
+    pub(crate) misspelt: Vec<String>,
+}
+
+/// Looks for providers that this program has not, nor another one that has those of the types
+/// `others`, and for a monitor that it has not.
+pub(crate) fn not_served(config: &Config, others: &[String]) -> NotServed {
     let types = COMPONENTS.map(Component::type_name);
     let own = types.join(", ");
-    let providers = config.margo.providers.iter().map(|one| &one.type_name).enumerate();
-    let foreign = providers.filter(|(_, name)| !types.contains(&name.as_str()));
-    let mut lines: Vec<_> = foreign
-        .map(|(index, name)| {
-            format!(
-                "margo.providers[{index}].type: `margo serve` has no providers of type `{name}` \
-                 (it has {own}); other programs may"
-            )
-        })
-        .collect();
+    let mut found = NotServed::default();
+    for (index, provider) in config.margo.providers.iter().enumerate() {
+        let name = &provider.type_name;
+        if types.contains(&name.as_str()) || others.contains(name) {
+            continue;
+        }
+        let path = format!("margo.providers[{index}].type");
+        let known: Vec<&str> = types.into_iter().chain(others.iter().map(String::as_str)).collect();
+        match nearest(name, &known) {
+            Some(meant) => found.misspelt.push(format!(
+                "{path}: did you mean `{meant}`? `margo serve` has no providers of type `{name}` \
+                 (it has {own}); if another program has, say so with --provider-type {name}"
+            )),
+            None => found.foreign.push(format!(
+                "{path}: `margo serve` has no providers of type `{name}` (it has {own}); other \
+                 programs may"
+            )),
+        }
+    }
     let monitoring = config.monitoring.as_ref();
     if let Some(monitoring) = monitoring.filter(|given| MonitoringOptions::of(given) == Ok(None)) {
         let name = &monitoring["name"];
-        lines.push(format!(
+        found.foreign.push(format!(
             "monitoring.name: `margo serve` has no monitor {name} (it has \"default\"); other \
              programs may"
         ));
     }
-    lines
+    found
 }
 
 fn read_config(args: &ServeArgs) -> Result<Config, Failure> {

@@ -2,13 +2,33 @@
 //! As long as there is nothing to stop, so does the first.
 
 use std::io;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::Signals;
 
 use crate::failure::Failure;
+
+/// Makes a file at its limit (`ulimit -f`) an error of whoever writes it, not the process's end:
+/// also standard error, and what libraries write.
+pub(crate) fn outlive_file_limit() -> Result<(), Failure> {
+    not_ignored(&[SIGXFSZ]).try_for_each(catch_for_nothing)
+}
+
+/// Lets this process wait for those that it starts, where it was started with SIGCHLD ignored: the
+/// kernel would tell nobody how they ended.
+pub(crate) fn hear_of_children() -> Result<(), Failure> {
+    [SIGCHLD].into_iter().filter(|signal| is_ignored(*signal)).try_for_each(catch_for_nothing)
+}
+
+/// A handler in whose place programs that are executed later find the default.
+fn catch_for_nothing(signal: i32) -> Result<(), Failure> {
+    signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false)))
+        .map(drop)
+        .map_err(|error| Failure::new("cannot catch signals", error))
+}
 
 type Action = Box<dyn FnOnce() + Send>;
 

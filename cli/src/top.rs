@@ -1,9 +1,10 @@
 //! `margo top`: a live view of a running service.
 //!
-//! It asks the service for a snapshot of its metrics by an RPC, again and again, and shows what has
-//! changed between two of them. `view.rs` turns two snapshots into lines, and knows nothing of
-//! where they go; `screen.rs` is the terminal. Without a terminal the same lines are printed one
-//! block after the other, and with `--json` the snapshots themselves.
+//! It asks each service for a snapshot of its metrics by an RPC, again and again, and shows what
+//! has changed between two of them. `view.rs` turns two snapshots into lines, and those into what
+//! fits on a screen, and knows nothing of where they go; `screen.rs` is the terminal. Without a
+//! terminal the same lines are printed one block after the other, and with `--json` the snapshots
+//! themselves.
 
 #[cfg(test)]
 mod fuzzing;
@@ -17,6 +18,7 @@ use std::time::{Duration, Instant};
 use margo::{Addr, Instance, Metrics, MetricsError};
 
 use self::screen::{Key, Screen};
+use self::view::{Scroll, Window};
 use crate::args::TopArgs;
 use crate::failure::Failure;
 use crate::output;
@@ -31,59 +33,134 @@ const GLANCE: Duration = Duration::from_millis(50);
 const ASKS: &str = "margo-top-asks";
 
 pub(crate) fn run(args: &TopArgs) -> Result<(), Failure> {
-    let client = Client::new(&args.address)?;
-    let shown = show(args, &client);
-    let ended = client.instance.finalize_and_wait();
-    shown?;
-    ended.map_err(|error| Failure::Failed(error.to_string()))
+    let mut callers = Callers::default();
+    let clients = args.addresses.iter().map(|address| Client::new(&mut callers, address));
+    let shown = clients.collect::<Result<Vec<_>, _>>().and_then(|clients| show(args, clients));
+    let ended = callers.end();
+    shown.and(ended)
 }
 
-fn show(args: &TopArgs, client: &Client) -> Result<(), Failure> {
-    // What fails at first fails for a reason that waiting does not help against.
-    let mut now = client.ask().map_err(|error| explained(&error))?;
+/// A service, and what is known of it.
+struct Watched {
+    client: Client,
+    now: Metrics,
+    before: Metrics,
+    trouble: Option<String>,
+}
+
+impl Watched {
+    fn new(client: Client) -> Result<Self, Failure> {
+        // What fails at first fails for a reason that waiting does not help against.
+        let now = client.ask().map_err(|error| explained(&error))?;
+        Ok(Self { client, now, before: Metrics::default(), trouble: None })
+    }
+
+    fn take(&mut self, answer: Answer) {
+        match answer {
+            Ok(seen) => {
+                let now = std::mem::replace(&mut self.now, seen);
+                let goes_on = view::is_same_run(&now, &self.now);
+                self.before = if goes_on { now } else { Metrics::default() };
+                self.trouble = None;
+            }
+            // It may come back.
+            Err(error) => self.trouble = Some(format!("{}; still trying", explained(&error))),
+        }
+    }
+
+    fn lines(&self) -> Vec<String> {
+        let mut lines = view::lines(&self.now, &self.before);
+        if let Some(trouble) = &self.trouble {
+            lines[0].clone_from(trouble);
+        }
+        lines
+    }
+}
+
+/// All services, one below the other.
+fn lines(all: &[Watched]) -> Vec<String> {
+    all.iter().map(Watched::lines).collect::<Vec<_>>().join(&String::new())
+}
+
+fn show(args: &TopArgs, clients: Vec<Client>) -> Result<(), Failure> {
+    let mut all = clients.into_iter().map(Watched::new).collect::<Result<Vec<_>, _>>()?;
     if args.once {
-        return print(args, &now, &Metrics::default());
+        return all.iter().try_for_each(|one| print(args, &one.now, &Metrics::default()));
     }
     let interval = Duration::from_secs_f64(args.interval);
     let mut screen = match std::io::stdout().is_terminal() && !args.json {
         true => Screen::full()?,
         false => Screen::plain()?,
     };
-    let mut before = Metrics::default();
-    let (mut trouble, mut said) = (None, None);
+    let mut window = Window::default();
+    let mut said = vec![None; all.len()];
     let mut next = Instant::now() + interval;
     loop {
-        match (screen.size(), &trouble) {
-            (Some(size), _) => screen.draw(&view::page(&now, &before, trouble.as_deref(), size))?,
-            (None, None) => print(args, &now, &before)?,
-            // Once for as long as it is the same.
-            (None, Some(_)) if said == trouble => {}
-            (None, Some(trouble)) => output::note(trouble),
+        if screen.size().is_some() {
+            draw(&screen, &mut window, &all)?;
+        } else {
+            for (one, said) in all.iter().zip(&mut said) {
+                match &one.trouble {
+                    None => print(args, &one.now, &one.before)?,
+                    // Once for as long as it is the same.
+                    Some(_) if *said == one.trouble => {}
+                    Some(trouble) => output::note(trouble),
+                }
+                said.clone_from(&one.trouble);
+            }
         }
-        said.clone_from(&trouble);
-        match screen.wait(next)? {
+        let mut key = screen.wait(next)?;
+        // What was answered is shown in another way.
+        while matches!(key, Key::Redraw | Key::Scroll(_)) && Instant::now() < next {
+            redraw(key, &screen, &mut window, &all)?;
+            key = screen.wait(next)?;
+        }
+        match key {
             Key::Quit => return Ok(()),
-            // It has another size.
-            Key::Redraw if Instant::now() < next => continue,
+            Key::Scroll(to) => scroll(to, &screen, &mut window),
             Key::Redraw | Key::None => {}
         }
         next = Instant::now() + interval;
-        match wait_for(&client.ask_aside()?, &mut screen)? {
-            None => return Ok(()),
-            Some(Ok(seen)) => {
-                before = if view::is_same_run(&now, &seen) { now } else { Metrics::default() };
-                (now, trouble) = (seen, None);
+        let asked = all.iter().map(|one| one.client.ask_aside()).collect::<Result<Vec<_>, _>>()?;
+        for (at, asked) in asked.iter().enumerate() {
+            let mut key = |key, screen: &Screen| redraw(key, screen, &mut window, &all);
+            match wait_for(asked, &mut screen, &mut key)? {
+                None => return Ok(()),
+                Some(answer) => all[at].take(answer),
             }
-            // It may come back.
-            Some(Err(error)) => trouble = Some(format!("{}; still trying", explained(&error))),
         }
     }
 }
 
+fn draw(screen: &Screen, window: &mut Window, all: &[Watched]) -> Result<(), Failure> {
+    match screen.size() {
+        Some(size) => screen.draw(&window.page(&lines(all), size)),
+        None => Ok(()),
+    }
+}
+
+fn scroll(to: Scroll, screen: &Screen, window: &mut Window) {
+    if let Some((_, rows)) = screen.size() {
+        window.scroll(to, rows);
+    }
+}
+
+fn redraw(key: Key, screen: &Screen, window: &mut Window, all: &[Watched]) -> Result<(), Failure> {
+    if let Key::Scroll(to) = key {
+        scroll(to, screen, window);
+    }
+    draw(screen, window, all)
+}
+
 type Answer = Result<Metrics, MetricsError>;
 
-/// Waits for the answer of a service, which may take its time. `None`: the user wants to leave.
-fn wait_for(asked: &Receiver<Answer>, screen: &mut Screen) -> Result<Option<Answer>, Failure> {
+/// Waits for the answer of a service, which may take its time; meanwhile `on_key` hears of keys.
+/// `None`: the user wants to leave.
+fn wait_for(
+    asked: &Receiver<Answer>,
+    screen: &mut Screen,
+    on_key: &mut dyn FnMut(Key, &Screen) -> Result<(), Failure>,
+) -> Result<Option<Answer>, Failure> {
     loop {
         match asked.recv_timeout(GLANCE) {
             Ok(answer) => return Ok(Some(answer)),
@@ -92,9 +169,10 @@ fn wait_for(asked: &Receiver<Answer>, screen: &mut Screen) -> Result<Option<Answ
                 return Err(Failure::Failed("the thread that asks has panicked".to_owned()));
             }
         }
-        // What has another size is drawn anew with the answer.
-        if screen.wait(Instant::now())? == Key::Quit {
-            return Ok(None);
+        match screen.wait(Instant::now())? {
+            Key::Quit => return Ok(None),
+            Key::None => {}
+            key => on_key(key, screen)?,
         }
     }
 }
@@ -126,8 +204,8 @@ struct Client {
 }
 
 impl Client {
-    fn new(address: &str) -> Result<Self, Failure> {
-        let (instance, peer) = Callers::default().reach(address)?;
+    fn new(callers: &mut Callers, address: &str) -> Result<Self, Failure> {
+        let (instance, peer) = callers.reach(address)?;
         Ok(Self { instance, peer })
     }
 

@@ -37,7 +37,9 @@ fn stores_and_reads_back_over_both_transports() {
         }
     }
     assert!(ended.stderr.contains("skipping the symbolic link"), "{ended:#?}");
-    assert_eq!(ended.stderr.lines().count(), 1, "{ended:#?}");
+    // A machine that has much to do may make the log tell of stalls.
+    let remarks = ended.stderr.lines().filter(|line| !line.contains(" ult::monitor: "));
+    assert_eq!(remarks.count(), 1, "{ended:#?}");
     assert_eq!(entries(temp.path()), Vec::<String>::new(), "temporary files are left");
 }
 
@@ -48,6 +50,21 @@ fn files_that_are_all_empty() {
     fs::write(data.path().join("empty"), b"").unwrap();
     let ended = run(margo(temp.path()).arg("demo").arg(data.path()), "").expect(0);
     assert_eq!(ended.stdout.matches("nothing to move").count(), 4, "{ended:#?}");
+}
+
+#[test]
+fn the_end_of_the_target_is_heard_of_where_that_is_ignored() {
+    let temp = tempfile::tempdir().unwrap();
+    fs::write(temp.path().join("file"), b"x").unwrap();
+    let ended = run(
+        std::process::Command::new("env")
+            .args(["--ignore-signal=CHLD", env!("CARGO_BIN_EXE_margo"), "demo"])
+            .arg(temp.path().join("file"))
+            .env("TMPDIR", temp.path()),
+        "",
+    );
+    assert_eq!(ended.expect(0).stdout.matches("all checksums equal").count(), 2);
+    assert_eq!(entries(temp.path()), ["file"]);
 }
 
 #[test]

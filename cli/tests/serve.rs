@@ -3,10 +3,10 @@
 
 mod common;
 
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
 
 use common::{PATIENCE, Service, entries, margo, run};
-use margo::{Handle, Instance, ProviderHandle, ProviderId, Rpc, na};
+use margo::{Config, Handle, Instance, ProviderHandle, ProviderId, Rpc, na, ult};
 use margo_provider_blob::BlobClient;
 use margo_provider_echo::EchoClient;
 use rustix::process::Signal;
@@ -14,7 +14,8 @@ use rustix::process::Signal;
 const TRANSPORTS: [&str; 2] = ["na+sm://", "na+tcp://127.0.0.1:0"];
 
 fn client(address: &str) -> (Instance, ProviderHandle) {
-    let transport = address.split("://").next().unwrap();
+    // Of the last part, if there are several.
+    let transport = address.rsplit('#').next().and_then(|part| part.split("://").next()).unwrap();
     let client = Instance::builder(format!("{transport}://")).listen(false).start().unwrap();
     let target = ProviderHandle::new(client.lookup(address).unwrap(), ProviderId::new(1));
     (client, target)
@@ -32,8 +33,10 @@ fn serves_until_it_is_told_to_stop() {
             assert_eq!(std::fs::read_to_string(&file).unwrap().trim_end(), service.address);
 
             let (client, target) = client(&service.address);
+            let target = ProviderHandle::new(target.addr().clone(), ProviderId::new(2));
             let echo = EchoClient::new(&client, target.clone());
             assert_eq!(echo.echo("hello", PATIENCE).unwrap(), "hello");
+            let target = ProviderHandle::new(target.addr().clone(), ProviderId::new(1));
             BlobClient::new(&client, target).put("x", b"y", PATIENCE).unwrap();
             client.finalize_and_wait().unwrap();
 
@@ -45,6 +48,109 @@ fn serves_until_it_is_told_to_stop() {
             service.stdout.read_to_string(&mut rest).unwrap();
             assert_eq!(rest, "", "one line is all it prints");
         }
+    }
+}
+
+/// A sample on this machine, which may have fewer NUMA nodes than it is written for, and may lend
+/// other CPUs.
+fn fitted(name: &str, text: &str) -> String {
+    let topology = ult::Topology::get().unwrap();
+    let cpu = topology.allowed().iter().next().unwrap();
+    match name {
+        "numa-pinned.json" if topology.numa_nodes().len() < 2 => text.replace("numa:1", "numa:0"),
+        "one-core.json" => text.replace("\"cpubind\": 0", &format!("\"cpubind\": {cpu}")),
+        _ => text.to_owned(),
+    }
+}
+
+#[test]
+fn every_sample_is_served_and_each_of_its_providers_answers() {
+    for (name, text) in margo_config::samples() {
+        let temp = tempfile::tempdir().unwrap();
+        let text = fitted(name, text);
+        std::fs::write(temp.path().join("conf.json"), &text).unwrap();
+        let check = ["config", "check", "--strict", "conf.json"];
+        let checked = run(margo(temp.path()).args(check), "").expect(0);
+        assert_eq!(checked.stderr, "", "{name}");
+        let document = Config::from_json(&text).unwrap();
+        if !document.margo.listen {
+            // It is for programs that call; `tests/samples.rs` of margo starts one.
+            let ended = run(margo(temp.path()).args(["serve", "conf.json"]), "").expect(2);
+            assert!(ended.stderr.contains("`margo.listen` is false"), "{name}: {ended:#?}");
+            continue;
+        }
+        let child = margo(temp.path())
+            .args(["serve", "conf.json", "--die-with", &std::process::id().to_string()])
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut running = common::Running::new(child);
+        let mut line = String::new();
+        let mut stdout = BufReader::new(running.child.stdout.take().unwrap());
+        stdout.read_line(&mut line).unwrap();
+        let address = line.trim_end().strip_prefix("listening on ").expect(name);
+        let (client, target) = client(address);
+        let providers = document.resolve(&|_| None).unwrap().providers;
+        assert!(!providers.is_empty(), "{name}");
+        for provider in providers {
+            let id = ProviderId::new(provider.provider_id);
+            let target = ProviderHandle::new(target.addr().clone(), id);
+            match provider.type_name.as_str() {
+                "blob" => {
+                    let blobs = BlobClient::connect(&client, target, PATIENCE).expect(name);
+                    blobs.put("x", b"y", PATIENCE).expect(name);
+                    assert_eq!(blobs.get("x", PATIENCE).expect(name), b"y");
+                }
+                "echo" => {
+                    let echo = EchoClient::connect(&client, target, PATIENCE).expect(name);
+                    assert_eq!(echo.echo("hello", PATIENCE).expect(name), "hello");
+                }
+                other => panic!("{name}: nobody knows how to call a provider of type {other}"),
+            }
+        }
+        client.finalize_and_wait().unwrap();
+        running.signal(Signal::TERM);
+        assert!(running.wait().success(), "{name}");
+    }
+}
+
+#[test]
+fn a_service_outlives_the_limit_on_file_sizes() {
+    let temp = tempfile::tempdir().unwrap();
+    let document = r#"{ "margo": { "address": "na+tcp://127.0.0.1:0", "providers": [
+        { "type": "blob", "provider_id": 1, "config": { "path": "blobs" } }],
+        "trace": { "filename_prefix": "calls", "sample_rate": 1 } }, "monitoring": {} }"#;
+    std::fs::write(temp.path().join("conf.json"), document).unwrap();
+    common::ignore_nothing();
+    // Of 4 KiB, in units of 512 bytes.
+    let child = std::process::Command::new("sh")
+        .args(["-c", "ulimit -c 0; ulimit -f 8; exec \"$0\" serve conf.json"])
+        .arg(env!("CARGO_BIN_EXE_margo"))
+        .current_dir(temp.path())
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut running = common::Running::new(child);
+    let mut line = String::new();
+    let mut stdout = BufReader::new(running.child.stdout.take().unwrap());
+    stdout.read_line(&mut line).unwrap();
+    let address = line.trim_end().strip_prefix("listening on ").unwrap();
+    let (client, target) = client(address);
+    let blobs = BlobClient::new(&client, target);
+    for round in 0..50 {
+        blobs.put(&format!("small/{round}"), &[7; 4096], PATIENCE).unwrap();
+    }
+    let error = blobs.put("large", &[7; 4097], PATIENCE).unwrap_err().to_string();
+    assert!(error.contains("4097 bytes") && error.contains("`ulimit -f`"), "{error}");
+    assert_eq!(blobs.list("", PATIENCE).unwrap().len(), 50);
+    client.finalize_and_wait().unwrap();
+    running.signal(Signal::TERM);
+    // Its files were longer than that, too, which is no reason not to end in order.
+    let ended = common::ended(running).expect(0);
+    for file in ["trace.json", "stats.json"] {
+        let line = ended.stderr.lines().find(|line| line.contains(file));
+        assert!(line.is_some_and(|line| line.contains("ulimit -f")), "{file}: {ended:#?}");
     }
 }
 
@@ -272,7 +378,7 @@ fn what_it_cannot_serve_is_said() {
             r#"{ "margo": { "providers": [{ "type": "blob", "provider_id": 1 }] } }"#,
             &["-"],
             2,
-            "margo.providers[0]: config.path: missing",
+            "margo.providers[0].config.path: missing",
         ),
     ] {
         let ended = run(margo(temp.path()).arg("serve").args(args), document).expect(code);

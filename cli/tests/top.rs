@@ -9,7 +9,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use common::{Running, margo, run, until};
+use common::{Running, ignore_nothing, margo, run, until};
 use margo::Metrics;
 use rustix::process::Signal;
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
@@ -55,16 +55,26 @@ fn shows_a_service_once_or_as_json() {
 }
 
 #[test]
+fn several_services_are_shown_below_each_other() {
+    let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let transports = ["na+sm://", "na+tcp://127.0.0.1:0"];
+    let services = [0, 1].map(|at| serve(dirs[at].path(), transports[at], true));
+    let addresses = [&*services[0].1, &*services[1].1];
+    let temp = dirs[0].path();
+    let shown = run(margo(temp).arg("top").args(addresses).arg("--once"), "").expect(0);
+    let places = addresses.map(|address| shown.stdout.find(address).expect(address));
+    assert!(places[0] < places[1], "{}", shown.stdout);
+    let json = run(margo(temp).arg("top").args(addresses).args(["--once", "--json"]), "");
+    let json = json.expect(0).stdout;
+    let seen = json.lines().map(|line| serde_json::from_str::<Metrics>(line).unwrap().address);
+    assert_eq!(seen.collect::<Vec<_>>(), addresses);
+}
+
+#[test]
 fn a_terminal_is_drawn_on_and_put_back() {
     let temp = tempfile::tempdir().unwrap();
     let (_running, address) = serve(temp.path(), "na+sm://", true);
-    let mut ends = vec!["q", "Ctrl-C", "Ctrl-\\"];
-    // As for what a shell without job control runs in the background.
-    if ignores(Signal::QUIT) {
-        println!("SKIPPED in part: this process ignores SIGQUIT, and so would what it starts");
-        ends.pop();
-    }
-    for end in ends {
+    for end in ["q", "Ctrl-C", "Ctrl-\\"] {
         let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
         grantpt(&master).unwrap();
         unlockpt(&master).unwrap();
@@ -88,6 +98,19 @@ fn a_terminal_is_drawn_on_and_put_back() {
             shown.push_str(&String::from_utf8_lossy(&some[..count]));
         }
         assert!(shown.starts_with("\x1b[?1049h") && shown.contains(&address), "{shown:?}");
+        // On so few rows that some of it is out of sight, which is said, and keys go there.
+        let size = rustix::termios::Winsize { ws_row: 6, ws_col: 200, ws_xpixel: 0, ws_ypixel: 0 };
+        rustix::termios::tcsetwinsize(&slave, size).unwrap();
+        top.signal(Signal::WINCH);
+        for (key, expected) in [("", "more lines   ("), ("\x1b[B", "more lines, 1 above")] {
+            master.write_all(key.as_bytes()).unwrap();
+            shown.clear();
+            while !shown.contains(expected) {
+                let mut some = [0; 4096];
+                let count = master.read(&mut some).unwrap();
+                shown.push_str(&String::from_utf8_lossy(&some[..count]));
+            }
+        }
         match end {
             "q" => master.write_all(b"q").unwrap(),
             "Ctrl-C" => top.signal(Signal::INT),
@@ -234,6 +257,7 @@ fn outlives_its_terminal_if_it_was_told_to() {
 
 /// The command as a shell starts it that has done something before; arguments follow.
 fn in_shell(temp: &Path, before: &str) -> Command {
+    ignore_nothing();
     let mut shell = Command::new("sh");
     shell.args(["-c", &format!("{before}; exec \"$0\" \"$@\"")]);
     shell.arg(env!("CARGO_BIN_EXE_margo")).current_dir(temp).stdin(Stdio::null());
@@ -248,12 +272,4 @@ fn asks(top: &Running) -> bool {
         let name = std::fs::read_to_string(thread.path().join("comm")).unwrap_or_default();
         name.trim_end() == "margo-top-asks"
     })
-}
-
-/// Whether this process was started with that signal ignored.
-fn ignores(signal: Signal) -> bool {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();
-    let mask = u64::from_str_radix(mask.trim(), 16).unwrap();
-    mask >> (signal.as_raw() - 1) & 1 == 1
 }

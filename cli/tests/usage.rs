@@ -147,8 +147,8 @@ fn config_check_tells_what_would_not_start() {
     // Another program may have these.
     for (foreign, said) in [
         (
-            r#"{ "margo": { "providers": [{ "type": "ehco", "provider_id": 1 }] } }"#,
-            "margo.providers[0].type: `margo serve` has no providers of type `ehco` (it has blob, \
+            r#"{ "margo": { "providers": [{ "type": "yokan", "provider_id": 1 }] } }"#,
+            "margo.providers[0].type: `margo serve` has no providers of type `yokan` (it has blob, \
              echo)",
         ),
         (
@@ -156,12 +156,32 @@ fn config_check_tells_what_would_not_start() {
             "monitoring.name: `margo serve` has no monitor \"mine\" (it has \"default\")",
         ),
     ] {
-        for (args, code) in [(&[][..], 0), (&["--strict"], 1)] {
-            let ended = check(args, foreign, code);
+        for args in [&[][..], &["--strict"]] {
+            let ended = check(args, foreign, 0);
             assert!(ended.stdout.contains(&format!("// {said}")), "{ended:#?}");
-            assert!(ended.stderr.contains(&format!("warning: {said}")), "{ended:#?}");
+            assert!(ended.stderr.contains(&format!("note: {said}")), "{ended:#?}");
         }
     }
+    let named = r#"{ "margo": { "providers": [{ "type": "yokan", "provider_id": 1 }] } }"#;
+    assert_eq!(check(&["--strict", "--provider-type", "yokan"], named, 0).stderr, "");
+    // One of these is most likely meant.
+    let misspelt = r#"{ "margo": { "providers": [{ "type": "ehco", "provider_id": 1 }] } }"#;
+    for (args, code) in [(&[][..], 0), (&["--strict"], 1)] {
+        let ended = check(args, misspelt, code);
+        let said = "margo.providers[0].type: did you mean `echo`? `margo serve` has no providers";
+        assert!(ended.stdout.contains(&format!("// Warning: {said}")), "{ended:#?}");
+        assert!(ended.stderr.contains(&format!("warning: {said}")), "{ended:#?}");
+    }
+    let ended = check(&["--strict", "--provider-type", "yokna"], named, 1);
+    assert!(ended.stderr.contains("did you mean `yokna`?"), "{ended:#?}");
+    assert_eq!(check(&["--strict", "--provider-type", "ehco"], misspelt, 0).stderr, "");
+    // Two of one id, which clients cannot tell apart.
+    let two = r#"{ "margo": { "providers": [
+        { "type": "echo", "provider_id": 1 },
+        { "type": "blob", "provider_id": 1, "config": { "path": "x" } }] } }"#;
+    let ended = check(&["--strict"], two, 1);
+    let said = "margo.providers[1].provider_id: provider 1 is `margo.providers[0]`, too";
+    assert!(ended.stderr.contains(said) && ended.stderr.contains("at line 3"), "{ended:#?}");
     let known = r#"{ "margo": { "providers": [{ "type": "echo", "provider_id": 1 }] },
                      "monitoring": { "name": "default" } }"#;
     check(&["--strict"], known, 0);
@@ -191,22 +211,24 @@ fn config_check_refuses_what_no_machine_could_start() {
         ),
         (
             "{ \"margo\": { \"providers\": [\n{ \"type\": \"blob\", \"provider_id\": 1 }] } }",
-            "margo.providers[0]: config.path: missing; it says where to keep the blobs at line 2",
+            "margo.providers[0].config.path: missing; it says where to keep the blobs at line 2",
         ),
         (
             r#"{ "margo": { "providers": [{ "type": "echo", "provider_id": 1 },
-                 { "type": "blob", "provider_id": 1, "config": { "paht": "x" } }] } }"#,
-            "margo.providers[1]: config.paht: unknown key (known: path,",
+                 { "type": "blob", "provider_id": 2,
+                   "config": { "paht": "x" } }] } }"#,
+            "margo.providers[1].config.paht: unknown key (allowed: path, sync, chunk_bytes, \
+             max_blob_bytes); did you mean \"path\"? at line 3 column 40",
         ),
         (
             r#"{ "margo": { "providers": [{ "type": "blob", "provider_id": 1,
                  "config": { "path": "x", "chunk_bytes": 1 } }] } }"#,
-            "margo.providers[0]: config.chunk_bytes: 1 is not from 4096",
+            "margo.providers[0].config.chunk_bytes: 1 is not from 4096 to 1073741824 at line 2",
         ),
         (
             r#"{ "margo": { "providers": [{ "type": "echo", "provider_id": 1,
                  "config": { "x": 1 } }] } }"#,
-            "margo.providers[0]: config: an echo provider has no settings",
+            "margo.providers[0].config.x: unknown key (allowed: none)",
         ),
         (
             r#"{ "margo": { "providers": [{ "type": "echo", "provider_id": 1 },
@@ -240,6 +262,21 @@ fn config_check_prints_all_errors() {
     let ended = run(margo(temp.path()).args(["config", "check", "-"]), document).expect(2);
     assert_eq!(ended.stdout, "");
     for expected in ["standard input is not valid", "line 2", "progress_pool", "line 3", "pools"] {
+        assert!(ended.stderr.contains(expected), "{expected}: {ended:#?}");
+    }
+    // Of the document, of the address, and of the settings of a provider.
+    let document = r#"{ "margo": { "address": "na+pigeon://", "requests_max": 0, "providers": [
+        { "type": "blob", "provider_id": 70000, "config": { "path": 1, "sync": 2 } },
+        { "type": "blob", "provider_id": 2, "config": { "path": 1, "sync": 2 } }] } }"#;
+    let ended = run(margo(temp.path()).args(["config", "check", "-"]), document).expect(2);
+    for expected in [
+        "margo.address: cannot use address",
+        "margo.requests_max: 0 is not allowed",
+        "margo.providers[0].provider_id: expected an integer from 0 to 65534, found the number \
+         70000 at line 2 column 42",
+        "margo.providers[1].config.path: expected a string, found the number 1 at line 3 column 65",
+        "margo.providers[1].config.sync: expected true or false, found the number 2 at line 3",
+    ] {
         assert!(ended.stderr.contains(expected), "{expected}: {ended:#?}");
     }
     let ended = run(margo(temp.path()).args(["config", "check", "no such file"]), "").expect(2);
@@ -395,6 +432,63 @@ fn info_prints_the_topology_and_what_a_document_comes_to() {
 }
 
 /// What `margo … | head` does, without the race: the reading end is closed from the beginning.
+/// The command with files of so many KiB at most.
+fn limited(temp: &std::path::Path, kib: u32) -> std::process::Command {
+    let margo = margo(temp);
+    let mut limited = std::process::Command::new("sh");
+    // In units of 512 bytes.
+    let script = format!("ulimit -c 0; ulimit -f {}; exec \"$0\" \"$@\"", 2 * kib);
+    limited.args(["-c", &script]).arg(margo.get_program()).current_dir(temp);
+    for (name, value) in margo.get_envs() {
+        match value {
+            Some(value) => limited.env(name, value),
+            None => limited.env_remove(name),
+        };
+    }
+    limited
+}
+
+#[test]
+fn a_limit_on_file_sizes_is_named() {
+    let temp = tempfile::tempdir().unwrap();
+    for (kib, said) in [
+        (64, "does not work here: cannot make 151552 bytes of shared memory for a connection"),
+        (1, "does not work here: cannot make 4096 bytes of shared memory for the endpoint's"),
+        (512, "works; bulk data: memory of alloc mapped"),
+    ] {
+        let ended = run(limited(temp.path(), kib).args(["info", "na+sm://"]), "");
+        let ended = ended.expect(i32::from(kib < 512));
+        assert!(ended.stdout.contains(said), "{kib}: {ended:#?}");
+        let is_named = ended.stdout.contains("raise it with `ulimit -f`");
+        assert_eq!(is_named, kib < 512, "{kib}: {ended:#?}");
+        // The others do not mind, nor does what is looked up in libraries.
+        run(limited(temp.path(), kib).arg("info"), "").expect(0);
+    }
+    // Its own output, to a file.
+    let file = File::create(temp.path().join("out")).unwrap();
+    let mut child = limited(temp.path(), 1)
+        .args(["config", "schema"])
+        .stdout(file)
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert_eq!(Running::new(child).wait().code(), Some(1), "{said}");
+    assert!(said.contains("standard output") && said.contains("`ulimit -f`"), "{said}");
+}
+
+#[test]
+fn what_steers_a_terminal_is_printed_as_escapes() {
+    let temp = tempfile::tempdir().unwrap();
+    let name = "a\u{1b}[2J\u{202e}b";
+    let ended = run(margo(temp.path()).args(["demo", name]), "").expect(1);
+    assert!(ended.stderr.contains("cannot read a\\u{1b}[2J\\u{202e}b: "), "{ended:#?}");
+    std::os::unix::fs::symlink("nowhere", temp.path().join(name)).unwrap();
+    let ended = run(margo(temp.path()).args(["demo", "."]), "").expect(1);
+    assert!(ended.stderr.contains("symbolic link ./a\\u{1b}[2J\\u{202e}b"), "{ended:#?}");
+}
+
 #[test]
 fn output_that_nobody_reads_is_no_panic() {
     let temp = tempfile::tempdir().unwrap();

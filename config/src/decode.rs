@@ -1,7 +1,8 @@
 //! From the tree to the serde types, collecting every error on the way.
 //!
 //! serde stops at the first error. So decoding is repeated: each round records one error, marks
-//! the value it is about, and the next round leaves that value out, as if it were not given.
+//! the value it is about, and the next round leaves that value out, as if it were not given. So
+//! there is a value in the end, of which the rest can be checked (`lacks.rs`).
 //! Structs refuse unknown keys before serde sees them. `null` counts as "not given", which is
 //! what it means in C Margo. Inside free-form objects (`monitoring`, a provider's `config`)
 //! everything is kept as it is.
@@ -19,21 +20,18 @@ use crate::error::{Error, REPORTED_MAX};
 use crate::suggest::choices;
 use crate::tree::{Entry, Kind, Node, Path, Tree, join};
 
-/// Decodes the document, with `advice` for unknown keys.
-///
-/// # Errors
-///
-/// All wrong types, values out of range and unknown keys, each with its position.
+/// Decodes the document, with `advice` for unknown keys: what could be read, with defaults for what
+/// is wrong, if that can be; and all wrong types, values out of range and unknown keys, each with
+/// its position.
 pub(crate) fn decode<T: DeserializeOwned>(
     tree: &Tree<'_>,
     advice: fn(&str) -> Option<String>,
-) -> Result<T, Vec<Error>> {
+) -> (Option<T>, Vec<Error>) {
     let state = State { tree, advice, errors: RefCell::default(), left_out: RefCell::default() };
     loop {
         let outcome = T::deserialize(Cursor { node: &tree.root, path: &Path::Root, state: &state });
         let done = match outcome {
-            Ok(value) if state.errors.borrow().is_empty() => return Ok(value),
-            Ok(_) => true,
+            Ok(value) => return (Some(value), state.errors.into_inner()),
             Err(fault) => {
                 let root = || (String::new(), tree.root.start);
                 let (path, start) = fault.origin.unwrap_or_else(root);
@@ -45,8 +43,23 @@ pub(crate) fn decode<T: DeserializeOwned>(
             }
         };
         if done || state.errors.borrow().len() >= REPORTED_MAX {
-            return Err(state.errors.into_inner());
+            return (None, state.errors.into_inner());
         }
+    }
+}
+
+/// As [`decode`], of what is needed whole.
+///
+/// # Errors
+///
+/// Those.
+pub(crate) fn decode_whole<T: DeserializeOwned>(
+    tree: &Tree<'_>,
+    advice: fn(&str) -> Option<String>,
+) -> Result<T, Vec<Error>> {
+    match decode(tree, advice) {
+        (Some(value), errors) if errors.is_empty() => Ok(value),
+        (_, errors) => Err(errors),
     }
 }
 
@@ -114,7 +127,10 @@ impl de::Error for Fault {
         let found = match found {
             Unexpected::Unit => "null".to_owned(),
             Unexpected::Bool(value) => value.to_string(),
+            Unexpected::Unsigned(value) => format!("the number {value}"),
+            Unexpected::Signed(value) => format!("the number {value}"),
             Unexpected::Float(value) => format!("the number {value:?}"),
+            Unexpected::Str(text) => describe(&Kind::String(text.to_owned())),
             Unexpected::Seq => "an array".to_owned(),
             Unexpected::Map => "an object".to_owned(),
             other => other.to_string(),

@@ -7,7 +7,8 @@
 //! 2. `tree` reads the JSON and remembers where every value stands;
 //! 3. `decode` turns the tree into [`Config`], collecting *all* type errors and unknown keys;
 //! 4. [`Config::resolve`] gives names to what has none, turns pool names into indices, applies
-//!    the precedence rules and checks the layout, collecting *all* semantic errors;
+//!    the precedence rules and checks the layout, collecting *all* semantic errors, also of a
+//!    document in which step 3 has found some, as far as they do not come of those (`lacks`);
 //! 5. [`Resolved::effective`] writes the outcome as a complete document, itself valid input.
 //!
 //! ```
@@ -47,6 +48,7 @@ mod error;
 /// Entry point for fuzzers: whatever bytes it gets, it must return. See `fuzz/`.
 #[doc(hidden)]
 pub mod fuzzing;
+mod lacks;
 mod margo;
 mod mercury;
 mod monitoring;
@@ -58,6 +60,9 @@ mod samples;
 mod schema;
 mod subnet;
 mod suggest;
+/// For what shows text of others: providers and programs.
+#[doc(hidden)]
+pub mod text;
 mod trace;
 mod tree;
 
@@ -69,12 +74,12 @@ pub use effective::ConfigFlags;
 pub use error::{Error, Errors, Warning};
 pub use margo::{
     BulkOptions, DumpSignal, LogLevel, MargoOptions, MercuryBuild, MetricsOptions,
-    PROVIDER_ID_DEFAULT, PayloadChecksum, Priority, Provider,
+    PROVIDER_ID_DEFAULT, PROVIDER_ID_MAX, PayloadChecksum, Priority, Provider,
 };
 pub use mercury::{ChecksumLevel, Mercury, NaAddrFormat, TrafficClass};
 pub use monitoring::{MonitoringOptions, StatisticsOptions, TimeSeriesOptions};
 pub use network::{NetworkOptions, PeerUsers, ProcOptions, RemoteKeys};
-pub use parse::process_env;
+pub use parse::{process_env, provider_config};
 pub use pool_ref::PoolRef;
 pub use resolve::{
     CONTEXTS_MAX, DependencyTarget, EAGER_SIZE_MAX, EAGER_SIZE_MIN, Resolved, ResolvedDependency,
@@ -84,4 +89,6 @@ pub use resolve::{
 pub use samples::samples;
 pub use schema::json_schema;
 pub use subnet::IpSubnet;
+#[doc(hidden)]
+pub use suggest::nearest;
 pub use trace::TraceOptions;

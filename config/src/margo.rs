@@ -2,8 +2,10 @@
 //! defaults.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
-use serde::{Deserialize, Serialize};
+use serde::de::{self, Unexpected, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
 use crate::admission::AdmissionOptions;
@@ -17,6 +19,9 @@ use crate::trace::TraceOptions;
 ///
 /// Counterpart: `MARGO_DEFAULT_PROVIDER_ID` (Margo).
 pub const PROVIDER_ID_DEFAULT: u16 = u16::MAX;
+
+/// Largest id that a provider may have: 65534.
+pub const PROVIDER_ID_MAX: u16 = PROVIDER_ID_DEFAULT - 1;
 
 /// Our own additions, kept in one object so that they are easy to tell from C Margo's keys.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -319,10 +324,10 @@ pub struct Provider {
     #[cfg_attr(test, schemars(regex(pattern = "^[A-Za-z_][A-Za-z0-9_]*$")))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// By which number clients address it: 0 to 65534, unique among providers of its type.
-    /// Required.
-    #[cfg_attr(test, schemars(range(max = 65534)))]
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// By which number clients address it: 0 to 65534, unique among providers of its type; best
+    /// among all, since an id has one identity. Required.
+    #[cfg_attr(test, schemars(range(max = PROVIDER_ID_MAX)))]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "provider_id")]
     pub provider_id: Option<u16>,
     /// Pool in which its handlers run. Default `rpc_pool`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -342,4 +347,28 @@ pub struct Provider {
     pub dependencies: BTreeMap<String, Dependency>,
     /// Its own settings; an object whose keys it defines itself. Default `{}`.
     pub config: Map<String, Value>,
+}
+
+/// An id of a provider, or the reserved one, which is told apart later.
+fn provider_id<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u16>, D::Error> {
+    struct Id;
+
+    impl Visitor<'_> for Id {
+        type Value = Option<u16>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, "an integer from 0 to {PROVIDER_ID_MAX}")
+        }
+
+        fn visit_unit<E: de::Error>(self) -> Result<Option<u16>, E> {
+            Ok(None)
+        }
+
+        fn visit_u64<E: de::Error>(self, id: u64) -> Result<Option<u16>, E> {
+            let out = |_| E::invalid_type(Unexpected::Unsigned(id), &self);
+            u16::try_from(id).map(Some).map_err(out)
+        }
+    }
+
+    deserializer.deserialize_any(Id)
 }

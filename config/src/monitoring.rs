@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::decode::decode;
+use crate::decode::decode_whole;
 use crate::error::{Error, Warning};
 use crate::tree::{Tree, join};
 
@@ -229,7 +229,7 @@ impl MonitoringOptions {
         };
         let text = config.to_string();
         let tree = Tree::parse(&text).map_err(|error| vec![inside(error)])?;
-        let mut options: Self = decode(&tree, |_| None)
+        let mut options: Self = decode_whole(&tree, |_| None)
             .map_err(|errors| errors.into_iter().map(inside).collect::<Vec<_>>())?;
         let wrong = options.out_of_range();
         for precision in [&mut options.statistics.precision, &mut options.time_series.precision] {

@@ -5,9 +5,10 @@ use serde::de::{self, DeserializeOwned, Visitor};
 
 use crate::clean::is_blank;
 use crate::config::{Argobots, Config, Pool, Scheduler, Xstream};
-use crate::decode::decode;
+use crate::decode::{decode, decode_whole};
 use crate::effective::ConfigFlags;
-use crate::error::{Error, Errors, Warning};
+use crate::error::{Error, Errors, REPORTED_MAX, Warning};
+use crate::lacks::Lacks;
 use crate::margo::{MargoOptions, Provider};
 use crate::mercury::Mercury;
 use crate::resolve::Resolved;
@@ -21,12 +22,14 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// A syntax error; or all wrong types, unknown and repeated keys; or, when there are none of
-    /// these, all semantic errors ([`Config::resolve`]). Each with its path, line and column.
+    /// A syntax error; or all wrong types, unknown and repeated keys, and all semantic errors
+    /// ([`Config::resolve`]) that would be left without these. Each with its path, line and column.
     ///
     /// Counterpart: the `json_config` of `margo_init_ext` (Margo).
     pub fn from_json(text: &str) -> Result<Self, Errors> {
-        Self::read_checked(text, |config| config.resolve(&|_| None).map(drop))
+        let mut read = Read::of(text)?;
+        let found = read.config.as_ref().map(|config| config.look(&|_| None, &read.lacks).errors);
+        read.end(found.unwrap_or_default())
     }
 
     /// Reads a document; `check` says what is wrong with it, without positions.
@@ -34,9 +37,9 @@ impl Config {
         text: &str,
         check: impl FnOnce(&Self) -> Result<(), Errors>,
     ) -> Result<Self, Errors> {
-        let (config, tree) = read(text)?;
-        check(&config).map_err(|errors| locate(errors, tree.as_ref()))?;
-        Ok(config)
+        let mut read = Read::of(text)?;
+        let found = read.config.as_ref().map(check).and_then(Result::err);
+        read.end(found.into_iter().flatten().collect())
     }
 
     /// Reads and resolves a document; returns the complete configuration that would be in effect
@@ -70,33 +73,33 @@ impl Config {
     /// As [`Config::check_as`], and refuses what `more` refuses: what a layer above knows to be
     /// wrong, by path. This adds the positions.
     ///
+    /// `more` also sees a document in which errors were found, so that all are told at once:
+    /// without what is wrong in it, and with the type `""` for a provider that is no whole one.
+    ///
     /// # Errors
     ///
-    /// As [`Config::check`], or else those of `more`.
+    /// As [`Config::check`], and those of `more`.
     pub fn check_with(
         text: &str,
         env: &dyn Fn(&str) -> Option<String>,
         flags: ConfigFlags,
         more: impl FnOnce(&Resolved) -> Result<(), Errors>,
     ) -> Result<(Self, Vec<Warning>), Errors> {
-        let (config, tree) = read(text)?;
-        let resolved = config
-            .resolve(env)
-            .and_then(|resolved| more(&resolved).map(|()| resolved))
-            .map_err(|errors| locate(errors, tree.as_ref()))?;
+        let mut read = Read::of(text)?;
+        let looked = read.config.as_ref().map(|config| config.look(env, &read.lacks));
+        let (resolved, mut found) =
+            looked.map_or((None, Vec::new()), |looked| (looked.resolved, looked.errors));
+        found.extend(resolved.as_ref().map(more).and_then(Result::err).into_iter().flatten());
+        read.end(found)?;
+        // What has no error resolves.
+        let Some(resolved) = resolved else { return Err(Error::new("", "no document").into()) };
         let effective = resolved.effective_as(flags);
-        let mut warnings = resolved.warnings;
-        if let Some(tree) = &tree {
-            let place = |warning: Warning| match is_of_environment(&warning.path) {
-                true => warning,
-                false => {
-                    let position = tree.locate(&warning.path);
-                    warning.at(position)
-                }
-            };
-            warnings = warnings.into_iter().map(place).collect();
-        }
-        Ok((effective, warnings))
+        let warnings = resolved.warnings.into_iter();
+        let warnings = warnings.map(|warning| match read.place(&warning.path) {
+            Some(position) => warning.at(position),
+            None => warning,
+        });
+        Ok((effective, warnings.collect()))
     }
 
     /// The configuration as indented JSON. Parsing it gives an equal configuration.
@@ -122,7 +125,7 @@ impl Pool {
     ///
     /// Counterpart: the argument of `margo_add_pool_from_json` (Margo).
     pub fn from_json(text: &str) -> Result<Self, Errors> {
-        if is_blank(text) { Ok(Self::default()) } else { read_one(text).map(|(pool, _)| pool) }
+        if is_blank(text) { Ok(Self::default()) } else { read_one(text) }
     }
 }
 
@@ -135,7 +138,7 @@ impl Xstream {
     ///
     /// Counterpart: the argument of `margo_add_xstream_from_json` (Margo).
     pub fn from_json(text: &str) -> Result<Self, Errors> {
-        read_one(text).map(|(xstream, _)| xstream)
+        read_one(text)
     }
 }
 
@@ -144,27 +147,109 @@ pub fn process_env(name: &str) -> Option<String> {
     std::env::var(name).ok()
 }
 
-fn read(text: &str) -> Result<(Config, Option<Tree<'_>>), Errors> {
-    if is_blank(text) {
-        return Ok((Config::default(), None));
-    }
-    read_one(text).map(|(config, tree)| (config, Some(tree)))
+/// Reads the `config` object of a provider, as strictly as the rest of the document: `null` counts
+/// as "not given", and unknown keys are errors. For components, which get it as JSON.
+///
+/// ```
+/// use margo_config::provider_config;
+///
+/// #[derive(serde::Deserialize)]
+/// #[serde(default)]
+/// struct Settings { depth: u32, name: String }
+/// # impl Default for Settings {
+/// #     fn default() -> Self { Self { depth: 1, name: String::new() } }
+/// # }
+///
+/// let given = serde_json::json!({ "depth": -1, "nmae": "x" });
+/// let errors = provider_config::<Settings>(&given).err().unwrap();
+/// let paths: Vec<_> = errors.iter().map(|error| error.path.as_str()).collect();
+/// assert_eq!(paths, ["config.depth", "config.nmae"]);
+/// ```
+///
+/// # Errors
+///
+/// All wrong types, values out of range and unknown keys, with paths that begin with `config`, as a
+/// component returns them: whoever has the document adds the positions.
+pub fn provider_config<T: DeserializeOwned>(value: &serde_json::Value) -> Result<T, Errors> {
+    let text = value.to_string();
+    let tree = Tree::parse(&text).map_err(|error| vec![error]);
+    let read = tree.and_then(|tree| decode_whole(&tree, |_| None));
+    read.map_err(|errors| {
+        let below = |error: Error| Error {
+            path: match error.path.as_str() {
+                "" => "config".to_owned(),
+                path => format!("config.{path}"),
+            },
+            // Those of a text that nobody has written.
+            line: None,
+            column: None,
+            ..error
+        };
+        Errors::new(Errors::new(errors).into_iter().map(below).collect())
+    })
 }
 
-fn read_one<T: DeserializeOwned>(text: &str) -> Result<(T, Tree<'_>), Errors> {
+/// A document as it was read.
+struct Read<'t> {
+    /// Without what is wrong in it. `None`: that cannot be had.
+    config: Option<Config>,
+    tree: Option<Tree<'t>>,
+    errors: Vec<Error>,
+    lacks: Lacks,
+}
+
+impl<'t> Read<'t> {
+    fn of(text: &'t str) -> Result<Self, Errors> {
+        if is_blank(text) {
+            let (config, errors) = (Some(Config::default()), Vec::new());
+            return Ok(Self { config, tree: None, errors, lacks: Lacks::default() });
+        }
+        let tree = Tree::parse(text).map_err(|error| Errors::new(vec![error]))?;
+        let (config, mut errors) = decode(&tree, advice);
+        let lacks = Lacks::new(&errors);
+        errors.extend(twice(&tree));
+        Ok(Self { config, tree: Some(tree), errors, lacks })
+    }
+
+    /// Where in the text a path is, if it is about something there.
+    fn place(&self, path: &str) -> Option<(usize, usize)> {
+        self.tree.as_ref().filter(|_| !is_of_environment(path)).map(|tree| tree.locate(path))
+    }
+
+    /// The document, if nothing is wrong with it; `found` adds what is, without positions.
+    fn end(&mut self, found: Vec<Error>) -> Result<Config, Errors> {
+        let found = found.into_iter().filter(|error| !self.lacks.explain(error));
+        let found = found.map(|error| match self.place(&error.path) {
+            Some(position) => error.at(position),
+            None => error,
+        });
+        let mut errors: Vec<_> = self.errors.iter().cloned().chain(found).collect();
+        match self.config.take() {
+            Some(config) if errors.is_empty() => Ok(config),
+            _ => {
+                errors.truncate(REPORTED_MAX);
+                Err(Errors::new(errors))
+            }
+        }
+    }
+}
+
+/// Keys that are given twice.
+fn twice(tree: &Tree<'_>) -> Vec<Error> {
+    let errors = tree.duplicates.iter().map(|(path, offset, first)| {
+        let (line, column) = tree.position(*first);
+        let first = format!("the first one is at line {line} column {column}: leave one out");
+        Error::new(path, "key given twice").with_help(first).at(tree.position(*offset))
+    });
+    errors.collect()
+}
+
+fn read_one<T: DeserializeOwned>(text: &str) -> Result<T, Errors> {
     let tree = Tree::parse(text).map_err(|error| Errors::new(vec![error]))?;
-    let mut errors: Vec<Error> = tree
-        .duplicates
-        .iter()
-        .map(|(path, offset, first)| {
-            let (line, column) = tree.position(*first);
-            let first = format!("the first one is at line {line} column {column}: leave one out");
-            Error::new(path, "key given twice").with_help(first).at(tree.position(*offset))
-        })
-        .collect();
-    let config = decode(&tree, advice).map_err(|found| errors.extend(found)).ok();
-    match config {
-        Some(config) if errors.is_empty() => Ok((config, tree)),
+    let (value, mut errors) = decode(&tree, advice);
+    errors.extend(twice(&tree));
+    match value {
+        Some(value) if errors.is_empty() => Ok(value),
         _ => Err(Errors::new(errors)),
     }
 }
@@ -172,19 +257,6 @@ fn read_one<T: DeserializeOwned>(text: &str) -> Result<(T, Tree<'_>), Errors> {
 /// Whether it is about a variable, which has no place in the document.
 fn is_of_environment(path: &str) -> bool {
     path.starts_with("environment ")
-}
-
-/// Adds positions to semantic errors. Those about the environment have none.
-fn locate(errors: Errors, tree: Option<&Tree<'_>>) -> Errors {
-    let Some(tree) = tree else { return errors };
-    let place = |error: Error| match is_of_environment(&error.path) {
-        true => error,
-        false => {
-            let position = tree.locate(&error.path);
-            error.at(position)
-        }
-    };
-    Errors::new(errors.into_iter().map(place).collect())
 }
 
 /// What to do about an unknown key beyond correcting its spelling.

@@ -22,7 +22,7 @@ pub(crate) fn choices(label: &str, wrong: &str, words: &[&str]) -> String {
 }
 
 /// The word that `wrong` most likely stands for, if any is near enough.
-pub(crate) fn nearest<'a>(wrong: &str, words: &[&'a str]) -> Option<&'a str> {
+pub fn nearest<'a>(wrong: &str, words: &[&'a str]) -> Option<&'a str> {
     // A long string is no typo, and the distance below costs the product of both lengths.
     if wrong.len() > 64 {
         return None;

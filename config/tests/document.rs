@@ -5,7 +5,8 @@ use std::error::Error as _;
 use std::time::Duration;
 
 use margo_config::{
-    Argobots, Config, Errors, PeerUsers, Pool, PoolAdmission, PoolRef, Resolved, Scheduler, Xstream,
+    Argobots, Config, ConfigFlags, Error, Errors, PeerUsers, Pool, PoolAdmission, PoolRef,
+    Resolved, Scheduler, Xstream,
 };
 
 fn no_env(_: &str) -> Option<String> {
@@ -349,4 +350,106 @@ fn the_manual_has_every_key() {
     let keys = keys.cloned().chain(entries);
     let missing: Vec<_> = keys.filter(|key| !manual.contains(&format!("`{key}`"))).collect();
     assert!(missing.is_empty(), "docs/configuration.md lacks {missing:?}");
+}
+
+/// Paths and beginnings of what is said of a document.
+fn told(text: &str) -> Vec<String> {
+    let errors = Config::from_json(text).expect_err(text);
+    errors.iter().map(|error| format!("{}: {}", error.path, error.message)).collect()
+}
+
+#[test]
+fn an_error_hides_no_other_and_makes_none() {
+    for (text, expected) in [
+        // Of several stages.
+        (
+            r#"{ "margo": { "requests_max": 0, "bulk": { "window": 99 }, "providers": [
+                 { "type": "a", "provider_id": 70000, "pool": "nowhere" },
+                 { "type": "b", "provider_id": 65535, "dependencies": { "x": "nobody" } } ] },
+                 "argobots": { "abt_thread_stacksize": 7 } }"#,
+            &[
+                "margo.requests_max: 0 is not allowed",
+                "margo.bulk.window: 99 is not allowed",
+                "margo.providers[0].provider_id: expected an integer from 0 to 65534",
+                "margo.providers[0].pool: there is no pool",
+                "margo.providers[1].provider_id: 65535 is reserved",
+                "margo.providers[1].dependencies.x: no provider \"nobody\"",
+                "argobots.abt_thread_stacksize: ",
+            ][..],
+        ),
+        // What is said of one value is said once.
+        (
+            r#"{ "margo": { "providers": [{ "type": "a", "provider_id": "1" }] } }"#,
+            &["margo.providers[0].provider_id: expected"],
+        ),
+        (
+            r#"{ "margo": { "providers": [{ "typ": "a", "provider_id": 1 }] } }"#,
+            &["margo.providers[0].typ: unknown key"],
+        ),
+        (
+            r#"{ "margo": { "providers": [{ "pool": 1.5, "provider_id": 1 }] } }"#,
+            &["margo.providers[0]: missing key `type`", "margo.providers[0].pool: expected"],
+        ),
+        // A pool may be there that was not read; all else is told.
+        (
+            r#"{ "argobots": { "pools": [{ "name": 7 }, { "name": "b", "stack_bytes": 1 }],
+                   "xstreams": [{ "cpubind": -2, "scheduler": { "pools": ["net", "b"] } }] },
+                 "progress_pool": "net", "margo": { "requests_max": 0, "providers": [
+                   { "type": "a", "provider_id": 1, "pool": "net", "priority": "high" } ] } }"#,
+            &[
+                "argobots.pools[0].name: expected a string",
+                "argobots.pools[1].stack_bytes: ",
+                "argobots.xstreams[0].cpubind: -2 is no CPU",
+                "margo.requests_max: 0 is not allowed",
+            ],
+        ),
+        (
+            r#"{ "progres_pool": "x", "rpc_pool": "y", "progress_timeout_ub_msec": -1 }"#,
+            &["progres_pool: unknown key", "progress_timeout_ub_msec: expected"],
+        ),
+        // A provider may be called what was not read.
+        (
+            r#"{ "margo": { "providers": [ { "type": "a", "name": 7, "provider_id": 1 },
+                 { "type": "b", "provider_id": 2, "dependencies": { "x": "seven" } } ] } }"#,
+            &["margo.providers[0].name: expected a string"],
+        ),
+        // The others of a list have their places.
+        (
+            r#"{ "margo": { "providers": [7, {}], "requests_max": 0 } }"#,
+            &["margo.providers[0]: expected an object", "margo.requests_max: 0 is not allowed"],
+        ),
+    ] {
+        let told = told(text);
+        let all = expected.iter().all(|part| told.iter().any(|line| line.starts_with(part)));
+        assert!(all && told.len() == expected.len(), "{text}\n{told:#?}");
+    }
+}
+
+#[test]
+fn checks_of_a_layer_above_see_a_document_with_errors_too() {
+    let text = r#"{ "progress_pool": "nowhere", "margo": { "requests_max": "x", "providers": [
+        { "type": "a" }, { "type": "b", "provider_id": 1, "pool": "none", "config": { "k":
+        1 } } ] } }"#;
+    let flags = ConfigFlags::default();
+    let checked = Config::check_with(text, &|_| None, flags, |resolved| {
+        let types: Vec<_> = resolved.providers.iter().map(|one| one.type_name.as_str()).collect();
+        assert_eq!(types, ["", "b"]);
+        Errors::none_of([
+            Error::new("margo.providers[1].config.k", "no"),
+            Error::new("margo.requests_max", "comes of what was left out"),
+        ])
+    });
+    let errors = checked.unwrap_err();
+    let paths: Vec<_> = errors.iter().map(|error| error.path.as_str()).collect();
+    assert_eq!(
+        paths,
+        [
+            "progress_pool",
+            "margo.requests_max",
+            "margo.providers[0]",
+            "margo.providers[1].pool",
+            "margo.providers[1].config.k",
+        ]
+    );
+    assert_eq!((errors.as_slice()[4].line, errors.as_slice()[4].column), (Some(3), Some(9)));
 }

@@ -27,10 +27,11 @@ use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
-use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
+use rustix::fs::{FallocateFlags, Mode, OFlags};
 use rustix::mm::Advice;
 use rustix::process::Pid;
 
+use crate::file_limit::{Pages, memfd};
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::{Error, RawSegment};
@@ -73,7 +74,8 @@ impl SharedBuffer {
     /// # Errors
     ///
     /// [`Error::InvalidArgument`] when `len` is zero, or the NUMA node does not exist or has no
-    /// memory for this process; [`Error::Io`] when the system gives no memory.
+    /// memory for this process; [`Error::Io`] when the system gives no memory, or `len` is beyond
+    /// the limit on file sizes (`ulimit -f`), which also concerns such memory.
     pub fn new(len: usize, options: &AllocOptions) -> Result<Self, Error> {
         Ok(Self { block: Arc::new(Block::new(len, options)?), options: options.clone() })
     }
@@ -172,11 +174,7 @@ impl Block {
         let failed = |what: &str, errno| {
             Error::io(format!("cannot {what} {len} bytes of shared memory"), errno)
         };
-        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let fd = rustix::fs::memfd_create(c"margo-alloc", flags).map_err(|e| failed("name", e))?;
-        rustix::fs::ftruncate(&fd, len as u64).map_err(|e| failed("reserve", e))?;
-        let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
-        rustix::fs::fcntl_add_seals(&fd, seals).map_err(|e| failed("seal", e))?;
+        let fd = memfd(c"margo-alloc", "shared memory", len, Pages::Later)?;
         let base = map(&fd, len, true).map_err(|e| failed("map", e))?;
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         let lent_writable = AtomicBool::new(false);

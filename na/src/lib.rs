@@ -52,6 +52,10 @@ mod descriptors;
 mod endpoint;
 #[cfg(not(loom))]
 mod error;
+/// For what the layer above writes.
+#[cfg(not(loom))]
+#[doc(hidden)]
+pub mod file_limit;
 /// For the layer above.
 #[cfg(not(loom))]
 #[doc(hidden)]

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::{Endpoint, Error, OpenOptions, Uri};
+use crate::{Endpoint, Error, OpenOptions, Uri, file_limit};
 
 /// A transport: stateless, opens endpoints.
 pub trait Plugin: Send + Sync {
@@ -135,9 +135,14 @@ pub fn plugin_for<'a>(uri: &Uri<'_>) -> Result<&'a dyn Plugin, Error> {
 /// Counterpart: `NA_Initialize_opt2`.
 pub fn open(uri: &str, options: &OpenOptions) -> Result<Arc<dyn Endpoint>, Error> {
     let (plugin, far, near) = transports(uri, options)?;
-    match near {
+    // Libraries of the field make files for shared memory, and know nothing of the limit.
+    let (opened, exceeded) = file_limit::held(|| match near {
         Some(near) => crate::auto_sm::open(plugin, &far, options, near),
         None => plugin.open(&far, options),
+    });
+    match opened {
+        Err(Error::Io { what, .. }) if exceeded => Err(Error::io(what, file_limit::exceeded())),
+        opened => opened,
     }
 }
 

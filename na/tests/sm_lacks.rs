@@ -112,6 +112,57 @@ fn run_out_of_descriptors(left: usize) -> Vec<std::fs::File> {
     fillers
 }
 
+/// Limits the sizes of files, for good: this is a child.
+fn limit_files(bytes: u64) {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = Rlimit { current: Some(bytes), ..getrlimit(Resource::Fsize) };
+    setrlimit(Resource::Fsize, limit).expect("a lower limit");
+}
+
+/// Where shared memory counts as a file, the kernel would end the process.
+#[test]
+fn a_limit_on_file_sizes_is_an_error_that_names_it() {
+    if role().is_none() {
+        let child = ChildNode::start("a_limit_on_file_sizes_is_an_error_that_names_it", "limited");
+        assert_eq!(child.line(), "done");
+        return;
+    }
+    let expect = |error: Error, parts: [&str; 2]| {
+        assert!(matches!(error, Error::Io { .. }), "{error:?}");
+        for part in [parts[0], parts[1], "`ulimit -f`", "RLIMIT_FSIZE"] {
+            assert!(error.to_string().contains(part), "{part}: {error}");
+        }
+    };
+    let open = || na::open("na+sm://", &OpenOptions::default());
+    let alloc = |bytes| Memory::alloc(bytes, &AllocOptions::default());
+    let (mut node, mut first) = (listening(), Node::new(open().expect("open")));
+    let to = node.endpoint.self_addr().uri().to_owned();
+    let lookup = |from: &Node| from.endpoint.lookup(&to).expect("lookup");
+
+    // What fits works, and what does not says so.
+    limit_files(1 << 20);
+    drop(alloc(1 << 20).expect("as much as a file may have"));
+    expect(alloc((1 << 20) + 1).unwrap_err(), ["1048577 bytes", "1048576 bytes"]);
+    connected(&mut first, &mut node);
+
+    // An endpoint that has no room for a connection.
+    limit_files(64 << 10);
+    let mut late = Node::new(open().expect("open"));
+    for _ in 0..2 {
+        let to = lookup(&late);
+        let sent = late.send(&to, 1, b"hello");
+        expect(late.error(sent), ["shared memory for a connection", "65536 bytes"]);
+    }
+    // Those that there are go on.
+    connected(&mut first, &mut node);
+
+    limit_files(1024);
+    expect(open().err().expect("no room for an endpoint"), ["4096 bytes", "1024 bytes"]);
+    connected(&mut first, &mut node);
+    say("done");
+    sleep_for_ever()
+}
+
 /// Polls until the kernel has been asked at least once: every 1024th time.
 fn look(node: &mut Node) {
     (0..2048).for_each(|_| node.poll());

@@ -1,7 +1,7 @@
 //! What an instance has that records: who is sampled, and the way to its file.
 
 use std::fs::File;
-use std::io::{self, BufWriter};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Weak;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -44,7 +44,7 @@ impl Tracer {
         let (path, file) = create(&options.filename_prefix, &host, pid);
         let started = file.and_then(|file| {
             let author = Author { address, host, pid, instance: instance.clone() };
-            let (out, anchor) = (BufWriter::new(file), Anchor::now());
+            let (out, anchor) = (files::Growing::buffered(file), Anchor::now());
             let lines = Lines::new(out, author, anchor, options.file_bytes_max);
             let (mapping, path) = (Mapping::new(), path.clone());
             let writer = FileWriter { lines, mapping, path, instance, log };
@@ -167,7 +167,7 @@ fn create(prefix: &str, host: &str, pid: u32) -> (PathBuf, io::Result<File>) {
 }
 
 struct FileWriter {
-    lines: Lines<BufWriter<File>>,
+    lines: Lines<files::Out>,
     mapping: Mapping,
     path: PathBuf,
     instance: Weak<Inner>,
@@ -208,7 +208,7 @@ impl Writer for FileWriter {
 impl FileWriter {
     /// The first error is told, and that the file is full. Nothing is written afterwards, so calls
     /// do not pay for it any more.
-    fn tell(&mut self, change: impl FnOnce(&mut Lines<BufWriter<File>>)) {
+    fn tell(&mut self, change: impl FnOnce(&mut Lines<files::Out>)) {
         let (had_failed, was_full) = (self.lines.error().is_some(), self.lines.is_full());
         change(&mut self.lines);
         let path = self.path.display();

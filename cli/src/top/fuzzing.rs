@@ -25,10 +25,13 @@ pub(crate) fn snapshots(data: &[u8]) {
     }
     let _ = view::is_same_run(&before, &now);
     for line in view::lines(&now, &before) {
-        assert!(!line.contains(char::is_control), "{line:?}");
+        assert!(!line.contains(margo::config::text::steers), "{line:?}");
     }
+    let lines = view::lines(&now, &before);
+    let mut window = view::Window::default();
     for size in [(0, 0), (1, 1), (40, 12), (250, 80)] {
-        let page = view::page(&now, &before, Some("gone"), size);
+        window.scroll(view::Scroll::PageDown, size.1);
+        let page = window.page(&lines, size);
         assert!(page.len() <= size.1.max(1), "{page:?}");
         assert!(page.iter().all(|line| line.chars().count() <= size.0), "{page:?}");
     }

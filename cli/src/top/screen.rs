@@ -3,6 +3,7 @@
 //! The terminal is put back when the value is dropped, and the signals that would end the process
 //! are taken as keys, so that there is always somebody who drops it.
 
+use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -13,7 +14,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::termios::{self, LocalModes, OptionalActions, Termios};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGWINCH};
 
+use super::view::Scroll;
 use crate::failure::Failure;
+use crate::output;
 use crate::signals::not_ignored;
 
 /// Another screen, without a cursor.
@@ -30,7 +33,59 @@ pub(super) enum Key {
     None,
     /// The terminal has another size.
     Redraw,
+    Scroll(Scroll),
     Quit,
+}
+
+/// Longest sequence that a key is known by, bytes.
+const SEQUENCE_MAX: usize = 8;
+
+/// The keys that were typed, as far as they mean something here; what is left in `typed` is the
+/// beginning of a sequence.
+fn keys_of(typed: &mut Vec<u8>) -> Vec<Key> {
+    let (mut keys, mut rest) = (Vec::new(), &typed[..]);
+    while let [first, behind @ ..] = rest {
+        let (key, used) = match (*first, behind) {
+            (b'q' | b'Q' | 3, _) => (Some(Key::Quit), 1),
+            (b'k', _) => (Some(Key::Scroll(Scroll::Up)), 1),
+            (b'j', _) => (Some(Key::Scroll(Scroll::Down)), 1),
+            (b'b', _) => (Some(Key::Scroll(Scroll::PageUp)), 1),
+            (b' ' | b'f', _) => (Some(Key::Scroll(Scroll::PageDown)), 1),
+            (b'g', _) => (Some(Key::Scroll(Scroll::Home)), 1),
+            (b'G', _) => (Some(Key::Scroll(Scroll::End)), 1),
+            (b'h', _) => (Some(Key::Scroll(Scroll::Left)), 1),
+            (b'l', _) => (Some(Key::Scroll(Scroll::Right)), 1),
+            // What a key without a letter sends: ESC [ or ESC O, numbers, and what ends it.
+            (0x1b, [b'[' | b'O', sequence @ ..]) => {
+                let is_end = |byte: &u8| (0x40..=0x7e).contains(byte);
+                match sequence.iter().take(SEQUENCE_MAX).position(is_end) {
+                    Some(end) => (scroll_of(&sequence[..=end]).map(Key::Scroll), 2 + end + 1),
+                    None if sequence.len() >= SEQUENCE_MAX => (None, 2),
+                    None => break,
+                }
+            }
+            (0x1b, []) => break,
+            _ => (None, 1),
+        };
+        keys.extend(key);
+        rest = &rest[used..];
+    }
+    *typed = rest.to_vec();
+    keys
+}
+
+fn scroll_of(sequence: &[u8]) -> Option<Scroll> {
+    Some(match sequence {
+        b"A" => Scroll::Up,
+        b"B" => Scroll::Down,
+        b"C" => Scroll::Right,
+        b"D" => Scroll::Left,
+        b"5~" => Scroll::PageUp,
+        b"6~" => Scroll::PageDown,
+        b"H" | b"1~" | b"7~" => Scroll::Home,
+        b"F" | b"4~" | b"8~" => Scroll::End,
+        _ => return None,
+    })
 }
 
 /// Columns and rows.
@@ -43,6 +98,10 @@ pub(super) struct Screen {
     before: Option<Termios>,
     /// There is somebody who can type.
     has_keys: bool,
+    /// What was typed and is not a whole key yet.
+    typed: Vec<u8>,
+    /// Keys that nobody has asked for yet.
+    keys: VecDeque<Key>,
     /// Ctrl-\ was among what ends it.
     is_aborted: Arc<AtomicBool>,
     ends: UnixStream,
@@ -67,7 +126,8 @@ impl Screen {
         let ends = caught(ending.chain(more.iter().copied())).map_err(failed)?;
         let resizes = caught([SIGWINCH]).map_err(failed)?;
         let (is_terminal, has_keys, before) = (false, false, None);
-        Ok(Self { is_terminal, before, has_keys, is_aborted, ends, resizes })
+        let (typed, keys) = (Vec::new(), VecDeque::new());
+        Ok(Self { is_terminal, before, has_keys, typed, keys, is_aborted, ends, resizes })
     }
 
     /// The terminal that standard output is.
@@ -110,6 +170,9 @@ impl Screen {
     /// Waits for a key, until that time at most.
     pub(super) fn wait(&mut self, until: Instant) -> Result<Key, Failure> {
         loop {
+            if let Some(key) = self.keys.pop_front() {
+                return Ok(key);
+            }
             let left = until.saturating_duration_since(Instant::now());
             let limit = Timespec {
                 tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
@@ -138,13 +201,13 @@ impl Screen {
                 let _ = self.resizes.read(&mut [0; 64]);
                 return Ok(Key::Redraw);
             }
-            let mut keys = [0; 64];
-            match stdin.lock().read(&mut keys) {
+            let mut typed = [0; 64];
+            match stdin.lock().read(&mut typed) {
                 Ok(0) | Err(_) => self.has_keys = false,
-                Ok(count) if keys[..count].iter().any(|key| matches!(key, b'q' | b'Q' | 3)) => {
-                    return Ok(Key::Quit);
+                Ok(count) => {
+                    self.typed.extend_from_slice(&typed[..count]);
+                    self.keys.extend(keys_of(&mut self.typed));
                 }
-                Ok(_) => {}
             }
         }
     }
@@ -181,7 +244,39 @@ fn write(text: &str) -> Result<(), Failure> {
     stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).map_err(|error| {
         match error.kind() {
             io::ErrorKind::BrokenPipe => Failure::OutputClosed,
-            _ => Failure::new("cannot write to standard output", error),
+            _ => Failure::new("cannot write to standard output", output::why(&error)),
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_known_also_when_they_come_in_pieces() {
+        let mut typed = Vec::new();
+        let mut type_in = |bytes: &[u8]| {
+            typed.extend_from_slice(bytes);
+            keys_of(&mut typed)
+        };
+        let scroll = Key::Scroll;
+        assert_eq!(
+            type_in(b"jx \x1b[A\x1bOB"),
+            [
+                scroll(Scroll::Down),
+                scroll(Scroll::PageDown),
+                scroll(Scroll::Up),
+                scroll(Scroll::Down)
+            ]
+        );
+        assert_eq!(type_in(b"\x1b"), []);
+        assert_eq!(type_in(b"["), []);
+        assert_eq!(type_in(b"6"), []);
+        assert_eq!(type_in(b"~\x1b[1;5C\x1b[F"), [scroll(Scroll::PageDown), scroll(Scroll::End)]);
+        // Somebody who types ESC, and then goes.
+        assert_eq!(type_in(b"\x1bq"), [Key::Quit]);
+        // A sequence without an end.
+        assert_eq!(type_in(b"\x1b[111111111111111q"), [Key::Quit]);
+    }
 }

@@ -86,7 +86,7 @@ impl Out {
     pub(super) fn failed(&self, error: io::Error) -> Failure {
         match self.to {
             To::Stdout(_) if error.kind() == ErrorKind::BrokenPipe => Failure::OutputClosed,
-            _ => Failure::new(self.name.display(), error),
+            _ => Failure::new(self.name.display(), output::why(&error)),
         }
     }
 }

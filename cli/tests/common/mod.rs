@@ -5,16 +5,36 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, Signal};
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGXFSZ};
 
 /// Far beyond what a loaded machine needs; only a hang reaches it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Takes back what this process was started to ignore (`nohup`, daemons), for it and for what it
+/// starts: a handler that does nothing is replaced by the default when a program is executed.
+pub(crate) fn ignore_nothing() {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();
+        let ignored = u64::from_str_radix(ignored.trim(), 16).unwrap();
+        // Not SIGPIPE, which is so in every Rust program, and is set back in what that starts.
+        for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGCHLD, SIGUSR1, SIGUSR2, SIGXFSZ] {
+            if ignored >> (signal - 1) & 1 == 1 {
+                signal_hook::flag::register(signal, Arc::default()).unwrap();
+            }
+        }
+    });
+}
+
 /// The command, with a temporary directory of its own and without the tester's settings.
 pub(crate) fn margo(temp: &Path) -> Command {
+    ignore_nothing();
     let mut command = Command::new(env!("CARGO_BIN_EXE_margo"));
     command
         .env("TMPDIR", temp)
@@ -122,8 +142,9 @@ pub(crate) fn wait_for_end(pid: Pid) {
     let Ok(pidfd) = rustix::process::pidfd_open(pid, PidfdFlags::empty()) else { return };
     let timeout = Timespec::try_from(PATIENCE).unwrap();
     let mut fds = [PollFd::new(&pidfd, PollFlags::IN)];
-    let ready = rustix::event::poll(&mut fds, Some(&timeout)).unwrap();
-    assert_eq!(ready, 1, "process {pid:?} does not end");
+    // The end of another child may interrupt it.
+    let ready = rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, Some(&timeout)));
+    assert_eq!(ready, Ok(1), "process {pid:?} does not end");
 }
 
 /// A service that runs as a child.
@@ -139,7 +160,7 @@ impl Service {
         let config = serde_json::json!({ "margo": { "address": address, "providers": [
             { "type": "blob", "provider_id": 1,
               "config": { "path": blobs, "chunk_bytes": 4096 } },
-            { "type": "echo", "provider_id": 1 },
+            { "type": "echo", "provider_id": 2 },
         ] } });
         let mut child = margo(temp)
             .args(["serve", "-", "--die-with", &std::process::id().to_string()])

@@ -29,7 +29,7 @@ pub(super) fn resolve(
         bounds.overload = given.overload.unwrap_or(overload);
         check(&path, given.handlers_max, bounds, found);
         let Some(reference) = &given.pool else {
-            found.error(path, "`pool` is missing: the name or index of a pool");
+            found.error(path, "missing key `pool`: the name or index of a pool");
             continue;
         };
         let path = format!("{path}.pool");

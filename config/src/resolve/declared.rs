@@ -21,8 +21,8 @@ pub(super) struct Layout {
     /// The names that the document gives to pools; only these can be referred to.
     declared_names: Vec<String>,
     by_name: HashMap<String, usize>,
-    /// Whether every pool of every xstream was found. If not, nothing can be said about who
-    /// runs what.
+    /// Whether all is there, and every pool of every xstream was found. If not, nothing can be said
+    /// about who runs what.
     pub(super) complete: bool,
 }
 
@@ -36,7 +36,7 @@ pub(super) fn layout(argobots: &Argobots, found: &mut Findings) -> Layout {
         declared: argobots.pools.len(),
         declared_names: Vec::new(),
         by_name: HashMap::new(),
-        complete: true,
+        complete: !found.lacks.layout(),
     };
     layout.add_pools(argobots, found);
     layout.add_xstreams(argobots, found);
@@ -141,7 +141,7 @@ impl Layout {
                 Some(pool) => pools.push(pool),
                 None => {
                     self.complete = false;
-                    if found.is_full() {
+                    if found.is_full() || found.lacks.layout() {
                         continue;
                     }
                     let mut error = Error::new(path, self.why_none(reference, &self.names()));
@@ -205,7 +205,7 @@ impl Layout {
         found: &mut Findings,
     ) -> Option<usize> {
         let pool = self.find_for_role(reference);
-        if pool.is_none() && !found.is_full() {
+        if pool.is_none() && !found.is_full() && !found.lacks.layout() {
             let mut names = self.names();
             if self.has_added_primary() {
                 names.insert(0, PRIMARY);

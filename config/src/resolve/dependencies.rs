@@ -68,7 +68,9 @@ pub(super) fn resolve(
             for text in dependency.texts() {
                 match known.target(text) {
                     Some(target) => targets.push(target),
-                    None if found.is_full() || incomplete.iter().any(|one| one.may_be(text)) => {}
+                    None if found.is_full() => {}
+                    None if found.lacks.providers() && !text.contains('@') => {}
+                    None if incomplete.iter().any(|one| one.may_be(text)) => {}
                     None => found.error(&path, why_none(text, entries)),
                 }
             }

@@ -13,7 +13,8 @@
 //! 7. the layout as a whole: what could starve an RPC (`layout`).
 //!
 //! Every step reports into [`Findings`] and goes on with what it has, so that one run finds all
-//! errors. A step that lacks something because of an error reported before stays silent about it.
+//! errors. A step that lacks something because of an error reported before stays silent about it,
+//! also where that was found when the document was read (`lacks.rs`).
 
 mod admission;
 mod declared;
@@ -35,6 +36,7 @@ use crate::affinity::Affinity;
 use crate::config::{Config, PoolAccess, PoolKind, SchedulerKind};
 use crate::dependency::Dependency;
 use crate::error::{Error, Errors, REPORTED_MAX, Warning};
+use crate::lacks::Lacks;
 use crate::margo::{
     BulkOptions, DumpSignal, LogLevel, MercuryBuild, MetricsOptions, PayloadChecksum, Priority,
 };
@@ -232,13 +234,28 @@ pub enum DependencyTarget {
 }
 
 /// What the steps have to say.
-#[derive(Debug, Default)]
-struct Findings {
+#[derive(Debug)]
+struct Findings<'l> {
     errors: Vec<Error>,
     warnings: Vec<Warning>,
+    /// What is not there because it was wrong.
+    lacks: &'l Lacks,
 }
 
-impl Findings {
+/// What was found of a document, some of which may not be there.
+#[derive(Debug)]
+pub(crate) struct Looked {
+    /// As far as it can be had. With errors: enough for checks of other kinds.
+    pub(crate) resolved: Option<Resolved>,
+    /// Without positions; some may be explained by what is not there ([`Lacks::explain`]).
+    pub(crate) errors: Vec<Error>,
+}
+
+impl<'l> Findings<'l> {
+    fn new(lacks: &'l Lacks) -> Self {
+        Self { errors: Vec::new(), warnings: Vec::new(), lacks }
+    }
+
     fn error(&mut self, path: impl Into<String>, message: impl Into<String>) {
         self.push(Error::new(path, message));
     }
@@ -312,7 +329,16 @@ impl Config {
     /// run. Without positions, because a `Config` need not come from text; [`Config::from_json`]
     /// and [`Config::check`] add them.
     pub fn resolve(&self, env: &dyn Fn(&str) -> Option<String>) -> Result<Resolved, Errors> {
-        let mut found = Findings::default();
+        match self.look(env, &Lacks::default()) {
+            Looked { resolved: Some(resolved), errors } if errors.is_empty() => Ok(resolved),
+            Looked { errors, .. } => Err(Errors::new(errors)),
+        }
+    }
+
+    /// As [`resolve`](Self::resolve), of a document of which some is not there. What it says of
+    /// errors goes for the rest.
+    pub(crate) fn look(&self, env: &dyn Fn(&str) -> Option<String>, lacks: &Lacks) -> Looked {
+        let mut found = Findings::new(lacks);
         let stacks = scalars::stacks(&self.argobots, env, &mut found);
         let mut layout = declared::layout(&self.argobots, &mut found);
         let roles = roles::assign(self, &mut layout, &mut found);
@@ -327,13 +353,15 @@ impl Config {
         let admission = admission::resolve(&self.margo.admission, &layout, &mut found);
         layout::check(self, &layout, &roles, &mut found);
 
-        let (Some(progress_pool), Some(rpc_pool), true) =
-            (roles.progress, roles.rpc, found.errors.is_empty())
-        else {
-            return Err(Errors::new(found.errors));
-        };
+        let Findings { errors, warnings, .. } = found;
+        if layout.pools.is_empty() {
+            return Looked { resolved: None, errors };
+        }
+        // With errors the first one stands in for one that was not found.
+        let progress_pool = roles.progress.unwrap_or_default();
+        let rpc_pool = roles.rpc.unwrap_or_default();
         let millis = |value: u32| Duration::from_millis(value.into());
-        Ok(Resolved {
+        let resolved = Resolved {
             pools: layout.pools,
             xstreams: layout.xstreams,
             external_layout: self.argobots.external,
@@ -375,7 +403,8 @@ impl Config {
             monitoring: self.monitoring.clone(),
             monitor,
             providers,
-            warnings: found.warnings,
-        })
+            warnings,
+        };
+        Looked { resolved: Some(resolved), errors }
     }
 }

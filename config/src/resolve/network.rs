@@ -50,7 +50,8 @@ pub(super) fn check(config: &Config, layout: &Layout, found: &mut Findings) -> O
     if mercury.checksum_level != ChecksumLevel::None
         && margo.mercury_build == Some(MercuryBuild::Plain)
     {
-        let message = "headers of a plain build have no room for checksums; write \"checksums\", \
+        let message = "headers of a plain build have no room for checksums, as \
+                       `mercury.checksum_level` asks for; write \"checksums\", \
                        or leave the key out";
         found.error("margo.mercury_build", message);
     }

@@ -9,9 +9,9 @@ use super::dependencies::{self, Entry, default_name};
 use super::names::{Names, check_identifier};
 use super::{Findings, ResolvedPool, ResolvedProvider};
 use crate::config::{Config, PoolKind};
-use crate::margo::{PROVIDER_ID_DEFAULT, Priority, Provider};
+use crate::margo::{PROVIDER_ID_DEFAULT, PROVIDER_ID_MAX, Priority, Provider};
 
-/// Checks all providers. Those with an error are left out.
+/// Checks all providers. One with an error has its place, for checks of other kinds.
 pub(super) fn resolve(
     config: &Config,
     layout: &Layout,
@@ -19,7 +19,7 @@ pub(super) fn resolve(
     found: &mut Findings,
 ) -> Vec<ResolvedProvider> {
     let mut names = Names::default();
-    let mut ids = HashMap::new();
+    let (mut ids, mut first_of) = (HashMap::new(), HashMap::new());
     let providers = &config.margo.providers;
     let mut resolved = Vec::with_capacity(providers.len());
     let mut entries = Vec::with_capacity(providers.len());
@@ -32,13 +32,26 @@ pub(super) fn resolve(
             names.claim(&path, name, found);
         }
         entries.push(Entry::new(provider.name.as_deref(), kind.as_deref(), id));
-        let (Some(type_name), Some(provider_id)) = (kind, id) else { continue };
+        if let Some(id) = id {
+            warn_of_one_id_for_two(&path, (index, id), providers, &mut first_of, found);
+        }
+        let (Some(type_name), Some(provider_id)) = (kind, id) else {
+            resolved.push(nobody());
+            continue;
+        };
         if let Some(other) = ids.insert((type_name.clone(), provider_id), path.clone()) {
             let message =
                 format!("provider {provider_id} of type {type_name:?} is already `{other}`");
             found.error(format!("{path}.provider_id"), message);
         }
-        let Some(pool) = pool else { continue };
+        let Some(pool) = pool else {
+            resolved.push(ResolvedProvider {
+                type_name,
+                config: Value::Object(provider.config.clone()),
+                ..nobody()
+            });
+            continue;
+        };
         check_priority(&path, provider.priority, &layout.pools[pool], found);
         resolved.push(ResolvedProvider {
             name: provider.name.clone().unwrap_or_else(|| default_name(&type_name, provider_id)),
@@ -52,17 +65,50 @@ pub(super) fn resolve(
     }
     check_default_names(config, &mut names, found);
     let dependencies = dependencies::resolve(providers, &entries, found);
-    // Places are those of the document, which is refused if one is left out.
-    if resolved.len() == providers.len() {
-        let each = resolved.iter_mut().zip(dependencies);
-        each.for_each(|(provider, dependencies)| provider.dependencies = dependencies);
-    }
+    let each = resolved.iter_mut().zip(dependencies);
+    each.for_each(|(provider, dependencies)| provider.dependencies = dependencies);
     resolved
+}
+
+/// What stands in the place of a provider that is no whole one, so that the others have theirs. The
+/// document is refused.
+fn nobody() -> ResolvedProvider {
+    ResolvedProvider {
+        type_name: String::new(),
+        name: String::new(),
+        provider_id: 0,
+        pool: 0,
+        priority: Priority::Normal,
+        dependencies: Vec::new(),
+        config: Value::Object(serde_json::Map::new()),
+    }
+}
+
+/// Margo lets providers of different types share an id, and has one identity for it.
+fn warn_of_one_id_for_two(
+    path: &str,
+    (index, id): (usize, u16),
+    providers: &[Provider],
+    first_of: &mut HashMap<u16, usize>,
+    found: &mut Findings,
+) {
+    let first = *first_of.entry(id).or_insert(index);
+    let (own, other) = (&providers[index].type_name, &providers[first].type_name);
+    // Two of one type are an error.
+    if first != index && own != other {
+        let message = format!(
+            "provider {id} is `margo.providers[{first}]`, too, of type {other:?}; an id has one \
+             identity, so clients that look whether a provider is what they mean take one of the \
+             two for wrong: give each its own id"
+        );
+        found.warn(format!("{path}.provider_id"), message);
+    }
 }
 
 /// Pools of the other kinds run their units in an order of their own.
 fn check_priority(path: &str, priority: Priority, pool: &ResolvedPool, found: &mut Findings) {
-    if priority != Priority::Normal && pool.kind != PoolKind::PrioWait {
+    let is_known = !found.lacks.layout() && !found.lacks.has(&format!("{path}.pool"));
+    if priority != Priority::Normal && pool.kind != PoolKind::PrioWait && is_known {
         let message = format!(
             "pool {:?} is of a kind that knows no priorities; make it \"prio_wait\", or leave this \
              out",
@@ -101,7 +147,10 @@ fn provider_id(path: &str, provider: &Provider, found: &mut Findings) -> Option<
         None => found.error(path, "missing key `provider_id`, the number clients address it by"),
         Some(PROVIDER_ID_DEFAULT) => found.error(
             format!("{path}.provider_id"),
-            "65535 is reserved for RPCs without a provider; use 0 to 65534",
+            format!(
+                "{PROVIDER_ID_DEFAULT} is reserved for RPCs without a provider; use 0 to \
+                 {PROVIDER_ID_MAX}"
+            ),
         ),
         Some(id) => return Some(id),
     }

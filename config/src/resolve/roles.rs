@@ -65,7 +65,7 @@ fn more_progress_pools(
         };
         return (1..count).map(add).collect();
     }
-    if named.len() + 1 != count {
+    if named.len() + 1 != count && !found.lacks.layout() {
         let message = format!(
             "{count} contexts have {} progress ULTs beside that of `progress_pool`, but \
              `margo.more_progress_pools` names {}; leave one of the two keys out",
@@ -78,7 +78,8 @@ fn more_progress_pools(
     for (index, reference) in named.iter().enumerate() {
         let path = format!("margo.more_progress_pools[{index}]");
         let Some(pool) = layout.named_pool(&path, reference, found) else { continue };
-        if Some(pool) == progress || pools.contains(&pool) {
+        let is_taken = Some(pool) == progress || pools.contains(&pool);
+        if is_taken && !found.lacks.layout() {
             let name = &layout.pools[pool].name;
             let message = format!(
                 "pool {name:?} has the progress ULT of another context already; each needs a pool \

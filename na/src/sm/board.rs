@@ -16,12 +16,11 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
-use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
-
 use super::block::{Unmapped, sealed_bytes};
 use super::doorbell::{mark, take};
 use crate::Error;
 use crate::alloc::{map, unmap};
+use crate::file_limit::{Pages, memfd};
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Mutex, lock};
 
@@ -91,12 +90,9 @@ pub(super) struct OwnBoard {
 
 impl OwnBoard {
     pub(super) fn new() -> Result<Self, Error> {
-        let failed = |errno| Error::io("cannot create the endpoint's bulletin board", errno);
-        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let fd = rustix::fs::memfd_create(c"margo-sm-board", flags).map_err(failed)?;
-        rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, BYTES as u64).map_err(failed)?;
-        let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
-        rustix::fs::fcntl_add_seals(&fd, seals).map_err(failed)?;
+        let failed = |errno| Error::io("cannot map the endpoint's bulletin board", errno);
+        let what = "shared memory for the endpoint's bulletin board";
+        let fd = memfd(c"margo-sm-board", what, BYTES, Pages::Now)?;
         let board = Board(map(&fd, BYTES, true).map_err(failed)?);
         let (words, taken) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
         Ok(Self { board, fd, words, taken })
@@ -162,6 +158,8 @@ impl OwnBoard {
 
 #[cfg(test)]
 mod tests {
+    use rustix::fs::{MemfdFlags, SealFlags};
+
     use super::*;
 
     #[test]

@@ -35,7 +35,7 @@ use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
 
-use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
+use rustix::fs::SealFlags;
 use rustix::mm::{MapFlags, ProtFlags};
 
 use super::doorbell::Doorbell;
@@ -45,6 +45,7 @@ use super::ring::{LINE, RingMemory};
 use super::turns::{PAGE_BYTES, PAGES, Turns};
 use crate::Error;
 use crate::copy_bytes;
+use crate::file_limit::{Pages, memfd};
 use crate::prefetch;
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicU32, AtomicU64};
@@ -105,14 +106,8 @@ unsafe impl Sync for Segment {}
 impl Segment {
     /// Makes a segment with two rings of `ring_bytes`, and the descriptor to hand over.
     pub(super) fn create(ring_bytes: usize) -> Result<(Self, OwnedFd), Error> {
-        let failed = |what: &str, errno| Error::io(format!("cannot {what} shared memory"), errno);
-        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let fd = rustix::fs::memfd_create(c"margo-sm", flags).map_err(|e| failed("create", e))?;
-        let len = total_bytes(ring_bytes) as u64;
-        rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, len)
-            .map_err(|e| failed("allocate", e))?;
-        let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
-        rustix::fs::fcntl_add_seals(&fd, seals).map_err(|e| failed("seal", e))?;
+        let len = total_bytes(ring_bytes);
+        let fd = memfd(c"margo-sm", "shared memory for a connection", len, Pages::Now)?;
         Ok((Self::map(&fd, ring_bytes, Side::Creator)?, fd))
     }
 
@@ -444,7 +439,7 @@ mod tests {
         for ring in [0, RING + 4096, 2 * RING, RING / 2, 1 << 40] {
             assert!(Segment::attach(&fd, ring).is_err(), "{ring}");
         }
-        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let flags = rustix::fs::MemfdFlags::CLOEXEC | rustix::fs::MemfdFlags::ALLOW_SEALING;
         let fd = rustix::fs::memfd_create(c"test", flags).unwrap();
         rustix::fs::ftruncate(&fd, total_bytes(RING) as u64).unwrap();
         let error = Segment::attach(&fd, RING).unwrap_err();

@@ -4,11 +4,11 @@ use std::time::{Duration, Instant};
 
 use margo::{IdentityError, Instance, ProviderHandle};
 
-use crate::ClientError;
 use crate::rpc::{
     BlobEntry, BlobStat, CREATE, CreateArgs, IDENTITY, LIST, ListArgs, ListPage, READ, REMOVE,
     ReadArgs, ReadDone, RemoveArgs, STAT, StatArgs, WRITE, WriteArgs,
 };
+use crate::{BlobName, ClientError};
 
 /// Blobs to ask for in one page; the target has its own limit.
 const PAGE_ENTRIES: u32 = 1000;
@@ -197,7 +197,12 @@ impl BlobClient {
         limit: Duration,
     ) -> Result<ListPage, ClientError> {
         let args = ListArgs { prefix, after, max };
-        Ok(self.instance.forward_timed(LIST.sending(), &self.target, &args, limit)??)
+        let page = self.instance.forward_timed(LIST.sending(), &self.target, &args, limit)??;
+        // Names that somebody prints, or makes files of.
+        match page.blobs.iter().find_map(|entry| BlobName::new(&entry.name).err()) {
+            None => Ok(page),
+            Some(error) => Err(bad_answer(prefix, error.to_string())),
+        }
     }
 
     /// All blobs whose names begin with `prefix`, sorted. With many, `limit` is for each page.

@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
+use margo::config::{Error, Errors, provider_config};
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 /// Smallest and largest [`BlobConfig::chunk_bytes`].
 pub const CHUNK_BYTES: std::ops::RangeInclusive<usize> = 4096..=(1 << 30);
@@ -15,7 +15,7 @@ pub const CHUNK_BYTES: std::ops::RangeInclusive<usize> = 4096..=(1 << 30);
 /// let json = serde_json::json!({ "path": "/data/blobs", "sync": true });
 /// let config = margo_provider_blob::BlobConfig::from_json(&json)?;
 /// assert_eq!(config.chunk_bytes, 1 << 20);
-/// # Ok::<(), margo_provider_blob::ConfigError>(())
+/// # Ok::<(), margo::config::Errors>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -33,25 +33,24 @@ pub struct BlobConfig {
     pub max_blob_bytes: Option<u64>,
 }
 
-/// What is wrong with the `config` object.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("config{}{key}: {message}", if .key.is_empty() { "" } else { "." })]
-pub struct ConfigError {
-    /// The key; empty for the object as a whole.
-    pub key: String,
-    /// What is wrong.
-    pub message: String,
+/// The object as it is written.
+#[derive(Deserialize)]
+#[serde(default)]
+struct Given {
+    path: Option<String>,
+    sync: bool,
+    chunk_bytes: usize,
+    max_blob_bytes: Option<u64>,
 }
 
-impl ConfigError {
-    fn new(key: &str, message: impl Into<String>) -> Self {
-        Self { key: key.to_owned(), message: message.into() }
+impl Default for Given {
+    fn default() -> Self {
+        let BlobConfig { sync, chunk_bytes, max_blob_bytes, .. } = BlobConfig::new("");
+        Self { path: None, sync, chunk_bytes, max_blob_bytes }
     }
 }
 
 impl BlobConfig {
-    const KEYS: [&str; 4] = ["path", "sync", "chunk_bytes", "max_blob_bytes"];
-
     /// The defaults for a directory.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into(), sync: false, chunk_bytes: 1 << 20, max_blob_bytes: None }
@@ -61,65 +60,35 @@ impl BlobConfig {
     ///
     /// # Errors
     ///
-    /// [`ConfigError`]: an unknown key, a wrong type, or a value out of range.
-    pub fn from_json(value: &Value) -> Result<Self, ConfigError> {
-        let Value::Object(object) = value else {
-            return Err(ConfigError::new("", "expected an object, such as { \"path\": \"…\" }"));
-        };
-        if let Some(key) = object.keys().find(|key| !Self::KEYS.contains(&key.as_str())) {
-            let known = Self::KEYS.join(", ");
-            return Err(ConfigError::new(key, format!("unknown key (known: {known})")));
+    /// All unknown keys, wrong types, and values out of range, by paths such as `config.path`.
+    pub fn from_json(value: &Value) -> Result<Self, Errors> {
+        let Given { path, sync, chunk_bytes, max_blob_bytes } = provider_config(value)?;
+        let is_given = path.is_some();
+        let path = path.unwrap_or_default();
+        let mut wrong = Vec::new();
+        if !is_given {
+            wrong.push(wrong_key("path", "missing; it says where to keep the blobs"));
+        } else if path.is_empty() || path.contains('\0') {
+            wrong.push(wrong_key("path", "is no path"));
         }
-        let path: String = key(object, "path", "a string, the directory of the blobs")?
-            .ok_or_else(|| ConfigError::new("path", "missing; it says where to keep the blobs"))?;
-        if path.is_empty() || path.contains('\0') {
-            return Err(ConfigError::new("path", "is no path"));
-        }
-        let mut config = Self::new(path);
-        if let Some(sync) = key(object, "sync", "true or false")? {
-            config.sync = sync;
-        }
-        if let Some(bytes) = key(object, "chunk_bytes", "a number of bytes")? {
-            config.chunk_bytes = bytes;
-        }
-        config.max_blob_bytes = key(object, "max_blob_bytes", "a number of bytes")?;
-        config.check()?;
-        Ok(config)
+        let config = Self { path: path.into(), sync, chunk_bytes, max_blob_bytes };
+        wrong.extend(config.check().err().into_iter().flatten());
+        Errors::none_of(wrong).map(|()| config)
     }
 
     /// Checks what the types do not.
-    pub(crate) fn check(&self) -> Result<(), ConfigError> {
+    pub(crate) fn check(&self) -> Result<(), Errors> {
         let (min, max) = (CHUNK_BYTES.start(), CHUNK_BYTES.end());
-        if !CHUNK_BYTES.contains(&self.chunk_bytes) {
-            let message = format!("{} is not from {min} to {max}", self.chunk_bytes);
-            return Err(ConfigError::new("chunk_bytes", message));
+        if CHUNK_BYTES.contains(&self.chunk_bytes) {
+            return Ok(());
         }
-        Ok(())
+        let message = format!("{} is not from {min} to {max}", self.chunk_bytes);
+        Err(wrong_key("chunk_bytes", &message).into())
     }
 }
 
-/// The value of `key`, if it is given.
-fn key<T: DeserializeOwned>(
-    object: &Map<String, Value>,
-    key: &str,
-    expected: &str,
-) -> Result<Option<T>, ConfigError> {
-    match object.get(key) {
-        None => Ok(None),
-        Some(value) => Option::<T>::deserialize(value).map_err(|_| {
-            let found = shortened(value);
-            ConfigError::new(key, format!("expected {expected}, found {found}"))
-        }),
-    }
-}
-
-fn shortened(value: &Value) -> String {
-    const CHARS_MAX: usize = 40;
-    let text = value.to_string();
-    match text.char_indices().nth(CHARS_MAX) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text,
-    }
+fn wrong_key(key: &str, message: &str) -> Error {
+    Error::new(format!("config.{key}"), message)
 }
 
 #[cfg(test)]
@@ -153,27 +122,39 @@ mod tests {
             (json!({ "path": null }), "config.path: missing"),
             (json!({ "path": "" }), "config.path: is no path"),
             (json!({ "path": "a\0" }), "config.path: is no path"),
-            (
-                json!({ "path": 7 }),
-                "config.path: expected a string, the directory of the blobs, found 7",
-            ),
+            (json!({ "path": 7 }), "config.path: expected a string, found the number 7"),
             (
                 json!({ "path": "x", "sync": "yes" }),
-                "config.sync: expected true or false, found \"yes\"",
+                "config.sync: expected true or false, found the string \"yes\"",
             ),
-            (json!({ "path": "x", "chunk_bytes": -1 }), "config.chunk_bytes: expected a number"),
+            (json!({ "path": "x", "chunk_bytes": -1 }), "config.chunk_bytes: expected an integer"),
             (
                 json!({ "path": "x", "chunk_bytes": 4095 }),
                 "config.chunk_bytes: 4095 is not from 4096",
             ),
             (json!({ "path": "x", "chunk_bytes": (1u64 << 30) + 1 }), "config.chunk_bytes: "),
             (json!({ "path": "x", "max_blob_bytes": 1.5 }), "config.max_blob_bytes: expected"),
-            (json!({ "path": "x", "paht": "y" }), "config.paht: unknown key (known: path, sync"),
+            (
+                json!({ "path": "x", "paht": "y" }),
+                "config.paht: unknown key (allowed: path, sync, chunk_bytes, max_blob_bytes); did \
+                 you mean \"path\"?",
+            ),
             (json!({ "path": ["x".repeat(1000)] }), "config.path: expected"),
         ] {
             let error = BlobConfig::from_json(&value).unwrap_err().to_string();
             assert!(error.starts_with(message), "{value}: {error}");
             assert!(error.len() < 200, "{error}");
         }
+    }
+    #[test]
+    fn all_errors_are_told_at_once() {
+        let value = json!({ "sync": 1, "chunk_bytes": -1, "paht": "x" });
+        let errors = BlobConfig::from_json(&value).unwrap_err();
+        let paths: Vec<_> = errors.iter().map(|error| error.path.as_str()).collect();
+        assert_eq!(paths, ["config.chunk_bytes", "config.paht", "config.sync"]);
+        assert!(errors.iter().all(|error| error.line.is_none()), "{errors}");
+        let errors = BlobConfig::from_json(&json!({ "chunk_bytes": 1 })).unwrap_err();
+        let paths: Vec<_> = errors.iter().map(|error| error.path.as_str()).collect();
+        assert_eq!(paths, ["config.path", "config.chunk_bytes"]);
     }
 }

@@ -1,10 +1,12 @@
 //! What can go wrong with a blob, at the target and at the origin.
 
+use margo::config::Errors;
+use margo::config::text::printable;
 use margo::{BulkError, ForwardError, RegisterError};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use crate::{ConfigError, OpenError};
+use crate::OpenError;
 
 /// Why the target did not do what was asked. Travels to the origin as a value.
 ///
@@ -14,19 +16,19 @@ use crate::{ConfigError, OpenError};
 #[non_exhaustive]
 pub enum BlobError {
     /// There is no blob of that name.
-    #[error("there is no blob `{name}`")]
+    #[error("there is no blob `{}`", printable(name))]
     NotFound {
         /// The blob.
         name: String,
     },
     /// There is a blob of that name, and overwriting was not asked for.
-    #[error("blob `{name}` already exists")]
+    #[error("blob `{}` already exists", printable(name))]
     AlreadyExists {
         /// The blob.
         name: String,
     },
     /// The text is not a blob's name; see [`BlobName`](crate::BlobName) for the rules.
-    #[error("`{name}` is not a blob name: {reason}")]
+    #[error("`{}` is not a blob name: {}", printable(name), printable(reason))]
     BadName {
         /// The text, shortened.
         name: String,
@@ -35,7 +37,7 @@ pub enum BlobError {
     },
     /// Something that is not a blob has that name, or stands in the way of it: a folder where a
     /// blob is meant, a blob where a folder is meant, or what others put into the directory.
-    #[error("`{name}` cannot be a blob here: {reason}")]
+    #[error("`{}` cannot be a blob here: {}", printable(name), printable(reason))]
     Conflict {
         /// The blob.
         name: String,
@@ -43,7 +45,7 @@ pub enum BlobError {
         reason: String,
     },
     /// The range is not inside the blob, or not inside the memory that the origin exposed.
-    #[error("{len} bytes at {offset} are not inside the {size} bytes of {what}")]
+    #[error("{len} bytes at {offset} are not inside the {size} bytes of {}", printable(what))]
     OutOfRange {
         /// First byte.
         offset: u64,
@@ -63,13 +65,13 @@ pub enum BlobError {
         max: u64,
     },
     /// The file system, or the store's share of it, is full. Remove something and try again.
-    #[error("no space left for blob `{name}`")]
+    #[error("no space left for blob `{}`", printable(name))]
     NoSpace {
         /// The blob.
         name: String,
     },
     /// The file system failed otherwise.
-    #[error("cannot {what} blob `{name}`: {detail}")]
+    #[error("cannot {} blob `{}`: {}", printable(what), printable(name), printable(detail))]
     Io {
         /// The blob.
         name: String,
@@ -80,7 +82,7 @@ pub enum BlobError {
     },
     /// The data could not be moved between the two processes: the origin took its memory back, is
     /// gone, or the network failed.
-    #[error("cannot move the data of blob `{name}`: {detail}")]
+    #[error("cannot move the data of blob `{}`: {}", printable(name), printable(detail))]
     Transfer {
         /// The blob.
         name: String,
@@ -88,7 +90,7 @@ pub enum BlobError {
         detail: String,
     },
     /// Nobody waits for the answer any more, so the target stopped before it changed anything.
-    #[error("given up for blob `{name}`, as nobody waits for the answer any more")]
+    #[error("given up for blob `{}`, as nobody waits for the answer any more", printable(name))]
     GivenUp {
         /// The blob; the prefix, of a list.
         name: String,
@@ -142,7 +144,7 @@ pub(crate) fn given_up(name: &str) -> BlobError {
 pub enum StartError {
     /// Its configuration is wrong.
     #[error(transparent)]
-    Config(#[from] ConfigError),
+    Config(#[from] Errors),
     /// Its directory cannot be used.
     #[error(transparent)]
     Open(#[from] OpenError),
@@ -166,7 +168,7 @@ pub enum ClientError {
     Bulk(#[from] BulkError),
     /// There is not enough memory here for the blob. Read it in parts with
     /// [`read`](crate::BlobClient::read).
-    #[error("no memory for the {bytes} bytes of blob `{name}`")]
+    #[error("no memory for the {bytes} bytes of blob `{}`", printable(name))]
     NoMemory {
         /// The blob.
         name: String,
@@ -174,7 +176,11 @@ pub enum ClientError {
         bytes: u64,
     },
     /// The target's answer contradicts the request: it is not a blob provider, or another version.
-    #[error("the answer of the target about blob `{name}` makes no sense: {detail}")]
+    #[error(
+        "the answer of the target about blob `{}` makes no sense: {}",
+        printable(name),
+        printable(detail)
+    )]
     BadAnswer {
         /// The blob.
         name: String,

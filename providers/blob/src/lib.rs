@@ -49,7 +49,7 @@ mod rpc;
 mod store;
 
 pub use client::BlobClient;
-pub use config::{BlobConfig, CHUNK_BYTES, ConfigError};
+pub use config::{BlobConfig, CHUNK_BYTES};
 pub use error::{BlobError, ClientError, StartError};
 pub use name::{BlobName, COMPONENT_BYTES_MAX, NAME_BYTES_MAX, RESERVED_PREFIX};
 pub use provider::{BlobComponent, BlobProvider};

@@ -5,6 +5,8 @@
 
 use std::fmt;
 
+use margo::config::text::steers;
+
 use crate::BlobError;
 
 /// How the names of the store's own files begin. No component of a blob's name may begin so.
@@ -19,8 +21,8 @@ pub const COMPONENT_BYTES_MAX: usize = 255;
 /// A well-formed name: components of 1 to 255 bytes, separated by `/`.
 ///
 /// Refused are: an empty name or component (so also a leading, trailing or doubled `/`), `.` and
-/// `..`, `\`, control characters (NUL among them), components that begin with
-/// [`RESERVED_PREFIX`], and more than [`NAME_BYTES_MAX`] bytes.
+/// `..`, `\`, control characters (NUL among them) and those that turn the direction of text or end
+/// a line, components that begin with [`RESERVED_PREFIX`], and more than [`NAME_BYTES_MAX`] bytes.
 ///
 /// ```
 /// use margo_provider_blob::BlobName;
@@ -100,8 +102,8 @@ fn component_fault(component: &str) -> Option<&'static str> {
     if component.contains('\\') {
         return Some("it contains `\\`; components are separated by `/`");
     }
-    if component.chars().any(char::is_control) {
-        return Some("it contains a control character");
+    if component.chars().any(steers) {
+        return Some("it contains a control character, or one that turns the direction of text");
     }
     if component.starts_with(RESERVED_PREFIX) {
         return Some("components that begin with `.margo-tmp-` are reserved for the store");
@@ -166,6 +168,10 @@ mod tests {
             ("a\0b", "control character"),
             ("a\nb", "control character"),
             ("\u{7f}", "control character"),
+            ("a\u{9b}2J", "control character"),
+            ("x\u{202e}gpj.exe", "turns the direction"),
+            ("\u{2066}x/y", "turns the direction"),
+            ("x\u{2028}y", "control character"),
             ("..\\x", "contains `\\`"),
             ("a\\", "contains `\\`"),
             (".margo-tmp-", "reserved"),

@@ -18,6 +18,7 @@ use margo::{
     BulkBuffer, CancelToken, CloseError, Component, Handle, Instance, Provider, ProviderSpec,
     RunningProvider,
 };
+use rustix::process::{Resource, getrlimit};
 use serde::Serialize;
 
 use crate::error::{BlobError, given_up};
@@ -194,6 +195,7 @@ impl Service {
         if len > self.max_blob_bytes {
             return Err(BlobError::TooLarge { len, max: self.max_blob_bytes });
         }
+        file_limit_allows(name.as_str(), len)?;
         // Before any data moves, so that a refusal is cheap; `publish` decides.
         if !overwrite {
             self.store.refuse_existing(&name)?;
@@ -324,6 +326,21 @@ impl Service {
         if idle.len() < IDLE_BUFFERS_MAX {
             idle.push(buffer);
         }
+    }
+}
+
+/// Refuses what would be longer than the process may make a file: the kernel would end it.
+fn file_limit_allows(name: &str, len: u64) -> Result<(), BlobError> {
+    match getrlimit(Resource::Fsize).current {
+        Some(max) if len > max => Err(BlobError::Io {
+            name: name.to_owned(),
+            what: "write".to_owned(),
+            detail: format!(
+                "{len} bytes are more than the {max} bytes to which files of the service's process \
+                 are limited: raise that with `ulimit -f` where the service is started"
+            ),
+        }),
+        _ => Ok(()),
     }
 }
 

@@ -1,4 +1,5 @@
-//! A disk that is full: a file system of 256 KiB, mounted where only a child process sees it.
+//! A disk that is full: a file system of 256 KiB, mounted where only a child process sees it; and
+//! a limit on the sizes of files, in a child process as well.
 #![allow(clippy::unwrap_used, reason = "a test ends where it fails")]
 
 mod common;
@@ -89,6 +90,48 @@ fn on_the_small_disk(dir: &Path) {
             blobs.put("f/other", &small, PATIENCE).unwrap();
             blobs.remove("f/other", PATIENCE).unwrap();
             blobs.remove("f/small", PATIENCE).unwrap();
+            pair.end();
+        }
+    }
+}
+
+/// Tells the child that its files are to be limited.
+const LIMITED: &str = "MARGO_TEST_LIMITED_FILES";
+
+#[test]
+fn a_limit_on_file_sizes_is_reported_and_the_provider_goes_on() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    const LIMIT: u64 = 1 << 20;
+    if std::env::var_os(LIMITED).is_none() {
+        let output = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "a_limit_on_file_sizes_is_reported_and_the_provider_goes_on"])
+            .env(LIMITED, "1")
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && text.contains("1 passed"), "{output:?}");
+        return;
+    }
+    let limit = Rlimit { current: Some(LIMIT), ..getrlimit(Resource::Fsize) };
+    setrlimit(Resource::Fsize, limit).unwrap();
+    for transport in TRANSPORTS {
+        for chunk_bytes in [4096, 1 << 20] {
+            let dir = tempfile::tempdir().unwrap();
+            let mut config = BlobConfig::new(dir.path());
+            config.chunk_bytes = chunk_bytes;
+            let pair = Pair::new(transport, &config);
+            let blobs = &pair.blobs;
+            let largest = pattern(LIMIT as usize, 1);
+            blobs.put("largest", &largest, PATIENCE).unwrap();
+            let larger = pattern(LIMIT as usize + 1, 2);
+            for name in ["larger", "largest"] {
+                let error = refusal(blobs.put(name, &larger, PATIENCE)).to_string();
+                for part in [name, "1048577 bytes", "1048576 bytes", "`ulimit -f`"] {
+                    assert!(error.contains(part), "{part}: {error}");
+                }
+            }
+            assert!(blobs.get("largest", PATIENCE).unwrap() == largest);
+            assert_eq!(blobs.list("", PATIENCE).unwrap().len(), 1);
             pair.end();
         }
     }

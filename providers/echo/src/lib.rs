@@ -37,10 +37,12 @@
 
 use std::time::Duration;
 
+use margo::config::provider_config;
 use margo::{
     Component, ForwardError, IdentityError, Instance, Provider, ProviderHandle, ProviderSpec,
     RegisterError, Rpc, RunningProvider,
 };
+use serde::Deserialize;
 
 // 1. The definition.
 
@@ -94,10 +96,9 @@ impl EchoProvider {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct EchoComponent;
 
-/// The `config` object of an echo provider is not empty.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("config: an echo provider has no settings, found {0}")]
-pub struct ConfigError(String);
+/// The `config` object of an echo provider: it has no settings.
+#[derive(Deserialize)]
+struct EchoConfig {}
 
 impl Component for EchoComponent {
     fn type_name(&self) -> &'static str {
@@ -109,9 +110,7 @@ impl Component for EchoComponent {
         config: &serde_json::Value,
     ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         // Each component checks its own settings. Silently ignoring a key would hide a mistake.
-        if config.as_object().is_none_or(|config| !config.is_empty()) {
-            return Err(Box::new(ConfigError(config.to_string())));
-        }
+        let EchoConfig {} = provider_config(config)?;
         Ok(())
     }
 

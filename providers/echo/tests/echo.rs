@@ -58,7 +58,7 @@ fn starts_from_the_configuration() {
 fn settings_that_it_does_not_have_are_errors() {
     let service = service_with(r#"{ "type": "echo", "provider_id": 3, "config": { "loud": 1 } }"#);
     let error = service.start_providers(&[&EchoComponent]).unwrap_err().to_string();
-    assert!(error.contains("echo_3") && error.contains("has no settings"), "{error}");
+    assert!(error.contains("echo_3") && error.contains("config.loud: unknown key"), "{error}");
     service.finalize_and_wait().unwrap();
 }
 
