@@ -182,7 +182,7 @@ impl<T> Forward<T> {
         self.receiving = false;
         self.fetching = None;
         // The response proves that the target is done with the arguments.
-        if matches!(result, Ok(_) | Err(HgError::Remote(_))) {
+        if matches!(result, Ok(_) | Err(HgError::Remote(_) | HgError::Foreign(_))) {
             self.release();
         }
         self.outcome.get_or_insert(result);

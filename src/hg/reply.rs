@@ -68,9 +68,17 @@ impl<T> Core<T> {
         buf: MsgBuf,
         arrival: Arrival,
     ) -> Option<Result<Response, HgError>> {
-        let result = match wire::decode_response(self.options.format(), buf.as_slice()) {
+        let format = self.options.format();
+        let result = match wire::decode_response(format, buf.as_slice()) {
             Ok((header, _)) if header.code != ReturnCode::Success => {
-                Err(HgError::Remote(header.code))
+                // C's own RPC layer says `HG_NOENTRY` of an RPC that is not registered.
+                let of_layer = header.code == ReturnCode::NoEntry
+                    || wire::is_own_refusal(format, buf.as_slice());
+                Err(if of_layer {
+                    HgError::Remote(header.code)
+                } else {
+                    HgError::Foreign(header.code)
+                })
             }
             Ok((header, Body::Inline(_))) => {
                 let payload = Payload::Message(buf, header.format.header_bytes());
