@@ -58,6 +58,7 @@ use super::clock::Origins;
 use super::context::Event;
 use super::contexts::{Bell, Class};
 use super::counters::{Counters, Counts, HotCounts, InHand};
+use super::format::Format;
 use super::forward::Forward;
 use super::kept::Kept;
 use super::ops::{OPS_MAX, OpRef, Role, Slab, Space, Tags};
@@ -250,6 +251,8 @@ pub struct Core<T> {
     pub(super) self_addr: Addr,
     pub(super) limits: Limits,
     pub(super) options: HgOptions,
+    /// Peers are asked for their build.
+    pub(super) asks: bool,
     pub(super) buffers: Arc<Buffers>,
     /// Where requests are received; `None`: into buffers of their own. Those of all contexts.
     pub(super) large: Option<LargeBuffers>,
@@ -377,6 +380,7 @@ impl<T> Core<T> {
             kept_apart: kept_apart.unwrap_or_default(),
             kept_arguments: kept_arguments.unwrap_or_default(),
             endpoint,
+            asks: options.ask_build && options.format() == Format::default(),
             options,
             class,
             id,

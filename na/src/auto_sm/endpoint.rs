@@ -272,6 +272,10 @@ impl Endpoint for AutoSm {
         self.route(to).is_ok_and(|(_, part, to)| part.endpoint.carries_extensions(to))
     }
 
+    fn may_meet_mercury(&self) -> bool {
+        self.far.endpoint.may_meet_mercury()
+    }
+
     fn is_gone(&self, peer: &Addr) -> bool {
         self.route(peer).is_ok_and(|(_, part, peer)| part.endpoint.is_gone(peer))
     }
