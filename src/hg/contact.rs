@@ -14,8 +14,8 @@
 //! | other | without |
 //!
 //! The question goes by the call's own tag, as its first message, so whatever ends a call ends one
-//! that still asks. Calls that begin before the first answer each ask. What was learned is forgotten
-//! when a call ends with an error of the network: somebody else may come in that place.
+//! that still asks. Calls that begin before the first answer each ask. When a call ends with an
+//! error of the network all peers are forgotten: somebody else may come in the place of one.
 
 use std::collections::HashMap;
 use std::sync::Mutex;

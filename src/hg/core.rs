@@ -11,6 +11,7 @@
 //! | `State` (operations, events, tags, receives) | everybody, briefly | `Core::state` |
 //! | `arrived` (completions not acted on) | progress, trigger, other contexts | `Core::arrived` |
 //! | the registry | registrations; contexts keep a copy | see `registry.rs` |
+//! | builds of peers | calls, and answers to what they ask | their own lock, see `contact.rs` |
 //! | message buffers | everybody | see `buffers.rs` |
 //! | the endpoint | everybody | never under `Core::state` |
 //!

@@ -331,12 +331,12 @@ impl<T> Core<T> {
         let header =
             RequestHeader { no_response, cookie: self.id, ..RequestHeader::in_format(id, format) };
         let mut max = self.limits.unexpected_bytes_max;
-        let mut limits = self.writer_limits(max);
+        let mut room = max;
         if self.asks {
             self.note_build(op, format.build());
-            // Its headers are longer than ours, or may have to grow.
-            limits = self.writer_limits(max - LONGER_BY);
-            max -= if known.is_none() { LONGER_BY } else { 0 };
+            // Headers may be longer than `options` say, or may have to grow.
+            room -= LONGER_BY;
+            max = if known.is_none() { room } else { max };
         }
         let buf = self.buffers.take();
         let says_more = options.deadline.is_some() || options.trace.is_some();
@@ -344,9 +344,10 @@ impl<T> Core<T> {
         // waited for when it is read as a whole.
         let mut extension_bytes = 0;
         let encoded = if says_more && !local {
-            self.encode_extended(to, header, (options, &mut extension_bytes), buf, encode)
+            let beside = (options, &mut extension_bytes);
+            self.encode_extended(to, header, beside, buf, (max, room), encode)
         } else {
-            wire::encode_request(header, buf, max, limits, encode)
+            wire::encode_request(header, buf, max, self.writer_limits(room), encode)
         };
         admitted.armed = false;
         let written = match encoded {
@@ -381,7 +382,8 @@ impl<T> Core<T> {
         }
     }
 
-    /// Encodes a request with what is said beside its header, if the peer understands it.
+    /// Encodes a request with what is said beside its header, if the peer understands it, into a
+    /// message of at most `max` bytes, of which `room` are for what the options tell the length of.
     #[inline(never)]
     fn encode_extended(
         &self,
@@ -389,6 +391,7 @@ impl<T> Core<T> {
         header: RequestHeader,
         (options, extension_bytes): (ForwardOptions, &mut u16),
         buf: MsgBuf,
+        (max, room): (usize, usize),
         encode: impl FnOnce(&mut Writer) -> Result<(), ProcError>,
     ) -> Result<Written, Unencoded> {
         let ForwardOptions { deadline, trace, .. } = options;
@@ -404,8 +407,7 @@ impl<T> Core<T> {
         };
         *extension_bytes = extension.bytes(header.format) as u16;
         let header = RequestHeader { extension_bytes: *extension_bytes, ..header };
-        let max = self.limits.unexpected_bytes_max;
-        let limits = self.writer_limits(max.saturating_sub(usize::from(*extension_bytes)));
+        let limits = self.writer_limits(room.saturating_sub(usize::from(*extension_bytes)));
         wire::encode_extended_request(header, &extension, buf, max, limits, encode)
     }
 

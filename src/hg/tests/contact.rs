@@ -30,31 +30,38 @@ fn asked_and_called(side: &Side) -> (usize, usize) {
 
 #[test]
 fn each_build_is_called_in_its_own_format_from_the_first_call_on() {
-    for build in [Build::Plain, Build::Checksum] {
-        let (mut origin, mut target) = strangers(build);
-        // In the message, just in it whatever the build, just not, and far from it.
-        let lens = [0, 5, MESSAGE_MAX - 20, MESSAGE_MAX - 19, MESSAGE_MAX - 15, 100_000];
-        for (token, len) in (1..).zip(lens) {
-            let payload = pattern(len);
-            origin.call(&target, &payload, token);
-            let request = arrive(&mut origin, &mut target);
-            assert_eq!(request.payload(), payload);
-            let long = pattern(if token % 2 == 0 { 9 } else { 2 * MESSAGE_MAX });
-            answer(request, &long, 100 + token);
-            settle(&mut origin, &mut target);
-            assert_eq!(ended(&mut origin, token).unwrap(), long);
-            assert_eq!(asked_and_called(&origin), (1, token as usize), "it is asked once");
+    // In the message, just in it whatever the build, just not, and far from it.
+    let lens = [0, 5, MESSAGE_MAX - 20, MESSAGE_MAX - 19, MESSAGE_MAX - 15, 100_000];
+    for (build, first) in [Build::Plain, Build::Checksum].into_iter().zip([0, 1]) {
+        for (first, len) in (first..).zip(lens) {
+            let (mut origin, mut target) = strangers(build);
+            for token in 0..4 {
+                // What is said with a deadline is not for strangers.
+                let deadline = (first + token) % 2 == 0;
+                let deadline = deadline.then(|| Instant::now() + 100 * PATIENCE);
+                let options = ForwardOptions { deadline, ..ForwardOptions::default() };
+                let payload = pattern(len);
+                origin.call_with(&target, options, &payload, token);
+                let request = arrive(&mut origin, &mut target);
+                assert_eq!(request.payload(), payload);
+                let long = pattern(if token % 2 == 0 { 9 } else { 2 * MESSAGE_MAX });
+                answer(request, &long, 100 + token);
+                settle(&mut origin, &mut target);
+                assert_eq!(ended(&mut origin, token).unwrap(), long);
+                assert_eq!(asked_and_called(&origin), (1, token as usize + 1), "asked once");
+            }
+            assert_eq!((origin.core.in_flight(), origin.endpoint.posted().1), (0, 0));
+            assert_eq!((origin.endpoint.registered(), target.endpoint.registered()), (0, 0));
+            // The question is nobody's request.
+            let counters = target.core.counters();
+            let counted = (counters.rpc_req_recv, counters.not_registered, counters.malformed);
+            assert_eq!(counted, (4, 0, 0));
+            assert_eq!(origin.core.counters().rpc_req_sent, 4);
+            let has_flag = |bytes: &[u8]| bytes[10] & flags::HAS_CHECKSUMS != 0;
+            let sent = origin.endpoint.sent();
+            let calls = sent.iter().skip(1).filter(|(kind, ..)| *kind == Kind::Unexpected);
+            calls.for_each(|(.., bytes)| assert_eq!(has_flag(bytes), build == Build::Checksum));
         }
-        assert_eq!((origin.core.in_flight(), origin.endpoint.posted().1), (0, 0));
-        assert_eq!((origin.endpoint.registered(), target.endpoint.registered()), (0, 0));
-        // The question is nobody's request.
-        let counters = target.core.counters();
-        assert_eq!((counters.rpc_req_recv, counters.not_registered, counters.malformed), (6, 0, 0));
-        assert_eq!(origin.core.counters().rpc_req_sent, 6);
-        let has_flag = |bytes: &[u8]| bytes[10] & flags::HAS_CHECKSUMS != 0;
-        let sent = origin.endpoint.sent();
-        let calls = sent.iter().skip(1).filter(|(kind, ..)| *kind == Kind::Unexpected);
-        calls.for_each(|(.., bytes)| assert_eq!(has_flag(bytes), build == Build::Checksum));
     }
 }
 
