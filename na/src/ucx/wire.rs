@@ -1,6 +1,6 @@
-//! What two endpoints tell each other: the hello in an active message of number 0, the rest in those
-//! of number 1. All integers are little endian; the first byte says which it is. See the module
-//! `ucx` for the layout.
+//! What two endpoints tell each other: the hello in an active message of number 0, the rest in
+//! those of number 1. All integers are little endian; the first byte says which it is. See the
+//! module `ucx` for the layout.
 
 use crate::{Access, DeniedReason};
 
