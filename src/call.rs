@@ -326,12 +326,13 @@ impl Call {
             inner.monitoring.call_decoded(&self.watch, true);
             return Ok(result);
         }
+        let Some(detail) = margo::read_failure(body) else {
+            return Err(failure(site, HgError::Foreign(code)));
+        };
         if code == ReturnCode::Timeout && site.term.is_some_and(|term| !is_past(Some(term.at))) {
             // Its target takes our clock for ahead of what it is.
             inner.core.clock_is_misjudged();
         }
-        // C peers send nothing that could be read here, and need not.
-        let detail = proc::from_slice::<String>(body).unwrap_or_default();
         Err(refusal(site, code, detail))
     }
 
@@ -379,7 +380,11 @@ const NO_ROOM_TO_FETCH: &str = "it holds too many bytes of long arguments, or ha
      operations in flight (HG_AGAIN); try again later, or raise its bound \
      (`margo.overflow_held_max`)";
 
-/// What the peer's return code means.
+/// What is said of the codes of peers that are not our own.
+const FOREIGN_CODE: &str = "a C program, or an older version, said so: its runtime, or a handler \
+     that may have done anything before";
+
+/// What the return code of one of our own peers means.
 fn refusal(site: Site<'_>, code: ReturnCode, detail: String) -> ForwardError {
     let (rpc, peer, provider) = (site.rpc, site.to.addr().to_string(), site.to.id());
     if let (ReturnCode::Timeout, Some(Term { limit, .. })) = (code, site.term) {
@@ -407,6 +412,10 @@ pub(crate) fn failure(site: Site<'_>, error: HgError) -> ForwardError {
             refusal(site, ReturnCode::Again, NO_ROOM_TO_FETCH.to_owned())
         }
         HgError::Remote(code) => refusal(site, code, String::new()),
+        HgError::Foreign(code) => {
+            let (peer, detail) = (site.to.addr().to_string(), FOREIGN_CODE.to_owned());
+            ForwardError::Failed { rpc: site.rpc, peer, code, detail }
+        }
         HgError::Proc(source) => ForwardError::Encode { rpc: site.rpc, source },
         HgError::Closed => ForwardError::Closing { rpc: site.rpc },
         HgError::Na(na::Error::Closed) => ForwardError::Closing { rpc: site.rpc },

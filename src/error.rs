@@ -211,7 +211,8 @@ pub enum ForwardError {
         never_ran: bool,
     },
     /// The peer runs, but has no such RPC under this provider id. Check both, and whether the
-    /// provider was started.
+    /// provider was started. From a C peer: Mercury's RPC layer said so. (That C Margo has no
+    /// handler for an RPC which it calls itself is [`Failed`](Self::Failed) with `HG_NOENTRY`.)
     #[error("{peer} has no RPC `{rpc}` for provider {provider}")]
     NotRegistered {
         /// The RPC's name.
@@ -221,7 +222,7 @@ pub enum ForwardError {
         /// The provider that was asked for.
         provider: ProviderId,
     },
-    /// The handler panicked. The peer goes on serving.
+    /// The handler panicked. The peer goes on serving. Only our own peers say so.
     #[error("the handler of `{rpc}` at {peer} panicked: {detail}")]
     Panicked {
         /// The RPC's name.
@@ -231,7 +232,8 @@ pub enum ForwardError {
         /// The panic's message.
         detail: String,
     },
-    /// The peer could not decode the arguments: the two sides define the RPC differently.
+    /// The peer could not decode the arguments: the two sides define the RPC differently. Only our
+    /// own peers say so.
     #[error("{peer} cannot decode the arguments of `{rpc}`: {detail}")]
     BadArguments {
         /// The RPC's name.
@@ -244,7 +246,7 @@ pub enum ForwardError {
     /// The peer did not take the request, which did not run; or its handler has changed nothing and
     /// asks to come again later ([`Handle::fail_with`](crate::Handle::fail_with)). Without a detail
     /// it has too much to do: try again later, or raise the bounds there: `margo.admission`,
-    /// [`Serve::admission`](crate::Serve::admission).
+    /// [`Serve::admission`](crate::Serve::admission). Only our own peers say so.
     #[error("{peer} {}", Refused { rpc, detail })]
     Busy {
         /// The RPC's name.
@@ -254,7 +256,9 @@ pub enum ForwardError {
         /// The reason, if it is not those bounds, or what the handler says; often empty.
         detail: String,
     },
-    /// The peer is shutting down. The request did not run.
+    /// The peer is shutting down. The request did not run. Only our own peers say so; of C Margo it
+    /// is [`Failed`](Self::Failed) with `HG_PERMISSION`, which a handler of C may have answered,
+    /// too.
     #[error("{peer} is shutting down and refused `{rpc}`")]
     PeerClosing {
         /// The RPC's name.
@@ -262,7 +266,8 @@ pub enum ForwardError {
         /// The peer's address.
         peer: String,
     },
-    /// The handler ended with an error code, or without an answer.
+    /// The handler ended with an error code, or without an answer. Or a C peer has answered with
+    /// that code, whichever it is: its runtime, or a handler that has run; nothing tells which.
     #[error("`{rpc}` at {peer} failed with {code}: {detail}")]
     Failed {
         /// The RPC's name.
@@ -344,6 +349,11 @@ impl fmt::Display for Refused<'_> {
 impl ForwardError {
     /// Whether the handler certainly did not run, or says itself that it has changed nothing
     /// ([`Busy`](Self::Busy)), so that calling again is harmless.
+    ///
+    /// Of the codes of C peers only `HG_NOENTRY` of Mercury's RPC layer says so
+    /// ([`NotRegistered`](Self::NotRegistered)). It is taken at its word: a program that registers
+    /// handlers with Mercury's core layer (`HG_Core_register`), or any on Mercury before 2.1, must
+    /// not return that code from one that has done something.
     pub fn never_ran(&self) -> bool {
         match self {
             Self::NotRegistered { .. }

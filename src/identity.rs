@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::hg::ProviderId;
+use crate::hg::{ProviderId, ReturnCode};
 use crate::{
     ForwardError, Handle, IdentityError, Instance, Provider, ProviderHandle, RegisterError, Rpc,
 };
@@ -191,11 +191,15 @@ impl<T: Send + Sync + 'static> Provider<T> {
     }
 }
 
-/// Who has no such RPC says nothing of itself.
+/// Who has no such RPC says nothing of itself. C Margo knows it without a provider, for its own
+/// calls, and has no handler for it.
 fn told(answer: Result<String, ForwardError>) -> Result<Option<String>, ForwardError> {
     match answer {
         Ok(identity) => Ok(Some(identity)),
-        Err(ForwardError::NotRegistered { .. }) => Ok(None),
+        Err(
+            ForwardError::NotRegistered { .. }
+            | ForwardError::Failed { code: ReturnCode::NoEntry, .. },
+        ) => Ok(None),
         Err(error) => Err(error),
     }
 }

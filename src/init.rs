@@ -435,11 +435,13 @@ fn start_core(
     log: &Log,
 ) -> Result<Arc<Core<Token>>, InitError> {
     let address = &resolved.address;
-    let hg_options = HgOptions { log: log.clone(), ..hg_options(resolved) };
+    let mut hg_options = HgOptions { log: log.clone(), ..hg_options(resolved) };
     let mut options = na_options(resolved);
     options.copy_helper =
         resolved.copy_pool.map(|pool| crate::copy_pool::helper(pools[pool].clone()));
     let endpoint = na::open(address, &options).map_err(|source| not_opened(resolved, source))?;
+    // Who has said which build the peers are need not ask them.
+    hg_options.ask_build = resolved.mercury_build.is_none() && endpoint.may_meet_mercury();
     Core::new(endpoint, hg_options)
         .map_err(|source| InitError::Rpc { address: address.clone(), source })
 }

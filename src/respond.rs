@@ -1,8 +1,9 @@
 //! The answer to a request: given once, by whoever is first, or in its stead when nobody is.
 //!
 //! On the wire an answer is Mercury's response header, then Margo's 4-byte return code, then the
-//! encoded result if the code is 0. With another code our own peers read the rest as a text that
-//! explains it; C peers ignore it.
+//! encoded result if the code is 0. Behind another code are a text that explains it and a mark of
+//! our own peers, which believe what is said below of codes only with that mark; C peers ignore
+//! both.
 //!
 //! | what happened | code |
 //! |---|---|
@@ -579,15 +580,13 @@ fn send_failure<C, O, R>(
     while !detail.is_char_boundary(end) {
         end -= 1;
     }
-    let encode = |detail: &str, writer: &mut Writer| -> Result<(), ProcError> {
-        margo::write_response_prefix(writer, code)?;
-        proc::to_writer(writer, detail)
-    };
-    let sent = request.respond(|writer| encode(&detail[..end], writer), Token::Respond(None));
+    let detail = Some(&detail[..end]);
+    let with = |writer: &mut Writer| margo::write_failure(writer, code, detail);
+    let sent = request.respond(with, Token::Respond(None));
     let sent = sent.or_else(|error| match *error {
         // The text is longer than what may be sent here; the code says more than nothing.
         (HgError::Proc(_) | HgError::Unfetched { .. }, Some(request)) => {
-            let without = |writer: &mut Writer| margo::write_response_prefix(writer, code);
+            let without = |writer: &mut Writer| margo::write_failure(writer, code, None);
             request.respond(without, Token::Respond(None))
         }
         other => Err(Box::new(other)),

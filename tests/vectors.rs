@@ -17,6 +17,8 @@ use margo::{Bulk, ConstStr, ProviderId, ReturnCode, RpcId};
 use na::MsgBuf;
 use serde::{Deserialize, Serialize};
 
+#[path = "vectors/codes.rs"]
+mod codes;
 mod common;
 #[path = "vectors/damage.rs"]
 mod damage;
@@ -216,9 +218,11 @@ fn an_unknown_rpc_is_refused() {
         let mut buf = dirty();
         let request = wire::decode_request(capture.format, &call.request).unwrap().0;
         wire::encode_refusal(&request, ReturnCode::NoEntry, &mut buf);
-        // Behind the core header C sends what was in its buffer.
+        // Behind the core header C sends what was in its buffer; ours ends with a mark.
         let written = capture.format.core_bytes();
-        assert_eq!(buf.len(), call.response.len());
+        assert_eq!(&buf.as_slice()[call.response.len()..], b"margo-rs");
+        assert!(wire::is_own_refusal(capture.format, buf.as_slice()));
+        assert!(!wire::is_own_refusal(capture.format, &call.response));
         assert_eq!(buf.as_slice()[..written], call.response[..written]);
         let (header, _) = wire::decode_response(capture.format, &call.response).unwrap();
         assert_eq!(header, ResponseHeader::answering(&request, ReturnCode::NoEntry));

@@ -419,6 +419,11 @@ pub trait Endpoint: Send + Sync + fmt::Debug {
         false
     }
 
+    /// Whether C programs have this transport, so that peers may be C Mercury's. Default: no.
+    fn may_meet_mercury(&self) -> bool {
+        false
+    }
+
     /// Whether `peer` is known to be gone for good: nothing that is sent there arrives; or, if it
     /// came with a message ([`Arrival::from`]), whether the connection has ended since, so that
     /// nobody waits for the answer. Cheap, no look at the peer itself. `false` says nothing: the

@@ -17,6 +17,7 @@ use na::{Addr, Arrival, Completion, MsgBuf, Tag};
 
 use super::buffers::{Payload, lock};
 use super::clock;
+use super::contact::QUESTION;
 use super::core::{Core, Op};
 use super::handle::RequestParts;
 use super::header::RequestHeader;
@@ -383,7 +384,11 @@ impl<T> Core<T> {
     #[cold]
     #[inline(never)]
     fn refuse(&self, origin: &Addr, mut request: RawRequest, code: ReturnCode) {
-        self.counts.not_registered.bump();
+        if request.id() == QUESTION {
+            self.state().hot.rpc_req_recv -= 1;
+        } else {
+            self.counts.not_registered.bump();
+        }
         RequestHandle::of(self, origin, &mut request).reject(code);
     }
 
@@ -621,7 +626,18 @@ impl<T> Core<T> {
         let mut state = self.state();
         // Nobody will answer what was not sent.
         let in_vain = match state.ops.get_mut(op)? {
-            Op::Forward(forward) => forward.sent(result),
+            Op::Forward(forward) => {
+                let has_failed = result.is_err();
+                let in_vain = forward.sent(result);
+                if self.asks && forward.may_go_on() {
+                    drop(state);
+                    return self.go_on(op);
+                }
+                if self.asks && has_failed {
+                    self.class.builds.forget();
+                }
+                in_vain
+            }
             Op::Respond(respond) => respond.sent(result),
             _ => None,
         };

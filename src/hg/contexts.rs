@@ -22,6 +22,7 @@ use rustix::event::{EventfdFlags, epoll};
 use super::bell::{Sleeper, Sleepers};
 use super::buffers::lock;
 use super::clock::Clock;
+use super::contact::Builds;
 use super::context::Event;
 use super::core::Op;
 use super::ops::{CONTEXTS_MAX, OpRef, Role};
@@ -39,6 +40,7 @@ pub(super) struct Class<T> {
     pub(super) polling: Mutex<()>,
     sleepers: Sleepers,
     pub(super) clock: Clock,
+    pub(super) builds: Builds,
 }
 
 /// A number for a context.
@@ -61,6 +63,7 @@ impl<T> Class<T> {
             polling: Mutex::new(()),
             sleepers: Sleepers::default(),
             clock: Clock::new(),
+            builds: Builds::default(),
         }
     }
 

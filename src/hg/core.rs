@@ -11,6 +11,7 @@
 //! | `State` (operations, events, tags, receives) | everybody, briefly | `Core::state` |
 //! | `arrived` (completions not acted on) | progress, trigger, other contexts | `Core::arrived` |
 //! | the registry | registrations; contexts keep a copy | see `registry.rs` |
+//! | builds of peers | calls, and answers to what they ask | their own lock, see `contact.rs` |
 //! | message buffers | everybody | see `buffers.rs` |
 //! | the endpoint | everybody | never under `Core::state` |
 //!
@@ -58,6 +59,7 @@ use super::clock::Origins;
 use super::context::Event;
 use super::contexts::{Bell, Class};
 use super::counters::{Counters, Counts, HotCounts, InHand};
+use super::format::Format;
 use super::forward::Forward;
 use super::kept::Kept;
 use super::ops::{OPS_MAX, OpRef, Role, Slab, Space, Tags};
@@ -250,6 +252,8 @@ pub struct Core<T> {
     pub(super) self_addr: Addr,
     pub(super) limits: Limits,
     pub(super) options: HgOptions,
+    /// Peers are asked for their build.
+    pub(super) asks: bool,
     pub(super) buffers: Arc<Buffers>,
     /// Where requests are received; `None`: into buffers of their own. Those of all contexts.
     pub(super) large: Option<LargeBuffers>,
@@ -379,6 +383,7 @@ impl<T> Core<T> {
             kept_apart: kept_apart.unwrap_or_default(),
             kept_arguments: kept_arguments.unwrap_or_default(),
             endpoint,
+            asks: options.ask_build && options.format() == Format::default(),
             options,
             class,
             id,

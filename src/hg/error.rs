@@ -191,6 +191,10 @@ pub enum HgError {
     /// The peer's RPC layer answered with an error code instead of a response.
     #[error("the peer answered {0}")]
     Remote(ReturnCode),
+    /// A peer that is not one of our own answered with an error code instead of a response. Its
+    /// handler may have run: Mercury sends what a handler of its core layer returns.
+    #[error("the peer, which is a C program or of an older version, answered {0}")]
+    Foreign(ReturnCode),
     /// The peer's response cannot be read.
     #[error("malformed response: {0}")]
     Wire(#[from] WireError),

@@ -22,9 +22,11 @@ use na::{Access, Addr, LocalMem, Memory, MsgBuf, Refused, Tag};
 
 use super::buffers::Payload;
 use super::checksum::PayloadSum;
+use super::contact::{Asking, LONGER_BY};
 use super::context::{Beside, Event};
 use super::core::{Core, Op, State};
 use super::endings::Ended;
+use super::format::Build;
 use super::header::RequestHeader;
 use super::kept::Kept;
 use super::ops::{CONTEXTS_MAX, OpRef, Role};
@@ -102,6 +104,9 @@ pub(super) struct Forward<T> {
     pub(super) canceled: bool,
     /// The arguments, while the target may fetch them.
     exposed: Option<Box<Exposed>>,
+    /// How its request is written, where peers are asked for that.
+    pub(super) build: Build,
+    pub(super) asking: Option<Box<Asking>>,
 }
 
 /// A result that is being fetched, and whom to tell when it is here.
@@ -128,11 +133,43 @@ impl<T> Forward<T> {
             outcome: None,
             canceled: false,
             exposed: None,
+            build: Build::Plain,
+            asking: None,
         }
     }
 
     fn fail(&mut self, error: HgError) {
         self.outcome.get_or_insert(Err(error));
+    }
+
+    /// The question comes first; its answer is received in any case.
+    pub(super) fn ask(&mut self, asking: Asking) {
+        self.receiving = true;
+        self.asking = Some(Box::new(asking));
+    }
+
+    /// The question was answered. A call that has ended meanwhile asks no more.
+    pub(super) fn told(&mut self, build: Build) {
+        self.receiving = false;
+        match &mut self.asking {
+            Some(asking) if self.token.is_some() && self.outcome.is_none() => {
+                asking.set_told(build);
+            }
+            _ => self.asking = None,
+        }
+    }
+
+    /// Whether its question was answered and has left: its message is next.
+    pub(super) fn may_go_on(&self) -> bool {
+        let told = self.asking.as_ref().and_then(|asking| asking.build());
+        told.is_some() && !self.sending && self.outcome.is_none() && self.token.is_some()
+    }
+
+    /// What is to be sent now, of such a call.
+    pub(super) fn take_told(&mut self) -> Option<Box<Asking>> {
+        let asking = if self.may_go_on() { self.asking.take() } else { None }?;
+        (self.build, self.receiving) = (asking.build()?, asking.is_received());
+        Some(asking)
     }
 
     /// The send ended. Returns what is to be canceled because of that.
@@ -180,9 +217,9 @@ impl<T> Forward<T> {
     /// The receive of the response ended.
     pub(super) fn received(&mut self, result: Result<Response, HgError>) {
         self.receiving = false;
-        self.fetching = None;
+        (self.fetching, self.asking) = (None, None);
         // The response proves that the target is done with the arguments.
-        if matches!(result, Ok(_) | Err(HgError::Remote(_))) {
+        if matches!(result, Ok(_) | Err(HgError::Remote(_) | HgError::Foreign(_))) {
             self.release();
         }
         self.outcome.get_or_insert(result);
@@ -205,13 +242,14 @@ impl<T> Forward<T> {
             && !self.canceled
             && self.fetching.is_none()
             && self.outcome.is_none()
-            && self.exposed.is_none();
+            && self.exposed.is_none()
+            && self.asking.is_none();
         if plain { self.token.take() } else { None }
     }
 
     /// What the receive of the response, or of what stands for it, is.
     pub(super) fn reply_role(&self) -> Role {
-        if self.one_way { Role::Ack } else { Role::Reply }
+        if self.one_way && self.asking.is_none() { Role::Ack } else { Role::Reply }
     }
 
     pub(super) fn is_canceled(&self) -> bool {
@@ -245,7 +283,10 @@ impl<T> Forward<T> {
     /// What there is to tell, and whether the call is over.
     #[inline]
     pub(super) fn settle(&mut self) -> (Option<Event<T>>, bool) {
-        let flying = self.sending || self.receiving || self.fetching.is_some();
+        let flying = self.sending
+            || self.receiving
+            || self.fetching.is_some()
+            || (self.asking.is_some() && self.outcome.is_none());
         if self.one_way && !flying && self.token.is_some() {
             self.outcome.get_or_insert(Ok(Response::empty()));
         }
@@ -284,26 +325,39 @@ impl<T> Core<T> {
         let local = self.options.loopback && *to == self.self_addr;
         let Started { op, tag, no_response } = self.admit_call(id, options, local, token)?;
         let mut admitted = Admitted { core: self, op, armed: true };
-        let format = self.options.format();
+        let known =
+            if self.asks && !local { self.format_for(to) } else { Some(self.options.format()) };
+        let format = known.unwrap_or_default();
         let header =
             RequestHeader { no_response, cookie: self.id, ..RequestHeader::in_format(id, format) };
-        let max = self.limits.unexpected_bytes_max;
-        let limits = self.writer_limits(max);
+        let mut max = self.limits.unexpected_bytes_max;
+        let mut room = max;
+        if self.asks {
+            self.note_build(op, format.build());
+            // Headers may be longer than `options` say, or may have to grow.
+            room -= LONGER_BY;
+            max = if known.is_none() { room } else { max };
+        }
         let buf = self.buffers.take();
         let says_more = options.deadline.is_some() || options.trace.is_some();
         // Apart, and neither put together nor moved: what was just written in parts has to be
         // waited for when it is read as a whole.
         let mut extension_bytes = 0;
         let encoded = if says_more && !local {
-            self.encode_extended(to, header, (options, &mut extension_bytes), buf, encode)
+            let beside = (options, &mut extension_bytes);
+            self.encode_extended(to, header, beside, buf, (max, room), encode)
         } else {
-            wire::encode_request(header, buf, max, limits, encode)
+            wire::encode_request(header, buf, max, self.writer_limits(room), encode)
         };
         admitted.armed = false;
         let written = match encoded {
             // Nearly always, and one word, where the whole would be moved.
-            Ok(Written::Fits(buf)) if !local => {
+            Ok(Written::Fits(buf)) if !local && known.is_some() => {
                 return self.launch(to, op, tag, (!no_response).then_some(Role::Reply), buf);
+            }
+            Ok(Written::Fits(buf)) if !local => {
+                let receive = (!no_response).then_some(Role::Reply);
+                return self.ask_and_launch(to, op, tag, receive, buf);
             }
             Ok(written) => written,
             Err(unencoded) => return self.withdraw(op, true, self.unencoded(unencoded)),
@@ -318,14 +372,18 @@ impl<T> Core<T> {
         match self.expose_overflow(to, header.payload_at(), buf, bytes, max) {
             Ok((buf, exposed)) => {
                 self.note_overflow(op, exposed);
-                let receive = if no_response { Role::Ack } else { Role::Reply };
-                self.launch(to, op, tag, Some(receive), buf)
+                let receive = Some(if no_response { Role::Ack } else { Role::Reply });
+                match known {
+                    Some(_) => self.launch(to, op, tag, receive, buf),
+                    None => self.ask_and_launch(to, op, tag, receive, buf),
+                }
             }
             Err(error) => self.withdraw(op, true, error),
         }
     }
 
-    /// Encodes a request with what is said beside its header, if the peer understands it.
+    /// Encodes a request with what is said beside its header, if the peer understands it, into a
+    /// message of at most `max` bytes, of which `room` are for what the options tell the length of.
     #[inline(never)]
     fn encode_extended(
         &self,
@@ -333,6 +391,7 @@ impl<T> Core<T> {
         header: RequestHeader,
         (options, extension_bytes): (ForwardOptions, &mut u16),
         buf: MsgBuf,
+        (max, room): (usize, usize),
         encode: impl FnOnce(&mut Writer) -> Result<(), ProcError>,
     ) -> Result<Written, Unencoded> {
         let ForwardOptions { deadline, trace, .. } = options;
@@ -348,8 +407,7 @@ impl<T> Core<T> {
         };
         *extension_bytes = extension.bytes(header.format) as u16;
         let header = RequestHeader { extension_bytes: *extension_bytes, ..header };
-        let max = self.limits.unexpected_bytes_max;
-        let limits = self.writer_limits(max.saturating_sub(usize::from(*extension_bytes)));
+        let limits = self.writer_limits(room.saturating_sub(usize::from(*extension_bytes)));
         wire::encode_extended_request(header, &extension, buf, max, limits, encode)
     }
 
@@ -396,6 +454,14 @@ impl<T> Core<T> {
         Ok(Started { op, tag, no_response })
     }
 
+    /// How the request of a call is written, where peers are asked for that.
+    #[cold]
+    fn note_build(&self, op: OpRef, build: Build) {
+        if let Some(Op::Forward(call)) = self.state().ops.get_mut(op) {
+            call.build = build;
+        }
+    }
+
     /// The arguments of a call did not fit, and are exposed for the target.
     fn note_overflow(&self, op: OpRef, exposed: Exposed) {
         self.counts.req_extra.bump();
@@ -407,7 +473,7 @@ impl<T> Core<T> {
 
     /// Starts the parts of a call: `receive` is what its receive is, if it has one.
     #[inline]
-    fn launch(
+    pub(super) fn launch(
         &self,
         to: &Addr,
         op: OpRef,
@@ -504,7 +570,7 @@ impl<T> Core<T> {
                 call.receiving &= !not_receiving;
                 let token = call.token.take();
                 // An outcome that nobody can be told any more.
-                call.outcome = None;
+                (call.outcome, call.asking) = (None, None);
                 (token, state.settle(op).1)
             }
             Some(Op::Local(_)) => match state.ops.remove(op) {

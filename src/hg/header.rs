@@ -20,6 +20,8 @@
 //!
 //! A request says in which [`Format`] it is, as far as it can; its response is written in the same.
 
+use na::MsgBuf;
+
 use super::checksum::{ChecksumLevel, PayloadSum, crc16};
 use super::error::WireError;
 use super::format::VERSION_WIDE;
@@ -122,6 +124,20 @@ impl RequestHeader {
             return;
         }
         self.write_any(out);
+    }
+
+    /// Writes a request without arguments that either build reads as one of its own: with room for
+    /// the longer headers, and their checksum, but not the flag, at which the other build takes
+    /// offence.
+    pub(super) fn write_for_any_build(&self, buf: &mut MsgBuf) {
+        let len = Build::Checksum.header_bytes();
+        let out = &mut buf.spare_mut()[..len];
+        out.fill(0);
+        self.write(out);
+        if let Some((core, rest)) = out.split_first_chunk_mut::<12>() {
+            rest[..2].copy_from_slice(&request_sum(core).to_be_bytes());
+        }
+        buf.set_len(len);
     }
 
     fn flags(&self) -> u8 {

@@ -2,9 +2,12 @@
 //!
 //! Before the arguments: the id of the RPC in whose handler the call was made, 8 bytes little
 //! endian ([`NO_PARENT`] outside of any). Before the result: a return code, 4 bytes little endian;
-//! the result follows only if it is 0.
+//! the result follows only if it is 0. Behind another code our own peers write a text that explains
+//! it, and a mark, which says that the code is of their runtime; C peers write nothing, and
+//! whatever of theirs has answered chooses the code.
 
-use super::proc::Writer;
+use super::proc::{self, Writer};
+use super::wire::OWN;
 use super::{ProcError, ProviderId, ReturnCode, RpcId};
 
 /// The parent of a call that no handler made: provider 65535, no name.
@@ -54,4 +57,30 @@ pub fn split_response(payload: &[u8]) -> Result<(ReturnCode, &[u8]), ProcError> 
         left: payload.len(),
     })?;
     Ok((ReturnCode::from_number(i32::from_le_bytes(*prefix)), body))
+}
+
+/// Writes a response's payload that has no result: the code, which is not
+/// [`Success`](ReturnCode::Success), a text that explains it, and the mark of our own peers.
+///
+/// # Errors
+///
+/// As [`Writer::put`].
+pub fn write_failure(
+    writer: &mut Writer,
+    code: ReturnCode,
+    detail: Option<&str>,
+) -> Result<(), ProcError> {
+    write_response_prefix(writer, code)?;
+    if let Some(detail) = detail {
+        proc::to_writer(writer, detail)?;
+    }
+    writer.put(&OWN)
+}
+
+/// Reads what follows a code that is not [`Success`](ReturnCode::Success): the text that explains
+/// it, if one of our own peers has sent it. `None`: it is of another peer, any of whose handlers
+/// may have run and chosen the code.
+pub fn read_failure(body: &[u8]) -> Option<String> {
+    let detail = body.strip_suffix(&OWN)?;
+    Some(proc::from_slice(detail).unwrap_or_default())
 }

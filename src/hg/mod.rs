@@ -13,6 +13,7 @@
 //! - `core.rs`, `options.rs`: the [`Core`], and what holds for all operations;
 //! - `registry.rs`: which RPCs there are; `contexts.rs`, `bell.rs`: several contexts on one
 //!   endpoint;
+//! - `contact.rs`: who is asked before the first call;
 //! - `context.rs`: progress and trigger, from a completion of the network to a call of the sink;
 //! - `forward.rs`, `handle.rs`, `reply.rs`, `local.rs`, `overflow.rs`, `transfer.rs`: calls,
 //!   requests and their answers, responses, calls to ourselves, long arguments and results, bulk
@@ -35,6 +36,7 @@ pub mod bulk;
 mod checksum;
 mod clock;
 mod code;
+mod contact;
 mod context;
 mod contexts;
 mod core;

@@ -22,6 +22,10 @@ pub struct HgOptions {
     /// Take requests of the other build as well, if they say so: builds with checksum support of
     /// Mercury 2.4.1 and later do, and our own. They are answered in kind. Default: yes.
     pub detect_build: bool,
+    /// Ask each peer that may be a C program ([`na::Endpoint::carries_extensions`]) which build it
+    /// is, before the first call to it, with a request that both builds answer. Costs a round trip
+    /// per peer. Only with [`Build::Plain`]. Default: no, every peer is called as `build` says.
+    pub ask_build: bool,
     /// What is protected by checksums; other than `None` it takes [`Build::Checksum`]. Both ends
     /// must be set alike. Default: nothing.
     pub checksum_level: ChecksumLevel,
@@ -99,6 +103,7 @@ impl Default for HgOptions {
         Self {
             build: Build::Plain,
             detect_build: true,
+            ask_build: false,
             checksum_level: ChecksumLevel::None,
             listen: true,
             request_post_init: 256,

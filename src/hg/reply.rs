@@ -5,6 +5,7 @@ use na::{Arrival, MsgBuf};
 use super::buffers::Payload;
 use super::context::Event;
 use super::core::{Core, Op};
+use super::format::Format;
 use super::forward::Fetching;
 use super::header::ResponseHeader;
 use super::ops::OpRef;
@@ -21,9 +22,13 @@ impl<T> Core<T> {
         arrival: Arrival,
         sink: &mut S,
     ) -> Option<Event<T>> {
-        let format = self.options.format();
+        let format = match self.asks.then(|| self.format_of_reply(op)) {
+            None => self.options.format(),
+            Some(Some(format)) => format,
+            Some(None) => return self.on_told(op, buf, &arrival),
+        };
         if !ResponseHeader::is_plain_success(format, buf.as_slice()) {
-            let result = self.read_response(op, buf, arrival)?;
+            let result = self.read_response(op, format, buf, arrival)?;
             return self.on_result(op, result);
         }
         let token = {
@@ -55,6 +60,9 @@ impl<T> Core<T> {
 
     /// The receive of a response failed.
     pub(super) fn on_no_reply(&self, op: OpRef, error: na::Error) -> Option<Event<T>> {
+        if self.asks && !matches!(error, na::Error::Canceled) {
+            self.class.builds.forget();
+        }
         let mut state = self.state();
         let Some(Op::Forward(call)) = state.ops.get_mut(op) else { return None };
         call.received(Err(error.into()));
@@ -65,12 +73,20 @@ impl<T> Core<T> {
     fn read_response(
         &self,
         op: OpRef,
+        format: Format,
         buf: MsgBuf,
         arrival: Arrival,
     ) -> Option<Result<Response, HgError>> {
-        let result = match wire::decode_response(self.options.format(), buf.as_slice()) {
+        let result = match wire::decode_response(format, buf.as_slice()) {
             Ok((header, _)) if header.code != ReturnCode::Success => {
-                Err(HgError::Remote(header.code))
+                // C's own RPC layer says `HG_NOENTRY` of an RPC that is not registered.
+                let of_layer = header.code == ReturnCode::NoEntry
+                    || wire::is_own_refusal(format, buf.as_slice());
+                Err(if of_layer {
+                    HgError::Remote(header.code)
+                } else {
+                    HgError::Foreign(header.code)
+                })
             }
             Ok((header, Body::Inline(_))) => {
                 let payload = Payload::Message(buf, header.format.header_bytes());

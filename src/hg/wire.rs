@@ -177,13 +177,24 @@ pub(super) fn finish_overflow_at(
     }
 }
 
-/// Writes a response that has no payload because the RPC layer refuses the request. Like C, it is
-/// two core headers long, the second of them zero.
+/// Ends each error response of our own peers. Nothing else in one tells whose it is, and codes of C
+/// peers mean less: a handler of C that has run answers with whichever it likes.
+pub(super) const OWN: [u8; 8] = *b"margo-rs";
+
+/// Writes a response that has no payload because the RPC layer refuses the request. Like C's, it
+/// has two core headers, the second of them zero; `OWN` follows.
 pub fn encode_refusal(request: &RequestHeader, code: ReturnCode, buf: &mut MsgBuf) {
-    let bytes = 2 * request.format.core_bytes();
-    buf.spare_mut()[..bytes].fill(0);
-    ResponseHeader::answering(request, code).write(buf.spare_mut());
-    buf.set_len(bytes);
+    let at = 2 * request.format.core_bytes();
+    let out = &mut buf.spare_mut()[..at + OWN.len()];
+    out.fill(0);
+    ResponseHeader::answering(request, code).write(out);
+    out[at..].copy_from_slice(&OWN);
+    buf.set_len(at + OWN.len());
+}
+
+/// Whether an error response without a payload is of one of our own peers. C's end before the mark.
+pub fn is_own_refusal(format: impl Into<Format>, message: &[u8]) -> bool {
+    message.get(2 * format.into().core_bytes()..) == Some(&OWN)
 }
 
 /// What follows the headers.

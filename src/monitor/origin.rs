@@ -326,8 +326,12 @@ fn outcome_of(payload: &[u8]) -> CallOutcome {
     if payload.starts_with(&[0; 4]) {
         return CallOutcome::Ok;
     }
-    // One that has no response has no code.
-    margo::split_response(payload).map_or(CallOutcome::Ok, |(code, _)| CallOutcome::of_code(code))
+    match margo::split_response(payload) {
+        Ok((code, body)) if margo::read_failure(body).is_some() => CallOutcome::of_code(code),
+        Ok(_) => CallOutcome::Failed,
+        // One that has no response has no code.
+        Err(_) => CallOutcome::Ok,
+    }
 }
 
 fn over(span: &mut OriginSpan, how: CallOutcome, payload: Option<usize>) {

@@ -101,6 +101,7 @@ impl CallOutcome {
     pub(super) fn of_error(error: &HgError) -> Self {
         match error {
             HgError::Remote(code) => Self::of_code(*code),
+            HgError::Foreign(_) => Self::Failed,
             HgError::Proc(_) => Self::Encode,
             HgError::Closed | HgError::Na(na::Error::Closed) => Self::Closing,
             HgError::Canceled => Self::Canceled,

@@ -277,6 +277,10 @@ impl Endpoint for AutoSm {
         known.unwrap_or(Principal::Unknown)
     }
 
+    fn may_meet_mercury(&self) -> bool {
+        self.far.endpoint.may_meet_mercury()
+    }
+
     fn is_gone(&self, peer: &Addr) -> bool {
         self.route(peer).is_ok_and(|(_, part, peer)| part.endpoint.is_gone(peer))
     }

@@ -384,6 +384,10 @@ impl Endpoint for OfiEndpoint {
         "ofi"
     }
 
+    fn may_meet_mercury(&self) -> bool {
+        true
+    }
+
     fn asks_owners(&self) -> bool {
         false
     }

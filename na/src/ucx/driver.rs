@@ -20,7 +20,7 @@ use super::sessions::{Notices, STRANGERS_MAX, Stranger};
 use super::slots::{Slots, Work};
 use super::transfers::{Moving, Stream};
 use super::wire::{Chunk, Control};
-use super::worker::{AM_CONTROL, Posted, Worker};
+use super::worker::{AM_CONTROL, AM_UNEXPECTED, HELLO_TAG, Posted, Worker};
 use crate::budget::{self, Budget};
 use crate::cheap::Cheap;
 use crate::fork::Process;
@@ -314,10 +314,14 @@ impl Driver {
         let slot = self.slots.add(work(bytes));
         let pinned = self.slots.pinned(slot);
         let Some(worker) = &self.worker else { return false };
+        let (id, header) = match control {
+            // Nobody knows yet who is there.
+            Control::Hello(_) => (AM_UNEXPECTED, (HELLO_TAG.as_ptr(), HELLO_TAG.len())),
+            _ => (AM_CONTROL, (std::ptr::null(), 0)),
+        };
         // SAFETY: `link` is in the list of a peer, which it leaves when it is closed; the slot owns
-        // the data until the callback.
-        let posted =
-            unsafe { worker.send_am(link, AM_CONTROL, (std::ptr::null(), 0), data, pinned) };
+        // the data until the callback, and the header stays for ever.
+        let posted = unsafe { worker.send_am(link, id, header, data, pinned) };
         // What fails is told by the end of the connection.
         self.posted(slot, posted)
     }
@@ -564,7 +568,8 @@ impl Driver {
             Some(Work::Discarded(ended)) => self.discarded(ended, status),
             Some(Work::Alive(_, peer, session)) => self.alive_sent(peer, session),
             Some(Work::Told(_, peer, session)) => self.told_sent(peer, session),
-            Some(Work::Hello(_)) | None => {}
+            Some(Work::Hello(_, peer)) => self.hello_sent(peer, status),
+            None => {}
         }
     }
 }

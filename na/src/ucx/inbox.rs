@@ -18,6 +18,7 @@ use super::peer::PeerRef;
 use super::slots::Pinned;
 use super::transfers::CHUNK_BYTES;
 use super::wire::{CHUNK_HEADER_BYTES, Chunk};
+use super::worker::HELLO_TAG;
 use crate::cheap::Cheap;
 use crate::matching::{Arrived, Kind, Matcher};
 use crate::{Addr, Arrival, Completion, Tag};
@@ -385,7 +386,7 @@ struct Came {
     param: *const ucp_am_recv_param_t,
 }
 
-/// An unexpected message.
+/// An unexpected message, or a hello.
 ///
 /// # Safety
 ///
@@ -398,6 +399,11 @@ pub(super) unsafe extern "C" fn on_unexpected(
     length: usize,
     param: *const ucp_am_recv_param_t,
 ) -> ucs_status_t {
+    // SAFETY: UCX hands so many bytes, which stay until the return.
+    if unsafe { bytes(header, header_length) } == HELLO_TAG {
+        // SAFETY: contract of this function.
+        return unsafe { on_control(arg, header, header_length, data, length, param) };
+    }
     let came = Came { header: (header, header_length), data: (data, length), param };
     // SAFETY: contract of this function.
     unsafe { message_came(arg, Kind::Unexpected, came) }

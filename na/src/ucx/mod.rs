@@ -98,13 +98,17 @@
 //! 50 ms, then ends the connections by force, at which UCX lets go. Over `ucx+sm` that is not
 //! allowed: if a peer does not take what was sent, the worker is left behind, with a warning.
 //!
-//! # What is said in active messages with number 1, version 6
+//! # What is said in active messages with number 1, version 7
+//!
+//! The hello goes in one with number 0 and a header that is no tag of a message: C Mercury has
+//! registered no other number, UCX 1.13 calls whatever is there for one that is not registered, and
+//! Mercury drops what is no request.
 //!
 //! All integers are little endian. The first byte says what it is.
 //!
 //! | 0: hello | offset | bytes |
 //! |---|---|---|
-//! | version, 6 | 1 | 1 |
+//! | version, 7 | 1 | 1 |
 //! | 0 | 2 | 2 |
 //! | session | 4 | 8 |
 //! | longest message that the sender takes | 12 | 4 |

@@ -147,6 +147,8 @@ pub(super) struct Peer {
     pub(super) given: GivenKeys,
     /// Since when a connection is being made.
     pub(super) dialed: Option<Ran>,
+    /// UCX has made it, and sent our hello.
+    pub(super) hello_sent: bool,
     /// How often it wants to hear something, and when it last did.
     pub(super) alive_every: Option<Duration>,
     pub(super) told_at: Instant,
@@ -195,6 +197,7 @@ impl Peer {
             keys: HeldKeys::default(),
             given: GivenKeys::default(),
             dialed: None,
+            hello_sent: false,
             alive_every: None,
             told_at: Instant::now(),
             alive_in_hand: false,

@@ -30,6 +30,10 @@ const CALLERS_MAX: usize = 4096;
 /// Connections that are taken in one turn, at most: each takes a while.
 const ACCEPTS_PER_TURN: usize = 32;
 
+/// What is said of who was reached, and did not answer a hello in time.
+const NO_HELLO: &str = "it takes connections of UCX and says no hello, as C Mercury does, which \
+     speaks another protocol (towards C processes use ofi+tcp), or as a stopped process; none came";
+
 /// How long who says no hello keeps a place that somebody else waits for.
 const ROOM_PATIENCE: Duration = Duration::from_secs(1);
 
@@ -73,7 +77,7 @@ impl Driver {
         if self.worker.is_none() {
             return;
         }
-        peer.phase = Phase::Connecting;
+        (peer.phase, peer.hello_sent) = (Phase::Connecting, false);
         let dialed = *peer.dialed.get_or_insert_with(|| Ran::since(Instant::now()));
         self.connecting += 1;
         self.look_in_time(&dialed);
@@ -126,7 +130,15 @@ impl Driver {
             remote_keys: self.worker.as_ref().is_some_and(Worker::gives_keys),
             uri,
         };
-        self.tell_as(link, &Control::Hello(hello), Work::Hello);
+        self.tell_as(link, &Control::Hello(hello), |bytes| Work::Hello(bytes, peer));
+    }
+
+    /// UCX has sent our hello, or never will.
+    pub(super) fn hello_sent(&mut self, peer: u64, status: ucs_status_t) {
+        let mut peers = self.peers.iter_mut().flatten();
+        if let Some(peer) = peers.find(|of| of.id == peer) {
+            peer.hello_sent |= status == UCS_OK;
+        }
     }
 
     /// See [`Hello::queues`].
@@ -551,7 +563,12 @@ impl Driver {
         for index in 0..self.peers.len() {
             let dialed = self.peers[index].as_mut().and_then(|peer| peer.dialed.as_mut());
             if dialed.is_some_and(|dialed| dialed.has_passed(now, limit)) {
-                self.end_session_for(index, format!("no connection within {limit:?}"));
+                let answered = self.peer(index).is_some_and(|peer| peer.hello_sent);
+                let reason = match answered {
+                    true => NO_HELLO,
+                    false => "no connection",
+                };
+                self.end_session_for(index, format!("{reason} within {limit:?}"));
             }
         }
         let mut late = Vec::new();
@@ -579,5 +596,7 @@ impl Driver {
     }
 }
 
+#[cfg(test)]
+mod mercury_tests;
 #[cfg(test)]
 mod tests;

@@ -102,7 +102,8 @@ pub(super) enum Work {
     /// the peer has ended, with that; else `answer` bytes of it are counted there.
     Send { op: Option<OpId>, buf: MsgBuf, peer: usize, end: Option<Error>, answer: usize },
     /// A hello. Owns what UCX has a pointer to.
-    Hello(#[allow(dead_code, reason = "kept for UCX")] Vec<u8>),
+    /// Our hello to the peer of that number, which no other one has.
+    Hello(#[allow(dead_code, reason = "kept for UCX")] Vec<u8>, u64),
     /// What we tell the peer of that number in that session. Owns what UCX has a pointer to.
     Told(#[allow(dead_code, reason = "kept for UCX")] Vec<u8>, usize, u64),
     /// That we live, for the peer of that number in that session. Owns what UCX has a pointer to.
@@ -136,7 +137,7 @@ impl Work {
             | Self::Landing(Landing { stream, .. }) => Some(stream.peer),
             Self::Reached(name, ..) | Self::Flushed(name) => Some(name.peer),
             // They say in which session they were given.
-            Self::Hello(_)
+            Self::Hello(..)
             | Self::Told(..)
             | Self::Alive(..)
             | Self::Chunk(..)

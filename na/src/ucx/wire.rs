@@ -1,10 +1,11 @@
-//! What two endpoints tell each other, in active messages of number 1. All integers are little
-//! endian; the first byte says which it is. See the module `ucx` for the layout.
+//! What two endpoints tell each other: the hello in an active message of number 0, the rest in
+//! those of number 1. All integers are little endian; the first byte says which it is. See the
+//! module `ucx` for the layout.
 
 use crate::{Access, DeniedReason};
 
 /// Version of what is said here.
-pub(super) const VERSION: u8 = 6;
+pub(super) const VERSION: u8 = 7;
 
 /// Longest address in a hello, bytes.
 pub(super) const URI_BYTES_MAX: usize = 256;

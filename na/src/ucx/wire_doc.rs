@@ -132,6 +132,7 @@ fn limits(page: &mut Page) {
         [0, 1],
         &[
             [&worker::AM_UNEXPECTED, &"unexpected message"],
+            [&worker::AM_UNEXPECTED, &"hello (3)"],
             [&worker::AM_CONTROL, &"control (3)"],
             [&worker::AM_DATA, &"chunk (4.1)"],
             [&worker::AM_EXPECTED, &"expected message"],

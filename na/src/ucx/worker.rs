@@ -19,9 +19,14 @@ use super::sockaddr::RawAddress;
 use crate::fork::Process;
 use crate::{Error, Uri};
 
-/// Active message of an unexpected message, as in Mercury (`NA_UCX_AM_MSG_ID`, na_ucx.c).
+/// Active message of an unexpected message, as in Mercury (`NA_UCX_AM_MSG_ID`, na_ucx.c), and of a
+/// hello, which may meet Mercury: UCX 1.13 jumps through the entry of a number that its process has
+/// not registered, and Mercury registers this one alone.
 pub(super) const AM_UNEXPECTED: u32 = 0;
-/// Active message of what the two endpoints tell each other.
+/// Header of a hello: a tag that no message has. Mercury must find a header of that length, or it
+/// hands UCX an error, at which a UCX with assertions aborts; then it finds no request in it.
+pub(super) static HELLO_TAG: [u8; 8] = [0xFF; 8];
+/// Active message of what the two endpoints tell each other after the hello.
 pub(super) const AM_CONTROL: u32 = 1;
 /// Active message of a chunk of a transfer.
 pub(super) const AM_DATA: u32 = 2;
@@ -107,13 +112,35 @@ fn check(ucp: &Ucp, status: ucs_status_t, what: &str) -> Result<(), Error> {
 }
 
 impl Worker {
-    /// Makes a worker that reports to `inbox`, and listens at `listen`.
+    /// Makes a worker that reports to `inbox`.
     ///
     /// # Safety
     ///
     /// `inbox` must be valid until the worker is dropped, and nobody may use it while a call of the
     /// worker is under way.
     pub(super) unsafe fn open(
+        ucp: &'static Ucp,
+        settings: &Settings,
+        inbox: *const Inbox,
+    ) -> Result<Self, Error> {
+        // SAFETY: contract of this function.
+        let this = unsafe { Self::deaf(ucp, settings, inbox)? };
+        this.handle(AM_UNEXPECTED, inbox::on_unexpected)?;
+        this.handle(AM_CONTROL, inbox::on_control)?;
+        this.handle(AM_DATA, inbox::on_data)?;
+        this.handle(AM_EXPECTED, inbox::on_expected)?;
+        this.handle(AM_PIECE, inbox::on_piece)?;
+        // SAFETY: contract of this function.
+        unsafe { &*inbox }.keep_at(this.worker);
+        Ok(this)
+    }
+
+    /// Makes a worker that has registered no active messages yet.
+    ///
+    /// # Safety
+    ///
+    /// As for [`open`](Self::open).
+    pub(super) unsafe fn deaf(
         ucp: &'static Ucp,
         settings: &Settings,
         inbox: *const Inbox,
@@ -144,17 +171,10 @@ impl Worker {
             ucp.ucp_dt_create_generic(&packing::OPERATIONS, ptr::null_mut(), &mut this.packed)
         };
         check(ucp, status, "cannot make a datatype")?;
-        this.handle(AM_UNEXPECTED, inbox::on_unexpected)?;
-        this.handle(AM_CONTROL, inbox::on_control)?;
-        this.handle(AM_DATA, inbox::on_data)?;
-        this.handle(AM_EXPECTED, inbox::on_expected)?;
-        this.handle(AM_PIECE, inbox::on_piece)?;
-        // SAFETY: contract of this function.
-        unsafe { &*inbox }.keep_at(this.worker);
         Ok(this)
     }
 
-    fn handle(&self, id: u32, callback: inbox::AmCallback) -> Result<(), Error> {
+    pub(super) fn handle(&self, id: u32, callback: inbox::AmCallback) -> Result<(), Error> {
         let params = ucp_am_handler_param_t {
             field_mask: u64::from(
                 UCP_AM_HANDLER_PARAM_FIELD_ID

@@ -96,8 +96,9 @@ fn an_unknown_rpc_is_refused_as_by_mercury() {
         let error = ended(&mut origin, 1).unwrap_err();
         assert!(matches!(error, HgError::Remote(ReturnCode::NoEntry)), "{error}");
         let (_, _, message) = target.endpoint.sent().remove(0);
-        assert_eq!((message.len(), message[0]), (len, 2));
-        assert!(message[2..].iter().all(|byte| *byte == 0));
+        assert_eq!((message.len(), message[0]), (len + 8, 2));
+        assert!(message[2..len].iter().all(|byte| *byte == 0));
+        assert_eq!(&message[len..], b"margo-rs");
     }
 }
 

@@ -17,6 +17,7 @@ mod bulk;
 mod bulk_safety;
 mod calls;
 mod checksums;
+mod contact;
 mod contexts;
 mod endings;
 mod extension;

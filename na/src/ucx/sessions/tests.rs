@@ -11,17 +11,21 @@ use crate::{
     Uri,
 };
 
-const OPEN: Optional = Optional { variable: "MARGO_TEST_UCX", uri: "ucx+tcp://127.0.0.1:0" };
+pub(super) const OPEN: Optional =
+    Optional { variable: "MARGO_TEST_UCX", uri: "ucx+tcp://127.0.0.1:0" };
 
 /// One that gives up no connection because of the time that it takes.
-fn open(listen: bool) -> UcxEndpoint {
+pub(super) fn open(listen: bool) -> UcxEndpoint {
     let mut options = OpenOptions::listening(listen);
     options.connect_timeout = Duration::from_secs(3600);
     UcxEndpoint::open(&Uri::parse(OPEN.uri).unwrap(), &options).unwrap()
 }
 
 /// Polls both until one of them reports something that `wanted` takes.
-fn until<T>(ends: [&UcxEndpoint; 2], mut wanted: impl FnMut(Completion) -> Option<T>) -> T {
+pub(super) fn until<T>(
+    ends: [&UcxEndpoint; 2],
+    mut wanted: impl FnMut(Completion) -> Option<T>,
+) -> T {
     let began = Instant::now();
     let mut found = None;
     while began.elapsed() < PATIENCE {
@@ -35,7 +39,7 @@ fn until<T>(ends: [&UcxEndpoint; 2], mut wanted: impl FnMut(Completion) -> Optio
     panic!("nothing happens");
 }
 
-fn send(from: &UcxEndpoint, to: &Addr) {
+pub(super) fn send(from: &UcxEndpoint, to: &Addr) {
     let mut buf = MsgBuf::with_capacity(8);
     assert!(buf.try_extend(b"hello"));
     from.send_unexpected(OpId(1), to, Tag(7), buf).unwrap();

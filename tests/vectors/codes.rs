@@ -1,0 +1,106 @@
+//! Error codes: who has said one, and whether a handler may have run.
+//!
+//! Mercury's RPC layer says `HG_NOENTRY` in its header of an RPC that is not registered, and
+//! nothing else; other codes there are those of handlers of its core layer. In what Margo puts
+//! before a result a code is of Margo's runtime or of a handler, which nothing tells apart.
+
+use margo::ForwardError;
+
+use super::origin::{NOT_REGISTERED, TCP, World};
+use super::*;
+
+const CODES: [i32; 30] = [
+    -1, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25,
+    26, 27, 99, 127,
+];
+
+/// The recorded refusal with another code: what C sends when a handler of its core layer returns
+/// one.
+fn refusal_of_c(capture: &Capture, code: ReturnCode) -> Vec<u8> {
+    let mut message = capture.call(4, "not_registered").response.clone();
+    let request = RequestHeader::in_format(RpcId(0), capture.format);
+    let mut headers = vec![0; capture.format.header_bytes()];
+    ResponseHeader::answering(&request, code).write(&mut headers);
+    let core = capture.format.core_bytes();
+    message[..core].copy_from_slice(&headers[..core]);
+    message
+}
+
+/// What `__margo_respond_with_error` sends, or a handler of Mercury alone that answers with a
+/// number and `more`.
+fn answer(capture: &Capture, encode: impl FnOnce(&mut Writer) -> Result<(), ProcError>) -> Vec<u8> {
+    let request = RequestHeader::in_format(RpcId(0), capture.format);
+    let header = ResponseHeader::answering(&request, ReturnCode::Success);
+    let limits = WriterLimits::default();
+    match wire::encode_response(header, dirty(), MESSAGE_MAX, limits, encode).unwrap() {
+        Written::Fits(buf) => buf.as_slice().to_vec(),
+        Written::Overflow(..) => panic!("the answer overflows"),
+    }
+}
+
+fn ask(world: &World, response: &[u8]) -> ForwardError {
+    world.call(NOT_REGISTERED, DEFAULT, &(1, 2), response).1.unwrap_err()
+}
+
+fn may_have_run(error: &ForwardError, expected: ReturnCode) {
+    let is_it = matches!(error, ForwardError::Failed { code, .. } if *code == expected);
+    assert!(is_it && !error.never_ran(), "{expected}: {error:?}");
+}
+
+#[test]
+fn a_code_of_c_says_that_no_handler_ran_where_its_rpc_layer_alone_can_have_sent_it() {
+    for capture in all() {
+        let world = World::new(TCP, capture.format);
+        for code in CODES.map(ReturnCode::from_number) {
+            let error = ask(&world, &refusal_of_c(&capture, code));
+            if code == ReturnCode::NoEntry {
+                assert!(matches!(error, ForwardError::NotRegistered { .. }), "{error:?}");
+                assert!(error.never_ran());
+            } else {
+                may_have_run(&error, code);
+            }
+            let alone = answer(&capture, |writer| prefix::write_response_prefix(writer, code));
+            may_have_run(&ask(&world, &alone), code);
+            // A result of a handler that knows no Margo; it begins with a number, and goes on as
+            // the texts of our own peers do.
+            let with_text = answer(&capture, |writer| {
+                prefix::write_response_prefix(writer, code)?;
+                proc::to_writer(writer, "busy")
+            });
+            may_have_run(&ask(&world, &with_text), code);
+        }
+        world.end();
+    }
+}
+
+#[test]
+fn a_code_of_one_of_our_own_peers_says_what_its_runtime_knows() {
+    type Check = fn(&ForwardError) -> bool;
+    let told: [(ReturnCode, bool, Check); 6] = [
+        (ReturnCode::NoEntry, true, |error| matches!(error, ForwardError::NotRegistered { .. })),
+        (ReturnCode::Permission, true, |error| matches!(error, ForwardError::PeerClosing { .. })),
+        (ReturnCode::ProtocolError, true, |error| {
+            matches!(error, ForwardError::BadArguments { .. })
+        }),
+        (ReturnCode::Busy, true, |error| matches!(error, ForwardError::Busy { .. })),
+        (ReturnCode::Again, true, |error| matches!(error, ForwardError::Busy { .. })),
+        (ReturnCode::Fault, false, |error| matches!(error, ForwardError::Panicked { .. })),
+    ];
+    for capture in all() {
+        let world = World::new(TCP, capture.format);
+        for (code, never_ran, is_it) in told {
+            let request = RequestHeader::in_format(RpcId(0), capture.format);
+            let mut buf = dirty();
+            wire::encode_refusal(&request, code, &mut buf);
+            let in_header = buf.as_slice().to_vec();
+            let alone = answer(&capture, |writer| prefix::write_failure(writer, code, None));
+            let with_text =
+                answer(&capture, |writer| prefix::write_failure(writer, code, Some("why")));
+            for response in [in_header, alone, with_text] {
+                let error = ask(&world, &response);
+                assert!(is_it(&error) && error.never_ran() == never_ran, "{code}: {error:?}");
+            }
+        }
+        world.end();
+    }
+}
