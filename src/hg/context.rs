@@ -683,9 +683,7 @@ fn has_token<T>(event: &Event<T>) -> bool {
 
 /// The network completed an operation as another kind than it was started as.
 fn unexpected<T>(role: Option<Role>) -> Option<Event<T>> {
-    crate::contain::tell(|| {
-        tracing::error!(?role, "the transport completed an operation as another kind; ignored");
-    });
+    tracing::error!(?role, "the transport completed an operation as another kind; ignored");
     None
 }
 

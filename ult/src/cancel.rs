@@ -55,9 +55,9 @@ fn end(why: Why) -> ! {
 /// What a program is told that is built in such a way that nothing unwinds.
 pub(crate) fn without_unwinding(is_abort: bool) -> Option<&'static str> {
     is_abort.then_some(
-        "the program is built with panic = \"abort\", so that `JoinHandle::cancel`, `ult::exit` and \
-         every panic, which is otherwise the outcome of its unit, abort the whole process; build \
-         it with panic = \"unwind\"",
+        "the program is built with panic = \"abort\", so that `JoinHandle::cancel`, `ult::exit` \
+         and every panic, which is otherwise the outcome of its unit, abort the whole process; \
+         build it with panic = \"unwind\"",
     )
 }
 

@@ -343,7 +343,8 @@ impl Ult {
     /// The caller owns the descriptor, and nobody else keeps it.
     #[inline]
     pub(crate) unsafe fn prepare(&self, birth: Birth<'_>) {
-        // `home`, `block`, `pins`, name, extra, party and the count of one are as a unit leaves them.
+        // `home`, `block`, `pins`, `party`, name, extra and the count of one are as a unit leaves
+        // them.
         self.join.reset(birth.join);
         self.pool.set(birth.pool);
         self.id.set(birth.id);

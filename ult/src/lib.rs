@@ -54,9 +54,9 @@
 //!   `Cell` or `RefCell`, or use [`UltLocal`], whose initialiser may wait.
 //! - *Unsound likewise:* crates that leave a pointer to a value of the caller's in a thread-local
 //!   for the time of a call, and put the former one back at its end, as `scoped-tls` and
-//!   `scoped_thread_local!` do. If two ULTs of an xstream suspend inside of such calls, the one that
-//!   ends last puts back the pointer of the other, whose value is gone. What does the same with a
-//!   handle instead of a pointer is safe, but goes wrong: the executor of `tokio` that is entered
+//!   `scoped_thread_local!` do. If two ULTs of an xstream suspend inside of such calls, the one
+//!   that ends last puts back the pointer of the other, whose value is gone. Crates that do so with
+//!   a handle instead of a pointer are safe, but go wrong: the executor of `tokio` that is entered
 //!   ([`block_on()`] tells what to do instead), a default `tracing` subscriber for a scope, an
 //!   entered span.
 //! - `std::sync::OnceLock`, `LazyLock` and `Once` are sound, but block the OS thread of whoever

@@ -38,11 +38,24 @@ pub(crate) struct Locals(Vec<(usize, Box<dyn Any>)>);
 // `UltLocal::with` asks for.
 unsafe impl Send for Locals {}
 
+/// For the log.
+const WHAT: &str = "dropping a value of an `UltLocal`";
+
 thread_local! {
     /// The values of an OS thread.
     static OF_THREAD: RefCell<Locals> = const { RefCell::new(Locals(Vec::new())) };
     /// Whether it has had any: a look that costs next to nothing.
     static THREAD_HAS_SOME: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Those of an OS thread, at its end, where an unwinding would abort. A unit's are
+/// [dropped](drop_all) before.
+impl Drop for Locals {
+    fn drop(&mut self) {
+        while let Some((_, value)) = self.0.pop() {
+            contained(None, WHAT, || drop(value));
+        }
+    }
 }
 
 impl Locals {
@@ -140,6 +153,6 @@ pub(crate) fn drop_all(ult: UltPtr) {
         return;
     }
     while let Some((_, value)) = ult.with_extra(|extra| extra.locals.0.pop()) {
-        contained(Some(ult), "dropping a value of an `UltLocal`", || drop(value));
+        contained(Some(ult), WHAT, || drop(value));
     }
 }

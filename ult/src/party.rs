@@ -10,8 +10,9 @@
 
 #[cfg(not(loom))]
 use std::cell::Cell;
+
 #[cfg(not(loom))]
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// A number that tells the calling unit, or the thread where no unit runs, from all others that
 /// there have been and will be. Never zero.

@@ -514,7 +514,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stacked_scheduler_wakes_also_after_an_xstream_panicked_over_its_mail() {
+    fn the_destructor_of_a_sink_keeps_no_xstream_from_its_mail() {
         let x = XstreamSpec::new("x").pools(["a"]);
         let runtime = Runtime::builder().pool(PoolSpec::new("a")).xstream(x).start().unwrap();
         let a = runtime.pool("a").unwrap();

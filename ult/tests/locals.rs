@@ -203,6 +203,21 @@ fn a_destructor_may_use_keys_wait_and_panic() {
 }
 
 #[test]
+fn the_values_of_a_thread_may_panic_when_it_ends() {
+    static DROPPED: AtomicUsize = AtomicUsize::new(0);
+    struct Bomb;
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            DROPPED.fetch_add(1, SeqCst);
+            std::panic::resume_unwind(Box::new("from a destructor"));
+        }
+    }
+    static BOMBS: [UltLocal<Bomb>; 2] = [const { UltLocal::new(|| Bomb) }; 2];
+    std::thread::spawn(|| BOMBS.iter().for_each(|bomb| bomb.with(|_| ()))).join().unwrap();
+    assert_eq!(DROPPED.load(SeqCst), 2);
+}
+
+#[test]
 fn an_initialiser_may_use_other_keys_and_panic() {
     static FAILS: UltLocal<Cell<u8>> = UltLocal::new(|| {
         NUMBER.with(|number| number.set(number.get() + 1));

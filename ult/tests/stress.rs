@@ -2,7 +2,8 @@
 //!
 //! Each seed makes a runtime of random pools, xstreams and schedulers, some of which panic now and
 //! then, as does whatever takes the log; units that spawn, wait, move, cancel, panic and end in all
-//! ways that there are; and a thread that changes the layout meanwhile. The decisions of every unit follow from the seed; how they interleave does not.
+//! ways that there are; and a thread that changes the layout meanwhile. The decisions of every unit
+//! follow from the seed; how they interleave does not.
 //!
 //! What must hold: every unit ends exactly once, in a way that somebody asked for; closures and
 //! values are dropped once; no unit runs on two threads at a time, and only migratable ones change
