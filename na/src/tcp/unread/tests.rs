@@ -8,7 +8,7 @@ use super::super::endpoint::TcpEndpoint;
 use super::super::frame::{HEADER_BYTES, Header, Hello, Kind};
 use super::*;
 use crate::conformance::PATIENCE;
-use crate::{Endpoint, OpenOptions, Uri};
+use crate::{Endpoint, Error, OpenOptions, Uri};
 
 fn open(options: &OpenOptions) -> TcpEndpoint {
     TcpEndpoint::open(&Uri::parse("na+tcp://127.0.0.1:0").unwrap(), options).unwrap()
@@ -381,6 +381,10 @@ impl Pair {
                 assert_eq!(buf.len(), LONG);
                 *answers += 1;
             }
+            Completion::Recv { result: Err(error), .. }
+            | Completion::Send { result: Err(error), .. } => {
+                assert!(matches!(error, Error::Canceled), "{at}: {error}");
+            }
             _ => {}
         };
         end.poll(64, &mut sink).unwrap();
@@ -435,7 +439,7 @@ fn two_that_call_each_other_get_their_long_answers() {
 fn two_that_have_paused_go_on_when_one_of_them_calls() {
     const COUNT: u32 = 400;
     let pair = Pair::new();
-    pair.post(u64::from(COUNT));
+    pair.post(COUNT.into());
     (0..2).for_each(|at| pair.call(at, 1, COUNT));
     // All requests are there before the first answer can come.
     let (patience, mut answers) = (Patience::new(), [0; 2]);
@@ -444,13 +448,6 @@ fn two_that_have_paused_go_on_when_one_of_them_calls() {
     }
     while pair.paused(0) + pair.paused(1) < 2 {
         (0..2).for_each(|at| pair.serve(at, &mut answers[at]));
-        // They may have read each other's first answers: nobody waits for them.
-        if pair.unread(0) + pair.unread(1) == 0 {
-            (0..2).for_each(|at| {
-                pair.call(at, 1, COUNT);
-                (1..=COUNT).for_each(|tag| pair.ends[at].cancel(OpId(u64::from(tag) << 1)));
-            });
-        }
         patience.check("a pause on both sides");
     }
     // The kernel may move what it has, until its buffers are full.
@@ -467,31 +464,6 @@ fn two_that_have_paused_go_on_when_one_of_them_calls() {
     pair.call(1, 10_000, 1);
     while answers != [0, 1] {
         (0..2).for_each(|at| pair.serve(at, &mut answers[at]));
-        if patience.0.elapsed() > Duration::from_secs(60) {
-            for end in &pair.ends {
-                let poller = end.poller.lock();
-                for conn in poller.conns.iter() {
-                    println!(
-                        "{:?} r{} w{} h{} q{} hot{} m{} b{} amid{} front{:?} buf{} unread{:?} held{}",
-                        conn.paused,
-                        conn.readable,
-                        conn.writable,
-                        conn.hung_up,
-                        conn.queued,
-                        conn.hot,
-                        conn.muted,
-                        conn.blocked,
-                        conn.incoming.is_amid(),
-                        conn.incoming.front(),
-                        conn.incoming.buffered().len(),
-                        conn.up().map(|p| (p.id, p.unread(), p.is_blocked())),
-                        end.core.budget.held(),
-                    );
-                }
-                println!("{:?} {:?}", poller.unread.paused, end.core.matcher.lock());
-            }
-            panic!("answers {answers:?}");
-        }
         patience.check("the answer");
     }
     while pair.unread(0) + pair.unread(1) > 0 {
