@@ -50,6 +50,7 @@ use self::given_up::GivenUp;
 use self::lists::{Key, Lists};
 use self::many::Many;
 use crate::cheap::Cheap;
+use crate::memory::zeros;
 use crate::{Addr, Arrival, Completion, Error, LargeBuffers, MsgBuf, OpId, Principal, Tag};
 
 mod given_up;
@@ -371,13 +372,10 @@ impl Matcher {
             Kind::Unexpected => self.unexpected_early.try_reserve(1).is_ok(),
             Kind::Expected => self.expected_early.try_reserve_one(),
         };
-        let mut bytes = Vec::new();
-        if !has_place || self.held.try_reserve(1).is_err() || bytes.try_reserve_exact(len).is_err()
-        {
+        if !has_place || self.held.try_reserve(1).is_err() {
             return None;
         }
-        bytes.resize(len, 0);
-        Some(bytes.into_boxed_slice())
+        zeros(len).map(Vec::into_boxed_slice)
     }
 
     /// Whose share the messages of `from` are part of.

@@ -81,6 +81,24 @@ pub struct Memory {
 //   tied to a thread.
 unsafe impl Send for Memory {}
 
+/// `len` zeros, of which the system provides the pages when they are first written; `None` if there
+/// is no such memory. For lengths that a peer makes grow: `vec!` would end the process.
+pub(crate) fn zeros(len: usize) -> Option<Vec<u8>> {
+    let layout = Layout::array::<u8>(len).ok()?;
+    if len == 0 {
+        return Some(Vec::new());
+    }
+    // SAFETY: the size is not zero.
+    let bytes = unsafe { std::alloc::alloc_zeroed(layout) };
+    if bytes.is_null() {
+        return None;
+    }
+    // SAFETY:
+    // - origin: the global allocator gave it, with the layout of so many bytes; nobody else has it;
+    // - initialised: `len` zeros, and the capacity is no more.
+    Some(unsafe { Vec::from_raw_parts(bytes, len, len) })
+}
+
 #[cold]
 fn out_of_memory(len: usize) -> Error {
     Error::io(format!("a buffer of {len} bytes"), std::io::ErrorKind::OutOfMemory)
@@ -121,20 +139,7 @@ impl Memory {
     ///
     /// [`Error::Io`] of the kind `OutOfMemory`.
     pub fn zeroed(len: usize) -> Result<Self, Error> {
-        let Ok(layout) = Layout::array::<u8>(len) else { return Err(out_of_memory(len)) };
-        if len == 0 {
-            return Ok(Self::from_vec(Vec::new()));
-        }
-        // SAFETY: the size is not zero.
-        let bytes = unsafe { std::alloc::alloc_zeroed(layout) };
-        if bytes.is_null() {
-            return Err(out_of_memory(len));
-        }
-        // SAFETY:
-        // - origin: the global allocator gave it, with the layout of so many bytes; nobody else has
-        //   it;
-        // - initialised: `len` zeros, and the capacity is no more.
-        Ok(Self::from_vec(unsafe { Vec::from_raw_parts(bytes, len, len) }))
+        zeros(len).map(Self::from_vec).ok_or_else(|| out_of_memory(len))
     }
 
     /// One segment for each vector.

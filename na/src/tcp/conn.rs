@@ -65,6 +65,8 @@ pub(super) struct Conn {
     /// The other side sends no more; what is in the socket is the rest.
     pub(super) hung_up: bool,
     pub(super) paused: Option<Pause>,
+    /// It was paused, and is read once, whatever its peer reads.
+    pub(super) is_tried: bool,
     /// In the poller's queue. Never while it is hot.
     pub(super) queued: bool,
     /// A peer made it; counted in the poller's `accepted`.
@@ -93,6 +95,7 @@ impl Conn {
             writable: false,
             hung_up: false,
             paused: None,
+            is_tried: false,
             queued: false,
             accepted: false,
             hot: false,

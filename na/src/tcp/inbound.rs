@@ -32,6 +32,9 @@ impl Poller {
         let mut short_reads = 0;
         let mut may_guess = true;
         loop {
+            if self.pauses_unread(core, conn) {
+                return Ok(());
+            }
             if conn.incoming.has_something() && self.handle(core, conn)? {
                 if !conn.hung_up {
                     self.pause(conn);
@@ -41,10 +44,6 @@ impl Poller {
                 let id = conn.peer().map(|peer| peer.id);
                 id.into_iter().for_each(|id| core.matcher.lock().lift_bound(id));
                 continue;
-            }
-            // Once something was read: who is read again for a moment must get on.
-            if left < READ_BYTES_MAX && self.pauses_unread(core, conn) {
-                return Ok(());
             }
             let is_over = match short_reads {
                 0 => false,
@@ -69,6 +68,7 @@ impl Poller {
             match conn.incoming.fill(&conn.socket, &mut self.buffers, appetite) {
                 Ok((0, _)) => return Err(Lost::Ended("it closed the connection".into())),
                 Ok((bytes, short)) => {
+                    conn.is_tried = false;
                     conn.idle_reads = 0;
                     conn.heard = true;
                     if let Some(peer) = conn.up() {
@@ -81,6 +81,7 @@ impl Poller {
                 // What most reads find. To ask for the kind would look it up.
                 Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {
                     conn.readable = false;
+                    conn.is_tried = false;
                     conn.idle_reads = conn.idle_reads.saturating_add(1);
                     return Ok(());
                 }

@@ -24,6 +24,7 @@ use std::os::fd::AsFd;
 use super::frame::{HEADER_BYTES, Header, Kind};
 use super::socket::{self, Pieces};
 use crate::matching::Claimed;
+use crate::memory::zeros;
 use crate::{LocalMem, OpId, RawSegment};
 
 /// Bytes of the buffer, unless messages are larger.
@@ -61,8 +62,9 @@ impl Buffers {
         Self { bytes, spare: Vec::new() }
     }
 
-    fn take(&mut self) -> Box<[u8]> {
-        self.spare.pop().unwrap_or_else(|| vec![0; self.bytes].into_boxed_slice())
+    /// A buffer; `None` if there is no memory.
+    fn take(&mut self) -> Option<Box<[u8]>> {
+        self.spare.pop().or_else(|| zeros(self.bytes).map(Vec::into_boxed_slice))
     }
 
     fn give_back(&mut self, buffer: Box<[u8]>) {
@@ -206,8 +208,9 @@ impl Incoming {
         if self.buffer.len() < buffers.bytes || len > buffers.bytes / FEW {
             return;
         }
-        let few = self.buffered().into();
-        buffers.give_back(std::mem::replace(&mut self.buffer, few));
+        let Some(mut few) = zeros(len) else { return };
+        few.copy_from_slice(self.buffered());
+        buffers.give_back(std::mem::replace(&mut self.buffer, few.into_boxed_slice()));
         (self.start, self.end) = (0, len);
     }
 
@@ -338,7 +341,7 @@ impl Incoming {
         buffers: &mut Buffers,
         appetite: Appetite,
     ) -> io::Result<(usize, bool)> {
-        self.make_room(buffers);
+        self.make_room(buffers)?;
         let most = match self.start < self.end {
             // There is the beginning of a frame for which nothing waits.
             true => usize::MAX,
@@ -380,9 +383,9 @@ impl Incoming {
         Ok((got, got < asked))
     }
 
-    fn make_room(&mut self, buffers: &mut Buffers) {
+    fn make_room(&mut self, buffers: &mut Buffers) -> io::Result<()> {
         if self.buffer.len() < buffers.bytes {
-            let mut buffer = buffers.take();
+            let mut buffer = buffers.take().ok_or(io::ErrorKind::OutOfMemory)?;
             let len = self.end - self.start;
             buffer[..len].copy_from_slice(self.buffered());
             (self.buffer, self.start, self.end) = (buffer, 0, len);
@@ -395,6 +398,7 @@ impl Incoming {
             self.buffer.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, self.end - self.start);
         }
+        Ok(())
     }
 
     /// Collects where the rest of a frame that was begun goes. `false`: it has more pieces.

@@ -191,7 +191,7 @@ impl Poller {
         }
         if !core.liveness_limit.is_zero() {
             // Signs of life lie behind what is not read.
-            self.read_again(core, peer.id);
+            self.try_unread(core, peer.id);
         }
     }
 

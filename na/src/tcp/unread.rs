@@ -131,19 +131,18 @@ pub(super) struct Unread {
 }
 
 impl Poller {
-    /// Whether a connection is read no further. Once more than nothing was read, so that whoever
-    /// goes on reading gets on.
+    /// Whether a connection is read no further.
     #[inline]
     pub(super) fn pauses_unread(&mut self, core: &Core, conn: &mut Conn) -> bool {
         let waits =
-            |peer: &Arc<Peer>| peer.unread() > pause_at(&core.budget.bounds) && peer.is_blocked();
+            |peer: &Arc<Peer>| peer.is_blocked() && peer.unread() > pause_at(&core.budget.bounds);
         conn.up().is_some_and(waits) && self.pause_unread(core, conn)
     }
 
     #[cold]
     fn pause_unread(&mut self, core: &Core, conn: &mut Conn) -> bool {
         let Some(peer) = conn.up().cloned() else { return false };
-        if conn.hung_up || conn.incoming.is_amid() {
+        if conn.hung_up || conn.is_tried || conn.incoming.is_amid() {
             return false;
         }
         // Under the lock, so that its socket is full and the event of its room still to come; and
@@ -170,6 +169,16 @@ impl Poller {
             conn.readable = true;
         }
         self.enqueue(key);
+    }
+
+    /// Reads once from the connection of peer number `id`, if it was paused.
+    pub(super) fn try_unread(&mut self, core: &Core, id: u64) {
+        if let Some(key) = self.unread.paused.get(&id).copied() {
+            self.read_again(core, id);
+            if let Some(conn) = self.conns.get_mut(key) {
+                conn.is_tried = true;
+            }
+        }
     }
 
     /// A connection that may be paused is closed.

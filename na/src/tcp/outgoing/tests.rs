@@ -25,7 +25,7 @@ fn frames(stream: &mut UnixStream, frames: usize) -> Vec<(Kind, u64, Vec<u8>)> {
     for _ in 0..frames {
         let mut header = [0; HEADER_BYTES];
         stream.read_exact(&mut header).unwrap();
-        let header = Header::decode(&header, 4096).unwrap();
+        let header = Header::decode(&header, 1 << 20).unwrap();
         let mut payload = vec![0; header.len as usize];
         stream.read_exact(&mut payload).unwrap();
         out.push((header.kind, header.number, payload));
