@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use common::{PATIENCE, Pair, TRANSPORTS, bounded, on_each};
+use common::{PATIENCE, Pair, TRANSPORTS, bounded, on_each, process};
 use margo::{
     GateKind, Instance, InstanceBuilder, MetricsError, Phase, ProviderHandle, ProviderId, Rpc,
 };
@@ -746,4 +746,54 @@ fn a_child_has_metrics_of_its_own() {
     assert_eq!(address(&scrape(of_child)), child.self_addr().uri());
     parent.finalize_and_wait().unwrap();
     assert_eq!((parent.metrics_addr(), child.metrics_addr()), (None, None));
+}
+
+/// Each has called the address of the other: over tcp by two connections.
+#[test]
+fn a_peer_that_calls_and_is_called_has_one_row() {
+    let [one, other] = [(); 2].map(|()| Instance::builder("na+tcp://127.0.0.1:0").start().unwrap());
+    for instance in [&one, &other] {
+        instance.serve(ECHO).function(|value| value).unwrap();
+    }
+    for (from, to) in [(&one, &other), (&other, &one)] {
+        let to = ProviderHandle::from(from.lookup(to.self_addr().uri()).unwrap());
+        assert_eq!(from.forward_timed(ECHO, &to, &7, PATIENCE).unwrap(), 7);
+    }
+    let peers = one.metrics().peers;
+    assert_eq!(peers.connected().values().sum::<usize>(), 1, "{peers:?}");
+    let [peer] = &peers.list[..] else { panic!("{peers:?}") };
+    assert_eq!(peer.address, other.self_addr().uri());
+    // A call and an answer on either connection.
+    assert_eq!((peer.sent_messages, peer.received_messages), (Some(2), Some(2)), "{peer:?}");
+    one.finalize_and_wait().unwrap();
+    other.finalize_and_wait().unwrap();
+}
+
+const WITHOUT_DESCRIPTORS: &str = "MARGO_TEST_WITHOUT_DESCRIPTORS";
+
+#[test]
+fn service_process() {
+    if process::asked(WITHOUT_DESCRIPTORS).is_none() {
+        return;
+    }
+    let service = Instance::builder("na+tcp://127.0.0.1:0").metrics_listen("127.0.0.1:0");
+    let service = service.start().unwrap();
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = Rlimit { current: Some(64), ..getrlimit(Resource::Nofile) };
+    setrlimit(Resource::Nofile, limit).unwrap();
+    let mut fillers = Vec::new();
+    while let Ok(filler) = std::fs::File::open("/dev/null") {
+        fillers.push(filler);
+    }
+    process::say(&format!("listening on {}", service.metrics_addr().unwrap()));
+    service.wait_for_finalize().unwrap();
+}
+
+#[test]
+fn a_process_without_descriptors_can_still_be_looked_at() {
+    let service = process::Service::start_with(WITHOUT_DESCRIPTORS, "");
+    for _ in 0..3 {
+        let families = scrape(service.address.parse().unwrap());
+        assert_eq!(value(&families, "process_max_fds", &[]), 64.0);
+    }
 }

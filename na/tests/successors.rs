@@ -177,8 +177,9 @@ fn answers_end(uri: &str, end: impl FnOnce(Arc<dyn Endpoint>)) {
     refused(&[]);
     let origin = open(&uri);
     let new = deliver(&origin, &target);
-    // Over tcp a caller is known by its connection only.
-    assert_eq!(old == new, !uri.starts_with("na+tcp:"), "one peer, known by its address");
+    // Over tcp and UCX a caller is known by its connection only.
+    let by_connection = uri.starts_with("na+tcp:") || uri.starts_with("ucx+");
+    assert_eq!(old == new, !by_connection, "one peer, known by its address");
     assert_eq!(old.uri(), new.uri());
     assert!(target.is_gone(&old) && !target.is_gone(&new));
     let to_target = origin.lookup(target.self_addr().uri()).unwrap();

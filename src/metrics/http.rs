@@ -3,7 +3,8 @@
 //! It depends on nothing that a service can bring to a halt: no execution stream, no pool, no
 //! progress. Nor can its clients: there are at most [`CLIENTS_MAX`], and whoever comes when there
 //! is no room takes the place of the one that has been there longest; each has [`PATIENCE`], all in
-//! all, and [`HEAD_BYTES_MAX`] for what it asks.
+//! all, and [`HEAD_BYTES_MAX`] for what it asks. A descriptor is kept for one of them, so that a
+//! process which has used up all others can still be looked at.
 //!
 //! | state | who |
 //! |---|---|
@@ -41,6 +42,8 @@ pub(crate) struct Listener {
     socket: TcpListener,
     address: SocketAddr,
     bell: Arc<OwnedFd>,
+    /// A descriptor, whose place a client gets when the process has no other.
+    kept: Option<OwnedFd>,
 }
 
 impl Listener {
@@ -49,7 +52,8 @@ impl Listener {
         let socket = TcpListener::bind(address)?;
         socket.set_nonblocking(true)?;
         let address = socket.local_addr()?;
-        Ok(Self { socket, address, bell: Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?) })
+        let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
+        Ok(Self { socket, address, bell, kept: spare() })
     }
 }
 
@@ -182,6 +186,9 @@ impl<'a> Loop<'a> {
     fn run(mut self) {
         while let Some((may_accept, ready)) = self.wait() {
             self.serve(&ready);
+            if self.listener.kept.is_none() {
+                self.listener.kept = spare();
+            }
             if may_accept {
                 self.accept();
             }
@@ -244,7 +251,14 @@ impl<'a> Loop<'a> {
     }
 
     fn accept(&mut self) {
-        match self.listener.socket.accept() {
+        let Listener { socket, kept, .. } = &mut self.listener;
+        let accepted = socket.accept().or_else(|error| {
+            if is_passing(error.kind()) || kept.take().is_none() {
+                return Err(error);
+            }
+            socket.accept()
+        });
+        match accepted {
             Ok((stream, _)) if stream.set_nonblocking(true).is_ok() => {
                 if self.clients.len() >= CLIENTS_MAX {
                     self.clients.remove(0);
@@ -262,6 +276,11 @@ impl<'a> Loop<'a> {
             }
         }
     }
+}
+
+/// A descriptor, if there is one.
+fn spare() -> Option<OwnedFd> {
+    eventfd(0, EventfdFlags::CLOEXEC).ok()
 }
 
 /// Errors of one connection, or none at all.

@@ -59,7 +59,7 @@ pub(super) struct Core {
     pub(super) matcher: BiasedLock<Matcher>,
     pub(super) mail: Mail,
     /// Peers that can be dialed, as long as anything refers to them.
-    peers: Mutex<HashMap<PeerKey, Weak<Peer>>>,
+    pub(super) peers: Mutex<HashMap<PeerKey, Weak<Peer>>>,
     /// All peers, origins too. For [`Endpoint::stats`].
     pub(super) known: Mutex<Known>,
     next_peer: AtomicU64,
@@ -142,11 +142,6 @@ impl Core {
         let peer = self.new_peer(key.uri(address::HEAD), dial);
         peers.insert(key, Arc::downgrade(&peer));
         peer
-    }
-
-    /// The peer under `key`, if there is one.
-    pub(super) fn known_at(&self, key: &PeerKey) -> Option<Arc<Peer>> {
-        lock(&self.peers).get(key).and_then(Weak::upgrade)
     }
 
     /// Whether `address` is our self address.

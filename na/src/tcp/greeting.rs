@@ -13,6 +13,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
+use std::sync::Weak;
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll::{self, EventData};
@@ -28,7 +29,7 @@ use super::peer::{Link, Peer, Phase};
 use super::poller::{EVENTS, Poller, flush};
 use super::socket;
 use crate::host_port::PeerKey;
-use crate::sync::Arc;
+use crate::sync::{Arc, lock};
 use crate::{Error, Principal};
 
 /// Accepted connections that may be without a hello; beyond, the oldest is dropped if it has had
@@ -308,7 +309,8 @@ impl Poller {
     /// tell us. So its connection is tested by a sign of life, which a host that knows nothing of
     /// the connection answers with a reset; if the caller lies, the sign of life does no harm.
     fn test_predecessor(&mut self, core: &Core, address: SocketAddr, hello: &Hello) {
-        let Some(peer) = core.known_at(&PeerKey::Address(address)) else { return };
+        let known = lock(&core.peers).get(&PeerKey::Address(address)).and_then(Weak::upgrade);
+        let Some(peer) = known else { return };
         self.with_peer(&peer, |state| {
             if let Phase::Up(link) = &state.phase
                 && link.can_beat

@@ -18,9 +18,9 @@
 //! 0, or none, is a free port. The self address is always written in numbers and can be called: for
 //! all interfaces it names the address in the subnet that is asked for, else one that leads
 //! outside, else one of any interface, and of `[::]` an IPv4 one where IPv6 leads nowhere. Where
-//! there is nothing but loopback, a warning says that nobody else can call. An endpoint that does not listen ignores host and port (but they must be well-formed), and its self
-//! address is a name for people. `open` and `lookup` resolve host names, which may block; nothing
-//! else does.
+//! there is nothing but loopback, a warning says that nobody else can call. An endpoint that does
+//! not listen ignores host and port (but they must be well-formed), and its self address is a name
+//! for people. `open` and `lookup` resolve host names, which may block; nothing else does.
 //!
 //! # Connections
 //!

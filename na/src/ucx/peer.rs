@@ -109,16 +109,10 @@ pub(super) struct Peer {
     pub(super) caller: Option<SocketAddr>,
     token: Weak<Token>,
     pub(super) phase: Phase,
-    /// The first is the one that we send on.
+    /// One, when it is connected.
     pub(super) links: Vec<ucp_ep_h>,
-    /// Our number for what is between us, and the peer's.
+    /// Our number for what is between us.
     pub(super) session: u64,
-    pub(super) their_session: Option<u64>,
-    /// What we call it in hellos: our number, or that of a session before which ended while the
-    /// connection on which it was said stayed.
-    pub(super) told: u64,
-    /// The number of its endpoint, and ours there, as its hello says.
-    pub(super) their_numbers: (u64, u64),
     /// Its address, for messages of this session.
     pub(super) current: Option<Addr>,
     /// Longest message that it takes.
@@ -179,9 +173,6 @@ impl Peer {
             phase: Phase::Idle,
             links: Vec::new(),
             session,
-            their_session: None,
-            told: session,
-            their_numbers: (0, 0),
             current: None,
             their_max: 0,
             lends_from: None,
@@ -218,7 +209,7 @@ impl Peer {
 
     /// What was between us has ended: `session` is our number for what comes.
     pub(super) fn begin_session(&mut self, session: u64) {
-        (self.session, self.told) = (session, session);
+        self.session = session;
         if let Some(token) = self.token.upgrade() {
             token.session.store(session, Ordering::Relaxed);
         }

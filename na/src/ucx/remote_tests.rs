@@ -44,22 +44,26 @@ impl Pair {
         }
         let (owner, requester) = (open(uri, keys_of_owner), open(uri, RemoteKeys::Always));
         let to_owner = requester.lookup(owner.self_addr().uri()).unwrap();
-        let to_requester = owner.lookup(requester.self_addr().uri()).unwrap();
-        let pair = Self { owner, requester, to_owner, to_requester };
+        // Until the owner has heard of it.
+        let to_requester = owner.self_addr();
+        let mut pair = Self { owner, requester, to_owner, to_requester };
         let room = MsgBuf::with_capacity(pair.owner.limits().unexpected_bytes_max);
         pair.owner.recv_unexpected(OpId(1), room).unwrap();
         let hello = MsgBuf::with_capacity(0);
         pair.requester.send_unexpected(OpId(2), &pair.to_owner, Tag(0), hello).unwrap();
-        let mut left = 2;
+        let (mut caller, mut is_sent) = (None, false);
         pair.until(|completion| {
             match completion {
-                Completion::Recv { result, .. } => drop(result.unwrap()),
-                Completion::Send { result, .. } => result.unwrap(),
+                Completion::Recv { result, .. } => caller = Some(result.unwrap().from),
+                Completion::Send { result, .. } => {
+                    result.unwrap();
+                    is_sent = true;
+                }
                 other @ Completion::Transfer { .. } => panic!("{other:?}"),
             }
-            left -= 1;
-            (left == 0).then_some(())
+            (is_sent && caller.is_some()).then_some(())
         });
+        pair.to_requester = caller.unwrap();
         Some(pair)
     }
 

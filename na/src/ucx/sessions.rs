@@ -1,4 +1,8 @@
 //! How connections begin and end, and with them the sessions of peers.
+//!
+//! A peer has one connection. That of a peer which was looked up was made by us, to its address. A
+//! connection that somebody else made has a peer of its own, whatever address its hello announces:
+//! nothing shows that the caller listens there.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -18,7 +22,6 @@ use super::slots::Work;
 use super::wire::{Control, Hello};
 use super::worker::{self, Posted, Worker};
 use crate::Error;
-use crate::host_port::PeerKey;
 use crate::ran::{self, Ran};
 
 /// Connections that have not said hello, at most.
@@ -37,9 +40,6 @@ const NO_HELLO: &str = "it takes connections of UCX and says no hello, as C Merc
 /// How long who says no hello keeps a place that somebody else waits for.
 const ROOM_PATIENCE: Duration = Duration::from_secs(1);
 
-/// Connections of a peer, at most. Two that call each other at once have two.
-pub(super) const LINKS_MAX: usize = 4;
-
 /// How often something was logged, or would have been: of what others can do as often as they like
 /// the first, the second, the fourth and so on are.
 #[derive(Debug, Default)]
@@ -47,7 +47,6 @@ pub(super) struct Notices {
     turned_away: u64,
     useless: u64,
     not_taken: u64,
-    surplus: u64,
     broke: u64,
     strange: u64,
 }
@@ -116,7 +115,7 @@ impl Driver {
         let message_bytes_max = self.facts.message_bytes_max as u32;
         let alive_every_ms = ran::alive_every_ms(self.facts.liveness_limit);
         let endpoint = self.endpoint;
-        let Some((session, peer)) = self.peer(index).map(|peer| (peer.told, peer.id)) else {
+        let Some((session, peer)) = self.peer(index).map(|peer| (peer.session, peer.id)) else {
             return;
         };
         let hello = Hello {
@@ -270,8 +269,12 @@ impl Driver {
                 let listens = address::announced(&hello.uri, protocol, *client);
                 let is_own = listens.is_some() && hello.uri == self.facts.own.uri();
                 let protocol = protocol.clone();
+                // A caller is a peer of its own. What is sent to it when its connection has ended
+                // goes to who listens where it said.
                 match listens.filter(|_| !is_own) {
-                    Some(address) => self.caller_at(address, &hello),
+                    Some(address) => {
+                        self.add_peer(None, vec![address], || address::uri_of(&protocol, address))
+                    }
                     None => self.add_peer(None, Vec::new(), || {
                         let name = client.map_or("unknown".into(), |client| client.to_string());
                         address::origin_uri(&protocol, name)
@@ -280,64 +283,13 @@ impl Driver {
             }
             (None, None) => return,
         };
-        let Some(peer) = self.peer(index) else { return };
-        if let Some(Stranger { client, .. }) = &stranger {
+        if let (Some(Stranger { client, .. }), Some(peer)) = (&stranger, self.peer(index)) {
             peer.caller = *client;
-        }
-        let theirs = peer.their_session;
-        if theirs.is_some_and(|session| session != hello.session) {
-            self.succeeded(index, link);
-        }
-        if self.is_surplus(index, link) {
-            return self.drop_link(link);
         }
         self.join(index, link, hello, stranger.is_some());
     }
 
-    /// Whether a connection is one more than its peer may have.
-    fn is_surplus(&mut self, index: usize, link: ucp_ep_h) -> bool {
-        let Some(peer) = self.peer(index) else { return false };
-        if peer.links.len() < LINKS_MAX || peer.links.contains(&link) {
-            return false;
-        }
-        let peer = peer.uri.to_string();
-        if let Some(count) = next_notice(&mut self.notices.surplus) {
-            let what = format!("ended a connection of a peer that has {LINKS_MAX} already");
-            tracing::warn!(count, peer, "ucx: {what}");
-        }
-        true
-    }
-
-    /// A successor under the same address: what was between us and the predecessor ends, but for
-    /// this connection, which may be one that we have made.
-    fn succeeded(&mut self, index: usize, link: ucp_ep_h) {
-        let Some(peer) = self.peer(index) else { return };
-        let is_ours = peer.links.contains(&link);
-        let told = peer.told;
-        peer.links.retain(|own| *own != link);
-        self.end_session(index, "it has been restarted".into());
-        // What was said there stays said.
-        if let Some(peer) = self.peer(index).filter(|_| is_ours) {
-            peer.told = told;
-        }
-    }
-
-    /// Who has called and listens at `address`: the peer there, or one more if that is connected
-    /// and calls us by another name this time.
-    fn caller_at(&mut self, address: SocketAddr, hello: &Hello) -> usize {
-        let index = self.peer_at(PeerKey::Address(address), vec![address]);
-        let by_another_name = self.peer(index).is_some_and(|peer| {
-            let (endpoint, own) = peer.their_numbers;
-            peer.phase == Phase::Connected && endpoint == hello.endpoint && own != hello.peer
-        });
-        if !by_another_name {
-            return index;
-        }
-        let protocol = self.facts.protocol.clone();
-        self.add_peer(None, vec![address], || address::uri_of(&protocol, address))
-    }
-
-    /// The connection is one of this peer, and of this session.
+    /// The connection is that of this peer.
     fn join(&mut self, index: usize, link: ucp_ep_h, hello: Hello, accepted: bool) {
         let endpoint = self.facts.id;
         let asks = |worker: &&Worker| worker.detects_failure() || worker.gives_keys();
@@ -350,25 +302,15 @@ impl Driver {
             self.connecting -= 1;
         }
         (peer.dialed, peer.trying) = (None, 0);
-        let first = peer.phase != Phase::Connected;
         peer.phase = Phase::Connected;
-        peer.their_session = Some(hello.session);
-        peer.links.retain(|known| *known != link);
-        match first {
-            // We send on what was there first.
-            true => peer.links.insert(0, link),
-            false => peer.links.push(link),
-        }
-        peer.adapters.join(by_adapter, first);
-        if first {
-            let every = Duration::from_millis(u64::from(hello.alive_every_ms));
-            peer.alive_every = (!every.is_zero()).then_some(every.max(liveness::EVERY_MIN));
-            (peer.told_at, peer.silence) = (Instant::now(), Silence::default());
-            peer.their_max = hello.message_bytes_max as usize;
-            peer.their_numbers = (hello.endpoint, hello.peer);
-            (peer.window, peer.credits) = (hello.window, [hello.window; 2]);
-            (peer.lends_from, peer.keys_from) = (lends_from, keys_from);
-        }
+        peer.links = vec![link];
+        peer.adapters.join(by_adapter, true);
+        let every = Duration::from_millis(u64::from(hello.alive_every_ms));
+        peer.alive_every = (!every.is_zero()).then_some(every.max(liveness::EVERY_MIN));
+        (peer.told_at, peer.silence) = (Instant::now(), Silence::default());
+        peer.their_max = hello.message_bytes_max as usize;
+        (peer.window, peer.credits) = (hello.window, [hello.window; 2]);
+        (peer.lends_from, peer.keys_from) = (lends_from, keys_from);
         let id = peer.id;
         let addr = match &peer.current {
             Some(addr) => addr.clone(),
@@ -391,23 +333,10 @@ impl Driver {
     /// A connection has ended by itself.
     pub(super) fn failed(&mut self, link: ucp_ep_h, reason: String) {
         match self.owner(link) {
-            Some(index) if self.is_spare(index, link) => {
-                if let Some(peer) = self.peer(index) {
-                    peer.links.retain(|own| *own != link);
-                }
-                self.drop_link(link);
-            }
             Some(index) => self.end_session(index, reason),
             None if self.strangers.remove(&(link as usize)).is_some() => self.drop_link(link),
             None => {}
         }
-    }
-
-    /// Whether a connection that we began has not brought anything, and the peer is connected by
-    /// one that it began: it does without.
-    fn is_spare(&mut self, index: usize, link: ucp_ep_h) -> bool {
-        self.greeted_peer(link).is_none()
-            && self.peer(index).is_some_and(|peer| peer.phase == Phase::Connected)
     }
 
     /// The peer broke a rule: it loses its connections.
@@ -476,9 +405,9 @@ impl Driver {
     fn end_session_for(&mut self, index: usize, reason: String) {
         let Some(peer) = self.peer(index) else { return };
         let uri = peer.uri.to_string();
-        let error = match peer.their_session {
-            None => Error::Unreachable { peer: uri, reason },
-            Some(_) => Error::PeerGone { peer: uri, reason },
+        let error = match peer.phase {
+            Phase::Connected => Error::PeerGone { peer: uri, reason },
+            _ => Error::Unreachable { peer: uri, reason },
         };
         self.end_session_with(index, error);
     }
@@ -505,7 +434,6 @@ impl Driver {
             self.connecting -= 1;
         }
         peer.begin_session(session);
-        peer.their_session = None;
         peer.current = None;
         (peer.dialed, peer.trying) = (None, 0);
         peer.phase = match peer.addresses[..] {

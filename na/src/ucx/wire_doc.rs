@@ -156,7 +156,6 @@ fn limits(page: &mut Page) {
             [&"window_max", &endpoint::WINDOW_MAX],
             [&"window_min", &endpoint::WINDOW_MIN],
             [&"strangers", &sessions::STRANGERS_MAX],
-            [&"connections", &sessions::LINKS_MAX],
             [&"chunks", &bounds::CHUNKS_MAX],
             [&"told", &bounds::TOLD_MAX],
             [&"message_bytes_max", &MESSAGE_BYTES_MAX],

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::conformance::{Optional, PATIENCE};
+use crate::host_port::PeerKey;
 use crate::ucx::endpoint::UcxEndpoint;
 use crate::ucx::inbox::{Event, News};
 use crate::{
@@ -94,52 +95,67 @@ fn who_is_not_at_the_first_addresses_is_found_at_the_next() {
     }
 }
 
-/// Who called us in the meantime stays connected when our own attempt comes to nothing.
+/// The stranger announces the address of the peer, before that is called or afterwards.
 #[test]
-fn a_call_in_vain_does_not_end_the_connection_that_the_peer_made() {
+fn what_is_sent_to_an_address_reaches_who_listens_there() {
     if let Some(lacks) = OPEN.lacks() {
         return println!("SKIPPED: {lacks}");
     }
-    let (peer, own) = (open(true), open(true));
-    let there: SocketAddr = peer.self_addr().uri().rsplit('/').next().unwrap().parse().unwrap();
-    // Takes connections, and says nothing.
-    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let instead = vec![silent.local_addr().unwrap()];
-    let to = own.with(|driver| driver.lookup(PeerKey::Address(there), instead)).unwrap();
-    let room = |of: &UcxEndpoint| MsgBuf::with_capacity(of.limits().unexpected_bytes_max);
-    peer.recv_unexpected(OpId(2), room(&peer)).unwrap();
-    own.recv_unexpected(OpId(3), room(&own)).unwrap();
-    send(&own, &to);
-    send(&peer, &peer.lookup(own.self_addr().uri()).unwrap());
-    // Both messages have gone by the connection that the peer has made.
-    let mut left = vec![1, 1, 2, 3];
-    until([&peer, &own], |completion| {
-        let op = match completion {
-            Completion::Send { op, result, .. } => result.map(|()| op),
-            Completion::Recv { op, result, .. } => result.map(|_arrival| op),
-            other @ Completion::Transfer { .. } => panic!("{other:?}"),
+    for stranger_first in [true, false] {
+        let (own, peer, stranger) = (open(true), open(true), open(true));
+        let there = own.lookup(peer.self_addr().uri()).unwrap();
+        stranger.with(|driver| driver.facts.own = peer.self_addr()).unwrap();
+        let room = |of: &UcxEndpoint| MsgBuf::with_capacity(of.limits().unexpected_bytes_max);
+        let written = |of: &UcxEndpoint, text| {
+            let mut buf = room(of);
+            assert!(buf.try_extend(text));
+            buf
         };
-        let at = left.iter().position(|waited| *waited == op.as_ref().unwrap().0).unwrap();
-        left.swap_remove(at);
-        left.is_empty().then_some(())
-    });
-    let look = || {
-        let phase_and_links = |driver: &mut Driver| {
-            let index = driver.index_of(&to).unwrap();
-            let peer = driver.peer(index).unwrap();
-            (peer.phase, peer.links.len())
+        // What is received by operation `op`, and from whom.
+        let received = |ends: [&UcxEndpoint; 2], wanted| {
+            until(ends, |completion| match completion {
+                Completion::Recv { op, buf, result } => {
+                    let text = buf.as_slice().to_vec();
+                    assert_eq!(op, wanted, "{text:?}");
+                    Some((text, result.unwrap().from))
+                }
+                Completion::Send { result, .. } => {
+                    result.unwrap();
+                    None
+                }
+                other => panic!("{other:?}"),
+            })
         };
-        own.with(phase_and_links).unwrap()
-    };
-    assert_eq!(look(), (Phase::Connected, 2));
-    // Resets the connection.
-    drop(silent);
-    let began = Instant::now();
-    while look() == (Phase::Connected, 2) {
-        assert!(began.elapsed() < PATIENCE, "the connection is not reset");
-        own.poll(16, &mut |completion| panic!("{completion:?}")).unwrap();
+        let claim = || {
+            own.recv_unexpected(OpId(2), room(&own)).unwrap();
+            send(&stranger, &stranger.lookup(own.self_addr().uri()).unwrap());
+            received([&own, &stranger], OpId(2)).1
+        };
+        let early = stranger_first.then(claim);
+        // A call.
+        peer.recv_unexpected(OpId(2), room(&peer)).unwrap();
+        own.recv_expected(OpId(3), &there, Tag(7), room(&own)).unwrap();
+        send(&own, &there);
+        let (_, caller_of_peer) = received([&peer, &own], OpId(2));
+        let caller = early.unwrap_or_else(claim);
+        assert_eq!(caller.uri(), peer.self_addr().uri(), "what it calls itself");
+        assert_ne!(caller, there);
+        // An answer of the stranger's, and something after it which shows that it has come.
+        let to_own = stranger.lookup(own.self_addr().uri()).unwrap();
+        let fake = written(&stranger, b"fake");
+        stranger.send_expected(OpId(4), &to_own, Tag(7), fake).unwrap();
+        assert_eq!(claim(), caller);
+        // What is sent to the caller reaches the caller.
+        stranger.recv_unexpected(OpId(5), room(&stranger)).unwrap();
+        send(&own, &caller);
+        received([&stranger, &own], OpId(5));
+        stranger.close();
+        all_until(&[&own], |_| own.is_gone(&caller));
+        let real = written(&peer, b"real");
+        peer.send_expected(OpId(6), &caller_of_peer, Tag(7), real).unwrap();
+        let (text, from) = received([&own, &peer], OpId(3));
+        assert_eq!((&text[..], &from), (&b"real"[..], &there));
     }
-    assert_eq!(look(), (Phase::Connected, 1));
 }
 
 /// A host name and an address, say: each has a connection, and neither ends the other.
@@ -239,61 +255,6 @@ fn who_waits_for_a_connection_is_turned_away_at_the_end() {
         _ => None,
     });
     assert!(matches!(error, Error::Unreachable { .. }), "{error}");
-}
-
-/// It answers our call with its first hello while the connection of who was there before is up.
-#[test]
-fn a_successor_that_we_have_called_is_not_accused_of_a_second_hello() {
-    if let Some(lacks) = OPEN.lacks() {
-        return println!("SKIPPED: {lacks}");
-    }
-    let (before, own, successor) = (open(true), open(true), open(true));
-    let at = |of: &UcxEndpoint| -> SocketAddr {
-        of.self_addr().uri().rsplit('/').next().unwrap().parse().unwrap()
-    };
-    // The successor cannot take the port while its predecessor lives, so we call another one.
-    let key = PeerKey::Address(at(&before));
-    let to = own.with(|driver| driver.lookup(key, vec![at(&successor)])).unwrap();
-    let room = |of: &UcxEndpoint| MsgBuf::with_capacity(of.limits().unexpected_bytes_max);
-    before.recv_unexpected(OpId(2), room(&before)).unwrap();
-    own.recv_expected(OpId(3), &to, Tag(7), room(&own)).unwrap();
-    send(&own, &to);
-    send(&before, &before.lookup(own.self_addr().uri()).unwrap());
-    // Ours goes to the predecessor, which has called meanwhile.
-    until([&before, &own], |completion| match completion {
-        Completion::Recv { op: OpId(2), result, .. } => {
-            result.unwrap();
-            Some(())
-        }
-        Completion::Send { result, .. } => {
-            result.unwrap();
-            None
-        }
-        other => panic!("{other:?}"),
-    });
-    let error = until([&successor, &own], |completion| match completion {
-        Completion::Recv { op: OpId(3), result, .. } => result.err(),
-        other => panic!("{other:?}"),
-    });
-    assert!(matches!(error, Error::PeerGone { .. }), "{error}");
-    successor.recv_unexpected(OpId(2), room(&successor)).unwrap();
-    send(&own, &to);
-    until([&successor, &own], |completion| match completion {
-        Completion::Recv { op: OpId(2), result, .. } => {
-            result.unwrap();
-            Some(())
-        }
-        Completion::Send { result, .. } => {
-            result.unwrap();
-            None
-        }
-        other => panic!("{other:?}"),
-    });
-    let links = own.with(|driver| {
-        let index = driver.index_of(&to).unwrap();
-        driver.peer(index).map(|peer| peer.links.len())
-    });
-    assert_eq!(links, Some(Some(1)));
 }
 
 #[test]
@@ -655,38 +616,6 @@ fn connect_again(origin: &UcxEndpoint, to: &Addr, target: &UcxEndpoint, greets: 
         }
     };
     origin.with(connect).unwrap();
-}
-
-#[test]
-fn a_peer_has_so_many_connections_and_keeps_those_when_it_makes_more() {
-    if let Some(lacks) = OPEN.lacks() {
-        return println!("SKIPPED: {lacks}");
-    }
-    // Who does not listen is another one with each connection.
-    let (target, origin) = (open(true), open(true));
-    let room = || MsgBuf::with_capacity(target.limits().unexpected_bytes_max);
-    let to = origin.lookup(target.self_addr().uri()).unwrap();
-    target.recv_unexpected(OpId(2), room()).unwrap();
-    send(&origin, &to);
-    all_until(&[&target, &origin], |came| came == 1);
-    for _ in 1..LINKS_MAX + 3 {
-        connect_again(&origin, &to, &target, true);
-    }
-    let links = |of: &UcxEndpoint| {
-        let count = |driver: &mut Driver| {
-            driver.peers.iter().flatten().map(|peer| peer.links.len()).sum::<usize>()
-        };
-        of.with(count).unwrap()
-    };
-    assert_eq!(links(&origin), LINKS_MAX + 3);
-    all_until(&[&target, &origin], |_| {
-        assert!(links(&target) <= LINKS_MAX);
-        links(&origin) == LINKS_MAX
-    });
-    assert_eq!(target.with(|driver| driver.accepted), Some(LINKS_MAX));
-    target.recv_unexpected(OpId(2), room()).unwrap();
-    send(&origin, &to);
-    all_until(&[&target, &origin], |came| came == 1);
 }
 
 #[test]
