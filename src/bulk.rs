@@ -50,6 +50,8 @@ pub(crate) struct BulkCall {
     /// The buffer of one that nobody waits for any more: it goes with the last count, and so not
     /// before the transfer is over.
     pub(crate) kept: std::sync::Mutex<Option<Box<dyn Any + Send>>>,
+    /// The part of the buffer that moves, of a request.
+    moved: Range<usize>,
 }
 
 /// What is more to one that has a deadline and may have nobody who waits for it.
@@ -62,13 +64,23 @@ impl BulkCall {
     pub(crate) fn new() -> Self {
         let (done, given_up) = (Eventual::new(), WhyOver::default());
         let watch = BulkWatch::default();
-        Self { done, given_up, watch, timed: None, kept: std::sync::Mutex::new(None) }
+        let kept = std::sync::Mutex::new(None);
+        Self { done, given_up, watch, timed: None, kept, moved: 0..0 }
     }
 
     /// One that may have an alarm.
     pub(crate) fn with_term(term: Option<Term>) -> Self {
         let timed = term.map(|term| Box::new(Timed { term, alarm: Alarm::default() }));
         Self { timed, ..Self::new() }
+    }
+
+    /// The same, of that part of a buffer.
+    pub(crate) fn of_part(term: Option<Term>, moved: Range<usize>) -> Self {
+        Self { moved, ..Self::with_term(term) }
+    }
+
+    pub(crate) fn moved(&self) -> &Range<usize> {
+        &self.moved
     }
 
     /// One whose caller does nothing else meanwhile.
@@ -469,10 +481,10 @@ impl Instance {
     /// On the ULT of a handler it gives up at the deadline of the request, as calls do, unless in
     /// [`without_deadline`](crate::without_deadline).
     ///
-    /// A peer that is stopped in the midst of the copy does not hold up what ends the transfer early
-    /// (its limit, a cancel, the end of the instance). It may then write when it goes on. A buffer
-    /// takes other memory for that reason, and leaves the old one to the peer. Memory that is
-    /// [exposed](crate::Exposed) stays: `into[local]` may change until the peer has gone on or
+    /// A peer that is stopped in the midst of the copy does not hold up what ends the transfer
+    /// early (its limit, a cancel, the end of the instance). It may then write when it goes on. A
+    /// buffer takes other memory for that reason, and leaves the old one to the peer. Memory that
+    /// is [exposed](crate::Exposed) stays: `into[local]` may change until the peer has gone on or
     /// ended, another pull into it is refused meanwhile, and it is released after that.
     ///
     /// # Errors
@@ -493,8 +505,8 @@ impl Instance {
     }
 
     /// As [`pull`](Self::pull), for at most `limit` from now. Then the transfer is cancelled, and
-    /// this returns as soon as the peer has said that it no longer touches the buffer, or a tenth of
-    /// a second later if it does not answer.
+    /// this returns as soon as the peer has said that it no longer touches the buffer, or a tenth
+    /// of a second later if it does not answer.
     ///
     /// # Errors
     ///
