@@ -54,6 +54,8 @@ pub(crate) struct BulkCall {
     /// The buffer of one that nobody waits for any more: it goes with the last count, and so not
     /// before the transfer is over.
     pub(crate) kept: std::sync::Mutex<Option<Box<dyn Any + Send>>>,
+    /// The part of the buffer that moves, of a request.
+    moved: Range<usize>,
 }
 
 /// What is more to one that has a deadline and may have nobody who waits for it.
@@ -68,13 +70,22 @@ impl BulkCall {
         let watch = BulkWatch::default();
         let (timed, may_stand, stood_for) = (None, true, StoodFor::default());
         let kept = std::sync::Mutex::new(None);
-        Self { done, given_up, watch, timed, may_stand, stood_for, kept }
+        Self { done, given_up, watch, timed, may_stand, stood_for, kept, moved: 0..0 }
     }
 
     /// One that may have an alarm.
     pub(crate) fn with_term(term: Option<Term>) -> Self {
         let timed = term.map(|term| Box::new(Timed { term, alarm: Alarm::default() }));
         Self { may_stand: timed.is_none(), timed, ..Self::new() }
+    }
+
+    /// The same, of that part of a buffer.
+    pub(crate) fn of_part(term: Option<Term>, moved: Range<usize>) -> Self {
+        Self { moved, ..Self::with_term(term) }
+    }
+
+    pub(crate) fn moved(&self) -> &Range<usize> {
+        &self.moved
     }
 
     /// One whose caller does nothing else meanwhile.
@@ -491,10 +502,10 @@ impl Instance {
     /// still for a minute (`margo.bulk.timeout_msec` in the configuration), with
     /// [`BulkError::StoodStill`]: a peer that serves nothing does not hold a handler for good.
     ///
-    /// A peer that is stopped in the midst of the copy does not hold up what ends the transfer early
-    /// (its limit, a cancel, the end of the instance). It may then write when it goes on. A buffer
-    /// takes other memory for that reason, and leaves the old one to the peer. Memory that is
-    /// [exposed](crate::Exposed) stays: `into[local]` may change until the peer has gone on or
+    /// A peer that is stopped in the midst of the copy does not hold up what ends the transfer
+    /// early (its limit, a cancel, the end of the instance). It may then write when it goes on. A
+    /// buffer takes other memory for that reason, and leaves the old one to the peer. Memory that
+    /// is [exposed](crate::Exposed) stays: `into[local]` may change until the peer has gone on or
     /// ended, another pull into it is refused meanwhile, and it is released after that.
     ///
     /// # Errors
@@ -515,8 +526,8 @@ impl Instance {
     }
 
     /// As [`pull`](Self::pull), for at most `limit` from now. Then the transfer is cancelled, and
-    /// this returns as soon as the peer has said that it no longer touches the buffer, or a tenth of
-    /// a second later if it does not answer.
+    /// this returns as soon as the peer has said that it no longer touches the buffer, or a tenth
+    /// of a second later if it does not answer.
     ///
     /// # Errors
     ///

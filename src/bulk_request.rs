@@ -62,8 +62,6 @@ pub struct BulkRequest<B: LocalBulk + Send + 'static> {
     peer: Addr,
     /// Some until it is given back or left to the transfer.
     buffer: Option<B>,
-    /// The part of the buffer that moves.
-    local: Range<usize>,
     /// Of the task that awaits it.
     awaited: Option<Box<ReadyIn<Arc<BulkCall>, Outcome>>>,
 }
@@ -149,8 +147,8 @@ impl Instance {
         buffer: B,
         term: Option<Term>,
     ) -> BulkRequest<B> {
-        let (call, peer) = (Arc::new(BulkCall::with_term(term)), plan.peer.clone());
-        let local = plan.local.clone();
+        let call = Arc::new(BulkCall::of_part(term, plan.local.clone()));
+        let peer = plan.peer.clone();
         let started = match term.filter(|term| term.at <= Instant::now()) {
             Some(Term { limit, .. }) => Err(BulkError::TimedOut { peer: peer.to_string(), limit }),
             // The buffer is the request's from here on, which keeps to the rule of
@@ -167,7 +165,7 @@ impl Instance {
             call.set_alarm(self, op);
         }
         let instance = self.clone();
-        BulkRequest { instance, call, started, peer, buffer: Some(buffer), local, awaited: None }
+        BulkRequest { instance, call, started, peer, buffer: Some(buffer), awaited: None }
     }
 }
 
@@ -384,7 +382,7 @@ impl<B: LocalBulk + Send + 'static> BulkRequest<B> {
             Err(refused) => refused.take().map_or(Ok(()), Err),
         };
         let mut buffer = self.buffer.take().expect("a request is read once");
-        buffer.set_aside(&self.local);
+        buffer.set_aside(self.call.moved());
         (result, buffer)
     }
 

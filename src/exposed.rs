@@ -7,9 +7,10 @@
 //! | [`SharedBuffer`] | [`Instance::alloc`] | itself, in one copy: it has the memory mapped |
 //! | [`Memory`] | whoever answers for it | as a `Vec<u8>`: a mapped file, arrays of numbers |
 //!
-//! All go into [`Instance::expose`] and come back from [`Exposed::release`] (`releasing.rs`). For peers of other
-//! hosts and users, and over tcp, there is no difference. Meanwhile they can also be the local side
-//! of our own transfers: a peer that owns the other side then writes or reads them itself.
+//! All go into [`Instance::expose`] and come back from [`Exposed::release`] (`releasing.rs`). For
+//! peers of other hosts and users, and over tcp, there is no difference. Meanwhile they can also be
+//! the local side of our own transfers: a peer that owns the other side then writes or reads them
+//! itself.
 
 use std::any::Any;
 use std::ops::Range;
@@ -138,9 +139,10 @@ impl<B: Exposable> Exposed<B> {
     }
 
     /// Copies `bytes` to `offset`, while peers may use the memory: who reads at the same time may
-    /// get a part of them, and where two write the same bytes at the same time, each byte is that of
-    /// one of them. Threads that are to see all or nothing need a lock of their own. Of small memory that peers may only read, they see what was there when
-    /// the handle was sent ([`Instance::pull`]).
+    /// get a part of them, and where two write the same bytes at the same time, each byte is that
+    /// of one of them. Threads that are to see all or nothing need a lock of their own. Of small
+    /// memory that peers may only read, they see what was there when the handle was sent
+    /// ([`Instance::pull`]).
     ///
     /// # Errors
     ///
@@ -199,9 +201,9 @@ impl<B: Exposable> Exposed<B> {
     ///
     /// # Errors
     ///
-    /// The memory on its way back, to be waited for later, if transfers that have begun are not over
-    /// in time, or not when the instance ends; in a tasklet, which cannot wait, at once. Peers are
-    /// refused in any case.
+    /// The memory on its way back, to be waited for later, if transfers that have begun are not
+    /// over in time, or not when the instance ends; in a tasklet, which cannot wait, at once. Peers
+    /// are refused in any case.
     pub fn release_timed(self, limit: Duration) -> Result<B, Releasing<B>> {
         Releasing::begin(self.memory, self.inner).wait_timed(limit)
     }

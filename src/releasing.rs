@@ -17,11 +17,11 @@ use crate::exposed::{Exposable, owner_of};
 use crate::instance::Inner;
 
 /// Exposed memory that its owner wants back, while transfers that had begun still use it: what
-/// [`Exposed::release_timed`](crate::Exposed::release_timed) gives if they do not end in time. Peers
-/// are refused already.
+/// [`Exposed::release_timed`](crate::Exposed::release_timed) gives if they do not end in time.
+/// Peers are refused already.
 ///
-/// It owns the memory. Dropped, it frees the memory when the last of those transfers is over. To get
-/// the memory, wait on, as often as need be.
+/// It owns the memory. Dropped, it frees the memory when the last of those transfers is over. To
+/// get the memory, wait on, as often as need be.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -78,9 +78,9 @@ impl<B: Exposable> Releasing<B> {
         self.wait_until(Instant::now().checked_add(limit))
     }
 
-    /// Whether the memory never comes back: a fabric could not end its registration, or the endpoint
-    /// is gone while a peer that is stopped was copying, and they may go on using the memory. It
-    /// stays where it is for good; the log has the cause.
+    /// Whether the memory never comes back: a fabric could not end its registration, or the
+    /// endpoint is gone while a peer that is stopped was copying, and they may go on using the
+    /// memory. It stays where it is for good; the log has the cause.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         let lost = |back: &std::sync::Mutex<Option<_>>| {

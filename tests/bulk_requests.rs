@@ -372,7 +372,8 @@ fn a_deadline_passes_while_the_owner_sleeps() {
             assert!(buffer[HALF..].iter().chain(&rows.segment(1)[HALF..]).all(|byte| *byte == 5));
             assert_eq!((buffer.len(), rows.count(), rows.len()), (LONG, 2, LONG));
             // The owner goes on, and what it still does is not seen here.
-            (buffer.fill(6), rows.for_each_mut(|_, row| row.fill(6)));
+            buffer.fill(6);
+            rows.for_each_mut(|_, row| row.fill(6));
             let (local, own, to, remote) = (0..LONG, mover.clone(), addr.clone(), bulk.clone());
             let next = move || {
                 let mut buffer = own.bulk_buffer(LONG).unwrap();

@@ -188,6 +188,24 @@ fn only_the_shims_name_std_atomics_and_cells() {
     complain(complaints);
 }
 
+/// A plain copy of it beside another one is a data race, which safe code could bring about.
+#[test]
+fn registered_memory_is_copied_as_by_atomics() {
+    let files = ["region.rs", "copy.rs", "sm/offer.rs", "sm/fallback.rs", "tcp/socket.rs"];
+    let mut complaints = Vec::new();
+    for name in files {
+        let text = read(&root().join("na/src").join(name));
+        let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+        assert!(code.contains("copy_shared("), "na/src/{name}: does it copy no more?");
+        for plain in ["ptr::copy", "copy_nonoverlapping", "copy_bytes::copy("] {
+            if code.contains(plain) {
+                complaints.push(format!("na/src/{name}: {plain}: use copy_bytes::copy_shared"));
+            }
+        }
+    }
+    complain(complaints);
+}
+
 #[test]
 fn every_example_is_in_the_readme() {
     let readme = read(&root().join("README.md"));

@@ -19,11 +19,11 @@
 //! [`LocalMem::write_at`](crate::LocalMem::write_at) and its like, at any time and through shared
 //! references. Torn data is what the docs promise then; but two plain copies would be a data race,
 //! which is undefined. [`copy_shared`] is for that memory: each byte is loaded and stored as by
-//! relaxed atomics, in no particular order. On the machine any `memmove` does just that, down to the
-//! single byte. So the copy is that function of the C library, called from inline assembly, into
-//! which the compiler does not look: it can conclude nothing from there being a copy, as it may from
-//! a plain one, and the speed is the same. Where there is no such code (other processors, Miri), a
-//! loop over atomic bytes does it.
+//! relaxed atomics, in no particular order. On the machine any `memmove` does just that, down to
+//! the single byte. So the copy is that function of the C library, called from inline assembly,
+//! into which the compiler does not look: it can conclude nothing from there being a copy, as it
+//! may from a plain one, and the speed is the same. Where there is no such code (other processors,
+//! Miri), a loop over atomic bytes does it.
 
 use std::sync::OnceLock;
 
@@ -240,7 +240,7 @@ unsafe fn move_shared(from: *const u8, to: *mut u8, len: usize) {
 /// As for [`copy_shared`].
 #[cfg(any(test, not(any(target_arch = "x86_64", target_arch = "aarch64")), miri))]
 unsafe fn move_by_atomics(from: *const u8, to: *mut u8, len: usize) {
-    use std::sync::atomic::{AtomicU8, Ordering};
+    use crate::sync::atomic::{AtomicU8, Ordering};
     let copy = |at: usize| {
         let (from, to) = (from.wrapping_add(at).cast_mut(), to.wrapping_add(at));
         // SAFETY: both are valid for atomic accesses (contract), which a byte is aligned for.

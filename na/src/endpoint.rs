@@ -667,7 +667,8 @@ pub trait Endpoint: Send + Sync + fmt::Debug {
     /// Reads the peer's memory into ours.
     ///
     /// After an error, [`LocalMem::may_be_written`] tells whether the peer may still write there:
-    /// over sm one that is stopped in the midst of a copy, to which a canceled get leaves its memory.
+    /// over sm one that is stopped in the midst of a copy, to which a canceled get leaves its
+    /// memory.
     ///
     /// # Errors
     ///
@@ -676,8 +677,8 @@ pub trait Endpoint: Send + Sync + fmt::Debug {
 
     /// Asks for an early end. The completion still follows, once, and says which it was:
     /// [`Error::Canceled`] or the real outcome. An unknown or finished `op` is ignored. Over sm and
-    /// tcp a transfer ends soon whatever the peer does; over ofi and ucx what the library has in hand
-    /// of it is waited for.
+    /// tcp a transfer ends soon whatever the peer does; over ofi and ucx what the library has in
+    /// hand of it is waited for.
     ///
     /// A message whose send ends with [`Error::Canceled`] does not arrive, not even later. One that
     /// has begun to leave is not taken back: its send ends as one that was not canceled does, with
@@ -718,8 +719,8 @@ pub trait Endpoint: Send + Sync + fmt::Debug {
     fn close(&self);
 
     /// After [`close`](Self::close): whether a peer is still copying in memory of this side.
-    /// Further polls give the memory back when the peer has stopped copying or is dead. Default: memory is given back before `close` returns, or by the next
-    /// polls.
+    /// Further polls give the memory back when the peer has stopped copying or is dead. Default:
+    /// memory is given back before `close` returns, or by the next polls.
     fn keeps_memory(&self) -> bool {
         false
     }

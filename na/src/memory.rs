@@ -174,17 +174,16 @@ impl Memory {
     /// # Safety
     ///
     /// Until `owner` is dropped or handed back, each segment must be initialised, without padding,
-    /// and valid for reads and writes
-    /// (for reads only, if it is registered with [`Access::ReadOnly`], never used as the
-    /// destination of a transfer, and never written to by us, as by
-    /// [`LocalMem::write_at`](crate::LocalMem::write_at)), at a fixed address, and nobody may hold
-    /// a Rust reference to its bytes while a peer can change them. What a peer may write must be
-    /// valid for the owner's type whatever the bytes are, should it be looked at as such. The owner
-    /// must not have the bytes by a `Box` or a reference, which claims them when it is moved: a
-    /// `Vec` and a raw pointer do not. Of a mapped file no page may be cut off: a copy here in user
-    /// space (over sm, of short data that comes, by [`LocalMem::write_at`](crate::LocalMem::write_at)
-    /// and its like) ends the process by SIGBUS then. Where the kernel copies, as over tcp, the
-    /// transfer alone ends, with an error.
+    /// and valid for reads and writes (for reads only, if it is registered with
+    /// [`Access::ReadOnly`], never used as the destination of a transfer, and never written to by
+    /// us, as by [`LocalMem::write_at`](crate::LocalMem::write_at)), at a fixed address, and nobody
+    /// may hold a Rust reference to its bytes while a peer can change them. What a peer may write
+    /// must be valid for the owner's type whatever the bytes are, should it be looked at as such.
+    /// The owner must not have the bytes by a `Box` or a reference, which claims them when it is
+    /// moved: a `Vec` and a raw pointer do not. Of a mapped file no page may be cut off: a copy
+    /// here in user space (over sm, of short data that comes, by
+    /// [`LocalMem::write_at`](crate::LocalMem::write_at) and its like) ends the process by SIGBUS
+    /// then. Where the kernel copies, as over tcp, the transfer alone ends, with an error.
     pub unsafe fn from_raw(segments: Vec<RawSegment>, owner: impl Any + Send) -> Self {
         // What has no size owns no mapping: the memory is borrowed from elsewhere in the program.
         let is_raw = size_of_val(&owner) > 0;
@@ -318,8 +317,8 @@ impl LocalMem {
     }
 
     /// Copies `out.len()` bytes from `offset`. `false`, and nothing copied, when out of range. What
-    /// a peer, a transfer of ours or another thread writes at the same time is seen in part, byte by
-    /// byte: no more than that can happen.
+    /// a peer, a transfer of ours or another thread writes at the same time is seen in part, byte
+    /// by byte: no more than that can happen.
     #[must_use]
     pub fn read_at(&self, offset: u64, out: &mut [u8]) -> bool {
         self.0.read_at(offset, out)

@@ -6,7 +6,8 @@ use std::sync::Mutex;
 
 use na::{AllocOptions, SharedBuffer};
 
-/// What a hook has seen: where memory went away, and how much. Libraries for networks have such hooks.
+/// What a hook has seen: where memory went away, and how much. Libraries for networks have such
+/// hooks.
 static SEEN: Mutex<Vec<(usize, usize)>> = Mutex::new(Vec::new());
 
 /// `ucm_event_t` of UCX's ucm.h, as its event of memory that goes away fills it in.

@@ -12,8 +12,8 @@
 //! its open parts, because the owner may be writing. If it does not answer within [`ANSWER_LIMIT`],
 //! as one that is stopped does not, the end is told all the same ([`Requests::leave`]): a put lets
 //! go of its memory, which the owner at most reads, and that of a get is marked ([`Late`]) and held
-//! here until the answer comes or the connection ends. So that such memory does not pile up, nothing
-//! more is asked of this owner meanwhile.
+//! here until the answer comes or the connection ends. So that such memory does not pile up,
+//! nothing more is asked of this owner meanwhile.
 //!
 //! All this is state behind the peer's send lock. Memory that is no longer needed is handed to
 //! [`Outcome`], to be released without that lock.
@@ -34,8 +34,8 @@ use crate::cheap::Cheap;
 use crate::region::Late;
 use crate::{Completion, Error, LocalMem, OpId, RemoteMem, Transfer};
 
-/// How long a canceled transfer waits for the owner's answer. It is there at once from an owner that
-/// runs; and as memory that is marked costs its user a copy, a busy one is given some time.
+/// How long a canceled transfer waits for the owner's answer. It is there at once from an owner
+/// that runs; and as memory that is marked costs its user a copy, a busy one is given some time.
 pub(super) const ANSWER_LIMIT: Duration = Duration::from_millis(100);
 
 /// The requester's state of one connection.

@@ -2,11 +2,11 @@
 //! off.
 //!
 //! It takes nothing of the call then, and says no more than that there is such a piece. That is no
-//! fault of the peer, whose connection goes on: the transfer alone ends. Of a frame that was sent in
-//! part the rest follows as zeros, for the stream; its other frames are dropped. Who waits is told
-//! by the caller for a put of ours, and by a verdict behind the zeros for a get that we serve. A get
-//! that would be complete with the zeros cannot be told any more, and there the connection has to
-//! end.
+//! fault of the peer, whose connection goes on: the transfer alone ends. Of a frame that was sent
+//! in part the rest follows as zeros, for the stream; its other frames are dropped. Who waits is
+//! told by the caller for a put of ours, and by a verdict behind the zeros for a get that we serve.
+//! A get that would be complete with the zeros cannot be told any more, and there the connection
+//! has to end.
 
 use std::io;
 
