@@ -1,8 +1,8 @@
 //! What each instance lets into the log.
 //!
-//! Messages are events of `tracing`, so the program's subscriber decides where they go; warnings and
-//! errors of a program that has none go to standard error, a line each. Beside that
-//! each instance has a level of its own, as in C, for two instances in one process of which one is
+//! Messages are events of `tracing`, so the program's subscriber decides where they go; warnings
+//! and errors of a program that has none go to standard error, a line each. Beside that each
+//! instance has a level of its own, as in C, for two instances in one process of which one is
 //! to be quieter: it is looked at before an event is made. Events carry the address of the instance
 //! in the field `instance`, so a subscriber can tell them apart as well.
 //!
