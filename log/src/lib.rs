@@ -107,6 +107,11 @@ struct Line {
 }
 
 impl field::Visit for Line {
+    fn record_str(&mut self, field: &field::Field, value: &str) {
+        // The text itself comes as its arguments; this is a field that somebody has called so.
+        let _ = write!(self.fields, " {}={value:?}", field.name());
+    }
+
     fn record_debug(&mut self, field: &field::Field, value: &dyn std::fmt::Debug) {
         // A `String` takes everything.
         let _ = match field.name() {
