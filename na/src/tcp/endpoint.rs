@@ -298,7 +298,7 @@ impl Core {
         if queued { Copied::Queued { poll, now } } else { Copied::Not }
     }
 
-    /// Sends a request and posts the receive of its answer, see [`Endpoint::call_now`]; also returns
+    /// Sends a request and posts the receive of its answer ([`Endpoint::call_now`]); also returns
     /// what [`Matcher::take_refused`] said. Both under the peer's lock, so that its end finds the
     /// receive or is seen here. The message goes first: the peer works on it meanwhile. It may wait
     /// for the next poll, which who waits for an answer makes anyhow.
