@@ -4,6 +4,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use na::fork::Process;
+use ult::helpers::FILERS;
 
 use crate::files;
 
@@ -27,9 +28,13 @@ impl AddressFile {
     ///
     /// Those of the system, with the file's name.
     pub fn write(path: impl Into<PathBuf>, address: &str) -> io::Result<Self> {
-        let path = path.into();
-        files::replace(&path, |out| writeln!(out, "{address}"))?;
-        Ok(Self { path, address: address.to_owned(), process: Process::current() })
+        let (path, address) = (path.into(), address.to_owned());
+        let process = Process::current();
+        // The disk may take its time, which is not that of the others on a ULT's execution stream.
+        FILERS.run(move || {
+            files::replace(&path, |out| writeln!(out, "{address}"))?;
+            Ok(Self { path, address, process })
+        })
     }
 
     /// Where it is.
@@ -40,13 +45,16 @@ impl AddressFile {
     /// Removes it, unless another service has put its own address there, or this process is a child
     /// that was forked off. Idempotent.
     pub fn remove(&self) {
-        let is_ours = || {
-            let text = std::fs::read_to_string(&self.path);
-            text.is_ok_and(|text| text.trim_end() == self.address)
-        };
-        if !self.process.is_other() && is_ours() {
-            let _ = std::fs::remove_file(&self.path);
+        if self.process.is_other() {
+            return;
         }
+        let (path, address) = (self.path.clone(), self.address.clone());
+        FILERS.run(move || {
+            let text = std::fs::read_to_string(&path);
+            if text.is_ok_and(|text| text.trim_end() == address) {
+                let _ = std::fs::remove_file(&path);
+            }
+        });
     }
 }
 

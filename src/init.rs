@@ -202,6 +202,7 @@ fn start(
     home: &Home,
     (log, monitors): (Log, InitialMonitors),
 ) -> Result<(Instance, Option<Listener>), InitError> {
+    na::keep_standard_descriptors();
     check(&resolved)?;
     warn_of_settings(&resolved, home, &monitors, &log);
     let dump_on_signal = resolved.dump_on_signal.map(DumpOnSignal::register).transpose()?;
@@ -267,6 +268,7 @@ fn start(
         profile: Profile::default(),
         resolved,
     });
+    na::run_blocking_by(|work| ult::helpers::RESOLVERS.run(work));
     start_trace(&inner)?;
     inner.metrics.watched.add(&inner);
     start_progress(&inner)?;

@@ -271,8 +271,10 @@ impl Instance {
     }
 
     /// The peer of that name, for example `na+tcp://host:port`. Does not contact it: an address
-    /// that nobody listens on fails at the first call. A host name is resolved here, which may
-    /// block the calling thread for as long as the system's resolver does.
+    /// that nobody listens on fails at the first call. A host name is resolved here, which takes as
+    /// long as the system's resolver does, some seconds for a name that nobody knows. A ULT
+    /// suspends meanwhile, and others run on its execution stream; a few names are resolved at a
+    /// time, the others wait. A thread blocks.
     ///
     /// # Errors
     ///

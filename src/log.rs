@@ -1,7 +1,8 @@
 //! What each instance lets into the log.
 //!
-//! Messages are events of `tracing`, so the program's subscriber decides where they go. Beside that
-//! each instance has a level of its own, as in C, for two instances in one process of which one is
+//! Messages are events of `tracing`, so the program's subscriber decides where they go; warnings
+//! and errors of a program that has none go to standard error, a line each. Beside that each
+//! instance has a level of its own, as in C, for two instances in one process of which one is
 //! to be quieter: it is looked at before an event is made. Events carry the address of the instance
 //! in the field `instance`, so a subscriber can tell them apart as well.
 //!
@@ -109,7 +110,8 @@ impl InstanceBuilder {
 
 impl Instance {
     /// From now on lets only messages of this level and more severe ones of this instance into the
-    /// log. They are events of `tracing`, and the program's subscriber may leave out more. Messages
+    /// log. They are events of `tracing`, and the program's subscriber may leave out more; in a
+    /// program without one warnings and errors go to standard error, and nothing else. Messages
     /// of execution streams and transports (targets `ult` and `na`), which instances share, are
     /// left to the subscriber alone.
     ///

@@ -93,9 +93,9 @@ impl Instance {
     /// place of the one written before: `<profiling_dir>/margo-profile.<host>.<pid>.abt.json`, with
     /// a number before `abt` for further instances of a process. A recording goes on.
     ///
-    /// The file is complete or not there: it gets its name when all of it is written. This blocks
-    /// the calling execution stream for about a microsecond per event, and for as long as the
-    /// system takes to write some hundred bytes for each.
+    /// The file is complete or not there: it gets its name when all of it is written. That takes
+    /// about a microsecond per event, and as long as the system takes to write some hundred bytes
+    /// for each; a ULT suspends meanwhile, and others run on its execution stream.
     ///
     /// # Errors
     ///
@@ -105,7 +105,8 @@ impl Instance {
     ///
     /// Counterpart: `margo_dump_abt_profiling`, which writes sums as text.
     pub fn write_profile(&self) -> io::Result<PathBuf> {
-        write(self.inner())
+        let inner = self.inner().clone();
+        ult::helpers::FILERS.run(move || write(&inner))
     }
 }
 

@@ -372,6 +372,8 @@ fn run(inner: &Arc<Inner>) {
     inner.dump_on_signal.iter().for_each(DumpOnSignal::end);
     // Before it is told: whoever waits may remove those pools then.
     inner.family.keep(Vec::new());
+    // Whoever waits for the end may end the process, and what was logged is to be read by then.
+    tracing::flush(Duration::from_millis(100));
     let _ = shutdown.done.set(result);
     inner.family.leave();
 }

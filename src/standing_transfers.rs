@@ -1,5 +1,5 @@
-//! The end of transfers that stand still: an origin that serves nothing must not hold a handler, its
-//! place and its buffer for good.
+//! The end of transfers that stand still: an origin that serves nothing must not hold a handler,
+//! its place and its buffer for good.
 //!
 //! Transfers with a deadline have that. The others are looked at a few times in
 //! `margo.bulk.timeout_msec` while there are any: by a timer, so that a transfer itself costs one

@@ -60,7 +60,7 @@ impl Admission {
         let by_default = self.handlers_max / 16 * 7;
         let bound =
             self.peer_handlers_max.unwrap_or(if self.has_shares() { by_default } else { 0 });
-        Some(bound).filter(|bound| (1..self.handlers_max).contains(bound))
+        Some(bound).filter(|bound| (1..=self.handlers_max).contains(bound))
     }
 
     /// The bound of one host or user in effect: the one that was set, or half of `handlers_max`
@@ -70,7 +70,7 @@ impl Admission {
         let by_default = (self.handlers_max / 2).max(self.peer_handlers_max.unwrap_or(0));
         let bound =
             self.host_handlers_max.unwrap_or(if self.has_shares() { by_default } else { 0 });
-        Some(bound).filter(|bound| (1..self.handlers_max).contains(bound))
+        Some(bound).filter(|bound| (1..=self.handlers_max).contains(bound))
     }
 
     fn has_shares(&self) -> bool {
@@ -210,7 +210,7 @@ mod tests {
         assert_eq!(shares(Admission::new(255)), (None, None), "few places");
         assert_eq!(shares(Admission::new(1000).per_peer(0).per_host(0)), (None, None));
         assert_eq!(shares(Admission::new(4).per_peer(2)), (Some(2), None));
-        assert_eq!(shares(Admission::new(4).per_peer(9).per_host(4)), (None, None), "no bounds");
+        assert_eq!(shares(Admission::new(4).per_peer(9).per_host(4)), (None, Some(4)));
         let much = Admission::new(1000).per_peer(900);
         assert_eq!(shares(much), (Some(900), Some(900)), "what was set holds");
     }

@@ -21,11 +21,11 @@
 //! polling. A name with one address is that address; one with several stays a peer of its own,
 //! whose addresses are tried in order.
 
-use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 use crate::own_address::Wanted;
 pub(crate) use crate::own_address::reachable;
-use crate::{Error, interface};
+use crate::{Error, interface, names};
 
 /// What a peer is found by when it is looked up again.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -95,7 +95,7 @@ fn resolve(uri: &str, host: &str, port: u16) -> Result<Vec<SocketAddr>, Error> {
         }
         return Ok(found);
     }
-    let found = (host, port).to_socket_addrs().map_err(|error| {
+    let found = names::addresses_of(host, port).map_err(|error| {
         let reason = format!("`{host}` is no interface here, and no host: {error}");
         bad(uri, reason)
     })?;

@@ -83,6 +83,12 @@ mod memory;
 #[cfg(not(loom))]
 mod message;
 #[cfg(not(loom))]
+#[cfg_attr(
+    not(any(feature = "tcp", feature = "ofi", feature = "ucx")),
+    allow(dead_code, reason = "only some transports have names of hosts")
+)]
+mod names;
+#[cfg(not(loom))]
 mod network_options;
 #[cfg(all(any(feature = "tcp", feature = "ofi", feature = "ucx"), not(loom)))]
 mod own_address;
@@ -106,6 +112,8 @@ mod region;
 mod registry;
 #[cfg(not(loom))]
 mod sm_options;
+#[cfg(not(loom))]
+mod standard;
 #[cfg(not(loom))]
 mod stats;
 #[cfg(not(loom))]
@@ -155,6 +163,9 @@ pub mod tcp;
 pub mod ucx;
 
 #[cfg(not(loom))]
+#[doc(hidden)]
+pub use self::standard::keep_standard_descriptors;
+#[cfg(not(loom))]
 pub use self::{
     addr::Addr,
     alloc::{AllocOptions, SharedBuffer},
@@ -165,6 +176,7 @@ pub use self::{
     error::{DeniedReason, Error},
     memory::{Access, LocalMem, Memory, RawSegment, RemoteMem, WeakMem},
     message::{LargeBuffers, MsgBuf},
+    names::{RunBlocking, run_blocking_by},
     network_options::{AddrFormat, Subnet, TrafficClass},
     principal::Principal,
     region::RegionTable,

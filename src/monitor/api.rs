@@ -126,7 +126,8 @@ impl Instance {
             let text = "this process was forked off: the statistics belong to its parent process";
             return Err(std::io::Error::new(std::io::ErrorKind::Unsupported, text));
         }
-        files::write(self.inner())
+        let inner = self.inner().clone();
+        ult::helpers::FILERS.run(move || files::write(&inner))
     }
 }
 

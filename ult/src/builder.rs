@@ -21,6 +21,7 @@ use crate::sched::{BasicWait, Scheduler, own};
 use crate::shared::RuntimeCore;
 use crate::sleep::SPIN_MAX_DEFAULT;
 use crate::stack::{STACK_BYTES_DEFAULT, StackClass};
+use crate::standard::keep_standard_descriptors;
 use crate::sync::{Arc, lock};
 use crate::topology::{AffinityPattern, CpuSet, Place, Topology, current_binding};
 use crate::xstream_shared::XstreamShared;
@@ -293,6 +294,7 @@ impl RuntimeBuilder {
     fn prepare(self) -> Result<(Arc<RuntimeCore>, Vec<Arc<XstreamShared>>), StartError> {
         let allowed = allowed_cpus();
         self.check()?;
+        keep_standard_descriptors();
         overflow::install();
         let spin_max = if allowed.len() > 1 { self.spin_max } else { Duration::ZERO };
         let class = StackClass::new(self.stack_bytes, None);

@@ -105,7 +105,7 @@
 //! the scheduler, `migrate.rs` moves units between pools, `scope.rs` lets them borrow, `local.rs`
 //! has their own values, `inherited.rs` what they hand on. `block_on.rs` polls futures in
 //! ULTs, `future.rs` makes futures of joins and waits, `timed_unit.rs` starts units at a given
-//! time. `overflow.rs` reports stack overflows;
+//! time. `helpers.rs` has threads for what waits for the system. `overflow.rs` reports stack overflows;
 //! `current.rs` knows where the caller is;
 //! [`topology`] knows the machine, and stands by itself.
 //!
@@ -148,6 +148,9 @@ mod extra;
 #[cfg(not(loom))]
 mod future;
 mod gate;
+#[cfg(not(loom))]
+#[doc(hidden)]
+pub mod helpers;
 #[cfg(not(loom))]
 mod idle;
 mod inbox;
@@ -223,6 +226,8 @@ mod spin;
 mod stack;
 #[cfg(not(loom))]
 mod stack_cache;
+#[cfg(not(loom))]
+mod standard;
 #[cfg(not(loom))]
 mod starve;
 #[cfg(not(loom))]

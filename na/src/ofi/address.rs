@@ -14,13 +14,13 @@
 //! `struct cxip_addr` in `cxip.h`, `ofi_straddr` in libfabric's `common.c`, `na_ofi_str_to_cxi`;
 //! `struct na_ofi_cxi_addr`, which C builds without the network before libfabric 1.20.
 
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, ToSocketAddrs};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 use ofi_sys::Version;
 
 use super::opx;
 use super::provider::{Format, Provider, named};
-use crate::{Addr, Error, Uri, interface};
+use crate::{Addr, Error, Uri, interface, names};
 
 /// Bytes of a string before a message.
 const TEXT_BYTES: usize = 128;
@@ -318,10 +318,12 @@ pub(super) fn resolve(uri: &str, host: &str, port: u16) -> Result<Vec<SocketAddr
             false => Ok(found),
         };
     }
-    let found = (host, port).to_socket_addrs().map_err(|error| {
-        bad(uri, format!("`{host}` is no interface here, and no host: {error}"))
-    })?;
-    Ok(found.collect())
+    // One in numbers needs no resolver.
+    if let Ok(ip) = host.parse() {
+        return Ok(vec![SocketAddr::new(ip, port)]);
+    }
+    names::addresses_of(host, port)
+        .map_err(|error| bad(uri, format!("`{host}` is no interface here, and no host: {error}")))
 }
 
 /// Libraries whose forms of addresses differ, and what an endpoint of each form has as its own: the

@@ -113,8 +113,7 @@ impl Core {
         self.next_session.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// What we say first on a connection with the peer of that number; `None`: with nobody that we
-    /// know.
+    /// Our hello on a connection with the peer of that number; `None`: with nobody that we know.
     pub(super) fn hello(&self, session: u64, peer: Option<u64>) -> Hello {
         let max = self.message_bytes_max as u32;
         let hello = Hello::ours(max, session, self.listening_uri.clone());
@@ -167,8 +166,8 @@ impl Core {
         })
     }
 
-    /// Makes sure that an operation of `peer` will be looked after. `Ok(Err)`: it ends at once.
-    /// `answers`: the address that came with what the operation answers.
+    /// Has an operation of `peer` looked after, which answers what came with the address `answers`.
+    /// `Ok(Err)`: it ends at once.
     fn admit(
         &self,
         peer: &Arc<Peer>,
@@ -288,12 +287,10 @@ impl Core {
         if queued { Copied::Queued { poll, now } } else { Copied::Not }
     }
 
-    /// Sends a request and posts the receive of its answer. See [`Endpoint::call_now`]. Also
-    /// returns what [`Matcher::take_refused`] said.
-    ///
-    /// Both under the peer's lock, so that its end finds the receive or is seen here. The message
-    /// goes first: the peer works on it while the receive is posted. It may wait for the next poll,
-    /// which who waits for an answer makes anyhow.
+    /// Sends a request and posts the receive of its answer ([`Endpoint::call_now`]); also returns
+    /// what [`Matcher::take_refused`] said. Both under the peer's lock, so that its end finds the
+    /// receive or is seen here. The message goes first: the peer works on it meanwhile. It may wait
+    /// for the next poll, which who waits for an answer makes anyhow.
     fn call(
         &self,
         peer: &Arc<Peer>,
