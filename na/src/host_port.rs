@@ -21,7 +21,7 @@
 //! polling. A name with one address is that address; one with several stays a peer of its own,
 //! whose addresses are tried in order.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 use crate::own_address::Wanted;
 pub(crate) use crate::own_address::reachable;
