@@ -308,9 +308,9 @@ fn worst<'a>(
 
 fn warn(peer: &Peer, held: usize, broken: budget::Broken, bounds: &Bounds, given_up: u64) {
     let (setting, max, whose) = match broken {
-        budget::Broken::OfPeer => ("unread_answers_max", bounds.of_peer, "it"),
-        budget::Broken::OfHost => ("unread_answers_per_host_max", bounds.of_host, "its host"),
-        budget::Broken::OfAll => ("unread_answers_total_max", bounds.of_all, "all peers together"),
+        budget::Broken::Peer => ("unread_answers_max", bounds.of_peer, "it"),
+        budget::Broken::Host => ("unread_answers_per_host_max", bounds.of_host, "its host"),
+        budget::Broken::All => ("unread_answers_total_max", bounds.of_all, "all peers together"),
     };
     tracing::warn!(
         peer = %peer.uri,
