@@ -4,8 +4,10 @@
 //! `peer` (what is in flight with one peer), `outgoing` (frames become bytes), `poller` (events),
 //! `incoming` (bytes become frames), `inbound` (what a frame does), `transfers` (puts and gets);
 //! `greeting` makes connections, `liveness` ends those of peers that say or take nothing, `unread`
-//! holds back and ends those of peers that ask and do not read, `mail` is what other threads leave for the poll, `within` what an endpoint does with itself, `known` are
-//! all peers, `leaving` bounds what ended connections leave to the kernel, `address`, `interface`, `frame`, `conn` and `socket` are what the names say.
+//! holds back and ends those of peers that ask and do not read, `mail` is what other threads leave
+//! for the poll, `within` what an endpoint does with itself, `known` are all peers, `leaving`
+//! bounds what ended connections leave to the kernel, `address`, `interface`, `frame`, `conn` and
+//! `socket` are what the names say.
 //!
 //! # Addresses
 //!
@@ -191,7 +193,8 @@
 //! A sender is held back by what it waits for, and who answers waits for nothing. So a peer for
 //! which a mebibyte of answers waits is read no further, unless something is awaited of it: of two
 //! peers that read nothing as long as the other does not, neither would go on. At
-//! [`unread_answers_max`], or the bounds of its host and of all peers, it is given up (`unread.rs`).
+//! [`unread_answers_max`], or the bounds of its host and of all peers, it is given up
+//! (`unread.rs`).
 //!
 //! # Copies
 //!

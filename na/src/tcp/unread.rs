@@ -14,9 +14,9 @@
 //!
 //! Two peers that ask each other cannot stop each other so. For that, each of them would have to
 //! pause while the other has something in its queue that would make it go on. Of two that pause,
-//! neither awaits anything of the other, so what both have in their queues are answers to calls that
-//! were given up: nobody waits for progress. The first one that asks again awaits something, reads,
-//! and thereby empties the other's queue, which reads again as well.
+//! neither awaits anything of the other, so what both have in their queues are answers to calls
+//! that were given up: nobody waits for progress. The first one that asks again awaits something,
+//! reads, and thereby empties the other's queue, which reads again as well.
 //!
 //! While a peer must show signs of life, each tick reads a little of a connection that is paused:
 //! they lie in it.
