@@ -182,7 +182,8 @@
 //!
 //! # Back-pressure
 //!
-//! A send completes when the kernel has its last byte. A receiver holds 256 KiB of early messages
+//! A send completes when the kernel has its last byte, that of a short answer also when it was
+//! copied behind a full socket (`outgoing.rs`). A receiver holds 256 KiB of early messages
 //! per peer; beyond, it stops reading that peer's connection until a receive takes one, or is
 //! posted for the very message that comes next. The socket buffers fill, and the peer's sends stop
 //! completing. Data of transfers on that connection waits as well. When the peer hangs up, what it
