@@ -33,9 +33,9 @@ impl Bounds {
     /// The bound that is broken by what a peer, its host and all of them hold.
     pub(crate) fn broken_by(&self, peer: usize, host: usize, all: usize) -> Option<Broken> {
         match () {
-            () if peer > self.of_peer => Some(Broken::OfPeer),
-            () if host > self.of_host => Some(Broken::OfHost),
-            () if all > self.of_all => Some(Broken::OfAll),
+            () if peer > self.of_peer => Some(Broken::Peer),
+            () if host > self.of_host => Some(Broken::Host),
+            () if all > self.of_all => Some(Broken::All),
             () => None,
         }
     }
@@ -44,9 +44,9 @@ impl Bounds {
 /// A bound that is broken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Broken {
-    OfPeer,
-    OfHost,
-    OfAll,
+    Peer,
+    Host,
+    All,
 }
 
 /// What an endpoint may hold for its peers. See the module's documentation.
@@ -199,9 +199,9 @@ mod tests {
         assert!(!budget.take_call());
         fourth.set(2);
         assert!(budget.take_call(), "all of them");
-        assert_eq!(budget.bounds.broken_by(2, 2, budget.held()), Some(Broken::OfAll));
-        assert_eq!(budget.bounds.broken_by(11, 16, 26), Some(Broken::OfPeer));
-        assert_eq!(budget.bounds.broken_by(10, 16, 26), Some(Broken::OfHost));
+        assert_eq!(budget.bounds.broken_by(2, 2, budget.held()), Some(Broken::All));
+        assert_eq!(budget.bounds.broken_by(11, 16, 26), Some(Broken::Peer));
+        assert_eq!(budget.bounds.broken_by(10, 16, 26), Some(Broken::Host));
         assert_eq!(budget.bounds.broken_by(10, 15, 25), None);
     }
 

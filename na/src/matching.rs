@@ -25,9 +25,9 @@
 //! itself need not wait for receives.
 //!
 //! A crowd of peers may be bounded too: all of them ([`of_all_at_most`](Matcher::of_all_at_most)),
-//! and those of each [`Principal`] ([`of_each_at_most`](Matcher::of_each_at_most)), so that one host
-//! does not take the room of others. At these bounds peers are held back as at their own. What dead
-//! peers left in the transport cannot wait: beyond these bounds and
+//! and those of each [`Principal`] ([`of_each_at_most`](Matcher::of_each_at_most)), so that one
+//! host does not take the room of others. At these bounds peers are held back as at their own. What
+//! dead peers left in the transport cannot wait: beyond these bounds and
 //! [`left_bytes_max`](crate::OpenOptions::left_bytes_max) together it is thrown away.
 //!
 //! What dead peers leave behind is bounded as well, all of them together: somebody who connects,
@@ -230,8 +230,8 @@ impl Matcher {
         Self { all_bytes_max, ..self }
     }
 
-    /// Holds that much of the peers together that the same principal is behind, as `whose` tells; it
-    /// is asked once for each peer of which something is held.
+    /// Holds that much of the peers together that the same principal is behind, as `whose` tells;
+    /// it is asked once for each peer of which something is held.
     #[allow(dead_code, reason = "for transports that know")]
     pub(crate) fn of_each_at_most(self, bytes_max: usize, whose: fn(&Addr) -> Principal) -> Self {
         Self { shares: Some(Shares { bytes_max, whose, bytes: HashMap::new() }), ..self }
@@ -472,8 +472,8 @@ impl Matcher {
         self.refused = true;
     }
 
-    /// Whether messages of `peer` would be taken even if no receive waits for them. At the bounds of
-    /// a crowd there must be room for some, or each one that leaves would have all of them try.
+    /// Whether messages of `peer` would be taken even if no receive waits for them. At the bounds
+    /// of a crowd there must be room for some, or each one that leaves would have all of them try.
     pub(crate) fn has_room(&self, peer: &Addr) -> bool {
         match self.held.get(&peer.peer_id()) {
             Some(held) if held.unbounded => return true,

@@ -192,7 +192,8 @@
 //!
 //! # Back-pressure
 //!
-//! A send completes when the kernel has its last byte. A receiver holds 256 KiB of early messages
+//! A send completes when the kernel has its last byte, that of a short answer also when it was
+//! copied behind a full socket (`outgoing.rs`). A receiver holds 256 KiB of early messages
 //! per peer; beyond, it stops reading that peer's connection until a receive takes one, or is
 //! posted for the very message that comes next. The socket buffers fill, and the peer's sends stop
 //! completing. Data of transfers on that connection waits as well. When the peer hangs up, what it
@@ -203,7 +204,8 @@
 //! A sender is held back by what it waits for, and who answers waits for nothing. So a peer for
 //! which a mebibyte of answers waits is read no further, unless something is awaited of it: of two
 //! peers that read nothing as long as the other does not, neither would go on. At
-//! [`unread_answers_max`], or the bounds of its host and of all peers, it is given up (`unread.rs`).
+//! [`unread_answers_max`], or the bounds of its host and of all peers, it is given up
+//! (`unread.rs`).
 //!
 //! # Copies
 //!

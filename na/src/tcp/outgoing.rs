@@ -13,9 +13,9 @@
 //! the socket of a peer that is up, which whoever may write at once passes along.
 //!
 //! Answers that a full socket does not take are packed as well, and their sends complete at once: a
-//! peer that reads slowly, or not at all, costs the bytes of its answers and no message buffers. When
-//! they take a quarter of what may wait, further ones keep their buffers and complete when they have
-//! left, so that whoever waits for that is slowed.
+//! peer that reads slowly, or not at all, costs the bytes of its answers and no message buffers.
+//! When they take a quarter of what may wait, further ones keep their buffers and complete when
+//! they have left, so that whoever waits for that is slowed.
 
 use std::collections::VecDeque;
 use std::io;

@@ -14,9 +14,9 @@
 //!
 //! Two peers that ask each other cannot stop each other so. For that, each of them would have to
 //! pause while the other has something in its queue that would make it go on. Of two that pause,
-//! neither awaits anything of the other, so what both have in their queues are answers to calls that
-//! were given up: nobody waits for progress. The first one that asks again awaits something, reads,
-//! and thereby empties the other's queue, which reads again as well.
+//! neither awaits anything of the other, so what both have in their queues are answers to calls
+//! that were given up: nobody waits for progress. The first one that asks again awaits something,
+//! reads, and thereby empties the other's queue, which reads again as well.
 //!
 //! While a peer must show signs of life, each tick reads a little of a connection that is paused:
 //! they lie in it.
@@ -308,9 +308,9 @@ fn worst<'a>(
 
 fn warn(peer: &Peer, held: usize, broken: budget::Broken, bounds: &Bounds, given_up: u64) {
     let (setting, max, whose) = match broken {
-        budget::Broken::OfPeer => ("unread_answers_max", bounds.of_peer, "it"),
-        budget::Broken::OfHost => ("unread_answers_per_host_max", bounds.of_host, "its host"),
-        budget::Broken::OfAll => ("unread_answers_total_max", bounds.of_all, "all peers together"),
+        budget::Broken::Peer => ("unread_answers_max", bounds.of_peer, "it"),
+        budget::Broken::Host => ("unread_answers_per_host_max", bounds.of_host, "its host"),
+        budget::Broken::All => ("unread_answers_total_max", bounds.of_all, "all peers together"),
     };
     tracing::warn!(
         peer = %peer.uri,

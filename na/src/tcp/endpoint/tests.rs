@@ -89,7 +89,8 @@ fn a_cancel_locks_no_peer_that_has_nothing_to_cancel() {
     assert_eq!(peers.iter().map(locks).collect::<Vec<_>>(), before);
 }
 
-/// Whatever a crowd sends before anybody receives it, no more is held than may, and nothing is lost.
+/// Whatever a crowd sends before anybody receives it, no more is held than may, and nothing is
+/// lost.
 #[test]
 fn what_a_crowd_sends_early_is_bounded_and_arrives() {
     const PEERS: u64 = 4;
