@@ -119,7 +119,7 @@ fn a_service_outlives_the_limit_on_file_sizes() {
     let temp = tempfile::tempdir().unwrap();
     let document = r#"{ "margo": { "address": "na+tcp://127.0.0.1:0", "providers": [
         { "type": "blob", "provider_id": 1, "config": { "path": "blobs" } }],
-        "trace": { "filename_prefix": "calls", "sample_rate": 1 } }, "monitoring": {} }"#;
+        "trace": { "enable": true, "filename_prefix": "calls" } }, "monitoring": {} }"#;
     std::fs::write(temp.path().join("conf.json"), document).unwrap();
     common::ignore_nothing();
     // Of 4 KiB, in units of 512 bytes.

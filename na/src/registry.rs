@@ -143,6 +143,10 @@ pub fn open(uri: &str, options: &OpenOptions) -> Result<Arc<dyn Endpoint>, Error
     });
     match opened {
         Err(Error::Io { what, .. }) if exceeded => Err(Error::io(what, file_limit::exceeded())),
+        Err(Error::Unavailable { transport, reason }) if exceeded => {
+            let reason = format!("{reason}; a file: {}", file_limit::exceeded());
+            Err(Error::Unavailable { transport, reason })
+        }
         opened => opened,
     }
 }
