@@ -59,8 +59,15 @@ struct Services {
 
 impl Services {
     fn new(transport: &str) -> Self {
-        let front = Instance::builder(transport).start().unwrap();
-        let back = Instance::builder(transport).start().unwrap();
+        // Each has the other one for its only client, which is to have all places.
+        let start = || {
+            let document = format!(
+                r#"{{ "margo": {{ "address": "{transport}", "admission": {{
+                    "peer_handlers_max": 0, "host_handlers_max": 0 }} }} }}"#
+            );
+            margo::init(&document).unwrap()
+        };
+        let (front, back) = (start(), start());
         let (arrived, open) = (Arc::new(Semaphore::new(0)), Arc::new(Eventual::new()));
         front
             .serve(FRONT)

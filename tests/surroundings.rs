@@ -4,7 +4,7 @@
 
 mod common;
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::UdpSocket;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -192,8 +192,10 @@ fn nothing_waits_for_who_does_not_read_standard_error() {
         let mut process = Process::spawn(&mut command);
         drop(command);
         let kept: Option<OwnedFd> = (what == "blocked").then_some(read);
-        let lines = BufReader::new(process.0.stdout.take().unwrap()).lines();
-        assert!(lines.map_while(Result::ok).any(|line| line.contains("it lives")), "{what}");
+        // To its end: what it prints last must not go nowhere, either.
+        let mut text = String::new();
+        process.0.stdout.take().unwrap().read_to_string(&mut text).unwrap();
+        assert!(text.contains("it lives"), "{what}: {text}");
         process.wait();
         drop(kept);
     }
