@@ -332,6 +332,7 @@ impl Call {
         }
         // C peers send nothing that could be read here, and need not.
         let detail = proc::from_slice::<String>(body).unwrap_or_default();
+        let detail = na::plain::text(&detail).into_owned();
         Err(refusal(site, code, detail))
     }
 

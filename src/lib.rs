@@ -195,6 +195,9 @@ pub use self::{
     timer::{Tick, Timer, TimerSpec},
 };
 pub use margo_config::{Config, ConfigFlags, LogLevel};
+/// For the command.
+#[doc(hidden)]
+pub use na::plain;
 pub use na::{Access, Addr, AllocOptions, SharedBuffer};
 pub use ult::{PoolRef as Pool, Priority, XstreamRef as Xstream};
 

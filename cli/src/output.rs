@@ -24,7 +24,7 @@ pub(crate) fn note(text: impl Display) {
 
 /// Text of others, for a terminal: without what would steer that.
 pub(crate) fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+    margo::plain::text(text).into_owned()
 }
 
 /// `1234567` as `1,234,567`.
