@@ -17,6 +17,7 @@ use std::time::Instant;
 
 use super::address::Name;
 use super::board::OwnBoard;
+use super::closer::Closer;
 use super::cma::Nonce;
 use super::doorbell::{RECORDS, settle};
 use super::link::{Conn, Outcome, Queued, TxLink};
@@ -32,7 +33,7 @@ use super::rx::RxLink;
 use crate::fork::Process;
 use crate::matching::{Kind, Matcher};
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use crate::sync::{Mutex, lock};
+use crate::sync::{Arc, Mutex, lock};
 use crate::{
     Access, Addr, Completion, Endpoint, EndpointStats, Error, LargeBuffers, Limits, LocalMem,
     Memory, MsgBuf, OpId, OpenOptions, Refused, RegionTable, Tag, Transfer, Uri, stats,
@@ -68,6 +69,7 @@ pub(super) struct SmEndpoint {
     /// Memory that the owner of a lost connection may still be copying.
     pub(super) kept: Mutex<Vec<super::teardown::Kept>>,
     pub(super) poll: BiasedLock<PollState>,
+    pub(super) closer: Arc<Closer>,
     pub(super) closed: AtomicBool,
     /// The process that opened it.
     pub(super) process: Process,

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use rustix::event::epoll;
 use rustix::io::Errno;
 
+use super::crowd::Guest;
 use super::endpoint::SmEndpoint;
 use super::link::{Conn, Outcome, TxLink};
 use super::peer::Reach;
@@ -36,8 +37,8 @@ pub(super) struct Kept {
     pub(super) held: Option<Held>,
     /// The ends of the transfers, to be told with it.
     pub(super) ends: Vec<Completion>,
-    /// For whom the connection still counts in the endpoint's `Crowd`: it costs what it did.
-    pub(super) guest_of: Option<u32>,
+    /// How the connection still counts in the endpoint's `Crowd`: it costs what it did.
+    pub(super) guest: Option<Guest>,
 }
 
 impl SmEndpoint {
@@ -74,12 +75,12 @@ impl SmEndpoint {
         }
         drop(links);
         memory.append(&mut link.services.fail_all(&link.conn, &mut state.out));
-        let guest_of = link.guest_of;
+        let guest = link.guest.take();
         if !(memory.is_empty() && completions.is_empty()) {
             let (conn, ends) = (link.conn.clone(), completions);
-            lock(&self.kept).push(Kept { conn, memory, held: None, ends, guest_of });
-        } else if let Some(uid) = guest_of {
-            state.crowd.leave(uid);
+            lock(&self.kept).push(Kept { conn, memory, held: None, ends, guest });
+        } else if let Some(guest) = guest {
+            state.crowd.leave(guest);
         }
         if last_open {
             let mut failed = Vec::new();
@@ -95,11 +96,10 @@ impl SmEndpoint {
             by_path.fetch_sub(1, Ordering::Relaxed);
         }
         socket::say_goodbye(&link.conn.socket);
-        if !matches!(link.stage, Stage::Dialing { .. }) {
-            let _ = epoll::delete(&self.epoll, &link.conn.socket);
-            if let Some(process) = link.conn.process() {
-                let _ = epoll::delete(&self.epoll, process);
-            }
+        // Who has not connected is not there.
+        let _ = epoll::delete(&self.epoll, &link.conn.socket);
+        if let Some(process) = link.conn.process() {
+            let _ = epoll::delete(&self.epoll, process);
         }
     }
 
@@ -129,7 +129,11 @@ impl SmEndpoint {
             let _ = epoll::delete(&self.epoll, &listener);
             // A child that was forked off may keep the file: nobody shall wait there, in vain.
             let _ = rustix::net::shutdown(&listener, rustix::net::Shutdown::Both);
-            while matches!(socket::accept(listener.as_fd()), Ok(_) | Err(Errno::INTR)) {}
+            // Each by itself, because something may lie in its queue that the last close of the
+            // listener would wait for (`socket.rs`).
+            let next = || socket::accept(listener.as_fd(), &self.closer);
+            state.reserve.take();
+            while matches!(next(), Ok(_) | Err(Errno::INTR)) {}
         }
         for link in state.links.iter_mut() {
             link.end = Some(Error::Closed);
@@ -152,8 +156,8 @@ impl SmEndpoint {
             drop(kept.memory);
             drop(kept.held);
             state.arrived.extend(kept.ends);
-            if let Some(uid) = kept.guest_of {
-                state.crowd.leave(uid);
+            if let Some(guest) = kept.guest {
+                state.crowd.leave(guest);
             }
         }
     }
