@@ -329,6 +329,7 @@ impl Call {
         let Some(detail) = margo::read_failure(body) else {
             return Err(failure(site, HgError::Foreign(code)));
         };
+        let detail = na::plain::text(&detail).into_owned();
         if code == ReturnCode::Timeout && site.term.is_some_and(|term| !is_past(Some(term.at))) {
             // Its target takes our clock for ahead of what it is.
             inner.core.clock_is_misjudged();

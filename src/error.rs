@@ -539,7 +539,7 @@ pub enum BulkError {
 #[non_exhaustive]
 pub enum IdentityError {
     /// It is something else. Check the provider id, and which of the two sides is configured wrong.
-    #[error("{provider} is `{found}`, not `{expected}`")]
+    #[error("{provider} is `{}`, not `{expected}`", na::plain::text(.found))]
     Other {
         /// Which one.
         provider: String,

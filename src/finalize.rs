@@ -368,16 +368,23 @@ impl Event {
     pub(crate) fn ring(&self) {
         // The eventfd of a child is that of its parent.
         if rustix::process::getpid() == self.process {
-            // It fails only if 2^64 - 2 rings are waiting.
-            let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
+            na::lost::ring(&self.fd, EVENT_NAME);
         }
     }
 
     pub(crate) fn wait(&self) {
         let mut count = [0; 8];
-        while let Err(rustix::io::Errno::INTR) = rustix::io::read(&self.fd, &mut count) {}
+        while let Err(errno) = rustix::io::read(&self.fd, &mut count) {
+            na::lost::check(errno, EVENT_NAME);
+            if errno != rustix::io::Errno::INTR {
+                break;
+            }
+        }
     }
 }
+
+/// How an event is called, should it be lost.
+const EVENT_NAME: &str = "the eventfd that tells of signals";
 
 /// The event of an instance, once there is one.
 #[derive(Default)]

@@ -4,15 +4,18 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
+use crate::plain;
+
 /// Why an operation failed.
 ///
-/// Cheap to clone: one event (a peer's death) may end many operations.
+/// Cheap to clone: one event (a peer's death) may end many operations. What it shows has no control
+/// characters, also where a part of it is text that a peer chose.
 /// Counterpart: `na_return_t` (Mercury), with the facts that a number cannot carry.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The URI names no transport that this build has, or is not well-formed.
-    #[error("cannot use address `{uri}`: {reason}")]
+    #[error("cannot use address `{}`: {}", plain::text(.uri), plain::text(.reason))]
     BadUri {
         /// The text that was given.
         uri: String,
@@ -28,7 +31,7 @@ pub enum Error {
         reason: String,
     },
     /// Nobody answers at that address. The operation did not reach anyone.
-    #[error("cannot reach {peer}: {reason}")]
+    #[error("cannot reach {}: {}", plain::text(.peer), plain::text(.reason))]
     Unreachable {
         /// The peer's address.
         peer: String,
@@ -37,7 +40,7 @@ pub enum Error {
     },
     /// The peer was connected and is gone: it died, closed, or its liveness limit passed. Whether
     /// it received the operation is unknown.
-    #[error("peer {peer} is gone: {reason}")]
+    #[error("peer {} is gone: {}", plain::text(.peer), plain::text(.reason))]
     PeerGone {
         /// The peer's address.
         peer: String,
@@ -45,7 +48,7 @@ pub enum Error {
         reason: String,
     },
     /// The peer sent what the protocol does not allow; its connection was closed.
-    #[error("peer {peer} broke the protocol: {reason}")]
+    #[error("peer {} broke the protocol: {}", plain::text(.peer), plain::text(.reason))]
     Protocol {
         /// The peer's address.
         peer: String,
@@ -53,7 +56,7 @@ pub enum Error {
         reason: String,
     },
     /// The owner of the remote memory refused the transfer.
-    #[error("{peer} refused the transfer: {reason}")]
+    #[error("{} refused the transfer: {reason}", plain::text(.peer))]
     Denied {
         /// The owner's address.
         peer: String,
@@ -61,7 +64,7 @@ pub enum Error {
         reason: DeniedReason,
     },
     /// An argument of the call itself is wrong; nothing was started.
-    #[error("invalid argument: {0}")]
+    #[error("invalid argument: {}", plain::text(.0))]
     InvalidArgument(String),
     /// One of the [`OpenOptions`](crate::OpenOptions) cannot be had with the address that was to be
     /// opened.
@@ -139,5 +142,27 @@ impl fmt::Display for DeniedReason {
             Self::OutOfRange => "offset and length leave the registered memory",
             Self::CopyFailed => "the owner could not copy the data",
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_peer_chose_steers_no_terminal() {
+        let evil = || "a\u{1b}[2J\nb\u{202e}".to_owned();
+        let (peer, reason, uri) = (evil(), evil(), evil());
+        for error in [
+            Error::BadUri { uri, reason: evil() },
+            Error::Unreachable { peer: evil(), reason: evil() },
+            Error::PeerGone { peer: evil(), reason: evil() },
+            Error::Protocol { peer: evil(), reason },
+            Error::Denied { peer, reason: DeniedReason::NoSuchKey },
+            Error::InvalidArgument(evil()),
+        ] {
+            let shown = error.to_string();
+            assert!(shown.contains("a\u{fffd}[2J b\u{fffd}"), "{shown:?}");
+        }
     }
 }

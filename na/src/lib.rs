@@ -46,7 +46,7 @@ mod copy;
 #[cfg(not(loom))]
 #[doc(hidden)]
 pub mod copy_bytes;
-#[cfg(all(any(feature = "tcp", feature = "ucx"), not(loom)))]
+#[cfg(all(any(feature = "sm", feature = "tcp", feature = "ucx"), not(loom)))]
 mod descriptors;
 #[cfg(not(loom))]
 mod endpoint;
@@ -73,6 +73,10 @@ mod keys;
 pub mod lock;
 #[cfg(all(any(feature = "sm", feature = "tcp", feature = "ofi", feature = "ucx"), not(loom)))]
 mod loopback;
+/// For the layer above, too.
+#[cfg(not(loom))]
+#[doc(hidden)]
+pub mod lost;
 #[cfg(all(
     any(feature = "sm", feature = "tcp", feature = "sim", feature = "ofi", feature = "ucx"),
     not(loom)
@@ -97,6 +101,10 @@ mod own_address;
 mod parts;
 #[cfg(loom)]
 pub mod parts;
+/// For the layer above, too.
+#[cfg(not(loom))]
+#[doc(hidden)]
+pub mod plain;
 #[cfg(not(loom))]
 #[allow(dead_code, reason = "only some transports use it")]
 mod prefetch;

@@ -414,7 +414,7 @@ fn who_slept_learns_of_a_death_at_the_next_poll() {
     assert!(matches!(error, Error::PeerGone { .. }), "{error}");
 }
 
-/// The same of a new peer: the first poll accepts it, and then it greets.
+/// The same of a new peer: the first poll accepts it. Then both ask the kernel at every 16th.
 #[test]
 fn who_slept_accepts_a_peer_at_the_next_poll() {
     let mut node = listening();
@@ -424,7 +424,11 @@ fn who_slept_accepts_a_peer_at_the_next_poll() {
     peer.send(&to_node, 3, b"hello");
     peer.poll();
     node.woken();
-    for _ in 0..8 {
+    node.poll();
+    for _ in 0..16 {
+        peer.poll();
+    }
+    for _ in 0..16 {
         node.poll();
     }
     assert_eq!(node.endpoint.stats().peers.len(), 1, "it has not been let in yet");

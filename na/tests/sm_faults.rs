@@ -12,8 +12,8 @@ use na::{Access, Addr, Completion, Endpoint, Error, OpId, OpenOptions, RemoteMem
 mod support;
 
 use support::{
-    Hostile, Node, RING, SEGMENT, dial, hello, listening, memfd, recv_packet, registered,
-    send_packet, whole, with_attach,
+    Hostile, Node, RING, SEGMENT, dial, greet, hello, listening, memfd, recv_packet, registered,
+    whole, with_attach,
 };
 
 const GET: u8 = 3;
@@ -57,7 +57,7 @@ fn garbage_handshakes_are_refused_with_a_reason() {
     ];
     for (what, bytes, fds, reason) in cases {
         let socket = dial(&uri);
-        send_packet(&socket, &bytes, &fds);
+        greet(&mut node, &socket, &bytes, &fds);
         let mut said = String::new();
         node.until(what, |_| match recv_packet(&socket) {
             Some(packet) if packet.is_empty() => true,
@@ -75,7 +75,7 @@ fn garbage_handshakes_are_refused_with_a_reason() {
     node.still_serves();
     drop(silent);
     let many = dial(&uri);
-    send_packet(&many, &good, &[fit.as_fd(), null.as_fd(), unsealed.as_fd(), long.as_fd()]);
+    greet(&mut node, &many, &good, &[fit.as_fd(), null.as_fd(), unsealed.as_fd(), long.as_fd()]);
     node.still_serves();
 }
 

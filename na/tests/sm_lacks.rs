@@ -2,7 +2,7 @@
 //! addresses, or leave to map more. The peer is honest then, and is not to be blamed.
 #![cfg(feature = "sm")]
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use na::{Access, AllocOptions, Error, Memory, OpenOptions, Transfer};
 
@@ -10,8 +10,8 @@ use na::{Access, AllocOptions, Error, Memory, OpenOptions, Transfer};
 mod support;
 
 use support::{
-    ChildNode, Hostile, Node, connected, dial, hello, listening, memfd, recv_packet, role, say,
-    send_packet, sleep_for_ever,
+    ChildNode, Hostile, Node, connected, dial, greet, hello, listening, memfd, recv_packet, role,
+    say, send_packet, sleep_for_ever,
 };
 
 const LANE_SUPPLY: u8 = 16;
@@ -188,11 +188,10 @@ fn a_lack_of_descriptors_is_no_breach() {
     expect_lack(&mut node, hostile, &addr, 1, told);
     // What has ended gives its descriptors back before.
     look(&mut node);
-    // A hello whose memory cannot be handed over: one descriptor is left for the connection.
+    // A connection that would take the last descriptor.
     let uri = node.endpoint.self_addr().uri().to_owned();
-    let (socket, segment) = (dial(&uri), memfd(support::SEGMENT, true));
+    let socket = dial(&uri);
     let fillers = run_out_of_descriptors(1);
-    send_packet(&socket, &hello("na+sm://late", false), &[segment.as_fd()]);
     let mut answer = None;
     node.until("an answer", |_| {
         answer = recv_packet(&socket);
@@ -231,4 +230,125 @@ fn an_endpoint_that_finds_no_descriptor_says_for_what() {
     }
     say("done");
     sleep_for_ever()
+}
+/// What it said first to who dialed as `socket`.
+#[track_caller]
+fn answer(node: &mut Node, socket: &OwnedFd) -> String {
+    let mut answer = None;
+    node.until("an answer", |_| {
+        answer = support::recv_any(socket);
+        answer.is_some()
+    });
+    String::from_utf8_lossy(&answer.expect("just seen")).into_owned()
+}
+
+#[test]
+fn some_descriptors_are_not_for_connections() {
+    if role().is_none() {
+        let child = ChildNode::start("some_descriptors_are_not_for_connections", "lacking");
+        assert_eq!(child.line(), "done");
+        return;
+    }
+    let told = "no free descriptor";
+    let mut node = listening();
+    let uri = node.endpoint.self_addr().uri().to_owned();
+    // Sets the limit. The process itself dials, so there are fewer than half as many connections.
+    drop(run_out_of_descriptors(0));
+    let is_let_in = |node: &mut Node, (socket, memory): &(OwnedFd, OwnedFd)| {
+        greet(node, socket, &hello("na+sm://client", false), &[memory.as_fd()]);
+        let mut said = None;
+        node.until("an answer", |_| {
+            said = recv_packet(socket);
+            said.is_some()
+        });
+        said.is_some_and(|said| said.get(6) == Some(&2))
+    };
+    let mut connections = Vec::new();
+    let said = loop {
+        assert!(connections.len() < 128, "connections take all descriptors");
+        let client = (dial(&uri), memfd(support::SEGMENT, true));
+        let said = answer(&mut node, &client.0);
+        if said.contains(told) {
+            break said;
+        }
+        assert!(is_let_in(&mut node, &client));
+        connections.push(client);
+    };
+    assert!(said.contains("ulimit -n"), "{said}");
+    assert!(connections.len() > 16, "{} connections", connections.len());
+    let left: Vec<_> = (0..16).map(|_| std::fs::File::open("/dev/null")).collect();
+    assert!(left.iter().all(Result::is_ok), "some descriptors are left for the process");
+    drop(left);
+    // At the very last one, dialers are told all the same.
+    drop(connections);
+    look(&mut node);
+    let socket = dial(&uri);
+    let fillers = run_out_of_descriptors(0);
+    let said = answer(&mut node, &socket);
+    assert!(said.contains(told) && said.contains("ulimit -n"), "{said}");
+    drop(fillers);
+    node.still_serves();
+    say("done");
+    sleep_for_ever()
+}
+
+/// Closes all descriptors of this process that are `what`.
+fn close_all(what: &str) {
+    let all = std::fs::read_dir("/proc/self/fd").expect("own descriptors");
+    let found = all.filter_map(|entry| {
+        let path = entry.ok()?.path();
+        let is_it = std::fs::read_link(&path).ok()?.to_str()?.starts_with(what);
+        path.file_name()?.to_str()?.parse().ok().filter(|_| is_it)
+    });
+    let found: Vec<i32> = found.collect();
+    assert!(!found.is_empty(), "no {what}");
+    for fd in found {
+        // SAFETY: not sound, which is the point: what becomes of a process whose program does that.
+        unsafe { libc::close(fd) };
+    }
+}
+
+/// A process of which `what` is closed, and which then sleeps, wakes and is woken.
+fn lose(what: &str) -> ! {
+    // SAFETY: changes this process only: it is not to wait for ever.
+    unsafe { libc::alarm(60) };
+    let (mut node, mut peer) = (listening(), listening());
+    let to_node = connected(&mut peer, &mut node);
+    let to_peer = node.endpoint.lookup(peer.endpoint.self_addr().uri()).expect("look up");
+    peer.send(&to_node, 1, b"there");
+    close_all(what);
+    for _ in 0..100 {
+        for _ in 0..2048 {
+            if node.endpoint.prepare_wait() {
+                break;
+            }
+            node.poll();
+        }
+        // One wakes it itself, the other its peer.
+        node.send(&to_peer, 2, b"to a peer");
+        peer.send(&to_node, 2, b"from a peer");
+    }
+    std::process::exit(3)
+}
+
+/// An error would reach nobody who sleeps.
+#[test]
+fn a_descriptor_that_other_code_closed_ends_the_process_with_a_message() {
+    use std::os::unix::process::ExitStatusExt;
+    if let Some(role) = role() {
+        lose(&role.join(" "));
+    }
+    for (what, told) in [
+        ("anon_inode:[eventfd]", "the eventfd that wakes the progress of an sm endpoint"),
+        ("anon_inode:[timerfd]", "the timer of an sm endpoint"),
+        ("anon_inode:[eventpoll]", "the epoll set of an sm endpoint"),
+        ("socket:", "the socket of a connection over sm"),
+    ] {
+        let test = "a_descriptor_that_other_code_closed_ends_the_process_with_a_message";
+        let ended = support::output_of(test, what);
+        let said = String::from_utf8_lossy(&ended.stderr);
+        assert_eq!(ended.status.signal(), Some(libc::SIGABRT), "{what}: {said}");
+        let told = format!("{told} was closed by other code of this process");
+        assert!(said.contains(&told), "{what}: {said}");
+    }
 }

@@ -3,6 +3,7 @@
 //! `sm_faults.rs`.)
 #![cfg(feature = "sm")]
 
+use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 
 use na::{Access, Addr, Completion, Error, Memory, OpenOptions};
@@ -236,6 +237,43 @@ fn connections_beyond_the_limit_are_refused_and_told_why() {
         refused.expect_err("the room is taken");
         knock(&mut second, &mut target).expect("the second goes on");
     }
+}
+
+/// A peer with the largest rings costs nothing before they are used, and there are not many such.
+#[test]
+fn the_rings_of_peers_are_bounded_and_not_allocated_for_them() {
+    const LARGE: usize = 8 << 20;
+    const LEN: usize = 4096 + 2 * LARGE + 4 * 4096;
+    let mut options = OpenOptions::listening(true);
+    options.sm.connections_per_user_max = 100;
+    let mut target = Node::new(na::open("na+sm://", &options).expect("open"));
+    let uri = target.endpoint.self_addr().uri().to_owned();
+    let mut bytes = support::hello("na+sm://large", false);
+    bytes[16..20].copy_from_slice(&(LARGE as u32).to_le_bytes());
+    let mut peers = Vec::new();
+    // The second byte of the kind of an answer is zero: its first is at 6.
+    let told = loop {
+        let (socket, memory) = (support::dial(&uri), support::memfd(LEN, true));
+        support::greet(&mut target, &socket, &bytes, &[memory.as_fd()]);
+        let mut answer = None;
+        target.until("an answer", |_| {
+            answer = support::recv_packet(&socket);
+            answer.is_some()
+        });
+        let answer = answer.expect("just seen");
+        let taken = 512 * rustix::fs::fstat(&memory).expect("its size").st_blocks;
+        if answer.get(6) != Some(&2) {
+            assert_eq!(taken, 0, "of one that is refused nothing is touched");
+            break String::from_utf8_lossy(&answer).into_owned();
+        }
+        assert!(taken <= 1 << 20, "{taken} bytes are allocated for a peer that uses none");
+        peers.push((socket, memory));
+        assert!(peers.len() < 100, "all are let in");
+    };
+    assert!(told.contains("rings of user"), "{told}");
+    assert_eq!(peers.len(), (256 << 20) / LEN);
+    drop(peers);
+    target.still_serves();
 }
 
 #[test]

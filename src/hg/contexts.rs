@@ -138,6 +138,9 @@ pub(super) struct Bell {
     both: OwnedFd,
 }
 
+/// How the bell is called, should it be lost.
+const BELL_NAME: &str = "the eventfd that wakes a context";
+
 impl Bell {
     pub(super) fn new(endpoint: Option<BorrowedFd<'_>>) -> Result<Self, HgError> {
         let failed = |errno: rustix::io::Errno| {
@@ -165,7 +168,7 @@ impl Bell {
     /// Ends a sleep.
     pub(super) fn retract<T>(&self, class: &Class<T>) {
         if self.asleep.retract(&class.sleepers) {
-            let _ = rustix::io::read(&self.bell, &mut [0; 8]);
+            na::lost::silence(&self.bell, BELL_NAME);
         }
     }
 
@@ -173,7 +176,7 @@ impl Bell {
     pub(super) fn ring(&self) -> bool {
         let asleep = self.asleep.must_ring();
         if asleep {
-            let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+            na::lost::ring(&self.bell, BELL_NAME);
         }
         asleep
     }

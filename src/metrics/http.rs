@@ -120,8 +120,7 @@ impl Server {
     /// free then. Returns what `wait` does; `true`: there is none.
     pub(crate) fn end(&self, wait: impl FnOnce(&Eventual<()>) -> bool) -> bool {
         let Some(Running { bell, thread, ended, .. }) = self.running().take() else { return true };
-        // It fails only if it was rung 2^64 times.
-        let _ = rustix::io::write(&*bell, &1u64.to_ne_bytes());
+        na::lost::ring(&*bell, "the eventfd that ends the metrics port");
         let has_ended = wait(&ended);
         if has_ended {
             thread.join().unwrap_or_else(ult::discard_panic);

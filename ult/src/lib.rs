@@ -172,6 +172,8 @@ mod list;
 #[cfg(not(loom))]
 mod local;
 #[cfg(not(loom))]
+mod lost;
+#[cfg(not(loom))]
 mod migrate;
 #[cfg(not(loom))]
 mod monitor;

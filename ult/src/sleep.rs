@@ -21,12 +21,14 @@ use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use crate::diag::Rest;
+use crate::lost;
 use crate::park::Bed;
 use crate::slot::bump;
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::hint;
 use crate::timer::timespec;
 use crate::xstream::Xstream;
+use crate::xstream_shared::EVENTFD_NAME;
 
 /// Default cap on one spin.
 pub(crate) const SPIN_MAX_DEFAULT: Duration = Duration::from_micros(20);
@@ -204,9 +206,7 @@ impl Xstream {
         let ready = unsafe { libc::ppoll(fds.as_mut_ptr(), len, limit_ptr, std::ptr::null()) };
         if ready > 0 {
             if fds[0].revents != 0 {
-                let mut count = [0u8; 8];
-                // Non-blocking; an error means that it is already empty.
-                let _ = rustix::io::read(&self.eventfd, &mut count);
+                lost::silence(&*self.eventfd, EVENTFD_NAME);
             }
             self.idle.mark_polled(&fds);
         }

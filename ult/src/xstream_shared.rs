@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use crate::descriptor::{Ult, UltPtr};
 use crate::inbox::{Closed, Inbox};
+use crate::lost;
 use crate::park::{Bed, ParkWord};
 use crate::pool::PoolShared;
 use crate::sched::OwnScheduler;
@@ -18,6 +19,9 @@ use crate::sync::atomic::{AtomicBool, AtomicIsize, AtomicU8, AtomicU64, AtomicUs
 use crate::sync::{Arc, Mutex, lock, thread};
 use crate::xstream::Xstream;
 use crate::xstream_ref::XstreamStats;
+
+/// How the eventfd is called, should it be lost.
+pub(crate) const EVENTFD_NAME: &str = "the eventfd that wakes an execution stream";
 
 /// Something that an xstream does on its own stack, between units.
 pub(crate) type Request = Box<dyn FnOnce(&Xstream) + Send>;
@@ -343,8 +347,7 @@ impl XstreamShared {
             Some(Bed::Futex) => self.word.wake_futex(),
             Some(Bed::Poll) => {
                 if let Some(eventfd) = &*lock(&self.eventfd) {
-                    // Fails only when the counter is about to overflow; then it is readable anyway.
-                    let _ = rustix::io::write(eventfd, &1u64.to_ne_bytes());
+                    lost::ring(&**eventfd, EVENTFD_NAME);
                 }
             }
         }

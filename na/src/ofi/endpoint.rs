@@ -25,6 +25,7 @@ use super::search;
 use crate::fork::Process;
 use crate::lock::{BiasedGuard, BiasedLock};
 use crate::loopback::{Loopback, Outcome, Queued};
+use crate::lost;
 use crate::matching::Kind;
 use crate::own_address::Wanted;
 use crate::{
@@ -80,6 +81,9 @@ struct Wait {
     bell: OwnedFd,
 }
 
+/// How the bell is called, should it be lost.
+const BELL_NAME: &str = "the eventfd that wakes the progress of an ofi endpoint";
+
 impl Wait {
     fn new(ep: &Ep) -> Result<Option<Self>, Error> {
         let Some(fd) = ep.wait_fd() else { return Ok(None) };
@@ -97,12 +101,11 @@ impl Wait {
     }
 
     fn ring(&self) {
-        // A full counter has been rung.
-        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+        lost::ring(&self.bell, BELL_NAME);
     }
 
     fn silence(&self) {
-        let _ = rustix::io::read(&self.bell, &mut [0u8; 8]);
+        lost::silence(&self.bell, BELL_NAME);
     }
 }
 

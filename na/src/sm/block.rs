@@ -360,7 +360,7 @@ impl Mapped {
 
 #[cfg(test)]
 mod tests {
-    use super::super::socket::{Heard, hear, send_packet};
+    use super::super::socket::{Heard, Socket, send_packet};
     use super::*;
     use rustix::fs::MemfdFlags;
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
@@ -387,13 +387,14 @@ mod tests {
         let kind = SocketType::SEQPACKET;
         let (theirs, ours) =
             socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap();
+        let ours = Socket::of(ours);
         let fd = memfd(MemfdFlags::empty(), 4096).unwrap();
         let mut blocks = PeerBlocks::default();
         send_packet(&theirs, &announcement(4096), &[fd.as_fd()]).unwrap();
-        assert_eq!(hear(&ours, Some(&mut blocks)), Ok(Heard::Bells));
+        assert_eq!(ours.hear(Some(&mut blocks)), Ok(Heard::Bells));
         assert!(blocks.knows(7, false) && !blocks.knows(7, true));
         send_packet(&theirs, &announcement(4096), &[fd.as_fd()]).unwrap();
-        assert!(hear(&ours, None).unwrap_err().contains("another user"));
+        assert!(ours.hear(None).unwrap_err().contains("another user"));
     }
 
     #[test]

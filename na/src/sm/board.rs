@@ -48,7 +48,8 @@ impl Board {
     pub(super) fn attach(fd: &OwnedFd) -> Result<Self, Unmapped> {
         let breach = Unmapped::Breach;
         let bytes = sealed_bytes(fd).map_err(|reason| breach(format!("its board is {reason}")))?;
-        if bytes < BYTES as u64 {
+        // With more, the peer could make us give back as much when this is unmapped.
+        if bytes != BYTES as u64 {
             return Err(breach(format!("its board has {bytes} bytes")));
         }
         let base =

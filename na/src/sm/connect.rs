@@ -14,6 +14,7 @@ use super::address::{self, Name};
 use super::block::{PeerBlocks, Unmapped};
 use super::board::Board;
 use super::cma;
+use super::crowd::{Guest, Place, Silent, place_for};
 use super::endpoint::SmEndpoint;
 use super::handshake::{Kind, Packet};
 use super::link::{Conn, TxLink};
@@ -21,17 +22,21 @@ use super::peer::{Peer, Reach};
 use super::poll::{LISTENER, PROCESS, PollState};
 use super::ring::payload_max;
 use super::rx::{RxLink, Stage};
-use super::segment::Segment;
+use super::segment::{Segment, check_ring_bytes, total_bytes};
 use super::serve::Services;
-use super::socket::{self, Credentials, Received};
+use super::socket::{self, Credentials, Received, Socket, Unheard};
+use crate::descriptors;
 use crate::ran::Ran;
 use crate::sync::atomic::Ordering;
 use crate::sync::{Arc, lock};
-use crate::{Error, Uri};
+use crate::{Error, Uri, plain};
 
-/// Accepted sockets whose hello has not come. While there are so many, others wait in the kernel's
-/// queue: who closed one of them instead would turn away dialers for being slower than a crowd.
-const STRANGERS_MAX: usize = 128;
+/// Accepted sockets whose hello has not come, half of them of one user. Nobody waits in the
+/// kernel's queue for a place: there, those of one user would keep the others waiting.
+pub(super) const STRANGERS_MAX: usize = 1024;
+
+/// Of the descriptors that the process may have, the part that they may be.
+pub(super) const STRANGERS_PART: u64 = 4;
 
 /// Of the time that connecting may take, the part after which a silent stranger makes room for
 /// others: who never says hello must not keep them out for long.
@@ -40,8 +45,8 @@ const SILENT_PART: u32 = 4;
 /// What is said of a peer that has gone before its welcome.
 const CLOSED_EARLY: &str = "it closed the connection during the handshake";
 
-/// How long not to accept when there is no room for strangers.
-const CROWDED_PAUSE: Duration = Duration::from_millis(10);
+/// The same of one that connected and has not answered since.
+const NO_ANSWER: &str = "it listens, but did not answer in time";
 
 /// Connections that one look accepts; the rest stays in the kernel's queue until the next.
 const ACCEPT_MAX: usize = 64;
@@ -54,11 +59,17 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 pub(super) struct Stranger {
     pub(super) token: u64,
     pub(super) waited: Ran,
-    socket: OwnedFd,
+    socket: Socket,
     credentials: Credentials,
-    /// It was told so, and is kept until it has had time to read that: a socket that is closed
-    /// with its hello unread shows an error instead.
-    refused: bool,
+}
+
+/// What a stranger has said in a hello that is as it should be.
+struct Met {
+    process: Option<OwnedFd>,
+    segment: Segment,
+    board: Option<(Board, u32)>,
+    guest: Guest,
+    packet: Packet,
 }
 
 impl SmEndpoint {
@@ -73,7 +84,7 @@ impl SmEndpoint {
         let Reach::Name(_) = peer.reach else {
             return Err(unreachable("it does not listen, and its connection has ended"));
         };
-        let socket = socket::new()?;
+        let socket = socket::new(&self.closer)?;
         let connected = self.dial(peer, &socket)?;
         let listener = match connected {
             true => {
@@ -85,19 +96,20 @@ impl SmEndpoint {
         let (segment, memfd) = Segment::create(self.ring_bytes)?;
         let token = self.next_token.fetch_add(1, Ordering::Relaxed);
         let conn = Arc::new(Conn::new(token, socket, Arc::new(segment)));
-        if let Some((credentials, process)) = listener {
-            peer.set_user(credentials.uid);
-            conn.set_credentials(credentials, process);
-        }
         let waited = Ran::since(Instant::now());
         let mut link =
             RxLink::new(conn.clone(), peer.clone(), peer.addr(self.id), Stage::Dialing { waited });
-        let greeted =
-            connected && self.greet(&conn, &memfd).map_err(|reason| unreachable(&reason))?;
-        if greeted {
-            link.stage = Stage::Greeting { waited };
-        } else {
-            link.memfd = Some(memfd);
+        let greeted = match listener {
+            Some((credentials, process)) => {
+                peer.set_user(credentials.uid);
+                conn.set_credentials(credentials, process);
+                self.greet(&conn, &memfd).map_err(|reason| unreachable(&reason))?
+            }
+            None => Greeted::NotYet("it listens, but accepts no connections"),
+        };
+        match greeted {
+            Greeted::Yes => link.stage = Stage::Greeting { waited },
+            Greeted::NotYet(_) => link.memfd = Some(memfd),
         }
         peer.add_link(links, TxLink::new(conn));
         lock(&self.opened).push(link);
@@ -106,7 +118,7 @@ impl SmEndpoint {
     }
 
     /// Connects. `false`: the listener's queue is full, try again.
-    fn dial(&self, peer: &Peer, socket: &OwnedFd) -> Result<bool, Error> {
+    fn dial(&self, peer: &Peer, socket: &Socket) -> Result<bool, Error> {
         let Reach::Name(name) = &peer.reach else { return Ok(false) };
         let address = name.socket()?;
         let reason = match rustix::net::connect(socket, &address) {
@@ -144,37 +156,41 @@ impl SmEndpoint {
             },
         );
         match greeted {
-            Ok(true) => {
+            Ok(Greeted::Yes) => {
                 link.memfd = None;
                 link.stage = Stage::Greeting { waited };
             }
-            Ok(false) if late => link.gone(
-                "the system lets this user have no more descriptors on their way to processes \
-                 that have not taken them (RLIMIT_NOFILE)",
-            ),
-            Ok(false) => {}
+            Ok(Greeted::NotYet(why)) if late => link.gone(why),
+            Ok(Greeted::NotYet(_)) => {}
             Err(reason) => link.gone(&reason),
         }
     }
 
-    /// Sends hello and watches the socket. `false`: too many descriptors of this user are on their
-    /// way to processes that have not taken them yet, try again.
-    fn greet(&self, conn: &Conn, memfd: &OwnedFd) -> Result<bool, String> {
+    /// Watches the socket and sends hello, if that can be done yet.
+    fn greet(&self, conn: &Conn, memfd: &OwnedFd) -> Result<Greeted, String> {
+        // Its answer, or that it is ready for the hello.
+        self.watch(&conn.socket, conn.token)?;
+        if conn.shares() {
+            // For its board and its memory.
+            socket::permit_descriptors(&conn.socket, true);
+        }
         let hello = Packet { slot: self.take_slot(conn), ..self.packet(Kind::Hello) };
         let fds = [memfd.as_fd(), self.board.fd()];
         let fds = if hello.slot.is_some() { &fds } else { &fds[..1] };
-        match socket::send_packet(&conn.socket, &hello.encode(), fds) {
-            Ok(()) => {
-                let watched = self.watch(&conn.socket, conn.token);
-                watched.map(|()| true).inspect_err(|_| self.give_slot_back(conn))
-            }
-            Err(errno) => {
-                self.give_slot_back(conn);
-                match errno {
-                    Errno::TOOMANYREFS => Ok(false),
-                    errno => Err(format!("cannot send the handshake: {errno}")),
-                }
-            }
+        let sent = socket::send_packet(&conn.socket, &hello.encode(), fds);
+        if sent.is_err() {
+            self.give_slot_back(conn);
+        }
+        match sent {
+            // It has refused us without waiting for a hello, and the reason can be read.
+            Ok(()) | Err(Errno::PIPE | Errno::CONNRESET) => Ok(Greeted::Yes),
+            // The kernel refuses descriptors in its name until it knows who we are.
+            Err(Errno::PERM) => Ok(Greeted::NotYet(NO_ANSWER)),
+            Err(Errno::TOOMANYREFS) => Ok(Greeted::NotYet(
+                "the system lets this user have no more descriptors on their way to processes \
+                 that have not taken them (RLIMIT_NOFILE)",
+            )),
+            Err(errno) => Err(format!("cannot send the handshake: {errno}")),
         }
     }
 
@@ -191,10 +207,13 @@ impl SmEndpoint {
         slot.inspect(|slot| conn.set_slot(*slot))
     }
 
-    fn watch(&self, socket: &OwnedFd, token: u64) -> Result<(), String> {
+    fn watch(&self, socket: &Socket, token: u64) -> Result<(), String> {
         let flags = epoll::EventFlags::IN | epoll::EventFlags::RDHUP;
-        epoll::add(&self.epoll, socket, epoll::EventData::new_u64(token), flags)
-            .map_err(|errno| format!("cannot watch its socket: {errno}"))
+        match epoll::add(&self.epoll, socket, epoll::EventData::new_u64(token), flags) {
+            // Since the last time that it was greeted.
+            Ok(()) | Err(Errno::EXIST) => Ok(()),
+            Err(errno) => Err(format!("cannot watch its socket: {errno}")),
+        }
     }
 
     /// A child that the peer's process has forked off keeps the socket, so its end is not the end
@@ -235,13 +254,20 @@ impl SmEndpoint {
 
     /// The welcome has come, or what else the peer says.
     pub(super) fn hear_welcome(&self, link: &mut RxLink) {
-        let received = match socket::recv_packet(&link.conn.socket) {
-            Ok(received) => received,
-            Err(Errno::AGAIN | Errno::INTR) => return,
-            Err(Errno::CONNRESET) => return link.gone(CLOSED_EARLY),
-            Err(errno) => return link.gone(&errno.to_string()),
+        let socket = &link.conn.socket;
+        let received = match socket.recv_packet() {
+            // It closed the connection with our hello unread. What it said before comes after that.
+            Err(Unheard::Errno(Errno::CONNRESET)) => socket.recv_packet(),
+            received => received,
         };
-        if received.bytes.is_empty() {
+        let received = match received {
+            Ok(received) => received,
+            Err(Unheard::Errno(Errno::AGAIN | Errno::INTR)) => return,
+            Err(Unheard::Errno(Errno::CONNRESET)) => return link.gone(CLOSED_EARLY),
+            Err(Unheard::Errno(errno)) => return link.gone(&errno.to_string()),
+            Err(reason @ Unheard::Foreign) => return link.breach(reason),
+        };
+        if received.bytes.is_empty() && !received.cut {
             return link.gone(CLOSED_EARLY);
         }
         let packet = match Packet::decode(&received.bytes) {
@@ -249,7 +275,7 @@ impl SmEndpoint {
             Err(reason) => return link.breach(reason),
         };
         match packet.kind {
-            Kind::Welcome => {
+            Kind::Welcome if link.memfd.is_none() => {
                 match peer_board(&packet, received.fds.first(), received.cut) {
                     Ok(Some((board, slot))) if link.conn.shares() => {
                         link.conn.set_peer_board(board, slot);
@@ -261,7 +287,10 @@ impl SmEndpoint {
                 self.bring_up(link, &packet);
                 link.with_link(|tx| tx.open(link.limit));
             }
-            Kind::Refused => link.gone(&format!("refused: {}", packet.text)),
+            Kind::Refused => link.gone(&format!("refused: {}", plain::text(&packet.text))),
+            // Where the hello could not be sent yet, that is tried again after each look.
+            Kind::Ready => {}
+            Kind::Welcome => link.breach("a welcome before our hello"),
             Kind::Hello => link.breach("a hello in answer to ours"),
         }
     }
@@ -289,50 +318,105 @@ impl SmEndpoint {
     /// Takes new connections.
     pub(super) fn accept(&self, state: &mut PollState) {
         for _ in 0..ACCEPT_MAX {
-            if !self.make_room(state) {
-                return self.pause_accepting(state, CROWDED_PAUSE);
+            if self.closer.is_full() {
+                state.crowd.refuse("too much that others sent waits to be closed; pausing");
+                return self.pause_accepting(state, ACCEPT_PAUSE);
             }
             let Some(listener) = &state.listener else { return };
-            let socket = match socket::accept(listener.as_fd()) {
-                Ok(socket) => socket,
+            let accepted = match socket::accept(listener.as_fd(), &self.closer) {
+                Ok(socket) => {
+                    self.take_stranger(state, socket);
+                    Ok(())
+                }
+                Err(Errno::MFILE | Errno::NFILE) => self.accept_to_refuse(state),
+                Err(errno) => Err(errno),
+            };
+            match accepted {
+                Ok(()) => {}
                 Err(Errno::AGAIN) => return,
                 Err(errno) => {
                     state.crowd.refuse(format_args!("cannot accept others: {errno}; pausing"));
                     return self.pause_accepting(state, ACCEPT_PAUSE);
                 }
-            };
-            let checked = self.check_user(&socket);
-            let refused = checked.is_err();
-            let credentials = checked.unwrap_or_else(|reason| {
-                state.crowd.refuse(reason);
-                refuse(&socket, "it does not talk with processes of this user");
-                Credentials { pid: 0, uid: u32::MAX }
-            });
-            let token = self.next_token.fetch_add(1, Ordering::Relaxed);
-            if let Err(reason) = self.watch(&socket, token) {
-                state.crowd.refuse(reason);
-                continue;
             }
-            let waited = Ran::since(Instant::now());
-            state.strangers.push(Stranger { token, waited, socket, credentials, refused });
         }
     }
 
-    /// Whether there is room for a stranger; closes one for that who has been told that he is
-    /// refused, or has been silent for long.
-    fn make_room(&self, state: &mut PollState) -> bool {
-        let strangers = &mut state.strangers;
-        if strangers.len() < STRANGERS_MAX {
-            return true;
+    /// Accepts a connection in place of the reserve, only to say why it cannot be.
+    fn accept_to_refuse(&self, state: &mut PollState) -> Result<(), Errno> {
+        let PollState { listener: Some(listener), reserve: Some(reserve), .. } = state else {
+            return Err(Errno::MFILE);
+        };
+        let reason = descriptors::last_refusal();
+        reserve.lend(|| {
+            let socket = socket::accept(listener.as_fd(), &self.closer)?;
+            refuse(&socket, &reason);
+            Ok::<(), Errno>(())
+        })?;
+        state.crowd.refuse(reason);
+        Ok(())
+    }
+
+    /// Waits for the hello of who has connected, if he may come.
+    fn take_stranger(&self, state: &mut PollState, socket: Socket) {
+        let refused = match self.check_user(&socket) {
+            Err(reason) => Err((reason, "it does not talk with processes of this user".to_owned())),
+            Ok(credentials) => match self.room_for(state, &socket, credentials.uid) {
+                Err(reason) => Err((reason.clone(), reason)),
+                Ok(()) => Ok(credentials),
+            },
+        };
+        let credentials = match refused {
+            Ok(credentials) => credentials,
+            Err((logged, told)) => {
+                refuse(&socket, &told);
+                return state.crowd.refuse(logged);
+            }
+        };
+        let token = self.next_token.fetch_add(1, Ordering::Relaxed);
+        if let Err(reason) = self.watch(&socket, token) {
+            return state.crowd.refuse(reason);
+        }
+        if socket::permit_descriptors(&socket, true) {
+            // It may have gone, which shows when it is heard.
+            let _ = socket::send_packet(&socket, &Packet::ready().encode(), &[]);
+        }
+        let waited = Ran::since(Instant::now());
+        state.strangers.push(Stranger { token, waited, socket, credentials });
+    }
+
+    /// Makes room for a stranger of user `uid`.
+    ///
+    /// # Errors
+    ///
+    /// There is none: why.
+    fn room_for(&self, state: &mut PollState, socket: &Socket, uid: u32) -> Result<(), String> {
+        let lack = descriptors::refusal(socket).or_else(|| self.closer.refusal(uid));
+        if let Some(reason) = lack {
+            return Err(reason);
         }
         let (now, limit) = (Instant::now(), self.options.connect_timeout / SILENT_PART);
-        let refused = strangers.iter().position(|stranger| stranger.refused);
-        let leaves = refused
-            .or_else(|| strangers.iter_mut().position(|one| one.waited.has_passed(now, limit)));
-        if let Some(at) = leaves {
-            self.drop_stranger(&strangers.remove(at));
+        let silent = state.strangers.iter_mut().map(|stranger| Silent {
+            uid: stranger.credentials.uid,
+            token: stranger.token,
+            is_old: stranger.waited.has_passed(now, limit),
+        });
+        let silent: Vec<_> = silent.collect();
+        match place_for(uid, &silent, state.strangers_max) {
+            Place::Free => {}
+            Place::Of(at) => {
+                let leaves = state.strangers.swap_remove(at);
+                refuse(&leaves.socket, "it said nothing for long, and others need its place");
+                self.drop_stranger(&leaves);
+            }
+            Place::None(silent) => {
+                return Err(format!(
+                    "{silent} other processes of user {uid} have just connected and not said \
+                     hello; try again"
+                ));
+            }
         }
-        leaves.is_some()
+        Ok(())
     }
 
     /// Leaves dialers in the kernel's queue for a while.
@@ -343,7 +427,7 @@ impl SmEndpoint {
     }
 
     /// Whose process it is, if we talk with it.
-    fn check_user(&self, socket: &OwnedFd) -> Result<Credentials, String> {
+    fn check_user(&self, socket: &Socket) -> Result<Credentials, String> {
         let credentials = socket::peer_credentials(socket)
             .map_err(|errno| format!("the kernel does not say whose it is: {errno}"))?;
         let own = address::own_uid();
@@ -360,7 +444,7 @@ impl SmEndpoint {
     /// The same for who listens there: he must be the one whose name it is.
     fn check_listener(
         &self,
-        socket: &OwnedFd,
+        socket: &Socket,
         reach: &Reach,
     ) -> Result<(Credentials, Option<OwnedFd>), String> {
         let credentials = self.check_user(socket)?;
@@ -386,15 +470,22 @@ impl SmEndpoint {
 
     /// A stranger has said something.
     pub(super) fn hear_stranger(&self, state: &mut PollState, at: usize) {
-        let received = match socket::recv_packet(&state.strangers[at].socket) {
-            Err(Errno::AGAIN | Errno::INTR) => return,
+        let received = match state.strangers[at].socket.recv_packet() {
+            Err(Unheard::Errno(Errno::AGAIN | Errno::INTR)) => return,
             received => received,
         };
         // From here on it is either a connection or closed.
         let stranger = state.strangers.swap_remove(at);
-        if let Some(left) = self.meet(state, stranger, received) {
-            self.drop_stranger(&left);
+        match self.meet(state, &stranger, received) {
+            Ok(met) => return self.welcome(state, stranger, met),
+            Err(Some(reason)) => {
+                let pid = stranger.credentials.pid;
+                refuse(&stranger.socket, &reason);
+                state.crowd.refuse(format_args!("process {pid}: {reason}"));
+            }
+            Err(None) => {}
         }
+        self.drop_stranger(&stranger);
     }
 
     /// Ends the watch over a stranger who is about to be closed. Closing alone does not, if a child
@@ -405,84 +496,84 @@ impl SmEndpoint {
         let _ = epoll::delete(&self.epoll, &stranger.socket);
     }
 
-    /// A stranger has sent his first packet, or none will come. Returns who is not let in.
+    /// A stranger has sent his first packet, or none will come.
+    ///
+    /// # Errors
+    ///
+    /// He is not let in: why, if somebody may be there to be told.
     fn meet(
         &self,
         state: &mut PollState,
-        stranger: Stranger,
-        received: Result<Received, Errno>,
-    ) -> Option<Stranger> {
-        let pid = stranger.credentials.pid;
-        let received = match received {
-            Ok(received) if received.bytes.is_empty() || stranger.refused => return Some(stranger),
-            Ok(received) => received,
-            Err(errno) => {
-                state.crowd.refuse(format_args!("process {pid} sent no handshake: {errno}"));
-                return Some(stranger);
-            }
+        stranger: &Stranger,
+        received: Result<Received, Unheard>,
+    ) -> Result<Met, Option<String>> {
+        let Received { bytes, fds, cut } =
+            received.map_err(|unheard| Some(format!("no handshake: {unheard}")))?;
+        let read = match bytes.is_empty() && !cut {
+            true => Err(None),
+            false => self.read_hello(state, stranger, &bytes, (&fds, cut)).map_err(Some),
         };
-        let process = match socket::peer_process(&stranger.socket, stranger.credentials) {
-            Ok(process) => process,
-            // Nobody is there to be told.
-            Err(reason) => {
-                state.crowd.refuse(format_args!("process {pid}: {reason}"));
-                return Some(stranger);
-            }
-        };
-        let hello = Packet::decode(&received.bytes).and_then(|packet| {
-            if packet.kind != Kind::Hello {
-                return Err("the first packet is not a hello".to_owned());
-            }
-            let fd = received.fds.first().ok_or_else(|| match received.cut {
-                true => Unmapped::no_descriptor("the segment").into_reason(),
-                false => "the hello carries no memory".into(),
-            })?;
-            let segment = Segment::attach(fd, packet.ring_bytes as usize)?;
-            let board = peer_board(&packet, received.fds.get(1), received.cut)
-                .map_err(Unmapped::into_reason)?;
-            Ok((segment, board, packet))
-        });
-        match hello {
-            Ok((segment, board, packet)) => {
-                let uid = stranger.credentials.uid;
-                match state.crowd.admit(uid, &self.options.sm) {
-                    Ok(()) => {
-                        self.welcome(state, stranger, process, segment, board, &packet);
-                        return None;
-                    }
-                    Err(reason) => {
-                        refuse(&stranger.socket, &reason);
-                        state.crowd.refuse(reason);
-                    }
-                }
-            }
-            Err(reason) => {
-                refuse(&stranger.socket, &reason);
-                state.crowd.refuse(format_args!("process {pid}: {reason}"));
-            }
-        }
-        Some(stranger)
+        // The files of a segment and a board that are mapped have the size that they should.
+        let unused = if read.is_ok() { Vec::new() } else { fds };
+        stranger.socket.give_up(unused);
+        read
     }
 
-    fn welcome(
+    fn read_hello(
         &self,
         state: &mut PollState,
-        from: Stranger,
-        process: Option<OwnedFd>,
-        segment: Segment,
-        board: Option<(Board, u32)>,
-        packet: &Packet,
-    ) {
+        stranger: &Stranger,
+        bytes: &[u8],
+        (fds, cut): (&[OwnedFd], bool),
+    ) -> Result<Met, String> {
+        let Credentials { uid, .. } = stranger.credentials;
+        let process = socket::peer_process(&stranger.socket, stranger.credentials)?;
+        let packet = Packet::decode(bytes)?;
+        if packet.kind != Kind::Hello {
+            return Err("the first packet is not a hello".to_owned());
+        }
+        let ring_bytes = packet.ring_bytes as usize;
+        check_ring_bytes(ring_bytes)?;
+        let fd = fds.first().ok_or_else(|| match cut {
+            true => Unmapped::no_descriptor("the segment").into_reason(),
+            false => "the hello carries no memory".into(),
+        })?;
+        // Nothing of it is used before it is known that there is room.
+        let guest = state.crowd.admit(uid, total_bytes(ring_bytes))?;
+        let shares = uid == address::own_uid();
+        if !shares {
+            // It has sent all that it may.
+            socket::permit_descriptors(&stranger.socket, false);
+        }
+        let mapped = Segment::attach(fd, ring_bytes, shares && ring_bytes <= self.ring_bytes)
+            .and_then(|segment| {
+                let board = match shares {
+                    true => peer_board(&packet, fds.get(1), cut).map_err(Unmapped::into_reason)?,
+                    false => None,
+                };
+                Ok((segment, board))
+            });
+        match mapped {
+            Ok((segment, board)) => Ok(Met { process, segment, board, guest, packet }),
+            Err(reason) => {
+                state.crowd.leave(guest);
+                Err(reason)
+            }
+        }
+    }
+
+    fn welcome(&self, state: &mut PollState, from: Stranger, met: Met) {
+        let Met { process, segment, board, guest, packet } = met;
         let conn = Conn::new(from.token, from.socket, Arc::new(segment));
         conn.set_credentials(from.credentials, process);
-        if let Some((board, slot)) = board.filter(|_| conn.shares()) {
+        if let Some((board, slot)) = board {
             conn.set_peer_board(board, slot);
         }
         let mut welcome = Packet { slot: self.take_slot(&conn), ..self.packet(Kind::Welcome) };
         let fds = [self.board.fd()];
         let fds = if welcome.slot.is_some() { &fds[..] } else { &[] };
         let mut sent = socket::send_packet(&conn.socket, &welcome.encode(), fds);
-        if let Err(Errno::TOOMANYREFS) = sent {
+        if let Err(Errno::TOOMANYREFS | Errno::PERM) = sent {
             // As to a peer that gets no place on the board.
             self.give_slot_back(&conn);
             welcome.slot = None;
@@ -491,17 +582,17 @@ impl SmEndpoint {
         if sent.is_err() {
             // It has left already.
             let _ = epoll::delete(&self.epoll, &conn.socket);
-            state.crowd.leave(from.credentials.uid);
+            state.crowd.leave(guest);
             return self.give_slot_back(&conn);
         }
-        let peer = self.identify(state, packet, from.credentials);
+        let peer = self.identify(state, &packet, from.credentials);
         peer.set_user(from.credentials.uid);
         let conn = Arc::new(conn);
         let addr = peer.addr(self.id);
         let mut link =
             RxLink::new(conn.clone(), peer.clone(), addr, Stage::Greeting { waited: from.waited });
-        link.guest_of = Some(from.credentials.uid);
-        self.bring_up(&mut link, packet);
+        link.guest = Some(guest);
+        self.bring_up(&mut link, &packet);
         let mut tx = TxLink::new(conn);
         tx.open(link.limit);
         peer.add_link(&mut peer.links.lock(), tx);
@@ -517,7 +608,7 @@ impl SmEndpoint {
             let uri = format!("na+sm://?pid={}", from.pid);
             return lock(&self.peers).unnamed(uri);
         };
-        if !packet.listens || name == self.name || !listens_as(&name, from) {
+        if !packet.listens || name == self.name || !self.listens_as(&name, from) {
             if packet.listens {
                 tracing::warn!("process {} is not the one that listens as {name:?}", from.pid);
             }
@@ -533,6 +624,19 @@ impl SmEndpoint {
         // The predecessor ends first, so that nothing is sent to it any more.
         self.reap_ended(state);
         peer
+    }
+
+    /// Whether the process that connected is the one that listens as `name`.
+    fn listens_as(&self, name: &Name, from: Credentials) -> bool {
+        let found = name.socket().and_then(|address| {
+            let socket = socket::new(&self.closer)?;
+            let asked = rustix::net::connect(&socket, &address).and_then(|()| {
+                // Closed again at once, which a listener takes for somebody who changed his mind.
+                socket::peer_credentials(&socket)
+            });
+            asked.map_err(|errno| Error::io("cannot ask who listens", errno))
+        });
+        found.is_ok_and(|found| found == from)
     }
 }
 
@@ -550,20 +654,14 @@ fn peer_board(
     Ok(Some((Board::attach(fd)?, slot)))
 }
 
-/// Whether the process that connected is the one that listens as `name`.
-fn listens_as(name: &Name, from: Credentials) -> bool {
-    let found = name.socket().and_then(|address| {
-        let socket = socket::new()?;
-        let asked = rustix::net::connect(&socket, &address).and_then(|()| {
-            // Closed again at once, which a listener takes for somebody who changed his mind.
-            socket::peer_credentials(&socket)
-        });
-        asked.map_err(|errno| Error::io("cannot ask who listens", errno))
-    });
-    found.is_ok_and(|found| found == from)
+/// Whether a hello was sent.
+enum Greeted {
+    Yes,
+    /// Try again; what to say if there is no time for that.
+    NotYet(&'static str),
 }
 
-fn refuse(socket: &OwnedFd, reason: &str) {
+fn refuse(socket: &Socket, reason: &str) {
     // It may have left; there is nobody else to tell.
     let _ = socket::send_packet(socket, &Packet::refused(reason).encode(), &[]);
 }

@@ -17,6 +17,7 @@ use std::time::Instant;
 
 use super::address::Name;
 use super::board::OwnBoard;
+use super::closer::Closer;
 use super::cma::Nonce;
 use super::doorbell::{RECORDS, settle};
 use super::link::{Conn, Outcome, Queued, TxLink};
@@ -72,6 +73,7 @@ pub(super) struct SmEndpoint {
     /// Canceled transfers whose owners have not answered.
     pub(super) canceled: Mutex<Vec<Canceled>>,
     pub(super) poll: BiasedLock<PollState>,
+    pub(super) closer: Arc<Closer>,
     pub(super) closed: AtomicBool,
     /// The process that opened it.
     pub(super) process: Process,

@@ -4,18 +4,20 @@
 //! without bound or touch memory that is not its own.
 
 use std::cell::OnceCell;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
+use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
+use super::address;
 use super::address::Name;
 use super::block::{ANNOUNCE, ANNOUNCE_BYTES, PeerBlocks};
 use super::handshake::{Kind, PACKET_BYTES_MAX, Packet};
 use super::record::{EXPECTED_PAGE, REQUEST_BYTES_MAX, Request};
 use super::ring::{Consumer, LINE, Producer, RingMemory, payload_max};
 use super::segment::{self, RING_BYTES, Segment};
-use super::{address, socket};
+use super::socket::{self, Socket};
 use crate::Uri;
 use crate::fuzz_target::Target;
 use crate::sync::Arc;
@@ -229,8 +231,9 @@ fn talk(target: &Target, data: &[u8]) {
     let uri = target.endpoint.self_addr();
     let name = Uri::parse(uri.uri()).and_then(|uri| Name::of(&uri, address::own_uid()));
     let name = name.and_then(|name| name.socket()).expect("a socket name");
-    let ours = socket::new().expect("a socket");
+    let ours = socket::new(&Arc::default()).expect("a socket");
     rustix::net::connect(&ours, &name).expect("connect");
+    socket::permit_descriptors(&ours, true);
     let ring_bytes = *RING_BYTES.start();
     let (segment, fd) = Segment::create(ring_bytes).expect("a segment");
     drop(segment);
@@ -238,7 +241,7 @@ fn talk(target: &Target, data: &[u8]) {
     if first % 2 == 1 {
         let hello = &data[..data.len().min(2 * PACKET_BYTES_MAX)];
         // Refused when it is empty.
-        let _ = socket::send_packet(&ours, hello, &[fd.as_fd()][..usize::from(first % 4 == 1)]);
+        let _ = send_hello(target, &ours, hello, &[fd.as_fd()][..usize::from(first % 4 == 1)]);
     } else {
         let hello = Packet {
             kind: Kind::Hello,
@@ -252,7 +255,7 @@ fn talk(target: &Target, data: &[u8]) {
             slot: None,
             text: "na+sm://fuzz".into(),
         };
-        socket::send_packet(&ours, &hello.encode(), &[fd.as_fd()]).expect("send");
+        send_hello(target, &ours, &hello.encode(), &[fd.as_fd()]).expect("send");
         (0..3).for_each(|_| target.poll());
         misbehave(target, &ours, (&fd, &scratch), Script(data));
     }
@@ -261,16 +264,34 @@ fn talk(target: &Target, data: &[u8]) {
     let mut blocks = PeerBlocks::default();
     for _ in 0..10_000 {
         target.poll();
-        if matches!(socket::hear(&ours, Some(&mut blocks)), Ok(socket::Heard::Gone)) {
+        if matches!(ours.hear(Some(&mut blocks)), Ok(socket::Heard::Gone)) {
             return;
         }
     }
     panic!("the connection does not end");
 }
 
+/// Sends the first packet, once the target is ready for its descriptors.
+fn send_hello(
+    target: &Target,
+    ours: &Socket,
+    bytes: &[u8],
+    fds: &[BorrowedFd<'_>],
+) -> Result<(), Errno> {
+    let mut sent = socket::send_packet(ours, bytes, fds);
+    for _ in 0..10_000 {
+        if sent != Err(Errno::PERM) {
+            break;
+        }
+        target.poll();
+        sent = socket::send_packet(ours, bytes, fds);
+    }
+    sent
+}
+
 fn misbehave(
     target: &Target,
-    ours: &OwnedFd,
+    ours: &Socket,
     (fd, scratch): (&OwnedFd, &Scratch),
     mut script: Script<'_>,
 ) {

@@ -3,18 +3,20 @@
 //! The connecting side (A) connects to the abstract socket of the listening side (B), a
 //! `SOCK_SEQPACKET`; each side checks the other's user id as the kernel reports it. Then
 //!
-//! 1. A sends *hello*, with the descriptors of the segment and of its board;
-//! 2. B maps them and answers *welcome*, with its board, or *refused*, with the reason;
-//! 3. from then on the socket carries doorbells and announced blocks, and its end of file says
+//! 1. B, once it knows that A may send descriptors, lets it, and says *ready*;
+//! 2. A sends *hello*, with the descriptors of the segment and of its board. Before *ready* the
+//!    kernel refuses them (`EPERM`); one older than Linux 6.16 does not, and *ready* does not come;
+//! 3. B maps them and answers *welcome*, with its board, or *refused*, with the reason;
+//! 4. from then on the socket carries doorbells and announced blocks, and its end of file says
 //!    that the peer is gone.
 //!
 //! # Packet layout (little endian)
 //!
-//! | offset | type | hello, welcome | refused |
+//! | offset | type | hello, welcome | refused, ready |
 //! |---|---|---|---|
 //! | 0 | 4 bytes | magic `MRGO` | the same |
 //! | 4 | u16 | version, 4 | the same |
-//! | 6 | u16 | 1 hello, 2 welcome | 3 |
+//! | 6 | u16 | 1 hello, 2 welcome | 3 refused, 4 ready |
 //! | 8 | u32 | largest message, bytes; both sides use the minimum | 0 |
 //! | 12 | u32 | flags: 1 listens, 2 may be attached to, 4 never sleeps | 0 |
 //! | 16 | u32 | bytes of each ring (hello), 0 (welcome) | 0 |
@@ -23,7 +25,7 @@
 //! | 32 | u64 | the nonce | 0 |
 //! | 40 | u32 | 1 + the receiver's slot on the sender's board, 0 for none | 0 |
 //! | 44 | u32 | 0 | 0 |
-//! | 48 | text | the sender's URI | the reason |
+//! | 48 | text | the sender's URI | the reason; none |
 //!
 //! Hello carries the descriptor of the segment; a packet with a slot that of the board, last.
 //!
@@ -56,6 +58,7 @@ pub(super) enum Kind {
     Hello,
     Welcome,
     Refused,
+    Ready,
 }
 
 /// One packet of the handshake.
@@ -84,8 +87,17 @@ impl Packet {
     /// A refusal.
     pub(super) fn refused(reason: &str) -> Self {
         let text = reason.chars().filter(char::is_ascii).take(TEXT_BYTES_MAX).collect();
+        Self::bare(Kind::Refused, text)
+    }
+
+    /// The hello may come.
+    pub(super) fn ready() -> Self {
+        Self::bare(Kind::Ready, String::new())
+    }
+
+    fn bare(kind: Kind, text: String) -> Self {
         Self {
-            kind: Kind::Refused,
+            kind,
             message_bytes_max: 0,
             listens: false,
             attach: false,
@@ -105,6 +117,7 @@ impl Packet {
             Kind::Hello => 1,
             Kind::Welcome => 2,
             Kind::Refused => 3,
+            Kind::Ready => 4,
         };
         let flag = |set, flag| if set { flag } else { 0 };
         let flags = flag(self.listens, FLAG_LISTENS)
@@ -151,6 +164,7 @@ impl Packet {
             Some(1) => Kind::Hello,
             Some(2) => Kind::Welcome,
             Some(3) => Kind::Refused,
+            Some(4) => Kind::Ready,
             _ => return Err("unknown kind of handshake packet".into()),
         };
         let fields = || {
@@ -206,6 +220,7 @@ mod tests {
             Packet { slot: None, ..hello() },
             Packet { never_sleeps: true, attach: false, ..hello() },
             Packet::refused("because"),
+            Packet::ready(),
         ] {
             assert_eq!(Packet::decode(&packet.encode()), Ok(packet));
         }

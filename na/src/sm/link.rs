@@ -28,7 +28,7 @@ use super::record::{self, CONTROL_WORDS, PAGE_RECORD, PARTS_MAX, Status};
 use super::ring::{LINE, Producer, Violation};
 use super::rma::Requests;
 use super::segment::{MappedRing, Segment};
-use super::socket::{self, Credentials};
+use super::socket::{self, Credentials, Socket};
 use super::turns::{PAGE_BYTES, PAGED_MIN, Turns};
 pub(super) use crate::loopback::{Outcome, Queued};
 use crate::matching::Kind;
@@ -43,7 +43,7 @@ use crate::{Completion, Error, LocalMem, MsgBuf, OpId, Tag, Transfer};
 pub(super) struct Conn {
     /// Names it in the epoll set.
     pub(super) token: u64,
-    pub(super) socket: OwnedFd,
+    pub(super) socket: Socket,
     pub(super) segment: Arc<Segment>,
     /// The peer's process belongs to our user: it may map memory of `alloc`, and we its.
     shares: AtomicBool,
@@ -98,7 +98,7 @@ impl fmt::Display for Fault {
 const CONTROL_WAITING_MAX: usize = 16 * PARTS_MAX;
 
 impl Conn {
-    pub(super) fn new(token: u64, socket: OwnedFd, segment: Arc<Segment>) -> Self {
+    pub(super) fn new(token: u64, socket: Socket, segment: Arc<Segment>) -> Self {
         let (backlog, fault) = (AtomicBool::new(false), AtomicU8::new(0));
         let (shares, pid) = (AtomicBool::new(false), AtomicI32::new(0));
         let (slot, left) = (AtomicU32::new(0), AtomicBool::new(false));

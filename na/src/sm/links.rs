@@ -262,7 +262,7 @@ mod tests {
         let mut links = Links::default();
         for token in 0..COUNT as u64 {
             let (segment, _) = Segment::create(*RING_BYTES.start()).unwrap();
-            let conn = Conn::new(token, socket::new().unwrap(), Arc::new(segment));
+            let conn = Conn::new(token, socket::new(&Arc::default()).unwrap(), Arc::new(segment));
             conn.set_slot(board.take_slot().unwrap());
             let peer = Peer::new(token, String::new(), Reach::Connection);
             let addr: Addr = peer.addr(1);

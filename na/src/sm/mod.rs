@@ -34,8 +34,8 @@
 //!
 //! `ring.rs`, `lane.rs`, `doorbell.rs`, `gate.rs`, `reports.rs`, `../lock.rs` (the protocols, plain
 //! atomics, model-checked) · `segment.rs` (what is shared) · `record.rs`,
-//! `handshake.rs` (what is said) · `address.rs`, `socket.rs` (how peers are found) · `peer.rs`,
-//! `link.rs`, `rx.rs` (a connection, for senders and for the poll) · `endpoint.rs` (calls) ·
+//! `handshake.rs` (what is said) · `address.rs`, `socket.rs`, `closer.rs` (how peers are found) ·
+//! `peer.rs`, `link.rs`, `rx.rs` (a connection, for senders and the poll) · `endpoint.rs` (calls) ·
 //! `connect.rs`, `crowd.rs`, `poll.rs`, `links.rs`, `board.rs`, `teardown.rs` (progress) ·
 //! `rma.rs`, `serve.rs`, `offer.rs`, `block.rs`, `cma.rs`, `alive.rs`, `fallback.rs` (bulk data) ·
 //! `costs.rs`, `untaken.rs` (which way it goes) · `ready.rs`; of the crate `copy.rs`,
@@ -103,6 +103,8 @@ mod alive;
 mod block;
 #[cfg(not(loom))]
 mod board;
+#[cfg(not(loom))]
+mod closer;
 #[cfg(not(loom))]
 mod cma;
 #[cfg(not(loom))]

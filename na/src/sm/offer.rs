@@ -188,7 +188,7 @@ impl Offer for Standing {
             memory: Vec::new(),
             late: Vec::new(),
             held: Some(held),
-            guest_of: None,
+            guest: None,
         });
         endpoint.ready.wake_poll();
     }

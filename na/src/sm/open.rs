@@ -6,6 +6,7 @@ use rustix::time::{TimerfdClockId, TimerfdFlags};
 use super::address::{self, Name};
 use super::board::OwnBoard;
 use super::cma::{self, Nonce};
+use super::crowd::Crowd;
 use super::endpoint::SmEndpoint;
 use super::lock::BiasedLock;
 use super::loopback::Loopback;
@@ -14,7 +15,7 @@ use super::poll::{LISTENER, PollState, TIMER, WAKE};
 use super::ready::Ready;
 use super::reports::Reports;
 use super::ring::capacity_for;
-use super::segment::RING_BYTES;
+use super::segment::{RING_BYTES, total_bytes};
 use super::socket;
 use crate::fork::Process;
 use crate::matching::Matcher;
@@ -114,6 +115,8 @@ pub(super) fn open(uri: &Uri<'_>, options: &OpenOptions) -> Result<Arc<SmEndpoin
     let uri = if options.peer_users == PeerUsers::Own { name.uri() } else { name.full_uri() };
     let own = Peer::new(0, uri, Reach::Own);
     let board = OwnBoard::new()?;
+    let ring_bytes = capacity_for(options.message_bytes_max).max(*RING_BYTES.start());
+    let crowd = Crowd::new(&options.sm, total_bytes(ring_bytes));
     Ok(Arc::new_cyclic(|itself| SmEndpoint {
         itself: itself.clone(),
         id,
@@ -123,7 +126,7 @@ pub(super) fn open(uri: &Uri<'_>, options: &OpenOptions) -> Result<Arc<SmEndpoin
             liveness_limit: ran::limit(options.liveness_limit),
             ..options.clone()
         },
-        ring_bytes: capacity_for(options.message_bytes_max).max(*RING_BYTES.start()),
+        ring_bytes,
         attach,
         nonce,
         regions: options.regions.clone().unwrap_or_default(),
@@ -143,7 +146,8 @@ pub(super) fn open(uri: &Uri<'_>, options: &OpenOptions) -> Result<Arc<SmEndpoin
         has_opened: AtomicBool::new(false),
         kept: Mutex::new(Vec::new()),
         canceled: Mutex::default(),
-        poll: BiasedLock::new(PollState::new(listener)),
+        poll: BiasedLock::new(PollState::new(listener, crowd)),
+        closer: Arc::default(),
         closed: AtomicBool::new(false),
         process: Process::current(),
         attached: AtomicUsize::new(0),

@@ -24,7 +24,7 @@ use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use rustix::time::{ClockId, Itimerspec, TimerfdTimerFlags};
 
-use super::connect::Stranger;
+use super::connect::{STRANGERS_MAX, STRANGERS_PART, Stranger};
 use super::crowd::Crowd;
 use super::doorbell::{RECORDS, settle};
 use super::endpoint::SmEndpoint;
@@ -33,16 +33,20 @@ use super::links::Links;
 use super::lock::biased::PLACES;
 use super::rx::{RxLink, Stage};
 use super::socket;
+use crate::descriptors::{self, Reserve};
 use crate::ran::Ran;
 use crate::sync::atomic::Ordering;
 use crate::sync::lock;
-use crate::{Completion, Error, OpId};
+use crate::{Completion, Error, OpId, lost};
 
 /// Tokens in the epoll set; connections follow.
 pub(super) const WAKE: u64 = 0;
 pub(super) const TIMER: u64 = 1;
 pub(super) const LISTENER: u64 = 2;
 pub(super) const FIRST_TOKEN: u64 = 16;
+
+/// How the timer is called, should it be lost.
+const TIMER_NAME: &str = "the timer of an sm endpoint";
 
 /// Added to the token of a connection: the peer's process.
 pub(super) const PROCESS: u64 = 1 << 63;
@@ -75,7 +79,11 @@ pub(super) struct PollState {
     pub(super) strangers: Vec<Stranger>,
     pub(super) crowd: Crowd,
     pub(super) listener: Option<OwnedFd>,
-    /// When to accept again, after descriptors or the room for strangers had run out.
+    /// Of a listener.
+    pub(super) reserve: Option<Reserve>,
+    /// How many strangers there may be.
+    pub(super) strangers_max: usize,
+    /// When to accept again, after descriptors had run out.
     pub(super) accept_again: Option<Instant>,
     /// Completions to report.
     pub(super) arrived: VecDeque<Completion>,
@@ -93,11 +101,13 @@ pub(super) struct PollState {
 }
 
 impl PollState {
-    pub(super) fn new(listener: Option<OwnedFd>) -> Self {
+    pub(super) fn new(listener: Option<OwnedFd>, crowd: Crowd) -> Self {
         Self {
             links: Links::default(),
             strangers: Vec::new(),
-            crowd: Crowd::default(),
+            crowd,
+            reserve: listener.is_some().then(Reserve::new),
+            strangers_max: descriptors::share(STRANGERS_MAX, STRANGERS_PART),
             listener,
             accept_again: None,
             arrived: VecDeque::new(),
@@ -421,7 +431,10 @@ impl SmEndpoint {
         let events = match epoll::wait(&self.epoll, &mut buffer, Some(&now)) {
             Ok((events, _)) => events,
             Err(Errno::INTR) => return Ok(false),
-            Err(errno) => return Err(Error::io("cannot read the endpoint's epoll set", errno)),
+            Err(errno) => {
+                lost::check(errno, "the epoll set of an sm endpoint");
+                return Err(Error::io("cannot read the endpoint's epoll set", errno));
+            }
         };
         state.look_now = events.len() >= EVENTS;
         state.crowded = if state.look_now { state.crowded + EVENTS } else { 0 };
@@ -430,9 +443,7 @@ impl SmEndpoint {
             let data = event.data;
             match data.u64() {
                 WAKE => self.ready.silence(),
-                TIMER => {
-                    let _ = rustix::io::read(&self.timer, &mut [0; 8]);
-                }
+                TIMER => lost::silence(&self.timer, TIMER_NAME),
                 LISTENER => self.accept(state),
                 token => self.hear(state, token),
             }
@@ -452,8 +463,7 @@ impl SmEndpoint {
         // Of one that has ended meanwhile there is nothing to hear.
         state.links.act_on(token, |link| {
             match link.stage {
-                Stage::Dialing { .. } => {}
-                Stage::Greeting { .. } => self.hear_welcome(link),
+                Stage::Dialing { .. } | Stage::Greeting { .. } => self.hear_welcome(link),
                 Stage::Up => link.hear(),
             }
             // After what it said last.
@@ -605,7 +615,9 @@ impl SmEndpoint {
         });
         let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
         let value = Itimerspec { it_interval: zero, it_value: socket::timespec(wait) };
-        let set = rustix::time::timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &value);
-        debug_assert!(set.is_ok());
+        let flags = TimerfdTimerFlags::empty();
+        if let Err(errno) = rustix::time::timerfd_settime(&self.timer, flags, &value) {
+            lost::check(errno, TIMER_NAME);
+        }
     }
 }

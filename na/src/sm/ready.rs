@@ -13,7 +13,10 @@ use rustix::event::EventfdFlags;
 use super::doorbell::{Doorbell, RECORDS};
 use crate::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use crate::sync::{Mutex, lock};
-use crate::{Completion, Error};
+use crate::{Completion, Error, lost};
+
+/// How the bell is called, should it be lost.
+const EVENT: &str = "the eventfd that wakes the progress of an sm endpoint";
 
 /// The queue and the bell.
 #[derive(Debug)]
@@ -76,8 +79,7 @@ impl Ready {
 
     #[cold]
     fn ring(&self) {
-        // Fails only when the counter is full, and then it is readable.
-        let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
+        lost::ring(&self.event, EVENT);
     }
 
     /// Poll: takes what is there. Returns whether there was something.
@@ -107,6 +109,6 @@ impl Ready {
 
     /// Poll: silences the eventfd.
     pub(super) fn silence(&self) {
-        let _ = rustix::io::read(&self.event, &mut [0; 8]);
+        lost::silence(&self.event, EVENT);
     }
 }

@@ -16,6 +16,7 @@ use std::os::fd::OwnedFd;
 use std::time::Instant;
 
 use super::block::{Mapped, PeerBlocks};
+use super::crowd::Guest;
 use super::doorbell::ROOM;
 use super::endpoint::SmEndpoint;
 use super::fallback::{Chunk, LaneChunk};
@@ -30,7 +31,7 @@ use super::record::{
 use super::ring::{Consumer, Record};
 use super::segment::MappedRing;
 use super::serve::{Place, Services};
-use super::socket::{self, Heard};
+use super::socket::Heard;
 use super::turns::PAGE_BYTES;
 use crate::matching::{Arrived, Kind};
 use crate::ran::Ran;
@@ -46,7 +47,8 @@ const RECORDS_PER_TURN: usize = 64;
 /// How far a connection is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// Not connected: the listener's queue was full.
+    /// Not connected, because the listener's queue was full; or the other side is not ready for our
+    /// hello.
     Dialing {
         waited: Ran,
     },
@@ -82,8 +84,8 @@ pub(super) struct RxLink {
     pub(super) spare: Option<Addr>,
     pub(super) rx: Consumer<MappedRing>,
     pub(super) stage: Stage,
-    /// The user for whom it counts in the endpoint's `Crowd`, if it came to us.
-    pub(super) guest_of: Option<u32>,
+    /// How it counts in the endpoint's `Crowd`, if it came to us.
+    pub(super) guest: Option<Guest>,
     /// The segment's descriptor, until it is handed over.
     pub(super) memfd: Option<OwnedFd>,
     /// Largest message in either direction, bytes.
@@ -119,7 +121,7 @@ impl RxLink {
             spare: None,
             rx,
             stage,
-            guest_of: None,
+            guest: None,
             limit: 0,
             services: Services::new(false, None),
             began_attached: false,
@@ -203,7 +205,7 @@ impl RxLink {
     /// Takes what the socket says: bells, blocks, the end.
     pub(super) fn hear(&mut self) {
         let blocks = self.conn.shares().then_some(&mut self.blocks);
-        match socket::hear(&self.conn.socket, blocks) {
+        match self.conn.socket.hear(blocks) {
             Ok(Heard::Bells) => {}
             Ok(Heard::Gone) => self.gone("it closed its endpoint or ended"),
             Err(reason) => self.breach(reason),

@@ -108,18 +108,17 @@ impl Segment {
     pub(super) fn create(ring_bytes: usize) -> Result<(Self, OwnedFd), Error> {
         let len = total_bytes(ring_bytes);
         let fd = memfd(c"margo-sm", "shared memory for a connection", len, Pages::Now)?;
-        Ok((Self::map(&fd, ring_bytes, Side::Creator)?, fd))
+        Ok((Self::map(&fd, ring_bytes, Side::Creator, true)?, fd))
     }
 
-    /// Maps a segment that a peer made.
+    /// Maps a segment that a peer made. `populate`: at once and with all its pages, which otherwise
+    /// come with their first use. A peer need not have allocated them, and they are ours then.
     ///
     /// # Errors
     ///
     /// What is wrong with it.
-    pub(super) fn attach(fd: &OwnedFd, ring_bytes: usize) -> Result<Self, String> {
-        if !ring_bytes.is_power_of_two() || !RING_BYTES.contains(&ring_bytes) {
-            return Err(format!("rings of {ring_bytes} bytes"));
-        }
+    pub(super) fn attach(fd: &OwnedFd, ring_bytes: usize, populate: bool) -> Result<Self, String> {
+        check_ring_bytes(ring_bytes)?;
         let seals = rustix::fs::fcntl_get_seals(fd)
             .map_err(|errno| format!("its memory cannot be sealed ({errno})"))?;
         if !seals.contains(SealFlags::SHRINK | SealFlags::GROW) {
@@ -130,13 +129,14 @@ impl Segment {
         if u64::try_from(stat.st_size) != Ok(len as u64) {
             return Err(format!("its memory has {} bytes instead of {len}", stat.st_size));
         }
-        Self::map(fd, ring_bytes, Side::Acceptor).map_err(|error| error.to_string())
+        Self::map(fd, ring_bytes, Side::Acceptor, populate).map_err(|error| error.to_string())
     }
 
-    fn map(fd: impl AsFd, ring_bytes: usize, side: Side) -> Result<Self, Error> {
+    fn map(fd: impl AsFd, ring_bytes: usize, side: Side, populate: bool) -> Result<Self, Error> {
         let len = total_bytes(ring_bytes);
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        let flags = MapFlags::SHARED | MapFlags::POPULATE;
+        let populate = if populate { MapFlags::POPULATE } else { MapFlags::empty() };
+        let flags = MapFlags::SHARED | populate;
         // SAFETY:
         // - address: the kernel chooses a free one, so no existing memory is replaced;
         // - the file has `len` bytes and cannot shrink (sealed, checked by both callers).
@@ -302,13 +302,25 @@ impl fmt::Debug for Segment {
     }
 }
 
+/// Whether rings can have that many bytes.
+///
+/// # Errors
+///
+/// They cannot: what to tell who says so.
+pub(super) fn check_ring_bytes(ring_bytes: usize) -> Result<(), String> {
+    match ring_bytes.is_power_of_two() && RING_BYTES.contains(&ring_bytes) {
+        true => Ok(()),
+        false => Err(format!("rings of {ring_bytes} bytes")),
+    }
+}
+
 /// Where the pages are.
-fn pages_at(ring_bytes: usize) -> usize {
+const fn pages_at(ring_bytes: usize) -> usize {
     CONTROL_BYTES + 2 * ring_bytes
 }
 
 /// Bytes of the whole segment.
-pub(super) fn total_bytes(ring_bytes: usize) -> usize {
+pub(super) const fn total_bytes(ring_bytes: usize) -> usize {
     pages_at(ring_bytes) + PAGES * PAGE_BYTES
 }
 
@@ -407,7 +419,7 @@ mod tests {
     #[test]
     fn both_mappings_share_both_rings() {
         let (ours, fd) = Segment::create(RING).unwrap();
-        let (ours, theirs) = (Arc::new(ours), Arc::new(Segment::attach(&fd, RING).unwrap()));
+        let (ours, theirs) = (Arc::new(ours), Arc::new(Segment::attach(&fd, RING, true).unwrap()));
         for (from, to) in [(&ours, &theirs), (&theirs, &ours)] {
             let mut producer = Producer::new(from.ring(true));
             let mut consumer = Consumer::new(to.ring(false));
@@ -437,14 +449,14 @@ mod tests {
     fn refuses_memory_that_could_shrink_or_has_another_size() {
         let (_ours, fd) = Segment::create(RING).unwrap();
         for ring in [0, RING + 4096, 2 * RING, RING / 2, 1 << 40] {
-            assert!(Segment::attach(&fd, ring).is_err(), "{ring}");
+            assert!(Segment::attach(&fd, ring, true).is_err(), "{ring}");
         }
         let flags = rustix::fs::MemfdFlags::CLOEXEC | rustix::fs::MemfdFlags::ALLOW_SEALING;
         let fd = rustix::fs::memfd_create(c"test", flags).unwrap();
         rustix::fs::ftruncate(&fd, total_bytes(RING) as u64).unwrap();
-        let error = Segment::attach(&fd, RING).unwrap_err();
+        let error = Segment::attach(&fd, RING, true).unwrap_err();
         assert!(error.contains("not sealed"), "{error}");
         let null = std::fs::File::open("/dev/null").unwrap();
-        assert!(Segment::attach(&null.into(), RING).is_err());
+        assert!(Segment::attach(&null.into(), RING, true).is_err());
     }
 }

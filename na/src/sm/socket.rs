@@ -1,7 +1,22 @@
 //! The abstract Unix sockets: rendezvous, peer credentials, doorbell, and notice of death.
+//!
+//! # What others send along
+//!
+//! Any process can send descriptors to a socket that it is connected with, and the last `close` of
+//! what they stand for may wait without an end (`closer.rs`). Three things keep that from us:
+//!
+//! - **Who may send none cannot.** A listener refuses descriptors, and so does each socket that it
+//!   accepts until the user at the other end is known to be one that may come; a socket that dials
+//!   refuses them until it has found its own user at the other end ([`permit_descriptors`], since
+//!   Linux 6.16).
+//! - **A packet is looked at before it is taken** ([`Socket::receive`]). Looking makes descriptors
+//!   of our own for the same files, and leaves those in the queue, so nothing that we close then is
+//!   the last. Only a packet whose files are all memory, which can always be closed, is taken; any
+//!   other stays in the queue.
+//! - **A socket is closed only when its queue is empty**, and parked otherwise.
 
 use std::io::{IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
+use std::mem::{ManuallyDrop, MaybeUninit};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
@@ -15,14 +30,29 @@ use rustix::process::{Pid, PidfdFlags};
 
 use super::address::Name;
 use super::block::{ANNOUNCE, ANNOUNCE_BYTES, PeerBlocks};
+use super::closer::Closer;
 use super::handshake::{DOORBELL, PACKET_BYTES_MAX};
-use crate::Error;
+use super::segment::{self, RING_BYTES};
+use crate::sync::Arc;
+use crate::{Error, lost};
 
 /// Connections that the kernel holds until they are accepted.
 const BACKLOG: i32 = 1024;
 
-/// Doorbell packets that are read at once; more are left for the next look.
+/// Packets that are read at once; more are left for the next look.
 const DRAIN_MAX: usize = 64;
+
+/// Descriptors that an honest packet has at most.
+const DESCRIPTORS_MAX: usize = 2;
+
+/// Memory whose pages are given back in no time worth mentioning: a segment.
+const SMALL_BYTES: u64 = segment::total_bytes(*RING_BYTES.end()) as u64;
+
+/// How a socket of ours is called, should it be lost.
+const SOCKET: &str = "the socket of a connection over sm";
+
+/// `SO_PASSRIGHTS` of Linux 6.16.
+const SO_PASSRIGHTS: libc::c_int = 83;
 
 /// Who is at the other end, as the kernel says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,16 +63,70 @@ pub(super) struct Credentials {
     pub(super) uid: u32,
 }
 
-/// A new socket.
-pub(super) fn new() -> Result<OwnedFd, Error> {
+/// A socket to another process. Closing it takes no longer than closing what is ours.
+#[derive(Debug)]
+pub(super) struct Socket {
+    fd: ManuallyDrop<OwnedFd>,
+    closer: Arc<Closer>,
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        // SAFETY: taken only here, once.
+        let fd = unsafe { ManuallyDrop::take(&mut self.fd) };
+        let socket = Looking(fd.as_fd());
+        let mut found = Vec::new();
+        if self.closer.is_of_parent() || socket.drain(&mut found) {
+            return;
+        }
+        let uid = peer_credentials(&fd).map_or(u32::MAX, |of| of.uid);
+        found.push(fd);
+        self.closer.park(uid, found);
+    }
+}
+
+/// A new socket, over which nobody can send descriptors yet if the kernel can forbid that.
+pub(super) fn new(closer: &Arc<Closer>) -> Result<Socket, Error> {
+    let socket = Socket { fd: ManuallyDrop::new(new_bare()?), closer: closer.clone() };
+    permit_descriptors(&socket, false);
+    Ok(socket)
+}
+
+fn new_bare() -> Result<OwnedFd, Error> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
         .map_err(|errno| Error::io("cannot create a Unix socket", errno))
 }
 
+/// Lets the other side send descriptors, or not any more; accepted sockets do as their listener did
+/// when the other side connected. `false`: the kernel always lets it (before Linux 6.16).
+pub(super) fn permit_descriptors(socket: impl AsFd, permit: bool) -> bool {
+    let value = libc::c_int::from(permit);
+    // SAFETY:
+    // - the descriptor is open while it is borrowed;
+    // - the pointer goes to a live variable of the size that is given.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_PASSRIGHTS,
+            (&raw const value).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
+    result == 0
+}
+
 /// Listens as `name`.
 pub(super) fn listen(name: &Name) -> Result<OwnedFd, Error> {
-    let (socket, uri) = (new()?, name.uri());
+    let (socket, uri) = (new_bare()?, name.uri());
+    permit_descriptors(&socket, false);
     rustix::net::bind(&socket, &name.socket()?).map_err(|errno| {
         let why = match errno {
             Errno::ADDRINUSE => ": another endpoint of this user has that name",
@@ -56,12 +140,15 @@ pub(super) fn listen(name: &Name) -> Result<OwnedFd, Error> {
 }
 
 /// Accepts a connection, if one waits.
-pub(super) fn accept(listener: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+pub(super) fn accept(listener: BorrowedFd<'_>, closer: &Arc<Closer>) -> Result<Socket, Errno> {
     loop {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         match rustix::net::accept_with(listener, flags) {
             Err(Errno::INTR | Errno::CONNABORTED) => {}
-            result => return result,
+            result => {
+                let socket = |fd| Socket { fd: ManuallyDrop::new(fd), closer: closer.clone() };
+                return result.map(socket);
+            }
         }
     }
 }
@@ -143,54 +230,210 @@ pub(super) fn send_packet(
         debug_assert!(pushed);
     }
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-    rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut control, flags).map(drop)
+    rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut control, flags)
+        .map(drop)
+        .inspect_err(|errno| lost::check(*errno, SOCKET))
 }
 
 /// What was received.
 pub(super) struct Received {
     pub(super) bytes: Vec<u8>,
+    /// Of memory.
     pub(super) fds: Vec<OwnedFd>,
     /// There was no free descriptor for some that came along.
     pub(super) cut: bool,
 }
 
-/// Receives a packet of the handshake; empty at end of file.
-pub(super) fn recv_packet(socket: impl AsFd) -> Result<Received, Errno> {
-    // One byte more, so that an oversized packet is seen as such.
-    let mut bytes = vec![0; PACKET_BYTES_MAX + 1];
-    let mut fds = Vec::new();
-    let (len, cut) = recv_with_fds(socket, &mut bytes, &mut fds)?;
-    bytes.truncate(len);
-    Ok(Received { bytes, fds, cut })
+/// Why a packet was not received.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unheard {
+    /// The kernel says so.
+    Errno(Errno),
+    /// More or other descriptors came along than any honest packet has. It stays in the queue, and
+    /// nothing behind it can be heard.
+    Foreign,
 }
 
-/// Receives a packet. Descriptors that come with it, four at most, replace those in `fds`. Returns
-/// its length, and whether further ones could not be handed over.
-fn recv_with_fds(
-    socket: impl AsFd,
-    bytes: &mut [u8],
-    fds: &mut Vec<OwnedFd>,
-) -> Result<(usize, bool), Errno> {
-    fds.clear();
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-    let mut slices = [IoSliceMut::new(bytes)];
-    let message = rustix::net::recvmsg(socket, &mut slices, &mut control, flags)?;
-    for ancillary in control.drain() {
-        if let RecvAncillaryMessage::ScmRights(received) = ancillary {
-            fds.extend(received);
+impl std::fmt::Display for Unheard {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Errno(errno) => errno.fmt(f),
+            Self::Foreign => f.write_str(
+                "a packet with descriptors that do not belong there (too many, or no memory that \
+                 can be sealed)",
+            ),
         }
     }
-    if message.flags.contains(ReturnFlags::TRUNC) {
-        return Err(Errno::MSGSIZE);
+}
+
+/// A packet that is still in the queue.
+struct Seen {
+    len: usize,
+    /// Longer than the place for it.
+    is_longer: bool,
+    /// There are more descriptors than were handed over.
+    cut: bool,
+    /// There is a packet. Without `SO_PASSCRED`, an empty one cannot be told from the end.
+    is_there: bool,
+}
+
+/// A socket whose queue is looked at.
+struct Looking<'a>(BorrowedFd<'a>);
+
+impl Looking<'_> {
+    /// Looks at the first packet, with `SO_PASSCRED` or without. Descriptors of the files that lie
+    /// in it are added to `fds`, few more at most than there may be.
+    fn look(&self, passes: bool, bytes: &mut [u8], fds: &mut Vec<OwnedFd>) -> Result<Seen, Errno> {
+        const RIGHTS: usize = rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX + 1));
+        const BOTH: usize = RIGHTS + rustix::cmsg_space!(ScmCredentials(1));
+        let mut space = [MaybeUninit::uninit(); BOTH];
+        let space = &mut space[..if passes { BOTH } else { RIGHTS }];
+        let mut control = RecvAncillaryBuffer::new(space);
+        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC | RecvFlags::PEEK;
+        let mut slices = [IoSliceMut::new(bytes)];
+        let message = rustix::net::recvmsg(self.0, &mut slices, &mut control, flags)
+            .inspect_err(|errno| lost::check(*errno, SOCKET))?;
+        let mut is_there = message.bytes > 0;
+        for ancillary in control.drain() {
+            match ancillary {
+                RecvAncillaryMessage::ScmRights(found) => fds.extend(found),
+                _ => is_there = true,
+            }
+        }
+        let (is_longer, cut) = (ReturnFlags::TRUNC, ReturnFlags::CTRUNC);
+        let [is_longer, cut] = [is_longer, cut].map(|flag| message.flags.contains(flag));
+        Ok(Seen { len: message.bytes, is_longer, cut, is_there: is_there || cut })
     }
-    Ok((message.bytes, message.flags.contains(ReturnFlags::CTRUNC)))
+
+    /// Takes the packet that was looked at. What lies in it is not closed by that: it was found to
+    /// be memory, or there is nothing.
+    fn take(&self) {
+        let _ = rustix::net::recv(self.0, &mut [0; 1][..], RecvFlags::DONTWAIT);
+    }
+
+    /// Ends the connection and empties the queue. `false`: something is left there that closing
+    /// might wait for; `found` has descriptors of it.
+    fn drain(&self, found: &mut Vec<OwnedFd>) -> bool {
+        // Nothing can be added any more.
+        let shut = rustix::net::shutdown(self.0, Shutdown::Both);
+        if shut.and(rustix::net::sockopt::set_socket_passcred(self.0, true)).is_err() {
+            return false;
+        }
+        for _ in 0..DRAIN_MAX {
+            match self.look(true, &mut [0; 1], found) {
+                Ok(seen) if !seen.is_there => return true,
+                Ok(seen) if !seen.cut && are_memory(found, SMALL_BYTES) => self.take(),
+                // Was noted before, and is over with this.
+                Err(Errno::CONNRESET | Errno::INTR) => {}
+                // Nobody can have sent anything.
+                Err(Errno::NOTCONN) => return true,
+                Ok(_) | Err(_) => return false,
+            }
+            found.clear();
+        }
+        false
+    }
+}
+
+/// Whether these may be sent: memory alone, which waits for nobody when it is closed, and not too
+/// much, which takes its time.
+fn are_memory(fds: &[OwnedFd], bytes_max: u64) -> bool {
+    // In this order: the size of a file may be another process's to say.
+    let is_memory = |fd: &OwnedFd| {
+        let has_seals = rustix::fs::fcntl_get_seals(fd).is_ok();
+        has_seals
+            && (bytes_max == u64::MAX
+                || rustix::fs::fstat(fd).is_ok_and(|of| of.st_size.unsigned_abs() <= bytes_max))
+    };
+    fds.len() <= DESCRIPTORS_MAX && fds.iter().all(is_memory)
+}
+
+impl Socket {
+    /// A socket of a test.
+    #[cfg(test)]
+    pub(super) fn of(fd: OwnedFd) -> Self {
+        Self { fd: ManuallyDrop::new(fd), closer: Arc::default() }
+    }
+
+    /// Closes what came along with a packet of this socket and is of no use.
+    pub(super) fn give_up(&self, fds: Vec<OwnedFd>) {
+        let uid = peer_credentials(self).map_or(u32::MAX, |of| of.uid);
+        self.closer.park(uid, fds);
+    }
+
+    /// Receives a packet of the handshake; empty at end of file.
+    pub(super) fn recv_packet(&self) -> Result<Received, Unheard> {
+        // One byte more, so that an oversized packet is seen as such.
+        let mut bytes = vec![0; PACKET_BYTES_MAX + 1];
+        let mut fds = Vec::new();
+        let (len, cut) = self.receive(&mut bytes, &mut fds)?;
+        bytes.truncate(len);
+        Ok(Received { bytes, fds, cut })
+    }
+
+    /// Receives a packet. Descriptors that come with it replace those in `fds`. Returns its length,
+    /// and whether there was no free descriptor for further ones.
+    fn receive(&self, bytes: &mut [u8], fds: &mut Vec<OwnedFd>) -> Result<(usize, bool), Unheard> {
+        fds.clear();
+        let socket = Looking(self.as_fd());
+        let seen = socket.look(false, bytes, fds).map_err(Unheard::Errno)?;
+        if !are_memory(fds, u64::MAX) {
+            self.give_up(std::mem::take(fds));
+            return Err(Unheard::Foreign);
+        }
+        if seen.is_longer {
+            return Err(Unheard::Errno(Errno::MSGSIZE));
+        }
+        // What could not be looked at may be anything: the caller decides.
+        if !seen.cut {
+            socket.take();
+        }
+        Ok((seen.len, seen.cut))
+    }
+
+    /// Takes a packet whose descriptors could not be looked at, see [`receive`](Self::receive).
+    fn take_unseen(&self) {
+        Looking(self.as_fd()).take();
+    }
+
+    /// Silences the bell and takes the blocks that the peer announces; `None`: it may announce
+    /// none.
+    pub(super) fn hear(&self, mut blocks: Option<&mut PeerBlocks>) -> Result<Heard, String> {
+        let mut fds = Vec::new();
+        for _ in 0..DRAIN_MAX {
+            let mut bytes = [0; ANNOUNCE_BYTES + 1];
+            match self.receive(&mut bytes, &mut fds) {
+                Ok((0, _)) => return Ok(Heard::Gone),
+                Ok((1, false)) if bytes[0] == DOORBELL && fds.is_empty() => {}
+                Ok((ANNOUNCE_BYTES, cut)) if bytes[0] == ANNOUNCE => {
+                    let blocks = blocks.as_deref_mut().ok_or("memory of another user")?;
+                    blocks.announced(&bytes[..ANNOUNCE_BYTES], fds.first(), cut)?;
+                    if cut {
+                        // From our own user, who could stop us with a signal as well; and an honest
+                        // peer is not to lose its connection for what we lack.
+                        self.take_unseen();
+                    }
+                }
+                Ok(_) => return Err("a packet that is no doorbell".into()),
+                Err(Unheard::Errno(Errno::AGAIN)) => return Ok(Heard::Bells),
+                Err(Unheard::Errno(Errno::INTR)) => {}
+                Err(Unheard::Errno(Errno::MSGSIZE)) => {
+                    return Err("a packet that is no doorbell".into());
+                }
+                Err(Unheard::Errno(_)) => return Ok(Heard::Gone),
+                Err(reason @ Unheard::Foreign) => return Err(reason.to_string()),
+            }
+        }
+        Ok(Heard::Bells)
+    }
 }
 
 /// Rings the peer's bell. A full socket means that it rings already; a broken one shows elsewhere.
 pub(super) fn ring(socket: impl AsFd) {
-    let _ = rustix::net::send(socket, &[DOORBELL], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    if let Err(errno) = rustix::net::send(socket, &[DOORBELL], flags) {
+        lost::check(errno, SOCKET);
+    }
 }
 
 /// What the socket said.
@@ -200,30 +443,6 @@ pub(super) enum Heard {
     Bells,
     /// End of file or a broken connection.
     Gone,
-}
-
-/// Silences the bell and takes the blocks that the peer announces; `None`: it may announce none.
-pub(super) fn hear(
-    socket: impl AsFd,
-    mut blocks: Option<&mut PeerBlocks>,
-) -> Result<Heard, String> {
-    let mut fds = Vec::new();
-    for _ in 0..DRAIN_MAX {
-        let mut bytes = [0; ANNOUNCE_BYTES + 1];
-        match recv_with_fds(&socket, &mut bytes, &mut fds) {
-            Ok((0, _)) => return Ok(Heard::Gone),
-            Ok((1, _)) if bytes[0] == DOORBELL => {}
-            Ok((ANNOUNCE_BYTES, cut)) if bytes[0] == ANNOUNCE => {
-                let blocks = blocks.as_deref_mut().ok_or("memory of another user")?;
-                blocks.announced(&bytes[..ANNOUNCE_BYTES], fds.first(), cut)?;
-            }
-            Ok(_) => return Err("a packet that is no doorbell".into()),
-            Err(Errno::AGAIN) => return Ok(Heard::Bells),
-            Err(Errno::INTR) => {}
-            Err(_) => return Ok(Heard::Gone),
-        }
-    }
-    Ok(Heard::Bells)
 }
 
 /// Whether a process, which [`peer_process`] gave, has ended.

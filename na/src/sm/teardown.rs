@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use rustix::event::epoll;
 use rustix::io::Errno;
 
+use super::crowd::Guest;
 use super::endpoint::SmEndpoint;
 use super::link::{Conn, TxLink};
 use super::peer::Reach;
@@ -38,8 +39,8 @@ pub(super) struct Kept {
     pub(super) late: Vec<Late>,
     /// Memory whose region is gone.
     pub(super) held: Option<Held>,
-    /// For whom the connection still counts in the endpoint's `Crowd`: it costs what it did.
-    pub(super) guest_of: Option<u32>,
+    /// How the connection still counts in the endpoint's `Crowd`: it costs what it did.
+    pub(super) guest: Option<Guest>,
 }
 
 impl SmEndpoint {
@@ -75,12 +76,12 @@ impl SmEndpoint {
         }
         drop(links);
         let memory = link.services.fail_all(&link.conn, &mut state.out);
-        let guest_of = link.guest_of;
+        let guest = link.guest.take();
         if !(memory.is_empty() && late.is_empty()) {
             let conn = link.conn.clone();
-            lock(&self.kept).push(Kept { conn, memory, late, held: None, guest_of });
-        } else if let Some(uid) = guest_of {
-            state.crowd.leave(uid);
+            lock(&self.kept).push(Kept { conn, memory, late, held: None, guest });
+        } else if let Some(guest) = guest {
+            state.crowd.leave(guest);
         }
         if last_open {
             let mut failed = Vec::new();
@@ -96,11 +97,10 @@ impl SmEndpoint {
             by_path.fetch_sub(1, Ordering::Relaxed);
         }
         socket::say_goodbye(&link.conn.socket);
-        if !matches!(link.stage, Stage::Dialing { .. }) {
-            let _ = epoll::delete(&self.epoll, &link.conn.socket);
-            if let Some(process) = link.conn.process() {
-                let _ = epoll::delete(&self.epoll, process);
-            }
+        // Who has not connected is not there.
+        let _ = epoll::delete(&self.epoll, &link.conn.socket);
+        if let Some(process) = link.conn.process() {
+            let _ = epoll::delete(&self.epoll, process);
         }
     }
 
@@ -130,7 +130,11 @@ impl SmEndpoint {
             let _ = epoll::delete(&self.epoll, &listener);
             // A child that was forked off may keep the file: nobody shall wait there, in vain.
             let _ = rustix::net::shutdown(&listener, rustix::net::Shutdown::Both);
-            while matches!(socket::accept(listener.as_fd()), Ok(_) | Err(Errno::INTR)) {}
+            // Each by itself, because something may lie in its queue that the last close of the
+            // listener would wait for (`socket.rs`).
+            let next = || socket::accept(listener.as_fd(), &self.closer);
+            state.reserve.take();
+            while matches!(next(), Ok(_) | Err(Errno::INTR)) {}
         }
         for link in state.links.iter_mut() {
             link.end = Some(Error::Closed);
@@ -151,8 +155,8 @@ impl SmEndpoint {
         for kept in self.take_released() {
             // May run foreign code, so without the lock.
             drop((kept.memory, kept.late, kept.held));
-            if let Some(uid) = kept.guest_of {
-                state.crowd.leave(uid);
+            if let Some(guest) = kept.guest {
+                state.crowd.leave(guest);
             }
         }
     }

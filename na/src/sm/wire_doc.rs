@@ -22,7 +22,7 @@ const RING: usize = *RING_BYTES.start();
 
 fn rings() -> (Producer<segment::MappedRing>, Consumer<segment::MappedRing>, Arc<Segment>) {
     let (ours, fd) = Segment::create(RING).unwrap();
-    let (ours, theirs) = (Arc::new(ours), Arc::new(Segment::attach(&fd, RING).unwrap()));
+    let (ours, theirs) = (Arc::new(ours), Arc::new(Segment::attach(&fd, RING, true).unwrap()));
     (Producer::new(ours.ring(true)), Consumer::new(theirs.ring(false)), ours)
 }
 
@@ -168,7 +168,7 @@ fn segment(page: &mut Page) {
     assert_eq!(rows[16][1], (PAGES * PAGE_BYTES).to_string());
     // Whose words they are, by what the accessors of each side give.
     let (ours, fd) = Segment::create(RING).unwrap();
-    let theirs = Segment::attach(&fd, RING).unwrap();
+    let theirs = Segment::attach(&fd, RING, true).unwrap();
     let at = |word: &AtomicU32, of: &Segment| std::ptr::from_ref(word) as usize - of.address();
     for (segment, me, other) in [(&ours, 0, 1), (&theirs, 1, 0)] {
         assert_eq!(at(segment.offer(true, 0), segment), segment::OFFERS[me]);

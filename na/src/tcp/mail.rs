@@ -21,7 +21,10 @@ use super::peer::{Peer, PeerState};
 use crate::lock::BiasedLock;
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicBool, Ordering, fence};
-use crate::{Completion, Error};
+use crate::{Completion, Error, lost};
+
+/// How the bell is called, should it be lost.
+pub(super) const BELL_NAME: &str = "the eventfd that wakes the progress of a tcp endpoint";
 
 #[derive(Default)]
 struct Lists {
@@ -136,8 +139,7 @@ impl Mail {
         // Forbids to read `sleeping` before the sleeper can read `any`.
         fence(Ordering::SeqCst); // pair: TCP-SLEEP
         if self.sleeping.load(Ordering::Relaxed) && self.sleeping.swap(false, Ordering::Relaxed) {
-            // Fails only when the counter is full, and then the descriptor is readable anyway.
-            let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+            lost::ring(&self.bell, BELL_NAME);
         }
     }
 }

@@ -41,16 +41,20 @@ use super::incoming::Buffers;
 use super::lack::Lack;
 use super::leaving::Leaving;
 use super::liveness::{Redial, Ticks};
+use super::mail::BELL_NAME;
 use super::outgoing::Flushed;
 use super::peer::{Broken, Peer, PeerState, Phase};
 use super::unread::Unread;
 use crate::sync::Arc;
-use crate::{Completion, Error, LocalMem, OpId, Tag};
+use crate::{Completion, Error, LocalMem, OpId, Tag, lost};
 
 /// Keys of the descriptors that are not connections.
 const LISTENER: u64 = u64::MAX;
 const BELL: u64 = u64::MAX - 1;
 const TIMER: u64 = u64::MAX - 2;
+
+/// How the timer is called, should it be lost.
+const TIMER_NAME: &str = "the timer of a tcp endpoint";
 
 /// Connections that are read in every poll.
 const HOT_MAX: usize = 4;
@@ -293,18 +297,18 @@ impl Poller {
         let count = match epoll::wait(&self.epoll, &mut events, Some(&NOW)) {
             Ok(count) => count,
             Err(rustix::io::Errno::INTR) => 0,
-            Err(errno) => return Err(Error::io("cannot take events", errno)),
+            Err(errno) => {
+                lost::check(errno, "the epoll set of a tcp endpoint");
+                return Err(Error::io("cannot take events", errno));
+            }
         };
         for event in &events[..count] {
             let flags = event.flags;
             match event.data.u64() {
                 LISTENER => self.accept_ready = true,
-                // Reading only resets them; it fails when they were not set.
-                BELL => {
-                    let _ = rustix::io::read(core.mail.bell(), &mut [0u8; 8]);
-                }
+                BELL => lost::silence(core.mail.bell(), BELL_NAME),
                 TIMER => {
-                    let _ = rustix::io::read(&self.timer, &mut [0u8; 8]);
+                    lost::silence(&self.timer, TIMER_NAME);
                     self.timer_fired = true;
                 }
                 key => self.event(core, key, flags),
@@ -585,6 +589,7 @@ impl Poller {
         if let Err(errno) =
             rustix::time::timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &value)
         {
+            lost::check(errno, TIMER_NAME);
             tracing::warn!(%errno, "cannot set a timer: connection attempts have no time limit");
         }
     }

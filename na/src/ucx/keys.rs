@@ -235,8 +235,7 @@ impl Due {
         let is_asleep = std::mem::take(&mut state.is_asleep);
         drop(state);
         if let (true, Some(bell)) = (is_asleep, &self.bell) {
-            // It fails only if it was rung 2^64 times.
-            let _ = rustix::io::write(bell, &1_u64.to_ne_bytes());
+            crate::lost::ring(bell, super::wait::BELL_NAME);
         }
     }
 

@@ -11,7 +11,11 @@ use rustix::time::{
 
 use super::worker::Worker;
 use crate::Error;
+use crate::lost;
 use crate::sync::Arc;
+
+/// How the bell is called, should it be lost.
+pub(super) const BELL_NAME: &str = "the eventfd that wakes the progress of a ucx endpoint";
 
 /// The worker's descriptor, a bell and a timer, in one set.
 pub(super) struct Wait {
@@ -50,14 +54,12 @@ impl Wait {
 
     /// Wakes who sleeps.
     pub(super) fn ring(&self) {
-        // It fails only if it was rung 2^64 times.
-        let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
+        lost::ring(&self.bell, BELL_NAME);
     }
 
     /// Nobody sleeps any more.
     pub(super) fn silence(&self) {
-        // Nothing is there if nobody rang.
-        let _ = rustix::io::read(&self.bell, &mut [0; 8]);
+        lost::silence(&self.bell, BELL_NAME);
     }
 
     /// Wakes who sleeps at `deadline`; `None`: not at any time.
@@ -73,7 +75,8 @@ impl Wait {
         };
         let it_interval = Timespec { tv_sec: 0, tv_nsec: 0 };
         let times = Itimerspec { it_interval, it_value };
-        let set = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &times);
-        debug_assert!(set.is_ok(), "a time that is valid");
+        if let Err(errno) = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &times) {
+            lost::check(errno, "the timer of a ucx endpoint");
+        }
     }
 }

@@ -266,7 +266,10 @@ pub(crate) fn hello(uri: &str, listens: bool) -> Vec<u8> {
 pub(crate) fn dial(uri: &str) -> OwnedFd {
     use rustix::net::{AddressFamily, SocketFlags, SocketType};
     let name = uri.strip_prefix("na+sm://").expect("an sm address");
-    let name = format!("margo-sm/{}/{name}", rustix::process::geteuid().as_raw());
+    let name = match name.split_once('@') {
+        Some((user, name)) => format!("margo-sm/{user}/{name}"),
+        None => format!("margo-sm/{}/{name}", rustix::process::geteuid().as_raw()),
+    };
     let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).expect("a socket name");
     let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
     let socket = rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None);
@@ -277,15 +280,78 @@ pub(crate) fn dial(uri: &str) -> OwnedFd {
 
 /// Sends a packet with descriptors.
 pub(crate) fn send_packet(socket: &OwnedFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
+    try_send_packet(socket, bytes, fds).expect("send a packet");
+}
+
+pub(crate) fn try_send_packet(
+    socket: &OwnedFd,
+    bytes: &[u8],
+    fds: &[BorrowedFd<'_>],
+) -> rustix::io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     assert!(fds.is_empty() || control.push(SendAncillaryMessage::ScmRights(fds)));
     rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)
-        .expect("send a packet");
+        .map(drop)
 }
 
-/// The next packet, `None` while there is none; empty at end of file.
+/// Sends the first packet with descriptors as soon as `node` lets them through.
+#[track_caller]
+pub(crate) fn greet(node: &mut Node, socket: &OwnedFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
+    node.until("leave to send descriptors", |_| match try_send_packet(socket, bytes, fds) {
+        Err(rustix::io::Errno::PERM) => false,
+        sent => {
+            sent.expect("send a packet");
+            true
+        }
+    });
+}
+
+/// A file whose last close waits as long as `peer` is open: it lingers over data that nobody reads.
+pub(crate) struct Lingering {
+    pub(crate) file: OwnedFd,
+    pub(crate) peer: std::net::TcpStream,
+}
+
+impl Lingering {
+    pub(crate) fn new() -> Self {
+        use std::io::Write;
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("listen");
+        let address = listener.local_addr().expect("an address");
+        let mut file = std::net::TcpStream::connect(address).expect("connect");
+        let (peer, _) = listener.accept().expect("accept");
+        file.set_nonblocking(true).expect("an option");
+        while file.write(&[0; 1 << 16]).is_ok() {}
+        // Without this, close does not wait.
+        file.set_nonblocking(false).expect("an option");
+        let linger = Some(Duration::from_secs(1000));
+        rustix::net::sockopt::set_socket_linger(&file, linger).expect("an option");
+        Self { file: file.into(), peer }
+    }
+}
+
+/// Runs `act`, which must not wait for anybody, on a thread of its own.
+#[track_caller]
+pub(crate) fn without_waiting<R: Send + 'static>(act: impl FnOnce() -> R + Send + 'static) -> R {
+    let (done, ended) = channel();
+    let thread = std::thread::spawn(move || drop(done.send(act())));
+    match ended.recv_timeout(PATIENCE / 2) {
+        Ok(result) => result,
+        Err(std::sync::mpsc::RecvTimeoutError::Timeout) => panic!("it waits for somebody"),
+        Err(_) => std::panic::resume_unwind(thread.join().expect_err("it said nothing")),
+    }
+}
+
+/// The next packet but for *ready*, `None` while there is none; empty at end of file.
 pub(crate) fn recv_packet(socket: &OwnedFd) -> Option<Vec<u8>> {
+    match recv_any(socket) {
+        Some(packet) if packet.starts_with(b"MRGO\x04\0\x04\0") => recv_packet(socket),
+        packet => packet,
+    }
+}
+
+/// The next packet of whatever kind.
+pub(crate) fn recv_any(socket: &OwnedFd) -> Option<Vec<u8>> {
     let mut bytes = vec![0; 4096];
     match rustix::net::recv(socket, &mut bytes[..], rustix::net::RecvFlags::DONTWAIT) {
         Ok((len, _)) => Some(bytes[..len].to_vec()),
@@ -353,7 +419,7 @@ impl Hostile {
             )
         };
         let map = map.expect("map").cast();
-        send_packet(&socket, hello, &[memory.as_fd()]);
+        greet(node, &socket, hello, &[memory.as_fd()]);
         let mut hostile = Self { socket, map, tail: 0, read: 0 };
         node.until("a welcome", |_| {
             let packet = recv_packet(&hostile.socket);
@@ -461,6 +527,26 @@ pub(crate) fn sleep_for_ever() -> ! {
     }
 }
 
+/// This test again, in a process that ends with the thread that starts it.
+fn again(test: &str, role: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().expect("own path"));
+    command.args([test, "--exact", "--nocapture", "--test-threads=1"]).env(ROLE, role);
+    command.stdin(Stdio::null());
+    // SAFETY: one async-signal-safe system call between fork and exec.
+    unsafe {
+        command.pre_exec(|| {
+            let signal = Some(rustix::process::Signal::KILL);
+            Ok(rustix::process::set_parent_process_death_signal(signal)?)
+        })
+    };
+    command
+}
+
+/// How a process ends that does its part of `test`, and what it says.
+pub(crate) fn output_of(test: &str, role: &str) -> std::process::Output {
+    again(test, role).output().expect("start the test binary again")
+}
+
 /// This test again in a second process. Killed when dropped, or with the thread that started it.
 pub(crate) struct ChildNode {
     pub(crate) child: Child,
@@ -469,16 +555,8 @@ pub(crate) struct ChildNode {
 
 impl ChildNode {
     pub(crate) fn start(test: &str, role: &str) -> Self {
-        let mut command = Command::new(std::env::current_exe().expect("own path"));
-        command.args([test, "--exact", "--nocapture", "--test-threads=1"]).env(ROLE, role);
-        command.stdin(Stdio::null()).stdout(Stdio::piped());
-        // SAFETY: one async-signal-safe system call between fork and exec.
-        unsafe {
-            command.pre_exec(|| {
-                let signal = Some(rustix::process::Signal::KILL);
-                Ok(rustix::process::set_parent_process_death_signal(signal)?)
-            })
-        };
+        let mut command = again(test, role);
+        command.stdout(Stdio::piped());
         let mut child = command.spawn().expect("start the test binary again");
         let stdout = BufReader::new(child.stdout.take().expect("stdout is piped"));
         let (sender, lines) = channel();
