@@ -1,6 +1,6 @@
-//! Standard input, output and error: a program may have closed them, a daemon say, and then the next
-//! descriptor that is made gets their number. What the program prints must not go into a socket of
-//! ours.
+//! Standard input, output and error: a program may have closed them, a daemon say, and then the
+//! next descriptor that is made gets their number. What the program prints must not go into a
+//! descriptor of ours.
 
 use std::os::fd::{AsRawFd, IntoRawFd};
 
