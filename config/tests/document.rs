@@ -371,7 +371,7 @@ fn an_error_hides_no_other_and_makes_none() {
                 "margo.requests_max: 0 is not allowed",
                 "margo.bulk.window: 99 is not allowed",
                 "margo.providers[0].provider_id: expected an integer from 0 to 65534",
-                "margo.providers[0].pool: there is no pool",
+                "margo.providers[0].pool: no pool named",
                 "margo.providers[1].provider_id: 65535 is reserved",
                 "margo.providers[1].dependencies.x: no provider \"nobody\"",
                 "argobots.abt_thread_stacksize: ",
