@@ -28,7 +28,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     // Peers may use the memory until `release` gives it back.
     let exposed = client.expose(data.clone(), Access::ReadWrite)?;
     let bytes = client.forward(REVERSE, &target, exposed.bulk())??;
-    let reversed = exposed.release();
+    let reversed = exposed.release()?;
 
     assert!(reversed.iter().eq(data.iter().rev()), "the bytes came back wrong");
     println!("reversed {bytes} bytes");

@@ -11,7 +11,7 @@
 /// # use margo::{Access, BulkPoolSpec};
 /// let data = vec![0; 8];
 /// let exposed = instance.expose(data, Access::ReadWrite)?;
-/// assert_eq!(exposed.release().len(), 8);
+/// assert_eq!(exposed.release().unwrap().len(), 8);
 /// # Ok(())
 /// # }
 /// ```
@@ -38,7 +38,7 @@ struct ExposedIsNotReachable;
 /// # use margo::{Access, BulkPoolSpec};
 /// let exposed = instance.expose(vec![0; 8], Access::ReadWrite)?;
 /// let handle = exposed.bulk().clone();
-/// let data = exposed.release();
+/// let data = exposed.release().unwrap();
 /// assert_eq!(handle.len(), 8);
 /// # Ok(())
 /// # }
@@ -52,7 +52,7 @@ struct ExposedIsNotReachable;
 /// # use margo::{Access, BulkPoolSpec};
 /// let exposed = instance.expose(vec![0; 8], Access::ReadWrite)?;
 /// let handle = exposed.bulk().clone();
-/// let data = exposed.release();
+/// let data = exposed.release().unwrap();
 /// assert_eq!(exposed.bulk().len(), 8);
 /// # Ok(())
 /// # }
@@ -237,7 +237,7 @@ struct APooledBufferStaysThatOfItsPool;
 /// # use margo::{Access, BulkPoolSpec};
 /// let rows = vec![vec![0; 8]; 2];
 /// let exposed = instance.expose(rows, Access::ReadWrite)?;
-/// assert_eq!(exposed.release().len(), 2);
+/// assert_eq!(exposed.release().unwrap().len(), 2);
 /// # Ok(())
 /// # }
 /// ```

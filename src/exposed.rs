@@ -46,7 +46,7 @@ use crate::{BulkError, Instance, Releasing};
 /// let memory = unsafe { Memory::from_raw(vec![segment], field) };
 /// let exposed = instance.expose(memory, Access::ReadWrite)?;
 /// // `exposed.bulk()` goes into arguments; peers read and write the numbers.
-/// let Ok(field) = exposed.release().into_owner::<Vec<f64>>() else { unreachable!() };
+/// let Ok(field) = exposed.release()?.into_owner::<Vec<f64>>() else { unreachable!() };
 /// # assert_eq!(field[999], 1.5);
 /// # instance.finalize_and_wait()?;
 /// # Ok(())
@@ -173,8 +173,9 @@ impl<B: Exposable> Exposed<B> {
     }
 
     /// Takes the memory back: peers are refused from now on. Waits for the transfers that have
-    /// begun; a peer that dies ends its own, and one that is stopped holds this up for as long. So
-    /// [`release_timed`](Self::release_timed) is the better choice where peers are not known well.
+    /// begun; a peer that dies ends its own, and one that is stopped holds this up for as long, or
+    /// until the instance ends. So [`release_timed`](Self::release_timed) is the better choice
+    /// where peers are not known well.
     ///
     /// In a child process that was forked off, this ends at once, with the child's copy of the
     /// memory, which no peer uses; that of the parent stays as it is. A buffer of
@@ -182,18 +183,21 @@ impl<B: Exposable> Exposed<B> {
     /// [`SharedBuffer::as_mut_slice`] gives the child its own. Of memory that a device accesses
     /// (InfiniBand, for one) a child may have no copy: it must not touch that.
     ///
+    /// # Errors
+    ///
+    /// The memory on its way back, if the instance ends while a peer that is stopped in the midst
+    /// of a copy has it, or a fabric could not end its registration. Dropped, it is freed when
+    /// nobody can use it any more, in the latter case never.
+    ///
     /// # Panics
     ///
-    /// In a tasklet, which cannot wait, if there are such transfers. If the instance ends while a
-    /// peer that is stopped in the midst of a copy has the memory, or a fabric could not end its
-    /// registration. The memory is then freed when nobody can use it any more, in the latter case
-    /// never.
+    /// In a tasklet, which cannot wait, if there are such transfers.
     ///
     /// Counterpart: `margo_bulk_free`.
-    pub fn release(self) -> B {
+    pub fn release(self) -> Result<B, Releasing<B>> {
         let releasing = Releasing::begin(self.memory, self.inner);
         assert_may_wait(releasing.is_over());
-        releasing.wait().unwrap_or_else(|releasing| panic!("{releasing}"))
+        releasing.wait()
     }
 
     /// As [`release`](Self::release), waiting for at most `limit` from now. With a limit of zero it
@@ -262,7 +266,7 @@ impl Instance {
     /// buffer.as_mut_slice()?[..5].copy_from_slice(b"hello");
     /// let exposed = instance.expose(buffer, Access::ReadOnly)?;
     /// // `exposed.bulk()` goes into arguments; peers pull from it.
-    /// let buffer = exposed.release();
+    /// let buffer = exposed.release()?;
     /// # assert_eq!(buffer.len(), 1 << 20);
     /// # instance.finalize_and_wait()?;
     /// # Ok(())
@@ -294,7 +298,7 @@ impl Instance {
     /// let rows = vec![vec![1; 1000], Vec::new(), vec![2; 24]];
     /// let exposed = instance.expose(rows, Access::ReadOnly)?;
     /// assert_eq!(exposed.bulk().len(), 1024);
-    /// assert_eq!(exposed.release()[2], [2; 24]);
+    /// assert_eq!(exposed.release()?[2], [2; 24]);
     /// # instance.finalize_and_wait()?;
     /// # Ok(())
     /// # }

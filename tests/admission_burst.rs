@@ -45,7 +45,8 @@ fn service_process() {
                             "scheduler": {{ "pools": ["__primary__", "slow"] }} }}] }},
             "progress_pool": "__primary__", "rpc_pool": "__primary__",
             "margo": {{ "address": "{address}", "requests_max": {UNDECODED},
-                "admission": {{ "pools": [{{ "pool": "slow", "handlers_max": {BOUND} }}] }} }} }}"#
+                "admission": {{ "pools": [{{ "pool": "slow", "handlers_max": {BOUND},
+                    "peer_handlers_max": 0, "host_handlers_max": 0 }}] }} }} }}"#
     ));
     let service = service.unwrap();
     let slow = service.pool("slow").unwrap();

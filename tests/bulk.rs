@@ -98,7 +98,7 @@ fn transfers_of_several_execution_streams_at_once() {
                 let order = Order { bulk, pull, offset: 0, len: len as u64 };
                 let moved = client.forward_timed(MOVE, target, &order, PATIENCE).unwrap();
                 assert_eq!(moved, Ok(len as u64));
-                assert!(exposed.release() == pattern(len));
+                assert!(exposed.release().unwrap() == pattern(len));
             }
         };
         let callers: Vec<_> = (0..CALLERS)
@@ -123,7 +123,7 @@ fn parts_of_exposed_memory() {
             let order = Order { bulk: exposed.bulk().clone(), pull: true, offset, len };
             assert_eq!(pair.client.forward(MOVE, &pair.target(), &order).unwrap(), Ok(len));
         }
-        assert!(exposed.release() == pattern(100_000));
+        assert!(exposed.release().unwrap() == pattern(100_000));
         pair.end();
     });
 }
@@ -139,7 +139,7 @@ fn a_peer_is_told_which_memory_it_is() {
         let near = MemoryAttr::new(MemoryKind::Host, 7).unwrap();
         let exposed = pair.client.expose_attr(pattern(64), Access::ReadOnly, near).unwrap();
         assert_eq!(pair.client.forward(WHERE, &pair.target(), exposed.bulk()).unwrap(), Some(7));
-        assert_eq!(exposed.release(), pattern(64));
+        assert_eq!(exposed.release().unwrap(), pattern(64));
         let gpu = MemoryAttr::new(MemoryKind::Cuda, 3).unwrap();
         let error = pair.client.expose_attr(pattern(64), Access::ReadOnly, gpu).unwrap_err();
         assert!(error.to_string().contains("Cuda memory of device 3"), "{error}");
@@ -185,7 +185,7 @@ fn a_peer_reads_what_it_has_written() {
         let exposed = pair.client.expose(pattern(64), Access::ReadWrite).unwrap();
         pair.client.forward(FLIP, &pair.target(), exposed.bulk()).unwrap().unwrap();
         let flipped: Vec<u8> = pattern(64).iter().map(|byte| !byte).collect();
-        assert_eq!(exposed.release(), flipped);
+        assert_eq!(exposed.release().unwrap(), flipped);
         pair.end();
     });
 }
@@ -206,10 +206,10 @@ fn what_the_owner_did_not_allow_is_refused() {
         let write_only = pair.client.expose(vec![0; 10_000], Access::WriteOnly).unwrap();
         assert!(ask(write_only.bulk(), false, 0, 10_000).is_ok());
         ask(write_only.bulk(), true, 0, 10_000).unwrap_err();
-        assert!(write_only.release() == pattern(10_000));
+        assert!(write_only.release().unwrap() == pattern(10_000));
         // The handle outlives the memory; using it is refused, not undefined.
         let revoked = read_only.bulk().clone();
-        assert!(read_only.release() == pattern(10_000));
+        assert!(read_only.release().unwrap() == pattern(10_000));
         let error = ask(&revoked, true, 0, 10_000).unwrap_err();
         // Over libfabric the owner is not asked: the network refuses.
         assert!(error.contains("revoked") || error.contains("ofi+tcp"), "{error}");

@@ -101,7 +101,7 @@ fn serve(service: &Instance) {
     service
         .register(TAKE, |request| {
             let lent = LENT.lock().unwrap().take();
-            let mut buffer = lent.unwrap().release();
+            let mut buffer = lent.unwrap().release().unwrap();
             let told = buffer.as_mut_slice().map(|bytes| sum(bytes));
             request.respond(&told.map_err(|error| error.to_string())).unwrap();
         })
@@ -151,7 +151,7 @@ fn peers_pull_from_it_and_over_sm_they_have_it_mapped() {
             let error = client.forward_timed(FILL, target, &(exposed.bulk().clone(), 1), PATIENCE);
             assert!(error.unwrap().is_err());
             let handle = exposed.bulk().clone();
-            assert!(*exposed.release().as_mut_slice().unwrap() == *data);
+            assert!(*exposed.release().unwrap().as_mut_slice().unwrap() == *data);
             assert!(forward(&handle).is_err(), "the handle works after the memory is taken back");
         }
     });
@@ -170,7 +170,7 @@ fn peers_push_into_it() {
                 exposed.read_at(len - 1000, &mut part).unwrap();
                 assert!(part == pattern(seed, len)[len - 1000..]);
             }
-            let mut buffer = exposed.release();
+            let mut buffer = exposed.release().unwrap();
             assert!(*buffer.as_mut_slice().unwrap() == pattern(8, len));
         }
     });
@@ -204,10 +204,13 @@ fn it_is_the_local_side_of_transfers_too() {
             let forward = |bulk: &Bulk| client.forward_timed(ECHO, target, bulk, PATIENCE).unwrap();
             let plain = client.expose(data.clone(), Access::ReadWrite).unwrap();
             assert_eq!(forward(plain.bulk()), Ok(sum(&data)), "plain, {len} bytes");
-            assert!(plain.release() == expected, "plain, {len} bytes");
+            assert!(plain.release().unwrap() == expected, "plain, {len} bytes");
             let shared = client.expose(allocated(client, &data), Access::ReadWrite).unwrap();
             assert_eq!(forward(shared.bulk()), Ok(sum(&data)), "shared, {len} bytes");
-            assert!(*shared.release().as_mut_slice().unwrap() == *expected, "shared, {len} bytes");
+            assert!(
+                *shared.release().unwrap().as_mut_slice().unwrap() == *expected,
+                "shared, {len} bytes"
+            );
         }
     });
 }
@@ -221,7 +224,7 @@ fn a_part_of_it_is_moved_to_another_part() {
         pair.client.pull(&own, &bulk, 1000, &mut exposed, 0..9000).unwrap();
         let error = pair.client.pull(&own, &bulk, 0, &mut exposed, 1..10_001).unwrap_err();
         assert!(matches!(error, BulkError::LocalRange { .. }), "{error}");
-        let bytes = exposed.release();
+        let bytes = exposed.release().unwrap();
         assert!(bytes[..9000] == pattern(1, 10_000)[1000..]);
         pair.end();
     });
@@ -295,7 +298,7 @@ fn it_lies_on_the_numa_node_that_was_asked_for() {
             let exposed = pair.client.expose(buffer, Access::ReadWrite).unwrap();
             let argument = (exposed.bulk().clone(), 7);
             pair.client.forward(FILL, &pair.target(), &argument).unwrap().unwrap();
-            let mut buffer = exposed.release();
+            let mut buffer = exposed.release().unwrap();
             let bytes = buffer.as_mut_slice().unwrap();
             assert!(*bytes == pattern(7, LEN));
             assert_eq!(lies_on(bytes), Some(BTreeSet::from([*node])));

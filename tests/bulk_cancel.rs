@@ -213,7 +213,7 @@ fn a_tasklet_that_takes_memory_back_too_early_panics_and_does_not_block() {
         let (mut reader, own, local) = reader_of(&lender);
         let lent = lender.expose(pattern(LEN, 0), Access::ReadOnly).unwrap();
         begin_to_read(&reader, &own, lent.bulk(), &local);
-        let release = pool.tasklet().spawn(move || drop(lent.release())).unwrap();
+        let release = pool.tasklet().spawn(move || drop(lent.release().unwrap())).unwrap();
         let Err(ult::JoinError::Panicked(panic)) = release.join() else { panic!("it has waited") };
         assert!(panic.message().contains("a tasklet cannot wait for a bulk"));
         // The reader loses nothing by it.
@@ -226,7 +226,7 @@ fn a_tasklet_that_takes_memory_back_too_early_panics_and_does_not_block() {
         assert!(bulk_support::contents(&local) == pattern(LEN, 0));
         // Memory that nobody uses comes back in a tasklet as well.
         let lent = lender.expose(vec![7; 8], Access::ReadOnly).unwrap();
-        let release = pool.tasklet().spawn(move || lent.release()).unwrap();
+        let release = pool.tasklet().spawn(move || lent.release().unwrap()).unwrap();
         assert_eq!(release.join().unwrap(), [7; 8]);
         lender.finalize_and_wait().unwrap();
     });

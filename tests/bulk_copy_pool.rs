@@ -156,7 +156,7 @@ fn pulls<B: Exposable>(
             while mover.pull(&to, &bulk, 0, &mut &own, 0..BYTES).is_ok() {
                 begun.store(true, Ordering::Relaxed);
             }
-            drop(own.release());
+            drop(own.release().unwrap());
         })
     };
     let pulls = (0..4).map(|_| pull(make())).collect();
@@ -183,7 +183,7 @@ fn either_side_can_be_finalized_in_the_midst_of_copies() {
             let (first, second) = if end_owner { (&owner, &mover) } else { (&mover, &owner) };
             first.finalize_and_wait().unwrap();
             pulls.into_iter().for_each(|pull| pull.join().unwrap());
-            drop(lent.release());
+            drop(lent.release().unwrap());
             second.finalize_and_wait().unwrap();
         });
     }

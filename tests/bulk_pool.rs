@@ -168,7 +168,7 @@ fn pooled_buffers_move_data() {
             assert!(buffer[..len] == data[..]);
             buffer[..len].reverse();
             pair.client.push(&peer, exposed.bulk(), 0, &mut buffer, 0..len).unwrap();
-            assert!(exposed.release().iter().eq(data.iter().rev()));
+            assert!(exposed.release().unwrap().iter().eq(data.iter().rev()));
         }
         assert!(pool.stats().iter().all(|class| class.free == 1));
         pair.end();

@@ -60,7 +60,7 @@ fn several_transfers_have_one_buffer_at_a_time() {
             request.wait().0.unwrap();
         }
         let whole = Arc::into_inner(whole).expect("the requests have given theirs back");
-        assert!(whole.release() == pattern(LEN, 0));
+        assert!(whole.release().unwrap() == pattern(LEN, 0));
     });
 }
 
@@ -81,7 +81,7 @@ fn memory_of_any_owner_is_lent_and_comes_back() {
         assert_eq!(u64::from_le_bytes(second), 1);
         buffer[8..16].copy_from_slice(&77_u64.to_le_bytes());
         pair.client.push(addr.addr(), lent.bulk(), 0, &mut buffer, 0..bytes).unwrap();
-        let numbers = lent.release().into_owner::<Vec<u64>>().unwrap();
+        let numbers = lent.release().unwrap().into_owner::<Vec<u64>>().unwrap();
         assert_eq!((numbers[0], numbers[1], numbers[LEN - 1]), (0, 77, LEN as u64 - 1));
     });
 }
@@ -123,7 +123,7 @@ fn every_kind_of_local_memory_can_be_in_flight() {
         let exposed = client.expose(vec![0; LEN], Access::ReadOnly).unwrap();
         let (result, exposed) = client.ipull(addr, lent.bulk(), 0, exposed, 0..LEN).wait();
         result.unwrap();
-        assert!(exposed.release() == pattern(LEN, 0));
+        assert!(exposed.release().unwrap() == pattern(LEN, 0));
 
         let pool = client.bulk_pool(&BulkPoolSpec::geometric(1, 1, LEN, 1)).unwrap();
         let request = client.ipull(addr, lent.bulk(), 0, pool.get(LEN).unwrap(), 0..LEN);
@@ -159,7 +159,7 @@ fn an_owner_that_refuses_gives_an_error_and_the_buffer() {
     with_lent(|pair, addr, _| {
         let lent = pair.service.expose(vec![1; 10], Access::ReadOnly).unwrap();
         let bulk = lent.bulk().clone();
-        lent.release();
+        lent.release().unwrap();
         let buffer = pair.client.bulk_buffer(10).unwrap();
         let (result, buffer) = pair.client.ipull(addr, &bulk, 0, buffer, 0..10).wait();
         assert!(matches!(result, Err(BulkError::Transfer { .. })), "{result:?}");

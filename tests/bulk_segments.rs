@@ -75,7 +75,7 @@ fn segments_of_one_side_meet_others_at_the_other() {
                 assert_eq!(exposed.bulk().len(), len as u64);
                 let order = (exposed.bulk().clone(), theirs);
                 pair.client.forward(RAISE, &target, &order).unwrap().unwrap();
-                let pieces = exposed.release();
+                let pieces = exposed.release().unwrap();
                 assert!(pieces.iter().map(Vec::len).eq(lens), "the same vectors come back");
                 assert!(pieces.concat() == raised(len), "{len} bytes in {ours} and {theirs}");
             }
@@ -100,7 +100,7 @@ fn the_segments_of_exposed_memory_are_where_they_were() {
         exposed.write_at(999, &middle).unwrap();
         let error = exposed.read_at(4000, &mut [0; 1001]).unwrap_err();
         assert!(matches!(error, BulkError::LocalRange { len: 5000, .. }), "{error}");
-        assert!(exposed.release().concat()[999..3999] == middle);
+        assert!(exposed.release().unwrap().concat()[999..3999] == middle);
         pair.end();
     });
 }

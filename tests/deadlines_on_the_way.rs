@@ -106,6 +106,9 @@ fn answer_one(endpoint: &dyn Endpoint, code: ReturnCode) -> u32 {
     let response = ResponseHeader::answering(&header, ReturnCode::Success);
     let limits = WriterLimits::default();
     let encode = |writer: &mut Writer| {
+        if code != ReturnCode::Success {
+            return prefix::write_failure(writer, code, None);
+        }
         prefix::write_response_prefix(writer, code)?;
         proc::to_writer(writer, &1u32)
     };

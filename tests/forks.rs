@@ -43,7 +43,7 @@ fn use_all(
     check(own.bulk_buffer(8).is_err(), 3)?;
     check(own.expose_ref(&[0; 8], |_| ()).is_err(), 4)?;
     check(own.pull(&own.self_addr(), lent.bulk(), 0, &mut buffer, 0..8).is_err(), 5)?;
-    check(lent.release() == [5; 8], 24)?;
+    check(lent.release().is_ok_and(|bytes| bytes == [5; 8]), 24)?;
     check(matches!(timer.restart(Duration::ZERO), Err(TimerError::Forked)), 6)?;
     check(matches!(timer.cancel(), Err(TimerError::Forked)), 7)?;
     check(own.on_finalize(|_| ()).is_err(), 8)?;
@@ -372,7 +372,7 @@ fn a_forked_child_has_its_copy_of_lent_memory_at_once() {
         let owner = margo::init(json).unwrap();
         let mut lent = Some(owner.expose(vec![Pulling::BYTE; LONG], Access::ReadOnly).unwrap());
         let pulling = Pulling::begin(&owner, lent.as_ref().unwrap().bulk());
-        let mut released = || lent.take().map(Exposed::release).ok_or(60);
+        let mut released = || lent.take().and_then(|lent| lent.release().ok()).ok_or(60);
         let of_child = in_forked_child(&mut || {
             let bytes = released()?;
             check(bytes.len() == LONG && bytes.iter().all(|byte| *byte == Pulling::BYTE), 61)
@@ -380,7 +380,7 @@ fn a_forked_child_has_its_copy_of_lent_memory_at_once() {
         assert_eq!(of_child, 0, "the step that failed");
         // The parent's waits for the peer.
         let released = lent.take().unwrap();
-        let released = std::thread::spawn(move || released.release());
+        let released = std::thread::spawn(move || released.release().unwrap());
         pulling.end();
         assert_eq!(released.join().unwrap().len(), LONG);
         owner.finalize_and_wait().unwrap();

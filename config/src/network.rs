@@ -53,8 +53,9 @@ pub struct NetworkOptions {
     /// Bytes that peers which have gone may have left for receives still to come. Default 16777216
     /// (16 MiB).
     pub left_bytes_max: usize,
-    /// Bytes of messages that peers may send before they are received, all together; those of a host
-    /// may have half of it. Beyond, senders are held back. tcp and sm. Default 67108864 (64 MiB).
+    /// Bytes of messages that peers may send before they are received, all together; those of a
+    /// host may have half of it. Beyond, senders are held back. tcp and sm. Default 67108864
+    /// (64 MiB).
     pub early_bytes_max: usize,
     /// Bytes of one peer's registered memory that are mapped here at once. sm only. Default
     /// 1099511627776 (1 TiB).

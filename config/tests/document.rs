@@ -305,11 +305,8 @@ fn the_manual_has_every_key() {
     let bounds =
         PoolAdmission { pool, handlers_max, peer_handlers_max, host_handlers_max, overload };
     margo.admission.pools = vec![bounds];
-    (margo.bulk.window, margo.bulk.copy_pool) = (1, Some(0.into()));
-    margo.bulk.timeout_msec = 1;
-    margo.admission.peer_handlers_max = bound;
-    margo.admission.host_handlers_max = bound;
-    let margo = &mut config.margo;
+    (margo.admission.peer_handlers_max, margo.admission.host_handlers_max) = (bound, bound);
+    (margo.bulk.window, margo.bulk.copy_pool, margo.bulk.timeout_msec) = (1, Some(0.into()), 1);
     (margo.overflow_held_max, margo.proc.len_max) = (1, Some(1));
     (margo.network.connections_max, margo.network.peer_users) = (Some(1), PeerUsers::All);
     margo.network.rendezvous_bytes_min = Some(1);

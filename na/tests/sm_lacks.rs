@@ -341,7 +341,6 @@ fn a_descriptor_that_other_code_closed_ends_the_process_with_a_message() {
     for (what, told) in [
         ("anon_inode:[eventfd]", "the eventfd that wakes the progress of an sm endpoint"),
         ("anon_inode:[timerfd]", "the timer of an sm endpoint"),
-        ("anon_inode:[eventpoll]", "the epoll set of an sm endpoint"),
         ("socket:", "the socket of a connection over sm"),
     ] {
         let test = "a_descriptor_that_other_code_closed_ends_the_process_with_a_message";

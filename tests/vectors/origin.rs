@@ -391,7 +391,7 @@ fn a_caller_whose_memory_was_written_gets_what_c_answers() {
             world.server.put(&asked.arrival, &desc, data.clone());
             world.server.respond(&asked.arrival, response);
             assert_eq!(world.result(request).unwrap(), 0);
-            assert!(memory.release().concat() == data, "{n} bytes");
+            assert!(memory.release().unwrap().concat() == data, "{n} bytes");
         }
     });
 }

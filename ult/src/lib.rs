@@ -105,9 +105,9 @@
 //! the scheduler, `migrate.rs` moves units between pools, `scope.rs` lets them borrow, `local.rs`
 //! has their own values, `inherited.rs` what they hand on. `block_on.rs` polls futures in
 //! ULTs, `future.rs` makes futures of joins and waits, `timed_unit.rs` starts units at a given
-//! time. `helpers.rs` has threads for what waits for the system. `overflow.rs` reports stack overflows;
-//! `current.rs` knows where the caller is;
-//! [`topology`] knows the machine, and stands by itself.
+//! time. `helpers.rs` has threads for what waits for the system. `overflow.rs` reports stack
+//! overflows; `current.rs` knows where the caller is; [`topology`] knows the machine, and stands by
+//! itself.
 //!
 //! # Looking into a running program
 //!

@@ -275,7 +275,7 @@ impl Rounds<'_> {
             let told = instance.forward(PULL, target, exposed.bulk()).doing("calling")?;
             told.map_err(Failure::new)?;
         }
-        drop(exposed.release());
+        drop(exposed.release().doing("taking memory back")?);
         Ok(())
     }
 }

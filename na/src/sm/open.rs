@@ -1,6 +1,7 @@
 //! Opening an endpoint.
 
 use rustix::event::epoll;
+use rustix::io::Errno;
 use rustix::time::{TimerfdClockId, TimerfdFlags};
 
 use super::address::{self, Name};
@@ -75,6 +76,17 @@ fn own_name(uri: &Uri<'_>) -> Result<Name, Error> {
     Ok(name)
 }
 
+/// What becomes of an error of the system while `what` is done.
+fn failed(what: &str) -> impl Fn(Errno) -> Error + '_ {
+    move |errno| {
+        let advice = match errno {
+            Errno::MFILE => " (raise the limit on descriptors: ulimit -n)",
+            _ => "",
+        };
+        Error::io(format!("cannot {what}{advice}"), errno)
+    }
+}
+
 pub(super) fn open(uri: &Uri<'_>, options: &OpenOptions) -> Result<Arc<SmEndpoint>, Error> {
     let name = own_name(uri)?;
     let nonce = Nonce::new()?;
@@ -87,15 +99,6 @@ pub(super) fn open(uri: &Uri<'_>, options: &OpenOptions) -> Result<Arc<SmEndpoin
         false => None,
     };
     let ready = Ready::new(!options.no_block)?;
-    let failed = |what| {
-        move |errno| {
-            let advice = match errno {
-                rustix::io::Errno::MFILE => " (raise the limit on descriptors: ulimit -n)",
-                _ => "",
-            };
-            Error::io(format!("cannot {what}{advice}"), errno)
-        }
-    };
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)
         .map_err(failed("create the endpoint's epoll set"))?;
     let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;

@@ -191,7 +191,7 @@ fn requests_that_make_no_sense_are_answered() {
             }
             // Memory that was taken back.
             let bulk = exposed.bulk().clone();
-            assert_eq!(exposed.release(), [7; 100]);
+            assert_eq!(exposed.release().unwrap(), [7; 100]);
             let args = WriteArgs { name: "w".into(), bulk, len: 100, overwrite: true };
             let answer = pair.client.forward_timed(WRITE, target, &args, PATIENCE).unwrap();
             assert!(matches!(answer, Err(BlobError::Transfer { .. })), "{answer:?}");
