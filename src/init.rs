@@ -246,9 +246,7 @@ fn start(
         shutdown: Shutdown::new(resolved.grace, more_contexts.len() + 1),
         gates: Gates::new(!more_contexts.is_empty()),
         request_shares: RequestShares::new(resolved.requests_max, resolved.admission.other),
-        standing_transfers: StandingTransfers::new(Duration::from_millis(
-            resolved.bulk.timeout_msec.into(),
-        )),
+        standing_transfers: StandingTransfers::new(resolved.bulk.timeout_msec),
         cancels: Cancels::new(idle_watches_max),
         unanswered: Unanswered::default(),
         more_contexts,

@@ -44,8 +44,9 @@ enum Timer {
 }
 
 impl StandingTransfers {
-    pub(crate) fn new(limit: Duration) -> Self {
-        Self { limit, ..Self::default() }
+    /// `limit_msec`: how long a transfer may stand still, milliseconds; 0 for no limit.
+    pub(crate) fn new(limit_msec: u32) -> Self {
+        Self { limit: Duration::from_millis(limit_msec.into()), ..Self::default() }
     }
 
     /// A transfer without a deadline has begun.
@@ -151,7 +152,7 @@ mod tests {
 
     #[test]
     fn what_is_much_may_stand_for_longer() {
-        let of = |msec| StandingTransfers::new(Duration::from_millis(msec));
+        let of = StandingTransfers::new;
         assert_eq!(of(60_000).looks(1 << 20), 4);
         assert_eq!(of(60_000).looks(60 << 20), 8);
         assert_eq!(of(1).looks(u64::MAX), u32::MAX);

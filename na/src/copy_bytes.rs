@@ -243,8 +243,10 @@ unsafe fn move_by_atomics(from: *const u8, to: *mut u8, len: usize) {
     use crate::sync::atomic::{AtomicU8, Ordering};
     let copy = |at: usize| {
         let (from, to) = (from.wrapping_add(at).cast_mut(), to.wrapping_add(at));
-        // SAFETY: both are valid for atomic accesses (contract), which a byte is aligned for.
-        let (from, to) = unsafe { (AtomicU8::from_ptr(from), AtomicU8::from_ptr(to)) };
+        // SAFETY: it is valid for atomic accesses (contract), which a byte is aligned for.
+        let from = unsafe { AtomicU8::from_ptr(from) };
+        // SAFETY: as above.
+        let to = unsafe { AtomicU8::from_ptr(to) };
         to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
     };
     match to.addr() <= from.addr() {

@@ -157,7 +157,7 @@ fn a_limit_on_file_sizes_is_an_error_that_names_it() {
     connected(&mut first, &mut node);
 
     limit_files(1024);
-    expect(open().err().expect("no room for an endpoint"), ["4096 bytes", "1024 bytes"]);
+    expect(open().expect_err("no room for an endpoint"), ["4096 bytes", "1024 bytes"]);
     connected(&mut first, &mut node);
     say("done");
     sleep_for_ever()
