@@ -49,21 +49,46 @@ pub(crate) fn write(line: String) {
         return;
     }
     lines.waiting.push_back(line);
-    if lines.written_by == 0 {
-        let thread = std::thread::Builder::new().name("margo-stderr".to_owned());
-        // Without a thread, the next line tries again.
-        if thread.spawn(write_all).is_ok() {
-            lines.written_by = process;
-        }
+    // Without a thread, the next line tries again.
+    if lines.written_by == 0 && start_thread() {
+        lines.written_by = process;
     }
 }
 
-fn write_all() {
+/// Starts the thread that writes; `false`: there is none to be had. The standard library's threads
+/// abort the process where there is no memory for their signal stack, which is when a process has
+/// something to say.
+fn start_thread() -> bool {
+    let mut attributes = std::mem::MaybeUninit::<libc::pthread_attr_t>::uninit();
+    // SAFETY: the call initialises the attributes, and looks at nothing else.
+    if unsafe { libc::pthread_attr_init(attributes.as_mut_ptr()) } != 0 {
+        return false;
+    }
+    let attributes = attributes.as_mut_ptr();
+    // SAFETY: they were initialised above, and are used by this thread alone.
+    unsafe { libc::pthread_attr_setdetachstate(attributes, libc::PTHREAD_CREATE_DETACHED) };
+    let mut thread = std::mem::MaybeUninit::uninit();
+    // SAFETY:
+    // - memory: the attributes are as above, and the number of the thread has room;
+    // - the function takes an argument that it does not use, and does not unwind: what it calls
+    //   does not panic.
+    let refusal = unsafe {
+        libc::pthread_create(thread.as_mut_ptr(), attributes, write_all, std::ptr::null_mut())
+    };
+    // SAFETY: as for their use above, and the last one.
+    unsafe { libc::pthread_attr_destroy(attributes) };
+    refusal == 0
+}
+
+extern "C" fn write_all(_: *mut libc::c_void) -> *mut libc::c_void {
     block_signals();
+    // SAFETY: the name is a C string of fewer than 16 bytes; a thread may always name itself.
+    unsafe { libc::pthread_setname_np(libc::pthread_self(), c"margo-stderr".as_ptr()) };
     while let Some(line) = next() {
         // Nobody can be told if standard error is closed.
         let _ = std::io::stderr().write_all(line.as_bytes());
     }
+    std::ptr::null_mut()
 }
 
 fn next() -> Option<String> {

@@ -77,7 +77,7 @@ pub struct OpenOptions {
     /// for which more wait is given up ([`Error::PeerGone`]): one that asks without end and reads
     /// nothing would fill our memory. Over tcp, answers of up to 4 KiB are packed as long as they
     /// take less than a quarter of this, and reading from a peer pauses when a mebibyte of them, or
-    /// a quarter of this, waits and nothing is awaited of it; over ofi and ucx each answer counts
+    /// an eighth of this, waits and nothing is awaited of it; over ofi and ucx each answer counts
     /// with its whole buffer. For an honest peer never more wait than it has calls in flight, times
     /// [`message_bytes_max`](Self::message_bytes_max). Over sm it is 1,024 answers. Default `None`:
     /// 64 MiB, which is 16,384 answers of the default length, or 64 of full length if that is more;

@@ -336,7 +336,7 @@ fn a_peer_that_asks_and_never_reads_the_answers_is_bounded() {
 
 #[test]
 fn a_peer_that_calls_and_does_not_read_the_answers_is_held_back() {
-    const UNREAD_MAX: usize = 2 << 20;
+    const UNREAD_MAX: usize = 16 << 20;
     let mut options = OpenOptions::listening(true);
     options.unread_answers_max = Some(UNREAD_MAX);
     let server = Server::with(&options);

@@ -6,13 +6,14 @@
 use std::cell::OnceCell;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
 use super::address;
 use super::address::Name;
-use super::block::{ANNOUNCE, ANNOUNCE_BYTES, PeerBlocks};
+use super::block::{ANNOUNCE, ANNOUNCE_BYTES};
 use super::handshake::{Kind, PACKET_BYTES_MAX, Packet};
 use super::record::{EXPECTED_PAGE, REQUEST_BYTES_MAX, Request};
 use super::ring::{Consumer, LINE, Producer, RingMemory, payload_max};
@@ -231,9 +232,13 @@ fn talk(target: &Target, data: &[u8]) {
     let uri = target.endpoint.self_addr();
     let name = Uri::parse(uri.uri()).and_then(|uri| Name::of(&uri, address::own_uid()));
     let name = name.and_then(|name| name.socket()).expect("a socket name");
-    let ours = socket::new(&Arc::default()).expect("a socket");
-    rustix::net::connect(&ours, &name).expect("connect");
-    socket::permit_descriptors(&ours, true);
+    let dial = || {
+        let ours = socket::new(&Arc::default()).expect("a socket");
+        rustix::net::connect(&ours, &name).expect("connect");
+        socket::permit_descriptors(&ours, true);
+        ours
+    };
+    let mut ours = dial();
     let ring_bytes = *RING_BYTES.start();
     let (segment, fd) = Segment::create(ring_bytes).expect("a segment");
     drop(segment);
@@ -255,20 +260,23 @@ fn talk(target: &Target, data: &[u8]) {
             slot: None,
             text: "na+sm://fuzz".into(),
         };
-        send_hello(target, &ours, &hello.encode(), &[fd.as_fd()]).expect("send");
+        // While what earlier connections have left is being closed, further ones are refused.
+        let until = Instant::now() + Duration::from_secs(30);
+        while let Err(errno) = send_hello(target, &ours, &hello.encode(), &[fd.as_fd()]) {
+            assert!(Instant::now() < until, "no hello can be sent: {errno}");
+            ours = dial();
+        }
         (0..3).for_each(|_| target.poll());
         misbehave(target, &ours, (&fd, &scratch), Script(data));
     }
     (0..3).for_each(|_| target.poll());
     socket::say_goodbye(&ours);
-    let mut blocks = PeerBlocks::default();
-    for _ in 0..10_000 {
+    // The endpoint may leave the closing to a thread of its own.
+    let until = Instant::now() + Duration::from_secs(30);
+    while socket::is_alive(&ours, None) {
+        assert!(Instant::now() < until, "the connection does not end");
         target.poll();
-        if matches!(ours.hear(Some(&mut blocks)), Ok(socket::Heard::Gone)) {
-            return;
-        }
     }
-    panic!("the connection does not end");
 }
 
 /// Sends the first packet, once the target is ready for its descriptors.

@@ -51,7 +51,7 @@ use crate::{Addr, Completion, MsgBuf, OpId, Principal, Tag};
 /// Bytes that wait for a peer when reading from it pauses, if its bound is not less.
 const PAUSE_BYTES: usize = 1 << 20;
 
-/// The part of a peer's bound up to which answers are packed, and at which reading pauses.
+/// The part of a peer's bound up to which answers are packed.
 const PART: usize = 4;
 
 /// Between two times that memory is given back to the system; and the time for those who have the
@@ -69,9 +69,10 @@ fn packed_max(bounds: &Bounds) -> usize {
     bounds.of_peer / PART
 }
 
-/// Bytes that wait for a peer when reading from it pauses.
+/// Bytes that wait for a peer when reading from it pauses. Not more than half of what is packed, so
+/// that there is room for answers to requests that were read before.
 fn pause_at(bounds: &Bounds) -> usize {
-    PAUSE_BYTES.min(bounds.of_peer / PART)
+    PAUSE_BYTES.min(packed_max(bounds) / 2)
 }
 
 impl Core {
