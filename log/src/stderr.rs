@@ -82,8 +82,10 @@ fn start_thread() -> bool {
 
 extern "C" fn write_all(_: *mut libc::c_void) -> *mut libc::c_void {
     block_signals();
-    // SAFETY: the name is a C string of fewer than 16 bytes; a thread may always name itself.
-    unsafe { libc::pthread_setname_np(libc::pthread_self(), c"margo-stderr".as_ptr()) };
+    // SAFETY: a thread may always ask who it is.
+    let own = unsafe { libc::pthread_self() };
+    // SAFETY: the name is a C string of fewer than 16 bytes, of a thread that runs.
+    unsafe { libc::pthread_setname_np(own, c"margo-stderr".as_ptr()) };
     while let Some(line) = next() {
         // Nobody can be told if standard error is closed.
         let _ = std::io::stderr().write_all(line.as_bytes());
