@@ -18,7 +18,7 @@
 //! Registered memory is copied by progress for peers, and by anybody with
 //! [`LocalMem::write_at`](crate::LocalMem::write_at) and its like, at any time and through shared
 //! references. Torn data is what the docs promise then; but two plain copies would be a data race,
-//! which is undefined. [`copy_shared`] is for that memory: each byte is loaded and stored as by
+//! which is undefined. `copy_shared` is for that memory: each byte is loaded and stored as by
 //! relaxed atomics, in no particular order. On the machine any `memmove` does just that, down to
 //! the single byte. So the copy is that function of the C library, called from inline assembly,
 //! into which the compiler does not look: it can conclude nothing from there being a copy, as it
