@@ -18,6 +18,7 @@ mod sync {
         pub(crate) use loom::sync::atomic::{AtomicU64, Ordering};
     }
 
+    #[derive(Debug)]
     pub(crate) struct Lock<T>(loom::sync::Mutex<T>);
 
     impl<T> Lock<T> {
