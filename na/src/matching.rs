@@ -49,6 +49,7 @@ use std::fmt;
 use self::given_up::GivenUp;
 use self::lists::{Key, Lists};
 use self::many::Many;
+use self::shares::{ShareKey, Shares};
 use crate::cheap::Cheap;
 use crate::memory::zeros;
 use crate::{Addr, Arrival, Completion, Error, LargeBuffers, MsgBuf, OpId, Principal, Tag};
@@ -56,6 +57,7 @@ use crate::{Addr, Arrival, Completion, Error, LargeBuffers, MsgBuf, OpId, Princi
 mod given_up;
 mod lists;
 mod many;
+mod shares;
 
 /// Bytes that an early message costs beside its contents.
 const EARLY_OVERHEAD: usize = 64;
@@ -156,15 +158,8 @@ struct Held {
     unbounded: bool,
     /// The peer is gone; its bytes are part of [`Matcher::left_bytes`].
     gone: bool,
-    /// Whose share its bytes are part of.
-    whose: Option<Principal>,
-}
-
-/// Bytes held of the peers of each principal.
-struct Shares {
-    bytes_max: usize,
-    whose: fn(&Addr) -> Principal,
-    bytes: HashMap<Principal, usize>,
+    /// The share that its bytes are part of; there since something was held of it first.
+    share: Option<ShareKey>,
 }
 
 /// Matches messages with receives. See the module's documentation.
@@ -234,7 +229,7 @@ impl Matcher {
     /// it is asked once for each peer of which something is held.
     #[allow(dead_code, reason = "for transports that know")]
     pub(crate) fn of_each_at_most(self, bytes_max: usize, whose: fn(&Addr) -> Principal) -> Self {
-        Self { shares: Some(Shares { bytes_max, whose, bytes: HashMap::new() }), ..self }
+        Self { shares: Some(Shares::new(bytes_max, whose)), ..self }
     }
 
     /// Bytes held of all peers.
@@ -330,14 +325,16 @@ impl Matcher {
         if kind == Kind::Expected && self.given_up.take(key) {
             return Arrived::Discarded;
         }
-        let (of_peer, unbounded) =
-            self.held.get(&key.peer).map_or((0, false), |held| (held.bytes, held.unbounded));
+        let (of_peer, unbounded, share) = self
+            .held
+            .get(&key.peer)
+            .map_or((0, false, None), |held| (held.bytes, held.unbounded, held.share));
         // What a dead peer has left cannot wait in the transport.
         let beyond = if unbounded { self.left_bytes_max } else { 0 };
-        let whose = self.whose(from);
+        let of_share = self.shares.as_ref().map_or(0, |shares| shares.bytes(share, from));
         let is_full = (of_peer >= self.early_bytes_max && !unbounded)
             || self.all_bytes >= self.all_bytes_max.saturating_add(beyond)
-            || self.is_share_full(whose, beyond);
+            || of_share >= self.share_bytes_max().saturating_add(beyond);
         let room = if is_full { None } else { self.room_for(kind, len) };
         let Some(mut bytes) = room else {
             if unbounded {
@@ -354,9 +351,11 @@ impl Matcher {
             self.left_bytes -= held.bytes;
         }
         held.bytes += cost;
-        held.whose = whose;
         self.all_bytes += cost;
-        self.count_share(whose, cost as isize);
+        if let Some(shares) = &mut self.shares {
+            let share = *held.share.get_or_insert_with(|| shares.join(from));
+            shares.charge(share, cost);
+        }
         fill(&mut bytes);
         let early = Early { from: from.clone(), tag: key.tag, bytes };
         match kind {
@@ -378,26 +377,8 @@ impl Matcher {
         zeros(len).map(Vec::into_boxed_slice)
     }
 
-    /// Whose share the messages of `from` are part of.
-    fn whose(&self, from: &Addr) -> Option<Principal> {
-        let shares = self.shares.as_ref()?;
-        let known = self.held.get(&from.peer_id()).and_then(|held| held.whose);
-        Some(known.unwrap_or_else(|| (shares.whose)(from)))
-    }
-
-    fn is_share_full(&self, whose: Option<Principal>, beyond: usize) -> bool {
-        let (Some(shares), Some(whose)) = (&self.shares, whose) else { return false };
-        let bytes = shares.bytes.get(&whose).copied().unwrap_or(0);
-        bytes >= shares.bytes_max.saturating_add(beyond)
-    }
-
-    fn count_share(&mut self, whose: Option<Principal>, bytes: isize) {
-        let (Some(shares), Some(whose)) = (&mut self.shares, whose) else { return };
-        let share = shares.bytes.entry(whose).or_default();
-        *share = share.wrapping_add_signed(bytes);
-        if *share == 0 {
-            shares.bytes.remove(&whose);
-        }
+    fn share_bytes_max(&self) -> usize {
+        self.shares.as_ref().map_or(usize::MAX, |shares| shares.bytes_max)
     }
 
     /// [`claim`](Self::claim) for a message that has only begun. Of the receives of any source one
@@ -475,18 +456,16 @@ impl Matcher {
     /// Whether messages of `peer` would be taken even if no receive waits for them. At the bounds
     /// of a crowd there must be room for some, or each one that leaves would have all of them try.
     pub(crate) fn has_room(&self, peer: &Addr) -> bool {
-        match self.held.get(&peer.peer_id()) {
+        let held = self.held.get(&peer.peer_id());
+        match held {
             Some(held) if held.unbounded => return true,
             Some(held) if held.bytes >= self.early_bytes_max => return false,
             _ => {}
         }
         let some = |bytes_max: usize| bytes_max - bytes_max / 8;
-        let of_share = || {
-            let shares = self.shares.as_ref()?;
-            Some((shares.bytes.get(&self.whose(peer)?)?, shares.bytes_max))
-        };
-        self.all_bytes < some(self.all_bytes_max)
-            && of_share().is_none_or(|(bytes, bytes_max)| *bytes < some(bytes_max))
+        let share = held.and_then(|held| held.share);
+        let of_share = self.shares.as_ref().map_or(0, |shares| shares.bytes(share, peer));
+        self.all_bytes < some(self.all_bytes_max) && of_share < some(self.share_bytes_max())
     }
 
     /// Whether the receive that was just posted, and found no early message, may be what a message
@@ -595,10 +574,8 @@ impl Matcher {
         if self.left_bytes > self.left_bytes_max {
             self.left_bytes -= held.bytes;
             let before = self.unexpected_early.len();
-            if let Some(held) = self.held.remove(&peer) {
-                self.all_bytes -= held.bytes;
-                self.count_share(held.whose, -(held.bytes as isize));
-            }
+            self.all_bytes -= held.bytes;
+            self.forget_held(peer);
             self.unexpected_early.retain(|early| early.from.peer_id() != peer);
             self.drop_left(before - self.unexpected_early.len());
         }
@@ -633,7 +610,7 @@ impl Matcher {
         self.held.clear();
         (self.left_bytes, self.all_bytes) = (0, 0);
         if let Some(shares) = &mut self.shares {
-            shares.bytes.clear();
+            shares.clear();
         }
         self.given_up = GivenUp::default();
     }
@@ -653,11 +630,21 @@ impl Matcher {
             if held.gone {
                 self.left_bytes -= bytes;
             }
-            let whose = held.whose;
-            if held.bytes == 0 && !held.unbounded {
-                self.held.remove(&peer);
+            if let (Some(shares), Some(share)) = (&mut self.shares, held.share) {
+                shares.release(share, bytes);
             }
-            self.count_share(whose, -(bytes as isize));
+            if held.bytes == 0 && !held.unbounded {
+                self.forget_held(peer);
+            }
+        }
+    }
+
+    /// Forgets how much is held of `peer`, and takes that out of its share.
+    fn forget_held(&mut self, peer: u64) {
+        if let Some(Held { bytes, share: Some(share), .. }) = self.held.remove(&peer)
+            && let Some(shares) = &mut self.shares
+        {
+            shares.leave(share, bytes);
         }
     }
 }

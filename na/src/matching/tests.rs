@@ -270,13 +270,13 @@ fn a_crowd_of_one_host_leaves_room_to_others() {
     matcher.fail_peer(20, &Error::Closed, &mut Vec::new());
     while matcher.post_unexpected(OpId(2), buf()).is_some() {}
     assert_eq!((matcher.all_bytes, matcher.held.len()), (0, 0));
-    assert!(matcher.shares.as_ref().is_some_and(|shares| shares.bytes.is_empty()));
+    assert!(matcher.shares.as_ref().is_some_and(|shares| shares.is_empty()));
     let mut matcher = new(0).of_each_at_most(40 * cost, host_of);
     fill(&mut matcher, 0..10);
     matcher.arrive(Kind::Expected, &peer(10), Tag(0), &[7; 64]);
     (0..11).for_each(|peer| matcher.fail_peer(peer, &Error::Closed, &mut Vec::new()));
     assert_eq!(matcher.all_bytes, 0);
-    assert!(matcher.shares.as_ref().is_some_and(|shares| shares.bytes.is_empty()));
+    assert!(matcher.shares.as_ref().is_some_and(|shares| shares.is_empty()));
 }
 
 #[test]
