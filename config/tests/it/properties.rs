@@ -1,8 +1,6 @@
 //! Properties over generated documents and over arbitrary text.
 
-mod generated;
-
-use generated::document;
+use crate::generated::document;
 use margo_config::Config;
 use proptest::prelude::*;
 

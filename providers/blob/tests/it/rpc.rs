@@ -1,11 +1,8 @@
 //! The provider through its client, over every transport, in one process.
-#![allow(clippy::unwrap_used, reason = "a test ends where it fails")]
-
-mod common;
 
 use std::time::{Duration, SystemTime};
 
-use common::{PATIENCE, on_each, pattern, refusal};
+use crate::common::{PATIENCE, on_each, pattern, refusal};
 use margo::{Access, Config, ForwardError, IdentityError, Instance, ProviderHandle, ProviderId};
 use margo_provider_blob::{
     BlobClient, BlobComponent, BlobConfig, BlobEntry, BlobError, BlobProvider, Checksum,

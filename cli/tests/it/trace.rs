@@ -1,7 +1,4 @@
 //! `margo trace`: files of several processes, of killed ones, of others, and of nobody.
-#![allow(clippy::unwrap_used, reason = "a test ends where it fails")]
-
-mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -11,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{Ended, PATIENCE, Running, ended, margo, run};
+use crate::common::{self, Ended, PATIENCE, Running, ended, margo, run};
 use margo::{Config, Handle, Instance, ProviderHandle, Rpc};
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -56,7 +53,7 @@ struct Service {
 impl Service {
     fn start(address: &str, prefix: &Path) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "service_process", "--nocapture"])
+            .args(["--exact", "trace::service_process", "--nocapture"])
             .env(ADDRESS, address)
             .env("MARGO_ENABLE_TRACE", "1")
             .env("MARGO_TRACE_FILENAME_PREFIX", prefix)

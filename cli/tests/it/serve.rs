@@ -1,11 +1,8 @@
 //! `margo serve`: its address file, how it ends, and what it refuses.
-#![allow(clippy::unwrap_used, reason = "a test ends where it fails")]
-
-mod common;
 
 use std::io::{BufRead, BufReader, Read};
 
-use common::{PATIENCE, Service, entries, margo, run};
+use crate::common::{self, PATIENCE, Service, entries, margo, run};
 use margo::{Config, Handle, Instance, ProviderHandle, ProviderId, Rpc, na, ult};
 use margo_provider_blob::BlobClient;
 use margo_provider_echo::EchoClient;
@@ -74,7 +71,7 @@ fn every_sample_is_served_and_each_of_its_providers_answers() {
         assert_eq!(checked.stderr, "", "{name}");
         let document = Config::from_json(&text).unwrap();
         if !document.margo.listen {
-            // It is for programs that call; `tests/samples.rs` of margo starts one.
+            // It is for programs that call; `tests/it/layout/samples.rs` of margo starts one.
             let ended = run(margo(temp.path()).args(["serve", "conf.json"]), "").expect(2);
             assert!(ended.stderr.contains("`margo.listen` is false"), "{name}: {ended:#?}");
             continue;

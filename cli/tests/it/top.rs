@@ -1,7 +1,4 @@
 //! `margo top`: what it shows, what it says when it cannot, and that it waits for a service.
-#![allow(clippy::unwrap_used, reason = "a test ends where it fails")]
-
-mod common;
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -9,7 +6,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use common::{Running, ignore_nothing, margo, run, until};
+use crate::common::{Running, ignore_nothing, margo, run, until};
 use margo::Metrics;
 use rustix::process::Signal;
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
@@ -75,7 +72,8 @@ fn a_terminal_is_drawn_on_and_put_back() {
     let temp = tempfile::tempdir().unwrap();
     let (_running, address) = serve(temp.path(), "na+sm://", true);
     for end in ["q", "Ctrl-C", "Ctrl-\\"] {
-        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+        let master =
+            openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
         grantpt(&master).unwrap();
         unlockpt(&master).unwrap();
         let name = ptsname(&master, Vec::new()).unwrap().into_string().unwrap();

@@ -1,13 +1,10 @@
 //! A disk that is full: a file system of 256 KiB, mounted where only a child process sees it; and
 //! a limit on the sizes of files, in a child process as well.
-#![allow(clippy::unwrap_used, reason = "a test ends where it fails")]
-
-mod common;
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use common::{PATIENCE, Pair, TRANSPORTS, pattern, refusal};
+use crate::common::{PATIENCE, Pair, TRANSPORTS, pattern, refusal};
 use margo_provider_blob::{BlobConfig, BlobError};
 
 /// Tells the child where its small file system is.
@@ -42,7 +39,11 @@ fn a_full_disk_is_reported_and_leaves_nothing_behind() {
     let output = with_own_mounts(&format!("{mount}\nexec \"$@\""))
         .arg("sh")
         .arg(std::env::current_exe().unwrap())
-        .args(["--exact", "a_full_disk_is_reported_and_leaves_nothing_behind", "--nocapture"])
+        .args([
+            "--exact",
+            "full_disk::a_full_disk_is_reported_and_leaves_nothing_behind",
+            "--nocapture",
+        ])
         .env(MOUNTED, dir.path())
         .output()
         .unwrap();
@@ -104,7 +105,10 @@ fn a_limit_on_file_sizes_is_reported_and_the_provider_goes_on() {
     const LIMIT: u64 = 1 << 20;
     if std::env::var_os(LIMITED).is_none() {
         let output = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "a_limit_on_file_sizes_is_reported_and_the_provider_goes_on"])
+            .args([
+                "--exact",
+                "full_disk::a_limit_on_file_sizes_is_reported_and_the_provider_goes_on",
+            ])
             .env(LIMITED, "1")
             .output()
             .unwrap();

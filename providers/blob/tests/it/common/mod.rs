@@ -1,6 +1,4 @@
 //! What the integration tests share.
-#![allow(dead_code, reason = "each test program uses its own part")]
-#![allow(clippy::unwrap_used, reason = "a test ends where it fails")]
 
 use std::path::Path;
 use std::time::Duration;

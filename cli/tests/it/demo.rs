@@ -1,11 +1,8 @@
 //! `margo demo` on small folders, as a user runs it.
-#![allow(clippy::unwrap_used, reason = "a test ends where it fails")]
-
-mod common;
 
 use std::fs;
 
-use common::{entries, margo, run};
+use crate::common::{entries, margo, run};
 
 #[test]
 fn stores_and_reads_back_over_both_transports() {

@@ -1,7 +1,4 @@
 //! `margo shutdown`: whom it ends, what it says of the others, and that it waits if it is to.
-#![allow(clippy::unwrap_used, reason = "a test ends where it fails")]
-
-mod common;
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -9,7 +6,7 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{Ended, Running, margo, run, until};
+use crate::common::{self, Ended, Running, margo, run, until};
 use margo::{Instance, na, ult};
 use rustix::process::Signal;
 

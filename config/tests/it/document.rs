@@ -278,7 +278,7 @@ fn the_quickstart_is_one_thread_with_a_blob_store() {
 /// A document with every key of its objects.
 #[test]
 fn the_manual_has_every_key() {
-    let manual = include_str!("../../docs/configuration.md");
+    let manual = include_str!("../../../docs/configuration.md");
     let mut config = Config::default();
     let mercury = &mut config.mercury;
     mercury.address = Some(String::new());

@@ -1,14 +1,11 @@
 //! Arguments, exit statuses, `margo config`, `margo info`, and output that nobody reads.
-#![allow(clippy::unwrap_used, reason = "a test ends where it fails")]
-
-mod common;
 
 use std::fs::File;
 use std::io::Read;
 use std::process::Stdio;
 
+use crate::common::{self, Running, margo, run};
 use ::margo::na;
-use common::{Running, margo, run};
 
 #[test]
 fn wrong_arguments_are_usage_errors() {

@@ -16,14 +16,14 @@ use margo_config::{Config, ConfigFlags, Warning};
 use serde_json::Value;
 
 const TABLES: [(&str, &str); 8] = [
-    ("accepted", include_str!("cases/accepted.json")),
-    ("exact", include_str!("cases/exact.json")),
-    ("wrong-types", include_str!("cases/wrong-types.json")),
-    ("layout", include_str!("cases/layout.json")),
-    ("rpc-layer", include_str!("cases/rpc-layer.json")),
-    ("contexts", include_str!("cases/contexts.json")),
-    ("margo-object", include_str!("cases/margo-object.json")),
-    ("keys-and-syntax", include_str!("cases/keys-and-syntax.json")),
+    ("accepted", include_str!("../cases/accepted.json")),
+    ("exact", include_str!("../cases/exact.json")),
+    ("wrong-types", include_str!("../cases/wrong-types.json")),
+    ("layout", include_str!("../cases/layout.json")),
+    ("rpc-layer", include_str!("../cases/rpc-layer.json")),
+    ("contexts", include_str!("../cases/contexts.json")),
+    ("margo-object", include_str!("../cases/margo-object.json")),
+    ("keys-and-syntax", include_str!("../cases/keys-and-syntax.json")),
 ];
 
 #[test]

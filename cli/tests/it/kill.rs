@@ -1,7 +1,4 @@
 //! Processes that are killed in the middle of it: the others are told, and nothing is left over.
-#![allow(clippy::unwrap_used, reason = "a test ends where it fails")]
-
-mod common;
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +6,9 @@ use std::process::Stdio;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{PATIENCE, Running, Service, children, entries, files, margo, until, wait_for_end};
+use crate::common::{
+    self, PATIENCE, Running, Service, children, entries, files, margo, until, wait_for_end,
+};
 use margo::{Instance, ProviderHandle, ProviderId};
 use margo_provider_blob::BlobClient;
 use rustix::process::{Pid, Signal};

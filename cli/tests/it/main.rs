@@ -1,0 +1,14 @@
+//! The command `margo`, run as a user runs it: one module for each subcommand or question.
+//!
+//! All tests share this process and start the command, or a service, in processes of their own.
+//! No test may change anything of this process for others.
+#![allow(clippy::unwrap_used, reason = "a test ends where it fails")]
+
+mod common;
+mod demo;
+mod kill;
+mod serve;
+mod shutdown;
+mod top;
+mod trace;
+mod usage;
