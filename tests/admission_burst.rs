@@ -122,7 +122,7 @@ fn a_burst_does_not_grow_memory_beyond_the_bound() {
     let burst = std::env::var("MARGO_TEST_BURST").map(|text| text.parse().unwrap());
     let burst = burst.unwrap_or(if cfg!(debug_assertions) { 200_000 } else { 1_000_000 });
     for transport in TRANSPORTS {
-        let service = Service::start_with(ADDRESS, transport);
+        let service = Service::start_with(module_path!(), ADDRESS, transport);
         let origins: Arc<[_]> = (0..ORIGINS).map(|_| Origin::new(&service.address)).collect();
         let all = origins.clone();
         let held = bounded("handlers begin", move || fill(&all));

@@ -1,4 +1,4 @@
-//! What the integration tests share.
+//! Helpers that the test programs share.
 #![allow(dead_code, reason = "each test program uses its own part")]
 
 pub(crate) mod log;

@@ -1,5 +1,7 @@
-//! A service in a process of its own: the test program run again, for its test `service_process`.
-//! It dies with the thread that started it, or when its [`Service`] is dropped.
+//! Processes of their own for tests: the test program run again, for one test of a module.
+//!
+//! A service is the test `service_process` of the module that starts it. It dies with the thread
+//! that started it, or when its [`Service`] is dropped.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
@@ -31,6 +33,36 @@ pub(crate) fn say(line: &str) {
     std::io::stdout().flush().unwrap();
 }
 
+/// The test program, to be run again for that test of the module whose `module_path!()` this is.
+pub(crate) fn again(module: &str, test: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", &path_of(module, test), "--nocapture"]);
+    command
+}
+
+/// The name by which the test program knows a test of that module.
+pub(crate) fn path_of(module: &str, test: &str) -> String {
+    // The name of the program comes first, and is no part of it.
+    let inside = module.split_once("::").map(|(_program, inside)| inside);
+    inside.map_or_else(|| test.to_owned(), |inside| format!("{inside}::{test}"))
+}
+
+/// Runs the body of a test in a process of its own, where no other test runs beside it.
+///
+/// The test calls this with its `module_path!()` and its name; in that process, `body` runs.
+pub(crate) fn alone(module: &str, test: &str, body: impl FnOnce()) {
+    const ALONE: &str = "MARGO_TEST_ALONE";
+    let path = path_of(module, test);
+    if asked(ALONE).is_some_and(|alone| alone == path) {
+        return body();
+    }
+    let output = again(module, test).env(ALONE, &path).output().unwrap();
+    print!("{}", String::from_utf8_lossy(&output.stdout));
+    eprint!("{}", String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{path}: {}", output.status);
+    assert!(String::from_utf8_lossy(&output.stdout).contains("1 passed"), "{path} did not run");
+}
+
 /// Such a process. Killed when dropped.
 pub(crate) struct Service {
     child: Child,
@@ -39,21 +71,21 @@ pub(crate) struct Service {
 }
 
 impl Service {
-    pub(crate) fn start(address: &str) -> Self {
-        Self::start_with(ADDRESS, address)
+    /// The service of the module whose `module_path!()` this is, at that address.
+    pub(crate) fn start(module: &str, address: &str) -> Self {
+        Self::start_with(module, ADDRESS, address)
     }
 
     /// One that finds out what to start from this variable, and says where it listens.
-    pub(crate) fn start_with(variable: &str, value: &str) -> Self {
-        let mut service = Self::spawn(variable, value);
+    pub(crate) fn start_with(module: &str, variable: &str, value: &str) -> Self {
+        let mut service = Self::spawn(module, variable, value);
         service.address = service.line_after("listening on ");
         service
     }
 
     /// The same; it need not listen.
-    pub(crate) fn spawn(variable: &str, value: &str) -> Self {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "service_process", "--nocapture"])
+    pub(crate) fn spawn(module: &str, variable: &str, value: &str) -> Self {
+        let mut child = again(module, "service_process")
             .env(variable, value)
             .stdout(Stdio::piped())
             .spawn()

@@ -1,0 +1,15 @@
+//! Bulk memory and transfers: through the public API (`transfers`, `requests`, `segments`), the
+//! cases of Mercury's own tests (`cases`, `processes`), peers that die (`kill`), buffers and their
+//! pools.
+
+mod alloc;
+mod cancel;
+mod cases;
+mod copy_pool;
+mod kill;
+mod large;
+mod pool;
+mod processes;
+mod requests;
+mod segments;
+mod transfers;

@@ -1,0 +1,17 @@
+//! Calls and those who answer them: RPCs that work, that fail, and that nobody waits for;
+//! callbacks, answers, the ways to serve; deadlines and cancels, alone and through chains of calls.
+//!
+//! To be read in this order: `rpc`, `errors`, `serve`, `requests`, `deadlines`.
+
+mod answers;
+mod callbacks;
+mod cancel_chain;
+mod deadlines;
+mod deadlines_on_the_way;
+mod errors;
+mod handles;
+mod parent;
+mod requests;
+mod requests_stress;
+mod rpc;
+mod serve;

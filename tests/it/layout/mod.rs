@@ -1,0 +1,16 @@
+//! Pools, execution streams and contexts of an instance: as documents describe them, as programs
+//! bring them along, and while they change.
+
+mod auto_sm;
+mod contexts;
+mod documents;
+mod elasticity;
+mod elasticity_checks;
+mod elasticity_custom;
+mod generated_layouts;
+mod holds;
+mod many_xstreams;
+mod options;
+mod pools;
+mod runtime;
+mod samples;

@@ -1,0 +1,7 @@
+//! Providers: their dependencies, identities and pools, the RPCs that they take back, their end.
+
+mod close;
+mod dependencies;
+mod deregister;
+mod identity;
+mod pool;

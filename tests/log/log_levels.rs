@@ -1,0 +1,183 @@
+//! The levels at which two instances of one process let something into the log.
+
+use crate::common;
+use std::fmt::Write;
+use std::sync::{Arc, Mutex, Once};
+
+use margo::monitor::Monitor;
+use margo::{
+    Config, Instance, InstanceBuilder, LogLevel, ProviderHandle, Rpc, ShutdownRemoteError,
+};
+use tracing::field::{Field, Visit};
+use tracing::{Event, Level};
+use ult::{PoolSpec, Runtime, XstreamSpec};
+
+const PANICS: Rpc<(), ()> = Rpc::new("panics");
+
+/// A monitor that looks at nothing.
+struct Idle;
+
+impl Monitor for Idle {}
+
+/// What was logged: level, instance, text.
+static SEEN: Mutex<Vec<(Level, String, String)>> = Mutex::new(Vec::new());
+
+#[derive(Default)]
+struct Fields {
+    instance: Option<String>,
+    text: String,
+}
+
+impl Visit for Fields {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        match field.name() {
+            "instance" => self.instance = Some(value.to_owned()),
+            _ => self.record_debug(field, &value),
+        }
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+        let _ = write!(self.text, "{}={value:?} ", field.name());
+    }
+}
+
+/// Keeps the events that say whose they are.
+fn keep() {
+    static ONCE: Once = Once::new();
+    let hear = |event: &Event<'_>| {
+        let mut fields = Fields::default();
+        event.record(&mut fields);
+        if let Some(instance) = fields.instance {
+            SEEN.lock().unwrap().push((*event.metadata().level(), instance, fields.text));
+        }
+    };
+    ONCE.call_once(|| common::log::listen(Level::TRACE, hear));
+}
+
+fn seen(instance: &Instance) -> Vec<(Level, String)> {
+    let name = instance.self_addr().uri().to_owned();
+    let seen = SEEN.lock().unwrap();
+    let own = seen.iter().filter(|(_, instance, _)| *instance == name);
+    own.map(|(level, _, text)| (*level, text.clone())).collect()
+}
+
+#[test]
+fn each_instance_has_a_level_of_its_own() {
+    keep();
+    let loud = Instance::builder("na+sm://").start().unwrap();
+    let quiet = Instance::builder("na+sm://").log_level(LogLevel::Off).start().unwrap();
+    let errors = margo::init(r#"{ "margo": { "log_level": "error" } }"#).unwrap();
+    let levels = [&loud, &quiet, &errors].map(Instance::log_level);
+    assert_eq!(levels, [LogLevel::Trace, LogLevel::Off, LogLevel::Error]);
+    let make_noise = |own: &Instance| {
+        let target = ProviderHandle::from(own.self_addr());
+        // An error.
+        own.forward(PANICS, &target, &()).unwrap_err();
+        // A warning.
+        let refused = own.shutdown_remote(&own.self_addr()).unwrap_err();
+        assert!(matches!(refused, ShutdownRemoteError::NotEnabled { .. }));
+    };
+    for own in [&loud, &quiet, &errors] {
+        own.register(PANICS, |_| panic!("on purpose")).unwrap();
+        make_noise(own);
+    }
+    let has = |own: &Instance, level, text: &str| {
+        seen(own).iter().any(|(seen, said)| *seen == level && said.contains(text))
+    };
+    assert!(has(&loud, Level::ERROR, "handler panicked"), "{:?}", seen(&loud));
+    assert!(has(&loud, Level::WARN, "may not shut this instance down"));
+    assert!(has(&errors, Level::ERROR, "handler panicked"));
+    assert!(!has(&errors, Level::WARN, ""), "{:?}", seen(&errors));
+    assert_eq!(seen(&quiet), []);
+
+    // It can be changed while it runs, for one of them.
+    quiet.set_log_level(LogLevel::Warning);
+    loud.set_log_level(LogLevel::Off);
+    let before = seen(&loud).len();
+    make_noise(&quiet);
+    make_noise(&loud);
+    assert!(has(&quiet, Level::WARN, "may not shut this instance down"));
+    assert_eq!(seen(&loud).len(), before);
+    for own in [loud, quiet, errors] {
+        own.finalize_and_wait().unwrap();
+    }
+}
+
+#[test]
+fn a_peer_does_not_fill_the_log() {
+    keep();
+    const SUM: Rpc<(i64, i64), i64> = Rpc::new("sum");
+    const WRONG: Rpc<u8, i64> = Rpc::new("sum");
+    const TIMES: u64 = 100;
+    let own = Instance::builder("na+sm://").start().unwrap();
+    own.register(SUM, |request| _ = request.respond(&1)).unwrap();
+    own.register(PANICS, |_| panic!("on purpose")).unwrap();
+    let target = ProviderHandle::from(own.self_addr());
+    for _ in 0..TIMES {
+        own.forward(WRONG, &target, &1).unwrap_err();
+        own.forward(PANICS, &target, &()).unwrap_err();
+        own.shutdown_remote(&own.self_addr()).unwrap_err();
+    }
+    let stats = own.stats();
+    assert_eq!((stats.arguments_undecodable, stats.handlers_panicked), (TIMES, TIMES));
+    for text in ["bad arguments", "handler panicked", "may not shut this instance down"] {
+        let said: Vec<_> = seen(&own).into_iter().filter(|(_, said)| said.contains(text)).collect();
+        // The first one, and whenever there are twice as many.
+        assert_eq!(said.len(), 7, "{said:?}");
+        assert!(said[6].1.contains("count=64"), "{said:?}");
+    }
+    own.finalize_and_wait().unwrap();
+}
+
+/// What was warned of before the instance had an address.
+fn warned(text: &str) -> bool {
+    let seen = SEEN.lock().unwrap();
+    seen.iter().any(|(level, instance, said)| {
+        *level == Level::WARN && instance == "starting" && said.contains(text)
+    })
+}
+
+#[test]
+fn settings_that_do_nothing_are_told_at_the_start() {
+    keep();
+    let document = |name: &str| {
+        format!(r#"{{ "handle_cache_size": 1, "monitoring": {{ "name": "{name}" }} }}"#)
+    };
+    let watched = Config::from_json(&document("attached")).unwrap();
+    for own in [
+        margo::init(&document("elsewhere")).unwrap(),
+        InstanceBuilder::from_config(watched).monitor(Arc::new(Idle)).start().unwrap(),
+    ] {
+        own.finalize_and_wait().unwrap();
+    }
+    assert!(warned("handle_cache_size: has no effect"));
+    assert!(warned("monitoring.name: \"elsewhere\" is not here"));
+    assert!(!warned("\"attached\""));
+}
+
+#[test]
+fn handlers_with_small_stacks_in_the_programs_pools_are_told_of() {
+    keep();
+    let runtime = Runtime::builder()
+        .pool(PoolSpec::new("large"))
+        .pool(PoolSpec::new("small").stack_bytes(1 << 16))
+        .xstream(XstreamSpec::new("x").pools(["large", "small"]))
+        .start()
+        .unwrap();
+    for pool in ["large", "small"] {
+        let own = Instance::builder("na+sm://").runtime(&runtime).progress_pool("large");
+        own.rpc_pool(pool).start().unwrap().finalize_and_wait().unwrap();
+        assert_eq!(warned("pool `small`: handlers have stacks of 65536 bytes"), pool == "small");
+    }
+    assert!(!warned("pool `large`"));
+    runtime.shutdown().unwrap();
+}
+
+#[test]
+fn a_level_of_the_configuration_is_printed_back() {
+    keep();
+    let own = Instance::builder("na+sm://").log_level(LogLevel::Info).start().unwrap();
+    assert_eq!(own.config().margo.log_level, Some(LogLevel::Info));
+    assert_eq!(own.log_level(), LogLevel::Info);
+    own.finalize_and_wait().unwrap();
+}
