@@ -6,8 +6,6 @@
 mod common;
 #[path = "rude/pools.rs"]
 mod pools;
-#[path = "common/wakers.rs"]
-mod wakers;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -15,9 +13,9 @@ use std::ptr;
 use std::sync::{Arc, Mutex};
 use std::task::{RawWaker, RawWakerVTable, Wake, Waker};
 
+use common::wakers::{Count, poll};
 use common::{private, within};
 use ult::{Eventual, channel, ready, wait_any};
-use wakers::{Count, poll};
 
 struct Rude;
 

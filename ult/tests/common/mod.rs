@@ -1,6 +1,8 @@
 //! Helpers for the tests of this crate.
-#![allow(dead_code, reason = "each test program uses some of them")]
+#![allow(dead_code, unused_imports, unused_macros, reason = "each test program uses some of them")]
 #![allow(clippy::unwrap_used, reason = "test code, unknown as such to the lint")]
+
+pub(crate) mod wakers;
 
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -90,4 +92,22 @@ pub(crate) fn kinds(pools: &[(&str, PoolKind)]) -> (Runtime, Vec<PoolRef>) {
     let runtime = builder.start().unwrap();
     let pools = runtime.pools();
     (runtime, pools)
+}
+
+/// The name by which libtest knows a test of the calling module, for a child process that is to
+/// run this test alone (`--exact`).
+macro_rules! test_path {
+    ($test:expr) => {
+        $crate::common::within_program(module_path!(), $test)
+    };
+}
+pub(crate) use test_path;
+
+/// The test `test` of `module`, without the name of the program, with which `module_path!` begins
+/// and libtest does not.
+pub(crate) fn within_program(module: &str, test: &str) -> String {
+    match module.split_once("::") {
+        Some((_program, inside)) => format!("{inside}::{test}"),
+        None => test.to_owned(),
+    }
 }

@@ -1,5 +1,4 @@
 //! Wakers that can be watched.
-#![allow(dead_code, reason = "each test program uses some of them")]
 
 use std::future::Future;
 use std::pin::Pin;
