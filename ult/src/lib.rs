@@ -80,34 +80,29 @@
 //!
 //! # Life of a ULT, by file
 //!
-//! 1. `spawn.rs` takes a descriptor from the xstream's `descriptor_cache.rs`, puts the closure into
-//!    it (`payload.rs`, `descriptor.rs`) and the unit into its pool (`pool.rs`): onto a list of the
-//!    xstream (`slot.rs`, `list.rs`), into another xstream's `inbox.rs`, or into the pool's queue
-//!    (`pools/`). If a sleeping xstream serves the pool, one is woken (`park.rs`).
-//! 2. `run_loop.rs` asks the scheduler (`sched.rs`), and `xstream.rs` gives the ULT a stack
-//!    (`stack_cache.rs`, `stack.rs`) and switches to it: the first frame is `context::root`, which
-//!    calls the closure and catches its panic.
-//! 3. When it has to wait, it links a waiter (`wait.rs`, `wait_list.rs`) into what it waits for
-//!    (`eventual.rs`, `raw_mutex.rs`, `gate.rs`, `condvar.rs`, `barrier.rs`, `once.rs`, `channel/`,
-//!    `join.rs`, several with `select.rs`; `unpark.rs` needs none), and perhaps a node into the
-//!    xstream's `timer.rs`, and switches away (`switch.rs`).
-//! 4. The xstream, on its own stack, commits the suspension (`suspend.rs`): the ULT is parked, or
-//!    it goes back to its queue because a resume came first.
+//! 1. `spawn/ult_builder.rs` takes a descriptor from the xstream's cache
+//!    (`engine/unit/descriptor_cache.rs`), puts the closure into it (`payload.rs`, `descriptor.rs`)
+//!    and the unit into its pool (`engine/pool/`): onto a list of the xstream (`slot.rs`), into
+//!    another xstream's `base/inbox.rs`, or into the pool's queue. If a sleeping xstream serves the
+//!    pool, one is woken (`base/park.rs`).
+//! 2. `engine/xstream/run_loop.rs` asks the scheduler (`sched.rs`), and `owner.rs` gives the ULT a
+//!    stack (`engine/stack/`) and switches to it: the first frame is `context::root`, which calls
+//!    the closure and catches its panic.
+//! 3. When it has to wait, it links a waiter (`engine/waiting/`) into what it waits for: an object
+//!    of `wait/` or the join of a unit, or several with `wait/select.rs`; `wait/unpark.rs` needs
+//!    none. It links perhaps a node into the xstream's `timer.rs`, too, and switches away
+//!    (`engine/xstream/switch.rs`).
+//! 4. The xstream, on its own stack, commits the suspension (`base/suspend.rs`): the ULT is parked,
+//!    or it goes back to its queue because a resume came first.
 //! 5. Whoever ends the wait resumes it: directly onto the list if it runs on the same xstream,
 //!    through the inbox otherwise.
-//! 6. When its closure has returned, or has been unwound (`cancel.rs`), it publishes the outcome
-//!    (`join.rs`) and switches away for the last time. Its stack goes back to the xstream's cache,
-//!    its descriptor to a cache when nobody keeps it any more.
+//! 6. When its closure has returned, or has been unwound (`engine/waiting/cancel.rs`), it publishes
+//!    the outcome (`spawn/join.rs`) and switches away for the last time. Its stack goes back to the
+//!    xstream's cache, its descriptor to a cache when nobody keeps it any more.
 //!
-//! An xstream with nothing to do sleeps (`sleep.rs`), with the ULTs that wait for a network in
-//! `idle.rs`. `builder.rs`, `runtime.rs`, `shared.rs`, `xstream_thread.rs` and `shutdown.rs` start
-//! and end it all, `layout.rs` and `xstream_ref.rs` change it while it runs. `to.rs` switches past
-//! the scheduler, `migrate.rs` moves units between pools, `scope.rs` lets them borrow, `local.rs`
-//! has their own values, `inherited.rs` what they hand on. `block_on.rs` polls futures in
-//! ULTs, `future.rs` makes futures of joins and waits, `timed_unit.rs` starts units at a given
-//! time. `helpers.rs` has threads for what waits for the system. `overflow.rs` reports stack
-//! overflows; `current.rs` knows where the caller is; [`topology`] knows the machine, and stands by
-//! itself.
+//! Each folder's `mod.rs` says what the other files do, and in which order to read them: `base`,
+//! `engine` with its parts, [`topology`], `trace`, `wait`, `spawn`, `time`, `runtime` and
+//! `observe`.
 //!
 //! # Looking into a running program
 //!
@@ -115,233 +110,115 @@
 //! records every switch for a timeline; [`Runtime::add_sink`] calls back for events;
 //! [`RuntimeBuilder::monitor`] reports units that do not switch and suspected deadlocks;
 //! [`install_panic_hook`] names the ULT in panic messages. What the core calls for all of them is
-//! in `diag.rs`.
+//! in `engine/diag.rs`.
 
+// The folders, lowest first. A folder imports those that stand before it in this list, and none
+// that stands behind it:
+//
+//     topology, base, trace, engine, wait, spawn, time, runtime, observe
+//
+// `sync.rs`, the shim for the models, is below all of them.
+
+mod base;
+mod engine;
 #[cfg(not(loom))]
-mod backtrace;
-mod barrier;
-#[cfg(not(loom))]
-mod block_on;
-#[cfg(not(loom))]
-mod builder;
-mod cancel;
-pub mod channel;
-mod condvar;
-#[cfg(not(loom))]
-mod contain;
-#[cfg(not(loom))]
-mod context;
-mod countdown;
-#[cfg(not(loom))]
-mod current;
-#[cfg(not(loom))]
-mod descriptor;
-#[cfg(not(loom))]
-mod descriptor_cache;
-#[cfg(not(loom))]
-mod diag;
-#[cfg(not(loom))]
-mod error;
-mod eventual;
-#[cfg(not(loom))]
-mod extra;
-#[cfg(not(loom))]
-mod future;
-mod gate;
-#[cfg(not(loom))]
-#[doc(hidden)]
-pub mod helpers;
-#[cfg(not(loom))]
-mod idle;
-mod inbox;
-#[cfg(not(loom))]
-mod inherited;
-#[cfg(not(loom))]
-mod interval;
-#[cfg(not(loom))]
-mod join;
-#[cfg(not(loom))]
-mod join_any;
-mod join_word;
-#[cfg(not(loom))]
-mod layout;
-#[cfg(not(loom))]
-mod limit;
-#[cfg(not(loom))]
-mod list;
-#[cfg(not(loom))]
-mod local;
-#[cfg(not(loom))]
-mod lost;
-#[cfg(not(loom))]
-mod migrate;
-#[cfg(not(loom))]
-mod monitor;
-mod mutex;
-#[cfg(not(loom))]
-mod news;
-mod once;
-#[cfg(not(loom))]
-mod overflow;
-#[cfg(not(loom))]
-mod panic_hook;
-mod park;
-mod party;
-#[cfg(not(loom))]
-mod payload;
-#[cfg(not(loom))]
-mod pool;
-#[cfg(not(loom))]
-mod pool_ops;
-#[cfg(not(loom))]
-mod pools;
-mod prefetch;
-mod priority;
-mod raw_mutex;
-mod remutex;
-#[cfg(not(loom))]
-mod report_log;
-#[cfg(not(loom))]
-mod run_loop;
+mod observe;
 #[cfg(not(loom))]
 mod runtime;
-mod rwlock;
-#[cfg(not(loom))]
-mod sched;
-#[cfg(not(loom))]
-mod scope;
-mod select;
-mod semaphore;
-#[cfg(not(loom))]
-mod shared;
-#[cfg(not(loom))]
-mod shutdown;
-#[cfg(not(loom))]
-mod sleep;
-#[cfg(not(loom))]
-mod slot;
 #[cfg(not(loom))]
 mod spawn;
-#[cfg(not(loom))]
-mod spin;
-#[cfg(not(loom))]
-mod stack;
-#[cfg(not(loom))]
-mod stack_cache;
-#[cfg(not(loom))]
-mod standard;
-#[cfg(not(loom))]
-mod starve;
-#[cfg(not(loom))]
-mod streak;
-mod suspend;
-#[cfg(not(loom))]
-mod switch;
 mod sync;
-mod task_wait;
 #[cfg(not(loom))]
-mod timed_unit;
-#[cfg(not(loom))]
-mod timer;
-mod timer_state;
-#[cfg(not(loom))]
-mod to;
+mod time;
 #[cfg(not(loom))]
 pub mod topology;
 mod trace;
-#[cfg(not(loom))]
-mod unit;
-#[cfg(not(loom))]
-mod unpark;
-#[cfg(not(loom))]
-mod user_stack;
 mod wait;
-mod wait_kind;
-mod wait_list;
-#[cfg(not(loom))]
-mod xstream;
-#[cfg(not(loom))]
-mod xstream_ref;
-#[cfg(not(loom))]
-mod xstream_shared;
-#[cfg(not(loom))]
-mod xstream_thread;
 
-pub use barrier::{Barrier, NoParties};
-pub use condvar::Condvar;
-pub use countdown::{CountDown, TooManyArrivals};
-pub use eventual::Eventual;
-pub use mutex::{Mutex, MutexGuard};
-pub use once::{Once, OnceCell};
-pub use remutex::{ReentrantMutex, ReentrantMutexGuard};
-pub use rwlock::{RwLock, RwLockReadGuard, RwLockWriteGuard};
-pub use select::{Selectable, wait_any, wait_any_timeout};
-pub use semaphore::{Permit, Semaphore, SemaphoreReady};
-pub use wait_kind::WaitKind;
+#[cfg(not(loom))]
+#[doc(hidden)]
+pub use wait::helpers;
+
+pub use base::wait_kind::WaitKind;
+pub use wait::barrier::{Barrier, NoParties};
+pub use wait::channel;
+pub use wait::condvar::Condvar;
+pub use wait::countdown::{CountDown, TooManyArrivals};
+pub use wait::eventual::Eventual;
+pub use wait::mutex::{Mutex, MutexGuard};
+pub use wait::once::{Once, OnceCell};
+pub use wait::remutex::{ReentrantMutex, ReentrantMutexGuard};
+pub use wait::rwlock::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+pub use wait::select::{Selectable, wait_any, wait_any_timeout};
+pub use wait::semaphore::{Permit, Semaphore, SemaphoreReady};
 
 #[cfg(not(loom))]
 pub use {
-    backtrace::{BusyXstream, Dump, DumpOptions, Frame, StackDump, UltDump, UltState},
-    barrier::XstreamBarrier,
-    block_on::{block_on, block_on_deadline, block_on_timeout},
-    builder::{RuntimeBuilder, XstreamSpec},
-    cancel::{exit, is_cancelled, is_exit},
-    contain::discard_panic,
-    current::{
-        UltInfo, current, current_address, current_ids, is_tasklet, is_tasklet_or_has_locals,
-        is_ult,
-    },
-    descriptor::UltName,
-    diag::announce,
-    error::{
+    base::limit::Limit,
+    base::priority::Priority,
+    engine::contain::discard_panic,
+    engine::diag::announce,
+    engine::error::{
         JoinError, LayoutError, MigrateError, PanicPayload, RecordError, ShutdownError, SpawnError,
         StartError, StillAlive, StuckUlt, ToError,
     },
-    future::{JoinFuture, Ready, ReadyIn, ready, ready_in},
-    idle::{IdleEnd, idle},
-    inherited::{
+    engine::pool::shared::{
+        Access, Pool, PoolKind, PoolRef, PoolSpec, PoolStats, PopBy, PushReason,
+    },
+    engine::stack::user::{StackTooSmall, UserStack},
+    engine::unit::descriptor::UltName,
+    engine::unit::handle::Unit,
+    engine::unit::inherited::{
         Inherited, InheritedState, inherit_nothing, inherited, inherited_word, set_inherited_word,
     },
-    interval::{Interval, MissedTicks, interval, interval_at},
-    join::{Ended, JoinHandle, join_all},
-    join_any::{join_any, join_any_deadline},
-    limit::Limit,
-    local::UltLocal,
-    migrate::set_pool,
-    monitor::{Deadlock, MonitorSpec, Report, Stall, Starvation},
-    panic_hook::install_panic_hook,
-    pool::{Access, Pool, PoolKind, PoolRef, PoolSpec, PoolStats, PopBy, PushReason},
-    pool_ops::UnitInfo,
-    priority::Priority,
-    runtime::Runtime,
-    sched::{Basic, BasicWait, PoolView, Prio, RandWs, RoundRobin, Scheduler, Step},
-    scope::{Scope, ScopedJoinHandle, scope},
-    spawn::UltBuilder,
-    switch::{
+    engine::unit::local::UltLocal,
+    engine::waiting::cancel::{exit, is_cancelled, is_exit},
+    engine::xstream::current::{
+        UltInfo, current, current_address, current_ids, is_tasklet, is_tasklet_or_has_locals,
+        is_ult,
+    },
+    engine::xstream::idle::{IdleEnd, idle},
+    engine::xstream::sched::{
+        Basic, BasicWait, PoolView, Prio, RandWs, RoundRobin, Scheduler, Step,
+    },
+    engine::xstream::switch::{
         has_runnable, has_runnable_behind, has_runnable_beyond, is_migratable, sleep, sleep_until,
         stack_left, units_run, yield_now,
     },
-    timed_unit::TimerHandle,
-    to::{exit_to, park_to, run_unit, yield_to},
+    engine::xstream::to::{exit_to, park_to, run_unit, yield_to},
+    observe::backtrace::{BusyXstream, Dump, DumpOptions, Frame, StackDump, UltDump, UltState},
+    observe::monitor::{Deadlock, MonitorSpec, Report, Stall, Starvation},
+    observe::panic_hook::install_panic_hook,
+    observe::record::{RecordOptions, Recording, Trace},
+    observe::sink::{EventSink, SinkHandle},
+    runtime::builder::{RuntimeBuilder, XstreamSpec},
+    runtime::handle::Runtime,
+    runtime::xstream_ref::{CurrentUnit, XstreamRef, XstreamState, XstreamStats},
+    spawn::future::{JoinFuture, Ready, ReadyIn, ready, ready_in},
+    spawn::join::{Ended, JoinHandle, join_all},
+    spawn::join_any::{join_any, join_any_deadline},
+    spawn::migrate::set_pool,
+    spawn::pool_ops::UnitInfo,
+    spawn::scope::{Scope, ScopedJoinHandle, scope},
+    spawn::ult_builder::UltBuilder,
+    time::interval::{Interval, MissedTicks, interval, interval_at},
+    time::timed_unit::TimerHandle,
     topology::{AffinityPattern, CpuSet, Place, Topology, TopologyError},
     trace::event::{Event, EventKind, EventMask},
-    trace::record::{RecordOptions, Recording, Trace},
-    trace::sink::{EventSink, SinkHandle},
-    unit::Unit,
-    unpark::{Unparker, park, park_deadline, unparker},
-    user_stack::{StackTooSmall, UserStack},
-    xstream_ref::{CurrentUnit, XstreamRef, XstreamState, XstreamStats},
+    wait::barrier::XstreamBarrier,
+    wait::block_on::{block_on, block_on_deadline, block_on_timeout},
+    wait::unpark::{Unparker, park, park_deadline, unparker},
 };
 
 /// The concurrency cores, for the models in `loom-tests`.
 #[cfg(loom)]
 #[doc(hidden)]
 pub mod loom_exports {
-    pub use crate::inbox::{Batch, Closed, Inbox, Linked};
-    pub use crate::join_word::{JoinWord, Published, Waiters};
-    pub use crate::park::{Bed, ParkWord, ThreadParker};
-    pub use crate::suspend::SuspendCell;
-    pub use crate::task_wait::TaskWait;
-    pub use crate::timer_state::{Cancel, TimerState};
+    pub use crate::base::inbox::{Batch, Closed, Inbox, Linked};
+    pub use crate::base::park::{Bed, ParkWord, ThreadParker};
+    pub use crate::base::suspend::SuspendCell;
+    pub use crate::base::timer_state::{Cancel, TimerState};
+    pub use crate::engine::waiting::join_word::{JoinWord, Published, Waiters};
     pub use crate::trace::ring::{Read, Ring};
+    pub use crate::wait::task_wait::TaskWait;
 }

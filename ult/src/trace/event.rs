@@ -3,8 +3,8 @@
 use std::fmt;
 use std::ops::BitOr;
 
+use crate::base::wait_kind::WaitKind;
 use crate::trace::ring::Words;
-use crate::wait_kind::WaitKind;
 
 /// What happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -1,0 +1,635 @@
+//! Where the core tells what happens, and who listens.
+//!
+//! The core calls one hook per happening. Each looks at one byte of the xstream: whether somebody
+//! records, listens or watches. Everything else, the pulse for the monitor included, is out of
+//! line.
+//!
+//! | part | one per | writer | readers |
+//! |---|---|---|---|
+//! | [`Pulse`] | xstream | the xstream; `flags`: whoever changes the plan | any thread |
+//! | [`Local`] | xstream | the xstream | the xstream |
+//! | [`Shared`] | runtime | any thread | any thread |
+//!
+//! The [`Plan`] says who listens. It is replaced as a whole, under a lock, and numbered; an xstream
+//! keeps a copy and looks at the number before it uses it.
+
+use std::cell::{Cell, RefCell};
+use std::time::{Duration, Instant};
+
+use crate::engine::runtime_core::RuntimeCore;
+use crate::engine::stack::block::BlockPtr;
+use crate::engine::stack::context::{Answer, Command, Wakeup};
+use crate::engine::unit::descriptor::UltPtr;
+use crate::engine::unit::payload::Stage;
+use crate::engine::waiting::cancel::Why;
+use crate::engine::xstream::current;
+use crate::engine::xstream::owner::{State, Xstream, XstreamShared};
+use crate::observe::backtrace::Capture;
+use crate::observe::monitor::MonitorStop;
+use crate::observe::record::{NameCache, Recorder};
+use crate::observe::sink::{InSink, Listener};
+use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use crate::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, fence};
+use crate::sync::{Arc, Mutex, lock, relax};
+use crate::trace::clock;
+use crate::trace::event::{Event, EventKind, EventMask};
+
+/// Somebody records or listens.
+const TRACE: u8 = 1;
+/// There is a monitor.
+const WATCH: u8 = 2;
+
+/// Who listens.
+#[derive(Clone)]
+pub(crate) struct Plan {
+    pub(crate) number: u64,
+    pub(crate) recorder: Option<Arc<Recorder>>,
+    pub(crate) sinks: Vec<Arc<Listener>>,
+    /// What the sinks want, together.
+    pub(crate) mask: EventMask,
+}
+
+/// What the parts of a runtime share; in `RuntimeCore`.
+#[repr(align(64))]
+pub(crate) struct Shared {
+    /// `TRACE` and `WATCH`; written under the lock of the plan.
+    flags: AtomicU8,
+    /// Coarse time for `Ult::waits_since`: nanoseconds since `epoch`, as of the monitor's last
+    /// look. Zero: there is no monitor.
+    tick: AtomicU64,
+    pub(crate) epoch: Instant,
+    number: AtomicU64,
+    plan: Mutex<Arc<Plan>>,
+    /// Threads that are no xstream and may be in a sink.
+    others_in_sink: AtomicUsize,
+    pub(crate) monitor: MonitorStop,
+}
+
+impl Default for Shared {
+    fn default() -> Self {
+        let plan = Plan { number: 0, recorder: None, sinks: Vec::new(), mask: EventMask::NONE };
+        Self {
+            flags: AtomicU8::new(0),
+            tick: AtomicU64::new(0),
+            epoch: Instant::now(),
+            number: AtomicU64::new(0),
+            plan: Mutex::new(Arc::new(plan)),
+            others_in_sink: AtomicUsize::new(0),
+            monitor: MonitorStop::default(),
+        }
+    }
+}
+
+impl Shared {
+    /// Replaces the plan, unless `change` says `None`.
+    pub(crate) fn change(&self, core: &RuntimeCore, change: impl FnOnce(&Plan) -> Option<Plan>) {
+        let mut place = lock(&self.plan);
+        let Some(mut plan) = change(&place) else { return };
+        plan.number = place.number + 1;
+        let is_on = plan.recorder.is_some() || !plan.sinks.is_empty();
+        let number = plan.number;
+        // The last count on a sink may go with it, and its destructor is the user's.
+        let old = std::mem::replace(&mut *place, Arc::new(plan));
+        // Before `on`: whoever sees that finds the plan (or an even newer one) under the lock.
+        self.number.store(number, Release); // pair: PLAN-NUMBER
+        let watch = self.flags.load(Relaxed) & WATCH;
+        self.set_flags(core, if is_on { watch | TRACE } else { watch });
+        drop(place);
+        drop(old);
+        // Lets the xstreams drop their copies of the old plan.
+        for xstream in core.xstreams() {
+            xstream.signal();
+        }
+    }
+
+    /// Has the xstreams tell what they run, from the next unit on. For the monitor.
+    pub(crate) fn watch(&self, core: &RuntimeCore) {
+        let _place = lock(&self.plan);
+        self.set_flags(core, self.flags.load(Relaxed) | WATCH);
+    }
+
+    /// Ends [`watch`](Self::watch).
+    pub(crate) fn unwatch(&self, core: &RuntimeCore) {
+        let _place = lock(&self.plan);
+        self.set_flags(core, self.flags.load(Relaxed) & !WATCH);
+    }
+
+    /// The caller holds the lock of the plan.
+    fn set_flags(&self, core: &RuntimeCore, flags: u8) {
+        self.flags.store(flags, Relaxed);
+        for xstream in core.xstreams() {
+            if !xstream.diag.is_on() {
+                xstream.diag.forget_unit();
+            }
+            xstream.diag.flags.store(flags, Relaxed);
+        }
+    }
+
+    /// Takes in an xstream that has just been added.
+    pub(crate) fn admit(&self, xstream: &XstreamShared) {
+        let _place = lock(&self.plan);
+        xstream.diag.flags.store(self.flags.load(Relaxed), Relaxed);
+    }
+
+    #[inline]
+    fn is_traced(&self) -> bool {
+        self.flags.load(Relaxed) & TRACE != 0
+    }
+
+    fn plan(&self) -> Arc<Plan> {
+        lock(&self.plan).clone()
+    }
+
+    /// Waits until no call of a sink goes on that began before the plan was changed. `false`: the
+    /// caller is in a sink itself, and might wait for itself.
+    #[must_use]
+    pub(crate) fn wait_for_sinks(&self, core: &RuntimeCore) -> bool {
+        if InSink::is_inside() || current::xstream().is_some_and(Xstream::is_in_sink) {
+            return false;
+        }
+        fence(SeqCst); // pair: SINK-DEKKER
+        let mut round = 0;
+        for xstream in core.xstreams() {
+            // pair: SINK-QUIET
+            while xstream.diag.in_sink.load(Acquire) {
+                relax(&mut round);
+            }
+        }
+        // pair: SINK-QUIET
+        while self.others_in_sink.load(Acquire) > 0 {
+            relax(&mut round);
+        }
+        true
+    }
+
+    /// An event on a thread that is no xstream of this runtime.
+    #[cold]
+    fn trace_other(&self, kind: EventKind, ult: UltPtr) {
+        let ticks = clock::ticks();
+        // Ordered by the lock below; see `trace::sink`.
+        self.others_in_sink.fetch_add(1, Relaxed);
+        let plan = self.plan();
+        if let Some(recorder) = &plan.recorder {
+            recorder.record_other(ticks, kind, Some(ult), None);
+        }
+        if plan.mask.contains(kind)
+            && let Some(_inside) = InSink::enter()
+        {
+            plan.tell(self.epoch, kind, Some(ult), None);
+        }
+        drop(plan);
+        self.others_in_sink.fetch_sub(1, Release); // pair: SINK-QUIET
+    }
+
+    /// The coarse time; zero: there is none.
+    pub(crate) fn tick(&self) -> u64 {
+        self.tick.load(Relaxed)
+    }
+
+    /// Sets the coarse time.
+    pub(crate) fn set_tick(&self, since_epoch: Duration) {
+        let ns = u64::try_from(since_epoch.as_nanos()).unwrap_or(u64::MAX);
+        self.tick.store(ns.max(1), Relaxed);
+    }
+}
+
+impl Plan {
+    /// Calls the sinks.
+    fn tell(&self, epoch: Instant, kind: EventKind, ult: Option<UltPtr>, xstream: Option<&str>) {
+        let ult = ult.as_deref();
+        self.call_sinks(&Event {
+            at_ns: u64::try_from(epoch.elapsed().as_nanos()).unwrap_or(u64::MAX),
+            kind,
+            ult: ult.map(|ult| ult.id.get()),
+            name: ult.and_then(|ult| ult.name()),
+            pool: ult.map(|ult| &*ult.pool().name),
+            xstream,
+        });
+    }
+}
+
+/// How an xstream sleeps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Rest {
+    /// Not at all: it runs something.
+    Awake,
+    /// Not yet: it has nothing to do, and looks for something.
+    Looking,
+    /// Until a timer is due, a descriptor is ready, or another thread wakes it.
+    Waiting,
+    /// Until another thread wakes it.
+    Forever,
+}
+
+/// What an xstream shows of what it does; in `XstreamShared`. What changes with every switch is
+/// written only while somebody records, listens or watches.
+#[derive(Debug)]
+pub(crate) struct Pulse {
+    /// `TRACE` and `WATCH`.
+    flags: AtomicU8,
+    /// A sink is being called, or is about to be.
+    in_sink: AtomicBool,
+    /// A [`Rest`].
+    rest: AtomicU8,
+    /// Switches to a unit.
+    runs: AtomicU64,
+    /// The unit that runs now, or zero.
+    running: AtomicU64,
+    /// Pool of the last unit that ran.
+    pool: AtomicUsize,
+    /// Name of the last unit that ran, see [`pack`].
+    name: AtomicU64,
+    /// Name and pool of the last unit that [`announce`]d itself, whether or not somebody watches.
+    announced: AtomicU64,
+    announced_pool: AtomicUsize,
+}
+
+/// Leaves the name and pool of the calling unit where a [lazy](crate::MonitorSpec::lazy) monitor
+/// finds them, until the next one of its xstream does the same: if the xstream is held by a unit
+/// that began before the monitor watched, its report says that it is perhaps this one. For units
+/// that run code of others, when they begin. Costs two stores; nothing happens on other threads.
+pub fn announce() {
+    let Some(xstream) = current::xstream() else { return };
+    let Some(ult) = xstream.current.get() else { return };
+    let pulse = &xstream.shared().diag;
+    // A look between the two sees a pool of another unit, in a report that says "perhaps".
+    pulse.announced_pool.store(ult.pool().index, Relaxed);
+    pulse.announced.store(pack(ult.literal_name()), Relaxed);
+}
+
+/// Bits of an address in user space, on all machines that this runs on.
+const ADDRESS_BITS: u32 = 48;
+
+/// A literal as one word, which can be shared without a lock: address and length. Zero: none, or
+/// one that is too long for that.
+fn pack(name: Option<&'static str>) -> u64 {
+    let Some(name) = name else { return 0 };
+    let (address, len) = (name.as_ptr().expose_provenance() as u64, name.len() as u64);
+    let fits = address >> ADDRESS_BITS == 0 && len >> (u64::BITS - ADDRESS_BITS) == 0;
+    if fits { address | len << ADDRESS_BITS } else { 0 }
+}
+
+fn unpack(word: u64) -> Option<&'static str> {
+    let address = usize::try_from(word & ((1 << ADDRESS_BITS) - 1)).ok()?;
+    let len = usize::try_from(word >> ADDRESS_BITS).ok()?;
+    if address == 0 {
+        return None;
+    }
+    let bytes = std::ptr::with_exposed_provenance::<u8>(address);
+    // SAFETY:
+    // - valid: `pack` made the word, whole, of a literal, which lives for ever and never changes;
+    //   its provenance was exposed there.
+    let bytes = unsafe { std::slice::from_raw_parts(bytes, len) };
+    std::str::from_utf8(bytes).ok()
+}
+
+/// What [`Pulse::read`] saw; not of one moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Beat {
+    pub(crate) runs: u64,
+    /// Number and pool of the unit that runs. The number is zero if it began before it was watched.
+    pub(crate) running: Option<(u64, usize)>,
+    /// Its name, if that is a literal.
+    pub(crate) name: Option<&'static str>,
+    pub(crate) sleeps_forever: bool,
+    /// Name and pool of the last unit that announced itself.
+    pub(crate) announced: Option<(&'static str, usize)>,
+}
+
+impl Default for Pulse {
+    fn default() -> Self {
+        Self {
+            flags: AtomicU8::new(0),
+            in_sink: AtomicBool::new(false),
+            rest: AtomicU8::new(Rest::Awake as u8),
+            runs: AtomicU64::new(0),
+            running: AtomicU64::new(0),
+            pool: AtomicUsize::new(0),
+            name: AtomicU64::new(0),
+            announced: AtomicU64::new(0),
+            announced_pool: AtomicUsize::new(0),
+        }
+    }
+}
+
+impl Pulse {
+    #[inline]
+    fn is_on(&self) -> bool {
+        self.flags.load(Relaxed) != 0
+    }
+
+    #[inline]
+    fn is_traced(&self) -> bool {
+        self.flags.load(Relaxed) & TRACE != 0
+    }
+
+    /// A unit starts to run. Returns the unit inside which it does.
+    fn begin(&self, ult: UltPtr) -> u64 {
+        self.runs.store(self.runs.load(Relaxed) + 1, Relaxed);
+        self.pool.store(ult.pool().index, Relaxed);
+        self.name.store(pack(ult.literal_name()), Relaxed);
+        let outer = self.running.load(Relaxed);
+        self.running.store(ult.id.get(), Relaxed);
+        outer
+    }
+
+    fn end(&self, outer: u64) {
+        self.runs.store(self.runs.load(Relaxed) + 1, Relaxed);
+        self.running.store(outer, Relaxed);
+    }
+
+    /// Number, pool and name of the unit that runs, if somebody has it told.
+    pub(crate) fn known_unit(&self) -> Option<(u64, usize, Option<&'static str>)> {
+        let beat = self.read();
+        let (id, pool) = beat.running.filter(|_| self.is_on())?;
+        Some((id, pool, beat.name))
+    }
+
+    /// Nobody has it told any more: what it said last will soon be wrong.
+    fn forget_unit(&self) {
+        self.running.store(0, Relaxed);
+    }
+
+    pub(crate) fn read(&self) -> Beat {
+        let runs = self.runs.load(Relaxed);
+        let id = self.running.load(Relaxed);
+        Beat {
+            runs,
+            running: (id != 0).then(|| (id, self.pool.load(Relaxed))),
+            name: unpack(self.name.load(Relaxed)).filter(|_| id != 0),
+            sleeps_forever: self.rest.load(Relaxed) == Rest::Forever as u8,
+            announced: unpack(self.announced.load(Relaxed))
+                .map(|name| (name, self.announced_pool.load(Relaxed))),
+        }
+    }
+}
+
+impl XstreamShared {
+    /// Whether it has nothing to do: it sleeps, or looks for something.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.is_asleep() || self.diag.rest.load(Relaxed) == Rest::Looking as u8
+    }
+
+    /// What the monitor shall think of it. One that has left is at rest.
+    pub(crate) fn beat(&self) -> Beat {
+        let beat = self.diag.read();
+        match self.state() {
+            State::Terminated | State::Removed => {
+                Beat { running: None, name: None, sleeps_forever: true, ..beat }
+            }
+            _ => beat,
+        }
+    }
+
+    /// As [`beat`](Self::beat), of counters that are there whether or not somebody watches:
+    /// `executed` is the number of runs that have ended here.
+    pub(crate) fn lazy_beat(&self, executed: u64) -> Beat {
+        let has_left = matches!(self.state(), State::Terminated | State::Removed);
+        let is_at_rest = self.is_idle() || has_left;
+        let seen = self.diag.read();
+        Beat {
+            // One that sleeps and wakes between two looks has not been held, either.
+            runs: executed.wrapping_add(self.sleeps.load(Relaxed)),
+            running: if is_at_rest { None } else { Some(seen.running.unwrap_or_default()) },
+            name: seen.name.filter(|_| !is_at_rest),
+            sleeps_forever: false,
+            announced: seen.announced,
+        }
+    }
+}
+
+/// What an xstream keeps for diagnostics; in `Xstream`.
+#[derive(Default)]
+pub(crate) struct Local {
+    copy: RefCell<PlanCopy>,
+    pub(crate) capture: RefCell<Capture>,
+    /// The unit on whose stack a sink may be running, which is not the current one meanwhile.
+    pub(crate) caller: Cell<Option<UltPtr>>,
+}
+
+#[derive(Default)]
+struct PlanCopy {
+    plan: Option<Arc<Plan>>,
+    names: NameCache,
+}
+
+impl PlanCopy {
+    /// The plan as of now.
+    #[inline]
+    fn renew(&mut self, shared: &Shared) {
+        let number = shared.number.load(Acquire); // pair: PLAN-NUMBER
+        if self.plan.as_ref().is_none_or(|plan| plan.number != number) {
+            self.replace(shared);
+        }
+    }
+
+    #[cold]
+    fn replace(&mut self, shared: &Shared) {
+        let new = shared.plan();
+        let recorder = self.plan.as_ref().and_then(|plan| plan.recorder.as_ref());
+        let is_same = match (recorder, &new.recorder) {
+            (Some(old), Some(new)) => Arc::ptr_eq(old, new),
+            _ => false,
+        };
+        if !is_same {
+            self.names = NameCache::default();
+        }
+        self.plan = Some(new);
+    }
+}
+
+/// An event of a unit that may happen on any thread. The caller holds the unit, or a count on it.
+#[inline]
+pub(crate) fn tell(ult: UltPtr, kind: EventKind) {
+    if is_traced(ult) {
+        tell_slowly(ult, kind);
+    }
+}
+
+/// A unit has been made, and not yet been queued.
+#[inline]
+pub(crate) fn created(ult: UltPtr, core: &RuntimeCore, here: Option<&Xstream>) {
+    match here {
+        Some(xstream) => xstream.on_event(ult, EventKind::Create),
+        None if core.diag.is_traced() => core.diag.trace_other(EventKind::Create, ult),
+        None => {}
+    }
+}
+
+/// A ULT, the caller, has ended, and is about to say so.
+#[inline]
+pub(crate) fn finishing(ult: UltPtr) {
+    if is_traced(ult) {
+        let is_cancelled = matches!(ult.payload.stage(), Stage::Gone(Why::Cancelled));
+        tell_slowly(ult, if is_cancelled { EventKind::Cancel } else { EventKind::Finish });
+    }
+}
+
+#[inline]
+fn is_traced(ult: UltPtr) -> bool {
+    let home = ult.home.load(Relaxed);
+    // The shared part is further away than the home, which the caller needs anyway.
+    if home.addr() <= XstreamShared::nowhere().addr() {
+        return ult.core.diag.is_traced();
+    }
+    // SAFETY:
+    // - valid: set when the ULT settled there, and xstreams live as long as the runtime's shared
+    //   part, which the descriptor keeps alive.
+    unsafe { &*home }.diag.is_traced()
+}
+
+#[cold]
+#[inline(never)]
+fn tell_slowly(ult: UltPtr, kind: EventKind) {
+    match current::xstream_in(&ult.core) {
+        Some(xstream) => xstream.trace(kind, Some(ult)),
+        None => ult.core.diag.trace_other(kind, ult),
+    }
+}
+
+impl Xstream {
+    /// Switches to `ult`, until it switches back.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Context::resume`](crate::engine::stack::context::Context::resume), with the context
+    /// of `block`, which is the stack of `ult`.
+    #[inline(always)]
+    pub(crate) unsafe fn resume(&self, ult: UltPtr, block: BlockPtr) -> Answer {
+        if self.shared().diag.is_on() {
+            // SAFETY: duty of the caller.
+            return unsafe { self.resume_seen(ult, block) };
+        }
+        // SAFETY: duty of the caller.
+        unsafe { block.context.resume(Wakeup::Run) }
+    }
+
+    /// # Safety
+    ///
+    /// As for [`resume`](Self::resume).
+    #[cold]
+    #[inline(never)]
+    unsafe fn resume_seen(&self, ult: UltPtr, block: BlockPtr) -> Answer {
+        let outer = self.shared().diag.begin(ult);
+        self.on_event(ult, EventKind::Run);
+        // SAFETY: duty of the caller.
+        let answer = unsafe { block.context.resume(Wakeup::Run) };
+        self.shared().diag.end(outer);
+        match answer.command() {
+            Command::Yield => self.on_event(ult, EventKind::Yield),
+            Command::Park => {
+                ult.waits_since.set(self.core.diag.tick());
+                self.on_event(ult, EventKind::Block(ult.state.waits.get()));
+            }
+            // It has told so itself, and may be gone.
+            Command::Finish => {}
+        }
+        answer
+    }
+
+    /// Whether somebody wants to know about every switch.
+    #[inline]
+    pub(crate) fn is_watched(&self) -> bool {
+        self.shared().diag.is_on()
+    }
+
+    /// Runs a tasklet to its end. As [`run_and_publish`](crate::spawn::join::run_and_publish).
+    #[inline(always)]
+    pub(crate) fn run_here(&self, ult: UltPtr) -> bool {
+        if self.shared().diag.is_on() {
+            return self.run_here_seen(ult);
+        }
+        crate::spawn::join::run_and_publish(ult)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn run_here_seen(&self, ult: UltPtr) -> bool {
+        let outer = self.shared().diag.begin(ult);
+        self.on_event(ult, EventKind::TaskletRun);
+        ult.payload.run();
+        self.on_event(ult, EventKind::TaskletFinish);
+        let is_last = crate::spawn::join::publish(ult);
+        self.shared().diag.end(outer);
+        is_last
+    }
+
+    /// An event of a unit on this xstream.
+    #[inline]
+    pub(crate) fn on_event(&self, ult: UltPtr, kind: EventKind) {
+        if self.shared().diag.is_traced() {
+            self.trace(kind, Some(ult));
+        }
+    }
+
+    /// Around a spin.
+    #[inline]
+    pub(crate) fn looks(&self, looks: bool) {
+        let rest = if looks { Rest::Looking } else { Rest::Awake };
+        self.shared().diag.rest.store(rest as u8, Relaxed);
+    }
+
+    /// Around a sleep; [`Rest::Awake`] after it.
+    pub(crate) fn on_rest(&self, rest: Rest) {
+        let pulse = &self.shared().diag;
+        pulse.rest.store(rest as u8, Relaxed);
+        if pulse.is_traced() {
+            let is_awake = rest == Rest::Awake;
+            self.trace(if is_awake { EventKind::Wake } else { EventKind::Sleep }, None);
+        }
+    }
+
+    /// The xstream has been signalled.
+    pub(crate) fn on_signal(&self) {
+        if !self.shared().diag.is_traced()
+            && let Ok(mut copy) = self.diag.copy.try_borrow_mut()
+        {
+            *copy = PlanCopy::default();
+        }
+    }
+
+    /// Whether this thread is in a sink.
+    fn is_in_sink(&self) -> bool {
+        self.shared().diag.in_sink.load(Relaxed)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn trace(&self, kind: EventKind, ult: Option<UltPtr>) {
+        let ticks = clock::ticks();
+        // Borrowed already: an old plan is being dropped, and a destructor of the user does this.
+        let Ok(mut copy) = self.diag.copy.try_borrow_mut() else { return };
+        copy.renew(&self.core.diag);
+        let PlanCopy { plan: Some(plan), names } = &mut *copy else { return };
+        if let Some(recorder) = &plan.recorder {
+            recorder.record(self.shared().index, names, ticks, kind, ult);
+        }
+        let is_wanted = plan.mask.contains(kind);
+        drop(copy);
+        if is_wanted && !self.is_in_sink() {
+            self.call_sinks(kind, ult);
+        }
+    }
+
+    fn call_sinks(&self, kind: EventKind, ult: Option<UltPtr>) {
+        let pulse = &self.shared().diag;
+        // A sink that waits in spite of its contract shall block the thread: the stack may be the
+        // xstream's, or that of a ULT in the middle of something.
+        let caller = self.current.take();
+        let outer_caller = self.diag.caller.replace(caller);
+        pulse.in_sink.store(true, Relaxed);
+        // Forbids that the plan is looked up before others can see that we are about to use it.
+        fence(SeqCst); // pair: SINK-DEKKER
+        let plan = self.diag.copy.try_borrow_mut().ok().and_then(|mut copy| {
+            copy.renew(&self.core.diag);
+            copy.plan.clone()
+        });
+        if let Some(plan) = plan {
+            plan.tell(self.core.diag.epoch, kind, ult, Some(&self.shared().name));
+        }
+        pulse.in_sink.store(false, Release); // pair: SINK-QUIET
+        self.diag.caller.set(outer_caller);
+        self.current.set(caller);
+    }
+}

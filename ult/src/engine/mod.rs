@@ -1,0 +1,35 @@
+//! The engine: units, pools, xstreams, and the switch from one unit to the next.
+//!
+//! | folder | what lives there |
+//! |---|---|
+//! | [`stack`] | stacks, their cache, and the context switch |
+//! | [`unit`] | the descriptor of a unit and what it owns |
+//! | [`pool`] | pools and their queues |
+//! | [`xstream`] | what an OS thread does: schedule, switch, sleep |
+//! | [`waiting`] | waiters, lists of them, the join word, and cancel |
+//!
+//! These folders point at each other: a unit knows its pool and its xstream, and each of them knows
+//! the units that it holds. So they are one layer. The engine may import [`base`](crate::base),
+//! [`topology`](crate::topology) and [`trace`](crate::trace); nothing above it.
+//!
+//! Read `unit/descriptor.rs` first, then `pool/slot.rs`, `xstream/owner.rs`, `xstream/switch.rs`
+//! and
+//! `xstream/run_loop.rs`. What the engine calls for observers is in `diag.rs`.
+
+#[cfg(not(loom))]
+pub(crate) mod contain;
+#[cfg(not(loom))]
+pub(crate) mod diag;
+#[cfg(not(loom))]
+pub(crate) mod error;
+#[cfg(not(loom))]
+pub(crate) mod pool;
+#[cfg(not(loom))]
+pub(crate) mod runtime_core;
+#[cfg(not(loom))]
+pub(crate) mod stack;
+#[cfg(not(loom))]
+pub(crate) mod unit;
+pub(crate) mod waiting;
+#[cfg(not(loom))]
+pub(crate) mod xstream;

@@ -1,0 +1,354 @@
+//! The part of a runtime that every thread may use.
+//!
+//! What is known of a pool or an xstream stays here also after it has been removed (less than 1 KiB
+//! each, and nothing of the system's), so plain pointers to it stay valid. This part is kept alive
+//! by the `Runtime`, by every `PoolRef` and `XstreamRef`, by the xstreams, and by every descriptor
+//! (hence by everything that may still wake a ULT). Closing the depot at the end of a shutdown
+//! breaks the circle between the depot and its idle descriptors.
+//!
+//! # Phases
+//!
+//! | phase | meaning | left by |
+//! |---|---|---|
+//! | open | spawns are accepted | shutdown |
+//! | + `WATCHED` | the same; every end of a ULT is reported to the shutdown that waits | shutdown |
+//! | + `CLOSING` | spawns are refused; the rest runs to its end | shutdown (or open again) |
+//! | + `EXIT` | nothing is alive; xstreams leave their loops | never |
+//!
+//! The phase word also counts its changes. An xstream copies the flags when it is signalled, so the
+//! spawn path of a ULT reads its own xstream's copy only, and stores the word it has seen; the
+//! shutdown waits until all have seen the new one. Threads that are no xstream pass a `gate` while
+//! they spawn: they enter, look at the phase, push, and leave. pair: GATE-DEKKER
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use crate::engine::error::StuckUlt;
+use crate::engine::pool::shared::PoolShared;
+use crate::engine::stack::block::StackClass;
+use crate::engine::unit::descriptor_cache::Depot;
+use crate::engine::xstream::owner::{Xstream, XstreamShared};
+use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use crate::sync::atomic::{AtomicU64, AtomicUsize, fence};
+use crate::sync::{Arc, Mutex, lock};
+use crate::topology::CpuSet;
+use crate::wait::mutex::Mutex as UltMutex;
+use crate::wait::news::News;
+
+/// Every end of a unit is reported.
+pub(crate) const WATCHED: u64 = 1;
+/// Spawns are refused.
+pub(crate) const CLOSING: u64 = 2;
+/// Xstreams leave.
+pub(crate) const EXIT: u64 = 4;
+/// Xstreams write down their suspended ULTs.
+pub(crate) const REPORT: u64 = 8;
+const FLAGS: u64 = WATCHED | CLOSING | EXIT | REPORT;
+const CHANGE: u64 = 16;
+
+/// Numbers that an xstream draws at once.
+pub(crate) const IDS_PER_DRAW: u64 = 1024;
+
+/// Pools and xstreams. What looks at all of them again and again looks at those that there are.
+#[derive(Default)]
+pub(crate) struct Parts {
+    /// By index, those that have been removed as well.
+    pub(crate) pools: Vec<Arc<PoolShared>>,
+    pub(crate) xstreams: Vec<Arc<XstreamShared>>,
+    /// Those that have not been removed, in the same order.
+    living_pools: Vec<Arc<PoolShared>>,
+    living_xstreams: Vec<Arc<XstreamShared>>,
+    /// What the pools that have been removed counted.
+    past: Books,
+    /// Indices of pools that have been removed and still have their queues.
+    unswept: Vec<usize>,
+}
+
+/// Beginnings and ends of units.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Books {
+    pub(crate) spawned: u64,
+    pub(crate) ended: u64,
+}
+
+/// See the module documentation.
+pub(crate) struct RuntimeCore {
+    /// Held for a few instructions; changes are made under the lock of the layout.
+    pub(crate) parts: Mutex<Parts>,
+    /// One change of pools and xstreams at a time.
+    pub(crate) layout: UltMutex<()>,
+    pub(crate) depot: Depot,
+    pub(crate) spin_max: Duration,
+    pub(crate) stack_cache_max: usize,
+    /// Stacks for which neither the spawn nor the pool says another.
+    pub(crate) class: StackClass,
+    /// Processors of xstreams that are bound to none in particular.
+    pub(crate) cpus: CpuSet,
+    /// Xstreams that sleep or are about to.
+    pub(crate) sleeping: AtomicUsize,
+    /// Where units asked to migrate to, by their descriptor.
+    pub(crate) migrations: Mutex<HashMap<usize, Arc<PoolShared>>>,
+    next_id: AtomicU64,
+    phase: AtomicU64,
+    gate: AtomicUsize,
+    /// Changes that shutdowns and joins of xstreams wait for.
+    pub(crate) news: News,
+    /// Filled by the xstreams while the phase says `REPORT`.
+    stuck: Mutex<Vec<StuckUlt>>,
+    pub(crate) diag: crate::engine::diag::Shared,
+}
+
+impl RuntimeCore {
+    pub(crate) fn new(
+        spin_max: Duration,
+        stack_cache_max: usize,
+        class: StackClass,
+        cpus: CpuSet,
+    ) -> Self {
+        Self {
+            parts: Mutex::default(),
+            layout: UltMutex::new(()),
+            depot: Depot::new(),
+            spin_max,
+            stack_cache_max,
+            class,
+            cpus,
+            sleeping: AtomicUsize::new(0),
+            migrations: Mutex::default(),
+            next_id: AtomicU64::new(1),
+            phase: AtomicU64::new(0),
+            gate: AtomicUsize::new(0),
+            news: News::new(),
+            stuck: Mutex::new(Vec::new()),
+            diag: crate::engine::diag::Shared::default(),
+        }
+    }
+
+    /// All pools that have not been removed.
+    pub(crate) fn pools(&self) -> Vec<Arc<PoolShared>> {
+        lock(&self.parts).living_pools.clone()
+    }
+
+    /// All pools that have not been removed, and what `past` reads of those that have: of one
+    /// moment, so that none is missed and none counts twice.
+    pub(crate) fn pools_and<T>(&self, past: impl FnOnce() -> T) -> (Vec<Arc<PoolShared>>, T) {
+        let parts = lock(&self.parts);
+        (parts.living_pools.clone(), past())
+    }
+
+    /// All xstreams that have not been removed.
+    pub(crate) fn xstreams(&self) -> Vec<Arc<XstreamShared>> {
+        lock(&self.parts).living_xstreams.clone()
+    }
+
+    /// Adds a pool, made for this index. The caller holds the lock of the layout, or is the only
+    /// one who knows this part.
+    pub(crate) fn add_pool(&self, make: impl FnOnce(usize) -> PoolShared) -> Arc<PoolShared> {
+        let mut parts = lock(&self.parts);
+        let pool = Arc::new(make(parts.pools.len()));
+        parts.pools.push(pool.clone());
+        parts.living_pools.push(pool.clone());
+        pool
+    }
+
+    /// `pool` has been removed, when its books were these: the runtime keeps the sums, and looks
+    /// at the pool no more.
+    pub(crate) fn forget_pool(&self, pool: &PoolShared, books: Books) {
+        let mut parts = lock(&self.parts);
+        parts.living_pools.retain(|other| other.index != pool.index);
+        parts.past.spawned = parts.past.spawned.wrapping_add(books.spawned);
+        parts.past.ended = parts.past.ended.wrapping_add(books.ended);
+        parts.unswept.push(pool.index);
+        pool.for_each_slot(|slot| {
+            if let Some(xstream) = parts.xstreams.get(slot.xstream) {
+                xstream.past.take_over(slot);
+            }
+        });
+    }
+
+    /// Drops the queues of removed pools that nobody can reach any more: nobody but this part has a
+    /// count on them, so there are neither handles nor slots, and every xstream has looked at its
+    /// mail since the removal. Without a lock: the destructor may be a user's.
+    pub(crate) fn sweep_pools(&self) {
+        let mut parts = lock(&self.parts);
+        let Parts { pools, unswept, .. } = &mut *parts;
+        let mut swept = Vec::new();
+        unswept.retain(|index| {
+            let pool = &pools[*index];
+            let is_last = Arc::strong_count(pool) == 1;
+            if is_last {
+                // What others did with their counts happens before: `Arc` releases each.
+                fence(Acquire); // pair: POOL-COUNT
+                // SAFETY:
+                // - removed: it stands in `unswept`;
+                // - no caller of `queue`: those with a count are gone, and it gets no new one, as
+                //   it is not among the living and has no units; threads that are no xstreams have
+                //   one while they queue a unit; each xstream has had one in its mail since the
+                //   removal, so it is through with what it queued before: nothing is suspended in
+                //   there (`CustomPool`).
+                swept.push(unsafe { pool.take_queue() });
+            }
+            !is_last
+        });
+        drop(parts);
+        drop(swept);
+    }
+
+    /// Adds an xstream. The caller as above.
+    pub(crate) fn add_xstream(&self, xstream: &Arc<XstreamShared>) {
+        let mut parts = lock(&self.parts);
+        parts.xstreams.push(xstream.clone());
+        parts.living_xstreams.push(xstream.clone());
+    }
+
+    /// `xstream` has left, or could not start, and does not come back.
+    pub(crate) fn forget_xstream(&self, xstream: &XstreamShared) {
+        xstream.set_removed();
+        lock(&self.parts).living_xstreams.retain(|other| other.index != xstream.index);
+        // A shutdown may wait until it has seen the phase.
+        self.tell_news();
+    }
+
+    /// A handle of one of our pools.
+    pub(crate) fn pool_arc(&self, pool: &PoolShared) -> Arc<PoolShared> {
+        lock(&self.parts).pools[pool.index].clone()
+    }
+
+    /// The next `count` numbers for units.
+    pub(crate) fn draw_ids(&self, count: u64) -> u64 {
+        self.next_id.fetch_add(count, Relaxed)
+    }
+
+    /// Wakes one sleeping xstream that serves `pool`. The caller has made a unit visible before.
+    #[inline]
+    pub(crate) fn wake_one(&self, pool: &PoolShared) {
+        // One fence for all the looks below; forbids that they are done before the unit is
+        // visible.
+        fence(SeqCst); // pair: PARK-DEKKER
+        if self.sleeping.load(Relaxed) > 0 {
+            self.wake_one_slow(pool);
+        }
+    }
+
+    /// As [`wake_one`](Self::wake_one), unless `here`, the xstream of the caller, is the only one
+    /// that serves `pool`.
+    pub(crate) fn wake_another(&self, pool: &PoolShared, here: Option<&Xstream>) {
+        // One fence for this look as well: another xstream may just have become the only server.
+        fence(SeqCst); // pair: PARK-DEKKER, SOLE-DEKKER
+        let is_sole = here.is_some_and(|xstream| xstream.serves_alone(pool));
+        if !is_sole && self.sleeping.load(Relaxed) > 0 {
+            self.wake_one_slow(pool);
+        }
+    }
+
+    #[cold]
+    fn wake_one_slow(&self, pool: &PoolShared) {
+        for server in lock(&pool.servers).iter() {
+            if server.wake_after_fence() {
+                return;
+            }
+        }
+    }
+
+    /// The current flags, and the word that xstreams acknowledge.
+    pub(crate) fn phase(&self) -> (u64, u64) {
+        let word = self.phase.load(Acquire); // pair: PHASE
+        (word & FLAGS, word)
+    }
+
+    /// Changes the flags and makes every xstream look. Returns the word to be acknowledged.
+    /// Only one shutdown at a time calls this.
+    pub(crate) fn set_phase(&self, flags: u64) -> u64 {
+        let word = (self.phase.load(Relaxed) & !FLAGS) + CHANGE + flags;
+        self.phase.store(word, Release); // pair: PHASE
+        fence(SeqCst); // pair: GATE-DEKKER
+        for xstream in self.xstreams() {
+            xstream.signal();
+        }
+        if flags & EXIT != 0 {
+            self.diag.monitor.end();
+        }
+        word
+    }
+
+    /// Whether every xstream that runs has seen `word`.
+    pub(crate) fn is_seen(&self, word: u64) -> bool {
+        self.xstreams().iter().all(|xstream| xstream.has_seen(word))
+    }
+
+    /// Lets a thread that is no xstream of this runtime spawn, while the result lives.
+    pub(crate) fn enter_gate(&self) -> Option<GatePass<'_>> {
+        self.gate.fetch_add(1, Relaxed);
+        let pass = GatePass(self);
+        fence(SeqCst); // pair: GATE-DEKKER
+        let (flags, _) = self.phase();
+        (flags & (CLOSING | EXIT) == 0).then_some(pass)
+    }
+
+    /// Whether no foreign thread is in the middle of a spawn.
+    pub(crate) fn is_gate_empty(&self) -> bool {
+        self.gate.load(Acquire) == 0 // pair: GATE
+    }
+
+    /// Units that have been spawned and have not ended. Exact once spawns are refused and everybody
+    /// has seen it; before that, an estimate.
+    pub(crate) fn alive(&self) -> u64 {
+        let (pools, past) = {
+            let parts = lock(&self.parts);
+            (parts.living_pools.clone(), parts.past)
+        };
+        // Removed pools as well: units that have left them have ended in other books.
+        let add = |sum: u64, more: u64| sum.wrapping_add(more);
+        // Ends before beginnings: what ends in between is then counted as alive. Moves from pool
+        // to pool do not count: two pools cannot be read at one moment.
+        let ended = pools.iter().map(|pool| pool.ended()).fold(past.ended, add);
+        let spawned = pools.iter().map(|pool| pool.spawned()).fold(past.spawned, add);
+        spawned.saturating_sub(ended)
+    }
+
+    /// Whether nothing is alive, and no ULT that has ended still cleans up. As exact as
+    /// [`alive`](Self::alive).
+    pub(crate) fn is_quiet(&self) -> bool {
+        // pair: ULTS
+        self.alive() == 0 && self.xstreams().iter().all(|x| x.ults.load(Acquire) == 0)
+    }
+
+    /// Ends the circles in which idle descriptors keep this part alive, and pools and xstreams each
+    /// other. No xstream runs any more.
+    pub(crate) fn bury(&self) {
+        self.depot.close();
+        let (pools, xstreams) = {
+            let parts = lock(&self.parts);
+            (parts.pools.clone(), parts.xstreams.clone())
+        };
+        for pool in pools {
+            let servers = std::mem::take(&mut *lock(&pool.servers));
+            drop(servers);
+        }
+        xstreams.iter().for_each(|xstream| xstream.bury());
+    }
+
+    /// Tells a waiting shutdown that something has changed.
+    pub(crate) fn tell_news(&self) {
+        self.news.tell();
+    }
+
+    /// Adds to the report of a shutdown that gave up.
+    pub(crate) fn report_stuck(&self, ults: Vec<StuckUlt>) {
+        lock(&self.stuck).extend(ults);
+    }
+
+    /// Takes the report.
+    pub(crate) fn take_stuck(&self) -> Vec<StuckUlt> {
+        std::mem::take(&mut lock(&self.stuck))
+    }
+}
+
+/// See [`RuntimeCore::enter_gate`].
+pub(crate) struct GatePass<'a>(&'a RuntimeCore);
+
+impl Drop for GatePass<'_> {
+    fn drop(&mut self) {
+        self.0.gate.fetch_sub(1, Release); // pair: GATE
+    }
+}

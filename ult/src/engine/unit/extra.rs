@@ -1,0 +1,24 @@
+//! What few units have: kept apart, so that the others stay small.
+
+use crate::engine::stack::user::UserStack;
+use crate::engine::unit::inherited::Values;
+use crate::engine::unit::local::Locals;
+use crate::sync::Arc;
+use crate::time::timed_unit::Timed;
+
+/// Called when a unit has moved to another pool, with the name of that pool.
+pub(crate) type OnMigrate = Box<dyn FnMut(&str) + Send>;
+
+/// See the module documentation.
+#[derive(Default)]
+pub(crate) struct Extra {
+    /// Values of [`UltLocal`](crate::UltLocal)s.
+    pub(crate) locals: Locals,
+    /// What it hands on to those that it spawns.
+    pub(crate) inherited: Values,
+    /// Memory for the stack, until it starts.
+    pub(crate) stack: Option<UserStack>,
+    pub(crate) on_migrate: Option<OnMigrate>,
+    /// The time for which the unit waits, while it is on its way to an xstream.
+    pub(crate) timed: Option<Arc<Timed>>,
+}

@@ -1,0 +1,282 @@
+//! The word in which a unit that ends, its handle, and those who wait for it meet.
+//!
+//! | word | meaning |
+//! |---|---|
+//! | null | not ended, nobody waits |
+//! | a waiter | not ended; the newest waiter, the others are linked behind it |
+//! | a waiter + `LOCKED` | as above; a waiter is unlinking itself, everybody else retries |
+//! | `DETACHED` | the handle is gone, or there never was one |
+//! | `DONE` | the outcome is there, and belongs to the handle |
+//!
+//! # Who may touch what
+//!
+//! - The unit calls [`publish`](JoinWord::publish) once. It touches the word no more once that has
+//!   stored `DONE`, so whoever sees `DONE` may free the word.
+//! - The owner of the handle calls [`detach`](JoinWord::detach) when nobody waits any more: whoever
+//!   waits borrows the handle, or owns it. So `DETACHED` never replaces a waiter.
+//! - Of `publish` and `detach` one comes second and is told so: that party drops what both had in
+//!   common.
+//! - Waiters are linked by whoever waits, and unlinked by their party (deadline, cancel, a future
+//!   that is dropped) or all at once by `publish`, which must wake them.
+
+#![cfg_attr(not(loom), allow(unreachable_pub, reason = "public for the loom models only"))]
+
+use std::ptr::{self, NonNull};
+use std::time::Instant;
+
+use crate::base::wait_kind::WaitKind;
+use crate::engine::waiting::list::{next_of, remove_from, set_first};
+use crate::engine::waiting::waiter::{Deferred, Waiter};
+use crate::sync::atomic::AtomicPtr;
+use crate::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use crate::sync::relax;
+use crate::wait::select::Watch;
+
+pub(crate) type Word = *mut Waiter;
+
+/// The first word of a unit that has a handle.
+pub(crate) const UNJOINED: Word = ptr::null_mut();
+/// The first word of a unit that never has one.
+pub(crate) const DETACHED: Word = ptr::without_provenance_mut(1);
+const DONE: Word = ptr::without_provenance_mut(2);
+/// A bit that addresses of waiters leave free.
+const LOCKED: usize = 4;
+
+/// The word. See the module documentation.
+#[derive(Debug)]
+pub struct JoinWord(AtomicPtr<Waiter>);
+
+/// Whom a unit met when it ended.
+#[derive(Debug)]
+#[must_use = "whoever is told of waiters must wake them"]
+pub enum Published {
+    /// Nobody. The handle comes second.
+    First,
+    /// The handle is gone: the unit comes second.
+    Detached,
+    /// They wait. The handle comes second.
+    Waited(Waiters),
+}
+
+/// Those who waited, taken out of the word.
+#[derive(Debug)]
+#[must_use = "whoever takes waiters out must wake them"]
+pub struct Waiters(NonNull<Waiter>);
+
+impl JoinWord {
+    /// The word of a unit that has not ended and has a handle.
+    #[must_use]
+    pub fn new() -> Self {
+        Self(AtomicPtr::new(UNJOINED))
+    }
+
+    /// Makes the word ready for the next unit. Nobody else may use it.
+    #[cfg_attr(loom, allow(dead_code, reason = "the models make a new word each time"))]
+    #[inline]
+    pub(crate) fn reset(&self, first: Word) {
+        self.0.store(first, Relaxed);
+    }
+
+    /// Whether the outcome is there.
+    #[inline]
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        self.0.load(Acquire) == DONE // pair: JOIN-DONE
+    }
+
+    /// Whether the handle is gone, which is final as long as the unit has not ended.
+    #[inline]
+    #[must_use]
+    pub fn is_detached(&self) -> bool {
+        self.0.load(Acquire) == DETACHED // pair: JOIN-DETACH
+    }
+
+    /// Gives up the handle. `true`: the unit has ended, and the outcome is the caller's.
+    #[inline]
+    pub fn detach(&self) -> bool {
+        // pair: JOIN-DONE, JOIN-DETACH
+        self.is_done() || self.0.swap(DETACHED, AcqRel) == DONE
+    }
+
+    /// [`publish`](Self::publish) where nobody waits and the handle is there: `Published::First`,
+    /// in one step. `false`: nothing has happened.
+    #[inline]
+    pub fn publish_unwatched(&self) -> bool {
+        // pair: JOIN-DONE
+        self.0.compare_exchange(UNJOINED, DONE, AcqRel, Relaxed).is_ok()
+    }
+
+    /// The unit has ended and its outcome is written. The last access of the unit to the word,
+    /// except after [`Published::Detached`].
+    #[inline]
+    pub fn publish(&self) -> Published {
+        let word = self.0.load(Relaxed);
+        // pair: JOIN-DONE, JOIN-WAITER, JOIN-DETACH
+        let word =
+            if !is_locked(word) && self.0.compare_exchange(word, DONE, AcqRel, Relaxed).is_ok() {
+                word
+            } else {
+                self.publish_slowly()
+            };
+        match NonNull::new(word) {
+            None => Published::First,
+            Some(_) if word == DETACHED => Published::Detached,
+            Some(newest) => Published::Waited(Waiters(newest)),
+        }
+    }
+
+    #[cold]
+    fn publish_slowly(&self) -> Word {
+        let mut round = 0;
+        let mut word = self.0.load(Relaxed);
+        loop {
+            if is_locked(word) {
+                relax(&mut round);
+                word = self.0.load(Relaxed);
+                continue;
+            }
+            // pair: JOIN-DONE, JOIN-WAITER, JOIN-DETACH
+            match self.0.compare_exchange_weak(word, DONE, AcqRel, Relaxed) {
+                Ok(_) => return word,
+                Err(seen) => word = seen,
+            }
+        }
+    }
+
+    /// Waits until the unit has ended (`true`) or `deadline` has passed.
+    pub fn wait(&self, deadline: Option<Instant>) -> bool {
+        if self.is_done() {
+            return true;
+        }
+        let waiter = Waiter::new(WaitKind::Join);
+        let node = NonNull::from(&waiter);
+        // SAFETY:
+        // - in no list: fresh; it stays until it is woken or unlinked (`settle`).
+        !unsafe { self.link(node) } || waiter.settle(deadline, || self.unlink(node))
+    }
+
+    /// Adds a waiter. `false`: the unit has ended, and the waiter is not linked.
+    ///
+    /// # Safety
+    ///
+    /// It is in no list, and stays alive and where it is until it is woken or unlinked.
+    #[inline]
+    unsafe fn link(&self, node: NonNull<Waiter>) -> bool {
+        let mut round = 0;
+        let mut word = self.0.load(Acquire); // pair: JOIN-DONE
+        loop {
+            if word == DONE {
+                return false;
+            }
+            if is_locked(word) {
+                relax(&mut round);
+                word = self.0.load(Acquire); // pair: JOIN-DONE
+                continue;
+            }
+            // SAFETY:
+            // - alive: duty of the caller; ours until the exchange below publishes it.
+            unsafe { set_first(node, word) };
+            // pair: JOIN-WAITER, JOIN-DONE
+            match self.0.compare_exchange_weak(word, node.as_ptr(), Release, Acquire) {
+                Ok(_) => return true,
+                Err(seen) => word = seen,
+            }
+        }
+    }
+
+    /// Takes a waiter out that its party has linked. `false`: the unit has taken it, and wakes it.
+    #[cold]
+    fn unlink(&self, node: NonNull<Waiter>) -> bool {
+        let mut round = 0;
+        let mut word = self.0.load(Acquire); // pair: JOIN-DONE
+        loop {
+            if word == DONE {
+                return false;
+            }
+            if is_locked(word) {
+                relax(&mut round);
+                word = self.0.load(Acquire); // pair: JOIN-DONE
+                continue;
+            }
+            let locked = word.map_addr(|addr| addr | LOCKED);
+            // pair: JOIN-WAITER, JOIN-DONE
+            match self.0.compare_exchange_weak(word, locked, AcqRel, Acquire) {
+                Ok(_) => break,
+                Err(seen) => word = seen,
+            }
+        }
+        // SAFETY:
+        // - alive: linked waiters stay until they are unlinked or woken, both of which need the
+        //   word, and `node` is still linked;
+        // - links: only the holder of `LOCKED` writes those of the chain.
+        let rest = unsafe { remove_from(word, node) };
+        // Nobody changes the word while LOCKED is set, so a store is enough.
+        self.0.store(rest, Release); // pair: JOIN-WAITER
+        true
+    }
+}
+
+impl Default for JoinWord {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Ready when the unit has ended.
+impl Watch for JoinWord {
+    fn is_ready(&self) -> bool {
+        self.is_done()
+    }
+
+    unsafe fn register(&self, node: NonNull<Waiter>) -> bool {
+        // SAFETY: the duties of the caller are the same.
+        unsafe { self.link(node) }
+    }
+
+    fn unregister(&self, node: NonNull<Waiter>) -> bool {
+        self.unlink(node)
+    }
+}
+
+#[cfg(loom)]
+impl Drop for JoinWord {
+    fn drop(&mut self) {
+        // The model then reports every access that is not ordered before this.
+        self.0.with_mut(|_| ());
+    }
+}
+
+#[inline]
+fn is_locked(word: Word) -> bool {
+    word.addr() & LOCKED != 0
+}
+
+impl Waiters {
+    /// Wakes all, async tasks after all others.
+    #[inline]
+    pub fn wake(self) {
+        // SAFETY:
+        // - alive: not yet woken; no writer: the chain is ours.
+        if unsafe { next_of(self.0) }.is_null() {
+            // SAFETY:
+            // - alive, unlinked: not yet woken, taken by `publish`; not touched afterwards.
+            return unsafe { Waiter::wake(self.0) };
+        }
+        self.wake_several();
+    }
+
+    #[cold]
+    fn wake_several(self) {
+        let mut deferred = Deferred::new();
+        let mut next = self.0.as_ptr();
+        while let Some(node) = NonNull::new(next) {
+            // SAFETY:
+            // - alive: not yet woken; no writer: the chain is ours.
+            next = unsafe { next_of(node) };
+            // SAFETY:
+            // - alive, unlinked: not yet woken, taken by `publish`; not touched afterwards.
+            unsafe { Waiter::wake_among(node, &mut deferred) };
+        }
+        deferred.fire();
+    }
+}

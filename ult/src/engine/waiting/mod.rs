@@ -1,0 +1,12 @@
+//! Waiters: what a party that waits leaves behind for those that wake it.
+//!
+//! The objects of [`wait`](crate::wait) are made of them. All of it compiles for the models in
+//! `loom-tests`, where only OS threads wait.
+//!
+//! Read `waiter.rs` first (who may touch what), then `list.rs`. `join_word.rs` is where a unit that
+//! ends meets those that join it, `cancel.rs` ends a wait and its ULT before their time.
+
+pub(crate) mod cancel;
+pub(crate) mod join_word;
+pub(crate) mod list;
+pub(crate) mod waiter;

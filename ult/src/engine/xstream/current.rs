@@ -1,0 +1,192 @@
+//! Where am I? The current xstream and ULT.
+//!
+//! One thread-local pointer names the xstream of this thread. It is read only by [`xstream`], which
+//! is never inlined and returns the *value*: LLVM takes thread-local *addresses* for constants and
+//! may keep one across a switch of stacks. By the rule that a started ULT stays on its xstream
+//! that would do no harm, but the one function that runs on different threads in one frame,
+//! `switch::root`, must not be the one that finds out.
+
+use std::cell::Cell;
+use std::ptr;
+
+use crate::engine::runtime_core::RuntimeCore;
+use crate::engine::unit::descriptor::UltPtr;
+use crate::engine::unit::local;
+use crate::engine::xstream::owner::Xstream;
+use crate::sync::Arc;
+
+thread_local! {
+    static XSTREAM: Cell<*const Xstream> = const { Cell::new(ptr::null()) };
+}
+
+/// Marks this thread as the given xstream while the result lives.
+pub(crate) struct Seat<'a>(&'a Xstream);
+
+impl<'a> Seat<'a> {
+    pub(crate) fn take(xstream: &'a Xstream) -> Self {
+        XSTREAM.set(ptr::from_ref(xstream));
+        Self(xstream)
+    }
+}
+
+impl Drop for Seat<'_> {
+    fn drop(&mut self) {
+        debug_assert!(ptr::eq(XSTREAM.get(), self.0));
+        XSTREAM.set(ptr::null());
+    }
+}
+
+/// The pointer, or null on a thread that is no xstream. Async-signal-safe.
+#[inline(never)]
+pub(crate) fn xstream_ptr() -> *const Xstream {
+    XSTREAM.get()
+}
+
+/// Names the xstream that this thread runs for.
+#[cfg(ult_thread_context)]
+#[inline(never)]
+pub(crate) fn set_xstream(xstream: *const Xstream) {
+    XSTREAM.set(xstream);
+}
+
+/// The xstream of this thread.
+///
+/// The lifetime is right wherever it can be used: ULT and scheduler code runs only while the
+/// xstream exists, and what started on a thread stays there.
+#[inline]
+pub(crate) fn xstream<'a>() -> Option<&'a Xstream> {
+    // SAFETY:
+    // - valid: set by `Seat` for as long as the xstream lives; all code in between runs on this
+    //   thread, and a ULT that is suspended at the end of an xstream does not exist (an xstream
+    //   leaves only when nothing is alive).
+    unsafe { xstream_ptr().as_ref() }
+}
+
+/// The xstream of this thread if it belongs to the runtime `core`.
+#[inline]
+pub(crate) fn xstream_in<'a>(core: &Arc<RuntimeCore>) -> Option<&'a Xstream> {
+    xstream().filter(|xstream| Arc::ptr_eq(&xstream.core, core))
+}
+
+/// The unit that runs here.
+#[inline]
+pub(crate) fn ult() -> Option<UltPtr> {
+    xstream()?.current.get()
+}
+
+/// The ULT that runs here and can be suspended: no tasklet, and not unwinding. The count of panics
+/// is per thread, so a ULT that suspended in a destructor during unwinding would make all others
+/// look panicking; it blocks its thread instead.
+#[inline]
+pub(crate) fn suspendable() -> Option<UltPtr> {
+    Some(xstream_and_ult()?.1)
+}
+
+/// As [`suspendable`], with the xstream of this thread.
+#[inline]
+pub(crate) fn xstream_and_ult<'a>() -> Option<(&'a Xstream, UltPtr)> {
+    let xstream = xstream()?;
+    let ult = xstream.current.get()?;
+    (!ult.is_tasklet() && !std::thread::panicking()).then_some((xstream, ult))
+}
+
+/// Runs code of the user that must not be suspended: it finds itself in no unit, and what waits in
+/// there blocks the thread.
+pub(crate) fn in_no_unit<R>(code: impl FnOnce() -> R) -> R {
+    /// Also if the code panics.
+    struct Back<'a>(&'a Xstream, Option<UltPtr>);
+
+    impl Drop for Back<'_> {
+        fn drop(&mut self) {
+            self.0.current.set(self.1);
+        }
+    }
+
+    let _back = xstream().map(|xstream| Back(xstream, xstream.current.take()));
+    code()
+}
+
+/// Whether `ult` is at home on this thread.
+#[inline]
+pub(crate) fn is_home_of(ult: UltPtr) -> bool {
+    xstream().is_some_and(|xstream| xstream.is_home_of(ult))
+}
+
+/// What [`current`] tells about the calling ULT.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct UltInfo {
+    /// Number, unique in the runtime.
+    pub id: u64,
+    /// Name given at spawn.
+    pub name: Option<String>,
+    /// Pool that it belongs to.
+    pub pool: String,
+    /// Xstream that it runs on, from its start to its end.
+    pub xstream: String,
+    /// Rank of that xstream.
+    pub rank: usize,
+    /// Whether it is a tasklet.
+    pub is_tasklet: bool,
+}
+
+/// The calling unit; `None` on an ordinary OS thread.
+///
+/// Allocates; meant for messages.
+///
+/// Counterpart: `ABT_self_get_thread`.
+#[must_use]
+pub fn current() -> Option<UltInfo> {
+    let xstream = xstream()?;
+    let ult = xstream.current.get()?;
+    Some(UltInfo {
+        id: ult.id.get(),
+        name: ult.name().map(str::to_owned),
+        pool: ult.pool().name.to_string(),
+        xstream: xstream.shared().name.to_string(),
+        rank: xstream.shared().rank(),
+        is_tasklet: ult.is_tasklet(),
+    })
+}
+
+/// Whether the caller is a ULT.
+///
+/// Counterpart: `ABT_self_get_type`.
+#[must_use]
+pub fn is_ult() -> bool {
+    ult().is_some_and(|ult| !ult.is_tasklet())
+}
+
+/// The number of the caller's unit, and the [`index`](crate::XstreamRef::index) of the xstream that
+/// runs it. `None`: an OS thread. What tells both from all others, without the names.
+#[must_use]
+pub fn current_ids() -> Option<(u64, usize)> {
+    let xstream = xstream()?;
+    let ult = xstream.current.get()?;
+    Some((ult.id.get(), xstream.shared().index))
+}
+
+/// What tells the caller's unit from all others that there are now: the address of its descriptor,
+/// which a later unit may have again. 0: an OS thread.
+#[inline]
+#[must_use]
+pub fn current_address() -> usize {
+    ult().map_or(0, |ult| ult.as_non_null().addr().get())
+}
+
+/// Whether the caller is a tasklet, or a unit or OS thread that has values of
+/// [`UltLocal`](crate::UltLocal): whether there is more to find out about it. One look, for code
+/// that must rule out both on a path where each costs.
+#[inline]
+#[must_use]
+pub fn is_tasklet_or_has_locals() -> bool {
+    ult().map_or_else(local::thread_has_some, |ult| ult.is_tasklet() || ult.has_extra())
+}
+
+/// Whether the caller is a tasklet.
+///
+/// Counterpart: `ABT_self_get_type`.
+#[must_use]
+pub fn is_tasklet() -> bool {
+    ult().is_some_and(|ult| ult.is_tasklet())
+}

@@ -1,0 +1,21 @@
+//! Execution streams: what an OS thread does that runs units.
+//!
+//! Read `owner.rs` first (the state that only the thread itself touches, and how it runs a unit)
+//! and
+//! `shared.rs` (the state that any thread may touch), then `switch.rs` (how a unit gives up its
+//! thread) and `run_loop.rs`, which asks the scheduler of `sched.rs`.
+//!
+//! `streak.rs` and `to.rs` switch past the scheduler. `sleep.rs`, `idle.rs` and `timer.rs` are for
+//! xstreams with nothing to run. `current.rs` finds the xstream of the calling thread.
+
+pub(crate) mod current;
+pub(crate) mod idle;
+pub(crate) mod owner;
+pub(crate) mod run_loop;
+pub(crate) mod sched;
+pub(crate) mod shared;
+pub(crate) mod sleep;
+pub(crate) mod streak;
+pub(crate) mod switch;
+pub(crate) mod timer;
+pub(crate) mod to;

@@ -1,0 +1,238 @@
+//! What an xstream does when nothing is runnable: it spins for a short time, then sleeps on one
+//! thing until something is.
+//!
+//! 1. Timers that are due fire.
+//! 2. Idle waiters ([`idle`](crate::idle())) past which other units have run are run once more.
+//! 3. Without idle waiters, it spins ([`Spin`]) and watches its inbox and pools. With them it does
+//!    not: they have spun themselves, watching the outside, and a spin here would be blind to it.
+//! 4. Each idle waiter is asked to arm its source of events, once per call of `idle`.
+//! 5. The park word announces sleep, everything that others can make runnable is looked at once
+//!    more, and the thread sleeps: on the word (futex), or, if there are idle waiters, in `poll` on
+//!    their descriptors and its own eventfd. See [`park`](mod@crate::base::park) for why nothing is
+//!    lost.
+//!
+//! `poll` instead of an epoll set: an xstream has very few idle waiters, so passing the descriptors
+//! at each sleep costs nothing against the sleep itself, and there is no registration that could
+//! go stale when a descriptor is closed and its number used again.
+//!
+//! The sleep is bounded by the next timer, and while stacks have come back since the last look at
+//! them, by the next look: so after a burst it wakes once or twice to give memory back.
+
+use std::cell::Cell;
+use std::time::{Duration, Instant};
+
+use crate::base::lost;
+use crate::base::park::Bed;
+use crate::engine::diag::Rest;
+use crate::engine::pool::slot::bump;
+use crate::engine::xstream::owner::Xstream;
+use crate::engine::xstream::shared::EVENTFD_NAME;
+use crate::engine::xstream::timer::timespec;
+use crate::sync::atomic::Ordering::Relaxed;
+use crate::sync::hint;
+
+/// Default cap on one spin.
+pub(crate) const SPIN_MAX_DEFAULT: Duration = Duration::from_micros(20);
+/// A spin never becomes shorter than this fraction of the cap.
+const SPIN_MIN_DIVISOR: u32 = 16;
+/// Looks between two looks at the clock.
+const SPIN_BATCH: u32 = 32;
+
+/// How long to spin before sleeping. Doubles after a spin that found something and after a sleep
+/// that a spin would have saved; halves after a spin in vain.
+#[derive(Debug)]
+pub(crate) struct Spin {
+    max: Duration,
+    now: Cell<Duration>,
+}
+
+impl Spin {
+    pub(crate) fn new(max: Duration) -> Self {
+        Self { max, now: Cell::new(max) }
+    }
+
+    fn lengthen(&self) {
+        self.now.set((self.now.get() * 2).min(self.max));
+    }
+
+    fn shorten(&self) {
+        self.now.set((self.now.get() / 2).max(self.max / SPIN_MIN_DIVISOR));
+    }
+
+    /// Spins until `found` says yes (`true`) or the time is over.
+    fn spin(&self, limit: Duration, found: impl Fn() -> bool) -> bool {
+        let limit = self.now.get().min(limit);
+        if limit.is_zero() {
+            return false;
+        }
+        let start = Instant::now();
+        loop {
+            for _ in 0..SPIN_BATCH {
+                if found() {
+                    self.lengthen();
+                    return true;
+                }
+                hint::spin_loop();
+            }
+            if start.elapsed() >= limit {
+                self.shorten();
+                return false;
+            }
+        }
+    }
+
+    /// Learns from a sleep that somebody ended.
+    fn learn(&self, slept: Duration) {
+        if slept < self.max {
+            self.lengthen();
+        }
+    }
+}
+
+impl Xstream {
+    /// The scheduler found nothing. Returns when something may be runnable.
+    pub(crate) fn on_idle(&self) {
+        let now = Instant::now();
+        if self.fire_timers(now) || self.resume_idle(1) {
+            return;
+        }
+        if self.tend_stacks(now) {
+            return;
+        }
+        let until_timer = self.until_next_timer(now);
+        if self.idle.is_empty() {
+            self.looks(true);
+            let limit = until_timer.unwrap_or(Duration::MAX);
+            let has_found = self.spin.spin(limit, || self.is_runnable());
+            self.looks(false);
+            if has_found {
+                return;
+            }
+        }
+        if self.arm_idle() {
+            return;
+        }
+        self.sleep();
+    }
+
+    fn sleep(&self) {
+        self.core.sleeping.fetch_add(1, Relaxed);
+        self.sleep_counted();
+        self.core.sleeping.fetch_sub(1, Relaxed);
+        // Not before: what they spawn into shared pools would look for a sleeper to wake.
+        self.run_polled();
+    }
+
+    fn sleep_counted(&self) {
+        let bed = if self.idle.is_empty() { Bed::Futex } else { Bed::Poll };
+        let is_forever = bed == Bed::Futex && self.timers.borrow().len() == 0;
+        // Before the second look: a sink may make something runnable.
+        self.on_rest(if is_forever { Rest::Forever } else { Rest::Waiting });
+        let word = self.shared().word();
+        if !word.begin(bed) {
+            self.on_rest(Rest::Awake);
+            return;
+        }
+        // The second look; see `park`.
+        if self.is_runnable() {
+            if word.end() {
+                self.pass_on_wake();
+            }
+            self.on_rest(Rest::Awake);
+            return;
+        }
+        bump(&self.shared().sleeps);
+        let start = Instant::now();
+        let limits = [self.until_next_timer(start), self.stacks.until_look(start)];
+        let limit = limits.into_iter().flatten().min();
+        let epoch = self.core.diag.epoch;
+        self.shared().slept.begin(start.saturating_duration_since(epoch));
+        match bed {
+            Bed::Futex => word.sleep_futex(limit),
+            Bed::Poll => self.poll(limit),
+        }
+        let is_woken = word.end();
+        self.on_rest(Rest::Awake);
+        let end = Instant::now();
+        self.shared().slept.end(end.saturating_duration_since(epoch));
+        let slept = end - start;
+        if is_woken {
+            self.spin.learn(slept);
+            self.pass_on_wake();
+        }
+    }
+
+    /// Looks at the idle stacks if it is time to, and gives some of the cold ones back. Returns
+    /// whether more may be left.
+    pub(crate) fn tend_stacks(&self, now: Instant) -> bool {
+        if self.stacks.until_look(now).is_some_and(|until| until.is_zero()) && self.stacks.look(now)
+        {
+            self.descriptors.drain(&self.core.depot);
+        }
+        self.stacks.step(&self.shared().stacks)
+    }
+
+    /// Time to the next timer.
+    fn until_next_timer(&self, now: Instant) -> Option<Duration> {
+        let next = self.timers.borrow().next()?;
+        Some(next.saturating_duration_since(now))
+    }
+
+    /// A push to a shared pool wakes one xstream. If this one was chosen but has other work as
+    /// well, the unit would wait behind it while others sleep: so it wakes the next.
+    fn pass_on_wake(&self) {
+        if !self.shared().has_mail() {
+            return;
+        }
+        self.any_slot(|slot| {
+            let pool = &slot.pool;
+            let is_shared = pool.sole.load(Relaxed).is_null();
+            if slot.served.get() && is_shared && !pool.queue().is_empty() {
+                self.core.wake_one(pool);
+            }
+            false
+        });
+    }
+
+    /// Sleeps in `poll` on the eventfd and the descriptors of the idle waiters.
+    fn poll(&self, limit: Option<Duration>) {
+        let mut fds = self.idle.take_poll_fds(&self.eventfd);
+        let limit = limit
+            .map(timespec)
+            .map(|limit| libc::timespec { tv_sec: limit.tv_sec, tv_nsec: limit.tv_nsec });
+        let limit_ptr = limit.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+        let len = libc::nfds_t::try_from(fds.len()).unwrap_or(0);
+        // SAFETY:
+        // - `fds` and `limit` are live and as long as said; no signal mask is passed.
+        let ready = unsafe { libc::ppoll(fds.as_mut_ptr(), len, limit_ptr, std::ptr::null()) };
+        if ready > 0 {
+            if fds[0].revents != 0 {
+                lost::silence(&*self.eventfd, EVENTFD_NAME);
+            }
+            self.idle.mark_polled(&fds);
+        }
+        self.idle.put_poll_fds(fds);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spin_adapts_within_bounds() {
+        let max = Duration::from_micros(16);
+        let spin = Spin::new(max);
+        for _ in 0..10 {
+            assert!(!spin.spin(Duration::MAX, || false));
+        }
+        assert_eq!(spin.now.get(), max / SPIN_MIN_DIVISOR);
+        assert!(spin.spin(Duration::MAX, || true));
+        assert_eq!(spin.now.get(), max / SPIN_MIN_DIVISOR * 2);
+        for _ in 0..10 {
+            spin.learn(Duration::from_micros(1));
+        }
+        assert_eq!(spin.now.get(), max);
+        assert!(!Spin::new(Duration::ZERO).spin(Duration::MAX, || true), "zero means never");
+    }
+}

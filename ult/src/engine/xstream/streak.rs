@@ -1,0 +1,119 @@
+//! Streaks: new ULTs that run one after the other on one stack.
+//!
+//! When a ULT has ended, its stack is as good as new, and the next unit to run is often a ULT that
+//! has not started. To switch to the scheduler, give the stack back, take the next ULT and a stack,
+//! and switch again would lead to the same place. So the frame at the bottom of the stack goes on
+//! with that ULT by itself, and the scheduler's loop sees only the last one of the streak.
+//!
+//! It does so only where the scheduler would pick just that unit, and there is nothing else to look
+//! at: the scheduler is `basic`, which says how many of its next picks are for the list of its
+//! first pool ([`Streak::begin`]), and there is no mail, no timer, no idle waiter and nobody who
+//! watches. Everything that runs units by itself ends the streak: a stacked scheduler or a ULT that
+//! runs a child must get back what it has resumed.
+//!
+//! All of this belongs to the xstream's own thread. `run_tasklets` does the same for tasklets,
+//! which have no stack at all.
+
+use std::cell::Cell;
+use std::ptr;
+
+use crate::engine::pool::slot::Slot;
+use crate::engine::stack::block::{BlockPtr, StackBlock};
+use crate::engine::unit::descriptor::UltPtr;
+use crate::engine::unit::descriptor_cache::recycle_at;
+use crate::engine::xstream::owner::Xstream;
+use crate::sync::atomic::Ordering::Relaxed;
+
+/// What the present streak may do.
+#[derive(Debug)]
+pub(crate) struct Streak {
+    /// How many units more it may take.
+    left: Cell<u32>,
+    /// How many it has taken.
+    taken: Cell<u32>,
+    /// From where; valid while `left` is not zero.
+    slot: Cell<*const Slot>,
+}
+
+impl Streak {
+    pub(crate) const fn new() -> Self {
+        Self { left: Cell::new(0), taken: Cell::new(0), slot: Cell::new(ptr::null()) }
+    }
+
+    /// The scheduler's loop is about to start a unit; up to `max` others of `slot` may follow it.
+    #[inline]
+    pub(crate) fn begin(&self, slot: &Slot, max: u32) {
+        self.slot.set(slot);
+        self.left.set(max);
+    }
+
+    /// The loop goes on. How many units have followed.
+    #[inline]
+    pub(crate) fn end(&self) -> u32 {
+        self.left.set(0);
+        self.taken.replace(0)
+    }
+
+    /// Whoever runs units by itself begins with it.
+    #[inline]
+    pub(crate) fn stop(&self) {
+        self.left.set(0);
+    }
+
+    #[inline]
+    fn slot(&self) -> Option<&Slot> {
+        if self.left.get() == 0 {
+            return None;
+        }
+        // SAFETY:
+        // - valid: `begin` set it, and slots that are served stay until the loop is left, which
+        //   `drop_slots` has follow by a `stop`.
+        unsafe { self.slot.get().as_ref() }
+    }
+}
+
+impl Xstream {
+    /// The ULT that lived on `block` has ended, and `root` asks for the next one to run there:
+    /// settled, and out of its queue. None: back to whoever resumed the stack.
+    #[inline]
+    pub(crate) fn follow(&self, block: BlockPtr) -> Option<UltPtr> {
+        let slot = self.streak.slot()?;
+        let shared = self.shared();
+        if shared.has_mail()
+            || self.has_chores.get()
+            || self.next.get().is_some()
+            || self.is_watched()
+        {
+            return None;
+        }
+        let ended = block.ult.get();
+        // What it leaves may be dropped by code of a user, which must not find itself in the next.
+        if ended.is_some_and(|ended| ended.leaves_much()) {
+            return None;
+        }
+        let next = slot.pop_fresh(block.class)?;
+        self.streak.left.set(self.streak.left.get() - 1);
+        self.streak.taken.set(self.streak.taken.get() + 1);
+        // What `finish` does for the one and `start` for the other, where these differ.
+        if let Some(ended) = ended {
+            recycle_at(self, ended);
+        }
+        self.tell_end();
+        next.slot.set(slot);
+        next.home.store(self.me(), Relaxed);
+        next.set_block(Some(block));
+        block.ult.set(Some(next));
+        self.current.set(Some(next));
+        self.handed.set(true);
+        Some(next)
+    }
+}
+
+/// See [`Xstream::follow`]. `block` is the stack of the caller.
+#[inline]
+pub(crate) fn follow(block: &StackBlock) -> Option<UltPtr> {
+    // SAFETY:
+    // - valid: it is in its place, at the top of the stack that the caller runs on.
+    let block = unsafe { BlockPtr::from_ptr(block) }?;
+    crate::engine::xstream::current::xstream()?.follow(block)
+}

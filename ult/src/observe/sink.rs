@@ -1,0 +1,154 @@
+//! Sinks: callbacks of the user for events.
+//!
+//! A sink is called by whoever causes the event: an xstream, on its own stack or on that of a ULT,
+//! or another thread. [`SinkHandle::remove`] must not return while a call goes on. Two flags tell
+//! of that:
+//!
+//! - Each xstream has `in_sink`. It sets it, then looks at the list of sinks; the remover changes
+//!   the list, then looks at `in_sink`. A fence between the two steps on each side forbids that
+//!   both see the old state (pair: SINK-DEKKER).
+//! - Other threads count themselves before they take the list, under the lock under which the
+//!   remover changes it.
+
+use std::cell::Cell;
+use std::fmt;
+
+use crate::engine::contain::{Foreign, caught, log};
+use crate::engine::diag::Plan;
+use crate::engine::runtime_core::RuntimeCore;
+use crate::runtime::handle::Runtime;
+use crate::sync::{Arc, UnsafeCell};
+use crate::trace::event::{Event, EventMask};
+
+/// Gets events as they happen.
+///
+/// # What a sink must know
+///
+/// - It runs in the middle of a switch, a spawn or a resume, perhaps on the small stack of a ULT
+///   and on many threads at once. Be short; never wait for anything.
+/// - Events that the sink itself causes (a spawn, a resume) do not call sinks.
+/// - A panic is caught and logged, also that of its destructor.
+///
+/// Counterpart: `ABT_tool_thread_callback_fn`.
+pub trait EventSink: Send + Sync {
+    /// Called for every event of the registered kinds.
+    fn event(&self, event: &Event<'_>);
+}
+
+impl<F: Fn(&Event<'_>) + Send + Sync> EventSink for F {
+    fn event(&self, event: &Event<'_>) {
+        self(event);
+    }
+}
+
+/// A registered sink.
+pub(crate) struct Listener {
+    mask: EventMask,
+    /// Empty after the removal, so that the sink is dropped by whoever removes it, although an
+    /// xstream may still have an old plan.
+    sink: UnsafeCell<Option<Foreign<Box<dyn EventSink>>>>,
+}
+
+// SAFETY: a sink is `Send` and `Sync`. It is taken out when no call goes on and none can begin.
+unsafe impl Sync for Listener {}
+
+impl Plan {
+    /// Calls the sinks that want this event.
+    pub(crate) fn call_sinks(&self, event: &Event<'_>) {
+        for listener in &self.sinks {
+            if listener.mask.contains(event.kind) {
+                // SAFETY:
+                // - no writer: only the remover writes, after `wait_for_sinks`, which waits for us.
+                let Some(sink) = listener.sink.with(|sink| unsafe { &*sink }) else { continue };
+                if let Err(message) = caught(|| sink.event(event)) {
+                    log!(ERROR, kind = %event.kind, message, "an event sink panicked");
+                }
+            }
+        }
+    }
+}
+
+thread_local! {
+    static IN_SINK: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Marks a thread that is no xstream as being in a sink. `None`: it is already.
+pub(crate) struct InSink(());
+
+impl InSink {
+    pub(crate) fn enter() -> Option<Self> {
+        (!IN_SINK.replace(true)).then_some(Self(()))
+    }
+
+    pub(crate) fn is_inside() -> bool {
+        IN_SINK.get()
+    }
+}
+
+impl Drop for InSink {
+    fn drop(&mut self) {
+        IN_SINK.set(false);
+    }
+}
+
+impl Runtime {
+    /// Has `sink` called for the events in `mask`, until the handle is removed or dropped.
+    ///
+    /// Counterpart: `ABT_tool_register_thread_callback`.
+    pub fn add_sink(&self, mask: EventMask, sink: impl EventSink + 'static) -> SinkHandle {
+        let core = &self.owner.core;
+        let sink: Box<dyn EventSink> = Box::new(sink);
+        let sink = Foreign::new(sink, "the destructor of an event sink");
+        let listener = Arc::new(Listener { mask, sink: UnsafeCell::new(Some(sink)) });
+        core.diag.change(core, |plan| {
+            let mut plan = plan.clone();
+            plan.sinks.push(listener.clone());
+            plan.mask = mask_of(&plan);
+            Some(plan)
+        });
+        SinkHandle { core: core.clone(), listener }
+    }
+}
+
+fn mask_of(plan: &Plan) -> EventMask {
+    plan.sinks.iter().fold(EventMask::NONE, |mask, listener| mask | listener.mask)
+}
+
+/// Keeps a sink registered; see [`Runtime::add_sink`]. Dropping it removes the sink.
+#[must_use = "the sink is removed when this is dropped"]
+pub struct SinkHandle {
+    core: Arc<RuntimeCore>,
+    listener: Arc<Listener>,
+}
+
+impl SinkHandle {
+    /// Removes the sink. After this has returned it is not called any more, and no call of it goes
+    /// on; for that it waits for the end of calls in progress, blocking the thread.
+    ///
+    /// Inside a sink it does not wait, since it might wait for itself, and promises only that the
+    /// calls will end.
+    pub fn remove(self) {}
+}
+
+impl Drop for SinkHandle {
+    fn drop(&mut self) {
+        let core = &self.core;
+        core.diag.change(core, |plan| {
+            let mut plan = plan.clone();
+            plan.sinks.retain(|listener| !Arc::ptr_eq(listener, &self.listener));
+            plan.mask = mask_of(&plan);
+            Some(plan)
+        });
+        if core.diag.wait_for_sinks(core) {
+            // SAFETY:
+            // - exclusive: no plan has the sink any more, and calls by old ones have ended.
+            drop(self.listener.sink.with_mut(|sink| unsafe { (*sink).take() }));
+        }
+    }
+}
+
+impl fmt::Debug for SinkHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SinkHandle").field("mask", &self.listener.mask).finish_non_exhaustive()
+    }
+}

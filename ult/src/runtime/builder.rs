@@ -1,0 +1,396 @@
+//! From a description to a running runtime.
+//!
+//! Everything is checked before anything is started. Then each xstream's thread sets itself up and
+//! reports ([`xstream_thread`](crate::runtime::xstream_thread)); if one fails, those that run
+//! already are told to leave, and joined.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Once;
+use std::time::Duration;
+
+use crate::base::standard::keep_standard_descriptors;
+use crate::engine::contain::log;
+use crate::engine::error::StartError;
+use crate::engine::pool::shared::{PoolShared, PoolSpec};
+use crate::engine::runtime_core::RuntimeCore;
+use crate::engine::stack::block::{STACK_BYTES_DEFAULT, StackClass};
+use crate::engine::stack::overflow;
+use crate::engine::waiting::cancel::{Unwind, without_unwinding};
+use crate::engine::xstream::sched::{BasicWait, Scheduler, own};
+use crate::engine::xstream::shared::XstreamShared;
+use crate::engine::xstream::sleep::SPIN_MAX_DEFAULT;
+use crate::observe::monitor::{self, MonitorSpec};
+use crate::runtime::handle::Runtime;
+use crate::runtime::layout;
+use crate::runtime::xstream_thread;
+use crate::sync::{Arc, lock};
+use crate::topology::{AffinityPattern, CpuSet, Place, Topology, current_binding};
+
+/// Idle stacks per xstream.
+const STACK_CACHE_MAX_DEFAULT: usize = 64;
+
+/// What an xstream shall be; see [`RuntimeBuilder::xstream`].
+pub struct XstreamSpec {
+    pub(crate) name: String,
+    pub(crate) pools: Vec<String>,
+    pub(crate) scheduler: Option<Box<dyn Scheduler>>,
+    cpus: Vec<usize>,
+    place: Option<Place>,
+    pub(crate) rank: Option<usize>,
+}
+
+impl XstreamSpec {
+    /// An xstream with the default scheduler ([`BasicWait`]), not bound to a processor.
+    pub fn new(name: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            pools: Vec::new(),
+            scheduler: None,
+            cpus: Vec::new(),
+            place: None,
+            rank: None,
+        }
+    }
+
+    /// The pools that it serves, in the scheduler's order.
+    #[must_use]
+    pub fn pools<S: Into<String>>(mut self, names: impl IntoIterator<Item = S>) -> Self {
+        self.pools = names.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// Its scheduler.
+    #[must_use]
+    pub fn scheduler(mut self, scheduler: Box<dyn Scheduler>) -> Self {
+        self.scheduler = Some(scheduler);
+        self
+    }
+
+    /// Binds it to one processor.
+    ///
+    /// Counterpart: `ABT_xstream_set_cpubind`.
+    #[must_use]
+    pub fn cpubind(self, cpu: usize) -> Self {
+        self.affinity(vec![cpu])
+    }
+
+    /// Restricts it to these processors; an empty list means all that the process may use.
+    ///
+    /// Counterpart: `ABT_xstream_set_affinity`.
+    #[must_use]
+    pub fn affinity(mut self, cpus: Vec<usize>) -> Self {
+        self.cpus = cpus;
+        self.place = None;
+        self
+    }
+
+    /// Restricts it to a part of the machine: a core, a NUMA node, a package. See [`Place`].
+    #[must_use]
+    pub fn place(mut self, place: Place) -> Self {
+        self.place = Some(place);
+        self
+    }
+
+    /// Its rank, a number that no other xstream has. Default: the lowest that is free.
+    ///
+    /// Counterpart: `ABT_xstream_create_with_rank`.
+    #[must_use]
+    pub fn rank(mut self, rank: usize) -> Self {
+        self.rank = Some(rank);
+        self
+    }
+
+    /// The processors that it is restricted to; empty: all. `allowed`: those of the runtime.
+    pub(crate) fn resolve_cpus(&self, allowed: &CpuSet) -> Result<Vec<usize>, StartError> {
+        let xstream = || self.name.clone();
+        if let Some(place) = &self.place {
+            let cpus = Topology::get().and_then(|topology| topology.cpus_of(place));
+            let cpus = cpus.map_err(|source| StartError::Place { xstream: xstream(), source })?;
+            return Ok(cpus.iter().collect());
+        }
+        check_cpus(&self.name, &self.cpus, allowed)?;
+        Ok(self.cpus.clone())
+    }
+}
+
+/// Checks that an xstream can be bound to these processors. `allowed`: those of the runtime.
+///
+/// The process can use more than the thread that started the runtime, if that one was bound.
+pub(crate) fn check_cpus(
+    xstream: &str,
+    cpus: &[usize],
+    allowed: &CpuSet,
+) -> Result<(), StartError> {
+    if cpus.iter().all(|cpu| allowed.contains(*cpu)) {
+        return Ok(());
+    }
+    let allowed = match Topology::get() {
+        Ok(topology) => topology.bindable().union(allowed),
+        Err(_) => allowed.clone(),
+    };
+    match cpus.iter().find(|cpu| !allowed.contains(**cpu)) {
+        Some(cpu) => {
+            let (xstream, have) = (xstream.to_owned(), allowed.to_string());
+            Err(StartError::Cpu { xstream, cpu: *cpu, have })
+        }
+        None => Ok(()),
+    }
+}
+
+impl fmt::Debug for XstreamSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("XstreamSpec")
+            .field("name", &self.name)
+            .field("pools", &self.pools)
+            .field("cpus", &self.cpus)
+            .field("place", &self.place)
+            .field("rank", &self.rank)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Collects the description of a runtime. Nothing is started before [`start`](Self::start).
+#[derive(Debug)]
+#[must_use = "a builder does nothing until `start` is called"]
+pub struct RuntimeBuilder {
+    pools: Vec<PoolSpec>,
+    xstreams: Vec<XstreamSpec>,
+    stack_bytes: usize,
+    stack_cache_max: usize,
+    spin_max: Duration,
+    affinity: Option<AffinityPattern>,
+    pub(crate) monitor: Option<MonitorSpec>,
+}
+
+impl RuntimeBuilder {
+    pub(crate) fn new() -> Self {
+        Self {
+            pools: Vec::new(),
+            xstreams: Vec::new(),
+            stack_bytes: STACK_BYTES_DEFAULT,
+            stack_cache_max: STACK_CACHE_MAX_DEFAULT,
+            spin_max: SPIN_MAX_DEFAULT,
+            affinity: None,
+            monitor: None,
+        }
+    }
+
+    /// Adds a pool.
+    pub fn pool(mut self, spec: PoolSpec) -> Self {
+        self.pools.push(spec);
+        self
+    }
+
+    /// Adds an xstream.
+    pub fn xstream(mut self, spec: XstreamSpec) -> Self {
+        self.xstreams.push(spec);
+        self
+    }
+
+    /// Stack size in bytes of ULTs for which neither the spawn nor the pool says another. Virtual:
+    /// memory is used as far as a ULT reaches down. Rounded up to whole pages, at least 16 KiB.
+    /// Default 2 MiB.
+    pub fn stack_bytes(mut self, bytes: usize) -> Self {
+        self.stack_bytes = bytes;
+        self
+    }
+
+    /// Idle stacks kept per xstream. Default 64. Up to 32 times as many are kept as long as they
+    /// are used, so that ULTs which come and go in waves find one; what exceeds that goes back to
+    /// the system at once, and what nobody has used for a second or two soon after, whether the
+    /// xstream is idle or busy. `abt_mem_max_num_stacks` in a Margo configuration.
+    pub fn stack_cache_max(mut self, count: usize) -> Self {
+        self.stack_cache_max = count;
+        self
+    }
+
+    /// Longest time that an xstream with nothing to do spins before it sleeps. The time adapts
+    /// below this cap. Default 20 us, which is about what a wake-up costs; zero never spins, and is
+    /// the default if the process has only one processor.
+    pub fn spin_max(mut self, limit: Duration) -> Self {
+        self.spin_max = limit;
+        self
+    }
+
+    /// Binds xstreams that say nothing themselves by a pattern: the xstream of rank *k* gets the
+    /// pattern's *k*-th entry, and the first one again after the last.
+    ///
+    /// Counterpart: `ABT_SET_AFFINITY` in the environment.
+    pub fn affinity(mut self, pattern: AffinityPattern) -> Self {
+        self.affinity = Some(pattern);
+        self
+    }
+
+    /// Starts the xstreams.
+    ///
+    /// # Errors
+    ///
+    /// See [`StartError`]. Nothing is left running.
+    ///
+    /// Counterpart: `ABT_init`.
+    pub fn start(self) -> Result<Runtime, StartError> {
+        let (core, xstreams) = self.prepare()?;
+        start_threads(&core, &xstreams)?;
+        Ok(Runtime::new(core))
+    }
+
+    /// Starts the xstreams, the first of which is the calling thread, and runs `f` there as a ULT
+    /// in its first pool. Returns what `f` returns, after everything has ended as with
+    /// [`Runtime::shutdown`], without a limit.
+    ///
+    /// In `f` and in what it calls, `main` is a ULT like any other: it suspends when it waits. `f`
+    /// need not shut the runtime down. The thread gets its former processors back in the end.
+    ///
+    /// # Errors
+    ///
+    /// See [`StartError`]; `f` has not run then.
+    ///
+    /// # Panics
+    ///
+    /// With the panic of `f`, after everything has ended. Also if it is called by a ULT or
+    /// tasklet, whose thread is an xstream already.
+    ///
+    /// Counterpart: the primary execution stream of `ABT_init`, `__primary__` in a Margo
+    /// configuration.
+    pub fn run<F, T>(self, f: F) -> Result<T, StartError>
+    where
+        F: FnOnce(&Runtime) -> T + Send + 'static,
+        T: Send + 'static,
+    {
+        assert!(
+            crate::engine::xstream::current::xstream().is_none(),
+            "`RuntimeBuilder::run` was called on an xstream; use `start`"
+        );
+        let (core, xstreams) = self.prepare()?;
+        let (primary, others) = xstreams.split_first().expect("checked: there is one");
+        start_threads(&core, others)?;
+        let before = current_binding();
+        let result = match xstream_thread::set_up(&core, primary) {
+            Ok(guard) => {
+                let result = xstream_thread::run_primary(&core, primary, f);
+                drop(guard);
+                Ok(result)
+            }
+            Err(error) => {
+                xstream_thread::stop_all(&core);
+                Err(error)
+            }
+        };
+        if let Ok(before) = before {
+            // It was in force before, so it can be again, unless the administrator has changed it.
+            let _ = crate::topology::bind_this_thread(&before);
+        }
+        match result? {
+            Ok(value) => Ok(value),
+            Err(unwind) if unwind.is::<Unwind>() => {
+                panic!("`ult::exit` was called in the closure of `RuntimeBuilder::run`")
+            }
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    }
+
+    /// Checks everything and makes all parts; nothing runs yet.
+    fn prepare(self) -> Result<(Arc<RuntimeCore>, Vec<Arc<XstreamShared>>), StartError> {
+        let allowed = allowed_cpus();
+        self.check()?;
+        keep_standard_descriptors();
+        overflow::install();
+        let spin_max = if allowed.len() > 1 { self.spin_max } else { Duration::ZERO };
+        let class = StackClass::new(self.stack_bytes, None);
+        let core = Arc::new(RuntimeCore::new(spin_max, self.stack_cache_max, class, allowed));
+        match self.fill(&core) {
+            Ok(xstreams) => Ok((core, xstreams)),
+            Err(error) => {
+                core.bury();
+                Err(error)
+            }
+        }
+    }
+
+    fn fill(self, core: &Arc<RuntimeCore>) -> Result<Vec<Arc<XstreamShared>>, StartError> {
+        for spec in self.pools {
+            core.add_pool(|index| PoolShared::new(spec, index, self.stack_bytes));
+        }
+        let mut xstreams = Vec::new();
+        for mut spec in self.xstreams {
+            let scheduler = spec.scheduler.take().unwrap_or_else(|| Box::new(BasicWait::new()));
+            let xstream = layout::make_xstream(core, &spec, self.affinity.as_ref())?;
+            drop(xstream.put_scheduler(own(scheduler)));
+            xstreams.push(xstream);
+        }
+        match core.pools().iter().find(|pool| lock(&pool.servers).is_empty()) {
+            Some(pool) => Err(StartError::UnservedPool { pool: pool.name.to_string() }),
+            None => {
+                monitor::start(core, self.monitor)?;
+                Ok(xstreams)
+            }
+        }
+    }
+
+    fn check(&self) -> Result<(), StartError> {
+        if self.xstreams.is_empty() {
+            return Err(StartError::NoXstream);
+        }
+        let mut names = BTreeSet::new();
+        for pool in &self.pools {
+            check_pool(pool)?;
+            if !names.insert(pool.name.as_str()) {
+                return Err(StartError::DuplicatePool { pool: pool.name.clone() });
+            }
+        }
+        if self.stack_bytes == 0 {
+            return Err(StartError::NoStack { pool: None });
+        }
+        Ok(())
+    }
+}
+
+/// Checks what a pool's description says by itself.
+pub(crate) fn check_pool(spec: &PoolSpec) -> Result<(), StartError> {
+    let pool = || spec.name.clone();
+    if spec.stack_bytes == Some(0) {
+        return Err(StartError::NoStack { pool: Some(pool()) });
+    }
+    let Some(node) = spec.numa_node else { return Ok(()) };
+    let topology = Topology::get();
+    let topology = topology.map_err(|source| StartError::Topology { pool: pool(), source })?;
+    if topology.numa_node(node).is_none() {
+        let ids: Vec<String> = topology.numa_nodes().iter().map(|n| n.id.to_string()).collect();
+        return Err(StartError::NumaNode { pool: pool(), node, have: ids.join(", ") });
+    }
+    Ok(())
+}
+
+/// The processors that a runtime which the caller starts may use: those of this thread, or of the
+/// whole runtime if this is an xstream, which may be bound to few of them.
+fn allowed_cpus() -> CpuSet {
+    match crate::engine::xstream::current::xstream() {
+        Some(here) => here.core.cpus.clone(),
+        // Without an answer let the kernel judge.
+        None => current_binding().unwrap_or_else(|_| (0..4096).collect()),
+    }
+}
+
+/// Warns, once, if nothing unwinds in this program.
+fn warn_without_unwinding() {
+    static WARNED: Once = Once::new();
+    if let Some(text) = without_unwinding(cfg!(panic = "abort")) {
+        WARNED.call_once(|| log!(WARN, "{text}"));
+    }
+}
+
+/// Starts one thread per xstream, or none.
+fn start_threads(
+    core: &Arc<RuntimeCore>,
+    xstreams: &[Arc<XstreamShared>],
+) -> Result<(), StartError> {
+    warn_without_unwinding();
+    for xstream in xstreams {
+        if let Err(error) = xstream_thread::start(core, xstream) {
+            xstream_thread::stop_all(core);
+            return Err(error);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,14 @@
+//! The runtime as a whole: how it starts, how it changes while it runs, how it ends.
+//!
+//! It may import every folder but [`observe`](crate::observe).
+//!
+//! Read `builder.rs` first, then `xstream_thread.rs` (the thread of an xstream, from start to end),
+//! `handle.rs` and `shutdown.rs`. `layout.rs` adds and removes pools and xstreams, `xstream_ref.rs`
+//! has what a program does with one xstream.
+
+pub(crate) mod builder;
+pub(crate) mod handle;
+pub(crate) mod layout;
+pub(crate) mod shutdown;
+pub(crate) mod xstream_ref;
+pub(crate) mod xstream_thread;

@@ -1,0 +1,158 @@
+//! The OS thread of an xstream, from its set-up to its end.
+
+use std::io;
+use std::sync::mpsc;
+
+use crate::engine::error::StartError;
+use crate::engine::pool::shared::PoolRef;
+use crate::engine::runtime_core::{EXIT, RuntimeCore};
+use crate::engine::stack::overflow::AltStack;
+use crate::engine::unit::payload::Panic;
+use crate::engine::xstream::current::Seat;
+use crate::engine::xstream::owner::{State, Xstream, XstreamShared};
+use crate::engine::xstream::sched::{BasicWait, OwnScheduler, own};
+use crate::runtime::handle::Runtime;
+use crate::sync::{Arc, lock, thread};
+use crate::topology::{bind_this_thread, current_binding};
+
+/// Starts the thread of an xstream and waits until it is set up.
+pub(crate) fn start(
+    core: &Arc<RuntimeCore>,
+    xstream: &Arc<XstreamShared>,
+) -> Result<(), StartError> {
+    let (report, reports) = mpsc::channel();
+    let (thread_core, thread_xstream) = (core.clone(), xstream.clone());
+    let body = move || match set_up(&thread_core, &thread_xstream) {
+        Ok(_guard) => serve(&thread_core, &thread_xstream, || {
+            // The other side waits for this report.
+            let _ = report.send(Ok(()));
+        }),
+        Err(error) => {
+            let _ = report.send(Err(error));
+        }
+    };
+    // The system's names end at a zero byte, and the standard library panics at one.
+    let name = xstream.name.replace('\0', "?");
+    let system =
+        |what, source| StartError::System { xstream: xstream.name.to_string(), what, source };
+    let thread = thread::Builder::new().name(name).spawn(body);
+    let thread = thread.map_err(|source| system("start its thread", source))?;
+    let result = reports.recv().unwrap_or_else(|_| {
+        let source = io::Error::other("the thread ended before it was set up");
+        Err(system("set up its thread", source))
+    });
+    match result {
+        Ok(()) => *lock(&xstream.thread) = Some(thread),
+        // Its panic, if any, has been printed by the panic hook.
+        Err(_) => wait_for(thread),
+    }
+    result
+}
+
+/// What a thread needs before it can be an xstream.
+pub(crate) fn set_up(core: &RuntimeCore, xstream: &XstreamShared) -> Result<AltStack, StartError> {
+    let cpus = lock(&xstream.cpus).clone();
+    if cpus.is_empty() {
+        // Who has made this thread may be bound itself, which threads inherit.
+        if current_binding().is_ok_and(|inherited| inherited != core.cpus) {
+            // If those are not to be had any more, these are as good.
+            let _ = bind_this_thread(&core.cpus);
+        }
+    } else {
+        bind_this_thread(&cpus.into_iter().collect()).map_err(|source| {
+            let what = "bind it to its processors";
+            StartError::System { xstream: xstream.name.to_string(), what, source }
+        })?;
+    }
+    // Otherwise the kernel may end every timed sleep 50 us late.
+    //
+    // SAFETY: changes the timer slack of this thread; no memory is involved.
+    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1 as libc::c_ulong) };
+    Ok(AltStack::ensure())
+}
+
+/// Is an xstream until the runtime ends or somebody asks it to leave.
+fn serve(core: &Arc<RuntimeCore>, shared: &Arc<XstreamShared>, on_start: impl FnOnce()) {
+    let xstream = Xstream::new(core.clone(), shared.clone());
+    let seat = Seat::take(&xstream);
+    // Whoever waits for the start finds it in charge of its pools.
+    xstream.enter_pools();
+    on_start();
+    let scheduler = shared.take_scheduler();
+    let scheduler = xstream.main(scheduler.unwrap_or_else(|| own(Box::new(BasicWait::new()))));
+    leave(&xstream, scheduler);
+    drop(seat);
+}
+
+/// The last thing that an xstream does.
+fn leave(xstream: &Xstream, scheduler: OwnScheduler) {
+    let shared = xstream.shared();
+    xstream.give_up_pools();
+    xstream.give_up_timers();
+    xstream.stacks.drain(&shared.stacks);
+    xstream.descriptors.drain(&xstream.core.depot);
+    drop(shared.put_scheduler(scheduler));
+    shared.set_state(State::Terminated);
+    shared.end_life();
+    xstream.core.tell_news();
+}
+
+/// Is the primary xstream on the calling thread, with `f` as its first ULT.
+pub(crate) fn run_primary<F, T>(
+    core: &Arc<RuntimeCore>,
+    shared: &Arc<XstreamShared>,
+    f: F,
+) -> Result<T, Panic>
+where
+    F: FnOnce(&Runtime) -> T + Send + 'static,
+    T: Send + 'static,
+{
+    shared.set_primary();
+    let runtime = Runtime::new(core.clone());
+    let first = lock(&shared.pools).first().cloned();
+    let pool = PoolRef { core: core.clone(), pool: first.expect("checked: it has a pool") };
+    let (outcome, outcomes) = mpsc::channel();
+    let body = move || {
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| f(&runtime)));
+        // The runtime's end waits for all ULTs, this one as well, so somebody else waits for it.
+        runtime.close_in_background();
+        // The receiver is there until this thread has left its loop.
+        let _ = outcome.send(result);
+    };
+    serve(core, shared, || {
+        let spawned = pool.ult().name("main").spawn_detached(body);
+        debug_assert!(spawned.is_ok(), "a runtime that has just been made takes spawns");
+    });
+    // The end joins the threads, of which this is none.
+    let result = outcomes.recv();
+    result.unwrap_or_else(|_| Err(Box::new("the primary xstream ended before its first ULT")))
+}
+
+/// Ends what runs of a runtime that could not be started.
+pub(crate) fn stop_all(core: &Arc<RuntimeCore>) {
+    core.set_phase(EXIT);
+    join_all(core);
+    core.bury();
+}
+
+/// Waits for the threads of all xstreams, which have been told to leave.
+pub(crate) fn join_all(core: &RuntimeCore) {
+    for xstream in core.xstreams() {
+        join(&xstream);
+    }
+    core.diag.monitor.join();
+}
+
+/// Waits for the thread of an xstream that has been told to leave.
+pub(crate) fn join(xstream: &XstreamShared) {
+    let thread = lock(&xstream.thread).take();
+    if let Some(thread) = thread {
+        wait_for(thread);
+    }
+}
+
+/// Waits for a thread's end.
+pub(crate) fn wait_for(thread: thread::JoinHandle<()>) {
+    // Its panic, if any, has been printed by the panic hook.
+    thread.join().unwrap_or_else(crate::engine::contain::discard_panic);
+}

@@ -1,0 +1,459 @@
+//! Spawning: a descriptor, a closure, a push.
+
+use crate::base::priority::Priority;
+use crate::engine::error::SpawnError;
+use crate::engine::pool::shared::{Access, PoolRef, PoolShared, PushReason};
+use crate::engine::pool::slot::bump;
+use crate::engine::runtime_core::GatePass;
+use crate::engine::stack::block::StackClass;
+use crate::engine::stack::user::UserStack;
+use crate::engine::unit::descriptor::{Birth, Kind, UltName, UltPtr, UltRef};
+use crate::engine::unit::extra::OnMigrate;
+use crate::engine::waiting::cancel::Why;
+use crate::engine::waiting::join_word::{DETACHED, UNJOINED, Word};
+use crate::engine::xstream::current;
+use crate::engine::xstream::owner::Xstream;
+use crate::spawn::join::JoinHandle;
+use crate::sync::Arc;
+use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use crate::trace::event::EventKind;
+
+/// Describes a unit; see [`PoolRef::ult`] and [`PoolRef::tasklet`].
+#[must_use = "a builder does nothing until `spawn` is called"]
+pub struct UltBuilder<'a> {
+    pool: &'a PoolRef,
+    kind: Kind,
+    name: UltName,
+    stack_bytes: Option<usize>,
+    priority: Priority,
+    rare: Option<Box<Rare>>,
+}
+
+/// What few builders say.
+#[derive(Default)]
+struct Rare {
+    stack: Option<UserStack>,
+    on_migrate: Option<OnMigrate>,
+}
+
+/// Where a unit goes first.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Start {
+    /// Into its pool.
+    Queue,
+    /// Nowhere: the caller switches to it, or makes a timer for it.
+    Keep,
+}
+
+impl<'a> UltBuilder<'a> {
+    #[inline]
+    pub(crate) fn new(pool: &'a PoolRef, is_tasklet: bool) -> Self {
+        let kind = if is_tasklet { Kind::Tasklet } else { Kind::Ult };
+        Self {
+            pool,
+            kind,
+            name: UltName::default(),
+            stack_bytes: None,
+            priority: Priority::Normal,
+            rare: None,
+        }
+    }
+
+    /// A name for messages. A literal or an `Arc<str>` costs no allocation.
+    pub fn name(mut self, name: impl Into<UltName>) -> Self {
+        self.name = name.into();
+        self
+    }
+
+    /// Stack size in bytes, virtual; rounded up to whole pages, at least 16 KiB. Default: that of
+    /// the pool. Without effect on a tasklet.
+    pub fn stack_bytes(mut self, bytes: usize) -> Self {
+        self.stack_bytes = Some(bytes);
+        self
+    }
+
+    /// Which of the units that wait to start goes first, in a pool that knows priorities. Default:
+    /// [`Priority::Normal`].
+    #[inline]
+    pub fn priority(mut self, priority: Priority) -> Self {
+        self.priority = priority;
+        self
+    }
+
+    /// Runs the ULT on this memory instead of a stack of the runtime. Without effect on a tasklet.
+    ///
+    /// Counterpart: `ABT_thread_attr_set_stack`.
+    pub fn stack(mut self, stack: UserStack) -> Self {
+        self.rare.get_or_insert_default().stack = Some(stack);
+        self
+    }
+
+    /// Calls `f` with the name of the new pool whenever the unit has moved to another pool, before
+    /// it runs there. `f` runs on the stack of an xstream and must not wait.
+    ///
+    /// Counterpart: `ABT_thread_set_callback`.
+    pub fn on_migrate(mut self, f: impl FnMut(&str) + Send + 'static) -> Self {
+        self.rare.get_or_insert_default().on_migrate = Some(Box::new(f));
+        self
+    }
+
+    /// Spawns a unit that runs `f`.
+    ///
+    /// # Errors
+    ///
+    /// See [`SpawnError`]; `f` has then been dropped.
+    ///
+    /// Counterpart: `ABT_thread_create` with attributes, `ABT_task_create`.
+    #[inline]
+    pub fn spawn<F, T>(self, f: F) -> Result<JoinHandle<T>, SpawnError>
+    where
+        F: FnOnce() -> T + Send + 'static,
+        T: Send + 'static,
+    {
+        // SAFETY: nothing is borrowed for less than 'static.
+        unsafe { self.spawn_scoped(f) }
+    }
+
+    /// Spawns a unit that may borrow.
+    ///
+    /// # Safety
+    ///
+    /// What `F` and `T` borrow stays alive until the unit has ended and its outcome has been taken
+    /// or dropped.
+    #[inline]
+    pub(crate) unsafe fn spawn_scoped<F, T>(self, f: F) -> Result<JoinHandle<T>, SpawnError>
+    where
+        F: FnOnce() -> T + Send,
+        T: Send,
+    {
+        // SAFETY: duty of the caller.
+        let ult = unsafe { self.make(f, Start::Queue, UNJOINED) }?;
+        // SAFETY:
+        // - `f` returns a `T`; the only handle of the unit.
+        Ok(unsafe { JoinHandle::new(UltRef::adopt(ult)) })
+    }
+
+    /// Spawns a unit that nobody will join. A panic in it is logged.
+    ///
+    /// # Errors
+    ///
+    /// See [`SpawnError`]; `f` has then been dropped.
+    ///
+    /// Counterpart: `ABT_thread_create` of an unnamed ULT.
+    #[inline]
+    pub fn spawn_detached<F>(self, f: F) -> Result<(), SpawnError>
+    where
+        F: FnOnce() + Send + 'static,
+    {
+        // SAFETY: nothing is borrowed for less than 'static.
+        unsafe { self.make(f, Start::Queue, DETACHED) }.map(drop)
+    }
+
+    /// Spawns a unit and switches to it at once; the caller goes back to its pool behind the
+    /// others. The unit runs on the caller's xstream, whether or not that serves the pool.
+    ///
+    /// On an OS thread, in a tasklet, and in a destructor during unwinding, it is the same as
+    /// [`spawn`](Self::spawn).
+    ///
+    /// # Errors
+    ///
+    /// See [`SpawnError`]; `f` has then been dropped.
+    ///
+    /// Counterpart: `ABT_thread_create_to`.
+    pub fn spawn_to<F, T>(self, f: F) -> Result<JoinHandle<T>, SpawnError>
+    where
+        F: FnOnce() -> T + Send + 'static,
+        T: Send + 'static,
+    {
+        let is_here = current::xstream_in(&self.pool.core).is_some();
+        let Some(me) = current::suspendable().filter(|_| is_here) else {
+            return self.spawn(f);
+        };
+        // SAFETY: nothing is borrowed for less than 'static.
+        let ult = unsafe { self.make(f, Start::Keep, UNJOINED) }?;
+        // SAFETY:
+        // - `f` returns a `T`; the only handle of the unit.
+        let handle = unsafe { JoinHandle::new(UltRef::adopt(ult)) };
+        crate::engine::xstream::to::yield_to_ptr(me, ult);
+        Ok(handle)
+    }
+
+    /// Spawns a ULT that may be resumed by any xstream that serves its pool.
+    ///
+    /// # Safety
+    ///
+    /// Whenever `f`, or what it calls, may suspend:
+    ///
+    /// - no reference to a thread-local value is alive, not even in a library that `f` calls, and
+    ///   no code assumes that the thread before the suspension is the thread after it. The compiler
+    ///   itself may keep the *address* of a thread-local across a call, so `f` should not use
+    ///   thread-locals at all in functions that suspend;
+    /// - no value that is not `Send` is alive on the stack (`Rc`, guards of `std` locks, and so
+    ///   on).
+    ///
+    /// Values of [`UltLocal`](crate::UltLocal) are fine. While the ULT waits with a deadline it
+    /// does not move.
+    ///
+    /// # Errors
+    ///
+    /// See [`SpawnError`]; `f` has then been dropped.
+    ///
+    /// Counterpart: every `ABT_thread` that has not been made non-migratable.
+    pub unsafe fn spawn_migratable<F, T>(mut self, f: F) -> Result<JoinHandle<T>, SpawnError>
+    where
+        F: FnOnce() -> T + Send + 'static,
+        T: Send + 'static,
+    {
+        if self.kind == Kind::Ult {
+            self.kind = Kind::Migratable;
+        }
+        self.spawn(f)
+    }
+
+    /// The runtime of the pool.
+    pub(crate) fn target_core(&self) -> &Arc<crate::engine::runtime_core::RuntimeCore> {
+        &self.pool.core
+    }
+
+    /// The result is valid as long as the unit has not ended, or has a handle.
+    ///
+    /// # Safety
+    ///
+    /// See [`spawn_scoped`](Self::spawn_scoped).
+    #[inline]
+    pub(crate) unsafe fn make<F, T>(
+        self,
+        f: F,
+        start: Start,
+        join: Word,
+    ) -> Result<UltPtr, SpawnError>
+    where
+        F: FnOnce() -> T + Send,
+        T: Send,
+    {
+        // In parts, so that they are put together in memory for the slow way only.
+        let Self { pool, kind, name, stack_bytes, priority, rare } = self;
+        // The owner of a pool is of the pool's runtime.
+        let own =
+            current::xstream().and_then(|xstream| Some((xstream, xstream.own_slot(&pool.pool)?)));
+        // A pool that has an owner has not been removed, and is not while this runs: its removal
+        // waits until the owner gives it up.
+        if let Some((xstream, slot)) = own
+            && !xstream.closing.get()
+        {
+            let ult = xstream.descriptors.take(&pool.core);
+            let this = Self { pool, kind, name, stack_bytes, priority, rare };
+            // SAFETY: duty of the caller.
+            unsafe { this.furnish(ult, f, xstream.next_id(), join) };
+            xstream.hand_on(ult);
+            bump(&slot.shared.created);
+            xstream.on_event(ult, EventKind::Create);
+            if start == Start::Queue {
+                xstream.push_own(ult, slot);
+            }
+            return Ok(ult);
+        }
+        let this = Self { pool, kind, name, stack_bytes, priority, rare };
+        // SAFETY: duty of the caller.
+        unsafe { this.make_slow(f, start, join) }
+    }
+
+    /// As [`make`](Self::make), where the caller does not own the pool.
+    ///
+    /// # Safety
+    ///
+    /// See [`spawn_scoped`](Self::spawn_scoped).
+    #[inline(never)]
+    unsafe fn make_slow<F, T>(self, f: F, start: Start, join: Word) -> Result<UltPtr, SpawnError>
+    where
+        F: FnOnce() -> T + Send,
+        T: Send,
+    {
+        let target = self.pool;
+        let core = &target.core;
+        let here = current::xstream_in(core);
+        let _pass = pass(target, here)?;
+        let ult = match here {
+            Some(xstream) => xstream.descriptors.take(core),
+            None => core.depot.take(core),
+        };
+        let id = here.map_or_else(|| core.draw_ids(1), Xstream::next_id);
+        // SAFETY: duty of the caller.
+        unsafe { self.furnish(ult, f, id, join) };
+        crate::engine::unit::inherited::hand_on(ult);
+        count_created(target, here).inspect_err(|_| {
+            ult.payload.lose(Why::Lost);
+            drop(UltRef::adopt(ult));
+        })?;
+        crate::engine::diag::created(ult, core, here);
+        if start == Start::Queue {
+            push(ult, &target.pool, here, PushReason::Create);
+        }
+        Ok(ult)
+    }
+
+    /// Writes all that is known of the unit into its descriptor.
+    ///
+    /// # Safety
+    ///
+    /// See [`spawn_scoped`](Self::spawn_scoped).
+    #[inline(always)]
+    unsafe fn furnish<F, T>(self, ult: UltPtr, f: F, id: u64, join: Word)
+    where
+        F: FnOnce() -> T + Send,
+        T: Send,
+    {
+        let pool = &*self.pool.pool;
+        let class = match self.stack_bytes {
+            None => pool.class,
+            Some(bytes) => StackClass::new(bytes, pool.class.node()),
+        };
+        // SAFETY: it comes from a cache, or is new.
+        unsafe { ult.prepare(Birth { id, pool, kind: self.kind, class, join }) };
+        if self.name.as_str().is_some() {
+            ult.set_name(self.name);
+        }
+        if self.priority != Priority::Normal {
+            ult.set_priority(self.priority);
+        }
+        // SAFETY: duty of the caller.
+        unsafe { ult.payload.set_closure(f) };
+        if let Some(rare) = self.rare {
+            add_rare(ult, *rare);
+        }
+    }
+}
+
+/// May the caller, who does not own the pool, spawn into `target` now? The pass must live until
+/// the unit has been queued.
+fn pass<'a>(
+    target: &'a PoolRef,
+    here: Option<&Xstream>,
+) -> Result<Option<GatePass<'a>>, SpawnError> {
+    debug_assert!(
+        target.access() != Access::Private
+            || here.is_some_and(|here| here.owns(&target.pool) || here.serves_alone(&target.pool)),
+        "pool `{}` is private to its xstream: spawn from there, or define it as mpsc",
+        target.name()
+    );
+    let pass = match here {
+        Some(xstream) => (!xstream.closing.get()).then_some(None),
+        None => target.core.enter_gate().map(Some),
+    };
+    match pass {
+        Some(pass) if !target.pool.removed.load(Acquire) => Ok(pass),
+        Some(_) => Err(SpawnError::Removed { pool: target.name().to_owned() }),
+        None => Err(SpawnError::ShutDown { pool: target.name().to_owned() }),
+    }
+}
+
+/// Counts a unit that is about to be queued. An error if the pool has been removed; the unit then
+/// counts as dropped, and is still the caller's.
+fn count_created(target: &PoolRef, here: Option<&Xstream>) -> Result<(), SpawnError> {
+    let pool = &*target.pool;
+    match here.and_then(|xstream| xstream.slot_of(pool)) {
+        Some(slot) => bump(&slot.shared.created),
+        None => {
+            pool.foreign_created.fetch_add(1, Relaxed);
+        }
+    }
+    // A pool that has an owner has not been removed, as in `make`.
+    if here.is_some_and(|xstream| xstream.owns(pool)) {
+        return Ok(());
+    }
+    if pool.outlives_removal() {
+        return Ok(());
+    }
+    pool.dropped.fetch_add(1, Release); // pair: POOL-ENDED
+    target.core.tell_news();
+    Err(SpawnError::Removed { pool: target.name().to_owned() })
+}
+
+/// Starts a unit that has ended once more; see [`Ended::revive`](crate::Ended::revive). `T` is what
+/// `f` returns.
+pub(crate) fn revive<F, T>(ult: UltPtr, target: &PoolRef, f: F) -> Result<(), SpawnError>
+where
+    F: FnOnce() -> T + Send + 'static,
+    T: Send + 'static,
+{
+    if !Arc::ptr_eq(&ult.core, &target.core) {
+        return Err(SpawnError::OtherRuntime { pool: target.name().to_owned() });
+    }
+    let here = current::xstream_in(&target.core);
+    let _pass = pass(target, here)?;
+    count_created(target, here)?;
+    ult.rearm(&target.pool);
+    // SAFETY: nothing is borrowed for less than 'static.
+    unsafe { ult.payload.set_closure(f) };
+    crate::engine::unit::inherited::hand_on(ult);
+    crate::engine::diag::created(ult, &target.core, here);
+    push(ult, &target.pool, here, PushReason::Create);
+    Ok(())
+}
+
+#[cold]
+fn add_rare(ult: UltPtr, rare: Rare) {
+    if let Some(stack) = &rare.stack
+        && !ult.is_tasklet()
+    {
+        ult.class.set(StackClass::of_user(stack.bytes()));
+    }
+    ult.with_extra(|extra| {
+        extra.stack = rare.stack;
+        extra.on_migrate = rare.on_migrate;
+    });
+}
+
+impl std::fmt::Debug for UltBuilder<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("UltBuilder")
+            .field("pool", &self.pool)
+            .field("kind", &self.kind)
+            .field("name", &self.name)
+            .field("stack_bytes", &self.stack_bytes)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Queues a unit that belongs to no xstream, and whose queue membership the caller has.
+pub(crate) fn enqueue(ult: UltPtr, why: PushReason) {
+    let here = current::xstream_in(&ult.core);
+    // An xstream is waited for before the queue of a pool goes; others hold the pool, since the
+    // unit may have ended, and the pool have been removed, before this returns.
+    let _held = here.is_none().then(|| ult.core.pool_arc(ult.pool()));
+    push(ult, ult.pool(), here, why);
+}
+
+#[inline]
+fn push(ult: UltPtr, pool: &PoolShared, here: Option<&Xstream>, why: PushReason) {
+    match here.and_then(|xstream| Some((xstream, xstream.own_slot(pool)?))) {
+        Some((xstream, slot)) => xstream.push_own(ult, slot),
+        None => push_foreign(ult, pool, here, why),
+    }
+}
+
+/// Queues a unit where the caller has no private end.
+#[inline(never)]
+fn push_foreign(ult: UltPtr, pool: &PoolShared, here: Option<&Xstream>, why: PushReason) {
+    // An xstream of the runtime keeps the shared part alive; other threads hold a `PoolRef`, or
+    // are here for a unit that a pool of another runtime had swallowed.
+    let held = here.is_none().then(|| Arc::clone(&ult.core));
+    let core = match (&held, here) {
+        (Some(core), _) => core,
+        (None, Some(xstream)) => &xstream.core,
+        (None, None) => return,
+    };
+    // SAFETY:
+    // - valid: xstreams live as long as `core`.
+    let owner = unsafe { pool.owner.load(Acquire).as_ref() }; // pair: POOL-OWNER
+    if let Some(owner) = owner {
+        pool.in_flight.fetch_add(1, Release); // pair: POOL-LEN
+        if owner.send(ult).is_ok() {
+            return;
+        }
+        // It has left meanwhile.
+        pool.in_flight.fetch_sub(1, Relaxed);
+    }
+    pool.queue().push(ult, why);
+    core.wake_another(pool, here);
+}

@@ -1,0 +1,405 @@
+//! Channels: items from any number of senders to any number of receivers, in order.
+//!
+//! | constructor | room | a send |
+//! |---|---|---|
+//! | [`unbounded()`] | as much as there is memory | never waits |
+//! | [`bounded(n)`](bounded) | `n` items | waits while `n` items are queued |
+//! | [`bounded(0)`](bounded) | none (rendezvous) | waits until a receiver takes the item |
+//!
+//! ULTs of any xstream and OS threads may use both ends: a ULT that waits suspends, an OS thread
+//! blocks. Whoever waits is served first come, first served: an item goes straight to the receiver
+//! that has waited longest. Nobody yields who need not wait.
+//!
+//! # Close
+//!
+//! A channel is closed by [`Sender::close`] or [`Receiver::close`], or when the last sender or the
+//! last receiver is dropped. A send then gives its item back, also one that waits; receivers get
+//! what is queued, and then an error.
+//!
+//! ```
+//! let (sender, receiver) = ult::channel::bounded(4);
+//! std::thread::spawn(move || {
+//!     for n in 0..10 {
+//!         sender.send(n).unwrap();
+//!     }
+//! });
+//! assert_eq!(receiver.iter().sum::<i32>(), 45);
+//! ```
+
+mod core;
+mod error;
+#[cfg(not(loom))]
+mod offer;
+
+use std::fmt;
+use std::ptr::NonNull;
+use std::time::{Duration, Instant};
+
+pub use error::{
+    RecvError, RecvTimeoutError, SendError, SendTimeoutError, TryRecvError, TrySendError,
+};
+
+use crate::engine::waiting::waiter::{Waiter, after};
+use crate::sync::Arc;
+use crate::sync::atomic::AtomicUsize;
+use crate::sync::atomic::Ordering::{AcqRel, Relaxed};
+use crate::wait::select::{Selectable, Watch};
+use core::{Core, Patience, Refusal};
+
+/// A channel with room for `capacity` items. With zero, a send waits until a receiver takes the
+/// item from its hands.
+#[must_use]
+pub fn bounded<T>(capacity: usize) -> (Sender<T>, Receiver<T>) {
+    new(Some(capacity))
+}
+
+/// A channel whose sends never wait.
+///
+/// If the senders are faster than the receivers in the long run, it grows until memory is full.
+#[must_use]
+pub fn unbounded<T>() -> (Sender<T>, Receiver<T>) {
+    new(None)
+}
+
+fn new<T>(capacity: Option<usize>) -> (Sender<T>, Receiver<T>) {
+    let shared = Arc::new(Shared {
+        core: Core::new(capacity),
+        senders: AtomicUsize::new(1),
+        receivers: AtomicUsize::new(1),
+    });
+    (Sender { shared: shared.clone() }, Receiver { shared })
+}
+
+struct Shared<T> {
+    core: Core<T>,
+    /// Handles of either end that exist.
+    senders: AtomicUsize,
+    receivers: AtomicUsize,
+}
+
+/// The end of a channel where items go in. Clones are ends of the same channel.
+pub struct Sender<T> {
+    shared: Arc<Shared<T>>,
+}
+
+impl<T> Sender<T> {
+    /// Sends an item, waiting for room.
+    ///
+    /// # Errors
+    ///
+    /// If the channel is closed, before or while this waits. The item comes back.
+    pub fn send(&self, item: T) -> Result<(), SendError<T>> {
+        let sent = self.shared.core.send(item, Patience::Until(None));
+        sent.map_err(|(item, _)| SendError(item))
+    }
+
+    /// Sends an item if there is room, or a receiver that waits.
+    ///
+    /// # Errors
+    ///
+    /// If there is no room, or the channel is closed. The item comes back.
+    pub fn try_send(&self, item: T) -> Result<(), TrySendError<T>> {
+        self.shared.core.send(item, Patience::None).map_err(|(item, why)| match why {
+            Refusal::NotNow => TrySendError::Full(item),
+            Refusal::Closed => TrySendError::Closed(item),
+        })
+    }
+
+    /// Sends an item, waiting for room no longer than until `deadline`.
+    ///
+    /// # Errors
+    ///
+    /// If there was no room, or the channel is closed. The item comes back.
+    pub fn send_deadline(&self, item: T, deadline: Instant) -> Result<(), SendTimeoutError<T>> {
+        self.send_until(item, Some(deadline))
+    }
+
+    /// Like [`send_deadline`](Self::send_deadline), counted from now.
+    ///
+    /// # Errors
+    ///
+    /// As [`send_deadline`](Self::send_deadline).
+    pub fn send_timeout(&self, item: T, timeout: Duration) -> Result<(), SendTimeoutError<T>> {
+        self.send_until(item, after(timeout))
+    }
+
+    fn send_until(&self, item: T, until: Option<Instant>) -> Result<(), SendTimeoutError<T>> {
+        let sent = self.shared.core.send(item, Patience::Until(until));
+        sent.map_err(|(item, why)| match why {
+            Refusal::NotNow => SendTimeoutError::TimedOut(item),
+            Refusal::Closed => SendTimeoutError::Closed(item),
+        })
+    }
+
+    /// Closes the channel for all senders. What is queued can still be received.
+    pub fn close(&self) {
+        self.shared.core.close();
+    }
+
+    /// Whether the channel is closed.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.shared.core.is_closed()
+    }
+
+    /// Queued items. A snapshot: stale as soon as it is read.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.shared.core.len()
+    }
+
+    /// Whether no item is queued. A snapshot.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Room of the channel in items; `None` if it is unbounded.
+    #[must_use]
+    pub fn capacity(&self) -> Option<usize> {
+        self.shared.core.capacity()
+    }
+
+    /// Waits for a receiver with the item in its hands, for async code.
+    #[cfg(not(loom))]
+    pub(crate) fn offer(&self, item: T) -> offer::Offer<'_, T> {
+        offer::Offer::new(&self.shared.core, item)
+    }
+}
+
+impl<T> Clone for Sender<T> {
+    fn clone(&self) -> Self {
+        self.shared.senders.fetch_add(1, Relaxed);
+        Self { shared: self.shared.clone() }
+    }
+}
+
+impl<T> Drop for Sender<T> {
+    fn drop(&mut self) {
+        // pair: CHANNEL-ENDS
+        if self.shared.senders.fetch_sub(1, AcqRel) == 1 {
+            self.shared.core.close();
+        }
+    }
+}
+
+impl<T> fmt::Debug for Sender<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sender").field("len", &self.len()).finish_non_exhaustive()
+    }
+}
+
+/// The end of a channel where items come out. Clones are ends of the same channel; each item comes
+/// out once.
+pub struct Receiver<T> {
+    shared: Arc<Shared<T>>,
+}
+
+impl<T> Receiver<T> {
+    /// Receives the oldest item, waiting for one.
+    ///
+    /// # Errors
+    ///
+    /// If the channel is closed and nothing is left in it.
+    pub fn recv(&self) -> Result<T, RecvError> {
+        self.shared.core.recv(Patience::Until(None)).map_err(|_| RecvError)
+    }
+
+    /// Receives the oldest item, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// If there is none, or the channel is closed and nothing is left in it.
+    pub fn try_recv(&self) -> Result<T, TryRecvError> {
+        self.shared.core.recv(Patience::None).map_err(|why| match why {
+            Refusal::NotNow => TryRecvError::Empty,
+            Refusal::Closed => TryRecvError::Closed,
+        })
+    }
+
+    /// Receives the oldest item, waiting for one no longer than until `deadline`.
+    ///
+    /// # Errors
+    ///
+    /// If nothing came, or the channel is closed and nothing is left in it.
+    pub fn recv_deadline(&self, deadline: Instant) -> Result<T, RecvTimeoutError> {
+        self.recv_until(Some(deadline))
+    }
+
+    /// Like [`recv_deadline`](Self::recv_deadline), counted from now.
+    ///
+    /// # Errors
+    ///
+    /// As [`recv_deadline`](Self::recv_deadline).
+    pub fn recv_timeout(&self, timeout: Duration) -> Result<T, RecvTimeoutError> {
+        self.recv_until(after(timeout))
+    }
+
+    fn recv_until(&self, until: Option<Instant>) -> Result<T, RecvTimeoutError> {
+        self.shared.core.recv(Patience::Until(until)).map_err(|why| match why {
+            Refusal::NotNow => RecvTimeoutError::TimedOut,
+            Refusal::Closed => RecvTimeoutError::Closed,
+        })
+    }
+
+    /// Receives until the channel is closed and empty, waiting for each item.
+    pub fn iter(&self) -> Iter<'_, T> {
+        Iter { receiver: self }
+    }
+
+    /// Receives what is there, without waiting.
+    pub fn try_iter(&self) -> TryIter<'_, T> {
+        TryIter { receiver: self }
+    }
+
+    /// Closes the channel for all senders. What is queued can still be received.
+    pub fn close(&self) {
+        self.shared.core.close();
+    }
+
+    /// Whether the channel is closed; items may be left in it.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.shared.core.is_closed()
+    }
+
+    /// Queued items. A snapshot: stale as soon as it is read.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.shared.core.len()
+    }
+
+    /// Whether no item is queued. A snapshot.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Room of the channel in items; `None` if it is unbounded.
+    #[must_use]
+    pub fn capacity(&self) -> Option<usize> {
+        self.shared.core.capacity()
+    }
+}
+
+impl<T> Clone for Receiver<T> {
+    fn clone(&self) -> Self {
+        self.shared.receivers.fetch_add(1, Relaxed);
+        Self { shared: self.shared.clone() }
+    }
+}
+
+impl<T> Drop for Receiver<T> {
+    fn drop(&mut self) {
+        // pair: CHANNEL-ENDS
+        if self.shared.receivers.fetch_sub(1, AcqRel) == 1 {
+            self.shared.core.close();
+            self.shared.core.discard();
+        }
+    }
+}
+
+impl<T> fmt::Debug for Receiver<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Receiver").field("len", &self.len()).finish_non_exhaustive()
+    }
+}
+
+/// See [`Receiver::iter`].
+#[derive(Debug)]
+pub struct Iter<'a, T> {
+    receiver: &'a Receiver<T>,
+}
+
+impl<T> Iterator for Iter<'_, T> {
+    type Item = T;
+
+    fn next(&mut self) -> Option<T> {
+        self.receiver.recv().ok()
+    }
+}
+
+/// See [`Receiver::try_iter`].
+#[derive(Debug)]
+pub struct TryIter<'a, T> {
+    receiver: &'a Receiver<T>,
+}
+
+impl<T> Iterator for TryIter<'_, T> {
+    type Item = T;
+
+    fn next(&mut self) -> Option<T> {
+        self.receiver.try_recv().ok()
+    }
+}
+
+/// Like [`Iter`], and owns the receiver.
+#[derive(Debug)]
+pub struct IntoIter<T> {
+    receiver: Receiver<T>,
+}
+
+impl<T> Iterator for IntoIter<T> {
+    type Item = T;
+
+    fn next(&mut self) -> Option<T> {
+        self.receiver.recv().ok()
+    }
+}
+
+impl<'a, T> IntoIterator for &'a Receiver<T> {
+    type Item = T;
+    type IntoIter = Iter<'a, T>;
+
+    fn into_iter(self) -> Iter<'a, T> {
+        self.iter()
+    }
+}
+
+impl<T> IntoIterator for Receiver<T> {
+    type Item = T;
+    type IntoIter = IntoIter<T>;
+
+    fn into_iter(self) -> IntoIter<T> {
+        IntoIter { receiver: self }
+    }
+}
+
+/// Ready when there is an item, or the channel is closed.
+impl<T> Selectable for Receiver<T> {}
+
+impl<T> Watch for Receiver<T> {
+    fn is_ready(&self) -> bool {
+        self.shared.core.can_recv()
+    }
+
+    unsafe fn register(&self, node: NonNull<Waiter>) -> bool {
+        // SAFETY: the duties of the caller are the same.
+        unsafe { self.shared.core.watch_recv(node) }
+    }
+
+    fn unregister(&self, node: NonNull<Waiter>) -> bool {
+        self.shared.core.unwatch_recv(node)
+    }
+}
+
+/// Ready when there is room, or the channel is closed. In a channel without room: when a receiver
+/// blocks in a receive. Receivers that select or are awaited do not count, because they take
+/// nothing: two parties that both wait in [`wait_any`](crate::wait_any), or for
+/// [`ready`](crate::ready()), do not meet in such a channel. One of them must send or receive.
+impl<T> Selectable for Sender<T> {}
+
+impl<T> Watch for Sender<T> {
+    fn is_ready(&self) -> bool {
+        self.shared.core.can_send()
+    }
+
+    unsafe fn register(&self, node: NonNull<Waiter>) -> bool {
+        // SAFETY: the duties of the caller are the same.
+        unsafe { self.shared.core.watch_send(node) }
+    }
+
+    fn unregister(&self, node: NonNull<Waiter>) -> bool {
+        self.shared.core.unwatch_send(node)
+    }
+}

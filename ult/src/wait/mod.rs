@@ -1,0 +1,34 @@
+//! Objects to wait for: locks, events, channels, and the ways to wait for several.
+//!
+//! They may import [`engine`](crate::engine) and what is below it. Each keeps lists of waiters and
+//! does not know what stands behind one: a ULT, an OS thread, or an async task.
+//!
+//! Read `eventual.rs` first, then `raw_mutex.rs` (below `mutex.rs` and `remutex.rs`), `gate.rs`
+//! (below
+//! `rwlock.rs` and `semaphore.rs`), `select.rs`, and `channel/`. `unpark.rs` needs no waiter;
+//! `block_on.rs` polls futures in a ULT; `helpers.rs` has threads for what waits for the system.
+
+pub(crate) mod barrier;
+#[cfg(not(loom))]
+pub(crate) mod block_on;
+pub mod channel;
+pub(crate) mod condvar;
+pub(crate) mod countdown;
+pub(crate) mod eventual;
+pub(crate) mod gate;
+#[cfg(not(loom))]
+#[doc(hidden)]
+pub mod helpers;
+pub(crate) mod mutex;
+#[cfg(not(loom))]
+pub(crate) mod news;
+pub(crate) mod once;
+pub(crate) mod party;
+pub(crate) mod raw_mutex;
+pub(crate) mod remutex;
+pub(crate) mod rwlock;
+pub(crate) mod select;
+pub(crate) mod semaphore;
+pub(crate) mod task_wait;
+#[cfg(not(loom))]
+pub(crate) mod unpark;
