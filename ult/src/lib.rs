@@ -97,8 +97,8 @@
 //! 5. Whoever ends the wait resumes it: directly onto the list if it runs on the same xstream,
 //!    through the inbox otherwise.
 //! 6. When its closure has returned, or has been unwound (`engine/waiting/cancel.rs`), it publishes
-//!    the outcome (`spawn/join.rs`) and switches away for the last time. Its stack goes back to the
-//!    xstream's cache, its descriptor to a cache when nobody keeps it any more.
+//!    the outcome (`engine/unit/end.rs`) and switches away for the last time. Its stack goes back
+//!    to the xstream's cache, its descriptor to a cache when nobody keeps it any more.
 //!
 //! Each folder's `mod.rs` says what the other files do, and in which order to read them: `base`,
 //! `engine` with its parts, [`topology`], `trace`, `wait`, `spawn`, `time`, `runtime` and
@@ -162,9 +162,10 @@ pub use {
         JoinError, LayoutError, MigrateError, PanicPayload, RecordError, ShutdownError, SpawnError,
         StartError, StillAlive, StuckUlt, ToError,
     },
-    engine::pool::shared::{
-        Access, Pool, PoolKind, PoolRef, PoolSpec, PoolStats, PopBy, PushReason,
-    },
+    engine::pool::handle::PoolRef,
+    engine::pool::migrate::set_pool,
+    engine::pool::shared::PoolStats,
+    engine::pool::spec::{Access, Pool, PoolKind, PoolSpec, PopBy, PushReason},
     engine::stack::user::{StackTooSmall, UserStack},
     engine::unit::descriptor::UltName,
     engine::unit::handle::Unit,
@@ -181,11 +182,11 @@ pub use {
     engine::xstream::sched::{
         Basic, BasicWait, PoolView, Prio, RandWs, RoundRobin, Scheduler, Step,
     },
+    engine::xstream::stats::XstreamStats,
     engine::xstream::switch::{
         has_runnable, has_runnable_behind, has_runnable_beyond, is_migratable, sleep, sleep_until,
         stack_left, units_run, yield_now,
     },
-    engine::xstream::to::{exit_to, park_to, run_unit, yield_to},
     observe::backtrace::{BusyXstream, Dump, DumpOptions, Frame, StackDump, UltDump, UltState},
     observe::monitor::{Deadlock, MonitorSpec, Report, Stall, Starvation},
     observe::panic_hook::install_panic_hook,
@@ -193,12 +194,11 @@ pub use {
     observe::sink::{EventSink, SinkHandle},
     runtime::builder::{RuntimeBuilder, XstreamSpec},
     runtime::handle::Runtime,
-    runtime::xstream_ref::{CurrentUnit, XstreamRef, XstreamState, XstreamStats},
+    runtime::pool_ops::UnitInfo,
+    runtime::xstream_ref::{CurrentUnit, XstreamRef, XstreamState},
     spawn::future::{JoinFuture, Ready, ReadyIn, ready, ready_in},
     spawn::join::{Ended, JoinHandle, join_all},
     spawn::join_any::{join_any, join_any_deadline},
-    spawn::migrate::set_pool,
-    spawn::pool_ops::UnitInfo,
     spawn::scope::{Scope, ScopedJoinHandle, scope},
     spawn::ult_builder::UltBuilder,
     time::interval::{Interval, MissedTicks, interval, interval_at},
@@ -207,6 +207,7 @@ pub use {
     trace::event::{Event, EventKind, EventMask},
     wait::barrier::XstreamBarrier,
     wait::block_on::{block_on, block_on_deadline, block_on_timeout},
+    wait::to::{exit_to, park_to, run_unit, yield_to},
     wait::unpark::{Unparker, park, park_deadline, unparker},
 };
 

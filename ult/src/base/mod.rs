@@ -20,4 +20,5 @@ pub(crate) mod spin;
 pub(crate) mod standard;
 pub(crate) mod suspend;
 pub(crate) mod timer_state;
+pub(crate) mod timespec;
 pub(crate) mod wait_kind;

@@ -116,7 +116,7 @@ impl ParkWord {
     #[cfg(not(loom))]
     pub fn sleep_futex(&self, limit: Option<Duration>) {
         use rustix::thread::futex;
-        let limit = limit.map(crate::engine::xstream::timer::timespec);
+        let limit = limit.map(crate::base::timespec::timespec);
         // Every outcome (woken, word changed, timeout, signal) means: look again.
         let _ = futex::wait(&self.word, futex::Flags::PRIVATE, PARKED, limit.as_ref());
     }

@@ -534,13 +534,14 @@ impl Xstream {
         self.shared().diag.is_on()
     }
 
-    /// Runs a tasklet to its end. As [`run_and_publish`](crate::spawn::join::run_and_publish).
+    /// Runs a tasklet to its end. As
+    /// [`run_and_publish`](crate::engine::unit::end::run_and_publish).
     #[inline(always)]
     pub(crate) fn run_here(&self, ult: UltPtr) -> bool {
         if self.shared().diag.is_on() {
             return self.run_here_seen(ult);
         }
-        crate::spawn::join::run_and_publish(ult)
+        crate::engine::unit::end::run_and_publish(ult)
     }
 
     #[cold]
@@ -550,7 +551,7 @@ impl Xstream {
         self.on_event(ult, EventKind::TaskletRun);
         ult.payload.run();
         self.on_event(ult, EventKind::TaskletFinish);
-        let is_last = crate::spawn::join::publish(ult);
+        let is_last = crate::engine::unit::end::publish(ult);
         self.shared().diag.end(outer);
         is_last
     }

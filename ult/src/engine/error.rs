@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 
 use crate::base::wait_kind::WaitKind;
-use crate::engine::pool::shared::Access;
+use crate::engine::pool::spec::Access;
 use crate::engine::unit::handle::Unit;
 use crate::engine::unit::payload::Panic;
 use crate::topology::TopologyError;

@@ -27,13 +27,13 @@ use crate::engine::error::StuckUlt;
 use crate::engine::pool::shared::PoolShared;
 use crate::engine::stack::block::StackClass;
 use crate::engine::unit::descriptor_cache::Depot;
+use crate::engine::waiting::news::News;
 use crate::engine::xstream::owner::{Xstream, XstreamShared};
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use crate::sync::atomic::{AtomicU64, AtomicUsize, fence};
 use crate::sync::{Arc, Mutex, lock};
 use crate::topology::CpuSet;
 use crate::wait::mutex::Mutex as UltMutex;
-use crate::wait::news::News;
 
 /// Every end of a unit is reported.
 pub(crate) const WATCHED: u64 = 1;
@@ -326,6 +326,11 @@ impl RuntimeCore {
             drop(servers);
         }
         xstreams.iter().for_each(|xstream| xstream.bury());
+    }
+
+    /// The name of the pool with this index.
+    pub(crate) fn pool_name(&self, index: usize) -> Option<String> {
+        lock(&self.parts).pools.get(index).map(|pool| pool.name.to_string())
     }
 
     /// Tells a waiting shutdown that something has changed.

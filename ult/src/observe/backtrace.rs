@@ -27,7 +27,6 @@ use crate::engine::unit::descriptor::UltPtr;
 use crate::engine::unit::payload;
 use crate::engine::xstream::current;
 use crate::engine::xstream::owner::{State, Xstream, XstreamShared};
-use crate::observe::monitor::pool_name;
 use crate::runtime::handle::Runtime;
 use crate::sync::{Arc, Mutex, lock, thread};
 use crate::wait::eventual::Eventual;
@@ -298,7 +297,7 @@ fn describe_busy(core: &RuntimeCore, xstream: &XstreamShared) -> BusyXstream {
     BusyXstream {
         xstream: xstream.name.to_string(),
         ult: running.map(|(id, _)| id),
-        pool: running.and_then(|(_, pool)| pool_name(core, pool)),
+        pool: running.and_then(|(_, pool)| core.pool_name(pool)),
     }
 }
 

@@ -462,18 +462,13 @@ impl Clock {
     }
 }
 
-/// The name of the pool with this index.
-pub(crate) fn pool_name(core: &RuntimeCore, index: usize) -> Option<String> {
-    lock(&core.parts).pools.get(index).map(|pool| pool.name.to_string())
-}
-
 fn report(core: &RuntimeCore, finding: &Finding) -> Report {
     let stall = |stuck: &Stuck| Stall {
         ult: Some(stuck.ult).filter(|ult| *ult != 0),
         name: stuck.name,
-        pool: pool_name(core, stuck.pool).filter(|_| stuck.ult != 0),
+        pool: core.pool_name(stuck.pool).filter(|_| stuck.ult != 0),
         perhaps: (stuck.perhaps.filter(|_| stuck.ult == 0))
-            .and_then(|(name, pool)| Some((name, pool_name(core, pool)?))),
+            .and_then(|(name, pool)| Some((name, core.pool_name(pool)?))),
         xstream: lock(&core.parts).xstreams[stuck.xstream].name.to_string(),
         lasted: stuck.lasted,
     };

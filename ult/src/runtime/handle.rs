@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::engine::error::SpawnError;
-use crate::engine::pool::shared::PoolRef;
+use crate::engine::pool::handle::PoolRef;
 use crate::engine::runtime_core::RuntimeCore;
 use crate::runtime::builder::RuntimeBuilder;
 use crate::runtime::xstream_ref::XstreamRef;

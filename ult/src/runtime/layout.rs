@@ -12,8 +12,10 @@ use std::time::Duration;
 
 use crate::base::limit::Limit;
 use crate::engine::error::{LayoutError, StartError};
-use crate::engine::pool::shared::{Access, PoolRef, PoolShared, PoolSpec, Queue};
+use crate::engine::pool::handle::PoolRef;
+use crate::engine::pool::shared::{PoolShared, Queue};
 use crate::engine::pool::slot::Slot;
+use crate::engine::pool::spec::{Access, PoolSpec};
 use crate::engine::runtime_core::{Books, EXIT, RuntimeCore};
 use crate::engine::xstream::current;
 use crate::engine::xstream::owner::{State, Xstream, XstreamShared};
@@ -458,7 +460,7 @@ impl Xstream {
             if self.is_home_of(ult) {
                 stay.push(ult);
             } else {
-                pool.queue().push(ult, crate::engine::pool::shared::PushReason::Migrate);
+                pool.queue().push(ult, crate::engine::pool::spec::PushReason::Migrate);
             }
         }
         stay.into_iter().for_each(|ult| slot.push_back(ult));

@@ -19,11 +19,11 @@ use crate::base::limit::Limit;
 use crate::engine::contain::log;
 use crate::engine::error::{ShutdownError, StillAlive};
 use crate::engine::runtime_core::{CLOSING, EXIT, REPORT, RuntimeCore, WATCHED};
+use crate::engine::waiting::news::News;
 use crate::engine::xstream::current;
 use crate::runtime::handle::{Owner, Runtime};
 use crate::runtime::xstream_thread;
 use crate::sync::{Arc, relax, thread};
-use crate::wait::news::News;
 
 /// Limit of [`Runtime::shutdown`].
 const LIMIT_DEFAULT: Duration = Duration::from_secs(30);

@@ -11,6 +11,7 @@ use crate::engine::runtime_core::{CLOSING, EXIT, RuntimeCore};
 use crate::engine::xstream::current;
 use crate::engine::xstream::owner::{State, XstreamShared};
 use crate::engine::xstream::sched::{Scheduler, own};
+use crate::engine::xstream::stats::XstreamStats;
 use crate::runtime::builder::check_cpus;
 use crate::runtime::layout::{check_access, find_pools, reconfigure, set_pools, settle_servers};
 use crate::runtime::shutdown::wait_for;
@@ -196,7 +197,7 @@ impl XstreamRef {
     #[must_use]
     pub fn current_unit(&self) -> Option<CurrentUnit> {
         let (id, pool, name) = self.xstream.diag.known_unit()?;
-        let pool = crate::observe::monitor::pool_name(&self.core, pool)?;
+        let pool = self.core.pool_name(pool)?;
         Some(CurrentUnit { id, pool, name })
     }
 
@@ -478,33 +479,6 @@ pub struct CurrentUnit {
     pub name: Option<&'static str>,
 }
 
-/// Counters of an xstream; see [`XstreamRef::stats`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub struct XstreamStats {
-    /// Times that a unit has run here until it yielded, suspended or ended.
-    pub executed: u64,
-    /// Units that ended here.
-    pub finished: u64,
-    /// Times that a ULT yielded.
-    pub yields: u64,
-    /// Times that a ULT suspended itself.
-    pub parked: u64,
-    /// Times that a suspended ULT was resumed and queued.
-    pub resumed: u64,
-    /// Times that a suspended ULT was run at once instead, past the queue.
-    pub run_at_once: u64,
-    /// Times that the xstream slept because there was nothing to run.
-    pub sleeps: u64,
-    /// For how long it has slept, a sleep that goes on included. The rest of the time it has run
-    /// units or looked for some. Never goes back.
-    pub slept: Duration,
-    /// ULTs that have started here and not ended.
-    pub ults: usize,
-    /// Stacks that exist here, in use or idle.
-    pub stacks: usize,
-}
-
 impl PartialEq for XstreamRef {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.xstream, &other.xstream)
@@ -526,7 +500,7 @@ impl fmt::Debug for XstreamRef {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use crate::engine::pool::shared::PoolSpec;
+    use crate::engine::pool::spec::PoolSpec;
     use crate::{Runtime, XstreamSpec};
 
     #[test]

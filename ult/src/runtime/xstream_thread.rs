@@ -4,7 +4,7 @@ use std::io;
 use std::sync::mpsc;
 
 use crate::engine::error::StartError;
-use crate::engine::pool::shared::PoolRef;
+use crate::engine::pool::handle::PoolRef;
 use crate::engine::runtime_core::{EXIT, RuntimeCore};
 use crate::engine::stack::overflow::AltStack;
 use crate::engine::unit::payload::Panic;

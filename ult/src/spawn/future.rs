@@ -20,9 +20,9 @@ use stable_deref_trait::CloneStableDeref;
 
 use crate::base::wait_kind::WaitKind;
 use crate::engine::error::JoinError;
+use crate::engine::xstream::timed::Timed;
 use crate::spawn::join::JoinHandle;
 use crate::sync::Arc;
-use crate::time::timed_unit::Timed;
 use crate::wait::channel::{Receiver, RecvError, SendError, Sender, TryRecvError, TrySendError};
 use crate::wait::eventual::Eventual;
 use crate::wait::select::Selectable;

@@ -5,8 +5,9 @@ use std::time::Instant;
 
 use crate::engine::error::JoinError;
 use crate::engine::waiting::waiter::Waiter;
+use crate::engine::waiting::watch::Watch;
 use crate::spawn::join::JoinHandle;
-use crate::wait::select::{Selectable, Watch, wait_any};
+use crate::wait::select::{Selectable, wait_any};
 
 /// Ready when the unit has ended, so that [`JoinHandle::join`] does not wait. A unit that waits for
 /// its own handle this way waits for the other objects, and in vain if there are none.

@@ -1,16 +1,12 @@
-//! The life of a unit as the program sees it: spawn, join, move to another pool.
+//! The life of a unit as the program sees it: spawn and join.
 //!
 //! It may import [`wait`](crate::wait) and what is below it.
 //!
 //! Read `ult_builder.rs` first (what a spawn does), then `join.rs`. `join_any.rs` joins the first
-//! of several, `scope.rs` lets units borrow, `migrate.rs` moves them between pools, `pool_ops.rs`
-//! has what a program does with the units of a pool, and `future.rs` makes futures of joins and
-//! waits.
+//! of several, `scope.rs` lets units borrow, and `future.rs` makes futures of joins and waits.
 
 pub(crate) mod future;
 pub(crate) mod join;
 pub(crate) mod join_any;
-pub(crate) mod migrate;
-pub(crate) mod pool_ops;
 pub(crate) mod scope;
 pub(crate) mod ult_builder;

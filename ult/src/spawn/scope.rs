@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use crate::base::wait_kind::WaitKind;
 use crate::engine::error::{JoinError, SpawnError};
-use crate::engine::pool::shared::PoolRef;
+use crate::engine::pool::handle::PoolRef;
 use crate::engine::waiting::waiter::Waiter;
 use crate::spawn::join::JoinHandle;
 use crate::sync::{Arc, Mutex, lock};

@@ -2,8 +2,10 @@
 
 use crate::base::priority::Priority;
 use crate::engine::error::SpawnError;
-use crate::engine::pool::shared::{Access, PoolRef, PoolShared, PushReason};
+use crate::engine::pool::handle::PoolRef;
+use crate::engine::pool::push::push;
 use crate::engine::pool::slot::bump;
+use crate::engine::pool::spec::{Access, PushReason};
 use crate::engine::runtime_core::GatePass;
 use crate::engine::stack::block::StackClass;
 use crate::engine::stack::user::UserStack;
@@ -43,6 +45,45 @@ pub(crate) enum Start {
     Queue,
     /// Nowhere: the caller switches to it, or makes a timer for it.
     Keep,
+}
+
+impl PoolRef {
+    /// Spawns a ULT that runs `f`. May be called by ULTs of any runtime and by OS threads.
+    ///
+    /// `f` starts on an xstream that serves the pool, after the units that are queued before it,
+    /// and stays there. Dropping the handle lets the ULT run on its own.
+    ///
+    /// # Errors
+    ///
+    /// See [`SpawnError`]; `f` has then been dropped.
+    ///
+    /// Counterpart: `ABT_thread_create`.
+    #[inline]
+    pub fn spawn<F, T>(&self, f: F) -> Result<JoinHandle<T>, SpawnError>
+    where
+        F: FnOnce() -> T + Send + 'static,
+        T: Send + 'static,
+    {
+        self.ult().spawn(f)
+    }
+
+    /// Starts the description of a ULT with a name or a stack size of its own.
+    #[inline]
+    pub fn ult(&self) -> UltBuilder<'_> {
+        UltBuilder::new(self, false)
+    }
+
+    /// Starts the description of a tasklet: a unit without a stack, which runs to its end on the
+    /// stack of its xstream.
+    ///
+    /// It costs half of what a ULT costs. It may use every call of this crate, but where a ULT
+    /// would suspend, a tasklet blocks its whole xstream; so use it for closures that never wait.
+    ///
+    /// Counterpart: `ABT_task_create`.
+    #[inline]
+    pub fn tasklet(&self) -> UltBuilder<'_> {
+        UltBuilder::new(self, true)
+    }
 }
 
 impl<'a> UltBuilder<'a> {
@@ -174,7 +215,7 @@ impl<'a> UltBuilder<'a> {
         // SAFETY:
         // - `f` returns a `T`; the only handle of the unit.
         let handle = unsafe { JoinHandle::new(UltRef::adopt(ult)) };
-        crate::engine::xstream::to::yield_to_ptr(me, ult);
+        crate::wait::to::yield_to_ptr(me, ult);
         Ok(handle)
     }
 
@@ -413,47 +454,4 @@ impl std::fmt::Debug for UltBuilder<'_> {
             .field("stack_bytes", &self.stack_bytes)
             .finish_non_exhaustive()
     }
-}
-
-/// Queues a unit that belongs to no xstream, and whose queue membership the caller has.
-pub(crate) fn enqueue(ult: UltPtr, why: PushReason) {
-    let here = current::xstream_in(&ult.core);
-    // An xstream is waited for before the queue of a pool goes; others hold the pool, since the
-    // unit may have ended, and the pool have been removed, before this returns.
-    let _held = here.is_none().then(|| ult.core.pool_arc(ult.pool()));
-    push(ult, ult.pool(), here, why);
-}
-
-#[inline]
-fn push(ult: UltPtr, pool: &PoolShared, here: Option<&Xstream>, why: PushReason) {
-    match here.and_then(|xstream| Some((xstream, xstream.own_slot(pool)?))) {
-        Some((xstream, slot)) => xstream.push_own(ult, slot),
-        None => push_foreign(ult, pool, here, why),
-    }
-}
-
-/// Queues a unit where the caller has no private end.
-#[inline(never)]
-fn push_foreign(ult: UltPtr, pool: &PoolShared, here: Option<&Xstream>, why: PushReason) {
-    // An xstream of the runtime keeps the shared part alive; other threads hold a `PoolRef`, or
-    // are here for a unit that a pool of another runtime had swallowed.
-    let held = here.is_none().then(|| Arc::clone(&ult.core));
-    let core = match (&held, here) {
-        (Some(core), _) => core,
-        (None, Some(xstream)) => &xstream.core,
-        (None, None) => return,
-    };
-    // SAFETY:
-    // - valid: xstreams live as long as `core`.
-    let owner = unsafe { pool.owner.load(Acquire).as_ref() }; // pair: POOL-OWNER
-    if let Some(owner) = owner {
-        pool.in_flight.fetch_add(1, Release); // pair: POOL-LEN
-        if owner.send(ult).is_ok() {
-            return;
-        }
-        // It has left meanwhile.
-        pool.in_flight.fetch_sub(1, Relaxed);
-    }
-    pool.queue().push(ult, why);
-    core.wake_another(pool, here);
 }

@@ -9,11 +9,12 @@ use std::time::{Duration, Instant};
 
 use crate::base::wait_kind::WaitKind;
 use crate::engine::waiting::waiter::{Waiter, after, const_new};
+use crate::engine::waiting::watch::Watch;
 use crate::sync::atomic::AtomicUsize;
 use crate::sync::atomic::Ordering::{AcqRel, Relaxed};
 use crate::sync::{Mutex as OsMutex, lock};
 use crate::wait::eventual::Eventual;
-use crate::wait::select::{Selectable, Watch};
+use crate::wait::select::Selectable;
 
 type Callback = Box<dyn FnOnce() + Send>;
 

@@ -5,8 +5,9 @@
 //!
 //! Read `eventual.rs` first, then `raw_mutex.rs` (below `mutex.rs` and `remutex.rs`), `gate.rs`
 //! (below
-//! `rwlock.rs` and `semaphore.rs`), `select.rs`, and `channel/`. `unpark.rs` needs no waiter;
-//! `block_on.rs` polls futures in a ULT; `helpers.rs` has threads for what waits for the system.
+//! `rwlock.rs` and `semaphore.rs`), `select.rs`, and `channel/`. `unpark.rs` needs no waiter, and
+//! `to.rs` switches to a unit of the caller's choice instead of waiting for one; `block_on.rs`
+//! polls futures in a ULT; `helpers.rs` has threads for what waits for the system.
 
 pub(crate) mod barrier;
 #[cfg(not(loom))]
@@ -20,8 +21,6 @@ pub(crate) mod gate;
 #[doc(hidden)]
 pub mod helpers;
 pub(crate) mod mutex;
-#[cfg(not(loom))]
-pub(crate) mod news;
 pub(crate) mod once;
 pub(crate) mod party;
 pub(crate) mod raw_mutex;
@@ -30,5 +29,7 @@ pub(crate) mod rwlock;
 pub(crate) mod select;
 pub(crate) mod semaphore;
 pub(crate) mod task_wait;
+#[cfg(not(loom))]
+pub(crate) mod to;
 #[cfg(not(loom))]
 pub(crate) mod unpark;

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use crate::base::wait_kind::WaitKind;
 use crate::engine::waiting::cancel;
 use crate::engine::waiting::waiter::{Waiter, Wake, after};
+use crate::engine::waiting::watch::Watch;
 use crate::wait::eventual::Eventual;
 
 /// Something that [`wait_any`] can wait for: [`Eventual`], [`CountDown`](crate::CountDown),
@@ -25,26 +26,6 @@ use crate::wait::eventual::Eventual;
 /// Only types of this crate implement it.
 #[allow(private_bounds, reason = "sealed: how an object is watched is no business of users")]
 pub trait Selectable: Watch {}
-
-/// How an object is watched.
-#[allow(unreachable_pub, reason = "a bound of a public trait")]
-pub(crate) trait Watch {
-    /// Whether an attempt to take what the object has would succeed now.
-    fn is_ready(&self) -> bool;
-
-    /// Links a waiter that is woken when the object may have become ready. `false`: it is ready
-    /// now, and the waiter is not linked.
-    ///
-    /// # Safety
-    ///
-    /// `node` is in no list, and stays alive and where it is until it is woken or
-    /// [`unregister`](Self::unregister) has taken it out.
-    unsafe fn register(&self, node: NonNull<Waiter>) -> bool;
-
-    /// Takes out a waiter that `register` linked and that is alive. `false`: a waker has taken it
-    /// and is about to wake it, or has done so.
-    fn unregister(&self, node: NonNull<Waiter>) -> bool;
-}
 
 /// Up to this many objects are waited for without an allocation.
 const INLINE_MAX: usize = 8;

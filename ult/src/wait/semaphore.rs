@@ -10,9 +10,10 @@ use std::time::{Duration, Instant};
 
 use crate::base::wait_kind::WaitKind;
 use crate::engine::waiting::waiter::{Waiter, after, const_new};
+use crate::engine::waiting::watch::Watch;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::wait::gate::{Gate, QUEUED, WATCHED};
-use crate::wait::select::{Selectable, Watch};
+use crate::wait::select::Selectable;
 
 const FLAGS: usize = QUEUED | WATCHED;
 const PERMIT: usize = 4;

@@ -19,8 +19,8 @@ use std::task::Waker;
 
 use crate::base::wait_kind::WaitKind;
 use crate::engine::waiting::waiter::Waiter;
+use crate::engine::waiting::watch::Watch;
 use crate::sync::relax;
-use crate::wait::select::Watch;
 
 /// The waiter of one async task in one object. See the module documentation.
 pub struct TaskWait {

@@ -8,13 +8,12 @@ use std::time::{Duration, Instant};
 
 use crate::base::park::ThreadParker;
 use crate::base::wait_kind::WaitKind;
-use crate::engine::unit::descriptor::{Ult, UltPtr, UltRef};
+use crate::engine::unit::descriptor::UltRef;
 use crate::engine::waiting::cancel;
 use crate::engine::waiting::waiter::thread_parker;
 use crate::engine::xstream::current;
 use crate::engine::xstream::switch;
 use crate::sync::Arc;
-use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// Ends a [`park`] of the ULT or thread that made it; see [`unparker`].
 #[derive(Debug, Clone)]
@@ -83,7 +82,7 @@ fn park_until(deadline: Option<Instant>) -> bool {
         ult.state.waits.set(WaitKind::Park);
         let has_token = std::cell::Cell::new(false);
         switch::suspend_until(ult, deadline, || {
-            has_token.set(has_token.get() || take_token(ult));
+            has_token.set(has_token.get() || ult.take_token());
             has_token.get() || cancel::is_pending(ult)
         });
         if !has_token.get() {
@@ -94,7 +93,7 @@ fn park_until(deadline: Option<Instant>) -> bool {
     if let Some(ult) = current::ult() {
         const NAP: Duration = Duration::from_millis(1);
         loop {
-            if take_token(ult) {
+            if ult.take_token() {
                 return true;
             }
             match left() {
@@ -114,18 +113,4 @@ fn park_until(deadline: Option<Instant>) -> bool {
         }
         parker.park(left);
     }
-}
-
-impl Ult {
-    /// Stores the token; the ULT must then be resumed.
-    pub(crate) fn leave_token(&self) {
-        // A plain store would hide what an earlier giver wrote, whose token it replaces.
-        let _ = self.state.token.swap(true, Release); // pair: ULT-TOKEN
-    }
-}
-
-/// Takes the token of a ULT, which is the caller.
-pub(crate) fn take_token(ult: UltPtr) -> bool {
-    // pair: ULT-TOKEN
-    ult.state.token.load(Relaxed) && ult.state.token.swap(false, Acquire)
 }

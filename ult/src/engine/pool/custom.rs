@@ -5,7 +5,7 @@
 //! destructor if the unwinding drops it, and by the pool if that has kept it.
 
 use crate::engine::contain::{Foreign, caught, log};
-use crate::engine::pool::shared::{Pool, PopBy, PushReason};
+use crate::engine::pool::spec::{Pool, PopBy, PushReason};
 use crate::engine::unit::handle::Unit;
 use crate::engine::xstream::current::in_no_unit;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};

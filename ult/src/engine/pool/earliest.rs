@@ -3,7 +3,7 @@
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BinaryHeap, VecDeque};
 
-use crate::engine::pool::shared::{Pool, PopBy, PushReason};
+use crate::engine::pool::spec::{Pool, PopBy, PushReason};
 use crate::engine::unit::handle::Unit;
 use crate::sync::atomic::AtomicUsize;
 use crate::sync::atomic::Ordering::{Acquire, Release};

@@ -4,7 +4,7 @@
 //! is read without the lock, so that looking at an empty pool costs one load of a shared line.
 
 use crate::base::spin::SpinLock;
-use crate::engine::pool::shared::{Pool, PopBy, PushReason};
+use crate::engine::pool::spec::{Pool, PopBy, PushReason};
 use crate::engine::unit::descriptor::UltPtr;
 use crate::engine::unit::handle::Unit;
 use crate::engine::unit::list::UnitList;

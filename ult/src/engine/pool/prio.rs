@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use crate::base::priority::Priority;
-use crate::engine::pool::shared::{Pool, PopBy, PushReason};
+use crate::engine::pool::spec::{Pool, PopBy, PushReason};
 use crate::engine::unit::handle::Unit;
 use crate::sync::atomic::AtomicUsize;
 use crate::sync::atomic::Ordering::{Acquire, Release};

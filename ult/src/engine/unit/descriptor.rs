@@ -62,7 +62,7 @@ pub(crate) enum Kind {
 
 /// Asked to end.
 pub(crate) const CANCEL: u8 = 1;
-/// Asked to go to another pool; see [`migrate`](crate::spawn::migrate).
+/// Asked to go to another pool; see [`migrate`](crate::engine::pool::migrate).
 pub(crate) const MIGRATE: u8 = 2;
 /// Waits for a time before it starts; see [`timed_unit`](crate::time::timed_unit).
 pub(crate) const TIMED: u8 = 4;
@@ -294,6 +294,18 @@ impl Ult {
         self.state.requests.fetch_and(!request, Acquire) & request != 0 // pair: ULT-REQUEST
     }
 
+    /// Stores the token; the ULT must then be resumed.
+    pub(crate) fn leave_token(&self) {
+        // A plain store would hide what an earlier giver wrote, whose token it replaces.
+        let _ = self.state.token.swap(true, Release); // pair: ULT-TOKEN
+    }
+
+    /// Takes the token. The caller is the ULT.
+    pub(crate) fn take_token(&self) -> bool {
+        // pair: ULT-TOKEN
+        self.state.token.load(Relaxed) && self.state.token.swap(false, Acquire)
+    }
+
     /// The rarely used part, made when first asked for. The caller is the ULT itself, or holds the
     /// unit.
     pub(crate) fn with_extra<R>(&self, f: impl FnOnce(&mut Extra) -> R) -> R {
@@ -386,7 +398,7 @@ impl Ult {
     /// stale `Unparker`s may still touch the atomics: they find an unstarted unit.
     pub(crate) fn rearm(&self, pool: &PoolShared) {
         if self.has_requests() {
-            crate::spawn::migrate::forget(self);
+            crate::engine::pool::migrate::forget(self);
         }
         self.join.reset(UNJOINED);
         self.pool.set(pool);
@@ -413,7 +425,7 @@ impl Ult {
     #[cold]
     fn clear_slow(&self) {
         if self.has_requests() {
-            crate::spawn::migrate::forget(self);
+            crate::engine::pool::migrate::forget(self);
         }
         let extra = self.take_extra();
         crate::engine::contain::contained(None, "dropping the callback of a migration", || {

@@ -3,8 +3,8 @@
 use crate::engine::stack::user::UserStack;
 use crate::engine::unit::inherited::Values;
 use crate::engine::unit::local::Locals;
+use crate::engine::xstream::timed::Timed;
 use crate::sync::Arc;
-use crate::time::timed_unit::Timed;
 
 /// Called when a unit has moved to another pool, with the name of that pool.
 pub(crate) type OnMigrate = Box<dyn FnMut(&str) + Send>;

@@ -3,12 +3,13 @@
 //! Units are ULTs and tasklets. Their descriptors are reused, through the cache of each xstream.
 //!
 //! Read `descriptor.rs` first (who may touch which field), then `payload.rs` (the closure and its
-//! outcome) and `descriptor_cache.rs`. `list.rs` links descriptors; `handle.rs` is the unit in the
-//! hands of a custom pool or scheduler; `extra.rs`, `local.rs` and `inherited.rs` have what only
-//! some units own.
+//! outcome), `end.rs` and `descriptor_cache.rs`. `list.rs` links descriptors; `handle.rs` is the
+//! unit in the hands of a custom pool or scheduler; `extra.rs`, `local.rs` and `inherited.rs` have
+//! what only some units own.
 
 pub(crate) mod descriptor;
 pub(crate) mod descriptor_cache;
+pub(crate) mod end;
 pub(crate) mod extra;
 pub(crate) mod handle;
 pub(crate) mod inherited;

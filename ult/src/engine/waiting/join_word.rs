@@ -27,10 +27,10 @@ use std::time::Instant;
 use crate::base::wait_kind::WaitKind;
 use crate::engine::waiting::list::{next_of, remove_from, set_first};
 use crate::engine::waiting::waiter::{Deferred, Waiter};
+use crate::engine::waiting::watch::Watch;
 use crate::sync::atomic::AtomicPtr;
 use crate::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use crate::sync::relax;
-use crate::wait::select::Watch;
 
 pub(crate) type Word = *mut Waiter;
 

@@ -1,12 +1,16 @@
 //! Waiters: what a party that waits leaves behind for those that wake it.
 //!
-//! The objects of [`wait`](crate::wait) are made of them. All of it compiles for the models in
-//! `loom-tests`, where only OS threads wait.
+//! The objects of [`wait`](crate::wait) are made of them. All of it but `news.rs` compiles for the
+//! models in `loom-tests`, where only OS threads wait.
 //!
 //! Read `waiter.rs` first (who may touch what), then `list.rs`. `join_word.rs` is where a unit that
-//! ends meets those that join it, `cancel.rs` ends a wait and its ULT before their time.
+//! ends meets those that join it; `cancel.rs` ends a wait and its ULT before their time; `watch.rs`
+//! waits for several objects; `news.rs` waits until something in the runtime has changed.
 
 pub(crate) mod cancel;
 pub(crate) mod join_word;
 pub(crate) mod list;
+#[cfg(not(loom))]
+pub(crate) mod news;
 pub(crate) mod waiter;
+pub(crate) mod watch;

@@ -26,7 +26,6 @@ use crate::engine::waiting::cancel;
 use crate::engine::xstream::current;
 use crate::engine::xstream::owner::Xstream;
 use crate::engine::xstream::switch::suspend_until;
-use crate::wait::unpark::take_token;
 
 /// So many other units run at most before an idle waiter polls again.
 pub(crate) const OTHERS_MAX: u64 = 32;
@@ -270,7 +269,7 @@ pub fn idle(fd: BorrowedFd<'_>, deadline: Option<Instant>, arm: impl FnOnce() ->
     xstream.has_chores.set(true);
     let is_unparked = Cell::new(false);
     suspend_until(ult, deadline, || {
-        is_unparked.set(is_unparked.get() || take_token(ult));
+        is_unparked.set(is_unparked.get() || ult.take_token());
         is_unparked.get() || entry.end.get().is_some() || cancel::is_pending(ult)
     });
     xstream.idle.remove(&entry);
@@ -305,7 +304,7 @@ fn idle_thread(
     loop {
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         let mut fds = [PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN)];
-        match poll(&mut fds, left.map(crate::engine::xstream::timer::timespec).as_ref()) {
+        match poll(&mut fds, left.map(crate::base::timespec::timespec).as_ref()) {
             Ok(0) => return IdleEnd::Deadline,
             Ok(_) if fds[0].revents().contains(PollFlags::NVAL) => return IdleEnd::Refused,
             Ok(_) => return IdleEnd::Ready,

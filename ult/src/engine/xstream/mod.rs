@@ -5,8 +5,9 @@
 //! `shared.rs` (the state that any thread may touch), then `switch.rs` (how a unit gives up its
 //! thread) and `run_loop.rs`, which asks the scheduler of `sched.rs`.
 //!
-//! `streak.rs` and `to.rs` switch past the scheduler. `sleep.rs`, `idle.rs` and `timer.rs` are for
-//! xstreams with nothing to run. `current.rs` finds the xstream of the calling thread.
+//! `streak.rs` switches past the scheduler. `sleep.rs`, `idle.rs`, `timer.rs` and `timed.rs` are
+//! for xstreams with nothing to run. `current.rs` finds the xstream of the calling thread,
+//! `stats.rs` has its counters.
 
 pub(crate) mod current;
 pub(crate) mod idle;
@@ -15,7 +16,8 @@ pub(crate) mod run_loop;
 pub(crate) mod sched;
 pub(crate) mod shared;
 pub(crate) mod sleep;
+pub(crate) mod stats;
 pub(crate) mod streak;
 pub(crate) mod switch;
+pub(crate) mod timed;
 pub(crate) mod timer;
-pub(crate) mod to;

@@ -21,8 +21,9 @@ use std::ptr;
 use crate::base::prefetch;
 use crate::engine::contain::{NoUnwind, log};
 use crate::engine::error::StuckUlt;
-use crate::engine::pool::shared::{PoolShared, PushReason, Queue};
+use crate::engine::pool::shared::{PoolShared, Queue};
 use crate::engine::pool::slot::{Slot, bump};
+use crate::engine::pool::spec::PushReason;
 use crate::engine::runtime_core::{CLOSING, EXIT, IDS_PER_DRAW, REPORT, RuntimeCore, WATCHED};
 use crate::engine::stack::block::{BlockPtr, StackClass};
 use crate::engine::stack::cache::StackCache;
@@ -314,7 +315,7 @@ impl Xstream {
             self.units_run.set(self.units_run.get() + u64::from(HOPS_MAX));
             left -= 1;
             if left == 0 {
-                crate::engine::xstream::to::requeue(self, next);
+                crate::engine::pool::push::requeue(self, next);
                 break;
             }
         }
@@ -428,7 +429,7 @@ impl Xstream {
         if !ult.home.load(Relaxed).is_null() {
             return self.take_over(ult);
         }
-        if ult.has_requests() && !crate::spawn::migrate::settle_unstarted(ult) {
+        if ult.has_requests() && !crate::engine::pool::migrate::settle_unstarted(ult) {
             return false;
         }
         let pool = ult.pool();
@@ -452,7 +453,7 @@ impl Xstream {
     fn refuse(&self, ult: UltPtr) {
         let (id, pool) = (ult.id.get(), &*ult.pool().name);
         log!(ERROR, id, pool, "a scheduler picked a unit of another runtime");
-        crate::spawn::ult_builder::enqueue(ult, PushReason::Create);
+        crate::engine::pool::push::enqueue(ult, PushReason::Create);
     }
 
     /// A ULT that started elsewhere: a migratable one moves in, others are sent home.
@@ -567,7 +568,7 @@ impl Xstream {
     /// [`run_tasklet`](Self::run_tasklet) where nobody watches.
     #[inline(always)]
     pub(crate) fn run_tasklet_unseen(&self, ult: UltPtr, slot: &Slot) {
-        self.run_tasklet_by(ult, slot, None, crate::spawn::join::run_and_publish);
+        self.run_tasklet_by(ult, slot, None, crate::engine::unit::end::run_and_publish);
     }
 
     #[inline(always)]
@@ -621,7 +622,7 @@ impl Xstream {
 
     #[cold]
     fn requeue_slow(&self, ult: UltPtr, why: PushReason) {
-        let moved = crate::spawn::migrate::settle_started(self, ult);
+        let moved = crate::engine::pool::migrate::settle_started(self, ult);
         let why = if moved { PushReason::Migrate } else { why };
         let pool = ult.pool();
         if !ptr::eq(&*self.home_slot(ult).pool, pool) {
@@ -630,7 +631,7 @@ impl Xstream {
         }
         if ult.may_move() && !self.serves_alone(pool) {
             self.let_go(ult);
-            crate::spawn::ult_builder::enqueue(ult, why);
+            crate::engine::pool::push::enqueue(ult, why);
             return;
         }
         match pool.queue() {
@@ -719,7 +720,7 @@ impl Xstream {
         match self.own_slot(pool) {
             Some(slot) => self.push_own(ult, slot),
             // The pool has changed its owner meanwhile.
-            None => crate::spawn::ult_builder::enqueue(ult, PushReason::Create),
+            None => crate::engine::pool::push::enqueue(ult, PushReason::Create),
         }
     }
 

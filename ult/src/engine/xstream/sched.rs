@@ -8,8 +8,9 @@ use std::fmt;
 use std::ptr;
 
 use crate::engine::contain::Foreign;
-use crate::engine::pool::shared::{PopBy, Queue};
+use crate::engine::pool::shared::Queue;
 use crate::engine::pool::slot::Slot;
+use crate::engine::pool::spec::PopBy;
 use crate::engine::unit::handle::Unit;
 use crate::engine::xstream::owner::XstreamShared;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed};

@@ -15,7 +15,7 @@ use crate::engine::pool::slot::SlotShared;
 use crate::engine::unit::descriptor::{Ult, UltPtr};
 use crate::engine::xstream::owner::Xstream;
 use crate::engine::xstream::sched::OwnScheduler;
-use crate::runtime::xstream_ref::XstreamStats;
+use crate::engine::xstream::stats::XstreamStats;
 use crate::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use crate::sync::atomic::{AtomicBool, AtomicIsize, AtomicU8, AtomicU64, AtomicUsize, fence};
 use crate::sync::{Arc, Mutex, lock, thread};

@@ -23,11 +23,11 @@ use std::time::{Duration, Instant};
 
 use crate::base::lost;
 use crate::base::park::Bed;
+use crate::base::timespec::timespec;
 use crate::engine::diag::Rest;
 use crate::engine::pool::slot::bump;
 use crate::engine::xstream::owner::Xstream;
 use crate::engine::xstream::shared::EVENTFD_NAME;
-use crate::engine::xstream::timer::timespec;
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::hint;
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::base::wait_kind::WaitKind;
 use crate::engine::diag;
-use crate::engine::pool::shared::PushReason;
+use crate::engine::pool::spec::PushReason;
 use crate::engine::stack::block::BlockPtr;
 use crate::engine::stack::context::{Command, Wakeup};
 use crate::engine::unit::descriptor::{Kind, UltPtr, UltRef};
@@ -133,7 +133,7 @@ fn push_resumed(ult: UltPtr) {
         return xstream.queue_resumed(ult);
     }
     let Some(home) = home_elsewhere(ult) else {
-        return crate::spawn::ult_builder::enqueue(ult, PushReason::Migrate);
+        return crate::engine::pool::push::enqueue(ult, PushReason::Migrate);
     };
     let sent = home.send(ult);
     debug_assert!(sent.is_ok(), "an xstream that is home to a ULT does not leave");
@@ -176,7 +176,7 @@ fn send_anywhere(ult: UltPtr) {
     let running = xstreams.clone().find(|xstream| xstream.state() == State::Running);
     // One that has left comes to it when it is revived, or passes it on when it is removed.
     let Some(xstream) = running.or_else(|| xstreams.next()) else {
-        return crate::spawn::ult_builder::enqueue(ult, PushReason::Migrate);
+        return crate::engine::pool::push::enqueue(ult, PushReason::Migrate);
     };
     let unit = Unit::from_ult(ult);
     xstream.ask(Box::new(move |xstream| xstream.take_in(unit.into_ult())));
@@ -186,7 +186,7 @@ fn send_anywhere(ult: UltPtr) {
 #[cold]
 fn send_again(ult: UltPtr) {
     let Some(home) = home_elsewhere(ult) else {
-        return crate::spawn::ult_builder::enqueue(ult, PushReason::Migrate);
+        return crate::engine::pool::push::enqueue(ult, PushReason::Migrate);
     };
     let unit = Unit::from_ult(ult);
     home.ask(Box::new(move |xstream| xstream.requeue(unit.into_ult(), PushReason::Resume)));
@@ -201,8 +201,8 @@ pub(crate) fn lose(ult: UltPtr, why: Why) {
     let core = Arc::clone(&ult.core);
     // pair: POOL-ENDED
     ult.pool().dropped.fetch_add(1, Release);
-    crate::spawn::pool_ops::tell_loss(ult.pool());
-    if crate::spawn::join::publish_lost(ult) {
+    crate::engine::pool::push::tell_loss(ult.pool());
+    if crate::engine::unit::end::publish_lost(ult) {
         drop(UltRef::adopt(ult));
     }
     core.tell_news();

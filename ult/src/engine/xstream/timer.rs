@@ -10,13 +10,11 @@ use std::cmp::Ordering;
 use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
-use rustix::time::Timespec;
-
 use crate::engine::unit::descriptor::UltPtr;
+use crate::engine::xstream::timed::Timed;
 use crate::sync::Arc;
 use crate::sync::atomic::AtomicUsize;
 use crate::sync::atomic::Ordering::Relaxed;
-use crate::time::timed_unit::Timed;
 
 const NOWHERE: usize = usize::MAX;
 
@@ -254,14 +252,6 @@ impl TimerHeap {
 pub(crate) fn saturating_add(at: Instant, time: Duration) -> Instant {
     const NEVER: Duration = Duration::from_secs(100 * 366 * 24 * 3600);
     at.checked_add(time).or_else(|| at.checked_add(NEVER)).unwrap_or(at)
-}
-
-/// For system calls. Saturates, at some 292 billion years.
-pub(crate) fn timespec(limit: Duration) -> Timespec {
-    Timespec {
-        tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
-        tv_nsec: i64::from(limit.subsec_nanos()),
-    }
 }
 
 #[cfg(test)]

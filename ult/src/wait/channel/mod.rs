@@ -40,10 +40,11 @@ pub use error::{
 };
 
 use crate::engine::waiting::waiter::{Waiter, after};
+use crate::engine::waiting::watch::Watch;
 use crate::sync::Arc;
 use crate::sync::atomic::AtomicUsize;
 use crate::sync::atomic::Ordering::{AcqRel, Relaxed};
-use crate::wait::select::{Selectable, Watch};
+use crate::wait::select::Selectable;
 use core::{Core, Patience, Refusal};
 
 /// A channel with room for `capacity` items. With zero, a send waits until a receiver takes the

@@ -12,7 +12,7 @@ use super::core::{Core, Slot};
 use super::error::SendError;
 use crate::base::wait_kind::WaitKind;
 use crate::engine::waiting::waiter::Waiter;
-use crate::wait::select::Watch;
+use crate::engine::waiting::watch::Watch;
 use crate::wait::task_wait::TaskWait;
 
 /// Sends an item when a receiver comes. Dropped before that, it takes the item back and drops it.

@@ -136,7 +136,7 @@ fn root(block: NonNull<StackBlock>, back: &Back) -> ! {
 #[inline(never)]
 fn bodies(block: &StackBlock, mut ult: UltPtr) {
     loop {
-        if crate::spawn::join::run_and_publish(ult) {
+        if crate::engine::unit::end::run_and_publish(ult) {
             block.ult.set(Some(ult));
         }
         match crate::engine::xstream::streak::follow(block) {

@@ -5,8 +5,10 @@ use std::ptr;
 
 use crate::base::wait_kind::WaitKind;
 use crate::engine::error::{MigrateError, SpawnError};
-use crate::engine::pool::shared::{PoolRef, PoolShared, PopBy, PushReason};
-use crate::engine::pool::slot::Slot;
+use crate::engine::pool::handle::PoolRef;
+use crate::engine::pool::push::tell_stacks;
+use crate::engine::pool::shared::PoolShared;
+use crate::engine::pool::spec::{PopBy, PushReason};
 use crate::engine::stack::context::Command;
 use crate::engine::unit::descriptor::UltPtr;
 use crate::engine::unit::handle::Unit;
@@ -103,10 +105,10 @@ impl PoolRef {
             return self.push_started(unit, is_same);
         }
         if !is_same {
-            if !crate::spawn::migrate::enter(&self.pool) {
+            if !crate::engine::pool::migrate::enter(&self.pool) {
                 return Err((unit, MigrateError::Removed { pool: pool() }));
             }
-            crate::spawn::migrate::adopt(ult, &self.pool);
+            crate::engine::pool::migrate::adopt(ult, &self.pool);
         }
         let ult = unit.into_ult();
         if ult.home.load(Relaxed).addr() > XstreamShared::nowhere().addr() {
@@ -115,7 +117,7 @@ impl PoolRef {
             return Ok(());
         }
         let why = if is_same { PushReason::Yield } else { PushReason::Migrate };
-        crate::spawn::ult_builder::enqueue(ult, why);
+        crate::engine::pool::push::enqueue(ult, why);
         Ok(())
     }
 
@@ -148,18 +150,18 @@ impl PoolRef {
             switch::push_again(unit.into_ult(), false);
             return Ok(());
         }
-        if crate::spawn::migrate::has_ended(ult) {
+        if crate::engine::pool::migrate::has_ended(ult) {
             return Err((unit, MigrateError::Ended { pool: self.name().to_owned() }));
         }
         let serves = |xstream: &crate::engine::xstream::owner::Xstream| {
             xstream.slot_of(&self.pool).is_some_and(|slot| slot.served.get())
         };
         match home.filter(|xstream| serves(xstream)) {
-            Some(_) if !crate::spawn::migrate::enter(&self.pool) => {
+            Some(_) if !crate::engine::pool::migrate::enter(&self.pool) => {
                 Err((unit, MigrateError::Removed { pool: self.name().to_owned() }))
             }
             Some(xstream) => {
-                crate::spawn::migrate::move_at_home(xstream, ult, &self.pool);
+                crate::engine::pool::migrate::move_at_home(xstream, ult, &self.pool);
                 xstream.requeue(unit.into_ult(), PushReason::Migrate);
                 Ok(())
             }
@@ -211,11 +213,11 @@ impl PoolRef {
         // Others may push meanwhile; what is there now is enough.
         for _ in 0..self.len() {
             let Some(unit) = self.pop() else { break };
-            if unit.is_started() || !crate::spawn::migrate::enter(&target.pool) {
+            if unit.is_started() || !crate::engine::pool::migrate::enter(&target.pool) {
                 stay.push(unit);
             } else {
-                crate::spawn::migrate::adopt(unit.ptr(), &target.pool);
-                crate::spawn::ult_builder::enqueue(unit.into_ult(), PushReason::Migrate);
+                crate::engine::pool::migrate::adopt(unit.ptr(), &target.pool);
+                crate::engine::pool::push::enqueue(unit.into_ult(), PushReason::Migrate);
                 moved += 1;
             }
         }
@@ -224,7 +226,7 @@ impl PoolRef {
                 switch::push_again(unit.into_ult(), true);
             } else {
                 // The target has been removed, and the unit is at home nowhere yet.
-                crate::spawn::ult_builder::enqueue(unit.into_ult(), PushReason::Yield);
+                crate::engine::pool::push::enqueue(unit.into_ult(), PushReason::Yield);
             }
         }
         moved
@@ -403,38 +405,6 @@ impl Drop for Stack<'_> {
     }
 }
 
-/// A unit has ended on the calling xstream, whose slot this is. Tells stacked schedulers, which end
-/// when their pools have no units.
-#[inline]
-pub(crate) fn tell_end(slot: &Slot) {
-    if slot.pool.stacks.load(Relaxed) > 0 {
-        tell_end_slow(slot);
-    }
-}
-
-#[cold]
-fn tell_end_slow(slot: &Slot) {
-    slot.wake_sleepers();
-    // As a rule there is one, and it is here.
-    if slot.pool.stacks.load(Relaxed) > slot.stacked() {
-        tell_stacks(&slot.pool);
-    }
-}
-
-/// A unit of `pool` went elsewhere, or never ran. As [`tell_end`], from anywhere.
-pub(crate) fn tell_loss(pool: &PoolShared) {
-    fence(SeqCst); // pair: STACK-DEKKER
-    if pool.stacks.load(Relaxed) > 0 {
-        tell_stacks(pool);
-    }
-}
-
-/// Units end often, so this is not a request each time.
-#[cold]
-fn tell_stacks(pool: &PoolShared) {
-    lock(&pool.servers).iter().for_each(|server| server.wake_stacks());
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::AtomicBool;
@@ -442,7 +412,7 @@ mod tests {
     use std::sync::{Arc, Mutex};
     use std::time::{Duration, Instant};
 
-    use super::tell_loss;
+    use crate::engine::pool::push::tell_loss;
     use crate::{
         Basic, Event, EventMask, EventSink, Eventual, JoinHandle, PoolRef, PoolSpec, Runtime,
         SinkHandle, XstreamSpec,

@@ -9,7 +9,9 @@ use std::ptr;
 
 use crate::engine::contain::contained;
 use crate::engine::error::MigrateError;
-use crate::engine::pool::shared::{PoolRef, PoolShared, PushReason};
+use crate::engine::pool::handle::PoolRef;
+use crate::engine::pool::shared::PoolShared;
+use crate::engine::pool::spec::PushReason;
 use crate::engine::unit::descriptor::{CANCEL, MIGRATE, TIMED, Ult, UltPtr};
 use crate::engine::waiting::cancel::Why;
 use crate::engine::xstream::current;
@@ -78,7 +80,7 @@ pub(crate) fn has_ended(ult: UltPtr) -> bool {
 /// now.
 #[cold]
 pub(crate) fn settle_unstarted(ult: UltPtr) -> bool {
-    if ult.take_request(TIMED) && !crate::time::timed_unit::settle(ult) {
+    if ult.take_request(TIMED) && !crate::engine::xstream::timed::settle(ult) {
         return false;
     }
     if ult.is_requested(CANCEL) {
@@ -88,7 +90,7 @@ pub(crate) fn settle_unstarted(ult: UltPtr) -> bool {
     }
     let Some(target) = take_target(ult) else { return true };
     adopt(ult, &target);
-    crate::spawn::ult_builder::enqueue(ult, PushReason::Migrate);
+    crate::engine::pool::push::enqueue(ult, PushReason::Migrate);
     false
 }
 
@@ -124,7 +126,7 @@ pub(crate) fn adopt(ult: UltPtr, target: &PoolShared) {
     let source = ult.pool();
     source.moved.fetch_sub(1, Release); // pair: POOL-MOVED
     ult.set_pool(target);
-    crate::spawn::pool_ops::tell_loss(source);
+    crate::engine::pool::push::tell_loss(source);
     crate::engine::diag::tell(ult, crate::trace::event::EventKind::Migrate);
     if ult.has_extra() {
         // The callback is out of its place while it runs, so that it may do what it likes.

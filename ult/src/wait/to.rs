@@ -9,6 +9,7 @@
 
 use crate::base::wait_kind::WaitKind;
 use crate::engine::error::ToError;
+use crate::engine::pool::push::requeue;
 use crate::engine::stack::context::Command;
 use crate::engine::unit::descriptor::UltPtr;
 use crate::engine::unit::handle::Unit;
@@ -16,9 +17,8 @@ use crate::engine::xstream::current;
 use crate::engine::xstream::owner::Xstream;
 use crate::engine::xstream::switch;
 use crate::sync::Arc;
-use crate::sync::atomic::Ordering::Relaxed;
 use crate::trace::event::EventKind;
-use crate::wait::unpark::{Target, Unparker, take_token};
+use crate::wait::unpark::{Target, Unparker};
 
 /// Lets `unit` run next; the caller goes back to its pool, behind the others.
 ///
@@ -67,7 +67,7 @@ pub fn exit_to(unit: Unit) -> Result<std::convert::Infallible, ToError> {
     // Destructors that yield would let it run before the caller has ended; so it is queued first
     // if there is one already.
     if let Some(earlier) = xstream.next.replace(Some(target)) {
-        crate::engine::xstream::to::requeue(xstream, earlier);
+        crate::engine::pool::push::requeue(xstream, earlier);
     }
     crate::engine::waiting::cancel::exit()
 }
@@ -192,20 +192,9 @@ pub(crate) fn yield_to_ptr(me: UltPtr, target: UltPtr) {
 
 fn park_next(me: UltPtr, xstream: &Xstream, target: UltPtr) {
     me.state.waits.set(WaitKind::Park);
-    if take_token(me) {
+    if me.take_token() {
         return requeue(xstream, target);
     }
     xstream.switch_over(me, target, Command::Park);
     crate::park();
-}
-
-/// Queues a unit that was to run next.
-pub(crate) fn requeue(xstream: &Xstream, ult: UltPtr) {
-    if ult.home.load(Relaxed).is_null() {
-        crate::spawn::ult_builder::enqueue(ult, crate::engine::pool::shared::PushReason::Yield);
-    } else if xstream.is_home_of(ult) {
-        xstream.requeue(ult, crate::engine::pool::shared::PushReason::Yield);
-    } else {
-        crate::engine::xstream::switch::push_again(ult, false);
-    }
 }

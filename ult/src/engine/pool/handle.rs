@@ -1,0 +1,117 @@
+//! The handle that programs have of a pool.
+
+use std::fmt;
+
+use crate::engine::pool::shared::{PoolShared, PoolStats};
+use crate::engine::pool::spec::{Access, PoolKind};
+use crate::engine::runtime_core::RuntimeCore;
+use crate::engine::xstream::current;
+use crate::sync::atomic::Ordering::Relaxed;
+use crate::sync::{Arc, lock};
+
+/// A handle to a pool of a [`Runtime`](crate::Runtime). Cheap to clone.
+///
+/// It does not keep the runtime open: when the last `Runtime` is gone, spawns fail as soon as the
+/// units that were there have ended.
+///
+/// Counterpart: `ABT_pool`.
+#[derive(Clone)]
+pub struct PoolRef {
+    pub(crate) core: Arc<RuntimeCore>,
+    pub(crate) pool: Arc<PoolShared>,
+}
+
+impl PoolRef {
+    /// The name in the configuration.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.pool.name
+    }
+
+    /// The kind in the configuration.
+    #[must_use]
+    pub fn kind(&self) -> PoolKind {
+        self.pool.kind
+    }
+
+    /// The promise in the configuration.
+    #[must_use]
+    pub fn access(&self) -> Access {
+        self.pool.access
+    }
+
+    /// Whether it has been removed from its runtime ([`Runtime::remove_pool`]), so that spawns
+    /// fail.
+    ///
+    /// [`Runtime::remove_pool`]: crate::Runtime::remove_pool
+    #[must_use]
+    pub fn is_removed(&self) -> bool {
+        self.pool.removed.load(Relaxed)
+    }
+
+    /// Stack size in bytes of ULTs whose spawn says no other.
+    #[must_use]
+    pub fn stack_bytes(&self) -> usize {
+        self.pool.class.bytes()
+    }
+
+    /// Names of the xstreams that serve the pool.
+    #[must_use]
+    pub fn xstreams(&self) -> Vec<String> {
+        lock(&self.pool.servers).iter().map(|xstream| xstream.name.to_string()).collect()
+    }
+
+    /// Number of runnable units. A snapshot: stale as soon as it is read. Resumed units that their
+    /// xstream has not yet seen are not counted.
+    ///
+    /// Counterpart: `ABT_pool_get_size`.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.pool.len()
+    }
+
+    /// Whether no unit is runnable. A snapshot.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Number of units that belong to the pool and have not ended: runnable, running and
+    /// suspended. A snapshot.
+    ///
+    /// Counterpart: `ABT_pool_get_total_size`.
+    #[must_use]
+    pub fn total_len(&self) -> usize {
+        let ended = self.pool.ended();
+        usize::try_from(self.pool.created().saturating_sub(ended)).unwrap_or(usize::MAX)
+    }
+
+    /// Counters since the start of the runtime. Each is exact, but they are not read at one
+    /// moment.
+    #[must_use]
+    pub fn stats(&self) -> PoolStats {
+        self.pool.stats()
+    }
+
+    /// Whether units that are spawned here now start on the calling xstream, and on no other one. A
+    /// snapshot.
+    #[inline]
+    #[must_use]
+    pub fn is_only_here(&self) -> bool {
+        current::xstream_in(&self.core).is_some_and(|xstream| xstream.serves_alone(&self.pool))
+    }
+}
+
+impl PartialEq for PoolRef {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.pool, &other.pool)
+    }
+}
+
+impl Eq for PoolRef {}
+
+impl fmt::Debug for PoolRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PoolRef").field("name", &self.name()).field("len", &self.len()).finish()
+    }
+}

@@ -1,0 +1,169 @@
+//! The end of a unit: its outcome is published, and it parts from its stack.
+//!
+//! The unit, its handle and those that wait meet in the [`JoinWord`] of the descriptor.
+//!
+//! The unit publishes its end on its own stack and touches its descriptor no more: of the unit and
+//! its handle, the one that comes second drops what both have in common. If the handle was gone,
+//! the unit drops the outcome itself, so that a destructor may suspend.
+//!
+//! [`JoinWord`]: crate::engine::waiting::join_word::JoinWord
+
+use std::ptr;
+
+use crate::engine::contain::{contained, log};
+use crate::engine::error::panic_message;
+use crate::engine::pool::push::tell_end;
+use crate::engine::stack::block::BlockPtr;
+use crate::engine::unit::descriptor::{CANCEL, UltPtr};
+use crate::engine::unit::payload::Stage;
+use crate::engine::waiting::join_word::Published;
+use crate::sync::atomic::Ordering::{Relaxed, Release};
+
+/// Runs the calling unit, and publishes its outcome. `true`: nobody else keeps the descriptor, the
+/// caller recycles it; `false`: it may be gone.
+#[inline(always)]
+pub(crate) fn run_and_publish(ult: UltPtr) -> bool {
+    ult.payload.run();
+    publish(ult)
+}
+
+/// The second half of [`run_and_publish`].
+#[inline(always)]
+pub(crate) fn publish(ult: UltPtr) -> bool {
+    if ult.is_rare() {
+        crate::engine::unit::local::drop_all(ult);
+    }
+    // Detached is final, so no read-modify-write is needed to see it.
+    if ult.join.is_detached() {
+        // It may wait, so it is still a ULT on a stack.
+        discard(ult);
+        count_end(ult);
+        leave_block(ult);
+        return true;
+    }
+    // Whoever joins it finds it in the counters.
+    count_end(ult);
+    let block = leave_block(ult);
+    let is_ours = publish_done(ult);
+    if is_ours {
+        discard_late(ult, block);
+    }
+    is_ours
+}
+
+/// Counts the end of the calling unit.
+#[inline(always)]
+fn count_end(ult: UltPtr) {
+    // SAFETY:
+    // - valid: the slot where the unit runs, on this xstream; slots are dropped between two units,
+    //   and those of ULTs that are at home here are not.
+    let slot = unsafe { &*ult.slot.get() };
+    let finished = &slot.shared.finished;
+    // What the unit did happens before a shutdown that sees the count.
+    finished.store(finished.load(Relaxed) + 1, Release); // pair: POOL-ENDED
+    tell_end(slot);
+}
+
+/// Drops the outcome of the calling unit, whose handle went away while it published.
+#[cold]
+fn discard_late(ult: UltPtr, block: Option<BlockPtr>) {
+    // It may wait, so it is a ULT on a stack once more. It has been counted as ended; while it is
+    // at home here, a shutdown waits for it all the same, and so it stays: here and in its pool.
+    let Some(block) = block else { return discard(ult) };
+    crate::engine::pool::migrate::forget(&ult);
+    ult.pins.set(ult.pins.get() + 1);
+    move_in(ult, block);
+    discard(ult);
+    part(ult, block);
+    ult.pins.set(ult.pins.get() - 1);
+}
+
+/// Parts the calling unit from its stack, so that its descriptor may be reused while the stack is
+/// still in use.
+#[inline(always)]
+fn leave_block(ult: UltPtr) -> Option<BlockPtr> {
+    let block = ult.block()?;
+    crate::engine::diag::finishing(ult);
+    part(ult, block);
+    Some(block)
+}
+
+#[inline]
+fn part(ult: UltPtr, block: BlockPtr) {
+    // In `block.ult` it stands for the one who recycles it.
+    block.ult.set(None);
+    ult.set_block(None);
+    ult.home.store(ptr::null_mut(), Relaxed);
+}
+
+/// Takes [`part`] back.
+#[cold]
+fn move_in(ult: UltPtr, block: BlockPtr) {
+    block.ult.set(Some(ult));
+    ult.set_block(Some(block));
+    if let Some(xstream) = crate::engine::xstream::current::xstream() {
+        ult.home.store(xstream.me(), Relaxed);
+    }
+}
+
+/// Tells whoever joins a unit that it will never run. As [`run_and_publish`].
+pub(crate) fn publish_lost(ult: UltPtr) -> bool {
+    // There is no outcome that the unit would have to drop.
+    publish_done(ult)
+}
+
+/// The unit comes first: its handle drops the rest. Or it comes second, and the caller does so
+/// (`true`).
+#[inline(always)]
+fn publish_done(ult: UltPtr) -> bool {
+    if ult.join.publish_unwatched() {
+        return false;
+    }
+    publish_met(ult)
+}
+
+/// Somebody waits already, or the handle went away meanwhile.
+#[inline(never)]
+fn publish_met(ult: UltPtr) -> bool {
+    match ult.join.publish() {
+        Published::First => false,
+        Published::Detached => true,
+        Published::Waited(waiters) => {
+            waiters.wake();
+            false
+        }
+    }
+}
+
+/// Drops an outcome that nobody will look at. A panic is logged, and so is one of a destructor.
+#[inline(always)]
+pub(crate) fn discard(ult: UltPtr) {
+    if !ult.payload.discard_plain() {
+        discard_slow(ult);
+    }
+}
+
+#[cold]
+fn discard_slow(ult: UltPtr) {
+    // The handle is gone, so there is no other request to come.
+    ult.take_request(CANCEL);
+    match ult.payload.stage() {
+        Stage::Panicked => {
+            log_panic(ult);
+            ult.payload.discard();
+        }
+        Stage::Value => {
+            contained(Some(ult), "dropping the value of a ULT", || ult.payload.discard());
+        }
+        _ => {}
+    }
+}
+
+#[cold]
+fn log_panic(ult: UltPtr) {
+    let (id, name, pool) = (ult.id.get(), ult.name(), &*ult.pool().name);
+    ult.payload.with_panic(|panic| {
+        let message = panic_message(panic);
+        log!(ERROR, id, name, pool, message, "a detached ULT panicked");
+    });
+}
