@@ -13,10 +13,10 @@ use ult::Eventual;
 
 use crate::alarm::Alarm;
 use crate::call::{GaveUp, WhyOver};
-use crate::hg::{HgError, OpRef};
 use crate::instance::Inner;
 use crate::monitor::SpanOfRequest;
 use crate::{Addr, Instance, RespondError};
+use hg::{HgError, OpRef};
 
 /// What is to be done at the end, by whoever brings it about.
 pub(crate) type Callback = Box<dyn FnOnce(Arc<Answer>) + Send>;

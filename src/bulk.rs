@@ -33,13 +33,13 @@ use ult::Eventual;
 
 use crate::alarm::Alarm;
 use crate::call::{GaveUp, Term, WhyOver, is_past};
-use crate::hg::{Bulk, BulkOp, HgError, OpRef};
 use crate::instance::Inner;
 use crate::log::log;
 use crate::monitor::BulkWatch;
 use crate::progress::Token;
 use crate::standing_transfers::StoodFor;
 use crate::{Addr, BulkError, Instance, deadline};
+use hg::{Bulk, BulkOp, HgError, OpRef};
 
 /// A transfer in flight. Like a [`Call`](crate::call::Call), the RPC layer has one count of it and
 /// who has started it the other.

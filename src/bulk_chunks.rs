@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use crate::bulk::{LocalBulk, Plan};
 use crate::call::Term;
-use crate::hg::{BulkOp, HgError};
 use crate::{
     Addr, Bulk, BulkError, BulkPool, BulkPoolError, BulkRequest, Handle, Instance, PooledBuffer,
     deadline,
 };
+use hg::{BulkOp, HgError};
 
 impl Instance {
     /// Pulls `range` of the memory behind `remote`, which belongs to `from`, chunk by chunk, and

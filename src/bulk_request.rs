@@ -17,9 +17,9 @@ use ult::{Eventual, ReadyIn, Selectable};
 
 use crate::bulk::{BulkCall, LocalBulk, Plan, assert_may_wait};
 use crate::call::{GaveUp, Term, is_past};
-use crate::hg::{Bulk, BulkOp, HgError, OpRef};
 use crate::request::at_once;
 use crate::{Addr, BulkError, Canceler, Handle, Instance, deadline};
+use hg::{Bulk, BulkOp, HgError, OpRef};
 
 /// A bulk transfer in flight, made by [`Instance::ipull`] or [`Instance::ipush`]. Has the buffer
 /// until the transfer is over, and gives it back with the result, whether that is good or bad.

@@ -24,11 +24,11 @@ use ult::{Eventual, PoolRef};
 
 use crate::alarm::Alarm;
 use crate::deadline::Bounds;
-use crate::hg::{HgError, OpRef, Response, ReturnCode, margo, proc};
 use crate::instance::Inner;
 use crate::monitor::CallWatch;
 use crate::tie::Tie;
 use crate::{Canceler, ForwardError, Instance, ProviderHandle};
+use hg::{HgError, OpRef, Response, ReturnCode, margo, proc};
 
 /// How a call ended.
 pub(crate) type Outcome = Result<Response, HgError>;

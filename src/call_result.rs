@@ -7,8 +7,8 @@ use serde::de::DeserializeOwned;
 
 use crate::call::{Call, Site};
 use crate::deadline::Bounds;
-use crate::hg::ForwardOptions;
 use crate::{ForwardError, Instance, OneWay, ProviderHandle, Request, Rpc};
+use hg::ForwardOptions;
 
 /// Why a [`call`](Instance::call) has no value: the service says so, or there is no answer of it.
 ///

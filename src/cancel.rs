@@ -30,10 +30,10 @@ use na::fork::Process;
 use ult::{Eventual, PoolRef};
 
 use crate::alarm::{self, Alarm};
-use crate::hg::{CallKey, Watch};
 use crate::log::Log;
 use crate::tie::Ties;
 use crate::{Addr, Instance};
+use hg::{CallKey, Watch};
 
 /// Most cancels that are kept for requests which have not asked yet.
 const EARLY_MAX: usize = 4096;
@@ -480,8 +480,8 @@ mod tests {
     use na::Tag;
 
     use super::*;
-    use crate::hg::ReturnCode;
     use crate::{ForwardError, Handle, Instance, ProviderHandle, Rpc};
+    use hg::ReturnCode;
 
     fn key(n: usize) -> CallKey {
         CallKey::network(Tag(n as u32))

@@ -8,8 +8,8 @@ use margo_config::{DependencyTarget, Error as ConfigError, Errors, Resolved, Res
 use ult::{PoolRef, Priority};
 
 use crate::dependency::{self, Dependencies, Dependency, Need};
-use crate::hg::ProviderId;
 use crate::{ElasticityError, Instance, Provider, ProviderError, ProviderHandle};
+use hg::ProviderId;
 
 // The document and the wire mean the same by it.
 const _: () = assert!(ProviderId::DEFAULT.get() == margo_config::PROVIDER_ID_DEFAULT);

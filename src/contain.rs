@@ -21,14 +21,6 @@ pub(crate) fn contain<R>(log: &Log, what: impl Display, f: impl FnOnce() -> R) -
     }
 }
 
-/// Runs what makes an event, for [`log!`]. Whoever takes the log is code of the program, too, and
-/// the panic hook alone hears of its panics: there is no log for them.
-pub(crate) fn tell(event: impl FnOnce()) {
-    if let Err(panic) = catch_unwind(AssertUnwindSafe(event)) {
-        ult::discard_panic(panic);
-    }
-}
-
 /// What a panic says.
 pub(crate) fn message_of(panic: &(dyn Any + Send)) -> String {
     if let Some(text) = panic.downcast_ref::<&str>() {

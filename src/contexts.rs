@@ -19,9 +19,9 @@
 
 use std::sync::{Arc, OnceLock};
 
-use crate::hg::Core;
 use crate::instance::Inner;
 use crate::progress::{Progress, Token};
+use hg::Core;
 
 /// A context beside context 0.
 pub(crate) struct Context {

@@ -7,7 +7,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::RegisterError;
-use crate::hg::{self, HgError, ProviderId, ReturnCode};
+use hg::{self, HgError, ProviderId, ReturnCode};
 
 /// Why an instance did not start. Everything that had been started was undone.
 #[derive(Debug, thiserror::Error)]

@@ -20,9 +20,9 @@ use std::time::Duration;
 use na::{Access, AllocOptions, LocalMem, Memory, RawSegment, SharedBuffer};
 
 use crate::bulk::{LocalBulk, assert_may_wait, sealed::Registered};
-use crate::hg::{Bulk, HgError, MemoryAttr};
 use crate::instance::Inner;
 use crate::{BulkError, Instance, Releasing};
+use hg::{Bulk, HgError, MemoryAttr};
 
 /// What [`Instance::expose`] takes: a `Vec<u8>`, several as one (`Vec<Vec<u8>>`), a
 /// [`SharedBuffer`], or any other memory as a [`Memory`]: a mapped file, an array of numbers, what

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use na::conformance::in_forked_child;
 
-use crate::hg::HgError;
 use crate::{
     Access, BulkError, BulkPoolError, BulkPoolSpec, CancelReason, ElasticityError, ForwardError,
     Handle, Instance, ProviderHandle, ProviderId, RegisterError, RespondError, ReturnCode, Rpc,
 };
+use hg::HgError;
 
 const KEEP: Rpc<(), u32> = Rpc::new("keep");
 const OTHER: Rpc<(), ()> = Rpc::new("other");

@@ -16,11 +16,11 @@ use serde::de::DeserializeOwned;
 
 use crate::call::{Call, Site, failure};
 use crate::deadline::Bounds;
-use crate::hg::{ForwardOptions, OpRef, margo, proc};
 use crate::instance::Inner;
 use crate::monitor::CallAbout;
 use crate::progress::Token;
 use crate::{ForwardError, Instance, ProviderHandle, Rpc, trace};
+use hg::{ForwardOptions, OpRef, margo, proc};
 
 impl Instance {
     /// Calls `rpc` at `to` with `args` and waits for the result. A ULT suspends, so others of its

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use na::shared::Shared;
 use serde::Serialize;
 
-use crate::hg::{ProviderId, ReturnCode, RpcId};
 use crate::respond::Reply;
 use crate::trace::TraceContext;
 use crate::{Addr, Bulk, BulkError, CancelToken, Instance, LocalBulk, RespondError};
+use hg::{ProviderId, ReturnCode, RpcId};
 
 /// A request that is being handled: its arguments, where it came from, and the duty to answer.
 ///

@@ -20,10 +20,6 @@ use ult::{PoolRef, Priority};
 use crate::admission::{Entrance, Host};
 use crate::call::may_spawn;
 use crate::contain::{contain, message_of};
-use crate::hg::{
-    Core, LentRequest, ProviderId, RawRequest, Registration, RequestHandle, RequestParts,
-    ReturnCode,
-};
 use crate::instance::{Counters, Inner};
 use crate::log::log;
 use crate::monitor::{Moment, RequestWatch};
@@ -31,6 +27,10 @@ use crate::progress::Token;
 use crate::register::{Entry, Gate};
 use crate::respond::{self, Reply};
 use crate::{Addr, Instance, Principal, deadline, trace};
+use hg::{
+    Core, LentRequest, ProviderId, RawRequest, Registration, RequestHandle, RequestParts,
+    ReturnCode,
+};
 
 /// A request that was read and is not handled yet; in a gate it waits as such.
 pub(crate) struct Waiting {

@@ -12,10 +12,10 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::hg::{ProviderId, ReturnCode};
 use crate::{
     ForwardError, Handle, IdentityError, Instance, Provider, ProviderHandle, RegisterError, Rpc,
 };
+use hg::{ProviderId, ReturnCode};
 
 const IDENTITY: Rpc<(), String> = Rpc::new("__identity__");
 

@@ -16,7 +16,6 @@ use crate::child::{self, Family};
 use crate::contexts::Context;
 use crate::dump_signal::DumpOnSignal;
 use crate::elastic::Elastic;
-use crate::hg::{Core, HgOptions};
 use crate::home::{self, Home, Landlord};
 use crate::identity::Identities;
 use crate::instance::{Counters, Inner};
@@ -35,6 +34,7 @@ use crate::trace::Tracer;
 use crate::unanswered::Unanswered;
 use crate::when_needed::WhenNeeded;
 use crate::{AddressFile, InitError, Instance, Layout, remote_shutdown};
+use hg::{Core, HgOptions};
 
 /// Starts an instance from a JSON document.
 ///
@@ -139,7 +139,7 @@ impl InstanceBuilder {
     pub fn start(self) -> Result<Instance, InitError> {
         let config = self.home.complete(&self.config)?;
         let resolved = config.resolve(&|key| std::env::var(key).ok())?;
-        let log = Log::new(resolved.log_level);
+        let log = crate::log::configured(resolved.log_level);
         let is_own = |path: &str| is_own(&self.home, path);
         for warning in resolved.warnings.iter().filter(|warning| is_own(&warning.path)) {
             log!(log, WARN, "{warning}");
@@ -367,7 +367,7 @@ impl Drop for StopOnDrop {
         if let Some((runtime, grace)) = self.0.take()
             && let Err(error) = runtime.shutdown_timeout(grace)
         {
-            crate::contain::tell(|| tracing::error!(%error, "cannot undo a failed start"));
+            tracing::tell(|| tracing::error!(%error, "cannot undo a failed start"));
         }
     }
 }

@@ -16,7 +16,6 @@ use crate::dump_signal::DumpOnSignal;
 use crate::elastic::Elastic;
 use crate::error::LookupError;
 use crate::handler::Waiting;
-use crate::hg::{Core, HgError};
 use crate::home::Landlord;
 use crate::identity::Identities;
 use crate::log::Log;
@@ -30,6 +29,7 @@ use crate::timer::Timers;
 use crate::unanswered::Unanswered;
 use crate::when_needed::WhenNeeded;
 use crate::{Addr, AddressFile, FinalizeError, metrics};
+use hg::{Core, HgError};
 
 /// A running margo: an address, an RPC layer, pools and execution streams. Cheap to clone.
 ///

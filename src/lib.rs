@@ -30,7 +30,7 @@
 //! # The life of an RPC, by file
 //!
 //! At the origin: `forward.rs` encodes the arguments into the transport's send buffer through
-//! `hg/forward.rs`, which posts the receive for the reply and sends; the caller suspends on an
+//! `hg/src/forward.rs`, which posts the receive for the reply and sends; the caller suspends on an
 //! [`ult::Eventual`] (or parks, if it is an OS thread).
 //!
 //! At the target: the transport (`na/src/sm`, `na/src/tcp`) delivers; `progress.rs`, a ULT that
@@ -68,9 +68,6 @@
 //! Only `bulk.rs`, `segments.rs`, `copy_pool.rs` and `dump_signal.rs` use it: the first two hand
 //! memory to the transport, the third lets other execution streams copy it, the last installs a
 //! signal handler. They say there why that is sound.
-
-#[doc(hidden)]
-pub mod hg;
 
 mod address_file;
 mod admission;
@@ -145,9 +142,10 @@ mod timer;
 pub mod trace;
 mod unanswered;
 mod unwinding;
-mod utf8;
 mod when_needed;
 
+#[doc(hidden)]
+pub use ::hg;
 pub use margo_config as config;
 pub use {na, ult};
 

@@ -2,101 +2,40 @@
 //!
 //! Messages are events of `tracing`, so the program's subscriber decides where they go; warnings
 //! and errors of a program that has none go to standard error, a line each. Beside that each
-//! instance has a level of its own, as in C, for two instances in one process of which one is
-//! to be quieter: it is looked at before an event is made. Events carry the address of the instance
-//! in the field `instance`, so a subscriber can tell them apart as well.
+//! instance has a level of its own, as in C ([`Log`], which is that of `margo-log`).
 //!
 //! What the execution streams (`ult`) and the transports (`na`) say is not an instance's, since
 //! several can share them; a subscriber filters these by their targets.
 
-use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, OnceLock};
-
 use margo_config::LogLevel;
-use tracing::Level;
+pub use tracing::Log;
+use tracing::level_filters::LevelFilter;
+pub(crate) use tracing::log;
 
 use crate::{Instance, InstanceBuilder};
 
-/// The log of one instance. Clones are the same log.
-#[derive(Debug, Clone, Default)]
-pub struct Log(Arc<State>);
-
-#[derive(Debug)]
-struct State {
-    /// As a number: see `rank`.
-    most: AtomicU8,
-    /// Whose it is, once that is known.
-    name: OnceLock<String>,
+/// A log with the configured level; all messages if none is configured.
+pub(crate) fn configured(level: Option<LogLevel>) -> Log {
+    Log::new(level.map_or(LevelFilter::TRACE, filter))
 }
 
-impl Default for State {
-    fn default() -> Self {
-        Self { most: AtomicU8::new(LogLevel::Trace as u8), name: OnceLock::new() }
-    }
-}
-
-/// The same level.
-impl PartialEq for Log {
-    fn eq(&self, other: &Self) -> bool {
-        self.level() == other.level()
+fn filter(level: LogLevel) -> LevelFilter {
+    match level {
+        LogLevel::Off => LevelFilter::OFF,
+        LogLevel::Error => LevelFilter::ERROR,
+        LogLevel::Warning => LevelFilter::WARN,
+        LogLevel::Info => LevelFilter::INFO,
+        LogLevel::Debug => LevelFilter::DEBUG,
+        LogLevel::Trace => LevelFilter::TRACE,
     }
 }
 
-impl Eq for Log {}
-
-impl Log {
-    pub(crate) fn new(level: Option<LogLevel>) -> Self {
-        let log = Self::default();
-        log.set(level.unwrap_or(LogLevel::Trace));
-        log
-    }
-
-    fn set(&self, level: LogLevel) {
-        self.0.most.store(level as u8, Ordering::Relaxed);
-    }
-
-    fn level(&self) -> LogLevel {
-        use LogLevel::{Debug, Error, Info, Off, Trace, Warning};
-        let most = self.0.most.load(Ordering::Relaxed);
-        let all = [Off, Error, Warning, Info, Debug];
-        all.into_iter().find(|level| *level as u8 == most).unwrap_or(Trace)
-    }
-
-    /// Whether messages of that level may go on to the subscriber.
-    pub(crate) fn allows(&self, level: Level) -> bool {
-        let rank = match level {
-            Level::ERROR => LogLevel::Error,
-            Level::WARN => LogLevel::Warning,
-            Level::INFO => LogLevel::Info,
-            Level::DEBUG => LogLevel::Debug,
-            Level::TRACE => LogLevel::Trace,
-        };
-        rank as u8 <= self.0.most.load(Ordering::Relaxed)
-    }
-
-    /// Says whose it is; the first name stays.
-    pub(crate) fn set_name(&self, name: &str) {
-        let _ = self.0.name.set(name.to_owned());
-    }
-
-    pub(crate) fn name(&self) -> &str {
-        self.0.name.get().map_or("starting", String::as_str)
-    }
+fn level_of(log: &Log) -> LogLevel {
+    use LogLevel::{Debug, Error, Info, Off, Trace, Warning};
+    let level = log.level();
+    let all = [Off, Error, Warning, Info, Debug];
+    all.into_iter().find(|known| filter(*known) == level).unwrap_or(Trace)
 }
-
-/// Makes an event of `tracing` in the name of an instance, if its level allows that:
-/// `log!(inner.log, WARN, %error, "what happened")`. A subscriber that panics harms nobody here.
-macro_rules! log {
-    ($log:expr, $level:ident, $($event:tt)+) => {{
-        let log: &$crate::log::Log = &$log;
-        if log.allows(::tracing::Level::$level) {
-            $crate::contain::tell(|| {
-                ::tracing::event!(::tracing::Level::$level, instance = log.name(), $($event)+);
-            });
-        }
-    }};
-}
-pub(crate) use log;
 
 impl InstanceBuilder {
     /// The least severe messages of this instance that reach the log. Default: as configured in
@@ -117,17 +56,19 @@ impl Instance {
     ///
     /// Counterpart: `margo_set_log_level`; `margo_set_logger` is the subscriber.
     pub fn set_log_level(&self, level: LogLevel) {
-        self.inner().log.set(level);
+        self.inner().log.set(filter(level));
     }
 
     /// The level that was set last; [`LogLevel::Trace`] if none was.
     pub fn log_level(&self) -> LogLevel {
-        self.inner().log.level()
+        level_of(&self.inner().log)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use tracing::Level;
+
     use super::*;
 
     #[test]
@@ -135,10 +76,10 @@ mod tests {
         use LogLevel::{Debug, Error, Info, Off, Trace, Warning};
         let severe_first = [Level::ERROR, Level::WARN, Level::INFO, Level::DEBUG, Level::TRACE];
         let log = Log::default();
-        assert_eq!(log.level(), Trace);
+        assert_eq!(level_of(&log), Trace);
         for (allowed, level) in [Off, Error, Warning, Info, Debug, Trace].into_iter().enumerate() {
-            log.set(level);
-            assert_eq!(log.level(), level);
+            log.set(filter(level));
+            assert_eq!(level_of(&log), level);
             let count = severe_first.iter().filter(|level| log.allows(**level)).count();
             assert_eq!(count, allowed);
         }

@@ -4,8 +4,8 @@
 use margo_config::{Error, Errors, Resolved};
 
 use crate::InitError;
-use crate::hg::MESSAGE_BYTES_MIN;
 use crate::options::na_options;
+use hg::MESSAGE_BYTES_MIN;
 
 /// Says what is wrong with the address of a document and its settings of the network, whatever the
 /// machine: an address that is none, a size of messages that its transport does not take, a form of

@@ -7,9 +7,9 @@ use margo_config::{
     Resolved, TrafficClass,
 };
 
-use crate::hg::{self, HgOptions, ProcLimits, ProviderId, RpcId};
 use crate::layout::outside_of_mask;
 use crate::metrics;
+use hg::{self, HgOptions, ProcLimits, ProviderId, RpcId};
 
 /// What an instance with this configuration says when it starts, beside
 /// [`Resolved::warnings`](margo_config::Resolved::warnings): for people, a line each that begins

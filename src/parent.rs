@@ -5,7 +5,7 @@
 //! spawn ([`ult::inherited_word`]), so a call has the same parent wherever in a handler's ULTs it
 //! is made. Zero is none, as in C.
 
-use crate::hg::{RpcId, margo};
+use hg::{RpcId, margo};
 
 /// The RPC on whose behalf the caller runs: the one whose handler it is, or whose handler has
 /// spawned it, over any number of ULTs and tasklets in between. `None` elsewhere. Calls made here

@@ -52,13 +52,13 @@ use crate::call::Call;
 use crate::company::Seat;
 use crate::contain::contain;
 use crate::handler;
-use crate::hg::{CallKey, Core, HgError, RequestHandle, RequestParts, Response, Sink};
 use crate::instance::Inner;
 use crate::log::log;
 use crate::monitor::{SpanOfRequest, Turns};
 use crate::patience::{Patience, Spin};
 use crate::stand_in::StandIn;
 use crate::trace;
+use hg::{CallKey, Core, HgError, RequestHandle, RequestParts, Response, Sink};
 
 /// How often an endpoint without a descriptor is polled while nobody waits for progress: about one
 /// percent of a core, and as late is what peers want of it.

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use serde::de::DeserializeOwned;
 use ult::{PoolRef, Priority};
 
-use crate::hg::ProviderId;
 use crate::provider_rpcs::ProviderRpcs;
 use crate::{Handle, Instance, RegisterError, Rpc, Serve};
+use hg::ProviderId;
 
 /// RPCs that are served under one provider id, by handlers in one pool, with an object that they
 /// share.

@@ -17,9 +17,9 @@ use na::fork::Process;
 use ult::{Eventual, PoolRef};
 
 use crate::PoolHold;
-use crate::hg::{Registration, RpcId};
 use crate::instance::Inner;
 use crate::register::{Entry, Run};
+use hg::{Registration, RpcId};
 
 /// See the module's documentation.
 pub(crate) struct ProviderRpcs {

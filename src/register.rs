@@ -1,4 +1,4 @@
-//! Which handler serves which RPC id. The table is that of the RPC core (`src/hg/registry.rs`); an
+//! Which handler serves which RPC id. The table is that of the RPC core (`hg/src/registry.rs`); an
 //! [`Entry`] is the data that it keeps for each RPC. How one is put together is in `serve.rs`.
 
 use std::fmt;
@@ -11,13 +11,13 @@ use ult::{PoolKind, PoolRef, Priority};
 
 use crate::admission::Internal;
 use crate::handler::Waiting;
-use crate::hg::{HgError, ProviderId, Registration, RpcId};
 use crate::instance::Inner;
 use crate::log::log;
 use crate::monitor::Served;
 use crate::provider_rpcs::{Member, ProviderRpcs};
 use crate::respond::Reply;
 use crate::{Handle, Instance, Load, PoolHold, RegisterError, Rpc};
+use hg::{HgError, ProviderId, Registration, RpcId};
 
 /// What runs on the handler's ULT: decodes, calls the user's function, sees to an answer.
 pub(crate) type Run = dyn Fn(&mut Shared<Reply>) + Send + Sync;

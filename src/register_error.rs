@@ -1,6 +1,6 @@
 //! Why an RPC is not registered.
 
-use crate::hg::ProviderId;
+use hg::ProviderId;
 
 /// Why an RPC was not registered.
 #[derive(Debug, thiserror::Error)]

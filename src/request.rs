@@ -26,9 +26,9 @@ use crate::answer::Answer;
 use crate::bulk::BulkCall;
 use crate::call::{Call, GaveUp, Outcome, Site, Term, failure, is_past};
 use crate::deadline::Bounds;
-use crate::hg::{ForwardOptions, HgError, OpRef};
 use crate::instance::Inner;
 use crate::{ForwardError, Instance, ProviderHandle, Rpc};
+use hg::{ForwardOptions, HgError, OpRef};
 
 /// A call in flight, made by [`Instance::iforward`] or [`Instance::isend`]: wait for its result,
 /// look whether it is there, await it, cancel it.

@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use crate::Addr;
 use crate::gate::{Counts, Host, Share};
-use crate::hg::RawRequest;
 use crate::sync::Lock;
+use hg::RawRequest;
 
 /// Who holds requests beyond the free places.
 pub(crate) struct RequestShares {

@@ -37,16 +37,16 @@ use serde::de::DeserializeOwned;
 
 use crate::cancel::{CancelToken, Wanted};
 use crate::contain::message_of;
-use crate::hg::{
-    CallKey, Core, HgError, LentRequest, OpRef, ProcError, ProviderId, RawRequest, Registration,
-    RequestHandle, ReturnCode, RpcId, Sent, Writer, margo, proc,
-};
 use crate::instance::{Counters, Inner};
 use crate::log::log;
 use crate::monitor::RequestWatch;
 use crate::progress::Token;
 use crate::trace::{SpanOfTrace, TraceContext};
 use crate::{Addr, Instance, RespondError, handler, parent, unanswered};
+use hg::{
+    CallKey, Core, HgError, LentRequest, OpRef, ProcError, ProviderId, RawRequest, Registration,
+    RequestHandle, ReturnCode, RpcId, Sent, Writer, margo, proc,
+};
 
 /// Longest explanation that is sent with an error, bytes.
 const DETAIL_BYTES_MAX: usize = 1024;

@@ -24,10 +24,10 @@ use ult::{Eventual, ReadyIn, Selectable};
 use crate::answer::{Answer, Callback, Where};
 use crate::call::{GaveUp, Term, is_past};
 use crate::callback::Caller;
-use crate::hg::{HgError, OpRef};
 use crate::progress::Token;
 use crate::request::at_once;
 use crate::{Addr, Canceler, Handle, Instance, RespondError};
+use hg::{HgError, OpRef};
 
 /// An answer on its way, made by [`Handle::irespond`]: wait for its end, look whether it is over,
 /// await it, cancel it.

@@ -5,7 +5,7 @@ use std::fmt;
 use std::marker::PhantomData;
 
 use crate::Addr;
-use crate::hg::{ProviderId, RpcId};
+use hg::{ProviderId, RpcId};
 
 /// An RPC: its name, and the types of its arguments and result.
 ///

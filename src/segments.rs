@@ -17,8 +17,8 @@ use na::{Access, Endpoint, LocalMem, Memory, RawSegment};
 
 use crate::bulk::{LocalBulk, copy_rest, replace, sealed::Registered, take_back, wait_out};
 use crate::exposed::owner_of;
-use crate::hg::Bulk;
 use crate::{BulkError, Instance};
+use hg::Bulk;
 
 /// Several vectors as the local side of transfers: registered once, used often, slices in between.
 /// The segmented form of [`BulkBuffer`](crate::BulkBuffer).

@@ -10,12 +10,12 @@ use serde::de::DeserializeOwned;
 use ult::{PoolRef, Priority};
 
 use crate::admission::Internal;
-use crate::hg::ProviderId;
 use crate::log::log;
 use crate::provider_rpcs::ProviderRpcs;
 use crate::register::{Options, Run};
 use crate::respond::Reply;
 use crate::{Handle, Instance, RegisterError, Rpc};
+use hg::ProviderId;
 
 /// Collects how an RPC is to be served; one of the methods that take the handler registers it.
 ///

@@ -21,9 +21,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-use crate::hg::Core;
 use crate::instance::Inner;
 use crate::progress::{Progress, Token, poll};
+use hg::Core;
 
 /// Polls in the stead of the progress ULT until it has its turn, over all callers. With the looks
 /// between them 30 to 50 us.

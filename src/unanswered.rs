@@ -9,9 +9,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use na::shared::{Onlooker, Shared};
 
-use crate::hg::ReturnCode;
 use crate::instance::Inner;
 use crate::respond::Reply;
+use hg::ReturnCode;
 
 /// What the origin of one is told. Not `HG_PERMISSION`, which says that the handler has not run.
 pub(crate) const CLOSING: (ReturnCode, &str) =

@@ -18,9 +18,9 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::Instance;
-use crate::hg::Core;
 use crate::instance::Inner;
 use crate::progress::Token;
+use hg::Core;
 
 /// Whether progress spins only while operations are in flight.
 #[derive(Debug)]

@@ -20,8 +20,12 @@ use std::sync::OnceLock;
 pub use tracing as original;
 pub use tracing::*;
 
+mod instance;
 mod stderr;
 
+pub use instance::Log;
+#[doc(hidden)]
+pub use instance::tell;
 pub use stderr::flush;
 
 /// As `tracing::warn!`; to standard error where nobody listens.
@@ -40,10 +44,19 @@ macro_rules! error {
     };
 }
 
-/// As `tracing::event!` with a level first; warnings and errors to standard error where nobody
+/// As `tracing::event!` with a level, or a target and a level, first; warnings and errors to standard error where nobody
 /// listens.
 #[macro_export]
 macro_rules! event {
+    (target: $target:expr, $level:expr, $($event:tt)+) => {{
+        if $level <= $crate::Level::WARN {
+            $crate::or_to_stderr(|| {
+                $crate::original::event!(target: $target, $level, $($event)+);
+            });
+        } else {
+            $crate::original::event!(target: $target, $level, $($event)+);
+        }
+    }};
     ($level:expr, $($event:tt)+) => {{
         if $level <= $crate::Level::WARN {
             $crate::or_to_stderr(|| $crate::original::event!($level, $($event)+));

@@ -15,7 +15,7 @@ mod sync {
     }
 }
 
-#[path = "../../src/hg/bell.rs"]
+#[path = "../../hg/src/bell.rs"]
 mod bell;
 
 use bell::{Sleeper, Sleepers};

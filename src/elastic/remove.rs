@@ -7,11 +7,11 @@ use ult::{PoolRef, XstreamRef, XstreamState};
 use super::{Elastic, ElasticityError, LEAVING, PoolKey, Table, XstreamKey};
 use crate::Instance;
 use crate::handler;
-use crate::hg::Registration;
 use crate::instance::Inner;
 use crate::log::log;
 use crate::monitor::LifeEvent;
 use crate::register::Entry;
+use hg::Registration;
 
 /// The xstream that stays.
 const PRIMARY: &str = "__primary__";

@@ -14,9 +14,9 @@ use super::{
     process,
 };
 use crate::Load;
-use crate::hg::PeerCalls;
 use crate::instance::Inner;
 use crate::register::Entry;
+use hg::PeerCalls;
 
 /// Peers that a snapshot names.
 const PEERS_MAX: usize = 1000;
@@ -93,7 +93,7 @@ fn network(inner: &Inner) -> NetworkCounters {
 
 fn contexts(inner: &Inner) -> Vec<ContextMetrics> {
     let pools = inner.elastic.progress_pools();
-    let one = |(pool, (core, progress)): (PoolRef, (&std::sync::Arc<crate::hg::Core<_>>, _))| {
+    let one = |(pool, (core, progress)): (PoolRef, (&std::sync::Arc<hg::Core<_>>, _))| {
         let in_hand = core.in_hand_here();
         let progress: Option<&crate::progress::Progress> = progress;
         let [polls, events, sleeps] = progress.map(|own| own.tally.read()).unwrap_or_default();

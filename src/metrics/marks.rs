@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use ult::{PoolRef, Runtime};
 
-use crate::hg::{CallMark, CallNumber};
 use crate::instance::Inner;
+use hg::{CallMark, CallNumber};
 
 /// Notes that are kept. They thin out with their age, so these reach back for days.
 const NOTES_MAX: usize = 256;

@@ -10,9 +10,9 @@ use super::span::{CallOutcome, OriginSpan};
 use super::target::within_here;
 use super::{ATTACHED, Moment, Monitoring};
 use crate::call::WhyOver;
-use crate::hg::{HgError, ProviderId, RpcId, margo};
 use crate::trace::{Place, SpanOfTrace};
 use crate::{Addr, parent};
+use hg::{HgError, ProviderId, RpcId, margo};
 
 /// What a call knows of its span and its row in the statistics.
 #[derive(Default)]

@@ -26,7 +26,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use super::lately::Lately;
 use super::slot;
 use crate::Addr;
-use crate::hg::RpcId;
+use hg::RpcId;
 
 /// Kinds of ends that a shard can tell apart.
 pub(super) const ENDS: usize = 13;

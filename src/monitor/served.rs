@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use ult::PoolRef;
 
 use super::{LifeEvent, Monitoring};
-use crate::hg::{ProviderId, RpcId};
+use hg::{ProviderId, RpcId};
 
 /// What is to be told.
 pub(crate) enum Served {

@@ -8,9 +8,9 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::Moment;
-use crate::hg::{HgError, ProviderId, ReturnCode, RpcId};
 use crate::trace::SpanOfTrace;
 use crate::{Addr, Pool};
+use hg::{HgError, ProviderId, ReturnCode, RpcId};
 
 /// How a call ended for its origin: success, or the kind of its
 /// [`ForwardError`](crate::ForwardError).

@@ -11,7 +11,7 @@ use super::histogram::{Distribution, Figures};
 use super::rows::{About, Counts, OTHER_RPCS_NAME, Rest, Row, Table};
 use super::span::{BulkDirection, BulkOutcome, BulkSpan, CallOutcome, OriginSpan};
 use super::span::{RequestOutcome, TargetSpan};
-use crate::hg::{RpcId, margo};
+use hg::{RpcId, margo};
 
 /// The same quantities as distributions, which are kept, and as figures, which are told.
 macro_rules! quantities {

@@ -10,10 +10,10 @@ use super::cell::Cell;
 use super::rows::{About, Begun, Key};
 use super::span::{BulkOfRequest, RequestOutcome, TargetSpan};
 use super::{ATTACHED, Moment, Monitoring, TRACING};
-use crate::hg::{HgError, RawRequest, Registration, ReturnCode, RpcId, margo};
 use crate::register::Entry;
 use crate::trace::{Place, SpanOfTrace, TraceContext, Within};
 use crate::{Addr, parent};
+use hg::{HgError, RawRequest, Registration, ReturnCode, RpcId, margo};
 
 /// What a request that is being handled knows of its span and its row in the statistics.
 #[derive(Default)]

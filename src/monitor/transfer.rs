@@ -10,10 +10,10 @@ use super::span::{BulkDirection, BulkOutcome, BulkSpan, RequestOfBulk};
 use super::target::{SpanOfRequest, span_here, within_here};
 use super::{ATTACHED, Moment, Monitoring};
 use crate::call::WhyOver;
-use crate::hg::{BulkOp, HgError, RpcId};
 use crate::instance::Inner;
 use crate::trace::{self, Place, SpanOfTrace};
 use crate::{Addr, current_rpc_id};
+use hg::{BulkOp, HgError, RpcId};
 
 /// What a transfer knows of its span and its row in the statistics.
 #[derive(Default)]

@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::{BulkSpan, OriginSpan, TargetSpan};
 use crate::contain::contain;
-use crate::hg::{ProviderId, RpcId};
 use crate::instance::Inner;
 use crate::log::Log;
 use crate::{Instance, Pool, Xstream};
+use hg::{ProviderId, RpcId};
 
 /// What is told of an instance: its calls, requests and transfers when they are over, and what
 /// becomes of it. All methods do nothing unless they are overridden.

@@ -6,7 +6,7 @@ use std::num::{NonZeroU64, NonZeroU128};
 
 use na::fork::Process;
 
-use crate::hg::TraceParent;
+use hg::TraceParent;
 
 /// Names all calls that belong together, on whatever hosts. 128 random bits, printed as 32 digits
 /// of hexadecimal: the `trace-id` of W3C Trace Context.

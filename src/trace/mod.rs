@@ -16,7 +16,7 @@
 //!
 //! On the way of a call that is not traced there is one look: whether the caller has inherited
 //! something, or its instance records. A request that is part of a trace says so beside its header
-//! (`src/hg/extension.rs`). An instance that does not record hands on what it got.
+//! (`hg/src/extension.rs`). An instance that does not record hands on what it got.
 
 mod clock;
 mod context;
@@ -34,8 +34,8 @@ pub(crate) use self::context::{begin_unit, from_wire};
 pub(crate) use self::record::{Place, Within};
 pub(crate) use self::tracer::Tracer;
 use crate::Instance;
-use crate::hg::{RpcId, TraceParent, margo};
 use crate::instance::Inner;
+use hg::{RpcId, TraceParent, margo};
 
 /// The place of a call, of a request, or of a transfer in its trace.
 #[derive(Debug, Clone, Copy)]

@@ -1,7 +1,7 @@
 //! What goes from the calls to the writer of the file.
 
 use crate::Addr;
-use crate::hg::ProviderId;
+use hg::ProviderId;
 
 use super::{SpanId, SpanOfTrace, TraceId};
 

@@ -1,0 +1,109 @@
+//! Which memory a handle describes.
+
+use std::fmt;
+
+use na::LocalMem;
+
+use super::Bulk;
+use crate::{Core, HgError};
+
+/// Where memory is. Counterpart: `hg_mem_type_t`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum MemoryKind {
+    /// Memory of the processors. The only kind that the transports of this version move.
+    #[default]
+    Host,
+    /// NVIDIA.
+    Cuda,
+    /// AMD.
+    Rocm,
+    /// Intel.
+    LevelZero,
+}
+
+/// Which memory: its kind, and on which device. Travels inside the descriptor.
+///
+/// Counterpart: the `hg_bulk_attr` of `HG_Bulk_create_attr`, which does not travel there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct MemoryAttr {
+    kind: MemoryKind,
+    device: u16,
+}
+
+const KIND_SHIFT: u32 = 16;
+const DEVICE_SHIFT: u32 = 20;
+
+impl MemoryAttr {
+    /// Largest number of a device.
+    pub const DEVICE_MAX: u16 = (1 << (32 - DEVICE_SHIFT)) - 1;
+
+    /// `None`: the number of the device is above [`DEVICE_MAX`](Self::DEVICE_MAX).
+    pub fn new(kind: MemoryKind, device: u16) -> Option<Self> {
+        (device <= Self::DEVICE_MAX).then_some(Self { kind, device })
+    }
+
+    /// The kind of memory.
+    #[inline]
+    pub fn kind(self) -> MemoryKind {
+        self.kind
+    }
+
+    /// The number of the device.
+    #[inline]
+    pub fn device(self) -> u16 {
+        self.device
+    }
+
+    pub(super) fn to_flags(self) -> u32 {
+        let kind = match self.kind {
+            MemoryKind::Host => 0,
+            MemoryKind::Cuda => 1,
+            MemoryKind::Rocm => 2,
+            MemoryKind::LevelZero => 3,
+        };
+        kind << KIND_SHIFT | u32::from(self.device) << DEVICE_SHIFT
+    }
+
+    pub(super) fn from_flags(flags: u32) -> Option<Self> {
+        let kind = match flags >> KIND_SHIFT & 0xf {
+            0 => MemoryKind::Host,
+            1 => MemoryKind::Cuda,
+            2 => MemoryKind::Rocm,
+            3 => MemoryKind::LevelZero,
+            _ => return None,
+        };
+        Some(Self { kind, device: (flags >> DEVICE_SHIFT) as u16 })
+    }
+
+    /// Whether the transports can move it.
+    pub fn check(self) -> Result<(), HgError> {
+        if self.kind == MemoryKind::Host {
+            return Ok(());
+        }
+        Err(HgError::Bulk(format!(
+            "{self} cannot be moved: the transports of this version move host memory only; copy \
+             it to host memory and expose that"
+        )))
+    }
+}
+
+impl fmt::Display for MemoryAttr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} memory of device {}", self.kind, self.device)
+    }
+}
+
+impl<T> Core<T> {
+    /// As [`bulk_handle`](Self::bulk_handle), for memory of a kind and device.
+    ///
+    /// # Errors
+    ///
+    /// [`HgError::Bulk`] for a kind that no transport here can move.
+    ///
+    /// Counterpart: `HG_Bulk_create_attr`.
+    pub fn bulk_handle_attr(&self, memory: &LocalMem, attr: MemoryAttr) -> Result<Bulk, HgError> {
+        attr.check()?;
+        Ok(Bulk::describe(&*self.endpoint, memory, attr, None))
+    }
+}

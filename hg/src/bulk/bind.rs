@@ -1,0 +1,138 @@
+//! The owner's address within a descriptor, so that a third party can transfer.
+//!
+//! A handle is bound by its owner and then travels as it is: whoever gets it, over however many
+//! hops, transfers directly with the owner. The owner checks key, range and access as always; that
+//! a third party has the key is the owner's consent.
+//!
+//! The address is the word of whoever sent the handle: a transfer with its owner connects where it
+//! says, within the transport of the endpoint.
+
+use std::ops::Range;
+
+use na::Addr;
+
+use super::{Binding, Bulk};
+use crate::{Core, HgError, ProcError};
+
+/// The owner, as a descriptor tells it.
+#[derive(Debug, Clone)]
+pub(super) struct Bound {
+    /// Where the network layer's bytes of the address stand in the descriptor.
+    pub(super) address: Range<usize>,
+    /// The owner's context.
+    pub(super) context: u8,
+}
+
+impl Bound {
+    /// Of a descriptor of ours, which ends with `binding`.
+    pub(super) fn at_the_end_of(bytes: &[u8], binding: &Binding<'_>) -> Self {
+        // The context, and the empty address for shared memory.
+        let end = bytes.len() - 1 - 8;
+        Self { address: end + 16 - binding.address.len()..end, context: binding.context }
+    }
+}
+
+/// C's form of an address: with an empty one for shared memory, as its default builds write it.
+fn blob(address: &[u8]) -> Vec<u8> {
+    let mut blob = Vec::with_capacity(16 + address.len());
+    blob.extend((address.len() as u64).to_le_bytes());
+    blob.extend(address);
+    blob.extend(0u64.to_le_bytes());
+    blob
+}
+
+/// The network layer's part of C's form of an address, with or without one for shared memory.
+pub(super) fn network_address(blob: &[u8]) -> Result<&[u8], ProcError> {
+    let bad = || ProcError::Unsupported("a bulk descriptor holds an address of unknown form");
+    let sized = |bytes: &'_ [u8]| -> Option<(usize, usize)> {
+        let (len, rest) = bytes.split_first_chunk::<8>()?;
+        let len = usize::try_from(u64::from_le_bytes(*len)).ok()?;
+        (len <= rest.len()).then(|| (8, 8 + len))
+    };
+    let (start, end) = sized(blob).ok_or_else(bad)?;
+    let rest = &blob[end..];
+    let complete = rest.is_empty() || sized(rest).is_some_and(|(_, end)| end == rest.len());
+    if complete { Ok(&blob[start..end]) } else { Err(bad()) }
+}
+
+impl Bulk {
+    /// Whether the owner's address is in it. Counterpart: `HG_BULK_BIND`.
+    pub fn is_bound(&self) -> bool {
+        self.bound().is_some()
+    }
+
+    /// The owner's context, if it is told. Counterpart: `HG_Bulk_get_context_id`.
+    pub fn owner_context(&self) -> Option<u8> {
+        self.bound().map(|bound| bound.context)
+    }
+
+    fn bound(&self) -> Option<&Bound> {
+        self.0.as_ref()?.bound.as_ref()
+    }
+}
+
+impl<T> Core<T> {
+    /// The same memory, described together with this endpoint's address and `context`: whoever the
+    /// handle is passed on to can transfer directly with us, see
+    /// [`bulk_owner`](Self::bulk_owner) and [`transfer`](Self::transfer) without a peer.
+    ///
+    /// # Errors
+    ///
+    /// [`HgError::Bulk`] when the handle is not of registered memory of this process, or when this
+    /// endpoint does not listen, so that a third party could not reach it.
+    ///
+    /// Counterpart: `HG_Bulk_bind`.
+    pub fn bulk_bind(&self, bulk: &Bulk, context: u8) -> Result<Bulk, HgError> {
+        let described = bulk.0.as_ref();
+        let memory = described.and_then(|described| described.local.as_ref()?.upgrade());
+        let (Some(described), Some(memory)) = (described, memory) else {
+            return Err(HgError::Bulk(
+                "only the owner can bind a handle, while its memory is registered".into(),
+            ));
+        };
+        let address = self.endpoint.addr_to_bytes(&self.self_addr)?;
+        if !self.options.listen || self.endpoint.addr_from_bytes(&address).is_err() {
+            return Err(HgError::Bulk(format!(
+                "{} does not listen, so no third party could reach the memory; open it to listen",
+                self.self_addr
+            )));
+        }
+        let address = blob(&address);
+        let binding = Binding { address: &address, context };
+        Ok(Bulk::describe(&*self.endpoint, &memory, described.attr, Some(binding)))
+    }
+
+    /// Who owns the memory behind a handle, if it tells. Does not contact the owner.
+    ///
+    /// # Errors
+    ///
+    /// [`HgError::Na`] when the address that it tells is not of this transport.
+    ///
+    /// Counterpart: `HG_Bulk_get_addr`.
+    pub fn bulk_owner(&self, bulk: &Bulk) -> Result<Option<Addr>, HgError> {
+        let Some(bound) = bulk.bound() else { return Ok(None) };
+        let address = &bulk.as_bytes()[bound.address.clone()];
+        Ok(Some(self.endpoint.addr_from_bytes(address)?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_of_cs_forms_are_read_and_others_are_refused() {
+        let with_sm = blob(b"where");
+        assert_eq!(network_address(&with_sm).unwrap(), b"where");
+        assert_eq!(network_address(&with_sm[..13]).unwrap(), b"where", "built without sm");
+        let mut both = with_sm[..13].to_vec();
+        both.extend([3, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3]);
+        assert_eq!(network_address(&both).unwrap(), b"where");
+        for len in (0..13).chain(14..21).chain(22..24) {
+            assert!(network_address(&both[..len]).is_err(), "{len}");
+        }
+        let mut hostile = with_sm.clone();
+        hostile[..8].fill(0xff);
+        assert!(network_address(&hostile).is_err());
+    }
+}

@@ -1,0 +1,96 @@
+//! What of a handle's memory is here: the segments at the owner, or data that came embedded.
+
+use std::ops::Range;
+
+use na::{LocalMem, RawSegment};
+
+use super::Bulk;
+use crate::HgError;
+
+/// Bytes of a handle that are in this process.
+#[derive(Debug)]
+pub enum LocalBytes<'a> {
+    /// Registered memory. Peers may read or write it at any time, so these are not slices.
+    Memory(LocalPart),
+    /// Data that came inside the descriptor; nobody changes it.
+    Embedded(&'a [u8]),
+}
+
+/// Part of the registered memory of this process, which it keeps registered: whoever lent or
+/// exposed the memory gets it back after this value is gone.
+///
+/// For reading: the memory may be that of a `&[u8]`. Its owner has what is writable.
+#[derive(Debug)]
+pub struct LocalPart {
+    memory: LocalMem,
+    range: Range<u64>,
+    segments: Vec<RawSegment>,
+}
+
+impl LocalPart {
+    /// Where it lies, in order; none of them empty. Valid for as long as this value; whoever makes
+    /// references of the pointers must know that no peer accesses the bytes meanwhile, and whoever
+    /// writes through them that the memory was not lent for reading.
+    pub fn segments(&self) -> &[RawSegment] {
+        &self.segments
+    }
+
+    /// Copies `out.len()` bytes from `offset` in this part, while peers may write them. `false`,
+    /// and nothing copied, when they are not all inside.
+    #[must_use]
+    pub fn read_at(&self, offset: u64, out: &mut [u8]) -> bool {
+        let first = self.range.start.checked_add(offset);
+        let end = first.and_then(|first| first.checked_add(out.len() as u64));
+        match first.filter(|_| end.is_some_and(|end| end <= self.range.end)) {
+            Some(first) => self.memory.read_at(first, out),
+            None => false,
+        }
+    }
+}
+
+impl Bulk {
+    /// The `len` bytes from `offset`, where they are, without a copy.
+    ///
+    /// # Errors
+    ///
+    /// [`HgError::Bulk`] when the bytes are elsewhere (the handle is virtual, without embedded
+    /// data), no longer registered, or not in its range.
+    ///
+    /// Counterpart: `HG_Bulk_access`.
+    pub fn local(&self, offset: u64, len: u64) -> Result<LocalBytes<'_>, HgError> {
+        let end = offset.checked_add(len).filter(|end| *end <= self.len()).ok_or_else(|| {
+            HgError::Bulk(format!(
+                "{len} bytes at offset {offset} leave the memory of {} bytes",
+                self.len()
+            ))
+        })?;
+        if let Some(data) = self.eager_data() {
+            // No truncation: both are within a slice.
+            return Ok(LocalBytes::Embedded(&data[offset as usize..end as usize]));
+        }
+        let Some(local) = self.0.as_ref().and_then(|described| described.local.as_ref()) else {
+            return Err(HgError::Bulk("the memory is elsewhere; transfer its bytes".into()));
+        };
+        let memory = local
+            .upgrade()
+            .ok_or_else(|| HgError::Bulk("the memory is no longer registered".into()))?;
+        let segments = cut(memory.segments(), offset, end);
+        Ok(LocalBytes::Memory(LocalPart { memory, range: offset..end, segments }))
+    }
+}
+
+/// What of `segments` lies from byte `start` of all to byte `end`.
+fn cut(segments: &[RawSegment], start: u64, end: u64) -> Vec<RawSegment> {
+    let mut at = 0;
+    let part = |segment: &RawSegment| {
+        let (first, last) = (at, at + segment.len as u64);
+        at = last;
+        let (from, to) = (start.max(first), end.min(last));
+        // No truncation: differences within a segment.
+        (from < to).then(|| RawSegment {
+            ptr: segment.ptr.wrapping_add((from - first) as usize),
+            len: (to - from) as usize,
+        })
+    };
+    segments.iter().filter_map(part).collect()
+}

@@ -1,0 +1,254 @@
+//! What the contexts of one core have in common, and how they hand things to each other.
+//!
+//! An endpoint has one stream of completions, so whichever context polls takes what is there for
+//! all: it acts on its own, and puts the rest into the mailbox (`Core::arrived`) of the context
+//! that it belongs to. One context polls at a time; another one that comes meanwhile looks at its
+//! mailbox only.
+//!
+//! # Sleep
+//!
+//! A context sleeps on two descriptors: the endpoint's, and its own bell, which is rung when
+//! something is put into its mailbox. The end of anybody's sleep ends the announcement at the
+//! endpoint for all, so who polls while others sleep announces their sleep again. Who stops polling
+//! while there is more, because it has had enough, wakes a sleeper: it may come back late. What of
+//! this is a matter of memory ordering is in `bell.rs`, with a model in `loom-tests`.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, RwLock, Weak};
+
+use rustix::event::{EventfdFlags, epoll};
+
+use super::bell::{Sleeper, Sleepers};
+use super::buffers::lock;
+use super::clock::Clock;
+use super::contact::Builds;
+use super::context::Event;
+use super::core::Op;
+use super::ops::{CONTEXTS_MAX, OpRef, Role};
+use super::registry::Registry;
+use super::{Core, HgError};
+
+/// What all contexts share.
+#[derive(Debug)]
+pub(super) struct Class<T> {
+    pub(super) registry: Registry,
+    contexts: RwLock<Vec<Place<T>>>,
+    /// There is, or was, more than one.
+    several: AtomicBool,
+    /// Held by the context that polls, if there are several.
+    pub(super) polling: Mutex<()>,
+    sleepers: Sleepers,
+    pub(super) clock: Clock,
+    pub(super) builds: Builds,
+}
+
+/// A number for a context.
+#[derive(Debug)]
+struct Place<T> {
+    context: Weak<Core<T>>,
+    /// The context has been dropped to its end.
+    is_free: bool,
+    /// The latest generation among its operations: the network may still end some of them, which
+    /// must not be taken for those of a successor under this number.
+    generation: u32,
+}
+
+impl<T> Class<T> {
+    pub(super) fn new() -> Self {
+        Self {
+            registry: Registry::default(),
+            contexts: RwLock::new(Vec::new()),
+            several: AtomicBool::new(false),
+            polling: Mutex::new(()),
+            sleepers: Sleepers::default(),
+            clock: Clock::new(),
+            builds: Builds::default(),
+        }
+    }
+
+    /// Whether what arrives may belong to another context.
+    #[inline]
+    pub(super) fn is_several(&self) -> bool {
+        self.several.load(Ordering::Relaxed)
+    }
+
+    /// Adds a context under the number that `make` is given, with operations whose generations
+    /// come after the other number that it is given.
+    pub(super) fn add(
+        &self,
+        max: u8,
+        make: impl FnOnce(u8, u32) -> Result<Core<T>, HgError>,
+    ) -> Result<Arc<Core<T>>, HgError> {
+        let mut contexts = self.contexts.write().unwrap_or_else(|e| e.into_inner());
+        let free = contexts.iter().position(|place| place.is_free);
+        let index = free.unwrap_or(contexts.len());
+        let max = usize::from(max.max(1)).min(CONTEXTS_MAX);
+        if index >= max {
+            return Err(HgError::Contexts { max });
+        }
+        self.several.store(index > 0 || self.is_several(), Ordering::Relaxed);
+        let generation = free.map_or(0, |index| contexts[index].generation);
+        let core = Arc::new(make(index as u8, generation)?);
+        let place = Place { context: Arc::downgrade(&core), is_free: false, generation };
+        match free {
+            Some(index) => contexts[index] = place,
+            None => contexts.push(place),
+        }
+        Ok(core)
+    }
+
+    /// Context `id` is being dropped; `generation` is the latest among its operations.
+    pub(super) fn retire(&self, id: u8, generation: u32) {
+        let mut contexts = self.contexts.write().unwrap_or_else(|e| e.into_inner());
+        if let Some(place) = contexts.get_mut(usize::from(id)) {
+            (place.is_free, place.generation) = (true, generation);
+        }
+    }
+
+    pub(super) fn get(&self, id: u8) -> Option<Arc<Core<T>>> {
+        let contexts = self.contexts.read().unwrap_or_else(|e| e.into_inner());
+        contexts.get(usize::from(id))?.context.upgrade()
+    }
+
+    pub(super) fn all(&self) -> Vec<Arc<Core<T>>> {
+        let contexts = self.contexts.read().unwrap_or_else(|e| e.into_inner());
+        contexts.iter().filter_map(|place| place.context.upgrade()).collect()
+    }
+
+    /// Whether a context sleeps; after its own poll.
+    pub(super) fn has_sleepers(&self) -> bool {
+        self.sleepers.any()
+    }
+
+    /// Wakes one that sleeps, if there is one.
+    pub(super) fn wake_one(&self) {
+        // Not under the lock: this may be the last to let go of one.
+        let rings = |context: &Arc<Core<T>>| context.bell.as_ref().is_some_and(Bell::ring);
+        let _ = self.all().iter().any(rings);
+    }
+}
+
+/// How a context that shares its endpoint is woken.
+#[derive(Debug)]
+pub(super) struct Bell {
+    asleep: Sleeper,
+    bell: OwnedFd,
+    /// Both descriptors, as one.
+    both: OwnedFd,
+}
+
+/// How the bell is called, should it be lost.
+const BELL_NAME: &str = "the eventfd that wakes a context";
+
+impl Bell {
+    pub(super) fn new(endpoint: Option<BorrowedFd<'_>>) -> Result<Self, HgError> {
+        let failed = |errno: rustix::io::Errno| {
+            HgError::Na(na::Error::io("cannot make the descriptors of a context", errno))
+        };
+        let bell = rustix::event::eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)
+            .map_err(failed)?;
+        let both = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?;
+        for fd in [Some(bell.as_fd()), endpoint].into_iter().flatten() {
+            let data = epoll::EventData::new_u64(0);
+            epoll::add(&both, fd, data, epoll::EventFlags::IN).map_err(failed)?;
+        }
+        Ok(Self { asleep: Sleeper::default(), bell, both })
+    }
+
+    #[inline]
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.both.as_fd()
+    }
+
+    /// Announces a sleep; follow with a look at the mailbox.
+    pub(super) fn announce<T>(&self, class: &Class<T>) {
+        self.asleep.announce(&class.sleepers);
+    }
+
+    /// Ends a sleep.
+    pub(super) fn retract<T>(&self, class: &Class<T>) {
+        if self.asleep.retract(&class.sleepers) {
+            na::lost::silence(&self.bell, BELL_NAME);
+        }
+    }
+
+    /// Something was put into the mailbox; whether its context slept.
+    pub(super) fn ring(&self) -> bool {
+        let asleep = self.asleep.must_ring();
+        if asleep {
+            na::lost::ring(&self.bell, BELL_NAME);
+        }
+        asleep
+    }
+}
+
+impl<T> Core<T> {
+    /// Hands a completion to the context that it belongs to. A request is counted here, where its
+    /// receive ended, and not when that context comes to look: while it does not, the others'
+    /// requests need receives.
+    pub(super) fn hand_over(&self, to: &Core<T>, mut completion: na::Completion) {
+        if let na::Completion::Recv { op, result: Ok(_), .. } = &mut completion
+            && OpRef::parse(*op).1 == Some(Role::Request)
+        {
+            self.count_arrival();
+            *op = OpRef::single(Role::Counted, to.id, 0);
+        }
+        let mut arrived = lock(&to.arrived);
+        arrived.push_back(completion);
+        to.has_arrived.store(true, Ordering::Relaxed);
+        drop(arrived);
+        to.wake();
+    }
+
+    /// When this context ends: requests that wait for it go to context 0, as those will that come
+    /// for it from now on. Arguments that are being fetched are given up; their origins are told
+    /// to try again.
+    pub(super) fn leave_to_primary(&self) {
+        if self.is_primary() {
+            return;
+        }
+        let primary = self.primary();
+        let (events, fetches) = {
+            let mut state = self.state();
+            let fetches = state.ops.iter().filter(|(_, op)| matches!(op, Op::Fetch(_)));
+            let fetches: Vec<_> = fetches.map(|(name, _)| name).collect();
+            (std::mem::take(&mut state.events), fetches)
+        };
+        let requests = events.into_iter().filter(|event| matches!(event, Event::Request(_)));
+        requests.for_each(|request| primary.queue(&mut primary.state(), request));
+        let mut requests = self.take_arrived();
+        requests.retain(is_counted_request);
+        if !requests.is_empty() {
+            let mut arrived = lock(&primary.arrived);
+            arrived.append(&mut requests);
+            primary.has_arrived.store(true, Ordering::Relaxed);
+        }
+        for op in fetches {
+            self.endpoint.cancel(op.part(Role::Fetch));
+            self.on_fetched(op, Err(na::Error::Canceled));
+        }
+        primary.wake();
+    }
+
+    /// Queues an event of another context.
+    pub(super) fn queue_from_other(&self, event: Event<T>) {
+        let mut state = self.state();
+        state.hot.rpc_req_recv += 1;
+        self.queue(&mut state, event);
+        drop(state);
+        self.wake();
+    }
+
+    /// Wakes whoever sleeps in this context, if it has a bell.
+    pub(super) fn wake(&self) {
+        if let Some(bell) = &self.bell {
+            bell.ring();
+        }
+    }
+}
+
+fn is_counted_request(completion: &na::Completion) -> bool {
+    matches!(completion, na::Completion::Recv { op, .. }
+        if OpRef::parse(*op).1 == Some(Role::Counted))
+}

@@ -1,0 +1,135 @@
+//! In which of its variants a message is written.
+//!
+//! Mercury's headers come in two lengths, by how it was built, and protect more or less. The origin
+//! writes requests as it is configured; the target reads what the request says, as far as it says
+//! it, and answers in kind.
+
+use super::checksum::ChecksumLevel;
+use super::header::flags;
+
+/// A request whose HG header has a CRC64. C takes no version but its own.
+pub(super) const VERSION_WIDE: u8 = 0x45;
+
+/// Which of Mercury's builds to speak like. Both ends must agree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum Build {
+    /// Without checksum support: Mercury's own default.
+    #[default]
+    Plain,
+    /// With checksum support compiled in, which is the default of Spack. What is protected is
+    /// another question: see [`ChecksumLevel`].
+    Checksum,
+}
+
+impl Build {
+    /// Bytes of the core header, in both directions.
+    pub const fn core_bytes(self) -> usize {
+        match self {
+            Self::Plain => 12,
+            Self::Checksum => 16,
+        }
+    }
+
+    /// Bytes of core and HG header, except at level [`ChecksumLevel::Payload64`].
+    pub const fn header_bytes(self) -> usize {
+        self.core_bytes() + 4
+    }
+
+    pub(super) const fn flag(self) -> u8 {
+        match self {
+            Self::Plain => 0,
+            Self::Checksum => flags::HAS_CHECKSUMS,
+        }
+    }
+}
+
+/// How a message is written: whose headers, and what is protected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Format {
+    build: Build,
+    level: ChecksumLevel,
+}
+
+impl Format {
+    /// That build at that level. A plain build has no room for checksums: its level is `None`.
+    pub const fn new(build: Build, level: ChecksumLevel) -> Self {
+        match build {
+            Build::Plain => Self { build, level: ChecksumLevel::None },
+            Build::Checksum => Self { build, level },
+        }
+    }
+
+    /// Whose headers.
+    pub const fn build(self) -> Build {
+        self.build
+    }
+
+    /// What is protected.
+    pub const fn level(self) -> ChecksumLevel {
+        self.level
+    }
+
+    /// Bytes of the core header.
+    pub const fn core_bytes(self) -> usize {
+        self.build.core_bytes()
+    }
+
+    /// Bytes of core and HG header: where the payload begins.
+    pub const fn header_bytes(self) -> usize {
+        match self.level {
+            ChecksumLevel::Payload64 => self.core_bytes() + 8,
+            _ => self.build.header_bytes(),
+        }
+    }
+
+    #[inline]
+    pub(super) fn is_wide(self) -> bool {
+        self.level == ChecksumLevel::Payload64
+    }
+
+    /// As this one, for a message that does not say that its checksum is wide.
+    pub(super) fn unmarked(self) -> Self {
+        Self::new(self.build, self.level.min(ChecksumLevel::Payload))
+    }
+}
+
+impl From<Build> for Format {
+    fn from(build: Build) -> Self {
+        Self::new(build, ChecksumLevel::None)
+    }
+}
+
+/// In which format requests are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Accept {
+    /// Where the request says nothing else.
+    pub format: Format,
+    /// Believe flag `0x80` and the mark of wide checksums. Without, a request that has them and
+    /// does not agree with `format` is an error.
+    pub detect: bool,
+}
+
+impl Accept {
+    /// The format of the request that begins with `core`.
+    pub(super) fn format_of(self, core: &[u8; 12]) -> Format {
+        let Self { format, detect } = self;
+        let flagged = core[10] & flags::HAS_CHECKSUMS != 0;
+        // Builds with checksum support set their flag since Mercury 2.4.1 only, so its absence
+        // proves nothing; its presence does.
+        let build = if detect && flagged { Build::Checksum } else { format.build };
+        let format = Format::new(build, format.level);
+        let wide = Format::new(build, ChecksumLevel::Payload64);
+        if core[1] == VERSION_WIDE && wide.is_wide() && (detect || format.is_wide()) {
+            wide
+        } else {
+            format.unmarked()
+        }
+    }
+}
+
+impl<F: Into<Format>> From<F> for Accept {
+    fn from(format: F) -> Self {
+        Self { format: format.into(), detect: false }
+    }
+}
