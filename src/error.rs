@@ -6,8 +6,9 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::RegisterError;
 use hg::{self, HgError, ProviderId, ReturnCode};
+
+use crate::RegisterError;
 
 /// Why an instance did not start. Everything that had been started was undone.
 #[derive(Debug, thiserror::Error)]

@@ -29,16 +29,17 @@
 //!
 //! # The life of an RPC, by file
 //!
-//! At the origin: `forward.rs` encodes the arguments into the transport's send buffer through
-//! `hg/src/forward.rs`, which posts the receive for the reply and sends; the caller suspends on an
-//! [`ult::Eventual`] (or parks, if it is an OS thread).
+//! At the origin: `origin/forward.rs` encodes the arguments into the transport's send buffer
+//! through `hg/src/forward.rs`, which posts the receive for the reply and sends; the caller
+//! suspends on an [`ult::Eventual`] (or parks, if it is an OS thread).
 //!
-//! At the target: the transport (`na/src/sm`, `na/src/tcp`) delivers; `progress.rs`, a ULT that
-//! polls whenever its execution stream has nothing better to do, passes the request to
-//! `handler.rs`, which makes a ULT in the pool of the RPC. That ULT decodes the arguments, runs the
-//! handler, and answers through `respond.rs`.
+//! At the target: the transport (`na/src/sm`, `na/src/tcp`) delivers; `progress/polling.rs`,
+//! a ULT that polls whenever its execution stream has nothing better to do, passes the request to
+//! `target/handler.rs`, which makes a ULT in the pool of the RPC. That ULT decodes the arguments,
+//! runs the handler, and answers through `target/respond.rs`.
 //!
-//! Back at the origin `progress.rs` sets the eventual, and `call.rs` decodes the reply.
+//! Back at the origin `progress/polling.rs` sets the eventual, and `origin/call.rs` decodes the
+//! reply.
 //!
 //! # Ways to call
 //!
@@ -65,135 +66,96 @@
 //!
 //! # Unsafe code
 //!
-//! Only `bulk.rs`, `segments.rs`, `copy_pool.rs` and `dump_signal.rs` use it: the first two hand
-//! memory to the transport, the third lets other execution streams copy it, the last installs a
-//! signal handler. They say there why that is sound.
+//! `bulk/` lends memory to the transport and lets other execution streams copy it;
+//! `origin/call.rs` and `progress/polling.rs` share calls with the RPC layer by counts;
+//! `observe/monitor/` has tables that each thread writes alone; `report/dump_signal.rs` installs a
+//! signal handler. Each says there why that is sound.
 
-mod address_file;
-mod admission;
-mod alarm;
-mod answer;
+// The folders, lowest first. A file imports what stands in its own folder or in one above it in
+// this list: support, layout, observe, origin, bulk, target, progress, elastic, timer, report,
+// instance. `error.rs` and `rpc.rs` belong to all of them.
 mod bulk;
-mod bulk_bind;
-mod bulk_chunks;
-mod bulk_pool;
-mod bulk_request;
-mod call;
-mod call_result;
-mod callback;
-mod cancel;
-mod child;
-mod company;
-mod component;
-mod contain;
-mod contexts;
-mod copy_claims;
-mod copy_pool;
-mod deadline;
-mod dependency;
-mod dump_signal;
 mod elastic;
 mod error;
-mod exposed;
-mod files;
-mod finalize;
-#[cfg(test)]
-mod forked;
-mod forward;
-mod gate;
-mod handle;
-mod handler;
-mod home;
-mod identity;
-mod init;
 mod instance;
 mod layout;
-#[doc(hidden)]
-pub mod log;
-mod metrics;
-pub mod monitor;
-mod network_check;
-mod options;
-mod parent;
-mod patience;
-mod profile;
+mod observe;
+mod origin;
 mod progress;
-mod provider;
-mod provider_close;
-mod provider_rpcs;
-mod register;
-mod register_error;
-mod releasing;
-mod remote_shutdown;
-mod request;
-mod request_shares;
-mod respond;
-mod respond_request;
+mod report;
 mod rpc;
-mod segments;
-mod serve;
-mod shutdown;
-mod stand_in;
-mod standing_transfers;
-mod state_dump;
-mod sync;
-mod tie;
+mod support;
+mod target;
 mod timer;
-pub mod trace;
-mod unanswered;
-mod unwinding;
-mod when_needed;
 
+#[doc(hidden)]
+pub use self::support::log;
 #[doc(hidden)]
 pub use ::hg;
 pub use margo_config as config;
 pub use {na, ult};
 
 pub use self::{
-    address_file::AddressFile,
-    admission::Load,
-    bulk::{BulkBuffer, LocalBulk},
-    bulk_pool::{BulkClassStats, BulkPool, BulkPoolError, BulkPoolSpec, PooledBuffer},
-    bulk_request::BulkRequest,
-    call_result::CallError,
-    cancel::{CancelReason, CancelToken},
-    component::{Component, ProviderSpec, RunningProvider, RunningProviders, check_providers},
-    deadline::without_deadline,
-    dependency::{Dependencies, Dependency, Need},
+    bulk::{
+        exposed::{Exposable, Exposed},
+        pool::{BulkClassStats, BulkPool, BulkPoolError, BulkPoolSpec, PooledBuffer},
+        releasing::Releasing,
+        request::BulkRequest,
+        segments::BulkSegments,
+        transfer::{BulkBuffer, LocalBulk},
+    },
     elastic::{ElasticityError, PoolHold, PoolInfo, PoolKey, XstreamHold, XstreamInfo, XstreamKey},
     error::{
         BulkError, FinalizeError, ForwardError, IdentityError, InitError, LayoutError,
         LayoutErrors, LookupError, MetricsError, ProfileError, ProviderError, RespondError,
         ShutdownRemoteError, StageOver, TimerError,
     },
-    exposed::{Exposable, Exposed},
-    finalize::{FinalizeCallback, SignalFinalizer},
-    handle::Handle,
     hg::{
         Bulk, Bytes, ConstStr, HgError, MemoryAttr, MemoryKind, ProcError, ProviderId, Raw,
         ReturnCode, RpcId,
     },
-    init::{InstanceBuilder, init},
-    instance::{Instance, Stats, WeakInstance},
-    layout::{Layout, LayoutPool, LayoutXstream},
-    metrics::{
-        BulkPoolMetrics, ContextMetrics, CurrentUnit, GateKind, GateMetrics, MemoryMetrics,
-        Metrics, NetworkCounters, PeerCount, PeerMetrics, PeersMetrics, Phase, PhaseMetrics,
-        PoolMetrics, ProcessMetrics, RpcEnd, RpcMetrics, XstreamMetrics,
+    instance::{
+        address_file::AddressFile,
+        component::{Component, ProviderSpec, RunningProvider, RunningProviders, check_providers},
+        dependency::{Dependencies, Dependency, Need},
+        finalize::{FinalizeCallback, SignalFinalizer},
+        init::{InstanceBuilder, init},
+        inner::{Instance, Stats, WeakInstance},
     },
-    network_check::check_network,
-    options::start_warnings,
-    parent::{current_rpc_id, set_current_rpc_id},
-    provider::Provider,
-    provider_close::CloseError,
-    register_error::RegisterError,
-    releasing::Releasing,
-    request::{Canceler, Request, wait_all, wait_any, wait_any_deadline},
-    respond_request::RespondRequest,
+    layout::{
+        network_check::check_network,
+        options::start_warnings,
+        plan::{Layout, LayoutPool, LayoutXstream},
+    },
+    observe::{
+        monitor,
+        parent::{current_rpc_id, set_current_rpc_id},
+        trace,
+    },
+    origin::{
+        call_result::CallError,
+        deadline::without_deadline,
+        request::{Canceler, Request, wait_all, wait_any, wait_any_deadline},
+    },
+    report::{
+        metrics::{
+            BulkPoolMetrics, ContextMetrics, CurrentUnit, GateKind, GateMetrics, MemoryMetrics,
+            Metrics, NetworkCounters, PeerCount, PeerMetrics, PeersMetrics, Phase, PhaseMetrics,
+            PoolMetrics, ProcessMetrics, RpcEnd, RpcMetrics, XstreamMetrics,
+        },
+        state_dump::{StateDump, TimerState, UltLine},
+    },
     rpc::{NoResponse, OneWay, ProviderHandle, Rpc},
-    segments::BulkSegments,
-    serve::Serve,
-    state_dump::{StateDump, TimerState, UltLine},
+    target::{
+        admission::Load,
+        cancel::{CancelReason, CancelToken},
+        handle::Handle,
+        provider::Provider,
+        provider_close::CloseError,
+        register_error::RegisterError,
+        respond_request::RespondRequest,
+        serve::Serve,
+    },
     timer::{Tick, Timer, TimerSpec},
 };
 pub use margo_config::{Config, ConfigFlags, LogLevel};
@@ -205,6 +167,3 @@ pub use ult::{PoolRef as Pool, Priority, XstreamRef as Xstream};
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
-
-#[cfg(doctest)]
-mod bulk_misuse;

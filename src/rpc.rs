@@ -4,8 +4,9 @@ use std::any::TypeId;
 use std::fmt;
 use std::marker::PhantomData;
 
-use crate::Addr;
 use hg::{ProviderId, RpcId};
+
+use crate::Addr;
 
 /// An RPC: its name, and the types of its arguments and result.
 ///

@@ -38,7 +38,7 @@ type Addr = u8;
 /// A host.
 type Principal = u8;
 
-#[path = "../../src/gate.rs"]
+#[path = "../../src/support/gate.rs"]
 mod gate;
 
 use gate::{Entrance, Gate};

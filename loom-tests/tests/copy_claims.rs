@@ -14,7 +14,7 @@ mod sync {
     }
 }
 
-#[path = "../../src/copy_claims.rs"]
+#[path = "../../src/bulk/copy_claims.rs"]
 mod copy_claims;
 
 use copy_claims::Claims;

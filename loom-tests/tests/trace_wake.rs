@@ -14,7 +14,7 @@ mod sync {
     }
 }
 
-#[path = "../../src/trace/wake.rs"]
+#[path = "../../src/observe/trace/wake.rs"]
 mod wake;
 
 use wake::Wake;

@@ -7,10 +7,10 @@ use ult::{PoolRef, XstreamRef, XstreamState};
 use super::print::Part;
 use super::{Elastic, ElasticityError, PoolEntry, PoolInfo, PoolKey, XstreamEntry, XstreamInfo};
 use crate::error::LayoutErrors;
-use crate::home::{Landlord, described_xstream};
-use crate::instance::Inner;
-use crate::log::{Log, log};
-use crate::monitor::LifeEvent;
+use crate::instance::home::{Landlord, described_xstream};
+use crate::instance::inner::Inner;
+use crate::observe::monitor::LifeEvent;
+use crate::support::log::{Log, log};
 use crate::{InitError, Instance, Layout};
 
 /// References by name, which do not change with what is added or removed.

@@ -2,7 +2,7 @@
 //!
 //! A started ULT stays on its execution stream, so it is not the ULT that moves: the one that runs
 //! makes its successor in the other pool, polls on until that one runs, and ends
-//! ([`Progress::hand_over`](crate::progress::Progress)). Nothing is lost in between: what arrives
+//! ([`Progress::hand_over`](crate::progress::polling::Progress)). Nothing is lost in between: what arrives
 //! waits in the network until the successor polls.
 
 use std::sync::Arc;
@@ -11,9 +11,9 @@ use ult::{Eventual, PoolRef};
 
 use super::{Elastic, ElasticityError, PoolKey};
 use crate::Instance;
-use crate::handler;
-use crate::progress::MoveError;
-use crate::register::Entry;
+use crate::progress::polling::MoveError;
+use crate::target::handler;
+use crate::target::register::Entry;
 
 impl Elastic {
     /// The progress ULT of a context has begun to run in a pool.
@@ -75,8 +75,8 @@ impl Instance {
         match arrived.wait() {
             Ok(()) => {
                 if context == 0 {
-                    crate::remote_shutdown::follow_progress(self, &info.pool);
-                    crate::metrics::follow_progress(self, &info.pool);
+                    crate::instance::remote_shutdown::follow_progress(self, &info.pool);
+                    crate::report::metrics::follow_progress(self, &info.pool);
                 }
                 Ok(())
             }

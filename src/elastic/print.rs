@@ -6,8 +6,8 @@ use margo_config::{Affinity, Config, ConfigFlags, Priority, Resolved, ResolvedXs
 
 use super::{Elastic, Table, XstreamEntry};
 use crate::Instance;
-use crate::home::Landlord;
-use crate::instance::Inner;
+use crate::instance::home::Landlord;
+use crate::instance::inner::Inner;
 
 /// What of the list goes into a document.
 #[derive(Debug, Clone, Copy)]

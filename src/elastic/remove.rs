@@ -2,16 +2,16 @@
 
 use std::collections::BTreeSet;
 
+use hg::Registration;
 use ult::{PoolRef, XstreamRef, XstreamState};
 
 use super::{Elastic, ElasticityError, LEAVING, PoolKey, Table, XstreamKey};
 use crate::Instance;
-use crate::handler;
-use crate::instance::Inner;
-use crate::log::log;
-use crate::monitor::LifeEvent;
-use crate::register::Entry;
-use hg::Registration;
+use crate::instance::inner::Inner;
+use crate::observe::monitor::LifeEvent;
+use crate::support::log::log;
+use crate::target::handler;
+use crate::target::register::Entry;
 
 /// The xstream that stays.
 const PRIMARY: &str = "__primary__";
@@ -122,7 +122,7 @@ fn rpcs_in(inner: &Inner, pool: &PoolRef) -> Vec<String> {
     let name = |registration: &Registration| {
         let entry = registration.data_as::<Entry>()?;
         // Those follow progress.
-        let follows = [crate::remote_shutdown::NAME, crate::metrics::REMOTE_NAME];
+        let follows = [crate::instance::remote_shutdown::NAME, crate::report::metrics::REMOTE_NAME];
         let here = entry.pool == *pool && !follows.contains(&entry.rpc);
         here.then(|| format!("RPC `{}` of provider {}", entry.rpc, entry.provider))
     };

@@ -10,8 +10,8 @@ use std::time::Instant;
 use ult::{Eventual, PoolRef};
 
 use super::state::Shared;
-use crate::log::Log;
-use crate::state_dump::TimerState;
+use crate::report::state_dump::TimerState;
+use crate::support::log::Log;
 
 /// The timers of an instance.
 pub(crate) struct Timers {

@@ -28,7 +28,7 @@ use ult::PoolRef;
 
 pub(crate) use self::all::Timers;
 use self::state::{Armed, Arming, Home, Shared};
-use crate::instance::Inner;
+use crate::instance::inner::Inner;
 use crate::{Instance, TimerError};
 
 /// Where and how the callback of a timer runs; see [`Instance::timer_with`].

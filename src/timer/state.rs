@@ -27,12 +27,12 @@ use na::fork::Process;
 use ult::{Eventual, PoolRef, TimerHandle};
 
 use super::{Tick, Timers, Wish, after};
-use crate::call::may_spawn;
-use crate::contain::contain;
 use crate::elastic::Elastic;
-use crate::log::{Log, log};
-use crate::state_dump::TimerState;
-use crate::{TimerError, trace};
+use crate::origin::call::may_spawn;
+use crate::report::state_dump::TimerState;
+use crate::support::contain::contain;
+use crate::support::log::{Log, log};
+use crate::{TimerError, observe::trace};
 
 type Callback = Box<dyn FnMut(&mut Tick) + Send>;
 

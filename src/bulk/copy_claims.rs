@@ -1,0 +1,47 @@
+//! Who copies which part of a copy that several take part in. Nothing but atomics, so that
+//! `loom-tests` can include this file.
+//!
+//! Everybody claims one part after the other until none is left, and counts it when it is done.
+//! Whoever waits for the end has claimed until none was left, so it waits only for parts that
+//! others are copying at that moment, never for somebody who has yet to come.
+//!
+//! | state | written by | read by |
+//! |---|---|---|
+//! | `next` | whoever claims | whoever claims: only the number counts |
+//! | `done` | whoever has copied a part | whoever waits for the end; pair: COPY-DONE |
+
+use crate::support::sync::atomic::{AtomicUsize, Ordering};
+
+/// The parts of one copy.
+#[derive(Debug)]
+pub(crate) struct Claims {
+    parts: usize,
+    next: AtomicUsize,
+    done: AtomicUsize,
+}
+
+impl Claims {
+    pub(crate) fn new(parts: usize) -> Self {
+        Self { parts, next: AtomicUsize::new(0), done: AtomicUsize::new(0) }
+    }
+
+    /// A part for the caller alone; follow with [`finish`](Self::finish). `None`: all are taken,
+    /// now and for ever.
+    pub(crate) fn claim(&self) -> Option<usize> {
+        // Nothing is read by means of this number but what was there before the claims were shared.
+        let part = self.next.fetch_add(1, Ordering::Relaxed);
+        (part < self.parts).then_some(part)
+    }
+
+    /// A claimed part is done with.
+    pub(crate) fn finish(&self) {
+        // pair: COPY-DONE (the bytes are there)
+        self.done.fetch_add(1, Ordering::Release);
+    }
+
+    /// Whether every part is done with: nobody will touch the memory any more.
+    pub(crate) fn is_over(&self) -> bool {
+        // pair: COPY-DONE
+        self.done.load(Ordering::Acquire) == self.parts
+    }
+}

@@ -1,0 +1,443 @@
+//! The runtime that users hold.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use std::sync::{Arc, OnceLock};
+
+use hg::{Core, HgError};
+use margo_config::Resolved;
+use na::fork::Process;
+use ult::{PoolRef, Runtime};
+
+use crate::bulk::standing_transfers::StandingTransfers;
+use crate::elastic::Elastic;
+use crate::error::LookupError;
+use crate::instance::child::Family;
+use crate::instance::home::Landlord;
+use crate::instance::shutdown::Shutdown;
+use crate::observe::monitor::Monitoring;
+use crate::progress::contexts::Context;
+use crate::progress::polling::{Progress, Token};
+use crate::progress::when_needed::WhenNeeded;
+use crate::report::dump_signal::DumpOnSignal;
+use crate::report::profile::Profile;
+use crate::support::log::Log;
+use crate::target::admission::Gates;
+use crate::target::cancel::Cancels;
+use crate::target::handler::Waiting;
+use crate::target::identity::Identities;
+use crate::target::request_shares::RequestShares;
+use crate::target::unanswered::Unanswered;
+use crate::timer::Timers;
+use crate::{Addr, AddressFile, FinalizeError, report::metrics};
+
+/// A running margo: an address, an RPC layer, pools and execution streams. Cheap to clone.
+///
+/// Every method may be called from ULTs and from ordinary OS threads; what waits suspends the ULT
+/// or parks the thread. Dropping the last clone begins [`finalize`](Self::finalize) without waiting
+/// for it. A handler, timer or callback of the instance that owns a clone keeps it running: let it
+/// own a [`WeakInstance`], or use the instance that it is given.
+///
+/// Counterpart: `margo_instance_id`.
+#[derive(Clone)]
+pub struct Instance(Arc<Owner>);
+
+/// Tells the users' clones from the runtime's own references: only when the former are gone does
+/// the instance end by itself.
+///
+/// Apart from its counts, which each request changes: who only wants the instance must not wait for
+/// their cache line, which the thread that makes the handlers has as a rule.
+#[repr(align(128))]
+struct Owner(Arc<Inner>);
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        if self.0.is_forked() {
+            // What it holds is the parent's: nothing of it is ended or given back here.
+            std::mem::forget(self.0.clone());
+            return;
+        }
+        crate::instance::shutdown::begin(&self.0);
+    }
+}
+
+/// What all parts of an instance share.
+pub(crate) struct Inner {
+    /// As it was at the start; for pools and xstreams see `elastic`.
+    pub(crate) resolved: Resolved,
+    pub(crate) runtime: Runtime,
+    /// Those of the document, in its order: a look-up without a lock.
+    pub(crate) pools: Vec<PoolRef>,
+    pub(crate) elastic: Arc<Elastic>,
+    /// Context 0.
+    pub(crate) core: Arc<Core<Token>>,
+    /// Of context 0.
+    pub(crate) progress: OnceLock<Progress>,
+    /// Contexts 1, 2 and so on.
+    pub(crate) more_contexts: Box<[Context]>,
+    pub(crate) shutdown: Shutdown,
+    pub(crate) counters: Counters,
+    pub(crate) timers: Arc<Timers>,
+    pub(crate) family: Family,
+    /// Whose the pools and execution streams are.
+    pub(crate) landlord: Landlord,
+    /// The process that started it.
+    pub(crate) process: Process,
+    /// Peers may end it.
+    pub(crate) remote_shutdown: AtomicBool,
+    pub(crate) when_needed: WhenNeeded,
+    /// That of `margo.address_file`.
+    pub(crate) address_file: OnceLock<AddressFile>,
+    pub(crate) metrics: metrics::State,
+    /// That of `margo.dump_on_signal`.
+    pub(crate) dump_on_signal: Option<DumpOnSignal>,
+    pub(crate) log: Log,
+    pub(crate) gates: Gates<Waiting>,
+    pub(crate) request_shares: RequestShares,
+    pub(crate) standing_transfers: StandingTransfers,
+    pub(crate) cancels: Cancels,
+    pub(crate) unanswered: Unanswered,
+    pub(crate) identities: Identities,
+    pub(crate) monitoring: Monitoring,
+    pub(crate) profile: Profile,
+}
+
+impl Inner {
+    /// Whether this process is a child that was forked off, where nothing of this works.
+    #[inline]
+    pub(crate) fn is_forked(&self) -> bool {
+        self.process.is_other()
+    }
+
+    /// Whether this process may start operations of the network.
+    #[inline]
+    pub(crate) fn may_start(&self) -> Result<(), HgError> {
+        if self.is_forked() { Err(HgError::Forked) } else { Ok(()) }
+    }
+
+    pub(crate) fn stats(&self) -> Stats {
+        let core = self.core.counters();
+        let own = &self.counters;
+        let (ended, requests_busy) = self.gates.sums();
+        let no_ult = own.requests_no_ult.load(Ordering::Relaxed);
+        Stats {
+            requests_sent: core.rpc_req_sent,
+            requests_received: core.rpc_req_recv,
+            bulk_transfers: core.bulk_count,
+            handlers_run: own.handlers_run(ended),
+            handlers_panicked: own.handlers_panicked.load(Ordering::Relaxed),
+            requests_refused: own.requests_closing.load(Ordering::Relaxed) + no_ult,
+            requests_no_ult: no_ult,
+            requests_busy,
+            requests_abandoned: own.requests_abandoned.load(Ordering::Relaxed),
+            arguments_undecodable: own.arguments_undecodable.load(Ordering::Relaxed),
+            stalls: own.stalls.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Wakes the progress ULT if it sleeps and what was just done in the RPC layer is for it; what
+    /// the network is to do wakes it by itself.
+    #[inline]
+    pub(crate) fn kick_if_queued(&self) {
+        if !self.more_contexts.is_empty() {
+            self.kick_several();
+        } else if self.core.has_queued() {
+            self.kick();
+        }
+    }
+
+    /// Wakes the progress ULT if it sleeps; for after giving the RPC layer something to do.
+    #[inline]
+    pub(crate) fn kick(&self) {
+        if !self.more_contexts.is_empty() {
+            self.kick_several();
+        } else if let Some(progress) = self.progress.get() {
+            progress.kick();
+        }
+    }
+}
+
+/// Counted by this layer; the rest of [`Stats`] comes from the RPC layer.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    /// Places in pools that were, or are about to be, given back without a handler having run.
+    pub(crate) handlers_not_run: AtomicU64,
+    /// The most that was told of [`Stats::handlers_run`].
+    pub(crate) handlers_told: AtomicU64,
+    pub(crate) handlers_panicked: AtomicU64,
+    pub(crate) requests_closing: AtomicU64,
+    pub(crate) requests_no_ult: AtomicU64,
+    pub(crate) requests_abandoned: AtomicU64,
+    pub(crate) arguments_undecodable: AtomicU64,
+    /// Requests whose unit could not be made; not those that were refused with them.
+    pub(crate) units_not_made: AtomicU64,
+    /// Times that a peer asked for the end of this instance, and may not.
+    pub(crate) shutdowns_refused: AtomicU64,
+    /// Shared with the stall detector.
+    pub(crate) stalls: Arc<AtomicU64>,
+}
+
+impl Counters {
+    /// Counts one; how many that makes.
+    pub(crate) fn add(counter: &AtomicU64) -> u64 {
+        counter.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// No handler runs in a place that the caller gives back afterwards.
+    pub(crate) fn handler_not_run(&self) {
+        Self::add(&self.handlers_not_run);
+        // Whoever sees that the place was given back sees this, too.
+        fence(Ordering::Release); // pair: NOT-RUN
+    }
+
+    /// How many have, if so many places were given back. Never less than before: for a moment
+    /// those in which none does are known and not given back.
+    fn handlers_run(&self, ended: u64) -> u64 {
+        fence(Ordering::Acquire); // pair: NOT-RUN
+        let run = ended.saturating_sub(self.handlers_not_run.load(Ordering::Relaxed));
+        self.handlers_told.fetch_max(run, Ordering::Relaxed).max(run)
+    }
+}
+
+/// What an instance has done since it started. A snapshot.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Requests sent.
+    pub requests_sent: u64,
+    /// Requests received.
+    pub requests_received: u64,
+    /// Bulk transfers that this instance asked for.
+    pub bulk_transfers: u64,
+    /// Handlers that ran to their end or panicked; those that left their request to another ULT
+    /// count when it is answered. Not those whose [arguments](Self::arguments_undecodable) could
+    /// not be decoded.
+    pub handlers_run: u64,
+    /// Handlers that panicked.
+    pub handlers_panicked: u64,
+    /// Requests refused because the instance was shutting down or no ULT could be made.
+    pub requests_refused: u64,
+    /// Those of them for whose handler no ULT could be made: its pool had been removed, or there
+    /// was no memory for a stack.
+    pub requests_no_ult: u64,
+    /// Requests refused because a bound on requests in hand was reached.
+    pub requests_busy: u64,
+    /// Requests whose handler was not run because nobody waited for it any more: the deadline had
+    /// passed, the origin had canceled the call, or was gone. (Requests without a response are
+    /// handled for an origin that is gone, too.)
+    pub requests_abandoned: u64,
+    /// Requests whose arguments could not be decoded.
+    pub arguments_undecodable: u64,
+    /// Times that the stall detector (`margo.stall_limit_msec`) found a unit which held its
+    /// execution stream, or a pool whose units waited, too long. With a parent, it counts there; in
+    /// a runtime of the program's, at the first of its instances.
+    pub stalls: u64,
+}
+
+impl Instance {
+    pub(crate) fn new(inner: Arc<Inner>) -> Self {
+        Self(Arc::new(Owner(inner)))
+    }
+
+    pub(crate) fn inner(&self) -> &Arc<Inner> {
+        &self.0.0
+    }
+
+    /// A reference that does not keep this instance running.
+    ///
+    /// Counterpart: none; a `margo_instance_id` without `margo_instance_ref_incr` may dangle.
+    #[must_use]
+    pub fn downgrade(&self) -> WeakInstance {
+        WeakInstance(Arc::downgrade(&self.0))
+    }
+
+    /// Whether peers can call it: it was started to listen ([`InstanceBuilder::listen`],
+    /// `margo.listen`). That does not change when it ends; see
+    /// [`is_finalizing`](Self::is_finalizing).
+    ///
+    /// Counterpart: `margo_is_listening`.
+    ///
+    /// [`InstanceBuilder::listen`]: crate::InstanceBuilder::listen
+    pub fn is_listening(&self) -> bool {
+        self.inner().resolved.listen
+    }
+
+    /// This instance's address, as peers can look it up if it listens.
+    ///
+    /// Counterpart: `margo_addr_self`.
+    pub fn self_addr(&self) -> Addr {
+        self.inner().core.self_addr()
+    }
+
+    /// The peer of that name, for example `na+tcp://host:port`. Does not contact it: an address
+    /// that nobody listens on fails at the first call. A host name is resolved here, which takes as
+    /// long as the system's resolver does, some seconds for a name that nobody knows. A ULT
+    /// suspends meanwhile, and others run on its execution stream; a few names are resolved at a
+    /// time, the others wait. A thread blocks.
+    ///
+    /// # Errors
+    ///
+    /// [`LookupError`] when the text is not an address of this instance's transport, and in a child
+    /// process that was forked off.
+    ///
+    /// Counterpart: `margo_addr_lookup`.
+    pub fn lookup(&self, uri: &str) -> Result<Addr, LookupError> {
+        let core = &self.inner().core;
+        let found = match self.inner().may_start() {
+            Ok(()) => core.lookup(uri),
+            Err(forked) => Err(na::Error::Unavailable {
+                transport: core.endpoint().transport(),
+                reason: forked.to_string(),
+            }),
+        };
+        found.map_err(|source| LookupError { uri: uri.to_owned(), source })
+    }
+
+    /// The execution streams and pools, for spawning ULTs and for diagnosis.
+    pub fn runtime(&self) -> &Runtime {
+        &self.inner().runtime
+    }
+
+    /// How bulk data moves on this transport, in words; for people.
+    pub fn bulk_path(&self) -> String {
+        self.inner().core.endpoint().bulk_path()
+    }
+
+    /// What it has done so far.
+    pub fn stats(&self) -> Stats {
+        self.inner().stats()
+    }
+
+    /// Begins to shut down and returns at once. Safe from anywhere, any number of times, also from
+    /// a handler.
+    ///
+    /// From now on peers' requests are refused. In this order:
+    ///
+    /// - instances that have this one as their [parent](crate::InstanceBuilder::parent) end;
+    /// - handlers that run, and ULTs to which they have moved their [`Handle`](crate::Handle), have
+    ///   [`InstanceBuilder::grace`](crate::InstanceBuilder::grace) to end or answer, and may still
+    ///   make calls;
+    /// - the callbacks of [`on_prefinalize`](Self::on_prefinalize) run, the last one first;
+    /// - timers are disarmed, and do not fire; see [`Timer`](crate::Timer);
+    /// - the network is closed, which ends all calls and transfers with errors;
+    /// - the callbacks of [`on_finalize`](Self::on_finalize) run;
+    /// - the execution streams end, unless they are a parent's or
+    ///   [the program's](crate::InstanceBuilder::runtime).
+    ///
+    /// Each step, and each of those callbacks, has the grace period, so this comes to its end
+    /// whatever anybody does. From a signal handler use
+    /// [`signal_finalizer`](Self::signal_finalizer). In a child process that was forked off this
+    /// does nothing: the instance is the parent's.
+    ///
+    /// Counterpart: `margo_finalize`.
+    pub fn finalize(&self) {
+        crate::instance::shutdown::begin(self.inner());
+    }
+
+    /// Waits until this instance has been finalized, by whomever. From an OS thread: until
+    /// everything has ended, execution streams included. From one of its own ULTs: until the
+    /// callbacks have run (its execution stream cannot end before that ULT does). Typical last line
+    /// of a service's `main`.
+    ///
+    /// # Errors
+    ///
+    /// [`FinalizeError`] when something did not end, and names what; or when the caller must not
+    /// wait: a tasklet, a child process that was forked off, or a callback that the end waits for
+    /// ([`FinalizeError::OwnCallback`]).
+    ///
+    /// Counterpart: `margo_wait_for_finalize`.
+    pub fn wait_for_finalize(&self) -> Result<(), FinalizeError> {
+        crate::instance::shutdown::wait(self.inner())
+    }
+
+    /// [`finalize`](Self::finalize), then [`wait_for_finalize`](Self::wait_for_finalize). In a
+    /// handler this uses up the grace period, because the handler waits for itself: call `finalize`
+    /// there.
+    ///
+    /// # Errors
+    ///
+    /// As `wait_for_finalize`.
+    ///
+    /// Counterpart: `margo_finalize_and_wait`.
+    pub fn finalize_and_wait(&self) -> Result<(), FinalizeError> {
+        self.finalize();
+        self.wait_for_finalize()
+    }
+
+    /// Whether [`finalize`](Self::finalize) has begun. So it seems as well in a child process that
+    /// was forked off.
+    pub fn is_finalizing(&self) -> bool {
+        self.inner().shutdown.has_begun() || self.inner().is_forked()
+    }
+
+    /// Whether finalize has come to its end. The object stays usable for as long as somebody has a
+    /// clone: address, configuration and statistics can be read; calls end with an error.
+    ///
+    /// Clones are the reference count that C programs keep with `margo_instance_ref_incr` and
+    /// `margo_instance_release`.
+    ///
+    /// Counterpart: `margo_instance_is_finalized`.
+    pub fn is_finalized(&self) -> bool {
+        self.inner().shutdown.is_done()
+    }
+}
+
+/// An [`Instance`] without keeping it running: for what the instance itself owns, such as handlers,
+/// the callbacks of timers, and what these share. Made by [`Instance::downgrade`].
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use margo::Instance;
+///
+/// let instance = Instance::builder("na+sm://").start()?;
+/// let weak = instance.downgrade();
+/// let timer = instance.timer(move |_| {
+///     let Some(instance) = weak.upgrade() else { return };
+///     println!("{} requests so far", instance.stats().requests_received);
+/// });
+/// timer.start_every(Duration::from_secs(10))?;
+/// drop(instance); // ends by itself; a timer that owned a clone would keep it for ever
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct WeakInstance(std::sync::Weak<Owner>);
+
+impl WeakInstance {
+    /// The instance, which runs on at least as long as this clone lives; `None`: its last clone was
+    /// dropped, so that it ends or has ended.
+    pub fn upgrade(&self) -> Option<Instance> {
+        self.0.upgrade().map(Instance)
+    }
+}
+
+impl fmt::Debug for WeakInstance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.upgrade() {
+            Some(instance) => write!(f, "WeakInstance({})", instance.self_addr()),
+            None => f.write_str("WeakInstance(gone)"),
+        }
+    }
+}
+
+impl fmt::Debug for Instance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Instance({})", self.self_addr())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_count_of_handlers_never_goes_back() {
+        let counters = Counters::default();
+        assert_eq!(counters.handlers_run(10), 10);
+        counters.handler_not_run();
+        assert_eq!(counters.handlers_run(10), 10, "its place is about to be given back");
+        assert_eq!(counters.handlers_run(11), 10);
+        assert_eq!(counters.handlers_run(13), 12);
+    }
+}

@@ -1,0 +1,104 @@
+//! Ending an instance from another process, where that is allowed.
+//!
+//! The RPC is C Margo's: `__shutdown__` of the default provider, without arguments; it returns a
+//! 32-bit number, 0 for "I do", -1 for "not allowed". Every instance that listens serves it, so
+//! that "not allowed" can be told from "no such peer".
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use ult::PoolRef;
+
+use crate::instance::inner::Counters;
+use crate::support::log::log;
+use crate::target::admission::Internal;
+use crate::{Addr, Instance, ProviderHandle, ProviderId, RegisterError, Rpc, ShutdownRemoteError};
+
+/// Of the RPC.
+pub(crate) const NAME: &str = "__shutdown__";
+
+const SHUTDOWN: Rpc<(), i32> = Rpc::new(NAME);
+
+const DONE: i32 = 0;
+const NOT_ALLOWED: i32 = -1;
+
+/// Serves the RPC, if this instance serves any.
+pub(crate) fn register(instance: &Instance) -> Result<(), RegisterError> {
+    if !instance.inner().resolved.listen {
+        return Ok(());
+    }
+    // Where a handler may always run, whatever the pools of the document allow and have in hand.
+    let pool = instance.progress_pool();
+    instance.serve(SHUTDOWN).pool(&pool).internal(Internal::Shutdown).handler(|request| {
+        let (instance, origin) = (request.instance(), request.origin());
+        let log = &instance.inner().log;
+        if !instance.inner().remote_shutdown.load(Ordering::Relaxed) {
+            let count = Counters::add(&instance.inner().counters.shutdowns_refused);
+            // A peer that asks for nothing else must not fill the log.
+            if count.is_power_of_two() {
+                log!(log, WARN, %origin, count, "a peer may not shut this instance down");
+            }
+            let _ = request.respond(&NOT_ALLOWED);
+            return;
+        }
+        log!(log, INFO, %origin, "shut down by a peer");
+        // First, so that a peer that is gone does not decide.
+        let _ = request.respond(&DONE);
+        instance.finalize();
+    })
+}
+
+/// Progress has moved: the pool that it left may be removed.
+pub(crate) fn follow_progress(instance: &Instance, pool: &PoolRef) {
+    // Not served by an instance that does not listen.
+    let _ = instance.move_handlers(SHUTDOWN, ProviderId::DEFAULT, pool, &mut Vec::new());
+}
+
+impl Instance {
+    /// From now on lets any peer end this instance, with
+    /// [`shutdown_remote`](Self::shutdown_remote) or C Margo's `margo_shutdown_remote_instance`.
+    /// Default: as configured in `margo.remote_shutdown`, which is off.
+    ///
+    /// Whoever can reach the address can do it: there is no check of who asks.
+    ///
+    /// Counterpart: `margo_enable_remote_shutdown`.
+    pub fn enable_remote_shutdown(&self) {
+        self.inner().remote_shutdown.store(true, Ordering::Relaxed);
+    }
+
+    /// Has the instance at `peer` [`finalize`](Self::finalize). Returns when it has agreed, not
+    /// when it has ended.
+    ///
+    /// # Errors
+    ///
+    /// [`ShutdownRemoteError::NotEnabled`] if it does not allow that;
+    /// [`ShutdownRemoteError::Forward`] if it was not reached or did not answer.
+    ///
+    /// Counterpart: `margo_shutdown_remote_instance`.
+    pub fn shutdown_remote(&self, peer: &Addr) -> Result<(), ShutdownRemoteError> {
+        agreed(peer, self.forward(SHUTDOWN, &ProviderHandle::from(peer.clone()), &())?)
+    }
+
+    /// [`shutdown_remote`](Self::shutdown_remote) with a limit: over ofi nobody is told that a peer
+    /// is gone (`docs/transports.md`), so that without one the call may wait for good. A peer that
+    /// was too slow to say so may end all the same.
+    ///
+    /// # Errors
+    ///
+    /// [`ShutdownRemoteError`].
+    pub fn shutdown_remote_timed(
+        &self,
+        peer: &Addr,
+        limit: Duration,
+    ) -> Result<(), ShutdownRemoteError> {
+        let target = ProviderHandle::from(peer.clone());
+        agreed(peer, self.forward_timed(SHUTDOWN, &target, &(), limit)?)
+    }
+}
+
+fn agreed(peer: &Addr, answer: i32) -> Result<(), ShutdownRemoteError> {
+    match answer {
+        DONE => Ok(()),
+        _ => Err(ShutdownRemoteError::NotEnabled { peer: peer.to_string() }),
+    }
+}

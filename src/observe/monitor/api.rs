@@ -1,0 +1,188 @@
+//! What an instance offers of its statistics.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use margo_config::MonitoringOptions;
+use serde_json::{Value, json};
+
+use super::series::Series;
+use super::{Statistics, c_layout, files};
+use crate::Instance;
+use crate::instance::inner::Inner;
+use crate::support::contain::contain;
+use crate::support::log::log;
+
+impl Instance {
+    /// What has happened to calls, requests and transfers since the statistics were switched on or
+    /// reset: a snapshot, by call path (which RPC, on behalf of which) and peer. Empty if they
+    /// never were on. Rows stay when an RPC is deregistered or a peer is gone.
+    ///
+    /// They are switched on by `monitoring` in the configuration, by the environment
+    /// (`MARGO_ENABLE_MONITORING`), or by [`start_statistics`](Self::start_statistics).
+    ///
+    /// In a child process that was forked off there are none: they are the parent's.
+    ///
+    /// A snapshot can be written as JSON, or sent in an RPC; for the layout of C Margo's files see
+    /// [`monitor_dump`](Self::monitor_dump). It takes some microseconds per row; calls go on
+    /// meanwhile, so its rows are not of one moment.
+    ///
+    /// ```
+    /// use margo::monitor::CallOutcome;
+    /// use margo::{Instance, ProviderHandle, Rpc};
+    ///
+    /// const SUM: Rpc<(i64, i64), i64> = Rpc::new("sum");
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let instance = margo::init(r#"{
+    ///     "monitoring": { "config": { "filename_prefix": "/tmp/sum" } }
+    /// }"#)?;
+    /// instance.serve(SUM).function(|(a, b)| a + b)?;
+    /// let target = ProviderHandle::from(instance.self_addr());
+    /// for n in 0..1000 {
+    ///     instance.forward(SUM, &target, &(n, n))?;
+    /// }
+    /// let statistics = instance.statistics();
+    /// let calls = statistics.origin.iter().find(|row| row.rpc.name == "sum").expect("called");
+    /// assert_eq!((calls.calls, calls.outcomes[&CallOutcome::Ok]), (1000, 1000));
+    /// println!("99 % within {} ns", calls.figures.total.p99);
+    /// # instance.finalize_and_wait()?;
+    /// # for entry in std::fs::read_dir("/tmp")? {
+    /// #     let name = entry?.file_name().into_string().unwrap_or_default();
+    /// #     if name.starts_with("sum.") && name.contains(&std::process::id().to_string()) {
+    /// #         std::fs::remove_file(format!("/tmp/{name}"))?;
+    /// #     }
+    /// # }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// Counterpart: `margo_monitor_dump`.
+    pub fn statistics(&self) -> Statistics {
+        read(self.inner(), false)
+    }
+
+    /// As [`statistics`](Self::statistics), and begins anew: each call, request and transfer is
+    /// either in this snapshot or in a later one. What is in flight stays in flight. (A call that
+    /// is told as `ok` here, and whose result turns out to be undecodable afterwards, is `decode`
+    /// in a later one, which has an `ok` less to make up for it.)
+    ///
+    /// Counterpart: `margo_monitor_dump` with `reset`.
+    pub fn reset_statistics(&self) -> Statistics {
+        read(self.inner(), true)
+    }
+
+    /// Switches statistics on, or goes on with them, and looks at the times of one in
+    /// `sample_rpcs_every` calls of a path; 1: of all; 0: of none. All calls that begin from now on
+    /// are counted. Writes no files at the end, unless the configuration asks for them.
+    ///
+    /// With the default of 256 they cost an RPC without arguments over shared memory 10 to 14 ns,
+    /// at both ends together, which is 1 to 3 % of its time; with 1 some 300 ns. On some processors
+    /// it is more: see `docs/monitoring.md`.
+    ///
+    /// In a child process that was forked off it has no effect.
+    pub fn start_statistics(&self, sample_rpcs_every: u32) {
+        if self.inner().is_forked() {
+            return;
+        }
+        let options = self.inner().resolved.monitor.clone().unwrap_or_default().statistics;
+        let (rows_max, progress) = (options.rows_max as usize, options.sample_progress_every);
+        self.inner().monitoring.count(rows_max, sample_rpcs_every, progress);
+    }
+
+    /// Switches statistics off: calls that begin from now on are not counted. What was counted can
+    /// be read, and [`start_statistics`](Self::start_statistics) goes on with it.
+    pub fn stop_statistics(&self) {
+        self.inner().monitoring.stop_counting();
+    }
+
+    /// Statistics and time series in the layout of C Margo's default monitor: an object with
+    /// `stats` and `series`. If `reset`, both begin anew. Times are in seconds.
+    ///
+    /// Where C is wrong, this is not: `var` is the variance, and a series keeps more than 256
+    /// entries. `num` is the number of calls, and `sum` that times the average, also if only some
+    /// of the calls were looked at. See `docs/monitoring.md` for what each key says here.
+    ///
+    /// Counterpart: `margo_monitor_dump`.
+    pub fn monitor_dump(&self, reset: bool) -> Value {
+        let (stats, series) = dump(self.inner(), reset);
+        json!({ "stats": stats, "series": series })
+    }
+
+    /// Writes the files of the default monitor now, in place of those that it has written: under
+    /// the names, and in the form, that the configuration says. They are written anyway when the
+    /// instance ends, if the configuration has switched the monitor on.
+    ///
+    /// Each file is complete or not there: it gets its name when all of it is written.
+    ///
+    /// # Errors
+    ///
+    /// That of the system, with the file's name. [`io::ErrorKind::Unsupported`] in a child process
+    /// that was forked off, whose parent has the statistics.
+    ///
+    /// [`io::ErrorKind::Unsupported`]: std::io::ErrorKind::Unsupported
+    pub fn write_monitor_files(&self) -> std::io::Result<Vec<std::path::PathBuf>> {
+        if self.inner().is_forked() {
+            let text = "this process was forked off: the statistics belong to its parent process";
+            return Err(std::io::Error::new(std::io::ErrorKind::Unsupported, text));
+        }
+        let inner = self.inner().clone();
+        ult::helpers::FILERS.run(move || files::write(&inner))
+    }
+}
+
+fn read(inner: &Inner, reset: bool) -> Statistics {
+    if inner.is_forked() {
+        // The parent's locks may be held for ever here.
+        return Statistics::default();
+    }
+    let address = inner.core.self_addr().uri().to_owned();
+    inner.monitoring.read(address, reset)
+}
+
+/// The two documents of C's layout.
+pub(super) fn dump(inner: &Inner, reset: bool) -> (Value, Value) {
+    let options = inner.resolved.monitor.clone().unwrap_or_default();
+    let stats = c_layout::stats(&read(inner, reset), options.statistics.precision);
+    let address = inner.core.self_addr().uri().to_owned();
+    // As in `read`.
+    let none = Series::default();
+    let series = if inner.is_forked() { &none } else { &inner.monitoring.shared.series };
+    (stats, series.to_json(&address, options.time_series.precision, reset))
+}
+
+/// Begins with what the configuration asks for.
+pub(crate) fn start(instance: &Instance) {
+    let inner = instance.inner();
+    let Some(MonitoringOptions { statistics, time_series, .. }) = &inner.resolved.monitor else {
+        return;
+    };
+    if !statistics.disable || !time_series.disable {
+        // The series of RPCs come from the counts.
+        let every = if statistics.disable { 0 } else { statistics.sample_rpcs_every };
+        instance.start_statistics(every);
+    }
+    if !time_series.disable {
+        let interval = Duration::from_secs_f64(time_series.time_interval_sec);
+        inner.monitoring.shared.series.start(instance, interval, time_series.entries_max as usize);
+    }
+}
+
+/// The instance is at its end: writes the files that the configuration asks for.
+pub(crate) fn end(inner: &Arc<Inner>) {
+    if inner.resolved.monitor.is_none() {
+        return;
+    }
+    let own = inner.clone();
+    let write = move || {
+        // Pools of users are asked how full they are.
+        contain(&own.log, "a pool", || own.monitoring.shared.series.sample(&own));
+        if let Err(error) = files::write(&own) {
+            log!(own.log, ERROR, %error, "the files of the monitor are not written");
+        }
+    };
+    if !inner.shutdown.run_apart("margo-monitor", write) {
+        let grace = inner.shutdown.grace();
+        log!(inner.log, ERROR, ?grace, "the monitor cannot write its files in the grace period");
+    }
+}

@@ -1,0 +1,436 @@
+//! What is known of one call, at its origin or at its target, and of one bulk transfer.
+//!
+//! A span is filled in as the call goes on, and handed out once, when nothing can be added any
+//! more. A moment that is `None` was not reached, or is not known at this end.
+
+use std::fmt;
+
+use hg::{HgError, ProviderId, ReturnCode, RpcId};
+use serde::{Deserialize, Serialize};
+
+use super::Moment;
+use crate::observe::trace::SpanOfTrace;
+use crate::{Addr, Pool};
+
+/// How a call ended for its origin: success, or the kind of its
+/// [`ForwardError`](crate::ForwardError).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+#[repr(u8)]
+pub enum CallOutcome {
+    /// With a result, or, if it has none, with the request on its way.
+    Ok,
+    /// The peer has no such RPC.
+    NotRegistered,
+    /// The peer could not decode the arguments.
+    BadArguments,
+    /// The handler panicked.
+    Panicked,
+    /// The peer has too much to do.
+    Busy,
+    /// The peer is shutting down.
+    PeerClosing,
+    /// The handler said that it failed, or gave no answer.
+    Failed,
+    /// The deadline passed.
+    TimedOut,
+    /// It was cancelled here.
+    Canceled,
+    /// The network or the peer failed.
+    Network,
+    /// This instance is shutting down.
+    Closing,
+    /// The arguments could not be encoded; nothing was sent.
+    Encode,
+    /// The result could not be decoded.
+    Decode,
+}
+
+impl CallOutcome {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [Self; 13] = [
+        Self::Ok,
+        Self::NotRegistered,
+        Self::BadArguments,
+        Self::Panicked,
+        Self::Busy,
+        Self::PeerClosing,
+        Self::Failed,
+        Self::TimedOut,
+        Self::Canceled,
+        Self::Network,
+        Self::Closing,
+        Self::Encode,
+        Self::Decode,
+    ];
+
+    /// As it stands in statistics, for example `not_registered`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::NotRegistered => "not_registered",
+            Self::BadArguments => "bad_arguments",
+            Self::Panicked => "panicked",
+            Self::Busy => "busy",
+            Self::PeerClosing => "peer_closing",
+            Self::Failed => "failed",
+            Self::TimedOut => "timed_out",
+            Self::Canceled => "canceled",
+            Self::Network => "network",
+            Self::Closing => "closing",
+            Self::Encode => "encode",
+            Self::Decode => "decode",
+        }
+    }
+
+    pub(super) fn of_code(code: ReturnCode) -> Self {
+        match code {
+            ReturnCode::Success => Self::Ok,
+            ReturnCode::NoEntry => Self::NotRegistered,
+            ReturnCode::Fault => Self::Panicked,
+            ReturnCode::ProtocolError => Self::BadArguments,
+            ReturnCode::Again | ReturnCode::Busy => Self::Busy,
+            ReturnCode::Permission => Self::PeerClosing,
+            ReturnCode::Timeout => Self::TimedOut,
+            _ => Self::Failed,
+        }
+    }
+
+    pub(super) fn of_error(error: &HgError) -> Self {
+        match error {
+            HgError::Remote(code) => Self::of_code(*code),
+            HgError::Foreign(_) => Self::Failed,
+            HgError::Proc(_) => Self::Encode,
+            HgError::Closed | HgError::Na(na::Error::Closed) => Self::Closing,
+            HgError::Canceled => Self::Canceled,
+            _ => Self::Network,
+        }
+    }
+}
+
+impl fmt::Display for CallOutcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// How a request ended for its target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+#[repr(u8)]
+pub enum RequestOutcome {
+    /// Answered with a result; of a one-way request: handled.
+    Ok,
+    /// The arguments could not be decoded.
+    BadArguments,
+    /// The handler panicked.
+    Panicked,
+    /// Refused: a bound on requests in hand was reached.
+    Busy,
+    /// Refused: this instance is shutting down.
+    Closing,
+    /// Its deadline had passed before a handler was free; the handler did not run.
+    TimedOut,
+    /// It was canceled before a handler was free; the handler did not run.
+    Canceled,
+    /// The handler said that it failed, gave no answer, or its result could not be encoded.
+    Failed,
+    /// No ULT could be made for the handler.
+    NoUlt,
+    /// The network did not take the answer. One that it took and lost, with its origin, counts as
+    /// [`Ok`](Self::Ok): calls end at their origins.
+    Network,
+}
+
+impl RequestOutcome {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [Self; 10] = [
+        Self::Ok,
+        Self::BadArguments,
+        Self::Panicked,
+        Self::Busy,
+        Self::Closing,
+        Self::TimedOut,
+        Self::Canceled,
+        Self::Failed,
+        Self::NoUlt,
+        Self::Network,
+    ];
+
+    /// As it stands in statistics, for example `bad_arguments`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::BadArguments => "bad_arguments",
+            Self::Panicked => "panicked",
+            Self::Busy => "busy",
+            Self::Closing => "closing",
+            Self::TimedOut => "timed_out",
+            Self::Canceled => "canceled",
+            Self::Failed => "failed",
+            Self::NoUlt => "no_ult",
+            Self::Network => "network",
+        }
+    }
+
+    pub(super) fn of_code(code: ReturnCode) -> Self {
+        match code {
+            ReturnCode::Success => Self::Ok,
+            ReturnCode::Fault => Self::Panicked,
+            ReturnCode::ProtocolError => Self::BadArguments,
+            ReturnCode::Busy => Self::Busy,
+            ReturnCode::Again => Self::NoUlt,
+            ReturnCode::Permission => Self::Closing,
+            ReturnCode::Timeout => Self::TimedOut,
+            ReturnCode::Canceled => Self::Canceled,
+            _ => Self::Failed,
+        }
+    }
+}
+
+impl fmt::Display for RequestOutcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A call, as its origin saw it.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct OriginSpan {
+    /// The RPC's name.
+    pub rpc: &'static str,
+    /// Its number, provider included.
+    pub rpc_id: RpcId,
+    /// The provider that was called.
+    pub provider: ProviderId,
+    /// The RPC in whose handler the call was made; `None`: outside of any.
+    pub parent: Option<RpcId>,
+    /// Where the call went.
+    pub peer: Addr,
+    /// Nobody waits for a response.
+    pub one_way: bool,
+    /// What it is part of, across processes, if this instance records that.
+    pub trace: Option<SpanOfTrace>,
+    /// How it ended.
+    pub outcome: CallOutcome,
+    /// Bytes of the encoded arguments; 0 if they were not encoded.
+    pub bytes_out: u64,
+    /// Bytes of the encoded result; `None`: none came.
+    pub bytes_in: Option<u64>,
+    /// How many calls this one stands for, because statistics look at some only; 1: all are looked
+    /// at.
+    pub weight: u32,
+    /// The call began.
+    pub created: Moment,
+    /// Encoding of the arguments began.
+    pub encode_start: Option<Moment>,
+    /// Encoding of the arguments ended.
+    pub encode_end: Option<Moment>,
+    /// The network had taken the request, and the caller went on or began to wait.
+    pub sent: Option<Moment>,
+    /// The response, or the end of the call, was here.
+    pub arrived: Option<Moment>,
+    /// The caller ran again and looked at the response; `None`: nobody did.
+    pub resumed: Option<Moment>,
+    /// The result was decoded.
+    pub decoded: Option<Moment>,
+}
+
+/// A request, as its target saw it.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct TargetSpan {
+    /// The RPC's name.
+    pub rpc: &'static str,
+    /// Its number, provider included.
+    pub rpc_id: RpcId,
+    /// The provider that was called.
+    pub provider: ProviderId,
+    /// The RPC in whose handler, at the origin, the call was made; `None`: outside of any.
+    pub parent: Option<RpcId>,
+    /// Where it came from.
+    pub peer: Addr,
+    /// Nobody waits for a response.
+    pub one_way: bool,
+    /// What it is part of, across processes, if the origin has said so.
+    pub trace: Option<SpanOfTrace>,
+    /// The pool of the handler.
+    pub pool: Pool,
+    /// How it ended.
+    pub outcome: RequestOutcome,
+    /// Bytes of the encoded arguments.
+    pub bytes_in: u64,
+    /// Bytes of the encoded result; `None`: there is none.
+    pub bytes_out: Option<u64>,
+    /// How many requests this one stands for, because statistics look at some only; 1: all are
+    /// looked at.
+    pub weight: u32,
+    /// It was here, with all of its arguments.
+    pub arrived: Moment,
+    /// It had passed all bounds on requests in hand; `None`: it was refused.
+    pub admitted: Option<Moment>,
+    /// Its ULT, or tasklet, began.
+    pub started: Option<Moment>,
+    /// Its arguments were decoded, and the handler was called.
+    pub decoded: Option<Moment>,
+    /// The handler answered, or somebody in its stead.
+    pub respond_start: Option<Moment>,
+    /// The result was encoded.
+    pub encode_end: Option<Moment>,
+    /// The result was encoded and given to the network.
+    pub respond_end: Option<Moment>,
+    /// The network had taken all of the response.
+    pub sent: Option<Moment>,
+    /// The handler's ULT ended.
+    pub ended: Option<Moment>,
+    /// Bulk transfers that the handler's ULT made.
+    pub bulk: BulkOfRequest,
+}
+
+/// The bulk transfers that the ULT of a handler made and that were over before its span was.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct BulkOfRequest {
+    /// How many.
+    pub transfers: u64,
+    /// Bytes that were to be moved.
+    pub bytes: u64,
+    /// The time that each of them took, added up, nanoseconds; longer than the handler if they went
+    /// on at once.
+    pub nanos: u64,
+}
+
+/// Which way bulk data moves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BulkDirection {
+    /// From the peer's memory.
+    Pull,
+    /// Into the peer's memory.
+    Push,
+}
+
+/// How a bulk transfer ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+#[repr(u8)]
+pub enum BulkOutcome {
+    /// All bytes have been moved.
+    Ok,
+    /// The deadline passed.
+    TimedOut,
+    /// It was cancelled here.
+    Canceled,
+    /// The network or the peer failed, or refused it.
+    Failed,
+}
+
+impl BulkOutcome {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [Self; 4] = [Self::Ok, Self::TimedOut, Self::Canceled, Self::Failed];
+
+    /// As it stands in statistics, for example `timed_out`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::TimedOut => "timed_out",
+            Self::Canceled => "canceled",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+/// A bulk transfer, as the side that asked for it saw it.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct BulkSpan {
+    /// Which way.
+    pub direction: BulkDirection,
+    /// Whose memory is at the other side.
+    pub peer: Addr,
+    /// Bytes that were to be moved.
+    pub bytes: u64,
+    /// The RPC on whose behalf it was made; `None`: outside of any.
+    pub rpc_id: Option<RpcId>,
+    /// What it is part of, across processes, if this instance records that.
+    pub trace: Option<SpanOfTrace>,
+    /// The request in whose handler's ULT it was made, if that request has a span.
+    pub request: Option<RequestOfBulk>,
+    /// How it ended.
+    pub outcome: BulkOutcome,
+    /// How many transfers this one stands for; 1: all are looked at.
+    pub weight: u32,
+    /// It began.
+    pub created: Moment,
+    /// The network had been asked for it, and the caller went on or began to wait.
+    pub started: Option<Moment>,
+    /// All had been moved, or it had ended otherwise.
+    pub ended: Option<Moment>,
+    /// The caller ran again and looked at the end; `None`: nobody did.
+    pub resumed: Option<Moment>,
+}
+
+/// The request to which a bulk transfer belongs.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct RequestOfBulk {
+    /// The RPC in whose handler, at the origin, the call was made.
+    pub parent: Option<RpcId>,
+    /// Where the request came from.
+    pub peer: Addr,
+    /// When it arrived.
+    pub arrived: Moment,
+    /// When its ULT began.
+    pub started: Option<Moment>,
+    /// What it is part of, across processes, if the origin has said so.
+    pub trace: Option<SpanOfTrace>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn outcomes_are_listed_by_number_with_names_of_their_own() {
+        for (number, outcome) in CallOutcome::ALL.into_iter().enumerate() {
+            assert_eq!(outcome as usize, number);
+            let json = serde_json::to_value(outcome).unwrap();
+            assert_eq!(json, outcome.name());
+        }
+        for (number, outcome) in RequestOutcome::ALL.into_iter().enumerate() {
+            assert_eq!(outcome as usize, number);
+            let json = serde_json::to_value(outcome).unwrap();
+            assert_eq!(json, outcome.name());
+        }
+        for (number, outcome) in BulkOutcome::ALL.into_iter().enumerate() {
+            assert_eq!(outcome as usize, number);
+            assert_eq!(serde_json::to_value(outcome).unwrap(), outcome.name());
+        }
+    }
+
+    #[test]
+    fn codes_of_both_ends_belong_together() {
+        use CallOutcome as C;
+        use RequestOutcome as R;
+        for (code, target, origin) in [
+            (ReturnCode::Success, R::Ok, C::Ok),
+            (ReturnCode::Fault, R::Panicked, C::Panicked),
+            (ReturnCode::ProtocolError, R::BadArguments, C::BadArguments),
+            (ReturnCode::Busy, R::Busy, C::Busy),
+            (ReturnCode::Again, R::NoUlt, C::Busy),
+            (ReturnCode::Permission, R::Closing, C::PeerClosing),
+            (ReturnCode::Timeout, R::TimedOut, C::TimedOut),
+            (ReturnCode::OtherError, R::Failed, C::Failed),
+        ] {
+            assert_eq!(R::of_code(code), target);
+            assert_eq!(C::of_code(code), origin);
+        }
+    }
+}

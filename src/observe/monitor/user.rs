@@ -1,0 +1,283 @@
+//! Monitors of users: who is told, and of what.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use super::{BulkSpan, OriginSpan, TargetSpan};
+use hg::{ProviderId, RpcId};
+
+use crate::instance::inner::Inner;
+use crate::support::contain::contain;
+use crate::support::log::Log;
+use crate::{Instance, Pool, Xstream};
+
+/// What is told of an instance: its calls, requests and transfers when they are over, and what
+/// becomes of it. All methods do nothing unless they are overridden.
+///
+/// They run wherever the thing ends: on the progress ULT, in a handler, on the thread of a caller.
+/// So they must be short, and must not wait, call or transfer; to do more, pass the span on, over a
+/// channel say. They may run at the same time on several threads. A panic in one is caught and
+/// logged, and concerns nobody else.
+///
+/// While at least one monitor is attached, each call, request and transfer has a span, which costs
+/// some hundred nanoseconds. ([Statistics](Instance::statistics) alone look at some calls only.)
+///
+/// ```
+/// use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+/// use std::sync::Arc;
+///
+/// use margo::monitor::{CallOutcome, Monitor, OriginSpan};
+/// use margo::{Instance, ProviderHandle, Rpc};
+///
+/// const NO: Rpc<(), ()> = Rpc::new("no");
+///
+/// #[derive(Default)]
+/// struct Failures(AtomicU64);
+///
+/// impl Monitor for Failures {
+///     fn on_origin_call(&self, span: &OriginSpan) {
+///         if span.outcome != CallOutcome::Ok {
+///             self.0.fetch_add(1, Relaxed);
+///         }
+///     }
+/// }
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let instance = Instance::builder("na+sm://").start()?;
+/// let failures = Arc::new(Failures::default());
+/// instance.add_monitor(failures.clone()).keep();
+/// let target = ProviderHandle::from(instance.self_addr());
+/// assert!(instance.forward(NO, &target, &()).is_err(), "nobody serves it");
+/// instance.finalize_and_wait()?;
+/// assert_eq!(failures.0.load(Relaxed), 1);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// Counterpart: `struct margo_monitor`, of which there is one per instance (`margo_init_info`).
+pub trait Monitor: Send + Sync {
+    /// A call of this instance is over, its result was looked at or dropped.
+    fn on_origin_call(&self, span: &OriginSpan) {
+        let _ = span;
+    }
+
+    /// A request is over at this instance: answered or refused, and its handler has ended.
+    fn on_target_call(&self, span: &TargetSpan) {
+        let _ = span;
+    }
+
+    /// A bulk transfer that this instance asked for is over.
+    fn on_bulk(&self, span: &BulkSpan) {
+        let _ = span;
+    }
+
+    /// Something has become of the instance. What is registered and deregistered is told in the
+    /// order in which it happens, one after the other; so where two threads do that at a time, or a
+    /// monitor itself, one of them may go on before it is told, by the other one.
+    fn on_event(&self, event: &LifeEvent<'_>) {
+        let _ = event;
+    }
+}
+
+/// Something that becomes of an instance; see [`Monitor::on_event`].
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub enum LifeEvent<'a> {
+    /// An RPC is served from now on.
+    Registered {
+        /// Its name.
+        rpc: &'a str,
+        /// Its number, provider included.
+        rpc_id: RpcId,
+        /// By this provider.
+        provider: ProviderId,
+        /// In this pool.
+        pool: &'a Pool,
+    },
+    /// An RPC is served no more.
+    Deregistered {
+        /// Its number, provider included.
+        rpc_id: RpcId,
+    },
+    /// A pool was added.
+    PoolAdded(&'a Pool),
+    /// A pool was removed.
+    PoolRemoved(&'a Pool),
+    /// An xstream was added.
+    XstreamAdded(&'a Xstream),
+    /// An xstream was removed; it may still work on what it has begun.
+    XstreamRemoved(&'a Xstream),
+    /// [`Instance::finalize`] has begun. Calls still work.
+    Finalizing,
+    /// The network is closed and all callbacks have run. Nothing follows.
+    Finalized,
+}
+
+/// Those who are attached, in the order in which they came.
+#[derive(Default)]
+pub(super) struct Monitors {
+    log: Log,
+    /// There are some. A hint for [`each`](Self::each), changed under the lock: spans are handed
+    /// out on all execution streams, also where only statistics or traces want them.
+    any: AtomicBool,
+    /// The number of the last one that came, and those who are there.
+    list: Mutex<(u64, List)>,
+}
+
+type List = Arc<[(u64, Arc<dyn Monitor>)]>;
+
+impl Monitors {
+    pub(super) fn new(log: Log) -> Self {
+        Self { log, ..Self::default() }
+    }
+
+    fn list(&self) -> MutexGuard<'_, (u64, List)> {
+        // No code of users runs under this lock.
+        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Its number. `then` is called before anybody else can come or go.
+    pub(super) fn add(&self, monitor: Arc<dyn Monitor>, then: impl FnOnce()) -> u64 {
+        let mut list = self.list();
+        let number = list.0 + 1;
+        list.0 = number;
+        list.1 = list.1.iter().cloned().chain([(number, monitor)]).collect();
+        self.any.store(true, Ordering::Relaxed);
+        then();
+        number
+    }
+
+    /// Takes one out; `if_last` is called if nobody is left, before anybody else can come.
+    pub(super) fn remove(&self, number: u64, if_last: impl FnOnce()) {
+        let mut list = self.list();
+        let left: List = list.1.iter().filter(|one| one.0 != number).cloned().collect();
+        let before = std::mem::replace(&mut list.1, left);
+        if list.1.is_empty() {
+            self.any.store(false, Ordering::Relaxed);
+            if_last();
+        }
+        drop(list);
+        // May run the destructor of a monitor.
+        contain(&self.log, "a destructor of a monitor", || drop(before));
+    }
+
+    pub(super) fn each(&self, tell: impl Fn(&dyn Monitor)) {
+        // Whatever begins once a monitor has come sees that it is there, as it sees everything that
+        // was done before; what it is, is read under the lock.
+        if !self.any.load(Ordering::Relaxed) {
+            return;
+        }
+        let list = self.list().1.clone();
+        for (_, monitor) in list.iter() {
+            contain(&self.log, "a monitor", || tell(&**monitor));
+        }
+        // Whoever was detached meanwhile ends here.
+        contain(&self.log, "a destructor of a monitor", || drop(list));
+    }
+}
+
+/// Those who are attached from the start.
+#[derive(Clone, Default)]
+pub(crate) struct InitialMonitors(pub(crate) Vec<Arc<dyn Monitor>>);
+
+impl fmt::Debug for InitialMonitors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} monitors", self.0.len())
+    }
+}
+
+/// A monitor that is attached to an instance. Dropping this detaches it;
+/// [`keep`](Self::keep) leaves it attached for as long as the instance lives.
+#[must_use = "dropping this detaches the monitor; `keep` leaves it attached"]
+pub struct AttachedMonitor {
+    inner: Weak<Inner>,
+    number: u64,
+}
+
+impl AttachedMonitor {
+    /// Leaves it attached.
+    pub fn keep(mut self) {
+        self.inner = Weak::new();
+    }
+}
+
+impl Drop for AttachedMonitor {
+    fn drop(&mut self) {
+        // In a child process that was forked off the list is the parent's.
+        if let Some(inner) = self.inner.upgrade().filter(|inner| !inner.is_forked()) {
+            inner.monitoring.detach(self.number);
+        }
+    }
+}
+
+impl fmt::Debug for AttachedMonitor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AttachedMonitor").field("number", &self.number).finish_non_exhaustive()
+    }
+}
+
+impl Instance {
+    /// Attaches a monitor: it is told of all calls, requests and transfers that begin from now on.
+    /// Several may be attached. It must not own a clone of this instance, which would keep that
+    /// from ending by itself.
+    ///
+    /// In a child process that was forked off, where nothing happens, it is dropped.
+    ///
+    /// Counterpart: `monitor` of `margo_init_info`.
+    pub fn add_monitor(&self, monitor: Arc<dyn Monitor>) -> AttachedMonitor {
+        if self.inner().is_forked() {
+            return AttachedMonitor { inner: Weak::new(), number: 0 };
+        }
+        let number = self.inner().monitoring.attach(monitor);
+        AttachedMonitor { inner: Arc::downgrade(self.inner()), number }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Deaf;
+
+    impl Monitor for Deaf {}
+
+    struct Loud;
+
+    impl Monitor for Loud {}
+
+    impl Drop for Loud {
+        fn drop(&mut self) {
+            panic!("in the destructor of a monitor");
+        }
+    }
+
+    #[test]
+    fn where_nobody_is_attached_nobody_waits_for_the_list() {
+        let monitors = Monitors::default();
+        let nobody = |_: &dyn Monitor| panic!("told to nobody");
+        let held = monitors.list();
+        monitors.each(nobody);
+        drop(held);
+        let told = std::cell::Cell::new(0);
+        let numbers = [(); 2].map(|()| monitors.add(Arc::new(Deaf), || ()));
+        monitors.each(|_| told.set(told.get() + 1));
+        monitors.remove(numbers[0], || ());
+        monitors.each(|_| told.set(told.get() + 1));
+        assert_eq!(told.get(), 3);
+        monitors.remove(numbers[1], || ());
+        let _held = monitors.list();
+        monitors.each(nobody);
+    }
+
+    #[test]
+    fn a_destructor_may_panic_also_where_something_is_told() {
+        let monitors = Monitors::default();
+        let number = monitors.add(Arc::new(Loud), || ());
+        // Who tells is the last one to hold it.
+        monitors.each(|_| monitors.remove(number, || ()));
+        assert!(monitors.list().1.is_empty());
+        let number = monitors.add(Arc::new(Loud), || ());
+        monitors.remove(number, || ());
+    }
+}

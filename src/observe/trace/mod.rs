@@ -1,0 +1,133 @@
+//! Traces: which calls belong together, across processes, and files that show them.
+//!
+//! A call that is made outside of any handler begins a *trace*, if it is sampled; what its handler
+//! does, in whatever process, is part of it, and what the handlers do that it calls, and so on.
+//! [`current`] names the trace that the caller is part of, for logs. Instances whose configuration
+//! says so (`margo.trace`, or the environment variable `MARGO_ENABLE_TRACE`) record what they do as
+//! part of a trace in a file; `margo trace join` makes one of several, for `ui.perfetto.dev`. See
+//! `docs/tracing.md`.
+//!
+//! | | file |
+//! |---|---|
+//! | ids; how they go from unit to unit | `context.rs` |
+//! | who is sampled; from spans to records | `tracer.rs` |
+//! | the queue, and the thread behind it; who wakes it | `queue.rs`, `record.rs`, `wake.rs` |
+//! | the file: events, on which track, at what time | `file.rs`, `lanes.rs`, `clock.rs` |
+//!
+//! On the way of a call that is not traced there is one look: whether the caller has inherited
+//! something, or its instance records. A request that is part of a trace says so beside its header
+//! (`hg/src/extension.rs`). An instance that does not record hands on what it got.
+
+mod clock;
+mod context;
+mod file;
+mod lanes;
+mod queue;
+mod record;
+mod tracer;
+mod wake;
+
+use std::path::PathBuf;
+
+pub use self::context::{SpanId, TraceContext, TraceId, current, within};
+pub(crate) use self::context::{begin_unit, from_wire};
+pub(crate) use self::record::{Place, Within};
+pub(crate) use self::tracer::Tracer;
+use hg::{RpcId, TraceParent, margo};
+
+use crate::Instance;
+use crate::instance::inner::Inner;
+
+/// The place of a call, of a request, or of a transfer in its trace.
+#[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
+pub struct SpanOfTrace {
+    /// The trace, and this place in it. At an instance that does not record, the place is that of
+    /// the caller.
+    pub context: TraceContext,
+    /// What this is part of: of a call, the request in whose handler it was made; of a request, the
+    /// call. `None`: nothing, or nobody knows.
+    pub parent: Option<SpanId>,
+    /// Where it began; of a request, where its handler did.
+    pub(crate) place: Place,
+    /// The handler whose ULT waits for it.
+    pub(crate) within: Option<Within>,
+}
+
+impl SpanOfTrace {
+    fn new(context: TraceContext, parent: Option<SpanId>) -> Self {
+        Self { context, parent, place: Place::default(), within: None }
+    }
+
+    /// The first of its trace.
+    pub(crate) fn root(context: TraceContext) -> Self {
+        Self::new(context, None)
+    }
+
+    /// A part of what `context` names.
+    pub(crate) fn part_of(context: TraceContext) -> Self {
+        Self::new(context.at(SpanId::random()), Some(context.span_id))
+    }
+
+    /// A request that says this; `recorded`: here.
+    pub(crate) fn of_request(said: TraceParent, recorded: bool) -> Option<Self> {
+        let (trace_id, call) = from_wire(said)?;
+        let span_id = call.filter(|_| !recorded).unwrap_or_else(SpanId::random);
+        Some(Self::new(TraceContext { trace_id, span_id }, call))
+    }
+}
+
+/// What a call that begins says and records.
+#[derive(Debug)]
+pub(crate) struct OfCall {
+    /// For the target.
+    pub(crate) said: Option<TraceParent>,
+    /// For the file.
+    pub(crate) span: Option<SpanOfTrace>,
+}
+
+/// On whose behalf a call of `inner` is made, and what it is part of. Boxed, because most calls are
+/// part of nothing, and would carry the room for it around.
+#[inline]
+pub(crate) fn of_call(inner: &Inner) -> (RpcId, Option<Box<OfCall>>) {
+    let inherited = ult::inherited();
+    let parent = match inherited.word {
+        0 => margo::NO_PARENT,
+        word => RpcId(word),
+    };
+    // One branch for both.
+    let trace = if inherited.has_values | inner.monitoring.is_tracing() {
+        find(inner, inherited.word == 0)
+    } else {
+        None
+    };
+    (parent, trace)
+}
+
+#[cold]
+fn find(inner: &Inner, is_outside: bool) -> Option<Box<OfCall>> {
+    let span = match (current(), inner.monitoring.recorder()) {
+        (Some(context), Some(_)) => SpanOfTrace::part_of(context),
+        (Some(context), None) => {
+            let said = Some(context::to_wire(context));
+            return Some(Box::new(OfCall { said, span: None }));
+        }
+        // What is done on behalf of a request that is not sampled is not sampled either.
+        (None, Some(tracer)) if is_outside => match tracer.sample_call() {
+            Some(context) => SpanOfTrace::root(context),
+            None => return None,
+        },
+        (None, _) => return None,
+    };
+    Some(Box::new(OfCall { said: Some(context::to_wire(span.context)), span: Some(span) }))
+}
+
+impl Instance {
+    /// The file in which this instance records calls; `None`: it does not (`margo.trace`). It is
+    /// complete when [`finalize`](Self::finalize) has come to its end, and readable before. Once it
+    /// is full, or cannot be written, which the log says, nothing more is recorded.
+    #[must_use]
+    pub fn trace_file(&self) -> Option<PathBuf> {
+        self.inner().monitoring.tracer().map(|tracer| tracer.path().to_owned())
+    }
+}

@@ -1,0 +1,119 @@
+//! What goes from the calls to the writer of the file.
+
+use hg::ProviderId;
+
+use crate::Addr;
+
+use super::{SpanId, SpanOfTrace, TraceId};
+
+/// One slice, or two, of the file.
+#[derive(Debug)]
+pub(super) struct Record {
+    pub(super) rpc: &'static str,
+    /// Of calls and requests.
+    pub(super) provider: Option<ProviderId>,
+    pub(super) peer: Option<Addr>,
+    pub(super) trace_id: TraceId,
+    pub(super) span_id: SpanId,
+    /// The call whose handling this is, or the handling of a request in which this is a call.
+    pub(super) parent: Option<SpanId>,
+    pub(super) place: Place,
+    /// The handler whose ULT waits for this.
+    pub(super) within: Option<Within>,
+    /// Ticks of [`Moment`](crate::observe::monitor::Moment), like all times here; for the file
+    /// nanoseconds, see [`map_times`](Self::map_times).
+    pub(super) begin: u64,
+    pub(super) end: u64,
+    pub(super) outcome: &'static str,
+    pub(super) what: What,
+}
+
+#[derive(Debug)]
+pub(super) enum What {
+    /// A call of this instance.
+    Call {
+        one_way: bool,
+        /// The network had taken the request.
+        sent: Option<u64>,
+        /// The response was here.
+        arrived: Option<u64>,
+        bytes_out: u64,
+        bytes_in: Option<u64>,
+    },
+    /// A request, from its arrival on.
+    Request {
+        pool: String,
+        /// The handler's ULT began.
+        started: Option<u64>,
+        /// The handler answered; it may have gone on.
+        responded: Option<u64>,
+        bytes_in: u64,
+        bytes_out: Option<u64>,
+    },
+    /// A bulk transfer that this instance asked for.
+    Bulk { direction: &'static str, bytes: u64 },
+}
+
+/// Where a slice began.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Place {
+    /// The xstream's index; `None`: on an OS thread that is none.
+    pub(super) xstream: Option<usize>,
+    /// The number of the ULT.
+    pub(super) ult: Option<u64>,
+}
+
+impl Place {
+    /// That of the caller.
+    pub(crate) fn here() -> Self {
+        match ult::current_ids() {
+            Some((ult, xstream)) => Self { xstream: Some(xstream), ult: Some(ult) },
+            None => Self::default(),
+        }
+    }
+}
+
+/// A handler, seen from its own ULT.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Within {
+    pub(crate) span_id: SpanId,
+    /// When its ULT began.
+    pub(crate) begin: u64,
+}
+
+impl Record {
+    /// All but what the span itself says.
+    pub(super) fn of(trace: &SpanOfTrace, what: What) -> Self {
+        let SpanOfTrace { context, parent, place, within } = *trace;
+        Self {
+            rpc: "",
+            provider: None,
+            peer: None,
+            trace_id: context.trace_id,
+            span_id: context.span_id,
+            parent,
+            place,
+            within,
+            begin: 0,
+            end: 0,
+            outcome: "",
+            what,
+        }
+    }
+
+    pub(super) fn map_times(&mut self, map: impl Fn(u64) -> u64) {
+        let apply = |time: &mut u64| *time = map(*time);
+        apply(&mut self.begin);
+        apply(&mut self.end);
+        self.within.iter_mut().for_each(|within| apply(&mut within.begin));
+        match &mut self.what {
+            What::Call { sent, arrived, .. } => {
+                [sent, arrived].into_iter().flatten().for_each(apply);
+            }
+            What::Request { started, responded, .. } => {
+                [started, responded].into_iter().flatten().for_each(apply);
+            }
+            What::Bulk { .. } => {}
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! Calls that call back: [`Instance::cforward`]. Answers that do are in `respond_request.rs`.
+//!
+//! The progress ULT only spawns what runs the callback: decoding the result and the user's code are
+//! no business of the loop that everybody waits for.
+
+use std::time::Duration;
+
+use na::shared::{Shared, Vacant};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use ult::PoolRef;
+
+use crate::observe::trace::{self, TraceContext};
+use crate::origin::call::{Call, Callback, Site, pools_for_units};
+use crate::origin::deadline::Bounds;
+use crate::support::log::log;
+use crate::{Canceler, ForwardError, Instance, ProviderHandle, Rpc};
+
+/// Who is to be called back: what its callback goes on with, whoever spawns it.
+pub(crate) struct Caller {
+    on_behalf_of: u64,
+    context: Option<TraceContext>,
+}
+
+impl Caller {
+    pub(crate) fn here() -> Self {
+        Self { on_behalf_of: ult::inherited_word(), context: trace::current() }
+    }
+
+    /// Has `callback` called once, on a ULT of its own in the default handler pool; if there is no
+    /// memory for its stack, as a tasklet.
+    pub(crate) fn call_back(
+        self,
+        instance: &Instance,
+        rpc: &'static str,
+        callback: impl FnOnce() + Send + 'static,
+    ) {
+        let Some(pool) = pool_for_callbacks(instance) else { return };
+        let Self { on_behalf_of, context } = self;
+        let run = move || {
+            trace::begin_unit(on_behalf_of, context);
+            callback();
+        };
+        let called = Called(Some((rpc, instance.clone(), run)));
+        // One that is refused is dropped.
+        let _ = pool.ult().name(rpc).spawn_detached(move || called.run());
+    }
+}
+
+fn pool_for_callbacks(instance: &Instance) -> Option<PoolRef> {
+    pools_for_units(instance, [Instance::rpc_pool, Instance::progress_pool]).next()
+}
+
+/// A callback that is called once, also if there is no memory for the stack of its ULT: then it is
+/// a tasklet.
+struct Called<F: FnOnce() + Send + 'static>(Option<(&'static str, Instance, F)>);
+
+impl<F: FnOnce() + Send + 'static> Called<F> {
+    fn run(mut self) {
+        if let Some((_, instance, run)) = self.0.take() {
+            // It has its own, which it drops when it needs it no longer.
+            drop(instance);
+            run();
+        }
+    }
+}
+
+impl<F: FnOnce() + Send + 'static> Drop for Called<F> {
+    fn drop(&mut self) {
+        let Some((name, instance, run)) = self.0.take() else { return };
+        let log = instance.inner().log.clone();
+        let Some(pool) = pool_for_callbacks(&instance) else { return };
+        drop(instance);
+        if let Err(error) = pool.tasklet().name(name).spawn_detached(run) {
+            log!(log, ERROR, rpc = name, %error, "no unit for a callback");
+        }
+    }
+}
+
+impl Instance {
+    /// Starts a call of `rpc` at `to` with `args`, and returns when the arguments have been
+    /// encoded. When the call is over, `callback` is called once with its result.
+    ///
+    /// It runs as a ULT of its own in the default handler pool, so it may wait, make further calls,
+    /// and take its time; only if there is no memory for its stack it is a tasklet, in which what
+    /// would wait for the network is an error. If it panics, that is logged and concerns nobody
+    /// else. It is called on errors and cancels too, and when the instance shuts down. A call with
+    /// a callback keeps its instance running until it is over.
+    ///
+    /// What is returned cancels the call if it is told to; dropping it does nothing.
+    ///
+    /// ```
+    /// # use margo::{Instance, ProviderHandle, Rpc};
+    /// # const SUM: Rpc<(i64, i64), i64> = Rpc::new("sum");
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let service = Instance::builder("na+sm://").start()?;
+    /// # service.register(SUM, |handle| {
+    /// #     let (a, b) = *handle.args();
+    /// #     let _ = handle.respond(&(a + b));
+    /// # })?;
+    /// # let client = Instance::builder("na+sm://").listen(false).start()?;
+    /// # let target = ProviderHandle::from(client.lookup(service.self_addr().uri())?);
+    /// let (sender, receiver) = ult::channel::unbounded();
+    /// client.cforward(SUM, &target, &(40, 2), move |result| {
+    ///     let _ = sender.send(result);
+    /// })?;
+    /// assert_eq!(receiver.recv()??, 42);
+    /// # client.finalize_and_wait()?;
+    /// # service.finalize_and_wait()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`iforward`](Self::iforward); `callback` is then dropped and not called.
+    ///
+    /// Counterpart: `margo_provider_cforward`, which runs the callback in the progress loop.
+    pub fn cforward<A, R, F>(
+        &self,
+        rpc: Rpc<A, R>,
+        to: &ProviderHandle,
+        args: &A,
+        callback: F,
+    ) -> Result<Canceler, ForwardError>
+    where
+        A: Serialize,
+        R: DeserializeOwned + 'static,
+        F: FnOnce(Result<R, ForwardError>) + Send + 'static,
+    {
+        self.start_with_callback(rpc, to, args, None, callback)
+    }
+
+    /// As [`cforward`](Self::cforward), with a deadline `limit` from now, encoding included. Then
+    /// `callback` gets [`ForwardError::TimedOut`].
+    ///
+    /// # Errors
+    ///
+    /// As `cforward`.
+    ///
+    /// Counterpart: `margo_provider_cforward_timed`.
+    pub fn cforward_timed<A, R, F>(
+        &self,
+        rpc: Rpc<A, R>,
+        to: &ProviderHandle,
+        args: &A,
+        limit: Duration,
+        callback: F,
+    ) -> Result<Canceler, ForwardError>
+    where
+        A: Serialize,
+        R: DeserializeOwned + 'static,
+        F: FnOnce(Result<R, ForwardError>) + Send + 'static,
+    {
+        self.start_with_callback(rpc, to, args, Some(limit), callback)
+    }
+
+    fn start_with_callback<A, R, F>(
+        &self,
+        rpc: Rpc<A, R>,
+        to: &ProviderHandle,
+        args: &A,
+        limit: Option<Duration>,
+        callback: F,
+    ) -> Result<Canceler, ForwardError>
+    where
+        A: Serialize,
+        R: DeserializeOwned + 'static,
+        F: FnOnce(Result<R, ForwardError>) + Send + 'static,
+    {
+        let bounds = Bounds::of_starter(limit);
+        let term = bounds.term;
+        let (instance, target, name) = (self.clone(), to.clone(), rpc.name());
+        let caller = Caller::here();
+        let at_end: Callback = Box::new(move |call: Shared<Call>| {
+            caller.call_back(&instance.clone(), name, move || {
+                let site = Site { rpc: name, to: &target, term };
+                let result = call.read(instance.inner(), site);
+                // Neither the answer's buffer nor the instance is needed any more.
+                drop((call, instance));
+                callback(result);
+            });
+        });
+        let (call, token) = Vacant::new().fill_pair(Call::with_extra(bounds, Some(at_end)));
+        let op = self.start(rpc, Site { rpc: name, to, term }, args, token)?;
+        Call::set_alarm(&call, self, op);
+        Call::tie(&call, self, op, to);
+        Ok(Canceler::new(self, &call, op, to))
+    }
+}

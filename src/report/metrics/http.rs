@@ -1,0 +1,385 @@
+//! The server of `margo.metrics.listen`: one OS thread, which serves all clients in turn.
+//!
+//! It depends on nothing that a service can bring to a halt: no execution stream, no pool, no
+//! progress. Nor can its clients: there are at most [`CLIENTS_MAX`], and whoever comes when there
+//! is no room takes the place of the one that has been there longest; each has [`PATIENCE`], all in
+//! all, and [`HEAD_BYTES_MAX`] for what it asks. A descriptor is kept for one of them, so that a
+//! process which has used up all others can still be looked at.
+//!
+//! | state | who |
+//! |---|---|
+//! | clients | the thread |
+//! | `Server::running` | who starts and who ends it, under its lock |
+//! | the bell, an eventfd | rung once, to end the thread |
+
+use std::io::{ErrorKind, Read as _};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use std::{io, thread};
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::net::SendFlags;
+use ult::Eventual;
+
+use super::request::{self, Asked, HEAD_BYTES_MAX, Status};
+use crate::support::contain::contain;
+use crate::support::log::{Log, log};
+
+/// Clients at once.
+const CLIENTS_MAX: usize = 32;
+/// Time that a client has to ask and to take its answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Time that it has to close its end afterwards.
+const LINGER: Duration = Duration::from_secs(1);
+/// How long nobody is let in when the process has no descriptor left.
+const NO_FDS_PAUSE: Duration = Duration::from_millis(100);
+
+/// A socket that listens, before there is somebody to serve it.
+pub(crate) struct Listener {
+    socket: TcpListener,
+    address: SocketAddr,
+    bell: Arc<OwnedFd>,
+    /// A descriptor, whose place a client gets when the process has no other.
+    kept: Option<OwnedFd>,
+}
+
+impl Listener {
+    /// Listens at `address` and port.
+    pub(crate) fn bind(address: &str) -> io::Result<Self> {
+        let socket = TcpListener::bind(address)?;
+        socket.set_nonblocking(true)?;
+        let address = socket.local_addr()?;
+        let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
+        Ok(Self { socket, address, bell, kept: spare() })
+    }
+}
+
+/// The server of an instance, if it has one.
+#[derive(Default)]
+pub(crate) struct Server {
+    running: Mutex<Option<Running>>,
+}
+
+struct Running {
+    address: SocketAddr,
+    bell: Arc<OwnedFd>,
+    thread: JoinHandle<()>,
+    /// Set when it is done.
+    ended: Arc<Eventual<()>>,
+}
+
+/// Tells the end of the thread, also that by a panic.
+struct TellEnd(Arc<Eventual<()>>);
+
+impl Drop for TellEnd {
+    fn drop(&mut self) {
+        // Nobody else sets it.
+        let _ = self.0.set(());
+    }
+}
+
+impl Server {
+    fn running(&self) -> MutexGuard<'_, Option<Running>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts to serve what `body` returns at each time; `None`: there is nothing any more. It may
+    /// panic: pools and schedulers of users are asked how they are.
+    pub(crate) fn start(
+        &self,
+        listener: Listener,
+        log: Log,
+        body: impl Fn() -> Option<String> + Send + 'static,
+    ) -> io::Result<()> {
+        let (address, bell) = (listener.address, listener.bell.clone());
+        let ended = Arc::new(Eventual::new());
+        let tell_end = TellEnd(ended.clone());
+        let thread = thread::Builder::new().name("margo-metrics".to_owned()).spawn(move || {
+            let _tell_end = tell_end;
+            let read_log = log.clone();
+            let read = || match contain(&read_log, "what is asked for metrics", &body) {
+                Some(Some(text)) => Read::Page(text),
+                Some(None) => Read::Nothing,
+                None => Read::Panicked,
+            };
+            Loop::new(listener, log, &read).run();
+        })?;
+        *self.running() = Some(Running { address, bell, thread, ended });
+        Ok(())
+    }
+
+    pub(crate) fn address(&self) -> Option<SocketAddr> {
+        self.running().as_ref().map(|running| running.address)
+    }
+
+    /// Tells it to end, which it does soon, unless a pool of a user's does not answer how full it
+    /// is; `wait` waits for that, for a limited time, and says whether it has ended. The port is
+    /// free then. Returns what `wait` does; `true`: there is none.
+    pub(crate) fn end(&self, wait: impl FnOnce(&Eventual<()>) -> bool) -> bool {
+        let Some(Running { bell, thread, ended, .. }) = self.running().take() else { return true };
+        na::lost::ring(&*bell, "the eventfd that ends the metrics port");
+        let has_ended = wait(&ended);
+        if has_ended {
+            thread.join().unwrap_or_else(ult::discard_panic);
+        }
+        has_ended
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Not waited for: its thread may be the one that held the instance to the last.
+        self.end(|_| false);
+    }
+}
+
+/// What there is for a client.
+enum Read {
+    Page(String),
+    /// There will be none any more.
+    Nothing,
+    Panicked,
+}
+
+/// How far a client is.
+enum Stage {
+    Asking(Vec<u8>),
+    /// The answer, and how much of it is sent.
+    Answering(Vec<u8>, usize),
+    /// It has the answer. If we closed first with something unread, the system would tell it to
+    /// throw that away.
+    Leaving,
+}
+
+struct Client {
+    stream: TcpStream,
+    stage: Stage,
+    deadline: Instant,
+}
+
+/// What became of a client.
+#[derive(PartialEq)]
+enum Next {
+    /// There is more to come.
+    Stays,
+    Gone,
+}
+
+struct Loop<'a> {
+    listener: Listener,
+    log: Log,
+    read: &'a dyn Fn() -> Read,
+    /// In the order in which they came.
+    clients: Vec<Client>,
+    accepts_from: Option<Instant>,
+}
+
+impl<'a> Loop<'a> {
+    fn new(listener: Listener, log: Log, read: &'a dyn Fn() -> Read) -> Self {
+        Self { listener, log, read, clients: Vec::new(), accepts_from: None }
+    }
+
+    fn run(mut self) {
+        while let Some((may_accept, ready)) = self.wait() {
+            self.serve(&ready);
+            if self.listener.kept.is_none() {
+                self.listener.kept = spare();
+            }
+            if may_accept {
+                self.accept();
+            }
+        }
+        // Closing ours would leave it to copies that processes have which were forked off, whom the
+        // port would then belong to.
+        let _ = rustix::net::shutdown(&self.listener.socket, rustix::net::Shutdown::Read);
+    }
+
+    /// Waits until there is something to do: whether somebody wants to come in, and for which
+    /// clients there is news. `None`: it is to end.
+    fn wait(&mut self) -> Option<(bool, Vec<bool>)> {
+        let now = Instant::now();
+        if self.accepts_from.is_some_and(|time| time <= now) {
+            self.accepts_from = None;
+        }
+        let deadlines = self.clients.iter().map(|client| client.deadline);
+        let until = deadlines.chain(self.accepts_from).min();
+        let limit = until.map(|time| timespec(time.saturating_duration_since(now)));
+        let door = match self.accepts_from {
+            None => PollFlags::IN,
+            Some(_) => PollFlags::empty(),
+        };
+        let mut fds = vec![
+            PollFd::from_borrowed_fd(self.listener.bell.as_fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(self.listener.socket.as_fd(), door),
+        ];
+        fds.extend(self.clients.iter().map(|client| {
+            let wanted = match client.stage {
+                Stage::Asking(_) | Stage::Leaving => PollFlags::IN,
+                Stage::Answering(..) => PollFlags::OUT,
+            };
+            PollFd::from_borrowed_fd(client.stream.as_fd(), wanted)
+        }));
+        match poll(&mut fds, limit.as_ref()) {
+            Ok(_) => {}
+            // As if nothing had happened.
+            Err(rustix::io::Errno::INTR) => return Some((false, vec![false; self.clients.len()])),
+            Err(error) => {
+                let log = &self.log;
+                log!(log, ERROR, %error, "the metrics server cannot wait for its clients; it ends");
+                return None;
+            }
+        }
+        let mut ready = fds.iter().map(|fd| !fd.revents().is_empty());
+        if ready.next()? {
+            return None;
+        }
+        Some((ready.next()?, ready.collect()))
+    }
+
+    fn serve(&mut self, ready: &[bool]) {
+        let (now, read) = (Instant::now(), self.read);
+        let mut ready = ready.iter();
+        self.clients.retain_mut(|client| {
+            let is_ready = *ready.next().unwrap_or(&false);
+            let next = if is_ready { client.go_on(read) } else { Next::Stays };
+            next == Next::Stays && client.deadline > now
+        });
+    }
+
+    fn accept(&mut self) {
+        let Listener { socket, kept, .. } = &mut self.listener;
+        let accepted = socket.accept().or_else(|error| {
+            if is_passing(error.kind()) || kept.take().is_none() {
+                return Err(error);
+            }
+            socket.accept()
+        });
+        match accepted {
+            Ok((stream, _)) if stream.set_nonblocking(true).is_ok() => {
+                if self.clients.len() >= CLIENTS_MAX {
+                    self.clients.remove(0);
+                }
+                let (stage, deadline) = (Stage::Asking(Vec::new()), Instant::now() + PATIENCE);
+                self.clients.push(Client { stream, stage, deadline });
+            }
+            Ok(_) => {}
+            Err(error) if is_passing(error.kind()) => {}
+            Err(error) => {
+                // No descriptors, no memory: whoever has been here longest gives some back.
+                log!(self.log, DEBUG, %error, "the metrics server cannot let a client in");
+                self.clients.drain(..self.clients.len().min(1));
+                self.accepts_from = Some(Instant::now() + NO_FDS_PAUSE);
+            }
+        }
+    }
+}
+
+/// A descriptor, if there is one.
+fn spare() -> Option<OwnedFd> {
+    eventfd(0, EventfdFlags::CLOEXEC).ok()
+}
+
+/// Errors of one connection, or none at all.
+fn is_passing(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::WouldBlock | ErrorKind::Interrupted | ErrorKind::ConnectionAborted)
+}
+
+fn timespec(time: Duration) -> Timespec {
+    // Rounded up: a poll that ends early would be repeated.
+    let time = time + Duration::from_millis(1);
+    Timespec {
+        tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: time.subsec_nanos().into(),
+    }
+}
+
+impl Client {
+    fn go_on(&mut self, read: &dyn Fn() -> Read) -> Next {
+        let done = match &mut self.stage {
+            Stage::Asking(_) => self.listen(read),
+            Stage::Answering(..) => self.tell(),
+            Stage::Leaving => self.see_off(),
+        };
+        match done {
+            Ok(next) => next,
+            Err(error) if is_passing(error.kind()) => Next::Stays,
+            Err(_) => Next::Gone,
+        }
+    }
+
+    fn listen(&mut self, read: &dyn Fn() -> Read) -> io::Result<Next> {
+        let Stage::Asking(head) = &mut self.stage else { return Ok(Next::Stays) };
+        let mut bytes = [0; 2048];
+        let room = (HEAD_BYTES_MAX - head.len()).min(bytes.len());
+        let got = self.stream.read(&mut bytes[..room])?;
+        if got == 0 {
+            return Ok(Next::Gone);
+        }
+        head.extend_from_slice(&bytes[..got]);
+        let Some(asked) = request::parse(head) else { return Ok(Next::Stays) };
+        let answer = match asked {
+            Asked::Other(status) => status.response(),
+            Asked::Metrics(with_body) => match read() {
+                Read::Page(body) => request::metrics(&body, with_body),
+                Read::Nothing => return Ok(Next::Gone),
+                Read::Panicked => Status::InternalServerError.response(),
+            },
+        };
+        self.stage = Stage::Answering(answer, 0);
+        self.tell()
+    }
+
+    fn tell(&mut self) -> io::Result<Next> {
+        let Stage::Answering(answer, sent) = &mut self.stage else { return Ok(Next::Stays) };
+        while *sent < answer.len() {
+            // The process may be a C program's, which a SIGPIPE would end.
+            *sent += rustix::net::send(&self.stream, &answer[*sent..], SendFlags::NOSIGNAL)?;
+        }
+        self.stream.shutdown(Shutdown::Write)?;
+        self.stage = Stage::Leaving;
+        self.deadline = self.deadline.min(Instant::now() + LINGER);
+        Ok(Next::Stays)
+    }
+
+    fn see_off(&mut self) -> io::Result<Next> {
+        let got = self.stream.read(&mut [0; 2048])?;
+        Ok(if got == 0 { Next::Gone } else { Next::Stays })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn a_panic_of_what_is_asked_is_an_error_for_who_asks_and_no_more() {
+        let (server, asked) = (Server::default(), AtomicUsize::new(0));
+        let body = move || match asked.fetch_add(1, Ordering::Relaxed) {
+            1 => Some("a 1\n".to_owned()),
+            _ => panic!("a pool of a user"),
+        };
+        server.start(Listener::bind("127.0.0.1:0").unwrap(), Log::default(), body).unwrap();
+        let scrape = || {
+            let mut stream = TcpStream::connect(server.address().unwrap()).unwrap();
+            stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).unwrap();
+            answer
+        };
+        for status in ["500 Internal Server Error", "200 OK", "500 Internal Server Error"] {
+            let answer = scrape();
+            assert!(answer.starts_with(&format!("HTTP/1.1 {status}\r\n")), "{answer}");
+        }
+        let wait = |ended: &Eventual<()>| {
+            ended.wait();
+            true
+        };
+        assert!(server.end(wait));
+    }
+}

@@ -1,0 +1,424 @@
+//! What a snapshot has in it.
+//!
+//! All of it is read back from what another version has written: what is missing there has its
+//! default here, what is not known here is passed over, and a word that is not known is `Unknown`.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::Stats;
+
+/// Declares plain data of a snapshot.
+macro_rules! plain {
+    ($($(#[$meta:meta])* $name:ident {
+        $($(#[$field_meta:meta])* $field:ident: $type:ty,)*
+    })*) => {$(
+        $(#[$meta])*
+        #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+        #[serde(default)]
+        #[non_exhaustive]
+        pub struct $name {
+            $($(#[$field_meta])* pub $field: $type,)*
+        }
+    )*};
+}
+
+/// Where an instance is in its life.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Phase {
+    /// It takes requests, if it listens.
+    #[default]
+    Running,
+    /// [`Instance::finalize`](crate::Instance::finalize) has begun.
+    Finalizing,
+    /// It has come to its end.
+    Finalized,
+    /// A version that is not known here says something else.
+    #[serde(other)]
+    Unknown,
+}
+
+/// What a gate is in front of.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum GateKind {
+    /// A pool.
+    #[default]
+    Pool,
+    /// One RPC, in addition to the gate of its pool.
+    Rpc,
+    /// A version that is not known here says something else.
+    #[serde(other)]
+    Unknown,
+}
+
+/// Which end of an RPC.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum RpcEnd {
+    /// Requests that this instance handles.
+    #[default]
+    Target,
+    /// Calls that it makes.
+    Origin,
+    /// A version that is not known here says something else.
+    #[serde(other)]
+    Unknown,
+}
+
+plain! {
+    /// An instance at about one moment; see [`Instance::metrics`](crate::Instance::metrics).
+    Metrics {
+        /// Version of margo.
+        version: String,
+        /// Address of the instance.
+        address: String,
+        /// Where it is in its life.
+        phase: Phase,
+        /// Seconds since its start.
+        uptime_sec: f64,
+        /// Handlers that have begun and not ended.
+        handlers_running: usize,
+        /// What it has done.
+        stats: Stats,
+        /// What its RPC layer has done.
+        network: NetworkCounters,
+        /// One for each network context.
+        contexts: Vec<ContextMetrics>,
+        /// In the order of the configuration, then those added since.
+        pools: Vec<PoolMetrics>,
+        /// In the order of the configuration, then those added since.
+        xstreams: Vec<XstreamMetrics>,
+        /// Bounds on requests in hand (`margo.admission`).
+        gates: Vec<GateMetrics>,
+        /// RPCs by name and provider, those that it serves and those that it calls; empty as long
+        /// as the [`statistics`](crate::Instance::statistics) have not been on. What they have
+        /// counted stays when they are switched off.
+        rpcs: Vec<RpcMetrics>,
+        /// Whether those are on; `None`: it is of a version that does not say.
+        statistics: Option<bool>,
+        /// Whom it is connected with.
+        peers: PeersMetrics,
+        /// Memory of the instance.
+        memory: MemoryMetrics,
+        /// The process that it is in.
+        process: ProcessMetrics,
+    }
+
+    /// What the RPC layer has done, over all contexts.
+    ///
+    /// Counterpart: `HG_Class_get_counters`.
+    NetworkCounters {
+        /// Requests sent.
+        requests_sent: u64,
+        /// Requests received.
+        requests_received: u64,
+        /// Responses sent.
+        responses_sent: u64,
+        /// Responses received.
+        responses_received: u64,
+        /// Requests, sent or received, that did not fit into a message.
+        requests_overflowed: u64,
+        /// Responses, sent or received, that did not fit into a message.
+        responses_overflowed: u64,
+        /// Bulk transfers asked for here.
+        bulk_transfers: u64,
+        /// Messages of peers that could not be read or fetched.
+        malformed: u64,
+        /// Of these, those whose checksum was wrong.
+        checksum_errors: u64,
+        /// Requests that got memory of their own because too many held the large buffers.
+        requests_beyond_buffers: u64,
+        /// Responses of ours that were damaged when they arrived, as their origins said.
+        responses_unread: u64,
+        /// Requests refused because their RPC is not registered, or not served, here.
+        not_registered: u64,
+        /// Calls and answers given up.
+        canceled: u64,
+    }
+
+    /// One network context and its progress ULT.
+    ContextMetrics {
+        /// Pool of its progress ULT.
+        progress_pool: String,
+        /// Operations that callers wait for, and answers on their way.
+        in_flight: usize,
+        /// Requests that hold the place of a receive: arrived and not decoded.
+        requests_held: usize,
+        /// Receives that wait for requests.
+        receives_posted: usize,
+        /// Rounds of its progress loop, to some hundred.
+        polls: u64,
+        /// Completions that it has found.
+        events: u64,
+        /// Times that it had nothing to do and gave its execution stream up, perhaps to sleep.
+        sleeps: u64,
+    }
+
+    /// One pool.
+    PoolMetrics {
+        /// Its name.
+        name: String,
+        /// In which order units leave, as in the configuration.
+        kind: String,
+        /// Runnable units that wait for their turn.
+        waiting: usize,
+        /// Seconds for which the oldest of them has waited, at least; as precise as
+        /// [`PeerMetrics::oldest_call_sec`]. `None`: nobody has waited for longer than that. Units
+        /// that were moved from here to other pools count as if they waited here.
+        oldest_wait_sec: Option<f64>,
+        /// Units that have not ended: waiting, running or suspended.
+        alive: u64,
+        /// ULTs that are suspended: they wait for something.
+        blocked: u64,
+        /// Units spawned into it.
+        created: u64,
+        /// Units that ran to their end.
+        finished: u64,
+        /// Times that a unit was switched to.
+        executed: u64,
+        /// Times that a ULT yielded.
+        yields: u64,
+        /// Who serves it.
+        xstreams: Vec<String>,
+    }
+
+    /// One execution stream.
+    XstreamMetrics {
+        /// Its name.
+        name: String,
+        /// `running`, `idle`, `joining`, `terminated`, `removed`.
+        state: String,
+        /// CPUs that it stays on; empty: any.
+        cpus: Vec<usize>,
+        /// Pools that it serves, most urgent first.
+        pools: Vec<String>,
+        /// ULTs at home here.
+        ults: usize,
+        /// Stacks that exist here, in use or kept for reuse.
+        stacks: usize,
+        /// Times that a unit has run here until it yielded, suspended or ended.
+        executed: u64,
+        /// Times that it slept.
+        sleeps: u64,
+        /// Seconds that it has slept. The rest of the time it has run units, polled the network, or
+        /// looked for work.
+        slept_sec: f64,
+        /// What it runs, if that is known: see [`ult::XstreamRef::current_unit`].
+        current: Option<CurrentUnit>,
+    }
+
+    /// What an execution stream runs.
+    CurrentUnit {
+        /// Its number.
+        id: u64,
+        /// Of a handler: the name of its RPC.
+        name: Option<String>,
+        /// Its pool.
+        pool: String,
+    }
+
+    /// A gate of admission control and who is at it.
+    GateMetrics {
+        /// In front of what it is.
+        kind: GateKind,
+        /// Of the pool, or of the RPC.
+        name: String,
+        /// The provider of the RPC.
+        provider: Option<u16>,
+        /// Handlers that have been made and have not ended.
+        in_hand: usize,
+        /// Most of these at once.
+        handlers_max: usize,
+        /// Requests that wait in front of it.
+        waiting: usize,
+        /// Requests that were refused at it.
+        refused: u64,
+    }
+
+    /// One end of an RPC: all peers and call paths of
+    /// [`statistics`](crate::Instance::statistics) together.
+    RpcMetrics {
+        /// Which end.
+        end: RpcEnd,
+        /// Its name; its number, if the name is not known here.
+        name: String,
+        /// The provider.
+        provider: u16,
+        /// Calls that have begun; requests that were admitted or refused.
+        begun: u64,
+        /// Those that have not ended.
+        in_flight: u64,
+        /// Those that have, by outcome: `ok`, `busy`, `timed_out` …
+        outcomes: BTreeMap<String, u64>,
+        /// Times. Of a call: `network`, `wake`, `total`; of a request: `queue`, `run`, `bulk`,
+        /// `respond`, `total`; see [`OriginFigures`](crate::observe::monitor::OriginFigures) and
+        /// [`TargetFigures`](crate::observe::monitor::TargetFigures).
+        phases: BTreeMap<String, PhaseMetrics>,
+    }
+
+    /// How long a phase of calls took, since the statistics were switched on. Where not each call
+    /// is timed, these are estimates for all.
+    PhaseMetrics {
+        /// How many there were.
+        count: u64,
+        /// All of them together, seconds.
+        sum_sec: f64,
+        /// Half of them took no longer.
+        p50_sec: f64,
+        /// 99 % of them took no longer.
+        p99_sec: f64,
+        /// The longest that was seen.
+        max_sec: f64,
+        /// How many took no longer than so many seconds, for growing times.
+        buckets: Vec<(f64, u64)>,
+    }
+
+    /// The peers of an instance.
+    PeersMetrics {
+        /// How many there are of each kind.
+        counts: Vec<PeerCount>,
+        /// Some of them: those with the oldest calls first, and not more than 1000.
+        list: Vec<PeerMetrics>,
+        /// Calls whose response has not come, to all of them.
+        calls_in_flight: usize,
+        /// Seconds since the oldest of these calls began, at least; see
+        /// [`PeerMetrics::oldest_call_sec`].
+        oldest_call_sec: Option<f64>,
+    }
+
+    /// Peers of one kind.
+    PeerCount {
+        /// The transport that reaches them: `sm`, `tcp` …
+        transport: String,
+        /// `idle`, `connecting`, `connected`, `gone`.
+        link: String,
+        /// How many.
+        count: usize,
+    }
+
+    /// One peer.
+    PeerMetrics {
+        /// Its address.
+        address: String,
+        /// The transport that reaches it.
+        transport: String,
+        /// `idle`: there is no connection; `connecting`, `connected`, `gone`.
+        link: String,
+        /// Calls to it whose response has not come.
+        calls_in_flight: usize,
+        /// Seconds since the oldest of these calls began, at least. The truth is higher by an
+        /// eighth at most, and by a fourth of `margo.stall_limit_msec` (250 ms at most); for a
+        /// stall limit of 0, and in a runtime of the program's that has a
+        /// [monitor](ult::RuntimeBuilder::monitor) of its own, by the time since the snapshot
+        /// before. `None`: none is older than that.
+        oldest_call_sec: Option<f64>,
+        /// Bytes handed over for it, with everything around the messages, while it is known;
+        /// `None`: not counted. Bulk data in shared memory is not in it.
+        sent_bytes: Option<u64>,
+        /// Bytes that have come from it.
+        received_bytes: Option<u64>,
+        /// Messages handed over for it, while it is known: requests, responses, and what goes
+        /// with them; `None`: not counted.
+        sent_messages: Option<u64>,
+        /// Messages that have come from it.
+        received_messages: Option<u64>,
+    }
+
+    /// Memory of an instance.
+    MemoryMetrics {
+        /// Stacks of ULTs that exist, in use or kept.
+        stacks: usize,
+        /// Registrations of memory for bulk transfers, the instance's own included.
+        regions: usize,
+        /// Bytes of these; what is registered twice counts twice.
+        region_bytes: u64,
+        /// Taken so far for the large buffers that requests share, bytes.
+        request_buffer_bytes: usize,
+        /// Bytes of long results that are kept until their origins have fetched them, cancel or are
+        /// gone, or, after 60 s, until others need the room; `margo.overflow_held_max` bounds them,
+        /// but for up to 16 MiB of answers to
+        /// [`Instance::metrics_of`](crate::Instance::metrics_of).
+        result_bytes_kept: usize,
+        /// The classes of all [`BulkPool`](crate::BulkPool)s.
+        bulk_pools: Vec<BulkPoolMetrics>,
+    }
+
+    /// A class of buffers of a [`BulkPool`](crate::BulkPool).
+    BulkPoolMetrics {
+        /// Which pool, in the order in which they were made.
+        pool: u64,
+        /// Bytes of each buffer.
+        buffer_bytes: usize,
+        /// Buffers.
+        buffers: usize,
+        /// Buffers that nobody uses.
+        free: usize,
+        /// Who waits for one.
+        waiting: usize,
+        /// Buffers given out.
+        gets: u64,
+        /// Those of them that were waited for.
+        waits: u64,
+    }
+
+    /// The process that an instance is in.
+    ProcessMetrics {
+        /// Its number.
+        id: u32,
+        /// When it started, seconds since 1970; 0: the system does not tell.
+        start_sec: f64,
+        /// CPU time that it has used, seconds.
+        cpu_sec: f64,
+        /// Bytes of memory that it occupies; 0: the system does not tell.
+        resident_bytes: u64,
+        /// Bytes of its address space; 0: the system does not tell.
+        virtual_bytes: u64,
+        /// File descriptors that it has open; `None`: the system does not tell.
+        open_fds: Option<u64>,
+        /// Descriptors that it may have open.
+        max_fds: Option<u64>,
+        /// OS threads; 0: the system does not tell.
+        threads: u64,
+    }
+}
+
+impl PeersMetrics {
+    /// Peers in all.
+    pub fn total(&self) -> usize {
+        self.counts.iter().fold(0, |sum, kind| sum.saturating_add(kind.count))
+    }
+
+    /// Connections by transport: those of `counts` whose link is `connected`.
+    pub fn connected(&self) -> BTreeMap<&str, usize> {
+        let connected = self.counts.iter().filter(|kind| kind.link == "connected");
+        connected.map(|kind| (kind.transport.as_str(), kind.count)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_later_version_says_is_readable() {
+        let text = r#"{ "phase": "hibernating", "new": [{}],
+            "gates": [{ "kind": "peer", "name": "x" }],
+            "rpcs": [{ "end": "relay", "begun": 7 }] }"#;
+        let metrics: Metrics = serde_json::from_str(text).unwrap();
+        assert_eq!(metrics.phase, Phase::Unknown);
+        assert_eq!((metrics.gates[0].kind, &*metrics.gates[0].name), (GateKind::Unknown, "x"));
+        assert_eq!((metrics.rpcs[0].end, metrics.rpcs[0].begun), (RpcEnd::Unknown, 7));
+        let text = metrics.prometheus();
+        assert!(text.contains(r#"margo_admission_in_hand{gate="unknown",name="x""#), "{text}");
+        assert!(!text.contains("margo_phase{phase=\"unknown\"}") && !text.contains("margo_rpc_"));
+        let again: Metrics =
+            serde_json::from_str(&serde_json::to_string(&metrics).unwrap()).unwrap();
+        assert_eq!(again, metrics);
+    }
+}

@@ -1,0 +1,11 @@
+//! Helpers that know nothing of calls: the log of an instance, files that are written whole, panics
+//! that are caught, and the parts of admission that `loom-tests` models.
+//!
+//! Imports nothing from the other folders. Read `log.rs` and `contain.rs`, which most files use;
+//! `files.rs`, `gate.rs` and `sync.rs` stand for themselves.
+
+pub(crate) mod contain;
+pub(crate) mod files;
+pub(crate) mod gate;
+pub mod log;
+pub(crate) mod sync;

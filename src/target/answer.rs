@@ -1,0 +1,123 @@
+//! An answer that somebody waits for: its end, and who may bring that about.
+//!
+//! Answers that nobody waits for, as nearly all are, have none of this: see `respond.rs`. As with a
+//! [`Call`](crate::origin::call::Call), the RPC layer has one count of an [`Answer`], as the token of its
+//! operation, and ends it once, on the progress ULT; whoever waits has the other one. What ends it
+//! early cancels the operation, and leaves a note of why first.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use hg::{HgError, OpRef};
+use ult::Eventual;
+
+use crate::instance::inner::Inner;
+use crate::observe::monitor::SpanOfRequest;
+use crate::origin::alarm::Alarm;
+use crate::origin::call::{GaveUp, WhyOver};
+use crate::{Addr, Instance, RespondError};
+
+/// What is to be done at the end, by whoever brings it about.
+pub(crate) type Callback = Box<dyn FnOnce(Arc<Answer>) + Send>;
+
+/// Of one answer.
+pub(crate) struct Answer {
+    pub(crate) done: Eventual<Result<(), HgError>>,
+    given_up: WhyOver,
+    alarm: Alarm,
+    callback: Mutex<Option<Callback>>,
+    span: Option<SpanOfRequest>,
+}
+
+/// What an answer is about, for its errors.
+pub(crate) struct Where {
+    pub(crate) rpc: &'static str,
+    pub(crate) origin: Addr,
+    /// The time that it may take.
+    pub(crate) limit: Option<Duration>,
+}
+
+impl Answer {
+    pub(crate) fn new(span: Option<SpanOfRequest>, callback: Option<Callback>) -> Arc<Self> {
+        let (done, given_up, alarm) = (Eventual::new(), WhyOver::default(), Alarm::default());
+        Arc::new(Self { done, given_up, alarm, callback: Mutex::new(callback), span })
+    }
+
+    /// The RPC layer has ended it.
+    pub(crate) fn complete(self: Arc<Self>, result: Result<(), HgError>) {
+        delivered(self.span.as_ref(), &result);
+        self.end(result);
+    }
+
+    /// It is over: as the RPC layer says, or at once.
+    pub(crate) fn end(self: Arc<Self>, result: Result<(), HgError>) {
+        // One of the two, and once, so nobody can have been first.
+        let _ = self.done.set(result);
+        self.alarm.end();
+        let callback = self.callback.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(callback) = callback {
+            callback(self);
+        }
+    }
+
+    /// Sees to it that it ends at `due`, whether or not anybody waits.
+    pub(crate) fn set_alarm(self: &Arc<Self>, instance: &Instance, op: OpRef, due: Instant) {
+        self.alarm.set(instance, due, || {
+            // Not a count of the instance, which ends its answers before it ends.
+            let (answer, inner) = (Arc::downgrade(self), Arc::downgrade(instance.inner()));
+            move || {
+                if let Some((answer, inner)) = answer.upgrade().zip(inner.upgrade()) {
+                    answer.give_up(&inner, op, GaveUp::TimedOut);
+                }
+            }
+        });
+    }
+
+    /// Ends it early, unless it is over or somebody else has. The end follows on the progress ULT.
+    pub(crate) fn give_up(&self, inner: &Inner, op: OpRef, why: GaveUp) {
+        if !self.done.is_ready() && !inner.is_forked() && self.given_up.is_first(why) {
+            inner.core.cancel(op);
+            inner.kick();
+        }
+    }
+
+    pub(crate) fn is_given_up(&self) -> bool {
+        self.given_up.is_given()
+    }
+
+    /// How it has ended; in a child process that was forked off before, that it has not there.
+    pub(crate) fn result(&self, about: &Where) -> Result<(), RespondError> {
+        let error = match self.done.try_get() {
+            Some(Ok(())) => return Ok(()),
+            Some(Err(error)) => error.clone(),
+            None => HgError::InParent,
+        };
+        let (rpc, peer) = (about.rpc, about.origin.to_string());
+        Err(match (error, about.limit) {
+            (HgError::Canceled, Some(limit)) if self.given_up.timed_out() => {
+                RespondError::TimedOut { rpc, peer, limit }
+            }
+            (HgError::Canceled, _) if self.given_up.is_given() => {
+                RespondError::Canceled { rpc, peer }
+            }
+            (HgError::GivenUp, _) => RespondError::Unread { rpc, peer, given_up: true },
+            (HgError::Unread, _) => RespondError::Unread { rpc, peer, given_up: false },
+            (source, _) => RespondError::Network { rpc, source },
+        })
+    }
+}
+
+/// The network has let go of an answer, which is told to whom the request's span is told.
+pub(crate) fn delivered(span: Option<&SpanOfRequest>, result: &Result<(), HgError>) {
+    let has_left = matches!(result, Ok(()) | Err(HgError::GivenUp | HgError::Unread));
+    if let Some(span) = span.filter(|_| has_left) {
+        span.sent();
+    }
+}
+
+impl fmt::Debug for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Answer").field("is_over", &self.done.is_ready()).finish_non_exhaustive()
+    }
+}
