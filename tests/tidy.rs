@@ -130,7 +130,7 @@ fn transports_are_chosen_in_one_place() {
 #[test]
 fn every_memory_ordering_names_its_pair() {
     let mut names: std::collections::BTreeMap<(String, String), Vec<String>> = Default::default();
-    for folder in ["src", "hg/src", "ult/src", "na/src"] {
+    for folder in ["src", "hg/src", "prim/src", "ult/src", "na/src"] {
         for path in files(&root().join(folder), ".rs") {
             for (number, line) in read(&path).lines().enumerate() {
                 let Some((_, name)) = line.split_once("// pair: ") else { continue };
@@ -164,7 +164,7 @@ fn every_memory_ordering_names_its_pair() {
 fn only_the_shims_name_std_atomics_and_cells() {
     let banned = ["std::sync::atomic", "core::sync::atomic", "std::cell::UnsafeCell", "loom::"];
     let mut complaints = Vec::new();
-    for folder in ["ult/src", "na/src"] {
+    for folder in ["prim/src", "ult/src", "na/src"] {
         for path in files(&root().join(folder), ".rs") {
             let name = path.strip_prefix(root()).unwrap().display().to_string();
             let text = read(&path);

@@ -89,7 +89,7 @@ impl Addr {
 
     /// A number that no other endpoint of this process has.
     pub fn unique_endpoint_id() -> u64 {
-        use crate::sync::atomic::{AtomicU64, Ordering};
+        use prim::sync::atomic::{AtomicU64, Ordering};
         static NEXT: AtomicU64 = AtomicU64::new(1);
         NEXT.fetch_add(1, Ordering::Relaxed)
     }

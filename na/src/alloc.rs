@@ -32,9 +32,9 @@ use rustix::mm::Advice;
 use rustix::process::Pid;
 
 use crate::file_limit::{Pages, memfd};
-use crate::sync::Arc;
-use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::{Error, RawSegment};
+use prim::sync::Arc;
+use prim::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Where and how shared memory is allocated.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -12,8 +12,8 @@ use std::collections::HashMap;
 use std::sync::Weak;
 
 use crate::Principal;
-use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use crate::sync::{Arc, Mutex, lock};
+use prim::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use prim::sync::{Arc, Mutex, lock};
 
 /// A peak from which on memory that has become free is worth giving back to the system, bytes.
 const PEAK_MIN: usize = 16 << 20;

@@ -1,7 +1,7 @@
 //! Copies in user space between two lists of pieces, large ones by several threads.
 
-use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::{CopyHelper, RawSegment, copy_bytes};
+use prim::sync::atomic::{AtomicBool, Ordering};
 
 /// Bytes of one part of a copy that is split.
 pub(crate) const SPLIT_BYTES: usize = 128 << 10;

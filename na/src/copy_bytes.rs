@@ -240,7 +240,7 @@ unsafe fn move_shared(from: *const u8, to: *mut u8, len: usize) {
 /// As for [`copy_shared`].
 #[cfg(any(test, not(any(target_arch = "x86_64", target_arch = "aarch64")), miri))]
 unsafe fn move_by_atomics(from: *const u8, to: *mut u8, len: usize) {
-    use crate::sync::atomic::{AtomicU8, Ordering};
+    use prim::sync::atomic::{AtomicU8, Ordering};
     let copy = |at: usize| {
         let (from, to) = (from.wrapping_add(at).cast_mut(), to.wrapping_add(at));
         // SAFETY: it is valid for atomic accesses (contract), which a byte is aligned for.

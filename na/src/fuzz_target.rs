@@ -1,7 +1,7 @@
 //! The endpoint that fuzzers of connections drive, whatever its transport. See `fuzz/`.
 
-use crate::sync::Arc;
 use crate::{Access, Completion, Endpoint, LocalMem, Memory, OpId, OpenOptions};
+use prim::sync::Arc;
 
 /// A listening endpoint with receives posted, and memory that peers may use.
 pub(crate) struct Target {

@@ -36,9 +36,6 @@ mod auto_sm;
 mod budget;
 #[cfg(not(loom))]
 mod cheap;
-/// For duties that one of several does, in the layer above.
-#[doc(hidden)]
-pub mod claim;
 #[cfg(all(any(feature = "sm", feature = "tcp", feature = "ofi", feature = "ucx"), not(loom)))]
 #[cfg_attr(not(feature = "sm"), allow(dead_code, reason = "sm uses more of it than the others"))]
 mod copy;
@@ -56,10 +53,6 @@ mod error;
 #[cfg(not(loom))]
 #[doc(hidden)]
 pub mod file_limit;
-/// For the layer above.
-#[cfg(not(loom))]
-#[doc(hidden)]
-pub mod fork;
 #[cfg(all(any(feature = "sm", feature = "tcp"), not(loom)))]
 mod fuzz_target;
 #[cfg(all(any(feature = "tcp", feature = "ucx"), not(loom)))]
@@ -68,15 +61,8 @@ mod host_port;
 mod interface;
 #[cfg(not(loom))]
 mod keys;
-/// For what is locked in the path of every message, here and in the layer above.
-#[doc(hidden)]
-pub mod lock;
 #[cfg(all(any(feature = "sm", feature = "tcp", feature = "ofi", feature = "ucx"), not(loom)))]
 mod loopback;
-/// For the layer above, too.
-#[cfg(not(loom))]
-#[doc(hidden)]
-pub mod lost;
 #[cfg(all(
     any(feature = "sm", feature = "tcp", feature = "sim", feature = "ofi", feature = "ucx"),
     not(loom)
@@ -106,9 +92,6 @@ pub mod parts;
 #[doc(hidden)]
 pub mod plain;
 #[cfg(not(loom))]
-#[allow(dead_code, reason = "only some transports use it")]
-mod prefetch;
-#[cfg(not(loom))]
 mod principal;
 #[cfg(all(any(feature = "sm", feature = "tcp", feature = "ucx"), not(loom)))]
 mod ran;
@@ -120,8 +103,6 @@ mod region;
 mod registry;
 #[cfg(not(loom))]
 mod sm_options;
-#[cfg(not(loom))]
-mod standard;
 #[cfg(not(loom))]
 mod stats;
 #[cfg(not(loom))]
@@ -157,22 +138,22 @@ pub mod fuzzing {
 }
 #[cfg(all(feature = "ofi", not(loom)))]
 pub mod ofi;
-/// For what is made and ended in the path of every call, here and in the layer above.
-#[doc(hidden)]
-pub mod shared;
 #[cfg(all(feature = "sim", not(loom)))]
 pub mod sim;
 #[cfg(feature = "sm")]
 pub mod sm;
-pub(crate) mod sync;
 #[cfg(all(feature = "tcp", not(loom)))]
 pub mod tcp;
 #[cfg(all(feature = "ucx", not(loom)))]
 pub mod ucx;
 
+/// Primitives, under the names that the layer above knows them by.
+#[doc(hidden)]
+pub use prim::{claim, lock, shared};
 #[cfg(not(loom))]
 #[doc(hidden)]
-pub use self::standard::keep_standard_descriptors;
+pub use prim::{fork, lost, standard::keep_standard_descriptors};
+
 #[cfg(not(loom))]
 pub use self::{
     addr::Addr,
@@ -200,8 +181,8 @@ pub use self::{
 #[cfg(all(loom, feature = "sm"))]
 #[doc(hidden)]
 pub mod loom_exports {
-    pub use crate::lock;
     pub use crate::parts;
-    pub use crate::shared::counts;
     pub use crate::sm::{doorbell, gate, lane, reports, ring, turns};
+    pub use prim::lock;
+    pub use prim::shared::counts;
 }

@@ -21,9 +21,9 @@ use std::ops::DerefMut;
 
 use crate::copy::copy_pieces;
 use crate::matching::{Arrived, Kind, Matcher};
-use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::sync::{Mutex, lock};
 use crate::{Addr, Completion, Error, LocalMem, MsgBuf, OpId, Refused, RegionTable, Tag, Transfer};
+use prim::sync::atomic::{AtomicBool, Ordering};
+use prim::sync::{Mutex, lock};
 
 /// What operations came to, collected under locks and acted upon without them.
 #[derive(Debug, Default)]

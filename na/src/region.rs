@@ -17,14 +17,13 @@ use std::sync::{PoisonError, Weak};
 
 use crate::alloc::Block;
 use crate::cheap::Cheap;
-use crate::fork::Process;
 use crate::keys::Keys;
-use crate::lock::BiasedLock;
-use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use crate::sync::{Arc, Mutex, lock};
-use crate::{
-    Access, DeniedReason, Error, LocalMem, Memory, RawSegment, RemoteMem, copy_bytes, prefetch,
-};
+use crate::{Access, DeniedReason, Error, LocalMem, Memory, RawSegment, RemoteMem, copy_bytes};
+use prim::fork::Process;
+use prim::lock::BiasedLock;
+use prim::prefetch;
+use prim::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use prim::sync::{Arc, Mutex, lock};
 
 type Released = Box<dyn FnOnce(Memory) + Send>;
 

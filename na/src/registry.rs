@@ -135,7 +135,7 @@ pub fn plugin_for<'a>(uri: &Uri<'_>) -> Result<&'a dyn Plugin, Error> {
 /// Counterpart: `NA_Initialize_opt2`.
 pub fn open(uri: &str, options: &OpenOptions) -> Result<Arc<dyn Endpoint>, Error> {
     let (plugin, far, near) = transports(uri, options)?;
-    crate::keep_standard_descriptors();
+    prim::standard::keep_standard_descriptors();
     // Libraries of the field make files for shared memory, and know nothing of the limit.
     let (opened, exceeded) = file_limit::held(|| match near {
         Some(near) => crate::auto_sm::open(plugin, &far, options, near),

@@ -86,7 +86,7 @@ pub(crate) mod fuzzing {
         thread_local! {
             // Not those of fabrics: their libraries patch functions of the program when they are
             // opened, and the sanitizer's do not survive that.
-            static ENDPOINTS: Vec<crate::sync::Arc<dyn crate::Endpoint>> = crate::plugins()
+            static ENDPOINTS: Vec<prim::sync::Arc<dyn crate::Endpoint>> = crate::plugins()
                 .iter()
                 .filter(|plugin| plugin.probe_uri().starts_with("na+"))
                 .filter_map(|plugin| {

@@ -11,13 +11,13 @@ use super::memory;
 use super::receives::{Added, Receives, Side};
 use super::turns::Turns;
 use crate::registry::plugin_for;
-use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::sync::{Arc, Mutex, lock};
 use crate::{
     Access, Addr, Completion, Endpoint, EndpointStats, Error, LargeBuffers, Limits, LocalMem,
     MemPart, Memory, MsgBuf, OpId, OpenOptions, PeerUsers, Plugin, Principal, Refused, RegionTable,
     RemoteMem, Tag, Transfer, Uri,
 };
+use prim::sync::atomic::{AtomicBool, Ordering};
+use prim::sync::{Arc, Mutex, lock};
 
 /// See the module documentation.
 struct AutoSm {

@@ -8,7 +8,7 @@
 //! A near endpoint that has something in every poll must not keep the far one out: if it has used
 //! up the caller's budget, the far one comes first the next time.
 
-use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use prim::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
 /// One in so many polls while there is nothing to do.
 const RARELY: u32 = 16;

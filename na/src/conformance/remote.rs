@@ -22,11 +22,11 @@ use rustix::mm::{MapFlags, ProtFlags};
 use super::Case;
 use super::process::ChildNode;
 use super::wire::{Reader, Writer, recv_fd, send_fd};
-use crate::sync::{Arc, Mutex, MutexGuard, lock};
 use crate::{
     Access, Addr, Arrival, Completion, Endpoint, Error, LargeBuffers, Limits, LocalMem, Memory,
     MsgBuf, OpId, OpenOptions, RawSegment, Refused, RegionTable, RemoteMem, Tag, Transfer,
 };
+use prim::sync::{Arc, Mutex, MutexGuard, lock};
 
 pub(super) const ROLE: &str = "endpoint";
 

@@ -10,11 +10,11 @@ use super::Case;
 use super::process;
 use super::remote::{NOBODY, ROLE, call, shared_memory};
 use super::wire::{Reader, Writer, recv_fd, send_fd};
-use crate::sync::Arc;
 use crate::{
     Access, Addr, Arrival, Completion, Endpoint, LargeBuffers, LocalMem, MsgBuf, OpId, OpenOptions,
     Tag, Transfer,
 };
+use prim::sync::Arc;
 
 /// If the process was started as a child with an endpoint, serves it until the parent drops it.
 pub(super) fn serve_if_asked(case: &Case<'_>) -> bool {

@@ -14,8 +14,8 @@ use std::fmt;
 use super::MsgBuf;
 use super::block::Carved;
 use crate::Error;
-use crate::sync::Arc;
-use crate::sync::atomic::{AtomicU64, Ordering};
+use prim::sync::Arc;
+use prim::sync::atomic::{AtomicU64, Ordering};
 
 /// Least bytes of a block, but of shorter large buffers.
 const BLOCK_BYTES_MIN: usize = 64 << 10;

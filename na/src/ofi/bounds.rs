@@ -13,7 +13,7 @@
 //!   asks on and reads nothing is given up when too many wait.
 
 use crate::budget;
-use crate::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use prim::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 /// Most loose messages of a peer.
 const LOOSE_MAX: usize = 1024;

@@ -22,8 +22,8 @@ use crate::budget;
 use crate::cheap::Cheap;
 use crate::loopback::Outcome;
 use crate::matching::{Kind, Matcher};
-use crate::sync::Arc;
 use crate::{Addr, Completion, Error, LocalMem, MsgBuf, OpId, Tag};
+use prim::sync::Arc;
 
 /// Early messages of one peer that are kept, bytes.
 const EARLY_BYTES_MAX: usize = 256 << 10;

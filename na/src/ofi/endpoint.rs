@@ -22,10 +22,7 @@ use super::nearest::this_machine;
 use super::peers::{IDLE_MAX, Peer};
 use super::provider::{self, Format, Provider};
 use super::search;
-use crate::fork::Process;
-use crate::lock::{BiasedGuard, BiasedLock};
 use crate::loopback::{Loopback, Outcome, Queued};
-use crate::lost;
 use crate::matching::Kind;
 use crate::own_address::Wanted;
 use crate::{
@@ -33,6 +30,9 @@ use crate::{
     MemPart, Memory, MsgBuf, OpId, OpenOptions, PeerLink, PeerStats, Refused, RegionTable,
     RemoteMem, Tag, Transfer, Uri, stats,
 };
+use prim::fork::Process;
+use prim::lock::{BiasedGuard, BiasedLock};
+use prim::lost;
 
 /// The largest value of [`OpenOptions::message_bytes_max`] that this transport takes, bytes.
 const MESSAGE_BYTES_MAX: usize = 1 << 20;

@@ -22,9 +22,9 @@ use ofi_sys::{Library, call, raw};
 
 use super::address::{RAW_BYTES_MAX, RawAddr};
 use super::cxi;
-use crate::fork::Process;
-use crate::sync::Arc;
 use crate::{Error, TrafficClass};
+use prim::fork::Process;
+use prim::sync::Arc;
 
 /// Entries of the completion queue, as C Mercury asks for (`NA_OFI_CQ_SIZE`): providers' defaults
 /// are smaller than what a busy server has in flight. A device may have less: [`cq_sizes`].

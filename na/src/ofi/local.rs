@@ -21,7 +21,7 @@ use ofi_sys::raw;
 use super::fabric::{Domain, Ep, Mr};
 use super::memory::Registry;
 use crate::MsgBuf;
-use crate::sync::Arc;
+use prim::sync::Arc;
 
 /// What memory is registered with.
 type With<'a> = (&'a Registry, &'a Arc<Domain>, &'a Ep);
@@ -161,8 +161,8 @@ mod tests {
     use crate::conformance::{Opener, Optional};
     use crate::ofi::endpoint::{OfiEndpoint, Setup};
     use crate::ofi::fabric::library;
-    use crate::sync::Arc;
     use crate::{Endpoint, OpenOptions, Uri};
+    use prim::sync::Arc;
 
     struct Registering(Optional);
 

@@ -17,8 +17,8 @@ use ofi_sys::raw;
 use super::fabric::{Domain, Ep, Mr, MrRequest, failed};
 use crate::keys::Keys;
 use crate::region::EndRegistration;
-use crate::sync::{Arc, Mutex, RwLock, lock};
 use crate::{Access, Error, LocalMem, RemoteMem};
+use prim::sync::{Arc, Mutex, RwLock, lock};
 
 /// Bytes of a description before its pieces, and of each piece.
 const HANDLE_BYTES: usize = 32;

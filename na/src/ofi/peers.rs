@@ -10,9 +10,9 @@ use super::opx;
 use super::provider::Provider;
 use super::queue::STUCK_LIMIT;
 use crate::cheap::Cheap;
-use crate::sync::Arc;
-use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use crate::{Addr, Error};
+use prim::sync::Arc;
+use prim::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// Peers that nothing refers to any more are kept up to this number, so that who comes again is
 /// known; beyond, they are forgotten.

@@ -241,7 +241,7 @@ impl Drop for Slots {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sync::Arc;
+    use prim::sync::Arc;
 
     fn buf(bytes: &[u8]) -> MsgBuf {
         let mut buf = MsgBuf::with_capacity(64);

@@ -11,8 +11,8 @@ use super::memory::{self, Registered, RemotePiece};
 use super::peers::Peer;
 use super::queue::{Entry, Posted};
 use super::slots::{self, Slot};
-use crate::sync::Arc;
 use crate::{Addr, Completion, DeniedReason, Error, OpId, Transfer};
+use prim::sync::Arc;
 
 /// Parts of one transfer in flight.
 const PARTS_MAX: u32 = 16;

@@ -268,8 +268,7 @@ mod tests {
     use super::*;
 
     fn message(buffer: u32, peer: u64, place: Range<usize>) -> Waiting {
-        let from =
-            Addr::with_state(format!("ofi+tcp://{peer}"), 1, peer, crate::sync::Arc::new(()));
+        let from = Addr::with_state(format!("ofi+tcp://{peer}"), 1, peer, prim::sync::Arc::new(()));
         Waiting { buffer, from, tag: Tag(place.start as u32), place }
     }
 

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::conformance::in_forked_child;
-use crate::sync::atomic::AtomicU32;
+use prim::sync::atomic::AtomicU32;
 
 fn check(holds: bool, code: i32) -> Result<(), i32> {
     if holds { Ok(()) } else { Err(code) }

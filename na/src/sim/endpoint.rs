@@ -21,11 +21,11 @@ use super::packet::NodeId;
 use super::wire::Wire;
 use super::world::Step;
 use crate::matching::Kind;
-use crate::sync::{Arc, Mutex, lock};
 use crate::{
     Access, Addr, Completion, Endpoint, EndpointStats, Error, LargeBuffers, Limits, LocalMem,
     Memory, MsgBuf, OpId, OpenOptions, Refused, RegionTable, Tag, Transfer, Uri, stats,
 };
+use prim::sync::{Arc, Mutex, lock};
 
 /// Events that one poll makes happen at most, when none of them is for its endpoint.
 const STEPS_PER_POLL: usize = 256;

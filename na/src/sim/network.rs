@@ -13,8 +13,8 @@ use super::trace::Trace;
 use super::wire::{Event, EventKey};
 use super::world::{Step, World};
 use super::{Nanos, check_options};
-use crate::sync::{Arc, Mutex, lock};
 use crate::{Endpoint, Error, OpenOptions};
+use prim::sync::{Arc, Mutex, lock};
 
 /// The networks of this process.
 static NETWORKS: Mutex<BTreeMap<String, Weak<Shared>>> = Mutex::new(BTreeMap::new());

@@ -14,8 +14,8 @@
 use rustix::net::SocketAddrUnix;
 use rustix::process::{geteuid, getpid};
 
-use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::{Error, Uri};
+use prim::sync::atomic::{AtomicU32, Ordering};
 
 /// Longest name, bytes; an abstract socket name has room for 107 with the prefix.
 pub(super) const NAME_BYTES_MAX: usize = 64;

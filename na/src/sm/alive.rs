@@ -11,7 +11,7 @@
 
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use prim::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Copies for which an answer counts: of the shortest ones that are attached for, 0.2 ms.
 const COPIES: u32 = 128;

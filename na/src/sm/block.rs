@@ -27,8 +27,8 @@ use super::record::{Piece, word_at};
 use super::socket;
 use crate::RawSegment;
 use crate::alloc::{Block, map, unmap};
-use crate::sync::Arc;
-use crate::sync::atomic::{AtomicU64, Ordering};
+use prim::sync::Arc;
+use prim::sync::atomic::{AtomicU64, Ordering};
 
 /// First byte of a packet that announces a block.
 pub(super) const ANNOUNCE: u8 = b'B';

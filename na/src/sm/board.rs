@@ -21,8 +21,8 @@ use super::doorbell::{mark, take};
 use crate::Error;
 use crate::alloc::{map, unmap};
 use crate::file_limit::{Pages, memfd};
-use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use crate::sync::{Mutex, lock};
+use prim::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use prim::sync::{Mutex, lock};
 
 pub(super) const BYTES: usize = 4096;
 const WORDS: usize = BYTES / 8;

@@ -15,8 +15,8 @@ use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
 
 use super::address::own_uid;
-use crate::fork::Process;
-use crate::sync::{Arc, Mutex, lock};
+use prim::fork::Process;
+use prim::sync::{Arc, Mutex, lock};
 
 /// Packets and sockets of one user that may wait to be closed while more of him are let in.
 const OF_USER_MAX: usize = 8;

@@ -12,8 +12,8 @@ use rustix::process::PTracer;
 
 use super::copy::{SPLIT_BYTES, skip_bytes};
 use super::record::Piece;
-use crate::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use crate::{CopyHelper, Error, RawSegment};
+use prim::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 /// Vectors per system call, each side.
 pub(super) const VECTORS: usize = 64;

@@ -27,9 +27,9 @@ use super::serve::Services;
 use super::socket::{self, Credentials, Received, Socket, Unheard};
 use crate::descriptors;
 use crate::ran::Ran;
-use crate::sync::atomic::Ordering;
-use crate::sync::{Arc, lock};
 use crate::{Error, Uri, plain};
+use prim::sync::atomic::Ordering;
+use prim::sync::{Arc, lock};
 
 /// Accepted sockets whose hello has not come, half of them of one user. Nobody waits in the
 /// kernel's queue for a place: there, those of one user would keep the others waiting.

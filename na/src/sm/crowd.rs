@@ -193,8 +193,8 @@ mod tests {
     use crate::Endpoint;
     use crate::sm::handshake::{Kind, Packet};
     use crate::sm::socket;
-    use crate::sync::Arc;
-    use crate::sync::atomic::{AtomicUsize, Ordering};
+    use prim::sync::Arc;
+    use prim::sync::atomic::{AtomicUsize, Ordering};
 
     fn crowd(all: usize, per_user: usize, own_bytes: usize) -> Crowd {
         let mut options = SmOptions::default();

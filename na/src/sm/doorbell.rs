@@ -26,8 +26,8 @@
 //! moment, without a mark. The sweep of left rings finds it, with the next look at the kernel.
 
 #[cfg(any(not(target_arch = "x86_64"), loom, miri))]
-use crate::sync::atomic::fence;
-use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use prim::sync::atomic::fence;
+use prim::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// The sleeper waits for records, or whatever else its work is.
 pub const RECORDS: u32 = 1;

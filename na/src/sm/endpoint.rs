@@ -31,15 +31,15 @@ use super::ready::Ready;
 use super::reports::Reports;
 use super::rma::ANSWER_LIMIT;
 use super::rx::RxLink;
-use crate::fork::Process;
 use crate::matching::{Kind, Matcher};
 use crate::ran::Ran;
-use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use crate::sync::{Arc, Mutex, lock};
 use crate::{
     Access, Addr, Completion, Endpoint, EndpointStats, Error, LargeBuffers, Limits, LocalMem,
     Memory, MsgBuf, OpId, OpenOptions, Principal, Refused, RegionTable, Tag, Transfer, Uri, stats,
 };
+use prim::fork::Process;
+use prim::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use prim::sync::{Arc, Mutex, lock};
 
 /// An endpoint of the sm transport.
 pub(super) struct SmEndpoint {

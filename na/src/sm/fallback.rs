@@ -21,8 +21,8 @@ use super::link::{Conn, Control};
 use super::record::{self, DATA_PREFIX, LANE_WORDS, word_at};
 use super::ring::{Consumer, Producer, Record, RingMemory, Violation, payload_max};
 use super::segment::MappedRing;
-use crate::sync::Arc;
 use crate::{LocalMem, RawSegment, SharedBuffer, copy_bytes};
+use prim::sync::Arc;
 
 /// Bytes of a slot of a lane.
 pub(super) const SLOT_BYTES: usize = 16 << 10;

@@ -21,8 +21,8 @@ use super::segment::{self, RING_BYTES, Segment};
 use super::socket::{self, Socket};
 use crate::Uri;
 use crate::fuzz_target::Target;
-use crate::sync::Arc;
-use crate::sync::atomic::{AtomicU64, Ordering};
+use prim::sync::Arc;
+use prim::sync::atomic::{AtomicU64, Ordering};
 
 /// Stands for the key of memory that exists.
 pub const KEY: u64 = u64::from_le_bytes(*b"KEYKEYKE");

@@ -20,7 +20,7 @@
 //! `copying`. An owner copies a bounded chunk per `enter`, so the requester waits shortly.
 
 use super::doorbell::settle;
-use crate::sync::atomic::{AtomicU32, Ordering, fence};
+use prim::sync::atomic::{AtomicU32, Ordering, fence};
 
 /// Requester: takes the offer `generation` back, if `word` still holds it. No chunk may begin under
 /// it from now on.

@@ -23,7 +23,7 @@
 //! A count that no order of events explains is an [`Overrun`], after which the connection must be
 //! closed. The sink believes nothing but its own counter.
 
-use crate::sync::atomic::{AtomicU32, Ordering};
+use prim::sync::atomic::{AtomicU32, Ordering};
 
 /// Slots of a lane. The models have two, to meet a full lane early.
 pub const SLOTS: u32 = if cfg!(loom) { 2 } else { 128 };

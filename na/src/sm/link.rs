@@ -32,11 +32,11 @@ use super::socket::{self, Credentials, Socket};
 use super::turns::{PAGE_BYTES, PAGED_MIN, Turns};
 pub(super) use crate::loopback::{Outcome, Queued};
 use crate::matching::Kind;
-use crate::prefetch;
 use crate::region::Late;
-use crate::sync::Arc;
-use crate::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, Ordering};
 use crate::{Completion, Error, LocalMem, MsgBuf, OpId, Tag, Transfer};
+use prim::prefetch;
+use prim::sync::Arc;
+use prim::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, Ordering};
 
 /// One connection.
 #[derive(Debug)]

@@ -252,8 +252,8 @@ mod tests {
     use crate::sm::peer::{Peer, Reach};
     use crate::sm::segment::{RING_BYTES, Segment};
     use crate::sm::socket;
-    use crate::sync::Arc;
     use crate::{Addr, Error};
+    use prim::sync::Arc;
 
     const COUNT: usize = 200;
 

@@ -32,7 +32,7 @@
 //!
 //! # Reading order
 //!
-//! `ring.rs`, `lane.rs`, `doorbell.rs`, `gate.rs`, `reports.rs`, `../lock.rs` (the protocols, plain
+//! `ring.rs`, `lane.rs`, `doorbell.rs`, `gate.rs`, `reports.rs`, the locks of `prim` (the protocols, plain
 //! atomics, model-checked) · `segment.rs` (what is shared) · `record.rs`,
 //! `handshake.rs` (what is said) · `address.rs`, `socket.rs`, `closer.rs` (how peers are found) ·
 //! `peer.rs`, `link.rs`, `rx.rs` (a connection, for senders and the poll) · `endpoint.rs` (calls) ·
@@ -94,7 +94,7 @@ mod turns;
 pub mod turns;
 
 #[cfg(not(loom))]
-use crate::lock;
+use prim::lock;
 
 #[cfg(not(loom))]
 mod address;

@@ -35,10 +35,10 @@ use super::link::{Conn, Control};
 use super::record::Piece;
 use super::teardown::Kept;
 use crate::region::{Held, Offer};
-use crate::sync::Arc;
-use crate::sync::atomic::Ordering;
-use crate::sync::lock;
 use crate::{Access, LocalMem, RawSegment, Transfer, WeakMem, copy_bytes};
+use prim::sync::Arc;
+use prim::sync::atomic::Ordering;
+use prim::sync::lock;
 
 /// Longest transfer that is copied at once, bytes.
 pub(super) const AT_ONCE_BYTES: u64 = 64 << 10;

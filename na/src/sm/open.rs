@@ -18,12 +18,12 @@ use super::reports::Reports;
 use super::ring::capacity_for;
 use super::segment::{RING_BYTES, total_bytes};
 use super::socket;
-use crate::fork::Process;
 use crate::matching::Matcher;
 use crate::ran;
-use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
-use crate::sync::{Arc, Mutex};
 use crate::{Addr, Endpoint, Error, OpenOptions, PeerUsers, Plugin, Uri};
+use prim::fork::Process;
+use prim::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+use prim::sync::{Arc, Mutex};
 
 /// Bytes of early messages that are held per peer before its ring backs up.
 const EARLY_BYTES_MAX: usize = 256 << 10;

@@ -10,9 +10,9 @@ use std::sync::{OnceLock, Weak};
 use super::address::Name;
 use super::link::TxLink;
 use super::lock::{BiasedGuard, BiasedLock};
-use crate::sync::Arc;
-use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use crate::{Addr, Error, PeerLink, PeerStats, Principal};
+use prim::sync::Arc;
+use prim::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
 /// How to reach a peer.
 #[derive(Debug, Clone, PartialEq, Eq)]

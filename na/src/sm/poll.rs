@@ -35,9 +35,10 @@ use super::rx::{RxLink, Stage};
 use super::socket;
 use crate::descriptors::{self, Reserve};
 use crate::ran::Ran;
-use crate::sync::atomic::Ordering;
-use crate::sync::lock;
-use crate::{Completion, Error, OpId, lost};
+use crate::{Completion, Error, OpId};
+use prim::lost;
+use prim::sync::atomic::Ordering;
+use prim::sync::lock;
 
 /// Tokens in the epoll set; connections follow.
 pub(super) const WAKE: u64 = 0;

@@ -11,9 +11,10 @@ use std::os::fd::OwnedFd;
 use rustix::event::EventfdFlags;
 
 use super::doorbell::{Doorbell, RECORDS};
-use crate::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use crate::sync::{Mutex, lock};
-use crate::{Completion, Error, lost};
+use crate::{Completion, Error};
+use prim::lost;
+use prim::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use prim::sync::{Mutex, lock};
 
 /// How the bell is called, should it be lost.
 const EVENT: &str = "the eventfd that wakes the progress of an sm endpoint";

@@ -1,7 +1,7 @@
 //! The reports of transfers that were done in the calls that started them, for the next polls.
 //!
 //! Most often a thread starts such a transfer and polls until it has heard of it. That thread is
-//! the one whom the lock of the poll favours (`../lock/biased.rs`), and has a short queue of its
+//! the one whom the lock of the poll favours (`prim::lock::biased`), and has a short queue of its
 //! own, without a lock or an atomic step. A poll that finds a report there makes no round over the
 //! connections: after a system call what counts is how much code is needed that has left the first
 //! cache. Every other thread reports by the queue of `ready.rs`.
@@ -14,7 +14,7 @@
 //!
 //! A place belongs to one thread for good, also when it is not favoured any more.
 
-use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use prim::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Reports that wait in one queue; the models have two, to meet a full one early.
 pub const SLOTS: usize = if cfg!(loom) { 2 } else { 16 };

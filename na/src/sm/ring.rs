@@ -54,7 +54,7 @@
 
 use std::fmt;
 
-use crate::sync::atomic::{AtomicU64, Ordering};
+use prim::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes of a line; records start at lines.
 pub const LINE: usize = 64;

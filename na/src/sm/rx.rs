@@ -35,8 +35,8 @@ use super::socket::Heard;
 use super::turns::PAGE_BYTES;
 use crate::matching::{Arrived, Kind};
 use crate::ran::Ran;
-use crate::sync::Arc;
 use crate::{Addr, Arrival, Completion, Error, LocalMem, RawSegment, Tag};
+use prim::sync::Arc;
 
 /// Records of one connection that are handled before the next one has its turn.
 ///

@@ -46,9 +46,9 @@ use super::turns::{PAGE_BYTES, PAGES, Turns};
 use crate::Error;
 use crate::copy_bytes;
 use crate::file_limit::{Pages, memfd};
-use crate::prefetch;
-use crate::sync::Arc;
-use crate::sync::atomic::{AtomicU32, AtomicU64};
+use prim::prefetch;
+use prim::sync::Arc;
+use prim::sync::atomic::{AtomicU32, AtomicU64};
 
 /// Bytes before the rings.
 pub(super) const CONTROL_BYTES: usize = 4096;

@@ -33,8 +33,9 @@ use super::block::{ANNOUNCE, ANNOUNCE_BYTES, PeerBlocks};
 use super::closer::Closer;
 use super::handshake::{DOORBELL, PACKET_BYTES_MAX};
 use super::segment::{self, RING_BYTES};
-use crate::sync::Arc;
-use crate::{Error, lost};
+use crate::Error;
+use prim::lost;
+use prim::sync::Arc;
 
 /// Connections that the kernel holds until they are accepted.
 const BACKLOG: i32 = 1024;

@@ -22,9 +22,9 @@ use super::poll::{PollState, Sink};
 use super::rx::{RxLink, Stage};
 use super::socket;
 use crate::region::{Held, Late};
-use crate::sync::atomic::Ordering;
-use crate::sync::{Arc, lock};
 use crate::{Error, LocalMem};
+use prim::sync::atomic::Ordering;
+use prim::sync::{Arc, lock};
 
 /// How long dropping an endpoint waits for memory that a peer is copying.
 pub(super) const KEPT_WAIT: Duration = Duration::from_secs(1);

@@ -25,7 +25,7 @@
 //! A peer that announces a page which it was not given, or writes one that it has passed on, harms
 //! what it sends itself: a page is read only while it is theirs, so never while it is written here.
 
-use crate::sync::atomic::{AtomicBool, Ordering};
+use prim::sync::atomic::{AtomicBool, Ordering};
 
 /// Pages of a connection.
 pub const PAGES: usize = 4;

@@ -14,9 +14,9 @@ use super::segment::{self, RING_BYTES, Segment};
 use super::turns::{PAGE_BYTES, PAGES};
 use super::{address, lane, open};
 use crate::Access;
-use crate::sync::Arc;
-use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::wire_doc::{Field, Page};
+use prim::sync::Arc;
+use prim::sync::atomic::{AtomicU32, Ordering};
 
 const RING: usize = *RING_BYTES.start();
 

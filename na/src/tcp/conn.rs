@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::incoming::Incoming;
 use super::peer::Peer;
 use crate::Addr;
-use crate::sync::Arc;
+use prim::sync::Arc;
 
 /// Connecting to one address of a peer, until its hello is there. `next` is the address to try if
 /// this one fails, or has not got so far at `until`. The last one may take until `deadline`.

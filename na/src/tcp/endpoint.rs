@@ -19,20 +19,20 @@ use super::poller::{Poller, flush};
 use super::socket;
 use super::unread::host_behind;
 use crate::budget::Budget;
-use crate::fork::Process;
 use crate::host_port::{self, PeerKey};
-use crate::lock::{BiasedGuard, BiasedLock};
 use crate::loopback::{Loopback, Queued};
 use crate::matching::{Kind, Matcher};
 use crate::own_address::Wanted;
 use crate::ran;
-use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use crate::sync::{Arc, Mutex, lock};
 use crate::{
     Access, Addr, Completion, Endpoint, EndpointStats, Error, LargeBuffers, Limits, LocalMem,
     Memory, MsgBuf, OpId, OpenOptions, Principal, Refused, RegionTable, Tag, TcpOptions,
     TrafficClass, Transfer, Uri,
 };
+use prim::fork::Process;
+use prim::lock::{BiasedGuard, BiasedLock};
+use prim::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use prim::sync::{Arc, Mutex, lock};
 
 /// Early messages that one peer may have here, bytes.
 const EARLY_BYTES_MAX: usize = 256 << 10;

@@ -23,7 +23,7 @@
 use std::time::{Duration, Instant};
 
 use super::outgoing::{BATCH_WINDOW, Outgoing};
-use crate::sync::atomic::{AtomicU64, Ordering};
+use prim::sync::atomic::{AtomicU64, Ordering};
 
 /// A message that has waited so long should have been sent at once. Some hundred messages between
 /// two polls, which gain most from going together, take less.

@@ -29,8 +29,8 @@ use super::peer::{Link, Peer, Phase};
 use super::poller::{EVENTS, Poller, flush};
 use super::socket;
 use crate::host_port::PeerKey;
-use crate::sync::{Arc, lock};
 use crate::{Error, Principal};
+use prim::sync::{Arc, lock};
 
 /// Accepted connections that may be without a hello; beyond, the oldest is dropped if it has had
 /// [`HALF_OPEN_PATIENCE`], else the others wait in the kernel's queue.

@@ -8,8 +8,8 @@ use super::outgoing::faults::is_fault;
 use super::peer::{Peer, PeerState};
 use super::poller::{Poller, flush};
 use crate::matching::{self, Arrived};
-use crate::sync::Arc;
 use crate::{Addr, Error, Tag};
+use prim::sync::Arc;
 
 /// Bytes read from one connection before others get their turn.
 const READ_BYTES_MAX: usize = 1 << 20;

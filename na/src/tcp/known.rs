@@ -4,8 +4,8 @@ use std::sync::Weak;
 
 use super::endpoint::TcpEndpoint;
 use super::peer::Peer;
-use crate::sync::{Arc, lock};
 use crate::{PeerStats, stats};
+use prim::sync::{Arc, lock};
 
 /// Peers that something refers to, and some that nothing does any more.
 #[derive(Default)]

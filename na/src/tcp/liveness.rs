@@ -35,7 +35,7 @@ use super::frame::{CAN_BEAT, Hello, Kind};
 use super::peer::{Peer, PeerState, Phase};
 use super::poller::{Poller, flush};
 use crate::ran::{LIMIT_MIN, LOOKS, Ran, limit};
-use crate::sync::Arc;
+use prim::sync::Arc;
 
 /// Between attempts to connect: the first pause, and the longest.
 const PAUSE_MIN: Duration = Duration::from_millis(10);

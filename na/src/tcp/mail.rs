@@ -18,10 +18,11 @@ use std::os::fd::OwnedFd;
 use rustix::event::EventfdFlags;
 
 use super::peer::{Peer, PeerState};
-use crate::lock::BiasedLock;
-use crate::sync::Arc;
-use crate::sync::atomic::{AtomicBool, Ordering, fence};
-use crate::{Completion, Error, lost};
+use crate::{Completion, Error};
+use prim::lock::BiasedLock;
+use prim::lost;
+use prim::sync::Arc;
+use prim::sync::atomic::{AtomicBool, Ordering, fence};
 
 /// How the bell is called, should it be lost.
 pub(super) const BELL_NAME: &str = "the eventfd that wakes the progress of a tcp endpoint";

@@ -106,7 +106,7 @@
 //! costs 0.13 us more than `recv`, with one piece as with three). The rest is our own work: both
 //! sides of a round trip together run 4,300 instructions, of a get of 4 KiB 4,700, of a put 5,200,
 //! the latter two a tenth of them copies, and few of them are locked: one thread mostly polls and
-//! sends, which takes the locks of `crate::lock` without. What is short finds the way to the kernel
+//! sends, which takes the locks of `prim::lock` without. What is short finds the way to the kernel
 //! past the queue of its peer.
 //!
 //! The second read is what such a put costs more than a get: with the same frames and calls, bare

@@ -24,10 +24,10 @@ use super::outgoing::faults::is_fault;
 use super::outgoing::{Flushed, Harvest, Outgoing};
 use super::transfers::Transfers;
 use crate::budget::{Account, Budget};
-use crate::lock::{BiasedGuard, BiasedLock};
-use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use crate::sync::{Arc, Mutex, lock};
 use crate::{Error, PeerLink, PeerStats, Principal};
+use prim::lock::{BiasedGuard, BiasedLock};
+use prim::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use prim::sync::{Arc, Mutex, lock};
 
 /// The connection with a peer.
 #[derive(Debug, Clone)]

@@ -45,8 +45,9 @@ use super::mail::BELL_NAME;
 use super::outgoing::Flushed;
 use super::peer::{Broken, Peer, PeerState, Phase};
 use super::unread::Unread;
-use crate::sync::Arc;
-use crate::{Completion, Error, LocalMem, OpId, Tag, lost};
+use crate::{Completion, Error, LocalMem, OpId, Tag};
+use prim::lost;
+use prim::sync::Arc;
 
 /// Keys of the descriptors that are not connections.
 const LISTENER: u64 = u64::MAX;

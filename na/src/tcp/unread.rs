@@ -44,9 +44,9 @@ use super::peer::{Broken, Peer, PeerState, Phase};
 use super::poller::{Poller, flush};
 use crate::budget::{self, Bounds};
 use crate::cheap::Cheap;
-use crate::lock::BiasedGuard;
-use crate::sync::Arc;
 use crate::{Addr, Completion, MsgBuf, OpId, Principal, Tag};
+use prim::lock::BiasedGuard;
+use prim::sync::Arc;
 
 /// Bytes that wait for a peer when reading from it pauses, if its bound is not less.
 const PAUSE_BYTES: usize = 1 << 20;

@@ -23,12 +23,12 @@ use super::wire::{Chunk, Control};
 use super::worker::{AM_CONTROL, AM_UNEXPECTED, HELLO_TAG, Posted, Worker};
 use crate::budget::{self, Budget};
 use crate::cheap::Cheap;
-use crate::fork::Process;
 use crate::host_port::PeerKey;
 use crate::matching::Kind;
 use crate::region::Held;
-use crate::sync::Arc;
 use crate::{Addr, Completion, LocalMem, OpId, RegionTable, RemoteKeys};
+use prim::fork::Process;
+use prim::sync::Arc;
 
 /// Looks at the network in one poll, at most.
 const TURNS_PER_POLL: usize = 64;

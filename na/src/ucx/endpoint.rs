@@ -23,9 +23,7 @@ use super::peer::PeerRef;
 use super::wait::Wait;
 use super::worker::{self, Worker};
 use crate::descriptors;
-use crate::fork::Process;
 use crate::host_port;
-use crate::lock::BiasedLock;
 use crate::loopback::{Loopback, Outcome, Queued};
 use crate::matching::{Kind, Matcher};
 use crate::own_address::Wanted;
@@ -35,6 +33,8 @@ use crate::{
     Memory, MsgBuf, OpId, OpenOptions, Principal, Refused, RegionTable, RemoteKeys, Tag, Transfer,
     Uri, stats,
 };
+use prim::fork::Process;
+use prim::lock::BiasedLock;
 
 /// Early messages that one peer may have here, bytes.
 const EARLY_BYTES_MAX: usize = 256 << 10;

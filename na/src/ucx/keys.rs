@@ -13,7 +13,7 @@ use std::os::fd::OwnedFd;
 
 use crate::cheap::Cheap;
 use crate::region::{Held, Offer};
-use crate::sync::{Arc, Mutex, lock};
+use prim::sync::{Arc, Mutex, lock};
 
 /// Keys that a requester may have of one owner at a time, or have asked for.
 pub(super) const KEYS_MAX: usize = 256;
@@ -235,7 +235,7 @@ impl Due {
         let is_asleep = std::mem::take(&mut state.is_asleep);
         drop(state);
         if let (true, Some(bell)) = (is_asleep, &self.bell) {
-            crate::lost::ring(bell, super::wait::BELL_NAME);
+            prim::lost::ring(bell, super::wait::BELL_NAME);
         }
     }
 

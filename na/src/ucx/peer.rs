@@ -17,8 +17,8 @@ use crate::cheap::Cheap;
 use crate::host_port::PeerKey;
 use crate::loopback::Queued;
 use crate::ran::Ran;
-use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::{Addr, Error, LocalMem, OpId, PeerLink, PeerStats};
+use prim::sync::atomic::{AtomicU64, Ordering};
 
 /// What an [`Addr`] of this transport knows.
 #[derive(Debug)]

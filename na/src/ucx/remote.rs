@@ -24,8 +24,8 @@ use super::slots::Work;
 use super::transfers::Stage;
 use super::wire::{Control, GivenKey, Hello, Place};
 use super::worker::{self, Posted, Worker};
-use crate::sync::Arc;
 use crate::{LocalMem, RemoteKeys, Transfer};
+use prim::sync::Arc;
 
 /// Bytes of a transfer from which memory is worth a key at once: the message to the owner, its
 /// registration, and that it comes back later.

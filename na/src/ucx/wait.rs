@@ -11,8 +11,8 @@ use rustix::time::{
 
 use super::worker::Worker;
 use crate::Error;
-use crate::lost;
-use crate::sync::Arc;
+use prim::lost;
+use prim::sync::Arc;
 
 /// How the bell is called, should it be lost.
 pub(super) const BELL_NAME: &str = "the eventfd that wakes the progress of a ucx endpoint";

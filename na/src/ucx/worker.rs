@@ -16,8 +16,8 @@ use super::inbox::{self, Inbox};
 use super::packing;
 use super::slots::Pinned;
 use super::sockaddr::RawAddress;
-use crate::fork::Process;
 use crate::{Error, Uri};
+use prim::fork::Process;
 
 /// Active message of an unexpected message, as in Mercury (`NA_UCX_AM_MSG_ID`, na_ucx.c), and of a
 /// hello, which may meet Mercury: UCX 1.13 jumps through the entry of a number that its process has

@@ -7,7 +7,7 @@ use ofi_sys::{Library, raw};
 use super::device::Device;
 use super::{CURRENT, Call, Search, Shared, objects};
 use crate::ofi::fabric::{allocated, text};
-use crate::sync::{Arc, lock};
+use prim::sync::{Arc, lock};
 
 /// What all devices can.
 const CAPS: u64 = raw::FI_MSG | raw::FI_TAGGED | raw::FI_RMA | raw::FI_DIRECTED_RECV;

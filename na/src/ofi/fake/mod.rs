@@ -40,8 +40,8 @@ pub(super) use self::library::symbol;
 use self::traffic::{Done, Held, Posted};
 use crate::ofi::endpoint::{OfiEndpoint, Setup};
 use crate::random::Random;
-use crate::sync::{Arc, Mutex, MutexGuard, lock};
 use crate::{Error, OpenOptions, Uri};
+use prim::sync::{Arc, Mutex, MutexGuard, lock};
 
 /// What can be refused, or end in an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -12,7 +12,7 @@ use super::{
     Call, Endpoint, Opening, Place, Queue, Registered, Registration, Shared, State, reading,
     traffic,
 };
-use crate::sync::{Arc, MutexGuard, lock};
+use prim::sync::{Arc, MutexGuard, lock};
 
 /// Entries of a completion queue of which nobody has said how many.
 const CQ_ENTRIES: usize = 1024;

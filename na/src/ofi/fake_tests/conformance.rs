@@ -9,8 +9,8 @@ use std::sync::OnceLock;
 
 use super::super::fake::{Device, Fake};
 use crate::conformance::Opener;
-use crate::sync::Arc;
 use crate::{Endpoint, OpenOptions};
+use prim::sync::Arc;
 
 /// Opens endpoints in one network, which complains when the case is over.
 struct Network {

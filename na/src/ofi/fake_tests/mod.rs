@@ -17,12 +17,12 @@ use std::collections::HashMap;
 
 use super::endpoint::OfiEndpoint;
 use super::fake::{Device, Fake};
-use crate::sync::Arc;
-use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::{
     Access, Addr, Completion, Endpoint, Error, LocalMem, Memory, MsgBuf, OpId, OpenOptions,
     RawSegment, RemoteMem, Tag, Transfer,
 };
+use prim::sync::Arc;
+use prim::sync::atomic::{AtomicUsize, Ordering};
 
 /// Polls after which something that has to happen will not.
 const POLLS_MAX: usize = 100_000;

@@ -33,6 +33,7 @@ pub struct Counts(AtomicU64);
 
 impl Counts {
     /// So many owners.
+    #[inline]
     #[must_use]
     pub fn new(owners: u32) -> Self {
         Self(AtomicU64::new(u64::from(owners)))
@@ -96,6 +97,7 @@ impl Counts {
     }
 
     /// Somebody else looks on; for an owner, or who looks on.
+    #[inline]
     pub fn look_on(&self) {
         let before = self.0.fetch_add(WEAK, Ordering::Relaxed);
         if before / WEAK > OWNERS_MAX {
@@ -104,6 +106,7 @@ impl Counts {
     }
 
     /// Who looks on becomes an owner, too, if there is one.
+    #[inline]
     #[must_use]
     pub fn join(&self) -> bool {
         let one_more = |word: u64| (word & OWNERS != 0).then_some(word + 1);
@@ -112,6 +115,7 @@ impl Counts {
     }
 
     /// Somebody does not look on any more. `true`: nobody is left, and the value is gone.
+    #[inline]
     #[must_use]
     pub fn forget_one(&self) -> bool {
         self.0.fetch_sub(WEAK, Ordering::AcqRel) == WEAK // pair: SHARED

@@ -26,6 +26,7 @@ pub struct RawLock(AtomicBool);
 impl RawLock {
     /// Not held.
     #[allow(clippy::new_without_default, reason = "a lock alone is of no use to anybody else")]
+    #[inline]
     pub fn new() -> Self {
         Self(AtomicBool::new(false))
     }

@@ -35,6 +35,7 @@ pub fn check(errno: Errno, what: &str) {
     }
 }
 
+#[inline]
 fn is_lost(errno: Errno) -> bool {
     matches!(errno, Errno::BADF | Errno::NOTSOCK | Errno::INVAL)
 }

@@ -1,0 +1,32 @@
+//! Primitives that the other crates of the runtime share. None of them knows of networks, of
+//! user-level threads or of RPC, and none of them imports another crate of the workspace.
+//!
+//! | module | what it has |
+//! |---|---|
+//! | [`sync`] | atomics, cells, locks and threads, which `--cfg loom` replaces |
+//! | [`lock`] | locks for the path of every message; a thread that comes again and again pays no atomic read-modify-write |
+//! | [`shared`] | a reference count whose last owner pays none either |
+//! | [`claim`] | a value that the first caller gets to use, in place |
+//! | [`fork`] | tells a process from the children that were forked off it |
+//! | [`lost`] | wake-ups through a descriptor, and the end of the process if other code closed it |
+//! | [`standard`] | keeps the numbers of standard input, output and error taken |
+//! | [`prefetch`] | a hint to the cache about a line that is to be written |
+//!
+//! # Reading order
+//!
+//! `sync.rs`, then any of the others: `lock/` (`plain.rs`, `barrier.rs`, `biased.rs`, `value.rs`)
+//! and `shared/` (`counts.rs`, `pointer.rs`) separate the protocol, which a loom model checks, from
+//! the value.
+//!
+//! A function that a caller in another crate needs in its hot path is generic or `#[inline]`, so
+//! that a build without link-time optimisation pays no call for it.
+
+pub mod claim;
+#[cfg(not(loom))]
+pub mod fork;
+pub mod lock;
+pub mod lost;
+pub mod prefetch;
+pub mod shared;
+pub mod standard;
+pub mod sync;
