@@ -35,7 +35,6 @@ pub(crate) struct Slice {
 #[derive(Debug)]
 pub(crate) struct Traced {
     pub(crate) path: PathBuf,
-    pub(crate) head: Value,
     pub(crate) end: Value,
     pub(crate) slices: Vec<Slice>,
     /// Phase, id and track of arrows.
@@ -62,7 +61,7 @@ pub(crate) fn read(path: &Path) -> Traced {
     let content = std::fs::read_to_string(path).unwrap();
     let events: Vec<Value> =
         serde_json::from_str(&content).unwrap_or_else(|e| panic!("{e}: {content}"));
-    let head = events[0].clone();
+    let head = &events[0];
     assert_eq!(head["name"], "margo_trace");
     let start = head["args"]["monotonic_ns"].as_u64().unwrap();
     let end = events.last().unwrap().clone();
@@ -92,7 +91,7 @@ pub(crate) fn read(path: &Path) -> Traced {
             }
         }
     }
-    let traced = Traced { path: path.to_owned(), head, end, slices, arrows, tracks };
+    let traced = Traced { path: path.to_owned(), end, slices, arrows, tracks };
     traced.check();
     traced
 }

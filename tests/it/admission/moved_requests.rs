@@ -1,7 +1,6 @@
 //! Requests whose handler has ended and left its `Handle` to somebody else: they are in hand, and a
 //! shutdown waits for them, until they are answered.
 
-#[path = "admission_support/mod.rs"]
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

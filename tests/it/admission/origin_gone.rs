@@ -1,6 +1,5 @@
-//! Requests that wait while their origin ends are not handled.
+//! Requests that wait while their origin ends: they are not handled.
 
-#[path = "admission_support/mod.rs"]
 use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

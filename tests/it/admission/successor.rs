@@ -1,6 +1,5 @@
 //! An instance under the address of a predecessor: it gets no answers to the predecessor's calls.
 
-#[path = "admission_support/mod.rs"]
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 

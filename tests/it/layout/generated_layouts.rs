@@ -140,7 +140,7 @@ fn no_layout_that_is_accepted_lets_handlers_or_calls_starve() {
     for (index, document) in accepted().into_iter().enumerate() {
         let about = format!("layout {index}: {document}, not within {PATIENCE:?}");
         shared += bounded(&about, move || {
-            let service = Service::start(module_path!(), &document);
+            let service = Service::start(&document);
             let handlers = service.providers.len();
             service.is_called();
             service.end();
