@@ -13,14 +13,14 @@ pub struct Admission {
     /// Handlers that have been made and have not ended, those that wait for an xstream included.
     /// Default 131072.
     pub handlers_max: usize,
-    /// The same for the requests of one peer; 0: no bound of its own. Default: see
+    /// Bound on the requests of one peer; 0: no bound of its own. Default: see
     /// [`peer_max`](Self::peer_max).
     pub peer_handlers_max: Option<usize>,
-    /// The same for the requests of all peers of one host (tcp, ucx) or of one user (sm), however
-    /// many connections they have; 0: no bound of its own. Default: see
+    /// Bound on the requests of all peers of one host (tcp, ucx) or of one user (sm), however many
+    /// connections they have; 0: no bound of its own. Default: see
     /// [`host_max`](Self::host_max).
     pub host_handlers_max: Option<usize>,
-    /// What happens to a request beyond a bound. Default [`Overload::Busy`].
+    /// The treatment of a request beyond a bound. Default [`Overload::Busy`].
     pub overload: Overload,
 }
 
@@ -77,7 +77,7 @@ impl Admission {
         self.handlers_max >= SHARES_FROM
     }
 
-    /// What happens to a request beyond a bound.
+    /// Sets the treatment of a request beyond a bound.
     #[must_use]
     pub const fn overload(self, overload: Overload) -> Self {
         Self { overload, ..self }
@@ -90,12 +90,12 @@ impl Default for Admission {
     }
 }
 
-/// What happens to a request beyond a bound.
+/// The treatment of a request beyond a bound.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Overload {
-    /// Its caller is told at once that the target is busy.
+    /// Tells the caller at once that the target is busy.
     #[default]
     Busy,
     /// It waits, and with it, from `margo.requests_max` waiting requests on, everything that the
@@ -111,17 +111,18 @@ pub struct AdmissionOptions {
     /// Most handlers that run or wait for an xstream in each pool, from 1 to 1073741824. Default
     /// 131072.
     pub handlers_max: usize,
-    /// The same for the requests of one peer; 0: no bound of its own. Default none: of a pool with
-    /// 256 places or more, one peer gets seven sixteenths at most.
+    /// Bound on the requests of one peer; 0: no bound of its own. Default none: of a pool with 256
+    /// places or more, one peer gets seven sixteenths at most.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peer_handlers_max: Option<usize>,
-    /// The same for the requests of all peers of one host (tcp, ucx) or of one user (sm), however
-    /// many connections they have; 0: no bound of its own. Default none: of a pool with 256 places
-    /// or more, one host or user gets half at most. Where the transport does not know who is
+    /// Bound on the requests of all peers of one host (tcp, ucx) or of one user (sm), however many
+    /// connections they have; 0: no bound of its own. Default none: of a pool with 256 places or
+    /// more, one host or user gets half at most. Where the transport does not know who is
     /// behind a peer (ofi, sim), it counts for itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host_handlers_max: Option<usize>,
-    /// What happens to a request beyond: `"busy"` tells its caller at once, `"wait"` lets it wait.
+    /// The treatment of a request beyond a bound: `"busy"` tells its caller at once, `"wait"` lets
+    /// it wait.
     /// Default `"busy"`.
     pub overload: Overload,
     /// Pools that are to have other bounds than these. Default none.
@@ -167,7 +168,7 @@ pub struct PoolAdmission {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ResolvedAdmission {
-    /// Of pools that are not listed, and of pools that are added later.
+    /// The bounds of pools that are not listed, and of pools that are added later.
     pub other: Admission,
     /// Indices of pools, and their bounds.
     pub pools: Vec<(usize, Admission)>,

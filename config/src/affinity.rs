@@ -19,7 +19,7 @@ pub enum Affinity {
 }
 
 impl Affinity {
-    /// Whether it leaves the xstream free.
+    /// Returns true if it leaves the xstream free.
     pub fn is_empty(&self) -> bool {
         matches!(self, Self::Cpus(cpus) if cpus.is_empty())
     }

@@ -76,8 +76,8 @@ impl Config {
         Ok(config)
     }
 
-    /// What is the instance's own of a document that has the layout of a parent or of the program.
-    /// Pools that are referred to by place are referred to by index then.
+    /// Returns the instance's own part of a document that has the layout of a parent or of the
+    /// program. Pools that are referred to by place are referred to by index then.
     #[must_use]
     pub fn without_layout(mut self) -> Self {
         let layout = std::mem::take(&mut self.argobots);

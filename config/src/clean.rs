@@ -54,7 +54,7 @@ pub(crate) fn without_mark(text: &str) -> &str {
     text.strip_prefix('\u{feff}').unwrap_or(text)
 }
 
-/// Whether there is nothing but blanks and comments.
+/// Returns true if the text has nothing but blanks and comments.
 pub(crate) fn is_blank(text: &str) -> bool {
     clean(without_mark(text)).is_ok_and(|text| text.bytes().all(|b| b.is_ascii_whitespace()))
 }

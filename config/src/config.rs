@@ -21,7 +21,7 @@ pub struct Config {
     /// Version of margo that printed the document. Output; ignored on input.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
-    /// What C Margo has no key for: address, listening, providers, our own tuning.
+    /// Settings that C Margo has no key for: address, listening, providers, our own tuning.
     pub margo: MargoOptions,
     /// Pools and xstreams.
     pub argobots: Argobots,
@@ -117,7 +117,7 @@ pub struct Argobots {
     /// Printed by C Margo. Output; ignored on input.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lazy_stack_alloc: Option<bool>,
-    /// Whether these pools and xstreams exist already, in a runtime that the program made: all of
+    /// True if these pools and xstreams exist already, in a runtime that the program made: all of
     /// them are [external](crate::ResolvedPool::external), and no `__primary__` is added. Never in
     /// a document.
     #[serde(skip)]
@@ -150,7 +150,7 @@ pub struct Pool {
     pub name: Option<String>,
     /// In which order units leave. Default `fifo_wait`.
     pub kind: PoolKind,
-    /// Who may push and pop. Default `mpmc`.
+    /// How many threads may push and pop. Default `mpmc`.
     pub access: PoolAccess,
     /// Stack size of this pool's ULTs in bytes, under the rules of `abt_thread_stacksize`.
     /// Default: that size. Not known to C Margo.
@@ -162,8 +162,8 @@ pub struct Pool {
     /// there is one. Not known to C Margo.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub numa_node: Option<u32>,
-    /// Its index, where that is not its place in the list: that of the pool in the running
-    /// instance that this is printed of, once others have been removed there. References of a
+    /// The pool's index, where that is not its place in the list: the index of the pool in the
+    /// running instance that this is printed of, once others have been removed there. References of a
     /// [child](Config::with_layout_of) mean this one. Never in a document.
     #[serde(skip)]
     pub index: Option<usize>,
@@ -189,8 +189,8 @@ pub enum PoolKind {
     RandWs,
 }
 
-/// Who may push to a pool and pop from it: one (s) or several (m) producers (p) and consumers
-/// (c).
+/// How many threads may push to a pool and pop from it: one (s) or several (m) producers (p) and
+/// consumers (c).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -244,7 +244,7 @@ impl Default for Xstream {
     }
 }
 
-/// What an xstream runs next.
+/// The policy by which an xstream chooses what to run next.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]

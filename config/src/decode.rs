@@ -79,7 +79,7 @@ impl State<'_> {
         self.left_out.borrow().contains(&node.start)
     }
 
-    /// Whether a struct has this key; if not, records that once.
+    /// Returns true if a struct has this key; if not, records that once.
     fn knows(&self, path: &Path<'_>, entry: &Entry, fields: &[&str]) -> bool {
         if fields.contains(&entry.key.as_str()) {
             return true;
@@ -178,7 +178,7 @@ impl<'t, 's> Cursor<'t, 's> {
     }
 }
 
-/// What a value is, for messages. Long strings are cut.
+/// Describes a value for messages. Long strings are cut.
 fn describe(kind: &Kind) -> String {
     match kind {
         Kind::Null => "null".to_owned(),

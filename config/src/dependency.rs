@@ -1,4 +1,4 @@
-//! What a provider of the document needs of others.
+//! Dependencies of a provider of the document on other providers.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! What is wrong, or suspicious, in a configuration, and where.
+//! Errors and warnings about a configuration, with their places.
 
 use std::fmt;
 
@@ -15,9 +15,9 @@ pub struct Error {
     pub line: Option<usize>,
     /// Column in characters, counted from 1. `None` when `line` is.
     pub column: Option<usize>,
-    /// What is wrong, with the allowed values and a "did you mean" where there are such.
+    /// Says what is wrong, with the allowed values and a "did you mean" where there are such.
     pub message: String,
-    /// What to do about it, when the message does not say so already.
+    /// Advice on what to do, when the message does not give it already.
     pub help: Option<String>,
 }
 
@@ -86,8 +86,8 @@ impl Errors {
         self.0.iter()
     }
 
-    /// The same errors about a part of the document: with paths that begin below `prefix`, such as
-    /// `argobots.pools[3]`. Those about other parts keep theirs.
+    /// Returns these errors as errors about a part of the document: with paths that begin below
+    /// `prefix`, such as `argobots.pools[3]`. Errors about other parts keep their paths.
     #[must_use]
     pub fn below(mut self, prefix: &str) -> Self {
         for error in &mut self.0 {
@@ -160,7 +160,7 @@ pub struct Warning {
     pub line: Option<usize>,
     /// Column in characters, counted from 1. `None` when `line` is.
     pub column: Option<usize>,
-    /// What is suspicious and what it may lead to.
+    /// Says what is suspicious and what it may lead to.
     pub message: String,
 }
 

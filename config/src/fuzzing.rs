@@ -1,4 +1,4 @@
-//! What may stand in a document, for fuzzers and for the test that replays their corpus.
+//! Checks of any document, for fuzzers and for the test that replays their corpus.
 //!
 //! It takes any bytes. It panics if a rule does not hold, and must not hang nor allocate without
 //! bound.
@@ -28,7 +28,8 @@ fn no_env(_: &str) -> Option<String> {
     None
 }
 
-/// What is in effect is printed in three ways, each of which is accepted and means the same.
+/// The configuration in effect is printed in three ways, each of which is accepted and means the
+/// same.
 fn is_its_own_effect(text: &str, effective: &Config) {
     let named = ConfigFlags { use_names: true, ..ConfigFlags::default() };
     let (by_name, _) = Config::check_as(text, &no_env, named).expect("it was accepted");

@@ -20,7 +20,7 @@ const LAYOUT: [&str; 7] = [
     "margo.more_progress_pools",
 ];
 
-/// What was left out.
+/// The values of a document that were left out.
 #[derive(Debug, Default)]
 pub(crate) struct Lacks {
     left_out: Vec<Left>,
@@ -30,9 +30,9 @@ pub(crate) struct Lacks {
 #[derive(Debug)]
 struct Left {
     path: String,
-    /// What has it, without its place there if that is a list.
+    /// The object or list that has it, without its place there if that is a list.
     parent: String,
-    /// Its key; `None`: it is an element of a list.
+    /// The key; `None`: it is an element of a list.
     key: Option<String>,
 }
 
@@ -46,7 +46,7 @@ impl Left {
         Self { path: path.to_owned(), parent: parent.to_owned(), key: key.map(str::to_owned) }
     }
 
-    /// Whether `error` may come of it that this is not there.
+    /// Returns true if `error` may come of it that this is not there.
     fn explains(&self, error: &Error) -> bool {
         if is_at_or_below(&error.path, &self.path)
             || error.message.contains(&format!("`{}`", self.path))
@@ -68,7 +68,7 @@ impl Left {
     }
 }
 
-/// Whether it is the value at `outer`, or a part of that.
+/// Returns true if `path` is the value at `outer`, or a part of that.
 fn is_at_or_below(path: &str, outer: &str) -> bool {
     let rest = path.strip_prefix(outer);
     rest.is_some_and(|rest| rest.is_empty() || outer.is_empty() || rest.starts_with(['.', '[']))
@@ -79,7 +79,7 @@ impl Lacks {
         Self { left_out: errors.iter().map(|error| Left::new(&error.path)).collect() }
     }
 
-    /// Whether pools and xstreams may not be all, or not those, that the document means.
+    /// Returns true if pools and xstreams may not be all, or not those, that the document means.
     pub(crate) fn layout(&self) -> bool {
         let concerns = |left: &Left| {
             // An unknown key of the document itself may stand for any of them.
@@ -88,8 +88,8 @@ impl Lacks {
         self.left_out.iter().any(concerns)
     }
 
-    /// Whether a provider may be called, or be, something else than the document means. One without
-    /// an id is known as such.
+    /// Returns true if a provider may be called, or be, something else than the document means. One
+    /// without an id is known as such.
     pub(crate) fn providers(&self) -> bool {
         let concerns = |left: &Left| {
             is_at_or_below(&left.path, "margo.providers")
@@ -100,12 +100,12 @@ impl Lacks {
         self.left_out.iter().any(concerns)
     }
 
-    /// Whether that value was left out.
+    /// Returns true if that value was left out.
     pub(crate) fn has(&self, path: &str) -> bool {
         self.left_out.iter().any(|left| left.path == path)
     }
 
-    /// Whether `error` may be none, when what was left out is right.
+    /// Returns true if `error` may be none, when what was left out is right.
     pub(crate) fn explain(&self, error: &Error) -> bool {
         self.left_out.iter().any(|left| left.explains(error))
     }

@@ -72,7 +72,7 @@ pub struct MargoOptions {
     /// How bulk data moves. Default: see there.
     #[serde(skip_serializing_if = "is_default")]
     pub bulk: BulkOptions,
-    /// What arguments and results may look like. Default: see there.
+    /// Limits of the encoding of arguments and results. Default: see there.
     #[serde(skip_serializing_if = "is_default")]
     pub proc: ProcOptions,
     /// How the transport treats its peers. Default: see there.
@@ -210,13 +210,13 @@ pub enum DumpSignal {
 pub enum LogLevel {
     /// Nothing.
     Off,
-    /// What failed and cannot be helped.
+    /// Failures that cannot be helped.
     Error,
-    /// What is probably not meant.
+    /// Things that are probably not meant.
     Warning,
-    /// What happens rarely and is worth knowing.
+    /// Things that happen rarely and are worth knowing.
     Info,
-    /// What helps to find an error.
+    /// Details that help to find an error.
     Debug,
     /// Everything.
     Trace,
@@ -316,7 +316,7 @@ pub enum Priority {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Provider {
-    /// What it is, such as `"blob"`. A C identifier. Required.
+    /// The type of the provider, such as `"blob"`. A C identifier. Required.
     #[cfg_attr(test, schemars(regex(pattern = "^[A-Za-z_][A-Za-z0-9_]*$")))]
     #[serde(rename = "type")]
     pub type_name: String,
@@ -345,7 +345,7 @@ pub struct Provider {
     })))]
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub dependencies: BTreeMap<String, Dependency>,
-    /// Its own settings; an object whose keys it defines itself. Default `{}`.
+    /// The provider's own settings; an object whose keys it defines itself. Default `{}`.
     pub config: Map<String, Value>,
 }
 

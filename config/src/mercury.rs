@@ -24,7 +24,7 @@ pub struct Mercury {
     /// `margo.address`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
-    /// Whether the instance listens. Output; ignored on input (see `margo.listen`).
+    /// True if the instance listens. Output; ignored on input (see `margo.listen`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub listening: Option<bool>,
     /// Version of the network layer. Output; ignored on input.
@@ -100,7 +100,7 @@ pub struct Mercury {
     pub sm_info_string: Option<String>,
     /// Ask for transfers from and to device (GPU) memory. Default false.
     pub na_request_mem_device: bool,
-    /// What is protected by a checksum. Default `none`.
+    /// The parts of a message that a checksum protects. Default `none`.
     pub checksum_level: ChecksumLevel,
     /// Form of the own address. Default `unspec`.
     pub na_addr_format: NaAddrFormat,
@@ -153,8 +153,8 @@ impl Default for Mercury {
 }
 
 impl Mercury {
-    /// What is in effect: without the keys that only mean something in printed documents, and with
-    /// a number where a default depends on `margo.requests_max`.
+    /// Returns the settings in effect: without the keys that only mean something in printed
+    /// documents, and with a number where a default depends on `margo.requests_max`.
     pub(crate) fn in_effect(&self, requests_max: usize) -> Self {
         let request_post_init = match self.request_post_init {
             0 => REQUEST_POST_INIT.min(u32::try_from(requests_max).unwrap_or(u32::MAX)),
@@ -177,7 +177,7 @@ impl Mercury {
     }
 }
 
-/// What is protected by a checksum. Counterpart: `hg_checksum_level_t` (Mercury).
+/// The parts of a message that a checksum protects. Counterpart: `hg_checksum_level_t` (Mercury).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -223,7 +223,7 @@ pub enum TrafficClass {
     BulkData,
     /// Bandwidth of its own.
     DedicatedAccess,
-    /// What others leave over.
+    /// Traffic that takes what others leave over.
     Scavenger,
     /// Control of the network itself.
     NetworkCtrl,

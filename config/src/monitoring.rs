@@ -28,7 +28,7 @@ const ENV_PREFIX: &str = "MARGO_MONITORING_FILENAME_PREFIX";
 const ENV_NO_STATISTICS: &str = "MARGO_MONITORING_DISABLE_STATISTICS";
 const ENV_NO_SERIES: &str = "MARGO_MONITORING_DISABLE_TIME_SERIES";
 
-/// What the default monitor records, and where to: the content of `monitoring.config`.
+/// The records of the default monitor and where they go: the content of `monitoring.config`.
 ///
 /// Read it with [`MonitoringOptions::of`]; the document itself keeps what was written, because a
 /// monitor of one's own has keys of its own.
@@ -173,7 +173,7 @@ impl MonitoringOptions {
         }
     }
 
-    /// What the default monitor is to do: as the document says, then as the environment says.
+    /// Returns the tasks of the default monitor: as the document says, then as the environment says.
     /// `None`: it is off, because neither asks for it, or the document names another one.
     ///
     /// # Errors
@@ -204,7 +204,7 @@ impl MonitoringOptions {
         Ok(Some(options))
     }
 
-    /// What C takes and makes something else of, as is done here: a warning for each.
+    /// Returns a warning for each value that C takes and makes something else of, as is done here.
     pub(crate) fn warnings(monitoring: &Map<String, Value>) -> Vec<Warning> {
         let given = |part: &str| {
             let config = monitoring.get("config")?;
@@ -259,7 +259,8 @@ impl MonitoringOptions {
     }
 }
 
-/// Of the `monitoring` object: the keys of `config` are known for the default monitor only.
+/// The schema of the `monitoring` object: the keys of `config` are known for the default monitor
+/// only.
 #[cfg(test)]
 pub(crate) fn schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
     let options = generator.subschema_for::<MonitoringOptions>();

@@ -1,4 +1,4 @@
-//! `margo.network` and `margo.proc`: what the transports and the encoding are bounded by. The only
+//! `margo.network` and `margo.proc`: the bounds of the transports and of the encoding. The only
 //! home of these defaults.
 
 use std::fmt;
@@ -30,12 +30,12 @@ pub struct NetworkOptions {
     /// given up. tcp, ofi and ucx. Default none: 67108864 (64 MiB), or 64 messages of full length.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unread_answers_max: Option<usize>,
-    /// The same for all peers of a host together, from 1; beyond, that one of them is given up for
-    /// which most waits. tcp only. Default none: twice `unread_answers_max`.
+    /// Bytes of answers that may wait for all peers of a host together, from 1; beyond, that one of
+    /// them is given up for which most waits. tcp only. Default none: twice `unread_answers_max`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unread_answers_per_host_max: Option<usize>,
-    /// The same for all peers together, from 1. tcp, ofi and ucx. Default none: four times
-    /// `unread_answers_max`.
+    /// Bytes of answers that may wait for all peers together, from 1. tcp, ofi and ucx. Default
+    /// none: four times `unread_answers_max`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unread_answers_total_max: Option<usize>,
     /// Time after which the kernel asks the host of an idle connection whether it is still there,
@@ -48,7 +48,7 @@ pub struct NetworkOptions {
     /// 65536 for tcp and ucx, and 8192 for sm. Other transports have no such bound.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub connections_max: Option<usize>,
-    /// The same for the processes of each user. sm only. Default 4096.
+    /// Connections that the processes of each user may have to us. sm only. Default 4096.
     pub connections_per_user_max: usize,
     /// Bytes that peers which have gone may have left for receives still to come. Default 16777216
     /// (16 MiB).
@@ -69,11 +69,12 @@ pub struct NetworkOptions {
     /// alone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rendezvous_bytes_min: Option<usize>,
-    /// Whether bulk data moves by UCX's remote memory access, without the owner's processor. ucx
-    /// only. Default `"auto"`.
+    /// Moves bulk data by UCX's remote memory access, without the owner's processor, where that is
+    /// safe. ucx only. Default `"auto"`.
     #[serde(skip_serializing_if = "is_default")]
     pub remote_keys: RemoteKeys,
-    /// Whose processes are let in. sm only: other transports cannot tell. Default `"own"`.
+    /// The users whose processes are let in. sm only: other transports cannot tell. Default
+    /// `"own"`.
     #[serde(skip_serializing_if = "is_default")]
     pub peer_users: PeerUsers,
 }

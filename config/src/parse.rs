@@ -254,12 +254,12 @@ fn read_one<T: DeserializeOwned>(text: &str) -> Result<T, Errors> {
     }
 }
 
-/// Whether it is about a variable, which has no place in the document.
+/// Returns true if `path` is about a variable, which has no place in the document.
 fn is_of_environment(path: &str) -> bool {
     path.starts_with("environment ")
 }
 
-/// What to do about an unknown key beyond correcting its spelling.
+/// Returns advice about an unknown key beyond correcting its spelling.
 fn advice(path: &str) -> Option<String> {
     let key = path.rsplit('.').next().unwrap_or(path);
     let known = match path {

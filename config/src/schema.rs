@@ -129,7 +129,7 @@ mod tests {
         TABLES.iter().flat_map(|table| serde_json::from_str::<Vec<_>>(table).expect("a table"))
     }
 
-    /// What a case is about, if that is JSON but for comments and commas.
+    /// The document of a case, if that is JSON but for comments and commas.
     fn document(case: &Value) -> Option<Value> {
         match &case["in"] {
             Value::String(text) => serde_json::from_str(&clean(text).ok()?).ok(),

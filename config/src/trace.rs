@@ -18,8 +18,9 @@ pub struct TraceOptions {
     /// `MARGO_TRACE_SAMPLE_RATE` wins.
     #[cfg_attr(test, schemars(range(min = 0.0, max = 1.0)))]
     pub sample_rate: f64,
-    /// The same for requests whose origin does not record them, of C peers say, with all that is
-    /// done here on their behalf and behind: 0 to 1. Default none: as `sample_rate`.
+    /// The part of the requests that is recorded although their origin does not record them, of C
+    /// peers say, with all that is done here on their behalf and behind: 0 to 1. Default none: as
+    /// `sample_rate`.
     #[cfg_attr(test, schemars(range(min = 0.0, max = 1.0)))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub request_sample_rate: Option<f64>,

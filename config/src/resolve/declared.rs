@@ -21,7 +21,7 @@ pub(super) struct Layout {
     /// The names that the document gives to pools; only these can be referred to.
     declared_names: Vec<String>,
     by_name: HashMap<String, usize>,
-    /// Whether all is there, and every pool of every xstream was found. If not, nothing can be said
+    /// True if all is there, and every pool of every xstream was found. If not, nothing can be said
     /// about who runs what.
     pub(super) complete: bool,
 }

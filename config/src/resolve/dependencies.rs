@@ -31,7 +31,7 @@ impl Entry {
         self.type_name.is_some() && self.provider_id.is_some()
     }
 
-    /// Whether a text that means nobody may mean this one, when what it lacks is there.
+    /// Returns true if a text that means nobody may mean this one, when what it lacks is there.
     fn may_be(&self, text: &str) -> bool {
         let by_id = text.rsplit_once(':');
         // The name would be made up.
@@ -43,7 +43,7 @@ impl Entry {
     }
 }
 
-/// What a provider is called that is not given a name.
+/// The name of a provider that is not given one.
 pub(super) fn default_name(type_name: &str, id: u16) -> String {
     format!("{type_name}_{id}")
 }

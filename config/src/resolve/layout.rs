@@ -1,4 +1,5 @@
-//! Who runs what: layouts in which an RPC could wait for long, or for ever.
+//! Checks of which xstreams run which pools: layouts in which an RPC could wait for long, or for
+//! ever.
 //!
 //! An xstream looks at its pools in their order. So a pool runs only where an xstream lists it,
 //! and one that stands behind a busy pool waits. The worst cases are errors: a pool that something
@@ -35,7 +36,7 @@ pub(super) fn check(config: &Config, layout: &Layout, roles: &Roles, found: &mut
     }
 }
 
-/// Who pushes handlers, and where to.
+/// The threads that push handlers, and the pools that they push to.
 struct Serving<'l> {
     /// Xstreams on which a progress ULT may run.
     progress: Vec<&'l ResolvedXstream>,
@@ -111,7 +112,7 @@ fn unattached(
     }
 }
 
-/// Whether somebody helps progress to copy.
+/// Checks that somebody helps progress to copy.
 fn helpers(
     pool: usize,
     homes: &[&ResolvedXstream],

@@ -61,7 +61,7 @@ pub struct Resolved {
     /// All xstreams: the document's, then those added. One is called `__primary__`, unless the
     /// program made them.
     pub xstreams: Vec<ResolvedXstream>,
-    /// Whether all pools and xstreams were there before: those of a runtime that the program made.
+    /// True if all pools and xstreams were there before: those of a runtime that the program made.
     pub external_layout: bool,
     /// Index of the pool in which the progress ULT of context 0 runs.
     pub progress_pool: usize,
@@ -75,17 +75,17 @@ pub struct Resolved {
     pub stack_cache_max: usize,
     /// Where profiles go.
     pub profiling_dir: String,
-    /// Whether to count what pools and xstreams do.
+    /// Counts what pools and xstreams do.
     pub enable_abt_profiling: bool,
     /// Address to open, not empty and without blanks; otherwise as given.
     pub address: String,
-    /// Whether to accept RPCs from others.
+    /// Accepts RPCs from others.
     pub listen: bool,
     /// File to write the instance's address to.
     pub address_file: Option<String>,
-    /// Whether peers may shut the instance down.
+    /// Lets peers shut the instance down.
     pub remote_shutdown: bool,
-    /// Whether progress spins only while operations are in flight.
+    /// Lets progress spin only while operations are in flight.
     pub progress_when_needed: bool,
     /// How others see what it does.
     pub metrics: MetricsOptions,
@@ -102,7 +102,7 @@ pub struct Resolved {
     pub trace: TraceOptions,
     /// Network settings, without the output-only keys.
     pub mercury: Mercury,
-    /// What `mercury.ip_subnet` says.
+    /// The subnet of `mercury.ip_subnet`.
     pub ip_subnet: Option<IpSubnet>,
     /// Largest arguments that travel inside the message, in bytes; `None`: the transport's limit.
     pub eager_size: Option<usize>,
@@ -136,11 +136,11 @@ pub struct Resolved {
     pub progress_timeout_max: Duration,
     /// Settings of the monitor, as given.
     pub monitoring: Option<Map<String, Value>>,
-    /// What the default monitor is to do; `None`: it is off.
+    /// The tasks of the default monitor; `None`: it is off.
     pub monitor: Option<MonitoringOptions>,
     /// Services to start, as listed; see [`start_order`](Self::start_order).
     pub providers: Vec<ResolvedProvider>,
-    /// What is allowed but probably not meant. Show it to the user.
+    /// Settings that are allowed but probably not meant. Show them to the user.
     pub warnings: Vec<Warning>,
 }
 
@@ -152,15 +152,15 @@ pub struct ResolvedPool {
     pub name: String,
     /// In which order units leave.
     pub kind: PoolKind,
-    /// Who may push and pop.
+    /// How many threads may push and pop.
     pub access: PoolAccess,
     /// Stack size of this pool's ULTs in bytes, a multiple of 4096; `None`: the default size.
     pub stack_bytes: Option<usize>,
     /// NUMA node for the memory of its stacks; `None`: that of the xstreams that run it.
     pub numa_node: Option<u32>,
-    /// Whether the program made it and only told of it. Never from a document.
+    /// True if the program made it and only told of it. Never from a document.
     pub external: bool,
-    /// Its index: its place, unless it is a parent's; see [`Pool::index`](crate::Pool::index).
+    /// The pool's index: its place, unless it is a parent's; see [`Pool::index`](crate::Pool::index).
     /// References in this structure are places.
     pub index: usize,
 }
@@ -179,7 +179,7 @@ pub struct ResolvedXstream {
     pub scheduler: SchedulerKind,
     /// Indices of its pools, most urgent first; at least one.
     pub pools: Vec<usize>,
-    /// Whether the program made it and only told of it. Never from a document.
+    /// True if the program made it and only told of it. Never from a document.
     pub external: bool,
     /// As [`ResolvedPool::index`].
     pub index: usize,
@@ -189,7 +189,7 @@ pub struct ResolvedXstream {
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct ResolvedProvider {
-    /// What it is.
+    /// The type of the provider.
     pub type_name: String,
     /// A C identifier, unique among providers.
     pub name: String,
@@ -201,7 +201,7 @@ pub struct ResolvedProvider {
     pub priority: Priority,
     /// Other providers that it works with, ordered by key.
     pub dependencies: Vec<ResolvedDependency>,
-    /// Its own settings, always a JSON object.
+    /// The provider's own settings, always a JSON object.
     pub config: Value,
 }
 
@@ -209,11 +209,11 @@ pub struct ResolvedProvider {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ResolvedDependency {
-    /// What the provider calls it.
+    /// The name under which the provider asks for it.
     pub key: String,
     /// As it is written.
     pub given: Dependency,
-    /// Who is meant, in that order.
+    /// The providers that are meant, in that order.
     pub targets: Vec<DependencyTarget>,
 }
 
@@ -224,7 +224,7 @@ pub enum DependencyTarget {
     Local(usize),
     /// One of another process. Nobody has asked it yet.
     Remote {
-        /// What it is said to be.
+        /// The type that it is said to be of.
         type_name: String,
         /// By which number it is addressed, at most 65534.
         provider_id: u16,
@@ -233,16 +233,16 @@ pub enum DependencyTarget {
     },
 }
 
-/// What the steps have to say.
+/// The errors and warnings of the steps.
 #[derive(Debug)]
 struct Findings<'l> {
     errors: Vec<Error>,
     warnings: Vec<Warning>,
-    /// What is not there because it was wrong.
+    /// The values that are not there because they were wrong.
     lacks: &'l Lacks,
 }
 
-/// What was found of a document, some of which may not be there.
+/// The values found of a document, some of which may not be there.
 #[derive(Debug)]
 pub(crate) struct Looked {
     /// As far as it can be had. With errors: enough for checks of other kinds.
@@ -266,7 +266,7 @@ impl<'l> Findings<'l> {
         }
     }
 
-    /// Whether no further error is kept, so that one which costs something need not be made.
+    /// Returns true if no further error is kept, so that one which costs something need not be made.
     fn is_full(&self) -> bool {
         self.errors.len() >= REPORTED_MAX
     }
@@ -278,7 +278,7 @@ impl<'l> Findings<'l> {
     }
 }
 
-/// What the default monitor is to do.
+/// Returns the tasks of the default monitor.
 fn monitor(
     config: &Config,
     env: &dyn Fn(&str) -> Option<String>,

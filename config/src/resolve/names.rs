@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::Findings;
 use crate::suggest::choices;
 
-/// Whether `name` is a C identifier.
+/// Returns true if `name` is a C identifier.
 pub(super) fn is_identifier(name: &str) -> bool {
     let mut bytes = name.bytes();
     bytes.next().is_some_and(|byte| byte.is_ascii_alphabetic() || byte == b'_')

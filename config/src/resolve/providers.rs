@@ -70,7 +70,7 @@ pub(super) fn resolve(
     resolved
 }
 
-/// What stands in the place of a provider that is no whole one, so that the others have theirs. The
+/// The stand-in for a provider that is no whole one, so that the others have their places. The
 /// document is refused.
 fn nobody() -> ResolvedProvider {
     ResolvedProvider {

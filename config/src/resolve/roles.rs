@@ -92,7 +92,7 @@ fn more_progress_pools(
     pools
 }
 
-/// What stands for the primary pool where nothing is added: the first pool of xstream
+/// Returns what stands for the primary pool where nothing is added: the first pool of xstream
 /// `__primary__`, or of the first one.
 fn first_pool(layout: &Layout, found: &mut Findings) -> Option<usize> {
     let named = layout.xstreams.iter().find(|xstream| xstream.name == PRIMARY);

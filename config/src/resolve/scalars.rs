@@ -117,7 +117,7 @@ pub(super) fn log_level(
     level
 }
 
-/// Whether it could be address and port; the operating system knows more at the start.
+/// Returns true if `text` could be address and port; the operating system knows more at the start.
 fn is_host_and_port(text: &str) -> bool {
     let Some((host, port)) = text.rsplit_once(':') else { return false };
     let is_one_host = host.starts_with('[') == host.ends_with(']')

@@ -8,7 +8,7 @@ const ENV_ENABLE: &str = "MARGO_ENABLE_TRACE";
 const ENV_PREFIX: &str = "MARGO_TRACE_FILENAME_PREFIX";
 const ENV_RATE: &str = "MARGO_TRACE_SAMPLE_RATE";
 
-/// What holds; whether it is turned on is part of it.
+/// Returns the trace settings in effect, with whether traces are on.
 pub(super) fn resolve(
     given: &TraceOptions,
     env: &dyn Fn(&str) -> Option<String>,
