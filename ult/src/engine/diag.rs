@@ -16,23 +16,23 @@
 use std::cell::{Cell, RefCell};
 use std::time::{Duration, Instant};
 
+use crate::engine::inspect::Capture;
+use crate::engine::listener::{InSink, Listener};
+use crate::engine::monitor_stop::MonitorStop;
 use crate::engine::runtime_core::RuntimeCore;
 use crate::engine::stack::block::BlockPtr;
 use crate::engine::stack::context::{Answer, Command, Wakeup};
-use crate::engine::unit::descriptor::UltPtr;
+use crate::engine::unit::descriptor::{Ult, UltPtr};
 use crate::engine::unit::payload::Stage;
 use crate::engine::waiting::cancel::Why;
 use crate::engine::xstream::current;
 use crate::engine::xstream::owner::{State, Xstream, XstreamShared};
-use crate::observe::backtrace::Capture;
-use crate::observe::monitor::MonitorStop;
-use crate::observe::record::{NameCache, Recorder};
-use crate::observe::sink::{InSink, Listener};
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use crate::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, fence};
 use crate::sync::{Arc, Mutex, lock, relax};
 use crate::trace::clock;
 use crate::trace::event::{Event, EventKind, EventMask};
+use crate::trace::recorder::{NameCache, Recorder, Subject};
 
 /// Somebody records or listens.
 const TRACE: u8 = 1;
@@ -170,7 +170,7 @@ impl Shared {
         self.others_in_sink.fetch_add(1, Relaxed);
         let plan = self.plan();
         if let Some(recorder) = &plan.recorder {
-            recorder.record_other(ticks, kind, Some(ult), None);
+            recorder.record_other(ticks, kind, Some(subject(&ult)), None);
         }
         if plan.mask.contains(kind)
             && let Some(_inside) = InSink::enter()
@@ -191,6 +191,11 @@ impl Shared {
         let ns = u64::try_from(since_epoch.as_nanos()).unwrap_or(u64::MAX);
         self.tick.store(ns.max(1), Relaxed);
     }
+}
+
+/// What a recording notes of a unit.
+fn subject(ult: &Ult) -> Subject<'_> {
+    Subject { id: ult.id.get(), pool: ult.pool().index, name: ult.name() }
 }
 
 impl Plan {
@@ -604,6 +609,7 @@ impl Xstream {
         copy.renew(&self.core.diag);
         let PlanCopy { plan: Some(plan), names } = &mut *copy else { return };
         if let Some(recorder) = &plan.recorder {
+            let ult = ult.as_deref().map(subject);
             recorder.record(self.shared().index, names, ticks, kind, ult);
         }
         let is_wanted = plan.mask.contains(kind);

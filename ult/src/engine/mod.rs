@@ -14,7 +14,10 @@
 //!
 //! Read `unit/descriptor.rs` first, then `pool/slot.rs`, `xstream/owner.rs`, `xstream/switch.rs`
 //! and
-//! `xstream/run_loop.rs`. What the engine calls for observers is in `diag.rs`.
+//! `xstream/run_loop.rs`. `runtime_core.rs` is what the xstreams of a runtime share; `contain.rs`
+//! calls code of the program. The hooks for observers are in `diag.rs`; `inspect.rs`, `listener.rs`
+//! and
+//! `monitor_stop.rs` are the engine's part of dumps, sinks and the monitor.
 
 #[cfg(not(loom))]
 pub(crate) mod contain;
@@ -22,6 +25,12 @@ pub(crate) mod contain;
 pub(crate) mod diag;
 #[cfg(not(loom))]
 pub(crate) mod error;
+#[cfg(not(loom))]
+pub(crate) mod inspect;
+#[cfg(not(loom))]
+pub(crate) mod listener;
+#[cfg(not(loom))]
+pub(crate) mod monitor_stop;
 #[cfg(not(loom))]
 pub(crate) mod pool;
 #[cfg(not(loom))]

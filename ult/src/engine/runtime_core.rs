@@ -23,17 +23,18 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use crate::base::wait_kind::WaitKind;
 use crate::engine::error::StuckUlt;
 use crate::engine::pool::shared::PoolShared;
 use crate::engine::stack::block::StackClass;
 use crate::engine::unit::descriptor_cache::Depot;
 use crate::engine::waiting::news::News;
+use crate::engine::waiting::raw_mutex::{RawGuard, RawMutex};
 use crate::engine::xstream::owner::{Xstream, XstreamShared};
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use crate::sync::atomic::{AtomicU64, AtomicUsize, fence};
 use crate::sync::{Arc, Mutex, lock};
 use crate::topology::CpuSet;
-use crate::wait::mutex::Mutex as UltMutex;
 
 /// Every end of a unit is reported.
 pub(crate) const WATCHED: u64 = 1;
@@ -76,7 +77,7 @@ pub(crate) struct RuntimeCore {
     /// Held for a few instructions; changes are made under the lock of the layout.
     pub(crate) parts: Mutex<Parts>,
     /// One change of pools and xstreams at a time.
-    pub(crate) layout: UltMutex<()>,
+    layout: RawMutex,
     pub(crate) depot: Depot,
     pub(crate) spin_max: Duration,
     pub(crate) stack_cache_max: usize,
@@ -107,7 +108,7 @@ impl RuntimeCore {
     ) -> Self {
         Self {
             parts: Mutex::default(),
-            layout: UltMutex::new(()),
+            layout: RawMutex::new(),
             depot: Depot::new(),
             spin_max,
             stack_cache_max,
@@ -326,6 +327,11 @@ impl RuntimeCore {
             drop(servers);
         }
         xstreams.iter().for_each(|xstream| xstream.bury());
+    }
+
+    /// Waits for the right to change the layout. A ULT suspends meanwhile.
+    pub(crate) fn lock_layout(&self) -> RawGuard<'_> {
+        self.layout.hold(WaitKind::Mutex)
     }
 
     /// The name of the pool with this index.

@@ -15,12 +15,12 @@ use std::collections::{BTreeMap, HashMap};
 use std::ffi::c_void;
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::Once;
 use std::time::Duration;
 
 use crate::base::limit::Limit;
 use crate::base::wait_kind::WaitKind;
 use crate::engine::contain::log;
+use crate::engine::inspect::{self, Capture, warm_up};
 use crate::engine::runtime_core::RuntimeCore;
 use crate::engine::stack::context::Wakeup;
 use crate::engine::unit::descriptor::UltPtr;
@@ -31,8 +31,6 @@ use crate::runtime::handle::Runtime;
 use crate::sync::{Arc, Mutex, lock, thread};
 use crate::wait::eventual::Eventual;
 
-/// Room that the walk needs below the frame from which it starts: three times what was measured.
-const ROOM_BYTES: usize = 6 * 1024;
 const FRAMES_MAX: usize = 256;
 /// What an xstream does of an answer before it runs a unit: so many ULTs are listed, which takes
 /// some tens of microseconds; a stack takes as long as so many.
@@ -187,14 +185,6 @@ pub struct Frame {
     pub file: Option<PathBuf>,
     /// Line in it.
     pub line: Option<u32>,
-}
-
-/// Memory for one walk; in `Xstream`.
-#[derive(Default)]
-pub(crate) struct Capture {
-    pointers: Vec<usize>,
-    frames_max: usize,
-    no_room: Option<usize>,
 }
 
 /// A ULT as its xstream describes it.
@@ -401,55 +391,10 @@ impl Xstream {
     }
 }
 
-/// The first walk of a process takes far more stack than later ones, because the dynamic linker
-/// looks up what it calls. So the first is done here, on the stack of the xstream.
-fn warm_up() {
-    static ONCE: Once = Once::new();
-    // SAFETY:
-    // - synchronised: as in `walk`.
-    ONCE.call_once(|| unsafe { ::backtrace::trace_unsynchronized(|_| true) });
-}
-
 fn since(core: &RuntimeCore, ult: UltPtr) -> Option<Duration> {
     let tick = ult.waits_since.get();
     let now = core.diag.epoch.elapsed();
     (tick != 0).then(|| now.saturating_sub(Duration::from_nanos(tick)))
-}
-
-/// The calling ULT has been resumed for a walk, and suspends again afterwards.
-#[cold]
-#[inline(never)]
-pub(crate) fn inspected() {
-    if let Some((xstream, ult)) = current::xstream().zip(current::ult()) {
-        walk(xstream, ult);
-    }
-}
-
-/// Walks the stack of `ult`, which is the caller.
-#[inline(never)]
-fn walk(xstream: &Xstream, ult: UltPtr) {
-    let Some(block) = ult.block() else { return };
-    let mut capture = xstream.diag.capture.borrow_mut();
-    let (low, bytes) = block.range();
-    let high = low + bytes;
-    let free_bytes = block.room_below(std::ptr::from_ref(&capture).addr());
-    if free_bytes < ROOM_BYTES {
-        capture.no_room = Some(free_bytes);
-        return;
-    }
-    let Capture { pointers, frames_max, .. } = &mut *capture;
-    let note = |frame: &::backtrace::Frame| {
-        // Beyond the first frame of the ULT the walk would go on into the xstream.
-        let is_ours = (low..high).contains(&frame.sp().addr());
-        if is_ours && pointers.len() < *frames_max {
-            pointers.push(frame.ip().addr());
-        }
-        is_ours && pointers.len() < *frames_max
-    };
-    // SAFETY:
-    // - synchronised: the walk itself needs no lock of the crate, only naming does; the C library
-    //   has its own for the list of loaded objects.
-    unsafe { ::backtrace::trace_unsynchronized(note) };
 }
 
 /// Replaces pointers by names. On a thread with a large stack.
@@ -539,7 +484,7 @@ fn trim(frames: &mut Vec<Frame>) {
             || frame.file.as_deref().is_some_and(|path| path.ends_with(file))
     };
     // The walk stands on top, below the unwinder; a ULT that asks for a dump has more of ours.
-    let is_ours = |frame: &Frame| is(frame, [concat!(module_path!(), "::"), file!()]);
+    let is_ours = |frame: &Frame| is(frame, inspect::PLACE);
     if let Some(first) = frames.iter().position(is_ours) {
         let rest = frames[first..].iter().position(|frame| !is_ours(frame));
         frames.drain(..rest.map_or(frames.len(), |rest| first + rest));

@@ -21,7 +21,6 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use crate::base::park::ThreadParker;
 use crate::engine::contain::{caught, contained, log};
 use crate::engine::diag::Beat;
 use crate::engine::error::StartError;
@@ -31,11 +30,10 @@ use crate::engine::xstream::shared::XstreamShared;
 use crate::observe::backtrace::{DumpOptions, UltDump, ask_list};
 use crate::observe::report_log::ReportLog;
 use crate::observe::starve::{PoolBeat, PoolWatch};
-use crate::runtime::builder::RuntimeBuilder;
+use crate::runtime::builder::{RuntimeBuilder, StartsWith};
 use crate::runtime::handle::Runtime;
-use crate::sync::atomic::AtomicBool;
-use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use crate::sync::{Arc, Mutex, lock, thread};
+use crate::sync::atomic::Ordering::Relaxed;
+use crate::sync::{Arc, lock, thread};
 
 /// What the monitor of a runtime shall do; see [`RuntimeBuilder::monitor`].
 #[derive(Clone)]
@@ -281,8 +279,14 @@ impl Stall {
 impl RuntimeBuilder {
     /// Watches the runtime with a thread of its own. Default: no monitor.
     pub fn monitor(mut self, spec: MonitorSpec) -> Self {
-        self.monitor = Some(spec);
+        self.monitor = Some(Box::new(spec));
         self
+    }
+}
+
+impl StartsWith for MonitorSpec {
+    fn start(self: Box<Self>, core: &Arc<RuntimeCore>) -> Result<(), StartError> {
+        start(core, *self)
     }
 }
 
@@ -294,46 +298,13 @@ impl Runtime {
     ///
     /// [`StartError::Monitored`], and the other errors about monitors.
     pub fn watch(&self, spec: MonitorSpec) -> Result<(), StartError> {
-        start(&self.owner.core, Some(spec))
+        start(&self.owner.core, spec)
     }
 }
 
-/// How the thread is told to leave; in the runtime's shared part.
-#[derive(Debug, Default)]
-pub(crate) struct MonitorStop {
-    parker: ThreadParker,
-    is_over: AtomicBool,
-    thread: Mutex<Option<thread::JoinHandle<()>>>,
-}
-
-impl MonitorStop {
-    /// The xstreams leave.
-    pub(crate) fn end(&self) {
-        self.is_over.store(true, Release); // pair: MONITOR-OVER
-        self.parker.unpark();
-    }
-
-    /// Waits for the thread, which has been told to leave. Does not wait for itself: a report may
-    /// shut the runtime down.
-    pub(crate) fn join(&self) {
-        let thread = lock(&self.thread).take();
-        if let Some(thread) = thread
-            && thread.thread().id() != thread::current().id()
-        {
-            // Its panic, if any, has been printed by the panic hook.
-            let _ = thread.join();
-        }
-    }
-
-    fn is_over(&self) -> bool {
-        self.is_over.load(Acquire) // pair: MONITOR-OVER
-    }
-}
-
-/// Starts the thread, if there shall be one. It ends with the xstreams. Whoever joins it has told
+/// Starts the thread. It ends with the xstreams. Whoever joins it has told
 /// it to leave before: it is in its place then, or sees that.
-pub(crate) fn start(core: &Arc<RuntimeCore>, spec: Option<MonitorSpec>) -> Result<(), StartError> {
-    let Some(spec) = spec else { return Ok(()) };
+fn start(core: &Arc<RuntimeCore>, spec: MonitorSpec) -> Result<(), StartError> {
     spec.check()?;
     let mut place = lock(&core.diag.monitor.thread);
     if place.is_some() {

@@ -1,32 +1,19 @@
 //! Recording: from the start to the [`Trace`].
 //!
-//! A recording has one [`Ring`] per xstream, written by that xstream only, and one for all other
-//! threads and for xstreams added later, behind a lock. Stopping needs no help from the xstreams:
-//! rings can be read at any time.
-//!
-//! Names of ULTs are numbered per ring when they first occur, so that an event holds a number and
-//! the name may die with its ULT. The numbers of recently used names are found by address; the
-//! text is compared, because another name may have got the same address since.
+//! Stopping needs no help from the xstreams: the rings of the
+//! [`recorder`](crate::trace::recorder) can be read at any time.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::time::Duration;
 
 use crate::engine::diag::Plan;
 use crate::engine::error::RecordError;
 use crate::engine::runtime_core::RuntimeCore;
-use crate::engine::unit::descriptor::UltPtr;
 use crate::runtime::handle::Runtime;
-use crate::sync::{Arc, Mutex, lock};
+use crate::sync::{Arc, lock};
 use crate::trace::clock::{Moment, Scale};
 use crate::trace::event::{Event, EventKind, NOTHING, Packed};
-use crate::trace::ring::Ring;
-
-/// Distinct names of ULTs that one xstream can record; ULTs with other names appear by number.
-const NAMES_MAX: usize = 16 * 1024;
-/// Longer names are cut.
-const NAME_BYTES_MAX: usize = 256;
-const RECENT: usize = 64;
+use crate::trace::recorder::Recorder;
 
 /// How to record; see [`Runtime::record`].
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,168 +45,39 @@ impl RecordOptions {
     }
 }
 
-/// The rings of a recording.
-pub(crate) struct Recorder {
-    start: Moment,
-    /// One per xstream at the start, and the last for all other threads.
-    tracks: Box<[Track]>,
-    /// Held by a thread that writes the last track.
-    others: Mutex<NameCache>,
-}
-
-struct Track {
-    ring: Ring,
-    names: Mutex<Vec<Arc<str>>>,
-}
-
-impl Recorder {
-    fn new(xstreams: usize, events: usize) -> Self {
-        let track = |_| Track { ring: Ring::new(events), names: Mutex::default() };
-        // The rings first: that takes milliseconds, in which nothing is recorded.
-        let tracks = (0..=xstreams).map(track).collect();
-        Self { start: Moment::now(), tracks, others: Mutex::default() }
+/// The events of a recording so far.
+fn collect(recorder: &Recorder, core: &RuntimeCore) -> Trace {
+    let end = Moment::now();
+    let scale = Scale::between(recorder.start, end);
+    let parts = lock(&core.parts);
+    let mut trace = Trace {
+        events: Vec::new(),
+        names: Vec::new(),
+        pools: parts.pools.iter().map(|pool| pool.name.to_string()).collect(),
+        xstreams: parts.xstreams.iter().map(|xstream| xstream.name.to_string()).collect(),
+        dropped: Vec::new(),
+        duration: end.instant.duration_since(recorder.start.instant),
+    };
+    drop(parts);
+    let others = trace.xstreams.len();
+    for track in &recorder.tracks {
+        let read = track.ring.read();
+        let first_name = trace.names.len();
+        trace.names.extend(lock(&track.names).iter().cloned());
+        trace.dropped.push(read.dropped);
+        let events = read.events.into_iter().map(Packed::unpack);
+        let events = events.filter(|event| event.ticks <= end.ticks);
+        trace.events.extend(events.map(|event| Stored {
+            at_ns: scale.ns(event.ticks),
+            kind: event.kind,
+            ult: event.ult,
+            pool: event.pool,
+            name: (event.name != NOTHING).then(|| first_name + usize::from(event.name)),
+            track: others.min(event.xstream.into()),
+        }));
     }
-
-    /// Records on the track of an xstream. Only its thread may call this, with its own cache.
-    #[inline]
-    pub(crate) fn record(
-        &self,
-        xstream: usize,
-        names: &mut NameCache,
-        ticks: u64,
-        kind: EventKind,
-        ult: Option<UltPtr>,
-    ) {
-        // The last track belongs to the others.
-        match self.tracks[..self.tracks.len() - 1].get(xstream) {
-            Some(track) => track.push(names, ticks, kind, ult, Some(xstream)),
-            None => self.record_other(ticks, kind, ult, Some(xstream)),
-        }
-    }
-
-    /// Records on the track of other threads.
-    pub(crate) fn record_other(
-        &self,
-        ticks: u64,
-        kind: EventKind,
-        ult: Option<UltPtr>,
-        xstream: Option<usize>,
-    ) {
-        if let Some(track) = self.tracks.last() {
-            let mut names = lock(&self.others);
-            track.push(&mut names, ticks, kind, ult, xstream);
-        }
-    }
-
-    fn collect(&self, core: &RuntimeCore) -> Trace {
-        let end = Moment::now();
-        let scale = Scale::between(self.start, end);
-        let parts = lock(&core.parts);
-        let mut trace = Trace {
-            events: Vec::new(),
-            names: Vec::new(),
-            pools: parts.pools.iter().map(|pool| pool.name.to_string()).collect(),
-            xstreams: parts.xstreams.iter().map(|xstream| xstream.name.to_string()).collect(),
-            dropped: Vec::new(),
-            duration: end.instant.duration_since(self.start.instant),
-        };
-        drop(parts);
-        let others = trace.xstreams.len();
-        for track in &self.tracks {
-            let read = track.ring.read();
-            let first_name = trace.names.len();
-            trace.names.extend(lock(&track.names).iter().cloned());
-            trace.dropped.push(read.dropped);
-            let events = read.events.into_iter().map(Packed::unpack);
-            let events = events.filter(|event| event.ticks <= end.ticks);
-            trace.events.extend(events.map(|event| Stored {
-                at_ns: scale.ns(event.ticks),
-                kind: event.kind,
-                ult: event.ult,
-                pool: event.pool,
-                name: (event.name != NOTHING).then(|| first_name + usize::from(event.name)),
-                track: others.min(event.xstream.into()),
-            }));
-        }
-        trace.events.sort_by_key(|event| event.at_ns);
-        trace
-    }
-}
-
-impl Track {
-    #[inline]
-    fn push(
-        &self,
-        names: &mut NameCache,
-        ticks: u64,
-        kind: EventKind,
-        ult: Option<UltPtr>,
-        xstream: Option<usize>,
-    ) {
-        let xstream = xstream.and_then(|at| u16::try_from(at).ok()).unwrap_or(NOTHING);
-        let packed = match ult {
-            None => Packed { ticks, kind, ult: 0, pool: NOTHING, name: NOTHING, xstream },
-            Some(ult) => Packed {
-                ticks,
-                kind,
-                ult: ult.id.get(),
-                pool: u16::try_from(ult.pool().index).unwrap_or(NOTHING),
-                name: ult.name().map_or(NOTHING, |name| names.number(name, &self.names)),
-                xstream,
-            },
-        };
-        self.ring.push(packed.pack());
-    }
-}
-
-/// The numbers of the names on one track. Only the writer of the track has it.
-#[derive(Default)]
-pub(crate) struct NameCache {
-    /// By a hash of the address.
-    recent: Vec<Option<(Arc<str>, usize, u16)>>,
-    numbers: HashMap<Arc<str>, u16>,
-}
-
-impl NameCache {
-    #[inline]
-    fn number(&mut self, name: &str, table: &Mutex<Vec<Arc<str>>>) -> u16 {
-        let address = name.as_ptr().addr();
-        let place = (address ^ (address >> 6)) % RECENT;
-        if let Some(Some((known, at, number))) = self.recent.get(place)
-            && *at == address
-            && **known == *name
-        {
-            return *number;
-        }
-        self.look_up(name, address, place, table)
-    }
-
-    #[cold]
-    fn look_up(
-        &mut self,
-        name: &str,
-        address: usize,
-        place: usize,
-        table: &Mutex<Vec<Arc<str>>>,
-    ) -> u16 {
-        let cut = (0..=NAME_BYTES_MAX.min(name.len())).rev().find(|at| name.is_char_boundary(*at));
-        let text = &name[..cut.unwrap_or(0)];
-        let (known, number) = match self.numbers.get_key_value(text) {
-            Some((known, number)) => (known.clone(), *number),
-            None if self.numbers.len() >= NAMES_MAX => return NOTHING,
-            None => {
-                let known: Arc<str> = text.into();
-                let mut table = lock(table);
-                let number = u16::try_from(table.len()).unwrap_or(NOTHING);
-                table.push(known.clone());
-                self.numbers.insert(known.clone(), number);
-                (known, number)
-            }
-        };
-        self.recent.resize(RECENT, None);
-        self.recent[place] = Some((known, address, number));
-        number
-    }
+    trace.events.sort_by_key(|event| event.at_ns);
+    trace
 }
 
 impl Runtime {
@@ -261,13 +119,13 @@ impl Recording {
     /// runtime has shut down.
     #[must_use]
     pub fn stop(self) -> Trace {
-        self.recorder.collect(&self.core)
+        collect(&self.recorder, &self.core)
     }
 
     /// The events so far; the recording goes on.
     #[must_use]
     pub fn snapshot(&self) -> Trace {
-        self.recorder.collect(&self.core)
+        collect(&self.recorder, &self.core)
     }
 }
 
@@ -366,39 +224,5 @@ impl fmt::Debug for Trace {
             .field("dropped", &self.dropped())
             .field("duration", &self.duration)
             .finish_non_exhaustive()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_are_numbered_once_and_compared_by_text() {
-        let table = Mutex::default();
-        let mut cache = NameCache::default();
-        let mut buffer = String::from("aaa");
-        assert_eq!(cache.number(&buffer, &table), 0);
-        assert_eq!(cache.number(&buffer, &table), 0);
-        buffer.replace_range(.., "bbb");
-        assert_eq!(cache.number(&buffer, &table), 1, "the same address, another name");
-        assert_eq!(cache.number("aaa", &table), 0, "another address, a known name");
-        let long = "ä".repeat(NAME_BYTES_MAX);
-        assert_eq!(cache.number(&long, &table), 2);
-        assert_eq!(cache.number(&long, &table), 2);
-        let names: Vec<usize> = lock(&table).iter().map(|name| name.len()).collect();
-        assert_eq!(names, [3, 3, NAME_BYTES_MAX]);
-    }
-
-    #[test]
-    fn the_table_of_names_is_bounded() {
-        let table = Mutex::default();
-        let mut cache = NameCache::default();
-        for number in 0..NAMES_MAX {
-            assert_ne!(cache.number(&number.to_string(), &table), NOTHING);
-        }
-        assert_eq!(cache.number("one more", &table), NOTHING);
-        assert_eq!(cache.number("7", &table), 7);
-        assert_eq!(lock(&table).len(), NAMES_MAX);
     }
 }

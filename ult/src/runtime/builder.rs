@@ -21,7 +21,6 @@ use crate::engine::waiting::cancel::{Unwind, without_unwinding};
 use crate::engine::xstream::sched::{BasicWait, Scheduler, own};
 use crate::engine::xstream::shared::XstreamShared;
 use crate::engine::xstream::sleep::SPIN_MAX_DEFAULT;
-use crate::observe::monitor::{self, MonitorSpec};
 use crate::runtime::handle::Runtime;
 use crate::runtime::layout;
 use crate::runtime::xstream_thread;
@@ -151,6 +150,12 @@ impl fmt::Debug for XstreamSpec {
     }
 }
 
+/// An observer that starts with the runtime, before its xstreams do.
+pub(crate) trait StartsWith: fmt::Debug + Send + Sync {
+    /// Starts it. An error ends the start of the runtime.
+    fn start(self: Box<Self>, core: &Arc<RuntimeCore>) -> Result<(), StartError>;
+}
+
 /// Collects the description of a runtime. Nothing is started before [`start`](Self::start).
 #[derive(Debug)]
 #[must_use = "a builder does nothing until `start` is called"]
@@ -161,7 +166,7 @@ pub struct RuntimeBuilder {
     stack_cache_max: usize,
     spin_max: Duration,
     affinity: Option<AffinityPattern>,
-    pub(crate) monitor: Option<MonitorSpec>,
+    pub(crate) monitor: Option<Box<dyn StartsWith>>,
 }
 
 impl RuntimeBuilder {
@@ -323,7 +328,9 @@ impl RuntimeBuilder {
         match core.pools().iter().find(|pool| lock(&pool.servers).is_empty()) {
             Some(pool) => Err(StartError::UnservedPool { pool: pool.name.to_string() }),
             None => {
-                monitor::start(core, self.monitor)?;
+                if let Some(monitor) = self.monitor {
+                    monitor.start(core)?;
+                }
                 Ok(xstreams)
             }
         }

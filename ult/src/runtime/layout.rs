@@ -42,7 +42,7 @@ impl Runtime {
     pub fn add_pool(&self, spec: PoolSpec) -> Result<PoolRef, StartError> {
         let core = &self.owner.core;
         core.sweep_pools();
-        let _one_at_a_time = core.layout.lock();
+        let _one_at_a_time = core.lock_layout();
         check_pool(&spec)?;
         if core.pools().iter().any(|pool| *pool.name == *spec.name) {
             return Err(StartError::DuplicatePool { pool: spec.name });
@@ -81,7 +81,7 @@ impl Runtime {
         }
         core.sweep_pools();
         loop {
-            let one_at_a_time = core.layout.lock();
+            let one_at_a_time = core.lock_layout();
             match close_pool(core, pool) {
                 Ok(books) => {
                     retire_pool(core, pool, books);
@@ -110,7 +110,7 @@ impl Runtime {
     /// Counterpart: `ABT_xstream_create`.
     pub fn add_xstream(&self, mut spec: XstreamSpec) -> Result<XstreamRef, StartError> {
         let core = &self.owner.core;
-        let _one_at_a_time = core.layout.lock();
+        let _one_at_a_time = core.lock_layout();
         if self.is_shut_down() {
             return Err(StartError::ShutDown { xstream: spec.name });
         }

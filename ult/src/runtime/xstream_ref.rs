@@ -83,7 +83,7 @@ impl XstreamRef {
     ///
     /// Counterpart: `ABT_xstream_set_rank`.
     pub fn set_rank(&self, rank: usize) -> Result<(), StartError> {
-        let _one_at_a_time = self.core.layout.lock();
+        let _one_at_a_time = self.core.lock_layout();
         let others = self.core.xstreams();
         let mut others = others.iter().filter(|other| !Arc::ptr_eq(other, &self.xstream));
         if others.any(|other| other.rank() == rank) {
@@ -217,7 +217,7 @@ impl XstreamRef {
         scheduler: Box<dyn Scheduler>,
         pools: impl IntoIterator<Item = S>,
     ) -> Result<(), LayoutError> {
-        let one_at_a_time = self.core.layout.lock();
+        let one_at_a_time = self.core.lock_layout();
         self.check_not_gone()?;
         let names: Vec<String> = pools.into_iter().map(Into::into).collect();
         let pools = find_pools(&self.core, self.name(), &names)?;
@@ -266,7 +266,7 @@ impl XstreamRef {
         let mut limit = Limit::new(limit);
         loop {
             let lives = {
-                let _one_at_a_time = self.core.layout.lock();
+                let _one_at_a_time = self.core.lock_layout();
                 self.check_not_gone()?;
                 // Before the state, which it leaves first.
                 let lives = xstream.lives_ended();
@@ -290,7 +290,7 @@ impl XstreamRef {
                 // By another who has waited for it, and less long.
                 continue;
             }
-            let _one_at_a_time = self.core.layout.lock();
+            let _one_at_a_time = self.core.lock_layout();
             while !has_left() {
                 if xstream.change_state(State::Joining, State::Running) {
                     reconfigure(xstream);
@@ -305,7 +305,7 @@ impl XstreamRef {
             break;
         }
         let thread = {
-            let _one_at_a_time = self.core.layout.lock();
+            let _one_at_a_time = self.core.lock_layout();
             // Another life's is none of ours.
             let is_its = xstream.state() == State::Terminated;
             is_its.then(|| lock(&xstream.thread).take()).flatten()
@@ -326,7 +326,7 @@ impl XstreamRef {
     ///
     /// Counterpart: `ABT_xstream_cancel`.
     pub fn cancel(&self) -> Result<(), LayoutError> {
-        let _one_at_a_time = self.core.layout.lock();
+        let _one_at_a_time = self.core.lock_layout();
         self.check_not_gone()?;
         if self.xstream.is_primary() {
             return Err(LayoutError::Primary { xstream: self.name().to_owned() });
@@ -364,7 +364,7 @@ impl XstreamRef {
     ///
     /// Counterpart: `ABT_xstream_revive`.
     pub fn revive(&self) -> Result<(), LayoutError> {
-        let _one_at_a_time = self.core.layout.lock();
+        let _one_at_a_time = self.core.lock_layout();
         self.check_not_gone()?;
         if self.xstream.state() != State::Terminated {
             return Err(LayoutError::Running { xstream: self.name().to_owned() });
@@ -408,7 +408,7 @@ impl XstreamRef {
     /// Counterpart: `ABT_xstream_free`.
     pub fn remove(&self) -> Result<(), LayoutError> {
         self.join()?;
-        let _one_at_a_time = self.core.layout.lock();
+        let _one_at_a_time = self.core.lock_layout();
         self.check_not_gone()?;
         if self.xstream.state() != State::Terminated {
             return Err(LayoutError::Running { xstream: self.name().to_owned() });

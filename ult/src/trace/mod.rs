@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`event`] | what an event says, and its packed form |
 //! | [`ring`] | the newest events of one xstream; one writer, read from anywhere |
+//! | [`recorder`] | the rings of a recording, and the names in them |
 //! | [`clock`] | time stamps in a few nanoseconds |
 //!
 //! It may import [`base`](crate::base), and stands below the engine, whose hooks in
@@ -14,4 +15,6 @@
 pub(crate) mod clock;
 #[cfg(not(loom))]
 pub(crate) mod event;
+#[cfg(not(loom))]
+pub(crate) mod recorder;
 pub(crate) mod ring;

@@ -3,7 +3,7 @@
 //! They may import [`engine`](crate::engine) and what is below it. Each keeps lists of waiters and
 //! does not know what stands behind one: a ULT, an OS thread, or an async task.
 //!
-//! Read `eventual.rs` first, then `raw_mutex.rs` (below `mutex.rs` and `remutex.rs`), `gate.rs`
+//! Read `eventual.rs` first, then `mutex.rs` and `remutex.rs`, `gate.rs`
 //! (below
 //! `rwlock.rs` and `semaphore.rs`), `select.rs`, and `channel/`. `unpark.rs` needs no waiter, and
 //! `to.rs` switches to a unit of the caller's choice instead of waiting for one; `block_on.rs`
@@ -23,7 +23,6 @@ pub mod helpers;
 pub(crate) mod mutex;
 pub(crate) mod once;
 pub(crate) mod party;
-pub(crate) mod raw_mutex;
 pub(crate) mod remutex;
 pub(crate) mod rwlock;
 pub(crate) mod select;

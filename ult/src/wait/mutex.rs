@@ -1,5 +1,5 @@
 //! Mutual exclusion among ULTs and OS threads. The lock itself is in
-//! [`raw_mutex`](crate::wait::raw_mutex); here is the value that it protects.
+//! [`raw_mutex`](crate::engine::waiting::raw_mutex); here is the value that it protects.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -7,9 +7,9 @@ use std::ops::{Deref, DerefMut};
 use std::time::{Duration, Instant};
 
 use crate::base::wait_kind::WaitKind;
+use crate::engine::waiting::raw_mutex::RawMutex;
 use crate::engine::waiting::waiter::{after, const_new};
 use crate::sync::UnsafeCell;
-use crate::wait::raw_mutex::RawMutex;
 
 /// A mutex that suspends a waiting ULT and blocks a waiting OS thread.
 ///

@@ -13,12 +13,12 @@ use std::ops::Deref;
 use std::time::{Duration, Instant};
 
 use crate::base::wait_kind::WaitKind;
+use crate::engine::waiting::raw_mutex::RawMutex;
 use crate::engine::waiting::waiter::{after, const_new};
 use crate::sync::UnsafeCell;
 use crate::sync::atomic::AtomicU64;
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::wait::party::party_id;
-use crate::wait::raw_mutex::RawMutex;
 
 /// A recursive mutex: the ULT, or the OS thread outside of ULTs, that holds it may lock it again,
 /// and it is free when all guards are gone.

@@ -5,12 +5,14 @@
 //!
 //! Read `waiter.rs` first (who may touch what), then `list.rs`. `join_word.rs` is where a unit that
 //! ends meets those that join it; `cancel.rs` ends a wait and its ULT before their time; `watch.rs`
-//! waits for several objects; `news.rs` waits until something in the runtime has changed.
+//! waits for several objects; `raw_mutex.rs` is the lock in all mutexes; `news.rs` waits until
+//! something in the runtime has changed.
 
 pub(crate) mod cancel;
 pub(crate) mod join_word;
 pub(crate) mod list;
 #[cfg(not(loom))]
 pub(crate) mod news;
+pub(crate) mod raw_mutex;
 pub(crate) mod waiter;
 pub(crate) mod watch;

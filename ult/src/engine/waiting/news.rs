@@ -91,7 +91,7 @@ mod tests {
         runtime.pool("p").unwrap().spawn(|| ()).unwrap().join().unwrap();
         runtime.add_pool(PoolSpec::new("q")).unwrap();
         let core = runtime.owner.core.clone();
-        let layout = core.layout.lock();
+        let layout = core.lock_layout();
         let spec = XstreamSpec::new("y").pools(["q"]);
         let failed = make_xstream(&core, &spec, None).unwrap();
         let inner = core.clone();

@@ -54,7 +54,7 @@ fn wake_up_otherwise(block: BlockPtr, wakeup: Wakeup, command: Command) {
         }
         return;
     }
-    crate::observe::backtrace::inspected();
+    crate::engine::inspect::inspected();
     wake_up(block, leave(block, command), command);
 }
 

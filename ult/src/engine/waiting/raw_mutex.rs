@@ -67,11 +67,30 @@ pub(crate) struct RawMutex {
     queue: OsMutex<WaitList>,
 }
 
+/// The lock while it is held, for locks that protect no value of their own.
+#[cfg(not(loom))]
+#[must_use = "the lock is freed when this is dropped"]
+pub(crate) struct RawGuard<'a>(&'a RawMutex);
+
+#[cfg(not(loom))]
+impl Drop for RawGuard<'_> {
+    fn drop(&mut self) {
+        self.0.unlock();
+    }
+}
+
 impl RawMutex {
     const_new! {
         pub(crate) fn new() -> Self {
             Self { state: AtomicUsize::new(0), queue: OsMutex::new(WaitList::new()) }
         }
+    }
+
+    /// Takes the lock, waiting for it if it is held, and frees it when the guard is dropped.
+    #[cfg(not(loom))]
+    pub(crate) fn hold(&self, kind: WaitKind) -> RawGuard<'_> {
+        self.lock(kind);
+        RawGuard(self)
     }
 
     #[inline]

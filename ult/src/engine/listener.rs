@@ -1,0 +1,79 @@
+//! How the engine calls the event sinks of the program; how they come and go is in `observe/`.
+
+use std::cell::Cell;
+
+use crate::engine::contain::{Foreign, caught, log};
+use crate::engine::diag::Plan;
+use crate::sync::UnsafeCell;
+use crate::trace::event::{Event, EventMask};
+
+/// Gets events as they happen.
+///
+/// # What a sink must know
+///
+/// - It runs in the middle of a switch, a spawn or a resume, perhaps on the small stack of a ULT
+///   and on many threads at once. Be short; never wait for anything.
+/// - Events that the sink itself causes (a spawn, a resume) do not call sinks.
+/// - A panic is caught and logged, also that of its destructor.
+///
+/// Counterpart: `ABT_tool_thread_callback_fn`.
+pub trait EventSink: Send + Sync {
+    /// Called for every event of the registered kinds.
+    fn event(&self, event: &Event<'_>);
+}
+
+impl<F: Fn(&Event<'_>) + Send + Sync> EventSink for F {
+    fn event(&self, event: &Event<'_>) {
+        self(event);
+    }
+}
+
+/// A registered sink.
+pub(crate) struct Listener {
+    pub(crate) mask: EventMask,
+    /// Empty after the removal, so that the sink is dropped by whoever removes it, although an
+    /// xstream may still have an old plan.
+    pub(crate) sink: UnsafeCell<Option<Foreign<Box<dyn EventSink>>>>,
+}
+
+// SAFETY: a sink is `Send` and `Sync`. It is taken out when no call goes on and none can begin.
+unsafe impl Sync for Listener {}
+
+impl Plan {
+    /// Calls the sinks that want this event.
+    pub(crate) fn call_sinks(&self, event: &Event<'_>) {
+        for listener in &self.sinks {
+            if listener.mask.contains(event.kind) {
+                // SAFETY:
+                // - no writer: only the remover writes, after `wait_for_sinks`, which waits for us.
+                let Some(sink) = listener.sink.with(|sink| unsafe { &*sink }) else { continue };
+                if let Err(message) = caught(|| sink.event(event)) {
+                    log!(ERROR, kind = %event.kind, message, "an event sink panicked");
+                }
+            }
+        }
+    }
+}
+
+thread_local! {
+    static IN_SINK: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Marks a thread that is no xstream as being in a sink. `None`: it is already.
+pub(crate) struct InSink(());
+
+impl InSink {
+    pub(crate) fn enter() -> Option<Self> {
+        (!IN_SINK.replace(true)).then_some(Self(()))
+    }
+
+    pub(crate) fn is_inside() -> bool {
+        IN_SINK.get()
+    }
+}
+
+impl Drop for InSink {
+    fn drop(&mut self) {
+        IN_SINK.set(false);
+    }
+}
