@@ -143,7 +143,7 @@ pub use self::{
             Metrics, NetworkCounters, PeerCount, PeerMetrics, PeersMetrics, Phase, PhaseMetrics,
             PoolMetrics, ProcessMetrics, RpcEnd, RpcMetrics, XstreamMetrics,
         },
-        state_dump::{StateDump, TimerState, UltLine},
+        state_dump::{StateDump, UltLine},
     },
     rpc::{NoResponse, OneWay, ProviderHandle, Rpc},
     target::{
@@ -156,7 +156,7 @@ pub use self::{
         respond_request::RespondRequest,
         serve::Serve,
     },
-    timer::{Tick, Timer, TimerSpec},
+    timer::{Tick, Timer, TimerSpec, TimerState},
 };
 pub use margo_config::{Config, ConfigFlags, LogLevel};
 pub(crate) use na::Principal;

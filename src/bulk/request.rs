@@ -17,8 +17,9 @@ use hg::{Bulk, BulkOp, HgError, OpRef};
 use ult::{Eventual, ReadyIn, Selectable};
 
 use crate::bulk::transfer::{BulkCall, LocalBulk, Plan, assert_may_wait};
-use crate::origin::call::{GaveUp, Term, is_past};
+use crate::origin::call::{Term, is_past};
 use crate::origin::request::at_once;
+use crate::support::why_over::GaveUp;
 use crate::{Addr, BulkError, Canceler, Handle, Instance, origin::deadline};
 
 /// A bulk transfer in flight, made by [`Instance::ipull`] or [`Instance::ipush`]. Has the buffer

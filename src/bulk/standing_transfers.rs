@@ -12,9 +12,8 @@ use std::time::{Duration, Instant};
 
 use ult::TimerHandle;
 
-use crate::origin::call::GaveUp;
-use crate::progress::polling::Token;
 use crate::support::log::log;
+use crate::support::why_over::GaveUp;
 use crate::{Instance, origin::alarm};
 
 /// Looks within the limit.
@@ -114,10 +113,7 @@ fn look(instance: &Instance) {
     for (core, _) in inner.contexts() {
         let (others, standing) = core.standing_transfers(
             |bytes| own.looks(bytes),
-            |token| match token {
-                Token::Bulk(call) if call.may_stand() => Some(call.clone()),
-                _ => None,
-            },
+            |token| token.as_bulk().filter(|call| call.may_stand()).cloned(),
         );
         any |= others;
         for (op, call) in standing {

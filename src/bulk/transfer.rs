@@ -36,9 +36,9 @@ use crate::bulk::standing_transfers::StoodFor;
 use crate::instance::inner::Inner;
 use crate::observe::monitor::BulkWatch;
 use crate::origin::alarm::Alarm;
-use crate::origin::call::{GaveUp, Term, WhyOver, is_past};
-use crate::progress::polling::Token;
+use crate::origin::call::{Term, is_past};
 use crate::support::log::log;
+use crate::support::why_over::{GaveUp, WhyOver};
 use crate::{Addr, BulkError, Instance, origin::deadline};
 
 /// A transfer in flight. Like a [`Call`](crate::origin::call::Call), the RPC layer has one count of it and
@@ -109,7 +109,7 @@ impl BulkCall {
             self.given_up.is_first(GaveUp::TimedOut);
             result = Err(HgError::Canceled);
         }
-        self.watch.over(inner, &self.given_up, &result);
+        self.watch.over(&inner.monitoring, &self.given_up, &result);
         // The RPC layer gives a token back once, so nobody can have been first.
         let _ = self.done.set(result);
         if let Some(timed) = &self.timed {
@@ -641,7 +641,7 @@ impl Instance {
             memory,
             local.start as u64,
             bytes,
-            Token::Bulk(call.clone()),
+            call.clone().into(),
         );
         call.watch.started();
         self.inner().kick();
@@ -651,7 +651,7 @@ impl Instance {
         }
         started.map_err(|refused| {
             let source = refused.0;
-            call.watch.over(self.inner(), &call.given_up, &Err(source.clone()));
+            call.watch.over(&self.inner().monitoring, &call.given_up, &Err(source.clone()));
             failed(source)
         })
     }

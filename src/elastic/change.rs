@@ -1,13 +1,14 @@
 //! Adding pools and xstreams.
 
-use margo_config::Xstream;
+use margo_config::{Affinity, Scheduler, Xstream};
 use margo_config::{Config, ConfigFlags, Errors, Pool, PoolAccess, PoolKind, Resolved, Warning};
 use ult::{PoolRef, XstreamRef, XstreamState};
 
-use super::print::Part;
-use super::{Elastic, ElasticityError, PoolEntry, PoolInfo, PoolKey, XstreamEntry, XstreamInfo};
+use super::print::{Part, listed};
+use super::{
+    Elastic, ElasticityError, Landlord, PoolEntry, PoolInfo, PoolKey, XstreamEntry, XstreamInfo,
+};
 use crate::error::LayoutErrors;
-use crate::instance::home::{Landlord, described_xstream};
 use crate::instance::inner::Inner;
 use crate::observe::monitor::LifeEvent;
 use crate::support::log::{Log, log};
@@ -317,6 +318,18 @@ pub(crate) fn described(pool: &PoolRef) -> Pool {
         },
         stack_bytes: Some(pool.stack_bytes()),
         ..Pool::default()
+    }
+}
+
+/// What a document would say of an xstream; its scheduler may be one of the program's own.
+pub(crate) fn described_xstream(xstream: &XstreamRef) -> Xstream {
+    let cpus = listed(&xstream.cpus());
+    let pools = xstream.pools().iter().map(|pool| pool.as_str().into()).collect();
+    Xstream {
+        name: Some(xstream.name().to_owned()),
+        affinity: Affinity::Cpus(cpus),
+        scheduler: Some(Scheduler { pools, ..Scheduler::default() }),
+        ..Xstream::default()
     }
 }
 

@@ -10,10 +10,11 @@ use std::sync::Arc;
 use ult::{Eventual, PoolRef};
 
 use super::{Elastic, ElasticityError, PoolKey};
-use crate::Instance;
 use crate::progress::polling::MoveError;
+use crate::support::own_rpcs;
 use crate::target::handler;
 use crate::target::register::Entry;
+use crate::{Instance, ProviderId, Rpc};
 
 impl Elastic {
     /// The progress ULT of a context has begun to run in a pool.
@@ -75,8 +76,7 @@ impl Instance {
         match arrived.wait() {
             Ok(()) => {
                 if context == 0 {
-                    crate::instance::remote_shutdown::follow_progress(self, &info.pool);
-                    crate::report::metrics::follow_progress(self, &info.pool);
+                    self.own_rpcs_follow(&info.pool);
                 }
                 Ok(())
             }
@@ -86,6 +86,15 @@ impl Instance {
                 let bytes = info.pool.stack_bytes();
                 Err(ElasticityError::NoStack { pool: info.name().to_owned(), bytes })
             }
+        }
+    }
+
+    /// Progress has moved: the pool that it left may be removed.
+    fn own_rpcs_follow(&self, pool: &PoolRef) {
+        for name in [own_rpcs::SHUTDOWN, own_rpcs::METRICS] {
+            // Not served by an instance that does not listen.
+            let (rpc, provider) = (Rpc::<(), ()>::new(name), ProviderId::DEFAULT);
+            let _ = self.move_handlers(rpc, provider, pool, &mut Vec::new());
         }
     }
 

@@ -44,10 +44,17 @@ use margo_config::{Resolved, ResolvedPool, ResolvedXstream};
 use na::fork::Process;
 use ult::{PoolRef, Runtime, XstreamRef};
 
-pub(crate) use self::change::described;
+pub(crate) use self::change::{described, described_xstream};
 pub use self::error::ElasticityError;
-pub(crate) use self::print::listed;
 use crate::Instance;
+
+/// Whose the pools and execution streams of an instance are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Landlord {
+    Own,
+    Parent,
+    Program,
+}
 
 /// The pools and xstreams of an instance.
 pub(crate) struct Elastic {

@@ -4,9 +4,8 @@ use std::collections::HashMap;
 
 use margo_config::{Affinity, Config, ConfigFlags, Priority, Resolved, ResolvedXstream};
 
-use super::{Elastic, Table, XstreamEntry};
+use super::{Elastic, Landlord, Table, XstreamEntry};
 use crate::Instance;
-use crate::instance::home::Landlord;
 use crate::instance::inner::Inner;
 
 /// What of the list goes into a document.
@@ -126,7 +125,7 @@ impl XstreamEntry {
 }
 
 /// Processors as the document has them.
-pub(crate) fn listed(cpus: &[usize]) -> Vec<u32> {
+pub(super) fn listed(cpus: &[usize]) -> Vec<u32> {
     cpus.iter().filter_map(|cpu| u32::try_from(*cpu).ok()).collect()
 }
 

@@ -10,6 +10,7 @@ use crate::Instance;
 use crate::instance::inner::Inner;
 use crate::observe::monitor::LifeEvent;
 use crate::support::log::log;
+use crate::support::own_rpcs;
 use crate::target::handler;
 use crate::target::register::Entry;
 
@@ -122,7 +123,7 @@ fn rpcs_in(inner: &Inner, pool: &PoolRef) -> Vec<String> {
     let name = |registration: &Registration| {
         let entry = registration.data_as::<Entry>()?;
         // Those follow progress.
-        let follows = [crate::instance::remote_shutdown::NAME, crate::report::metrics::REMOTE_NAME];
+        let follows = [own_rpcs::SHUTDOWN, own_rpcs::METRICS];
         let here = entry.pool == *pool && !follows.contains(&entry.rpc);
         here.then(|| format!("RPC `{}` of provider {}", entry.rpc, entry.provider))
     };

@@ -8,12 +8,10 @@
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
-use margo_config::{
-    Affinity, Argobots, Config, PoolRef as PoolName, Resolved, ResolvedPool, Scheduler, Xstream,
-};
+use margo_config::{Argobots, Config, PoolRef as PoolName, Resolved, ResolvedPool};
 use ult::{Runtime, XstreamRef, XstreamState};
 
-use crate::elastic::{described, listed};
+use crate::elastic::{Landlord, described, described_xstream};
 use crate::support::log::{Log, log};
 use crate::{InitError, Instance, InstanceBuilder, instance::child};
 
@@ -27,14 +25,6 @@ pub(crate) enum Home {
     Parent(Instance),
     /// The program's.
     Program(Runtime),
-}
-
-/// [`Home`], as far as a started instance has to know.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Landlord {
-    Own,
-    Parent,
-    Program,
 }
 
 impl Home {
@@ -113,18 +103,6 @@ fn describe(runtime: &Runtime) -> Config {
             ..Argobots::default()
         },
         ..Config::default()
-    }
-}
-
-/// What a document would say of an xstream; its scheduler may be one of the program's own.
-pub(crate) fn described_xstream(xstream: &XstreamRef) -> Xstream {
-    let cpus = listed(&xstream.cpus());
-    let pools = xstream.pools().iter().map(|pool| pool.as_str().into()).collect();
-    Xstream {
-        name: Some(xstream.name().to_owned()),
-        affinity: Affinity::Cpus(cpus),
-        scheduler: Some(Scheduler { pools, ..Scheduler::default() }),
-        ..Xstream::default()
     }
 }
 

@@ -13,16 +13,17 @@ use ult::{MonitorSpec, PoolRef, Report, Runtime, StartError};
 
 use crate::bulk::standing_transfers::StandingTransfers;
 use crate::elastic::Elastic;
+use crate::elastic::Landlord;
 use crate::instance::child::{self, Family};
-use crate::instance::home::{self, Home, Landlord};
-use crate::instance::inner::{Counters, Inner};
+use crate::instance::home::{self, Home};
+use crate::instance::inner::Inner;
 use crate::instance::shutdown::Shutdown;
 use crate::layout::network_check::{check_network, not_opened};
 use crate::layout::options::{hg_options, na_options, start_warnings};
 use crate::observe::monitor::{self, InitialMonitors, Monitor, Monitoring};
 use crate::observe::trace::Tracer;
 use crate::progress::contexts::Context;
-use crate::progress::polling::{self, Token};
+use crate::progress::polling;
 use crate::progress::when_needed::WhenNeeded;
 use crate::report::dump_signal::DumpOnSignal;
 use crate::report::metrics::{self, Listener, Watched};
@@ -30,8 +31,10 @@ use crate::report::profile::{self, Profile};
 use crate::support::log::{Log, log};
 use crate::target::admission::Gates;
 use crate::target::cancel::Cancels;
+use crate::target::counters::Counters;
 use crate::target::identity::Identities;
 use crate::target::request_shares::RequestShares;
+use crate::target::token::Token;
 use crate::target::unanswered::Unanswered;
 use crate::timer::Timers;
 use crate::{AddressFile, InitError, Instance, Layout, instance::remote_shutdown};
@@ -330,7 +333,8 @@ fn start_trace(inner: &Arc<Inner>) -> Result<(), InitError> {
         return Ok(());
     }
     let address = inner.core.self_addr().to_string();
-    let start = || Tracer::start(options, address, Arc::downgrade(inner), inner.log.clone());
+    let start =
+        || Tracer::start(options, address, Arc::new(Arc::downgrade(inner)), inner.log.clone());
     let tracer = inner.monitoring.trace_with(start);
     let tracer = tracer.map_err(|(path, source)| InitError::Trace { path, source })?;
     log!(inner.log, INFO, path = %tracer.path().display(), "recording calls");

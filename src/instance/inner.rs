@@ -1,8 +1,8 @@
 //! The runtime that users hold.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
-use std::sync::{Arc, OnceLock};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 
 use hg::{Core, HgError};
 use margo_config::Resolved;
@@ -10,23 +10,26 @@ use na::fork::Process;
 use ult::{PoolRef, Runtime};
 
 use crate::bulk::standing_transfers::StandingTransfers;
-use crate::elastic::Elastic;
+use crate::elastic::{Elastic, Landlord};
 use crate::error::LookupError;
 use crate::instance::child::Family;
-use crate::instance::home::Landlord;
 use crate::instance::shutdown::Shutdown;
 use crate::observe::monitor::Monitoring;
+use crate::observe::monitor::api::Source;
+use crate::observe::trace::Recorded;
 use crate::progress::contexts::Context;
-use crate::progress::polling::{Progress, Token};
+use crate::progress::polling::Progress;
 use crate::progress::when_needed::WhenNeeded;
 use crate::report::dump_signal::DumpOnSignal;
 use crate::report::profile::Profile;
 use crate::support::log::Log;
 use crate::target::admission::Gates;
 use crate::target::cancel::Cancels;
+use crate::target::counters::Counters;
 use crate::target::handler::Waiting;
 use crate::target::identity::Identities;
 use crate::target::request_shares::RequestShares;
+use crate::target::token::Token;
 use crate::target::unanswered::Unanswered;
 use crate::timer::Timers;
 use crate::{Addr, AddressFile, FinalizeError, report::metrics};
@@ -135,6 +138,22 @@ impl Inner {
         }
     }
 
+    /// What reports of the statistics are made of.
+    pub(crate) fn statistics_source(&self) -> Source<'_> {
+        Source {
+            monitoring: &self.monitoring,
+            options: self.resolved.monitor.as_ref(),
+            address: self.core.self_addr().uri().to_owned(),
+            is_forked: self.is_forked(),
+        }
+    }
+
+    /// Takes an entry of each time series of the monitor.
+    pub(crate) fn sample_series(&self) {
+        let pools = self.elastic.pools();
+        self.monitoring.sample(pools.iter());
+    }
+
     /// Wakes the progress ULT if it sleeps and what was just done in the RPC layer is for it; what
     /// the network is to do wakes it by itself.
     #[inline]
@@ -157,45 +176,15 @@ impl Inner {
     }
 }
 
-/// Counted by this layer; the rest of [`Stats`] comes from the RPC layer.
-#[derive(Debug, Default)]
-pub(crate) struct Counters {
-    /// Places in pools that were, or are about to be, given back without a handler having run.
-    pub(crate) handlers_not_run: AtomicU64,
-    /// The most that was told of [`Stats::handlers_run`].
-    pub(crate) handlers_told: AtomicU64,
-    pub(crate) handlers_panicked: AtomicU64,
-    pub(crate) requests_closing: AtomicU64,
-    pub(crate) requests_no_ult: AtomicU64,
-    pub(crate) requests_abandoned: AtomicU64,
-    pub(crate) arguments_undecodable: AtomicU64,
-    /// Requests whose unit could not be made; not those that were refused with them.
-    pub(crate) units_not_made: AtomicU64,
-    /// Times that a peer asked for the end of this instance, and may not.
-    pub(crate) shutdowns_refused: AtomicU64,
-    /// Shared with the stall detector.
-    pub(crate) stalls: Arc<AtomicU64>,
-}
-
-impl Counters {
-    /// Counts one; how many that makes.
-    pub(crate) fn add(counter: &AtomicU64) -> u64 {
-        counter.fetch_add(1, Ordering::Relaxed) + 1
+impl Recorded for Weak<Inner> {
+    fn xstream_name(&self, index: usize) -> Option<String> {
+        self.upgrade().and_then(|inner| inner.runtime.xstream_name(index))
     }
 
-    /// No handler runs in a place that the caller gives back afterwards.
-    pub(crate) fn handler_not_run(&self) {
-        Self::add(&self.handlers_not_run);
-        // Whoever sees that the place was given back sees this, too.
-        fence(Ordering::Release); // pair: NOT-RUN
-    }
-
-    /// How many have, if so many places were given back. Never less than before: for a moment
-    /// those in which none does are known and not given back.
-    fn handlers_run(&self, ended: u64) -> u64 {
-        fence(Ordering::Acquire); // pair: NOT-RUN
-        let run = ended.saturating_sub(self.handlers_not_run.load(Ordering::Relaxed));
-        self.handlers_told.fetch_max(run, Ordering::Relaxed).max(run)
+    fn stop_recording(&self) {
+        if let Some(inner) = self.upgrade() {
+            inner.monitoring.stop_tracing();
+        }
     }
 }
 
@@ -402,7 +391,7 @@ impl Instance {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]
-pub struct WeakInstance(std::sync::Weak<Owner>);
+pub struct WeakInstance(Weak<Owner>);
 
 impl WeakInstance {
     /// The instance, which runs on at least as long as this clone lives; `None`: its last clone was

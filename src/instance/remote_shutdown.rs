@@ -7,17 +7,13 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use ult::PoolRef;
-
-use crate::instance::inner::Counters;
 use crate::support::log::log;
+use crate::support::own_rpcs;
 use crate::target::admission::Internal;
-use crate::{Addr, Instance, ProviderHandle, ProviderId, RegisterError, Rpc, ShutdownRemoteError};
+use crate::target::counters::Counters;
+use crate::{Addr, Instance, ProviderHandle, RegisterError, Rpc, ShutdownRemoteError};
 
-/// Of the RPC.
-pub(crate) const NAME: &str = "__shutdown__";
-
-const SHUTDOWN: Rpc<(), i32> = Rpc::new(NAME);
+const SHUTDOWN: Rpc<(), i32> = Rpc::new(own_rpcs::SHUTDOWN);
 
 const DONE: i32 = 0;
 const NOT_ALLOWED: i32 = -1;
@@ -46,12 +42,6 @@ pub(crate) fn register(instance: &Instance) -> Result<(), RegisterError> {
         let _ = request.respond(&DONE);
         instance.finalize();
     })
-}
-
-/// Progress has moved: the pool that it left may be removed.
-pub(crate) fn follow_progress(instance: &Instance, pool: &PoolRef) {
-    // Not served by an instance that does not listen.
-    let _ = instance.move_handlers(SHUTDOWN, ProviderId::DEFAULT, pool, &mut Vec::new());
 }
 
 impl Instance {

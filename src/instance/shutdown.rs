@@ -37,8 +37,8 @@ use std::time::Duration;
 use ult::{Eventual, Limit};
 
 use crate::FinalizeError;
+use crate::elastic::Landlord;
 use crate::instance::finalize::{self, Callbacks, Running, SignalEvent, Stage};
-use crate::instance::home::Landlord;
 use crate::instance::inner::Inner;
 use crate::observe::monitor::{self, LifeEvent};
 use crate::report::dump_signal::DumpOnSignal;
@@ -212,6 +212,13 @@ impl Shutdown {
     }
 }
 
+impl Inner {
+    /// Begins the shutdown if nobody has.
+    pub(crate) fn begin_shutdown(self: &Arc<Self>) {
+        begin(self);
+    }
+}
+
 /// Begins the shutdown if nobody has.
 pub(crate) fn begin(inner: &Arc<Inner>) {
     if inner.is_forked() || !inner.shutdown.begin() {
@@ -349,7 +356,7 @@ fn run(inner: &Arc<Inner>) {
     let own = inner.clone();
     run_users(inner, "a destructor of a handler", move || own.core.deregister_all());
     finalize::run(inner, Stage::After);
-    monitor::api::end(inner);
+    end_monitor(inner);
     profile::end(inner);
     tell_apart(inner, || LifeEvent::Finalized);
     if let Some(tracer) = inner.monitoring.tracer()
@@ -376,6 +383,25 @@ fn run(inner: &Arc<Inner>) {
     tracing::flush(Duration::from_millis(100));
     let _ = shutdown.done.set(result);
     inner.family.leave();
+}
+
+/// Writes the files of the default monitor that the configuration asks for.
+fn end_monitor(inner: &Arc<Inner>) {
+    if inner.resolved.monitor.is_none() {
+        return;
+    }
+    let own = inner.clone();
+    let write = move || {
+        // Pools of users are asked how full they are.
+        contain(&own.log, "a pool", || own.sample_series());
+        if let Err(error) = monitor::files::write(&own.statistics_source()) {
+            log!(own.log, ERROR, %error, "the files of the monitor are not written");
+        }
+    };
+    if !inner.shutdown.run_apart("margo-monitor", write) {
+        let grace = inner.shutdown.grace();
+        log!(inner.log, ERROR, ?grace, "the monitor cannot write its files in the grace period");
+    }
 }
 
 /// Nobody is to find an instance that serves no more.

@@ -9,7 +9,7 @@ use margo_config::{
 };
 
 use crate::layout::plan::outside_of_mask;
-use crate::report::metrics;
+use crate::support::own_rpcs;
 
 /// What an instance with this configuration says when it starts, beside
 /// [`Resolved::warnings`](margo_config::Resolved::warnings): for people, a line each that begins
@@ -202,7 +202,7 @@ pub(crate) fn hg_options(resolved: &Resolved) -> HgOptions {
         overflow_bytes_max: usize::try_from(resolved.overflow_bytes_max).unwrap_or(usize::MAX),
         overflow_held_max: usize::try_from(resolved.overflow_held_max).unwrap_or(usize::MAX),
         // Who looks for the reason is to see it.
-        results_apart: Some(RpcId::margo(metrics::REMOTE_NAME, ProviderId::DEFAULT)),
+        results_apart: Some(RpcId::margo(own_rpcs::METRICS, ProviderId::DEFAULT)),
         proc: ProcLimits {
             depth_max: resolved.proc.depth_max,
             len_max: resolved.proc.len_max.unwrap_or(u64::MAX),
@@ -238,7 +238,7 @@ mod tests {
 
     #[test]
     fn the_empty_document_has_the_defaults_of_the_rpc_layer() {
-        let apart = RpcId::margo(metrics::REMOTE_NAME, ProviderId::DEFAULT);
+        let apart = RpcId::margo(own_rpcs::METRICS, ProviderId::DEFAULT);
         let expected = HgOptions {
             release_input_early: true,
             results_apart: Some(apart),

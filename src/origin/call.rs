@@ -14,7 +14,6 @@
 //! | `Extra::tie` | the caller sets it, the end takes it; see `tie.rs` | |
 
 use std::fmt;
-use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -28,6 +27,7 @@ use crate::observe::monitor::CallWatch;
 use crate::origin::alarm::Alarm;
 use crate::origin::deadline::Bounds;
 use crate::origin::tie::Tie;
+use crate::support::why_over::{GaveUp, WhyOver};
 use crate::{Canceler, ForwardError, Instance, ProviderHandle};
 
 /// How a call ended.
@@ -35,36 +35,6 @@ pub(crate) type Outcome = Result<Response, HgError>;
 
 /// What is to be done at the end, on the progress ULT.
 pub(crate) type Callback = Box<dyn FnOnce(Shared<Call>) + Send>;
-
-/// Why we ended a call or transfer ourselves.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub(crate) enum GaveUp {
-    /// Somebody said so, or nobody is interested any more.
-    Canceled = 1,
-    /// Its deadline passed.
-    TimedOut = 2,
-}
-
-/// The first reason that was given, if there is one.
-#[derive(Debug, Default)]
-pub(crate) struct WhyOver(AtomicU8);
-
-impl WhyOver {
-    /// `true`: this is the first reason.
-    pub(crate) fn is_first(&self, why: GaveUp) -> bool {
-        // Whoever reads it has seen the end of the operation, which comes after this.
-        self.0.compare_exchange(0, why as u8, Ordering::Relaxed, Ordering::Relaxed).is_ok()
-    }
-
-    pub(crate) fn is_given(&self) -> bool {
-        self.0.load(Ordering::Relaxed) != 0
-    }
-
-    pub(crate) fn timed_out(&self) -> bool {
-        self.0.load(Ordering::Relaxed) == GaveUp::TimedOut as u8
-    }
-}
 
 /// A call in flight. See the module documentation.
 pub(crate) struct Call {
@@ -594,14 +564,5 @@ mod tests {
         assert!(again.contains("`margo.overflow_held_max`"), "{again}");
         client.finalize_and_wait().unwrap();
         service.finalize_and_wait().unwrap();
-    }
-
-    #[test]
-    fn the_first_reason_counts() {
-        let why = WhyOver::default();
-        assert!(!why.is_given() && !why.timed_out());
-        assert!(why.is_first(GaveUp::Canceled));
-        assert!(!why.is_first(GaveUp::TimedOut));
-        assert!(why.is_given() && !why.timed_out());
     }
 }

@@ -19,7 +19,6 @@ use crate::instance::inner::Inner;
 use crate::observe::monitor::CallAbout;
 use crate::origin::call::{Call, Site, failure};
 use crate::origin::deadline::Bounds;
-use crate::progress::polling::Token;
 use crate::{ForwardError, Instance, ProviderHandle, Rpc, observe::trace};
 
 impl Instance {
@@ -153,7 +152,7 @@ impl Instance {
         let to = site.to;
         self.inner().may_start().map_err(|error| failure(site, error))?;
         call.is_wanted(site)?;
-        let (parent, trace) = trace::of_call(self.inner());
+        let (parent, trace) = trace::of_call(&self.inner().monitoring);
         let starting = self.inner().monitoring.call_starts(
             &call.watch,
             CallAbout {
@@ -185,7 +184,7 @@ impl Instance {
                 starting.encoded(writer.len());
                 Ok(())
             },
-            Token::Forward(call),
+            call.into(),
         );
         starting.end(started.as_ref().err().map(|refused| &refused.0));
         self.inner().kick_if_queued();

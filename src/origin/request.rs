@@ -25,8 +25,9 @@ use ult::{Eventual, ReadyIn, Selectable};
 
 use crate::bulk::transfer::BulkCall;
 use crate::instance::inner::Inner;
-use crate::origin::call::{Call, GaveUp, Outcome, Site, Term, failure, is_past};
+use crate::origin::call::{Call, Outcome, Site, Term, failure, is_past};
 use crate::origin::deadline::Bounds;
+use crate::support::why_over::GaveUp;
 use crate::target::answer::Answer;
 use crate::{ForwardError, Instance, ProviderHandle, Rpc};
 

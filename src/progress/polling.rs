@@ -42,14 +42,12 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use hg::{CallKey, Core, HgError, RequestHandle, RequestParts, Response, Sink};
-use na::shared::Shared;
 use rustix::event::{EventfdFlags, eventfd};
 use ult::{Eventual, IdleEnd};
 
 use crate::Addr;
-use crate::bulk::transfer::BulkCall;
 use crate::instance::inner::Inner;
-use crate::observe::monitor::{SpanOfRequest, Turns};
+use crate::observe::monitor::Turns;
 use crate::observe::trace;
 use crate::origin::call::Call;
 use crate::progress::company::Seat;
@@ -57,8 +55,9 @@ use crate::progress::patience::{Patience, Spin};
 use crate::progress::stand_in::StandIn;
 use crate::support::contain::contain;
 use crate::support::log::log;
-use crate::target::answer::{self, Answer};
+use crate::target::answer;
 use crate::target::handler;
+use crate::target::token::Token;
 
 /// How often an endpoint without a descriptor is polled while nobody waits for progress: about one
 /// percent of a core, and as late is what peers want of it.
@@ -73,19 +72,6 @@ const LOOKS_PER_TURN: u32 = 8;
 /// After so many rounds it yields even if nothing else can run: the stall detector takes a unit
 /// that does not switch for one that holds its execution stream.
 const ROUNDS_PER_YIELD: u32 = 256;
-
-/// What the RPC layer gives back when an operation ends.
-#[derive(Debug)]
-pub(crate) enum Token {
-    /// A call of ours.
-    Forward(Shared<Call>),
-    /// A bulk transfer of ours.
-    Bulk(Arc<BulkCall>),
-    /// An answer of ours; nobody waits for it.
-    Respond(Option<SpanOfRequest>),
-    /// One that somebody waits for.
-    Awaited(Arc<Answer>),
-}
 
 /// How others reach the progress ULT.
 #[derive(Debug)]
@@ -389,7 +375,7 @@ fn guarded<R>(inner: &Arc<Inner>, core: &Core<Token>, mut work: impl FnMut() -> 
             return ended;
         }
         core.close();
-        crate::instance::shutdown::begin(inner);
+        inner.begin_shutdown();
     }
     None
 }
@@ -593,7 +579,7 @@ fn failed(inner: &Arc<Inner>, core: &Core<Token>, error: &HgError) -> usize {
     }
     log!(inner.log, ERROR, %error, "the network endpoint failed; shutting down");
     core.close();
-    crate::instance::shutdown::begin(inner);
+    inner.begin_shutdown();
     1
 }
 

@@ -24,7 +24,8 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use hg::Core;
 
 use crate::instance::inner::Inner;
-use crate::progress::polling::{Progress, Token, poll};
+use crate::progress::polling::{Progress, poll};
+use crate::target::token::Token;
 
 /// Polls in the stead of the progress ULT until it has its turn, over all callers. With the looks
 /// between them 30 to 50 us.

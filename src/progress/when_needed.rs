@@ -21,7 +21,7 @@ use hg::Core;
 
 use crate::Instance;
 use crate::instance::inner::Inner;
-use crate::progress::polling::Token;
+use crate::target::token::Token;
 
 /// Whether progress spins only while operations are in flight.
 #[derive(Debug)]

@@ -14,9 +14,9 @@ use signal_hook::SigId;
 use signal_hook::consts::{SIGUSR1, SIGUSR2};
 use signal_hook::low_level;
 
-use crate::instance::finalize::Event;
 use crate::instance::inner::Inner;
 use crate::support::contain::contain;
+use crate::support::event::Event;
 use crate::{InitError, InstanceBuilder, report::state_dump};
 
 /// The signal handler of an instance, and its thread if there is one. Ended when it is dropped.

@@ -11,6 +11,7 @@ use serde::Serialize;
 use ult::{DumpOptions, StackDump, UltState};
 
 use crate::instance::inner::Inner;
+use crate::timer::TimerState;
 use crate::{Instance, Metrics, report::metrics};
 
 /// The state of an instance at about one moment; see [`Instance::state_dump`].
@@ -35,18 +36,6 @@ pub struct StateDump {
     pub stacks_left_out: usize,
     /// The effective configuration.
     pub config: Config,
-}
-
-/// One timer.
-#[derive(Debug, Clone, Serialize)]
-#[non_exhaustive]
-pub struct TimerState {
-    /// Its name.
-    pub name: String,
-    /// Milliseconds until its next run, 0 if that is due; `None`: not armed.
-    pub due_in_msec: Option<u64>,
-    /// Its callback runs.
-    pub is_running: bool,
 }
 
 /// One ULT.

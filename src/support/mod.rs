@@ -5,7 +5,10 @@
 //! `files.rs`, `gate.rs` and `sync.rs` stand for themselves.
 
 pub(crate) mod contain;
+pub(crate) mod event;
 pub(crate) mod files;
 pub(crate) mod gate;
 pub mod log;
+pub(crate) mod own_rpcs;
 pub(crate) mod sync;
+pub(crate) mod why_over;

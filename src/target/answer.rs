@@ -15,7 +15,7 @@ use ult::Eventual;
 use crate::instance::inner::Inner;
 use crate::observe::monitor::SpanOfRequest;
 use crate::origin::alarm::Alarm;
-use crate::origin::call::{GaveUp, WhyOver};
+use crate::support::why_over::{GaveUp, WhyOver};
 use crate::{Addr, Instance, RespondError};
 
 /// What is to be done at the end, by whoever brings it about.

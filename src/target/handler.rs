@@ -21,15 +21,16 @@ use margo_config::Overload;
 use na::shared::Shared;
 use ult::{PoolRef, Priority};
 
-use crate::instance::inner::{Counters, Inner};
+use crate::instance::inner::Inner;
 use crate::observe::monitor::{Moment, RequestWatch};
 use crate::origin::call::may_spawn;
-use crate::progress::polling::Token;
 use crate::support::contain::{contain, message_of};
 use crate::support::log::log;
 use crate::target::admission::{Entrance, Host};
+use crate::target::counters::Counters;
 use crate::target::register::{Entry, Gate};
 use crate::target::respond::{self, Reply};
+use crate::target::token::Token;
 use crate::{Addr, Instance, Principal, observe::trace, origin::deadline};
 
 /// A request that was read and is not handled yet; in a gate it waits as such.
@@ -56,7 +57,7 @@ impl Waiting {
 
     fn refuse(self, inner: &Inner, entry: &Entry, code: ReturnCode) {
         let Self { request, arrived, .. } = self;
-        inner.monitoring.refused((request.origin(), &request), entry, arrived, code);
+        inner.monitoring.refused((request.origin(), &request), entry.serving(), arrived, code);
         let detail = if code == ReturnCode::Again { no_ult(entry) } else { "" };
         respond::refuse(inner, request, code, detail);
     }
@@ -112,8 +113,8 @@ fn refuse_plainly(
     registration: Arc<Registration>,
     code: ReturnCode,
 ) {
-    if let Some(entry) = registration.data_as() {
-        inner.monitoring.refused((origin, &request), entry, None, code);
+    if let Some(entry) = registration.data_as::<Entry>() {
+        inner.monitoring.refused((origin, &request), entry.serving(), None, code);
     }
     respond::refuse(inner, LentRequest::of(core, origin, &mut request), code, "");
     let_go(inner, registration);
@@ -200,7 +201,7 @@ fn go_on(inner: &Inner, mut todo: Vec<Next>) {
                 }
                 let peer = request.origin().clone();
                 let refused = (&peer, &*request);
-                inner.monitoring.refused(refused, entry, arrived, ReturnCode::Permission);
+                inner.monitoring.refused(refused, entry.serving(), arrived, ReturnCode::Permission);
                 Counters::add(&inner.counters.requests_closing);
                 respond::refuse(inner, request, ReturnCode::Permission, "");
                 inner.counters.handler_not_run();
@@ -358,7 +359,8 @@ impl<'a> Start<'a> {
     ) {
         let Self { instance, pool, rpc, provider, tasklet, priority } = self;
         let about = (&origin, &request);
-        let watch = inner.monitoring.request_starts(about, &registration, arrived);
+        let served = || registration.data_as::<Entry>().map(Entry::serving);
+        let watch = inner.monitoring.request_starts(about, served, arrived);
         let unit = if tasklet { pool.tasklet() } else { pool.ult() };
         let unit = unit.name(rpc).priority(priority);
         let (about, from) = ((rpc, provider), (context, origin, request));

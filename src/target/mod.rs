@@ -8,6 +8,7 @@
 pub(crate) mod admission;
 pub(crate) mod answer;
 pub(crate) mod cancel;
+pub(crate) mod counters;
 pub(crate) mod handle;
 pub(crate) mod handler;
 pub(crate) mod identity;
@@ -20,4 +21,5 @@ pub(crate) mod request_shares;
 pub(crate) mod respond;
 pub(crate) mod respond_request;
 pub(crate) mod serve;
+pub(crate) mod token;
 pub(crate) mod unanswered;

@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use ult::{PoolKind, PoolRef, Priority};
 
 use crate::instance::inner::Inner;
-use crate::observe::monitor::Served;
+use crate::observe::monitor::{Served, Serving};
 use crate::support::log::log;
 use crate::target::admission::Internal;
 use crate::target::handler::Waiting;
@@ -34,7 +34,7 @@ pub(crate) struct Entry {
     /// Which of the instance's pools that is, if it is one.
     pub(crate) pool_index: Option<usize>,
     pub(crate) run: Arc<Run>,
-    pub(crate) instance: crate::instance::inner::WeakInstance,
+    pub(crate) instance: crate::WeakInstance,
     /// Of the pool.
     pub(crate) gate: Arc<Gate>,
     /// Its own.
@@ -51,6 +51,12 @@ impl Entry {
     #[inline]
     pub(crate) fn is_plain(&self) -> bool {
         self.own_gate.is_none() && self.gate.is_plain()
+    }
+
+    /// As the monitors are told of it.
+    #[inline]
+    pub(crate) fn serving(&self) -> Serving<'_> {
+        Serving { rpc: self.rpc, provider: self.provider, pool: &self.pool }
     }
 
     fn registration(self, id: RpcId) -> Registration {

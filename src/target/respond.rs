@@ -39,13 +39,14 @@ use na::shared::{Shared, Vacant};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::instance::inner::{Counters, Inner};
+use crate::instance::inner::Inner;
 use crate::observe::monitor::RequestWatch;
 use crate::observe::trace::{SpanOfTrace, TraceContext};
-use crate::progress::polling::Token;
 use crate::support::contain::message_of;
 use crate::support::log::log;
 use crate::target::cancel::{CancelToken, Wanted};
+use crate::target::counters::Counters;
+use crate::target::token::Token;
 use crate::{Addr, Instance, RespondError, observe::parent, target::handler, target::unanswered};
 
 /// Longest explanation that is sent with an error, bytes.

@@ -22,11 +22,12 @@ use hg::{HgError, OpRef};
 use serde::Serialize;
 use ult::{Eventual, ReadyIn, Selectable};
 
-use crate::origin::call::{GaveUp, Term, is_past};
+use crate::origin::call::{Term, is_past};
 use crate::origin::callback::Caller;
 use crate::origin::request::at_once;
-use crate::progress::polling::Token;
+use crate::support::why_over::GaveUp;
 use crate::target::answer::{Answer, Callback, Where};
+use crate::target::token::Token;
 use crate::{Addr, Canceler, Handle, Instance, RespondError};
 
 /// An answer on its way, made by [`Handle::irespond`]: wait for its end, look whether it is over,

@@ -9,8 +9,8 @@ use std::time::Instant;
 
 use ult::{Eventual, PoolRef};
 
+use super::TimerState;
 use super::state::Shared;
-use crate::report::state_dump::TimerState;
 use crate::support::log::Log;
 
 /// The timers of an instance.

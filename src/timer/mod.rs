@@ -28,7 +28,6 @@ use ult::PoolRef;
 
 pub(crate) use self::all::Timers;
 use self::state::{Armed, Arming, Home, Shared};
-use crate::instance::inner::Inner;
 use crate::{Instance, TimerError};
 
 /// Where and how the callback of a timer runs; see [`Instance::timer_with`].
@@ -38,6 +37,18 @@ pub struct TimerSpec {
     pub(crate) pool: Option<PoolRef>,
     pub(crate) inline: bool,
     pub(crate) name: Option<String>,
+}
+
+/// One timer.
+#[derive(Debug, Clone, serde::Serialize)]
+#[non_exhaustive]
+pub struct TimerState {
+    /// Its name.
+    pub name: String,
+    /// Milliseconds until its next run, 0 if that is due; `None`: not armed.
+    pub due_in_msec: Option<u64>,
+    /// Its callback runs.
+    pub is_running: bool,
 }
 
 impl TimerSpec {
@@ -181,8 +192,8 @@ impl Instance {
             None => Home::Handlers(self.inner().elastic.clone()),
         };
         let name = spec.name.unwrap_or_else(|| "timer".to_owned()).into();
-        let Inner { timers, process, .. } = &**self.inner();
-        let shared = Shared::new(timers, *process, home, spec.inline, name, Box::new(callback));
+        let (timers, process) = (&self.inner().timers, self.inner().process);
+        let shared = Shared::new(timers, process, home, spec.inline, name, Box::new(callback));
         // Where the lock may be held for ever nobody needs to know of it.
         if !process.is_other() {
             timers.admit(&shared);

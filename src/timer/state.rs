@@ -26,10 +26,10 @@ use std::time::{Duration, Instant};
 use na::fork::Process;
 use ult::{Eventual, PoolRef, TimerHandle};
 
+use super::TimerState;
 use super::{Tick, Timers, Wish, after};
 use crate::elastic::Elastic;
 use crate::origin::call::may_spawn;
-use crate::report::state_dump::TimerState;
 use crate::support::contain::contain;
 use crate::support::log::{Log, log};
 use crate::{TimerError, observe::trace};

@@ -1,17 +1,24 @@
 //! What an instance offers of its statistics.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use margo_config::MonitoringOptions;
 use serde_json::{Value, json};
 
 use super::series::Series;
-use super::{Statistics, c_layout, files};
+use super::{Monitoring, Statistics, c_layout, files};
 use crate::Instance;
-use crate::instance::inner::Inner;
-use crate::support::contain::contain;
-use crate::support::log::log;
+
+/// What reports of an instance's statistics are made of.
+pub(crate) struct Source<'a> {
+    pub(crate) monitoring: &'a Monitoring,
+    /// Those of the configuration, if it asks for the monitor.
+    pub(crate) options: Option<&'a MonitoringOptions>,
+    /// The address of the instance.
+    pub(crate) address: String,
+    /// The statistics are a parent process's, whose locks may be held for ever here.
+    pub(crate) is_forked: bool,
+}
 
 impl Instance {
     /// What has happened to calls, requests and transfers since the statistics were switched on or
@@ -59,7 +66,7 @@ impl Instance {
     ///
     /// Counterpart: `margo_monitor_dump`.
     pub fn statistics(&self) -> Statistics {
-        read(self.inner(), false)
+        read(&self.inner().statistics_source(), false)
     }
 
     /// As [`statistics`](Self::statistics), and begins anew: each call, request and transfer is
@@ -69,7 +76,7 @@ impl Instance {
     ///
     /// Counterpart: `margo_monitor_dump` with `reset`.
     pub fn reset_statistics(&self) -> Statistics {
-        read(self.inner(), true)
+        read(&self.inner().statistics_source(), true)
     }
 
     /// Switches statistics on, or goes on with them, and looks at the times of one in
@@ -105,7 +112,7 @@ impl Instance {
     ///
     /// Counterpart: `margo_monitor_dump`.
     pub fn monitor_dump(&self, reset: bool) -> Value {
-        let (stats, series) = dump(self.inner(), reset);
+        let (stats, series) = dump(&self.inner().statistics_source(), reset);
         json!({ "stats": stats, "series": series })
     }
 
@@ -127,28 +134,25 @@ impl Instance {
             return Err(std::io::Error::new(std::io::ErrorKind::Unsupported, text));
         }
         let inner = self.inner().clone();
-        ult::helpers::FILERS.run(move || files::write(&inner))
+        ult::helpers::FILERS.run(move || files::write(&inner.statistics_source()))
     }
 }
 
-fn read(inner: &Inner, reset: bool) -> Statistics {
-    if inner.is_forked() {
-        // The parent's locks may be held for ever here.
+fn read(source: &Source<'_>, reset: bool) -> Statistics {
+    if source.is_forked {
         return Statistics::default();
     }
-    let address = inner.core.self_addr().uri().to_owned();
-    inner.monitoring.read(address, reset)
+    source.monitoring.read(source.address.clone(), reset)
 }
 
 /// The two documents of C's layout.
-pub(super) fn dump(inner: &Inner, reset: bool) -> (Value, Value) {
-    let options = inner.resolved.monitor.clone().unwrap_or_default();
-    let stats = c_layout::stats(&read(inner, reset), options.statistics.precision);
-    let address = inner.core.self_addr().uri().to_owned();
+pub(super) fn dump(source: &Source<'_>, reset: bool) -> (Value, Value) {
+    let options = source.options.cloned().unwrap_or_default();
+    let stats = c_layout::stats(&read(source, reset), options.statistics.precision);
     // As in `read`.
     let none = Series::default();
-    let series = if inner.is_forked() { &none } else { &inner.monitoring.shared.series };
-    (stats, series.to_json(&address, options.time_series.precision, reset))
+    let series = if source.is_forked { &none } else { &source.monitoring.shared.series };
+    (stats, series.to_json(&source.address, options.time_series.precision, reset))
 }
 
 /// Begins with what the configuration asks for.
@@ -165,24 +169,5 @@ pub(crate) fn start(instance: &Instance) {
     if !time_series.disable {
         let interval = Duration::from_secs_f64(time_series.time_interval_sec);
         inner.monitoring.shared.series.start(instance, interval, time_series.entries_max as usize);
-    }
-}
-
-/// The instance is at its end: writes the files that the configuration asks for.
-pub(crate) fn end(inner: &Arc<Inner>) {
-    if inner.resolved.monitor.is_none() {
-        return;
-    }
-    let own = inner.clone();
-    let write = move || {
-        // Pools of users are asked how full they are.
-        contain(&own.log, "a pool", || own.monitoring.shared.series.sample(&own));
-        if let Err(error) = files::write(&own) {
-            log!(own.log, ERROR, %error, "the files of the monitor are not written");
-        }
-    };
-    if !inner.shutdown.run_apart("margo-monitor", write) {
-        let grace = inner.shutdown.grace();
-        log!(inner.log, ERROR, ?grace, "the monitor cannot write its files in the grace period");
     }
 }

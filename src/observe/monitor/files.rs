@@ -6,8 +6,7 @@ use std::path::PathBuf;
 use margo_config::{MonitoringOptions, Resolved};
 use serde_json::Value;
 
-use super::api;
-use crate::instance::inner::Inner;
+use super::api::{self, Source};
 use crate::{InitError, support::files};
 
 const STATS: &str = "stats.json";
@@ -33,11 +32,11 @@ pub(crate) fn check(resolved: &Resolved) -> Result<(), InitError> {
 }
 
 /// Writes those that the configuration asks for, or both if it has switched nothing on.
-pub(super) fn write(inner: &Inner) -> io::Result<Vec<PathBuf>> {
-    let options = inner.resolved.monitor.clone().unwrap_or_default();
-    let (stats, series) = api::dump(inner, false);
+pub(crate) fn write(source: &Source<'_>) -> io::Result<Vec<PathBuf>> {
+    let options = source.options.cloned().unwrap_or_default();
+    let (stats, series) = api::dump(source, false);
     let prefix = &options.filename_prefix;
-    let number = *inner.monitoring.shared.file_number.get_or_init(|| files::number(prefix));
+    let number = *source.monitoring.shared.file_number.get_or_init(|| files::number(prefix));
     let wanted = [
         (!options.statistics.disable, STATS, stats, options.statistics.pretty_json),
         (!options.time_series.disable, SERIES, series, options.time_series.pretty_json),

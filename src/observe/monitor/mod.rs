@@ -53,7 +53,7 @@ pub use self::statistics::{
     BulkFigures, BulkStatistics, OriginFigures, OriginStatistics, ProgressStatistics, RpcName,
     Statistics, TargetFigures, TargetStatistics,
 };
-pub(crate) use self::target::{RequestWatch, SpanOfRequest};
+pub(crate) use self::target::{RequestWatch, Serving, SpanOfRequest};
 pub(crate) use self::transfer::BulkWatch;
 pub(crate) use self::turns::Turns;
 pub(crate) use self::user::InitialMonitors;

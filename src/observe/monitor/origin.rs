@@ -4,15 +4,15 @@ use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use hg::{HgError, ProviderId, RpcId, margo};
+
 use super::cell::Cell;
 use super::rows::{About, Begun, Key};
 use super::span::{CallOutcome, OriginSpan};
 use super::target::within_here;
 use super::{ATTACHED, Moment, Monitoring};
-use hg::{HgError, ProviderId, RpcId, margo};
-
 use crate::observe::trace::{Place, SpanOfTrace};
-use crate::origin::call::WhyOver;
+use crate::support::why_over::WhyOver;
 use crate::{Addr, observe::parent};
 
 /// What a call knows of its span and its row in the statistics.

@@ -23,10 +23,10 @@
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use super::lately::Lately;
-use super::slot;
 use hg::RpcId;
 
+use super::lately::Lately;
+use super::slot;
 use crate::Addr;
 
 /// Kinds of ends that a shard can tell apart.

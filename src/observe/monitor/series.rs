@@ -12,9 +12,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Map, Value, json};
 
+use ult::PoolRef;
+
 use super::c_layout::rounded;
 use super::rows::OTHER_RPCS_NAME;
-use crate::instance::inner::Inner;
+use super::{Monitoring, Store};
 use crate::support::log::log;
 use crate::{Instance, Timer, TimerSpec};
 
@@ -85,7 +87,7 @@ impl Series {
         let own = Arc::downgrade(instance.inner());
         let sample = move |_: &mut crate::Tick| {
             if let Some(inner) = own.upgrade() {
-                inner.monitoring.shared.series.sample(&inner);
+                inner.sample_series();
             }
         };
         let timer = instance.timer_with(TimerSpec::new().name("margo time series"), sample);
@@ -96,13 +98,10 @@ impl Series {
     }
 
     /// Takes an entry of each series.
-    pub(super) fn sample(&self, inner: &Inner) {
+    fn sample<'p>(&self, store: Option<&Store>, pools: impl Iterator<Item = &'p PoolRef>) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
-        let sums = inner.monitoring.shared.store.get().map(|store| store.by_rpc());
-        let pools: Vec<_> = inner
-            .elastic
-            .pools()
-            .into_iter()
+        let sums = store.map(|store| store.by_rpc());
+        let pools: Vec<_> = pools
             .map(|pool| {
                 let stats = pool.stats();
                 let size = pool.len();
@@ -134,6 +133,13 @@ impl Series {
             pools.insert(name, series);
         }
         json!({ "address": address, "rpcs": rpcs, "pools": pools })
+    }
+}
+
+impl Monitoring {
+    /// Takes an entry of each series.
+    pub(crate) fn sample<'p>(&self, pools: impl Iterator<Item = &'p PoolRef>) {
+        self.shared.series.sample(self.shared.store.get(), pools);
     }
 }
 

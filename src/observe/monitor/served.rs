@@ -7,10 +7,10 @@
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use hg::{ProviderId, RpcId};
 use ult::PoolRef;
 
 use super::{LifeEvent, Monitoring};
-use hg::{ProviderId, RpcId};
 
 /// What is to be told.
 pub(crate) enum Served {

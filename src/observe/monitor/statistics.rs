@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use hg::{RpcId, margo};
 use serde::{Deserialize, Serialize};
 
 use super::histogram::{Distribution, Figures};
 use super::rows::{About, Counts, OTHER_RPCS_NAME, Rest, Row, Table};
 use super::span::{BulkDirection, BulkOutcome, BulkSpan, CallOutcome, OriginSpan};
 use super::span::{RequestOutcome, TargetSpan};
-use hg::{RpcId, margo};
 
 /// The same quantities as distributions, which are kept, and as figures, which are told.
 macro_rules! quantities {

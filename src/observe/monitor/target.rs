@@ -4,15 +4,14 @@ use std::cell::RefCell;
 use std::fmt;
 use std::sync::Arc;
 
-use hg::{HgError, RawRequest, Registration, ReturnCode, RpcId, margo};
-use ult::UltLocal;
+use hg::{HgError, ProviderId, RawRequest, ReturnCode, RpcId, margo};
+use ult::{PoolRef, UltLocal};
 
 use super::cell::Cell;
 use super::rows::{About, Begun, Key};
 use super::span::{BulkOfRequest, RequestOutcome, TargetSpan};
 use super::{ATTACHED, Moment, Monitoring, TRACING};
 use crate::observe::trace::{Place, SpanOfTrace, TraceContext, Within};
-use crate::target::register::Entry;
 use crate::{Addr, observe::parent};
 
 /// What a request that is being handled knows of its span and its row in the statistics.
@@ -58,6 +57,14 @@ pub(super) fn within_here() -> Option<Within> {
     Some(Within { span_id: span.trace?.context.span_id, begin: span.started?.ticks() })
 }
 
+/// The RPC of a request, and where its handlers run.
+#[derive(Clone, Copy)]
+pub(crate) struct Serving<'a> {
+    pub(crate) rpc: &'static str,
+    pub(crate) provider: ProviderId,
+    pub(crate) pool: &'a PoolRef,
+}
+
 impl Monitoring {
     /// What a request is part of; if this instance records, it may begin a trace.
     fn trace_of(&self, request: &RawRequest) -> Option<SpanOfTrace> {
@@ -81,10 +88,10 @@ impl Monitoring {
 
     /// A request was admitted.
     #[inline]
-    pub(crate) fn request_starts(
+    pub(crate) fn request_starts<'s>(
         &self,
         (origin, request): (&Addr, &RawRequest),
-        registration: &Registration,
+        served: impl Fn() -> Option<Serving<'s>>,
         arrived: Option<Moment>,
     ) -> RequestWatch {
         let mode = self.mode();
@@ -101,28 +108,27 @@ impl Monitoring {
         if begun.is_all() && mode & (ATTACHED | TRACING) == 0 {
             return RequestWatch { row: begun.row, span: None };
         }
-        self.observe_request((mode, begun), (origin, request), registration, arrived)
+        self.observe_request((mode, begun), (origin, request), served, arrived)
     }
 
     /// `begun`: as what it was counted, if it was.
     #[inline(never)]
-    fn observe_request(
+    fn observe_request<'s>(
         &self,
         (mode, begun): (u8, Begun),
         (origin, request): (&Addr, &RawRequest),
-        registration: &Registration,
+        served: impl Fn() -> Option<Serving<'s>>,
         arrived: Option<Moment>,
     ) -> RequestWatch {
-        let entry = || registration.data_as::<Entry>();
-        let rpc = || entry().map_or("", |entry| entry.rpc);
+        let rpc = || served().map_or("", |served| served.rpc);
         let (row, weight) = self.begin_request(mode, begun, (origin, request), rpc);
         let trace = self.trace_of(request);
         // Statistics do not look at one that is only part of a trace.
         let row_of_span = if weight.is_some() { row } else { 0 };
         let weight = weight.or(self.recorded(trace));
-        let span = weight.zip(weight.and_then(|_| entry())).map(|(weight, entry)| {
+        let span = weight.zip(weight.and_then(|_| served())).map(|(weight, served)| {
             let now = Moment::now();
-            let about = (origin, request, entry);
+            let about = (origin, request, served);
             let mut span = new_span(about, arrived.unwrap_or(now), weight, trace);
             span.admitted = Some(now);
             SpanOfRequest(Cell::new(&self.shared, row_of_span, span))
@@ -155,13 +161,13 @@ impl Monitoring {
     pub(crate) fn refused(
         &self,
         (origin, request): (&Addr, &RawRequest),
-        entry: &Entry,
+        served: Serving<'_>,
         arrived: Option<Moment>,
         code: ReturnCode,
     ) {
         match self.mode() {
             0 => {}
-            mode => self.observe_refusal(mode, (origin, request), entry, arrived, code),
+            mode => self.observe_refusal(mode, (origin, request), served, arrived, code),
         }
     }
 
@@ -170,11 +176,11 @@ impl Monitoring {
         &self,
         mode: u8,
         (origin, request): (&Addr, &RawRequest),
-        entry: &Entry,
+        served: Serving<'_>,
         arrived: Option<Moment>,
         code: ReturnCode,
     ) {
-        let rpc = || entry.rpc;
+        let rpc = || served.rpc;
         let (row, weight) = self.begin_request(mode, Begun::NOT, (origin, request), rpc);
         let trace = self.trace_of(request);
         let row_of_span = if weight.is_some() { row } else { 0 };
@@ -182,7 +188,7 @@ impl Monitoring {
         self.end_request(row, outcome);
         if let Some(weight) = weight.or(self.recorded(trace)) {
             let now = Moment::now();
-            let about = (origin, request, entry);
+            let about = (origin, request, served);
             let mut span = new_span(about, arrived.unwrap_or(now), weight, trace);
             span.outcome = outcome;
             span.respond_start = Some(now);
@@ -219,21 +225,21 @@ fn row_of(origin: &Addr, request: &RawRequest, rpc: &str) -> About {
 
 #[inline(never)]
 fn new_span(
-    (origin, request, entry): (&Addr, &RawRequest, &Entry),
+    (origin, request, served): (&Addr, &RawRequest, Serving<'_>),
     arrived: Moment,
     weight: u32,
     trace: Option<SpanOfTrace>,
 ) -> TargetSpan {
     let payload = request.payload();
     TargetSpan {
-        rpc: entry.rpc,
+        rpc: served.rpc,
         rpc_id: request.id(),
-        provider: entry.provider,
+        provider: served.provider,
         parent: parent::from_wire(parent_of(request).0),
         peer: origin.clone(),
         one_way: request.is_one_way(),
         trace,
-        pool: entry.pool.clone(),
+        pool: served.pool.clone(),
         outcome: RequestOutcome::Ok,
         bytes_in: payload.len().saturating_sub(size_of::<u64>()) as u64,
         bytes_out: None,

@@ -4,16 +4,15 @@ use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use hg::{BulkOp, HgError, RpcId};
+
 use super::cell::Cell;
 use super::rows::{About, Key};
 use super::span::{BulkDirection, BulkOutcome, BulkSpan, RequestOfBulk};
 use super::target::{SpanOfRequest, span_here, within_here};
 use super::{ATTACHED, Moment, Monitoring};
-use hg::{BulkOp, HgError, RpcId};
-
-use crate::instance::inner::Inner;
 use crate::observe::trace::{self, Place, SpanOfTrace};
-use crate::origin::call::WhyOver;
+use crate::support::why_over::WhyOver;
 use crate::{Addr, current_rpc_id};
 
 /// What a transfer knows of its span and its row in the statistics.
@@ -130,13 +129,18 @@ impl BulkWatch {
 
     /// It is over. The first time counts.
     #[inline]
-    pub(crate) fn over(&self, inner: &Inner, why: &WhyOver, result: &Result<u64, HgError>) {
+    pub(crate) fn over(
+        &self,
+        monitoring: &Monitoring,
+        why: &WhyOver,
+        result: &Result<u64, HgError>,
+    ) {
         if let Some(seen) = self.span.get() {
             seen.over(outcome_of(why, result));
         }
         if self.row.load(Ordering::Relaxed) != 0
             && let row @ 1.. = self.row.swap(0, Ordering::Relaxed)
-            && let Some(store) = inner.monitoring.shared.store.get()
+            && let Some(store) = monitoring.shared.store.get()
         {
             store.bulk.end(row, outcome_of(why, result) as u8);
         }

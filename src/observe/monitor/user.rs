@@ -2,12 +2,11 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::{BulkSpan, OriginSpan, TargetSpan};
 use hg::{ProviderId, RpcId};
 
-use crate::instance::inner::Inner;
+use super::{BulkSpan, OriginSpan, TargetSpan};
 use crate::support::contain::contain;
 use crate::support::log::Log;
 use crate::{Instance, Pool, Xstream};
@@ -191,22 +190,22 @@ impl fmt::Debug for InitialMonitors {
 /// [`keep`](Self::keep) leaves it attached for as long as the instance lives.
 #[must_use = "dropping this detaches the monitor; `keep` leaves it attached"]
 pub struct AttachedMonitor {
-    inner: Weak<Inner>,
+    /// `None`: it stays.
+    detach: Option<Box<dyn Fn(u64) + Send + Sync>>,
     number: u64,
 }
 
 impl AttachedMonitor {
     /// Leaves it attached.
     pub fn keep(mut self) {
-        self.inner = Weak::new();
+        self.detach = None;
     }
 }
 
 impl Drop for AttachedMonitor {
     fn drop(&mut self) {
-        // In a child process that was forked off the list is the parent's.
-        if let Some(inner) = self.inner.upgrade().filter(|inner| !inner.is_forked()) {
-            inner.monitoring.detach(self.number);
+        if let Some(detach) = &self.detach {
+            detach(self.number);
         }
     }
 }
@@ -227,10 +226,17 @@ impl Instance {
     /// Counterpart: `monitor` of `margo_init_info`.
     pub fn add_monitor(&self, monitor: Arc<dyn Monitor>) -> AttachedMonitor {
         if self.inner().is_forked() {
-            return AttachedMonitor { inner: Weak::new(), number: 0 };
+            return AttachedMonitor { detach: None, number: 0 };
         }
         let number = self.inner().monitoring.attach(monitor);
-        AttachedMonitor { inner: Arc::downgrade(self.inner()), number }
+        let own = Arc::downgrade(self.inner());
+        let detach = move |number| {
+            // In a child process that was forked off the list is the parent's.
+            if let Some(inner) = own.upgrade().filter(|inner| !inner.is_forked()) {
+                inner.monitoring.detach(number);
+            }
+        };
+        AttachedMonitor { detach: Some(Box::new(detach)), number }
     }
 }
 

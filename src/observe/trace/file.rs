@@ -9,15 +9,14 @@
 use std::collections::HashSet;
 use std::fmt::{Display, Write as _};
 use std::io::{self, Write};
-use std::sync::Weak;
+use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::SpanId;
 use super::clock::Anchor;
 use super::lanes::{Group, Lane, Lanes};
 use super::record::{Record, What};
-use crate::instance::inner::Inner;
+use super::{Recorded, SpanId};
 
 /// Room that is kept for the last lines.
 const END_BYTES: u64 = 4096;
@@ -32,7 +31,7 @@ pub(super) struct Author {
     pub(super) host: String,
     pub(super) pid: u32,
     /// Of these the xstreams are.
-    pub(super) instance: Weak<Inner>,
+    pub(super) instance: Arc<dyn Recorded>,
 }
 
 /// Writes events. What `out` refuses ends the file; see [`Lines::error`].
@@ -234,8 +233,7 @@ impl<W: Write> Lines<W> {
             let name = match group {
                 Group::Threads => "threads".to_owned(),
                 Group::Xstream(index) => {
-                    let inner = self.author.instance.upgrade();
-                    let name = inner.and_then(|inner| inner.runtime.xstream_name(*index));
+                    let name = self.author.instance.xstream_name(*index);
                     name.unwrap_or_else(|| format!("xstream {index}"))
                 }
                 Group::Pool(pool) => format!("waiting in {pool}"),

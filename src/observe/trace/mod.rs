@@ -27,16 +27,17 @@ mod record;
 mod tracer;
 mod wake;
 
+use std::fmt;
 use std::path::PathBuf;
+
+use hg::{RpcId, TraceParent, margo};
 
 pub use self::context::{SpanId, TraceContext, TraceId, current, within};
 pub(crate) use self::context::{begin_unit, from_wire};
 pub(crate) use self::record::{Place, Within};
 pub(crate) use self::tracer::Tracer;
-use hg::{RpcId, TraceParent, margo};
-
 use crate::Instance;
-use crate::instance::inner::Inner;
+use crate::observe::monitor::Monitoring;
 
 /// The place of a call, of a request, or of a transfer in its trace.
 #[derive(Debug, Clone, Copy)]
@@ -86,18 +87,27 @@ pub(crate) struct OfCall {
     pub(crate) span: Option<SpanOfTrace>,
 }
 
-/// On whose behalf a call of `inner` is made, and what it is part of. Boxed, because most calls are
+/// What the thread that writes a trace asks of its instance, which may be gone.
+pub(crate) trait Recorded: fmt::Debug + Send + Sync {
+    /// The name of an execution stream.
+    fn xstream_name(&self, index: usize) -> Option<String>;
+
+    /// Records nothing that begins from now on.
+    fn stop_recording(&self);
+}
+
+/// On whose behalf a call is made, and what it is part of. Boxed, because most calls are
 /// part of nothing, and would carry the room for it around.
 #[inline]
-pub(crate) fn of_call(inner: &Inner) -> (RpcId, Option<Box<OfCall>>) {
+pub(crate) fn of_call(monitoring: &Monitoring) -> (RpcId, Option<Box<OfCall>>) {
     let inherited = ult::inherited();
     let parent = match inherited.word {
         0 => margo::NO_PARENT,
         word => RpcId(word),
     };
     // One branch for both.
-    let trace = if inherited.has_values | inner.monitoring.is_tracing() {
-        find(inner, inherited.word == 0)
+    let trace = if inherited.has_values | monitoring.is_tracing() {
+        find(monitoring, inherited.word == 0)
     } else {
         None
     };
@@ -105,8 +115,8 @@ pub(crate) fn of_call(inner: &Inner) -> (RpcId, Option<Box<OfCall>>) {
 }
 
 #[cold]
-fn find(inner: &Inner, is_outside: bool) -> Option<Box<OfCall>> {
-    let span = match (current(), inner.monitoring.recorder()) {
+fn find(monitoring: &Monitoring, is_outside: bool) -> Option<Box<OfCall>> {
+    let span = match (current(), monitoring.recorder()) {
         (Some(context), Some(_)) => SpanOfTrace::part_of(context),
         (Some(context), None) => {
             let said = Some(context::to_wire(context));

@@ -3,19 +3,18 @@
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Weak;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use margo_config::TraceOptions;
 use ult::Eventual;
 
-use super::SpanOfTrace;
 use super::clock::{Anchor, Mapping};
 use super::context::{Rate, TraceContext};
 use super::file::{Author, Lines};
 use super::queue::{Sender, Writer};
 use super::record::{Record, What};
-use crate::instance::inner::Inner;
+use super::{Recorded, SpanOfTrace};
 use crate::observe::monitor::{BulkDirection, BulkSpan, Moment, OriginSpan, TargetSpan};
 use crate::support::files;
 use crate::support::log::{Log, log};
@@ -36,7 +35,7 @@ impl Tracer {
     pub(crate) fn start(
         options: &TraceOptions,
         address: String,
-        instance: Weak<Inner>,
+        instance: Arc<dyn Recorded>,
         log: Log,
     ) -> Result<Self, (PathBuf, io::Error)> {
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
@@ -170,7 +169,7 @@ struct FileWriter {
     lines: Lines<files::Out>,
     mapping: Mapping,
     path: PathBuf,
-    instance: Weak<Inner>,
+    instance: Arc<dyn Recorded>,
     log: Log,
 }
 
@@ -220,8 +219,6 @@ impl FileWriter {
         } else {
             return;
         }
-        if let Some(inner) = self.instance.upgrade() {
-            inner.monitoring.stop_tracing();
-        }
+        self.instance.stop_recording();
     }
 }

@@ -311,8 +311,7 @@ mod tests {
     #[test]
     fn the_time_for_which_a_timer_was_armed_is_no_wait() {
         // Nobody runs what is in the pool.
-        let own =
-            crate::init(r#"{ "argobots": { "pools": [{ "name": "later" }] } }"#).unwrap();
+        let own = crate::init(r#"{ "argobots": { "pools": [{ "name": "later" }] } }"#).unwrap();
         let (marks, start) = (Arc::new(Marks::default()), Instant::now());
         let pool = own.pool("later").unwrap();
         let (noting, target, instance) = (marks.clone(), pool.clone(), own.clone());
@@ -338,8 +337,7 @@ mod tests {
     #[test]
     fn a_wait_is_as_old_as_the_oldest_note_since_which_fewer_have_come() {
         // Nobody runs what is in the pool.
-        let own =
-            crate::init(r#"{ "argobots": { "pools": [{ "name": "later" }] } }"#).unwrap();
+        let own = crate::init(r#"{ "argobots": { "pools": [{ "name": "later" }] } }"#).unwrap();
         let (marks, start) = (Marks::default(), Instant::now());
         let pool = own.pool("later").unwrap();
         let at = |second| start + Duration::from_secs(second);

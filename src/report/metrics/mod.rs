@@ -31,7 +31,7 @@ use std::net::SocketAddr;
 pub(crate) use self::collect::collect;
 pub(crate) use self::http::{Listener, Server};
 pub(crate) use self::marks::{Marks, Watched};
-pub(crate) use self::remote::{NAME as REMOTE_NAME, follow_progress, register};
+pub(crate) use self::remote::register;
 pub use self::types::{
     BulkPoolMetrics, ContextMetrics, CurrentUnit, GateKind, GateMetrics, MemoryMetrics, Metrics,
     NetworkCounters, PeerCount, PeerMetrics, PeersMetrics, Phase, PhaseMetrics, PoolMetrics,

@@ -11,20 +11,16 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
 
-use ult::PoolRef;
-
 use super::{Metrics, collect};
 use crate::instance::inner::Inner;
 use crate::support::contain::contain;
 use crate::support::log::log;
+use crate::support::own_rpcs;
 use crate::target::admission::Internal;
-use crate::{Addr, ForwardError, Handle, Instance, MetricsError, ProviderHandle, ProviderId};
+use crate::{Addr, ForwardError, Handle, Instance, MetricsError, ProviderHandle};
 use crate::{RegisterError, Rpc};
 
-/// Of the RPC.
-pub(crate) const NAME: &str = "__metrics__";
-
-const METRICS: Rpc<(), Answer> = Rpc::new(NAME);
+const METRICS: Rpc<(), Answer> = Rpc::new(own_rpcs::METRICS);
 
 type Answer = (i32, String);
 
@@ -105,12 +101,6 @@ fn answer(inner: &Inner) {
             let _ = request.respond(&answer);
         }
     }
-}
-
-/// Progress has moved: the pool that it left may be removed.
-pub(crate) fn follow_progress(instance: &Instance, pool: &PoolRef) {
-    // Not served by an instance that does not listen.
-    let _ = instance.move_handlers(METRICS, ProviderId::DEFAULT, pool, &mut Vec::new());
 }
 
 impl Instance {
