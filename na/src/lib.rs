@@ -13,11 +13,33 @@
 //! whatever happens: success, failure, cancel, death of the peer, close of the endpoint. So no
 //! memory is ever borrowed by an operation in flight, and cancelling is sound.
 //!
+//! # Folders
+//!
+//! Lowest first; a folder imports those above it in this table, and only those. Each says at the
+//! head of its `mod.rs` what it imports and in which order it is read.
+//!
+//! | folder | what it has |
+//! |---|---|
+//! | `base/` | errors, and small tools without a state |
+//! | `address/` | URIs, addresses of peers, who is behind a peer |
+//! | `limits/` | bounds that the system sets, and those that are set to peers |
+//! | `memory/` | registered memory, its keys, copies |
+//! | `message/` | message buffers |
+//! | `options/` | how an endpoint is opened |
+//! | `endpoint/` | the contract: operations, [`Endpoint`], [`Plugin`] |
+//! | `matching/` | which receive takes which message |
+//! | `loopback.rs` | messages and transfers to oneself |
+//! | `hosts/` | names of hosts, network interfaces, IP addresses |
+//! | `sm/`, `tcp/`, `sim/`, `ofi/`, `ucx/` | the transports, which do not know each other |
+//! | `auto_sm/` | one endpoint over shared memory and a network |
+//! | `registry.rs` | from a URI to its transport |
+//! | `conformance/` | the suite that every transport passes |
+//!
 //! # Reading order
 //!
-//! `endpoint.rs` (the contract) · `message.rs`, `memory.rs`, `addr.rs` (what it is made of) ·
-//! `registry.rs` (URI to plugin) · `region.rs`, `keys.rs` (registered memory) · `sm/`, `tcp/`,
-//! `sim/`, `ofi/`, `ucx/` (the transports) · `conformance.rs` (the suite that each of them passes).
+//! `endpoint/` (the contract) · `message/`, `memory/`, `address/` (what it is made of) ·
+//! `registry.rs` (URI to plugin) · `matching/` · a transport: `sm/`, `tcp/`, `sim/`, `ofi/` or
+//! `ucx/` · `conformance/`.
 //!
 //! Counterpart: Mercury's NA layer (`na.h`), without per-operation callbacks.
 
@@ -27,90 +49,47 @@
 )]
 
 #[cfg(not(loom))]
-mod addr;
-#[cfg(not(loom))]
-mod alloc;
+mod address;
 #[cfg(not(loom))]
 mod auto_sm;
-#[cfg(all(any(feature = "tcp", feature = "ofi", feature = "ucx"), not(loom)))]
-mod budget;
 #[cfg(not(loom))]
-mod cheap;
-#[cfg(all(any(feature = "sm", feature = "tcp", feature = "ofi", feature = "ucx"), not(loom)))]
-#[cfg_attr(not(feature = "sm"), allow(dead_code, reason = "sm uses more of it than the others"))]
-mod copy;
-/// For the layer above, too.
+mod base;
 #[cfg(not(loom))]
 #[doc(hidden)]
-pub mod copy_bytes;
-#[cfg(all(any(feature = "sm", feature = "tcp", feature = "ucx"), not(loom)))]
-mod descriptors;
+pub mod conformance;
 #[cfg(not(loom))]
 mod endpoint;
 #[cfg(not(loom))]
-mod error;
-/// For what the layer above writes.
+mod fuzz_addresses;
 #[cfg(not(loom))]
-#[doc(hidden)]
-pub mod file_limit;
-#[cfg(all(any(feature = "sm", feature = "tcp"), not(loom)))]
-mod fuzz_target;
-#[cfg(all(any(feature = "tcp", feature = "ucx"), not(loom)))]
-mod host_port;
-#[cfg(all(any(feature = "tcp", feature = "ofi", feature = "ucx"), not(loom)))]
-mod interface;
+mod hosts;
 #[cfg(not(loom))]
-mod keys;
+mod limits;
 #[cfg(all(any(feature = "sm", feature = "tcp", feature = "ofi", feature = "ucx"), not(loom)))]
 mod loopback;
 #[cfg(all(
     any(feature = "sm", feature = "tcp", feature = "sim", feature = "ofi", feature = "ucx"),
     not(loom)
 ))]
-pub(crate) mod matching;
+mod matching;
 #[cfg(not(loom))]
 mod memory;
 #[cfg(not(loom))]
 mod message;
+#[cfg(all(feature = "ofi", not(loom)))]
+pub mod ofi;
 #[cfg(not(loom))]
-#[cfg_attr(
-    not(any(feature = "tcp", feature = "ofi", feature = "ucx")),
-    allow(dead_code, reason = "only some transports have names of hosts")
-)]
-mod names;
-#[cfg(not(loom))]
-mod network_options;
-#[cfg(all(any(feature = "tcp", feature = "ofi", feature = "ucx"), not(loom)))]
-mod own_address;
-#[cfg(not(loom))]
-#[allow(unreachable_pub, reason = "public for the models only")]
-mod parts;
-#[cfg(loom)]
-pub mod parts;
-/// For the layer above, too.
-#[cfg(not(loom))]
-#[doc(hidden)]
-pub mod plain;
-#[cfg(not(loom))]
-mod principal;
-#[cfg(all(any(feature = "sm", feature = "tcp", feature = "ucx"), not(loom)))]
-mod ran;
-
-mod random;
-#[cfg(not(loom))]
-mod region;
+mod options;
 #[cfg(not(loom))]
 mod registry;
-#[cfg(not(loom))]
-mod sm_options;
-#[cfg(not(loom))]
-mod stats;
-#[cfg(not(loom))]
-mod tcp_options;
-#[cfg(not(loom))]
-mod ucx_options;
-#[cfg(not(loom))]
-mod uri;
+#[cfg(all(feature = "sim", not(loom)))]
+pub mod sim;
+#[cfg(feature = "sm")]
+pub mod sm;
+#[cfg(all(feature = "tcp", not(loom)))]
+pub mod tcp;
+#[cfg(all(feature = "ucx", not(loom)))]
+pub mod ucx;
 #[cfg(all(
     test,
     any(feature = "sm", feature = "tcp", feature = "ofi", feature = "ucx"),
@@ -118,14 +97,11 @@ mod uri;
 ))]
 mod wire_doc;
 
-#[cfg(not(loom))]
-#[doc(hidden)]
-pub mod conformance;
 /// Entry points for fuzzers: whatever bytes they get, they must return. See `fuzz/`.
 #[cfg(not(loom))]
 #[doc(hidden)]
 pub mod fuzzing {
-    pub use crate::uri::fuzzing::addresses;
+    pub use crate::fuzz_addresses::addresses;
 
     #[cfg(feature = "ofi")]
     pub use crate::ofi::fuzzing as ofi;
@@ -136,16 +112,6 @@ pub mod fuzzing {
     #[cfg(feature = "ucx")]
     pub use crate::ucx::fuzzing as ucx;
 }
-#[cfg(all(feature = "ofi", not(loom)))]
-pub mod ofi;
-#[cfg(all(feature = "sim", not(loom)))]
-pub mod sim;
-#[cfg(feature = "sm")]
-pub mod sm;
-#[cfg(all(feature = "tcp", not(loom)))]
-pub mod tcp;
-#[cfg(all(feature = "ucx", not(loom)))]
-pub mod ucx;
 
 /// Primitives, under the names that the layer above knows them by.
 #[doc(hidden)]
@@ -154,35 +120,46 @@ pub use prim::{claim, lock, shared};
 #[doc(hidden)]
 pub use prim::{fork, lost, standard::keep_standard_descriptors};
 
+/// For the layer above, too.
+#[cfg(not(loom))]
+#[doc(hidden)]
+pub use self::{base::plain, limits::file_limit, memory::copy_bytes};
+
 #[cfg(not(loom))]
 pub use self::{
-    addr::Addr,
-    alloc::{AllocOptions, SharedBuffer},
+    address::{addr::Addr, principal::Principal, uri::Uri, users::PeerUsers},
+    base::error::{DeniedReason, Error},
     endpoint::{
-        Arrival, Completion, CopyHelper, Endpoint, Limits, MemPart, OpId, OpenOptions, PeerUsers,
-        Refused, Tag, Transfer,
+        contract::{Endpoint, Limits},
+        operation::{Arrival, Completion, MemPart, OpId, Refused, Tag, Transfer},
+        plugin::{Device, Plugin},
+        stats::{EndpointStats, PeerLink, PeerStats},
     },
-    error::{DeniedReason, Error},
-    memory::{Access, LocalMem, Memory, RawSegment, RemoteMem, WeakMem},
+    hosts::names::{RunBlocking, run_blocking_by},
+    memory::{
+        alloc::{AllocOptions, SharedBuffer},
+        handles::{LocalMem, Memory, RemoteMem, WeakMem},
+        helper::CopyHelper,
+        region::RegionTable,
+        segment::{Access, RawSegment},
+    },
     message::{LargeBuffers, MsgBuf},
-    names::{RunBlocking, run_blocking_by},
-    network_options::{AddrFormat, Subnet, TrafficClass},
-    principal::Principal,
-    region::RegionTable,
-    registry::{Device, Plugin, check_address, ignored, open, plugin_for, plugins},
-    sm_options::SmOptions,
-    stats::{EndpointStats, PeerLink, PeerStats},
-    tcp_options::TcpOptions,
-    ucx_options::{RemoteKeys, UcxOptions},
-    uri::Uri,
+    options::{
+        network::{AddrFormat, Subnet, TrafficClass},
+        open::OpenOptions,
+        sm::SmOptions,
+        tcp::TcpOptions,
+        ucx::{RemoteKeys, UcxOptions},
+    },
+    registry::{check_address, ignored, open, plugin_for, plugins},
 };
 
 /// What the models in `loom-tests` check.
 #[cfg(all(loom, feature = "sm"))]
 #[doc(hidden)]
 pub mod loom_exports {
-    pub use crate::parts;
     pub use crate::sm::{doorbell, gate, lane, reports, ring, turns};
     pub use prim::lock;
+    pub use prim::parts;
     pub use prim::shared::counts;
 }

@@ -19,8 +19,8 @@
 use std::collections::VecDeque;
 use std::ops::DerefMut;
 
-use crate::copy::copy_pieces;
 use crate::matching::{Arrived, Kind, Matcher};
+use crate::memory::copy::copy_pieces;
 use crate::{Addr, Completion, Error, LocalMem, MsgBuf, OpId, Refused, RegionTable, Tag, Transfer};
 use prim::sync::atomic::{AtomicBool, Ordering};
 use prim::sync::{Mutex, lock};

@@ -1,72 +1,12 @@
 //! From a URI to the plugin that serves it.
+//!
+//! - Imports: everything but `conformance` and `fuzzing`; no transport imports it.
 
 use std::sync::Arc;
 
-use crate::{Endpoint, Error, OpenOptions, Uri, file_limit};
-
-/// A transport: stateless, opens endpoints.
-pub trait Plugin: Send + Sync {
-    /// Name in logs and in `na+<name>://`.
-    fn name(&self) -> &'static str;
-
-    /// One line for people: what it is for.
-    fn summary(&self) -> &'static str;
-
-    /// Whether this plugin serves `uri`.
-    fn serves(&self, uri: &Uri<'_>) -> bool {
-        uri.protocol == self.name() && uri.class.is_none_or(|class| class == "na")
-    }
-
-    /// An address that opens on any machine, for probing: `na+sm://`, `na+tcp://127.0.0.1:0`.
-    fn probe_uri(&self) -> &'static str;
-
-    /// What can be opened on this machine, for a transport that depends on devices. Default: none.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Unavailable`] when the transport does not work here at all.
-    ///
-    /// Counterpart: `NA_Get_protocol_info`.
-    fn devices(&self) -> Result<Vec<Device>, Error> {
-        Ok(Vec::new())
-    }
-
-    /// Options that are given and mean nothing for `uri`, by name. Default: those that are about
-    /// networks (`traffic_class`, `addr_format`, `ip_subnet`).
-    fn ignores(&self, uri: &Uri<'_>, options: &OpenOptions) -> Vec<&'static str> {
-        let _ = uri;
-        options.about_networks().collect()
-    }
-
-    /// Refuses what could be opened on no machine: a URI of another form, an option beyond a limit
-    /// or not for that URI. Opens nothing and asks nobody. [`open`](Self::open) begins with it.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::BadUri`] or [`Error::BadOption`].
-    fn check(&self, uri: &Uri<'_>, options: &OpenOptions) -> Result<(), Error>;
-
-    /// Opens an endpoint.
-    ///
-    /// # Errors
-    ///
-    /// As [`check`](Self::check); [`Error::BadUri`] or [`Error::BadOption`] also for what a name
-    /// stands for here; [`Error::Unavailable`] or [`Error::Io`]. Nothing is left behind.
-    fn open(&self, uri: &Uri<'_>, options: &OpenOptions) -> Result<Arc<dyn Endpoint>, Error>;
-}
-
-/// A device that a transport can use.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Device {
-    /// What stands before `://` of its addresses.
-    pub protocol: String,
-    /// As the library below names it.
-    pub name: String,
-    /// Its network address, or what is said instead.
-    pub address: String,
-    /// One line for people: what the protocol is.
-    pub summary: &'static str,
-}
+use crate::address::composed;
+use crate::limits::file_limit;
+use crate::{Endpoint, Error, OpenOptions, Plugin, Uri};
 
 /// The transports of this build.
 pub fn plugins() -> &'static [&'static dyn Plugin] {
@@ -138,7 +78,10 @@ pub fn open(uri: &str, options: &OpenOptions) -> Result<Arc<dyn Endpoint>, Error
     prim::standard::keep_standard_descriptors();
     // Libraries of the field make files for shared memory, and know nothing of the limit.
     let (opened, exceeded) = file_limit::held(|| match near {
-        Some(near) => crate::auto_sm::open(plugin, &far, options, near),
+        Some(near) => {
+            let near = crate::auto_sm::near(near)?;
+            crate::auto_sm::open((plugin_for(&near)?, &near), (plugin, &far), options)
+        }
         None => plugin.open(&far, options),
     });
     match opened {
@@ -173,7 +116,7 @@ fn transports<'a>(
     uri: &'a str,
     options: &'a OpenOptions,
 ) -> Result<(&'static dyn Plugin, Uri<'a>, Option<&'a str>), Error> {
-    let (near, far) = match crate::auto_sm::parts(uri).transpose()? {
+    let (near, far) = match composed::parts(uri).transpose()? {
         // Also as a restarted process names itself.
         Some((near, far)) => (Some(near), far),
         None => (options.auto_sm.as_deref(), uri),

@@ -7,6 +7,7 @@
 //! | [`lock`] | locks for the path of every message; a thread that comes again and again pays no atomic read-modify-write |
 //! | [`shared`] | a reference count whose last owner pays none either |
 //! | [`claim`] | a value that the first caller gets to use, in place |
+//! | [`parts`] | counts the parts of a block of memory that have come back |
 //! | [`fork`] | tells a process from the children that were forked off it |
 //! | [`lost`] | wake-ups through a descriptor, and the end of the process if other code closed it |
 //! | [`standard`] | keeps the numbers of standard input, output and error taken |
@@ -26,6 +27,7 @@ pub mod claim;
 pub mod fork;
 pub mod lock;
 pub mod lost;
+pub mod parts;
 pub mod prefetch;
 pub mod shared;
 pub mod standard;

@@ -5,12 +5,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::{EventfdFlags, epoll, eventfd};
 
-use super::address::{self, Host};
-use super::many::{self, Many};
+use super::many;
+use super::many::Many;
 use super::memory;
 use super::receives::{Added, Receives, Side};
 use super::turns::Turns;
-use crate::registry::plugin_for;
+use crate::address::composed::{self, Host};
 use crate::{
     Access, Addr, Completion, Endpoint, EndpointStats, Error, LargeBuffers, Limits, LocalMem,
     MemPart, Memory, MsgBuf, OpId, OpenOptions, PeerUsers, Plugin, Principal, Refused, RegionTable,
@@ -78,22 +78,21 @@ pub(crate) fn near(uri: &str) -> Result<Uri<'_>, Error> {
     }
 }
 
-/// Opens an endpoint for `uri`, a network, and one of shared memory beside it.
+/// Opens an endpoint for the second address, a network, and one of shared memory beside it, for
+/// the first, which [`near`] has read.
 pub(crate) fn open(
-    plugin: &dyn Plugin,
-    uri: &Uri<'_>,
+    (near, near_uri): (&dyn Plugin, &Uri<'_>),
+    (far, far_uri): (&dyn Plugin, &Uri<'_>),
     options: &OpenOptions,
-    near_uri: &str,
 ) -> Result<Arc<dyn Endpoint>, Error> {
-    let near_parsed = near(near_uri)?;
     let mut options = options.clone();
     options.auto_sm = None;
     options.regions.get_or_insert_with(RegionTable::new);
     let host = Host::own()?;
-    let near = Part::new(plugin_for(&near_parsed)?.open(&near_parsed, &options)?);
-    let far = Part::new(plugin.open(uri, &options)?);
+    let near = Part::new(near.open(near_uri, &options)?);
+    let far = Part::new(far.open(far_uri, &options)?);
     let id = Addr::unique_endpoint_id();
-    let own_uri = address::format(&host, near.own.uri(), far.own.uri());
+    let own_uri = composed::format(&host, near.own.uri(), far.own.uri());
     let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
         .map_err(|errno| Error::io("cannot make an event descriptor", errno))?;
     let epoll = watch_all(&near, &far, &event)?;
@@ -302,7 +301,7 @@ impl Endpoint for AutoSm {
     }
 
     fn lookup(&self, uri: &str) -> Result<Addr, Error> {
-        let found = match address::parse(uri) {
+        let found = match composed::parse(uri) {
             Some(composed) => {
                 let composed = composed?;
                 if self.host.reaches(&composed.host, &self.users) {
@@ -320,7 +319,7 @@ impl Endpoint for AutoSm {
 
     fn addr_to_bytes(&self, addr: &Addr) -> Result<Vec<u8>, Error> {
         // What we are called is the text of both; so are peers that were found by it.
-        if addr.endpoint_id() == self.id || address::parse(addr.uri()).is_some() {
+        if addr.endpoint_id() == self.id || composed::parse(addr.uri()).is_some() {
             return addr.to_bytes();
         }
         let (_, part, addr) = self.route(addr)?;

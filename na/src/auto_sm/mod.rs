@@ -5,7 +5,7 @@
 //! operation goes where its address says, and nothing is translated on the way:
 //!
 //! - [`lookup`](crate::Endpoint::lookup) reads both forms of a composed address
-//!   (see [`address`]) and takes the near one if the peer is on this host;
+//!   (see [`composed`](crate::address::composed)) and takes the near one if the peer is on this host;
 //! - a message that arrives carries the address that it came from, near or far, and is answered
 //!   that way;
 //! - registered memory has one key, in a table that both endpoints share; its description has what
@@ -15,20 +15,17 @@
 //! less often while it has nothing to do, because an empty look at a network is a system call
 //! ([`turns`]).
 //!
+//! - Imports: `base`, `address`, `memory`, `message`, `options`, `endpoint`; no transport: the
+//!   registry passes both plugins in.
+//! - Reading order: `endpoint.rs` · `receives.rs`, `many.rs` · `memory.rs` · `turns.rs`.
+//!
 //! Counterpart: `auto_sm` of `HG_Init_opt2`. There, hosts are told apart by `gethostid`, which
 //! clones of a machine share; here, by the running kernel, the network namespace and the user.
 
-mod address;
 mod endpoint;
 mod many;
 mod memory;
 mod receives;
 mod turns;
 
-pub(crate) use self::address::parts;
-#[allow(
-    unused_imports,
-    reason = "each is for some of the transports, which a build may not have"
-)]
-pub(crate) use self::address::{part_for, part_for_near};
 pub(crate) use self::endpoint::{near, open};

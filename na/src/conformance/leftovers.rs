@@ -3,7 +3,8 @@
 use super::Case;
 use super::node::{Node, finish, greet};
 use super::peers::{is_child, transfer};
-use super::process::{self, ChildNode};
+use super::process;
+use super::process::ChildNode;
 use crate::Access;
 
 /// What a process has of the system.

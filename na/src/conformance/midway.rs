@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use super::node::{Node, drive, finish, pattern};
 use super::peers::{assert_gone, child_with_memory, echo, is_child, serve_one, transfer};
-use super::process::{self, ChildNode};
+use super::process;
+use super::process::ChildNode;
 use super::{Case, PATIENCE};
 use crate::{Access, Completion, Endpoint, Error, LocalMem, OpenOptions, Transfer};
 

@@ -4,7 +4,8 @@ use std::time::Instant;
 
 use super::messages::call;
 use super::node::{Node, finish, greet, pattern};
-use super::process::{self, ChildNode};
+use super::process;
+use super::process::ChildNode;
 use super::{Case, PATIENCE, told};
 use crate::{
     Access, Addr, Completion, Error, OpId, OpenOptions, Principal, RemoteMem, Tag, Transfer,

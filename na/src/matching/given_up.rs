@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use rangemap::RangeInclusiveMap;
 
 use super::lists::Key;
-use crate::cheap::Cheap;
+use crate::base::cheap::Cheap;
 
 /// How many runs of tags are remembered, of all peers together: a few MiB.
 pub(super) const RUNS_MAX: usize = 64 << 10;

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
 
 use crate::Tag;
-use crate::cheap::Cheap;
+use crate::base::cheap::Cheap;
 
 /// What an expected message is matched by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 
 use super::{HEAD_BYTES, Head, MsgBuf};
-use crate::parts::Parts;
+use prim::parts::Parts;
 
 /// What a part begins at a multiple of: a cache line, so that threads which have neighbouring parts
 /// do not disturb each other.

@@ -20,7 +20,8 @@ use ofi_sys::Version;
 
 use super::opx;
 use super::provider::{Format, Provider, named};
-use crate::{Addr, Error, Uri, interface, names};
+use crate::hosts::{interface, names};
+use crate::{Addr, Error, Uri};
 
 /// Bytes of a string before a message.
 const TEXT_BYTES: usize = 128;

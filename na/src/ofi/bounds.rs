@@ -12,7 +12,7 @@
 //! - answers, in bytes. Requests are bounded by who makes them, answers by nobody: an origin that
 //!   asks on and reads nothing is given up when too many wait.
 
-use crate::budget;
+use crate::limits::budget;
 use prim::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 /// Most loose messages of a peer.

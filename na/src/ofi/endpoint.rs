@@ -13,22 +13,27 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use ofi_sys::{Library, raw};
 use rustix::event::{EventfdFlags, epoll};
 
-use super::address::{self, RawAddr};
+use super::address;
+use super::address::RawAddr;
 use super::core::{Core, Parts};
 use super::cxi::AuthKey;
-use super::fabric::{self, Domain, Ep, library};
-use super::memory::{self, Registered};
+use super::fabric;
+use super::fabric::{Domain, Ep, library};
+use super::memory;
+use super::memory::Registered;
 use super::nearest::this_machine;
 use super::peers::{IDLE_MAX, Peer};
-use super::provider::{self, Format, Provider};
+use super::provider;
+use super::provider::{Format, Provider};
 use super::search;
+use crate::endpoint::stats;
+use crate::hosts::own_address::Wanted;
 use crate::loopback::{Loopback, Outcome, Queued};
 use crate::matching::Kind;
-use crate::own_address::Wanted;
 use crate::{
     Access, Addr, Completion, Endpoint, EndpointStats, Error, LargeBuffers, Limits, LocalMem,
     MemPart, Memory, MsgBuf, OpId, OpenOptions, PeerLink, PeerStats, Refused, RegionTable,
-    RemoteMem, Tag, Transfer, Uri, stats,
+    RemoteMem, Tag, Transfer, Uri,
 };
 use prim::fork::Process;
 use prim::lock::{BiasedGuard, BiasedLock};
@@ -408,7 +413,7 @@ impl Endpoint for OfiEndpoint {
     }
 
     fn lookup(&self, uri: &str) -> Result<Addr, Error> {
-        let text = crate::auto_sm::part_for(uri, "ofi");
+        let text = crate::address::composed::part_for(uri, "ofi");
         let parsed = Uri::parse(text)?;
         let provider = provider::named(parsed.protocol)
             .filter(|_| crate::Plugin::serves(&super::Ofi, &parsed));

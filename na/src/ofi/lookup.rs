@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::hash::Hash;
 
 use super::slots::Slot;
-use crate::cheap::Cheap;
+use crate::base::cheap::Cheap;
 use crate::{Addr, OpId, Tag};
 
 /// Operations that begin after the last question, beyond as many as were in hand, until a table is

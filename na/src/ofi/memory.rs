@@ -15,8 +15,8 @@ use std::sync::PoisonError;
 use ofi_sys::raw;
 
 use super::fabric::{Domain, Ep, Mr, MrRequest, failed};
-use crate::keys::Keys;
-use crate::region::EndRegistration;
+use crate::memory::keys::Keys;
+use crate::memory::region::EndRegistration;
 use crate::{Access, Error, LocalMem, RemoteMem};
 use prim::sync::{Arc, Mutex, RwLock, lock};
 

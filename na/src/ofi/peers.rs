@@ -9,7 +9,7 @@ use super::fabric::Domain;
 use super::opx;
 use super::provider::Provider;
 use super::queue::STUCK_LIMIT;
-use crate::cheap::Cheap;
+use crate::base::cheap::Cheap;
 use crate::{Addr, Error};
 use prim::sync::Arc;
 use prim::sync::atomic::{AtomicBool, AtomicU32, Ordering};

@@ -5,7 +5,8 @@
 
 use ofi_sys::{Version, raw};
 
-use super::failures::{self, Code};
+use super::failures;
+use super::failures::Code;
 use super::opx;
 
 /// Form of an address.

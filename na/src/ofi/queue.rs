@@ -24,7 +24,8 @@ use super::fabric::{failed, unavailable};
 use super::failures::{Meaning, means_gone};
 use super::local;
 use super::peers::Peer;
-use super::slots::{self, Slot};
+use super::slots;
+use super::slots::Slot;
 use crate::matching::Kind;
 use crate::{Addr, Error, Tag};
 

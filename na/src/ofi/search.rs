@@ -17,10 +17,12 @@ use super::address::{Node, RawAddr, bad, resolve};
 use super::fabric::{
     Found, Info, allocated, domain_attr, fabric_attr, search, source, text, unavailable,
 };
-use super::nearest::{self, Machine, Pci};
+use super::nearest;
+use super::nearest::{Machine, Pci};
 use super::opx;
 use super::provider::{Format, PROVIDERS, Provider};
-use crate::{AddrFormat, Error, Uri, interface, own_address};
+use crate::hosts::{interface, own_address};
+use crate::{AddrFormat, Error, Uri};
 
 /// What may be registered how: everything that is dealt with in `memory.rs`; `local.rs` has the
 /// rest. Providers take out what they do not need.

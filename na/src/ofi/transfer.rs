@@ -7,10 +7,12 @@
 use ofi_sys::{call, raw};
 
 use super::core::Core;
-use super::memory::{self, Registered, RemotePiece};
+use super::memory;
+use super::memory::{Registered, RemotePiece};
 use super::peers::Peer;
 use super::queue::{Entry, Posted};
-use super::slots::{self, Slot};
+use super::slots;
+use super::slots::Slot;
 use crate::{Addr, Completion, DeniedReason, Error, OpId, Transfer};
 use prim::sync::Arc;
 

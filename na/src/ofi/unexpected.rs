@@ -18,7 +18,7 @@ use std::ops::Range;
 use std::ptr::NonNull;
 
 use super::fabric::Mr;
-use crate::cheap::Cheap;
+use crate::base::cheap::Cheap;
 use crate::{Addr, Tag};
 
 /// Buffers, and messages of the greatest length for which each has room, where one takes many.

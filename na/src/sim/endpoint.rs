@@ -20,10 +20,11 @@ use super::outgoing::Queued;
 use super::packet::NodeId;
 use super::wire::Wire;
 use super::world::Step;
+use crate::endpoint::stats;
 use crate::matching::Kind;
 use crate::{
     Access, Addr, Completion, Endpoint, EndpointStats, Error, LargeBuffers, Limits, LocalMem,
-    Memory, MsgBuf, OpId, OpenOptions, Refused, RegionTable, Tag, Transfer, Uri, stats,
+    Memory, MsgBuf, OpId, OpenOptions, Refused, RegionTable, Tag, Transfer, Uri,
 };
 use prim::sync::{Arc, Mutex, lock};
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::Nanos;
 use crate::Error;
-use crate::random::Random;
+use crate::base::random::Random;
 
 /// How long a packet is on its way, beside the time that its bytes take.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -13,7 +13,7 @@ use super::packet::{Epoch, HostId, NodeId, Packet};
 use super::trace::{Fate, Trace};
 use super::{Nanos, Network};
 use crate::LocalMem;
-use crate::random::Random;
+use crate::base::random::Random;
 
 /// What the caller of `schedule` wants to happen.
 pub(super) type Call = Box<dyn FnOnce(&Network) + Send>;

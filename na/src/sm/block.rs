@@ -26,7 +26,7 @@ use rustix::fs::SealFlags;
 use super::record::{Piece, word_at};
 use super::socket;
 use crate::RawSegment;
-use crate::alloc::{Block, map, unmap};
+use crate::memory::alloc::{Block, map, unmap};
 use prim::sync::Arc;
 use prim::sync::atomic::{AtomicU64, Ordering};
 

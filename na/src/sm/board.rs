@@ -19,8 +19,8 @@ use std::ptr::NonNull;
 use super::block::{Unmapped, sealed_bytes};
 use super::doorbell::{mark, take};
 use crate::Error;
-use crate::alloc::{map, unmap};
-use crate::file_limit::{Pages, memfd};
+use crate::limits::file_limit::{Pages, memfd};
+use crate::memory::alloc::{map, unmap};
 use prim::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use prim::sync::{Mutex, lock};
 

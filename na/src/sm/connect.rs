@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use rustix::event::epoll;
 use rustix::io::Errno;
 
-use super::address::{self, Name};
+use super::address;
+use super::address::Name;
 use super::block::{PeerBlocks, Unmapped};
 use super::board::Board;
 use super::cma;
@@ -24,10 +25,12 @@ use super::ring::payload_max;
 use super::rx::{RxLink, Stage};
 use super::segment::{Segment, check_ring_bytes, total_bytes};
 use super::serve::Services;
-use super::socket::{self, Credentials, Received, Socket, Unheard};
-use crate::descriptors;
-use crate::ran::Ran;
-use crate::{Error, Uri, plain};
+use super::socket;
+use super::socket::{Credentials, Received, Socket, Unheard};
+use crate::base::plain;
+use crate::base::ran::Ran;
+use crate::limits::descriptors;
+use crate::{Error, Uri};
 use prim::sync::atomic::Ordering;
 use prim::sync::{Arc, lock};
 

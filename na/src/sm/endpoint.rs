@@ -31,11 +31,12 @@ use super::ready::Ready;
 use super::reports::Reports;
 use super::rma::ANSWER_LIMIT;
 use super::rx::RxLink;
+use crate::base::ran::Ran;
+use crate::endpoint::stats;
 use crate::matching::{Kind, Matcher};
-use crate::ran::Ran;
 use crate::{
     Access, Addr, Completion, Endpoint, EndpointStats, Error, LargeBuffers, Limits, LocalMem,
-    Memory, MsgBuf, OpId, OpenOptions, Principal, Refused, RegionTable, Tag, Transfer, Uri, stats,
+    Memory, MsgBuf, OpId, OpenOptions, Principal, Refused, RegionTable, Tag, Transfer, Uri,
 };
 use prim::fork::Process;
 use prim::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -444,7 +445,7 @@ impl Endpoint for SmEndpoint {
     }
 
     fn lookup(&self, uri: &str) -> Result<Addr, Error> {
-        let uri = crate::auto_sm::part_for_near(uri)?;
+        let uri = crate::address::composed::part_for_near(uri)?;
         let name = Name::of(&Uri::parse(uri)?, self.name.uid)?;
         if name.name.is_empty() {
             let reason = "it names no peer; expected `na+sm://name`".to_owned();

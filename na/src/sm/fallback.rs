@@ -18,10 +18,12 @@ use std::time::Instant;
 
 use super::lane::{Emptier, Filler, Overrun, SLOTS};
 use super::link::{Conn, Control};
-use super::record::{self, DATA_PREFIX, LANE_WORDS, word_at};
+use super::record;
+use super::record::{DATA_PREFIX, LANE_WORDS, word_at};
 use super::ring::{Consumer, Producer, Record, RingMemory, Violation, payload_max};
 use super::segment::MappedRing;
-use crate::{LocalMem, RawSegment, SharedBuffer, copy_bytes};
+use crate::memory::copy_bytes;
+use crate::{LocalMem, RawSegment, SharedBuffer};
 use prim::sync::Arc;
 
 /// Bytes of a slot of a lane.

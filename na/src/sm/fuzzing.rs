@@ -17,10 +17,12 @@ use super::block::{ANNOUNCE, ANNOUNCE_BYTES};
 use super::handshake::{Kind, PACKET_BYTES_MAX, Packet};
 use super::record::{EXPECTED_PAGE, REQUEST_BYTES_MAX, Request};
 use super::ring::{Consumer, LINE, Producer, RingMemory, payload_max};
-use super::segment::{self, RING_BYTES, Segment};
-use super::socket::{self, Socket};
+use super::segment;
+use super::segment::{RING_BYTES, Segment};
+use super::socket;
+use super::socket::Socket;
 use crate::Uri;
-use crate::fuzz_target::Target;
+use crate::endpoint::fuzz_target::Target;
 use prim::sync::Arc;
 use prim::sync::atomic::{AtomicU64, Ordering};
 
@@ -224,7 +226,7 @@ pub fn connection(data: &[u8]) {
     thread_local! {
         static TARGET: OnceCell<Target> = const { OnceCell::new() };
     }
-    TARGET.with(|target| talk(target.get_or_init(|| Target::new("na+sm://")), data));
+    TARGET.with(|target| talk(target.get_or_init(|| Target::new(&super::Sm, "na+sm://")), data));
 }
 
 fn talk(target: &Target, data: &[u8]) {

@@ -16,7 +16,7 @@ use std::collections::HashMap;
 use super::board::OwnBoard;
 use super::doorbell::settle;
 use super::rx::{RxLink, Stage};
-use crate::cheap::Cheap;
+use crate::base::cheap::Cheap;
 
 /// So many links are always watched: about what a look at the board costs.
 const WATCHED_MIN: usize = 4;

@@ -32,8 +32,8 @@
 //!
 //! # Reading order
 //!
-//! `ring.rs`, `lane.rs`, `doorbell.rs`, `gate.rs`, `reports.rs`, the locks of `prim` (the protocols, plain
-//! atomics, model-checked) · `segment.rs` (what is shared) · `record.rs`,
+//! `ring.rs`, `lane.rs`, `doorbell.rs`, `gate.rs`, `reports.rs`, the locks of `prim` (the
+//! protocols, plain atomics, model-checked) · `segment.rs` (what is shared) · `record.rs`,
 //! `handshake.rs` (what is said) · `address.rs`, `socket.rs`, `closer.rs` (how peers are found) ·
 //! `peer.rs`, `link.rs`, `rx.rs` (a connection, for senders and the poll) · `endpoint.rs` (calls) ·
 //! `connect.rs`, `crowd.rs`, `poll.rs`, `links.rs`, `board.rs`, `teardown.rs` (progress) ·
@@ -157,7 +157,9 @@ mod untaken;
 mod wire_doc;
 
 #[cfg(not(loom))]
-use crate::{copy, loopback};
+use crate::loopback;
+#[cfg(not(loom))]
+use crate::memory::copy;
 
 #[cfg(not(loom))]
 pub use self::open::Sm;

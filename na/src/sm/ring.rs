@@ -309,7 +309,7 @@ impl<M: RingMemory> Producer<M> {
     }
 
     /// Writes `len` bytes at `from` into the payload at `offset`. Others may change them meanwhile,
-    /// as [`copy_shared`](crate::copy_bytes::copy_shared) allows it.
+    /// as [`copy_shared`](crate::memory::copy_bytes::copy_shared) allows it.
     ///
     /// # Safety
     ///
@@ -483,7 +483,7 @@ impl<M: RingMemory> Consumer<M> {
     }
 
     /// Copies `len` bytes of payload from `offset` to `to`, which others may use meanwhile, as
-    /// [`copy_shared`](crate::copy_bytes::copy_shared) allows it.
+    /// [`copy_shared`](crate::memory::copy_bytes::copy_shared) allows it.
     ///
     /// # Safety
     ///

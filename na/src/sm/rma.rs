@@ -22,16 +22,18 @@ use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use super::block::Mapped;
-use super::cma::{self, Direction};
+use super::cma;
+use super::cma::Direction;
 use super::copy::{copy_between, skip_bytes};
 use super::costs::{Cost, length};
 use super::fallback::{Chunk, Source, Span};
 use super::link::{Conn, Control, Outcome};
-use super::record::{self, PARTS_MAX, PIECES_MAX, Piece, REQUEST_BYTES_MAX, Request, Status};
+use super::record;
+use super::record::{PARTS_MAX, PIECES_MAX, Piece, REQUEST_BYTES_MAX, Request, Status};
 use super::ring::{Producer, Violation};
 use super::segment::MappedRing;
-use crate::cheap::Cheap;
-use crate::region::Late;
+use crate::base::cheap::Cheap;
+use crate::memory::region::Late;
 use crate::{Completion, Error, LocalMem, OpId, RemoteMem, Transfer};
 
 /// How long a canceled transfer waits for the owner's answer. It is there at once from an owner

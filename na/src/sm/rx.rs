@@ -25,16 +25,17 @@ use super::link::{Conn, Control, Outcome, TxLink};
 use super::offer::{Theirs, read_place};
 use super::peer::Peer;
 use super::poll::Sink;
+use super::record;
 use super::record::{
-    self, CONTROL_WORDS, PAGE_RECORD, Piece, REQUEST_BYTES_MAX, Request, Status, word_at,
+    CONTROL_WORDS, PAGE_RECORD, Piece, REQUEST_BYTES_MAX, Request, Status, word_at,
 };
 use super::ring::{Consumer, Record};
 use super::segment::MappedRing;
 use super::serve::{Place, Services};
 use super::socket::Heard;
 use super::turns::PAGE_BYTES;
+use crate::base::ran::Ran;
 use crate::matching::{Arrived, Kind};
-use crate::ran::Ran;
 use crate::{Addr, Arrival, Completion, Error, LocalMem, RawSegment, Tag};
 use prim::sync::Arc;
 

@@ -25,7 +25,8 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 
 use super::block::{Mapped, PeerBlocks};
-use super::cma::{self, Direction};
+use super::cma;
+use super::cma::Direction;
 use super::copy::{SPLIT_FROM, copy_between, skip_bytes};
 use super::costs::{Choice, Cost, Costs, Way};
 use super::fallback::{Chunk, Span};

@@ -21,7 +21,7 @@ use super::peer::Reach;
 use super::poll::{PollState, Sink};
 use super::rx::{RxLink, Stage};
 use super::socket;
-use crate::region::{Held, Late};
+use crate::memory::region::{Held, Late};
 use crate::{Error, LocalMem};
 use prim::sync::atomic::Ordering;
 use prim::sync::{Arc, lock};

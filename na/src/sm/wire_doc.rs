@@ -2,15 +2,18 @@
 #![allow(clippy::unwrap_used, reason = "a test says by panicking what went wrong")]
 
 use super::block::{ANNOUNCE, ANNOUNCE_BYTES, BLOCKS_MAX, PeerBlocks};
-use super::board::{self, SLOTS as BOARD_SLOTS};
+use super::board;
+use super::board::SLOTS as BOARD_SLOTS;
 use super::doorbell::{BOARD, RECORDS, ROOM};
 use super::fallback::{RUN_MAX, SLOT_BYTES};
 use super::handshake::{Kind, Packet, TEXT_BYTES_MAX};
 use super::link::Control;
 use super::offer::{OFFERS_MAX, read_place};
-use super::record::{self, DATA_PREFIX, PARTS_MAX, PIECES_MAX, Piece, Request, Status};
+use super::record;
+use super::record::{DATA_PREFIX, PARTS_MAX, PIECES_MAX, Piece, Request, Status};
 use super::ring::{COMMIT_BYTES, Consumer, LINE, PAD, Producer, RingMemory};
-use super::segment::{self, RING_BYTES, Segment};
+use super::segment;
+use super::segment::{RING_BYTES, Segment};
 use super::turns::{PAGE_BYTES, PAGES};
 use super::{address, lane, open};
 use crate::Access;

@@ -9,7 +9,8 @@ use std::sync::Weak;
 use std::time::Duration;
 
 use super::address;
-use super::frame::{self, Hello, Named, URI_BYTES_MAX};
+use super::frame;
+use super::frame::{Hello, Named, URI_BYTES_MAX};
 use super::gather::Gather;
 use super::known::Known;
 use super::mail::Mail;
@@ -18,12 +19,13 @@ use super::peer::{Peer, PeerState, Phase};
 use super::poller::{Poller, flush};
 use super::socket;
 use super::unread::host_behind;
-use crate::budget::Budget;
-use crate::host_port::{self, PeerKey};
+use crate::base::ran;
+use crate::hosts::host_port;
+use crate::hosts::host_port::PeerKey;
+use crate::hosts::own_address::Wanted;
+use crate::limits::budget::Budget;
 use crate::loopback::{Loopback, Queued};
 use crate::matching::{Kind, Matcher};
-use crate::own_address::Wanted;
-use crate::ran;
 use crate::{
     Access, Addr, Completion, Endpoint, EndpointStats, Error, LargeBuffers, Limits, LocalMem,
     Memory, MsgBuf, OpId, OpenOptions, Principal, Refused, RegionTable, Tag, TcpOptions,
@@ -547,7 +549,7 @@ impl Endpoint for TcpEndpoint {
     }
 
     fn lookup(&self, uri: &str) -> Result<Addr, Error> {
-        let uri = crate::auto_sm::part_for(uri, "tcp");
+        let uri = crate::address::composed::part_for(uri, "tcp");
         let parsed = Uri::parse(uri)?;
         if !crate::Plugin::serves(&super::Tcp, &parsed) {
             let reason = "it is not an address of the tcp transport, `na+tcp://host:port`".into();

@@ -8,10 +8,11 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 
+use super::Tcp;
 use super::frame::{CHUNK_BYTES_MAX, HEADER_BYTES, Header, Hello, Kind, Request, Status};
 use super::incoming::{Appetite, Buffers, Destination, Guess, Incoming, Next};
-use crate::fuzz_target::Target;
-use crate::{Access, LocalMem, Memory, OpId, OpenOptions, RegionTable, Tag};
+use crate::endpoint::fuzz_target::Target;
+use crate::{Access, LocalMem, Memory, OpId, OpenOptions, Plugin, RegionTable, Tag, Uri};
 
 const MESSAGE_BYTES_MAX: usize = 4096;
 
@@ -124,7 +125,8 @@ fn decoded_again(header: Header) -> Header {
 /// The hello of an honest peer.
 fn honest_hello() -> Vec<u8> {
     let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
-    let origin = crate::open("na+tcp://127.0.0.1:0", &OpenOptions::default()).expect("open");
+    let own = Uri::parse("na+tcp://127.0.0.1:0").expect("parse");
+    let origin = Tcp.open(&own, &OpenOptions::default()).expect("open");
     let uri = format!("na+tcp://{}", listener.local_addr().expect("an address"));
     let to = origin.lookup(&uri).expect("an address");
     origin.send_unexpected(OpId(1), &to, Tag(1), origin.alloc_msg()).expect("send");
@@ -154,7 +156,7 @@ pub fn connection(data: &[u8]) {
     thread_local! {
         static TARGET: OnceCell<(Target, Vec<u8>)> = const { OnceCell::new() };
     }
-    let make = || (Target::new("na+tcp://127.0.0.1:0"), honest_hello());
+    let make = || (Target::new(&Tcp, "na+tcp://127.0.0.1:0"), honest_hello());
     TARGET.with(|target| talk(target.get_or_init(make), data));
 }
 

@@ -28,7 +28,7 @@ use super::liveness;
 use super::peer::{Link, Peer, Phase};
 use super::poller::{EVENTS, Poller, flush};
 use super::socket;
-use crate::host_port::PeerKey;
+use crate::hosts::host_port::PeerKey;
 use crate::{Error, Principal};
 use prim::sync::{Arc, lock};
 

@@ -22,9 +22,10 @@ use std::io;
 use std::os::fd::AsFd;
 
 use super::frame::{HEADER_BYTES, Header, Kind};
-use super::socket::{self, Pieces};
+use super::socket;
+use super::socket::Pieces;
 use crate::matching::Claimed;
-use crate::memory::zeros;
+use crate::memory::handles::zeros;
 use crate::{LocalMem, OpId, RawSegment};
 
 /// Bytes of the buffer, unless messages are larger.

@@ -4,7 +4,8 @@ use std::sync::Weak;
 
 use super::endpoint::TcpEndpoint;
 use super::peer::Peer;
-use crate::{PeerStats, stats};
+use crate::PeerStats;
+use crate::endpoint::stats;
 use prim::sync::{Arc, lock};
 
 /// Peers that something refers to, and some that nothing does any more.

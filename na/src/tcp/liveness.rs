@@ -34,7 +34,7 @@ use super::endpoint::Core;
 use super::frame::{CAN_BEAT, Hello, Kind};
 use super::peer::{Peer, PeerState, Phase};
 use super::poller::{Poller, flush};
-use crate::ran::{LIMIT_MIN, LOOKS, Ran, limit};
+use crate::base::ran::{LIMIT_MIN, LOOKS, Ran, limit};
 use prim::sync::Arc;
 
 /// Between attempts to connect: the first pause, and the longest.

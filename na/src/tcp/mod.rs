@@ -251,8 +251,9 @@ mod within;
 use std::sync::Arc;
 
 use self::endpoint::TcpEndpoint;
-use crate::own_address::Wanted;
-use crate::{Endpoint, Error, OpenOptions, Plugin, Uri, host_port};
+use crate::hosts::host_port;
+use crate::hosts::own_address::Wanted;
+use crate::{Endpoint, Error, OpenOptions, Plugin, Uri};
 
 /// The largest value of [`OpenOptions::message_bytes_max`] that this transport takes, bytes. Each
 /// connection has a read buffer of at least twice the limit.

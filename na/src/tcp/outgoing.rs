@@ -25,7 +25,8 @@ use std::time::{Duration, Instant};
 
 use self::faults::is_fault;
 use super::frame::{HEADER_BYTES, Header, Kind, REQUEST_BYTES};
-use super::socket::{self, COPIES_BYTES, Copies, Pieces};
+use super::socket;
+use super::socket::{COPIES_BYTES, Copies, Pieces};
 use crate::{Completion, Error, LocalMem, MsgBuf, OpId, Tag};
 
 pub(super) mod faults;

@@ -23,7 +23,7 @@ use super::incoming::Appetite;
 use super::outgoing::faults::is_fault;
 use super::outgoing::{Flushed, Harvest, Outgoing};
 use super::transfers::Transfers;
-use crate::budget::{Account, Budget};
+use crate::limits::budget::{Account, Budget};
 use crate::{Error, PeerLink, PeerStats, Principal};
 use prim::lock::{BiasedGuard, BiasedLock};
 use prim::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};

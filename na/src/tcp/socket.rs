@@ -58,7 +58,7 @@ pub(super) fn listen(address: SocketAddr, class: TrafficClass) -> io::Result<Own
 
 /// How many connections others may have of the `wanted` ones: each takes a descriptor.
 pub(super) fn connections_max(wanted: usize) -> usize {
-    crate::descriptors::connections_max(wanted, 1)
+    crate::limits::descriptors::connections_max(wanted, 1)
 }
 
 /// Begins to connect; writable when decided, see [`connected`].
@@ -297,7 +297,7 @@ impl<'a> Pieces<'a> {
         // SAFETY:
         // - source: valid for reads and outside the room (contract of this function);
         // - destination: so many bytes are left in the room, which `self` borrows mutably for `'a`.
-        unsafe { crate::copy_bytes::copy_shared(from, to, len) };
+        unsafe { crate::memory::copy_bytes::copy_shared(from, to, len) };
         self.copied += len;
         if self.copying {
             // SAFETY: while copying, there is a last piece, and it is set.

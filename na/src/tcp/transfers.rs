@@ -21,7 +21,7 @@ use std::os::fd::OwnedFd;
 use super::frame::{Kind, Request, Status, TRANSFERS_MAX};
 use super::incoming::{Appetite, Destination, Guess};
 use super::outgoing::{Data, Harvest, Outgoing};
-use crate::cheap::Cheap;
+use crate::base::cheap::Cheap;
 use crate::{Completion, DeniedReason, Error, LocalMem, OpId, RegionTable, Transfer};
 
 /// A transfer that we asked for.

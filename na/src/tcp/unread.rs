@@ -1,7 +1,7 @@
 //! Peers that ask on and do not read the answers.
 //!
 //! Answers that a full socket does not take wait in the peer's queue, and are charged to the
-//! [`Budget`](crate::budget::Budget). Three things keep them few, in this order.
+//! [`Budget`](crate::limits::budget::Budget). Three things keep them few, in this order.
 //!
 //! # Pause
 //!
@@ -42,8 +42,9 @@ use super::endpoint::Core;
 use super::outgoing::Pushed;
 use super::peer::{Broken, Peer, PeerState, Phase};
 use super::poller::{Poller, flush};
-use crate::budget::{self, Bounds};
-use crate::cheap::Cheap;
+use crate::base::cheap::Cheap;
+use crate::limits::budget;
+use crate::limits::budget::Bounds;
 use crate::{Addr, Completion, MsgBuf, OpId, Principal, Tag};
 use prim::lock::BiasedGuard;
 use prim::sync::Arc;

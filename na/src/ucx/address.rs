@@ -5,8 +5,9 @@
 use std::net::SocketAddr;
 
 use super::worker::Settings;
-use crate::host_port::{self, PeerKey};
-use crate::own_address::Wanted;
+use crate::hosts::host_port;
+use crate::hosts::host_port::PeerKey;
+use crate::hosts::own_address::Wanted;
 use crate::{Error, OpenOptions, RemoteKeys, Uri};
 
 /// The class of all addresses of UCX.

@@ -10,7 +10,7 @@ use super::driver::Driver;
 use super::keys::KEYS_MAX;
 use super::peer::{Peer, Phase};
 use super::transfers::{ASKED_MAX, IN_HAND_MAX, Stream};
-use crate::budget::Account;
+use crate::limits::budget::Account;
 use crate::loopback::Queued;
 use crate::matching::Kind;
 use crate::{MsgBuf, Principal};

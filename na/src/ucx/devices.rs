@@ -1,7 +1,9 @@
 //! What UCX finds on this machine: transports that an address can name, each with its devices.
 
-use super::worker::{self, Settings};
-use crate::{Device, Error, interface};
+use super::worker;
+use super::worker::Settings;
+use crate::hosts::interface;
+use crate::{Device, Error};
 
 /// How the names of UCX's transports begin, what stands for them in addresses, and what they are.
 /// Those that only copy memory, and `self`, are no addresses.

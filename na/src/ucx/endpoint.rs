@@ -15,23 +15,26 @@ use std::ptr::NonNull;
 
 use super::address;
 use super::driver::{Driver, Facts};
-use super::family::{self, Family};
+use super::family;
+use super::family::Family;
 use super::inbox::Inbox;
 use super::keys::Due;
 use super::messages::refused;
 use super::peer::PeerRef;
 use super::wait::Wait;
-use super::worker::{self, Worker};
-use crate::descriptors;
-use crate::host_port;
+use super::worker;
+use super::worker::Worker;
+use crate::base::ran;
+use crate::endpoint::stats;
+use crate::hosts::host_port;
+use crate::hosts::own_address::Wanted;
+use crate::limits::descriptors;
 use crate::loopback::{Loopback, Outcome, Queued};
 use crate::matching::{Kind, Matcher};
-use crate::own_address::Wanted;
-use crate::ran;
 use crate::{
     Access, Addr, Completion, Endpoint, EndpointStats, Error, LargeBuffers, Limits, LocalMem,
     Memory, MsgBuf, OpId, OpenOptions, Principal, Refused, RegionTable, RemoteKeys, Tag, Transfer,
-    Uri, stats,
+    Uri,
 };
 use prim::fork::Process;
 use prim::lock::BiasedLock;
@@ -367,7 +370,7 @@ impl Endpoint for UcxEndpoint {
     }
 
     fn lookup(&self, uri: &str) -> Result<Addr, Error> {
-        let uri = crate::auto_sm::part_for(uri, "ucx");
+        let uri = crate::address::composed::part_for(uri, "ucx");
         let parsed = Uri::parse(uri)?;
         if uri == self.own.uri() && !uri.ends_with("/origin") {
             return Ok(self.own.clone());

@@ -16,8 +16,10 @@
 use std::net::{IpAddr, SocketAddr};
 
 use super::address;
-use crate::own_address::{self, Wanted};
-use crate::{Error, Uri, interface};
+use crate::hosts::interface;
+use crate::hosts::own_address;
+use crate::hosts::own_address::Wanted;
+use crate::{Error, Uri};
 
 /// The first version that takes the loopback address of IPv6.
 const LOOPBACK_V6: (u32, u32) = (1, 14);

@@ -19,7 +19,7 @@ use super::slots::Pinned;
 use super::transfers::CHUNK_BYTES;
 use super::wire::{CHUNK_HEADER_BYTES, Chunk};
 use super::worker::HELLO_TAG;
-use crate::cheap::Cheap;
+use crate::base::cheap::Cheap;
 use crate::matching::{Arrived, Kind, Matcher};
 use crate::{Addr, Arrival, Completion, Tag};
 

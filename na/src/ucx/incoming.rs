@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use super::wire::Chunk;
 use crate::LocalMem;
-use crate::cheap::Cheap;
+use crate::base::cheap::Cheap;
 
 /// A rule that a peer breaks.
 pub(super) const OUTSIDE: &str = "it sends more than a transfer has";

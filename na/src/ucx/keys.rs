@@ -11,8 +11,8 @@
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
 
-use crate::cheap::Cheap;
-use crate::region::{Held, Offer};
+use crate::base::cheap::Cheap;
+use crate::memory::region::{Held, Offer};
 use prim::sync::{Arc, Mutex, lock};
 
 /// Keys that a requester may have of one owner at a time, or have asked for.

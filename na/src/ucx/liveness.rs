@@ -11,7 +11,7 @@ use super::peer::Phase;
 use super::rendezvous::Landing;
 use super::slots::Work;
 use super::wire::Control;
-use crate::ran::{LIMIT_MIN, LOOKS, Ran};
+use crate::base::ran::{LIMIT_MIN, LOOKS, Ran};
 
 /// Signs of life are sent this often at most.
 pub(super) const EVERY_MIN: Duration =

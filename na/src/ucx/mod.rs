@@ -186,8 +186,9 @@ pub mod fuzzing {
 use std::sync::Arc;
 
 use self::endpoint::UcxEndpoint;
-use crate::own_address::Wanted;
-use crate::{Device, Endpoint, Error, OpenOptions, Plugin, Uri, host_port};
+use crate::hosts::host_port;
+use crate::hosts::own_address::Wanted;
+use crate::{Device, Endpoint, Error, OpenOptions, Plugin, Uri};
 
 /// The largest value of [`OpenOptions::message_bytes_max`] that this transport takes, bytes.
 const MESSAGE_BYTES_MAX: usize = 1 << 20;

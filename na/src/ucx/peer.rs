@@ -13,10 +13,10 @@ use super::keys::{GivenKeys, HeldKeys};
 use super::liveness::Silence;
 use super::rma::RemoteKey;
 use super::transfers::Outgoing;
-use crate::cheap::Cheap;
-use crate::host_port::PeerKey;
+use crate::base::cheap::Cheap;
+use crate::base::ran::Ran;
+use crate::hosts::host_port::PeerKey;
 use crate::loopback::Queued;
-use crate::ran::Ran;
 use crate::{Addr, Error, LocalMem, OpId, PeerLink, PeerStats};
 use prim::sync::atomic::{AtomicU64, Ordering};
 

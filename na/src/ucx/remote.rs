@@ -23,7 +23,8 @@ use super::rma::{RemoteKey, names_only_rc};
 use super::slots::Work;
 use super::transfers::Stage;
 use super::wire::{Control, GivenKey, Hello, Place};
-use super::worker::{self, Posted, Worker};
+use super::worker;
+use super::worker::{Posted, Worker};
 use crate::{LocalMem, RemoteKeys, Transfer};
 use prim::sync::Arc;
 

@@ -16,7 +16,8 @@ use super::incoming::OUTSIDE;
 use super::slots::Work;
 use super::transfers::Stream;
 use super::wire::Chunk;
-use super::worker::{self, AM_PIECE, Posted, Worker, names_rdma};
+use super::worker;
+use super::worker::{AM_PIECE, Posted, Worker, names_rdma};
 use crate::{LocalMem, RawSegment};
 
 /// Bytes of a piece, at most: what was given up goes on for so long, at worst.

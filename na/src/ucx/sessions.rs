@@ -15,14 +15,17 @@ use super::address;
 use super::bounds::Load;
 use super::driver::Driver;
 use super::inbox::Link;
-use super::liveness::{self, Silence};
+use super::liveness;
+use super::liveness::Silence;
 use super::peer::Phase;
 use super::remote::{Ended, EndedKeys};
 use super::slots::Work;
 use super::wire::{Control, Hello};
-use super::worker::{self, Posted, Worker};
+use super::worker;
+use super::worker::{Posted, Worker};
 use crate::Error;
-use crate::ran::{self, Ran};
+use crate::base::ran;
+use crate::base::ran::Ran;
 
 /// Connections that have not said hello, at most.
 pub(super) const STRANGERS_MAX: usize = 256;

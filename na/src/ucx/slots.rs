@@ -15,7 +15,7 @@ use super::rendezvous::Landing;
 use super::rma::RemoteKey;
 use super::transfers::Stream;
 use super::wire::{CHUNK_HEADER_BYTES, Chunk};
-use crate::region::Region;
+use crate::memory::region::Region;
 use crate::{Error, LocalMem, MsgBuf, OpId};
 
 /// What UCX has a pointer to; only shared references are made of it.

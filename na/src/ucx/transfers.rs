@@ -24,7 +24,8 @@ use super::remote::ByKey;
 use super::rendezvous::PIECE_BYTES;
 use super::slots::Work;
 use super::wire::{Chunk, Control};
-use super::worker::{self, AM_DATA, Posted, Worker};
+use super::worker;
+use super::worker::{AM_DATA, Posted, Worker};
 use crate::{Completion, DeniedReason, Error, LocalMem, OpId, RawSegment, Transfer};
 
 /// Transfers that may be asked of one owner at a time.

@@ -12,7 +12,8 @@ use ucx_sys::*;
 
 use super::family::Family;
 use super::held::Offer;
-use super::inbox::{self, Inbox};
+use super::inbox;
+use super::inbox::Inbox;
 use super::packing;
 use super::slots::Pinned;
 use super::sockaddr::RawAddress;

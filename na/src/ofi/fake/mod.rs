@@ -38,8 +38,8 @@ use self::device::plain;
 pub(super) use self::device::{Device, Fault};
 pub(super) use self::library::symbol;
 use self::traffic::{Done, Held, Posted};
+use crate::base::random::Random;
 use crate::ofi::endpoint::{OfiEndpoint, Setup};
-use crate::random::Random;
 use crate::{Error, OpenOptions, Uri};
 use prim::sync::{Arc, Mutex, MutexGuard, lock};
 

@@ -10,7 +10,7 @@ use super::super::fake::{Call, Device, Fake, Opening, symbol};
 use super::super::nearest::Made;
 use super::super::{provider, search};
 use super::*;
-use crate::own_address::Wanted;
+use crate::hosts::own_address::Wanted;
 use crate::{Subnet, TrafficClass, Uri};
 
 const URI: &str = "ofi+tcp://127.0.0.1:0";

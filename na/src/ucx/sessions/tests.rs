@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::conformance::{Optional, PATIENCE};
-use crate::host_port::PeerKey;
+use crate::hosts::host_port::PeerKey;
 use crate::ucx::endpoint::UcxEndpoint;
 use crate::ucx::inbox::{Event, News};
 use crate::{

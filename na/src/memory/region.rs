@@ -15,10 +15,11 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{PoisonError, Weak};
 
-use crate::alloc::Block;
-use crate::cheap::Cheap;
-use crate::keys::Keys;
-use crate::{Access, DeniedReason, Error, LocalMem, Memory, RawSegment, RemoteMem, copy_bytes};
+use crate::base::cheap::Cheap;
+use crate::memory::alloc::Block;
+use crate::memory::copy_bytes;
+use crate::memory::keys::Keys;
+use crate::{Access, DeniedReason, Error, LocalMem, Memory, RawSegment, RemoteMem};
 use prim::fork::Process;
 use prim::lock::BiasedLock;
 use prim::prefetch;
@@ -319,43 +320,6 @@ impl RegionTable {
     /// Whether nothing is registered.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
-    }
-
-    /// Checks the local side of a transfer and what is known of the remote side.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::InvalidArgument`] naming the side that does not fit.
-    #[inline]
-    pub fn check_transfer(transfer: &crate::Transfer, put: bool) -> Result<(), Error> {
-        let crate::Transfer { local, local_offset, remote, remote_offset, len } = transfer;
-        let within = |offset: &u64, all| offset.checked_add(*len).is_some_and(|end| end <= all);
-        let fits = within(local_offset, local.len()) && within(remote_offset, remote.len);
-        let allowed = if put { remote.access.writable() } else { remote.access.readable() };
-        let is_free = put || !local.may_be_written();
-        if fits && allowed && is_free { Ok(()) } else { Err(Self::misfit(transfer, put)) }
-    }
-
-    /// What is wrong with a transfer.
-    #[cold]
-    fn misfit(transfer: &crate::Transfer, put: bool) -> Error {
-        let crate::Transfer { local, local_offset, remote, remote_offset, len } = transfer;
-        Error::InvalidArgument(if !local.region().contains(*local_offset, *len) {
-            let whole = local.len();
-            format!("{len} bytes at offset {local_offset} leave the local memory of {whole} bytes")
-        } else if remote_offset.checked_add(*len).is_none_or(|end| end > remote.len) {
-            let whole = remote.len;
-            format!(
-                "{len} bytes at offset {remote_offset} leave the remote memory of {whole} bytes"
-            )
-        } else if !put && local.may_be_written() {
-            "the local memory may still be written by a peer for an earlier get, which has ended \
-             without its answer: take other memory, or wait until that peer has answered or ended"
-                .into()
-        } else {
-            let verb = if put { "write" } else { "read" };
-            format!("the remote memory was registered {:?}: no {verb}", remote.access)
-        })
     }
 }
 

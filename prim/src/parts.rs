@@ -4,7 +4,7 @@
 //! have come back, by any thread. When it does not want the block any more, it adds what is missing
 //! to a mark, so that the last part to come back, or it itself, reaches the mark exactly, once.
 
-use prim::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// Reached when nobody uses the block any more. Beyond what can ever be counted.
 const ENDED: u64 = 1 << 63;

@@ -11,7 +11,7 @@ const PREFIX: &str = "uid://";
 
 /// Where a process runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Host {
+pub(crate) struct Host {
     boot: String,
     namespace: u64,
     user: u32,
@@ -19,7 +19,7 @@ pub(super) struct Host {
 
 impl Host {
     /// This process's.
-    pub(super) fn own() -> Result<Self, Error> {
+    pub(crate) fn own() -> Result<Self, Error> {
         let path = "/proc/sys/kernel/random/boot_id";
         let boot = std::fs::read_to_string(path).map_err(|error| cannot_read(path, &error))?;
         let path = "/proc/self/ns/net";
@@ -46,7 +46,7 @@ impl Host {
     }
 
     /// Whether a process of `other` can be reached through shared memory.
-    pub(super) fn reaches(&self, other: &Self, users: &PeerUsers) -> bool {
+    pub(crate) fn reaches(&self, other: &Self, users: &PeerUsers) -> bool {
         self.boot == other.boot
             && self.namespace == other.namespace
             && users.allows(other.user, self.user)
@@ -55,14 +55,14 @@ impl Host {
 
 /// A composed address, taken apart.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Composed<'a> {
-    pub(super) host: Host,
-    pub(super) near: &'a str,
-    pub(super) far: &'a str,
+pub(crate) struct Composed<'a> {
+    pub(crate) host: Host,
+    pub(crate) near: &'a str,
+    pub(crate) far: &'a str,
 }
 
 /// The parts of a composed address; `None`: it is not one.
-pub(super) fn parse(uri: &str) -> Option<Result<Composed<'_>, Error>> {
+pub(crate) fn parse(uri: &str) -> Option<Result<Composed<'_>, Error>> {
     let rest = uri.strip_prefix(PREFIX)?;
     let mut parts = rest.split('#');
     let composed = match (parts.next(), parts.next(), parts.next(), parts.next()) {
@@ -85,7 +85,7 @@ pub(crate) fn parts(uri: &str) -> Option<Result<(&str, &str), Error>> {
 }
 
 /// The text of a composed address.
-pub(super) fn format(host: &Host, near: &str, far: &str) -> String {
+pub(crate) fn format(host: &Host, near: &str, far: &str) -> String {
     let Host { boot, namespace, user } = host;
     format!("{PREFIX}{boot}-{namespace}-{user}#{near}#{far}")
 }

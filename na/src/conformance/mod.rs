@@ -37,7 +37,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use self::forked::in_forked_child;
-pub use crate::random::Random;
+pub use crate::base::random::Random;
 use crate::{Endpoint, OpenOptions};
 
 mod bulk;

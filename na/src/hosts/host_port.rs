@@ -23,9 +23,10 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
-use crate::own_address::Wanted;
-pub(crate) use crate::own_address::reachable;
-use crate::{Error, interface, names};
+use crate::Error;
+use crate::hosts::own_address::Wanted;
+pub(crate) use crate::hosts::own_address::reachable;
+use crate::hosts::{interface, names};
 
 /// What a peer is found by when it is looked up again.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

@@ -1,7 +1,7 @@
 //! Settings that only the ucx transport has. Here, so that they exist in every build.
 
 use crate::Error;
-use crate::tcp_options::{CONNECTIONS_MAX, check_connections};
+use crate::options::tcp::{CONNECTIONS_MAX, check_connections};
 
 /// Settings of the ucx transport, as [`OpenOptions::ucx`](crate::OpenOptions::ucx).
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-use crate::plain;
+use crate::base::plain;
 
 /// Why an operation failed.
 ///

@@ -1,4 +1,8 @@
 //! Message buffers: owned, reusable, moved into an operation and back.
+//!
+//! - Imports: `base`.
+//! - Reading order: this file · `block.rs` (a large buffer that parts are carved out of) ·
+//!   `carver.rs` (blocks for a receive of many messages).
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::fmt;

@@ -31,7 +31,7 @@ use rustix::fs::{FallocateFlags, Mode, OFlags};
 use rustix::mm::Advice;
 use rustix::process::Pid;
 
-use crate::file_limit::{Pages, memfd};
+use crate::limits::file_limit::{Pages, memfd};
 use crate::{Error, RawSegment};
 use prim::sync::Arc;
 use prim::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -10,60 +10,9 @@ use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
-use crate::alloc::Block;
-use crate::region::Region;
-use crate::{AllocOptions, Error, SharedBuffer};
-
-/// What peers may do with registered memory. Counterpart: `NA_MEM_READ_ONLY` …
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Access {
-    /// Peers may get.
-    ReadOnly,
-    /// Peers may put.
-    WriteOnly,
-    /// Peers may do both.
-    ReadWrite,
-}
-
-impl Access {
-    /// Mercury's bits: 1 read, 2 write.
-    pub fn bits(self) -> u8 {
-        match self {
-            Self::ReadOnly => 1,
-            Self::WriteOnly => 2,
-            Self::ReadWrite => 3,
-        }
-    }
-
-    /// The reverse of [`bits`](Self::bits).
-    pub fn from_bits(bits: u8) -> Option<Self> {
-        match bits {
-            1 => Some(Self::ReadOnly),
-            2 => Some(Self::WriteOnly),
-            3 => Some(Self::ReadWrite),
-            _ => None,
-        }
-    }
-
-    /// Whether peers may read.
-    pub fn readable(self) -> bool {
-        self != Self::WriteOnly
-    }
-
-    /// Whether peers may write.
-    pub fn writable(self) -> bool {
-        self != Self::ReadOnly
-    }
-}
-
-/// One contiguous piece of memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RawSegment {
-    /// First byte. May dangle when `len` is zero.
-    pub ptr: *mut u8,
-    /// Bytes.
-    pub len: usize,
-}
+use crate::memory::alloc::Block;
+use crate::memory::region::Region;
+use crate::{Access, AllocOptions, Error, RawSegment, SharedBuffer};
 
 /// Memory with its owner, as it goes into and comes out of registration.
 pub struct Memory {

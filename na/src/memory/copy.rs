@@ -1,6 +1,7 @@
 //! Copies in user space between two lists of pieces, large ones by several threads.
 
-use crate::{CopyHelper, RawSegment, copy_bytes};
+use crate::memory::copy_bytes;
+use crate::{CopyHelper, RawSegment};
 use prim::sync::atomic::{AtomicBool, Ordering};
 
 /// Bytes of one part of a copy that is split.

@@ -1,5 +1,9 @@
 //! Which receive takes which message; shared by the transports.
 //!
+//! - Imports: `base`, `address`, `memory`, `message`, `endpoint`.
+//! - Reading order: this file · `lists.rs` · `many.rs` (receives for many messages) ·
+//!   `given_up.rs` (canceled receives whose messages may still come).
+//!
 //! One [`Matcher`] per endpoint, behind that endpoint's lock. It knows four sets:
 //!
 //! | set | order | leaves when |
@@ -50,8 +54,8 @@ use self::given_up::GivenUp;
 use self::lists::{Key, Lists};
 use self::many::Many;
 use self::shares::{ShareKey, Shares};
-use crate::cheap::Cheap;
-use crate::memory::zeros;
+use crate::base::cheap::Cheap;
+use crate::memory::handles::zeros;
 use crate::{Addr, Arrival, Completion, Error, LargeBuffers, MsgBuf, OpId, Principal, Tag};
 
 mod given_up;

@@ -9,7 +9,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
-use crate::{AddrFormat, Error, OpenOptions, Subnet, interface};
+use crate::hosts::interface;
+use crate::{AddrFormat, Error, OpenOptions, Subnet};
 
 const LOOPBACK_V4: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const LOOPBACK_V6: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);

@@ -1,6 +1,6 @@
 //! The endpoint that fuzzers of connections drive, whatever its transport. See `fuzz/`.
 
-use crate::{Access, Completion, Endpoint, LocalMem, Memory, OpId, OpenOptions};
+use crate::{Access, Completion, Endpoint, LocalMem, Memory, OpId, OpenOptions, Plugin, Uri};
 use prim::sync::Arc;
 
 /// A listening endpoint with receives posted, and memory that peers may use.
@@ -10,8 +10,9 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    pub(crate) fn new(uri: &str) -> Self {
-        let endpoint = crate::open(uri, &OpenOptions::listening(true)).expect("open");
+    pub(crate) fn new(plugin: &dyn Plugin, uri: &str) -> Self {
+        let uri = Uri::parse(uri).expect("parse");
+        let endpoint = plugin.open(&uri, &OpenOptions::listening(true)).expect("open");
         let memory = Memory::from_vec(vec![7; 64 << 10]);
         let memory = endpoint.register(memory, Access::ReadWrite).expect("register");
         let this = Self { endpoint, memory };

@@ -1,0 +1,26 @@
+//! The users whose processes an endpoint talks with.
+
+/// Which users' processes an endpoint talks with, where the operating system tells who a peer is.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum PeerUsers {
+    /// The own (effective) user.
+    #[default]
+    Own,
+    /// The own user and those with these user ids.
+    And(Vec<u32>),
+    /// All users of the host.
+    All,
+}
+
+impl PeerUsers {
+    /// Whether processes of user `uid` are let in; `own` is ours.
+    pub fn allows(&self, uid: u32, own: u32) -> bool {
+        uid == own
+            || match self {
+                Self::Own => false,
+                Self::And(others) => others.contains(&uid),
+                Self::All => true,
+            }
+    }
+}
