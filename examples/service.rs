@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 // What both sides share: usually a crate of its own.
 
-/// What the service may say instead of a result.
+/// The errors that the service may answer with instead of a result.
 #[derive(Debug, Serialize, Deserialize, thiserror::Error)]
 enum StockError {
     #[error("no such product: {0}")]

@@ -38,7 +38,7 @@ pub(crate) enum Group {
     Ult,
     /// Sleeping ULTs
     Timer,
-    /// What the benchmarks of C Argobots measure
+    /// The operations that the benchmarks of C Argobots measure
     Argobots,
     /// Messages of the network layer
     Na,
@@ -50,7 +50,7 @@ pub(crate) enum Group {
     Bulk,
     /// Messages, calls and transfers over libfabric and UCX
     Fabric,
-    /// What hg_rate, hg_bw_read and hg_bw_write of Mercury measure; only when it is named
+    /// The rows of hg_rate, hg_bw_read and hg_bw_write of Mercury; only when it is named
     Sweep,
 }
 
@@ -67,9 +67,9 @@ pub(crate) struct Case {
     pub(crate) group: Group,
     /// Unit of its figures.
     pub(crate) unit: Unit,
-    /// What it should reach.
+    /// The figure that the row should reach.
     pub(crate) target: Target,
-    /// Whether both cores take part, so that their distance matters.
+    /// True if both cores take part, so that their distance matters.
     pub(crate) two_cores: bool,
     /// Measures it, in a process of its own.
     pub(crate) measure: Measure,

@@ -80,7 +80,7 @@ impl Arguments {
         Ok(selected)
     }
 
-    /// What holds for all rows.
+    /// Returns the settings of all rows.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! What a measurement is told.
+//! The context in which a row is measured.
 
 use std::path::PathBuf;
 

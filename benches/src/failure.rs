@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-/// What went wrong, for the reader of the report. Rows fail one by one; nothing acts on the kind of
-/// failure, so there is only text.
+/// A failure in words, for the reader of the report. Rows fail one by one; nothing acts on the kind
+/// of failure, so there is only text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Failure(String);
 

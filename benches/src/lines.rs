@@ -78,7 +78,7 @@ pub(crate) struct Lines {
     ping: Line,
     pong: Line,
     hello: Line,
-    /// What calls carry beside `ping`.
+    /// The lines that calls carry beside `ping`.
     more: [More; MORE_MAX],
 }
 
@@ -98,7 +98,7 @@ impl<L: Deref<Target = Lines>> Caller<L> {
         Self { lines, number: 0, greeted: 0, more: 0 }
     }
 
-    /// Whether the responder has begun to serve a round that was not asked about yet.
+    /// Returns true if the responder has begun to serve a round that was not asked about yet.
     pub(crate) fn greeted(&mut self) -> bool {
         // pair: LINES-HELLO
         let greeted = self.lines.hello.number.load(Ordering::Acquire) > self.greeted;

@@ -138,7 +138,7 @@ pub(crate) fn line_round(
     })
 }
 
-/// What the report says about the machine and the build, one line each.
+/// The machine and the build, as the report shows them, one line each.
 pub(crate) fn header(cores: Cores) -> Vec<String> {
     let or_unknown = |text: Option<String>| text.unwrap_or_else(|| "unknown".into());
     let uname = rustix::system::uname();

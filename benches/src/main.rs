@@ -46,10 +46,10 @@ use crate::process::Role;
 use crate::row::Row;
 use crate::supervise::Settings;
 
-/// What shells report for a program that Ctrl-C ended.
+/// The exit code that shells report for a program that Ctrl-C ended.
 const INTERRUPTED: u8 = 130;
 
-/// What they report for one that wrote to a pipe without a reader.
+/// The exit code that they report for one that wrote to a pipe without a reader.
 const UNREAD: u8 = 141;
 
 fn main() -> ExitCode {

@@ -17,7 +17,7 @@ use crate::rows::{bulk, echo, fabric, na_sm, na_tcp, rpc, sweep};
 use crate::stats::Effort;
 use crate::wait::Deadline;
 
-/// What a peer is to do.
+/// The order that a peer gets.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Task {
     /// Answer one round of floor messages.
@@ -66,7 +66,7 @@ pub(crate) fn start(context: &Context, task: Task) -> Result<ChildProcess> {
     ChildProcess::start(Role::Peer, &order)
 }
 
-/// What a peer's process does.
+/// Runs a peer's process.
 ///
 /// # Errors
 ///

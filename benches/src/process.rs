@@ -40,7 +40,7 @@ static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 /// Longest sleep of a wait, so that an interrupt between its check and its sleep is seen.
 const NAP: Duration = Duration::from_millis(100);
 
-/// What a child is.
+/// The kind of a child.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
     /// Measures one row.
@@ -69,7 +69,7 @@ pub(crate) struct ChildProcess {
     child: Reaped,
     stdin: Option<ChildStdin>,
     stdout: ChildStdout,
-    /// What has been read of its output and not yet handed out.
+    /// Output that has been read and not yet handed out.
     pending: Vec<u8>,
 }
 
@@ -95,7 +95,7 @@ impl ChildProcess {
         Ok(Self { child, stdin, stdout, pending: Vec::new() })
     }
 
-    /// Its process id.
+    /// The child's process id.
     pub(crate) fn id(&self) -> u32 {
         self.child.0.id()
     }
@@ -216,7 +216,7 @@ impl Program {
     }
 }
 
-/// What another program prints, without its errors. Main thread only.
+/// Returns what another program prints, without its errors. Main thread only.
 ///
 /// # Errors
 ///
@@ -241,7 +241,7 @@ pub(crate) fn output_of(program: &mut Command, deadline: Deadline) -> Result<Str
     if status.success() { Ok(text) } else { Err(Failure::new(format!("it ended with {status}"))) }
 }
 
-/// Whether `fd` has input, an end or an error to report, waiting at most `limit`.
+/// Returns true if `fd` has input, an end or an error to report, waiting at most `limit`.
 fn readable(fd: impl AsFd, limit: Duration) -> Result<bool> {
     let timeout = Timespec::try_from(limit).doing("a time limit")?;
     match poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&timeout)) {
@@ -330,7 +330,7 @@ pub(crate) fn catch_interrupts() {
     }
 }
 
-/// Whether the user asked for the end.
+/// Returns true if the user asked for the end.
 pub(crate) fn interrupted() -> bool {
     INTERRUPTED.load(Ordering::Relaxed)
 }

@@ -32,7 +32,7 @@ impl Unit {
     }
 }
 
-/// What a row's value should reach.
+/// The figure that a row's value should reach.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Target {
     /// None is set; floors have none.
@@ -62,7 +62,7 @@ impl Target {
     }
 }
 
-/// What a measurement gives.
+/// The figures of one measurement.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Figure {
     /// The figure, in the row's unit; a median unless the row says otherwise.
@@ -71,14 +71,14 @@ pub(crate) struct Figure {
     pub(crate) floor: Option<f64>,
     /// Where the value comes from.
     pub(crate) samples: Distribution,
-    /// What others need for the same in the same run, by name, in the row's unit.
+    /// The figures of others for the same in the same run, by name, in the row's unit.
     pub(crate) others: BTreeMap<String, f64>,
-    /// What this machine lacks for the row: nothing was measured.
+    /// The thing that this machine lacks for the row: nothing was measured.
     pub(crate) lacks: Option<String>,
 }
 
 impl Figure {
-    /// Of a row for which this machine lacks something.
+    /// The figure of a row for which this machine lacks something.
     pub(crate) fn lacking(what: String) -> Self {
         Self { lacks: Some(what), ..Self::default() }
     }
@@ -115,7 +115,7 @@ pub(crate) struct Row {
     pub(crate) value: Option<f64>,
     /// Unit of `value`, `floor`, the percentiles and `target`.
     pub(crate) unit: Unit,
-    /// What the machine needs for this at least, measured in the same run.
+    /// The least that the machine needs for this, measured in the same run.
     pub(crate) floor: Option<f64>,
     /// `value / floor`.
     pub(crate) ratio: Option<f64>,
@@ -131,13 +131,13 @@ pub(crate) struct Row {
     pub(crate) n: usize,
     /// The limit that `value` should keep.
     pub(crate) target: Option<f64>,
-    /// Whether it does, and its tail where that has a limit too.
+    /// True if it does, and its tail where that has a limit too.
     pub(crate) met: Option<bool>,
     /// Round trip of a cache line between the cores before and after the row, ns; two-process rows.
     pub(crate) line_ns: Option<[f64; 2]>,
-    /// What others need for the same in the same run, by name.
+    /// The figures of others for the same in the same run, by name.
     pub(crate) others: BTreeMap<String, f64>,
-    /// What this machine lacks for the row, which then has no figure and did not fail.
+    /// The thing that this machine lacks for the row, which then has no figure and did not fail.
     pub(crate) lacks: Option<String>,
     /// Why there is no figure.
     pub(crate) error: Option<String>,

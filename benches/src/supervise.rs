@@ -18,7 +18,7 @@ use crate::process::{ChildProcess, Role, interrupted, reap_orphans, send};
 use crate::row::{Figure, Row};
 use crate::wait::Deadline;
 
-/// What holds for all rows of a run.
+/// The settings of all rows of a run.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
     /// Where to measure.
@@ -77,11 +77,11 @@ fn measured_elsewhere(case: &Case, settings: &Settings) -> Result<Measured> {
     child.receive("the row's process", Deadline::after(limit + GRACE))
 }
 
-/// What a row process does: measures, answers, ends.
+/// Runs a row process: measures, answers, ends.
 ///
 /// # Errors
 ///
-/// What kept it from measuring.
+/// The reason that kept it from measuring.
 pub(crate) fn row_process(order: &str) -> Result<()> {
     let Order { id, cores, quick, limit, mercury } =
         serde_json::from_str(order).doing("reading an order")?;

@@ -1,4 +1,4 @@
-//! What can be typed.
+//! The command line.
 
 use std::path::PathBuf;
 
@@ -32,7 +32,7 @@ pub(crate) enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// What `info` talks to.
+    /// The process that `info` talks to.
     #[command(hide = true)]
     Answer {
         address: String,
@@ -143,7 +143,7 @@ pub(crate) enum TraceCommand {
         /// The file to write; one that is there is replaced, unless a process has recorded it.
         #[arg(value_name = "OUT")]
         out: PathBuf,
-        /// What the instances wrote: PREFIX.HOST.PID.trace.json.
+        /// Files that the instances wrote: PREFIX.HOST.PID.trace.json.
         #[arg(required = true, value_name = "IN")]
         files: Vec<PathBuf>,
     },
@@ -153,7 +153,7 @@ pub(crate) enum TraceCommand {
         /// A joined file, or that of one process.
         #[arg(value_name = "FILE")]
         file: PathBuf,
-        /// Its id, or as much of the beginning as it takes.
+        /// The id of the trace, or as much of its beginning as it takes.
         #[arg(value_name = "TRACE_ID")]
         trace_id: Option<String>,
     },

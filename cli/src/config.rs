@@ -21,7 +21,7 @@ pub(crate) fn read(file: &Path) -> Result<String, Failure> {
     text.map_err(|error| Failure::Usage(format!("{}: {error}", called(file))))
 }
 
-/// What to call the document in messages.
+/// The name of the document in messages.
 pub(crate) fn called(file: &Path) -> String {
     if file == Path::new("-") { "standard input".to_owned() } else { file.display().to_string() }
 }

@@ -20,14 +20,14 @@ use crate::{config, output, second};
 /// How long a message may take. Only a transport that does not work takes longer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What became of the attempt with one transport.
+/// The outcome of the attempt with one transport.
 #[derive(Debug, Serialize)]
 struct Report {
     /// As in addresses.
     transport: String,
-    /// What it is for.
+    /// The use of the transport, in one line.
     summary: String,
-    /// Whether a message arrived.
+    /// True if a message arrived.
     works: bool,
     /// How bulk data moves, if it works.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -35,7 +35,7 @@ struct Report {
     /// Why it does not work.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
-    /// What it can use here, if it depends on devices.
+    /// The devices that it can use here, if it depends on devices.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     devices: Vec<DeviceReport>,
 }
@@ -43,7 +43,7 @@ struct Report {
 /// A device of a transport.
 #[derive(Debug, Serialize)]
 struct DeviceReport {
-    /// What stands before `://` of its addresses.
+    /// The part before `://` of its addresses.
     protocol: String,
     name: String,
     address: String,
@@ -136,7 +136,7 @@ fn device_lines(devices: &[DeviceReport]) -> Vec<String> {
     named.iter().map(|(device, summary)| format!("{device:<widest$}  {summary}")).collect()
 }
 
-/// What the pools and execution streams of a document come to on this machine.
+/// The pools and execution streams that a document comes to on this machine.
 fn layout_of(file: &Path) -> Result<Layout, Failure> {
     let invalid = |error: &dyn std::fmt::Display| {
         Failure::Usage(format!("{} is not valid:\n{error}", config::called(file)))

@@ -1,4 +1,4 @@
-//! What of this machine matters to margo, in brief.
+//! The properties of this machine that matter to margo, in brief.
 
 use std::fs;
 

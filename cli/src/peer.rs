@@ -42,7 +42,8 @@ impl Callers {
     }
 }
 
-/// Of the last part, if there are several (`uid://host#na+sm://…#na+tcp://…`).
+/// The transport of an address; of its last part, if there are several
+/// (`uid://host#na+sm://…#na+tcp://…`).
 pub(crate) fn transport(address: &str) -> Option<&str> {
     let part = address.rsplit('#').next()?;
     let (transport, _) = part.split_once("://")?;

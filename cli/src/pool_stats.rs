@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 /// Answers one row for each pool, in the order of the configuration.
 pub(crate) const POOL_STATS: Rpc<(), Vec<PoolRow>> = Rpc::new("margo_pool_stats");
 
-/// What one pool has done since the process started.
+/// The counts of one pool since the process started.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PoolRow {
     pub(crate) name: String,

@@ -53,7 +53,7 @@ pub(crate) fn bulk_path_to(address: &str, patience: Duration) -> Result<String, 
     answered.map(|()| path)
 }
 
-/// What comes before the end of the first line.
+/// Reads up to the end of the first line.
 ///
 /// # Errors
 ///
@@ -113,7 +113,7 @@ fn message(endpoint: &Arc<dyn Endpoint>) -> Result<na::MsgBuf, String> {
     }
 }
 
-/// What the second process does: says its address, answers, and ends with its parent.
+/// Runs the second process: says its address, answers, and ends with its parent.
 pub(crate) fn answer(address: &str, parent: i32) -> Result<(), Failure> {
     serve::die_with(parent)?;
     let failed = |error: &dyn std::fmt::Display| Failure::Failed(format!("{address}: {error}"));

@@ -14,7 +14,7 @@ use crate::failure::Failure;
 use crate::signals::Caught;
 use crate::{config, output, pool_stats};
 
-/// What can stand in `type` of a provider.
+/// The components that can stand in `type` of a provider.
 const COMPONENTS: [&dyn Component; 2] = [&BlobComponent, &EchoComponent];
 
 /// How the line begins that says that the service is up.
@@ -88,7 +88,7 @@ pub(crate) fn check_providers(resolved: &Resolved) -> Result<(), Errors> {
     margo::check_providers(resolved, &COMPONENTS)
 }
 
-/// What of a document this program does not serve: for people, a line each.
+/// The parts of a document that this program does not serve: for people, a line each.
 #[derive(Default)]
 pub(crate) struct NotServed {
     /// It is for another program, with providers or a monitor of its own.

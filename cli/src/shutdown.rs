@@ -109,7 +109,7 @@ fn end(own: &Instance, peer: &Addr, wait: bool, limit: Duration) -> Result<(), S
     Ok(())
 }
 
-/// Whether nobody is at that address any more, as far as can be told within `left`.
+/// Returns true if nobody is at that address any more, as far as can be told within `left`.
 fn is_gone(own: &Instance, peer: &Addr, left: Duration) -> Result<bool, String> {
     let asked = own.identity_of_timed(&ProviderHandle::from(peer.clone()), left.min(ANSWER));
     match asked {

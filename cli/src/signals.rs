@@ -32,7 +32,7 @@ fn catch_for_nothing(signal: i32) -> Result<(), Failure> {
 
 type Action = Box<dyn FnOnce() + Send>;
 
-/// What is done at signals.
+/// The actions at signals.
 #[derive(Default)]
 struct Actions {
     stop: Option<Action>,
@@ -48,7 +48,7 @@ pub(crate) fn not_ignored(signals: &[i32]) -> impl Iterator<Item = i32> {
     signals.iter().copied().filter(|signal| !is_ignored(*signal))
 }
 
-/// Whether the process was started with this signal ignored.
+/// Returns true if the process was started with this signal ignored.
 fn is_ignored(signal: i32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

@@ -6,11 +6,11 @@
 //! margo: warning: peer refused peer="na+tcp://10.1.2.3:7000" count=1
 //! ```
 //!
-//! Whether there is a subscriber is looked at for each event, of the calling thread and of the
-//! program, so one that comes later gets what follows. Events below warnings, and all events of
-//! other crates, are as `tracing` has them.
+//! Each event looks for a subscriber, of the calling thread and of the program, so one that comes
+//! later gets what follows. Events below warnings, and all events of other crates, are as `tracing`
+//! has them.
 //!
-//! Whoever logs never waits for standard error, which may be a pipe that nobody reads: a thread of
+//! The caller never waits for standard error, which may be a pipe that nobody reads: a thread of
 //! its own writes (`stderr.rs`).
 
 use std::fmt::Write;
@@ -79,7 +79,7 @@ pub fn or_to_stderr(event: impl FnOnce()) {
     }
 }
 
-/// What listens for the moment of one event, where nobody else does.
+/// A subscriber for the moment of one event, where there is no other.
 struct LastResort;
 
 impl Subscriber for LastResort {

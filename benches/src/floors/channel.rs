@@ -13,7 +13,7 @@ use crate::failure::{Doing, Result};
 use crate::lines::{self, SharedLines};
 use crate::wait::Deadline;
 
-/// What two processes talk over.
+/// The transport over which two processes talk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Transport {
     /// Shared memory.
@@ -88,7 +88,7 @@ impl Offer {
         }
     }
 
-    /// What the peer needs to know.
+    /// The place that the peer needs to know.
     ///
     /// # Errors
     ///

@@ -128,7 +128,7 @@ impl Reader {
     }
 }
 
-/// What the peer is told.
+/// The order that the peer gets.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Source {
     address: String,

@@ -1,6 +1,6 @@
 //! A message of 64 bytes over a TCP connection on loopback, there and back, both sides polling.
 //!
-//! The same roles as in [`lines`](crate::lines): the responder says hello when it begins a round,
+//! The roles are those of [`lines`](crate::lines): the responder says hello when it begins a round,
 //! answers each message, and ends the round with the message that says so.
 
 use std::io::{ErrorKind, Read, Write};
@@ -65,7 +65,7 @@ impl Connection {
         Self { stream, message: [0; MESSAGE_BYTES], filled: 0 }
     }
 
-    /// Whether the responder has begun to serve.
+    /// Returns true if the responder has begun to serve.
     ///
     /// # Errors
     ///

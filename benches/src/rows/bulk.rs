@@ -40,7 +40,7 @@ const PULL: Rpc<Bulk, Told> = Rpc::new("bench_pull");
 /// Measures the floor for a round.
 const FLOOR: Rpc<(), Told> = Rpc::new("bench_floor_bulk");
 
-/// Whose memory is pulled, and over what.
+/// The memory that is pulled, and the transport.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Way {
     /// Shared memory, from `alloc`.
@@ -51,7 +51,7 @@ pub(crate) enum Way {
     Tcp,
 }
 
-/// What the peer of these rows is told.
+/// The order that the peer of these rows gets.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Target {
     settings: Settings,
@@ -71,7 +71,7 @@ enum Floor {
     Get(String),
 }
 
-/// What the target has measured.
+/// The figures that the target has measured.
 struct Measured {
     floors: Samples,
     samples: Samples,

@@ -50,13 +50,13 @@ pub(crate) enum Layer {
     Hg,
 }
 
-/// What a row is compared with: calls without arguments, with the most that fits into a message,
-/// and the latter with a round trip of the floor.
+/// Names of what a row is compared with: calls without arguments, with the most that fits into a
+/// message, and the latter with a round trip of the floor.
 pub(crate) const NULL: &str = "null";
 pub(crate) const EAGER: &str = "eager";
 pub(crate) const EAGER_AND_TRIP: &str = "eager+trip";
 
-/// What is called.
+/// The work of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Work {
     /// Without arguments, one at a time.
@@ -72,7 +72,7 @@ pub(crate) enum Work {
 }
 
 impl Work {
-    /// What it is to be compared with: the same call with nothing in it, or with as much as fits
+    /// The row to compare with: the same call with nothing in it, or with as much as fits
     /// into a message.
     fn base(self) -> Option<(&'static str, Self)> {
         match self {
@@ -88,7 +88,7 @@ impl Work {
     }
 }
 
-/// What the peer of these rows is told.
+/// The order that the peer of these rows gets.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Target {
     layer: Layer,

@@ -27,18 +27,18 @@ use crate::row::Figure;
 use crate::stats::Effort;
 use crate::wait::Deadline;
 
-/// What the peer of the rows with transfers is told.
+/// The order that the peer of the rows with transfers gets.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Target {
     fabric: Fabric,
-    /// Of the origin's bare endpoint.
+    /// The address of the origin's bare endpoint.
     place: Vec<u8>,
     verb: Verb,
     bytes: usize,
     effort: Effort,
 }
 
-/// What the peer answers: how bare memory is named, where its endpoint is, the description of that
+/// The peer's answer: how bare memory is named, where its endpoint is, the description of that
 /// one's memory.
 type Answer = (Vec<u8>, String, Vec<u8>);
 
@@ -52,7 +52,7 @@ fn register(node: &NaNode, sends: bool, bytes: usize) -> Result<LocalMem> {
     node.endpoint().register(memory, Access::ReadWrite).doing("registering memory")
 }
 
-/// Whether `memory` holds what the other side has sent.
+/// Returns true if `memory` holds what the other side has sent.
 fn has_arrived(memory: &LocalMem, bytes: usize) -> bool {
     let mut got = vec![0; bytes];
     memory.read_at(0, &mut got) && got == touched(bytes)

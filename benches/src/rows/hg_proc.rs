@@ -24,7 +24,7 @@ use crate::stats::{Effort, Samples};
 const BATCH: u32 = 256;
 /// Encodings in one message, which hold 39 bytes each.
 const PER_MESSAGE: u32 = 100;
-/// What stands before a payload.
+/// Bytes of headers before a payload.
 const HEADERS: usize = 16;
 
 #[derive(Serialize, Deserialize)]

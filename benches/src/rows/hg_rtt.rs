@@ -22,7 +22,7 @@ const LAST: RpcId = RpcId::margo("bench_hg_last", ProviderId::DEFAULT);
 /// Completions taken in one poll, as margo takes them.
 const BUDGET: usize = 64;
 
-/// What the layer has reported and nobody has looked at yet.
+/// Reports of the layer that nobody has looked at yet.
 #[derive(Default)]
 struct Seen {
     requests: VecDeque<RequestHandle<()>>,

@@ -42,7 +42,7 @@ const PEERS: usize = 256;
 const TAG: Tag = Tag(7);
 const URI: &str = "na+sm://";
 
-/// What the peer of these rows is told.
+/// The order that the peer of these rows gets.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) enum Target {
     /// Owns memory of that many bytes, from `alloc` or plain.

@@ -40,7 +40,7 @@ const MESSAGE_BYTES: usize = 64;
 /// Peers of `na.tcp.rtt.idle1000` that are connected and silent.
 const IDLE_PEERS: usize = 1000;
 
-/// What the peer of these rows is told.
+/// The order that the peer of these rows gets.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Target {
     /// Take so many messages, and tell how long that took.
@@ -50,7 +50,7 @@ pub(crate) enum Target {
     },
     /// Offer memory, floor and figure in turns.
     Transfers {
-        /// Whether the origin puts.
+        /// True if the origin puts.
         put: bool,
         /// Bytes of a transfer.
         bytes: usize,

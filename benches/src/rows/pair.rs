@@ -22,10 +22,10 @@ pub(crate) enum Patience {
     Default,
 }
 
-/// What both instances of a row are started with.
+/// The settings that both instances of a row are started with.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct Settings {
-    /// What they talk over.
+    /// The transport between the two.
     pub(crate) transport: Transport,
     /// How they wait.
     pub(crate) patience: Patience,

@@ -42,7 +42,7 @@ const STATISTICS: Rpc<bool, ()> = Rpc::new("bench_statistics");
 /// ULTs of the rate rows.
 const CALLERS: usize = 32;
 
-/// What the peer of these rows is told.
+/// The order that the peer of these rows gets.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Target {
     settings: Settings,
@@ -176,7 +176,7 @@ struct Flow {
 }
 
 impl Flow {
-    /// What each caller does.
+    /// Runs one caller.
     fn run(&self) -> Result<()> {
         while self.begun.fetch_add(1, Ordering::Relaxed) < self.goal {
             null(&self.instance, &self.target)?;

@@ -33,7 +33,7 @@ use crate::stats::{Distribution, Samples};
 use crate::wait::Deadline;
 
 pub(super) const WORK: Rpc<(), ()> = Rpc::new("bench_work");
-/// What a handler computes.
+/// The time that a handler computes.
 const WORK_TIME: Duration = Duration::from_micros(2);
 /// Calls in flight.
 const CALLERS: usize = 32;
@@ -43,7 +43,7 @@ pub(super) fn compute() {
     while black_box(begun.elapsed()) < WORK_TIME {}
 }
 
-/// Who does what.
+/// The roles of the two xstreams.
 #[derive(Debug, Clone, Copy)]
 enum Form {
     One,

@@ -22,7 +22,7 @@ use crate::failure::{Doing, Failure, Result};
 use crate::row::Figure;
 use crate::wait::Deadline;
 
-/// Who does what.
+/// The roles of the two xstreams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Form {
     One,

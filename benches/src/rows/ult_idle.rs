@@ -36,7 +36,7 @@ pub(crate) fn idle_cpu(context: &Context) -> Result<Figure> {
     Ok(Figure::single(used.as_secs_f64() * 100.0 / elapsed.as_secs_f64(), None))
 }
 
-/// What is asked for: not one value, so that no period of the machine hides in it.
+/// The lengths of the sleeps: not one value, so that no period of the machine hides in it.
 pub(crate) fn naps(count: u64) -> impl Iterator<Item = Duration> {
     (0..count).map(|index| Duration::from_micros(700 + index * 37 % 600))
 }

@@ -96,7 +96,7 @@ fn measure(context: &Context) -> Result<(u64, Grown)> {
     Ok((count, grown))
 }
 
-/// What suspending the ULTs took.
+/// The memory and time that suspending the ULTs took.
 #[derive(Debug)]
 struct Grown {
     memory: Memory,

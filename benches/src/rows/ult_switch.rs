@@ -68,7 +68,7 @@ impl Streams {
     }
 }
 
-/// What a row times: given a pool, one batch of operations.
+/// The work that a row times: given a pool, one batch of operations.
 pub(super) type Batch = Box<dyn FnMut() -> Result<()>>;
 
 /// Measures batches on one xstream, alternating with the floor.

@@ -22,7 +22,7 @@ pub(super) struct File {
 #[derive(Debug, Default)]
 pub(super) struct Files {
     pub(super) list: Vec<File>,
-    /// What was found and is not stored: links, devices …
+    /// Number of things that were found and are not stored: links, devices …
     pub(super) skipped: u64,
 }
 

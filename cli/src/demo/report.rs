@@ -1,4 +1,4 @@
-//! What the demo prints.
+//! The output of the demo.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use super::files::Files;
 use super::session::Outcome;
 use crate::output::{bytes, count, thousands};
 
-/// What is about to be done.
+/// Says what is about to be done.
 pub(super) fn headline(files: &Files) -> String {
     let skipped = match files.skipped {
         0 => String::new(),

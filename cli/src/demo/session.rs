@@ -34,7 +34,7 @@ pub(super) struct Outcome {
     /// Time spent in calls that store, and in calls that read.
     pub(super) storing: Duration,
     pub(super) reading: Duration,
-    /// Of each echo RPC, sorted.
+    /// The time of each echo RPC, sorted.
     pub(super) calls: Vec<Duration>,
     pub(super) pools: Vec<PoolRow>,
 }
@@ -51,7 +51,7 @@ pub(super) struct Session {
     buffer: Vec<u8>,
 }
 
-/// What was stored.
+/// A file that was stored.
 struct Stored {
     len: usize,
     checksum: Checksum,

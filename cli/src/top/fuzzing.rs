@@ -1,4 +1,5 @@
-//! What a service may say of itself, for fuzzers and for the test that replays their corpus.
+//! Checks of any answer of a service about itself, for fuzzers and for the test that replays their
+//! corpus.
 //!
 //! It takes any bytes. It panics if a rule does not hold, and must not hang nor allocate without
 //! bound.

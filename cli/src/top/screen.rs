@@ -26,7 +26,7 @@ const HOME: &str = "\x1b[H";
 const CLEAR_LINE_REST: &str = "\x1b[K";
 const CLEAR_BELOW: &str = "\x1b[J";
 
-/// What ended a wait.
+/// The event that ended a wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Key {
     /// Nothing: the time is over.
@@ -98,7 +98,7 @@ pub(super) struct Screen {
     before: Option<Termios>,
     /// There is somebody who can type.
     has_keys: bool,
-    /// What was typed and is not a whole key yet.
+    /// Typed bytes that are not a whole key yet.
     typed: Vec<u8>,
     /// Keys that nobody has asked for yet.
     keys: VecDeque<Key>,

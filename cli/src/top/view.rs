@@ -18,12 +18,12 @@ const STATISTICS_OFF: &str =
 /// written with a width may not.
 const CELL_CHARS_MAX: usize = 200;
 
-/// Whether `later` is of the same run of the service as `earlier`, so that counters go on.
+/// Returns true if `later` is of the same run of the service as `earlier`, so that counters go on.
 pub(super) fn is_same_run(earlier: &Metrics, later: &Metrics) -> bool {
     earlier.process.id == later.process.id && earlier.uptime_sec <= later.uptime_sec
 }
 
-/// What a screen shows of lines that may be more, and longer, than fit on it.
+/// The part that a screen shows of lines that may be more, and longer, than fit on it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Window {
     /// Lines above it.
@@ -66,8 +66,8 @@ impl Window {
         }
     }
 
-    /// What is in it: no more rows and columns than the screen has. What does not fit is told: more
-    /// lines in the last row, and the rest of a line by a sign at its end.
+    /// Returns the lines in it: no more rows and columns than the screen has. What does not fit is
+    /// told: more lines in the last row, and the rest of a line by a sign at its end.
     pub(super) fn page(&mut self, lines: &[String], (columns, rows): Size) -> Vec<String> {
         let rows = rows.max(1);
         let shown = if lines.len() > rows { rows - 1 } else { rows };

@@ -76,14 +76,14 @@ struct Half {
     peer: String,
 }
 
-/// What has been put together so far.
+/// The file that has been put together so far.
 struct Joined<W: Write> {
     out: W,
     pids: HashSet<u64>,
     tally: Tally,
 }
 
-/// What is in the joined file.
+/// Counts of what the joined file has, and the halves of calls that miss the other half.
 #[derive(Default)]
 struct Tally {
     processes: u64,

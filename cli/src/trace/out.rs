@@ -15,7 +15,7 @@ use crate::failure::Failure;
 use crate::output;
 use crate::signals::Caught;
 
-/// What is written to.
+/// The file that is written to.
 pub(super) struct Out {
     /// As the user calls it.
     name: PathBuf,
@@ -109,7 +109,7 @@ impl Write for Out {
     }
 }
 
-/// What has been written.
+/// A file that has been written whole.
 pub(super) struct Ended {
     name: PathBuf,
     is_stdout: bool,
@@ -136,7 +136,7 @@ fn allow_others(temp: &NamedTempFile) -> io::Result<()> {
     temp.as_file().set_permissions(std::fs::Permissions::from_mode(mode))
 }
 
-/// Whether the user wants no more of it, and what must not stay behind then.
+/// Tells that the user wants no more of it, and which file must not stay behind then.
 #[derive(Default)]
 pub(super) struct Interrupt {
     is_wanted: AtomicBool,

@@ -18,12 +18,12 @@ pub(super) const VERSION: u64 = 1;
 /// An event of the file.
 pub(super) type Event = Map<String, Value>;
 
-/// Who has written a file.
+/// The process that has written a file.
 #[derive(Debug, Clone)]
 pub(super) struct Head {
     /// Several files have been put together.
     pub(super) is_joined: bool,
-    /// What has the same monotonic clock.
+    /// The host: processes of one id have the same monotonic clock.
     pub(super) host_id: String,
     pub(super) pid: u64,
     pub(super) monotonic_ns: u64,
@@ -54,7 +54,7 @@ impl Reader {
         }
     }
 
-    /// Whether the file is what a process has recorded, of whatever version.
+    /// Returns true if a process has recorded the file, of whatever version.
     pub(super) fn is_recorded(path: &Path) -> bool {
         Self::begin(path).is_ok_and(|(_, head)| head.is_some_and(|(_, head)| !head.is_joined))
     }

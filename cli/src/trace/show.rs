@@ -65,7 +65,7 @@ fn read(file: &Path, mut each: impl FnMut(Slice)) -> Result<HashMap<u64, String>
     Ok(names)
 }
 
-/// What is listed of a trace.
+/// A trace as the list of traces shows it.
 struct Listed {
     root: String,
     begin_ns: u64,
@@ -141,7 +141,7 @@ fn show(file: &Path, wanted: &Wanted) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What stands before a line.
+/// The text that stands before a line.
 #[derive(Default, Clone)]
 struct Branch {
     depth: usize,

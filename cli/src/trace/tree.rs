@@ -79,7 +79,7 @@ impl Tree {
         &self.spans
     }
 
-    /// What has `span` as its parent, in the order of time.
+    /// The spans that have `span` as their parent, in the order of time.
     pub(super) fn children(&self, span: u64) -> &[usize] {
         self.children.get(&span).map_or(&[], Vec::as_slice)
     }

@@ -1,4 +1,4 @@
-//! What can go wrong with a blob, at the target and at the origin.
+//! Errors about a blob, at the target and at the origin.
 
 use margo::config::Errors;
 use margo::config::text::printable;
@@ -41,7 +41,7 @@ pub enum BlobError {
     Conflict {
         /// The blob.
         name: String,
-        /// What is in the way.
+        /// Says what is in the way.
         reason: String,
     },
     /// The range is not inside the blob, or not inside the memory that the origin exposed.
@@ -53,7 +53,7 @@ pub enum BlobError {
         len: u64,
         /// How many there are.
         size: u64,
-        /// Of what: the blob, or the origin's memory.
+        /// The thing that is meant: the blob, or the origin's memory.
         what: String,
     },
     /// The blob would be larger than this store accepts (`max_blob_bytes` of its configuration).
@@ -75,9 +75,9 @@ pub enum BlobError {
     Io {
         /// The blob.
         name: String,
-        /// What was being done: "open", "write" …
+        /// The operation: "open", "write" …
         what: String,
-        /// What the operating system said.
+        /// The text of the operating system.
         detail: String,
     },
     /// The data could not be moved between the two processes: the origin took its memory back, is
@@ -86,7 +86,7 @@ pub enum BlobError {
     Transfer {
         /// The blob.
         name: String,
-        /// What the transport said.
+        /// The text of the transport.
         detail: String,
     },
     /// Nobody waits for the answer any more, so the target stopped before it changed anything.
@@ -98,7 +98,7 @@ pub enum BlobError {
 }
 
 impl BlobError {
-    /// What the operating system's `errno` means for blob `name` while doing `what`.
+    /// Translates the operating system's `errno` for blob `name` while doing `what`.
     pub(crate) fn from_errno(name: &str, what: &str, errno: Errno) -> Self {
         let name = name.to_owned();
         match errno {
@@ -142,13 +142,13 @@ pub(crate) fn given_up(name: &str) -> BlobError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
-    /// Its configuration is wrong.
+    /// The provider's configuration is wrong.
     #[error(transparent)]
     Config(#[from] Errors),
-    /// Its directory cannot be used.
+    /// The provider's directory cannot be used.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// Its RPCs cannot be registered.
+    /// The provider's RPCs cannot be registered.
     #[error(transparent)]
     Register(#[from] RegisterError),
 }
@@ -172,7 +172,7 @@ pub enum ClientError {
     NoMemory {
         /// The blob.
         name: String,
-        /// Its length.
+        /// The length of the blob.
         bytes: u64,
     },
     /// The target's answer contradicts the request: it is not a blob provider, or another version.
@@ -184,7 +184,7 @@ pub enum ClientError {
     BadAnswer {
         /// The blob.
         name: String,
-        /// What does not fit.
+        /// Says what does not fit.
         detail: String,
     },
 }

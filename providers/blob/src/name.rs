@@ -71,7 +71,8 @@ impl fmt::Display for BlobName {
     }
 }
 
-/// Whether a file of that name, found in the directory, could be a component of a blob's name.
+/// Returns true if a file of that name, found in the directory, could be a component of a blob's
+/// name.
 pub(crate) fn is_component(text: &str) -> bool {
     component_fault(text).is_none()
 }
@@ -187,7 +188,7 @@ mod tests {
     }
 
     proptest! {
-        /// What passes has only components that stay where they are put.
+        /// A name that passes has only components that stay where they are put.
         #[test]
         fn what_passes_is_tame(text in r"[a./\\~\x00-\x1f-]{0,12}|\PC{0,40}") {
             if let Ok(name) = BlobName::new(&text) {

@@ -142,13 +142,13 @@ fn answer<A, R: Serialize>(request: &Handle<A, R>, result: &R) {
     }
 }
 
-/// Whether anybody still waits. To be asked with a token that was made before the work: not all
+/// Tells if anybody still waits. To be asked with a token that was made before the work: not all
 /// that ends a wait is seen by a later one.
 fn still_wanted(token: &CancelToken) -> impl Fn() -> bool {
     || !token.is_canceled()
 }
 
-/// What the handlers share.
+/// The state that the handlers share.
 struct Service {
     store: Store,
     chunk_bytes: usize,

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::BlobError;
 
-/// What a provider of this crate says that it is, to clients that ask.
+/// The identity that a provider of this crate tells clients that ask.
 pub const IDENTITY: &str = "blob";
 
 /// Makes an empty blob; [`BlobError::AlreadyExists`] if there is one of that name.
@@ -81,7 +81,7 @@ pub struct StatArgs<N = String> {
     pub checksum: bool,
 }
 
-/// What is known about a blob.
+/// The properties of a blob.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BlobStat {
     /// Bytes.
@@ -165,7 +165,7 @@ pub struct ListPage {
 /// A listed blob.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BlobEntry {
-    /// Its name.
+    /// The name of the blob.
     pub name: String,
     /// Bytes.
     pub len: u64,

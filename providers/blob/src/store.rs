@@ -15,9 +15,9 @@
 //!    Readers see the old blob or the new one; who has the old one open keeps reading it.
 //! 4. With `sync`, the folder goes to the disk.
 //!
-//! Whoever gave a write up may have tried again, or removed the blob, and been told that it is
-//! done: so the last thing before step 3 is to ask whether anybody still waits, and before a
-//! removal too. What remains is the time between that question and the one system call behind it,
+//! A caller that gave a write up may have tried again, or removed the blob, and been told that it
+//! is done. So the last thing before step 3, and before a removal, is to ask whether anybody still
+//! waits. What remains is the time between that question and the one system call behind it,
 //! microseconds unless the thread loses its CPU just then: a write or removal that is given up
 //! within it is done all the same, and may come after what its caller did next.
 //!
@@ -66,11 +66,11 @@ pub enum OpenError {
     /// The directory cannot be used.
     #[error("cannot {what} the directory `{path}`: {source}")]
     Directory {
-        /// What was being done.
+        /// The operation that failed.
         what: &'static str,
         /// The directory.
         path: String,
-        /// What the operating system said.
+        /// The error of the operating system.
         source: std::io::Error,
     },
 }
@@ -347,7 +347,7 @@ fn refuse_other_types(name: &BlobName, file_type: FileType) -> Result<(), BlobEr
     Err(conflict(name.to_string(), reason))
 }
 
-/// Whether something that is not a blob has the name; it is not to be overwritten.
+/// Returns true if something that is not a blob has the name; it is not to be overwritten.
 fn is_other(folder: &Folder<'_>, leaf: &str) -> bool {
     rustix::fs::statat(folder, leaf, AtFlags::SYMLINK_NOFOLLOW)
         .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile)

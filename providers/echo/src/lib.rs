@@ -51,7 +51,7 @@ use serde::Deserialize;
 /// traits will do.
 pub const ECHO: Rpc<String, String> = Rpc::new("echo_echo");
 
-/// What a provider of this crate says that it is, to clients that ask.
+/// The identity that a provider of this crate tells clients that ask.
 pub const IDENTITY: &str = "echo";
 
 // 2. The target side.

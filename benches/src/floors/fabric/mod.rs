@@ -93,7 +93,7 @@ pub(crate) enum Verb {
     Put,
 }
 
-/// What a library does for a side. One message and one transfer at a time.
+/// The operations of a library for one side. One message and one transfer at a time.
 trait Bare: Send {
     /// Where the other side reaches this one.
     fn address(&self) -> Result<Vec<u8>>;
@@ -114,7 +114,7 @@ trait Bare: Send {
     /// Lets the other side at `memory`; how it is named there. At most once, before any transfer.
     fn expose(&mut self, memory: Vec<u8>) -> Result<Vec<u8>>;
 
-    /// What was exposed; between rounds only, when no transfer goes on.
+    /// The exposed memory; between rounds only, when no transfer goes on.
     fn exposed(&mut self) -> &mut [u8];
 
     /// Transfers use what was exposed here, and there under `name`.
@@ -241,7 +241,7 @@ impl Side {
         self.put(JOIN, deadline)
     }
 
-    /// Whether the responder has begun to serve.
+    /// Returns true if the responder has begun to serve.
     ///
     /// # Errors
     ///
@@ -304,7 +304,7 @@ impl Side {
         self.0.expose(memory)
     }
 
-    /// What was exposed; between rounds only.
+    /// The exposed memory; between rounds only.
     pub(crate) fn exposed(&mut self) -> &mut [u8] {
         self.0.exposed()
     }

@@ -48,7 +48,7 @@ fn library() -> Result<&'static Library> {
     opened.as_ref().map_err(|reason| Failure::new(reason.clone()))
 }
 
-/// What libfabric is told of an operation. Its own while that is in flight.
+/// The context of an operation for libfabric, which owns it while that is in flight.
 #[repr(C)]
 struct Context(raw::fi_context2);
 
@@ -70,7 +70,7 @@ pub(super) struct Endpoint {
     mr: *mut raw::fid_mr,
     peer: raw::fi_addr_t,
     inject_bytes_max: usize,
-    /// Of the receive, the send and the transfer in flight.
+    /// The contexts of the receive, the send and the transfer in flight.
     contexts: [*mut Context; 3],
     /// Which of them have ended.
     ended: [bool; 3],

@@ -41,7 +41,7 @@ const UNITS: u32 = 256;
 /// `ABT_MEM_MAX_NUM_STACKS`, default.
 const STACKS: usize = 1_024;
 
-/// What a row spawns.
+/// The kind of unit that a row spawns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// `ABT_thread`

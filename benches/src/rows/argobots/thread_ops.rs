@@ -18,7 +18,7 @@ use crate::row::Figure;
 use crate::stats::{Effort, Samples};
 use crate::wait::Deadline;
 
-/// What is timed.
+/// The operation that is timed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Op {
     /// The spawns of a batch.
@@ -31,7 +31,7 @@ pub(crate) enum Op {
     CreateUnnamed,
     /// All ULTs yield in turns. Spawns and joins do not count (there, one for 2,000 yields does).
     Yield,
-    /// The same, each to the next one, past the scheduler.
+    /// Yields to the next one, past the scheduler.
     YieldTo,
 }
 
@@ -49,7 +49,7 @@ impl Op {
     }
 }
 
-/// What one measuring ULT does.
+/// The work of one measuring ULT.
 #[derive(Debug, Clone, Copy)]
 struct Work {
     kind: Kind,
@@ -73,7 +73,7 @@ pub(crate) fn fork_join(
     run(context, Work { kind, op, units }, xstreams)
 }
 
-/// The same with the first batch that a runtime ever has; a new runtime for each sample.
+/// Measures the first batch that a runtime ever has; a new runtime for each sample.
 pub(crate) fn cold(context: &Context, kind: Kind, op: Op, xstreams: usize) -> Result<Figure> {
     let runs = if context.quick { 3 } else { 51 };
     let cores = cores(context, xstreams)?;

@@ -21,7 +21,7 @@ use crate::row::Figure;
 use crate::stats::Samples;
 use crate::wait::Deadline;
 
-/// What the units do.
+/// The work of the units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum All {
     /// Return at once, and are joined.
@@ -30,7 +30,7 @@ pub(crate) enum All {
     CreateUnnamed,
     /// One batch, of which each ULT yields as often as there would be batches.
     Yield,
-    /// The same, each to the next one, past the scheduler.
+    /// Yields to the next one, past the scheduler.
     YieldTo,
 }
 
@@ -46,7 +46,7 @@ impl All {
     }
 }
 
-/// What one creator does.
+/// The work of one creator.
 #[derive(Debug, Clone, Copy)]
 struct Work {
     kind: Kind,

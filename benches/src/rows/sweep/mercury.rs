@@ -60,7 +60,7 @@ fn plugin(transport: Transport) -> [&'static str; 2] {
     }
 }
 
-/// What both sides are told.
+/// The arguments of both sides.
 fn arguments(sweep: Sweep, file: &Path) -> Vec<String> {
     let [plugin, protocol] = plugin(sweep.transport);
     let (size, in_flight) = (sweep.bytes.to_string(), sweep.in_flight.to_string());

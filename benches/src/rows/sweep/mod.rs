@@ -42,7 +42,7 @@ pub(crate) use self::target::peer;
 
 /// Tells a buffer's number and its handle.
 const BEGIN: RpcId = RpcId::margo("bench_sweep_begin", ProviderId::DEFAULT);
-/// What is measured.
+/// The RPC that is measured.
 const CALL: RpcId = RpcId::margo("bench_sweep_call", ProviderId::DEFAULT);
 /// Asks whether the target has the right bytes, and ends it.
 const END: RpcId = RpcId::margo("bench_sweep_end", ProviderId::DEFAULT);
@@ -53,7 +53,7 @@ const BUDGET: usize = 64;
 /// Most memory of all calls in flight.
 const BYTES_MAX: usize = 1 << 30;
 
-/// What a call does.
+/// The work of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 enum What {
     /// Carries its bytes.
@@ -110,7 +110,7 @@ impl Sweep {
         all(&over, &[bytes], &[in_flight]).into_iter().find(|row| row.id() == id)
     }
 
-    /// Of its figures.
+    /// The unit of its figures.
     pub(crate) fn unit(&self) -> Unit {
         if self.what == What::Rate { Unit::PerSecond } else { Unit::BytesPerSecond }
     }
@@ -270,7 +270,7 @@ fn buffers(
     (0..sweep.in_flight).map(buffer).collect()
 }
 
-/// Whether every buffer holds `data`.
+/// Returns true if every buffer holds `data`.
 fn all_hold(buffers: &[LocalMem], data: &[u8]) -> bool {
     let mut bytes = vec![0; data.len()];
     buffers.iter().all(|memory| memory.read_at(0, &mut bytes) && bytes == data)

@@ -11,11 +11,11 @@ use crate::failure::{Doing, Failure, Result};
 use crate::floors::memcpy::touched;
 use crate::wait::Deadline;
 
-/// What has come back.
+/// The answers that have come back.
 #[derive(Default)]
 struct Seen {
     answers: usize,
-    /// What the last answer said, if anything.
+    /// The verdict of the last answer, if it had one.
     verdict: Option<bool>,
     failed: Option<HgError>,
 }
@@ -42,7 +42,7 @@ pub(super) struct Origin {
     target: Addr,
     seen: Seen,
     sweep: Sweep,
-    /// What is sent, or must arrive.
+    /// The data that is sent, or must arrive.
     data: Vec<u8>,
     buffers: Vec<LocalMem>,
     deadline: Deadline,

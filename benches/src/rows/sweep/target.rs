@@ -40,7 +40,7 @@ pub(crate) fn peer(sweep: Sweep, deadline: Deadline) -> Result<()> {
 struct Serving {
     core: Arc<Core<usize>>,
     sweep: Sweep,
-    /// What is sent, or must arrive.
+    /// The data that is sent, or must arrive.
     data: Vec<u8>,
     /// Where arguments are copied to.
     arguments: Vec<u8>,
@@ -49,7 +49,7 @@ struct Serving {
     failed: Option<Failure>,
 }
 
-/// What there is for each call in flight.
+/// The buffers of each call in flight.
 struct Slot {
     memory: LocalMem,
     remote: Bulk,

@@ -1,4 +1,4 @@
-//! What only shows while requests are held up inside the target.
+//! Behaviour that only shows while requests are held up inside the target.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use crate::{BlobClient, ClientError};
 
 /// Far beyond what a loaded machine needs; only a hang reaches it.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// What callers wait for an answer that does not come.
+/// How long callers wait for an answer that does not come.
 const SHORT: Duration = Duration::from_millis(500);
 
 const ID: ProviderId = ProviderId::new(1);

@@ -16,7 +16,7 @@ use crate::{BlobError, BlobName};
 pub(crate) struct Incoming<'a> {
     root: BorrowedFd<'a>,
     file: File,
-    /// Its reserved name in the directory, if it has one; to be removed in the end.
+    /// The file's reserved name in the directory, if it has one; to be removed in the end.
     name: Option<String>,
 }
 
@@ -36,7 +36,7 @@ impl Store {
     }
 }
 
-/// What is said then.
+/// The text of the error then.
 const REMOVED: &str =
     "the directory of the store was removed; make it anew and restart the provider";
 

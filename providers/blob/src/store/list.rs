@@ -25,7 +25,7 @@ const PAGE_BYTES_MAX: usize = 64 << 10;
 /// After so many entries others on the execution stream have their turn: some milliseconds.
 const ENTRIES_PER_TURN: usize = 2048;
 
-/// What is still to be done.
+/// A step that is still to be done.
 enum Step {
     /// Something found in a folder: a blob's full name, or a folder's with `/` at its end.
     Visit(String),
@@ -81,8 +81,8 @@ impl Store {
         Ok(page)
     }
 
-    /// What of a folder sorts behind `behind` and may hold something wanted, in reverse order: as
-    /// many as may be needed, and where to go on. Empty is the directory itself.
+    /// Reads the entries of a folder that sort behind `behind` and may hold something wanted, in
+    /// reverse order: as many as may be needed, and where to go on. Empty is the directory itself.
     fn read_folder(
         &self,
         folder: &str,
@@ -192,7 +192,7 @@ impl<'a> Wanted<'a> {
         }
     }
 
-    /// Whether `found` is wanted or, if it is a folder, may hold something wanted.
+    /// Returns true if `found` is wanted or, if it is a folder, may hold something wanted.
     fn maybe(&self, found: &str) -> bool {
         if found.ends_with('/') {
             (found.starts_with(self.prefix) || self.prefix.starts_with(found))
