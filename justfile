@@ -12,7 +12,7 @@ build:
 test:
     cargo test --workspace
 
-# Runs the tests of one crate whose names contain FILTER: `just one margo rpc::`.
+# Runs the tests of one crate whose names contain FILTER: `just one margo calls::rpc::`.
 one crate filter:
     cargo test -p {{crate}} --test it {{filter}}
 
@@ -47,12 +47,12 @@ seeds count="200":
 
 # Runs random programs of ULTs: `just stress 0..500`.
 stress seeds="0..500":
-    MARGO_STRESS_SEEDS={{seeds}} cargo test -p margo-ult stress
+    MARGO_STRESS_SEEDS={{seeds}} cargo test -p margo-ult --test stress
 
 # Runs the tests over libfabric and UCX.
 fabrics:
-    MARGO_TEST_OFI=1 cargo test -p margo-na ofi
-    MARGO_TEST_UCX=1 cargo test -p margo-na ucx
+    MARGO_TEST_OFI=1 cargo test -p margo-na ofi::
+    MARGO_TEST_UCX=1 cargo test -p margo-na ucx::
 
 # Runs tests of `ult` under the address sanitizer (docs/checking.md). Needs a nightly compiler.
 asan *filters:

@@ -163,8 +163,8 @@ pub struct Pool {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub numa_node: Option<u32>,
     /// The pool's index, where that is not its place in the list: the index of the pool in the
-    /// running instance that this is printed of, once others have been removed there. References of a
-    /// [child](Config::with_layout_of) mean this one. Never in a document.
+    /// running instance that this is printed of, once others have been removed there. References of
+    /// a [child](Config::with_layout_of) mean this one. Never in a document.
     #[serde(skip)]
     pub index: Option<usize>,
 }

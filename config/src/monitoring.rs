@@ -173,8 +173,8 @@ impl MonitoringOptions {
         }
     }
 
-    /// Returns the tasks of the default monitor: as the document says, then as the environment says.
-    /// `None`: it is off, because neither asks for it, or the document names another one.
+    /// Returns the tasks of the default monitor: as the document says, then as the environment
+    /// says. `None`: it is off, because neither asks for it, or the document names another one.
     ///
     /// # Errors
     ///

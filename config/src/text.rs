@@ -1,8 +1,8 @@
 //! Text of others, to be shown.
 
 /// Returns true if a character steers a terminal or turns the direction of text, so that what is
-/// shown is not what is there: control characters, line and paragraph separators, and the marks, embeddings,
-/// overrides and isolates of bidirectional text.
+/// shown is not what is there: control characters, line and paragraph separators, and the marks,
+/// embeddings, overrides and isolates of bidirectional text.
 #[must_use]
 pub fn steers(c: char) -> bool {
     c.is_control()

@@ -160,8 +160,8 @@ pub struct ResolvedPool {
     pub numa_node: Option<u32>,
     /// True if the program made it and only told of it. Never from a document.
     pub external: bool,
-    /// The pool's index: its place, unless it is a parent's; see [`Pool::index`](crate::Pool::index).
-    /// References in this structure are places.
+    /// The pool's index: its place, unless it is a parent's; see
+    /// [`Pool::index`](crate::Pool::index). References in this structure are places.
     pub index: usize,
 }
 
@@ -266,7 +266,8 @@ impl<'l> Findings<'l> {
         }
     }
 
-    /// Returns true if no further error is kept, so that one which costs something need not be made.
+    /// Returns true if no further error is kept, so that one which costs something need not be
+    /// made.
     fn is_full(&self) -> bool {
         self.errors.len() >= REPORTED_MAX
     }
