@@ -86,7 +86,7 @@
 //!    another xstream's `base/inbox.rs`, or into the pool's queue. If a sleeping xstream serves the
 //!    pool, one is woken (`base/park.rs`).
 //! 2. `engine/xstream/run_loop.rs` asks the scheduler (`sched.rs`), and `owner.rs` gives the ULT a
-//!    stack (`engine/stack/`) and switches to it: the first frame is `context::root`, which calls
+//!    stack (`stack/`) and switches to it: the first frame is `context::root`, which calls
 //!    the closure and catches its panic.
 //! 3. When it has to wait, it links a waiter (`engine/waiting/`) into what it waits for: an object
 //!    of `wait/` or the join of a unit, or several with `wait/select.rs`; `wait/unpark.rs` needs
@@ -100,9 +100,9 @@
 //!    the outcome (`engine/unit/end.rs`) and switches away for the last time. Its stack goes back
 //!    to the xstream's cache, its descriptor to a cache when nobody keeps it any more.
 //!
-//! Each folder's `mod.rs` says what the other files do, and in which order to read them: `base`,
-//! `engine` with its parts, [`topology`], `trace`, `wait`, `spawn`, `time`, `runtime` and
-//! `observe`.
+//! Each folder's `mod.rs` says what the other files do, and in which order to read them:
+//! [`topology`], `base`, `trace`, `stack`, `engine` with its parts, `wait`, `spawn`, `time`,
+//! `runtime` and `observe`.
 //!
 //! # Looking into a running program
 //!
@@ -115,7 +115,7 @@
 // The folders, lowest first. A folder imports those that stand before it in this list, and none
 // that stands behind it:
 //
-//     topology, base, trace, engine, wait, spawn, time, runtime, observe
+//     topology, base, trace, stack, engine, wait, spawn, time, runtime, observe
 //
 // `sync.rs`, the shim for the models, is below all of them.
 
@@ -127,6 +127,8 @@ mod observe;
 mod runtime;
 #[cfg(not(loom))]
 mod spawn;
+#[cfg(not(loom))]
+mod stack;
 mod sync;
 #[cfg(not(loom))]
 mod time;
@@ -154,9 +156,9 @@ pub use wait::semaphore::{Permit, Semaphore, SemaphoreReady};
 
 #[cfg(not(loom))]
 pub use {
+    base::contain::discard_panic,
     base::limit::Limit,
     base::priority::Priority,
-    engine::contain::discard_panic,
     engine::diag::announce,
     engine::error::{
         JoinError, LayoutError, MigrateError, PanicPayload, RecordError, ShutdownError, SpawnError,
@@ -167,7 +169,6 @@ pub use {
     engine::pool::migrate::set_pool,
     engine::pool::shared::PoolStats,
     engine::pool::spec::{Access, Pool, PoolKind, PoolSpec, PopBy, PushReason},
-    engine::stack::user::{StackTooSmall, UserStack},
     engine::unit::descriptor::UltName,
     engine::unit::handle::Unit,
     engine::unit::inherited::{
@@ -193,15 +194,17 @@ pub use {
     observe::panic_hook::install_panic_hook,
     observe::record::{RecordOptions, Recording, Trace},
     observe::sink::SinkHandle,
-    runtime::builder::{RuntimeBuilder, XstreamSpec},
+    runtime::builder::RuntimeBuilder,
     runtime::handle::Runtime,
     runtime::pool_ops::UnitInfo,
+    runtime::specs::XstreamSpec,
     runtime::xstream_ref::{CurrentUnit, XstreamRef, XstreamState},
     spawn::future::{JoinFuture, Ready, ReadyIn, ready, ready_in},
     spawn::join::{Ended, JoinHandle, join_all},
     spawn::join_any::{join_any, join_any_deadline},
     spawn::scope::{Scope, ScopedJoinHandle, scope},
     spawn::ult_builder::UltBuilder,
+    stack::user::{StackTooSmall, UserStack},
     time::interval::{Interval, MissedTicks, interval, interval_at},
     time::timed_unit::TimerHandle,
     topology::{AffinityPattern, CpuSet, Place, Topology, TopologyError},

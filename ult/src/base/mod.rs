@@ -3,9 +3,11 @@
 //! They may import [`sync`](crate::sync) and each other. The concurrency cores among them are
 //! checked by the models in `loom-tests`: `inbox`, `park`, `suspend` and `timer_state`.
 //!
-//! Read `park` first (how an OS thread sleeps and is woken), then `suspend` (how a ULT does), then
-//! `inbox`.
+//! Read `park` first (how an OS thread sleeps and is woken), then `suspend` (how a ULT does),
+//! `inbox`, and `contain` (how code of the program is called and messages are logged).
 
+#[cfg(not(loom))]
+pub(crate) mod contain;
 pub(crate) mod inbox;
 #[cfg(not(loom))]
 pub(crate) mod limit;
@@ -20,5 +22,6 @@ pub(crate) mod spin;
 pub(crate) mod standard;
 pub(crate) mod suspend;
 pub(crate) mod timer_state;
+#[cfg(not(loom))]
 pub(crate) mod timespec;
 pub(crate) mod wait_kind;

@@ -20,13 +20,13 @@ use crate::engine::inspect::Capture;
 use crate::engine::listener::{InSink, Listener};
 use crate::engine::monitor_stop::MonitorStop;
 use crate::engine::runtime_core::RuntimeCore;
-use crate::engine::stack::block::BlockPtr;
-use crate::engine::stack::context::{Answer, Command, Wakeup};
 use crate::engine::unit::descriptor::{Ult, UltPtr};
 use crate::engine::unit::payload::Stage;
 use crate::engine::waiting::cancel::Why;
 use crate::engine::xstream::current;
 use crate::engine::xstream::owner::{State, Xstream, XstreamShared};
+use crate::stack::block::BlockPtr;
+use crate::stack::context::{Answer, Command, Wakeup};
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use crate::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, fence};
 use crate::sync::{Arc, Mutex, lock, relax};
@@ -498,7 +498,7 @@ impl Xstream {
     ///
     /// # Safety
     ///
-    /// As for [`Context::resume`](crate::engine::stack::context::Context::resume), with the context
+    /// As for [`Context::resume`](crate::stack::context::Context::resume), with the context
     /// of `block`, which is the stack of `ult`.
     #[inline(always)]
     pub(crate) unsafe fn resume(&self, ult: UltPtr, block: BlockPtr) -> Answer {

@@ -3,10 +3,10 @@
 use std::fmt;
 use std::io;
 
+use crate::base::contain::{Panic, discard_panic, panic_message};
 use crate::base::wait_kind::WaitKind;
 use crate::engine::pool::spec::Access;
 use crate::engine::unit::handle::Unit;
-use crate::engine::unit::payload::Panic;
 use crate::topology::TopologyError;
 
 /// Why a runtime did not start. Nothing is left running.
@@ -434,7 +434,7 @@ impl PanicPayload {
 impl Drop for PanicPayload {
     fn drop(&mut self) {
         if let Some(panic) = self.0.take() {
-            crate::engine::contain::discard_panic(panic);
+            discard_panic(panic);
         }
     }
 }
@@ -449,17 +449,6 @@ impl fmt::Debug for PanicPayload {
 //
 // SAFETY: `&PanicPayload` gives out `&str` from a `&'static str` or `String` payload, nothing else.
 unsafe impl Sync for PanicPayload {}
-
-/// The text of a panic.
-pub(crate) fn panic_message(panic: &Panic) -> &str {
-    if let Some(text) = panic.downcast_ref::<&'static str>() {
-        text
-    } else if let Some(text) = panic.downcast_ref::<String>() {
-        text
-    } else {
-        "(the panic payload is not a string)"
-    }
-}
 
 /// Why a runtime did not shut down. It is still running, accepts spawns, and can be asked again.
 #[derive(Debug, thiserror::Error)]

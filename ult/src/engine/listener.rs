@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use crate::engine::contain::{Foreign, caught, log};
+use crate::base::contain::{Foreign, caught, log};
 use crate::engine::diag::Plan;
 use crate::sync::UnsafeCell;
 use crate::trace::event::{Event, EventMask};

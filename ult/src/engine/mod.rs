@@ -2,7 +2,6 @@
 //!
 //! | folder | what lives there |
 //! |---|---|
-//! | [`stack`] | stacks, their cache, and the context switch |
 //! | [`unit`] | the descriptor of a unit and what it owns |
 //! | [`pool`] | pools and their queues |
 //! | [`xstream`] | what an OS thread does: schedule, switch, sleep |
@@ -10,14 +9,13 @@
 //!
 //! These folders point at each other: a unit knows its pool and its xstream, and each of them knows
 //! the units that it holds. So they are one layer. The engine may import [`base`](crate::base),
-//! [`topology`](crate::topology) and [`trace`](crate::trace); nothing above it.
+//! [`topology`](crate::topology), [`trace`](crate::trace) and the stacks below it; nothing above
+//! it.
 //!
 //! Read `unit/descriptor.rs` first, then `pool/slot.rs`, `xstream/owner.rs`, `xstream/switch.rs`
-//! and
-//! `xstream/run_loop.rs`. `runtime_core.rs` is what the xstreams of a runtime share; `contain.rs`
-//! calls code of the program. The hooks for observers are in `diag.rs`; `inspect.rs`, `listener.rs`
-//! and
-//! `monitor_stop.rs` are the engine's part of dumps, sinks and the monitor.
+//! and `xstream/run_loop.rs`. `runtime_core.rs` is what the xstreams of a runtime share. The hooks
+//! for observers are in `diag.rs`; `inspect.rs`, `listener.rs` and `monitor_stop.rs` are the
+//! engine's part of dumps, sinks and the monitor.
 
 #[cfg(not(loom))]
 pub(crate) mod contain;
@@ -35,8 +33,6 @@ pub(crate) mod monitor_stop;
 pub(crate) mod pool;
 #[cfg(not(loom))]
 pub(crate) mod runtime_core;
-#[cfg(not(loom))]
-pub(crate) mod stack;
 #[cfg(not(loom))]
 pub(crate) mod unit;
 pub(crate) mod waiting;

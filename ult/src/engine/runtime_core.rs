@@ -26,11 +26,11 @@ use std::time::Duration;
 use crate::base::wait_kind::WaitKind;
 use crate::engine::error::StuckUlt;
 use crate::engine::pool::shared::PoolShared;
-use crate::engine::stack::block::StackClass;
 use crate::engine::unit::descriptor_cache::Depot;
 use crate::engine::waiting::news::News;
 use crate::engine::waiting::raw_mutex::{RawGuard, RawMutex};
 use crate::engine::xstream::owner::{Xstream, XstreamShared};
+use crate::stack::block::StackClass;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use crate::sync::atomic::{AtomicU64, AtomicUsize, fence};
 use crate::sync::{Arc, Mutex, lock};
@@ -106,6 +106,7 @@ impl RuntimeCore {
         class: StackClass,
         cpus: CpuSet,
     ) -> Self {
+        crate::base::contain::set_aside(crate::engine::xstream::current::aside);
         Self {
             parts: Mutex::default(),
             layout: RawMutex::new(),

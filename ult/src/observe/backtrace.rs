@@ -1,7 +1,7 @@
 //! Stack dumps of suspended ULTs.
 //!
 //! An xstream that is asked for a dump resumes each of its suspended ULTs with
-//! [`Wakeup::Inspect`](crate::engine::stack::context::Wakeup). The ULT, on its own stack, inside
+//! [`Wakeup::Inspect`](crate::stack::context::Wakeup). The ULT, on its own stack, inside
 //! the call with which it suspended, walks up its frames, stores the instruction pointers in the
 //! memory that the xstream has ready, and suspends again. Whoever asked turns the pointers into
 //! names, on its own stack. So a ULT needs room for the walk only, and says so if it has not even
@@ -17,17 +17,17 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::base::contain::log;
 use crate::base::limit::Limit;
 use crate::base::wait_kind::WaitKind;
-use crate::engine::contain::log;
 use crate::engine::inspect::{self, Capture, warm_up};
 use crate::engine::runtime_core::RuntimeCore;
-use crate::engine::stack::context::Wakeup;
 use crate::engine::unit::descriptor::UltPtr;
 use crate::engine::unit::payload;
 use crate::engine::xstream::current;
 use crate::engine::xstream::owner::{State, Xstream, XstreamShared};
 use crate::runtime::handle::Runtime;
+use crate::stack::context::Wakeup;
 use crate::sync::{Arc, Mutex, lock, thread};
 use crate::wait::eventual::Eventual;
 
@@ -333,7 +333,7 @@ impl Xstream {
             cost += 1;
             // What is at home here cannot end within the slice, since that takes this thread.
             let block = self.stacks.get(progress.stacks_left);
-            let Some(ult) = block.and_then(|block| block.ult.get()) else { continue };
+            let Some(ult) = block.and_then(|block| block.ult()) else { continue };
             let walks = request.stacks_max.map(|max| progress.walked < max);
             if walks == Some(true) {
                 progress.walked += 1;

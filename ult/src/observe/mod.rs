@@ -5,8 +5,7 @@
 //!
 //! `backtrace.rs` lists units with their stacks; `record.rs` and `chrome.rs` write a timeline;
 //! `sink.rs` calls back for events; `monitor.rs` and `starve.rs` find units that hold up others,
-//! and
-//! `report_log.rs` logs what they found; `panic_hook.rs` names the unit in a panic message.
+//! and `report_log.rs` logs what they found; `panic_hook.rs` names the unit in a panic message.
 
 pub(crate) mod backtrace;
 pub(crate) mod chrome;

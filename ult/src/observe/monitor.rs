@@ -21,7 +21,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use crate::engine::contain::{caught, contained, log};
+use crate::base::contain::{caught, contained_alone, log};
 use crate::engine::diag::Beat;
 use crate::engine::error::StartError;
 use crate::engine::pool::slot::SlotShared;
@@ -458,7 +458,7 @@ fn tell(spec: &MonitorSpec, log: &mut ReportLog, report: &Report) {
         log!(WARN, "{text}");
     }
     let Some(call) = &spec.on_report else { return };
-    contained(None, "the callback of the monitor", || call(report));
+    contained_alone("the callback of the monitor", || call(report));
 }
 
 /// What the monitor remembers from look to look. Times count from any fixed moment.

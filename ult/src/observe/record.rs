@@ -1,7 +1,7 @@
 //! Recording: from the start to the [`Trace`].
 //!
-//! Stopping needs no help from the xstreams: the rings of the
-//! [`recorder`](crate::trace::recorder) can be read at any time.
+//! Stopping needs no help from the xstreams: the rings of the [`recorder`](crate::trace::recorder)
+//! can be read at any time.
 
 use std::fmt;
 use std::time::Duration;

@@ -12,7 +12,7 @@
 
 use std::fmt;
 
-use crate::engine::contain::Foreign;
+use crate::base::contain::Foreign;
 use crate::engine::diag::Plan;
 use crate::engine::listener::{EventSink, Listener};
 use crate::engine::runtime_core::RuntimeCore;

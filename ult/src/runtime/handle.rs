@@ -5,7 +5,6 @@ use std::fmt;
 use crate::engine::error::SpawnError;
 use crate::engine::pool::handle::PoolRef;
 use crate::engine::runtime_core::RuntimeCore;
-use crate::runtime::builder::RuntimeBuilder;
 use crate::runtime::xstream_ref::XstreamRef;
 use crate::spawn::join::JoinHandle;
 use crate::sync::Arc;
@@ -41,11 +40,6 @@ pub(crate) struct Turn {
 }
 
 impl Runtime {
-    /// Starts a description. See [`RuntimeBuilder`].
-    pub fn builder() -> RuntimeBuilder {
-        RuntimeBuilder::new()
-    }
-
     pub(crate) fn new(core: Arc<RuntimeCore>) -> Self {
         Self { owner: Arc::new(Owner { core, turn: Mutex::default() }) }
     }

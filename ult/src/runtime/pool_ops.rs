@@ -9,7 +9,6 @@ use crate::engine::pool::handle::PoolRef;
 use crate::engine::pool::push::tell_stacks;
 use crate::engine::pool::shared::PoolShared;
 use crate::engine::pool::spec::{PopBy, PushReason};
-use crate::engine::stack::context::Command;
 use crate::engine::unit::descriptor::UltPtr;
 use crate::engine::unit::handle::Unit;
 use crate::engine::xstream::current;
@@ -18,6 +17,7 @@ use crate::engine::xstream::sched::{OwnScheduler, PoolView, Scheduler, Step, own
 use crate::engine::xstream::switch;
 use crate::runtime::layout::{reconfigure, settle_servers};
 use crate::spawn::join::JoinHandle;
+use crate::stack::context::Command;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use crate::sync::atomic::fence;
 use crate::sync::{Arc, lock};

@@ -15,8 +15,8 @@
 
 use std::time::Duration;
 
+use crate::base::contain::log;
 use crate::base::limit::Limit;
-use crate::engine::contain::log;
 use crate::engine::error::{ShutdownError, StillAlive};
 use crate::engine::runtime_core::{CLOSING, EXIT, REPORT, RuntimeCore, WATCHED};
 use crate::engine::waiting::news::News;

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use crate::base::contain::log;
 use crate::base::limit::Limit;
-use crate::engine::contain::log;
 use crate::engine::error::{LayoutError, StartError};
 use crate::engine::pool::slot::SlotShared;
 use crate::engine::runtime_core::{CLOSING, EXIT, RuntimeCore};
@@ -12,9 +12,9 @@ use crate::engine::xstream::current;
 use crate::engine::xstream::owner::{State, XstreamShared};
 use crate::engine::xstream::sched::{Scheduler, own};
 use crate::engine::xstream::stats::XstreamStats;
-use crate::runtime::builder::check_cpus;
 use crate::runtime::layout::{check_access, find_pools, reconfigure, set_pools, settle_servers};
 use crate::runtime::shutdown::wait_for;
+use crate::runtime::specs::check_cpus;
 use crate::runtime::xstream_thread;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use crate::sync::atomic::fence;

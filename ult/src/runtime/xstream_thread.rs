@@ -3,12 +3,12 @@
 use std::io;
 use std::sync::mpsc;
 
+use crate::base::contain::Panic;
 use crate::engine::error::StartError;
 use crate::engine::pool::handle::PoolRef;
 use crate::engine::runtime_core::{EXIT, RuntimeCore};
-use crate::engine::stack::overflow::AltStack;
-use crate::engine::unit::payload::Panic;
 use crate::engine::xstream::current::Seat;
+use crate::engine::xstream::overflow::AltStack;
 use crate::engine::xstream::owner::{State, Xstream, XstreamShared};
 use crate::engine::xstream::sched::{BasicWait, OwnScheduler, own};
 use crate::runtime::handle::Runtime;
@@ -154,5 +154,5 @@ pub(crate) fn join(xstream: &XstreamShared) {
 /// Waits for a thread's end.
 pub(crate) fn wait_for(thread: thread::JoinHandle<()>) {
     // Its panic, if any, has been printed by the panic hook.
-    thread.join().unwrap_or_else(crate::engine::contain::discard_panic);
+    thread.join().unwrap_or_else(crate::base::contain::discard_panic);
 }

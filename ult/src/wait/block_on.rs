@@ -21,11 +21,11 @@ use std::time::{Duration, Instant};
 
 use crate::base::park::ThreadParker;
 use crate::base::wait_kind::WaitKind;
-use crate::engine::stack::context::Command;
 use crate::engine::unit::descriptor::{Ult, UltPtr, UltRef};
 use crate::engine::waiting::waiter::{after, thread_parker};
 use crate::engine::xstream::current;
 use crate::engine::xstream::switch;
+use crate::stack::context::Command;
 use crate::sync::Arc;
 use crate::sync::atomic::AtomicBool;
 use crate::sync::atomic::Ordering::{Acquire, Release};

@@ -10,12 +10,12 @@
 use crate::base::wait_kind::WaitKind;
 use crate::engine::error::ToError;
 use crate::engine::pool::push::requeue;
-use crate::engine::stack::context::Command;
 use crate::engine::unit::descriptor::UltPtr;
 use crate::engine::unit::handle::Unit;
 use crate::engine::xstream::current;
 use crate::engine::xstream::owner::Xstream;
 use crate::engine::xstream::switch;
+use crate::stack::context::Command;
 use crate::sync::Arc;
 use crate::trace::event::EventKind;
 use crate::wait::unpark::{Target, Unparker};

@@ -4,7 +4,7 @@
 //! becomes of a unit that `push` had got, or `pop` was about to return, is decided by its
 //! destructor if the unwinding drops it, and by the pool if that has kept it.
 
-use crate::engine::contain::{Foreign, caught, log};
+use crate::base::contain::{Foreign, caught, log};
 use crate::engine::pool::spec::{Pool, PopBy, PushReason};
 use crate::engine::unit::handle::Unit;
 use crate::engine::xstream::current::in_no_unit;

@@ -9,9 +9,9 @@
 use std::cell::{Cell, RefCell};
 
 use crate::engine::pool::shared::PoolShared;
-use crate::engine::stack::block::StackClass;
 use crate::engine::unit::descriptor::UltPtr;
 use crate::engine::unit::list::UnitList;
+use crate::stack::block::StackClass;
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::atomic::{AtomicU64, AtomicUsize};

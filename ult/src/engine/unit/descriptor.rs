@@ -1,7 +1,7 @@
 //! What the runtime knows about one unit (ULT or tasklet), with its closure and later its result.
 //!
 //! A descriptor is small, and made without a stack: a ULT gets one when it first runs
-//! ([`stack_cache`](crate::engine::stack::cache)), a tasklet never does. So units that wait to
+//! ([`stack::cache`](crate::stack::cache)), a tasklet never does. So units that wait to
 //! start cost some hundred bytes each, and the ULTs of an xstream that come and go share a few warm
 //! stacks.
 //!
@@ -40,11 +40,11 @@ use crate::base::wait_kind::WaitKind;
 use crate::engine::pool::shared::PoolShared;
 use crate::engine::pool::slot::Slot;
 use crate::engine::runtime_core::RuntimeCore;
-use crate::engine::stack::block::{BlockPtr, StackBlock, StackClass};
 use crate::engine::unit::extra::Extra;
 use crate::engine::unit::payload::Payload;
 use crate::engine::waiting::join_word::{JoinWord, UNJOINED, Word};
 use crate::engine::xstream::owner::XstreamShared;
+use crate::stack::block::{BlockPtr, StackBlock, StackClass};
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicUsize, fence};
 use crate::sync::{Arc, UnsafeCell};
@@ -428,7 +428,7 @@ impl Ult {
             crate::engine::pool::migrate::forget(self);
         }
         let extra = self.take_extra();
-        crate::engine::contain::contained(None, "dropping the callback of a migration", || {
+        crate::base::contain::contained_alone("dropping the callback of a migration", || {
             drop(extra)
         });
         self.state.rare.set(false);
@@ -481,6 +481,26 @@ impl UltPtr {
     #[inline]
     pub(crate) fn as_non_null(self) -> NonNull<Ult> {
         self.0
+    }
+}
+
+/// The ULT that lives on a stack, of which the stack itself knows no more than the address.
+impl StackBlock {
+    #[inline(always)]
+    pub(crate) fn ult(&self) -> Option<UltPtr> {
+        NonNull::new(self.occupant.get().cast_mut().cast()).map(UltPtr)
+    }
+
+    #[inline(always)]
+    pub(crate) fn set_ult(&self, ult: Option<UltPtr>) {
+        self.occupant.set(ult.map_or(ptr::null(), |ult| ult.0.as_ptr().cast_const().cast()));
+    }
+
+    #[inline(always)]
+    pub(crate) fn take_ult(&self) -> Option<UltPtr> {
+        let ult = self.ult();
+        self.occupant.set(ptr::null());
+        ult
     }
 }
 

@@ -10,13 +10,13 @@
 
 use std::ptr;
 
-use crate::engine::contain::{contained, log};
-use crate::engine::error::panic_message;
+use crate::base::contain::{log, panic_message};
+use crate::engine::contain::contained;
 use crate::engine::pool::push::tell_end;
-use crate::engine::stack::block::BlockPtr;
 use crate::engine::unit::descriptor::{CANCEL, UltPtr};
 use crate::engine::unit::payload::Stage;
 use crate::engine::waiting::join_word::Published;
+use crate::stack::block::BlockPtr;
 use crate::sync::atomic::Ordering::{Relaxed, Release};
 
 /// Runs the calling unit, and publishes its outcome. `true`: nobody else keeps the descriptor, the
@@ -91,7 +91,7 @@ fn leave_block(ult: UltPtr) -> Option<BlockPtr> {
 #[inline]
 fn part(ult: UltPtr, block: BlockPtr) {
     // In `block.ult` it stands for the one who recycles it.
-    block.ult.set(None);
+    block.set_ult(None);
     ult.set_block(None);
     ult.home.store(ptr::null_mut(), Relaxed);
 }
@@ -99,7 +99,7 @@ fn part(ult: UltPtr, block: BlockPtr) {
 /// Takes [`part`] back.
 #[cold]
 fn move_in(ult: UltPtr, block: BlockPtr) {
-    block.ult.set(Some(ult));
+    block.set_ult(Some(ult));
     ult.set_block(Some(block));
     if let Some(xstream) = crate::engine::xstream::current::xstream() {
         ult.home.store(xstream.me(), Relaxed);

@@ -1,9 +1,9 @@
 //! What few units have: kept apart, so that the others stay small.
 
-use crate::engine::stack::user::UserStack;
 use crate::engine::unit::inherited::Values;
 use crate::engine::unit::local::Locals;
 use crate::engine::xstream::timed::Timed;
+use crate::stack::user::UserStack;
 use crate::sync::Arc;
 
 /// Called when a unit has moved to another pool, with the name of that pool.

@@ -5,6 +5,7 @@ use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::ptr;
 
+use crate::base::contain::contained_alone;
 use crate::engine::contain::contained;
 use crate::engine::unit::descriptor::UltPtr;
 use crate::engine::xstream::current;
@@ -53,7 +54,7 @@ thread_local! {
 impl Drop for Locals {
     fn drop(&mut self) {
         while let Some((_, value)) = self.0.pop() {
-            contained(None, WHAT, || drop(value));
+            contained_alone(WHAT, || drop(value));
         }
     }
 }

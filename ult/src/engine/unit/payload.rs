@@ -12,12 +12,11 @@
 //! A closure and its value may borrow (scoped ULTs); whoever stores them promises that the loan
 //! lasts until the payload is empty again.
 
-use std::any::Any;
 use std::cell::Cell;
 use std::mem::{MaybeUninit, align_of, needs_drop, size_of};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::engine::contain::{contained, discard_panic};
+use crate::base::contain::{Panic, contained_alone, discard_panic};
 use crate::engine::waiting::cancel::{Unwind, Why};
 use crate::sync::UnsafeCell;
 
@@ -27,9 +26,6 @@ pub(crate) const PLACE: [&str; 2] = [concat!(module_path!(), "::"), file!()];
 /// Bytes of closure or result that need no box.
 pub(crate) const INLINE_BYTES: usize = 208;
 const INLINE_ALIGN: usize = 16;
-
-/// What a panicking ULT leaves behind.
-pub(crate) type Panic = Box<dyn Any + Send + 'static>;
 
 /// What the buffer holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -128,7 +124,7 @@ impl Payload {
     pub(crate) fn lose(&self, why: Why) {
         assert_eq!(self.stage(), Stage::Closure, "only an unstarted ULT can be lost");
         self.stage.set(Stage::Gone(why));
-        contained(None, "dropping the closure of a unit that never ran", || {
+        contained_alone("dropping the closure of a unit that never ran", || {
             // SAFETY: as in `run`.
             unsafe { (self.vtable.get().drop_closure)(self) };
         });

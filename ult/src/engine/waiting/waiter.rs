@@ -47,9 +47,9 @@ use crate::sync::atomic::Ordering::{Acquire, Release};
 use crate::sync::{Arc, UnsafeCell};
 
 #[cfg(not(loom))]
-use crate::base::prefetch;
+use crate::base::contain::{contained_alone, log};
 #[cfg(not(loom))]
-use crate::engine::contain::{contained, log};
+use crate::base::prefetch;
 #[cfg(not(loom))]
 use crate::engine::unit::descriptor::{UltPtr, UltRef};
 #[cfg(not(loom))]
@@ -289,7 +289,7 @@ impl Deferred {
 #[cold]
 fn as_bystander<R>(code: impl FnOnce() -> R) -> Option<R> {
     let code = || crate::engine::xstream::current::in_no_unit(code);
-    contained(None, "the waker of a future, whose task may never be polled,", code)
+    contained_alone("the waker of a future, whose task may never be polled,", code)
 }
 
 /// What panics is the model itself.
@@ -523,7 +523,7 @@ pub(crate) fn spin(_what: SpinFor, mut done: impl FnMut() -> bool) -> bool {
     done()
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use std::os::fd::AsFd;
     use std::os::unix::net::UnixStream;

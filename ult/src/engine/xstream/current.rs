@@ -14,6 +14,8 @@ use crate::engine::unit::descriptor::UltPtr;
 use crate::engine::unit::local;
 use crate::engine::xstream::owner::Xstream;
 use crate::sync::Arc;
+#[cfg(ult_thread_context)]
+use crate::sync::atomic::Ordering::Relaxed;
 
 thread_local! {
     static XSTREAM: Cell<*const Xstream> = const { Cell::new(ptr::null()) };
@@ -42,11 +44,19 @@ pub(crate) fn xstream_ptr() -> *const Xstream {
     XSTREAM.get()
 }
 
-/// Names the xstream that this thread runs for.
+/// A stack that is a thread of its own runs for the xstream of whoever resumes it.
 #[cfg(ult_thread_context)]
-#[inline(never)]
-pub(crate) fn set_xstream(xstream: *const Xstream) {
-    XSTREAM.set(xstream);
+impl crate::stack::context::Back {
+    /// Notes the xstream of the calling thread, which resumes the stack.
+    pub(crate) fn take_xstream(&self) {
+        self.xstream.store(xstream_ptr().cast_mut().cast(), Relaxed);
+    }
+
+    /// Makes it the xstream of the calling thread, which is that of the stack.
+    #[inline(never)]
+    pub(crate) fn bring_xstream(&self) {
+        XSTREAM.set(self.xstream.load(Relaxed).cast());
+    }
 }
 
 /// The xstream of this thread.
@@ -104,6 +114,11 @@ pub(crate) fn in_no_unit<R>(code: impl FnOnce() -> R) -> R {
 
     let _back = xstream().map(|xstream| Back(xstream, xstream.current.take()));
     code()
+}
+
+/// As [`in_no_unit`], for the log.
+pub(crate) fn aside(code: &mut dyn FnMut()) {
+    in_no_unit(code);
 }
 
 /// Whether `ult` is at home on this thread.

@@ -18,10 +18,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::ptr::NonNull;
 use std::time::Instant;
 
+use crate::base::contain::Panic;
+use crate::base::contain::discard_panic;
 use crate::base::wait_kind::WaitKind;
-use crate::engine::contain::discard_panic;
 use crate::engine::unit::descriptor::UltPtr;
-use crate::engine::unit::payload::Panic;
 use crate::engine::waiting::cancel;
 use crate::engine::xstream::current;
 use crate::engine::xstream::owner::Xstream;

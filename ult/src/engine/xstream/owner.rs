@@ -18,16 +18,13 @@ use std::cell::{Cell, RefCell};
 use std::os::fd::OwnedFd;
 use std::ptr;
 
+use crate::base::contain::{NoUnwind, log};
 use crate::base::prefetch;
-use crate::engine::contain::{NoUnwind, log};
 use crate::engine::error::StuckUlt;
 use crate::engine::pool::shared::{PoolShared, Queue};
 use crate::engine::pool::slot::{Slot, bump};
 use crate::engine::pool::spec::PushReason;
 use crate::engine::runtime_core::{CLOSING, EXIT, IDS_PER_DRAW, REPORT, RuntimeCore, WATCHED};
-use crate::engine::stack::block::{BlockPtr, StackClass};
-use crate::engine::stack::cache::StackCache;
-use crate::engine::stack::context::{CAN_HAND_OVER, Command, Wakeup};
 use crate::engine::unit::descriptor::{Kind, UltPtr, UltRef};
 use crate::engine::unit::descriptor_cache::{DescriptorCache, recycle_at};
 use crate::engine::unit::handle::Unit;
@@ -39,6 +36,9 @@ use crate::engine::xstream::sleep::Spin;
 use crate::engine::xstream::streak::Streak;
 use crate::engine::xstream::switch;
 use crate::engine::xstream::timer::TimerHeap;
+use crate::stack::block::{BlockPtr, StackClass};
+use crate::stack::cache::StackCache;
+use crate::stack::context::{CAN_HAND_OVER, Command, Wakeup};
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::trace::event::EventKind;
@@ -250,7 +250,7 @@ impl Xstream {
         // As a rule there are few of these, and many stacks.
         over.sort_unstable();
         self.stacks.all(|block| {
-            let used = block.ult.get().map(|ult| ult.slot.get());
+            let used = block.ult().map(|ult| ult.slot.get());
             if let Some(at) = used.and_then(|slot| over.binary_search(&slot).ok()) {
                 over.remove(at);
             }
@@ -515,7 +515,7 @@ impl Xstream {
         };
         match taken {
             Ok(block) => {
-                block.ult.set(Some(ult));
+                block.set_ult(Some(ult));
                 ult.set_block(Some(block));
                 self.settle(ult, slot);
                 true
@@ -668,7 +668,7 @@ impl Xstream {
     /// Ends the life of a ULT; its stack is quiet and its result has been published.
     #[inline]
     fn finish(&self, block: BlockPtr) {
-        if let Some(ult) = block.ult.take() {
+        if let Some(ult) = block.take_ult() {
             recycle_at(self, ult);
         }
         self.stacks.put(block, &self.shared.stacks);
@@ -740,7 +740,7 @@ impl Xstream {
     fn suspended(&self) -> Vec<StuckUlt> {
         let mut found = Vec::new();
         self.stacks.for_each(|block| {
-            found.extend(block.ult.get().map(|ult| StuckUlt {
+            found.extend(block.ult().map(|ult| StuckUlt {
                 id: ult.id.get(),
                 name: ult.name().map(str::to_owned),
                 pool: ult.pool().name.to_string(),

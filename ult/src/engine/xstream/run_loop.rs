@@ -7,7 +7,7 @@
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-use crate::engine::contain::{caught, log, no_unwind};
+use crate::base::contain::{caught, log, no_unwind};
 use crate::engine::pool::shared::PoolShared;
 use crate::engine::pool::slot::Slot;
 use crate::engine::unit::descriptor::UltPtr;

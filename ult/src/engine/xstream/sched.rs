@@ -7,7 +7,7 @@
 use std::fmt;
 use std::ptr;
 
-use crate::engine::contain::Foreign;
+use crate::base::contain::Foreign;
 use crate::engine::pool::shared::Queue;
 use crate::engine::pool::slot::Slot;
 use crate::engine::pool::spec::PopBy;

@@ -18,10 +18,11 @@ use std::cell::Cell;
 use std::ptr;
 
 use crate::engine::pool::slot::Slot;
-use crate::engine::stack::block::{BlockPtr, StackBlock};
 use crate::engine::unit::descriptor::UltPtr;
 use crate::engine::unit::descriptor_cache::recycle_at;
+use crate::engine::unit::end::run_and_publish;
 use crate::engine::xstream::owner::Xstream;
+use crate::stack::block::{BlockPtr, StackBlock};
 use crate::sync::atomic::Ordering::Relaxed;
 
 /// What the present streak may do.
@@ -86,7 +87,7 @@ impl Xstream {
         {
             return None;
         }
-        let ended = block.ult.get();
+        let ended = block.ult();
         // What it leaves may be dropped by code of a user, which must not find itself in the next.
         if ended.is_some_and(|ended| ended.leaves_much()) {
             return None;
@@ -102,16 +103,35 @@ impl Xstream {
         next.slot.set(slot);
         next.home.store(self.me(), Relaxed);
         next.set_block(Some(block));
-        block.ult.set(Some(next));
+        block.set_ult(Some(next));
         self.current.set(Some(next));
         self.handed.set(true);
         Some(next)
     }
 }
 
+impl StackBlock {
+    /// What `root` runs: one ULT, from its closure to its published result, and those that may
+    /// follow it at once. If the descriptor of the last one is left to nobody, it stands in the
+    /// block. Without a ULT it does nothing.
+    #[inline(never)]
+    pub(crate) fn run_ults(&self) {
+        let Some(mut ult) = self.ult() else { return };
+        loop {
+            if run_and_publish(ult) {
+                self.set_ult(Some(ult));
+            }
+            match follow(self) {
+                Some(next) => ult = next,
+                None => return,
+            }
+        }
+    }
+}
+
 /// See [`Xstream::follow`]. `block` is the stack of the caller.
 #[inline]
-pub(crate) fn follow(block: &StackBlock) -> Option<UltPtr> {
+fn follow(block: &StackBlock) -> Option<UltPtr> {
     // SAFETY:
     // - valid: it is in its place, at the top of the stack that the caller runs on.
     let block = unsafe { BlockPtr::from_ptr(block) }?;

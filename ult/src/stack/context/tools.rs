@@ -106,7 +106,7 @@ mod on {
             let low = low + rustix::param::page_size();
             let stack = (ptr::with_exposed_provenance(low), high - low);
             // What was here before may have left its marks, also where the block goes.
-            let bytes = high - low + size_of::<crate::engine::stack::block::StackBlock>();
+            let bytes = high - low + size_of::<crate::stack::block::StackBlock>();
             // SAFETY: marks memory of ours as good.
             unsafe { __asan_unpoison_memory_region(stack.0, bytes) };
             Self { stack, resumer: Cell::new((ptr::null(), 0)) }

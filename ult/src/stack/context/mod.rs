@@ -22,8 +22,7 @@
 
 use std::ptr::{self, NonNull};
 
-use crate::engine::stack::block::{BlockPtr, StackBlock};
-use crate::engine::unit::descriptor::UltPtr;
+use crate::stack::block::{BlockPtr, StackBlock};
 
 #[cfg(not(ult_thread_context))]
 #[cfg(any(ult_portable_context, not(target_arch = "x86_64")))]
@@ -113,9 +112,10 @@ impl Answer {
 ///
 /// A stack stays on its xstream unless a ULT of [`UltBuilder::spawn_migratable`] carries it away,
 /// so this frame may wake up on another thread. It holds nothing that belongs to a thread, and what
-/// might read thread-locals is in [`bodies`].
+/// might read thread-locals is in [`run_ults`], which is code of the engine.
 ///
 /// [`UltBuilder::spawn_migratable`]: crate::UltBuilder::spawn_migratable
+/// [`run_ults`]: StackBlock::run_ults
 fn root(block: NonNull<StackBlock>, back: &Back) -> ! {
     // SAFETY:
     // - valid: it is the block of this very stack, which lives as long as its frames;
@@ -123,25 +123,8 @@ fn root(block: NonNull<StackBlock>, back: &Back) -> ! {
     let block = unsafe { block.as_ref() };
     block.back.set(back);
     loop {
-        if let Some(ult) = block.ult.get() {
-            bodies(block, ult);
-        }
+        block.run_ults();
         // An inspection between two ULTs finds nobody here.
         while back.suspend(block, Command::Finish) == Wakeup::Inspect {}
-    }
-}
-
-/// One ULT, from its closure to its published result, and those that may follow it at once. If the
-/// descriptor of the last one is left to nobody, it stands in the block.
-#[inline(never)]
-fn bodies(block: &StackBlock, mut ult: UltPtr) {
-    loop {
-        if crate::engine::unit::end::run_and_publish(ult) {
-            block.ult.set(Some(ult));
-        }
-        match crate::engine::xstream::streak::follow(block) {
-            Some(next) => ult = next,
-            None => return,
-        }
     }
 }

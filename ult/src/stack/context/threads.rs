@@ -22,9 +22,7 @@ use std::ptr::{self, NonNull};
 
 use super::{Answer, Command, Wakeup, root};
 use crate::base::park::ThreadParker;
-use crate::engine::stack::block::{BlockStack, StackBlock};
-use crate::engine::xstream::current;
-use crate::engine::xstream::owner::Xstream;
+use crate::stack::block::{BlockStack, StackBlock};
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize};
 use crate::sync::{Arc, thread};
@@ -50,7 +48,8 @@ pub(crate) struct Baton {
     /// Whether the stack runs.
     turn: AtomicBool,
     word: AtomicUsize,
-    xstream: AtomicPtr<Xstream>,
+    /// The xstream of the resumer; the engine knows what it points to.
+    pub(crate) xstream: AtomicPtr<()>,
     stack_side: ThreadParker,
     resumer_side: ThreadParker,
 }
@@ -141,7 +140,7 @@ impl Baton {
     fn pass(&self, to_stack: bool, word: usize) {
         self.word.store(word, Relaxed);
         if to_stack {
-            self.xstream.store(current::xstream_ptr().cast_mut(), Relaxed);
+            self.take_xstream();
         }
         self.turn.store(to_stack, Release); // pair: BATON
         if to_stack { self.stack_side.unpark() } else { self.resumer_side.unpark() }
@@ -153,7 +152,7 @@ impl Baton {
             if for_stack { self.stack_side.park(None) } else { self.resumer_side.park(None) }
         }
         if for_stack {
-            current::set_xstream(self.xstream.load(Relaxed));
+            self.bring_xstream();
         }
         self.word.load(Relaxed)
     }

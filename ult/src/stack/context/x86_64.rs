@@ -17,7 +17,7 @@ use corosensei::stack::Stack;
 
 use super::tools::Bounds;
 use super::{Answer, Command, Wakeup, root};
-use crate::engine::stack::block::{BlockStack, StackBlock};
+use crate::stack::block::{BlockStack, StackBlock};
 
 pub(crate) const CAN_HAND_OVER: bool = true;
 const CACHE_LINE_BYTES: usize = 64;

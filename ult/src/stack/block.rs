@@ -27,10 +27,9 @@ use std::ptr::{self, NonNull};
 use corosensei::stack::{Stack, StackPointer};
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
 
-use crate::engine::contain::log;
-use crate::engine::stack::context::{Back, Context};
-use crate::engine::stack::user::UserStack;
-use crate::engine::unit::descriptor::UltPtr;
+use crate::base::contain::log;
+use crate::stack::context::{Back, Context};
+use crate::stack::user::UserStack;
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize};
 
@@ -150,7 +149,7 @@ pub(crate) struct StackBlock {
     pub(crate) context: Context,
     pub(crate) back: Cell<*const Back>,
     /// Who lives here.
-    pub(crate) ult: Cell<Option<UltPtr>>,
+    pub(crate) occupant: Cell<*const ()>,
     stack: BlockStack,
     pub(crate) class: StackClass,
     /// The next idle stack, of those of the xstream's usual class.
@@ -288,7 +287,7 @@ pub(crate) unsafe fn furnish(
     let block = StackBlock {
         context: Context::new(stack, place),
         back: Cell::new(ptr::null()),
-        ult: Cell::new(None),
+        occupant: Cell::new(ptr::null()),
         stack,
         class,
         next: Cell::new(ptr::null()),

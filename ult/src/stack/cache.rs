@@ -24,10 +24,8 @@ use std::io;
 use std::ptr;
 use std::time::{Duration, Instant};
 
-use crate::engine::contain::log;
-use crate::engine::stack::block::{
-    BlockPtr, Reserve, StackBlock, StackClass, trim_stack, unmap_stack,
-};
+use crate::base::contain::log;
+use crate::stack::block::{BlockPtr, Reserve, StackBlock, StackClass, trim_stack, unmap_stack};
 use crate::sync::atomic::AtomicUsize;
 use crate::sync::atomic::Ordering::Relaxed;
 

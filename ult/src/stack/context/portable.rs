@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 
 use super::{Answer, Command, Wakeup, root};
-use crate::engine::stack::block::{BlockStack, StackBlock};
+use crate::stack::block::{BlockStack, StackBlock};
 use crate::sync::UnsafeCell;
 
 pub(crate) const CAN_HAND_OVER: bool = false;

@@ -4,8 +4,8 @@ use std::fmt;
 use std::io;
 use std::ptr::NonNull;
 
-use crate::engine::contain::contained;
-use crate::engine::stack::block::{
+use crate::base::contain::contained_alone;
+use crate::stack::block::{
     BlockPtr, Guard, STACK_BYTES_MIN, StackClass, furnish, protect, unprotect,
 };
 
@@ -107,7 +107,7 @@ impl Drop for UserStack {
         }
         if let Some(release) = self.release.take() {
             // The unit that had it is being taken apart: to unwind from here would lose its count.
-            contained(None, "giving back a stack of the program's own", release);
+            contained_alone("giving back a stack of the program's own", release);
         }
     }
 }
