@@ -17,7 +17,7 @@ use std::ops::{Deref, DerefMut};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
 
-/// What a panicking ULT leaves behind.
+/// The payload of a panic, which a ULT leaves behind.
 pub(crate) type Panic = Box<dyn Any + Send + 'static>;
 
 /// Makes an event of `tracing`, whatever the program's subscriber does with it:

@@ -193,7 +193,7 @@ impl Shared {
     }
 }
 
-/// What a recording notes of a unit.
+/// A unit as a recording notes it.
 fn subject(ult: &Ult) -> Subject<'_> {
     Subject { id: ult.id.get(), pool: ult.pool().index, name: ult.name() }
 }

@@ -1,5 +1,4 @@
-//! What an xstream shall be, and what can be checked of a pool's and an xstream's description by
-//! itself.
+//! The description of an xstream, and the checks of a pool and of an xstream that need no runtime.
 
 use std::fmt;
 

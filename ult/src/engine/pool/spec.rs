@@ -1,4 +1,5 @@
-//! What a pool shall be: its kind, who may use it, and the trait of pools that the program makes.
+//! The description of a pool: its kind, who may use it, and the trait of pools that the program
+//! makes.
 
 use std::fmt;
 

@@ -111,9 +111,9 @@ impl Xstream {
 }
 
 impl StackBlock {
-    /// What `root` runs: one ULT, from its closure to its published result, and those that may
-    /// follow it at once. If the descriptor of the last one is left to nobody, it stands in the
-    /// block. Without a ULT it does nothing.
+    /// Runs one ULT, from its closure to its published result, and those that may follow it at
+    /// once: the body of the frame at the bottom of every stack. If the descriptor of the last one
+    /// is left to nobody, it stands in the block. Without a ULT it does nothing.
     #[inline(never)]
     pub(crate) fn run_ults(&self) {
         let Some(mut ult) = self.ult() else { return };
