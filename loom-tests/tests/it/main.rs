@@ -1,0 +1,56 @@
+//! The models, by the crate whose code they run.
+#![cfg(loom)]
+#![allow(clippy::unwrap_used, reason = "a model")]
+
+mod sync;
+
+/// The path by which files of `src/` name the atomics.
+mod support {
+    pub(crate) use crate::sync;
+}
+
+/// A peer and a host, as `src/support/gate.rs` names them.
+type Addr = u8;
+type Principal = u8;
+
+mod ult {
+    mod barrier;
+    mod channel;
+    mod close;
+    mod condvar;
+    mod eventual;
+    mod inbox;
+    mod join;
+    mod mutex;
+    mod once;
+    mod park;
+    mod rwlock;
+    mod select;
+    mod semaphore;
+    mod sleep;
+    mod suspend;
+    mod timer;
+    mod trace_ring;
+    mod transfer;
+    mod wakers;
+}
+
+mod na {
+    mod biased_lock;
+    mod claim;
+    mod message_parts;
+    mod shared_counts;
+    mod sm_doorbell;
+    mod sm_lane;
+    mod sm_reports;
+    mod sm_ring;
+    mod sm_turns;
+}
+
+/// Files of `margo`, which these models include.
+mod margo {
+    mod admission;
+    mod copy_claims;
+    mod hg_bell;
+    mod trace_wake;
+}
