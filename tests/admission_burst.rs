@@ -117,6 +117,7 @@ fn fill(origins: &[Origin]) -> Vec<Request<u32>> {
     held
 }
 
+// Slow: 1,000,000 requests, or 200,000 in builds with assertions, over each transport.
 #[test]
 fn a_burst_does_not_grow_memory_beyond_the_bound() {
     let burst = std::env::var("MARGO_TEST_BURST").map(|text| text.parse().unwrap());

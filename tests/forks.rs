@@ -366,6 +366,7 @@ impl Pulling {
     }
 }
 
+// Slow: 64 MiB for each transport, copied and looked at in both processes.
 #[test]
 fn a_forked_child_has_its_copy_of_lent_memory_at_once() {
     for json in OWNERS {
@@ -387,6 +388,7 @@ fn a_forked_child_has_its_copy_of_lent_memory_at_once() {
     }
 }
 
+// Slow: 64 MiB for each transport, copied and looked at in both processes.
 #[test]
 fn a_scope_ends_at_once_in_a_child_that_was_forked_off_in_it() {
     /// Seconds after which a child that hangs is ended.
@@ -503,6 +505,7 @@ fn wait_for_transfers(requests: &mut Vec<BulkRequest<BulkBuffer>>) -> Result<(),
     Ok(())
 }
 
+// Slow: three transfers of 64 MiB over each transport, all of which is looked at.
 #[test]
 fn a_forked_child_does_not_wait_for_transfers_of_its_parent() {
     for transport in TRANSPORTS {

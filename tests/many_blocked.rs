@@ -92,6 +92,7 @@ impl Services {
     }
 }
 
+// Slow: 100,000 calls, or 20,000 in builds with assertions, over each transport.
 #[test]
 fn a_hundred_thousand_handlers_wait_in_nested_calls_at_once() {
     let count = std::env::var("MARGO_BLOCKED").ok().and_then(|text| text.parse().ok());

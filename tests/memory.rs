@@ -182,6 +182,7 @@ fn parts() {
     });
 }
 
+// Slow: thousands of rounds, or growth would be less than the noise.
 #[test]
 fn memory_does_not_grow() {
     for transport in common::TRANSPORTS {

@@ -199,6 +199,7 @@ fn run_or_tell(seed: u64, trouble: Trouble) -> (BTreeMap<String, u32>, Trace) {
     })
 }
 
+// Slow: four runs of 50 instances.
 #[test]
 fn every_call_of_a_cluster_in_trouble_ends_by_its_deadline_and_no_handler_runs_twice() {
     let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
@@ -220,6 +221,7 @@ fn every_call_of_a_cluster_in_trouble_ends_by_its_deadline_and_no_handler_runs_t
     }
 }
 
+// Slow: two runs of 50 instances.
 #[test]
 fn the_same_seed_is_the_same_run_of_the_whole_runtime() {
     let (first, again) = (run_or_tell(1, Trouble::Links), run_or_tell(1, Trouble::Links));

@@ -123,6 +123,7 @@ where
     assert_eq!(call(world, rpc, response).unwrap(), *whole, "after all that");
 }
 
+// Slow: a call for each bit of the answers.
 #[test]
 fn a_damaged_response_is_an_error_or_another_value() {
     for capture in all() {
@@ -188,6 +189,7 @@ fn call_long(world: &World, response: &[u8]) -> Result<ConstStr, ForwardError> {
     result
 }
 
+// Slow: a call, with a fetch, for each bit of the descriptions.
 #[test]
 fn a_damaged_description_of_a_long_result_is_an_error() {
     for capture in more::all() {

@@ -99,6 +99,7 @@ fn without_the_key_nobody_helps() {
 }
 
 /// ULTs that are cancelled at whatever moment of their transfers.
+// Slow: 20 rounds with 8 MiB, all of which is written and looked at several times.
 #[test]
 fn cancelled_transfers_leave_the_memory_alone() {
     bounded("cancels", || {

@@ -74,17 +74,20 @@ fn more_than_4_gib(transport: Transport) {
     bed.end();
 }
 
+// Slow: more than 4 GiB are copied.
 #[test]
 fn more_than_4_gib_over_sm() {
     more_than_4_gib(Transport::Sm);
 }
 
+// Slow: more than 4 GiB go through the kernel.
 #[test]
 fn more_than_4_gib_over_tcp() {
     more_than_4_gib(Transport::Tcp);
 }
 
 /// In virtual time; only the copies take time of ours.
+// Slow: more than 4 GiB are copied.
 #[test]
 fn more_than_4_gib_over_sim() {
     more_than_4_gib(Transport::Sim);

@@ -341,6 +341,7 @@ fn pulls_and_pushes() -> impl Iterator<Item = (&'static str, bool)> {
 
 /// Also over sm, where the owner writes into our memory by itself: the buffer takes other memory
 /// then. What the transfer did not touch stays in it.
+// Slow: 32 MiB for each of several transfers of each kind, all of which is looked at.
 #[test]
 fn a_deadline_passes_while_the_owner_sleeps() {
     const HALF: usize = LONG / 2;

@@ -309,6 +309,7 @@ fn case_12_concurrent_multiple_rpcs() {
 
 /// Several threads drive one context, and look the target up for each call. They poll; those that
 /// sleep have a context each, see below.
+// Slow: more threads than processors poll, for each transport and place of the target.
 #[test]
 fn case_13_14_concurrent_progress() {
     for (transport, make) in pairs() {
@@ -569,6 +570,7 @@ fn case_36_two_classes_in_one_process() {
     }
 }
 
+// Slow: 300 MiB are made and copied once for each transport and place of the target.
 #[test]
 fn an_argument_of_300_mib() {
     let mut options = HgOptions::default();

@@ -200,7 +200,6 @@ pub fn uri(transport: &str, listen: bool) -> String {
 /// Origin, target and how to reach it. The target of a remote pair runs in threads of its own, or
 /// in another process.
 pub struct World {
-    pub transport: &'static str,
     pub wait: Wait,
     pub origin: Node,
     pub to: Addr,
@@ -331,7 +330,7 @@ impl World {
         let origin = open(&uri(transport, false), false, options);
         register(&origin, false);
         let to = origin.lookup(address).unwrap();
-        Self { transport, wait, origin, to, service, target }
+        Self { wait, origin, to, service, target }
     }
 
     pub fn remote(transport: &'static str, wait: Wait, options: &HgOptions) -> Self {
@@ -356,7 +355,7 @@ impl World {
         register(&origin, true);
         let to = origin.self_addr();
         let service = Arc::default();
-        Self { transport, wait, origin, to, service, target: Target::Own }
+        Self { wait, origin, to, service, target: Target::Own }
     }
 
     pub fn start(&self, id: RpcId, options: ForwardOptions, bytes: &[u8]) -> (Token, OpRef) {

@@ -134,6 +134,7 @@ impl Service {
     }
 }
 
+// Slow: 24 layouts, each started for both sides of nested calls.
 #[test]
 fn no_layout_that_is_accepted_lets_handlers_or_calls_starve() {
     let mut shared = 0;

@@ -563,6 +563,7 @@ fn scrapes_do_not_disturb_calls() {
     own.finalize_and_wait().unwrap();
 }
 
+// Slow: the server gives a client that says nothing five seconds.
 #[test]
 fn garbage_gets_an_error_and_a_slow_client_holds_up_nobody() {
     let own = Instance::builder("na+sm://").metrics_listen("[::1]:0").start();
