@@ -135,7 +135,7 @@ pub use self::{
     origin::{
         call_result::CallError,
         deadline::without_deadline,
-        request::{Canceler, Request, wait_all, wait_any, wait_any_deadline},
+        request::{Request, wait_all, wait_any, wait_any_deadline},
     },
     report::{
         metrics::{
@@ -149,6 +149,7 @@ pub use self::{
     target::{
         admission::Load,
         cancel::{CancelReason, CancelToken},
+        canceler::Canceler,
         handle::Handle,
         provider::Provider,
         provider_close::CloseError,

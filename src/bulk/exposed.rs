@@ -20,8 +20,8 @@ use std::time::Duration;
 use hg::{Bulk, HgError, MemoryAttr};
 use na::{Access, AllocOptions, LocalMem, Memory, RawSegment, SharedBuffer};
 
+use crate::bulk::releasing::NetworkEnds;
 use crate::bulk::transfer::{LocalBulk, assert_may_wait, sealed::Registered};
-use crate::instance::inner::Inner;
 use crate::{BulkError, Instance, Releasing};
 
 /// What [`Instance::expose`] takes: a `Vec<u8>`, several as one (`Vec<Vec<u8>>`), a
@@ -114,7 +114,7 @@ pub struct Exposed<B = Vec<u8>> {
     bulk: Bulk,
     memory: LocalMem,
     /// Not a count of the instance.
-    inner: Weak<Inner>,
+    ends: Weak<dyn NetworkEnds>,
     owner: std::marker::PhantomData<fn() -> B>,
 }
 
@@ -195,7 +195,7 @@ impl<B: Exposable> Exposed<B> {
     ///
     /// Counterpart: `margo_bulk_free`.
     pub fn release(self) -> Result<B, Releasing<B>> {
-        let releasing = Releasing::begin(self.memory, self.inner);
+        let releasing = Releasing::begin(self.memory, self.ends);
         assert_may_wait(releasing.is_over());
         releasing.wait()
     }
@@ -209,7 +209,7 @@ impl<B: Exposable> Exposed<B> {
     /// over in time, or not when the instance ends; in a tasklet, which cannot wait, at once. Peers
     /// are refused in any case.
     pub fn release_timed(self, limit: Duration) -> Result<B, Releasing<B>> {
-        Releasing::begin(self.memory, self.inner).wait_timed(limit)
+        Releasing::begin(self.memory, self.ends).wait_timed(limit)
     }
 }
 
@@ -334,7 +334,7 @@ impl Instance {
         let memory = self.register_memory(data.into_memory(), access)?;
         let bulk = self.inner().core.bulk_handle_attr(&memory, attr);
         let bulk = bulk.map_err(BulkError::Register)?;
-        let inner = Arc::downgrade(self.inner());
-        Ok(Exposed { bulk, memory, inner, owner: std::marker::PhantomData })
+        let ends = Arc::downgrade(self.inner());
+        Ok(Exposed { bulk, memory, ends, owner: std::marker::PhantomData })
     }
 }

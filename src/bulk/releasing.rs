@@ -10,11 +10,16 @@ use std::sync::{Arc, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use na::LocalMem;
-use ult::{Selectable, wait_any};
+use ult::{Eventual, Selectable, wait_any};
 
 use crate::bulk::exposed::{Exposable, owner_of};
 use crate::bulk::transfer::{Back, revoke};
-use crate::instance::inner::Inner;
+
+/// The network of an instance, whose end is waited for.
+pub(crate) trait NetworkEnds: Send + Sync {
+    /// What ends, whichever comes first, when no poll gives anything back any more.
+    fn network_ends(&self) -> [&Eventual<()>; 2];
+}
 
 /// Exposed memory that its owner wants back, while transfers that had begun still use it: what
 /// [`Exposed::release_timed`](crate::Exposed::release_timed) gives if they do not end in time.
@@ -45,15 +50,15 @@ pub struct Releasing<B> {
     back: Arc<Back>,
     len: u64,
     /// Not a count of the instance, which may end meanwhile.
-    inner: Weak<Inner>,
+    ends: Weak<dyn NetworkEnds>,
     owner: PhantomData<fn() -> B>,
 }
 
 impl<B: Exposable> Releasing<B> {
     /// Takes the key back.
-    pub(crate) fn begin(memory: LocalMem, inner: Weak<Inner>) -> Self {
+    pub(crate) fn begin(memory: LocalMem, ends: Weak<dyn NetworkEnds>) -> Self {
         let len = memory.len();
-        Self { back: revoke(memory), len, inner, owner: PhantomData }
+        Self { back: revoke(memory), len, ends, owner: PhantomData }
     }
 
     /// Waits until nobody uses the memory, and gives it back. A ULT suspends, an OS thread parks; a
@@ -97,8 +102,8 @@ impl<B: Exposable> Releasing<B> {
     fn wait_until(self, deadline: Option<Instant>) -> Result<B, Self> {
         if !self.back.is_ready() && !ult::is_tasklet() {
             // Without it nobody is left who could hold the memory up.
-            let inner = self.inner.upgrade();
-            let ends = inner.as_ref().map(|inner| inner.shutdown.network_ends());
+            let network = self.ends.upgrade();
+            let ends = network.as_ref().map(|network| network.network_ends());
             let mut objects: Vec<&dyn Selectable> = vec![&*self.back];
             objects.extend(ends.into_iter().flatten().map(|end| end as &dyn Selectable));
             wait_any(&objects, deadline);
@@ -153,8 +158,8 @@ mod tests {
     fn held_up(instance: &Instance) -> (Releasing<Vec<u8>>, GiveBack) {
         let back = Arc::new(Back::new());
         let hook = GiveBack::to(&back);
-        let inner = Arc::downgrade(instance.inner());
-        (Releasing { back, len: 4, inner, owner: PhantomData }, hook)
+        let ends = Arc::downgrade(instance.inner());
+        (Releasing { back, len: 4, ends, owner: PhantomData }, hook)
     }
 
     #[test]

@@ -159,7 +159,7 @@ impl Instance {
         let started = started.map_err(Some);
         if started.is_err() {
             // What it says is not read.
-            call.complete(self.inner(), Err(HgError::Canceled));
+            call.complete(&self.inner().monitoring, Err(HgError::Canceled));
         }
         if let Ok(op) = started {
             // Nobody may ever look at it.
@@ -330,7 +330,7 @@ impl<B: LocalBulk + Send + 'static> BulkRequest<B> {
 
     fn give_up(&self, why: GaveUp) {
         if let Ok(op) = self.started {
-            self.call.give_up(self.instance.inner(), op, why);
+            self.call.give_up(&**self.instance.inner(), op, why);
         }
     }
 
@@ -447,7 +447,7 @@ mod tests {
         let instance = Instance::builder("na+sm://").listen(false).start().unwrap();
         let ended = |limit| {
             let call = BulkCall::with_term(Term::of_call(Some(limit), None));
-            call.complete(instance.inner(), Ok(5));
+            call.complete(&instance.inner().monitoring, Ok(5));
             call.result(&instance.self_addr(), Some(limit))
         };
         let late = ended(Duration::ZERO);

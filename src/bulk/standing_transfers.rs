@@ -118,7 +118,7 @@ fn look(instance: &Instance) {
         any |= others;
         for (op, call) in standing {
             call.stands_still(own.limit);
-            call.give_up(inner, op, GaveUp::TimedOut);
+            call.give_up(&**inner, op, GaveUp::TimedOut);
         }
     }
     if any {

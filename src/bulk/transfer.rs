@@ -33,10 +33,10 @@ use na::{Access, Endpoint, LocalMem, Memory, RawSegment, RegionTable};
 use ult::Eventual;
 
 use crate::bulk::standing_transfers::StoodFor;
-use crate::instance::inner::Inner;
-use crate::observe::monitor::BulkWatch;
+use crate::observe::monitor::{BulkWatch, Monitoring};
 use crate::origin::alarm::Alarm;
 use crate::origin::call::{Term, is_past};
+use crate::origin::early::EndsEarly;
 use crate::support::log::log;
 use crate::support::why_over::{GaveUp, WhyOver};
 use crate::{Addr, BulkError, Instance, origin::deadline};
@@ -103,13 +103,13 @@ impl BulkCall {
         self.stood_for.set(limit);
     }
 
-    pub(crate) fn complete(&self, inner: &Inner, mut result: Result<u64, HgError>) {
+    pub(crate) fn complete(&self, monitoring: &Monitoring, mut result: Result<u64, HgError>) {
         // The alarm may come later still, on an execution stream that is busy.
         if result.is_ok() && is_past(self.term().map(|term| term.at)) {
             self.given_up.is_first(GaveUp::TimedOut);
             result = Err(HgError::Canceled);
         }
-        self.watch.over(&inner.monitoring, &self.given_up, &result);
+        self.watch.over(monitoring, &self.given_up, &result);
         // The RPC layer gives a token back once, so nobody can have been first.
         let _ = self.done.set(result);
         if let Some(timed) = &self.timed {
@@ -135,7 +135,7 @@ impl BulkCall {
             let (call, inner) = (Arc::downgrade(self), Arc::downgrade(instance.inner()));
             move || {
                 if let Some((call, inner)) = call.upgrade().zip(inner.upgrade()) {
-                    call.give_up(&inner, op, GaveUp::TimedOut);
+                    call.give_up(&*inner, op, GaveUp::TimedOut);
                 }
             }
         });
@@ -143,10 +143,9 @@ impl BulkCall {
 
     /// Ends it early, unless it is over or somebody else has. It is over when the network no longer
     /// touches the memory.
-    pub(crate) fn give_up(&self, inner: &Inner, op: OpRef, why: GaveUp) {
-        if !self.done.is_ready() && !inner.is_forked() && self.given_up.is_first(why) {
-            inner.core.cancel(op);
-            inner.kick();
+    pub(crate) fn give_up(&self, by: &dyn EndsEarly, op: OpRef, why: GaveUp) {
+        if !self.done.is_ready() && !by.is_forked() && self.given_up.is_first(why) {
+            by.end(op);
         }
     }
 
@@ -676,7 +675,7 @@ impl Instance {
             Ok(false) => GaveUp::TimedOut,
             Err(_) => GaveUp::Canceled,
         };
-        call.give_up(self.inner(), op, why);
+        call.give_up(&**self.inner(), op, why);
         if waited.is_ok() && std::thread::panicking() {
             self.inner().bring_on(&|| call.done.is_ready(), None);
         }

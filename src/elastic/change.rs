@@ -2,14 +2,13 @@
 
 use margo_config::{Affinity, Scheduler, Xstream};
 use margo_config::{Config, ConfigFlags, Errors, Pool, PoolAccess, PoolKind, Resolved, Warning};
-use ult::{PoolRef, XstreamRef, XstreamState};
+use ult::{PoolRef, Runtime, XstreamRef, XstreamState};
 
 use super::print::{Part, listed};
 use super::{
     Elastic, ElasticityError, Landlord, PoolEntry, PoolInfo, PoolKey, XstreamEntry, XstreamInfo,
 };
 use crate::error::LayoutErrors;
-use crate::instance::inner::Inner;
 use crate::observe::monitor::LifeEvent;
 use crate::support::log::{Log, log};
 use crate::{InitError, Instance, Layout};
@@ -39,20 +38,24 @@ impl Elastic {
     /// New warnings are logged, except about `expected`.
     pub(super) fn checked(
         &self,
-        inner: &Inner,
+        (resolved, log): (&Resolved, &Log),
         expected: &str,
         change: impl FnOnce(&mut Config),
     ) -> Result<Resolved, Errors> {
-        let before = self.document(&inner.resolved, NAMES, Part::All);
+        let before = self.document(resolved, NAMES, Part::All);
         let mut after = before.clone();
         change(&mut after);
-        check(&inner.log, &before, &after, |path| path == expected)
+        check(log, &before, &after, |path| path == expected)
     }
 
     /// The same for the document without this xstream.
-    pub(super) fn check_without(&self, inner: &Inner, left: &XstreamInfo) -> Result<(), Errors> {
-        let before = self.document(&inner.resolved, NAMES, Part::All);
-        let after = self.document(&inner.resolved, NAMES, Part::Without(left.index));
+    pub(super) fn check_without(
+        &self,
+        (resolved, log): (&Resolved, &Log),
+        left: &XstreamInfo,
+    ) -> Result<(), Errors> {
+        let before = self.document(resolved, NAMES, Part::All);
+        let after = self.document(resolved, NAMES, Part::Without(left.index));
         // That no xstream runs them any more is no news.
         let pools = before.argobots.pools.iter().enumerate();
         let alone = |name: &str| {
@@ -66,20 +69,20 @@ impl Elastic {
             .filter(|(_, pool)| pool.name.as_deref().is_some_and(alone))
             .map(|(place, _)| format!("argobots.pools[{place}]"))
             .collect();
-        check(&inner.log, &before, &after, |path| left_alone.iter().any(|pool| pool == path))?;
+        check(log, &before, &after, |path| left_alone.iter().any(|pool| pool == path))?;
         Ok(())
     }
 
     /// `__pool_7__` for index 7, or the next number that is free.
-    fn new_pool_name(&self, inner: &Inner) -> String {
+    fn new_pool_name(&self, runtime: &Runtime) -> String {
         let first = self.table().next_pool;
-        let is_free = |name: &String| inner.runtime.pool(name).is_none();
+        let is_free = |name: &String| runtime.pool(name).is_none();
         (first..).map(|number| format!("__pool_{number}__")).find(is_free).unwrap_or_default()
     }
 
-    fn new_xstream_name(&self, inner: &Inner) -> String {
+    fn new_xstream_name(&self, runtime: &Runtime) -> String {
         let first = self.table().next_xstream;
-        let is_free = |name: &String| inner.runtime.xstream(name).is_none();
+        let is_free = |name: &String| runtime.xstream(name).is_none();
         (first..).map(|number| format!("__xstream_{number}__")).find(is_free).unwrap_or_default()
     }
 
@@ -136,7 +139,7 @@ impl Instance {
     pub fn add_pool(&self, mut pool: Pool) -> Result<PoolInfo, ElasticityError> {
         let (inner, elastic) = (self.inner(), self.elastic());
         let _one_at_a_time = self.extend_layout()?;
-        pool.name.get_or_insert_with(|| elastic.new_pool_name(inner));
+        pool.name.get_or_insert_with(|| elastic.new_pool_name(&inner.runtime));
         let (resolved, place) = self.with_pool(pool)?;
         let layout = Layout::plan(&resolved).map_err(|error| below(error, "pools", place))?;
         let made = inner.runtime.add_pool(layout.pools[place].spec())?;
@@ -193,7 +196,7 @@ impl Instance {
     pub fn add_xstream(&self, mut xstream: Xstream) -> Result<XstreamInfo, ElasticityError> {
         let (inner, elastic) = (self.inner(), self.elastic());
         let _one_at_a_time = self.extend_layout()?;
-        xstream.name.get_or_insert_with(|| elastic.new_xstream_name(inner));
+        xstream.name.get_or_insert_with(|| elastic.new_xstream_name(&inner.runtime));
         for pool in xstream.scheduler.iter_mut().flat_map(|scheduler| &mut scheduler.pools) {
             if let margo_config::PoolRef::Index(index) = *pool {
                 *pool = self.find_pool(index)?.name().into();
@@ -272,6 +275,11 @@ impl Instance {
         if self.is_finalizing() { Err(ElasticityError::Closing) } else { Ok(turn) }
     }
 
+    /// What a change is checked against, and where warnings of it go.
+    pub(super) fn checks(&self) -> (&Resolved, &Log) {
+        (&self.inner().resolved, &self.inner().log)
+    }
+
     /// The document with one more pool, and the pool's place in it.
     fn with_pool(&self, pool: Pool) -> Result<(Resolved, usize), ElasticityError> {
         let place = self.elastic().table().pools.len();
@@ -279,7 +287,7 @@ impl Instance {
         // That no xstream runs it is no news.
         let resolved = self
             .elastic()
-            .checked(self.inner(), &path, |document| document.argobots.pools.push(pool))
+            .checked(self.checks(), &path, |document| document.argobots.pools.push(pool))
             .map_err(|errors| errors.below(&path))?;
         Ok((resolved, place))
     }
@@ -288,7 +296,7 @@ impl Instance {
     fn with_xstream(&self, xstream: Xstream) -> Result<(Resolved, usize), ElasticityError> {
         // Not that of the table: one that runs only pools unknown here is not in a document.
         let mut place = 0;
-        let resolved = self.elastic().checked(self.inner(), "", |document| {
+        let resolved = self.elastic().checked(self.checks(), "", |document| {
             place = document.argobots.xstreams.len();
             document.argobots.xstreams.push(xstream);
         });

@@ -129,7 +129,7 @@ impl Instance {
             let what = "move to another xstream than that of its handlers";
             return Err(ElasticityError::PrivatePool { pool, what });
         }
-        self.elastic().checked(self.inner(), "", |document| match context.checked_sub(1) {
+        self.elastic().checked(self.checks(), "", |document| match context.checked_sub(1) {
             None => document.progress_pool = Some(to.name().into()),
             Some(more) => document.margo.more_progress_pools[more] = to.name().into(),
         })?;

@@ -46,6 +46,7 @@ use ult::{PoolRef, Runtime, XstreamRef};
 
 pub(crate) use self::change::{described, described_xstream};
 pub use self::error::ElasticityError;
+pub(crate) use self::print::Part;
 use crate::Instance;
 
 /// Whose the pools and execution streams of an instance are.

@@ -4,13 +4,12 @@ use std::collections::HashMap;
 
 use margo_config::{Affinity, Config, ConfigFlags, Priority, Resolved, ResolvedXstream};
 
-use super::{Elastic, Landlord, Table, XstreamEntry};
+use super::{Elastic, Table, XstreamEntry};
 use crate::Instance;
-use crate::instance::inner::Inner;
 
 /// What of the list goes into a document.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Part {
+pub(crate) enum Part {
     /// Everything: to check the whole, or because the layout is left out afterwards.
     All,
     /// Everything but this xstream, given by its index.
@@ -21,7 +20,7 @@ pub(super) enum Part {
 
 impl Elastic {
     /// The document in effect. References in it count its own pools, which carry their indices.
-    pub(super) fn document(&self, resolved: &Resolved, flags: ConfigFlags, part: Part) -> Config {
+    pub(crate) fn document(&self, resolved: &Resolved, flags: ConfigFlags, part: Part) -> Config {
         // As it was at the start.
         if self.process.is_other() {
             return resolved.effective_as(flags);
@@ -127,42 +126,6 @@ impl XstreamEntry {
 /// Processors as the document has them.
 pub(super) fn listed(cpus: &[usize]) -> Vec<u32> {
     cpus.iter().filter_map(|cpu| u32::try_from(*cpu).ok()).collect()
-}
-
-/// A size as the document has it.
-fn eager_size(bytes: usize) -> Option<u32> {
-    Some(u32::try_from(bytes).unwrap_or(u32::MAX))
-}
-
-impl Inner {
-    /// See [`Instance::config_as`].
-    pub(crate) fn config_as(&self, flags: ConfigFlags) -> Config {
-        let landlord = self.landlord;
-        // All that is hidden of a program's layout is the layout: roles stay.
-        let no_layout =
-            landlord == Landlord::Parent || (landlord == Landlord::Program && flags.hide_external);
-        let part = match no_layout {
-            true => Part::All,
-            false => Part::Printed { hide_external: flags.hide_external },
-        };
-        let mut document = self.elastic.document(&self.resolved, flags, part);
-        document.argobots.external = false;
-        self.print_state(&mut document);
-        if no_layout { document.without_layout() } else { document }
-    }
-
-    /// What C prints of an instance that runs, and nobody reads: see `__margo_hg_to_json`.
-    fn print_state(&self, document: &mut Config) {
-        let core = &self.core;
-        let version = || Some(env!("CARGO_PKG_VERSION").to_owned());
-        document.argobots.version = version();
-        let mercury = &mut document.mercury;
-        mercury.version = version();
-        mercury.address = Some(core.self_addr().uri().to_owned());
-        mercury.listening = Some(self.resolved.listen);
-        mercury.input_eager_size = eager_size(core.input_eager_bytes());
-        mercury.output_eager_size = eager_size(core.output_eager_bytes());
-    }
 }
 
 impl Instance {

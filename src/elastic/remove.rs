@@ -2,17 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use hg::Registration;
-use ult::{PoolRef, XstreamRef, XstreamState};
+use ult::{PoolRef, XstreamState};
 
 use super::{Elastic, ElasticityError, LEAVING, PoolKey, Table, XstreamKey};
 use crate::Instance;
-use crate::instance::inner::Inner;
 use crate::observe::monitor::LifeEvent;
 use crate::support::log::log;
-use crate::support::own_rpcs;
-use crate::target::handler;
-use crate::target::register::Entry;
 
 /// The xstream that stays.
 const PRIMARY: &str = "__primary__";
@@ -63,9 +58,9 @@ impl Table {
 
 impl Elastic {
     /// Everybody who uses a pool, xstreams apart. The caller keeps the layout still.
-    fn users(&self, inner: &Inner, index: usize, pool: &PoolRef) -> Vec<String> {
+    fn users(&self, index: usize, outside: Vec<String>) -> Vec<String> {
         let mut users = self.table().pool_users(index);
-        users.extend(users_outside(inner, pool));
+        users.extend(outside);
         users
     }
 
@@ -82,60 +77,6 @@ impl Elastic {
     }
 }
 
-/// Who uses a pool and is not in the list.
-fn users_outside(inner: &Inner, pool: &PoolRef) -> Vec<String> {
-    let mut users = rpcs_in(inner, pool);
-    // Of an RPC that has another pool now.
-    let waiting = inner.gates.find(pool).map_or(0, |gate| gate.load().waiting);
-    if waiting > 0 {
-        users.push(format!("{waiting} requests that wait for a place (`margo.admission`)"));
-    }
-    users.extend(inner.timers.armed_in(pool));
-    // Children hold the pools that they know, but may use others too.
-    for child in inner.family.living() {
-        let of = of_child(&child);
-        users.extend(users_outside(&child, pool).into_iter().map(|user| user + &of));
-    }
-    users
-}
-
-/// The progress ULTs on an xstream, those of children included.
-fn progress_on(inner: &Inner, xstream: &XstreamRef) -> Vec<String> {
-    let mut there = Vec::new();
-    for (context, (_, progress)) in inner.contexts().enumerate() {
-        if progress.is_some_and(|progress| progress.xstream() == xstream.index()) {
-            there.push(format!("the progress ULT of context {context}"));
-        }
-    }
-    for child in inner.family.living() {
-        let of = of_child(&child);
-        there.extend(progress_on(&child, xstream).into_iter().map(|what| what + &of));
-    }
-    there
-}
-
-fn of_child(child: &Inner) -> String {
-    format!(" of child instance {}", child.core.self_addr().uri())
-}
-
-/// The RPCs whose handlers run in a pool.
-fn rpcs_in(inner: &Inner, pool: &PoolRef) -> Vec<String> {
-    let name = |registration: &Registration| {
-        let entry = registration.data_as::<Entry>()?;
-        // Those follow progress.
-        let follows = [own_rpcs::SHUTDOWN, own_rpcs::METRICS];
-        let here = entry.pool == *pool && !follows.contains(&entry.rpc);
-        here.then(|| format!("RPC `{}` of provider {}", entry.rpc, entry.provider))
-    };
-    let mut found = Vec::new();
-    for registration in inner.core.registrations() {
-        found.extend(name(&registration));
-        handler::let_go(inner, registration);
-    }
-    found.sort();
-    found
-}
-
 impl Instance {
     /// Who uses a pool, in words: progress, handlers, xstreams, RPCs, holds, timers that are armed
     /// to run there, and those of children. While there is anybody it cannot be removed.
@@ -150,7 +91,7 @@ impl Instance {
         key: impl Into<PoolKey<'k>>,
     ) -> Result<Vec<String>, ElasticityError> {
         let info = self.find_pool(key)?;
-        let mut users = self.elastic().users(self.inner(), info.index, &info.pool);
+        let mut users = self.elastic().users(info.index, self.inner().users_of_pool(&info.pool));
         users.extend(info.pool.xstreams().iter().map(|name| format!("xstream `{name}`")));
         Ok(users)
     }
@@ -173,7 +114,7 @@ impl Instance {
         let (inner, elastic) = (self.inner(), self.elastic());
         let _one_at_a_time = self.change_layout()?;
         let info = self.find_pool(key)?;
-        let outside = users_outside(inner, &info.pool);
+        let outside = inner.users_of_pool(&info.pool);
         let (external, by) = {
             let mut table = elastic.table();
             let known: BTreeSet<_> =
@@ -245,7 +186,7 @@ impl Instance {
             let info = self.find_xstream(key)?;
             let external = elastic.table().xstreams[&info.index].about.external;
             self.check_xstream_is_free(&info)?;
-            elastic.check_without(self.inner(), &info)?;
+            elastic.check_without(self.checks(), &info)?;
             let by = elastic.table().xstream_leaves(info.index);
             if !by.is_empty() {
                 let xstream = info.name().to_owned();
@@ -299,7 +240,7 @@ impl Instance {
             return Err(ElasticityError::Primary { xstream });
         }
         let mut by = elastic.table().xstream_holds(info.index);
-        by.extend(progress_on(inner, &info.xstream));
+        by.extend(inner.progress_on(&info.xstream));
         if !by.is_empty() {
             return Err(ElasticityError::XstreamInUse { xstream, by });
         }
@@ -309,7 +250,7 @@ impl Instance {
             if self.others_run(&pool.pool, info.name()) {
                 continue;
             }
-            let by = elastic.users(inner, pool.index, &pool.pool);
+            let by = elastic.users(pool.index, inner.users_of_pool(&pool.pool));
             if !by.is_empty() {
                 let pool = pool.name().to_owned();
                 return Err(ElasticityError::XstreamNeeded { xstream, pool, by });

@@ -28,6 +28,7 @@ use crate::progress::when_needed::WhenNeeded;
 use crate::report::dump_signal::DumpOnSignal;
 use crate::report::metrics::{self, Listener, Watched};
 use crate::report::profile::{self, Profile};
+use crate::report::state_dump;
 use crate::support::log::{Log, log};
 use crate::target::admission::Gates;
 use crate::target::cancel::Cancels;
@@ -321,7 +322,12 @@ fn write_address_file(instance: &Instance) -> Result<(), InitError> {
 /// Starts the thread of `margo.dump_on_signal`.
 fn answer_signal(inner: &Arc<Inner>) -> Result<(), InitError> {
     match (&inner.dump_on_signal, inner.resolved.dump_on_signal) {
-        (Some(dump), Some(signal)) => dump.answer_for(signal, Arc::downgrade(inner)),
+        (Some(dump), Some(signal)) => {
+            // Not a count of the instance while it waits.
+            let own = Arc::downgrade(inner);
+            let take = move || own.upgrade().map(|inner| state_dump::with_stacks(&inner));
+            dump.answer_for(signal, inner.log.clone(), take)
+        }
         _ => Ok(()),
     }
 }

@@ -4,11 +4,12 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
-use hg::{Core, HgError};
+use hg::{Core, HgError, OpRef};
 use margo_config::Resolved;
 use na::fork::Process;
-use ult::{PoolRef, Runtime};
+use ult::{Eventual, PoolRef, Runtime};
 
+use crate::bulk::releasing::NetworkEnds;
 use crate::bulk::standing_transfers::StandingTransfers;
 use crate::elastic::{Elastic, Landlord};
 use crate::error::LookupError;
@@ -17,6 +18,7 @@ use crate::instance::shutdown::Shutdown;
 use crate::observe::monitor::Monitoring;
 use crate::observe::monitor::api::Source;
 use crate::observe::trace::Recorded;
+use crate::origin::early::EndsEarly;
 use crate::progress::contexts::Context;
 use crate::progress::polling::Progress;
 use crate::progress::when_needed::WhenNeeded;
@@ -176,6 +178,28 @@ impl Inner {
     }
 }
 
+impl EndsEarly for Inner {
+    fn is_forked(&self) -> bool {
+        self.is_forked()
+    }
+
+    fn end(&self, op: OpRef) {
+        self.core.cancel(op);
+        self.kick();
+    }
+
+    fn end_call(&self, op: OpRef, to: &Addr) {
+        self.core.cancel_call(op, to);
+        self.kick();
+    }
+}
+
+impl NetworkEnds for Inner {
+    fn network_ends(&self) -> [&Eventual<()>; 2] {
+        self.shutdown.network_ends()
+    }
+}
+
 impl Recorded for Weak<Inner> {
     fn xstream_name(&self, index: usize) -> Option<String> {
         self.upgrade().and_then(|inner| inner.runtime.xstream_name(index))
@@ -231,6 +255,12 @@ impl Instance {
 
     pub(crate) fn inner(&self) -> &Arc<Inner> {
         &self.0.0
+    }
+
+    /// What reading the result of a call takes.
+    #[inline]
+    pub(crate) fn reading(&self) -> (&Core<Token>, &Monitoring) {
+        (&self.inner().core, &self.inner().monitoring)
     }
 
     /// A reference that does not keep this instance running.

@@ -42,9 +42,9 @@ use crate::instance::finalize::{self, Callbacks, Running, SignalEvent, Stage};
 use crate::instance::inner::Inner;
 use crate::observe::monitor::{self, LifeEvent};
 use crate::report::dump_signal::DumpOnSignal;
+use crate::report::profile;
 use crate::support::contain::contain;
 use crate::support::log::{Log, log};
-use crate::{report::profile, target::unanswered};
 
 /// Set in [`Shutdown::handlers`] when shutdown has begun.
 const BEGUN: usize = 1;
@@ -252,7 +252,7 @@ fn end_at_once(inner: &Arc<Inner>, error: FinalizeError) {
         finalize::run(inner, Stage::Before);
         inner.timers.close();
         inner.standing_transfers.close();
-        unanswered::close(inner);
+        inner.unanswered.close();
         stop_progress(inner);
         finalize::run(inner, Stage::After);
     });
@@ -340,7 +340,7 @@ fn run(inner: &Arc<Inner>) {
     finalize::run(inner, Stage::Before);
     end_timers(inner);
     inner.standing_transfers.close();
-    unanswered::close(inner);
+    inner.unanswered.close();
     if stop_progress(inner) {
         // Bounded: a handler that blocks the execution stream itself blocks the progress ULT too.
         if !shutdown.within_grace(&shutdown.network_closed) {
@@ -357,7 +357,7 @@ fn run(inner: &Arc<Inner>) {
     run_users(inner, "a destructor of a handler", move || own.core.deregister_all());
     finalize::run(inner, Stage::After);
     end_monitor(inner);
-    profile::end(inner);
+    end_profile(inner);
     tell_apart(inner, || LifeEvent::Finalized);
     if let Some(tracer) = inner.monitoring.tracer()
         && !shutdown.within_grace(tracer.close())
@@ -383,6 +383,17 @@ fn run(inner: &Arc<Inner>) {
     tracing::flush(Duration::from_millis(100));
     let _ = shutdown.done.set(result);
     inner.family.leave();
+}
+
+/// Writes the profile that the configuration asks for.
+fn end_profile(inner: &Inner) {
+    let write = profile::end(&inner.profile, &inner.resolved, &inner.log);
+    if let Some(write) = write
+        && !inner.shutdown.run_apart("margo-profile", write)
+    {
+        let grace = inner.shutdown.grace();
+        log!(inner.log, ERROR, ?grace, "the profile cannot be written in the grace period");
+    }
 }
 
 /// Writes the files of the default monitor that the configuration asks for.

@@ -17,15 +17,15 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use hg::{HgError, OpRef, Response, ReturnCode, margo, proc};
+use hg::{Core, HgError, OpRef, Response, ReturnCode, margo, proc};
 use na::shared::Shared;
 use serde::de::DeserializeOwned;
 use ult::{Eventual, PoolRef};
 
-use crate::instance::inner::Inner;
-use crate::observe::monitor::CallWatch;
+use crate::observe::monitor::{CallWatch, Monitoring};
 use crate::origin::alarm::Alarm;
 use crate::origin::deadline::Bounds;
+use crate::origin::early::EndsEarly;
 use crate::origin::tie::Tie;
 use crate::support::why_over::{GaveUp, WhyOver};
 use crate::{Canceler, ForwardError, Instance, ProviderHandle};
@@ -143,7 +143,7 @@ impl Call {
     /// Once for each call.
     // Inlined, and errors apart, so that a response is written where it stays.
     #[inline(always)]
-    pub(crate) unsafe fn complete(this: Shared<Self>, inner: &Inner, outcome: Outcome) {
+    pub(crate) unsafe fn complete(this: Shared<Self>, monitoring: &Monitoring, outcome: Outcome) {
         match outcome {
             Ok(response) if this.is_late() => {
                 drop(response);
@@ -151,15 +151,15 @@ impl Call {
                 this.given_up.is_first(GaveUp::TimedOut);
                 // SAFETY: this and the other arms are all that sets it, and one of them runs, once
                 // (contract).
-                unsafe { this.end_with(inner, HgError::Canceled) };
+                unsafe { this.end_with(monitoring, HgError::Canceled) };
             }
             Ok(response) => {
-                inner.monitoring.call_answered(&this.watch, response.payload());
+                monitoring.call_answered(&this.watch, response.payload());
                 // SAFETY: the same.
                 unsafe { this.done.set_alone(Ok(response)) };
             }
             // SAFETY: the same.
-            Err(error) => unsafe { this.end_with(inner, error) },
+            Err(error) => unsafe { this.end_with(monitoring, error) },
         }
         if this.extra.is_some() {
             Self::end_extra(this);
@@ -178,8 +178,8 @@ impl Call {
     /// As for [`complete`](Self::complete).
     #[cold]
     #[inline(never)]
-    unsafe fn end_with(&self, inner: &Inner, error: HgError) {
-        inner.monitoring.call_failed(&self.watch, &self.given_up, &error);
+    unsafe fn end_with(&self, monitoring: &Monitoring, error: HgError) {
+        monitoring.call_failed(&self.watch, &self.given_up, &error);
         // SAFETY: the contract.
         unsafe { self.done.set_alone(Err(error)) };
     }
@@ -198,27 +198,25 @@ impl Call {
     /// Ends it because its deadline passed, unless it is over or somebody else has. The end follows
     /// on the progress ULT. Its target knows the deadline, if it
     /// can know of one.
-    pub(crate) fn time_out(&self, inner: &Inner, op: OpRef) {
-        if !self.is_over() && !inner.is_forked() && self.given_up.is_first(GaveUp::TimedOut) {
-            inner.core.cancel(op);
-            inner.kick();
+    pub(crate) fn time_out(&self, by: &dyn EndsEarly, op: OpRef) {
+        if !self.is_over() && !by.is_forked() && self.given_up.is_first(GaveUp::TimedOut) {
+            by.end(op);
         }
     }
 
     /// The same because nobody is interested any more, of which its target is told.
-    pub(crate) fn cancel(&self, inner: &Inner, op: OpRef, to: &ProviderHandle) {
+    pub(crate) fn cancel(&self, by: &dyn EndsEarly, op: OpRef, to: &ProviderHandle) {
         // In a child process that was forked off it is the parent's to cancel.
-        if !self.is_over() && !inner.is_forked() && self.given_up.is_first(GaveUp::Canceled) {
-            inner.core.cancel_call(op, to.addr());
-            inner.kick();
+        if !self.is_over() && !by.is_forked() && self.given_up.is_first(GaveUp::Canceled) {
+            by.end_call(op, to.addr());
         }
     }
 
     /// The same because those have given up for whom it is; at its deadline it is late.
-    pub(crate) fn give_up(&self, inner: &Inner, op: OpRef, to: &ProviderHandle) {
+    pub(crate) fn give_up(&self, by: &dyn EndsEarly, op: OpRef, to: &ProviderHandle) {
         match self.is_late() {
-            true => self.time_out(inner, op),
-            false => self.cancel(inner, op, to),
+            true => self.time_out(by, op),
+            false => self.cancel(by, op, to),
         }
     }
 
@@ -251,7 +249,7 @@ impl Call {
             let (call, inner) = (Shared::downgrade(this), Arc::downgrade(instance.inner()));
             move || {
                 if let Some((call, inner)) = call.upgrade().zip(inner.upgrade()) {
-                    call.time_out(&inner, op);
+                    call.time_out(&*inner, op);
                 }
             }
         });
@@ -263,20 +261,20 @@ impl Call {
     }
 
     /// Reads the result of a call that is over.
-    pub(crate) fn read<R: DeserializeOwned>(
+    pub(crate) fn read<R: DeserializeOwned, T>(
         &self,
-        inner: &Inner,
+        (core, monitoring): (&Core<T>, &Monitoring),
         site: Site<'_>,
     ) -> Result<R, ForwardError> {
         self.watch.resumed();
-        let result = self.result(inner, site);
+        let result = self.result((core, monitoring), site);
         self.watch.read();
         result
     }
 
-    fn result<R: DeserializeOwned>(
+    fn result<R: DeserializeOwned, T>(
         &self,
-        inner: &Inner,
+        (core, monitoring): (&Core<T>, &Monitoring),
         site: Site<'_>,
     ) -> Result<R, ForwardError> {
         let response = match self.done.wait() {
@@ -285,15 +283,15 @@ impl Call {
             Err(error) => return Err(failure(site, error.clone())),
         };
         let decode_error = |source| {
-            inner.monitoring.call_decoded(&self.watch, false);
+            monitoring.call_decoded(&self.watch, false);
             let peer = site.to.addr().to_string();
             ForwardError::Decode { rpc: site.rpc, peer, source }
         };
         let (code, body) = margo::split_response(response.payload()).map_err(decode_error)?;
         if code == ReturnCode::Success {
-            let limits = inner.core.proc_limits();
+            let limits = core.proc_limits();
             let result = proc::from_slice_within(body, limits).map_err(decode_error)?;
-            inner.monitoring.call_decoded(&self.watch, true);
+            monitoring.call_decoded(&self.watch, true);
             return Ok(result);
         }
         let Some(detail) = margo::read_failure(body) else {
@@ -302,7 +300,7 @@ impl Call {
         let detail = na::plain::text(&detail).into_owned();
         if code == ReturnCode::Timeout && site.term.is_some_and(|term| !is_past(Some(term.at))) {
             // Its target takes our clock for ahead of what it is.
-            inner.core.clock_is_misjudged();
+            core.clock_is_misjudged();
         }
         Err(refusal(site, code, detail))
     }

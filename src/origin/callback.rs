@@ -175,7 +175,7 @@ impl Instance {
         let at_end: Callback = Box::new(move |call: Shared<Call>| {
             caller.call_back(&instance.clone(), name, move || {
                 let site = Site { rpc: name, to: &target, term };
-                let result = call.read(instance.inner(), site);
+                let result = call.read(instance.reading(), site);
                 // Neither the answer's buffer nor the instance is needed any more.
                 drop((call, instance));
                 callback(result);

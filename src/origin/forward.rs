@@ -15,10 +15,10 @@ use na::shared::{Shared, Vacant};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::instance::inner::Inner;
 use crate::observe::monitor::CallAbout;
 use crate::origin::call::{Call, Site, failure};
 use crate::origin::deadline::Bounds;
+use crate::origin::early::EndsEarly;
 use crate::{ForwardError, Instance, ProviderHandle, Rpc, observe::trace};
 
 impl Instance {
@@ -94,7 +94,7 @@ impl Instance {
     {
         let site = Site { rpc: rpc.name(), to, term: bounds.term };
         let flying = self.fly(ForwardOptions::default(), rpc, site, args, bounds)?;
-        flying.call.read(self.inner(), site)
+        flying.call.read(self.reading(), site)
     }
 
     /// Makes a call, and waits until it is over; the term of `bounds` is that of `site`.
@@ -116,11 +116,11 @@ impl Instance {
         if is_tied {
             Call::tie(&call, self, op, site.to);
         }
-        let flying = Flying { inner: self.inner(), call, op, to: site.to };
+        let flying = Flying { by: &**self.inner(), call, op, to: site.to };
         let done = flying.call.done();
         self.inner().stand_in(&|| done.is_ready());
         if !self.inner().wait_for(done, site.term.map(|term| term.at)) {
-            flying.call.time_out(self.inner(), flying.op);
+            flying.call.time_out(&**self.inner(), flying.op);
             // The reply may have won the race against that; then it is a reply.
             self.inner().wait_for(done, None);
         }
@@ -195,7 +195,7 @@ impl Instance {
 
 /// A call whose caller waits for it, and cancels it if its ULT unwinds.
 pub(crate) struct Flying<'a> {
-    inner: &'a Inner,
+    by: &'a dyn EndsEarly,
     call: Shared<Call>,
     op: OpRef,
     to: &'a ProviderHandle,
@@ -211,7 +211,7 @@ impl Drop for Flying<'_> {
     #[inline]
     fn drop(&mut self) {
         if !self.call.is_over() {
-            self.call.cancel(self.inner, self.op, self.to);
+            self.call.cancel(self.by, self.op, self.to);
         }
     }
 }

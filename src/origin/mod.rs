@@ -3,13 +3,14 @@
 //!
 //! May import `support`, `layout` and `observe`. Read `forward.rs` (how a call is started), `call.rs`
 //! (how it ends), `request.rs` (a call that goes on beside its caller), `callback.rs` and
-//! `call_result.rs`; then `deadline.rs`, `alarm.rs` and `tie.rs`, which end calls early.
+//! `call_result.rs`; then `deadline.rs`, `alarm.rs`, `tie.rs` and `early.rs`, which end calls early.
 
 pub(crate) mod alarm;
 pub(crate) mod call;
 pub(crate) mod call_result;
 pub(crate) mod callback;
 pub(crate) mod deadline;
+pub(crate) mod early;
 pub(crate) mod forward;
 pub(crate) mod request;
 pub(crate) mod tie;

@@ -13,23 +13,19 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, LazyLock, Weak};
+use std::sync::LazyLock;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use hg::{ForwardOptions, HgError, OpRef};
-use na::shared::{Onlooker, Shared, Vacant};
+use na::shared::{Shared, Vacant};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use ult::{Eventual, ReadyIn, Selectable};
 
-use crate::bulk::transfer::BulkCall;
-use crate::instance::inner::Inner;
 use crate::origin::call::{Call, Outcome, Site, Term, failure, is_past};
 use crate::origin::deadline::Bounds;
-use crate::support::why_over::GaveUp;
-use crate::target::answer::Answer;
-use crate::{ForwardError, Instance, ProviderHandle, Rpc};
+use crate::{Canceler, ForwardError, Instance, ProviderHandle, Rpc};
 
 /// A call in flight, made by [`Instance::iforward`] or [`Instance::isend`]: wait for its result,
 /// look whether it is there, await it, cancel it.
@@ -170,7 +166,7 @@ fn read<R: DeserializeOwned>(
     instance: &Instance,
     site: Site<'_>,
 ) -> Result<R, ForwardError> {
-    call.read(instance.inner(), site)
+    call.read(instance.reading(), site)
 }
 
 impl<R> Request<R> {
@@ -407,11 +403,11 @@ pub(crate) fn at_once() -> &'static Eventual<()> {
 
 impl Flight {
     fn time_out(&self) {
-        self.call.time_out(self.instance.inner(), self.op);
+        self.call.time_out(&**self.instance.inner(), self.op);
     }
 
     fn cancel(&self) {
-        self.call.cancel(self.instance.inner(), self.op, &self.to);
+        self.call.cancel(&**self.instance.inner(), self.op, &self.to);
     }
 }
 
@@ -419,79 +415,6 @@ impl Drop for Flight {
     fn drop(&mut self) {
         if !self.is_detached {
             self.cancel();
-        }
-    }
-}
-
-/// Ends a call, a bulk transfer or an answer early, from anywhere; see [`Request::cancel`]. Cheap
-/// to clone. Keeps neither that nor its instance alive, and does nothing when they are over.
-#[derive(Debug, Clone)]
-pub struct Canceler {
-    inner: Weak<Inner>,
-    what: Flying,
-    op: OpRef,
-}
-
-#[derive(Debug, Clone)]
-enum Flying {
-    Call(Onlooker<Call>, ProviderHandle),
-    Bulk(Weak<BulkCall>),
-    Answer(Weak<Answer>),
-}
-
-impl Canceler {
-    pub(crate) fn new(
-        instance: &Instance,
-        call: &Shared<Call>,
-        op: OpRef,
-        to: &ProviderHandle,
-    ) -> Self {
-        let inner = Arc::downgrade(instance.inner());
-        Self { inner, what: Flying::Call(Shared::downgrade(call), to.clone()), op }
-    }
-
-    pub(crate) fn of_bulk(instance: &Instance, call: &Arc<BulkCall>, op: OpRef) -> Self {
-        let inner = Arc::downgrade(instance.inner());
-        Self { inner, what: Flying::Bulk(Arc::downgrade(call)), op }
-    }
-
-    pub(crate) fn of_answer(instance: &Instance, answer: &Arc<Answer>, op: OpRef) -> Self {
-        let inner = Arc::downgrade(instance.inner());
-        Self { inner, what: Flying::Answer(Arc::downgrade(answer)), op }
-    }
-
-    /// Ends the call with [`ForwardError::Canceled`], the transfer with
-    /// [`BulkError::Canceled`](crate::BulkError::Canceled), the answer with
-    /// [`RespondError::Canceled`](crate::RespondError::Canceled), unless it is over. Never waits.
-    pub fn cancel(&self) {
-        let Some(inner) = self.inner.upgrade() else { return };
-        match &self.what {
-            Flying::Call(call, to) => {
-                if let Some(call) = call.upgrade() {
-                    call.cancel(&inner, self.op, to);
-                }
-            }
-            Flying::Bulk(call) => {
-                if let Some(call) = call.upgrade() {
-                    call.give_up(&inner, self.op, GaveUp::Canceled);
-                }
-            }
-            Flying::Answer(answer) => {
-                if let Some(answer) = answer.upgrade() {
-                    answer.give_up(&inner, self.op, GaveUp::Canceled);
-                }
-            }
-        }
-    }
-}
-
-impl Canceler {
-    /// The same, of a call, because those have given up for whom it is.
-    pub(crate) fn give_up(&self) {
-        if let Flying::Call(call, to) = &self.what
-            && let Some((inner, call)) = self.inner.upgrade().zip(call.upgrade())
-        {
-            call.give_up(&inner, self.op, to);
         }
     }
 }

@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use crate::instance::inner::Inner;
+use margo_config::Resolved;
+
 use crate::layout::options::never_sleeps;
 
 /// What to do when a poll has found nothing.
@@ -47,10 +48,10 @@ impl Patience {
     }
 
     /// As the configuration says.
-    pub(crate) fn of(inner: &Inner) -> Self {
-        match never_sleeps(&inner.resolved) {
+    pub(crate) fn of(resolved: &Resolved) -> Self {
+        match never_sleeps(resolved) {
             true => Self::endless(),
-            false => Self::new(inner.resolved.progress_spindown),
+            false => Self::new(resolved.progress_spindown),
         }
     }
 

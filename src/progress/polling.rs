@@ -394,7 +394,7 @@ fn run_loop(
     core: &Arc<Core<Token>>,
     progress: &Progress,
 ) -> LoopEnd {
-    let mut patience = Patience::of(inner);
+    let mut patience = Patience::of(&inner.resolved);
     let mut seat = Seat::take();
     let (mut closing, mut unneeded, mut sent_by_look) = (false, false, false);
     let (mut rounds, mut closed_at) = (0u32, None);
@@ -647,7 +647,7 @@ impl Sink<Token> for Dispatch<'_> {
     fn response(&mut self, token: Token, result: Result<Response, HgError>) {
         if let Token::Forward(call) = token {
             // SAFETY: once: a call has one token, which cannot be cloned and ends here.
-            unsafe { Call::complete(call, self.inner, result) };
+            unsafe { Call::complete(call, &self.inner.monitoring, result) };
         }
     }
 
@@ -675,7 +675,7 @@ impl Sink<Token> for Dispatch<'_> {
 
     fn bulk(&mut self, token: Token, result: Result<u64, HgError>) {
         if let Token::Bulk(call) = token {
-            call.complete(self.inner, result);
+            call.complete(&self.inner.monitoring, result);
         }
     }
 }

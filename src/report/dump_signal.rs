@@ -6,7 +6,7 @@
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use margo_config::DumpSignal;
 use na::fork::Process;
@@ -14,10 +14,10 @@ use signal_hook::SigId;
 use signal_hook::consts::{SIGUSR1, SIGUSR2};
 use signal_hook::low_level;
 
-use crate::instance::inner::Inner;
 use crate::support::contain::contain;
 use crate::support::event::Event;
-use crate::{InitError, InstanceBuilder, report::state_dump};
+use crate::support::log::Log;
+use crate::{InitError, InstanceBuilder, StateDump};
 
 /// The signal handler of an instance, and its thread if there is one. Ended when it is dropped.
 pub(crate) struct DumpOnSignal {
@@ -48,19 +48,25 @@ impl DumpOnSignal {
         Ok(Self { bell, id, process: Process::current() })
     }
 
-    /// Starts the thread that answers for this instance.
+    /// Starts the thread that answers for this instance with what `dump` gives, as long as the
+    /// instance is there.
     pub(crate) fn answer_for(
         &self,
         signal: DumpSignal,
-        inner: Weak<Inner>,
+        log: Log,
+        dump: impl Fn() -> Option<StateDump> + Send + 'static,
     ) -> Result<(), InitError> {
         let bell = self.bell.clone();
         let answer = move || {
             loop {
                 bell.event.wait();
-                // Not a count of the instance while it waits.
-                let Some(inner) = inner.upgrade().filter(|_| !bell.is_over()) else { return };
-                contain(&inner.log, "a state dump", || write(&inner));
+                if bell.is_over() {
+                    return;
+                }
+                let there = contain(&log, "a state dump", || dump().map(|dump| write(&dump)));
+                if let Some(None) = there {
+                    return;
+                }
             }
         };
         let spawned = std::thread::Builder::new().name("margo-state".into()).spawn(answer);
@@ -94,10 +100,10 @@ impl Drop for DumpOnSignal {
 /// If nobody reads it, it is lost. It may take long to read: who writes a line meanwhile, an
 /// execution stream say, does not wait for that, so not under the lock that all others take. What
 /// they write comes between two of its lines.
-fn write(inner: &Arc<Inner>) {
+fn write(dump: &StateDump) {
     /// Whoever writes a dump: each is one piece to the others.
     static WRITES: Mutex<()> = Mutex::new(());
-    let text = format!("{}\n", state_dump::with_stacks(inner));
+    let text = format!("{dump}\n");
     let _writes = WRITES.lock().unwrap_or_else(PoisonError::into_inner);
     let mut left = text.as_bytes();
     while !left.is_empty() {

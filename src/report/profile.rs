@@ -9,9 +9,8 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use margo_config::Resolved;
 use ult::{RecordOptions, Recording, Trace};
 
-use crate::instance::inner::Inner;
 use crate::support::files;
-use crate::support::log::log;
+use crate::support::log::{Log, log};
 use crate::{InitError, Instance, ProfileError};
 
 /// The profile of an instance.
@@ -105,17 +104,17 @@ impl Instance {
     ///
     /// Counterpart: `margo_dump_abt_profiling`, which writes sums as text.
     pub fn write_profile(&self) -> io::Result<PathBuf> {
+        if self.inner().is_forked() {
+            return Err(io::Error::new(io::ErrorKind::Unsupported, ProfileError::Forked));
+        }
         let inner = self.inner().clone();
-        ult::helpers::FILERS.run(move || write(&inner))
+        ult::helpers::FILERS.run(move || write(&inner.profile, &inner.resolved))
     }
 }
 
-fn write(inner: &Inner) -> io::Result<PathBuf> {
-    if inner.is_forked() {
-        return Err(io::Error::new(io::ErrorKind::Unsupported, ProfileError::Forked));
-    }
+fn write(profile: &Profile, resolved: &Resolved) -> io::Result<PathBuf> {
     let nothing = |text: &str| Err(io::Error::new(io::ErrorKind::NotFound, text));
-    let trace = match &*inner.profile.stage() {
+    let trace = match &*profile.stage() {
         Stage::Runs(recording) => recording.snapshot(),
         Stage::Stopped(trace) => trace.clone(),
         Stage::Never => {
@@ -125,7 +124,7 @@ fn write(inner: &Inner) -> io::Result<PathBuf> {
         }
         Stage::Ended => return nothing("the instance has ended, and its profile with it"),
     };
-    write_trace(&path(inner), &trace)
+    write_trace(&path(profile, resolved), &trace)
 }
 
 const KIND: &str = "abt.json";
@@ -134,9 +133,9 @@ fn prefix(resolved: &Resolved) -> String {
     format!("{}/margo-profile", resolved.profiling_dir)
 }
 
-fn path(inner: &Inner) -> PathBuf {
-    let prefix = prefix(&inner.resolved);
-    let number = *inner.profile.file_number.get_or_init(|| files::number(&prefix));
+fn path(profile: &Profile, resolved: &Resolved) -> PathBuf {
+    let prefix = prefix(resolved);
+    let number = *profile.file_number.get_or_init(|| files::number(&prefix));
     files::path(&prefix, number, KIND)
 }
 
@@ -167,15 +166,19 @@ pub(crate) fn start(instance: &Instance) {
     }
 }
 
-/// The instance is at its end, but its execution streams are not: writes the file if the
-/// configuration has asked for it, and leaves them to others.
-pub(crate) fn end(inner: &Inner) {
-    let stage = std::mem::replace(&mut *inner.profile.stage(), Stage::Ended);
-    if !inner.resolved.enable_abt_profiling {
-        return;
+/// The instance is at its end, but its execution streams are not: leaves them to others. What is
+/// returned writes the file, if the configuration has asked for it.
+pub(crate) fn end(
+    profile: &Profile,
+    resolved: &Resolved,
+    log: &Log,
+) -> Option<impl FnOnce() + Send + 'static> {
+    let stage = std::mem::replace(&mut *profile.stage(), Stage::Ended);
+    if !resolved.enable_abt_profiling {
+        return None;
     }
-    let (path, log) = (path(inner), inner.log.clone());
-    let write = move || {
+    let (path, log) = (path(profile, resolved), log.clone());
+    Some(move || {
         let trace = match stage {
             Stage::Runs(recording) => recording.stop(),
             Stage::Stopped(trace) => trace,
@@ -185,9 +188,5 @@ pub(crate) fn end(inner: &Inner) {
             Ok(path) => log!(log, INFO, path = %path.display(), "the profile is written"),
             Err(error) => log!(log, ERROR, %error, "the profile is not written"),
         }
-    };
-    if !inner.shutdown.run_apart("margo-profile", write) {
-        let grace = inner.shutdown.grace();
-        log!(inner.log, ERROR, ?grace, "the profile cannot be written in the grace period");
-    }
+    })
 }

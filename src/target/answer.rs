@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 use hg::{HgError, OpRef};
 use ult::Eventual;
 
-use crate::instance::inner::Inner;
 use crate::observe::monitor::SpanOfRequest;
 use crate::origin::alarm::Alarm;
+use crate::origin::early::EndsEarly;
 use crate::support::why_over::{GaveUp, WhyOver};
 use crate::{Addr, Instance, RespondError};
 
@@ -68,17 +68,16 @@ impl Answer {
             let (answer, inner) = (Arc::downgrade(self), Arc::downgrade(instance.inner()));
             move || {
                 if let Some((answer, inner)) = answer.upgrade().zip(inner.upgrade()) {
-                    answer.give_up(&inner, op, GaveUp::TimedOut);
+                    answer.give_up(&*inner, op, GaveUp::TimedOut);
                 }
             }
         });
     }
 
     /// Ends it early, unless it is over or somebody else has. The end follows on the progress ULT.
-    pub(crate) fn give_up(&self, inner: &Inner, op: OpRef, why: GaveUp) {
-        if !self.done.is_ready() && !inner.is_forked() && self.given_up.is_first(why) {
-            inner.core.cancel(op);
-            inner.kick();
+    pub(crate) fn give_up(&self, by: &dyn EndsEarly, op: OpRef, why: GaveUp) {
+        if !self.done.is_ready() && !by.is_forked() && self.given_up.is_first(why) {
+            by.end(op);
         }
     }
 

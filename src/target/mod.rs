@@ -3,11 +3,12 @@
 //! May import `support`, `layout`, `observe`, `origin` and `bulk`. Read `serve.rs` and `register.rs`
 //! (what is served), `handler.rs` (from an arrived request to its ULT), `handle.rs` (what a handler
 //! gets), `respond.rs`, `respond_request.rs` and `answer.rs` (the answer); then `admission.rs`,
-//! `request_shares.rs`, `cancel.rs`, `unanswered.rs`, and the providers.
+//! `request_shares.rs`, `cancel.rs`, `canceler.rs`, `unanswered.rs`, and the providers.
 
 pub(crate) mod admission;
 pub(crate) mod answer;
 pub(crate) mod cancel;
+pub(crate) mod canceler;
 pub(crate) mod counters;
 pub(crate) mod handle;
 pub(crate) mod handler;

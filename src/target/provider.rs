@@ -119,11 +119,10 @@ impl<T> Provider<T> {
     /// Serves `rpc` no more under this provider's id, if this provider has registered it; the
     /// others stay. As [`Instance::deregister`].
     pub fn deregister<A, R>(&self, rpc: Rpc<A, R>) -> bool {
-        let inner = self.instance.inner();
-        if inner.is_forked() {
+        if self.instance.inner().is_forked() {
             return false;
         }
-        self.rpcs.take(rpc.id(self.id)).is_some_and(|own| own.deregister(inner))
+        self.rpcs.take(rpc.id(self.id)).is_some_and(|own| own.deregister(&self.instance))
     }
 
     /// Moves the provider to another pool: its RPCs whose handlers run in its pool, its
@@ -148,7 +147,7 @@ impl<T> Provider<T> {
 
     pub(crate) fn deregister_all(&self) {
         for own in self.rpcs.take_all() {
-            own.deregister(self.instance.inner());
+            own.deregister(&self.instance);
         }
     }
 

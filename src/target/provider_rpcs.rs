@@ -17,8 +17,8 @@ use hg::{Registration, RpcId};
 use na::fork::Process;
 use ult::{Eventual, PoolRef};
 
+use crate::Instance;
 use crate::PoolHold;
-use crate::instance::inner::Inner;
 use crate::target::register::{Entry, Run};
 
 /// See the module's documentation.
@@ -197,7 +197,7 @@ impl Own {
     }
 
     /// Takes it back, if it is there.
-    pub(crate) fn deregister(&self, inner: &Inner) -> bool {
-        inner.deregister(self.id, |entry| self.is(entry))
+    pub(crate) fn deregister(&self, instance: &Instance) -> bool {
+        instance.deregister_if(self.id, |entry| self.is(entry))
     }
 }

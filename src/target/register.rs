@@ -10,7 +10,6 @@ use na::shared::Shared;
 use serde::de::DeserializeOwned;
 use ult::{PoolKind, PoolRef, Priority};
 
-use crate::instance::inner::Inner;
 use crate::observe::monitor::{Served, Serving};
 use crate::support::log::log;
 use crate::target::admission::Internal;
@@ -84,18 +83,19 @@ pub(crate) struct Options {
     pub(crate) internal: Option<Internal>,
 }
 
-impl Inner {
+impl Instance {
     /// Serves an RPC no more, if it is one of this layer's users and `is_it`. What is the user's is
     /// dropped here, if no request has it; so this is not to be called with a lock held.
-    pub(crate) fn deregister(&self, id: RpcId, is_it: impl Fn(&Entry) -> bool) -> bool {
+    pub(crate) fn deregister_if(&self, id: RpcId, is_it: impl Fn(&Entry) -> bool) -> bool {
+        let inner = self.inner();
         loop {
-            let Some(there) = self.core.registered(id) else { return false };
-            let of_users = |entry: &&Entry| self.gates.internal_of(&entry.gate).is_none();
+            let Some(there) = inner.core.registered(id) else { return false };
+            let of_users = |entry: &&Entry| inner.gates.internal_of(&entry.gate).is_none();
             if !there.data_as().filter(of_users).is_some_and(&is_it) {
                 return false;
             }
-            let gone = self.monitoring.of_change(|| {
-                let gone = self.core.deregister_this(&there);
+            let gone = inner.monitoring.of_change(|| {
+                let gone = inner.core.deregister_this(&there);
                 let event = gone.is_some().then_some(Served::Deregistered { rpc_id: id });
                 (gone, event)
             });
@@ -217,8 +217,7 @@ impl Instance {
     ///
     /// Counterpart: `margo_deregister`.
     pub fn deregister<A, R>(&self, rpc: Rpc<A, R>, provider: ProviderId) -> bool {
-        let inner = self.inner();
-        !inner.is_forked() && inner.deregister(rpc.id(provider), |_| true)
+        !self.inner().is_forked() && self.deregister_if(rpc.id(provider), |_| true)
     }
 
     fn may_serve_in(

@@ -339,7 +339,7 @@ impl RespondRequest {
 
     fn give_up(&self, why: GaveUp) {
         if let Some(op) = self.op {
-            self.answer.give_up(self.instance.inner(), op, why);
+            self.answer.give_up(&**self.instance.inner(), op, why);
         }
     }
 

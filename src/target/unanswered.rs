@@ -10,7 +10,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use hg::ReturnCode;
 use na::shared::{Onlooker, Shared};
 
-use crate::instance::inner::Inner;
 use crate::target::respond::Reply;
 
 /// What the origin of one is told. Not `HG_PERMISSION`, which says that the handler has not run.
@@ -42,6 +41,19 @@ impl Unanswered {
         !state.is_over
     }
 
+    /// Answers all that are left, before the network closes.
+    pub(crate) fn close(&self) {
+        let left = {
+            let mut state = self.state();
+            state.is_over = true;
+            std::mem::take(&mut state.replies)
+        };
+        let (code, detail) = CLOSING;
+        for reply in left.into_values().filter_map(|reply| reply.upgrade()) {
+            reply.fail(code, detail);
+        }
+    }
+
     /// It is answered.
     pub(crate) fn remove(&self, reply: &Reply) {
         let gone = self.state().replies.remove(&address(reply));
@@ -51,17 +63,4 @@ impl Unanswered {
 
 fn address(reply: &Reply) -> usize {
     std::ptr::from_ref(reply).addr()
-}
-
-/// Answers all that are left, before the network closes.
-pub(crate) fn close(inner: &Inner) {
-    let left = {
-        let mut state = inner.unanswered.state();
-        state.is_over = true;
-        std::mem::take(&mut state.replies)
-    };
-    let (code, detail) = CLOSING;
-    for reply in left.into_values().filter_map(|reply| reply.upgrade()) {
-        reply.fail(code, detail);
-    }
 }

@@ -36,7 +36,7 @@ pub(crate) fn collect(inner: &Inner) -> Metrics {
         contexts: contexts(inner),
         pools: inner.runtime.pools().iter().map(|one| pool(one, &inner.metrics.marks)).collect(),
         gates: gates(inner),
-        rpcs: super::rpcs::rpcs(inner),
+        rpcs: super::rpcs::rpcs(&inner.monitoring),
         statistics: Some(inner.monitoring.is_counting()),
         peers: peers(inner, endpoint.peers),
         memory: MemoryMetrics {

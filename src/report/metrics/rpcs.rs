@@ -4,8 +4,9 @@
 use std::collections::BTreeMap;
 
 use super::{PhaseMetrics, RpcEnd, RpcMetrics};
-use crate::instance::inner::Inner;
-use crate::observe::monitor::{Figures, OriginFigures, RpcName, Statistics, TargetFigures};
+use crate::observe::monitor::{
+    Figures, Monitoring, OriginFigures, RpcName, Statistics, TargetFigures,
+};
 
 /// Upper ends of the buckets, nanoseconds.
 const BUCKETS: [u64; 20] = [
@@ -47,8 +48,8 @@ fn of_request(figures: &TargetFigures) -> [(&'static str, &Figures); 5] {
 }
 
 /// What the statistics say; nothing if they never were on.
-pub(super) fn rpcs(inner: &Inner) -> Vec<RpcMetrics> {
-    sum_up(&inner.monitoring.read(String::new(), false))
+pub(super) fn rpcs(monitoring: &Monitoring) -> Vec<RpcMetrics> {
+    sum_up(&monitoring.read(String::new(), false))
 }
 
 #[derive(Default)]

@@ -1,0 +1,86 @@
+//! Ending calls, transfers and answers from anywhere: [`Canceler`].
+
+use std::sync::{Arc, Weak};
+
+use hg::OpRef;
+use na::shared::{Onlooker, Shared};
+
+use crate::bulk::transfer::BulkCall;
+use crate::origin::call::Call;
+use crate::origin::early::EndsEarly;
+use crate::support::why_over::GaveUp;
+use crate::target::answer::Answer;
+use crate::{Instance, ProviderHandle};
+
+/// Ends a call, a bulk transfer or an answer early, from anywhere; see [`Request::cancel`](crate::Request::cancel). Cheap
+/// to clone. Keeps neither that nor its instance alive, and does nothing when they are over.
+#[derive(Debug, Clone)]
+pub struct Canceler {
+    by: Weak<dyn EndsEarly>,
+    what: Flying,
+    op: OpRef,
+}
+
+#[derive(Debug, Clone)]
+enum Flying {
+    Call(Onlooker<Call>, ProviderHandle),
+    Bulk(Weak<BulkCall>),
+    Answer(Weak<Answer>),
+}
+
+impl Canceler {
+    pub(crate) fn new(
+        instance: &Instance,
+        call: &Shared<Call>,
+        op: OpRef,
+        to: &ProviderHandle,
+    ) -> Self {
+        let by = Arc::downgrade(instance.inner());
+        Self { by, what: Flying::Call(Shared::downgrade(call), to.clone()), op }
+    }
+
+    pub(crate) fn of_bulk(instance: &Instance, call: &Arc<BulkCall>, op: OpRef) -> Self {
+        let by = Arc::downgrade(instance.inner());
+        Self { by, what: Flying::Bulk(Arc::downgrade(call)), op }
+    }
+
+    pub(crate) fn of_answer(instance: &Instance, answer: &Arc<Answer>, op: OpRef) -> Self {
+        let by = Arc::downgrade(instance.inner());
+        Self { by, what: Flying::Answer(Arc::downgrade(answer)), op }
+    }
+
+    /// Ends the call with [`ForwardError::Canceled`](crate::ForwardError::Canceled), the transfer with
+    /// [`BulkError::Canceled`](crate::BulkError::Canceled), the answer with
+    /// [`RespondError::Canceled`](crate::RespondError::Canceled), unless it is over. Never waits.
+    pub fn cancel(&self) {
+        let Some(by) = self.by.upgrade() else { return };
+        match &self.what {
+            Flying::Call(call, to) => {
+                if let Some(call) = call.upgrade() {
+                    call.cancel(&*by, self.op, to);
+                }
+            }
+            Flying::Bulk(call) => {
+                if let Some(call) = call.upgrade() {
+                    call.give_up(&*by, self.op, GaveUp::Canceled);
+                }
+            }
+            Flying::Answer(answer) => {
+                if let Some(answer) = answer.upgrade() {
+                    answer.give_up(&*by, self.op, GaveUp::Canceled);
+                }
+            }
+        }
+    }
+}
+
+impl Canceler {
+    /// The same, of a call, because those have given up for whom it is.
+    pub(crate) fn give_up(&self) {
+        if let Flying::Call(call, to) = &self.what
+            && let Some((by, call)) = self.by.upgrade().zip(call.upgrade())
+        {
+            call.give_up(&*by, self.op, to);
+        }
+    }
+}
