@@ -44,8 +44,8 @@ macro_rules! error {
     };
 }
 
-/// As `tracing::event!` with a level, or a target and a level, first; warnings and errors to standard error where nobody
-/// listens.
+/// As `tracing::event!` with a level, or a target and a level, first; warnings and errors to
+/// standard error where nobody listens.
 #[macro_export]
 macro_rules! event {
     (target: $target:expr, $level:expr, $($event:tt)+) => {{

@@ -41,8 +41,8 @@ use crate::support::log::log;
 use crate::support::why_over::{GaveUp, WhyOver};
 use crate::{Addr, BulkError, Instance, origin::deadline};
 
-/// A transfer in flight. Like a [`Call`](crate::origin::call::Call), the RPC layer has one count of it and
-/// who has started it the other.
+/// A transfer in flight. Like a [`Call`](crate::origin::call::Call), the RPC layer has one count
+/// of it and who has started it the other.
 pub(crate) struct BulkCall {
     pub(crate) done: Eventual<Result<u64, HgError>>,
     given_up: WhyOver,

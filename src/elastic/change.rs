@@ -275,7 +275,7 @@ impl Instance {
         if self.is_finalizing() { Err(ElasticityError::Closing) } else { Ok(turn) }
     }
 
-    /// What a change is checked against, and where warnings of it go.
+    /// The settings against which a change is checked, and the log for its warnings.
     pub(super) fn checks(&self) -> (&Resolved, &Log) {
         (&self.inner().resolved, &self.inner().log)
     }

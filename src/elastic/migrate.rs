@@ -2,8 +2,8 @@
 //!
 //! A started ULT stays on its execution stream, so it is not the ULT that moves: the one that runs
 //! makes its successor in the other pool, polls on until that one runs, and ends
-//! ([`Progress::hand_over`](crate::progress::polling::Progress)). Nothing is lost in between: what arrives
-//! waits in the network until the successor polls.
+//! ([`Progress::hand_over`](crate::progress::polling::Progress)). Nothing is lost in between:
+//! what arrives waits in the network until the successor polls.
 
 use std::sync::Arc;
 

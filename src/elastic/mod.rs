@@ -49,7 +49,7 @@ pub use self::error::ElasticityError;
 pub(crate) use self::print::Part;
 use crate::Instance;
 
-/// Whose the pools and execution streams of an instance are.
+/// The owner of an instance's pools and execution streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Landlord {
     Own,

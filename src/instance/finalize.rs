@@ -1,9 +1,9 @@
 //! Callbacks that run when an instance ends: before its network closes, or after.
 //!
-//! [`shutdown`](crate::instance::shutdown) says when. Each stage is a stack: the last callback entered runs
-//! first, in the order in which destructors would. A stage ends when its stack is empty; until then
-//! callbacks may be entered, also by callbacks, and after that entering one is an error. So a
-//! callback runs once, or is handed back, or its owner has removed it; it is never lost.
+//! [`shutdown`] says when. Each stage is a stack: the last callback entered runs first, in the
+//! order in which destructors would. A stage ends when its stack is empty; until then callbacks may
+//! be entered, also by callbacks, and after that entering one is an error. So a callback runs once,
+//! or is handed back, or its owner has removed it; it is never lost.
 //!
 //! Each runs on an OS thread of its own, which the shutdown waits for within the grace period; then
 //! the next one runs beside it. So a callback that hangs takes its own time and nobody else's, and
@@ -18,6 +18,8 @@
 //! |---|---|
 //! | a stage's stack and whether it takes more | the stage's lock, not held while a callback runs |
 //! | who runs code that the end waits for | `runners`, for the length of a look-up |
+//!
+//! [`shutdown`]: crate::instance::shutdown
 
 use std::fmt;
 use std::panic::Location;

@@ -140,7 +140,7 @@ impl Inner {
         }
     }
 
-    /// What reports of the statistics are made of.
+    /// The source of the reports of the statistics.
     pub(crate) fn statistics_source(&self) -> Source<'_> {
         Source {
             monitoring: &self.monitoring,
@@ -257,7 +257,7 @@ impl Instance {
         &self.0.0
     }
 
-    /// What reading the result of a call takes.
+    /// The RPC core and the monitors, which reading the result of a call takes.
     #[inline]
     pub(crate) fn reading(&self) -> (&Core<Token>, &Monitoring) {
         (&self.inner().core, &self.inner().monitoring)

@@ -1,4 +1,4 @@
-//! Who uses a pool or an execution stream, beside those that `elastic` has in its list.
+//! Users of a pool or of an execution stream, beside those that `elastic` has in its list.
 
 use hg::Registration;
 use ult::{PoolRef, XstreamRef};

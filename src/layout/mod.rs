@@ -1,5 +1,6 @@
-//! From the document to what is started: pools and execution streams, and the options of the
-//! transport and of the RPC layer. Nothing is started here, so `margo config check` uses it as well.
+//! Settings, from the document to the parts that are started: pools and execution streams, and the
+//! options of the transport and of the RPC layer. Nothing is started here, so `margo config check`
+//! uses it.
 //!
 //! May import `support`. Read `plan.rs`, then `options.rs`, then `network_check.rs`.
 

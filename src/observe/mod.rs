@@ -1,5 +1,5 @@
-//! What calls, handlers and transfers report while they run: to the hooks and statistics of
-//! `monitor`, and to the spans of `trace`. `parent.rs` hands on which handler a call is made in.
+//! Hooks that calls, handlers and transfers report to while they run: monitors and statistics in
+//! `monitor`, records of traces in `trace`. `parent.rs` hands on in which handler a call is made.
 //!
 //! May import `support` and `layout`. Read `parent.rs`, then `monitor/mod.rs` and `trace/mod.rs`;
 //! each lists its own files.

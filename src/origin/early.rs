@@ -1,5 +1,4 @@
-//! Ending operations before the network does: what calls, transfers and answers ask of the instance
-//! that they belong to.
+//! The early end of calls, transfers and answers, by the instance that they belong to.
 
 use hg::OpRef;
 

@@ -9,8 +9,8 @@
 //!   ([`ProviderHandle::in_context`](crate::ProviderHandle::in_context)), whose progress ULT makes
 //!   the handler. Most origins name none: then it is context 0.
 //!
-//! Whichever progress ULT polls the network takes what is there for all (`hg/src/contexts.rs`), so none
-//! waits for another that is busy, and each sleeps when there is nothing.
+//! Whichever progress ULT polls the network takes what is there for all (`hg/src/contexts.rs`), so
+//! none waits for another that is busy, and each sleeps when there is nothing.
 //!
 //! | state | written by | read by |
 //! |---|---|---|

@@ -1,4 +1,4 @@
-//! Progress: who polls the network, when, and for whom.
+//! Progress: polling of the network, by its own ULTs and by callers that wait.
 //!
 //! May import the folders of calls, requests and transfers (`origin`, `target`, `bulk`) and what
 //! those import. Read `polling.rs` (the progress ULT), `patience.rs` and `when_needed.rs` (how long

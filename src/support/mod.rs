@@ -2,7 +2,8 @@
 //! that are caught, and the parts of admission that `loom-tests` models.
 //!
 //! Imports nothing from the other folders. Read `log.rs` and `contain.rs`, which most files use;
-//! `files.rs`, `gate.rs` and `sync.rs` stand for themselves.
+//! `event.rs`, `files.rs`, `gate.rs`, `own_rpcs.rs`, `sync.rs` and `why_over.rs` stand for
+//! themselves.
 
 pub(crate) mod contain;
 pub(crate) mod event;

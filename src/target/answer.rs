@@ -1,9 +1,9 @@
 //! An answer that somebody waits for: its end, and who may bring that about.
 //!
 //! Answers that nobody waits for, as nearly all are, have none of this: see `respond.rs`. As with a
-//! [`Call`](crate::origin::call::Call), the RPC layer has one count of an [`Answer`], as the token of its
-//! operation, and ends it once, on the progress ULT; whoever waits has the other one. What ends it
-//! early cancels the operation, and leaves a note of why first.
+//! [`Call`](crate::origin::call::Call), the RPC layer has one count of an [`Answer`], as the token
+//! of its operation, and ends it once, on the progress ULT; whoever waits has the other one. What
+//! ends it early cancels the operation, and leaves a note of why first.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -12,8 +12,9 @@ use crate::support::why_over::GaveUp;
 use crate::target::answer::Answer;
 use crate::{Instance, ProviderHandle};
 
-/// Ends a call, a bulk transfer or an answer early, from anywhere; see [`Request::cancel`](crate::Request::cancel). Cheap
-/// to clone. Keeps neither that nor its instance alive, and does nothing when they are over.
+/// Ends a call, a bulk transfer or an answer early, from anywhere; see
+/// [`Request::cancel`](crate::Request::cancel). Cheap to clone. Keeps neither that nor its instance
+/// alive, and does nothing when they are over.
 #[derive(Debug, Clone)]
 pub struct Canceler {
     by: Weak<dyn EndsEarly>,
@@ -49,8 +50,8 @@ impl Canceler {
         Self { by, what: Flying::Answer(Arc::downgrade(answer)), op }
     }
 
-    /// Ends the call with [`ForwardError::Canceled`](crate::ForwardError::Canceled), the transfer with
-    /// [`BulkError::Canceled`](crate::BulkError::Canceled), the answer with
+    /// Ends the call with [`ForwardError::Canceled`](crate::ForwardError::Canceled), the transfer
+    /// with [`BulkError::Canceled`](crate::BulkError::Canceled), the answer with
     /// [`RespondError::Canceled`](crate::RespondError::Canceled), unless it is over. Never waits.
     pub fn cancel(&self) {
         let Some(by) = self.by.upgrade() else { return };

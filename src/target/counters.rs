@@ -1,4 +1,4 @@
-//! What an instance counts of requests and handlers.
+//! Counts of requests and handlers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};

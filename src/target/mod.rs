@@ -1,9 +1,10 @@
 //! Requests, at the side that serves them: registration, admission, the handler, the answer.
 //!
-//! May import `support`, `layout`, `observe`, `origin` and `bulk`. Read `serve.rs` and `register.rs`
-//! (what is served), `handler.rs` (from an arrived request to its ULT), `handle.rs` (what a handler
-//! gets), `respond.rs`, `respond_request.rs` and `answer.rs` (the answer); then `admission.rs`,
-//! `request_shares.rs`, `cancel.rs`, `canceler.rs`, `unanswered.rs`, and the providers.
+//! May import `support`, `layout`, `observe`, `origin` and `bulk`. Read `serve.rs` and
+//! `register.rs` (what is served), `handler.rs` (from an arrived request to its ULT), `handle.rs`
+//! (what a handler gets), `respond.rs`, `respond_request.rs` and `answer.rs` (the answer); then
+//! `admission.rs`, `request_shares.rs`, `cancel.rs`, `canceler.rs`, `unanswered.rs`, `counters.rs`
+//! and `token.rs`; then the providers.
 
 pub(crate) mod admission;
 pub(crate) mod answer;

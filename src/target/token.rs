@@ -1,4 +1,4 @@
-//! What the RPC layer keeps of each operation.
+//! The token that the RPC layer keeps for each operation.
 
 use std::sync::Arc;
 

@@ -9,10 +9,10 @@ use super::series::Series;
 use super::{Monitoring, Statistics, c_layout, files};
 use crate::Instance;
 
-/// What reports of an instance's statistics are made of.
+/// The source of the reports of an instance's statistics.
 pub(crate) struct Source<'a> {
     pub(crate) monitoring: &'a Monitoring,
-    /// Those of the configuration, if it asks for the monitor.
+    /// The monitor's options, if the configuration asks for it.
     pub(crate) options: Option<&'a MonitoringOptions>,
     /// The address of the instance.
     pub(crate) address: String,

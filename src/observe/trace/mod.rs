@@ -87,7 +87,7 @@ pub(crate) struct OfCall {
     pub(crate) span: Option<SpanOfTrace>,
 }
 
-/// What the thread that writes a trace asks of its instance, which may be gone.
+/// The instance, as the thread that writes its trace sees it. It may be gone.
 pub(crate) trait Recorded: fmt::Debug + Send + Sync {
     /// The name of an execution stream.
     fn xstream_name(&self, index: usize) -> Option<String>;
