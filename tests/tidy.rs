@@ -191,8 +191,13 @@ fn only_the_shims_name_std_atomics_and_cells() {
 /// A plain copy of it beside another one is a data race, which safe code could bring about.
 #[test]
 fn registered_memory_is_copied_as_by_atomics() {
-    let files =
-        ["memory/region.rs", "memory/copy.rs", "sm/offer.rs", "sm/fallback.rs", "tcp/socket.rs"];
+    let files = [
+        "memory/region.rs",
+        "memory/copy.rs",
+        "sm/transfer/offer.rs",
+        "sm/transfer/fallback.rs",
+        "tcp/socket.rs",
+    ];
     let mut complaints = Vec::new();
     for name in files {
         let text = read(&root().join("na/src").join(name));

@@ -158,7 +158,8 @@ pub use self::{
 #[cfg(all(loom, feature = "sm"))]
 #[doc(hidden)]
 pub mod loom_exports {
-    pub use crate::sm::{doorbell, gate, lane, reports, ring, turns};
+    pub use crate::sm::link::{gate, lane, ring, turns};
+    pub use crate::sm::wake::{doorbell, reports};
     pub use prim::lock;
     pub use prim::parts;
     pub use prim::shared::counts;

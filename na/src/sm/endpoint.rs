@@ -16,29 +16,31 @@ use std::sync::{PoisonError, Weak};
 use std::time::Instant;
 
 use super::address::Name;
-use super::board::OwnBoard;
-use super::closer::Closer;
-use super::cma::Nonce;
-use super::doorbell::{RECORDS, settle};
-use super::link::{Conn, Outcome, Queued, TxLink};
-use super::lock::biased::PLACES;
-use super::lock::{BiasedGuard, BiasedLock};
-use super::loopback::Loopback;
-use super::offer::Going;
+use super::link::closer::Closer;
+use super::link::conn::Conn;
 use super::peer::{Peer, PeerTable};
 use super::poll::PollState;
-use super::ready::Ready;
-use super::reports::Reports;
-use super::rma::ANSWER_LIMIT;
 use super::rx::RxLink;
+use super::transfer::cma::Nonce;
+use super::transfer::offer::Going;
+use super::transfer::rma::ANSWER_LIMIT;
+use super::tx::TxLink;
+use super::wake::board::OwnBoard;
+use super::wake::doorbell::{RECORDS, settle};
+use super::wake::ready::Ready;
+use super::wake::reports::Reports;
 use crate::base::ran::Ran;
 use crate::endpoint::stats;
+use crate::loopback::Loopback;
+use crate::loopback::{Outcome, Queued};
 use crate::matching::{Kind, Matcher};
 use crate::{
     Access, Addr, Completion, Endpoint, EndpointStats, Error, LargeBuffers, Limits, LocalMem,
     Memory, MsgBuf, OpId, OpenOptions, Principal, Refused, RegionTable, Tag, Transfer, Uri,
 };
 use prim::fork::Process;
+use prim::lock::biased::PLACES;
+use prim::lock::{BiasedGuard, BiasedLock};
 use prim::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use prim::sync::{Arc, Mutex, lock};
 
@@ -70,7 +72,7 @@ pub(super) struct SmEndpoint {
     pub(super) opened: Mutex<Vec<RxLink>>,
     pub(super) has_opened: AtomicBool,
     /// Memory that the owner of a lost connection may still be copying.
-    pub(super) kept: Mutex<Vec<super::teardown::Kept>>,
+    pub(super) kept: Mutex<Vec<super::transfer::kept::Kept>>,
     /// Canceled transfers whose owners have not answered.
     pub(super) canceled: Mutex<Vec<Canceled>>,
     pub(super) poll: BiasedLock<PollState>,
@@ -624,7 +626,7 @@ impl Endpoint for SmEndpoint {
     fn direct_bytes_max(&self, peer: &Addr) -> u64 {
         let Ok(peer) = self.peer(peer) else { return 0 };
         let shares = peer.links.lock().first().is_some_and(|link| link.conn.shares());
-        if shares { super::offer::AT_ONCE_BYTES } else { 0 }
+        if shares { super::transfer::offer::AT_ONCE_BYTES } else { 0 }
     }
 
     fn bulk_path(&self) -> String {
@@ -636,7 +638,7 @@ impl Endpoint for SmEndpoint {
                 "copy through the shared ring or, but for {peers} of {} peers, cross-memory attach \
                  ({})",
                 peers + self.attached.load(Ordering::Relaxed),
-                super::cma::why_not()
+                super::transfer::cma::why_not()
             ),
         };
         format!("memory of alloc mapped; other memory: {other}")

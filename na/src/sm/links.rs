@@ -13,9 +13,9 @@
 
 use std::collections::HashMap;
 
-use super::board::OwnBoard;
-use super::doorbell::settle;
 use super::rx::{RxLink, Stage};
+use super::wake::board::OwnBoard;
+use super::wake::doorbell::settle;
 use crate::base::cheap::Cheap;
 
 /// So many links are always watched: about what a look at the board costs.
@@ -247,11 +247,11 @@ impl RxLink {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sm::board::OwnBoard;
-    use crate::sm::link::Conn;
+    use crate::sm::link::conn::Conn;
+    use crate::sm::link::segment::{RING_BYTES, Segment};
+    use crate::sm::link::socket;
     use crate::sm::peer::{Peer, Reach};
-    use crate::sm::segment::{RING_BYTES, Segment};
-    use crate::sm::socket;
+    use crate::sm::wake::board::OwnBoard;
     use crate::{Addr, Error};
     use prim::sync::Arc;
 
@@ -279,7 +279,7 @@ mod tests {
     fn give_work(links: &Links) {
         links.all[links.watched..].iter().for_each(|link| {
             let flagged = link.conn.clone();
-            crate::sm::link::TxLink::new(flagged).open(1);
+            crate::sm::tx::TxLink::new(flagged).open(1);
         });
     }
 

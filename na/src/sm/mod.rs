@@ -24,22 +24,19 @@
 //!
 //! Memory of [`SharedBuffer`](crate::SharedBuffer), on either side, is mapped once by the other and
 //! copied in user space; short transfers to a region that was asked for before without a word to
-//! its owner (`offer.rs`). Other memory goes through the ring while both sides are awake, both
+//! its owner (`transfer/offer.rs`). Other memory goes through the ring while both sides are awake, both
 //! copying at the same time; to a side that sleeps the memory's owner copies with cross-memory
 //! attach. Where the latter is forbidden (found out at connect, by trying), the ring is used
 //! always, as between processes that cannot be watched (before Linux 5.3, or without a free
 //! descriptor). Memory is mapped only between processes of the same user.
 //!
-//! # Reading order
+//! # Folders
 //!
-//! `ring.rs`, `lane.rs`, `doorbell.rs`, `gate.rs`, `reports.rs`, the locks of `prim` (the
-//! protocols, plain atomics, model-checked) · `segment.rs` (what is shared) · `record.rs`,
-//! `handshake.rs` (what is said) · `address.rs`, `socket.rs`, `closer.rs` (how peers are found) ·
-//! `peer.rs`, `link.rs`, `rx.rs` (a connection, for senders and the poll) · `endpoint.rs` (calls) ·
-//! `connect.rs`, `crowd.rs`, `poll.rs`, `links.rs`, `board.rs`, `teardown.rs` (progress) ·
-//! `rma.rs`, `serve.rs`, `offer.rs`, `block.rs`, `cma.rs`, `alive.rs`, `fallback.rs` (bulk data) ·
-//! `costs.rs`, `untaken.rs` (which way it goes) · `ready.rs`; of the crate `copy.rs`,
-//! `loopback.rs`.
+//! Lowest first: `wake/` (who must be woken) · `link/` (the shared memory, what is said in it, how
+//! peers meet) · `transfer/` (remote memory access). Below all of them are `address.rs` and
+//! `mapping.rs`; above them, in reading order: `peer.rs`, `tx.rs`, `rx.rs` (a peer; a connection,
+//! for senders and for the poll) · `endpoint.rs` (calls) · `open.rs`, `connect.rs`, `poll.rs`,
+//! `links.rs`, `teardown.rs` (progress).
 //!
 //! # The life of a message
 //!
@@ -61,73 +58,29 @@
 //!
 //! Counterpart: Mercury's `na_sm`, which is not wire compatible.
 
-// The models in `loom-tests` see these; nobody else does.
+// The models in `loom-tests` see parts of these; nobody else does.
 #[cfg(not(loom))]
-#[allow(unreachable_pub, reason = "public for the models only")]
-mod doorbell;
+mod link;
 #[cfg(loom)]
-pub mod doorbell;
+pub mod link;
 #[cfg(not(loom))]
-#[allow(unreachable_pub, reason = "public for the models only")]
-mod gate;
+mod wake;
 #[cfg(loom)]
-pub mod gate;
-#[cfg(not(loom))]
-#[allow(unreachable_pub, reason = "public for the models only")]
-mod lane;
-#[cfg(loom)]
-pub mod lane;
-#[cfg(not(loom))]
-#[allow(unreachable_pub, reason = "public for the models only")]
-mod reports;
-#[cfg(loom)]
-pub mod reports;
-#[cfg(not(loom))]
-#[allow(unreachable_pub, reason = "public for the models only")]
-mod ring;
-#[cfg(loom)]
-pub mod ring;
-#[cfg(not(loom))]
-#[allow(unreachable_pub, reason = "public for the models only")]
-mod turns;
-#[cfg(loom)]
-pub mod turns;
-
-#[cfg(not(loom))]
-use prim::lock;
+pub mod wake;
 
 #[cfg(not(loom))]
 mod address;
-mod alive;
-#[cfg(not(loom))]
-mod block;
-#[cfg(not(loom))]
-mod board;
-#[cfg(not(loom))]
-mod closer;
-#[cfg(not(loom))]
-mod cma;
 #[cfg(not(loom))]
 mod connect;
 #[cfg(not(loom))]
-mod costs;
-#[cfg(not(loom))]
-mod crowd;
-#[cfg(not(loom))]
 mod endpoint;
-#[cfg(not(loom))]
-mod fallback;
 #[cfg(not(loom))]
 #[doc(hidden)]
 pub mod fuzzing;
 #[cfg(not(loom))]
-mod handshake;
-#[cfg(not(loom))]
-mod link;
-#[cfg(not(loom))]
 mod links;
 #[cfg(not(loom))]
-mod offer;
+mod mapping;
 #[cfg(not(loom))]
 mod open;
 #[cfg(not(loom))]
@@ -135,31 +88,16 @@ mod peer;
 #[cfg(not(loom))]
 mod poll;
 #[cfg(not(loom))]
-mod ready;
-#[cfg(not(loom))]
-mod record;
-#[cfg(not(loom))]
-mod rma;
-#[cfg(not(loom))]
 mod rx;
-#[cfg(not(loom))]
-mod segment;
-#[cfg(not(loom))]
-mod serve;
-#[cfg(not(loom))]
-mod socket;
 #[cfg(not(loom))]
 mod teardown;
 #[cfg(not(loom))]
-mod untaken;
+mod transfer;
+#[cfg(not(loom))]
+mod tx;
 
 #[cfg(all(test, not(loom)))]
 mod wire_doc;
-
-#[cfg(not(loom))]
-use crate::loopback;
-#[cfg(not(loom))]
-use crate::memory::copy;
 
 #[cfg(not(loom))]
 pub use self::open::Sm;

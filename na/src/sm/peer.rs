@@ -8,9 +8,9 @@ use std::collections::HashMap;
 use std::sync::{OnceLock, Weak};
 
 use super::address::Name;
-use super::link::TxLink;
-use super::lock::{BiasedGuard, BiasedLock};
+use super::tx::TxLink;
 use crate::{Addr, Error, PeerLink, PeerStats, Principal};
+use prim::lock::{BiasedGuard, BiasedLock};
 use prim::sync::Arc;
 use prim::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 

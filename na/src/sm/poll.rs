@@ -5,7 +5,7 @@
 //! sleep, after [`LOOK_POLLS`] polls, and at least every [`LOOK_EVERY`] of polling (a coarse clock
 //! is read every 8th poll). Limits of time are checked after the round that follows a look, so that
 //! nobody is blamed for what lies in a ring or a socket here, and count only time in which we run
-//! (`ran.rs`). A poll that finds the [report](super::reports) of a transfer that was done at once
+//! (`ran.rs`). A poll that finds the [report](super::wake::reports) of a transfer that was done at once
 //! tells that and makes no round, a few times in a row.
 //!
 //! # Sleep
@@ -25,18 +25,20 @@ use rustix::io::Errno;
 use rustix::time::{ClockId, Itimerspec, TimerfdTimerFlags};
 
 use super::connect::{STRANGERS_MAX, STRANGERS_PART, Stranger};
-use super::crowd::Crowd;
-use super::doorbell::{RECORDS, settle};
 use super::endpoint::SmEndpoint;
-use super::link::{Control, Outcome, sent, sleep_reasons};
+use super::link::conn::{Control, sleep_reasons};
+use super::link::crowd::Crowd;
+use super::link::socket;
 use super::links::Links;
-use super::lock::biased::PLACES;
 use super::rx::{RxLink, Stage};
-use super::socket;
+use super::tx::sent;
+use super::wake::doorbell::{RECORDS, settle};
 use crate::base::ran::Ran;
 use crate::limits::descriptors;
 use crate::limits::descriptors::Reserve;
+use crate::loopback::Outcome;
 use crate::{Completion, Error, OpId};
+use prim::lock::biased::PLACES;
 use prim::lost;
 use prim::sync::atomic::Ordering;
 use prim::sync::lock;

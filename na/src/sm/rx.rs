@@ -15,26 +15,28 @@ use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
-use super::block::{Mapped, PeerBlocks};
-use super::crowd::Guest;
-use super::doorbell::ROOM;
 use super::endpoint::SmEndpoint;
-use super::fallback::{Chunk, LaneChunk};
-use super::lane::Emptier;
-use super::link::{Conn, Control, Outcome, TxLink};
-use super::offer::{Theirs, read_place};
-use super::peer::Peer;
-use super::poll::Sink;
-use super::record;
-use super::record::{
+use super::link::conn::{Conn, Control};
+use super::link::crowd::Guest;
+use super::link::lane::Emptier;
+use super::link::record;
+use super::link::record::{
     CONTROL_WORDS, PAGE_RECORD, Piece, REQUEST_BYTES_MAX, Request, Status, word_at,
 };
-use super::ring::{Consumer, Record};
-use super::segment::MappedRing;
-use super::serve::{Place, Services};
-use super::socket::Heard;
-use super::turns::PAGE_BYTES;
+use super::link::ring::{Consumer, Record};
+use super::link::segment::MappedRing;
+use super::link::socket::{Announcements, Heard};
+use super::link::turns::PAGE_BYTES;
+use super::peer::Peer;
+use super::poll::Sink;
+use super::transfer::block::{Mapped, PeerBlocks};
+use super::transfer::fallback::{Chunk, LaneChunk};
+use super::transfer::offer::{Theirs, read_place};
+use super::transfer::serve::{Place, Services};
+use super::tx::TxLink;
+use super::wake::doorbell::ROOM;
 use crate::base::ran::Ran;
+use crate::loopback::Outcome;
 use crate::matching::{Arrived, Kind};
 use crate::{Addr, Arrival, Completion, Error, LocalMem, RawSegment, Tag};
 use prim::sync::Arc;
@@ -205,7 +207,8 @@ impl RxLink {
 
     /// Takes what the socket says: bells, blocks, the end.
     pub(super) fn hear(&mut self) {
-        let blocks = self.conn.shares().then_some(&mut self.blocks);
+        let blocks: Option<&mut dyn Announcements> =
+            if self.conn.shares() { Some(&mut self.blocks) } else { None };
         match self.conn.socket.hear(blocks) {
             Ok(Heard::Bells) => {}
             Ok(Heard::Gone) => self.gone("it closed its endpoint or ended"),

@@ -14,33 +14,26 @@ use std::time::{Duration, Instant};
 use rustix::event::epoll;
 use rustix::io::Errno;
 
-use super::crowd::Guest;
 use super::endpoint::SmEndpoint;
-use super::link::{Conn, TxLink};
+use super::link::socket;
 use super::peer::Reach;
 use super::poll::{PollState, Sink};
 use super::rx::{RxLink, Stage};
-use super::socket;
+use super::transfer::kept::{Keeper, Kept};
+use super::tx::TxLink;
+use crate::Error;
 use crate::memory::region::{Held, Late};
-use crate::{Error, LocalMem};
 use prim::sync::atomic::Ordering;
-use prim::sync::{Arc, lock};
+use prim::sync::lock;
 
 /// How long dropping an endpoint waits for memory that a peer is copying.
 pub(super) const KEPT_WAIT: Duration = Duration::from_secs(1);
 
-/// Memory that a peer may be copying although the connection, or the region, has ended.
-#[derive(Debug)]
-pub(super) struct Kept {
-    pub(super) conn: Arc<Conn>,
-    /// What the peer had asked for.
-    pub(super) memory: Vec<LocalMem>,
-    /// Where it writes for us.
-    pub(super) late: Vec<Late>,
-    /// Memory whose region is gone.
-    pub(super) held: Option<Held>,
-    /// How the connection still counts in the endpoint's `Crowd`: it costs what it did.
-    pub(super) guest: Option<Guest>,
+impl Keeper for SmEndpoint {
+    fn keep(&self, kept: Kept) {
+        lock(&self.kept).push(kept);
+        self.ready.wake_poll();
+    }
 }
 
 impl SmEndpoint {
@@ -108,7 +101,7 @@ impl SmEndpoint {
     fn drain_dead(&self, link: &mut RxLink, state: &mut PollState) {
         self.matcher.lock().lift_bound(link.peer.id);
         let mut nowhere = |_| ();
-        for _ in 0..=link.rx.capacity() / super::ring::LINE {
+        for _ in 0..=link.rx.capacity() / super::link::ring::LINE {
             // Queued: the failures that follow shall not be reported first.
             let mut sink = Sink::new(&mut nowhere, 0);
             if !self.pump(link, &mut sink, &mut state.arrived, &mut state.out) {

@@ -1,21 +1,23 @@
 //! The tables of `docs/wire-sm.md` are those of the code.
 #![allow(clippy::unwrap_used, reason = "a test says by panicking what went wrong")]
 
-use super::block::{ANNOUNCE, ANNOUNCE_BYTES, BLOCKS_MAX, PeerBlocks};
-use super::board;
-use super::board::SLOTS as BOARD_SLOTS;
-use super::doorbell::{BOARD, RECORDS, ROOM};
-use super::fallback::{RUN_MAX, SLOT_BYTES};
-use super::handshake::{Kind, Packet, TEXT_BYTES_MAX};
-use super::link::Control;
-use super::offer::{OFFERS_MAX, read_place};
-use super::record;
-use super::record::{DATA_PREFIX, PARTS_MAX, PIECES_MAX, Piece, Request, Status};
-use super::ring::{COMMIT_BYTES, Consumer, LINE, PAD, Producer, RingMemory};
-use super::segment;
-use super::segment::{RING_BYTES, Segment};
-use super::turns::{PAGE_BYTES, PAGES};
-use super::{address, lane, open};
+use super::link::conn::Control;
+use super::link::handshake::{ANNOUNCE, ANNOUNCE_BYTES, Kind, Packet, TEXT_BYTES_MAX};
+use super::link::lane;
+use super::link::record;
+use super::link::record::{DATA_PREFIX, PARTS_MAX, PIECES_MAX, Piece, Request, Status};
+use super::link::ring::{COMMIT_BYTES, Consumer, LINE, PAD, Producer, RingMemory};
+use super::link::segment;
+use super::link::segment::{OFFERS_MAX, RING_BYTES, Segment};
+use super::link::socket::Announcements;
+use super::link::turns::{PAGE_BYTES, PAGES};
+use super::transfer::block::{BLOCKS_MAX, PeerBlocks};
+use super::transfer::fallback::{RUN_MAX, SLOT_BYTES};
+use super::transfer::offer::read_place;
+use super::wake::board;
+use super::wake::board::SLOTS as BOARD_SLOTS;
+use super::wake::doorbell::{BOARD, RECORDS, ROOM};
+use super::{address, open};
 use crate::Access;
 use crate::wire_doc::{Field, Page};
 use prim::sync::Arc;

@@ -5,12 +5,15 @@ use std::sync::mpsc;
 
 use super::*;
 use crate::conformance::PATIENCE;
+use crate::sm::link::conn::Conn;
 use crate::sm::open::open;
 use crate::sm::peer::Peer;
-use crate::sm::rma::ANSWER_LIMIT;
+use crate::sm::transfer::rma::ANSWER_LIMIT;
 use crate::{
-    Access, Addr, Completion, Endpoint, Memory, OpId, OpenOptions, SharedBuffer, Tag, Transfer, Uri,
+    Access, Addr, Completion, Endpoint, LocalMem, Memory, OpId, OpenOptions, SharedBuffer, Tag,
+    Transfer, Uri,
 };
+use prim::sync::Arc;
 
 const LEN: usize = 1 << 20;
 
@@ -269,7 +272,7 @@ fn the_counts_of_peers_are_as_before_when_all_have_left() {
     let pair = Pair::new();
     for link in pair.owner.poll.lock().links.iter_mut() {
         assert!(link.began_attached || !pair.owner.attach);
-        link.services = crate::sm::serve::Services::new(false, None);
+        link.services = crate::sm::transfer::serve::Services::new(false, None);
         link.breach("a test");
     }
     pair.owner.poll.lock().links.sweep();

@@ -32,7 +32,7 @@
 use std::time::Duration;
 
 use super::fallback::{INLINE_MAX, SLOT_BYTES};
-use super::lane::SLOTS;
+use crate::sm::link::lane::SLOTS;
 
 /// Of how many measurements the least counts.
 const KEPT: usize = 4;
@@ -90,11 +90,11 @@ const MUCH_CHEAPER: f32 = 0.7;
 const LENGTHS: usize = 6;
 
 /// Shortest transfer that is measured, bytes. Shorter ones fit into few lines of the ring.
-pub(super) const MEASURED_FROM: u64 = 4 << 10;
+pub(in crate::sm) const MEASURED_FROM: u64 = 4 << 10;
 
 /// How plain memory moves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) enum Way {
+pub(in crate::sm) enum Way {
     #[default]
     Ring,
     Attach,
@@ -102,28 +102,28 @@ pub(super) enum Way {
 
 /// A way, and whether to measure what it costs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Choice {
-    pub(super) way: Way,
-    pub(super) measure: bool,
+pub(in crate::sm) struct Choice {
+    pub(in crate::sm) way: Way,
+    pub(in crate::sm) measure: bool,
 }
 
 impl Choice {
     /// For other reasons than what it costs.
-    pub(super) fn unmeasured(way: Way) -> Self {
+    pub(in crate::sm) fn unmeasured(way: Way) -> Self {
         Self { way, measure: false }
     }
 }
 
 /// What a peer's transfers have cost lately.
 #[derive(Debug, Default)]
-pub(super) struct Costs {
+pub(in crate::sm) struct Costs {
     gets: [Class; LENGTHS],
     puts: [Class; LENGTHS],
 }
 
 impl Costs {
     /// Of who can attach by itself, and does that first.
-    pub(super) fn by_itself() -> Self {
+    pub(in crate::sm) fn by_itself() -> Self {
         let class = || Class { used: Way::Attach, by_itself: true, ..Class::default() };
         let classes = || std::array::from_fn(|_| class());
         Self { gets: classes(), puts: classes() }
@@ -131,7 +131,7 @@ impl Costs {
 
     /// How such a transfer shall go, if both ways are possible.
     #[inline]
-    pub(super) fn choose(&mut self, put: bool, len: u64) -> Choice {
+    pub(in crate::sm) fn choose(&mut self, put: bool, len: u64) -> Choice {
         if len < MEASURED_FROM {
             return Choice::unmeasured(Way::Ring);
         }
@@ -141,7 +141,7 @@ impl Costs {
     /// Transfers that were to be measured, of about `len` bytes each and of `bytes` in all, took so
     /// long.
     #[inline(never)]
-    pub(super) fn measured(&mut self, cost: Cost, way: Way) {
+    pub(in crate::sm) fn measured(&mut self, cost: Cost, way: Way) {
         let Cost { put, len, bytes, took } = cost;
         let cost = took.as_nanos() as f32 / bytes.max(1) as f32;
         self.class(put, len).measured(way, cost, len);
@@ -155,24 +155,24 @@ impl Costs {
 
 /// What transfers of about one length have cost.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Cost {
-    pub(super) put: bool,
+pub(in crate::sm) struct Cost {
+    pub(in crate::sm) put: bool,
     /// Of one of them.
-    pub(super) len: u64,
+    pub(in crate::sm) len: u64,
     /// Of all.
-    pub(super) bytes: u64,
-    pub(super) took: Duration,
+    pub(in crate::sm) bytes: u64,
+    pub(in crate::sm) took: Duration,
 }
 
 impl Cost {
     /// That of a single one.
-    pub(super) fn of_one(put: bool, len: u64, took: Duration) -> Self {
+    pub(in crate::sm) fn of_one(put: bool, len: u64, took: Duration) -> Self {
         Self { put, len, bytes: len, took }
     }
 }
 
 /// Which lengths are measured together.
-pub(super) fn length(len: u64) -> usize {
+pub(in crate::sm) fn length(len: u64) -> usize {
     match len.saturating_sub(1) / INLINE_MAX {
         0 => 0,
         more => (1 + more.ilog2() as usize / 2).min(LENGTHS - 1),

@@ -21,80 +21,37 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Weak;
 
-use rustix::fs::SealFlags;
-
-use super::record::{Piece, word_at};
-use super::socket;
 use crate::RawSegment;
 use crate::memory::alloc::{Block, map, unmap};
+use crate::sm::link::handshake::{ANNOUNCE, ANNOUNCE_BYTES};
+use crate::sm::link::record::{Piece, word_at};
+use crate::sm::link::socket;
+use crate::sm::link::socket::Announcements;
+use crate::sm::mapping::{Unmapped, sealed_bytes};
 use prim::sync::Arc;
 use prim::sync::atomic::{AtomicU64, Ordering};
 
-/// First byte of a packet that announces a block.
-pub(super) const ANNOUNCE: u8 = b'B';
-
-/// Bytes of that packet.
-pub(super) const ANNOUNCE_BYTES: usize = 32;
-
 /// Blocks that a side announces on one connection; the data of others takes another path.
-pub(super) const BLOCKS_MAX: usize = 64;
+pub(in crate::sm) const BLOCKS_MAX: usize = 64;
 
 /// Mappings that a peer can make us keep. More than it may announce, because it learns of the end
 /// of a block before we do.
 const MAPPED_MAX: usize = 2 * BLOCKS_MAX;
 
 /// Longest block that does not count against the bytes that a peer may have mapped here: a lane.
-pub(super) const SMALL_BYTES: usize = super::fallback::SLOT_BYTES * super::lane::SLOTS as usize;
-
-/// Why memory of a peer is not mapped here.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Unmapped {
-    /// The rule that the peer broke.
-    Breach(String),
-    /// What this process lacks, and what to do about it.
-    Lack(String),
-}
-
-impl Unmapped {
-    /// The kernel could not hand a descriptor over.
-    pub(super) fn no_descriptor(what: &str) -> Self {
-        Self::Lack(format!(
-            "this process has no free descriptor for {what} of the peer (raise `ulimit -n`)"
-        ))
-    }
-
-    /// The kernel refused the mapping.
-    pub(super) fn no_mapping(what: &str, errno: rustix::io::Errno) -> Self {
-        Self::Lack(format!(
-            "this process cannot map {what} of the peer: {errno} (see `ulimit -v` and \
-             vm.max_map_count)"
-        ))
-    }
-
-    /// Either, to tell the peer.
-    pub(super) fn into_reason(self) -> String {
-        match self {
-            Self::Breach(reason) | Self::Lack(reason) => reason,
-        }
-    }
-}
-
-impl From<&str> for Unmapped {
-    fn from(rule: &str) -> Self {
-        Self::Breach(rule.into())
-    }
-}
+pub(in crate::sm) const SMALL_BYTES: usize =
+    super::fallback::SLOT_BYTES * crate::sm::link::lane::SLOTS as usize;
 
 /// What we have announced on a connection; behind the send lock.
 #[derive(Debug, Default)]
-pub(super) struct Announced {
+pub(in crate::sm) struct Announced {
     blocks: Vec<(Weak<Block>, u64, bool)>,
 }
 
 impl Announced {
     /// Makes sure that the peer can map `block`. `false`: it cannot. `ended` is told the numbers of
     /// announced blocks that exist no more.
-    pub(super) fn announce(
+    pub(in crate::sm) fn announce(
         &mut self,
         socket: impl AsFd,
         block: &Arc<Block>,
@@ -141,31 +98,9 @@ fn send(socket: impl AsFd, block: &Block, write: bool) -> bool {
     socket::send_packet(socket, &packet, &[fd.as_fd()]).is_ok()
 }
 
-/// Bytes of a peer's memfd that can be touched wherever they are mapped. Touching a mapping beyond
-/// the end of its file would kill this process; so would a page of a pool of huge pages that its
-/// owner has given back, and such mappings end only as whole huge pages.
-///
-/// # Errors
-///
-/// What is wrong with it.
-pub(super) fn sealed_bytes(fd: &OwnedFd) -> Result<u64, &'static str> {
-    /// `HUGETLBFS_MAGIC` of the kernel.
-    const POOL_OF_HUGE_PAGES: u32 = 0x9584_58f6;
-    let seals = rustix::fs::fcntl_get_seals(fd).map_err(|_| "memory that is no memfd")?;
-    if !seals.contains(SealFlags::SHRINK) {
-        return Err("memory that is not sealed against a change of size");
-    }
-    let system = rustix::fs::fstatfs(fd).map_err(|_| "memory of an unknown kind")?;
-    if system.f_type as u32 == POOL_OF_HUGE_PAGES {
-        return Err("memory of a pool of huge pages");
-    }
-    let size = rustix::fs::fstat(fd).map_err(|_| "memory without a size")?.st_size;
-    u64::try_from(size).map_err(|_| "memory of an impossible size")
-}
-
 /// A block of the peer, mapped here.
 #[derive(Debug)]
-pub(super) struct PeerBlock {
+pub(in crate::sm) struct PeerBlock {
     id: u64,
     /// Where the peer has it.
     there: u64,
@@ -223,18 +158,18 @@ impl PeerBlock {
         if self.len > SMALL_BYTES { self.len as u64 } else { 0 }
     }
 
-    pub(super) fn id(&self) -> u64 {
+    pub(in crate::sm) fn id(&self) -> u64 {
         self.id
     }
 
     /// Whether it is mapped to be read, or to be written.
-    pub(super) fn allows(&self, write: bool) -> bool {
+    pub(in crate::sm) fn allows(&self, write: bool) -> bool {
         self.writable || !write
     }
 
     /// The `len` bytes from `offset`, to read, or to write.
     #[inline]
-    pub(super) fn at(&self, offset: u64, len: u64, write: bool) -> Option<RawSegment> {
+    pub(in crate::sm) fn at(&self, offset: u64, len: u64, write: bool) -> Option<RawSegment> {
         let end = offset.checked_add(len)?;
         if end > self.len as u64 || (write && !self.writable) {
             return None;
@@ -254,7 +189,7 @@ impl Drop for PeerBlock {
 
 /// The blocks of one peer; the poll's.
 #[derive(Debug, Default)]
-pub(super) struct PeerBlocks {
+pub(in crate::sm) struct PeerBlocks {
     blocks: Vec<Arc<PeerBlock>>,
     /// Bytes that count of those that exist, of which a transfer may hold some that are not in
     /// `blocks` any more.
@@ -266,21 +201,45 @@ pub(super) struct PeerBlocks {
 
 impl PeerBlocks {
     /// Takes blocks of together at most `mapped_max` bytes, small ones not counted.
-    pub(super) fn up_to(mapped_max: u64) -> Self {
+    pub(in crate::sm) fn up_to(mapped_max: u64) -> Self {
         Self { mapped_max, ..Self::default() }
     }
 
-    /// Takes an announcement, whose descriptor has come, or could not (`cut`).
-    ///
-    /// # Errors
-    ///
-    /// The rule that the peer broke.
-    pub(super) fn announced(
-        &mut self,
-        bytes: &[u8],
-        fd: Option<&OwnedFd>,
-        cut: bool,
-    ) -> Result<(), String> {
+    /// Why a block that was announced is not here, if that is not the peer's fault.
+    pub(in crate::sm) fn lack(&self) -> Option<&str> {
+        self.lack.as_deref()
+    }
+
+    pub(in crate::sm) fn forget(&mut self, id: u64) {
+        self.blocks.retain(|block| block.id != id);
+    }
+
+    pub(in crate::sm) fn get(&self, id: u64) -> Option<&Arc<PeerBlock>> {
+        self.blocks.iter().find(|block| block.id == id)
+    }
+
+    /// Whether a block is known, to be read or to be written.
+    pub(in crate::sm) fn knows(&self, id: u64, write: bool) -> bool {
+        self.get(id).is_some_and(|block| block.allows(write))
+    }
+
+    /// Where `pieces` are mapped, if all of them are, to be read or written.
+    pub(in crate::sm) fn resolve(&self, pieces: &[Piece], write: bool) -> Option<Mapped> {
+        let mut mapped = Mapped::default();
+        for piece in pieces {
+            let block = self.get(piece.block)?;
+            let offset = piece.addr.checked_sub(block.there)?;
+            mapped.pieces.push(block.at(offset, piece.len, write)?);
+            if !mapped.blocks.iter().any(|known| known.id == block.id) {
+                mapped.blocks.push(block.clone());
+            }
+        }
+        Some(mapped)
+    }
+}
+
+impl Announcements for PeerBlocks {
+    fn announced(&mut self, bytes: &[u8], fd: Option<&OwnedFd>, cut: bool) -> Result<(), String> {
         let attached = match fd {
             Some(fd) => {
                 let replaced = word_at(bytes, 1).and_then(|id| self.get(id));
@@ -307,44 +266,12 @@ impl PeerBlocks {
         }
         Ok(())
     }
-
-    /// Why a block that was announced is not here, if that is not the peer's fault.
-    pub(super) fn lack(&self) -> Option<&str> {
-        self.lack.as_deref()
-    }
-
-    pub(super) fn forget(&mut self, id: u64) {
-        self.blocks.retain(|block| block.id != id);
-    }
-
-    pub(super) fn get(&self, id: u64) -> Option<&Arc<PeerBlock>> {
-        self.blocks.iter().find(|block| block.id == id)
-    }
-
-    /// Whether a block is known, to be read or to be written.
-    pub(super) fn knows(&self, id: u64, write: bool) -> bool {
-        self.get(id).is_some_and(|block| block.allows(write))
-    }
-
-    /// Where `pieces` are mapped, if all of them are, to be read or written.
-    pub(super) fn resolve(&self, pieces: &[Piece], write: bool) -> Option<Mapped> {
-        let mut mapped = Mapped::default();
-        for piece in pieces {
-            let block = self.get(piece.block)?;
-            let offset = piece.addr.checked_sub(block.there)?;
-            mapped.pieces.push(block.at(offset, piece.len, write)?);
-            if !mapped.blocks.iter().any(|known| known.id == block.id) {
-                mapped.blocks.push(block.clone());
-            }
-        }
-        Some(mapped)
-    }
 }
 
 /// Pieces of a peer's memory, and what keeps them mapped.
 #[derive(Debug, Default)]
-pub(super) struct Mapped {
-    pub(super) pieces: Vec<RawSegment>,
+pub(in crate::sm) struct Mapped {
+    pub(in crate::sm) pieces: Vec<RawSegment>,
     blocks: Vec<Arc<PeerBlock>>,
 }
 
@@ -353,16 +280,16 @@ unsafe impl Send for Mapped {}
 
 impl Mapped {
     /// One piece of one block.
-    pub(super) fn one(block: &Arc<PeerBlock>, piece: RawSegment) -> Self {
+    pub(in crate::sm) fn one(block: &Arc<PeerBlock>, piece: RawSegment) -> Self {
         Self { pieces: vec![piece], blocks: vec![block.clone()] }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::socket::{Heard, Socket, send_packet};
     use super::*;
-    use rustix::fs::MemfdFlags;
+    use crate::sm::link::socket::{Heard, Socket, send_packet};
+    use rustix::fs::{MemfdFlags, SealFlags};
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
     fn memfd(flags: MemfdFlags, len: u64) -> rustix::io::Result<OwnedFd> {

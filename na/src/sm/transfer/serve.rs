@@ -27,13 +27,14 @@ use rustix::io::Errno;
 use super::block::{Mapped, PeerBlocks};
 use super::cma;
 use super::cma::Direction;
-use super::copy::{SPLIT_FROM, copy_between, skip_bytes};
 use super::costs::{Choice, Cost, Costs, Way};
 use super::fallback::{Chunk, Span};
-use super::link::{Conn, Control, Outcome, TxLink};
 use super::offer::Offered;
-use super::record::{PARTS_MAX, Piece, Request, Status};
 use super::untaken::{Get, Untaken};
+use crate::loopback::Outcome;
+use crate::memory::copy::{SPLIT_FROM, copy_between, skip_bytes};
+use crate::sm::link::conn::{Conn, Control};
+use crate::sm::link::record::{PARTS_MAX, Piece, Request, Status};
 use crate::{CopyHelper, DeniedReason, LocalMem, RegionTable};
 
 /// Bytes that one service moves before the next one has its turn.
@@ -54,9 +55,27 @@ const ALONE_MAX: u64 = 64 << 10;
 /// half of one.
 const SHARE_UNIT: u64 = 4096;
 
+/// The sending half of the connection, as far as services use it.
+pub(in crate::sm) trait ToPeer {
+    /// The connection.
+    fn conn(&self) -> &Conn;
+
+    /// Sends a record, after those that wait.
+    fn push_control(&mut self, control: Control);
+
+    /// Sends data of a get through the ring; `None`: there is no room.
+    fn send_data(
+        &mut self,
+        measure: bool,
+        part: u64,
+        memory: &LocalMem,
+        span: &mut Span,
+    ) -> Option<u64>;
+}
+
 /// The transfers that one peer asked of us.
 #[derive(Debug)]
-pub(super) struct Services {
+pub(in crate::sm) struct Services {
     open: VecDeque<Service>,
     /// We may attach to the peer.
     attach: bool,
@@ -70,7 +89,7 @@ pub(super) struct Services {
     alone: Option<(u64, Instant)>,
     /// Gets through the ring that are measured and have ended here.
     untaken: Untaken,
-    pub(super) offered: Offered,
+    pub(in crate::sm) offered: Offered,
 }
 
 /// How the data of a service moves.
@@ -134,10 +153,10 @@ enum Then {
 
 /// What a request is looked at with.
 #[derive(Debug)]
-pub(super) struct Place<'a> {
-    pub(super) regions: &'a RegionTable,
-    pub(super) blocks: &'a PeerBlocks,
-    pub(super) conn: &'a Conn,
+pub(in crate::sm) struct Place<'a> {
+    pub(in crate::sm) regions: &'a RegionTable,
+    pub(in crate::sm) blocks: &'a PeerBlocks,
+    pub(in crate::sm) conn: &'a Conn,
 }
 
 /// How a turn ended.
@@ -150,25 +169,25 @@ enum Turn {
 }
 
 impl Services {
-    pub(super) fn new(attach: bool, helper: Option<CopyHelper>) -> Self {
+    pub(in crate::sm) fn new(attach: bool, helper: Option<CopyHelper>) -> Self {
         let (costs, alone, untaken, offered) = Default::default();
         let (open, grant, share) = (VecDeque::new(), true, true);
         Self { open, attach, grant, share, helper, costs, alone, untaken, offered }
     }
 
     /// Whether we copy without the peer's help.
-    pub(super) fn attaches(&self) -> bool {
+    pub(in crate::sm) fn attaches(&self) -> bool {
         self.attach
     }
 
     /// Whether nothing is open.
     #[inline]
-    pub(super) fn is_empty(&self) -> bool {
+    pub(in crate::sm) fn is_empty(&self) -> bool {
         self.open.is_empty()
     }
 
     /// Whether a service needs room in the ring.
-    pub(super) fn wants_room(&self) -> bool {
+    pub(in crate::sm) fn wants_room(&self) -> bool {
         self.open.iter().any(|service| matches!(service.path, Path::Ring) && !service.put)
     }
 
@@ -178,7 +197,7 @@ impl Services {
     /// # Errors
     ///
     /// The rule that the peer broke.
-    pub(super) fn begin(
+    pub(in crate::sm) fn begin(
         &mut self,
         request: Request,
         put: bool,
@@ -267,7 +286,7 @@ impl Services {
     }
 
     /// The requester says how long it took the data of a get: all of it, and the last chunk.
-    pub(super) fn taken(&mut self, part: u64, nanos: u64, last: u64) {
+    pub(in crate::sm) fn taken(&mut self, part: u64, nanos: u64, last: u64) {
         if let Some((len, cost)) = self.untaken.take(part, nanos, last) {
             self.costs.measured(Cost::of_one(false, len, cost), Way::Ring);
         }
@@ -289,7 +308,7 @@ impl Services {
     /// # Errors
     ///
     /// The rule that the peer broke.
-    pub(super) fn finished(
+    pub(in crate::sm) fn finished(
         &mut self,
         part: u64,
         (status, nanos): (u64, u64),
@@ -377,7 +396,7 @@ impl Services {
     }
 
     /// The requester gave up. A service that has ended meanwhile was answered already.
-    pub(super) fn cancel(&mut self, part: u64, out: &mut Outcome) -> Option<Control> {
+    pub(in crate::sm) fn cancel(&mut self, part: u64, out: &mut Outcome) -> Option<Control> {
         let at = self.open.iter().position(|service| service.part == part)?;
         let service = self.open.remove(at)?;
         out.memory.push(service.lease);
@@ -389,7 +408,7 @@ impl Services {
     /// # Errors
     ///
     /// The rule that the peer broke.
-    pub(super) fn supply(
+    pub(in crate::sm) fn supply(
         &mut self,
         chunk: &Chunk<'_>,
         out: &mut Outcome,
@@ -419,12 +438,12 @@ impl Services {
 
     /// Gives each service turns until `budget` bytes are moved or none can go on. `link` runs its
     /// argument with the connection's link, if that still exists. Returns whether anything moved.
-    pub(super) fn run(
+    pub(in crate::sm) fn run<L: ToPeer>(
         &mut self,
         conn: &Conn,
         budget: &mut u64,
         out: &mut Outcome,
-        mut link: impl FnMut(&mut dyn FnMut(&mut TxLink)),
+        mut link: impl FnMut(&mut dyn FnMut(&mut L)),
     ) -> bool {
         let mut progress = false;
         let mut stuck = 0;
@@ -467,7 +486,7 @@ impl Services {
 
     /// Ends everything; the connection is gone, and its gate shut. Memory that the peer may still
     /// be copying is returned.
-    pub(super) fn fail_all(&mut self, conn: &Conn, out: &mut Outcome) -> Vec<LocalMem> {
+    pub(in crate::sm) fn fail_all(&mut self, conn: &Conn, out: &mut Outcome) -> Vec<LocalMem> {
         let quiet = !conn.segment.peer_copies();
         let mut kept = Vec::new();
         if !quiet {
@@ -616,7 +635,7 @@ impl Service {
     }
 
     /// Sends data through the ring while there is room.
-    fn ring_turn(&mut self, link: &mut TxLink) -> Turn {
+    fn ring_turn(&mut self, link: &mut impl ToPeer) -> Turn {
         let Self { part, lease, span, spent, .. } = self;
         let (before, measure) = (span.done, spent.is_some());
         timed(spent, || {
@@ -626,7 +645,7 @@ impl Service {
             {}
         });
         if self.span.done != before {
-            link.conn.wake_peer(super::doorbell::RECORDS);
+            link.conn().wake_peer(crate::sm::wake::doorbell::RECORDS);
         }
         match self.span.left() {
             0 => Turn::Ended(Status::Ok),

@@ -21,7 +21,7 @@ const EVENT: &str = "the eventfd that wakes the progress of an sm endpoint";
 
 /// The queue and the bell.
 #[derive(Debug)]
-pub(super) struct Ready {
+pub(in crate::sm) struct Ready {
     queue: Mutex<Vec<Completion>>,
     /// Length of the queue, to look at without the lock.
     count: AtomicUsize,
@@ -33,7 +33,7 @@ pub(super) struct Ready {
 
 impl Ready {
     /// `sleeps`: the poll may.
-    pub(super) fn new(sleeps: bool) -> Result<Self, Error> {
+    pub(in crate::sm) fn new(sleeps: bool) -> Result<Self, Error> {
         let event = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|errno| Error::io("cannot create an eventfd", errno))?;
         let (count, bell) = (AtomicUsize::new(0), AtomicU32::new(0));
@@ -41,12 +41,12 @@ impl Ready {
     }
 
     /// What becomes readable when the poll is woken.
-    pub(super) fn event(&self) -> &OwnedFd {
+    pub(in crate::sm) fn event(&self) -> &OwnedFd {
         &self.event
     }
 
     /// Reports a completion; wakes the poll.
-    pub(super) fn push(&self, completion: Completion) {
+    pub(in crate::sm) fn push(&self, completion: Completion) {
         let mut queue = lock(&self.queue);
         queue.push(completion);
         self.count.store(queue.len(), Ordering::Relaxed);
@@ -57,13 +57,13 @@ impl Ready {
     /// Whether [`settle`](super::doorbell::settle) is due before
     /// [`wake_poll_settled`](Self::wake_poll_settled): the poll may sleep.
     #[inline]
-    pub(super) fn sleeps(&self) -> bool {
+    pub(in crate::sm) fn sleeps(&self) -> bool {
         self.sleeps
     }
 
     /// Wakes the poll if it sleeps. Whatever the caller gave it to do must be in place.
     #[inline]
-    pub(super) fn wake_poll(&self) {
+    pub(in crate::sm) fn wake_poll(&self) {
         if self.sleeps && self.bell().must_ring(RECORDS) {
             self.ring();
         }
@@ -72,7 +72,7 @@ impl Ready {
     /// As [`wake_poll`](Self::wake_poll), after [`settle`](super::doorbell::settle) if the poll
     /// may sleep.
     #[inline]
-    pub(super) fn wake_poll_settled(&self) {
+    pub(in crate::sm) fn wake_poll_settled(&self) {
         if self.sleeps && self.bell().claim(RECORDS) {
             self.ring();
         }
@@ -85,13 +85,13 @@ impl Ready {
 
     /// Poll: takes what is there. Returns whether there was something.
     #[inline]
-    pub(super) fn take(&self, out: &mut VecDeque<Completion>) -> bool {
+    pub(in crate::sm) fn take(&self, out: &mut VecDeque<Completion>) -> bool {
         self.is_filled() && self.take_queue(out)
     }
 
     /// Whether something is there.
     #[inline]
-    pub(super) fn is_filled(&self) -> bool {
+    pub(in crate::sm) fn is_filled(&self) -> bool {
         self.count.load(Ordering::Relaxed) > 0
     }
 
@@ -104,12 +104,12 @@ impl Ready {
     }
 
     /// Poll: its doorbell.
-    pub(super) fn bell(&self) -> Doorbell<'_> {
+    pub(in crate::sm) fn bell(&self) -> Doorbell<'_> {
         Doorbell::new(&self.bell)
     }
 
     /// Poll: silences the eventfd.
-    pub(super) fn silence(&self) {
+    pub(in crate::sm) fn silence(&self) {
         lost::silence(&self.event, EVENT);
     }
 }

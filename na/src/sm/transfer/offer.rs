@@ -28,25 +28,21 @@ use std::time::Instant;
 use super::block::PeerBlock;
 use super::cma;
 use super::cma::{Direction, VECTORS};
-use super::copy::copy_between;
 use super::costs::{Cost, Costs, MEASURED_FROM, Way};
-use super::endpoint::SmEndpoint;
-use super::gate::withdraw;
-use super::link::{Conn, Control};
-use super::record::Piece;
-use super::teardown::Kept;
+use super::kept::{Keeper, Kept};
+use crate::memory::copy::copy_between;
 use crate::memory::copy_bytes;
 use crate::memory::region::{Held, Offer};
+use crate::sm::link::conn::{Conn, Control};
+use crate::sm::link::gate::withdraw;
+use crate::sm::link::record::Piece;
+use crate::sm::link::segment::OFFERS_MAX;
 use crate::{Access, LocalMem, RawSegment, Transfer, WeakMem};
 use prim::sync::Arc;
 use prim::sync::atomic::Ordering;
-use prim::sync::lock;
 
 /// Longest transfer that is copied at once, bytes.
-pub(super) const AT_ONCE_BYTES: u64 = 64 << 10;
-
-/// Offers that stand on a connection, in each direction.
-pub(super) const OFFERS_MAX: usize = 64;
+pub(in crate::sm) const AT_ONCE_BYTES: u64 = 64 << 10;
 
 /// Regions that were asked for lately and are remembered.
 const ASKED_MAX: usize = 16;
@@ -63,7 +59,7 @@ struct Slot {
 
 /// What we have offered on a connection; the poll's.
 #[derive(Debug, Default)]
-pub(super) struct Offered {
+pub(in crate::sm) struct Offered {
     slots: Vec<Slot>,
     /// Keys of the last requests that had no offer.
     asked: [u64; ASKED_MAX],
@@ -76,7 +72,7 @@ pub(super) struct Offered {
 
 impl Offered {
     /// A request for `len` bytes of the region of `lease` came, which the peer could reach itself.
-    pub(super) fn requested(&mut self, lease: &LocalMem, len: u64) {
+    pub(in crate::sm) fn requested(&mut self, lease: &LocalMem, len: u64) {
         let key = lease.key();
         if len > AT_ONCE_BYTES || self.slots.iter().any(|slot| slot.key == key) {
             return;
@@ -93,9 +89,9 @@ impl Offered {
 
     /// Offers the region that is wanted, if any. `announce` makes sure that the peer can map it,
     /// and says its block. Returns what to say.
-    pub(super) fn next(
+    pub(in crate::sm) fn next(
         &mut self,
-        endpoint: &Weak<SmEndpoint>,
+        endpoint: &Weak<impl Keeper + 'static>,
         conn: &Arc<Conn>,
         announce: impl FnOnce(&LocalMem, bool) -> Option<u64>,
     ) -> Option<Control> {
@@ -121,7 +117,7 @@ impl Offered {
     fn offer(
         &mut self,
         lease: &LocalMem,
-        endpoint: &Weak<SmEndpoint>,
+        endpoint: &Weak<impl Keeper + 'static>,
         conn: &Arc<Conn>,
     ) -> Option<u64> {
         let free = self.slots.iter().position(|slot| slot.region.upgrade().is_none());
@@ -133,7 +129,7 @@ impl Offered {
         let generation = self.generation;
         let word = conn.segment.offer(true, slot);
         word.store(generation, Ordering::Relaxed);
-        let (endpoint, conn) = (endpoint.clone(), Arc::downgrade(conn));
+        let (endpoint, conn): (Weak<dyn Keeper>, _) = (endpoint.clone(), Arc::downgrade(conn));
         if !lease.region().offer(Box::new(Standing { endpoint, conn, slot, generation })) {
             word.store(0, Ordering::Relaxed);
             return None;
@@ -148,14 +144,14 @@ impl Offered {
     }
 
     /// The connection ends: the regions where the peer may be copying.
-    pub(super) fn regions(&self) -> impl Iterator<Item = LocalMem> + '_ {
+    pub(in crate::sm) fn regions(&self) -> impl Iterator<Item = LocalMem> + '_ {
         self.slots.iter().filter_map(|slot| slot.region.upgrade())
     }
 }
 
 /// An offer, as its region knows it.
 struct Standing {
-    endpoint: Weak<SmEndpoint>,
+    endpoint: Weak<dyn Keeper>,
     conn: Weak<Conn>,
     slot: usize,
     generation: u32,
@@ -185,30 +181,29 @@ impl Offer for Standing {
             // overwrite whatever comes next.
             return held.keep_for_good();
         };
-        lock(&endpoint.kept).push(Kept {
+        endpoint.keep(Kept {
             conn,
             memory: Vec::new(),
             late: Vec::new(),
             held: Some(held),
             guest: None,
         });
-        endpoint.ready.wake_poll();
     }
 }
 
 /// Offers of the peer; behind the send lock.
 #[derive(Debug)]
-pub(super) struct Offers {
+pub(in crate::sm) struct Offers {
     known: Vec<Known>,
     /// Attaching has failed: plain memory is asked for.
     asks: bool,
     /// Of plain memory, by ourselves or by asking.
-    pub(super) costs: Costs,
+    pub(in crate::sm) costs: Costs,
 }
 
 /// How a transfer goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Going {
+pub(in crate::sm) enum Going {
     /// It is done.
     Done,
     /// The owner has to be asked; to be measured if there is a choice.
@@ -226,7 +221,7 @@ struct Known {
 
 /// What an offer is about.
 #[derive(Debug)]
-pub(super) enum Theirs {
+pub(in crate::sm) enum Theirs {
     /// The region is the block.
     Block(Arc<PeerBlock>),
     /// Plain memory in the peer's address space.
@@ -234,7 +229,7 @@ pub(super) enum Theirs {
 }
 
 /// Reads the word of an offer that says its place: slot, access, generation.
-pub(super) fn read_place(place: u64) -> Option<(usize, Access, u32)> {
+pub(in crate::sm) fn read_place(place: u64) -> Option<(usize, Access, u32)> {
     let (slot, access) = ((place & 0xff) as usize, Access::from_bits((place >> 8) as u8)?);
     let generation = (place >> 32) as u32;
     let sound = slot < OFFERS_MAX && place & 0xffff_0000 == 0 && generation != 0;
@@ -250,7 +245,7 @@ impl Default for Offers {
 
 impl Offers {
     /// Takes an offer.
-    pub(super) fn add(&mut self, key: u64, place: (usize, Access, u32), memory: Theirs) {
+    pub(in crate::sm) fn add(&mut self, key: u64, place: (usize, Access, u32), memory: Theirs) {
         let (slot, access, generation) = place;
         self.known.retain(|known| known.slot != slot && known.key != key);
         if !(self.asks && matches!(memory, Theirs::Plain { .. })) {
@@ -259,14 +254,14 @@ impl Offers {
     }
 
     /// A block exists no more.
-    pub(super) fn forget(&mut self, block: u64) {
+    pub(in crate::sm) fn forget(&mut self, block: u64) {
         let is_it = |memory: &Theirs| matches!(memory, Theirs::Block(it) if it.id() == block);
         self.known.retain(|known| !is_it(&known.memory));
     }
 
     /// Does a transfer if an offer allows it, and that is better than to ask.
     #[inline]
-    pub(super) fn copy(&mut self, conn: &Conn, put: bool, transfer: &Transfer) -> Going {
+    pub(in crate::sm) fn copy(&mut self, conn: &Conn, put: bool, transfer: &Transfer) -> Going {
         const ASK: Going = Going::Ask { measure: false };
         let Transfer { local, local_offset, remote, remote_offset, len } = transfer;
         if *len > AT_ONCE_BYTES || *len == 0 {

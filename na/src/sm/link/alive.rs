@@ -18,7 +18,7 @@ const COPIES: u32 = 128;
 
 /// The last answer. Threads that use it at the same time may make a few copies more of it.
 #[derive(Debug)]
-pub(super) struct Alive {
+pub(in crate::sm) struct Alive {
     /// Time of the coarse clock when it came, nanoseconds.
     tick: AtomicU64,
     copies_left: AtomicU32,
@@ -26,13 +26,13 @@ pub(super) struct Alive {
 
 impl Alive {
     /// Nobody has asked.
-    pub(super) fn new() -> Self {
+    pub(in crate::sm) fn new() -> Self {
         Self { tick: AtomicU64::new(0), copies_left: AtomicU32::new(0) }
     }
 
     /// Whether the process was alive just now, for a copy that begins. `ask` asks the system.
     #[inline]
-    pub(super) fn check(&self, ask: impl FnOnce() -> bool) -> bool {
+    pub(in crate::sm) fn check(&self, ask: impl FnOnce() -> bool) -> bool {
         self.check_at(coarse_nanos(), ask)
     }
 

@@ -35,26 +35,32 @@
 //! the process that the kernel names, and compares. That finds out whether attaching is permitted
 //! and whether the process id means the same process (it does not across pid namespaces).
 
-use super::board::SLOTS;
+use crate::sm::wake::board::SLOTS;
 
 /// What a socket carries after the handshake.
-pub(super) const DOORBELL: u8 = b'!';
+pub(in crate::sm) const DOORBELL: u8 = b'!';
+
+/// First byte of a packet that announces a block.
+pub(in crate::sm) const ANNOUNCE: u8 = b'B';
+
+/// Bytes of that packet.
+pub(in crate::sm) const ANNOUNCE_BYTES: usize = 32;
 
 /// Longest packet, bytes.
-pub(super) const PACKET_BYTES_MAX: usize = FIXED + TEXT_BYTES_MAX;
+pub(in crate::sm) const PACKET_BYTES_MAX: usize = FIXED + TEXT_BYTES_MAX;
 
 /// First bytes of every packet.
 const MAGIC: [u8; 4] = *b"MRGO";
 const VERSION: u16 = 4;
 const FIXED: usize = 48;
-pub(super) const TEXT_BYTES_MAX: usize = 256;
+pub(in crate::sm) const TEXT_BYTES_MAX: usize = 256;
 const FLAG_LISTENS: u32 = 1;
 const FLAG_ATTACH: u32 = 2;
 const FLAG_AWAKE: u32 = 4;
 
 /// What a packet is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(in crate::sm) enum Kind {
     Hello,
     Welcome,
     Refused,
@@ -63,35 +69,35 @@ pub(super) enum Kind {
 
 /// One packet of the handshake.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Packet {
-    pub(super) kind: Kind,
+pub(in crate::sm) struct Packet {
+    pub(in crate::sm) kind: Kind,
     /// Largest message that the sender takes, bytes.
-    pub(super) message_bytes_max: u32,
+    pub(in crate::sm) message_bytes_max: u32,
     /// The URI can be connected to.
-    pub(super) listens: bool,
+    pub(in crate::sm) listens: bool,
     /// The nonce is there to be read.
-    pub(super) attach: bool,
+    pub(in crate::sm) attach: bool,
     /// The sender never sleeps, and wants no fence for its sake (`doorbell.rs`). Not said before
     /// there was this flag, and others need not know it.
-    pub(super) never_sleeps: bool,
-    pub(super) ring_bytes: u32,
-    pub(super) nonce_addr: u64,
-    pub(super) nonce: u64,
+    pub(in crate::sm) never_sleeps: bool,
+    pub(in crate::sm) ring_bytes: u32,
+    pub(in crate::sm) nonce_addr: u64,
+    pub(in crate::sm) nonce: u64,
     /// The receiver's place on the sender's board, which comes along.
-    pub(super) slot: Option<u32>,
+    pub(in crate::sm) slot: Option<u32>,
     /// The sender's URI, or the reason of a refusal.
-    pub(super) text: String,
+    pub(in crate::sm) text: String,
 }
 
 impl Packet {
     /// A refusal.
-    pub(super) fn refused(reason: &str) -> Self {
+    pub(in crate::sm) fn refused(reason: &str) -> Self {
         let text = reason.chars().filter(char::is_ascii).take(TEXT_BYTES_MAX).collect();
         Self::bare(Kind::Refused, text)
     }
 
     /// The hello may come.
-    pub(super) fn ready() -> Self {
+    pub(in crate::sm) fn ready() -> Self {
         Self::bare(Kind::Ready, String::new())
     }
 
@@ -111,7 +117,7 @@ impl Packet {
     }
 
     /// The bytes to send.
-    pub(super) fn encode(&self) -> Vec<u8> {
+    pub(in crate::sm) fn encode(&self) -> Vec<u8> {
         debug_assert!(self.text.len() <= TEXT_BYTES_MAX);
         let kind: u16 = match self.kind {
             Kind::Hello => 1,
@@ -143,7 +149,7 @@ impl Packet {
     /// # Errors
     ///
     /// What is wrong with it, to log and to tell the sender.
-    pub(super) fn decode(bytes: &[u8]) -> Result<Self, String> {
+    pub(in crate::sm) fn decode(bytes: &[u8]) -> Result<Self, String> {
         if bytes.get(..4) != Some(&MAGIC) {
             return Err("the handshake does not start with `MRGO`: not an sm endpoint".into());
         }

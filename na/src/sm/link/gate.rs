@@ -19,7 +19,7 @@
 //! The fences (pair: GATE-FENCE) forbid that the owner misses `shut` while the requester misses
 //! `copying`. An owner copies a bounded chunk per `enter`, so the requester waits shortly.
 
-use super::doorbell::settle;
+use crate::sm::wake::doorbell::settle;
 use prim::sync::atomic::{AtomicU32, Ordering, fence};
 
 /// Requester: takes the offer `generation` back, if `word` still holds it. No chunk may begin under

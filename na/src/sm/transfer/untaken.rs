@@ -13,29 +13,34 @@ const UNTAKEN_MAX: usize = 16;
 
 /// Those of one connection, the last one first.
 #[derive(Debug, Default)]
-pub(super) struct Untaken(VecDeque<Get>);
+pub(in crate::sm) struct Untaken(VecDeque<Get>);
 
 /// A get that has ended here.
 #[derive(Debug)]
-pub(super) struct Get {
-    pub(super) part: u64,
-    pub(super) len: u64,
+pub(in crate::sm) struct Get {
+    pub(in crate::sm) part: u64,
+    pub(in crate::sm) len: u64,
     /// How long we copied.
-    pub(super) copied: Duration,
+    pub(in crate::sm) copied: Duration,
     /// From its begin to the end of our work, if it had no other beside it.
-    pub(super) alone: Option<Duration>,
+    pub(in crate::sm) alone: Option<Duration>,
 }
 
 impl Untaken {
     /// All data of a get is in the ring.
-    pub(super) fn push(&mut self, get: Get) {
+    pub(in crate::sm) fn push(&mut self, get: Get) {
         self.0.truncate(UNTAKEN_MAX - 1);
         self.0.push_front(get);
     }
 
     /// The requester copied for `nanos`, the last of it for `last`. Returns the get's length and
     /// what it cost.
-    pub(super) fn take(&mut self, part: u64, nanos: u64, last: u64) -> Option<(u64, Duration)> {
+    pub(in crate::sm) fn take(
+        &mut self,
+        part: u64,
+        nanos: u64,
+        last: u64,
+    ) -> Option<(u64, Duration)> {
         let at = self.0.iter().position(|get| get.part == part)?;
         let get = self.0.remove(at)?;
         Some((get.len, get.cost(Duration::from_nanos(nanos), Duration::from_nanos(last))))

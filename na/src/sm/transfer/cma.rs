@@ -10,38 +10,38 @@ use std::mem::MaybeUninit;
 use rustix::io::Errno;
 use rustix::process::PTracer;
 
-use super::copy::{SPLIT_BYTES, skip_bytes};
-use super::record::Piece;
+use crate::memory::copy::{SPLIT_BYTES, skip_bytes};
+use crate::sm::link::record::Piece;
 use crate::{CopyHelper, Error, RawSegment};
 use prim::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 /// Vectors per system call, each side.
-pub(super) const VECTORS: usize = 64;
+pub(in crate::sm) const VECTORS: usize = 64;
 
 /// The word that a peer reads to see whether it can attach to us.
 #[derive(Debug)]
-pub(super) struct Nonce(Box<AtomicU64>);
+pub(in crate::sm) struct Nonce(Box<AtomicU64>);
 
 impl Nonce {
     /// A random one, which stays where it is while this value lives.
-    pub(super) fn new() -> Result<Self, Error> {
+    pub(in crate::sm) fn new() -> Result<Self, Error> {
         let mut bytes = [0; 8];
         rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
             .map_err(|errno| Error::io("cannot get random bytes", errno))?;
         Ok(Self(Box::new(AtomicU64::new(u64::from_le_bytes(bytes)))))
     }
 
-    pub(super) fn addr(&self) -> u64 {
+    pub(in crate::sm) fn addr(&self) -> u64 {
         (&raw const *self.0) as u64
     }
 
-    pub(super) fn value(&self) -> u64 {
+    pub(in crate::sm) fn value(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }
 
 /// Lets processes of the same user attach to this one where Yama forbids it by default.
-pub(super) fn permit() {
+pub(in crate::sm) fn permit() {
     let scope = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope");
     if scope.is_ok_and(|scope| scope.trim() == "1") {
         // Refused only where nothing can be done about it; the probe will tell.
@@ -50,7 +50,7 @@ pub(super) fn permit() {
 }
 
 /// What may be the reason that a process of the same host cannot be attached to.
-pub(super) fn why_not() -> String {
+pub(in crate::sm) fn why_not() -> String {
     let scope = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
     match scope.trim() {
         scope @ ("2" | "3") => {
@@ -65,7 +65,7 @@ pub(super) fn why_not() -> String {
 }
 
 /// Whether `pid` is the process that has `nonce` at `addr`, and we may attach to it.
-pub(super) fn probe(pid: i32, addr: u64, nonce: u64) -> bool {
+pub(in crate::sm) fn probe(pid: i32, addr: u64, nonce: u64) -> bool {
     if pid <= 0 {
         return false;
     }
@@ -78,14 +78,14 @@ pub(super) fn probe(pid: i32, addr: u64, nonce: u64) -> bool {
 }
 
 /// Whether attaching works at all here (a seccomp filter may forbid it).
-pub(super) fn works_here(nonce: &Nonce) -> bool {
+pub(in crate::sm) fn works_here(nonce: &Nonce) -> bool {
     let own = rustix::process::getpid().as_raw_nonzero().get();
     probe(own, nonce.addr(), nonce.value())
 }
 
 /// Where the bytes go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Direction {
+pub(in crate::sm) enum Direction {
     ToPeer,
     FromPeer,
 }
@@ -97,7 +97,7 @@ pub(super) enum Direction {
 ///
 /// As for [`copy`].
 #[inline]
-pub(super) unsafe fn copy_piece(
+pub(in crate::sm) unsafe fn copy_piece(
     pid: i32,
     local: RawSegment,
     piece: Piece,
@@ -116,7 +116,7 @@ pub(super) unsafe fn copy_piece(
 /// `local` is valid for reads (to the peer) or writes (from the peer), and nobody holds a Rust
 /// reference to those bytes.
 #[inline]
-pub(super) unsafe fn copy(
+pub(in crate::sm) unsafe fn copy(
     pid: i32,
     local: impl Iterator<Item = RawSegment>,
     pieces: impl Iterator<Item = Piece>,
@@ -237,7 +237,7 @@ fn part_of(pieces: &[Piece], mut skip: u64, mut len: u64) -> impl Iterator<Item 
 /// # Safety
 ///
 /// As for [`copy`], until the call returns.
-pub(super) unsafe fn copy_split(
+pub(in crate::sm) unsafe fn copy_split(
     pid: i32,
     (ours, theirs, bytes): (&[RawSegment], &[Piece], u64),
     direction: Direction,

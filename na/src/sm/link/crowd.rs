@@ -19,7 +19,7 @@ const USER_BYTES_MIN: u64 = 256 << 20;
 
 /// The connections that were accepted.
 #[derive(Debug)]
-pub(super) struct Crowd {
+pub(in crate::sm) struct Crowd {
     options: SmOptions,
     /// Bytes of the segments of one user, of all.
     bytes_max: (u64, u64),
@@ -40,14 +40,14 @@ struct Share {
 /// A connection that was counted in, to be counted out.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use]
-pub(super) struct Guest {
+pub(in crate::sm) struct Guest {
     uid: u32,
     bytes: u64,
 }
 
 impl Crowd {
     /// For an endpoint that itself makes segments of `own_bytes`.
-    pub(super) fn new(options: &SmOptions, own_bytes: usize) -> Self {
+    pub(in crate::sm) fn new(options: &SmOptions, own_bytes: usize) -> Self {
         let of = |connections: usize, min| (connections as u64 * own_bytes as u64).max(min);
         let of_user = of(options.connections_per_user_max, USER_BYTES_MIN);
         let of_all = of(options.connections_max, 2 * USER_BYTES_MIN);
@@ -65,7 +65,7 @@ impl Crowd {
     /// # Errors
     ///
     /// There are as many as the options allow, or too much memory: what to tell the dialer.
-    pub(super) fn admit(&mut self, uid: u32, bytes: usize) -> Result<Guest, String> {
+    pub(in crate::sm) fn admit(&mut self, uid: u32, bytes: usize) -> Result<Guest, String> {
         let (bytes, (user_bytes, all_bytes)) = (bytes as u64, self.bytes_max);
         let of_user = self.by_user.get(&uid).copied().unwrap_or_default();
         let (all_max, user_max) =
@@ -93,12 +93,12 @@ impl Crowd {
     }
 
     #[cfg(test)]
-    pub(super) fn len(&self) -> usize {
+    pub(in crate::sm) fn len(&self) -> usize {
         self.all.connections
     }
 
     /// A connection that was counted in has ended.
-    pub(super) fn leave(&mut self, guest: Guest) {
+    pub(in crate::sm) fn leave(&mut self, guest: Guest) {
         self.all.remove(guest.bytes);
         if let Some(share) = self.by_user.get_mut(&guest.uid) {
             share.remove(guest.bytes);
@@ -111,7 +111,7 @@ impl Crowd {
     /// Counts a connection that is refused, and logs why if that is worth a line: the first, and
     /// whenever there were twice as many. Any user can dial, and one that tries for ever must not
     /// fill the log.
-    pub(super) fn refuse(&mut self, reason: impl fmt::Display) {
+    pub(in crate::sm) fn refuse(&mut self, reason: impl fmt::Display) {
         if let Some(count) = self.refused_to_log() {
             tracing::warn!("connections refused so far: {count}; {reason}");
         }
@@ -137,17 +137,17 @@ impl Share {
 
 /// A process that has connected and not said hello, as [`place_for`] sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Silent {
-    pub(super) uid: u32,
+pub(in crate::sm) struct Silent {
+    pub(in crate::sm) uid: u32,
     /// Grows with each that comes.
-    pub(super) token: u64,
+    pub(in crate::sm) token: u64,
     /// It had time enough to say hello, if others need its place.
-    pub(super) is_old: bool,
+    pub(in crate::sm) is_old: bool,
 }
 
 /// A place among those that have not said hello, `max` at most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
+pub(in crate::sm) enum Place {
     Free,
     /// That of the one at this index, who has to go.
     Of(usize),
@@ -161,7 +161,7 @@ pub(super) enum Place {
 /// keeps nobody else out. Who has his half gives up his own oldest, once that had time enough;
 /// before, the newcomer goes: the others were first, and are about to speak if they are honest.
 /// When all places are taken, it is the user with most of them who gives one up.
-pub(super) fn place_for(uid: u32, silent: &[Silent], max: usize) -> Place {
+pub(in crate::sm) fn place_for(uid: u32, silent: &[Silent], max: usize) -> Place {
     let oldest = |test: &dyn Fn(&Silent) -> bool| {
         let found = silent.iter().enumerate().filter(|(_, one)| test(one));
         found.min_by_key(|(_, one)| one.token).map(|(at, _)| at)
@@ -191,8 +191,8 @@ mod tests {
 
     use super::*;
     use crate::Endpoint;
-    use crate::sm::handshake::{Kind, Packet};
-    use crate::sm::socket;
+    use crate::sm::link::handshake::{Kind, Packet};
+    use crate::sm::link::socket;
     use prim::sync::Arc;
     use prim::sync::atomic::{AtomicUsize, Ordering};
 

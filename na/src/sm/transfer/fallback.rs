@@ -16,47 +16,47 @@
 
 use std::time::Instant;
 
-use super::lane::{Emptier, Filler, Overrun, SLOTS};
-use super::link::{Conn, Control};
-use super::record;
-use super::record::{DATA_PREFIX, LANE_WORDS, word_at};
-use super::ring::{Consumer, Producer, Record, RingMemory, Violation, payload_max};
-use super::segment::MappedRing;
 use crate::memory::copy_bytes;
+use crate::sm::link::conn::{Conn, Control};
+use crate::sm::link::lane::{Emptier, Filler, Overrun, SLOTS};
+use crate::sm::link::record;
+use crate::sm::link::record::{DATA_PREFIX, LANE_WORDS, word_at};
+use crate::sm::link::ring::{Consumer, Producer, Record, RingMemory, Violation, payload_max};
+use crate::sm::link::segment::MappedRing;
 use crate::{LocalMem, RawSegment, SharedBuffer};
 use prim::sync::Arc;
 
 /// Bytes of a slot of a lane.
-pub(super) const SLOT_BYTES: usize = 16 << 10;
+pub(in crate::sm) const SLOT_BYTES: usize = 16 << 10;
 
 /// Longest data of one record of the lane, in slots.
-pub(super) const RUN_MAX: u32 = 4;
+pub(in crate::sm) const RUN_MAX: u32 = 4;
 
 /// Longest part whose slots have a record each, bytes: the sink begins to copy while the source
 /// does. Of a longer one it does so after its first [`RUN_MAX`] slots, and records cost time.
 const SPLIT_MAX: u64 = RUN_MAX as u64 * SLOT_BYTES as u64;
 
 /// Longest data that travels in the ring although there is a lane, bytes.
-pub(super) const INLINE_MAX: u64 = 4 << 10;
+pub(in crate::sm) const INLINE_MAX: u64 = 4 << 10;
 
 /// Consecutive bytes of a region, and how far the copy has come.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Span {
+pub(in crate::sm) struct Span {
     /// Offset in the region.
-    pub(super) offset: u64,
-    pub(super) len: u64,
-    pub(super) done: u64,
+    pub(in crate::sm) offset: u64,
+    pub(in crate::sm) len: u64,
+    pub(in crate::sm) done: u64,
 }
 
 impl Span {
-    pub(super) fn left(&self) -> u64 {
+    pub(in crate::sm) fn left(&self) -> u64 {
         self.len - self.done
     }
 }
 
 /// The lane of a connection, as the source of data has it; behind the send lock.
 #[derive(Debug, Default)]
-pub(super) enum Lane {
+pub(in crate::sm) enum Lane {
     /// Not needed yet.
     #[default]
     Closed,
@@ -70,19 +70,19 @@ pub(super) enum Lane {
 
 /// Where the source of data writes.
 #[derive(Debug)]
-pub(super) struct Source<'a> {
-    pub(super) conn: &'a Conn,
-    pub(super) producer: &'a mut Producer<MappedRing>,
-    pub(super) lane: &'a mut Lane,
-    pub(super) announced: &'a mut super::block::Announced,
-    pub(super) control: &'a mut std::collections::VecDeque<Control>,
+pub(in crate::sm) struct Source<'a> {
+    pub(in crate::sm) conn: &'a Conn,
+    pub(in crate::sm) producer: &'a mut Producer<MappedRing>,
+    pub(in crate::sm) lane: &'a mut Lane,
+    pub(in crate::sm) announced: &'a mut super::block::Announced,
+    pub(in crate::sm) control: &'a mut std::collections::VecDeque<Control>,
 }
 
 impl Source<'_> {
     /// Sends the next chunk of `span` as *data* or *supply*; with `measure` a supply says how long
     /// copying took, and data that we want to know that of the peer. `None` when there is no room.
     /// Advances `span` and returns the bytes sent.
-    pub(super) fn send_chunk(
+    pub(in crate::sm) fn send_chunk(
         &mut self,
         (put, measure): (bool, bool),
         part: u64,
@@ -158,16 +158,19 @@ impl Source<'_> {
 
 /// What a record of the lane says.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct LaneChunk {
-    pub(super) part: u64,
-    pub(super) offset: u64,
-    pub(super) block: u64,
-    pub(super) len: u64,
-    pub(super) time: u64,
+pub(in crate::sm) struct LaneChunk {
+    pub(in crate::sm) part: u64,
+    pub(in crate::sm) offset: u64,
+    pub(in crate::sm) block: u64,
+    pub(in crate::sm) len: u64,
+    pub(in crate::sm) time: u64,
 }
 
 impl LaneChunk {
-    pub(super) fn read<M: RingMemory>(consumer: &Consumer<M>, record: &Record) -> Option<Self> {
+    pub(in crate::sm) fn read<M: RingMemory>(
+        consumer: &Consumer<M>,
+        record: &Record,
+    ) -> Option<Self> {
         let mut bytes = [0; 8 * LANE_WORDS];
         if record.len != bytes.len() {
             return None;
@@ -179,7 +182,7 @@ impl LaneChunk {
     }
 
     /// Where the chunk is in the peer's lane.
-    pub(super) fn place(
+    pub(in crate::sm) fn place(
         &self,
         block: &Arc<super::block::PeerBlock>,
         emptier: &Emptier,
@@ -189,7 +192,7 @@ impl LaneChunk {
     }
 
     /// How many slots it takes.
-    pub(super) fn slots(&self) -> u32 {
+    pub(in crate::sm) fn slots(&self) -> u32 {
         slots_of(self.len)
     }
 }
@@ -242,7 +245,7 @@ fn send_inline<M: RingMemory>(
 /// # Errors
 ///
 /// The rule that the chunk breaks; nothing was written.
-pub(super) fn take_chunk(
+pub(in crate::sm) fn take_chunk(
     (part_offset, len): (u64, u64),
     memory: &LocalMem,
     span: &mut Span,
@@ -262,7 +265,7 @@ pub(super) fn take_chunk(
 
 /// A chunk that has come, wherever it is.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Chunk<'a> {
+pub(in crate::sm) enum Chunk<'a> {
     Ring(&'a Consumer<MappedRing>, &'a Record),
     /// In mapped memory.
     Lane(LaneChunk, RawSegment),
@@ -272,7 +275,7 @@ impl Chunk<'_> {
     /// Its part, the offset there, and the word about time: of a supply how long the peer copied,
     /// nanoseconds, of data whether it wants to know that of us. `None` when the record is too
     /// short.
-    pub(super) fn prefix(&self) -> Option<(u64, u64, u64)> {
+    pub(in crate::sm) fn prefix(&self) -> Option<(u64, u64, u64)> {
         match self {
             Self::Ring(consumer, record) => chunk_prefix(consumer, record),
             Self::Lane(chunk, _) => Some((chunk.part, chunk.offset, chunk.time)),
@@ -280,7 +283,7 @@ impl Chunk<'_> {
     }
 
     /// Takes it into `memory`, which is the destination of a transfer. See [`take_chunk`].
-    pub(super) fn take(
+    pub(in crate::sm) fn take(
         &self,
         offset: u64,
         memory: &LocalMem,

@@ -14,7 +14,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
 
-use super::address::own_uid;
+use crate::sm::address::own_uid;
 use prim::fork::Process;
 use prim::sync::{Arc, Mutex, lock};
 
@@ -26,7 +26,7 @@ const MAX: usize = 64;
 
 /// What waits to be closed.
 #[derive(Debug, Default)]
-pub(super) struct Closer {
+pub(in crate::sm) struct Closer {
     state: Mutex<State>,
     process: Process,
 }
@@ -48,12 +48,12 @@ struct Parked {
 
 impl Closer {
     /// Whether the caller is in a child process, whose descriptors are only copies.
-    pub(super) fn is_of_parent(&self) -> bool {
+    pub(in crate::sm) fn is_of_parent(&self) -> bool {
         self.process.is_other()
     }
 
     /// Closes `fds`, which a process of user `uid` sent, some time.
-    pub(super) fn park(self: &Arc<Self>, uid: u32, fds: Vec<OwnedFd>) {
+    pub(in crate::sm) fn park(self: &Arc<Self>, uid: u32, fds: Vec<OwnedFd>) {
         if fds.is_empty() || self.is_of_parent() {
             return;
         }
@@ -76,13 +76,13 @@ impl Closer {
     }
 
     /// Whether no more may come from anybody.
-    pub(super) fn is_full(&self) -> bool {
+    pub(in crate::sm) fn is_full(&self) -> bool {
         lock(&self.state).all >= 2 * MAX
     }
 
     /// Whether no more may come from user `uid`, and why: what to tell him. Others do not keep our
     /// own user out.
-    pub(super) fn refusal(&self, uid: u32) -> Option<String> {
+    pub(in crate::sm) fn refusal(&self, uid: u32) -> Option<String> {
         let state = lock(&self.state);
         let of_user = state.by_user.get(&uid).copied().unwrap_or(0);
         if of_user < OF_USER_MAX && (state.all < MAX || uid == own_uid()) {

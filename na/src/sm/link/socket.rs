@@ -28,13 +28,12 @@ use rustix::net::{
 };
 use rustix::process::{Pid, PidfdFlags};
 
-use super::address::Name;
-use super::block::{ANNOUNCE, ANNOUNCE_BYTES, PeerBlocks};
 use super::closer::Closer;
-use super::handshake::{DOORBELL, PACKET_BYTES_MAX};
+use super::handshake::{ANNOUNCE, ANNOUNCE_BYTES, DOORBELL, PACKET_BYTES_MAX};
 use super::segment;
 use super::segment::RING_BYTES;
 use crate::Error;
+use crate::sm::address::Name;
 use prim::lost;
 use prim::sync::Arc;
 
@@ -58,16 +57,16 @@ const SO_PASSRIGHTS: libc::c_int = 83;
 
 /// Who is at the other end, as the kernel says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Credentials {
+pub(in crate::sm) struct Credentials {
     /// Process id in our pid namespace; zero if it has none there.
-    pub(super) pid: i32,
+    pub(in crate::sm) pid: i32,
     /// Effective user id when it connected or listened.
-    pub(super) uid: u32,
+    pub(in crate::sm) uid: u32,
 }
 
 /// A socket to another process. Closing it takes no longer than closing what is ours.
 #[derive(Debug)]
-pub(super) struct Socket {
+pub(in crate::sm) struct Socket {
     fd: ManuallyDrop<OwnedFd>,
     closer: Arc<Closer>,
 }
@@ -94,7 +93,7 @@ impl Drop for Socket {
 }
 
 /// A new socket, over which nobody can send descriptors yet if the kernel can forbid that.
-pub(super) fn new(closer: &Arc<Closer>) -> Result<Socket, Error> {
+pub(in crate::sm) fn new(closer: &Arc<Closer>) -> Result<Socket, Error> {
     let socket = Socket { fd: ManuallyDrop::new(new_bare()?), closer: closer.clone() };
     permit_descriptors(&socket, false);
     Ok(socket)
@@ -108,7 +107,7 @@ fn new_bare() -> Result<OwnedFd, Error> {
 
 /// Lets the other side send descriptors, or not any more; accepted sockets do as their listener did
 /// when the other side connected. `false`: the kernel always lets it (before Linux 6.16).
-pub(super) fn permit_descriptors(socket: impl AsFd, permit: bool) -> bool {
+pub(in crate::sm) fn permit_descriptors(socket: impl AsFd, permit: bool) -> bool {
     let value = libc::c_int::from(permit);
     // SAFETY:
     // - the descriptor is open while it is borrowed;
@@ -126,7 +125,7 @@ pub(super) fn permit_descriptors(socket: impl AsFd, permit: bool) -> bool {
 }
 
 /// Listens as `name`.
-pub(super) fn listen(name: &Name) -> Result<OwnedFd, Error> {
+pub(in crate::sm) fn listen(name: &Name) -> Result<OwnedFd, Error> {
     let (socket, uri) = (new_bare()?, name.uri());
     permit_descriptors(&socket, false);
     rustix::net::bind(&socket, &name.socket()?).map_err(|errno| {
@@ -142,7 +141,10 @@ pub(super) fn listen(name: &Name) -> Result<OwnedFd, Error> {
 }
 
 /// Accepts a connection, if one waits.
-pub(super) fn accept(listener: BorrowedFd<'_>, closer: &Arc<Closer>) -> Result<Socket, Errno> {
+pub(in crate::sm) fn accept(
+    listener: BorrowedFd<'_>,
+    closer: &Arc<Closer>,
+) -> Result<Socket, Errno> {
     loop {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         match rustix::net::accept_with(listener, flags) {
@@ -156,7 +158,7 @@ pub(super) fn accept(listener: BorrowedFd<'_>, closer: &Arc<Closer>) -> Result<S
 }
 
 /// Who is at the other end.
-pub(super) fn peer_credentials(socket: impl AsFd) -> Result<Credentials, Errno> {
+pub(in crate::sm) fn peer_credentials(socket: impl AsFd) -> Result<Credentials, Errno> {
     // Not through rustix, whose process id cannot be zero, as it is for another pid namespace.
     let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
@@ -184,7 +186,7 @@ pub(super) fn peer_credentials(socket: impl AsFd) -> Result<Credentials, Errno> 
 /// # Errors
 ///
 /// That process has ended: somebody else, who was forked off by it, holds the socket.
-pub(super) fn peer_process(
+pub(in crate::sm) fn peer_process(
     socket: impl AsFd,
     of: Credentials,
 ) -> Result<Option<OwnedFd>, &'static str> {
@@ -220,7 +222,7 @@ pub(super) fn peer_process(
 }
 
 /// Sends a packet, with up to two descriptors to hand over.
-pub(super) fn send_packet(
+pub(in crate::sm) fn send_packet(
     socket: impl AsFd,
     bytes: &[u8],
     fds: &[BorrowedFd<'_>],
@@ -238,17 +240,17 @@ pub(super) fn send_packet(
 }
 
 /// What was received.
-pub(super) struct Received {
-    pub(super) bytes: Vec<u8>,
+pub(in crate::sm) struct Received {
+    pub(in crate::sm) bytes: Vec<u8>,
     /// Of memory.
-    pub(super) fds: Vec<OwnedFd>,
+    pub(in crate::sm) fds: Vec<OwnedFd>,
     /// There was no free descriptor for some that came along.
-    pub(super) cut: bool,
+    pub(in crate::sm) cut: bool,
 }
 
 /// Why a packet was not received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Unheard {
+pub(in crate::sm) enum Unheard {
     /// The kernel says so.
     Errno(Errno),
     /// More or other descriptors came along than any honest packet has. It stays in the queue, and
@@ -353,18 +355,18 @@ fn are_memory(fds: &[OwnedFd], bytes_max: u64) -> bool {
 impl Socket {
     /// A socket of a test.
     #[cfg(test)]
-    pub(super) fn of(fd: OwnedFd) -> Self {
+    pub(in crate::sm) fn of(fd: OwnedFd) -> Self {
         Self { fd: ManuallyDrop::new(fd), closer: Arc::default() }
     }
 
     /// Closes what came along with a packet of this socket and is of no use.
-    pub(super) fn give_up(&self, fds: Vec<OwnedFd>) {
+    pub(in crate::sm) fn give_up(&self, fds: Vec<OwnedFd>) {
         let uid = peer_credentials(self).map_or(u32::MAX, |of| of.uid);
         self.closer.park(uid, fds);
     }
 
     /// Receives a packet of the handshake; empty at end of file.
-    pub(super) fn recv_packet(&self) -> Result<Received, Unheard> {
+    pub(in crate::sm) fn recv_packet(&self) -> Result<Received, Unheard> {
         // One byte more, so that an oversized packet is seen as such.
         let mut bytes = vec![0; PACKET_BYTES_MAX + 1];
         let mut fds = Vec::new();
@@ -400,7 +402,10 @@ impl Socket {
 
     /// Silences the bell and takes the blocks that the peer announces; `None`: it may announce
     /// none.
-    pub(super) fn hear(&self, mut blocks: Option<&mut PeerBlocks>) -> Result<Heard, String> {
+    pub(in crate::sm) fn hear(
+        &self,
+        mut blocks: Option<&mut dyn Announcements>,
+    ) -> Result<Heard, String> {
         let mut fds = Vec::new();
         for _ in 0..DRAIN_MAX {
             let mut bytes = [0; ANNOUNCE_BYTES + 1];
@@ -431,16 +436,26 @@ impl Socket {
 }
 
 /// Rings the peer's bell. A full socket means that it rings already; a broken one shows elsewhere.
-pub(super) fn ring(socket: impl AsFd) {
+pub(in crate::sm) fn ring(socket: impl AsFd) {
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
     if let Err(errno) = rustix::net::send(socket, &[DOORBELL], flags) {
         lost::check(errno, SOCKET);
     }
 }
 
+/// The blocks that a peer announces by packets (`block.rs`).
+pub(in crate::sm) trait Announcements {
+    /// Takes an announcement, whose descriptor has come, or could not (`cut`).
+    ///
+    /// # Errors
+    ///
+    /// The rule that the peer broke.
+    fn announced(&mut self, bytes: &[u8], fd: Option<&OwnedFd>, cut: bool) -> Result<(), String>;
+}
+
 /// What the socket said.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Heard {
+pub(in crate::sm) enum Heard {
     /// Bells, or nothing.
     Bells,
     /// End of file or a broken connection.
@@ -455,7 +470,7 @@ fn has_ended(process: &OwnedFd) -> bool {
 }
 
 /// Whether the peer still holds its end, and its process, if we have it, has not ended.
-pub(super) fn is_alive(socket: impl AsFd, process: Option<&OwnedFd>) -> bool {
+pub(in crate::sm) fn is_alive(socket: impl AsFd, process: Option<&OwnedFd>) -> bool {
     let ends = PollFlags::HUP | PollFlags::ERR;
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     let socket = PollFd::new(&socket, PollFlags::empty());
@@ -471,12 +486,12 @@ pub(super) fn is_alive(socket: impl AsFd, process: Option<&OwnedFd>) -> bool {
 }
 
 /// Tells the peer that we are gone, while we still see whether it is.
-pub(super) fn say_goodbye(socket: impl AsFd) {
+pub(in crate::sm) fn say_goodbye(socket: impl AsFd) {
     let _ = rustix::net::shutdown(socket, Shutdown::Write);
 }
 
 /// A duration for timers and waits.
-pub(super) fn timespec(duration: Duration) -> Timespec {
+pub(in crate::sm) fn timespec(duration: Duration) -> Timespec {
     let tv_sec = i64::try_from(duration.as_secs()).unwrap_or(i64::MAX);
     Timespec { tv_sec, tv_nsec: i64::from(duration.subsec_nanos()) as _ }
 }

@@ -16,23 +16,23 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
-use super::block::{Unmapped, sealed_bytes};
 use super::doorbell::{mark, take};
 use crate::Error;
 use crate::limits::file_limit::{Pages, memfd};
 use crate::memory::alloc::{map, unmap};
+use crate::sm::mapping::{Unmapped, sealed_bytes};
 use prim::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use prim::sync::{Mutex, lock};
 
-pub(super) const BYTES: usize = 4096;
+pub(in crate::sm) const BYTES: usize = 4096;
 const WORDS: usize = BYTES / 8;
 
 /// Slots of a board.
-pub(super) const SLOTS: u32 = WORDS as u32 * 64;
+pub(in crate::sm) const SLOTS: u32 = WORDS as u32 * 64;
 
 /// A mapped board.
 #[derive(Debug)]
-pub(super) struct Board(NonNull<u8>);
+pub(in crate::sm) struct Board(NonNull<u8>);
 
 // SAFETY: the mapping is not tied to a thread, lives until `drop`, and is only used as atomics.
 unsafe impl Send for Board {}
@@ -45,7 +45,7 @@ impl Board {
     /// # Errors
     ///
     /// What is wrong with it.
-    pub(super) fn attach(fd: &OwnedFd) -> Result<Self, Unmapped> {
+    pub(in crate::sm) fn attach(fd: &OwnedFd) -> Result<Self, Unmapped> {
         let breach = Unmapped::Breach;
         let bytes = sealed_bytes(fd).map_err(|reason| breach(format!("its board is {reason}")))?;
         // With more, the peer could make us give back as much when this is unmapped.
@@ -58,7 +58,7 @@ impl Board {
     }
 
     /// Sets the bit of `slot`.
-    pub(super) fn mark(&self, slot: u32) {
+    pub(in crate::sm) fn mark(&self, slot: u32) {
         if let Some(word) = self.words().get(slot as usize / 64) {
             mark(word, slot % 64);
         }
@@ -81,7 +81,7 @@ impl Drop for Board {
 
 /// The own board, and which slots are taken.
 #[derive(Debug)]
-pub(super) struct OwnBoard {
+pub(in crate::sm) struct OwnBoard {
     board: Board,
     fd: OwnedFd,
     /// Words that have taken slots, at most.
@@ -90,7 +90,7 @@ pub(super) struct OwnBoard {
 }
 
 impl OwnBoard {
-    pub(super) fn new() -> Result<Self, Error> {
+    pub(in crate::sm) fn new() -> Result<Self, Error> {
         let failed = |errno| Error::io("cannot map the endpoint's bulletin board", errno);
         let what = "shared memory for the endpoint's bulletin board";
         let fd = memfd(c"margo-sm-board", what, BYTES, Pages::Now)?;
@@ -100,12 +100,12 @@ impl OwnBoard {
     }
 
     /// The descriptor to hand to peers.
-    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+    pub(in crate::sm) fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 
     /// A free slot. `None`: there is none, so that ring is always watched.
-    pub(super) fn take_slot(&self) -> Option<u32> {
+    pub(in crate::sm) fn take_slot(&self) -> Option<u32> {
         let mut taken = lock(&self.taken);
         let slot = match taken.iter().position(|taken| !taken) {
             Some(slot) => slot,
@@ -120,14 +120,14 @@ impl OwnBoard {
         Some(slot as u32)
     }
 
-    pub(super) fn free_slot(&self, slot: u32) {
+    pub(in crate::sm) fn free_slot(&self, slot: u32) {
         if let Some(place) = lock(&self.taken).get_mut(slot as usize) {
             *place = false;
         }
     }
 
     /// Sets a bit from within.
-    pub(super) fn mark(&self, slot: u32) {
+    pub(in crate::sm) fn mark(&self, slot: u32) {
         self.board.mark(slot);
     }
 
@@ -139,14 +139,14 @@ impl OwnBoard {
 
     /// Poll: whether a bit is set.
     #[inline]
-    pub(super) fn is_marked(&self) -> bool {
+    pub(in crate::sm) fn is_marked(&self) -> bool {
         // What the mark is about is looked at after `take`, which pairs with it.
         self.used().any(|word| word.load(Ordering::Relaxed) != 0)
     }
 
     /// Poll: clears all bits that are set, and tells their slots.
     #[inline]
-    pub(super) fn take(&self, mut each: impl FnMut(u32)) {
+    pub(in crate::sm) fn take(&self, mut each: impl FnMut(u32)) {
         for (index, word) in self.used().enumerate() {
             let mut bits = take(word);
             while bits != 0 {

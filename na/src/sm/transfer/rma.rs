@@ -24,25 +24,26 @@ use std::time::{Duration, Instant};
 use super::block::Mapped;
 use super::cma;
 use super::cma::Direction;
-use super::copy::{copy_between, skip_bytes};
 use super::costs::{Cost, length};
 use super::fallback::{Chunk, Source, Span};
-use super::link::{Conn, Control, Outcome};
-use super::record;
-use super::record::{PARTS_MAX, PIECES_MAX, Piece, REQUEST_BYTES_MAX, Request, Status};
-use super::ring::{Producer, Violation};
-use super::segment::MappedRing;
 use crate::base::cheap::Cheap;
+use crate::loopback::Outcome;
+use crate::memory::copy::{copy_between, skip_bytes};
 use crate::memory::region::Late;
+use crate::sm::link::conn::{Conn, Control};
+use crate::sm::link::record;
+use crate::sm::link::record::{PARTS_MAX, PIECES_MAX, Piece, REQUEST_BYTES_MAX, Request, Status};
+use crate::sm::link::ring::{Producer, Violation};
+use crate::sm::link::segment::MappedRing;
 use crate::{Completion, Error, LocalMem, OpId, RemoteMem, Transfer};
 
 /// How long a canceled transfer waits for the owner's answer. It is there at once from an owner
 /// that runs; and as memory that is marked costs its user a copy, a busy one is given some time.
-pub(super) const ANSWER_LIMIT: Duration = Duration::from_millis(100);
+pub(in crate::sm) const ANSWER_LIMIT: Duration = Duration::from_millis(100);
 
 /// The requester's state of one connection.
 #[derive(Debug, Default)]
-pub(super) struct Requests {
+pub(in crate::sm) struct Requests {
     transfers: HashMap<u64, Open, Cheap>,
     /// Transfers with bytes that were not asked for yet.
     waiting: VecDeque<u64>,
@@ -58,7 +59,7 @@ pub(super) struct Requests {
     /// Transfers of one kind that are measured while there are any.
     flight: Option<Flight>,
     /// What the last of them cost.
-    pub(super) cost: Option<Cost>,
+    pub(in crate::sm) cost: Option<Cost>,
 }
 
 /// See `costs.rs`.
@@ -131,7 +132,7 @@ const GRANT_CHUNK: u64 = 256 << 10;
 
 impl Requests {
     /// Takes a transfer, to be asked for by [`issue`](Self::issue).
-    pub(super) fn start(&mut self, op: OpId, put: bool, transfer: Transfer, measure: bool) {
+    pub(in crate::sm) fn start(&mut self, op: OpId, put: bool, transfer: Transfer, measure: bool) {
         let id = self.fresh_id();
         let len = transfer.len;
         if self.transfers.is_empty() {
@@ -160,17 +161,17 @@ impl Requests {
     }
 
     /// Whether the owner has not answered for a transfer.
-    pub(super) fn has_transfers(&self) -> bool {
+    pub(in crate::sm) fn has_transfers(&self) -> bool {
         !self.transfers.is_empty()
     }
 
     /// Whether the owner may be working for us.
-    pub(super) fn is_open(&self) -> bool {
+    pub(in crate::sm) fn is_open(&self) -> bool {
         !self.parts.is_empty()
     }
 
     /// Whether [`issue`](Self::issue) or [`supply`](Self::supply) have something to send.
-    pub(super) fn wants_room(&self) -> bool {
+    pub(in crate::sm) fn wants_room(&self) -> bool {
         !self.pulled.is_empty()
             || !self.grants.is_empty()
             || (!self.waiting.is_empty() && self.may_ask())
@@ -185,7 +186,7 @@ impl Requests {
     ///
     /// `announce` makes sure that the owner can map our memory, to read or to write, and says its
     /// block, or zero.
-    pub(super) fn issue(
+    pub(in crate::sm) fn issue(
         &mut self,
         producer: &mut Producer<MappedRing>,
         mut announce: impl FnMut(&LocalMem, bool) -> u64,
@@ -221,7 +222,7 @@ impl Requests {
     }
 
     /// Sends the data of pulled puts while there is room and `budget` bytes last.
-    pub(super) fn supply(
+    pub(in crate::sm) fn supply(
         &mut self,
         source: &mut Source<'_>,
         budget: &mut u64,
@@ -248,7 +249,7 @@ impl Requests {
     }
 
     /// The owner lets us copy part `id` in `memory`; `None`: we cannot. Returns what to tell it.
-    pub(super) fn granted(
+    pub(in crate::sm) fn granted(
         &mut self,
         id: u64,
         memory: Option<Mapped>,
@@ -259,7 +260,7 @@ impl Requests {
 
     /// The owner lets us copy the first `len` bytes of part `id` at `addr` of its plain memory;
     /// `None`: we cannot. Returns what to tell it.
-    pub(super) fn shared(
+    pub(in crate::sm) fn shared(
         &mut self,
         id: u64,
         addr: Option<u64>,
@@ -296,14 +297,14 @@ impl Requests {
     }
 
     /// Length of part `id` and whether it is a put; `None` when there is no such part.
-    pub(super) fn part(&self, id: u64) -> Option<(u64, bool)> {
+    pub(in crate::sm) fn part(&self, id: u64) -> Option<(u64, bool)> {
         let part = self.parts.get(&id)?;
         Some((part.span.len, self.transfers.get(&part.transfer)?.put))
     }
 
     /// Copies a chunk of a granted part. `None`: there is nothing to copy; `Some`: what to tell the
     /// owner.
-    pub(super) fn copy_granted(
+    pub(in crate::sm) fn copy_granted(
         &mut self,
         conn: &Conn,
         budget: &mut u64,
@@ -336,7 +337,7 @@ impl Requests {
     }
 
     /// The owner wants the data of a put.
-    pub(super) fn pull(&mut self, id: u64, measure: bool) -> Result<(), &'static str> {
+    pub(in crate::sm) fn pull(&mut self, id: u64, measure: bool) -> Result<(), &'static str> {
         let part = self.parts.get(&id).ok_or("a pull for an unknown transfer")?;
         let open = self.transfers.get(&part.transfer).ok_or("a pull for an unknown transfer")?;
         if !open.put || part.span.done != 0 || self.is_pulled(id) || self.is_granted(id) {
@@ -353,7 +354,10 @@ impl Requests {
     }
 
     /// Data of a get has come through the ring. Returns what to tell the owner.
-    pub(super) fn data(&mut self, chunk: &Chunk<'_>) -> Result<Option<Control>, &'static str> {
+    pub(in crate::sm) fn data(
+        &mut self,
+        chunk: &Chunk<'_>,
+    ) -> Result<Option<Control>, &'static str> {
         let unknown = "bulk data for an unknown transfer";
         let (id, offset, measure) = chunk.prefix().ok_or(unknown)?;
         if self.is_granted(id) {
@@ -376,7 +380,7 @@ impl Requests {
 
     /// The owner has ended a part. Returns what to tell it: where a part has failed, that the
     /// others are given up, for it may wait for us with them.
-    pub(super) fn done(
+    pub(in crate::sm) fn done(
         &mut self,
         id: u64,
         status: Status,
@@ -411,7 +415,7 @@ impl Requests {
     /// Gives up the transfer `op`. `None`: there is no such transfer. The records are to be sent to
     /// the owner. If the transfer [is awaited](Self::awaits) after that, it is to be
     /// [left](Self::leave) in time.
-    pub(super) fn cancel(&mut self, op: OpId, out: &mut Outcome) -> Option<Vec<Control>> {
+    pub(in crate::sm) fn cancel(&mut self, op: OpId, out: &mut Outcome) -> Option<Vec<Control>> {
         let (&id, open) = self.find(op)?;
         if open.failed.is_some() {
             // The owner has been told.
@@ -429,12 +433,12 @@ impl Requests {
     }
 
     /// Whether the end of the transfer `op` was not told.
-    pub(super) fn awaits(&mut self, op: OpId) -> bool {
+    pub(in crate::sm) fn awaits(&mut self, op: OpId) -> bool {
         self.find(op).is_some()
     }
 
     /// Tells the end of the transfer `op`, which was given up and has no answer of its owner.
-    pub(super) fn leave(&mut self, op: OpId, out: &mut Outcome) {
+    pub(in crate::sm) fn leave(&mut self, op: OpId, out: &mut Outcome) {
         let Some((_, open)) = self.find(op) else { return };
         let Some(error) = open.failed.clone() else { return };
         open.told = true;
@@ -457,7 +461,7 @@ impl Requests {
 
     /// Ends everything with `error`; the connection is gone. Returns the memory where the owner may
     /// still write, if it may be copying.
-    pub(super) fn fail_all(
+    pub(in crate::sm) fn fail_all(
         &mut self,
         error: &Error,
         may_be_copied: bool,

@@ -34,81 +34,81 @@
 use crate::DeniedReason;
 
 /// Kinds of record.
-pub(super) const UNEXPECTED: u8 = 1;
-pub(super) const EXPECTED: u8 = 2;
-pub(super) const GET: u8 = 3;
-pub(super) const PUT: u8 = 4;
-pub(super) const DONE: u8 = 5;
-pub(super) const PULL: u8 = 6;
-pub(super) const DATA: u8 = 7;
-pub(super) const SUPPLY: u8 = 8;
-pub(super) const CANCEL: u8 = 9;
-pub(super) const PING: u8 = 10;
-pub(super) const PONG: u8 = 11;
-pub(super) const GRANT: u8 = 12;
-pub(super) const FINISHED: u8 = 13;
-pub(super) const FORGET: u8 = 14;
-pub(super) const LANE_DATA: u8 = 15;
-pub(super) const LANE_SUPPLY: u8 = 16;
-pub(super) const OFFER: u8 = 17;
-pub(super) const OFFER_PLAIN: u8 = 18;
-pub(super) const TAKEN: u8 = 19;
-pub(super) const UNEXPECTED_PAGE: u8 = 20;
-pub(super) const EXPECTED_PAGE: u8 = 21;
-pub(super) const SHARE: u8 = 22;
+pub(in crate::sm) const UNEXPECTED: u8 = 1;
+pub(in crate::sm) const EXPECTED: u8 = 2;
+pub(in crate::sm) const GET: u8 = 3;
+pub(in crate::sm) const PUT: u8 = 4;
+pub(in crate::sm) const DONE: u8 = 5;
+pub(in crate::sm) const PULL: u8 = 6;
+pub(in crate::sm) const DATA: u8 = 7;
+pub(in crate::sm) const SUPPLY: u8 = 8;
+pub(in crate::sm) const CANCEL: u8 = 9;
+pub(in crate::sm) const PING: u8 = 10;
+pub(in crate::sm) const PONG: u8 = 11;
+pub(in crate::sm) const GRANT: u8 = 12;
+pub(in crate::sm) const FINISHED: u8 = 13;
+pub(in crate::sm) const FORGET: u8 = 14;
+pub(in crate::sm) const LANE_DATA: u8 = 15;
+pub(in crate::sm) const LANE_SUPPLY: u8 = 16;
+pub(in crate::sm) const OFFER: u8 = 17;
+pub(in crate::sm) const OFFER_PLAIN: u8 = 18;
+pub(in crate::sm) const TAKEN: u8 = 19;
+pub(in crate::sm) const UNEXPECTED_PAGE: u8 = 20;
+pub(in crate::sm) const EXPECTED_PAGE: u8 = 21;
+pub(in crate::sm) const SHARE: u8 = 22;
 
 /// Bytes of a record of a page.
-pub(super) const PAGE_RECORD: usize = 16;
+pub(in crate::sm) const PAGE_RECORD: usize = 16;
 
 /// Words of a record of the lane.
-pub(super) const LANE_WORDS: usize = 5;
+pub(in crate::sm) const LANE_WORDS: usize = 5;
 
 /// Words of the longest record of words.
-pub(super) const CONTROL_WORDS: usize = 4;
+pub(in crate::sm) const CONTROL_WORDS: usize = 4;
 
 /// Pieces of the requester's memory that one request can name.
-pub(super) const PIECES_MAX: usize = 64;
+pub(in crate::sm) const PIECES_MAX: usize = 64;
 
 /// Requests that one side may have open on a connection; more is a breach of the protocol.
-pub(super) const PARTS_MAX: usize = 64;
+pub(in crate::sm) const PARTS_MAX: usize = 64;
 
 /// Bytes before the data in a data record; with the commit word, one line.
-pub(super) const DATA_PREFIX: usize = 56;
+pub(in crate::sm) const DATA_PREFIX: usize = 56;
 
 const REQUEST_FIXED: usize = 32;
 const PIECE_BYTES: usize = 24;
 
 /// Longest encoded request, bytes.
-pub(super) const REQUEST_BYTES_MAX: usize = REQUEST_FIXED + PIECES_MAX * PIECE_BYTES;
+pub(in crate::sm) const REQUEST_BYTES_MAX: usize = REQUEST_FIXED + PIECES_MAX * PIECE_BYTES;
 
 /// A piece of the requester's memory, in the requester's address space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Piece {
-    pub(super) addr: u64,
-    pub(super) len: u64,
+pub(in crate::sm) struct Piece {
+    pub(in crate::sm) addr: u64,
+    pub(in crate::sm) len: u64,
     /// The block that holds it, if the owner of the remote memory can map that; zero otherwise.
-    pub(super) block: u64,
+    pub(in crate::sm) block: u64,
 }
 
 /// A get or put of consecutive bytes of one region: part u64, key u64, offset u64, length u64, and
 /// for each piece address u64, length u64, block u64. The pieces add up to the length.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Request {
-    pub(super) part: u64,
-    pub(super) key: u64,
-    pub(super) offset: u64,
-    pub(super) len: u64,
-    pub(super) pieces: Vec<Piece>,
+pub(in crate::sm) struct Request {
+    pub(in crate::sm) part: u64,
+    pub(in crate::sm) key: u64,
+    pub(in crate::sm) offset: u64,
+    pub(in crate::sm) len: u64,
+    pub(in crate::sm) pieces: Vec<Piece>,
 }
 
 impl Request {
     /// Bytes of the encoding.
-    pub(super) fn encoded_len(&self) -> usize {
+    pub(in crate::sm) fn encoded_len(&self) -> usize {
         REQUEST_FIXED + self.pieces.len() * PIECE_BYTES
     }
 
     /// Writes the encoding into the start of `out`, which must be long enough.
-    pub(super) fn encode<'a>(&self, out: &'a mut [u8; REQUEST_BYTES_MAX]) -> &'a [u8] {
+    pub(in crate::sm) fn encode<'a>(&self, out: &'a mut [u8; REQUEST_BYTES_MAX]) -> &'a [u8] {
         let pieces = self.pieces.iter().flat_map(|piece| [piece.addr, piece.len, piece.block]);
         let words = [self.part, self.key, self.offset, self.len].into_iter().chain(pieces);
         for (place, word) in out.chunks_exact_mut(8).zip(words) {
@@ -118,7 +118,7 @@ impl Request {
     }
 
     /// Reads an encoding; `None` when it is not one.
-    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
+    pub(in crate::sm) fn decode(bytes: &[u8]) -> Option<Self> {
         let rest = bytes.len().checked_sub(REQUEST_FIXED)?;
         if !rest.is_multiple_of(PIECE_BYTES) || bytes.len() > REQUEST_BYTES_MAX {
             return None;
@@ -148,21 +148,21 @@ impl Request {
 }
 
 /// The `index`th 64-bit word of `bytes`.
-pub(super) fn word_at(bytes: &[u8], index: usize) -> Option<u64> {
+pub(in crate::sm) fn word_at(bytes: &[u8], index: usize) -> Option<u64> {
     let bytes = bytes.get(8 * index..8 * index + 8)?;
     bytes.try_into().map(u64::from_le_bytes).ok()
 }
 
 /// How a part ended, in a done record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Status {
+pub(in crate::sm) enum Status {
     Ok,
     Denied(DeniedReason),
     Canceled,
 }
 
 impl Status {
-    pub(super) fn code(self) -> u64 {
+    pub(in crate::sm) fn code(self) -> u64 {
         match self {
             Self::Ok => 0,
             Self::Denied(DeniedReason::NoSuchKey) => 1,
@@ -173,7 +173,7 @@ impl Status {
         }
     }
 
-    pub(super) fn from_code(code: u64) -> Option<Self> {
+    pub(in crate::sm) fn from_code(code: u64) -> Option<Self> {
         Some(match code {
             0 => Self::Ok,
             1 => Self::Denied(DeniedReason::NoSuchKey),

@@ -38,35 +38,37 @@ use std::ptr::NonNull;
 use rustix::fs::SealFlags;
 use rustix::mm::{MapFlags, ProtFlags};
 
-use super::doorbell::Doorbell;
 use super::gate::Gate;
-use super::offer::OFFERS_MAX;
 use super::ring::{LINE, RingMemory};
 use super::turns::{PAGE_BYTES, PAGES, Turns};
 use crate::Error;
 use crate::limits::file_limit::{Pages, memfd};
 use crate::memory::copy_bytes;
+use crate::sm::wake::doorbell::Doorbell;
 use prim::prefetch;
 use prim::sync::Arc;
 use prim::sync::atomic::{AtomicU32, AtomicU64};
 
 /// Bytes before the rings.
-pub(super) const CONTROL_BYTES: usize = 4096;
+pub(in crate::sm) const CONTROL_BYTES: usize = 4096;
 
 /// Smallest and largest ring, bytes.
-pub(super) const RING_BYTES: std::ops::RangeInclusive<usize> = 64 << 10..=8 << 20;
+pub(in crate::sm) const RING_BYTES: std::ops::RangeInclusive<usize> = 64 << 10..=8 << 20;
 
-pub(super) const HEADS: [usize; 2] = [128, 256];
-pub(super) const BELLS: [usize; 2] = [384, 512];
-pub(super) const COPYING: [usize; 2] = [640, 768];
-pub(super) const SHUT: [usize; 2] = [896, 1024];
-pub(super) const LANES: [usize; 2] = [1152, 1280];
-pub(super) const AT_ONCE: [usize; 2] = [1408, 1536];
-pub(super) const OFFERS: [usize; 2] = [2048, 2304];
+pub(in crate::sm) const HEADS: [usize; 2] = [128, 256];
+pub(in crate::sm) const BELLS: [usize; 2] = [384, 512];
+pub(in crate::sm) const COPYING: [usize; 2] = [640, 768];
+pub(in crate::sm) const SHUT: [usize; 2] = [896, 1024];
+pub(in crate::sm) const LANES: [usize; 2] = [1152, 1280];
+pub(in crate::sm) const AT_ONCE: [usize; 2] = [1408, 1536];
+pub(in crate::sm) const OFFERS: [usize; 2] = [2048, 2304];
+
+/// Offers that stand on a connection, in each direction.
+pub(in crate::sm) const OFFERS_MAX: usize = 64;
 
 /// Which end of a connection we are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Side {
+pub(in crate::sm) enum Side {
     /// Connected, and made the segment.
     Creator,
     /// Accepted, and was given the segment.
@@ -90,7 +92,7 @@ impl Side {
 }
 
 /// A mapped segment, as one side sees it.
-pub(super) struct Segment {
+pub(in crate::sm) struct Segment {
     base: NonNull<u8>,
     ring_bytes: usize,
     side: Side,
@@ -105,7 +107,7 @@ unsafe impl Sync for Segment {}
 
 impl Segment {
     /// Makes a segment with two rings of `ring_bytes`, and the descriptor to hand over.
-    pub(super) fn create(ring_bytes: usize) -> Result<(Self, OwnedFd), Error> {
+    pub(in crate::sm) fn create(ring_bytes: usize) -> Result<(Self, OwnedFd), Error> {
         let len = total_bytes(ring_bytes);
         let fd = memfd(c"margo-sm", "shared memory for a connection", len, Pages::Now)?;
         Ok((Self::map(&fd, ring_bytes, Side::Creator, true)?, fd))
@@ -117,7 +119,11 @@ impl Segment {
     /// # Errors
     ///
     /// What is wrong with it.
-    pub(super) fn attach(fd: &OwnedFd, ring_bytes: usize, populate: bool) -> Result<Self, String> {
+    pub(in crate::sm) fn attach(
+        fd: &OwnedFd,
+        ring_bytes: usize,
+        populate: bool,
+    ) -> Result<Self, String> {
         check_ring_bytes(ring_bytes)?;
         let seals = rustix::fs::fcntl_get_seals(fd)
             .map_err(|errno| format!("its memory cannot be sealed ({errno})"))?;
@@ -150,36 +156,36 @@ impl Segment {
     }
 
     /// Our doorbell, which the peer looks at.
-    pub(super) fn own_bell(&self) -> Doorbell<'_> {
+    pub(in crate::sm) fn own_bell(&self) -> Doorbell<'_> {
         Doorbell::new(self.word(BELLS[self.side.index()]))
     }
 
     /// The peer's doorbell.
-    pub(super) fn peer_bell(&self) -> Doorbell<'_> {
+    pub(in crate::sm) fn peer_bell(&self) -> Doorbell<'_> {
         Doorbell::new(self.word(BELLS[self.side.other().index()]))
     }
 
     /// The gate that guards the peer's memory from our copies.
-    pub(super) fn gate_as_copier(&self) -> Gate<'_> {
+    pub(in crate::sm) fn gate_as_copier(&self) -> Gate<'_> {
         self.gate(self.side)
     }
 
     /// The gate that guards our memory from the peer's copies.
-    pub(super) fn gate_as_keeper(&self) -> Gate<'_> {
+    pub(in crate::sm) fn gate_as_keeper(&self) -> Gate<'_> {
         self.gate(self.side.other())
     }
 
     /// As [`gate_as_copier`](Self::gate_as_copier), for copies under an offer. Those are made under
     /// the send lock, the others by the poll.
     #[inline]
-    pub(super) fn offers_gate(&self) -> Gate<'_> {
+    pub(in crate::sm) fn offers_gate(&self) -> Gate<'_> {
         let copying = self.word(AT_ONCE[self.side.index()]);
         Gate::new(copying, self.word(SHUT[self.side.other().index()]))
     }
 
     /// Whether the peer may be copying in our memory, after the gate was shut or what it uses was
     /// withdrawn.
-    pub(super) fn peer_copies(&self) -> bool {
+    pub(in crate::sm) fn peer_copies(&self) -> bool {
         let offers = self.word(AT_ONCE[self.side.other().index()]);
         let offers = Gate::new(offers, self.word(SHUT[self.side.index()]));
         !self.gate_as_keeper().is_quiet() || !offers.is_quiet()
@@ -187,7 +193,7 @@ impl Segment {
 
     /// The word of an offer of ours or of the peer's.
     #[inline]
-    pub(super) fn offer(&self, ours: bool, slot: usize) -> &AtomicU32 {
+    pub(in crate::sm) fn offer(&self, ours: bool, slot: usize) -> &AtomicU32 {
         assert!(slot < OFFERS_MAX);
         let owner = if ours { self.side } else { self.side.other() };
         self.word(OFFERS[owner.index()] + 4 * slot)
@@ -195,7 +201,7 @@ impl Segment {
 
     /// Where it is mapped.
     #[cfg(test)]
-    pub(super) fn address(&self) -> usize {
+    pub(in crate::sm) fn address(&self) -> usize {
         self.base.as_ptr() as usize
     }
 
@@ -205,12 +211,12 @@ impl Segment {
     }
 
     /// The count of emptied slots in the lane that we fill (`outgoing`) or empty.
-    pub(super) fn lane_head(&self, outgoing: bool) -> &AtomicU32 {
+    pub(in crate::sm) fn lane_head(&self, outgoing: bool) -> &AtomicU32 {
         let source = if outgoing { self.side } else { self.side.other() };
         self.word(LANES[source.index()])
     }
 
-    pub(super) fn word(&self, offset: usize) -> &AtomicU32 {
+    pub(in crate::sm) fn word(&self, offset: usize) -> &AtomicU32 {
         assert!(offset + 4 <= CONTROL_BYTES && offset.is_multiple_of(4));
         // SAFETY: inside the first page of the mapping.
         let word = unsafe { self.base.add(offset) }.cast::<AtomicU32>();
@@ -222,7 +228,7 @@ impl Segment {
     }
 
     /// The memory of the ring that we write (`outgoing`) or read.
-    pub(super) fn ring(self: &Arc<Self>, outgoing: bool) -> MappedRing {
+    pub(in crate::sm) fn ring(self: &Arc<Self>, outgoing: bool) -> MappedRing {
         let producer = if outgoing { self.side } else { self.side.other() };
         let index = producer.index();
         // SAFETY: both rings lie inside the mapping of `total_bytes`.
@@ -233,7 +239,7 @@ impl Segment {
     }
 
     /// Whose turn the pages of a fresh segment are.
-    pub(super) fn turns(&self) -> Turns {
+    pub(in crate::sm) fn turns(&self) -> Turns {
         Turns::new(self.side == Side::Creator)
     }
 
@@ -257,7 +263,7 @@ impl Segment {
     ///
     /// If there is no such page, or it is shorter.
     #[inline]
-    pub(super) unsafe fn write_page(&self, page: usize, bytes: &[u8]) {
+    pub(in crate::sm) unsafe fn write_page(&self, page: usize, bytes: &[u8]) {
         let to = self.page(page, bytes.len());
         // SAFETY:
         // - source: a slice; destination: `page` has checked that it is inside;
@@ -275,7 +281,7 @@ impl Segment {
     ///
     /// If there is no such page, or it is shorter.
     #[inline]
-    pub(super) unsafe fn read_page(&self, page: usize, place: &mut [u8]) {
+    pub(in crate::sm) unsafe fn read_page(&self, page: usize, place: &mut [u8]) {
         let from = self.page(page, place.len());
         // SAFETY:
         // - destination: a slice; source: `page` has checked that it is inside;
@@ -307,7 +313,7 @@ impl fmt::Debug for Segment {
 /// # Errors
 ///
 /// They cannot: what to tell who says so.
-pub(super) fn check_ring_bytes(ring_bytes: usize) -> Result<(), String> {
+pub(in crate::sm) fn check_ring_bytes(ring_bytes: usize) -> Result<(), String> {
     match ring_bytes.is_power_of_two() && RING_BYTES.contains(&ring_bytes) {
         true => Ok(()),
         false => Err(format!("rings of {ring_bytes} bytes")),
@@ -320,13 +326,13 @@ const fn pages_at(ring_bytes: usize) -> usize {
 }
 
 /// Bytes of the whole segment.
-pub(super) const fn total_bytes(ring_bytes: usize) -> usize {
+pub(in crate::sm) const fn total_bytes(ring_bytes: usize) -> usize {
     pages_at(ring_bytes) + PAGES * PAGE_BYTES
 }
 
 /// One ring of a segment, which it keeps mapped.
 #[derive(Debug)]
-pub(super) struct MappedRing {
+pub(in crate::sm) struct MappedRing {
     data: NonNull<u8>,
     head: NonNull<AtomicU64>,
     bytes: usize,
@@ -412,7 +418,7 @@ impl RingMemory for MappedRing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sm::ring::{Consumer, Producer, payload_max};
+    use crate::sm::link::ring::{Consumer, Producer, payload_max};
 
     const RING: usize = *RING_BYTES.start();
 

@@ -1,0 +1,34 @@
+//! The link between two processes: the memory that they share, what is said in it, and how they
+//! find each other.
+//!
+//! - Imports: of `sm`, `address.rs`, `mapping.rs` and `wake/`; of the crate, `base`, `limits`,
+//!   `memory` and `options`.
+//! - Reading order: `ring.rs`, `lane.rs`, `gate.rs`, `turns.rs` (protocols of plain atomics,
+//!   model-checked) · `segment.rs` (the memory) · `record.rs` (what a ring carries) ·
+//!   `handshake.rs`, `socket.rs`, `closer.rs` (how peers meet) · `crowd.rs` (how many may come) ·
+//!   `conn.rs`, `alive.rs` (a connection).
+
+#[cfg(not(loom))]
+pub(super) mod alive;
+#[cfg(not(loom))]
+pub(super) mod closer;
+#[cfg(not(loom))]
+pub(super) mod conn;
+#[cfg(not(loom))]
+pub(super) mod crowd;
+#[allow(unreachable_pub, reason = "public for the models only")]
+pub mod gate;
+#[cfg(not(loom))]
+pub(super) mod handshake;
+#[allow(unreachable_pub, reason = "public for the models only")]
+pub mod lane;
+#[cfg(not(loom))]
+pub(super) mod record;
+#[allow(unreachable_pub, reason = "public for the models only")]
+pub mod ring;
+#[cfg(not(loom))]
+pub(super) mod segment;
+#[cfg(not(loom))]
+pub(super) mod socket;
+#[allow(unreachable_pub, reason = "public for the models only")]
+pub mod turns;
