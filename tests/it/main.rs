@@ -4,7 +4,8 @@
 //! subscriber, no panic hook; and it counts nothing of the whole process exactly. A test that has
 //! to runs in a process of its own (`process::alone`, `process::Service`), or belongs to one of the
 //! programs beside this one: `log`, `forks`, `memory` and `vectors` (allocators), `sim_cluster`
-//! (the clock), `many_blocked` and `admission_burst` (memory of the process).
+//! (the clock), `many_blocked` and `admission_burst` (memory of the process). `examples` runs what
+//! cargo builds beside the test programs, which it does not for `cargo test --test it`.
 #![allow(clippy::unwrap_used, reason = "a test says by panicking what went wrong")]
 
 #[path = "../bulk_support/mod.rs"]

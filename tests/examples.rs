@@ -1,4 +1,5 @@
 //! Runs every example as a user would and looks at what it prints.
+#![allow(clippy::unwrap_used, reason = "a test says by panicking what went wrong")]
 
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
