@@ -95,7 +95,7 @@ pub enum InitError {
     /// A pool of the parent, or of the program's runtime, was removed meanwhile.
     #[error("pool `{pool}`, in which the instance was to run, has been removed")]
     PoolGone {
-        /// Its name.
+        /// The name.
         pool: String,
     },
     /// The progress ULT was to run in a private pool of the program's
@@ -116,7 +116,7 @@ pub enum InitError {
     /// The signal of `margo.dump_on_signal` cannot be caught, or there is no thread to answer it.
     #[error("margo.dump_on_signal: cannot answer {signal}: {source}")]
     Signal {
-        /// Its name.
+        /// The name.
         signal: &'static str,
         /// What the operating system said.
         source: std::io::Error,
@@ -348,8 +348,8 @@ impl fmt::Display for Refused<'_> {
 }
 
 impl ForwardError {
-    /// Whether the handler certainly did not run, or says itself that it has changed nothing
-    /// ([`Busy`](Self::Busy)), so that calling again is harmless.
+    /// Returns whether the handler certainly did not run, or says itself that it has changed
+    /// nothing ([`Busy`](Self::Busy)), so that calling again is harmless.
     ///
     /// Of the codes of C peers only `HG_NOENTRY` of Mercury's RPC layer says so
     /// ([`NotRegistered`](Self::NotRegistered)). It is taken at its word: a program that registers
@@ -571,17 +571,17 @@ pub enum ProviderError {
     UnknownType {
         /// The provider's name in the configuration.
         name: String,
-        /// Its type in the configuration.
+        /// The type in the configuration.
         type_name: String,
         /// The types that there are.
         known: String,
     },
-    /// Its `dependencies` are not what its type needs, or the address of one cannot be looked up.
+    /// The `dependencies` are not what its type needs, or the address of one cannot be looked up.
     #[error("provider `{name}` of type `{type_name}`: dependencies: {reason}")]
     Dependency {
         /// The provider's name in the configuration.
         name: String,
-        /// Its type.
+        /// The type.
         type_name: String,
         /// Which, and what is wrong with it.
         reason: String,
@@ -591,7 +591,7 @@ pub enum ProviderError {
     Start {
         /// The provider's name in the configuration.
         name: String,
-        /// Its type.
+        /// The type.
         type_name: String,
         /// What it said.
         source: Box<dyn std::error::Error + Send + Sync>,

@@ -247,7 +247,7 @@ fn check(holds: bool, code: i32) -> Result<(), i32> {
     if holds { Ok(()) } else { Err(code) }
 }
 
-/// Whether a call is said to be the parent's, which may have run.
+/// Returns whether a call is said to be the parent's, which may have run.
 fn is_parents(result: Result<u32, ForwardError>) -> bool {
     result.is_err_and(|error| {
         !error.never_ran()

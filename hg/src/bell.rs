@@ -14,7 +14,7 @@ use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 pub(crate) struct Sleepers(AtomicUsize);
 
 impl Sleepers {
-    /// Whether a context sleeps; for whoever polls, after its poll.
+    /// Returns whether a context sleeps; for whoever polls, after its poll.
     pub(crate) fn any(&self) -> bool {
         // Either this sees the sleeper, or the sleeper's announcement comes after our poll and so
         // sees what we left.
@@ -47,7 +47,7 @@ impl Sleeper {
         slept
     }
 
-    /// Whether a bell must be rung, after something was put into the mailbox.
+    /// Returns whether a bell must be rung, after something was put into the mailbox.
     pub(crate) fn must_ring(&self) -> bool {
         fence(Ordering::SeqCst); // pair: CONTEXT-ASLEEP
         self.0.load(Ordering::Relaxed)

@@ -30,7 +30,7 @@ pub enum ChecksumLevel {
 }
 
 impl ChecksumLevel {
-    /// Whether headers are protected.
+    /// Returns whether headers are protected.
     #[inline]
     pub(super) fn covers_headers(self) -> bool {
         self >= Self::Headers

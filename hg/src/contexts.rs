@@ -67,7 +67,7 @@ impl<T> Class<T> {
         }
     }
 
-    /// Whether what arrives may belong to another context.
+    /// Returns whether what arrives may belong to another context.
     #[inline]
     pub(super) fn is_several(&self) -> bool {
         self.several.load(Ordering::Relaxed)
@@ -116,7 +116,7 @@ impl<T> Class<T> {
         contexts.iter().filter_map(|place| place.context.upgrade()).collect()
     }
 
-    /// Whether a context sleeps; after its own poll.
+    /// Returns whether a context sleeps; after its own poll.
     pub(super) fn has_sleepers(&self) -> bool {
         self.sleepers.any()
     }

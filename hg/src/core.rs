@@ -210,7 +210,7 @@ impl<T> State<T> {
         forgotten
     }
 
-    /// Whether an operation can be admitted: the core is neither closed nor full.
+    /// Returns whether an operation can be admitted: the core is neither closed nor full.
     #[inline]
     pub(super) fn may_admit(&self) -> Result<(), HgError> {
         if self.closed {
@@ -540,9 +540,9 @@ impl<T> Core<T> {
         self.state().tokens
     }
 
-    /// Whether something waits for [`trigger`](Self::trigger). What this thread has queued here is
-    /// seen, unless it was taken meanwhile; so a thread that has started, answered or canceled
-    /// something need wake a sleeping progress ULT only if this is true.
+    /// Returns whether something waits for [`trigger`](Self::trigger). What this thread has queued
+    /// here is seen, unless it was taken meanwhile; so a thread that has started, answered or
+    /// canceled something need wake a sleeping progress ULT only if this is true.
     #[inline]
     pub fn has_queued(&self) -> bool {
         self.has_events.load(Ordering::Relaxed)

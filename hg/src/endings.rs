@@ -10,7 +10,7 @@ use super::slots::Exposed;
 
 /// What an operation leaves that is given up.
 pub(super) struct Ended {
-    /// Its parts, to be canceled.
+    /// The parts, to be canceled.
     parts: Vec<Role>,
     /// What its peer may not fetch any more, to be dropped outside of the lock.
     revoked: Option<Box<Exposed>>,
@@ -120,7 +120,7 @@ impl<T> Core<T> {
         }
     }
 
-    /// Whether it was closed: nothing can be started any more.
+    /// Returns whether it was closed: nothing can be started any more.
     pub fn is_closed(&self) -> bool {
         self.state().closed
     }

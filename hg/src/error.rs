@@ -83,7 +83,7 @@ pub enum WireError {
     /// The payload is elsewhere, and longer than [`HgOptions`](super::HgOptions) accepts.
     #[error("an overflowed payload of {len} bytes exceeds the limit of {max} bytes")]
     OverflowTooLong {
-        /// Its length.
+        /// The length.
         len: u64,
         /// The limit.
         max: u64,
@@ -91,7 +91,7 @@ pub enum WireError {
 }
 
 impl WireError {
-    /// Whether a checksum was wrong.
+    /// Returns whether a checksum was wrong.
     pub fn is_checksum(&self) -> bool {
         matches!(self, Self::HeaderChecksum { .. } | Self::PayloadChecksum { .. })
     }
@@ -147,7 +147,7 @@ pub enum ProcError {
     /// A string, sequence or map is longer than [`ProcLimits`](super::proc::ProcLimits) accepts.
     #[error("{len} bytes or elements exceed the limit of {max} for one value")]
     TooMany {
-        /// Its length.
+        /// The length.
         len: u64,
         /// The limit.
         max: u64,
@@ -284,18 +284,18 @@ pub enum HgError {
     /// The RPC is registered already.
     #[error("RPC `{name}` is registered already, as {id}; replace it, or deregister it before")]
     Registered {
-        /// Its number.
+        /// The number.
         id: RpcId,
-        /// Its name.
+        /// The name.
         name: String,
     },
     /// The RPC is not registered as it was when it was looked up: others have deregistered or
     /// replaced it meanwhile, and it stays so.
     #[error("RPC `{name}`, {id}, was deregistered or replaced meanwhile: look it up again")]
     Outdated {
-        /// Its number.
+        /// The number.
         id: RpcId,
-        /// Its name.
+        /// The name.
         name: String,
     },
     /// Another RPC has the same number. Rename one of them.

@@ -69,7 +69,7 @@ pub struct Extension {
 }
 
 impl Extension {
-    /// Whether there is nothing to say.
+    /// Returns whether there is nothing to say.
     #[inline]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()

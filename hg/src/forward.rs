@@ -158,7 +158,7 @@ impl<T> Forward<T> {
         }
     }
 
-    /// Whether its question was answered and has left: its message is next.
+    /// Returns whether its question was answered and has left: its message is next.
     pub(super) fn may_go_on(&self) -> bool {
         let told = self.asking.as_ref().and_then(|asking| asking.build());
         told.is_some() && !self.sending && self.outcome.is_none() && self.token.is_some()

@@ -245,6 +245,6 @@ where
 pub enum Sent<T> {
     /// It was sent, or handed over to ourselves. The sink is not told.
     Done(T),
-    /// Its end is told to the sink; until then it can be canceled.
+    /// The end is told to the sink; until then it can be canceled.
     InFlight(OpRef),
 }

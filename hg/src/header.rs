@@ -344,8 +344,8 @@ impl ResponseHeader {
         write_payload_sum(self.payload_sum, format, out);
     }
 
-    /// Whether [`read`](Self::read) finds plain headers without a fault, success, and the result
-    /// behind them; for nearly all responses that is quick to see.
+    /// Returns whether [`read`](Self::read) finds plain headers without a fault, success, and the
+    /// result behind them; for nearly all responses that is quick to see.
     #[inline]
     pub(super) fn is_plain_success(format: Format, message: &[u8]) -> bool {
         let Some([code, flags, ..]) = message.first_chunk::<PLAIN_BYTES>() else { return false };

@@ -25,7 +25,7 @@ pub struct CallNumber {
 }
 
 impl CallMark {
-    /// Whether that call was made before the mark.
+    /// Returns whether that call was made before the mark.
     pub fn covers(&self, call: CallNumber) -> bool {
         let own = self.0.iter().find(|(context, _)| *context == call.context);
         own.is_some_and(|(_, next)| call.number < next[usize::from(call.targeted)])

@@ -193,7 +193,7 @@ impl<O> Slab<O> {
         self.slots.len() - self.free.len()
     }
 
-    /// Whether there is no name for one more.
+    /// Returns whether there is no name for one more.
     #[inline]
     pub(super) fn is_full(&self) -> bool {
         self.free.is_empty() && self.slots.len() >= OPS_MAX

@@ -59,7 +59,7 @@ pub(super) struct Respond<T> {
 }
 
 impl<T> Respond<T> {
-    /// Whether it ends with an error, when it ends.
+    /// Returns whether it ends with an error, when it ends.
     pub(super) fn has_failed(&self) -> bool {
         self.error.is_some()
     }
@@ -68,17 +68,17 @@ impl<T> Respond<T> {
         self.to.clone()
     }
 
-    /// Whether its message is under way and may be sent in another way.
+    /// Returns whether its message is under way and may be sent in another way.
     pub(super) fn in_sending(&self) -> bool {
         self.sending && !self.has_failed() && self.exposed.is_none()
     }
 
-    /// Its message cannot be sent in another way either.
+    /// The message cannot be sent in another way either.
     pub(super) fn fail(&mut self, error: HgError) {
         self.error.get_or_insert(error);
     }
 
-    /// Whether the result would have to be kept, and too much is.
+    /// Returns whether the result would have to be kept, and too much is.
     pub(super) fn is_beyond_limit(&self) -> bool {
         matches!(self.error, Some(HgError::Unfetched { .. }))
     }
@@ -89,7 +89,7 @@ impl<T> Respond<T> {
         self.receiving = true;
     }
 
-    /// Its part of the results that are kept.
+    /// The part of the results that are kept.
     pub(super) fn share(&self) -> Option<&Share> {
         self.exposed.as_ref()?.share()
     }
@@ -170,7 +170,7 @@ impl RawRequest {
         self.header.id
     }
 
-    /// Whether the origin wants no response.
+    /// Returns whether the origin wants no response.
     #[inline]
     pub fn is_one_way(&self) -> bool {
         self.header.no_response
@@ -198,7 +198,7 @@ impl RawRequest {
         if self.header.no_response { None } else { CallKey::of(self.reply) }
     }
 
-    /// Whether so many requests were held when it came, of those that may be
+    /// Returns whether so many requests were held when it came, of those that may be
     /// ([`HgOptions::requests_max`](super::HgOptions::requests_max)), that whose they are is to be
     /// looked at.
     #[inline]
@@ -212,7 +212,7 @@ impl RawRequest {
         self.beside.get_or_insert_with(new).place = Some(place);
     }
 
-    /// Whether its arguments did not fit into its message.
+    /// Returns whether its arguments did not fit into its message.
     #[inline]
     pub fn was_fetched(&self) -> bool {
         matches!(self.payload, Payload::Overflow(_))

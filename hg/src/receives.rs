@@ -107,15 +107,15 @@ impl Receives {
         if self.owed > 0 { self.claim_owed() } else { self.claim(self.more.max(self.lost)) }
     }
 
-    /// Whether so few requests are held, compared with the receives that wait, that a buffer may
-    /// stay with its request until the answer.
+    /// Returns whether so few requests are held, compared with the receives that wait, that a
+    /// buffer may stay with its request until the answer.
     #[inline]
     pub(super) fn has_plenty(&self) -> bool {
         4 * self.held <= self.posted + self.owed
     }
 
-    /// Whether so many requests are held that whose they are is to be looked at: three eighths of
-    /// those that may be.
+    /// Returns whether so many requests are held that whose they are is to be looked at: three
+    /// eighths of those that may be.
     #[inline]
     pub(super) fn is_crowded(&self) -> bool {
         8 * self.held > 3 * self.max
@@ -242,8 +242,8 @@ impl Receives {
 }
 
 impl<T> Core<T> {
-    /// Whether the system has memory for the first receives, if each has a buffer. Buffers are made
-    /// one by one, where a lack of memory ends the process.
+    /// Returns whether the system has memory for the first receives, if each has a buffer. Buffers
+    /// are made one by one, where a lack of memory ends the process.
     pub(super) fn has_memory_for(&self, first: &Claim) -> Result<(), HgError> {
         if self.large.is_some() {
             return Ok(());

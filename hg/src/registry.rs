@@ -71,31 +71,31 @@ impl Registration {
         Self { data: Some(data), ..self }
     }
 
-    /// Its number.
+    /// The number.
     #[inline]
     pub fn id(&self) -> RpcId {
         self.id
     }
 
-    /// Its name.
+    /// The name.
     #[inline]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Whether requests for it are taken.
+    /// Returns whether requests for it are taken.
     #[inline]
     pub fn serves(&self) -> bool {
         self.serves
     }
 
-    /// Whether it takes no response.
+    /// Returns whether it takes no response.
     #[inline]
     pub fn is_no_response(&self) -> bool {
         self.no_response
     }
 
-    /// Whether it was registered with data.
+    /// Returns whether it was registered with data.
     #[inline]
     pub(super) fn has_data(&self) -> bool {
         self.data.is_some()

@@ -113,7 +113,8 @@ impl<T> Core<T> {
         Some(result)
     }
 
-    /// Whether the result of a call is to be fetched: not if the call is over or was canceled.
+    /// Returns whether the result of a call is to be fetched: not if the call is over or was
+    /// canceled.
     pub(super) fn wants_result(&self, op: OpRef) -> bool {
         matches!(self.state().ops.get_mut(op), Some(Op::Forward(call)) if !call.canceled)
     }

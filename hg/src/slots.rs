@@ -55,7 +55,7 @@ pub(super) struct Exposed {
     len: u64,
     /// Where the memory goes back to, if it is a slot.
     home: Option<(Weak<Slots>, Addr)>,
-    /// Its bytes among those of the results that are kept, or of the arguments of calls that were
+    /// The bytes among those of the results that are kept, or of the arguments of calls that were
     /// given up.
     share: Option<Share>,
     is_done: bool,

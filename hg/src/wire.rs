@@ -192,7 +192,8 @@ pub fn encode_refusal(request: &RequestHeader, code: ReturnCode, buf: &mut MsgBu
     buf.set_len(at + OWN.len());
 }
 
-/// Whether an error response without a payload is of one of our own peers. C's end before the mark.
+/// Returns whether an error response without a payload is of one of our own peers. C's end before
+/// the mark.
 pub fn is_own_refusal(format: impl Into<Format>, message: &[u8]) -> bool {
     message.get(2 * format.into().core_bytes()..) == Some(&OWN)
 }

@@ -106,14 +106,14 @@ impl Loopback {
         self.due.store(true, Ordering::Relaxed);
     }
 
-    /// Whether something waits, maybe for a receive.
+    /// Returns whether something waits, maybe for a receive.
     #[inline]
     pub(crate) fn is_busy(&self) -> bool {
         self.busy.load(Ordering::Relaxed)
     }
 
-    /// Whether the next poll has something to do here. A sleeper asks after the fence that its
-    /// wakers' fence pairs with.
+    /// Returns whether the next poll has something to do here. A sleeper asks after the fence that
+    /// its wakers' fence pairs with.
     #[cfg_attr(not(feature = "tcp"), allow(dead_code, reason = "sm polls before each sleep"))]
     pub(crate) fn is_due(&self) -> bool {
         self.due.load(Ordering::Relaxed)

@@ -75,7 +75,8 @@ fn heads() -> impl Iterator<Item = &'static str> {
     })
 }
 
-/// Whether data can go by the loopback address of IPv6: not over UCX before 1.14, which says so.
+/// Returns whether data can go by the loopback address of IPv6: not over UCX before 1.14, which
+/// says so.
 fn has_loopback_v6(head: &str) -> bool {
     match na::open(&format!("{head}://[::1]:0"), &OpenOptions::listening(true)) {
         Err(Error::Unavailable { transport: "ucx", reason }) if head == "ucx+tcp" => {

@@ -60,7 +60,7 @@ impl Offered {
         self.requester.transferred(op, &mut self.owner)
     }
 
-    /// Whether a transfer ends although the owner does nothing.
+    /// Returns whether a transfer ends although the owner does nothing.
     fn is_alone(&mut self, put: bool, len: u64) -> bool {
         let op = self.start(put, len);
         (0..64).for_each(|_| self.requester.poll());
@@ -295,7 +295,7 @@ impl Plain {
         self.theirs.as_ptr().expose_provenance() as u64
     }
 
-    /// Whether a transfer ends although the owner answers nothing.
+    /// Returns whether a transfer ends although the owner answers nothing.
     fn is_alone(&mut self, put: bool, at: u64, len: u64) -> bool {
         let (local, remote) = (self.ours.clone(), self.remote.clone());
         let transfer = Transfer { local, local_offset: 0, remote, remote_offset: at, len };

@@ -55,7 +55,7 @@ fn deliver(from: &Arc<dyn Endpoint>, to: &Arc<dyn Endpoint>) -> Addr {
 const UCX: &str = "ucx+tcp://127.0.0.1:0";
 const UCX_SM: &str = "ucx+sm://127.0.0.1:0";
 
-/// Whether that can be tried here.
+/// Returns whether that can be tried here.
 fn has_ucx(uri: &'static str) -> bool {
     let lacks = Optional { variable: "MARGO_TEST_UCX", uri }.lacks();
     if let Some(lacks) = &lacks {

@@ -65,7 +65,7 @@ fn refuses(node: &mut Node, (other, to): (&mut Node, &Addr), expected: bool, tag
     });
 }
 
-/// Whether who waits sleeps or polls.
+/// Returns whether who waits sleeps or polls.
 #[track_caller]
 fn comes(node: &mut Node, sleeps: bool, tag: u32, post: impl FnOnce(&mut Node) -> OpId) {
     if sleeps {

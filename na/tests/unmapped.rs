@@ -60,7 +60,7 @@ fn watch() -> bool {
     true
 }
 
-/// Whether the hook has seen that memory go away, whole.
+/// Returns whether the hook has seen that memory go away, whole.
 fn has_seen(address: usize, len: usize) -> bool {
     let seen = SEEN.lock().unwrap();
     seen.iter().any(|(at, size)| *at <= address && address + len <= at + size)
@@ -136,7 +136,7 @@ mod cut_off {
         origin: Arc<dyn Endpoint>,
         target: Arc<dyn Endpoint>,
         to_target: Addr,
-        /// Its session is that of the first message.
+        /// The session is that of the first message.
         to_origin: Addr,
     }
 

@@ -25,7 +25,7 @@ impl<T> Claim<T> {
         Self { claimed: AtomicBool::new(false), value: UnsafeCell::new(value) }
     }
 
-    /// Whether somebody has claimed it. `false` may be out of date at once.
+    /// Returns whether somebody has claimed it. `false` may be out of date at once.
     #[inline]
     pub fn is_claimed(&self) -> bool {
         self.claimed.load(Ordering::Relaxed)

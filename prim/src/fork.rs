@@ -32,8 +32,8 @@ impl Process {
         Self(FORKS.load(Ordering::Relaxed))
     }
 
-    /// Whether the caller is in a child process that was forked off this one. Children made by
-    /// system calls past the C library are not noticed.
+    /// Returns whether the caller is in a child process that was forked off this one. Children made
+    /// by system calls past the C library are not noticed.
     #[inline]
     #[must_use]
     pub fn is_other(self) -> bool {

@@ -21,8 +21,8 @@ impl Parts {
         Self(AtomicU64::new(0))
     }
 
-    /// Whether all of the `given` parts have come back: what was done with them is over. For who
-    /// carves.
+    /// Returns whether all of the `given` parts have come back: what was done with them is over.
+    /// For who carves.
     #[inline]
     #[must_use]
     pub fn are_back(&self, given: u64) -> bool {

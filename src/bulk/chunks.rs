@@ -434,7 +434,7 @@ impl<'a, B: LocalBulk + AsMut<[u8]> + Send + 'static> Window<'a, B> {
         bytes
     }
 
-    /// Whether waiting for the oldest transfer would not wait.
+    /// Returns whether waiting for the oldest transfer would not wait.
     fn is_first_over(&self) -> bool {
         self.flying.front().is_some_and(|(_, _, request)| request.test())
     }

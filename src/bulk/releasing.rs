@@ -83,7 +83,7 @@ impl<B: Exposable> Releasing<B> {
         self.wait_until(Instant::now().checked_add(limit))
     }
 
-    /// Whether the memory never comes back: a fabric could not end its registration, or the
+    /// Returns whether the memory never comes back: a fabric could not end its registration, or the
     /// endpoint is gone while a peer that is stopped was copying, and they may go on using the
     /// memory. It stays where it is for good; the log has the cause.
     #[must_use]
@@ -94,7 +94,7 @@ impl<B: Exposable> Releasing<B> {
         self.back.try_get().is_some_and(lost)
     }
 
-    /// Whether waiting would not wait.
+    /// Returns whether waiting would not wait.
     pub(crate) fn is_over(&self) -> bool {
         self.back.is_ready()
     }

@@ -221,7 +221,8 @@ impl<A, R> Handle<A, R> {
 }
 
 impl<B: LocalBulk + Send + 'static> BulkRequest<B> {
-    /// Whether the transfer is over, so that [`wait`](Self::wait) would not wait. Never waits.
+    /// Returns whether the transfer is over, so that [`wait`](Self::wait) would not wait. Never
+    /// waits.
     ///
     /// Counterpart: `margo_test`.
     #[must_use]
@@ -334,7 +335,7 @@ impl<B: LocalBulk + Send + 'static> BulkRequest<B> {
         }
     }
 
-    /// Whether it is in flight in the process from which this one was forked off.
+    /// Returns whether it is in flight in the process from which this one was forked off.
     pub(crate) fn is_lost(&self) -> bool {
         !self.call.done.is_ready() && self.instance.inner().is_forked()
     }

@@ -85,7 +85,7 @@ impl BulkSegments {
         self.memory.len() as usize
     }
 
-    /// Whether there are no bytes.
+    /// Returns whether there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.memory.is_empty()
     }

@@ -93,7 +93,8 @@ impl BulkCall {
         Self { watch: BulkWatch::waited_for(), may_stand, ..Self::new() }
     }
 
-    /// Whether it ends if it stands still, for want of a deadline (`standing_transfers.rs`).
+    /// Returns whether it ends if it stands still, for want of a deadline
+    /// (`standing_transfers.rs`).
     pub(crate) fn may_stand(&self) -> bool {
         self.may_stand
     }

@@ -34,7 +34,7 @@ pub enum ElasticityError {
     Known {
         /// "pool" or "xstream".
         what: &'static str,
-        /// Its name.
+        /// The name.
         name: String,
     },
     /// It is not of this instance's runtime, or has been removed there.
@@ -44,7 +44,7 @@ pub enum ElasticityError {
     NotOurs {
         /// "pool" or "xstream".
         what: &'static str,
-        /// Its name.
+        /// The name.
         name: String,
     },
     /// The pool is in use. Deregister the RPC or give it another pool, drop the hold, disarm the

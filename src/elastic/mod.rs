@@ -102,14 +102,14 @@ struct XstreamEntry {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PoolInfo {
-    /// Its place. No other pool of the instance ever gets it.
+    /// The place. No other pool of the instance ever gets it.
     pub index: usize,
     /// The pool.
     pub pool: PoolRef,
 }
 
 impl PoolInfo {
-    /// Its name.
+    /// The name.
     pub fn name(&self) -> &str {
         self.pool.name()
     }
@@ -121,14 +121,14 @@ impl PoolInfo {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct XstreamInfo {
-    /// Its place. No other xstream of the instance ever gets it.
+    /// The place. No other xstream of the instance ever gets it.
     pub index: usize,
     /// The xstream.
     pub xstream: XstreamRef,
 }
 
 impl XstreamInfo {
-    /// Its name.
+    /// The name.
     pub fn name(&self) -> &str {
         self.xstream.name()
     }

@@ -259,7 +259,7 @@ impl Instance {
         Ok(())
     }
 
-    /// Whether an xstream that runs, and stays, runs the pool, other than this one.
+    /// Returns whether an xstream that runs, and stays, runs the pool, other than this one.
     fn others_run(&self, pool: &PoolRef, this: &str) -> bool {
         let leaving: Vec<_> = {
             // Nobody runs anything in a child process that was forked off.
@@ -279,7 +279,7 @@ impl Instance {
         pool.xstreams().iter().any(|name| name != this && runs(name))
     }
 
-    /// Whether an xstream runs the pool, and stays.
+    /// Returns whether an xstream runs the pool, and stays.
     pub(crate) fn is_served(&self, pool: &PoolRef) -> bool {
         self.others_run(pool, "")
     }

@@ -62,9 +62,9 @@ pub trait Component: Send + Sync {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct ProviderSpec {
-    /// Its name; unique in the instance.
+    /// The name; unique in the instance.
     pub name: String,
-    /// Its id.
+    /// The id.
     pub id: ProviderId,
     /// Where its handlers are to run.
     pub pool: PoolRef,
@@ -72,7 +72,7 @@ pub struct ProviderSpec {
     pub priority: Priority,
     /// The providers that it works with.
     pub dependencies: Dependencies,
-    /// Its own configuration, for the component to check.
+    /// The own configuration, for the component to check.
     pub config: serde_json::Value,
 }
 

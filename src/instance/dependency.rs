@@ -90,12 +90,12 @@ pub struct Dependency {
 }
 
 impl Dependency {
-    /// Its name in the document, or `type:id@address` of one elsewhere.
+    /// The name in the document, or `type:id@address` of one elsewhere.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its type, as the document says it.
+    /// The type, as the document says it.
     pub fn type_name(&self) -> &str {
         &self.type_name
     }

@@ -130,7 +130,7 @@ impl Callbacks {
         self.runners.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the end waits for the calling thread or ULT.
+    /// Returns whether the end waits for the calling thread or ULT.
     pub(crate) fn awaits_caller(&self) -> bool {
         self.runners().contains(&runner_here())
     }

@@ -286,8 +286,8 @@ fn check(resolved: &Resolved) -> Result<(), InitError> {
     profile::check(resolved)
 }
 
-/// Whether a warning is this instance's to tell. Those of a parent's layout have been told when it
-/// started; a program's is its own affair.
+/// Returns whether a warning is this instance's to tell. Those of a parent's layout have been told
+/// when it started; a program's is its own affair.
 fn is_own(home: &Home, path: &str) -> bool {
     home.landlord() == Landlord::Own || !path.starts_with("argobots")
 }

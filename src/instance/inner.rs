@@ -108,13 +108,13 @@ pub(crate) struct Inner {
 }
 
 impl Inner {
-    /// Whether this process is a child that was forked off, where nothing of this works.
+    /// Returns whether this process is a child that was forked off, where nothing of this works.
     #[inline]
     pub(crate) fn is_forked(&self) -> bool {
         self.process.is_other()
     }
 
-    /// Whether this process may start operations of the network.
+    /// Returns whether this process may start operations of the network.
     #[inline]
     pub(crate) fn may_start(&self) -> Result<(), HgError> {
         if self.is_forked() { Err(HgError::Forked) } else { Ok(()) }
@@ -271,7 +271,7 @@ impl Instance {
         WeakInstance(Arc::downgrade(&self.0))
     }
 
-    /// Whether peers can call it: it was started to listen ([`InstanceBuilder::listen`],
+    /// Returns whether peers can call it: it was started to listen ([`InstanceBuilder::listen`],
     /// `margo.listen`). That does not change when it ends; see
     /// [`is_finalizing`](Self::is_finalizing).
     ///
@@ -384,14 +384,15 @@ impl Instance {
         self.wait_for_finalize()
     }
 
-    /// Whether [`finalize`](Self::finalize) has begun. So it seems as well in a child process that
-    /// was forked off.
+    /// Returns whether [`finalize`](Self::finalize) has begun. So it seems as well in a child
+    /// process that was forked off.
     pub fn is_finalizing(&self) -> bool {
         self.inner().shutdown.has_begun() || self.inner().is_forked()
     }
 
-    /// Whether finalize has come to its end. The object stays usable for as long as somebody has a
-    /// clone: address, configuration and statistics can be read; calls end with an error.
+    /// Returns whether finalize has come to its end. The object stays usable for as long as
+    /// somebody has a clone: address, configuration and statistics can be read; calls end with an
+    /// error.
     ///
     /// Clones are the reference count that C programs keep with `margo_instance_ref_incr` and
     /// `margo_instance_release`.

@@ -90,7 +90,7 @@ impl Shutdown {
         }
     }
 
-    /// Whether shutdown has begun. A request admitted just before may still run.
+    /// Returns whether shutdown has begun. A request admitted just before may still run.
     pub(crate) fn has_begun(&self) -> bool {
         self.handlers.0.load(Ordering::Acquire) & BEGUN != 0 // pair: FINALIZE-BEGUN
     }
@@ -146,7 +146,7 @@ impl Shutdown {
         self.handlers.0.load(Ordering::Relaxed) / HANDLER
     }
 
-    /// Whether everything has ended, as far as it did.
+    /// Returns whether everything has ended, as far as it did.
     pub(crate) fn is_done(&self) -> bool {
         self.done.is_ready()
     }
@@ -422,7 +422,7 @@ fn forget_address(inner: &Inner) {
     }
 }
 
-/// Its thread asks pools of users how full they are, and one may never answer.
+/// The thread asks pools of users how full they are, and one may never answer.
 fn end_metrics(inner: &Inner) {
     if !inner.metrics.server.end(|ended| inner.shutdown.within_grace(ended)) {
         log!(

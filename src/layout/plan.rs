@@ -40,7 +40,7 @@ pub struct Layout {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct LayoutPool {
-    /// Its name.
+    /// The name.
     pub name: String,
     /// In which order units leave.
     pub kind: PoolKind,
@@ -67,7 +67,7 @@ pub struct LayoutPool {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct LayoutXstream {
-    /// Its name.
+    /// The name.
     pub name: String,
     /// The policy.
     pub scheduler: SchedulerKind,

@@ -125,7 +125,7 @@ impl Call {
         Self { watch: CallWatch::waited_for(), ..Self::with_extra(bounds, None) }
     }
 
-    /// Its end.
+    /// The end.
     #[inline]
     pub(crate) fn done(&self) -> &Eventual<Outcome> {
         &self.done
@@ -166,8 +166,8 @@ impl Call {
         }
     }
 
-    /// Whether an answer comes after the deadline. The alarm may come later still: its execution
-    /// stream was busy, and it waits for its turn behind the answer.
+    /// Returns whether an answer comes after the deadline. The alarm may come later still: its
+    /// execution stream was busy, and it waits for its turn behind the answer.
     #[inline(always)]
     fn is_late(&self) -> bool {
         self.extra.as_ref().is_some_and(|extra| is_past(extra.due))
@@ -220,7 +220,7 @@ impl Call {
         }
     }
 
-    /// Whether it is to begin: not if those have given up for whom it is.
+    /// Returns whether it is to begin: not if those have given up for whom it is.
     #[inline]
     pub(crate) fn is_wanted(&self, site: Site<'_>) -> Result<(), ForwardError> {
         match &self.extra {
@@ -395,7 +395,7 @@ pub(crate) fn failure(site: Site<'_>, error: HgError) -> ForwardError {
     }
 }
 
-/// Whether that time has come.
+/// Returns whether that time has come.
 pub(crate) fn is_past(due: Option<Instant>) -> bool {
     due.is_some_and(|due| due <= Instant::now())
 }
@@ -411,7 +411,7 @@ pub(crate) fn pools_for_units<const N: usize>(
     first.chain(all).filter(may_spawn)
 }
 
-/// Whether the caller may spawn there: into a private pool only its xstream does.
+/// Returns whether the caller may spawn there: into a private pool only its xstream does.
 pub(crate) fn may_spawn(pool: &PoolRef) -> bool {
     pool.access() != ult::Access::Private
         || ult::current().is_some_and(|here| pool.xstreams().contains(&here.xstream))

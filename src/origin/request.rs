@@ -170,7 +170,7 @@ fn read<R: DeserializeOwned>(
 }
 
 impl<R> Request<R> {
-    /// Whether the call is over, so that [`wait`](Self::wait) would not wait. Never waits.
+    /// Returns whether the call is over, so that [`wait`](Self::wait) would not wait. Never waits.
     ///
     /// Counterpart: `margo_test`.
     #[must_use]
@@ -262,7 +262,7 @@ impl<R> Request<R> {
         self.flight.instance.inner().is_forked()
     }
 
-    /// Whether nothing more is to be waited for: it is over, or its end is not told here.
+    /// Returns whether nothing more is to be waited for: it is over, or its end is not told here.
     fn is_settled(&self) -> bool {
         self.call().is_over() || self.is_forked()
     }

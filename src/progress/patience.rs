@@ -68,13 +68,13 @@ impl Patience {
         self.polls = 0;
     }
 
-    /// Whether it is but a moment since something happened.
+    /// Returns whether it is but a moment since something happened.
     pub(crate) fn is_fresh(&self) -> bool {
         self.polls < Self::FRESH_POLLS
     }
 
-    /// Whether to poll once more rather than to sleep. `served`: a number that changes with what is
-    /// done for peers without an event; that keeps us awake as events do.
+    /// Returns whether to poll once more rather than to sleep. `served`: a number that changes with
+    /// what is done for peers without an event; that keeps us awake as events do.
     pub(crate) fn spin(&mut self, served: impl FnOnce() -> u64) -> Spin {
         if self.window_max.is_zero() {
             return Spin::Over;

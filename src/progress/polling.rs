@@ -178,13 +178,13 @@ impl Progress {
         self.xstream.load(Ordering::Relaxed)
     }
 
-    /// Whether it waits for the network without polling.
+    /// Returns whether it waits for the network without polling.
     #[cfg(test)]
     pub(crate) fn is_asleep(&self) -> bool {
         self.asleep.load(Ordering::Relaxed)
     }
 
-    /// Whether the caller, a unit of the same runtime, is the progress ULT.
+    /// Returns whether the caller, a unit of the same runtime, is the progress ULT.
     pub(crate) fn is_caller(&self) -> bool {
         self.ult.load(Ordering::Relaxed) == own_number()
     }
@@ -291,13 +291,13 @@ impl Progress {
         }
     }
 
-    /// Whether the progress ULT is wanted: to end, or to move.
+    /// Returns whether the progress ULT is wanted: to end, or to move.
     #[inline]
     pub(crate) fn is_ordered(&self) -> bool {
         self.orders.load(Ordering::Relaxed) != 0
     }
 
-    /// Whether it is to close the network and end.
+    /// Returns whether it is to close the network and end.
     pub(crate) fn is_stopping(&self) -> bool {
         self.orders.load(Ordering::Acquire) & STOP != 0 // pair: PROGRESS-ORDERS
     }
@@ -468,8 +468,9 @@ fn run_loop(
     }
 }
 
-/// Whether peers are still copying in memory that its owner wants back. It takes them microseconds;
-/// but one that is stopped in the midst of it holds the memory for as long, and not the shutdown.
+/// Returns whether peers are still copying in memory that its owner wants back. It takes them
+/// microseconds; but one that is stopped in the midst of it holds the memory for as long, and not
+/// the shutdown.
 #[cold]
 fn awaits_copies(inner: &Inner, core: &Core<Token>, closed_at: Option<Instant>) -> bool {
     let patience = inner.shutdown.grace() / 2;

@@ -70,7 +70,7 @@ impl StandIn {
         found
     }
 
-    /// Whether the caller, on the execution stream of this index, may poll.
+    /// Returns whether the caller, on the execution stream of this index, may poll.
     #[inline]
     fn may(&self, xstream: Option<usize>) -> bool {
         let place = self.place.load(Ordering::Relaxed);
@@ -139,7 +139,7 @@ fn stand_in(
     }
 }
 
-/// Whether somebody else is to have the execution stream.
+/// Returns whether somebody else is to have the execution stream.
 #[inline]
 fn others_wait(progress: &Progress) -> bool {
     progress.is_ordered() || ult::has_runnable_beyond(PROGRESS_ALONE)

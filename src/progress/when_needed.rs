@@ -57,7 +57,7 @@ impl Inner {
         }
     }
 
-    /// Whether nobody waits for the progress of this context.
+    /// Returns whether nobody waits for the progress of this context.
     pub(crate) fn is_unneeded(&self, core: &Core<Token>) -> bool {
         self.when_needed.is_on() && core.in_flight() == 0
     }
@@ -86,7 +86,7 @@ impl Instance {
         inner.when_needed.0.store(on, Ordering::Relaxed);
     }
 
-    /// Whether progress spins only while operations are in flight; see
+    /// Returns whether progress spins only while operations are in flight; see
     /// [`set_progress_when_needed`](Self::set_progress_when_needed).
     pub fn progress_when_needed(&self) -> bool {
         self.inner().when_needed.is_on()

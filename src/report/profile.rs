@@ -139,7 +139,8 @@ fn path(profile: &Profile, resolved: &Resolved) -> PathBuf {
     files::path(&prefix, number, KIND)
 }
 
-/// Whether the file can be written when the instance ends, if the configuration asks for it.
+/// Returns whether the file can be written when the instance ends, if the configuration asks for
+/// it.
 pub(crate) fn check(resolved: &Resolved) -> Result<(), InitError> {
     if !resolved.enable_abt_profiling {
         return Ok(());

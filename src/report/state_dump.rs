@@ -46,15 +46,15 @@ pub struct UltLine {
     pub id: u64,
     /// Of a handler: the name of its RPC.
     pub name: Option<String>,
-    /// Its pool.
+    /// The pool.
     pub pool: String,
-    /// Its execution stream.
+    /// The execution stream.
     pub xstream: String,
     /// `runnable`, or what it waits for.
     pub state: String,
     /// For how long, milliseconds, to the precision of the stall detector.
     pub since_msec: Option<u64>,
-    /// Its stack, innermost first, if it was asked for.
+    /// The stack, innermost first, if it was asked for.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub stack: Vec<String>,
 }

@@ -113,7 +113,7 @@ impl Counts {
         Self::new(beyond(bounds.peer_max()), beyond(bounds.host_max()))
     }
 
-    /// Whether nobody need be counted.
+    /// Returns whether nobody need be counted.
     pub(crate) fn are_none(&self) -> bool {
         (self.peer_max, self.host_max) == (usize::MAX, usize::MAX)
     }
@@ -261,7 +261,7 @@ impl<P> Gate<P> {
         self.bounds
     }
 
-    /// Whether [`enter_plain`](Self::enter_plain) is the way in.
+    /// Returns whether [`enter_plain`](Self::enter_plain) is the way in.
     #[inline]
     pub(crate) fn is_plain(&self) -> bool {
         self.careful.is_none()
@@ -333,7 +333,7 @@ impl<P> Gate<P> {
         self.refused.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Whether the place of a request of `from` can go to one of `to`, past all others.
+    /// Returns whether the place of a request of `from` can go to one of `to`, past all others.
     pub(crate) fn may_hand_over(&self, from: &Addr, to: &Addr) -> bool {
         self.is_plain() || (self.bounds.overload == Overload::Busy && from == to)
     }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 pub(crate) enum GaveUp {
     /// Somebody said so, or nobody is interested any more.
     Canceled = 1,
-    /// Its deadline passed.
+    /// The deadline passed.
     TimedOut = 2,
 }
 

@@ -198,7 +198,7 @@ impl<P> Gates<P> {
         (ended, busy + of_rpcs)
     }
 
-    /// Whether there is any request inside or waiting.
+    /// Returns whether there is any request inside or waiting.
     pub(crate) fn any_in_hand(&self) -> bool {
         let of_pools = lock(&self.pools).gates.iter().any(|own| is_used(&own.gate));
         of_pools || self.internal.iter().any(|gate| is_used(gate))
@@ -212,7 +212,7 @@ impl<P> Gates<P> {
     }
 }
 
-/// Whether there is any request inside or waiting.
+/// Returns whether there is any request inside or waiting.
 fn is_used<P>(gate: &Gate<P>) -> bool {
     let load = gate.load();
     load.in_hand + load.waiting > 0

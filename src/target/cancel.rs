@@ -108,7 +108,7 @@ impl CancelToken {
         &self.0.ties
     }
 
-    /// Whether it has fired.
+    /// Returns whether it has fired.
     pub fn is_canceled(&self) -> bool {
         self.reason().is_some()
     }
@@ -226,7 +226,7 @@ struct Origin {
     /// Or is about to be.
     watched: bool,
     watch: Option<Watch>,
-    /// Whether it is in `Tokens::idle`.
+    /// True if it is in `Tokens::idle`.
     is_idle: bool,
     tokens: HashMap<u64, Weak<State>>,
 }
@@ -358,8 +358,8 @@ impl Cancels {
         self.was_canceled(origin, call);
     }
 
-    /// Whether a request was canceled before its handler has started. Also when it ends: what
-    /// nobody has asked for is forgotten.
+    /// Returns whether a request was canceled before its handler has started. Also when it ends:
+    /// what nobody has asked for is forgotten.
     #[inline]
     pub(crate) fn was_canceled(
         &self,

@@ -55,7 +55,7 @@ impl<A, R> Handle<A, R> {
         &self.reply.0
     }
 
-    /// Whether the origin waits for an answer. It does not if it used
+    /// Returns whether the origin waits for an answer. It does not if it used
     /// [`Instance::send`](crate::Instance::send); then [`respond`](Self::respond) does nothing,
     /// and a handler may spare itself what only the answer is for.
     ///
@@ -198,8 +198,9 @@ impl<A, R> Handle<A, R> {
         self.reply().cancel_token().clone()
     }
 
-    /// Whether nobody waits for the answer any more: [`cancel_token`](Self::cancel_token) has
-    /// fired. The first question makes the token, so what only a token sees counts from then on.
+    /// Returns whether nobody waits for the answer any more: [`cancel_token`](Self::cancel_token)
+    /// has fired. The first question makes the token, so what only a token sees counts from then
+    /// on.
     pub fn is_canceled(&self) -> bool {
         self.reply().cancel_token().is_canceled()
     }

@@ -36,7 +36,7 @@ use crate::{Addr, Instance, Principal, observe::trace, origin::deadline};
 /// A request that was read and is not handled yet; in a gate it waits as such.
 pub(crate) struct Waiting {
     request: RequestHandle<Token>,
-    /// Its data is the [`Entry`].
+    /// The data is the [`Entry`].
     registration: Arc<Registration>,
     /// It has its place of its RPC, if that has a gate, and waits for one in the pool.
     in_own: bool,
@@ -49,7 +49,7 @@ impl Waiting {
         self.request.origin()
     }
 
-    /// Whether its handler is to run in the pool of that gate.
+    /// Returns whether its handler is to run in the pool of that gate.
     fn is_for(&self, gate: &Arc<Gate>) -> bool {
         let entry = self.registration.data_as::<Entry>();
         entry.is_some_and(|entry| Arc::ptr_eq(&entry.gate, gate))
@@ -144,9 +144,9 @@ fn drop_in_its_pool(inner: &Inner, last: Registration) {
     _ = contain(&inner.log, WHAT, || pool.ult().name(rpc).spawn_detached(drop_there));
 }
 
-/// Whether a request that came while many wait to be decoded may wait with them; its peer and host
-/// have a share of the places, however fast they send. Not asked where requests are to wait rather
-/// than be refused, nor for the RPCs of the runtime itself, of which few are in hand.
+/// Returns whether a request that came while many wait to be decoded may wait with them; its peer
+/// and host have a share of the places, however fast they send. Not asked where requests are to
+/// wait rather than be refused, nor for the RPCs of the runtime itself, of which few are in hand.
 #[cold]
 #[inline(never)]
 fn has_share(inner: &Inner, entry: &Entry, origin: &Addr, request: &mut RawRequest) -> bool {

@@ -191,7 +191,7 @@ impl Drop for Member {
 }
 
 impl Own {
-    /// Whether that is it, in whatever pool.
+    /// Returns whether that is it, in whatever pool.
     pub(crate) fn is(&self, entry: &Entry) -> bool {
         std::ptr::addr_eq(Arc::as_ptr(&entry.run), self.run.as_ptr())
     }

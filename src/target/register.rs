@@ -36,7 +36,7 @@ pub(crate) struct Entry {
     pub(crate) instance: crate::WeakInstance,
     /// Of the pool.
     pub(crate) gate: Arc<Gate>,
-    /// Its own.
+    /// The own.
     pub(crate) own_gate: Option<Arc<Gate>>,
     pub(crate) tasklet: bool,
     pub(crate) one_way: bool,
@@ -46,7 +46,8 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    /// Whether its requests take the short way in: there is no gate but the pool's plain one.
+    /// Returns whether its requests take the short way in: there is no gate but the pool's plain
+    /// one.
     #[inline]
     pub(crate) fn is_plain(&self) -> bool {
         self.own_gate.is_none() && self.gate.is_plain()
@@ -419,8 +420,8 @@ fn replaced(registration: &Arc<Registration>) {
     }
 }
 
-/// Whether requests of `rpc` that wait for a place can be let into the pool: whoever answers one
-/// does that, from wherever it is.
+/// Returns whether requests of `rpc` that wait for a place can be let into the pool: whoever
+/// answers one does that, from wherever it is.
 fn may_wait_in(
     rpc: &'static str,
     pool: &PoolRef,

@@ -202,9 +202,9 @@ impl Reply {
         token
     }
 
-    /// Whether nobody waits for the answer any more, before the handler has begun; the origin was
-    /// told then, if it is still there. A one-way request is handled, also of an origin that is
-    /// gone.
+    /// Returns whether nobody waits for the answer any more, before the handler has begun; the
+    /// origin was told then, if it is still there. A one-way request is handled, also of an origin
+    /// that is gone.
     #[inline]
     pub(crate) fn is_abandoned(&self) -> bool {
         let expired = self.deadline.is_some_and(|deadline| deadline <= Instant::now());
@@ -410,7 +410,7 @@ impl Reply {
         self.unit.store(ult::current_address(), Ordering::Relaxed);
     }
 
-    /// Whether nothing is left to do when the handler's unit is over. `false`: ask
+    /// Returns whether nothing is left to do when the handler's unit is over. `false`: ask
     /// [`ended_unanswered`](Self::ended_unanswered). Nobody answers a one-way request.
     #[inline]
     pub(crate) fn is_over(&self) -> bool {

@@ -224,7 +224,8 @@ impl<A, R: Serialize> Handle<A, R> {
 }
 
 impl RespondRequest {
-    /// Whether the answer is over, so that [`wait`](Self::wait) would not wait. Never waits.
+    /// Returns whether the answer is over, so that [`wait`](Self::wait) would not wait. Never
+    /// waits.
     ///
     /// Counterpart: `margo_test`.
     #[must_use]
@@ -327,7 +328,7 @@ impl RespondRequest {
         self.instance.inner().is_forked()
     }
 
-    /// Whether nothing more is to be waited for: it is over, or its end is not told here.
+    /// Returns whether nothing more is to be waited for: it is over, or its end is not told here.
     fn is_settled(&self) -> bool {
         self.answer.done.is_ready() || self.is_forked()
     }

@@ -43,11 +43,11 @@ pub struct TimerSpec {
 #[derive(Debug, Clone, serde::Serialize)]
 #[non_exhaustive]
 pub struct TimerState {
-    /// Its name.
+    /// The name.
     pub name: String,
     /// Milliseconds until its next run, 0 if that is due; `None`: not armed.
     pub due_in_msec: Option<u64>,
-    /// Its callback runs.
+    /// The callback runs.
     pub is_running: bool,
 }
 
@@ -291,7 +291,7 @@ impl Timer {
         result
     }
 
-    /// Whether a run is to come. A snapshot.
+    /// Returns whether a run is to come. A snapshot.
     pub fn is_armed(&self) -> bool {
         self.shared.is_armed()
     }

@@ -187,7 +187,7 @@ impl Shared {
         !self.process.is_other() && self.state().armed.is_some()
     }
 
-    /// Whether a run is to come in that pool.
+    /// Returns whether a run is to come in that pool.
     pub(super) fn is_armed_in(&self, pool: &PoolRef) -> bool {
         let state = self.state();
         match &state.unit {

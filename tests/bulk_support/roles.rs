@@ -41,7 +41,7 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    /// Whether at least half of the bytes have arrived.
+    /// Returns whether at least half of the bytes have arrived.
     pub(crate) fn is_half_pulled(&self) -> bool {
         let mut byte = [0];
         assert!(self.local.read_at(self.local.len() / 2, &mut byte));
@@ -132,7 +132,7 @@ impl Caller {
         Self { lent }
     }
 
-    /// Whether the target has begun to push.
+    /// Returns whether the target has begun to push.
     pub(crate) fn is_pushed_to(&self) -> bool {
         let mut byte = [0];
         assert!(self.lent.read_at(0, &mut byte));

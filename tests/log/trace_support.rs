@@ -127,8 +127,8 @@ impl Traced {
     }
 }
 
-/// Whether `inner`, of a handler until it has answered, lies within `outer`, as far as clocks can
-/// tell.
+/// Returns whether `inner`, of a handler until it has answered, lies within `outer`, as far as
+/// clocks can tell.
 pub(crate) fn lies_within(inner: &Slice, outer: &Slice) -> bool {
     let answered = inner.args.get("responded_us").map(|after| inner.begin_ns + nanos(after));
     let end_ns = answered.unwrap_or(inner.end_ns);

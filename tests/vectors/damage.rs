@@ -60,14 +60,14 @@ fn sums_headers(format: Format) -> bool {
     format.level() != ChecksumLevel::None
 }
 
-/// Whether checksums cover that byte of a response which says success, in all its message.
+/// Returns whether checksums cover that byte of a response which says success, in all its message.
 fn is_covered(format: Format, byte: usize) -> bool {
     sums_headers(format) && byte < 6
         || format.level() == ChecksumLevel::Payload && byte >= format.core_bytes()
 }
 
-/// Whether that is told of a code of which one bit is set: that of C's RPC layer alone is believed,
-/// where an RPC is not registered.
+/// Returns whether that is told of a code of which one bit is set: that of C's RPC layer alone is
+/// believed, where an RPC is not registered.
 fn is_told<R: Debug>(in_header: bool, bit: usize, result: &Result<R, ForwardError>) -> bool {
     match (in_header && bit == 1, result) {
         (true, Err(ForwardError::NotRegistered { .. })) => true,

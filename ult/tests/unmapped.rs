@@ -63,7 +63,7 @@ fn watch() -> bool {
     true
 }
 
-/// Whether the hook has seen that memory go away, whole.
+/// Returns whether the hook has seen that memory go away, whole.
 fn has_seen(address: usize, len: usize) -> bool {
     let seen = SEEN.lock().unwrap();
     seen.iter().any(|(at, size)| *at <= address && address + len <= at + size)
@@ -116,7 +116,7 @@ impl Drop for Crowd {
     }
 }
 
-/// Whether the kernel makes guards that do not split a mapping (Linux 6.13).
+/// Returns whether the kernel makes guards that do not split a mapping (Linux 6.13).
 fn has_guards_within_mappings() -> bool {
     const MADV_GUARD_INSTALL: c_int = 102;
     let page = rustix::param::page_size();

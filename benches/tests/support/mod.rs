@@ -33,7 +33,7 @@ impl Bench {
         Self { child, text, ended }
     }
 
-    /// Its process group.
+    /// The process group.
     pub(crate) fn group(&self) -> i32 {
         self.child.id() as i32
     }
@@ -103,12 +103,12 @@ pub(crate) fn cores() -> usize {
     std::thread::available_parallelism().unwrap().get()
 }
 
-/// Whether a process of this id exists and is more than a zombie.
+/// Returns whether a process of this id exists and is more than a zombie.
 pub(crate) fn is_alive(pid: i32) -> bool {
     stat(pid).is_some_and(|(state, _, _)| state != 'Z' && state != 'X')
 }
 
-/// Whether any process of the group is more than a zombie.
+/// Returns whether any process of the group is more than a zombie.
 pub(crate) fn group_is_alive(group: i32) -> bool {
     processes().any(|pid| {
         stat(pid).is_some_and(|(state, _, of)| of == group && state != 'Z' && state != 'X')

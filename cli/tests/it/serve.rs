@@ -177,7 +177,7 @@ fn libfabric_leaves_the_end_to_the_service() {
     }
 }
 
-/// Whether the process has a handler for the signal.
+/// Returns whether the process has a handler for the signal.
 fn catches(pid: rustix::process::Pid, signal: Signal) -> bool {
     let file = format!("/proc/{}/status", pid.as_raw_nonzero());
     let status = std::fs::read_to_string(file).unwrap();

@@ -262,7 +262,7 @@ fn in_shell(temp: &Path, before: &str) -> Command {
     shell
 }
 
-/// Whether a thread of `top` waits for an answer.
+/// Returns whether a thread of `top` waits for an answer.
 fn asks(top: &Running) -> bool {
     let threads = format!("/proc/{}/task", top.pid().as_raw_nonzero());
     std::fs::read_dir(threads).unwrap().flatten().any(|thread| {

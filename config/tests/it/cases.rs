@@ -153,7 +153,7 @@ fn strings(value: &Value) -> Vec<&str> {
     value.as_array().into_iter().flatten().filter_map(Value::as_str).collect()
 }
 
-/// Whether `actual` has everything that `expected` asks for.
+/// Returns whether `actual` has everything that `expected` asks for.
 fn contains(path: &str, actual: &Value, expected: &Value) -> Result<(), String> {
     match (actual, expected) {
         (Value::Object(actual), Value::Object(expected)) => {

@@ -76,7 +76,7 @@ impl MemoryAttr {
         Some(Self { kind, device: (flags >> DEVICE_SHIFT) as u16 })
     }
 
-    /// Whether the transports can move it.
+    /// Returns whether the transports can move it.
     pub fn check(self) -> Result<(), HgError> {
         if self.kind == MemoryKind::Host {
             return Ok(());

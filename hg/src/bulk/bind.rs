@@ -56,7 +56,7 @@ pub(super) fn network_address(blob: &[u8]) -> Result<&[u8], ProcError> {
 }
 
 impl Bulk {
-    /// Whether the owner's address is in it. Counterpart: `HG_BULK_BIND`.
+    /// Returns whether the owner's address is in it. Counterpart: `HG_BULK_BIND`.
     pub fn is_bound(&self) -> bool {
         self.bound().is_some()
     }

@@ -69,10 +69,10 @@ pub enum Handles<'a> {
 /// Where the owner is, so that a third party can transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Binding<'a> {
-    /// Its address, as C's `HG_Addr_serialize` writes it: u64 length and the network layer's bytes,
+    /// The address, as C's `HG_Addr_serialize` writes it: u64 length and the network layer's bytes,
     /// then the same for shared memory if its Mercury was built with that.
     pub address: &'a [u8],
-    /// Its context.
+    /// The context.
     pub context: u8,
 }
 

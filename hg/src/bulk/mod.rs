@@ -106,7 +106,7 @@ pub(super) struct RemotePart {
     pub(super) start: u64,
     /// Bytes.
     pub(super) len: u64,
-    /// Its first byte is the first of this.
+    /// The first byte is the first of this.
     pub(super) memory: RemoteMem,
 }
 
@@ -233,7 +233,7 @@ impl Bulk {
         }
     }
 
-    /// Whether this is the handle of no memory. A handle of empty memory is not.
+    /// Returns whether this is the handle of no memory. A handle of empty memory is not.
     pub fn is_null(&self) -> bool {
         self.0.is_none()
     }
@@ -243,7 +243,7 @@ impl Bulk {
         self.0.as_ref().map_or(0, |described| described.len)
     }
 
-    /// Whether there are no bytes.
+    /// Returns whether there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -265,7 +265,8 @@ impl Bulk {
         self.0.as_ref().map_or(0, |described| described.segments)
     }
 
-    /// Whether the memory is elsewhere: the handle came in a message. Counterpart: `HG_BULK_VIRT`.
+    /// Returns whether the memory is elsewhere: the handle came in a message. Counterpart:
+    /// `HG_BULK_VIRT`.
     pub fn is_virtual(&self) -> bool {
         self.0.as_ref().is_some_and(|described| described.local.is_none())
     }

@@ -156,7 +156,7 @@ impl Writer {
         self.overflow.as_ref().map_or(self.at - self.start, Vec::len)
     }
 
-    /// Whether nothing was written.
+    /// Returns whether nothing was written.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -185,8 +185,8 @@ impl Writer {
         }
     }
 
-    /// Whether bulk data of that many bytes may be embedded: it is allowed, and the message has
-    /// room.
+    /// Returns whether bulk data of that many bytes may be embedded: it is allowed, and the message
+    /// has room.
     #[inline]
     pub(super) fn may_embed(&self, bytes: u64) -> bool {
         self.limits.bulk_eager

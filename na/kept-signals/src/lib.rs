@@ -63,7 +63,7 @@ impl Saved {
         Self { actions: actions.collect(), stack: stack() }
     }
 
-    /// Whether it is as it was then.
+    /// Returns whether it is as it was then.
     #[must_use]
     pub fn is_now(&self) -> bool {
         let now = Self::now();

@@ -70,7 +70,7 @@ pub enum LoadError {
     TooOld {
         /// The library.
         name: String,
-        /// Its version.
+        /// The version.
         version: Version,
     },
 }
@@ -237,7 +237,7 @@ impl Library {
         &self.name
     }
 
-    /// Its version.
+    /// The version.
     pub fn version(&self) -> Version {
         // SAFETY: takes nothing and may be called at any time.
         let version = unsafe { (self.version)() };

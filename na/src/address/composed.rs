@@ -45,7 +45,7 @@ impl Host {
         })
     }
 
-    /// Whether a process of `other` can be reached through shared memory.
+    /// Returns whether a process of `other` can be reached through shared memory.
     pub(crate) fn reaches(&self, other: &Self, users: &PeerUsers) -> bool {
         self.boot == other.boot
             && self.namespace == other.namespace

@@ -14,7 +14,7 @@ pub enum PeerUsers {
 }
 
 impl PeerUsers {
-    /// Whether processes of user `uid` are let in; `own` is ours.
+    /// Returns whether processes of user `uid` are let in; `own` is ours.
     pub fn allows(&self, uid: u32, own: u32) -> bool {
         uid == own
             || match self {

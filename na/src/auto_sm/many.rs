@@ -57,7 +57,7 @@ impl Posted {
 }
 
 impl Many {
-    /// Whether this is the name of one that was posted at a side.
+    /// Returns whether this is the name of one that was posted at a side.
     pub(super) fn is_ours(op: OpId) -> bool {
         op.0 >= FIRST
     }

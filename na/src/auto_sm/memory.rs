@@ -35,7 +35,7 @@ pub(super) fn whole(far: &dyn Endpoint, memory: &LocalMem) -> Vec<u8> {
     bytes
 }
 
-/// Its parts, for the peers of both.
+/// The parts, for the peers of both.
 pub(super) fn parts(far: &dyn Endpoint, memory: &LocalMem) -> Option<Vec<MemPart>> {
     let mut parts = far.mem_parts(memory)?;
     let mut start = 0;

@@ -125,7 +125,7 @@ impl Receives {
         self.spare.push(buf);
     }
 
-    /// Whether this is the name of a posted one.
+    /// Returns whether this is the name of a posted one.
     pub(super) fn is_ours(op: OpId) -> bool {
         (FIRST..super::many::FIRST).contains(&op.0)
     }

@@ -21,7 +21,7 @@ const PATIENCE: u32 = 256;
 pub(super) struct Turns {
     in_flight: AtomicUsize,
     in_vain: AtomicU32,
-    /// Its last turn came with nothing left of the budget.
+    /// The last turn came with nothing left of the budget.
     owed: AtomicBool,
 }
 
@@ -36,7 +36,7 @@ impl Turns {
         self.in_flight.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Whether to poll the far endpoint this time.
+    /// Returns whether to poll the far endpoint this time.
     pub(super) fn take(&self) -> bool {
         if self.in_flight.load(Ordering::Relaxed) > 0 {
             return true;
@@ -49,7 +49,7 @@ impl Turns {
         false
     }
 
-    /// Whether the far endpoint is polled before the near one this time.
+    /// Returns whether the far endpoint is polled before the near one this time.
     pub(super) fn far_is_first(&self) -> bool {
         self.owed.load(Ordering::Relaxed)
     }

@@ -72,7 +72,7 @@ pub enum Error {
     BadOption {
         /// The option's name, such as `message_bytes_max`.
         option: &'static str,
-        /// Its value, and what would be accepted.
+        /// The value, and what would be accepted.
         reason: String,
     },
     /// The message does not fit; nothing was sent.
@@ -105,7 +105,8 @@ impl Error {
         Self::Io { what: what.into(), source: Arc::new(source.into()) }
     }
 
-    /// Whether the operation certainly had no effect at the peer, so that repeating it is harmless.
+    /// Returns whether the operation certainly had no effect at the peer, so that repeating it is
+    /// harmless.
     pub fn never_arrived(&self) -> bool {
         matches!(
             self,

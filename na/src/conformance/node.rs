@@ -229,7 +229,7 @@ pub(super) fn id(completion: &Completion) -> OpId {
     }
 }
 
-/// Whether the operation succeeded.
+/// Returns whether the operation succeeded.
 pub(super) fn outcome(completion: &Completion) -> Result<(), Error> {
     match completion {
         Completion::Send { result, .. } | Completion::Transfer { result, .. } => result.clone(),

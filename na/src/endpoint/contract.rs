@@ -48,23 +48,24 @@ pub trait Endpoint: Send + Sync + fmt::Debug {
         usize::MAX
     }
 
-    /// Whether `to` is certainly a program of ours, which understands what the RPC layer of ours
-    /// says in messages beside what that of C says. Does not contact it. Default: no, for a
+    /// Returns whether `to` is certainly a program of ours, which understands what the RPC layer of
+    /// ours says in messages beside what that of C says. Does not contact it. Default: no, for a
     /// transport that C programs have, too.
     fn carries_extensions(&self, to: &Addr) -> bool {
         let _ = to;
         false
     }
 
-    /// Whether C programs have this transport, so that peers may be C Mercury's. Default: no.
+    /// Returns whether C programs have this transport, so that peers may be C Mercury's. Default:
+    /// no.
     fn may_meet_mercury(&self) -> bool {
         false
     }
 
-    /// Whether `peer` is known to be gone for good: nothing that is sent there arrives; or, if it
-    /// came with a message ([`Arrival::from`]), whether the connection has ended since, so that
-    /// nobody waits for the answer. Cheap, no look at the peer itself. `false` says nothing: the
-    /// end of a peer may not have been seen yet, and one that listens may come back under its
+    /// Returns whether `peer` is known to be gone for good: nothing that is sent there arrives; or,
+    /// if it came with a message ([`Arrival::from`]), whether the connection has ended since, so
+    /// that nobody waits for the answer. Cheap, no look at the peer itself. `false` says nothing:
+    /// the end of a peer may not have been seen yet, and one that listens may come back under its
     /// address. Default: `false`, for a transport that cannot tell at once.
     fn is_gone(&self, peer: &Addr) -> bool {
         let _ = peer;
@@ -80,9 +81,9 @@ pub trait Endpoint: Send + Sync + fmt::Debug {
         Principal::Unknown
     }
 
-    /// Whether the owner of memory is asked before each transfer. Then memory can be taken back at
-    /// any time, and only the transfer that is refused ends. Default: yes. Where it is not, the
-    /// network may close the connection on account of a transfer that finds no memory, with all
+    /// Returns whether the owner of memory is asked before each transfer. Then memory can be taken
+    /// back at any time, and only the transfer that is refused ends. Default: yes. Where it is not,
+    /// the network may close the connection on account of a transfer that finds no memory, with all
     /// that is under way over it.
     fn asks_owners(&self) -> bool {
         true
@@ -156,7 +157,7 @@ pub trait Endpoint: Send + Sync + fmt::Debug {
     /// [`Refused`] when nothing was started: buffer below the limit, endpoint closed.
     fn recv_unexpected(&self, op: OpId, buf: MsgBuf) -> Result<(), Refused>;
 
-    /// Whether [`multi_recv_unexpected`](Self::multi_recv_unexpected) works. Default: no.
+    /// Returns whether [`multi_recv_unexpected`](Self::multi_recv_unexpected) works. Default: no.
     ///
     /// Counterpart: `NA_Has_opt_feature` of `NA_OPT_MULTI_RECV`.
     fn has_multi_recv(&self) -> bool {
@@ -333,11 +334,11 @@ pub trait Endpoint: Send + Sync + fmt::Debug {
     /// will complete in further polls.
     fn poll(&self, budget: usize, sink: &mut dyn FnMut(Completion)) -> Result<usize, Error>;
 
-    /// Whether a poll might find something now; for whoever would otherwise poll without a break,
-    /// between two polls that found nothing. Cheaper than a poll: touches only memory, asks no
-    /// kernel and no library, moves nothing. So it sees what peers of the same host and threads of
-    /// this process have done, and polls still have to follow now and then. `true` where there is
-    /// no such cheap look, or when in doubt.
+    /// Returns whether a poll might find something now; for whoever would otherwise poll without a
+    /// break, between two polls that found nothing. Cheaper than a poll: touches only memory, asks
+    /// no kernel and no library, moves nothing. So it sees what peers of the same host and threads
+    /// of this process have done, and polls still have to follow now and then. `true` where there
+    /// is no such cheap look, or when in doubt.
     fn may_find(&self) -> bool {
         true
     }

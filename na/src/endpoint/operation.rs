@@ -42,7 +42,7 @@ impl std::error::Error for Refused {
 /// A contiguous part of registered memory, as C peers are told of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemPart {
-    /// Its address at the owner.
+    /// The address at the owner.
     pub base: u64,
     /// Bytes, at least one.
     pub len: u64,

@@ -12,7 +12,7 @@ pub trait Plugin: Send + Sync {
     /// One line for people: what it is for.
     fn summary(&self) -> &'static str;
 
-    /// Whether this plugin serves `uri`.
+    /// Returns whether this plugin serves `uri`.
     fn serves(&self, uri: &Uri<'_>) -> bool {
         uri.protocol == self.name() && uri.class.is_none_or(|class| class == "na")
     }
@@ -62,7 +62,7 @@ pub struct Device {
     pub protocol: String,
     /// As the library below names it.
     pub name: String,
-    /// Its network address, or what is said instead.
+    /// The network address, or what is said instead.
     pub address: String,
     /// One line for people: what the protocol is.
     pub summary: &'static str,

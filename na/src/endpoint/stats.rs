@@ -28,7 +28,7 @@ impl EndpointStats {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PeerStats {
-    /// Its address, as [`Addr::uri`](crate::Addr::uri) has it.
+    /// The address, as [`Addr::uri`](crate::Addr::uri) has it.
     pub uri: String,
     /// The transport that reaches it.
     pub transport: &'static str,

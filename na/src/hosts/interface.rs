@@ -31,7 +31,7 @@ pub(crate) fn all_addresses(port: u16) -> io::Result<Vec<(String, SocketAddr)>> 
     Ok(found)
 }
 
-/// Whether this machine has the address `ip`.
+/// Returns whether this machine has the address `ip`.
 pub(crate) fn has(ip: IpAddr) -> bool {
     UdpSocket::bind((ip, 0)).is_ok()
 }
@@ -44,7 +44,7 @@ fn rank(address: &SocketAddr) -> u8 {
     }
 }
 
-/// Whether an address says nothing without the interface that leads to it.
+/// Returns whether an address says nothing without the interface that leads to it.
 pub(crate) fn is_link_local(ip: Ipv6Addr) -> bool {
     ip.segments()[0] & 0xFFC0 == 0xFE80
 }

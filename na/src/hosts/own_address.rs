@@ -49,7 +49,7 @@ impl Wanted {
         self.format
     }
 
-    /// Whether a subnet is asked for that has this address.
+    /// Returns whether a subnet is asked for that has this address.
     #[cfg_attr(not(feature = "ofi"), allow(dead_code, reason = "of devices that libfabric lists"))]
     pub(crate) fn prefers(&self, ip: IpAddr) -> bool {
         self.subnet.is_some_and(|subnet| subnet.contains(ip))
@@ -81,7 +81,8 @@ impl Wanted {
         })
     }
 
-    /// Whether an address in the subnet can be reached at `any`, if that means all interfaces.
+    /// Returns whether an address in the subnet can be reached at `any`, if that means all
+    /// interfaces.
     ///
     /// # Errors
     ///

@@ -106,7 +106,7 @@ impl Budget {
         self.held.load(Ordering::Relaxed)
     }
 
-    /// Whether somebody has to look after a bound, or after memory that has become free.
+    /// Returns whether somebody has to look after a bound, or after memory that has become free.
     pub(crate) fn calls(&self) -> bool {
         self.calls.load(Ordering::Relaxed)
     }
@@ -116,7 +116,7 @@ impl Budget {
         self.calls.swap(false, Ordering::Relaxed)
     }
 
-    /// Whether much less is held than once was; tells it once.
+    /// Returns whether much less is held than once was; tells it once.
     pub(crate) fn take_drained(&self) -> bool {
         let (held, peak) = (self.held(), self.peak.load(Ordering::Relaxed));
         let drained = is_drained(held, peak);

@@ -52,8 +52,8 @@ fn lack(limit: u64) -> String {
     )
 }
 
-/// Whether a new descriptor of that number is one of those that are kept. The kernel gives the
-/// lowest number that is free, so as many are taken.
+/// Returns whether a new descriptor of that number is one of those that are kept. The kernel gives
+/// the lowest number that is free, so as many are taken.
 fn is_kept(number: i32, limit: u64) -> bool {
     let kept = kept(limit).min(limit / 2);
     u64::try_from(number).is_ok_and(|number| number >= limit - kept)

@@ -38,7 +38,7 @@ impl GivenUp {
         self.tidy(key.peer);
     }
 
-    /// Whether a message under `key` was given up; forgets one cancel.
+    /// Returns whether a message under `key` was given up; forgets one cancel.
     pub(super) fn take(&mut self, key: Key) -> bool {
         let Some(runs) = self.by_peer.get_mut(&key.peer) else { return false };
         let (before, tag) = (runs.len(), key.tag.0);
@@ -52,7 +52,7 @@ impl GivenUp {
         true
     }
 
-    /// Whether a message under `key` was given up.
+    /// Returns whether a message under `key` was given up.
     pub(super) fn contains(&self, key: Key) -> bool {
         self.by_peer.get(&key.peer).is_some_and(|runs| runs.contains_key(&key.tag.0))
     }

@@ -128,7 +128,7 @@ impl<T> Lists<T> {
         }
     }
 
-    /// Whether the list of `key` has an entry.
+    /// Returns whether the list of `key` has an entry.
     pub(crate) fn contains(&self, key: Key) -> bool {
         self.lone.as_ref().is_some_and(|(lone, _)| *lone == key) || self.ends.contains_key(&key)
     }

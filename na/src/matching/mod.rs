@@ -109,7 +109,7 @@ impl Claimed {
         self.posted.op
     }
 
-    /// Its buffer, with room for the message.
+    /// The buffer, with room for the message.
     pub(crate) fn room(&mut self) -> &mut [u8] {
         self.posted.buf.spare_mut()
     }
@@ -438,7 +438,8 @@ impl Matcher {
         }
     }
 
-    /// Whether an expected message of `peer` with `tag` finds its receive, or the cancel of it.
+    /// Returns whether an expected message of `peer` with `tag` finds its receive, or the cancel of
+    /// it.
     #[allow(dead_code, reason = "for transports that look at what was refused")]
     pub(crate) fn is_awaited(&self, peer: u64, tag: Tag) -> bool {
         let key = Key { peer, tag };
@@ -457,8 +458,9 @@ impl Matcher {
         self.refused = true;
     }
 
-    /// Whether messages of `peer` would be taken even if no receive waits for them. At the bounds
-    /// of a crowd there must be room for some, or each one that leaves would have all of them try.
+    /// Returns whether messages of `peer` would be taken even if no receive waits for them. At the
+    /// bounds of a crowd there must be room for some, or each one that leaves would have all of
+    /// them try.
     pub(crate) fn has_room(&self, peer: &Addr) -> bool {
         let held = self.held.get(&peer.peer_id());
         match held {
@@ -472,16 +474,16 @@ impl Matcher {
         self.all_bytes < some(self.all_bytes_max) && of_share < some(self.share_bytes_max())
     }
 
-    /// Whether the receive that was just posted, and found no early message, may be what a message
-    /// waits for that was refused: then whoever reads the transport has to try that again, be it
-    /// asleep. Under the lock under which it was posted.
+    /// Returns whether the receive that was just posted, and found no early message, may be what a
+    /// message waits for that was refused: then whoever reads the transport has to try that again,
+    /// be it asleep. Under the lock under which it was posted.
     #[inline]
     #[allow(dead_code, reason = "for transports whose receives are posted beside the poll")]
     pub(crate) fn take_refused(&mut self) -> bool {
         std::mem::take(&mut self.refused)
     }
 
-    /// Whether an expected receive waits for `peer`. Looks at every list.
+    /// Returns whether an expected receive waits for `peer`. Looks at every list.
     #[allow(dead_code, reason = "for transports that watch over peers that owe something")]
     pub(crate) fn awaits(&self, peer: u64) -> bool {
         self.awaited().any(|(awaited, _)| awaited == peer)

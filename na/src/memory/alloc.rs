@@ -85,7 +85,7 @@ impl SharedBuffer {
         self.block.len
     }
 
-    /// Whether there are no bytes; never.
+    /// Returns whether there are no bytes; never.
     pub fn is_empty(&self) -> bool {
         self.block.len == 0
     }
@@ -257,7 +257,7 @@ impl Block {
         self.id
     }
 
-    /// Whether it is that of the process from which this one was forked off.
+    /// Returns whether it is that of the process from which this one was forked off.
     fn is_parents(&self) -> bool {
         rustix::process::getpid() != self.process
     }

@@ -38,14 +38,14 @@ const CLOSE: usize = 32;
 
 const PAGE: usize = 4096;
 
-/// Whether one copy of `len` bytes from that address to that one may be slow.
+/// Returns whether one copy of `len` bytes from that address to that one may be slow.
 #[inline]
 fn is_slow(from: usize, to: usize, len: usize) -> bool {
     let distance = to.wrapping_sub(from) % PAGE;
     len >= LONG && (1..CLOSE).contains(&distance) && has_slow_distances()
 }
 
-/// Whether this processor may be one that minds.
+/// Returns whether this processor may be one that minds.
 #[inline]
 fn has_slow_distances() -> bool {
     static KNOWN: OnceLock<bool> = OnceLock::new();
@@ -149,8 +149,8 @@ pub(crate) unsafe fn copy_shared(from: *const u8, to: *mut u8, len: usize) {
     }
 }
 
-/// Whether one copy may be slow, and is as good in pieces from the start on: no piece is written
-/// before it is read.
+/// Returns whether one copy may be slow, and is as good in pieces from the start on: no piece is
+/// written before it is read.
 #[inline]
 fn is_slow_apart(from: *const u8, to: *mut u8, len: usize) -> bool {
     let overlaps = to.addr().wrapping_sub(from.addr()) < len;

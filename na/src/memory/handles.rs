@@ -150,7 +150,7 @@ impl Memory {
         self.block.as_ref()
     }
 
-    /// Whether it was made by [`from_raw`](Self::from_raw) of memory that it owns.
+    /// Returns whether it was made by [`from_raw`](Self::from_raw) of memory that it owns.
     pub(crate) fn is_raw(&self) -> bool {
         self.is_raw
     }
@@ -203,7 +203,7 @@ impl LocalMem {
         self.0.len()
     }
 
-    /// Whether there are no bytes.
+    /// Returns whether there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -253,11 +253,11 @@ impl LocalMem {
         Region::reclaim(&mut self.0).ok_or(self)
     }
 
-    /// Whether a peer may still write here for a get of ours that has ended with an error: it was
-    /// canceled, or its connection has ended, while the peer was copying, and the peer has not said
-    /// that it stopped (it may be stopped itself). It is over when the peer has answered, ended, or
-    /// been given up. Until then the memory stays alive whoever drops it, nobody may have a Rust
-    /// reference to it, and another get into it is refused.
+    /// Returns whether a peer may still write here for a get of ours that has ended with an error:
+    /// it was canceled, or its connection has ended, while the peer was copying, and the peer has
+    /// not said that it stopped (it may be stopped itself). It is over when the peer has answered,
+    /// ended, or been given up. Until then the memory stays alive whoever drops it, nobody may have
+    /// a Rust reference to it, and another get into it is refused.
     ///
     /// To be asked after the completion of a get; a peer begins nothing after that.
     #[inline]

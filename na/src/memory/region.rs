@@ -33,7 +33,7 @@ pub(crate) trait Offer: Send {
     /// Takes it back: the peer begins no copy under it any more.
     fn withdraw(&self);
 
-    /// Whether it was not withdrawn and its connection exists.
+    /// Returns whether it was not withdrawn and its connection exists.
     fn stands(&self) -> bool;
 
     /// After [`withdraw`](Self::withdraw): whether a copy that began before may be under way.
@@ -317,7 +317,7 @@ impl RegionTable {
         (regions.len(), regions.iter().fold(0, |sum, region| sum.saturating_add(region.len())))
     }
 
-    /// Whether nothing is registered.
+    /// Returns whether nothing is registered.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -382,7 +382,7 @@ impl Region {
         RemoteMem { key: self.key, len: self.len, access: self.access, native: None }
     }
 
-    /// Whether it may be a mapped file, whose pages can go away.
+    /// Returns whether it may be a mapped file, whose pages can go away.
     #[allow(dead_code, reason = "for transports that leave copies to the kernel")]
     pub(crate) fn is_raw(&self) -> bool {
         self.is_raw

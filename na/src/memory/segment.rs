@@ -31,12 +31,12 @@ impl Access {
         }
     }
 
-    /// Whether peers may read.
+    /// Returns whether peers may read.
     pub fn readable(self) -> bool {
         self != Self::WriteOnly
     }
 
-    /// Whether peers may write.
+    /// Returns whether peers may write.
     pub fn writable(self) -> bool {
         self != Self::ReadOnly
     }

@@ -101,7 +101,7 @@ impl Carved {
         (HEAD_BYTES + len).next_multiple_of(PART_ALIGN)
     }
 
-    /// Whether no part is out.
+    /// Returns whether no part is out.
     #[inline]
     pub(super) fn is_whole(&self) -> bool {
         self.parts().are_back(self.given)

@@ -61,7 +61,7 @@ impl LargeBuffers {
         Self(Arc::new(Shared { block_bytes, blocks_max, copied, blocks }))
     }
 
-    /// Whether a receive may be for so many messages.
+    /// Returns whether a receive may be for so many messages.
     #[allow(dead_code, reason = "a build may have no transport that asks")]
     pub(crate) fn check(count: usize) -> Result<(), Error> {
         match count {

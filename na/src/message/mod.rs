@@ -100,8 +100,8 @@ impl MsgBuf {
         unsafe { self.0.add(1) }.cast()
     }
 
-    /// Whether it is a part of a large buffer, which waits for it: to be dropped as soon as the
-    /// message is not needed any more, and not used for another one.
+    /// Returns whether it is a part of a large buffer, which waits for it: to be dropped as soon as
+    /// the message is not needed any more, and not used for another one.
     #[inline]
     pub fn is_part(&self) -> bool {
         self.head().home.is_some()
@@ -119,7 +119,7 @@ impl MsgBuf {
         self.head().len as usize
     }
 
-    /// Whether the message is empty.
+    /// Returns whether the message is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -163,7 +163,7 @@ impl MsgBuf {
         self.head_mut().len = 0;
     }
 
-    /// Whether a receive of messages of up to `needed` bytes may have it.
+    /// Returns whether a receive of messages of up to `needed` bytes may have it.
     #[allow(dead_code, reason = "a build may have no transport that asks")]
     pub(crate) fn check_room(&self, needed: usize) -> Result<(), Error> {
         let capacity = self.capacity();

@@ -50,7 +50,7 @@ impl Bounds {
         }
     }
 
-    /// Whether so many bytes of answers may wait for all peers.
+    /// Returns whether so many bytes of answers may wait for all peers.
     pub(super) fn is_kept_by(&self, answers: usize) -> bool {
         answers <= self.all_answers
     }
@@ -78,13 +78,14 @@ impl Load {
         };
     }
 
-    /// Whether further messages to it have to wait until libfabric has fewer; it tells when.
+    /// Returns whether further messages to it have to wait until libfabric has fewer; it tells
+    /// when.
     pub(super) fn is_full(&self, bounds: &Bounds) -> bool {
         self.loose.load(Ordering::Relaxed) >= bounds.loose
             || self.handed.load(Ordering::Relaxed) > bounds.handed
     }
 
-    /// Whether a short message may be copied at once whose end libfabric does not tell.
+    /// Returns whether a short message may be copied at once whose end libfabric does not tell.
     pub(super) fn may_inject(&self) -> bool {
         self.untold.load(Ordering::Relaxed) < UNTOLD_MAX
     }

@@ -408,9 +408,9 @@ impl Core {
         })
     }
 
-    /// Whether the endpoint must be left open. RxM (of 1.17) accesses memory that it has freed when
-    /// an endpoint is closed while data is under way, in transfers or in messages that the receiver
-    /// reads by itself, and neither can be canceled.
+    /// Returns whether the endpoint must be left open. RxM (of 1.17) accesses memory that it has
+    /// freed when an endpoint is closed while data is under way, in transfers or in messages that
+    /// the receiver reads by itself, and neither can be canceled.
     fn is_deadly_to_close(&self) -> bool {
         // What RxM sends whole it can also inject (`rxm_buffer_size` in `rxm_init.c`).
         let is_long = |slot: &Slot| match slot {

@@ -271,7 +271,7 @@ impl OfiEndpoint {
         sent
     }
 
-    /// Whether a message of `len` bytes may be sent past all that waits.
+    /// Returns whether a message of `len` bytes may be sent past all that waits.
     fn may_send_now(&self, core: &Core, kind: Kind, to: &Addr, len: usize) -> bool {
         core.peer_of(to).is_ok()
             && !self.is_own(to)

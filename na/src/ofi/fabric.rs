@@ -317,7 +317,7 @@ impl Domain {
         Ok(Arc::new(this))
     }
 
-    /// Whether the provider wants that of registered memory (`FI_MR_…`).
+    /// Returns whether the provider wants that of registered memory (`FI_MR_…`).
     pub(super) fn has_mr_mode(&self, bit: u32) -> bool {
         self.info.domain_attr().mr_mode as u32 & bit != 0
     }
@@ -353,7 +353,7 @@ impl Domain {
         let _ = unsafe { call::av_remove(self.av, &raw mut fi_addr) };
     }
 
-    /// Whether the objects may be closed here.
+    /// Returns whether the objects may be closed here.
     fn is_ours(&self) -> bool {
         !self.process.is_other()
     }
@@ -520,7 +520,7 @@ impl Ep {
         self.fd.map(|fd| unsafe { BorrowedFd::borrow_raw(fd) })
     }
 
-    /// Whether nothing is there, so that the wait descriptor will tell of what comes.
+    /// Returns whether nothing is there, so that the wait descriptor will tell of what comes.
     pub(super) fn may_wait(&self) -> bool {
         // SAFETY: fabric and queue are open; a completion queue begins with its `fid`.
         unsafe { call::trywait(self.domain.fabric, self.cq.cast()) == 0 }
@@ -554,7 +554,7 @@ impl Ep {
         closed
     }
 
-    /// Whether there is none, or not any more.
+    /// Returns whether there is none, or not any more.
     fn close_endpoint(&mut self) -> bool {
         let ep = std::mem::replace(&mut self.ep, std::ptr::null_mut());
         if ep.is_null() || !self.domain.is_ours() {

@@ -107,7 +107,7 @@ impl Provider {
     }
 }
 
-/// Whether an error says that the peer cannot be reached, or not any more.
+/// Returns whether an error says that the peer cannot be reached, or not any more.
 pub(super) fn means_gone(errno: c_int) -> bool {
     matches!(
         errno,

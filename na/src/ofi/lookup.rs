@@ -145,7 +145,8 @@ impl Lookup {
         self.ops.entries.is_some() || self.receives.entries.is_some()
     }
 
-    /// Whether there is a receive from that peer for that tag which is not given up, among `all`.
+    /// Returns whether there is a receive from that peer for that tag which is not given up, among
+    /// `all`.
     pub(super) fn is_awaited(&mut self, from: &Addr, tag: Tag, all: &[Slot]) -> bool {
         let table = || {
             let mut counts = HashMap::default();

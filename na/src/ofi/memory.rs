@@ -74,8 +74,8 @@ impl Registered {
         words.iter().flat_map(|word| word.to_le_bytes()).collect()
     }
 
-    /// Whether `described` is what peers are told of the segment that begins at `start`, and of
-    /// those behind it.
+    /// Returns whether `described` is what peers are told of the segment that begins at `start`,
+    /// and of those behind it.
     fn is_described_by(&self, start: u64, described: &[u8]) -> bool {
         let (mut at, mut rest) = (0, described);
         for (_, len, handle) in self.handles() {

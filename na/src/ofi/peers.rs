@@ -191,7 +191,7 @@ impl Peers {
         self.by_raw.values()
     }
 
-    /// Whether there are so many that it is time to [sweep](Self::sweep).
+    /// Returns whether there are so many that it is time to [sweep](Self::sweep).
     pub(super) fn are_many(&self) -> bool {
         self.by_raw.len() > self.sweep_at
     }

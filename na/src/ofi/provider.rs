@@ -60,7 +60,7 @@ pub(super) struct Provider {
     /// its cache (`vrb_mr_cache_close` in `verbs_mr.c`) has no other switch than the environment
     /// ([`keeps_registrations`](Self::keeps_registrations)).
     pub(super) caches: bool,
-    /// Its devices lead to one fabric, so that processes which name none take those that are near
+    /// The devices lead to one fabric, so that processes which name none take those that are near
     /// ([`nearest`](super::nearest)). Not so interfaces of IP networks; `opx` chooses by itself.
     pub(super) spreads: bool,
     /// An injected message that does not arrive is an error of no operation (`fi_msg.3`), which is
@@ -85,7 +85,7 @@ const fn version(major: u16, minor: u16) -> Option<Version> {
 }
 
 impl Provider {
-    /// Whether one buffer takes many messages, with that version of libfabric.
+    /// Returns whether one buffer takes many messages, with that version of libfabric.
     ///
     /// The last completion of such a buffer says so, and the buffer is ours again. Two providers
     /// once said it of the last message that *began*, while earlier ones, on other connections or
@@ -96,8 +96,8 @@ impl Provider {
         self.multi_recv_since.is_some_and(|since| version >= since)
     }
 
-    /// Whether memory stays within reach of peers after its key was taken back. `variable` reads
-    /// the environment, by which the cache is turned off (`ofi_monitors_init` in
+    /// Returns whether memory stays within reach of peers after its key was taken back. `variable`
+    /// reads the environment, by which the cache is turned off (`ofi_monitors_init` in
     /// `util_mem_monitor.c`).
     pub(super) fn keeps_registrations(&self, variable: impl Fn(&str) -> Option<String>) -> bool {
         let is = |name: &str, off: fn(&str) -> bool| variable(name).is_some_and(|text| off(&text));
@@ -106,10 +106,10 @@ impl Provider {
             && !is("FI_MR_CACHE_MAX_COUNT", |text| text.trim().parse() == Ok(0))
     }
 
-    /// Whether an error of a transfer, whatever it is, ends the connection with that peer: RxM, as
-    /// over `verbs` the queue pair is in error then (`vrb_poll_cq`). RxM itself looks for that only
-    /// every 10 ms (`cm_progress_interval`), and says nothing of messages that it injects until
-    /// then.
+    /// Returns whether an error of a transfer, whatever it is, ends the connection with that peer:
+    /// RxM, as over `verbs` the queue pair is in error then (`vrb_poll_cq`). RxM itself looks for
+    /// that only every 10 ms (`cm_progress_interval`), and says nothing of messages that it injects
+    /// until then.
     pub(super) fn breaks_on_errors(&self) -> bool {
         self.protocol == raw::FI_PROTO_RXM
     }

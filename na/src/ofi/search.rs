@@ -111,7 +111,7 @@ impl Wanted {
     }
 }
 
-/// Whether endpoints of that provider can have addresses of that form.
+/// Returns whether endpoints of that provider can have addresses of that form.
 ///
 /// Source: `na_ofi_prov_addr_format` in `na_ofi.c`. There, `native` of `verbs` is `FI_SOCKADDR_IB`.
 fn check_format(provider: &Provider, format: AddrFormat) -> Result<(), Error> {

@@ -58,7 +58,7 @@ pub(super) enum Slot {
         buf: MsgBuf,
         /// libfabric has it.
         posted: bool,
-        /// Its end was reported with a copy of the buffer; libfabric still has this one.
+        /// The end was reported with a copy of the buffer; libfabric still has this one.
         given_up: bool,
         /// Since when it is sent again, because its connection was closed.
         again: Option<Instant>,
@@ -78,7 +78,7 @@ pub(super) enum Slot {
         /// Which receive it is, by the order of the calls, in which libfabric gets them.
         number: u64,
         posted: bool,
-        /// Its end was reported with another buffer; see [`sinks`](super::sinks).
+        /// The end was reported with another buffer; see [`sinks`](super::sinks).
         given_up: bool,
     },
     /// A part of a transfer.
@@ -154,7 +154,7 @@ impl Slots {
         self.lookup.slot_of(op, &self.used)
     }
 
-    /// Whether there is a receive from that peer for that tag which is not given up.
+    /// Returns whether there is a receive from that peer for that tag which is not given up.
     pub(super) fn is_awaited(&mut self, from: &Addr, tag: Tag) -> bool {
         self.lookup.is_awaited(from, tag, &self.used)
     }

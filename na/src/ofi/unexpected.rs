@@ -39,7 +39,7 @@ struct Buffer {
     memory: NonNull<[u8]>,
     /// For providers that want it, since it was first posted.
     mr: Option<Mr>,
-    /// Its registration did not end: the memory is left to libfabric.
+    /// The registration did not end: the memory is left to libfabric.
     is_stuck: bool,
     /// libfabric has it.
     posted: bool,
@@ -155,18 +155,18 @@ impl Unexpected {
         self.buffers.iter_mut().for_each(Buffer::end_registration);
     }
 
-    /// Whether there are buffers to be posted.
+    /// Returns whether there are buffers to be posted.
     pub(super) fn has_idle(&self) -> bool {
         !self.idle.is_empty()
     }
 
-    /// Whether a descriptor will tell when more can be posted: there are none, or libfabric, which
-    /// did not take more by the last poll, has some, which end.
+    /// Returns whether a descriptor will tell when more can be posted: there are none, or
+    /// libfabric, which did not take more by the last poll, has some, which end.
     pub(super) fn may_sleep(&self) -> bool {
         !self.has_idle() || self.refused || self.has_posted()
     }
 
-    /// Whether libfabric has any.
+    /// Returns whether libfabric has any.
     pub(super) fn has_posted(&self) -> bool {
         self.buffers.iter().any(|buffer| buffer.posted)
     }
@@ -228,12 +228,12 @@ impl Unexpected {
         self.waiting.entry(message.from.peer_id()).or_default().push_back(message);
     }
 
-    /// Whether a message of that peer waits: later ones go behind it.
+    /// Returns whether a message of that peer waits: later ones go behind it.
     pub(super) fn holds(&self, peer: u64) -> bool {
         self.waiting.contains_key(&peer)
     }
 
-    /// Whether any message waits.
+    /// Returns whether any message waits.
     pub(super) fn holds_any(&self) -> bool {
         !self.waiting.is_empty()
     }

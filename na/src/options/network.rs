@@ -74,7 +74,7 @@ pub enum AddrFormat {
 }
 
 impl AddrFormat {
-    /// Whether an endpoint with an address of that form may have `ip`.
+    /// Returns whether an endpoint with an address of that form may have `ip`.
     pub(crate) fn allows(self, ip: IpAddr) -> bool {
         match self {
             Self::Unspec | Self::Native => true,
@@ -117,12 +117,12 @@ impl Subnet {
         Some(Self { first, bits })
     }
 
-    /// Its first address, which tells the family.
+    /// The first address, which tells the family.
     pub fn first(self) -> IpAddr {
         self.first
     }
 
-    /// Whether `ip` is one of its addresses.
+    /// Returns whether `ip` is one of its addresses.
     pub fn contains(self, ip: IpAddr) -> bool {
         Self::new(ip, self.bits) == Some(self)
     }

@@ -34,7 +34,7 @@ impl Loopback {
         self.copies.push_back(Copy { op, put, transfer });
     }
 
-    /// Whether the caller has to make the event that calls `run`.
+    /// Returns whether the caller has to make the event that calls `run`.
     pub(super) fn arm(&mut self) -> bool {
         let wanted = !self.messages.is_empty() || !self.copies.is_empty();
         wanted && !std::mem::replace(&mut self.armed, true)

@@ -88,12 +88,12 @@ impl Network {
         Self(Arc::new(Shared { name, seed: settings.seed, world }))
     }
 
-    /// Its name.
+    /// The name.
     pub fn name(&self) -> &str {
         &self.0.name
     }
 
-    /// Its seed.
+    /// The seed.
     pub fn seed(&self) -> u64 {
         self.0.seed
     }

@@ -81,7 +81,7 @@ impl Node {
         self.state == State::Open
     }
 
-    /// Whether something of it is still needed.
+    /// Returns whether something of it is still needed.
     pub(super) fn is_over(&self) -> bool {
         self.abandoned && self.peers.values().all(|peer| peer.local().is_none())
     }

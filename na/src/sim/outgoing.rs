@@ -88,7 +88,7 @@ pub(super) struct Outgoing {
 }
 
 impl Outgoing {
-    /// Whether the peer owes us the end of a transfer.
+    /// Returns whether the peer owes us the end of a transfer.
     pub(super) fn awaits_answers(&self) -> bool {
         !self.requests.is_empty()
     }

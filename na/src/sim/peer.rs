@@ -166,7 +166,7 @@ impl Peer {
         }
     }
 
-    /// Whether that is its address in a connection that has ended.
+    /// Returns whether that is its address in a connection that has ended.
     pub(super) fn is_gone_as(&self, addr: &Addr) -> bool {
         // No connection has the number 0.
         addr.is_of_another_session(self.local().unwrap_or(0))

@@ -69,7 +69,7 @@ impl Tx {
         self.charged
     }
 
-    /// Whether everything has arrived.
+    /// Returns whether everything has arrived.
     pub(super) fn is_quiet(&self) -> bool {
         self.flight.is_empty()
     }

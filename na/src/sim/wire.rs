@@ -211,7 +211,8 @@ impl Wire {
         left
     }
 
-    /// Whether an arriving packet gets to its host's software, and when that has time for it.
+    /// Returns whether an arriving packet gets to its host's software, and when that has time for
+    /// it.
     pub(super) fn arrive(&mut self, packet: Packet) -> Option<Packet> {
         if self.cuts.contains(&(packet.src, packet.dst)) {
             self.trace_packet(&packet, Fate::Partitioned);

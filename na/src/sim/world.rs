@@ -256,7 +256,7 @@ impl World {
 
     // ---- sleepers ----
 
-    /// Whether a poll of the node would do something.
+    /// Returns whether a poll of the node would do something.
     pub(super) fn has_work(&self, id: NodeId) -> bool {
         let moves = self.wire.settings.drive == Drive::OnPoll && self.wire.next_at().is_some();
         moves || self.nodes.get(&id).is_some_and(|node| !node.done.queue.is_empty())

@@ -247,10 +247,10 @@ impl SmEndpoint {
         }
     }
 
-    /// Whether we may copy in the memory of the process that sent `packet`. Only if we shall know
-    /// when it ends: then its number may be given to another. And only if it is of our user: where
-    /// privileges allow more, the pages of another's memory could hold this poll up for as long as
-    /// he likes (a page of a file system of his), and he would learn addresses of ours.
+    /// Returns whether we may copy in the memory of the process that sent `packet`. Only if we
+    /// shall know when it ends: then its number may be given to another. And only if it is of our
+    /// user: where privileges allow more, the pages of another's memory could hold this poll up for
+    /// as long as he likes (a page of a file system of his), and he would learn addresses of ours.
     fn may_attach(&self, packet: &Packet, conn: &Conn) -> bool {
         let both = self.attach && packet.attach;
         let wanted = both && conn.shares() && conn.process().is_some();
@@ -631,7 +631,7 @@ impl SmEndpoint {
         peer
     }
 
-    /// Whether the process that connected is the one that listens as `name`.
+    /// Returns whether the process that connected is the one that listens as `name`.
     fn listens_as(&self, name: &Name, from: Credentials) -> bool {
         let found = name.socket().and_then(|address| {
             let socket = socket::new(&self.closer)?;

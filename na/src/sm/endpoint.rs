@@ -399,7 +399,7 @@ impl SmEndpoint {
     }
 }
 
-/// Whether that answers a message of an ended session.
+/// Returns whether that answers a message of an ended session.
 #[inline]
 fn is_late_answer(kind: Kind, to: &Addr, peer: &Peer) -> bool {
     kind == Kind::Expected && to.is_of_another_session(peer.session())

@@ -58,14 +58,14 @@ impl Links {
         &mut self.all[..self.watched]
     }
 
-    /// Whether there is something to do for a watched link, or a mark of one that was left.
+    /// Returns whether there is something to do for a watched link, or a mark of one that was left.
     #[inline]
     pub(super) fn has_work(&self, board: &OwnBoard) -> bool {
         self.all[..self.watched].iter().any(|link| !link.is_quiet())
             || self.watched < self.all.len() && board.is_marked()
     }
 
-    /// Whether a link is not up yet; such a link is watched.
+    /// Returns whether a link is not up yet; such a link is watched.
     pub(super) fn is_greeting(&self) -> bool {
         self.all[..self.watched].iter().any(|link| link.stage != Stage::Up)
     }
@@ -233,7 +233,7 @@ impl Links {
 }
 
 impl RxLink {
-    /// Whether there is nothing to do for it.
+    /// Returns whether there is nothing to do for it.
     #[inline]
     fn is_quiet(&self) -> bool {
         self.rx.is_empty()

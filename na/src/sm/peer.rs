@@ -103,7 +103,8 @@ impl Peer {
         self.cancelable.store(cancelable, Ordering::Relaxed);
     }
 
-    /// Whether there may be something to cancel. It is seen by whoever knows of the operation.
+    /// Returns whether there may be something to cancel. It is seen by whoever knows of the
+    /// operation.
     pub(super) fn is_cancelable(&self) -> bool {
         self.cancelable.load(Ordering::Relaxed)
     }
@@ -114,7 +115,7 @@ impl Peer {
         self.first_link.store(links.as_mut_ptr(), Ordering::Relaxed);
     }
 
-    /// Whether it is the endpoint itself.
+    /// Returns whether it is the endpoint itself.
     #[inline]
     pub(super) fn is_own(&self) -> bool {
         matches!(self.reach, Reach::Own)
@@ -131,13 +132,13 @@ impl Peer {
         self.session.load(Ordering::Relaxed)
     }
 
-    /// Its last open link has ended. Under the send lock.
+    /// The last open link has ended. Under the send lock.
     pub(super) fn end_session(&self) {
         self.session.store(self.session() + 1, Ordering::Relaxed);
     }
 
-    /// Whether it can never be reached again. Checked under the matcher's lock, taken after the
-    /// flag is set, so that no receive is posted for a peer that was just failed.
+    /// Returns whether it can never be reached again. Checked under the matcher's lock, taken after
+    /// the flag is set, so that no receive is posted for a peer that was just failed.
     pub(super) fn is_gone(&self) -> bool {
         self.gone.load(Ordering::Relaxed)
     }

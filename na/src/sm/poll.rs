@@ -127,13 +127,13 @@ impl PollState {
         }
     }
 
-    /// Whether this poll may end with the report of a transfer that was done at once.
+    /// Returns whether this poll may end with the report of a transfer that was done at once.
     #[inline]
     fn may_only_report(&self) -> bool {
         self.reports < REPORTS_MAX && !self.asleep && self.arrived.is_empty()
     }
 
-    /// Whether it is time to ask the kernel.
+    /// Returns whether it is time to ask the kernel.
     #[inline]
     fn is_look_due(&mut self) -> bool {
         self.polls = self.polls.wrapping_add(1);
@@ -175,7 +175,7 @@ impl<'a> Sink<'a> {
         Self { call, left: budget }
     }
 
-    /// Whether it is the turn of a completion that comes up now.
+    /// Returns whether it is the turn of a completion that comes up now.
     #[inline]
     pub(super) fn takes(&self, queue: &VecDeque<Completion>) -> bool {
         self.left > 0 && queue.is_empty()
@@ -544,8 +544,8 @@ impl SmEndpoint {
         true
     }
 
-    /// Whether the peer owes us something. What lies in its ring and was not read is no such thing:
-    /// it may compute between two calls for as long as it likes.
+    /// Returns whether the peer owes us something. What lies in its ring and was not read is no
+    /// such thing: it may compute between two calls for as long as it likes.
     fn is_owed(&self, link: &RxLink) -> bool {
         !link.services.is_empty()
             || link.with_link(|tx| tx.waits_for_peer()).unwrap_or(false)

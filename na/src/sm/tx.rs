@@ -114,12 +114,12 @@ impl TxLink {
         self.conn.set_backlog(true);
     }
 
-    /// Whether the peer has answered, so that what was said here may be on its way.
+    /// Returns whether the peer has answered, so that what was said here may be on its way.
     pub(super) fn is_open(&self) -> bool {
         self.limit.is_some()
     }
 
-    /// Whether operations of ours that do not end without the peer are open here.
+    /// Returns whether operations of ours that do not end without the peer are open here.
     pub(super) fn waits_for_peer(&self) -> bool {
         !self.queue.is_empty() || self.requests.has_transfers()
     }
@@ -244,7 +244,7 @@ impl TxLink {
         }
     }
 
-    /// Whether a control record of that kind waits already.
+    /// Returns whether a control record of that kind waits already.
     pub(super) fn has_queued(&self, control: Control) -> bool {
         self.control.contains(&control)
     }

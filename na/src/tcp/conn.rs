@@ -48,7 +48,7 @@ pub(super) struct Times {
 pub(super) enum Pause {
     /// A message waits in the buffer until the matcher has room for it.
     Room,
-    /// Its peer reads too little of what it asks for; see [`unread`](super::unread).
+    /// The peer reads too little of what it asks for; see [`unread`](super::unread).
     Unread,
 }
 
@@ -75,7 +75,7 @@ pub(super) struct Conn {
     pub(super) hot: bool,
     /// Not in the epoll set. Only while it is hot.
     pub(super) muted: bool,
-    /// Its socket was full when it was last read.
+    /// The socket was full when it was last read.
     pub(super) blocked: bool,
     /// Something has come since the last tick.
     pub(super) heard: bool,
@@ -126,7 +126,7 @@ impl Conn {
         }
     }
 
-    /// Whether there is something to do for it at once.
+    /// Returns whether there is something to do for it at once.
     pub(super) fn has_work(&self) -> bool {
         (self.readable && self.paused.is_none()) || self.writable
     }

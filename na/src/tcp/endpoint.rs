@@ -145,7 +145,7 @@ impl Core {
         peer
     }
 
-    /// Whether `address` is our self address.
+    /// Returns whether `address` is our self address.
     pub(super) fn listens_at(&self, address: SocketAddr) -> bool {
         address::uri_of(address) == self.listening_uri
     }
@@ -197,7 +197,7 @@ impl Core {
         }
     }
 
-    /// Whether a send should write at once, and the number of the last poll.
+    /// Returns whether a send should write at once, and the number of the last poll.
     fn may_write_now(&self, out: &Outgoing) -> (bool, u64) {
         let poll = self.polls.load(Ordering::Relaxed);
         (self.gather.may_write_now(out, poll, self.mail.is_sleeping()), poll)
@@ -465,7 +465,7 @@ impl TcpEndpoint {
         !self.is_own(peer) && self.core.send_copy(peer, kind, to, tag, message)
     }
 
-    /// Whether that is ourselves.
+    /// Returns whether that is ourselves.
     pub(super) fn is_own(&self, peer: &Peer) -> bool {
         peer.id == self.self_addr.peer_id()
     }

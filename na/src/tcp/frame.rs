@@ -225,7 +225,7 @@ pub(super) struct Named {
 pub(super) enum Refusal {
     /// It has as many as it takes.
     TooManyConnections,
-    /// Its process has no descriptor left; `limit`: of so many, or 0 if all of its host are taken.
+    /// The process has no descriptor left; `limit`: of so many, or 0 if all of its host are taken.
     /// The number stands in the place of the session.
     NoDescriptors { limit: u64 },
     /// A reason that later versions know.

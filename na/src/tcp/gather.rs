@@ -84,13 +84,14 @@ impl Gather {
         }
     }
 
-    /// Whether the time to gather is over: what waits should be sent even by a poll that only
-    /// reports what was left.
+    /// Returns whether the time to gather is over: what waits should be sent even by a poll that
+    /// only reports what was left.
     pub(super) fn is_over(&self) -> bool {
         self.now_ns() >= self.until_ns.load(Ordering::Relaxed)
     }
 
-    /// Whether a send by way of `out` should write at once. `poll` is the number of the last poll.
+    /// Returns whether a send by way of `out` should write at once. `poll` is the number of the
+    /// last poll.
     pub(super) fn may_write_now(&self, out: &Outgoing, poll: u64, nobody_polls: bool) -> bool {
         if out.is_blocked() {
             return false;

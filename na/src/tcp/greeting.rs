@@ -198,7 +198,8 @@ impl Poller {
         }
     }
 
-    /// Whether accepting has to wait for hellos; it goes on when one comes, or after the patience.
+    /// Returns whether accepting has to wait for hellos; it goes on when one comes, or after the
+    /// patience.
     fn is_crowded(&mut self, core: &Core) -> bool {
         let conns = &mut self.conns;
         let is_half_open = |conn: &mut Conn| matches!(conn.stage, Stage::Accepted { .. });

@@ -109,7 +109,7 @@ impl Guess {
         if self.careful { CAREFUL_BYTES - HEADER_BYTES } else { 0 }
     }
 
-    /// Whether one with this `len` and `careful` helps: else the buffer takes as much.
+    /// Returns whether one with this `len` and `careful` helps: else the buffer takes as much.
     pub(super) fn is_worth_it(len: u64, careful: bool) -> bool {
         !careful || len > (SPARING_BYTES - HEADER_BYTES) as u64
     }
@@ -166,12 +166,12 @@ impl Incoming {
         &self.buffer[self.start..self.end]
     }
 
-    /// Whether there may be something to handle.
+    /// Returns whether there may be something to handle.
     pub(super) fn has_something(&self) -> bool {
         self.start < self.end || self.long.is_some()
     }
 
-    /// Whether something long has begun and not ended.
+    /// Returns whether something long has begun and not ended.
     pub(super) fn is_amid(&self) -> bool {
         self.long.is_some()
     }
@@ -311,7 +311,7 @@ impl Incoming {
         }
     }
 
-    /// Whether a message is arriving in a posted receive.
+    /// Returns whether a message is arriving in a posted receive.
     pub(super) fn is_claiming(&self) -> bool {
         matches!(&self.long, Some(Long { to: Destination::Receive(..), .. }))
     }

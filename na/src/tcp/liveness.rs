@@ -41,7 +41,7 @@ use prim::sync::Arc;
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_millis(500);
 
-/// Whether the sender of `hello` sends signs of life when asked to.
+/// Returns whether the sender of `hello` sends signs of life when asked to.
 pub(super) fn can_beat(hello: &Hello) -> bool {
     hello.capabilities & CAN_BEAT != 0
 }
@@ -279,7 +279,7 @@ fn takes_nothing(
     !limit.is_zero() && times.stuck >= limit
 }
 
-/// Whether a peer that owes us something has said nothing for too long.
+/// Returns whether a peer that owes us something has said nothing for too long.
 fn is_silent(
     core: &Core,
     is_awaited: bool,

@@ -95,7 +95,7 @@ impl Mail {
         std::mem::take(&mut lists.peers)
     }
 
-    /// Whether there probably is something to take.
+    /// Returns whether there probably is something to take.
     pub(super) fn has_some(&self) -> bool {
         self.any.load(Ordering::Relaxed)
     }
@@ -110,7 +110,7 @@ impl Mail {
         }
     }
 
-    /// Whether a sleep was announced and not yet ended.
+    /// Returns whether a sleep was announced and not yet ended.
     pub(super) fn is_sleeping(&self) -> bool {
         self.sleeping.load(Ordering::Relaxed)
     }

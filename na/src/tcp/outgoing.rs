@@ -232,7 +232,7 @@ impl Outgoing {
         self.queue.is_empty() && self.bulks.is_empty()
     }
 
-    /// Whether nothing is in the way of a frame.
+    /// Returns whether nothing is in the way of a frame.
     fn is_free(&self) -> bool {
         self.is_empty() && !self.blocked
     }
@@ -267,7 +267,7 @@ impl Outgoing {
         self.taken
     }
 
-    /// Whether the socket is full, so that only its event makes a flush worthwhile.
+    /// Returns whether the socket is full, so that only its event makes a flush worthwhile.
     pub(super) fn is_blocked(&self) -> bool {
         self.blocked
     }
@@ -277,7 +277,7 @@ impl Outgoing {
         self.blocked = false;
     }
 
-    /// Whether something was written since the poll of this number, a moment ago.
+    /// Returns whether something was written since the poll of this number, a moment ago.
     pub(super) fn has_just_written(&self, poll: u64) -> bool {
         self.wrote_at.is_some_and(|(number, at)| number == poll && at.elapsed() < BATCH_WINDOW)
     }

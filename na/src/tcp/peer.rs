@@ -216,7 +216,7 @@ impl Peer {
         *lock(&self.host) = host;
     }
 
-    /// Whether data may be arriving of which the place is known.
+    /// Returns whether data may be arriving of which the place is known.
     pub(super) fn expects_data(&self) -> bool {
         self.expects_data.load(Ordering::Relaxed)
     }
@@ -254,13 +254,13 @@ impl Peer {
         }
     }
 
-    /// Whether a send or transfer of ours may be in flight. Whoever cancels one knows that it was
-    /// begun, and so finds the hint of then or a later one.
+    /// Returns whether a send or transfer of ours may be in flight. Whoever cancels one knows that
+    /// it was begun, and so finds the hint of then or a later one.
     pub(super) fn is_cancelable(&self) -> bool {
         self.cancelable.load(Ordering::Relaxed)
     }
 
-    /// Whether its socket is full.
+    /// Returns whether its socket is full.
     pub(super) fn is_blocked(&self) -> bool {
         self.blocked.load(Ordering::Relaxed)
     }

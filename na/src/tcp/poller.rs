@@ -229,7 +229,7 @@ impl Poller {
         }
     }
 
-    /// Whether the caller may sleep on the epoll descriptor.
+    /// Returns whether the caller may sleep on the epoll descriptor.
     pub(super) fn prepare_wait(&mut self, core: &Core) -> bool {
         if !core.mail.prepare_sleep() {
             return false;
@@ -249,7 +249,7 @@ impl Poller {
         idle
     }
 
-    /// Whether there is nothing to do after a sleep was announced.
+    /// Returns whether there is nothing to do after a sleep was announced.
     pub(super) fn is_idle(&mut self, core: &Core) -> bool {
         // Edges that reading has overtaken would end the sleep at once.
         self.take_events(core).is_ok()
@@ -267,7 +267,7 @@ impl Poller {
             && !self.accept_ready
     }
 
-    /// Whether a hot connection has more for the next poll, and no event to come for it.
+    /// Returns whether a hot connection has more for the next poll, and no event to come for it.
     fn is_hot_work_left(&mut self) -> bool {
         let conns = &mut self.conns;
         self.hot.iter().any(|key| conns.get_mut(*key).is_some_and(|conn| conn.has_work()))

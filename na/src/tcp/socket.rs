@@ -70,7 +70,7 @@ pub(super) fn connect(address: SocketAddr, class: TrafficClass) -> io::Result<Ow
     }
 }
 
-/// Whether the connection that was begun exists now.
+/// Returns whether the connection that was begun exists now.
 pub(super) fn connected(socket: impl AsFd) -> io::Result<()> {
     sockopt::socket_error(socket.as_fd())??;
     let remote = remote_address(socket.as_fd())?;
@@ -179,7 +179,7 @@ fn local_family_is_v6(socket: BorrowedFd<'_>) -> io::Result<bool> {
     Ok(rustix::net::getsockname(socket)?.address_family() == AddressFamily::INET6)
 }
 
-/// Whether the system lets us set these options, tried on a socket of its own.
+/// Returns whether the system lets us set these options, tried on a socket of its own.
 pub(super) fn may_configure(options: &TcpOptions, class: TrafficClass) -> io::Result<()> {
     configure(open(SocketAddr::from(([127, 0, 0, 1], 0)), class)?, options, class)
 }

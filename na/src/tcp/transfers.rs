@@ -77,7 +77,7 @@ impl Transfers {
         Appetite::Guess(Guess { kind, number, memory, offset, len, careful })
     }
 
-    /// Whether [`appetite`](Self::appetite) knows better than to read whatever there is.
+    /// Returns whether [`appetite`](Self::appetite) knows better than to read whatever there is.
     pub(super) fn expects_data(&self) -> bool {
         self.expected().is_some()
     }
@@ -105,12 +105,12 @@ impl Transfers {
         }
     }
 
-    /// Whether anything is under way in either direction.
+    /// Returns whether anything is under way in either direction.
     pub(super) fn is_busy(&self) -> bool {
         self.has_asked() || !self.served_puts.is_empty() || self.served_gets > 0
     }
 
-    /// Whether a transfer of ours is under way, or waits for its turn.
+    /// Returns whether a transfer of ours is under way, or waits for its turn.
     pub(super) fn has_asked(&self) -> bool {
         !self.asked.is_empty() || !self.waiting.is_empty()
     }

@@ -133,7 +133,7 @@ pub(super) struct Unread {
 }
 
 impl Poller {
-    /// Whether a connection is read no further.
+    /// Returns whether a connection is read no further.
     #[inline]
     pub(super) fn pauses_unread(&mut self, core: &Core, conn: &mut Conn) -> bool {
         let waits =
@@ -277,7 +277,7 @@ impl Poller {
 }
 
 impl PeerState {
-    /// Whether reading from the peer pauses if nothing is awaited of it.
+    /// Returns whether reading from the peer pauses if nothing is awaited of it.
     fn is_unread(&self, core: &Core) -> bool {
         matches!(self.phase, Phase::Up(_))
             && self.broken.is_none()

@@ -58,18 +58,18 @@ pub(super) fn settings(uri: &Uri<'_>, options: &OpenOptions) -> Settings {
     Settings { tls, device, detects_failure: !shared, wakes, class, remote_keys, family: None }
 }
 
-/// Whether UCX may use transports for that protocol whose packets have a class.
+/// Returns whether UCX may use transports for that protocol whose packets have a class.
 pub(super) fn may_have_classes(protocol: &str) -> bool {
     may_have_adapters(protocol)
 }
 
-/// Whether UCX may use InfiniBand or RoCE for that protocol.
+/// Returns whether UCX may use InfiniBand or RoCE for that protocol.
 fn may_have_adapters(protocol: &str) -> bool {
     protocol != "tcp" && !SHARED.contains(&protocol)
 }
 
-/// Whether UCX can connect over that protocol by nothing but RDMA CM: the other connection manager,
-/// over TCP, needs a device that is `lo` or `eth0`, which the protocol leaves out.
+/// Returns whether UCX can connect over that protocol by nothing but RDMA CM: the other connection
+/// manager, over TCP, needs a device that is `lo` or `eth0`, which the protocol leaves out.
 pub(super) fn needs_rdma_cm(protocol: &str) -> bool {
     protocol != "all" && may_have_adapters(protocol)
 }

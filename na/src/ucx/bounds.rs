@@ -77,8 +77,8 @@ impl Driver {
         }
     }
 
-    /// Whether a get has to wait until UCX has fewer chunks for that peer. Our own puts do not: we
-    /// have asked for no more of them than it allows.
+    /// Returns whether a get has to wait until UCX has fewer chunks for that peer. Our own puts do
+    /// not: we have asked for no more of them than it allows.
     pub(super) fn has_to_wait(&mut self, stream: Stream) -> bool {
         let load = self.load(stream.peer, stream.session).filter(|_| !stream.put);
         load.is_some_and(|load| {

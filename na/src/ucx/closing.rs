@@ -171,7 +171,7 @@ impl Driver {
         }
     }
 
-    /// Whether UCX has something in hand: only then may a worker not be destroyed.
+    /// Returns whether UCX has something in hand: only then may a worker not be destroyed.
     fn has_unsent(&self) -> bool {
         self.slots.iter().any(|(slot, _)| self.slots.request(slot).is_some())
     }

@@ -48,12 +48,12 @@ pub(super) struct Discards {
 }
 
 impl Discards {
-    /// Whether nobody may sleep.
+    /// Returns whether nobody may sleep.
     pub(super) fn is_busy(&self) -> bool {
         self.restless > 0
     }
 
-    /// Whether looks at the network are of interest here.
+    /// Returns whether looks at the network are of interest here.
     #[inline]
     pub(super) fn is_waiting(&self) -> bool {
         self.restless > 0 || self.is_flushing
@@ -81,7 +81,8 @@ impl Discards {
         }
     }
 
-    /// Whether the end of what was closed may be asked for. What is under way was asked for before.
+    /// Returns whether the end of what was closed may be asked for. What is under way was asked for
+    /// before.
     fn may_flush(&self) -> bool {
         !self.is_flushing && self.failures < FAILURES_MAX
     }

@@ -508,7 +508,7 @@ impl Driver {
         }
     }
 
-    /// Whether a poll has something to do at once.
+    /// Returns whether a poll has something to do at once.
     pub(super) fn is_busy(&self) -> bool {
         self.state().is_busy()
             || !self.sending.is_empty()

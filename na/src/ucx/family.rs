@@ -69,8 +69,8 @@ impl Family {
         }
     }
 
-    /// Whether data can go between this machine's `local` and the other end of a connection, of the
-    /// same kind; else why not.
+    /// Returns whether data can go between this machine's `local` and the other end of a
+    /// connection, of the same kind; else why not.
     fn check(self, local: IpAddr, all: &[(String, SocketAddr)]) -> Result<(), String> {
         if let Some(objection) = self.objection(local) {
             return Err(format!("UCX sends no data by {objection}; take another address"));
@@ -93,7 +93,7 @@ impl Family {
         }
     }
 
-    /// Whether a connection from us to `peer` would carry data; else why not.
+    /// Returns whether a connection from us to `peer` would carry data; else why not.
     pub(super) fn check_peer(self, peer: SocketAddr) -> Result<(), String> {
         if let Some(objection) = self.objection(peer.ip()) {
             return Err(format!("UCX sends no data by {objection}; call {peer} otherwise"));
@@ -103,7 +103,7 @@ impl Family {
         self.check(local, &all)
     }
 
-    /// Whether a connection from `client` to who listens here would carry data.
+    /// Returns whether a connection from `client` to who listens here would carry data.
     pub(super) fn takes(self, client: SocketAddr) -> bool {
         client.is_ipv6() == self.is_v6 && self.objection(client.ip()).is_none()
     }
@@ -124,7 +124,7 @@ pub(super) fn listen_address(uri: &Uri<'_>, wanted: &Wanted) -> Result<SocketAdd
     }
 }
 
-/// Whether who listens at `listen` can be reached, which is no `[::]`.
+/// Returns whether who listens at `listen` can be reached, which is no `[::]`.
 ///
 /// # Errors
 ///

@@ -82,7 +82,7 @@ pub(super) struct Failing {
 pub(super) struct Link {
     /// Who it is, once greeted: the number in the driver, and as messages name it.
     pub(super) peer: Option<(usize, Addr)>,
-    /// Whether the other side began it.
+    /// True if the other side began it.
     pub(super) accepted: bool,
     /// Messages that came before, by kind.
     early: [u32; 2],
@@ -193,7 +193,7 @@ impl State {
         its
     }
 
-    /// Whether it is known that a connection has failed.
+    /// Returns whether it is known that a connection has failed.
     pub(super) fn is_failing(&self, link: ucp_ep_h) -> bool {
         let is_its_end =
             |event: &Event| matches!(event, Event::News(of, News::Failed(_)) if *of == link);
@@ -260,7 +260,7 @@ impl State {
         self.note(link, news);
     }
 
-    /// Whether there is something to do for a poll.
+    /// Returns whether there is something to do for a poll.
     pub(super) fn is_busy(&self) -> bool {
         !self.done.is_empty()
             || !self.events.is_empty()

@@ -133,7 +133,7 @@ impl<K: Clone> HeldKeys<K> {
         self.order.retain(|known| *known != key);
     }
 
-    /// Whether a key was asked for.
+    /// Returns whether a key was asked for.
     ///
     /// # Errors
     ///
@@ -246,7 +246,7 @@ impl Due {
         std::mem::take(&mut state.names)
     }
 
-    /// Whether there are none; then whoever adds one rings.
+    /// Returns whether there are none; then whoever adds one rings.
     pub(super) fn may_sleep(&self) -> bool {
         let mut state = lock(&self.state);
         state.is_asleep = state.names.is_empty();
@@ -325,7 +325,7 @@ pub(super) struct Given {
 pub(super) struct GivenKeys(HashMap<u64, Given, Cheap>);
 
 impl GivenKeys {
-    /// Whether a peer may ask for one more.
+    /// Returns whether a peer may ask for one more.
     ///
     /// # Errors
     ///
@@ -350,7 +350,7 @@ impl GivenKeys {
         given.map(|given| given.is_revoked = true).is_some()
     }
 
-    /// Whether the peer owes one that was taken back.
+    /// Returns whether the peer owes one that was taken back.
     pub(super) fn are_owed(&self) -> bool {
         self.0.values().any(|given| given.is_revoked)
     }

@@ -97,7 +97,7 @@ impl Adapters {
 
 /// A peer.
 pub(super) struct Peer {
-    /// Its number, which no other peer of the endpoint ever has.
+    /// The number, which no other peer of the endpoint ever has.
     pub(super) id: u64,
     pub(super) uri: Box<str>,
     /// What it is found by; `None`: by its connection only.
@@ -113,7 +113,7 @@ pub(super) struct Peer {
     pub(super) links: Vec<ucp_ep_h>,
     /// Our number for what is between us.
     pub(super) session: u64,
-    /// Its address, for messages of this session.
+    /// The address, for messages of this session.
     pub(super) current: Option<Addr>,
     /// Longest message that it takes.
     pub(super) their_max: usize,
@@ -198,7 +198,7 @@ impl Peer {
         }
     }
 
-    /// Its address, as one that was looked up (`session` 0) or as that of a message.
+    /// The address, as one that was looked up (`session` 0) or as that of a message.
     pub(super) fn addr(&mut self, endpoint: u64, index: usize, session: u64) -> Addr {
         let token = self.token.upgrade();
         let token =
@@ -232,7 +232,7 @@ impl Peer {
         Some(message)
     }
 
-    /// Whether nothing is left of it but this.
+    /// Returns whether nothing is left of it but this.
     pub(super) fn is_forgotten(&self) -> bool {
         matches!(self.phase, Phase::Idle | Phase::Gone)
             && self.token.strong_count() == 0

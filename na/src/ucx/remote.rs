@@ -74,13 +74,13 @@ pub(super) type Ended = Rc<EndedKeys>;
 
 pub(super) struct EndedKeys {
     pub(super) given: Vec<(u64, Given)>,
-    /// Whether adapters reach the memory.
+    /// True if adapters reach the memory.
     pub(super) by_adapter: bool,
 }
 
 /// Both.
 impl Driver {
-    /// Whether remote keys are adapters' matter on a connection of these
+    /// Returns whether remote keys are adapters' matter on a connection of these
     /// [lanes](Worker::lanes), if there are any.
     pub(super) fn is_by_adapter(&self, lanes: &str) -> bool {
         self.worker.as_ref().is_some_and(Worker::gives_keys) && names_only_rc(lanes)
@@ -244,7 +244,8 @@ impl Driver {
         }
     }
 
-    /// Whether a transfer goes by a remote key, or waits for one; else the owner is asked for it.
+    /// Returns whether a transfer goes by a remote key, or waits for one; else the owner is asked
+    /// for it.
     pub(super) fn goes_by_key(&mut self, index: usize, id: u64) -> bool {
         let Some(peer) = self.peers.get_mut(index).and_then(Option::as_mut) else { return false };
         let Some(from) = peer.keys_from else { return false };
@@ -402,7 +403,7 @@ impl Driver {
         }
     }
 
-    /// Whether the connection that we send on has failed, which ends the session soon.
+    /// Returns whether the connection that we send on has failed, which ends the session soon.
     fn is_failing(&mut self, index: usize) -> bool {
         let link = self.peer(index).and_then(|peer| peer.links.first().copied());
         link.is_some_and(|link| self.state().is_failing(link))
@@ -455,8 +456,8 @@ impl Driver {
         }
     }
 
-    /// Whether there is something for [`reach`](Self::reach), or to take back; else whoever wants
-    /// memory back wakes who sleeps.
+    /// Returns whether there is something for [`reach`](Self::reach), or to take back; else whoever
+    /// wants memory back wakes who sleeps.
     pub(super) fn has_keys_due(&self) -> bool {
         !self.reaching.is_empty() || (self.given > 0 && !self.due.may_sleep())
     }

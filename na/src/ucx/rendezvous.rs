@@ -50,12 +50,12 @@ impl Driver {
         }
     }
 
-    /// Whether a transfer belongs to what is between us and the peer now.
+    /// Returns whether a transfer belongs to what is between us and the peer now.
     pub(super) fn is_current(&self, stream: Stream) -> bool {
         self.has_session(stream.peer, stream.session)
     }
 
-    /// Whether that is what is between us and the peer now.
+    /// Returns whether that is what is between us and the peer now.
     pub(super) fn has_session(&self, index: usize, session: u64) -> bool {
         let peer = self.peers.get(index).and_then(Option::as_ref);
         peer.is_some_and(|peer| peer.session == session)
@@ -182,7 +182,7 @@ impl Driver {
         self.let_go(stream, !stream.put);
     }
 
-    /// Whether somebody still wants what comes.
+    /// Returns whether somebody still wants what comes.
     fn awaits(&mut self, stream: Stream) -> bool {
         let Stream { peer: index, id, put, .. } = stream;
         self.is_current(stream)

@@ -42,7 +42,7 @@ pub(super) struct Reach {
 }
 
 impl RemoteKey {
-    /// Whether the owner lets us read so many bytes there, or write them.
+    /// Returns whether the owner lets us read so many bytes there, or write them.
     pub(super) fn covers(&self, offset: u64, len: u64, write: bool) -> bool {
         let total = self.places.last().map_or(0, |last| last.at + last.len);
         let allowed = if write { self.access.writable() } else { self.access.readable() };
@@ -194,10 +194,10 @@ fn protection(access: Access) -> u32 {
     }
 }
 
-/// Whether all lanes of UCX's description of an endpoint are connections of InfiniBand or RoCE:
-/// adapters move memory to and from the peer by remote keys, and the end of a connection ends that.
-/// Over others puts and gets are emulated by messages, or go by one queue for all peers, which
-/// outlives the connection (`dc_mlx5`).
+/// Returns whether all lanes of UCX's description of an endpoint are connections of InfiniBand or
+/// RoCE: adapters move memory to and from the peer by remote keys, and the end of a connection ends
+/// that. Over others puts and gets are emulated by messages, or go by one queue for all peers,
+/// which outlives the connection (`dc_mlx5`).
 ///
 /// UCX does not tell which lanes puts and gets take (until 1.10 it did: `rma#0`), so it has to be
 /// true of each, but for the connection manager's. And of those which do nothing but find out
@@ -234,7 +234,7 @@ impl<'a> Lane<'a> {
         self.transport.starts_with("rc_")
     }
 
-    /// Whether it moves no bytes of ours.
+    /// Returns whether it moves no bytes of ours.
     fn only_watches(&self) -> bool {
         let watches = |word: &&str| *word == "keepalive" || word.starts_with("wireup");
         (self.transport.starts_with("ud_") || self.transport == "tcp")

@@ -169,7 +169,7 @@ impl Driver {
         }
     }
 
-    /// Whether somebody who asks for a connection can have it.
+    /// Returns whether somebody who asks for a connection can have it.
     pub(super) fn has_callers(&self) -> bool {
         !self.callers.is_empty() && self.strangers.len() < self.strangers_max
     }
@@ -415,7 +415,7 @@ impl Driver {
         self.end_session_with(index, error);
     }
 
-    /// Whether a peer that was dialed in vain has another address; that one is dialed.
+    /// Returns whether a peer that was dialed in vain has another address; that one is dialed.
     fn dial_next(&mut self, index: usize) -> bool {
         let Some(peer) = self.peers[index].as_mut() else { return false };
         if peer.phase != Phase::Connecting || peer.trying + 1 >= peer.addresses.len() {

@@ -231,7 +231,7 @@ impl Slots {
         (!request.is_null()).then_some(request)
     }
 
-    /// Whether the callback was made, and not handled yet.
+    /// Returns whether the callback was made, and not handled yet.
     pub(super) fn is_finished(&self, slot: u32) -> bool {
         self.slots[slot as usize].pinned.finished.get()
     }

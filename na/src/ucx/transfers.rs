@@ -85,7 +85,7 @@ pub(super) struct Moving {
 }
 
 impl Moving {
-    /// Whether nothing is awaited but that UCX lets go.
+    /// Returns whether nothing is awaited but that UCX lets go.
     pub(super) fn has_ended(&self) -> bool {
         self.end.is_some()
     }
@@ -286,7 +286,7 @@ impl Driver {
         self.state().windows[index].incoming.begin(put, id, incoming);
     }
 
-    /// Whether all of a transfer has come.
+    /// Returns whether all of a transfer has come.
     fn is_there(&self, index: usize, put: bool, id: u64) -> bool {
         self.state().incoming(index, put, id).is_some_and(|incoming| incoming.is_whole())
     }

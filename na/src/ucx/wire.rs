@@ -78,7 +78,7 @@ pub(super) struct Hello {
     /// knows the receiver by several names has a peer for each.
     pub(super) endpoint: u64,
     pub(super) peer: u64,
-    /// Whether the sender gives remote keys to who wants some.
+    /// True if the sender gives remote keys to who wants some.
     pub(super) remote_keys: bool,
     /// Where the sender listens; empty: nowhere.
     pub(super) uri: String,

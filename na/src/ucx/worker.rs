@@ -43,14 +43,14 @@ pub(super) struct Settings {
     pub(super) tls: String,
     /// `UCX_NET_DEVICES`, if one was named.
     pub(super) device: Option<String>,
-    /// Whether the transports can tell that a peer fails (`UCP_ERR_HANDLING_MODE_PEER`). Those over
+    /// True if the transports can tell that a peer fails (`UCP_ERR_HANDLING_MODE_PEER`). Those over
     /// shared memory cannot; there the connection over which they met tells it.
     pub(super) detects_failure: bool,
-    /// Whether somebody will sleep: see [`fd`](Worker::fd).
+    /// True if somebody will sleep: see [`fd`](Worker::fd).
     pub(super) wakes: bool,
     /// Class of the packets of InfiniBand and RoCE, as their headers have it.
     pub(super) class: Option<u8>,
-    /// Whether peers may get remote keys of memory here, see `keys.rs`.
+    /// True if peers may get remote keys of memory here, see `keys.rs`.
     pub(super) remote_keys: bool,
     /// Of which family of IP the data goes, where it may go by TCP.
     pub(super) family: Option<Family>,
@@ -60,7 +60,7 @@ pub(super) struct Settings {
 pub(super) enum Posted {
     /// It is over, well; no callback follows.
     Done,
-    /// Its callback follows; the handle names it until then.
+    /// The callback follows; the handle names it until then.
     Pending(*mut c_void),
     /// It is over, or was not begun; no callback follows.
     Failed(ucs_status_t),
@@ -234,12 +234,12 @@ impl Worker {
         })
     }
 
-    /// Whether UCX ends what is under way with a peer that is closed by force.
+    /// Returns whether UCX ends what is under way with a peer that is closed by force.
     pub(super) fn detects_failure(&self) -> bool {
         self.detects_failure
     }
 
-    /// Whether peers may get remote keys of memory here.
+    /// Returns whether peers may get remote keys of memory here.
     pub(super) fn gives_keys(&self) -> bool {
         self.gives_keys
     }
@@ -249,8 +249,8 @@ impl Worker {
         self.mapped.extend(memory);
     }
 
-    /// Whether UCX fetches chunks when it has room for them, see `packing.rs`: over shared memory.
-    /// Over others it sends them from where they are.
+    /// Returns whether UCX fetches chunks when it has room for them, see `packing.rs`: over shared
+    /// memory. Over others it sends them from where they are.
     pub(super) fn packs(&self) -> bool {
         !self.detects_failure
     }
@@ -544,8 +544,8 @@ pub(super) fn library() -> Result<&'static Ucp, Error> {
     }
 }
 
-/// Whether a version is known to be older than the declarations. The functions are all there since
-/// 1.10, and UCX would only warn.
+/// Returns whether a version is known to be older than the declarations. The functions are all
+/// there since 1.10, and UCX would only warn.
 fn is_too_old(version: &str) -> bool {
     let mut numbers = version.split('.').map(str::parse::<u32>);
     match (numbers.next(), numbers.next()) {
@@ -554,8 +554,8 @@ fn is_too_old(version: &str) -> bool {
     }
 }
 
-/// Whether UCX's description of an endpoint (`ucp_ep_print_info`; later versions have a query for
-/// it) names a transport other than TCP among those that move memory (`rma_bw`).
+/// Returns whether UCX's description of an endpoint (`ucp_ep_print_info`; later versions have a
+/// query for it) names a transport other than TCP among those that move memory (`rma_bw`).
 pub(super) fn names_rdma(description: &str) -> bool {
     let lanes =
         description.lines().filter(|line| line.contains("lane[") && line.contains("rma_bw"));
@@ -571,8 +571,8 @@ pub(super) fn names_rdma(description: &str) -> bool {
 /// `uct_ib_iface_config_table` in `ib_iface.c`.
 const CLASS: &CStr = c"IB_TRAFFIC_CLASS";
 
-/// Whether the environment says it, for these or for one of them (`UCX_RC_VERBS_TRAFFIC_CLASS` …):
-/// it knows better.
+/// Returns whether the environment says it, for these or for one of them
+/// (`UCX_RC_VERBS_TRAFFIC_CLASS` …): it knows better.
 fn class_is_in_environment() -> bool {
     std::env::vars_os().any(|(name, _)| {
         let name = name.to_string_lossy();

@@ -493,7 +493,7 @@ impl Hostile {
         Some((kind, payload))
     }
 
-    /// Whether the endpoint has ended the connection.
+    /// Returns whether the endpoint has ended the connection.
     pub(crate) fn is_closed(&self) -> bool {
         matches!(recv_packet(&self.socket), Some(packet) if packet.is_empty())
     }

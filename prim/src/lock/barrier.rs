@@ -34,8 +34,8 @@ mod imp {
 
     use crate::sync::atomic::{Ordering, compiler_fence, fence};
 
-    /// Whether the pair may be used. The first call in a process registers it with the kernel,
-    /// which may take milliseconds; a later one is a load.
+    /// Returns whether the pair may be used. The first call in a process registers it with the
+    /// kernel, which may take milliseconds; a later one is a load.
     #[inline]
     pub fn is_there() -> bool {
         static REGISTERED: OnceLock<bool> = OnceLock::new();

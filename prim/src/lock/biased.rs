@@ -49,7 +49,7 @@ const PLACE: usize = 7;
 #[derive(Debug)]
 #[repr(C)]
 pub struct RawBiasedLock {
-    /// Its token and its place.
+    /// The token and its place.
     favoured: AtomicUsize,
     // From here on, changed by the holder of `plain`.
     /// The place that was favoured last.
@@ -176,8 +176,8 @@ impl RawBiasedLock {
         None
     }
 
-    /// Whether the thread that was favoured last is inside; with the plain lock held, and nobody
-    /// favoured.
+    /// Returns whether the thread that was favoured last is inside; with the plain lock held, and
+    /// nobody favoured.
     #[inline(always)]
     fn is_inside(&self) -> bool {
         // pair: FAVOUR

@@ -63,7 +63,7 @@ impl Counts {
         }
     }
 
-    /// Whether the caller, an owner, is the only one, and nobody looks on.
+    /// Returns whether the caller, an owner, is the only one, and nobody looks on.
     #[inline]
     #[must_use]
     pub fn is_sole(&self) -> bool {

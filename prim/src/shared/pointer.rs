@@ -74,7 +74,7 @@ impl<T> Shared<T> {
         Self::of(this.node)
     }
 
-    /// Whether both are owners of one value.
+    /// Returns whether both are owners of one value.
     pub fn ptr_eq(one: &Self, other: &Self) -> bool {
         one.node == other.node
     }

@@ -40,7 +40,7 @@ impl Span for BulkSpan {
 pub(super) struct Cell<S: Span> {
     shared: Arc<Shared>,
     span: Lock<S>,
-    /// Its row in the statistics; 0: none.
+    /// The row in the statistics; 0: none.
     row: u32,
     is_out: AtomicBool,
 }

@@ -186,7 +186,7 @@ fn counter() -> u64 {
     0
 }
 
-/// Whether the system trusts the processor's counter to be its clock.
+/// Returns whether the system trusts the processor's counter to be its clock.
 fn system_uses_counter() -> bool {
     let path = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
     cfg!(target_arch = "x86_64")

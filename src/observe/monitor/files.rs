@@ -12,7 +12,7 @@ use crate::{InitError, support::files};
 const STATS: &str = "stats.json";
 const SERIES: &str = "series.json";
 
-/// Whether those that the configuration asks for can be written when the instance ends.
+/// Returns whether those that the configuration asks for can be written when the instance ends.
 pub(crate) fn check(resolved: &Resolved) -> Result<(), InitError> {
     let Some(MonitoringOptions { filename_prefix, statistics, time_series, .. }) =
         &resolved.monitor

@@ -170,7 +170,7 @@ impl Monitoring {
         }
     }
 
-    /// Its number.
+    /// The number.
     pub(crate) fn attach(&self, monitor: Arc<dyn Monitor>) -> u64 {
         clock::prepare();
         self.shared.monitors.add(monitor, || {
@@ -184,7 +184,7 @@ impl Monitoring {
         });
     }
 
-    /// Whether anybody is told what becomes of the instance.
+    /// Returns whether anybody is told what becomes of the instance.
     pub(crate) fn has_monitors(&self) -> bool {
         self.mode() & ATTACHED != 0
     }

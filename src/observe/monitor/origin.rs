@@ -103,7 +103,7 @@ impl Starting<'_> {
         self.on.as_ref()?.span.as_deref()
     }
 
-    /// Its arguments are being encoded.
+    /// The arguments are being encoded.
     #[inline]
     pub(crate) fn encoding(&self) {
         if let Some(cell) = self.cell() {

@@ -78,13 +78,13 @@ pub(super) struct About {
     pub(super) rpc: String,
     pub(super) id: u64,
     pub(super) parent: u64,
-    /// Its address, or [`OTHER_PEERS_NAME`], or [`OTHER_PATHS_NAME`].
+    /// The address, or [`OTHER_PEERS_NAME`], or [`OTHER_PATHS_NAME`].
     pub(super) peer: String,
 }
 
 impl About {
-    /// Whether the row is that for everything that has none of its own. Its number is 0, as that
-    /// of what is done outside of any RPC.
+    /// Returns whether the row is that for everything that has none of its own. Its number is 0, as
+    /// that of what is done outside of any RPC.
     pub(super) fn is_of_the_rest(&self) -> bool {
         self.id == 0 && self.rpc == OTHER_RPCS_NAME
     }

@@ -132,7 +132,7 @@ pub enum RequestOutcome {
     Busy,
     /// Refused: this instance is shutting down.
     Closing,
-    /// Its deadline had passed before a handler was free; the handler did not run.
+    /// The deadline had passed before a handler was free; the handler did not run.
     TimedOut,
     /// It was canceled before a handler was free; the handler did not run.
     Canceled,
@@ -204,7 +204,7 @@ impl fmt::Display for RequestOutcome {
 pub struct OriginSpan {
     /// The RPC's name.
     pub rpc: &'static str,
-    /// Its number, provider included.
+    /// The number, provider included.
     pub rpc_id: RpcId,
     /// The provider that was called.
     pub provider: ProviderId,
@@ -247,7 +247,7 @@ pub struct OriginSpan {
 pub struct TargetSpan {
     /// The RPC's name.
     pub rpc: &'static str,
-    /// Its number, provider included.
+    /// The number, provider included.
     pub rpc_id: RpcId,
     /// The provider that was called.
     pub provider: ProviderId,
@@ -274,9 +274,9 @@ pub struct TargetSpan {
     pub arrived: Moment,
     /// It had passed all bounds on requests in hand; `None`: it was refused.
     pub admitted: Option<Moment>,
-    /// Its ULT, or tasklet, began.
+    /// The ULT, or tasklet, began.
     pub started: Option<Moment>,
-    /// Its arguments were decoded, and the handler was called.
+    /// The arguments were decoded, and the handler was called.
     pub decoded: Option<Moment>,
     /// The handler answered, or somebody in its stead.
     pub respond_start: Option<Moment>,

@@ -196,9 +196,9 @@ impl BulkKept {
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct RpcName {
-    /// Its name; empty if it is not known here.
+    /// The name; empty if it is not known here.
     pub name: String,
-    /// Its number on the wire, provider included.
+    /// The number on the wire, provider included.
     pub rpc_id: u64,
     /// The provider.
     pub provider: u16,

@@ -85,9 +85,9 @@ pub trait Monitor: Send + Sync {
 pub enum LifeEvent<'a> {
     /// An RPC is served from now on.
     Registered {
-        /// Its name.
+        /// The name.
         rpc: &'a str,
-        /// Its number, provider included.
+        /// The number, provider included.
         rpc_id: RpcId,
         /// By this provider.
         provider: ProviderId,
@@ -96,7 +96,7 @@ pub enum LifeEvent<'a> {
     },
     /// An RPC is served no more.
     Deregistered {
-        /// Its number, provider included.
+        /// The number, provider included.
         rpc_id: RpcId,
     },
     /// A pool was added.
@@ -136,7 +136,7 @@ impl Monitors {
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Its number. `then` is called before anybody else can come or go.
+    /// The number. `then` is called before anybody else can come or go.
     pub(super) fn add(&self, monitor: Arc<dyn Monitor>, then: impl FnOnce()) -> u64 {
         let mut list = self.list();
         let number = list.0 + 1;

@@ -285,7 +285,7 @@ impl Rate {
         Self((share.clamp(0.0, 1.0) * u64::MAX as f64) as u64)
     }
 
-    /// Whether the next one is among them.
+    /// Returns whether the next one is among them.
     pub(crate) fn takes(self) -> bool {
         match self.0 {
             0 => false,

@@ -44,7 +44,7 @@ impl Mark {
         Self { calls: inner.core.call_mark(), pools }
     }
 
-    /// Whether more units wait in `pool` than have come since.
+    /// Returns whether more units wait in `pool` than have come since.
     fn is_waited_since(&self, pool: &PoolRef, waiting: u64, pushed: u64) -> bool {
         let before = self.pools.iter().find(|(_, noted)| noted == pool).map(|(before, _)| *before);
         before.and_then(|before| pushed.checked_sub(before)).is_some_and(|since| since < waiting)

@@ -67,7 +67,7 @@ pub(crate) fn register(instance: &Instance) -> Result<(), RegisterError> {
 pub(crate) struct Asked(Mutex<(Vec<Handle<(), Answer>>, bool)>);
 
 impl Asked {
-    /// Whether the caller has to see to a thread.
+    /// Returns whether the caller has to see to a thread.
     fn enter(&self, request: Handle<(), Answer>) -> bool {
         let mut asked = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         asked.0.push(request);

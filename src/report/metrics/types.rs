@@ -100,7 +100,7 @@ plain! {
         /// as the [`statistics`](crate::Instance::statistics) have not been on. What they have
         /// counted stays when they are switched off.
         rpcs: Vec<RpcMetrics>,
-        /// Whether those are on; `None`: it is of a version that does not say.
+        /// True if those are on; `None`: it is of a version that does not say.
         statistics: Option<bool>,
         /// Whom it is connected with.
         peers: PeersMetrics,
@@ -162,7 +162,7 @@ plain! {
 
     /// One pool.
     PoolMetrics {
-        /// Its name.
+        /// The name.
         name: String,
         /// In which order units leave, as in the configuration.
         kind: String,
@@ -190,7 +190,7 @@ plain! {
 
     /// One execution stream.
     XstreamMetrics {
-        /// Its name.
+        /// The name.
         name: String,
         /// `running`, `idle`, `joining`, `terminated`, `removed`.
         state: String,
@@ -215,11 +215,11 @@ plain! {
 
     /// What an execution stream runs.
     CurrentUnit {
-        /// Its number.
+        /// The number.
         id: u64,
         /// Of a handler: the name of its RPC.
         name: Option<String>,
-        /// Its pool.
+        /// The pool.
         pool: String,
     }
 
@@ -246,7 +246,7 @@ plain! {
     RpcMetrics {
         /// Which end.
         end: RpcEnd,
-        /// Its name; its number, if the name is not known here.
+        /// The name; its number, if the name is not known here.
         name: String,
         /// The provider.
         provider: u16,
@@ -304,7 +304,7 @@ plain! {
 
     /// One peer.
     PeerMetrics {
-        /// Its address.
+        /// The address.
         address: String,
         /// The transport that reaches it.
         transport: String,
@@ -369,7 +369,7 @@ plain! {
 
     /// The process that an instance is in.
     ProcessMetrics {
-        /// Its number.
+        /// The number.
         id: u32,
         /// When it started, seconds since 1970; 0: the system does not tell.
         start_sec: f64,

@@ -144,7 +144,7 @@ fn a_peer_is_told_which_memory_it_is() {
     });
 }
 
-/// Its addresses are no memory of this process: no transport gets to see them.
+/// The addresses are no memory of this process: no transport gets to see them.
 #[test]
 fn memory_of_a_device_is_refused_before_it_is_registered() {
     let instance = margo::Instance::builder("na+sm://").listen(false).start().unwrap();

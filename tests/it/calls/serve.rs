@@ -79,7 +79,7 @@ fn a_handler_that_returns_may_have_answered_before() {
     });
 }
 
-/// Its methods are handlers.
+/// The methods are handlers.
 struct Counter {
     sum: AtomicU64,
     dropped: Arc<Eventual<()>>,

@@ -191,7 +191,7 @@ fn who_looks_from_afar_does_not_hold_up_progress() {
     runtime.shutdown().unwrap();
 }
 
-/// Its progress rests, is woken and steps aside, all of which are waits that end.
+/// The progress rests, is woken and steps aside, all of which are waits that end.
 #[test]
 fn progress_that_goes_on_is_not_blocked() {
     let pair = Pair::new("na+sm://");

@@ -443,7 +443,7 @@ const PHASES: &[&str] = &[
 
 const LEAF: [&str; 6] = ["num", "min", "max", "avg", "var", "sum"];
 
-/// Whether the entry of a call path has all keys of C, no others, and figures that can be.
+/// Returns whether the entry of a call path has all keys of C, no others, and figures that can be.
 fn check_phases(entry: &Value, address: &str, about: &Value) {
     let names = BTreeMap::from([(address.to_owned(), "SERVICE")]);
     let mut there = BTreeSet::new();
@@ -558,7 +558,7 @@ fn files_in(folder: &std::path::Path) -> Vec<String> {
     names
 }
 
-/// Whether some number has more than three digits behind its point.
+/// Returns whether some number has more than three digits behind its point.
 fn has_micros(value: &Value) -> bool {
     match value {
         Value::Number(number) => {

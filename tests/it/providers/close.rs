@@ -152,7 +152,7 @@ fn who_must_not_wait_does_not() {
     service.finalize_and_wait().unwrap();
 }
 
-/// Its execution stream would stand still, and the handler with it.
+/// The execution stream would stand still, and the handler with it.
 #[test]
 fn a_destructor_of_a_ult_that_unwinds_does_not_wait() {
     struct Closes(Option<Provider>, Arc<Mutex<Option<usize>>>);

@@ -180,7 +180,7 @@ fn nothing_is_left_in_a_pool_that_a_provider_has_left() {
     service.finalize_and_wait().unwrap();
 }
 
-/// Its handler has begun; what it does then needs the layout.
+/// The handler has begun; what it does then needs the layout.
 #[test]
 fn a_handler_moves_its_own_provider() {
     let service = Instance::builder("na+sm://").start().unwrap();

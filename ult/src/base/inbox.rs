@@ -63,7 +63,7 @@ impl<T: Linked> Inbox<T> {
         Self { head: AtomicPtr::new(ptr::null_mut()) }
     }
 
-    /// Whether nothing is waiting. A snapshot.
+    /// Returns whether nothing is waiting. A snapshot.
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {

@@ -48,7 +48,7 @@ impl Limit {
         Self { left: None, slice_max: Duration::ZERO }
     }
 
-    /// Whether nothing is left.
+    /// Returns whether nothing is left.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.left.is_some_and(|left| left.is_zero())

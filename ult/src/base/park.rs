@@ -104,8 +104,8 @@ impl ParkWord {
         }
     }
 
-    /// Whether the owner sleeps or is about to. For senders that have published work and put a
-    /// `fence(SeqCst)` behind it: if this says no, the owner will find the work by itself.
+    /// Returns whether the owner sleeps or is about to. For senders that have published work and
+    /// put a `fence(SeqCst)` behind it: if this says no, the owner will find the work by itself.
     #[must_use]
     pub fn looks_asleep(&self) -> bool {
         self.word.load(Relaxed) >= PARKED

@@ -67,7 +67,7 @@ impl SuspendCell {
         }
     }
 
-    /// Whether the ULT stands still now. A snapshot.
+    /// Returns whether the ULT stands still now. A snapshot.
     #[must_use]
     pub fn is_parked(&self) -> bool {
         self.0.load(Relaxed) == PARKED

@@ -87,7 +87,7 @@ impl TimerState {
         }
     }
 
-    /// Whether the unit will not run. A snapshot unless it says yes.
+    /// Returns whether the unit will not run. A snapshot unless it says yes.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         self.0.load(Acquire) == CANCELLED // pair: TIMER-STATE

@@ -295,7 +295,7 @@ pub(crate) struct Beat {
     pub(crate) runs: u64,
     /// Number and pool of the unit that runs. The number is zero if it began before it was watched.
     pub(crate) running: Option<(u64, usize)>,
-    /// Its name, if that is a literal.
+    /// The name, if that is a literal.
     pub(crate) name: Option<&'static str>,
     pub(crate) sleeps_forever: bool,
     /// Name and pool of the last unit that announced itself.
@@ -371,7 +371,7 @@ impl Pulse {
 }
 
 impl XstreamShared {
-    /// Whether it has nothing to do: it sleeps, or looks for something.
+    /// Returns whether it has nothing to do: it sleeps, or looks for something.
     pub(crate) fn is_idle(&self) -> bool {
         self.is_asleep() || self.diag.rest.load(Relaxed) == Rest::Looking as u8
     }
@@ -533,7 +533,7 @@ impl Xstream {
         answer
     }
 
-    /// Whether somebody wants to know about every switch.
+    /// Returns whether somebody wants to know about every switch.
     #[inline]
     pub(crate) fn is_watched(&self) -> bool {
         self.shared().diag.is_on()
@@ -595,7 +595,7 @@ impl Xstream {
         }
     }
 
-    /// Whether this thread is in a sink.
+    /// Returns whether this thread is in a sink.
     fn is_in_sink(&self) -> bool {
         self.shared().diag.in_sink.load(Relaxed)
     }

@@ -487,7 +487,7 @@ pub struct StuckUlt {
     pub name: Option<String>,
     /// The pool it was spawned into.
     pub pool: String,
-    /// Its home xstream.
+    /// The home xstream.
     pub xstream: String,
     /// What it waits for; `None`: it is ready to run.
     pub waits_for: Option<WaitKind>,

@@ -273,7 +273,7 @@ impl RuntimeCore {
         word
     }
 
-    /// Whether every xstream that runs has seen `word`.
+    /// Returns whether every xstream that runs has seen `word`.
     pub(crate) fn is_seen(&self, word: u64) -> bool {
         self.xstreams().iter().all(|xstream| xstream.has_seen(word))
     }
@@ -287,7 +287,7 @@ impl RuntimeCore {
         (flags & (CLOSING | EXIT) == 0).then_some(pass)
     }
 
-    /// Whether no foreign thread is in the middle of a spawn.
+    /// Returns whether no foreign thread is in the middle of a spawn.
     pub(crate) fn is_gate_empty(&self) -> bool {
         self.gate.load(Acquire) == 0 // pair: GATE
     }
@@ -308,7 +308,7 @@ impl RuntimeCore {
         spawned.saturating_sub(ended)
     }
 
-    /// Whether nothing is alive, and no ULT that has ended still cleans up. As exact as
+    /// Returns whether nothing is alive, and no ULT that has ended still cleans up. As exact as
     /// [`alive`](Self::alive).
     pub(crate) fn is_quiet(&self) -> bool {
         // pair: ULTS

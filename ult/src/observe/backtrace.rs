@@ -41,7 +41,7 @@ const COST_OF_STACK: usize = 32;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DumpOptions {
-    /// Whether to walk the stacks. Default `true`; without, a dump is a cheap list of ULTs.
+    /// True if to walk the stacks. Default `true`; without, a dump is a cheap list of ULTs.
     pub stacks: bool,
     /// How many stacks at most, in equal parts for all xstreams; further ULTs are listed without,
     /// as [`StackDump::LeftOut`]. Default 1000, which take some 10 ms of the xstreams' time.
@@ -114,7 +114,7 @@ pub struct Dump {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BusyXstream {
-    /// Its name.
+    /// The name.
     pub xstream: String,
     /// Number of the unit that runs. Known while the runtime has a monitor
     /// ([`RuntimeBuilder::monitor`](crate::RuntimeBuilder::monitor)), is recorded, or has sinks.
@@ -133,11 +133,11 @@ pub struct UltDump {
     pub name: Option<String>,
     /// Pool that it belongs to.
     pub pool: String,
-    /// Its home xstream.
+    /// The home xstream.
     pub xstream: String,
     /// What it does.
     pub state: UltState,
-    /// Its stack.
+    /// The stack.
     pub stack: StackDump,
 }
 
@@ -277,7 +277,7 @@ fn ask(core: &RuntimeCore, options: &DumpOptions) -> Answer {
     Answer { raw, busy, partial }
 }
 
-/// Whether the xstream has not left. One that has is home to nobody, and does not answer.
+/// Returns whether the xstream has not left. One that has is home to nobody, and does not answer.
 fn is_there(xstream: &Arc<XstreamShared>) -> bool {
     !matches!(xstream.state(), State::Terminated | State::Removed)
 }
@@ -497,7 +497,8 @@ fn trim(frames: &mut Vec<Frame>) {
     }
 }
 
-/// Whether the frame belongs to `catch_unwind`, which stands between a closure and its caller.
+/// Returns whether the frame belongs to `catch_unwind`, which stands between a closure and its
+/// caller.
 fn is_catch(frame: &Frame) -> bool {
     const SYMBOLS: [&str; 4] = ["std::panic", "core::panic", "core::ops::function", "__rust_try"];
     const FILES: [&str; 4] =

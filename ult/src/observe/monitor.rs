@@ -181,9 +181,9 @@ pub enum Report {
 pub struct Stall {
     /// Number of the unit; `None`: it began before a [lazy](MonitorSpec::lazy) monitor looked.
     pub ult: Option<u64>,
-    /// Its name, if that is known and was given as a literal.
+    /// The name, if that is known and was given as a literal.
     pub name: Option<&'static str>,
-    /// Its pool, if the unit is known.
+    /// The pool, if the unit is known.
     pub pool: Option<String>,
     /// If the unit is not known: name and pool of the last one there that
     /// [`announce`](crate::announce)d itself, which it may be, or may not.

@@ -184,7 +184,7 @@ impl Trace {
         self.events.len()
     }
 
-    /// Whether nothing happened.
+    /// Returns whether nothing happened.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.events.is_empty()

@@ -61,7 +61,7 @@ impl Runtime {
         core.pools().into_iter().map(|pool| PoolRef { core: core.clone(), pool }).collect()
     }
 
-    /// Whether the pool is of this runtime, also if it has been removed from it.
+    /// Returns whether the pool is of this runtime, also if it has been removed from it.
     #[must_use]
     pub fn has_pool(&self, pool: &PoolRef) -> bool {
         Arc::ptr_eq(self.core(), &pool.core)

@@ -412,7 +412,7 @@ impl Xstream {
         });
     }
 
-    /// Whether another xstream runs that serves `pool`.
+    /// Returns whether another xstream runs that serves `pool`.
     fn has_other_servers(&self, pool: &PoolShared) -> bool {
         let servers = lock(&pool.servers);
         servers.iter().any(|server| {

@@ -30,9 +30,9 @@ pub struct UnitInfo {
     pub id: u64,
     /// Name given at spawn.
     pub name: Option<String>,
-    /// Whether it has run before.
+    /// True if it has run before.
     pub is_started: bool,
-    /// Whether it is a tasklet.
+    /// True if it is a tasklet.
     pub is_tasklet: bool,
 }
 
@@ -357,7 +357,8 @@ impl<'a> Stack<'a> {
         Self { xstream, me, pools }
     }
 
-    /// Whether the pools have units beside the scheduler, which may have been moved into one.
+    /// Returns whether the pools have units beside the scheduler, which may have been moved into
+    /// one.
     fn has_units(&self) -> bool {
         let own = |pool: &PoolShared| usize::from(ptr::eq(self.me.pool(), pool));
         self.pools.iter().any(|pool| pool.total_len() > own(&pool.pool))

@@ -66,7 +66,7 @@ impl Runtime {
         self.owner.shutdown(Limit::new(limit))
     }
 
-    /// Whether the caller is a ULT (or a scheduler) of this runtime.
+    /// Returns whether the caller is a ULT (or a scheduler) of this runtime.
     #[must_use]
     pub fn is_current(&self) -> bool {
         current::xstream_in(&self.owner.core).is_some()

@@ -38,7 +38,7 @@ impl XstreamSpec {
         self
     }
 
-    /// Its scheduler.
+    /// The scheduler.
     #[must_use]
     pub fn scheduler(mut self, scheduler: Box<dyn Scheduler>) -> Self {
         self.scheduler = Some(scheduler);
@@ -70,7 +70,7 @@ impl XstreamSpec {
         self
     }
 
-    /// Its rank, a number that no other xstream has. Default: the lowest that is free.
+    /// The rank, a number that no other xstream has. Default: the lowest that is free.
     ///
     /// Counterpart: `ABT_xstream_create_with_rank`.
     #[must_use]

@@ -61,13 +61,13 @@ impl XstreamRef {
         &self.xstream.name
     }
 
-    /// Its place among all xstreams that the runtime ever had.
+    /// The place among all xstreams that the runtime ever had.
     #[must_use]
     pub fn index(&self) -> usize {
         self.xstream.index
     }
 
-    /// Its rank, unique among the xstreams that there are.
+    /// The rank, unique among the xstreams that there are.
     ///
     /// Counterpart: `ABT_xstream_get_rank`.
     #[must_use]
@@ -423,7 +423,7 @@ impl XstreamRef {
         Ok(())
     }
 
-    /// Whether it can have again the pools that it lost when it was cancelled.
+    /// Returns whether it can have again the pools that it lost when it was cancelled.
     fn check_parked(&self) -> Result<(), LayoutError> {
         for pool in lock(&self.xstream.parked_pools).iter() {
             if pool.removed.load(Acquire) {
@@ -471,11 +471,11 @@ impl XstreamRef {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CurrentUnit {
-    /// Its number.
+    /// The number.
     pub id: u64,
-    /// Its pool.
+    /// The pool.
     pub pool: String,
-    /// Its name, if that was given as a literal.
+    /// The name, if that was given as a literal.
     pub name: Option<&'static str>,
 }
 

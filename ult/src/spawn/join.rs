@@ -51,12 +51,12 @@ impl<T> JoinHandle<T> {
         &self.ult.get().join
     }
 
-    /// Whether this is the handle of the calling unit, which cannot wait for itself.
+    /// Returns whether this is the handle of the calling unit, which cannot wait for itself.
     pub(crate) fn is_own(&self) -> bool {
         crate::engine::xstream::current::ult() == Some(self.ult.ptr())
     }
 
-    /// Whether the outcome is there, so that [`join`](Self::join) would not wait.
+    /// Returns whether the outcome is there, so that [`join`](Self::join) would not wait.
     #[must_use]
     #[inline]
     pub fn is_finished(&self) -> bool {

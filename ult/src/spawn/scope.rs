@@ -110,7 +110,7 @@ impl<T> ScopedJoinHandle<'_, T> {
         self.handle.cancel();
     }
 
-    /// Whether the outcome is there.
+    /// Returns whether the outcome is there.
     #[must_use]
     pub fn is_finished(&self) -> bool {
         self.handle.is_finished()

@@ -111,7 +111,7 @@ impl StackClass {
         (self.node < USERS).then_some(self.node)
     }
 
-    /// Whether the memory belongs to a user.
+    /// Returns whether the memory belongs to a user.
     pub(crate) fn is_users(self) -> bool {
         self.node == USERS
     }
@@ -161,7 +161,7 @@ pub(crate) struct StackBlock {
 }
 
 impl StackBlock {
-    /// Whether `addr` is in the guard page. Async-signal-safe.
+    /// Returns whether `addr` is in the guard page. Async-signal-safe.
     pub(crate) fn guards(&self, addr: usize, page_bytes: usize) -> bool {
         addr >= self.stack.start.get() && addr - self.stack.start.get() < page_bytes
     }
@@ -452,8 +452,8 @@ pub(crate) fn protect(start: NonNull<u8>, page: usize) -> io::Result<Guard> {
     Ok(Guard::Mapping)
 }
 
-/// Whether this kernel does for ordinary memory what it has refused for some. Where there is none
-/// for the question it may as well know.
+/// Returns whether this kernel does for ordinary memory what it has refused for some. Where there
+/// is none for the question it may as well know.
 #[cold]
 fn knows_markers(page: usize) -> bool {
     let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
@@ -473,7 +473,7 @@ fn knows_markers(page: usize) -> bool {
     known
 }
 
-/// Whether the kernel would back a whole stack by one huge page at the first touch.
+/// Returns whether the kernel would back a whole stack by one huge page at the first touch.
 fn huge_pages_always() -> bool {
     const UNKNOWN: u32 = 0;
     const YES: u32 = 1;

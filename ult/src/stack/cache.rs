@@ -166,7 +166,7 @@ impl StackCache {
         }
     }
 
-    /// Whether there will be something to look at, or to go on with.
+    /// Returns whether there will be something to look at, or to go on with.
     pub(crate) fn is_dirty(&self) -> bool {
         self.dirty.get() || self.is_stepping.get()
     }
@@ -255,7 +255,7 @@ impl StackCache {
         self.rest.borrow().register.iter().copied().for_each(f);
     }
 
-    /// Whether `test` holds for every stack that is here. Ends where it does not.
+    /// Returns whether `test` holds for every stack that is here. Ends where it does not.
     pub(crate) fn all(&self, test: impl FnMut(BlockPtr) -> bool) -> bool {
         self.rest.borrow().register.iter().copied().all(test)
     }

@@ -57,7 +57,7 @@ impl<T> TimerHandle<T> {
         self.timed.cancel()
     }
 
-    /// Whether the outcome is there, so that [`join`](Self::join) would not wait.
+    /// Returns whether the outcome is there, so that [`join`](Self::join) would not wait.
     #[must_use]
     pub fn is_finished(&self) -> bool {
         self.handle.is_finished()

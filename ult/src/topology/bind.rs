@@ -231,7 +231,7 @@ pub fn node_of_page(addr: *const u8) -> io::Result<Option<u32>> {
     Err(explained(&error, format!("cannot ask for the NUMA node of the page at {addr:?}: {why}")))
 }
 
-/// Whether there is memory at `addr`, touched or not.
+/// Returns whether there is memory at `addr`, touched or not.
 fn is_mapped(addr: *const u8) -> bool {
     let page = rustix::param::page_size();
     let start = addr.map_addr(|addr| addr - addr % page).cast_mut();

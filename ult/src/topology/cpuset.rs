@@ -65,7 +65,7 @@ impl CpuSet {
         was
     }
 
-    /// Whether it holds `cpu`.
+    /// Returns whether it holds `cpu`.
     #[must_use]
     pub fn contains(&self, cpu: usize) -> bool {
         self.words.get(cpu / WORD_BITS).is_some_and(|word| word >> (cpu % WORD_BITS) & 1 == 1)
@@ -77,7 +77,7 @@ impl CpuSet {
         self.words.iter().map(|word| word.count_ones() as usize).sum()
     }
 
-    /// Whether it holds no cpu.
+    /// Returns whether it holds no cpu.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.words.is_empty()
@@ -120,7 +120,7 @@ impl CpuSet {
         self.zip(other, |ours, theirs| ours & !theirs)
     }
 
-    /// Whether all its cpus are also in `other`.
+    /// Returns whether all its cpus are also in `other`.
     #[must_use]
     pub fn is_subset(&self, other: &Self) -> bool {
         self.difference(other).is_empty()

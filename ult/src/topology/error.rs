@@ -24,7 +24,7 @@ pub enum TopologyError {
     Garbled {
         /// The file.
         path: PathBuf,
-        /// Its content, shortened.
+        /// The content, shortened.
         text: String,
         /// What is wrong with it.
         what: String,

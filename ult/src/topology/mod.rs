@@ -55,9 +55,9 @@ pub use place::Place;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Package {
-    /// Its number, as in `package:0`.
+    /// The number, as in `package:0`.
     pub index: usize,
-    /// Its cpus that are online.
+    /// The cpus that are online.
     pub cpus: CpuSet,
 }
 
@@ -65,11 +65,11 @@ pub struct Package {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NumaNode {
-    /// Its number, as in `numa:0`; given by the kernel, and not always without gaps.
+    /// The number, as in `numa:0`; given by the kernel, and not always without gaps.
     pub id: u32,
-    /// Its cpus that are online. None if the node is memory only.
+    /// The cpus that are online. None if the node is memory only.
     pub cpus: CpuSet,
-    /// Its memory in bytes. 0 if the node has cpus only.
+    /// The memory in bytes. 0 if the node has cpus only.
     pub memory_bytes: u64,
     /// Number and distance of every node, this one included (10).
     distances: Vec<(u32, u32)>,
@@ -79,11 +79,11 @@ pub struct NumaNode {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Core {
-    /// Its number, as in `core:2`.
+    /// The number, as in `core:2`.
     pub index: usize,
     /// The number of its package.
     pub package: usize,
-    /// Its cpus that are online.
+    /// The cpus that are online.
     pub cpus: CpuSet,
 }
 
@@ -91,9 +91,9 @@ pub struct Core {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CacheGroup {
-    /// Its number, as in `l3:0`.
+    /// The number, as in `l3:0`.
     pub index: usize,
-    /// Its cpus that are online.
+    /// The cpus that are online.
     pub cpus: CpuSet,
 }
 

@@ -283,7 +283,7 @@ pub(crate) fn resolve(place: &Place, topology: &Topology) -> Result<CpuSet, Topo
 }
 
 impl Part {
-    /// Its online cpus.
+    /// The online cpus.
     fn cpus(
         &self,
         topology: &Topology,

@@ -67,7 +67,7 @@ fn epoch() -> Instant {
     *EPOCH.get_or_init(Instant::now)
 }
 
-/// Whether the counter of the processor is the clock of the system.
+/// Returns whether the counter of the processor is the clock of the system.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 fn has_counter() -> bool {

@@ -131,8 +131,8 @@ impl EventMask {
         Self(1 << kind.number())
     }
 
-    /// Whether events of this kind are in the set. What a [`EventKind::Block`] waits for does not
-    /// matter.
+    /// Returns whether events of this kind are in the set. What a [`EventKind::Block`] waits for
+    /// does not matter.
     #[must_use]
     pub const fn contains(self, kind: EventKind) -> bool {
         self.0 & Self::of(kind).0 != 0

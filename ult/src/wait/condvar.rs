@@ -28,7 +28,7 @@ use crate::wait::mutex::MutexGuard;
 /// Counterpart: `ABT_cond`.
 #[derive(Debug)]
 pub struct Condvar {
-    /// Whether the list has somebody in it. Written under the lock of the list, and before a waiter
+    /// True if the list has somebody in it. Written under the lock of the list, and before a waiter
     /// unlocks the user's mutex: that orders it before the notify of whoever locks it next.
     is_waited_for: AtomicBool,
     waiters: OsMutex<WaitList>,

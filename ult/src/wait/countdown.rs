@@ -119,7 +119,7 @@ impl CountDown {
         self.remaining.load(Relaxed)
     }
 
-    /// Whether all have arrived and the callback has been called.
+    /// Returns whether all have arrived and the callback has been called.
     ///
     /// Counterpart: `ABT_future_test`.
     #[must_use]

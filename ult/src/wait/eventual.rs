@@ -96,7 +96,7 @@ impl<T> Eventual<T> {
         }
     }
 
-    /// Whether the value is there.
+    /// Returns whether the value is there.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         // pair: EVENTUAL-READY

@@ -243,7 +243,7 @@ impl Once {
         self.done.get_or_init(f);
     }
 
-    /// Whether a call is complete.
+    /// Returns whether a call is complete.
     #[must_use]
     pub fn is_completed(&self) -> bool {
         self.done.get().is_some()

@@ -41,8 +41,8 @@ impl TaskWait {
         Self { node: ptr::null_mut(), waker: None }
     }
 
-    /// Whether `object` is ready; nothing is linked then. Otherwise `waker` is called when it may
-    /// have become ready.
+    /// Returns whether `object` is ready; nothing is linked then. Otherwise `waker` is called when
+    /// it may have become ready.
     ///
     /// # Safety
     ///
@@ -78,7 +78,7 @@ impl TaskWait {
         true
     }
 
-    /// Whether a waker will come.
+    /// Returns whether a waker will come.
     fn is_waiting(&self) -> bool {
         // SAFETY:
         // - alive: ours until `leave` frees it; shared access only.

@@ -517,7 +517,7 @@ impl Drop for Pages {
     }
 }
 
-/// Whether the machine lets us try; says so if not.
+/// Returns whether the machine lets us try; says so if not.
 fn permitted(result: io::Result<()>) -> bool {
     match result {
         Ok(()) => true,

@@ -14,7 +14,7 @@ pub(crate) const PANICS: u32 = 4;
 pub(crate) const EXITS: u32 = 8;
 pub(crate) const DONE: u32 = 16;
 pub(crate) const STARTED: u32 = 32;
-/// Its closure panics when it is dropped unused.
+/// The closure panics when it is dropped unused.
 pub(crate) const BOMB: u32 = 64;
 pub(crate) const REFUSED: u32 = 128;
 
@@ -271,7 +271,7 @@ impl World {
         Some(parked.swap_remove(at))
     }
 
-    /// Whether a unit ended in a way that somebody asked for.
+    /// Returns whether a unit ended in a way that somebody asked for.
     pub(crate) fn check_outcome(&self, record: &Record, outcome: Result<Value, JoinError>) {
         let id = record.id;
         let flags = record.flags.load(SeqCst);

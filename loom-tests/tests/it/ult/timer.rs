@@ -39,14 +39,14 @@ impl Unit {
         });
     }
 
-    /// Its xstream: the timer fires.
+    /// The xstream: the timer fires.
     fn fire(&self) {
         if self.state.fire() {
             self.decide(Fate::Ran);
         }
     }
 
-    /// Its xstream: the unit is found in a queue, gets a timer, and that fires.
+    /// The xstream: the unit is found in a queue, gets a timer, and that fires.
     fn settle(&self) {
         if self.state.arm() { self.fire() } else { self.decide(Fate::Lost) }
     }

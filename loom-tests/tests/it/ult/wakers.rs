@@ -21,7 +21,7 @@ struct Ult {
     cell: SuspendCell,
     token: AtomicBool,
     requests: AtomicU8,
-    /// Its stack: whoever runs it writes.
+    /// The stack: whoever runs it writes.
     stack: UnsafeCell<u32>,
 }
 

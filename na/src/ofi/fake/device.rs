@@ -9,11 +9,11 @@ use ofi_sys::raw;
 pub(in crate::ofi) struct Device {
     pub(in crate::ofi) provider: &'static str,
     pub(in crate::ofi) domain: &'static str,
-    /// Its bus, if it tells.
+    /// The bus, if it tells.
     pub(in crate::ofi) bus: Option<u8>,
     /// `FI_SOCKADDR_IN`, `FI_ADDR_…`.
     pub(in crate::ofi) format: u32,
-    /// Its address, if it has one of IP.
+    /// The address, if it has one of IP.
     pub(in crate::ofi) ip: [u8; 4],
     /// Bytes of an address, where the format does not say.
     pub(in crate::ofi) name_bytes: usize,

@@ -148,7 +148,7 @@ pub(super) fn open_fabric(shared: &Arc<Shared>, provider: &str) -> *mut raw::fid
     Fabric::open(shared, 0, &device, fabric).0.cast()
 }
 
-/// Whether something is open that was opened of that.
+/// Returns whether something is open that was opened of that.
 fn has_parts(state: &State, number: u64) -> Option<&'static str> {
     state.open.values().any(|parent| *parent == number).then_some("what was opened of it")
 }

@@ -139,8 +139,8 @@ impl State {
         });
     }
 
-    /// Whether a completion more would overrun the queue: then nothing is taken that has one
-    /// (`FI_RM_ENABLED`).
+    /// Returns whether a completion more would overrun the queue: then nothing is taken that has
+    /// one (`FI_RM_ENABLED`).
     fn is_full(&self, endpoint: u64) -> bool {
         let cq = self.endpoints.get(&endpoint).and_then(|endpoint| endpoint.cq);
         let queue = cq.and_then(|cq| self.queues.get(&cq));

@@ -30,7 +30,8 @@ impl Alive {
         Self { tick: AtomicU64::new(0), copies_left: AtomicU32::new(0) }
     }
 
-    /// Whether the process was alive just now, for a copy that begins. `ask` asks the system.
+    /// Returns whether the process was alive just now, for a copy that begins. `ask` asks the
+    /// system.
     #[inline]
     pub(in crate::sm) fn check(&self, ask: impl FnOnce() -> bool) -> bool {
         self.check_at(coarse_nanos(), ask)

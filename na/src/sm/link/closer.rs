@@ -47,7 +47,7 @@ struct Parked {
 }
 
 impl Closer {
-    /// Whether the caller is in a child process, whose descriptors are only copies.
+    /// Returns whether the caller is in a child process, whose descriptors are only copies.
     pub(in crate::sm) fn is_of_parent(&self) -> bool {
         self.process.is_other()
     }
@@ -75,13 +75,13 @@ impl Closer {
         }
     }
 
-    /// Whether no more may come from anybody.
+    /// Returns whether no more may come from anybody.
     pub(in crate::sm) fn is_full(&self) -> bool {
         lock(&self.state).all >= 2 * MAX
     }
 
-    /// Whether no more may come from user `uid`, and why: what to tell him. Others do not keep our
-    /// own user out.
+    /// Returns whether no more may come from user `uid`, and why: what to tell him. Others do not
+    /// keep our own user out.
     pub(in crate::sm) fn refusal(&self, uid: u32) -> Option<String> {
         let state = lock(&self.state);
         let of_user = state.by_user.get(&uid).copied().unwrap_or(0);

@@ -31,7 +31,7 @@ pub(in crate::sm) struct Conn {
     process: OnceLock<OwnedFd>,
     /// Whether the peer's process was alive when we last asked.
     alive: Alive,
-    /// Its place on our board: 1 + slot, zero if it has none.
+    /// The place on our board: 1 + slot, zero if it has none.
     slot: AtomicU32,
     /// The poll does not look at it; whoever makes work marks our board.
     left: AtomicBool,
@@ -102,7 +102,7 @@ impl Conn {
         }
     }
 
-    /// Its place on our board. Set before the poll has it, and never changed.
+    /// The place on our board. Set before the poll has it, and never changed.
     pub(in crate::sm) fn slot(&self) -> Option<u32> {
         self.slot.load(Ordering::Relaxed).checked_sub(1)
     }
@@ -134,14 +134,14 @@ impl Conn {
         self.left.store(false, Ordering::Relaxed);
     }
 
-    /// Whether the poll has to be told of work by a mark; after
+    /// Returns whether the poll has to be told of work by a mark; after
     /// [`settle`](crate::sm::wake::doorbell::settle).
     #[inline]
     pub(in crate::sm) fn is_left(&self) -> bool {
         self.left.load(Ordering::Relaxed)
     }
 
-    /// Whether memory of `alloc` may be mapped by the other side.
+    /// Returns whether memory of `alloc` may be mapped by the other side.
     pub(in crate::sm) fn shares(&self) -> bool {
         self.shares.load(Ordering::Relaxed)
     }
@@ -156,7 +156,7 @@ impl Conn {
         self.process.get()
     }
 
-    /// Whether the peer's process has not ended and nobody closed its socket.
+    /// Returns whether the peer's process has not ended and nobody closed its socket.
     pub(in crate::sm) fn is_alive(&self) -> bool {
         socket::is_alive(&self.socket, self.process())
     }
@@ -182,8 +182,8 @@ impl Conn {
         self.shares.store(credentials.uid == own, Ordering::Relaxed);
     }
 
-    /// Whether [`settle`] is due before [`wake_peer_settled`](Self::wake_peer_settled): the peer
-    /// has not said that it never sleeps (`doorbell.rs`).
+    /// Returns whether [`settle`] is due before [`wake_peer_settled`](Self::wake_peer_settled): the
+    /// peer has not said that it never sleeps (`doorbell.rs`).
     #[inline]
     pub(in crate::sm) fn peer_sleeps(&self) -> bool {
         self.peer_sleeps.load(Ordering::Relaxed)
@@ -224,8 +224,8 @@ impl Conn {
         }
     }
 
-    /// Whether the poll has to look at the link. Read without the lock; the flag is a hint that is
-    /// set before the poll is woken.
+    /// Returns whether the poll has to look at the link. Read without the lock; the flag is a hint
+    /// that is set before the poll is woken.
     #[inline]
     pub(in crate::sm) fn has_backlog(&self) -> bool {
         self.backlog.load(Ordering::Relaxed)

@@ -148,7 +148,7 @@ fn place_of(record: &Record, offset: usize, len: usize) -> usize {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Violation {
-    /// Its position is not between the last one and ours.
+    /// The position is not between the last one and ours.
     Head,
     /// A record is longer than allowed or leaves the ring.
     Length,
@@ -280,7 +280,7 @@ impl<M: RingMemory> Producer<M> {
         Ok(())
     }
 
-    /// Whether a record of `span` bytes goes to the start although it has room at `offset`.
+    /// Returns whether a record of `span` bytes goes to the start although it has room at `offset`.
     #[inline(never)]
     fn folds(&mut self, offset: usize, span: usize) -> Result<bool, Violation> {
         let fold = fold(self.memory.capacity());
@@ -426,7 +426,7 @@ impl<M: RingMemory> Consumer<M> {
         self.memory.capacity()
     }
 
-    /// Whether nothing is there to read.
+    /// Returns whether nothing is there to read.
     #[inline]
     pub fn is_empty(&self) -> bool {
         let offset = self.position as usize & (self.memory.capacity() - 1);

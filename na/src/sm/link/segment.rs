@@ -183,8 +183,8 @@ impl Segment {
         Gate::new(copying, self.word(SHUT[self.side.other().index()]))
     }
 
-    /// Whether the peer may be copying in our memory, after the gate was shut or what it uses was
-    /// withdrawn.
+    /// Returns whether the peer may be copying in our memory, after the gate was shut or what it
+    /// uses was withdrawn.
     pub(in crate::sm) fn peer_copies(&self) -> bool {
         let offers = self.word(AT_ONCE[self.side.other().index()]);
         let offers = Gate::new(offers, self.word(SHUT[self.side.index()]));
@@ -308,7 +308,7 @@ impl fmt::Debug for Segment {
     }
 }
 
-/// Whether rings can have that many bytes.
+/// Returns whether rings can have that many bytes.
 ///
 /// # Errors
 ///

@@ -339,8 +339,8 @@ impl Looking<'_> {
     }
 }
 
-/// Whether these may be sent: memory alone, which waits for nobody when it is closed, and not too
-/// much, which takes its time.
+/// Returns whether these may be sent: memory alone, which waits for nobody when it is closed, and
+/// not too much, which takes its time.
 fn are_memory(fds: &[OwnedFd], bytes_max: u64) -> bool {
     // In this order: the size of a file may be another process's to say.
     let is_memory = |fd: &OwnedFd| {
@@ -462,14 +462,14 @@ pub(in crate::sm) enum Heard {
     Gone,
 }
 
-/// Whether a process, which [`peer_process`] gave, has ended.
+/// Returns whether a process, which [`peer_process`] gave, has ended.
 fn has_ended(process: &OwnedFd) -> bool {
     let mut fds = [PollFd::new(process, PollFlags::IN)];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     rustix::event::poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0)
 }
 
-/// Whether the peer still holds its end, and its process, if we have it, has not ended.
+/// Returns whether the peer still holds its end, and its process, if we have it, has not ended.
 pub(in crate::sm) fn is_alive(socket: impl AsFd, process: Option<&OwnedFd>) -> bool {
     let ends = PollFlags::HUP | PollFlags::ERR;
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };

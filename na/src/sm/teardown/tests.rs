@@ -266,7 +266,7 @@ fn what_begins_while_the_endpoint_is_closed_ends_with_it() {
     memory.reclaim().expect("nobody else has it");
 }
 
-/// Its way of bulk data may have changed since it came.
+/// The way of bulk data may have changed since it came.
 #[test]
 fn the_counts_of_peers_are_as_before_when_all_have_left() {
     let pair = Pair::new();

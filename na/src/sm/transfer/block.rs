@@ -162,7 +162,7 @@ impl PeerBlock {
         self.id
     }
 
-    /// Whether it is mapped to be read, or to be written.
+    /// Returns whether it is mapped to be read, or to be written.
     pub(in crate::sm) fn allows(&self, write: bool) -> bool {
         self.writable || !write
     }
@@ -218,7 +218,7 @@ impl PeerBlocks {
         self.blocks.iter().find(|block| block.id == id)
     }
 
-    /// Whether a block is known, to be read or to be written.
+    /// Returns whether a block is known, to be read or to be written.
     pub(in crate::sm) fn knows(&self, id: u64, write: bool) -> bool {
         self.get(id).is_some_and(|block| block.allows(write))
     }

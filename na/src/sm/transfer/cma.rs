@@ -64,7 +64,7 @@ pub(in crate::sm) fn why_not() -> String {
     }
 }
 
-/// Whether `pid` is the process that has `nonce` at `addr`, and we may attach to it.
+/// Returns whether `pid` is the process that has `nonce` at `addr`, and we may attach to it.
 pub(in crate::sm) fn probe(pid: i32, addr: u64, nonce: u64) -> bool {
     if pid <= 0 {
         return false;
@@ -77,7 +77,7 @@ pub(in crate::sm) fn probe(pid: i32, addr: u64, nonce: u64) -> bool {
     copied == Ok(8) && u64::from_le_bytes(word) == nonce
 }
 
-/// Whether attaching works at all here (a seccomp filter may forbid it).
+/// Returns whether attaching works at all here (a seccomp filter may forbid it).
 pub(in crate::sm) fn works_here(nonce: &Nonce) -> bool {
     let own = rustix::process::getpid().as_raw_nonzero().get();
     probe(own, nonce.addr(), nonce.value())

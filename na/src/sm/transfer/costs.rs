@@ -254,7 +254,7 @@ impl Class {
         Choice { way, measure: true }
     }
 
-    /// Whether a trial need not go on.
+    /// Returns whether a trial need not go on.
     fn is_hopeless(&mut self) -> bool {
         if self.gave_up {
             return false;

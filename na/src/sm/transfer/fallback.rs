@@ -272,7 +272,7 @@ pub(in crate::sm) enum Chunk<'a> {
 }
 
 impl Chunk<'_> {
-    /// Its part, the offset there, and the word about time: of a supply how long the peer copied,
+    /// The part, the offset there, and the word about time: of a supply how long the peer copied,
     /// nanoseconds, of data whether it wants to know that of us. `None` when the record is too
     /// short.
     pub(in crate::sm) fn prefix(&self) -> Option<(u64, u64, u64)> {

@@ -333,7 +333,7 @@ impl Ours<'_> {
         self.local.region().lone_piece(self.offset, self.len)
     }
 
-    /// Whether one call of the system can name all of it.
+    /// Returns whether one call of the system can name all of it.
     #[inline]
     fn fits_a_call(&self) -> bool {
         self.lone_piece().is_some() || self.pieces().nth(VECTORS).is_none()

@@ -90,7 +90,7 @@ struct Open {
     asked: u64,
     parts: u32,
     failed: Option<Error>,
-    /// Its end was told although the owner has not answered for all parts.
+    /// The end was told although the owner has not answered for all parts.
     told: bool,
     /// Of a get whose end was told: its memory may still be written.
     late: Option<Late>,
@@ -160,24 +160,24 @@ impl Requests {
         self.waiting.push_back(id);
     }
 
-    /// Whether the owner has not answered for a transfer.
+    /// Returns whether the owner has not answered for a transfer.
     pub(in crate::sm) fn has_transfers(&self) -> bool {
         !self.transfers.is_empty()
     }
 
-    /// Whether the owner may be working for us.
+    /// Returns whether the owner may be working for us.
     pub(in crate::sm) fn is_open(&self) -> bool {
         !self.parts.is_empty()
     }
 
-    /// Whether [`issue`](Self::issue) or [`supply`](Self::supply) have something to send.
+    /// Returns whether [`issue`](Self::issue) or [`supply`](Self::supply) have something to send.
     pub(in crate::sm) fn wants_room(&self) -> bool {
         !self.pulled.is_empty()
             || !self.grants.is_empty()
             || (!self.waiting.is_empty() && self.may_ask())
     }
 
-    /// Whether another part may be asked for.
+    /// Returns whether another part may be asked for.
     fn may_ask(&self) -> bool {
         self.left == 0 && self.parts.len() < PARTS_MAX
     }
@@ -432,7 +432,7 @@ impl Requests {
         self.transfers.iter_mut().find(|(_, open)| open.op == op && !open.told)
     }
 
-    /// Whether the end of the transfer `op` was not told.
+    /// Returns whether the end of the transfer `op` was not told.
     pub(in crate::sm) fn awaits(&mut self, op: OpId) -> bool {
         self.find(op).is_some()
     }

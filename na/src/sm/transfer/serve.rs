@@ -175,18 +175,18 @@ impl Services {
         Self { open, attach, grant, share, helper, costs, alone, untaken, offered }
     }
 
-    /// Whether we copy without the peer's help.
+    /// Returns whether we copy without the peer's help.
     pub(in crate::sm) fn attaches(&self) -> bool {
         self.attach
     }
 
-    /// Whether nothing is open.
+    /// Returns whether nothing is open.
     #[inline]
     pub(in crate::sm) fn is_empty(&self) -> bool {
         self.open.is_empty()
     }
 
-    /// Whether a service needs room in the ring.
+    /// Returns whether a service needs room in the ring.
     pub(in crate::sm) fn wants_room(&self) -> bool {
         self.open.iter().any(|service| matches!(service.path, Path::Ring) && !service.put)
     }

@@ -54,7 +54,7 @@ impl Ready {
         self.wake_poll();
     }
 
-    /// Whether [`settle`](super::doorbell::settle) is due before
+    /// Returns whether [`settle`](super::doorbell::settle) is due before
     /// [`wake_poll_settled`](Self::wake_poll_settled): the poll may sleep.
     #[inline]
     pub(in crate::sm) fn sleeps(&self) -> bool {
@@ -89,7 +89,7 @@ impl Ready {
         self.is_filled() && self.take_queue(out)
     }
 
-    /// Whether something is there.
+    /// Returns whether something is there.
     #[inline]
     pub(in crate::sm) fn is_filled(&self) -> bool {
         self.count.load(Ordering::Relaxed) > 0

@@ -14,7 +14,7 @@ use super::{Body, Frame, Harvest, Outgoing};
 use crate::DeniedReason;
 use crate::tcp::frame::{HEADER_BYTES, Kind, Status};
 
-/// Whether the system says that it cannot access memory of this process.
+/// Returns whether the system says that it cannot access memory of this process.
 pub(in crate::tcp) fn is_fault(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::EFAULT)
 }

@@ -238,7 +238,7 @@ fn a_cancel_takes_back_what_is_unsent_and_completes_what_is_not() {
     assert_eq!(bytes.len(), (done as usize + partial) * (HEADER_BYTES + 50));
 }
 
-/// Its receiver may answer it.
+/// The receiver may answer it.
 #[test]
 fn a_canceled_message_of_which_some_was_sent_was_sent() {
     let (ours, mut theirs) = UnixStream::pair().unwrap();

@@ -246,8 +246,8 @@ fn a_peer_that_asks_and_reads_nothing_of_what_it_is_told_loses_its_connection() 
     }
 }
 
-/// Whether it says that it has taken them, or nothing; at its own bound, or as the one that leaves
-/// most at the bound of all.
+/// Returns whether it says that it has taken them, or nothing; at its own bound, or as the one that
+/// leaves most at the bound of all.
 #[test]
 fn a_peer_that_takes_no_answers_is_given_up() {
     const MAX: usize = 1 << 20;

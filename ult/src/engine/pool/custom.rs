@@ -15,7 +15,7 @@ use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 /// do nothing else.
 const POPS_IN_VAIN: u32 = 16;
 
-/// Its methods find themselves in no unit, so none of them suspends, whatever it does: the runtime
+/// The methods find themselves in no unit, so none of them suspends, whatever it does: the runtime
 /// calls them in the middle of a switch, with nothing in hand that would keep the pool.
 pub(crate) struct CustomPool {
     name: Box<str>,

@@ -40,8 +40,8 @@ impl PoolRef {
         self.pool.access
     }
 
-    /// Whether it has been removed from its runtime ([`Runtime::remove_pool`]), so that spawns
-    /// fail.
+    /// Returns whether it has been removed from its runtime ([`Runtime::remove_pool`]), so that
+    /// spawns fail.
     ///
     /// [`Runtime::remove_pool`]: crate::Runtime::remove_pool
     #[must_use]
@@ -70,7 +70,7 @@ impl PoolRef {
         self.pool.len()
     }
 
-    /// Whether no unit is runnable. A snapshot.
+    /// Returns whether no unit is runnable. A snapshot.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -93,8 +93,8 @@ impl PoolRef {
         self.pool.stats()
     }
 
-    /// Whether units that are spawned here now start on the calling xstream, and on no other one. A
-    /// snapshot.
+    /// Returns whether units that are spawned here now start on the calling xstream, and on no
+    /// other one. A snapshot.
     #[inline]
     #[must_use]
     pub fn is_only_here(&self) -> bool {

@@ -70,8 +70,8 @@ pub(crate) fn forget(ult: &Ult) {
     }
 }
 
-/// Whether `ult`, which has started and is to move, has been counted as ended, and only drops an
-/// outcome that nobody wants any more: another pool's books would count it for ever.
+/// Returns whether `ult`, which has started and is to move, has been counted as ended, and only
+/// drops an outcome that nobody wants any more: another pool's books would count it for ever.
 pub(crate) fn has_ended(ult: UltPtr) -> bool {
     ult.join.is_done()
 }

@@ -199,8 +199,8 @@ impl PoolShared {
         self.queue.with_mut(|queue| unsafe { queue.replace(Queue::Fifo(FifoPool::new())) })
     }
 
-    /// Whether the pool's own order holds for the started ULTs of `home`, too: it has one, and
-    /// `home` alone serves it.
+    /// Returns whether the pool's own order holds for the started ULTs of `home`, too: it has one,
+    /// and `home` alone serves it.
     #[inline]
     pub(crate) fn orders_started(&self, home: *mut XstreamShared) -> bool {
         matches!(self.queue(), Queue::Object(_)) && self.sole.load(Relaxed) == home
@@ -220,7 +220,7 @@ impl PoolShared {
         }
     }
 
-    /// Whether `xstream` has counted anything here.
+    /// Returns whether `xstream` has counted anything here.
     pub(crate) fn has_slot_of(&self, xstream: &XstreamShared) -> bool {
         lock(&self.slots).iter().any(|slot| slot.xstream == xstream.index)
     }

@@ -65,7 +65,7 @@ pub(crate) struct Slot {
     pub(crate) shared: Arc<SlotShared>,
     /// Units that are ready here; see [`pool`](crate::engine::pool::shared) for which.
     pub(crate) list: UnitList,
-    /// Whether a scheduler of this xstream serves the pool.
+    /// True if a scheduler of this xstream serves the pool.
     pub(crate) served: Cell<bool>,
     /// If so: how many pools come before it in the list of the xstream.
     pub(crate) rank: Cell<usize>,
@@ -111,7 +111,7 @@ impl Slot {
         self.stacked.get()
     }
 
-    /// Whether there is one.
+    /// Returns whether there is one.
     pub(crate) fn is_stacked(&self) -> bool {
         self.stacked() > 0
     }
@@ -190,7 +190,7 @@ impl Slot {
         if with_queue && !queue.is_empty() { list + queue.len().max(1) } else { list }
     }
 
-    /// Whether a pop of this xstream would find nothing.
+    /// Returns whether a pop of this xstream would find nothing.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.list.is_empty() && self.pool.queue().is_empty()

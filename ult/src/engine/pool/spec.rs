@@ -62,7 +62,7 @@ pub trait Pool: Send + Sync {
     /// Number of queued units. After a `push` has returned, and until the unit is popped, this must
     /// not be zero: xstreams look at it before they sleep.
     fn len(&self) -> usize;
-    /// Whether nothing is queued.
+    /// Returns whether nothing is queued.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -139,7 +139,7 @@ pub enum Access {
 }
 
 impl Access {
-    /// Whether only one xstream may serve the pool.
+    /// Returns whether only one xstream may serve the pool.
     #[must_use]
     pub fn is_single_consumer(self) -> bool {
         matches!(self, Self::Private | Self::Spsc | Self::Mpsc)

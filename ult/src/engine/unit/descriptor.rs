@@ -231,31 +231,31 @@ impl Ult {
         self.state.kind.get()
     }
 
-    /// Whether it runs to its end without a stack of its own.
+    /// Returns whether it runs to its end without a stack of its own.
     #[inline]
     pub(crate) fn is_tasklet(&self) -> bool {
         self.state.kind.get() == Kind::Tasklet
     }
 
-    /// Whether it is a tasklet without requests.
+    /// Returns whether it is a tasklet without requests.
     #[inline]
     pub(crate) fn is_plain_tasklet(&self) -> bool {
         self.is_tasklet() && !self.has_requests()
     }
 
-    /// Whether it is an ordinary ULT that has not started, without requests.
+    /// Returns whether it is an ordinary ULT that has not started, without requests.
     #[inline]
     pub(crate) fn is_plain_fresh(&self) -> bool {
         self.kind() == Kind::Ult && !self.has_requests() && self.home.load(Relaxed).is_null()
     }
 
-    /// Whether [`clear`](Self::clear) has something to do.
+    /// Returns whether [`clear`](Self::clear) has something to do.
     #[inline]
     pub(crate) fn leaves_much(&self) -> bool {
         self.state.rare.get() || self.has_requests()
     }
 
-    /// Whether it may be resumed elsewhere, now.
+    /// Returns whether it may be resumed elsewhere, now.
     #[inline]
     pub(crate) fn may_move(&self) -> bool {
         self.state.kind.get() == Kind::Migratable && self.pins.get() == 0
@@ -274,13 +274,13 @@ impl Ult {
         self.block.set(block.map_or(ptr::null(), BlockPtr::as_ptr));
     }
 
-    /// Whether any request is there. For the fast path.
+    /// Returns whether any request is there. For the fast path.
     #[inline]
     pub(crate) fn has_requests(&self) -> bool {
         self.state.requests.load(Relaxed) != 0
     }
 
-    /// Whether all bits of `request` have been asked for.
+    /// Returns whether all bits of `request` have been asked for.
     #[inline]
     pub(crate) fn is_requested(&self, request: u8) -> bool {
         self.state.requests.load(Acquire) & request == request // pair: ULT-REQUEST
@@ -335,13 +335,13 @@ impl Ult {
         self.party.get()
     }
 
-    /// Whether it has a name, a rarely used part or a party number. The caller as above.
+    /// Returns whether it has a name, a rarely used part or a party number. The caller as above.
     #[inline]
     pub(crate) fn is_rare(&self) -> bool {
         self.state.rare.get()
     }
 
-    /// Whether there is a rarely used part. The caller as above.
+    /// Returns whether there is a rarely used part. The caller as above.
     #[inline]
     pub(crate) fn has_extra(&self) -> bool {
         // SAFETY:
@@ -438,7 +438,7 @@ impl Ult {
         self.name.with_mut(|slot| unsafe { *slot = UltName(NameRepr::None) });
     }
 
-    /// Whether nobody but the caller keeps the descriptor.
+    /// Returns whether nobody but the caller keeps the descriptor.
     #[inline]
     pub(crate) fn is_last_ref(&self) -> bool {
         // With a single count there is nobody who could change it: no read-modify-write needed.

@@ -55,14 +55,14 @@ impl Unit {
         &self.0.pool().name
     }
 
-    /// Whether the unit has run before. It then runs only on its home xstream, unless it is
+    /// Returns whether the unit has run before. It then runs only on its home xstream, unless it is
     /// migratable.
     #[must_use]
     pub fn is_started(&self) -> bool {
         !self.0.home.load(Relaxed).is_null()
     }
 
-    /// Whether the unit is a tasklet.
+    /// Returns whether the unit is a tasklet.
     #[inline]
     #[must_use]
     pub fn is_tasklet(&self) -> bool {

@@ -82,7 +82,7 @@ impl Values {
 ///
 /// Counterpart: none; keys of Argobots are not inherited.
 pub struct Inherited<T: 'static> {
-    /// Its address is the identity of the key, so it must have a size.
+    /// The address is the identity of the key, so it must have a size.
     _place: u8,
     of: PhantomData<fn() -> T>,
 }

@@ -140,7 +140,7 @@ fn insert(key: usize, value: Box<dyn Any>) -> *const dyn Any {
     place
 }
 
-/// Whether the caller, an OS thread, has values, or had some.
+/// Returns whether the caller, an OS thread, has values, or had some.
 #[inline]
 pub(crate) fn thread_has_some() -> bool {
     THREAD_HAS_SOME.get()

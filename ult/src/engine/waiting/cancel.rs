@@ -28,7 +28,7 @@ pub(crate) enum Why {
 /// What unwinds a ULT that shall end now. Never seen by users unless they catch panics.
 pub(crate) struct Unwind(pub(crate) Why);
 
-/// Whether `ult`, which is the caller, has been asked to end.
+/// Returns whether `ult`, which is the caller, has been asked to end.
 #[cfg(not(loom))]
 #[inline]
 pub(crate) fn is_pending(ult: UltPtr) -> bool {
@@ -61,7 +61,7 @@ pub(crate) fn without_unwinding(is_abort: bool) -> Option<&'static str> {
     )
 }
 
-/// Whether somebody has asked the calling ULT to end; see
+/// Returns whether somebody has asked the calling ULT to end; see
 /// [`JoinHandle::cancel`](crate::JoinHandle::cancel). For long computations without waits.
 /// `false` on an OS thread.
 ///
@@ -94,8 +94,8 @@ pub fn exit() -> ! {
     end(Why::Exited)
 }
 
-/// Whether what [`catch_unwind`](std::panic::catch_unwind) has caught is no panic, but [`exit`] or
-/// a [cancel](crate::JoinHandle::cancel) of the unit.
+/// Returns whether what [`catch_unwind`](std::panic::catch_unwind) has caught is no panic, but
+/// [`exit`] or a [cancel](crate::JoinHandle::cancel) of the unit.
 ///
 /// ```
 /// # use std::panic::catch_unwind;

@@ -77,14 +77,14 @@ impl JoinWord {
         self.0.store(first, Relaxed);
     }
 
-    /// Whether the outcome is there.
+    /// Returns whether the outcome is there.
     #[inline]
     #[must_use]
     pub fn is_done(&self) -> bool {
         self.0.load(Acquire) == DONE // pair: JOIN-DONE
     }
 
-    /// Whether the handle is gone, which is final as long as the unit has not ended.
+    /// Returns whether the handle is gone, which is final as long as the unit has not ended.
     #[inline]
     #[must_use]
     pub fn is_detached(&self) -> bool {

@@ -36,7 +36,7 @@ impl News {
         }
     }
 
-    /// Whether nobody waits.
+    /// Returns whether nobody waits.
     #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
         lock(&self.0).is_empty()

@@ -53,8 +53,8 @@ const DEMANDS: usize = 1;
 const HANDED_OVER: usize = 1;
 const COMPETE: usize = 2;
 
-/// Whether whoever unlocks has to wake somebody: someone queues, and nobody is awake who will take
-/// care of the queue.
+/// Returns whether whoever unlocks has to wake somebody: someone queues, and nobody is awake who
+/// will take care of the queue.
 #[inline]
 fn wakes(word: usize) -> bool {
     word & (QUEUED | COMPETING) == QUEUED

@@ -109,7 +109,7 @@ const PLAIN: usize = 1;
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Waiter {
-    /// Its place in the list of the object.
+    /// The place in the list of the object.
     pub(crate) links: UnsafeCell<Links>,
     /// Zero until woken, then the note of the waker.
     woken: AtomicUsize,
@@ -195,7 +195,7 @@ impl Waiter {
         self.party.block(self.kind, deadline, true, ready)
     }
 
-    /// Whether the wait has been ended by a waker, who then touches it no more.
+    /// Returns whether the wait has been ended by a waker, who then touches it no more.
     pub(crate) fn is_woken(&self) -> bool {
         self.note() != 0
     }

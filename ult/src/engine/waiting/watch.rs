@@ -7,7 +7,7 @@ use crate::engine::waiting::waiter::Waiter;
 /// How an object is watched.
 #[allow(unreachable_pub, reason = "a bound of a public trait")]
 pub(crate) trait Watch {
-    /// Whether an attempt to take what the object has would succeed now.
+    /// Returns whether an attempt to take what the object has would succeed now.
     fn is_ready(&self) -> bool;
 
     /// Links a waiter that is woken when the object may have become ready. `false`: it is ready

@@ -121,7 +121,7 @@ pub(crate) fn aside(code: &mut dyn FnMut()) {
     in_no_unit(code);
 }
 
-/// Whether `ult` is at home on this thread.
+/// Returns whether `ult` is at home on this thread.
 #[inline]
 pub(crate) fn is_home_of(ult: UltPtr) -> bool {
     xstream().is_some_and(|xstream| xstream.is_home_of(ult))
@@ -141,7 +141,7 @@ pub struct UltInfo {
     pub xstream: String,
     /// Rank of that xstream.
     pub rank: usize,
-    /// Whether it is a tasklet.
+    /// True if it is a tasklet.
     pub is_tasklet: bool,
 }
 
@@ -164,7 +164,7 @@ pub fn current() -> Option<UltInfo> {
     })
 }
 
-/// Whether the caller is a ULT.
+/// Returns whether the caller is a ULT.
 ///
 /// Counterpart: `ABT_self_get_type`.
 #[must_use]
@@ -189,7 +189,7 @@ pub fn current_address() -> usize {
     ult().map_or(0, |ult| ult.as_non_null().addr().get())
 }
 
-/// Whether the caller is a tasklet, or a unit or OS thread that has values of
+/// Returns whether the caller is a tasklet, or a unit or OS thread that has values of
 /// [`UltLocal`](crate::UltLocal): whether there is more to find out about it. One look, for code
 /// that must rule out both on a path where each costs.
 #[inline]
@@ -198,7 +198,7 @@ pub fn is_tasklet_or_has_locals() -> bool {
     ult().map_or_else(local::thread_has_some, |ult| ult.is_tasklet() || ult.has_extra())
 }
 
-/// Whether the caller is a tasklet.
+/// Returns whether the caller is a tasklet.
 ///
 /// Counterpart: `ABT_self_get_type`.
 #[must_use]

@@ -83,7 +83,7 @@ impl IdleSet {
         self.entries.borrow().is_empty()
     }
 
-    /// Whether a waiter has let `OTHERS_MAX` units pass.
+    /// Returns whether a waiter has let `OTHERS_MAX` units pass.
     #[inline]
     pub(crate) fn is_overdue(&self, units_run: u64) -> bool {
         // Zero: nobody has ever waited here.

@@ -155,19 +155,19 @@ impl Xstream {
         self.me
     }
 
-    /// Whether `ult` has started here.
+    /// Returns whether `ult` has started here.
     #[inline]
     pub(crate) fn is_home_of(&self, ult: UltPtr) -> bool {
         ptr::eq(ult.home.load(Relaxed), self.me())
     }
 
-    /// Whether this xstream has the private end of `pool`.
+    /// Returns whether this xstream has the private end of `pool`.
     #[inline]
     pub(crate) fn owns(&self, pool: &PoolShared) -> bool {
         ptr::eq(pool.owner.load(Acquire), self.me()) // pair: POOL-OWNER
     }
 
-    /// Whether no other xstream serves `pool`.
+    /// Returns whether no other xstream serves `pool`.
     pub(crate) fn serves_alone(&self, pool: &PoolShared) -> bool {
         ptr::eq(pool.sole.load(Relaxed), self.me())
     }
@@ -612,7 +612,7 @@ impl Xstream {
         self.home_slot(ult).push_back(ult);
     }
 
-    /// Whether a ULT that is at home here goes to its unit list when it can run.
+    /// Returns whether a ULT that is at home here goes to its unit list when it can run.
     #[inline]
     fn is_plain(&self, ult: UltPtr) -> bool {
         ult.kind() != Kind::Migratable
@@ -753,7 +753,7 @@ impl Xstream {
     }
 }
 
-/// Whether the calling thread runs `ult`'s home.
+/// Returns whether the calling thread runs `ult`'s home.
 #[inline]
 pub(crate) fn home_here<'a>(ult: UltPtr) -> Option<&'a Xstream> {
     current::xstream().filter(|xstream| xstream.is_home_of(ult))

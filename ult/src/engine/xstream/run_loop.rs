@@ -274,8 +274,8 @@ impl Xstream {
         any
     }
 
-    /// Whether the xstream has been asked to leave, and may: nothing calls it home, and nothing is
-    /// on its way here. Closes the inbox.
+    /// Returns whether the xstream has been asked to leave, and may: nothing calls it home, and
+    /// nothing is on its way here. Closes the inbox.
     fn may_leave(&self) -> bool {
         let shared = self.shared();
         // A request that comes later stays until it is revived or removed.
@@ -350,7 +350,7 @@ impl Xstream {
         waits() || self.any_slot(is_more) || self.is_timer_due()
     }
 
-    /// Whether a round could find something: mail, or a unit in a pool.
+    /// Returns whether a round could find something: mail, or a unit in a pool.
     #[inline]
     pub(crate) fn is_runnable(&self) -> bool {
         self.shared().has_mail()

@@ -148,7 +148,7 @@ impl<'a> PoolView<'a> {
         self.slot.shared.len.load(Relaxed) + self.slot.pool.queue().len()
     }
 
-    /// Whether nothing is there. A snapshot.
+    /// Returns whether nothing is there. A snapshot.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.slot.is_empty()

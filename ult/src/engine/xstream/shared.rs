@@ -62,7 +62,7 @@ pub(crate) struct XstreamShared {
     state: AtomicU8,
     /// See [`lives_ended`](Self::lives_ended).
     lives_ended: AtomicU64,
-    /// Its stacked schedulers shall look whether their pools have units.
+    /// The stacked schedulers shall look whether their pools have units.
     wakes_stacks: AtomicBool,
     /// The last phase word that the xstream has seen.
     seen: AtomicU64,
@@ -82,7 +82,7 @@ pub(crate) struct XstreamShared {
     pub(crate) cpus: Mutex<Vec<usize>>,
     /// The pools that it serves, in the scheduler's order. Changed under the lock of the layout.
     pub(crate) pools: Mutex<Vec<Arc<PoolShared>>>,
-    /// Its pools while it is cancelled, for the revival.
+    /// The pools while it is cancelled, for the revival.
     pub(crate) parked_pools: Mutex<Vec<Arc<PoolShared>>>,
     /// ULTs that have started here and not ended. One writer: the xstream.
     pub(crate) ults: AtomicUsize,
@@ -201,7 +201,7 @@ impl XstreamShared {
         self.lives_ended.load(Acquire) // pair: XSTREAM-LIFE
     }
 
-    /// Its thread ends: the last thing that is said of this life.
+    /// The thread ends: the last thing that is said of this life.
     pub(crate) fn end_life(&self) {
         self.lives_ended.fetch_add(1, Release); // pair: XSTREAM-LIFE
     }
@@ -260,7 +260,7 @@ impl XstreamShared {
         ptr::without_provenance_mut(align_of::<Self>())
     }
 
-    /// Whether the inbox or the signal wants attention. Two loads.
+    /// Returns whether the inbox or the signal wants attention. Two loads.
     #[inline]
     pub(crate) fn has_mail(&self) -> bool {
         !self.inbox.is_empty() || self.signalled.load(Relaxed)
@@ -309,7 +309,8 @@ impl XstreamShared {
         }
     }
 
-    /// Whether somebody has asked for that since the last time. Comes after the signal is taken.
+    /// Returns whether somebody has asked for that since the last time. Comes after the signal is
+    /// taken.
     pub(crate) fn take_stack_wake(&self) -> bool {
         self.wakes_stacks.swap(false, AcqRel) // pair: WAKES-STACKS
     }

@@ -269,8 +269,8 @@ fn sleep_ult(ult: UltPtr, deadline: Option<Instant>) {
     check(ult);
 }
 
-/// Whether anything else could run on this xstream now: runnable units, resumed or new ones from
-/// elsewhere, or a shutdown that wants attention. Always `false` on an OS thread.
+/// Returns whether anything else could run on this xstream now: runnable units, resumed or new ones
+/// from elsewhere, or a shutdown that wants attention. Always `false` on an OS thread.
 ///
 /// Costs a few loads; a ULT that polls something may ask this between polls instead of yielding.
 /// Timers that are due count, but the clock is looked at only every 64th call.
@@ -302,10 +302,10 @@ pub fn stack_left() -> usize {
     }
 }
 
-/// Whether a unit waits in a pool that comes after the caller's in the list of this xstream. In a
-/// strict order such units have no turn while the caller yields and yields; one that polls lets
-/// them have it by [`idle`](crate::idle()), with an `arm` that answers `false`. Always `false` on
-/// an OS thread.
+/// Returns whether a unit waits in a pool that comes after the caller's in the list of this
+/// xstream. In a strict order such units have no turn while the caller yields and yields; one that
+/// polls lets them have it by [`idle`](crate::idle()), with an `arm` that answers `false`. Always
+/// `false` on an OS thread.
 #[must_use]
 pub fn has_runnable_behind() -> bool {
     let here = current::xstream().zip(current::ult());
@@ -323,7 +323,7 @@ pub fn units_run() -> u64 {
     current::xstream().map_or(0, |xstream| xstream.units_run.get())
 }
 
-/// Whether the calling ULT may be resumed by other xstreams.
+/// Returns whether the calling ULT may be resumed by other xstreams.
 #[must_use]
 pub fn is_migratable() -> bool {
     current::ult().is_some_and(|ult| ult.kind() == Kind::Migratable)

@@ -53,7 +53,7 @@ impl Timed {
         Self { state, deadline, ult, home, place: Place::nowhere() }
     }
 
-    /// Whether the timer in the heap stands for nothing any more.
+    /// Returns whether the timer in the heap stands for nothing any more.
     pub(crate) fn is_stale(&self) -> bool {
         self.state.is_cancelled()
     }

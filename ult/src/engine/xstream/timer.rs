@@ -53,7 +53,7 @@ impl TimerNode {
         Self { ult, place: Place::nowhere(), fired: Cell::new(false) }
     }
 
-    /// Whether the deadline has passed and the xstream has noticed.
+    /// Returns whether the deadline has passed and the xstream has noticed.
     pub(crate) fn has_fired(&self) -> bool {
         self.fired.get()
     }

@@ -45,7 +45,7 @@ pub(crate) type Back = Baton;
 
 /// Says who runs, the stack or its resumer.
 pub(crate) struct Baton {
-    /// Whether the stack runs.
+    /// True if the stack runs.
     turn: AtomicBool,
     word: AtomicUsize,
     /// The xstream of the resumer; the engine knows what it points to.

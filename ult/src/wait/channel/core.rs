@@ -212,7 +212,7 @@ impl<T> Core<T> {
         true
     }
 
-    /// Whether the item of an async sender has been taken, or never will be.
+    /// Returns whether the item of an async sender has been taken, or never will be.
     #[cfg(not(loom))]
     pub(super) fn is_offer_over(&self, slot: &Slot<T>) -> bool {
         let state = lock(&self.state);
@@ -409,12 +409,12 @@ impl<T> State<T> {
         capacity.is_none_or(|capacity| self.items.len() < capacity)
     }
 
-    /// Whether a receive would return at once.
+    /// Returns whether a receive would return at once.
     fn has_news(&self) -> bool {
         self.is_closed || !self.items.is_empty() || !self.senders.is_empty()
     }
 
-    /// Whether a send would return at once.
+    /// Returns whether a send would return at once.
     fn takes_item(&self, capacity: Option<usize>) -> bool {
         self.is_closed || !self.receivers.is_empty() || self.has_room(capacity)
     }

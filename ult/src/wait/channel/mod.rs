@@ -137,7 +137,7 @@ impl<T> Sender<T> {
         self.shared.core.close();
     }
 
-    /// Whether the channel is closed.
+    /// Returns whether the channel is closed.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.shared.core.is_closed()
@@ -149,7 +149,7 @@ impl<T> Sender<T> {
         self.shared.core.len()
     }
 
-    /// Whether no item is queued. A snapshot.
+    /// Returns whether no item is queued. A snapshot.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -258,7 +258,7 @@ impl<T> Receiver<T> {
         self.shared.core.close();
     }
 
-    /// Whether the channel is closed; items may be left in it.
+    /// Returns whether the channel is closed; items may be left in it.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.shared.core.is_closed()
@@ -270,7 +270,7 @@ impl<T> Receiver<T> {
         self.shared.core.len()
     }
 
-    /// Whether no item is queued. A snapshot.
+    /// Returns whether no item is queued. A snapshot.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0

@@ -179,7 +179,7 @@ fn a_join_is_not_polled_twice() {
     let _ = poll(&mut outcome, Waker::noop());
 }
 
-/// Its destructor, or its call, does what a waker must not do.
+/// The destructor, or its call, does what a waker must not do.
 struct Rude;
 
 impl Wake for Rude {

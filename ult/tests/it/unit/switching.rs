@@ -555,7 +555,7 @@ fn schedulers_stack_on_schedulers() {
     });
 }
 
-/// Its children are at home on the xstream, which goes on running them.
+/// The children are at home on the xstream, which goes on running them.
 #[test]
 fn children_of_a_cancelled_scheduler_are_not_lost() {
     within(|| {
