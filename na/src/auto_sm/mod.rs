@@ -5,7 +5,8 @@
 //! operation goes where its address says, and nothing is translated on the way:
 //!
 //! - [`lookup`](crate::Endpoint::lookup) reads both forms of a composed address
-//!   (see [`composed`](crate::address::composed)) and takes the near one if the peer is on this host;
+//!   (see [`composed`](crate::address::composed)) and takes the near one if the peer is on this
+//!   host;
 //! - a message that arrives carries the address that it came from, near or far, and is answered
 //!   that way;
 //! - registered memory has one key, in a table that both endpoints share; its description has what

@@ -66,10 +66,10 @@ pub struct OpenOptions {
     /// [`unread_answers_max`](Self::unread_answers_max); at least 1.
     pub unread_answers_total_max: Option<usize>,
     /// Whoever has the endpoint polls it without a break, and never sleeps on its
-    /// [`wait_fd`](crate::Endpoint::wait_fd): that may then be `None`. With libfabric this makes messages
-    /// cheaper over TCP, as sockets are looked at by `poll` and need not be watched meanwhile;
-    /// over shared memory, `na+sm` and that of UCX, as no sender asks whether the receiver sleeps.
-    /// Other transports do as ever. Default off.
+    /// [`wait_fd`](crate::Endpoint::wait_fd): that may then be `None`. With libfabric this makes
+    /// messages cheaper over TCP, as sockets are looked at by `poll` and need not be watched
+    /// meanwhile; over shared memory, `na+sm` and that of UCX, as no sender asks whether the
+    /// receiver sleeps. Other transports do as ever. Default off.
     ///
     /// Counterpart: `NA_NO_BLOCK` in the progress mode of `na_init_info`.
     pub no_block: bool,

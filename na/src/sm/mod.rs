@@ -24,8 +24,8 @@
 //!
 //! Memory of [`SharedBuffer`](crate::SharedBuffer), on either side, is mapped once by the other and
 //! copied in user space; short transfers to a region that was asked for before without a word to
-//! its owner (`transfer/offer.rs`). Other memory goes through the ring while both sides are awake, both
-//! copying at the same time; to a side that sleeps the memory's owner copies with cross-memory
+//! its owner (`transfer/offer.rs`). Other memory goes through the ring while both sides are awake,
+//! both copying at the same time; to a side that sleeps the memory's owner copies with cross-memory
 //! attach. Where the latter is forbidden (found out at connect, by trying), the ring is used
 //! always, as between processes that cannot be watched (before Linux 5.3, or without a free
 //! descriptor). Memory is mapped only between processes of the same user.

@@ -5,8 +5,8 @@
 //! sleep, after [`LOOK_POLLS`] polls, and at least every [`LOOK_EVERY`] of polling (a coarse clock
 //! is read every 8th poll). Limits of time are checked after the round that follows a look, so that
 //! nobody is blamed for what lies in a ring or a socket here, and count only time in which we run
-//! (`ran.rs`). A poll that finds the [report](super::wake::reports) of a transfer that was done at once
-//! tells that and makes no round, a few times in a row.
+//! (`ran.rs`). A poll that finds the [report](super::wake::reports) of a transfer that was done at
+//! once tells that and makes no round, a few times in a row.
 //!
 //! # Sleep
 //!

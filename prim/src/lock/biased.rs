@@ -171,7 +171,7 @@ impl RawBiasedLock {
         if self.favoured.load(Ordering::Relaxed) == favoured {
             return Some(Held::Inside(place as u8));
         }
-        // pair: FAVOUR (also the last section of this thread, whose store this one replaces)
+        // pair: FAVOUR (also the last section of this thread: this replaces its store)
         inside.store(false, Ordering::Release);
         None
     }

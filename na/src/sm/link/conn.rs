@@ -121,8 +121,7 @@ impl Conn {
         let _ = self.peer_board.set((board, slot));
     }
 
-    /// Poll: will look at the board instead. Follow with [`settle`](crate::sm::wake::doorbell::settle) and a
-    /// last look.
+    /// Poll: will look at the board instead. Follow with [`settle`] and a last look.
     pub(in crate::sm) fn leave(&self) {
         self.segment.own_bell().leave();
         self.left.store(true, Ordering::Relaxed);
