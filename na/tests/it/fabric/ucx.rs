@@ -1,0 +1,137 @@
+//! The conformance suite over UCX, by TCP and by shared memory, where `MARGO_TEST_UCX=1` is set;
+//! else each test says SKIPPED.
+
+use std::sync::Arc;
+
+use na::conformance::{Opener, Optional};
+use na::{Endpoint, OpenOptions, RemoteKeys};
+
+mod tcp {
+    use super::*;
+
+    const OPEN: Optional = Optional { variable: "MARGO_TEST_UCX", uri: "ucx+tcp://127.0.0.1:0" };
+
+    na::conformance! { OPEN; all }
+}
+
+/// Without peers that end amid writes: whoever has taken a place in UCX's queue and dies before he
+/// has filled it blocks all who come after (`uct_mm_ep_get_fifo_elem`, mm_ep.c).
+mod sm {
+    use super::*;
+
+    const OPEN: Optional = Optional { variable: "MARGO_TEST_UCX", uri: "ucx+sm://127.0.0.1:0" };
+
+    na::conformance! { OPEN; not_amid_writes }
+}
+
+/// Every transfer by UCX's rendezvous, which else is taken over InfiniBand and RoCE.
+mod tcp_rendezvous {
+    use super::*;
+
+    struct Rendezvous(Optional);
+
+    impl Opener<Rendezvous> for Rendezvous {
+        const HEEDS_OPTIONS: bool = true;
+
+        fn lacks(&self) -> Option<String> {
+            self.0.lacks()
+        }
+
+        fn open(&self, options: &OpenOptions) -> Arc<dyn Endpoint> {
+            let mut options = options.clone();
+            options.ucx.rendezvous_bytes_min = Some(1);
+            self.0.open(&options)
+        }
+    }
+
+    const OPEN: Rendezvous =
+        Rendezvous(Optional { variable: "MARGO_TEST_UCX", uri: "ucx+tcp://127.0.0.1:0" });
+
+    na::conformance! { OPEN; all }
+}
+
+/// Every transfer by UCX's remote memory access, which else is taken over InfiniBand and RoCE.
+struct Keys {
+    over: Optional,
+    /// Cases in which a connection ends while UCX emulates puts and gets over it, and what it does.
+    spared: &'static [&'static str],
+    because: &'static str,
+}
+
+impl Opener<Keys> for Keys {
+    const HEEDS_OPTIONS: bool = true;
+
+    fn lacks(&self) -> Option<String> {
+        self.over.lacks()
+    }
+
+    fn spares(&self, case: &str) -> Option<String> {
+        // By who has a UCX with these faults mended.
+        let is_mended = std::env::var_os("MARGO_TEST_UCX").is_some_and(|value| value == "mended");
+        let reason = || format!("{}: docs/transports.md, \"Remote keys\"", self.because);
+        (self.spared.contains(&case) && !is_mended).then(reason)
+    }
+
+    fn open(&self, options: &OpenOptions) -> Arc<dyn Endpoint> {
+        let mut options = options.clone();
+        options.ucx.remote_keys = RemoteKeys::Always;
+        self.over.open(&options)
+    }
+}
+
+mod tcp_keys {
+    use super::*;
+
+    const OPEN: Keys = Keys {
+        over: Optional { variable: "MARGO_TEST_UCX", uri: "ucx+tcp://127.0.0.1:0" },
+        spared: &[
+            "cancel_and_close_end_everything_once",
+            "memory_comes_back_from_a_peer_that_ends_amid_transfers",
+            "nothing_is_left_behind",
+        ],
+        because: "UCX aborts the owner when a connection ends with puts and gets in hand",
+    };
+
+    na::conformance! { OPEN; all }
+}
+
+mod sm_keys {
+    use super::*;
+
+    const OPEN: Keys = Keys {
+        over: Optional { variable: "MARGO_TEST_UCX", uri: "ucx+sm://127.0.0.1:0" },
+        spared: &["nothing_is_left_behind"],
+        because: "UCX cannot give up a put in hand, and its worker is left behind",
+    };
+
+    na::conformance! { OPEN; not_amid_writes }
+}
+
+/// Endpoints without a descriptor to sleep on ([`OpenOptions::no_block`]), over shared memory,
+/// where that makes UCX send otherwise.
+mod polled {
+    use super::*;
+
+    struct Polled(Optional);
+
+    impl Opener<Polled> for Polled {
+        const HEEDS_OPTIONS: bool = true;
+
+        fn lacks(&self) -> Option<String> {
+            self.0.lacks()
+        }
+
+        fn open(&self, options: &OpenOptions) -> Arc<dyn Endpoint> {
+            let mut options = options.clone();
+            options.no_block = true;
+            let endpoint = self.0.open(&options);
+            assert!(endpoint.wait_fd().is_none() && !endpoint.prepare_wait());
+            endpoint
+        }
+    }
+
+    const OPEN: Polled =
+        Polled(Optional { variable: "MARGO_TEST_UCX", uri: "ucx+sm://127.0.0.1:0" });
+
+    na::conformance! { OPEN; not_amid_writes }
+}
