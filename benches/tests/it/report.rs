@@ -1,16 +1,12 @@
 //! The program as its users run it: what it prints and writes, and that nothing stays behind.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
-
-mod support;
-
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::time::Duration;
 
 use serde_json::Value;
 
-use support::{Bench, cores, within};
+use crate::support::{Bench, cores, within};
 
 const BENCH: &str = env!("CARGO_BIN_EXE_margo-bench");
 const KEYS: [&str; 16] = [
