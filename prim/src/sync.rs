@@ -1,7 +1,7 @@
 //! The only source of atomics, cells, locks and threads in the crates that models check.
 //!
 //! Under `--cfg loom` they are loom's; otherwise std's, with loom's signatures. A model sees only
-//! what goes through here, so `tests/tidy.rs` forbids to name the std types elsewhere.
+//! what goes through here, so `tests/tidy` forbids to name the std types elsewhere.
 
 pub use imp::*;
 

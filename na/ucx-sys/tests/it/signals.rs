@@ -1,4 +1,4 @@
-//! A program's signal handlers stay its own. UCX reads what it is to do with them when it is loaded,
+//! A program's signal handlers stay its own. UCX reads its settings for them when it is loaded,
 //! which is once in a process: so the test runs in a process of its own, which has UCX's variable.
 
 use std::process::Command;

@@ -66,9 +66,11 @@ fn a_dump_shows_the_functions_of_a_suspended_ult() {
         let (wait, inner) = (place("wait"), place("inner_function_of_the_test"));
         assert!(wait < inner && inner < place("outer_function_of_the_test"));
         let StackDump::Frames(frames) = &dump.stack else { unreachable!() };
-        for (folder, name) in
-            [("ult/src", "engine/inspect.rs"), ("ult/src", "payload.rs"), ("std/src", "panicking.rs")]
-        {
+        for (folder, name) in [
+            ("ult/src", "engine/inspect.rs"),
+            ("ult/src", "payload.rs"),
+            ("std/src", "panicking.rs"),
+        ] {
             let is_it = |file: &std::path::PathBuf| {
                 file.ends_with(name) && file.to_string_lossy().contains(folder)
             };

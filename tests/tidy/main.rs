@@ -4,6 +4,10 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+mod imports;
+mod structure;
+mod words;
+
 const LINE_COLUMNS_MAX: usize = 100;
 const FILE_LINES_MAX: usize = 800;
 
@@ -20,7 +24,8 @@ fn files(dir: &Path, ext: &str) -> Vec<PathBuf> {
             let path = entry.unwrap().path();
             let name = path.file_name().unwrap().to_string_lossy().into_owned();
             if path.is_dir() {
-                if name != "target" && !name.starts_with('.') {
+                let is_build_output = name == "target" && dir.join("Cargo.toml").exists();
+                if !is_build_output && !name.starts_with('.') {
                     dirs.push(path);
                 }
             } else if name.ends_with(ext) {

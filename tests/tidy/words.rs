@@ -1,0 +1,122 @@
+//! Words: how comments begin, and that a word has one meaning.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{complain, files, read, root};
+
+/// Beginnings of a doc comment that do not name its subject.
+const BAD_OPENERS: [&str; 9] =
+    ["What ", "Whether ", "Of ", "That of ", "Its ", "The same", "Who ", "Whoever ", "Whose "];
+
+/// Doc comments of public items, and headers of files, that begin so. Only ever lower this.
+const BAD_PUBLIC_OPENERS_MAX: usize = 288;
+
+/// Doc comments of other items that begin so. Only ever lower this.
+const BAD_OPENERS_MAX: usize = 932;
+
+/// Names of types that one crate, or one transport, has for different things. Only ever lower this.
+const SHARED_NAMES_MAX: usize = 51;
+
+fn is_doc(line: &str) -> bool {
+    let line = line.trim_start();
+    line.starts_with("///") || line.starts_with("//!")
+}
+
+#[test]
+fn doc_comments_name_their_subject_first() {
+    let (mut public, mut private) = (Vec::new(), Vec::new());
+    for path in files(&root(), ".rs") {
+        let text = read(&path);
+        let lines: Vec<&str> = text.lines().map(str::trim_start).collect();
+        for (number, line) in lines.iter().enumerate() {
+            if !is_doc(line) || (number > 0 && is_doc(lines[number - 1])) {
+                continue;
+            }
+            let words = line[3..].trim_start();
+            if BAD_OPENERS.iter().any(|opener| words.starts_with(opener)) {
+                let place = format!("{}:{}: {words}", path.display(), number + 1);
+                let is_item = |line: &&&str| !is_doc(line) && !line.starts_with('#');
+                let item = lines[number..].iter().find(is_item).unwrap_or(&"");
+                let is_public = line.starts_with("//!") || item.starts_with("pub ");
+                if is_public { &mut public } else { &mut private }.push(place);
+            }
+        }
+    }
+    only_falls("public doc comments begin without their subject", &public, BAD_PUBLIC_OPENERS_MAX);
+    only_falls("doc comments begin without their subject", &private, BAD_OPENERS_MAX);
+}
+
+/// The names of types that a file defines, its tests left out.
+fn types_of(text: &str) -> BTreeSet<String> {
+    let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+    let mut names = BTreeSet::new();
+    for mut line in code.lines() {
+        if line.starts_with("pub(")
+            && let Some((_, rest)) = line.split_once(") ")
+        {
+            line = rest;
+        }
+        line = line.strip_prefix("pub ").unwrap_or(line);
+        for kind in ["struct ", "enum ", "trait ", "union "] {
+            if let Some(rest) = line.strip_prefix(kind) {
+                names.insert(rest.chars().take_while(|c| c.is_alphanumeric()).collect());
+            }
+        }
+    }
+    names
+}
+
+/// The part of the repository in which a name of a type means one thing: a crate, or a transport.
+fn scope(file: &str) -> &str {
+    let transports = ["na/src/sm/", "na/src/tcp/", "na/src/ucx/", "na/src/ofi/", "na/src/sim/"];
+    let transport = transports.iter().find(|transport| file.starts_with(**transport));
+    transport.copied().or_else(|| file.split("src/").next()).unwrap_or_default()
+}
+
+#[test]
+fn a_word_has_one_meaning() {
+    let mut places: BTreeMap<(String, String), Vec<String>> = BTreeMap::new();
+    for path in files(&root(), ".rs") {
+        let name = path.strip_prefix(root()).unwrap().display().to_string();
+        let is_test = ["tests", "benches", "examples", "fuzz", "/fake/", "conformance"];
+        if !name.contains("src/") || is_test.iter().any(|test| name.contains(test)) {
+            continue;
+        }
+        for defined in types_of(&read(&path)) {
+            let key = (scope(&name).to_owned(), defined);
+            places.entry(key).or_default().push(name.clone());
+        }
+    }
+    let shared: Vec<String> = places
+        .into_iter()
+        .filter(|(_, places)| places.len() > 1)
+        .map(|((_, name), places)| format!("{name}: {}", places.join(", ")))
+        .collect();
+    only_falls("names of types stand for several things", &shared, SHARED_NAMES_MAX);
+}
+
+#[test]
+fn the_glossary_defines_each_word_once() {
+    let glossary = read(&root().join("docs/glossary.md"));
+    // The last table names words of it again.
+    let glossary = glossary.split("## One word, one meaning").next().unwrap_or_default();
+    let mut words = BTreeSet::new();
+    let mut complaints = Vec::new();
+    for line in glossary.lines().filter(|line| line.starts_with("| ")) {
+        let word = line.split('|').nth(1).unwrap_or_default().trim().to_lowercase();
+        let is_head = word.starts_with("--") || word == "word" || word == "term";
+        if !is_head && !words.insert(word.clone()) {
+            complaints.push(format!("docs/glossary.md: `{word}` is defined twice"));
+        }
+    }
+    assert!(!words.is_empty(), "docs/glossary.md has no table any more");
+    complain(complaints);
+}
+
+/// Fails if more than `max` are `found`, and if fewer are, so that the number follows.
+fn only_falls(what: &str, found: &[String], max: usize) {
+    let count = found.len();
+    println!("{count} {what}");
+    assert!(count <= max, "{count} {what}, and {max} may:\n{}", found.join("\n"));
+    assert!(count == max, "only {count} {what}: lower the number in tests/tidy/words.rs");
+}
