@@ -19,7 +19,7 @@ use crate::observe::monitor::CallAbout;
 use crate::origin::call::{Call, Site, failure};
 use crate::origin::deadline::Bounds;
 use crate::origin::early::EndsEarly;
-use crate::{ForwardError, Instance, ProviderHandle, Rpc, observe::trace};
+use crate::{ForwardError, Instance, ProviderHandle, Rpc};
 
 impl Instance {
     /// Calls `rpc` at `to` with `args` and waits for the result. A ULT suspends, so others of its
@@ -152,7 +152,7 @@ impl Instance {
         let to = site.to;
         self.inner().may_start().map_err(|error| failure(site, error))?;
         call.is_wanted(site)?;
-        let (parent, trace) = trace::of_call(&self.inner().monitoring);
+        let (parent, trace) = self.inner().monitoring.of_call();
         let starting = self.inner().monitoring.call_starts(
             &call.watch,
             CallAbout {

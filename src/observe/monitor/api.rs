@@ -136,6 +136,14 @@ impl Instance {
         let inner = self.inner().clone();
         ult::helpers::FILERS.run(move || files::write(&inner.statistics_source()))
     }
+
+    /// The file in which this instance records calls; `None`: it does not (`margo.trace`). It is
+    /// complete when [`finalize`](Self::finalize) has come to its end, and readable before. Once it
+    /// is full, or cannot be written, which the log says, nothing more is recorded.
+    #[must_use]
+    pub fn trace_file(&self) -> Option<std::path::PathBuf> {
+        self.inner().monitoring.tracer().map(|tracer| tracer.path().to_owned())
+    }
 }
 
 fn read(source: &Source<'_>, reset: bool) -> Statistics {

@@ -17,16 +17,15 @@
 pub(crate) mod api;
 mod c_layout;
 mod cell;
-mod clock;
 pub(crate) mod files;
 mod histogram;
 mod lately;
+mod of_call;
 mod origin;
 mod rows;
 mod series;
 mod served;
 mod slot;
-mod span;
 mod statistics;
 mod target;
 mod transfer;
@@ -37,17 +36,11 @@ use std::fmt;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
 
-pub use self::clock::Moment;
-pub(crate) use self::clock::at_once;
 pub use self::histogram::Figures;
 pub(crate) use self::origin::{CallAbout, CallWatch};
 use self::series::Series;
 pub(crate) use self::served::Served;
 use self::served::ToTell;
-pub use self::span::{
-    BulkDirection, BulkOfRequest, BulkOutcome, BulkSpan, CallOutcome, OriginSpan, RequestOfBulk,
-    RequestOutcome, TargetSpan,
-};
 use self::statistics::Store;
 pub use self::statistics::{
     BulkFigures, BulkStatistics, OriginFigures, OriginStatistics, ProgressStatistics, RpcName,
@@ -59,6 +52,12 @@ pub(crate) use self::turns::Turns;
 pub(crate) use self::user::InitialMonitors;
 use self::user::Monitors;
 pub use self::user::{AttachedMonitor, LifeEvent, Monitor};
+pub use super::clock::Moment;
+pub use super::span::{
+    BulkDirection, BulkOfRequest, BulkOutcome, BulkSpan, CallOutcome, OriginSpan, RequestOfBulk,
+    RequestOutcome, TargetSpan,
+};
+use super::{clock, span};
 use crate::observe::trace::Tracer;
 use crate::support::log::Log;
 

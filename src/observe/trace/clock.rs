@@ -6,7 +6,7 @@
 
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::observe::monitor::{Moment, at_once};
+use crate::observe::clock::{Moment, at_once};
 
 /// When a file was begun, by several clocks at once.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -28,16 +28,13 @@ mod tracer;
 mod wake;
 
 use std::fmt;
-use std::path::PathBuf;
 
-use hg::{RpcId, TraceParent, margo};
+use hg::TraceParent;
 
 pub use self::context::{SpanId, TraceContext, TraceId, current, within};
-pub(crate) use self::context::{begin_unit, from_wire};
+pub(crate) use self::context::{begin_unit, from_wire, to_wire};
 pub(crate) use self::record::{Place, Within};
 pub(crate) use self::tracer::Tracer;
-use crate::Instance;
-use crate::observe::monitor::Monitoring;
 
 /// The place of a call, of a request, or of a transfer in its trace.
 #[derive(Debug, Clone, Copy)]
@@ -78,15 +75,6 @@ impl SpanOfTrace {
     }
 }
 
-/// What a call that begins says and records.
-#[derive(Debug)]
-pub(crate) struct OfCall {
-    /// For the target.
-    pub(crate) said: Option<TraceParent>,
-    /// For the file.
-    pub(crate) span: Option<SpanOfTrace>,
-}
-
 /// The instance, as the thread that writes its trace sees it. It may be gone.
 pub(crate) trait Recorded: fmt::Debug + Send + Sync {
     /// The name of an execution stream.
@@ -94,50 +82,4 @@ pub(crate) trait Recorded: fmt::Debug + Send + Sync {
 
     /// Records nothing that begins from now on.
     fn stop_recording(&self);
-}
-
-/// On whose behalf a call is made, and what it is part of. Boxed, because most calls are
-/// part of nothing, and would carry the room for it around.
-#[inline]
-pub(crate) fn of_call(monitoring: &Monitoring) -> (RpcId, Option<Box<OfCall>>) {
-    let inherited = ult::inherited();
-    let parent = match inherited.word {
-        0 => margo::NO_PARENT,
-        word => RpcId(word),
-    };
-    // One branch for both.
-    let trace = if inherited.has_values | monitoring.is_tracing() {
-        find(monitoring, inherited.word == 0)
-    } else {
-        None
-    };
-    (parent, trace)
-}
-
-#[cold]
-fn find(monitoring: &Monitoring, is_outside: bool) -> Option<Box<OfCall>> {
-    let span = match (current(), monitoring.recorder()) {
-        (Some(context), Some(_)) => SpanOfTrace::part_of(context),
-        (Some(context), None) => {
-            let said = Some(context::to_wire(context));
-            return Some(Box::new(OfCall { said, span: None }));
-        }
-        // What is done on behalf of a request that is not sampled is not sampled either.
-        (None, Some(tracer)) if is_outside => match tracer.sample_call() {
-            Some(context) => SpanOfTrace::root(context),
-            None => return None,
-        },
-        (None, _) => return None,
-    };
-    Some(Box::new(OfCall { said: Some(context::to_wire(span.context)), span: Some(span) }))
-}
-
-impl Instance {
-    /// The file in which this instance records calls; `None`: it does not (`margo.trace`). It is
-    /// complete when [`finalize`](Self::finalize) has come to its end, and readable before. Once it
-    /// is full, or cannot be written, which the log says, nothing more is recorded.
-    #[must_use]
-    pub fn trace_file(&self) -> Option<PathBuf> {
-        self.inner().monitoring.tracer().map(|tracer| tracer.path().to_owned())
-    }
 }

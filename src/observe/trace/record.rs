@@ -20,7 +20,7 @@ pub(super) struct Record {
     pub(super) place: Place,
     /// The handler whose ULT waits for this.
     pub(super) within: Option<Within>,
-    /// Ticks of [`Moment`](crate::observe::monitor::Moment), like all times here; for the file
+    /// Ticks of [`Moment`](crate::observe::clock::Moment), like all times here; for the file
     /// nanoseconds, see [`map_times`](Self::map_times).
     pub(super) begin: u64,
     pub(super) end: u64,

@@ -15,7 +15,8 @@ use super::file::{Author, Lines};
 use super::queue::{Sender, Writer};
 use super::record::{Record, What};
 use super::{Recorded, SpanOfTrace};
-use crate::observe::monitor::{BulkDirection, BulkSpan, Moment, OriginSpan, TargetSpan};
+use crate::observe::clock::Moment;
+use crate::observe::span::{BulkDirection, BulkSpan, OriginSpan, TargetSpan};
 use crate::support::files;
 use crate::support::log::{Log, log};
 

@@ -8,7 +8,7 @@ use std::fmt;
 use hg::{HgError, ProviderId, ReturnCode, RpcId};
 use serde::{Deserialize, Serialize};
 
-use super::Moment;
+use crate::observe::clock::Moment;
 use crate::observe::trace::SpanOfTrace;
 use crate::{Addr, Pool};
 
@@ -85,7 +85,7 @@ impl CallOutcome {
         }
     }
 
-    pub(super) fn of_code(code: ReturnCode) -> Self {
+    pub(crate) fn of_code(code: ReturnCode) -> Self {
         match code {
             ReturnCode::Success => Self::Ok,
             ReturnCode::NoEntry => Self::NotRegistered,
@@ -98,7 +98,7 @@ impl CallOutcome {
         }
     }
 
-    pub(super) fn of_error(error: &HgError) -> Self {
+    pub(crate) fn of_error(error: &HgError) -> Self {
         match error {
             HgError::Remote(code) => Self::of_code(*code),
             HgError::Foreign(_) => Self::Failed,
@@ -177,7 +177,7 @@ impl RequestOutcome {
         }
     }
 
-    pub(super) fn of_code(code: ReturnCode) -> Self {
+    pub(crate) fn of_code(code: ReturnCode) -> Self {
         match code {
             ReturnCode::Success => Self::Ok,
             ReturnCode::Fault => Self::Panicked,
