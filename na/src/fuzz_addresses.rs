@@ -1,4 +1,4 @@
-//! What fuzzers do with text and bytes that might be addresses. See `fuzz/`.
+//! Fuzz targets that read text and bytes as addresses. See `fuzz/`.
 
 use crate::{Addr, OpenOptions, RemoteMem, Uri};
 

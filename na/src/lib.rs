@@ -154,7 +154,7 @@ pub use self::{
     registry::{check_address, ignored, open, plugin_for, plugins},
 };
 
-/// What the models in `loom-tests` check.
+/// The parts that the models in `loom-tests` check.
 #[cfg(all(loom, feature = "sm"))]
 #[doc(hidden)]
 pub mod loom_exports {

@@ -13,8 +13,8 @@
 //! | `busy` | something waits | nothing waits |
 //! | `due` | something waits that has not been tried, or is not finished | else |
 //!
-//! What waits and is not due are messages for which the matcher was full. They can go on when a
-//! receive was posted or canceled; whoever does that while `busy` wakes the poll.
+//! Operations that wait and are not due are messages for which the matcher was full. They can go on
+//! when a receive was posted or canceled; a caller that does that while `busy` wakes the poll.
 
 use std::collections::VecDeque;
 use std::ops::DerefMut;
@@ -25,7 +25,7 @@ use crate::{Addr, Completion, Error, LocalMem, MsgBuf, OpId, Refused, RegionTabl
 use prim::sync::atomic::{AtomicBool, Ordering};
 use prim::sync::{Mutex, lock};
 
-/// What operations came to, collected under locks and acted upon without them.
+/// The results of operations, collected under locks and acted upon without them.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
     pub(crate) completions: Vec<Completion>,
@@ -48,7 +48,7 @@ impl Queued {
     }
 }
 
-/// What waits for the poll.
+/// Operations on oneself that wait for the poll.
 #[derive(Debug, Default)]
 pub(crate) struct Loopback {
     waiting: Mutex<Waiting>,

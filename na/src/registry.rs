@@ -171,7 +171,7 @@ mod tests {
         }
     }
 
-    /// What is told of an address and options for it; nothing if that could be opened.
+    /// Returns the error for an address and its options; empty if that could be opened.
     #[cfg(all(feature = "sm", feature = "tcp", feature = "sim", feature = "ofi", feature = "ucx"))]
     fn told(uri: &str, set: impl Fn(&mut OpenOptions)) -> String {
         let mut options = OpenOptions::default();

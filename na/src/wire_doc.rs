@@ -1,17 +1,17 @@
-//! What the pages `docs/wire-*.md` say, for the tests of each transport that compare it with what
-//! the code does. A table is checked if a line `<!-- checked: name -->` stands over it; a block if
-//! it is one of ```` ```wire ````.
+//! The contents of the pages `docs/wire-*.md`, for the tests of each transport that compare them
+//! with what the code does. A table is checked if a line `<!-- checked: name -->` stands over it; a
+//! block if it is one of ```` ```wire ````.
 #![allow(clippy::unwrap_used, reason = "a test says by panicking what went wrong")]
 
 use std::collections::BTreeMap;
 
-/// A page, and what of it no test has looked at yet.
+/// A page, with the parts of it that no test has looked at yet.
 pub(crate) struct Page {
     tables: BTreeMap<String, Vec<Vec<String>>>,
     examples: BTreeMap<String, Vec<u8>>,
 }
 
-/// What stands in a field of an example that a layout is compared with.
+/// The value of a field of an example that a layout is compared with.
 #[derive(Clone, Copy)]
 pub(crate) enum Field<'a> {
     /// Little endian, in as many bytes as the page says.

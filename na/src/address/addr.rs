@@ -57,14 +57,14 @@ impl Addr {
         Self(Arc::new(Inner { uri: uri.into(), endpoint, peer, session: 0, state }))
     }
 
-    /// The same peer with another text form.
+    /// Returns the same peer with another text form.
     pub(crate) fn with_uri(&self, uri: &str) -> Self {
         let Inner { endpoint, peer, session, .. } = *self.0;
         let state = self.0.state.clone();
         Self(Arc::new(Inner { uri: uri.into(), endpoint, peer, session, state }))
     }
 
-    /// The same peer, as it is called by what comes from it in `session`.
+    /// Returns the same peer as the sender of messages that came in `session`.
     #[cfg_attr(
         not(any(feature = "tcp", feature = "sm", feature = "sim", feature = "ucx")),
         allow(dead_code, reason = "for these")
@@ -75,9 +75,10 @@ impl Addr {
         Self(Arc::new(Inner { uri, endpoint, peer, session, state }))
     }
 
-    /// Whether it came with a message of another session than `now`, the one that we have with the
-    /// peer: who sent that message waits for nothing any more, and whoever is there now may wait
-    /// under the same tag for something else. Never of an address that was looked up.
+    /// Returns whether this address came with a message of another session than `now`, the one that
+    /// we have with the peer. The sender of that message waits for nothing any more, and a new
+    /// process at the same address may wait under the same tag for something else. Always `false`
+    /// for an address that was looked up.
     #[inline]
     #[cfg_attr(
         not(any(feature = "tcp", feature = "sm", feature = "sim", feature = "ucx")),
@@ -164,7 +165,7 @@ impl Addr {
         self.0.state.downcast_ref()
     }
 
-    /// The same, to keep.
+    /// Returns the transport's own state, shared, if it is of type `T`.
     #[cfg_attr(not(feature = "sm"), allow(dead_code, reason = "for transports that share it"))]
     pub(crate) fn shared_state<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
         self.0.state.clone().downcast().ok()

@@ -1,9 +1,9 @@
-//! Who is behind a peer, as far as the kernel knows it: the key of every bound that a crowd of
-//! connections must not multiply.
+//! The user or host behind a peer, as far as the kernel knows it: the key of every bound that a
+//! crowd of connections must not multiply.
 //!
-//! A peer can open as many connections as it likes and announce any address in each. What it can
-//! not choose is the user that the kernel reports for a local socket, or the host that a TCP
-//! connection comes from. Bounds are kept by that.
+//! A peer can open as many connections as it likes and announce any address in each. It cannot
+//! choose the user that the kernel reports for a local socket, or the host that a TCP connection
+//! comes from. Bounds are counted by these.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};

@@ -7,11 +7,11 @@ use crate::Error;
 pub struct Uri<'a> {
     /// The text it was parsed from.
     pub text: &'a str,
-    /// What stands before `+`, if anything: `na`, `ofi`, `ucx`.
+    /// The class, which stands before `+`, if there is one: `na`, `ofi`, `ucx`.
     pub class: Option<&'a str>,
     /// The protocol: `sm`, `tcp`.
     pub protocol: &'a str,
-    /// What follows `://`; empty when absent.
+    /// The rest, which follows `://`; empty when absent.
     pub rest: &'a str,
 }
 

@@ -56,7 +56,7 @@ impl Part {
 struct Shared {
     receives: Receives,
     many: Many,
-    /// What ended without either endpoint.
+    /// Completions of operations that ended in neither of the two endpoints.
     ready: Vec<Completion>,
     /// The poll's caller sleeps, or is about to.
     asleep: bool,
@@ -172,7 +172,8 @@ impl AutoSm {
         start(&*part.endpoint, addr, transfer).inspect_err(|_| self.turns.end())
     }
 
-    /// What an address is to the caller that one of the endpoints has found.
+    /// Returns the address to hand to the caller for one that either endpoint has found: the own
+    /// address of either is that of this endpoint.
     fn found(&self, found: Addr) -> Addr {
         if found == self.near.own || found == self.far.own { self.own_addr.clone() } else { found }
     }
@@ -187,7 +188,8 @@ impl AutoSm {
         }
     }
 
-    /// What the caller of `poll` is told when an operation of one of the endpoints has ended.
+    /// Returns the completion to report when an operation of one of the endpoints has ended; `None`
+    /// if there is none to report yet.
     fn translate(&self, side: Side, completion: Completion) -> Option<Completion> {
         match completion {
             Completion::Recv { op, buf, result } if Receives::is_ours(op) || Many::is_ours(op) => {

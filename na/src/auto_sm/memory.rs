@@ -9,10 +9,11 @@
 
 use crate::{Access, Endpoint, Error, LocalMem, MemPart, RemoteMem, Transfer};
 
-/// Of a handle of no bytes: u64 key, u64 length, u64 number of pieces, u8 access, 7 zero bytes.
+/// Bytes of a handle of no bytes: u64 key, u64 length, u64 number of pieces, u8 access, 7 zero
+/// bytes.
 const HANDLE_BYTES: usize = 32;
 
-/// What the near endpoint needs.
+/// Returns the two handles that the near endpoint needs.
 fn tail(key: u64, start: u64, access: Access) -> impl Iterator<Item = u8> {
     let words = [[key, 0, 0, u64::from(access.bits())], [start, 0, 0, u64::from(access.bits())]];
     words.into_iter().flatten().flat_map(u64::to_le_bytes)
@@ -55,7 +56,7 @@ pub(super) fn read(far: &dyn Endpoint, bytes: &[u8]) -> Result<RemoteMem, Error>
     }
 }
 
-/// The same transfer, as the near endpoint's.
+/// Returns the transfer as the near endpoint needs it.
 ///
 /// # Errors
 ///

@@ -52,7 +52,7 @@ struct Posted {
     message: Option<(MsgBuf, Arrival)>,
 }
 
-/// What one more receive comes to.
+/// The outcome of one more receive.
 #[derive(Debug)]
 pub(super) enum Added {
     /// A message waited.

@@ -19,7 +19,7 @@ pub enum Error {
     BadUri {
         /// The text that was given.
         uri: String,
-        /// What is wrong with it, and what would be accepted.
+        /// The fault in the text, and the form that would be accepted.
         reason: String,
     },
     /// The transport is compiled in but does not work on this machine.
@@ -27,7 +27,7 @@ pub enum Error {
     Unavailable {
         /// The plugin's name.
         transport: &'static str,
-        /// What is missing, and how to get it.
+        /// The missing part, and how to get it.
         reason: String,
     },
     /// Nobody answers at that address. The operation did not reach anyone.
@@ -35,7 +35,7 @@ pub enum Error {
     Unreachable {
         /// The peer's address.
         peer: String,
-        /// What the operating system or the peer said.
+        /// The reason that the operating system or the peer gave.
         reason: String,
     },
     /// The peer was connected and is gone: it died, closed, or its liveness limit passed. Whether
@@ -92,9 +92,9 @@ pub enum Error {
     /// The operating system refused something that the transport needs.
     #[error("{what}: {source}")]
     Io {
-        /// What was being done, to which object.
+        /// The action that failed, and its object.
         what: String,
-        /// What the operating system said.
+        /// The error that the operating system reported.
         source: Arc<io::Error>,
     },
 }

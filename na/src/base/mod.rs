@@ -1,5 +1,5 @@
-//! What every other folder may use, and what knows none of them: the errors of this crate and small
-//! tools without a state of their own.
+//! Tools without a state of their own that every other folder may use, and the errors of this
+//! crate. They know none of the other folders.
 //!
 //! - Imports: nothing of this crate.
 //! - Reading order: `error.rs` · `plain.rs` (text that a peer chose) · `cheap.rs` (a hash for

@@ -1,9 +1,9 @@
-//! Time in which we run, for limits of time.
+//! A clock that stops while this process does, for limits of time.
 //!
 //! A process that was itself stopped (a signal, a debugger, a virtual machine that is paused), or
-//! did not poll, does not blame its peers for that. So whoever waits for a peer looks at its limit
-//! several times, after it has read what arrived, and each look counts a part of the limit at most,
-//! however long ago the last one was.
+//! did not poll, does not blame its peers for that. A process that waits for a peer looks at its
+//! limit several times, each time after it has read what arrived. Each look counts a part of the
+//! limit at most, however long ago the last one was.
 
 use std::time::{Duration, Instant};
 
@@ -67,7 +67,7 @@ impl Ran {
     }
 }
 
-/// What a look counts at most; something, so that each limit passes.
+/// Returns the most that one look counts: never zero, so that each limit passes in the end.
 fn step(limit: Duration) -> Duration {
     (limit / LOOKS).max(Duration::from_nanos(1))
 }

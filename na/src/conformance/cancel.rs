@@ -226,7 +226,7 @@ pub fn operations_end_once_whatever_happens(case: &Case<'_>) {
     }
 }
 
-/// What was started, to be found again in its completion.
+/// The kind of operation that was started, which its completion must match.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Started {
     Send,

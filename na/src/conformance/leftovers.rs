@@ -1,4 +1,4 @@
-//! What endpoints leave behind in their process: nothing.
+//! Cases that check that endpoints leave nothing behind in their process.
 
 use super::Case;
 use super::node::{Node, finish, greet};
@@ -7,7 +7,7 @@ use super::process;
 use super::process::ChildNode;
 use crate::Access;
 
-/// What a process has of the system.
+/// The resources of the system that a process holds.
 #[derive(Debug, PartialEq, Eq)]
 struct Holdings {
     descriptors: usize,

@@ -55,7 +55,7 @@ pub fn addresses_survive_serialisation(case: &Case<'_>) {
     }
 }
 
-/// What is not an address of this transport is a `BadUri`.
+/// Text that is no address of this transport is refused with `BadUri`.
 pub fn bad_addresses_are_refused(case: &Case<'_>) {
     let (_, origin) = Node::pair(case);
     let transport = origin.endpoint.transport();
@@ -147,8 +147,8 @@ pub fn order_is_kept_per_peer(case: &Case<'_>) {
     order_is_kept(&Node::pair(case), |_, _, _| false);
 }
 
-/// What a transport takes at once neither overtakes nor is overtaken, and what it cannot take was
-/// not sent.
+/// Messages that a transport takes at once keep their place among the others, and a message that it
+/// could not take at once was not sent.
 pub fn what_is_sent_at_once_keeps_its_order(case: &Case<'_>) {
     let pair = Node::pair(case);
     let (target, origin) = &pair;

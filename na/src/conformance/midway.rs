@@ -117,8 +117,8 @@ fn ends(child: &mut ChildNode, stops: bool) {
     }
 }
 
-/// Whoever moves memory, and in whichever direction: when a peer is killed amid it, or is stopped
-/// and passes the limit, what was asked of it ends, and all memory comes back.
+/// A peer is killed during a transfer, or is stopped and passes the limit. Everything that was
+/// asked of it ends, and all memory comes back, whichever side copies and in whichever direction.
 pub fn memory_comes_back_from_a_peer_that_ends_amid_transfers(case: &Case<'_>) {
     if is_child(case) {
         return;

@@ -92,10 +92,11 @@ impl Mode {
 /// A function that opens endpoints: of `&OpenOptions`, or of `listen: bool`. `Argument` only tells
 /// the two apart.
 pub trait Opener<Argument> {
-    /// Whether options beside `listen` are heeded.
+    /// States whether options beside `listen` are heeded.
     const HEEDS_OPTIONS: bool;
 
-    /// What this machine lacks for the transport; its cases then pass with a message.
+    /// Returns the thing that this machine lacks for the transport; its cases then pass with a
+    /// message.
     fn lacks(&self) -> Option<String> {
         None
     }
@@ -109,19 +110,19 @@ pub trait Opener<Argument> {
     fn open(&self, options: &OpenOptions) -> Arc<dyn Endpoint>;
 }
 
-/// A transport over a library that not every machine has. Its tests have to be asked for, because
-/// they test that library as much as ours. Who asks has it, and nothing is skipped: else a
-/// transport that opens no more would pass.
+/// A transport over a library that not every machine has. Its tests run only on request, because
+/// they test that library as much as this crate. A machine that requests them has the library, and
+/// nothing is skipped there: otherwise a transport that no longer opens would pass.
 #[derive(Debug, Clone, Copy)]
 pub struct Optional {
     /// The variable of the environment that asks for them.
     pub variable: &'static str,
-    /// What is opened.
+    /// The URI that is opened.
     pub uri: &'static str,
 }
 
 impl Optional {
-    /// What is lacking: that somebody asks.
+    /// Returns the variable to set if nobody has asked for these tests.
     pub fn lacks(&self) -> Option<String> {
         let is_asked_for = std::env::var_os(self.variable).is_some_and(|value| !value.is_empty());
         (!is_asked_for).then(|| format!("set {}=1", self.variable))

@@ -12,7 +12,7 @@ fn small(node: &Node) -> LargeBuffers {
     LargeBuffers::new(1, 64 << 10, node.endpoint.limits().unexpected_bytes_max)
 }
 
-/// What has come, by its tags, in the order in which it was reported.
+/// Returns the messages that have come, with their tags, in the order in which they were reported.
 fn came(node: &Node, op: OpId) -> Vec<Came> {
     let taken = node.take_many(op).into_iter().map(|completion| match completion {
         Completion::Recv { buf, result: Ok(arrival), .. } => (arrival.tag.0, buf),

@@ -27,7 +27,8 @@ pub(super) struct Node {
     many: RefCell<BTreeMap<u64, Many>>,
 }
 
-/// What one of them still takes, and what has come and nobody has looked at yet.
+/// A receive for many messages: how many it still takes, and those that have come and that no case
+/// has taken yet.
 struct Many {
     left: usize,
     came: Vec<Completion>,
@@ -59,7 +60,7 @@ impl Node {
         (Self::new(case, target), Self::open(case, false))
     }
 
-    /// The same with options; `None` if the factory heeds none.
+    /// A pair as of [`pair`](Self::pair), with options; `None` if the factory heeds none.
     pub(super) fn pair_with(
         case: &Case<'_>,
         of_target: &OpenOptions,
@@ -142,7 +143,7 @@ impl Node {
         self.endpoint.register_local(Memory::from_vec(bytes), access).expect("register")
     }
 
-    /// What a peer learns of `memory`, through its bytes.
+    /// Returns the description of `memory` that a peer reads from its bytes.
     pub(super) fn described_to(&self, other: &Node, memory: &LocalMem) -> RemoteMem {
         let bytes = self.endpoint.mem_to_bytes(memory);
         other.endpoint.mem_from_bytes(&bytes).expect("a description survives the wire")

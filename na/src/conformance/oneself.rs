@@ -177,7 +177,8 @@ pub fn a_receive_wakes_a_sleeper_for_what_waits_within(case: &Case<'_>) {
     }
 }
 
-/// What another thread sends to its own endpoint, or moves within it, ends the sleep.
+/// A message that another thread sends to its own endpoint, or a transfer within it, ends the
+/// sleep.
 pub fn an_operation_on_oneself_wakes_a_sleeper(case: &Case<'_>) {
     const ROUNDS: u64 = 200;
     const LEN: usize = 1 << 20;

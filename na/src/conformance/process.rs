@@ -53,7 +53,7 @@ impl ChildNode {
         Self::start_with(case, role, argument, None)
     }
 
-    /// The same; the child inherits `kept` under the same number.
+    /// Starts a child as [`start`](Self::start) does; it inherits `kept` under the same number.
     pub(super) fn start_with(
         case: &Case<'_>,
         role: &str,

@@ -50,7 +50,7 @@ pub(super) mod call {
 /// No address.
 pub(super) const NOBODY: u64 = u64::MAX;
 
-/// What the parent knows of the child's endpoint.
+/// The parent's proxy of the child's endpoint.
 pub(super) struct RemoteEndpoint {
     id: u64,
     transport: &'static str,

@@ -72,7 +72,7 @@ pub fn a_stopped_peer_passes_the_liveness_limit(case: &Case<'_>) {
     echo(&node, &to_server, 2);
 }
 
-/// The same when the only thing that is wanted of the stopped peer is an answer, so that nothing of
+/// A stopped peer that owes nothing but an answer passes the limit as well, although nothing of
 /// ours is on its way to it.
 pub fn a_stopped_peer_that_owes_an_answer_passes_the_limit(case: &Case<'_>) {
     if is_child(case) {

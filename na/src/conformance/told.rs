@@ -1,4 +1,4 @@
-//! What an endpoint tells of its peers and of registered memory.
+//! Cases about the statistics that an endpoint gives of its peers and of registered memory.
 
 use super::Case;
 use super::node::{Node, finish, greet};
@@ -13,8 +13,8 @@ fn awaiting(node: &Node, awaited: &[OpId]) -> Option<PeerStats> {
     one
 }
 
-/// What has gone to the peer in bytes and messages, and messages that have come; `None`: the
-/// transport does not count them all.
+/// Returns the bytes and messages that have gone to the peer, and the messages that have come from
+/// it; `None`: the transport does not count them all.
 pub(super) fn counts(node: &Node, uri: &str) -> Option<[u64; 3]> {
     let peers = node.endpoint.stats().peers;
     let found = peers.iter().filter(|peer| uri.contains(&peer.uri));
@@ -23,7 +23,8 @@ pub(super) fn counts(node: &Node, uri: &str) -> Option<[u64; 3]> {
     Some([peer.sent_bytes?, peer.sent_messages?, peer.received_messages?])
 }
 
-/// The same, after a message each way: all are more than before, whatever became of connections.
+/// Returns [`counts`] after a message each way, and checks that all are more than before, whatever
+/// became of connections.
 pub(super) fn counts_after(node: &Node, uri: &str, before: Option<[u64; 3]>) -> Option<[u64; 3]> {
     let now = counts(node, uri);
     if let Some((before, now)) = before.zip(now) {

@@ -220,7 +220,7 @@ pub fn a_transfer_wakes_both_sleepers(case: &Case<'_>) {
     });
 }
 
-/// What ends without the network's help (a cancel, a close) ends the sleep too.
+/// A completion without the network's help (a cancel, a close) ends the sleep too.
 pub fn a_local_completion_wakes_a_sleeper(case: &Case<'_>) {
     let (target, origin) = Node::pair(case);
     let (to_target, _) = greet(&origin, &target);
@@ -249,7 +249,7 @@ pub fn a_local_completion_wakes_a_sleeper(case: &Case<'_>) {
     });
 }
 
-/// What another thread starts is carried out though the progress thread sleeps.
+/// An operation that another thread starts is carried out although the progress thread sleeps.
 pub fn an_operation_of_another_thread_wakes_a_sleeper(case: &Case<'_>) {
     const ROUNDS: u64 = 20;
     let target = Node::open(case, true);

@@ -1,4 +1,4 @@
-//! What a proxy and its child say to each other: frames of plain values, and descriptors.
+//! The protocol between a proxy and its child: frames of plain values, and descriptors.
 
 use std::io::{IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;

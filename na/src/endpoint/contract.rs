@@ -8,7 +8,7 @@ use crate::{
     MsgBuf, OpId, Principal, Refused, RemoteMem, Tag, Transfer,
 };
 
-/// What an endpoint can carry.
+/// The largest messages that an endpoint can carry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Largest unexpected message, bytes.
@@ -25,9 +25,9 @@ pub struct Limits {
 ///
 /// Messages between two endpoints are matched in the order in which they were sent, per kind. A
 /// sender that outruns its receiver is slowed: its sends complete later, and nothing is dropped.
-/// What waits meanwhile is what the sender itself has begun. Who answers peers cannot slow them so:
-/// over tcp, ofi and ucx one that asks on and reads no answers is given up
-/// ([`OpenOptions::unread_answers_max`]).
+/// Only operations that the sender itself has begun wait meanwhile. A program that answers its
+/// peers cannot slow them in this way: over tcp, ofi and ucx, a peer that goes on asking and reads
+/// no answers is given up ([`OpenOptions::unread_answers_max`]).
 ///
 /// An endpoint belongs to the process that opened it. A child that is forked off may drop its copy,
 /// which does nothing to the parent's, and must not use it otherwise. As long as it keeps the copy
@@ -37,7 +37,7 @@ pub trait Endpoint: Send + Sync + fmt::Debug {
     /// The plugin's name: `sm`, `tcp` …
     fn transport(&self) -> &'static str;
 
-    /// What it can carry.
+    /// Returns the largest messages that it can carry.
     fn limits(&self) -> Limits;
 
     /// Expected receives that may stay posted although nothing may ever come for them: of calls
@@ -72,10 +72,10 @@ pub trait Endpoint: Send + Sync + fmt::Debug {
         false
     }
 
-    /// Who is behind `peer`, as far as the kernel tells (see [`Principal`]): the host of its
-    /// connection over tcp and ucx, its user over sm. [`Principal::Unknown`] where nothing is known
-    /// that the peer could not have chosen itself (ofi, sim), for this endpoint itself, and for a
-    /// peer that is not connected.
+    /// Returns the user or host behind `peer`, as far as the kernel tells (see [`Principal`]): the
+    /// host of its connection over tcp and ucx, its user over sm. [`Principal::Unknown`] where
+    /// nothing is known that the peer could not have chosen itself (ofi, sim), for this endpoint
+    /// itself, and for a peer that is not connected.
     fn principal(&self, peer: &Addr) -> Principal {
         let _ = peer;
         Principal::Unknown

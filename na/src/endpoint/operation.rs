@@ -70,7 +70,7 @@ pub enum Completion {
         op: OpId,
         /// The buffer that was sent.
         buf: MsgBuf,
-        /// Whether it was sent.
+        /// `Ok` if it was sent.
         result: Result<(), Error>,
     },
     /// `recv_unexpected` or `recv_expected`, or a message of `multi_recv_unexpected`.
@@ -79,14 +79,14 @@ pub enum Completion {
         op: OpId,
         /// The buffer; holds the message on success.
         buf: MsgBuf,
-        /// Whose message it is.
+        /// The sender and the tag of the message.
         result: Result<Arrival, Error>,
     },
     /// `put` or `get`: all bytes are in place, or none may be relied on.
     Transfer {
         /// The operation.
         op: OpId,
-        /// Whether the data was moved.
+        /// `Ok` if the data was moved.
         result: Result<(), Error>,
     },
 }
@@ -122,7 +122,7 @@ impl RegionTable {
         if fits && allowed && is_free { Ok(()) } else { Err(Self::misfit(transfer, put)) }
     }
 
-    /// What is wrong with a transfer.
+    /// Returns the error that says what is wrong with a transfer.
     #[cold]
     fn misfit(transfer: &Transfer, put: bool) -> Error {
         let Transfer { local, local_offset, remote, remote_offset, len } = transfer;

@@ -20,7 +20,8 @@ pub trait Plugin: Send + Sync {
     /// An address that opens on any machine, for probing: `na+sm://`, `na+tcp://127.0.0.1:0`.
     fn probe_uri(&self) -> &'static str;
 
-    /// What can be opened on this machine, for a transport that depends on devices. Default: none.
+    /// Returns the devices that can be opened on this machine, for a transport that depends on
+    /// devices. Default: none.
     ///
     /// # Errors
     ///
@@ -58,7 +59,7 @@ pub trait Plugin: Send + Sync {
 /// A device that a transport can use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Device {
-    /// What stands before `://` of its addresses.
+    /// The class and protocol of its addresses, which stand before `://`.
     pub protocol: String,
     /// As the library below names it.
     pub name: String,

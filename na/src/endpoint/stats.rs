@@ -1,4 +1,4 @@
-//! What an endpoint has in hand, for people and monitoring systems.
+//! Statistics of an endpoint, for people and monitoring systems.
 //!
 //! Everything is read from state that is kept anyway, under locks that are held briefly; nothing
 //! here waits for a poll, so it can be read while the caller of `poll` is stuck.
@@ -32,7 +32,7 @@ pub struct PeerStats {
     pub uri: String,
     /// The transport that reaches it.
     pub transport: &'static str,
-    /// Whether there is a connection.
+    /// The state of the connection.
     pub link: PeerLink,
     /// Expected messages that are awaited from it.
     pub awaited: Vec<OpId>,

@@ -28,7 +28,7 @@ use crate::hosts::own_address::Wanted;
 pub(crate) use crate::hosts::own_address::reachable;
 use crate::hosts::{interface, names};
 
-/// What a peer is found by when it is looked up again.
+/// The key by which a peer is found when it is looked up again.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum PeerKey {
     /// One address.
@@ -124,8 +124,8 @@ fn scoped_ip(uri: &str, ip: &str) -> Result<Ipv6Addr, Error> {
     ip.parse().map_err(|_| bad(uri, format!("`{ip}%…` is not an IPv6 address")))
 }
 
-/// What [`listen_address`] refuses on any machine: a text of another form, or an address in numbers
-/// that is of another family than is wanted. Names are not resolved.
+/// Refuses what [`listen_address`] would refuse on any machine: a text of another form, or an
+/// address in numbers that is of another family than is wanted. Names are not resolved.
 pub(crate) fn check_listen(uri: &str, rest: &str, wanted: &Wanted) -> Result<(), Error> {
     let (host, port) = split(uri, rest)?;
     let ip = match host.split_once('%') {
@@ -154,8 +154,8 @@ pub(crate) fn listen_address(
     wanted.among(uri, host, &resolve(uri, host, port)?)
 }
 
-/// Who is meant by that URI, whose `rest` stands behind `head` and `://`, and where to connect. May
-/// block on name resolution.
+/// Returns the peer that the URI means and the addresses to connect to. `rest` is what stands
+/// behind `head` and `://`. May block on name resolution.
 pub(crate) fn peer_addresses(
     uri: &str,
     head: &str,

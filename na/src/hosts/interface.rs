@@ -49,7 +49,7 @@ pub(crate) fn is_link_local(ip: Ipv6Addr) -> bool {
     ip.segments()[0] & 0xFFC0 == 0xFE80
 }
 
-/// What the system knows of its interfaces.
+/// The system's list of its interfaces.
 struct List {
     first: *mut libc::ifaddrs,
 }

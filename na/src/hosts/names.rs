@@ -1,8 +1,9 @@
 //! Host names: the system's resolver, which may take seconds.
 //!
-//! The caller may be a unit of execution streams that `na` does not know; whoever has such sets how
-//! work that waits for the system is run ([`run_blocking_by`]). Of many callers that ask for one
-//! name at a time, those that wait for their turn take over what was found out meanwhile.
+//! The caller may be a ULT of an xstream, which `na` does not know. A program with xstreams sets
+//! how work that waits for the system is run ([`run_blocking_by`]). Of several callers that ask for
+//! one name at the same time, those that wait for their turn take over the result that was found
+//! meanwhile.
 
 use std::collections::HashMap;
 use std::io;
@@ -16,19 +17,19 @@ pub type RunBlocking = fn(Box<dyn FnOnce() + Send>);
 
 static RUN: OnceLock<RunBlocking> = OnceLock::new();
 
-/// From now on has what waits for the system, the resolver for one, run by `run` in place of the
-/// caller. The first one stays.
+/// Sets `run` as the function that runs calls which wait for the system, such as the resolver's, in
+/// place of the caller. The first one set stays.
 pub fn run_blocking_by(run: RunBlocking) {
     let _ = RUN.set(run);
 }
 
-/// What was found out of a host, and when that was asked for.
+/// The result for a host, and when it was asked for.
 type Found = (Instant, Result<Vec<SocketAddr>, String>);
 
-/// Of hosts that were asked for lately.
+/// Results for hosts that were asked for lately.
 static FOUND: Mutex<Option<HashMap<String, Found>>> = Mutex::new(None);
 
-/// Hosts of which something is kept, at most.
+/// Hosts of which a result is kept, at most.
 const KEPT_MAX: usize = 64;
 
 /// The addresses of a host, as the system's resolver has them.
@@ -53,7 +54,7 @@ fn by_helper(host: &str) -> Result<Vec<SocketAddr>, String> {
     told.recv().unwrap_or_else(|_| Err("the look-up was given up".to_owned()))
 }
 
-/// What somebody has found out who began after `asked`, or what the resolver says now.
+/// Returns the result of another caller who began after `asked`, or else asks the resolver.
 fn found_since(asked: Instant, host: &str) -> Result<Vec<SocketAddr>, String> {
     let kept = || FOUND.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((begun, result)) = kept().get_or_insert_default().get(host)

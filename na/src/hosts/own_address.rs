@@ -1,4 +1,4 @@
-//! Which of this machine's IP addresses an endpoint takes, by
+//! The choice among this machine's IP addresses for an endpoint, by
 //! [`OpenOptions::addr_format`](crate::OpenOptions::addr_format) and
 //! [`OpenOptions::ip_subnet`](crate::OpenOptions::ip_subnet).
 //!
@@ -20,7 +20,7 @@ const LOOPBACK_V6: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);
 const OUTSIDE_V4: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
 const OUTSIDE_V6: IpAddr = IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1));
 
-/// What is wanted of an address of ours.
+/// The requirements on an address of ours.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Wanted {
     format: AddrFormat,

@@ -1,12 +1,13 @@
 //! Memory that peers make an endpoint hold: one sum over all of them, and one for each host.
 //!
-//! A bound of each peer is no bound of a crowd: a host opens as many connections as it likes. So
-//! whatever waits for a peer that does not take it is charged to three accounts at once: its own,
-//! its [`Principal`]'s and the endpoint's. An [`Account`] holds what one peer is charged with and
-//! gives it back when it is dropped, so that nothing stays charged for who is gone.
+//! A bound for each peer does not bound a crowd, because a host can open as many connections as it
+//! likes. So memory that waits for a peer which does not take it is charged to three accounts at
+//! once: that of the peer, of its [`Principal`] and of the endpoint. An [`Account`] holds what one
+//! peer is charged with and gives it back when it is dropped, so that nothing stays charged for a
+//! peer that is gone.
 //!
-//! Charging touches lines that all threads share. It is for what has to wait; what leaves at once
-//! is never charged.
+//! Charging touches lines that all threads share. So only data that has to wait is charged; what
+//! leaves at once never is.
 
 use std::collections::HashMap;
 use std::sync::Weak;
@@ -49,7 +50,7 @@ pub(crate) enum Broken {
     All,
 }
 
-/// What an endpoint may hold for its peers. See the module's documentation.
+/// The memory that an endpoint may hold for its peers. See the module's documentation.
 #[derive(Debug)]
 pub(crate) struct Budget {
     pub(crate) bounds: Bounds,
@@ -61,13 +62,13 @@ pub(crate) struct Budget {
     shares: Mutex<HashMap<Principal, Weak<Share>>>,
 }
 
-/// What one principal holds.
+/// The bytes that are charged to one principal.
 #[derive(Debug, Default)]
 struct Share {
     held: AtomicUsize,
 }
 
-/// What one peer holds; given back when it is dropped.
+/// The bytes that are charged to one peer; given back when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Account {
     budget: Arc<Budget>,

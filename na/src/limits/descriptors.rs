@@ -1,4 +1,4 @@
-//! How many connections a process can have, and what becomes of those beyond.
+//! The number of connections that a process can have, and the refusal of those beyond.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 

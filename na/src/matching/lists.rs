@@ -10,7 +10,7 @@ use std::hash::{Hash, Hasher};
 use crate::Tag;
 use crate::base::cheap::Cheap;
 
-/// What an expected message is matched by.
+/// The pair by which an expected message is matched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Key {
     /// The sender's number within the endpoint.

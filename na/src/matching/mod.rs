@@ -1,4 +1,4 @@
-//! Which receive takes which message; shared by the transports.
+//! Matching of messages with receives, shared by the transports.
 //!
 //! - Imports: `base`, `address`, `memory`, `message`, `endpoint`.
 //! - Reading order: this file · `lists.rs` · `many.rs` (receives for many messages) ·
@@ -30,15 +30,15 @@
 //!
 //! A crowd of peers may be bounded too: all of them ([`of_all_at_most`](Matcher::of_all_at_most)),
 //! and those of each [`Principal`] ([`of_each_at_most`](Matcher::of_each_at_most)), so that one
-//! host does not take the room of others. At these bounds peers are held back as at their own. What
-//! dead peers left in the transport cannot wait: beyond these bounds and
-//! [`left_bytes_max`](crate::OpenOptions::left_bytes_max) together it is thrown away.
+//! host does not take the room of others. At these bounds peers are held back as at their own.
+//! Messages that dead peers left in the transport cannot wait: beyond these bounds and
+//! [`left_bytes_max`](crate::OpenOptions::left_bytes_max) together they are thrown away.
 //!
-//! What dead peers leave behind is bounded as well, all of them together: somebody who connects,
-//! sends and leaves again and again must not fill the memory of an endpoint that is slow to
-//! receive. Beyond [`left_bytes_max`](crate::OpenOptions::left_bytes_max) the last who left loses
-//! its unexpected messages. A successor under the same address takes over what its predecessor
-//! left, once it has brought a message of its own within the bound of one peer.
+//! Messages of dead peers are bounded as well, all of them together: a peer that connects, sends
+//! and leaves again and again must not fill the memory of an endpoint that is slow to receive.
+//! Beyond [`left_bytes_max`](crate::OpenOptions::left_bytes_max) the peer that left last loses its
+//! unexpected messages. A successor under the same address takes over what its predecessor left,
+//! once it has brought a message of its own within the bound of one peer.
 //!
 //! # Canceled expected receives
 //!
@@ -75,7 +75,7 @@ pub(crate) enum Kind {
     Expected,
 }
 
-/// What became of a message that arrived.
+/// The outcome for a message that arrived.
 #[derive(Debug)]
 pub(crate) enum Arrived {
     /// A posted receive took it.
@@ -452,7 +452,7 @@ impl Matcher {
         self.unexpected_posted.len().saturating_add(self.many_posted.left())
     }
 
-    /// What was refused still waits: the next receive is told again.
+    /// Notes that a refused message still waits, so that the next receive has it tried again.
     #[allow(dead_code, reason = "for transports that look at what was refused")]
     pub(crate) fn still_refuses(&mut self) {
         self.refused = true;
@@ -474,9 +474,10 @@ impl Matcher {
         self.all_bytes < some(self.all_bytes_max) && of_share < some(self.share_bytes_max())
     }
 
-    /// Returns whether the receive that was just posted, and found no early message, may be what a
-    /// message waits for that was refused: then whoever reads the transport has to try that again,
-    /// be it asleep. Under the lock under which it was posted.
+    /// Returns whether a refused message may be waiting for the receive that was just posted and
+    /// found no early message. Then the thread that reads the transport has to try that message
+    /// again, and has to be woken if it sleeps. Called under the lock under which the receive was
+    /// posted.
     #[inline]
     #[allow(dead_code, reason = "for transports whose receives are posted beside the poll")]
     pub(crate) fn take_refused(&mut self) -> bool {

@@ -1,4 +1,4 @@
-//! Memory that processes of one host can share: what [`SharedBuffer`] allocates.
+//! Memory of a [`SharedBuffer`], which processes of one host can share.
 //!
 //! A buffer is a sealed memfd, mapped once here and once in each peer that is granted a transfer,
 //! which then copies without the kernel. Nothing of it has a name in a file system, and its pages
@@ -155,7 +155,8 @@ pub(crate) struct Block {
     lent_writable: AtomicBool,
     /// The contents stay until the last peer has unmapped it.
     outlives_us: bool,
-    /// Whose it is: a child that was forked off has only a copy of this value, and the same pages.
+    /// The process that made it: a child that was forked off has only a copy of this value, and the
+    /// same pages.
     process: Pid,
 }
 

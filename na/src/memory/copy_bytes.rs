@@ -233,7 +233,7 @@ unsafe fn move_shared(from: *const u8, to: *mut u8, len: usize) {
     unsafe { move_by_atomics(from, to, len) }
 }
 
-/// The same, in words of the language.
+/// Moves the bytes as `move_shared` does, in plain Rust: one relaxed load and store for each.
 ///
 /// # Safety
 ///

@@ -18,7 +18,7 @@ use crate::{Access, AllocOptions, Error, RawSegment, SharedBuffer};
 pub struct Memory {
     segments: Box<[RawSegment]>,
     owner: Box<dyn Any + Send>,
-    /// What holds the only segment, if peers on this host can map it.
+    /// The block that holds the only segment, if peers on this host can map it.
     block: Option<Arc<Block>>,
     /// It may be a mapped file.
     is_raw: bool,
@@ -145,7 +145,7 @@ impl Memory {
         &self.segments
     }
 
-    /// What holds the segment, if peers on this host can map it.
+    /// Returns the block that holds the segment, if peers on this host can map it.
     pub(crate) fn block(&self) -> Option<&Arc<Block>> {
         self.block.as_ref()
     }
@@ -193,7 +193,7 @@ impl LocalMem {
         &self.0
     }
 
-    /// What peers may do.
+    /// Returns the access that peers have.
     pub fn access(&self) -> Access {
         self.0.access()
     }
@@ -319,7 +319,7 @@ pub struct RemoteMem {
     pub key: u64,
     /// Bytes in all segments.
     pub len: u64,
-    /// What we may do.
+    /// The access that we have.
     pub access: Access,
     /// The owner's own description, where the transport needs more than the key to reach it
     /// (fabrics: addresses, and a key for each segment). `None` for our own transports.

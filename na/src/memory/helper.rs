@@ -3,7 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-/// What runs the parts of a copy, possibly at the same time, and returns when all are done.
+/// A function that runs the parts of a copy, possibly at the same time, and returns when all are
+/// done.
 type RunParts = dyn Fn(usize, &(dyn Fn(usize) + Sync)) + Send + Sync;
 
 /// Lets several threads (execution streams) take part in large copies.

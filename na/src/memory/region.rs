@@ -6,10 +6,10 @@
 //! then holds the region until it is over. Revoking removes the key and leaves those holders alone;
 //! the last of them, whoever it is, hands the memory back.
 //!
-//! All of this belongs to the process that has registered the memory. In a child that was forked
-//! off there is a copy of the memory and of the table, and nobody who ends transfers or frees locks
-//! that others held: there a region is given back at once, and nothing but it is touched, neither
-//! key nor offers nor what a library knows it as.
+//! All of this belongs to the process that has registered the memory. A child that was forked off
+//! has a copy of the memory and of the table, but no thread that ends transfers or releases locks
+//! that others held. So in a child a region is given back at once, and nothing else is touched:
+//! neither the key, nor offers, nor the registration with a library.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -122,7 +122,7 @@ struct RegionOffers {
     list: Vec<Box<dyn Offer>>,
 }
 
-/// What a library or device below the transport knows a region as. For transports.
+/// A registration of a region with a library or device below the transport. For transports.
 pub(crate) trait EndRegistration: Send {
     /// Ends it. `false`: it does not end, so that the memory may be accessed for as long as the
     /// process lives.
@@ -167,7 +167,7 @@ struct Table {
     keys: Keys,
 }
 
-/// What [`Keys`] never gives out.
+/// A key that [`Keys`] never gives out.
 const NO_KEY: u64 = 0;
 
 /// The keys of one endpoint. For transports.
@@ -180,7 +180,7 @@ pub struct RegionTable {
     process: Process,
 }
 
-/// The same table, not the same content.
+/// Two are equal if they are the same table, whatever it contains.
 impl PartialEq for RegionTable {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.table, &other.table)
@@ -332,7 +332,7 @@ pub(crate) struct Region {
     /// only one.
     ends: Box<[u64]>,
     segments: Box<[RawSegment]>,
-    /// What holds the only segment, if peers on this host can map it.
+    /// The block that holds the only segment, if peers on this host can map it.
     block: Option<Arc<Block>>,
     /// See [`Memory::from_raw`].
     is_raw: bool,
@@ -344,7 +344,7 @@ pub(crate) struct Region {
     /// Gets that have ended although a peer may still write here for them.
     late: AtomicUsize,
     table: Arc<BiasedLock<Table>>,
-    /// Whose it is.
+    /// The process that registered it.
     process: Process,
 }
 

@@ -1,6 +1,6 @@
 //! Pieces of memory, and what peers may do with them.
 
-/// What peers may do with registered memory. Counterpart: `NA_MEM_READ_ONLY` …
+/// The access that peers have to registered memory. Counterpart: `NA_MEM_READ_ONLY` …
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
     /// Peers may get.

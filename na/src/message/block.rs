@@ -6,8 +6,8 @@ use std::ptr::NonNull;
 use super::{HEAD_BYTES, Head, MsgBuf};
 use prim::parts::Parts;
 
-/// What a part begins at a multiple of: a cache line, so that threads which have neighbouring parts
-/// do not disturb each other.
+/// The alignment of a part: a cache line, so that threads which use neighbouring parts do not
+/// disturb each other.
 const PART_ALIGN: usize = 64;
 
 /// The head of a block, at its beginning.

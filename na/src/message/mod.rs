@@ -30,10 +30,10 @@ pub use self::carver::LargeBuffers;
 /// One word, because it moves through an operation a dozen times.
 pub struct MsgBuf(NonNull<Head>);
 
-/// What goes before the bytes, in one piece of memory with them.
+/// The header before the bytes, in one piece of memory with them.
 #[repr(C)]
 struct Head {
-    /// What it is a part of; `None`: memory of its own.
+    /// The block that it is a part of; `None`: memory of its own.
     home: Option<NonNull<Block>>,
     capacity: u32,
     len: u32,

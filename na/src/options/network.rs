@@ -1,10 +1,10 @@
-//! What an endpoint asks of an IP network or a fabric: which of the machine's addresses it takes,
-//! and what kind of traffic it is.
+//! Requirements on an IP network or a fabric: which of the machine's addresses an endpoint takes,
+//! and which class its traffic is of.
 
 use std::fmt;
 use std::net::IpAddr;
 
-/// What kind of traffic an endpoint makes, for networks that treat kinds apart.
+/// The class of an endpoint's traffic, for networks that treat classes apart.
 ///
 /// | class | tcp: DSCP (name, number) | source |
 /// |---|---|---|
@@ -16,7 +16,7 @@ use std::net::IpAddr;
 /// | `Scavenger` | LE, 1 | RFC 8622 |
 /// | `NetworkCtrl` | CS6, 48 | RFC 4594, network control |
 ///
-/// What a network makes of it is up to those who run it; many networks ignore it, or erase it at
+/// The effect is up to those who run the network; many networks ignore the class, or erase it at
 /// their border. See `docs/transports.md` for what each transport does with it.
 ///
 /// Counterpart: `enum na_traffic_class`; the classes are those of libfabric (`FI_TC_…`).
@@ -33,7 +33,7 @@ pub enum TrafficClass {
     BulkData,
     /// Bandwidth of its own.
     DedicatedAccess,
-    /// What others leave over.
+    /// Traffic that takes only the bandwidth which others leave over.
     Scavenger,
     /// Control of the network itself.
     NetworkCtrl,

@@ -12,7 +12,7 @@ use crate::{
 const UNREAD_ANSWERS_MAX: usize = 64 << 20;
 const UNREAD_ANSWERS_MIN: usize = 64;
 
-/// The same of all peers of a host, and of all peers, in multiples of the bound of one.
+/// The bound for all peers of a host, and for all peers, in multiples of the bound of one.
 const UNREAD_BY_HOST: usize = 2;
 const UNREAD_BY_ALL: usize = 4;
 
@@ -57,30 +57,32 @@ pub struct OpenOptions {
     /// 64 MiB, which is 16,384 answers of the default length, or 64 of full length if that is more;
     /// at least 1.
     pub unread_answers_max: Option<usize>,
-    /// The same for all peers of a host together, as each host can connect as often as it likes;
-    /// beyond, that peer of the host which leaves most is given up. For tcp. Default `None`: twice
+    /// Bytes of memory that unread answers to all peers of one host together may take, as a host
+    /// can connect as often as it likes. Beyond, the peer of that host with the most unread answers
+    /// is given up. For tcp. Default `None`: twice
     /// [`unread_answers_max`](Self::unread_answers_max); at least 1.
     pub unread_answers_per_host_max: Option<usize>,
-    /// The same for all peers together; beyond, the peer that leaves most is given up, over tcp of
-    /// the host that leaves most. For tcp, ofi and ucx. Default `None`: four times
+    /// Bytes of memory that unread answers to all peers together may take. Beyond, the peer with
+    /// the most unread answers is given up; over tcp, the one with the most of the host with the
+    /// most. For tcp, ofi and ucx. Default `None`: four times
     /// [`unread_answers_max`](Self::unread_answers_max); at least 1.
     pub unread_answers_total_max: Option<usize>,
-    /// Whoever has the endpoint polls it without a break, and never sleeps on its
-    /// [`wait_fd`](crate::Endpoint::wait_fd): that may then be `None`. With libfabric this makes
-    /// messages cheaper over TCP, as sockets are looked at by `poll` and need not be watched
-    /// meanwhile; over shared memory, `na+sm` and that of UCX, as no sender asks whether the
-    /// receiver sleeps. Other transports do as ever. Default off.
+    /// Promises that the caller polls the endpoint without a break and never sleeps on its
+    /// [`wait_fd`](crate::Endpoint::wait_fd), which may then be `None`. With libfabric this makes
+    /// messages cheaper over TCP, because `poll` looks at the sockets and nothing need watch them
+    /// meanwhile. Over shared memory, `na+sm` and that of UCX, it does so because no sender asks
+    /// whether the receiver sleeps. Other transports do as ever. Default off.
     ///
     /// Counterpart: `NA_NO_BLOCK` in the progress mode of `na_init_info`.
     pub no_block: bool,
-    /// What only `na+sm` looks at.
+    /// Settings that only `na+sm` looks at.
     pub sm: SmOptions,
-    /// What only `na+tcp` looks at.
+    /// Settings that only `na+tcp` looks at.
     pub tcp: TcpOptions,
-    /// What only `ucx+…` looks at.
+    /// Settings that only `ucx+…` looks at.
     pub ucx: UcxOptions,
-    /// Whose processes may be connected with, where the transport can tell (sm). Default: those of
-    /// this user.
+    /// The users whose processes may connect and be connected to, where the transport can tell
+    /// (sm). Default: this user.
     pub peer_users: PeerUsers,
     /// Runs the parts of large copies that this side makes (sm). Default: the thread that polls
     /// copies alone.
@@ -92,16 +94,16 @@ pub struct OpenOptions {
     ///
     /// Counterpart: `auto_sm` and `sm_info_string` of `HG_Init_opt2`.
     pub auto_sm: Option<String>,
-    /// What the fabric asks for as authorisation, where it does: cxi takes `SERVICE:VNI`, or
+    /// The authorisation key, for a fabric that requires one: cxi takes `SERVICE:VNI`, or
     /// `SERVICE:VNI:INDEX`. A 0 stands for what the job was given, by the environment variables
     /// `SLINGSHOT_DEVICES`, `SLINGSHOT_SVC_IDS` and `SLINGSHOT_VNIS`; of the VNIs the one with
     /// number INDEX, from 0, default 1. Default: none.
     ///
     /// Counterpart: `auth_key` of `na_init_info`.
     pub auth_key: Option<String>,
-    /// What kind of traffic it makes, for networks that treat kinds apart; see [`TrafficClass`].
-    /// tcp: the code point of all connections. ofi: what the provider is told; ucx: InfiniBand and
-    /// RoCE. A class that cannot be had is an error; transports that have none say so
+    /// The class of its traffic, for networks that treat classes apart; see [`TrafficClass`]. tcp:
+    /// the code point of all connections. ofi: passed to the provider; ucx: InfiniBand and RoCE. A
+    /// class that cannot be had is an error; transports that have none say so
     /// ([`ignored`](crate::ignored)). Default: unspecified.
     ///
     /// Counterpart: `traffic_class` of `na_init_info`.

@@ -26,7 +26,8 @@ pub struct SmOptions {
     /// sent it bulk data of more than 4 KiB through a ring. Default 8,192, which is half of the
     /// mappings that the kernel gives a process; at least 1.
     pub connections_max: usize,
-    /// The same for the processes of each user, the own one too. Default 4,096; at least 1.
+    /// Connections that processes of each user, our own included, may have to this endpoint.
+    /// Further ones are refused in the same way. Default 4,096; at least 1.
     pub connections_per_user_max: usize,
     /// Bytes of one peer's [`SharedBuffer`](crate::SharedBuffer)s that are mapped here at once,
     /// those of up to 2 MiB not counted. This is address space, which unused memory takes as well.

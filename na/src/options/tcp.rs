@@ -61,7 +61,7 @@ impl TcpOptions {
     }
 }
 
-/// What a bound of ours that lets nobody in is refused with.
+/// Refuses a bound that would let nobody in.
 #[allow(dead_code, reason = "a build may be without the transports")]
 pub(crate) fn check_connections(option: &'static str, max: usize) -> Result<(), Error> {
     if max == 0 {

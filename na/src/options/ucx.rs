@@ -14,8 +14,8 @@ pub struct UcxOptions {
     /// that UCX reaches by InfiniBand or RoCE; never to those that it reaches by TCP alone, where
     /// chunks are faster.
     pub rendezvous_bytes_min: Option<usize>,
-    /// Whether bulk data moves by UCX's remote memory access, with keys that owners give and take
-    /// back. Default [`RemoteKeys::Auto`].
+    /// Use of UCX's remote memory access for bulk data, with keys that owners give and take back.
+    /// Default [`RemoteKeys::Auto`].
     pub remote_keys: RemoteKeys,
     /// Connections that others may have to this endpoint. Who asks for a further one is turned away
     /// ([`Error::Unreachable`]). Default 65,536; at least 1. Never more than the process may have

@@ -8,7 +8,8 @@ fn check(holds: bool, code: i32) -> Result<(), i32> {
     if holds { Ok(()) } else { Err(code) }
 }
 
-/// What was done with an offer and a registration of this process, or of its copy.
+/// Counts of what was done with an offer and a registration, by this process or by a child with a
+/// copy of them.
 #[derive(Default)]
 struct Told {
     withdrawn: AtomicU32,
