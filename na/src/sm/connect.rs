@@ -40,17 +40,17 @@ use prim::sync::{Arc, lock};
 /// kernel's queue for a place: there, those of one user would keep the others waiting.
 pub(super) const STRANGERS_MAX: usize = 1024;
 
-/// Of the descriptors that the process may have, the part that they may be.
+/// The part of the process's descriptors that such sockets may be: one in this many.
 pub(super) const STRANGERS_PART: u64 = 4;
 
-/// Of the time that connecting may take, the part after which a silent stranger makes room for
-/// others: who never says hello must not keep them out for long.
+/// The part of the time that connecting may take, one in this many, after which a silent stranger
+/// makes room for others. One that never says hello must not keep them out for long.
 const SILENT_PART: u32 = 4;
 
-/// What is said of a peer that has gone before its welcome.
+/// The reason that is given for a peer that has gone before its welcome.
 const CLOSED_EARLY: &str = "it closed the connection during the handshake";
 
-/// The same of one that connected and has not answered since.
+/// The reason that is given for a peer that accepted the connection and did not answer in time.
 const NO_ANSWER: &str = "it listens, but did not answer in time";
 
 /// Connections that one look accepts; the rest stays in the kernel's queue until the next.
@@ -68,7 +68,7 @@ pub(super) struct Stranger {
     credentials: Credentials,
 }
 
-/// What a stranger has said in a hello that is as it should be.
+/// The contents of a stranger's hello that is as it should be.
 struct Met {
     process: Option<OwnedFd>,
     segment: Segment,
@@ -431,7 +431,8 @@ impl SmEndpoint {
         state.accept_again = Some(Instant::now() + pause);
     }
 
-    /// Whose process it is, if we talk with it.
+    /// Returns the credentials of the process at the other end, if this endpoint talks with its
+    /// user.
     fn check_user(&self, socket: &Socket) -> Result<Credentials, String> {
         let credentials = socket::peer_credentials(socket)
             .map_err(|errno| format!("the kernel does not say whose it is: {errno}"))?;
@@ -446,7 +447,8 @@ impl SmEndpoint {
         ))
     }
 
-    /// The same for who listens there: he must be the one whose name it is.
+    /// Checks the process that listens there as [`check_user`](Self::check_user) does; it must also
+    /// belong to the user whose name this is.
     fn check_listener(
         &self,
         socket: &Socket,
@@ -604,8 +606,9 @@ impl SmEndpoint {
         state.links.push(link);
     }
 
-    /// Whose connection this is. A name belongs to the process that listens there, and only a
-    /// connection from that process is taken for it; any other one works as an unnamed peer.
+    /// Returns the peer whose connection this is. A name belongs to the process that listens there,
+    /// and only a connection from that process is taken for it; any other one works as an unnamed
+    /// peer.
     fn identify(&self, state: &mut PollState, packet: &Packet, from: Credentials) -> Arc<Peer> {
         let name = Uri::parse(&packet.text).and_then(|uri| Name::of(&uri, from.uid));
         let name = name.ok().filter(|name| !name.name.is_empty() && name.uid == from.uid);
@@ -659,10 +662,10 @@ fn peer_board(
     Ok(Some((Board::attach(fd)?, slot)))
 }
 
-/// Whether a hello was sent.
+/// The outcome of sending a hello.
 enum Greeted {
     Yes,
-    /// Try again; what to say if there is no time for that.
+    /// To be tried again; the reason to give if there is no time for that.
     NotYet(&'static str),
 }
 

@@ -61,7 +61,7 @@ pub(super) struct SmEndpoint {
     pub(super) board: OwnBoard,
     pub(super) matcher: BiasedLock<Matcher>,
     pub(super) ready: Ready,
-    /// Of transfers that were done at once.
+    /// Reports of transfers that were done at once.
     pub(super) reports: Reports<PLACES>,
     pub(super) loopback: Loopback,
     pub(super) peers: Mutex<PeerTable>,

@@ -1,4 +1,5 @@
-//! What an sm peer can send, for fuzzers and for the test that replays their corpora.
+//! Fuzz targets for everything that an sm peer can send, and for the test that replays their
+//! corpora.
 //!
 //! Each function takes any bytes. It panics if a rule does not hold, and must not hang, allocate
 //! without bound or touch memory that is not its own.

@@ -153,7 +153,8 @@ impl Links {
         }
     }
 
-    /// The same for those that were left lately, and for [`SWEPT`] others in turn.
+    /// Does as [`sweep`](Self::sweep) for the links that were left lately, and for [`SWEPT`] others
+    /// in turn.
     pub(super) fn sweep_some(&mut self) {
         while let Some(token) = self.left_lately.pop() {
             // Who has ended meanwhile has no slot any more.

@@ -9,7 +9,7 @@ use rustix::fs::SealFlags;
 pub(super) enum Unmapped {
     /// The rule that the peer broke.
     Breach(String),
-    /// What this process lacks, and what to do about it.
+    /// The resource that this process lacks, and what to do about it.
     Lack(String),
 }
 

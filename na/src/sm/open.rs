@@ -78,7 +78,7 @@ fn own_name(uri: &Uri<'_>) -> Result<Name, Error> {
     Ok(name)
 }
 
-/// What becomes of an error of the system while `what` is done.
+/// Returns a conversion for errors of the system that occur while `what` is done.
 fn failed(what: &str) -> impl Fn(Errno) -> Error + '_ {
     move |errno| {
         let advice = match errno {

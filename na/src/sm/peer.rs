@@ -167,7 +167,7 @@ impl Peer {
         Some(link)
     }
 
-    /// What there is to tell of it, but for what is awaited.
+    /// Returns the peer's statistics, without the messages that are awaited from it.
     pub(super) fn stats(&self) -> PeerStats {
         let links = self.links.lock();
         let link = match &links[..] {

@@ -76,14 +76,14 @@ const BULK_BYTES: u64 = 4 << 20;
 /// Events that one look takes.
 const EVENTS: usize = 64;
 
-/// What the poll alone touches.
+/// The state that the poll alone touches.
 #[derive(Debug)]
 pub(super) struct PollState {
     pub(super) links: Links,
     pub(super) strangers: Vec<Stranger>,
     pub(super) crowd: Crowd,
     pub(super) listener: Option<OwnedFd>,
-    /// Of a listener.
+    /// The reserve of a listener.
     pub(super) reserve: Option<Reserve>,
     /// How many strangers there may be.
     pub(super) strangers_max: usize,

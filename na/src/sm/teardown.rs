@@ -166,8 +166,9 @@ impl SmEndpoint {
         over
     }
 
-    /// The same when the endpoint is dropped: waits until `deadline`, then leaks, because giving
-    /// the memory back would let a foreign process overwrite whatever comes next.
+    /// Lets go of kept memory when the endpoint is dropped. Waits until `deadline` and then leaks
+    /// the rest, because giving the memory back would let a foreign process overwrite whatever
+    /// comes next.
     pub(super) fn release_kept_or_leak(&self, deadline: Instant) {
         loop {
             // Nobody is left to be told.

@@ -55,7 +55,8 @@ pub(super) struct TxLink {
     /// Sends that have ended, for the poll to report: one lock less than
     /// another queue.
     ended: Vec<Completion>,
-    /// The same for messages that were sent, as most are: two words instead of a completion.
+    /// Messages that were sent, for the poll to report. Most sends end so, and this takes two words
+    /// instead of a completion.
     sent: Vec<(OpId, MsgBuf)>,
 }
 
@@ -101,7 +102,8 @@ impl TxLink {
         block
     }
 
-    /// Who announces a block finds which ones exist no more. No data goes before that is said.
+    /// Has the poll flush control records that wait. Announcing a block finds blocks that exist no
+    /// more, and no data goes before the peer is told of those.
     fn look_for_forgotten(&self) {
         if !self.control.is_empty() {
             self.conn.set_backlog(true);

@@ -21,10 +21,11 @@ use prim::sync::{Arc, Mutex, lock};
 /// Packets and sockets of one user that may wait to be closed while more of him are let in.
 const OF_USER_MAX: usize = 8;
 
-/// The same of all users together.
+/// Packets and sockets of all users together that may wait to be closed while more of other users
+/// than our own are let in. From twice as many on, nobody is.
 const MAX: usize = 64;
 
-/// What waits to be closed.
+/// Descriptors and sockets that wait to be closed.
 #[derive(Debug, Default)]
 pub(in crate::sm) struct Closer {
     state: Mutex<State>,

@@ -29,11 +29,11 @@ pub(in crate::sm) struct Conn {
     pid: AtomicI32,
     /// The peer's process, as long as there is a descriptor for it. Without, we do not attach.
     process: OnceLock<OwnedFd>,
-    /// Whether the peer's process was alive when we last asked.
+    /// The last answer to whether the peer's process is alive.
     alive: Alive,
     /// The place on our board: 1 + slot, zero if it has none.
     slot: AtomicU32,
-    /// The poll does not look at it; whoever makes work marks our board.
+    /// The poll does not look at it; a peer that makes work marks our board.
     left: AtomicBool,
     /// The peer may sleep, or has not said that it never does.
     peer_sleeps: AtomicBool,
@@ -43,7 +43,7 @@ pub(in crate::sm) struct Conn {
     backlog: AtomicBool,
     /// A sender found the ring broken: 1 + index into [`FAULTS`].
     fault: AtomicU8,
-    /// Whose pages are whose.
+    /// The side that each page belongs to.
     pub(in crate::sm) turns: Turns,
 }
 
@@ -54,7 +54,8 @@ const FAULTS: [Fault; 4] = [
     Fault::Untaken,
 ];
 
-/// What the peer did wrong that shows where something is sent to it.
+/// A breach by the peer that a sender notices, because it shows where something is sent to that
+/// peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::sm) enum Fault {
     Ring(Violation),
@@ -166,7 +167,7 @@ impl Conn {
         self.alive.check(|| self.is_alive())
     }
 
-    /// Who the peer is, once that is known, and its process.
+    /// Stores the peer's credentials and its process, once they are known.
     pub(in crate::sm) fn set_credentials(
         &self,
         credentials: Credentials,
@@ -234,7 +235,7 @@ impl Conn {
         self.backlog.store(backlog, Ordering::Relaxed);
     }
 
-    /// What a sender found wrong.
+    /// Returns the breach that a sender has noticed.
     pub(in crate::sm) fn fault(&self) -> Option<Fault> {
         let index = self.fault.load(Ordering::Relaxed).checked_sub(1)?;
         FAULTS.get(usize::from(index)).copied()
@@ -302,8 +303,8 @@ impl Control {
     }
 }
 
-/// What the poll announces when it will sleep: it waits for records, for room if something is
-/// queued, and goes on reading the board afterwards if it did before.
+/// Returns the reasons that the poll announces when it will sleep. It waits for records, and for
+/// room if something is queued; and it goes on reading the board afterwards if it did before.
 pub(in crate::sm) fn sleep_reasons(wants_room: bool, left: bool) -> u32 {
     RECORDS | if wants_room { ROOM } else { 0 } | if left { BOARD } else { 0 }
 }

@@ -1,12 +1,13 @@
-//! Who has come to an endpoint, and whether there is room for another.
+//! Connections that an endpoint has accepted, and whether there is room for another.
 //!
 //! Connections that we made ourselves do not count. The poll alone touches this.
 //!
 //! # Memory
 //!
-//! A peer chooses the size of its rings, and what of them is used is memory of both. So connections
-//! are also bounded by the bytes of their segments: of all together, and of one user, to those of
-//! as many connections as the options allow with rings of our own size.
+//! A peer chooses the size of its rings, and the part of them that is used is memory of both sides.
+//! So connections are also bounded by the bytes of their segments. All of them together, and those
+//! of one user, may have as many bytes as the connections that the options allow would have with
+//! rings of our own size.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -30,7 +31,7 @@ pub(in crate::sm) struct Crowd {
     refused: u64,
 }
 
-/// What somebody has of the room.
+/// The connections and bytes that one user has, or all together.
 #[derive(Debug, Clone, Copy, Default)]
 struct Share {
     connections: usize,
@@ -149,18 +150,18 @@ pub(in crate::sm) struct Silent {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::sm) enum Place {
     Free,
-    /// That of the one at this index, who has to go.
+    /// The place of the process at this index, which has to go.
     Of(usize),
-    /// None: who has come has to go, because there are so many.
+    /// None: the newcomer has to go, because there are so many.
     None(usize),
 }
 
 /// A place for a process of user `uid` that has connected.
 ///
-/// Nobody has more than half of all, so that a user who renews his silent connections for ever
-/// keeps nobody else out. Who has his half gives up his own oldest, once that had time enough;
-/// before, the newcomer goes: the others were first, and are about to speak if they are honest.
-/// When all places are taken, it is the user with most of them who gives one up.
+/// No user has more than half of all places, so that one who renews silent connections for ever
+/// keeps nobody else out. A user who has that half gives up the oldest of them, if it had time
+/// enough. Before that the newcomer goes: the others were first, and are about to speak if they are
+/// honest. When all places are taken, the user with most of them gives one up.
 pub(in crate::sm) fn place_for(uid: u32, silent: &[Silent], max: usize) -> Place {
     let oldest = |test: &dyn Fn(&Silent) -> bool| {
         let found = silent.iter().enumerate().filter(|(_, one)| test(one));

@@ -1,4 +1,4 @@
-//! How two endpoints meet.
+//! The handshake of two endpoints.
 //!
 //! The connecting side (A) connects to the abstract socket of the listening side (B), a
 //! `SOCK_SEQPACKET`; each side checks the other's user id as the kernel reports it. Then
@@ -31,13 +31,13 @@
 //!
 //! # The nonce
 //!
-//! Whoever is to copy with cross-memory attach first reads eight bytes at the given address in
+//! A side that is to copy with cross-memory attach first reads eight bytes at the given address in
 //! the process that the kernel names, and compares. That finds out whether attaching is permitted
 //! and whether the process id means the same process (it does not across pid namespaces).
 
 use crate::sm::wake::board::SLOTS;
 
-/// What a socket carries after the handshake.
+/// The byte that a socket carries after the handshake to wake the other side.
 pub(in crate::sm) const DOORBELL: u8 = b'!';
 
 /// First byte of a packet that announces a block.
@@ -58,7 +58,7 @@ const FLAG_LISTENS: u32 = 1;
 const FLAG_ATTACH: u32 = 2;
 const FLAG_AWAKE: u32 = 4;
 
-/// What a packet is.
+/// The kind of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::sm) enum Kind {
     Hello,

@@ -1,4 +1,5 @@
-//! Whose a slot of a lane is: the counters of its two ends. What a lane is for: `fallback.rs`.
+//! The counters at the two ends of a lane, which say whose each slot is. `fallback.rs` says what a
+//! lane is for.
 //!
 //! A lane is [`SLOTS`] slots of memory that both sides have mapped, filled and emptied in order.
 //! The source copies into a slot, or several that lie one after the other, and announces them with

@@ -32,8 +32,8 @@
 //! Each line that is written for the first time in a while comes from an outer cache, twice: here
 //! and at the consumer. So a producer that has filled the first [`FOLD`] bytes, and finds that the
 //! consumer has read everything, pads the rest of the ring and goes on at its start. It looks at
-//! `head` for that once in so many bytes, and not for a while after the ring was full: who has more
-//! under way needs the whole of it.
+//! `head` for that once in so many bytes, and not for a while after the ring was full: a producer
+//! with more records in flight needs the whole ring.
 //!
 //! # Who may touch what
 //!
@@ -144,7 +144,7 @@ fn place_of(record: &Record, offset: usize, len: usize) -> usize {
     record.at + COMMIT_BYTES + offset
 }
 
-/// What the other side did wrong.
+/// A breach by the other side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Violation {
@@ -397,7 +397,7 @@ fn commit_word(payload: usize, kind: u8, tag: u32) -> u64 {
 /// A record at the consumer's position.
 #[derive(Debug, Clone, Copy)]
 pub struct Record {
-    /// What it is; never zero or [`PAD`].
+    /// The kind of record; never zero or [`PAD`].
     pub kind: u8,
     /// The producer's tag.
     pub tag: u32,

@@ -238,7 +238,7 @@ impl Segment {
         MappedRing { data, head, bytes: self.ring_bytes, _segment: self.clone() }
     }
 
-    /// Whose turn the pages of a fresh segment are.
+    /// Returns whose turn the pages of a fresh segment are, as this side knows it.
     pub(in crate::sm) fn turns(&self) -> Turns {
         Turns::new(self.side == Side::Creator)
     }

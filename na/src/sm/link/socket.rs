@@ -55,7 +55,7 @@ const SOCKET: &str = "the socket of a connection over sm";
 /// `SO_PASSRIGHTS` of Linux 6.16.
 const SO_PASSRIGHTS: libc::c_int = 83;
 
-/// Who is at the other end, as the kernel says.
+/// The process at the other end, as the kernel names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::sm) struct Credentials {
     /// Process id in our pid namespace; zero if it has none there.
@@ -157,7 +157,7 @@ pub(in crate::sm) fn accept(
     }
 }
 
-/// Who is at the other end.
+/// Returns the process and user at the other end.
 pub(in crate::sm) fn peer_credentials(socket: impl AsFd) -> Result<Credentials, Errno> {
     // Not through rustix, whose process id cannot be zero, as it is for another pid namespace.
     let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };
@@ -239,10 +239,10 @@ pub(in crate::sm) fn send_packet(
         .inspect_err(|errno| lost::check(*errno, SOCKET))
 }
 
-/// What was received.
+/// A packet that was received.
 pub(in crate::sm) struct Received {
     pub(in crate::sm) bytes: Vec<u8>,
-    /// Of memory.
+    /// Descriptors that came along, all of memory.
     pub(in crate::sm) fds: Vec<OwnedFd>,
     /// There was no free descriptor for some that came along.
     pub(in crate::sm) cut: bool,
@@ -453,7 +453,7 @@ pub(in crate::sm) trait Announcements {
     fn announced(&mut self, bytes: &[u8], fd: Option<&OwnedFd>, cut: bool) -> Result<(), String>;
 }
 
-/// What the socket said.
+/// The outcome of reading a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::sm) enum Heard {
     /// Bells, or nothing.

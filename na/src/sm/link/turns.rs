@@ -36,7 +36,7 @@ pub const PAGE_BYTES: usize = 4096;
 /// The shortest, bytes: fewer lines do not make up for the one of the record.
 pub const PAGED_MIN: usize = 256;
 
-/// Whose turn each page is, as one side knows it.
+/// The side whose turn each page is, as one side knows it.
 #[derive(Debug)]
 pub struct Turns {
     theirs: [AtomicBool; PAGES],

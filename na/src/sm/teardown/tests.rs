@@ -1,5 +1,5 @@
-//! What becomes of memory that a peer is copying when the connection ends. The peer lives in this
-//! process: a test goes into its gate and out of it in its stead.
+//! Tests of memory that a peer is copying when the connection ends. The peer lives in this process:
+//! a test enters and leaves the gate in its place.
 
 use std::sync::mpsc;
 

@@ -3,10 +3,10 @@
 //! The owner of a block sends its descriptor over the socket, once per connection and level of
 //! access, before the first record that names the block. The other side maps it when it meets such
 //! a record, or hears the socket for another reason. Block numbers are never used again, so nothing
-//! depends on the order of packets and records beyond that: an unknown block only means that the
-//! data takes another path. So does that of a block which this process cannot map, or only beyond
-//! what its options allow one peer. The one exception is a lane (`fallback.rs`), whose data is on
-//! its way already: without it the connection ends, and says what was lacking.
+//! depends on the order of packets and records beyond that. If a block is unknown, or this process
+//! cannot map it, or only beyond what its options allow one peer, the data takes another path. The
+//! one exception is a lane (`fallback.rs`), whose data is on its way already: without it the
+//! connection ends, with an error that names what was lacking.
 //!
 //! | packet, 32 bytes | |
 //! |---|---|
@@ -42,7 +42,7 @@ const MAPPED_MAX: usize = 2 * BLOCKS_MAX;
 pub(in crate::sm) const SMALL_BYTES: usize =
     super::fallback::SLOT_BYTES * crate::sm::link::lane::SLOTS as usize;
 
-/// What we have announced on a connection; behind the send lock.
+/// The blocks that we have announced on a connection; behind the send lock.
 #[derive(Debug, Default)]
 pub(in crate::sm) struct Announced {
     blocks: Vec<(Weak<Block>, u64, bool)>,

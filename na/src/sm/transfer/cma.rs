@@ -49,7 +49,7 @@ pub(in crate::sm) fn permit() {
     }
 }
 
-/// What may be the reason that a process of the same host cannot be attached to.
+/// Returns the likely reason why a process of the same host cannot be attached to.
 pub(in crate::sm) fn why_not() -> String {
     let scope = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
     match scope.trim() {
@@ -179,7 +179,7 @@ fn last_errno() -> Errno {
 /// A part of a copy that several threads make.
 struct Part {
     copied: AtomicU64,
-    /// Of the system, when it ended before its time; 0: none. [`NOT_RUN`].
+    /// The system's error if the part ended early; 0: none. At first [`NOT_RUN`].
     errno: AtomicI32,
 }
 

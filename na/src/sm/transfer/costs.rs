@@ -1,4 +1,5 @@
-//! Which way plain memory takes: through memory that both sides have, or by cross-memory attach.
+//! The choice between two ways for plain memory: through memory that both sides have mapped, or by
+//! cross-memory attach.
 //!
 //! Neither is always the faster one: through a lane both sides copy, and between cores that share a
 //! cache that is up to twice as fast as attaching; between others it is three times as slow. How
@@ -34,7 +35,7 @@ use std::time::Duration;
 use super::fallback::{INLINE_MAX, SLOT_BYTES};
 use crate::sm::link::lane::SLOTS;
 
-/// Of how many measurements the least counts.
+/// The number of last measurements of which the least counts.
 const KEPT: usize = 4;
 
 /// Transfers in a row for which attaching is tried. The ring is tried until each slot of the lane
@@ -46,19 +47,20 @@ const TRIES: u32 = KEPT as u32;
 /// three times as dear as attaching then may still be the cheaper way later.
 const FAR_DEARER: f32 = 3.0;
 
-/// The same for who can attach by itself, to whom asking must be [`MUCH_CHEAPER`]. Chosen as well:
-/// trials that went to their end took a tenth of the time of the first thousand transfers of 16 to
-/// 64 KiB, in which asking cost two to five times as much from the first to the last.
+/// The limit of [`FAR_DEARER`] for a requester that can attach by itself, for which asking must be
+/// [`MUCH_CHEAPER`]. Chosen as well: trials that went to their end took a tenth of the time of the
+/// first thousand transfers of 16 to 64 KiB, in which asking cost two to five times as much from
+/// the first to the last.
 const DEARER: f32 = 2.0;
 
 /// See [`FAR_DEARER`].
 const GIVE_UP_AFTER: usize = 3;
 
-/// Of so many transfers on the way that is used one is measured; a power of two.
+/// The number of transfers on the used way of which one is measured; a power of two.
 const MEASURE_EVERY: u32 = 8;
 
-/// The same for who can attach by itself, whose transfers are short: two looks at a precise clock
-/// take as long as a third of the rest around the system call.
+/// The number as of [`MEASURE_EVERY`] for a requester that can attach by itself. Its transfers are
+/// short: two looks at a precise clock take as long as a third of the rest around the system call.
 const MEASURE_EVERY_SHORT: u32 = 32;
 
 /// Transfers from one trial to the next: at first, and when trials have been in vain for long;
@@ -68,11 +70,12 @@ const PAUSE: (u32, u32) = (256, 8192);
 /// See [`PAUSE`].
 const PAUSE_MIN: u32 = 8;
 
-/// The same for who can attach by itself: a trial takes several times as long.
+/// The pause as of [`PAUSE`] for a requester that can attach by itself: a trial takes several times
+/// as long.
 const LONG_PAUSE: (u32, u32) = (2048, 65_536);
 
-/// The same after a trial that ended early: what it has seen may be cold memory and nothing else,
-/// and then each transfer until the next one takes the dearer way.
+/// The pause after a trial that ended early. That trial may have seen nothing but cold memory, and
+/// then each transfer until the next trial takes the dearer way.
 const PAUSE_OF_DOUBT: u32 = 256;
 
 /// A change of the cost by this factor leads to a trial soon, not before the shorter pause is over:
@@ -82,7 +85,7 @@ const CHANGED: f32 = 1.5;
 /// A way must be this much cheaper than the one that is used.
 const CHEAPER: f32 = 0.95;
 
-/// As [`CHEAPER`], of the time that asking takes, for who can attach by itself.
+/// As [`CHEAPER`], of the time that asking takes, for a requester that can attach by itself.
 const MUCH_CHEAPER: f32 = 0.7;
 
 /// Up to 4 KiB, which travel in the ring and not in the lane; up to 16, 64 and 256 KiB, up to
@@ -108,13 +111,13 @@ pub(in crate::sm) struct Choice {
 }
 
 impl Choice {
-    /// For other reasons than what it costs.
+    /// A way that was chosen for other reasons than its cost.
     pub(in crate::sm) fn unmeasured(way: Way) -> Self {
         Self { way, measure: false }
     }
 }
 
-/// What a peer's transfers have cost lately.
+/// The costs of a peer's transfers lately.
 #[derive(Debug, Default)]
 pub(in crate::sm) struct Costs {
     gets: [Class; LENGTHS],
@@ -122,14 +125,14 @@ pub(in crate::sm) struct Costs {
 }
 
 impl Costs {
-    /// Of who can attach by itself, and does that first.
+    /// Costs for a requester that can attach by itself, and does that first.
     pub(in crate::sm) fn by_itself() -> Self {
         let class = || Class { used: Way::Attach, by_itself: true, ..Class::default() };
         let classes = || std::array::from_fn(|_| class());
         Self { gets: classes(), puts: classes() }
     }
 
-    /// How such a transfer shall go, if both ways are possible.
+    /// Returns the way for such a transfer, if both are possible.
     #[inline]
     pub(in crate::sm) fn choose(&mut self, put: bool, len: u64) -> Choice {
         if len < MEASURED_FROM {
@@ -153,19 +156,19 @@ impl Costs {
     }
 }
 
-/// What transfers of about one length have cost.
+/// The cost of transfers of about one length.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::sm) struct Cost {
     pub(in crate::sm) put: bool,
-    /// Of one of them.
+    /// Length of one of them.
     pub(in crate::sm) len: u64,
-    /// Of all.
+    /// Bytes of all of them.
     pub(in crate::sm) bytes: u64,
     pub(in crate::sm) took: Duration,
 }
 
 impl Cost {
-    /// That of a single one.
+    /// The cost of a single transfer.
     pub(in crate::sm) fn of_one(put: bool, len: u64, took: Duration) -> Self {
         Self { put, len, bytes: len, took }
     }
@@ -188,7 +191,7 @@ struct Class {
     ring: Samples,
     attach: Samples,
     stage: Stage,
-    /// What the used way cost when it was compared.
+    /// The cost of the used way when it was last compared.
     cost: f32,
     /// Transfers until the next stage.
     left: u32,
@@ -198,7 +201,7 @@ struct Class {
     gave_up: bool,
 }
 
-/// What a class is about.
+/// The stage that a class is at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Stage {
     /// Nothing yet.

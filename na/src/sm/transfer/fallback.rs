@@ -156,7 +156,7 @@ impl Source<'_> {
     }
 }
 
-/// What a record of the lane says.
+/// The contents of a lane record.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::sm) struct LaneChunk {
     pub(in crate::sm) part: u64,

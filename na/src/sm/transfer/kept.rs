@@ -10,7 +10,7 @@ use prim::sync::Arc;
 #[derive(Debug)]
 pub(in crate::sm) struct Kept {
     pub(in crate::sm) conn: Arc<Conn>,
-    /// What the peer had asked for.
+    /// The memory that the peer had asked for.
     pub(in crate::sm) memory: Vec<LocalMem>,
     /// Where it writes for us.
     pub(in crate::sm) late: Vec<Late>,
@@ -20,7 +20,7 @@ pub(in crate::sm) struct Kept {
     pub(in crate::sm) guest: Option<Guest>,
 }
 
-/// Who looks after such memory until the peer has stopped: the endpoint.
+/// The keeper of such memory until the peer has stopped: the endpoint.
 pub(in crate::sm) trait Keeper: Send + Sync {
     /// Takes it over, and has the poll look at it.
     fn keep(&self, kept: Kept);

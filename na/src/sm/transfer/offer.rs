@@ -57,7 +57,7 @@ struct Slot {
     region: WeakMem,
 }
 
-/// What we have offered on a connection; the poll's.
+/// The memory that we have offered on a connection; only the poll touches it.
 #[derive(Debug, Default)]
 pub(in crate::sm) struct Offered {
     slots: Vec<Slot>,
@@ -197,7 +197,7 @@ pub(in crate::sm) struct Offers {
     known: Vec<Known>,
     /// Attaching has failed: plain memory is asked for.
     asks: bool,
-    /// Of plain memory, by ourselves or by asking.
+    /// The costs of transfers of plain memory, which we attach to by ourselves or ask for.
     pub(in crate::sm) costs: Costs,
 }
 
@@ -219,7 +219,7 @@ struct Known {
     memory: Theirs,
 }
 
-/// What an offer is about.
+/// The memory that an offer names.
 #[derive(Debug)]
 pub(in crate::sm) enum Theirs {
     /// The region is the block.

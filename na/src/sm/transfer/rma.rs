@@ -58,7 +58,7 @@ pub(in crate::sm) struct Requests {
     next_id: u64,
     /// Transfers of one kind that are measured while there are any.
     flight: Option<Flight>,
-    /// What the last of them cost.
+    /// The cost of the last flight that was measured.
     pub(in crate::sm) cost: Option<Cost>,
 }
 
@@ -66,10 +66,10 @@ pub(in crate::sm) struct Requests {
 #[derive(Debug)]
 struct Flight {
     put: bool,
-    /// Of the first one.
+    /// Length of the first transfer.
     len: u64,
     began: Instant,
-    /// Of those that have ended.
+    /// Bytes of the transfers that have ended.
     bytes: u64,
 }
 
@@ -92,7 +92,7 @@ struct Open {
     failed: Option<Error>,
     /// The end was told although the owner has not answered for all parts.
     told: bool,
-    /// Of a get whose end was told: its memory may still be written.
+    /// The memory of a get whose end was told: the owner may still write there.
     late: Option<Late>,
 }
 
@@ -112,7 +112,7 @@ struct Part {
 struct Grant {
     part: u64,
     memory: Granted,
-    /// Of our memory.
+    /// The place in our memory.
     span: Span,
     /// How long we copied.
     spent: Duration,
@@ -450,7 +450,8 @@ impl Requests {
         self.left += 1;
     }
 
-    /// What to tell the owner of the open parts of a transfer that has failed.
+    /// Forgets the open parts of a transfer that has failed, and returns the records that tell the
+    /// owner so.
     fn give_up(&mut self, transfer: u64) -> Vec<Control> {
         let of_it = |(id, part): (&u64, &Part)| (part.transfer == transfer).then_some(*id);
         let parts: Vec<_> = self.parts.iter().filter_map(of_it).collect();

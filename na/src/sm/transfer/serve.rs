@@ -124,7 +124,7 @@ struct Service {
     piece: usize,
     before: u64,
     path: Path,
-    /// Of its first bytes, if we attach: not in `span` then.
+    /// The state of its first bytes, if we attach: they are not in `span` then.
     front: Front,
     /// How long was copied, as `costs.rs` counts it, if that is measured.
     spent: Option<Duration>,
@@ -142,7 +142,7 @@ enum Front {
     Left(u64),
 }
 
-/// What waits for the requester's copying to end.
+/// The step that waits for the requester's copying to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Then {
     /// Nothing, as far as we have come.
@@ -151,7 +151,7 @@ enum Then {
     Restart,
 }
 
-/// What a request is looked at with.
+/// The tables and the connection that a request is checked against.
 #[derive(Debug)]
 pub(in crate::sm) struct Place<'a> {
     pub(in crate::sm) regions: &'a RegionTable,
@@ -534,7 +534,8 @@ impl Service {
         }
     }
 
-    /// What has become of a turn, if the requester copies too.
+    /// Returns the outcome of a turn while the requester copies, too. The end of our part is put
+    /// off until the first bytes are copied as well.
     fn beside_theirs(&mut self, turn: Turn) -> Turn {
         match (&mut self.front, turn) {
             (Front::Theirs { then, .. }, Turn::Ended(status)) => *then = Then::End(status),

@@ -1,4 +1,5 @@
-//! Who must be woken: the handshake between a side that wants to sleep and one that makes work.
+//! The handshake between a side that wants to sleep and one that makes work, which decides who must
+//! be woken.
 //!
 //! Each sleeper has one word that says what it waits for; zero means awake. A wake-up costs a
 //! system call and tens of microseconds, so nobody rings the bell of a side that is awake.
@@ -14,14 +15,14 @@
 //! the lost wake-up. A ring may come too late, after `retract`; sleepers tolerate a spurious one.
 //!
 //! The same handshake serves a side that is awake but does not look at this peer any more (see
-//! `board.rs`): it [`leave`](Doorbell::leave)s, settles and looks once more; who makes work then
-//! [`mark`]s the board, before it rings.
+//! `board.rs`). It [`leave`](Doorbell::leave)s, settles and looks once more; a peer that makes work
+//! then [`mark`]s the board, before it rings.
 //!
 //! # Who never sleeps
 //!
-//! The fence of who makes work is a good part of what a short message costs. A side that is polled
-//! without a break ([`OpenOptions::no_block`](crate::OpenOptions::no_block)) says so at the
-//! handshake, and nobody settles for its sake. Its word then still says whether it left the ring,
+//! The fence of the side that makes work is a good part of what a short message costs. A side that
+//! is polled without a break ([`OpenOptions::no_block`](crate::OpenOptions::no_block)) says so at
+//! the handshake, and its peers then need not settle. Its word still says whether it left the ring,
 //! but a store and a load may pass each other: work can lie in a ring that was left that very
 //! moment, without a mark. The sweep of left rings finds it, with the next look at the kernel.
 

@@ -40,7 +40,7 @@ impl Ready {
         Ok(Self { queue: Mutex::new(Vec::new()), count, bell, sleeps, event })
     }
 
-    /// What becomes readable when the poll is woken.
+    /// Returns the descriptor that becomes readable when the poll is woken.
     pub(in crate::sm) fn event(&self) -> &OwnedFd {
         &self.event
     }
