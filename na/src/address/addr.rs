@@ -20,8 +20,8 @@ const BYTES_FORMAT: u8 = 1;
 #[derive(Clone)]
 pub struct Addr(Arc<Inner>);
 
-/// Apart from its counts, which each message changes on whichever thread it is: who only reads the
-/// address must not wait for their cache line.
+/// Apart from its counts, which each message changes on whichever thread it is: a thread that only
+/// reads the address must not wait for their cache line.
 #[repr(align(128))]
 struct Inner {
     uri: Box<str>,

@@ -29,7 +29,8 @@ struct AutoSm {
     far: Part,
     turns: Turns,
     shared: Mutex<Shared>,
-    /// `Shared::ready` is not empty. A hint: whoever sets it wakes a sleeper under the lock.
+    /// `Shared::ready` is not empty. A hint: the thread that sets it wakes a sleeper under the
+    /// lock.
     has_ready: AtomicBool,
     /// Somebody has prepared to wait since the last poll. Only `poll` and `prepare_wait` touch it,
     /// which have one caller.

@@ -26,7 +26,7 @@ fn open(case: &Case<'_>, listen: bool) -> Option<Arc<dyn Endpoint>> {
     case.open_with(&options)
 }
 
-/// The child's part: answers once, then sends to whom it has answered until it is killed.
+/// The child's part: answers once, then sends to the peer that it has answered until it is killed.
 pub(super) fn play(case: &Case<'_>) {
     let node = Node::new(case, open(case, true).expect("as the parent has opened one"));
     process::say(node.endpoint.self_addr().uri());

@@ -296,7 +296,7 @@ pub fn room_for_a_held_back_sender_wakes_it(case: &Case<'_>) {
     });
 }
 
-/// SIGKILL of a peer ends the sleep of who waits for it.
+/// SIGKILL of a peer ends the sleep of an endpoint that waits for it.
 pub fn a_dead_peer_is_reported_to_a_sleeper(case: &Case<'_>) {
     if is_child(case) {
         return;

@@ -99,9 +99,9 @@ pub trait Endpoint: Send + Sync + fmt::Debug {
     /// [`Error::BadUri`] when the text is not an address of this transport.
     fn lookup(&self, uri: &str) -> Result<Addr, Error>;
 
-    /// Reads what [`Addr::to_bytes`] of any endpoint of this transport wrote. Does not contact the
-    /// peer. The address of an endpoint that does not listen only works where its connection is, so
-    /// it cannot be read back.
+    /// Reads bytes that [`Addr::to_bytes`] of any endpoint of this transport wrote. Does not
+    /// contact the peer. The address of an endpoint that does not listen only works where its
+    /// connection is, so it cannot be read back.
     ///
     /// # Errors
     ///
@@ -164,20 +164,21 @@ pub trait Endpoint: Send + Sync + fmt::Debug {
         false
     }
 
-    /// Posts a receive for the next `count` unexpected messages of any peer. Each is a completion
-    /// with a buffer of `buffers`, just as long as the message; where these are all in use, of its
-    /// own. So `count` alone says when senders are held back, and a message that is held for ever
-    /// keeps nobody from being received. To be dropped, not used again.
+    /// Posts a receive for the next `count` unexpected messages of any peer. Each message is a
+    /// completion with a buffer of `buffers`, just as long as the message; while these are all in
+    /// use, the message gets a buffer of its own. So `count` alone says when senders are held back,
+    /// and a message that is held for ever does not keep others from being received. Such a buffer
+    /// is to be dropped, not used again.
     ///
-    /// Messages are taken in their order; those that were there before the receive may be reported
-    /// after later ones.
+    /// Messages are taken in their order. Those that had arrived before the receive was posted may
+    /// be reported after later ones.
     ///
     /// The operation is over with its last message, or with the only completion that is an error,
     /// as by [`cancel`](Self::cancel) or [`close`](Self::close). Pass the same `buffers` each time:
     /// memory of others is given back.
     ///
-    /// Post receives of this kind or of the other one: which of them takes a message if there are
-    /// both is up to the transport.
+    /// Post receives of this kind or of the other one: if there are both, the transport decides
+    /// which of them takes a message.
     ///
     /// # Errors
     ///
@@ -198,10 +199,10 @@ pub trait Endpoint: Send + Sync + fmt::Debug {
 
     /// Sends a message that the peer receives with `recv_expected` from us with this tag.
     ///
-    /// Over our own transports and ucx, to an address that came with a message it is an answer: it
-    /// ends with [`Error::PeerGone`] if the connection with the peer has ended since, whether or
-    /// not there is another one. For its receives have ended with it, and what is posted now under
-    /// that tag waits for something else.
+    /// Over our own transports and ucx, a message to an address that came with a message is an
+    /// answer. It ends with [`Error::PeerGone`] if the connection with the peer has ended since,
+    /// whether or not there is another one: the peer's receives have ended with that connection,
+    /// and a receive that it posts now under the same tag waits for something else.
     ///
     /// # Errors
     ///
@@ -209,9 +210,9 @@ pub trait Endpoint: Send + Sync + fmt::Debug {
     fn send_expected(&self, op: OpId, to: &Addr, tag: Tag, buf: MsgBuf) -> Result<(), Refused>;
 
     /// Sends an expected message if that can be done at once, as
-    /// [`send_unexpected_now`](Self::send_unexpected_now) does. Whoever waits for the peer then
-    /// uses [`send_expected`](Self::send_expected): where nothing else shows the end of a peer, a
-    /// message that does not reach it ends all that waits for it.
+    /// [`send_unexpected_now`](Self::send_unexpected_now) does. A caller that waits for the peer
+    /// then uses [`send_expected`](Self::send_expected): where nothing else shows the end of a
+    /// peer, a message that does not reach it ends all operations that wait for it.
     fn send_expected_now(&self, to: &Addr, tag: Tag, message: &[u8]) -> bool {
         let _ = (to, tag, message);
         false
@@ -220,11 +221,12 @@ pub trait Endpoint: Send + Sync + fmt::Debug {
     /// Posts a buffer for one expected message. If the peer dies first, the operation ends with
     /// [`Error::PeerGone`]; if it was never connected, it waits for the connection.
     ///
-    /// So it does if the peer was connected and that had ended before: nothing tells whether it
-    /// will come back, and a receive alone contacts nobody. Who must not wait for ever sends the
-    /// peer something after posting the receive (a peer that cannot be reached then ends both
-    /// operations), or [cancels](Self::cancel) the receive after a time of its own. Only a peer
-    /// that cannot come back, since its address was that connection, ends the receive at once.
+    /// It also waits if the peer was connected and that connection had ended before: nothing tells
+    /// whether the peer will come back, and a receive alone contacts nobody. A caller that must not
+    /// wait for ever sends the peer something after posting the receive (a peer that cannot be
+    /// reached then ends both operations), or [cancels](Self::cancel) the receive after a time of
+    /// its own. Only a peer that cannot come back, since its address was that connection, ends the
+    /// receive at once.
     ///
     /// # Errors
     ///
@@ -249,20 +251,20 @@ pub trait Endpoint: Send + Sync + fmt::Debug {
     ///
     /// The memory's owner is given back by [`LocalMem::revoke`] or by dropping the last clone.
     ///
-    /// What the target of a transfer contains before that has ended means nothing. Over tcp it may
-    /// even be a message of the peer that sends the data, for the time of one read: memory that one
-    /// peer writes should not be open at the same time to others that must not see, or alter, what
-    /// it says.
+    /// The contents of a transfer's target mean nothing before the transfer has ended. Over tcp
+    /// they may even be a message of the peer that sends the data, for the time of one read. So
+    /// memory that one peer writes should not be open at the same time to others that must not see,
+    /// or alter, what that peer says.
     ///
     /// # Errors
     ///
     /// [`Error::Closed`], or [`Error::Io`] when the transport cannot register it.
     fn register(&self, memory: Memory, access: Access) -> Result<LocalMem, Error>;
 
-    /// Makes memory usable as the local side of transfers, and of nothing else: it costs less than
+    /// Makes memory usable as the local side of transfers, and of nothing else. It costs less than
     /// [`register`](Self::register) where memory needs no more than a key. No peer is to be told of
-    /// it; it may then be denied, as over sm, tcp and sim. `access` is what the transfers do: a get
-    /// writes.
+    /// the memory; a transfer that names it may be denied, as over sm, tcp and sim. `access` is
+    /// what the transfers do: a get writes.
     ///
     /// # Errors
     ///
@@ -284,7 +286,7 @@ pub trait Endpoint: Send + Sync + fmt::Debug {
         None
     }
 
-    /// Reads what `mem_to_bytes` of a peer wrote.
+    /// Reads the bytes that `mem_to_bytes` of a peer wrote.
     ///
     /// # Errors
     ///
@@ -304,9 +306,9 @@ pub trait Endpoint: Send + Sync + fmt::Debug {
 
     /// Reads the peer's memory into ours.
     ///
-    /// After an error, [`LocalMem::may_be_written`] tells whether the peer may still write there:
-    /// over sm one that is stopped in the midst of a copy, to which a canceled get leaves its
-    /// memory.
+    /// After an error, [`LocalMem::may_be_written`] tells whether the peer may still write there.
+    /// That happens over sm, when a get is canceled while the peer is stopped in the midst of a
+    /// copy.
     ///
     /// # Errors
     ///
@@ -315,8 +317,8 @@ pub trait Endpoint: Send + Sync + fmt::Debug {
 
     /// Asks for an early end. The completion still follows, once, and says which it was:
     /// [`Error::Canceled`] or the real outcome. An unknown or finished `op` is ignored. Over sm and
-    /// tcp a transfer ends soon whatever the peer does; over ofi and ucx what the library has in
-    /// hand of it is waited for.
+    /// tcp a transfer ends soon whatever the peer does; over ofi and ucx it ends when the library
+    /// lets go of the parts that it has in hand.
     ///
     /// A message whose send ends with [`Error::Canceled`] does not arrive, not even later. One that
     /// has begun to leave is not taken back: its send ends as one that was not canceled does, with
@@ -334,11 +336,11 @@ pub trait Endpoint: Send + Sync + fmt::Debug {
     /// will complete in further polls.
     fn poll(&self, budget: usize, sink: &mut dyn FnMut(Completion)) -> Result<usize, Error>;
 
-    /// Returns whether a poll might find something now; for whoever would otherwise poll without a
-    /// break, between two polls that found nothing. Cheaper than a poll: touches only memory, asks
-    /// no kernel and no library, moves nothing. So it sees what peers of the same host and threads
-    /// of this process have done, and polls still have to follow now and then. `true` where there
-    /// is no such cheap look, or when in doubt.
+    /// Returns whether a poll might find something now. For a caller that would otherwise poll
+    /// without a break, between two polls that found nothing. Cheaper than a poll: it touches only
+    /// memory, asks no kernel and no library, and moves nothing. So it sees what peers of the same
+    /// host and threads of this process have done, and polls still have to follow now and then.
+    /// `true` where there is no such cheap look, or when in doubt.
     fn may_find(&self) -> bool {
         true
     }
@@ -356,7 +358,7 @@ pub trait Endpoint: Send + Sync + fmt::Debug {
     /// reported by further polls. Peers see that we are gone. Idempotent.
     fn close(&self);
 
-    /// After [`close`](Self::close): whether a peer is still copying in memory of this side.
+    /// Returns whether a peer is still copying in memory of this side after [`close`](Self::close).
     /// Further polls give the memory back when the peer has stopped copying or is dead. Default:
     /// memory is given back before `close` returns, or by the next polls.
     fn keeps_memory(&self) -> bool {
@@ -371,15 +373,15 @@ pub trait Endpoint: Send + Sync + fmt::Debug {
         0
     }
 
-    /// A number that grows with what this side does for transfers that peers have begun. Such work
-    /// ends no operation here, so polls do not tell it; but whoever is about to sleep because
-    /// nothing happens may learn from it that something does. Default: always the same.
+    /// A number that grows with the work that this side does for transfers of peers. Such work ends
+    /// no operation here, so polls do not report it. A caller that is about to sleep because
+    /// nothing happens can learn from this number that something does. Default: always the same.
     fn served(&self) -> u64 {
         0
     }
 
-    /// Peers and registered memory at the moment. Takes time for each of them. Waits for nobody who
-    /// polls. Default: nothing is told.
+    /// Peers and registered memory at the moment. Takes time for each of them, and does not wait
+    /// for a thread that polls. Default: nothing is told.
     fn stats(&self) -> EndpointStats {
         EndpointStats::default()
     }

@@ -15,7 +15,7 @@ use crate::{AddrFormat, Error, OpenOptions, Subnet};
 const LOOPBACK_V4: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const LOOPBACK_V6: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);
 
-/// Addresses reserved for documentation, for who asks for the way outside: connecting a UDP socket
+/// Addresses reserved for documentation, to find the route to the outside: connecting a UDP socket
 /// chooses a route and sends nothing.
 const OUTSIDE_V4: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
 const OUTSIDE_V6: IpAddr = IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1));
@@ -98,8 +98,8 @@ impl Wanted {
         }
     }
 
-    /// Loopback, for who names neither host nor subnet: of IPv4, unless this machine has it of IPv6
-    /// alone.
+    /// Loopback, for a URI that names no host and options that name no subnet: of IPv4, unless this
+    /// machine has it of IPv6 alone.
     pub(crate) fn loopback(&self, port: u16) -> SocketAddr {
         let is_v6 = match self.format {
             AddrFormat::Ipv6 => true,

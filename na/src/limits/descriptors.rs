@@ -33,8 +33,9 @@ fn kept(limit: u64) -> u64 {
     (limit / 8).clamp(KEPT.0, KEPT.1)
 }
 
-/// Why a connection that was just accepted as `socket` is to be refused for a lack of descriptors,
-/// if it is: it took one of those that are kept for the rest of the process, whoever has the rest.
+/// Returns the reason to refuse a connection that was just accepted as `socket`, if descriptors are
+/// lacking: it took one of those that are kept for the rest of the process, whatever uses up the
+/// others.
 pub(crate) fn refusal(socket: impl AsFd) -> Option<String> {
     let limit = getrlimit(Resource::Nofile).current?;
     is_kept(socket.as_fd().as_raw_fd(), limit).then(|| lack(limit))

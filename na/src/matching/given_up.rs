@@ -12,9 +12,9 @@ pub(super) const RUNS_MAX: usize = 64 << 10;
 
 /// How often each tag was canceled, by peer.
 ///
-/// Who calls one peer takes its tags one after the other, so however many of its calls are canceled
-/// while that peer is stopped, they are one run. At the bound the peer that brings another run
-/// forgets its run of the lowest tags.
+/// A caller takes the tags for one peer one after the other. So however many of its calls are
+/// canceled while that peer is stopped, they are one run. At the bound, the peer that brings
+/// another run forgets its run of the lowest tags.
 #[derive(Default)]
 pub(super) struct GivenUp {
     by_peer: HashMap<u64, RangeInclusiveMap<u32, u32>, Cheap>,

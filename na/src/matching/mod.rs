@@ -20,13 +20,14 @@
 //!
 //! An early message is a copy, counted against its peer with [`EARLY_OVERHEAD`] on top of its
 //! length. At the bound [`arrive`](Matcher::arrive) takes nothing and says [`Arrived::Full`]: the
-//! transport leaves the message where it is and stops reading that peer. Room appears only when a
-//! posted receive takes an early message, so it always comes with a completion; that is when to
-//! ask [`has_room`](Matcher::has_room) again, or with the very receive that the message is for,
-//! which [`take_refused`](Matcher::take_refused) tells; who leaves some of what was refused untried
-//! then says so ([`still_refuses`](Matcher::still_refuses)). The messages that a dead peer left in
-//! the transport are finite: [`lift_bound`](Matcher::lift_bound) lets them in, so that the death
-//! itself need not wait for receives.
+//! transport leaves the message where it is and stops reading that peer. It asks
+//! [`has_room`](Matcher::has_room) again when room may have appeared. Room appears only when a
+//! posted receive takes an early message, so it always comes with a completion. The receive that a
+//! refused message itself waits for may be posted as well, which
+//! [`take_refused`](Matcher::take_refused) tells; a transport that leaves some refused messages
+//! untried then says so ([`still_refuses`](Matcher::still_refuses)). The messages that a dead peer
+//! left in the transport are finite: [`lift_bound`](Matcher::lift_bound) lets them in, so that the
+//! death itself need not wait for receives.
 //!
 //! A crowd of peers may be bounded too: all of them ([`of_all_at_most`](Matcher::of_all_at_most)),
 //! and those of each [`Principal`] ([`of_each_at_most`](Matcher::of_each_at_most)), so that one
@@ -187,7 +188,7 @@ pub(crate) struct Matcher {
     dropped: u64,
     /// A message was refused, and no receive has been posted since.
     refused: bool,
-    /// Peers of whom the first expected receive is to be told, and those of whom it was posted.
+    /// Peers whose first expected receive is to be told, and those for which one was posted.
     watched: HashSet<u64, Cheap>,
     called: Vec<u64>,
     /// Calls of [`awaited`](Self::awaited).
@@ -222,8 +223,8 @@ impl Matcher {
         }
     }
 
-    /// Holds that much of all peers together: for transports that are not told who is gone, or who
-    /// somebody is.
+    /// Holds that much of all peers together: for transports that are not told which peers are
+    /// gone, or who they are.
     #[allow(dead_code, reason = "for such transports")]
     pub(crate) fn of_all_at_most(self, all_bytes_max: usize) -> Self {
         Self { all_bytes_max, ..self }
@@ -385,10 +386,10 @@ impl Matcher {
         self.shares.as_ref().map_or(usize::MAX, |shares| shares.bytes_max)
     }
 
-    /// [`claim`](Self::claim) for a message that has only begun. Of the receives of any source one
-    /// always stays: who begins a long message and never ends it, on however many connections, must
-    /// not keep others from being received. Those for many messages take none before it is whole,
-    /// for the same reason, and so that they end at once when canceled.
+    /// [`claim`](Self::claim) for a message that has only begun. One receive of any source always
+    /// stays: a peer that begins a long message and never ends it, on however many connections,
+    /// must not keep others from being received. Receives for many messages take none before it is
+    /// whole, for the same reason, and so that they end at once when canceled.
     #[allow(dead_code, reason = "see `Claimed`")]
     pub(crate) fn claim_ahead(&mut self, kind: Kind, from: &Addr, tag: Tag) -> Option<Claimed> {
         if kind == Kind::Unexpected && self.unexpected_posted.len() < 2 {
@@ -490,9 +491,9 @@ impl Matcher {
         self.awaited().any(|(awaited, _)| awaited == peer)
     }
 
-    /// Has the first expected receive that is posted of `peer` from now on told, as
-    /// [`take_refused`](Self::take_refused) tells what was refused. `false`, and nothing is told:
-    /// there is one already.
+    /// Has the first expected receive that is posted for `peer` from now on told, as
+    /// [`take_refused`](Self::take_refused) tells of refused messages. `false`, and nothing is
+    /// told: there is one already.
     #[allow(dead_code, reason = "for transports that do not read peers of whom nothing is awaited")]
     pub(crate) fn watch(&mut self, peer: u64) -> bool {
         !self.awaits(peer) && self.watched.insert(peer)
@@ -504,7 +505,7 @@ impl Matcher {
         self.watched.remove(&peer);
     }
 
-    /// Peers that were watched, of whom a receive was posted.
+    /// Peers that were watched, and for which a receive was posted.
     #[allow(dead_code, reason = "see `watch`")]
     pub(crate) fn take_awaited(&mut self) -> Vec<u64> {
         std::mem::take(&mut self.called)

@@ -2,7 +2,7 @@
 //!
 //! A buffer is a sealed memfd, mapped once here and once in each peer that is granted a transfer,
 //! which then copies without the kernel. Nothing of it has a name in a file system, and its pages
-//! are freed with the buffer, whoever still has them mapped.
+//! are freed with the buffer, even if a peer still has them mapped.
 //!
 //! # What a peer that was granted access can do later
 //!
@@ -43,7 +43,8 @@ pub struct AllocOptions {
     /// Ask for huge pages. Advice: the kernel follows it if
     /// `/sys/kernel/mm/transparent_hugepage/shmem_enabled` says `advise` (or more). Default on.
     pub huge_pages: bool,
-    /// NUMA node whose memory is preferred. Default: the node of whoever touches a page first.
+    /// NUMA node whose memory is preferred. Default: the node of the thread that touches a page
+    /// first.
     pub numa_node: Option<u32>,
 }
 
@@ -91,8 +92,8 @@ impl SharedBuffer {
     }
 
     /// The bytes, to read and change. If a peer was given the right to write, they are first moved
-    /// to fresh memory, of which no peer has a descriptor. So they are in a child process that was
-    /// forked off: its parent has the same pages, which peers may use.
+    /// to fresh memory, of which no peer has a descriptor. They are moved as well in a child
+    /// process that was forked off: its parent has the same pages, which peers may use.
     ///
     /// # Errors
     ///

@@ -72,8 +72,8 @@ impl Memory {
         Self { segments: Box::new(segments), owner: Box::new(bytes), block: None, is_raw: false }
     }
 
-    /// As [`from_vec`](Self::from_vec), and `back` gets the vector instead of it being freed, when
-    /// the memory is dropped. The owner is no `Vec<u8>` then.
+    /// As [`from_vec`](Self::from_vec), but `back` gets the vector when the memory is dropped, in
+    /// place of its being freed. The owner is no `Vec<u8>` then.
     pub fn from_vec_with(mut bytes: Vec<u8>, back: fn(Vec<u8>)) -> Self {
         let segments = [RawSegment { ptr: bytes.as_mut_ptr(), len: bytes.len() }];
         let owner = Returned { bytes, back };
@@ -123,14 +123,14 @@ impl Memory {
     /// # Safety
     ///
     /// Until `owner` is dropped or handed back, each segment must be initialised, without padding,
-    /// and valid for reads and writes (for reads only, if it is registered with
-    /// [`Access::ReadOnly`], never used as the destination of a transfer, and never written to by
-    /// us, as by [`LocalMem::write_at`](crate::LocalMem::write_at)), at a fixed address, and nobody
-    /// may hold a Rust reference to its bytes while a peer can change them. What a peer may write
-    /// must be valid for the owner's type whatever the bytes are, should it be looked at as such.
-    /// The owner must not have the bytes by a `Box` or a reference, which claims them when it is
-    /// moved: a `Vec` and a raw pointer do not. Of a mapped file no page may be cut off: a copy
-    /// here in user space (over sm, of short data that comes, by
+    /// and valid for reads and writes, at a fixed address. It need be valid for reads only, if it
+    /// is registered with [`Access::ReadOnly`], never used as the destination of a transfer, and
+    /// never written to by us, as by [`LocalMem::write_at`](crate::LocalMem::write_at). Nobody may
+    /// hold a Rust reference to its bytes while a peer can change them. Bytes that a peer may write
+    /// must be valid for the owner's type whatever they are, should they be looked at as such. The
+    /// owner must not have the bytes by a `Box` or a reference, which claims them when it is moved:
+    /// a `Vec` and a raw pointer do not. A mapped file must not be cut short: a copy here in user
+    /// space (over sm, of short data that comes, by
     /// [`LocalMem::write_at`](crate::LocalMem::write_at) and its like) ends the process by SIGBUS
     /// then. Where the kernel copies, as over tcp, the transfer alone ends, with an error.
     pub unsafe fn from_raw(segments: Vec<RawSegment>, owner: impl Any + Send) -> Self {
@@ -229,15 +229,14 @@ impl LocalMem {
     ///
     /// Other clones keep the memory alive as well, but do not keep the key.
     ///
-    /// Where a library below the transport refuses to end its registration, or the endpoint is
-    /// dropped while a peer that is stopped was copying, which is told in the log, peers may go on
-    /// using the memory: it stays for good, and `released` is dropped without being called.
+    /// Memory that peers may go on using stays for good, and `released` is dropped without being
+    /// called. That is so where a library below the transport refuses to end its registration, and
+    /// where the endpoint is dropped while a stopped peer was copying, which the log tells.
     ///
     /// In a child process that was forked off, `released` gets the child's copy at once, and
-    /// nothing changes for the parent's memory and its peers. That of an
-    /// [`alloc`](Memory::alloc) is one and the same in both processes, which its
-    /// [`SharedBuffer`] knows. What a device accesses directly, the system may have left out of the
-    /// child: it must not be touched there.
+    /// nothing changes for the parent's memory and its peers. Memory of [`alloc`](Memory::alloc) is
+    /// one and the same in both processes, which its [`SharedBuffer`] knows. The system may have
+    /// left memory that a device accesses directly out of the child: it must not be touched there.
     pub fn revoke(self, released: impl FnOnce(Memory) + Send + 'static) {
         self.0.revoke(Box::new(released));
     }
@@ -265,16 +264,16 @@ impl LocalMem {
         self.0.is_late()
     }
 
-    /// Copies `out.len()` bytes from `offset`. `false`, and nothing copied, when out of range. What
-    /// a peer, a transfer of ours or another thread writes at the same time is seen in part, byte
-    /// by byte: no more than that can happen.
+    /// Copies `out.len()` bytes from `offset`. `false`, and nothing copied, when out of range.
+    /// Bytes that a peer, a transfer of ours or another thread writes at the same time are seen in
+    /// part, byte by byte: no more than that can happen.
     #[must_use]
     pub fn read_at(&self, offset: u64, out: &mut [u8]) -> bool {
         self.0.read_at(offset, out)
     }
 
-    /// Copies `bytes` to `offset`. `false`, and nothing copied, when out of range. Of bytes that
-    /// others write at the same time, each is one that somebody wrote.
+    /// Copies `bytes` to `offset`. `false`, and nothing copied, when out of range. A byte that
+    /// others write at the same time ends up as one of the values written.
     #[must_use]
     pub fn write_at(&self, offset: u64, bytes: &[u8]) -> bool {
         self.0.write_at(offset, bytes)
@@ -312,7 +311,7 @@ impl fmt::Debug for WeakMem {
 
 /// A peer's registered memory, as described by the peer.
 ///
-/// What it says about length and access serves early errors only; the owner checks again.
+/// The peer's word about length and access serves early errors only; the owner checks again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RemoteMem {
     /// The owner's key.

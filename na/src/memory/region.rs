@@ -1,10 +1,10 @@
 //! Registered regions and their keys.
 //!
-//! A key is a random 64-bit number, so a peer can only use what it was told. The table holds weak
-//! references: a region lives as long as its [`LocalMem`] clones and the transfers that have begun.
-//! A transfer looks its key up once ([`RegionTable::lease`]), checks bounds and access there, and
-//! then holds the region until it is over. Revoking removes the key and leaves those holders alone;
-//! the last of them, whoever it is, hands the memory back.
+//! A key is a random 64-bit number, so a peer can only use keys that it was told. The table holds
+//! weak references: a region lives as long as its [`LocalMem`] clones and the transfers that have
+//! begun. A transfer looks its key up once ([`RegionTable::lease`]), checks bounds and access
+//! there, and then holds the region until it is over. Revoking removes the key and leaves those
+//! holders alone; the last of them hands the memory back.
 //!
 //! All of this belongs to the process that has registered the memory. A child that was forked off
 //! has a copy of the memory and of the table, but no thread that ends transfers or releases locks
@@ -136,8 +136,9 @@ struct Registration {
     held: Option<Box<dyn EndRegistration>>,
 }
 
-/// A region under its key. What a peer may do there stands beside it: who denies it holds no region
-/// that would be for the denier to drop, under whatever locks, if its owner let go meanwhile.
+/// A region under its key. The access that peers have stands beside it. So a thread that denies a
+/// transfer holds no region, which it might otherwise have to drop, under whatever locks, if the
+/// owner let go meanwhile.
 #[derive(Debug)]
 struct Entry {
     region: Weak<Region>,
@@ -173,7 +174,7 @@ const NO_KEY: u64 = 0;
 /// The keys of one endpoint. For transports.
 #[derive(Debug, Default, Clone)]
 pub struct RegionTable {
-    /// Transfers of peers come from whoever polls.
+    /// Transfers of peers come from the thread that polls.
     table: Arc<BiasedLock<Table>>,
     /// See [`Endpoint::served`](crate::Endpoint::served).
     served: Arc<AtomicU64>,

@@ -55,7 +55,7 @@ impl Block {
     }
 }
 
-/// A block as who carves it sees it. Dropped, it lives on until its last part is given back.
+/// A block as the carver sees it. Dropped, it lives on until its last part is given back.
 pub(super) struct Carved {
     block: NonNull<Block>,
     /// Parts that were given out.

@@ -7,8 +7,9 @@ use crate::{
     TrafficClass, UcxOptions,
 };
 
-/// Bytes of answers that a peer may leave unread, and how many of the longest in any case, unless
-/// said otherwise: as many of the default length as there may be requests that have not begun.
+/// Bytes of answers that a peer may leave unread, and the least number of answers of full length,
+/// unless said otherwise: as many of the default length as there may be requests that have not
+/// begun.
 const UNREAD_ANSWERS_MAX: usize = 64 << 20;
 const UNREAD_ANSWERS_MIN: usize = 64;
 
@@ -35,27 +36,28 @@ pub struct OpenOptions {
     /// signs of life, as its greeting says, is not given up for its silence. Default zero.
     pub liveness_limit: Duration,
     /// Bytes of unexpected messages that peers which are gone may have left for receives that are
-    /// still to be posted, each with 64 bytes on top, all these peers together. Beyond, the last
-    /// who left loses its messages, with a warning in the log: so somebody who connects, sends and
-    /// leaves again and again cannot fill the memory of an endpoint that is slow to receive. Raise
-    /// it for a service that many short-lived clients tell something without waiting for an answer.
-    /// Zero: nothing is kept of who is gone. Over ofi, which does not tell who is, it is the bound
-    /// for all peers, at least 256 KiB; beyond, senders are held back. Default 16 MiB.
+    /// still to be posted, each with 64 bytes on top, all these peers together. Beyond, the peer
+    /// that left last loses its messages, with a warning in the log. So a peer that connects, sends
+    /// and leaves again and again cannot fill the memory of an endpoint that is slow to receive.
+    /// Raise it for a service that many short-lived clients tell something without waiting for an
+    /// answer. Zero: nothing is kept of peers that are gone. Over ofi, which does not tell which
+    /// peers are gone, it is the bound for all peers, at least 256 KiB; beyond, senders are held
+    /// back. Default 16 MiB.
     pub left_bytes_max: usize,
     /// Bytes of messages that all peers together may have sent before their receives are posted,
     /// each with 64 bytes on top; those of one host may have half of it, and one peer 256 KiB.
     /// Beyond, senders are held back; a message for which a receive is posted is received all the
     /// same. For tcp, and for sm, which does not tell hosts apart. Default 64 MiB.
     pub early_bytes_max: usize,
-    /// Bytes of memory that answers (expected messages) may take which a peer leaves unread. A peer
-    /// for which more wait is given up ([`Error::PeerGone`]): one that asks without end and reads
-    /// nothing would fill our memory. Over tcp, answers of up to 4 KiB are packed as long as they
-    /// take less than a quarter of this, and reading from a peer pauses when a mebibyte of them, or
-    /// an eighth of this, waits and nothing is awaited of it; over ofi and ucx each answer counts
-    /// with its whole buffer. For an honest peer never more wait than it has calls in flight, times
-    /// [`message_bytes_max`](Self::message_bytes_max). Over sm it is 1,024 answers. Default `None`:
-    /// 64 MiB, which is 16,384 answers of the default length, or 64 of full length if that is more;
-    /// at least 1.
+    /// Bytes of memory that answers (expected messages) which a peer leaves unread may take. A peer
+    /// with more is given up ([`Error::PeerGone`]): one that asks without end and reads nothing
+    /// would fill our memory. Over tcp, answers of up to 4 KiB are packed as long as they take less
+    /// than a quarter of this. Reading from a peer pauses when a mebibyte of answers, or an eighth
+    /// of this, waits and nothing is awaited of it. Over ofi and ucx each answer counts with its
+    /// whole buffer. An honest peer never has more answers waiting than it has calls in flight,
+    /// times [`message_bytes_max`](Self::message_bytes_max). Over sm the bound is 1,024 answers.
+    /// Default `None`: 64 MiB, which is 16,384 answers of the default length, or 64 of full length
+    /// if that is more; at least 1.
     pub unread_answers_max: Option<usize>,
     /// Bytes of memory that unread answers to all peers of one host together may take, as a host
     /// can connect as often as it likes. Beyond, the peer of that host with the most unread answers
@@ -113,15 +115,15 @@ pub struct OpenOptions {
     ///
     /// Counterpart: `addr_format` of `na_init_info`.
     pub addr_format: AddrFormat,
-    /// Chooses the own address where the URI names no host, for the same transports: that of this
-    /// machine which is in the subnet. If the URI names a host, an interface or a device with
-    /// several addresses, one in the subnet goes first; otherwise who names it means it. Default:
-    /// none.
+    /// Chooses the own address where the URI names no host, for the same transports: the address of
+    /// this machine that is in the subnet. If the URI names a host, an interface or a device with
+    /// several addresses, one in the subnet goes first; apart from that, the subnet does not
+    /// overrule the URI. Default: none.
     ///
     /// Counterpart: `ip_subnet` of `na_init_info`.
     pub ip_subnet: Option<Subnet>,
-    /// Where keys of registered memory are kept, for endpoints that share it: what is registered at
-    /// one can be reached through all. Default: a table of its own.
+    /// Table of keys of registered memory, for endpoints that share it: memory that is registered
+    /// at one can be reached through all. Default: a table of its own.
     pub regions: Option<RegionTable>,
 }
 

@@ -31,12 +31,12 @@ pub struct SmOptions {
     pub connections_per_user_max: usize,
     /// Bytes of one peer's [`SharedBuffer`](crate::SharedBuffer)s that are mapped here at once,
     /// those of up to 2 MiB not counted. This is address space, which unused memory takes as well.
-    /// The data of what is beyond takes the other ways, as that of plain memory. Default 1 TiB.
+    /// Data of buffers beyond takes the other ways, as that of plain memory. Default 1 TiB.
     pub mapped_bytes_per_peer_max: u64,
     /// Move bulk data with cross-memory attach where it is permitted and faster, with processes of
-    /// the same user. The system reads the other's pages then, in the poll of who copies: memory
-    /// that is mapped from a slow file system holds it up. Off: never, as if it were forbidden.
-    /// Default on.
+    /// the same user. The system then reads the other's pages in the poll of the process that
+    /// copies: memory that is mapped from a slow file system holds it up. Off: never, as if it were
+    /// forbidden. Default on.
     pub cross_memory_attach: bool,
 }
 

@@ -12,15 +12,15 @@ const KEEP_ALIVE: Duration = Duration::from_secs(60);
 
 /// Settings of the tcp transport, as [`OpenOptions::tcp`](crate::OpenOptions::tcp).
 ///
-/// Times are kept to about a quarter of themselves.
+/// Times are accurate to about a quarter of themselves.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct TcpOptions {
-    /// How long a connection that is refused, or ends before it is greeted, or whose host cannot be
-    /// reached, or whose target has no descriptor for it, is tried again: for targets that are
-    /// about to start. The pauses grow from 10 ms to
-    /// 500 ms, and the attempts end with [`connect_timeout`](crate::OpenOptions::connect_timeout)
-    /// in any case. Default zero: the first refusal is reported.
+    /// How long connecting is tried again, for targets that are about to start. It is tried again
+    /// when the connection is refused or ends before it is greeted, and when the host cannot be
+    /// reached or the target has no descriptor for it. The pauses grow from 10 ms to 500 ms, and
+    /// the attempts end with [`connect_timeout`](crate::OpenOptions::connect_timeout) in any case.
+    /// Default zero: the first refusal is reported.
     pub connect_retry: Duration,
     /// Connections that others may have to this endpoint. Further ones are refused, and their
     /// dialer is told so ([`Error::Unreachable`]). Default 65,536; at least 1. Never more than the
@@ -28,7 +28,7 @@ pub struct TcpOptions {
     /// eighth of those, but 16 to 256, for everything else. Where the process has used up its
     /// descriptors otherwise, dialers are told that, and the limit.
     pub connections_max: usize,
-    /// How long a peer may take nothing of what we have for it before it is given up
+    /// How long a peer may take none of the data that we have for it before it is given up
     /// ([`Error::PeerGone`]). Default zero: for ever; sends to it just do not complete, up to
     /// [`unread_answers_max`](crate::OpenOptions::unread_answers_max).
     pub slow_reader_limit: Duration,

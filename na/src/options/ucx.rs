@@ -7,20 +7,21 @@ use crate::options::tcp::{CONNECTIONS_MAX, check_connections};
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct UcxOptions {
-    /// Memory of at least so many bytes in one piece is sent by UCX's rendezvous, straight from the
-    /// sender's memory to the receiver's where the network can do that, and in pieces of 4 MiB;
-    /// what is shorter is sent in copied chunks. Each side decides for what it sends. Never over
-    /// shared memory, where UCX cannot be made to let go of memory. Default `None`: 64 KiB to peers
-    /// that UCX reaches by InfiniBand or RoCE; never to those that it reaches by TCP alone, where
-    /// chunks are faster.
+    /// Shortest memory in one piece, bytes, that is sent by UCX's rendezvous: straight from the
+    /// sender's memory to the receiver's where the network can do that, and in pieces of 4 MiB.
+    /// Shorter memory is sent in copied chunks. Each side decides for the data that it sends. Never
+    /// over shared memory, where UCX cannot be made to let go of memory. Default `None`: 64 KiB to
+    /// peers that UCX reaches by InfiniBand or RoCE; never to those that it reaches by TCP alone,
+    /// where chunks are faster.
     pub rendezvous_bytes_min: Option<usize>,
     /// Use of UCX's remote memory access for bulk data, with keys that owners give and take back.
     /// Default [`RemoteKeys::Auto`].
     pub remote_keys: RemoteKeys,
-    /// Connections that others may have to this endpoint. Who asks for a further one is turned away
-    /// ([`Error::Unreachable`]). Default 65,536; at least 1. Never more than the process may have
-    /// descriptors when the endpoint is opened (the soft `RLIMIT_NOFILE`), less an eighth of those,
-    /// but 16 to 256, for everything else; over `ucx+tcp`, where each takes three, a third of that.
+    /// Connections that others may have to this endpoint. A peer that asks for a further one is
+    /// turned away ([`Error::Unreachable`]). Default 65,536; at least 1. Never more than the
+    /// process may have descriptors when the endpoint is opened (the soft `RLIMIT_NOFILE`), less an
+    /// eighth of those, but 16 to 256, for everything else; over `ucx+tcp`, where each takes three,
+    /// a third of that.
     pub connections_max: usize,
 }
 

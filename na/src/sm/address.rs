@@ -8,8 +8,8 @@
 //!
 //! Names belong to a user. `na+sm://<uid>@<name>` says whose; without a user id it is a name of the
 //! user who reads it. An endpoint that lets other users in (`OpenOptions::peer_users`) puts the id
-//! into its own address. Any user can take any socket name, so whoever connects compares the user
-//! id in the name with what the kernel says of the listener.
+//! into its own address. Any user can take any socket name, so the connecting side compares the
+//! user id in the name with the listener's, as the kernel reports it.
 
 use rustix::net::SocketAddrUnix;
 use rustix::process::{geteuid, getpid};

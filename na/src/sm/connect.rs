@@ -362,7 +362,7 @@ impl SmEndpoint {
         Ok(())
     }
 
-    /// Waits for the hello of who has connected, if he may come.
+    /// Waits for the hello of a process that has connected, if its user may come.
     fn take_stranger(&self, state: &mut PollState, socket: Socket) {
         let refused = match self.check_user(&socket) {
             Err(reason) => Err((reason, "it does not talk with processes of this user".to_owned())),

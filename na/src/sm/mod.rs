@@ -23,12 +23,12 @@
 //! # Bulk data
 //!
 //! Memory of [`SharedBuffer`](crate::SharedBuffer), on either side, is mapped once by the other and
-//! copied in user space; short transfers to a region that was asked for before without a word to
-//! its owner (`transfer/offer.rs`). Other memory goes through the ring while both sides are awake,
-//! both copying at the same time; to a side that sleeps the memory's owner copies with cross-memory
-//! attach. Where the latter is forbidden (found out at connect, by trying), the ring is used
-//! always, as between processes that cannot be watched (before Linux 5.3, or without a free
-//! descriptor). Memory is mapped only between processes of the same user.
+//! copied in user space. Short transfers to a region that was asked for before need no word to its
+//! owner (`transfer/offer.rs`). Other memory goes through the ring while both sides are awake, both
+//! copying at the same time; if the requester sleeps, the memory's owner copies with cross-memory
+//! attach. Where attaching is forbidden (found out at connect, by trying), the ring is used always,
+//! as between processes that cannot be watched (before Linux 5.3, or without a free descriptor).
+//! Memory is mapped only between processes of the same user.
 //!
 //! # Folders
 //!
@@ -44,9 +44,9 @@
 //! peer's bell if it sleeps and reports the send. The peer's poll sees the commit word at its
 //! position, copies the message into the buffer of a posted receive, and reports that.
 //!
-//! That is the only copy on this side. A message is not lent as a slice of the ring: the peer could
-//! change it while it is decoded, which no slice allows; and whoever keeps a request for as long as
-//! it is handled would stop the ring behind it.
+//! That is the only copy on this side. A message is not lent as a slice of the ring. The peer could
+//! change it while it is decoded, which no slice allows; and a handler that keeps a request for as
+//! long as it runs would stop the ring behind it.
 //!
 //! # Death
 //!

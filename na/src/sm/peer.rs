@@ -31,14 +31,15 @@ pub(super) struct Peer {
     pub(super) id: u64,
     pub(super) uri: String,
     pub(super) reach: Reach,
-    /// The user of its process, as the kernel says; of whoever listens under a name, its owner.
+    /// The user of its process, as the kernel says; for a peer that listens under a name, the owner
+    /// of the name.
     user: OnceLock<u32>,
     /// It can never be reached again.
     gone: AtomicBool,
     /// The links, the one to send through first. This is the send lock.
     pub(super) links: BiasedLock<Vec<TxLink>>,
-    /// A send may be queued or a transfer open there: whoever cancels need not look elsewhere, and
-    /// takes no lock for that. Written under the send lock.
+    /// A send may be queued or a transfer open there. A cancel looks only at such peers, and reads
+    /// this without a lock. Written under the send lock.
     cancelable: AtomicBool,
     /// Where the first of them was lately, only to ask the cache for it: where several threads
     /// send, its lines come together with that of the lock, and not one after the other.
@@ -103,8 +104,8 @@ impl Peer {
         self.cancelable.store(cancelable, Ordering::Relaxed);
     }
 
-    /// Returns whether there may be something to cancel. It is seen by whoever knows of the
-    /// operation.
+    /// Returns whether there may be something to cancel. Any thread that knows of the operation
+    /// sees it.
     pub(super) fn is_cancelable(&self) -> bool {
         self.cancelable.load(Ordering::Relaxed)
     }

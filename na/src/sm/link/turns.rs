@@ -1,16 +1,17 @@
-//! Pages that both sides write in turn: a long message lies in one, and with the message the page
+//! Pages that both sides write in turn. A long message lies in one, and with the message the page
 //! passes to its receiver, who may answer in it.
 //!
-//! A line that one processor has just read and then writes is there already. In a ring each side
-//! writes only its own memory, which the other has read last, so that every line passes twice per
-//! message: to take it back, and to bring what is new. A request of 4 KiB and its answer of as many
-//! in the same page take half as long. C's `na+sm` has that from buffers that both directions
-//! share; it finds them with a locked instruction on a word that all peers share.
+//! A cache line that one processor has just read and then writes is already in its cache. In a ring
+//! each side writes only its own memory, which the other has read last, so every line passes
+//! between the processors twice per message: to take it back, and to bring the new contents. A
+//! request of 4 KiB and its answer of the same length take half as long in one page. C's `na+sm`
+//! gains the same from buffers that both directions share; it finds them with a locked instruction
+//! on a word that all peers share.
 //!
 //! There are [`PAGES`] on each connection, half of them with each side at first. A side without
-//! one, or with a short message, uses the ring. Pages are not given back: who receives long
-//! messages and sends none ends up with all of them, and then nobody lacks anything, because where
-//! messages are long in one direction only, a page is no faster than the ring.
+//! one, or with a short message, uses the ring. Pages are not given back: a side that receives long
+//! messages and sends none ends up with all of them. That harms nobody, because where messages are
+//! long in one direction only, a page is no faster than the ring.
 //!
 //! | state | written by | read by |
 //! |---|---|---|
@@ -23,7 +24,8 @@
 //! # Distrust
 //!
 //! A peer that announces a page which it was not given, or writes one that it has passed on, harms
-//! what it sends itself: a page is read only while it is theirs, so never while it is written here.
+//! only the data that it sends itself: a page is read only while it is theirs, so never while it is
+//! written here.
 
 use prim::sync::atomic::{AtomicBool, Ordering};
 

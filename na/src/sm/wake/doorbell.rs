@@ -36,7 +36,7 @@ pub const RECORDS: u32 = 1;
 /// The sleeper also waits for room to write.
 pub const ROOM: u32 = 2;
 
-/// Not asleep, or not only: whoever has records marks the board.
+/// Not asleep, or not only: the side that has records marks the board.
 pub const BOARD: u32 = 4;
 
 const ASLEEP: u32 = RECORDS | ROOM;
