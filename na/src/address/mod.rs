@@ -1,4 +1,4 @@
-//! Names of endpoints and of those behind them.
+//! Names of endpoints, and the users and hosts behind them.
 //!
 //! - Imports: `base`.
 //! - Reading order: `uri.rs` (the syntax) · `addr.rs` (a peer, as an endpoint hands it out) ·

@@ -1,9 +1,9 @@
 //! Receives for many messages, whose senders may be near or far.
 //!
-//! The caller's stand in a queue here. Each endpoint is told to receive at least as many messages
-//! as the queue has left, since all may come from one side. So both together may bring more: what
-//! is too much is held until the caller receives more, and the next receive posts less. Messages
-//! are handed on in the order in which the endpoints report them.
+//! The caller's receives stand in a queue here. Each endpoint is told to receive at least as many
+//! messages as the queue has left, since all may come from one side. So the two together may bring
+//! more. Messages beyond the queue are held until the caller receives more, and the next receive
+//! posts fewer. Messages are handed on in the order in which the endpoints report them.
 
 use std::collections::VecDeque;
 

@@ -1,11 +1,11 @@
 //! Descriptions of memory that serve both endpoints.
 //!
-//! Over our own transports and UCX a description is the key, and the table of keys is that of both.
-//! libfabric has a description of its own, one handle for each segment with a key of that segment,
-//! which peers that know no shared memory must be able to read alone, C's too. So what the near
-//! endpoint needs follows it, in the form of two such handles of no bytes, which say nothing to
-//! those who read libfabric's: the first has the region's key, the second, in place of a key, the
-//! first byte that the description names in the region.
+//! Over our own transports and UCX a description is the key, and both endpoints share one table of
+//! keys. libfabric has a description of its own: one handle for each segment, with a key of that
+//! segment. Peers that know no shared memory, those in C too, must be able to read it alone. So the
+//! part that the near endpoint needs follows it, in the form of two such handles of no bytes, which
+//! mean nothing to readers of libfabric's. The first has the region's key; the second has, in place
+//! of a key, the first byte that the description names in the region.
 
 use crate::{Access, Endpoint, Error, LocalMem, MemPart, RemoteMem, Transfer};
 

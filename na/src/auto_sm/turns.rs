@@ -2,8 +2,8 @@
 //!
 //! A look at a network that has nothing is a system call and costs more than a whole message
 //! through shared memory. So the far endpoint is polled each time while an operation of ours is in
-//! flight there, or something has ended there or was done for a transfer of a peer lately, and else
-//! every sixteenth time.
+//! flight there, or something has lately ended there or been done for a transfer of a peer.
+//! Otherwise it is polled every sixteenth time.
 //!
 //! A near endpoint that has something in every poll must not keep the far one out: if it has used
 //! up the caller's budget, the far one comes first the next time.

@@ -1,4 +1,4 @@
-//! Why a network operation did not do what was asked.
+//! The error of a network operation, which says why it did not do what was asked.
 
 use std::fmt;
 use std::io;

@@ -1,5 +1,5 @@
-//! The only source of chance in simulated networks and in tests: a small generator with a seed, so
-//! that a run can be repeated. No secret is made of it; keys come from the operating system.
+//! The only source of randomness in simulated networks and in tests: a small generator with a seed,
+//! so that a run can be repeated. No secret is made of it; keys come from the operating system.
 
 /// Splitmix64: every bit of its output depends on the seed and on how often it was asked.
 #[derive(Debug, Clone)]

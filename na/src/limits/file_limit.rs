@@ -2,8 +2,8 @@
 //!
 //! Linux counts a memfd as a file, so the limit concerns shared memory too. Growing a file beyond
 //! it fails with `EFBIG`, and besides sends SIGXFSZ to the calling thread, which by default ends
-//! the process. How a process takes that signal is up to its program; a library holds it back from
-//! its own thread for its own call (`held`), and makes an error of it that names the limit.
+//! the process. The program decides how the process takes that signal. A library therefore holds it
+//! back from its own thread for its own call (`held`), and returns an error that names the limit.
 
 use std::ffi::CStr;
 use std::io;

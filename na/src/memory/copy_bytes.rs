@@ -1,4 +1,4 @@
-//! `memcpy`, without what some processors make of it.
+//! `memcpy`, without the slow cases of some processors.
 //!
 //! The C library copies from 2 or 4 KiB on by one instruction, `rep movsb`, where the processor
 //! says that it is fast. On AMD's Zen 3 and 4 that takes 20 times as long if the destination is up
@@ -15,15 +15,15 @@
 //!
 //! # Memory that others use at the same time
 //!
-//! Registered memory is copied by progress for peers, and by anybody with
+//! Registered memory is copied by progress for peers, and by any thread with
 //! [`LocalMem::write_at`](crate::LocalMem::write_at) and its like, at any time and through shared
-//! references. Torn data is what the docs promise then; but two plain copies would be a data race,
-//! which is undefined. `copy_shared` is for that memory: each byte is loaded and stored as by
-//! relaxed atomics, in no particular order. On the machine any `memmove` does just that, down to
-//! the single byte. So the copy is that function of the C library, called from inline assembly,
-//! into which the compiler does not look: it can conclude nothing from there being a copy, as it
-//! may from a plain one, and the speed is the same. Where there is no such code (other processors,
-//! Miri), a loop over atomic bytes does it.
+//! references. The docs promise torn data then; but two plain copies would be a data race, which is
+//! undefined. `copy_shared` is for that memory: each byte is loaded and stored as by relaxed
+//! atomics, in no particular order. On the machine any `memmove` does just that, down to the single
+//! byte. So the copy is that function of the C library, called from inline assembly, into which the
+//! compiler does not look: it can conclude nothing from there being a copy, as it may from a plain
+//! one, and the speed is the same. Where there is no such code (other processors, Miri), a loop
+//! over atomic bytes does it.
 
 use std::sync::OnceLock;
 

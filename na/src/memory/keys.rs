@@ -1,4 +1,4 @@
-//! Where keys of registered memory come from.
+//! The source of keys for registered memory.
 //!
 //! A key is 64 random bits of the operating system. Asking it for each costs several times what the
 //! rest of a registration does, so they are fetched in batches. A batch lies in a page that the

@@ -1,13 +1,13 @@
-//! Large buffers, and what carves the messages of an endpoint out of them.
+//! Large buffers, and the carver that cuts the message buffers of an endpoint out of them.
 //!
 //! A large buffer is taken in blocks. A block is carved from its beginning to its end, and again
 //! from its beginning when all of its parts are back. So a message that is held for long keeps one
-//! block from being used, and not the whole buffer, and where few messages are held these lie in
-//! few blocks, which stay in the cache.
+//! block out of use, and not the whole buffer. Where few messages are held, they lie in few blocks,
+//! which stay in the cache.
 //!
-//! When all blocks have parts out and none has room, a message gets memory of its own, as long as
-//! it is: receiving goes on, whatever is held, and each of these is free as soon as it is given
-//! back.
+//! When all blocks have parts out and none has room, a message gets memory of its own, just as long
+//! as the message. Receiving goes on whatever is held, and such memory is free as soon as it is
+//! given back.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! Memory of a peer, before it is mapped here: what is asked of it, and what can stand against it.
+//! Checks of a peer's memory before it is mapped here, and the reasons why it is not.
 
 use std::os::fd::OwnedFd;
 

@@ -1,12 +1,13 @@
 //! The end: of a connection, of the endpoint, and of the memory that outlives them.
 //!
-//! `reap` takes a connection apart: what lies complete in the ring is still delivered, without
-//! regard to the bound on early messages; then the sending half fails its operations, the gate to
-//! our memory is shut, and with the last open link of a peer its expected receives fail: a link on
-//! which nobody has answered yet is none that their messages could come on. Memory that the other
-//! process may be copying at this moment is kept until that chunk is over or the process is dead. A
-//! transfer of ours that uses it ends at once, and its memory says that it may still be written
-//! ([`LocalMem::may_be_written`]): one that is stopped in the midst of a copy holds nobody up.
+//! `reap` takes a connection apart. Complete records in the ring are still delivered, without
+//! regard to the bound on early messages. Then the sending half fails its operations, and the gate
+//! to our memory is shut. With the last open link of a peer, its expected receives fail; a link on
+//! which the peer has not answered yet does not count as open, because their messages could not
+//! come on it. Memory that the other process may be copying at this moment is kept until that chunk
+//! is over or the process is dead. A transfer of ours that uses it ends at once, and its memory
+//! says that it may still be written ([`LocalMem::may_be_written`]): a peer that is stopped in the
+//! midst of a copy holds nobody up.
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};

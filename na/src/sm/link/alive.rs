@@ -1,13 +1,13 @@
-//! How often the system is asked whether a peer's process still lives.
+//! The limit on how often the system is asked whether a peer's process still lives.
 //!
 //! Cross-memory attach names a process by its number, which means another process some time after
-//! the peer has ended. To ask each time would be a second system call beside that of the copy, and
+//! the peer has ended. Asking each time would be a second system call beside that of the copy, and
 //! would exclude nothing either: a thread may lose its core between asking and copying. So an
 //! answer counts for [`COPIES`] copies, as long as the coarse clock of the system stands still (one
-//! to ten milliseconds). Process numbers are given out in turn, so that none comes back this soon.
-//! A process that executes another program keeps its number, and has its new memory some time
-//! before its socket is closed: what is copied in that time, or in this one after it, goes to an
-//! address that means something else there, if it is mapped at all.
+//! to ten milliseconds). Process numbers are given out in turn, so none comes back this soon. A
+//! process that executes another program keeps its number, and has its new memory some time before
+//! its socket is closed. Bytes that are copied in that time, or while an answer still counts, go to
+//! an address that means something else there, if it is mapped at all.
 
 use rustix::time::{ClockId, clock_gettime};
 

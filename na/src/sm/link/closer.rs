@@ -1,4 +1,4 @@
-//! Closing what others sent, on a thread of its own.
+//! Closing of descriptors that others sent, on a thread of its own.
 //!
 //! The last `close` of a file may wait for as long as its maker likes: a TCP socket that lingers,
 //! a file of a file system that a process serves. A peer passes such a file along with a packet,
@@ -7,9 +7,9 @@
 //! here.
 //!
 //! The thread is started for the first thing that is parked and ends with the last. A user who has
-//! parked as much as he may gets no further connection; the connections that he has can park once
-//! more each. Where the kernel cannot forbid descriptors, any user's that is refused can, too: then
-//! nobody is accepted while too much is parked.
+//! parked as much as he may gets no further connection; each connection that he has can park once
+//! more. Where the kernel cannot forbid descriptors, a refused connection of any user can park
+//! once, too; then nobody is accepted while too much is parked.
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;

@@ -1,4 +1,4 @@
-//! A connection, as everybody sees it, and the short records that the protocol itself needs.
+//! A connection, as all threads share it, and the short records that the protocol itself needs.
 
 use std::fmt;
 use std::os::fd::OwnedFd;

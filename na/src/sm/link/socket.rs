@@ -5,10 +5,10 @@
 //! Any process can send descriptors to a socket that it is connected with, and the last `close` of
 //! what they stand for may wait without an end (`closer.rs`). Three things keep that from us:
 //!
-//! - **Who may send none cannot.** A listener refuses descriptors, and so does each socket that it
-//!   accepts until the user at the other end is known to be one that may come; a socket that dials
-//!   refuses them until it has found its own user at the other end ([`permit_descriptors`], since
-//!   Linux 6.16).
+//! - **A user who may send none cannot.** A listener refuses descriptors. So does each socket that
+//!   it accepts, until the user at the other end is known to be one that may come. A socket that
+//!   dials refuses them until it has found its own user at the other end ([`permit_descriptors`],
+//!   since Linux 6.16).
 //! - **A packet is looked at before it is taken** ([`Socket::receive`]). Looking makes descriptors
 //!   of our own for the same files, and leaves those in the queue, so nothing that we close then is
 //!   the last. Only a packet whose files are all memory, which can always be closed, is taken; any

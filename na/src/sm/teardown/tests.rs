@@ -65,8 +65,8 @@ impl Pair {
         Self { owner, mover, to_owner, to_mover }
     }
 
-    /// Memory of the owner's, and of the mover's for a transfer from there, whom the owner lets
-    /// copy.
+    /// Memory of the owner, and memory of the mover for a transfer from there, which the owner lets
+    /// the mover copy.
     fn granted(&self) -> (LocalMem, LocalMem) {
         let remote = Memory::from_shared(SharedBuffer::new(LEN, &Default::default()).unwrap());
         let remote = self.owner.register(remote, Access::ReadOnly).unwrap();

@@ -1,34 +1,36 @@
 //! The choice between two ways for plain memory: through memory that both sides have mapped, or by
 //! cross-memory attach.
 //!
-//! Neither is always the faster one: through a lane both sides copy, and between cores that share a
-//! cache that is up to twice as fast as attaching; between others it is three times as slow. How
-//! near the cores are changes when the system moves threads. So the owner, who chooses, measures
-//! what both cost.
+//! Neither is always the faster one. Through a lane both sides copy: between cores that share a
+//! cache that is up to twice as fast as attaching; between others it is three times as slow. The
+//! distance of the cores changes when the system moves threads. So the owner, which chooses,
+//! measures the cost of both.
 //!
-//! How long a transfer takes is measured of one that has no other beside it: it counts what the two
-//! sides have to tell each other. Of one among several that says little, for it contains what else
-//! both sides did meanwhile and what waited in front of it, and waiting costs nobody anything; of
-//! those the time is measured in which bytes are copied. The two sides copy at the same time, so
-//! that the slower one counts: between far cores the first, which takes lines back that the other
-//! core has read, at ten times the cost; between near ones often the second. Of a lone transfer the
-//! second's last chunk comes on top: of 16 KiB, one slot of the lane, that is half of all. So the
-//! requester tells, when it is asked, how long it copied: of a put with the data, of a get when it
-//! has taken it all. It can deceive nobody but itself: what is chosen serves its own transfers.
-//! What disturbs a measurement makes it longer, so the least of the last few counts.
+//! For a transfer that has no other beside it, the time that it takes is measured, which includes
+//! what the two sides have to tell each other. For one among several that time says little: it also
+//! contains the other work of both sides and the wait behind other transfers, and waiting costs
+//! nobody anything. For those the time is measured in which bytes are copied. The two sides copy at
+//! the same time, so the slower one counts. Between far cores that is the first to copy, which
+//! takes back lines that the other core has read, at ten times the cost; between near ones it is
+//! often the second. A lone transfer also has to wait for the second side's last chunk: with 16
+//! KiB, one slot of the lane, that is half of all. So the requester tells, when it is asked, how
+//! long it copied: with the data of a put, and for a get when it has taken all of it. It can
+//! deceive nobody but itself, because the choice serves its own transfers. A disturbance makes a
+//! measurement longer, so the least of the last few counts.
 //!
-//! The way that is not used is tried now and then, a few transfers in a row because its memory has
-//! left the caches: rarely, and soon when what the used way costs has changed. A trial ends early
-//! when its first transfers cost several times as much ([`FAR_DEARER`]): cold memory can look like
-//! that too, so the next one comes soon ([`PAUSE_OF_DOUBT`]) and goes to its end whatever it sees.
-//! Lengths are told apart, and puts from gets: attaching costs a system call, and reading is not
-//! writing.
+//! The unused way is tried now and then: rarely, and soon when the cost of the used way has
+//! changed. A trial is a few transfers in a row, because the memory of the unused way has left the
+//! caches. It ends early when its first transfers cost several times as much ([`FAR_DEARER`]). Cold
+//! memory can look like that too, so the next trial comes soon ([`PAUSE_OF_DOUBT`]) and goes to its
+//! end whatever it sees. Lengths are told apart, and puts from gets: attaching costs a system call,
+//! and reading is not writing.
 //!
 //! The requester does the same for short transfers of memory that was offered to it (`offer.rs`):
-//! it attaches by itself, or asks the owner, whichever way that takes then. Only it knows what it
-//! waits for. What it asks for it measures from the first of some transfers in flight to the last:
-//! of one this is how long it took, of many the time that each adds. There, [`Way::Ring`] is to
-//! ask. It takes two processors where attaching takes one, so it has to be much the cheaper one.
+//! it attaches by itself, or asks the owner, which then uses either way. Only the requester knows
+//! what it waits for. It measures the transfers that it asks for from the first of those in flight
+//! to the last: for a single one this is how long it took, for several the time that each adds.
+//! Here, [`Way::Ring`] means asking. Asking takes two processors where attaching takes one, so it
+//! has to be much the cheaper one.
 
 use std::time::Duration;
 

@@ -2,12 +2,12 @@
 //! same time.
 //!
 //! Short data travels in the ring itself. The rest goes through the *lane*: memory of `alloc` that
-//! the source makes when it is first needed, and of which the sink maps what `block.rs` announces.
-//! It is cut into slots. A record in the ring says how many bytes of a part the next slots hold;
-//! the sink counts the slots that it has emptied in a word of the segment. The lane is larger than
-//! a core's own cache on purpose: what is still in there when the other core wants it comes slower,
-//! by a factor of four, than what has moved on to the cache that both share. Slots are short, so
-//! that short transfers go all around the lane, too.
+//! the source makes when it is first needed, and which the sink maps when it is announced
+//! (`block.rs`). It is cut into slots. A record in the ring says how many bytes of a part the next
+//! slots hold; the sink counts the slots that it has emptied in a word of the segment. The lane is
+//! larger than a core's own cache on purpose: data that is still there when the other core wants it
+//! comes four times as slowly as data that has moved on to the cache that both share. Slots are
+//! short, so that short transfers go all around the lane, too.
 //!
 //! A side that cannot map the other's memory gets everything through the ring, in quarters of it.
 //!
@@ -33,7 +33,8 @@ pub(in crate::sm) const SLOT_BYTES: usize = 16 << 10;
 pub(in crate::sm) const RUN_MAX: u32 = 4;
 
 /// Longest part whose slots have a record each, bytes: the sink begins to copy while the source
-/// does. Of a longer one it does so after its first [`RUN_MAX`] slots, and records cost time.
+/// does. With a longer part the sink begins after the first [`RUN_MAX`] slots anyway, and records
+/// cost time.
 const SPLIT_MAX: u64 = RUN_MAX as u64 * SLOT_BYTES as u64;
 
 /// Longest data that travels in the ring although there is a lane, bytes.

@@ -1,8 +1,8 @@
-//! Standing permissions: a peer that asks for the same region again is let copy there by itself
-//! from then on, without a word to us. Memory of `alloc` it maps. Plain memory it attaches to, if
-//! that is possible, and if it finds that it is the cheaper way (`costs.rs`). It learns an address
-//! in our memory by that, but nothing that it could not do without: it is of our user, and the
-//! system lets processes of one user attach to each other, or neither to the other.
+//! Standing permissions: a peer that asks for the same region again may from then on copy there by
+//! itself, without a word to us. It maps memory of `alloc`. It attaches to plain memory, if that is
+//! possible and it finds that way the cheaper one (`costs.rs`). An offer of plain memory tells it
+//! an address in our memory, but allows it nothing that it could not do before: it is of our user,
+//! and the system lets processes of one user attach to each other, or neither to the other.
 //!
 //! An *offer* is a slot of the connection and a generation. While the slot's word in the shared
 //! segment holds the generation, the offer stands.
@@ -18,9 +18,9 @@
 //! in 32..64.
 //!
 //! The fences are those of `gate.rs`: either the requester sees that the offer is gone, or the
-//! owner sees it copying. So revoking a region works as it does for a transfer that had begun.
-//! Only short transfers are done this way, in the call that starts them; the gate is entered under
-//! the send lock. A region that is asked for once, as most that travel in one call, has no offer.
+//! owner sees it copying. So revoking a region works as it does for a transfer that had begun. Only
+//! short transfers are done this way, in the call that starts them; the gate is entered under the
+//! send lock. Most regions travel in one call and are asked for once; those get no offer.
 
 use std::sync::Weak;
 use std::time::Instant;

@@ -4,16 +4,16 @@
 //! [`PIECES_MAX`] pieces of our memory hold (most transfers are one part of any length). At most
 //! [`PARTS_MAX`] parts are open per connection; the rest wait here, in order. The owner of the
 //! memory checks each part and either copies itself (cross-memory attach) or uses the ring: it
-//! sends *data* records for a get, and asks with *pull* for the *supply* records of a put. Of a
-//! long part it may let us copy the first half at the same time, with *share*. *Done* ends the part
+//! sends *data* records for a get, and asks with *pull* for the *supply* records of a put. With
+//! *share* it may let us copy the first half of a long part at the same time. *Done* ends the part
 //! in any case, and the last part ends the transfer.
 //!
 //! Our memory is held until then. A transfer that is canceled ends when the owner has answered for
-//! its open parts, because the owner may be writing. If it does not answer within [`ANSWER_LIMIT`],
-//! as one that is stopped does not, the end is told all the same ([`Requests::leave`]): a put lets
-//! go of its memory, which the owner at most reads, and that of a get is marked ([`Late`]) and held
-//! here until the answer comes or the connection ends. So that such memory does not pile up,
-//! nothing more is asked of this owner meanwhile.
+//! its open parts, because the owner may be writing. If the owner does not answer within
+//! [`ANSWER_LIMIT`], as one that is stopped does not, the transfer is reported all the same
+//! ([`Requests::leave`]). A put then lets go of its memory, which the owner at most reads. The
+//! memory of a get is marked ([`Late`]) and held here until the answer comes or the connection
+//! ends. So that such memory does not pile up, nothing more is asked of this owner meanwhile.
 //!
 //! All this is state behind the peer's send lock. Memory that is no longer needed is handed to
 //! [`Outcome`], to be released without that lock.

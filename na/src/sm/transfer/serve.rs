@@ -11,13 +11,13 @@
 //! | ring | cheaper lately, or nothing else works | we send *data* | we *pull*, and take *supply* |
 //! | attach | it is permitted | we write into the requester | we read from the requester |
 //!
-//! Of a long transfer by attaching, the requester copies the first half meanwhile (*share*, then
-//! *finished*), for the system takes several times as long for a page as its bytes would: two
-//! processors do it in little over half the time.
+//! In a long transfer by attaching, the requester copies the first half at the same time (*share*,
+//! then *finished*). The system takes several times as long for a page as copying its bytes would,
+//! and two processors need little over half the time of one.
 //!
-//! The first that applies is taken. The ring needs both sides: while the requester is awake, the
-//! way that was cheaper lately is taken (`costs.rs`). A service that may not attach (any more), or
-//! whose grant the requester cannot use, starts again on another path.
+//! The first path that applies is taken. The ring needs both sides: while the requester is awake,
+//! the way that was cheaper lately is taken (`costs.rs`). A service that may not attach (any more),
+//! or whose grant the requester cannot use, starts again on another path.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};

@@ -1,9 +1,9 @@
-//! Gets whose data is in the ring, and of which the requester has still to say how long it took
-//! them: what they cost is known only then (`costs.rs`).
+//! Gets whose data is in the ring, for which the requester has yet to say how long taking it took:
+//! only then is their cost known (`costs.rs`).
 //!
-//! The requester answers if it likes, and what it likes. The list is short and forgets the oldest;
-//! an answer that nobody waits for is ignored; times saturate. A lie makes a way of the liar's own
-//! transfers look dear or cheap.
+//! The requester may leave the answer out, or lie. The list is short and forgets the oldest; an
+//! answer that nobody waits for is ignored; times saturate. A lie makes a way look dear or cheap
+//! for the liar's own transfers.
 
 use std::collections::VecDeque;
 use std::time::Duration;

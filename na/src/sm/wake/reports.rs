@@ -1,10 +1,10 @@
 //! The reports of transfers that were done in the calls that started them, for the next polls.
 //!
-//! Most often a thread starts such a transfer and polls until it has heard of it. That thread is
-//! the one whom the lock of the poll favours (`prim::lock::biased`), and has a short queue of its
-//! own, without a lock or an atomic step. A poll that finds a report there makes no round over the
-//! connections: after a system call what counts is how much code is needed that has left the first
-//! cache. Every other thread reports by the queue of `ready.rs`.
+//! Most often a thread starts such a transfer and polls until it has the report. That is the thread
+//! that the lock of the poll favours (`prim::lock::biased`). It has a short queue of its own,
+//! without a lock or an atomic step. A poll that finds a report there makes no round over the
+//! connections: after a system call, time goes by the amount of code that is needed and has left
+//! the first cache. Every other thread reports by the queue of `ready.rs`.
 //!
 //! | state, of each place of that lock | written by | read by |
 //! |---|---|---|
