@@ -2,8 +2,8 @@
 
 use crate::{Addr, OpenOptions, RemoteMem, Uri};
 
-/// Addresses as text and as bytes, and descriptions of memory: whatever is accepted says the
-/// same when it is written again.
+/// Reads addresses as text and as bytes, and descriptions of memory: accepted input says the same
+/// when it is written again.
 ///
 /// # Panics
 ///

@@ -65,7 +65,7 @@ pub fn plugin_for<'a>(uri: &Uri<'_>) -> Result<&'a dyn Plugin, Error> {
     Err(bad(format!("there is no transport `{asked}`; this build has {}", names.join(", "))))
 }
 
-/// Opens an endpoint for `uri`; two that act as one if that is a composed address, or if
+/// Opens an endpoint for `uri`. It opens two that act as one if that is a composed address, or if
 /// [`OpenOptions::auto_sm`] asks for it.
 ///
 /// # Errors
@@ -94,9 +94,9 @@ pub fn open(uri: &str, options: &OpenOptions) -> Result<Arc<dyn Endpoint>, Error
     }
 }
 
-/// Says what [`open`] would refuse on any machine: a transport that this build has not, an address
-/// of another form, options that cannot be had with it. Opens nothing and asks nobody; so what a
-/// name of a host, an interface or a device stands for is not looked at.
+/// Refuses what [`open`] would refuse on any machine: a transport that this build has not, an
+/// address of another form, options that cannot be had with it. Opens nothing and asks nobody, so
+/// names of hosts, interfaces and devices are not looked up.
 ///
 /// # Errors
 ///
@@ -126,10 +126,10 @@ fn transports<'a>(
     Ok((plugin, far, near.filter(|_| plugin.name() != "sm")))
 }
 
-/// Options about networks that are given and mean nothing for `uri`, by name (`traffic_class`,
-/// `addr_format`, `ip_subnet`): for a warning, since an endpoint opens all the same. With
-/// [`OpenOptions::auto_sm`] the network beside the shared memory counts. Nothing for a URI that
-/// cannot be opened.
+/// Returns the names of options about networks that are given and mean nothing for `uri`
+/// (`traffic_class`, `addr_format`, `ip_subnet`). They are for a warning, since an endpoint opens
+/// all the same. With [`OpenOptions::auto_sm`] the network beside the shared memory counts. Nothing
+/// for a URI that cannot be opened.
 pub fn ignored(uri: &str, options: &OpenOptions) -> Vec<&'static str> {
     let found = transports(uri, options);
     found.map_or_else(|_| Vec::new(), |(plugin, far, _)| plugin.ignores(&far, options))

@@ -110,7 +110,7 @@ impl Page {
     }
 }
 
-/// A page of a transport is as strict as it looks: what is wrong in it is found.
+/// A page of a transport is as strict as it looks: a fault in it is found.
 #[test]
 fn a_wrong_page_is_noticed() {
     const TEXT: &str = "<!-- checked: t -->\n| offset | bytes | field |\n|---|---|---|\n\

@@ -36,8 +36,8 @@ impl Addr {
     pub const BYTES_MAX: usize = 512;
 
     /// Makes an address. For transports: `endpoint` is unique in the process (see
-    /// [`Addr::unique_endpoint_id`]), `peer` unique in the endpoint, and `state` what the transport
-    /// wants to find again without a table look-up.
+    /// [`Addr::unique_endpoint_id`]), `peer` is unique in the endpoint, and `state` is the
+    /// transport's own, found again without a table look-up.
     pub fn new(
         uri: impl Into<Box<str>>,
         endpoint: u64,

@@ -8,7 +8,7 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 
-/// The strongest thing that is known about who is behind a peer.
+/// The user or host behind a peer, as far as it is known.
 ///
 /// Two peers with equal principals share one share of every bound that says "of a host or user".
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

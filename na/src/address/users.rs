@@ -1,6 +1,7 @@
 //! The users whose processes an endpoint talks with.
 
-/// Which users' processes an endpoint talks with, where the operating system tells who a peer is.
+/// The users whose processes an endpoint talks with, where the operating system tells who a peer
+/// is.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum PeerUsers {

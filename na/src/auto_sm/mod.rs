@@ -1,5 +1,5 @@
 //! One endpoint over two transports: shared memory for peers on the same host, the network for all
-//! others. What [`OpenOptions::auto_sm`](crate::OpenOptions::auto_sm) asks for.
+//! others. [`OpenOptions::auto_sm`](crate::OpenOptions::auto_sm) asks for it.
 //!
 //! It holds an endpoint of each, *near* (sm) and *far*. An address belongs to one of the two, so an
 //! operation goes where its address says, and nothing is translated on the way:

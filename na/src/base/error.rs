@@ -8,8 +8,9 @@ use crate::base::plain;
 
 /// Why an operation failed.
 ///
-/// Cheap to clone: one event (a peer's death) may end many operations. What it shows has no control
+/// Cheap to clone: one event (a peer's death) may end many operations. Its text has no control
 /// characters, also where a part of it is text that a peer chose.
+///
 /// Counterpart: `na_return_t` (Mercury), with the facts that a number cannot carry.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]

@@ -2,9 +2,9 @@
 
 use std::borrow::Cow;
 
-/// `text` without what would steer whoever reads it: escape sequences of terminals, the end of a
-/// line, another direction of writing, characters that cannot be seen. Line ends and tabs become
-/// spaces, and each other such character U+FFFD.
+/// `text` without the characters that would steer a terminal or mislead a reader: escape sequences,
+/// ends of lines, another direction of writing, characters that cannot be seen. Line ends and tabs
+/// become spaces, and each other such character U+FFFD.
 #[must_use]
 pub fn text(text: &str) -> Cow<'_, str> {
     if text.chars().all(|c| shown(c) == c) {

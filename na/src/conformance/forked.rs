@@ -3,8 +3,9 @@
 /// Seconds after which a child that hangs is ended.
 const SECONDS: u32 = 30;
 
-/// Runs `body` in a child process that is forked off, and waits for its end; its exit status: the
-/// error of `body`, or 0. What `body` takes from its surroundings is the parent's afterwards.
+/// Runs `body` in a child process that is forked off, and waits for its end. Returns the child's
+/// exit status: the error of `body`, or 0. Values that `body` takes from its surroundings are the
+/// parent's afterwards.
 ///
 /// # Panics
 ///

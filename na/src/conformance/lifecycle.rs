@@ -32,8 +32,8 @@ pub fn canceled_receives_end_once(case: &Case<'_>) {
     assert_eq!(target.received(again[1]).1, b"b");
 }
 
-/// Canceled sends end once, canceled or sent, even when the peer takes nothing; what was sent
-/// arrives, whole and in order, and nothing of what was canceled.
+/// Canceled sends end once, canceled or sent, even when the peer takes nothing. Messages that were
+/// sent arrive, whole and in order, and canceled ones do not.
 pub fn canceled_sends_end_once(case: &Case<'_>) {
     const COUNT: u32 = 4000;
     let (target, origin) = Node::pair(case);

@@ -26,7 +26,7 @@ pub fn addresses_compare_and_name_their_peer(case: &Case<'_>) {
     assert_ne!(origin.addr_of(&other), seen, "two peers are two addresses");
 }
 
-/// An address travels as bytes; what is not one is refused.
+/// An address travels as bytes; bytes that are no address are refused.
 pub fn addresses_survive_serialisation(case: &Case<'_>) {
     let (target, origin) = Node::pair(case);
     let own = target.endpoint.self_addr();

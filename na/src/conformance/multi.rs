@@ -70,7 +70,7 @@ pub fn a_receive_takes_many_messages(case: &Case<'_>) {
     }
 }
 
-/// No more messages are taken than asked for; what is held back comes with the next receive.
+/// No more messages are taken than asked for; those that are held back come with the next receive.
 pub fn a_receive_for_many_takes_no_more(case: &Case<'_>) {
     let (target, origin) = Node::pair(case);
     if !target.endpoint.has_multi_recv() {
@@ -101,7 +101,7 @@ pub fn a_receive_for_many_takes_no_more(case: &Case<'_>) {
     drive(&[&target, &origin], "the last one", || target.count_many(third) == 1);
 }
 
-/// A canceled one ends once; what comes then goes to the next.
+/// A canceled one ends once; messages that come then go to the next.
 pub fn a_canceled_receive_for_many_ends_once(case: &Case<'_>) {
     let (target, origin) = Node::pair(case);
     if !target.endpoint.has_multi_recv() {
@@ -125,7 +125,7 @@ pub fn a_canceled_receive_for_many_ends_once(case: &Case<'_>) {
     assert_eq!(tags(&came(&target, next)), [2, 3, 4, 5, 6]);
 }
 
-/// Close ends each once; what was received stays.
+/// Close ends each once; messages that were received stay.
 pub fn a_close_ends_receives_for_many(case: &Case<'_>) {
     let (target, origin) = Node::pair(case);
     if !target.endpoint.has_multi_recv() {

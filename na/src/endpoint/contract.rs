@@ -40,10 +40,10 @@ pub trait Endpoint: Send + Sync + fmt::Debug {
     /// Returns the largest messages that it can carry.
     fn limits(&self) -> Limits;
 
-    /// Expected receives that may stay posted although nothing may ever come for them: of calls
-    /// that were given up, and those that watch a peer. A transport whose device takes few at a
-    /// time keeps the others of all peers waiting behind these, so the oldest of more are to be
-    /// canceled. Default: any number.
+    /// Expected receives that may stay posted although nothing may ever come for them: those of
+    /// calls that were given up, and those that watch a peer. A transport whose device takes few at
+    /// a time keeps the other receives, of all peers, waiting behind these. So if there are more,
+    /// the oldest are to be canceled. Default: any number.
     fn idle_receives_max(&self) -> usize {
         usize::MAX
     }

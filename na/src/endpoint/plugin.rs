@@ -61,9 +61,9 @@ pub trait Plugin: Send + Sync {
 pub struct Device {
     /// The class and protocol of its addresses, which stand before `://`.
     pub protocol: String,
-    /// As the library below names it.
+    /// The name that the library below has for it.
     pub name: String,
-    /// The network address, or what is said instead.
+    /// The network address, or the text that stands for one.
     pub address: String,
     /// One line for people: what the protocol is.
     pub summary: &'static str,

@@ -13,7 +13,7 @@ pub struct EndpointStats {
     pub peers: Vec<PeerStats>,
     /// Registrations of memory.
     pub regions: usize,
-    /// Bytes of these; what is registered twice counts twice.
+    /// Bytes of these; memory that is registered twice counts twice.
     pub region_bytes: u64,
 }
 

@@ -13,9 +13,9 @@
 //!
 //! Loopback is `127.0.0.1`, or `[::1]` where there is nothing else. `[::]` takes both families.
 //!
-//! A name that an interface of this machine has is that interface, else a host. Of an interface,
-//! IPv4 goes before IPv6, and link-local addresses come last. For a listening endpoint, family and
-//! subnet decide before that (`own_address.rs`).
+//! A name that an interface of this machine has is that interface, else a host. Among the addresses
+//! of an interface, IPv4 goes before IPv6, and link-local addresses come last. For a listening
+//! endpoint, family and subnet decide before that (`own_address.rs`).
 //!
 //! Names are resolved where they are given, which may block: in `open` and `lookup`, never while
 //! polling. A name with one address is that address; one with several stays a peer of its own,

@@ -1,8 +1,8 @@
 //! Host names: the system's resolver, which may take seconds.
 //!
 //! The caller may be a ULT of an xstream, which `na` does not know. A program with xstreams sets
-//! how work that waits for the system is run ([`run_blocking_by`]). Of several callers that ask for
-//! one name at the same time, those that wait for their turn take over the result that was found
+//! how work that waits for the system is run ([`run_blocking_by`]). If several callers ask for one
+//! name at the same time, those that wait for their turn take over the result that was found
 //! meanwhile.
 
 use std::collections::HashMap;

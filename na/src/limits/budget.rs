@@ -6,8 +6,8 @@
 //! peer is charged with and gives it back when it is dropped, so that nothing stays charged for a
 //! peer that is gone.
 //!
-//! Charging touches lines that all threads share. So only data that has to wait is charged; what
-//! leaves at once never is.
+//! Charging touches lines that all threads share. So only data that has to wait is charged; data
+//! that leaves at once is not.
 
 use std::collections::HashMap;
 use std::sync::Weak;

@@ -18,9 +18,9 @@ use crate::Error;
 /// Runs `work`, which makes files longer, without the signal of the limit. Also tells whether it
 /// has met the limit.
 ///
-/// `work` must end on the thread on which it began. It costs five system calls more: nothing for
-/// what every message passes through. Threads that it starts have the signal blocked for good, and
-/// get `EFBIG` only.
+/// `work` must end on the thread on which it began. It costs five system calls more, so it is not
+/// for the path of every message. Threads that it starts have the signal blocked for good, and get
+/// `EFBIG` only.
 pub fn held<R>(work: impl FnOnce() -> R) -> (R, bool) {
     let held = Held::new();
     let done = work();
@@ -28,7 +28,7 @@ pub fn held<R>(work: impl FnOnce() -> R) -> (R, bool) {
     (done, exceeded)
 }
 
-/// As [`held`]; an error of `work` because of the limit names that.
+/// Runs `work` as [`held`] does; an error that it has because of the limit names the limit.
 ///
 /// # Errors
 ///

@@ -163,7 +163,7 @@ impl<T> Lists<T> {
     }
 
     /// The slot of the entry for which `wanted` holds. Looks at every slot, from where the last one
-    /// was found: what is canceled together mostly was posted together.
+    /// was found: entries that are canceled together were mostly posted together.
     fn find(&mut self, wanted: impl Fn(&T) -> bool) -> Option<usize> {
         let from = self.found.min(self.slots.len());
         for at in (from..self.slots.len()).chain(0..from) {

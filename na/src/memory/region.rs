@@ -53,8 +53,8 @@ pub(crate) struct Held {
 }
 
 impl Held {
-    /// Nobody gets it back: the peer may go on for as long as this process lives. What would be
-    /// called with it is dropped.
+    /// Keeps the memory for as long as this process lives, because the peer may go on using it:
+    /// nobody gets it back. A function that would be called with it is dropped.
     #[allow(dead_code, reason = "for transports whose peers can map memory")]
     pub(crate) fn keep_for_good(mut self) {
         std::mem::forget(self.memory.take());
@@ -617,9 +617,9 @@ impl Region {
 }
 
 impl Region {
-    /// In a child that was forked off: frees its copy of the memory. What its parent has told peers
-    /// and libraries stays as it is, and so does memory of which a library knows: of that a child
-    /// need not have a copy at all.
+    /// In a child that was forked off: frees its copy of the memory. Everything that its parent has
+    /// told peers and libraries stays as it is. So does memory that a library knows of, of which a
+    /// child need not have a copy at all.
     #[cold]
     fn drop_copy(&mut self) {
         let offers = self.offers.get_mut().unwrap_or_else(PoisonError::into_inner);

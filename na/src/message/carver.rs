@@ -31,11 +31,12 @@ const SCAN_PAUSE: usize = 64;
 /// begin one stays cheap, however many there are.
 const SCAN_BLOCKS: usize = 64;
 
-/// Where [`Endpoint::multi_recv_unexpected`](crate::Endpoint::multi_recv_unexpected) puts messages:
-/// a number of large buffers, each for many messages. A clone stands for the same.
+/// Memory where [`Endpoint::multi_recv_unexpected`](crate::Endpoint::multi_recv_unexpected) puts
+/// messages: a number of large buffers, each for many messages. A clone stands for the same
+/// buffers.
 ///
-/// An endpoint takes the memory when it needs it, and gives it back when it is dropped and the last
-/// message is.
+/// An endpoint takes the memory when it needs it. It gives the memory back when the endpoint and
+/// the last message are dropped.
 ///
 /// Counterpart: `NA_Msg_buf_alloc` with `NA_MULTI_RECV`.
 #[derive(Clone)]

@@ -18,7 +18,8 @@ mod carver;
 pub(crate) use self::carver::Carver;
 pub use self::carver::LargeBuffers;
 
-/// A buffer for one message. Its capacity is fixed; its length is what was written or received.
+/// A buffer for one message. Its capacity is fixed; its length is that of the message that was
+/// written or received.
 ///
 /// Obtain one from [`Endpoint::alloc_msg`](crate::Endpoint::alloc_msg), so that a transport which
 /// needs registered memory can supply it, and reuse it: no operation allocates. Those that
@@ -100,8 +101,8 @@ impl MsgBuf {
         unsafe { self.0.add(1) }.cast()
     }
 
-    /// Returns whether it is a part of a large buffer, which waits for it: to be dropped as soon as
-    /// the message is not needed any more, and not used for another one.
+    /// Returns whether it is a part of a large buffer, which waits for it. Such a buffer is to be
+    /// dropped as soon as the message is not needed any more, and not used for another one.
     #[inline]
     pub fn is_part(&self) -> bool {
         self.head().home.is_some()

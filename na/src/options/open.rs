@@ -24,7 +24,7 @@ const EARLY_BYTES_MAX: usize = 64 << 20;
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct OpenOptions {
-    /// Accept peers that come to us. Off: we can only reach out. Default off.
+    /// Accepts peers that connect to us. Off: we can only connect to others. Default off.
     pub listen: bool,
     /// Largest message, bytes, both kinds. Default 4096, as in Mercury.
     pub message_bytes_max: usize,
@@ -49,7 +49,7 @@ pub struct OpenOptions {
     /// Beyond, senders are held back; a message for which a receive is posted is received all the
     /// same. For tcp, and for sm, which does not tell hosts apart. Default 64 MiB.
     pub early_bytes_max: usize,
-    /// Bytes of memory that answers (expected messages) which a peer leaves unread may take. A peer
+    /// Bytes of memory that answers (expected messages) left unread by one peer may take. A peer
     /// with more is given up ([`Error::PeerGone`]): one that asks without end and reads nothing
     /// would fill our memory. Over tcp, answers of up to 4 KiB are packed as long as they take less
     /// than a quarter of this. Reading from a peer pauses when a mebibyte of answers, or an eighth
@@ -110,15 +110,15 @@ pub struct OpenOptions {
     ///
     /// Counterpart: `traffic_class` of `na_init_info`.
     pub traffic_class: TrafficClass,
-    /// Form of the own address: of tcp and ucx, and those providers of ofi that have IP addresses.
-    /// Over ucx it is the family of all peers as well. Default: unspecified.
+    /// Form of the endpoint's own address, for tcp, ucx and those providers of ofi that have IP
+    /// addresses. Over ucx it is the family of all peers as well. Default: unspecified.
     ///
     /// Counterpart: `addr_format` of `na_init_info`.
     pub addr_format: AddrFormat,
-    /// Chooses the own address where the URI names no host, for the same transports: the address of
-    /// this machine that is in the subnet. If the URI names a host, an interface or a device with
-    /// several addresses, one in the subnet goes first; apart from that, the subnet does not
-    /// overrule the URI. Default: none.
+    /// Chooses the endpoint's own address where the URI names no host, for the same transports: the
+    /// address of this machine that is in the subnet. If the URI names a host, an interface or a
+    /// device with several addresses, one in the subnet goes first; apart from that, the subnet
+    /// does not overrule the URI. Default: none.
     ///
     /// Counterpart: `ip_subnet` of `na_init_info`.
     pub ip_subnet: Option<Subnet>,

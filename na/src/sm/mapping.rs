@@ -49,7 +49,7 @@ impl From<&str> for Unmapped {
 ///
 /// # Errors
 ///
-/// What is wrong with it.
+/// The reason why they cannot be touched safely.
 pub(super) fn sealed_bytes(fd: &OwnedFd) -> Result<u64, &'static str> {
     /// `HUGETLBFS_MAGIC` of the kernel.
     const POOL_OF_HUGE_PAGES: u32 = 0x9584_58f6;

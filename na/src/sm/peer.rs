@@ -155,7 +155,8 @@ impl Peer {
         received.store(received.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
-    /// One of the `links` has ended; what went through it still counts. `None`: it is not there.
+    /// One of the `links` has ended; the traffic that went through it still counts. `None`: it is
+    /// not there.
     pub(super) fn remove_link(&self, links: &mut Vec<TxLink>, token: u64) -> Option<TxLink> {
         let at = links.iter().position(|link| link.conn.token == token)?;
         let link = links.remove(at);

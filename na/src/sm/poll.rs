@@ -544,8 +544,8 @@ impl SmEndpoint {
         true
     }
 
-    /// Returns whether the peer owes us something. What lies in its ring and was not read is no
-    /// such thing: it may compute between two calls for as long as it likes.
+    /// Returns whether the peer owes us something. Unread records in its ring are no debt: it may
+    /// compute between two calls for as long as it likes.
     fn is_owed(&self, link: &RxLink) -> bool {
         !link.services.is_empty()
             || link.with_link(|tx| tx.waits_for_peer()).unwrap_or(false)

@@ -81,7 +81,7 @@ impl Closer {
         lock(&self.state).all >= 2 * MAX
     }
 
-    /// Returns whether no more may come from user `uid`, and why: what to tell him. Others do not
+    /// Returns why no more may come from user `uid`, if so: a text for that user. Others do not
     /// keep our own user out.
     pub(in crate::sm) fn refusal(&self, uid: u32) -> Option<String> {
         let state = lock(&self.state);

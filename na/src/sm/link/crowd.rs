@@ -65,7 +65,7 @@ impl Crowd {
     ///
     /// # Errors
     ///
-    /// There are as many as the options allow, or too much memory: what to tell the dialer.
+    /// There are as many as the options allow, or too much memory: a text for the dialer.
     pub(in crate::sm) fn admit(&mut self, uid: u32, bytes: usize) -> Result<Guest, String> {
         let (bytes, (user_bytes, all_bytes)) = (bytes as u64, self.bytes_max);
         let of_user = self.by_user.get(&uid).copied().unwrap_or_default();

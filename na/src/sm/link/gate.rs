@@ -1,10 +1,10 @@
-//! May the owner of remote memory still touch the requester's?
+//! A gate that decides whether the owner of remote memory may still touch the requester's.
 //!
 //! With cross-memory attach the *owner* of the remote memory copies, straight into or out of the
 //! requester's address space. The requester may stop waiting at any time (its endpoint closes, the
-//! owner broke the protocol) and must then know when its memory is its own again. The same holds
-//! for mapped memory, whichever side copies in the other's: read *owner* as the one who copies, and
-//! *requester* as the one whose memory it is.
+//! owner broke the protocol) and must then know when its memory is its own again. A gate serves
+//! mapped memory too, whichever side copies in the other's: read *owner* as the side that copies,
+//! and *requester* as the side whose memory it is.
 //!
 //! | owner | requester |
 //! |---|---|

@@ -148,7 +148,7 @@ impl Packet {
     ///
     /// # Errors
     ///
-    /// What is wrong with it, to log and to tell the sender.
+    /// The fault in it, to log and to tell the sender.
     pub(in crate::sm) fn decode(bytes: &[u8]) -> Result<Self, String> {
         if bytes.get(..4) != Some(&MAGIC) {
             return Err("the handshake does not start with `MRGO`: not an sm endpoint".into());

@@ -118,7 +118,7 @@ impl Segment {
     ///
     /// # Errors
     ///
-    /// What is wrong with it.
+    /// The fault in it, or the lack that keeps it from being mapped.
     pub(in crate::sm) fn attach(
         fd: &OwnedFd,
         ring_bytes: usize,
@@ -312,7 +312,7 @@ impl fmt::Debug for Segment {
 ///
 /// # Errors
 ///
-/// They cannot: what to tell who says so.
+/// They cannot: a text for the side that says so.
 pub(in crate::sm) fn check_ring_bytes(ring_bytes: usize) -> Result<(), String> {
     match ring_bytes.is_power_of_two() && RING_BYTES.contains(&ring_bytes) {
         true => Ok(()),

@@ -273,8 +273,8 @@ pub(in crate::sm) enum Chunk<'a> {
 }
 
 impl Chunk<'_> {
-    /// The part, the offset there, and the word about time: of a supply how long the peer copied,
-    /// nanoseconds, of data whether it wants to know that of us. `None` when the record is too
+    /// The part, the offset there, and the word about time: in a supply, how long the peer copied,
+    /// nanoseconds; in data, whether it wants to know that of us. `None` when the record is too
     /// short.
     pub(in crate::sm) fn prefix(&self) -> Option<(u64, u64, u64)> {
         match self {

@@ -80,7 +80,7 @@ const FLIGHT_MAX: u64 = 32;
 struct Open {
     op: OpId,
     put: bool,
-    /// Our memory; of a put that was left without an answer, none.
+    /// Our memory; none for a put that was left without an answer.
     local: Option<LocalMem>,
     local_offset: u64,
     remote: RemoteMem,
@@ -302,8 +302,8 @@ impl Requests {
         Some((part.span.len, self.transfers.get(&part.transfer)?.put))
     }
 
-    /// Copies a chunk of a granted part. `None`: there is nothing to copy; `Some`: what to tell the
-    /// owner.
+    /// Copies a chunk of a granted part. `None`: there is nothing to copy; `Some`: a record for the
+    /// owner, if one is due.
     pub(in crate::sm) fn copy_granted(
         &mut self,
         conn: &Conn,

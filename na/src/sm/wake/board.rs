@@ -44,7 +44,7 @@ impl Board {
     ///
     /// # Errors
     ///
-    /// What is wrong with it.
+    /// The fault in it, or the lack that keeps it from being mapped.
     pub(in crate::sm) fn attach(fd: &OwnedFd) -> Result<Self, Unmapped> {
         let breach = Unmapped::Breach;
         let bytes = sealed_bytes(fd).map_err(|reason| breach(format!("its board is {reason}")))?;
