@@ -60,7 +60,7 @@ impl Node {
         (Self::new(case, target), Self::open(case, false))
     }
 
-    /// A pair as of [`pair`](Self::pair), with options; `None` if the factory heeds none.
+    /// A [`pair`](Self::pair) with options; `None` if the factory heeds none.
     pub(super) fn pair_with(
         case: &Case<'_>,
         of_target: &OpenOptions,

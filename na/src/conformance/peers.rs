@@ -32,7 +32,8 @@ pub(super) fn send_until_it_fails(node: &Node, to: &Addr) -> Error {
     }
 }
 
-/// Bounds are kept by it, so that a crowd of connections has one share.
+/// The principal of a peer is that which the kernel reports. Bounds are kept by it, so that a crowd
+/// of connections has one share.
 pub fn who_is_behind_a_peer_is_what_the_kernel_says(case: &Case<'_>) {
     let target = Node::open(case, true);
     let own = target.endpoint.self_addr();
@@ -107,8 +108,8 @@ pub fn an_origin_that_left_cannot_be_answered(case: &Case<'_>) {
     assert_gone(&send_until_it_fails(&target, &to_origin));
 }
 
-/// Messages of peers that are gone wait for their receives up to a limit; beyond, the last who left
-/// loses all of its own, and nobody else any.
+/// Messages of peers that are gone wait for their receives up to a limit. Beyond, the peer that
+/// left last loses all of its own, and no other peer loses any.
 pub fn what_gone_peers_left_is_bounded(case: &Case<'_>) {
     const EACH: u32 = 5;
     let mut of_target = OpenOptions::listening(true);

@@ -81,7 +81,7 @@ impl SharedBuffer {
         Ok(Self { block: Arc::new(Block::new(len, options)?), options: options.clone() })
     }
 
-    /// Bytes.
+    /// Length in bytes.
     pub fn len(&self) -> usize {
         self.block.len
     }

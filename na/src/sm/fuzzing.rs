@@ -1,4 +1,4 @@
-//! Fuzz targets for everything that an sm peer can send, and for the test that replays their
+//! Fuzz targets for the input that an sm peer can send, also for the test that replays their
 //! corpora.
 //!
 //! Each function takes any bytes. It panics if a rule does not hold, and must not hang, allocate
