@@ -40,8 +40,8 @@ impl NetworkBuilder {
         self
     }
 
-    /// What each packet costs the node that sends it, and the one that receives it. A node does one
-    /// thing at a time. Default zero.
+    /// The time that each packet costs the node that sends it, and the node that receives it. A
+    /// node does one thing at a time. Default zero.
     #[must_use]
     pub fn operation_cost(mut self, cost: Duration) -> Self {
         self.settings.operation_cost = nanos(cost);
@@ -79,7 +79,7 @@ impl NetworkBuilder {
         self
     }
 
-    /// Who moves the clock. Default [`Drive::OnPoll`].
+    /// The rule by which the virtual clock moves. Default [`Drive::OnPoll`].
     #[must_use]
     pub fn drive(mut self, drive: Drive) -> Self {
         self.settings.drive = drive;

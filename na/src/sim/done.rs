@@ -1,4 +1,4 @@
-//! What a node has for its poll, and how it wakes who sleeps.
+//! Completions that wait for a node's next poll, and the bell that wakes a caller who sleeps.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;

@@ -72,7 +72,7 @@ impl SimEndpoint {
         self.with_item((), |node, wire, ()| work(node, wire)).ok()
     }
 
-    /// The same with something that comes back.
+    /// Runs `work` on the node with `item`, or hands `item` back if the endpoint is closed.
     fn with_item<T, R>(
         &self,
         item: T,

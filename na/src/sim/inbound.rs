@@ -1,4 +1,4 @@
-//! What a packet does to the node that it reaches.
+//! The effects of a packet on the node that it reaches.
 
 use super::node::{Node, State};
 use super::outgoing::Ends;

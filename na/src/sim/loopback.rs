@@ -16,7 +16,7 @@ struct Copy {
     transfer: Transfer,
 }
 
-/// What a node has sent itself and not yet received.
+/// Messages and transfers to the node's own address that are not finished yet.
 #[derive(Debug, Default)]
 pub(super) struct Loopback {
     messages: VecDeque<Queued>,

@@ -266,7 +266,7 @@ impl Network {
 
     // ---- looking ----
 
-    /// What has happened.
+    /// Returns a copy of the trace so far.
     pub fn trace(&self) -> Trace {
         self.with(|world| world.wire.trace.clone())
     }

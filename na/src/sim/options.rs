@@ -1,4 +1,4 @@
-//! What a network is made of: links, limits, and who moves the clock.
+//! Options of a network: its links, its limits, and how its clock moves.
 
 use std::time::Duration;
 
@@ -133,7 +133,7 @@ impl LinkOptions {
     }
 }
 
-/// Who moves the clock.
+/// The rule by which the virtual clock moves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Drive {
     /// A poll that has nothing to report runs the next events, whatever their time. Programs that
@@ -146,7 +146,7 @@ pub enum Drive {
     Manual,
 }
 
-/// What holds for a whole network; set through [`NetworkBuilder`](super::NetworkBuilder).
+/// Settings of a whole network, made by [`NetworkBuilder`](super::NetworkBuilder).
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Settings {
     pub(super) seed: u64,

@@ -1,4 +1,4 @@
-//! What waits to be sent to one peer, and the transfers with it that are under way.
+//! Frames that wait to be sent to one peer, and the transfers with it that are under way.
 //!
 //! | what | window | order |
 //! |---|---|---|
@@ -59,7 +59,7 @@ struct Sink {
     left: u64,
 }
 
-/// What an operation with a peer may end with.
+/// Completions and memory that the end of operations with a peer leaves behind.
 #[derive(Default)]
 pub(super) struct Ends {
     pub(super) completions: Vec<Completion>,

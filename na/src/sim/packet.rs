@@ -1,4 +1,4 @@
-//! What travels: packets, and the frames that a connection makes of them.
+//! Packets that travel between hosts, and the frames that a connection sends in them.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ pub(super) struct Packet {
     pub(super) body: Body,
 }
 
-/// Who greets.
+/// The node that greets, and what the other side needs to know of it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Greeting {
     pub(super) node: NodeId,
@@ -101,7 +101,8 @@ pub(super) struct Request {
 }
 
 impl Frame {
-    /// What it takes of the receiver's window; frames without contents pass regardless.
+    /// Bytes of the receiver's window that the frame takes. Frames without contents take none, and
+    /// pass regardless of the window.
     pub(super) fn charge(&self) -> u64 {
         match self {
             Self::Message { bytes, .. } | Self::Data { bytes, .. } => {

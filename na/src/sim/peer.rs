@@ -21,7 +21,8 @@ use super::wire::{Event, EventKey, Wire};
 use crate::matching::Kind;
 use crate::{Addr, Error, PeerLink, PeerStats, Tag};
 
-/// What an address of this transport keeps. While one is alive, its peer is not forgotten.
+/// The state behind an address of this transport. As long as one address is alive, its peer is not
+/// forgotten.
 #[derive(Debug)]
 pub(super) struct PeerTag;
 
@@ -65,7 +66,7 @@ pub(super) enum Phase {
     Gone(Error),
 }
 
-/// What a timer found.
+/// The result of a timer's look at the peer.
 pub(super) enum Verdict {
     Fine,
     Unreachable,
@@ -90,7 +91,7 @@ pub(super) struct Peer {
     timer: Option<EventKey>,
 }
 
-/// What a peer needs to know of its node.
+/// The facts about the node that its peers need.
 #[derive(Clone, Copy)]
 pub(super) struct Home {
     pub(super) host: HostId,
@@ -101,7 +102,7 @@ pub(super) struct Home {
 }
 
 impl Peer {
-    /// What there is to tell of it, but for what is awaited.
+    /// Returns the peer's statistics; `awaited` is left empty.
     pub(super) fn stats(&self) -> PeerStats {
         PeerStats {
             uri: self.uri.to_string(),

@@ -1,4 +1,4 @@
-//! What happened, in virtual time, to explain a run that failed.
+//! The trace of a run in virtual time, which explains a run that failed.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::Nanos;
 
-/// What became of a packet, or of one copy of it.
+/// The fate of a packet, or of one copy of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Fate {
     Sent,

@@ -15,7 +15,7 @@ use super::{Nanos, Network};
 use crate::LocalMem;
 use crate::base::random::Random;
 
-/// What the caller of `schedule` wants to happen.
+/// The closure that a caller of `schedule` wants to run.
 pub(super) type Call = Box<dyn FnOnce(&Network) + Send>;
 
 pub(super) enum Event {
@@ -25,7 +25,7 @@ pub(super) enum Event {
     Handle(Packet),
     /// A connection has something to look after.
     Timer { node: NodeId, peer: u64 },
-    /// What a node sends to itself.
+    /// A node goes on with the messages and transfers to itself.
     Loopback { node: NodeId },
     /// A machine whose node died tells a peer, until that is through.
     Notice { reset: Packet, tries: u32, until: Nanos },
@@ -48,7 +48,7 @@ pub(super) struct Host {
     /// The node that runs here, if any.
     pub(super) node: Option<NodeId>,
     pub(super) powered: bool,
-    /// What each packet, in or out, costs.
+    /// The time that each packet, in or out, costs the host.
     pub(super) cost: Nanos,
     busy_until: Nanos,
 }

@@ -14,7 +14,7 @@ use super::trace::Fate;
 use super::wire::{Call, Event, Wire};
 use crate::{Error, OpenOptions};
 
-/// What a step did.
+/// The result of a step.
 pub(super) enum Step {
     /// Nothing was left to happen.
     Idle,

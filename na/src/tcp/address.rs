@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-/// What stands before `://`.
+/// The part of a URI before `://`.
 pub(super) const HEAD: &str = "na+tcp";
 
 /// The text form of a listening address.

@@ -30,7 +30,7 @@ pub(super) enum Stage {
     Up { peer: Arc<Peer>, addr: Addr },
 }
 
-/// What passes without something happening, see [`liveness`](super::liveness).
+/// How long nothing of each kind has happened on a connection, see [`liveness`](super::liveness).
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Times {
     /// Nothing came, though the peer owes us something.

@@ -45,14 +45,14 @@ const REST_EVERY: u64 = 16;
 /// Longer limits would not be points in time.
 const CONNECT_TIMEOUT_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// What the endpoint and its poller share.
+/// The state that the endpoint and its poller share.
 pub(super) struct Core {
     pub(super) id: u64,
     pub(super) message_bytes_max: usize,
     pub(super) connect_timeout: Duration,
     pub(super) liveness_limit: Duration,
     pub(super) options: TcpOptions,
-    /// What peers may leave unread.
+    /// The budget for answers that peers leave unread.
     pub(super) budget: Arc<Budget>,
     pub(super) class: TrafficClass,
     /// Where we listen; empty if we do not.
@@ -351,7 +351,7 @@ impl Core {
     }
 }
 
-/// What became of a message that a copy is sent of.
+/// The outcome of sending a copy of a message.
 enum Copied {
     /// Nothing.
     Not,
@@ -363,7 +363,8 @@ enum Copied {
     },
 }
 
-/// What polls have left. Its vectors and the poller's change places, and keep their room.
+/// Completions that polls have not reported yet, and memory that they have not dropped. Its
+/// collections are swapped with the poller's, so that both keep their capacity.
 #[derive(Default)]
 struct Gate {
     completions: VecDeque<Completion>,

@@ -1,4 +1,4 @@
-//! What travels on a connection. The layouts are in the [transport's documentation](super).
+//! Frames that travel on a connection. The layouts are in the [transport's documentation](super).
 //!
 //! Decoding checks everything that does not depend on the connection's state; each error text names
 //! the rule that was broken.
@@ -17,8 +17,8 @@ pub(super) const URI_BYTES_MAX: usize = 256;
 /// Longest extension of a hello, bytes.
 pub(super) const EXTENSION_BYTES_MAX: usize = 256;
 
-/// What of the extension is known here: the number of the sender's endpoint, and that of the
-/// receiver there.
+/// Bytes of the part of the extension that is understood here: the number of the sender's endpoint,
+/// and that of the receiver there.
 const NAMED_BYTES: usize = 16;
 
 /// The sender understands [`Kind::Alive`], and sends it when asked to.
@@ -42,7 +42,7 @@ pub(super) const STATUS_BYTES: usize = 4;
 const MAGIC: [u8; 4] = *b"MRGO";
 const VERSION: u16 = 1;
 
-/// What a frame is.
+/// The kind of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Kind {
@@ -197,7 +197,7 @@ pub(super) struct Hello {
     /// Changes whenever the sender is restarted or has ended everything with the receiver. It is
     /// for receivers of earlier versions, which may have several connections with a peer.
     pub(super) session: u64,
-    /// What the sender can beyond this version of the protocol. Unknown bits mean nothing.
+    /// Capabilities of the sender beyond this version of the protocol. Unknown bits mean nothing.
     pub(super) capabilities: u16,
     /// The sender wants to hear something at least this often, ms; zero: it does not mind.
     pub(super) alive_every_ms: u32,
@@ -274,7 +274,8 @@ impl Hello {
         self.named.map(|named| named.endpoint)
     }
 
-    /// What we say, with `alive_every_ms`, without names, and no refusal.
+    /// Builds our hello without signs of life (`alive_every_ms` is 0), without names, and without a
+    /// refusal. The caller sets those that it needs.
     pub(super) fn ours(message_bytes_max: u32, session: u64, uri: String) -> Self {
         let (capabilities, alive_every_ms, refusal) = (CAPABILITIES, 0, None);
         let named = None;

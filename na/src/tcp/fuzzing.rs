@@ -1,4 +1,5 @@
-//! What a tcp peer can send, for fuzzers and for the test that replays their corpora.
+//! Entry points for the bytes of a tcp peer, used by fuzzers and by the test that replays their
+//! corpora.
 //!
 //! Each function takes any bytes. It panics if a rule does not hold, and must not hang, allocate
 //! without bound or touch memory that is not its own.

@@ -182,7 +182,7 @@ impl Poller {
         }
     }
 
-    /// What was held for a frame that will not come to its end.
+    /// Gives up what was held for a frame whose end will not come.
     pub(super) fn abandon(&mut self, core: &Core, key: u64, error: &Error) {
         let Some(conn) = self.conns.get_mut(key) else { return };
         match conn.incoming.abandon() {

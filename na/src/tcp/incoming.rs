@@ -45,7 +45,8 @@ const DIRECT_BYTES_MIN: usize = 4 << 10;
 /// Reads after which a connection that is being closed is not drained further.
 const DRAIN_READS: usize = 64;
 
-/// What takes less than this part of a buffer is kept without it.
+/// The part of a buffer, one in so many, up to which bytes are moved to memory of their own size,
+/// so that the buffer can be given back.
 const FEW: usize = 8;
 
 /// Buffers of connections that need none at the moment.
@@ -129,7 +130,7 @@ pub(super) enum Appetite {
     Guess(Guess),
 }
 
-/// What the buffer holds next.
+/// The next thing in the buffer.
 pub(super) enum Next {
     /// Not enough: read more.
     NeedMore,
@@ -149,8 +150,8 @@ pub(super) struct Incoming {
     start: usize,
     end: usize,
     long: Option<Long>,
-    /// Of the data whose header is in front: bytes that follow it in the buffer, and bytes behind
-    /// those that are in their memory already.
+    /// Bytes of the data whose header is in front: those that follow it in the buffer, and those
+    /// after them that are in their memory already.
     landed: (usize, usize),
     message_bytes_max: usize,
 }
@@ -215,7 +216,7 @@ impl Incoming {
         (self.start, self.end) = (0, len);
     }
 
-    /// What comes next.
+    /// Returns the next thing that the buffer holds.
     pub(super) fn next(&mut self) -> Result<Next, String> {
         if self.long.is_some() {
             return self.go_on();
@@ -233,7 +234,7 @@ impl Incoming {
         })
     }
 
-    /// What the buffer holds of a frame that was begun goes where it belongs.
+    /// Moves the buffered bytes of a frame that was begun to their destination.
     fn go_on(&mut self) -> Result<Next, String> {
         let Some(mut long) = self.long.take() else { return Ok(Next::NeedMore) };
         let take = long.left.min(self.end - self.start);

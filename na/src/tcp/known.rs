@@ -1,4 +1,4 @@
-//! All peers of an endpoint, for whoever asks about them.
+//! All peers of an endpoint, for callers that ask about them.
 
 use std::sync::Weak;
 
@@ -31,7 +31,7 @@ impl Known {
 }
 
 impl TcpEndpoint {
-    /// What there is to tell of all peers but ourselves.
+    /// Returns the statistics of all peers other than the endpoint itself.
     pub(super) fn peer_stats(&self) -> Vec<PeerStats> {
         let known = lock(&self.core.known).peers();
         let others = known.iter().filter(|peer| !self.is_own(peer));

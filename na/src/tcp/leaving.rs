@@ -1,10 +1,10 @@
-//! What connections that have ended leave in the kernel.
+//! Data that connections leave in the kernel when they have ended.
 //!
-//! A socket that is closed may still have data that its peer has not taken. The kernel keeps it for
-//! as long as the peer answers that its window is closed: megabytes of each connection, and for
-//! ever. So what is left behind is bounded in time ([`LINGER`]) and, all connections together, in
-//! bytes ([`LINGER_BYTES_MAX`]); beyond, and where the stream is cut anyway, a connection is reset,
-//! which frees everything at once.
+//! A socket that is closed may still have data that its peer has not taken. The kernel keeps that
+//! data for as long as the peer answers that its window is closed: megabytes for each connection,
+//! and without a limit in time. So the data left behind is bounded in time ([`LINGER`]) and, for
+//! all connections together, in bytes ([`LINGER_BYTES_MAX`]). Beyond these bounds, and where the
+//! stream is cut anyway, a connection is reset, which frees everything at once.
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! What any thread leaves for the next poll, and the end of the poller's sleep.
+//! Work that any thread leaves for the next poll, and the end of the poller's sleep.
 //!
 //! Two lists: completions to report, and peers to look at (to dial, to flush, to give up). A peer
 //! is in the list at most once; `PeerState::listed`, behind the peer's lock, says whether it is.

@@ -1,4 +1,4 @@
-//! What a peer still has to be sent, in the order of the wire.
+//! Frames and bulk data that wait to be sent to one peer, in the order of the wire.
 //!
 //! `queue` holds complete frames; their order is final. `bulks` holds data of which frames are cut
 //! only when the queue has less than [`CUT_BELOW_BYTES`] of it, one bulk after the other, so that a
@@ -9,13 +9,14 @@
 //! were taken without a completion are *packed*: copied one behind the other, header included, so
 //! that a batch of them is one frame to us.
 //!
-//! What is short, and finds nothing in its way, is not queued at all: it leaves through the *door*,
-//! the socket of a peer that is up, which whoever may write at once passes along.
+//! A short frame that finds nothing queued before it, and a socket that is not full, is not queued
+//! at all: it leaves through the *door*, the socket of a peer that is up. Callers that may write at
+//! once pass the door along.
 //!
 //! Answers that a full socket does not take are packed as well, and their sends complete at once: a
 //! peer that reads slowly, or not at all, costs the bytes of its answers and no message buffers.
-//! When they take a quarter of what may wait, further ones keep their buffers and complete when
-//! they have left, so that whoever waits for that is slowed.
+//! When the packed answers take a quarter of what may wait, further answers keep their buffers and
+//! complete when they have left. That slows down a caller that waits for these completions.
 
 use std::collections::VecDeque;
 use std::io;
@@ -75,7 +76,7 @@ enum Body {
     },
     /// The payload of a message that nobody waits for, and whole frames behind it.
     Packed(Vec<u8>),
-    /// The same, of answers that a full socket did not take.
+    /// Answers that a full socket did not take, packed like the messages above.
     Answers(Vec<u8>),
     Chunk {
         memory: LocalMem,
@@ -158,7 +159,7 @@ pub(super) struct Data<'a> {
     pub(super) len: u64,
 }
 
-/// What a flush leaves behind, to be passed on once the lock is released.
+/// Completions and memory that a flush leaves behind, to be passed on once the lock is released.
 #[derive(Default)]
 pub(super) struct Harvest {
     pub(super) completions: Vec<Completion>,
@@ -180,7 +181,7 @@ impl Harvest {
     }
 }
 
-/// What became of an answer that a full socket did not take.
+/// The outcome of an answer that a full socket did not take.
 pub(super) enum Pushed {
     /// It was packed, and its send is over.
     Copied(MsgBuf),

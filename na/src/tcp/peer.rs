@@ -72,7 +72,7 @@ pub(super) struct Broken {
     pub(super) read_first: bool,
 }
 
-/// What of a peer changes; behind its lock.
+/// The part of a peer that changes, behind its lock.
 pub(super) struct PeerState {
     pub(super) phase: Phase,
     /// Ours with this peer, see [`Hello`](super::frame::Hello).
@@ -88,7 +88,8 @@ pub(super) struct PeerState {
     pub(super) conn: Option<u64>,
     /// Why sending failed; ends the peer in the next poll.
     pub(super) broken: Option<Broken>,
-    /// What it is charged with for what it does not take; there since it was charged first.
+    /// The account that is charged with answers that the peer does not take; `None` while it takes
+    /// all.
     held: Option<Account>,
 }
 
@@ -233,7 +234,7 @@ impl Peer {
         self.received_messages.store(before + 1, Ordering::Relaxed);
     }
 
-    /// What there is to tell of it, but for what is awaited.
+    /// Returns the peer's statistics; `awaited` is left empty.
     pub(super) fn stats(&self) -> PeerStats {
         let state = self.lock();
         let link = match &state.phase {

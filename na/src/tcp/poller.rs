@@ -66,7 +66,7 @@ const HOT_READS: u32 = 1000;
 /// Polls without a sleep after which hot connections are muted.
 const MUTE_AFTER: u32 = 256;
 
-/// What a connection is registered for.
+/// The events that a connection is registered for in the epoll set.
 pub(super) const EVENTS: EventFlags =
     EventFlags::IN.union(EventFlags::OUT).union(EventFlags::RDHUP).union(EventFlags::ET);
 

@@ -195,7 +195,7 @@ pub(super) type Copies = [MaybeUninit<u8>; COPIES_BYTES];
 /// A piece costs the kernel more than copying some hundred bytes, so short ones are copied one
 /// behind the other into one piece, as long as there is room in `'a`.
 pub(super) struct Pieces<'a> {
-    /// Of which the first `count` are set.
+    /// The pieces, of which the first `count` are set.
     pieces: [MaybeUninit<libc::iovec>; PIECES_MAX],
     count: usize,
     bytes: usize,

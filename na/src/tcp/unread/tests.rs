@@ -238,7 +238,8 @@ fn a_crowd_of_one_host_gives_way_alone() {
     crowd_gives_way(&options, |last| [127, 0, 0, if last == 0 { 3 } else { 2 }], OF_HOST);
 }
 
-/// Of all peers together, that one gives way for whose host most waits.
+/// When all peers together leave too much unread, a peer of the host for which most waits is given
+/// up.
 #[test]
 fn a_crowd_of_all_hosts_gives_way_by_its_largest() {
     const OF_ALL: usize = 4 << 20;
@@ -247,8 +248,8 @@ fn a_crowd_of_all_hosts_gives_way_by_its_largest() {
     crowd_gives_way(&options, |last| [127, 0, 0, 2 + last], OF_ALL);
 }
 
-/// Of peers that ask on and read nothing some are given up; the first one has left some unread, and
-/// stays.
+/// Some of the peers that ask on and read nothing are given up. The first peer has left less
+/// unread, and stays.
 fn crowd_gives_way(options: &OpenOptions, host: impl Fn(u8) -> [u8; 4], max: usize) {
     const CROWD: u8 = 8;
     let mut server = Server::new(options, 100);
@@ -291,8 +292,8 @@ fn crowd_gives_way(options: &OpenOptions, host: impl Fn(u8) -> [u8; 4], max: usi
     }
 }
 
-/// What is left in a socket that is closed goes with it, though its peer answers that it takes
-/// nothing.
+/// Data left in a socket goes with the socket when it is closed, though its peer answers that it
+/// takes nothing.
 #[test]
 fn who_is_given_up_leaves_nothing_in_the_kernel() {
     let options =
