@@ -41,7 +41,7 @@ pub(super) fn bad(uri: &str, reason: impl Into<String>) -> Error {
 }
 
 impl RawAddr {
-    /// What libfabric said.
+    /// Makes an address of the bytes that libfabric returned.
     pub(super) fn from_library(bytes: &[u8]) -> Self {
         Self(bytes.into())
     }
@@ -187,7 +187,7 @@ impl RawAddr {
         }
     }
 
-    /// What goes before each unexpected message to say who sends it.
+    /// Returns the bytes that go before each unexpected message to say who sends it.
     pub(super) fn header(&self, provider: &Provider) -> Box<[u8]> {
         match provider.format {
             Format::Socket if self.0.len() == 28 => [&self.0[8..24], &self.0[2..4]].concat().into(),
@@ -268,7 +268,7 @@ fn from_hexadecimal(text: &str) -> Option<Vec<u8>> {
     pairs.map(|pair| u8::from_str_radix(str::from_utf8(pair).ok()?, 16).ok()).collect()
 }
 
-/// What stands behind `://` of an endpoint to be opened: `[domain/][host][:port]`.
+/// The text behind `://` of an endpoint to be opened: `[domain/][host][:port]`.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Node {
     /// Which device, as libfabric names it.

@@ -1,16 +1,16 @@
-//! How much of ours may wait for one peer that takes nothing.
+//! Bounds on the messages that wait for a peer which takes nothing.
 //!
-//! libfabric has no way to take a message back. What it has of a peer that takes none it keeps,
-//! some providers without end (TCP), others in room that is all peers' (RxM). So each peer's part
-//! is bounded; beyond, messages wait in the peer's [queue](super::queue), from where they can be
-//! taken back. Three kinds count apart:
+//! libfabric has no way to take a message back. It keeps the messages to a peer that takes none,
+//! with some providers without a limit (TCP), with others in room that all peers share (RxM). So
+//! each peer's part is bounded. Beyond the bound, messages wait in the peer's
+//! [queue](super::queue), from where they can be taken back. Three kinds are counted separately:
 //!
-//! - messages that nobody waits for: *loose* ones, that were given up after libfabric had them, or
+//! - *loose* messages, whose end nobody waits for: they were given up after libfabric had them, or
 //!   were copied at once and have a completion of their own;
-//! - short messages that were copied at once and have none: every so many, one goes the other way,
-//!   whose completion tells that those before it have left;
-//! - answers, in bytes. Requests are bounded by who makes them, answers by nobody: an origin that
-//!   asks on and reads nothing is given up when too many wait.
+//! - short messages that were copied at once and have no completion: after every so many of them,
+//!   one message goes with a completion, which tells that those before it have left;
+//! - answers, in bytes. Requests are bounded by the caller that makes them, answers by nobody: an
+//!   origin that keeps asking and reads nothing is given up when too many wait.
 
 use crate::limits::budget;
 use prim::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -25,17 +25,17 @@ pub(super) const UNTOLD_MAX: u32 = 1024;
 /// what may wait.
 const HANDED_BYTES_MAX: usize = 4 << 20;
 
-/// What an answer takes beside its buffer, about.
+/// Bytes that an answer takes beside its buffer, approximately.
 const BESIDE: usize = 512;
 
-/// What each peer may leave untaken.
+/// Bounds on what one peer may leave untaken.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Bounds {
     loose: u32,
     handed: usize,
     /// See [`OpenOptions::unread_answers_max`](crate::OpenOptions::unread_answers_max).
     answers: usize,
-    /// The same for all peers.
+    /// Bytes of answers to all peers together (`OpenOptions::unread_answers_total_max`).
     all_answers: usize,
 }
 
@@ -56,7 +56,7 @@ impl Bounds {
     }
 }
 
-/// What a peer has not taken yet. Changed under the lock of its endpoint alone.
+/// Messages that a peer has not taken yet. Changed only under the lock of its endpoint.
 #[derive(Debug, Default)]
 pub(super) struct Load {
     /// Messages to it that libfabric has, and whose end nobody waits for.

@@ -1,6 +1,6 @@
-//! What libfabric reports.
+//! Completions that libfabric reports.
 //!
-//! Completions may come in any order; each is told by its context, which is a slot.
+//! They may come in any order; each is identified by its context, which is a slot.
 #![allow(
     clippy::multiple_unsafe_ops_per_block,
     reason = "a structure of libfabric's is filled in, or handed over, as one thing"

@@ -52,7 +52,7 @@ pub(super) struct Core {
     pub(super) peers: Peers,
     pub(super) matcher: Matcher,
     pub(super) registry: Registry,
-    /// What libfabric did not take yet, by peer.
+    /// Operations that libfabric did not take yet, by peer.
     pub(super) queues: HashMap<u64, Queue, Cheap>,
     /// Those peers, each once: whose turn is next is first. During a retry, without those that had
     /// theirs.
@@ -77,7 +77,7 @@ pub(super) struct Core {
     pub(super) rung: bool,
 }
 
-/// What a core is made of.
+/// The parts that a core is made of.
 pub(super) struct Parts {
     pub(super) ep: Ep,
     pub(super) domain: Arc<Domain>,
@@ -445,7 +445,7 @@ impl Core {
         named
     }
 
-    /// What is to be dropped without the lock; nearly always nothing.
+    /// Takes the memory that is to be dropped without the lock; nearly always there is none.
     #[inline]
     pub(super) fn take_memories(&mut self) -> Option<Vec<LocalMem>> {
         (!self.memories.is_empty()).then(|| std::mem::take(&mut self.memories))

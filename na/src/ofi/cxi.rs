@@ -1,4 +1,4 @@
-//! What is particular about Slingshot (`cxi`): options of its domain, and authorisation.
+//! Options of a domain of Slingshot (`cxi`), and authorisation.
 
 use std::ffi::c_int;
 
@@ -77,7 +77,8 @@ pub(super) unsafe fn set_domain_options(
     }
 }
 
-/// What stands for the service or the network that a job was given: look it up.
+/// The service, or the network, of which nothing is said: the one that the job was given is looked
+/// up.
 const FROM_JOB: u32 = 0;
 
 /// Which of the job's networks, if none is said: as in C, the one of the whole job. The first is
@@ -210,7 +211,7 @@ mod tests {
         if command == SET_OPTIMIZED_MRS { -libc::EINVAL } else { 0 }
     }
 
-    /// What a domain is told, and what it refused.
+    /// Returns the options that a domain was given, and the error numbers of those that it refused.
     fn told(major: u16, minor: u16, mr_mode: u32) -> (Vec<(c_int, bool)>, Vec<c_int>) {
         let mut ops = raw::fi_ops {
             size: size_of::<raw::fi_ops>(),

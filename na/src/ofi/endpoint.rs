@@ -65,7 +65,7 @@ pub(super) struct OfiEndpoint {
     process: Process,
 }
 
-/// What tests have in another way.
+/// Settings that only tests change.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Setup {
     /// All memory is registered, whether or not the provider wants that: no software provider does.
@@ -80,7 +80,7 @@ impl Default for Setup {
     }
 }
 
-/// What a sleeper waits on: libfabric's descriptor, and a bell of our own.
+/// The descriptors that a sleeper waits on: libfabric's, and a bell of our own.
 struct Wait {
     epoll: OwnedFd,
     bell: OwnedFd,
@@ -119,7 +119,8 @@ impl OfiEndpoint {
         Self::open_through(uri, options, Setup::default(), library)
     }
 
-    /// The same through the library that `library` answers with, once it is needed.
+    /// Opens an endpoint through the library that `library` returns, which is called once it is
+    /// needed.
     pub(super) fn open_through(
         uri: &Uri<'_>,
         options: &OpenOptions,
@@ -359,8 +360,8 @@ fn told_kept(provider: &Provider, device: &str) {
     );
 }
 
-/// What of opening takes neither the library nor the machine: the provider, and what it takes as
-/// authorisation.
+/// Checks the part of opening that needs neither the library nor the machine. Returns the provider,
+/// and the authorisation in the form that it takes.
 pub(super) fn check(
     uri: &Uri<'_>,
     options: &OpenOptions,
@@ -375,7 +376,7 @@ pub(super) fn check(
     Ok((provider, auth_key(provider, options.auth_key.as_deref())?))
 }
 
-/// What a provider takes as authorisation.
+/// Reads the authorisation that a provider takes.
 fn auth_key(provider: &Provider, text: Option<&str>) -> Result<Option<AuthKey>, Error> {
     let Some(text) = text else { return Ok(None) };
     match provider.format {

@@ -209,7 +209,7 @@ impl fmt::Debug for Info {
     }
 }
 
-/// What a search came to.
+/// The result of a search.
 pub(super) enum Found {
     Some(Info),
     /// Nothing, with the number of the error.
@@ -245,7 +245,7 @@ pub(super) struct Domain {
     av: *mut raw::fid_av,
     /// Authorisation, to which `info` points as long as it is used.
     auth_key: Option<Box<[u8]>>,
-    /// Who opened it: in a child that was forked off, all of this is its parent's.
+    /// The process that opened it: in a child that was forked off, all of this is its parent's.
     process: Process,
 }
 
@@ -415,7 +415,7 @@ pub(super) struct Ep {
     pub(super) domain: Arc<Domain>,
     pub(super) ep: *mut raw::fid_ep,
     pub(super) cq: *mut raw::fid_cq,
-    /// Of the completion queue.
+    /// The wait descriptor of the completion queue.
     fd: Option<c_int>,
 }
 
@@ -485,8 +485,8 @@ impl Ep {
         Ok(false)
     }
 
-    /// The same with that wait object. 0, or the negated number of the last error; `tried` gets the
-    /// sizes that were refused.
+    /// Opens the completion queue with that wait object. Returns 0, or the negated number of the
+    /// last error; `tried` gets the sizes that were refused.
     fn open_cq_with(&mut self, wait_obj: u32, tried: &mut Vec<usize>) -> c_int {
         let info = &self.domain.info;
         let mut opened = 0;
@@ -626,7 +626,7 @@ unsafe impl Send for Mr {}
 // SAFETY: as above.
 unsafe impl Sync for Mr {}
 
-/// What to register.
+/// A request to register memory.
 pub(super) struct MrRequest {
     pub(super) ptr: *mut u8,
     pub(super) len: usize,

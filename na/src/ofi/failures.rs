@@ -1,5 +1,5 @@
-//! What errors say of the peer: by libfabric's number, where that tells it, else by the device's
-//! own (`prov_errno` in `fi_cq.3`), which each provider numbers in its own way.
+//! The meaning of errors for the peer: by libfabric's number, where that tells it, else by the
+//! device's own (`prov_errno` in `fi_cq.3`), which each provider numbers in its own way.
 
 use std::ffi::c_int;
 
@@ -8,7 +8,7 @@ use ofi_sys::raw;
 use super::provider::Provider;
 use crate::DeniedReason;
 
-/// What an operation that failed says of the peer.
+/// The meaning that the failure of an operation has for the peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Meaning {
     /// It cannot be reached, or not any more.
@@ -92,7 +92,7 @@ pub(super) static EFA: [Code; 9] = [
 ];
 
 impl Provider {
-    /// What an error of an operation says of the peer, if anything.
+    /// Returns the meaning that the error of an operation has for the peer, if any.
     pub(super) fn meaning(&self, errno: c_int, device: c_int) -> Option<Meaning> {
         let by_device = || {
             let is_it = |code: &&Code| code.errno == errno && code.device == device;

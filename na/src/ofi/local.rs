@@ -23,7 +23,7 @@ use super::memory::Registry;
 use crate::MsgBuf;
 use prim::sync::Arc;
 
-/// What memory is registered with.
+/// The objects that memory is registered with.
 type With<'a> = (&'a Registry, &'a Arc<Domain>, &'a Ep);
 
 /// Memory for messages.
@@ -58,7 +58,8 @@ impl LocalBuffer {
         self.memory.as_ptr().cast()
     }
 
-    /// What libfabric wants with an operation on it.
+    /// Returns the descriptor that libfabric wants with an operation on this buffer; null if there
+    /// is none.
     pub(super) fn desc(&self) -> *mut c_void {
         self.mr.as_ref().map_or(std::ptr::null_mut(), Mr::desc)
     }

@@ -69,7 +69,7 @@ pub(super) struct Lookup {
     receives: Table<(u64, u32)>,
 }
 
-/// What names a slot that is not given up.
+/// Returns the keys under which a slot is found, as long as it is not given up.
 fn names(slot: &Slot) -> (Option<OpId>, Option<(u64, u32)>) {
     match slot {
         Slot::Send { op, given_up: false, .. } => (Some(*op), None),
@@ -100,7 +100,7 @@ impl Lookup {
         }
     }
 
-    /// What is in that slot ends, or is about to be given up.
+    /// The operation in that slot ends, or is about to be given up.
     #[inline]
     pub(super) fn ends(&mut self, index: u32, slot: &Slot) {
         if self.ops.entries.is_some() || self.receives.entries.is_some() {

@@ -35,7 +35,7 @@ struct Segment {
 }
 
 impl Segment {
-    /// What tells it apart in [`Table::places`].
+    /// Returns the key of the segment in [`Table::places`].
     fn place(&self) -> (u64, u64) {
         (self.mr.key(), self.base)
     }
@@ -88,8 +88,8 @@ impl Registered {
         rest.is_empty()
     }
 
-    /// What libfabric wants with an operation on the memory at that address; `None` if that is not
-    /// of this region.
+    /// Returns the descriptor that libfabric wants with an operation on the memory at that address;
+    /// `None` if that is not of this region.
     pub(super) fn desc(&self, ptr: *const u8) -> Option<*mut c_void> {
         let at = ptr.addr() as u64;
         let holds = |segment: &&Segment| (segment.base..segment.base + segment.len).contains(&at);
@@ -110,7 +110,7 @@ fn release(registered: Arc<Registered>) -> Option<bool> {
     Arc::into_inner(registered).map(Registered::end)
 }
 
-/// The same for a transfer of that memory, which still keeps the region.
+/// Lets go of a registration at the end of a transfer of that memory, which still keeps the region.
 pub(super) fn release_of(registered: Arc<Registered>, memory: &LocalMem) {
     if release(registered) == Some(false) {
         memory.region().keep_for_good();
@@ -122,15 +122,15 @@ struct Table {
     by_region: HashMap<u64, Arc<Registered>>,
     /// Regions whose registration did not end when the endpoint was closed.
     stuck: HashSet<u64>,
-    /// Whose segments libfabric's key is of, by that and the address: the region, and where in it
-    /// the segment begins. A provider that caches registrations gives one key to all memory that
-    /// one of them covers (`vrb_mr_cache_reg` in `verbs_mr.c`), and memory may be registered twice.
+    /// The segments, by libfabric's key and their address: for each the region, and where in it the
+    /// segment begins. A provider that caches registrations gives one key to all memory that one of
+    /// them covers (`vrb_mr_cache_reg` in `verbs_mr.c`), and memory may be registered twice.
     places: HashMap<(u64, u64), Vec<(u64, u64)>>,
     keys: Keys,
     closed: bool,
 }
 
-/// What is registered with libfabric, by the keys of the regions.
+/// Memory that is registered with libfabric, by the keys of the regions.
 #[derive(Clone, Default)]
 pub(super) struct Registry {
     table: Arc<Mutex<Table>>,
@@ -174,7 +174,7 @@ fn end_of(registered: Registered, memory: &LocalMem) {
     }
 }
 
-/// The same because libfabric has refused `len` bytes of it; the error.
+/// Ends a registration because libfabric has refused `len` bytes of it, and returns the error.
 fn undone(
     domain: &Domain,
     registered: Registered,
@@ -309,9 +309,9 @@ impl Registry {
         })
     }
 
-    /// What `read` makes of a region, if it is registered. Under the lock: nobody keeps
-    /// registrations but the table and [transfers](Self::hold), so that [`close`](Self::close)
-    /// ends them all.
+    /// Calls `read` with a region, if it is registered, and returns the result. The call is under
+    /// the lock: only the table and [transfers](Self::hold) keep registrations, so that
+    /// [`close`](Self::close) ends them all.
     pub(super) fn with<T>(&self, region: u64, read: impl FnOnce(&Registered) -> T) -> Option<T> {
         lock(&self.table).by_region.get(&region).map(|registered| read(registered))
     }
@@ -371,7 +371,7 @@ impl Registry {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct RemotePiece {
     pub(super) key: u64,
-    /// What libfabric wants to have as the address of its first byte.
+    /// The address of its first byte in the form that libfabric wants.
     pub(super) addr: u64,
     pub(super) len: u64,
     /// Where it begins in the whole.
@@ -448,7 +448,7 @@ pub(super) fn fuzz(bytes: &[u8]) {
 mod tests {
     use super::*;
 
-    /// Of two segments.
+    /// A description of two segments.
     fn description() -> Vec<u8> {
         let mut bytes = Vec::new();
         for (key, base, len) in [(7u64, 0x1000u64, 10u64), (8, 0x2000, 20)] {

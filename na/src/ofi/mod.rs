@@ -70,8 +70,9 @@ mod wire_doc;
 /// Entry points for fuzzers, see [`crate::fuzzing`].
 #[doc(hidden)]
 pub mod fuzzing {
-    /// What a peer says of itself, before requests and in descriptors, and of its memory. The first
-    /// byte chooses provider and version, by which addresses differ.
+    /// Decodes the addresses of a peer, as they stand before requests and in descriptors, and the
+    /// descriptions of its memory. The first byte chooses provider and version, by which addresses
+    /// differ.
     ///
     /// # Panics
     ///
@@ -136,7 +137,7 @@ impl Plugin for Ofi {
     }
 }
 
-/// What libfabric refused, with the address that was to be opened.
+/// Adds the address that was to be opened to an error of libfabric.
 fn of_address(uri: &Uri<'_>, error: Error) -> Error {
     let Error::Io { what, source } = error else { return error };
     let advice = match source.kind() {

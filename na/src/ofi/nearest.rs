@@ -27,7 +27,7 @@ pub(super) struct Pci {
 }
 
 impl Pci {
-    /// Of the adapter that an info describes, if that says so.
+    /// Returns the address of the adapter that an info describes, if the info gives it.
     pub(super) fn of(info: &raw::fi_info) -> Option<Self> {
         // SAFETY: null, or a part of a live info, which lives as long.
         let nic = unsafe { info.nic.as_ref()? };
@@ -49,7 +49,7 @@ impl Pci {
     }
 }
 
-/// What is asked about the machine.
+/// Questions about the machine.
 pub(super) trait Machine {
     /// The CPUs that the caller may use, in order; none if that is not known.
     fn cpus(&self) -> Vec<usize>;

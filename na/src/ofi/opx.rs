@@ -45,7 +45,7 @@ impl Layout {
         }
     }
 
-    /// What is written behind `://`; `None` if it has no such text.
+    /// Returns the text behind `://`; `None` if the address has no such text.
     pub(super) fn text(self, raw: &[u8]) -> Option<String> {
         let [a, b, c, d, e, f, g, h] = *raw.first_chunk::<BYTES>()?;
         let own = match self {
@@ -103,7 +103,7 @@ impl Layout {
         (raw.len() == len).then_some(raw)
     }
 
-    /// What goes before messages.
+    /// Returns the bytes that go before messages.
     pub(super) fn header(self, raw: &[u8]) -> Vec<u8> {
         let mut header = raw.to_vec();
         if self != Self::Planes && header.len() < EXTENDED_BYTES {

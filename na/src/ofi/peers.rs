@@ -1,4 +1,4 @@
-//! Who libfabric can reach: addresses that were looked up, or that messages came from.
+//! Peers that libfabric can reach: their addresses were looked up, or messages came from them.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -28,7 +28,7 @@ pub(super) struct Peer {
     /// libfabric's name of it.
     pub(super) fi_addr: u64,
     pub(super) raw: RawAddr,
-    /// The same with zeros behind it, for providers that look for it in the context.
+    /// The raw address with zeros behind it, for providers that look for it in the context.
     pub(super) told: Option<Box<[u8]>>,
     /// Something of ours has reached it, or something of its has come.
     reached: AtomicBool,
@@ -87,7 +87,8 @@ pub(super) struct Peers {
     /// By what goes before their messages, as we would write it.
     by_header: HashMap<Box<[u8]>, Addr>,
     by_fi_addr: HashMap<u64, Addr, Cheap>,
-    /// Whose message came last, as in `by_header`: mostly it is whose comes next.
+    /// The peer whose message came last, with its header as in `by_header`: mostly the next message
+    /// comes from it, too.
     last: Option<(Vec<u8>, Addr)>,
     next: u64,
     idle_max: usize,

@@ -31,7 +31,7 @@ pub(super) struct Provider {
     pub(super) name: &'static str,
     /// Other names in URIs.
     pub(super) aliases: &'static [&'static str],
-    /// What libfabric calls it: the first that is there.
+    /// The names that libfabric has for it, of which the first that is there is taken.
     pub(super) known_as: &'static [&'static str],
     pub(super) format: Format,
     /// Endpoint protocol.
@@ -74,7 +74,7 @@ pub(super) struct Provider {
     /// (`FI_INJECT_COMPLETE`), as in C. 0: when the provider thinks right. `efa` offers no such
     /// flag, and a search that asks for what is not offered finds nothing (`ofi_check_tx_attr`).
     pub(super) complete: u64,
-    /// What errors of its devices say of the peer.
+    /// The meanings that errors of its devices have for the peer.
     pub(super) codes: &'static [Code],
     /// One line for people.
     pub(super) summary: &'static str,
@@ -114,7 +114,7 @@ impl Provider {
         self.protocol == raw::FI_PROTO_RXM
     }
 
-    /// What it is in that version of libfabric.
+    /// Returns the provider as it is in that version of libfabric.
     pub(super) fn in_version(&'static self, version: Version) -> &'static Self {
         match self.format {
             Format::Opx(_) => match opx::Layout::of(version) {

@@ -41,7 +41,7 @@ const AGAIN_LIMIT: Duration = Duration::from_secs(1);
 /// Most bytes of a message that is copied for libfabric at once.
 const INJECT_BYTES_MAX: usize = 256;
 
-/// What waits.
+/// An operation that waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Entry {
     /// A message, in that slot.
@@ -50,7 +50,7 @@ pub(super) enum Entry {
     Transfer(u64),
 }
 
-/// What waits for one peer.
+/// Operations that wait for one peer.
 pub(super) struct Queue {
     pub(super) to: Addr,
     pub(super) entries: VecDeque<Entry>,
@@ -58,7 +58,7 @@ pub(super) struct Queue {
     since: Instant,
 }
 
-/// Whether a peer has another turn among those for whom something waits.
+/// The next turn of a peer among the peers for which something waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Turn {
     /// Behind the others.
@@ -69,7 +69,7 @@ enum Turn {
     Over,
 }
 
-/// What libfabric said to an operation.
+/// The answer of libfabric to an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Posted {
     Taken,
@@ -143,7 +143,8 @@ impl Core {
         taken
     }
 
-    /// The same with a context, and all of the message in one piece.
+    /// Does the work of [`inject`](Self::inject) with a context, and with all of the message in one
+    /// piece.
     fn inject_told(
         &mut self,
         kind: Kind,
@@ -539,8 +540,8 @@ impl Core {
         Ok(())
     }
 
-    /// The same for an endpoint that was just opened, until libfabric has one: it may say that it
-    /// takes none now, which lasts until it was asked for completions.
+    /// Posts the first buffers of an endpoint that was just opened, until libfabric has one.
+    /// libfabric may say that it takes none now, which lasts until it was asked for completions.
     ///
     /// # Errors
     ///
@@ -562,7 +563,8 @@ impl Core {
         }
     }
 
-    /// The same, of an endpoint in use: a refusal is told once, and tried again by the next poll.
+    /// Posts free buffers of an endpoint in use. A refusal is logged once, and tried again by the
+    /// next poll.
     pub(super) fn repost_buffers(&mut self) {
         let refused = self.post_buffers().err();
         let was_refused = std::mem::replace(&mut self.unexpected.refused, refused.is_some());
@@ -622,7 +624,7 @@ impl Core {
         }
     }
 
-    /// What an error number of libfabric means for an operation with a peer.
+    /// Returns the error of an operation with a peer that ended with that number of libfabric's.
     pub(super) fn error_of(&self, with: &Addr, errno: c_int, detail: Option<&str>) -> Error {
         let reason = self.reason(errno, detail);
         match errno {

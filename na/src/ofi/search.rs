@@ -24,8 +24,8 @@ use super::provider::{Format, PROVIDERS, Provider};
 use crate::hosts::{interface, own_address};
 use crate::{AddrFormat, Error, Uri};
 
-/// What may be registered how: everything that is dealt with in `memory.rs`; `local.rs` has the
-/// rest. Providers take out what they do not need.
+/// The modes of registration that are dealt with in `memory.rs`; `local.rs` has the rest. Providers
+/// take out what they do not need.
 const MR_MODE: u32 =
     raw::FI_MR_VIRT_ADDR | raw::FI_MR_ALLOCATED | raw::FI_MR_PROV_KEY | raw::FI_MR_ENDPOINT;
 
@@ -34,7 +34,7 @@ const MR_MODE: u32 =
 /// preferred (`verbs_msg_xrc_domain` in `verbs_info.c`).
 const XRC: &str = "-xrc";
 
-/// What is wanted of a provider.
+/// The properties that are wanted of a provider.
 #[derive(Debug, Default)]
 struct Wanted {
     /// Our own address, if it was given.
@@ -52,7 +52,7 @@ struct Wanted {
 }
 
 impl Wanted {
-    /// What stands behind `://` of a provider with IP addresses.
+    /// Takes device, host and port from the text behind `://` of a provider with IP addresses.
     fn take_node(&mut self, uri: &Uri<'_>, own: &own_address::Wanted) -> Result<(), Error> {
         let Node { domain, mut host, port } = Node::parse(uri)?;
         self.own = *own;
@@ -146,8 +146,8 @@ fn check_pid(uri: &Uri<'_>, pid: Option<&str>) -> Result<(), Error> {
     }
 }
 
-/// What [`find`] refuses on any machine: a text of another form, or an address that is of another
-/// family than is wanted, or that the provider has not. Names are not resolved.
+/// Refuses what [`find`] refuses on any machine: a text of another form, or an address of a family
+/// that is not wanted or that the provider has not. Names are not resolved.
 ///
 /// # Errors
 ///
@@ -419,7 +419,8 @@ fn nothing(
     ))
 }
 
-/// What to do where no device has an IP address, if it has any.
+/// Returns advice for machines where no device of the provider has an IP address; empty if there is
+/// none.
 fn advice(provider: &Provider) -> &'static str {
     match provider.name {
         "verbs;ofi_rxm" => {
@@ -452,7 +453,8 @@ fn devices_of(library: &'static Library) -> Vec<(String, String, String)> {
     devices
 }
 
-/// What can be opened here: each provider of the table with a device that libfabric finds.
+/// Returns the devices that can be opened here: each provider of the table with a device that
+/// libfabric finds.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! What libfabric has in hand: a slot for each operation that was handed over or waits to be.
+//! Slots, one for each operation that was handed to libfabric or waits to be.
 //!
 //! libfabric is given the address of a slot as the operation's context, and the addresses of the
 //! buffers in it. So a slot does not move, and is free again only when the operation has completed
@@ -46,7 +46,7 @@ pub(super) unsafe fn tell(pinned: *mut Pinned, peer: Option<&Peer>) {
     unsafe { (*pinned).life = peer.map_or(0, Peer::life) };
 }
 
-/// What a slot is used for.
+/// The use of a slot.
 pub(super) enum Slot {
     Free,
     /// A message to a peer.
@@ -159,7 +159,7 @@ impl Slots {
         self.lookup.is_awaited(from, tag, &self.used)
     }
 
-    /// What libfabric is given as the context.
+    /// Returns the pointer that libfabric is given as the context.
     pub(super) fn context(&self, index: u32) -> *mut c_void {
         self.pinned[index as usize].as_ptr().cast()
     }
@@ -249,7 +249,7 @@ mod tests {
         buf
     }
 
-    /// What is left with libfabric keeps its memory; the owners get other buffers.
+    /// Operations left with libfabric keep their memory; the owners get other buffers.
     #[test]
     fn abandoned_slots_keep_what_libfabric_has() {
         let mut slots = Slots::default();

@@ -27,8 +27,8 @@ pub(super) struct Running {
     pub(super) op: OpId,
     put: bool,
     pub(super) transfer: Transfer,
-    /// Of the local memory, whose descriptors libfabric is given, if it wants them: it ends only
-    /// after this.
+    /// The registration of the local memory, whose descriptors libfabric is given if it wants them.
+    /// It ends only after the transfer.
     registered: Option<Arc<Registered>>,
     with: Addr,
     pieces: Vec<RemotePiece>,

@@ -1,4 +1,4 @@
-//! What there is to be found: devices, as their providers describe them.
+//! Devices that a search can find, as their providers describe them.
 
 use std::ffi::c_int;
 
@@ -20,11 +20,11 @@ pub(in crate::ofi) struct Device {
     pub(in crate::ofi) protocol: u32,
     /// Beside those that all have.
     pub(in crate::ofi) caps: u64,
-    /// Of messages and transfers, those that may be asked for (`op_flags` in `fi_endpoint.3`).
+    /// Flags of messages and transfers that may be asked for (`op_flags` in `fi_endpoint.3`).
     pub(in crate::ofi) tx_op_flags: u64,
-    /// What it wants of contexts and the like.
+    /// Requirements on contexts and the like.
     pub(in crate::ofi) mode: u64,
-    /// What it wants of memory.
+    /// Requirements on memory.
     pub(in crate::ofi) mr_mode: u32,
     /// Wants descriptors of its own operations' memory (`FI_MR_LOCAL`) from who offers them.
     pub(in crate::ofi) takes_local: bool,
@@ -52,13 +52,13 @@ pub(in crate::ofi) struct Device {
 /// `FI_TRANSMIT_COMPLETE`, which nobody here asks for.
 const TRANSMIT_COMPLETE: u64 = 1 << 27;
 
-/// What every device offers of `op_flags`.
+/// The `op_flags` that every device offers.
 const OP_FLAGS: u64 = raw::FI_COMPLETION | TRANSMIT_COMPLETE | raw::FI_DELIVERY_COMPLETE;
 
 /// An error: libfabric's number, and the device's own.
 pub(in crate::ofi) type Fault = (c_int, c_int);
 
-/// What a device reports.
+/// The errors that a device reports.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::ofi) struct Faults {
     pub(in crate::ofi) no_peer: Fault,

@@ -9,7 +9,7 @@ use super::{CURRENT, Call, Search, Shared, objects};
 use crate::ofi::fabric::{allocated, text};
 use prim::sync::{Arc, lock};
 
-/// What all devices can.
+/// Capabilities of all devices.
 const CAPS: u64 = raw::FI_MSG | raw::FI_TAGGED | raw::FI_RMA | raw::FI_DIRECTED_RECV;
 
 /// The function of that name and version.
@@ -137,7 +137,7 @@ unsafe extern "C" fn freeinfo(info: *mut raw::fi_info) {
     }
 }
 
-/// What is asked for; all parts of it.
+/// The hints of a search, with all their parts.
 struct Hints {
     caps: u64,
     mode: u64,

@@ -43,7 +43,7 @@ use crate::ofi::endpoint::{OfiEndpoint, Setup};
 use crate::{Error, OpenOptions, Uri};
 use prim::sync::{Arc, Mutex, MutexGuard, lock};
 
-/// What can be refused, or end in an error.
+/// Calls that can be refused, or whose operations can end in an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Call {
     GetInfo,
@@ -85,13 +85,13 @@ pub(super) struct Search {
     pub(super) source: Option<Vec<u8>>,
     pub(super) mr_mode: u32,
     pub(super) mode: u64,
-    /// Of the interface.
+    /// The version of the interface that was asked for.
     pub(super) version: u32,
     /// `FI_SOURCE` or `FI_SOURCE_ERR` was asked for.
     pub(super) source_told: bool,
 }
 
-/// What a domain, or an endpoint, is opened for.
+/// The options that a domain, or an endpoint, is opened with.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Opening {
     /// Traffic class of the domain, and of what the endpoint sends.
@@ -148,7 +148,7 @@ struct Endpoint {
     cq: Option<u64>,
     enabled: bool,
     caps: u64,
-    /// What was agreed on memory.
+    /// The requirements on memory that were agreed on.
     mr_mode: u32,
     /// Bytes that must be left in a buffer for many messages.
     multi_min: usize,
@@ -283,7 +283,7 @@ fn take_one(of: &mut HashMap<Call, Answer>, call: Call) -> Option<Fault> {
     Some(fault)
 }
 
-/// What all objects of a network share.
+/// The state that all objects of a network share.
 #[derive(Debug)]
 struct Shared {
     version: Version,
@@ -302,7 +302,8 @@ impl Shared {
 }
 
 thread_local! {
-    /// Whose the library's functions are that are called by this thread: they get no object.
+    /// The network whose library functions this thread calls: the functions get no object that
+    /// would tell.
     static CURRENT: RefCell<Option<Arc<Shared>>> = const { RefCell::new(None) };
 }
 
@@ -363,7 +364,7 @@ impl Fake {
         Self { shared, functions: library::library() }
     }
 
-    /// What `call` does while the library is this one.
+    /// Runs `call` while the library is this one.
     pub(super) fn with<T>(&self, call: impl FnOnce(&'static Library) -> T) -> T {
         let before = CURRENT.replace(Some(self.shared.clone()));
         let result = call(self.functions);
@@ -382,12 +383,12 @@ impl Fake {
         self.with(|library| OfiEndpoint::open_through(&uri, options, setup, || Ok(library)))
     }
 
-    /// The same as it is outside of tests.
+    /// Opens an endpoint as it is opened outside of tests.
     pub(super) fn open_with(&self, uri: &str, options: &OpenOptions) -> Result<OfiEndpoint, Error> {
         self.open_as(uri, options, Setup::default())
     }
 
-    /// The same with default options.
+    /// Opens an endpoint with default options.
     pub(super) fn open(&self, uri: &str) -> Result<OfiEndpoint, Error> {
         self.open_with(uri, &OpenOptions::default())
     }
@@ -426,7 +427,8 @@ impl Fake {
         self.fail_as(call, plain(errno as c_int), times);
     }
 
-    /// The same, with the device's own number.
+    /// The next `times` operations of that kind are taken, and end in an error with the device's
+    /// own number in `fault`.
     pub(super) fn fail_as(&self, call: Call, fault: Fault, times: usize) {
         self.state().failures.insert(call, Answer { fault, times, after: 0 });
     }
@@ -475,7 +477,7 @@ impl Fake {
         state.deliver(target, from.to_vec(), bytes.to_vec());
     }
 
-    /// What was agreed on memory for each endpoint.
+    /// Returns the requirements on memory that were agreed on for each endpoint.
     pub(super) fn mr_modes(&self) -> Vec<u32> {
         self.state().endpoints.values().map(|own| own.mr_mode).collect()
     }

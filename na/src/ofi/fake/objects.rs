@@ -1,5 +1,5 @@
-//! What is opened, bound, enabled and closed. Objects are never freed, so that use after their end
-//! is a complaint and no crash.
+//! Calls that open, bind, enable and close objects. Objects are never freed, so that use after
+//! their end is a complaint and no crash.
 
 use std::ffi::{c_int, c_void};
 use std::os::fd::AsRawFd;
@@ -159,7 +159,7 @@ unsafe extern "C" fn close_fabric(fabric: *mut raw::fid) -> c_int {
     this.close(None, |state| has_parts(state, this.number))
 }
 
-/// What an info says that is to be opened for.
+/// Reads from an info the options that are to be opened with.
 ///
 /// # Safety
 ///

@@ -24,7 +24,7 @@ const BROKEN_FOR: usize = 20;
 /// `IBV_WC_WR_FLUSH_ERR`: how operations end over a connection that has.
 const FLUSHED: Fault = (libc::ECANCELED, 5);
 
-/// What stands where a page says that a field is not valid.
+/// The value of fields that are not valid by the man pages.
 const RUBBISH: usize = 0x5a5a_5a5a_5a5a_5a58;
 
 functions! { OF_MESSAGES: fi_ops_msg {
@@ -49,7 +49,7 @@ pub(super) struct Posted {
     context: usize,
     place: Place,
     len: usize,
-    /// Of a buffer for many messages: bytes that have messages in them.
+    /// Bytes that have messages in them, in a buffer for many messages.
     used: usize,
     multi: bool,
     /// The name of the sender; `None`: anybody.
@@ -114,7 +114,7 @@ impl Queue {
     }
 }
 
-/// What is sent.
+/// A message that is sent.
 struct Outgoing {
     call: Call,
     pieces: Vec<(Place, usize)>,
@@ -122,7 +122,7 @@ struct Outgoing {
     to: u64,
     tag: Option<u64>,
     data: Option<u64>,
-    /// Of the call; with `FI_INJECT`, the bytes are copied in it.
+    /// Flags of the call; with `FI_INJECT`, the bytes are copied in it.
     flags: u64,
     /// Zero: injected, and not reported unless it fails.
     context: *mut c_void,
@@ -232,7 +232,7 @@ impl State {
         name
     }
 
-    /// What an endpoint calls a peer.
+    /// Returns the address (`fi_addr_t`) by which an endpoint knows a peer.
     fn source(&self, endpoint: u64, name: &[u8]) -> Option<u64> {
         let own = self.endpoints.get(&endpoint)?;
         let same = |known: &Vec<u8>| match own.device.format {

@@ -51,7 +51,7 @@ fn completions_may_come_backwards() {
     }
 }
 
-/// What is told of a message to a peer that was never reached, and of one to a peer that was.
+/// Errors of messages to a peer that was never reached, and to a peer that was.
 #[test]
 fn errors_of_messages_say_whether_the_peer_is_gone() {
     let gone = [raw::FI_ECONNREFUSED, raw::FI_EHOSTUNREACH, raw::FI_ETIMEDOUT, raw::FI_ENODEV];
@@ -193,8 +193,8 @@ fn reconnected(node: &Node) {
     }
 }
 
-/// What real devices report: for each, an operation with a peer that is gone, and one that the peer
-/// does not allow.
+/// Errors as real devices report them: for each device, an operation with a peer that is gone, and
+/// one that the peer does not allow.
 #[test]
 fn what_devices_report_is_understood() {
     for (device, uri, key) in [
@@ -443,7 +443,7 @@ fn receives_that_cannot_be_canceled_are_kept() {
     }
 }
 
-/// What was under way to a peer that is gone may fail when its successor is there already.
+/// Operations under way to a peer that is gone may fail when its successor is there already.
 #[test]
 fn late_errors_of_a_predecessor_end_nothing_of_its_successor() {
     let fake = Fake::new(Device::tcp());

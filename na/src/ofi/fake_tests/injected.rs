@@ -58,7 +58,7 @@ fn a_short_call_to_a_peer_that_is_gone_ends() {
     }
 }
 
-/// What is wrong with a request ends its call, and no other one.
+/// An error of a request ends its call, and no other one.
 #[test]
 fn an_error_of_a_short_request_ends_its_call_alone() {
     let fake = Fake::new(Device::cxi());

@@ -1,4 +1,4 @@
-//! What devices want of memory (`mr_mode` in `fi_mr.3`), and what they refuse.
+//! Requirements of devices on memory (`mr_mode` in `fi_mr.3`), and memory that devices refuse.
 
 use ofi_sys::raw;
 
@@ -176,7 +176,7 @@ fn providers_that_gain_by_it_get_the_descriptors_of_what_is_registered() {
     }
 }
 
-/// What is under way has its descriptor until the endpoint is closed.
+/// A transfer that is under way has its memory's descriptor until the endpoint is closed.
 #[test]
 fn registrations_end_after_an_endpoint_that_they_are_not_bound_to() {
     let fake = Fake::new(Device::efa());

@@ -27,7 +27,7 @@ use prim::sync::atomic::{AtomicUsize, Ordering};
 /// Polls after which something that has to happen will not.
 const POLLS_MAX: usize = 100_000;
 
-/// Of a library whose TCP has a buffer for each message.
+/// A fake library whose TCP has a buffer for each message.
 fn single(device: Device) -> Fake {
     Fake::of_version(1, 19, [device])
 }
@@ -112,7 +112,7 @@ impl Node {
         self.endpoint.register(Memory::from_vec(bytes), access).unwrap()
     }
 
-    /// What this one learns of another's memory.
+    /// Returns another node's memory as this node learns of it.
     fn told(&self, other: &Self, memory: &LocalMem) -> RemoteMem {
         self.endpoint.mem_from_bytes(&other.endpoint.mem_to_bytes(memory)).unwrap()
     }

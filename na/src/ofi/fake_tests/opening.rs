@@ -15,7 +15,7 @@ use crate::{Subnet, TrafficClass, Uri};
 
 const URI: &str = "ofi+tcp://127.0.0.1:0";
 
-/// What is told when that cannot be opened.
+/// Returns the text of the error when `uri` cannot be opened.
 fn told(fake: &Fake, uri: &str) -> String {
     fake.open(uri).unwrap_err().to_string()
 }

@@ -3,7 +3,7 @@
 use super::super::fake::{Device, Fake};
 use super::*;
 
-/// Of that version, with addresses of so many bytes.
+/// A fake library of that version, with addresses of so many bytes.
 fn fake(major: u16, minor: u16, name_bytes: usize) -> Fake {
     Fake::of_version(major, minor, [Device { name_bytes, ..Device::opx() }])
 }

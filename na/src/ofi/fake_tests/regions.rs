@@ -28,7 +28,7 @@ impl Parts {
     }
 }
 
-/// What `len` bytes from `offset` of memory of the same endpoint are, by a get.
+/// Reads `len` bytes from `offset` of memory of the same endpoint, by a get.
 fn read(node: &Node, of: &LocalMem, offset: u64, len: usize) -> Vec<u8> {
     let local = node.register(vec![0; len], Access::ReadWrite);
     let (remote, remote_offset) = (node.told(node, of), offset);
@@ -73,7 +73,7 @@ fn segments_under_one_key_are_told_apart_by_their_addresses() {
     }
 }
 
-/// The same memory in several regions: each is reached as far as it goes.
+/// Several regions of the same memory: each is reached as far as it goes.
 #[test]
 fn regions_that_begin_at_one_address_are_told_apart() {
     let mut buffer = vec![0u8; 8192].into_boxed_slice();
@@ -108,7 +108,7 @@ struct TakenBack {
     op: OpId,
     /// How often the memory has come back.
     back: Arc<AtomicUsize>,
-    /// What was open before it was registered.
+    /// The number of open objects before the memory was registered.
     open: usize,
     _theirs: LocalMem,
 }
@@ -148,7 +148,7 @@ fn a_registration_ends_after_the_transfers_of_its_memory() {
     }
 }
 
-/// The same when the endpoint is closed, or does not close, under the transfer.
+/// The endpoint is closed, or does not close, under the transfer.
 #[test]
 fn a_registration_that_was_taken_back_ends_with_the_endpoint() {
     for refused in [false, true] {

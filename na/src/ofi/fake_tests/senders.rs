@@ -1,4 +1,4 @@
-//! Who sends, where the device tells it.
+//! Senders of messages, where the device tells who they are.
 
 use std::time::Instant;
 
@@ -14,13 +14,13 @@ const URI: &str = "ofi+tcp://127.0.0.1:0";
 /// Peers that are kept.
 const PEERS: usize = 8;
 
-/// What a peer says to `to`: who it is.
+/// Sends a message to `to` that says who its sender is.
 fn introduce(from: &Node, to: &Node) -> OpId {
     let own = from.endpoint.self_addr();
     from.send_unexpected(&from.addr_of(to), 1, own.uri().as_bytes())
 }
 
-/// Who is told to have sent a message, and who says so in it.
+/// Returns the sender that the endpoint reports, and the one that the message names.
 fn told_and_said(completion: Completion) -> [String; 2] {
     let Completion::Recv { buf, result: Ok(arrival), .. } = completion else {
         panic!("no message: {completion:?}")

@@ -1,4 +1,4 @@
-//! What waits for a peer that takes nothing.
+//! Messages that wait for a peer that takes nothing.
 
 use super::super::bounds::UNTOLD_MAX;
 use super::super::fake::{Call, Device, Fake};
@@ -103,7 +103,7 @@ fn short_messages_without_an_end_do_not_pile_up_at_the_device() {
     }
 }
 
-/// Of several peers that take none, the one for which most waits gives way.
+/// When several peers take no answers, the peer for which most waits gives way.
 #[test]
 fn answers_that_all_peers_leave_are_bounded_together() {
     const MAX: usize = 4 << 20;
