@@ -18,7 +18,8 @@ use std::sync::{Mutex, PoisonError};
 /// All signals of Linux.
 const SIGNALS: std::ops::RangeInclusive<libc::c_int> = 1..=64;
 
-/// What is done at one moment with the process's signals, and where the calling thread does it.
+/// The signal handlers of the process at one moment, and the stack on which the calling thread runs
+/// them.
 #[derive(Debug)]
 pub struct Saved {
     /// Those that may be asked about: not the ones that the C library keeps to itself.
@@ -45,12 +46,12 @@ fn stack() -> Option<libc::stack_t> {
 /// `SA_RESTORER` of the kernel (asm/signal.h): the C library adds it where it installs something.
 const RESTORER: libc::c_int = 0x0400_0000;
 
-/// What tells one action from another.
+/// Returns the parts by which one action is told from another.
 fn handler(action: &libc::sigaction) -> (usize, libc::c_int) {
     (action.sa_sigaction, action.sa_flags & !RESTORER)
 }
 
-/// What tells one stack from another.
+/// Returns the parts by which one stack is told from another.
 fn place(stack: &libc::stack_t) -> (usize, usize, libc::c_int) {
     (stack.ss_sp.addr(), stack.ss_size, stack.ss_flags)
 }
@@ -94,12 +95,12 @@ impl Saved {
     }
 }
 
-/// What `load` does, but for the process's handlers of signals, and the calling thread's stack for
-/// them: they are as before when it is over, unless it panics.
+/// Calls `load`, and then puts back the process's signal handlers and the calling thread's stack
+/// for them, unless `load` panics.
 ///
-/// One at a time in a process: two would each take the other's library's handlers for the
-/// process's own. What another thread installs meanwhile is undone as well, so this is for short
-/// work.
+/// Calls run one at a time in a process: two would each take the handlers of the other's library
+/// for the process's own. Handlers that another thread installs meanwhile are undone as well, so
+/// `load` should do short work.
 pub fn keep<R>(load: impl FnOnce() -> R) -> R {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);

@@ -23,7 +23,7 @@ use libc::ssize_t;
 
 use crate::raw::*;
 
-/// What a function returns that the provider does not have: `-FI_ENOSYS`.
+/// The result of a function that the provider does not have: `-FI_ENOSYS`.
 pub const NO_SYS: c_int = -libc::ENOSYS;
 
 /// The function of that name in a table of that type, if the table reaches so far and has it.
@@ -39,7 +39,7 @@ macro_rules! function {
     }};
 }
 
-/// What that function returns; [`NO_SYS`] if there is none.
+/// Calls that function and returns its result; [`NO_SYS`] if there is none.
 macro_rules! through {
     ($type:ident, $table:expr, $function:ident($($argument:expr),*)) => {
         match function!($type, $table, $function) {

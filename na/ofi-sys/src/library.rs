@@ -60,9 +60,9 @@ pub enum LoadError {
     Lacks {
         /// The library.
         name: String,
-        /// What it lacks.
+        /// The symbol that it lacks.
         symbol: &'static str,
-        /// What the dynamic linker said.
+        /// The message of the dynamic linker.
         reason: String,
     },
     /// It was opened and is older than [`OLDEST`].
@@ -105,7 +105,7 @@ impl fmt::Display for Version {
 /// The opened library. It is never closed: providers leave threads and handlers behind.
 pub struct Library {
     name: String,
-    /// Whether they are loaded.
+    /// Done once the providers are loaded.
     providers: Once,
     getinfo: GetInfo,
     freeinfo: FreeInfo,
@@ -244,7 +244,7 @@ impl Library {
         Version { major: (version >> 16) as u16, minor: version as u16 }
     }
 
-    /// What an error number (positive) means.
+    /// Returns libfabric's text for an error number (positive).
     pub fn strerror(&self, errno: c_int) -> String {
         // SAFETY: any number is allowed.
         let text = unsafe { (self.strerror)(errno) };

@@ -20,7 +20,7 @@ fn bad(uri: &Uri<'_>, reason: impl Into<String>) -> Error {
     Error::BadUri { uri: uri.text.to_owned(), reason: reason.into() }
 }
 
-/// What stands before `://`.
+/// Returns the part of a URI before `://`.
 pub(super) fn head(protocol: &str) -> String {
     format!("{CLASS}+{protocol}")
 }
@@ -35,10 +35,10 @@ pub(super) fn origin_uri(protocol: &str, name: impl std::fmt::Display) -> String
     format!("{CLASS}+{protocol}://{name}/origin")
 }
 
-/// What UCX is to use for a protocol, and the device.
+/// Returns the settings of UCX for the protocol and the device of a URI.
 ///
-/// As in Mercury (`na_ucp_config_init`, na_ucx.c) the name goes to `UCX_TLS` as it is. Those of
-/// shared memory get TCP as well: that is how two endpoints meet, and how each learns of the
+/// As in Mercury (`na_ucp_config_init`, na_ucx.c) the name goes to `UCX_TLS` as it is. Protocols
+/// over shared memory get TCP as well: that is how two endpoints meet, and how each learns of the
 /// other's end.
 pub(super) fn settings(uri: &Uri<'_>, options: &OpenOptions) -> Settings {
     let device = uri.rest.rsplit_once('/').map(|(device, _)| device);
@@ -86,7 +86,7 @@ pub(super) fn unreachable(protocol: &str, text: String) -> String {
     }
 }
 
-/// What is wrong with listening there, if nobody can connect.
+/// Returns the reason why nobody can connect to a listener at `bound`, if that is so.
 pub(super) fn listens_in_vain(protocol: &str, bound: SocketAddr) -> Option<String> {
     (needs_rdma_cm(protocol) && bound.ip().is_loopback()).then(|| {
         format!(
@@ -102,13 +102,13 @@ pub(super) fn listen_address(uri: &Uri<'_>, wanted: &Wanted) -> Result<SocketAdd
     host_port::listen_address((CLASS, uri.text, host_and_port(uri)), wanted)
 }
 
-/// What stands behind the device.
+/// Returns the text behind the device.
 pub(super) fn host_and_port<'a>(uri: &Uri<'a>) -> &'a str {
     uri.rest.rsplit_once('/').map_or(uri.rest, |(_, rest)| rest)
 }
 
-/// Who is meant by that URI, for an endpoint of `protocol`, and where to connect. May block on name
-/// resolution.
+/// Returns the peer that a URI names, for an endpoint of `protocol`, and the addresses to connect
+/// to. May block on name resolution.
 pub(super) fn peer(uri: &Uri<'_>, protocol: &str) -> Result<(PeerKey, Vec<SocketAddr>), Error> {
     let head = head(protocol);
     if uri.class != Some(CLASS) || uri.protocol != protocol {

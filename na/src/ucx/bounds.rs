@@ -1,8 +1,8 @@
-//! What a peer makes us hold, and what bounds it.
+//! Bounds on the operations and the memory that a peer makes us hold.
 //!
-//! UCX takes whatever is sent and keeps it until the peer reads. So what a peer can ask for without
-//! end is counted here until UCX has sent it: a peer may be stopped, or read nothing and ask on.
-//! Requests and transfers of ours are counted where they begin.
+//! UCX takes whatever is sent and keeps it until the peer reads. A peer may be stopped, or read
+//! nothing and keep asking. So everything that it can ask for without end is counted here until UCX
+//! has sent it. Requests and transfers of ours are counted where they begin.
 
 use std::mem::size_of;
 
@@ -19,20 +19,20 @@ use crate::{MsgBuf, Principal};
 /// ask for. Further ones wait here, with their transfers.
 pub(super) const CHUNKS_MAX: u32 = ASKED_MAX as u32 * IN_HAND_MAX;
 
-/// What a peer was told that UCX has in hand, at most. One that keeps to the rules has less, even
-/// if it reads nothing: about the transfers of either side twice each (asked and given up, granted
-/// and done), about the keys of either side twice each (wanted or given, revoked or returned), and
-/// about its messages 2 of each kind.
+/// Control messages to a peer that UCX has in hand, at most. For a peer that keeps to the rules
+/// there are fewer, even if it reads nothing: about the transfers of either side twice each (asked
+/// and given up, granted and done), about the keys of either side twice each (wanted or given,
+/// revoked or returned), and about its messages 2 of each kind.
 pub(super) const TOLD_MAX: u32 = (4 * ASKED_MAX + 4 * KEYS_MAX) as u32 + 128;
 
-/// What we hold for a peer until it takes it, in this session.
+/// Operations and memory that we hold for a peer until it takes them, in this session.
 #[derive(Debug, Default)]
 pub(super) struct Load {
     /// Chunks of what it gets that UCX has in hand.
     pub(super) chunks: u32,
     /// Some of its gets wait until UCX has fewer.
     waits: bool,
-    /// What it was told that UCX has in hand.
+    /// Control messages to it that UCX has in hand.
     pub(super) told: u32,
     /// Bytes of memory that answers to it take, which wait here or are in UCX's hands.
     answers: Option<Account>,

@@ -1,4 +1,4 @@
-//! What UCX finds on this machine: transports that an address can name, each with its devices.
+//! Devices that UCX finds on this machine, by the transports that an address can name.
 
 use super::worker;
 use super::worker::Settings;

@@ -1,5 +1,5 @@
-//! What an endpoint knows and does in a poll, behind the endpoint's lock. How connections begin and
-//! end is in `sessions.rs`, messages are in `messages.rs`, transfers in `transfers.rs`.
+//! The state of an endpoint and its work in a poll, behind the endpoint's lock. How connections
+//! begin and end is in `sessions.rs`, messages are in `messages.rs`, transfers in `transfers.rs`.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -41,7 +41,7 @@ const QUIET_TURNS: usize = 4;
 /// messages every other one counts.
 const BUSY_TURNS: u32 = 100;
 
-/// What does not change.
+/// Facts about an endpoint that do not change.
 pub(super) struct Facts {
     pub(super) ucp: &'static Ucp,
     pub(super) id: u64,
@@ -83,7 +83,7 @@ pub(super) struct Driver {
     /// When to look whether a stranger has to make room, if somebody waits.
     pub(super) room_at: Option<Instant>,
     pub(super) notices: Notices,
-    /// Who asks for a connection, while there is no room for more of those.
+    /// Requests for a connection that wait while there is no room for more connections.
     pub(super) callers: VecDeque<ucp_conn_request_h>,
     pub(super) connecting: usize,
     /// When to look at the limits of time of those and of the strangers: not after any of them is
@@ -117,7 +117,7 @@ pub(super) struct Driver {
     pub(super) held: Vec<Held>,
     /// Somebody sleeps, or is about to, and is to be woken for whatever is done here.
     pub(super) is_asleep: bool,
-    /// What the last turn has brought was not handled but for messages.
+    /// True if the last turn has brought something of which only messages were handled.
     is_behind: bool,
     /// There was a sleep since the last poll.
     pub(super) has_slept: bool,
@@ -196,7 +196,7 @@ impl Driver {
         unsafe { self.inbox.as_ref() }
     }
 
-    /// What callbacks have left; not across a call of the worker.
+    /// Returns the state that callbacks have left. It must not be held across a call of the worker.
     #[inline]
     pub(super) fn state(&self) -> std::cell::RefMut<'_, State> {
         self.inbox().state()
@@ -283,7 +283,7 @@ impl Driver {
         self.peers[index].as_mut().map_or(self.facts.own.clone(), |p| p.addr(endpoint, index, 0))
     }
 
-    /// The same, by its number.
+    /// Returns the number of the peer under `key`, which listens at `addresses`.
     pub(super) fn peer_at(&mut self, key: PeerKey, addresses: Vec<SocketAddr>) -> usize {
         match self.by_key.get(&key) {
             Some(index) => *index,
@@ -437,7 +437,7 @@ impl Driver {
         self.state().failing.iter_mut().for_each(|failing| failing.turns -= 1);
     }
 
-    /// Who is at the other end of a connection, once greeted.
+    /// Returns the peer at the other end of a connection, once it has greeted.
     pub(super) fn greeted_peer(&self, link: ucp_ep_h) -> Option<usize> {
         self.state().links.get(&(link as usize))?.peer.as_ref().map(|(at, _)| *at)
     }
@@ -518,7 +518,7 @@ impl Driver {
             || self.has_keys_due()
     }
 
-    /// What is to be dropped without the lock; nearly always nothing.
+    /// Takes the memory that is to be dropped without the lock; nearly always there is none.
     #[inline]
     pub(super) fn take_memory(&mut self) -> Option<(Vec<LocalMem>, Vec<Held>)> {
         let is_some = !self.memory.is_empty() || !self.held.is_empty();

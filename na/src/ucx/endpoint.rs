@@ -141,7 +141,8 @@ impl UcxEndpoint {
         self.with_item((), |driver, ()| work(driver)).ok()
     }
 
-    /// The same with something that comes back if the endpoint is closed.
+    /// Does the work of [`with`](Self::with) on `item`, or hands `item` back if the endpoint is
+    /// closed.
     fn with_item<T, R>(&self, item: T, work: impl FnOnce(&mut Driver, T) -> R) -> Result<R, T> {
         let mut driver = self.driver.lock();
         if driver.worker.is_none() {

@@ -32,8 +32,8 @@ pub(super) struct Family {
 }
 
 impl Family {
-    /// That of an endpoint of `protocol` which listens, or would, at `listen`; `None` for protocols
-    /// over which no data goes by TCP. `version` is UCX's.
+    /// Returns the family of an endpoint of `protocol` which listens, or would, at `listen`; `None`
+    /// for protocols over which no data goes by TCP. `version` is UCX's.
     pub(super) fn of(protocol: &str, listen: SocketAddr, version: &str) -> Option<Self> {
         let mut numbers = version.split('.').map_while(|number| number.parse().ok());
         let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));

@@ -1,4 +1,4 @@
-//! What UCX offers by its rendezvous, until it is received or refused.
+//! Memory that UCX offers by its rendezvous, until it is received or refused.
 
 use std::ffi::c_void;
 use std::ptr::NonNull;

@@ -41,7 +41,7 @@ pub(super) const CONTROL_BYTES_MAX: usize = 1024;
 /// Longest chunk that is taken, bytes.
 const DATA_BYTES_MAX: usize = CHUNK_BYTES + CHUNK_HEADER_BYTES;
 
-/// What a callback saw.
+/// Something that a callback saw.
 pub(super) enum Event {
     /// Somebody asks for a connection.
     Connection(ucp_conn_request_h),
@@ -51,7 +51,7 @@ pub(super) enum Event {
     Finished(u32, ucs_status_t),
 }
 
-/// What a connection brings.
+/// Something that a connection brings.
 pub(super) enum News {
     /// It has failed, or was ended by the peer.
     Failed(ucs_status_t),
@@ -80,7 +80,7 @@ pub(super) struct Failing {
 /// A connection, for those who send through it.
 #[derive(Default)]
 pub(super) struct Link {
-    /// Who it is, once greeted: the number in the driver, and as messages name it.
+    /// The peer, once greeted: its number in the driver, and its address as messages name it.
     pub(super) peer: Option<(usize, Addr)>,
     /// True if the other side began it.
     pub(super) accepted: bool,
@@ -95,7 +95,7 @@ impl Link {
     }
 }
 
-/// What a peer may send, and has sent, in one session.
+/// Messages and transfers from a peer in one session.
 #[derive(Default)]
 pub(super) struct Window {
     pub(super) session: u64,
@@ -122,7 +122,7 @@ impl Window {
     }
 }
 
-/// What callbacks write.
+/// The state that callbacks write.
 pub(super) struct State {
     pub(super) matcher: Matcher,
     pub(super) done: VecDeque<Completion>,
@@ -212,7 +212,7 @@ impl State {
         }
     }
 
-    /// What to report to the peer, by kind.
+    /// Takes the numbers of messages to report to the peer as taken, by kind.
     pub(super) fn settle(&mut self, peer: usize) -> [u32; 2] {
         let own = &mut self.windows[peer];
         own.is_due = false;
@@ -228,7 +228,7 @@ impl State {
         self.windows[peer] = Window { session, is_due, ..Window::default() };
     }
 
-    /// What a peer writes of a transfer.
+    /// Returns the destination of a transfer that a peer writes.
     pub(super) fn incoming(&mut self, peer: usize, put: bool, id: u64) -> Option<&mut Incoming> {
         self.windows.get_mut(peer)?.incoming.get(put, id)
     }

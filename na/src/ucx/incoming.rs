@@ -1,4 +1,4 @@
-//! Where bytes of transfers go that come here.
+//! Destinations of transfers whose bytes arrive here.
 //!
 //! The callback that brings a chunk writes it, out of the buffer in which UCX has it: that one is
 //! then free for the next chunk at once, and still in the processor's cache. The driver hears of a
@@ -63,7 +63,7 @@ impl Incoming {
     }
 }
 
-/// What has become of a chunk.
+/// The outcome of a chunk.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Taken {
     /// There is more to come.

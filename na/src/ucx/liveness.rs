@@ -1,7 +1,9 @@
-//! Signs of life: who wants some gets them, and who owes us something must give them.
+//! Signs of life: a peer that wants some gets them, and a peer that owes us something must give
+//! them.
 //!
 //! UCX notices a process that dies, and not one that is stopped. Silence is counted look by look,
-//! after what has come was read, and only time in which we run counts: see `ran.rs`.
+//! after the messages that have come were read. Only time in which this process runs counts: see
+//! `ran.rs`.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -21,7 +23,8 @@ pub(super) const EVERY_MIN: Duration =
 #[derive(Debug)]
 pub(super) struct Watch {
     pub(super) next: Instant,
-    /// What was wanted between two looks: so much of the time since the last one counts, at most.
+    /// The interval that was wanted between two looks: of the time since the last look, no more
+    /// than this counts.
     every: Duration,
     ran: Ran,
 }

@@ -182,9 +182,9 @@ impl Driver {
         true
     }
 
-    /// What was between us and a peer ends: UCX lets go of the sends to it, which then end with
-    /// `error`. Where UCX cannot be made to let go they end now; it may read them until the peer
-    /// dies, so the callers get other buffers.
+    /// Ends the sends to a peer when the session with it ends: UCX lets go of them, and then they
+    /// end with `error`. Where UCX cannot be made to let go they end now; it may read them until
+    /// the peer dies, so the callers get other buffers.
     pub(super) fn fail_sends(&mut self, index: usize, error: &Error) {
         let lets_go = self.worker.as_ref().is_none_or(Worker::detects_failure);
         let mut ended = Vec::new();
@@ -228,7 +228,7 @@ pub(super) fn copy_of(buf: &MsgBuf) -> MsgBuf {
     copy
 }
 
-/// What an operation that was not started gives back.
+/// Returns the result of a send that was not started, with its buffer.
 pub(super) fn refused(error: Error, buf: MsgBuf) -> Result<(), Refused> {
     Err(Refused { error, buf })
 }

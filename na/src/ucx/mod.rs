@@ -173,7 +173,7 @@ mod worker;
 /// Entry points for fuzzers, see [`crate::fuzzing`].
 #[doc(hidden)]
 pub mod fuzzing {
-    /// What two endpoints tell each other.
+    /// Decodes a hello or a control message of a peer.
     ///
     /// # Panics
     ///
@@ -214,7 +214,8 @@ impl Plugin for Ucx {
         "ucx+tcp://127.0.0.1:0"
     }
 
-    /// Of UCX's transports only those of InfiniBand and RoCE have classes.
+    /// Returns the traffic class where it has no effect: among UCX's transports only those of
+    /// InfiniBand and RoCE have classes.
     fn ignores(&self, uri: &Uri<'_>, options: &OpenOptions) -> Vec<&'static str> {
         let classed = address::may_have_classes(uri.protocol);
         let told = |name: &&str| !classed && *name == "traffic_class";

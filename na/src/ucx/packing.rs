@@ -51,8 +51,9 @@ pub(super) fn settings() -> [(&'static str, String); 3] {
     ]
 }
 
-/// What stands for the settings that have to be the same on both sides: whoever has others would
-/// write beyond the other side's buffers, or wait for a place of the queue that it does not use.
+/// Returns a fingerprint of the settings that have to be the same on both sides. A side with other
+/// settings would write beyond the other side's buffers, or wait for a place of the queue that the
+/// other side does not use.
 pub(super) fn queues() -> u16 {
     let [places, buffer_bytes, _] = settings().map(|(name, value)| {
         let set = std::env::var_os(format!("UCX_{name}"));
@@ -146,7 +147,7 @@ impl Driver {
     }
 }
 
-/// What UCX asks to get at a chunk; the state of each is the slot's [`Pinned`].
+/// The functions by which UCX gets at a chunk; the state of each chunk is the slot's [`Pinned`].
 pub(super) const OPERATIONS: ucp_generic_dt_ops_t = ucp_generic_dt_ops_t {
     start_pack: Some(start_pack),
     start_unpack: None,

@@ -1,4 +1,4 @@
-//! What an endpoint knows of a peer.
+//! The state that an endpoint keeps of a peer.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::SocketAddr;
@@ -20,7 +20,7 @@ use crate::loopback::Queued;
 use crate::{Addr, Error, LocalMem, OpId, PeerLink, PeerStats};
 use prim::sync::atomic::{AtomicU64, Ordering};
 
-/// What an [`Addr`] of this transport knows.
+/// The state behind an [`Addr`] of this transport.
 #[derive(Debug)]
 pub(super) struct PeerRef {
     /// The peer's place in the driver.
@@ -55,7 +55,7 @@ pub(super) enum Phase {
     Gone,
 }
 
-/// What the owner of memory holds for a transfer.
+/// Memory that its owner holds for a transfer.
 pub(super) struct Lease {
     /// Keeps the memory.
     pub(super) memory: LocalMem,
@@ -65,12 +65,12 @@ pub(super) struct Lease {
     pub(super) outgoing: Option<Outgoing>,
     /// Pieces that are in UCX's hands.
     pub(super) lent: u32,
-    /// Who asked has given it up: it ends when UCX has let go.
+    /// The requester has given it up: it ends when UCX has let go.
     pub(super) is_released: bool,
 }
 
-/// Whether adapters move memory between us and a peer by remote keys, as far as we know. Of several
-/// connections the peer may use any.
+/// The connections with a peer over which adapters move memory by remote keys, as far as we know:
+/// all of them, any, or none. The peer may use any of its connections.
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct Adapters {
     all: bool,
@@ -100,7 +100,7 @@ pub(super) struct Peer {
     /// The number, which no other peer of the endpoint ever has.
     pub(super) id: u64,
     pub(super) uri: Box<str>,
-    /// What it is found by; `None`: by its connection only.
+    /// The key that it is found by; `None`: it is found by its connection only.
     pub(super) key: Option<PeerKey>,
     /// Where it listens, to be tried in this order; and the one that is.
     pub(super) addresses: Vec<SocketAddr>,
@@ -122,7 +122,7 @@ pub(super) struct Peer {
     /// Messages of each kind that may still be sent, and at most.
     pub(super) credits: [u32; 2],
     pub(super) window: u32,
-    /// What cannot be sent yet, in order, by kind.
+    /// Messages that cannot be sent yet, in order, by kind.
     pub(super) queues: [VecDeque<Queued>; 2],
     /// Transfers that were not asked for yet.
     pub(super) waiting: VecDeque<u64>,
@@ -130,7 +130,7 @@ pub(super) struct Peer {
     pub(super) asked: usize,
     /// Those that were given up, of which the owner has not said that it is done.
     pub(super) released: HashSet<u64, Cheap>,
-    /// What it may reach at the moment, by its numbers.
+    /// Memory that it may reach at the moment, by the numbers of its transfers.
     pub(super) leases: HashMap<u64, Lease, Cheap>,
     /// Transfers of so many bytes want a key of the peer's memory at once; `None`: it gives none,
     /// or they are of no use.
@@ -207,7 +207,7 @@ impl Peer {
         Addr::new(self.uri.clone(), endpoint, self.id, PeerRef { index, token }).in_session(session)
     }
 
-    /// What was between us has ended: `session` is our number for what comes.
+    /// The session with the peer has ended: `session` is our number for the next one.
     pub(super) fn begin_session(&mut self, session: u64) {
         self.session = session;
         if let Some(token) = self.token.upgrade() {

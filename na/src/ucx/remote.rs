@@ -133,8 +133,9 @@ impl Driver {
         Some(GivenKey { key, access, places })
     }
 
-    /// What one more peer is told of memory. It stays until [`unmap`](Self::unmap). If there is
-    /// nothing to tell: whether UCX knows nothing of the memory.
+    /// Maps memory for one more peer, and returns the places that the peer is told. The mapping
+    /// stays until [`unmap`](Self::unmap). If there is nothing to tell, the error is whether UCX
+    /// knows nothing of the memory.
     fn mapped_places(&mut self, memory: &LocalMem) -> Result<Vec<Place>, bool> {
         if let Some(mapped) = self.mapped.get_mut(&memory.key()) {
             mapped.peers += 1;
@@ -448,7 +449,7 @@ impl Driver {
         self.answered(index);
     }
 
-    /// What the worker has to forget when it goes.
+    /// Hands all mapped memory to the worker, which unmaps it when it goes.
     pub(super) fn unmap_at_the_end(&mut self) {
         let mapped = std::mem::take(&mut self.mapped);
         if let Some(worker) = self.worker.as_mut() {

@@ -350,7 +350,8 @@ fn who_wants_a_key_twice_or_returns_it_twice_loses_its_connection() {
     }
 }
 
-/// What reaches memory is a connection, which UCX ends after the call that closes it.
+/// The connection of a holder reaches memory until UCX has ended it, which is after the call that
+/// closes it.
 #[test]
 fn memory_stays_until_the_connection_of_its_holder_has_ended() {
     // As adapters do it, when UCX is asked late or at once, and by messages; and over a connection

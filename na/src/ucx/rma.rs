@@ -49,7 +49,8 @@ impl RemoteKey {
         allowed && offset.checked_add(len).is_some_and(|end| end <= total)
     }
 
-    /// What lies in one piece from `offset` on, `len` bytes at most. The bytes must be covered.
+    /// Returns the bytes that lie in one piece from `offset` on, `len` bytes at most. The bytes
+    /// must be covered.
     pub(super) fn reach(&self, offset: u64, len: u64) -> Option<Reach> {
         let next = self.places.partition_point(|place| place.at <= offset);
         let place = self.places.get(next.checked_sub(1)?)?;

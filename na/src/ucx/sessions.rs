@@ -30,13 +30,13 @@ use crate::base::ran::Ran;
 /// Connections that have not said hello, at most.
 pub(super) const STRANGERS_MAX: usize = 256;
 
-/// Who asks for a connection and waits, at most: each has a socket here.
+/// Requests for a connection that wait, at most: each has a socket here.
 const CALLERS_MAX: usize = 4096;
 
 /// Connections that are taken in one turn, at most: each takes a while.
 const ACCEPTS_PER_TURN: usize = 32;
 
-/// What is said of who was reached, and did not answer a hello in time.
+/// The reason that is given when a peer was reached and did not answer a hello in time.
 const NO_HELLO: &str = "it takes connections of UCX and says no hello, as C Mercury does, which \
      speaks another protocol (towards C processes use ofi+tcp), or as a stopped process; none came";
 
@@ -60,7 +60,7 @@ fn next_notice(count: &mut u64) -> Option<u64> {
     count.is_power_of_two().then_some(*count)
 }
 
-/// Who has not said hello.
+/// A connection that has not said hello.
 pub(super) struct Stranger {
     /// Where the connection comes from.
     client: Option<SocketAddr>,
@@ -244,7 +244,7 @@ impl Driver {
         }
     }
 
-    /// Whose connection it is.
+    /// Returns the peer that a connection belongs to.
     fn owner(&self, link: ucp_ep_h) -> Option<usize> {
         let greeted = self.state().links.get(&(link as usize))?.peer.as_ref().map(|(at, _)| *at);
         greeted.or_else(|| {
@@ -396,8 +396,8 @@ impl Driver {
         }
     }
 
-    /// What is between us and the peer ends, for a reason that the network gave. Who could not be
-    /// reached at one address is tried at the next.
+    /// Ends the session with a peer, for a reason that the network gave. A peer that could not be
+    /// reached at one address is dialed at the next.
     pub(super) fn end_session(&mut self, index: usize, reason: String) {
         if self.dial_next(index) {
             return;

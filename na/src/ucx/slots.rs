@@ -18,7 +18,7 @@ use super::wire::{CHUNK_HEADER_BYTES, Chunk};
 use crate::memory::region::Region;
 use crate::{Error, LocalMem, MsgBuf, OpId};
 
-/// What UCX has a pointer to; only shared references are made of it.
+/// The part of a slot that UCX has a pointer to; only shared references are made of it.
 pub(super) struct Pinned {
     inbox: *const Inbox,
     slot: u32,
@@ -96,7 +96,7 @@ impl Default for Source {
     }
 }
 
-/// What an operation is for.
+/// The purpose of an operation.
 pub(super) enum Work {
     /// A message; without a number its end was reported already. `end`: what was between us and
     /// the peer has ended, with that; else `answer` bytes of it are counted there.
@@ -104,7 +104,8 @@ pub(super) enum Work {
     /// A hello. Owns what UCX has a pointer to.
     /// Our hello to the peer of that number, which no other one has.
     Hello(#[allow(dead_code, reason = "kept for UCX")] Vec<u8>, u64),
-    /// What we tell the peer of that number in that session. Owns what UCX has a pointer to.
+    /// A control message to the peer of that number in that session. Owns what UCX has a pointer
+    /// to.
     Told(#[allow(dead_code, reason = "kept for UCX")] Vec<u8>, usize, u64),
     /// That we live, for the peer of that number in that session. Owns what UCX has a pointer to.
     Alive(#[allow(dead_code, reason = "kept for UCX")] Vec<u8>, usize, u64),
@@ -182,7 +183,7 @@ impl Slots {
         index
     }
 
-    /// What UCX is given.
+    /// Returns the pointer that UCX is given.
     #[inline]
     pub(super) fn pinned(&self, slot: u32) -> *const Pinned {
         &raw const *self.slots[slot as usize].pinned

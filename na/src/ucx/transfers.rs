@@ -52,7 +52,7 @@ pub(super) enum Stage {
     ByKey(ByKey),
 }
 
-/// What is sent, in pieces and chunks.
+/// The state of data that is sent, in pieces and chunks.
 #[derive(Debug, Default)]
 pub(super) struct Outgoing {
     pub(super) sent: u64,
@@ -314,7 +314,8 @@ impl Driver {
         }
     }
 
-    /// What is to be sent, if it still is: how far it is, its memory, from where, and how much.
+    /// Returns the data of a stream, if it is still to be sent: how far it is, its memory, from
+    /// where, and how much.
     pub(super) fn outgoing(
         &mut self,
         stream: Stream,

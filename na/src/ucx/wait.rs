@@ -1,4 +1,4 @@
-//! What is slept on, by endpoints that somebody may sleep on.
+//! The descriptors that a sleeper waits on, for endpoints that somebody may sleep on.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;

@@ -1,6 +1,6 @@
-//! What two endpoints tell each other: the hello in an active message of number 0, the rest in
-//! those of number 1. All integers are little endian; the first byte says which it is. See the
-//! module `ucx` for the layout.
+//! Messages that two endpoints send each other: the hello in an active message of number 0, the
+//! rest in those of number 1. All integers are little endian; the first byte is the kind of the
+//! message. See the module `ucx` for the layout.
 
 use crate::{Access, DeniedReason};
 
@@ -20,11 +20,11 @@ const PLACE_HEADER_BYTES: usize = 18;
 /// Bytes before the data of a chunk.
 pub(super) const CHUNK_HEADER_BYTES: usize = 17;
 
-/// What stands before the data of a chunk, in active messages of number 2, and is the header of a
-/// piece, in those of number 4.
+/// The header before the data of a chunk, in active messages of number 2. It is the header of a
+/// piece in those of number 4.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Chunk {
-    /// Of a put by the sender; else of a get by the receiver.
+    /// True for a put by the sender, false for a get by the receiver.
     pub(super) put: bool,
     /// The transfer, by the number of who asked for it.
     pub(super) id: u64,
@@ -61,10 +61,10 @@ impl Chunk {
     }
 }
 
-/// Who we are.
+/// The first message of an endpoint, which says who it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Hello {
-    /// What stands for the queues of shared memory that the sender has, see `packing.rs`; 0: none.
+    /// The fingerprint of the sender's queues of shared memory, see `packing.rs`; 0: it has none.
     pub(super) queues: u16,
     /// Changes with every end of what was between the two.
     pub(super) session: u64,
@@ -99,7 +99,7 @@ pub(super) struct Place {
     /// Where it is in the owner's process.
     pub(super) address: u64,
     pub(super) len: u64,
-    /// What UCX needs to reach it (`ucp_rkey_pack`).
+    /// The packed key that UCX needs to reach it (`ucp_rkey_pack`).
     pub(super) packed: Vec<u8>,
 }
 
@@ -134,7 +134,7 @@ pub(super) enum Control {
         id: u64,
         reason: DeniedReason,
     },
-    /// Whoever asked gives the transfer up.
+    /// The requester gives the transfer up.
     Release {
         id: u64,
     },
@@ -293,7 +293,7 @@ impl Control {
     }
 }
 
-/// What is left to read.
+/// The bytes that are left to read.
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {

@@ -36,7 +36,7 @@ pub(super) const AM_PIECE: u32 = 4;
 /// Active message of an expected message.
 pub(super) const AM_EXPECTED: u32 = 3;
 
-/// What UCX is to do for an endpoint.
+/// Settings of UCX for an endpoint.
 #[derive(Debug, Clone)]
 pub(super) struct Settings {
     /// `UCX_TLS`.
@@ -52,11 +52,11 @@ pub(super) struct Settings {
     pub(super) class: Option<u8>,
     /// True if peers may get remote keys of memory here, see `keys.rs`.
     pub(super) remote_keys: bool,
-    /// Of which family of IP the data goes, where it may go by TCP.
+    /// The family of IP addresses between which the data goes, where it may go by TCP.
     pub(super) family: Option<Family>,
 }
 
-/// What became of a call that may go on.
+/// The outcome of a call that may go on.
 pub(super) enum Posted {
     /// It is over, well; no callback follows.
     Done,
@@ -83,7 +83,7 @@ pub(super) struct Worker {
     process: Process,
 }
 
-/// What UCX calls a status.
+/// Returns UCX's text for a status.
 pub(super) fn text(ucp: &Ucp, status: ucs_status_t) -> String {
     // SAFETY: may be asked for any number.
     let text = unsafe { ucp.ucs_status_string(status) };
@@ -255,7 +255,7 @@ impl Worker {
         !self.detects_failure
     }
 
-    /// What stands for its queues of shared memory, see `packing.rs`; 0: it has none.
+    /// Returns the fingerprint of its queues of shared memory, see `packing.rs`; 0: it has none.
     pub(super) fn queues(&self) -> u16 {
         if self.packs() { self.queues } else { 0 }
     }
@@ -495,8 +495,8 @@ impl Worker {
     }
 }
 
-/// What is written into the stream that `print` gets, which is open until it returns; nothing if
-/// there is no memory for it.
+/// Returns the text that `print` writes into the stream that it gets, which is open until `print`
+/// returns; empty if there is no memory for it.
 pub(super) fn printed(print: impl FnOnce(*mut libc::FILE)) -> String {
     let (mut text, mut len) = (ptr::null_mut(), 0);
     // SAFETY: both stay where they are until the stream is closed, below.

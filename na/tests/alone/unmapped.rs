@@ -5,10 +5,8 @@ use std::sync::Mutex;
 
 use na::{AllocOptions, SharedBuffer};
 
-use crate::alone;
-
-/// What a hook has seen: where memory went away, and how much. Libraries for networks have such
-/// hooks.
+/// Notices that a hook was given: where memory went away, and how much. Libraries for networks have
+/// such hooks.
 static SEEN: Mutex<Vec<(usize, usize)>> = Mutex::new(Vec::new());
 
 /// `ucm_event_t` of UCX's ucm.h, as its event of memory that goes away fills it in.

@@ -1,5 +1,5 @@
-//! What the fault tests of the sm transport share: a node that collects completions, a hostile peer
-//! that speaks the protocol by hand, and second processes.
+//! Helpers that the fault tests of the sm transport share: a node that collects completions, a
+//! hostile peer that speaks the protocol by hand, and second processes.
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use std::collections::HashMap;
@@ -387,12 +387,13 @@ impl Hostile {
         Self::attach_as(node, "na+sm://hostile", false)
     }
 
-    /// The same under a name that it claims.
+    /// Attaches like [`attach`](Self::attach), under a name that the peer claims.
     pub(crate) fn attach_as(node: &mut Node, claimed: &str, listens: bool) -> (Self, Addr) {
         Self::attach_with(node, &hello(claimed, listens))
     }
 
-    /// The same, and the endpoint may copy in its memory, which is ours.
+    /// Attaches like [`attach`](Self::attach), and lets the endpoint copy in the peer's memory,
+    /// which is ours.
     pub(crate) fn attach_open(node: &mut Node) -> (Self, Addr) {
         static NONCE: u64 = 0x0123_4567_89ab_cdef;
         let mut hello = hello("na+sm://hostile", false);

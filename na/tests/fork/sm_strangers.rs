@@ -168,7 +168,8 @@ fn a_renewed_crowd_of_one_user_keeps_no_other_out() {
     node.still_serves();
 }
 
-/// What is not accepted by the node makes `connect` wait, until its queue is drained.
+/// Keeps a crowd of connections to `uri` for ever. One that the node does not accept makes
+/// `connect` wait, until the node's queue is drained.
 fn crowd_at(uri: &str) -> ! {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limits = getrlimit(Resource::Nofile);
@@ -196,7 +197,8 @@ fn crowd_at(uri: &str) -> ! {
     sleep_for_ever()
 }
 
-/// What a peer can send along with a packet, wherever that lies when the connection ends.
+/// Files that a peer sends along with a packet are closed elsewhere, wherever they lie when the
+/// connection ends.
 #[test]
 fn nobody_waits_for_what_a_stranger_sent_to_be_closed() {
     let lingering: Vec<_> = (0..4).map(|_| Lingering::new()).collect();

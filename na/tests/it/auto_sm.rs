@@ -136,7 +136,7 @@ mod over_libraries {
         ucx_tcp, "MARGO_TEST_UCX", "ucx+tcp://127.0.0.1:0", "ucx";
     }
 
-    /// What hg does: one handle for each part, if the transport has such.
+    /// Reaches parts of memory as hg does: by one handle for each part, if the transport has such.
     fn reach_parts(network: &Optional) {
         let mut options = OpenOptions::listening(true);
         let plain = network.open(&options);

@@ -98,7 +98,7 @@ fn ours() -> BTreeMap<String, u64> {
     ours
 }
 
-/// What the C compiler says, or why it cannot be asked.
+/// Returns the values that the C compiler gives, or why it cannot be asked.
 fn theirs(expressions: impl Iterator<Item = String>) -> Result<BTreeMap<String, u64>, String> {
     let mut program = String::from("#include <stddef.h>\n#include <stdio.h>\n");
     for header in ["fabric", "fi_errno", "fi_domain", "fi_endpoint", "fi_cm", "fi_tagged", "fi_rma"]
@@ -154,7 +154,7 @@ fn words() -> BTreeSet<String> {
         .collect()
 }
 
-/// What is declared and used: constants, and fields of structures, each by its name.
+/// Constants and fields of structures that are declared and used are compared, each by its name.
 #[test]
 fn all_that_is_used_is_compared() {
     let (ours, words) = (ours(), words());
@@ -203,7 +203,7 @@ fn declarations_are_those_of_the_installed_headers() {
     }
 }
 
-/// The same facts without a compiler, as 1.17 has them on 64-bit machines.
+/// The declarations are compared without a compiler, with the values of 1.17 on 64-bit machines.
 #[test]
 #[cfg(target_pointer_width = "64")]
 fn declarations_are_those_of_1_17() {

@@ -71,7 +71,7 @@ impl Pair {
         self.peer.with(say).unwrap();
     }
 
-    /// What the owner knows of the peer.
+    /// Looks at the owner's state of the peer.
     fn known<R>(&self, look: impl FnOnce(&mut Driver, usize) -> R) -> R {
         let look = |driver: &mut Driver| {
             let index = driver.index_of(&self.to_peer).unwrap();
@@ -84,7 +84,7 @@ impl Pair {
         self.known(|driver, index| driver.peer(index).unwrap().leases.len())
     }
 
-    /// What is in UCX's hands here of that kind.
+    /// Counts the operations of that kind here that UCX has in hand.
     fn in_hand(&self, is_it: impl Fn(&Work) -> bool) -> usize {
         self.known(|driver, _| driver.slots.iter().filter(|(_, work)| is_it(work)).count())
     }

@@ -25,7 +25,7 @@ fn assert_ok_or_gone(node: &Node, op: OpId) {
     assert!(end.is_ok() || gone, "operation {}: {end:?}", op.0);
 }
 
-/// What the dead endpoint has in flight ends, and one poll says that it is dead.
+/// Asserts that operations of the dead endpoint have ended, and that one poll says that it is dead.
 fn assert_dead(node: &Node) {
     let polls = [node.try_poll(), node.try_poll(), node.try_poll()];
     let told = polls.iter().filter(|poll| matches!(poll, Err(Error::Unavailable { .. }))).count();

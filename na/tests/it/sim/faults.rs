@@ -1,4 +1,6 @@
-//! What each kind of trouble in a simulated network does, and does not do.
+//! Each kind of trouble in a simulated network: its effects, and where they end.
+#![cfg(feature = "sim")]
+#![allow(clippy::unwrap_used, reason = "an unwrap is an assertion here")]
 
 use std::time::Duration;
 

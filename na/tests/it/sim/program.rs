@@ -13,7 +13,7 @@ use super::support::{Node, Random, builder, pattern, revoke};
 
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 
-/// What a run may do to its network.
+/// The trouble that a run may make for its network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Trouble {
     /// Only to packets: then everything arrives.
@@ -293,7 +293,7 @@ impl Actor {
         self.receives.iter().chain(&self.others).copied().chain(transfers)
     }
 
-    /// What it has received, in the order of its receives.
+    /// Returns the messages that the actor has received, in the order of its receives.
     fn messages(&self) -> impl Iterator<Item = (u32, Vec<u8>)> {
         let received = |op: &&OpId| self.node.is_done(**op) && self.node.outcome(**op).is_ok();
         self.receives.iter().filter(received).map(|op| {

@@ -143,7 +143,7 @@ mod one_polled {
     }
 }
 
-/// Who polls without a break is spared the polls that find nothing.
+/// A caller that polls without a break is spared the polls that find nothing.
 #[test]
 fn an_endpoint_with_nothing_to_do_has_nothing_to_find() {
     let open = |listen| na::open("na+sm://", &OpenOptions::listening(listen)).expect("open");

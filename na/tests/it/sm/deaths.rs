@@ -145,7 +145,7 @@ fn a_stopped_peer_exceeds_the_liveness_limit() {
     node.still_serves();
 }
 
-/// What it says waits behind messages that nobody receives, so that we cannot hear it.
+/// The peer's signs of life wait behind messages that nobody receives, so that we cannot hear it.
 #[test]
 fn a_peer_whose_messages_wait_in_the_ring_is_not_given_up() {
     let mut options = OpenOptions::listening(true);
@@ -180,7 +180,7 @@ fn a_peer_whose_messages_wait_in_the_ring_is_not_given_up() {
     }
 }
 
-/// Whoever holds the only reference to an endpoint with transfers in flight may just drop it.
+/// The holder of the only reference to an endpoint with transfers in flight may just drop it.
 #[test]
 fn an_endpoint_is_dropped_in_mid_transfer() {
     for attach in [true, false] {
@@ -412,7 +412,8 @@ fn who_slept_learns_of_a_death_at_the_next_poll() {
     assert!(matches!(error, Error::PeerGone { .. }), "{error}");
 }
 
-/// The same of a new peer: the first poll accepts it. Then both ask the kernel at every 16th.
+/// The first poll after a sleep accepts a new peer, too. Then both ask the kernel at every 16th
+/// poll.
 #[test]
 fn who_slept_accepts_a_peer_at_the_next_poll() {
     let mut node = listening();

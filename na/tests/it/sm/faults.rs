@@ -318,7 +318,7 @@ fn a_peer_that_ends_with_one_of_two_connections_open_ends_its_receives() {
     assert!(matches!(node.error(unanswered), Error::Unreachable { .. }));
 }
 
-/// What the end of a connection may leave behind is no licence for the other one.
+/// Records that the end of a connection may leave behind are no licence for the other connection.
 #[test]
 fn a_peer_with_two_connections_stays_bounded_when_one_ends() {
     const PAYLOAD: [u8; 56] = [3; 56];

@@ -1,5 +1,6 @@
-//! What an sm endpoint does when its process lacks something that a connection needs: descriptors,
-//! addresses, or leave to map more. The peer is honest then, and is not to be blamed.
+//! An sm endpoint whose process lacks something that a connection needs: descriptors, addresses, or
+//! permission to map more. The peer is honest then, and is not to be blamed.
+#![cfg(feature = "sm")]
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -54,7 +55,7 @@ fn memory_that_cannot_be_mapped_is_no_breach() {
     }
 }
 
-/// What may not be mapped is copied in other ways, in whichever process it lies.
+/// Memory that may not be mapped is copied in other ways, in whichever process it lies.
 #[test]
 fn transfers_beyond_the_limit_take_other_ways() {
     const LEN: usize = 5 << 20;
@@ -234,7 +235,7 @@ fn an_endpoint_that_finds_no_descriptor_says_for_what() {
     say("done");
     sleep_for_ever()
 }
-/// What it said first to who dialed as `socket`.
+/// Returns the node's first answer to the peer that dialed as `socket`.
 #[track_caller]
 fn answer(node: &mut Node, socket: &OwnedFd) -> String {
     let mut answer = None;

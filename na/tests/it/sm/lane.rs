@@ -53,7 +53,7 @@ fn transfers_of_all_lengths_go_around_the_lane() {
     }
 }
 
-/// Who opens a lane may have to say first that a block exists no more.
+/// A peer that opens a lane may have to say first that a block exists no more.
 #[test]
 fn a_lane_is_opened_behind_the_end_of_a_block() {
     const LEN: usize = 1 << 20;
@@ -98,7 +98,7 @@ fn write(peer: &mut Hostile, kind: u8, words: &[u64]) {
     peer.write(kind, 0, &payload);
 }
 
-/// What the node says next: the kind and the first word.
+/// Returns the next record of the node: its kind and its first word.
 fn answer(node: &mut Node, peer: &mut Hostile) -> (u8, u64) {
     let mut came = None;
     node.until("a record", |_| {

@@ -47,7 +47,7 @@ impl Flood<'_> {
     }
 }
 
-/// What `kind` with these words does to an endpoint when it comes for ever and no answer is taken.
+/// Expects a breach when `kind` with these words comes for ever and no answer is taken.
 #[track_caller]
 fn expect_breach(what: &str, kind: u8, words: impl Fn(u64) -> Vec<u64>) {
     let mut node = listening();

@@ -59,7 +59,7 @@ fn messages_of_all_lengths_arrive_in_order_to_and_fro() {
     burst(&mut b, &mut a, &back, &lens);
 }
 
-/// What the endpoint wrote: the page of the next message, or `None` if it is in the ring.
+/// Returns the page of the endpoint's next message, or `None` if the message is in the ring.
 fn next(node: &mut Node, hostile: &mut Hostile, len: usize) -> Option<u64> {
     let mut came = None;
     node.until("a record", |_| {

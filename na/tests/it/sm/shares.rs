@@ -24,7 +24,7 @@ fn word(payload: &[u8], index: usize) -> u64 {
     u64::from_le_bytes(payload[8 * index..8 * index + 8].try_into().expect("eight bytes"))
 }
 
-/// What is there now: others have written it. None of them is at it any more.
+/// Returns the present contents of memory that others have written. None of them writes any more.
 fn seen(memory: &[u8]) -> Vec<u8> {
     // SAFETY: references that live.
     memory.iter().map(|byte| unsafe { std::ptr::from_ref(byte).read_volatile() }).collect()
@@ -79,7 +79,7 @@ impl Owner {
         self.ask_at(put, addr);
     }
 
-    /// The same, with memory that it claims to have there.
+    /// Asks for a transfer with memory that the requester claims to have at `addr`.
     fn ask_at(&mut self, put: bool, addr: u64) {
         self.part += 1;
         let len = LEN as u64;
@@ -143,7 +143,7 @@ impl Owner {
         }
     }
 
-    /// What the transfer has written so far, of the first half and of the second.
+    /// Returns whether the transfer has written all of the first half, and all of the second.
     fn written(&self, put: bool) -> (bool, bool) {
         let (found, new) = match put {
             true => (read(&self.theirs, 0, LEN), 2),

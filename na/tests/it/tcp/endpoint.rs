@@ -388,7 +388,7 @@ fn greeted_by(listener: &TcpListener, origin: &Arc<dyn Endpoint>) -> TcpStream {
     greeted_by_one_of(listener, origin, 1)
 }
 
-/// The same with those capabilities.
+/// A peer that greets with those capabilities, and then reads nothing.
 fn greeted_by_one_of(
     listener: &TcpListener,
     origin: &Arc<dyn Endpoint>,

@@ -1,4 +1,5 @@
-//! What a hostile or broken peer can do to a tcp endpoint: lose its own connection, nothing else.
+//! Attacks of a hostile or broken peer on a tcp endpoint: the peer can lose its own connection, and
+//! do nothing else.
 //!
 //! The peers here are plain sockets that write bytes. After each of them, the endpoint still serves
 //! an honest peer.

@@ -9,9 +9,7 @@ use na::conformance::PATIENCE;
 use na::{Access, Addr, Arrival, Completion, Endpoint, Error, LocalMem, Memory, MsgBuf};
 use na::{OpId, OpenOptions, Tag, Transfer};
 
-use crate::common::test_path;
-
-/// What a process of this file is told to be.
+/// The variable that tells a process of this file its role.
 const ROLE: &str = "NA_TCP_NET_ROLE";
 
 fn open(uri: &str, listen: bool) -> Arc<dyn Endpoint> {
@@ -107,7 +105,8 @@ impl Process {
         Self { child, stdin, stdout }
     }
 
-    /// What it says after `word`, on a line of its own. `None`: it has ended without.
+    /// Returns the text that it says after `word`, on a line of its own. `None`: it has ended
+    /// without.
     fn hear(&mut self, word: &str) -> Option<String> {
         loop {
             let mut line = String::new();

@@ -85,7 +85,8 @@ fn ours() -> BTreeMap<String, i64> {
     ours
 }
 
-/// What a C program makes of the same expressions; `None`, with the reason, when there is none.
+/// Returns the values that a C program gives the expressions, or the reason why there is no such
+/// program.
 fn theirs(expressions: impl Iterator<Item = String>) -> Result<BTreeMap<String, i64>, String> {
     let mut program =
         String::from("#include <ucp/api/ucp.h>\n#include <stddef.h>\n#include <stdio.h>\n");
@@ -134,7 +135,7 @@ fn words(directory: &Path) -> BTreeSet<String> {
         .collect()
 }
 
-/// What is declared and used: constants, and fields of structures, each by its name.
+/// Constants and fields of structures that are declared and used are compared, each by its name.
 #[test]
 fn all_that_is_used_is_compared() {
     let ours = ours();
@@ -184,7 +185,8 @@ fn the_declarations_are_those_of_the_installed_headers() {
     }
 }
 
-/// The same facts as numbers, for machines without the headers (x86-64 and other LP64 systems).
+/// The declarations are compared with numbers, for machines without the headers (x86-64 and other
+/// LP64 systems).
 #[test]
 fn the_declarations_are_those_of_ucx_1_13() {
     let ours = ours();
