@@ -1,5 +1,5 @@
-//! The state of an endpoint, under one lock: what was started, and what has ended and is to be
-//! reported.
+//! The state of an endpoint, under one lock: operations that were started, and results that are to
+//! be reported.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::Duration;

@@ -1,14 +1,14 @@
-//! Memory of ours that libfabric works on itself, for providers that want it registered
-//! (`FI_MR_LOCAL`), and for those that would else register it again for each transfer (`efa`,
-//! `verbs`; `Provider::local_first`).
+//! Our own memory in libfabric's operations, for providers that want it registered (`FI_MR_LOCAL`),
+//! and for providers that would otherwise register it again for each transfer (`efa`, `verbs`;
+//! `Provider::local_first`).
 //!
 //! A provider that takes a message in one piece only (`iov_limit`) gets its requests from such a
 //! buffer too, registered or not, with the address before them.
 //!
-//! A message is copied into a buffer of its slot, or out of it, which is registered once and stays
-//! with the slot: registering each message would cost far more than copying 4 KiB. What transfers
-//! read and write is registered anyway, and so are the buffers for requests. Each operation then
-//! gets the registration's descriptor.
+//! A message is copied into a buffer of its slot, or out of it. The buffer is registered once and
+//! stays with the slot: registering each message would cost far more than copying 4 KiB. Memory
+//! that transfers read and write is registered anyway, and so are the buffers for requests. Each
+//! operation then gets the registration's descriptor.
 //!
 //! Source: `na_ofi_mem_alloc`, `na_ofi_msg_send_expected` in `na_ofi.c`, where messages lie in
 //! registered memory from the beginning.

@@ -1,9 +1,9 @@
-//! Finding operations among those that libfabric has in hand, while many are canceled.
+//! Tables that find the slots of canceled operations among all that libfabric has in hand.
 //!
-//! A call that goes well needs none of this, so nothing of it is kept then: the first cancel makes
-//! a table of all operations, which is kept up to date, and dropped when as many operations again
-//! have begun without a further one. So a thousand calls that reach their deadline together, or are
-//! answered after it, do not look through each other.
+//! A call that goes well needs no table, so none is kept then. The first cancel makes a table of
+//! all operations, which is kept up to date. It is dropped when as many operations again have begun
+//! without another cancel. So a thousand calls that reach their deadline together, or are answered
+//! after it, do not search through each other.
 
 use std::collections::HashMap;
 use std::hash::Hash;

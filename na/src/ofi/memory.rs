@@ -1,4 +1,4 @@
-//! Registered memory, its description for peers, and theirs for us.
+//! Registered memory, its description for peers, and the descriptions that peers send.
 //!
 //! A description is C Mercury's (`na_ofi_mem_handle_serialize`), one for each segment, one after
 //! the other: u64 key, u64 length, u64 number of pieces (ours: 1), u8 access, 7 zero bytes; for

@@ -1,12 +1,13 @@
-//! Which adapter a process takes that names none, where there are several that lead to the same
+//! The choice of an adapter for a process that names none, where several adapters lead to the same
 //! fabric.
 //!
-//! Those on the NUMA nodes whose CPUs the caller may use, or on an unknown node; if there are none,
-//! all of them. Of these, the one whose place in libfabric's list is the caller's first CPU modulo
-//! their number: so processes that are bound to different cores spread over the adapters, and each
-//! takes the same one whenever it starts there.
+//! The candidates are the adapters on the NUMA nodes whose CPUs the caller may use, or on an
+//! unknown node; if there are none, all adapters. The one that is taken has the place in
+//! libfabric's list that is the caller's first CPU modulo their number. So processes that are bound
+//! to different cores spread over the adapters, and each process takes the same one whenever it
+//! starts there.
 //!
-//! Source: `na_ofi_verify_info` in `na_ofi.c`, which finds adapters that are near with hwloc
+//! Source: `na_ofi_verify_info` in `na_ofi.c`, which finds near adapters with hwloc
 //! (`na_loc_check_pcidev`), and fails if there are none.
 
 use std::collections::BTreeSet;

@@ -1,12 +1,12 @@
-//! Handing operations to libfabric: at once, or when it takes them.
+//! Operations on their way to libfabric: handed over at once, or later when libfabric takes them.
 //!
 //! A provider that has no room, or no connection yet, says `FI_EAGAIN`. Then the operation waits
-//! with all later ones to the same peer, in order; each poll tries again. The queues hold callers'
-//! buffers and nothing else, so they are as long as callers make them.
+//! with all later ones to the same peer, in order, and each poll tries again. The queues hold
+//! callers' buffers and nothing else, so they are as long as callers make them.
 //!
-//! What waits for a peer that was never reached ends after the
-//! [connect timeout](crate::OpenOptions::connect_timeout), and what waits for another one after
-//! [`STUCK_LIMIT`]: a provider does not say why it has no room, be the peer slow or gone.
+//! Operations for a peer that was never reached end after the [connect
+//! timeout](crate::OpenOptions::connect_timeout), and those for any other peer after
+//! [`STUCK_LIMIT`]: a provider does not say why it has no room, whether the peer is slow or gone.
 #![allow(
     clippy::multiple_unsafe_ops_per_block,
     reason = "a structure of libfabric's is filled in, or handed over, as one thing"

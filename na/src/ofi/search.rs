@@ -1,5 +1,5 @@
-//! From a URI to the device that serves it: what libfabric is asked for, and what it is told apart
-//! by when it offers several.
+//! From a URI to the device that serves it: the hints for libfabric, and the choice among the
+//! devices that it offers.
 //!
 //! Source: `na_ofi_getinfo`, `na_ofi_verify_info`, `na_ofi_parse_hostname_info` in `na_ofi.c`.
 #![allow(

@@ -1,17 +1,17 @@
-//! Buffers for unexpected messages, which libfabric fills, and what waits in them.
+//! Buffers for unexpected messages, which libfabric fills, and messages that wait in them.
 //!
 //! Messages are copied from here to the receive that takes them, or are kept by the matcher up to
-//! its bound; beyond, they stay in their buffer, which is not posted again until they are gone. So
-//! a receiver that posts no receives fills these buffers, and then libfabric holds its senders
-//! back, as its provider can.
+//! its bound. Beyond the bound they stay in their buffer, which is not posted again until they are
+//! gone. So a receiver that posts no receives fills these buffers, and then libfabric holds its
+//! senders back, as its provider can.
 //!
 //! # Errors in a buffer for many messages
 //!
-//! An error ends one message. Whether it ends the buffer, a flag tells, as with a message
-//! (`FI_MULTI_RECV`); but `sockets`, and others before libfabric 2.1, leave the flag out though
-//! they are done with it (`na_ofi_cq_process_error` in `na_ofi.c`), while `tcp` goes on to fill it.
-//! Such a buffer stays as it is, for ever if need be, and another one takes its place, up to
-//! [`MULTI_BUFFERS_MAX`].
+//! An error ends one message. A flag (`FI_MULTI_RECV`) tells whether it also ends the buffer, as it
+//! does for a message. But `sockets`, and others before libfabric 2.1, leave the flag out though
+//! they are done with the buffer (`na_ofi_cq_process_error` in `na_ofi.c`), while `tcp` goes on to
+//! fill it. Such a buffer stays as it is, for ever if need be, and another one takes its place, up
+//! to [`MULTI_BUFFERS_MAX`].
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;

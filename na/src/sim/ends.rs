@@ -1,4 +1,5 @@
-//! How connections and nodes end: each operation gets its completion, each memory is let go.
+//! The end of connections and nodes: each operation gets its completion, and all memory is
+//! released.
 
 use super::node::{Node, State};
 use super::outgoing::Ends;

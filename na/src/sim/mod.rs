@@ -1,9 +1,9 @@
 //! Simulation: whole clusters in one process, under virtual time: `na+sim://network/node`.
 //!
-//! A [`Network`] is a world with a clock and a seed. Its nodes are ordinary endpoints; what lies
-//! between them is made up: latencies, bandwidth, loss, repetition, reordering, partitions, slow
-//! nodes, crashes. Nothing waits for real time, and nothing is random but what follows from the
-//! seed, so a run that failed can be had again, and its [`Trace`] says what happened.
+//! A [`Network`] is a world with a clock and a seed. Its nodes are ordinary endpoints; everything
+//! between them is simulated: latencies, bandwidth, loss, repetition, reordering, partitions, slow
+//! nodes, crashes. Nothing waits for real time, and every random choice follows from the seed, so a
+//! failed run can be repeated, and its [`Trace`] says what happened.
 //!
 //! ```
 //! use std::time::Duration;
@@ -63,24 +63,24 @@
 //! the receiver holds (256 KiB per peer) because no receive was posted. A send completes when it
 //! enters the window. Transfers pass messages that nobody receives.
 //!
-//! # Who moves the clock
+//! # How the clock moves
 //!
 //! By default ([`Drive::OnPoll`]) a poll that has nothing to report runs the next events. So any
-//! program runs over it, sleeping included; while anything is left to happen, its endpoints do not
-//! sleep. With threads, their schedule decides as well as the seed. With [`Drive::Manual`], and one
-//! thread that polls the endpoints in a fixed order and calls [`Network::step`] when they have
-//! nothing left, everything follows from the seed; [`Network::schedule`] gives the layers above
-//! timers, which replace deadlines by the wall clock.
+//! program runs over a simulated network, also one that sleeps; as long as an event is left, its
+//! endpoints do not sleep. With threads, the schedule of the threads decides as well as the seed.
+//! With [`Drive::Manual`], and one thread that polls the endpoints in a fixed order and calls
+//! [`Network::step`] when they have nothing left, everything follows from the seed.
+//! [`Network::schedule`] gives the layers above timers, which replace deadlines by the wall clock.
 //!
 //! Keys of registered memory are random as everywhere, and appear in no trace.
 //!
 //! # Files
 //!
-//! `endpoint` (operations) · `node`, `peer`, `outgoing`, `loopback` (what they become) · `stream`
-//! (numbers, acknowledgements) · `wire` (clock, links, faults) · `world` (events) · `inbound` (what
-//! a packet does) · `ends` (of connections and nodes) · `done` (what a poll finds) · `network` (the
-//! handle), `builder`, `options`, `trace`, `random`, `address`, `packet`.
-//! Everything is under one lock per network; nothing foreign runs under it.
+//! `endpoint` (operations) · `node`, `peer`, `outgoing`, `loopback` (their state) · `stream`
+//! (numbers, acknowledgements) · `wire` (clock, links, faults) · `world` (events) · `inbound`
+//! (arriving packets) · `ends` (of connections and nodes) · `done` (completions for a poll) ·
+//! `network` (the handle), `builder`, `options`, `trace`, `random`, `address`, `packet`. Everything
+//! is under one lock per network; no foreign code runs under it.
 
 mod address;
 mod builder;

@@ -1,8 +1,7 @@
-//! The clock, what is going to happen, and what the links do to packets.
+//! The clock, the events to come, and the faults of links.
 //!
-//! Everything that is going to happen is an [`Event`] in one queue, ordered by time; among equal
-//! times a random number decides, so that the seed also chooses which of two simultaneous things
-//! comes first.
+//! Every [`Event`] to come is in one queue, ordered by time. A random number decides between events
+//! at the same time, so that the seed also chooses which of two simultaneous events comes first.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

@@ -1,4 +1,4 @@
-//! The wire and the nodes on it: carries out events.
+//! The simulated world: the wire and the nodes on it, and the steps that carry out events.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;

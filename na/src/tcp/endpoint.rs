@@ -1,5 +1,5 @@
-//! The endpoint: operations become frames of a peer or entries of the matcher; everything else is
-//! the [`Poller`]'s.
+//! The endpoint: operations become frames of a peer or entries of the matcher; all other work is
+//! done by the [`Poller`].
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;

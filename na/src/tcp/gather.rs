@@ -1,24 +1,25 @@
-//! When a send waits for the next poll, so that several share one call of the system.
+//! The rules by which a send waits for the next poll, so that several sends share one system call.
 //!
-//! A call of the system costs as much as ten short messages. Two rules put them together:
+//! A system call costs as much as ten short messages. Two rules put messages together:
 //!
-//! - of what is sent to a peer after a poll, the first message goes out at once and the others wait
-//!   for the next poll ([`Outgoing::has_just_written`]);
-//! - after a poll that has reported several completions, all wait: what they lead to, answers or
-//!   the next calls, comes within the next microseconds.
+//! - after a poll, the first message to a peer goes out at once, and the others wait for the next
+//!   poll ([`Outgoing::has_just_written`]);
+//! - after a poll that has reported several completions, all messages wait: the answers, or the
+//!   next calls, that these completions lead to come within the next microseconds.
 //!
-//! Both end after [`BATCH_WINDOW`]: later sends go out at once. But a message that already waits is
-//! sent by the next poll only, and that comes late if whoever polls also runs handlers and one of
-//! them computes for long. Nobody can know that before. So a poll that finds that a message has
-//! waited for more than [`LATE`] switches both rules off, for the next [`ALONE_POLLS`] polls that
-//! report anything: then each message goes out at once.
+//! Both rules end after [`BATCH_WINDOW`]: later sends go out at once. But a message that already
+//! waits is sent only by the next poll, and that poll comes late if the polling thread also runs
+//! handlers and one of them computes for long. Nobody can know that beforehand. So a poll that
+//! finds that a message has waited for more than [`LATE`] switches both rules off for the next
+//! [`ALONE_POLLS`] polls that report anything: then each message goes out at once.
 //!
 //! | state | written by | read by |
 //! |---|---|---|
 //! | `until_ns`, `alone_for` | the poll | sends |
 //! | `waits_since_ns` | the first send that waits, the poll | the poll |
 //!
-//! All are hints: who reads an old value sends a message some microseconds later, or alone.
+//! All of them are hints: a reader that sees an old value sends a message some microseconds later,
+//! or alone.
 
 use std::time::{Duration, Instant};
 

@@ -1,14 +1,14 @@
-//! How connections come about: dialing, accepting, the hello in each direction, and time limits.
+//! The beginning of connections: dialing, accepting, the hello in each direction, and time limits.
 //!
-//! The dialer speaks first; the other side answers with its own hello when it has read that one.
-//! Whoever has read the other's hello attaches the connection to the peer and may send at once. A
-//! side that does not like a hello of this protocol answers it all the same, so that both know why
-//! the connection ends.
+//! The dialer speaks first; the other side answers with its own hello when it has read that one. A
+//! side that has read the other's hello attaches the connection to the peer and may send at once. A
+//! side that refuses a hello of this protocol answers it all the same, so that both know why the
+//! connection ends.
 //!
-//! A peer has one connection. That of a peer which was looked up was dialed to its address, so
-//! that requests reach who listens there. A connection that was accepted has a peer of its own,
-//! whatever address its hello announces: nothing shows that the caller listens there, so it neither
-//! gets what is sent to that address nor ends what is between us and the listener.
+//! A peer has one connection. A peer that was looked up is dialed at its address, so that requests
+//! reach the listener there. A connection that was accepted has a peer of its own, whatever address
+//! its hello announces: nothing shows that the caller listens there. So the caller neither gets
+//! what is sent to that address nor ends the connection between us and the listener.
 
 use std::io;
 use std::net::SocketAddr;

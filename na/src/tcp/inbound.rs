@@ -1,4 +1,4 @@
-//! Reading a connection: what each arriving frame does.
+//! Reading a connection, and the effect of each arriving frame.
 
 use super::conn::{Conn, Stage};
 use super::endpoint::Core;

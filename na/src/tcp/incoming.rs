@@ -1,22 +1,23 @@
 //! The receiving side of one connection: bytes become frames.
 //!
-//! Small frames are read into a buffer and handled where they lie. What is long goes straight where
-//! it belongs:
+//! Small frames are read into a buffer and handled where they lie. Long data goes straight to its
+//! destination:
 //!
 //! - **data of transfers**: when one transfer is known to go on, a read puts a header into the
-//!   buffer and what follows it into that transfer's memory (a [`Guess`]). When something else
-//!   comes, its bytes are moved from that memory to the buffer, and the memory, whose contents mean
-//!   nothing before the transfer has ended, is zeroed. For so long whoever else may use that memory
-//!   can see and change frames of this peer (`mod.rs`, Copies). Before the first data of a get, the
-//!   buffer takes 256 bytes first, so that a denied get usually leaves its memory alone. When
-//!   several are expected, the buffer takes some 4 KiB, and the rest of each frame is read into its
-//!   memory;
+//!   buffer and the bytes after it into that transfer's memory (a [`Guess`]). When another frame
+//!   comes instead, its bytes are moved from that memory to the buffer, and the memory, whose
+//!   contents mean nothing before the transfer has ended, is zeroed. In the meantime anyone else
+//!   who may use that memory can see and change frames of this peer (`mod.rs`, Copies). Before the
+//!   first data of a get, the buffer takes 256 bytes first, so that a denied get usually leaves its
+//!   memory alone. When several transfers are expected, the buffer takes some 4 KiB, and the rest
+//!   of each frame is read into its memory;
 //! - **long messages**: once the header of one is there, the rest is read into the posted receive
 //!   that it is for.
 //!
-//! The buffer is borrowed from the poller while there is something in it: a connection that is idle
-//! has none. Few bytes of a frame whose rest is awaited are kept in as much memory as they need, so
-//! that many peers that begin frames and do not end them take no more than they have sent.
+//! The buffer is borrowed from the poller while there is something in it: an idle connection has
+//! none. The first few bytes of a frame whose rest is awaited are kept in as much memory as they
+//! need. So many peers that begin frames and do not end them take no more memory than they have
+//! sent bytes.
 
 use std::io;
 use std::os::fd::AsFd;

@@ -1,4 +1,5 @@
-//! Accepting where the process has no descriptor left: the caller is told so, and not left waiting.
+//! Accepting connections while the process has no descriptor left: the caller is told so, and not
+//! left waiting.
 
 use std::io;
 use std::os::fd::OwnedFd;

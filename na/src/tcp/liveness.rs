@@ -1,4 +1,4 @@
-//! Peers that say nothing or take nothing, and connecting again.
+//! Peers that send nothing or take nothing, and new attempts to connect.
 //!
 //! # Ticks
 //!
@@ -12,12 +12,12 @@
 //! | taken by a peer for which there is something | the slow-reader limit | the peer has gone |
 //! | said to a peer that wants signs of life | half of what it wants | we send one |
 //!
-//! A peer *owes* something while a receive waits for a message of it, something is to be sent to
+//! A peer *owes* something while a receive waits for a message from it, something is to be sent to
 //! it, or a transfer is under way in either direction. A side with a limit asks in its hello to
-//! hear something four times within the limit; so a peer that lives is heard even when it has
-//! nothing to say, or does not read because its receives are missing, and one that is stopped is
-//! not, though its kernel still acknowledges everything. One whose hello says that it knows no
-//! signs of life is not given up for its silence: it may be at work.
+//! hear something four times within the limit. So a live peer is heard even when it has nothing to
+//! say, or does not read because its receives are missing. A stopped peer is not heard, though its
+//! kernel still acknowledges everything. A peer whose hello says that it knows no signs of life is
+//! not given up for its silence: it may be at work.
 //!
 //! # Only time in which we run
 //!

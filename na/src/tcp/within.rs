@@ -1,9 +1,10 @@
 //! Operations on the endpoint's own address, which need no socket: see `loopback.rs` of the crate.
 //!
-//! Whoever leaves something there asks for a poll, as for any mail. A poll runs it first, and does
-//! nothing else if that moved messages only, but for one poll of some; then, after it has taken
-//! the mail, again: so no request that came with that mail is left behind. Before a sleep, and
-//! after the fence of `mail.rs`, `Loopback::is_due` is asked.
+//! A caller that leaves an operation there asks for a poll, as for any mail. A poll runs the
+//! operations first, and does nothing else if they moved messages only, except in one poll of
+//! several. After it has taken the mail it runs them again, so that no request that came with that
+//! mail is left behind. Before a sleep, and after the fence of `mail.rs`, `Loopback::is_due` is
+//! asked.
 
 use super::endpoint::TcpEndpoint;
 use super::poller::Poller;

@@ -1,20 +1,21 @@
-//! A libfabric within the process, for tests: it stands in for devices that a machine does not
-//! have, and does what they may do and software providers do not. No system package is needed.
+//! A libfabric within the process, for tests. It stands in for devices that a machine does not
+//! have, and does things that such devices may do and software providers do not. No system package
+//! is needed.
 //!
-//! A [`Fake`] is a network of [`Device`]s. Endpoints that are opened through it reach each other;
-//! what they ask of it, it does by libfabric's man pages, moving the data in the call, and it
-//! complains at the end of the test about everything that the pages forbid: operations beyond the
-//! limits that were told, memory that is not registered as the device wants it, a context that is
-//! used twice, objects that are closed in the wrong order or not at all. What a page leaves open is
-//! used: contexts are written over, and fields of completions that are not valid hold rubbish.
+//! A [`Fake`] is a network of [`Device`]s. Endpoints that are opened through it reach each other.
+//! It does what libfabric's man pages say, moves data within the call, and complains at the end of
+//! the test about everything that the pages forbid: operations beyond the limits that were told,
+//! memory that is not registered as the device wants it, a context that is used twice, objects that
+//! are closed in the wrong order or not at all. It makes use of what the pages leave open: contexts
+//! are written over, and fields of completions that are not valid hold rubbish.
 //!
-//! A test has it refuse calls ([`Fake::refuse`]), end operations in errors ([`Fake::fail`]), keep
-//! completions back or shuffle them, and asks what it was called with.
+//! A test can make it refuse calls ([`Fake::refuse`]), end operations in errors ([`Fake::fail`]),
+//! and keep completions back or shuffle them, and can ask which calls were made.
 //!
 //! # Files
 //!
-//! `device` (what there is to be found) · `library` (the library's functions) · `objects` (what is
-//! opened and closed) · `traffic` (messages and transfers) · `reading` (completions).
+//! `device` (the devices that a search finds) · `library` (the library's functions) · `objects`
+//! (opening and closing) · `traffic` (messages and transfers) · `reading` (completions).
 #![allow(
     clippy::multiple_unsafe_ops_per_block,
     reason = "structures of libfabric's are read and filled in as one thing"

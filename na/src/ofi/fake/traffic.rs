@@ -1,7 +1,7 @@
-//! Messages and transfers, and what completes them.
+//! Messages and transfers, and their completions.
 //!
-//! Data moves in the call that sends it, or in that which posts the receive for it. Nothing of a
-//! caller's is touched after its completion was put in the queue.
+//! Data moves in the call that sends it, or in the call that posts the receive for it. No memory of
+//! a caller is touched after its completion was put in the queue.
 
 use std::ffi::{c_int, c_void};
 

@@ -1,4 +1,4 @@
-//! The conformance suite over devices of which one has what the others have not. Completions come
+//! The conformance suite over several devices that differ in their features. Completions come
 //! shuffled, and one operation in a few is not taken at once.
 #![allow(
     clippy::declare_interior_mutable_const,

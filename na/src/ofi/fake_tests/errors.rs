@@ -1,4 +1,4 @@
-//! Completions in any order, and those that are errors.
+//! Completions in any order, and completions that are errors.
 
 use ofi_sys::raw;
 

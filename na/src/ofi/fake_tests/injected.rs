@@ -1,4 +1,4 @@
-//! Short messages, which are copied in the call: whether it is told if they are lost.
+//! Short messages, which are copied in the call, and the errors that tell of lost ones.
 
 use ofi_sys::raw;
 

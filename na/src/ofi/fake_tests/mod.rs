@@ -1,4 +1,5 @@
-//! Devices that are not here, by a library that stands in for libfabric ([`fake`](super::fake)).
+//! Tests with devices that this machine does not have, by a library that stands in for libfabric
+//! ([`fake`](super::fake)).
 #![allow(clippy::unwrap_used, reason = "a test says by panicking what went wrong")]
 
 mod conformance;

@@ -1,4 +1,4 @@
-//! From a URI to a device: what is asked for, and what is told when there is none.
+//! From a URI to a device: the search, and the error when there is no such device.
 
 use std::ffi::CStr;
 use std::process::Command;
