@@ -1,6 +1,6 @@
 //! Keeps a process's signal handlers over the loading of a library that installs its own.
 //!
-//! Libraries of the field do so when they are loaded, for their own ends:
+//! Libraries for networks install signal handlers when they are loaded, for their own ends:
 //!
 //! - UCX: for fatal signals (`UCX_ERROR_SIGNALS`), with a stack of its own for the calling thread,
 //!   and for the one that has it wait for a debugger (`UCX_DEBUG_SIGNO`, SIGHUP by default), which
@@ -9,8 +9,8 @@
 //!   which then end the process with status 1 and no word, and for fatal signals
 //!   (`IPATH_NO_BACKTRACE`); `libpsm2`, likewise (`HFI_NO_BACKTRACE`).
 //!
-//! A program that has asked for SIGTERM, to end in order, is not told by such a library that it
-//! will never hear of it.
+//! No such library tells a program that has asked for SIGTERM, to end in order, that it will never
+//! hear of that signal.
 
 use std::mem::MaybeUninit;
 use std::sync::{Mutex, PoisonError};

@@ -2,10 +2,10 @@
 //! run time ([`Library`]), and its inline functions, one line each ([`call`]).
 //!
 //! Nothing of libfabric is needed to build. The declarations are written by `generate.sh`;
-//! `tests/it/layout.rs` compares them with the headers that are installed. What later libraries
-//! changed in structures they serve under symbol versions: [`Library`] asks for those that belong
-//! to these declarations, so that one binary runs on libfabric 1.13 ([`OLDEST`]) and later, and on
-//! 2.x.
+//! `tests/it/layout.rs` compares them with the headers that are installed. Structures that later
+//! libraries have changed are served by them under symbol versions: [`Library`] asks for the
+//! versions that belong to these declarations, so that one binary runs on libfabric 1.13
+//! ([`OLDEST`]) and later, and on 2.x.
 
 pub mod call;
 mod library;

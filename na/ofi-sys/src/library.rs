@@ -1,4 +1,4 @@
-//! The library, opened at run time.
+//! The libfabric library, opened at run time.
 #![allow(
     clippy::multiple_unsafe_ops_per_block,
     reason = "symbols are looked up, and given their types, as one thing"

@@ -21,9 +21,9 @@
 //!
 //! # Only time in which we run
 //!
-//! See `ran.rs`. A tick counts the interval that was wanted at most, and comes after what has
-//! arrived was read. The time limit of connections being made is looked at in [`LOOKS`] steps, of
-//! which each counts its length at most.
+//! See `ran.rs`. A tick counts at most the interval that was wanted, and comes after everything
+//! that has arrived was read. The time limit of connections being made is looked at in [`LOOKS`]
+//! steps, of which each counts at most its length.
 
 use std::collections::HashSet;
 use std::io::ErrorKind;

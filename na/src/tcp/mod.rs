@@ -25,25 +25,26 @@
 //! # Connections
 //!
 //! A peer that was looked up is connected at the first operation towards it, by dialing its
-//! address: who gets what is sent there is who listens there. Who accepts a connection has a peer
-//! of its own for it, the *caller*, which is another one than the peer that was looked up under the
-//! same address: everything that is sent to the caller takes the connection that it made, so
-//! replies reach an origin behind a firewall or address translation. Two endpoints that look each
-//! other up have two connections.
+//! address: messages to it reach the endpoint that listens there. An endpoint that accepts a
+//! connection has a peer of its own for it, the *caller*. The caller is another peer than the one
+//! that was looked up under the same address: everything that is sent to the caller takes the
+//! connection that it made, so replies reach an origin behind a firewall or address translation.
+//! Two endpoints that look each other up have two connections.
 //!
 //! The dialer announces where it listens, if it does. If the connection comes from that host (or
 //! the address is loopback and both ends are on one host), the caller goes by that name, and is
-//! dialed there when it is sent something after its connection has ended; else it is an origin that
-//! is known by this connection only. The announced address is a name and nothing else: it gives the
-//! caller nothing that is meant for the listener there, and ends no connection of that one. Nobody
-//! is authenticated: what a handler is asked by a caller of that name may not come from the
+//! dialed there when something is sent to it after its connection has ended. Otherwise it is an
+//! origin that is known by this connection only. The announced address is a name and nothing else:
+//! it gives the caller nothing that is meant for the listener there, and ends no connection of that
+//! listener. Nobody is authenticated: a request from a caller of that name may not come from the
 //! listener.
 //!
 //! Operations on the endpoint's self address need no connection, whether it listens or not. Other
 //! addresses of its own (a second interface, a name with several addresses) are connected, and
 //! answered as an origin.
 //!
-//! Who knows a peer by two names has two peers, with a connection each; so has the other side.
+//! An endpoint that knows a peer by two names has two peers, with a connection each; so has the
+//! other side.
 //!
 //! With the connection of a peer ends everything in flight on it: `PeerGone`, `Protocol` if the
 //! peer broke a rule, or `Unreachable` if it was never connected (which also ends the expected
@@ -113,12 +114,13 @@
 //! sockets move 64 KiB in 22.0 us as a get and in 23.0 us as a put (22.2 us if the owner knew
 //! beforehand where the data belongs), without any header in 21.5 us.
 //!
-//! A call of the system costs as much as ten short messages. So the first message after a poll is
-//! written at once, and the others within 20 us are left to the next poll; and after a poll that
-//! reported several completions, the first one too. Whoever takes many completions in one poll, and
-//! answers them before the next, gets them sent in one call. Whoever computes for long in between
-//! delays what it has sent in the first 20 us: once, for after more than a millisecond the next 64
-//! polls that report something leave nothing waiting (`gather.rs`).
+//! A system call costs as much as ten short messages. So the first message after a poll is written
+//! at once, and the others within 20 us are left to the next poll. After a poll that reported
+//! several completions, the first one is left to the next poll, too. A thread that takes many
+//! completions in one poll, and answers them before the next, gets the answers sent in one call. A
+//! thread that computes for long in between delays what it has sent in the first 20 us, but only
+//! once: after a delay of more than a millisecond, the next 64 polls that report something leave
+//! nothing waiting (`gather.rs`).
 //!
 //! On loopback the system lets a socket hold megabytes that nobody has read, and they have left the
 //! caches when they are read. With a send buffer of 1 MiB, bare sockets move 1 MiB as fast (8.4
@@ -192,20 +194,20 @@
 //!
 //! # Back-pressure
 //!
-//! A send completes when the kernel has its last byte, that of a short answer also when it was
-//! copied behind a full socket (`outgoing.rs`). A receiver holds 256 KiB of early messages
-//! per peer; beyond, it stops reading that peer's connection until a receive takes one, or is
-//! posted for the very message that comes next. The socket buffers fill, and the peer's sends stop
-//! completing. Data of transfers on that connection waits as well. When the peer hangs up, what it
-//! left in the socket is brought in regardless of the bound, so that its end is noticed.
+//! A send completes when the kernel has its last byte; a short answer also completes when it was
+//! copied behind a full socket (`outgoing.rs`). A receiver holds 256 KiB of early messages per
+//! peer. Beyond that it stops reading the peer's connection until a receive takes one, or is posted
+//! for the very message that comes next. The socket buffers fill, and the peer's sends stop
+//! completing. Data of transfers on that connection waits as well. When the peer hangs up, the data
+//! that it left in the socket is read regardless of the bound, so that its end is noticed.
 //!
 //! All peers together may have [`early_bytes_max`] of early messages, those of one host half of it.
 //!
-//! A sender is held back by what it waits for, and who answers waits for nothing. So a peer for
-//! which a mebibyte of answers waits is read no further, unless something is awaited of it: of two
-//! peers that read nothing as long as the other does not, neither would go on. At
-//! [`unread_answers_max`], or the bounds of its host and of all peers, it is given up
-//! (`unread.rs`).
+//! A requester is held back by the answers that it waits for; a peer that answers waits for
+//! nothing. So a peer for which a mebibyte of answers waits is read no further, unless something is
+//! awaited of it: two peers that each read nothing as long as the other does not would both stop
+//! for good. At [`unread_answers_max`], or at the bounds of its host and of all peers, the peer is
+//! given up (`unread.rs`).
 //!
 //! # Copies
 //!
@@ -216,12 +218,13 @@
 //! 4 KiB or more, in the posted receive; but some 4 KiB of them may come with the header, and are
 //! copied.
 //!
-//! While the data of one transfer is awaited, what follows the next header is read into its memory
-//! before that header is known (`incoming`). When it is another frame of the peer after all, its
-//! bytes lie in that memory until they are moved out, at once, and the memory is zeroed. Meanwhile
-//! other threads, and peers that may use that memory too, can see them, or change them if they may
-//! write there (over sm, say). Peers that must not know of each other need memory of their own. Not
-//! to guess would cost a read for each frame, 5 % of a get of 64 KiB (above).
+//! While the data of one transfer is awaited, the bytes after the next header are read into its
+//! memory before that header is known (`incoming`). If the header is that of another frame after
+//! all, the frame's bytes lie in that memory until they are moved out, at once, and the memory is
+//! zeroed. Meanwhile other threads, and peers that may use that memory too, can see these bytes, or
+//! change them if they may write there (over sm, say). Peers that must not know of each other need
+//! memory of their own. Not to guess would cost a read for each frame, 5 % of a get of 64 KiB
+//! (above).
 
 mod address;
 mod conn;

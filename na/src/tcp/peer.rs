@@ -8,10 +8,11 @@
 //!                                        (origins only) └──► Gone
 //! ```
 //!
-//! A peer that has called us is `Up` from the start, and none that we have looked up, whatever
-//! address it announces. One that announces none, an origin, is `Gone` for ever afterwards. Closing
-//! the endpoint puts every peer that it knows into `Closed`. Operations are accepted in `Idle`,
-//! `Dialing` and `Up`; whoever leaves `Dialing` or `Up` ends them, and does so under the lock.
+//! A peer that has called us is `Up` from the start. It is never the same as a peer that we have
+//! looked up, whatever address it announces. A caller that announces no address, an origin, is
+//! `Gone` for ever afterwards. Closing the endpoint puts every peer that it knows into `Closed`.
+//! Operations are accepted in `Idle`, `Dialing` and `Up`; the code that leaves `Dialing` or `Up`
+//! ends them, and does so under the lock.
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;

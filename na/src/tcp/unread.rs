@@ -1,38 +1,39 @@
-//! Peers that ask on and do not read the answers.
+//! Peers that keep asking and do not read the answers.
 //!
 //! Answers that a full socket does not take wait in the peer's queue, and are charged to the
 //! [`Budget`](crate::limits::budget::Budget). Three things keep them few, in this order.
 //!
 //! # Pause
 //!
-//! A connection is read no further while its socket is full and more than [`PAUSE_BYTES`]
-//! wait for its peer, unless *something is awaited of that peer*: an expected receive is posted, a
-//! transfer of ours is under way, or a message has arrived in part. Then its requests wait in the
-//! sockets, and the peer is held back by what it does not read. Reading goes on when the socket has
-//! taken half of that, or everything that it was offered, when something is awaited after all, and
-//! when the peer hangs up, since what is left of its stream is finite then.
+//! A connection is read no further while its socket is full and more than [`PAUSE_BYTES`] wait for
+//! its peer, unless *something is awaited of that peer*: an expected receive is posted, a transfer
+//! of ours is under way, or a message has arrived in part. During the pause its requests wait in
+//! the sockets, and the peer is held back by the answers that it does not read. Reading goes on
+//! when the socket has taken half of that, or everything that it was offered; when something is
+//! awaited after all; and when the peer hangs up, since the rest of its stream is finite then.
 //!
-//! Two peers that ask each other cannot stop each other so. For that, each of them would have to
-//! pause while the other has something in its queue that would make it go on. Of two that pause,
-//! neither awaits anything of the other, so what both have in their queues are answers to calls
-//! that were given up: nobody waits for progress. The first one that asks again awaits something,
-//! reads, and thereby empties the other's queue, which reads again as well.
+//! Two peers that ask each other cannot stop each other in this way. For that, each of them would
+//! have to pause while the other has something in its queue that would make it go on. When both
+//! pause, neither awaits anything of the other, so both queues hold answers to calls that were
+//! given up, and nobody waits for progress. The first one that asks again awaits something, reads,
+//! and thereby empties the other's queue, and then the other reads again as well.
 //!
-//! While a peer must show signs of life, each tick reads a little of a connection that is paused:
-//! they lie in it.
+//! While a peer must show signs of life, each tick reads a little of a paused connection, because
+//! the signs of life lie in it.
 //!
 //! # Bounds
 //!
-//! Requests that were read before the pause are still answered, and who is awaited is read on. So a
-//! peer, a host and all peers together have a bound. When one is broken, the next poll offers the
-//! peer concerned what waits for it once more, and gives it up if that does not help: the one that
-//! is over its own bound, else of the host that is over its bound, or holds most, the one that
-//! holds most. Others are not affected.
+//! Requests that were read before the pause are still answered, and a peer of which something is
+//! awaited is read on. So a peer, a host and all peers together have a bound. When one is broken,
+//! the next poll offers the peer concerned its answers once more, and gives it up if that does not
+//! help. The peer concerned is the one that is over its own bound; otherwise it is the one that
+//! holds most, on the host that is over its bound, or that holds most. Other peers are not
+//! affected.
 //!
 //! # Memory
 //!
-//! What was freed lies in the allocator's heaps, between what is in use. When much less is held
-//! than once was, it is given back to the system, at most every [`TRIM_PAUSE`].
+//! Freed memory lies in the allocator's heaps, between memory in use. When much less is held than
+//! at the peak, it is given back to the system, at most every [`TRIM_PAUSE`].
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};

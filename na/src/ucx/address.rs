@@ -1,5 +1,5 @@
-//! `[device/]host[:port]`, and the transports of UCX that a protocol stands for. What `host:port`
-//! may be is in `host_port.rs`; `mlx5_0:1/host:port` is the same over that device
+//! Addresses `[device/]host[:port]`, and the transports of UCX that a protocol stands for. The form
+//! of `host:port` is described in `host_port.rs`; `mlx5_0:1/host:port` is the same over that device
 //! (`UCX_NET_DEVICES`), for an endpoint, not for a peer.
 
 use std::net::SocketAddr;

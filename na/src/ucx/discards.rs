@@ -1,4 +1,4 @@
-//! Connections that were closed by force, until UCX has made an end of them.
+//! Connections that were closed by force, until UCX has destroyed them.
 //!
 //! `ucp_ep_close_nbx` returns at once, by force. The transports' own connections, UCX's *lanes*,
 //! are flushed and destroyed by later calls of `ucp_worker_progress` (`ucp_worker_discard_uct_ep`,

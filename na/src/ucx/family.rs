@@ -1,17 +1,17 @@
-//! Which IP addresses UCX moves data between, and of which family an endpoint's data goes.
+//! The IP addresses between which UCX moves data, and the address family of an endpoint's data.
 //!
-//! Of each network interface UCX's transport over TCP has one address: the first of the family
-//! that stands first in `UCX_TCP_AF_PRIO`, but of IPv6 no link-local one, and not the loopback
-//! one before 1.14 (`ucs_netif_get_addr`, sock.c). Its connection manager takes any connection,
-//! and then has the data go between the two interfaces that the connection leads through, to
-//! the address of the peer's that the manager knows, without a look at the family
-//! (`ucp_wireup_is_reachable`, wireup.c). Where that is IPv6, and the interface's own address
-//! is IPv4, it writes beyond the end of a structure (`uct_tcp_ep_set_dest_addr`, tcp_ep.c; 1.21
-//! as 1.13).
+//! UCX's transport over TCP has one address for each network interface: the first of the family
+//! that stands first in `UCX_TCP_AF_PRIO`. It takes no link-local address of IPv6, and before 1.14
+//! no loopback address of IPv6 (`ucs_netif_get_addr`, sock.c). UCX's connection manager takes any
+//! connection. It then has the data go between the two interfaces that the connection leads
+//! through, to the peer's address that the manager knows, without a look at the family
+//! (`ucp_wireup_is_reachable`, wireup.c). Where that address is IPv6, and the interface's own
+//! address is IPv4, UCX writes beyond the end of a structure (`uct_tcp_ep_set_dest_addr`, tcp_ep.c;
+//! 1.21 as 1.13).
 //!
-//! So a context has one family, that of the address which its endpoint was opened with; and a
-//! connection that the interface has no such address for is refused by us, on whichever side we
-//! are.
+//! So a context has one family, that of the address which its endpoint was opened with. A
+//! connection for which the interface has no address of that family is refused by us, on whichever
+//! side we are.
 
 use std::net::{IpAddr, SocketAddr};
 

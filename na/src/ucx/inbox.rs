@@ -1,4 +1,4 @@
-//! Where UCX's callbacks leave what has happened.
+//! The inbox, in which UCX's callbacks leave what has happened.
 //!
 //! UCX calls back from within calls of the worker, so a callback must not touch what the caller of
 //! that call has borrowed. It gets the [`Inbox`] only, whose state nobody borrows across a call of

@@ -1,4 +1,5 @@
-//! Remote keys: who has which, and what both sides must say before memory is its owner's again.
+//! Remote keys: the peers that have them, and the messages of both sides before memory is its
+//! owner's again.
 //!
 //! A requester *wants* the key of memory that it uses; the owner answers with the *key*, or that
 //! there is none. When the memory is to be given back the owner says *revoke*; the requester says

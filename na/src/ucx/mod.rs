@@ -1,45 +1,47 @@
 //! UCX: `ucx+all://host:port`, `ucx+tcp://…`, `ucx+sm://…`, `ucx+rc://…` and so on.
 //!
 //! The library, libucp 1.13 or later, is opened when the first endpoint is: the installed one, or
-//! what the environment variable `MARGO_LIBUCP` names. Without it every other transport works, and
-//! opening one of these says what is missing. What stands before `://` goes to
-//! `UCX_TLS`, what stands before a `/` in front of the host to `UCX_NET_DEVICES`; all other
-//! settings of UCX are taken from the environment, as for every program that uses it.
+//! the one that the environment variable `MARGO_LIBUCP` names. Without it every other transport
+//! works, and opening one of these says what is missing. The protocol before `://` goes to
+//! `UCX_TLS`, a device before a `/` in front of the host to `UCX_NET_DEVICES`. All other settings
+//! of UCX are taken from the environment, as for every program that uses it.
 //!
 //! Files, in the order in which a message passes them: `endpoint` (operations), `messages`,
-//! `transfers`, `packing`, `rendezvous`, `remote` (what becomes of them), `driver` (what a poll
-//! does), `sessions` (connections), `slots` (what UCX has in hand), `worker` (UCX's calls),
-//! `inbox` (its callbacks), `incoming` (where bytes of transfers go), `held` (offers that it keeps
-//! for us), `rma` (memory that peers reach), `keys` (who has which);
-//! `discards` (connections that UCX ends), `bounds` (what a peer makes us hold), `family` (which
-//! connections carry data); `wait`, `liveness`, `closing`, `peer`, `address`, `devices`, `wire` and
-//! `sockaddr` are what the names say.
+//! `transfers`, `packing`, `rendezvous`, `remote` (their kinds), `driver` (the work of a poll),
+//! `sessions` (connections), `slots` (operations that UCX has in hand), `worker` (UCX's calls),
+//! `inbox` (its callbacks), `incoming` (destinations of transfers), `held` (offers that UCX keeps
+//! for us), `rma` (memory that peers reach), `keys` (which peer has which key); `discards`
+//! (connections that UCX ends), `bounds` (limits on what a peer makes us hold), `family`
+//! (connections that can carry data); `wait`, `liveness`, `closing`, `peer`, `address`, `devices`,
+//! `wire` and `sockaddr` are what the names say.
 //!
 //! # Connections
 //!
 //! An endpoint that listens does so at an IP address, whatever carries the data later: UCX's
 //! connection manager (TCP, or RDMA CM) brings two workers together, which then choose transports.
-//! A peer is connected at the first operation towards it (of a name with several addresses, each is
-//! tried, within the limit of time for all), and both sides use that connection. Each
-//! side says hello; until then nothing else is sent. Who announces where it listens, and calls from
-//! that host (or loopback from loopback), is *the* peer under that address; else it is an origin
-//! that is known by this connection only. Who calls from there while another connection of the same
-//! endpoint is open, and calls us by another name, is a second peer with that address: answers must
-//! take the connection that the call came by. Two that dial each other at once get two connections,
-//! and each sends on the one that it saw first, so the order in each direction is kept.
+//! A peer that was looked up is connected at the first operation towards it (each address of a name
+//! with several is tried, within the time limit for all). Each side says hello; until it has the
+//! other's hello, it sends nothing else.
 //!
-//! The connections of a peer end together, and with them everything in flight. A *session* number
-//! changes with every such end, so a side that has not noticed learns it from the next hello. What
-//! answers a message of an ended session is not sent in the next one.
-//! UCX tells the end of a connection when the peer closes or dies. Its transports over shared
-//! memory cannot tell (`no peer failure handler`), and UCX refuses to use them for connections that
-//! ask for it, so `ucx+all` does not use them, as in Mercury; `ucx+sm` does not ask, and learns of
-//! the end from the connection manager, whose connection stays. What had been sent before the end
-//! is received before it is reported.
+//! A connection that was accepted has a peer of its own, whatever address its hello announces:
+//! nothing shows that the caller listens there. The answers to a caller take the connection that it
+//! made. If the caller announces where it listens, and calls from that host (or from loopback to
+//! loopback), it goes by that address, and is called there when something is sent to it after its
+//! connection has ended. Otherwise it is an origin that is known by this connection only. Two
+//! endpoints that look each other up have two connections, and two peers each.
+//!
+//! With the connection of a peer ends everything in flight on it. A *session* number changes with
+//! every such end, so a side that has not noticed learns it from the next hello. The answer to a
+//! message of an ended session is not sent in the next one. UCX tells the end of a connection when
+//! the peer closes or dies. Its transports over shared memory cannot tell (`no peer failure
+//! handler`), and UCX refuses to use them for connections that ask for it, so `ucx+all` does not
+//! use them, as in Mercury. `ucx+sm` does not ask, and learns of the end from the connection
+//! manager, whose connection stays. Messages that were sent before the end are received before the
+//! end is reported.
 //!
 //! With a [`liveness_limit`](OpenOptions::liveness_limit) (200 ms at least) a peer that owes
-//! something must be heard within it; each side sends signs of life to who wants them. So a stopped
-//! process is noticed, which UCX does not do.
+//! something must be heard within it; each side sends signs of life to peers that want them. So a
+//! stopped process is noticed, which UCX does not do.
 //!
 //! Nobody is authenticated, and what UCX moves it does not check: use it among processes that trust
 //! each other, as with C Mercury.
@@ -47,30 +49,32 @@
 //! # Messages
 //!
 //! Unexpected messages are active messages with number 0, expected ones with number 3; the header
-//! is the tag in 8 bytes. They are sent by eager protocols, and copied once on arrival, from where
-//! UCX has them into the receive that is posted, or to wait for one. What is longer than a fragment
-//! of UCX's (8 KiB over TCP, 32 KiB over shared memory) it copies together before.
+//! is the tag in 8 bytes. They are sent by eager protocols, and copied once on arrival, from UCX's
+//! buffer into the receive that is posted, or into memory where they wait for one. A message that
+//! is longer than a fragment of UCX's (8 KiB over TCP, 32 KiB over shared memory) is put together
+//! by UCX in a copy before.
 //!
-//! Mercury sends expected messages as tagged ones (`na_ucp_msg_send`, na_ucx.c). A receive of those
-//! is in UCX's hands once its message has begun to arrive; if the sender then dies it neither ends
-//! nor can be canceled: `ucp_request_cancel` finds what is still expected only
-//! (`ucp_tag_exp_remove`, tag_match.c). And any message with the tag is taken for the one that is
-//! awaited, whoever sent it.
+//! Mercury sends expected messages as tagged ones (`na_ucp_msg_send`, na_ucx.c). A receive of a
+//! tagged message is in UCX's hands once its message has begun to arrive. If the sender then dies,
+//! the receive neither ends nor can be canceled: `ucp_request_cancel` finds only receives that
+//! still wait (`ucp_tag_exp_remove`, tag_match.c). And any message with the tag is taken for the
+//! one that is awaited, whichever peer sent it.
 //!
-//! UCX takes whatever is sent. So a peer may have 64 messages of each kind (fewer, if they may be
-//! longer than 4 KiB, but at least 4) on the way or waiting; the others wait at the sender, whose
-//! sends complete later. What receives have taken, or what was thrown away because its receive was
-//! canceled, is reported back in batches of half that number. Who sends more loses its connection.
-//! Answers may wait up to [`unread_answers_max`](crate::OpenOptions::unread_answers_max), in UCX's
-//! hands or ours: who asks on and takes none is given up.
+//! UCX takes every message that is sent. So a peer may have 64 messages of each kind (fewer, if
+//! they may be longer than 4 KiB, but at least 4) on the way or waiting; the others wait at the
+//! sender, whose sends complete later. Messages that receives have taken, or that were thrown away
+//! because their receive was canceled, are reported back in batches of half that number. A peer
+//! that sends more loses its connection. Answers may wait up to
+//! [`unread_answers_max`](crate::OpenOptions::unread_answers_max), in UCX's hands or ours: a peer
+//! that keeps asking and takes none is given up.
 //!
 //! # Transfers
 //!
 //! Over connections of InfiniBand and RoCE (`rc`) transfers go by UCX's remote memory access, with
 //! keys that the requester asks for and the owner takes back, see `keys.rs` and `remote.rs`; over
-//! others only where the program wants it ([`RemoteKeys`](crate::RemoteKeys)). Else the owner is
-//! asked before each transfer: it checks key, bounds and access, and holds the memory. Whoever
-//! sends the bytes does so in one of two ways, 4 pieces or chunks of a transfer at a time:
+//! others only where the program wants it ([`RemoteKeys`](crate::RemoteKeys)). Otherwise the owner
+//! is asked before each transfer: it checks key, bounds and access, and holds the memory. The side
+//! that sends the bytes does so in one of two ways, 4 pieces or chunks of a transfer at a time:
 //!
 //! - Chunks of up to 64 KiB, as active messages with number 2, by eager protocols. They are copied
 //!   on both sides, and no program's memory is in UCX's hands: a transfer can be canceled at any
@@ -98,18 +102,18 @@
 //! 50 ms, then ends the connections by force, at which UCX lets go. Over `ucx+sm` that is not
 //! allowed: if a peer does not take what was sent, the worker is left behind, with a warning.
 //!
-//! # What is said in active messages with number 1, version 7
+//! # Active messages with number 1, version 7
 //!
-//! The hello goes in one with number 0 and a header that is no tag of a message: C Mercury has
-//! registered no other number, UCX 1.13 calls whatever is there for one that is not registered, and
-//! Mercury drops what is no request.
+//! The hello goes in an active message with number 0 and a header that is no tag of a message. C
+//! Mercury has registered no other number, and drops a message with this number that is no request.
+//! For a number that is not registered, UCX 1.13 calls through an empty entry.
 //!
-//! All integers are little endian. The first byte says what it is.
+//! All integers are little endian. The first byte is the kind.
 //!
 //! | 0: hello | offset | bytes |
 //! |---|---|---|
 //! | version, 7 | 1 | 1 |
-//! | 0 | 2 | 2 |
+//! | fingerprint of the sender's queues of shared memory; 0: it has none | 2 | 2 |
 //! | session | 4 | 8 |
 //! | longest message that the sender takes | 12 | 4 |
 //! | messages of a kind that may be on the way to the sender | 16 | 4 |
@@ -135,9 +139,9 @@
 //! | 11: revoke | key: 8 |
 //! | 12: returned | key: 8 |
 //!
-//! A peer that breaks a rule loses its connection (`Error::Protocol`, a warning in the log, but
-//! ever fewer of many). So does C Mercury, which says no hello, and who reads nothing of what it is
-//! told: see `bounds.rs`.
+//! A peer that breaks a rule loses its connection (`Error::Protocol`, and a warning in the log for
+//! some of many). So does C Mercury, which says no hello, and a peer that reads nothing of its
+//! control messages: see `bounds.rs`.
 
 mod address;
 mod bounds;

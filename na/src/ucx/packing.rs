@@ -1,15 +1,15 @@
-//! Chunks that UCX fetches out of memory itself, when it has room for them: over shared memory.
+//! Chunks that UCX fetches out of memory by itself when it has room for them, over shared memory.
 //!
-//! There UCX copies whatever is sent into a buffer of the receiver. So a chunk that was copied for
-//! it before is copied twice on this side, and one that is longer than such a buffer is put
-//! together by UCX on the other side, in memory that it allocates for it: once more. That took as
-//! long again as the two copies that are needed.
+//! Over shared memory UCX copies every message into a buffer of the receiver. So a chunk that we
+//! copied for it before would be copied twice on this side. A chunk that is longer than such a
+//! buffer would be put together by UCX on the other side, in memory that it allocates: one more
+//! copy. Together that took as long again as the two copies that are needed.
 //!
-//! So the buffers are as long as chunks there, and UCX gets no address of the memory, but
-//! of a slot, with a datatype of ours: it asks for the bytes ([`pack`]) when it has a buffer. That
-//! is before the call returns, as long as the receiver keeps up. A chunk that waits in UCX keeps
-//! the memory meanwhile; when its transfer is given up, or the peer is gone, the slot lets go of
-//! the memory at once, and what UCX sends in its place names no transfer, so it is skipped.
+//! So the buffers are as long as chunks there, and UCX gets the address of a slot, not of the
+//! memory, with a datatype of ours: it asks for the bytes ([`pack`]) when it has a buffer. That is
+//! before the call returns, as long as the receiver keeps up. A chunk that waits in UCX keeps the
+//! memory meanwhile. When its transfer is given up, or the peer is gone, the slot lets go of the
+//! memory at once; the chunk that UCX sends in its place names no transfer, so it is skipped.
 
 use std::ffi::c_void;
 

@@ -1,15 +1,15 @@
 //! Transfers by remote keys: UCX moves them without the owner, by its remote memory access.
 //!
-//! A transfer that may go so waits for the key of the memory, if it is the first, and is then
+//! The first transfer of this kind waits for the key of the memory. With the key, a transfer is
 //! given to UCX in pieces. UCX has the local memory until a piece was moved, or the connection is
 //! ended by force: as with `rendezvous.rs`, a transfer that was given up, or whose peer is gone, is
 //! reported when UCX has let go. A put is over when UCX says that all has arrived
 //! (`ucp_ep_flush_nbx`).
 //!
 //! The owner has its memory registered with UCX as long as a peer has a key, and does not hold it
-//! for single transfers: it is its user's again when all have returned their keys, or have lost
-//! them with their session (see `discards.rs`), and UCX knows it no more. Who said what is in
-//! `keys.rs`.
+//! for single transfers. The memory is its user's again when all peers have returned their keys, or
+//! have lost them with their session (see `discards.rs`), and UCX knows the memory no more. The
+//! messages about keys are in `keys.rs`.
 
 use std::rc::Rc;
 

@@ -1,8 +1,8 @@
-//! How connections begin and end, and with them the sessions of peers.
+//! The beginning and the end of connections, and with them of the sessions of peers.
 //!
-//! A peer has one connection. That of a peer which was looked up was made by us, to its address. A
-//! connection that somebody else made has a peer of its own, whatever address its hello announces:
-//! nothing shows that the caller listens there.
+//! A peer has one connection. To a peer that was looked up, we made the connection, to its address.
+//! A connection that somebody else made has a peer of its own, whatever address its hello
+//! announces: nothing shows that the caller listens there.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;

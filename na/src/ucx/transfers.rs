@@ -1,17 +1,17 @@
 //! Puts and gets, as active messages.
 //!
-//! UCX's own remote memory access is used where adapters do it, see `remote.rs`. Where none does,
-//! UCX does it by messages of its own, which it does not drop when a connection ends (see
+//! Where adapters do it, UCX's own remote memory access is used, see `remote.rs`. Where none does,
+//! UCX emulates it by messages of its own, which it does not drop when a connection ends (see
 //! docs/transports.md), so there it is used for tests only.
 //!
-//! Else whoever wants a transfer asks the owner, which checks key, bounds and access. The bytes
-//! then travel in pieces that UCX moves by its rendezvous, see `rendezvous.rs`, or in chunks. Those
+//! Otherwise the requester asks the owner, which checks key, bounds and access. The bytes then
+//! travel in pieces that UCX moves by its rendezvous, see `rendezvous.rs`, or in chunks. Chunks
 //! belong to UCX until they are sent, or are fetched when it has room for them (`packing.rs`), and
-//! no program's memory does: a transfer in chunks ends at once when it is canceled or the peer is
-//! gone. What comes is written by the callback that brings it (`incoming.rs`).
+//! UCX has no memory of a program in hand: a transfer in chunks ends at once when it is canceled or
+//! the peer is gone. Arriving chunks are written by the callback that brings them (`incoming.rs`).
 //!
-//! Each asking is answered once: it is denied, or the owner says when it is done, also of what was
-//! given up. So what is under way is bounded, whoever gives up how much.
+//! Each request is answered once: it is denied, or the owner says when it is done, even if it was
+//! given up. So the number of transfers under way is bounded, whichever side gives up how many.
 
 use std::collections::VecDeque;
 

@@ -1,7 +1,7 @@
 //! The objects of UCP that an endpoint has, and its calls, with their results as Rust's.
 //!
-//! A worker is used by one thread at a time (`UCS_THREAD_MODE_SERIALIZED`): by whoever holds the
-//! endpoint's lock. Callbacks are in `inbox.rs`; UCP makes them within the calls below.
+//! A worker is used by one thread at a time (`UCS_THREAD_MODE_SERIALIZED`): the thread that holds
+//! the endpoint's lock. Callbacks are in `inbox.rs`; UCP makes them within the calls below.
 
 use std::ffi::{CStr, CString, c_void};
 use std::net::SocketAddr;

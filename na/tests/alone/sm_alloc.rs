@@ -1,5 +1,5 @@
-//! Bulk data of the sm transport from and to memory of `alloc`: who maps what, and what becomes of
-//! it.
+//! Bulk data of the sm transport from and to memory of `alloc`: the mappings that peers make, and
+//! their end.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

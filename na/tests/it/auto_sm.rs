@@ -1,5 +1,5 @@
-//! Endpoints over shared memory and tcp at once: they pass the conformance suite, near and far, and
-//! take the right way.
+//! Endpoints over shared memory and tcp at once: they pass the conformance suite with near and far
+//! peers, and take the right way to each.
 
 use std::sync::Arc;
 use std::time::Instant;

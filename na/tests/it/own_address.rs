@@ -1,5 +1,5 @@
-//! Which address of this machine an endpoint takes, and of which class its packets are: tcp, and
-//! where they are asked for ucx (`MARGO_TEST_UCX=1`) and ofi (`MARGO_TEST_OFI=1`).
+//! The address of this machine that an endpoint takes, and the traffic class of its packets: tcp,
+//! and where they are asked for ucx (`MARGO_TEST_UCX=1`) and ofi (`MARGO_TEST_OFI=1`).
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;

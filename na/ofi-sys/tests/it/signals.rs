@@ -1,5 +1,5 @@
-//! A program's signal handlers stay its own. No other test of this program may open the library:
-//! libfabric is loaded once in a process and never closed.
+//! The signal handlers of a program stay its own. There is one test here, because libfabric is
+//! loaded once in a process and never closed.
 
 use std::ptr::{null, null_mut};
 

@@ -1,12 +1,12 @@
-//! Data whose memory the system cannot read: pages of a mapped file are gone that somebody has cut
-//! off.
+//! Data whose memory the system cannot read, such as pages of a mapped file that somebody has
+//! truncated.
 //!
-//! It takes nothing of the call then, and says no more than that there is such a piece. That is no
-//! fault of the peer, whose connection goes on: the transfer alone ends. Of a frame that was sent
-//! in part the rest follows as zeros, for the stream; its other frames are dropped. Who waits is
-//! told by the caller for a put of ours, and by a verdict behind the zeros for a get that we serve.
-//! A get that would be complete with the zeros cannot be told any more, and there the connection
-//! has to end.
+//! The system then takes nothing of the call, and says no more than that there is such a piece.
+//! That is no fault of the peer, whose connection goes on: only the transfer ends. The rest of a
+//! frame that was sent in part follows as zeros, for the stream; the transfer's other frames are
+//! dropped. The end of a put of ours is reported by the caller of this code; the end of a get that
+//! we serve is told to the peer by a verdict behind the zeros. A get that would be complete with
+//! the zeros cannot be told any more, and there the connection has to end.
 
 use std::io;
 

@@ -1,5 +1,5 @@
-//! Peers that do not take what is for them, over UCX, where `MARGO_TEST_UCX=1` is set. Such a peer
-//! says things by its driver and is not polled.
+//! Peers that do not take the data for them, over UCX, where `MARGO_TEST_UCX=1` is set. Such a peer
+//! sends control messages by its driver and is not polled.
 #![allow(clippy::unwrap_used, reason = "a test says by panicking what went wrong")]
 
 use std::sync::mpsc;

@@ -1,5 +1,5 @@
-//! Which addresses of fabrics can be opened, and what is told of those that cannot: ofi and ucx,
-//! where they are asked for (`MARGO_TEST_OFI=1`, `MARGO_TEST_UCX=1`).
+//! Addresses of fabrics that can be opened, and the errors of those that cannot: ofi and ucx, where
+//! they are asked for (`MARGO_TEST_OFI=1`, `MARGO_TEST_UCX=1`).
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};

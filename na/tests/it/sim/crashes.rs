@@ -1,5 +1,5 @@
-//! Crashes of simulated nodes: in every phase of a message and of a transfer, on either side; what
-//! their peers see; and what comes after.
+//! Crashes of simulated nodes, in every phase of a message and of a transfer, on either side: what
+//! their peers see, and what their successors can do.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! Broken and hostile peers of the sm transport, and names. After each, the endpoint still serves.
+//! Broken and hostile peers of the sm transport, and names that they claim. After each, the
+//! endpoint still serves.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;

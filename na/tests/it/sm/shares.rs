@@ -1,4 +1,5 @@
-//! Transfers of the sm transport that both sides attach for: a half each.
+//! Transfers of the sm transport of which each side copies a half, where both may attach to the
+//! other.
 
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::channel;

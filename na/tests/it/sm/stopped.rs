@@ -1,4 +1,4 @@
-//! A process that was stopped for longer than its own limits, and what it makes of its peers.
+//! A process that was stopped for longer than its own limits, and its conclusions about its peers.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! The tcp transport passes the conformance suite, and does what only tcp has to do.
+//! The conformance suite over tcp, and tests of what only tcp has to do.
 
 use std::collections::HashMap;
 use std::net::{TcpListener, TcpStream};
