@@ -5,6 +5,8 @@ use std::sync::Mutex;
 
 use na::{AllocOptions, SharedBuffer};
 
+use crate::alone;
+
 /// Notices that a hook was given: where memory went away, and how much. Libraries for networks have
 /// such hooks.
 static SEEN: Mutex<Vec<(usize, usize)>> = Mutex::new(Vec::new());

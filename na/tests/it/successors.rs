@@ -1,7 +1,5 @@
 //! A process that comes back under the address of a predecessor is in a new session. It is the same
 //! peer where the transport knows that it listens there.
-#![cfg(all(feature = "tcp", feature = "sm", feature = "sim", feature = "ucx"))]
-#![allow(clippy::unwrap_used, reason = "an unwrap is an assertion here")]
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -1,6 +1,4 @@
 //! Each kind of trouble in a simulated network: its effects, and where they end.
-#![cfg(feature = "sim")]
-#![allow(clippy::unwrap_used, reason = "an unwrap is an assertion here")]
 
 use std::time::Duration;
 

@@ -1,6 +1,5 @@
 //! An sm endpoint whose process lacks something that a connection needs: descriptors, addresses, or
 //! permission to map more. The peer is honest then, and is not to be blamed.
-#![cfg(feature = "sm")]
 
 use std::os::fd::{AsFd, OwnedFd};
 

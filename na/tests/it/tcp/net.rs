@@ -9,6 +9,8 @@ use na::conformance::PATIENCE;
 use na::{Access, Addr, Arrival, Completion, Endpoint, Error, LocalMem, Memory, MsgBuf};
 use na::{OpId, OpenOptions, Tag, Transfer};
 
+use crate::common::test_path;
+
 /// The variable that tells a process of this file its role.
 const ROLE: &str = "NA_TCP_NET_ROLE";
 
