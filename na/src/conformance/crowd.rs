@@ -1,5 +1,7 @@
 //! Cases about many peers.
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 use super::Case;
 use super::Random;
 use super::node::{Node, drive, finish};
@@ -22,9 +24,17 @@ fn raise_descriptor_limit() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
+/// The turn of a test with hundreds of endpoints: the descriptors of a process are enough for one
+/// such crowd at a time.
+pub fn one_crowd() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// 256 peers, or 1,000 over tcp, are served side by side, leave in any order, and leave the others
 /// alone.
 pub fn many_peers(case: &Case<'_>) {
+    let _turn = one_crowd();
     let (target, first) = Node::pair(case);
     let wanted = crowd(target.endpoint.transport());
     // An endpoint and its connection take up to 8 descriptors; half of them are for other tests.

@@ -119,6 +119,8 @@ fn ends(child: &mut ChildNode, stops: bool) {
 
 /// A peer is killed during a transfer, or is stopped and passes the limit. Everything that was
 /// asked of it ends, and all memory comes back, whichever side copies and in whichever direction.
+///
+/// Slow: the stopped peers pass the limit.
 pub fn memory_comes_back_from_a_peer_that_ends_amid_transfers(case: &Case<'_>) {
     if is_child(case) {
         return;

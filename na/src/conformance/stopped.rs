@@ -47,6 +47,8 @@ fn limited(case: &Case<'_>, limit: Duration) -> Option<Node> {
 
 /// With a liveness limit a stopped peer that owes something counts as gone; a peer that merely has
 /// nothing to say does not. When it goes on, the address works again.
+///
+/// Slow: after its limit, the stopped peer has `connect_timeout` to take a new connection.
 pub fn a_stopped_peer_passes_the_liveness_limit(case: &Case<'_>) {
     if is_child(case) {
         return;

@@ -1,5 +1,6 @@
 //! Tests that count, limit or watch what the whole process has: its mappings, its descriptors, and
-//! memory that goes away. Each runs alone in this program ([`alone`]).
+//! memory that goes away; and one with a limit of time that others beside it would exceed. Each
+//! runs alone in this program ([`alone`]).
 #![allow(clippy::unwrap_used, reason = "an unwrap is an assertion here")]
 
 #[path = "../common/mod.rs"]
@@ -7,6 +8,8 @@ mod common;
 
 #[cfg(feature = "sm")]
 mod sm_alloc;
+#[cfg(feature = "sm")]
+mod sm_stopped;
 #[cfg(feature = "tcp")]
 mod tcp_oneself;
 mod unmapped;

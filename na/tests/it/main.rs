@@ -2,7 +2,7 @@
 //! beside that, and what hostile, broken and dying peers can do to it.
 //!
 //! Nothing here owns the process. Tests that do have programs of their own: `alone` (what counts,
-//! limits or watches what the whole process has) and `fork` (children that are forked off and
+//! limits or watches what the whole process has, or has no time for others) and `fork` (children that are forked off and
 //! share its descriptors).
 #![allow(clippy::unwrap_used, reason = "an unwrap is an assertion here")]
 
@@ -23,7 +23,6 @@ mod sm {
     mod offers;
     mod pages;
     mod shares;
-    mod stopped;
     mod users;
 }
 

@@ -9,6 +9,8 @@ use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread;
 use margo_loom_tests::check;
 
+use crate::Addr;
+
 #[path = "../../../../src/support/gate.rs"]
 mod gate;
 

@@ -284,6 +284,7 @@ fn stop_for_long(process: &mut Process, mut meanwhile: impl FnMut()) {
     has_polled(process, from);
 }
 
+/// Slow: the process is stopped three times, each time for longer than its limit.
 #[test]
 fn a_process_that_was_stopped_itself_does_not_give_up_its_peers() {
     let test = test_path!("a_process_that_was_stopped_itself_does_not_give_up_its_peers");
@@ -334,6 +335,7 @@ fn peers_possible() -> usize {
 
 #[test]
 fn a_thousand_peers_are_served_and_the_rest_goes_on_without_those_that_leave() {
+    let _turn = na::conformance::one_crowd();
     let count = peers_possible();
     println!("{count} peers");
     let target = open("na+tcp://", true);

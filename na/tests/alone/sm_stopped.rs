@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use na::{Arrival, OpenOptions, Tag};
 
+use crate::alone;
 use crate::common::sm::{ChildNode, Node, listening, role, say};
 use crate::common::test_path;
 
@@ -103,11 +104,13 @@ fn stop_for_long(origin: &ChildNode, mut meanwhile: impl FnMut()) {
     has_polled(origin, from);
 }
 
+/// Slow: the process is stopped three times, each time for longer than its limit.
 #[test]
 fn a_process_that_was_stopped_itself_does_not_give_up_its_peers() {
     if let Some(role) = role() {
         call_for_ever(&role[0]);
     }
+    let _alone = alone();
     let mut target = listening();
     let test = test_path!("a_process_that_was_stopped_itself_does_not_give_up_its_peers");
     let origin = ChildNode::start(test, target.endpoint.self_addr().uri());
