@@ -38,8 +38,8 @@ const LAYERS: &[Layers] = &[
     Layers {
         sources: "ult/src",
         order: &[
-            "sync", "topology", "base", "trace", "stack", "engine", "wait", "spawn", "time",
-            "runtime", "observe",
+            "topology", "base", "trace", "stack", "engine", "wait", "spawn", "time", "runtime",
+            "observe",
         ],
         against: 0,
         circle: 44,

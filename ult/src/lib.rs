@@ -117,7 +117,9 @@
 //
 //     topology, base, trace, stack, engine, wait, spawn, time, runtime, observe
 //
-// `sync.rs`, the shim for the models, is below all of them.
+// `prim::sync`, the shim for the models, is below all of them.
+
+use prim::sync;
 
 mod base;
 mod engine;
@@ -129,7 +131,6 @@ mod runtime;
 mod spawn;
 #[cfg(not(loom))]
 mod stack;
-mod sync;
 #[cfg(not(loom))]
 mod time;
 #[cfg(not(loom))]

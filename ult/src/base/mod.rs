@@ -1,6 +1,6 @@
 //! Building blocks that know no unit, no pool and no xstream.
 //!
-//! They may import [`sync`](crate::sync) and each other. The concurrency cores among them are
+//! They may import `prim` and each other. The concurrency cores among them are
 //! checked by the models in `loom-tests`: `inbox`, `park`, `suspend` and `timer_state`.
 //!
 //! Read `park` first (how an OS thread sleeps and is woken), then `suspend` (how a ULT does),
@@ -11,15 +11,10 @@ pub(crate) mod contain;
 pub(crate) mod inbox;
 #[cfg(not(loom))]
 pub(crate) mod limit;
-#[cfg(not(loom))]
-pub(crate) mod lost;
 pub(crate) mod park;
-pub(crate) mod prefetch;
 pub(crate) mod priority;
 #[cfg(not(loom))]
 pub(crate) mod spin;
-#[cfg(not(loom))]
-pub(crate) mod standard;
 pub(crate) mod suspend;
 pub(crate) mod timer_state;
 #[cfg(not(loom))]

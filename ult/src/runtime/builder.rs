@@ -10,7 +10,6 @@ use std::sync::Once;
 use std::time::Duration;
 
 use crate::base::contain::log;
-use crate::base::standard::keep_standard_descriptors;
 use crate::engine::error::StartError;
 use crate::engine::pool::shared::PoolShared;
 use crate::engine::pool::spec::PoolSpec;
@@ -27,6 +26,7 @@ use crate::runtime::xstream_thread;
 use crate::stack::block::{STACK_BYTES_DEFAULT, StackClass};
 use crate::sync::{Arc, lock};
 use crate::topology::{AffinityPattern, CpuSet, current_binding};
+use prim::standard::keep_standard_descriptors;
 
 /// Idle stacks per xstream.
 const STACK_CACHE_MAX_DEFAULT: usize = 64;

@@ -22,13 +22,13 @@ use std::mem::MaybeUninit;
 use std::ptr::{self, NonNull};
 use std::time::{Duration, Instant};
 
-use crate::base::prefetch;
 use crate::base::wait_kind::WaitKind;
 use crate::engine::waiting::list::{next_of, remove_from, set_first, set_next};
 use crate::engine::waiting::waiter::{Deferred, Waiter, after, const_new};
 use crate::sync::atomic::AtomicPtr;
 use crate::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use crate::sync::{UnsafeCell, relax};
+use prim::prefetch;
 
 const LOCKED: usize = 1;
 const CLAIMED: usize = 2;

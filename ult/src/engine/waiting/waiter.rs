@@ -49,13 +49,13 @@ use crate::sync::{Arc, UnsafeCell};
 #[cfg(not(loom))]
 use crate::base::contain::{contained_alone, log};
 #[cfg(not(loom))]
-use crate::base::prefetch;
-#[cfg(not(loom))]
 use crate::engine::unit::descriptor::{UltPtr, UltRef};
 #[cfg(not(loom))]
 use crate::engine::xstream::owner::XstreamShared;
 #[cfg(not(loom))]
 use crate::sync::atomic::Ordering::Relaxed;
+#[cfg(not(loom))]
+use prim::prefetch;
 
 /// Defines a constructor that is `const` outside of the models: loom's objects cannot be made at
 /// compile time.

@@ -19,7 +19,6 @@ use std::os::fd::OwnedFd;
 use std::ptr;
 
 use crate::base::contain::{NoUnwind, log};
-use crate::base::prefetch;
 use crate::engine::error::StuckUlt;
 use crate::engine::pool::shared::{PoolShared, Queue};
 use crate::engine::pool::slot::{Slot, bump};
@@ -42,6 +41,7 @@ use crate::stack::context::{CAN_HAND_OVER, Command, Wakeup};
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::trace::event::EventKind;
+use prim::prefetch;
 
 pub(crate) use crate::engine::xstream::shared::{State, XstreamShared};
 

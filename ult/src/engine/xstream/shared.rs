@@ -8,7 +8,6 @@ use std::ptr;
 use std::time::Duration;
 
 use crate::base::inbox::{Closed, Inbox};
-use crate::base::lost;
 use crate::base::park::{Bed, ParkWord};
 use crate::engine::pool::shared::PoolShared;
 use crate::engine::pool::slot::SlotShared;
@@ -19,6 +18,7 @@ use crate::engine::xstream::stats::XstreamStats;
 use crate::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use crate::sync::atomic::{AtomicBool, AtomicIsize, AtomicU8, AtomicU64, AtomicUsize, fence};
 use crate::sync::{Arc, Mutex, lock, thread};
+use prim::lost;
 
 /// How the eventfd is called, should it be lost.
 pub(crate) const EVENTFD_NAME: &str = "the eventfd that wakes an execution stream";

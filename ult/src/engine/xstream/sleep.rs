@@ -21,7 +21,6 @@
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-use crate::base::lost;
 use crate::base::park::Bed;
 use crate::base::timespec::timespec;
 use crate::engine::diag::Rest;
@@ -30,6 +29,7 @@ use crate::engine::xstream::owner::Xstream;
 use crate::engine::xstream::shared::EVENTFD_NAME;
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::hint;
+use prim::lost;
 
 /// Default cap on one spin.
 pub(crate) const SPIN_MAX_DEFAULT: Duration = Duration::from_micros(20);
