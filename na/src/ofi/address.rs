@@ -29,7 +29,7 @@ const TEXT_BYTES: usize = 128;
 /// Longest raw address that is taken from anybody, bytes.
 pub(super) const RAW_BYTES_MAX: usize = 256;
 
-/// Bytes of a Slingshot address that say who it is; behind them is the virtual network.
+/// Bytes of a Slingshot address that name the process; behind them is the virtual network.
 const CXI_BYTES: usize = 4;
 
 /// An address as libfabric has it.

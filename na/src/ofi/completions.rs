@@ -289,7 +289,7 @@ impl Core {
         Ok(true)
     }
 
-    /// A message in a buffer, of somebody who is at `address`.
+    /// A message in a buffer, from a sender at `address` that is not known yet.
     fn stranger(&mut self, buffer: u32, entry: &raw::fi_cq_err_entry, address: &RawAddr) {
         match self.peers.at(&self.domain, address) {
             Ok(from) => {

@@ -163,9 +163,9 @@ impl Core {
         })
     }
 
-    /// Starts a message to a peer that is not ourselves. Never [injected](Self::inject): whoever
-    /// names an operation wants to hear of its end, and of an injected message that is lost nobody
-    /// hears.
+    /// Starts a message to a peer that is not ourselves. It is never [injected](Self::inject): a
+    /// caller that names an operation wants to hear of its end, and nobody hears of an injected
+    /// message that is lost.
     pub(super) fn send(&mut self, op: OpId, kind: Kind, to: &Addr, tag: Tag, buf: MsgBuf) {
         let to_peer = to.clone();
         let of_answer = to.state::<Peer>().filter(|_| kind == Kind::Expected);

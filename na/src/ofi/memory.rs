@@ -134,9 +134,9 @@ struct Table {
 #[derive(Clone, Default)]
 pub(super) struct Registry {
     table: Arc<Mutex<Table>>,
-    /// Shared by those who end registrations, which takes its time, so that they leave the table's
-    /// lock. [`close`](Self::close) waits for them: registrations that are bound to the endpoint
-    /// have to end before it. Taken before the table's.
+    /// Shared by threads that end registrations, which takes its time, so that they do not hold the
+    /// table's lock meanwhile. [`close`](Self::close) waits for them: registrations that are bound
+    /// to the endpoint have to end before it. Taken before the table's.
     ending: Arc<RwLock<()>>,
 }
 

@@ -14,8 +14,8 @@ use crate::{Addr, Error};
 use prim::sync::Arc;
 use prim::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-/// Peers that nothing refers to any more are kept up to this number, so that who comes again is
-/// known; beyond, they are forgotten.
+/// Peers that nothing refers to any more are kept up to this number, so that a peer that comes
+/// again is known; beyond, they are forgotten.
 pub(super) const IDLE_MAX: usize = 4096;
 
 /// Least length of an era: as long as anything waits for a provider (`queue.rs`).

@@ -41,7 +41,7 @@ pub(super) struct Provider {
     /// [`multi_recv`](Self::multi_recv). (`shm` of 1.17 says that it does, and crashes when told
     /// how much room to leave.)
     pub(super) multi_recv_since: Option<Version>,
-    /// Is asked to tell who a message is from. Else the sender's address goes before each
+    /// Is asked to tell the source of a message. Otherwise the sender's address goes before each
     /// unexpected one.
     pub(super) source: bool,
     /// Waits on a descriptor.
@@ -56,7 +56,7 @@ pub(super) struct Provider {
     /// registers the memory of each part of a transfer once more, or copies it (`rxm_rma.c`,
     /// `efa_rdm_ope_try_fill_desc`).
     pub(super) local_first: bool,
-    /// Keeps memory registered that was taken back, within reach of peers, whoever asks for what:
+    /// Keeps memory registered that was taken back, within reach of peers, whatever they ask for:
     /// its cache (`vrb_mr_cache_close` in `verbs_mr.c`) has no other switch than the environment
     /// ([`keeps_registrations`](Self::keeps_registrations)).
     pub(super) caches: bool,

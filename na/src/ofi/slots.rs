@@ -194,8 +194,8 @@ impl Slots {
         self.used.iter().enumerate().map(|(index, slot)| (index as u32, slot))
     }
 
-    /// For an endpoint that is left open: what libfabric has addresses of stays valid for ever, and
-    /// whoever waits for it gets another buffer. Nothing more can be handed over.
+    /// For an endpoint that is left open: memory that libfabric has addresses of stays valid for
+    /// ever, and callers that wait for it get another buffer. Nothing more can be handed over.
     pub(super) fn abandon(&mut self) {
         self.pinned.clear();
         self.free.clear();

@@ -262,8 +262,8 @@ impl World {
         moves || self.nodes.get(&id).is_some_and(|node| !node.done.queue.is_empty())
     }
 
-    /// Wakes whoever sleeps, if polls move the clock and there is something to move it to: the one
-    /// that would poll otherwise may have stopped.
+    /// Wakes callers that sleep, if polls move the clock and there is an event to move it to: the
+    /// caller that would poll otherwise may have stopped.
     pub(super) fn wake_sleepers(&mut self) {
         if self.sleepers.is_empty()
             || self.wire.settings.drive == Drive::Manual

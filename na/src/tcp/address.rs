@@ -27,7 +27,7 @@ pub(super) fn announced(uri: &str, from: Option<SocketAddr>) -> Option<SocketAdd
     (address.port() != 0 && !address.ip().is_unspecified()).then_some(address)
 }
 
-/// Returns whether who calls from `remote` to our `local` can be the one that listens at
+/// Returns whether a caller from `remote` to our `local` can be the endpoint that listens at
 /// `announced`: it is on that host, which for a loopback address is ours. A listener on `[::]` sees
 /// callers of IPv4 under IPv6 addresses that stand for theirs.
 pub(super) fn is_from_there(

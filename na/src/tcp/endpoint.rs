@@ -290,9 +290,10 @@ impl Core {
     }
 
     /// Sends a request and posts the receive of its answer ([`Endpoint::call_now`]); also returns
-    /// what [`Matcher::take_refused`] said. Both under the peer's lock, so that its end finds the
-    /// receive or is seen here. The message goes first: the peer works on it meanwhile. It may wait
-    /// for the next poll, which who waits for an answer makes anyhow.
+    /// the result of [`Matcher::take_refused`]. Both happen under the peer's lock, so that the
+    /// peer's end finds the receive or is seen here. The message goes first: the peer works on it
+    /// meanwhile. It may wait for the next poll, which a caller that waits for an answer makes
+    /// anyhow.
     fn call(
         &self,
         peer: &Arc<Peer>,

@@ -16,7 +16,8 @@ const LOGGED_EVERY: Duration = Duration::from_secs(60);
 /// See the module's documentation.
 #[derive(Debug, Default)]
 pub(super) struct Lack {
-    /// A descriptor that is given up while a caller is turned away, who needs one.
+    /// A spare descriptor, which is given up while a caller is turned away, because the caller's
+    /// connection needs one.
     kept: Option<OwnedFd>,
     logged_at: Option<Instant>,
     /// Connections that were not accepted since it was logged.

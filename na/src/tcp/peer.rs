@@ -165,10 +165,10 @@ impl Peer {
         self.state.lock()
     }
 
-    /// Tells the poll what it must know before each read, and charges the peer with what it does
-    /// not take; called before the lock is released by whoever may have changed it. Hints, since
-    /// they are read without the lock: one that comes late costs a copy, or a poll, and a poller
-    /// that goes to sleep asks for all events anyway.
+    /// Tells the poll what it must know before each read, and charges the peer with the answers
+    /// that it does not take. Called by all code that may have changed these, before it releases
+    /// the lock. The results are hints, since they are read without the lock: a late one costs a
+    /// copy, or a poll, and a poller that goes to sleep asks for all events anyway.
     pub(super) fn note(&self, state: &mut PeerState) {
         let charged = state.unread();
         let unread = state.out.charge(charged);
@@ -256,8 +256,8 @@ impl Peer {
         }
     }
 
-    /// Returns whether a send or transfer of ours may be in flight. Whoever cancels one knows that
-    /// it was begun, and so finds the hint of then or a later one.
+    /// Returns whether a send or transfer of ours may be in flight. A caller that cancels one knows
+    /// that it was begun, and so finds the hint of then or a later one.
     pub(super) fn is_cancelable(&self) -> bool {
         self.cancelable.load(Ordering::Relaxed)
     }

@@ -56,8 +56,8 @@ const PAUSE_BYTES: usize = 1 << 20;
 /// The part of a peer's bound up to which answers are packed.
 const PART: usize = 4;
 
-/// Between two times that memory is given back to the system; and the time for those who have the
-/// buffers of what was given up to free them.
+/// The time between two returns of memory to the system; also the time that holders of buffers of a
+/// peer that was given up have to free them.
 const TRIM_PAUSE: Duration = Duration::from_secs(5);
 const TRIM_DELAY: Duration = Duration::from_millis(500);
 

@@ -114,8 +114,8 @@ impl Driver {
         }
     }
 
-    /// Reports what is known to be over, of an endpoint that closes. Who asks for a connection is
-    /// turned away, because UCX keeps the request of whom nobody answers.
+    /// Reports the operations of a closing endpoint that are known to be over. Requests for a
+    /// connection are turned away, because UCX keeps a request that nobody answers.
     fn settle_events(&mut self) {
         loop {
             let Some(event) = self.state().events.pop_front() else { return };

@@ -75,7 +75,7 @@ pub(super) struct Driver {
     pub(super) free: Vec<usize>,
     pub(super) by_key: HashMap<PeerKey, usize>,
     sweep_at: usize,
-    /// Connections that were taken and have not said who they are.
+    /// Connections that were accepted and have not said hello.
     pub(super) strangers: HashMap<usize, Stranger, Cheap>,
     pub(super) strangers_max: usize,
     /// Open connections that others began, strangers included.
@@ -302,8 +302,8 @@ impl Driver {
         }
     }
 
-    /// Tells who is at the other end of a connection something, as that work; whether UCX goes on
-    /// with it.
+    /// Sends a control message over a connection, as that work. Returns whether UCX goes on with
+    /// it.
     pub(super) fn tell_as(
         &mut self,
         link: ucp_ep_h,

@@ -136,7 +136,8 @@ impl UcxEndpoint {
         })
     }
 
-    /// Works on the driver, wakes who sleeps, and lets go of memory afterwards. `None`: closed.
+    /// Runs `work` on the driver, wakes a caller that sleeps, and lets go of memory afterwards.
+    /// `None`: closed.
     pub(super) fn with<R>(&self, work: impl FnOnce(&mut Driver) -> R) -> Option<R> {
         self.with_item((), |driver, ()| work(driver)).ok()
     }

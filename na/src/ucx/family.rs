@@ -103,7 +103,7 @@ impl Family {
         self.check(local, &all)
     }
 
-    /// Returns whether a connection from `client` to who listens here would carry data.
+    /// Returns whether a connection from `client` to a listener of this family would carry data.
     pub(super) fn takes(self, client: SocketAddr) -> bool {
         client.is_ipv6() == self.is_v6 && self.objection(client.ip()).is_none()
     }
@@ -124,7 +124,7 @@ pub(super) fn listen_address(uri: &Uri<'_>, wanted: &Wanted) -> Result<SocketAdd
     }
 }
 
-/// Returns whether who listens at `listen` can be reached, which is no `[::]`.
+/// Checks that a listener at `listen`, which is no `[::]`, can be reached.
 ///
 /// # Errors
 ///

@@ -77,7 +77,7 @@ pub(super) struct Failing {
     pub(super) turns: u32,
 }
 
-/// A connection, for those who send through it.
+/// A connection, as the code that sends through it needs it.
 #[derive(Default)]
 pub(super) struct Link {
     /// The peer, once greeted: its number in the driver, and its address as messages name it.

@@ -212,10 +212,11 @@ impl<K: Clone> HeldKeys<K> {
 /// Names a key that a peer has: the peer, the session, and the memory.
 pub(super) type Name = (usize, u64, u64);
 
-/// Keys that are to be taken back. Behind a lock of its own: whoever lets go of memory says so.
+/// Keys that are to be taken back. They are behind a lock of their own, because any thread that
+/// lets go of memory adds some.
 pub(super) struct Due {
     state: Mutex<DueState>,
-    /// Wakes who sleeps; `None`: nobody does.
+    /// The bell that wakes a sleeper; `None`: nobody sleeps.
     bell: Option<Arc<OwnedFd>>,
 }
 
@@ -247,7 +248,7 @@ impl Due {
         std::mem::take(&mut state.names)
     }
 
-    /// Returns whether there are none; then whoever adds one rings.
+    /// Returns whether there are none; then a thread that adds one rings.
     pub(super) fn may_sleep(&self) -> bool {
         let mut state = lock(&self.state);
         state.is_asleep = state.names.is_empty();

@@ -31,7 +31,7 @@ pub(super) struct PeerRef {
 /// Kept by all addresses of a peer, so that it is known when nobody names it any more.
 #[derive(Debug)]
 struct Token {
-    /// As in the peer; whoever writes it has the driver.
+    /// The session as in the peer; it is written only with the driver's lock held.
     session: AtomicU64,
 }
 
@@ -150,7 +150,7 @@ pub(super) struct Peer {
     pub(super) alive_in_hand: bool,
     pub(super) silence: Silence,
     pub(super) load: Load,
-    /// Why it is gone, for those who ask later.
+    /// The reason why it is gone, for later operations.
     pub(super) end: Option<Error>,
 }
 

@@ -457,8 +457,8 @@ impl Driver {
         }
     }
 
-    /// Returns whether there is something for [`reach`](Self::reach), or to take back; else whoever
-    /// wants memory back wakes who sleeps.
+    /// Returns whether there is something for [`reach`](Self::reach), or to take back; otherwise a
+    /// thread that wants memory back wakes the sleeper.
     pub(super) fn has_keys_due(&self) -> bool {
         !self.reaching.is_empty() || (self.given > 0 && !self.due.may_sleep())
     }

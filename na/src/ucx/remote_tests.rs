@@ -211,7 +211,8 @@ fn an_owner_that_gives_no_keys_is_asked() {
     assert_eq!(pair.given(), 0);
 }
 
-/// Whatever the peer wants. With `all` the endpoint gives keys, to who is reached by adapters.
+/// Whatever the peer wants. With `all` the endpoint gives keys to peers that are reached by
+/// adapters.
 #[test]
 fn an_owner_that_gives_keys_for_adapters_gives_none_for_tcp() {
     let Some(pair) = Pair::with("ucx+all://127.0.0.1:0", RemoteKeys::Auto) else { return };

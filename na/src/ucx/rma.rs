@@ -15,8 +15,8 @@ use crate::{Access, RawSegment};
 /// much; and as much again for what later versions append.
 const UNPACKED_BYTES_MAX: usize = 2 * (9 + 64 * 256);
 
-/// The remote key of a peer's memory. Dropped by who has the driver, when no transfer uses it and
-/// before the worker is destroyed.
+/// The remote key of a peer's memory. Dropped by the holder of the driver, when no transfer uses it
+/// and before the worker is destroyed.
 pub(super) struct RemoteKey {
     /// `None`: nothing is to be destroyed.
     ucp: Option<&'static Ucp>,

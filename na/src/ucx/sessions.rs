@@ -40,7 +40,7 @@ const ACCEPTS_PER_TURN: usize = 32;
 const NO_HELLO: &str = "it takes connections of UCX and says no hello, as C Mercury does, which \
      speaks another protocol (towards C processes use ofi+tcp), or as a stopped process; none came";
 
-/// How long who says no hello keeps a place that somebody else waits for.
+/// How long a connection without a hello keeps a place that somebody else waits for.
 const ROOM_PATIENCE: Duration = Duration::from_secs(1);
 
 /// How often something was logged, or would have been: of what others can do as often as they like
@@ -108,7 +108,7 @@ impl Driver {
         }
     }
 
-    /// Says who we are.
+    /// Says hello on a connection.
     fn greet(&mut self, index: usize, link: ucp_ep_h) {
         let window = self.inbox().window();
         let uri = match self.facts.listens {
@@ -169,12 +169,13 @@ impl Driver {
         }
     }
 
-    /// Returns whether somebody who asks for a connection can have it.
+    /// Returns whether a waiting request for a connection can be accepted.
     pub(super) fn has_callers(&self) -> bool {
         !self.callers.is_empty() && self.strangers.len() < self.strangers_max
     }
 
-    /// Takes connections that were asked for, as far as there is room for who says no hello.
+    /// Accepts connections that were asked for, as far as there is room for connections without a
+    /// hello.
     pub(super) fn accept_callers(&mut self) {
         for _ in 0..ACCEPTS_PER_TURN {
             if self.callers.is_empty() || !(self.has_callers() || self.make_room()) {
@@ -205,7 +206,7 @@ impl Driver {
         true
     }
 
-    /// Turns away who asks for a connection and waits.
+    /// Turns away all requests for a connection that wait.
     pub(super) fn reject_callers(&mut self) {
         let callers = std::mem::take(&mut self.callers);
         if let Some(worker) = &self.worker {
@@ -254,7 +255,7 @@ impl Driver {
         })
     }
 
-    /// A hello: now it is known who is at the other end.
+    /// Handles a hello, which names the peer at the other end.
     pub(super) fn greeted(&mut self, link: ucp_ep_h, hello: Hello) {
         if hello.queues != self.queues() {
             let rule = "its shared memory has other queues; set UCX_MM_FIFO_SIZE and \

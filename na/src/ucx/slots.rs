@@ -199,8 +199,8 @@ impl Slots {
         (place.as_ptr().cast(), header.len())
     }
 
-    /// Sets what the chunk of a slot is, and where its data is. Who sets it holds that memory until
-    /// UCX has fetched it, or it is set anew.
+    /// Sets the header of the chunk of a slot, and where its data is. The caller holds that memory
+    /// until UCX has fetched it, or the source is set anew.
     #[inline]
     pub(super) fn set_source(
         &self,
@@ -269,8 +269,8 @@ impl Slots {
         used.filter_map(|(index, slot)| Some((index as u32, slot.work.as_ref()?)))
     }
 
-    /// For a worker that is left behind: what UCX has in hand stays valid for ever, and whoever
-    /// waits for it gets another buffer.
+    /// For a worker that is left behind: memory that UCX has in hand stays valid for ever, and
+    /// callers that wait for it get another buffer.
     pub(super) fn abandon(&mut self) {
         for slot in &mut self.slots {
             if slot.pinned.request.get().is_null() {

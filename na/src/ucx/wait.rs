@@ -25,7 +25,7 @@ pub(super) struct Wait {
 }
 
 impl Wait {
-    /// For a worker that wakes who sleeps.
+    /// Makes the set for a worker that wakes a sleeper.
     pub(super) fn new(worker: &Worker) -> Result<Self, Error> {
         let set = epoll::create(epoll::CreateFlags::CLOEXEC)
             .map_err(|errno| Error::io("cannot create an epoll set", errno))?;
@@ -47,12 +47,12 @@ impl Wait {
         self.set.as_fd()
     }
 
-    /// For others who [ring](Self::ring).
+    /// Returns the bell, for others that [ring](Self::ring).
     pub(super) fn bell(&self) -> Arc<OwnedFd> {
         self.bell.clone()
     }
 
-    /// Wakes who sleeps.
+    /// Wakes the sleeper.
     pub(super) fn ring(&self) {
         lost::ring(&self.bell, BELL_NAME);
     }
@@ -62,7 +62,7 @@ impl Wait {
         lost::silence(&self.bell, BELL_NAME);
     }
 
-    /// Wakes who sleeps at `deadline`; `None`: not at any time.
+    /// Wakes the sleeper at `deadline`; `None`: not at any time.
     pub(super) fn set_timer(&self, deadline: Option<Instant>) {
         let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
         let it_value = match left {

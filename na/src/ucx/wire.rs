@@ -26,7 +26,7 @@ pub(super) const CHUNK_HEADER_BYTES: usize = 17;
 pub(super) struct Chunk {
     /// True for a put by the sender, false for a get by the receiver.
     pub(super) put: bool,
-    /// The transfer, by the number of who asked for it.
+    /// The transfer, by the number that its requester has given it.
     pub(super) id: u64,
     /// Where the data belongs in the transfer.
     pub(super) offset: u64,
@@ -78,7 +78,7 @@ pub(super) struct Hello {
     /// knows the receiver by several names has a peer for each.
     pub(super) endpoint: u64,
     pub(super) peer: u64,
-    /// True if the sender gives remote keys to who wants some.
+    /// True if the sender gives remote keys to peers that want some.
     pub(super) remote_keys: bool,
     /// Where the sender listens; empty: nowhere.
     pub(super) uri: String,

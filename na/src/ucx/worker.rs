@@ -284,7 +284,7 @@ impl Worker {
         unsafe { self.ucp.ucp_worker_arm(self.worker) == UCS_OK }
     }
 
-    /// Begins to connect with who listens at `to`.
+    /// Begins to connect with the listener at `to`.
     pub(super) fn connect(&self, to: SocketAddr) -> Result<ucp_ep_h, ucs_status_t> {
         let raw = RawAddress::new(to);
         let mut params = self.endpoint_params();
@@ -326,7 +326,7 @@ impl Worker {
         }
     }
 
-    /// Turns somebody away who asks for a connection.
+    /// Turns a request for a connection away.
     pub(super) fn reject(&self, request: ucp_conn_request_h) {
         // SAFETY: a live listener, whose request this is, and which is neither accepted nor
         // rejected yet. A failure leaves nothing to do.

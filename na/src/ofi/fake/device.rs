@@ -26,7 +26,8 @@ pub(in crate::ofi) struct Device {
     pub(in crate::ofi) mode: u64,
     /// Requirements on memory.
     pub(in crate::ofi) mr_mode: u32,
-    /// Wants descriptors of its own operations' memory (`FI_MR_LOCAL`) from who offers them.
+    /// Wants descriptors of its own operations' memory (`FI_MR_LOCAL`) from callers that offer
+    /// them.
     pub(in crate::ofi) takes_local: bool,
     pub(in crate::ofi) key_bytes: usize,
     /// Memory within what was registered before gets the key of that, ended or not.
@@ -45,7 +46,7 @@ pub(in crate::ofi) struct Device {
     pub(in crate::ofi) cq_entries: usize,
     /// A transfer that fails ends the connection, which is there again after a while.
     pub(in crate::ofi) breaks: bool,
-    /// How operations end with somebody who is not there, or does not allow them.
+    /// The errors of operations with a peer that is not there, or does not allow them.
     pub(in crate::ofi) faults: Faults,
 }
 

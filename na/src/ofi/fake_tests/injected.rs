@@ -84,7 +84,7 @@ fn an_error_of_a_short_request_ends_its_call_alone() {
     assert_eq!(received(both(&a, &b, &a, next)), (1, b"late".to_vec()));
 }
 
-/// So do those who wait for a peer whose answer cannot be sent.
+/// Operations that wait for a peer end, too, when an answer to the peer cannot be sent.
 #[test]
 fn a_short_answer_to_a_peer_that_is_gone_tells_that_it_is() {
     for (device, uri) in [(Device::cxi(), CXI), (plain_efa(), EFA)] {

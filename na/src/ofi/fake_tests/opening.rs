@@ -447,7 +447,7 @@ fn contexts_of_both_sizes_are_offered() {
     assert!(matches!(fake.open(URI), Err(Error::Unavailable { .. })), "what is not done");
 }
 
-/// `efa` leaves its adapter's transfers alone for who asks for less than 1.18
+/// `efa` leaves its adapter's transfers alone for callers that ask for less than 1.18
 /// (`efa_rdm_get_use_device_rdma`).
 #[test]
 fn every_version_is_asked_for_what_it_knows() {

@@ -32,7 +32,7 @@ impl Patience {
 struct Server {
     endpoint: TcpEndpoint,
     answer_bytes: usize,
-    /// Posts a receive from whoever calls first, so that something is awaited of it.
+    /// Posts a receive from the first caller, so that something is awaited of it.
     awaits: bool,
     requests: usize,
 }

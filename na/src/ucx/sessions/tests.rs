@@ -603,7 +603,7 @@ fn a_bound_that_lets_nobody_in_is_refused() {
     }
 }
 
-/// Connects once more, and says who we are if `greets`.
+/// Connects once more, and says hello if `greets`.
 fn connect_again(origin: &UcxEndpoint, to: &Addr, target: &UcxEndpoint, greets: bool) {
     let there: SocketAddr = target.self_addr().uri().rsplit('/').next().unwrap().parse().unwrap();
     let connect = |driver: &mut Driver| {

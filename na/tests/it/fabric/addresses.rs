@@ -52,8 +52,9 @@ fn address_of(endpoint: &Arc<dyn Endpoint>) -> SocketAddr {
     address.parse().unwrap_or_else(|_| panic!("{own} is no IP address"))
 }
 
-/// Opened at a port that nobody has, in place of `PORT`, which is returned too. One that was free
-/// when it was looked for may have gone to somebody else since, who runs beside this.
+/// Opens an endpoint at a port that nobody has, in place of `PORT`, and returns the port, too. A
+/// port that was free when it was looked for may have gone to another process that runs beside this
+/// one.
 fn opened_at_free(form: &str) -> (Arc<dyn Endpoint>, SocketAddr, u16) {
     const ATTEMPTS: usize = 100;
     for _ in 0..ATTEMPTS {

@@ -14,8 +14,9 @@ mod tcp {
     na::conformance! { OPEN; all }
 }
 
-/// Without peers that end amid writes: whoever has taken a place in UCX's queue and dies before he
-/// has filled it blocks all who come after (`uct_mm_ep_get_fifo_elem`, mm_ep.c).
+/// The suite without peers that end amid writes: a process that has taken a place in UCX's queue
+/// and dies before it has filled the place blocks all that come after (`uct_mm_ep_get_fifo_elem`,
+/// mm_ep.c).
 mod sm {
     use super::*;
 

@@ -60,7 +60,7 @@ mod polled {
     na::conformance! { open; a_peer_that_dies_amid_long_messages_is_reported }
 }
 
-/// Only who listens has promised that, and the other one sleeps.
+/// Only the listening endpoint is opened with `no_block`; the other one sleeps.
 mod one_polled {
     use super::*;
 
@@ -72,7 +72,7 @@ mod one_polled {
 
     na::conformance! { open; between_endpoints }
 
-    /// More messages than the ring holds, to one who sleeps before each.
+    /// More messages than the ring holds, to a peer that sleeps before each.
     #[test]
     fn who_sleeps_is_woken_by_who_does_not() {
         let (target, origin) = (open(true), open(false));

@@ -232,7 +232,7 @@ fn a_name_is_not_given_to_another_process() {
 }
 
 /// A process connects, forks off a child that only sleeps and so keeps all of its descriptors, and
-/// ends: its peer notices at once, and does nothing to whoever gets its number.
+/// ends. Its peer notices at once, and does nothing to a process that gets its number.
 #[test]
 fn a_child_that_keeps_the_sockets_does_not_hide_a_death() {
     if let Some(role) = role() {

@@ -335,7 +335,7 @@ fn lose(what: &str) -> ! {
     std::process::exit(3)
 }
 
-/// An error would reach nobody who sleeps.
+/// An error would reach no caller that sleeps.
 #[test]
 fn a_descriptor_that_other_code_closed_ends_the_process_with_a_message() {
     use std::os::unix::process::ExitStatusExt;

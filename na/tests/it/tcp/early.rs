@@ -61,7 +61,8 @@ fn refuses(node: &mut Node, (other, to): (&mut Node, &Addr), expected: bool, tag
     });
 }
 
-/// Returns whether who waits sleeps or polls.
+/// Waits for the message of the receive that `post` posts: the node sleeps first if `sleeps`, else
+/// it polls.
 #[track_caller]
 fn comes(node: &mut Node, sleeps: bool, tag: u32, post: impl FnOnce(&mut Node) -> OpId) {
     if sleeps {

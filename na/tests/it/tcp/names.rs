@@ -45,7 +45,8 @@ impl Ends {
         buf
     }
 
-    /// Sends a request, and posts the receive of its answer, which is `op`; who the target sees.
+    /// Sends a request, and posts the receive of its answer, which is `op`. Returns the sender that
+    /// the target sees.
     fn ask(&mut self, to: &Addr, op: u64) -> Addr {
         let [target, origin] = &self.0;
         let tag = Tag(op as u32);
@@ -58,7 +59,7 @@ impl Ends {
         }
     }
 
-    /// Answers it; the answer must reach who waits for it.
+    /// Answers the request; the answer must reach the node that waits for it.
     fn answer(&mut self, from: &Addr, op: u64) {
         let (tag, buf) = (Tag(op as u32), self.message(TARGET, "!"));
         self.0[TARGET].send_expected(OpId(op + 100), from, tag, buf).unwrap();
