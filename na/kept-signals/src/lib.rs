@@ -57,14 +57,14 @@ fn place(stack: &libc::stack_t) -> (usize, usize, libc::c_int) {
 }
 
 impl Saved {
-    /// As it is.
+    /// Reads the present state.
     #[must_use]
     pub fn now() -> Self {
         let actions = SIGNALS.filter_map(|signal| Some((signal, action(signal)?)));
         Self { actions: actions.collect(), stack: stack() }
     }
 
-    /// Returns whether it is as it was then.
+    /// Returns whether the present state is the same.
     #[must_use]
     pub fn is_now(&self) -> bool {
         let now = Self::now();

@@ -13,9 +13,9 @@ use crate::raw::{fi_fabric_attr, fi_info, fid_fabric};
 /// The oldest library that can be used.
 pub const OLDEST: Version = Version { major: 1, minor: 13 };
 
-/// Versions of the interface that are asked for, of which a library gets the latest that it knows.
-/// Nothing that matters here lies between them, and a provider that says that it is of an earlier
-/// version than its library (`cxi` does) is not found by what is beyond.
+/// Versions of the interface that are asked for; a library gets the latest one that it knows.
+/// No version between these matters here. A provider that gives an earlier version than its
+/// library's (`cxi` does) is not found when a later version is asked for.
 ///
 /// - 1.20, as C Mercury asks for then: errors in completion queues name the sender.
 /// - 1.18: without it `efa` does not use its adapter for transfers.
@@ -25,7 +25,7 @@ const ASKED: [Version; 3] =
 /// Names under which the library is looked for, in this order.
 const NAMES: [&str; 2] = ["libfabric.so.1", "libfabric.so"];
 
-/// Where to look instead, if set.
+/// The variable that names another library.
 const PATH_VARIABLE: &str = "MARGO_LIBFABRIC";
 
 type GetInfo = unsafe extern "C" fn(
@@ -43,19 +43,19 @@ type OpenFabric =
 type GetVersion = unsafe extern "C" fn() -> u32;
 type StrError = unsafe extern "C" fn(c_int) -> *const c_char;
 
-/// Why there is no library.
+/// The reason why there is no library.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum LoadError {
-    /// It could not be opened under any of its names.
+    /// The library could not be opened under any of its names.
     #[error(
         "libfabric cannot be opened (tried {tried}); install it (Debian: libfabric1), or name it \
          in MARGO_LIBFABRIC"
     )]
     NotFound {
-        /// Each name with what the dynamic linker said.
+        /// Each name with the message of the dynamic linker.
         tried: String,
     },
-    /// It was opened and lacks something.
+    /// The library was opened and lacks a symbol.
     #[error("{name} lacks {symbol}: {reason}; libfabric {OLDEST} or later is needed")]
     Lacks {
         /// The library.
@@ -65,7 +65,7 @@ pub enum LoadError {
         /// The message of the dynamic linker.
         reason: String,
     },
-    /// It was opened and is older than [`OLDEST`].
+    /// The library was opened and is older than [`OLDEST`].
     #[error("{name} is libfabric {version}; {OLDEST} or later is needed")]
     TooOld {
         /// The library.
@@ -78,19 +78,19 @@ pub enum LoadError {
 /// A version of the library.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Version {
-    /// Before the point.
+    /// The number before the point.
     pub major: u16,
-    /// After it.
+    /// The number after the point.
     pub minor: u16,
 }
 
 impl Version {
-    /// As libfabric has it in one number (`FI_VERSION`).
+    /// Returns the version as libfabric's one number (`FI_VERSION`).
     pub const fn number(self) -> u32 {
         (self.major as u32) << 16 | self.minor as u32
     }
 
-    /// The version of the interface that a library of this version is asked for.
+    /// Returns the version of the interface that a library of this version is asked for.
     pub fn asked(self) -> Self {
         ASKED.into_iter().find(|asked| *asked <= self).unwrap_or(OLDEST)
     }
@@ -177,8 +177,9 @@ impl Library {
         unsafe { Self::from_symbols(name, find) }
     }
 
-    /// The library whose functions `find` knows, by name and version of the symbol; null for those
-    /// that it lacks. For what stands in for libfabric within the process.
+    /// Makes a library of the functions that `find` returns by name and version of the symbol; null
+    /// for a symbol that it lacks. This is for code that stands in for libfabric within the
+    /// process.
     ///
     /// # Errors
     ///
@@ -186,8 +187,8 @@ impl Library {
     ///
     /// # Safety
     ///
-    /// What `find` answers is null, or libfabric's function of that name or one of the same type
-    /// that keeps the same contract, and is there as long as the process.
+    /// `find` returns null, or libfabric's function of that name, or a function of the same type
+    /// that keeps the same contract; the function is there as long as the process.
     pub unsafe fn from_symbols(
         name: &str,
         find: impl Fn(&CStr, Option<&CStr>) -> *mut c_void,
@@ -232,12 +233,12 @@ impl Library {
         Ok(library)
     }
 
-    /// The name under which it was found.
+    /// Returns the name under which it was found.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The version.
+    /// Returns the version of the library.
     pub fn version(&self) -> Version {
         // SAFETY: takes nothing and may be called at any time.
         let version = unsafe { (self.version)() };

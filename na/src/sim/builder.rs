@@ -26,7 +26,8 @@ impl NetworkBuilder {
         self
     }
 
-    /// All links that [`Network::set_link`] does not change. Default: [`LinkOptions::default`].
+    /// Options of all links that [`Network::set_link`] does not change. Default:
+    /// [`LinkOptions::default`].
     #[must_use]
     pub fn link(mut self, link: LinkOptions) -> Self {
         self.settings.link = link;

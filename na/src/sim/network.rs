@@ -43,13 +43,13 @@ pub struct Network(Arc<Shared>);
 pub struct TimerId(EventKey);
 
 impl Network {
-    /// A network to be made. `name`: up to 64 letters, digits, `.`, `_` or `-`.
+    /// Begins a network with that name: up to 64 letters, digits, `.`, `_` or `-`.
     pub fn builder(name: impl Into<String>) -> NetworkBuilder {
         NetworkBuilder::new(name.into())
     }
 
-    /// The network of that name; made with default settings if there is none. An empty name is the
-    /// network `default`.
+    /// Returns the network of that name, which is made with default settings if there is none. An
+    /// empty name is the network `default`.
     ///
     /// # Errors
     ///
@@ -88,12 +88,12 @@ impl Network {
         Self(Arc::new(Shared { name, seed: settings.seed, world }))
     }
 
-    /// The name.
+    /// Returns the name of the network.
     pub fn name(&self) -> &str {
         &self.0.name
     }
 
-    /// The seed.
+    /// Returns the seed of the network.
     pub fn seed(&self) -> u64 {
         self.0.seed
     }
@@ -117,34 +117,34 @@ impl Network {
 
     // ---- time ----
 
-    /// Virtual time since the network was made.
+    /// Returns the virtual time since the network was made.
     pub fn now(&self) -> Duration {
         Duration::from_nanos(self.with(|world| world.wire.now))
     }
 
-    /// When the next thing happens, if anything will.
+    /// Returns the time of the next event, if there is one.
     pub fn next_event_at(&self) -> Option<Duration> {
         self.with(|world| world.wire.next_at()).map(Duration::from_nanos)
     }
 
-    /// Moves the clock to the next event and makes it happen. `false`: nothing is left to happen.
+    /// Moves the clock to the next event and makes it happen. Returns `false` if no event is left.
     pub fn step(&self) -> bool {
         self.step_until(Nanos::MAX)
     }
 
-    /// Makes everything happen that happens by `at`, and sets the clock to `at` (never back).
+    /// Makes all events happen up to the time `at`, and sets the clock to `at` (never back).
     pub fn run_until(&self, at: Duration) {
         let at = nanos(at);
         while self.step_until(at) {}
         self.with(|world| world.wire.now = world.wire.now.max(at));
     }
 
-    /// As [`run_until`](Self::run_until), from now.
+    /// Does the same as [`run_until`](Self::run_until), for a time from now on.
     pub fn run_for(&self, duration: Duration) {
         self.run_until(self.now().saturating_add(duration));
     }
 
-    /// Makes events happen until none is left, but at most `events`. Returns how many.
+    /// Makes events happen until none is left, but at most `events`. Returns their number.
     pub fn run_until_idle(&self, events: u64) -> u64 {
         (0..events).take_while(|_| self.step()).count() as u64
     }
@@ -172,7 +172,7 @@ impl Network {
         TimerId(self.with(|world| world.wire.push(nanos(at), event)))
     }
 
-    /// Takes a scheduled call back. `false`: it has run, or is running.
+    /// Takes a scheduled call back. Returns `false` if it has run, or is running.
     pub fn unschedule(&self, timer: TimerId) -> bool {
         // The call is dropped outside of the lock.
         self.with(|world| world.wire.remove(timer.0)).is_some()
@@ -195,13 +195,13 @@ impl Network {
         Ok(())
     }
 
-    /// Packets between `a` and `b` are dropped, also those under way.
+    /// Drops packets between `a` and `b` from now on, also packets under way.
     pub fn partition(&self, a: &str, b: &str) {
         self.partition_one_way(a, b);
         self.partition_one_way(b, a);
     }
 
-    /// Packets from `from` to `to` are dropped, also those under way.
+    /// Drops packets from `from` to `to` from now on, also packets under way.
     pub fn partition_one_way(&self, from: &str, to: &str) {
         self.cut(from, to, true);
     }
@@ -245,9 +245,9 @@ impl Network {
         });
     }
 
-    /// The process of `node` dies. What it has put on the wire still arrives; the machine tells the
-    /// peers, as an operating system does, as soon as it can reach them. The operations of the dead
-    /// endpoint end with [`Error::Closed`], and one poll of it fails.
+    /// Kills the process of `node`. The packets that it has put on the wire still arrive; the
+    /// machine tells the peers, as an operating system does, as soon as it can reach them. The
+    /// operations of the dead endpoint end with [`Error::Closed`], and one poll of it fails.
     pub fn crash(&self, node: &str) {
         self.with(|world| {
             let host = world.wire.host(node);
@@ -255,8 +255,8 @@ impl Network {
         });
     }
 
-    /// The machine of `node` goes dark: as [`crash`](Self::crash), but nobody tells the peers, and
-    /// packets to it vanish until a node of that name is opened again.
+    /// Turns off the machine of `node`. It is like [`crash`](Self::crash), but nobody tells the
+    /// peers, and packets to the machine vanish until a node of that name is opened again.
     pub fn power_off(&self, node: &str) {
         self.with(|world| {
             let host = world.wire.host(node);
@@ -271,8 +271,8 @@ impl Network {
         self.with(|world| world.wire.trace.clone())
     }
 
-    /// While the result lives, a panic of its thread prints seed, time and the last `lines` of the
-    /// trace.
+    /// Returns a guard: while it lives, a panic of its thread prints the seed, the time and the
+    /// last `lines` of the trace.
     #[must_use]
     pub fn trace_on_panic(&self, lines: usize) -> TraceOnPanic {
         TraceOnPanic { network: self.clone(), lines }

@@ -6,12 +6,12 @@ use super::Nanos;
 use crate::Error;
 use crate::base::random::Random;
 
-/// How long a packet is on its way, beside the time that its bytes take.
+/// The time that a packet is on its way, beside the time that its bytes take.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Latency {
-    /// Always the same.
+    /// One time for every packet.
     Constant(Duration),
-    /// Evenly between two bounds.
+    /// A time that is evenly spread between two bounds.
     Uniform {
         /// Shortest.
         min: Duration,
@@ -61,7 +61,7 @@ impl Latency {
     }
 }
 
-/// One direction between two nodes.
+/// Options of one direction between two nodes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LinkOptions {
     /// Time on the way. Default constant, 10 us.
@@ -76,7 +76,7 @@ pub struct LinkOptions {
     /// Probability that a packet is held up by up to `reorder_delay`, so that others overtake it.
     /// Default 0.
     pub reorder: f64,
-    /// How long such a packet is held up at most. Default 100 us.
+    /// Longest time that such a packet is held up. Default 100 us.
     pub reorder_delay: Duration,
 }
 
@@ -94,13 +94,13 @@ impl Default for LinkOptions {
 }
 
 impl LinkOptions {
-    /// A link with the given latency and default everything else.
+    /// Returns a link with the given latency and default values for everything else.
     pub fn with_latency(latency: Latency) -> Self {
         Self { latency, ..Self::default() }
     }
 
-    /// Everything that a packet network may do to a packet, each with probability `p`, and
-    /// latencies that vary.
+    /// Returns a link that does everything to packets that a packet network may do, each with
+    /// probability `p`, and with latencies that vary.
     pub fn unreliable(p: f64) -> Self {
         Self {
             latency: Latency::Exponential {
@@ -141,8 +141,9 @@ pub enum Drive {
     /// nothing else is left to happen.
     #[default]
     OnPoll,
-    /// Only [`step`](super::Network::step) and its like. For a driver that polls each endpoint
-    /// until it has nothing left, then steps: the whole run follows from the seed.
+    /// Only [`step`](super::Network::step) and its like move the clock. This is for a driver that
+    /// polls each endpoint until it has nothing left, then steps: the whole run follows from the
+    /// seed.
     Manual,
 }
 

@@ -41,9 +41,10 @@ pub(super) struct Greeting {
 pub(super) enum Body {
     Hello(Greeting),
     Welcome(Greeting),
-    /// There is no such connection here, or nobody who would make one.
+    /// There is no such connection here, or no node that would make one.
     Reset(&'static str),
-    /// All frames before `next` have arrived, and `have`. Answers what was sent at `stamp`.
+    /// All frames before `next` have arrived, and those in `have`. Answers the packet that was sent
+    /// at `stamp`.
     Ack {
         next: u64,
         have: u64,

@@ -17,9 +17,9 @@ pub(super) enum Fate {
     Lost,
     Partitioned,
     Delivered,
-    /// Arrived again, and was discarded.
+    /// The packet arrived again, and was discarded.
     Repeated,
-    /// For a node, or a connection, that is no more.
+    /// The packet was for a node, or a connection, that is no more.
     Stale,
     /// The machine is off.
     NobodyHome,
@@ -69,12 +69,12 @@ pub struct TraceEntry {
 }
 
 impl TraceEntry {
-    /// Virtual time.
+    /// Returns the virtual time of the entry.
     pub fn at(&self) -> Duration {
         Duration::from_nanos(self.at)
     }
 
-    /// The node where it happened; for a packet its sender.
+    /// Returns the node where it happened; for a packet its sender.
     pub fn node(&self) -> &str {
         &self.node
     }
@@ -118,23 +118,23 @@ impl Trace {
         Self { entries: VecDeque::new(), max, count: 0, fingerprint: 0 }
     }
 
-    /// The entries that are kept, oldest first.
+    /// Returns the entries that are kept, oldest first.
     pub fn entries(&self) -> impl ExactSizeIterator<Item = &TraceEntry> {
         self.entries.iter()
     }
 
-    /// How many entries there were, kept or not.
+    /// Returns how many entries there were, kept or not.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// A number that two runs share only if all their entries, kept or not, were equal (but for
-    /// chance, 1 in 2^64).
+    /// Returns a number that two runs share only if all their entries, kept or not, were equal (but
+    /// for chance, 1 in 2^64).
     pub fn fingerprint(&self) -> u64 {
         self.fingerprint
     }
 
-    /// The last `lines` entries as text.
+    /// Returns the last `lines` entries as text.
     pub fn tail(&self, lines: usize) -> String {
         let skip = self.entries.len().saturating_sub(lines);
         self.entries.iter().skip(skip).map(|entry| format!("{entry}\n")).collect()

@@ -20,13 +20,13 @@ pub(super) type Call = Box<dyn FnOnce(&Network) + Send>;
 pub(super) enum Event {
     /// A packet reaches its host.
     Arrive(Packet),
-    /// The host gets round to it.
+    /// The host handles a packet that has reached it.
     Handle(Packet),
-    /// A connection has something to look after.
+    /// A timer of a connection fires.
     Timer { node: NodeId, peer: u64 },
     /// A node goes on with the messages and transfers to itself.
     Loopback { node: NodeId },
-    /// A machine whose node died tells a peer, until that is through.
+    /// A machine whose node died tells a peer, and repeats it until the packet gets through.
     Notice { reset: Packet, tries: u32, until: Nanos },
     /// See `Network::schedule`.
     Call(Call),

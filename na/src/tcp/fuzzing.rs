@@ -20,8 +20,8 @@ const MESSAGE_BYTES_MAX: usize = 4096;
 /// Stands for the key of memory that exists.
 pub const KEY: [u8; 8] = *b"KEYKEYKE";
 
-/// The first bytes of a connection: however they are cut, they mean the same, and what is read can
-/// be said again.
+/// Decodes the first bytes of a connection. They mean the same however they are cut, and a hello
+/// that was read can be written again.
 ///
 /// # Panics
 ///
@@ -38,7 +38,8 @@ pub fn greeting(data: &[u8]) {
     }
 }
 
-/// Frames in pieces: headers are bounded, payloads are whole, data stays inside its memory.
+/// Decodes frames in pieces: headers are bounded, payloads are whole, and data stays inside its
+/// memory.
 ///
 /// # Panics
 ///
@@ -146,9 +147,9 @@ fn honest_hello() -> Vec<u8> {
     hello
 }
 
-/// A connection to a listening endpoint: an honest hello if the first byte is even, then the other
-/// bytes, in steps that the first byte chooses, with [`KEY`] replaced by a key that exists. When we
-/// hang up, so does the endpoint.
+/// Connects to a listening endpoint and sends it bytes: an honest hello if the first byte is even,
+/// then the other bytes, in steps that the first byte chooses, with [`KEY`] replaced by a key that
+/// exists. When we hang up, so does the endpoint.
 ///
 /// # Panics
 ///

@@ -34,10 +34,11 @@ pub use self::bindings::*;
 /// Names under which the library is looked for, in this order.
 pub const LIBRARY_NAMES: [&str; 2] = ["libucp.so.0", "libucp.so"];
 
-/// Where to look instead, if set.
+/// The variable that names another library.
 const PATH_VARIABLE: &str = "MARGO_LIBUCP";
 
-/// Why there is no library: what was tried, and what the dynamic linker said to it.
+/// The reason why there is no library: the names that were tried, and the message of the dynamic
+/// linker for each.
 #[derive(Debug, Clone)]
 pub struct OpenError(String);
 
@@ -55,13 +56,13 @@ impl fmt::Debug for Ucp {
     }
 }
 
-/// The library, the one that the environment variable `MARGO_LIBUCP` names, else the installed one;
-/// opened by the first call and never closed: it starts threads and registers handlers that refer
-/// to its code.
+/// Returns the library: the one that the environment variable `MARGO_LIBUCP` names, else the
+/// installed one. It is opened by the first call and never closed, because it starts threads and
+/// registers handlers that refer to its code.
 ///
-/// Opening it leaves the process's handlers of signals, and the calling thread's stack for them, as
-/// they are, though the library installs its own (fatal ones, SIGHUP: `UCX_DEBUG_SIGNO`): stack
-/// overflows of user-level threads are reported by ours.
+/// Opening it leaves the process's signal handlers, and the calling thread's stack for them, as
+/// they are, though the library installs its own (for fatal signals, and for SIGHUP:
+/// `UCX_DEBUG_SIGNO`): stack overflows of user-level threads are reported by our handlers.
 ///
 /// # Errors
 ///
