@@ -62,7 +62,7 @@ impl RawAddr {
         Some(Self([named, own.0.get(CXI_BYTES..)?].concat().into()))
     }
 
-    /// For libfabric.
+    /// Returns the bytes in the form that libfabric takes.
     pub(super) fn bytes(&self) -> &[u8] {
         &self.0
     }

@@ -40,7 +40,7 @@ pub(super) struct Bounds {
 }
 
 impl Bounds {
-    /// For a provider that takes so many messages, of all peers.
+    /// Returns the bounds for a provider that takes so many messages, to all peers together.
     pub(super) fn new(sends_max: usize, unread: budget::Bounds) -> Self {
         Self {
             loose: (sends_max / 8).clamp(16, LOOSE_MAX) as u32,
@@ -70,7 +70,7 @@ pub(super) struct Load {
 }
 
 impl Load {
-    /// One more message to it is loose, or one less.
+    /// Counts one more loose message to the peer, or one less.
     pub(super) fn count_loose(&self, more: bool) {
         match more {
             true => self.loose.fetch_add(1, Ordering::Relaxed),
@@ -90,7 +90,7 @@ impl Load {
         self.untold.load(Ordering::Relaxed) < UNTOLD_MAX
     }
 
-    /// One was.
+    /// Counts a short message that was copied at once and has no completion.
     pub(super) fn count_untold(&self) {
         self.untold.fetch_add(1, Ordering::Relaxed);
     }

@@ -152,9 +152,9 @@ impl Core {
         }
     }
 
-    /// Where in its buffer libfabric says that a message is; null: at its start. `None` if it has
-    /// given a buffer for many messages back, and tells of no message. It says nothing about
-    /// buffers for one (`buf` in `fi_cq.3`).
+    /// Returns where in its buffer a message is by libfabric's word; null: at the start. `None` if
+    /// it has given a buffer for many messages back, and tells of no message. It says nothing about
+    /// buffers for one message (`buf` in `fi_cq.3`).
     fn start_of_message(&self, buf: *mut c_void, len: usize) -> Option<*const u8> {
         match self.unexpected.multi {
             true if buf.is_null() && len == 0 => None,
@@ -390,8 +390,8 @@ impl Core {
         }
     }
 
-    /// With whom an operation was that failed; `None` if it was with nobody: a buffer for requests,
-    /// with which this deals.
+    /// Returns the peer of an operation that failed; `None` if there was none: then it was a buffer
+    /// for requests, which is dealt with here.
     fn with(&mut self, index: u32, entry: &raw::fi_cq_err_entry, detail: &str) -> Option<Addr> {
         match self.slots.get(index) {
             Slot::Unexpected { buffer } => {

@@ -54,8 +54,8 @@ pub(super) struct Core {
     pub(super) registry: Registry,
     /// Operations that libfabric did not take yet, by peer.
     pub(super) queues: HashMap<u64, Queue, Cheap>,
-    /// Those peers, each once: whose turn is next is first. During a retry, without those that had
-    /// theirs.
+    /// The peers in `queues`, each once, in the order of their turns. During a retry, without those
+    /// that had their turn.
     pub(super) turns: VecDeque<u64>,
     /// Receives that it did not take yet.
     pub(super) recvs: VecDeque<u32>,

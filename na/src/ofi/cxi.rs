@@ -24,7 +24,7 @@ struct DomainOption {
     otherwise: &'static str,
 }
 
-/// As `na_ofi_cxi_set_domain_ops` in `na_ofi.c`, which says why.
+/// The options that C sets in `na_ofi_cxi_set_domain_ops` in `na_ofi.c`, which has the reasons.
 const DOMAIN_OPTIONS: [DomainOption; 3] = [
     DomainOption {
         command: SET_PROV_KEY_CACHE,

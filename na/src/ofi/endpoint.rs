@@ -322,7 +322,7 @@ impl OfiEndpoint {
         core.absorb(outcome);
     }
 
-    /// One look at everything.
+    /// Looks at everything once.
     fn progress(&self, core: &mut Core, budget: usize) -> Result<(), Error> {
         core.sleeping = false;
         if std::mem::take(&mut core.rung)

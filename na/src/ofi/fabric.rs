@@ -88,7 +88,7 @@ unsafe impl Send for Info {}
 unsafe impl Sync for Info {}
 
 impl Info {
-    /// One with nothing in it.
+    /// Returns an info with nothing in it.
     pub(super) fn empty(library: &'static Library) -> Result<Self, Error> {
         // SAFETY: null stands for a fresh one.
         let first = unsafe { library.dupinfo(std::ptr::null()) };
@@ -682,13 +682,13 @@ impl Mr {
         if enabled < 0 { Err(-enabled) } else { Ok(()) }
     }
 
-    /// By which our own operations name it (`fi_mr_desc`).
+    /// Returns the descriptor by which our own operations name the memory (`fi_mr_desc`).
     pub(super) fn desc(&self) -> *mut c_void {
         // SAFETY: open.
         unsafe { self.mr.as_ref().mem_desc }
     }
 
-    /// By which peers name it.
+    /// Returns the key by which peers name the memory.
     pub(super) fn key(&self) -> u64 {
         // SAFETY: open.
         unsafe { self.mr.as_ref().key }
@@ -722,13 +722,13 @@ impl Mr {
 }
 
 impl Drop for Mr {
-    /// For one whose memory lives on anyway; others are [ended](Self::end).
+    /// Ends a registration whose memory lives on anyway; others are [ended](Self::end).
     fn drop(&mut self) {
         self.close();
     }
 }
 
-/// For hints: a text that the library frees.
+/// Returns a text for hints, which the library frees.
 pub(super) fn allocated(text: &str) -> *mut std::ffi::c_char {
     let Ok(text) = CString::new(text) else { return std::ptr::null_mut() };
     // SAFETY: a text with an end; the copy is `malloc`ed, as the library expects.

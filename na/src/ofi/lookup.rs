@@ -63,7 +63,7 @@ impl<K: Hash + Eq> Table<K> {
 /// See [the module](self).
 #[derive(Debug, Default)]
 pub(super) struct Lookup {
-    /// Where each message and receive is.
+    /// The slot of each message and receive.
     ops: Table<OpId>,
     /// How many receives there are by peer and tag.
     receives: Table<(u64, u32)>,

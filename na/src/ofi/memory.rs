@@ -52,7 +52,7 @@ pub(super) struct Registered {
     segments: Vec<Segment>,
     access: Access,
     len: u64,
-    /// For a region without bytes, which libfabric does not know.
+    /// The key of a region without bytes, which libfabric does not know.
     key: u64,
 }
 
@@ -374,7 +374,7 @@ pub(super) struct RemotePiece {
     /// The address of its first byte in the form that libfabric wants.
     pub(super) addr: u64,
     pub(super) len: u64,
-    /// Where it begins in the whole.
+    /// The offset at which it begins in the whole.
     pub(super) start: u64,
 }
 

@@ -43,7 +43,7 @@ impl Pci {
         Some(Self { domain: domain_id, bus: bus_id, device: device_id, function: function_id })
     }
 
-    /// As the system names it.
+    /// Returns the address as the system writes it.
     fn name(self) -> String {
         let Self { domain, bus, device, function } = self;
         format!("{domain:04x}:{bus:02x}:{device:02x}.{function:x}")
@@ -108,8 +108,8 @@ pub(super) fn this_machine() -> System<PathBuf> {
     System(Path::new("/sys").to_owned())
 }
 
-/// One that is made up. CPUs 0 to 3 are on node 0, those up to 7 on node 1; an adapter is on the
-/// node that its bus is listed for.
+/// A machine that is made up. CPUs 0 to 3 are on node 0, those up to 7 on node 1; an adapter is on
+/// the node that its bus is listed for.
 #[cfg(test)]
 pub(super) struct Made {
     pub(super) cpus: Vec<usize>,

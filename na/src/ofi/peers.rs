@@ -84,7 +84,7 @@ pub(super) struct Peers {
     endpoint: u64,
     provider: &'static Provider,
     by_raw: HashMap<RawAddr, Addr>,
-    /// By what goes before their messages, as we would write it.
+    /// Peers by the bytes that go before their messages, as we would write them.
     by_header: HashMap<Box<[u8]>, Addr>,
     by_fi_addr: HashMap<u64, Addr, Cheap>,
     /// The peer whose message came last, with its header as in `by_header`: mostly the next message
@@ -117,7 +117,7 @@ impl Peers {
         }
     }
 
-    /// For [`Peer::set_injected`].
+    /// Returns the era for [`Peer::set_injected`].
     pub(super) fn era(&self) -> u32 {
         self.era
     }

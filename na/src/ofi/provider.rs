@@ -27,7 +27,7 @@ pub(super) enum Format {
 /// A provider.
 #[derive(Debug)]
 pub(super) struct Provider {
-    /// As URIs have it.
+    /// The name in URIs.
     pub(super) name: &'static str,
     /// Other names in URIs.
     pub(super) aliases: &'static [&'static str],
@@ -76,7 +76,7 @@ pub(super) struct Provider {
     pub(super) complete: u64,
     /// The meanings that errors of its devices have for the peer.
     pub(super) codes: &'static [Code],
-    /// One line for people.
+    /// A line about it for people.
     pub(super) summary: &'static str,
 }
 

@@ -29,7 +29,7 @@ use super::slots::Slot;
 use crate::matching::Kind;
 use crate::{Addr, Error, Tag};
 
-/// As long as C Mercury tries (`NA_OFI_OP_RETRY_TIMEOUT`).
+/// The time for which C Mercury tries, too (`NA_OFI_OP_RETRY_TIMEOUT`).
 pub(super) const STUCK_LIMIT: Duration = Duration::from_secs(120);
 
 /// How long an endpoint tries to post its first buffer.

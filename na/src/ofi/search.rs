@@ -29,9 +29,10 @@ use crate::{AddrFormat, Error, Uri};
 const MR_MODE: u32 =
     raw::FI_MR_VIRT_ADDR | raw::FI_MR_ALLOCATED | raw::FI_MR_PROV_KEY | raw::FI_MR_ENDPOINT;
 
-/// Behind the name of an adapter of InfiniBand for its domain with shared receives (XRC), which is
-/// listed beside the other one if that is switched on (`FI_OFI_RXM_USE_SRX`), before it if it is
-/// preferred (`verbs_msg_xrc_domain` in `verbs_info.c`).
+/// The end of the name that an adapter of InfiniBand has for its domain with shared receives (XRC).
+/// That domain is listed beside the other one if shared receives are switched on
+/// (`FI_OFI_RXM_USE_SRX`), and before it if they are preferred (`verbs_msg_xrc_domain` in
+/// `verbs_info.c`).
 const XRC: &str = "-xrc";
 
 /// The properties that are wanted of a provider.

@@ -169,7 +169,7 @@ impl Slots {
         self.pinned[index as usize].as_ptr()
     }
 
-    /// For which [life](Peer::life) of its peer the last operation in that slot was.
+    /// Returns the [life](Peer::life) of its peer that the last operation in that slot was for.
     pub(super) fn life(&self, index: u32) -> u32 {
         // SAFETY: leaked by `add` and not freed before this object; libfabric writes to the
         // context alone, and no reference is made.

@@ -236,7 +236,7 @@ impl Core {
         self.continue_transfer(number);
     }
 
-    /// With whom a transfer is.
+    /// Returns the peer of a transfer.
     pub(super) fn transfer_with(&self, number: u64) -> Option<Addr> {
         self.transfers.get(&number).map(|running| running.with.clone())
     }

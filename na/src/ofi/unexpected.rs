@@ -37,7 +37,7 @@ const SINGLE_BUFFERS: usize = 256;
 /// A buffer. Behind a pointer, because libfabric writes to one part while we read another.
 struct Buffer {
     memory: NonNull<[u8]>,
-    /// For providers that want it, since it was first posted.
+    /// The registration for providers that want one, from the first post on.
     mr: Option<Mr>,
     /// The registration did not end: the memory is left to libfabric.
     is_stuck: bool,
@@ -106,9 +106,9 @@ pub(super) struct Unexpected {
     pub(super) refused: bool,
     bytes: usize,
     buffers: Vec<Buffer>,
-    /// Those to be posted.
+    /// Buffers that are to be posted.
     idle: Vec<u32>,
-    /// By peer, in order; no queue is empty.
+    /// Messages that wait, by peer, in order; no queue is empty.
     waiting: HashMap<u64, VecDeque<Waiting>, Cheap>,
 }
 
@@ -131,7 +131,7 @@ impl Unexpected {
         Self { multi: false, refused: false, bytes: 0, buffers, idle, waiting }
     }
 
-    /// Where a buffer is, to be posted.
+    /// Returns the place and the length of a buffer that is to be posted.
     pub(super) fn place(&self, number: u32) -> (*mut u8, usize) {
         self.buffers[number as usize].place()
     }
@@ -205,7 +205,8 @@ impl Unexpected {
         }
     }
 
-    /// Where in a buffer libfabric says that a message is; `None` if that is not in it.
+    /// Returns where in a buffer a message is by libfabric's word; `None` if that is not in the
+    /// buffer.
     pub(super) fn locate(&self, number: u32, start: *const u8, len: usize) -> Option<Range<usize>> {
         let (memory, room) = self.buffers.get(number as usize)?.place();
         // Providers that fill a buffer once may leave the place out.

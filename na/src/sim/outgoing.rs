@@ -51,7 +51,7 @@ struct Source {
     left: u64,
 }
 
-/// Where the data of a peer's put goes.
+/// The destination of the data of a peer's put.
 #[derive(Debug)]
 struct Sink {
     memory: LocalMem,

@@ -11,7 +11,7 @@ use crate::{DeniedReason, Tag};
 pub(super) type HostId = usize;
 /// A node: one endpoint from its open to its end.
 pub(super) type NodeId = u64;
-/// One side of one connection. Never used twice, and larger than those before.
+/// One side of one connection. A number is never used twice, and is larger than those before.
 pub(super) type Epoch = u64;
 
 /// Bytes that a packet has beside its contents; also what a frame costs of the window beside its

@@ -77,7 +77,8 @@ pub(super) struct Peer {
     pub(super) id: u64,
     pub(super) host: HostId,
     pub(super) uri: Box<str>,
-    /// As it is looked up. `None` once an origin is gone: nothing needs its address then.
+    /// The address as it is looked up. `None` once an origin is gone: nothing needs its address
+    /// then.
     pub(super) addr: Option<Addr>,
     pub(super) tag: Weak<PeerTag>,
     /// The node behind a peer that nobody can call.

@@ -57,7 +57,8 @@ impl Patience {
 }
 
 impl Tx {
-    /// For a link whose packets and answers take about `round_trip`; waits at most `most`.
+    /// Makes a sender for a link whose packets and answers take about `round_trip`; it waits at
+    /// most `most`.
     pub(super) fn new(round_trip: Nanos, most: Nanos) -> Self {
         let least = 2 * round_trip + 1_000;
         let patience = Patience { smooth: 0, deviation: 0, least, most };

@@ -63,7 +63,7 @@ pub(super) struct Wire {
     pub(super) settings: Settings,
     pub(super) trace: Trace,
     pub(super) hosts: Vec<Host>,
-    /// Where packets of a connection go: node and peer there.
+    /// The node and the peer there to which packets of a connection go.
     pub(super) routes: BTreeMap<Epoch, (NodeId, u64)>,
     /// Memory to release when no lock is held.
     pub(super) trash: Vec<LocalMem>,

@@ -357,7 +357,7 @@ enum Copied {
     /// Nothing.
     Not,
     Sent,
-    /// For [`Core::push_out`].
+    /// It is queued, for [`Core::push_out`] to send.
     Queued {
         poll: u64,
         now: bool,

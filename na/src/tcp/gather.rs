@@ -29,8 +29,8 @@ use prim::sync::atomic::{AtomicU64, Ordering};
 /// A message that has waited so long should have been sent at once. Some hundred messages between
 /// two polls, which gain most from going together, take less.
 const LATE: Duration = Duration::from_millis(1);
-/// For how many polls that report something no message waits, after one has waited for long. Not
-/// more, because a process that was off its core for a moment looks the same.
+/// Number of polls that report something during which no message waits, after one has waited for
+/// long. It is not larger because a process that was off its core for a moment looks the same.
 const ALONE_POLLS: u64 = 64;
 
 /// See the module's documentation.
@@ -41,7 +41,7 @@ pub(super) struct Gather {
     until_ns: AtomicU64,
     /// Since when the oldest message waits that waits for the next poll; zero if none does.
     waits_since_ns: AtomicU64,
-    /// For how many polls no message waits.
+    /// Number of polls for which no message waits.
     alone_for: AtomicU64,
 }
 

@@ -77,7 +77,7 @@ impl Buffers {
     }
 }
 
-/// Where a long payload goes.
+/// The destination of a long payload.
 pub(super) enum Destination {
     /// It is skipped.
     Nowhere,

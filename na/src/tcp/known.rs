@@ -24,7 +24,7 @@ impl Known {
         self.peers.push(Arc::downgrade(peer));
     }
 
-    /// Those that something refers to.
+    /// Returns the peers that something refers to.
     pub(super) fn peers(&self) -> Vec<Arc<Peer>> {
         self.peers.iter().filter_map(Weak::upgrade).collect()
     }

@@ -25,7 +25,7 @@ pub(super) struct Lack {
 }
 
 impl Lack {
-    /// For an endpoint that listens: a descriptor is kept.
+    /// Keeps a descriptor, for an endpoint that listens.
     pub(super) fn prepared() -> Self {
         let mut lack = Self::default();
         lack.keep_one();

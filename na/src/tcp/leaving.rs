@@ -33,8 +33,8 @@ impl Default for Leaving {
 }
 
 impl Leaving {
-    /// For the end of an endpoint, of which there is one: every peer gets what was sent to it, if
-    /// it takes it in time.
+    /// Counts without a bound, for the end of an endpoint, of which there is one: every peer gets
+    /// what was sent to it, if it takes it in time.
     pub(super) fn unbounded() -> Self {
         Self { bytes_max: usize::MAX, ..Self::default() }
     }

@@ -222,7 +222,7 @@ pub(super) struct Outgoing {
     /// Messages that were sent or queued so far.
     messages: u64,
     blocked: bool,
-    /// For the next packed frame.
+    /// Memory for the next packed frame.
     spare: Vec<u8>,
     /// The poll during or after which a send last wrote by itself, and when.
     wrote_at: Option<(u64, Instant)>,

@@ -56,7 +56,7 @@ pub(super) enum Phase {
 }
 
 impl Phase {
-    /// Where frames leave that need not be queued; see [`Outgoing`].
+    /// The socket by which frames leave that need not be queued; see [`Outgoing`].
     pub(super) fn door(&self, broken: &Option<Broken>) -> Option<&OwnedFd> {
         match self {
             Self::Up(link) if broken.is_none() => Some(&link.socket),

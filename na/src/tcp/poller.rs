@@ -181,7 +181,7 @@ impl Poller {
         })
     }
 
-    /// One poll; stops reading when about `budget` completions are collected.
+    /// Polls once; stops reading when about `budget` completions are collected.
     pub(super) fn progress(&mut self, core: &Core, budget: usize) -> Result<(), Error> {
         core.mail.end_sleep();
         self.take_mail(core);
@@ -593,7 +593,7 @@ impl Poller {
         }
     }
 
-    /// Those `wanted` of the peers that may have operations in flight.
+    /// Returns the `wanted` ones among the peers that may have operations in flight.
     fn busy_peers(&self, core: &Core, wanted: impl Fn(&Peer) -> bool) -> Vec<Arc<Peer>> {
         let mut peers = core.mail.listed();
         peers.retain(|peer| wanted(peer));

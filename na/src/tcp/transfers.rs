@@ -28,7 +28,7 @@ use crate::{Completion, DeniedReason, Error, LocalMem, OpId, RegionTable, Transf
 struct Asked {
     op: OpId,
     put: bool,
-    /// Where our side is; `None` once abandoned.
+    /// Our memory and the offset in it; `None` once abandoned.
     local: Option<(LocalMem, u64)>,
     /// Which bytes of the peer's memory.
     request: Request,
@@ -60,7 +60,7 @@ struct Expected<'a> {
 #[derive(Default)]
 pub(super) struct Transfers {
     next_number: u64,
-    /// By number, ascending.
+    /// Transfers by number, ascending.
     asked: VecDeque<(u64, Asked)>,
     waiting: VecDeque<Asked>,
     /// Few, whatever numbers the peer chooses.
@@ -162,7 +162,7 @@ impl Transfers {
         }
     }
 
-    /// Where in `asked` the transfer of that number is.
+    /// Returns the place in `asked` of the transfer with that number.
     fn find(&self, number: u64) -> Option<usize> {
         self.asked.binary_search_by_key(&number, |(number, _)| *number).ok()
     }
@@ -304,7 +304,7 @@ impl Transfers {
         }
     }
 
-    /// Where the next `len` bytes of data belong, which are on their way there from now on.
+    /// Returns the place of the next `len` bytes of data, which are on their way there from now on.
     fn place_of(
         &mut self,
         kind: Kind,

@@ -124,7 +124,7 @@ impl Core {
 /// The connections that are not read for what their peers do not read.
 #[derive(Default)]
 pub(super) struct Unread {
-    /// By the number of the peer.
+    /// Connections that are paused, by the number of the peer.
     paused: HashMap<u64, u64, Cheap>,
     /// Peers that were given up so far.
     given_up: u64,

@@ -97,7 +97,7 @@ pub(super) fn listens_in_vain(protocol: &str, bound: SocketAddr) -> Option<Strin
     })
 }
 
-/// Where an endpoint of that URI listens. May block on name resolution.
+/// Returns the address at which an endpoint of that URI listens. May block on name resolution.
 pub(super) fn listen_address(uri: &Uri<'_>, wanted: &Wanted) -> Result<SocketAddr, Error> {
     host_port::listen_address((CLASS, uri.text, host_and_port(uri)), wanted)
 }

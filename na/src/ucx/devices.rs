@@ -32,7 +32,7 @@ pub(super) fn devices() -> Result<Vec<Device>, Error> {
     Ok(listed(&worker::described(ucp, &settings)?))
 }
 
-/// Those of the lines `resource … transport/device`.
+/// Returns the devices in the lines `resource … transport/device`.
 fn listed(description: &str) -> Vec<Device> {
     let mut devices = Vec::new();
     for line in description.lines().filter(|line| line.contains("resource")) {

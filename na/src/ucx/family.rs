@@ -42,7 +42,7 @@ impl Family {
             .then(|| Self { is_v6: listen.is_ipv6(), has_loopback_v6 })
     }
 
-    /// For `UCX_TCP_AF_PRIO`.
+    /// Returns the value for `UCX_TCP_AF_PRIO`.
     pub(super) fn priorities(self) -> &'static str {
         if self.is_v6 { "inet6,inet" } else { "inet,inet6" }
     }
@@ -109,8 +109,9 @@ impl Family {
     }
 }
 
-/// Where an endpoint of that URI listens; instead of `[::]`, which takes connections that carry no
-/// data, at the address by which others call. May block on name resolution.
+/// Returns the address at which an endpoint of that URI listens. Instead of `[::]`, which takes
+/// connections that carry no data, it is the address by which others call. May block on name
+/// resolution.
 ///
 /// # Errors
 ///

@@ -89,7 +89,7 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// One that the other side began.
+    /// Returns a connection that the other side began.
     pub(super) fn accepted() -> Self {
         Self { accepted: true, ..Self::default() }
     }
@@ -106,7 +106,7 @@ pub(super) struct Window {
     is_due: bool,
     /// Something has come since somebody asked last.
     pub(super) heard: bool,
-    /// Where it writes.
+    /// The destinations of its transfers.
     pub(super) incoming: Incomings,
 }
 
@@ -127,12 +127,12 @@ pub(super) struct State {
     pub(super) matcher: Matcher,
     pub(super) done: VecDeque<Completion>,
     pub(super) events: VecDeque<Event>,
-    /// Those that are open. UCX gives a handle to a later connection once its own is closed, so
-    /// nothing here may refer to one that is not: see [`note`](Self::note) and
+    /// The open connections. UCX gives a handle to a later connection once its own is closed, so
+    /// nothing here may refer to a closed one: see [`note`](Self::note) and
     /// [`forget`](Self::forget).
     pub(super) links: HashMap<usize, Link, Cheap>,
     pub(super) failing: Vec<Failing>,
-    /// By the number of the peer.
+    /// The windows, by the number of the peer.
     pub(super) windows: Vec<Window>,
     /// Peers to tell that their messages were taken.
     pub(super) due: Vec<usize>,

@@ -51,7 +51,7 @@ enum State<K> {
 /// The keys of one owner that a requester has.
 pub(super) struct HeldKeys<K> {
     states: HashMap<u64, State<K>, Cheap>,
-    /// Those of `states`, the oldest first.
+    /// The keys of `states`, the oldest first.
     order: VecDeque<u64>,
 }
 

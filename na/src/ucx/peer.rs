@@ -61,7 +61,7 @@ pub(super) struct Lease {
     pub(super) memory: LocalMem,
     pub(super) offset: u64,
     pub(super) len: u64,
-    /// For a get.
+    /// The data to send, for a get.
     pub(super) outgoing: Option<Outgoing>,
     /// Pieces that are in UCX's hands.
     pub(super) lent: u32,
@@ -78,7 +78,7 @@ pub(super) struct Adapters {
 }
 
 impl Adapters {
-    /// One more connection, or the `first` of a session.
+    /// Adds a connection, or the `first` one of a session.
     pub(super) fn join(&mut self, by_adapter: bool, first: bool) {
         self.all = by_adapter && (first || self.all);
         self.any = by_adapter || (!first && self.any);
@@ -102,10 +102,11 @@ pub(super) struct Peer {
     pub(super) uri: Box<str>,
     /// The key that it is found by; `None`: it is found by its connection only.
     pub(super) key: Option<PeerKey>,
-    /// Where it listens, to be tried in this order; and the one that is.
+    /// The addresses where it listens, to be tried in this order; and the place of the one that is
+    /// being tried.
     pub(super) addresses: Vec<SocketAddr>,
     pub(super) trying: usize,
-    /// Where the connection comes from that it was met by, if it has called us.
+    /// The address from which it has called us, if it has.
     pub(super) caller: Option<SocketAddr>,
     token: Weak<Token>,
     pub(super) phase: Phase,
@@ -128,7 +129,7 @@ pub(super) struct Peer {
     pub(super) waiting: VecDeque<u64>,
     /// Transfers that were asked for and are not over.
     pub(super) asked: usize,
-    /// Those that were given up, of which the owner has not said that it is done.
+    /// Transfers that were given up, of which the owner has not said that it is done.
     pub(super) released: HashSet<u64, Cheap>,
     /// Memory that it may reach at the moment, by the numbers of its transfers.
     pub(super) leases: HashMap<u64, Lease, Cheap>,
@@ -136,7 +137,7 @@ pub(super) struct Peer {
     /// or they are of no use.
     pub(super) keys_from: Option<u64>,
     pub(super) adapters: Adapters,
-    /// Those that it has given, and those that it was given and has not returned.
+    /// Keys that it has given us, and keys that it was given and has not returned.
     pub(super) keys: HeldKeys<Rc<RemoteKey>>,
     pub(super) given: GivenKeys,
     /// Since when a connection is being made.

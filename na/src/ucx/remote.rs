@@ -167,7 +167,8 @@ impl Driver {
         Ok(told)
     }
 
-    /// One peer less has a key of memory; whether that is over for UCX, too.
+    /// Counts one peer less that has a key of memory, and unmaps the memory after the last one.
+    /// Returns whether UCX has unmapped what it was told to.
     fn unmap(&mut self, key: u64) -> bool {
         // At the end of all the worker has unmapped it.
         let Some(mapped) = self.mapped.get_mut(&key) else { return true };

@@ -35,7 +35,7 @@ pub(super) struct Landing {
     pub(super) stream: Stream,
     len: u64,
     pub(super) memory: LocalMem,
-    /// Where it goes, for UCX; inside `memory`.
+    /// The places where it goes, for UCX; inside `memory`.
     places: Vec<ucp_dt_iov_t>,
 }
 

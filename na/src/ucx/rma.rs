@@ -25,7 +25,7 @@ pub(super) struct RemoteKey {
 }
 
 struct RemotePlace {
-    /// Where it begins in the memory.
+    /// The offset at which it begins in the memory.
     at: u64,
     address: u64,
     len: u64,

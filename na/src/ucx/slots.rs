@@ -101,13 +101,13 @@ pub(super) enum Work {
     /// A message; without a number its end was reported already. `end`: what was between us and
     /// the peer has ended, with that; else `answer` bytes of it are counted there.
     Send { op: Option<OpId>, buf: MsgBuf, peer: usize, end: Option<Error>, answer: usize },
-    /// A hello. Owns what UCX has a pointer to.
-    /// Our hello to the peer of that number, which no other one has.
+    /// Our hello to the peer of that number, which no other peer has. Owns what UCX has a pointer
+    /// to.
     Hello(#[allow(dead_code, reason = "kept for UCX")] Vec<u8>, u64),
     /// A control message to the peer of that number in that session. Owns what UCX has a pointer
     /// to.
     Told(#[allow(dead_code, reason = "kept for UCX")] Vec<u8>, usize, u64),
-    /// That we live, for the peer of that number in that session. Owns what UCX has a pointer to.
+    /// A sign of life to the peer of that number in that session. Owns what UCX has a pointer to.
     Alive(#[allow(dead_code, reason = "kept for UCX")] Vec<u8>, usize, u64),
     /// A piece of a transfer. Owns what UCX has a pointer to.
     Chunk(Stream, #[allow(dead_code, reason = "kept for UCX")] Vec<u8>),
@@ -120,11 +120,11 @@ pub(super) enum Work {
     Landing(Landing),
     /// A piece of a transfer by this key, which UCX reads out of this memory or writes there.
     Reached(Reached, LocalMem, Rc<RemoteKey>),
-    /// That all which such a transfer has written has arrived.
+    /// A flush, which ends when everything that such a transfer has written has arrived.
     Flushed(Reached),
     /// The end of a connection, after which these keys are over.
     Close(Option<Ended>),
-    /// That connections which were closed have ended: then these keys are over.
+    /// A flush, which ends when connections that were closed have ended: then these keys are over.
     Discarded(Vec<Ended>),
 }
 

@@ -29,7 +29,7 @@ impl RawAddress {
         }
     }
 
-    /// As UCX takes it; refers to `self`.
+    /// Returns the address in the form that UCX takes; it refers to `self`.
     pub(super) fn as_ucs(&self) -> ucs_sock_addr_t {
         let (addr, len) = match self {
             Self::V4(v4) => ((&raw const *v4).cast(), size_of_val(v4)),

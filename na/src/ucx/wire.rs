@@ -96,7 +96,7 @@ pub(super) struct GivenKey {
 /// A piece of memory, for UCX.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Place {
-    /// Where it is in the owner's process.
+    /// The address in the owner's process.
     pub(super) address: u64,
     pub(super) len: u64,
     /// The packed key that UCX needs to reach it (`ucp_rkey_pack`).
@@ -111,7 +111,7 @@ impl GivenKey {
     }
 }
 
-/// One thing said.
+/// A control message, or a hello.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Control {
     Hello(Hello),

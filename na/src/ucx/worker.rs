@@ -333,7 +333,7 @@ impl Worker {
         let _ = unsafe { self.ucp.ucp_listener_reject(self.listener, request) };
     }
 
-    /// Where a connection comes from.
+    /// Returns the address that a connection comes from.
     pub(super) fn client(&self, request: ucp_conn_request_h) -> Option<SocketAddr> {
         // SAFETY: plain data, for which all zero is valid.
         let mut attr: ucp_conn_request_attr_t = unsafe { std::mem::zeroed() };
