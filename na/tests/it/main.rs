@@ -1,9 +1,9 @@
 //! Endpoints, seen from outside, by transport: the conformance suite over each, what each does
 //! beside that, and what hostile, broken and dying peers can do to it.
 //!
-//! Nothing here owns the process. Tests that do have programs of their own: `alone` (what counts,
-//! limits or watches what the whole process has, or has no time for others) and `fork` (children that are forked off and
-//! share its descriptors).
+//! Nothing here owns the process. Tests that do have programs of their own: `alone` (they count,
+//! limit or watch what the whole process has, or leave no time for others) and `fork` (they fork
+//! children off, which share its descriptors).
 #![allow(clippy::unwrap_used, reason = "an unwrap is an assertion here")]
 
 #[path = "../common/mod.rs"]

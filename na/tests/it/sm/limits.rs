@@ -1,6 +1,6 @@
 //! Limits of the memory that peers make an sm endpoint allocate: each place where a peer could make
 //! an allocation grow is driven beyond its limit. (Limits of the handshake and of single records
-//! are in `sm_faults.rs`.)
+//! are in `faults.rs`.)
 
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
