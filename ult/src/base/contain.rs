@@ -86,7 +86,7 @@ pub(crate) fn panic_message(panic: &Panic) -> &str {
 /// So many destructors may panic one inside of another; what is left then is leaked.
 const NESTED_MAX: u32 = 8;
 
-/// Drops what [`catch_unwind`](std::panic::catch_unwind) has caught. The destructor of a payload
+/// Drops what [`catch_unwind`] has caught. The destructor of a payload
 /// may panic, with another payload whose destructor panics as well: all of them are caught, and of
 /// more than eight the last one is leaked. To let go of a payload in any other way is to call
 /// unknown code that may unwind, which aborts the process where that is not allowed.

@@ -409,7 +409,7 @@ pub enum JoinError {
 /// What a ULT panicked with.
 ///
 /// A payload whose destructor panics is dropped with this all the same, see
-/// [`discard_panic`](crate::discard_panic).
+/// [`discard_panic`].
 pub struct PanicPayload(Option<Panic>);
 
 impl PanicPayload {

@@ -2,7 +2,7 @@
 //!
 //! | folder | what lives there |
 //! |---|---|
-//! | [`unit`] | the descriptor of a unit and what it owns |
+//! | [`unit`](mod@unit) | the descriptor of a unit and what it owns |
 //! | [`pool`] | pools and their queues |
 //! | [`xstream`] | what an OS thread does: schedule, switch, sleep |
 //! | [`waiting`] | waiters, lists of them, the join word, and cancel |

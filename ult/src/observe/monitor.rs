@@ -117,7 +117,7 @@ impl MonitorSpec {
     /// `tracing::warn!`. Of stalls at one xstream by units of one name, and of starvations of one
     /// pool, the first ten are logged, and then the 16th, the 32nd, and so on, with their number;
     /// this is called with all. A panic in it is caught and logged. It must not hold a
-    /// [`Runtime`](crate::Runtime), which could then not end when its last user drops it.
+    /// [`Runtime`], which could then not end when its last user drops it.
     #[must_use]
     pub fn on_report(mut self, call: impl Fn(&Report) + Send + Sync + 'static) -> Self {
         self.on_report = Some(Arc::new(call));

@@ -1,7 +1,7 @@
 //! From a description to a running runtime.
 //!
 //! Everything is checked before anything is started. Then each xstream's thread sets itself up and
-//! reports ([`xstream_thread`](crate::runtime::xstream_thread)); if one fails, those that run
+//! reports ([`xstream_thread`]); if one fails, those that run
 //! already are told to leave, and joined.
 
 use std::collections::BTreeSet;

@@ -315,7 +315,7 @@ fn slot_of(slots: &mut Vec<Arc<SlotShared>>, xstream: usize) -> Arc<SlotShared> 
     slot
 }
 
-/// Counters of a pool; see [`PoolRef::stats`].
+/// Counters of a pool; see [`PoolRef::stats`](crate::PoolRef::stats).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct PoolStats {
