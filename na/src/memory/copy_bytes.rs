@@ -149,6 +149,34 @@ pub(crate) unsafe fn copy_shared(from: *const u8, to: *mut u8, len: usize) {
     }
 }
 
+/// As [`copy_shared`], by the kernel. `false`: it met pages that are gone, as those of a mapped file
+/// that was cut off, and may have copied a part; a copy of our own would end the process there.
+/// Where the process may not ask the kernel for that, the copy is our own all the same.
+///
+/// # Safety
+///
+/// As for [`copy_shared`], but that pages may be gone.
+#[allow(dead_code, reason = "a build may have no transport that copies")]
+pub(crate) unsafe fn copy_checked(from: *const u8, to: *mut u8, len: usize) -> bool {
+    let source = libc::iovec { iov_base: from.cast_mut().cast(), iov_len: len };
+    let target = libc::iovec { iov_base: to.cast(), iov_len: len };
+    let own = std::process::id().cast_signed();
+    // SAFETY:
+    // - memory: both vectors live during the call, and it is told that there is one of each;
+    // - what they name is valid by the contract, and the kernel checks whether it is there.
+    let copied =
+        unsafe { libc::process_vm_writev(own, &raw const source, 1, &raw const target, 1, 0) };
+    if copied >= 0 {
+        return copied.cast_unsigned() == len;
+    }
+    if std::io::Error::last_os_error().raw_os_error() == Some(libc::EFAULT) {
+        return false;
+    }
+    // SAFETY: the contract of this function.
+    unsafe { copy_shared(from, to, len) };
+    true
+}
+
 /// Returns whether one copy may be slow, and is as good in pieces from the start on: no piece is
 /// written before it is read.
 #[inline]

@@ -115,6 +115,17 @@ impl Drop for Late {
     }
 }
 
+/// What became of bytes that were to be written to registered memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Filled {
+    /// They are there.
+    All,
+    /// They leave the memory; nothing was written.
+    Outside,
+    /// Pages of a mapped file are gone; a part may have been written.
+    Gone,
+}
+
 /// The offers of a region.
 #[derive(Default)]
 struct RegionOffers {
@@ -583,6 +594,41 @@ impl Region {
         // SAFETY: there is room for them (`reserve`), and all up to there were just written.
         unsafe { out.set_len(end) };
         true
+    }
+
+    /// As [`read_at`](Self::read_at), where pages may be gone: `false` also for that.
+    #[allow(dead_code, reason = "for transports that leave copies to the kernel")]
+    pub(crate) fn read_at_checked(&self, offset: u64, out: &mut [u8]) -> bool {
+        if !self.is_raw || !self.contains(offset, out.len() as u64) {
+            return self.read_at(offset, out);
+        }
+        let mut done = 0;
+        self.pieces(offset, out.len() as u64).all(|piece| {
+            let room = &mut out[done..done + piece.len];
+            done += piece.len;
+            // SAFETY: as in `read_at`, but that pages may be gone.
+            unsafe { copy_bytes::copy_checked(piece.ptr, room.as_mut_ptr(), piece.len) }
+        })
+    }
+
+    /// As [`write_at`](Self::write_at), where pages may be gone.
+    #[allow(dead_code, reason = "for transports that leave copies to the kernel")]
+    pub(crate) fn fill_at(&self, offset: u64, bytes: &[u8]) -> Filled {
+        if !self.contains(offset, bytes.len() as u64) {
+            return Filled::Outside;
+        }
+        if !self.is_raw {
+            let _ = self.write_at(offset, bytes);
+            return Filled::All;
+        }
+        let mut done = 0;
+        let is_there = self.pieces(offset, bytes.len() as u64).all(|piece| {
+            let from = &bytes[done..done + piece.len];
+            done += piece.len;
+            // SAFETY: as in `write_at`, but that pages may be gone.
+            unsafe { copy_bytes::copy_checked(from.as_ptr(), piece.ptr, piece.len) }
+        });
+        if is_there { Filled::All } else { Filled::Gone }
     }
 
     /// See [`LocalMem::prepare_write`].

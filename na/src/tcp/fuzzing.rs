@@ -112,8 +112,9 @@ fn handle(incoming: &mut Incoming, memory: &LocalMem) -> bool {
                     true => Destination::Memory(memory.clone(), offset),
                     false => Destination::Nowhere,
                 };
-                incoming.begin(header, to);
+                assert!(incoming.begin(header, to));
             }
+            Ok(Next::Gone) => unreachable!("its pages are there"),
             Ok(Next::End(..)) => {}
         }
     }

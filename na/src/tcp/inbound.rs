@@ -88,7 +88,9 @@ impl Poller {
                 // Of the data itself when its header is known, or of what was only expected.
                 Err(error) if is_fault(&error) && (may_guess || conn.incoming.is_amid()) => {
                     may_guess = false;
-                    self.cannot_write(core, conn);
+                    if let Some(peer) = conn.up().cloned() {
+                        self.cannot_write(core, &mut conn.incoming, &peer);
+                    }
                 }
                 Err(error) => {
                     return Err(Lost::Ended(format!("receiving from it failed: {error}")));
@@ -99,18 +101,10 @@ impl Poller {
 
     /// Memory of ours that data goes to cannot be written: its transfer ends, and nothing else.
     #[cold]
-    fn cannot_write(&mut self, core: &Core, conn: &mut Conn) {
-        let Some((header, memory)) = conn.incoming.give_up_memory() else { return };
-        self.memories.push(memory);
-        tracing::warn!(
-            "memory of this process that a transfer fills cannot be written: pages of a mapped \
-             file are gone; the transfer ends"
-        );
-        let Some(peer) = conn.up().cloned() else { return };
-        self.with_peer(&peer, |state| {
-            let PeerState { transfers, out, harvest, .. } = state;
-            transfers.cannot_access(header.kind, header.number, out, harvest);
-            flush(core, &peer, state);
+    fn cannot_write(&mut self, core: &Core, incoming: &mut Incoming, peer: &Arc<Peer>) {
+        self.with_peer(peer, |state| {
+            give_up_memory(incoming, state);
+            flush(core, peer, state);
         });
     }
 
@@ -136,9 +130,11 @@ impl Poller {
                         let tag = Tag(header.number as u32);
                         let claimed = core.matcher.lock().claim_ahead(kind, addr, tag);
                         let Some(claimed) = claimed else { return Ok(false) };
-                        incoming.begin(header, Destination::Receive(claimed, 0));
+                        // No memory that could be gone.
+                        let _ = incoming.begin(header, Destination::Receive(claimed, 0));
                     }
                 },
+                Next::Gone => self.cannot_write(core, incoming, peer),
                 Next::End(header, Destination::Receive(claimed, len)) => {
                     let tag = Tag(header.number as u32);
                     peer.count_message();
@@ -160,14 +156,23 @@ impl Poller {
         self.with_peer(peer, |state| {
             let Header { kind, number, len } = header;
             if let Some(data) = incoming.whole_data(header) {
-                state.transfers.take_data(kind, number, data)?;
+                if !state.transfers.take_data(kind, number, data)? {
+                    cannot_access(header, state);
+                }
                 incoming.consume(header);
                 end_data(core, peer, state, header, Destination::Nowhere);
                 return Ok(());
             }
             let to = state.transfers.begin_data(kind, number, len.into())?;
-            incoming.begin(header, to);
-            if let Next::End(header, to) = incoming.next()? {
+            if !incoming.begin(header, to) {
+                give_up_memory(incoming, state);
+            }
+            let mut next = incoming.next()?;
+            if matches!(next, Next::Gone) {
+                give_up_memory(incoming, state);
+                next = incoming.next()?;
+            }
+            if let Next::End(header, to) = next {
                 end_data(core, peer, state, header, to);
             }
             Ok(())
@@ -260,6 +265,26 @@ fn message_kind(kind: Kind) -> Option<matching::Kind> {
         Kind::Expected => Some(matching::Kind::Expected),
         _ => None,
     }
+}
+
+/// The memory of the data that arrives cannot be written: the rest of it is skipped.
+#[cold]
+fn give_up_memory(incoming: &mut Incoming, state: &mut PeerState) {
+    if let Some((header, memory)) = incoming.give_up_memory() {
+        state.harvest.memories.push(memory);
+        cannot_access(header, state);
+    }
+}
+
+/// The transfer of that data ends.
+#[cold]
+fn cannot_access(header: Header, state: &mut PeerState) {
+    tracing::warn!(
+        "memory of this process that a transfer fills cannot be written: pages of a mapped file \
+         are gone; the transfer ends"
+    );
+    let PeerState { transfers, out, harvest, .. } = state;
+    transfers.cannot_access(header.kind, header.number, out, harvest);
 }
 
 /// Data has come to its end.

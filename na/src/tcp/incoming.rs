@@ -27,6 +27,7 @@ use super::socket;
 use super::socket::Pieces;
 use crate::matching::Claimed;
 use crate::memory::handles::zeros;
+use crate::memory::region::Filled;
 use crate::{LocalMem, OpId, RawSegment};
 
 /// Bytes of the buffer, unless messages are larger.
@@ -140,6 +141,8 @@ pub(super) enum Next {
     /// The header of a frame with data, or the beginning of a long message. Go on with
     /// [`Incoming::begin`]; or for a message for which no receive is posted, read more.
     Long(Header),
+    /// Memory that data goes to cannot be written: go on with [`Incoming::give_up_memory`].
+    Gone,
     /// The end of a frame that was begun, and where it went.
     End(Header, Destination),
 }
@@ -242,12 +245,14 @@ impl Incoming {
         let bytes = &self.buffer[self.start..self.start + take];
         match &mut long.to {
             Destination::Nowhere => {}
-            Destination::Memory(memory, offset) => {
-                if !memory.write_at(*offset, bytes) {
-                    return Err("data beyond its memory".into());
+            Destination::Memory(memory, offset) => match memory.region().fill_at(*offset, bytes) {
+                Filled::All => *offset += take as u64,
+                Filled::Outside => return Err("data beyond its memory".into()),
+                Filled::Gone => {
+                    self.long = Some(long);
+                    return Ok(Next::Gone);
                 }
-                *offset += take as u64;
-            }
+            },
             Destination::Receive(claimed, filled) => {
                 claimed.room()[*filled..*filled + take].copy_from_slice(bytes);
                 *filled += take;
@@ -262,17 +267,22 @@ impl Incoming {
         Ok(Next::End(long.header, long.to))
     }
 
-    /// The payload of the frame at the front goes to `to`.
-    pub(super) fn begin(&mut self, header: Header, mut to: Destination) {
+    /// The payload of the frame at the front goes to `to`. `false`: that cannot be written, as for
+    /// [`Next::Gone`].
+    #[must_use]
+    pub(super) fn begin(&mut self, header: Header, mut to: Destination) -> bool {
         self.skip(HEADER_BYTES);
         let (skip, landed) = std::mem::take(&mut self.landed);
+        let mut is_there = true;
         if let Destination::Memory(memory, offset) = &mut to {
             // In range: what comes behind it has been read there.
-            let _ = memory.write_at(*offset, &self.buffer[self.start..self.start + skip]);
+            let bytes = &self.buffer[self.start..self.start + skip];
+            is_there = memory.region().fill_at(*offset, bytes) != Filled::Gone;
             *offset += (skip + landed) as u64;
         }
         self.skip(skip);
         self.long = Some(Long { header, left: header.len as usize - skip - landed, to });
+        is_there
     }
 
     /// Nothing more is written for transfer `number` of ours. Returns the memory that was held.
@@ -380,7 +390,7 @@ impl Incoming {
         let got = unsafe { socket::receive(from, &mut pieces) }?;
         let rest = got - self.took_long(got.min(direct));
         match guess {
-            Some(guess) => self.took_guess(&guess, guessed, rest),
+            Some(guess) => self.took_guess(&guess, guessed, rest)?,
             None => self.end += rest,
         }
         Ok((got, got < asked))
@@ -448,14 +458,14 @@ impl Incoming {
     }
 
     /// `bytes` have come of a header, of data into `guessed` bytes of memory, and into the buffer.
-    fn took_guess(&mut self, guess: &Guess, guessed: usize, bytes: usize) {
+    fn took_guess(&mut self, guess: &Guess, guessed: usize, bytes: usize) -> io::Result<()> {
         let front = bytes.min(guess.front());
         let landed = (bytes - front).min(guessed);
         let behind = bytes - front - landed;
         self.end += front;
         if landed == 0 {
             self.end += behind;
-            return;
+            return Ok(());
         }
         let is_right = self.buffered().first_chunk().is_some_and(|bytes| {
             Header::decode(bytes, self.message_bytes_max).is_ok_and(|header| {
@@ -466,18 +476,22 @@ impl Incoming {
         if is_right {
             self.landed = (guess.skip(), landed);
             self.end += behind;
-            return;
+            return Ok(());
         }
         self.buffer.copy_within(self.end..self.end + behind, self.end + landed);
         let moved = &mut self.buffer[self.end..self.end + landed];
         let mut offset = guess.offset + guess.skip() as u64;
         // In range: it is where the bytes have been read to.
-        let _ = guess.memory.read_at(offset, moved);
+        let memory = guess.memory.region();
+        if !memory.read_at_checked(offset, moved) {
+            return Err(io::Error::other("pages are gone to which its bytes were read"));
+        }
         for piece in moved.chunks(ZEROES.len()) {
-            let _ = guess.memory.write_at(offset, &ZEROES[..piece.len()]);
+            let _ = memory.fill_at(offset, &ZEROES[..piece.len()]);
             offset += piece.len() as u64;
         }
         self.end += landed + behind;
+        Ok(())
     }
 }
 
@@ -570,9 +584,11 @@ mod tests {
                 },
                 Next::Long(header) => {
                     assert_eq!((header.kind, header.number), (Kind::GetData, 3));
-                    incoming.begin(header, Destination::Memory(memory.clone(), offset + begun));
+                    let to = Destination::Memory(memory.clone(), offset + begun);
+                    assert!(incoming.begin(header, to));
                     begun += u64::from(header.len);
                 }
+                Next::Gone => panic!("its pages are there"),
                 Next::End(header, to) => {
                     assert_eq!((header.kind, header.number), (Kind::GetData, 3));
                     assert!(matches!(to, Destination::Memory(..)));

@@ -536,7 +536,7 @@ impl Outgoing {
         {
             let mut copy = vec![0; frame.len];
             // A chunk lies inside its memory. What counts for the stream is the length.
-            let _ = memory.read_at(*offset, &mut copy);
+            let _ = memory.region().read_at_checked(*offset, &mut copy);
             self.data_queued -= frame.len;
             let chunk = std::mem::replace(&mut frame.body, Body::Packed(copy));
             harvest.memories.extend(chunk.into_memory());

@@ -22,6 +22,7 @@ use super::frame::{Kind, Request, Status, TRANSFERS_MAX};
 use super::incoming::{Appetite, Destination, Guess};
 use super::outgoing::{Data, Harvest, Outgoing};
 use crate::base::cheap::Cheap;
+use crate::memory::region::Filled;
 use crate::{Completion, DeniedReason, Error, LocalMem, OpId, RegionTable, Transfer};
 
 /// A transfer that we asked for.
@@ -294,13 +295,20 @@ impl Transfers {
         })
     }
 
-    /// A whole frame with data is there.
-    pub(super) fn take_data(&mut self, kind: Kind, number: u64, data: &[u8]) -> Result<(), String> {
-        match self.place_of(kind, number, data.len() as u64)? {
-            Some((memory, offset)) if !memory.write_at(offset, data) => {
-                Err("data beyond its memory".into())
-            }
-            _ => Ok(()),
+    /// A whole frame with data is there. `false`: the memory that it goes to cannot be written.
+    pub(super) fn take_data(
+        &mut self,
+        kind: Kind,
+        number: u64,
+        data: &[u8],
+    ) -> Result<bool, String> {
+        let Some((memory, offset)) = self.place_of(kind, number, data.len() as u64)? else {
+            return Ok(true);
+        };
+        match memory.region().fill_at(offset, data) {
+            Filled::All => Ok(true),
+            Filled::Outside => Err("data beyond its memory".into()),
+            Filled::Gone => Ok(false),
         }
     }
 

@@ -238,20 +238,31 @@ mod cut_off {
         let (fd, memory) = file(1000);
         let local = pair.origin.register_local(memory, Access::ReadWrite).unwrap();
         cut(&fd, 0);
-        let error = pair.transfer(8, true, &local, &whole(&pair.target)).unwrap_err();
-        assert!(matches!(&error, Error::Io { .. }), "{error}");
-        pair.still_works();
+        for put in [true, false] {
+            let error = pair.transfer(8, put, &local, &whole(&pair.target)).unwrap_err();
+            assert!(matches!(&error, Error::Io { .. }), "{error}");
+            pair.still_works();
+        }
     }
 
     #[test]
     fn transfers_of_peers_are_refused() {
         let _alone = alone();
         let pair = Pair::new();
-        for (put, len) in [(true, CUT), (false, CUT), (false, 0)] {
-            let (fd, memory) = file(LEN);
+        // What is short comes in a buffer, and is copied from there.
+        for (put, whole_len, len) in [
+            (true, LEN, CUT),
+            (false, LEN, CUT),
+            (false, LEN, 0),
+            (true, 1000, 0),
+            (false, 1000, 0),
+        ] {
+            let (fd, memory) = file(whole_len);
             let remote = pair.target.register(memory, Access::ReadWrite).unwrap();
+            let local = Memory::from_vec(vec![2; whole_len]);
+            let local = pair.origin.register_local(local, Access::ReadWrite).unwrap();
             cut(&fd, len);
-            let error = pair.transfer(7, put, &whole(&pair.origin), &remote).unwrap_err();
+            let error = pair.transfer(7, put, &local, &remote).unwrap_err();
             let reason = DeniedReason::CopyFailed;
             assert!(
                 matches!(&error, Error::Denied { reason: why, .. } if *why == reason),
