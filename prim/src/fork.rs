@@ -55,6 +55,9 @@ mod tests {
     #[test]
     fn a_child_knows_that_it_is_one() {
         let process = Process::current();
+        // Whoever started this may have had it ignore the ends of its children.
+        // SAFETY: the default action is no function of ours.
+        unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
         // SAFETY: the child calls only what may be called after a fork of a process with threads.
         let child = unsafe { libc::fork() };
         if child == 0 {

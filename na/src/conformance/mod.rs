@@ -36,7 +36,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use self::forked::in_forked_child;
+pub use self::forked::{hear_of_children, in_forked_child};
 pub use crate::base::random::Random;
 use crate::{Endpoint, OpenOptions};
 

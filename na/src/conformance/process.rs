@@ -60,6 +60,7 @@ impl ChildNode {
         argument: &str,
         kept: Option<RawFd>,
     ) -> Self {
+        super::hear_of_children();
         let mut command = Command::new(std::env::current_exe().expect("own path"));
         command
             .args([case.test, "--exact", "--nocapture", "--test-threads=1"])

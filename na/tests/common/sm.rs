@@ -530,6 +530,7 @@ pub(crate) fn sleep_for_ever() -> ! {
 
 /// This test again, in a process that ends with the thread that starts it.
 fn again(test: &str, role: &str) -> Command {
+    na::conformance::hear_of_children();
     let mut command = Command::new(std::env::current_exe().expect("own path"));
     command.args([test, "--exact", "--nocapture", "--test-threads=1"]).env(ROLE, role);
     command.stdin(Stdio::null());

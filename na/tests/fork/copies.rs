@@ -8,6 +8,7 @@ use na::{AllocOptions, Completion, Endpoint, OpId, OpenOptions, SharedBuffer, Ta
 
 /// In the parent: waits for the child, which is to end well. In the child: `false`.
 fn is_parent_of_a_child() -> bool {
+    na::conformance::hear_of_children();
     // SAFETY: the child runs this thread alone; it drops values and exits.
     let child = unsafe { libc::fork() };
     assert!(child >= 0, "no second process");
@@ -96,6 +97,7 @@ fn nobody_waits_at_a_name_that_was_closed() {
         }
         told.unwrap()
     };
+    na::conformance::hear_of_children();
     // SAFETY: the child makes system calls only.
     let child = unsafe { libc::fork() };
     assert!(child >= 0, "no second process");

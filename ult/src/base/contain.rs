@@ -229,6 +229,9 @@ mod tests {
         }
         assert_eq!(no_unwind(|| 7), 7);
         let name = "base::contain::tests::what_must_not_unwind_aborts_and_says_so";
+        // The process may have been started to ignore the ends of its children.
+        // SAFETY: the default action is no function of ours.
+        unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
         let mut child = Command::new(std::env::current_exe().unwrap());
         let output = child.args([name, "--exact", "--nocapture"]).env(CHILD, "1").output().unwrap();
         let text = String::from_utf8_lossy(&output.stderr);

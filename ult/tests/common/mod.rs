@@ -12,6 +12,16 @@ use ult::{PoolKind, PoolRef, PoolSpec, Runtime, XstreamSpec};
 /// Far beyond what any test needs, also on a loaded machine.
 pub(crate) const LONG: Duration = Duration::from_secs(120);
 
+/// Lets this process hear of the ends of its children where it was started to ignore SIGCHLD, as
+/// some daemons and build systems do: the kernel would forget them, and nobody could wait for one.
+pub(crate) fn hear_of_children() {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| {
+        // SAFETY: the default action is no function of ours, and is what tests expect.
+        unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
+    });
+}
+
 /// Runs `f` on a thread of its own and fails if it has not returned after [`LONG`].
 pub(crate) fn within<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> T {
     let (done, result) = mpsc::channel();

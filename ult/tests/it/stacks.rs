@@ -270,6 +270,7 @@ fn an_overflow_of_the_users_memory_is_reported() {
         let _ = pool.ult().name("guest").stack(stack).spawn(|| recurse(0)).unwrap().join();
         unreachable!("the stack is not endless");
     }
+    crate::common::hear_of_children();
     let output = within(|| {
         let mut command = Command::new(std::env::current_exe().unwrap());
         let name = test_path!("an_overflow_of_the_users_memory_is_reported");

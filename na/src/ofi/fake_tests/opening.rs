@@ -361,6 +361,7 @@ fn a_job_whose_networks_cannot_be_read_is_told_before_anything_is_opened() {
         (",", "has no item 1"),
         ("16369,16324", ""),
     ] {
+        crate::conformance::hear_of_children();
         let output = Command::new(std::env::current_exe().unwrap())
             .args([&format!("{this}::{test}"), "--exact", "--nocapture"])
             .env(JOB, wrong)

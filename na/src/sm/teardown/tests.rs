@@ -337,6 +337,7 @@ fn who_waits_for_memory_that_a_peer_never_lets_go_of_is_told() {
 fn a_child_drops_its_copy_without_waiting_for_what_is_kept() {
     let owner = start(true);
     let taken = lock(&owner.kept);
+    crate::conformance::hear_of_children();
     // SAFETY: the child runs this thread alone; it drops a value and exits.
     let child = unsafe { libc::fork() };
     assert!(child >= 0, "no second process");

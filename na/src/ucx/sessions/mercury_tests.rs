@@ -85,6 +85,7 @@ fn c_mercury_is_told_nothing_that_it_does_not_know_and_its_caller_why() {
     }
     let this = module_path!().split_once("::").unwrap().1;
     let test = "c_mercury_is_told_nothing_that_it_does_not_know_and_its_caller_why";
+    crate::conformance::hear_of_children();
     let child = Command::new(std::env::current_exe().unwrap())
         .args([&format!("{this}::{test}"), "--exact", "--nocapture"])
         .env(MERCURY, "1")

@@ -516,6 +516,7 @@ fn a_child_that_drops_its_copy_refuses_no_offer() {
         wait("offer");
         quietly(&origin);
     }
+    crate::conformance::hear_of_children();
     // SAFETY: the child runs this thread alone; it drops values and exits.
     let child = unsafe { libc::fork() };
     assert!(child >= 0, "no second process");

@@ -214,6 +214,7 @@ fn a_library_that_is_missing_is_told_with_what_was_tried() {
         }
         return println!("passed");
     }
+    na::conformance::hear_of_children();
     let output = Command::new(std::env::current_exe().unwrap())
         .args([
             test_path!("a_library_that_is_missing_is_told_with_what_was_tried"),

@@ -4,7 +4,8 @@ use na::{Access, Addr, Completion, Memory, OpId, OpenOptions, Tag, Transfer};
 
 use crate::common::sm::{self as support, Node, listening};
 
-const PEERS: usize = 40;
+/// Two tests at a time find descriptors for so many where a process may have 256.
+const PEERS: usize = 10;
 
 /// Rounds after which a quiet peer is left for certain.
 const QUIET: usize = 20_000;
@@ -103,7 +104,7 @@ fn quiet_peers_get_and_put() {
 #[test]
 fn a_sleeper_is_woken_by_a_quiet_peer() {
     let (mut target, mut clients, _names) = connected();
-    for index in [0, PEERS - 1, 17] {
+    for index in [0, PEERS - 1, 6] {
         rest(&mut target);
         let asked = target.recv();
         target.until("sleep", |target| target.endpoint.prepare_wait());

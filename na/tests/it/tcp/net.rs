@@ -68,6 +68,7 @@ fn call(endpoint: &Arc<dyn Endpoint>, target: &Addr, bytes: &[u8]) -> Completion
 
 /// This test again, in a process of its own with a role.
 fn again(program: &[&str], test: &str, role: &str) -> Child {
+    na::conformance::hear_of_children();
     let me = std::env::current_exe().unwrap();
     let (first, rest) = program
         .split_first()

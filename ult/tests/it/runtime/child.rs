@@ -15,6 +15,7 @@ const TASK: &str = "ULT_TEST_CHILD_TASK";
 
 /// The named test of this program as a child that takes the branch for `task`.
 fn child_command(test: &str, task: &str) -> Command {
+    crate::common::hear_of_children();
     let mut command = Command::new(std::env::current_exe().unwrap());
     let test = test_path!(test);
     command.args(["--exact", &test, "--nocapture", "--test-threads=1"]).env(TASK, task);

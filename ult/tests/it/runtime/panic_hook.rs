@@ -48,6 +48,7 @@ fn a_panic_names_its_ult_once_and_keeps_the_previous_hook() {
         return child();
     }
     let name = test_path!("a_panic_names_its_ult_once_and_keeps_the_previous_hook");
+    crate::common::hear_of_children();
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", &name, "--nocapture", "--test-threads=1"])
         .env(CHILD, "1")

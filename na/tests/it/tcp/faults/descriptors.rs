@@ -30,6 +30,7 @@ struct ServerProcess {
 impl ServerProcess {
     fn start(test: &str) -> Self {
         use std::process::{Command, Stdio};
+        na::conformance::hear_of_children();
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args([test, "--exact", "--nocapture"])
             .env(CHILD, "1")
