@@ -106,6 +106,7 @@ enum End {
 }
 
 /// Also when progress runs on the same execution stream: what waits must not hold it up.
+// Slow: three transfers of much memory, all of which is compared.
 #[test]
 fn a_scope_ends_after_the_transfers_that_use_it() {
     for end in [End::Return, End::Panic, End::Cancel] {

@@ -121,6 +121,7 @@ fn targets_are_killed(transport: &str) {
     }
 }
 
+// Slow: a process of its own for each phase of a transfer.
 #[test]
 fn targets_are_killed_over_sm() {
     targets_are_killed("na+sm://");
@@ -194,6 +195,7 @@ fn origins_are_killed(transport: &str) {
     }
 }
 
+// Slow: a process of its own for each phase of a transfer.
 #[test]
 fn origins_are_killed_over_sm() {
     origins_are_killed("na+sm://");

@@ -88,6 +88,7 @@ fn race<T>(
     holds.load(Ordering::Relaxed)
 }
 
+// Slow: threads race for as many holds as there are rounds.
 #[test]
 fn a_pool_is_not_removed_under_a_hold() {
     bounded("a pool that is held and removed", || {
