@@ -149,9 +149,9 @@ pub(crate) unsafe fn copy_shared(from: *const u8, to: *mut u8, len: usize) {
     }
 }
 
-/// As [`copy_shared`], by the kernel. `false`: it met pages that are gone, as those of a mapped file
-/// that was cut off, and may have copied a part; a copy of our own would end the process there.
-/// Where the process may not ask the kernel for that, the copy is our own all the same.
+/// As [`copy_shared`], by the kernel. Returns `false` if it met pages that are gone, as those of a
+/// mapped file that was cut off; a part may have been copied. A copy of our own would end the
+/// process there. It is our own all the same where the process may not ask the kernel for that.
 ///
 /// # Safety
 ///
