@@ -23,7 +23,7 @@ impl Sleepers {
     }
 }
 
-/// Whether a context sleeps, or is about to.
+/// The announcement of one context that it sleeps, or is about to.
 #[derive(Debug, Default)]
 pub(crate) struct Sleeper(AtomicBool);
 

@@ -42,7 +42,7 @@ pub(super) struct Buffers {
     own: Weak<Self>,
 }
 
-/// What a thread keeps of one core.
+/// The buffers of one core that a thread keeps.
 #[derive(Default)]
 struct Magazine {
     number: u64,

@@ -10,8 +10,8 @@
 
 use super::WireError;
 
-/// What is protected by checksums. Both ends must be set alike: a level says what is filled in and
-/// what is verified, and a peer at a lower level leaves fields empty.
+/// The parts of a message that checksums protect. Both ends must be set alike: a level says which
+/// checksums are filled in and which are verified, and a peer at a lower level leaves fields empty.
 ///
 /// Counterpart: `hg_checksum_level_t`; [`Payload64`](Self::Payload64) is our own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -131,7 +131,7 @@ pub(super) fn crc16<const N: usize>(fields: &[u8; N]) -> u16 {
     })
 }
 
-/// The same of any number of bytes.
+/// Returns the CRC16 of any number of bytes.
 pub(super) fn crc16_of(bytes: &[u8]) -> u16 {
     bytes.iter().fold(0, |crc: u16, byte| {
         let [high, low] = crc.to_be_bytes();

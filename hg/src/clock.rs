@@ -38,7 +38,7 @@ use na::Addr;
 /// by. Crystals are off by a tenth of it.
 const DRIFT: u64 = 2000;
 
-/// Of a base the shortest memory, and half of the longest. LEDBAT's.
+/// The shortest time for which a base is remembered; the longest is twice that. LEDBAT's figure.
 const PERIOD: Duration = Duration::from_secs(60);
 
 /// Origins that a context remembers.
@@ -65,7 +65,7 @@ impl Clock {
         Self { began: Instant::now(), name: AtomicU32::new(random()) }
     }
 
-    /// What a request says that is sent now.
+    /// Returns the time stamp of a request that is sent now.
     pub(super) fn stamp(&self, now: Instant) -> Stamp {
         Stamp { clock: self.name.load(Ordering::Relaxed), nanos: self.nanos(now) }
     }
@@ -95,9 +95,9 @@ pub(super) fn name_of(origin: &Addr) -> Name {
     (origin.endpoint_id(), origin.peer_id())
 }
 
-/// What a context knows of the clocks of those that were heard of lately. When `recent` is full it
-/// becomes `before`, and who is heard of again moves back; so who is quietest is forgotten, and
-/// nobody is looked for.
+/// The clocks of origins that a context has heard of lately. When `recent` is full it becomes
+/// `before`, and an origin that is heard of again moves back to `recent`. So the quietest origins
+/// are forgotten without a search for them.
 #[derive(Debug, Default)]
 pub(super) struct Origins {
     recent: HashMap<Name, Origin>,
@@ -122,14 +122,14 @@ impl Origins {
     }
 }
 
-/// What is known of an origin's clock. Times are nanoseconds of ours.
+/// An origin's clock as far as it is known. Times are nanoseconds of this process's clock.
 #[derive(Debug)]
 struct Origin {
     clock: u32,
     /// When the period of `recent` began.
     began: u64,
     recent: Base,
-    /// Of the period before.
+    /// The base of the period before.
     before: Base,
 }
 
@@ -169,7 +169,7 @@ impl Base {
         Self { difference: i128::from(now) - i128::from(sent.nanos), at: now }
     }
 
-    /// What it may have become.
+    /// Returns the most that the difference may have become by `now`, given how fast clocks drift.
     fn worth(self, now: u64) -> i128 {
         self.difference + i128::from(now.saturating_sub(self.at) / DRIFT)
     }

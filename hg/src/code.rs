@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// What a peer says about a request: Mercury's `hg_return_t`, by number.
+/// The answer of a peer to a request, as a code: Mercury's `hg_return_t`, by number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ReturnCode {

@@ -70,7 +70,7 @@ pub(super) struct Asking {
     tag: Tag,
     /// The request, without checksum support. Its headers may grow by [`LONGER_BY`].
     message: MsgBuf,
-    /// What is to be received then.
+    /// The receive that is to be posted then, by its role.
     receive: Option<Role>,
     /// The answer, while the end of the question's send is waited for.
     told: Option<Build>,

@@ -33,15 +33,16 @@ use crate::log::log;
 /// Polls by one context on behalf of those that sleep, before it returns.
 const ROUNDS_MAX: usize = 16;
 
-/// Who is told how operations end, and what arrives. Called by [`Core::poll`] and
-/// [`Core::trigger`], which it must not call in turn.
+/// The receiver of events: operations that end, and requests that arrive. It is called by
+/// [`Core::poll`] and [`Core::trigger`], and must not call them in turn.
 ///
 /// Counterpart: the callbacks of `HG_Trigger`.
 pub trait Sink<T> {
     /// A request arrived, with all of its arguments.
     fn request(&mut self, request: RequestHandle<T>);
-    /// The same, for who has counts of the core and of origins' addresses anyhow and wants no other
-    /// ones: takes over the duty to answer. Default: [`request`](Self::request).
+    /// A request arrived, for a sink that has counts of the core and of origins' addresses anyhow
+    /// and wants no other ones. The sink takes over the duty to answer. Default: passes a handle to
+    /// [`request`](Self::request).
     fn request_parts(&mut self, core: &Arc<Core<T>>, parts: RequestParts) {
         self.request(parts.into_handle(core));
     }
@@ -70,7 +71,7 @@ pub trait Sink<T> {
     fn bulk(&mut self, token: T, result: Result<u64, HgError>);
 }
 
-/// What is to be told to the sink.
+/// An event that is to be told to the sink.
 #[derive(Debug)]
 pub(super) enum Event<T> {
     Request(Incoming),
@@ -96,7 +97,7 @@ pub(super) struct Incoming {
     pub(super) beside: Option<Box<Beside>>,
 }
 
-/// What the origin has said beside the header, if it has.
+/// The fields that the origin has sent beside the header, if any.
 #[derive(Debug)]
 pub(super) struct Beside {
     /// When the origin gives up.
@@ -106,7 +107,7 @@ pub(super) struct Beside {
     pub(super) place: Option<Box<dyn Any + Send + Sync>>,
 }
 
-/// Whose request it is, its tag, and whether it was counted as held already.
+/// The origin of a request, its tag, and whether it was counted as held already.
 type Arrived = (Addr, Tag, bool);
 
 impl Incoming {
@@ -165,8 +166,8 @@ impl<T> Core<T> {
         std::mem::take(&mut *arrived)
     }
 
-    /// What was taken out and not acted on comes before what has arrived since. The room of the
-    /// rest is used again.
+    /// Puts back completions that were taken out and not acted on, ahead of those that have arrived
+    /// since. If there are none of either, the memory of `left` is used again.
     fn put_arrived_back(&self, mut left: VecDeque<Completion>) {
         let mut arrived = lock(&self.arrived);
         if !left.is_empty() {
@@ -505,7 +506,7 @@ impl<T> Core<T> {
         }
     }
 
-    /// What `origin` has said in a message that has just come.
+    /// Returns what `origin` has said beside the header of a message that has just come.
     fn beside(&self, origin: &Addr, extension: &Extension) -> Option<Box<Beside>> {
         let Extension { remaining, sent, trace, .. } = *extension;
         let deadline = remaining.and_then(|left| {

@@ -1,4 +1,4 @@
-//! What the contexts of one core have in common, and how they hand things to each other.
+//! The state that the contexts of one core have in common, and how they hand things to each other.
 //!
 //! An endpoint has one stream of completions, so whichever context polls takes what is there for
 //! all: it acts on its own, and puts the rest into the mailbox (`Core::arrived`) of the context
@@ -29,7 +29,7 @@ use super::ops::{CONTEXTS_MAX, OpRef, Role};
 use super::registry::Registry;
 use super::{Core, HgError};
 
-/// What all contexts share.
+/// The state that all contexts share.
 #[derive(Debug)]
 pub(super) struct Class<T> {
     pub(super) registry: Registry,

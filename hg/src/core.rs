@@ -88,11 +88,11 @@ pub(super) enum Op<T> {
     Transfer(BulkTransfer<T>),
 }
 
-/// What everybody touches, briefly.
+/// The state that every operation touches, briefly.
 #[derive(Debug)]
 pub(super) struct State<T> {
     pub(super) ops: Slab<Op<T>>,
-    /// What ended, or arrived, without the network.
+    /// Events of operations that ended, or requests that arrived, without the network.
     pub(super) events: VecDeque<Event<T>>,
     /// Tokens in `ops` and `events`.
     pub(super) tokens: usize,
@@ -104,13 +104,13 @@ pub(super) struct State<T> {
     /// For calls to no certain context, and to a certain one.
     tags: [Tags; 2],
     pub(super) closed: bool,
-    /// Of context 0.
+    /// The receives for requests, in context 0.
     pub(super) receives: Receives,
     pub(super) hot: HotCounts,
     pub(super) seen: Seen,
     /// By the operation that ends with them.
     pub(super) watched: HashMap<OpRef, Addr>,
-    /// Of requests that come in here.
+    /// The clocks of origins whose requests come in here.
     pub(super) origins: Origins,
 }
 
@@ -166,8 +166,8 @@ impl<T> State<T> {
         sum.receives_posted += self.receives.posted;
     }
 
-    /// What the last step of an operation means: what is to be told, and the operation itself when
-    /// it is over, to be dropped outside of the lock.
+    /// Returns the event that the last step of an operation leads to, if any, and the operation
+    /// itself when it is over, to be dropped outside of the lock.
     pub(super) fn settle(&mut self, op: OpRef) -> (Option<Event<T>>, Option<Op<T>>) {
         let (event, over) = match self.ops.get_mut(op) {
             Some(Op::Forward(forward)) => forward.settle(),
@@ -259,9 +259,9 @@ pub struct Core<T> {
     pub(super) large: Option<LargeBuffers>,
     /// Those of all contexts.
     pub(super) slots: Arc<Slots>,
-    /// Of all contexts.
+    /// Results that are kept, of all contexts.
     pub(super) kept: Kept,
-    /// Of the RPC that `HgOptions::results_apart` names.
+    /// Results that are kept of the RPC that `HgOptions::results_apart` names.
     pub(super) kept_apart: Kept,
     /// Arguments of calls that were given up, of all contexts.
     pub(super) kept_arguments: Kept,
@@ -276,11 +276,12 @@ pub struct Core<T> {
     /// `State::events` is not empty; to look at without the lock. Only a hint: whoever queues an
     /// event for a sleeping progress ULT wakes it, and `prepare_wait` looks under the lock.
     pub(super) has_events: AtomicBool,
-    /// What `progress` collected, and what other contexts have handed over.
+    /// Completions that `progress` collected, and those that other contexts have handed over.
     pub(super) arrived: Mutex<VecDeque<Completion>>,
     /// `arrived` is not empty; written under its lock, and as much of a hint.
     pub(super) has_arrived: AtomicBool,
-    /// Of context 0: [`Receives::is_crowded`] at the latest arrival, for the other contexts.
+    /// The answer of [`Receives::is_crowded`] in context 0 at the latest arrival, for the other
+    /// contexts.
     pub(super) crowded: AtomicBool,
     pub(super) counts: Counts,
 }
@@ -485,7 +486,7 @@ impl<T> Core<T> {
         self.class.clock.rename();
     }
 
-    /// What was done so far.
+    /// Returns the counts of what this core has done so far.
     pub fn counters(&self) -> Counters {
         let mut sum = Counters::default();
         for context in self.class.all() {
@@ -501,7 +502,7 @@ impl<T> Core<T> {
         self.large.as_ref().map_or(0, LargeBuffers::copied)
     }
 
-    /// What is in hand now.
+    /// Returns the operations and memory that are in hand now.
     pub fn in_hand(&self) -> InHand {
         let mut sum = InHand::default();
         for context in self.class.all() {

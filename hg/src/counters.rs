@@ -1,4 +1,4 @@
-//! What was done so far, counted as Mercury counts it.
+//! Counters of what was done so far, counted as Mercury counts it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -16,7 +16,7 @@ impl Count {
     }
 }
 
-/// What every RPC counts; under the lock that every RPC takes.
+/// The counters that every RPC changes, under the lock that every RPC takes.
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct HotCounts {
     pub(super) rpc_req_sent: u64,
@@ -27,8 +27,8 @@ pub(super) struct HotCounts {
 
 macro_rules! counters {
     ($($(#[$doc:meta])+ $name:ident,)+) => {
-        /// What a [`Core`](super::Core) has done since it started, over all of its contexts. A
-        /// snapshot.
+        /// The work that a [`Core`](super::Core) has done since it started, over all of its
+        /// contexts. A snapshot.
         ///
         /// Counterpart: `HG_Class_get_counters`.
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -86,7 +86,7 @@ counters! {
     bulk_count,
     /// Messages of peers that could not be read or fetched.
     malformed,
-    /// Of these, those whose checksum was wrong.
+    /// Malformed ones of these whose checksum was wrong.
     checksum_errors,
     /// Responses of ours that were damaged when they arrived, as their origins said.
     resp_unread,
@@ -96,8 +96,8 @@ counters! {
     canceled,
 }
 
-/// What a [`Core`](super::Core) has in hand now, over all of its contexts. All but
-/// `receives_posted` and `large_buffer_bytes` are zero when nothing goes on.
+/// The operations and memory that a [`Core`](super::Core) has in hand now, over all of its
+/// contexts. All but `receives_posted` and `large_buffer_bytes` are zero when nothing goes on.
 ///
 /// Counterpart: `req_recv_active` among Mercury's counters.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

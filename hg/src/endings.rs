@@ -8,16 +8,16 @@ use super::core::{Core, Op, State};
 use super::ops::{OpRef, Role};
 use super::slots::Exposed;
 
-/// What an operation leaves that is given up.
+/// The remains of an operation that is given up.
 pub(super) struct Ended {
     /// The parts, to be canceled.
     parts: Vec<Role>,
-    /// What its peer may not fetch any more, to be dropped outside of the lock.
+    /// Memory that its peer may not fetch any more, to be dropped outside of the lock.
     revoked: Option<Box<Exposed>>,
 }
 
 impl Ended {
-    /// Of those parts that are under way (`true`).
+    /// Collects those of `parts` that are under way (`true`).
     pub(super) fn of<const N: usize>(
         parts: [(bool, Role); N],
         revoked: Option<Box<Exposed>>,

@@ -1,4 +1,4 @@
-//! What can be wrong with a message, an encoding, or an operation of the RPC core.
+//! Errors of a message, of an encoding, or of an operation of the RPC core.
 
 use std::fmt::Display;
 use std::time::Duration;
@@ -48,9 +48,9 @@ pub enum WireError {
     HeaderChecksum {
         /// Request or response.
         what: &'static str,
-        /// What the header says.
+        /// The checksum that the header says.
         said: u16,
-        /// What it should say.
+        /// The checksum that was computed.
         found: u16,
     },
     /// Arguments or a result were damaged on their way, or the peer does not fill their checksum
@@ -60,9 +60,9 @@ pub enum WireError {
          peer has another checksum level"
     )]
     PayloadChecksum {
-        /// What the header says.
+        /// The checksum that the header says.
         said: u64,
-        /// What it should say.
+        /// The checksum that was computed.
         found: u64,
     },
     /// A flag that this version of the protocol does not have.
@@ -71,7 +71,7 @@ pub enum WireError {
         /// The unknown bits.
         flags: u8,
     },
-    /// What a peer of ours says beside the header cannot be read.
+    /// The extension of a header, written by one of our own peers, cannot be read.
     #[error("the extension of a request cannot be read: {0}")]
     Extension(&'static str),
     /// The message says that its payload is elsewhere, but not readably where.
@@ -125,7 +125,7 @@ pub enum ProcError {
     Invalid {
         /// Where.
         at: usize,
-        /// What is wrong.
+        /// The reason why they cannot.
         what: String,
     },
     /// More elements than the bytes that are left can hold.
@@ -161,7 +161,7 @@ pub enum ProcError {
     /// The type cannot be encoded or decoded.
     #[error("{0}")]
     Unsupported(&'static str),
-    /// What the type's own `Serialize` or `Deserialize` said.
+    /// The error that the type's own `Serialize` or `Deserialize` reported.
     #[error("{0}")]
     Custom(String),
 }

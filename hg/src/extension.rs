@@ -1,5 +1,6 @@
-//! What our own peers say beside Mercury's headers: a block of fields between the headers of a
-//! request and its payload, announced by flag [`EXTENSION`](super::header::flags::EXTENSION).
+//! The extension that our own peers put beside Mercury's headers: a block of fields between the
+//! headers of a request and its payload, announced by flag
+//! [`EXTENSION`](super::header::flags::EXTENSION).
 //!
 //! It is sent only where the transport says that the peer understands it
 //! ([`na::Endpoint::carries_extensions`]), and only when there is something to say, so C peers
@@ -45,13 +46,14 @@ const MALFORMED: &str = "a field does not have the length of its kind, or ends b
 /// are in the order in which they are printed there. Only calls that are sampled have one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TraceParent {
-    /// Of all calls that belong together. Not zero: who says that says nothing.
+    /// The id that all calls which belong together share. Not zero: an extension with zero names no
+    /// trace.
     pub trace_id: [u8; 16],
-    /// Of this call. Zero: not known.
+    /// The id of this call. Zero: not known.
     pub span_id: [u8; 8],
 }
 
-/// What a request says beside its header.
+/// The fields that a request carries beside its header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Extension {
     /// How long the caller still waits, from when the request was sent. No wall clock: those of two
@@ -59,7 +61,7 @@ pub struct Extension {
     pub remaining: Option<Duration>,
     /// When that was, so that the target can tell how long the request has waited on its way.
     pub sent: Option<Stamp>,
-    /// What the call is part of, across processes.
+    /// The trace that the call is part of, across processes.
     pub trace: Option<TraceParent>,
     /// The call of this tag, made before, was canceled. There is nothing to answer.
     pub cancel: bool,

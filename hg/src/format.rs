@@ -60,12 +60,12 @@ impl Format {
         }
     }
 
-    /// Whose headers.
+    /// Returns the build whose headers these are.
     pub const fn build(self) -> Build {
         self.build
     }
 
-    /// What is protected.
+    /// Returns the checksum level: the parts of a message that are protected.
     pub const fn level(self) -> ChecksumLevel {
         self.level
     }

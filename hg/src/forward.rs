@@ -54,8 +54,8 @@ pub struct ForwardOptions {
     /// own, and sees how much of it the request spends on its way; nothing ends the call here.
     /// Default: nothing is said.
     pub deadline: Option<Instant>,
-    /// What this call is part of, across processes; for targets of our own. Default: nothing is
-    /// said.
+    /// The trace that this call is part of, across processes; for targets of our own. Default: none
+    /// is sent.
     pub trace: Option<TraceParent>,
 }
 
@@ -78,7 +78,7 @@ impl ForwardOptions {
         Self { target_context: Some(id), ..Self::DEFAULT }
     }
 
-    /// The same, of an RPC that need not be registered here.
+    /// Makes it a call of an RPC that need not be registered here.
     pub const fn undeclared(self) -> Self {
         Self { undeclared: true, ..self }
     }
@@ -93,7 +93,7 @@ pub(super) struct Forward<T> {
     pub(super) number: u64,
     pub(super) target: Option<u8>,
     one_way: bool,
-    /// Of a call whose message the network did not take at once.
+    /// The target of a call whose message the network did not take at once.
     to: Option<Addr>,
     /// Parts in flight.
     sending: bool,
@@ -164,7 +164,8 @@ impl<T> Forward<T> {
         told.is_some() && !self.sending && self.outcome.is_none() && self.token.is_some()
     }
 
-    /// What is to be sent now, of such a call.
+    /// Takes the request of a call that has asked first, if it is the turn of the request to be
+    /// sent.
     pub(super) fn take_told(&mut self) -> Option<Box<Asking>> {
         let asking = if self.may_go_on() { self.asking.take() } else { None }?;
         (self.build, self.receiving) = (asking.build()?, asking.is_received());
@@ -246,7 +247,7 @@ impl<T> Forward<T> {
         if plain { self.token.take() } else { None }
     }
 
-    /// What the receive of the response, or of what stands for it, is.
+    /// Returns the role of the receive of the response, or of the receive that stands for it.
     pub(super) fn reply_role(&self) -> Role {
         if self.one_way && self.asking.is_none() { Role::Ack } else { Role::Reply }
     }
@@ -279,7 +280,7 @@ impl<T> Forward<T> {
         self.exposed.as_mut().is_some_and(|exposed| exposed.uncount())
     }
 
-    /// What there is to tell, and whether the call is over.
+    /// Returns the event that is to be told, if any, and whether the call is over.
     #[inline]
     pub(super) fn settle(&mut self) -> (Option<Event<T>>, bool) {
         let flying = self.sending
@@ -489,8 +490,8 @@ impl<T> Core<T> {
         }
     }
 
-    /// The same one after the other: the receive, then the send. In this order the receive ends
-    /// with the peer, also with one that ends right after the send.
+    /// Launches the two one after the other: the receive, then the send. In this order the receive
+    /// ends with the peer, also with one that ends right after the send.
     #[inline(never)]
     fn launch_in_turn(
         &self,

@@ -1,4 +1,5 @@
-//! What a peer can send, for fuzzers and for the test that replays their corpora.
+//! Entry points for bytes that a peer can send, for fuzzers and for the test that replays their
+//! corpora.
 //!
 //! Each function takes any bytes. It panics if a rule does not hold, and must not hang nor allocate
 //! without bound.
@@ -71,7 +72,7 @@ pub fn request(data: &[u8]) {
     }
 }
 
-/// What is said beside a header: what is read can be written again, in no more bytes.
+/// Checks that an extension which could be read can be written again, in no more bytes.
 fn extension(header: &RequestHeader, message: &[u8]) {
     let Ok(extension) = header.read_extension(message) else { return };
     let bytes = extension.bytes(header.format);

@@ -30,7 +30,7 @@ impl Response {
         Self { payload, pool: buffers.number() }
     }
 
-    /// That of a one-way call.
+    /// Returns the response of a one-way call, which is empty.
     #[inline]
     pub(super) fn empty() -> Self {
         Self { payload: Payload::None, pool: 0 }
@@ -85,11 +85,11 @@ pub type LentRequest<'a, T> = RequestHandle<T, &'a Core<T>, &'a Addr, &'a mut Ra
 #[derive(Debug)]
 #[must_use = "the origin waits for an answer"]
 pub struct RequestParts {
-    /// Who asks. Bulk handles among the arguments belong to this peer.
+    /// The peer that sent the request. Bulk handles among the arguments belong to this peer.
     pub origin: Addr,
-    /// What it says, and the duty to answer.
+    /// The request itself, and the duty to answer it.
     pub request: RawRequest,
-    /// What the RPC is registered with, if that has data.
+    /// The registration of the RPC, if it has data.
     pub registration: Option<Arc<Registration>>,
 }
 
@@ -122,7 +122,8 @@ where
         Self { core, origin, raw: request, registration: None }
     }
 
-    /// Who asks. Bulk handles among the arguments belong to this peer.
+    /// Returns the peer that sent the request. Bulk handles among the arguments belong to this
+    /// peer.
     pub fn origin(&self) -> &Addr {
         self.origin.borrow()
     }
@@ -132,15 +133,16 @@ where
         self.core.id
     }
 
-    /// What the RPC was registered with when the request was handed up, if it is of type `D`. Also
-    /// there when the RPC was replaced or deregistered since.
+    /// Returns the data that the RPC was registered with when the request was handed up, if it is
+    /// of type `D`. It is also there when the RPC was replaced or deregistered since.
     ///
     /// Counterpart: `HG_Registered_data`.
     pub fn data<D: std::any::Any>(&self) -> Option<&D> {
         self.registration.as_ref()?.data_as()
     }
 
-    /// The same with its name and number, if it was registered with data.
+    /// Returns the registration of the RPC, with its data, name and number, if it was registered
+    /// with data.
     pub fn registration(&self) -> Option<&Arc<Registration>> {
         self.registration.as_ref()
     }
@@ -239,7 +241,7 @@ where
     }
 }
 
-/// What became of an answer.
+/// The state of an answer that was given.
 #[derive(Debug)]
 #[must_use = "an answer that is over gives its token back here, and not through the sink"]
 pub enum Sent<T> {

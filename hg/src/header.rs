@@ -55,7 +55,7 @@ const PLAIN_BYTES: usize = Build::Plain.header_bytes();
 const MAGIC: u8 = 0xD7;
 const VERSION: u8 = 0x05;
 
-/// What a request's header says.
+/// The fields of a request's header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RequestHeader {
     /// Which RPC.
@@ -74,10 +74,10 @@ pub struct RequestHeader {
     pub extension_bytes: u16,
 }
 
-/// What a response's header says.
+/// The fields of a response's header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ResponseHeader {
-    /// What the RPC layer of the target says.
+    /// The code that the RPC layer of the target answers with.
     pub code: ReturnCode,
     /// The result is elsewhere.
     pub more_data: bool,
@@ -165,8 +165,9 @@ impl RequestHeader {
         write_payload_sum(self.payload_sum, format, out);
     }
 
-    /// What [`read`](Self::read) comes to for nearly all requests, where it is quick to see: plain
-    /// headers without a fault, and the arguments behind them. `None`: ask `read`.
+    /// Reads, on a short path, the headers that nearly all requests have: plain ones without a
+    /// fault, with the arguments behind them. The result is that of [`read`](Self::read). `None`:
+    /// ask `read`.
     #[inline]
     pub(super) fn read_plain(accept: Accept, message: &[u8]) -> Option<Self> {
         let format = accept.format;
@@ -208,9 +209,9 @@ impl RequestHeader {
         Ok(header)
     }
 
-    /// Who can be told that a request cannot be read because of `error`. If its header was damaged
-    /// nothing in it is believed, so also an origin that seems to want no response: the tag, which
-    /// is the network's, makes that harmless.
+    /// Returns the header of a request that cannot be read because of `error`, if its origin can be
+    /// told. If the header was damaged, nothing in it is believed, so an origin that seems to want
+    /// no response is told as well. The tag is the network's, which makes that harmless.
     pub fn to_answer(accept: impl Into<Accept>, message: &[u8], error: &WireError) -> Option<Self> {
         let accept = accept.into();
         match error {

@@ -1,4 +1,4 @@
-//! What there is to see of a core from outside: peers, calls in flight to them, and since when.
+//! The view of a core from outside: peers, calls in flight to them, and since when.
 //!
 //! No call notes the time when it starts. Calls are numbered, so whoever notes the next number
 //! together with the time ([`CallMark`]) can tell later that a call with a lower number is older.
@@ -36,7 +36,7 @@ impl CallMark {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct PeerCalls {
-    /// What the transport says of it.
+    /// The statistics that the transport keeps of the peer.
     pub peer: PeerStats,
     /// Calls whose response has not come.
     pub calls: Vec<CallNumber>,
@@ -80,7 +80,7 @@ impl<T> Core<T> {
         }
     }
 
-    /// What this context alone has in hand.
+    /// Returns the operations and memory that this context alone has in hand.
     pub fn in_hand_here(&self) -> InHand {
         let mut sum = InHand::default();
         self.state().add_to(&mut sum);

@@ -1,4 +1,4 @@
-//! What Margo puts around arguments and results.
+//! The frame that Margo puts around arguments and results.
 //!
 //! Before the arguments: the id of the RPC in whose handler the call was made, 8 bytes little
 //! endian ([`NO_PARENT`] outside of any). Before the result: a return code, 4 bytes little endian;

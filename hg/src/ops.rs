@@ -22,12 +22,12 @@ use na::{OpId, Tag};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct OpRef(u64);
 
-/// What a network operation is to the operation that it belongs to.
+/// The part that a network operation plays in the operation that it belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
     /// The receive of a request; belongs to no operation.
     Request,
-    /// The same, once another context has taken it out of the network and counted it.
+    /// A receive of a request that another context has taken out of the network and counted.
     Counted,
     /// A send that nobody waits for; belongs to no operation.
     Loose,
@@ -172,7 +172,7 @@ pub(super) struct Slab<O> {
 
 #[derive(Debug)]
 struct Slot<O> {
-    /// Of the operation in it, or of the last one.
+    /// The name of the operation in this slot, or of the last one.
     name: OpRef,
     op: Option<O>,
 }

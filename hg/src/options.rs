@@ -25,8 +25,8 @@ pub struct HgOptions {
     /// is, before the first call to it, with a request that both builds answer. Costs a round trip
     /// per peer. Only with [`Build::Plain`]. Default: no, every peer is called as `build` says.
     pub ask_build: bool,
-    /// What is protected by checksums; other than `None` it takes [`Build::Checksum`]. Both ends
-    /// must be set alike. Default: nothing.
+    /// The parts of a message that checksums protect; levels other than `None` take
+    /// [`Build::Checksum`]. Both ends must be set alike. Default: none.
     pub checksum_level: ChecksumLevel,
     /// Receive requests. Default: yes. The endpoint must have been opened to listen as well.
     pub listen: bool,
@@ -93,7 +93,7 @@ pub struct HgOptions {
     pub max_contexts: u8,
     /// Log the counters when the core is dropped. Default: no.
     pub stats: bool,
-    /// What messages go through. Default: all of them.
+    /// The filter of log messages. Default: all of them pass.
     pub log: Log,
 }
 

@@ -46,7 +46,7 @@ pub(super) struct Fetch {
     gives_way: bool,
 }
 
-/// What became of an overflowed response, as its acknowledgement says.
+/// The fate of an overflowed response, as its acknowledgement tells it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Ack {
@@ -67,7 +67,8 @@ impl Ack {
         }
     }
 
-    /// What that byte of a peer of ours means for who has answered. Others than these are none.
+    /// Returns the error that this byte, from one of our own peers, means for the side that has
+    /// answered. Other bytes are no error.
     pub(super) fn error(byte: u8) -> Option<HgError> {
         match byte {
             byte if byte == Self::GivenUp as u8 => Some(HgError::GivenUp),
@@ -85,7 +86,7 @@ enum Source {
     There { remote: RemoteMem, memory: LocalMem },
 }
 
-/// What is being fetched of one origin.
+/// The fetches from one origin that are under way.
 struct Share {
     fetches: usize,
     bytes: u64,
@@ -436,7 +437,7 @@ fn not_given_back(len: u64) -> na::Error {
     na::Error::io(what, std::io::ErrorKind::Other)
 }
 
-/// The same while the transport still refers to it.
+/// Takes the bytes out of memory that the transport still refers to.
 #[cold]
 fn into_vec_in_use(memory: LocalMem) -> Result<Vec<u8>, na::Error> {
     let (len, weak) = (memory.len(), memory.downgrade());

@@ -1,4 +1,4 @@
-//! What a request says, and how it is answered.
+//! A request as it came in, and how it is answered.
 //!
 //! The answer of a network request is an expected message under the request's tag. If the result
 //! overflowed, the receive of the origin's acknowledgement is posted before the answer is sent, and
@@ -126,7 +126,7 @@ impl<T> Respond<T> {
         }
     }
 
-    /// What there is to tell, and whether the answer is over.
+    /// Returns the event that is to be told, if any, and whether the answer is over.
     pub(super) fn settle(&mut self) -> (Option<Event<T>>, bool) {
         if self.sending || self.receiving {
             return (None, false);
@@ -185,7 +185,8 @@ impl RawRequest {
         self.beside.as_ref()?.deadline
     }
 
-    /// What the origin says that this is part of, across processes.
+    /// Returns the trace that this request is part of, across processes, if the origin has named
+    /// one.
     #[inline]
     pub fn trace(&self) -> Option<TraceParent> {
         self.beside.as_ref()?.trace

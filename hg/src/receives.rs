@@ -53,7 +53,7 @@ pub(super) struct Receives {
     pub(super) looks: u64,
 }
 
-/// What a fetch may take while others are refused for it.
+/// The time that a fetch may take while others are refused for its sake.
 pub(super) const FETCH_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Refusals within so much time look through all fetches once: there may be many of both.
@@ -89,7 +89,7 @@ impl Receives {
         }
     }
 
-    /// What to post at the beginning.
+    /// Claims the receives to post at the beginning.
     #[inline]
     pub(super) fn first(&mut self) -> Claim {
         self.claim(self.target)

@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex};
 use super::buffers::lock;
 use super::{Core, HgError, ProviderId, RpcId};
 
-/// What is said of an RPC when it is registered.
+/// The properties that an RPC is registered with.
 ///
 /// Counterpart: the arguments of `HG_Register`, `HG_Register_data` and
 /// `HG_Registered_disable_response`.
@@ -66,7 +66,8 @@ impl Registration {
         Self { no_response: true, ..self }
     }
 
-    /// What [`RequestHandle::data`](super::RequestHandle::data) gives to who serves it.
+    /// Sets the data that [`RequestHandle::data`](super::RequestHandle::data) gives to the code
+    /// that serves the RPC.
     pub fn data(self, data: Arc<dyn Any + Send + Sync>) -> Self {
         Self { data: Some(data), ..self }
     }
@@ -148,15 +149,16 @@ pub(super) struct Registry {
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     table: Arc<Table>,
-    /// What was asked for last, if it is in the table: it is often asked for again.
+    /// The latest look-up, if it is in the table: the same RPC is often asked for again.
     last: Option<Arc<Registration>>,
     version: u64,
-    /// What was removed or replaced, until who did that takes it: an entry's data is the user's,
-    /// and `get` runs under the context's lock, which the user's `Drop` may need.
+    /// Registrations that were removed or replaced, until the caller that did so takes them. An
+    /// entry's data is the user's, and `get` runs under the context's lock, which the user's `Drop`
+    /// may need.
     outdated: Vec<Arc<Registration>>,
 }
 
-/// What a context held of the registry and has no use for. To be dropped without locks.
+/// The part of the registry that a context held and has no use for. To be dropped without locks.
 #[derive(Debug)]
 pub(super) struct Outdated {
     _table: Arc<Table>,
@@ -379,7 +381,8 @@ impl<T> Core<T> {
         lock(&self.class.registry.table).values().cloned().collect()
     }
 
-    /// What is registered under that number. Counterpart: `HG_Registered`, `HG_Registered_data`.
+    /// Returns the registration under that number. Counterpart: `HG_Registered`,
+    /// `HG_Registered_data`.
     pub fn registered(&self, id: RpcId) -> Option<Arc<Registration>> {
         self.class.registry.get(id)
     }

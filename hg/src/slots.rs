@@ -88,7 +88,7 @@ impl Exposed {
         self.share.take().is_some()
     }
 
-    /// What of a result is counted.
+    /// Returns the count that this memory holds among those that are kept, if it is counted.
     #[inline]
     pub(super) fn share(&self) -> Option<&Share> {
         self.share.as_ref()

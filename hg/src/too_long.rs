@@ -81,7 +81,7 @@ impl<T> Core<T> {
         }
     }
 
-    /// What is not sent, if it had not overflowed and was not given up.
+    /// Returns the message that was not sent, if it had not overflowed and was not given up.
     fn unsent(&self, op: OpRef) -> Option<Unsent> {
         let mut state = self.state();
         match state.ops.get_mut(op)? {

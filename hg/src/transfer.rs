@@ -119,7 +119,7 @@ impl<T> BulkTransfer<T> {
         self.flying_roles()
     }
 
-    /// What there is to tell, and whether the transfer is over.
+    /// Returns the event that is to be told, if any, and whether the transfer is over.
     pub(super) fn settle(&mut self) -> (Option<Event<T>>, bool) {
         let complete = self.any_started && self.moved == self.len;
         if self.is_flying() || !complete && self.error.is_none() {

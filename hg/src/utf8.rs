@@ -19,7 +19,7 @@ pub(crate) fn str_of(bytes: &[u8]) -> Result<&str, Utf8Error> {
 mod tests {
     use super::*;
 
-    /// The same answer and the same error, whatever stands where.
+    /// Answer and error are those of the standard library, wherever the other bytes stand.
     #[test]
     fn it_is_what_the_standard_library_says() {
         for len in 0..40 {

@@ -13,13 +13,13 @@ use super::{Extension, ProcError, ReturnCode, WireError};
 /// A message that could not be encoded: why, and its buffer.
 #[derive(Debug)]
 pub struct Unencoded {
-    /// What is wrong with the payload.
+    /// The reason why the payload cannot be encoded.
     pub error: ProcError,
     /// The buffer that was given, empty.
     pub buf: MsgBuf,
 }
 
-/// What requests and responses have in common.
+/// The operations that headers of requests and of responses have in common.
 trait Header: Sized {
     /// Where the payload begins.
     fn start(&self) -> usize;
@@ -70,7 +70,8 @@ pub fn encode_request(
     encode_message(header, buf, message_max, limits, encode)
 }
 
-/// The same with an extension between headers and payload.
+/// Encodes a request with an extension between headers and payload, otherwise as
+/// [`encode_request`].
 ///
 /// # Errors
 ///
@@ -154,7 +155,7 @@ pub fn finish_overflow(
     finish_overflow_at(format.into().header_bytes(), buf, message_max, descriptor)
 }
 
-/// The same where the payload begins at `start`.
+/// Finishes an overflowed message whose payload begins at `start`.
 pub(super) fn finish_overflow_at(
     start: usize,
     buf: MsgBuf,
@@ -198,7 +199,7 @@ pub fn is_own_refusal(format: impl Into<Format>, message: &[u8]) -> bool {
     message.get(2 * format.into().core_bytes()..) == Some(&OWN)
 }
 
-/// What follows the headers.
+/// The payload that follows the headers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Body<'a> {
     /// The payload.

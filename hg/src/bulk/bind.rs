@@ -24,7 +24,7 @@ pub(super) struct Bound {
 }
 
 impl Bound {
-    /// Of a descriptor of ours, which ends with `binding`.
+    /// Returns where the owner stands in a descriptor of this process, which ends with `binding`.
     pub(super) fn at_the_end_of(bytes: &[u8], binding: &Binding<'_>) -> Self {
         // The context, and the empty address for shared memory.
         let end = bytes.len() - 1 - 8;
@@ -72,8 +72,8 @@ impl Bulk {
 }
 
 impl<T> Core<T> {
-    /// The same memory, described together with this endpoint's address and `context`: whoever the
-    /// handle is passed on to can transfer directly with us, see
+    /// Describes the memory of `bulk` anew, together with this endpoint's address and `context`.
+    /// Any peer that the handle is passed on to can then transfer directly with this endpoint, see
     /// [`bulk_owner`](Self::bulk_owner) and [`transfer`](Self::transfer) without a peer.
     ///
     /// # Errors
@@ -102,7 +102,8 @@ impl<T> Core<T> {
         Ok(Bulk::describe(&*self.endpoint, &memory, described.attr, Some(binding)))
     }
 
-    /// Who owns the memory behind a handle, if it tells. Does not contact the owner.
+    /// Returns the owner of the memory behind a handle, if the handle names it. Does not contact
+    /// the owner.
     ///
     /// # Errors
     ///

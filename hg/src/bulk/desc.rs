@@ -87,7 +87,7 @@ pub struct BulkDesc<'a> {
     pub segments: Vec<Segment>,
     /// Memory handles.
     pub handles: Handles<'a>,
-    /// The same for shared memory (flag `SM`).
+    /// Memory handles for shared memory (flag `SM`).
     pub sm_handles: Option<Handles<'a>>,
     /// The owner (flag `BIND`).
     pub binding: Option<Binding<'a>>,

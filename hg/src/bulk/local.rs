@@ -1,4 +1,5 @@
-//! What of a handle's memory is here: the segments at the owner, or data that came embedded.
+//! The part of a handle's memory that is in this process: the segments at the owner, or data that
+//! came embedded.
 
 use std::ops::Range;
 
@@ -79,7 +80,8 @@ impl Bulk {
     }
 }
 
-/// What of `segments` lies from byte `start` of all to byte `end`.
+/// Returns the parts of `segments` that lie between byte `start` and byte `end`, counted over all
+/// segments.
 fn cut(segments: &[RawSegment], start: u64, end: u64) -> Vec<RawSegment> {
     let mut at = 0;
     let part = |segment: &RawSegment| {

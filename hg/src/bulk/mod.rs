@@ -168,7 +168,7 @@ impl Bulk {
         Self::describe(endpoint, memory, MemoryAttr::default(), None)
     }
 
-    /// The same, with all that can be told.
+    /// Describes registered memory of this process, with its attributes and its owner's address.
     fn describe(
         endpoint: &dyn Endpoint,
         memory: &LocalMem,
@@ -202,7 +202,7 @@ impl Bulk {
         })))
     }
 
-    /// The same, in the form that C peers of the transport expect.
+    /// Describes memory in parts, the form that C peers of the transport expect.
     fn describe_parts(
         memory: &LocalMem,
         parts: &[MemPart],
@@ -248,7 +248,8 @@ impl Bulk {
         self.len() == 0
     }
 
-    /// What the owner allows; `None` for the null handle. Counterpart: `HG_Bulk_get_flags`.
+    /// Returns the access that the owner allows; `None` for the null handle. Counterpart:
+    /// `HG_Bulk_get_flags`.
     pub fn access(&self) -> Option<Access> {
         self.0.as_ref().map(|described| described.access)
     }
@@ -282,7 +283,8 @@ impl Bulk {
         self.0.as_ref().map_or(&[], |described| &described.bytes)
     }
 
-    /// What a transfer needs: parts that cover the memory, in its order, none of them empty.
+    /// Returns the parts that a transfer needs. They cover the memory in its order, and none of
+    /// them is empty.
     pub(super) fn remote_parts(&self, endpoint: &dyn Endpoint) -> Result<Vec<RemotePart>, HgError> {
         let Some(described) = &self.0 else { return Ok(Vec::new()) };
         let mut parts = Vec::with_capacity(described.handles.len());

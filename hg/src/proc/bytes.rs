@@ -48,9 +48,9 @@ impl<B: AsRef<[u8]>> Serialize for Raw<B> {
     }
 }
 
-/// What bytes can be decoded into.
+/// Types that bytes can be decoded into.
 pub trait FromBytes<'de> {
-    /// Of bytes in the receive buffer.
+    /// Makes a value of bytes in the receive buffer.
     fn from_bytes(bytes: &'de [u8]) -> Self;
 }
 

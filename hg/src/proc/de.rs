@@ -8,7 +8,7 @@ use crate::utf8::str_of;
 
 /// A serde deserializer over a slice.
 pub(super) struct Decoder<'de> {
-    /// What has not been read.
+    /// The bytes that have not been read.
     rest: &'de [u8],
     /// Bytes that there were.
     total: usize,
@@ -31,7 +31,7 @@ impl<'de> Decoder<'de> {
         }
     }
 
-    /// What has not been read.
+    /// Returns the bytes that have not been read.
     #[inline]
     pub(super) fn rest(&self) -> &'de [u8] {
         self.rest

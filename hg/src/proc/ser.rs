@@ -16,7 +16,7 @@ pub(super) struct Encoder<'w> {
     special: Special,
 }
 
-/// What the innermost reserved newtype says about the value that comes next.
+/// The rule that the innermost reserved newtype sets for the value that comes next.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Special {
     None,
@@ -26,7 +26,8 @@ enum Special {
     Raw,
     /// The next bytes are the plain descriptor of a bulk handle.
     Descriptor,
-    /// What follows is its data, if `embed` says so; the descriptor begins at `start`.
+    /// The next bytes are the data of a bulk handle, written if `embed` says so; its descriptor
+    /// begins at `start`.
     BulkData {
         start: usize,
         embed: bool,

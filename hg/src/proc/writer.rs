@@ -27,7 +27,7 @@ pub struct Writer {
     limits: WriterLimits,
 }
 
-/// What a [`Writer`] may do beyond filling its message.
+/// The liberties of a [`Writer`] beyond filling its message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WriterLimits {
     /// Longest encoding, bytes. At most the message's room if nothing may overflow.

@@ -6,7 +6,7 @@ use crate::bulk::desc::{BulkDesc, Handles, Segment, flags};
 use crate::proc::{self, WriterLimits, Written};
 use crate::{Bulk, BulkOp, Writer};
 
-/// What a handle is at the other side, when the message that brings it has `room` bytes.
+/// Returns the handle as the other side sees it, when the message that brings it has `room` bytes.
 fn sent_with_room(bulk: &Bulk, room: usize) -> Bulk {
     let mut writer = Writer::new(na::MsgBuf::with_capacity(room), 0, room, WriterLimits::default());
     proc::to_writer(&mut writer, bulk).unwrap();

@@ -94,7 +94,7 @@ fn a_target_answers_in_the_format_in_which_it_was_asked() {
     }
 }
 
-/// What the target answers to damaged bytes.
+/// Returns the code with which the target answers damaged bytes.
 fn answer_to(format: Format, bytes: &[u8]) -> Option<ReturnCode> {
     let (mut target, peer, to) = target_and_peer_with(options(format));
     peer.send_unexpected(na::OpId(1), &to, Tag(5), message(bytes)).unwrap();

@@ -1,5 +1,5 @@
-//! What our own peers say beside the header: deadlines, traces and cancels; and that others see
-//! none of it.
+//! Extensions that our own peers put beside the header: deadlines, traces and cancels; and that
+//! other peers see none of them.
 
 use std::time::{Duration, Instant};
 

@@ -94,7 +94,7 @@ fn only_an_error_response_may_lack_the_second_header() {
     assert_eq!(read.code, ReturnCode::Unknown(127), "never mistaken for success");
 }
 
-/// What a target that was configured so makes of a request.
+/// Returns the format that a target, configured so, recognizes in a request.
 fn seen(configured: Format, detect: bool, bytes: &[u8]) -> Result<Format, WireError> {
     let accept = Accept { format: configured, detect };
     RequestHeader::read(accept, bytes).map(|(header, _)| header.format)

@@ -36,7 +36,7 @@ fn request(payload: &[u8], header: RequestHeader) -> Vec<u8> {
     bytes
 }
 
-/// What the target answers to `bytes`, by its code; `None`: nothing.
+/// Returns the code with which the target answers `bytes`; `None`: it does not answer.
 fn answer_to(bytes: &[u8]) -> Option<ReturnCode> {
     answer_with(HgOptions::default(), bytes)
 }

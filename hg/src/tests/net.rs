@@ -20,7 +20,7 @@ pub(super) enum Kind {
     Expected,
 }
 
-/// What a node refuses to start.
+/// The kind of operation that a node refuses to start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Refuse {
     Send,
@@ -28,7 +28,7 @@ pub(super) enum Refuse {
     Transfer,
 }
 
-/// What a cancel does to a send that is held.
+/// The effect of a cancel on a send that is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum CancelHeld {
     /// Nothing: it hangs.
@@ -85,7 +85,7 @@ struct Node {
     at_once: bool,
     /// Peers copy by themselves, so that slots help.
     direct: bool,
-    /// What the others know of it: it may be a program of C.
+    /// Others take it for a peer that may be a C program.
     foreign: bool,
     freeze_moves: bool,
     /// Transfers wait, and can be canceled.
@@ -105,7 +105,7 @@ struct Node {
     moves_canceled: Vec<OpId>,
 }
 
-/// What a test wants to happen at a certain point.
+/// A step that a test wants to happen at a certain point.
 #[derive(Default)]
 struct Hook(Option<Box<dyn FnOnce() + std::marker::Send>>);
 
@@ -134,7 +134,7 @@ impl Net {
         lock(&self.nodes)
     }
 
-    /// Of endpoints to come and those that are there.
+    /// Bounds the idle receives of endpoints to come and of those that are there.
     pub(super) fn set_idle_receives_max(&self, max: usize) {
         *lock(&self.idle_receives_max) = Some(max);
     }
@@ -287,7 +287,7 @@ impl NodeEndpoint {
         }
     }
 
-    /// What a cancel does to those.
+    /// Sets the effect of a cancel on sends that are held.
     pub(super) fn cancel_held(&self, how: CancelHeld) {
         self.with(|node| node.cancel_held = how);
     }

@@ -1,4 +1,4 @@
-//! What options and registrations change; answers that are given up.
+//! Effects of options and of registrations; answers that are given up.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -283,7 +283,7 @@ fn a_context_that_cannot_be_is_refused() {
     assert!(matches!(*refused, (HgError::Na(na::Error::InvalidArgument(_)), 1)));
 }
 
-/// What is logged on this thread, as text.
+/// Log lines of this thread, as text.
 #[derive(Debug, Default)]
 struct Log(Arc<std::sync::Mutex<Vec<String>>>);
 

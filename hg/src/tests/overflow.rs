@@ -399,7 +399,7 @@ fn results_that_are_not_fetched_have_a_limit_together() {
     assert_eq!((kept(&target), target.endpoint.registered()), (0, 0));
 }
 
-/// What is younger has the room.
+/// A younger result has the rest of the room, so that the old one would give way for nothing.
 #[test]
 fn no_result_gives_way_in_vain() {
     let (mut vanished, mut target) = with_results_up_to(250_000);
@@ -424,7 +424,7 @@ fn no_result_gives_way_in_vain() {
     assert!(target.notes.responded.contains_key(&1) && target.notes.responded.contains_key(&2));
 }
 
-/// Whoever looks goes over all there are.
+/// One look goes over all results that there are.
 #[test]
 fn old_results_give_way_several_at_a_time() {
     let (vanished, mut target) = with_results_up_to(320_000);

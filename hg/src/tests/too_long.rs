@@ -9,7 +9,7 @@ use crate::header::Build;
 const LEN: usize = MESSAGE_MAX / 2;
 const SHORT_MAX: usize = MESSAGE_MAX / 4;
 
-/// What the layers below write.
+/// Options for each format that the layers below write.
 fn formats() -> Vec<HgOptions> {
     let plain = HgOptions::default();
     let sums = HgOptions {
