@@ -29,7 +29,7 @@ pub enum InitError {
     Network {
         /// The address of the configuration.
         address: String,
-        /// What the transport said.
+        /// The transport's error.
         source: na::Error,
     },
     /// The RPC layer could not start.
@@ -45,7 +45,7 @@ pub enum InitError {
     Trace {
         /// The file.
         path: std::path::PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
     /// The file of `margo.address_file` could not be written.
@@ -53,18 +53,18 @@ pub enum InitError {
     AddressFile {
         /// The file.
         path: std::path::PathBuf,
-        /// What the system said, with the file's name.
+        /// The system's error, with the file's name.
         source: std::io::Error,
     },
     /// A file that is to be written when the instance ends cannot be: statistics, time series, or a
     /// profile. Found by making an empty file beside it, which is removed.
     #[error("{key}: cannot write {source}")]
     Destination {
-        /// What in the configuration says where it is to be.
+        /// The key of the configuration that names the place.
         key: &'static str,
         /// The file, without the number that further instances of a process have in it.
         path: std::path::PathBuf,
-        /// What the system said, with the file's name.
+        /// The system's error, with the file's name.
         source: std::io::Error,
     },
     /// The progress ULT could not be made.
@@ -108,9 +108,9 @@ pub enum InitError {
     /// The server for Prometheus could not start.
     #[error("margo.metrics.listen: cannot listen on {listen}: {source}")]
     Metrics {
-        /// What the configuration says.
+        /// The address that the configuration gives.
         listen: String,
-        /// What the operating system said.
+        /// The operating system's error.
         source: std::io::Error,
     },
     /// The signal of `margo.dump_on_signal` cannot be caught, or there is no thread to answer it.
@@ -118,7 +118,7 @@ pub enum InitError {
     Signal {
         /// The name.
         signal: &'static str,
-        /// What the operating system said.
+        /// The operating system's error.
         source: std::io::Error,
     },
     /// An RPC that each instance serves could not be registered.
@@ -177,7 +177,7 @@ impl std::error::Error for LayoutErrors {}
 pub struct LookupError {
     /// The text that was given.
     pub uri: String,
-    /// What is wrong with it.
+    /// The reason, as the transport gives it.
     pub source: na::Error,
 }
 
@@ -277,7 +277,7 @@ pub enum ForwardError {
         peer: String,
         /// The code, as Mercury numbers them.
         code: ReturnCode,
-        /// What the peer says about it; may be empty.
+        /// The peer's explanation; may be empty.
         detail: String,
     },
     /// The arguments cannot be encoded. Nothing was sent.
@@ -306,7 +306,7 @@ pub enum ForwardError {
         rpc: &'static str,
         /// The peer's address.
         peer: String,
-        /// What happened.
+        /// The failure.
         source: HgError,
     },
     /// The caller is a tasklet, which cannot wait without blocking its whole execution stream.
@@ -412,7 +412,7 @@ pub enum RespondError {
     Network {
         /// The RPC's name.
         rpc: &'static str,
-        /// What happened.
+        /// The failure.
         source: HgError,
     },
     /// The origin lives, but did not take or fetch the answer in time. It cannot any more: its call
@@ -523,7 +523,7 @@ pub enum BulkError {
     Transfer {
         /// The peer's address.
         peer: String,
-        /// What happened.
+        /// The failure.
         source: HgError,
     },
     /// The caller is a tasklet, which cannot wait without blocking its whole execution stream.
@@ -544,9 +544,9 @@ pub enum IdentityError {
     Other {
         /// Which one.
         provider: String,
-        /// What it was taken for.
+        /// The identity that it was taken for.
         expected: String,
-        /// What it says.
+        /// The identity that it reports.
         found: String,
     },
     /// There is no such provider, or it does not say what it is.
@@ -554,7 +554,7 @@ pub enum IdentityError {
     None {
         /// Which one.
         provider: String,
-        /// What it was taken for.
+        /// The identity that it was taken for.
         expected: String,
     },
     /// It could not be asked.
@@ -593,12 +593,13 @@ pub enum ProviderError {
         name: String,
         /// The type.
         type_name: String,
-        /// What it said.
+        /// The component's error.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
 }
 
-/// What went wrong while an instance was shutting down. It is shut down as far as possible.
+/// The failure of a step while an instance was shutting down. The instance is shut down as far as
+/// possible.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum FinalizeError {
@@ -732,7 +733,7 @@ pub enum MetricsError {
     Unreadable {
         /// The peer's address.
         peer: String,
-        /// What is wrong with it.
+        /// The reason why not.
         reason: String,
     },
     /// The peer was not reached, or did not answer.

@@ -1,4 +1,4 @@
-//! What both sides of a call share: the RPC's definition and the name of a provider.
+//! The definitions that both sides of a call share: the RPC and the name of a provider.
 
 use std::any::TypeId;
 use std::fmt;
@@ -69,9 +69,9 @@ impl<A, R> Rpc<A, R> {
         self.name
     }
 
-    /// The same RPC for callers who want no response: for
+    /// Returns this RPC for callers who want no response: for
     /// [`Instance::send`](crate::Instance::send). Each call chooses. The target's handler runs as
-    /// for any call, and its answer is dropped there; a handler to which that is worth something
+    /// for any call, and its answer is dropped there; a handler for which that is worth something
     /// asks [`Handle::wants_response`](crate::Handle::wants_response).
     ///
     /// ```
@@ -96,7 +96,7 @@ impl<A, R> Rpc<A, R> {
         Rpc { name: self.name, base: self.base, types: PhantomData }
     }
 
-    /// The same RPC for an origin that sends `B` where the target decodes `A`: a borrowed form,
+    /// Returns this RPC for an origin that sends `B` where the target decodes `A`: a borrowed form,
     /// which spares the origin a copy that is made only to be encoded.
     ///
     /// ```
@@ -207,10 +207,10 @@ impl ProviderHandle {
         Self { addr, id, context: None }
     }
 
-    /// The same provider, called through that context of the peer, below 128: its progress ULT
+    /// Returns this provider, called through that context of the peer, below 128: its progress ULT
     /// takes the request and makes the handler. A peer that has no such context takes it for
-    /// context 0, as it does by default. Which contexts a peer has is a matter of its
-    /// configuration (`mercury.max_contexts`).
+    /// context 0, as it does by default. Which contexts a peer has is a matter of its configuration
+    /// (`mercury.max_contexts`).
     ///
     /// Counterpart: `HG_Set_target_id`.
     #[must_use]

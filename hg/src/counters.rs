@@ -86,7 +86,7 @@ counters! {
     bulk_count,
     /// Messages of peers that could not be read or fetched.
     malformed,
-    /// Malformed ones of these whose checksum was wrong.
+    /// Malformed messages whose checksum was wrong.
     checksum_errors,
     /// Responses of ours that were damaged when they arrived, as their origins said.
     resp_unread,

@@ -3,9 +3,9 @@
 use crate::{Addr, Bulk, BulkError, Instance};
 
 impl Instance {
-    /// The same memory, described together with this instance's address, so that whoever the handle
-    /// is passed on to can transfer directly with this instance. Only for memory that is exposed
-    /// here, and only if this instance listens.
+    /// Describes the memory of `bulk` anew, together with this instance's address. Any peer that
+    /// the handle is passed on to can then transfer directly with this instance. Only for memory
+    /// that is exposed here, and only if this instance listens.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -37,9 +37,9 @@ impl Instance {
         self.inner().core.bulk_bind(bulk, 0).map_err(BulkError::Owner)
     }
 
-    /// Who owns the memory behind `bulk`, if its owner has bound it
-    /// ([`bind_bulk`](Self::bind_bulk)). Does not contact the owner. The answer is the word of
-    /// whoever sent the handle.
+    /// Returns the owner of the memory behind `bulk`, if the owner has bound it
+    /// ([`bind_bulk`](Self::bind_bulk)). Does not contact the owner. The answer is only as reliable
+    /// as the peer that sent the handle.
     ///
     /// # Errors
     ///

@@ -394,7 +394,7 @@ fn check_range(peer: &Addr, remote: &Bulk, range: &Range<u64>) -> Result<(), Bul
     Err(BulkError::Transfer { peer: peer.to_string(), source: HgError::Bulk(what) })
 }
 
-/// What is left to be moved.
+/// The part of a transfer that is left to be moved, and the size of a chunk.
 struct Chunks {
     range: Range<u64>,
     bytes: usize,

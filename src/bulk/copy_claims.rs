@@ -1,5 +1,5 @@
-//! Who copies which part of a copy that several take part in. Nothing but atomics, so that
-//! `loom-tests` can include this file.
+//! The distribution of one copy among several threads. Nothing but atomics, so that `loom-tests`
+//! can include this file.
 //!
 //! Everybody claims one part after the other until none is left, and counts it when it is done.
 //! Whoever waits for the end has claimed until none was left, so it waits only for parts that

@@ -28,7 +28,7 @@ use crate::support::sync::atomic::{AtomicUsize, Ordering};
 /// that are over before it wakes up.
 const LATE_MAX: usize = 8;
 
-/// What copies the part of that number.
+/// The function that copies the part of that number.
 type Part<'a> = &'a (dyn Fn(usize) + Sync);
 
 /// A copy in which tasklets take part.
@@ -66,7 +66,7 @@ impl Job {
     }
 }
 
-/// Who takes part.
+/// The pool whose xstreams help with a copy.
 struct Helpers {
     pool: PoolRef,
     /// Tasklets that are queued and have not begun.

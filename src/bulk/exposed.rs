@@ -24,10 +24,10 @@ use crate::bulk::releasing::NetworkEnds;
 use crate::bulk::transfer::{LocalBulk, assert_may_wait, sealed::Registered};
 use crate::{BulkError, Instance, Releasing};
 
-/// What [`Instance::expose`] takes: a `Vec<u8>`, several as one (`Vec<Vec<u8>>`), a
-/// [`SharedBuffer`], or any other memory as a [`Memory`]: a mapped file, an array of numbers, what
-/// a library has allocated. [`Memory::from_raw`], which makes one, is unsafe, for nobody checks
-/// what it says.
+/// Memory that [`Instance::expose`] takes: a `Vec<u8>`, several as one (`Vec<Vec<u8>>`), a
+/// [`SharedBuffer`], or any other memory as a [`Memory`], such as a mapped file, an array of
+/// numbers, or memory that a library has allocated. [`Memory::from_raw`], which makes a [`Memory`],
+/// is unsafe, because nothing checks what its caller says.
 ///
 /// Where it is dropped instead of [released](Exposed::release) while peers use it, the last of them
 /// drops the owner, in progress: a destructor that waits there holds the instance up, and one that

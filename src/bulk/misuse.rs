@@ -1,4 +1,4 @@
-//! What the types of bulk memory do not let a program do: each snippet beside the nearest one that
+//! Programs that the types of bulk memory reject. Each snippet stands beside the nearest one that
 //! compiles, so that it is known to fail for its last line and not for another.
 //!
 //! Compiled as documentation tests, and nothing else.
@@ -59,7 +59,7 @@ struct ExposedIsNotReachable;
 /// ```
 struct ReleasedOnce;
 
-/// What peers read is not changed meanwhile.
+/// Memory that peers read is not changed meanwhile.
 ///
 /// ```no_run
 /// # fn snippet(instance: &margo::Instance, peer: &margo::Addr, remote: &margo::Bulk)
@@ -84,7 +84,7 @@ struct ReleasedOnce;
 /// ```
 struct LentIsNotChanged;
 
-/// What peers write is not read meanwhile.
+/// Memory that peers write is not read meanwhile.
 ///
 /// ```no_run
 /// # fn snippet(instance: &margo::Instance, peer: &margo::Addr, remote: &margo::Bulk)
@@ -308,7 +308,7 @@ struct WrittenSegmentsAreNotRead;
 /// ```
 struct LentSegmentsAreNotChanged;
 
-/// The same memory is not lent twice for writing.
+/// One piece of memory is not lent twice for writing.
 ///
 /// ```no_run
 /// # fn snippet(instance: &margo::Instance, peer: &margo::Addr, remote: &margo::Bulk)
@@ -362,7 +362,7 @@ struct SegmentsAreDisjoint;
 /// ```
 struct TheTransferHasTheSegments;
 
-/// What was lent for reading is not written, not by its own process either.
+/// Memory that was lent for reading is not written, not by its own process either.
 ///
 /// ```no_run
 /// # fn snippet(instance: &margo::Instance, peer: &margo::Addr, remote: &margo::Bulk)

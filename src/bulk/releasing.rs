@@ -17,7 +17,7 @@ use crate::bulk::transfer::{Back, revoke};
 
 /// The network of an instance, whose end is waited for.
 pub(crate) trait NetworkEnds: Send + Sync {
-    /// What ends, whichever comes first, when no poll gives anything back any more.
+    /// Returns two events; once either has come, no poll gives anything back any more.
     fn network_ends(&self) -> [&Eventual<()>; 2];
 }
 
@@ -68,7 +68,8 @@ impl<B: Exposable> Releasing<B> {
     ///
     /// The value itself when the instance has ended and a peer that is stopped in the midst of a
     /// copy still has the memory, when it [is lost](Self::is_lost), and at once in a tasklet, which
-    /// cannot wait.
+    /// cannot wait. Once the instance has ended, such a wait returns at once, also while a clone of
+    /// the instance is still held: a loop that waits again should pause in between.
     pub fn wait(self) -> Result<B, Self> {
         self.wait_until(None)
     }

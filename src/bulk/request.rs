@@ -63,7 +63,7 @@ pub struct BulkRequest<B: LocalBulk + Send + 'static> {
     peer: Addr,
     /// Some until it is given back or left to the transfer.
     buffer: Option<B>,
-    /// Of the task that awaits it.
+    /// The future of the task that awaits it.
     awaited: Option<Box<ReadyIn<Arc<BulkCall>, Outcome>>>,
 }
 
@@ -315,7 +315,7 @@ impl<B: LocalBulk + Send + 'static> BulkRequest<B> {
         self.leave_buffer();
     }
 
-    /// What [`ult::wait_any`] takes: ready when the transfer is over. See
+    /// Returns the object to pass to [`ult::wait_any`]: it is ready when the transfer is over. See
     /// [`Request::ready`](crate::Request::ready).
     pub fn ready(&self) -> &dyn Selectable {
         if self.is_lost() {
@@ -324,7 +324,7 @@ impl<B: LocalBulk + Send + 'static> BulkRequest<B> {
         &self.call.done
     }
 
-    /// Whose memory is at the other side.
+    /// Returns the peer whose memory is at the other side.
     pub fn peer(&self) -> &Addr {
         &self.peer
     }
@@ -377,7 +377,7 @@ impl<B: LocalBulk + Send + 'static> BulkRequest<B> {
         self.call.done.wait_ready_fully();
     }
 
-    /// What there is to tell of a transfer that is over.
+    /// Returns the result of a transfer that is over, with its buffer.
     fn end(&mut self) -> Ended<B> {
         let result = match &mut self.started {
             Ok(_) => self.call.result(&self.peer, self.call.term().map(|term| term.limit)),

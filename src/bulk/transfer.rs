@@ -58,7 +58,7 @@ pub(crate) struct BulkCall {
     moved: Range<usize>,
 }
 
-/// What is more to one that has a deadline and may have nobody who waits for it.
+/// The extra state of a transfer that has a deadline and may have no caller that waits for it.
 struct Timed {
     term: Term,
     alarm: Alarm,
@@ -79,7 +79,7 @@ impl BulkCall {
         Self { may_stand: timed.is_none(), timed, ..Self::new() }
     }
 
-    /// The same, of that part of a buffer.
+    /// Makes a call that moves that part of a buffer, and may have an alarm.
     pub(crate) fn of_part(term: Option<Term>, moved: Range<usize>) -> Self {
         Self { moved, ..Self::with_term(term) }
     }
@@ -118,7 +118,7 @@ impl BulkCall {
         }
     }
 
-    /// That of [`with_term`](Self::with_term).
+    /// Returns the term that [`with_term`](Self::with_term) was given.
     pub(crate) fn term(&self) -> Option<Term> {
         self.timed.as_ref().map(|timed| timed.term)
     }
@@ -184,7 +184,8 @@ pub(crate) struct Plan<'a> {
     pub(crate) local: Range<usize>,
 }
 
-/// What a tasklet is told that waits for memory: it is for the transfer that has it to drop it now.
+/// Panics in a tasklet that would have to wait for memory. The memory is left to the transfer that
+/// uses it, which drops it at its end.
 ///
 /// # Panics
 ///

@@ -16,8 +16,8 @@ use crate::{InitError, Instance, Layout};
 /// References by name, which do not change with what is added or removed.
 const NAMES: ConfigFlags = ConfigFlags { use_names: true, hide_external: false };
 
-/// What `after` comes to, if `init` accepts it. Warnings that `before` does not deserve are logged,
-/// except about paths that are `expected`.
+/// Resolves `after`, if `init` accepts it. Warnings that `before` does not give are logged, except
+/// about paths that are `expected`.
 fn check(
     log: &Log,
     before: &Config,
@@ -34,8 +34,8 @@ fn check(
 }
 
 impl Elastic {
-    /// What the document comes to with this change, if it is still a document that `init` accepts.
-    /// New warnings are logged, except about `expected`.
+    /// Resolves the document with this change, if it is still a document that `init` accepts. New
+    /// warnings are logged, except about `expected`.
     pub(super) fn checked(
         &self,
         (resolved, log): (&Resolved, &Log),
@@ -48,7 +48,7 @@ impl Elastic {
         check(log, &before, &after, |path| path == expected)
     }
 
-    /// The same for the document without this xstream.
+    /// Checks the document without this xstream.
     pub(super) fn check_without(
         &self,
         (resolved, log): (&Resolved, &Log),
@@ -306,7 +306,7 @@ impl Instance {
     }
 }
 
-/// What a document would say of a pool; the queue of the program's own has no word there.
+/// Describes a pool as a document would; a document has no word for a queue of the program's own.
 pub(crate) fn described(pool: &PoolRef) -> Pool {
     Pool {
         name: Some(pool.name().to_owned()),
@@ -329,7 +329,7 @@ pub(crate) fn described(pool: &PoolRef) -> Pool {
     }
 }
 
-/// What a document would say of an xstream; its scheduler may be one of the program's own.
+/// Describes an xstream as a document would; its scheduler may be one of the program's own.
 pub(crate) fn described_xstream(xstream: &XstreamRef) -> Xstream {
     let cpus = listed(&xstream.cpus());
     let pools = xstream.pools().iter().map(|pool| pool.as_str().into()).collect();
@@ -341,7 +341,8 @@ pub(crate) fn described_xstream(xstream: &XstreamRef) -> Xstream {
     }
 }
 
-/// What the machine does not have, by path in the description.
+/// Turns an error about the layout, for instance a processor that the machine does not have, into
+/// one whose paths begin at the description.
 fn below(error: InitError, list: &str, place: usize) -> ElasticityError {
     let prefix = format!("argobots.{list}[{place}].");
     match error {

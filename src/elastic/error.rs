@@ -108,7 +108,7 @@ pub enum ElasticityError {
     PrivatePool {
         /// The pool.
         pool: String,
-        /// What it cannot.
+        /// The change that the progress ULT cannot make.
         what: &'static str,
     },
     /// There are fewer network contexts.

@@ -90,7 +90,7 @@ struct PoolEntry {
 struct XstreamEntry {
     xstream: XstreamRef,
     about: ResolvedXstream,
-    /// What that came to: the processors to which it was bound.
+    /// The processors to which the xstream was bound in the end.
     cpus: Vec<usize>,
     holds: BTreeMap<u64, String>,
     leaving: bool,
@@ -271,8 +271,9 @@ impl Elastic {
         self.changes.lock()
     }
 
-    /// The same for whoever may be a tasklet, or a ULT that unwinds, which must not wait: a change
-    /// may need its xstream. `None`: it is one, and a change is under way.
+    /// Holds the layout still for a caller that may be a tasklet, or a ULT that unwinds. These must
+    /// not wait, because a change may need their xstream. `None`: the caller is one of them, and a
+    /// change is under way.
     pub(crate) fn hold_still_if_may_wait(&self) -> Option<ult::MutexGuard<'_, ()>> {
         let must_not_wait = ult::is_tasklet() || ult::is_ult() && std::thread::panicking();
         if must_not_wait { self.changes.try_lock() } else { Some(self.changes.lock()) }
@@ -520,7 +521,7 @@ impl Instance {
     }
 }
 
-/// Who uses a pool or xstream that is being removed.
+/// The user of a pool or xstream that is being removed, in words.
 const LEAVING: &str = "somebody who is removing it";
 
 /// Keeps a pool in its instance; see [`Instance::hold_pool`]. Does not keep the instance running.

@@ -7,7 +7,7 @@ use margo_config::{Affinity, Config, ConfigFlags, Priority, Resolved, ResolvedXs
 use super::{Elastic, Table, XstreamEntry};
 use crate::Instance;
 
-/// What of the list goes into a document.
+/// The part of the lists of pools and xstreams that goes into a document.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Part {
     /// Everything: to check the whole, or because the layout is left out afterwards.

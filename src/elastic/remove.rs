@@ -13,7 +13,7 @@ use crate::support::log::log;
 const PRIMARY: &str = "__primary__";
 
 impl Table {
-    /// Who uses a pool, RPCs apart.
+    /// Returns the users of a pool, RPCs apart.
     fn pool_users(&self, index: usize) -> Vec<String> {
         let mut users = Vec::new();
         let contexts = self.progress.iter().enumerate().filter(|(_, pool)| **pool == index);
@@ -39,7 +39,7 @@ impl Table {
         users
     }
 
-    /// Who holds an xstream, or is removing it.
+    /// Returns the holders of an xstream, and the caller that is removing it.
     fn xstream_holds(&self, index: usize) -> Vec<String> {
         let Some(entry) = self.xstreams.get(&index) else { return Vec::new() };
         let leaving = entry.leaving.then(|| LEAVING.to_owned());
@@ -78,8 +78,9 @@ impl Elastic {
 }
 
 impl Instance {
-    /// Who uses a pool, in words: progress, handlers, xstreams, RPCs, holds, timers that are armed
-    /// to run there, and those of children. While there is anybody it cannot be removed.
+    /// Returns the users of a pool, in words: progress, handlers, xstreams, RPCs, holds, timers
+    /// that are armed to run there, and the same of children. A pool that has users cannot be
+    /// removed.
     ///
     /// # Errors
     ///

@@ -18,7 +18,7 @@ use crate::instance::home::Home;
 use crate::instance::inner::Inner;
 use crate::{InitError, Instance, InstanceBuilder, PoolHold};
 
-/// Who shares execution streams with an instance.
+/// The instances that share execution streams with one: its parent and its children.
 #[derive(Default)]
 pub(crate) struct Family {
     /// Until the end of this instance.
@@ -51,7 +51,7 @@ impl Family {
         }
     }
 
-    /// Whose pools these are, until the end of this instance.
+    /// Returns the parent, whose pools these are; `None` once this instance has ended.
     pub(crate) fn parent(&self) -> Option<Instance> {
         let parent = self.parent.lock().unwrap_or_else(PoisonError::into_inner);
         parent.as_ref().map(|(parent, _)| parent.clone())

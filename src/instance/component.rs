@@ -18,7 +18,7 @@ const _: () = assert!(ProviderId::DEFAULT.get() == margo_config::PROVIDER_ID_DEF
 ///
 /// Counterpart: Bedrock's component class.
 pub trait Component: Send + Sync {
-    /// What the configuration calls it in `type`.
+    /// Returns the name of this type in the configuration (`type`).
     fn type_name(&self) -> &'static str;
 
     /// Which other providers one of this type works with: the keys of its `dependencies` in the
@@ -94,7 +94,7 @@ impl ProviderSpec {
         self.provider_of(instance, ())
     }
 
-    /// The same with an object; see [`Instance::provider_of`].
+    /// Makes a provider as it is described here, with an object; see [`Instance::provider_of`].
     pub fn provider_of<T>(&self, instance: &Instance, object: impl Into<Arc<T>>) -> Provider<T> {
         instance.provider_of(self.id, &self.pool, object).with_priority(self.priority)
     }
@@ -102,8 +102,9 @@ impl ProviderSpec {
 
 /// A provider that was started; dropping it stops it.
 pub trait RunningProvider: Send + Sync {
-    /// What providers of the same document that depend on it may use without an RPC
-    /// ([`Dependency::object`]). Default: nothing. A [`Provider`] shows what its handlers share.
+    /// Returns the object that providers of the same document may use without an RPC if they depend
+    /// on this one ([`Dependency::object`]). Default: none. A [`Provider`] lends the object that
+    /// its handlers share.
     fn shared_object(&self) -> Option<Arc<dyn Any + Send + Sync>> {
         None
     }
@@ -172,7 +173,8 @@ pub fn check_providers(resolved: &Resolved, components: &[&dyn Component]) -> Re
     Errors::none_of(wrong)
 }
 
-/// What a component says of the `config` of the provider at a path: by key, where it tells.
+/// Returns the errors that a component finds in the `config` of the provider at a path, by key
+/// where the component names one.
 fn of_config(at: &str, error: Box<dyn std::error::Error + Send + Sync>) -> Vec<ConfigError> {
     match error.downcast::<Errors>() {
         Ok(errors) => {

@@ -1,4 +1,4 @@
-//! What one provider of the configuration gets of others.
+//! Dependencies: the other providers that a provider of the configuration gets.
 
 use std::any::Any;
 use std::fmt;
@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use crate::ProviderHandle;
 
-/// What providers of a type need of others: see [`Component::needs`](crate::Component::needs).
+/// A need that providers of one type have of others: see
+/// [`Component::needs`](crate::Component::needs).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Need {
     key: &'static str,
@@ -26,8 +27,8 @@ impl Need {
         Self { several: true, ..Self::one(key) }
     }
 
-    /// Of that type only, as the document says it. What a provider elsewhere is it can be asked
-    /// ([`Instance::check_identity`](crate::Instance::check_identity)).
+    /// Accepts providers of that type only, by the type in the document. A provider elsewhere can
+    /// be asked for its identity ([`Instance::check_identity`](crate::Instance::check_identity)).
     #[must_use]
     pub const fn of_type(self, type_name: &'static str) -> Self {
         Self { type_name: Some(type_name), ..self }

@@ -27,7 +27,8 @@ impl Inner {
         if no_layout { document.without_layout() } else { document }
     }
 
-    /// What C prints of an instance that runs, and nobody reads: see `__margo_hg_to_json`.
+    /// Adds the keys that C prints of an instance that runs, and that no version reads: see
+    /// `__margo_hg_to_json`.
     fn print_state(&self, document: &mut Config) {
         let core = &self.core;
         let version = || Some(env!("CARGO_PKG_VERSION").to_owned());

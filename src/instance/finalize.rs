@@ -140,7 +140,7 @@ impl Callbacks {
 /// lives.
 pub(crate) struct Running {
     runner: Runner,
-    /// Of the instance and of its parents.
+    /// The callbacks of the instance and of its parents.
     awaited_by: Vec<Arc<Callbacks>>,
 }
 

@@ -1,5 +1,5 @@
-//! What a child process that was forked off may do with its copy of an instance while locks are
-//! held that nobody there lets go of. `tests/forks.rs` has what it may do otherwise.
+//! The use that a child process that was forked off can make of its copy of an instance while locks
+//! are held that no thread there lets go of. `tests/forks.rs` has the rest.
 
 use std::sync::mpsc;
 use std::time::Duration;

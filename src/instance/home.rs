@@ -15,7 +15,7 @@ use crate::elastic::{Landlord, described, described_xstream};
 use crate::support::log::{Log, log};
 use crate::{InitError, Instance, InstanceBuilder, instance::child};
 
-/// Whose the pools and execution streams are.
+/// The owner of the pools and execution streams that an instance uses.
 #[derive(Debug, Clone, Default)]
 pub(crate) enum Home {
     /// The instance's own: it makes and ends them.
@@ -69,8 +69,9 @@ pub(crate) fn pools(
     resolved.pools.iter().map(find).collect()
 }
 
-/// Of a runtime that the program made: handlers are written for stacks as large as a document's
-/// are by default, or as the environment says. One that needs more than it has ends the process.
+/// Warns of small stacks in a runtime that the program made. Handlers are written for stacks as
+/// large as a document's are by default, or as the environment says; one that needs more than it
+/// has ends the process.
 pub(crate) fn warn_of_small_stacks(resolved: &Resolved, pools: &[ult::PoolRef], log: &Log) {
     let wanted = resolved.stack_bytes;
     let of_providers = resolved.providers.iter().map(|provider| provider.pool);

@@ -161,7 +161,7 @@ impl InstanceBuilder {
     }
 }
 
-/// What comes when there is progress.
+/// Starts the parts of an instance that need progress.
 fn complete(
     instance: &Instance,
     listener: Option<Listener>,

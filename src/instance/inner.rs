@@ -66,7 +66,7 @@ impl Drop for Owner {
     }
 }
 
-/// What all parts of an instance share.
+/// The state that all parts of an instance share.
 pub(crate) struct Inner {
     /// As it was at the start; for pools and xstreams see `elastic`.
     pub(crate) resolved: Resolved,
@@ -76,7 +76,7 @@ pub(crate) struct Inner {
     pub(crate) elastic: Arc<Elastic>,
     /// Context 0.
     pub(crate) core: Arc<Core<Token>>,
-    /// Of context 0.
+    /// The progress of context 0.
     pub(crate) progress: OnceLock<Progress>,
     /// Contexts 1, 2 and so on.
     pub(crate) more_contexts: Box<[Context]>,
@@ -84,17 +84,17 @@ pub(crate) struct Inner {
     pub(crate) counters: Counters,
     pub(crate) timers: Arc<Timers>,
     pub(crate) family: Family,
-    /// Whose the pools and execution streams are.
+    /// The owner of the pools and execution streams.
     pub(crate) landlord: Landlord,
     /// The process that started it.
     pub(crate) process: Process,
     /// Peers may end it.
     pub(crate) remote_shutdown: AtomicBool,
     pub(crate) when_needed: WhenNeeded,
-    /// That of `margo.address_file`.
+    /// The file that holds the address while the instance runs (`margo.address_file`).
     pub(crate) address_file: OnceLock<AddressFile>,
     pub(crate) metrics: metrics::State,
-    /// That of `margo.dump_on_signal`.
+    /// The answer to the signal of `margo.dump_on_signal`.
     pub(crate) dump_on_signal: Option<DumpOnSignal>,
     pub(crate) log: Log,
     pub(crate) gates: Gates<Waiting>,
@@ -212,7 +212,7 @@ impl Recorded for Weak<Inner> {
     }
 }
 
-/// What an instance has done since it started. A snapshot.
+/// The work that an instance has done since it started. A snapshot.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
@@ -323,7 +323,7 @@ impl Instance {
         self.inner().core.endpoint().bulk_path()
     }
 
-    /// What it has done so far.
+    /// Returns the counts of the work that it has done so far.
     pub fn stats(&self) -> Stats {
         self.inner().stats()
     }

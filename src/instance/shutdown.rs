@@ -132,7 +132,7 @@ impl Shutdown {
         before & BEGUN == 0
     }
 
-    /// What ends, whichever comes first, when no poll gives anything back any more.
+    /// Returns two events; once either has come, no poll gives anything back any more.
     pub(crate) fn network_ends(&self) -> [&Eventual<()>; 2] {
         [&self.network_closed, &self.closed]
     }
@@ -243,8 +243,8 @@ fn run_contained(inner: &Arc<Inner>, run: impl FnOnce(&Arc<Inner>)) {
     }
 }
 
-/// What is left when the steps cannot be taken in their order: the network closes, and the
-/// execution streams end with the last who holds the runtime.
+/// Ends an instance whose steps of shutdown cannot be taken in their order. The network closes, and
+/// the execution streams end with the last holder of the runtime.
 fn end_at_once(inner: &Arc<Inner>, error: FinalizeError) {
     let _running = Running::of(inner);
     forget_address(inner);

@@ -1,5 +1,5 @@
-//! What is wrong with the network settings of a document, told by its keys: before anything is
-//! opened, here and in `margo config check`, and of what only opening finds.
+//! Errors in the network settings of a document, told by its keys: those found before anything is
+//! opened, here and in `margo config check`, and those that only opening finds.
 
 use hg::MESSAGE_BYTES_MIN;
 use margo_config::{Error, Errors, Resolved};

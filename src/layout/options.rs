@@ -11,10 +11,10 @@ use margo_config::{
 use crate::layout::plan::outside_of_mask;
 use crate::support::own_rpcs;
 
-/// What an instance with this configuration says when it starts, beside
-/// [`Resolved::warnings`](margo_config::Resolved::warnings): for people, a line each that begins
-/// with the path of a key. Starts nothing; what depends on the machine or on the transport is that
-/// of this process.
+/// Returns the warnings that an instance with this configuration gives when it starts, beside
+/// [`Resolved::warnings`](margo_config::Resolved::warnings). They are for people, one line each,
+/// which begins with the path of a key. Starts nothing; warnings that depend on the machine or on
+/// the transport are those of this process.
 ///
 /// - settings without effect in this version or over this transport;
 /// - limits of messages that differ from those of peers in C;

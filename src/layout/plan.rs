@@ -24,7 +24,8 @@ use ult::{CpuSet, Place, PoolSpec, StartError, Topology, TopologyError, XstreamS
 use crate::InitError;
 use crate::error::{LayoutError, LayoutErrors, chain};
 
-/// What a configuration comes to on this machine: pools, xstreams, and where they are bound.
+/// The layout that a configuration leads to on this machine: pools, xstreams, and where they are
+/// bound.
 ///
 /// `Display` prints it for people, a line each.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -44,7 +45,7 @@ pub struct LayoutPool {
     pub name: String,
     /// In which order units leave.
     pub kind: PoolKind,
-    /// Who may push and pop, as configured.
+    /// The access to the pool, as configured: who may push and pop.
     pub access: PoolAccess,
     /// Stack size of its ULTs, bytes.
     pub stack_bytes: usize,
@@ -80,7 +81,7 @@ pub struct LayoutXstream {
 }
 
 impl Layout {
-    /// What `config` comes to here. Starts nothing.
+    /// Returns the layout that `config` leads to here. Starts nothing.
     ///
     /// # Errors
     ///

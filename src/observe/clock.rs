@@ -33,7 +33,7 @@ impl Moment {
         Duration::from_nanos(self.nanos_since(earlier))
     }
 
-    /// The same in nanoseconds.
+    /// Returns the nanoseconds from `earlier` to this; zero if that is later.
     #[must_use]
     pub fn nanos_since(self, earlier: Self) -> u64 {
         clock().nanos(self.0.get().saturating_sub(earlier.0.get()))

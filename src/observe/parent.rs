@@ -32,7 +32,7 @@ pub fn set_current_rpc_id(id: Option<RpcId>) {
     ult::set_inherited_word(id.map_or(0, |id| id.0));
 }
 
-/// What a request says.
+/// Returns the parent that a request names, if any.
 pub(crate) fn from_wire(id: u64) -> Option<RpcId> {
     if RpcId(id) == margo::NO_PARENT { None } else { from_word(id) }
 }

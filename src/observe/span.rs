@@ -1,4 +1,4 @@
-//! What is known of one call, at its origin or at its target, and of one bulk transfer.
+//! The record of one call, at its origin or at its target, or of one bulk transfer.
 //!
 //! A span is filled in as the call goes on, and handed out once, when nothing can be added any
 //! more. A moment that is `None` was not reached, or is not known at this end.
@@ -214,7 +214,7 @@ pub struct OriginSpan {
     pub peer: Addr,
     /// Nobody waits for a response.
     pub one_way: bool,
-    /// What it is part of, across processes, if this instance records that.
+    /// The trace that it is part of, across processes, if this instance records that.
     pub trace: Option<SpanOfTrace>,
     /// How it ended.
     pub outcome: CallOutcome,
@@ -257,7 +257,7 @@ pub struct TargetSpan {
     pub peer: Addr,
     /// Nobody waits for a response.
     pub one_way: bool,
-    /// What it is part of, across processes, if the origin has said so.
+    /// The trace that it is part of, across processes, if the origin has named one.
     pub trace: Option<SpanOfTrace>,
     /// The pool of the handler.
     pub pool: Pool,
@@ -353,13 +353,13 @@ impl BulkOutcome {
 pub struct BulkSpan {
     /// Which way.
     pub direction: BulkDirection,
-    /// Whose memory is at the other side.
+    /// The peer whose memory is at the other side.
     pub peer: Addr,
     /// Bytes that were to be moved.
     pub bytes: u64,
     /// The RPC on whose behalf it was made; `None`: outside of any.
     pub rpc_id: Option<RpcId>,
-    /// What it is part of, across processes, if this instance records that.
+    /// The trace that it is part of, across processes, if this instance records that.
     pub trace: Option<SpanOfTrace>,
     /// The request in whose handler's ULT it was made, if that request has a span.
     pub request: Option<RequestOfBulk>,
@@ -389,7 +389,7 @@ pub struct RequestOfBulk {
     pub arrived: Moment,
     /// When its ULT began.
     pub started: Option<Moment>,
-    /// What it is part of, across processes, if the origin has said so.
+    /// The trace that it is part of, across processes, if the origin has named one.
     pub trace: Option<SpanOfTrace>,
 }
 

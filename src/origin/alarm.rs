@@ -14,7 +14,7 @@ use crate::Instance;
 use crate::origin::call::pools_for_units;
 use crate::support::log::{Log, log};
 
-/// Of one operation.
+/// The alarm of one operation.
 #[derive(Default)]
 pub(crate) struct Alarm(Mutex<State>);
 

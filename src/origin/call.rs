@@ -33,7 +33,7 @@ use crate::{Canceler, ForwardError, Instance, ProviderHandle};
 /// How a call ended.
 pub(crate) type Outcome = Result<Response, HgError>;
 
-/// What is to be done at the end, on the progress ULT.
+/// The callback that runs at the end, on the progress ULT.
 pub(crate) type Callback = Box<dyn FnOnce(Shared<Call>) + Send>;
 
 /// A call in flight. See the module documentation.
@@ -41,7 +41,7 @@ pub(crate) struct Call {
     done: Eventual<Outcome>,
     given_up: WhyOver,
     pub(crate) watch: CallWatch,
-    /// What only calls need that have a callback, a deadline, or a token which cancels them.
+    /// State that only calls with a callback, a deadline, or a cancel token need.
     extra: Option<Box<Extra>>,
 }
 
@@ -53,7 +53,7 @@ struct Extra {
     tie: Option<Tie>,
 }
 
-/// What a call is about, for its errors.
+/// The RPC, the target and the term of a call, for its errors.
 #[derive(Clone, Copy)]
 pub(crate) struct Site<'a> {
     pub(crate) rpc: &'static str,
@@ -63,7 +63,7 @@ pub(crate) struct Site<'a> {
 }
 
 impl Site<'_> {
-    /// Of a call that nobody tells of its deadline: it is not to begin after it.
+    /// Refuses a call that would begin after its deadline, for calls that no alarm ends.
     pub(crate) fn is_in_time(self) -> Result<(), ForwardError> {
         match self.term.filter(|term| term.at <= Instant::now()) {
             None => Ok(()),
@@ -83,8 +83,8 @@ pub(crate) struct Term {
 }
 
 impl Term {
-    /// That of a call which starts now: its own limit, and when the request on whose behalf it is
-    /// made expires. A limit beyond what the clock can count is no limit.
+    /// Returns the term of a call which starts now: its own limit, and when the request on whose
+    /// behalf it is made expires. A limit beyond what the clock can count is no limit.
     #[inline]
     pub(crate) fn of_call(limit: Option<Duration>, inherited: Option<Instant>) -> Option<Self> {
         if limit.is_none() && inherited.is_none() {
@@ -105,7 +105,7 @@ impl Call {
         Self { done, given_up, watch: CallWatch::default(), extra: None }
     }
 
-    /// The same, of a caller that does nothing else meanwhile.
+    /// Makes a call whose caller does nothing else meanwhile.
     #[inline(always)]
     pub(crate) fn waited_for() -> Self {
         Self { watch: CallWatch::waited_for(), ..Self::new() }
@@ -119,7 +119,7 @@ impl Call {
         Self { extra: Some(Box::new(Extra { due, alarm, callback, tie })), ..Self::new() }
     }
 
-    /// The same, of a caller that does nothing else meanwhile.
+    /// Makes a call with these bounds whose caller does nothing else meanwhile.
     #[cold]
     pub(crate) fn waited_for_within(bounds: Bounds) -> Self {
         Self { watch: CallWatch::waited_for(), ..Self::with_extra(bounds, None) }
@@ -204,7 +204,7 @@ impl Call {
         }
     }
 
-    /// The same because nobody is interested any more, of which its target is told.
+    /// Cancels it because nobody is interested any more, and tells its target.
     pub(crate) fn cancel(&self, by: &dyn EndsEarly, op: OpRef, to: &ProviderHandle) {
         // In a child process that was forked off it is the parent's to cancel.
         if !self.is_over() && !by.is_forked() && self.given_up.is_first(GaveUp::Canceled) {
@@ -212,7 +212,8 @@ impl Call {
         }
     }
 
-    /// The same because those have given up for whom it is; at its deadline it is late.
+    /// Cancels it because those for whom it is made have given up; past its deadline it times out
+    /// instead.
     pub(crate) fn give_up(&self, by: &dyn EndsEarly, op: OpRef, to: &ProviderHandle) {
         match self.is_late() {
             true => self.time_out(by, op),
@@ -305,7 +306,7 @@ impl Call {
         Err(refusal(site, code, detail))
     }
 
-    /// The same of a one-way call, which has no result.
+    /// Waits for a one-way call, which has no result.
     pub(crate) fn sent(&self, site: Site<'_>) -> Result<(), ForwardError> {
         match self.done.wait() {
             Ok(_) => Ok(()),
@@ -344,16 +345,16 @@ impl fmt::Debug for Call {
     }
 }
 
-/// What [`ReturnCode::Again`] of a peer's RPC layer means, see `hg/src/overflow.rs`.
+/// The meaning of [`ReturnCode::Again`] from a peer's RPC layer, see `hg/src/overflow.rs`.
 const NO_ROOM_TO_FETCH: &str = "it holds too many bytes of long arguments, or has too many \
      operations in flight (HG_AGAIN); try again later, or raise its bound \
      (`margo.overflow_held_max`)";
 
-/// What is said of the codes of peers that are not our own.
+/// The explanation of codes from peers that are not our own.
 const FOREIGN_CODE: &str = "a C program, or an older version, said so: its runtime, or a handler \
      that may have done anything before";
 
-/// What the return code of one of our own peers means.
+/// Returns the error that the return code of one of our own peers means.
 fn refusal(site: Site<'_>, code: ReturnCode, detail: String) -> ForwardError {
     let (rpc, peer, provider) = (site.rpc, site.to.addr().to_string(), site.to.id());
     if let (ReturnCode::Timeout, Some(Term { limit, .. })) = (code, site.term) {
@@ -373,7 +374,7 @@ fn refusal(site: Site<'_>, code: ReturnCode, detail: String) -> ForwardError {
     }
 }
 
-/// What an error of the RPC layer means.
+/// Returns the error that an error of the RPC layer means for a call.
 pub(crate) fn failure(site: Site<'_>, error: HgError) -> ForwardError {
     match error {
         // Of the codes that its RPC layer sends alone this is the one with a reason worth a text.

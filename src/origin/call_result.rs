@@ -33,8 +33,8 @@ impl<E> CallError<E> {
         }
     }
 
-    /// What [`call`](Instance::call) makes of an answer, for those that come in another way: from a
-    /// [`Request`], one of several of them, or to a callback.
+    /// Flattens an answer as [`call`](Instance::call) does, for answers that come in another way:
+    /// from a [`Request`], one of several of them, or to a callback.
     ///
     /// ```
     /// # use margo::{CallError, Instance, ProviderHandle, Rpc};

@@ -16,7 +16,8 @@ use crate::origin::deadline::Bounds;
 use crate::support::log::log;
 use crate::{Canceler, ForwardError, Instance, ProviderHandle, Rpc};
 
-/// Who is to be called back: what its callback goes on with, whoever spawns it.
+/// The context of a caller that is to be called back. Its callback goes on with it, whichever unit
+/// spawns that.
 pub(crate) struct Caller {
     on_behalf_of: u64,
     context: Option<TraceContext>,

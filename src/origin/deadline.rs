@@ -1,14 +1,13 @@
-//! What goes on from call to call: deadlines, and cancels if they are to.
+//! Deadlines, which go on from call to call, and cancels, if they are to.
 //!
-//! A request that came with a deadline lends it to the ULT of its handler: calls made there give up
+//! A request that came with a deadline lends it to the ULT of its handler. Calls made there give up
 //! by then, too, and tell their targets; transfers give up as well, and none is started later. So
-//! nobody works for a caller that has given up, however long the chain. It is a value of that ULT
-//! alone ([`ult::UltLocal`]): ULTs that a handler spawns have none, unless they call with a limit
-//! of their own.
+//! nobody works for a caller that has given up, however long the chain. The deadline is a value of
+//! that ULT alone ([`ult::UltLocal`]): ULTs that a handler spawns have none, unless they call with
+//! a limit of their own.
 //!
-//! That the caller cancels ends the calls that are made in
-//! [`CancelToken::cancels_calls_in`], and no others; the token is a value of that kind, too. A call
-//! takes it over when it is made (`tie.rs`).
+//! A cancel by the caller ends the calls that are made in [`CancelToken::cancels_calls_in`], and no
+//! others. The token is a ULT-local value, too; a call takes it over when it is made (`tie.rs`).
 
 use std::cell::{Cell, RefCell};
 use std::time::{Duration, Instant};
@@ -20,7 +19,7 @@ use crate::{CancelToken, ForwardError};
 
 static DEADLINE: UltLocal<Cell<Option<Instant>>> = UltLocal::new(|| Cell::new(None));
 
-/// That of the innermost [`CancelToken::cancels_calls_in`].
+/// The token of the innermost [`CancelToken::cancels_calls_in`].
 static CANCELED_BY: UltLocal<RefCell<Option<CancelToken>>> = UltLocal::new(|| RefCell::new(None));
 
 /// The caller is the unit of a handler whose request has this deadline.
@@ -28,18 +27,18 @@ pub(crate) fn begin(deadline: Instant) {
     DEADLINE.with(|own| own.set(Some(deadline)));
 }
 
-/// That of the request on whose behalf the caller runs.
+/// Returns the deadline of the request on whose behalf the caller runs.
 fn inherited() -> Option<Instant> {
     DEADLINE.with_existing(Cell::get).flatten()
 }
 
-/// What a caller has to observe that starts a transfer.
+/// Returns the deadline that a caller has to observe when it starts a transfer.
 #[inline]
 pub(crate) fn of_starter() -> Option<Instant> {
     if ult::is_tasklet_or_has_locals() { inherited() } else { None }
 }
 
-/// What ends a call early.
+/// The bounds of a call, each of which ends it early.
 #[derive(Default)]
 pub(crate) struct Bounds {
     pub(crate) term: Option<Term>,

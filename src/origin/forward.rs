@@ -139,7 +139,7 @@ impl Instance {
         self.start_with(ForwardOptions::default(), rpc, site, args, call)
     }
 
-    /// The same with options; the context at the target is that of the provider handle.
+    /// Starts a call with options; the context at the target is that of the provider handle.
     #[inline]
     pub(crate) fn start_with<A: Serialize, R>(
         &self,

@@ -69,7 +69,7 @@ pub struct Request<R> {
     flight: Flight,
     rpc: &'static str,
     term: Option<Term>,
-    /// Of the task that awaits it.
+    /// The future of the task that awaits it.
     awaited: Option<Box<ReadyIn<Shared<Call>, Eventual<Outcome>>>>,
     read: Read<R>,
 }
@@ -202,8 +202,9 @@ impl<R> Request<R> {
         self.flight.is_detached = true;
     }
 
-    /// What [`ult::wait_any`] takes: ready when the call is over. To wait for calls of different
-    /// types, or for calls and channels, semaphores, eventuals, timers and ULTs:
+    /// Returns the object to pass to [`ult::wait_any`]: it is ready when the call is over. Use it
+    /// to wait for calls of different types, or for calls and channels, semaphores, eventuals,
+    /// timers and ULTs:
     ///
     /// ```
     /// # use margo::{Instance, ProviderHandle, Rpc};
@@ -391,7 +392,7 @@ impl<R: DeserializeOwned> Future for Request<R> {
     }
 }
 
-/// What is ready: for those whose end is not told in this process.
+/// Returns an object that is ready, for operations whose end is not told in this process.
 pub(crate) fn at_once() -> &'static Eventual<()> {
     static READY: LazyLock<Eventual<()>> = LazyLock::new(|| {
         let ready = Eventual::new();

@@ -6,12 +6,12 @@ use margo_config::Resolved;
 
 use crate::layout::options::never_sleeps;
 
-/// What to do when a poll has found nothing.
+/// The next step when a poll has found nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Spin {
     /// Poll once more.
     On,
-    /// The same: something was done for a peer since the last look.
+    /// Poll once more: something was done for a peer since the last look.
     Served,
     /// The patience is over.
     Over,
@@ -26,14 +26,14 @@ pub(crate) struct Patience {
     /// Set at the first fruitless poll after something happened.
     spinning_since: Option<Instant>,
     polls: u32,
-    /// What was served at the last look.
+    /// The number that [`spin`](Self::spin) was given at the last look.
     served: u64,
 }
 
 impl Patience {
     /// A spin shorter than this is not worth the clock read that bounds it.
     const WINDOW_MIN: Duration = Duration::from_micros(20);
-    /// What a wake-up by the kernel costs, with room: spinning this long at first loses little.
+    /// The cost of a wake-up by the kernel, with room: spinning this long at first loses little.
     const WINDOW_START: Duration = Duration::from_micros(200);
     /// Polls between two looks at the clock.
     const POLLS_PER_LOOK: u32 = 8;

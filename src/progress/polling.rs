@@ -89,7 +89,7 @@ pub(crate) struct Progress {
     pub(crate) tally: Tally,
 }
 
-/// What the progress ULT has done. It alone writes.
+/// The counters of the progress ULT. It alone writes them.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct Tally {
@@ -152,7 +152,7 @@ impl Drop for Unstarted {
 }
 
 impl Progress {
-    /// Of the calling ULT.
+    /// Makes the state for the calling ULT, which is the progress ULT.
     pub(crate) fn new(xstream: usize) -> Self {
         Self {
             unparker: Mutex::new(ult::unparker()),

@@ -40,7 +40,8 @@ pub(crate) const STACK_BYTES: usize = 24 * 1024;
 /// Runnable on this execution stream, if nothing else is: the progress ULT.
 const PROGRESS_ALONE: usize = 1;
 
-/// What callers may do, and have done, in the stead of a progress ULT.
+/// The polls of callers in the stead of a progress ULT: those that they may make, and those that
+/// they have made.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct StandIn {

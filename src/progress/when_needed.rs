@@ -23,7 +23,7 @@ use crate::Instance;
 use crate::instance::inner::Inner;
 use crate::target::token::Token;
 
-/// Whether progress spins only while operations are in flight.
+/// The mode in which progress spins only while operations are in flight.
 #[derive(Debug)]
 pub(crate) struct WhenNeeded(AtomicBool);
 

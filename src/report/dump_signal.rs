@@ -101,7 +101,7 @@ impl Drop for DumpOnSignal {
 /// execution stream say, does not wait for that, so not under the lock that all others take. What
 /// they write comes between two of its lines.
 fn write(dump: &StateDump) {
-    /// Whoever writes a dump: each is one piece to the others.
+    /// Held while a dump is written, so that dumps do not mix.
     static WRITES: Mutex<()> = Mutex::new(());
     let text = format!("{dump}\n");
     let _writes = WRITES.lock().unwrap_or_else(PoisonError::into_inner);

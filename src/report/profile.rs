@@ -1,4 +1,4 @@
-//! What ULTs and execution streams do, as a timeline in a file: `enable_abt_profiling`.
+//! The profile of ULTs and execution streams, as a timeline in a file: `enable_abt_profiling`.
 //!
 //! Execution streams record ([`ult::Runtime::record`]); here is when, and where it is written.
 

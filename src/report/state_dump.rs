@@ -1,4 +1,4 @@
-//! What an instance does at the moment, for people who wonder why it does not do something else.
+//! The state of an instance at the moment, for people who wonder why it does not do something else.
 //!
 //! Everything here is read from counters and lists that are kept anyway, so a dump costs nothing
 //! before it is taken. Its parts are not of one moment: the instance goes on meanwhile.
@@ -21,7 +21,7 @@ use crate::{Instance, Metrics, report::metrics};
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct StateDump {
-    /// What [`Instance::metrics`] tells.
+    /// The figures of [`Instance::metrics`].
     #[serde(flatten)]
     pub metrics: Metrics,
     /// Execution streams that did not answer: a unit on each neither yields nor waits.
@@ -44,7 +44,7 @@ pub struct StateDump {
 pub struct UltLine {
     /// Number, unique in the process's runtime.
     pub id: u64,
-    /// Of a handler: the name of its RPC.
+    /// The name of its RPC, if it is a handler.
     pub name: Option<String>,
     /// The pool.
     pub pool: String,
@@ -60,8 +60,8 @@ pub struct UltLine {
 }
 
 impl Instance {
-    /// What this instance does at the moment: its [`metrics`](Self::metrics), timers, suspended
-    /// ULTs with what they wait for, and its configuration.
+    /// Returns the state of this instance at the moment: its [`metrics`](Self::metrics), timers,
+    /// suspended ULTs with what they wait for, and its configuration.
     ///
     /// May be called from anywhere but signal handlers, at any time. Takes some tens of
     /// microseconds, and some hundred for each thousand of suspended ULTs, of which their execution

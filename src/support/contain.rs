@@ -21,7 +21,7 @@ pub(crate) fn contain<R>(log: &Log, what: impl Display, f: impl FnOnce() -> R) -
     }
 }
 
-/// What a panic says.
+/// Returns the message of a panic.
 pub(crate) fn message_of(panic: &(dyn Any + Send)) -> String {
     if let Some(text) = panic.downcast_ref::<&str>() {
         (*text).to_owned()

@@ -1,6 +1,6 @@
 //! The eventfd by which a signal handler wakes a thread.
 
-/// What wakes the thread that waits for a signal.
+/// The event that wakes the thread which waits for a signal.
 #[derive(Debug)]
 pub(crate) struct Event {
     fd: std::os::fd::OwnedFd,

@@ -56,7 +56,7 @@ pub(crate) struct Gate<P> {
     refused: AtomicU64,
     /// Places for anybody, if it is plain; the rest is shared.
     free: u64,
-    /// Of a plain gate with shares.
+    /// The shares of a plain gate, if it has any.
     crowd: Option<Crowd>,
     careful: Option<Lock<Careful<P>>>,
 }
@@ -106,7 +106,8 @@ impl Counts {
         Self { peer_max, host_max, of_peers: HashMap::new(), of_hosts: HashMap::new() }
     }
 
-    /// Of those beyond the free places of a plain gate, with what the bounds leave there.
+    /// Makes the counts of those beyond the free places of a plain gate, with what the bounds leave
+    /// there.
     pub(crate) fn beyond_free(bounds: &Admission) -> Self {
         let free = free_of(bounds);
         let beyond = |max: Option<usize>| max.map(|max| max.saturating_sub(free).max(1));
@@ -176,13 +177,13 @@ impl Counts {
     }
 }
 
-/// Who is inside of a careful gate, and who waits.
+/// The requests inside of a careful gate, and those that wait.
 struct Careful<P> {
     inside: usize,
-    /// Of those inside; only if there are bounds of peers or hosts.
+    /// The counts of those inside; only if there are bounds of peers or hosts.
     counts: Counts,
     waiting: usize,
-    /// Of each peer in the order of arrival; no queue is empty.
+    /// The queue of each peer in the order of arrival; none is empty.
     queues: HashMap<Addr, Queue<P>>,
     /// The peers of `queues` that are below their share: whose turn it is. The others come back
     /// when one of theirs leaves, so that nobody looks at them in vain.
@@ -197,7 +198,7 @@ struct Queue<P> {
     host: Host,
 }
 
-/// What became of who came to a gate.
+/// The result of coming to a gate.
 #[derive(Debug)]
 pub(crate) enum Entrance<P> {
     /// Inside.
@@ -209,7 +210,7 @@ pub(crate) enum Entrance<P> {
 }
 
 impl<P> Gate<P> {
-    /// That of a pool; `several`: more than one thread lets in.
+    /// Makes the gate of a pool; `several`: more than one thread lets in.
     pub(crate) fn of_pool(bounds: Admission, several: bool) -> Self {
         // Bounds that somebody has set are kept to exactly.
         let is_set = |max: Option<usize>| max.is_some_and(|max| max > 0);
@@ -219,7 +220,7 @@ impl<P> Gate<P> {
         if plain { Self::plain(bounds, several) } else { Self::careful(bounds) }
     }
 
-    /// That of an RPC.
+    /// Makes the gate of an RPC.
     pub(crate) fn of_rpc(bounds: Admission) -> Self {
         Self::careful(bounds)
     }
@@ -256,7 +257,7 @@ impl<P> Gate<P> {
         }
     }
 
-    /// What it allows.
+    /// Returns its bounds.
     pub(crate) fn bounds(&self) -> Admission {
         self.bounds
     }
@@ -435,7 +436,7 @@ impl<P> Gate<P> {
         self.ended.0.load(Ordering::Relaxed) + self.handed_over.load(Ordering::Relaxed)
     }
 
-    /// What there is to see from outside.
+    /// Returns its load, as it is seen from outside.
     pub(crate) fn load(&self) -> Load {
         let ended = self.ended.0.load(Ordering::Relaxed);
         let late = self.begun_late.load(Ordering::Relaxed);

@@ -1,11 +1,11 @@
-//! What each instance lets into the log.
+//! The filter of each instance for its log messages.
 //!
-//! Messages are events of `tracing`, so the program's subscriber decides where they go; warnings
-//! and errors of a program that has none go to standard error, a line each. Beside that each
-//! instance has a level of its own, as in C ([`Log`], which is that of `margo-log`).
+//! Messages are events of `tracing`, so the program's subscriber decides where they go. Warnings
+//! and errors of a program that has no subscriber go to standard error, a line each. Beside that,
+//! each instance has a level of its own, as in C ([`Log`], which is that of `margo-log`).
 //!
-//! What the execution streams (`ult`) and the transports (`na`) say is not an instance's, since
-//! several can share them; a subscriber filters these by their targets.
+//! Messages of the execution streams (`ult`) and of the transports (`na`) belong to no instance,
+//! since several can share them. A subscriber filters these by their targets.
 
 use margo_config::LogLevel;
 pub use tracing::Log;

@@ -38,11 +38,12 @@ pub(crate) use crate::support::gate::{Entrance, Gate, Host};
 /// The gates of an instance.
 pub(crate) struct Gates<P> {
     several: bool,
-    /// Of pools that handlers run in.
+    /// The gates of pools that handlers run in.
     pools: Mutex<OfPools<P>>,
-    /// Of RPCs that have one.
+    /// The gates of RPCs that have one.
     rpcs: Mutex<OfRpcs<P>>,
-    /// Of the RPCs of the runtime itself, whatever their pool, in the order of [`Internal::ALL`].
+    /// The gates of the RPCs of the runtime itself, whatever their pool, in the order of
+    /// [`Internal::ALL`].
     internal: [Arc<Gate<P>>; Internal::ALL.len()],
 }
 
@@ -63,7 +64,7 @@ const INTERNAL_MAX: usize = 64;
 
 struct OfRpcs<P> {
     gates: Vec<Arc<Gate<P>>>,
-    /// What those that were dropped have refused.
+    /// The number of requests that gates have refused which were dropped since.
     dropped: u64,
 }
 
@@ -130,17 +131,17 @@ impl<P> Gates<P> {
         Self { several, pools: Mutex::default(), rpcs: Mutex::default(), internal }
     }
 
-    /// That of an RPC of the runtime itself.
+    /// Returns the gate of an RPC of the runtime itself.
     pub(crate) fn internal(&self, rpc: Internal) -> &Arc<Gate<P>> {
         &self.internal[rpc as usize]
     }
 
-    /// Of which RPC of the runtime itself that is the gate, if of any.
+    /// Returns the RPC of the runtime itself whose gate that is, if it is one.
     pub(crate) fn internal_of(&self, gate: &Arc<Gate<P>>) -> Option<Internal> {
         Internal::ALL.into_iter().find(|rpc| Arc::ptr_eq(self.internal(*rpc), gate))
     }
 
-    /// That of a pool; made with these bounds if there is none.
+    /// Returns the gate of a pool; makes one with these bounds if there is none.
     pub(crate) fn of_pool(&self, pool: &PoolRef, bounds: Admission) -> Arc<Gate<P>> {
         let mut pools = lock(&self.pools);
         pools.drop_unused();
@@ -172,14 +173,14 @@ impl<P> Gates<P> {
         gate
     }
 
-    /// That of a pool, if handlers run there and it was not removed.
+    /// Returns the gate of a pool, if handlers run there and it was not removed.
     pub(crate) fn find(&self, pool: &PoolRef) -> Option<Arc<Gate<P>>> {
         let pools = lock(&self.pools);
         let mut there = pools.gates.iter().filter(|own| !own.is_removed);
         there.find(|own| own.pool == *pool).map(|own| own.gate.clone())
     }
 
-    /// Of each pool that handlers run in, and that was not removed.
+    /// Returns the load of each pool that handlers run in, and that was not removed.
     pub(crate) fn loads(&self) -> Vec<(PoolRef, Load)> {
         let pools = lock(&self.pools);
         let there = pools.gates.iter().filter(|own| !own.is_removed);

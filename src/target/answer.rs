@@ -18,10 +18,10 @@ use crate::origin::early::EndsEarly;
 use crate::support::why_over::{GaveUp, WhyOver};
 use crate::{Addr, Instance, RespondError};
 
-/// What is to be done at the end, by whoever brings it about.
+/// The callback that runs at the end, wherever the end is brought about.
 pub(crate) type Callback = Box<dyn FnOnce(Arc<Answer>) + Send>;
 
-/// Of one answer.
+/// The state of one answer.
 pub(crate) struct Answer {
     pub(crate) done: Eventual<Result<(), HgError>>,
     given_up: WhyOver,
@@ -30,7 +30,7 @@ pub(crate) struct Answer {
     span: Option<SpanOfRequest>,
 }
 
-/// What an answer is about, for its errors.
+/// The RPC, the origin and the limit of an answer, for its errors.
 pub(crate) struct Where {
     pub(crate) rpc: &'static str,
     pub(crate) origin: Addr,

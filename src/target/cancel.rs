@@ -93,12 +93,12 @@ struct State {
     deadline: Option<Instant>,
     /// At the deadline. One that is set keeps its runtime from ending.
     alarm: Alarm,
-    /// What it ends.
+    /// The calls that it ends.
     ties: Ties,
 }
 
 impl CancelToken {
-    /// Of a request of the process from which this one was forked off.
+    /// Makes the token of a request of the process from which this one was forked off.
     pub(crate) fn of_parent(process: Process) -> Self {
         Self(Arc::new(State::new(0, process, None)))
     }
@@ -143,14 +143,14 @@ impl CancelToken {
         }
     }
 
-    /// What is set when it fires: to wait for it together with other things ([`ult::wait_any`]), or
-    /// to await it ([`ult::ready`]).
+    /// Returns the event that is set when the token fires: to wait for it together with other
+    /// things ([`ult::wait_any`]), or to await it ([`ult::ready`]).
     pub fn event(&self) -> &Eventual<CancelReason> {
         if self.0.process.is_other() && !self.0.fired.is_ready() { &FORKED } else { &self.0.fired }
     }
 }
 
-/// What never comes in a child process that was forked off.
+/// The event of tokens in a child process that was forked off: it never comes.
 static FORKED: LazyLock<Eventual<CancelReason>> = LazyLock::new(|| {
     let told = Eventual::new();
     let _ = told.set(CancelReason::Forked);
@@ -231,7 +231,7 @@ struct Origin {
     tokens: HashMap<u64, Weak<State>>,
 }
 
-/// What a token is made of.
+/// The parts that a token is made of.
 pub(crate) struct Wanted<'a> {
     pub(crate) origin: &'a Addr,
     pub(crate) call: Option<CallKey>,

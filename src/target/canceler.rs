@@ -76,7 +76,7 @@ impl Canceler {
 }
 
 impl Canceler {
-    /// The same, of a call, because those have given up for whom it is.
+    /// Cancels the call, if it is one, because those for whom it is made have given up.
     pub(crate) fn give_up(&self) {
         if let Flying::Call(call, to) = &self.what
             && let Some((by, call)) = self.by.upgrade().zip(call.upgrade())

@@ -1,4 +1,4 @@
-//! What a handler gets.
+//! The handle that a handler gets.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -34,7 +34,7 @@ pub struct Handle<A, R> {
     result: PhantomData<fn(R)>,
 }
 
-/// What is said for a handler that has nothing to say.
+/// The text of an answer with `HG_BUSY` or `HG_AGAIN` to which the handler adds none.
 const COME_AGAIN: &str = "its handler asks to come again later";
 
 /// A user's part of a request: dropped, it sees to an answer.
@@ -102,11 +102,12 @@ impl<A, R> Handle<A, R> {
         (args, Handle { reply, args: (), result })
     }
 
-    /// Who called. Bulk handles among the arguments belong to this peer.
+    /// Returns the peer that called. Bulk handles among the arguments belong to this peer.
     ///
-    /// Over tcp and UCX it is known by its connection, and its text, where it listens, is not
-    /// checked: grant no rights by it. What is sent to it reaches the caller; to reach who listens
-    /// there for certain, look the text up. That gives another address, which does not equal it.
+    /// Over tcp and UCX the peer is known by its connection. Its text, which names the address
+    /// where it listens, is not checked: grant no rights by it. A message sent to this address
+    /// reaches the caller; to reach the process that listens there for certain, look the text up.
+    /// That gives another address, which does not equal this one.
     pub fn origin(&self) -> &Addr {
         self.reply().origin()
     }
@@ -134,9 +135,9 @@ impl<A, R> Handle<A, R> {
         self.reply().parent()
     }
 
-    /// What this request is part of, across processes, if it is sampled: for logs. The id of the
-    /// span is that of its handling here. On the handler's ULT, and in what it spawns, it is also
-    /// [`trace::current`](crate::observe::trace::current).
+    /// Returns the trace that this request is part of, across processes, if it is sampled: for
+    /// logs. The id of the span is that of its handling here. On the handler's ULT, and in what it
+    /// spawns, it is also [`trace::current`](crate::observe::trace::current).
     pub fn trace(&self) -> Option<TraceContext> {
         self.reply().trace()
     }
@@ -164,11 +165,11 @@ impl<A, R> Handle<A, R> {
         self.deadline().map(|at| at.saturating_duration_since(Instant::now()))
     }
 
-    /// What fires when nobody waits for the answer any more: the deadline has passed, the origin
-    /// has canceled the call or is gone, or this instance shuts down and its grace period is over.
-    /// Ask before long work, then look at it, wait for it in another ULT, or select on it with
-    /// whatever the work waits for. Calls of the handler go on, unless they are made in
-    /// [`CancelToken::cancels_calls_in`].
+    /// Returns a token that fires when nobody waits for the answer any more: the deadline has
+    /// passed, the origin has canceled the call or is gone, or this instance shuts down and its
+    /// grace period is over. Ask before long work, then look at it, wait for it in another ULT, or
+    /// select on it with whatever the work waits for. Calls of the handler go on, unless they are
+    /// made in [`CancelToken::cancels_calls_in`].
     ///
     /// That an origin cancels is told by those of ours, unless too many requests wait
     /// ([`CancelToken`]), over `na+sm`, `na+tcp`, `ucx+…` and

@@ -164,7 +164,7 @@ fn has_share(inner: &Inner, entry: &Entry, origin: &Addr, request: &mut RawReque
     has_share
 }
 
-/// Who is behind a peer, as the key of the bounds of a host or user; asked where bounds are near.
+/// Returns the host or user behind a peer, the key of their bounds. Asked when a bound is near.
 fn host_of(inner: &Inner, peer: &Addr) -> Host {
     match inner.core.endpoint().principal(peer) {
         Principal::Unknown => None,
@@ -172,7 +172,7 @@ fn host_of(inner: &Inner, peer: &Addr) -> Host {
     }
 }
 
-/// Who is next: at the gate of its RPC or of its pool, or past both.
+/// The request that is next: at the gate of its RPC or of its pool, or past both.
 enum Next {
     AtGate(Waiting),
     Inside(Waiting),
@@ -268,9 +268,9 @@ fn give_place(inner: &Inner, entry: &Entry, peer: &Addr, todo: &mut Vec<Next>) {
     todo.extend(waited.map(Next::Inside));
 }
 
-/// Who got a place of its RPC goes to its pool's gate. A plain one is that of another pool, to or
-/// from which the RPC was moved: in it goes whether there is room or not, as only progress ULTs
-/// know.
+/// Brings a request that got a place of its RPC to its pool's gate. A plain gate here is that of
+/// another pool, to or from which the RPC was moved. The request goes in there whether there is
+/// room or not, because only progress ULTs know.
 fn moved(inner: &Inner, next: Waiting) -> Next {
     let (peer, host) = (next.origin(), || host_of(inner, next.origin()));
     match next.registration.data_as::<Entry>() {
@@ -321,7 +321,7 @@ pub(crate) fn refuse_waiting(inner: &Inner) {
     go_on(inner, todo);
 }
 
-/// What the handler of a request needs that is through all gates.
+/// The facts that the handler of a request needs, once the request is through all gates.
 struct Start<'a> {
     instance: Instance,
     pool: Cow<'a, PoolRef>,
@@ -393,7 +393,7 @@ fn no_unit(inner: &Inner, rpc: &str, error: &ult::SpawnError) {
 /// back on the other, for which the two wait for each other in the allocator.
 struct Late(Option<Parts>);
 
-/// What a [`Running`] is made of.
+/// The parts that a [`Running`] is made of.
 struct Parts {
     instance: Instance,
     about: (&'static str, ProviderId),
@@ -447,8 +447,8 @@ fn did_not_arrive(parts: Parts) {
 /// left to another ULT: then whoever answers does.
 struct Running {
     reply: Shared<Reply>,
-    /// What the RPC was registered with when the request was admitted: its data is the [`Entry`].
-    /// `None`: its places were given back, or are whoever's who answers.
+    /// The registration of the RPC when the request was admitted: its data is the [`Entry`].
+    /// `None`: its places were given back, or belong to the unit that answers.
     // Two words in all, which move in registers.
     registration: Option<Arc<Registration>>,
 }
@@ -573,7 +573,7 @@ fn leave(inner: &Inner, entry: &Entry, peer: &Addr) {
     inner.shutdown.leave();
 }
 
-/// The same, for whoever comes last of a handler and the answer to its request.
+/// Gives the places of a request back: for its handler or its answer, whichever comes last.
 pub(crate) fn give_back(inner: &Inner, places: &Registration, peer: &Addr) {
     if let Some(entry) = places.data_as::<Entry>() {
         leave(inner, entry, peer);

@@ -69,7 +69,7 @@ impl Instance {
         was_said
     }
 
-    /// What was said of provider `id` of this instance.
+    /// Returns the identity that provider `id` of this instance was given.
     ///
     /// Counterpart: `margo_provider_registered_identity`.
     pub fn identity(&self, id: ProviderId) -> Option<String> {
@@ -192,8 +192,8 @@ impl<T: Send + Sync + 'static> Provider<T> {
     }
 }
 
-/// Who has no such RPC says nothing of itself. C Margo knows it without a provider, for its own
-/// calls, and has no handler for it.
+/// Returns the identity in an answer; a provider that has no such RPC has none. C Margo knows the
+/// RPC without a provider, for its own calls, and has no handler for it.
 fn told(answer: Result<String, ForwardError>) -> Result<Option<String>, ForwardError> {
     match answer {
         Ok(identity) => Ok(Some(identity)),

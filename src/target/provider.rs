@@ -66,8 +66,8 @@ impl Instance {
         self.provider_of(id, pool, ())
     }
 
-    /// The same with an object, whose methods are to be handlers: a value, or an `Arc` of one that
-    /// others have, too.
+    /// Makes a provider with an object whose methods are to be handlers: a value, or an `Arc` of
+    /// one that others have, too.
     pub fn provider_of<T>(
         &self,
         id: ProviderId,
@@ -172,7 +172,7 @@ impl<T> Provider<T> {
         }
     }
 
-    /// What the handlers share.
+    /// Returns the object that the handlers share.
     pub fn object(&self) -> &Arc<T> {
         &self.object
     }

@@ -1,4 +1,4 @@
-//! What a provider has registered, and where that runs.
+//! The registrations of a provider, and where they run.
 //!
 //! Registrations are found by their number in the registry, where others may have taken one back
 //! and put another one in its place; so each is known by its handler, too.
@@ -128,7 +128,7 @@ impl ProviderRpcs {
     }
 }
 
-/// What of a provider's registrations is not dropped yet.
+/// The count of a provider's registrations that are not dropped yet.
 struct Living {
     process: Process,
     state: Mutex<Count>,
@@ -139,7 +139,7 @@ struct Count {
     entries: usize,
     /// Those that are not in the registry any more: only requests have them.
     replaced: Vec<Weak<Registration>>,
-    /// Who waits for the last of them.
+    /// The event of the caller that waits for the last of them.
     none: Option<Arc<Eventual<()>>>,
 }
 

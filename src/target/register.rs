@@ -18,7 +18,7 @@ use crate::target::provider_rpcs::{Member, ProviderRpcs};
 use crate::target::respond::Reply;
 use crate::{Handle, Instance, Load, PoolHold, RegisterError, Rpc};
 
-/// What runs on the handler's ULT: decodes, calls the user's function, sees to an answer.
+/// The code that runs on the handler's ULT: decodes, calls the user's function, sees to an answer.
 pub(crate) type Run = dyn Fn(&mut Shared<Reply>) + Send + Sync;
 
 /// The gate of a pool or of an RPC.
@@ -34,14 +34,14 @@ pub(crate) struct Entry {
     pub(crate) pool_index: Option<usize>,
     pub(crate) run: Arc<Run>,
     pub(crate) instance: crate::WeakInstance,
-    /// Of the pool.
+    /// The gate of the pool.
     pub(crate) gate: Arc<Gate>,
     /// The own.
     pub(crate) own_gate: Option<Arc<Gate>>,
     pub(crate) tasklet: bool,
     pub(crate) one_way: bool,
     pub(crate) priority: Priority,
-    /// Of a provider's. The last field: it goes after the handler.
+    /// The membership of a provider's RPC. The last field: it goes after the handler.
     pub(crate) member: Option<Member>,
 }
 
@@ -72,7 +72,7 @@ impl fmt::Debug for Entry {
     }
 }
 
-/// What a registration says beside the RPC and its handler.
+/// The options of a registration beside the RPC and its handler.
 pub(crate) struct Options {
     pub(crate) provider: ProviderId,
     pub(crate) pool: Option<PoolRef>,
@@ -276,8 +276,8 @@ impl Instance {
         internal.map_or_else(|| gates.of_pool(pool, bounds), |rpc| gates.internal(rpc).clone())
     }
 
-    /// What `rpc` of that provider is registered with, if it is; nothing is served in a child
-    /// process that was forked off, where the table may be locked for ever.
+    /// Returns the registration of `rpc` of that provider, if there is one. Nothing is served in a
+    /// child process that was forked off, where the table may be locked for ever.
     fn served<A, R>(&self, rpc: Rpc<A, R>, provider: ProviderId) -> Option<Arc<Registration>> {
         let inner = self.inner();
         if inner.is_forked() { None } else { inner.core.registered(rpc.id(provider)) }
@@ -316,7 +316,8 @@ impl Instance {
         self.move_handlers(rpc, provider, pool, &mut outdated)
     }
 
-    /// The same, while the layout is held still. What was there is then `outdated`.
+    /// Moves an RPC's handlers while the layout is held still. The registration until then goes to
+    /// `outdated`.
     pub(crate) fn move_handlers<A, R>(
         &self,
         rpc: Rpc<A, R>,
@@ -338,7 +339,7 @@ impl Instance {
         Ok(())
     }
 
-    /// What an RPC is registered with in another pool, if it may be served there.
+    /// Returns the entry of an RPC in another pool, if it may be served there.
     fn moved(
         &self,
         rpc: &'static str,

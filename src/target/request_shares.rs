@@ -13,7 +13,7 @@ use crate::Addr;
 use crate::support::gate::{Counts, Host, Share};
 use crate::support::sync::Lock;
 
-/// Who holds requests beyond the free places.
+/// The holders of requests beyond the free places.
 pub(crate) struct RequestShares {
     /// `None`: nobody has a share.
     counts: Option<Arc<Lock<Counts>>>,

@@ -52,8 +52,8 @@ use crate::{Addr, Instance, RespondError, observe::parent, target::handler, targ
 /// Longest explanation that is sent with an error, bytes.
 const DETAIL_BYTES_MAX: usize = 1024;
 
-/// What is said with [`ReturnCode::Again`] when it is not known to be for another reason. Whoever
-/// has made no ULT has logged why.
+/// The text that goes with [`ReturnCode::Again`] when no other reason is known. The code that
+/// failed to make the ULT has logged why.
 pub(crate) const NO_ULT: &str = "no ULT could be made for its handler, for want of memory for its \
      stack or because its runtime ends; the log there says which";
 
@@ -70,11 +70,11 @@ pub(crate) struct Reply {
     /// Made when it is asked for, with the name of the call then.
     cancel: OnceLock<(CancelToken, Option<CallKey>)>,
     pub(crate) watch: RequestWatch,
-    /// What it is part of, across processes.
+    /// The trace that it is part of, across processes.
     trace: Option<TraceContext>,
-    /// What the request says, once it was decoded; see `parent.rs`.
+    /// The parent that the request names, once it was decoded; see `parent.rs`.
     parent: RpcId,
-    /// What names the call to its origin.
+    /// The key that names the call to its origin.
     call: Option<CallKey>,
     /// For whoever answers.
     request: Claim<RawRequest>,
@@ -86,13 +86,14 @@ pub(crate) struct Reply {
     ends: Lock<Ends>,
 }
 
-/// What is said of an unwinding whose reason is not known.
+/// The text for an unwinding whose reason is not known.
 const LOST: &str = "a ULT that was to answer panicked, or was ended by exit or a cancel";
 
 /// No unit has this address, and no OS thread says it.
 const NO_UNIT: usize = 1;
 
-/// Who comes last: the handler's unit or the answer. And who is to tell of a panic.
+/// The state that decides which comes last, the handler's unit or the answer, and which of them
+/// tells of a panic.
 struct Ends {
     /// The user's request was dropped by a panic in the handler's unit, unanswered.
     lost_to_panic: bool,
@@ -248,7 +249,7 @@ impl Reply {
         }
     }
 
-    /// What the request came by.
+    /// Returns the core that the request came by.
     fn core(&self) -> &Core<Token> {
         self.inner().context(self.context.into()).0
     }
@@ -381,7 +382,7 @@ impl Reply {
         self.fail_counted(code, code, detail)
     }
 
-    /// The same in the handler's own words: whatever they are, it has run and failed.
+    /// Answers with an error in the handler's own words: whatever they are, it has run and failed.
     pub(crate) fn fail_as_handler(&self, code: ReturnCode, detail: &str) -> bool {
         self.fail_counted(code, ReturnCode::OtherError, detail)
     }

@@ -74,7 +74,7 @@ pub struct RespondRequest {
     op: Option<OpRef>,
     about: Where,
     due: Option<Instant>,
-    /// Of the task that awaits it.
+    /// The future of the task that awaits it.
     awaited: Option<Box<ReadyIn<Arc<Answer>, Outcome>>>,
 }
 
@@ -301,7 +301,7 @@ impl RespondRequest {
         Canceler::of_answer(&self.instance, &self.answer, self.op.unwrap_or(OpRef::NONE))
     }
 
-    /// What [`ult::wait_any`] takes: ready when the answer is over. See
+    /// Returns the object to pass to [`ult::wait_any`]: it is ready when the answer is over. See
     /// [`Request::ready`](crate::Request::ready).
     pub fn ready(&self) -> &dyn Selectable {
         if !self.answer.done.is_ready() && self.is_forked() {
@@ -315,7 +315,7 @@ impl RespondRequest {
         self.about.rpc
     }
 
-    /// Who is answered.
+    /// Returns the peer that is answered.
     pub fn origin(&self) -> &Addr {
         &self.about.origin
     }

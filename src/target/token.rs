@@ -9,7 +9,7 @@ use crate::observe::monitor::SpanOfRequest;
 use crate::origin::call::Call;
 use crate::target::answer::Answer;
 
-/// What the RPC layer gives back when an operation ends.
+/// The token that the RPC layer gives back when an operation ends.
 #[derive(Debug)]
 pub(crate) enum Token {
     /// A call of ours.

@@ -12,7 +12,8 @@ use na::shared::{Onlooker, Shared};
 
 use crate::target::respond::Reply;
 
-/// What the origin of one is told. Not `HG_PERMISSION`, which says that the handler has not run.
+/// The answer that the origin of such a request gets. Not `HG_PERMISSION`, which says that the
+/// handler has not run.
 pub(crate) const CLOSING: (ReturnCode, &str) =
     (ReturnCode::OtherError, "the service shut down before it was answered");
 

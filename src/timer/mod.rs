@@ -96,7 +96,7 @@ pub struct Tick {
     wish: Wish,
 }
 
-/// What a callback wants to happen when it has returned.
+/// The wish of a callback for what happens when it has returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wish {
     AsArmed,

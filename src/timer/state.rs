@@ -54,7 +54,7 @@ impl Armed {
         Self { due, period: Some(period), missed: 0 }
     }
 
-    /// What follows this run by itself: the next tick that is not over at `now`.
+    /// Returns the run that follows this one by itself: the next tick that is not over at `now`.
     fn next(&self, now: Instant) -> Option<Self> {
         let period = self.period?;
         let late = now.saturating_duration_since(self.due).as_nanos();
@@ -66,14 +66,14 @@ impl Armed {
         Some(Self { due, period: self.period, missed: u64::try_from(missed).unwrap_or(u64::MAX) })
     }
 
-    /// The same, if this run is left out as well.
+    /// Returns the run that follows if this one is left out as well.
     fn without_this(&self, now: Instant) -> Option<Self> {
         let next = self.next(now)?;
         Some(Self { missed: self.missed + 1 + next.missed, ..next })
     }
 }
 
-/// Whether to arm a timer that is armed.
+/// The rule for arming a timer that may be armed already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Arming {
     IfFree,
@@ -129,7 +129,7 @@ impl Home {
     }
 }
 
-/// What a timer and its unit have in common.
+/// The state that a timer and its unit share.
 pub(super) struct Shared {
     timers: Weak<Timers>,
     home: Home,
@@ -412,7 +412,7 @@ fn catch_up(armed: &mut Option<Armed>) {
     }
 }
 
-/// What a unit does when its time has come, started or not.
+/// The duty of a unit when its time has come, started or not.
 struct Fire {
     /// Until it starts.
     timer: Option<Arc<Shared>>,

@@ -65,7 +65,7 @@ pub(crate) struct Class {
     bytes: usize,
     buffers: usize,
     state: Mutex<State>,
-    /// Whose it is: in a child that was forked off the lock may be held for ever.
+    /// The process that made it: in a child that was forked off, the lock may be held for ever.
     process: Process,
 }
 
@@ -242,7 +242,7 @@ impl BulkPool {
         }
     }
 
-    /// What there is and what has happened, by class, smallest first.
+    /// Returns the buffers that there are and the counts so far, by class, smallest first.
     pub fn stats(&self) -> Vec<BulkClassStats> {
         self.0.iter().map(Class::stats).collect()
     }

@@ -1,4 +1,4 @@
-//! What a pool is made of, what it tells, and why there is no buffer.
+//! The specification of a pool, its statistics, and the reasons why there is no buffer.
 
 use std::time::Duration;
 
@@ -115,7 +115,7 @@ pub struct BulkClassStats {
     pub buffers: usize,
     /// Buffers that nobody uses.
     pub free: usize,
-    /// Who waits now.
+    /// Callers that wait for a buffer now.
     pub waiting: usize,
     /// Buffers in use at most, so far.
     pub in_use_max: usize,

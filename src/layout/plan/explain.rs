@@ -1,4 +1,4 @@
-//! What a layout costs: cores, memory, time spent in looking for work.
+//! The cost of a layout: cores, memory, time spent in looking for work.
 
 use margo_config::{Config, Resolved};
 use ult::Topology;
@@ -8,8 +8,8 @@ use crate::InitError;
 use crate::layout::options::{hg_options, na_options, never_sleeps};
 
 impl Layout {
-    /// What `config` comes to here and what that costs, for people, a line each: xstreams, pools,
-    /// cores, polling, memory. Starts nothing.
+    /// Returns the layout that `config` leads to here and its cost, for people, a line each:
+    /// xstreams, pools, cores, polling, memory. Starts nothing.
     ///
     /// What may be wrong with the layout is in the warnings of [`Config::check`].
     ///
@@ -123,7 +123,7 @@ impl Layout {
     }
 }
 
-/// What requests are received into.
+/// Describes the memory that requests are received into.
 fn receives(resolved: &Resolved) -> Option<String> {
     let (hg, longest) = (hg_options(resolved), na_options(resolved).message_bytes_max as u64);
     let all = (hg.request_post_init as u64).saturating_mul(longest);

@@ -1,4 +1,4 @@
-//! What an instance offers of its statistics.
+//! The statistics that an instance offers.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ pub(crate) struct Source<'a> {
 }
 
 impl Instance {
-    /// What has happened to calls, requests and transfers since the statistics were switched on or
+    /// Returns the statistics of calls, requests and transfers since they were switched on or
     /// reset: a snapshot, by call path (which RPC, on behalf of which) and peer. Empty if they
     /// never were on. Rows stay when an RPC is deregistered or a peer is gone.
     ///

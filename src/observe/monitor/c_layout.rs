@@ -35,7 +35,7 @@ pub(super) fn rounded(seconds: f64, precision: u32) -> f64 {
 /// How a quantity is printed.
 #[derive(Clone, Copy)]
 struct Print {
-    /// What one is: of nanoseconds in seconds, or of bytes.
+    /// The factor from nanoseconds to seconds; for bytes 1.
     unit: f64,
     precision: u32,
 }

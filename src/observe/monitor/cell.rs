@@ -13,7 +13,7 @@ use na::lock::{Guard, Lock};
 use super::Shared;
 use super::span::{BulkSpan, OriginSpan, TargetSpan};
 
-/// What is handed out at the end.
+/// A span, which is handed out at the end.
 pub(super) trait Span {
     fn hand_out(&self, row: u32, to: &Shared);
 }

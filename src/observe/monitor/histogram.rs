@@ -90,7 +90,7 @@ impl Distribution {
     }
 }
 
-/// What is known of a quantity: of times in nanoseconds, of sizes in bytes.
+/// The figures of one quantity: of times in nanoseconds, of sizes in bytes.
 ///
 /// Where not every call is looked at, each one that is stands for those before it, and `count` is
 /// about how many calls there were; see [`Statistics`](super::Statistics).

@@ -1,4 +1,4 @@
-//! What happens to calls, and to whom it is told.
+//! The observation of calls: their spans, and the monitors that are told of them.
 //!
 //! Each call can have a *span* at its origin and another one at its target, each bulk transfer one
 //! where it was asked for: a record of its moments, sizes and outcome, filled in as the call goes
@@ -69,9 +69,9 @@ const COUNTED: u8 = 2;
 /// Calls that are part of a trace have a span.
 const TRACING: u8 = 0x80;
 
-/// Of an instance.
+/// The observation of the calls of one instance.
 pub(crate) struct Monitoring {
-    /// What is on: `ATTACHED`, `COUNTED`, `TRACING`. Zero: nothing.
+    /// The parts that are on: `ATTACHED`, `COUNTED`, `TRACING`. Zero: nothing.
     mode: AtomicU8,
     shared: Arc<Shared>,
 }
@@ -122,7 +122,7 @@ impl Monitoring {
         self.mode() & TRACING != 0
     }
 
-    /// Who records what begins now.
+    /// Returns the tracer that records calls which begin now, if any.
     pub(crate) fn recorder(&self) -> Option<&Tracer> {
         if self.is_tracing() { self.tracer() } else { None }
     }
@@ -142,7 +142,7 @@ impl Monitoring {
         self.mode() & COUNTED != 0
     }
 
-    /// What is counted in, if calls are.
+    /// Returns the store in which calls are counted, if they are.
     #[inline]
     fn counting(&self, mode: u8) -> Option<&Store> {
         if mode & COUNTED == 0 { None } else { self.shared.store.get() }
@@ -161,7 +161,7 @@ impl Monitoring {
         self.mode.fetch_and(!COUNTED, Ordering::Relaxed);
     }
 
-    /// What was counted so far.
+    /// Returns the statistics so far.
     pub(crate) fn read(&self, address: String, reset: bool) -> Statistics {
         match self.shared.store.get() {
             Some(store) => store.read(address, reset),

@@ -15,7 +15,7 @@ use crate::observe::trace::{Place, SpanOfTrace};
 use crate::support::why_over::WhyOver;
 use crate::{Addr, observe::parent};
 
-/// What a call knows of its span and its row in the statistics.
+/// A call's access to its span and to its row in the statistics.
 #[derive(Default)]
 pub(crate) struct CallWatch {
     is_waited_for: bool,
@@ -33,7 +33,7 @@ impl fmt::Debug for CallWatch {
     }
 }
 
-/// What a call is about.
+/// The facts of a call that its row and its span begin with.
 #[derive(Clone, Copy)]
 pub(crate) struct CallAbout<'a> {
     pub(crate) rpc: &'static str,
@@ -53,7 +53,7 @@ impl CallAbout<'_> {
         About { rpc: self.rpc.to_owned(), id, parent, peer: self.peer.uri().to_owned() }
     }
 
-    /// What `watch` knows of the caller is for its trace.
+    /// Makes the span of a call. `watch` tells whether the caller waits, which the trace records.
     #[inline(never)]
     fn span(self, watch: &CallWatch, weight: u32) -> OriginSpan {
         let Self { rpc, id, provider, peer, one_way, trace, .. } = self;
@@ -288,7 +288,7 @@ impl Monitoring {
 }
 
 impl CallWatch {
-    /// Of a call whose caller does nothing else meanwhile.
+    /// Makes the watch of a call whose caller does nothing else meanwhile.
     #[inline]
     pub(crate) fn waited_for() -> Self {
         Self { is_waited_for: true, ..Self::default() }

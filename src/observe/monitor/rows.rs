@@ -32,12 +32,12 @@ use crate::Addr;
 /// Kinds of ends that a shard can tell apart.
 pub(super) const ENDS: usize = 13;
 
-/// What rows are told apart by.
+/// The key that tells rows apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Key {
     /// The RPC's number, provider included.
     pub(super) id: u64,
-    /// That of the parent. Of transfers: the direction.
+    /// The parent's number. Of transfers: the direction.
     pub(super) parent: u64,
     /// The peer, or one of `OTHER_PEERS`, `OF_THE_REST`.
     pub(super) peer: u64,
@@ -72,7 +72,7 @@ impl Key {
     }
 }
 
-/// What a row is called.
+/// The name of a row.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct About {
     pub(super) rpc: String,
@@ -90,11 +90,11 @@ impl About {
     }
 }
 
-/// What stands for the address of peers that have no row of their own.
+/// The name that stands for the addresses of peers that have no row of their own.
 pub(super) const OTHER_PEERS_NAME: &str = "other peers";
-/// What stands for the address of peers on call paths that have no row of their own.
+/// The name that stands for the addresses of peers on call paths that have no row of their own.
 pub(super) const OTHER_PATHS_NAME: &str = "other paths";
-/// What stands for the name of RPCs that have no row of their own.
+/// The name that stands for RPCs that have no row of their own.
 pub(super) const OTHER_RPCS_NAME: &str = "other RPCs";
 
 /// Counters that one OS thread writes. On lines of its own; what each call touches is in one.
@@ -195,7 +195,7 @@ impl Shard {
     }
 }
 
-/// What was counted in a row.
+/// The counts of a row.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Counts {
     pub(super) calls: u64,
@@ -226,8 +226,8 @@ impl Counts {
         Self { calls, bytes: self.bytes.wrapping_sub(before.bytes), ends }
     }
 
-    /// What is told with these: the ends that were told before and taken back since stay told, so
-    /// that the next ones make up for them.
+    /// Returns the ends that are told once these counts are. An end that was told before and has
+    /// been taken back since stays told, so that the next ones make up for it.
     fn told(&self, before: &Self) -> Self {
         let mut told = *self;
         for (end, before) in told.ends.iter_mut().zip(before.ends) {
@@ -296,7 +296,7 @@ impl<D: Default + Clone> Row<D> {
         note(self.detail().detail.get_or_insert_default());
     }
 
-    /// What was counted since the beginning.
+    /// Returns the counts since the beginning.
     pub(super) fn all(&self) -> Counts {
         let mut sums = Counts::default();
         for shard in self.shards.iter() {
@@ -314,7 +314,8 @@ impl<D: Default + Clone> Row<D> {
         sums
     }
 
-    /// What was counted since the last reset, how many calls have not ended, and what was found.
+    /// Returns the counts since the last reset, how many calls have not ended, and the details that
+    /// were kept.
     pub(super) fn read(&self, reset: bool) -> (Counts, u64, Option<D>) {
         let mut own = self.detail();
         let sums = self.all();
@@ -341,12 +342,12 @@ struct Slot<D> {
 /// The rows of one kind.
 #[derive(Debug)]
 pub(super) struct Table<D> {
-    /// Of `slots`.
+    /// The shards that each thread has found lately.
     lately: Lately,
     slots: Box<[OnceLock<Slot<D>>]>,
     rows_max: usize,
     rest: Rest,
-    /// Whoever makes a row.
+    /// Held by a thread that makes a row.
     entering: Mutex<()>,
     /// How many rows there are.
     rows: AtomicUsize,

@@ -144,7 +144,7 @@ impl Monitoring {
 }
 
 impl Kept {
-    /// What there is; if `reset`, it is taken.
+    /// Returns copies of the series; if `reset`, their entries are taken.
     fn copy(
         &mut self,
         reset: bool,

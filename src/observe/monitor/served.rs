@@ -1,8 +1,8 @@
-//! What is served, told in the order in which that changes.
+//! RPCs that are served, told to monitors in the order in which they change.
 //!
-//! One thread may take back what another one is about to tell of, and monitors are code of users,
-//! which runs under no lock. So whoever changes what is served notes, under a lock, what is to be
-//! told of it; and one at a time tells, also what others have noted meanwhile.
+//! One thread may take back a change that another one is about to tell of, and monitors are code of
+//! users, which runs under no lock. So a thread that changes what is served notes the news under a
+//! lock. One thread at a time tells the news, also the news that others have noted meanwhile.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,7 +12,7 @@ use ult::PoolRef;
 
 use super::{LifeEvent, Monitoring};
 
-/// What is to be told.
+/// A change that monitors are to be told of.
 pub(crate) enum Served {
     Registered { rpc: &'static str, rpc_id: RpcId, provider: ProviderId, pool: PoolRef },
     Deregistered { rpc_id: RpcId },

@@ -13,7 +13,7 @@ use super::rows::{About, Counts, OTHER_RPCS_NAME, Rest, Row, Table};
 use super::span::{BulkDirection, BulkOutcome, BulkSpan, CallOutcome, OriginSpan};
 use super::span::{RequestOutcome, TargetSpan};
 
-/// The same quantities as distributions, which are kept, and as figures, which are told.
+/// Defines quantities twice: as distributions, which are kept, and as figures, which are told.
 macro_rules! quantities {
     ($(#[$meta:meta])* $told:ident, $kept:ident { $($(#[$doc:meta])* $field:ident,)* }) => {
         $(#[$meta])*
@@ -253,7 +253,7 @@ pub struct BulkStatistics {
     /// The RPC on whose behalf they were made, or `other RPCs` with number 0; `None`: outside of
     /// any.
     pub rpc: Option<RpcName>,
-    /// Whose memory is at the other side: an address, or `other peers`.
+    /// The peer whose memory is at the other side: an address, or `other peers`.
     pub peer: String,
     /// Which way.
     pub direction: BulkDirection,
@@ -269,8 +269,8 @@ pub struct BulkStatistics {
     pub figures: BulkFigures,
 }
 
-/// What progress ULTs do with their time, nanoseconds. Of sleeps every
-/// `sample_progress_every`-th is timed, of polls one in 1024 times as many; each stands for those
+/// The time that progress ULTs spend on polls and on sleeps, nanoseconds. One sleep in
+/// `sample_progress_every` is timed, and one poll in 1024 times as many. Each stands for those
 /// before it, so sums and counts are comparable.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
@@ -283,8 +283,8 @@ pub struct ProgressStatistics {
     pub sleep: Figures,
 }
 
-/// What happened to calls, requests and transfers, since the statistics were switched on or
-/// reset. See [`Instance::statistics`](crate::Instance::statistics).
+/// The statistics of calls, requests and transfers since they were switched on or reset. See
+/// [`Instance::statistics`](crate::Instance::statistics).
 ///
 /// Counts are exact. Times and sizes are those of calls that were looked at: of the first ones of
 /// a path all, later on, at random moments, down to one in `sample_rpcs_every`. Each of them stands
@@ -298,7 +298,7 @@ pub struct Statistics {
     pub address: String,
     /// Time since they were switched on or reset, seconds.
     pub seconds: f64,
-    /// Of so many calls of a path one is looked at; 1: all; 0: none.
+    /// The number of calls of a path of which one is looked at; 1: all; 0: none.
     pub sample_rpcs_every: u32,
     /// Calls of this instance, by call path and peer.
     pub origin: Vec<OriginStatistics>,
@@ -310,7 +310,7 @@ pub struct Statistics {
     pub progress: ProgressStatistics,
 }
 
-/// What is kept.
+/// The statistics that are kept.
 pub(super) struct Store {
     every: AtomicU32,
     progress_every: AtomicU32,
@@ -357,7 +357,7 @@ impl Store {
         self.every.load(Ordering::Relaxed)
     }
 
-    /// Of so many sleeps of a progress ULT one is timed; 0: none.
+    /// Returns the number of sleeps of a progress ULT of which one is timed; 0: none.
     #[inline]
     pub(super) fn progress_every(&self) -> u32 {
         self.progress_every.load(Ordering::Relaxed)
@@ -442,9 +442,9 @@ impl Store {
         }
     }
 
-    /// Of each RPC that is served here, as `name:provider`: how many requests came, and how many
-    /// bytes were to be moved on their behalf; since the beginning. Those beyond the bound of rows
-    /// are [`OTHER_RPCS_NAME`].
+    /// Returns, for each RPC that is served here (`name:provider`), how many requests came and how
+    /// many bytes were to be moved on their behalf, since the beginning. RPCs beyond the bound of
+    /// rows are [`OTHER_RPCS_NAME`].
     pub(super) fn by_rpc(&self) -> BTreeMap<String, (u64, u64)> {
         let mut sums = BTreeMap::<String, (u64, u64)>::new();
         let mut keys = BTreeMap::new();
@@ -488,7 +488,7 @@ fn give_way(row: usize) {
     }
 }
 
-/// What rows of one name have come to.
+/// The rows of one name, taken together.
 struct Together<D> {
     counts: Counts,
     in_flight: u64,

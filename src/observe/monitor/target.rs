@@ -14,7 +14,7 @@ use super::{ATTACHED, Moment, Monitoring, TRACING};
 use crate::observe::trace::{Place, SpanOfTrace, TraceContext, Within};
 use crate::{Addr, observe::parent};
 
-/// What a request that is being handled knows of its span and its row in the statistics.
+/// A request's access to its span and to its row in the statistics, while it is handled.
 #[derive(Default)]
 pub(crate) struct RequestWatch {
     /// The number of the row; 0: none.
@@ -66,7 +66,8 @@ pub(crate) struct Serving<'a> {
 }
 
 impl Monitoring {
-    /// What a request is part of; if this instance records, it may begin a trace.
+    /// Returns the trace that a request is part of; if this instance records, the request may begin
+    /// one.
     fn trace_of(&self, request: &RawRequest) -> Option<SpanOfTrace> {
         let tracer = self.recorder();
         match request.trace() {
@@ -264,7 +265,7 @@ impl RequestWatch {
         self.span.clone()
     }
 
-    /// What the handler is part of.
+    /// Returns the trace that the handler is part of, and its place there.
     #[inline]
     pub(crate) fn trace(&self) -> Option<TraceContext> {
         self.span.as_ref()?.0.span().trace.map(|trace| trace.context)

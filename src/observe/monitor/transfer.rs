@@ -15,7 +15,7 @@ use crate::observe::trace::{self, Place, SpanOfTrace};
 use crate::support::why_over::WhyOver;
 use crate::{Addr, current_rpc_id};
 
-/// What a transfer knows of its span and its row in the statistics.
+/// A transfer's access to its span and to its row in the statistics.
 #[derive(Default)]
 pub(crate) struct BulkWatch {
     is_waited_for: bool,
@@ -26,7 +26,7 @@ pub(crate) struct BulkWatch {
 
 struct Seen {
     cell: Arc<Cell<BulkSpan>>,
-    /// Of the request to which it belongs.
+    /// The request to which the transfer belongs.
     request: Option<SpanOfRequest>,
 }
 
@@ -114,7 +114,7 @@ impl Monitoring {
 }
 
 impl BulkWatch {
-    /// Of a transfer whose caller does nothing else meanwhile.
+    /// Makes the watch of a transfer whose caller does nothing else meanwhile.
     pub(crate) fn waited_for() -> Self {
         Self { is_waited_for: true, ..Self::default() }
     }

@@ -1,4 +1,4 @@
-//! What progress ULTs do with their time.
+//! The time that progress ULTs spend on polls and on sleeps.
 
 use super::statistics::Turn;
 use super::{Moment, Monitoring};
@@ -7,14 +7,14 @@ use super::{Moment, Monitoring};
 /// timed of sleeps. Each that is timed stands for those between it and the one before.
 const POLLS_PER_TURN: u32 = 1024;
 
-/// Of one progress ULT.
+/// The polls and sleeps of one progress ULT, to be timed.
 #[derive(Debug, Default)]
 pub(crate) struct Turns {
     polls: Count,
     sleeps: Count,
 }
 
-/// Of polls, or of sleeps.
+/// The choice of polls, or of sleeps, that are timed.
 #[derive(Debug, Default)]
 struct Count {
     /// How many are still left out, and one.

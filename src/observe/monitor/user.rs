@@ -11,8 +11,8 @@ use crate::support::contain::contain;
 use crate::support::log::Log;
 use crate::{Instance, Pool, Xstream};
 
-/// What is told of an instance: its calls, requests and transfers when they are over, and what
-/// becomes of it. All methods do nothing unless they are overridden.
+/// An observer of an instance, which is told of calls, requests and transfers when they are over,
+/// and of changes of the instance. All methods do nothing unless they are overridden.
 ///
 /// They run wherever the thing ends: on the progress ULT, in a handler, on the thread of a caller.
 /// So they must be short, and must not wait, call or transfer; to do more, pass the span on, over a

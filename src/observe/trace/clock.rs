@@ -11,7 +11,8 @@ use crate::observe::clock::{Moment, at_once};
 /// When a file was begun, by several clocks at once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Anchor {
-    /// What has the same monotonic clock: a boot of a kernel, and a time namespace of it.
+    /// The id of the system that shares one monotonic clock: a boot of a kernel, and a time
+    /// namespace of it.
     pub(super) host_id: String,
     pub(super) monotonic_ns: u64,
     /// Since 1970, UTC.

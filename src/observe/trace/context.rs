@@ -1,4 +1,4 @@
-//! What a call is part of: ids, and how they go from unit to unit.
+//! The traces that calls are part of: ids, and how they go from unit to unit.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -85,8 +85,8 @@ impl fmt::Debug for SpanId {
     }
 }
 
-/// What the caller, and all that is done on its behalf, is part of: a trace, and the place in it.
-/// Only what is sampled has one.
+/// The trace that the caller is part of, with all that is done on its behalf, and the place in it.
+/// Only sampled work has one.
 ///
 /// Printed as the `traceparent` header of W3C Trace Context, in which it goes on to, and comes
 /// from, programs that know nothing of margo.
@@ -134,7 +134,7 @@ impl TraceContext {
         (is_known && is_sampled).then_some(Self { trace_id, span_id })
     }
 
-    /// The same trace at another place.
+    /// Returns the same trace at another place.
     pub(crate) fn at(self, span_id: SpanId) -> Self {
         Self { span_id, ..self }
     }
@@ -152,13 +152,13 @@ fn hex(text: &str, digits: usize) -> Option<u128> {
     is_one.then(|| u128::from_str_radix(text, 16).ok()).flatten()
 }
 
-/// What a request says.
+/// Returns the trace and the span that a request names.
 pub(crate) fn from_wire(parent: TraceParent) -> Option<(TraceId, Option<SpanId>)> {
     let trace_id = TraceId::new(u128::from_be_bytes(parent.trace_id))?;
     Some((trace_id, SpanId::new(u64::from_be_bytes(parent.span_id))))
 }
 
-/// The same to be sent.
+/// Returns the context in the form in which it is sent.
 pub(crate) fn to_wire(context: TraceContext) -> TraceParent {
     let (trace_id, span_id) = (context.trace_id.get(), context.span_id.get());
     TraceParent { trace_id: trace_id.to_be_bytes(), span_id: span_id.to_be_bytes() }
@@ -166,9 +166,9 @@ pub(crate) fn to_wire(context: TraceContext) -> TraceParent {
 
 static CURRENT: ult::Inherited<TraceContext> = ult::Inherited::new();
 
-/// What the caller is part of: in the handler of a request that is sampled, in what that spawns,
-/// over any number of ULTs and tasklets in between, and in [`within`]. `None` elsewhere. For logs
-/// that are to be found by their trace:
+/// Returns the trace context of the caller: in the handler of a request that is sampled, in what
+/// that spawns, over any number of ULTs and tasklets in between, and in [`within`]. `None`
+/// elsewhere. For logs that are to be found by their trace:
 ///
 /// ```
 /// if let Some(context) = margo::trace::current() {
@@ -220,7 +220,8 @@ pub(crate) fn begin_unit(on_behalf_of: u64, context: Option<TraceContext>) {
 }
 
 thread_local! {
-    /// Of which process: a child that was forked off has a copy, and would repeat its parent's ids.
+    /// The generator of ids, with the process that seeded it: a child that was forked off has a
+    /// copy, and would repeat its parent's ids.
     static RANDOM: RefCell<Option<(Process, Random)>> = const { RefCell::new(None) };
 }
 

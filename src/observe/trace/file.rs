@@ -24,13 +24,13 @@ const END_BYTES: u64 = 4096;
 /// Version of the events' meaning.
 const VERSION: u32 = 1;
 
-/// Who writes.
+/// The process that writes the file.
 #[derive(Debug, Clone)]
 pub(super) struct Author {
     pub(super) address: String,
     pub(super) host: String,
     pub(super) pid: u32,
-    /// Of these the xstreams are.
+    /// The instance, which has the names of the xstreams.
     pub(super) instance: Arc<dyn Recorded>,
 }
 

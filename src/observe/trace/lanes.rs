@@ -17,14 +17,14 @@ const LANES_MAX: usize = 4096;
 /// Handlers for which a lane is kept; beyond, some of those whose end was lost are among them.
 const KEPT_MAX: usize = 1 << 16;
 
-/// Whose lanes.
+/// The group that a lane belongs to.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Group {
     /// OS threads that are no xstreams.
     Threads,
     /// An xstream, by index: a rank goes to another one in time.
     Xstream(usize),
-    /// What waits in a pool, by name.
+    /// Units that wait in a pool, by name.
     Pool(String),
 }
 

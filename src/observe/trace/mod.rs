@@ -43,8 +43,8 @@ pub struct SpanOfTrace {
     /// The trace, and this place in it. At an instance that does not record, the place is that of
     /// the caller.
     pub context: TraceContext,
-    /// What this is part of: of a call, the request in whose handler it was made; of a request, the
-    /// call. `None`: nothing, or nobody knows.
+    /// The span that this one is part of: of a call, the request in whose handler it was made; of a
+    /// request, the call. `None`: there is none, or it is not known.
     pub parent: Option<SpanId>,
     /// Where it began; of a request, where its handler did.
     pub(crate) place: Place,
@@ -73,6 +73,15 @@ impl SpanOfTrace {
         let span_id = call.filter(|_| !recorded).unwrap_or_else(SpanId::random);
         Some(Self::new(TraceContext { trace_id, span_id }, call))
     }
+}
+
+/// The trace of a call that begins, as it is sent and as it is recorded.
+#[derive(Debug)]
+pub(crate) struct OfCall {
+    /// For the target.
+    pub(crate) said: Option<TraceParent>,
+    /// For the file.
+    pub(crate) span: Option<SpanOfTrace>,
 }
 
 /// The instance, as the thread that writes its trace sees it. It may be gone.

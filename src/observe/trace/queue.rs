@@ -36,7 +36,7 @@ struct Inbox {
     shared: Arc<Shared>,
 }
 
-/// What the thread does with what it gets.
+/// The consumer of the records, on the thread of the queue.
 pub(super) trait Writer: Send + 'static {
     /// It looks what there is.
     fn begin(&mut self);

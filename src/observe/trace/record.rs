@@ -1,4 +1,4 @@
-//! What goes from the calls to the writer of the file.
+//! The records that calls hand to the writer of the file.
 
 use hg::ProviderId;
 
@@ -10,7 +10,7 @@ use super::{SpanId, SpanOfTrace, TraceId};
 #[derive(Debug)]
 pub(super) struct Record {
     pub(super) rpc: &'static str,
-    /// Of calls and requests.
+    /// The provider of calls and requests.
     pub(super) provider: Option<ProviderId>,
     pub(super) peer: Option<Addr>,
     pub(super) trace_id: TraceId,
@@ -64,7 +64,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// That of the caller.
+    /// Returns the place of the caller.
     pub(crate) fn here() -> Self {
         match ult::current_ids() {
             Some((ult, xstream)) => Self { xstream: Some(xstream), ult: Some(ult) },

@@ -1,4 +1,4 @@
-//! What an instance has that records: who is sampled, and the way to its file.
+//! The tracer of an instance that records: which calls are sampled, and the way to its file.
 
 use std::fs::File;
 use std::io;
@@ -23,7 +23,7 @@ use crate::support::log::{Log, log};
 /// Files of earlier runs, of the same name, that an instance passes by.
 const NUMBERS_TRIED: u32 = 10_000;
 
-/// Of an instance that records.
+/// The tracer of an instance that records.
 pub(crate) struct Tracer {
     calls: Rate,
     requests: Rate,

@@ -53,7 +53,7 @@ pub(crate) fn collect(inner: &Inner) -> Metrics {
     }
 }
 
-/// What is known without a lock.
+/// Returns the metrics that are known without a lock.
 fn head(inner: &Inner) -> Metrics {
     Metrics {
         version: env!("CARGO_PKG_VERSION").to_owned(),

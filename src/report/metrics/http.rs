@@ -136,7 +136,7 @@ impl Drop for Server {
     }
 }
 
-/// What there is for a client.
+/// The page that there is for a client, if any.
 enum Read {
     Page(String),
     /// There will be none any more.
@@ -160,7 +160,7 @@ struct Client {
     deadline: Instant,
 }
 
-/// What became of a client.
+/// The state of a client after a step.
 #[derive(PartialEq)]
 enum Next {
     /// There is more to come.

@@ -120,7 +120,7 @@ fn thin_out(notes: &mut VecDeque<(Instant, Mark)>, now: Instant) {
     *notes = kept;
 }
 
-/// Whose calls the stall detector of a runtime notes.
+/// The instances whose calls the stall detector of a runtime notes.
 #[derive(Default)]
 pub(crate) struct Watched {
     all: Mutex<Vec<Weak<Inner>>>,
@@ -129,8 +129,8 @@ pub(crate) struct Watched {
 }
 
 impl Watched {
-    /// That of a runtime that the program made: one for all instances in it, of which the first
-    /// brings the stall detector.
+    /// Returns the list of a runtime that the program made. All instances in the runtime share it,
+    /// and the first of them brings the stall detector.
     pub(crate) fn of_program(runtime: &Runtime) -> Arc<Self> {
         static ALL: Mutex<Vec<Weak<Watched>>> = Mutex::new(Vec::new());
         // Given back without the lock: the last count on a pool may go with one.

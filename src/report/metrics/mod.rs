@@ -1,4 +1,4 @@
-//! What an instance does, as numbers: [`Metrics`], and the ways out of the process.
+//! The metrics of an instance: [`Metrics`], and the ways out of the process.
 //!
 //! | part | file |
 //! |---|---|
@@ -40,8 +40,8 @@ pub use self::types::{
 use crate::Instance;
 
 impl Instance {
-    /// What this instance does at the moment, and has done since its start: gauges and counters of
-    /// pools, execution streams, progress, admission, peers, memory and the process.
+    /// Returns the metrics of this instance, at the moment and since its start: gauges and counters
+    /// of pools, execution streams, progress, admission, peers, memory and the process.
     ///
     /// May be called from anywhere but signal handlers, at any time, also while execution streams
     /// are stuck and after the end. Takes some tens of microseconds, most of them for figures that
@@ -78,7 +78,7 @@ impl Instance {
     }
 }
 
-/// What an instance keeps for its metrics.
+/// The state that an instance keeps for its metrics.
 pub(crate) struct State {
     pub(crate) started: std::time::Instant,
     pub(crate) marks: std::sync::Arc<Marks>,

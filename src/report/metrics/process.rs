@@ -1,4 +1,4 @@
-//! What the operating system knows of this process.
+//! The figures that the operating system keeps of this process.
 
 use std::fs;
 use std::sync::OnceLock;
@@ -14,8 +14,8 @@ pub(super) fn read() -> ProcessMetrics {
     read_with(Stat::read(), |ticks| *STARTED.get_or_init(|| started(ticks)))
 }
 
-/// Of a child process that was forked off: what its parent has found out is not true of it, and
-/// takes a lock.
+/// Reads the figures of a child process that was forked off: what its parent has found out is not
+/// true of it, and takes a lock.
 pub(super) fn read_forked() -> ProcessMetrics {
     read_with(Stat::read(), started)
 }
@@ -57,7 +57,7 @@ fn open_fds() -> Option<u64> {
     Some((entries.count() as u64).saturating_sub(1))
 }
 
-/// What we want of `/proc/self/stat`.
+/// The fields of `/proc/self/stat` that the metrics use.
 #[derive(Debug, Default, PartialEq)]
 struct Stat {
     threads: u64,

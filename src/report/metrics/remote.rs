@@ -62,7 +62,7 @@ pub(crate) fn register(instance: &Instance) -> Result<(), RegisterError> {
     })
 }
 
-/// Who waits for a snapshot, and whether there is a thread that takes one.
+/// The calls that wait for a snapshot, and whether there is a thread that takes one.
 #[derive(Default)]
 pub(crate) struct Asked(Mutex<(Vec<Handle<(), Answer>>, bool)>);
 

@@ -7,7 +7,7 @@ use super::text::CONTENT_TYPE;
 /// Longest head of a request, bytes.
 pub(super) const HEAD_BYTES_MAX: usize = 8 << 10;
 
-/// What a client wants.
+/// The response that a client asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Asked {
     /// The metrics; `false`: only the head of that response.
@@ -26,7 +26,7 @@ pub(super) enum Status {
     InternalServerError,
 }
 
-/// What the head of a request asks for; `None`: there is more to come.
+/// Returns the response that the head of a request asks for; `None`: there is more to come.
 pub(super) fn parse(head: &[u8]) -> Option<Asked> {
     let end = head.windows(4).position(|four| four == b"\r\n\r\n");
     let Some(end) = end else {

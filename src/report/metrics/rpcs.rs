@@ -47,7 +47,7 @@ fn of_request(figures: &TargetFigures) -> [(&'static str, &Figures); 5] {
     ]
 }
 
-/// What the statistics say; nothing if they never were on.
+/// Returns the metrics of RPCs that the statistics have; none if the statistics never were on.
 pub(super) fn rpcs(monitoring: &Monitoring) -> Vec<RpcMetrics> {
     sum_up(&monitoring.read(String::new(), false))
 }

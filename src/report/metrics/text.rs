@@ -7,10 +7,10 @@ use std::fmt::Write;
 
 use super::PhaseMetrics;
 
-/// What a client is told that this is.
+/// The content type that a client is told.
 pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// What the values of a family mean.
+/// The meaning of the values of a family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Goes up and down.
@@ -110,7 +110,7 @@ impl Text {
     }
 }
 
-/// What would end a line or a label.
+/// Escapes characters that would end a line or a label.
 fn escape(out: &mut String, text: &str, quotes: bool) {
     for c in text.chars() {
         match c {
@@ -139,7 +139,7 @@ pub(super) fn count(count: u64) -> f64 {
     count as f64
 }
 
-/// The same of a size.
+/// Returns a size as a value.
 pub(super) fn size(size: usize) -> f64 {
     count(size as u64)
 }

@@ -1,4 +1,4 @@
-//! What a snapshot has in it.
+//! The types that make up a snapshot.
 //!
 //! All of it is read back from what another version has written: what is missing there has its
 //! default here, what is not known here is passed over, and a word that is not known is `Unknown`.
@@ -41,7 +41,7 @@ pub enum Phase {
     Unknown,
 }
 
-/// What a gate is in front of.
+/// The pool or RPC that a gate is in front of.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -84,9 +84,9 @@ plain! {
         uptime_sec: f64,
         /// Handlers that have begun and not ended.
         handlers_running: usize,
-        /// What it has done.
+        /// The work that it has done.
         stats: Stats,
-        /// What its RPC layer has done.
+        /// The work that its RPC layer has done.
         network: NetworkCounters,
         /// One for each network context.
         contexts: Vec<ContextMetrics>,
@@ -110,7 +110,7 @@ plain! {
         process: ProcessMetrics,
     }
 
-    /// What the RPC layer has done, over all contexts.
+    /// The work that the RPC layer has done, over all contexts.
     ///
     /// Counterpart: `HG_Class_get_counters`.
     NetworkCounters {
@@ -130,7 +130,7 @@ plain! {
         bulk_transfers: u64,
         /// Messages of peers that could not be read or fetched.
         malformed: u64,
-        /// Of these, those whose checksum was wrong.
+        /// Malformed messages whose checksum was wrong.
         checksum_errors: u64,
         /// Requests that got memory of their own because too many held the large buffers.
         requests_beyond_buffers: u64,
@@ -184,7 +184,7 @@ plain! {
         executed: u64,
         /// Times that a ULT yielded.
         yields: u64,
-        /// Who serves it.
+        /// The xstreams that serve it.
         xstreams: Vec<String>,
     }
 
@@ -209,15 +209,15 @@ plain! {
         /// Seconds that it has slept. The rest of the time it has run units, polled the network, or
         /// looked for work.
         slept_sec: f64,
-        /// What it runs, if that is known: see [`ult::XstreamRef::current_unit`].
+        /// The unit that it runs, if that is known: see [`ult::XstreamRef::current_unit`].
         current: Option<CurrentUnit>,
     }
 
-    /// What an execution stream runs.
+    /// The unit that an execution stream runs.
     CurrentUnit {
         /// The number.
         id: u64,
-        /// Of a handler: the name of its RPC.
+        /// The name of its RPC, if it is a handler.
         name: Option<String>,
         /// The pool.
         pool: String,
@@ -227,7 +227,7 @@ plain! {
     GateMetrics {
         /// In front of what it is.
         kind: GateKind,
-        /// Of the pool, or of the RPC.
+        /// The name of the pool, or of the RPC.
         name: String,
         /// The provider of the RPC.
         provider: Option<u16>,
@@ -359,7 +359,7 @@ plain! {
         buffers: usize,
         /// Buffers that nobody uses.
         free: usize,
-        /// Who waits for one.
+        /// Callers that wait for a buffer.
         waiting: usize,
         /// Buffers given out.
         gets: u64,
