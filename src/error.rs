@@ -1,7 +1,7 @@
 //! One error enum for each kind of operation.
 //!
-//! Each variant says what was wrong and where; the documentation of each says what to do. Nothing
-//! here is ever turned into a hang: a call always ends with its result or with one of these.
+//! Each variant says what was wrong and where; its documentation says what to do. No failure turns
+//! into a hang: a call always ends with its result or with one of these.
 
 use std::fmt;
 use std::time::Duration;

@@ -1,6 +1,6 @@
-//! Which contexts of an endpoint sleep: how none of them misses what is put into its mailbox, or
-//! what comes after another one has polled. Nothing but atomics, so that `loom-tests` can include
-//! this file.
+//! The sleep of an endpoint's contexts: how no context misses what is put into its mailbox, or what
+//! comes after another one has polled. Nothing but atomics, so that `loom-tests` can include this
+//! file.
 //!
 //! | state | written by | read by |
 //! |---|---|---|

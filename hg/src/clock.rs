@@ -1,14 +1,15 @@
-//! How long a timed request was on its way, between clocks that nobody sets.
+//! The time that a timed request was on its way, measured between clocks that nobody sets.
 //!
-//! A request says how much time its caller has left. What lies in a full ring or socket, or before
-//! a target that is busy, uses that time up, so the target has to know for how long it lay there;
-//! and the clocks of two hosts differ by it knows not how much. So a timed request also says when
-//! it was sent, by its sender's clock ([`Stamp`]), and the target looks at the *difference* to its
-//! own clock at the arrival: way and wait, plus what the clocks differ by. The least difference of
-//! an origin lately, its *base*, is that of a request which did not wait. What another one has
-//! beyond it is how long that one waited. LEDBAT finds the delay of queues so, with messages that
-//! pass one way only (RFC 6817, 2.4.2: base delay and its history); there as here, what all
-//! messages have in common cannot be told from the clocks, and counts as the way.
+//! A request says how much time its caller has left. While it lies in a full ring or socket, or
+//! before a busy target, that time goes on, so the target has to know for how long it lay there;
+//! and the clocks of two hosts differ by an unknown amount. So a timed request also says when it
+//! was sent, by its sender's clock ([`Stamp`]), and the target looks at the *difference* to its own
+//! clock at the arrival: way and wait, plus the amount by which the clocks differ. The least
+//! difference of an origin lately, its *base*, is that of a request which did not wait. The excess
+//! of another request over the base is the time for which that one waited. LEDBAT finds the delay
+//! of queues in the same way, with messages that pass one way only (RFC 6817, 2.4.2: base delay and
+//! its history). There as here, a delay that all messages have in common cannot be told from a
+//! difference of the clocks, and counts as the way.
 //!
 //! Two clocks do not keep their distance either:
 //!
@@ -20,12 +21,13 @@
 //! | an origin restarts, and another one has its address | its clock has another name |
 //!
 //! Periods end when a request comes, as in LEDBAT: an origin whose requests are held up for an hour
-//! has the base from before that hour when they arrive. Requests that all wait for longer than two
-//! periods become the base; then less of their wait counts, as of an origin that was not known.
+//! has the base from before that hour when they arrive. If all requests wait for longer than two
+//! periods, their wait becomes the base; then less of it counts, as for an origin that was not
+//! known.
 //!
-//! An origin that lies about its clock spoils its own deadlines and no others. What is remembered
-//! of one are some dozen bytes, of at most [`ORIGINS_MAX`] in each context; who is forgotten is
-//! new.
+//! An origin that lies about its clock spoils its own deadlines and no others. A context remembers
+//! some dozen bytes of each of at most [`ORIGINS_MAX`] origins; an origin that was forgotten is new
+//! when it comes again.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};

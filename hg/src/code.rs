@@ -1,4 +1,4 @@
-//! Return codes as they travel.
+//! Return codes in the form in which they travel.
 
 use std::fmt;
 

@@ -1,10 +1,10 @@
-//! Which build of Mercury a peer is, asked before the first call to it.
+//! The build of Mercury that a peer is, asked before the first call to it.
 //!
 //! A request is read wrongly by the other build, whose headers have another length: its handler
-//! runs with the arguments four bytes beside their place. Nothing tells the build of a peer that
-//! has sent nothing, so with [`HgOptions::ask_build`](super::HgOptions::ask_build) a call to one
-//! that may be a C program waits for an answer to a question first: a request of an RPC that nobody
-//! has. It is the same to both builds, and both answer `HG_NOENTRY`, each in its own format:
+//! runs with arguments that are off by four bytes. Nothing tells the build of a peer that has sent
+//! nothing. So with [`HgOptions::ask_build`](super::HgOptions::ask_build), a call to a peer that
+//! may be a C program waits for an answer to a question first: a request of an RPC that no peer
+//! has. Both builds read it alike, and both answer `HG_NOENTRY`, each in its own format:
 //!
 //! | answer | build |
 //! |---|---|
@@ -15,7 +15,7 @@
 //!
 //! The question goes by the call's own tag, as its first message, so whatever ends a call ends one
 //! that still asks. Calls that begin before the first answer each ask. When a call ends with an
-//! error of the network all peers are forgotten: somebody else may come in the place of one.
+//! error of the network, all peers are forgotten: another process may come in the place of one.
 
 use std::collections::HashMap;
 use std::sync::Mutex;

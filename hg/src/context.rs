@@ -4,8 +4,8 @@
 //! belongs to make its next step, and calls the [`Sink`] when that ends something. No lock of this
 //! layer is held while the sink runs, so it may start and cancel operations.
 //!
-//! [`Core::progress`] and [`Core::trigger`] do the same in two steps: the one only collects, the
-//! other acts.
+//! [`Core::progress`] and [`Core::trigger`] do the same in two steps: the first only collects, the
+//! second acts.
 
 use std::any::Any;
 use std::collections::VecDeque;

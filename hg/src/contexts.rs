@@ -1,17 +1,18 @@
-//! The state that the contexts of one core have in common, and how they hand things to each other.
+//! The state that the contexts of one core share, and how they hand completions to each other.
 //!
-//! An endpoint has one stream of completions, so whichever context polls takes what is there for
-//! all: it acts on its own, and puts the rest into the mailbox (`Core::arrived`) of the context
-//! that it belongs to. One context polls at a time; another one that comes meanwhile looks at its
-//! mailbox only.
+//! An endpoint has one stream of completions, so the polling context takes the completions of all
+//! contexts. It acts on its own, and puts the others into the mailbox (`Core::arrived`) of the
+//! context that they belong to. One context polls at a time; another one that comes meanwhile looks
+//! at its mailbox only.
 //!
 //! # Sleep
 //!
 //! A context sleeps on two descriptors: the endpoint's, and its own bell, which is rung when
-//! something is put into its mailbox. The end of anybody's sleep ends the announcement at the
-//! endpoint for all, so who polls while others sleep announces their sleep again. Who stops polling
-//! while there is more, because it has had enough, wakes a sleeper: it may come back late. What of
-//! this is a matter of memory ordering is in `bell.rs`, with a model in `loom-tests`.
+//! something is put into its mailbox. When any context wakes up, the announcement of sleep at the
+//! endpoint ends for all of them, so a context that polls while others sleep announces their sleep
+//! again. A context that has had enough and stops polling while there is more wakes a sleeper,
+//! because it may come back late itself. The memory ordering of all this is in `bell.rs`, with a
+//! model in `loom-tests`.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};

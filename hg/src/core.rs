@@ -1,4 +1,4 @@
-//! The RPC core: what holds for all operations.
+//! The RPC core: the rules that all operations have in common.
 //!
 //! # Who may call what
 //!
@@ -15,8 +15,8 @@
 //! | message buffers | everybody | see `buffers.rs` |
 //! | the endpoint | everybody | never under `Core::state` |
 //!
-//! `Core::state` is what a call costs: it is taken once to start a call and once for its end, once
-//! for a request that arrives and once for its answer.
+//! `Core::state` is the lock that a call pays for: it is taken once to start a call and once for
+//! its end, once for a request that arrives and once for its answer.
 //!
 //! # Contexts
 //!

@@ -1,8 +1,8 @@
-//! In which of its variants a message is written.
+//! The variants in which a message can be written.
 //!
-//! Mercury's headers come in two lengths, by how it was built, and protect more or less. The origin
-//! writes requests as it is configured; the target reads what the request says, as far as it says
-//! it, and answers in kind.
+//! Mercury's headers come in two lengths, by how Mercury was built, and protect more or less of a
+//! message. The origin writes requests as it is configured. The target reads a request in the
+//! variant that the request names, as far as it names one, and answers in the same.
 
 use super::checksum::ChecksumLevel;
 use super::header::flags;

@@ -1,4 +1,4 @@
-//! RPC ids: what stands for an RPC on the wire.
+//! RPC ids, which stand for RPCs on the wire.
 //!
 //! Both hashes are fixed by the C implementations: a peer computes the same number from the same
 //! name.

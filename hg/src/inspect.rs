@@ -1,7 +1,8 @@
 //! The view of a core from outside: peers, calls in flight to them, and since when.
 //!
-//! No call notes the time when it starts. Calls are numbered, so whoever notes the next number
-//! together with the time ([`CallMark`]) can tell later that a call with a lower number is older.
+//! No call notes the time when it starts. But calls are numbered: a caller that notes the next
+//! number together with the time ([`CallMark`]) can tell later that a call with a lower number is
+//! older.
 
 use na::PeerStats;
 

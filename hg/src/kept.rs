@@ -1,10 +1,10 @@
 //! Long results that are kept until their origins are done with them.
 //!
-//! An origin that lives and fetches nothing has its results kept for as long as it lives, see
-//! `overflow.rs`, and so has one that is gone where nothing shows that. So their bytes are counted,
-//! for all contexts of a core together, and have a limit. At the limit those that have waited for
-//! longer than [`PATIENCE`] give way to others, oldest first. A result that fits into its message
-//! is not looked at here.
+//! The results of an origin that lives and fetches nothing are kept for as long as it lives, see
+//! `overflow.rs`, and so are those of an origin that is gone where nothing shows that. So their
+//! bytes are counted, for all contexts of a core together, and have a limit. At the limit those
+//! that have waited for longer than [`PATIENCE`] give way to others, oldest first. A result that
+//! fits into its message is not looked at here.
 //!
 //! Arguments of calls that were given up are counted in the same way, where they stay exposed
 //! because no owner is asked before they are fetched: see `State::give_up`.

@@ -9,25 +9,26 @@
 //!
 //! # Reading order
 //!
-//! - `format.rs`, `checksum.rs`, `header.rs`, `id.rs`, `margo.rs`, `wire.rs`: what stands around
+//! - `format.rs`, `checksum.rs`, `header.rs`, `id.rs`, `margo.rs`, `wire.rs`: the frame of
 //!   arguments, and whole messages;
 //! - `proc/`: how values are encoded;
 //! - `bulk/`: how memory is described to peers;
-//! - `core.rs`, `options.rs`: the [`Core`], and what holds for all operations;
+//! - `core.rs`, `options.rs`: the [`Core`], and the rules for all operations;
 //! - `registry.rs`: which RPCs there are; `contexts.rs`, `bell.rs`: several contexts on one
 //!   endpoint;
-//! - `contact.rs`: who is asked before the first call;
+//! - `contact.rs`: the question to a peer before the first call;
 //! - `context.rs`: progress and trigger, from a completion of the network to a call of the sink;
 //! - `forward.rs`, `handle.rs`, `reply.rs`, `local.rs`, `overflow.rs`, `transfer.rs`: calls,
 //!   requests and their answers, responses, calls to ourselves, long arguments and results, bulk
 //!   transfers; `endings.rs`: what cancels them;
-//! - `ops.rs`, `receives.rs`, `buffers.rs`, `spare.rs`, `slots.rs`: what they are made of.
+//! - `ops.rs`, `receives.rs`, `buffers.rs`, `spare.rs`, `slots.rs`: the parts that they are made
+//!   of.
 //!
 //! # Trust
 //!
 //! Every byte that a peer sent is checked before use: counts against the bytes that are there,
-//! lengths against [`HgOptions`]. A malformed message costs its sender an error and nobody else
-//! anything.
+//! lengths against [`HgOptions`]. A malformed message costs its sender an error and costs no other
+//! peer anything.
 //!
 //! Counterpart: `mercury_core.c`, `mercury.c`, `mercury_bulk.c`, `mercury_proc.c`.
 

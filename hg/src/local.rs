@@ -1,5 +1,5 @@
-//! Calls to ourselves: the encoded arguments and results are handed over as they are, between the
-//! contexts of a core too. Only what is told and counted is as for other calls.
+//! Calls to ourselves: the encoded arguments and results are handed over as they are, also between
+//! the contexts of a core. Events and counters are those of any other call.
 
 use super::context::{Beside, Event, Incoming};
 use super::core::{Core, Op, State};

@@ -1,10 +1,10 @@
 //! The frame that Margo puts around arguments and results.
 //!
-//! Before the arguments: the id of the RPC in whose handler the call was made, 8 bytes little
-//! endian ([`NO_PARENT`] outside of any). Before the result: a return code, 4 bytes little endian;
-//! the result follows only if it is 0. Behind another code our own peers write a text that explains
-//! it, and a mark, which says that the code is of their runtime; C peers write nothing, and
-//! whatever of theirs has answered chooses the code.
+//! Before the arguments stands the id of the RPC in whose handler the call was made, 8 bytes little
+//! endian ([`NO_PARENT`] outside of any). Before the result stands a return code, 4 bytes little
+//! endian; the result follows only if it is 0. Behind another code our own peers write a text that
+//! explains it, and a mark, which says that the code is of their runtime. C peers write nothing
+//! there, and their code may come from the runtime or from a handler.
 
 use super::proc::{self, Writer};
 use super::wire::OWN;

@@ -1,21 +1,22 @@
 //! Telling the target of a call that nobody waits for it any more, or that its answer came damaged.
 //!
-//! Mercury's protocol has no words for that: `HG_Cancel` ends a call at its origin, and the target
-//! works on; a response that cannot be read is an error at the origin alone. Between our own peers
-//! the origin sends a one-way message with the call's tag that consists of an [`Extension`] alone.
-//! The target does not look it up: it hands up who has canceled which call
-//! ([`Sink::canceled`](super::Sink::canceled)), or could not read its answer
-//! ([`Sink::answer_unread`](super::Sink::answer_unread)), and who serves requests knows which of
-//! them are still being handled ([`RequestHandle::call_key`](super::RequestHandle::call_key)). So a
-//! call to which neither happens costs nothing.
+//! Mercury's protocol has no message for that: `HG_Cancel` ends a call at its origin, and the
+//! target works on; a response that cannot be read is an error at the origin alone. Between our own
+//! peers the origin sends a one-way message with the call's tag that consists of an [`Extension`]
+//! alone. The target does not look the call up. It hands up the origin and the name of the call
+//! that was canceled ([`Sink::canceled`](super::Sink::canceled)), or whose answer could not be read
+//! ([`Sink::answer_unread`](super::Sink::answer_unread)). The layer above, which serves requests,
+//! knows which of them are still being handled
+//! ([`RequestHandle::call_key`](super::RequestHandle::call_key)). So a call to which neither
+//! happens costs nothing.
 //!
 //! A notice is an unexpected message behind the requests of its origin, so it waits with them while
-//! `requests_max` requests are held: one that could pass them by (an expected message under a tag
-//! of its own, a receive for short messages) could also pass the request that it is about, which
-//! would then be handled although it was canceled. Nor does an origin know whether its target has a
-//! receive for such a message, without which it would stay in the transport for as long as the
-//! connection, against the bound of what its origin may send; and to have one for each origin from
-//! its first request on would cost every request a look-up.
+//! `requests_max` requests are held. A message that could overtake them (an expected message under
+//! a tag of its own, with a receive for short messages) could also overtake the request that it is
+//! about, which would then be handled although it was canceled. Nor does an origin know whether its
+//! target has a receive for such a message. Without one the message would stay in the transport for
+//! as long as the connection, and count against the bound of what its origin may send. A receive
+//! for each origin, from its first request on, would cost every request a look-up.
 
 use na::{Addr, Tag};
 

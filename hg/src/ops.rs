@@ -2,7 +2,7 @@
 //!
 //! An operation of this layer is several of the network's: a call is a send and a receive, perhaps
 //! a get of a long result. Each of them carries a 64-bit [`na::OpId`] that names the operation
-//! (slot and generation) and its [`Role`] in it; a completion whose operation is gone finds nobody.
+//! (slot and generation) and its [`Role`] in it. A completion whose operation is gone is ignored.
 //!
 //! # Tags
 //!

@@ -1,4 +1,4 @@
-//! How a core behaves.
+//! Options: how a core behaves.
 
 use na::LargeBuffers;
 

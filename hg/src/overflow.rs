@@ -12,8 +12,8 @@
 //!
 //! An acknowledgement is an expected message of one byte under the tag of the RPC. It is also sent
 //! when the get failed or was given up, so that the sender never waits for a receiver that lives.
-//! Of a response it says which ([`Ack`]); C sends a byte that means nothing, so whoever gets one
-//! has to know whose it is.
+//! The byte for a response says which of these happened ([`Ack`]). C sends a byte that means
+//! nothing, so the sender has to know whether its peer is one of ours.
 
 use std::collections::HashMap;
 use std::io::ErrorKind::OutOfMemory;

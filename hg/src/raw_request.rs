@@ -2,7 +2,8 @@
 //!
 //! The answer of a network request is an expected message under the request's tag. If the result
 //! overflowed, the receive of the origin's acknowledgement is posted before the answer is sent, and
-//! the result stays exposed until it comes. What the acknowledgement says is the answer's end.
+//! the result stays exposed until it comes. The answer ends with the outcome that the
+//! acknowledgement tells.
 
 use std::any::Any;
 use std::time::Instant;

@@ -6,9 +6,9 @@
 //! back until requests are done with.
 //!
 //! Receives are posted one by one, each with a buffer for the longest request, or many together,
-//! for which the transport finds the memory when requests come (*multi-recv*). Then those whose
-//! place was taken are *owed* until there are some to be posted together, or none is left. In all
-//! else, and in all bounds, there is no difference.
+//! for which the transport finds the memory when requests come (*multi-recv*). In the second case a
+//! receive whose place was taken is *owed* until there are enough to be posted together, or none is
+//! left. Nothing else differs, nor does any bound.
 
 use std::time::{Duration, Instant};
 

@@ -1,12 +1,12 @@
-//! Which RPCs there are.
+//! The registry: which RPCs there are.
 //!
-//! The table is copied on every change and read as a whole: each context keeps the copy that it
-//! saw last, and looks at one number to learn that there is a newer one. So a look-up in the path
-//! of a call takes no lock of its own and shares no cache line that anybody writes.
+//! The table is copied on every change and read as a whole: each context keeps the copy that it saw
+//! last, and looks at one number to learn that there is a newer one. So a look-up on the path of a
+//! call takes no lock of its own and reads no cache line that other threads write.
 //!
 //! A request keeps the entry with which it was handed up, so replacing or removing an RPC leaves
-//! nothing dangling: what is in a handler's hands is answered as before, what arrives later finds
-//! the new entry, or none.
+//! nothing dangling: a request that a handler has is answered as before, and a later one finds the
+//! new entry, or none.
 
 use std::any::Any;
 use std::collections::HashMap;

@@ -10,9 +10,10 @@
 //! | idle | the pool's | `expose` |
 //! | exposed | the operation's | `done`: idle again; dropped: revoked, never used again |
 //!
-//! A slot is for one peer for as long as it lives, because whoever knows its key, or has mapped it,
-//! can read whatever is ever there. And it is used again only after that peer has told that it is
-//! done: after a cancel it could be copying still, and would take the next payload for this one.
+//! A slot is for one peer for as long as it lives, because a peer that knows its key, or has mapped
+//! it, can read whatever is ever there. A slot is used again only after that peer has told that it
+//! is done: after a cancel the peer could be copying still, and would take the next payload for
+//! this one.
 //!
 //! Slots are made for peers that overflow often, and where they help; the oldest idle ones make
 //! room for others.

@@ -4,7 +4,8 @@
 //! payloads in flight, every page of each would be faulted in and zeroed again, which takes longer
 //! than to fill and send it: five times as long for 16 payloads of 64 KiB at a time.
 //!
-//! What a peer is to fill is set to zero first, so that it cannot make us read what others sent.
+//! Memory that a peer is to fill is set to zero first, so that the peer cannot make us read what
+//! others sent.
 
 use std::sync::Mutex;
 

@@ -1,9 +1,9 @@
 //! Messages that are too long for the peer.
 //!
-//! How long a message may be is the smaller one of two limits. This layer knows its own; the peer's
+//! The longest message is the smaller of two limits. This layer knows its own limit; the peer's
 //! comes with the connection, which the first message makes. So a request or response that the
 //! network gives back because of its length is sent once more, as one that has overflowed.
-//! Counterpart: none; C has one limit, which all have to agree upon (Mercury issue 67).
+//! Counterpart: none; C has one limit, which all peers have to agree upon (Mercury issue 67).
 
 use na::{Addr, MsgBuf, Tag};
 

@@ -4,19 +4,19 @@
 //! [`HgOptions::bulk_chunk_bytes`](super::HgOptions). At most
 //! [`HgOptions::bulk_window`](super::HgOptions) pieces are in flight; each that ends makes room for
 //! the next. The first error cancels the others, and the transfer ends once, when none is in flight
-//! any more: then nobody touches the local memory on its behalf.
+//! any more: then no piece touches the local memory.
 //!
 //! Data that came inside the peer's descriptor is copied from there, without the network.
 //!
-//! How many segments the two sides have does not count: a piece takes any number of them at both
-//! sides (`na` cuts them as its transport needs). Only where a peer describes each of its segments
-//! by a memory handle of its own, as C does on some networks, is there a piece for each.
+//! The number of segments at the two sides does not matter: a piece takes any number of them at
+//! both sides (`na` cuts them as its transport needs). Only a peer that describes each of its
+//! segments by a memory handle of its own, as C does on some networks, makes one piece for each.
 //!
 //! # Who copies, and on how many execution streams
 //!
-//! Nobody here: a piece is an operation of the transport, which works in its `poll`. Several pieces
-//! in flight therefore overlap with each other on the network, not on processors. Where a copy
-//! within one host is what takes the time, the transport splits it among execution streams
+//! This layer copies nothing: a piece is an operation of the transport, which works in its `poll`.
+//! Several pieces in flight therefore overlap with each other on the network, not on processors.
+//! Where the time goes into a copy within one host, the transport splits it among execution streams
 //! ([`na::OpenOptions::copy_helper`], which `copy_pool.rs` of margo sets); more chunks would only
 //! add round trips.
 

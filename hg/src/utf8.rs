@@ -1,4 +1,4 @@
-//! Text from bytes, cheaply for what most text is.
+//! Text from bytes, with a short path for plain ASCII, which most text is.
 
 use std::str::{Utf8Error, from_utf8};
 

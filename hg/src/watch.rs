@@ -1,8 +1,8 @@
-//! Watching a peer: being told when it is gone, while nothing is owed to us.
+//! Watching a peer: learning that it is gone, while no answer of it is awaited.
 //!
-//! The transport reports the end of a peer by ending what waits for it. So a watch is a receive
-//! from that peer under a tag that nobody uses: see [`WATCH`]. It costs a message buffer, and the
-//! peer nothing.
+//! The transport reports the end of a peer by ending the operations that wait for it. So a watch is
+//! a receive from that peer under a tag that nothing uses: see [`WATCH`]. It costs a message
+//! buffer, and the peer nothing.
 
 use na::{Addr, OpId, Tag};
 

@@ -1,7 +1,7 @@
 //! Whole messages: headers and payload together, as they are handed to the network.
 //!
-//! What does not fit into a message overflows: the message then carries, behind its headers, the
-//! length and bytes of a bulk descriptor of the memory where the whole payload is.
+//! A payload that does not fit into a message overflows: the message then carries, behind its
+//! headers, the length and bytes of a bulk descriptor of the memory where the whole payload is.
 
 use na::MsgBuf;
 

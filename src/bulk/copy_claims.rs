@@ -1,9 +1,9 @@
 //! The distribution of one copy among several threads. Nothing but atomics, so that `loom-tests`
 //! can include this file.
 //!
-//! Everybody claims one part after the other until none is left, and counts it when it is done.
-//! Whoever waits for the end has claimed until none was left, so it waits only for parts that
-//! others are copying at that moment, never for somebody who has yet to come.
+//! Each thread claims one part after the other until none is left, and counts each part when it is
+//! done. A thread that waits for the end has itself claimed until none was left. So it waits only
+//! for parts that others are copying at that moment, never for a thread that has yet to come.
 //!
 //! | state | written by | read by |
 //! |---|---|---|

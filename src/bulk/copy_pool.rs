@@ -1,15 +1,16 @@
-//! Large copies by several execution streams: what `margo.bulk.copy_pool` asks for.
+//! Large copies by several execution streams (`margo.bulk.copy_pool`).
 //!
 //! Shared memory splits a copy of 512 KiB and more into parts of 128 KiB, in user space (where both
 //! sides have memory of [`Instance::alloc`](crate::Instance::alloc)) or by cross-memory attach, and
-//! calls the [`na::CopyHelper`] that is made here, in its poll. That queues a tasklet for each
-//! execution stream of the pool, and copies too: everybody takes the next part until there is none.
+//! calls the [`na::CopyHelper`] that is made here, in its poll. The helper queues a tasklet for
+//! each execution stream of the pool, and copies too: each of them takes the next part until none
+//! is left.
 //!
-//! The poll holds locks of the transport, so it must not suspend its ULT. Nor has it to: when no
-//! part is left to take, the parts still missing are being copied by tasklets that run, on other
+//! The poll holds locks of the transport, so it must not suspend its ULT. Nor does it have to: when
+//! no part is left to take, the parts still missing are being copied by tasklets that run, on other
 //! execution streams, and do not wait for anything. A tasklet that comes late finds no part, and
-//! does not touch what the copy has left behind. While the pool's execution streams are busy with
-//! other things nobody comes; then no more are queued than [`LATE_MAX`] for each.
+//! does not touch the memory of a copy that is over. While the pool's execution streams are busy
+//! with other things, no tasklet comes; then no more are queued than [`LATE_MAX`] for each.
 //!
 //! # Unsafe code
 //!

@@ -1,4 +1,4 @@
-//! Memory that peers may use: who owns it meanwhile, and where it comes from.
+//! Memory that peers may use: its owner meanwhile, and where it comes from.
 //!
 //! | memory | made by | how a peer of the same host and user copies it |
 //! |---|---|---|
@@ -8,9 +8,9 @@
 //! | [`Memory`] | whoever answers for it | as a `Vec<u8>`: a mapped file, arrays of numbers |
 //!
 //! All go into [`Instance::expose`] and come back from [`Exposed::release`] (`releasing.rs`). For
-//! peers of other hosts and users, and over tcp, there is no difference. Meanwhile they can also be
-//! the local side of our own transfers: a peer that owns the other side then writes or reads them
-//! itself.
+//! peers of other hosts and users, and over tcp, there is no difference. While exposed, they can
+//! also be the local side of our own transfers: a peer that owns the other side then writes or
+//! reads them itself.
 
 use std::any::Any;
 use std::ops::Range;

@@ -1,8 +1,8 @@
 //! Exposed memory on its way back to its owner: [`Releasing`].
 //!
-//! Its key is gone, so nothing begins there any more. A transfer that had begun still has it, and
-//! that may be one of a peer that is stopped. Each wait here has a limit or ends with the instance,
-//! and none loses the memory.
+//! The key of the memory is gone, so no transfer begins there any more. A transfer that had begun
+//! still has the memory, and its peer may be stopped. Each wait here has a limit or ends with the
+//! instance, and none loses the memory.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -69,7 +69,8 @@ impl<B: Exposable> Releasing<B> {
     /// The value itself when the instance has ended and a peer that is stopped in the midst of a
     /// copy still has the memory, when it [is lost](Self::is_lost), and at once in a tasklet, which
     /// cannot wait. Once the instance has ended, such a wait returns at once, also while a clone of
-    /// the instance is still held: a loop that waits again should pause in between.
+    /// the instance is still held. A later one gives the memory back if the peer has gone on; a
+    /// loop of waits should pause in between.
     pub fn wait(self) -> Result<B, Self> {
         self.wait_until(None)
     }

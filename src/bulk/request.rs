@@ -1,9 +1,9 @@
 //! Transfers that go on while their caller does: [`BulkRequest`].
 //!
-//! The request owns the buffer, because nobody else may touch it meanwhile, and because a borrow
+//! The request owns the buffer, because nothing else may touch it meanwhile, and because a borrow
 //! could be ended by forgetting the request. It gives the buffer back with the result, with other
-//! memory if a peer may still write to the old one. Who drops the request earlier leaves the buffer
-//! with the transfer ([`BulkCall::kept`]), whose end drops it.
+//! memory if a peer may still write to the old one. A request that is dropped earlier leaves the
+//! buffer with the transfer ([`BulkCall::kept`]), whose end drops it.
 
 use std::fmt;
 use std::future::Future;

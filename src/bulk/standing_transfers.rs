@@ -1,9 +1,9 @@
-//! The end of transfers that stand still: an origin that serves nothing must not hold a handler,
-//! its place and its buffer for good.
+//! The end of transfers that stand still: an origin that does not serve its memory must not hold a
+//! handler, its place and its buffer for good.
 //!
-//! Transfers with a deadline have that. The others are looked at a few times in
-//! `margo.bulk.timeout_msec` while there are any: by a timer, so that a transfer itself costs one
-//! look at a flag. Looks are counted instead of time, so that nothing ends because this process was
+//! Transfers with a deadline end by that. A timer looks at the others a few times in
+//! `margo.bulk.timeout_msec` while there are any, so that a transfer itself costs one look at a
+//! flag. Looks are counted instead of time, so that no transfer ends because this process was
 //! stopped for a while.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};

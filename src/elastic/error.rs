@@ -1,4 +1,4 @@
-//! Why pools and xstreams of a running instance stay as they are.
+//! The reasons why pools and xstreams of a running instance stay as they are.
 
 use crate::error::{LayoutErrors, chain};
 

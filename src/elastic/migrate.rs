@@ -1,9 +1,9 @@
 //! Moving a progress ULT to another pool.
 //!
-//! A started ULT stays on its execution stream, so it is not the ULT that moves: the one that runs
+//! A started ULT stays on its execution stream, so the ULT itself does not move. The running one
 //! makes its successor in the other pool, polls on until that one runs, and ends
 //! ([`Progress::hand_over`](crate::progress::polling::Progress)). Nothing is lost in between:
-//! what arrives waits in the network until the successor polls.
+//! messages that arrive wait in the network until the successor polls.
 
 use std::sync::Arc;
 

@@ -5,10 +5,10 @@
 //!
 //! - **the whole document is checked again.** A change is applied to the document in effect, which
 //!   then goes through the same checks as at the start ([`Config::resolve`]). So a running instance
-//!   gets no layout that `init` would have refused, and what it would have warned of is logged
-//!   (`change.rs`);
+//!   gets no layout that `init` would have refused, and the warnings that `init` would have given
+//!   are logged (`change.rs`);
 //! - **nothing that is used goes away.** Users are found, not counted: roles and xstreams in the
-//!   list, RPCs in the registry, whatever else in [`PoolHold`]s. So no count can go wrong, and an
+//!   list, RPCs in the registry, all others in [`PoolHold`]s. So no count can go wrong, and an
 //!   error names them all;
 //! - **names and indices are stable.** An index is never given to another pool or xstream, and a
 //!   name only when its owner has been removed.
@@ -20,15 +20,15 @@
 //! | what may not change between a check and its consequence: users of pools, the runtime's layout | `changes`, one at a time; registering an RPC takes it too |
 //! | the list itself | `table`, for the length of a look-up; never held across a call of `ult` |
 //!
-//! A hold is taken under `table` alone. So what is to be removed is marked as leaving in the
-//! section that finds no holds, and whoever comes later is refused, until it is gone or stays after
-//! all.
+//! A hold is taken under `table` alone. So a pool or xstream that is to be removed is marked as
+//! leaving in the section that finds no holds. Later holds are refused until it is gone, or stays
+//! after all.
 //!
 //! An xstream that is removed leaves in its own time, which may be long; `changes` is free
 //! meanwhile.
 //!
-//! In a child process that was forked off either lock may be held for ever, so neither is taken
-//! there: what can fail does, and what cannot tells how it was at the start.
+//! In a child process that was forked off, either lock may be held for ever, so neither is taken
+//! there: functions that can fail do so, and the others return the state of the start.
 
 mod change;
 mod error;

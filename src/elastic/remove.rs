@@ -1,4 +1,4 @@
-//! Removing pools and xstreams, and who stands against it.
+//! Removing pools and xstreams, and the users that prevent it.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! A file that says where an instance listens: [`AddressFile`].
+//! The file that says where an instance listens: [`AddressFile`].
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};

@@ -4,7 +4,7 @@
 //! parent. That is how one process serves two transports with the same execution streams.
 //!
 //! A child keeps its parent running, as a clone of it would. When the parent is finalized, which
-//! anybody may ask for, its children end first: they could not run without it.
+//! any holder may ask for, its children end first: they could not run without it.
 //!
 //! | state | under |
 //! |---|---|

@@ -5,14 +5,15 @@
 //! be entered, also by callbacks, and after that entering one is an error. So a callback runs once,
 //! or is handed back, or its owner has removed it; it is never lost.
 //!
-//! Each runs on an OS thread of its own, which the shutdown waits for within the grace period; then
-//! the next one runs beside it. So a callback that hangs takes its own time and nobody else's, and
-//! what comes after it still comes in its stage. Those that are entered while a stage runs could go
-//! on for ever, each entering the next: a stage that has taken the grace period takes no more.
+//! Each callback runs on an OS thread of its own, which the shutdown waits for within the grace
+//! period; then the next one runs beside it. So a callback that hangs delays the shutdown by one
+//! grace period, and the callbacks after it still run in their stage. Callbacks that are entered
+//! while a stage runs could go on for ever, each entering the next: a stage that has taken the
+//! grace period takes no more.
 //!
-//! Whoever waits for the end in code that the end waits for would wait for itself. So the end notes
-//! on whose thread, or ULT, it runs such code, with the instance and with its parents, whose ends
-//! wait for its own; there waiting is an error.
+//! Code that the end of an instance waits for would wait for itself if it waited for the end. So
+//! the end notes the thread, or ULT, on which it runs such code, with the instance and with its
+//! parents, whose ends wait for its own; there waiting is an error.
 //!
 //! | state | under |
 //! |---|---|

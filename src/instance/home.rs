@@ -1,8 +1,8 @@
-//! In whose pools and execution streams an instance runs: its own, those of another instance
+//! The pools and execution streams that an instance runs in: its own, those of another instance
 //! ([`child`]), or those of a runtime that the program made.
 //!
-//! The last two are one case: the layout is there already, so the document says only who runs
-//! where, and the end of the instance leaves it alone. What differs is who describes it: the
+//! The last two are one case: the layout is there already, so the document only places roles in it,
+//! and the end of the instance leaves it alone. They differ in the description of the layout: the
 //! parent's document, or [`describe`].
 
 use std::borrow::Cow;

@@ -1,6 +1,6 @@
 //! From a configuration to a running instance: pools and execution streams, the network endpoint,
-//! the RPC layer, the progress ULT, in this order; undone in reverse when one of them fails. What
-//! fails after that finalizes the instance, and waits for its end.
+//! the RPC layer, the progress ULT, in this order. They are undone in reverse when one of them
+//! fails. A failure after that finalizes the instance, and waits for its end.
 
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};

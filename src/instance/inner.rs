@@ -1,4 +1,4 @@
-//! The runtime that users hold.
+//! The instance that users hold, and its parts.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -4,8 +4,9 @@
 //! does the rest, because neither a ULT (its execution stream is to end) nor the caller (who may be
 //! a handler, or a destructor) can. The steps:
 //!
-//! - **refuse**: requests that arrive are answered with `HG_PERMISSION` from the moment of `begin`,
-//!   and those that wait because of a bound are; the file of `margo.address_file` is removed;
+//! - **refuse**: from the moment of `begin`, requests that arrive are answered with
+//!   `HG_PERMISSION`, and so are those that wait because of a bound; the file of
+//!   `margo.address_file` is removed;
 //! - **children**: instances that share our execution streams (`child.rs`) end first, wholly;
 //! - **drain**: running handlers, and requests that handlers have left to other ULTs, get the grace
 //!   period to end; they may still make calls. Those that are left are told by their cancel tokens;
@@ -18,13 +19,14 @@
 //!   an error, so every ULT that waits for one runs on; the progress ULT ends when all of them have
 //!   been told;
 //! - **forget**: handlers are dropped, and with them whatever they hold;
-//! - **callbacks** that were entered for the time after. Who waits on a ULT of ours goes on now;
+//! - **callbacks** that were entered for the time after. Callers that wait on one of our ULTs go on
+//!   now;
 //! - **stop**: the execution streams end when their ULTs have, again within the grace period; ULTs
 //!   that wait for something that never comes are reported by name. Those of a parent, or of the
 //!   program, go on.
 //!
-//! The instance as an object is there for as long as somebody holds it: configuration, statistics
-//! and address can be read after all of this. In a child process that was forked off, none of this
+//! The instance as an object is there for as long as it is held: configuration, statistics and
+//! address can be read after all of this. In a child process that was forked off, none of this
 //! happens, see `na::fork`.
 //!
 //! The policy follows Margo's `margo_finalize`, which is not safe against concurrent callers and

@@ -2,7 +2,7 @@
 //!
 //! Where the system itself takes its time from the processor's time stamp counter, that counter
 //! runs at one speed and alike on all processors, and one read of it is a moment: about a third of
-//! the cost of `Instant::now`. Elsewhere a moment is nanoseconds of `Instant`. How long a tick is
+//! the cost of `Instant::now`. Elsewhere a moment is nanoseconds of `Instant`. The length of a tick
 //! comes from reading both clocks: once for a fifth of a millisecond at the start, and again over
 //! ever longer times, up to ten seconds, when statistics are read.
 

@@ -1,5 +1,6 @@
 //! Hooks that calls, handlers and transfers report to while they run: monitors and statistics in
-//! `monitor`, records of traces in `trace`. `parent.rs` hands on in which handler a call is made.
+//! `monitor`, records of traces in `trace`. `parent.rs` passes on the handler in which a call is
+//! made.
 //!
 //! May import `support` and `layout`. Read `parent.rs`, `clock.rs` and `span.rs`, then
 //! `trace/mod.rs`, which knows no monitor, then `monitor/mod.rs`; both list their files.

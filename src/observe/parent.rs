@@ -1,4 +1,4 @@
-//! On whose behalf a call is made.
+//! The parent of a call: the RPC on whose behalf it is made.
 //!
 //! Each request says in which RPC's handler its call was made; peers use it for statistics by call
 //! path. The id of the RPC whose handler runs is the word that ULTs hand on to those that they

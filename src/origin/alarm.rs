@@ -1,9 +1,9 @@
-//! The deadline of an operation for which nobody may be waiting.
+//! The deadline of an operation for which there may be no waiting caller.
 //!
-//! A request that nobody looks at, say, or a future which some other executor polls: a tasklet
-//! starts at that time and ends the operation. It is made with an operation that has a deadline and
-//! is not waited for at once; the end of the operation takes it away, so that none outlives its
-//! instance.
+//! The operation is, say, a request that the caller does not look at, or a future which some other
+//! executor polls. A tasklet starts at the deadline and ends the operation. It is made with an
+//! operation that has a deadline and is not waited for at once; the end of the operation takes it
+//! away, so that none outlives its instance.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;

@@ -1,9 +1,9 @@
-//! A call in flight: its end, and who may bring that about.
+//! A call in flight: its end, and what may bring that about.
 //!
 //! The RPC layer has one count of a [`Call`], as the token of its operation, and ends it once, on
-//! the progress ULT; the caller has the other one. What ends a call early cancels the operation,
-//! and leaves a note of why in [`Call::given_up`] first: the end that follows says only that it was
-//! cancelled.
+//! the progress ULT; the caller has the other one. Code that ends a call early first notes the
+//! reason in [`Call::given_up`], and then cancels the operation: the end that follows says only
+//! that it was cancelled.
 //!
 //! | state | written by | read by |
 //! |---|---|---|

@@ -1,7 +1,7 @@
 //! Calls that call back: [`Instance::cforward`]. Answers that do are in `respond_request.rs`.
 //!
-//! The progress ULT only spawns what runs the callback: decoding the result and the user's code are
-//! no business of the loop that everybody waits for.
+//! The progress ULT only spawns the unit that runs the callback: decoding the result and running
+//! the user's code would hold up the loop that all callers wait for.
 
 use std::time::Duration;
 

@@ -6,7 +6,7 @@
 //! | goes on, and waits, polls or awaits later: [`Instance::iforward`] | `request.rs` |
 //! | goes on, and is called back: [`Instance::cforward`] | `callback.rs` |
 //!
-//! All start here; `call.rs` has what they wait for, and how it ends.
+//! All start here; `call.rs` has the object that they wait for, and how it ends.
 
 use std::time::Duration;
 

@@ -1,16 +1,16 @@
 //! Calls that end when a [`CancelToken`] fires.
 //!
-//! A call knows its token from the beginning, and the token the call once that is under way: it has
-//! a [`Canceler`] of each, under a number, which the end of the call takes away. So a token of a
-//! handler that goes on for long does not gather calls that are over.
+//! A call knows its token from the beginning, and the token knows the call once that is under way:
+//! it has a [`Canceler`] of each, under a number, which the end of the call takes away. So the
+//! token of a handler that runs for long does not gather calls that are over.
 //!
 //! | state | written by |
 //! |---|---|
 //! | `Ties`, of a token | who ties a call, and who ends one; whoever fires the token takes all |
 //! | `Tie::state`, of a call | who starts the call, once; its end, which may come first |
 //!
-//! Each has a lock. Who ties a call takes that of `Ties` while it has the other one; nobody does it
-//! the other way round, and no call is ended under either.
+//! Each has a lock. The thread that ties a call takes the lock of `Ties` while it has the other
+//! one; no thread takes them in the other order, and no call is ended under either.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,8 +1,8 @@
 //! Progress ULTs that share an execution stream: they spin together, and sleep together.
 //!
 //! An instance and its children (`child.rs`) may make progress on one execution stream, and so may
-//! contexts. One that slept while another one spins would hear of its messages late: nobody asks
-//! the kernel as long as something runs. And two that spin see each other run, so that neither
+//! contexts. If one slept while another one spins, it would hear of its messages late: the kernel
+//! is not asked as long as something runs. And two that spin see each other run, so that neither
 //! would ever find the execution stream idle. Hence they tell each other:
 //!
 //! - one whose patience is over (`patience.rs`) is *tired*. It polls on, in turn with the others,
@@ -10,7 +10,7 @@
 //! - then all sleep, one after the other;
 //! - the first that wakes up, or has something to do after all, wakes the others.
 //!
-//! Turns that they give each other are not counted as work of somebody else.
+//! Turns that they give each other are not counted as other work.
 //!
 //! # Who may touch what
 //!

@@ -3,13 +3,13 @@
 //! `mercury.max_contexts` and `margo.more_progress_pools` of the configuration ask for them. All
 //! share the one endpoint and address:
 //!
-//! - a call or transfer belongs to the context that is next to its caller (see
+//! - a call or transfer belongs to the context that is nearest to its caller (see
 //!   [`Inner::core_here`]), whose progress ULT tells its end;
 //! - a request belongs to the context that its origin has named
 //!   ([`ProviderHandle::in_context`](crate::ProviderHandle::in_context)), whose progress ULT makes
 //!   the handler. Most origins name none: then it is context 0.
 //!
-//! Whichever progress ULT polls the network takes what is there for all (`hg/src/contexts.rs`), so
+//! The progress ULT that polls the network takes the completions of all (`hg/src/contexts.rs`), so
 //! none waits for another that is busy, and each sleeps when there is nothing.
 //!
 //! | state | written by | read by |

@@ -1,4 +1,4 @@
-//! How long progress goes on polling after something has happened.
+//! Patience: how long progress goes on polling after something has happened.
 
 use std::time::{Duration, Instant};
 

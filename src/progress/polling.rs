@@ -30,9 +30,10 @@
 //! # Errors
 //!
 //! Trouble with a peer ends that peer's operations. An error of the endpoint itself closes the RPC
-//! layer, which ends every operation with an error, and begins the shutdown; the process goes on.
-//! So does a panic in the loop, which no code of users may cause: it polls on for those who wait.
-//! (A caller that polls in the loop's stead, `stand_in.rs`, has such a panic for itself.)
+//! layer, which ends every operation with an error, and begins the shutdown; the process goes on. A
+//! panic in the loop, which no code of users may cause, has the same effect: the loop polls on for
+//! callers that wait. (A caller that polls in the loop's stead, `stand_in.rs`, has such a panic
+//! itself.)
 //!
 //! The policy follows Margo's progress loop, without its fixed tick and its abort on errors.
 

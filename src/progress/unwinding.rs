@@ -1,12 +1,12 @@
 //! Waiting in destructors of a ULT that unwinds.
 //!
 //! Such a ULT cannot suspend: the count of panics is the thread's. It blocks its execution stream,
-//! and if the progress ULT is at home there, nobody would ever end what is waited for: a guard that
-//! gives back a lock by a call would hang its whole instance. So whoever waits does what progress
-//! would do, which is in no poll, because it shares the thread and does not run. Nothing else runs
-//! there until the wait is over: no handler either, so a call to one of the same execution stream
-//! ends by its deadline, or not at all. With less stack than a poll may need ([`STACK_BYTES`])
-//! nothing is polled, and the wait blocks until something else ends it.
+//! and if the progress ULT lives there, nothing would ever end the wait: a guard that gives back a
+//! lock by a call would hang its whole instance. So the waiting ULT does what progress would do.
+//! Progress is in no poll then, because it shares the thread and does not run. Nothing else runs
+//! there until the wait is over: no handler either, so a call to a handler of the same execution
+//! stream ends by its deadline, or not at all. With less stack than a poll may need
+//! ([`STACK_BYTES`]) nothing is polled, and the wait blocks until something else ends it.
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -1,13 +1,13 @@
-//! Progress that spins only while somebody waits for it.
+//! Progress that spins only while a caller waits for it.
 //!
 //! By default a progress ULT goes on polling for a while after something has happened (see
 //! `patience.rs`), because more is likely to follow. With `margo.progress_when_needed` it does so
 //! only while operations of its instance are in flight: when the last one has ended it sleeps at
 //! once, and the next one wakes it when it starts.
 //!
-//! It sleeps on the network's descriptor as always. So what peers want of an idle instance (memory
-//! that it exposes, requests if it listens) is served, after a wake-up by the kernel. An endpoint
-//! that was opened to be polled for ever has no descriptor; it is looked at every
+//! It sleeps on the network's descriptor as always. So peers of an idle instance (which use memory
+//! that it exposes, or send requests if it listens) are served, after a wake-up by the kernel. An
+//! endpoint that was opened to be polled for ever has no descriptor; it is looked at every
 //! [`UNNEEDED_POLL`](crate::progress::polling::UNNEEDED_POLL) then.
 //!
 //! | state | written by | read by |

@@ -1,8 +1,9 @@
 //! The state of an instance on standard error, at a signal (`margo.dump_on_signal`).
 //!
 //! The signal handler rings an eventfd, and does nothing else, so it may interrupt anything. A
-//! thread that is no execution stream waits for that, takes the dump and writes it: it comes also
-//! while every execution stream is held by a unit that does not yield, which is when people ask.
+//! thread that is no execution stream waits for that, takes the dump and writes it. So the dump
+//! also comes while every execution stream is held by a unit that does not yield, which is when
+//! people ask.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,6 +1,7 @@
 //! The profile of ULTs and execution streams, as a timeline in a file: `enable_abt_profiling`.
 //!
-//! Execution streams record ([`ult::Runtime::record`]); here is when, and where it is written.
+//! Execution streams record ([`ult::Runtime::record`]); this file decides when, and where the
+//! record is written.
 
 use std::io;
 use std::path::{Path, PathBuf};

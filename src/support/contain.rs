@@ -1,5 +1,5 @@
-//! Panics of the user's code in places where nobody could catch them: they are logged, and what
-//! comes next goes on.
+//! Panics of the user's code in places where no caller could catch them: they are logged, and the
+//! next step goes on.
 
 use std::any::Any;
 use std::fmt::Display;

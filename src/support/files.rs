@@ -1,4 +1,4 @@
-//! Files that an instance writes: what they are called, and how nobody sees half of one.
+//! Files that an instance writes: their names, and how no reader sees half of one.
 
 use std::collections::BTreeMap;
 use std::fs::File;

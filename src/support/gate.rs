@@ -1,5 +1,6 @@
-//! One gate of the admission control: its bounds, who is inside, who waits. `admission.rs` says
-//! what gates are for. Nothing but atomics and a lock, so that `loom-tests` can include this file.
+//! One gate of the admission control: its bounds, the requests inside, and those that wait.
+//! `admission.rs` says what gates are for. Nothing but atomics and a lock, so that `loom-tests` can
+//! include this file.
 //!
 //! | state | written by | read by |
 //! |---|---|---|
@@ -12,11 +13,12 @@
 //!
 //! # Shares of a plain gate
 //!
-//! The first places, [`FREE`] of all, are for anybody: below that nobody is counted, and a request
-//! costs nothing for it. Whoever is let in beyond is counted for its peer, and for the host or user
-//! that is behind it, which have the rest of their shares there. So nobody has more than its share
-//! in all, and what others have is at least what is not free. Whoever leaves while any of its peer
-//! is counted takes one of these with it: which of them it was makes no difference for the sum.
+//! The first places, [`FREE`] of all, are for any peer: below that no request is counted, and a
+//! request costs nothing for it. A request that is let in beyond is counted for its peer, and for
+//! the host or user behind it, which have the rest of their shares there. So no peer has more than
+//! its share in all, and the others have at least the places that are not free. A request that
+//! leaves while any of its peer is counted takes one of these counts with it: for the sum it makes
+//! no difference which request was counted.
 
 use std::collections::{HashMap, VecDeque};
 

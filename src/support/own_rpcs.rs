@@ -1,5 +1,5 @@
-//! Names of the RPCs that every instance which listens serves of itself. They run where progress
-//! does, and follow it to another pool.
+//! Names of the RPCs that every listening instance serves by itself. They run where progress does,
+//! and follow it to another pool.
 
 /// The end of the instance, as in C Margo.
 pub(crate) const SHUTDOWN: &str = "__shutdown__";

@@ -1,9 +1,9 @@
-//! How many requests may be in hand: gates in front of pools and of RPCs.
+//! Admission: the gates in front of pools and of RPCs, which bound how many requests are in hand.
 //!
 //! A request passes the gate of its RPC if that has one, then that of its pool, before its handler
 //! is made, and is counted out when the handler has ended and the request is answered, whichever
-//! comes later. What a gate does not let in is answered
-//! with `HG_BUSY`, or waits in the gate: see [`Overload`].
+//! comes later. A request that a gate does not let in is answered with `HG_BUSY`, or waits in the
+//! gate: see [`Overload`].
 //!
 //! | gate | counts | who lets in |
 //! |---|---|---|
@@ -14,18 +14,18 @@
 //! plain one keeps shares from where three eighths are taken on (`gate.rs`), a careful one exactly.
 //!
 //! The RPCs of the runtime itself, which look at an instance or end it, have a plain gate of their
-//! own: a service at its bounds is one that somebody wants to look at, or to end.
+//! own: a service at its bounds is one that people want to look at, or to end.
 //!
 //! A plain gate costs a request no atomic read-modify-write on the way in: `begun` has one writer,
-//! the progress ULT, and `ended` is what counts the handlers that have run. Where several contexts
-//! have a progress ULT each, `begun` is counted up like any other counter.
+//! the progress ULT, and `ended` counts the handlers that have run. Where several contexts have a
+//! progress ULT each, `begun` is counted up like any other counter.
 //!
-//! What waits in a careful gate is let in by the handler that leaves: it hands over its place, so
-//! nobody who comes later is faster. Peers take turns. A request that waits at its RPC's gate has
-//! no place in the pool: those are for other RPCs meanwhile, also for what handlers of this one
-//! call. Who leaves hands the place in the RPC to the next one, which then goes to its pool's gate;
-//! where nobody waits in the pool, and at a plain gate in particular, it gets the place there along
-//! with it, as there only progress ULTs let in.
+//! A request that waits in a careful gate is let in by the handler that leaves: it hands over its
+//! place, so no later request overtakes. Peers take turns. A request that waits at its RPC's gate
+//! has no place in the pool: those are for other RPCs meanwhile, also for RPCs that handlers of
+//! this one call. A handler that leaves hands the place in the RPC to the next request, which then
+//! goes to its pool's gate. Where no request waits in the pool, and at a plain gate in particular,
+//! it gets the place there along with it, as there only progress ULTs let in.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

@@ -1,9 +1,9 @@
-//! An answer that somebody waits for: its end, and who may bring that about.
+//! An answer that a caller waits for: its end, and what may bring that about.
 //!
-//! Answers that nobody waits for, as nearly all are, have none of this: see `respond.rs`. As with a
-//! [`Call`](crate::origin::call::Call), the RPC layer has one count of an [`Answer`], as the token
-//! of its operation, and ends it once, on the progress ULT; whoever waits has the other one. What
-//! ends it early cancels the operation, and leaves a note of why first.
+//! Answers that no caller waits for, as nearly all are, have none of this: see `respond.rs`. As
+//! with a [`Call`](crate::origin::call::Call), the RPC layer has one count of an [`Answer`], as the
+//! token of its operation, and ends it once, on the progress ULT; the waiting caller has the other
+//! one. Code that ends it early first notes the reason, and then cancels the operation.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -3,16 +3,16 @@
 //! A handler that works for long asks its [`Handle`](crate::Handle) for a [`CancelToken`], and only
 //! then anything is done for it: the token is entered here under the name of the call, its origin
 //! is watched, and a timer is set for the deadline. So a request whose handler does not ask costs
-//! nothing, but for looks at `Cancels::early_lanes` when it comes, starts and ends.
+//! nothing, except for looks at `Cancels::early_lanes` when it comes, starts and ends.
 //!
-//! An origin stays watched when its requests are over, as it may send others; but of those that
-//! have none only [`IDLE_WATCHED_MAX`], or fewer where the network takes few receives: not every
-//! transport tells that a peer which is sent nothing is gone, and what watches it would stay for
-//! ever.
+//! An origin stays watched when its requests are over, as it may send others. But of origins
+//! without requests only [`IDLE_WATCHED_MAX`] are watched, or fewer where the network takes few
+//! receives. For not every transport tells that a peer which is sent nothing is gone, and its watch
+//! would stay for ever.
 //!
-//! A cancel may come before the handler starts, or before it asks. It is kept for a while
-//! ([`EARLY_MAX`], [`EARLY_KEPT`]), so that a handler which has not started does not, and one that
-//! asks later is told.
+//! A cancel may come before the handler starts, or before it asks for a token. It is kept for a
+//! while ([`EARLY_MAX`], [`EARLY_KEPT`]), so that a handler which has not started does not, and one
+//! that asks later is told.
 //!
 //! | state | touched by | under |
 //! |---|---|---|

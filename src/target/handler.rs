@@ -1,9 +1,9 @@
 //! From an arrived request to a handler ULT.
 //!
-//! [`dispatch`] runs on the progress ULT, so it does only what cannot be done elsewhere: find the
-//! handler, admit the request (`admission.rs`), make a ULT in the handler's pool. Decoding, the
-//! user's code and the answer happen on that ULT. A request that waits for a place is started by
-//! the handler that gives its place up.
+//! [`dispatch`] runs on the progress ULT, so it does only the steps that cannot be done elsewhere:
+//! find the handler, admit the request (`admission.rs`), make a ULT in the handler's pool.
+//! Decoding, the user's code and the answer happen on that ULT. A request that waits for a place is
+//! started by the handler that gives its place up.
 //!
 //! Whatever happens to the request from here on, the origin is told: the [`Reply`] answers when it
 //! is dropped unanswered, and [`Running`] counts the handler out even when it panics.

@@ -1,4 +1,4 @@
-//! The end of a provider, for who has to know when its last handler has ended.
+//! The end of a provider, for callers that have to know when its last handler has ended.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,14 +1,14 @@
 //! The registrations of a provider, and where they run.
 //!
-//! Registrations are found by their number in the registry, where others may have taken one back
-//! and put another one in its place; so each is known by its handler, too.
+//! Registrations are found by their number in the registry. Other code may have taken one back and
+//! put another one in its place there, so each is known by its handler, too.
 //!
-//! The pool, and what is registered, change while the layout is held still (`elastic/mod.rs`), so
-//! that a provider that moves leaves nothing behind. The lock here is for a look.
+//! The pool and the registrations change while the layout is held still (`elastic/mod.rs`), so that
+//! a provider that moves leaves nothing behind. The lock here is held only for a look-up.
 //!
-//! A request keeps what its RPC was registered with, and so the handler. Who closes a provider
-//! waits until none of that is left: each [`Entry`] has a [`Member`], which goes after the handler.
-//! That costs registering and moving something, and a request nothing.
+//! A request keeps the registration of its RPC, and so the handler. Closing a provider waits until
+//! no registration is left: each [`Entry`] has a [`Member`], which goes after the handler. So
+//! registering and moving cost something, and a request nothing.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;

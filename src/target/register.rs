@@ -1,5 +1,5 @@
-//! Which handler serves which RPC id. The table is that of the RPC core (`hg/src/registry.rs`); an
-//! [`Entry`] is the data that it keeps for each RPC. How one is put together is in `serve.rs`.
+//! The handlers of RPC ids. The table is that of the RPC core (`hg/src/registry.rs`); an [`Entry`]
+//! is the data that it keeps for each RPC. `serve.rs` puts entries together.
 
 use std::fmt;
 use std::sync::Arc;

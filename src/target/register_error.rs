@@ -1,4 +1,4 @@
-//! Why an RPC is not registered.
+//! The reasons why an RPC is not registered.
 
 use hg::ProviderId;
 

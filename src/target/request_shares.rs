@@ -1,9 +1,10 @@
-//! Shares of the requests that wait to be decoded (`margo.requests_max`): one peer, or one host or
-//! user with many connections, must not hold all of them, or nothing more is received of anybody.
+//! Shares of the requests that wait to be decoded (`margo.requests_max`). One peer, or one host or
+//! user with many connections, must not hold all of them, or no other peer's requests are received.
 //!
-//! As in a plain gate (`gate.rs`) the first places are for anybody, and cost nothing. The RPC layer
-//! marks the requests that come beyond; they are counted here for their peer and its host until
-//! their arguments are decoded, and are told that we are busy if those have their share.
+//! As in a plain gate (`gate.rs`), the first places are for any peer, and cost nothing. The RPC
+//! layer marks the requests that come beyond. They are counted here for their peer and its host
+//! until their arguments are decoded, and are answered with "busy" if these already have their
+//! share.
 
 use hg::RawRequest;
 use margo_config::Admission;

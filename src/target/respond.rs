@@ -1,9 +1,9 @@
-//! The answer to a request: given once, by whoever is first, or in its stead when nobody is.
+//! The answer to a request, which is given once: by the first that answers, or by the runtime when
+//! the handler gives none.
 //!
 //! On the wire an answer is Mercury's response header, then Margo's 4-byte return code, then the
 //! encoded result if the code is 0. Behind another code are a text that explains it and a mark of
-//! our own peers, which believe what is said below of codes only with that mark; C peers ignore
-//! both.
+//! our own peers. Only with that mark do they give a code the meaning below; C peers ignore both.
 //!
 //! | what happened | code |
 //! |---|---|

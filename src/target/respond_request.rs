@@ -1,4 +1,4 @@
-//! Answers whose end somebody wants to know: [`RespondRequest`], and those that call back.
+//! Answers whose end the handler wants to know: [`RespondRequest`], and those that call back.
 //!
 //! | the handler | |
 //! |---|---|
@@ -7,9 +7,9 @@
 //! | goes on, and waits, polls or awaits later | [`Handle::irespond`] |
 //! | goes on, and is called back | [`Handle::crespond`] |
 //!
-//! All answer in the same way (`respond.rs`); `answer.rs` has what they wait for, and how it ends.
-//! An answer that is dropped or forgotten goes on all the same: there is no other one, and whoever
-//! has called waits for it.
+//! All answer in the same way (`respond.rs`); `answer.rs` has the object that they wait for, and
+//! how it ends. An answer whose request is dropped or forgotten goes on all the same: there is no
+//! other one, and its origin waits for it.
 
 use std::fmt;
 use std::future::Future;

@@ -1,4 +1,5 @@
-//! How an RPC is served: everything that can be said at registration, in one place.
+//! The builder of a registration: everything that can be said of how an RPC is served, in one
+//! place.
 
 use std::fmt;
 use std::sync::Arc;

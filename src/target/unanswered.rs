@@ -1,6 +1,6 @@
-//! Requests that were left to other ULTs: the handler has ended, its [`Handle`](crate::Handle) is
-//! somewhere else. They stay in hand until they are answered (`respond.rs`); here they are found
-//! when the instance ends.
+//! Requests that were left to other ULTs: the handler has ended, and its [`Handle`](crate::Handle)
+//! is somewhere else. They stay in hand until they are answered (`respond.rs`); this table finds
+//! them when the instance ends.
 //!
 //! A request that its handler answers never comes here.
 

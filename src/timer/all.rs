@@ -1,4 +1,4 @@
-//! All timers of an instance: what its end needs to know of them.
+//! The timers of an instance, as its end needs to know them.
 //!
 //! A timer is entered when it is made and leaves when it is dropped, so arming one does not touch
 //! this table.

@@ -1,9 +1,9 @@
 //! Timers: a callback after a time, once or at a period.
 //!
-//! A [`Timer`] is armed, disarmed and armed again as often as one likes, from any thread. What
-//! stands for it while it is armed is a unit of [`ult`] that starts at a given time: it has no
-//! stack, and its place is in the timer heap of an execution stream, the one that also ends sleeps
-//! and timed waits. There is no queue of timers here, no tick, and nothing that polls a clock. The
+//! A [`Timer`] is armed, disarmed and armed again as often as one likes, from any thread. While it
+//! is armed, a unit of [`ult`] that starts at a given time stands for it. That unit has no stack,
+//! and its place is in the timer heap of an execution stream, the one that also ends sleeps and
+//! timed waits. There is no queue of timers here, no tick, and nothing that polls a clock. The
 //! rules of a single timer are in `timer/state.rs`, those of all timers of an instance in
 //! `timer/all.rs`.
 //!

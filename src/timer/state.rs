@@ -12,8 +12,8 @@
 //! A unit carries a number. When its time has come it takes the lock and does nothing if another
 //! unit has taken its place; so it does not matter whether a cancel of the unit came in time. It
 //! looks at `armed` only then, and if that is later, a new unit is made for the rest: a timer that
-//! is pushed out again and again keeps its unit. While the callback runs there is no unit; what was
-//! armed meanwhile gets one at the end of the run.
+//! is pushed out again and again keeps its unit. While the callback runs there is no unit; a time
+//! that was set meanwhile gets one at the end of the run.
 //!
 //! A unit whose time has come and that gets no stack is dropped by its execution stream. That run
 //! is left out, and a periodic timer gets a unit for the next one ([`Fire`]).

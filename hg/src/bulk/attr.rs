@@ -1,4 +1,4 @@
-//! Which memory a handle describes.
+//! The kind of memory that a handle describes.
 
 use std::fmt;
 

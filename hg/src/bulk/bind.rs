@@ -1,11 +1,11 @@
 //! The owner's address within a descriptor, so that a third party can transfer.
 //!
-//! A handle is bound by its owner and then travels as it is: whoever gets it, over however many
-//! hops, transfers directly with the owner. The owner checks key, range and access as always; that
-//! a third party has the key is the owner's consent.
+//! A handle is bound by its owner and then travels as it is. A peer that gets it, over however many
+//! hops, transfers directly with the owner. The owner checks key, range and access as always; by
+//! giving the key away it has consented to transfers of third parties.
 //!
-//! The address is the word of whoever sent the handle: a transfer with its owner connects where it
-//! says, within the transport of the endpoint.
+//! The address is only as reliable as the peer that sent the handle: a transfer with the owner
+//! connects to that address, within the transport of the endpoint.
 
 use std::ops::Range;
 

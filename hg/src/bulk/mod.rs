@@ -1,11 +1,11 @@
-//! Bulk handles: what names exposed memory in the arguments of an RPC.
+//! Bulk handles, which name exposed memory in the arguments of an RPC.
 //!
 //! A [`Bulk`] is a description; it keeps no memory alive. At the owner it also remembers, weakly,
 //! which memory it describes, so that small data that peers may only read can travel inside the
 //! descriptor ("eager"): then the other side reads it without a transfer, as it was at that time.
-//! At everybody else it is the bytes that came, and is passed on unchanged.
+//! At any other process it consists of the bytes that came, and is passed on unchanged.
 //!
-//! How memory is cut into segments is its owner's business: a handle of ours describes one range,
+//! The owner alone decides how memory is cut into segments. A handle of ours describes one range,
 //! whatever it consists of, so that it is small, and so that a transfer is one operation of the
 //! network however many segments there are at either side (up to
 //! [`HgOptions::bulk_chunk_bytes`](super::HgOptions)). Handles of others may have many segments,

@@ -1,4 +1,4 @@
-//! How much an encoding may hold.
+//! Limits of an encoding.
 
 use crate::ProcError;
 

@@ -1,4 +1,4 @@
-//! Bytes against the C formats, round trips, and bytes that nobody meant.
+//! Bytes against the C formats, round trips, and malformed bytes.
 
 use std::collections::BTreeMap;
 

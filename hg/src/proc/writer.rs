@@ -1,4 +1,4 @@
-//! Where an encoding goes: into the message, and from there into a vector when the message is full.
+//! The destination of an encoding: the message, and a vector instead when the message is full.
 
 use na::{MsgBuf, copy_bytes};
 

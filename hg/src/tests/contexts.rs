@@ -1,4 +1,4 @@
-//! Several contexts of one core, of which some do not look, or end.
+//! Several contexts of one core, of which some do not poll, or end.
 
 use super::*;
 

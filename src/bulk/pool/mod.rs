@@ -5,8 +5,9 @@
 //! | free buffers, who waits, counts of a class | everybody, briefly | `Class::state` |
 //! | a turn's buffer | its giver, then whose turn it is | set once, under `Class::state` |
 //!
-//! A turn that is not in the queue any more has its buffer: both happen under the lock. So whoever
-//! stops waiting, for a deadline, a cancel, or because its ULT is cancelled, knows what to do.
+//! A turn that has left the queue has its buffer: both happen under the lock. So a caller that
+//! stops waiting, for a deadline, a cancel, or because its ULT is cancelled, knows whether it has
+//! to give a buffer back.
 //!
 //! Counterpart: `margo_bulk_pool_t` and `margo_bulk_poolset_t`; there a ULT that waits cannot give
 //! up, and destroying a pool frees buffers that are in use.

@@ -1,7 +1,7 @@
 //! Spans that are being filled in.
 //!
-//! A call and everything that works for it share one cell. Whoever knows that nothing can follow
-//! hands the span out: the caller that has read the result. Otherwise the last of them to let go of
+//! A call and everything that works for it share one cell. The caller that has read the result
+//! knows that nothing can follow, and hands the span out. Otherwise the last of them to let go of
 //! the cell does: the progress ULT if nobody reads the result, the handler's ULT, or the network
 //! that has taken an answer. So a span is handed out once, and complete.
 

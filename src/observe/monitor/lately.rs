@@ -1,9 +1,9 @@
-//! Where an OS thread has found rows lately, so that it finds its counters in them again with a
+//! The rows that an OS thread has found lately, so that it finds its counters in them again with a
 //! look at one place and no pointer to follow but the last.
 //!
-//! Each thread that has a number of its own (`slot.rs`) has places of its own, which nobody else
-//! reads or writes. Its successor in that number goes on with them; the number's way from one to
-//! the other orders what they do.
+//! Each thread that has a number of its own (`slot.rs`) has places of its own, which no other
+//! thread reads or writes. The next thread with that number goes on with them; the hand-over of the
+//! number orders the accesses of the two.
 
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};

@@ -11,7 +11,7 @@
 //! | target | `target.rs` | `handler.rs`, `respond.rs`, `polling.rs` |
 //! | bulk | `transfer.rs` | `bulk/transfer.rs`, `polling.rs` |
 //!
-//! Which calls have a span is decided when they begin, by one byte that each of them reads: while
+//! One byte decides, when a call begins, whether it has a span. Every call reads that byte: while
 //! it is zero, nothing else happens here.
 
 pub(crate) mod api;

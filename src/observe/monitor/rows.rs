@@ -17,7 +17,7 @@
 //! | where a thread has found shards lately (`lately.rs`) | that thread | |
 //!
 //! A ULT that moves to another OS thread between finding its shard and counting would break the
-//! rule. So whatever counts is in functions that are not inlined and do not switch: `observe_…`,
+//! rule. So all counting is in functions that are not inlined and do not switch: `observe_…`,
 //! `note_…`, and those that say so here.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

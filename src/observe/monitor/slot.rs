@@ -1,4 +1,4 @@
-//! Numbers of OS threads, for counters that one thread writes and nobody else.
+//! Numbers of OS threads, for counters that only one thread writes.
 //!
 //! A thread gets a number when it counts for the first time, and gives it back when it ends; its
 //! successor goes on with the same counters. Threads for which there is no number left share the

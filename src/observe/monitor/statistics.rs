@@ -1,4 +1,5 @@
-//! Statistics: what snapshots say ([`Statistics`]), and what is kept for them ([`Store`]).
+//! Statistics: the types of a snapshot ([`Statistics`]), and the store that snapshots are taken of
+//! ([`Store`]).
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};

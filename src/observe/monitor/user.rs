@@ -1,4 +1,4 @@
-//! Monitors of users: who is told, and of what.
+//! Monitors of users: the trait, and the events that they are told of.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};

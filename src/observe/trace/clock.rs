@@ -1,4 +1,4 @@
-//! The times of a file, and those of others.
+//! The times of a file, and how they relate to those of other files.
 //!
 //! Within a host all processes have the same monotonic clock, so their files agree to the
 //! nanosecond. Files of several hosts are put together by the time of day, and agree as well as

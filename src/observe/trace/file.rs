@@ -1,10 +1,10 @@
 //! The file: JSON in Chrome's trace event format, for `ui.perfetto.dev` and `chrome://tracing`.
 //!
-//! An array with one event per line, so that what is left of a process that was killed can be read
-//! up to its last whole line. `docs/tracing.md` has the events; `margo trace` reads them.
+//! An array with one event per line, so that the file of a process that was killed can be read up
+//! to its last whole line. `docs/tracing.md` has the events; `margo trace` reads them.
 //!
-//! Times are microseconds since the file was begun. How that time relates to clocks of others
-//! stands in the first event, `margo_trace`.
+//! Times are microseconds since the file was begun. The first event, `margo_trace`, tells how that
+//! time relates to clocks of others.
 
 use std::collections::HashSet;
 use std::fmt::{Display, Write as _};

@@ -1,11 +1,11 @@
-//! On which track a slice is drawn.
+//! The track on which a slice is drawn.
 //!
 //! Viewers want the slices of a track to lie side by side or inside each other. ULTs of an xstream
 //! take turns in the middle of their work, so each xstream has as many tracks, its *lanes*, as it
 //! had handlers and calls at a time. A slice comes when it is over: it takes the first lane on
-//! which nothing lies that ended after its begin. What a handler's ULT waits for lies inside the
-//! handler's slice, and is over before: the first such slice keeps a lane for the handler, from
-//! the handler's begin on, until that comes itself.
+//! which nothing lies that ended after its begin. Slices of operations that a handler's ULT waits
+//! for lie inside the handler's slice, and come before it: the first of them keeps a lane for the
+//! handler, from the handler's begin on, until the handler's slice comes.
 
 use std::collections::HashMap;
 

@@ -1,11 +1,11 @@
-//! Traces: which calls belong together, across processes, and files that show them.
+//! Traces: calls that belong together, across processes, and files that show them.
 //!
-//! A call that is made outside of any handler begins a *trace*, if it is sampled; what its handler
-//! does, in whatever process, is part of it, and what the handlers do that it calls, and so on.
-//! [`current`] names the trace that the caller is part of, for logs. Instances whose configuration
-//! says so (`margo.trace`, or the environment variable `MARGO_ENABLE_TRACE`) record what they do as
-//! part of a trace in a file; `margo trace join` makes one of several, for `ui.perfetto.dev`. See
-//! `docs/tracing.md`.
+//! A call that is made outside of any handler begins a *trace*, if it is sampled. Everything that
+//! its handler does, in whatever process, is part of the trace, and so is the work of handlers that
+//! it calls, and so on. [`current`] names the trace that the caller is part of, for logs. Instances
+//! whose configuration says so (`margo.trace`, or the environment variable `MARGO_ENABLE_TRACE`)
+//! record their part of a trace in a file; `margo trace join` makes one of several, for
+//! `ui.perfetto.dev`. See `docs/tracing.md`.
 //!
 //! | | file |
 //! |---|---|
@@ -14,9 +14,9 @@
 //! | the queue, and the thread behind it; who wakes it | `queue.rs`, `record.rs`, `wake.rs` |
 //! | the file: events, on which track, at what time | `file.rs`, `lanes.rs`, `clock.rs` |
 //!
-//! On the way of a call that is not traced there is one look: whether the caller has inherited
-//! something, or its instance records. A request that is part of a trace says so beside its header
-//! (`hg/src/extension.rs`). An instance that does not record hands on what it got.
+//! A call that is not traced pays for one look: whether the caller has inherited something, or its
+//! instance records. A request that is part of a trace says so beside its header
+//! (`hg/src/extension.rs`). An instance that does not record passes on what it got.
 
 mod clock;
 mod context;

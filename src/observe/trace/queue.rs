@@ -1,7 +1,8 @@
-//! From the calls to the thread that writes.
+//! The queue from the calls to the thread that writes.
 //!
-//! Whoever ends a call hands its record over and goes on; if too many wait already, the record is
-//! lost and counted. The thread sleeps while there is nothing: `wake.rs` says how it is woken.
+//! The thread that ends a call hands its record over and goes on; if too many records wait already,
+//! this one is lost and counted. The writing thread sleeps while there are none: `wake.rs` says how
+//! it is woken.
 
 use std::io;
 use std::sync::Arc;

@@ -1,16 +1,16 @@
-//! When the thread that writes a trace sleeps, and who wakes it: no record is left lying while it
-//! does. Nothing but atomics, so that `loom-tests` can include this file.
+//! The sleep of the thread that writes a trace, and its wake-ups: no record is left lying while it
+//! sleeps. Nothing but atomics, so that `loom-tests` can include this file.
 //!
 //! | state | written by | read by |
 //! |---|---|---|
 //! | `is_asleep` | the thread; who wakes it | whoever hands a record over; pair: TRACE-WAKE |
 //! | `is_closed` | who closes | the thread; pair: TRACE-CLOSE |
 //!
-//! The thread says in `is_asleep` that it is about to sleep, and looks once more before it does;
-//! whoever hands a record over looks there afterwards. A fence between the two steps on each side
-//! lets one of them see the other. A wake-up leaves a token with the thread, so one that comes
-//! before the thread sleeps ends that sleep at once. Awake, it lets records gather for a moment
-//! before it looks again, so that under load nobody wakes it.
+//! The thread says in `is_asleep` that it is about to sleep, and looks once more before it does. A
+//! thread that hands a record over looks at `is_asleep` afterwards. A fence between the two steps
+//! on each side lets one of them see the other. A wake-up leaves a token with the thread, so one
+//! that comes before the thread sleeps ends that sleep at once. Awake, it lets records gather for a
+//! moment before it looks again, so that under load it needs no wake-ups.
 
 use crate::support::sync::atomic::{AtomicBool, Ordering, fence};
 

@@ -1,6 +1,6 @@
 //! Takes the snapshot.
 //!
-//! Reads counters and takes locks that are held briefly by everybody; asks no execution stream.
+//! Reads counters and takes locks that are only ever held briefly; asks no execution stream.
 
 use std::collections::{BTreeMap, btree_map};
 use std::time::Instant;

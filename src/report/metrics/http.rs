@@ -1,10 +1,10 @@
 //! The server of `margo.metrics.listen`: one OS thread, which serves all clients in turn.
 //!
 //! It depends on nothing that a service can bring to a halt: no execution stream, no pool, no
-//! progress. Nor can its clients: there are at most [`CLIENTS_MAX`], and whoever comes when there
-//! is no room takes the place of the one that has been there longest; each has [`PATIENCE`], all in
-//! all, and [`HEAD_BYTES_MAX`] for what it asks. A descriptor is kept for one of them, so that a
-//! process which has used up all others can still be looked at.
+//! progress. Nor can its clients stop it: there are at most [`CLIENTS_MAX`], and a client that
+//! comes when there is no room takes the place of the one that has been there longest; each has
+//! [`PATIENCE`], all in all, and [`HEAD_BYTES_MAX`] for its request. A descriptor is kept for one
+//! of them, so that a process which has used up all others can still be looked at.
 //!
 //! | state | who |
 //! |---|---|

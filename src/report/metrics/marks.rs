@@ -1,11 +1,11 @@
-//! How old calls are, and for how long units have waited in pools.
+//! The age of calls, and how long units have waited in pools.
 //!
-//! Reading a clock at the start of each call would cost every call something. In place of that
-//! somebody notes from time to time how far the numbers of calls have come, and how many units have
-//! come into each pool: the stall detector at each of its looks (four in `margo.stall_limit_msec`,
-//! at least four a second), and whoever takes a snapshot. A call that a note covers is at least as
-//! old as the note. If more units wait in a pool than have come since a note, one of them has
-//! waited since then, whatever the order in which they leave.
+//! Reading a clock at the start of each call would cost every call something. Instead, notes are
+//! taken from time to time of how far the numbers of calls have come, and how many units have come
+//! into each pool: by the stall detector at each of its looks (four in `margo.stall_limit_msec`, at
+//! least four a second), and with each snapshot. A call that a note covers is at least as old as
+//! the note. If more units wait in a pool than have come since a note, one of them has waited since
+//! then, whatever the order in which they leave.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError, Weak};

@@ -1,12 +1,13 @@
 //! Metrics for another process, where that is allowed.
 //!
 //! The RPC is `__metrics__` of the default provider, without arguments. It returns a 32-bit number,
-//! 0 for "here they are" and -1 for "not allowed", and the snapshot as JSON: who reads it may be of
+//! 0 for "here they are" and -1 for "not allowed", and the snapshot as JSON: its reader may be of
 //! another version, or no program of ours. Every instance that listens serves it, so that "not
 //! allowed" can be told from "does not know that RPC", which C processes and old versions say.
 //!
-//! A snapshot may take some milliseconds, for which progress is not to stand still: so a thread
-//! takes it, which is there while somebody asks. It takes one for all who have asked before.
+//! A snapshot may take some milliseconds, for which progress must not stand still: so a thread
+//! takes it, which lives while there are requests for one. It takes one snapshot for all requests
+//! that have come before.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};

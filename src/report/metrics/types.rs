@@ -1,7 +1,8 @@
 //! The types that make up a snapshot.
 //!
-//! All of it is read back from what another version has written: what is missing there has its
-//! default here, what is not known here is passed over, and a word that is not known is `Unknown`.
+//! All of it can be read back from the output of another version: a field that is missing there has
+//! its default here, a field that is not known here is passed over, and a word that is not known is
+//! `Unknown`.
 
 use std::collections::BTreeMap;
 
