@@ -1,5 +1,5 @@
-//! What a burst of requests costs the service that gets it: 1,000,000 of them, made without waiting
-//! for answers, against a pool that is stuck.
+//! The cost of a burst of requests to the service that gets it: 1,000,000 of them, made without
+//! waiting for answers, against a pool that is stuck.
 //!
 //! `MARGO_TEST_BURST=n` makes it n requests; by default it is a fifth of them in builds with
 //! assertions.

@@ -30,7 +30,7 @@ use na::conformance::in_forked_child;
 const SUM: Rpc<(i64, i64), i64> = Rpc::new("sum");
 const END: Rpc<(), ()> = Rpc::new("end");
 
-/// What a child process that was forked off may expect: errors, and no hang.
+/// Checks that a forked child gets errors from everything it uses, and does not hang.
 fn use_all(
     own: Instance,
     timer: margo::Timer,
@@ -201,7 +201,7 @@ fn a_forked_child_does_not_keep_the_port_of_the_metrics() {
 /// status.
 const FORK: Rpc<(), i32> = Rpc::new("fork");
 
-/// What such a child does; its exit status.
+/// Runs in a child that a handler forks off. Returns its exit status.
 fn in_child_of_a_handler(request: &margo::Handle<(), i32>) -> i32 {
     let answered = request.respond(&0).is_err();
     // Long enough for its copy of the progress ULT to poll, and to be about to sleep.

@@ -20,7 +20,8 @@ const MISSING: Rpc<(), ()> = Rpc::new("missing");
 const LOG: OneWay<String> = OneWay::new("log");
 const BYTES: usize = 512;
 
-/// What the allocator has given out: exact, where the size of the process is not.
+/// An allocator that counts the bytes in use. The count is exact, which the size of the process is
+/// not.
 struct Counting;
 
 static LIVE: AtomicI64 = AtomicI64::new(0);
@@ -150,7 +151,7 @@ fn calls(pair: &common::Pair, transport: &str) {
     });
 }
 
-/// What comes and goes in an instance, and instances.
+/// Checks objects that come and go in an instance, and instances.
 fn parts() {
     let instance = margo::init("{}").unwrap();
     expect_level("providers", 2000, 16, || {

@@ -59,7 +59,7 @@ fn make_calls(cluster: &Cluster, node: usize, mut random: Random) {
     }
 }
 
-/// What goes wrong.
+/// The kinds of faults in a run.
 #[derive(Clone, Copy)]
 enum Trouble {
     /// Everything.

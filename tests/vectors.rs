@@ -36,7 +36,7 @@ const MESSAGE_MAX: usize = 4096;
 #[derive(Clone)]
 struct Call {
     title: &'static str,
-    /// Of both messages.
+    /// The tag of both messages.
     tag: u32,
     request: Vec<u8>,
     response: Vec<u8>,

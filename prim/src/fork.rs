@@ -1,8 +1,9 @@
-//! Whether this process has been forked off since.
+//! Detection of forks: has this process been forked off since an object was made?
 //!
-//! A child has a copy of everything and none of the threads that make it go: a lock may be held for
-//! ever, and descriptors and shared memory are its parent's. So whoever has such things asks here
-//! first. The answer costs one load: a handler that the C library runs in each child counts.
+//! A forked child has a copy of all memory and none of the threads that work on it: a lock may be
+//! held for ever, and descriptors and shared memory are its parent's. So an object with such parts
+//! asks here first. The answer costs one load of a count, which a handler of the C library raises
+//! in each child.
 
 use crate::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Once;

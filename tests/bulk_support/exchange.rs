@@ -1,9 +1,9 @@
-//! What the bulk cases move: those of Mercury's `Testing/unit/hg/test_bulk.c`.
+//! The exchanges of the bulk cases: those of Mercury's `Testing/unit/hg/test_bulk.c`.
 
 /// Bytes of the larger cases.
 pub(crate) const BUF: usize = 1 << 18;
 
-/// What one exchange moves.
+/// The bytes, segments and offsets of one exchange.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Exchange {
     pub(crate) bytes: usize,

@@ -31,7 +31,7 @@ pub(crate) enum Transport {
     Sim,
 }
 
-/// What a core told; tokens are unique in a node.
+/// The events that a core has reported; tokens are unique in a node.
 #[derive(Default)]
 pub(crate) struct Log {
     pub(crate) requests: Vec<RequestHandle<u32>>,

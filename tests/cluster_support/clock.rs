@@ -9,9 +9,9 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// What the clock shows, in nanoseconds. Zero: it goes.
+/// The time at which the clock stands still, in nanoseconds. Zero: it runs.
 static STANDS_AT: AtomicU64 = AtomicU64::new(0);
-/// What it is ahead of the kernel's, modulo 2^64, while it goes: it never goes back.
+/// The lead over the kernel's clock while this one runs, modulo 2^64: this clock never goes back.
 static AHEAD: AtomicU64 = AtomicU64::new(0);
 
 fn kernel(clock: libc::clockid_t, time: &mut libc::timespec) -> libc::c_int {

@@ -38,7 +38,7 @@ impl Random {
     }
 }
 
-/// What became of a call.
+/// The outcome of a call.
 #[derive(Debug, Default, Clone)]
 struct Fate {
     /// How often its handler began.
@@ -55,7 +55,7 @@ struct Record {
     fates: Vec<Fate>,
     /// Ends by their kind.
     kinds: BTreeMap<String, u32>,
-    /// What must not happen.
+    /// Observed violations of the promises of the runtime.
     wrong: Vec<String>,
 }
 

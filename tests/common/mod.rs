@@ -73,8 +73,8 @@ pub(crate) fn on_each(body: impl Fn(Pair)) {
     all_asked_for().for_each(|transport| body(Pair::new(transport)));
 }
 
-/// The same without ofi, whose requests are C Mercury's to the byte: they carry nothing of ours, so
-/// that handlers hear of no deadline and no cancel.
+/// Runs `body` as [`on_each`] does, without ofi. Requests over ofi are C Mercury's to the byte:
+/// they carry none of our extensions, so that handlers hear of no deadline and no cancel.
 pub(crate) fn on_each_with_extensions(body: impl Fn(Pair)) {
     let ours = all_asked_for().filter(|transport| !transport.starts_with("ofi+"));
     ours.for_each(|transport| body(Pair::new(transport)));

@@ -83,7 +83,7 @@ impl Service {
         service
     }
 
-    /// The same; it need not listen.
+    /// Starts such a process and does not wait for its address; it need not listen.
     pub(crate) fn spawn(module: &str, variable: &str, value: &str) -> Self {
         let mut child = again(module, "service_process")
             .env(variable, value)

@@ -18,7 +18,7 @@ const TELL: OneWay<()> = OneWay::new("tell");
 /// Long enough for callbacks that do next to nothing.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// What happened, in its order.
+/// Notes of what happened, in order.
 #[derive(Clone, Default)]
 struct Notes(Arc<Mutex<Vec<String>>>);
 
@@ -37,7 +37,7 @@ fn end(instance: &Instance) {
     bounded("finalize", move || own.finalize_and_wait().unwrap());
 }
 
-/// What was logged: level, text.
+/// Logged events: level and text.
 static SEEN: Mutex<Vec<(Level, String)>> = Mutex::new(Vec::new());
 
 #[derive(Default)]
@@ -59,7 +59,7 @@ fn keep_the_log() {
     ONCE.call_once(|| common::log::listen(Level::WARN, hear));
 }
 
-/// What the log says of a callback that was entered on this line of this file.
+/// Returns the events that concern the callback entered on this line of this file.
 fn logged_of(line: u32) -> Vec<(Level, String)> {
     let place = format!("{}:{line}:", file!());
     let seen = SEEN.lock().unwrap();

@@ -19,7 +19,7 @@ struct Idle;
 
 impl Monitor for Idle {}
 
-/// What was logged: level, instance, text.
+/// Logged events: level, instance and text.
 static SEEN: Mutex<Vec<(Level, String, String)>> = Mutex::new(Vec::new());
 
 #[derive(Default)]
@@ -129,7 +129,7 @@ fn a_peer_does_not_fill_the_log() {
     own.finalize_and_wait().unwrap();
 }
 
-/// What was warned of before the instance had an address.
+/// Returns whether such a warning was logged before the instance had an address.
 fn warned(text: &str) -> bool {
     let seen = SEEN.lock().unwrap();
     seen.iter().any(|(level, instance, said)| {

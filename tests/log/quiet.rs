@@ -29,7 +29,7 @@ fn builder(address: &str, level: Option<LogLevel>) -> InstanceBuilder {
     InstanceBuilder::from_config(config)
 }
 
-/// What instances do all the time.
+/// Runs an instance through its everyday work.
 fn live(address: &str, level: Option<LogLevel>) {
     let service = builder(address, level).start().unwrap();
     service.serve(SUM).function(|(a, b)| a + b).unwrap();

@@ -114,8 +114,8 @@ impl Traced {
         self.arrows.iter().any(|arrow| *arrow == (phase.to_owned(), id.clone(), tid))
     }
 
-    /// What viewers want: slices of a track lie side by side or inside each other; tracks have
-    /// names.
+    /// Checks the demands of viewers: slices of a track lie side by side or inside each other, and
+    /// tracks have names.
     fn check(&self) {
         for a in &self.slices {
             assert!(self.tracks.iter().any(|(tid, _)| *tid == a.tid), "no name: {a:?}");

@@ -26,8 +26,8 @@ fn refusal_of_c(capture: &Capture, code: ReturnCode) -> Vec<u8> {
     message
 }
 
-/// What `__margo_respond_with_error` sends, or a handler of Mercury alone that answers with a
-/// number and `more`.
+/// The response that `__margo_respond_with_error` sends, or a handler of Mercury alone that answers
+/// with a number and more.
 fn answer(capture: &Capture, encode: impl FnOnce(&mut Writer) -> Result<(), ProcError>) -> Vec<u8> {
     let request = RequestHeader::in_format(RpcId(0), capture.format);
     let header = ResponseHeader::answering(&request, ReturnCode::Success);

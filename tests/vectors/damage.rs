@@ -17,7 +17,7 @@ use super::origin::{
 };
 use super::*;
 
-/// What the RPC layer could not read of a response.
+/// Returns the error of the RPC layer if it could not read the response.
 fn unreadable<R>(result: &Result<R, ForwardError>) -> Option<&margo::hg::WireError> {
     match result {
         Err(ForwardError::Network { source: HgError::Wire(error), .. }) => Some(error),

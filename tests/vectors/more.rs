@@ -1,5 +1,5 @@
-//! What else C sends: results that overflow, with the acknowledgement that follows, memory that is
-//! written to (push), and requests that want no response.
+//! Further captures of C: results that overflow, with the acknowledgement that follows, memory that
+//! is written to (push), and requests that want no response.
 
 use super::*;
 

@@ -362,7 +362,7 @@ fn a_caller_with_long_arguments_gets_what_c_answers() {
     );
 }
 
-/// The same with the other files.
+/// Runs `check` for each transport with each of the files in `more`.
 fn on_each_more(check: impl Fn(&World, &more::More)) {
     for transport in all_asked_for() {
         for capture in more::all() {
@@ -396,7 +396,7 @@ fn a_caller_whose_memory_was_written_gets_what_c_answers() {
     });
 }
 
-/// What C's result of 10000 bytes consists of.
+/// Returns the stream of C's result of 10000 bytes, checked against the checksum of `response`.
 pub(super) fn big_result(format: Format, response: &[u8]) -> Vec<u8> {
     let text = ConstStr("y".repeat(10_000));
     let stream = [&0i32.to_le_bytes()[..], &proc::to_vec(&text).unwrap()].concat();

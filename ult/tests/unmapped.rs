@@ -1,5 +1,5 @@
-//! What the rest of the process sees of stacks that go away: libraries for networks, which may have
-//! registered a part of them, and the kernel, which allows only so many mappings.
+//! Stacks that are unmapped, as the rest of the process sees them: network libraries, which may
+//! have registered a part of them, and the kernel, which allows only so many mappings.
 #![allow(clippy::unwrap_used, reason = "a test says by panicking what went wrong")]
 
 mod common;
@@ -10,7 +10,7 @@ use std::sync::Mutex;
 use common::{on, shared, within};
 use ult::{PoolSpec, Runtime, XstreamSpec};
 
-/// What a hook has seen: where memory went away, and how much.
+/// The calls that a hook has seen: where memory went away, and how much.
 static SEEN: Mutex<Vec<(usize, usize)>> = Mutex::new(Vec::new());
 
 /// `ucm_event_t` of UCX's ucm.h, as its event of memory that goes away fills it in.

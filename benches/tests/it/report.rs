@@ -31,7 +31,7 @@ fn quick(words: &[&str]) -> (Vec<Value>, Option<i32>, String) {
     (rows, output.status.code(), text)
 }
 
-/// What every row must be, whatever the machine.
+/// Checks the properties that every row has on any machine.
 fn check_shape(row: &Value) {
     let mut keys: Vec<&str> = row.as_object().unwrap().keys().map(String::as_str).collect();
     keys.sort_unstable();

@@ -428,8 +428,7 @@ fn info_prints_the_topology_and_what_a_document_comes_to() {
     assert!(ended.stderr.contains(expected), "{ended:#?}");
 }
 
-/// What `margo … | head` does, without the race: the reading end is closed from the beginning.
-/// The command with files of so many KiB at most.
+/// The command with a limit of so many KiB on the files that it writes.
 fn limited(temp: &std::path::Path, kib: u32) -> std::process::Command {
     let margo = margo(temp);
     let mut limited = std::process::Command::new("sh");

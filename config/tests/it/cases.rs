@@ -78,7 +78,7 @@ fn run(case: &Value) -> Result<(), String> {
     }
 }
 
-/// What C Margo prints for `{}`, without the parts that are left out.
+/// The document that C Margo prints for `{}`, without the parts that are left out.
 fn base() -> Value {
     serde_json::json!({
         "argobots": {
@@ -119,7 +119,7 @@ fn exact(
     check_warnings(&warnings, &strings(&case["warnings"]))
 }
 
-/// What is printed is accepted, and prints the same.
+/// Checks that the printed document is accepted and prints the same again.
 fn comes_to_itself(effective: &Config, flags: ConfigFlags) -> Result<(), String> {
     let (again, _) = Config::check_as(&effective.to_json(), &|_| None, flags)
         .map_err(|errors| format!("its outcome is rejected: {errors}"))?;

@@ -153,7 +153,8 @@ fn all_semantic_errors_are_reported_at_once() {
     );
 }
 
-/// Whoever means a provider with an error means something; whoever means nobody is told beside it.
+/// A dependency that means a provider with errors of its own is not reported. One that means no
+/// provider is reported beside those errors.
 #[test]
 fn wrong_dependencies_are_reported_beside_other_wrong_providers() {
     let pool = r#"{ "type": "disk", "provider_id": 1, "pool": 7 }"#;

@@ -102,7 +102,7 @@ mod imp {
     }
 }
 
-/// What the pair promises, for models: both are full fences.
+/// The pair as the models see it: both are full fences.
 #[cfg(loom)]
 mod model {
     use crate::sync::atomic::{Ordering, fence};

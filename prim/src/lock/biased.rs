@@ -54,14 +54,14 @@ pub struct RawBiasedLock {
     // From here on, changed by the holder of `plain`.
     /// The place that was favoured last.
     place: AtomicUsize,
-    /// Who held the plain lock last.
+    /// The thread that held the plain lock last.
     last: AtomicUsize,
     in_a_row: AtomicU32,
     needed: AtomicU32,
     plain: RawLock,
-    /// Of each place: its thread holds the lock, or is about to see that it does not.
+    /// Set in a place while its thread holds the lock, or is about to see that it does not.
     inside: [AtomicBool; PLACES],
-    /// Whose the places are, for good.
+    /// The thread that each place belongs to, for good.
     owners: [AtomicUsize; PLACES],
 }
 

@@ -17,7 +17,7 @@ use crate::sync::UnsafeCell;
 /// it returned, on the same thread, no other call of them returns with success; and everything
 /// done in between is visible to who comes next.
 pub unsafe trait Protocol {
-    /// What the holder must give back.
+    /// The token that the holder must give back.
     type Held: Copy;
     /// Has the alignment that the lock is to have.
     type Place: Default;

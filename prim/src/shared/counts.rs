@@ -14,7 +14,7 @@ const OWNERS: u64 = WEAK - 1;
 /// So many owners can only have been leaked; the count must not run over.
 const OWNERS_MAX: u64 = OWNERS / 2;
 
-/// What is left to do for an owner that has let go.
+/// The work left to an owner that has let go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Left {
     /// Nothing: there are others.
@@ -51,8 +51,8 @@ impl Counts {
         }
     }
 
-    /// The same for an owner that nobody else can reach, which needs no read-modify-write if it is
-    /// the only one.
+    /// Counts one more owner; for an owner that nobody else can reach. As long as it is the only
+    /// one, this needs no read-modify-write.
     #[inline]
     pub fn add_one_apart(&self) {
         if self.is_sole() {
@@ -105,7 +105,7 @@ impl Counts {
         }
     }
 
-    /// Who looks on becomes an owner, too, if there is one.
+    /// Makes an owner of the caller, who looks on. `false`: the value has no owner any more.
     #[inline]
     #[must_use]
     pub fn join(&self) -> bool {

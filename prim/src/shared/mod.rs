@@ -1,4 +1,4 @@
-//! What several own, for what is made and ended in the path of every call.
+//! Shared ownership for values that are made and dropped in the path of every call.
 //!
 //! As `std::sync::Arc`, with two differences. The last owner sees by a plain load that it is the
 //! last, so of two owners only one pays for an atomic read-modify-write when they let go, and who

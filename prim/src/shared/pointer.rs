@@ -23,7 +23,7 @@ pub struct Shared<T> {
     owns: PhantomData<T>,
 }
 
-/// Who reaches the value as long as it has an owner, and does not keep it.
+/// A weak pointer: it reaches the value as long as there is an owner, and does not keep it.
 pub struct Onlooker<T> {
     node: NonNull<Node<T>>,
     /// May free a node of `T`.

@@ -434,7 +434,7 @@ fn who_has_waited_for_its_rpc_waits_for_the_pool_next() {
     }
 }
 
-/// Whoever waits for a place of an RPC is refused at a shutdown, wherever it waits.
+/// A request that waits for a place of its RPC is refused at a shutdown, wherever it waits.
 #[test]
 fn a_shutdown_refuses_who_waits_for_its_rpc() {
     let own = Admission::new(2).overload(Overload::Wait);
@@ -532,7 +532,7 @@ fn an_rpc_moves_to_another_pool_while_requests_run() {
     held.end();
 }
 
-/// Who wants to look at a service at its bounds, or to end it, is not kept out by them.
+/// Requests for the metrics or the end of a service pass while the service is at its bounds.
 #[test]
 fn a_service_at_its_bound_can_be_looked_at_and_ended_by_others() {
     for (transport, overload) in TRANSPORTS.iter().zip(["busy", "wait"]) {

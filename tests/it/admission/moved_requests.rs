@@ -113,7 +113,7 @@ fn whoever_answers_lets_in_who_waits() {
     });
 }
 
-/// Who answers may be anywhere, but only its xstream may spawn into a private pool.
+/// Any thread may answer, but only the xstream of a private pool may spawn into that pool.
 #[test]
 fn whoever_answers_lets_in_who_waits_for_a_pool_that_is_said_to_be_private() {
     for transport in TRANSPORTS {

@@ -12,7 +12,8 @@ pub(crate) const HOLD: Rpc<u32, u32> = Rpc::new("hold");
 pub(crate) const PING: Rpc<(), ()> = Rpc::new("ping");
 pub(crate) const TELL: OneWay<u32> = OneWay::new("tell");
 
-/// What a handler sets is for what it spawns; not for the request that gets its place.
+/// A value that a handler sets for the units that it spawns, and not for the request that gets its
+/// place.
 static TENANT: ult::Inherited<u32> = ult::Inherited::new();
 
 /// A service whose handlers of `HOLD` wait for a permit each.

@@ -73,7 +73,7 @@ fn a_cancelled_ult_leaves_whether_or_not_the_owner_answers() {
     });
 }
 
-/// Who reads `LEN` bytes of that instance when it is turned; the instance as it knows it.
+/// A node that reads `LEN` bytes of `lender` when it is turned, and the address of the lender.
 fn reader_of(lender: &Instance) -> (Node, Addr, LocalMem) {
     let mut options = HgOptions::default();
     options.bulk_chunk_bytes = LEN as u64;

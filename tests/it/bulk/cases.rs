@@ -338,7 +338,7 @@ fn memory_of_a_device_is_refused_by_name() {
     assert!(proc::from_slice::<Bulk>(&message).is_err(), "a kind of the future");
 }
 
-/// Who does not listen cannot be reached by third parties, and says so at once.
+/// A node that does not listen cannot be reached by third parties, and says so at once.
 #[test]
 fn a_handle_is_bound_only_by_who_listens() {
     for uri in ["na+sm://", "na+tcp://"] {

@@ -8,7 +8,7 @@ use na::{Access, LocalMem, Memory, RawSegment};
 /// Bytes that are there, and how often they are used.
 const BLOCK: usize = 16 << 20;
 const TIMES: usize = 256;
-/// What comes after 4 GiB.
+/// Bytes after the first 4 GiB.
 const TAIL: usize = (1 << 20) + 3;
 
 /// The segments of `memory`: its first is repeated.

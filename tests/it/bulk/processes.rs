@@ -14,7 +14,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use serde::{Deserialize, Serialize};
 use std::time::Instant;
 
-/// What a target is asked to do with the origin's memory.
+/// A transfer that the target is asked to make with the origin's memory.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Job {
     bulk: Bulk,
@@ -24,7 +24,7 @@ struct Job {
     origin_offset: u64,
     target_offset: u64,
     len: u64,
-    /// Whoever is asked passes the job on to this target.
+    /// The target to which the receiver passes the job on.
     pass_on_to: Option<String>,
 }
 

@@ -334,7 +334,7 @@ fn a_timed_transfer_gives_up() {
     }
 }
 
-/// Of each transport, and whether to push.
+/// Yields each transport twice: to pull (`false`) and to push (`true`).
 fn pulls_and_pushes() -> impl Iterator<Item = (&'static str, bool)> {
     TRANSPORTS.into_iter().flat_map(|transport| [(transport, false), (transport, true)])
 }

@@ -5,7 +5,7 @@ use margo::hg::{MemoryAttr, MemoryKind};
 use margo::{Access, Bulk, BulkError, Instance, ProviderHandle, Rpc};
 use serde::{Deserialize, Serialize};
 
-/// What the service is asked to do with the origin's memory.
+/// A transfer that the service is asked to make with the origin's memory.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Order {
     bulk: Bulk,

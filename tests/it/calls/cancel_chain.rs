@@ -14,7 +14,7 @@ use ult::{Eventual, channel};
 const HOLD: Rpc<u32, u32> = Rpc::new("hold");
 /// Calls `HOLD` at the last one of a chain, in the way of that number.
 const RELAY: Rpc<usize, u32> = Rpc::new("relay");
-/// The same, from process to process; the addresses of those that are left.
+/// Relays from process to process; the argument lists the addresses that are left.
 const PASS_ON: Rpc<Vec<String>, ()> = Rpc::new("pass_on");
 /// Answers when `PASS_ON` has come.
 const ARRIVED: Rpc<(), ()> = Rpc::new("arrived");

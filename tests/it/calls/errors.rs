@@ -139,7 +139,7 @@ fn a_handler_that_panics_with_something_that_panics() {
     });
 }
 
-/// What it guards is at another process; dropped, it tells.
+/// A lock on a value in another process; its destructor calls that process.
 struct Lock {
     here: Instance,
     at: ProviderHandle,

@@ -16,7 +16,7 @@ struct Text(String);
 const KEEP: Rpc<Text, u64> = Rpc::new("keep");
 const FAIL: Rpc<i32, u64> = Rpc::new("fail");
 
-/// What only the runtime says.
+/// Codes that only the runtime may send.
 const RESERVED: [ReturnCode; 6] = [
     ReturnCode::Success,
     ReturnCode::NoEntry,

@@ -490,8 +490,8 @@ fn case_35_strings() {
     });
 }
 
-/// What `hg_proc_checksum_get` and `…_verify` say; and that what was decoded is given back: in C
-/// by another pass of the same routine (`HG_FREE`), here with the value, and also when decoding
+/// Checksums, as `hg_proc_checksum_get` and `…_verify` check them. Decoded values are released: in
+/// C by another pass of the same routine (`HG_FREE`), here with the value, and also when decoding
 /// fails.
 #[test]
 fn case_35_checksum_and_free() {

@@ -22,7 +22,7 @@ fn start(core: &Node, to: &Addr, id: RpcId, options: ForwardOptions, bytes: &[u8
     begin(core, to, id, options, bytes).0
 }
 
-/// The same, with what cancels it.
+/// Starts a call and returns, beside its token, the reference that cancels it.
 fn begin(
     core: &Node,
     to: &Addr,

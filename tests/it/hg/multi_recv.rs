@@ -136,7 +136,7 @@ fn one_block() -> HgOptions {
     options
 }
 
-/// Of three such buffers, so many are not for requests.
+/// Options with three such buffers, of which `count` are kept free of requests.
 fn sparing(count: usize) -> HgOptions {
     let mut options = one_block();
     (options.multi_recv_op_max, options.multi_recv_copy_threshold) = (3, count);

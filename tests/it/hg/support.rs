@@ -34,7 +34,7 @@ pub const STUCK: RpcId = RpcId::mercury("stuck");
 pub const WHERE: RpcId = RpcId::mercury("where");
 pub const SIZE: RpcId = RpcId::mercury("size");
 pub const CLIENT_ONLY: RpcId = RpcId::mercury("client only");
-/// What the target has seen: see [`World::seen`].
+/// Answers with the counts of the target: see [`World::seen`].
 pub const SEEN: RpcId = RpcId::mercury("seen");
 /// Drops the requests that the target holds.
 pub const DROP_HELD: RpcId = RpcId::mercury("drop held");
@@ -62,7 +62,7 @@ impl Slot {
     }
 }
 
-/// What a target does with requests, and what it remembers.
+/// The service of a target: the requests that it holds, and what it has counted.
 #[derive(Debug, Default)]
 pub struct Service {
     pub news: AtomicU64,
@@ -271,7 +271,7 @@ pub fn drain(core: &Node, service: &Service) {
     }
 }
 
-/// What a target in another process is told: transport, whether it sleeps, and the options that the
+/// Tells a target in another process its transport, whether it sleeps, and the options that the
 /// cases set.
 const TARGET: &str = "MARGO_TEST_HG_TARGET";
 
@@ -413,7 +413,7 @@ pub fn remote_pairs() -> impl Iterator<Item = (&'static str, Make)> {
         .chain(between.map(|transport| (transport, World::two_processes as Make)))
 }
 
-/// The same, and each node with itself.
+/// Every remote pair, and each node with itself.
 pub fn pairs() -> impl Iterator<Item = (&'static str, Make)> {
     let own = TRANSPORTS.into_iter().chain(fabrics());
     let own = own.map(|transport| (transport, World::own as Make));

@@ -144,7 +144,7 @@ fn calls_time_out(transport: &str) {
     service.finalize_and_wait().unwrap();
 }
 
-/// Whoever waits in whichever context is told, and the instance ends.
+/// Waiters in every context are told of the end, and the instance ends.
 #[test]
 fn finalize_ends_what_waits_in_every_context() {
     for transport in ADDRESSES {

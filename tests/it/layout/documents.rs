@@ -154,8 +154,8 @@ fn handlers_run_on_the_cpus_that_their_pool_is_pinned_to() {
     }
 }
 
-/// The same with NUMA nodes: two if there are two; with one of them, two of its CPUs. The stacks
-/// of the handlers are in the memory of their node.
+/// Pools on two NUMA nodes; on a machine with one node, on two of its CPUs. The stacks of the
+/// handlers are in the memory of their node.
 #[test]
 fn handlers_run_on_the_numa_nodes_that_their_pool_is_pinned_to() {
     let machine = ult::Topology::get().unwrap();

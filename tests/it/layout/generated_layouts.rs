@@ -39,7 +39,7 @@ fn fitted(mut document: Value) -> Value {
     document
 }
 
-/// The same in each run: documents that are accepted, no two of them with the same layout.
+/// Documents that are accepted, no two of them with the same layout, and the same ones in each run.
 fn accepted() -> Vec<String> {
     let mut runner = TestRunner::deterministic();
     let mut layouts = Vec::new();

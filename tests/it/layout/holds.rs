@@ -13,7 +13,7 @@ const HOLDERS: usize = 2;
 const POOL: &str = r#"{"name": "p"}"#;
 const XSTREAM: &str = r#"{"name": "x", "scheduler": {"pools": ["__primary__"]}}"#;
 
-/// What the threads hold; `gone`: there is no such thing any more.
+/// The outcome of an attempt to hold. `Gone`: the pool or xstream does not exist any more.
 enum Held<T> {
     Yes(T),
     Leaving,

@@ -116,7 +116,7 @@ fn arguments_beyond_the_limit_are_refused_at_either_end() {
     end(&service, &client);
 }
 
-/// What a string may be long, where it is encoded and where it is decoded.
+/// The limit on the length of strings applies where they are encoded and where they are decoded.
 #[test]
 fn the_encoding_is_bounded_at_either_end() {
     let short = r#""margo": { "proc": { "len_max": 10 } }"#;
@@ -142,7 +142,7 @@ fn the_encoding_is_bounded_at_either_end() {
     end(&service, &client);
 }
 
-/// What is bounded are the caller's own strings and sequences.
+/// The limit applies to the caller's own strings and sequences, and not to bulk handles.
 #[test]
 fn a_bulk_handle_passes_where_strings_are_short() {
     const LEN: Rpc<Bulk, u64> = Rpc::new("len");

@@ -29,7 +29,7 @@ fn register(service: &Instance, id: u16, pool: &margo::Pool) -> margo::Provider 
     provider
 }
 
-/// What a caller at the address gets from the providers of the document, in their pools.
+/// Serves callers at the address of the service with the providers of the document, in their pools.
 fn serve(name: &str, service: &Instance, config: &Config) {
     let resolved = config.resolve(&|_| None).unwrap();
     let pool_of = |index| service.find_pool(index).unwrap().pool;

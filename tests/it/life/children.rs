@@ -199,8 +199,8 @@ fn bounds_are_those_of_the_pool_with_that_index() {
     end(&parent);
 }
 
-/// What is printed of a parent with gaps is also the document of an instance of its own, where
-/// places are indices again.
+/// The printed configuration of a parent with gaps is also the document of an instance of its own,
+/// where places are indices again.
 #[test]
 fn an_instance_with_a_layout_of_its_own_counts_its_own_pools() {
     let parent = parent_with_gaps();

@@ -22,7 +22,7 @@ const HOLD: Rpc<(), ()> = Rpc::new("hold");
 /// Ends with the call of `HOLD` that its handler makes.
 const RELAY: Rpc<(), bool> = Rpc::new("relay");
 
-/// What is said at the level `error`: how often, and the first of it.
+/// Events logged at the level `error`: their number, and the texts of the first ones.
 static ERRORS: AtomicUsize = AtomicUsize::new(0);
 static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
 

@@ -481,8 +481,9 @@ fn finalize_waits_for_handlers_that_nobody_waits_for() {
     }
 }
 
-/// Of an RPC to oneself that has no answer, or was answered early. `idle`: it has ended before;
-/// else it goes on until the end has begun.
+/// Checks that `finalize` waits for a handler of a call to oneself that has no answer, or was
+/// answered early. `idle`: the handler has ended before; otherwise it goes on until the end has
+/// begun.
 fn waits_for_a_handler(own: &Instance, one_way: bool, idle: bool) {
     let (begun, gate) = (Arc::new(Eventual::new()), Arc::new(Eventual::new()));
     let (begins, opens, ended) = (begun.clone(), gate.clone(), Arc::new(AtomicUsize::new(0)));

@@ -27,7 +27,7 @@ fn hear() {
     std::io::stdin().lock().read_line(&mut String::new()).unwrap();
 }
 
-/// What the other tests start.
+/// The entry point of the processes that the other tests start.
 #[test]
 fn process() {
     let Ok(what) = std::env::var(WHAT) else { return };
@@ -93,7 +93,7 @@ extern "C" fn count(_: libc::c_int) {
     CALLS.fetch_add(1, Ordering::SeqCst);
 }
 
-/// What is called for the signal.
+/// Returns the handler of the signal that is installed now.
 fn in_place() -> libc::sighandler_t {
     let mut now = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
     // SAFETY:
@@ -138,7 +138,7 @@ struct Running {
     child: Child,
     lines: std::io::Lines<BufReader<ChildStdout>>,
     dumps: serde_json::StreamDeserializer<'static, serde_json::de::IoRead<ChildStderr>, Value>,
-    /// What dumps are read from.
+    /// A second descriptor of the pipe that dumps are read from.
     unread: OwnedFd,
 }
 
@@ -176,7 +176,7 @@ impl Running {
         self.dumps.next().unwrap().unwrap()
     }
 
-    /// Of one that has ended: nothing is left to read.
+    /// Checks that nothing is left to read from a process that has ended.
     fn assert_no_more(&mut self) {
         assert!(self.dumps.next().is_none());
     }

@@ -126,7 +126,7 @@ fn sample(line: &str) -> (String, Vec<(String, String)>, f64) {
     (name.to_owned(), labels, value)
 }
 
-/// What stands before the closing quote, and what comes after it.
+/// Splits at the closing quote: the unescaped text before it, and the rest.
 fn quoted(text: &str) -> Option<(String, &str)> {
     let (mut out, mut chars) = (String::new(), text.char_indices());
     while let Some((at, c)) = chars.next() {

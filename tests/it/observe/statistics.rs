@@ -408,7 +408,7 @@ fn keys(value: &Value, path: &str, names: &BTreeMap<String, &str>, all: &mut BTr
     }
 }
 
-/// What a tool that reads C Margo's files looks for.
+/// Statistics that a tool which reads C Margo's files looks for.
 const PHASES: &[&str] = &[
     "origin / sent to SERVICE / iforward / duration",
     "origin / sent to SERVICE / iforward / relative_timestamp_from_create",

@@ -12,7 +12,7 @@ const PING: Rpc<u64, u64> = Rpc::new("ping");
 const LEAVE: Rpc<u64, u64> = Rpc::new("leave");
 const ID: ProviderId = ProviderId::new(7);
 
-/// What the handlers share: who is in one, and who may go on.
+/// The object of the handlers: permits for those that have begun, and for those that may go on.
 #[derive(Debug)]
 struct Object {
     begun: Semaphore,

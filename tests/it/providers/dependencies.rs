@@ -14,7 +14,8 @@ const ALL: Rpc<(), Vec<String>> = Rpc::new("index_all");
 
 type Log = Arc<Mutex<Vec<String>>>;
 
-/// What happened, in this process: each test has one of its own.
+/// The provider kinds of this test, and the log of what happened: each test runs in a process of
+/// its own.
 #[derive(Default)]
 struct Kinds {
     log: Log,

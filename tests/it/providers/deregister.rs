@@ -13,7 +13,7 @@ const FIRST: Rpc<u64, u64> = Rpc::new("first");
 const SECOND: Rpc<u64, u64> = Rpc::new("second");
 const ID: ProviderId = ProviderId::new(7);
 
-/// What the client's call comes to; `None`: there is no such RPC.
+/// Returns the answer to the client's call; `None`: there is no such RPC.
 fn ask(pair: &Pair, rpc: Rpc<u64, u64>, id: ProviderId) -> Option<u64> {
     let to = ProviderHandle::new(pair.target().addr().clone(), id);
     match pair.client.forward_timed(rpc, &to, &1, PATIENCE) {

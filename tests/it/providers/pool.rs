@@ -116,7 +116,8 @@ fn where_one_rpc_cannot_run_none_goes() {
     service.finalize_and_wait().unwrap();
 }
 
-/// What it registers later is to run there.
+/// A provider without an RPC to move is still bound to its pool, because RPCs that it registers
+/// later are to run there.
 #[test]
 fn a_provider_of_which_nothing_moves_is_refused_as_one_with_rpcs_is() {
     let service = Instance::builder("na+sm://").start().unwrap();

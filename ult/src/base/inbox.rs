@@ -70,7 +70,8 @@ impl<T: Linked> Inbox<T> {
         self.head.load(Relaxed).is_null()
     }
 
-    /// What was pushed last, if anything is waiting: a hint, the node may be gone.
+    /// Returns the node that was pushed last, or null if none waits. This is a hint: the node may
+    /// be gone.
     #[inline]
     #[must_use]
     pub fn newest(&self) -> *const T {
@@ -146,7 +147,7 @@ impl<T: Linked> Default for Inbox<T> {
     }
 }
 
-/// What [`Inbox::take_all`] took, in order. Nodes that are not iterated are lost.
+/// The nodes that [`Inbox::take_all`] took, in order. Nodes that are not iterated are lost.
 #[derive(Debug)]
 #[must_use = "nodes that are not iterated are lost"]
 pub struct Batch<T> {

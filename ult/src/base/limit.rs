@@ -12,7 +12,7 @@ const SLICE_MAX: Duration = Duration::from_millis(100);
 /// So that a pause costs little of a short limit.
 const SLICES_MIN: u32 = 8;
 
-/// What is left of a limit on a wait, in time in which this process could run.
+/// A time limit for a wait, spent only while this process can run.
 ///
 /// Time during which the whole process is stopped (a signal, a debugger, a paused virtual machine)
 /// counts as 100 ms at most: whoever is waited for was stopped as well.

@@ -155,7 +155,7 @@ impl Default for ParkWord {
     }
 }
 
-/// What an OS thread sleeps on when it waits for a ULT or another thread.
+/// The word that an OS thread sleeps on while it waits for a ULT or another thread.
 #[derive(Debug, Default)]
 pub struct ThreadParker {
     word: ParkWord,

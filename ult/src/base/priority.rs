@@ -11,7 +11,7 @@
 pub enum Priority {
     /// After all others.
     Low,
-    /// What is not said to be anything else.
+    /// Between the two others. The default.
     #[default]
     Normal,
     /// Before all others.

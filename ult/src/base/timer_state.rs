@@ -1,4 +1,4 @@
-//! Who decides about a unit that waits for a time: the clock or a cancel.
+//! The state of a unit that waits for a time: decides between the clock and a cancel.
 //!
 //! | state | the unit | left by |
 //! |---|---|---|
@@ -25,7 +25,7 @@ const CANCELLED: u8 = 3;
 #[derive(Debug)]
 pub struct TimerState(AtomicU8);
 
-/// What a cancel has found.
+/// Outcome of [`TimerState::cancel`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cancel {
     /// The unit is the caller's, who must lose it.

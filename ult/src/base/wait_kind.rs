@@ -1,8 +1,8 @@
-//! What a party waits for, for people who look at a program that stands still.
+//! Kinds of waits: reports and dumps name them, so that a program that hangs can be understood.
 
 use std::fmt;
 
-/// What a ULT or a thread waits for.
+/// The kind of wait of a ULT or a thread, named after the object or event that it waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[repr(u8)]

@@ -39,17 +39,17 @@ const TRACE: u8 = 1;
 /// There is a monitor.
 const WATCH: u8 = 2;
 
-/// Who listens.
+/// The recorder and the sinks that receive events.
 #[derive(Clone)]
 pub(crate) struct Plan {
     pub(crate) number: u64,
     pub(crate) recorder: Option<Arc<Recorder>>,
     pub(crate) sinks: Vec<Arc<Listener>>,
-    /// What the sinks want, together.
+    /// The kinds of events that at least one sink wants.
     pub(crate) mask: EventMask,
 }
 
-/// What the parts of a runtime share; in `RuntimeCore`.
+/// Diagnostic state that all parts of a runtime share; in `RuntimeCore`.
 #[repr(align(64))]
 pub(crate) struct Shared {
     /// `TRACE` and `WATCH`; written under the lock of the plan.
@@ -227,8 +227,8 @@ pub(crate) enum Rest {
     Forever,
 }
 
-/// What an xstream shows of what it does; in `XstreamShared`. What changes with every switch is
-/// written only while somebody records, listens or watches.
+/// The activity of an xstream as other threads see it; in `XstreamShared`. Values that change with
+/// every switch are written only while somebody records, listens or watches.
 #[derive(Debug)]
 pub(crate) struct Pulse {
     /// `TRACE` and `WATCH`.
@@ -289,7 +289,7 @@ fn unpack(word: u64) -> Option<&'static str> {
     std::str::from_utf8(bytes).ok()
 }
 
-/// What [`Pulse::read`] saw; not of one moment.
+/// A reading of a [`Pulse`], taken field by field and so not at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Beat {
     pub(crate) runs: u64,
@@ -376,7 +376,8 @@ impl XstreamShared {
         self.is_asleep() || self.diag.rest.load(Relaxed) == Rest::Looking as u8
     }
 
-    /// What the monitor shall think of it. One that has left is at rest.
+    /// Returns the reading that the monitor judges this xstream by. An xstream that has left counts
+    /// as at rest.
     pub(crate) fn beat(&self) -> Beat {
         let beat = self.diag.read();
         match self.state() {
@@ -404,7 +405,7 @@ impl XstreamShared {
     }
 }
 
-/// What an xstream keeps for diagnostics; in `Xstream`.
+/// Diagnostic state that only the xstream itself uses; in `Xstream`.
 #[derive(Default)]
 pub(crate) struct Local {
     copy: RefCell<PlanCopy>,

@@ -33,7 +33,7 @@ pub enum StartError {
     UnknownPool {
         /// The xstream.
         xstream: String,
-        /// What it names.
+        /// The name that no pool has.
         pool: String,
         /// The names that are there.
         have: String,
@@ -43,7 +43,7 @@ pub enum StartError {
     RepeatedPool {
         /// The xstream.
         xstream: String,
-        /// What it names twice.
+        /// The pool that is listed twice.
         pool: String,
     },
     /// An xstream serves no pool and could never run anything.
@@ -52,7 +52,7 @@ pub enum StartError {
         /// The xstream.
         xstream: String,
     },
-    /// What is spawned into this pool would never run.
+    /// A pool that no xstream serves, so that its units would never run.
     #[error("pool `{pool}` is served by no xstream: list it in one, or remove it")]
     UnservedPool {
         /// The pool.
@@ -111,7 +111,7 @@ pub enum StartError {
     Place {
         /// The xstream.
         xstream: String,
-        /// What was asked for, and what is there.
+        /// The reason why the place cannot be used.
         #[source]
         source: TopologyError,
     },
@@ -130,7 +130,7 @@ pub enum StartError {
     Topology {
         /// The pool.
         pool: String,
-        /// What failed.
+        /// The reason why the topology is unknown.
         #[source]
         source: TopologyError,
     },
@@ -161,7 +161,7 @@ pub enum StartError {
     System {
         /// The xstream.
         xstream: String,
-        /// What was tried, for example "start its thread".
+        /// The step that failed, for example "start its thread".
         what: &'static str,
         /// The system's answer.
         #[source]
@@ -169,7 +169,7 @@ pub enum StartError {
     },
 }
 
-/// What to do about a refusal of the system's; the refusal itself is the source of the error.
+/// Returns advice for the reader of a refusal by the system, which is the source of the error.
 fn advice(refused: &io::Error) -> &'static str {
     match refused.raw_os_error() {
         Some(libc::EAGAIN) => {
@@ -406,7 +406,7 @@ pub enum JoinError {
     Deadlock,
 }
 
-/// What a ULT panicked with.
+/// The payload of the panic that ended a ULT.
 ///
 /// A payload whose destructor panics is dropped with this all the same, see
 /// [`discard_panic`].
@@ -462,7 +462,7 @@ pub enum ShutdownError {
     StillAlive(Box<StillAlive>),
 }
 
-/// What was still alive when a shutdown gave up.
+/// The units and xstreams that were still alive when a shutdown gave up.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct StillAlive {
@@ -489,7 +489,7 @@ pub struct StuckUlt {
     pub pool: String,
     /// The home xstream.
     pub xstream: String,
-    /// What it waits for; `None`: it is ready to run.
+    /// The kind of its wait; `None`: it is ready to run.
     pub waits_for: Option<WaitKind>,
 }
 

@@ -59,7 +59,7 @@ pub(crate) struct Parts {
     /// Those that have not been removed, in the same order.
     living_pools: Vec<Arc<PoolShared>>,
     living_xstreams: Vec<Arc<XstreamShared>>,
-    /// What the pools that have been removed counted.
+    /// Totals of the pools that have been removed.
     past: Books,
     /// Indices of pools that have been removed and still have their queues.
     unswept: Vec<usize>,

@@ -32,12 +32,12 @@ use crate::sync::{Arc, Mutex, lock, thread};
 use crate::wait::eventual::Eventual;
 
 const FRAMES_MAX: usize = 256;
-/// What an xstream does of an answer before it runs a unit: so many ULTs are listed, which takes
-/// some tens of microseconds; a stack takes as long as so many.
+/// The work that an xstream does on an answer before it runs a unit: it lists so many ULTs, which
+/// takes some tens of microseconds. A stack costs as much as `COST_OF_STACK` of them.
 const SLICE: usize = 256;
 const COST_OF_STACK: usize = 32;
 
-/// What to dump; see [`Runtime::dump`].
+/// Options of a dump; see [`Runtime::dump`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DumpOptions {
@@ -135,13 +135,13 @@ pub struct UltDump {
     pub pool: String,
     /// The home xstream.
     pub xstream: String,
-    /// What it does.
+    /// The state: runnable or blocked.
     pub state: UltState,
     /// The stack.
     pub stack: StackDump,
 }
 
-/// What a ULT does.
+/// The state of a ULT in a dump.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum UltState {
@@ -166,7 +166,7 @@ pub enum StackDump {
     LeftOut,
     /// The stack has so few bytes left that the walk could have overflowed it.
     NoRoom {
-        /// What is left.
+        /// The part of the stack that is left.
         free_bytes: usize,
     },
     /// These.
@@ -237,7 +237,7 @@ pub(crate) fn ask_list(core: &RuntimeCore, options: &DumpOptions) -> Vec<UltDump
     ask(core, options).raw.into_iter().map(|raw| raw.dump).collect()
 }
 
-/// What came in time; each ULT once, by number.
+/// The answers that came in time; each ULT is listed once, by number.
 struct Answer {
     raw: Vec<RawUlt>,
     busy: Vec<BusyXstream>,

@@ -78,7 +78,7 @@ fn step_of(kind: EventKind) -> Option<i64> {
 #[derive(Default)]
 struct Counter {
     units: i64,
-    /// What the file says, and since when.
+    /// The time and the value that the file shows last.
     written: Option<(u64, i64)>,
 }
 
@@ -240,7 +240,7 @@ impl<W: Write> Writer<'_, W> {
         ))
     }
 
-    /// What is in progress at the end of the trace.
+    /// Closes the slices that are in progress at the end of the trace.
     fn end(&mut self) -> io::Result<()> {
         let end_ns = u64::try_from(self.trace.duration().as_nanos()).unwrap_or(u64::MAX);
         for track in 0..self.runs.len() {

@@ -35,7 +35,7 @@ use crate::runtime::handle::Runtime;
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::{Arc, lock, thread};
 
-/// What the monitor of a runtime shall do; see [`RuntimeBuilder::monitor`].
+/// The configuration of a runtime's monitor; see [`RuntimeBuilder::monitor`].
 #[derive(Clone)]
 pub struct MonitorSpec {
     stall_limit: Duration,
@@ -160,7 +160,7 @@ impl fmt::Debug for MonitorSpec {
     }
 }
 
-/// What the monitor has found.
+/// A finding of the monitor.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum Report {
@@ -461,7 +461,7 @@ fn tell(spec: &MonitorSpec, log: &mut ReportLog, report: &Report) {
     contained_alone("the callback of the monitor", || call(report));
 }
 
-/// What the monitor remembers from look to look. Times count from any fixed moment.
+/// State that the monitor keeps from look to look. Times count from any fixed moment.
 #[derive(Debug)]
 struct Watch {
     stall_limit: Duration,

@@ -10,10 +10,10 @@ const ALL_OF_THE_FIRST: u64 = 10;
 /// So many things are told apart; then it begins anew.
 const THINGS_MAX: usize = 1024;
 
-/// What is logged is counted by this: where it is, and the name of who is at fault.
+/// The key under which reports are counted: the place, and the name of the unit at fault.
 type Thing = (String, Option<&'static str>);
 
-/// What the monitor remembers of what it has logged.
+/// Counts of the reports that were logged.
 #[derive(Debug, Default)]
 pub(crate) struct ReportLog {
     counts: HashMap<Thing, u64>,

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::engine::pool::shared::PoolShared;
 
-/// What a pool shows of itself.
+/// A reading of a pool's counters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PoolBeat {
     /// Units that wait for their turn.
@@ -18,13 +18,13 @@ pub(crate) struct PoolBeat {
 }
 
 impl PoolBeat {
-    /// What `pool` shows. In one whose `len` has panicked nobody is known to wait.
+    /// Reads the counters of `pool`. A pool whose `len` has panicked reports no waiting units.
     pub(crate) fn of(pool: &PoolShared) -> Self {
         Self { waiting: pool.len(), executed: pool.stats().executed }
     }
 }
 
-/// What the monitor remembers of the pools.
+/// State that the monitor keeps about the pools.
 #[derive(Debug)]
 pub(crate) struct PoolWatch {
     limit: Option<Duration>,

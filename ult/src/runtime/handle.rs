@@ -26,7 +26,8 @@ pub struct Runtime {
     pub(crate) owner: Arc<Owner>,
 }
 
-/// What the clones of a `Runtime` share; its `drop` is in [`shutdown`](crate::runtime::shutdown).
+/// State that all clones of a `Runtime` share; its `drop` is in
+/// [`shutdown`](crate::runtime::shutdown).
 pub(crate) struct Owner {
     pub(crate) core: Arc<RuntimeCore>,
     pub(crate) turn: Mutex<Turn>,

@@ -1,5 +1,5 @@
-//! What can be done with a pool beside spawning: take units out and put them back, move its
-//! content, look at it, and give it a scheduler of its own.
+//! Operations on a pool beside spawning: take units out and put them back, move its content, look
+//! at it, and give it a scheduler of its own.
 
 use std::ptr;
 
@@ -22,7 +22,7 @@ use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use crate::sync::atomic::fence;
 use crate::sync::{Arc, lock};
 
-/// What is shown of a runnable unit; see [`PoolRef::units`].
+/// A runnable unit as listed by [`PoolRef::units`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct UnitInfo {

@@ -158,7 +158,8 @@ fn in_background(wait: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// What is left to do when nothing is alive and everybody has been told to leave.
+/// Joins the threads and frees the rest, when nothing is alive and every xstream has been told to
+/// leave.
 fn bury(core: &RuntimeCore) {
     xstream_thread::join_all(core);
     core.bury();

@@ -7,7 +7,8 @@ use crate::engine::pool::spec::PoolSpec;
 use crate::engine::xstream::sched::Scheduler;
 use crate::topology::{CpuSet, Place, Topology};
 
-/// What an xstream shall be; see [`RuntimeBuilder::xstream`](crate::RuntimeBuilder::xstream).
+/// The description of an xstream to be made; see
+/// [`RuntimeBuilder::xstream`](crate::RuntimeBuilder::xstream).
 pub struct XstreamSpec {
     pub(crate) name: String,
     pub(crate) pools: Vec<String>,

@@ -467,7 +467,7 @@ impl XstreamRef {
     }
 }
 
-/// What an xstream runs; see [`XstreamRef::current_unit`].
+/// The unit that an xstream runs; see [`XstreamRef::current_unit`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CurrentUnit {

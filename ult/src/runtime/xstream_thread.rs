@@ -49,7 +49,7 @@ pub(crate) fn start(
     result
 }
 
-/// What a thread needs before it can be an xstream.
+/// Prepares the calling thread to be an xstream.
 pub(crate) fn set_up(core: &RuntimeCore, xstream: &XstreamShared) -> Result<AltStack, StartError> {
     let cpus = lock(&xstream.cpus).clone();
     if cpus.is_empty() {

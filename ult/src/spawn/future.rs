@@ -42,7 +42,7 @@ pub struct JoinFuture<T> {
 }
 
 impl<T> JoinFuture<T> {
-    /// Of a unit that starts at a given time.
+    /// Makes the future of a unit that starts at a given time.
     pub(crate) fn timed(handle: JoinHandle<T>, timed: Arc<Timed>) -> Self {
         Self { handle: Some(handle), wait: TaskWait::new(), timed: Some(timed) }
     }

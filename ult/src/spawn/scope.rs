@@ -69,8 +69,8 @@ impl OpenCount {
     }
 }
 
-/// What a unit of a scope returns. Shared with its handle, so that a value which nobody wants is
-/// dropped by the unit, before its ticket is closed.
+/// The return value of a unit of a scope. Shared with its handle, so that a value which nobody
+/// wants is dropped by the unit, before its ticket is closed.
 type Packet<T> = Arc<Mutex<Option<T>>>;
 
 /// Owns the outcome of a unit of a scope.

@@ -31,7 +31,7 @@ pub struct UltBuilder<'a> {
     rare: Option<Box<Rare>>,
 }
 
-/// What few builders say.
+/// Rarely used options.
 #[derive(Default)]
 struct Rare {
     stack: Option<UserStack>,

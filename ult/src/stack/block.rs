@@ -39,13 +39,13 @@ pub(crate) const STACK_BYTES_MIN: usize = 16 * 1024;
 pub(crate) const STACK_BYTES_MAX: usize = 1 << 36;
 /// Default, virtual. The same as `abt_thread_stacksize` of the C Margo.
 pub(crate) const STACK_BYTES_DEFAULT: usize = 2 * 1024 * 1024;
-/// What an idle stack keeps when it is trimmed, counted from its top.
+/// Bytes that an idle stack keeps when it is trimmed, counted from its top.
 const KEEP_BYTES: usize = 16 * 1024;
 /// Distance and number of the places at which bases are put within the top page.
 const COLOUR_BYTES: usize = 128;
 const COLOURS: usize = 12;
 
-/// What a stack must be like.
+/// The size and memory placement of a stack.
 #[derive(Debug, Clone, Copy)]
 #[repr(C, align(8))]
 pub(crate) struct StackClass {
@@ -142,13 +142,13 @@ unsafe impl Stack for BlockStack {
     }
 }
 
-/// What stands at the top of every stack. Only the thread that runs the stack, or holds it in its
-/// cache, touches it.
+/// The control block at the top of every stack. Only the thread that runs the stack, or holds it in
+/// its cache, touches it.
 #[repr(C, align(64))]
 pub(crate) struct StackBlock {
     pub(crate) context: Context,
     pub(crate) back: Cell<*const Back>,
-    /// Who lives here.
+    /// The unit that lives on this stack.
     pub(crate) occupant: Cell<*const ()>,
     stack: BlockStack,
     pub(crate) class: StackClass,
@@ -433,7 +433,7 @@ pub(crate) fn protect(start: NonNull<u8>, page: usize) -> io::Result<Guard> {
     const UNKNOWN: u32 = 0;
     const YES: u32 = 1;
     const NO: u32 = 2;
-    /// Whether this kernel knows markers, asked when it has refused one.
+    /// The kernel's support of guard markers; the kernel is asked when it has refused one.
     static KNOWS: AtomicU32 = AtomicU32::new(UNKNOWN);
     let known = KNOWS.load(Relaxed);
     if known != NO {

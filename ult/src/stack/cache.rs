@@ -57,7 +57,7 @@ pub(crate) struct StackCache {
     rest: RefCell<Rest>,
 }
 
-/// What is not needed while stacks come and go.
+/// The part of the cache that is not needed while stacks come and go.
 #[derive(Default)]
 struct Rest {
     /// Cold ones of the default class, the coldest first, and how many of them are trimmed.
@@ -322,7 +322,8 @@ impl Rest {
         true
     }
 
-    /// The same for one of the other classes, of which `max` may stay, cold or not.
+    /// Trims or unmaps one cold stack of the other classes, of which `max` may stay, cold or not.
+    /// `false`: there is none left.
     fn step_others(&mut self, max: usize, count: &AtomicUsize) -> bool {
         if self.others_cold > 0 && self.others.len() > max {
             let block = self.others.remove(0);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::engine::xstream::switch::sleep_until;
 
-/// What happens when a tick comes so late that the next one is due, too.
+/// The policy for a tick that comes so late that the next one is due, too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum MissedTicks {

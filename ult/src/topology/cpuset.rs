@@ -209,7 +209,7 @@ impl FromStr for CpuSet {
     }
 }
 
-/// What is wrong with a text, and where.
+/// A syntax error and its position.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Fault {
     /// Offset in bytes from the start of what was parsed.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use super::cpuset::CpuSet;
 
-/// What went wrong with the topology, a [`Place`](super::Place) or an
+/// An error of the topology, a [`Place`](super::Place) or an
 /// [`AffinityPattern`](super::AffinityPattern).
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -26,7 +26,7 @@ pub enum TopologyError {
         path: PathBuf,
         /// The content, shortened.
         text: String,
-        /// What is wrong with it.
+        /// The reason why the content makes no sense.
         what: String,
     },
     /// The kernel does not say which cpus this process may use.
@@ -39,19 +39,19 @@ pub enum TopologyError {
     /// The hwloc library could not read the topology.
     #[error("hwloc cannot read the topology: {what}")]
     Hwloc {
-        /// What hwloc says.
+        /// The message of hwloc.
         what: String,
     },
     /// A text that is no place, cpu list or affinity pattern.
     #[error("{kind} `{text}`, character {position}: {what}")]
     Syntax {
-        /// What it should have been: "place", "cpu list" or "affinity pattern".
+        /// The kind of text that was expected: "place", "cpu list" or "affinity pattern".
         kind: &'static str,
         /// The text.
         text: String,
         /// Where it is wrong: the first character has number 1.
         position: usize,
-        /// What is wrong, and what may stand there.
+        /// The error, and the words that may stand there.
         what: String,
     },
     /// The machine has no such thing.

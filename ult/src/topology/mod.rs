@@ -97,7 +97,7 @@ pub struct CacheGroup {
     pub cpus: CpuSet,
 }
 
-/// What the machine has, and what of it this process may use.
+/// The cpus, cores, caches and NUMA nodes of a machine, and which of them this process may use.
 ///
 /// Packages are numbered in the order of their lowest cpu; L3 groups by package, then by lowest
 /// cpu; cores by package, L3 group and lowest cpu. NUMA nodes keep the kernel's numbers.
@@ -110,7 +110,8 @@ pub struct Topology {
     present: CpuSet,
     online: CpuSet,
     allowed: CpuSet,
-    /// Of another machine: `allowed`. Of this one: see [`bindable`](Self::bindable), once asked.
+    /// The cpus that threads can be bound to. For another machine: `allowed`; for this one: set by
+    /// the first call of [`bindable`](Self::bindable).
     bindable: OnceLock<CpuSet>,
     packages: Vec<Package>,
     nodes: Vec<NumaNode>,
@@ -231,7 +232,7 @@ impl Topology {
         &self.l3_groups
     }
 
-    /// What was missing and had to be assumed, one sentence each.
+    /// Returns the facts that were missing and had to be assumed, one sentence each.
     #[must_use]
     pub fn notes(&self) -> &[String] {
         &self.notes

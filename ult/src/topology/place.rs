@@ -32,7 +32,7 @@ use super::{Topology, TopologyError};
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Place {
-    /// What its cpus have to be in. None means `all`.
+    /// The conditions that each of its cpus meets. An empty list means `all`.
     parts: Vec<Part>,
 }
 
@@ -210,7 +210,7 @@ fn parse_part(text: &str, at: usize) -> Result<Option<Part>, Fault> {
     Ok(Some(Part { kind, ids }))
 }
 
-/// What is wrong with a part without a colon.
+/// Returns the error text for a part without a colon.
 fn no_number(word: &str) -> String {
     if word.starts_with(|c: char| c.is_ascii_digit()) {
         return format!("a number alone does not say of what; did you mean `cpu:{word}`?");
@@ -303,7 +303,7 @@ impl Part {
         }))
     }
 
-    /// Of cpus that are asked for by number, each has to be usable.
+    /// Returns the cpus that are asked for by number, each of which has to be usable.
     fn exact_cpus(
         &self,
         topology: &Topology,

@@ -1,4 +1,4 @@
-//! What a source of topology reports, and the [`Topology`] that is made from it.
+//! The raw report of a topology source, and the [`Topology`] that is made from it.
 //!
 //! Sysfs and hwloc both fill [`Raw`]; [`assemble`] numbers things the same way for both.
 
@@ -21,7 +21,7 @@ pub(crate) struct Raw {
     /// All cpus that exist, switched on or off.
     pub(crate) present: CpuSet,
     pub(crate) online: CpuSet,
-    /// What the process may use.
+    /// The cpus that the process may use.
     pub(crate) allowed: CpuSet,
     /// One per online cpu, ascending.
     pub(crate) cpus: Vec<RawCpu>,
@@ -30,7 +30,7 @@ pub(crate) struct Raw {
     pub(crate) notes: Vec<String>,
 }
 
-/// What is known about an online cpu.
+/// Facts about an online cpu.
 #[derive(Debug, Default)]
 pub(crate) struct RawCpu {
     pub(crate) cpu: usize,

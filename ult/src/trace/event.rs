@@ -1,4 +1,4 @@
-//! What an event says, and its packed form in a ring.
+//! Events of a trace, and their packed form in a ring.
 
 use std::fmt;
 use std::ops::BitOr;
@@ -6,7 +6,7 @@ use std::ops::BitOr;
 use crate::base::wait_kind::WaitKind;
 use crate::trace::ring::Words;
 
-/// What happened.
+/// The kind of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum EventKind {
@@ -159,7 +159,7 @@ impl fmt::Debug for EventMask {
 pub struct Event<'a> {
     /// Nanoseconds since the start of the recording; for a sink, since the start of the runtime.
     pub at_ns: u64,
-    /// What happened.
+    /// The kind of this event.
     pub kind: EventKind,
     /// Number of the ULT or tasklet; `None` for events of an xstream.
     pub ult: Option<u64>,

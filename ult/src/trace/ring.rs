@@ -36,7 +36,7 @@ pub struct Ring {
     pushed: AtomicU64,
 }
 
-/// What [`Ring::read`] found.
+/// The outcome of [`Ring::read`].
 #[derive(Debug, PartialEq, Eq)]
 pub struct Read {
     /// The events that are still there, oldest first.

@@ -39,7 +39,7 @@ const READY: usize = 2;
 /// ```
 pub struct OnceCell<T> {
     state: AtomicUsize,
-    /// Who makes the value, while `RUNNING`.
+    /// The party that makes the value, while `RUNNING`.
     owner: AtomicU64,
     waiters: OsMutex<WaitList>,
     value: UnsafeCell<MaybeUninit<T>>,

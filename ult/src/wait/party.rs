@@ -1,4 +1,5 @@
-//! Who waits for itself? A number for each unit and each thread that asks.
+//! Identity numbers of units and threads: a lock uses them to find out that a party waits for
+//! itself.
 //!
 //! Numbers are never given twice, by no runtime and no thread. The address of a descriptor or of a
 //! thread-local is no such number: whoever has it next would be taken for the owner of a lock whose

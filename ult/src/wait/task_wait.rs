@@ -25,7 +25,7 @@ use crate::sync::relax;
 /// The waiter of one async task in one object. See the module documentation.
 pub struct TaskWait {
     node: *mut Waiter,
-    /// What the waiter calls.
+    /// The waker that the waiter calls.
     waker: Option<Waker>,
 }
 

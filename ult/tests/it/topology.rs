@@ -62,7 +62,7 @@ impl Tree {
         Topology::load_sysfs(self.root(), &set(allowed))
     }
 
-    /// What is wrong with a tree that cannot be loaded.
+    /// Returns the error of a tree that cannot be loaded.
     fn refused(&self) -> String {
         match self.load("0-7") {
             Err(error) => error.to_string(),

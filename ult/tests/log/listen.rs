@@ -1,4 +1,4 @@
-//! What is logged as an error or a warning, by all tests of this program.
+//! A listener for the errors and warnings that the tests of this program log.
 
 use std::fmt::Debug;
 use std::sync::Mutex;

@@ -1,4 +1,4 @@
-//! What one unit does.
+//! The body of one unit: random operations.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -136,7 +136,7 @@ impl Me<'_> {
         self.record.running.store(false, SeqCst);
     }
 
-    /// What never waits.
+    /// Does one random operation that never waits.
     fn quick(&mut self) {
         match self.random.below(10) {
             0 => self.leave_token(),

@@ -1,4 +1,4 @@
-//! What the units of one program share, and what is written down about each of them.
+//! State that the units of one program share, and the record of each of them.
 
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64};
@@ -21,7 +21,7 @@ pub(crate) const REFUSED: u32 = 128;
 /// The payload of panics that are part of the program.
 pub(crate) const EXPECTED: &str = "expected";
 
-/// What is known of all units, by their numbers, which are their names.
+/// The records of all units, by their numbers, which are their names.
 pub(crate) type Records = Arc<Mutex<Vec<Arc<Record>>>>;
 
 /// Locks a mutex that no panic can leave half-changed.
@@ -66,7 +66,7 @@ impl Random {
     }
 }
 
-/// What is known of one unit.
+/// The record of one unit.
 #[derive(Debug)]
 pub(crate) struct Record {
     pub(crate) id: u32,
@@ -101,7 +101,7 @@ impl Drop for ClosureGuard {
     }
 }
 
-/// What a unit returns. Some of them yield when they are dropped.
+/// The return value of a unit. Some of them yield when they are dropped.
 #[derive(Debug)]
 pub(crate) struct Value {
     pub(crate) record: Arc<Record>,

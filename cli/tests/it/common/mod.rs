@@ -1,4 +1,4 @@
-//! What the tests of the command share.
+//! Support for the tests of the command.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
@@ -231,7 +231,7 @@ pub(crate) fn files(dir: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// What is in a directory itself.
+/// Returns the sorted names of a directory's own entries.
 pub(crate) fn entries(dir: impl AsRef<Path>) -> Vec<String> {
     let mut names: Vec<_> = std::fs::read_dir(dir)
         .unwrap()

@@ -17,7 +17,7 @@ mod gate;
 use gate::{Entrance, Gate};
 use margo_config::{Admission, Overload};
 
-/// Who is inside, and what became of the requests.
+/// The number of requests inside, and of those that ran or were refused.
 #[derive(Default)]
 struct Seen {
     inside: Count,
@@ -187,7 +187,7 @@ fn a_bound_per_host_holds_and_forgets_nobody() {
     });
 }
 
-/// Whoever comes while the instance begins to shut down is let in, is refused, or is given back;
+/// A request that arrives while the instance begins to shut down is let in, refused or given back;
 /// none waits for ever.
 #[test]
 fn a_shutdown_leaves_nobody_in_the_gate() {

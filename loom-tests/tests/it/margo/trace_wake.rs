@@ -67,7 +67,8 @@ impl Shared {
     }
 }
 
-/// Who closes waits for the record, so a thread that sleeps on it hangs.
+/// The writer takes a record before anybody closes. The closer here waits for the record first, so
+/// a writer that sleeps on it hangs the model.
 #[test]
 fn a_record_is_taken_although_nobody_closes() {
     check(|| {

@@ -85,7 +85,7 @@ fn two_end_the_same_favour() {
     });
 }
 
-/// Who waits gets it, and who is favoured need not wait for long.
+/// A thread that waits gets the lock, and the favoured thread need not wait for long.
 #[test]
 fn the_favoured_one_waits_for_who_ended_its_favour() {
     check_bounded(4, || {
@@ -101,7 +101,8 @@ fn the_favoured_one_waits_for_who_ended_its_favour() {
     });
 }
 
-/// Who is favoured and has work for the next one to take the lock need not pass a fence.
+/// The favoured thread leaves work for the next holder without a fence: either the next holder sees
+/// the work, or the favoured thread finds that it has lost its favour.
 #[test]
 fn who_comes_next_sees_what_the_favoured_one_did_or_that_one_knows() {
     check_bounded(4, || {

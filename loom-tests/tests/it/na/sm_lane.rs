@@ -10,8 +10,8 @@ use margo_loom_tests::check;
 use na::loom_exports::doorbell::{Doorbell, ROOM, settle};
 use na::loom_exports::lane::{Emptier, Filler, SLOTS};
 
-/// What both sides have. A slot is a cell, so that an access that the counters do not order is
-/// reported.
+/// State that both sides share. A slot is a cell, so that an access that the counters do not order
+/// is reported.
 struct Lane {
     slots: Vec<UnsafeCell<u32>>,
     head: AtomicU32,

@@ -10,7 +10,8 @@ use na::loom_exports::reports::{Reports, SLOTS};
 /// More than a queue holds.
 const OPS: usize = SLOTS + 1;
 
-/// What each operation has copied: an access that nothing orders is reported.
+/// Bytes that each operation has copied. They are cells, so that an access that nothing orders is
+/// reported.
 struct Shared {
     reports: Reports<1>,
     bytes: [UnsafeCell<u32>; OPS],

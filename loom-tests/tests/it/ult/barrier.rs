@@ -51,7 +51,7 @@ fn leaving_races_with_the_last_arrival() {
     });
 }
 
-/// What every party did before it arrived is visible to the callback and to the waiters.
+/// Writes of every party before its arrival are visible to the callback and to the waiters.
 #[test]
 fn countdown_orders_arrivals_before_waiters() {
     check(|| {

@@ -11,7 +11,7 @@ use ult::loom_exports::{Closed, Inbox, Linked};
 
 struct Node {
     link: AtomicPtr<Node>,
-    /// Who has it; written by each of them.
+    /// Written by each holder of the node, so that loom reports two holders at a time.
     holder: UnsafeCell<u32>,
 }
 
@@ -45,7 +45,7 @@ fn dispose(node: NonNull<Node>) {
     node.holder.with_mut(|holder| unsafe { *holder += 1 });
 }
 
-/// What an xstream does that may leave: takes what is there until it can close.
+/// Does the work of an xstream that may leave: takes the nodes that are there until it can close.
 fn leave(inbox: &Inbox<Node>) -> usize {
     let mut taken = 0;
     while !inbox.close() {

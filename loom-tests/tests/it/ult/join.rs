@@ -1,5 +1,5 @@
-//! Of the unit that ends and its handle, does exactly one come second, does it see what the other
-//! one has done, and is everybody woken who waits, and nobody who has left?
+//! The join word of a unit that ends and its handle. Does exactly one of them come second, does it
+//! see the other's writes, and is every waiter woken, and none that has left?
 //!
 //! As in `eventual.rs`, at most one party leaves at a time while another one changes the word.
 
@@ -18,8 +18,8 @@ fn past() -> Instant {
     now.checked_sub(Duration::from_secs(1)).unwrap_or(now)
 }
 
-/// What a unit and its handle have in common. Freed by whoever comes second, by hand, so that loom
-/// reports an access that comes later.
+/// State that a unit and its handle share. The one that comes second frees it, by hand, so that
+/// loom reports an access that comes later.
 struct Unit {
     word: JoinWord,
     outcome: UnsafeCell<u32>,

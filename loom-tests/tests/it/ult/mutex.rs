@@ -142,7 +142,7 @@ fn last_of(users: u32) {
     others.into_iter().for_each(|other| other.join().unwrap());
 }
 
-/// Whoever gets the lock last frees the mutex, while the one before may still be in its unlock.
+/// The last holder frees the mutex, while the holder before may still be in its unlock.
 #[test]
 fn last_of_two_holders_frees_it_at_once() {
     check(|| last_of(2));

@@ -7,7 +7,7 @@ use loom::thread;
 use margo_loom_tests::check;
 use ult::loom_exports::{Bed, ParkWord, ThreadParker};
 
-/// What a push to a pool does, after the unit is visible.
+/// Does the work of a push to a pool after the unit is visible.
 fn wake_one(sleepers: &[&ParkWord]) {
     fence(SeqCst);
     for word in sleepers {

@@ -31,7 +31,7 @@ unsafe impl Linked for Unit {
 struct Pool {
     owner: AtomicUsize,
     heir: AtomicUsize,
-    /// What the owner alone touches.
+    /// Touched by the owner alone.
     end: UnsafeCell<usize>,
     /// For each xstream, the list of its slot.
     lists: [UnsafeCell<Vec<usize>>; 2],

@@ -136,7 +136,7 @@ fn every_unpark_is_seen() {
     });
 }
 
-/// The same for an OS thread.
+/// Tokens of an OS thread merge, but what their givers wrote does not.
 #[test]
 fn every_unpark_of_a_thread_is_seen() {
     check_bounded(2, || {

@@ -156,7 +156,7 @@ fn a_limit_on_the_size_is_kept() {
     );
 }
 
-/// What a client of another make might send.
+/// Requests that a client of another make might send.
 #[test]
 fn requests_that_make_no_sense_are_answered() {
     on_each(

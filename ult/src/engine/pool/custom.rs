@@ -21,7 +21,7 @@ pub(crate) struct CustomPool {
     name: Box<str>,
     pool: Foreign<Box<dyn Pool>>,
     panics: AtomicU64,
-    /// What it says of its length is not asked for any more, since that or `pop` has panicked.
+    /// Set once `len` or `pop` has panicked: the pool is not asked for its length any more.
     is_broken: AtomicBool,
     /// Instead: it may have units, because no pop has found it empty since the last push. Changed
     /// while `is_broken` only.

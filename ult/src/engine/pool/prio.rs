@@ -13,7 +13,7 @@ use crate::sync::{Mutex, lock};
 const PUSHES_MAX: u32 = 25;
 /// Every so many pops prefer fresh units.
 const FRESH_EVERY: u32 = 256;
-/// Of the pops that take a fresh unit, every so many prefer one of normal priority, and of low.
+/// Every so many pops of a fresh unit prefer one of normal priority, or one of low.
 const NORMAL_EVERY: u32 = 8;
 const LOW_EVERY: u32 = 64;
 

@@ -206,7 +206,8 @@ impl PoolShared {
         matches!(self.queue(), Queue::Object(_)) && self.sole.load(Relaxed) == home
     }
 
-    /// What a new slot of an xstream shows. A revived one counts on.
+    /// Returns the counters for a slot of `xstream`, made if need be. A revived xstream goes on
+    /// with its old ones.
     pub(crate) fn add_slot(&self, xstream: usize) -> Arc<SlotShared> {
         slot_of(&mut lock(&self.slots), xstream)
     }
@@ -305,7 +306,7 @@ impl PoolShared {
     }
 }
 
-/// That of an xstream, made if need be.
+/// Returns the counters of `xstream`, made if need be.
 fn slot_of(slots: &mut Vec<Arc<SlotShared>>, xstream: usize) -> Arc<SlotShared> {
     if let Some(slot) = slots.iter().find(|slot| slot.xstream == xstream) {
         return slot.clone();

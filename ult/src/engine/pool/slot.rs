@@ -1,4 +1,4 @@
-//! What an xstream keeps for one pool whose units it runs.
+//! The state that an xstream keeps for one pool whose units it runs.
 //!
 //! A slot is made when the xstream first serves the pool, or first runs a unit of it, and stays
 //! until the xstream ends, or until the pool has been removed and no ULT that started here points
@@ -16,7 +16,7 @@ use crate::sync::Arc;
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::atomic::{AtomicU64, AtomicUsize};
 
-/// What everybody may read. One writer: the xstream.
+/// The counters of a slot, which anybody may read. One writer: the xstream.
 #[derive(Debug, Default)]
 pub(crate) struct SlotShared {
     /// Number of the xstream.

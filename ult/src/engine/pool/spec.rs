@@ -19,7 +19,7 @@ pub enum PushReason {
     Migrate,
 }
 
-/// Who asks for a unit.
+/// The party that asks a pool for a unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PopBy {
@@ -89,7 +89,8 @@ pub trait Pool: Send + Sync {
 pub enum PoolKind {
     /// First in, first out. `fifo` in a Margo configuration.
     Fifo,
-    /// The same queue; the name exists because C Margo has two. `fifo_wait` there.
+    /// Behaves like [`Fifo`](Self::Fifo); the name exists because C Margo has two. `fifo_wait`
+    /// there.
     #[default]
     FifoWait,
     /// Two queues: ULTs that have run before go first, so that started work ends before new work
@@ -118,7 +119,7 @@ pub enum PoolKind {
     Custom,
 }
 
-/// Who may use a pool; a promise by the user that saves locks.
+/// The parties that may use a pool; a promise by the user that saves locks.
 ///
 /// Counterpart: `ABT_pool_access`, whose promises are not checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -146,7 +147,7 @@ impl Access {
     }
 }
 
-/// What a pool shall be; see [`RuntimeBuilder::pool`](crate::RuntimeBuilder::pool).
+/// The description of a pool to be made; see [`RuntimeBuilder::pool`](crate::RuntimeBuilder::pool).
 pub struct PoolSpec {
     pub(crate) name: String,
     pub(crate) kind: PoolKind,

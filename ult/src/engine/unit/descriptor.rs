@@ -1,4 +1,4 @@
-//! What the runtime knows about one unit (ULT or tasklet), with its closure and later its result.
+//! The descriptor of a unit (ULT or tasklet): its state, its closure and later its result.
 //!
 //! A descriptor is small, and made without a stack: a ULT gets one when it first runs
 //! ([`stack::cache`](crate::stack::cache)), a tasklet never does. So units that wait to
@@ -49,7 +49,7 @@ use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicUsize, fence};
 use crate::sync::{Arc, UnsafeCell};
 
-/// What a unit is.
+/// The kind of a unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Has a stack of its own once it runs, and stays where it started.
@@ -122,7 +122,7 @@ pub(crate) struct UnitState {
     kind: Cell<Kind>,
     /// It has a name, an extra or a party number.
     rare: Cell<bool>,
-    /// What it waits for.
+    /// The kind of the ULT's wait.
     pub(crate) waits: Cell<WaitKind>,
     /// The [`Priority`] in the upper two bits, below them how often it has been put back into a
     /// pool with an order of its own.
@@ -160,7 +160,7 @@ impl UnitState {
     }
 }
 
-/// What a spawner says about a unit.
+/// The properties of a unit that its spawner chooses.
 #[derive(Debug)]
 pub(crate) struct Birth<'a> {
     pub(crate) id: u64,

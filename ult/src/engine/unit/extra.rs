@@ -1,4 +1,4 @@
-//! What few units have: kept apart, so that the others stay small.
+//! Rarely used properties of a unit, kept apart so that the descriptors of all others stay small.
 
 use crate::engine::unit::inherited::Values;
 use crate::engine::unit::local::Locals;
@@ -14,7 +14,7 @@ pub(crate) type OnMigrate = Box<dyn FnMut(&str) + Send>;
 pub(crate) struct Extra {
     /// Values of [`UltLocal`](crate::UltLocal)s.
     pub(crate) locals: Locals,
-    /// What it hands on to those that it spawns.
+    /// The values that it hands on to the units it spawns.
     pub(crate) inherited: Values,
     /// Memory for the stack, until it starts.
     pub(crate) stack: Option<UserStack>,

@@ -1,4 +1,4 @@
-//! What units hand on to the units that they spawn: a word, and values.
+//! Values that a unit hands on to the units it spawns: one word, and values by key.
 //!
 //! The word stands in the descriptor and is copied from the spawner when a unit is made, whether or
 //! not anybody uses it: a load and a store, where a look-up by key would be needed otherwise.
@@ -21,7 +21,7 @@ use crate::engine::xstream::current;
 use crate::engine::xstream::owner::Xstream;
 
 thread_local! {
-    /// What an OS thread has.
+    /// The word of an OS thread, and whether the thread has values.
     static OF_THREAD: Cell<InheritedState> =
         const { Cell::new(InheritedState { word: 0, has_values: false }) };
     /// The values of an OS thread.
@@ -143,7 +143,7 @@ impl<T> fmt::Debug for Inherited<T> {
     }
 }
 
-/// What [`inherited`] finds.
+/// The caller's inherited state, as [`inherited`] finds it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct InheritedState {

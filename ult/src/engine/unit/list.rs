@@ -70,15 +70,15 @@ impl UnitList {
         Some(ult)
     }
 
-    /// The same as [`append`](Self::append), counted in `len`, which has one writer. Who sees that
-    /// `len` sees what was counted before: that the unit was made runnable.
+    /// Does the work of [`append`](Self::append) and counts the unit in `len`, which has one
+    /// writer. A thread that sees the new `len` also sees that the unit was made runnable.
     #[inline]
     pub(crate) fn push_back(&self, ult: UltPtr, len: &AtomicUsize) {
         self.append(ult);
         len.store(len.load(Relaxed) + 1, Release); // pair: POOL-LEN
     }
 
-    /// The same as [`take_first`](Self::take_first), counted in `len`.
+    /// Does the work of [`take_first`](Self::take_first) and counts the unit out of `len`.
     #[inline]
     pub(crate) fn pop_front(&self, len: &AtomicUsize) -> Option<UltPtr> {
         let ult = self.take_first()?;

@@ -45,7 +45,7 @@ const WHAT: &str = "dropping a value of an `UltLocal`";
 thread_local! {
     /// The values of an OS thread.
     static OF_THREAD: RefCell<Locals> = const { RefCell::new(Locals(Vec::new())) };
-    /// Whether it has had any: a look that costs next to nothing.
+    /// Set once this thread has had a value: reading it costs next to nothing.
     static THREAD_HAS_SOME: Cell<bool> = const { Cell::new(false) };
 }
 

@@ -27,7 +27,7 @@ pub(crate) const PLACE: [&str; 2] = [concat!(module_path!(), "::"), file!()];
 pub(crate) const INLINE_BYTES: usize = 208;
 const INLINE_ALIGN: usize = 16;
 
-/// What the buffer holds.
+/// The content of the buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stage {
     /// Nothing: running, or everything was taken.
@@ -42,7 +42,7 @@ pub(crate) enum Stage {
     Gone(Why),
 }
 
-/// What can be done with a closure and its result after their types are forgotten.
+/// The operations on a closure and its result after their types are forgotten.
 pub(crate) struct Vtable {
     run: unsafe fn(&Payload),
     drop_closure: unsafe fn(&Payload),

@@ -25,7 +25,7 @@ pub(crate) enum Why {
     NoStack(i32),
 }
 
-/// What unwinds a ULT that shall end now. Never seen by users unless they catch panics.
+/// The panic payload that unwinds a ULT that shall end now. Users see it only if they catch panics.
 pub(crate) struct Unwind(pub(crate) Why);
 
 /// Returns whether `ult`, which is the caller, has been asked to end.
@@ -52,7 +52,7 @@ fn end(why: Why) -> ! {
     std::panic::resume_unwind(Box::new(Unwind(why)))
 }
 
-/// What a program is told that is built in such a way that nothing unwinds.
+/// Returns the warning for a program that is built so that nothing unwinds.
 pub(crate) fn without_unwinding(is_abort: bool) -> Option<&'static str> {
     is_abort.then_some(
         "the program is built with panic = \"abort\", so that `JoinHandle::cancel`, `ult::exit` \

@@ -82,7 +82,7 @@ pub(crate) enum Wake {
     Cancelled,
 }
 
-/// Who waits.
+/// The waiting party: a ULT, an OS thread or an async task.
 #[derive(Debug, Clone)]
 enum Party {
     #[cfg(not(loom))]
@@ -91,7 +91,7 @@ enum Party {
     Task(Waker),
 }
 
-/// What a waker keeps after the waiter is out of its hands.
+/// The means to resume a party after its waiter is out of the waker's hands.
 enum Call {
     /// A ULT of the waker's own xstream.
     #[cfg(not(loom))]
@@ -117,8 +117,8 @@ pub(crate) struct Waiter {
     /// The home of the ULT, in the same cache line for a waker to ask for it early.
     #[cfg(not(loom))]
     home: *const XstreamShared,
-    /// What the object wants to know about the wait (how many permits, where the item goes).
-    /// Constant while the waiter is linked.
+    /// A value that the object attaches to the wait: how many permits it asks for, where the item
+    /// goes. Constant while the waiter is linked.
     pub(crate) tag: *mut (),
     kind: WaitKind,
 }
@@ -200,7 +200,7 @@ impl Waiter {
         self.note() != 0
     }
 
-    /// What the waker said: zero if there was none yet.
+    /// Returns the note of the waker: zero if there was none yet.
     pub(crate) fn note(&self) -> usize {
         self.woken.load(Acquire) // pair: WAITER-WOKEN
     }
@@ -292,7 +292,7 @@ fn as_bystander<R>(code: impl FnOnce() -> R) -> Option<R> {
     contained_alone("the waker of a future, whose task may never be polled,", code)
 }
 
-/// What panics is the model itself.
+/// Runs `code`; a panic in a model is the model's own failure and is not caught.
 #[cfg(loom)]
 fn as_bystander<R>(code: impl FnOnce() -> R) -> Option<R> {
     Some(code())
@@ -480,7 +480,7 @@ pub(crate) fn after(timeout: Duration) -> Option<Instant> {
     Instant::now().checked_add(timeout)
 }
 
-/// Whether a spin goes on while this xstream has other units to run.
+/// The patience of a spin while this xstream has other units to run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SpinFor {
     /// For a fraction of a microsecond, which is what a suspension costs.

@@ -127,7 +127,7 @@ pub(crate) fn is_home_of(ult: UltPtr) -> bool {
     xstream().is_some_and(|xstream| xstream.is_home_of(ult))
 }
 
-/// What [`current`] tells about the calling ULT.
+/// The calling ULT as [`current`] describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct UltInfo {
@@ -181,8 +181,8 @@ pub fn current_ids() -> Option<(u64, usize)> {
     Some((ult.id.get(), xstream.shared().index))
 }
 
-/// What tells the caller's unit from all others that there are now: the address of its descriptor,
-/// which a later unit may have again. 0: an OS thread.
+/// Returns the address of the calling unit's descriptor, which tells it from all other units that
+/// are alive. A later unit may get the same address. 0: an OS thread.
 #[inline]
 #[must_use]
 pub fn current_address() -> usize {

@@ -20,7 +20,8 @@ use crate::engine::xstream::owner::Xstream;
 const SIGNALS: [libc::c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
 const ALT_STACK_BYTES: usize = 64 * 1024;
 
-/// What was installed before, in the order of `SIGNALS`. Written before our handlers can run.
+/// The handlers that were installed before ours, in the order of `SIGNALS`. Written before our
+/// handlers can run.
 static PREVIOUS: [OnceLock<Previous>; 2] = [const { OnceLock::new() }; 2];
 
 struct Previous(libc::sigaction);

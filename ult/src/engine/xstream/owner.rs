@@ -45,7 +45,7 @@ use prim::prefetch;
 
 pub(crate) use crate::engine::xstream::shared::{State, XstreamShared};
 
-/// Of so many switches from ULT to ULT in a row one goes by way of whoever runs them.
+/// Every so many switches from ULT to ULT in a row, one returns to the code that resumed the stack.
 const HOPS_MAX: u32 = 32;
 /// After so many of the latter the next one has to queue: whoever runs them has other things to do,
 /// too (mail, timers, other units).
@@ -57,13 +57,13 @@ pub(crate) struct Xstream {
     shared: Arc<XstreamShared>,
     /// For its sleep in `poll`.
     pub(crate) eventfd: Arc<OwnedFd>,
-    /// What `shared` points to.
+    /// Points to the same object as `shared`.
     me: *mut XstreamShared,
     /// The unit that runs now; none while the scheduler does.
     pub(crate) current: Cell<Option<UltPtr>>,
-    /// What runs next, past the scheduler; set by a ULT that is about to switch away.
+    /// The unit that runs next, past the scheduler; set by a ULT that is about to switch away.
     pub(crate) next: Cell<Option<UltPtr>>,
-    /// Who handed over to the ULT that runs now, and what for.
+    /// The ULT that handed over to the one that runs now, and its command.
     before: Cell<Option<(UltPtr, Command)>>,
     /// `current` may be another one than was resumed last, because that one has handed over.
     pub(crate) handed: Cell<bool>,

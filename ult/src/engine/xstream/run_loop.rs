@@ -213,7 +213,7 @@ impl Xstream {
         self.count_picks(basic, slot, count);
     }
 
-    /// What is looked at between units, if there is any of it: timers, idle waiters, odd slots.
+    /// Handles the chores that come up between units: timers, idle waiters, odd slots.
     #[inline(never)]
     fn do_chores(&self) {
         let has_timers = self.timers.borrow().len() > 0;
@@ -249,7 +249,7 @@ impl Xstream {
         self.odd_rounds.get().is_multiple_of(ODD_EVERY)
     }
 
-    /// What a scheduler of this xstream sees of a pool.
+    /// Returns the view of a pool that a scheduler of this xstream gets.
     pub(crate) fn view(&self, pool: &PoolShared) -> PoolView<'_> {
         let is_owner = std::ptr::eq(pool.owner.load(Acquire), self.me()); // pair: POOL-OWNER
         PoolView::new(self.slot_for(pool), self.me(), is_owner)

@@ -15,7 +15,7 @@ use crate::engine::unit::handle::Unit;
 use crate::engine::xstream::owner::XstreamShared;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed};
 
-/// What an xstream does next.
+/// The next step of an xstream.
 #[derive(Debug)]
 pub enum Step {
     /// Runs this unit.
@@ -71,7 +71,7 @@ pub struct PoolView<'a> {
 const OWN_POPS: u32 = 64;
 
 impl<'a> PoolView<'a> {
-    /// What the xstream `me` sees; `is_owner` says whether it owns the pool now.
+    /// A view for the xstream `me`; `is_owner` says whether it owns the pool now.
     pub(crate) fn new(slot: &'a Slot, me: *mut XstreamShared, is_owner: bool) -> Self {
         let mostly_list = is_owner && matches!(slot.pool.queue(), Queue::Fifo(_));
         Self { slot, me, mostly_list }
@@ -237,7 +237,7 @@ impl Basic {
     }
 }
 
-/// The same policy as [`Basic`], and the default.
+/// The default policy, which orders units as [`Basic`] does.
 ///
 /// In C the two differ in how they wait; here every xstream sleeps when it is idle. `basic_wait` in
 /// a Margo configuration.

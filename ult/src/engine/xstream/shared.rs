@@ -69,10 +69,10 @@ pub(crate) struct XstreamShared {
     requests: Mutex<VecDeque<Request>>,
     /// For a wake from `poll`. `None`: it has been removed. One that runs has a count of its own.
     eventfd: Mutex<Option<Arc<OwnedFd>>>,
-    /// What it had counted in pools that have been removed since; see
+    /// Totals of its slots in pools that have been removed since; see
     /// [`RuntimeCore::forget_pool`](crate::engine::runtime_core::RuntimeCore::forget_pool).
     pub(crate) past: SlotShared,
-    /// What it had counted when it was removed.
+    /// Statistics as of its own removal.
     pub(crate) last_stats: Mutex<Option<XstreamStats>>,
     pub(crate) name: Box<str>,
     pub(crate) index: usize,

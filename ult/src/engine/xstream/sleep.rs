@@ -1,5 +1,5 @@
-//! What an xstream does when nothing is runnable: it spins for a short time, then sleeps on one
-//! thing until something is.
+//! The sleep of an xstream with nothing to run: it spins for a short time, then sleeps on one word
+//! or in one `poll` until something is runnable.
 //!
 //! 1. Timers that are due fire.
 //! 2. Idle waiters ([`idle`](crate::idle())) past which other units have run are run once more.

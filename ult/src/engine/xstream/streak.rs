@@ -25,7 +25,7 @@ use crate::engine::xstream::owner::Xstream;
 use crate::stack::block::{BlockPtr, StackBlock};
 use crate::sync::atomic::Ordering::Relaxed;
 
-/// What the present streak may do.
+/// The present streak: how long it may go on, and how far it has come.
 #[derive(Debug)]
 pub(crate) struct Streak {
     /// How many units more it may take.
@@ -55,7 +55,7 @@ impl Streak {
         self.taken.replace(0)
     }
 
-    /// Whoever runs units by itself begins with it.
+    /// Ends the streak. Code that runs units by itself calls this first.
     #[inline]
     pub(crate) fn stop(&self) {
         self.left.set(0);

@@ -38,7 +38,7 @@ fn leave(block: BlockPtr, command: Command) -> Wakeup {
     back.suspend(&block, command)
 }
 
-/// What a ULT, the caller, does when it runs again after it left `block` with `command`.
+/// Completes the switch of the calling ULT, which runs again after it left `block` with `command`.
 #[inline(always)]
 pub(crate) fn wake_up(block: BlockPtr, wakeup: Wakeup, command: Command) {
     if wakeup != Wakeup::Run {
@@ -208,7 +208,7 @@ pub(crate) fn lose(ult: UltPtr, why: Why) {
     core.tell_news();
 }
 
-/// What a ULT that is at home here waits for, if it does.
+/// Returns the kind of wait of a ULT whose home is this xstream; none if it does not wait.
 pub(crate) fn waits_for(ult: UltPtr) -> Option<WaitKind> {
     ult.state.cell.is_parked().then(|| ult.state.waits.get())
 }

@@ -29,7 +29,7 @@ use crate::sync::Arc;
 use crate::sync::atomic::AtomicPtr;
 use crate::sync::atomic::Ordering::Relaxed;
 
-/// What the timer of a unit and its handle have in common.
+/// State that the timer of a unit shares with the unit's handle.
 #[derive(Debug)]
 pub(crate) struct Timed {
     state: TimerState,

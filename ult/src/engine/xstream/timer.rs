@@ -59,7 +59,7 @@ impl TimerNode {
     }
 }
 
-/// What is to be done when a deadline has passed.
+/// The action that is due when a deadline has passed.
 #[derive(Debug)]
 pub(crate) enum Due {
     /// To be resumed.

@@ -45,7 +45,7 @@ pub(crate) use threads::{Back, CAN_HAND_OVER, Context};
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86_64::{Back, CAN_HAND_OVER, Context};
 
-/// What a ULT asks its xstream to do when it switches away.
+/// A request of a ULT to its xstream when it switches away.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Command {

@@ -96,7 +96,7 @@ mod on {
 
     pub(crate) struct Bounds {
         stack: Range,
-        /// Of the resumer, while the stack runs.
+        /// The bounds of the resumer's stack, while this stack runs.
         resumer: Cell<Range>,
     }
 

@@ -75,7 +75,7 @@ impl<T> Slot<T> {
         waiter
     }
 
-    /// What is in it, when the wait is over.
+    /// Takes the item out of the slot when the wait is over.
     pub(super) fn take(&self) -> Option<T> {
         // SAFETY:
         // - no alias: the waiter is unlinked, so the slot is its party's, which is the caller.

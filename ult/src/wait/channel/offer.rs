@@ -21,8 +21,8 @@ pub(crate) struct Offer<'a, T> {
     wait: TaskWait,
 }
 
-/// What holds the item. On the heap, so that a future that is forgotten leaks it instead of leaving
-/// a dangling link.
+/// The slot that holds the item. On the heap, so that a future that is forgotten leaks it instead
+/// of leaving a dangling link.
 struct Hand<'a, T> {
     core: &'a Core<T>,
     slot: NonNull<Slot<T>>,

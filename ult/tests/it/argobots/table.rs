@@ -30,7 +30,7 @@ fn rows(text: &str) -> Vec<(&str, &str)> {
     cells.collect()
 }
 
-/// What stands between back-quotes and looks like `file.rs::function`.
+/// Yields each `file.rs::function` between back-quotes.
 fn tests(text: &str) -> impl Iterator<Item = (&str, &str)> {
     let quoted = text.split('`').skip(1).step_by(2);
     quoted.filter_map(|name| name.split_once("::")).filter(|(file, _)| file.ends_with(".rs"))

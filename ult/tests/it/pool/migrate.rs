@@ -455,8 +455,8 @@ fn a_callback_that_panics_loses_nothing() {
     });
 }
 
-/// What its destructor was told when it tried to move its ULT: by itself, and by another one that
-/// had taken it out of the pool.
+/// The outcomes of two attempts to move a ULT while its value is dropped: one by the ULT itself,
+/// and one by another ULT that had taken it out of the pool.
 type Told = (Result<(), MigrateError>, Option<Result<(), MigrateError>>);
 
 /// The value of a ULT, which wants to move that when it is dropped.

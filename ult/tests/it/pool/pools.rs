@@ -1,4 +1,4 @@
-//! What can be done with pools: take, push, move, look; pools of the user's own.
+//! Operations on pools: take, push, move, look; pools of the user's own.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
@@ -217,7 +217,7 @@ fn units_are_taken_and_pushed_in_order() {
     });
 }
 
-/// Whoever takes a started ULT out of its queue, it was never blocked.
+/// A started ULT that is taken out of its queue was never blocked, whoever takes it.
 #[test]
 fn what_others_take_and_bring_back_is_not_blocked() {
     type Back = fn(&PoolRef, Unit);
@@ -450,7 +450,7 @@ fn a_pool_keeps_its_units_when_its_scheduler_is_replaced() {
     });
 }
 
-/// What is popped by one thread is pushed by another, all the time.
+/// Units that one thread pops are pushed by another, all the time.
 #[test]
 fn threads_take_and_push_while_xstreams_run() {
     within(|| {
@@ -482,7 +482,8 @@ fn threads_take_and_push_while_xstreams_run() {
     });
 }
 
-/// Of those that wait to start; a descriptor that is used again has none of its predecessor.
+/// Priorities hold for units that wait to start. A descriptor that is used again has none of its
+/// predecessor.
 #[test]
 fn units_of_higher_priority_start_first_where_the_pool_knows_priorities() {
     use Priority::{High, Low, Normal};
@@ -545,7 +546,7 @@ fn a_pool_is_only_here_where_one_xstream_serves_it_and_is_the_callers() {
     runtime.shutdown().unwrap();
 }
 
-/// Who no longer owns a work-stealing pool takes from it like anybody else.
+/// An xstream that no longer owns a work-stealing pool takes from it like anybody else.
 #[test]
 fn pops_of_a_pool_without_an_owner_get_each_unit_once() {
     const UNITS: usize = 100_000;
@@ -602,7 +603,8 @@ fn pops_of_a_pool_without_an_owner_get_each_unit_once() {
     });
 }
 
-/// What suspends would leave its caller in the middle of something: a FIFO that tries to.
+/// A FIFO that tries to suspend in its methods, which would leave its caller in the middle of
+/// something.
 #[derive(Default)]
 struct Sleepy {
     units: ult::Mutex<VecDeque<Unit>>,

@@ -1,4 +1,4 @@
-//! What must be tested in a process of its own: stack overflow, and running out of memory.
+//! Tests that need a process of their own: stack overflow, and running out of memory.
 //!
 //! Each test starts this program again with an environment variable that names what to do.
 

@@ -308,8 +308,8 @@ fn idle_runtime_uses_no_processor() {
     });
 }
 
-/// Whoever wakes the last ULT may still be at it when the runtime is gone. (What it would touch
-/// then is found by the address sanitizer.)
+/// The waker of the last ULT may still be at it when the runtime is gone. (What it would touch then
+/// is found by the address sanitizer.)
 #[test]
 fn a_waker_may_outlive_the_runtime() {
     within(|| {

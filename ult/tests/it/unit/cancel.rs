@@ -144,7 +144,7 @@ fn every_wait_that_is_a_cancellation_point_ends() {
     });
 }
 
-/// Whoever waits for a lock is not cancelled in the wait, but at the next point.
+/// A ULT that waits for a lock is not cancelled in the wait, but at the next cancellation point.
 #[test]
 fn waits_for_locks_are_no_cancellation_points() {
     within(|| {

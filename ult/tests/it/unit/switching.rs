@@ -394,7 +394,8 @@ fn run_unit_nests_and_comes_back() {
     });
 }
 
-/// Who comes back from a switch is not forgotten when the one that was switched to runs a child.
+/// A ULT that comes back from a switch is not forgotten when the ULT that it switched to runs a
+/// child.
 #[test]
 fn a_ult_that_was_switched_to_may_run_children_and_yield() {
     within(|| {

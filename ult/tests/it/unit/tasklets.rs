@@ -25,7 +25,7 @@ fn tasklets_run_on_the_stack_of_their_xstream() {
     });
 }
 
-/// What kind of unit somebody is: ULT, tasklet, and whether `current` knows it.
+/// The kind of the caller: ULT, tasklet, and whether `current` knows it.
 fn kind() -> (bool, bool, Option<bool>) {
     (ult::is_ult(), ult::is_tasklet(), ult::current().map(|me| me.is_tasklet))
 }

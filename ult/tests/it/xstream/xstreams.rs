@@ -568,7 +568,7 @@ fn counters_of_an_xstream_add_up() {
     });
 }
 
-/// Who gives a cancelled xstream other pools means those.
+/// New pools that a cancelled xstream is given count for its revival.
 #[test]
 fn a_revival_serves_the_pools_that_were_set_since() {
     within(|| {
@@ -587,7 +587,7 @@ fn a_revival_serves_the_pools_that_were_set_since() {
     });
 }
 
-/// What a pool promises, and whether it is there at all, counts for a revival, too.
+/// The access promise of a pool holds for a revival, too, and so does its removal.
 #[test]
 fn a_revival_does_not_take_back_what_others_have_now() {
     within(|| {

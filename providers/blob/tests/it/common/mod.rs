@@ -1,4 +1,4 @@
-//! What the integration tests share.
+//! Support for the integration tests.
 
 use std::path::Path;
 use std::time::Duration;
