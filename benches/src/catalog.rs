@@ -18,7 +18,7 @@ use crate::row::{Figure, Target, Unit};
 use crate::rows::argobots::{self, All, Kind, Op};
 use crate::rows::bulk::{self, Way};
 use crate::rows::echo::{self, Layer, Work};
-use crate::rows::pair::{Patience, Settings};
+use crate::rows::pair::{Settings, WaitPolicy};
 use crate::rows::sweep::{self, Sweep};
 use crate::rows::{
     fabric, hg_proc, na_sm, na_tcp, rpc, rpc_scale, rpc_scale_apart, timer_callback, ult_fib,
@@ -365,7 +365,7 @@ fn rpc_cases() -> Vec<Case> {
     for transport in [Transport::Sm, Transport::Tcp] {
         let sm = transport == Transport::Sm;
         let settings = |patience| Settings { transport, patience };
-        let (poll, default) = (settings(Patience::Poll), settings(Patience::Default));
+        let (poll, default) = (settings(WaitPolicy::Poll), settings(WaitPolicy::Default));
         let target = if sm { Target::Limit(350.0) } else { Target::TimesFloor(1.15) };
         cases.push(rpc("rtt.poll", Unit::Nanoseconds, poll, rpc::rtt).target(target));
         let target = if sm { Target::LimitWithTail(500.0, 20_000.0) } else { Target::None };
@@ -427,7 +427,7 @@ fn fabric_cases(over: Fabric) -> Vec<Case> {
         let measure = move |context: &Context| echo::run(context, layer, transport, Work::Null);
         cases.push(row(what, Unit::Nanoseconds, Box::new(measure)));
     }
-    let settings = Settings { transport, patience: Patience::Poll };
+    let settings = Settings { transport, patience: WaitPolicy::Poll };
     let measure = move |context: &Context| rpc::rtt(context, settings);
     cases.push(row("rpc.rtt", Unit::Nanoseconds, Box::new(measure)));
     for case in &mut cases {

@@ -18,7 +18,7 @@ use serde::de::{
 
 use crate::error::{Error, REPORTED_MAX};
 use crate::suggest::choices;
-use crate::tree::{Entry, Kind, Node, Path, Tree, join};
+use crate::tree::{Kind, Member, Node, Path, Tree, join};
 
 /// Decodes the document, with `advice` for unknown keys: what could be read, with defaults for what
 /// is wrong, if that can be; and all wrong types, values out of range and unknown keys, each with
@@ -80,7 +80,7 @@ impl State<'_> {
     }
 
     /// Returns true if a struct has this key; if not, records that once.
-    fn knows(&self, path: &Path<'_>, entry: &Entry, fields: &[&str]) -> bool {
+    fn knows(&self, path: &Path<'_>, entry: &Member, fields: &[&str]) -> bool {
         if fields.contains(&entry.key.as_str()) {
             return true;
         }
@@ -171,7 +171,7 @@ impl<'t, 's> Cursor<'t, 's> {
 
     fn map<'de, V: Visitor<'de>>(
         self,
-        entries: Vec<&'t Entry>,
+        entries: Vec<&'t Member>,
         visitor: V,
     ) -> Result<V::Value, Fault> {
         visitor.visit_map(Entries { entries: entries.into_iter(), next: None, parent: self })
@@ -276,7 +276,7 @@ impl<'de> de::Deserializer<'de> for Cursor<'_, '_> {
         fields: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, Fault> {
-        let entries: &[Entry] = match &self.node.kind {
+        let entries: &[Member] = match &self.node.kind {
             Kind::Object(entries) => entries,
             // A null element of an array is an entry with nothing given; a null document is none.
             Kind::Null if !self.path.is_root() => &[],
@@ -342,8 +342,8 @@ impl<'de> de::SeqAccess<'de> for Items<'_, '_> {
 
 /// The entries of an object that are not left out.
 struct Entries<'t, 's> {
-    entries: std::vec::IntoIter<&'t Entry>,
-    next: Option<&'t Entry>,
+    entries: std::vec::IntoIter<&'t Member>,
+    next: Option<&'t Member>,
     parent: Cursor<'t, 's>,
 }
 

@@ -25,12 +25,12 @@ pub(crate) enum Kind {
     Number(String),
     String(String),
     Array(Vec<Node>),
-    Object(Vec<Entry>),
+    Object(Vec<Member>),
 }
 
 /// One `"key": value` of an object.
 #[derive(Debug)]
-pub(crate) struct Entry {
+pub(crate) struct Member {
     pub(crate) key: String,
     pub(crate) key_start: usize,
     pub(crate) value: Node,
@@ -197,7 +197,7 @@ impl Reader<'_> {
                 None => _ = seen.insert(key.clone(), key_start),
             }
             let value = self.value(&inner)?;
-            entries.push(Entry { key, key_start, value });
+            entries.push(Member { key, key_start, value });
             self.skip_comma()?;
         }
         self.at += 1;

@@ -74,7 +74,7 @@ pub trait Sink<T> {
 /// An event that is to be told to the sink.
 #[derive(Debug)]
 pub(super) enum Event<T> {
-    Request(Incoming),
+    Request(IncomingRequest),
     Response { token: T, result: Result<Response, HgError> },
     Responded { token: T, result: Result<(), HgError> },
     Bulk { token: T, result: Result<u64, HgError> },
@@ -85,7 +85,7 @@ pub(super) enum Event<T> {
 
 /// A request that arrived.
 #[derive(Debug)]
-pub(super) struct Incoming {
+pub(super) struct IncomingRequest {
     pub(super) header: RequestHeader,
     pub(super) origin: Addr,
     pub(super) reply: Reply,
@@ -94,12 +94,12 @@ pub(super) struct Incoming {
     pub(super) held: bool,
     /// It does not yet.
     pub(super) uncounted: bool,
-    pub(super) beside: Option<Box<Beside>>,
+    pub(super) beside: Option<Box<RequestExtension>>,
 }
 
 /// The fields that the origin has sent beside the header, if any.
 #[derive(Debug)]
-pub(super) struct Beside {
+pub(super) struct RequestExtension {
     /// When the origin gives up.
     pub(super) deadline: Option<Instant>,
     pub(super) trace: Option<TraceParent>,
@@ -110,7 +110,7 @@ pub(super) struct Beside {
 /// The origin of a request, its tag, and whether it was counted as held already.
 type Arrived = (Addr, Tag, bool);
 
-impl Incoming {
+impl IncomingRequest {
     /// One whose arguments are in the message.
     #[inline(always)]
     fn here(header: RequestHeader, (origin, tag, counted): Arrived, buf: MsgBuf) -> Self {
@@ -326,15 +326,19 @@ impl<T> Core<T> {
 
     /// Hands up a request that was not handed up where it arrived.
     #[inline(never)]
-    fn deliver_request<S: Sink<T> + ?Sized>(self: &Arc<Self>, incoming: Incoming, sink: &mut S) {
+    fn deliver_request<S: Sink<T> + ?Sized>(
+        self: &Arc<Self>,
+        incoming: IncomingRequest,
+        sink: &mut S,
+    ) {
         self.hand_up(incoming, sink);
     }
 
     /// Hands a request up, if its RPC is served here.
     // Inlined where requests arrive, so that the parts of most are never put together before.
     #[inline(always)]
-    fn hand_up<S: Sink<T> + ?Sized>(self: &Arc<Self>, incoming: Incoming, sink: &mut S) {
-        let Incoming { header, origin, reply, payload, held, uncounted, beside } = incoming;
+    fn hand_up<S: Sink<T> + ?Sized>(self: &Arc<Self>, incoming: IncomingRequest, sink: &mut S) {
+        let IncomingRequest { header, origin, reply, payload, held, uncounted, beside } = incoming;
         let mut state = self.state();
         let (registration, refusal) = match state.seen.get(&self.class.registry, header.id) {
             None => (None, Some(ReturnCode::NoEntry)),
@@ -480,7 +484,7 @@ impl<T> Core<T> {
         let accept = self.options.accept();
         match RequestHeader::read_plain(accept, buf.as_slice()) {
             Some(header) => {
-                self.hand_up(Incoming::here(header, (from, tag, false), buf), sink);
+                self.hand_up(IncomingRequest::here(header, (from, tag, false), buf), sink);
                 None
             }
             None => self.on_other_request((from, tag, false), buf),
@@ -499,7 +503,7 @@ impl<T> Core<T> {
         match RequestHeader::read_plain(self.options.accept(), buf.as_slice()) {
             Some(header) => {
                 self.state().hot.rpc_req_recv += 1;
-                self.hand_up(Incoming::here(header, from, buf), sink);
+                self.hand_up(IncomingRequest::here(header, from, buf), sink);
                 None
             }
             None => self.on_other_request(from, buf),
@@ -507,7 +511,7 @@ impl<T> Core<T> {
     }
 
     /// Returns what `origin` has said beside the header of a message that has just come.
-    fn beside(&self, origin: &Addr, extension: &Extension) -> Option<Box<Beside>> {
+    fn beside(&self, origin: &Addr, extension: &Extension) -> Option<Box<RequestExtension>> {
         let Extension { remaining, sent, trace, .. } = *extension;
         let deadline = remaining.and_then(|left| {
             let now = Instant::now();
@@ -519,7 +523,7 @@ impl<T> Core<T> {
             now.checked_add(left.saturating_sub(waited))
         });
         let says_any = deadline.is_some() || trace.is_some();
-        says_any.then(|| Box::new(Beside { deadline, trace, place: None }))
+        says_any.then(|| Box::new(RequestExtension { deadline, trace, place: None }))
     }
 
     /// As [`on_request`](Self::on_request), whatever the request is.
@@ -539,8 +543,8 @@ impl<T> Core<T> {
                 if counted {
                     self.state().hot.rpc_req_recv += 1;
                 }
-                let incoming = Incoming::here(header, (from, tag, counted), buf);
-                let incoming = Incoming { beside, ..incoming };
+                let incoming = IncomingRequest::here(header, (from, tag, counted), buf);
+                let incoming = IncomingRequest { beside, ..incoming };
                 Some(Event::Request(incoming))
             }
             Ok((header, extension, Body::Overflow(desc))) => {

@@ -6,21 +6,21 @@ use super::HgError;
 use super::context::Event;
 use super::core::{Core, Op, State};
 use super::ops::{OpRef, Role};
-use super::slots::Exposed;
+use super::slots::ExposedPayload;
 
 /// The remains of an operation that is given up.
 pub(super) struct Ended {
     /// The parts, to be canceled.
     parts: Vec<Role>,
     /// Memory that its peer may not fetch any more, to be dropped outside of the lock.
-    revoked: Option<Box<Exposed>>,
+    revoked: Option<Box<ExposedPayload>>,
 }
 
 impl Ended {
     /// Collects those of `parts` that are under way (`true`).
     pub(super) fn of<const N: usize>(
         parts: [(bool, Role); N],
-        revoked: Option<Box<Exposed>>,
+        revoked: Option<Box<ExposedPayload>>,
     ) -> Self {
         let flying = |(flying, role): (bool, Role)| flying.then_some(role);
         Self { parts: parts.into_iter().filter_map(flying).collect(), revoked }

@@ -23,7 +23,7 @@ use na::{Access, Addr, LocalMem, Memory, MsgBuf, Refused, Tag};
 use super::buffers::Payload;
 use super::checksum::PayloadSum;
 use super::contact::{Asking, LONGER_BY};
-use super::context::{Beside, Event};
+use super::context::{Event, RequestExtension};
 use super::core::{Core, Op, State};
 use super::endings::Ended;
 use super::format::Build;
@@ -31,7 +31,7 @@ use super::header::RequestHeader;
 use super::kept::Kept;
 use super::ops::{CONTEXTS_MAX, OpRef, Role};
 use super::proc::Written;
-use super::slots::Exposed;
+use super::slots::ExposedPayload;
 use super::watch::WATCH;
 use super::wire::{self, Unencoded};
 use super::{BulkDesc, Extension, HgError, ProcError, Response, RpcId, TraceParent, Writer, spare};
@@ -102,7 +102,7 @@ pub(super) struct Forward<T> {
     outcome: Option<Result<Response, HgError>>,
     pub(super) canceled: bool,
     /// The arguments, while the target may fetch them.
-    exposed: Option<Box<Exposed>>,
+    exposed: Option<Box<ExposedPayload>>,
     /// How its request is written, where peers are asked for that.
     pub(super) build: Build,
     pub(super) asking: Option<Box<Asking>>,
@@ -192,7 +192,7 @@ impl<T> Forward<T> {
     }
 
     /// The arguments are exposed, instead of being in the message.
-    pub(super) fn has_overflowed(&mut self, exposed: Exposed) {
+    pub(super) fn has_overflowed(&mut self, exposed: ExposedPayload) {
         self.exposed = Some(Box::new(exposed));
         self.receiving = true;
     }
@@ -364,7 +364,8 @@ impl<T> Core<T> {
         };
         if local {
             let ForwardOptions { deadline, trace, target_context, .. } = options;
-            let beside = says_more.then(|| Box::new(Beside { deadline, trace, place: None }));
+            let beside =
+                says_more.then(|| Box::new(RequestExtension { deadline, trace, place: None }));
             return Ok(self.hand_to_ourselves(op, header, target_context, written, beside));
         }
         let Written::Overflow(buf, bytes) = written else { unreachable!("was launched") };
@@ -463,7 +464,7 @@ impl<T> Core<T> {
     }
 
     /// The arguments of a call did not fit, and are exposed for the target.
-    fn note_overflow(&self, op: OpRef, exposed: Exposed) {
+    fn note_overflow(&self, op: OpRef, exposed: ExposedPayload) {
         self.counts.req_extra.bump();
         let mut state = self.state();
         if let Some(Op::Forward(call)) = state.ops.get_mut(op) {
@@ -612,7 +613,7 @@ impl<T> Core<T> {
         buf: MsgBuf,
         bytes: Vec<u8>,
         message_max: usize,
-    ) -> Result<(MsgBuf, Exposed), HgError> {
+    ) -> Result<(MsgBuf, ExposedPayload), HgError> {
         let len = bytes.len() as u64;
         let (memory, exposed) = match self.expose_bytes(peer, bytes) {
             Ok(exposed) => exposed,
@@ -636,7 +637,11 @@ impl<T> Core<T> {
     }
 
     /// Lets `peer` fetch a payload: from a slot, or from where it is.
-    fn expose_bytes(&self, peer: &Addr, bytes: Vec<u8>) -> Result<(LocalMem, Exposed), na::Error> {
+    fn expose_bytes(
+        &self,
+        peer: &Addr,
+        bytes: Vec<u8>,
+    ) -> Result<(LocalMem, ExposedPayload), na::Error> {
         if let Some(exposed) = self.slots.expose(peer, &bytes)
             && let Some(memory) = exposed.memory().cloned()
         {
@@ -645,7 +650,7 @@ impl<T> Core<T> {
         }
         let memory = Memory::from_vec_with(bytes, spare::give);
         let memory = self.endpoint.register(memory, Access::ReadOnly)?;
-        Ok((memory.clone(), Exposed::once(memory)))
+        Ok((memory.clone(), ExposedPayload::once(memory)))
     }
 }
 

@@ -9,7 +9,7 @@
 //! Arguments of calls that were given up are counted in the same way, where they stay exposed
 //! because no owner is asked before they are fetched: see `State::give_up`.
 //!
-//! The count goes with the memory: [`Share`] lies in the [`Exposed`], and however that ends, by an
+//! The count goes with the memory: [`Share`] lies in the [`ExposedPayload`], and however that ends, by an
 //! acknowledgement, a cancel, the origin's end, a close or an error, the bytes are given back.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,7 +21,7 @@ use na::{Addr, MsgBuf};
 use super::buffers::lock;
 use super::core::{Core, Op};
 use super::ops::OpRef;
-use super::slots::Exposed;
+use super::slots::ExposedPayload;
 use super::{HgError, RpcId, spare};
 
 /// Most bytes of results of [`HgOptions::results_apart`](super::HgOptions::results_apart).
@@ -120,7 +120,7 @@ impl<T> Core<T> {
         bytes: Vec<u8>,
         message_max: usize,
         rpc: Option<RpcId>,
-    ) -> Result<(MsgBuf, Exposed), HgError> {
+    ) -> Result<(MsgBuf, ExposedPayload), HgError> {
         let is_apart = rpc.is_some() && rpc == self.options.results_apart;
         let (kept, max) = match is_apart {
             true => (&self.kept_apart, APART_BYTES_MAX),

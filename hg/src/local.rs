@@ -1,7 +1,7 @@
 //! Calls to ourselves: the encoded arguments and results are handed over as they are, also between
 //! the contexts of a core. Events and counters are those of any other call.
 
-use super::context::{Beside, Event, Incoming};
+use super::context::{Event, IncomingRequest, RequestExtension};
 use super::core::{Core, Op, State};
 use super::header::RequestHeader;
 use super::ops::OpRef;
@@ -17,11 +17,11 @@ impl<T> Core<T> {
         header: RequestHeader,
         target: Option<u8>,
         written: Written,
-        beside: Option<Box<Beside>>,
+        beside: Option<Box<RequestExtension>>,
     ) -> OpRef {
         let payload = self.local_payload(header.format.header_bytes(), written);
         let reply = if header.no_response { Reply::None } else { Reply::Local(op) };
-        let request = Event::Request(Incoming {
+        let request = Event::Request(IncomingRequest {
             header,
             origin: self.self_addr.clone(),
             reply,

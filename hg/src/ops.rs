@@ -166,12 +166,12 @@ pub(super) struct Slab<O> {
     context: u8,
     /// Generations of its slots begin after this one.
     before: u32,
-    slots: Vec<Slot<O>>,
+    slots: Vec<OpSlot<O>>,
     free: Vec<u32>,
 }
 
 #[derive(Debug)]
-struct Slot<O> {
+struct OpSlot<O> {
     /// The name of the operation in this slot, or of the last one.
     name: OpRef,
     op: Option<O>,
@@ -211,7 +211,7 @@ impl<O> Slab<O> {
             return slot.name;
         }
         let name = OpRef::new(self.context, self.slots.len(), u64::from(self.before) + 1);
-        self.slots.push(Slot { name, op: Some(op) });
+        self.slots.push(OpSlot { name, op: Some(op) });
         name
     }
 

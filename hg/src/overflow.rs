@@ -24,7 +24,7 @@ use na::{Access, Addr, Arrival, LocalMem, Memory, RemoteMem, Tag, Transfer};
 use super::buffers::Payload;
 use super::bulk::BulkDesc;
 use super::bulk::desc::{Handles, flags};
-use super::context::{Beside, Event, Incoming};
+use super::context::{Event, IncomingRequest, RequestExtension};
 use super::core::{Core, Op};
 use super::forward::Fetching;
 use super::header::{RequestHeader, ResponseHeader};
@@ -39,7 +39,7 @@ pub(super) struct Fetch {
     origin: Addr,
     tag: Tag,
     memory: LocalMem,
-    beside: Option<Box<Beside>>,
+    beside: Option<Box<RequestExtension>>,
     /// How many had begun before.
     number: u64,
     /// Room for others is to be made with it, as soon as the network has let go of it.
@@ -152,7 +152,7 @@ impl<T> Core<T> {
         origin: &Addr,
         tag: Tag,
         desc: &BulkDesc<'_>,
-        beside: Option<Box<Beside>>,
+        beside: Option<Box<RequestExtension>>,
     ) -> Result<Option<Event<T>>, (HgError, ReturnCode)> {
         let max = self.options.overflow_held_max;
         // What is too long by itself is refused for that.
@@ -241,7 +241,7 @@ impl<T> Core<T> {
         origin: &Addr,
         tag: Tag,
         desc: &BulkDesc<'_>,
-        beside: Option<Box<Beside>>,
+        beside: Option<Box<RequestExtension>>,
     ) -> Result<Option<Event<T>>, (HgError, ReturnCode)> {
         let source =
             self.locate(desc).map_err(|error| self.not_fetched(header, origin, tag, error))?;
@@ -309,7 +309,7 @@ impl<T> Core<T> {
         origin: &Addr,
         tag: Tag,
         bytes: Vec<u8>,
-        beside: Option<Box<Beside>>,
+        beside: Option<Box<RequestExtension>>,
     ) -> Result<Event<T>, (HgError, ReturnCode)> {
         if let Err(error) = header.verify(&bytes) {
             return Err(self.not_fetched(header, origin, tag, error.into()));
@@ -319,7 +319,7 @@ impl<T> Core<T> {
         }
         let payload = Payload::Overflow(bytes);
         let (origin, reply) = (origin.clone(), Reply::Network(tag));
-        Ok(Event::Request(Incoming {
+        Ok(Event::Request(IncomingRequest {
             header,
             origin,
             reply,

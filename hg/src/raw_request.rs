@@ -11,7 +11,7 @@ use std::time::Instant;
 use na::{Addr, MsgBuf, Refused, Tag};
 
 use super::buffers::Payload;
-use super::context::{Beside, Event};
+use super::context::{Event, RequestExtension};
 use super::core::{Core, Op};
 use super::endings::Ended;
 use super::handle::{Response, Sent};
@@ -21,7 +21,7 @@ use super::ops::{OpRef, Role};
 use super::overflow::Ack;
 use super::proc::Written;
 use super::receives::Receives;
-use super::slots::Exposed;
+use super::slots::ExposedPayload;
 use super::wire;
 use super::{CallKey, HgError, ProcError, ReturnCode, RpcId, TraceParent, Writer};
 
@@ -56,7 +56,7 @@ pub(super) struct Respond<T> {
     is_told: bool,
     error: Option<HgError>,
     /// The result, while the origin may fetch it.
-    exposed: Option<Box<Exposed>>,
+    exposed: Option<Box<ExposedPayload>>,
 }
 
 impl<T> Respond<T> {
@@ -85,7 +85,7 @@ impl<T> Respond<T> {
     }
 
     /// The result is exposed, instead of being in the message.
-    pub(super) fn has_overflowed(&mut self, exposed: Exposed) {
+    pub(super) fn has_overflowed(&mut self, exposed: ExposedPayload) {
         self.exposed = Some(Box::new(exposed));
         self.receiving = true;
     }
@@ -154,7 +154,7 @@ pub struct RawRequest {
     /// Many others were held when it came.
     pub(super) is_crowded: bool,
     pub(super) answered: bool,
-    pub(super) beside: Option<Box<Beside>>,
+    pub(super) beside: Option<Box<RequestExtension>>,
 }
 
 impl Drop for RawRequest {
@@ -210,7 +210,7 @@ impl RawRequest {
 
     /// Keeps something until the request is held no longer, and then drops it.
     pub fn set_place(&mut self, place: Box<dyn Any + Send + Sync>) {
-        let new = || Box::new(Beside { deadline: None, trace: None, place: None });
+        let new = || Box::new(RequestExtension { deadline: None, trace: None, place: None });
         self.beside.get_or_insert_with(new).place = Some(place);
     }
 
@@ -397,7 +397,7 @@ impl<T> Core<T> {
         origin: &Addr,
         (tag, format): (Tag, Format),
         buf: MsgBuf,
-        exposed: Option<Box<Exposed>>,
+        exposed: Option<Box<ExposedPayload>>,
         token: T,
     ) -> Result<OpRef, HgError> {
         let receiving = exposed.is_some();

@@ -50,7 +50,7 @@ const PEERS_MAX: usize = 2 * SLOTS_MAX;
 /// A payload that a peer may fetch. Dropped, it is revoked, which may run its owner's code and give
 /// memory back to the system: not under a lock.
 #[derive(Debug)]
-pub(super) struct Exposed {
+pub(super) struct ExposedPayload {
     memory: Option<LocalMem>,
     /// Bytes of the payload, up to [`PREPARED_MAX`].
     len: u64,
@@ -62,7 +62,7 @@ pub(super) struct Exposed {
     is_done: bool,
 }
 
-impl Exposed {
+impl ExposedPayload {
     /// Memory for this payload alone.
     #[inline]
     pub(super) fn once(memory: LocalMem) -> Self {
@@ -107,14 +107,14 @@ impl Exposed {
     }
 }
 
-impl Drop for Exposed {
+impl Drop for ExposedPayload {
     fn drop(&mut self) {
         let Some((slots, peer)) = self.home.take() else { return };
         let Some(slots) = slots.upgrade() else { return };
         match self.memory.take() {
             Some(memory) if self.is_done => {
                 memory.prepare_write(0, self.len);
-                lock(&slots.kept).idle.push(Slot { peer, memory });
+                lock(&slots.kept).idle.push(PayloadSlot { peer, memory });
             }
             revoked => {
                 lock(&slots.kept).ended(&peer);
@@ -133,13 +133,13 @@ pub(super) struct Slots {
 #[derive(Default)]
 struct Pool {
     /// The one used last is last.
-    idle: Vec<Slot>,
+    idle: Vec<PayloadSlot>,
     peers: Vec<Peer>,
     /// Slots that exist, idle or not.
     count: usize,
 }
 
-struct Slot {
+struct PayloadSlot {
     peer: Addr,
     memory: LocalMem,
 }
@@ -156,14 +156,15 @@ impl Slots {
     }
 
     /// Puts a payload for `peer` into a slot, if there is one.
-    pub(super) fn expose(self: &Arc<Self>, peer: &Addr, bytes: &[u8]) -> Option<Exposed> {
+    pub(super) fn expose(self: &Arc<Self>, peer: &Addr, bytes: &[u8]) -> Option<ExposedPayload> {
         if bytes.len() > SLOT_BYTES {
             return None;
         }
         let memory = self.idle(peer).or_else(|| self.make(peer))?;
         let home = Some((Arc::downgrade(self), peer.clone()));
         let len = PREPARED_MAX.min(bytes.len() as u64);
-        let exposed = Exposed { memory: Some(memory), len, home, share: None, is_done: false };
+        let exposed =
+            ExposedPayload { memory: Some(memory), len, home, share: None, is_done: false };
         let written = exposed.memory().is_some_and(|memory| memory.write_at(0, bytes));
         written.then_some(exposed)
     }
@@ -218,7 +219,7 @@ impl Pool {
     /// # Errors
     ///
     /// There is no room.
-    fn begin(&mut self, addr: &Addr) -> Result<Option<Slot>, ()> {
+    fn begin(&mut self, addr: &Addr) -> Result<Option<PayloadSlot>, ()> {
         let full = self.count >= SLOTS_MAX;
         let oldest = match full {
             true if self.idle.is_empty() => return Err(()),

@@ -12,7 +12,7 @@ use super::core::{Core, Op};
 use super::header::{RequestHeader, ResponseHeader};
 use super::ops::{OpRef, Role};
 use super::raw_request::Destination;
-use super::slots::Exposed;
+use super::slots::ExposedPayload;
 use super::{ReturnCode, RpcId, WireError};
 use crate::log::log;
 
@@ -166,7 +166,7 @@ impl<T> Core<T> {
     }
 
     /// `false`: it was given up meanwhile.
-    fn note_late_overflow(&self, op: OpRef, exposed: Exposed) -> bool {
+    fn note_late_overflow(&self, op: OpRef, exposed: ExposedPayload) -> bool {
         let mut state = self.state();
         match state.ops.get_mut(op) {
             Some(Op::Forward(call)) if call.in_sending().is_some() => {

@@ -11,9 +11,9 @@ const ENDED: u64 = 1 << 63;
 
 /// The parts of a block that have come back.
 #[derive(Debug)]
-pub struct Parts(AtomicU64);
+pub struct ReturnedParts(AtomicU64);
 
-impl Parts {
+impl ReturnedParts {
     /// None.
     #[must_use]
     #[allow(clippy::new_without_default, reason = "it is not a value of its own")]

@@ -7,7 +7,7 @@ use std::time::Duration;
 use hg::{BulkOp, HgError};
 
 use crate::bulk::transfer::{LocalBulk, Plan};
-use crate::origin::call::Term;
+use crate::origin::call::Deadline;
 use crate::{
     Addr, Bulk, BulkError, BulkPool, BulkPoolError, BulkRequest, Handle, Instance, PooledBuffer,
     origin::deadline,
@@ -79,7 +79,7 @@ impl Instance {
         B: LocalBulk + AsMut<[u8]> + Send + 'static,
         E: From<BulkError>,
     {
-        let term = Term::of_call(None, deadline::of_starter());
+        let term = Deadline::of_call(None, deadline::of_starter());
         self.pull_chunks_within((from, remote, term), range, buffers, f)
     }
 
@@ -107,13 +107,13 @@ impl Instance {
         B: LocalBulk + AsMut<[u8]> + Send + 'static,
         E: From<BulkError>,
     {
-        let term = Term::of_call(Some(limit), deadline::of_starter());
+        let term = Deadline::of_call(Some(limit), deadline::of_starter());
         self.pull_chunks_within((from, remote, term), range, buffers, f)
     }
 
     fn pull_chunks_within<B, E>(
         &self,
-        (from, remote, term): (&Addr, &Bulk, Option<Term>),
+        (from, remote, term): (&Addr, &Bulk, Option<Deadline>),
         range: Range<u64>,
         buffers: &mut Vec<B>,
         mut f: impl FnMut(u64, &mut [u8]) -> Result<(), E>,
@@ -170,7 +170,7 @@ impl Instance {
         B: LocalBulk + AsMut<[u8]> + Send + 'static,
         E: From<BulkError>,
     {
-        let term = Term::of_call(None, deadline::of_starter());
+        let term = Deadline::of_call(None, deadline::of_starter());
         self.push_chunks_within((to, remote, term), range, buffers, f)
     }
 
@@ -197,13 +197,13 @@ impl Instance {
         B: LocalBulk + AsMut<[u8]> + Send + 'static,
         E: From<BulkError>,
     {
-        let term = Term::of_call(Some(limit), deadline::of_starter());
+        let term = Deadline::of_call(Some(limit), deadline::of_starter());
         self.push_chunks_within((to, remote, term), range, buffers, f)
     }
 
     fn push_chunks_within<B, E>(
         &self,
-        (to, remote, term): (&Addr, &Bulk, Option<Term>),
+        (to, remote, term): (&Addr, &Bulk, Option<Deadline>),
         range: Range<u64>,
         buffers: &mut Vec<B>,
         mut f: impl FnMut(u64, &mut [u8]) -> Result<(), E>,

@@ -75,9 +75,9 @@ struct Helpers {
 }
 
 /// A tasklet that has not begun.
-struct Late(Arc<AtomicUsize>);
+struct QueuedHelper(Arc<AtomicUsize>);
 
-impl Late {
+impl QueuedHelper {
     /// `None`: there are `max` already.
     fn one_more(count: &Arc<AtomicUsize>, max: usize) -> Option<Self> {
         // Only the number counts.
@@ -87,7 +87,7 @@ impl Late {
     }
 }
 
-impl Drop for Late {
+impl Drop for QueuedHelper {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -106,7 +106,7 @@ impl Helpers {
         let job = Arc::new(Job { claims: Claims::new(parts), part, process: Process::current() });
         let xstreams = self.pool.xstreams().len();
         for _ in 0..xstreams.min(parts.saturating_sub(1)) {
-            let Some(late) = Late::one_more(&self.late, LATE_MAX * xstreams) else { break };
+            let Some(late) = QueuedHelper::one_more(&self.late, LATE_MAX * xstreams) else { break };
             let job = job.clone();
             let help = move || {
                 drop(late);

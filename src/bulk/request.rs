@@ -17,7 +17,7 @@ use hg::{Bulk, BulkOp, HgError, OpRef};
 use ult::{Eventual, ReadyIn, Selectable};
 
 use crate::bulk::transfer::{BulkCall, LocalBulk, Plan, assert_may_wait};
-use crate::origin::call::{Term, is_past};
+use crate::origin::call::{Deadline, is_past};
 use crate::origin::request::at_once;
 use crate::support::why_over::GaveUp;
 use crate::{Addr, BulkError, Canceler, Handle, Instance, origin::deadline};
@@ -88,7 +88,7 @@ impl Instance {
         local: Range<usize>,
     ) -> BulkRequest<B> {
         let plan = Plan { op: BulkOp::Pull, peer: from, remote, remote_offset, local };
-        self.start_request_of(plan, into, Term::of_call(None, deadline::of_starter()))
+        self.start_request_of(plan, into, Deadline::of_call(None, deadline::of_starter()))
     }
 
     /// As [`ipull`](Self::ipull), with a deadline `limit` from now. Then the transfer ends with
@@ -106,7 +106,7 @@ impl Instance {
         limit: Duration,
     ) -> BulkRequest<B> {
         let plan = Plan { op: BulkOp::Pull, peer: from, remote, remote_offset, local };
-        self.start_request_of(plan, into, Term::of_call(Some(limit), deadline::of_starter()))
+        self.start_request_of(plan, into, Deadline::of_call(Some(limit), deadline::of_starter()))
     }
 
     /// Starts to copy `from[local]` into the memory behind `remote`, which belongs to `to`, and
@@ -122,7 +122,7 @@ impl Instance {
         local: Range<usize>,
     ) -> BulkRequest<B> {
         let plan = Plan { op: BulkOp::Push, peer: to, remote, remote_offset, local };
-        self.start_request_of(plan, from, Term::of_call(None, deadline::of_starter()))
+        self.start_request_of(plan, from, Deadline::of_call(None, deadline::of_starter()))
     }
 
     /// As [`ipush`](Self::ipush), with a deadline `limit` from now, see
@@ -139,19 +139,21 @@ impl Instance {
         limit: Duration,
     ) -> BulkRequest<B> {
         let plan = Plan { op: BulkOp::Push, peer: to, remote, remote_offset, local };
-        self.start_request_of(plan, from, Term::of_call(Some(limit), deadline::of_starter()))
+        self.start_request_of(plan, from, Deadline::of_call(Some(limit), deadline::of_starter()))
     }
 
     pub(crate) fn start_request_of<B: LocalBulk + Send + 'static>(
         &self,
         plan: Plan<'_>,
         buffer: B,
-        term: Option<Term>,
+        term: Option<Deadline>,
     ) -> BulkRequest<B> {
         let call = Arc::new(BulkCall::of_part(term, plan.local.clone()));
         let peer = plan.peer.clone();
         let started = match term.filter(|term| term.at <= Instant::now()) {
-            Some(Term { limit, .. }) => Err(BulkError::TimedOut { peer: peer.to_string(), limit }),
+            Some(Deadline { limit, .. }) => {
+                Err(BulkError::TimedOut { peer: peer.to_string(), limit })
+            }
             // The buffer is the request's from here on, which keeps to the rule of
             // `start_transfer`.
             None => self.start_transfer(plan, buffer.memory(), &call),
@@ -447,7 +449,7 @@ mod tests {
     fn what_ends_well_after_its_deadline_has_timed_out() {
         let instance = Instance::builder("na+sm://").listen(false).start().unwrap();
         let ended = |limit| {
-            let call = BulkCall::with_term(Term::of_call(Some(limit), None));
+            let call = BulkCall::with_term(Deadline::of_call(Some(limit), None));
             call.complete(&instance.inner().monitoring, Ok(5));
             call.result(&instance.self_addr(), Some(limit))
         };

@@ -34,8 +34,8 @@ use ult::Eventual;
 
 use crate::bulk::standing_transfers::StoodFor;
 use crate::observe::monitor::{BulkWatch, Monitoring};
-use crate::origin::alarm::Alarm;
-use crate::origin::call::{Term, is_past};
+use crate::origin::alarm::DeadlineTimer;
+use crate::origin::call::{Deadline, is_past};
 use crate::origin::early::EndsEarly;
 use crate::support::log::log;
 use crate::support::why_over::{GaveUp, WhyOver};
@@ -60,8 +60,8 @@ pub(crate) struct BulkCall {
 
 /// The extra state of a transfer that has a deadline and may have no caller that waits for it.
 struct Timed {
-    term: Term,
-    alarm: Alarm,
+    term: Deadline,
+    alarm: DeadlineTimer,
 }
 
 impl BulkCall {
@@ -74,13 +74,13 @@ impl BulkCall {
     }
 
     /// One that may have an alarm.
-    pub(crate) fn with_term(term: Option<Term>) -> Self {
-        let timed = term.map(|term| Box::new(Timed { term, alarm: Alarm::default() }));
+    pub(crate) fn with_term(term: Option<Deadline>) -> Self {
+        let timed = term.map(|term| Box::new(Timed { term, alarm: DeadlineTimer::default() }));
         Self { may_stand: timed.is_none(), timed, ..Self::new() }
     }
 
     /// Makes a call that moves that part of a buffer, and may have an alarm.
-    pub(crate) fn of_part(term: Option<Term>, moved: Range<usize>) -> Self {
+    pub(crate) fn of_part(term: Option<Deadline>, moved: Range<usize>) -> Self {
         Self { moved, ..Self::with_term(term) }
     }
 
@@ -119,7 +119,7 @@ impl BulkCall {
     }
 
     /// Returns the term that [`with_term`](Self::with_term) was given.
-    pub(crate) fn term(&self) -> Option<Term> {
+    pub(crate) fn term(&self) -> Option<Deadline> {
         self.timed.as_ref().map(|timed| timed.term)
     }
 
@@ -600,7 +600,7 @@ impl Instance {
         if ult::is_tasklet() {
             return Err(BulkError::Tasklet);
         }
-        let term = Term::of_call(limit, deadline::of_starter());
+        let term = Deadline::of_call(limit, deadline::of_starter());
         let (peer, local) = (plan.peer, plan.local.clone());
         let call = Arc::new(BulkCall::waited_for(term.is_none()));
         let op = self.start_transfer(plan, lent.memory(), &call)?;

@@ -6,7 +6,7 @@ use ult::{PoolRef, Runtime, XstreamRef, XstreamState};
 
 use super::print::{Part, listed};
 use super::{
-    Elastic, ElasticityError, Landlord, PoolEntry, PoolInfo, PoolKey, XstreamEntry, XstreamInfo,
+    Elastic, ElasticityError, PoolEntry, PoolInfo, PoolKey, RuntimeOwner, XstreamEntry, XstreamInfo,
 };
 use crate::error::LayoutErrors;
 use crate::observe::monitor::LifeEvent;
@@ -248,16 +248,16 @@ impl Instance {
     /// As [`change`](Self::change), for what is not the business of a child.
     pub(super) fn change_layout(&self) -> Result<ult::MutexGuard<'_, ()>, ElasticityError> {
         match self.inner().landlord {
-            Landlord::Parent => Err(ElasticityError::Child),
-            Landlord::Own | Landlord::Program => self.change(),
+            RuntimeOwner::Parent => Err(ElasticityError::Child),
+            RuntimeOwner::Own | RuntimeOwner::Program => self.change(),
         }
     }
 
     /// As [`change_layout`](Self::change_layout), for what makes something in the runtime.
     fn extend_layout(&self) -> Result<ult::MutexGuard<'_, ()>, ElasticityError> {
         match self.inner().landlord {
-            Landlord::Program => Err(ElasticityError::Program),
-            Landlord::Own | Landlord::Parent => self.change_layout(),
+            RuntimeOwner::Program => Err(ElasticityError::Program),
+            RuntimeOwner::Own | RuntimeOwner::Parent => self.change_layout(),
         }
     }
 

@@ -13,7 +13,7 @@ use super::{Elastic, ElasticityError, PoolKey};
 use crate::progress::polling::MoveError;
 use crate::support::own_rpcs;
 use crate::target::handler;
-use crate::target::register::Entry;
+use crate::target::register::RegisteredRpc;
 use crate::{Instance, ProviderId, Rpc};
 
 impl Elastic {
@@ -120,8 +120,8 @@ impl Instance {
             self.find_pool(old).is_ok_and(|old| old.pool.xstreams() == to.pool.xstreams());
         let mut stays = None;
         for registration in self.inner().core.registrations() {
-            let private = |entry: &&Entry| entry.pool.access() == ult::Access::Private;
-            let of = registration.data_as::<Entry>().filter(private);
+            let private = |entry: &&RegisteredRpc| entry.pool.access() == ult::Access::Private;
+            let of = registration.data_as::<RegisteredRpc>().filter(private);
             stays = stays.or_else(|| of.map(|entry| entry.pool.name().to_owned()));
             handler::let_go(self.inner(), registration);
         }

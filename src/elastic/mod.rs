@@ -51,7 +51,7 @@ use crate::Instance;
 
 /// The owner of an instance's pools and execution streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Landlord {
+pub(crate) enum RuntimeOwner {
     Own,
     Parent,
     Program,

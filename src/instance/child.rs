@@ -8,19 +8,19 @@
 //!
 //! | state | under |
 //! |---|---|
-//! | children of an instance, and whether there may be more | the lock of `Family::children` |
+//! | children of an instance, and whether there may be more | the lock of `InstanceTree::children` |
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use margo_config::Config;
 
-use crate::instance::home::Home;
+use crate::instance::home::RuntimeSource;
 use crate::instance::inner::Inner;
 use crate::{InitError, Instance, InstanceBuilder, PoolHold};
 
 /// The instances that share execution streams with one: its parent and its children.
 #[derive(Default)]
-pub(crate) struct Family {
+pub(crate) struct InstanceTree {
     /// Until the end of this instance.
     parent: Mutex<Option<(Instance, Vec<PoolHold>)>>,
     children: Mutex<Children>,
@@ -33,7 +33,7 @@ struct Children {
     is_over: bool,
 }
 
-impl Family {
+impl InstanceTree {
     pub(crate) fn new(parent: Option<&Instance>) -> Self {
         let parent = parent.map(|parent| (parent.clone(), Vec::new()));
         Self { parent: Mutex::new(parent), children: Mutex::default() }
@@ -129,7 +129,7 @@ impl InstanceBuilder {
     ///
     /// Counterpart: `parent_mid` of `margo_init_ext`.
     pub fn parent(mut self, parent: &Instance) -> Self {
-        self.home = Home::Parent(parent.clone());
+        self.home = RuntimeSource::Parent(parent.clone());
         self
     }
 }

@@ -2,7 +2,7 @@
 
 use margo_config::{Config, ConfigFlags};
 
-use crate::elastic::{Landlord, Part};
+use crate::elastic::{Part, RuntimeOwner};
 use crate::instance::inner::Inner;
 
 /// A size as the document has it.
@@ -15,8 +15,8 @@ impl Inner {
     pub(crate) fn config_as(&self, flags: ConfigFlags) -> Config {
         let landlord = self.landlord;
         // All that is hidden of a program's layout is the layout: roles stay.
-        let no_layout =
-            landlord == Landlord::Parent || (landlord == Landlord::Program && flags.hide_external);
+        let no_layout = landlord == RuntimeOwner::Parent
+            || (landlord == RuntimeOwner::Program && flags.hide_external);
         let part = match no_layout {
             true => Part::All,
             false => Part::Printed { hide_external: flags.hide_external },

@@ -11,13 +11,13 @@ use std::collections::BTreeSet;
 use margo_config::{Argobots, Config, PoolRef as PoolName, Resolved, ResolvedPool};
 use ult::{Runtime, XstreamRef, XstreamState};
 
-use crate::elastic::{Landlord, described, described_xstream};
+use crate::elastic::{RuntimeOwner, described, described_xstream};
 use crate::support::log::{Log, log};
 use crate::{InitError, Instance, InstanceBuilder, instance::child};
 
 /// The owner of the pools and execution streams that an instance uses.
 #[derive(Debug, Clone, Default)]
-pub(crate) enum Home {
+pub(crate) enum RuntimeSource {
     /// The instance's own: it makes and ends them.
     #[default]
     Own,
@@ -27,12 +27,12 @@ pub(crate) enum Home {
     Program(Runtime),
 }
 
-impl Home {
-    pub(crate) fn landlord(&self) -> Landlord {
+impl RuntimeSource {
+    pub(crate) fn landlord(&self) -> RuntimeOwner {
         match self {
-            Self::Own => Landlord::Own,
-            Self::Parent(_) => Landlord::Parent,
-            Self::Program(_) => Landlord::Program,
+            Self::Own => RuntimeOwner::Own,
+            Self::Parent(_) => RuntimeOwner::Parent,
+            Self::Program(_) => RuntimeOwner::Program,
         }
     }
 
@@ -166,7 +166,7 @@ impl InstanceBuilder {
     /// Counterpart: `margo_init_ext` after `ABT_init`, with `progress_pool` and `rpc_pool` of
     /// `margo_init_info`.
     pub fn runtime(mut self, runtime: &Runtime) -> Self {
-        self.home = Home::Program(runtime.clone());
+        self.home = RuntimeSource::Program(runtime.clone());
         self
     }
 

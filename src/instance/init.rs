@@ -13,9 +13,9 @@ use ult::{MonitorSpec, PoolRef, Report, Runtime, StartError};
 
 use crate::bulk::standing_transfers::StandingTransfers;
 use crate::elastic::Elastic;
-use crate::elastic::Landlord;
-use crate::instance::child::{self, Family};
-use crate::instance::home::{self, Home};
+use crate::elastic::RuntimeOwner;
+use crate::instance::child::{self, InstanceTree};
+use crate::instance::home::{self, RuntimeSource};
 use crate::instance::inner::Inner;
 use crate::instance::shutdown::Shutdown;
 use crate::layout::network_check::{check_network, not_opened};
@@ -36,7 +36,7 @@ use crate::target::counters::Counters;
 use crate::target::identity::Identities;
 use crate::target::request_shares::RequestShares;
 use crate::target::token::Token;
-use crate::target::unanswered::Unanswered;
+use crate::target::unanswered::MovedRequests;
 use crate::timer::Timers;
 use crate::{AddressFile, InitError, Instance, Layout, instance::remote_shutdown};
 
@@ -61,14 +61,14 @@ pub fn init(json: &str) -> Result<Instance, InitError> {
 #[must_use = "a builder does nothing until `start` is called"]
 pub struct InstanceBuilder {
     config: Config,
-    pub(crate) home: Home,
+    pub(crate) home: RuntimeSource,
     monitors: InitialMonitors,
 }
 
 impl InstanceBuilder {
     /// Starts from an existing configuration.
     pub fn from_config(config: Config) -> Self {
-        Self { config, home: Home::default(), monitors: InitialMonitors::default() }
+        Self { config, home: RuntimeSource::default(), monitors: InitialMonitors::default() }
     }
 
     pub(crate) fn config_mut(&mut self) -> &mut Config {
@@ -203,7 +203,7 @@ impl Instance {
 
 fn start(
     resolved: Resolved,
-    home: &Home,
+    home: &RuntimeSource,
     (log, monitors): (Log, InitialMonitors),
 ) -> Result<(Instance, Option<Listener>), InitError> {
     na::keep_standard_descriptors();
@@ -217,24 +217,24 @@ fn start(
     };
     let stalls = Arc::new(AtomicU64::new(0));
     let watched = match home {
-        Home::Own => Arc::default(),
-        Home::Parent(parent) => parent.inner().metrics.watched.clone(),
-        Home::Program(runtime) => Watched::of_program(runtime),
+        RuntimeSource::Own => Arc::default(),
+        RuntimeSource::Parent(parent) => parent.inner().metrics.watched.clone(),
+        RuntimeSource::Program(runtime) => Watched::of_program(runtime),
     };
     let detector = resolved.stall_limit.map(|limit| stall_detector(limit, &stalls, &watched));
     let (runtime, undo) = match home {
-        Home::Own => {
+        RuntimeSource::Own => {
             let runtime = start_runtime(&resolved, detector)?;
             (runtime.clone(), StopOnDrop(Some((runtime, resolved.grace))))
         }
-        Home::Parent(parent) => (parent.runtime().clone(), StopOnDrop(None)),
-        Home::Program(runtime) => {
+        RuntimeSource::Parent(parent) => (parent.runtime().clone(), StopOnDrop(None)),
+        RuntimeSource::Program(runtime) => {
             watch(runtime, detector, &log)?;
             (runtime.clone(), StopOnDrop(None))
         }
     };
     let pools = home::pools(&resolved, &runtime)?;
-    if home.landlord() == Landlord::Program {
+    if home.landlord() == RuntimeOwner::Program {
         home::warn_of_small_stacks(&resolved, &pools, &log);
     }
     let core = start_core(&resolved, &pools, &log)?;
@@ -252,11 +252,11 @@ fn start(
         request_shares: RequestShares::new(resolved.requests_max, resolved.admission.other),
         standing_transfers: StandingTransfers::new(resolved.bulk.timeout_msec),
         cancels: Cancels::new(idle_watches_max),
-        unanswered: Unanswered::default(),
+        unanswered: MovedRequests::default(),
         more_contexts,
         counters: Counters { stalls, ..Counters::default() },
         timers: Timers::new(log.clone()),
-        family: Family::new(home.parent()),
+        family: InstanceTree::new(home.parent()),
         landlord: home.landlord(),
         process: Process::current(),
         remote_shutdown: AtomicBool::new(resolved.remote_shutdown),
@@ -288,12 +288,17 @@ fn check(resolved: &Resolved) -> Result<(), InitError> {
 
 /// Returns whether a warning is this instance's to tell. Those of a parent's layout have been told
 /// when it started; a program's is its own affair.
-fn is_own(home: &Home, path: &str) -> bool {
-    home.landlord() == Landlord::Own || !path.starts_with("argobots")
+fn is_own(home: &RuntimeSource, path: &str) -> bool {
+    home.landlord() == RuntimeOwner::Own || !path.starts_with("argobots")
 }
 
 /// Says which settings of the document come to nothing, or to something else than in C.
-fn warn_of_settings(resolved: &Resolved, home: &Home, monitors: &InitialMonitors, log: &Log) {
+fn warn_of_settings(
+    resolved: &Resolved,
+    home: &RuntimeSource,
+    monitors: &InitialMonitors,
+    log: &Log,
+) {
     for line in start_warnings(resolved).iter().filter(|line| is_own(home, line)) {
         log!(log, WARN, "{line}");
     }

@@ -11,9 +11,9 @@ use ult::{Eventual, PoolRef, Runtime};
 
 use crate::bulk::releasing::NetworkEnds;
 use crate::bulk::standing_transfers::StandingTransfers;
-use crate::elastic::{Elastic, Landlord};
+use crate::elastic::{Elastic, RuntimeOwner};
 use crate::error::LookupError;
-use crate::instance::child::Family;
+use crate::instance::child::InstanceTree;
 use crate::instance::shutdown::Shutdown;
 use crate::observe::monitor::Monitoring;
 use crate::observe::monitor::api::Source;
@@ -32,7 +32,7 @@ use crate::target::handler::Waiting;
 use crate::target::identity::Identities;
 use crate::target::request_shares::RequestShares;
 use crate::target::token::Token;
-use crate::target::unanswered::Unanswered;
+use crate::target::unanswered::MovedRequests;
 use crate::timer::Timers;
 use crate::{Addr, AddressFile, FinalizeError, report::metrics};
 
@@ -83,9 +83,9 @@ pub(crate) struct Inner {
     pub(crate) shutdown: Shutdown,
     pub(crate) counters: Counters,
     pub(crate) timers: Arc<Timers>,
-    pub(crate) family: Family,
+    pub(crate) family: InstanceTree,
     /// The owner of the pools and execution streams.
-    pub(crate) landlord: Landlord,
+    pub(crate) landlord: RuntimeOwner,
     /// The process that started it.
     pub(crate) process: Process,
     /// Peers may end it.
@@ -101,7 +101,7 @@ pub(crate) struct Inner {
     pub(crate) request_shares: RequestShares,
     pub(crate) standing_transfers: StandingTransfers,
     pub(crate) cancels: Cancels,
-    pub(crate) unanswered: Unanswered,
+    pub(crate) unanswered: MovedRequests,
     pub(crate) identities: Identities,
     pub(crate) monitoring: Monitoring,
     pub(crate) profile: Profile,

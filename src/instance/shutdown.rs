@@ -39,7 +39,7 @@ use std::time::Duration;
 use ult::{Eventual, Limit};
 
 use crate::FinalizeError;
-use crate::elastic::Landlord;
+use crate::elastic::RuntimeOwner;
 use crate::instance::finalize::{self, Callbacks, Running, SignalEvent, Stage};
 use crate::instance::inner::Inner;
 use crate::observe::monitor::{self, LifeEvent};
@@ -370,8 +370,8 @@ fn run(inner: &Arc<Inner>) {
     }
     let _ = shutdown.closed.set(());
     let result = match inner.landlord {
-        Landlord::Own => stop_xstreams(inner),
-        Landlord::Parent | Landlord::Program => Ok(()),
+        RuntimeOwner::Own => stop_xstreams(inner),
+        RuntimeOwner::Parent | RuntimeOwner::Program => Ok(()),
     };
     if let Err(error) = &result {
         log!(inner.log, ERROR, "{error}");
@@ -467,7 +467,7 @@ pub(crate) fn wait(inner: &Arc<Inner>) -> Result<(), FinalizeError> {
     if inner.shutdown.callbacks.awaits_caller() && !inner.shutdown.is_done() {
         return Err(FinalizeError::OwnCallback);
     }
-    if inner.landlord == Landlord::Own && inner.runtime.is_current() {
+    if inner.landlord == RuntimeOwner::Own && inner.runtime.is_current() {
         inner.shutdown.closed.wait();
         return Ok(());
     }

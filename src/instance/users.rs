@@ -6,7 +6,7 @@ use ult::{PoolRef, XstreamRef};
 use crate::instance::inner::Inner;
 use crate::support::own_rpcs;
 use crate::target::handler;
-use crate::target::register::Entry;
+use crate::target::register::RegisteredRpc;
 
 impl Inner {
     /// The users of a pool that are not in the list, in words.
@@ -44,7 +44,7 @@ impl Inner {
     /// The RPCs whose handlers run in a pool.
     fn rpcs_in(&self, pool: &PoolRef) -> Vec<String> {
         let name = |registration: &Registration| {
-            let entry = registration.data_as::<Entry>()?;
+            let entry = registration.data_as::<RegisteredRpc>()?;
             // Those follow progress.
             let follows = [own_rpcs::SHUTDOWN, own_rpcs::METRICS];
             let here = entry.pool == *pool && !follows.contains(&entry.rpc);

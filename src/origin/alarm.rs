@@ -16,7 +16,7 @@ use crate::support::log::{Log, log};
 
 /// The alarm of one operation.
 #[derive(Default)]
-pub(crate) struct Alarm(Mutex<State>);
+pub(crate) struct DeadlineTimer(Mutex<State>);
 
 #[derive(Default)]
 enum State {
@@ -32,7 +32,7 @@ pub(crate) fn pools(instance: &Instance) -> impl Iterator<Item = PoolRef> {
     pools_for_units(instance, [Instance::progress_pool, Instance::rpc_pool])
 }
 
-impl Alarm {
+impl DeadlineTimer {
     fn state(&self) -> MutexGuard<'_, State> {
         // No code of others runs under this lock.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -99,7 +99,7 @@ mod tests {
         let gone = own.add_pool_from_json("{}").unwrap().pool;
         own.remove_pool(&gone).unwrap();
         let (sender, rang) = mpsc::channel();
-        let alarm = Alarm::default();
+        let alarm = DeadlineTimer::default();
         let pools = [gone, own.rpc_pool()].into_iter();
         alarm.set_in(&own.inner().log, pools, Instant::now(), || {
             let sender = sender.clone();

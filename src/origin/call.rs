@@ -9,9 +9,9 @@
 //! |---|---|---|
 //! | `done` | the progress ULT, once | anybody |
 //! | `given_up` | the first who gives up | whoever reads the result, after the end |
-//! | `Extra::alarm` | the caller sets it, the end takes it | |
-//! | `Extra::callback` | the caller, before the call starts; the end takes it | |
-//! | `Extra::tie` | the caller sets it, the end takes it; see `tie.rs` | |
+//! | `CallExtra::alarm` | the caller sets it, the end takes it | |
+//! | `CallExtra::callback` | the caller, before the call starts; the end takes it | |
+//! | `CallExtra::tie` | the caller sets it, the end takes it; see `tie.rs` | |
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,10 +23,10 @@ use serde::de::DeserializeOwned;
 use ult::{Eventual, PoolRef};
 
 use crate::observe::monitor::{CallWatch, Monitoring};
-use crate::origin::alarm::Alarm;
-use crate::origin::deadline::Bounds;
+use crate::origin::alarm::DeadlineTimer;
+use crate::origin::deadline::CallLimits;
 use crate::origin::early::EndsEarly;
-use crate::origin::tie::Tie;
+use crate::origin::tie::CancelLink;
 use crate::support::why_over::{GaveUp, WhyOver};
 use crate::{Canceler, ForwardError, Instance, ProviderHandle};
 
@@ -42,32 +42,32 @@ pub(crate) struct Call {
     given_up: WhyOver,
     pub(crate) watch: CallWatch,
     /// State that only calls with a callback, a deadline, or a cancel token need.
-    extra: Option<Box<Extra>>,
+    extra: Option<Box<CallExtra>>,
 }
 
-struct Extra {
+struct CallExtra {
     /// When it has to be over.
     due: Option<Instant>,
-    alarm: Alarm,
+    alarm: DeadlineTimer,
     callback: Mutex<Option<Callback>>,
-    tie: Option<Tie>,
+    tie: Option<CancelLink>,
 }
 
 /// The RPC, the target and the term of a call, for its errors.
 #[derive(Clone, Copy)]
-pub(crate) struct Site<'a> {
+pub(crate) struct CallInfo<'a> {
     pub(crate) rpc: &'static str,
     pub(crate) to: &'a ProviderHandle,
     /// `None`: it may take any time.
-    pub(crate) term: Option<Term>,
+    pub(crate) term: Option<Deadline>,
 }
 
-impl Site<'_> {
+impl CallInfo<'_> {
     /// Refuses a call that would begin after its deadline, for calls that no alarm ends.
     pub(crate) fn is_in_time(self) -> Result<(), ForwardError> {
         match self.term.filter(|term| term.at <= Instant::now()) {
             None => Ok(()),
-            Some(Term { limit, .. }) => {
+            Some(Deadline { limit, .. }) => {
                 let peer = self.to.addr().to_string();
                 Err(ForwardError::TimedOut { rpc: self.rpc, peer, limit, never_ran: true })
             }
@@ -77,12 +77,12 @@ impl Site<'_> {
 
 /// When a call has to be over, and the time that this is from its start.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Term {
+pub(crate) struct Deadline {
     pub(crate) at: Instant,
     pub(crate) limit: Duration,
 }
 
-impl Term {
+impl Deadline {
     /// Returns the term of a call which starts now: its own limit, and when the request on whose
     /// behalf it is made expires. A limit beyond what the clock can count is no limit.
     #[inline]
@@ -112,16 +112,16 @@ impl Call {
     }
 
     /// A call within these bounds, and at whose end `callback` runs, on the progress ULT.
-    pub(crate) fn with_extra(bounds: Bounds, callback: Option<Callback>) -> Self {
-        let Bounds { term, canceled_by } = bounds;
-        let (due, alarm) = (term.map(|term| term.at), Alarm::default());
-        let (callback, tie) = (Mutex::new(callback), canceled_by.map(Tie::new));
-        Self { extra: Some(Box::new(Extra { due, alarm, callback, tie })), ..Self::new() }
+    pub(crate) fn with_extra(bounds: CallLimits, callback: Option<Callback>) -> Self {
+        let CallLimits { term, canceled_by } = bounds;
+        let (due, alarm) = (term.map(|term| term.at), DeadlineTimer::default());
+        let (callback, tie) = (Mutex::new(callback), canceled_by.map(CancelLink::new));
+        Self { extra: Some(Box::new(CallExtra { due, alarm, callback, tie })), ..Self::new() }
     }
 
     /// Makes a call with these bounds whose caller does nothing else meanwhile.
     #[cold]
-    pub(crate) fn waited_for_within(bounds: Bounds) -> Self {
+    pub(crate) fn waited_for_within(bounds: CallLimits) -> Self {
         Self { watch: CallWatch::waited_for(), ..Self::with_extra(bounds, None) }
     }
 
@@ -188,7 +188,7 @@ impl Call {
     fn end_extra(this: Shared<Self>) {
         let Some(extra) = &this.extra else { return };
         extra.alarm.end();
-        extra.tie.iter().for_each(Tie::end);
+        extra.tie.iter().for_each(CancelLink::end);
         let callback = lock(&extra.callback).take();
         if let Some(callback) = callback {
             callback(this.clone());
@@ -223,7 +223,7 @@ impl Call {
 
     /// Returns whether it is to begin: not if those have given up for whom it is.
     #[inline]
-    pub(crate) fn is_wanted(&self, site: Site<'_>) -> Result<(), ForwardError> {
+    pub(crate) fn is_wanted(&self, site: CallInfo<'_>) -> Result<(), ForwardError> {
         match &self.extra {
             None => Ok(()),
             Some(extra) => extra.is_wanted(site),
@@ -265,7 +265,7 @@ impl Call {
     pub(crate) fn read<R: DeserializeOwned, T>(
         &self,
         (core, monitoring): (&Core<T>, &Monitoring),
-        site: Site<'_>,
+        site: CallInfo<'_>,
     ) -> Result<R, ForwardError> {
         self.watch.resumed();
         let result = self.result((core, monitoring), site);
@@ -276,7 +276,7 @@ impl Call {
     fn result<R: DeserializeOwned, T>(
         &self,
         (core, monitoring): (&Core<T>, &Monitoring),
-        site: Site<'_>,
+        site: CallInfo<'_>,
     ) -> Result<R, ForwardError> {
         let response = match self.done.wait() {
             Ok(response) => response,
@@ -307,7 +307,7 @@ impl Call {
     }
 
     /// Waits for a one-way call, which has no result.
-    pub(crate) fn sent(&self, site: Site<'_>) -> Result<(), ForwardError> {
+    pub(crate) fn sent(&self, site: CallInfo<'_>) -> Result<(), ForwardError> {
         match self.done.wait() {
             Ok(_) => Ok(()),
             Err(HgError::Canceled) => Err(self.early_end(site)),
@@ -316,10 +316,10 @@ impl Call {
     }
 
     #[cold]
-    fn early_end(&self, site: Site<'_>) -> ForwardError {
+    fn early_end(&self, site: CallInfo<'_>) -> ForwardError {
         let (rpc, peer) = (site.rpc, site.to.addr().to_string());
         match site.term.filter(|_| self.given_up.timed_out()) {
-            Some(Term { limit, .. }) => {
+            Some(Deadline { limit, .. }) => {
                 ForwardError::TimedOut { rpc, peer, limit, never_ran: false }
             }
             None => ForwardError::Canceled { rpc, peer, never_ran: false },
@@ -327,9 +327,9 @@ impl Call {
     }
 }
 
-impl Extra {
+impl CallExtra {
     #[cold]
-    fn is_wanted(&self, site: Site<'_>) -> Result<(), ForwardError> {
+    fn is_wanted(&self, site: CallInfo<'_>) -> Result<(), ForwardError> {
         if self.tie.as_ref().is_none_or(|tie| tie.token().reason().is_none()) {
             return Ok(());
         }
@@ -355,9 +355,9 @@ const FOREIGN_CODE: &str = "a C program, or an older version, said so: its runti
      that may have done anything before";
 
 /// Returns the error that the return code of one of our own peers means.
-fn refusal(site: Site<'_>, code: ReturnCode, detail: String) -> ForwardError {
+fn refusal(site: CallInfo<'_>, code: ReturnCode, detail: String) -> ForwardError {
     let (rpc, peer, provider) = (site.rpc, site.to.addr().to_string(), site.to.id());
-    if let (ReturnCode::Timeout, Some(Term { limit, .. })) = (code, site.term) {
+    if let (ReturnCode::Timeout, Some(Deadline { limit, .. })) = (code, site.term) {
         return ForwardError::TimedOut { rpc, peer, limit, never_ran: true };
     }
     match code {
@@ -375,7 +375,7 @@ fn refusal(site: Site<'_>, code: ReturnCode, detail: String) -> ForwardError {
 }
 
 /// Returns the error that an error of the RPC layer means for a call.
-pub(crate) fn failure(site: Site<'_>, error: HgError) -> ForwardError {
+pub(crate) fn failure(site: CallInfo<'_>, error: HgError) -> ForwardError {
     match error {
         // Of the codes that its RPC layer sends alone this is the one with a reason worth a text.
         HgError::Remote(ReturnCode::Again) => {
@@ -544,7 +544,7 @@ mod tests {
     #[test]
     fn who_has_no_room_says_for_what() {
         let (service, client, to, _) = pair("na+sm://");
-        let site = Site { rpc: "hold", to: &to, term: None };
+        let site = CallInfo { rpc: "hold", to: &to, term: None };
         let peer = to.addr();
         let text = |error: ForwardError| {
             assert!(matches!(error, ForwardError::Busy { .. }) && error.never_ran(), "{error:?}");

@@ -6,8 +6,8 @@ use hg::ForwardOptions;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::origin::call::{Call, Site};
-use crate::origin::deadline::Bounds;
+use crate::origin::call::{Call, CallInfo};
+use crate::origin::deadline::CallLimits;
 use crate::{ForwardError, Instance, OneWay, ProviderHandle, Request, Rpc};
 
 /// Why a [`call`](Instance::call) has no value: the service says so, or there is no answer of it.
@@ -141,7 +141,7 @@ impl Instance {
         to: &ProviderHandle,
         args: &A,
     ) -> Result<(), ForwardError> {
-        self.send_within(rpc, to, args, Bounds::of_caller(rpc.name(), None)?)
+        self.send_within(rpc, to, args, CallLimits::of_caller(rpc.name(), None)?)
     }
 
     /// As [`send`](Self::send), for at most `limit` from now, encoding included. A request that is
@@ -160,7 +160,7 @@ impl Instance {
         args: &A,
         limit: Duration,
     ) -> Result<(), ForwardError> {
-        self.send_within(rpc, to, args, Bounds::of_caller(rpc.name(), Some(limit))?)
+        self.send_within(rpc, to, args, CallLimits::of_caller(rpc.name(), Some(limit))?)
     }
 
     fn send_within<A: Serialize>(
@@ -168,11 +168,11 @@ impl Instance {
         rpc: OneWay<A>,
         to: &ProviderHandle,
         args: &A,
-        bounds: Bounds,
+        bounds: CallLimits,
     ) -> Result<(), ForwardError> {
-        let site = Site { rpc: rpc.name(), to, term: bounds.term };
+        let site = CallInfo { rpc: rpc.name(), to, term: bounds.term };
         site.is_in_time()?;
-        let flying = self.fly(ForwardOptions::one_way(), rpc, site, args, bounds)?;
+        let flying = self.start_guarded(ForwardOptions::one_way(), rpc, site, args, bounds)?;
         flying.call().sent(site)
     }
 
@@ -212,7 +212,7 @@ impl Instance {
         to: &ProviderHandle,
         args: &A,
     ) -> Result<Request<()>, ForwardError> {
-        self.start_sending(rpc, to, args, Bounds::of_starter(None))
+        self.start_sending(rpc, to, args, CallLimits::of_starter(None))
     }
 
     /// As [`isend`](Self::isend), with a deadline `limit` from now, encoding included. Then the
@@ -230,7 +230,7 @@ impl Instance {
         args: &A,
         limit: Duration,
     ) -> Result<Request<()>, ForwardError> {
-        self.start_sending(rpc, to, args, Bounds::of_starter(Some(limit)))
+        self.start_sending(rpc, to, args, CallLimits::of_starter(Some(limit)))
     }
 
     fn start_sending<A: Serialize>(
@@ -238,10 +238,10 @@ impl Instance {
         rpc: OneWay<A>,
         to: &ProviderHandle,
         args: &A,
-        bounds: Bounds,
+        bounds: CallLimits,
     ) -> Result<Request<()>, ForwardError> {
-        Site { rpc: rpc.name(), to, term: bounds.term }.is_in_time()?;
-        let read = |call: &Call, _: &Self, site: Site<'_>| call.sent(site);
+        CallInfo { rpc: rpc.name(), to, term: bounds.term }.is_in_time()?;
+        let read = |call: &Call, _: &Self, site: CallInfo<'_>| call.sent(site);
         self.start_request(ForwardOptions::one_way(), rpc, to, args, bounds, read)
     }
 }

@@ -5,14 +5,14 @@
 
 use std::time::Duration;
 
-use na::shared::{Shared, Vacant};
+use na::shared::{Shared, UninitShared};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use ult::PoolRef;
 
 use crate::observe::trace::{self, TraceContext};
-use crate::origin::call::{Call, Callback, Site, pools_for_units};
-use crate::origin::deadline::Bounds;
+use crate::origin::call::{Call, CallInfo, Callback, pools_for_units};
+use crate::origin::deadline::CallLimits;
 use crate::support::log::log;
 use crate::{Canceler, ForwardError, Instance, ProviderHandle, Rpc};
 
@@ -169,21 +169,21 @@ impl Instance {
         R: DeserializeOwned + 'static,
         F: FnOnce(Result<R, ForwardError>) + Send + 'static,
     {
-        let bounds = Bounds::of_starter(limit);
+        let bounds = CallLimits::of_starter(limit);
         let term = bounds.term;
         let (instance, target, name) = (self.clone(), to.clone(), rpc.name());
         let caller = Caller::here();
         let at_end: Callback = Box::new(move |call: Shared<Call>| {
             caller.call_back(&instance.clone(), name, move || {
-                let site = Site { rpc: name, to: &target, term };
+                let site = CallInfo { rpc: name, to: &target, term };
                 let result = call.read(instance.reading(), site);
                 // Neither the answer's buffer nor the instance is needed any more.
                 drop((call, instance));
                 callback(result);
             });
         });
-        let (call, token) = Vacant::new().fill_pair(Call::with_extra(bounds, Some(at_end)));
-        let op = self.start(rpc, Site { rpc: name, to, term }, args, token)?;
+        let (call, token) = UninitShared::new().fill_pair(Call::with_extra(bounds, Some(at_end)));
+        let op = self.start(rpc, CallInfo { rpc: name, to, term }, args, token)?;
         Call::set_alarm(&call, self, op);
         Call::tie(&call, self, op, to);
         Ok(Canceler::new(self, &call, op, to))

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use ult::UltLocal;
 
-use crate::origin::call::Term;
+use crate::origin::call::Deadline;
 use crate::{CancelToken, ForwardError};
 
 static DEADLINE: UltLocal<Cell<Option<Instant>>> = UltLocal::new(|| Cell::new(None));
@@ -40,12 +40,12 @@ pub(crate) fn of_starter() -> Option<Instant> {
 
 /// The bounds of a call, each of which ends it early.
 #[derive(Default)]
-pub(crate) struct Bounds {
-    pub(crate) term: Option<Term>,
+pub(crate) struct CallLimits {
+    pub(crate) term: Option<Deadline>,
     pub(crate) canceled_by: Option<CancelToken>,
 }
 
-impl Bounds {
+impl CallLimits {
     /// Those of a call of `rpc` that its caller is about to wait for: the limit, and what it has to
     /// observe; or that it cannot wait at all.
     #[inline]
@@ -67,7 +67,7 @@ impl Bounds {
 
     #[inline]
     fn of_limit(limit: Option<Duration>) -> Self {
-        Self { term: Term::of_call(limit, None), canceled_by: None }
+        Self { term: Deadline::of_call(limit, None), canceled_by: None }
     }
 
     #[cold]
@@ -80,7 +80,7 @@ impl Bounds {
 
     fn inherited(limit: Option<Duration>) -> Self {
         let canceled_by = CANCELED_BY.with_existing(|token| token.borrow().clone()).flatten();
-        Self { term: Term::of_call(limit, inherited()), canceled_by }
+        Self { term: Deadline::of_call(limit, inherited()), canceled_by }
     }
 }
 

@@ -11,13 +11,13 @@
 use std::time::Duration;
 
 use hg::{ForwardOptions, OpRef, margo, proc};
-use na::shared::{Shared, Vacant};
+use na::shared::{Shared, UninitShared};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::observe::monitor::CallAbout;
-use crate::origin::call::{Call, Site, failure};
-use crate::origin::deadline::Bounds;
+use crate::origin::call::{Call, CallInfo, failure};
+use crate::origin::deadline::CallLimits;
 use crate::origin::early::EndsEarly;
 use crate::{ForwardError, Instance, ProviderHandle, Rpc};
 
@@ -51,7 +51,7 @@ impl Instance {
         A: Serialize,
         R: DeserializeOwned,
     {
-        self.forward_within(rpc, to, args, Bounds::of_caller(rpc.name(), None)?)
+        self.forward_within(rpc, to, args, CallLimits::of_caller(rpc.name(), None)?)
     }
 
     /// Like [`forward`](Self::forward), for at most `limit` from now, encoding the arguments
@@ -77,7 +77,7 @@ impl Instance {
         A: Serialize,
         R: DeserializeOwned,
     {
-        self.forward_within(rpc, to, args, Bounds::of_caller(rpc.name(), Some(limit))?)
+        self.forward_within(rpc, to, args, CallLimits::of_caller(rpc.name(), Some(limit))?)
     }
 
     #[inline]
@@ -86,37 +86,37 @@ impl Instance {
         rpc: Rpc<A, R>,
         to: &ProviderHandle,
         args: &A,
-        bounds: Bounds,
+        bounds: CallLimits,
     ) -> Result<R, ForwardError>
     where
         A: Serialize,
         R: DeserializeOwned,
     {
-        let site = Site { rpc: rpc.name(), to, term: bounds.term };
-        let flying = self.fly(ForwardOptions::default(), rpc, site, args, bounds)?;
+        let site = CallInfo { rpc: rpc.name(), to, term: bounds.term };
+        let flying = self.start_guarded(ForwardOptions::default(), rpc, site, args, bounds)?;
         flying.call.read(self.reading(), site)
     }
 
     /// Makes a call, and waits until it is over; the term of `bounds` is that of `site`.
     #[inline]
-    pub(crate) fn fly<'a, A: Serialize, R>(
+    pub(crate) fn start_guarded<'a, A: Serialize, R>(
         &'a self,
         options: ForwardOptions,
         rpc: Rpc<A, R>,
-        site: Site<'a>,
+        site: CallInfo<'a>,
         args: &A,
-        bounds: Bounds,
-    ) -> Result<Flying<'a>, ForwardError> {
+        bounds: CallLimits,
+    ) -> Result<CallGuard<'a>, ForwardError> {
         let is_tied = bounds.canceled_by.is_some();
         let (call, token) = match is_tied {
-            false => Vacant::new().fill_pair(Call::waited_for()),
-            true => Vacant::new().fill_pair(Call::waited_for_within(bounds)),
+            false => UninitShared::new().fill_pair(Call::waited_for()),
+            true => UninitShared::new().fill_pair(Call::waited_for_within(bounds)),
         };
         let op = self.start_with(options, rpc, site, args, token)?;
         if is_tied {
             Call::tie(&call, self, op, site.to);
         }
-        let flying = Flying { by: &**self.inner(), call, op, to: site.to };
+        let flying = CallGuard { by: &**self.inner(), call, op, to: site.to };
         let done = flying.call.done();
         self.inner().stand_in(&|| done.is_ready());
         if !self.inner().wait_for(done, site.term.map(|term| term.at)) {
@@ -132,7 +132,7 @@ impl Instance {
     pub(crate) fn start<A: Serialize, R>(
         &self,
         rpc: Rpc<A, R>,
-        site: Site<'_>,
+        site: CallInfo<'_>,
         args: &A,
         call: Shared<Call>,
     ) -> Result<OpRef, ForwardError> {
@@ -145,7 +145,7 @@ impl Instance {
         &self,
         options: ForwardOptions,
         rpc: Rpc<A, R>,
-        site: Site<'_>,
+        site: CallInfo<'_>,
         args: &A,
         call: Shared<Call>,
     ) -> Result<OpRef, ForwardError> {
@@ -194,20 +194,20 @@ impl Instance {
 }
 
 /// A call whose caller waits for it, and cancels it if its ULT unwinds.
-pub(crate) struct Flying<'a> {
+pub(crate) struct CallGuard<'a> {
     by: &'a dyn EndsEarly,
     call: Shared<Call>,
     op: OpRef,
     to: &'a ProviderHandle,
 }
 
-impl Flying<'_> {
+impl CallGuard<'_> {
     pub(crate) fn call(&self) -> &Call {
         &self.call
     }
 }
 
-impl Drop for Flying<'_> {
+impl Drop for CallGuard<'_> {
     #[inline]
     fn drop(&mut self) {
         if !self.call.is_over() {

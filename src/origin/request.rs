@@ -18,13 +18,13 @@ use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use hg::{ForwardOptions, HgError, OpRef};
-use na::shared::{Shared, Vacant};
+use na::shared::{Shared, UninitShared};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use ult::{Eventual, ReadyIn, Selectable};
 
-use crate::origin::call::{Call, Outcome, Site, Term, failure, is_past};
-use crate::origin::deadline::Bounds;
+use crate::origin::call::{Call, CallInfo, Deadline, Outcome, failure, is_past};
+use crate::origin::deadline::CallLimits;
 use crate::{Canceler, ForwardError, Instance, ProviderHandle, Rpc};
 
 /// A call in flight, made by [`Instance::iforward`] or [`Instance::isend`]: wait for its result,
@@ -68,14 +68,14 @@ use crate::{Canceler, ForwardError, Instance, ProviderHandle, Rpc};
 pub struct Request<R> {
     flight: Flight,
     rpc: &'static str,
-    term: Option<Term>,
+    term: Option<Deadline>,
     /// The future of the task that awaits it.
     awaited: Option<Box<ReadyIn<Shared<Call>, Eventual<Outcome>>>>,
     read: Read<R>,
 }
 
 /// Reads the result of a call that is over.
-type Read<R> = fn(&Call, &Instance, Site<'_>) -> Result<R, ForwardError>;
+type Read<R> = fn(&Call, &Instance, CallInfo<'_>) -> Result<R, ForwardError>;
 
 /// Cancels its call when it is dropped.
 struct Flight {
@@ -108,7 +108,7 @@ impl Instance {
         A: Serialize,
         R: DeserializeOwned,
     {
-        let bounds = Bounds::of_starter(None);
+        let bounds = CallLimits::of_starter(None);
         self.start_request(ForwardOptions::default(), rpc, to, args, bounds, read)
     }
 
@@ -131,7 +131,7 @@ impl Instance {
         A: Serialize,
         R: DeserializeOwned,
     {
-        let bounds = Bounds::of_starter(Some(limit));
+        let bounds = CallLimits::of_starter(Some(limit));
         self.start_request(ForwardOptions::default(), rpc, to, args, bounds, read)
     }
 
@@ -141,16 +141,16 @@ impl Instance {
         rpc: Rpc<A, P>,
         to: &ProviderHandle,
         args: &A,
-        bounds: Bounds,
+        bounds: CallLimits,
         read: Read<R>,
     ) -> Result<Request<R>, ForwardError> {
         let term = bounds.term;
         let call = match bounds {
-            Bounds { term: None, canceled_by: None } => Call::new(),
+            CallLimits { term: None, canceled_by: None } => Call::new(),
             bounds => Call::with_extra(bounds, None),
         };
-        let (call, token) = Vacant::new().fill_pair(call);
-        let site = Site { rpc: rpc.name(), to, term };
+        let (call, token) = UninitShared::new().fill_pair(call);
+        let site = CallInfo { rpc: rpc.name(), to, term };
         let op = self.start_with(options, rpc, site, args, token)?;
         // Nobody may ever look at it.
         Call::set_alarm(&call, self, op);
@@ -164,7 +164,7 @@ impl Instance {
 fn read<R: DeserializeOwned>(
     call: &Call,
     instance: &Instance,
-    site: Site<'_>,
+    site: CallInfo<'_>,
 ) -> Result<R, ForwardError> {
     call.read(instance.reading(), site)
 }
@@ -365,7 +365,7 @@ impl<R: DeserializeOwned> Request<R> {
 
     /// The result of a call that is over, or that it belongs to the parent process.
     fn read(&self) -> Result<R, ForwardError> {
-        let site = Site { rpc: self.rpc, to: &self.flight.to, term: self.term };
+        let site = CallInfo { rpc: self.rpc, to: &self.flight.to, term: self.term };
         if !self.call().is_over() {
             return Err(failure(site, HgError::InParent));
         }

@@ -6,10 +6,10 @@
 //!
 //! | state | written by |
 //! |---|---|
-//! | `Ties`, of a token | who ties a call, and who ends one; whoever fires the token takes all |
-//! | `Tie::state`, of a call | who starts the call, once; its end, which may come first |
+//! | `LinkedCalls`, of a token | who ties a call, and who ends one; whoever fires the token takes all |
+//! | `CancelLink::state`, of a call | who starts the call, once; its end, which may come first |
 //!
-//! Each has a lock. The thread that ties a call takes the lock of `Ties` while it has the other
+//! Each has a lock. The thread that ties a call takes the lock of `LinkedCalls` while it has the other
 //! one; no thread takes them in the other order, and no call is ended under either.
 
 use std::collections::BTreeMap;
@@ -19,16 +19,16 @@ use crate::{CancelToken, Canceler};
 
 /// The calls that a token ends.
 #[derive(Default)]
-pub(crate) struct Ties(Mutex<Tied>);
+pub(crate) struct LinkedCalls(Mutex<Links>);
 
 #[derive(Default)]
-struct Tied {
+struct Links {
     calls: BTreeMap<u64, Canceler>,
     next: u64,
 }
 
-impl Ties {
-    fn tied(&self) -> MutexGuard<'_, Tied> {
+impl LinkedCalls {
+    fn tied(&self) -> MutexGuard<'_, Links> {
         // No code of others runs under this lock.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -64,7 +64,7 @@ impl Ties {
 }
 
 /// A call's part.
-pub(crate) struct Tie {
+pub(crate) struct CancelLink {
     token: CancelToken,
     state: Mutex<State>,
 }
@@ -77,7 +77,7 @@ enum State {
     Over,
 }
 
-impl Tie {
+impl CancelLink {
     pub(crate) fn new(token: CancelToken) -> Self {
         Self { token, state: Mutex::new(State::Loose) }
     }
@@ -184,13 +184,13 @@ mod tests {
         let handle = held.recv_timeout(PATIENCE).unwrap();
         let token = handle.cancel_token();
         let [first, second] = [2, 3].map(|n| own.iforward(HOLD, &to, &n).unwrap());
-        let over = Tie::new(token.clone());
+        let over = CancelLink::new(token.clone());
         over.end();
         over.set(&first.canceler());
         assert_eq!(token.ties().len(), 0);
         outer.cancel();
         token.wait_timeout(PATIENCE).expect("it fires");
-        let late = Tie::new(token.clone());
+        let late = CancelLink::new(token.clone());
         late.set(&second.canceler());
         assert_eq!(token.ties().len(), 0);
         let ended = second.wait_timeout(PATIENCE).unwrap();

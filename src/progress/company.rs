@@ -20,12 +20,12 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 thread_local! {
-    static COMPANY: Rc<Company> = Rc::default();
+    static COMPANY: Rc<ProgressGroup> = Rc::default();
 }
 
 /// Those who make progress on one execution stream.
 #[derive(Debug, Default)]
-struct Company {
+struct ProgressGroup {
     /// Those who do not sleep.
     awake: Cell<usize>,
     /// Those of them who would like to.
@@ -39,7 +39,7 @@ struct Company {
     next: Cell<u64>,
 }
 
-impl Company {
+impl ProgressGroup {
     /// Wakes those who sleep, but for the caller.
     fn wake(&self, caller: u64) {
         let asleep = std::mem::take(&mut *self.asleep.borrow_mut());
@@ -51,13 +51,13 @@ impl Company {
 
 /// The place of one progress ULT in its company; it leaves when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Seat {
-    company: Rc<Company>,
+pub(crate) struct GroupMember {
+    company: Rc<ProgressGroup>,
     number: u64,
     is_tired: bool,
 }
 
-impl Seat {
+impl GroupMember {
     /// The caller, a progress ULT, is on this execution stream from now on, and does not sleep.
     // Not inlined: the address of a thread's own data must not outlive a switch.
     #[inline(never)]
@@ -139,7 +139,7 @@ impl Seat {
     }
 }
 
-impl Drop for Seat {
+impl Drop for GroupMember {
     fn drop(&mut self) {
         if self.is_tired {
             self.set_tired(false);
@@ -149,10 +149,10 @@ impl Drop for Seat {
 }
 
 /// Somebody is aside until this is dropped.
-struct Aside<'a>(&'a Company);
+struct Aside<'a>(&'a ProgressGroup);
 
 impl<'a> Aside<'a> {
-    fn new(company: &'a Company) -> Self {
+    fn new(company: &'a ProgressGroup) -> Self {
         bump(&company.aside, true);
         Self(company)
     }
@@ -166,7 +166,7 @@ impl Drop for Aside<'_> {
 
 /// Somebody wakes up when this is dropped, and wakes the others.
 struct Awake<'a> {
-    company: &'a Company,
+    company: &'a ProgressGroup,
     number: u64,
 }
 
@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn all_are_tired_before_one_sleeps() {
-        let (mut one, mut other) = (Seat::take(), Seat::take());
+        let (mut one, mut other) = (GroupMember::take(), GroupMember::take());
         assert!(!one.is_alone());
         assert!(!one.may_sleep(), "the other one still hopes");
         assert!(!one.may_sleep());
@@ -204,7 +204,7 @@ mod tests {
 
     #[test]
     fn who_wakes_up_wakes_the_others() {
-        let (mut one, mut other) = (Seat::take(), Seat::take());
+        let (mut one, mut other) = (GroupMember::take(), GroupMember::take());
         assert!(!one.may_sleep() && other.may_sleep());
         let mut order = Vec::new();
         one.sleep(|| {
@@ -232,13 +232,13 @@ mod tests {
         let (is_over, own) = (Arc::new(AtomicBool::new(false)), pool.clone());
         let until = is_over.clone();
         let other = pool.spawn(move || {
-            let seat = Seat::take();
+            let seat = GroupMember::take();
             while !until.load(Ordering::Relaxed) {
                 seat.give_turn(|| ());
             }
         });
         let one = pool.spawn(move || {
-            let seat = Seat::take();
+            let seat = GroupMember::take();
             while seat.is_alone() {
                 ult::yield_now();
             }

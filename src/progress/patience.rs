@@ -20,7 +20,7 @@ pub(crate) enum Spin {
 /// How long to spin before sleeping: longer when the last spin paid, shorter when it did not,
 /// within hard bounds.
 #[derive(Debug)]
-pub(crate) struct Patience {
+pub(crate) struct SpinWindow {
     window: Duration,
     window_max: Duration,
     /// Set at the first fruitless poll after something happened.
@@ -30,7 +30,7 @@ pub(crate) struct Patience {
     served: u64,
 }
 
-impl Patience {
+impl SpinWindow {
     /// A spin shorter than this is not worth the clock read that bounds it.
     const WINDOW_MIN: Duration = Duration::from_micros(20);
     /// The cost of a wake-up by the kernel, with room: spinning this long at first loses little.
@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn patience_grows_when_it_pays_and_shrinks_when_it_does_not() {
-        let mut patience = Patience::new(Duration::from_millis(10));
+        let mut patience = SpinWindow::new(Duration::from_millis(10));
         let start = patience.window;
         patience.slept();
         assert!(patience.window < start);
@@ -131,12 +131,12 @@ mod tests {
         for _ in 0..100 {
             patience.slept();
         }
-        assert_eq!(patience.window, Patience::WINDOW_MIN, "bounded below");
+        assert_eq!(patience.window, SpinWindow::WINDOW_MIN, "bounded below");
     }
 
     #[test]
     fn zero_spindown_never_spins() {
-        let mut patience = Patience::new(Duration::ZERO);
+        let mut patience = SpinWindow::new(Duration::ZERO);
         assert_eq!(patience.spin(|| 0), Spin::Over);
         patience.slept();
         assert_eq!(patience.spin(|| 0), Spin::Over);
@@ -145,27 +145,27 @@ mod tests {
     #[test]
     fn endless_patience_stays_endless() {
         let long_ago = Instant::now().checked_sub(Duration::from_secs(60));
-        let mut patience = Patience::endless();
+        let mut patience = SpinWindow::endless();
         for _ in 0..3 {
             // As if nothing had arrived for longer than any window of the other kind.
             patience.spinning_since = long_ago;
-            assert!((0..2 * Patience::POLLS_PER_LOOK).all(|_| patience.spin(|| 0) == Spin::On));
+            assert!((0..2 * SpinWindow::POLLS_PER_LOOK).all(|_| patience.spin(|| 0) == Spin::On));
             patience.useful();
         }
-        patience = Patience::new(Duration::from_millis(10));
+        patience = SpinWindow::new(Duration::from_millis(10));
         patience.spinning_since = long_ago;
-        assert!(!(0..2 * Patience::POLLS_PER_LOOK).all(|_| patience.spin(|| 0) == Spin::On));
+        assert!(!(0..2 * SpinWindow::POLLS_PER_LOOK).all(|_| patience.spin(|| 0) == Spin::On));
     }
 
     #[test]
     fn what_comes_next_is_expected_at_once_only_for_a_moment() {
-        for mut patience in [Patience::endless(), Patience::new(Duration::from_secs(60))] {
+        for mut patience in [SpinWindow::endless(), SpinWindow::new(Duration::from_secs(60))] {
             for _ in 0..2 {
                 let looks = (0..1000).take_while(|_| {
                     let _ = patience.spin(|| 0);
                     patience.is_fresh()
                 });
-                assert_eq!(looks.count() as u32 + 1, Patience::FRESH_POLLS);
+                assert_eq!(looks.count() as u32 + 1, SpinWindow::FRESH_POLLS);
                 patience.useful();
                 assert!(patience.is_fresh());
             }
@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn a_spin_ends() {
-        let mut patience = Patience::new(Duration::from_micros(50));
+        let mut patience = SpinWindow::new(Duration::from_micros(50));
         let started = Instant::now();
         while patience.spin(|| 0) == Spin::On {
             assert!(started.elapsed() < Duration::from_secs(30), "spins for ever");
@@ -183,15 +183,15 @@ mod tests {
 
     #[test]
     fn what_is_done_for_peers_keeps_it_awake() {
-        let mut patience = Patience::new(Duration::from_millis(10));
+        let mut patience = SpinWindow::new(Duration::from_millis(10));
         for served in 1..100 {
             // As if the window were long over.
             patience.spinning_since = Instant::now().checked_sub(Duration::from_secs(60));
-            let looks = (0..Patience::POLLS_PER_LOOK).map(|_| patience.spin(|| served));
+            let looks = (0..SpinWindow::POLLS_PER_LOOK).map(|_| patience.spin(|| served));
             assert_eq!(looks.last(), Some(Spin::Served));
         }
         patience.spinning_since = Instant::now().checked_sub(Duration::from_secs(60));
-        let looks = (0..Patience::POLLS_PER_LOOK).map(|_| patience.spin(|| 99));
+        let looks = (0..SpinWindow::POLLS_PER_LOOK).map(|_| patience.spin(|| 99));
         assert_eq!(looks.last(), Some(Spin::Over));
     }
 }

@@ -6,7 +6,7 @@
 //! - **poll**: take completions from the network and act on them. A caller suspended in `forward`
 //!   becomes runnable here, and an arrived request becomes a handler ULT here;
 //! - **yield**, if anything else can run on this execution stream, also if its pool comes behind;
-//! - **spin or sleep**, if nothing can. It spins for as long as `Patience` allows, because a
+//! - **spin or sleep**, if nothing can. It spins for as long as `SpinWindow` allows, because a
 //!   wake-up by the kernel costs tens of microseconds; then it asks the execution stream to sleep
 //!   on the network's descriptor ([`ult::idle`]), which any push to one of its pools also ends.
 //!   Progress ULTs of one execution stream spin and sleep together (`company.rs`).
@@ -18,7 +18,7 @@
 //!
 //! | state | owner | others |
 //! |---|---|---|
-//! | `Patience` | the progress ULT | nobody |
+//! | `SpinWindow` | the progress ULT | nobody |
 //! | `Core::poll` of its context | the progress ULT | nobody |
 //! | `Progress::asleep` | the progress ULT writes it | `kick` reads it; pair: PROGRESS-ASLEEP |
 //! | `Progress::orders` | anybody sets a bit; the progress ULT takes `MOVE` away | pair: PROGRESS-ORDERS |
@@ -48,12 +48,12 @@ use ult::{Eventual, IdleEnd};
 
 use crate::Addr;
 use crate::instance::inner::Inner;
-use crate::observe::monitor::Turns;
+use crate::observe::monitor::ProgressSampler;
 use crate::observe::trace;
 use crate::origin::call::Call;
-use crate::progress::company::Seat;
-use crate::progress::patience::{Patience, Spin};
-use crate::progress::stand_in::StandIn;
+use crate::progress::company::GroupMember;
+use crate::progress::patience::{Spin, SpinWindow};
+use crate::progress::stand_in::CallerPolling;
 use crate::support::contain::contain;
 use crate::support::log::log;
 use crate::target::answer;
@@ -86,7 +86,7 @@ pub(crate) struct Progress {
     /// `STOP`, `MOVE`.
     orders: AtomicU8,
     destination: Mutex<Destination>,
-    pub(crate) stand_in: StandIn,
+    pub(crate) stand_in: CallerPolling,
     pub(crate) tally: Tally,
 }
 
@@ -162,7 +162,7 @@ impl Progress {
             asleep: AtomicBool::new(false),
             orders: AtomicU8::new(0),
             destination: Mutex::new(Destination::None),
-            stand_in: StandIn::default(),
+            stand_in: CallerPolling::default(),
             tally: Tally::default(),
         }
     }
@@ -267,7 +267,7 @@ impl Progress {
 
     /// On the progress ULT: a poll has found so much.
     #[inline]
-    fn found(&self, found: usize, patience: &mut Patience, seat: &mut Seat) {
+    fn found(&self, found: usize, patience: &mut SpinWindow, seat: &mut GroupMember) {
         Tally::add(&self.tally.events, found as u64);
         patience.useful();
         seat.useful();
@@ -275,7 +275,7 @@ impl Progress {
 
     /// On the progress ULT: counts a round, and yields now and then.
     #[inline]
-    fn begin_round(&self, rounds: &mut u32, patience: &mut Patience, seat: &mut Seat) {
+    fn begin_round(&self, rounds: &mut u32, patience: &mut SpinWindow, seat: &mut GroupMember) {
         *rounds = rounds.wrapping_add(1);
         if rounds.is_multiple_of(ROUNDS_PER_YIELD) {
             Tally::add(&self.tally.rounds, ROUNDS_PER_YIELD.into());
@@ -285,7 +285,7 @@ impl Progress {
 
     /// On the progress ULT: yields. What callers have found meanwhile counts as found here.
     #[inline]
-    fn yield_now(&self, patience: &mut Patience, seat: &mut Seat) {
+    fn yield_now(&self, patience: &mut SpinWindow, seat: &mut GroupMember) {
         let found = self.stand_in.while_yielding(self.xstream());
         if found > 0 {
             self.found(found, patience, seat);
@@ -395,11 +395,11 @@ fn run_loop(
     core: &Arc<Core<Token>>,
     progress: &Progress,
 ) -> LoopEnd {
-    let mut patience = Patience::of(&inner.resolved);
-    let mut seat = Seat::take();
+    let mut patience = SpinWindow::of(&inner.resolved);
+    let mut seat = GroupMember::take();
     let (mut closing, mut unneeded, mut sent_by_look) = (false, false, false);
     let (mut rounds, mut closed_at) = (0u32, None);
-    let (monitoring, mut turns) = (&inner.monitoring, Turns::default());
+    let (monitoring, mut turns) = (&inner.monitoring, ProgressSampler::default());
     loop {
         // The network is the parent's; its peers would take what is done here for its doing.
         if inner.is_forked() {
@@ -540,7 +540,7 @@ fn rest(
     inner: &Arc<Inner>,
     core: &Arc<Core<Token>>,
     progress: &Progress,
-    seat: &mut Seat,
+    seat: &mut GroupMember,
     unneeded: bool,
 ) -> usize {
     Tally::add(&progress.tally.sleeps, 1);
@@ -684,11 +684,11 @@ impl Sink<Token> for Dispatch<'_> {
 
 #[cfg(test)]
 mod tests {
-    use na::shared::Vacant;
+    use na::shared::UninitShared;
 
     use super::*;
-    use crate::origin::call::Site;
-    use crate::origin::deadline::Bounds;
+    use crate::origin::call::CallInfo;
+    use crate::origin::deadline::CallLimits;
     use crate::{ForwardError, Instance, ProviderHandle, Rpc};
 
     /// Calls, transfers and the shutdown would wait for a progress ULT that is not there any more.
@@ -708,8 +708,8 @@ mod tests {
         // What ends it is called by progress, and no code of users.
         let at_end = Box::new(|_| panic!("on the progress ULT"));
         let (_call, token) =
-            Vacant::new().fill_pair(Call::with_extra(Bounds::default(), Some(at_end)));
-        client.start(PING, Site { rpc: "ping", to: &target, term: None }, &(), token).unwrap();
+            UninitShared::new().fill_pair(Call::with_extra(CallLimits::default(), Some(at_end)));
+        client.start(PING, CallInfo { rpc: "ping", to: &target, term: None }, &(), token).unwrap();
         let error = held.wait_timeout(PATIENCE).unwrap().unwrap_err();
         assert!(matches!(error, ForwardError::Closing { .. }), "{error}");
         client.wait_for_finalize().unwrap();

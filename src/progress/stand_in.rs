@@ -16,7 +16,7 @@
 //!
 //! | state | owner |
 //! |---|---|
-//! | `StandIn::place` | written by the progress ULT; who finds its own place there shares a thread with it |
+//! | `CallerPolling::place` | written by the progress ULT; who finds its own place there shares a thread with it |
 //! | the rest | that thread |
 
 use std::sync::Arc;
@@ -45,7 +45,7 @@ const PROGRESS_ALONE: usize = 1;
 /// they have made.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-pub(crate) struct StandIn {
+pub(crate) struct CallerPolling {
     /// Where the progress ULT waits for its turn: one more than the index of its execution
     /// stream;
     /// 0: it does not, or for something else, too.
@@ -55,7 +55,7 @@ pub(crate) struct StandIn {
     found: AtomicUsize,
 }
 
-impl StandIn {
+impl CallerPolling {
     /// Yields. Callers may stand in meanwhile; what they have found. On the progress ULT.
     #[inline]
     pub(crate) fn while_yielding(&self, xstream: usize) -> usize {
@@ -92,7 +92,7 @@ impl StandIn {
 }
 
 /// The progress ULT has its turn when this is dropped, also if it unwinds.
-struct Back<'a>(&'a StandIn);
+struct Back<'a>(&'a CallerPolling);
 
 impl Drop for Back<'_> {
     #[inline]

@@ -6,7 +6,7 @@
 //! |---|---|---|
 //! | `Begun` of a plain gate | who lets in | who lets in, and whoever looks |
 //! | `ended` | handlers that leave | who lets in, and whoever looks |
-//! | `Crowd` of a plain gate | under its lock | who leaves reads `counted` without it |
+//! | `SharedPlaces` of a plain gate | under its lock | who leaves reads `counted` without it |
 //! | `Careful` | under its lock | |
 //!
 //! All counts are relaxed: nothing is read by means of them.
@@ -59,7 +59,7 @@ pub(crate) struct Gate<P> {
     /// Places for anybody, if it is plain; the rest is shared.
     free: u64,
     /// The shares of a plain gate, if it has any.
-    crowd: Option<Crowd>,
+    crowd: Option<SharedPlaces>,
     careful: Option<Lock<Careful<P>>>,
 }
 
@@ -72,7 +72,7 @@ struct Begun {
 
 /// Those inside of a plain gate beyond its free places.
 #[derive(Debug)]
-struct Crowd {
+struct SharedPlaces {
     /// How many; whoever leaves looks at nothing else if there are none.
     counted: OwnLine<AtomicU64>,
     counts: Lock<Counts>,
@@ -230,7 +230,7 @@ impl<P> Gate<P> {
     fn plain(bounds: Admission, several: bool) -> Self {
         let counts = Counts::beyond_free(&bounds);
         let crowd = (!counts.are_none())
-            .then(|| Crowd { counted: OwnLine::default(), counts: Lock::new(counts) });
+            .then(|| SharedPlaces { counted: OwnLine::default(), counts: Lock::new(counts) });
         let free = if crowd.is_some() { free_of(&bounds) } else { bounds.handlers_max } as u64;
         Self { several, free, crowd, ..Self::empty(bounds) }
     }
@@ -452,7 +452,7 @@ impl<P> Gate<P> {
     }
 }
 
-impl Crowd {
+impl SharedPlaces {
     #[inline]
     fn is_any(&self) -> bool {
         self.counted.0.load(Ordering::Relaxed) > 0

@@ -1,7 +1,7 @@
 //! An answer that a caller waits for: its end, and what may bring that about.
 //!
 //! Answers that no caller waits for, as nearly all are, have none of this: see `respond.rs`. As
-//! with a [`Call`](crate::origin::call::Call), the RPC layer has one count of an [`Answer`], as the
+//! with a [`Call`](crate::origin::call::Call), the RPC layer has one count of an [`PendingResponse`], as the
 //! token of its operation, and ends it once, on the progress ULT; the waiting caller has the other
 //! one. Code that ends it early first notes the reason, and then cancels the operation.
 
@@ -13,19 +13,19 @@ use hg::{HgError, OpRef};
 use ult::Eventual;
 
 use crate::observe::monitor::SpanOfRequest;
-use crate::origin::alarm::Alarm;
+use crate::origin::alarm::DeadlineTimer;
 use crate::origin::early::EndsEarly;
 use crate::support::why_over::{GaveUp, WhyOver};
 use crate::{Addr, Instance, RespondError};
 
 /// The callback that runs at the end, wherever the end is brought about.
-pub(crate) type Callback = Box<dyn FnOnce(Arc<Answer>) + Send>;
+pub(crate) type Callback = Box<dyn FnOnce(Arc<PendingResponse>) + Send>;
 
 /// The state of one answer.
-pub(crate) struct Answer {
+pub(crate) struct PendingResponse {
     pub(crate) done: Eventual<Result<(), HgError>>,
     given_up: WhyOver,
-    alarm: Alarm,
+    alarm: DeadlineTimer,
     callback: Mutex<Option<Callback>>,
     span: Option<SpanOfRequest>,
 }
@@ -38,9 +38,10 @@ pub(crate) struct Where {
     pub(crate) limit: Option<Duration>,
 }
 
-impl Answer {
+impl PendingResponse {
     pub(crate) fn new(span: Option<SpanOfRequest>, callback: Option<Callback>) -> Arc<Self> {
-        let (done, given_up, alarm) = (Eventual::new(), WhyOver::default(), Alarm::default());
+        let (done, given_up, alarm) =
+            (Eventual::new(), WhyOver::default(), DeadlineTimer::default());
         Arc::new(Self { done, given_up, alarm, callback: Mutex::new(callback), span })
     }
 
@@ -115,8 +116,10 @@ pub(crate) fn delivered(span: Option<&SpanOfRequest>, result: &Result<(), HgErro
     }
 }
 
-impl fmt::Debug for Answer {
+impl fmt::Debug for PendingResponse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Answer").field("is_over", &self.done.is_ready()).finish_non_exhaustive()
+        f.debug_struct("PendingResponse")
+            .field("is_over", &self.done.is_ready())
+            .finish_non_exhaustive()
     }
 }

@@ -30,8 +30,8 @@ use hg::{CallKey, Watch};
 use na::fork::Process;
 use ult::{Eventual, PoolRef};
 
-use crate::origin::alarm::{self, Alarm};
-use crate::origin::tie::Ties;
+use crate::origin::alarm::{self, DeadlineTimer};
+use crate::origin::tie::LinkedCalls;
 use crate::support::log::Log;
 use crate::{Addr, Instance};
 
@@ -92,9 +92,9 @@ struct State {
     fired: Eventual<CancelReason>,
     deadline: Option<Instant>,
     /// At the deadline. One that is set keeps its runtime from ending.
-    alarm: Alarm,
+    alarm: DeadlineTimer,
     /// The calls that it ends.
-    ties: Ties,
+    ties: LinkedCalls,
 }
 
 impl CancelToken {
@@ -104,7 +104,7 @@ impl CancelToken {
     }
 
     /// The calls that it ends.
-    pub(crate) fn ties(&self) -> &Ties {
+    pub(crate) fn ties(&self) -> &LinkedCalls {
         &self.0.ties
     }
 
@@ -165,7 +165,8 @@ impl fmt::Debug for CancelToken {
 
 impl State {
     fn new(number: u64, process: Process, deadline: Option<Instant>) -> Self {
-        let (fired, alarm, ties) = (Eventual::new(), Alarm::default(), Ties::default());
+        let (fired, alarm, ties) =
+            (Eventual::new(), DeadlineTimer::default(), LinkedCalls::default());
         Self { number, process, fired, deadline, alarm, ties }
     }
 

@@ -3,13 +3,13 @@
 use std::sync::{Arc, Weak};
 
 use hg::OpRef;
-use na::shared::{Onlooker, Shared};
+use na::shared::{Shared, WeakShared};
 
 use crate::bulk::transfer::BulkCall;
 use crate::origin::call::Call;
 use crate::origin::early::EndsEarly;
 use crate::support::why_over::GaveUp;
-use crate::target::answer::Answer;
+use crate::target::answer::PendingResponse;
 use crate::{Instance, ProviderHandle};
 
 /// Ends a call, a bulk transfer or an answer early, from anywhere; see
@@ -18,15 +18,15 @@ use crate::{Instance, ProviderHandle};
 #[derive(Debug, Clone)]
 pub struct Canceler {
     by: Weak<dyn EndsEarly>,
-    what: Flying,
+    what: CancelTarget,
     op: OpRef,
 }
 
 #[derive(Debug, Clone)]
-enum Flying {
-    Call(Onlooker<Call>, ProviderHandle),
+enum CancelTarget {
+    Call(WeakShared<Call>, ProviderHandle),
     Bulk(Weak<BulkCall>),
-    Answer(Weak<Answer>),
+    Response(Weak<PendingResponse>),
 }
 
 impl Canceler {
@@ -37,17 +37,17 @@ impl Canceler {
         to: &ProviderHandle,
     ) -> Self {
         let by = Arc::downgrade(instance.inner());
-        Self { by, what: Flying::Call(Shared::downgrade(call), to.clone()), op }
+        Self { by, what: CancelTarget::Call(Shared::downgrade(call), to.clone()), op }
     }
 
     pub(crate) fn of_bulk(instance: &Instance, call: &Arc<BulkCall>, op: OpRef) -> Self {
         let by = Arc::downgrade(instance.inner());
-        Self { by, what: Flying::Bulk(Arc::downgrade(call)), op }
+        Self { by, what: CancelTarget::Bulk(Arc::downgrade(call)), op }
     }
 
-    pub(crate) fn of_answer(instance: &Instance, answer: &Arc<Answer>, op: OpRef) -> Self {
+    pub(crate) fn of_answer(instance: &Instance, answer: &Arc<PendingResponse>, op: OpRef) -> Self {
         let by = Arc::downgrade(instance.inner());
-        Self { by, what: Flying::Answer(Arc::downgrade(answer)), op }
+        Self { by, what: CancelTarget::Response(Arc::downgrade(answer)), op }
     }
 
     /// Ends the call with [`ForwardError::Canceled`](crate::ForwardError::Canceled), the transfer
@@ -56,17 +56,17 @@ impl Canceler {
     pub fn cancel(&self) {
         let Some(by) = self.by.upgrade() else { return };
         match &self.what {
-            Flying::Call(call, to) => {
+            CancelTarget::Call(call, to) => {
                 if let Some(call) = call.upgrade() {
                     call.cancel(&*by, self.op, to);
                 }
             }
-            Flying::Bulk(call) => {
+            CancelTarget::Bulk(call) => {
                 if let Some(call) = call.upgrade() {
                     call.give_up(&*by, self.op, GaveUp::Canceled);
                 }
             }
-            Flying::Answer(answer) => {
+            CancelTarget::Response(answer) => {
                 if let Some(answer) = answer.upgrade() {
                     answer.give_up(&*by, self.op, GaveUp::Canceled);
                 }
@@ -78,7 +78,7 @@ impl Canceler {
 impl Canceler {
     /// Cancels the call, if it is one, because those for whom it is made have given up.
     pub(crate) fn give_up(&self) {
-        if let Flying::Call(call, to) = &self.what
+        if let CancelTarget::Call(call, to) = &self.what
             && let Some((by, call)) = self.by.upgrade().zip(call.upgrade())
         {
             call.give_up(&*by, self.op, to);

@@ -28,7 +28,7 @@ use crate::support::contain::{contain, message_of};
 use crate::support::log::log;
 use crate::target::admission::{Entrance, Host};
 use crate::target::counters::Counters;
-use crate::target::register::{Entry, Gate};
+use crate::target::register::{RegisteredRpc, RequestGate};
 use crate::target::respond::{self, Reply};
 use crate::target::token::Token;
 use crate::{Addr, Instance, Principal, observe::trace, origin::deadline};
@@ -36,7 +36,7 @@ use crate::{Addr, Instance, Principal, observe::trace, origin::deadline};
 /// A request that was read and is not handled yet; in a gate it waits as such.
 pub(crate) struct Waiting {
     request: RequestHandle<Token>,
-    /// The data is the [`Entry`].
+    /// The data is the [`RegisteredRpc`].
     registration: Arc<Registration>,
     /// It has its place of its RPC, if that has a gate, and waits for one in the pool.
     in_own: bool,
@@ -50,12 +50,12 @@ impl Waiting {
     }
 
     /// Returns whether its handler is to run in the pool of that gate.
-    fn is_for(&self, gate: &Arc<Gate>) -> bool {
-        let entry = self.registration.data_as::<Entry>();
+    fn is_for(&self, gate: &Arc<RequestGate>) -> bool {
+        let entry = self.registration.data_as::<RegisteredRpc>();
         entry.is_some_and(|entry| Arc::ptr_eq(&entry.gate, gate))
     }
 
-    fn refuse(self, inner: &Inner, entry: &Entry, code: ReturnCode) {
+    fn refuse(self, inner: &Inner, entry: &RegisteredRpc, code: ReturnCode) {
         let Self { request, arrived, .. } = self;
         inner.monitoring.refused((request.origin(), &request), entry.serving(), arrived, code);
         let detail = if code == ReturnCode::Again { no_ult(entry) } else { "" };
@@ -71,7 +71,7 @@ pub(crate) fn dispatch(inner: &Inner, core: &Arc<Core<Token>>, parts: RequestPar
         // The RPC core has refused what is not registered; this is not one of ours.
         return not_ours(core, &origin, request);
     };
-    let Some(entry) = registration.data_as::<Entry>() else {
+    let Some(entry) = registration.data_as::<RegisteredRpc>() else {
         return not_ours(core, &origin, request);
     };
     // The message of one whose arguments were fetched has been here for long.
@@ -84,7 +84,7 @@ pub(crate) fn dispatch(inner: &Inner, core: &Arc<Core<Token>>, parts: RequestPar
         admit(inner, Waiting { request, registration, in_own: false, arrived });
     } else if !entry.gate.enter_plain(&origin, || host_of(inner, &origin)) {
         refuse_plainly(inner, core, (&origin, request), registration, ReturnCode::Busy);
-    } else if let Some(start) = Start::prepare(inner, entry) {
+    } else if let Some(start) = HandlerSpawn::prepare(inner, entry) {
         start.go(inner, core.id(), (origin, request), registration, None);
     } else {
         inner.counters.handler_not_run();
@@ -113,7 +113,7 @@ fn refuse_plainly(
     registration: Arc<Registration>,
     code: ReturnCode,
 ) {
-    if let Some(entry) = registration.data_as::<Entry>() {
+    if let Some(entry) = registration.data_as::<RegisteredRpc>() {
         inner.monitoring.refused((origin, &request), entry.serving(), None, code);
     }
     respond::refuse(inner, LentRequest::of(core, origin, &mut request), code, "");
@@ -133,7 +133,7 @@ pub(crate) fn let_go(inner: &Inner, registration: Arc<Registration>) {
 #[cold]
 fn drop_in_its_pool(inner: &Inner, last: Registration) {
     const WHAT: &str = "what an RPC was served with, when dropped,";
-    let Some(entry) = last.data_as::<Entry>() else { return };
+    let Some(entry) = last.data_as::<RegisteredRpc>() else { return };
     let (pool, rpc, log) = (entry.pool.clone(), entry.rpc, inner.log.clone());
     if !may_spawn(&pool) {
         _ = contain(&log, WHAT, || drop(last));
@@ -149,8 +149,13 @@ fn drop_in_its_pool(inner: &Inner, last: Registration) {
 /// wait rather than be refused, nor for the RPCs of the runtime itself, of which few are in hand.
 #[cold]
 #[inline(never)]
-fn has_share(inner: &Inner, entry: &Entry, origin: &Addr, request: &mut RawRequest) -> bool {
-    let waits = |gate: &Arc<Gate>| gate.bounds().overload == Overload::Wait;
+fn has_share(
+    inner: &Inner,
+    entry: &RegisteredRpc,
+    origin: &Addr,
+    request: &mut RawRequest,
+) -> bool {
+    let waits = |gate: &Arc<RequestGate>| gate.bounds().overload == Overload::Wait;
     if waits(&entry.gate)
         || entry.own_gate.as_ref().is_some_and(waits)
         || inner.gates.internal_of(&entry.gate).is_some()
@@ -173,7 +178,7 @@ fn host_of(inner: &Inner, peer: &Addr) -> Host {
 }
 
 /// The request that is next: at the gate of its RPC or of its pool, or past both.
-enum Next {
+enum AdmissionStep {
     AtGate(Waiting),
     Inside(Waiting),
 }
@@ -181,19 +186,19 @@ enum Next {
 /// Lets a request through the gates in front of it, and those who get a place because of it.
 #[inline(never)]
 fn admit(inner: &Inner, waiting: Waiting) {
-    go_on(inner, vec![Next::AtGate(waiting)]);
+    go_on(inner, vec![AdmissionStep::AtGate(waiting)]);
 }
 
 // One after the other: on a ULT's stack there is no room for a recursion of all who wait.
-fn go_on(inner: &Inner, mut todo: Vec<Next>) {
+fn go_on(inner: &Inner, mut todo: Vec<AdmissionStep>) {
     while let Some(next) = todo.pop() {
         match next {
-            Next::AtGate(waiting) => pass(inner, waiting, &mut todo),
-            Next::Inside(Waiting { request, registration, arrived, .. }) => {
+            AdmissionStep::AtGate(waiting) => pass(inner, waiting, &mut todo),
+            AdmissionStep::Inside(Waiting { request, registration, arrived, .. }) => {
                 let there = moved_on(inner, &registration, request.origin(), &mut todo);
                 let registration = there.unwrap_or(registration);
-                let Some(entry) = registration.data_as::<Entry>() else { continue };
-                if let Some(start) = Start::prepare(inner, entry) {
+                let Some(entry) = registration.data_as::<RegisteredRpc>() else { continue };
+                if let Some(start) = HandlerSpawn::prepare(inner, entry) {
                     let (core, parts) = request.into_parts();
                     let RequestParts { origin, request, .. } = parts;
                     start.go(inner, core.id(), (origin, request), registration, arrived);
@@ -212,7 +217,7 @@ fn go_on(inner: &Inner, mut todo: Vec<Next>) {
     }
 }
 
-fn pass(inner: &Inner, waiting: Waiting, todo: &mut Vec<Next>) {
+fn pass(inner: &Inner, waiting: Waiting, todo: &mut Vec<AdmissionStep>) {
     let registration = waiting.registration.clone();
     if let Some(entry) = registration.data_as() {
         pass_gates(inner, entry, waiting, todo);
@@ -221,7 +226,12 @@ fn pass(inner: &Inner, waiting: Waiting, todo: &mut Vec<Next>) {
 }
 
 // The RPC's gate first: who waits there has no place in the pool, which is for others meanwhile.
-fn pass_gates(inner: &Inner, entry: &Entry, mut waiting: Waiting, todo: &mut Vec<Next>) {
+fn pass_gates(
+    inner: &Inner,
+    entry: &RegisteredRpc,
+    mut waiting: Waiting,
+    todo: &mut Vec<AdmissionStep>,
+) {
     let peer = waiting.request.origin().clone();
     let (may_wait, host) = (|| !inner.shutdown.has_begun(), || host_of(inner, &peer));
     if let Some(own) = entry.own_gate.as_ref().filter(|_| !waiting.in_own) {
@@ -232,12 +242,12 @@ fn pass_gates(inner: &Inner, entry: &Entry, mut waiting: Waiting, todo: &mut Vec
         };
     }
     match entry.gate.enter(&peer, host, waiting, may_wait) {
-        Entrance::In(waiting) => todo.push(Next::Inside(waiting)),
+        Entrance::In(waiting) => todo.push(AdmissionStep::Inside(waiting)),
         Entrance::Busy(waiting) => {
             // Its place first: whoever is told may look. Who is at a plain gate here may let in
             // there.
             let is_plain = entry.gate.is_plain();
-            let go = |next| if is_plain { Next::AtGate(next) } else { moved(inner, next) };
+            let go = |next| if is_plain { AdmissionStep::AtGate(next) } else { moved(inner, next) };
             todo.extend(leave_own(entry, &peer).map(go));
             waiting.refuse(inner, entry, ReturnCode::Busy);
         }
@@ -246,18 +256,18 @@ fn pass_gates(inner: &Inner, entry: &Entry, mut waiting: Waiting, todo: &mut Vec
 }
 
 /// Gives a place of an RPC back. Returns who has it now, and is to go to its pool's gate.
-fn leave_own(entry: &Entry, peer: &Addr) -> Option<Waiting> {
+fn leave_own(entry: &RegisteredRpc, peer: &Addr) -> Option<Waiting> {
     let next = entry.own_gate.as_ref()?.leave(peer)?;
     Some(Waiting { in_own: true, ..next })
 }
 
 /// Gives the places of a request of `peer` to those who wait for them.
-fn give_place(inner: &Inner, entry: &Entry, peer: &Addr, todo: &mut Vec<Next>) {
+fn give_place(inner: &Inner, entry: &RegisteredRpc, peer: &Addr, todo: &mut Vec<AdmissionStep>) {
     let next = match leave_own(entry, peer) {
         // Nobody waits in the pool: the place there goes on with that of the RPC.
         Some(next) if next.is_for(&entry.gate) && entry.gate.may_hand_over(peer, next.origin()) => {
             entry.gate.hand_over(peer, next.origin(), || host_of(inner, next.origin()));
-            todo.push(Next::Inside(next));
+            todo.push(AdmissionStep::Inside(next));
             return;
         }
         next => next,
@@ -265,17 +275,17 @@ fn give_place(inner: &Inner, entry: &Entry, peer: &Addr, todo: &mut Vec<Next>) {
     // To the end of the line in the pool: behind who waits there, of whom one is let in now.
     let waited = entry.gate.leave(peer);
     todo.extend(next.map(|next| moved(inner, next)));
-    todo.extend(waited.map(Next::Inside));
+    todo.extend(waited.map(AdmissionStep::Inside));
 }
 
 /// Brings a request that got a place of its RPC to its pool's gate. A plain gate here is that of
 /// another pool, to or from which the RPC was moved. The request goes in there whether there is
 /// room or not, because only progress ULTs know.
-fn moved(inner: &Inner, next: Waiting) -> Next {
+fn moved(inner: &Inner, next: Waiting) -> AdmissionStep {
     let (peer, host) = (next.origin(), || host_of(inner, next.origin()));
-    match next.registration.data_as::<Entry>() {
-        Some(entry) if entry.gate.enter_late(peer, host) => Next::Inside(next),
-        _ => Next::AtGate(next),
+    match next.registration.data_as::<RegisteredRpc>() {
+        Some(entry) if entry.gate.enter_late(peer, host) => AdmissionStep::Inside(next),
+        _ => AdmissionStep::AtGate(next),
     }
 }
 
@@ -285,22 +295,23 @@ fn moved_on(
     inner: &Inner,
     registration: &Arc<Registration>,
     peer: &Addr,
-    todo: &mut Vec<Next>,
+    todo: &mut Vec<AdmissionStep>,
 ) -> Option<Arc<Registration>> {
-    let before = registration.data_as::<Entry>().filter(|before| before.pool.is_removed())?;
+    let before =
+        registration.data_as::<RegisteredRpc>().filter(|before| before.pool.is_removed())?;
     let now = inner.core.registered(registration.id())?;
     // Not what was registered after it had been deregistered, nor where others must not spawn.
-    let is_it = |entry: &&Entry| {
+    let is_it = |entry: &&RegisteredRpc| {
         !entry.pool.is_removed()
             && may_spawn(&entry.pool)
             && std::ptr::addr_eq(Arc::as_ptr(&before.run), Arc::as_ptr(&entry.run))
     };
-    let Some(entry) = now.data_as::<Entry>().filter(is_it) else {
+    let Some(entry) = now.data_as::<RegisteredRpc>().filter(is_it) else {
         let_go(inner, now);
         return None;
     };
     entry.gate.enter_beyond(peer, || host_of(inner, peer));
-    todo.extend(before.gate.leave(peer).map(Next::Inside));
+    todo.extend(before.gate.leave(peer).map(AdmissionStep::Inside));
     Some(now)
 }
 
@@ -311,7 +322,7 @@ pub(crate) fn refuse_waiting(inner: &Inner) {
         Counters::add(&inner.counters.requests_closing);
         let (registration, in_own) = (waiting.registration.clone(), waiting.in_own);
         let peer = waiting.request.origin().clone();
-        let Some(entry) = registration.data_as::<Entry>() else { continue };
+        let Some(entry) = registration.data_as::<RegisteredRpc>() else { continue };
         waiting.refuse(inner, entry, ReturnCode::Permission);
         if in_own {
             todo.extend(leave_own(entry, &peer).map(|next| moved(inner, next)));
@@ -322,7 +333,7 @@ pub(crate) fn refuse_waiting(inner: &Inner) {
 }
 
 /// The facts that the handler of a request needs, once the request is through all gates.
-struct Start<'a> {
+struct HandlerSpawn<'a> {
     instance: Instance,
     pool: Cow<'a, PoolRef>,
     rpc: &'static str,
@@ -331,17 +342,17 @@ struct Start<'a> {
     priority: Priority,
 }
 
-impl<'a> Start<'a> {
+impl<'a> HandlerSpawn<'a> {
     /// Counts a handler in; `None`: the instance shuts down.
     #[inline(always)]
-    fn prepare(inner: &'a Inner, entry: &Entry) -> Option<Self> {
+    fn prepare(inner: &'a Inner, entry: &RegisteredRpc) -> Option<Self> {
         let instance = entry.instance.upgrade().filter(|_| inner.shutdown.admit())?;
         // Nearly always one of ours, which costs no count; the entry goes to the handler.
         let pool = match entry.pool_index.and_then(|index| inner.pools.get(index)) {
             Some(pool) => Cow::Borrowed(pool),
             None => Cow::Owned(entry.pool.clone()),
         };
-        let Entry { rpc, provider, tasklet, priority, .. } = *entry;
+        let RegisteredRpc { rpc, provider, tasklet, priority, .. } = *entry;
         Some(Self { instance, pool, rpc, provider, tasklet, priority })
     }
 
@@ -359,7 +370,7 @@ impl<'a> Start<'a> {
     ) {
         let Self { instance, pool, rpc, provider, tasklet, priority } = self;
         let about = (&origin, &request);
-        let served = || registration.data_as::<Entry>().map(Entry::serving);
+        let served = || registration.data_as::<RegisteredRpc>().map(RegisteredRpc::serving);
         let watch = inner.monitoring.request_starts(about, served, arrived);
         let unit = if tasklet { pool.tasklet() } else { pool.ult() };
         let unit = unit.name(rpc).priority(priority);
@@ -369,7 +380,8 @@ impl<'a> Start<'a> {
             let running = Running { reply, registration: Some(registration) };
             unit.spawn_detached(move || running.run())
         } else {
-            let late = Late(Some(Parts { instance, about, from, watch, registration }));
+            let late =
+                DeferredHandler(Some(HandlerParts { instance, about, from, watch, registration }));
             unit.spawn_detached(move || late.run())
         };
         if let Err(error) = spawned {
@@ -391,10 +403,10 @@ fn no_unit(inner: &Inner, rpc: &str, error: &ult::SpawnError) {
 /// A handler that may run on another execution stream than the one that has taken its request in.
 /// The reply is made there: it is some cache lines, and its memory would be taken on one and given
 /// back on the other, for which the two wait for each other in the allocator.
-struct Late(Option<Parts>);
+struct DeferredHandler(Option<HandlerParts>);
 
 /// The parts that a [`Running`] is made of.
-struct Parts {
+struct HandlerParts {
     instance: Instance,
     about: (&'static str, ProviderId),
     from: (u8, Addr, RawRequest),
@@ -402,7 +414,7 @@ struct Parts {
     registration: Arc<Registration>,
 }
 
-impl Late {
+impl DeferredHandler {
     fn run(mut self) {
         if let Some(running) = self.arrive() {
             running.run();
@@ -411,13 +423,13 @@ impl Late {
 
     #[inline(always)]
     fn arrive(&mut self) -> Option<Running> {
-        let Parts { instance, about, from, watch, registration } = self.0.take()?;
+        let HandlerParts { instance, about, from, watch, registration } = self.0.take()?;
         let reply = Reply::new(instance, about, from, watch);
         Some(Running { reply, registration: Some(registration) })
     }
 }
 
-impl Drop for Late {
+impl Drop for DeferredHandler {
     fn drop(&mut self) {
         if let Some(parts) = self.0.take() {
             did_not_arrive(parts);
@@ -428,17 +440,22 @@ impl Drop for Late {
 /// One that did not run answers; unless its pool was removed just after the request had been given
 /// to it, and its RPC has another one.
 #[cold]
-fn did_not_arrive(parts: Parts) {
+fn did_not_arrive(parts: HandlerParts) {
     let (instance, (context, origin, _)) = (parts.instance.clone(), &parts.from);
     let (inner, mut todo) = (instance.inner(), Vec::new());
     let core = inner.context((*context).into()).0.clone();
     let Some(registration) = moved_on(inner, &parts.registration, origin, &mut todo) else {
-        drop(Late(Some(parts)).arrive());
+        drop(DeferredHandler(Some(parts)).arrive());
         return;
     };
     let (_, origin, request) = parts.from;
     let request = RequestHandle::of(core, origin, request);
-    todo.push(Next::Inside(Waiting { request, registration, in_own: true, arrived: None }));
+    todo.push(AdmissionStep::Inside(Waiting {
+        request,
+        registration,
+        in_own: true,
+        arrived: None,
+    }));
     go_on(inner, todo);
     inner.shutdown.leave();
 }
@@ -447,7 +464,7 @@ fn did_not_arrive(parts: Parts) {
 /// left to another ULT: then whoever answers does.
 struct Running {
     reply: Shared<Reply>,
-    /// The registration of the RPC when the request was admitted: its data is the [`Entry`].
+    /// The registration of the RPC when the request was admitted: its data is the [`RegisteredRpc`].
     /// `None`: its places were given back, or belong to the unit that answers.
     // Two words in all, which move in registers.
     registration: Option<Arc<Registration>>,
@@ -456,7 +473,7 @@ struct Running {
 impl Running {
     fn run(mut self) {
         let Some(registration) = &self.registration else { return };
-        let Some(entry) = registration.data_as::<Entry>() else { return };
+        let Some(entry) = registration.data_as::<RegisteredRpc>() else { return };
         let reply = &mut self.reply;
         reply.watch.started();
         reply.handler_begins();
@@ -490,7 +507,7 @@ impl Running {
 
     /// No unit could be made. None can for those who wait for its place, either: they are refused.
     #[cold]
-    fn did_not_run(&self, inner: &Inner, entry: &Entry) {
+    fn did_not_run(&self, inner: &Inner, entry: &RegisteredRpc) {
         Counters::add(&inner.counters.requests_no_ult);
         inner.counters.handler_not_run();
         self.reply.fail(ReturnCode::Again, no_ult(entry));
@@ -498,19 +515,19 @@ impl Running {
         give_place(inner, entry, self.reply.origin(), &mut todo);
         while let Some(next) = todo.pop() {
             let (waiting, inside) = match next {
-                Next::AtGate(waiting) => (waiting, false),
-                Next::Inside(waiting) => (waiting, true),
+                AdmissionStep::AtGate(waiting) => (waiting, false),
+                AdmissionStep::Inside(waiting) => (waiting, true),
             };
             Counters::add(&inner.counters.requests_no_ult);
             let registration = waiting.registration.clone();
             let peer = waiting.request.origin().clone();
-            let Some(entry) = registration.data_as::<Entry>() else { continue };
+            let Some(entry) = registration.data_as::<RegisteredRpc>() else { continue };
             waiting.refuse(inner, entry, ReturnCode::Again);
             if inside {
                 inner.counters.handler_not_run();
                 give_place(inner, entry, &peer, &mut todo);
             } else {
-                todo.extend(leave_own(entry, &peer).map(Next::AtGate));
+                todo.extend(leave_own(entry, &peer).map(AdmissionStep::AtGate));
             }
             let_go(inner, registration);
         }
@@ -518,7 +535,7 @@ impl Running {
 }
 
 /// Why there was none.
-fn no_ult(entry: &Entry) -> &'static str {
+fn no_ult(entry: &RegisteredRpc) -> &'static str {
     match entry.pool.is_removed() {
         true => "no ULT could be made for its handler: its pool has been removed",
         false => respond::NO_ULT,
@@ -561,7 +578,7 @@ impl Drop for Running {
 
 /// A handler has ended and its request is answered: its places go to those who wait for them.
 #[inline(always)]
-fn leave(inner: &Inner, entry: &Entry, peer: &Addr) {
+fn leave(inner: &Inner, entry: &RegisteredRpc, peer: &Addr) {
     if entry.is_plain() {
         // Nobody waits at a plain gate.
         entry.gate.leave(peer);
@@ -575,7 +592,7 @@ fn leave(inner: &Inner, entry: &Entry, peer: &Addr) {
 
 /// Gives the places of a request back: for its handler or its answer, whichever comes last.
 pub(crate) fn give_back(inner: &Inner, places: &Registration, peer: &Addr) {
-    if let Some(entry) = places.data_as::<Entry>() {
+    if let Some(entry) = places.data_as::<RegisteredRpc>() {
         leave(inner, entry, peer);
     }
 }
@@ -645,13 +662,13 @@ mod tests {
 
         // As `go_on`, between its look at the pool and the spawn.
         let Waiting { request, registration, .. } = waiting;
-        let entry = registration.data_as::<Entry>().unwrap();
+        let entry = registration.data_as::<RegisteredRpc>().unwrap();
         let own_gate = entry.own_gate.as_ref().unwrap();
         own_gate.enter_beyond(request.origin(), || None);
         entry.gate.enter_beyond(request.origin(), || None);
         service.remove_xstream("from").unwrap();
         service.remove_pool(&from).unwrap();
-        let start = Start::prepare(inner, entry).unwrap();
+        let start = HandlerSpawn::prepare(inner, entry).unwrap();
         let (core, parts) = request.into_parts();
         let RequestParts { origin, request, .. } = parts;
         start.go(inner, core.id(), (origin, request), registration.clone(), None);
@@ -695,11 +712,11 @@ mod tests {
             let (core, parts) = request.into_parts();
             let loud = Loud(sender.clone());
             let run = Arc::new(move |_: &mut Shared<Reply>| _ = &loud);
-            let gate = Arc::new(Gate::of_pool(Admission::new(1), false));
+            let gate = Arc::new(RequestGate::of_pool(Admission::new(1), false));
             assert!(gate.enter_plain(&service.self_addr(), || None), "it is full now");
-            let own_gate = has_own_gate.then(|| Arc::new(Gate::of_rpc(Admission::new(1))));
-            let entry = registration.data_as::<Entry>().unwrap().clone();
-            let entry = Entry { run, gate, own_gate, ..entry };
+            let own_gate = has_own_gate.then(|| Arc::new(RequestGate::of_rpc(Admission::new(1))));
+            let entry = registration.data_as::<RegisteredRpc>().unwrap().clone();
+            let entry = RegisteredRpc { run, gate, own_gate, ..entry };
             let last = Registration::with_id(registration.id(), "hold").data(Arc::new(entry));
             dispatch(inner, &core, RequestParts { registration: Some(Arc::new(last)), ..parts });
             let place = dropped.recv_timeout(PATIENCE).unwrap();

@@ -7,7 +7,7 @@
 //! a provider that moves leaves nothing behind. The lock here is held only for a look-up.
 //!
 //! A request keeps the registration of its RPC, and so the handler. Closing a provider waits until
-//! no registration is left: each [`Entry`] has a [`Member`], which goes after the handler. So
+//! no registration is left: each [`RegisteredRpc`] has a [`Member`], which goes after the handler. So
 //! registering and moving cost something, and a request nothing.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -19,7 +19,7 @@ use ult::{Eventual, PoolRef};
 
 use crate::Instance;
 use crate::PoolHold;
-use crate::target::register::{Entry, Run};
+use crate::target::register::{RegisteredRpc, Run};
 
 /// See the module's documentation.
 pub(crate) struct ProviderRpcs {
@@ -149,7 +149,7 @@ impl Living {
     }
 }
 
-/// Counts an [`Entry`] of a provider, for as long as that lives.
+/// Counts an [`RegisteredRpc`] of a provider, for as long as that lives.
 pub(crate) struct Member(Arc<Living>);
 
 impl Member {
@@ -192,7 +192,7 @@ impl Drop for Member {
 
 impl Own {
     /// Returns whether that is it, in whatever pool.
-    pub(crate) fn is(&self, entry: &Entry) -> bool {
+    pub(crate) fn is(&self, entry: &RegisteredRpc) -> bool {
         std::ptr::addr_eq(Arc::as_ptr(&entry.run), self.run.as_ptr())
     }
 

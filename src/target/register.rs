@@ -1,4 +1,4 @@
-//! The handlers of RPC ids. The table is that of the RPC core (`hg/src/registry.rs`); an [`Entry`]
+//! The handlers of RPC ids. The table is that of the RPC core (`hg/src/registry.rs`); an [`RegisteredRpc`]
 //! is the data that it keeps for each RPC. `serve.rs` puts entries together.
 
 use std::fmt;
@@ -22,11 +22,11 @@ use crate::{Handle, Instance, Load, PoolHold, RegisterError, Rpc};
 pub(crate) type Run = dyn Fn(&mut Shared<Reply>) + Send + Sync;
 
 /// The gate of a pool or of an RPC.
-pub(crate) type Gate = crate::target::admission::Gate<Waiting>;
+pub(crate) type RequestGate = crate::target::admission::Gate<Waiting>;
 
 /// A registered RPC.
 #[derive(Clone)]
-pub(crate) struct Entry {
+pub(crate) struct RegisteredRpc {
     pub(crate) rpc: &'static str,
     pub(crate) provider: ProviderId,
     pub(crate) pool: PoolRef,
@@ -35,9 +35,9 @@ pub(crate) struct Entry {
     pub(crate) run: Arc<Run>,
     pub(crate) instance: crate::WeakInstance,
     /// The gate of the pool.
-    pub(crate) gate: Arc<Gate>,
+    pub(crate) gate: Arc<RequestGate>,
     /// The own.
-    pub(crate) own_gate: Option<Arc<Gate>>,
+    pub(crate) own_gate: Option<Arc<RequestGate>>,
     pub(crate) tasklet: bool,
     pub(crate) one_way: bool,
     pub(crate) priority: Priority,
@@ -45,7 +45,7 @@ pub(crate) struct Entry {
     pub(crate) member: Option<Member>,
 }
 
-impl Entry {
+impl RegisteredRpc {
     /// Returns whether its requests take the short way in: there is no gate but the pool's plain
     /// one.
     #[inline]
@@ -66,9 +66,9 @@ impl Entry {
     }
 }
 
-impl fmt::Debug for Entry {
+impl fmt::Debug for RegisteredRpc {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Entry({} of provider {})", self.rpc, self.provider)
+        write!(f, "RegisteredRpc({} of provider {})", self.rpc, self.provider)
     }
 }
 
@@ -87,11 +87,11 @@ pub(crate) struct Options {
 impl Instance {
     /// Serves an RPC no more, if it is one of this layer's users and `is_it`. What is the user's is
     /// dropped here, if no request has it; so this is not to be called with a lock held.
-    pub(crate) fn deregister_if(&self, id: RpcId, is_it: impl Fn(&Entry) -> bool) -> bool {
+    pub(crate) fn deregister_if(&self, id: RpcId, is_it: impl Fn(&RegisteredRpc) -> bool) -> bool {
         let inner = self.inner();
         loop {
             let Some(there) = inner.core.registered(id) else { return false };
-            let of_users = |entry: &&Entry| inner.gates.internal_of(&entry.gate).is_none();
+            let of_users = |entry: &&RegisteredRpc| inner.gates.internal_of(&entry.gate).is_none();
             if !there.data_as().filter(of_users).is_some_and(&is_it) {
                 return false;
             }
@@ -174,7 +174,7 @@ impl Instance {
         let gate = self.gate_of(&pool, internal, bounds);
         let own_gate = admission.map(|bounds| self.inner().gates.of_rpc(bounds));
         let instance = self.downgrade();
-        let entry = Entry {
+        let entry = RegisteredRpc {
             rpc,
             provider,
             pool,
@@ -271,7 +271,12 @@ impl Instance {
     }
 
     /// The pool's gate, or that of an RPC of the runtime itself.
-    fn gate_of(&self, pool: &PoolRef, internal: Option<Internal>, bounds: Admission) -> Arc<Gate> {
+    fn gate_of(
+        &self,
+        pool: &PoolRef,
+        internal: Option<Internal>,
+        bounds: Admission,
+    ) -> Arc<RequestGate> {
         let gates = &self.inner().gates;
         internal.map_or_else(|| gates.of_pool(pool, bounds), |rpc| gates.internal(rpc).clone())
     }
@@ -288,7 +293,7 @@ impl Instance {
     /// Counterpart: `margo_rpc_get_pool`.
     pub fn handler_pool<A, R>(&self, rpc: Rpc<A, R>, provider: ProviderId) -> Option<PoolRef> {
         let registration = self.served(rpc, provider)?;
-        registration.data_as::<Entry>().map(|entry| entry.pool.clone())
+        registration.data_as::<RegisteredRpc>().map(|entry| entry.pool.clone())
     }
 
     /// Lets handlers of `rpc` of that provider run in another pool from now on. Requests that have
@@ -331,7 +336,9 @@ impl Instance {
             return Err(not_registered);
         };
         outdated.push(registration.clone());
-        let Some(entry) = registration.data_as::<Entry>() else { return Err(not_registered) };
+        let Some(entry) = registration.data_as::<RegisteredRpc>() else {
+            return Err(not_registered);
+        };
         let moved = self.moved(name, entry, pool)?;
         let new = moved.registration(id);
         self.inner().core.replace(&registration, new).map_err(|_| not_registered)?;
@@ -343,16 +350,16 @@ impl Instance {
     fn moved(
         &self,
         rpc: &'static str,
-        entry: &Entry,
+        entry: &RegisteredRpc,
         pool: &PoolRef,
-    ) -> Result<Entry, RegisterError> {
+    ) -> Result<RegisteredRpc, RegisterError> {
         self.may_serve_in(rpc, pool, entry.priority)?;
         let internal = self.inner().gates.internal_of(&entry.gate);
         let (pool_index, bounds) = self.bounds_of(pool, internal);
         let own_bounds = entry.own_gate.as_ref().map(|gate| gate.bounds());
         may_wait_in(rpc, pool, [Some(bounds), own_bounds])?;
         let gate = self.gate_of(pool, internal, bounds);
-        Ok(Entry { pool: pool.clone(), pool_index, gate, ..entry.clone() })
+        Ok(RegisteredRpc { pool: pool.clone(), pool_index, gate, ..entry.clone() })
     }
 
     /// Moves a provider, and those of its RPCs that run in its pool: all of them, or none.
@@ -372,7 +379,7 @@ impl Instance {
         for own in rpcs.all() {
             let Some(old) = core.registered(own.id) else { continue };
             outdated.push(old.clone());
-            let here = |entry: &&Entry| own.is(entry) && entry.pool == from;
+            let here = |entry: &&RegisteredRpc| own.is(entry) && entry.pool == from;
             if let Some(entry) = old.data_as().filter(here) {
                 let new = self.moved(own.rpc, entry, pool)?.registration(own.id);
                 planned.push((old, new));
@@ -410,13 +417,15 @@ impl Instance {
     /// bounds of its own.
     pub fn rpc_load<A, R>(&self, rpc: Rpc<A, R>, provider: ProviderId) -> Option<Load> {
         let registration = self.served(rpc, provider)?;
-        Some(registration.data_as::<Entry>()?.own_gate.as_ref()?.load())
+        Some(registration.data_as::<RegisteredRpc>()?.own_gate.as_ref()?.load())
     }
 }
 
 /// That is not in the registry any more.
 fn replaced(registration: &Arc<Registration>) {
-    if let Some(member) = registration.data_as().and_then(|entry: &Entry| entry.member.as_ref()) {
+    if let Some(member) =
+        registration.data_as().and_then(|entry: &RegisteredRpc| entry.member.as_ref())
+    {
         member.replaced(registration);
     }
 }

@@ -35,7 +35,7 @@ use hg::{
 };
 use na::claim::Claim;
 use na::lock::Lock;
-use na::shared::{Shared, Vacant};
+use na::shared::{Shared, UninitShared};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -110,7 +110,7 @@ impl Reply {
         (context, origin, request): (u8, Addr, RawRequest),
         watch: RequestWatch,
     ) -> Shared<Self> {
-        let place = Vacant::new();
+        let place = UninitShared::new();
         let trace = watch
             .trace()
             .or_else(|| Some(SpanOfTrace::of_request(request.trace()?, false)?.context));

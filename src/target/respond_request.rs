@@ -22,11 +22,11 @@ use hg::{HgError, OpRef};
 use serde::Serialize;
 use ult::{Eventual, ReadyIn, Selectable};
 
-use crate::origin::call::{Term, is_past};
+use crate::origin::call::{Deadline, is_past};
 use crate::origin::callback::Caller;
 use crate::origin::request::at_once;
 use crate::support::why_over::GaveUp;
-use crate::target::answer::{Answer, Callback, Where};
+use crate::target::answer::{Callback, PendingResponse, Where};
 use crate::target::token::Token;
 use crate::{Addr, Canceler, Handle, Instance, RespondError};
 
@@ -69,13 +69,13 @@ use crate::{Addr, Canceler, Handle, Instance, RespondError};
 #[must_use = "to answer without looking after the answer, use `respond`"]
 pub struct RespondRequest {
     instance: Instance,
-    answer: Arc<Answer>,
+    answer: Arc<PendingResponse>,
     /// `None`: it was over at once.
     op: Option<OpRef>,
     about: Where,
     due: Option<Instant>,
     /// The future of the task that awaits it.
-    awaited: Option<Box<ReadyIn<Arc<Answer>, Outcome>>>,
+    awaited: Option<Box<ReadyIn<Arc<PendingResponse>, Outcome>>>,
 }
 
 /// The end of an answer.
@@ -130,7 +130,7 @@ impl<A, R: Serialize> Handle<A, R> {
         result: &R,
         limit: Duration,
     ) -> Result<RespondRequest, RespondError> {
-        self.start_answer(result, Term::of_call(Some(limit), None), None)
+        self.start_answer(result, Deadline::of_call(Some(limit), None), None)
     }
 
     /// As [`irespond`](Self::irespond); when the answer is over, `callback` is called once with how
@@ -172,20 +172,20 @@ impl<A, R: Serialize> Handle<A, R> {
     where
         F: FnOnce(Result<(), RespondError>) + Send + 'static,
     {
-        self.start_with_callback(result, Term::of_call(Some(limit), None), callback)
+        self.start_with_callback(result, Deadline::of_call(Some(limit), None), callback)
     }
 
     fn start_with_callback<F>(
         &self,
         result: &R,
-        term: Option<Term>,
+        term: Option<Deadline>,
         callback: F,
     ) -> Result<Canceler, RespondError>
     where
         F: FnOnce(Result<(), RespondError>) + Send + 'static,
     {
         let (instance, about, caller) = (self.instance().clone(), self.about(term), Caller::here());
-        let at_end: Callback = Box::new(move |answer: Arc<Answer>| {
+        let at_end: Callback = Box::new(move |answer: Arc<PendingResponse>| {
             caller.call_back(&instance.clone(), about.rpc, move || {
                 let result = answer.result(&about);
                 // The instance is not needed any more.
@@ -199,11 +199,11 @@ impl<A, R: Serialize> Handle<A, R> {
     fn start_answer(
         &self,
         result: &R,
-        term: Option<Term>,
+        term: Option<Deadline>,
         callback: Option<Callback>,
     ) -> Result<RespondRequest, RespondError> {
         let (instance, reply) = (self.instance(), self.reply());
-        let answer = Answer::new(reply.watch.span(), callback);
+        let answer = PendingResponse::new(reply.watch.span(), callback);
         let op = reply.answer(result, || Token::Awaited(answer.clone()))?;
         let due = term.map(|term| term.at);
         match (op, due) {
@@ -217,7 +217,7 @@ impl<A, R: Serialize> Handle<A, R> {
         Ok(RespondRequest { instance, answer, op, about, due, awaited: None })
     }
 
-    fn about(&self, term: Option<Term>) -> Where {
+    fn about(&self, term: Option<Deadline>) -> Where {
         let limit = term.map(|term| term.limit);
         Where { rpc: self.rpc_name(), origin: self.origin().clone(), limit }
     }

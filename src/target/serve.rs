@@ -164,7 +164,7 @@ where
     where
         F: Fn(Handle<A, R>) + Send + Sync + 'static,
     {
-        self.run(move |reply, args| handler(Handle::new(args, Shared::twin(reply))))
+        self.run(move |reply, args| handler(Handle::new(args, Shared::clone_sole(reply))))
     }
 
     /// Serves with a method of the provider's object, which answers by [`Handle::respond`]. The
@@ -178,7 +178,7 @@ where
         F: Fn(&T, Handle<A, R>) + Send + Sync + 'static,
     {
         let object = self.object.clone();
-        self.run(move |reply, args| handler(&object, Handle::new(args, Shared::twin(reply))))
+        self.run(move |reply, args| handler(&object, Handle::new(args, Shared::clone_sole(reply))))
     }
 
     fn run<F>(self, run: F) -> Result<(), RegisterError>
@@ -219,7 +219,7 @@ where
         F: Fn(&Handle<A, R>) -> R + Send + Sync + 'static,
     {
         self.run(move |reply, args| {
-            let handle = Handle::new(args, Shared::twin(reply));
+            let handle = Handle::new(args, Shared::clone_sole(reply));
             let result = handler(&handle);
             answer(reply, &result);
         })
@@ -236,7 +236,7 @@ where
     {
         let object = self.object.clone();
         self.run(move |reply, args| {
-            let handle = Handle::new(args, Shared::twin(reply));
+            let handle = Handle::new(args, Shared::clone_sole(reply));
             let result = handler(&object, &handle);
             answer(reply, &result);
         })

@@ -7,7 +7,7 @@ use na::shared::Shared;
 use crate::bulk::transfer::BulkCall;
 use crate::observe::monitor::SpanOfRequest;
 use crate::origin::call::Call;
-use crate::target::answer::Answer;
+use crate::target::answer::PendingResponse;
 
 /// The token that the RPC layer gives back when an operation ends.
 #[derive(Debug)]
@@ -19,7 +19,7 @@ pub(crate) enum Token {
     /// An answer of ours; nobody waits for it.
     Respond(Option<SpanOfRequest>),
     /// One that somebody waits for.
-    Awaited(Arc<Answer>),
+    Awaited(Arc<PendingResponse>),
 }
 
 impl From<Shared<Call>> for Token {

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use hg::ReturnCode;
-use na::shared::{Onlooker, Shared};
+use na::shared::{Shared, WeakShared};
 
 use crate::target::respond::Reply;
 
@@ -19,16 +19,16 @@ pub(crate) const CLOSING: (ReturnCode, &str) =
 
 /// Those of an instance.
 #[derive(Default)]
-pub(crate) struct Unanswered(Mutex<State>);
+pub(crate) struct MovedRequests(Mutex<State>);
 
 #[derive(Default)]
 struct State {
     /// By their addresses, which are theirs as long as somebody looks on.
-    replies: HashMap<usize, Onlooker<Reply>>,
+    replies: HashMap<usize, WeakShared<Reply>>,
     is_over: bool,
 }
 
-impl Unanswered {
+impl MovedRequests {
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

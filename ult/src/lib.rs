@@ -221,7 +221,7 @@ pub use {
 #[doc(hidden)]
 pub mod loom_exports {
     pub use crate::base::inbox::{Batch, Closed, Inbox, Linked};
-    pub use crate::base::park::{Bed, ParkWord, ThreadParker};
+    pub use crate::base::park::{ParkMode, ParkWord, ThreadParker};
     pub use crate::base::suspend::SuspendCell;
     pub use crate::base::timer_state::{Cancel, TimerState};
     pub use crate::engine::waiting::join_word::{JoinWord, Published, Waiters};

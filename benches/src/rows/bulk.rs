@@ -19,7 +19,7 @@ use margo::{
 use serde::{Deserialize, Serialize};
 
 use super::on_ult::on_ult;
-use super::pair::{Pair, Patience, Settings, serve};
+use super::pair::{Pair, Settings, WaitPolicy, serve};
 use crate::context::Context;
 use crate::failure::{Doing, Failure, Result};
 use crate::floors::attach::{self, Attach};
@@ -212,7 +212,7 @@ fn bare_round(
 pub(crate) fn run(context: &Context, way: Way, bytes: usize) -> Result<Figure> {
     let (effort, deadline) = (Effort::transfers(context.quick, bytes), context.deadline);
     let transport = if way == Way::Tcp { Transport::Tcp } else { Transport::Sm };
-    let settings = Settings { transport, patience: Patience::Poll };
+    let settings = Settings { transport, patience: WaitPolicy::Poll };
     let data = touched(bytes);
     let (floor, listener) = match way {
         Way::SmAlloc => (Floor::Copy, None),

@@ -62,9 +62,9 @@ pub(crate) fn yield_until(
 pub(crate) fn on_each<T: Send + 'static>(
     pools: &[PoolRef],
     deadline: Deadline,
-    body: impl Fn(usize, &Gate) -> Result<T> + Send + Sync + 'static,
+    body: impl Fn(usize, &StartLine) -> Result<T> + Send + Sync + 'static,
 ) -> Result<Vec<T>> {
-    let (body, gate) = (Arc::new(body), Arc::new(Gate::new(pools.len())));
+    let (body, gate) = (Arc::new(body), Arc::new(StartLine::new(pools.len())));
     let (sender, receiver) = channel();
     for (place, pool) in pools.iter().enumerate() {
         let (body, gate, sender) = (body.clone(), gate.clone(), sender.clone());
@@ -89,12 +89,12 @@ pub(crate) fn on_each<T: Send + 'static>(
 
 /// Where several parties wait for each other, once, without sleeping.
 #[derive(Debug)]
-pub(crate) struct Gate {
+pub(crate) struct StartLine {
     parties: usize,
     arrived: AtomicUsize,
 }
 
-impl Gate {
+impl StartLine {
     /// Opens when `parties` have come.
     pub(crate) fn new(parties: usize) -> Self {
         Self { parties, arrived: AtomicUsize::new(0) }

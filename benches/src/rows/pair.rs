@@ -15,7 +15,7 @@ use crate::wait::Deadline;
 
 /// How an instance waits for the network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Patience {
+pub(crate) enum WaitPolicy {
     /// It spins for as long as the row takes.
     Poll,
     /// As margo does when nothing is said.
@@ -28,14 +28,14 @@ pub(crate) struct Settings {
     /// The transport between the two.
     pub(crate) transport: Transport,
     /// How they wait.
-    pub(crate) patience: Patience,
+    pub(crate) patience: WaitPolicy,
 }
 
 impl Settings {
     fn instance(self, listen: bool) -> Result<Instance> {
         let address = self.transport.uri();
         let mut document = json!({"margo": {"address": address, "listen": listen}});
-        if self.patience == Patience::Poll {
+        if self.patience == WaitPolicy::Poll {
             document["mercury"] = json!({"na_no_block": true});
         }
         margo::init(&document.to_string()).doing("starting margo")

@@ -17,7 +17,7 @@ use std::time::Instant;
 
 use ult::{Eventual, Mutex};
 
-use super::on_ult::{Gate, on_each, on_ult};
+use super::on_ult::{StartLine, on_each, on_ult};
 use super::ult_switch::{Batch, FloorRound, Streams, on_one_xstream, switch_floor};
 use crate::context::Context;
 use crate::failure::{Doing, Failure, Result};
@@ -97,7 +97,7 @@ fn of_threads(
     sections: u32,
     deadline: Deadline,
 ) -> Result<std::time::Duration> {
-    let (mutex, gate) = (parking_lot::Mutex::new(0u64), Gate::new(cores.len()));
+    let (mutex, gate) = (parking_lot::Mutex::new(0u64), StartLine::new(cores.len()));
     let party = |core: usize| -> Result<Span> {
         pin(core)?;
         gate.pass(deadline)?;

@@ -10,14 +10,14 @@ use crate::suggest::choices;
 
 /// By what others may name a provider of the document, as far as that is known: what is wrong with
 /// the entry has been said, and is nothing that is wrong with those that depend on it.
-pub(super) struct Entry {
+pub(super) struct NamedProvider {
     type_name: Option<String>,
     provider_id: Option<u16>,
     /// As given, or made up.
     name: Option<String>,
 }
 
-impl Entry {
+impl NamedProvider {
     pub(super) fn new(name: Option<&str>, type_name: Option<&str>, id: Option<u16>) -> Self {
         let made_up = || Some(default_name(type_name?, id?));
         Self {
@@ -52,7 +52,7 @@ pub(super) fn default_name(type_name: &str, id: u16) -> String {
 /// `entries`, in its order.
 pub(super) fn resolve(
     providers: &[Provider],
-    entries: &[Entry],
+    entries: &[NamedProvider],
     found: &mut Findings,
 ) -> Vec<Vec<ResolvedDependency>> {
     let known = Known::of(entries);
@@ -109,7 +109,7 @@ struct Known<'a> {
 }
 
 impl<'a> Known<'a> {
-    fn of(entries: &'a [Entry]) -> Self {
+    fn of(entries: &'a [NamedProvider]) -> Self {
         let each = || entries.iter().enumerate();
         let names = each().filter_map(|(place, one)| Some((one.name.as_deref()?, place)));
         let ids = each().filter_map(|(place, one)| {
@@ -129,7 +129,7 @@ impl<'a> Known<'a> {
     }
 }
 
-fn why_none(text: &str, entries: &[Entry]) -> String {
+fn why_none(text: &str, entries: &[NamedProvider]) -> String {
     if text.contains('@') {
         return format!(
             "{text:?} is no provider elsewhere: write \"type:id@address\", as \

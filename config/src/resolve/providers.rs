@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use serde_json::Value;
 
 use super::declared::Layout;
-use super::dependencies::{self, Entry, default_name};
+use super::dependencies::{self, NamedProvider, default_name};
 use super::names::{Names, check_identifier};
 use super::{Findings, ResolvedPool, ResolvedProvider};
 use crate::config::{Config, PoolKind};
@@ -31,7 +31,7 @@ pub(super) fn resolve(
         if let Some(name) = &provider.name {
             names.claim(&path, name, found);
         }
-        entries.push(Entry::new(provider.name.as_deref(), kind.as_deref(), id));
+        entries.push(NamedProvider::new(provider.name.as_deref(), kind.as_deref(), id));
         if let Some(id) = id {
             warn_of_one_id_for_two(&path, (index, id), providers, &mut first_of, found);
         }

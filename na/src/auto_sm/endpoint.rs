@@ -9,7 +9,7 @@ use super::many;
 use super::many::Many;
 use super::memory;
 use super::receives::{Added, Receives, Side};
-use super::turns::Turns;
+use super::turns::FarPolling;
 use crate::address::composed::{self, Host};
 use crate::{
     Access, Addr, Completion, Endpoint, EndpointStats, Error, LargeBuffers, Limits, LocalMem,
@@ -27,7 +27,7 @@ struct AutoSm {
     users: PeerUsers,
     near: Part,
     far: Part,
-    turns: Turns,
+    turns: FarPolling,
     shared: Mutex<Shared>,
     /// `Shared::ready` is not empty. A hint: the thread that sets it wakes a sleeper under the
     /// lock.
@@ -104,7 +104,7 @@ pub(crate) fn open(
         users: options.peer_users,
         near,
         far,
-        turns: Turns::default(),
+        turns: FarPolling::default(),
         shared: Mutex::default(),
         has_ready: AtomicBool::new(false),
         prepared: AtomicBool::new(false),

@@ -18,14 +18,14 @@ const PATIENCE: u32 = 256;
 /// One caller of [`take`](Self::take) and [`found`](Self::found) at a time, the poll; the counter
 /// is everybody's. Nothing here orders anything.
 #[derive(Debug, Default)]
-pub(super) struct Turns {
+pub(super) struct FarPolling {
     in_flight: AtomicUsize,
     in_vain: AtomicU32,
     /// The last turn came with nothing left of the budget.
     owed: AtomicBool,
 }
 
-impl Turns {
+impl FarPolling {
     /// An operation of ours begins at the far endpoint.
     pub(super) fn begin(&self) {
         self.in_flight.fetch_add(1, Ordering::Relaxed);
@@ -77,7 +77,7 @@ impl Turns {
 mod tests {
     use super::*;
 
-    fn polls_in(turns: &Turns, times: usize) -> usize {
+    fn polls_in(turns: &FarPolling, times: usize) -> usize {
         let poll = |_: &usize| {
             let polls = turns.take();
             if polls {
@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn polls_rarely_only_while_there_is_nothing_to_do() {
-        let turns = Turns::default();
+        let turns = FarPolling::default();
         assert_eq!(polls_in(&turns, 256), 256);
         assert_eq!(polls_in(&turns, 160), 10);
         turns.begin();
@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn who_got_nothing_of_the_budget_comes_first_the_next_time() {
-        let turns = Turns::default();
+        let turns = FarPolling::default();
         assert!(turns.take() && !turns.far_is_first());
         turns.found(0, false, 0);
         assert!(turns.take() && turns.far_is_first());

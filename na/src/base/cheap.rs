@@ -5,12 +5,12 @@ use std::hash::{BuildHasherDefault, Hasher};
 /// Hashes one integer with one multiplication. Keys that a peer chooses to collide cost only as
 /// many comparisons as its bound lets it hold early messages.
 #[derive(Debug, Default, Clone, Copy)]
-pub(crate) struct CheapHasher(u64);
+pub(crate) struct IntHasher(u64);
 
-/// Builds [`CheapHasher`]s.
-pub(crate) type Cheap = BuildHasherDefault<CheapHasher>;
+/// Builds [`IntHasher`]s.
+pub(crate) type IntBuildHasher = BuildHasherDefault<IntHasher>;
 
-impl Hasher for CheapHasher {
+impl Hasher for IntHasher {
     fn finish(&self) -> u64 {
         self.0
     }

@@ -28,12 +28,12 @@ pub(crate) fn alive_every_ms(limit: Duration) -> u32 {
 
 /// Time that has been counted, look by look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Ran {
+pub(crate) struct RunClock {
     looked_at: Instant,
     counted: Duration,
 }
 
-impl Ran {
+impl RunClock {
     pub(crate) fn since(now: Instant) -> Self {
         Self { looked_at: now, counted: Duration::ZERO }
     }
@@ -90,13 +90,13 @@ mod tests {
     #[test]
     fn a_limit_passes_for_who_runs() {
         let began = Instant::now();
-        let mut ran = Ran::since(began);
+        let mut ran = RunClock::since(began);
         assert_eq!(ran.next_look(LIMIT), Some(began + LIMIT / LOOKS));
         for second in 1..4 {
             assert!(!ran.has_passed(began + Duration::from_secs(second), LIMIT));
         }
         assert!(ran.has_passed(began + LIMIT, LIMIT));
-        let mut often = Ran::since(began);
+        let mut often = RunClock::since(began);
         let passed = |ms| often.has_passed(began + Duration::from_millis(ms), LIMIT);
         assert_eq!((0..5000).step_by(10).map(passed).position(|passed| passed), Some(400));
     }
@@ -104,7 +104,7 @@ mod tests {
     #[test]
     fn a_long_pause_counts_as_one_step() {
         let began = Instant::now();
-        let mut ran = Ran::since(began);
+        let mut ran = RunClock::since(began);
         let hour = began + Duration::from_secs(3600);
         assert!(!ran.has_passed(hour, LIMIT));
         assert_eq!(ran.next_look(LIMIT), Some(hour + LIMIT / LOOKS));
@@ -116,10 +116,10 @@ mod tests {
 
     #[test]
     fn the_shortest_limit_passes_and_the_longest_does_not() {
-        let mut short = Ran::since(Instant::now());
+        let mut short = RunClock::since(Instant::now());
         let later = Instant::now() + Duration::from_secs(1);
         assert!(short.has_passed(later, Duration::from_nanos(1)));
-        let mut long = Ran::since(Instant::now());
+        let mut long = RunClock::since(Instant::now());
         assert!(!long.has_passed(later, Duration::MAX));
         assert!(long.next_look(Duration::MAX).is_none_or(|next| next > later));
     }

@@ -25,7 +25,8 @@ pub(crate) fn addresses(name: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
 /// order.
 pub(crate) fn all_addresses(port: u16) -> io::Result<Vec<(String, SocketAddr)>> {
     let list = List::new()?;
-    let named = |entry: Entry<'_>| Some((entry.name.to_string_lossy().into(), entry.at(port)?));
+    let named =
+        |entry: InterfaceAddr<'_>| Some((entry.name.to_string_lossy().into(), entry.at(port)?));
     let mut found: Vec<_> = list.entries().filter(|entry| entry.is_up).filter_map(named).collect();
     found.sort_by_key(|(_, address)| rank(address));
     Ok(found)
@@ -54,13 +55,13 @@ struct List {
     first: *mut libc::ifaddrs,
 }
 
-struct Entry<'a> {
+struct InterfaceAddr<'a> {
     name: &'a CStr,
     is_up: bool,
     address: Option<SocketAddr>,
 }
 
-impl Entry<'_> {
+impl InterfaceAddr<'_> {
     fn at(&self, port: u16) -> Option<SocketAddr> {
         let mut address = self.address?;
         address.set_port(port);
@@ -78,7 +79,7 @@ impl List {
         }
     }
 
-    fn entries(&self) -> impl Iterator<Item = Entry<'_>> {
+    fn entries(&self) -> impl Iterator<Item = InterfaceAddr<'_>> {
         let mut next = self.first;
         std::iter::from_fn(move || {
             // SAFETY: `next` is null, or an entry of the list, which `self` keeps.
@@ -87,7 +88,7 @@ impl List {
             // SAFETY: the name of an entry is a string with an end, and lives as long as the list.
             let name = unsafe { CStr::from_ptr(entry.ifa_name) };
             let is_up = entry.ifa_flags & libc::IFF_UP as u32 != 0;
-            Some(Entry { name, is_up, address: address(entry) })
+            Some(InterfaceAddr { name, is_up, address: address(entry) })
         })
     }
 }

@@ -24,13 +24,13 @@ const DRAINED: usize = 4;
 
 /// The bounds of a [`Budget`], bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Bounds {
+pub(crate) struct BudgetLimits {
     pub(crate) of_peer: usize,
     pub(crate) of_host: usize,
     pub(crate) of_all: usize,
 }
 
-impl Bounds {
+impl BudgetLimits {
     /// The bound that is broken by what a peer, its host and all of them hold.
     pub(crate) fn broken_by(&self, peer: usize, host: usize, all: usize) -> Option<Broken> {
         match () {
@@ -53,7 +53,7 @@ pub(crate) enum Broken {
 /// The memory that an endpoint may hold for its peers. See the module's documentation.
 #[derive(Debug)]
 pub(crate) struct Budget {
-    pub(crate) bounds: Bounds,
+    pub(crate) bounds: BudgetLimits,
     held: AtomicUsize,
     /// The most that was held since memory was last given back.
     peak: AtomicUsize,
@@ -77,7 +77,7 @@ pub(crate) struct Account {
 }
 
 impl Budget {
-    pub(crate) fn new(bounds: Bounds) -> Arc<Self> {
+    pub(crate) fn new(bounds: BudgetLimits) -> Arc<Self> {
         Arc::new(Self {
             bounds,
             held: AtomicUsize::new(0),
@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     fn budget() -> Arc<Budget> {
-        Budget::new(Bounds { of_peer: 10, of_host: 15, of_all: 25 })
+        Budget::new(BudgetLimits { of_peer: 10, of_host: 15, of_all: 25 })
     }
 
     fn host(last: u8) -> Principal {
@@ -230,7 +230,7 @@ mod tests {
 
     #[test]
     fn a_drained_budget_tells_it_once() {
-        let bounds = Bounds { of_peer: usize::MAX, of_host: usize::MAX, of_all: usize::MAX };
+        let bounds = BudgetLimits { of_peer: usize::MAX, of_host: usize::MAX, of_all: usize::MAX };
         let budget = Budget::new(bounds);
         let mut account = budget.account(Principal::Unknown);
         account.set(PEAK_MIN);

@@ -22,7 +22,7 @@ use crate::Error;
 /// for the path of every message. Threads that it starts have the signal blocked for good, and get
 /// `EFBIG` only.
 pub fn held<R>(work: impl FnOnce() -> R) -> (R, bool) {
-    let held = Held::new();
+    let held = BlockedSignal::new();
     let done = work();
     let exceeded = held.take();
     (done, exceeded)
@@ -83,7 +83,7 @@ pub(crate) fn memfd(name: &CStr, what: &str, len: usize, pages: Pages) -> Result
 }
 
 /// SIGXFSZ blocked for the calling thread; back as it was when this is dropped.
-struct Held {
+struct BlockedSignal {
     before: libc::sigset_t,
     /// One waits already, from before: it is the program's.
     pending: bool,
@@ -99,7 +99,7 @@ fn signal_set() -> libc::sigset_t {
     unsafe { set.assume_init() }
 }
 
-impl Held {
+impl BlockedSignal {
     fn new() -> Self {
         let (mut before, mut pending) = (signal_set(), signal_set());
         let set = signal_set();
@@ -136,7 +136,7 @@ fn taken() -> bool {
     }
 }
 
-impl Drop for Held {
+impl Drop for BlockedSignal {
     fn drop(&mut self) {
         if !self.pending {
             // Work that has panicked has left it.
@@ -180,7 +180,7 @@ mod tests {
         });
         assert!(unwound.is_err() && !is_blocked());
         // One that the program holds back itself is its own.
-        let program = Held::new();
+        let program = BlockedSignal::new();
         send_to_oneself();
         assert_eq!(held(|| ()), ((), false));
         assert!(taken());

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use rangemap::RangeInclusiveMap;
 
 use super::lists::Key;
-use crate::base::cheap::Cheap;
+use crate::base::cheap::IntBuildHasher;
 
 /// How many runs of tags are remembered, of all peers together: a few MiB.
 pub(super) const RUNS_MAX: usize = 64 << 10;
@@ -17,7 +17,7 @@ pub(super) const RUNS_MAX: usize = 64 << 10;
 /// another run forgets its run of the lowest tags.
 #[derive(Default)]
 pub(super) struct GivenUp {
-    by_peer: HashMap<u64, RangeInclusiveMap<u32, u32>, Cheap>,
+    by_peer: HashMap<u64, RangeInclusiveMap<u32, u32>, IntBuildHasher>,
     /// Runs in all of `by_peer`, of which none is empty.
     runs: usize,
 }

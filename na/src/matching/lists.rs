@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
 
 use crate::Tag;
-use crate::base::cheap::Cheap;
+use crate::base::cheap::IntBuildHasher;
 
 /// The pair by which an expected message is matched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,7 +33,7 @@ struct Ends {
     last: usize,
 }
 
-struct Slot<T> {
+struct ListNode<T> {
     key: Key,
     /// The next entry of the same list, or of the free list; `NONE` at the end.
     next: usize,
@@ -45,8 +45,8 @@ struct Slot<T> {
 pub(crate) struct Lists<T> {
     /// The only entry. While it is there, slab and table hold none.
     lone: Option<(Key, T)>,
-    ends: HashMap<Key, Ends, Cheap>,
-    slots: Vec<Slot<T>>,
+    ends: HashMap<Key, Ends, IntBuildHasher>,
+    slots: Vec<ListNode<T>>,
     free: usize,
     len: usize,
     /// Where [`remove_where`](Self::remove_where) has found something last.
@@ -109,7 +109,7 @@ impl<T> Lists<T> {
     #[inline(always)]
     fn append(&mut self, key: Key, entry: T) {
         let at = if self.free == NONE {
-            self.slots.push(Slot { key, next: NONE, entry: Some(entry) });
+            self.slots.push(ListNode { key, next: NONE, entry: Some(entry) });
             self.slots.len() - 1
         } else {
             let at = self.free;
@@ -188,7 +188,7 @@ impl<T> Lists<T> {
             return None;
         }
         let at = self.find(wanted)?;
-        let Slot { key, next, .. } = self.slots[at];
+        let ListNode { key, next, .. } = self.slots[at];
         let ends = self.ends.get_mut(&key)?;
         if ends.first == at {
             return Some((key, self.pop(key)?));

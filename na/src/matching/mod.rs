@@ -55,7 +55,7 @@ use self::given_up::GivenUp;
 use self::lists::{Key, Lists};
 use self::many::Many;
 use self::shares::{ShareKey, Shares};
-use crate::base::cheap::Cheap;
+use crate::base::cheap::IntBuildHasher;
 use crate::memory::handles::zeros;
 use crate::{Addr, Arrival, Completion, Error, LargeBuffers, MsgBuf, OpId, Principal, Tag};
 
@@ -157,7 +157,7 @@ struct Early {
 }
 
 #[derive(Default)]
-struct Held {
+struct EarlyAccount {
     bytes: usize,
     /// The peer is gone and only its last messages are being brought in.
     unbounded: bool,
@@ -180,7 +180,7 @@ pub(crate) struct Matcher {
     unexpected_early: VecDeque<Early>,
     expected_posted: Lists<Posted>,
     expected_early: Lists<Early>,
-    held: HashMap<u64, Held, Cheap>,
+    held: HashMap<u64, EarlyAccount, IntBuildHasher>,
     /// Bytes held of peers that are gone.
     left_bytes: usize,
     given_up: GivenUp,
@@ -189,7 +189,7 @@ pub(crate) struct Matcher {
     /// A message was refused, and no receive has been posted since.
     refused: bool,
     /// Peers whose first expected receive is to be told, and those for which one was posted.
-    watched: HashSet<u64, Cheap>,
+    watched: HashSet<u64, IntBuildHasher>,
     called: Vec<u64>,
     /// Calls of [`awaited`](Self::awaited).
     #[cfg(test)]
@@ -649,7 +649,7 @@ impl Matcher {
 
     /// Forgets how much is held of `peer`, and takes that out of its share.
     fn forget_held(&mut self, peer: u64) {
-        if let Some(Held { bytes, share: Some(share), .. }) = self.held.remove(&peer)
+        if let Some(EarlyAccount { bytes, share: Some(share), .. }) = self.held.remove(&peer)
             && let Some(shares) = &mut self.shares
         {
             shares.leave(share, bytes);

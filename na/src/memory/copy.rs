@@ -19,12 +19,12 @@ struct Part {
 }
 
 /// The parts of one call.
-struct Parts(Vec<Part>);
+struct CopyParts(Vec<Part>);
 
 // SAFETY: the pointers are valid for the whole call (contract of `copy_pieces`), in any thread.
-unsafe impl Sync for Parts {}
+unsafe impl Sync for CopyParts {}
 
-impl Parts {
+impl CopyParts {
     fn run(&self, index: usize) {
         let Some(Part { from, to, len, done }) = self.0.get(index) else { return };
         // SAFETY: the contract of `copy_pieces`.
@@ -45,7 +45,7 @@ pub(crate) unsafe fn copy_pieces(
     mut to: impl Iterator<Item = RawSegment>,
     helper: Option<&CopyHelper>,
 ) {
-    let mut parts = Parts(Vec::new());
+    let mut parts = CopyParts(Vec::new());
     let mut bytes = 0;
     let mut target = to.next();
     for source in from {

@@ -15,7 +15,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{PoisonError, Weak};
 
-use crate::base::cheap::Cheap;
+use crate::base::cheap::IntBuildHasher;
 use crate::memory::alloc::Block;
 use crate::memory::copy_bytes;
 use crate::memory::keys::Keys;
@@ -40,19 +40,19 @@ pub(crate) trait Offer: Send {
     fn is_used(&self) -> bool;
 
     /// Drops `held` when that is over.
-    fn keep(&self, held: Held);
+    fn keep(&self, held: RetiredMemory);
 }
 
 /// Memory whose region is gone. It is handed back when this is dropped, or later, if a peer still
 /// copies there.
-pub(crate) struct Held {
+pub(crate) struct RetiredMemory {
     memory: Option<Memory>,
     released: Option<Released>,
     /// Those that may still be used, withdrawn.
     offers: Vec<Box<dyn Offer>>,
 }
 
-impl Held {
+impl RetiredMemory {
     /// Keeps the memory for as long as this process lives, because the peer may go on using it:
     /// nobody gets it back. A function that would be called with it is dropped.
     #[allow(dead_code, reason = "for transports whose peers can map memory")]
@@ -62,14 +62,14 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for RetiredMemory {
     fn drop(&mut self) {
         while let Some(offer) = self.offers.pop() {
             if offer.is_used() {
                 let (memory, released) = (self.memory.take(), self.released.take());
                 let offers = std::mem::take(&mut self.offers);
                 // What it drops then asks the other offers.
-                return offer.keep(Held { memory, released, offers });
+                return offer.keep(RetiredMemory { memory, released, offers });
             }
         }
         if let (Some(memory), Some(released)) = (self.memory.take(), self.released.take()) {
@@ -78,9 +78,9 @@ impl Drop for Held {
     }
 }
 
-impl fmt::Debug for Held {
+impl fmt::Debug for RetiredMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Held(..)")
+        f.write_str("RetiredMemory(..)")
     }
 }
 
@@ -88,10 +88,10 @@ impl fmt::Debug for Held {
 /// meanwhile, and [`LocalMem::may_be_written`] says so.
 #[derive(Debug)]
 #[allow(dead_code, reason = "for transports whose peers write by themselves")]
-pub(crate) struct Late(Arc<Region>);
+pub(crate) struct LingeringMemory(Arc<Region>);
 
 #[allow(dead_code, reason = "as above")]
-impl Late {
+impl LingeringMemory {
     /// Marks `memory`, before the end of the get is told.
     pub(crate) fn new(memory: &LocalMem) -> Self {
         let region = memory.region().clone();
@@ -108,7 +108,7 @@ impl Late {
     }
 }
 
-impl Drop for Late {
+impl Drop for LingeringMemory {
     fn drop(&mut self) {
         // pair: LATE-OVER (nobody writes there any more)
         self.0.late.fetch_sub(1, Ordering::Release);
@@ -151,13 +151,13 @@ struct Registration {
 /// transfer holds no region, which it might otherwise have to drop, under whatever locks, if the
 /// owner let go meanwhile.
 #[derive(Debug)]
-struct Entry {
+struct RegionEntry {
     region: Weak<Region>,
     access: Access,
     len: u64,
 }
 
-impl Entry {
+impl RegionEntry {
     /// Why a peer must not, if so; whether the region still exists is not asked.
     fn denies(&self, offset: u64, len: u64, write: bool) -> Option<DeniedReason> {
         let allowed = if write { self.access.writable() } else { self.access.readable() };
@@ -171,7 +171,7 @@ impl Entry {
 }
 
 /// Keys are random, so that a cheap hash spreads them; a peer can only look them up.
-type Regions = HashMap<u64, Entry, Cheap>;
+type Regions = HashMap<u64, RegionEntry, IntBuildHasher>;
 
 #[derive(Debug, Default)]
 struct Table {
@@ -222,7 +222,7 @@ impl RegionTable {
             region.key = key;
             let region = Arc::new(region);
             let (access, len) = (region.access, region.len);
-            table.regions.insert(key, Entry { region: Arc::downgrade(&region), access, len });
+            table.regions.insert(key, RegionEntry { region: Arc::downgrade(&region), access, len });
             return Ok(LocalMem::new(region));
         }
     }
@@ -499,7 +499,7 @@ impl Region {
         }
     }
 
-    /// As [`Held::keep_for_good`], when nothing refers to the region any more.
+    /// As [`RetiredMemory::keep_for_good`], when nothing refers to the region any more.
     pub(crate) fn keep_for_good(&self) {
         std::mem::forget(lock(&self.memory).take());
     }
@@ -695,7 +695,7 @@ impl Drop for Region {
         self.end_registration();
         let memory = self.memory.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         let released = self.released.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-        drop(Held { memory, released, offers });
+        drop(RetiredMemory { memory, released, offers });
     }
 }
 

@@ -4,7 +4,7 @@ use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 
 use super::{HEAD_BYTES, Head, MsgBuf};
-use prim::parts::Parts;
+use prim::parts::ReturnedParts;
 
 /// The alignment of a part: a cache line, so that threads which use neighbouring parts do not
 /// disturb each other.
@@ -13,7 +13,7 @@ const PART_ALIGN: usize = 64;
 /// The head of a block, at its beginning.
 #[repr(C)]
 pub(super) struct Block {
-    parts: Parts,
+    parts: ReturnedParts,
     /// Where the memory begins, which need not be aligned, and how long it is.
     memory: NonNull<u8>,
     bytes: usize,
@@ -85,11 +85,11 @@ impl Carved {
         // SAFETY: less than the alignment, for which there is room.
         let block = unsafe { memory.add(aside) }.cast::<Block>();
         // SAFETY: aligned, and inside of fresh memory.
-        unsafe { block.write(Block { parts: Parts::new(), memory, bytes }) };
+        unsafe { block.write(Block { parts: ReturnedParts::new(), memory, bytes }) };
         Self { block, given: 0, at: FIRST, end }
     }
 
-    fn parts(&self) -> &Parts {
+    fn parts(&self) -> &ReturnedParts {
         // SAFETY: the block stays until it was left; nobody has it mutably.
         unsafe { &(*self.block.as_ptr()).parts }
     }

@@ -30,7 +30,7 @@ const BESIDE: usize = 512;
 
 /// Bounds on what one peer may leave untaken.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Bounds {
+pub(super) struct PeerLimits {
     loose: u32,
     handed: usize,
     /// See [`OpenOptions::unread_answers_max`](crate::OpenOptions::unread_answers_max).
@@ -39,9 +39,9 @@ pub(super) struct Bounds {
     all_answers: usize,
 }
 
-impl Bounds {
+impl PeerLimits {
     /// Returns the bounds for a provider that takes so many messages, to all peers together.
-    pub(super) fn new(sends_max: usize, unread: budget::Bounds) -> Self {
+    pub(super) fn new(sends_max: usize, unread: budget::BudgetLimits) -> Self {
         Self {
             loose: (sends_max / 8).clamp(16, LOOSE_MAX) as u32,
             handed: HANDED_BYTES_MAX.min(unread.of_peer / 2),
@@ -80,7 +80,7 @@ impl Load {
 
     /// Returns whether further messages to it have to wait until libfabric has fewer; it tells
     /// when.
-    pub(super) fn is_full(&self, bounds: &Bounds) -> bool {
+    pub(super) fn is_full(&self, bounds: &PeerLimits) -> bool {
         self.loose.load(Ordering::Relaxed) >= bounds.loose
             || self.handed.load(Ordering::Relaxed) > bounds.handed
     }
@@ -129,7 +129,7 @@ impl Load {
     }
 
     /// Bytes of answers that wait for it, if those are more than may.
-    pub(super) fn excess(&self, bounds: &Bounds) -> Option<usize> {
+    pub(super) fn excess(&self, bounds: &PeerLimits) -> Option<usize> {
         Some(self.answers.load(Ordering::Relaxed)).filter(|bytes| *bytes > bounds.answers)
     }
 

@@ -18,7 +18,7 @@ use super::fabric::{failed, zeroed};
 use super::failures::Meaning;
 use super::peers::Peer;
 use super::queue::unreachable;
-use super::slots::Slot;
+use super::slots::OpSlot;
 use super::unexpected::Waiting;
 use crate::matching::{Arrived, Kind};
 use crate::{Addr, Arrival, Completion, Error, Tag};
@@ -97,7 +97,7 @@ impl Core {
     fn completed(&mut self, entry: &raw::fi_cq_tagged_entry, source: Option<raw::fi_addr_t>) {
         let Some(index) = self.slots.index_of(entry.op_context) else { return };
         match self.slots.get(index) {
-            Slot::Unexpected { buffer } => {
+            OpSlot::Unexpected { buffer } => {
                 let buffer = *buffer;
                 if entry.flags & raw::FI_RECV != 0
                     && let Some(start) = self.start_of_message(entry.buf, entry.len)
@@ -108,12 +108,12 @@ impl Core {
                 }
                 self.given_back(index, buffer, entry.flags);
             }
-            Slot::Part { transfer } => {
+            OpSlot::Part { transfer } => {
                 let transfer = *transfer;
                 self.slots.take(index);
                 self.part_ended(transfer, Ok(()));
             }
-            Slot::Send { to, .. } => {
+            OpSlot::Send { to, .. } => {
                 if let Some(peer) = to.state::<Peer>() {
                     peer.set_reached(true);
                     peer.set_torn(false);
@@ -121,15 +121,15 @@ impl Core {
                 }
                 self.end_slot(index, Ok(()));
             }
-            Slot::Injected { to, .. } => {
+            OpSlot::Injected { to, .. } => {
                 if let Some(peer) = to.state::<Peer>() {
                     peer.set_reached(true);
                 }
                 self.end_slot(index, Ok(()));
             }
-            Slot::Recv { .. } => {
+            OpSlot::Recv { .. } => {
                 let slot = self.slots.take(index);
-                let Slot::Recv { mut op, from, tag, mut buf, number, given_up, .. } = slot else {
+                let OpSlot::Recv { mut op, from, tag, mut buf, number, given_up, .. } = slot else {
                     return;
                 };
                 let len = match self.registers_all {
@@ -148,7 +148,7 @@ impl Core {
                 let result = Ok(Arrival { from, tag });
                 self.done.push_back(Completion::Recv { op, buf, result });
             }
-            Slot::Free => {}
+            OpSlot::Free => {}
         }
     }
 
@@ -279,7 +279,7 @@ impl Core {
             return Ok(true);
         };
         match (stranger, self.slots.get(index)) {
-            (Some(address), Slot::Unexpected { buffer }) => {
+            (Some(address), OpSlot::Unexpected { buffer }) => {
                 let buffer = *buffer;
                 self.stranger(buffer, &entry, &address);
                 self.given_back(index, buffer, entry.flags);
@@ -326,8 +326,8 @@ impl Core {
         }
         let Some(with) = self.with(index, entry, detail) else { return };
         let (part, answer) = match self.slots.get(index) {
-            Slot::Part { transfer } => (Some(*transfer), None),
-            Slot::Injected { answer, .. } => (None, *answer),
+            OpSlot::Part { transfer } => (Some(*transfer), None),
+            OpSlot::Injected { answer, .. } => (None, *answer),
             _ => (None, None),
         };
         // Else it is of an operation with a predecessor, with which all has ended already.
@@ -347,7 +347,7 @@ impl Core {
             None => {
                 if let Some(number) = answer {
                     self.cancel_receive(number, &error);
-                } else if matches!(self.slots.get(index), Slot::Injected { .. }) {
+                } else if matches!(self.slots.get(index), OpSlot::Injected { .. }) {
                     tracing::warn!(%error, "an answer was lost");
                 }
                 self.end_slot(index, Err(error));
@@ -394,7 +394,7 @@ impl Core {
     /// for requests, which is dealt with here.
     fn with(&mut self, index: u32, entry: &raw::fi_cq_err_entry, detail: &str) -> Option<Addr> {
         match self.slots.get(index) {
-            Slot::Unexpected { buffer } => {
+            OpSlot::Unexpected { buffer } => {
                 let buffer = *buffer;
                 tracing::warn!(
                     error = self.domain.lib.strerror(entry.err),
@@ -406,13 +406,13 @@ impl Core {
                 }
                 None
             }
-            Slot::Part { transfer } => {
+            OpSlot::Part { transfer } => {
                 let transfer = *transfer;
                 self.transfer_with(transfer)
             }
-            Slot::Send { to, .. } | Slot::Injected { to, .. } => Some(to.clone()),
-            Slot::Recv { from, .. } => Some(from.clone()),
-            Slot::Free => None,
+            OpSlot::Send { to, .. } | OpSlot::Injected { to, .. } => Some(to.clone()),
+            OpSlot::Recv { from, .. } => Some(from.clone()),
+            OpSlot::Free => None,
         }
     }
 }

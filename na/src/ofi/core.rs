@@ -7,7 +7,7 @@ use std::time::Duration;
 use ofi_sys::raw;
 
 use super::address::RawAddr;
-use super::bounds::Bounds;
+use super::bounds::PeerLimits;
 use super::fabric::{Domain, Ep};
 use super::local::LocalBuffers;
 use super::memory::Registry;
@@ -15,10 +15,10 @@ use super::peers::{Peer, Peers};
 use super::provider::Provider;
 use super::queue::Queue;
 use super::sinks::Sinks;
-use super::slots::{Slot, Slots, copy_of};
+use super::slots::{OpSlot, Slots, copy_of};
 use super::transfer::Running;
 use super::unexpected::Unexpected;
-use crate::base::cheap::Cheap;
+use crate::base::cheap::IntBuildHasher;
 use crate::limits::budget;
 use crate::loopback::Outcome;
 use crate::matching::{Kind, Matcher};
@@ -53,7 +53,7 @@ pub(super) struct Core {
     pub(super) matcher: Matcher,
     pub(super) registry: Registry,
     /// Operations that libfabric did not take yet, by peer.
-    pub(super) queues: HashMap<u64, Queue, Cheap>,
+    pub(super) queues: HashMap<u64, Queue, IntBuildHasher>,
     /// The peers in `queues`, each once, in the order of their turns. During a retry, without those
     /// that had their turn.
     pub(super) turns: VecDeque<u64>,
@@ -64,8 +64,8 @@ pub(super) struct Core {
     pub(super) idle_receives_max: usize,
     /// Bytes of all answers to all peers that have not left.
     answers: usize,
-    pub(super) bounds: Bounds,
-    pub(super) transfers: HashMap<u64, Running, Cheap>,
+    pub(super) bounds: PeerLimits,
+    pub(super) transfers: HashMap<u64, Running, IntBuildHasher>,
     pub(super) next_transfer: u64,
     /// To be reported.
     pub(super) done: VecDeque<Completion>,
@@ -78,7 +78,7 @@ pub(super) struct Core {
 }
 
 /// The parts that a core is made of.
-pub(super) struct Parts {
+pub(super) struct CoreInit {
     pub(super) ep: Ep,
     pub(super) domain: Arc<Domain>,
     pub(super) provider: &'static Provider,
@@ -89,13 +89,13 @@ pub(super) struct Parts {
     pub(super) message_bytes_max: usize,
     pub(super) connect_timeout: Duration,
     pub(super) left_bytes_max: usize,
-    pub(super) unread_answers: budget::Bounds,
+    pub(super) unread_answers: budget::BudgetLimits,
     pub(super) idle_peers_max: usize,
 }
 
 impl Core {
-    pub(super) fn new(parts: Parts) -> Result<Self, Error> {
-        let Parts { ep, domain, provider, endpoint, message_bytes_max, .. } = parts;
+    pub(super) fn new(parts: CoreInit) -> Result<Self, Error> {
+        let CoreInit { ep, domain, provider, endpoint, message_bytes_max, .. } = parts;
         let own_raw = ep.name()?;
         let mut peers = Peers::new(endpoint, provider, parts.idle_peers_max);
         let own = peers.at(&domain, &own_raw)?;
@@ -134,7 +134,7 @@ impl Core {
             next_receive: 0,
             sinks: Sinks::new(receives_max),
             answers: 0,
-            bounds: Bounds::new(domain.info.tx_attr().size, parts.unread_answers),
+            bounds: PeerLimits::new(domain.info.tx_attr().size, parts.unread_answers),
             // With the sinks, half of all.
             idle_receives_max: receives_max / 4,
             transfers: HashMap::default(),
@@ -173,9 +173,9 @@ impl Core {
             self.answers += peer.load.answer_waits(buf.capacity());
         }
         let (posted, given_up, again) = (false, false, None);
-        let send = Slot::Send { op, kind, to: to_peer, tag, buf, posted, given_up, again };
+        let send = OpSlot::Send { op, kind, to: to_peer, tag, buf, posted, given_up, again };
         let slot = self.slots.add(send);
-        self.enqueue(to, super::queue::Entry::Send(slot));
+        self.enqueue(to, super::queue::QueuedOp::Send(slot));
         if let Some(peer) = of_answer {
             if let Some(bytes) = peer.load.excess(&self.bounds) {
                 self.lose(to, format!("it takes no answers: {bytes} bytes wait"));
@@ -221,7 +221,7 @@ impl Core {
         let from = from.clone();
         self.next_receive += 1;
         let (number, posted, given_up) = (self.next_receive, false, false);
-        let slot = self.slots.add(Slot::Recv { op, from, tag, buf, number, posted, given_up });
+        let slot = self.slots.add(OpSlot::Recv { op, from, tag, buf, number, posted, given_up });
         self.recvs.push_back(slot);
         self.post_receives();
     }
@@ -241,7 +241,7 @@ impl Core {
     /// Ends the receive of that number, if it is there, because of `error`.
     pub(super) fn cancel_receive(&mut self, wanted: u64, error: &Error) {
         let found = self.slots.iter().find(|(_, slot)| match slot {
-            Slot::Recv { number, given_up, .. } => *number == wanted && !given_up,
+            OpSlot::Recv { number, given_up, .. } => *number == wanted && !given_up,
             _ => false,
         });
         if let Some((index, _)) = found {
@@ -252,7 +252,7 @@ impl Core {
     /// Ends a message or receive early, because of `error`.
     pub(super) fn cancel_slot(&mut self, index: u32, error: &Error) {
         match self.slots.get(index) {
-            Slot::Send { posted: true, given_up: false, op, buf, to, .. } => {
+            OpSlot::Send { posted: true, given_up: false, op, buf, to, .. } => {
                 if let Some(peer) = to.state::<Peer>() {
                     peer.load.count_loose(true);
                 }
@@ -263,7 +263,7 @@ impl Core {
                 self.slots.give_up(index);
                 self.done.push_back(Completion::Send { op, buf, result });
             }
-            Slot::Recv { posted: true, given_up: false, op, buf, number, .. } => {
+            OpSlot::Recv { posted: true, given_up: false, op, buf, number, .. } => {
                 let (bytes, result) = (buf.capacity(), Err(error.clone()));
                 let (op, buf) = (*op, MsgBuf::with_capacity(bytes));
                 self.sinks.add(*number, index, bytes);
@@ -271,17 +271,20 @@ impl Core {
                 self.done.push_back(Completion::Recv { op, buf, result });
                 self.drain_sinks();
             }
-            Slot::Send { given_up: true, .. } | Slot::Recv { given_up: true, .. } => {}
-            Slot::Send { to, .. } => {
+            OpSlot::Send { given_up: true, .. } | OpSlot::Recv { given_up: true, .. } => {}
+            OpSlot::Send { to, .. } => {
                 let peer = to.peer_id();
                 self.dequeue(peer, index);
                 self.end_slot(index, Err(error.clone()));
             }
-            Slot::Recv { .. } => {
+            OpSlot::Recv { .. } => {
                 self.recvs.retain(|waiting| *waiting != index);
                 self.end_slot(index, Err(error.clone()));
             }
-            Slot::Free | Slot::Injected { .. } | Slot::Part { .. } | Slot::Unexpected { .. } => {}
+            OpSlot::Free
+            | OpSlot::Injected { .. }
+            | OpSlot::Part { .. }
+            | OpSlot::Unexpected { .. } => {}
         }
     }
 
@@ -301,14 +304,14 @@ impl Core {
         if !self.slots.is_awaited(from, tag) {
             return None;
         }
-        let of_receive = |(index, slot): (u32, &Slot)| match slot {
-            Slot::Recv { from: own, tag: its, number, given_up: false, .. } => {
+        let of_receive = |(index, slot): (u32, &OpSlot)| match slot {
+            OpSlot::Recv { from: own, tag: its, number, given_up: false, .. } => {
                 (own == from && *its == tag).then_some((*number, index))
             }
             _ => None,
         };
         let (number, index) = self.slots.iter().filter_map(of_receive).min()?;
-        let Slot::Recv { op, buf, posted, .. } = self.slots.get(index) else { return None };
+        let OpSlot::Recv { op, buf, posted, .. } = self.slots.get(index) else { return None };
         let (op, bytes) = (*op, buf.capacity());
         if *posted {
             self.slots.give_up(index);
@@ -325,8 +328,8 @@ impl Core {
     pub(super) fn end_slot(&mut self, index: u32, result: Result<(), Error>) {
         let slot = self.slots.take(index);
         match &slot {
-            Slot::Recv { number, given_up: true, .. } => self.sinks.remove(*number),
-            Slot::Send { to, kind, buf, posted, given_up, .. } => {
+            OpSlot::Recv { number, given_up: true, .. } => self.sinks.remove(*number),
+            OpSlot::Send { to, kind, buf, posted, given_up, .. } => {
                 if let Some(peer) = to.state::<Peer>() {
                     if *given_up {
                         peer.load.count_loose(false);
@@ -336,7 +339,7 @@ impl Core {
                     }
                 }
             }
-            Slot::Injected { to, .. } => {
+            OpSlot::Injected { to, .. } => {
                 if let Some(peer) = to.state::<Peer>() {
                     peer.load.count_loose(false);
                 }
@@ -403,7 +406,7 @@ impl Core {
     /// Every posted expected receive, with the peer that it is from.
     pub(super) fn awaited(&self) -> impl Iterator<Item = (u64, OpId)> {
         self.slots.iter().filter_map(|(_, slot)| match slot {
-            Slot::Recv { op, from, given_up: false, .. } => Some((from.peer_id(), *op)),
+            OpSlot::Recv { op, from, given_up: false, .. } => Some((from.peer_id(), *op)),
             _ => None,
         })
     }
@@ -413,8 +416,8 @@ impl Core {
     /// the receiver reads by itself, and neither can be canceled.
     fn is_deadly_to_close(&self) -> bool {
         // What RxM sends whole it can also inject (`rxm_buffer_size` in `rxm_init.c`).
-        let is_long = |slot: &Slot| match slot {
-            Slot::Send { posted: true, buf, .. } => {
+        let is_long = |slot: &OpSlot| match slot {
+            OpSlot::Send { posted: true, buf, .. } => {
                 self.header.len() + buf.len() > self.inject_bytes_max
             }
             _ => false,
@@ -459,15 +462,18 @@ impl Core {
 }
 
 /// The completion of a slot; of a receive only without a message.
-fn ended(slot: Slot, result: Result<(), Error>) -> Option<Completion> {
+fn ended(slot: OpSlot, result: Result<(), Error>) -> Option<Completion> {
     match slot {
-        Slot::Send { given_up: true, .. } | Slot::Recv { given_up: true, .. } => None,
-        Slot::Send { op, buf, .. } => Some(Completion::Send { op, buf, result }),
-        Slot::Recv { op, mut buf, .. } => {
+        OpSlot::Send { given_up: true, .. } | OpSlot::Recv { given_up: true, .. } => None,
+        OpSlot::Send { op, buf, .. } => Some(Completion::Send { op, buf, result }),
+        OpSlot::Recv { op, mut buf, .. } => {
             buf.clear();
             let error = result.err().unwrap_or(Error::Canceled);
             Some(Completion::Recv { op, buf, result: Err(error) })
         }
-        Slot::Free | Slot::Injected { .. } | Slot::Part { .. } | Slot::Unexpected { .. } => None,
+        OpSlot::Free
+        | OpSlot::Injected { .. }
+        | OpSlot::Part { .. }
+        | OpSlot::Unexpected { .. } => None,
     }
 }

@@ -15,7 +15,7 @@ use rustix::event::{EventfdFlags, epoll};
 
 use super::address;
 use super::address::RawAddr;
-use super::core::{Core, Parts};
+use super::core::{Core, CoreInit};
 use super::cxi::AuthKey;
 use super::fabric;
 use super::fabric::{Domain, Ep, library};
@@ -154,7 +154,7 @@ impl OfiEndpoint {
         let ep = Ep::open(&domain, wait_fd, multi.then_some(message_bytes_max))?;
         let wait = Wait::new(&ep)?;
         let registers_all = setup.registers_all || domain.has_mr_mode(raw::FI_MR_LOCAL);
-        let mut core = Core::new(Parts {
+        let mut core = Core::new(CoreInit {
             ep,
             domain,
             provider,

@@ -8,8 +8,8 @@
 use std::collections::HashMap;
 use std::hash::Hash;
 
-use super::slots::Slot;
-use crate::base::cheap::Cheap;
+use super::slots::OpSlot;
+use crate::base::cheap::IntBuildHasher;
 use crate::{Addr, OpId, Tag};
 
 /// Operations that begin after the last question, beyond as many as were in hand, until a table is
@@ -19,7 +19,7 @@ const PATIENCE: usize = 1024;
 /// A table that is there while it is asked for.
 #[derive(Debug)]
 struct Table<K> {
-    entries: Option<HashMap<K, u32, Cheap>>,
+    entries: Option<HashMap<K, u32, IntBuildHasher>>,
     /// Operations that have begun since it was last asked for.
     unasked: usize,
     /// How often it was made.
@@ -40,7 +40,10 @@ impl<K> Default for Table<K> {
 
 impl<K: Hash + Eq> Table<K> {
     /// The table, made of `all` if it is not there.
-    fn ask(&mut self, all: impl FnOnce() -> HashMap<K, u32, Cheap>) -> &HashMap<K, u32, Cheap> {
+    fn ask(
+        &mut self,
+        all: impl FnOnce() -> HashMap<K, u32, IntBuildHasher>,
+    ) -> &HashMap<K, u32, IntBuildHasher> {
         self.unasked = 0;
         #[cfg(test)]
         {
@@ -50,7 +53,7 @@ impl<K: Hash + Eq> Table<K> {
     }
 
     /// To enter an operation that begins, if the table is there and shall stay.
-    fn begin(&mut self) -> Option<&mut HashMap<K, u32, Cheap>> {
+    fn begin(&mut self) -> Option<&mut HashMap<K, u32, IntBuildHasher>> {
         let entries = self.entries.as_ref()?;
         self.unasked += 1;
         if self.unasked > entries.len() + PATIENCE {
@@ -70,10 +73,10 @@ pub(super) struct Lookup {
 }
 
 /// Returns the keys under which a slot is found, as long as it is not given up.
-fn names(slot: &Slot) -> (Option<OpId>, Option<(u64, u32)>) {
+fn names(slot: &OpSlot) -> (Option<OpId>, Option<(u64, u32)>) {
     match slot {
-        Slot::Send { op, given_up: false, .. } => (Some(*op), None),
-        Slot::Recv { op, from, tag, given_up: false, .. } => {
+        OpSlot::Send { op, given_up: false, .. } => (Some(*op), None),
+        OpSlot::Recv { op, from, tag, given_up: false, .. } => {
             (Some(*op), Some((from.peer_id(), tag.0)))
         }
         _ => (None, None),
@@ -83,14 +86,14 @@ fn names(slot: &Slot) -> (Option<OpId>, Option<(u64, u32)>) {
 impl Lookup {
     /// An operation begins, in that slot.
     #[inline]
-    pub(super) fn begins(&mut self, index: u32, slot: &Slot) {
+    pub(super) fn begins(&mut self, index: u32, slot: &OpSlot) {
         if self.ops.entries.is_some() || self.receives.entries.is_some() {
             self.enter(index, slot);
         }
     }
 
     #[cold]
-    fn enter(&mut self, index: u32, slot: &Slot) {
+    fn enter(&mut self, index: u32, slot: &OpSlot) {
         let (op, receive) = names(slot);
         if let (Some(op), Some(ops)) = (op, self.ops.begin()) {
             ops.insert(op, index);
@@ -102,14 +105,14 @@ impl Lookup {
 
     /// The operation in that slot ends, or is about to be given up.
     #[inline]
-    pub(super) fn ends(&mut self, index: u32, slot: &Slot) {
+    pub(super) fn ends(&mut self, index: u32, slot: &OpSlot) {
         if self.ops.entries.is_some() || self.receives.entries.is_some() {
             self.remove(index, slot);
         }
     }
 
     #[cold]
-    fn remove(&mut self, index: u32, slot: &Slot) {
+    fn remove(&mut self, index: u32, slot: &OpSlot) {
         let (op, receive) = names(slot);
         if let (Some(op), Some(ops)) = (op, self.ops.entries.as_mut())
             && ops.get(&op) == Some(&index)
@@ -127,7 +130,7 @@ impl Lookup {
     }
 
     /// The slot of a message or receive that is not given up, among `all`.
-    pub(super) fn slot_of(&mut self, op: OpId, all: &[Slot]) -> Option<u32> {
+    pub(super) fn slot_of(&mut self, op: OpId, all: &[OpSlot]) -> Option<u32> {
         let table = || {
             let named = |(index, slot)| names(slot).0.map(|op| (op, index));
             (0..).zip(all).filter_map(named).collect()
@@ -147,7 +150,7 @@ impl Lookup {
 
     /// Returns whether there is a receive from that peer for that tag which is not given up, among
     /// `all`.
-    pub(super) fn is_awaited(&mut self, from: &Addr, tag: Tag, all: &[Slot]) -> bool {
+    pub(super) fn is_awaited(&mut self, from: &Addr, tag: Tag, all: &[OpSlot]) -> bool {
         let table = || {
             let mut counts = HashMap::default();
             let keys = all.iter().filter_map(|slot| names(slot).1);

@@ -9,7 +9,7 @@ use super::fabric::Domain;
 use super::opx;
 use super::provider::Provider;
 use super::queue::STUCK_LIMIT;
-use crate::base::cheap::Cheap;
+use crate::base::cheap::IntBuildHasher;
 use crate::{Addr, Error};
 use prim::sync::Arc;
 use prim::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -86,7 +86,7 @@ pub(super) struct Peers {
     by_raw: HashMap<RawAddr, Addr>,
     /// Peers by the bytes that go before their messages, as we would write them.
     by_header: HashMap<Box<[u8]>, Addr>,
-    by_fi_addr: HashMap<u64, Addr, Cheap>,
+    by_fi_addr: HashMap<u64, Addr, IntBuildHasher>,
     /// The peer whose message came last, with its header as in `by_header`: mostly the next message
     /// comes from it, too.
     last: Option<(Vec<u8>, Addr)>,

@@ -25,7 +25,7 @@ use super::failures::{Meaning, means_gone};
 use super::local;
 use super::peers::Peer;
 use super::slots;
-use super::slots::Slot;
+use super::slots::OpSlot;
 use crate::matching::Kind;
 use crate::{Addr, Error, Tag};
 
@@ -43,7 +43,7 @@ const INJECT_BYTES_MAX: usize = 256;
 
 /// An operation that waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Entry {
+pub(super) enum QueuedOp {
     /// A message, in that slot.
     Send(u32),
     /// The next parts of a transfer.
@@ -53,14 +53,14 @@ pub(super) enum Entry {
 /// Operations that wait for one peer.
 pub(super) struct Queue {
     pub(super) to: Addr,
-    pub(super) entries: VecDeque<Entry>,
+    pub(super) entries: VecDeque<QueuedOp>,
     /// Since when nothing was taken.
     since: Instant,
 }
 
 /// The next turn of a peer among the peers for which something waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Turn {
+enum QueueTurn {
     /// Behind the others.
     Next,
     /// In the next poll.
@@ -159,7 +159,7 @@ impl Core {
         }
         let Some(ep) = self.ep.as_ref().map(|ep| ep.ep) else { return false };
         let Some(peer) = to.state::<Peer>() else { return false };
-        let index = self.slots.add(Slot::Injected { to: to.clone(), answer });
+        let index = self.slots.add(OpSlot::Injected { to: to.clone(), answer });
         let (context, pinned) = (self.slots.context(index), self.slots.pinned(index));
         let piece = iovec { iov_base: message.as_ptr().cast_mut().cast(), iov_len: message.len() };
         // SAFETY: the slot is ours, and libfabric has nothing of it before it is posted.
@@ -203,7 +203,7 @@ impl Core {
     }
 
     /// Hands something over, behind what waits for the same peer.
-    pub(super) fn enqueue(&mut self, to: &Addr, entry: Entry) {
+    pub(super) fn enqueue(&mut self, to: &Addr, entry: QueuedOp) {
         let waiting = self.queues.get_mut(&to.peer_id());
         if let Some(queue) = waiting {
             queue.entries.push_back(entry);
@@ -223,10 +223,10 @@ impl Core {
 
     /// Takes a message out of its queue.
     pub(super) fn dequeue(&mut self, peer: u64, slot: u32) {
-        self.take_out(peer, Entry::Send(slot));
+        self.take_out(peer, QueuedOp::Send(slot));
     }
 
-    pub(super) fn take_out(&mut self, peer: u64, entry: Entry) {
+    pub(super) fn take_out(&mut self, peer: u64, entry: QueuedOp) {
         if let Some(queue) = self.queues.get_mut(&peer) {
             queue.entries.retain(|waiting| *waiting != entry);
             if queue.entries.is_empty() {
@@ -256,9 +256,9 @@ impl Core {
         let mut later = VecDeque::new();
         while let Some(peer) = self.turns.pop_front() {
             match self.retry_front(peer) {
-                Turn::Over => {}
-                Turn::Next => self.turns.push_back(peer),
-                Turn::Later => later.push_back(peer),
+                QueueTurn::Over => {}
+                QueueTurn::Next => self.turns.push_back(peer),
+                QueueTurn::Later => later.push_back(peer),
             }
         }
         // In the order in which they were told so: next time begins behind who was served last.
@@ -266,36 +266,36 @@ impl Core {
     }
 
     /// Tries again what waits longest for one peer.
-    fn retry_front(&mut self, peer: u64) -> Turn {
-        let Some(queue) = self.queues.get(&peer) else { return Turn::Over };
-        let Some(entry) = queue.entries.front().copied() else { return Turn::Over };
+    fn retry_front(&mut self, peer: u64) -> QueueTurn {
+        let Some(queue) = self.queues.get(&peer) else { return QueueTurn::Over };
+        let Some(entry) = queue.entries.front().copied() else { return QueueTurn::Over };
         match self.post(entry) {
             Posted::Taken => self.done_with_front(peer),
             Posted::Partly => {
                 self.advanced(peer);
-                Turn::Later
+                QueueTurn::Later
             }
             Posted::Again => self.give_up_if_stuck(peer),
             Posted::Failed(errno) => {
                 let Some(to) = self.queues.get(&peer).map(|queue| queue.to.clone()) else {
-                    return Turn::Over;
+                    return QueueTurn::Over;
                 };
                 self.done_with_front(peer);
                 self.refused(entry, &to, errno);
-                if self.queues.contains_key(&peer) { Turn::Next } else { Turn::Over }
+                if self.queues.contains_key(&peer) { QueueTurn::Next } else { QueueTurn::Over }
             }
         }
     }
 
-    fn done_with_front(&mut self, peer: u64) -> Turn {
-        let Some(queue) = self.queues.get_mut(&peer) else { return Turn::Over };
+    fn done_with_front(&mut self, peer: u64) -> QueueTurn {
+        let Some(queue) = self.queues.get_mut(&peer) else { return QueueTurn::Over };
         queue.entries.pop_front();
         queue.since = Instant::now();
         if !queue.entries.is_empty() {
-            return Turn::Next;
+            return QueueTurn::Next;
         }
         self.queues.remove(&peer);
-        Turn::Over
+        QueueTurn::Over
     }
 
     fn advanced(&mut self, peer: u64) {
@@ -304,13 +304,13 @@ impl Core {
         }
     }
 
-    fn give_up_if_stuck(&mut self, peer: u64) -> Turn {
-        let Some(queue) = self.queues.get(&peer) else { return Turn::Over };
+    fn give_up_if_stuck(&mut self, peer: u64) -> QueueTurn {
+        let Some(queue) = self.queues.get(&peer) else { return QueueTurn::Over };
         let reached =
             queue.to.state::<Peer>().is_some_and(|peer| peer.was_reached() && !peer.is_torn());
         let limit = if reached { STUCK_LIMIT } else { self.connect_timeout };
         if queue.since.elapsed() < limit {
-            return Turn::Later;
+            return QueueTurn::Later;
         }
         let to = queue.to.clone();
         let said = format!(
@@ -319,7 +319,7 @@ impl Core {
             limit.as_millis()
         );
         self.lose(&to, said);
-        Turn::Over
+        QueueTurn::Over
     }
 
     /// Operations with a peer end: it cannot be reached, or not any more.
@@ -331,14 +331,14 @@ impl Core {
         let queue = self.take_queue(to.peer_id());
         for entry in queue.into_iter().flat_map(|queue| queue.entries) {
             match entry {
-                Entry::Send(slot) => self.end_slot(slot, Err(error.clone())),
-                Entry::Transfer(number) => self.fail_transfer(number, error.clone()),
+                QueuedOp::Send(slot) => self.end_slot(slot, Err(error.clone())),
+                QueuedOp::Transfer(number) => self.fail_transfer(number, error.clone()),
             }
         }
         let receives: Vec<u32> = self
             .slots
             .iter()
-            .filter(|(_, slot)| matches!(slot, Slot::Recv { from, .. } if from == to))
+            .filter(|(_, slot)| matches!(slot, OpSlot::Recv { from, .. } if from == to))
             .map(|(index, _)| index)
             .collect();
         for index in receives {
@@ -347,13 +347,13 @@ impl Core {
     }
 
     /// libfabric refused an operation for good, which says as much of the peer as if it had failed.
-    fn refused(&mut self, entry: Entry, to: &Addr, errno: c_int) {
+    fn refused(&mut self, entry: QueuedOp, to: &Addr, errno: c_int) {
         let meaning = self.provider.meaning(errno, 0);
-        let is_transfer = matches!(entry, Entry::Transfer(_));
+        let is_transfer = matches!(entry, QueuedOp::Transfer(_));
         let error = self.error_for(to, errno, "", meaning, is_transfer);
         match entry {
-            Entry::Send(slot) => self.end_slot(slot, Err(error)),
-            Entry::Transfer(number) => self.fail_transfer(number, error),
+            QueuedOp::Send(slot) => self.end_slot(slot, Err(error)),
+            QueuedOp::Transfer(number) => self.fail_transfer(number, error),
         }
         if meaning == Some(Meaning::Gone) {
             let reason = self.reason(errno, None);
@@ -361,10 +361,10 @@ impl Core {
         }
     }
 
-    fn post(&mut self, entry: Entry) -> Posted {
+    fn post(&mut self, entry: QueuedOp) -> Posted {
         match entry {
-            Entry::Send(slot) => self.post_send(slot),
-            Entry::Transfer(number) => self.post_parts(number),
+            QueuedOp::Send(slot) => self.post_send(slot),
+            QueuedOp::Transfer(number) => self.post_parts(number),
         }
     }
 
@@ -372,7 +372,7 @@ impl Core {
         let (context, pinned) = (self.slots.context(index), self.slots.pinned(index));
         let complete = self.provider.complete;
         let Some(ep) = &self.ep else { return Posted::Failed(libc::ESHUTDOWN) };
-        let Slot::Send { kind, to, tag, buf, posted, .. } = self.slots.get(index) else {
+        let OpSlot::Send { kind, to, tag, buf, posted, .. } = self.slots.get(index) else {
             return Posted::Taken;
         };
         let peer = to.state::<Peer>();
@@ -450,7 +450,7 @@ impl Core {
     /// which a response does not; and for [`AGAIN_LIMIT`], because a provider may learn late that
     /// its connection is closed, and the peer may be gone.
     pub(super) fn sends_again(&mut self, index: u32, is_lost: bool) -> bool {
-        let Slot::Send { kind, to, buf, posted, given_up, again, .. } = self.slots.get(index)
+        let OpSlot::Send { kind, to, buf, posted, given_up, again, .. } = self.slots.get(index)
         else {
             return false;
         };
@@ -465,7 +465,7 @@ impl Core {
             peer.load.answer_handed(buf.capacity(), false);
         }
         let to = to.clone();
-        self.enqueue(&to, Entry::Send(index));
+        self.enqueue(&to, QueuedOp::Send(index));
         true
     }
 
@@ -474,7 +474,7 @@ impl Core {
         while let Some(index) = self.recvs.front().copied() {
             let (context, pinned) = (self.slots.context(index), self.slots.pinned(index));
             let Some(ep) = &self.ep else { return };
-            let Slot::Recv { from, tag, buf, posted, .. } = self.slots.get(index) else {
+            let OpSlot::Recv { from, tag, buf, posted, .. } = self.slots.get(index) else {
                 self.recvs.pop_front();
                 continue;
             };
@@ -587,7 +587,7 @@ impl Core {
                 Err(errno) => return Posted::Failed(errno),
             }
         }
-        let index = self.slots.add(Slot::Unexpected { buffer: number });
+        let index = self.slots.add(OpSlot::Unexpected { buffer: number });
         let (context, pinned) = (self.slots.context(index), self.slots.pinned(index));
         let (start, len) = self.unexpected.place(number);
         let iov = iovec { iov_base: start.cast(), iov_len: len };

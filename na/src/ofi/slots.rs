@@ -47,7 +47,7 @@ pub(super) unsafe fn tell(pinned: *mut Pinned, peer: Option<&Peer>) {
 }
 
 /// The use of a slot.
-pub(super) enum Slot {
+pub(super) enum OpSlot {
     Free,
     /// A message to a peer.
     Send {
@@ -95,7 +95,7 @@ pub(super) enum Slot {
 #[derive(Default)]
 pub(super) struct Slots {
     pinned: Vec<NonNull<Pinned>>,
-    used: Vec<Slot>,
+    used: Vec<OpSlot>,
     free: Vec<u32>,
     pub(super) lookup: Lookup,
 }
@@ -105,7 +105,7 @@ unsafe impl Send for Slots {}
 
 impl Slots {
     /// Takes a slot.
-    pub(super) fn add(&mut self, slot: Slot) -> u32 {
+    pub(super) fn add(&mut self, slot: OpSlot) -> u32 {
         if let Some(index) = self.free.pop() {
             self.lookup.begins(index, &slot);
             self.used[index as usize] = slot;
@@ -128,14 +128,14 @@ impl Slots {
         index
     }
 
-    pub(super) fn get(&mut self, index: u32) -> &mut Slot {
+    pub(super) fn get(&mut self, index: u32) -> &mut OpSlot {
         &mut self.used[index as usize]
     }
 
     /// Gives a slot back; what it was used for.
-    pub(super) fn take(&mut self, index: u32) -> Slot {
+    pub(super) fn take(&mut self, index: u32) -> OpSlot {
         self.free.push(index);
-        let slot = std::mem::replace(&mut self.used[index as usize], Slot::Free);
+        let slot = std::mem::replace(&mut self.used[index as usize], OpSlot::Free);
         self.lookup.ends(index, &slot);
         slot
     }
@@ -144,7 +144,7 @@ impl Slots {
     pub(super) fn give_up(&mut self, index: u32) {
         let slot = &mut self.used[index as usize];
         self.lookup.ends(index, slot);
-        if let Slot::Send { given_up, .. } | Slot::Recv { given_up, .. } = slot {
+        if let OpSlot::Send { given_up, .. } | OpSlot::Recv { given_up, .. } = slot {
             *given_up = true;
         }
     }
@@ -190,7 +190,7 @@ impl Slots {
     }
 
     /// All slots in use.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &Slot)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &OpSlot)> {
         self.used.iter().enumerate().map(|(index, slot)| (index as u32, slot))
     }
 
@@ -201,19 +201,19 @@ impl Slots {
         self.free.clear();
         for slot in &mut self.used {
             let other = match slot {
-                Slot::Send { posted: true, buf, .. } => copy_of(buf),
+                OpSlot::Send { posted: true, buf, .. } => copy_of(buf),
                 // Whatever is in it is libfabric's.
-                Slot::Recv { posted: true, buf, .. } => MsgBuf::with_capacity(buf.capacity()),
+                OpSlot::Recv { posted: true, buf, .. } => MsgBuf::with_capacity(buf.capacity()),
                 _ => continue,
             };
-            if let Slot::Send { buf, .. } | Slot::Recv { buf, .. } = slot {
+            if let OpSlot::Send { buf, .. } | OpSlot::Recv { buf, .. } = slot {
                 std::mem::forget(std::mem::replace(buf, other));
             }
         }
     }
 
     /// Takes everything out, once libfabric has nothing any more.
-    pub(super) fn drain(&mut self) -> Vec<Slot> {
+    pub(super) fn drain(&mut self) -> Vec<OpSlot> {
         self.free.clear();
         self.lookup = Lookup::default();
         std::mem::take(&mut self.used)
@@ -256,7 +256,7 @@ mod tests {
         let peer = Addr::with_state("ofi+tcp://1.2.3.4:5".to_owned(), 1, 2, Arc::new(()));
         let send = |posted| {
             let (op, kind, to, tag) = (OpId(1), Kind::Expected, peer.clone(), Tag(1));
-            Slot::Send {
+            OpSlot::Send {
                 op,
                 kind,
                 to,
@@ -269,13 +269,13 @@ mod tests {
         };
         let recv = |posted| {
             let (op, from, tag) = (OpId(2), peer.clone(), Tag(1));
-            Slot::Recv { op, from, tag, buf: buf(b"x"), number: 1, posted, given_up: false }
+            OpSlot::Recv { op, from, tag, buf: buf(b"x"), number: 1, posted, given_up: false }
         };
         for slot in [send(true), send(false), recv(true), recv(false)] {
             slots.add(slot);
         }
-        let place = |slot: &Slot| match slot {
-            Slot::Send { buf, .. } | Slot::Recv { buf, .. } => buf.as_slice().as_ptr(),
+        let place = |slot: &OpSlot| match slot {
+            OpSlot::Send { buf, .. } | OpSlot::Recv { buf, .. } => buf.as_slice().as_ptr(),
             _ => std::ptr::null(),
         };
         let before: Vec<_> = slots.iter().map(|(_, slot)| place(slot)).collect();
@@ -288,10 +288,10 @@ mod tests {
         assert_eq!(stayed, [false, true, false, true]);
         for slot in after {
             match slot {
-                Slot::Send { buf, .. } => {
+                OpSlot::Send { buf, .. } => {
                     assert_eq!((buf.as_slice(), buf.capacity()), (&b"sent"[..], 64))
                 }
-                Slot::Recv { buf, .. } => assert_eq!(buf.capacity(), 64),
+                OpSlot::Recv { buf, .. } => assert_eq!(buf.capacity(), 64),
                 _ => panic!("another slot"),
             }
         }

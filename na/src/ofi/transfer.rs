@@ -10,9 +10,9 @@ use super::core::Core;
 use super::memory;
 use super::memory::{Registered, RemotePiece};
 use super::peers::Peer;
-use super::queue::{Entry, Posted};
+use super::queue::{Posted, QueuedOp};
 use super::slots;
-use super::slots::Slot;
+use super::slots::OpSlot;
 use crate::{Addr, Completion, DeniedReason, Error, OpId, Transfer};
 use prim::sync::Arc;
 
@@ -150,7 +150,7 @@ impl Core {
         } else if !running.queued && running.in_flight < PARTS_MAX {
             running.queued = true;
             let with = running.with.clone();
-            self.enqueue(&with, Entry::Transfer(number));
+            self.enqueue(&with, QueuedOp::Transfer(number));
         }
     }
 
@@ -174,7 +174,7 @@ impl Core {
             };
             let peer = running.with.state::<Peer>();
             let fi_addr = peer.map_or(u64::MAX, |peer| peer.fi_addr);
-            let index = self.slots.add(Slot::Part { transfer: number });
+            let index = self.slots.add(OpSlot::Part { transfer: number });
             let (context, pinned) = (self.slots.context(index), self.slots.pinned(index));
             let Some(ep) = &self.ep else { return Posted::Failed(libc::ESHUTDOWN) };
             // SAFETY: the slot is ours, and libfabric has nothing of it before it is posted.
@@ -228,7 +228,7 @@ impl Core {
             if running.queued {
                 running.queued = false;
                 let peer = running.with.peer_id();
-                self.take_out(peer, Entry::Transfer(number));
+                self.take_out(peer, QueuedOp::Transfer(number));
             }
         } else if let Some(peer) = running.with.state::<Peer>() {
             peer.set_reached(true);
@@ -255,7 +255,7 @@ impl Core {
         let Some((number, with)) = found.map(|(n, running)| (*n, running.with.peer_id())) else {
             return;
         };
-        self.take_out(with, Entry::Transfer(number));
+        self.take_out(with, QueuedOp::Transfer(number));
         self.fail_transfer(number, Error::Canceled);
     }
 }

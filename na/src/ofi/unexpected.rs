@@ -18,7 +18,7 @@ use std::ops::Range;
 use std::ptr::NonNull;
 
 use super::fabric::Mr;
-use crate::base::cheap::Cheap;
+use crate::base::cheap::IntBuildHasher;
 use crate::{Addr, Tag};
 
 /// Buffers, and messages of the greatest length for which each has room, where one takes many.
@@ -109,7 +109,7 @@ pub(super) struct Unexpected {
     /// Buffers that are to be posted.
     idle: Vec<u32>,
     /// Messages that wait, by peer, in order; no queue is empty.
-    waiting: HashMap<u64, VecDeque<Waiting>, Cheap>,
+    waiting: HashMap<u64, VecDeque<Waiting>, IntBuildHasher>,
 }
 
 impl Unexpected {

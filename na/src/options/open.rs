@@ -183,7 +183,9 @@ impl OpenOptions {
     ///
     /// When one of them is 0.
     #[cfg(any(feature = "tcp", feature = "ofi", feature = "ucx"))]
-    pub(crate) fn unread_answers_bounds(&self) -> Result<crate::limits::budget::Bounds, Error> {
+    pub(crate) fn unread_answers_bounds(
+        &self,
+    ) -> Result<crate::limits::budget::BudgetLimits, Error> {
         let given = [
             ("unread_answers_max", self.unread_answers_max),
             ("unread_answers_per_host_max", self.unread_answers_per_host_max),
@@ -198,7 +200,7 @@ impl OpenOptions {
         let times = |count| of_peer.saturating_mul(count);
         let of_host = self.unread_answers_per_host_max.unwrap_or(times(UNREAD_BY_HOST));
         let of_all = self.unread_answers_total_max.unwrap_or(times(UNREAD_BY_ALL));
-        Ok(crate::limits::budget::Bounds { of_peer, of_host, of_all })
+        Ok(crate::limits::budget::BudgetLimits { of_peer, of_host, of_all })
     }
 
     /// Which of the options about networks are given, by name.

@@ -4,7 +4,7 @@
 use super::node::{Node, State};
 use super::outgoing::Ends;
 use super::packet::{Frame, HostId};
-use super::peer::{Held, Phase};
+use super::peer::{EarlyMessage, Phase};
 use super::wire::Wire;
 use crate::Error;
 use crate::matching::Arrived;
@@ -28,7 +28,7 @@ impl Node {
         // What had arrived is received: only then the death is seen.
         if let Phase::Up(session) = ended {
             self.matcher.lift_bound(peer);
-            for Held { kind, tag, bytes, .. } in session.held {
+            for EarlyMessage { kind, tag, bytes, .. } in session.held {
                 if let Arrived::Completed(completion) =
                     self.matcher.arrive(kind, &session.addr, tag, &bytes)
                 {

@@ -3,7 +3,7 @@
 use super::node::{Node, State};
 use super::outgoing::Ends;
 use super::packet::{Body, Epoch, Frame, Greeting, Packet};
-use super::peer::{Held, Peer, Phase, Verdict};
+use super::peer::{EarlyMessage, Peer, Phase, Verdict};
 use super::trace::Fate;
 use super::wire::Wire;
 use crate::Error;
@@ -145,7 +145,7 @@ impl Node {
         match frame {
             Frame::Message { kind, tag, bytes } => {
                 if let Phase::Up(session) = &mut peer.phase {
-                    session.held.push_back(Held { kind, tag, bytes, charge });
+                    session.held.push_back(EarlyMessage { kind, tag, bytes, charge });
                 }
             }
             Frame::Request(request) => {

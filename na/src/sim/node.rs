@@ -8,7 +8,7 @@ use super::done::Done;
 use super::loopback::Loopback;
 use super::outgoing::{Ends, Queued};
 use super::packet::{HostId, NodeId};
-use super::peer::{Held, Home, Peer, PeerTag, Phase};
+use super::peer::{EarlyMessage, Home, Peer, PeerTag, Phase};
 use super::wire::{Event, Wire};
 use crate::matching::{Arrived, Kind, Matcher};
 use crate::{Addr, Completion, Error, LargeBuffers, MsgBuf, OpId, RegionTable, Tag, Transfer};
@@ -335,11 +335,11 @@ impl Node {
     /// Gives the matcher the messages of `peer` that are in order, until it is full.
     pub(super) fn deliver_held(&mut self, peer: u64, wire: &mut Wire) {
         while let Some(Peer { phase: Phase::Up(session), .. }) = self.peers.get_mut(&peer)
-            && let Some(Held { kind, tag, bytes, charge }) = session.held.pop_front()
+            && let Some(EarlyMessage { kind, tag, bytes, charge }) = session.held.pop_front()
         {
             match self.matcher.arrive(kind, &session.addr, tag, &bytes) {
                 Arrived::Full => {
-                    session.held.push_front(Held { kind, tag, bytes, charge });
+                    session.held.push_front(EarlyMessage { kind, tag, bytes, charge });
                     break;
                 }
                 Arrived::Held | Arrived::Discarded => session.uncredited += charge,

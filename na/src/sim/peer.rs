@@ -27,7 +27,7 @@ use crate::{Addr, Error, PeerLink, PeerStats, Tag};
 pub(super) struct PeerTag;
 
 /// A message that is in order but has not been taken.
-pub(super) struct Held {
+pub(super) struct EarlyMessage {
     pub(super) kind: Kind,
     pub(super) tag: Tag,
     pub(super) bytes: Arc<Vec<u8>>,
@@ -41,7 +41,7 @@ pub(super) struct Session {
     pub(super) addr: Addr,
     pub(super) tx: Tx,
     pub(super) rx: Rx,
-    pub(super) held: VecDeque<Held>,
+    pub(super) held: VecDeque<EarlyMessage>,
     /// Bytes that were taken and not yet credited.
     pub(super) uncredited: u64,
     /// The longest message that both sides take.

@@ -28,18 +28,18 @@ pub(super) struct Tx {
     dues: BTreeSet<(Nanos, u64)>,
     /// Bytes that the receiver has not yet taken.
     charged: u64,
-    patience: Patience,
+    patience: RetransmitTimer,
 }
 
 /// How long to wait for an acknowledgement: from the times that they took (as TCP does).
-struct Patience {
+struct RetransmitTimer {
     smooth: Nanos,
     deviation: Nanos,
     least: Nanos,
     most: Nanos,
 }
 
-impl Patience {
+impl RetransmitTimer {
     fn learn(&mut self, sample: Nanos) {
         if self.smooth == 0 {
             (self.smooth, self.deviation) = (sample, sample / 2);
@@ -61,7 +61,7 @@ impl Tx {
     /// most `most`.
     pub(super) fn new(round_trip: Nanos, most: Nanos) -> Self {
         let least = 2 * round_trip + 1_000;
-        let patience = Patience { smooth: 0, deviation: 0, least, most };
+        let patience = RetransmitTimer { smooth: 0, deviation: 0, least, most };
         Self { next: 0, flight: VecDeque::new(), dues: BTreeSet::new(), charged: 0, patience }
     }
 

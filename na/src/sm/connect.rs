@@ -14,7 +14,7 @@ use super::address;
 use super::address::Name;
 use super::endpoint::SmEndpoint;
 use super::link::conn::Conn;
-use super::link::crowd::{Guest, Place, Silent, place_for};
+use super::link::crowd::{AcceptedPeer, Place, Silent, place_for};
 use super::link::handshake::{Kind, Packet};
 use super::link::ring::payload_max;
 use super::link::segment::{Segment, check_ring_bytes, total_bytes};
@@ -30,7 +30,7 @@ use super::transfer::serve::Services;
 use super::tx::TxLink;
 use super::wake::board::Board;
 use crate::base::plain;
-use crate::base::ran::Ran;
+use crate::base::ran::RunClock;
 use crate::limits::descriptors;
 use crate::{Error, Uri};
 use prim::sync::atomic::Ordering;
@@ -63,7 +63,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(super) struct Stranger {
     pub(super) token: u64,
-    pub(super) waited: Ran,
+    pub(super) waited: RunClock,
     socket: Socket,
     credentials: Credentials,
 }
@@ -73,7 +73,7 @@ struct Met {
     process: Option<OwnedFd>,
     segment: Segment,
     board: Option<(Board, u32)>,
-    guest: Guest,
+    guest: AcceptedPeer,
     packet: Packet,
 }
 
@@ -101,7 +101,7 @@ impl SmEndpoint {
         let (segment, memfd) = Segment::create(self.ring_bytes)?;
         let token = self.next_token.fetch_add(1, Ordering::Relaxed);
         let conn = Arc::new(Conn::new(token, socket, Arc::new(segment)));
-        let waited = Ran::since(Instant::now());
+        let waited = RunClock::since(Instant::now());
         let mut link =
             RxLink::new(conn.clone(), peer.clone(), peer.addr(self.id), Stage::Dialing { waited });
         let greeted = match listener {
@@ -314,7 +314,7 @@ impl SmEndpoint {
         link.began_attached = attach;
         (link.addr, link.spare) = (link.peer.addr(self.id).in_session(link.peer.session()), None);
         link.stage = Stage::Up;
-        link.silent = Ran::since(Instant::now());
+        link.silent = RunClock::since(Instant::now());
         let by_path = if attach { &self.attached } else { &self.unattached };
         by_path.fetch_add(1, Ordering::Relaxed);
         tracing::debug!("connected with {}, cross-memory attach: {attach}", link.peer.uri);
@@ -386,7 +386,7 @@ impl SmEndpoint {
             // It may have gone, which shows when it is heard.
             let _ = socket::send_packet(&socket, &Packet::ready().encode(), &[]);
         }
-        let waited = Ran::since(Instant::now());
+        let waited = RunClock::since(Instant::now());
         state.strangers.push(Stranger { token, waited, socket, credentials });
     }
 

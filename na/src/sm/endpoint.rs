@@ -29,7 +29,7 @@ use super::wake::board::OwnBoard;
 use super::wake::doorbell::{RECORDS, settle};
 use super::wake::ready::Ready;
 use super::wake::reports::Reports;
-use crate::base::ran::Ran;
+use crate::base::ran::RunClock;
 use crate::endpoint::stats;
 use crate::loopback::Loopback;
 use crate::loopback::{Outcome, Queued};
@@ -356,7 +356,7 @@ impl SmEndpoint {
             cancels.into_iter().for_each(|cancel| link.push_control(cancel));
             link.write_waiting(&mut out, &mut 0);
             if link.requests.awaits(op) {
-                let (peer, waited) = (Arc::downgrade(peer), Ran::since(Instant::now()));
+                let (peer, waited) = (Arc::downgrade(peer), RunClock::since(Instant::now()));
                 lock(&self.canceled).push(Canceled { op, peer, waited });
             }
             self.wake_poll_for(&link.conn);
@@ -376,7 +376,7 @@ impl SmEndpoint {
 pub(super) struct Canceled {
     op: OpId,
     peer: Weak<Peer>,
-    waited: Ran,
+    waited: RunClock,
 }
 
 impl SmEndpoint {

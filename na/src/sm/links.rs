@@ -16,7 +16,7 @@ use std::collections::HashMap;
 use super::rx::{RxLink, Stage};
 use super::wake::board::OwnBoard;
 use super::wake::doorbell::settle;
-use crate::base::cheap::Cheap;
+use crate::base::cheap::IntBuildHasher;
 
 /// So many links are always watched: about what a look at the board costs.
 const WATCHED_MIN: usize = 4;
@@ -35,7 +35,7 @@ pub(super) struct Links {
     /// Index of the link with each slot.
     by_slot: Vec<usize>,
     /// Slot of the link with each token, if it has one. It stays while links move about.
-    slots: HashMap<u64, u32, Cheap>,
+    slots: HashMap<u64, u32, IntBuildHasher>,
     /// Tokens of those left since the last sweep.
     left_lately: Vec<u64>,
     /// Where the next sweep in a look goes on.

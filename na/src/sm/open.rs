@@ -7,7 +7,7 @@ use rustix::time::{TimerfdClockId, TimerfdFlags};
 use super::address;
 use super::address::Name;
 use super::endpoint::SmEndpoint;
-use super::link::crowd::Crowd;
+use super::link::crowd::AcceptedPeers;
 use super::link::ring::capacity_for;
 use super::link::segment::{RING_BYTES, total_bytes};
 use super::link::socket;
@@ -121,7 +121,7 @@ pub(super) fn open(uri: &Uri<'_>, options: &OpenOptions) -> Result<Arc<SmEndpoin
     let own = Peer::new(0, uri, Reach::Own);
     let board = OwnBoard::new()?;
     let ring_bytes = capacity_for(options.message_bytes_max).max(*RING_BYTES.start());
-    let crowd = Crowd::new(&options.sm, total_bytes(ring_bytes));
+    let crowd = AcceptedPeers::new(&options.sm, total_bytes(ring_bytes));
     Ok(Arc::new_cyclic(|itself| SmEndpoint {
         itself: itself.clone(),
         id,

@@ -27,13 +27,13 @@ use rustix::time::{ClockId, Itimerspec, TimerfdTimerFlags};
 use super::connect::{STRANGERS_MAX, STRANGERS_PART, Stranger};
 use super::endpoint::SmEndpoint;
 use super::link::conn::{Control, sleep_reasons};
-use super::link::crowd::Crowd;
+use super::link::crowd::AcceptedPeers;
 use super::link::socket;
 use super::links::Links;
 use super::rx::{RxLink, Stage};
 use super::tx::sent;
 use super::wake::doorbell::{RECORDS, settle};
-use crate::base::ran::Ran;
+use crate::base::ran::RunClock;
 use crate::limits::descriptors;
 use crate::limits::descriptors::Reserve;
 use crate::loopback::Outcome;
@@ -81,7 +81,7 @@ const EVENTS: usize = 64;
 pub(super) struct PollState {
     pub(super) links: Links,
     pub(super) strangers: Vec<Stranger>,
-    pub(super) crowd: Crowd,
+    pub(super) crowd: AcceptedPeers,
     pub(super) listener: Option<OwnedFd>,
     /// The reserve of a listener.
     pub(super) reserve: Option<Reserve>,
@@ -105,7 +105,7 @@ pub(super) struct PollState {
 }
 
 impl PollState {
-    pub(super) fn new(listener: Option<OwnedFd>, crowd: Crowd) -> Self {
+    pub(super) fn new(listener: Option<OwnedFd>, crowd: AcceptedPeers) -> Self {
         Self {
             links: Links::default(),
             strangers: Vec::new(),
@@ -525,20 +525,20 @@ impl SmEndpoint {
         }
         // What lies in the ring is a sign of life, also while messages are not taken.
         if std::mem::take(&mut link.heard) || !link.rx.is_empty() {
-            (link.silent, link.pinged) = (Ran::since(now), false);
+            (link.silent, link.pinged) = (RunClock::since(now), false);
             return false;
         }
         if !link.silent.has_passed(now, limit / 2) {
             return false;
         }
         if !self.is_owed(link) {
-            (link.silent, link.pinged) = (Ran::since(now), false);
+            (link.silent, link.pinged) = (RunClock::since(now), false);
             return false;
         }
         if link.pinged {
             link.gone(&format!("no sign of life for {limit:?}"));
         } else {
-            (link.silent, link.pinged) = (Ran::since(now), true);
+            (link.silent, link.pinged) = (RunClock::since(now), true);
             link.with_link(|tx| tx.push_control(Control::Ping));
         }
         true

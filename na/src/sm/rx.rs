@@ -17,7 +17,7 @@ use std::time::Instant;
 
 use super::endpoint::SmEndpoint;
 use super::link::conn::{Conn, Control};
-use super::link::crowd::Guest;
+use super::link::crowd::AcceptedPeer;
 use super::link::lane::Emptier;
 use super::link::record;
 use super::link::record::{
@@ -35,7 +35,7 @@ use super::transfer::offer::{Theirs, read_place};
 use super::transfer::serve::{Place, Services};
 use super::tx::TxLink;
 use super::wake::doorbell::ROOM;
-use crate::base::ran::Ran;
+use crate::base::ran::RunClock;
 use crate::loopback::Outcome;
 use crate::matching::{Arrived, Kind};
 use crate::{Addr, Arrival, Completion, Error, LocalMem, RawSegment, Tag};
@@ -53,11 +53,11 @@ pub(super) enum Stage {
     /// Not connected, because the listener's queue was full; or the other side is not ready for our
     /// hello.
     Dialing {
-        waited: Ran,
+        waited: RunClock,
     },
     /// Waits for the peer's welcome.
     Greeting {
-        waited: Ran,
+        waited: RunClock,
     },
     Up,
 }
@@ -88,7 +88,7 @@ pub(super) struct RxLink {
     pub(super) rx: Consumer<MappedRing>,
     pub(super) stage: Stage,
     /// How it counts in the endpoint's `Crowd`, if it came to us.
-    pub(super) guest: Option<Guest>,
+    pub(super) guest: Option<AcceptedPeer>,
     /// The segment's descriptor, until it is handed over.
     pub(super) memfd: Option<OwnedFd>,
     /// Largest message in either direction, bytes.
@@ -109,7 +109,7 @@ pub(super) struct RxLink {
     /// Something arrived since the last look at the liveness limit.
     pub(super) heard: bool,
     /// Since something was heard, or since the ping that was sent then.
-    pub(super) silent: Ran,
+    pub(super) silent: RunClock,
     pub(super) pinged: bool,
 }
 
@@ -134,7 +134,7 @@ impl RxLink {
             turn: 1,
             end: None,
             heard: false,
-            silent: Ran::since(Instant::now()),
+            silent: RunClock::since(Instant::now()),
             pinged: false,
         }
     }

@@ -23,7 +23,7 @@ use super::rx::{RxLink, Stage};
 use super::transfer::kept::{Keeper, Kept};
 use super::tx::TxLink;
 use crate::Error;
-use crate::memory::region::{Held, Late};
+use crate::memory::region::{LingeringMemory, RetiredMemory};
 use prim::sync::atomic::Ordering;
 use prim::sync::lock;
 
@@ -183,11 +183,11 @@ impl SmEndpoint {
                 drop(kept);
                 tracing::warn!("a peer does not stop copying; its transfer's memory is leaked");
                 for Kept { memory, late, held, .. } in left {
-                    late.into_iter().for_each(Late::keep_for_good);
+                    late.into_iter().for_each(LingeringMemory::keep_for_good);
                     memory.iter().for_each(|memory| memory.region().keep_for_good());
                     // Whoever waits for it is told by that.
                     drop(memory);
-                    held.into_iter().for_each(Held::keep_for_good);
+                    held.into_iter().for_each(RetiredMemory::keep_for_good);
                 }
                 return;
             }

@@ -29,7 +29,7 @@ use super::transfer::serve::ToPeer;
 use super::wake::doorbell::RECORDS;
 use crate::loopback::{Outcome, Queued};
 use crate::matching::Kind;
-use crate::memory::region::Late;
+use crate::memory::region::LingeringMemory;
 use crate::{Completion, Error, LocalMem, MsgBuf, OpId, Tag, Transfer};
 use prim::prefetch;
 use prim::sync::Arc;
@@ -416,7 +416,7 @@ impl TxLink {
 
     /// The connection is gone: ends everything with `error`. Transfers that the peer may still be
     /// writing leave their memory, which is returned.
-    pub(super) fn fail(mut self, error: &Error, out: &mut Outcome) -> Vec<Late> {
+    pub(super) fn fail(mut self, error: &Error, out: &mut Outcome) -> Vec<LingeringMemory> {
         self.take_ended(&mut out.completions);
         let sends = self.queue.drain(..).map(|message| message.end(Err(error.clone())));
         out.completions.extend(sends);

@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use super::incoming::Incoming;
+use super::incoming::FrameReader;
 use super::peer::Peer;
 use crate::Addr;
 use prim::sync::Arc;
@@ -57,7 +57,7 @@ pub(super) struct Conn {
     pub(super) key: u64,
     pub(super) socket: Arc<OwnedFd>,
     pub(super) stage: Stage,
-    pub(super) incoming: Incoming,
+    pub(super) incoming: FrameReader,
     /// There may be something to read.
     pub(super) readable: bool,
     /// The socket may have room again.
@@ -90,7 +90,7 @@ impl Conn {
             key: 0,
             socket: Arc::new(socket),
             stage,
-            incoming: Incoming::new(message_bytes_max),
+            incoming: FrameReader::new(message_bytes_max),
             readable: false,
             writable: false,
             hung_up: false,
@@ -141,7 +141,7 @@ impl Conn {
     }
 }
 
-struct Slot {
+struct ConnSlot {
     generation: u32,
     conn: Option<Box<Conn>>,
 }
@@ -150,7 +150,7 @@ struct Slot {
 /// that is gone does not reach its successor.
 #[derive(Default)]
 pub(super) struct Conns {
-    slots: Vec<Slot>,
+    slots: Vec<ConnSlot>,
     free: Vec<u32>,
 }
 
@@ -164,7 +164,7 @@ impl Conns {
         let index = match self.free.pop() {
             Some(index) => index as usize,
             None => {
-                self.slots.push(Slot { generation: 0, conn: None });
+                self.slots.push(ConnSlot { generation: 0, conn: None });
                 self.slots.len() - 1
             }
         };
@@ -175,7 +175,7 @@ impl Conns {
         key
     }
 
-    fn slot(&mut self, key: u64) -> Option<&mut Slot> {
+    fn slot(&mut self, key: u64) -> Option<&mut ConnSlot> {
         let slot = self.slots.get_mut((key & u64::from(u32::MAX)) as usize)?;
         (u64::from(slot.generation) == key >> 32).then_some(slot)
     }

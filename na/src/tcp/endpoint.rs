@@ -12,7 +12,7 @@ use super::address;
 use super::frame;
 use super::frame::{Hello, Named, URI_BYTES_MAX};
 use super::gather::Gather;
-use super::known::Known;
+use super::known::PeerRegistry;
 use super::mail::Mail;
 use super::outgoing::Outgoing;
 use super::peer::{Peer, PeerState, Phase};
@@ -63,7 +63,7 @@ pub(super) struct Core {
     /// Peers that can be dialed, as long as anything refers to them.
     pub(super) peers: Mutex<HashMap<PeerKey, Weak<Peer>>>,
     /// All peers, origins too. For [`Endpoint::stats`].
-    pub(super) known: Mutex<Known>,
+    pub(super) known: Mutex<PeerRegistry>,
     next_peer: AtomicU64,
     next_session: AtomicU64,
     /// A random number that no other endpoint has.
@@ -367,7 +367,7 @@ enum Copied {
 /// Completions that polls have not reported yet, and memory that they have not dropped. Its
 /// collections are swapped with the poller's, so that both keep their capacity.
 #[derive(Default)]
-struct Gate {
+struct PollOutput {
     completions: VecDeque<Completion>,
     memories: Vec<LocalMem>,
 }
@@ -379,7 +379,7 @@ pub(super) struct TcpEndpoint {
     /// Operations on `self_addr`, whose peer stays `Idle`: see `within.rs`.
     pub(super) loopback: Loopback,
     /// Held throughout a poll, the sink's calls included; holds what a poll could not report.
-    gate: BiasedLock<Gate>,
+    gate: BiasedLock<PollOutput>,
     pub(super) poller: BiasedLock<Poller>,
     epoll: Arc<OwnedFd>,
 }

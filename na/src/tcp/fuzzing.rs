@@ -11,7 +11,7 @@ use std::os::unix::net::UnixStream;
 
 use super::Tcp;
 use super::frame::{CHUNK_BYTES_MAX, HEADER_BYTES, Header, Hello, Kind, Request, Status};
-use super::incoming::{Appetite, Buffers, Destination, Guess, Incoming, Next};
+use super::incoming::{Buffers, Destination, ExpectedData, FrameReader, Parsed, ReadPlan};
 use crate::endpoint::fuzz_target::Target;
 use crate::{Access, LocalMem, Memory, OpId, OpenOptions, Plugin, RegionTable, Tag, Uri};
 
@@ -52,7 +52,7 @@ pub fn frames(data: &[u8]) {
     let guarded = Memory::from_vecs(vec![vec![0; 100], vec![], vec![0; 9000], vec![0; 50]]);
     let memory = table.register(guarded, Access::ReadWrite).expect("register");
     let (mut incoming, mut buffers) =
-        (Incoming::new(MESSAGE_BYTES_MAX), Buffers::new(MESSAGE_BYTES_MAX));
+        (FrameReader::new(MESSAGE_BYTES_MAX), Buffers::new(MESSAGE_BYTES_MAX));
     for piece in data.chunks(1 + usize::from(step) * 16) {
         theirs.write_all(piece).expect("room in the socket");
         loop {
@@ -60,8 +60,8 @@ pub fn frames(data: &[u8]) {
                 return;
             }
             let appetite = match step % 4 {
-                0 | 1 => Appetite::Any,
-                careful => Appetite::Guess(Guess {
+                0 | 1 => ReadPlan::Any,
+                careful => ReadPlan::ExpectedData(ExpectedData {
                     kind: Kind::PutData,
                     number: GUESSED,
                     memory: memory.clone(),
@@ -82,12 +82,12 @@ pub fn frames(data: &[u8]) {
 const GUESSED: u64 = 7;
 
 /// Handles what has arrived; `false` when a rule is broken.
-fn handle(incoming: &mut Incoming, memory: &LocalMem) -> bool {
+fn handle(incoming: &mut FrameReader, memory: &LocalMem) -> bool {
     loop {
         match incoming.next() {
             Err(_) => return false,
-            Ok(Next::NeedMore) => return true,
-            Ok(Next::Frame(header)) => {
+            Ok(Parsed::NeedMore) => return true,
+            Ok(Parsed::Frame(header)) => {
                 let payload = incoming.payload(header);
                 assert_eq!(payload.len(), header.len as usize);
                 assert!(payload.len() <= MESSAGE_BYTES_MAX);
@@ -101,8 +101,10 @@ fn handle(incoming: &mut Incoming, memory: &LocalMem) -> bool {
                 incoming.consume(header);
             }
             // As if no receive were posted for it.
-            Ok(Next::Long(Header { kind: Kind::Unexpected | Kind::Expected, .. })) => return true,
-            Ok(Next::Long(header)) => {
+            Ok(Parsed::Long(Header { kind: Kind::Unexpected | Kind::Expected, .. })) => {
+                return true;
+            }
+            Ok(Parsed::Long(header)) => {
                 assert!((1..=CHUNK_BYTES_MAX).contains(&(header.len as usize)));
                 // The transfers check this on a connection.
                 let is_guessed = (header.kind, header.number) == (Kind::PutData, GUESSED);
@@ -114,8 +116,8 @@ fn handle(incoming: &mut Incoming, memory: &LocalMem) -> bool {
                 };
                 assert!(incoming.begin(header, to));
             }
-            Ok(Next::Gone) => unreachable!("its pages are there"),
-            Ok(Next::End(..)) => {}
+            Ok(Parsed::Gone) => unreachable!("its pages are there"),
+            Ok(Parsed::End(..)) => {}
         }
     }
 }

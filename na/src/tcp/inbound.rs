@@ -3,7 +3,7 @@
 use super::conn::{Conn, Stage};
 use super::endpoint::Core;
 use super::frame::{Header, Kind, Request, Status};
-use super::incoming::{Appetite, Destination, Incoming, Next};
+use super::incoming::{Destination, FrameReader, Parsed, ReadPlan};
 use super::outgoing::faults::is_fault;
 use super::peer::{Peer, PeerState};
 use super::poller::{Poller, flush};
@@ -60,10 +60,10 @@ impl Poller {
                     conn.blocked = peer.is_blocked();
                     match may_guess && peer.expects_data() {
                         true => peer.lock().appetite(),
-                        false => Appetite::Any,
+                        false => ReadPlan::Any,
                     }
                 }
-                _ => Appetite::Any,
+                _ => ReadPlan::Any,
             };
             match conn.incoming.fill(&conn.socket, &mut self.buffers, appetite) {
                 Ok((0, _)) => return Err(Lost::Ended("it closed the connection".into())),
@@ -101,7 +101,7 @@ impl Poller {
 
     /// Memory of ours that data goes to cannot be written: its transfer ends, and nothing else.
     #[cold]
-    fn cannot_write(&mut self, core: &Core, incoming: &mut Incoming, peer: &Arc<Peer>) {
+    fn cannot_write(&mut self, core: &Core, incoming: &mut FrameReader, peer: &Arc<Peer>) {
         self.with_peer(peer, |state| {
             give_up_memory(incoming, state);
             flush(core, peer, state);
@@ -117,14 +117,14 @@ impl Poller {
         let Stage::Up { peer, addr } = stage else { return Ok(false) };
         loop {
             match incoming.next().map_err(Lost::Broke)? {
-                Next::NeedMore => return Ok(false),
-                Next::Frame(header) => {
+                Parsed::NeedMore => return Ok(false),
+                Parsed::Frame(header) => {
                     if !self.frame(core, incoming, peer, addr, header)? {
                         return Ok(true);
                     }
                     incoming.consume(header);
                 }
-                Next::Long(header) => match message_kind(header.kind) {
+                Parsed::Long(header) => match message_kind(header.kind) {
                     None => self.data(core, incoming, peer, header)?,
                     Some(kind) => {
                         let tag = Tag(header.number as u32);
@@ -134,13 +134,13 @@ impl Poller {
                         let _ = incoming.begin(header, Destination::Receive(claimed, 0));
                     }
                 },
-                Next::Gone => self.cannot_write(core, incoming, peer),
-                Next::End(header, Destination::Receive(claimed, len)) => {
+                Parsed::Gone => self.cannot_write(core, incoming, peer),
+                Parsed::End(header, Destination::Receive(claimed, len)) => {
                     let tag = Tag(header.number as u32);
                     peer.count_message();
                     self.batch.push_back(claimed.received(len, addr.clone(), tag));
                 }
-                Next::End(header, to) => self.end_of_data(core, peer, header, to),
+                Parsed::End(header, to) => self.end_of_data(core, peer, header, to),
             }
         }
     }
@@ -149,7 +149,7 @@ impl Poller {
     fn data(
         &mut self,
         core: &Core,
-        incoming: &mut Incoming,
+        incoming: &mut FrameReader,
         peer: &Arc<Peer>,
         header: Header,
     ) -> Result<(), Lost> {
@@ -168,11 +168,11 @@ impl Poller {
                 give_up_memory(incoming, state);
             }
             let mut next = incoming.next()?;
-            if matches!(next, Next::Gone) {
+            if matches!(next, Parsed::Gone) {
                 give_up_memory(incoming, state);
                 next = incoming.next()?;
             }
-            if let Next::End(header, to) = next {
+            if let Parsed::End(header, to) = next {
                 end_data(core, peer, state, header, to);
             }
             Ok(())
@@ -204,7 +204,7 @@ impl Poller {
     fn frame(
         &mut self,
         core: &Core,
-        incoming: &Incoming,
+        incoming: &FrameReader,
         peer: &Arc<Peer>,
         addr: &Addr,
         header: Header,
@@ -269,7 +269,7 @@ fn message_kind(kind: Kind) -> Option<matching::Kind> {
 
 /// The memory of the data that arrives cannot be written: the rest of it is skipped.
 #[cold]
-fn give_up_memory(incoming: &mut Incoming, state: &mut PeerState) {
+fn give_up_memory(incoming: &mut FrameReader, state: &mut PeerState) {
     if let Some((header, memory)) = incoming.give_up_memory() {
         state.harvest.memories.push(memory);
         cannot_access(header, state);

@@ -4,7 +4,7 @@
 //! destination:
 //!
 //! - **data of transfers**: when one transfer is known to go on, a read puts a header into the
-//!   buffer and the bytes after it into that transfer's memory (a [`Guess`]). When another frame
+//!   buffer and the bytes after it into that transfer's memory (a [`ExpectedData`]). When another frame
 //!   comes instead, its bytes are moved from that memory to the buffer, and the memory, whose
 //!   contents mean nothing before the transfer has ended, is zeroed. In the meantime anyone else
 //!   who may use that memory can see and change frames of this peer (`mod.rs`, Copies). Before the
@@ -96,7 +96,7 @@ struct Long {
 
 /// The data that probably comes next.
 #[derive(Debug)]
-pub(super) struct Guess {
+pub(super) struct ExpectedData {
     pub(super) kind: Kind,
     pub(super) number: u64,
     pub(super) memory: LocalMem,
@@ -106,7 +106,7 @@ pub(super) struct Guess {
     pub(super) careful: bool,
 }
 
-impl Guess {
+impl ExpectedData {
     /// Bytes of the data that go to the buffer with the header.
     fn skip(&self) -> usize {
         if self.careful { CAREFUL_BYTES - HEADER_BYTES } else { 0 }
@@ -125,30 +125,30 @@ impl Guess {
 
 /// How to read.
 #[derive(Debug)]
-pub(super) enum Appetite {
+pub(super) enum ReadPlan {
     /// Whatever there is.
     Any,
     /// This data.
-    Guess(Guess),
+    ExpectedData(ExpectedData),
 }
 
 /// The next thing in the buffer.
-pub(super) enum Next {
+pub(super) enum Parsed {
     /// Not enough: read more.
     NeedMore,
-    /// A whole frame, whose payload is [`Incoming::payload`]. Go on with [`Incoming::consume`].
+    /// A whole frame, whose payload is [`FrameReader::payload`]. Go on with [`FrameReader::consume`].
     Frame(Header),
     /// The header of a frame with data, or the beginning of a long message. Go on with
-    /// [`Incoming::begin`]; or for a message for which no receive is posted, read more.
+    /// [`FrameReader::begin`]; or for a message for which no receive is posted, read more.
     Long(Header),
-    /// Memory that data goes to cannot be written: go on with [`Incoming::give_up_memory`].
+    /// Memory that data goes to cannot be written: go on with [`FrameReader::give_up_memory`].
     Gone,
     /// The end of a frame that was begun, and where it went.
     End(Header, Destination),
 }
 
 /// See the module's documentation.
-pub(super) struct Incoming {
+pub(super) struct FrameReader {
     /// Empty while there is nothing in it.
     buffer: Box<[u8]>,
     start: usize,
@@ -160,7 +160,7 @@ pub(super) struct Incoming {
     message_bytes_max: usize,
 }
 
-impl Incoming {
+impl FrameReader {
     pub(super) fn new(message_bytes_max: usize) -> Self {
         let buffer = Box::default();
         Self { buffer, start: 0, end: 0, long: None, landed: (0, 0), message_bytes_max }
@@ -221,26 +221,26 @@ impl Incoming {
     }
 
     /// Returns the next thing that the buffer holds.
-    pub(super) fn next(&mut self) -> Result<Next, String> {
+    pub(super) fn next(&mut self) -> Result<Parsed, String> {
         if self.long.is_some() {
             return self.go_on();
         }
-        let Some(header) = self.buffered().first_chunk() else { return Ok(Next::NeedMore) };
+        let Some(header) = self.buffered().first_chunk() else { return Ok(Parsed::NeedMore) };
         let header = Header::decode(header, self.message_bytes_max)?;
         if matches!(header.kind, Kind::GetData | Kind::PutData) {
-            return Ok(Next::Long(header));
+            return Ok(Parsed::Long(header));
         }
         let missing = (HEADER_BYTES + header.len as usize).saturating_sub(self.buffered().len());
         Ok(match missing {
-            0 => Next::Frame(header),
-            DIRECT_BYTES_MIN.. => Next::Long(header),
-            _ => Next::NeedMore,
+            0 => Parsed::Frame(header),
+            DIRECT_BYTES_MIN.. => Parsed::Long(header),
+            _ => Parsed::NeedMore,
         })
     }
 
     /// Moves the buffered bytes of a frame that was begun to their destination.
-    fn go_on(&mut self) -> Result<Next, String> {
-        let Some(mut long) = self.long.take() else { return Ok(Next::NeedMore) };
+    fn go_on(&mut self) -> Result<Parsed, String> {
+        let Some(mut long) = self.long.take() else { return Ok(Parsed::NeedMore) };
         let take = long.left.min(self.end - self.start);
         let bytes = &self.buffer[self.start..self.start + take];
         match &mut long.to {
@@ -250,7 +250,7 @@ impl Incoming {
                 Filled::Outside => return Err("data beyond its memory".into()),
                 Filled::Gone => {
                     self.long = Some(long);
-                    return Ok(Next::Gone);
+                    return Ok(Parsed::Gone);
                 }
             },
             Destination::Receive(claimed, filled) => {
@@ -262,13 +262,13 @@ impl Incoming {
         self.start += take;
         if long.left > 0 {
             self.long = Some(long);
-            return Ok(Next::NeedMore);
+            return Ok(Parsed::NeedMore);
         }
-        Ok(Next::End(long.header, long.to))
+        Ok(Parsed::End(long.header, long.to))
     }
 
     /// The payload of the frame at the front goes to `to`. `false`: that cannot be written, as for
-    /// [`Next::Gone`].
+    /// [`Parsed::Gone`].
     #[must_use]
     pub(super) fn begin(&mut self, header: Header, mut to: Destination) -> bool {
         self.skip(HEADER_BYTES);
@@ -337,7 +337,7 @@ impl Incoming {
     pub(super) fn drain(&mut self, from: impl AsFd, buffers: &mut Buffers) {
         for _ in 0..DRAIN_READS {
             (self.start, self.end) = (0, 0);
-            match self.fill(&from, buffers, Appetite::Any) {
+            match self.fill(&from, buffers, ReadPlan::Any) {
                 Ok((0, _)) | Err(_) => break,
                 Ok(_) => {}
             }
@@ -352,7 +352,7 @@ impl Incoming {
         &mut self,
         from: impl AsFd,
         buffers: &mut Buffers,
-        appetite: Appetite,
+        appetite: ReadPlan,
     ) -> io::Result<(usize, bool)> {
         self.make_room(buffers)?;
         let most = match self.start < self.end {
@@ -364,10 +364,10 @@ impl Incoming {
         let complete = self.collect_long(&mut pieces);
         let direct = pieces.bytes();
         let guess = match appetite {
-            Appetite::Guess(guess)
+            ReadPlan::ExpectedData(guess)
                 if complete
                     && self.start == self.end
-                    && Guess::is_worth_it(guess.len, guess.careful) =>
+                    && ExpectedData::is_worth_it(guess.len, guess.careful) =>
             {
                 Some(guess)
             }
@@ -375,7 +375,7 @@ impl Incoming {
         };
         let guessed = guess.as_ref().map_or(0, |guess| self.collect_guess(&mut pieces, guess));
         if complete && !pieces.is_full() {
-            let at = self.end + guess.as_ref().map_or(0, Guess::front);
+            let at = self.end + guess.as_ref().map_or(0, ExpectedData::front);
             let room = &mut self.buffer[at..];
             let len = room.len().min(most);
             let _ = pieces.push(RawSegment { ptr: room.as_mut_ptr(), len });
@@ -443,7 +443,7 @@ impl Incoming {
 
     /// Collects a header and the memory of the data that is expected behind it. Returns how many
     /// bytes of memory: so few that the buffer has room for them if the guess is wrong.
-    fn collect_guess(&mut self, pieces: &mut Pieces<'_>, guess: &Guess) -> usize {
+    fn collect_guess(&mut self, pieces: &mut Pieces<'_>, guess: &ExpectedData) -> usize {
         let (front, skip) = (guess.front(), guess.skip() as u64);
         let header = &mut self.buffer[self.end..self.end + front];
         let before = pieces.bytes() + front;
@@ -458,7 +458,7 @@ impl Incoming {
     }
 
     /// `bytes` have come of a header, of data into `guessed` bytes of memory, and into the buffer.
-    fn took_guess(&mut self, guess: &Guess, guessed: usize, bytes: usize) -> io::Result<()> {
+    fn took_guess(&mut self, guess: &ExpectedData, guessed: usize, bytes: usize) -> io::Result<()> {
         let front = bytes.min(guess.front());
         let landed = (bytes - front).min(guessed);
         let behind = bytes - front - landed;
@@ -515,13 +515,13 @@ mod tests {
         let bytes = frame(Kind::Expected, 7, &[5; 3000]);
         let mut buffers = Buffers::new(4096);
         let mut peers: Vec<_> = (1..100).map(|_| UnixStream::pair().unwrap()).collect();
-        let mut incoming: Vec<_> = peers.iter().map(|_| Incoming::new(4096)).collect();
+        let mut incoming: Vec<_> = peers.iter().map(|_| FrameReader::new(4096)).collect();
         for begun in [1, HEADER_BYTES, 2000] {
             for ((theirs, ours), incoming) in peers.iter_mut().zip(&mut incoming) {
                 let there = incoming.buffered().len();
                 theirs.write_all(&bytes[there..begun]).unwrap();
-                incoming.fill(&*ours, &mut buffers, Appetite::Any).unwrap();
-                assert!(matches!(incoming.next().unwrap(), Next::NeedMore));
+                incoming.fill(&*ours, &mut buffers, ReadPlan::Any).unwrap();
+                assert!(matches!(incoming.next().unwrap(), Parsed::NeedMore));
                 incoming.rest(&mut buffers);
                 assert_eq!((incoming.buffer.len(), incoming.buffered().len()), (begun, begun));
             }
@@ -529,8 +529,8 @@ mod tests {
         }
         for ((theirs, ours), incoming) in peers.iter_mut().zip(&mut incoming) {
             theirs.write_all(&bytes[2000..]).unwrap();
-            incoming.fill(&*ours, &mut buffers, Appetite::Any).unwrap();
-            let Next::Frame(header) = incoming.next().unwrap() else { panic!("it is whole") };
+            incoming.fill(&*ours, &mut buffers, ReadPlan::Any).unwrap();
+            let Parsed::Frame(header) = incoming.next().unwrap() else { panic!("it is whole") };
             assert_eq!((header.number, incoming.payload(header)), (7, &[5; 3000][..]));
             incoming.consume(header);
             incoming.rest(&mut buffers);
@@ -548,13 +548,13 @@ mod tests {
         for step in [1, 7, 1000, 100_000] {
             let (mut theirs, ours) = UnixStream::pair().unwrap();
             ours.set_nonblocking(true).unwrap();
-            let mut incoming = Incoming::new(4096);
+            let mut incoming = FrameReader::new(4096);
             let mut buffers = Buffers::new(4096);
             let mut seen = 0;
             for piece in stream_bytes.chunks(step) {
                 theirs.write_all(piece).unwrap();
-                while incoming.fill(&ours, &mut buffers, Appetite::Any).is_ok() {
-                    while let Next::Frame(header) = incoming.next().unwrap() {
+                while incoming.fill(&ours, &mut buffers, ReadPlan::Any).is_ok() {
+                    while let Parsed::Frame(header) = incoming.next().unwrap() {
                         assert_eq!(header.number, seen);
                         assert!(incoming.payload(header).iter().all(|b| *b == seen as u8));
                         incoming.consume(header);
@@ -572,32 +572,32 @@ mod tests {
         memory: &LocalMem,
         offset: u64,
         len: u64,
-        appetite: impl Fn(u64) -> Appetite,
+        appetite: impl Fn(u64) -> ReadPlan,
     ) -> Vec<u64> {
-        let (mut incoming, mut buffers) = (Incoming::new(4096), Buffers::new(4096));
+        let (mut incoming, mut buffers) = (FrameReader::new(4096), Buffers::new(4096));
         let (mut begun, mut messages) = (0, Vec::new());
         loop {
             match incoming.next().unwrap() {
-                Next::NeedMore => match incoming.fill(ours, &mut buffers, appetite(begun)) {
+                Parsed::NeedMore => match incoming.fill(ours, &mut buffers, appetite(begun)) {
                     Ok(_) => {}
                     Err(error) => assert_eq!(error.kind(), io::ErrorKind::WouldBlock),
                 },
-                Next::Long(header) => {
+                Parsed::Long(header) => {
                     assert_eq!((header.kind, header.number), (Kind::GetData, 3));
                     let to = Destination::Memory(memory.clone(), offset + begun);
                     assert!(incoming.begin(header, to));
                     begun += u64::from(header.len);
                 }
-                Next::Gone => panic!("its pages are there"),
-                Next::End(header, to) => {
+                Parsed::Gone => panic!("its pages are there"),
+                Parsed::End(header, to) => {
                     assert_eq!((header.kind, header.number), (Kind::GetData, 3));
                     assert!(matches!(to, Destination::Memory(..)));
                 }
-                Next::Frame(header) if incoming.payload(header) == b"behind" => {
+                Parsed::Frame(header) if incoming.payload(header) == b"behind" => {
                     assert_eq!(begun, len);
                     return messages;
                 }
-                Next::Frame(header) => {
+                Parsed::Frame(header) => {
                     messages.push(header.number);
                     incoming.consume(header);
                 }
@@ -651,11 +651,18 @@ mod tests {
             let appetite = |begun| {
                 let (kind, number, memory) = (Kind::GetData, 3, memory.clone());
                 match blind || begun == len {
-                    true => Appetite::Any,
+                    true => ReadPlan::Any,
                     false => {
                         let (offset, len) = (5 + begun, len - begun);
                         let careful = begun == 0 || chunk == 100_000;
-                        Appetite::Guess(Guess { kind, number, memory, offset, len, careful })
+                        ReadPlan::ExpectedData(ExpectedData {
+                            kind,
+                            number,
+                            memory,
+                            offset,
+                            len,
+                            careful,
+                        })
                     }
                 }
             };
@@ -676,14 +683,14 @@ mod tests {
         let (mut theirs, ours) = UnixStream::pair().unwrap();
         theirs.write_all(&frame(Kind::Expected, 9, &[5; 3000])).unwrap();
         theirs.write_all(&frame(Kind::Expected, 8, b"next")).unwrap();
-        let (mut incoming, mut buffers) = (Incoming::new(4096), Buffers::new(4096));
+        let (mut incoming, mut buffers) = (FrameReader::new(4096), Buffers::new(4096));
         let (kind, number, offset, len, careful) = (Kind::GetData, 3, 1000, 8000, false);
-        let guess = Guess { kind, number, memory: memory.clone(), offset, len, careful };
-        incoming.fill(&ours, &mut buffers, Appetite::Guess(guess)).unwrap();
-        let Next::Frame(header) = incoming.next().unwrap() else { panic!("no frame") };
+        let guess = ExpectedData { kind, number, memory: memory.clone(), offset, len, careful };
+        incoming.fill(&ours, &mut buffers, ReadPlan::ExpectedData(guess)).unwrap();
+        let Parsed::Frame(header) = incoming.next().unwrap() else { panic!("no frame") };
         assert_eq!(incoming.payload(header), [5; 3000]);
         incoming.consume(header);
-        let Next::Frame(header) = incoming.next().unwrap() else { panic!("no second frame") };
+        let Parsed::Frame(header) = incoming.next().unwrap() else { panic!("no second frame") };
         assert_eq!(incoming.payload(header), b"next");
         incoming.consume(header);
         incoming.rest(&mut buffers);

@@ -10,12 +10,12 @@ use prim::sync::{Arc, lock};
 
 /// Peers that something refers to, and some that nothing does any more.
 #[derive(Default)]
-pub(super) struct Known {
+pub(super) struct PeerRegistry {
     peers: Vec<Weak<Peer>>,
     sweep_at: usize,
 }
 
-impl Known {
+impl PeerRegistry {
     pub(super) fn add(&mut self, peer: &Arc<Peer>) {
         if self.peers.len() >= self.sweep_at {
             self.peers.retain(|peer| peer.strong_count() > 0);

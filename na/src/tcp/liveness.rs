@@ -34,7 +34,7 @@ use super::endpoint::Core;
 use super::frame::{CAN_BEAT, Hello, Kind};
 use super::peer::{Peer, PeerState, Phase};
 use super::poller::{Poller, flush};
-use crate::base::ran::{LIMIT_MIN, LOOKS, Ran, limit};
+use crate::base::ran::{LIMIT_MIN, LOOKS, RunClock, limit};
 use prim::sync::Arc;
 
 /// Between attempts to connect: the first pause, and the longest.
@@ -64,7 +64,7 @@ pub(super) fn tick_for(core: &Core, alive_every: Option<Duration>) -> Option<Dur
 #[derive(Debug, Default)]
 pub(super) struct Ticks {
     every: Option<Duration>,
-    ran: Option<Ran>,
+    ran: Option<RunClock>,
     pub(super) next: Option<Instant>,
 }
 
@@ -140,7 +140,7 @@ impl Poller {
         // Far limits are not points in time.
         let Some(next) = now.checked_add(every) else { return };
         self.ticks.every = Some(every);
-        self.ticks.ran.get_or_insert(Ran::since(now));
+        self.ticks.ran.get_or_insert(RunClock::since(now));
         self.ticks.next = Some(next);
         self.arm(next);
     }
@@ -151,7 +151,7 @@ impl Poller {
             return;
         }
         let Ticks { every, ran, .. } = std::mem::take(&mut self.ticks);
-        let mut ran = ran.unwrap_or(Ran::since(now));
+        let mut ran = ran.unwrap_or(RunClock::since(now));
         let elapsed = ran.look(now, every.unwrap_or(Duration::MAX));
         let up: Vec<u64> =
             self.conns.iter().filter(|conn| conn.up().is_some()).map(|conn| conn.key).collect();

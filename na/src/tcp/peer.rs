@@ -20,7 +20,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use super::frame::Kind;
-use super::incoming::Appetite;
+use super::incoming::ReadPlan;
 use super::outgoing::faults::is_fault;
 use super::outgoing::{Flushed, Harvest, Outgoing};
 use super::transfers::Transfers;
@@ -283,7 +283,7 @@ impl Peer {
 
 impl PeerState {
     /// How to read what it sends.
-    pub(super) fn appetite(&self) -> Appetite {
+    pub(super) fn appetite(&self) -> ReadPlan {
         self.transfers.appetite()
     }
 

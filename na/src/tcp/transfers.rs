@@ -19,9 +19,9 @@ use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
 
 use super::frame::{Kind, Request, Status, TRANSFERS_MAX};
-use super::incoming::{Appetite, Destination, Guess};
+use super::incoming::{Destination, ExpectedData, ReadPlan};
 use super::outgoing::{Data, Harvest, Outgoing};
-use crate::base::cheap::Cheap;
+use crate::base::cheap::IntBuildHasher;
 use crate::memory::region::Filled;
 use crate::{Completion, DeniedReason, Error, LocalMem, OpId, RegionTable, Transfer};
 
@@ -65,17 +65,17 @@ pub(super) struct Transfers {
     asked: VecDeque<(u64, Asked)>,
     waiting: VecDeque<Asked>,
     /// Few, whatever numbers the peer chooses.
-    served_puts: HashMap<u64, Served, Cheap>,
+    served_puts: HashMap<u64, Served, IntBuildHasher>,
     served_gets: usize,
 }
 
 impl Transfers {
     /// How to read, given the data that may be arriving.
-    pub(super) fn appetite(&self) -> Appetite {
-        let Some(expected) = self.expected() else { return Appetite::Any };
+    pub(super) fn appetite(&self) -> ReadPlan {
+        let Some(expected) = self.expected() else { return ReadPlan::Any };
         let Expected { kind, number, place: (memory, begin), received, len, careful } = expected;
         let (memory, offset) = (memory.clone(), begin + received);
-        Appetite::Guess(Guess { kind, number, memory, offset, len, careful })
+        ReadPlan::ExpectedData(ExpectedData { kind, number, memory, offset, len, careful })
     }
 
     /// Returns whether [`appetite`](Self::appetite) knows better than to read whatever there is.
@@ -100,7 +100,7 @@ impl Transfers {
                 // A get that is denied should leave our memory as it is.
                 let careful = kind == Kind::GetData && received == 0;
                 let expected = Expected { kind, number, place, received, len, careful };
-                Guess::is_worth_it(len, careful).then_some(expected)
+                ExpectedData::is_worth_it(len, careful).then_some(expected)
             }
             _ => None,
         }

@@ -43,9 +43,9 @@ use super::endpoint::Core;
 use super::outgoing::Pushed;
 use super::peer::{Broken, Peer, PeerState, Phase};
 use super::poller::{Poller, flush};
-use crate::base::cheap::Cheap;
+use crate::base::cheap::IntBuildHasher;
 use crate::limits::budget;
-use crate::limits::budget::Bounds;
+use crate::limits::budget::BudgetLimits;
 use crate::{Addr, Completion, MsgBuf, OpId, Principal, Tag};
 use prim::lock::BiasedGuard;
 use prim::sync::Arc;
@@ -67,13 +67,13 @@ pub(super) fn host_behind(addr: &Addr) -> Principal {
 }
 
 /// Bytes that may wait for a peer until answers are not packed any more.
-fn packed_max(bounds: &Bounds) -> usize {
+fn packed_max(bounds: &BudgetLimits) -> usize {
     bounds.of_peer / PART
 }
 
 /// Bytes that wait for a peer when reading from it pauses. Not more than half of what is packed, so
 /// that there is room for answers to requests that were read before.
-fn pause_at(bounds: &Bounds) -> usize {
+fn pause_at(bounds: &BudgetLimits) -> usize {
     PAUSE_BYTES.min(packed_max(bounds) / 2)
 }
 
@@ -125,7 +125,7 @@ impl Core {
 #[derive(Default)]
 pub(super) struct Unread {
     /// Connections that are paused, by the number of the peer.
-    paused: HashMap<u64, u64, Cheap>,
+    paused: HashMap<u64, u64, IntBuildHasher>,
     /// Peers that were given up so far.
     given_up: u64,
     trimmed_at: Option<Instant>,
@@ -227,7 +227,7 @@ impl Poller {
     fn give_up_unread(&mut self, core: &Core) {
         let bounds = core.budget.bounds;
         // A peer with several connections is there once.
-        let mut peers: HashMap<u64, (Arc<Peer>, bool), Cheap> = self
+        let mut peers: HashMap<u64, (Arc<Peer>, bool), IntBuildHasher> = self
             .conns
             .iter()
             .filter_map(Conn::up)
@@ -289,7 +289,7 @@ impl PeerState {
 
 /// The peer to be given up, what it holds, and which bound is broken.
 fn worst<'a>(
-    bounds: &Bounds,
+    bounds: &BudgetLimits,
     peers: impl Iterator<Item = &'a Arc<Peer>> + Clone,
 ) -> Option<(u64, usize, budget::Broken)> {
     let mut hosts: HashMap<Principal, usize> = HashMap::new();
@@ -309,7 +309,7 @@ fn worst<'a>(
     Some((largest.id, held, broken))
 }
 
-fn warn(peer: &Peer, held: usize, broken: budget::Broken, bounds: &Bounds, given_up: u64) {
+fn warn(peer: &Peer, held: usize, broken: budget::Broken, bounds: &BudgetLimits, given_up: u64) {
     let (setting, max, whose) = match broken {
         budget::Broken::Peer => ("unread_answers_max", bounds.of_peer, "it"),
         budget::Broken::Host => ("unread_answers_per_host_max", bounds.of_host, "its host"),

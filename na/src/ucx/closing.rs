@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use ucx_sys::ucp_ep_h;
 
 use super::driver::Driver;
-use super::inbox::{Event, News};
+use super::inbox::{ConnEvent, Event};
 use super::incoming::Incomings;
 use super::keys::HeldKeys;
 use super::remote::EndedKeys;
@@ -126,17 +126,17 @@ impl Driver {
                         worker.reject(request);
                     }
                 }
-                Event::News(link, news @ News::Whole(_)) => self.came(link, news),
-                Event::News(link, News::Control(bytes)) => {
+                Event::ConnEvent(link, news @ ConnEvent::Whole(_)) => self.came(link, news),
+                Event::ConnEvent(link, ConnEvent::Control(bytes)) => {
                     let ends = matches!(
                         Control::from_bytes(&bytes),
                         Ok(Control::Done { .. } | Control::Deny { .. })
                     );
                     if ends {
-                        self.came(link, News::Control(bytes));
+                        self.came(link, ConnEvent::Control(bytes));
                     }
                 }
-                Event::News(..) => {}
+                Event::ConnEvent(..) => {}
             }
         }
     }

@@ -10,8 +10,8 @@ use ucx_sys::{Ucp, ucp_conn_request_h, ucp_ep_h, ucs_status_t};
 
 use super::address;
 use super::discards::Discards;
-use super::family::Family;
-use super::inbox::{Event, Failing, Inbox, News, State};
+use super::family::IpFamily;
+use super::inbox::{ConnEvent, Event, Failing, Inbox, State};
 use super::keys::Due;
 use super::liveness::Watch;
 use super::peer::Peer;
@@ -21,12 +21,12 @@ use super::slots::{Slots, Work};
 use super::transfers::{Moving, Stream};
 use super::wire::{Chunk, Control};
 use super::worker::{AM_CONTROL, AM_UNEXPECTED, HELLO_TAG, Posted, Worker};
-use crate::base::cheap::Cheap;
+use crate::base::cheap::IntBuildHasher;
 use crate::hosts::host_port::PeerKey;
 use crate::limits::budget;
 use crate::limits::budget::Budget;
 use crate::matching::Kind;
-use crate::memory::region::Held;
+use crate::memory::region::RetiredMemory;
 use crate::{Addr, Completion, LocalMem, OpId, RegionTable, RemoteKeys};
 use prim::fork::Process;
 use prim::sync::Arc;
@@ -59,9 +59,9 @@ pub(super) struct Facts {
     /// Connections that others may have to us.
     pub(super) connections_max: usize,
     /// Bytes of answers that may wait for a peer, and for all.
-    pub(super) unread_answers: budget::Bounds,
+    pub(super) unread_answers: budget::BudgetLimits,
     /// `None`: whatever UCX connects can be used.
-    pub(super) family: Option<Family>,
+    pub(super) family: Option<IpFamily>,
 }
 
 /// The state of an endpoint.
@@ -76,7 +76,7 @@ pub(super) struct Driver {
     pub(super) by_key: HashMap<PeerKey, usize>,
     sweep_at: usize,
     /// Connections that were accepted and have not said hello.
-    pub(super) strangers: HashMap<usize, Stranger, Cheap>,
+    pub(super) strangers: HashMap<usize, Stranger, IntBuildHasher>,
     pub(super) strangers_max: usize,
     /// Open connections that others began, strangers included.
     pub(super) accepted: usize,
@@ -91,9 +91,9 @@ pub(super) struct Driver {
     pub(super) deadline_at: Option<Instant>,
     /// `None`: nobody wants a sign of life, nor do we.
     pub(super) watch: Option<Watch>,
-    pub(super) transfers: HashMap<u64, Moving, Cheap>,
+    pub(super) transfers: HashMap<u64, Moving, IntBuildHasher>,
     /// The numbers of those, by their operations.
-    pub(super) transfer_of: HashMap<OpId, u64, Cheap>,
+    pub(super) transfer_of: HashMap<OpId, u64, IntBuildHasher>,
     /// Messages in the queues of all peers.
     pub(super) queued: usize,
     /// Counts the answers that wait.
@@ -106,7 +106,7 @@ pub(super) struct Driver {
     /// Transfers by remote keys with pieces to move.
     pub(super) reaching: VecDeque<u64>,
     /// Memory of which peers have keys, by its own.
-    pub(super) mapped: HashMap<u64, Mapped, Cheap>,
+    pub(super) mapped: HashMap<u64, Mapped, IntBuildHasher>,
     /// Keys that peers have, and those that are to be taken back.
     pub(super) given: usize,
     pub(super) due: Arc<Due>,
@@ -114,7 +114,7 @@ pub(super) struct Driver {
     pub(super) discards: Discards,
     /// Memory to drop without the lock.
     pub(super) memory: Vec<LocalMem>,
-    pub(super) held: Vec<Held>,
+    pub(super) held: Vec<RetiredMemory>,
     /// Somebody sleeps, or is about to, and is to be woken for whatever is done here.
     pub(super) is_asleep: bool,
     /// True if the last turn has brought something of which only messages were handled.
@@ -144,7 +144,7 @@ impl Driver {
         due: Due,
     ) -> Self {
         // No two peers are known to be on one host.
-        let bounds = budget::Bounds { of_host: usize::MAX, ..facts.unread_answers };
+        let bounds = budget::BudgetLimits { of_host: usize::MAX, ..facts.unread_answers };
         let answers = Budget::new(bounds);
         Self {
             facts,
@@ -396,24 +396,24 @@ impl Driver {
             let Some(event) = self.state().events.pop_front() else { return };
             match event {
                 Event::Connection(request) => self.called(request),
-                Event::News(link, news) => self.came(link, news),
+                Event::ConnEvent(link, news) => self.came(link, news),
                 Event::Finished(slot, status) => self.finished(slot, status),
             }
         }
     }
 
     /// An open connection has brought something.
-    pub(super) fn came(&mut self, link: ucp_ep_h, news: News) {
+    pub(super) fn came(&mut self, link: ucp_ep_h, news: ConnEvent) {
         match news {
-            News::Failed(status) => {
+            ConnEvent::Failed(status) => {
                 self.state().failing.push(Failing { link, status, turns: BUSY_TURNS });
             }
-            News::Broke(rule) => self.broke(link, rule),
-            News::Control(bytes) => self.heard(link, &bytes),
-            News::Whole(chunk) => self.is_whole(link, chunk),
-            News::Stray(chunk) => self.strayed(link, chunk),
-            News::Piece(piece, offer) => self.piece_came(link, piece, offer),
-            News::Message(kind, tag, bytes) => self.inbox().message(link, kind, tag, &bytes),
+            ConnEvent::Broke(rule) => self.broke(link, rule),
+            ConnEvent::Control(bytes) => self.heard(link, &bytes),
+            ConnEvent::Whole(chunk) => self.is_whole(link, chunk),
+            ConnEvent::Stray(chunk) => self.strayed(link, chunk),
+            ConnEvent::Piece(piece, offer) => self.piece_came(link, piece, offer),
+            ConnEvent::Message(kind, tag, bytes) => self.inbox().message(link, kind, tag, &bytes),
         }
     }
 
@@ -520,7 +520,7 @@ impl Driver {
 
     /// Takes the memory that is to be dropped without the lock; nearly always there is none.
     #[inline]
-    pub(super) fn take_memory(&mut self) -> Option<(Vec<LocalMem>, Vec<Held>)> {
+    pub(super) fn take_memory(&mut self) -> Option<(Vec<LocalMem>, Vec<RetiredMemory>)> {
         let is_some = !self.memory.is_empty() || !self.held.is_empty();
         is_some.then(|| (std::mem::take(&mut self.memory), std::mem::take(&mut self.held)))
     }

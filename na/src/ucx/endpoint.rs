@@ -16,7 +16,7 @@ use std::ptr::NonNull;
 use super::address;
 use super::driver::{Driver, Facts};
 use super::family;
-use super::family::Family;
+use super::family::IpFamily;
 use super::inbox::Inbox;
 use super::keys::Due;
 use super::messages::refused;
@@ -74,7 +74,7 @@ impl UcxEndpoint {
         let wanted = Wanted::of(options)?;
         let listen = family::listen_address(uri, &wanted)?;
         let ucp = worker::library()?;
-        settings.family = Family::of(uri.protocol, listen, &worker::version(ucp));
+        settings.family = IpFamily::of(uri.protocol, listen, &worker::version(ucp));
         let window =
             (EARLY_BYTES_MAX / options.message_bytes_max.max(1)).clamp(WINDOW_MIN, WINDOW_MAX);
         let matcher = Matcher::new(EARLY_BYTES_MAX, options.left_bytes_max);

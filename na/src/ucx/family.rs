@@ -26,12 +26,12 @@ const LOOPBACK_V6: (u32, u32) = (1, 14);
 
 /// The family of an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Family {
+pub(super) struct IpFamily {
     is_v6: bool,
     has_loopback_v6: bool,
 }
 
-impl Family {
+impl IpFamily {
     /// Returns the family of an endpoint of `protocol` which listens, or would, at `listen`; `None`
     /// for protocols over which no data goes by TCP. `version` is UCX's.
     pub(super) fn of(protocol: &str, listen: SocketAddr, version: &str) -> Option<Self> {
@@ -130,7 +130,7 @@ pub(super) fn listen_address(uri: &Uri<'_>, wanted: &Wanted) -> Result<SocketAdd
 /// # Errors
 ///
 /// [`Error::Unavailable`] if UCX sends no data from there.
-pub(super) fn check_listen(family: Option<Family>, listen: SocketAddr) -> Result<(), Error> {
+pub(super) fn check_listen(family: Option<IpFamily>, listen: SocketAddr) -> Result<(), Error> {
     let objection = family.and_then(|family| family.objection(listen.ip()));
     objection.map_or(Ok(()), |objection| {
         let reason = format!(
@@ -145,17 +145,17 @@ pub(super) fn check_listen(family: Option<Family>, listen: SocketAddr) -> Result
 mod tests {
     use super::*;
 
-    fn family(listen: &str, version: &str) -> Family {
-        Family::of("tcp", listen.parse().unwrap(), version).unwrap()
+    fn family(listen: &str, version: &str) -> IpFamily {
+        IpFamily::of("tcp", listen.parse().unwrap(), version).unwrap()
     }
 
     #[test]
     fn the_address_decides() {
         assert_eq!(family("10.0.0.1:7", "1.13.1").priorities(), "inet,inet6");
         assert_eq!(family("[fd00::1]:7", "1.13.1").priorities(), "inet6,inet");
-        assert_eq!(Family::of("rc", "10.0.0.1:7".parse().unwrap(), "1.13.1"), None);
-        assert!(Family::of("all", "10.0.0.1:7".parse().unwrap(), "1.13.1").is_some());
-        assert!(Family::of("sm", "10.0.0.1:7".parse().unwrap(), "1.13.1").is_some());
+        assert_eq!(IpFamily::of("rc", "10.0.0.1:7".parse().unwrap(), "1.13.1"), None);
+        assert!(IpFamily::of("all", "10.0.0.1:7".parse().unwrap(), "1.13.1").is_some());
+        assert!(IpFamily::of("sm", "10.0.0.1:7".parse().unwrap(), "1.13.1").is_some());
     }
 
     #[test]

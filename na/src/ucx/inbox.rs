@@ -13,13 +13,13 @@ use std::ptr::NonNull;
 use ucx_sys::*;
 
 use super::held::Offer;
-use super::incoming::{Incoming, Incomings, Taken};
+use super::incoming::{Incomings, Taken, TransferSinks};
 use super::peer::PeerRef;
 use super::slots::Pinned;
 use super::transfers::CHUNK_BYTES;
 use super::wire::{CHUNK_HEADER_BYTES, Chunk};
 use super::worker::HELLO_TAG;
-use crate::base::cheap::Cheap;
+use crate::base::cheap::IntBuildHasher;
 use crate::matching::{Arrived, Kind, Matcher};
 use crate::{Addr, Arrival, Completion, Tag};
 
@@ -46,13 +46,13 @@ pub(super) enum Event {
     /// Somebody asks for a connection.
     Connection(ucp_conn_request_h),
     /// An open connection has brought something.
-    News(ucp_ep_h, News),
+    ConnEvent(ucp_ep_h, ConnEvent),
     /// The operation in a slot is over.
     Finished(u32, ucs_status_t),
 }
 
 /// Something that a connection brings.
-pub(super) enum News {
+pub(super) enum ConnEvent {
     /// It has failed, or was ended by the peer.
     Failed(ucs_status_t),
     /// The peer broke a rule.
@@ -130,7 +130,7 @@ pub(super) struct State {
     /// The open connections. UCX gives a handle to a later connection once its own is closed, so
     /// nothing here may refer to a closed one: see [`note`](Self::note) and
     /// [`forget`](Self::forget).
-    pub(super) links: HashMap<usize, Link, Cheap>,
+    pub(super) links: HashMap<usize, Link, IntBuildHasher>,
     pub(super) failing: Vec<Failing>,
     /// The windows, by the number of the peer.
     pub(super) windows: Vec<Window>,
@@ -171,14 +171,14 @@ impl State {
     }
 
     /// Notes what a connection has brought, if it is open.
-    fn note(&mut self, link: ucp_ep_h, news: News) {
+    fn note(&mut self, link: ucp_ep_h, news: ConnEvent) {
         let Some(known) = self.links.get(&(link as usize)) else { return };
         if let Some((peer, _)) = &known.peer
-            && matches!(news, News::Control(_) | News::Piece(..))
+            && matches!(news, ConnEvent::Control(_) | ConnEvent::Piece(..))
         {
             self.windows[*peer].heard = true;
         }
-        self.events.push_back(Event::News(link, news));
+        self.events.push_back(Event::ConnEvent(link, news));
     }
 
     /// A connection is closed, with all that it has brought and nobody has looked at; to be dropped
@@ -187,7 +187,7 @@ impl State {
     pub(super) fn forget(&mut self, link: ucp_ep_h) -> VecDeque<Event> {
         self.links.remove(&(link as usize));
         self.failing.retain(|failing| failing.link != link);
-        let is_its = |event: &Event| matches!(event, Event::News(of, _) if *of == link);
+        let is_its = |event: &Event| matches!(event, Event::ConnEvent(of, _) if *of == link);
         let (its, others) = std::mem::take(&mut self.events).into_iter().partition(is_its);
         self.events = others;
         its
@@ -195,8 +195,7 @@ impl State {
 
     /// Returns whether it is known that a connection has failed.
     pub(super) fn is_failing(&self, link: ucp_ep_h) -> bool {
-        let is_its_end =
-            |event: &Event| matches!(event, Event::News(of, News::Failed(_)) if *of == link);
+        let is_its_end = |event: &Event| matches!(event, Event::ConnEvent(of, ConnEvent::Failed(_)) if *of == link);
         self.failing.iter().any(|failing| failing.link == link)
             || self.events.iter().any(is_its_end)
     }
@@ -229,7 +228,12 @@ impl State {
     }
 
     /// Returns the destination of a transfer that a peer writes.
-    pub(super) fn incoming(&mut self, peer: usize, put: bool, id: u64) -> Option<&mut Incoming> {
+    pub(super) fn incoming(
+        &mut self,
+        peer: usize,
+        put: bool,
+        id: u64,
+    ) -> Option<&mut TransferSinks> {
         self.windows.get_mut(peer)?.incoming.get(put, id)
     }
 
@@ -253,9 +257,9 @@ impl State {
         };
         let news = match taken {
             Ok(Taken::Part) => return,
-            Ok(Taken::Whole(chunk)) => News::Whole(chunk),
-            Ok(Taken::Stray(chunk)) => News::Stray(chunk),
-            Err(rule) => News::Broke(rule.into()),
+            Ok(Taken::Whole(chunk)) => ConnEvent::Whole(chunk),
+            Ok(Taken::Stray(chunk)) => ConnEvent::Stray(chunk),
+            Err(rule) => ConnEvent::Broke(rule.into()),
         };
         self.note(link, news);
     }
@@ -274,8 +278,8 @@ impl State {
         let Some((peer, from)) = &known.peer else {
             known.early[at] += 1;
             let news = match known.early[at] > window {
-                true => News::Broke("it sends messages and no hello".into()),
-                false => News::Message(kind, tag, bytes.to_vec()),
+                true => ConnEvent::Broke("it sends messages and no hello".into()),
+                false => ConnEvent::Message(kind, tag, bytes.to_vec()),
             };
             return self.note(link, news);
         };
@@ -283,7 +287,7 @@ impl State {
         own.heard = true;
         if own.untaken[at] >= window {
             let text = format!("it sent more than {window} messages ahead of their receives");
-            return self.note(link, News::Broke(text));
+            return self.note(link, ConnEvent::Broke(text));
         }
         own.untaken[at] += 1;
         let taken = match self.matcher.arrive(kind, from, tag, bytes) {
@@ -439,7 +443,7 @@ unsafe fn message_came(arg: *mut c_void, kind: Kind, came: Came) -> ucs_status_t
     // SAFETY: UCX hands so many bytes, which stay until the return.
     let header = unsafe { bytes(came.header.0, came.header.1) };
     let length = came.data.1;
-    let broke = |text: String| inbox.state().note(from, News::Broke(text));
+    let broke = |text: String| inbox.state().note(from, ConnEvent::Broke(text));
     let tag = <[u8; HEADER_BYTES]>::try_from(header).map(u64::from_le_bytes);
     let tag = tag.ok().and_then(|tag| u32::try_from(tag).ok());
     if flags & u64::from(UCP_AM_RECV_ATTR_FLAG_RNDV) != 0 {
@@ -471,7 +475,7 @@ pub(super) unsafe extern "C" fn on_control(
 ) -> ucs_status_t {
     let came = Came { header: (std::ptr::null(), 0), data: (data, length), param };
     let keep = |state: &mut State, from, bytes: &[u8]| {
-        state.note(from, News::Control(bytes.to_vec()));
+        state.note(from, ConnEvent::Control(bytes.to_vec()));
     };
     // SAFETY: contract of this function.
     unsafe { bytes_came(arg, came, ("control message", CONTROL_BYTES_MAX), keep) }
@@ -519,7 +523,7 @@ pub(super) unsafe extern "C" fn on_piece(
     let offered = flags & u64::from(UCP_AM_RECV_ATTR_FLAG_RNDV) != 0;
     let desc = NonNull::new(data).filter(|_| offered);
     let (Some(desc), Ok((piece, []))) = (desc, Chunk::split(header)) else {
-        state.note(from, News::Broke("a piece of a transfer that is none".into()));
+        state.note(from, ConnEvent::Broke("a piece of a transfer that is none".into()));
         return UCS_OK;
     };
     // What is neither received nor kept UCX refuses by itself.
@@ -530,7 +534,7 @@ pub(super) unsafe extern "C" fn on_piece(
     // after the call of the worker, by who has the driver; and before it is destroyed, see
     // `end_worker`.
     let offer = unsafe { Offer::new(inbox.ucp, worker, desc, length) };
-    state.note(from, News::Piece(piece, offer));
+    state.note(from, ConnEvent::Piece(piece, offer));
     UCS_INPROGRESS
 }
 
@@ -552,9 +556,9 @@ unsafe fn bytes_came(
     let (data, length) = came.data;
     let mut state = inbox.state();
     if flags & u64::from(UCP_AM_RECV_ATTR_FLAG_RNDV) != 0 {
-        state.note(from, News::Broke(format!("it offers a {what} by rendezvous")));
+        state.note(from, ConnEvent::Broke(format!("it offers a {what} by rendezvous")));
     } else if length > max {
-        state.note(from, News::Broke(format!("a {what} of {length} bytes")));
+        state.note(from, ConnEvent::Broke(format!("a {what} of {length} bytes")));
     } else {
         // SAFETY: UCX hands so many bytes, which stay until the return.
         take(&mut state, from, unsafe { bytes(data, length) });
@@ -585,7 +589,7 @@ pub(super) unsafe extern "C" fn on_failure(
 ) {
     // SAFETY: contract of this function.
     let inbox = unsafe { inbox(arg) };
-    inbox.state().note(endpoint, News::Failed(status));
+    inbox.state().note(endpoint, ConnEvent::Failed(status));
 }
 
 /// A send, a flush or a close is over.
@@ -657,7 +661,7 @@ mod tests {
     }
 
     fn broke(state: &State) -> bool {
-        state.events.iter().any(|event| matches!(event, Event::News(_, News::Broke(_))))
+        state.events.iter().any(|event| matches!(event, Event::ConnEvent(_, ConnEvent::Broke(_))))
     }
 
     #[test]
@@ -666,8 +670,8 @@ mod tests {
         let (mut state, _) = connected(open);
         state.links.insert(closed as usize, Link::default());
         for link in [closed, open, handle(48)] {
-            state.note(link, News::Failed(UCS_ERR_CONNECTION_RESET));
-            state.note(link, News::Control(vec![6]));
+            state.note(link, ConnEvent::Failed(UCS_ERR_CONNECTION_RESET));
+            state.note(link, ConnEvent::Control(vec![6]));
             state.failing.push(Failing { link, status: UCS_ERR_CONNECTION_RESET, turns: 1 });
         }
         assert_eq!(state.events.len(), 4, "nothing of who is not connected");
@@ -676,7 +680,7 @@ mod tests {
         state.links.insert(closed as usize, Link::default());
         assert!(state.failing.iter().all(|failing| failing.link != closed));
         assert_eq!(state.failing.len(), 2);
-        let of_open = |event: &Event| matches!(event, Event::News(link, _) if *link == open);
+        let of_open = |event: &Event| matches!(event, Event::ConnEvent(link, _) if *link == open);
         assert_eq!(state.events.len(), 2);
         assert!(state.events.iter().all(of_open));
     }

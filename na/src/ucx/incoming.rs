@@ -8,13 +8,13 @@ use std::collections::HashMap;
 
 use super::wire::Chunk;
 use crate::LocalMem;
-use crate::base::cheap::Cheap;
+use crate::base::cheap::IntBuildHasher;
 
 /// A rule that a peer breaks.
 pub(super) const OUTSIDE: &str = "it sends more than a transfer has";
 
 /// The memory of a transfer, and what has come.
-pub(super) struct Incoming {
+pub(super) struct TransferSinks {
     memory: LocalMem,
     /// Where the transfer begins in it, and how long it is.
     at: u64,
@@ -25,7 +25,7 @@ pub(super) struct Incoming {
     received: u64,
 }
 
-impl Incoming {
+impl TransferSinks {
     pub(super) fn new(memory: LocalMem, at: u64, total: u64) -> Self {
         Self { memory, at, total, claimed: 0, received: 0 }
     }
@@ -77,16 +77,16 @@ pub(super) enum Taken {
 /// The transfers by which a peer writes here, by number: gets of ours, and puts of its own.
 #[derive(Default)]
 pub(super) struct Incomings {
-    gets: HashMap<u64, Incoming, Cheap>,
-    puts: HashMap<u64, Incoming, Cheap>,
+    gets: HashMap<u64, TransferSinks, IntBuildHasher>,
+    puts: HashMap<u64, TransferSinks, IntBuildHasher>,
 }
 
 impl Incomings {
-    fn of(&mut self, put: bool) -> &mut HashMap<u64, Incoming, Cheap> {
+    fn of(&mut self, put: bool) -> &mut HashMap<u64, TransferSinks, IntBuildHasher> {
         if put { &mut self.puts } else { &mut self.gets }
     }
 
-    pub(super) fn begin(&mut self, put: bool, id: u64, incoming: Incoming) {
+    pub(super) fn begin(&mut self, put: bool, id: u64, incoming: TransferSinks) {
         self.of(put).insert(id, incoming);
     }
 
@@ -95,7 +95,7 @@ impl Incomings {
         self.of(put).remove(&id);
     }
 
-    pub(super) fn get(&mut self, put: bool, id: u64) -> Option<&mut Incoming> {
+    pub(super) fn get(&mut self, put: bool, id: u64) -> Option<&mut TransferSinks> {
         self.of(put).get_mut(&id)
     }
 
@@ -129,7 +129,7 @@ mod tests {
         let memory = [false, true].map(|put| {
             let memory = Memory::from_vec(vec![0; 8]);
             let memory = table.register(memory, Access::ReadWrite).unwrap();
-            all.begin(put, 7, Incoming::new(memory.clone(), 1, 6));
+            all.begin(put, 7, TransferSinks::new(memory.clone(), 1, 6));
             memory
         });
         (all, memory)

@@ -12,8 +12,8 @@
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
 
-use crate::base::cheap::Cheap;
-use crate::memory::region::{Held, Offer};
+use crate::base::cheap::IntBuildHasher;
+use crate::memory::region::{Offer, RetiredMemory};
 use prim::sync::{Arc, Mutex, lock};
 
 /// Keys that a requester may have of one owner at a time, or have asked for.
@@ -50,7 +50,7 @@ enum State<K> {
 
 /// The keys of one owner that a requester has.
 pub(super) struct HeldKeys<K> {
-    states: HashMap<u64, State<K>, Cheap>,
+    states: HashMap<u64, State<K>, IntBuildHasher>,
     /// The keys of `states`, the oldest first.
     order: VecDeque<u64>,
 }
@@ -267,7 +267,7 @@ struct Stand {
     is_withdrawn: bool,
     is_over: bool,
     /// The memory, once its user wants it back.
-    held: Option<Held>,
+    held: Option<RetiredMemory>,
 }
 
 impl Standing {
@@ -277,7 +277,7 @@ impl Standing {
     }
 
     /// The peer cannot use it any more; the memory to drop, without a lock.
-    pub(super) fn end(&self) -> Option<Held> {
+    pub(super) fn end(&self) -> Option<RetiredMemory> {
         let mut state = lock(&self.state);
         state.is_over = true;
         state.held.take()
@@ -304,7 +304,7 @@ impl Offer for Arc<Standing> {
         !lock(&self.state).is_over
     }
 
-    fn keep(&self, held: Held) {
+    fn keep(&self, held: RetiredMemory) {
         let mut state = lock(&self.state);
         if !state.is_over {
             state.held = Some(held);
@@ -324,7 +324,7 @@ pub(super) struct Given {
 
 /// The keys that one peer was given and has not returned.
 #[derive(Default)]
-pub(super) struct GivenKeys(HashMap<u64, Given, Cheap>);
+pub(super) struct GivenKeys(HashMap<u64, Given, IntBuildHasher>);
 
 impl GivenKeys {
     /// Returns whether a peer may ask for one more.

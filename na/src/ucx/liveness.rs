@@ -13,7 +13,7 @@ use super::peer::Phase;
 use super::rendezvous::Landing;
 use super::slots::Work;
 use super::wire::Control;
-use crate::base::ran::{LIMIT_MIN, LOOKS, Ran};
+use crate::base::ran::{LIMIT_MIN, LOOKS, RunClock};
 
 /// Signs of life are sent this often at most.
 pub(super) const EVERY_MIN: Duration =
@@ -26,7 +26,7 @@ pub(super) struct Watch {
     /// The interval that was wanted between two looks: of the time since the last look, no more
     /// than this counts.
     every: Duration,
-    ran: Ran,
+    ran: RunClock,
 }
 
 /// How long nothing was heard of a peer.
@@ -57,7 +57,7 @@ impl Driver {
         let now = Instant::now();
         // Far limits are not points in time.
         let Some(next) = now.checked_add(every) else { return };
-        let watch = self.watch.get_or_insert(Watch { next, every, ran: Ran::since(now) });
+        let watch = self.watch.get_or_insert(Watch { next, every, ran: RunClock::since(now) });
         watch.next = watch.next.min(next);
     }
 
@@ -161,7 +161,7 @@ mod tests {
     fn looks(pause: Duration) -> usize {
         let every = LIMIT / LOOKS;
         let began = Instant::now();
-        let (mut ran, mut silence) = (Ran::since(began), Silence::default());
+        let (mut ran, mut silence) = (RunClock::since(began), Silence::default());
         let is_over = |look: u32| silence.look(ran.look(began + pause * look, every), false, LIMIT);
         (1..100).position(is_over).unwrap() + 1
     }

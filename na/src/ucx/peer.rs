@@ -13,8 +13,8 @@ use super::keys::{GivenKeys, HeldKeys};
 use super::liveness::Silence;
 use super::rma::RemoteKey;
 use super::transfers::Outgoing;
-use crate::base::cheap::Cheap;
-use crate::base::ran::Ran;
+use crate::base::cheap::IntBuildHasher;
+use crate::base::ran::RunClock;
 use crate::hosts::host_port::PeerKey;
 use crate::loopback::Queued;
 use crate::{Addr, Error, LocalMem, OpId, PeerLink, PeerStats};
@@ -130,9 +130,9 @@ pub(super) struct Peer {
     /// Transfers that were asked for and are not over.
     pub(super) asked: usize,
     /// Transfers that were given up, of which the owner has not said that it is done.
-    pub(super) released: HashSet<u64, Cheap>,
+    pub(super) released: HashSet<u64, IntBuildHasher>,
     /// Memory that it may reach at the moment, by the numbers of its transfers.
-    pub(super) leases: HashMap<u64, Lease, Cheap>,
+    pub(super) leases: HashMap<u64, Lease, IntBuildHasher>,
     /// Transfers of so many bytes want a key of the peer's memory at once; `None`: it gives none,
     /// or they are of no use.
     pub(super) keys_from: Option<u64>,
@@ -141,7 +141,7 @@ pub(super) struct Peer {
     pub(super) keys: HeldKeys<Rc<RemoteKey>>,
     pub(super) given: GivenKeys,
     /// Since when a connection is being made.
-    pub(super) dialed: Option<Ran>,
+    pub(super) dialed: Option<RunClock>,
     /// UCX has made it, and sent our hello.
     pub(super) hello_sent: bool,
     /// How often it wants to hear something, and when it last did.

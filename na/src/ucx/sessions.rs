@@ -25,7 +25,7 @@ use super::worker;
 use super::worker::{Posted, Worker};
 use crate::Error;
 use crate::base::ran;
-use crate::base::ran::Ran;
+use crate::base::ran::RunClock;
 
 /// Connections that have not said hello, at most.
 pub(super) const STRANGERS_MAX: usize = 256;
@@ -65,7 +65,7 @@ pub(super) struct Stranger {
     /// Where the connection comes from.
     client: Option<SocketAddr>,
     came: Instant,
-    since: Ran,
+    since: RunClock,
 }
 
 impl Driver {
@@ -80,7 +80,7 @@ impl Driver {
             return;
         }
         (peer.phase, peer.hello_sent) = (Phase::Connecting, false);
-        let dialed = *peer.dialed.get_or_insert_with(|| Ran::since(Instant::now()));
+        let dialed = *peer.dialed.get_or_insert_with(|| RunClock::since(Instant::now()));
         self.connecting += 1;
         self.look_in_time(&dialed);
         if let Some(Err(reason)) = self.facts.family.map(|family| family.check_peer(address)) {
@@ -229,7 +229,7 @@ impl Driver {
         match worker.accept(request) {
             Ok(link) => {
                 let came = Instant::now();
-                let since = Ran::since(came);
+                let since = RunClock::since(came);
                 self.look_in_time(&since);
                 self.accepted += 1;
                 self.strangers.insert(link as usize, Stranger { client, came, since });
@@ -478,7 +478,7 @@ impl Driver {
     }
 
     /// Somebody connects: the limit of time is looked at when it is due for this one, too.
-    fn look_in_time(&mut self, since: &Ran) {
+    fn look_in_time(&mut self, since: &RunClock) {
         let next = since.next_look(self.facts.connect_timeout);
         self.deadline_at = self.deadline_at.into_iter().chain(next).min();
     }

@@ -148,7 +148,7 @@ impl Work {
     }
 }
 
-struct Slot {
+struct OpSlot {
     pinned: Box<Pinned>,
     work: Option<Work>,
 }
@@ -156,7 +156,7 @@ struct Slot {
 /// The operations in hand.
 pub(super) struct Slots {
     inbox: *const Inbox,
-    slots: Vec<Slot>,
+    slots: Vec<OpSlot>,
     free: Vec<u32>,
     /// How many are sends.
     sends: usize,
@@ -174,7 +174,7 @@ impl Slots {
         let Some(index) = self.free.pop() else {
             let index = self.slots.len() as u32;
             let pinned = Box::new(Pinned::new(self.inbox, index));
-            self.slots.push(Slot { pinned, work: Some(work) });
+            self.slots.push(OpSlot { pinned, work: Some(work) });
             return index;
         };
         let slot = &mut self.slots[index as usize];

@@ -18,7 +18,7 @@ use std::collections::VecDeque;
 use ucx_sys::{UCS_OK, ucp_ep_h, ucs_status_t};
 
 use super::driver::Driver;
-use super::incoming::{Incoming, OUTSIDE};
+use super::incoming::{OUTSIDE, TransferSinks};
 use super::peer::{Lease, Phase};
 use super::remote::ByKey;
 use super::rendezvous::PIECE_BYTES;
@@ -130,7 +130,7 @@ impl Driver {
             let Transfer { local, local_offset, remote, remote_offset, len } = &moving.transfer;
             let (key, offset, len, write) = (remote.key, *remote_offset, *len, moving.put);
             if !write {
-                let incoming = Incoming::new(local.clone(), *local_offset, len);
+                let incoming = TransferSinks::new(local.clone(), *local_offset, len);
                 self.begin_incoming(index, false, id, incoming);
             }
             if let Some(peer) = self.peer(index) {
@@ -165,7 +165,7 @@ impl Driver {
         };
         let outgoing = (!write).then(Outgoing::default);
         if write {
-            let incoming = Incoming::new(memory.clone(), offset, len);
+            let incoming = TransferSinks::new(memory.clone(), offset, len);
             self.begin_incoming(index, true, id, incoming);
         }
         let (lent, is_released) = (0, false);
@@ -282,7 +282,7 @@ impl Driver {
         }
     }
 
-    fn begin_incoming(&self, index: usize, put: bool, id: u64, incoming: Incoming) {
+    fn begin_incoming(&self, index: usize, put: bool, id: u64, incoming: TransferSinks) {
         self.state().windows[index].incoming.begin(put, id, incoming);
     }
 

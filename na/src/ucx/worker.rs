@@ -10,7 +10,7 @@ use std::ptr;
 
 use ucx_sys::*;
 
-use super::family::Family;
+use super::family::IpFamily;
 use super::held::Offer;
 use super::inbox;
 use super::inbox::Inbox;
@@ -53,7 +53,7 @@ pub(super) struct Settings {
     /// True if peers may get remote keys of memory here, see `keys.rs`.
     pub(super) remote_keys: bool,
     /// The family of IP addresses between which the data goes, where it may go by TCP.
-    pub(super) family: Option<Family>,
+    pub(super) family: Option<IpFamily>,
 }
 
 /// The outcome of a call that may go on.
@@ -582,7 +582,7 @@ fn class_is_in_environment() -> bool {
 
 /// Sets of which family of IP interfaces have their address, whatever the environment says: see
 /// `family.rs`.
-fn set_family(ucp: &Ucp, config: *mut ucp_config_t, family: Family) -> Result<(), Error> {
+fn set_family(ucp: &Ucp, config: *mut ucp_config_t, family: IpFamily) -> Result<(), Error> {
     let priorities = CString::new(family.priorities()).unwrap_or_default();
     // Settings of UCT are named without the transport before 1.17, and with it since.
     let statuses = [c"AF_PRIO", c"TCP_AF_PRIO"].map(|name| {

@@ -67,7 +67,7 @@ pub struct RawBiasedLock {
 
 /// How the lock is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Held {
+pub enum Hold {
     /// By the favoured thread, of that place.
     Inside(u8),
     /// By the plain lock.
@@ -106,7 +106,7 @@ impl RawBiasedLock {
     ///
     /// As [`barrier::heavy`] fails; the lock is as before.
     #[inline(always)]
-    pub fn acquire(&self, me: usize) -> Held {
+    pub fn acquire(&self, me: usize) -> Hold {
         match self.enter(me) {
             Some(held) => held,
             None => self.acquire_plain(me),
@@ -120,18 +120,18 @@ impl RawBiasedLock {
     /// As [`acquire`](Self::acquire).
     #[inline(always)]
     #[must_use]
-    pub fn try_acquire(&self, me: usize) -> Option<Held> {
+    pub fn try_acquire(&self, me: usize) -> Option<Hold> {
         self.enter(me).or_else(|| self.try_acquire_plain(me))
     }
 
     /// Gives it back; only for the thread that has acquired it so.
     #[inline(always)]
-    pub fn release(&self, held: Held) {
+    pub fn release(&self, held: Hold) {
         match held {
             // pair: FAVOUR (everything done under the lock first)
-            Held::Inside(place) => self.mark(place as usize).store(false, Ordering::Release),
-            Held::Plain => self.plain.release(),
-            Held::Last => self.release_last(),
+            Hold::Inside(place) => self.mark(place as usize).store(false, Ordering::Release),
+            Hold::Plain => self.plain.release(),
+            Hold::Last => self.release_last(),
         }
     }
 
@@ -154,7 +154,7 @@ impl RawBiasedLock {
 
     /// Holds the lock from now on as the favoured thread, if `me` is that.
     #[inline(always)]
-    fn enter(&self, me: usize) -> Option<Held> {
+    fn enter(&self, me: usize) -> Option<Hold> {
         let favoured = self.favoured.load(Ordering::Relaxed);
         if favoured & !PLACE != me {
             return None;
@@ -169,7 +169,7 @@ impl RawBiasedLock {
         // pair: BARRIER (with that of `end_favour_of`)
         barrier::light();
         if self.favoured.load(Ordering::Relaxed) == favoured {
-            return Some(Held::Inside(place as u8));
+            return Some(Hold::Inside(place as u8));
         }
         // pair: FAVOUR (also the last section of this thread: this replaces its store)
         inside.store(false, Ordering::Release);
@@ -185,7 +185,7 @@ impl RawBiasedLock {
     }
 
     #[inline(never)]
-    fn acquire_plain(&self, me: usize) -> Held {
+    fn acquire_plain(&self, me: usize) -> Hold {
         self.plain.acquire();
         self.end_favour(me);
         spin_while(|| self.is_inside());
@@ -193,7 +193,7 @@ impl RawBiasedLock {
     }
 
     #[inline(never)]
-    fn try_acquire_plain(&self, me: usize) -> Option<Held> {
+    fn try_acquire_plain(&self, me: usize) -> Option<Hold> {
         if !self.plain.try_acquire() {
             return None;
         }
@@ -234,17 +234,17 @@ impl RawBiasedLock {
 
     /// With the lock held.
     #[inline(always)]
-    fn count(&self, me: usize) -> Held {
+    fn count(&self, me: usize) -> Hold {
         if self.last.load(Ordering::Relaxed) != me {
             self.last.store(me, Ordering::Relaxed);
             self.in_a_row.store(0, Ordering::Relaxed);
-            return Held::Plain;
+            return Hold::Plain;
         }
         let turns = self.in_a_row.load(Ordering::Relaxed).saturating_add(1);
         self.in_a_row.store(turns, Ordering::Relaxed);
         // Without a barrier nobody is ever favoured: MOST is less than NEVER.
         let enough = turns.min(MOST) >= self.needed.load(Ordering::Relaxed);
-        if enough { Held::Last } else { Held::Plain }
+        if enough { Hold::Last } else { Hold::Plain }
     }
 
     #[cold]
@@ -274,8 +274,8 @@ mod tests {
     use super::super::barrier::thread_token;
     use super::*;
 
-    fn turns(lock: &RawBiasedLock, me: usize, count: u32) -> Held {
-        let mut held = Held::Plain;
+    fn turns(lock: &RawBiasedLock, me: usize, count: u32) -> Hold {
+        let mut held = Hold::Plain;
         for _ in 0..count {
             held = lock.acquire(me);
             lock.release(held);
@@ -288,12 +288,12 @@ mod tests {
         assert!(barrier::is_there(), "this kernel has membarrier(2)");
         let lock = RawBiasedLock::new();
         let (one, other) = (8, 16);
-        assert_eq!(turns(&lock, one, FIRST), Held::Plain);
-        assert_eq!(turns(&lock, one, 2), Held::Inside(0));
-        assert_eq!(turns(&lock, other, 1), Held::Plain);
-        assert_eq!(turns(&lock, one, FIRST + 1), Held::Plain, "twice as many by now");
-        assert_eq!(turns(&lock, one, FIRST + 2), Held::Inside(0));
-        assert_eq!(turns(&lock, other, 4 * FIRST + 2), Held::Inside(1));
+        assert_eq!(turns(&lock, one, FIRST), Hold::Plain);
+        assert_eq!(turns(&lock, one, 2), Hold::Inside(0));
+        assert_eq!(turns(&lock, other, 1), Hold::Plain);
+        assert_eq!(turns(&lock, one, FIRST + 1), Hold::Plain, "twice as many by now");
+        assert_eq!(turns(&lock, one, FIRST + 2), Hold::Inside(0));
+        assert_eq!(turns(&lock, other, 4 * FIRST + 2), Hold::Inside(1));
     }
 
     #[test]
@@ -305,11 +305,11 @@ mod tests {
         let lock = RawBiasedLock::with_first(1);
         for thread in 1..=PLACES {
             let held = turns(&lock, 8 * thread, 2 << thread);
-            assert_eq!(held, Held::Inside(thread as u8 - 1));
+            assert_eq!(held, Hold::Inside(thread as u8 - 1));
         }
-        assert!(!matches!(turns(&lock, 8 * (PLACES + 1), 1000), Held::Inside(_)));
-        assert_eq!(turns(&lock, 8, 2), Held::Plain);
-        assert_eq!(turns(&lock, 8, 1000), Held::Inside(0), "it has a place");
+        assert!(!matches!(turns(&lock, 8 * (PLACES + 1), 1000), Hold::Inside(_)));
+        assert_eq!(turns(&lock, 8, 2), Hold::Plain);
+        assert_eq!(turns(&lock, 8, 1000), Hold::Inside(0), "it has a place");
     }
 
     #[test]
@@ -317,7 +317,7 @@ mod tests {
         let lock = RawBiasedLock::with_first(NEVER);
         turns(&lock, 8, 1);
         lock.in_a_row.store(NEVER - 2, Ordering::Relaxed);
-        assert_eq!(turns(&lock, 8, 10), Held::Plain);
+        assert_eq!(turns(&lock, 8, 10), Hold::Plain);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 
 use super::barrier::thread_token;
-use super::biased::{Held, RawBiasedLock};
+use super::biased::{Hold, RawBiasedLock};
 use super::plain::RawLock;
 use crate::sync::UnsafeCell;
 
@@ -18,23 +18,23 @@ use crate::sync::UnsafeCell;
 /// done in between is visible to who comes next.
 pub unsafe trait Protocol {
     /// The token that the holder must give back.
-    type Held: Copy;
+    type Hold: Copy;
     /// Has the alignment that the lock is to have.
     type Place: Default;
 
     /// Not held.
     fn free() -> Self;
     /// Waits until it is free, and takes it.
-    fn acquire(&self) -> Self::Held;
+    fn acquire(&self) -> Self::Hold;
     /// Takes it if it is free.
-    fn try_acquire(&self) -> Option<Self::Held>;
+    fn try_acquire(&self) -> Option<Self::Hold>;
     /// Gives it back; only for who holds it.
-    fn release(&self, held: Self::Held);
+    fn release(&self, held: Self::Hold);
 }
 
 // SAFETY: the protocol's promise, which a loom model checks.
 unsafe impl Protocol for RawLock {
-    type Held = ();
+    type Hold = ();
     type Place = ();
 
     fn free() -> Self {
@@ -60,7 +60,7 @@ unsafe impl Protocol for RawLock {
 // SAFETY: the protocol's promise, which loom models check; it asks that the token is that of the
 // calling thread, which this is, and that the thread is the same for `release`.
 unsafe impl Protocol for RawBiasedLock {
-    type Held = Held;
+    type Hold = Hold;
     type Place = OwnLines;
 
     fn free() -> Self {
@@ -68,17 +68,17 @@ unsafe impl Protocol for RawBiasedLock {
     }
 
     #[inline(always)]
-    fn acquire(&self) -> Held {
+    fn acquire(&self) -> Hold {
         Self::acquire(self, thread_token())
     }
 
     #[inline(always)]
-    fn try_acquire(&self) -> Option<Held> {
+    fn try_acquire(&self) -> Option<Hold> {
         Self::try_acquire(self, thread_token())
     }
 
     #[inline(always)]
-    fn release(&self, held: Held) {
+    fn release(&self, held: Hold) {
         Self::release(self, held);
     }
 }
@@ -142,8 +142,8 @@ impl<T> BiasedGuard<'_, T> {
     #[inline]
     pub fn place(&self) -> Option<usize> {
         match self.held {
-            Held::Inside(place) => Some(place.into()),
-            Held::Plain | Held::Last => None,
+            Hold::Inside(place) => Some(place.into()),
+            Hold::Plain | Hold::Last => None,
         }
     }
 }
@@ -163,7 +163,7 @@ impl<T, P: Protocol> fmt::Debug for Lock<T, P> {
 /// Access to the value of a held [`Lock`].
 pub struct Guard<'a, T, P: Protocol = RawLock> {
     lock: &'a Lock<T, P>,
-    held: P::Held,
+    held: P::Hold,
     /// Given back by the thread that took it ([`Protocol`]).
     thread: PhantomData<*const ()>,
 }

@@ -98,7 +98,7 @@ impl Counts {
 
     /// Somebody else looks on; for an owner, or who looks on.
     #[inline]
-    pub fn look_on(&self) {
+    pub fn add_weak(&self) {
         let before = self.0.fetch_add(WEAK, Ordering::Relaxed);
         if before / WEAK > OWNERS_MAX {
             std::process::abort();

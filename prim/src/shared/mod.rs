@@ -3,7 +3,7 @@
 //! As `std::sync::Arc`, with two differences. The last owner sees by a plain load that it is the
 //! last, so of two owners only one pays for an atomic read-modify-write when they let go, and who
 //! is alone may change the value (`Shared::get_mut`) for the price of a load. And a value can be
-//! born with two owners (`Vacant::fill_pair`).
+//! born with two owners (`UninitShared::fill_pair`).
 //!
 //! `std`'s has its second count in another word, for which it needs more of such operations: two
 //! counts that are read one after the other tell nothing.
@@ -11,7 +11,7 @@
 pub mod counts;
 
 #[cfg(not(loom))]
-pub use self::pointer::{Onlooker, Shared, Vacant};
+pub use self::pointer::{Shared, UninitShared, WeakShared};
 
 #[cfg(not(loom))]
 mod pointer;

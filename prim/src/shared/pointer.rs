@@ -24,7 +24,7 @@ pub struct Shared<T> {
 }
 
 /// A weak pointer: it reaches the value as long as there is an owner, and does not keep it.
-pub struct Onlooker<T> {
+pub struct WeakShared<T> {
     node: NonNull<Node<T>>,
     /// May free a node of `T`.
     owns: PhantomData<T>,
@@ -36,9 +36,9 @@ unsafe impl<T: Send + Sync> Send for Shared<T> {}
 // SAFETY: a shared reference to an owner gives a reference to the value, and by a clone an owner.
 unsafe impl<T: Send + Sync> Sync for Shared<T> {}
 // SAFETY: who looks on may become an owner.
-unsafe impl<T: Send + Sync> Send for Onlooker<T> {}
+unsafe impl<T: Send + Sync> Send for WeakShared<T> {}
 // SAFETY: the same.
-unsafe impl<T: Send + Sync> Sync for Onlooker<T> {}
+unsafe impl<T: Send + Sync> Sync for WeakShared<T> {}
 
 impl<T> Shared<T> {
     /// An owner that was counted.
@@ -69,7 +69,7 @@ impl<T> Shared<T> {
 
     /// A further owner, as by `clone`. It costs less while there is no other one.
     #[inline]
-    pub fn twin(this: &mut Self) -> Self {
+    pub fn clone_sole(this: &mut Self) -> Self {
         this.counts().add_one_apart();
         Self::of(this.node)
     }
@@ -80,17 +80,17 @@ impl<T> Shared<T> {
     }
 
     /// One who looks on.
-    pub fn downgrade(this: &Self) -> Onlooker<T> {
-        this.counts().look_on();
-        Onlooker { node: this.node, owns: PhantomData }
+    pub fn downgrade(this: &Self) -> WeakShared<T> {
+        this.counts().add_weak();
+        WeakShared { node: this.node, owns: PhantomData }
     }
 }
 
 /// Memory for a value to be shared. What is made when it is there is made where it stays, as far as
 /// the compiler can; what was made before is moved there.
-pub struct Vacant<T>(Box<MaybeUninit<Node<T>>>);
+pub struct UninitShared<T>(Box<MaybeUninit<Node<T>>>);
 
-impl<T> Vacant<T> {
+impl<T> UninitShared<T> {
     /// For one value.
     #[inline(always)]
     #[allow(clippy::new_without_default, reason = "it is not a value of its own")]
@@ -118,9 +118,9 @@ impl<T> Vacant<T> {
     }
 }
 
-impl<T> fmt::Debug for Vacant<T> {
+impl<T> fmt::Debug for UninitShared<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Vacant")
+        f.write_str("UninitShared")
     }
 }
 
@@ -197,7 +197,7 @@ unsafe fn end<T>(node: NonNull<Node<T>>, is_last: bool) {
     });
 }
 
-impl<T> Onlooker<T> {
+impl<T> WeakShared<T> {
     fn counts(&self) -> &Counts {
         // SAFETY: the node stays while somebody looks on.
         &unsafe { self.node.as_ref() }.counts
@@ -209,14 +209,14 @@ impl<T> Onlooker<T> {
     }
 }
 
-impl<T> Clone for Onlooker<T> {
+impl<T> Clone for WeakShared<T> {
     fn clone(&self) -> Self {
-        self.counts().look_on();
+        self.counts().add_weak();
         Self { node: self.node, owns: PhantomData }
     }
 }
 
-impl<T> Drop for Onlooker<T> {
+impl<T> Drop for WeakShared<T> {
     fn drop(&mut self) {
         if self.counts().forget_one() {
             // SAFETY: from `Box::leak`; there is no owner and nobody looks on, so it is ours alone.
@@ -232,9 +232,9 @@ impl<T: fmt::Debug> fmt::Debug for Shared<T> {
     }
 }
 
-impl<T> fmt::Debug for Onlooker<T> {
+impl<T> fmt::Debug for WeakShared<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("(Onlooker)")
+        f.write_str("(WeakShared)")
     }
 }
 
@@ -260,7 +260,7 @@ mod tests {
     #[test]
     fn the_last_owner_drops_the_value() {
         let (all, value) = told();
-        let (one, other) = Vacant::new().fill_pair(value);
+        let (one, other) = UninitShared::new().fill_pair(value);
         let third = one.clone();
         assert!(Shared::ptr_eq(&one, &third));
         drop(one);
@@ -272,7 +272,7 @@ mod tests {
 
     #[test]
     fn who_is_alone_may_change_the_value() {
-        let mut one = Vacant::new().fill(1);
+        let mut one = UninitShared::new().fill(1);
         *Shared::get_mut(&mut one).unwrap() += 1;
         let other = one.clone();
         assert!(Shared::get_mut(&mut one).is_none());
@@ -286,7 +286,7 @@ mod tests {
     #[test]
     fn who_looks_on_keeps_nothing() {
         let (all, value) = told();
-        let one = Vacant::new().fill(value);
+        let one = UninitShared::new().fill(value);
         let onlookers = [Shared::downgrade(&one), Shared::downgrade(&one)];
         let again = onlookers[0].clone();
         let upgraded = again.upgrade().unwrap();
@@ -307,7 +307,7 @@ mod tests {
         }
         for has_onlooker in [false, true] {
             let (all, value) = told();
-            let one = Vacant::new().fill(Bad(value));
+            let one = UninitShared::new().fill(Bad(value));
             let onlooker = has_onlooker.then(|| Shared::downgrade(&one));
             catch_unwind(AssertUnwindSafe(|| drop(one))).unwrap_err();
             assert_eq!(are_left(&all), 0);
@@ -318,7 +318,7 @@ mod tests {
     #[test]
     fn owners_on_many_threads_leave_nothing_behind() {
         let (all, value) = told();
-        let one = Vacant::new().fill(value);
+        let one = UninitShared::new().fill(value);
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 let (own, onlooker) = (one.clone(), Shared::downgrade(&one));

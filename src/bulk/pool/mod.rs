@@ -72,7 +72,7 @@ pub(crate) struct Class {
 
 struct State {
     free: Vec<BulkBuffer>,
-    waiting: VecDeque<Arc<Turn>>,
+    waiting: VecDeque<Arc<BufferWaiter>>,
     closed: bool,
     counts: Counts,
 }
@@ -87,7 +87,7 @@ struct Counts {
 }
 
 /// One who waits. What it gets is there for it to take; nothing, if the pool was closed.
-type Turn = Eventual<Mutex<Option<BulkBuffer>>>;
+type BufferWaiter = Eventual<Mutex<Option<BulkBuffer>>>;
 
 impl Instance {
     /// Makes a pool of registered buffers for [`pull`](Self::pull) and [`push`](Self::push). All of
@@ -296,7 +296,7 @@ impl BulkPool {
         if ult::is_tasklet() {
             return Err(BulkPoolError::Tasklet { bytes: self.0[class].bytes });
         }
-        let place = Place { pool: self, class, turn: Arc::new(Turn::new()) };
+        let place = Place { pool: self, class, turn: Arc::new(BufferWaiter::new()) };
         state.waiting.push_back(place.turn.clone());
         drop(state);
         let turn: &dyn Selectable = &*place.turn;
@@ -381,7 +381,7 @@ impl Class {
 struct Place<'a> {
     pool: &'a BulkPool,
     class: usize,
-    turn: Arc<Turn>,
+    turn: Arc<BufferWaiter>,
 }
 
 enum Left {

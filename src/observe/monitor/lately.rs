@@ -26,9 +26,9 @@ struct Place {
 
 /// The places of all threads, in one table of rows.
 #[derive(Debug)]
-pub(super) struct Lately(Box<[[Place; PLACES]]>);
+pub(super) struct RowCache(Box<[[Place; PLACES]]>);
 
-impl Lately {
+impl RowCache {
     /// For so many numbers, which are of one thread each.
     pub(super) fn new(numbers: usize) -> Self {
         Self((0..numbers).map(|_| Default::default()).collect())

@@ -48,7 +48,7 @@ pub use self::statistics::{
 };
 pub(crate) use self::target::{RequestWatch, Serving, SpanOfRequest};
 pub(crate) use self::transfer::BulkWatch;
-pub(crate) use self::turns::Turns;
+pub(crate) use self::turns::ProgressSampler;
 pub(crate) use self::user::InitialMonitors;
 use self::user::Monitors;
 pub use self::user::{AttachedMonitor, LifeEvent, Monitor};

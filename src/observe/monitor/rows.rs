@@ -25,7 +25,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use hg::RpcId;
 
-use super::lately::Lately;
+use super::lately::RowCache;
 use super::slot;
 use crate::Addr;
 
@@ -334,7 +334,7 @@ impl<D: Default + Clone> Row<D> {
 
 /// Where a row is, with its key at hand for those who look for it.
 #[derive(Debug)]
-struct Slot<D> {
+struct RowSlot<D> {
     key: Key,
     row: Box<Row<D>>,
 }
@@ -343,8 +343,8 @@ struct Slot<D> {
 #[derive(Debug)]
 pub(super) struct Table<D> {
     /// The shards that each thread has found lately.
-    lately: Lately,
-    slots: Box<[OnceLock<Slot<D>>]>,
+    lately: RowCache,
+    slots: Box<[OnceLock<RowSlot<D>>]>,
     rows_max: usize,
     rest: Rest,
     /// Held by a thread that makes a row.
@@ -371,7 +371,7 @@ impl<D: Default + Clone> Table<D> {
         let slots = (rows_max.max(4) * 2).next_power_of_two();
         let slots = (0..slots).map(|_| OnceLock::new()).collect();
         let (entering, rows) = (Mutex::default(), AtomicUsize::new(0));
-        let lately = Lately::new(slot::shards() - 1);
+        let lately = RowCache::new(slot::shards() - 1);
         Self { lately, slots, rows_max, rest, entering, rows }
     }
 
@@ -509,7 +509,7 @@ impl<D: Default + Clone> Table<D> {
                     self.rows.store(rows + 1, Ordering::Relaxed);
                     // Free, and nobody else enters.
                     let row = Box::new(Row::new(about, place as u32 + 1));
-                    self.slots[place].get_or_init(|| Slot { key, row });
+                    self.slots[place].get_or_init(|| RowSlot { key, row });
                     return place;
                 }
                 Err(_) => {}

@@ -324,7 +324,7 @@ pub(super) struct Store {
 
 /// One of [`ProgressStatistics`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Turn {
+pub(super) enum ProgressPhase {
     IdlePoll,
     BusyPoll,
     Sleep,
@@ -387,12 +387,12 @@ impl Store {
         }
     }
 
-    pub(super) fn note_turn(&self, turn: Turn, nanos: u64, weight: u32) {
+    pub(super) fn note_turn(&self, turn: ProgressPhase, nanos: u64, weight: u32) {
         let mut kept = lock(&self.progress);
         match turn {
-            Turn::IdlePoll => kept.idle_poll.add(nanos, weight),
-            Turn::BusyPoll => kept.busy_poll.add(nanos, weight),
-            Turn::Sleep => kept.sleep.add(nanos, weight),
+            ProgressPhase::IdlePoll => kept.idle_poll.add(nanos, weight),
+            ProgressPhase::BusyPoll => kept.busy_poll.add(nanos, weight),
+            ProgressPhase::Sleep => kept.sleep.add(nanos, weight),
         }
     }
 

@@ -1,6 +1,6 @@
 //! The time that progress ULTs spend on polls and on sleeps.
 
-use super::statistics::Turn;
+use super::statistics::ProgressPhase;
 use super::{Moment, Monitoring};
 
 /// Polls take nanoseconds and come by the million, so of them only so many-th are timed that are
@@ -9,7 +9,7 @@ const POLLS_PER_TURN: u32 = 1024;
 
 /// The polls and sleeps of one progress ULT, to be timed.
 #[derive(Debug, Default)]
-pub(crate) struct Turns {
+pub(crate) struct ProgressSampler {
     polls: Count,
     sleeps: Count,
 }
@@ -25,7 +25,7 @@ struct Count {
     weight: u32,
 }
 
-impl Turns {
+impl ProgressSampler {
     /// The network is about to be polled; when, if that is to be timed.
     #[inline]
     pub(crate) fn poll(&mut self, monitoring: &Monitoring) -> Option<Moment> {
@@ -50,7 +50,7 @@ impl Turns {
     #[inline]
     pub(crate) fn polled(&self, monitoring: &Monitoring, since: Option<Moment>, found: usize) {
         if let Some(since) = since {
-            let turn = if found == 0 { Turn::IdlePoll } else { Turn::BusyPoll };
+            let turn = if found == 0 { ProgressPhase::IdlePoll } else { ProgressPhase::BusyPoll };
             self.polls.end(monitoring, since, turn);
         }
     }
@@ -58,7 +58,7 @@ impl Turns {
     /// The progress ULT runs again.
     pub(crate) fn slept(&self, monitoring: &Monitoring, since: Option<Moment>) {
         if let Some(since) = since {
-            self.sleeps.end(monitoring, since, Turn::Sleep);
+            self.sleeps.end(monitoring, since, ProgressPhase::Sleep);
         }
     }
 }
@@ -78,7 +78,7 @@ impl Count {
     }
 
     #[inline(never)]
-    fn end(&self, monitoring: &Monitoring, since: Moment, turn: Turn) {
+    fn end(&self, monitoring: &Monitoring, since: Moment, turn: ProgressPhase) {
         if let Some(store) = monitoring.shared.store.get() {
             store.note_turn(turn, Moment::now().nanos_since(since), self.weight);
         }

@@ -75,15 +75,6 @@ impl SpanOfTrace {
     }
 }
 
-/// The trace of a call that begins, as it is sent and as it is recorded.
-#[derive(Debug)]
-pub(crate) struct OfCall {
-    /// For the target.
-    pub(crate) said: Option<TraceParent>,
-    /// For the file.
-    pub(crate) span: Option<SpanOfTrace>,
-}
-
 /// The instance, as the thread that writes its trace sees it. It may be gone.
 pub(crate) trait Recorded: fmt::Debug + Send + Sync {
     /// The name of an execution stream.

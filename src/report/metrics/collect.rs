@@ -16,7 +16,7 @@ use super::{
 };
 use crate::Load;
 use crate::instance::inner::Inner;
-use crate::target::register::Entry;
+use crate::target::register::RegisteredRpc;
 
 /// Peers that a snapshot names.
 const PEERS_MAX: usize = 1000;
@@ -190,7 +190,7 @@ fn gates(inner: &Inner) -> Vec<GateMetrics> {
     let mut rpcs: Vec<_> = registrations
         .iter()
         .filter_map(|registration| {
-            let entry = registration.data_as::<Entry>()?;
+            let entry = registration.data_as::<RegisteredRpc>()?;
             let load = entry.own_gate.as_ref()?.load();
             Some(gate(GateKind::Rpc, entry.rpc, Some(entry.provider.get()), load))
         })

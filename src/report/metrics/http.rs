@@ -162,7 +162,7 @@ struct Client {
 
 /// The state of a client after a step.
 #[derive(PartialEq)]
-enum Next {
+enum ClientFate {
     /// There is more to come.
     Stays,
     Gone,
@@ -244,8 +244,8 @@ impl<'a> Loop<'a> {
         let mut ready = ready.iter();
         self.clients.retain_mut(|client| {
             let is_ready = *ready.next().unwrap_or(&false);
-            let next = if is_ready { client.go_on(read) } else { Next::Stays };
-            next == Next::Stays && client.deadline > now
+            let next = if is_ready { client.go_on(read) } else { ClientFate::Stays };
+            next == ClientFate::Stays && client.deadline > now
         });
     }
 
@@ -297,7 +297,7 @@ fn timespec(time: Duration) -> Timespec {
 }
 
 impl Client {
-    fn go_on(&mut self, read: &dyn Fn() -> Read) -> Next {
+    fn go_on(&mut self, read: &dyn Fn() -> Read) -> ClientFate {
         let done = match &mut self.stage {
             Stage::Asking(_) => self.listen(read),
             Stage::Answering(..) => self.tell(),
@@ -305,26 +305,26 @@ impl Client {
         };
         match done {
             Ok(next) => next,
-            Err(error) if is_passing(error.kind()) => Next::Stays,
-            Err(_) => Next::Gone,
+            Err(error) if is_passing(error.kind()) => ClientFate::Stays,
+            Err(_) => ClientFate::Gone,
         }
     }
 
-    fn listen(&mut self, read: &dyn Fn() -> Read) -> io::Result<Next> {
-        let Stage::Asking(head) = &mut self.stage else { return Ok(Next::Stays) };
+    fn listen(&mut self, read: &dyn Fn() -> Read) -> io::Result<ClientFate> {
+        let Stage::Asking(head) = &mut self.stage else { return Ok(ClientFate::Stays) };
         let mut bytes = [0; 2048];
         let room = (HEAD_BYTES_MAX - head.len()).min(bytes.len());
         let got = self.stream.read(&mut bytes[..room])?;
         if got == 0 {
-            return Ok(Next::Gone);
+            return Ok(ClientFate::Gone);
         }
         head.extend_from_slice(&bytes[..got]);
-        let Some(asked) = request::parse(head) else { return Ok(Next::Stays) };
+        let Some(asked) = request::parse(head) else { return Ok(ClientFate::Stays) };
         let answer = match asked {
             Asked::Other(status) => status.response(),
             Asked::Metrics(with_body) => match read() {
                 Read::Page(body) => request::metrics(&body, with_body),
-                Read::Nothing => return Ok(Next::Gone),
+                Read::Nothing => return Ok(ClientFate::Gone),
                 Read::Panicked => Status::InternalServerError.response(),
             },
         };
@@ -332,8 +332,8 @@ impl Client {
         self.tell()
     }
 
-    fn tell(&mut self) -> io::Result<Next> {
-        let Stage::Answering(answer, sent) = &mut self.stage else { return Ok(Next::Stays) };
+    fn tell(&mut self) -> io::Result<ClientFate> {
+        let Stage::Answering(answer, sent) = &mut self.stage else { return Ok(ClientFate::Stays) };
         while *sent < answer.len() {
             // The process may be a C program's, which a SIGPIPE would end.
             *sent += rustix::net::send(&self.stream, &answer[*sent..], SendFlags::NOSIGNAL)?;
@@ -341,12 +341,12 @@ impl Client {
         self.stream.shutdown(Shutdown::Write)?;
         self.stage = Stage::Leaving;
         self.deadline = self.deadline.min(Instant::now() + LINGER);
-        Ok(Next::Stays)
+        Ok(ClientFate::Stays)
     }
 
-    fn see_off(&mut self) -> io::Result<Next> {
+    fn see_off(&mut self) -> io::Result<ClientFate> {
         let got = self.stream.read(&mut [0; 2048])?;
-        Ok(if got == 0 { Next::Gone } else { Next::Stays })
+        Ok(if got == 0 { ClientFate::Gone } else { ClientFate::Stays })
     }
 }
 

@@ -40,7 +40,7 @@ const POLLING: u32 = 3;
 
 /// Where the owner of a [`ParkWord`] sleeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Bed {
+pub enum ParkMode {
     /// In the kernel on the word itself; wake it with [`ParkWord::wake_futex`].
     Futex,
     /// In `poll` on an eventfd and other descriptors; wake it by writing the eventfd.
@@ -71,10 +71,10 @@ impl ParkWord {
     /// After `true` the owner must look once more at everything that senders publish before
     /// `looks_asleep`, and call [`end`](Self::end) when it is awake again.
     #[must_use]
-    pub fn begin(&self, bed: Bed) -> bool {
+    pub fn begin(&self, bed: ParkMode) -> bool {
         let asleep = match bed {
-            Bed::Futex => PARKED,
-            Bed::Poll => POLLING,
+            ParkMode::Futex => PARKED,
+            ParkMode::Poll => POLLING,
         };
         // pair: PARK-TOKEN
         if self.word.compare_exchange(EMPTY, asleep, AcqRel, Acquire).is_err() {
@@ -95,11 +95,11 @@ impl ParkWord {
 
     /// Leaves a token. `Some`: the owner sleeps there and the caller must wake it.
     #[must_use]
-    pub fn notify(&self) -> Option<Bed> {
+    pub fn notify(&self) -> Option<ParkMode> {
         // pair: PARK-TOKEN
         match self.word.swap(NOTIFIED, AcqRel) {
-            PARKED => Some(Bed::Futex),
-            POLLING => Some(Bed::Poll),
+            PARKED => Some(ParkMode::Futex),
+            POLLING => Some(ParkMode::Poll),
             _ => None,
         }
     }
@@ -111,7 +111,7 @@ impl ParkWord {
         self.word.load(Relaxed) >= PARKED
     }
 
-    /// Owner, between `begin(Bed::Futex)` and `end`: sleeps until woken or until `limit` passed.
+    /// Owner, between `begin(ParkMode::Futex)` and `end`: sleeps until woken or until `limit` passed.
     /// May return early.
     #[cfg(not(loom))]
     pub fn sleep_futex(&self, limit: Option<Duration>) {
@@ -173,7 +173,7 @@ impl ThreadParker {
     /// Sleeps until an [`unpark`](Self::unpark) that no earlier `park` consumed, or until `limit`
     /// passed. Also returns without cause: callers check their own condition again.
     pub fn park(&self, limit: Option<Duration>) {
-        if self.word.begin(Bed::Futex) {
+        if self.word.begin(ParkMode::Futex) {
             self.word.sleep_futex(limit);
             self.word.end();
         }
@@ -208,10 +208,10 @@ mod tests {
     fn token_before_begin_is_not_lost() {
         let word = ParkWord::new();
         assert_eq!(word.notify(), None);
-        assert!(!word.begin(Bed::Futex));
-        assert!(word.begin(Bed::Poll));
+        assert!(!word.begin(ParkMode::Futex));
+        assert!(word.begin(ParkMode::Poll));
         assert!(word.looks_asleep());
-        assert_eq!(word.notify(), Some(Bed::Poll));
+        assert_eq!(word.notify(), Some(ParkMode::Poll));
         assert_eq!(word.notify(), None, "one caller pays");
         assert!(word.end());
     }
@@ -220,7 +220,7 @@ mod tests {
     fn looking_at_an_awake_owner_leaves_nothing() {
         let word = ParkWord::new();
         assert!(!word.looks_asleep());
-        assert!(word.begin(Bed::Futex));
+        assert!(word.begin(ParkMode::Futex));
         assert!(!word.end());
     }
 

@@ -27,7 +27,7 @@ use crate::base::wait_kind::WaitKind;
 use crate::engine::error::StuckUlt;
 use crate::engine::pool::shared::PoolShared;
 use crate::engine::unit::descriptor_cache::Depot;
-use crate::engine::waiting::news::News;
+use crate::engine::waiting::news::ChangeSignal;
 use crate::engine::waiting::raw_mutex::{RawGuard, RawMutex};
 use crate::engine::xstream::owner::{Xstream, XstreamShared};
 use crate::stack::block::StackClass;
@@ -52,7 +52,7 @@ pub(crate) const IDS_PER_DRAW: u64 = 1024;
 
 /// Pools and xstreams. What looks at all of them again and again looks at those that there are.
 #[derive(Default)]
-pub(crate) struct Parts {
+pub(crate) struct LayoutState {
     /// By index, those that have been removed as well.
     pub(crate) pools: Vec<Arc<PoolShared>>,
     pub(crate) xstreams: Vec<Arc<XstreamShared>>,
@@ -60,14 +60,14 @@ pub(crate) struct Parts {
     living_pools: Vec<Arc<PoolShared>>,
     living_xstreams: Vec<Arc<XstreamShared>>,
     /// Totals of the pools that have been removed.
-    past: Books,
+    past: UnitTotals,
     /// Indices of pools that have been removed and still have their queues.
     unswept: Vec<usize>,
 }
 
 /// Beginnings and ends of units.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Books {
+pub(crate) struct UnitTotals {
     pub(crate) spawned: u64,
     pub(crate) ended: u64,
 }
@@ -75,7 +75,7 @@ pub(crate) struct Books {
 /// See the module documentation.
 pub(crate) struct RuntimeCore {
     /// Held for a few instructions; changes are made under the lock of the layout.
-    pub(crate) parts: Mutex<Parts>,
+    pub(crate) parts: Mutex<LayoutState>,
     /// One change of pools and xstreams at a time.
     layout: RawMutex,
     pub(crate) depot: Depot,
@@ -93,7 +93,7 @@ pub(crate) struct RuntimeCore {
     phase: AtomicU64,
     gate: AtomicUsize,
     /// Changes that shutdowns and joins of xstreams wait for.
-    pub(crate) news: News,
+    pub(crate) news: ChangeSignal,
     /// Filled by the xstreams while the phase says `REPORT`.
     stuck: Mutex<Vec<StuckUlt>>,
     pub(crate) diag: crate::engine::diag::Shared,
@@ -120,7 +120,7 @@ impl RuntimeCore {
             next_id: AtomicU64::new(1),
             phase: AtomicU64::new(0),
             gate: AtomicUsize::new(0),
-            news: News::new(),
+            news: ChangeSignal::new(),
             stuck: Mutex::new(Vec::new()),
             diag: crate::engine::diag::Shared::default(),
         }
@@ -155,7 +155,7 @@ impl RuntimeCore {
 
     /// `pool` has been removed, when its books were these: the runtime keeps the sums, and looks
     /// at the pool no more.
-    pub(crate) fn forget_pool(&self, pool: &PoolShared, books: Books) {
+    pub(crate) fn forget_pool(&self, pool: &PoolShared, books: UnitTotals) {
         let mut parts = lock(&self.parts);
         parts.living_pools.retain(|other| other.index != pool.index);
         parts.past.spawned = parts.past.spawned.wrapping_add(books.spawned);
@@ -173,7 +173,7 @@ impl RuntimeCore {
     /// mail since the removal. Without a lock: the destructor may be a user's.
     pub(crate) fn sweep_pools(&self) {
         let mut parts = lock(&self.parts);
-        let Parts { pools, unswept, .. } = &mut *parts;
+        let LayoutState { pools, unswept, .. } = &mut *parts;
         let mut swept = Vec::new();
         unswept.retain(|index| {
             let pool = &pools[*index];

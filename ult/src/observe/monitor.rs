@@ -24,7 +24,7 @@ use std::time::Duration;
 use crate::base::contain::{caught, contained_alone, log};
 use crate::engine::diag::Beat;
 use crate::engine::error::StartError;
-use crate::engine::pool::slot::SlotShared;
+use crate::engine::pool::slot::PoolCounters;
 use crate::engine::runtime_core::RuntimeCore;
 use crate::engine::xstream::shared::XstreamShared;
 use crate::observe::backtrace::{DumpOptions, UltDump, ask_list};
@@ -372,7 +372,7 @@ fn run(core: &RuntimeCore, spec: &MonitorSpec) {
 }
 
 fn lazy_beats(core: &RuntimeCore) -> (Vec<Arc<XstreamShared>>, Vec<(usize, Beat)>) {
-    let runs = |slot: &SlotShared| {
+    let runs = |slot: &PoolCounters| {
         slot.finished.load(Relaxed) + slot.yields.load(Relaxed) + slot.parked.load(Relaxed)
     };
     let xstreams = core.xstreams();

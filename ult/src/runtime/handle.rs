@@ -30,12 +30,12 @@ pub struct Runtime {
 /// [`shutdown`](crate::runtime::shutdown).
 pub(crate) struct Owner {
     pub(crate) core: Arc<RuntimeCore>,
-    pub(crate) turn: Mutex<Turn>,
+    pub(crate) turn: Mutex<ShutdownState>,
 }
 
 /// State of shutdown, see [`shutdown`](crate::runtime::shutdown).
 #[derive(Default)]
-pub(crate) struct Turn {
+pub(crate) struct ShutdownState {
     pub(crate) in_progress: bool,
     pub(crate) is_done: bool,
 }

@@ -14,9 +14,9 @@ use crate::base::limit::Limit;
 use crate::engine::error::{LayoutError, StartError};
 use crate::engine::pool::handle::PoolRef;
 use crate::engine::pool::shared::{PoolShared, Queue};
-use crate::engine::pool::slot::Slot;
+use crate::engine::pool::slot::PoolSlot;
 use crate::engine::pool::spec::{Access, PoolSpec};
-use crate::engine::runtime_core::{Books, EXIT, RuntimeCore};
+use crate::engine::runtime_core::{EXIT, RuntimeCore, UnitTotals};
 use crate::engine::xstream::current;
 use crate::engine::xstream::owner::{State, Xstream, XstreamShared};
 use crate::engine::xstream::sched::{BasicWait, own};
@@ -140,7 +140,7 @@ impl Runtime {
 const REMOVE_LIMIT: Duration = Duration::from_secs(30);
 
 /// Decides whether `pool` is removed. The caller holds the lock of the layout.
-fn close_pool(core: &Arc<RuntimeCore>, pool: &PoolShared) -> Result<Books, LayoutError> {
+fn close_pool(core: &Arc<RuntimeCore>, pool: &PoolShared) -> Result<UnitTotals, LayoutError> {
     let name = || pool.name.to_string();
     if pool.removed.load(Relaxed) {
         return Err(LayoutError::Removed { pool: name() });
@@ -182,7 +182,7 @@ fn close_pool(core: &Arc<RuntimeCore>, pool: &PoolShared) -> Result<Books, Layou
 }
 
 /// `pool` has been removed, when its books were these. The caller holds the lock of the layout.
-fn retire_pool(core: &RuntimeCore, pool: &Arc<PoolShared>, books: Books) {
+fn retire_pool(core: &RuntimeCore, pool: &Arc<PoolShared>, books: UnitTotals) {
     core.forget_pool(pool, books);
     // Those that run drop their slots between two units, and are then through with the pool; one
     // that has left has no slots, and does nothing.
@@ -422,7 +422,7 @@ impl Xstream {
 
     /// Takes the private end of a pool that nobody owns, unless somebody else is faster or shall
     /// have it by now.
-    fn claim(&self, slot: &Slot) {
+    fn claim(&self, slot: &PoolSlot) {
         let pool = &slot.pool;
         // pair: POOL-OWNER
         if pool.owner.compare_exchange(ptr::null_mut(), self.me(), AcqRel, Relaxed).is_err() {
@@ -443,7 +443,7 @@ impl Xstream {
     }
 
     /// Hands the unstarted units of an owned pool to the queue where all servers find them.
-    fn give_up(&self, slot: &Slot) {
+    fn give_up(&self, slot: &PoolSlot) {
         let pool = &slot.pool;
         pool.owner.store(ptr::null_mut(), Release); // pair: POOL-OWNER
         // Either whoever chooses an heir sees that nobody owns the pool, or the heir is seen here.

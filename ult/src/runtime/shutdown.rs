@@ -19,7 +19,7 @@ use crate::base::contain::log;
 use crate::base::limit::Limit;
 use crate::engine::error::{ShutdownError, StillAlive};
 use crate::engine::runtime_core::{CLOSING, EXIT, REPORT, RuntimeCore, WATCHED};
-use crate::engine::waiting::news::News;
+use crate::engine::waiting::news::ChangeSignal;
 use crate::engine::xstream::current;
 use crate::runtime::handle::{Owner, Runtime};
 use crate::runtime::xstream_thread;
@@ -31,7 +31,7 @@ const LIMIT_DEFAULT: Duration = Duration::from_secs(30);
 const REPORT_LIMIT: Duration = Duration::from_millis(500);
 
 /// Wakes attempts that wait for another. Shared by all runtimes: shutdown is rare.
-static TURN_OVER: News = News::new();
+static TURN_OVER: ChangeSignal = ChangeSignal::new();
 
 impl Runtime {
     /// Waits until all ULTs have ended, then ends the xstreams. Spawns fail from then on. Same as

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::base::contain::log;
 use crate::base::limit::Limit;
 use crate::engine::error::{LayoutError, StartError};
-use crate::engine::pool::slot::SlotShared;
+use crate::engine::pool::slot::PoolCounters;
 use crate::engine::runtime_core::{CLOSING, EXIT, RuntimeCore};
 use crate::engine::xstream::current;
 use crate::engine::xstream::owner::{State, XstreamShared};
@@ -171,7 +171,7 @@ impl XstreamRef {
             stacks: self.xstream.stacks.load(Relaxed),
             ..XstreamStats::default()
         };
-        let mut add = |slot: &SlotShared| {
+        let mut add = |slot: &PoolCounters| {
             stats.finished += slot.finished.load(Relaxed);
             stats.yields += slot.yields.load(Relaxed);
             stats.parked += slot.parked.load(Relaxed);

@@ -7,7 +7,7 @@ use crate::base::contain::Panic;
 use crate::engine::error::StartError;
 use crate::engine::pool::handle::PoolRef;
 use crate::engine::runtime_core::{EXIT, RuntimeCore};
-use crate::engine::xstream::current::Seat;
+use crate::engine::xstream::current::EnterGuard;
 use crate::engine::xstream::overflow::AltStack;
 use crate::engine::xstream::owner::{State, Xstream, XstreamShared};
 use crate::engine::xstream::sched::{BasicWait, OwnScheduler, own};
@@ -74,7 +74,7 @@ pub(crate) fn set_up(core: &RuntimeCore, xstream: &XstreamShared) -> Result<AltS
 /// Is an xstream until the runtime ends or somebody asks it to leave.
 fn serve(core: &Arc<RuntimeCore>, shared: &Arc<XstreamShared>, on_start: impl FnOnce()) {
     let xstream = Xstream::new(core.clone(), shared.clone());
-    let seat = Seat::take(&xstream);
+    let seat = EnterGuard::take(&xstream);
     // Whoever waits for the start finds it in charge of its pools.
     xstream.enter_pools();
     on_start();

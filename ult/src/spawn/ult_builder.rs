@@ -7,7 +7,7 @@ use crate::engine::pool::push::push;
 use crate::engine::pool::slot::bump;
 use crate::engine::pool::spec::{Access, PushReason};
 use crate::engine::runtime_core::GatePass;
-use crate::engine::unit::descriptor::{Birth, Kind, UltName, UltPtr, UltRef};
+use crate::engine::unit::descriptor::{Kind, UltName, UltPtr, UltRef, UnitInit};
 use crate::engine::unit::extra::OnMigrate;
 use crate::engine::waiting::cancel::Why;
 use crate::engine::waiting::join_word::{DETACHED, UNJOINED, Word};
@@ -28,19 +28,19 @@ pub struct UltBuilder<'a> {
     name: UltName,
     stack_bytes: Option<usize>,
     priority: Priority,
-    rare: Option<Box<Rare>>,
+    rare: Option<Box<RareOptions>>,
 }
 
 /// Rarely used options.
 #[derive(Default)]
-struct Rare {
+struct RareOptions {
     stack: Option<UserStack>,
     on_migrate: Option<OnMigrate>,
 }
 
 /// Where a unit goes first.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Start {
+pub(crate) enum Placement {
     /// Into its pool.
     Queue,
     /// Nowhere: the caller switches to it, or makes a timer for it.
@@ -168,7 +168,7 @@ impl<'a> UltBuilder<'a> {
         T: Send,
     {
         // SAFETY: duty of the caller.
-        let ult = unsafe { self.make(f, Start::Queue, UNJOINED) }?;
+        let ult = unsafe { self.make(f, Placement::Queue, UNJOINED) }?;
         // SAFETY:
         // - `f` returns a `T`; the only handle of the unit.
         Ok(unsafe { JoinHandle::new(UltRef::adopt(ult)) })
@@ -187,7 +187,7 @@ impl<'a> UltBuilder<'a> {
         F: FnOnce() + Send + 'static,
     {
         // SAFETY: nothing is borrowed for less than 'static.
-        unsafe { self.make(f, Start::Queue, DETACHED) }.map(drop)
+        unsafe { self.make(f, Placement::Queue, DETACHED) }.map(drop)
     }
 
     /// Spawns a unit and switches to it at once; the caller goes back to its pool behind the
@@ -211,7 +211,7 @@ impl<'a> UltBuilder<'a> {
             return self.spawn(f);
         };
         // SAFETY: nothing is borrowed for less than 'static.
-        let ult = unsafe { self.make(f, Start::Keep, UNJOINED) }?;
+        let ult = unsafe { self.make(f, Placement::Keep, UNJOINED) }?;
         // SAFETY:
         // - `f` returns a `T`; the only handle of the unit.
         let handle = unsafe { JoinHandle::new(UltRef::adopt(ult)) };
@@ -265,7 +265,7 @@ impl<'a> UltBuilder<'a> {
     pub(crate) unsafe fn make<F, T>(
         self,
         f: F,
-        start: Start,
+        start: Placement,
         join: Word,
     ) -> Result<UltPtr, SpawnError>
     where
@@ -285,11 +285,11 @@ impl<'a> UltBuilder<'a> {
             let ult = xstream.descriptors.take(&pool.core);
             let this = Self { pool, kind, name, stack_bytes, priority, rare };
             // SAFETY: duty of the caller.
-            unsafe { this.furnish(ult, f, xstream.next_id(), join) };
+            unsafe { this.init_unit(ult, f, xstream.next_id(), join) };
             xstream.hand_on(ult);
             bump(&slot.shared.created);
             xstream.on_event(ult, EventKind::Create);
-            if start == Start::Queue {
+            if start == Placement::Queue {
                 xstream.push_own(ult, slot);
             }
             return Ok(ult);
@@ -305,7 +305,12 @@ impl<'a> UltBuilder<'a> {
     ///
     /// See [`spawn_scoped`](Self::spawn_scoped).
     #[inline(never)]
-    unsafe fn make_slow<F, T>(self, f: F, start: Start, join: Word) -> Result<UltPtr, SpawnError>
+    unsafe fn make_slow<F, T>(
+        self,
+        f: F,
+        start: Placement,
+        join: Word,
+    ) -> Result<UltPtr, SpawnError>
     where
         F: FnOnce() -> T + Send,
         T: Send,
@@ -320,14 +325,14 @@ impl<'a> UltBuilder<'a> {
         };
         let id = here.map_or_else(|| core.draw_ids(1), Xstream::next_id);
         // SAFETY: duty of the caller.
-        unsafe { self.furnish(ult, f, id, join) };
+        unsafe { self.init_unit(ult, f, id, join) };
         crate::engine::unit::inherited::hand_on(ult);
         count_created(target, here).inspect_err(|_| {
             ult.payload.lose(Why::Lost);
             drop(UltRef::adopt(ult));
         })?;
         crate::engine::diag::created(ult, core, here);
-        if start == Start::Queue {
+        if start == Placement::Queue {
             push(ult, &target.pool, here, PushReason::Create);
         }
         Ok(ult)
@@ -339,7 +344,7 @@ impl<'a> UltBuilder<'a> {
     ///
     /// See [`spawn_scoped`](Self::spawn_scoped).
     #[inline(always)]
-    unsafe fn furnish<F, T>(self, ult: UltPtr, f: F, id: u64, join: Word)
+    unsafe fn init_unit<F, T>(self, ult: UltPtr, f: F, id: u64, join: Word)
     where
         F: FnOnce() -> T + Send,
         T: Send,
@@ -350,7 +355,7 @@ impl<'a> UltBuilder<'a> {
             Some(bytes) => StackClass::new(bytes, pool.class.node()),
         };
         // SAFETY: it comes from a cache, or is new.
-        unsafe { ult.prepare(Birth { id, pool, kind: self.kind, class, join }) };
+        unsafe { ult.prepare(UnitInit { id, pool, kind: self.kind, class, join }) };
         if self.name.as_str().is_some() {
             ult.set_name(self.name);
         }
@@ -433,7 +438,7 @@ where
 }
 
 #[cold]
-fn add_rare(ult: UltPtr, rare: Rare) {
+fn add_rare(ult: UltPtr, rare: RareOptions) {
     if let Some(stack) = &rare.stack
         && !ult.is_tasklet()
     {

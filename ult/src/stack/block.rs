@@ -245,7 +245,7 @@ impl Reserve {
         // SAFETY:
         // - exclusive, writable, large enough: this part of our own mapping, which is left to the
         //   stack; guarded: above.
-        Ok(Some(unsafe { furnish(start, len, self.class, None) }))
+        Ok(Some(unsafe { init_stack(start, len, self.class, None) }))
     }
 }
 
@@ -269,7 +269,7 @@ impl Drop for Reserve {
 /// `start` and `len` are writable memory of class `class` that nobody else uses until
 /// [`unmap_stack`], and whose first page is a guard; it holds at least `STACK_BYTES_MIN` and a
 /// page.
-pub(crate) unsafe fn furnish(
+pub(crate) unsafe fn init_stack(
     start: NonNull<u8>,
     len: usize,
     class: StackClass,
@@ -338,7 +338,7 @@ pub(crate) unsafe fn unmap_stack(block: BlockPtr) -> Option<BlockPtr> {
     // SAFETY:
     // - exclusive, writable, large enough, guarded: the memory of a stack that nobody lives on, and
     //   whose block is not used any more.
-    Some(unsafe { furnish(start, len, class, None) })
+    Some(unsafe { init_stack(start, len, class, None) })
 }
 
 /// Gives the pages of an idle stack back, except for those nearest the top.

@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 
 use crate::base::contain::contained_alone;
 use crate::stack::block::{
-    BlockPtr, Guard, STACK_BYTES_MIN, StackClass, furnish, protect, unprotect,
+    BlockPtr, Guard, STACK_BYTES_MIN, StackClass, init_stack, protect, unprotect,
 };
 
 /// Memory for the stack of one ULT; see [`UltBuilder::stack`](crate::UltBuilder::stack).
@@ -90,13 +90,13 @@ impl UserStack {
     }
 
     /// Makes it a stack.
-    pub(crate) fn furnish(mut self) -> io::Result<BlockPtr> {
+    pub(crate) fn init_stack(mut self) -> io::Result<BlockPtr> {
         self.guarded = Some(protect(self.start, rustix::param::page_size())?);
         let (start, len, class) = (self.start, self.len, StackClass::of_user(self.bytes()));
         // SAFETY:
         // - exclusive, writable: contract of `from_raw`; guarded just now; large enough: checked
         //   there.
-        Ok(unsafe { furnish(start, len, class, Some(self)) })
+        Ok(unsafe { init_stack(start, len, class, Some(self)) })
     }
 }
 

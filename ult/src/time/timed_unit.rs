@@ -19,7 +19,7 @@ use crate::engine::xstream::timed::{Timed, enqueue_timed};
 use crate::engine::xstream::timer::saturating_add;
 use crate::spawn::future::JoinFuture;
 use crate::spawn::join::JoinHandle;
-use crate::spawn::ult_builder::{Start, UltBuilder};
+use crate::spawn::ult_builder::{Placement, UltBuilder};
 use crate::sync::Arc;
 use crate::wait::select::Selectable;
 
@@ -183,7 +183,7 @@ impl UltBuilder<'_> {
     {
         let here = current::xstream_in(self.target_core());
         // SAFETY: nothing is borrowed for less than 'static.
-        let ult = unsafe { self.make(f, Start::Keep, UNJOINED) }?;
+        let ult = unsafe { self.make(f, Placement::Keep, UNJOINED) }?;
         // SAFETY:
         // - `f` returns a `T`; the only handle of the unit.
         let handle = unsafe { JoinHandle::new(UltRef::adopt(ult)) };

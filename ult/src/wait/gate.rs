@@ -9,7 +9,7 @@
 //! | `WATCHED` | a select wants to know when something becomes free |
 //!
 //! Both change under the lock of the queue. Without `QUEUED`, taking is one read-modify-write of
-//! the word. Giving back always is one, and whoever finds a flag then calls [`Gate::admit`], which
+//! the word. Giving back always is one, and whoever finds a flag then calls [`FairQueue::admit`], which
 //! admits waiters from the front of the queue as long as the word allows. A waiter is put into
 //! the queue, then the flag is set, then the front is admitted: as both sides change the same
 //! word, either the newcomer sees what has been given back, or the giver sees the flag.
@@ -28,7 +28,7 @@ pub(crate) const WATCHED: usize = 2;
 
 /// See the module documentation.
 #[derive(Debug)]
-pub(crate) struct Gate {
+pub(crate) struct FairQueue {
     pub(crate) word: AtomicUsize,
     queues: OsMutex<Queues>,
 }
@@ -39,7 +39,7 @@ struct Queues {
     watching: WaitList,
 }
 
-impl Gate {
+impl FairQueue {
     const_new! {
         pub(crate) fn new(word: usize) -> Self {
             Self {

@@ -20,7 +20,7 @@ use crate::base::wait_kind::WaitKind;
 use crate::engine::waiting::waiter::{SpinFor, Waiter, after, const_new, spin};
 use crate::sync::UnsafeCell;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use crate::wait::gate::{Gate, QUEUED, WATCHED};
+use crate::wait::gate::{FairQueue, QUEUED, WATCHED};
 
 const FLAGS: usize = QUEUED | WATCHED;
 const WRITER: usize = 4;
@@ -42,7 +42,7 @@ const WANTS_WRITE: usize = 1;
 ///
 /// Counterpart: `ABT_rwlock`.
 pub struct RwLock<T> {
-    gate: Gate,
+    gate: FairQueue,
     value: UnsafeCell<T>,
 }
 
@@ -57,7 +57,7 @@ impl<T> RwLock<T> {
         /// A lock that nobody holds.
         #[must_use]
         pub fn new(value: T) -> Self {
-            Self { gate: Gate::new(0), value: UnsafeCell::new(value) }
+            Self { gate: FairQueue::new(0), value: UnsafeCell::new(value) }
         }
     }
 

@@ -12,7 +12,7 @@ use crate::base::wait_kind::WaitKind;
 use crate::engine::waiting::waiter::{Waiter, after, const_new};
 use crate::engine::waiting::watch::Watch;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use crate::wait::gate::{Gate, QUEUED, WATCHED};
+use crate::wait::gate::{FairQueue, QUEUED, WATCHED};
 use crate::wait::select::Selectable;
 
 const FLAGS: usize = QUEUED | WATCHED;
@@ -26,7 +26,7 @@ const PERMIT: usize = 4;
 /// A request for more permits than there will ever be waits forever, and so does everybody
 /// behind it.
 pub struct Semaphore {
-    gate: Gate,
+    gate: FairQueue,
 }
 
 impl Semaphore {
@@ -42,7 +42,7 @@ impl Semaphore {
         #[must_use]
         pub fn new(permits: usize) -> Self {
             assert!(permits <= Self::MAX_PERMITS, "more permits than Semaphore::MAX_PERMITS");
-            Self { gate: Gate::new(permits * PERMIT) }
+            Self { gate: FairQueue::new(permits * PERMIT) }
         }
     }
 

@@ -6,7 +6,7 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread;
 use margo_loom_tests::check_bounded;
-use na::loom_exports::lock::biased::{Held, RawBiasedLock};
+use na::loom_exports::lock::biased::{Hold, RawBiasedLock};
 
 // Tokens are multiples of eight.
 const FAVOURED: usize = 8;
@@ -24,7 +24,7 @@ fn favoured() -> Arc<Shared> {
     while {
         let held = lock.acquire(FAVOURED);
         lock.release(held);
-        !matches!(held, Held::Inside(_))
+        !matches!(held, Hold::Inside(_))
     } {}
     Arc::new(Shared { lock, value: UnsafeCell::new(0) })
 }

@@ -4,11 +4,11 @@
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
-use na::loom_exports::parts::Parts;
+use na::loom_exports::parts::ReturnedParts;
 
 /// A block; the model reports accesses that are not ordered.
 struct Block {
-    parts: Parts,
+    parts: ReturnedParts,
     /// How often its bytes were written anew.
     rounds: UnsafeCell<u32>,
     frees: UnsafeCell<u32>,
@@ -17,7 +17,7 @@ struct Block {
 impl Block {
     fn new() -> Arc<Self> {
         let (rounds, frees) = (UnsafeCell::new(0), UnsafeCell::new(0));
-        Arc::new(Self { parts: Parts::new(), rounds, frees })
+        Arc::new(Self { parts: ReturnedParts::new(), rounds, frees })
     }
 
     /// For who has a part.

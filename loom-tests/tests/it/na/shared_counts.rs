@@ -81,7 +81,7 @@ fn race(
 ) {
     loom::model(move || {
         let node = Node::new(owners);
-        (0..onlookers).for_each(|_| node.counts.look_on());
+        (0..onlookers).for_each(|_| node.counts.add_weak());
         let there = node.clone();
         let thread = thread::spawn(move || other(&there));
         own(&node);
@@ -137,7 +137,7 @@ fn who_looks_on_joins_or_finds_it_ended() {
 fn an_owner_becomes_an_onlooker_and_one_again() {
     // Neither count alone says that nobody else can have it.
     let change_sides = |node: &Node| {
-        node.counts.look_on();
+        node.counts.add_weak();
         read_and_release(node);
         join_and_forget(node);
     };

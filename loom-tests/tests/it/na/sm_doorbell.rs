@@ -8,7 +8,7 @@ use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use loom::thread;
 use margo_loom_tests::check;
 use na::loom_exports::doorbell::{BOARD, Doorbell, RECORDS, ROOM, mark, settle, take};
-use na::loom_exports::gate::{Gate, withdraw};
+use na::loom_exports::gate::{CopyGate, withdraw};
 use na::loom_exports::lock::plain::RawLock;
 
 #[derive(Default)]
@@ -163,7 +163,7 @@ fn nothing_is_copied_after_the_gate_is_shut_and_quiet() {
         let shared = Arc::new(Copies::default());
         let other = shared.clone();
         let owner = thread::spawn(move || {
-            let gate = Gate::new(&other.copying, &other.shut);
+            let gate = CopyGate::new(&other.copying, &other.shut);
             for _ in 0..2 {
                 if gate.enter() {
                     // The copy: the memory must still be lent out.
@@ -172,7 +172,7 @@ fn nothing_is_copied_after_the_gate_is_shut_and_quiet() {
                 }
             }
         });
-        let gate = Gate::new(&shared.copying, &shared.shut);
+        let gate = CopyGate::new(&shared.copying, &shared.shut);
         gate.shut();
         if gate.is_quiet() {
             shared.taken_back.store(true, Ordering::Relaxed);
@@ -189,7 +189,7 @@ fn nothing_is_copied_under_an_offer_that_is_withdrawn_and_quiet() {
         let shared = Arc::new((Copies::default(), AtomicU32::new(7)));
         let other = shared.clone();
         let owner = thread::spawn(move || {
-            let gate = Gate::new(&other.0.copying, &other.0.shut);
+            let gate = CopyGate::new(&other.0.copying, &other.0.shut);
             for _ in 0..2 {
                 if gate.enter_under(&other.1, 7) {
                     // The copy: the memory must still be lent out.
@@ -199,7 +199,7 @@ fn nothing_is_copied_under_an_offer_that_is_withdrawn_and_quiet() {
             }
         });
         withdraw(&shared.1, 7);
-        let gate = Gate::new(&shared.0.copying, &shared.0.shut);
+        let gate = CopyGate::new(&shared.0.copying, &shared.0.shut);
         if gate.is_quiet() {
             shared.0.taken_back.store(true, Ordering::Relaxed);
         }

@@ -7,7 +7,7 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU32, Ordering};
 use loom::thread;
 use margo_loom_tests::check;
-use na::loom_exports::turns::Turns;
+use na::loom_exports::turns::PageOwners;
 
 /// One page, as a cell: an access that nothing orders is reported.
 struct Page(UnsafeCell<u32>);
@@ -33,14 +33,14 @@ impl Page {
 
 /// Sends `value` in page 0, which is ours. The record is a count of messages, in place of the ring,
 /// which has a model of its own.
-fn send(turns: &Turns, page: &Page, records: &AtomicU32, value: u32) {
+fn send(turns: &PageOwners, page: &Page, records: &AtomicU32, value: u32) {
     assert_eq!(turns.ours(), Some(0));
     page.write(value);
     turns.pass(0);
     records.fetch_add(1, Ordering::Release);
 }
 
-fn receive(turns: &Turns, page: &Page, records: &AtomicU32, count: u32) -> u32 {
+fn receive(turns: &PageOwners, page: &Page, records: &AtomicU32, count: u32) -> u32 {
     while records.load(Ordering::Acquire) < count {
         thread::yield_now();
     }
@@ -57,14 +57,14 @@ fn requests_and_answers_pass_one_page_to_and_fro() {
         let theirs = shared.clone();
         let target = thread::spawn(move || {
             let (page, requests, answers) = &*theirs;
-            let turns = Turns::new(false);
+            let turns = PageOwners::new(false);
             for round in 1..3 {
                 let value = receive(&turns, page, requests, round);
                 send(&turns, page, answers, value + 100);
             }
         });
         let (page, requests, answers) = &*shared;
-        let turns = Turns::new(true);
+        let turns = PageOwners::new(true);
         for round in 1..3 {
             send(&turns, page, requests, round);
             assert_eq!(receive(&turns, page, answers, round), round + 100);
@@ -78,7 +78,7 @@ fn requests_and_answers_pass_one_page_to_and_fro() {
 #[test]
 fn a_page_is_not_read_while_it_is_written_whatever_the_peer_says() {
     check(|| {
-        let shared = Arc::new((Turns::new(true), Page::new()));
+        let shared = Arc::new((PageOwners::new(true), Page::new()));
         let receiving = shared.clone();
         let receiver = thread::spawn(move || {
             let (turns, page) = &*receiving;

@@ -8,7 +8,7 @@ use loom::sync::atomic::Ordering::{Relaxed, SeqCst};
 use loom::sync::atomic::{AtomicPtr, fence};
 use loom::thread;
 use margo_loom_tests::check;
-use ult::loom_exports::{Bed, Inbox, Linked, ParkWord};
+use ult::loom_exports::{Inbox, Linked, ParkMode, ParkWord};
 
 struct Node {
     link: AtomicPtr<Node>,
@@ -89,7 +89,7 @@ fn owner_is_woken_by_the_first_sender() {
             if seen.len() == 2 {
                 break;
             }
-            if shared.1.begin(Bed::Futex) {
+            if shared.1.begin(ParkMode::Futex) {
                 if shared.0.is_empty() {
                     shared.1.sleep_futex(None);
                 }

@@ -5,7 +5,7 @@ use loom::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use loom::sync::atomic::{AtomicUsize, fence};
 use loom::thread;
 use margo_loom_tests::check;
-use ult::loom_exports::{Bed, ParkWord, ThreadParker};
+use ult::loom_exports::{ParkMode, ParkWord, ThreadParker};
 
 /// Does the work of a push to a pool after the unit is visible.
 fn wake_one(sleepers: &[&ParkWord]) {
@@ -25,7 +25,7 @@ fn serve(queue: &AtomicUsize, word: &ParkWord) {
         if take(queue) {
             return;
         }
-        if word.begin(Bed::Futex) {
+        if word.begin(ParkMode::Futex) {
             if queue.load(Relaxed) == 0 {
                 word.sleep_futex(None);
             }

@@ -8,7 +8,7 @@ use loom::sync::atomic::Ordering::{Relaxed, SeqCst};
 use loom::sync::atomic::{AtomicUsize, fence};
 use loom::thread;
 use margo_loom_tests::check_bounded;
-use ult::loom_exports::{Bed, ParkWord};
+use ult::loom_exports::{ParkMode, ParkWord};
 
 struct Core {
     sleeping: AtomicUsize,
@@ -60,7 +60,7 @@ impl Core {
         self.sleeping.fetch_add(1, Relaxed);
         let word = &self.xstreams[me];
         let mut is_woken = false;
-        if word.begin(Bed::Futex) {
+        if word.begin(ParkMode::Futex) {
             if pools.iter().all(|pool| self.pools[*pool].load(Relaxed) == 0) {
                 word.sleep_futex(None);
             }

@@ -12,7 +12,7 @@ use loom::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use loom::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicUsize, fence};
 use loom::thread;
 use margo_loom_tests::check_bounded;
-use ult::loom_exports::{Bed, Inbox, Linked, ParkWord, SuspendCell, ThreadParker};
+use ult::loom_exports::{Inbox, Linked, ParkMode, ParkWord, SuspendCell, ThreadParker};
 
 const CANCEL: u8 = 1;
 
@@ -82,7 +82,7 @@ impl Home {
         self.ult.stack.with_mut(|stack| unsafe { *stack += 1 });
         if self.ult.cell.commit_suspend() {
             while self.inbox.take_all().next().is_none() {
-                if self.word.begin(Bed::Futex) {
+                if self.word.begin(ParkMode::Futex) {
                     if self.inbox.is_empty() {
                         self.word.sleep_futex(None);
                     }

@@ -37,7 +37,7 @@ impl Offer for Noted {
         false
     }
 
-    fn keep(&self, _held: Held) {}
+    fn keep(&self, _held: RetiredMemory) {}
 }
 
 impl EndRegistration for Noted {

@@ -11,7 +11,7 @@ use super::ring::{Producer, Violation};
 use super::segment::{MappedRing, Segment};
 use super::socket;
 use super::socket::{Credentials, Socket};
-use super::turns::Turns;
+use super::turns::PageOwners;
 use crate::sm::wake::board::Board;
 use crate::sm::wake::doorbell::{BOARD, RECORDS, ROOM, settle};
 use prim::sync::Arc;
@@ -44,7 +44,7 @@ pub(in crate::sm) struct Conn {
     /// A sender found the ring broken: 1 + index into [`FAULTS`].
     fault: AtomicU8,
     /// The side that each page belongs to.
-    pub(in crate::sm) turns: Turns,
+    pub(in crate::sm) turns: PageOwners,
 }
 
 const FAULTS: [Fault; 4] = [

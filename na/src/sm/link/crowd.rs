@@ -20,7 +20,7 @@ const USER_BYTES_MIN: u64 = 256 << 20;
 
 /// The connections that were accepted.
 #[derive(Debug)]
-pub(in crate::sm) struct Crowd {
+pub(in crate::sm) struct AcceptedPeers {
     options: SmOptions,
     /// Bytes of the segments of one user, of all.
     bytes_max: (u64, u64),
@@ -41,12 +41,12 @@ struct Share {
 /// A connection that was counted in, to be counted out.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use]
-pub(in crate::sm) struct Guest {
+pub(in crate::sm) struct AcceptedPeer {
     uid: u32,
     bytes: u64,
 }
 
-impl Crowd {
+impl AcceptedPeers {
     /// For an endpoint that itself makes segments of `own_bytes`.
     pub(in crate::sm) fn new(options: &SmOptions, own_bytes: usize) -> Self {
         let of = |connections: usize, min| (connections as u64 * own_bytes as u64).max(min);
@@ -66,7 +66,7 @@ impl Crowd {
     /// # Errors
     ///
     /// There are as many as the options allow, or too much memory: a text for the dialer.
-    pub(in crate::sm) fn admit(&mut self, uid: u32, bytes: usize) -> Result<Guest, String> {
+    pub(in crate::sm) fn admit(&mut self, uid: u32, bytes: usize) -> Result<AcceptedPeer, String> {
         let (bytes, (user_bytes, all_bytes)) = (bytes as u64, self.bytes_max);
         let of_user = self.by_user.get(&uid).copied().unwrap_or_default();
         let (all_max, user_max) =
@@ -88,7 +88,7 @@ impl Crowd {
         } else {
             self.all.add(bytes);
             self.by_user.entry(uid).or_default().add(bytes);
-            return Ok(Guest { uid, bytes });
+            return Ok(AcceptedPeer { uid, bytes });
         };
         Err(format!("too many {full} of the endpoint"))
     }
@@ -99,7 +99,7 @@ impl Crowd {
     }
 
     /// A connection that was counted in has ended.
-    pub(in crate::sm) fn leave(&mut self, guest: Guest) {
+    pub(in crate::sm) fn leave(&mut self, guest: AcceptedPeer) {
         self.all.remove(guest.bytes);
         if let Some(share) = self.by_user.get_mut(&guest.uid) {
             share.remove(guest.bytes);
@@ -197,10 +197,10 @@ mod tests {
     use prim::sync::Arc;
     use prim::sync::atomic::{AtomicUsize, Ordering};
 
-    fn crowd(all: usize, per_user: usize, own_bytes: usize) -> Crowd {
+    fn crowd(all: usize, per_user: usize, own_bytes: usize) -> AcceptedPeers {
         let mut options = SmOptions::default();
         (options.connections_max, options.connections_per_user_max) = (all, per_user);
-        Crowd::new(&options, own_bytes)
+        AcceptedPeers::new(&options, own_bytes)
     }
 
     #[test]

@@ -33,12 +33,12 @@ pub fn withdraw(word: &AtomicU32, generation: u32) {
 
 /// The two words of one direction.
 #[derive(Debug, Clone, Copy)]
-pub struct Gate<'a> {
+pub struct CopyGate<'a> {
     copying: &'a AtomicU32,
     shut: &'a AtomicU32,
 }
 
-impl<'a> Gate<'a> {
+impl<'a> CopyGate<'a> {
     /// The gate at two words, both zero at first.
     pub fn new(copying: &'a AtomicU32, shut: &'a AtomicU32) -> Self {
         Self { copying, shut }

@@ -130,7 +130,7 @@ pub trait RingMemory {
 
 /// Where `len` bytes of the payload of `slot` are in the ring.
 #[inline]
-fn place_in(slot: &Slot, offset: usize, len: usize) -> usize {
+fn place_in(slot: &Reservation, offset: usize, len: usize) -> usize {
     let end = offset.checked_add(len);
     assert!(end.is_some_and(|end| end <= slot.payload), "a write beyond the record");
     slot.at + COMMIT_BYTES + offset
@@ -192,7 +192,7 @@ fn folds_from(fold: usize, span: usize) -> usize {
 
 /// Room that was found for one record.
 #[derive(Debug)]
-pub struct Slot {
+pub struct Reservation {
     /// Offset of the commit word.
     at: usize,
     /// Bytes of padding before it.
@@ -239,7 +239,7 @@ impl<M: RingMemory> Producer<M> {
     ///
     /// If `payload` exceeds [`payload_max`].
     #[inline]
-    pub fn reserve(&mut self, payload: usize) -> Result<Option<Slot>, Violation> {
+    pub fn reserve(&mut self, payload: usize) -> Result<Option<Reservation>, Violation> {
         let capacity = self.memory.capacity();
         assert!(payload <= payload_max(capacity), "a record beyond a quarter of its ring");
         let offset = self.tail as usize & (capacity - 1);
@@ -259,7 +259,7 @@ impl<M: RingMemory> Producer<M> {
             }
         }
         let at = if skip > 0 { 0 } else { offset };
-        Ok(Some(Slot { at, skip, payload }))
+        Ok(Some(Reservation { at, skip, payload }))
     }
 
     /// Bytes that the consumer is known to be done with, or that were never used.
@@ -299,7 +299,7 @@ impl<M: RingMemory> Producer<M> {
     ///
     /// If they leave the payload.
     #[inline]
-    pub fn write(&mut self, slot: &Slot, offset: usize, bytes: &[u8]) {
+    pub fn write(&mut self, slot: &Reservation, offset: usize, bytes: &[u8]) {
         let at = place_in(slot, offset, bytes.len());
         // SAFETY:
         // - bounds: the payload lies in the ring (`reserve`), the write in the payload (above);
@@ -319,7 +319,13 @@ impl<M: RingMemory> Producer<M> {
     ///
     /// If they leave the payload.
     #[inline]
-    pub unsafe fn write_raw(&mut self, slot: &Slot, offset: usize, from: *const u8, len: usize) {
+    pub unsafe fn write_raw(
+        &mut self,
+        slot: &Reservation,
+        offset: usize,
+        from: *const u8,
+        len: usize,
+    ) {
         let at = place_in(slot, offset, len);
         // SAFETY:
         // - bounds: the payload lies in the ring (`reserve`), the write in the payload (above);
@@ -334,7 +340,7 @@ impl<M: RingMemory> Producer<M> {
     ///
     /// If `kind` is zero or [`PAD`].
     #[inline]
-    pub fn publish(&mut self, slot: Slot, kind: u8, tag: u32) {
+    pub fn publish(&mut self, slot: Reservation, kind: u8, tag: u32) {
         assert!(kind != 0 && kind != PAD, "a reserved record kind");
         let mask = self.memory.capacity() - 1;
         let next = self.tail + (slot.skip + span(slot.payload)) as u64;

@@ -38,9 +38,9 @@ use std::ptr::NonNull;
 use rustix::fs::SealFlags;
 use rustix::mm::{MapFlags, ProtFlags};
 
-use super::gate::Gate;
+use super::gate::CopyGate;
 use super::ring::{LINE, RingMemory};
-use super::turns::{PAGE_BYTES, PAGES, Turns};
+use super::turns::{PAGE_BYTES, PAGES, PageOwners};
 use crate::Error;
 use crate::limits::file_limit::{Pages, memfd};
 use crate::memory::copy_bytes;
@@ -166,28 +166,28 @@ impl Segment {
     }
 
     /// The gate that guards the peer's memory from our copies.
-    pub(in crate::sm) fn gate_as_copier(&self) -> Gate<'_> {
+    pub(in crate::sm) fn gate_as_copier(&self) -> CopyGate<'_> {
         self.gate(self.side)
     }
 
     /// The gate that guards our memory from the peer's copies.
-    pub(in crate::sm) fn gate_as_keeper(&self) -> Gate<'_> {
+    pub(in crate::sm) fn gate_as_keeper(&self) -> CopyGate<'_> {
         self.gate(self.side.other())
     }
 
     /// As [`gate_as_copier`](Self::gate_as_copier), for copies under an offer. Those are made under
     /// the send lock, the others by the poll.
     #[inline]
-    pub(in crate::sm) fn offers_gate(&self) -> Gate<'_> {
+    pub(in crate::sm) fn offers_gate(&self) -> CopyGate<'_> {
         let copying = self.word(AT_ONCE[self.side.index()]);
-        Gate::new(copying, self.word(SHUT[self.side.other().index()]))
+        CopyGate::new(copying, self.word(SHUT[self.side.other().index()]))
     }
 
     /// Returns whether the peer may be copying in our memory, after the gate was shut or what it
     /// uses was withdrawn.
     pub(in crate::sm) fn peer_copies(&self) -> bool {
         let offers = self.word(AT_ONCE[self.side.other().index()]);
-        let offers = Gate::new(offers, self.word(SHUT[self.side.index()]));
+        let offers = CopyGate::new(offers, self.word(SHUT[self.side.index()]));
         !self.gate_as_keeper().is_quiet() || !offers.is_quiet()
     }
 
@@ -205,9 +205,9 @@ impl Segment {
         self.base.as_ptr() as usize
     }
 
-    fn gate(&self, owner: Side) -> Gate<'_> {
+    fn gate(&self, owner: Side) -> CopyGate<'_> {
         let copying = self.word(COPYING[owner.index()]);
-        Gate::new(copying, self.word(SHUT[owner.other().index()]))
+        CopyGate::new(copying, self.word(SHUT[owner.other().index()]))
     }
 
     /// The count of emptied slots in the lane that we fill (`outgoing`) or empty.
@@ -239,8 +239,8 @@ impl Segment {
     }
 
     /// Returns whose turn the pages of a fresh segment are, as this side knows it.
-    pub(in crate::sm) fn turns(&self) -> Turns {
-        Turns::new(self.side == Side::Creator)
+    pub(in crate::sm) fn turns(&self) -> PageOwners {
+        PageOwners::new(self.side == Side::Creator)
     }
 
     /// # Panics

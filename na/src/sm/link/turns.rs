@@ -40,11 +40,11 @@ pub const PAGED_MIN: usize = 256;
 
 /// The side whose turn each page is, as one side knows it.
 #[derive(Debug)]
-pub struct Turns {
+pub struct PageOwners {
     theirs: [AtomicBool; PAGES],
 }
 
-impl Turns {
+impl PageOwners {
     /// At first: one side has the first half of the pages, the other the rest.
     pub fn new(first_half: bool) -> Self {
         let theirs = std::array::from_fn(|page| AtomicBool::new((page < PAGES / 2) != first_half));
@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn a_page_goes_back_and_forth_and_each_side_has_it_in_turn() {
-        let (creator, acceptor) = (Turns::new(true), Turns::new(false));
+        let (creator, acceptor) = (PageOwners::new(true), PageOwners::new(false));
         assert_eq!((creator.ours(), acceptor.ours()), (Some(0), Some(PAGES / 2)));
         for _ in 0..3 {
             for (from, to) in [(&creator, &acceptor), (&acceptor, &creator)] {
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn who_only_sends_runs_out_of_pages() {
-        let (from, to) = (Turns::new(true), Turns::new(false));
+        let (from, to) = (PageOwners::new(true), PageOwners::new(false));
         for _ in 0..PAGES / 2 {
             let page = from.ours().unwrap();
             from.pass(page);
@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn a_page_that_the_peer_does_not_have_is_refused() {
-        let turns = Turns::new(true);
+        let turns = PageOwners::new(true);
         for page in [0, 1, PAGES as u64, u64::MAX] {
             assert_eq!(turns.theirs(page), None, "{page}");
         }

@@ -32,7 +32,7 @@ use super::costs::{Cost, Costs, MEASURED_FROM, Way};
 use super::kept::{Keeper, Kept};
 use crate::memory::copy::copy_between;
 use crate::memory::copy_bytes;
-use crate::memory::region::{Held, Offer};
+use crate::memory::region::{Offer, RetiredMemory};
 use crate::sm::link::conn::{Conn, Control};
 use crate::sm::link::gate::withdraw;
 use crate::sm::link::record::Piece;
@@ -52,7 +52,7 @@ const PAUSE: u32 = 256;
 
 /// A slot of a connection.
 #[derive(Debug)]
-struct Slot {
+struct OfferSlot {
     key: u64,
     region: WeakMem,
 }
@@ -60,7 +60,7 @@ struct Slot {
 /// The memory that we have offered on a connection; only the poll touches it.
 #[derive(Debug, Default)]
 pub(in crate::sm) struct Offered {
-    slots: Vec<Slot>,
+    slots: Vec<OfferSlot>,
     /// Keys of the last requests that had no offer.
     asked: [u64; ASKED_MAX],
     asked_at: usize,
@@ -134,7 +134,7 @@ impl Offered {
             word.store(0, Ordering::Relaxed);
             return None;
         }
-        let entry = Slot { key: lease.key(), region: lease.downgrade() };
+        let entry = OfferSlot { key: lease.key(), region: lease.downgrade() };
         match free {
             Some(free) => self.slots[free] = entry,
             None => self.slots.push(entry),
@@ -174,7 +174,7 @@ impl Offer for Standing {
         self.conn.upgrade().is_some_and(|conn| conn.segment.peer_copies())
     }
 
-    fn keep(&self, held: Held) {
+    fn keep(&self, held: RetiredMemory) {
         let Some(conn) = self.conn.upgrade() else { return };
         let Some(endpoint) = self.endpoint.upgrade() else {
             // Nobody is left to look after it, and giving it back could let a foreign process

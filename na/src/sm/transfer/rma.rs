@@ -12,7 +12,7 @@
 //! its open parts, because the owner may be writing. If the owner does not answer within
 //! [`ANSWER_LIMIT`], as one that is stopped does not, the transfer is reported all the same
 //! ([`Requests::leave`]). A put then lets go of its memory, which the owner at most reads. The
-//! memory of a get is marked ([`Late`]) and held here until the answer comes or the connection
+//! memory of a get is marked ([`LingeringMemory`]) and held here until the answer comes or the connection
 //! ends. So that such memory does not pile up, nothing more is asked of this owner meanwhile.
 //!
 //! All this is state behind the peer's send lock. Memory that is no longer needed is handed to
@@ -26,10 +26,10 @@ use super::cma;
 use super::cma::Direction;
 use super::costs::{Cost, length};
 use super::fallback::{Chunk, Source, Span};
-use crate::base::cheap::Cheap;
+use crate::base::cheap::IntBuildHasher;
 use crate::loopback::Outcome;
 use crate::memory::copy::{copy_between, skip_bytes};
-use crate::memory::region::Late;
+use crate::memory::region::LingeringMemory;
 use crate::sm::link::conn::{Conn, Control};
 use crate::sm::link::record;
 use crate::sm::link::record::{PARTS_MAX, PIECES_MAX, Piece, REQUEST_BYTES_MAX, Request, Status};
@@ -44,10 +44,10 @@ pub(in crate::sm) const ANSWER_LIMIT: Duration = Duration::from_millis(100);
 /// The requester's state of one connection.
 #[derive(Debug, Default)]
 pub(in crate::sm) struct Requests {
-    transfers: HashMap<u64, Open, Cheap>,
+    transfers: HashMap<u64, Open, IntBuildHasher>,
     /// Transfers with bytes that were not asked for yet.
     waiting: VecDeque<u64>,
-    parts: HashMap<u64, Part, Cheap>,
+    parts: HashMap<u64, Part, IntBuildHasher>,
     /// Parts whose data the owner pulls, and whether it wants to know how long that takes.
     pulled: VecDeque<(u64, bool)>,
     /// Parts that we copy ourselves.
@@ -93,7 +93,7 @@ struct Open {
     /// The end was told although the owner has not answered for all parts.
     told: bool,
     /// The memory of a get whose end was told: the owner may still write there.
-    late: Option<Late>,
+    late: Option<LingeringMemory>,
 }
 
 #[derive(Debug)]
@@ -444,7 +444,7 @@ impl Requests {
         open.told = true;
         match open.put {
             true => out.memory.extend(open.local.take()),
-            false => open.late = open.local.as_ref().map(Late::new),
+            false => open.late = open.local.as_ref().map(LingeringMemory::new),
         }
         out.completions.push(Completion::Transfer { op, result: Err(error) });
         self.left += 1;
@@ -467,13 +467,13 @@ impl Requests {
         error: &Error,
         may_be_copied: bool,
         out: &mut Outcome,
-    ) -> Vec<Late> {
+    ) -> Vec<LingeringMemory> {
         let mut left = Vec::new();
         for (_, Open { op, put, local, parts, told, late, .. }) in
             std::mem::take(&mut self.transfers)
         {
             if may_be_copied && !put && parts > 0 {
-                left.extend(late.or_else(|| local.as_ref().map(Late::new)));
+                left.extend(late.or_else(|| local.as_ref().map(LingeringMemory::new)));
             }
             if !told {
                 out.completions.push(Completion::Transfer { op, result: Err(error.clone()) });

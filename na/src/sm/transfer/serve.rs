@@ -30,7 +30,7 @@ use super::cma::Direction;
 use super::costs::{Choice, Cost, Costs, Way};
 use super::fallback::{Chunk, Span};
 use super::offer::Offered;
-use super::untaken::{Get, Untaken};
+use super::untaken::{AwaitedReports, Get};
 use crate::loopback::Outcome;
 use crate::memory::copy::{SPLIT_FROM, copy_between, skip_bytes};
 use crate::sm::link::conn::{Conn, Control};
@@ -88,7 +88,7 @@ pub(in crate::sm) struct Services {
     /// The part that is measured and had no other beside it so far, and when it began.
     alone: Option<(u64, Instant)>,
     /// Gets through the ring that are measured and have ended here.
-    untaken: Untaken,
+    untaken: AwaitedReports,
     pub(in crate::sm) offered: Offered,
 }
 
@@ -160,7 +160,7 @@ pub(in crate::sm) struct Place<'a> {
 }
 
 /// How a turn ended.
-enum Turn {
+enum ServiceStep {
     Moved,
     /// Nothing can be done until the peer acts.
     Waits,
@@ -457,25 +457,25 @@ impl Services {
                     service.beside_theirs(turn)
                 }
                 Path::Ring if !service.put => {
-                    let mut turn = Turn::Waits;
+                    let mut turn = ServiceStep::Waits;
                     link(&mut |link| turn = service.ring_turn(link));
                     turn
                 }
-                Path::Ring | Path::Granted => Turn::Waits,
+                Path::Ring | Path::Granted => ServiceStep::Waits,
             };
             *budget = budget.saturating_sub(service.span.done.saturating_sub(before));
-            stuck = if matches!(turn, Turn::Waits) { stuck + 1 } else { 0 };
+            stuck = if matches!(turn, ServiceStep::Waits) { stuck + 1 } else { 0 };
             progress |= stuck == 0;
             let answer = match turn {
-                Turn::Moved | Turn::Waits => {
+                ServiceStep::Moved | ServiceStep::Waits => {
                     self.open.push_back(service);
                     continue;
                 }
-                Turn::Restart => {
+                ServiceStep::Restart => {
                     self.open.push_back(service);
                     self.restart(self.open.len() - 1)
                 }
-                Turn::Ended(status) => self.end(service, status, out),
+                ServiceStep::Ended(status) => self.end(service, status, out),
             };
             if let Some(answer) = answer {
                 link(&mut |link| link.push_control(answer));
@@ -536,23 +536,23 @@ impl Service {
 
     /// Returns the outcome of a turn while the requester copies, too. The end of our part is put
     /// off until the first bytes are copied as well.
-    fn beside_theirs(&mut self, turn: Turn) -> Turn {
+    fn beside_theirs(&mut self, turn: ServiceStep) -> ServiceStep {
         match (&mut self.front, turn) {
-            (Front::Theirs { then, .. }, Turn::Ended(status)) => *then = Then::End(status),
-            (Front::Theirs { then, .. }, Turn::Restart) => *then = Then::Restart,
-            (&mut Front::Left(len), Turn::Ended(Status::Ok)) => self.turn_to_front(len),
+            (Front::Theirs { then, .. }, ServiceStep::Ended(status)) => *then = Then::End(status),
+            (Front::Theirs { then, .. }, ServiceStep::Restart) => *then = Then::Restart,
+            (&mut Front::Left(len), ServiceStep::Ended(Status::Ok)) => self.turn_to_front(len),
             (_, turn) => return turn,
         }
-        Turn::Moved
+        ServiceStep::Moved
     }
 
     /// Copies a chunk in user space.
-    fn mapped_turn(&mut self, conn: &Conn, helper: Option<&CopyHelper>) -> Turn {
-        let Path::Mapped(mapped) = &self.path else { return Turn::Waits };
+    fn mapped_turn(&mut self, conn: &Conn, helper: Option<&CopyHelper>) -> ServiceStep {
+        let Path::Mapped(mapped) = &self.path else { return ServiceStep::Waits };
         let gate = conn.segment.gate_as_copier();
         if !gate.enter() {
             // The requester has left; its end of file follows.
-            return Turn::Waits;
+            return ServiceStep::Waits;
         }
         let chunk = self.span.left().min(CHUNK_BYTES);
         let ours = self.lease.region().pieces(self.span.offset + self.span.done, chunk);
@@ -564,18 +564,18 @@ impl Service {
         unsafe { copy_between(self.put, ours, theirs, helper) };
         gate.leave();
         self.span.done += chunk;
-        if self.span.left() == 0 { Turn::Ended(Status::Ok) } else { Turn::Moved }
+        if self.span.left() == 0 { ServiceStep::Ended(Status::Ok) } else { ServiceStep::Moved }
     }
 
     /// Copies a chunk with cross-memory attach.
-    fn attach_turn(&mut self, conn: &Conn, helper: Option<&CopyHelper>) -> Turn {
+    fn attach_turn(&mut self, conn: &Conn, helper: Option<&CopyHelper>) -> ServiceStep {
         if let Front::Theirs { then: Then::End(_) | Then::Restart, .. } = self.front {
-            return Turn::Waits;
+            return ServiceStep::Waits;
         }
         let gate = conn.segment.gate_as_copier();
         if !gate.enter() {
             // The requester has left; its end of file follows.
-            return Turn::Waits;
+            return ServiceStep::Waits;
         }
         let direction = if self.put { Direction::FromPeer } else { Direction::ToPeer };
         let mut spent = self.spent;
@@ -588,20 +588,20 @@ impl Service {
         gate.leave();
         match result {
             Ok(0) | Err(Errno::FAULT | Errno::INVAL) => {
-                Turn::Ended(Status::Denied(DeniedReason::CopyFailed))
+                ServiceStep::Ended(Status::Denied(DeniedReason::CopyFailed))
             }
-            Ok(_) if self.span.left() == 0 => Turn::Ended(Status::Ok),
-            Ok(_) => Turn::Moved,
+            Ok(_) if self.span.left() == 0 => ServiceStep::Ended(Status::Ok),
+            Ok(_) => ServiceStep::Moved,
             // It has ended, which we shall hear.
-            Err(Errno::SRCH) if !conn.is_alive() => Turn::Waits,
+            Err(Errno::SRCH) if !conn.is_alive() => ServiceStep::Waits,
             // It is ending, or its first thread alone has: nobody can attach to the others then.
-            Err(Errno::SRCH) => Turn::Restart,
+            Err(Errno::SRCH) => ServiceStep::Restart,
             Err(errno) => {
                 tracing::warn!(
                     "cross-memory attach to process {} failed ({errno}); copying through the ring",
                     conn.pid()
                 );
-                Turn::Restart
+                ServiceStep::Restart
             }
         }
     }
@@ -636,7 +636,7 @@ impl Service {
     }
 
     /// Sends data through the ring while there is room.
-    fn ring_turn(&mut self, link: &mut impl ToPeer) -> Turn {
+    fn ring_turn(&mut self, link: &mut impl ToPeer) -> ServiceStep {
         let Self { part, lease, span, spent, .. } = self;
         let (before, measure) = (span.done, spent.is_some());
         timed(spent, || {
@@ -649,9 +649,9 @@ impl Service {
             link.conn().wake_peer(crate::sm::wake::doorbell::RECORDS);
         }
         match self.span.left() {
-            0 => Turn::Ended(Status::Ok),
-            _ if self.span.done == before => Turn::Waits,
-            _ => Turn::Moved,
+            0 => ServiceStep::Ended(Status::Ok),
+            _ if self.span.done == before => ServiceStep::Waits,
+            _ => ServiceStep::Moved,
         }
     }
 }

@@ -13,7 +13,7 @@ const UNTAKEN_MAX: usize = 16;
 
 /// Those of one connection, the last one first.
 #[derive(Debug, Default)]
-pub(in crate::sm) struct Untaken(VecDeque<Get>);
+pub(in crate::sm) struct AwaitedReports(VecDeque<Get>);
 
 /// A get that has ended here.
 #[derive(Debug)]
@@ -26,7 +26,7 @@ pub(in crate::sm) struct Get {
     pub(in crate::sm) alone: Option<Duration>,
 }
 
-impl Untaken {
+impl AwaitedReports {
     /// All data of a get is in the ring.
     pub(in crate::sm) fn push(&mut self, get: Get) {
         self.0.truncate(UNTAKEN_MAX - 1);
@@ -70,7 +70,7 @@ mod tests {
 
     #[track_caller]
     fn expect_cost(get: Get, (taken, last): (u64, u64), cost: u64) {
-        let (part, mut untaken) = (get.part, Untaken::default());
+        let (part, mut untaken) = (get.part, AwaitedReports::default());
         untaken.push(get);
         let found = untaken.take(part, taken, last);
         assert_eq!(found, Some((1 << 16, Duration::from_nanos(cost))));
@@ -90,14 +90,14 @@ mod tests {
 
     #[test]
     fn impossible_times_saturate() {
-        let mut untaken = Untaken::default();
+        let mut untaken = AwaitedReports::default();
         untaken.push(Get { alone: Some(Duration::MAX), ..get(1, u64::MAX, None) });
         assert_eq!(untaken.take(1, u64::MAX, u64::MAX), Some((1 << 16, Duration::MAX)));
     }
 
     #[test]
     fn the_oldest_is_forgotten_and_unknown_ones_are_ignored() {
-        let mut untaken = Untaken::default();
+        let mut untaken = AwaitedReports::default();
         for part in 0..1000 {
             untaken.push(get(part, 1, None));
         }

@@ -6,7 +6,7 @@ use super::*;
 use crate::conformance::{Optional, PATIENCE};
 use crate::hosts::host_port::PeerKey;
 use crate::ucx::endpoint::UcxEndpoint;
-use crate::ucx::inbox::{Event, News};
+use crate::ucx::inbox::{ConnEvent, Event};
 use crate::{
     Access, Addr, Completion, Endpoint, LocalMem, Memory, MsgBuf, OpId, OpenOptions, Tag, Transfer,
     Uri,
@@ -510,7 +510,7 @@ fn a_child_that_drops_its_copy_refuses_no_offer() {
     let is_offered = |driver: &mut Driver| {
         driver.worker.as_ref().unwrap().progress();
         let state = driver.state();
-        state.events.iter().any(|event| matches!(event, Event::News(_, News::Piece(..))))
+        state.events.iter().any(|event| matches!(event, Event::ConnEvent(_, ConnEvent::Piece(..))))
     };
     while target.with(is_offered) == Some(false) {
         wait("offer");

@@ -1,7 +1,7 @@
 //! How a unit that belongs to no xstream gets into its pool, and who is told when one has left it.
 
 use crate::engine::pool::shared::PoolShared;
-use crate::engine::pool::slot::Slot;
+use crate::engine::pool::slot::PoolSlot;
 use crate::engine::pool::spec::PushReason;
 use crate::engine::unit::descriptor::UltPtr;
 use crate::engine::xstream::current;
@@ -68,14 +68,14 @@ pub(crate) fn requeue(xstream: &Xstream, ult: UltPtr) {
 /// A unit has ended on the calling xstream, whose slot this is. Tells stacked schedulers, which end
 /// when their pools have no units.
 #[inline]
-pub(crate) fn tell_end(slot: &Slot) {
+pub(crate) fn tell_end(slot: &PoolSlot) {
     if slot.pool.stacks.load(Relaxed) > 0 {
         tell_end_slow(slot);
     }
 }
 
 #[cold]
-fn tell_end_slow(slot: &Slot) {
+fn tell_end_slow(slot: &PoolSlot) {
     slot.wake_sleepers();
     // As a rule there is one, and it is here.
     if slot.pool.stacks.load(Relaxed) > slot.stacked() {

@@ -27,9 +27,9 @@ use crate::engine::pool::deque::DequePool;
 use crate::engine::pool::earliest::EarliestPool;
 use crate::engine::pool::fifo::FifoPool;
 use crate::engine::pool::prio::PrioPool;
-use crate::engine::pool::slot::{REMOVED, Slot, SlotShared};
+use crate::engine::pool::slot::{PoolCounters, PoolSlot, REMOVED};
 use crate::engine::pool::spec::{Access, Pool, PoolKind, PoolSpec, PopBy, PushReason};
-use crate::engine::runtime_core::Books;
+use crate::engine::runtime_core::UnitTotals;
 use crate::engine::unit::descriptor::UltPtr;
 use crate::engine::unit::handle::Unit;
 use crate::engine::xstream::owner::XstreamShared;
@@ -110,15 +110,15 @@ pub(crate) struct PoolShared {
     /// Several xstreams have served the pool.
     pub(crate) was_shared: AtomicBool,
     /// The owner's slot; touched by the owner's thread only.
-    pub(crate) owner_slot: Cell<*const Slot>,
+    pub(crate) owner_slot: Cell<*const PoolSlot>,
     /// The only xstream that serves the pool; null: none or several.
     pub(crate) sole: AtomicPtr<XstreamShared>,
     pub(crate) servers: Mutex<Vec<Arc<XstreamShared>>>,
     /// One for each xstream that has served the pool, and one for all of those that were removed.
-    slots: Mutex<Vec<Arc<SlotShared>>>,
+    slots: Mutex<Vec<Arc<PoolCounters>>>,
     /// Units spawned by threads that do not serve this pool.
     pub(crate) foreign_created: AtomicU64,
-    /// As [`SlotShared::fired`], by xstreams that do not serve this pool.
+    /// As [`PoolCounters::fired`], by xstreams that do not serve this pool.
     pub(crate) foreign_fired: AtomicU64,
     /// Units dropped before they started.
     pub(crate) dropped: AtomicU64,
@@ -208,7 +208,7 @@ impl PoolShared {
 
     /// Returns the counters for a slot of `xstream`, made if need be. A revived xstream goes on
     /// with its old ones.
-    pub(crate) fn add_slot(&self, xstream: usize) -> Arc<SlotShared> {
+    pub(crate) fn add_slot(&self, xstream: usize) -> Arc<PoolCounters> {
         slot_of(&mut lock(&self.slots), xstream)
     }
 
@@ -227,11 +227,11 @@ impl PoolShared {
     }
 
     /// Calls `see` with what each xstream has counted.
-    pub(crate) fn for_each_slot(&self, mut see: impl FnMut(&SlotShared)) {
+    pub(crate) fn for_each_slot(&self, mut see: impl FnMut(&PoolCounters)) {
         lock(&self.slots).iter().for_each(|slot| see(slot));
     }
 
-    fn sum(&self, of: impl Fn(&SlotShared) -> u64) -> u64 {
+    fn sum(&self, of: impl Fn(&PoolCounters) -> u64) -> u64 {
         lock(&self.slots).iter().map(|slot| of(slot)).sum()
     }
 
@@ -268,12 +268,12 @@ impl PoolShared {
 
     /// For a removal, while [`removing`](Self::removing) says so: its books, and how many units
     /// there are. If there are none, nothing that changes the books counts any more.
-    pub(crate) fn close_books(&self) -> (Books, u64) {
+    pub(crate) fn close_books(&self) -> (UnitTotals, u64) {
         let ended = self.ended();
         let spawned = self.spawned();
         // What those that have gone to other pools did here happens before.
         let moved = self.moved.load(Acquire); // pair: POOL-MOVED
-        (Books { spawned, ended }, spawned.wrapping_add(moved).saturating_sub(ended))
+        (UnitTotals { spawned, ended }, spawned.wrapping_add(moved).saturating_sub(ended))
     }
 
     /// Units that wait. [`stats`](Self::stats) that are read afterwards have counted how each of
@@ -307,11 +307,11 @@ impl PoolShared {
 }
 
 /// Returns the counters of `xstream`, made if need be.
-fn slot_of(slots: &mut Vec<Arc<SlotShared>>, xstream: usize) -> Arc<SlotShared> {
+fn slot_of(slots: &mut Vec<Arc<PoolCounters>>, xstream: usize) -> Arc<PoolCounters> {
     if let Some(slot) = slots.iter().find(|slot| slot.xstream == xstream) {
         return slot.clone();
     }
-    let slot = Arc::new(SlotShared { xstream, ..SlotShared::default() });
+    let slot = Arc::new(PoolCounters { xstream, ..PoolCounters::default() });
     slots.push(slot.clone());
     slot
 }

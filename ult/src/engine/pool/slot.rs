@@ -18,7 +18,7 @@ use crate::sync::atomic::{AtomicU64, AtomicUsize};
 
 /// The counters of a slot, which anybody may read. One writer: the xstream.
 #[derive(Debug, Default)]
-pub(crate) struct SlotShared {
+pub(crate) struct PoolCounters {
     /// Number of the xstream.
     pub(crate) xstream: usize,
     /// Length of the unit list.
@@ -36,10 +36,10 @@ pub(crate) struct SlotShared {
     pub(crate) fired: AtomicU64,
 }
 
-/// [`SlotShared::xstream`] of what stands for all xstreams that have been removed.
+/// [`PoolCounters::xstream`] of what stands for all xstreams that have been removed.
 pub(crate) const REMOVED: usize = usize::MAX;
 
-impl SlotShared {
+impl PoolCounters {
     fn counters(&self) -> [&AtomicU64; 7] {
         let Self { xstream: _, len: _, created, parked, yields, resumed, run_at_once, .. } = self;
         [created, parked, yields, resumed, run_at_once, &self.finished, &self.fired]
@@ -60,9 +60,9 @@ pub(crate) fn bump(counter: &AtomicU64) {
 }
 
 /// Only the xstream's own thread touches it.
-pub(crate) struct Slot {
+pub(crate) struct PoolSlot {
     pub(crate) pool: Arc<PoolShared>,
-    pub(crate) shared: Arc<SlotShared>,
+    pub(crate) shared: Arc<PoolCounters>,
     /// Units that are ready here; see [`pool`](crate::engine::pool::shared) for which.
     pub(crate) list: UnitList,
     /// True if a scheduler of this xstream serves the pool.
@@ -80,7 +80,7 @@ pub(crate) struct Slot {
     has_sleepers: Cell<bool>,
 }
 
-impl Slot {
+impl PoolSlot {
     pub(crate) fn new(pool: Arc<PoolShared>, xstream: usize) -> Self {
         let shared = pool.add_slot(xstream);
         Self {

@@ -38,9 +38,9 @@ use crate::base::priority::Priority;
 use crate::base::suspend::SuspendCell;
 use crate::base::wait_kind::WaitKind;
 use crate::engine::pool::shared::PoolShared;
-use crate::engine::pool::slot::Slot;
+use crate::engine::pool::slot::PoolSlot;
 use crate::engine::runtime_core::RuntimeCore;
-use crate::engine::unit::extra::Extra;
+use crate::engine::unit::extra::RareFields;
 use crate::engine::unit::payload::Payload;
 use crate::engine::waiting::join_word::{JoinWord, UNJOINED, Word};
 use crate::engine::xstream::owner::XstreamShared;
@@ -75,7 +75,7 @@ pub(crate) const TIMED: u8 = 4;
 pub(crate) struct Ult {
     link: AtomicPtr<Ult>,
     pub(crate) home: AtomicPtr<XstreamShared>,
-    pub(crate) slot: Cell<*const Slot>,
+    pub(crate) slot: Cell<*const PoolSlot>,
     block: Cell<*const StackBlock>,
     pub(crate) join: JoinWord,
     refs: AtomicUsize,
@@ -84,7 +84,7 @@ pub(crate) struct Ult {
 
     pub(crate) id: Cell<u64>,
     pub(crate) class: Cell<StackClass>,
-    extra: UnsafeCell<Option<Box<Extra>>>,
+    extra: UnsafeCell<Option<Box<RareFields>>>,
     /// See [`inherited`](crate::engine::unit::inherited).
     pub(crate) inherited: Cell<u64>,
     pub(crate) payload: Payload,
@@ -162,7 +162,7 @@ impl UnitState {
 
 /// The properties of a unit that its spawner chooses.
 #[derive(Debug)]
-pub(crate) struct Birth<'a> {
+pub(crate) struct UnitInit<'a> {
     pub(crate) id: u64,
     pub(crate) pool: &'a PoolShared,
     pub(crate) kind: Kind,
@@ -308,7 +308,7 @@ impl Ult {
 
     /// The rarely used part, made when first asked for. The caller is the ULT itself, or holds the
     /// unit.
-    pub(crate) fn with_extra<R>(&self, f: impl FnOnce(&mut Extra) -> R) -> R {
+    pub(crate) fn with_extra<R>(&self, f: impl FnOnce(&mut RareFields) -> R) -> R {
         self.extra.with_mut(|extra| {
             // SAFETY:
             // - no alias: duty of the caller; `f` cannot get here again, since it has no way to
@@ -320,7 +320,7 @@ impl Ult {
     }
 
     /// The rarely used part, if there is one. The caller as above.
-    pub(crate) fn take_extra(&self) -> Option<Box<Extra>> {
+    pub(crate) fn take_extra(&self) -> Option<Box<RareFields>> {
         // SAFETY:
         // - no alias: duty of the caller.
         self.extra.with_mut(|extra| unsafe { &mut *extra }.take())
@@ -355,7 +355,7 @@ impl Ult {
     ///
     /// The caller owns the descriptor, and nobody else keeps it.
     #[inline]
-    pub(crate) unsafe fn prepare(&self, birth: Birth<'_>) {
+    pub(crate) unsafe fn prepare(&self, birth: UnitInit<'_>) {
         // `home`, `block`, `pins`, `party`, name, extra and the count of one are as a unit leaves
         // them.
         self.join.reset(birth.join);

@@ -11,7 +11,7 @@ pub(crate) type OnMigrate = Box<dyn FnMut(&str) + Send>;
 
 /// See the module documentation.
 #[derive(Default)]
-pub(crate) struct Extra {
+pub(crate) struct RareFields {
     /// Values of [`UltLocal`](crate::UltLocal)s.
     pub(crate) locals: Locals,
     /// The values that it hands on to the units it spawns.

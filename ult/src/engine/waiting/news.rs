@@ -12,15 +12,15 @@ use crate::sync::{Mutex, lock};
 
 /// See the module documentation.
 #[derive(Debug, Default)]
-pub(crate) struct News(Mutex<Vec<Entry>>);
+pub(crate) struct ChangeSignal(Mutex<Vec<ParkedWaiter>>);
 
 #[derive(Debug, PartialEq, Eq)]
-struct Entry(NonNull<Waiter>);
+struct ParkedWaiter(NonNull<Waiter>);
 
 // SAFETY: the claim to wake a waiter, which may be done from any thread.
-unsafe impl Send for Entry {}
+unsafe impl Send for ParkedWaiter {}
 
-impl News {
+impl ChangeSignal {
     pub(crate) const fn new() -> Self {
         Self(Mutex::new(Vec::new()))
     }
@@ -28,7 +28,7 @@ impl News {
     /// Wakes everybody who waits; they look again.
     pub(crate) fn tell(&self) {
         let entries = std::mem::take(&mut *lock(&self.0));
-        for Entry(waiter) in entries {
+        for ParkedWaiter(waiter) in entries {
             // SAFETY:
             // - alive, unlinked: it was in the list, which we took whole;
             // - not touched afterwards.
@@ -53,8 +53,8 @@ impl News {
                 return false;
             }
             let waiter = Waiter::new(WaitKind::Condvar);
-            let entry = Entry(NonNull::from(&waiter));
-            lock(&self.0).push(Entry(entry.0));
+            let entry = ParkedWaiter(NonNull::from(&waiter));
+            lock(&self.0).push(ParkedWaiter(entry.0));
             let unlink = || {
                 let mut entries = lock(&self.0);
                 let at = entries.iter().position(|other| *other == entry);

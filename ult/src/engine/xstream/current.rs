@@ -22,16 +22,16 @@ thread_local! {
 }
 
 /// Marks this thread as the given xstream while the result lives.
-pub(crate) struct Seat<'a>(&'a Xstream);
+pub(crate) struct EnterGuard<'a>(&'a Xstream);
 
-impl<'a> Seat<'a> {
+impl<'a> EnterGuard<'a> {
     pub(crate) fn take(xstream: &'a Xstream) -> Self {
         XSTREAM.set(ptr::from_ref(xstream));
         Self(xstream)
     }
 }
 
-impl Drop for Seat<'_> {
+impl Drop for EnterGuard<'_> {
     fn drop(&mut self) {
         debug_assert!(ptr::eq(XSTREAM.get(), self.0));
         XSTREAM.set(ptr::null());
@@ -66,7 +66,7 @@ impl crate::stack::context::Back {
 #[inline]
 pub(crate) fn xstream<'a>() -> Option<&'a Xstream> {
     // SAFETY:
-    // - valid: set by `Seat` for as long as the xstream lives; all code in between runs on this
+    // - valid: set by `EnterGuard` for as long as the xstream lives; all code in between runs on this
     //   thread, and a ULT that is suspended at the end of an xstream does not exist (an xstream
     //   leaves only when nothing is alive).
     unsafe { xstream_ptr().as_ref() }

@@ -53,7 +53,7 @@ pub enum IdleEnd {
 type Arm<'a> = dyn FnMut() -> bool + 'a;
 
 /// One idle waiter.
-struct Entry {
+struct IdleWaiter {
     ult: UltPtr,
     fd: RawFd,
     /// Calls the user's `arm` and answers `true` after that.
@@ -68,7 +68,7 @@ struct Entry {
 /// The idle waiters of one xstream, longest waiting first.
 #[derive(Default)]
 pub(crate) struct IdleSet {
-    entries: RefCell<Vec<NonNull<Entry>>>,
+    entries: RefCell<Vec<NonNull<IdleWaiter>>>,
     /// Count of units at which the first of them must poll again.
     overdue_at: Cell<u64>,
     /// Memory for the arguments of `poll`.
@@ -104,7 +104,7 @@ impl IdleSet {
     }
 
     /// The ULT of the first entry that has not ended and for which `test` holds.
-    fn find(&self, test: impl Fn(&Entry) -> bool) -> Option<UltPtr> {
+    fn find(&self, test: impl Fn(&IdleWaiter) -> bool) -> Option<UltPtr> {
         let entries = self.entries.borrow();
         let found = entries.iter().map(deref).find(|entry| {
             let is_waiting = entry.end.get().is_none();
@@ -130,12 +130,12 @@ impl IdleSet {
         self.overdue_at.set(first.map_or(NEVER, |since| since + OTHERS_MAX));
     }
 
-    fn add(&self, entry: &Entry) {
+    fn add(&self, entry: &IdleWaiter) {
         self.entries.borrow_mut().push(NonNull::from(entry));
         self.update_overdue();
     }
 
-    fn remove(&self, entry: &Entry) {
+    fn remove(&self, entry: &IdleWaiter) {
         self.entries.borrow_mut().retain(|other| *other != NonNull::from(entry));
         // Of two that were ready, the first to run may have let the other run already.
         self.polled.borrow_mut().retain(|ult| *ult != entry.ult);
@@ -170,7 +170,7 @@ impl IdleSet {
     }
 }
 
-fn deref(entry: &NonNull<Entry>) -> &Entry {
+fn deref(entry: &NonNull<IdleWaiter>) -> &IdleWaiter {
     // SAFETY:
     // - valid: `idle` removes its entry before its frame ends;
     // - shared access only, on the xstream's thread.
@@ -253,7 +253,7 @@ pub fn idle(fd: BorrowedFd<'_>, deadline: Option<Instant>, arm: impl FnOnce() ->
     // - only the lifetime changes: the entry, and with it the pointer, is gone before the closure.
     let call_arm =
         unsafe { std::mem::transmute::<NonNull<Arm<'_>>, NonNull<Arm<'static>>>(call_arm) };
-    let entry = Entry {
+    let entry = IdleWaiter {
         ult,
         fd: fd.as_raw_fd(),
         arm: Cell::new(call_arm),

@@ -21,7 +21,7 @@ use std::ptr;
 use crate::base::contain::{NoUnwind, log};
 use crate::engine::error::StuckUlt;
 use crate::engine::pool::shared::{PoolShared, Queue};
-use crate::engine::pool::slot::{Slot, bump};
+use crate::engine::pool::slot::{PoolSlot, bump};
 use crate::engine::pool::spec::PushReason;
 use crate::engine::runtime_core::{CLOSING, EXIT, IDS_PER_DRAW, REPORT, RuntimeCore, WATCHED};
 use crate::engine::unit::descriptor::{Kind, UltPtr, UltRef};
@@ -75,7 +75,7 @@ pub(crate) struct Xstream {
     ///
     /// [`drop_slots`]: Self::drop_slots
     #[allow(clippy::vec_box, reason = "units and views point to slots, which must not move")]
-    slots: RefCell<Vec<Box<Slot>>>,
+    slots: RefCell<Vec<Box<PoolSlot>>>,
     pub(crate) timers: RefCell<TimerHeap>,
     pub(crate) idle: IdleSet,
     pub(crate) stacks: StackCache,
@@ -186,7 +186,7 @@ impl Xstream {
 
     /// The slot of a pool that this xstream owns.
     #[inline]
-    pub(crate) fn own_slot(&self, pool: &PoolShared) -> Option<&Slot> {
+    pub(crate) fn own_slot(&self, pool: &PoolShared) -> Option<&PoolSlot> {
         // SAFETY:
         // - valid: set together with the owner, by this thread; slots are boxed, and stay while
         //   their pool has an owner.
@@ -195,12 +195,12 @@ impl Xstream {
 
     /// The slot of a pool, if there is one.
     #[inline]
-    pub(crate) fn slot_of(&self, pool: &PoolShared) -> Option<&Slot> {
+    pub(crate) fn slot_of(&self, pool: &PoolShared) -> Option<&PoolSlot> {
         self.own_slot(pool).or_else(|| self.search_slot(pool))
     }
 
     #[inline(never)]
-    fn search_slot(&self, pool: &PoolShared) -> Option<&Slot> {
+    fn search_slot(&self, pool: &PoolShared) -> Option<&PoolSlot> {
         let slots = self.slots.borrow();
         let slot = slots.iter().find(|slot| ptr::eq(&*slot.pool, pool))?;
         // SAFETY:
@@ -211,14 +211,14 @@ impl Xstream {
 
     /// The slot of a pool of this runtime, made if need be.
     #[inline]
-    pub(crate) fn slot_for(&self, pool: &PoolShared) -> &Slot {
+    pub(crate) fn slot_for(&self, pool: &PoolShared) -> &PoolSlot {
         self.slot_of(pool).unwrap_or_else(|| self.add_slot(pool))
     }
 
     #[cold]
-    fn add_slot(&self, pool: &PoolShared) -> &Slot {
+    fn add_slot(&self, pool: &PoolShared) -> &PoolSlot {
         let pool = self.core.pool_arc(pool);
-        let slot = Box::new(Slot::new(pool, self.shared.index));
+        let slot = Box::new(PoolSlot::new(pool, self.shared.index));
         let place = ptr::from_ref(&*slot);
         self.slots.borrow_mut().push(slot);
         self.mark_odd();
@@ -232,7 +232,7 @@ impl Xstream {
     /// been counted as ended and whose last destructor waits, or one that another thread has moved
     /// to another pool; or a stacked scheduler.
     pub(crate) fn drop_slots(&self) {
-        let mut over: Vec<*const Slot> = Vec::new();
+        let mut over: Vec<*const PoolSlot> = Vec::new();
         self.any_slot(|slot| {
             // pair: POOL-REMOVED
             let is_removed = slot.pool.removed.load(Acquire);
@@ -256,7 +256,7 @@ impl Xstream {
             }
             !over.is_empty()
         });
-        let is_over = |slot: &Slot| over.binary_search(&ptr::from_ref(slot)).is_ok();
+        let is_over = |slot: &PoolSlot| over.binary_search(&ptr::from_ref(slot)).is_ok();
         self.slots.borrow_mut().retain(|slot| !is_over(slot));
     }
 
@@ -267,7 +267,7 @@ impl Xstream {
     }
 
     /// Calls `f` for each slot until it says `true`. `f` may make new slots.
-    pub(crate) fn any_slot(&self, mut f: impl FnMut(&Slot) -> bool) -> bool {
+    pub(crate) fn any_slot(&self, mut f: impl FnMut(&PoolSlot) -> bool) -> bool {
         let mut at = 0;
         loop {
             let Some(slot) = self.slots.borrow().get(at).map(|slot| ptr::from_ref(&**slot)) else {
@@ -285,7 +285,7 @@ impl Xstream {
 
     /// The slot of a unit that has started here.
     #[inline]
-    fn home_slot(&self, ult: UltPtr) -> &Slot {
+    fn home_slot(&self, ult: UltPtr) -> &PoolSlot {
         // SAFETY:
         // - valid: set by `start`, here; `drop_slots` leaves those of ULTs that are at home here.
         unsafe { &*ult.slot.get() }
@@ -474,7 +474,7 @@ impl Xstream {
     }
 
     /// Makes this xstream the home of a ULT that has started, and is at home nowhere.
-    fn move_in(&self, ult: UltPtr) -> &Slot {
+    fn move_in(&self, ult: UltPtr) -> &PoolSlot {
         let slot = self.slot_for(ult.pool());
         if let Some(block) = ult.block() {
             self.stacks.register(block, &self.shared.stacks);
@@ -489,7 +489,7 @@ impl Xstream {
     }
 
     #[inline]
-    fn settle(&self, ult: UltPtr, slot: &Slot) {
+    fn settle(&self, ult: UltPtr, slot: &PoolSlot) {
         ult.slot.set(slot);
         self.shared.ults.store(self.shared.ults.load(Relaxed) + 1, Relaxed);
         ult.home.store(self.me(), Relaxed);
@@ -507,7 +507,7 @@ impl Xstream {
     }
 
     #[inline]
-    fn start(&self, ult: UltPtr, slot: &Slot) -> bool {
+    fn start(&self, ult: UltPtr, slot: &PoolSlot) -> bool {
         let class = ult.class.get();
         let taken = match self.stacks.take_default(class) {
             Some(block) => Ok(block),
@@ -530,18 +530,18 @@ impl Xstream {
     #[cold]
     fn fetch_stack(&self, ult: UltPtr, class: StackClass) -> std::io::Result<BlockPtr> {
         if class.is_users() {
-            self.furnish_users(ult)
+            self.init_user_stack(ult)
         } else {
             self.stacks.take(class, &self.shared.stacks)
         }
     }
 
     #[cold]
-    fn furnish_users(&self, ult: UltPtr) -> std::io::Result<BlockPtr> {
+    fn init_user_stack(&self, ult: UltPtr) -> std::io::Result<BlockPtr> {
         let stack = ult.with_extra(|extra| extra.stack.take());
         let stack =
             stack.ok_or_else(|| std::io::Error::other("the stack has been used already"))?;
-        let block = stack.furnish()?;
+        let block = stack.init_stack()?;
         self.stacks.register(block, &self.shared.stacks);
         Ok(block)
     }
@@ -561,13 +561,13 @@ impl Xstream {
         );
     }
 
-    pub(crate) fn run_tasklet(&self, ult: UltPtr, slot: &Slot, outer: Option<UltPtr>) {
+    pub(crate) fn run_tasklet(&self, ult: UltPtr, slot: &PoolSlot, outer: Option<UltPtr>) {
         self.run_tasklet_by(ult, slot, outer, |ult| self.run_here(ult));
     }
 
     /// [`run_tasklet`](Self::run_tasklet) where nobody watches.
     #[inline(always)]
-    pub(crate) fn run_tasklet_unseen(&self, ult: UltPtr, slot: &Slot) {
+    pub(crate) fn run_tasklet_unseen(&self, ult: UltPtr, slot: &PoolSlot) {
         self.run_tasklet_by(ult, slot, None, crate::engine::unit::end::run_and_publish);
     }
 
@@ -575,7 +575,7 @@ impl Xstream {
     fn run_tasklet_by(
         &self,
         ult: UltPtr,
-        slot: &Slot,
+        slot: &PoolSlot,
         outer: Option<UltPtr>,
         run: impl FnOnce(UltPtr) -> bool,
     ) {
@@ -651,7 +651,7 @@ impl Xstream {
 
     /// Queues an unstarted unit of a pool that this xstream owns.
     #[inline]
-    pub(crate) fn push_own(&self, ult: UltPtr, slot: &Slot) {
+    pub(crate) fn push_own(&self, ult: UltPtr, slot: &PoolSlot) {
         let pool = &*slot.pool;
         match pool.queue() {
             Queue::Deque(deque) => {

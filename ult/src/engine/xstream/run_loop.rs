@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::base::contain::{caught, log, no_unwind};
 use crate::engine::pool::shared::PoolShared;
-use crate::engine::pool::slot::Slot;
+use crate::engine::pool::slot::PoolSlot;
 use crate::engine::unit::descriptor::UltPtr;
 use crate::engine::xstream::idle::OTHERS_MAX;
 use crate::engine::xstream::owner::{State, Xstream};
@@ -189,7 +189,7 @@ impl Xstream {
 
     /// Units ran that `basic` would have picked.
     #[inline]
-    fn count_picks(&self, basic: &mut Basic, slot: &Slot, count: u32) {
+    fn count_picks(&self, basic: &mut Basic, slot: &PoolSlot, count: u32) {
         basic.count_strict_picks(count);
         slot.pops.set(slot.pops.get().wrapping_add(count));
         self.units_run.set(self.units_run.get() + u64::from(count));
@@ -336,7 +336,7 @@ impl Xstream {
     /// See [`has_runnable_beyond`](crate::has_runnable_beyond).
     pub(crate) fn has_runnable_beyond(&self, known: usize) -> bool {
         let mut left = known;
-        let is_more = |slot: &Slot| {
+        let is_more = |slot: &PoolSlot| {
             let is_served = slot.served.get() || slot.is_stacked();
             match left.checked_sub(slot.waiting(is_served)) {
                 Some(rest) => {
@@ -369,7 +369,7 @@ impl Xstream {
         self.slot_of(pool).is_some_and(|own| !own.is_last.get() && self.is_runnable_after(own))
     }
 
-    fn is_runnable_after(&self, own: &Slot) -> bool {
+    fn is_runnable_after(&self, own: &PoolSlot) -> bool {
         let rank = own.rank.get();
         self.any_slot(|slot| slot.served.get() && slot.rank.get() > rank && !slot.is_empty())
     }

@@ -9,7 +9,7 @@ use std::ptr;
 
 use crate::base::contain::Foreign;
 use crate::engine::pool::shared::Queue;
-use crate::engine::pool::slot::Slot;
+use crate::engine::pool::slot::PoolSlot;
 use crate::engine::pool::spec::PopBy;
 use crate::engine::unit::handle::Unit;
 use crate::engine::xstream::owner::XstreamShared;
@@ -59,7 +59,7 @@ pub(crate) fn own(scheduler: Box<dyn Scheduler>) -> OwnScheduler {
 /// have started on this xstream wait in a list of its own. A pop takes from both in turn.
 #[derive(Clone, Copy)]
 pub struct PoolView<'a> {
-    slot: &'a Slot,
+    slot: &'a PoolSlot,
     /// The xstream whose view it is. Whether it owns the pool may change while it has the view.
     me: *mut XstreamShared,
     /// It is a FIFO whose units stand in this xstream's list.
@@ -72,7 +72,7 @@ const OWN_POPS: u32 = 64;
 
 impl<'a> PoolView<'a> {
     /// A view for the xstream `me`; `is_owner` says whether it owns the pool now.
-    pub(crate) fn new(slot: &'a Slot, me: *mut XstreamShared, is_owner: bool) -> Self {
+    pub(crate) fn new(slot: &'a PoolSlot, me: *mut XstreamShared, is_owner: bool) -> Self {
         let mostly_list = is_owner && matches!(slot.pool.queue(), Queue::Fifo(_));
         Self { slot, me, mostly_list }
     }
@@ -160,7 +160,7 @@ impl<'a> PoolView<'a> {
         &self.slot.pool.name
     }
 
-    pub(crate) fn slot(&self) -> &'a Slot {
+    pub(crate) fn slot(&self) -> &'a PoolSlot {
         self.slot
     }
 }

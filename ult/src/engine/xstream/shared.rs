@@ -8,9 +8,9 @@ use std::ptr;
 use std::time::Duration;
 
 use crate::base::inbox::{Closed, Inbox};
-use crate::base::park::{Bed, ParkWord};
+use crate::base::park::{ParkMode, ParkWord};
 use crate::engine::pool::shared::PoolShared;
-use crate::engine::pool::slot::SlotShared;
+use crate::engine::pool::slot::PoolCounters;
 use crate::engine::unit::descriptor::{Ult, UltPtr};
 use crate::engine::xstream::owner::Xstream;
 use crate::engine::xstream::sched::OwnScheduler;
@@ -71,7 +71,7 @@ pub(crate) struct XstreamShared {
     eventfd: Mutex<Option<Arc<OwnedFd>>>,
     /// Totals of its slots in pools that have been removed since; see
     /// [`RuntimeCore::forget_pool`](crate::engine::runtime_core::RuntimeCore::forget_pool).
-    pub(crate) past: SlotShared,
+    pub(crate) past: PoolCounters,
     /// Statistics as of its own removal.
     pub(crate) last_stats: Mutex<Option<XstreamStats>>,
     pub(crate) name: Box<str>,
@@ -160,7 +160,7 @@ impl XstreamShared {
             seen: AtomicU64::new(0),
             requests: Mutex::default(),
             eventfd: Mutex::new(Some(Arc::new(eventfd))),
-            past: SlotShared::default(),
+            past: PoolCounters::default(),
             last_stats: Mutex::default(),
             name: name.into(),
             index,
@@ -345,8 +345,8 @@ impl XstreamShared {
         }
         match self.word.notify() {
             None => return false,
-            Some(Bed::Futex) => self.word.wake_futex(),
-            Some(Bed::Poll) => {
+            Some(ParkMode::Futex) => self.word.wake_futex(),
+            Some(ParkMode::Poll) => {
                 if let Some(eventfd) = &*lock(&self.eventfd) {
                     lost::ring(&**eventfd, EVENTFD_NAME);
                 }

@@ -21,7 +21,7 @@
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-use crate::base::park::Bed;
+use crate::base::park::ParkMode;
 use crate::base::timespec::timespec;
 use crate::engine::diag::Rest;
 use crate::engine::pool::slot::bump;
@@ -124,8 +124,8 @@ impl Xstream {
     }
 
     fn sleep_counted(&self) {
-        let bed = if self.idle.is_empty() { Bed::Futex } else { Bed::Poll };
-        let is_forever = bed == Bed::Futex && self.timers.borrow().len() == 0;
+        let bed = if self.idle.is_empty() { ParkMode::Futex } else { ParkMode::Poll };
+        let is_forever = bed == ParkMode::Futex && self.timers.borrow().len() == 0;
         // Before the second look: a sink may make something runnable.
         self.on_rest(if is_forever { Rest::Forever } else { Rest::Waiting });
         let word = self.shared().word();
@@ -148,8 +148,8 @@ impl Xstream {
         let epoch = self.core.diag.epoch;
         self.shared().slept.begin(start.saturating_duration_since(epoch));
         match bed {
-            Bed::Futex => word.sleep_futex(limit),
-            Bed::Poll => self.poll(limit),
+            ParkMode::Futex => word.sleep_futex(limit),
+            ParkMode::Poll => self.poll(limit),
         }
         let is_woken = word.end();
         self.on_rest(Rest::Awake);

@@ -17,7 +17,7 @@
 use std::cell::Cell;
 use std::ptr;
 
-use crate::engine::pool::slot::Slot;
+use crate::engine::pool::slot::PoolSlot;
 use crate::engine::unit::descriptor::UltPtr;
 use crate::engine::unit::descriptor_cache::recycle_at;
 use crate::engine::unit::end::run_and_publish;
@@ -33,7 +33,7 @@ pub(crate) struct Streak {
     /// How many it has taken.
     taken: Cell<u32>,
     /// From where; valid while `left` is not zero.
-    slot: Cell<*const Slot>,
+    slot: Cell<*const PoolSlot>,
 }
 
 impl Streak {
@@ -43,7 +43,7 @@ impl Streak {
 
     /// The scheduler's loop is about to start a unit; up to `max` others of `slot` may follow it.
     #[inline]
-    pub(crate) fn begin(&self, slot: &Slot, max: u32) {
+    pub(crate) fn begin(&self, slot: &PoolSlot, max: u32) {
         self.slot.set(slot);
         self.left.set(max);
     }
@@ -62,7 +62,7 @@ impl Streak {
     }
 
     #[inline]
-    fn slot(&self) -> Option<&Slot> {
+    fn slot(&self) -> Option<&PoolSlot> {
         if self.left.get() == 0 {
             return None;
         }

@@ -71,12 +71,12 @@ pub(crate) enum Due {
 /// A binary heap of deadlines, earliest first, equal ones in the order of insertion.
 #[derive(Debug, Default)]
 pub(crate) struct TimerHeap {
-    heap: Vec<Entry>,
+    heap: Vec<HeapEntry>,
     inserted: u64,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct HeapEntry {
     deadline: Instant,
     order: u64,
     node: Node,
@@ -88,7 +88,7 @@ enum Node {
     Timed(Arc<Timed>),
 }
 
-impl Entry {
+impl HeapEntry {
     #[inline]
     fn is_before(&self, other: &Self) -> bool {
         let order = self.deadline.cmp(&other.deadline).then(self.order.cmp(&other.order));
@@ -144,7 +144,7 @@ impl TimerHeap {
 
     fn push(&mut self, deadline: Instant, node: Node) {
         self.inserted += 1;
-        let entry = Entry { deadline, order: self.inserted, node };
+        let entry = HeapEntry { deadline, order: self.inserted, node };
         self.heap.push(entry);
         self.sift_up(self.heap.len() - 1);
     }
@@ -203,7 +203,7 @@ impl TimerHeap {
         })
     }
 
-    fn take(&mut self, place: usize) -> Entry {
+    fn take(&mut self, place: usize) -> HeapEntry {
         let taken = self.heap.swap_remove(place);
         if place < self.heap.len() {
             self.sift_down(place);

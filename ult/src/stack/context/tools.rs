@@ -7,9 +7,9 @@
 //! close to each other for a large frame.
 
 #[cfg(not(ult_asan))]
-pub(super) use off::Bounds;
+pub(super) use off::StackAnnotations;
 #[cfg(ult_asan)]
-pub(super) use on::Bounds;
+pub(super) use on::StackAnnotations;
 
 #[cfg(not(ult_asan))]
 mod off {
@@ -19,12 +19,12 @@ mod off {
     #[cfg(ult_valgrind)]
     use corosensei::stack::valgrind::ValgrindStackRegistration;
 
-    pub(crate) struct Bounds {
+    pub(crate) struct StackAnnotations {
         #[cfg(ult_valgrind)]
         registration: std::cell::Cell<Option<ValgrindStackRegistration>>,
     }
 
-    impl Bounds {
+    impl StackAnnotations {
         #[cfg(not(ult_valgrind))]
         pub(crate) fn new(_stack: &impl Stack) -> Self {
             Self {}
@@ -94,13 +94,13 @@ mod on {
     /// Lowest address and size.
     type Range = (*const c_void, usize);
 
-    pub(crate) struct Bounds {
+    pub(crate) struct StackAnnotations {
         stack: Range,
         /// The bounds of the resumer's stack, while this stack runs.
         resumer: Cell<Range>,
     }
 
-    impl Bounds {
+    impl StackAnnotations {
         pub(crate) fn new(stack: &impl Stack) -> Self {
             let (low, high) = (stack.limit().get(), stack.base().get());
             let low = low + rustix::param::page_size();

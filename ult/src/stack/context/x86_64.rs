@@ -15,7 +15,7 @@ use std::ptr::{self, NonNull};
 
 use corosensei::stack::Stack;
 
-use super::tools::Bounds;
+use super::tools::StackAnnotations;
 use super::{Answer, Command, Wakeup, root};
 use crate::stack::block::{BlockStack, StackBlock};
 
@@ -23,7 +23,7 @@ pub(crate) const CAN_HAND_OVER: bool = true;
 const CACHE_LINE_BYTES: usize = 64;
 
 /// A stack's saved state while it is suspended, and its resumer's while it runs.
-pub(crate) struct Context(Cell<*mut u8>, Bounds);
+pub(crate) struct Context(Cell<*mut u8>, StackAnnotations);
 
 /// The way back from a stack to whoever resumed it.
 pub(crate) type Back = Context;
@@ -31,7 +31,7 @@ pub(crate) type Back = Context;
 impl Context {
     /// Prepares the stack of `block`.
     pub(crate) fn new(stack: BlockStack, block: NonNull<StackBlock>) -> Self {
-        let bounds = Bounds::new(&stack);
+        let bounds = StackAnnotations::new(&stack);
         let base = block.as_ptr().cast::<usize>().with_addr(stack.base().get() & !15);
         // From the top: padding, so that `enter` finds the alignment for its call; the block, for
         // `enter`; and the address of that, for the first switch.

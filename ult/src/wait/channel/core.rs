@@ -11,7 +11,7 @@
 //! So an item goes straight into the hands of a waiting receiver, and the item of a waiting sender
 //! moves into the queue (or to the receiver, in a channel without room) when there is room. A
 //! waiter is woken when its item has been moved; it finds out what happened by looking into its
-//! [`Slot`].
+//! [`ItemCell`].
 //!
 //! `has_news` is a copy of "a receive would not wait", for looks without the lock.
 
@@ -28,7 +28,7 @@ use crate::sync::{Mutex as OsMutex, MutexGuard as OsGuard, UnsafeCell, lock};
 
 /// How an operation that cannot be done at once goes on.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Patience {
+pub(super) enum WaitLimit {
     None,
     Until(Option<Instant>),
 }
@@ -62,9 +62,9 @@ struct State<T> {
 /// Where the item of a waiting party is: a sender's until it is taken, a receiver's once it has
 /// come. The lock of the channel guards it while the waiter is linked; its party owns it
 /// afterwards.
-pub(super) struct Slot<T>(UnsafeCell<Option<T>>);
+pub(super) struct ItemCell<T>(UnsafeCell<Option<T>>);
 
-impl<T> Slot<T> {
+impl<T> ItemCell<T> {
     pub(super) fn new(item: Option<T>) -> Self {
         Self(UnsafeCell::new(item))
     }
@@ -88,13 +88,13 @@ impl<T> Slot<T> {
 /// # Safety
 ///
 /// The waiter is in a list of a channel of `T`, or popped and not yet woken, under the lock.
-unsafe fn slot_of<'a, T>(waiter: NonNull<Waiter>) -> &'a Slot<T> {
+unsafe fn slot_of<'a, T>(waiter: NonNull<Waiter>) -> &'a ItemCell<T> {
     // SAFETY:
     // - alive: linked or not yet woken.
     let tag = unsafe { waiter.as_ref() }.tag;
     // SAFETY:
-    // - alive and of this type: made by `Slot::waiter`, by a party that waits until it is woken.
-    unsafe { &*tag.cast::<Slot<T>>() }
+    // - alive and of this type: made by `ItemCell::waiter`, by a party that waits until it is woken.
+    unsafe { &*tag.cast::<ItemCell<T>>() }
 }
 
 // SAFETY: items move between threads (`T: Send`); everything else is guarded by the lock.
@@ -129,7 +129,7 @@ impl<T> Core<T> {
         lock(&self.state).is_closed
     }
 
-    pub(super) fn send(&self, item: T, patience: Patience) -> Result<(), (T, Refusal)> {
+    pub(super) fn send(&self, item: T, patience: WaitLimit) -> Result<(), (T, Refusal)> {
         let mut state = lock(&self.state);
         if state.is_closed {
             return Err((item, Refusal::Closed));
@@ -149,8 +149,8 @@ impl<T> Core<T> {
             return Ok(());
         }
         match patience {
-            Patience::None => Err((item, Refusal::NotNow)),
-            Patience::Until(deadline) => self.send_slow(state, item, deadline),
+            WaitLimit::None => Err((item, Refusal::NotNow)),
+            WaitLimit::Until(deadline) => self.send_slow(state, item, deadline),
         }
     }
 
@@ -161,7 +161,7 @@ impl<T> Core<T> {
         item: T,
         deadline: Option<Instant>,
     ) -> Result<(), (T, Refusal)> {
-        let slot = Slot::new(Some(item));
+        let slot = ItemCell::new(Some(item));
         let waiter = slot.waiter(WaitKind::ChannelSend);
         let node = NonNull::from(&waiter);
         // SAFETY:
@@ -187,7 +187,7 @@ impl<T> Core<T> {
     /// The waiter is in no list, and it and `slot` stay until it is woken or
     /// [`withdraw`](Self::withdraw) has taken it out.
     #[cfg(not(loom))]
-    pub(super) unsafe fn offer(&self, node: NonNull<Waiter>, slot: &Slot<T>) -> bool {
+    pub(super) unsafe fn offer(&self, node: NonNull<Waiter>, slot: &ItemCell<T>) -> bool {
         let mut state = lock(&self.state);
         if state.is_closed {
             return false;
@@ -214,7 +214,7 @@ impl<T> Core<T> {
 
     /// Returns whether the item of an async sender has been taken, or never will be.
     #[cfg(not(loom))]
-    pub(super) fn is_offer_over(&self, slot: &Slot<T>) -> bool {
+    pub(super) fn is_offer_over(&self, slot: &ItemCell<T>) -> bool {
         let state = lock(&self.state);
         // SAFETY:
         // - no writer: only its owner, who is the caller, and receivers, who need the lock.
@@ -228,8 +228,8 @@ impl<T> Core<T> {
         unsafe { self.leave(|state| &mut state.senders, node) }
     }
 
-    pub(super) fn recv(&self, patience: Patience) -> Result<T, Refusal> {
-        let Patience::Until(deadline) = patience else {
+    pub(super) fn recv(&self, patience: WaitLimit) -> Result<T, Refusal> {
+        let WaitLimit::Until(deadline) = patience else {
             if !self.has_news.load(Relaxed) {
                 return Err(Refusal::NotNow);
             }
@@ -287,7 +287,7 @@ impl<T> Core<T> {
         mut state: OsGuard<'_, State<T>>,
         deadline: Option<Instant>,
     ) -> Result<T, Refusal> {
-        let slot = Slot::new(None);
+        let slot = ItemCell::new(None);
         let waiter = slot.waiter(WaitKind::ChannelRecv);
         let node = NonNull::from(&waiter);
         // SAFETY:

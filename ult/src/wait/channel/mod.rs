@@ -45,7 +45,7 @@ use crate::sync::Arc;
 use crate::sync::atomic::AtomicUsize;
 use crate::sync::atomic::Ordering::{AcqRel, Relaxed};
 use crate::wait::select::Selectable;
-use core::{Core, Patience, Refusal};
+use core::{Core, Refusal, WaitLimit};
 
 /// A channel with room for `capacity` items. With zero, a send waits until a receiver takes the
 /// item from its hands.
@@ -90,7 +90,7 @@ impl<T> Sender<T> {
     ///
     /// If the channel is closed, before or while this waits. The item comes back.
     pub fn send(&self, item: T) -> Result<(), SendError<T>> {
-        let sent = self.shared.core.send(item, Patience::Until(None));
+        let sent = self.shared.core.send(item, WaitLimit::Until(None));
         sent.map_err(|(item, _)| SendError(item))
     }
 
@@ -100,7 +100,7 @@ impl<T> Sender<T> {
     ///
     /// If there is no room, or the channel is closed. The item comes back.
     pub fn try_send(&self, item: T) -> Result<(), TrySendError<T>> {
-        self.shared.core.send(item, Patience::None).map_err(|(item, why)| match why {
+        self.shared.core.send(item, WaitLimit::None).map_err(|(item, why)| match why {
             Refusal::NotNow => TrySendError::Full(item),
             Refusal::Closed => TrySendError::Closed(item),
         })
@@ -125,7 +125,7 @@ impl<T> Sender<T> {
     }
 
     fn send_until(&self, item: T, until: Option<Instant>) -> Result<(), SendTimeoutError<T>> {
-        let sent = self.shared.core.send(item, Patience::Until(until));
+        let sent = self.shared.core.send(item, WaitLimit::Until(until));
         sent.map_err(|(item, why)| match why {
             Refusal::NotNow => SendTimeoutError::TimedOut(item),
             Refusal::Closed => SendTimeoutError::Closed(item),
@@ -203,7 +203,7 @@ impl<T> Receiver<T> {
     ///
     /// If the channel is closed and nothing is left in it.
     pub fn recv(&self) -> Result<T, RecvError> {
-        self.shared.core.recv(Patience::Until(None)).map_err(|_| RecvError)
+        self.shared.core.recv(WaitLimit::Until(None)).map_err(|_| RecvError)
     }
 
     /// Receives the oldest item, if there is one.
@@ -212,7 +212,7 @@ impl<T> Receiver<T> {
     ///
     /// If there is none, or the channel is closed and nothing is left in it.
     pub fn try_recv(&self) -> Result<T, TryRecvError> {
-        self.shared.core.recv(Patience::None).map_err(|why| match why {
+        self.shared.core.recv(WaitLimit::None).map_err(|why| match why {
             Refusal::NotNow => TryRecvError::Empty,
             Refusal::Closed => TryRecvError::Closed,
         })
@@ -237,7 +237,7 @@ impl<T> Receiver<T> {
     }
 
     fn recv_until(&self, until: Option<Instant>) -> Result<T, RecvTimeoutError> {
-        self.shared.core.recv(Patience::Until(until)).map_err(|why| match why {
+        self.shared.core.recv(WaitLimit::Until(until)).map_err(|why| match why {
             Refusal::NotNow => RecvTimeoutError::TimedOut,
             Refusal::Closed => RecvTimeoutError::Closed,
         })

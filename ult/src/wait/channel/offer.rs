@@ -8,7 +8,7 @@ use std::pin::Pin;
 use std::ptr::NonNull;
 use std::task::{Context, Poll};
 
-use super::core::{Core, Slot};
+use super::core::{Core, ItemCell};
 use super::error::SendError;
 use crate::base::wait_kind::WaitKind;
 use crate::engine::waiting::waiter::Waiter;
@@ -25,7 +25,7 @@ pub(crate) struct Offer<'a, T> {
 /// of leaving a dangling link.
 struct Hand<'a, T> {
     core: &'a Core<T>,
-    slot: NonNull<Slot<T>>,
+    slot: NonNull<ItemCell<T>>,
 }
 
 // SAFETY: it owns the slot, whose item moves between threads (`T: Send`), and shares the core.
@@ -35,13 +35,13 @@ unsafe impl<T: Send> Sync for Offer<'_, T> {}
 
 impl<'a, T> Offer<'a, T> {
     pub(super) fn new(core: &'a Core<T>, item: T) -> Self {
-        let slot = NonNull::from(Box::leak(Box::new(Slot::new(Some(item)))));
+        let slot = NonNull::from(Box::leak(Box::new(ItemCell::new(Some(item)))));
         Self { hand: Hand { core, slot }, wait: TaskWait::new() }
     }
 }
 
 impl<T> Hand<'_, T> {
-    fn slot(&self) -> &Slot<T> {
+    fn slot(&self) -> &ItemCell<T> {
         // SAFETY:
         // - alive: freed by `drop` of the offer only, which has the hand.
         unsafe { self.slot.as_ref() }
