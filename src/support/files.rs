@@ -179,7 +179,7 @@ mod tests {
     /// One of the tests here, alone in a process of its own.
     fn alone(test: &str, variable: &str, value: &Path) -> std::process::Output {
         std::process::Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", &format!("files::tests::{test}"), "--nocapture"])
+            .args(["--exact", &format!("support::files::tests::{test}"), "--nocapture"])
             .env(variable, value)
             .output()
             .unwrap()
