@@ -352,9 +352,9 @@ impl ForwardError {
     /// nothing ([`Busy`](Self::Busy)), so that calling again is harmless.
     ///
     /// Of the codes of C peers only `HG_NOENTRY` of Mercury's RPC layer says so
-    /// ([`NotRegistered`](Self::NotRegistered)). It is taken at its word: a program that registers
-    /// handlers with Mercury's core layer (`HG_Core_register`), or any on Mercury before 2.1, must
-    /// not return that code from one that has done something.
+    /// ([`NotRegistered`](Self::NotRegistered)). That code is believed: a program that registers
+    /// handlers with Mercury's core layer (`HG_Core_register`), or any program on Mercury before
+    /// 2.1, must not return it from a handler that has done something.
     pub fn never_ran(&self) -> bool {
         match self {
             Self::NotRegistered { .. }
@@ -372,7 +372,8 @@ impl ForwardError {
     }
 }
 
-/// Why an answer was not sent, or, to who has waited for its end, not delivered.
+/// The reason why an answer was not sent, or, for a caller that has waited for its end, not
+/// delivered.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RespondError {

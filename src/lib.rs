@@ -51,8 +51,8 @@
 //! | wants to be called back | [`Instance::cforward`] |
 //! | wants no response | [`Instance::send`], [`Instance::isend`] |
 //!
-//! Arguments may be a borrowed form of what the target owns ([`Rpc::sending`]). Each has a `_timed`
-//! form with a deadline. Results that are a `Result` of the service:
+//! Arguments may be a borrowed form of the type that the target owns ([`Rpc::sending`]). Each has a
+//! `_timed` form with a deadline. For results that are a `Result` of the service there is
 //! [`Instance::call`], and [`CallError::flatten`] for the other ways.
 //!
 //! Bulk transfers are waited for ([`Instance::pull`], [`Instance::pull_chunks`]) or go on as a

@@ -24,9 +24,9 @@ use crate::Addr;
 ///
 /// An error that belongs to the application is part of the result: `Rpc<Key, Result<Value, E>>`.
 ///
-/// Bytes in arguments and results are of the type [`Bytes`](crate::Bytes), or of `serde_bytes`:
-/// one copy each way. A `Vec<u8>` has the same encoding, but goes byte by byte, as any vector does.
-/// What is large belongs into a bulk transfer ([`Instance::expose`](crate::Instance::expose)).
+/// Bytes in arguments and results are of the type [`Bytes`](crate::Bytes), or of `serde_bytes`: one
+/// copy each way. A `Vec<u8>` has the same encoding, but goes byte by byte, as any vector does.
+/// Large data belongs into a bulk transfer ([`Instance::expose`](crate::Instance::expose)).
 ///
 /// Counterpart: `MARGO_REGISTER`, `MARGO_REGISTER_PROVIDER`.
 pub struct Rpc<A, R> {
@@ -59,7 +59,8 @@ impl<A, R> Rpc<A, R> {
     /// assert_eq!(Table::of("users").get.name(), "users_get");
     /// ```
     ///
-    /// So do not make names of what peers send; what a call is about belongs into its arguments.
+    /// So do not make names of data that peers send; the subject of a call belongs into its
+    /// arguments.
     pub const fn new(name: &'static str) -> Self {
         Self { name, base: RpcId::margo(name, ProviderId::new(0)), types: PhantomData }
     }
@@ -127,10 +128,10 @@ impl<A, R> Rpc<A, R> {
     ///
     /// The two have to **encode alike**: `&str` and `String`, `&[T]` and `Vec<T>`, `&T` and `T` do,
     /// and so do structs, enums and tuples with the same fields of such types in the same order.
-    /// One struct with a parameter, as above, is the definition of both. Otherwise it is as with a
-    /// peer that defines the RPC differently: the target refuses what it cannot decode
-    /// ([`ForwardError::BadArguments`](crate::ForwardError::BadArguments)), and takes what it can
-    /// for what it is not.
+    /// One struct with a parameter, as above, is the definition of both. Otherwise the effect is
+    /// that of a peer which defines the RPC differently: the target refuses bytes that it cannot
+    /// decode ([`ForwardError::BadArguments`](crate::ForwardError::BadArguments)), and misreads
+    /// bytes that it can.
     pub const fn sending<B>(self) -> Rpc<B, R> {
         Rpc { name: self.name, base: self.base, types: PhantomData }
     }
@@ -168,7 +169,7 @@ pub enum NoResponse {}
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Nobody can get a response to such an RPC: a target refuses calls that expect one
+/// No call of such an RPC gets a response: a target refuses calls that expect one
 /// ([`ForwardError::Failed`](crate::ForwardError::Failed) with `HG_OPNOTSUPPORTED`), instead of
 /// letting them wait. Where callers may choose, define an RPC with a result, and send it
 /// [`without_response`](Rpc::without_response).

@@ -205,8 +205,8 @@ impl<T> Core<T> {
         Ok(done)
     }
 
-    /// Returns whether [`poll`](Self::poll) might find something now; for whoever polls without a
-    /// break. See [`Endpoint::may_find`](na::Endpoint::may_find).
+    /// Returns whether [`poll`](Self::poll) might find something now; for callers that poll without
+    /// a break. See [`Endpoint::may_find`](na::Endpoint::may_find).
     #[inline]
     pub fn may_find(&self) -> bool {
         self.has_arrived.load(Ordering::Relaxed)

@@ -243,8 +243,8 @@ impl<T> State<T> {
 /// A context of the RPC core on one endpoint. `T` is what callers give an operation and get back at
 /// its end.
 ///
-/// Counterpart: `hg_class_t` and `hg_context_t`. What `HG_Create`, `HG_Reset` and `HG_Destroy` do
-/// for a handle is not needed: a call owns nothing that outlives it, its slot, tag and buffers are
+/// Counterpart: `hg_class_t` and `hg_context_t`. There is no need for `HG_Create`, `HG_Reset` and
+/// `HG_Destroy` of a handle: a call owns nothing that outlives it, its slot, tag and buffers are
 /// reused by themselves, and starting one allocates nothing.
 #[derive(Debug)]
 pub struct Core<T> {
@@ -541,18 +541,18 @@ impl<T> Core<T> {
         self.state().tokens
     }
 
-    /// Returns whether something waits for [`trigger`](Self::trigger). What this thread has queued
-    /// here is seen, unless it was taken meanwhile; so a thread that has started, answered or
-    /// canceled something need wake a sleeping progress ULT only if this is true.
+    /// Returns whether something waits for [`trigger`](Self::trigger). Events that this thread has
+    /// queued here are seen, unless they were taken meanwhile; so a thread that has started,
+    /// answered or canceled something need wake a sleeping progress ULT only if this is true.
     #[inline]
     pub fn has_queued(&self) -> bool {
         self.has_events.load(Ordering::Relaxed)
     }
 
     /// Announces that the caller is about to sleep on [`wait_fd`](Self::wait_fd); `false`: there is
-    /// work, or this core is closed. See [`Endpoint::prepare_wait`]. What other threads queue here
-    /// afterwards (calls to ourselves, cancels) does not make the descriptor readable: they wake
-    /// the sleeper themselves.
+    /// work, or this core is closed. See [`Endpoint::prepare_wait`]. Events that other threads
+    /// queue here afterwards (calls to ourselves, cancels) do not make the descriptor readable:
+    /// those threads wake the sleeper themselves.
     ///
     /// Counterpart: `HG_Event_ready`.
     pub fn prepare_wait(&self) -> bool {
@@ -579,8 +579,8 @@ impl<T> Core<T> {
         Some(self.bell.as_ref().map_or(endpoint, Bell::fd))
     }
 
-    /// Origins that may stay watched without a need: each takes a receive. The other half of what
-    /// the network has for such is for canceled calls.
+    /// Origins that may stay watched without a need: each takes a receive. These are half of the
+    /// receives that the network has for such uses; the other half is for canceled calls.
     pub fn idle_watches_max(&self) -> usize {
         self.endpoint.idle_receives_max() / 2
     }

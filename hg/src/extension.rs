@@ -146,7 +146,7 @@ impl Extension {
         }
     }
 
-    /// Reads a whole block. Of fields that occur twice the last one counts.
+    /// Reads a whole block. If a field occurs twice, the last one counts.
     ///
     /// # Errors
     ///

@@ -304,9 +304,9 @@ impl<T> Forward<T> {
 }
 
 impl<T> Core<T> {
-    /// Calls RPC `id` at `to`. What `encode` writes follows Mercury's headers; it goes straight
-    /// into the send buffer. The call ends through [`Sink::response`](super::Sink::response), once,
-    /// with `token`.
+    /// Calls RPC `id` at `to`. The bytes that `encode` writes follow Mercury's headers; they go
+    /// straight into the send buffer. The call ends through
+    /// [`Sink::response`](super::Sink::response), once, with `token`.
     ///
     /// # Errors
     ///

@@ -58,10 +58,10 @@ impl fmt::Debug for Response {
     }
 }
 
-/// A request that arrived, with all of its arguments. What it says is told by [`RawRequest`].
+/// A request that arrived, with all of its arguments. Its contents are read through [`RawRequest`].
 ///
-/// It owns a count of its core and of its origin's address. Who has both anyhow may keep the
-/// [`RawRequest`] instead, and lend them and it for the answer.
+/// It owns a count of its core and of its origin's address. A caller that has both anyhow may keep
+/// the [`RawRequest`] instead, and lend them and it for the answer.
 ///
 /// Counterpart: `hg_handle_t` at the target.
 pub struct RequestHandle<T, C = Arc<Core<T>>, O = Addr, R = RawRequest>
@@ -76,7 +76,7 @@ where
     registration: Option<Arc<Registration>>,
 }
 
-/// A [`RequestHandle`] of who has all of its parts and keeps them.
+/// A [`RequestHandle`] for a caller that has all of its parts and keeps them.
 pub type LentRequest<'a, T> = RequestHandle<T, &'a Core<T>, &'a Addr, &'a mut RawRequest>;
 
 /// A [`RequestHandle`] in its parts.
@@ -116,7 +116,7 @@ where
     O: Borrow<Addr>,
     R: BorrowMut<RawRequest>,
 {
-    /// One that is answered with what is lent to it.
+    /// Makes a handle of parts, which may be lent to it for the answer.
     #[inline]
     pub fn of(core: C, origin: O, request: R) -> Self {
         Self { core, origin, raw: request, registration: None }

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Builds of Mercury with checksum support append 4 bytes to either and set flag `0x80`. The HG
-//! header follows: 4 bytes. What of it is filled in depends on the [`ChecksumLevel`]:
+//! header follows: 4 bytes. The [`ChecksumLevel`] decides which of its fields are filled in:
 //!
 //! | level | CRC16: request 12..14, response 4..6 | HG header, from 16 on |
 //! |---|---|---|

@@ -1,4 +1,4 @@
-//! Telling the target of a call that nobody waits for it any more, or that its answer came damaged.
+//! Notices to the target of a call: that its origin waits no more, or that its answer came damaged.
 //!
 //! Mercury's protocol has no message for that: `HG_Cancel` ends a call at its origin, and the
 //! target works on; a response that cannot be read is an error at the origin alone. Between our own
@@ -74,10 +74,10 @@ enum Way {
 
 impl<T> Core<T> {
     /// Gives up a call to `to`, as [`cancel`](Self::cancel) does, and tells the target, if it is
-    /// one of our own: whoever handles the call there may stop. What it does is up to it; its
-    /// answer, if there is one, is dropped.
+    /// one of our own, so that the handler of the call may stop. The handler decides; its answer,
+    /// if there is one, is dropped.
     ///
-    /// Counterpart: none; `HG_Cancel` tells nobody.
+    /// Counterpart: none; `HG_Cancel` does not tell the target.
     pub fn cancel_call(&self, op: OpRef, to: &Addr) {
         let way = match op.context_id() {
             id if id == self.id => self.way_to_target(op),

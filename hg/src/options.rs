@@ -11,9 +11,10 @@ use crate::log::Log;
 
 /// How a [`Core`](super::Core) behaves.
 ///
-/// What `HG_Init_opt2` has beyond this is not here because nothing would change: the thread mode
+/// Two options of `HG_Init_opt2` are not here because they would change nothing: the thread mode
 /// (everything that starts, answers or cancels may be called from any thread, for one atomic
-/// instruction), and the progress mode (whoever drives a core decides whether to poll or to sleep).
+/// instruction), and the progress mode (the code that drives a core decides whether to poll or to
+/// sleep).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HgOptions {
     /// Which of Mercury's builds to speak like. Default: without checksum support.
@@ -69,11 +70,11 @@ pub struct HgOptions {
     /// Overflowed results of this RPC are counted apart, and may be 16 MiB together: so that it is
     /// answered while `overflow_held_max` is reached. For what tells people why. Default: none.
     pub results_apart: Option<RpcId>,
-    /// Bounds of what is encoded. Default: see there.
+    /// Bounds of encoded values. Default: see there.
     pub proc: ProcLimits,
     /// Let payloads that do not fit into a message overflow. Default: yes. Without, such a payload
     /// cannot be encoded: [`ProcError::TooLong`](super::ProcError::TooLong) (C: `no_overflow`,
-    /// `HG_OVERFLOW`). What peers send may overflow all the same.
+    /// `HG_OVERFLOW`). Messages of peers may overflow all the same.
     pub overflow: bool,
     /// Let small bulk data travel inside its descriptor. Default: yes (C: `no_bulk_eager`).
     pub bulk_eager: bool,

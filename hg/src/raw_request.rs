@@ -177,10 +177,11 @@ impl RawRequest {
         self.header.no_response
     }
 
-    /// When the origin gives up, as far as it has said so: by this host's clock. Later than it does
-    /// by the least time that its requests take; by what this one took, if it is the first with a
-    /// deadline. Earlier only after the origin's clock stood still, as in a suspend of its host. Of
-    /// a request that has expired on its way: when it arrived.
+    /// The time at which the origin gives up, by this host's clock, if it has named one. It is
+    /// later than the origin's by the least time that its requests take, or by the time that this
+    /// one took if it is the first with a deadline. It is earlier only after the origin's clock
+    /// stood still, as in a suspend of its host. For a request that has expired on its way it is
+    /// the time of arrival.
     #[inline]
     pub fn deadline(&self) -> Option<Instant> {
         self.beside.as_ref()?.deadline
@@ -194,7 +195,7 @@ impl RawRequest {
     }
 
     /// Names this call for [`Sink::canceled`](super::Sink::canceled), together with its origin.
-    /// `None`: nobody waits for its end, so nobody will give it up.
+    /// `None`: its origin does not wait for its end, so it will not give it up.
     #[inline]
     pub fn call_key(&self) -> Option<CallKey> {
         if self.header.no_response { None } else { CallKey::of(self.reply) }

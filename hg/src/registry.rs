@@ -287,7 +287,7 @@ impl Registry {
     }
 }
 
-/// The last that the RPC core has of what was deregistered. To be dropped without locks.
+/// The last references that the RPC core has to a deregistered RPC. To be dropped without locks.
 #[must_use = "it is to be dropped where a destructor of the user's may run"]
 pub struct Removed<'a, T> {
     core: &'a Core<T>,
@@ -353,9 +353,9 @@ impl<T> Core<T> {
         removed
     }
 
-    /// [`deregister`](Self::deregister), if `registration` is what is registered under its number;
-    /// `None`: it is not, any more, and nothing changes. Drops nothing that is the user's: that
-    /// goes with what is returned, or later.
+    /// [`deregister`](Self::deregister), if `registration` is the one that is registered under its
+    /// number; `None`: it is not, any more, and nothing changes. Drops nothing that is the user's:
+    /// that goes with the value that is returned, or later.
     pub fn deregister_this(&self, registration: &Arc<Registration>) -> Option<Removed<'_, T>> {
         let table = self.class.registry.remove_this(registration)?;
         Some(Removed { core: self, _table: table })

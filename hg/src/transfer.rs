@@ -159,8 +159,8 @@ impl<T> Core<T> {
     }
 
     /// Moves `len` bytes between `local` and the memory behind `remote`, which belongs to `peer`;
-    /// without a peer, to the owner that a bound handle tells ([`bulk_bind`](Self::bulk_bind)),
-    /// whoever sent the handle here. The transfer ends through
+    /// without a peer, to the owner that a bound handle names ([`bulk_bind`](Self::bulk_bind)),
+    /// whichever peer sent the handle here. The transfer ends through
     /// [`Sink::bulk`](super::Sink::bulk), once, with `token`. On an error the destination's bytes
     /// are not to be relied on.
     ///

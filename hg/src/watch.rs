@@ -29,9 +29,9 @@ impl Watch {
 
 impl<T> Core<T> {
     /// Tells [`Sink::peer_gone`](super::Sink::peer_gone), once, when `peer` is gone: its process
-    /// has ended, or its connection. Of a peer that is gone already, and has an address under which
-    /// it may come back, that is not told before it has come and gone again. Returns the name of
-    /// the watch.
+    /// has ended, or its connection. If the peer is gone already, and has an address under which it
+    /// may come back, that is not told before it has come and gone again. Returns the name of the
+    /// watch.
     ///
     /// # Errors
     ///

@@ -138,11 +138,11 @@ impl<B: Exposable> Exposed<B> {
         }
     }
 
-    /// Copies `bytes` to `offset`, while peers may use the memory: who reads at the same time may
-    /// get a part of them, and where two write the same bytes at the same time, each byte is that
-    /// of one of them. Threads that are to see all or nothing need a lock of their own. Of small
-    /// memory that peers may only read, they see what was there when the handle was sent
-    /// ([`Instance::pull`]).
+    /// Copies `bytes` to `offset`, while peers may use the memory: a peer that reads at the same
+    /// time may get a part of them, and where two write the same bytes at the same time, each byte
+    /// is that of one of them. Threads that are to see all or nothing need a lock of their own. Of
+    /// small memory that peers may only read, they see the bytes as they were when the handle was
+    /// sent ([`Instance::pull`]).
     ///
     /// # Errors
     ///
@@ -155,10 +155,10 @@ impl<B: Exposable> Exposed<B> {
         }
     }
 
-    /// Where the memory lies: one segment for each vector. Without a copy, and so no slices: peers
-    /// may use the bytes at any time. The pointers are valid until this value is dropped or
-    /// released; whoever reads or writes through them needs other means to know that no peer does.
-    /// [`BulkSegments`](crate::BulkSegments) gives slices.
+    /// The place of the memory: one segment for each vector. Without a copy, and so no slices:
+    /// peers may use the bytes at any time. The pointers are valid until this value is dropped or
+    /// released; a caller that reads or writes through them needs other means to know that no peer
+    /// does. [`BulkSegments`](crate::BulkSegments) gives slices.
     ///
     /// Counterpart: `HG_Bulk_access`, `margo_bulk_get_segment_count`.
     pub fn segments(&self) -> impl ExactSizeIterator<Item = *mut [u8]> + '_ {
@@ -179,9 +179,9 @@ impl<B: Exposable> Exposed<B> {
     ///
     /// In a child process that was forked off, this ends at once, with the child's copy of the
     /// memory, which no peer uses; that of the parent stays as it is. A buffer of
-    /// [`Instance::alloc`] is the same memory in both, until
-    /// [`SharedBuffer::as_mut_slice`] gives the child its own. Of memory that a device accesses
-    /// (InfiniBand, for one) a child may have no copy: it must not touch that.
+    /// [`Instance::alloc`] is the same memory in both, until [`SharedBuffer::as_mut_slice`] gives
+    /// the child its own. A child may have no copy of memory that a device accesses (InfiniBand,
+    /// for one): it must not touch that memory.
     ///
     /// # Errors
     ///
@@ -287,8 +287,8 @@ impl Instance {
     /// arguments: a vector, several vectors as one, or a buffer of [`alloc`](Self::alloc), which
     /// peers of this host copy faster.
     ///
-    /// Several vectors are one range of bytes to peers, who neither see nor count them; thousands
-    /// cost about what one does.
+    /// Several vectors are one range of bytes to peers, which neither see nor count the vectors;
+    /// thousands cost about what one does.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

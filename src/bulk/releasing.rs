@@ -61,8 +61,8 @@ impl<B: Exposable> Releasing<B> {
         Self { back: revoke(memory), len, ends, owner: PhantomData }
     }
 
-    /// Waits until nobody uses the memory, and gives it back. A ULT suspends, an OS thread parks; a
-    /// ULT that is cancelled meanwhile drops this.
+    /// Waits until no peer uses the memory, and gives it back. A ULT suspends, an OS thread parks;
+    /// a ULT that is cancelled meanwhile drops this.
     ///
     /// # Errors
     ///

@@ -42,16 +42,17 @@ use crate::{Addr, BulkError, Canceler, Handle, Instance, origin::deadline};
 /// # }
 /// ```
 ///
-/// What does not even start ends at once, with its error. Several transfers, or transfers and
-/// calls: [`ready`](Self::ready). In async code await it.
+/// A transfer that does not even start ends at once, with its error. To wait for several transfers,
+/// or for transfers and calls: [`ready`](Self::ready). In async code await it.
 ///
 /// Dropping it cancels the transfer and never waits: the buffer is dropped, or goes back to its
 /// pool, when the network no longer touches it. To let the transfer go on, [`detach`](Self::detach)
 /// it. A request keeps its instance running.
 ///
-/// In a child process that was forked off nobody is told of the end of what was in flight then, and
-/// its buffer stays with it: `test` is `false`, what gives the request back does so at once, and
-/// what would give the buffer back panics with [`HgError::InParent`]. The parent's goes on.
+/// A child process that was forked off is not told of the end of a transfer that was in flight
+/// then, whose buffer stays with it: `test` is `false`, methods that give the request back do so at
+/// once, and those that would give the buffer back panic with [`HgError::InParent`]. The parent's
+/// transfer goes on.
 ///
 /// Counterpart: `margo_request` of `margo_bulk_itransfer`; Thallium's `async_bulk_op`.
 #[must_use = "dropping a request cancels the transfer; use `wait`, or `detach`"]

@@ -126,7 +126,7 @@ impl BulkSegments {
         }
     }
 
-    /// The vectors. Nobody has them any more, so this does not wait.
+    /// The vectors. No transfer has them any more, so this does not wait.
     pub fn into_segments(self) -> Vec<Vec<u8>> {
         owner_of(take_back(self.memory))
     }

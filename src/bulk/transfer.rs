@@ -1,7 +1,7 @@
 //! Bulk transfer: large data moves straight between the memory of two processes.
 //!
 //! Memory that a peer may touch is not a Rust slice meanwhile. So there are three ways to lend
-//! memory, by who touches it:
+//! memory, which differ in who may touch it:
 //!
 //! - [`Exposed`](crate::Exposed) owns a vector or buffer; peers may touch it until it is released
 //!   (`exposed.rs`);
@@ -417,10 +417,10 @@ impl fmt::Debug for BulkBuffer {
 
 impl Instance {
     /// Lets peers read `data` while `f` runs, without copying it. Does not return, not even when
-    /// `f` panics, before the transfers that have begun are over; a peer that dies ends its own.
-    /// One that is stopped in the midst of a copy holds it up for as long, and a fabric that fails
+    /// `f` panics, before the transfers that have begun are over; a peer that dies ends its own. A
+    /// peer that is stopped in the midst of a copy holds it up for as long, and a fabric that fails
     /// to end a registration for ever, which an error in the log tells. In a child process that `f`
-    /// forks off it returns at once, as nobody uses that process's copy of `data`.
+    /// forks off it returns at once, as no peer uses that process's copy of `data`.
     ///
     /// # Errors
     ///

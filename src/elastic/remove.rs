@@ -97,11 +97,11 @@ impl Instance {
         Ok(users)
     }
 
-    /// Removes a pool that nobody uses and that is empty: units that are to start there at a later
+    /// Removes a pool that has no users and that is empty: units that are to start there at a later
     /// time ([`ult::PoolRef::spawn_after`]) count too, and are not waited for. An armed timer uses
     /// its pool. The index of the pool is not used again, for which a record of some 800 bytes
-    /// stays, as of each xstream; its name may be used again. Whoever still has a
-    /// handle of it gets errors when spawning. An xstream that has run it is waited for until it
+    /// stays, as for each xstream; its name may be used again. Callers that still have a handle of
+    /// it get errors when spawning. If an xstream has run the pool, this waits until the xstream
     /// has let go of it, between two units, for at most 30 s (`Remove`).
     ///
     /// A pool that the program made itself is only forgotten.
@@ -156,10 +156,10 @@ impl Instance {
     /// started on it, for at most 30 s, and its thread ends. Its index is not used again; its name
     /// may be.
     ///
-    /// What is to start at a later time is not waited for, however soon that is. Where another
-    /// xstream runs the pool too, it takes that over. Where none does, this is an error: a timer
-    /// that is armed, periodic ones included, is one of the pool's users, to be disarmed before
-    /// (`XstreamNeeded`); units of [`ult::PoolRef::spawn_after`] are counted by their pool
+    /// Units that are to start at a later time are not waited for, however soon that is. Where
+    /// another xstream runs the pool too, it takes them over. Where none does, this is an error: a
+    /// timer that is armed, periodic ones included, is one of the pool's users, to be disarmed
+    /// before (`XstreamNeeded`); units of [`ult::PoolRef::spawn_after`] are counted by their pool
     /// (`Remove`).
     ///
     /// An xstream that the program made itself is only forgotten.
@@ -167,9 +167,9 @@ impl Instance {
     /// # Errors
     ///
     /// - [`ElasticityError::Primary`]: `__primary__` stays.
-    /// - [`ElasticityError::XstreamInUse`]: somebody holds it, or a progress ULT runs there; move
-    ///   that with [`migrate_progress`](Self::migrate_progress) of the instance whose it is, which
-    ///   may be a child.
+    /// - [`ElasticityError::XstreamInUse`]: the xstream is held, or a progress ULT runs there; move
+    ///   that with [`migrate_progress`](Self::migrate_progress) of its instance, which may be a
+    ///   child.
     /// - [`ElasticityError::XstreamNeeded`]: it alone runs a pool that is in use.
     /// - [`ElasticityError::Remove`]: it did not come to an end, or units are left that are to
     ///   start later, and it goes on as before; or the caller runs on it.

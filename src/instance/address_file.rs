@@ -22,7 +22,7 @@ pub struct AddressFile {
 }
 
 impl AddressFile {
-    /// Writes it, in place of what was there, in one step: nobody reads half an address.
+    /// Writes the file, in place of an earlier one, in one step: no reader sees half an address.
     ///
     /// # Errors
     ///

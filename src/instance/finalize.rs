@@ -255,11 +255,11 @@ impl Instance {
     /// The callback entered last runs first; each runs once, after the one before has ended, on an
     /// OS thread of its own. A panic in one is caught and logged, and the next one runs.
     ///
-    /// Each has the grace period ([`InstanceBuilder::grace`]). What does not end in it is logged by
-    /// the place where it was entered, and goes on beside the next callback; when the last one has
-    /// ended, or its time is over, the network closes, which ends the calls that they make. So
-    /// callbacks that hang take a grace period each. With a grace period of zero all are started,
-    /// and none is waited for.
+    /// Each callback has the grace period ([`InstanceBuilder::grace`]). A callback that does not
+    /// end in it is logged by the place where it was entered, and goes on beside the next one. When
+    /// the last one has ended, or its time is over, the network closes, which ends the calls that
+    /// they make. So callbacks that hang take a grace period each. With a grace period of zero all
+    /// are started, and none is waited for.
     ///
     /// In a callback do not wait for the end, which waits for the callback:
     /// [`wait_for_finalize`](Self::wait_for_finalize) is an error there

@@ -117,8 +117,8 @@ impl InstanceBuilder {
     ///
     /// The instance keeps the runtime, as a clone does, and ends before it: finalize, then shut the
     /// runtime down. Finalizing leaves pools and execution streams as they are, and ULTs that the
-    /// program has spawned go on. Who shuts the runtime down earlier is told that the progress ULT
-    /// is in the way. Pools and xstreams of the runtime that come later are made known with
+    /// program has spawned go on. A shutdown of the runtime before that fails and names the
+    /// progress ULT. Pools and xstreams of the runtime that come later are made known with
     /// [`add_external_pool`](Instance::add_external_pool) and
     /// [`add_external_xstream`](Instance::add_external_xstream).
     ///

@@ -236,7 +236,7 @@ pub struct Stats {
     pub requests_no_ult: u64,
     /// Requests refused because a bound on requests in hand was reached.
     pub requests_busy: u64,
-    /// Requests whose handler was not run because nobody waited for it any more: the deadline had
+    /// Requests whose handler was not run because their origin waited no more: the deadline had
     /// passed, the origin had canceled the call, or was gone. (Requests without a response are
     /// handled for an origin that is gone, too.)
     pub requests_abandoned: u64,
@@ -289,11 +289,11 @@ impl Instance {
         self.inner().core.self_addr()
     }
 
-    /// The peer of that name, for example `na+tcp://host:port`. Does not contact it: an address
-    /// that nobody listens on fails at the first call. A host name is resolved here, which takes as
-    /// long as the system's resolver does, some seconds for a name that nobody knows. A ULT
-    /// suspends meanwhile, and others run on its execution stream; a few names are resolved at a
-    /// time, the others wait. A thread blocks.
+    /// The peer of that name, for example `na+tcp://host:port`. Does not contact it: an address at
+    /// which no process listens fails at the first call. A host name is resolved here, which takes
+    /// as long as the system's resolver does, some seconds for an unknown name. A ULT suspends
+    /// meanwhile, and others run on its execution stream; a few names are resolved at a time, the
+    /// others wait. A thread blocks.
     ///
     /// # Errors
     ///
@@ -345,7 +345,7 @@ impl Instance {
     ///   [the program's](crate::InstanceBuilder::runtime).
     ///
     /// Each step, and each of those callbacks, has the grace period, so this comes to its end
-    /// whatever anybody does. From a signal handler use
+    /// whatever handlers and peers do. From a signal handler use
     /// [`signal_finalizer`](Self::signal_finalizer). In a child process that was forked off this
     /// does nothing: the instance is the parent's.
     ///
@@ -390,9 +390,8 @@ impl Instance {
         self.inner().shutdown.has_begun() || self.inner().is_forked()
     }
 
-    /// Returns whether finalize has come to its end. The object stays usable for as long as
-    /// somebody has a clone: address, configuration and statistics can be read; calls end with an
-    /// error.
+    /// Returns whether finalize has come to its end. The object stays usable for as long as a clone
+    /// is held: address, configuration and statistics can be read; calls end with an error.
     ///
     /// Clones are the reference count that C programs keep with `margo_instance_ref_incr` and
     /// `margo_instance_release`.
@@ -403,8 +402,9 @@ impl Instance {
     }
 }
 
-/// An [`Instance`] without keeping it running: for what the instance itself owns, such as handlers,
-/// the callbacks of timers, and what these share. Made by [`Instance::downgrade`].
+/// An [`Instance`] that does not keep it running: for values that the instance itself owns, such as
+/// handlers, the callbacks of timers, and objects that these share. Made by
+/// [`Instance::downgrade`].
 ///
 /// ```
 /// use std::time::Duration;

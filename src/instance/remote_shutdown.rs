@@ -49,7 +49,7 @@ impl Instance {
     /// [`shutdown_remote`](Self::shutdown_remote) or C Margo's `margo_shutdown_remote_instance`.
     /// Default: as configured in `margo.remote_shutdown`, which is off.
     ///
-    /// Whoever can reach the address can do it: there is no check of who asks.
+    /// Any process that can reach the address can do it: the caller is not checked.
     ///
     /// Counterpart: `margo_enable_remote_shutdown`.
     pub fn enable_remote_shutdown(&self) {
@@ -69,9 +69,9 @@ impl Instance {
         agreed(peer, self.forward(SHUTDOWN, &ProviderHandle::from(peer.clone()), &())?)
     }
 
-    /// [`shutdown_remote`](Self::shutdown_remote) with a limit: over ofi nobody is told that a peer
-    /// is gone (`docs/transports.md`), so that without one the call may wait for good. A peer that
-    /// was too slow to say so may end all the same.
+    /// [`shutdown_remote`](Self::shutdown_remote) with a limit: ofi does not tell that a peer is
+    /// gone (`docs/transports.md`), so that without a limit the call may wait for good. A peer that
+    /// was too slow to answer may end all the same.
     ///
     /// # Errors
     ///

@@ -7,10 +7,10 @@ use margo_config::{Error, Errors, Resolved};
 use crate::InitError;
 use crate::layout::options::na_options;
 
-/// Says what is wrong with the address of a document and its settings of the network, whatever the
-/// machine: an address that is none, a size of messages that its transport does not take, a form of
-/// address that it has not. An instance begins with this. Nothing is opened and nobody is asked, so
-/// what names of hosts, interfaces and devices stand for is seen only then.
+/// Checks the address of a document and its settings of the network, whatever the machine: an
+/// address that is none, a size of messages that its transport does not take, a form of address
+/// that it has not. An instance begins with this. Nothing is opened and no resolver is asked, so
+/// names of hosts, interfaces and devices are checked only when the network opens.
 ///
 /// # Errors
 ///

@@ -278,7 +278,7 @@ pub struct TargetSpan {
     pub started: Option<Moment>,
     /// The arguments were decoded, and the handler was called.
     pub decoded: Option<Moment>,
-    /// The handler answered, or somebody in its stead.
+    /// The handler answered, or the runtime in its stead.
     pub respond_start: Option<Moment>,
     /// The result was encoded.
     pub encode_end: Option<Moment>,

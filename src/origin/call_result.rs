@@ -120,12 +120,12 @@ impl Instance {
     }
 
     /// Sends the request of an RPC that has no response, and returns when the transport has taken
-    /// it, or, for long arguments, when the target has fetched them. Whether it is handled, nobody
-    /// tells: it may be lost when the target ends, refuses it, or has no such RPC.
+    /// it, or, for long arguments, when the target has fetched them. The caller does not learn
+    /// whether it is handled: it may be lost when the target ends, refuses it, or has no such RPC.
     ///
     /// On the ULT of a handler it gives up at the deadline of the request, and sends nothing after
     /// it; see [`without_deadline`](crate::without_deadline). The target is not told of a deadline:
-    /// nobody waits for its handler, so nobody gives up on it.
+    /// no caller waits for its handler, so none gives up on it.
     ///
     /// A ULT that is cancelled while it waits cancels the request.
     ///
@@ -216,7 +216,7 @@ impl Instance {
     }
 
     /// As [`isend`](Self::isend), with a deadline `limit` from now, encoding included. Then the
-    /// request ends with [`ForwardError::TimedOut`], whether or not anybody waits for it.
+    /// request ends with [`ForwardError::TimedOut`], whether or not a caller waits for it.
     ///
     /// # Errors
     ///

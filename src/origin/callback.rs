@@ -83,12 +83,12 @@ impl Instance {
     /// encoded. When the call is over, `callback` is called once with its result.
     ///
     /// It runs as a ULT of its own in the default handler pool, so it may wait, make further calls,
-    /// and take its time; only if there is no memory for its stack it is a tasklet, in which what
-    /// would wait for the network is an error. If it panics, that is logged and concerns nobody
-    /// else. It is called on errors and cancels too, and when the instance shuts down. A call with
-    /// a callback keeps its instance running until it is over.
+    /// and take its time. Only if there is no memory for its stack it is a tasklet, in which
+    /// operations that would wait for the network are errors. If it panics, that is logged and
+    /// affects nothing else. It is called on errors and cancels too, and when the instance shuts
+    /// down. A call with a callback keeps its instance running until it is over.
     ///
-    /// What is returned cancels the call if it is told to; dropping it does nothing.
+    /// The value that is returned can cancel the call; dropping it does nothing.
     ///
     /// ```
     /// # use margo::{Instance, ProviderHandle, Rpc};

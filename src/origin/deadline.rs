@@ -110,17 +110,17 @@ impl CancelToken {
     /// ```
     ///
     /// Unlike its deadline, which a handler knows from the beginning, a caller's cancel comes at
-    /// any moment: a handler may have begun to change something, of which the rest belongs to the
-    /// first part. So calls go on if nobody says otherwise, and a handler says it of reading, of
-    /// what may be done twice, and of what it can undo. Undoing itself is for
+    /// any moment: a handler may have begun a change whose parts belong together. So calls go on
+    /// unless the handler says otherwise, and it says so for reading, for calls that may be made
+    /// twice, and for those that it can undo. Undoing itself is for
     /// [`without_deadline`](crate::without_deadline), in which this does not hold.
     ///
     /// It holds for every kind of call, blocking or not, and for one-way requests until they are
-    /// sent, made by this ULT or thread in `work`: what is started there stays tied to the token
-    /// for as long as it takes, also detached, or awaited elsewhere. It does not hold for ULTs that
-    /// are spawned there, which may use a clone, nor for bulk transfers. Of several, one in the
-    /// other, the innermost counts. When the request is answered, nobody gives it up any more, and
-    /// calls go on. Other calls cost nothing for this.
+    /// sent, made by this ULT or thread in `work`: a call that is started there stays tied to the
+    /// token for as long as it takes, also detached, or awaited elsewhere. It does not hold for
+    /// ULTs that are spawned there, which may use a clone, nor for bulk transfers. If several are
+    /// nested, the innermost counts. When the request is answered, its origin cannot give it up any
+    /// more, and calls go on. Other calls cost nothing for this.
     ///
     /// Counterpart: none.
     pub fn cancels_calls_in<R>(&self, work: impl FnOnce() -> R) -> R {

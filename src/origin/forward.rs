@@ -57,7 +57,7 @@ impl Instance {
     /// Like [`forward`](Self::forward), for at most `limit` from now, encoding the arguments
     /// included (resolution about 0.1 ms when idle). Then the call is cancelled here, and its
     /// answer is dropped. A target of ours knows the time that is left: it does not start a handler
-    /// for which nobody waits any more, and tells one that runs
+    /// whose caller waits no more, and tells one that runs
     /// ([`Handle::cancel_token`](crate::Handle::cancel_token)), which may go on all the same. Zero
     /// is no time at all.
     ///

@@ -53,15 +53,16 @@ use crate::{Canceler, ForwardError, Instance, ProviderHandle, Rpc};
 /// # }
 /// ```
 ///
-/// Several of the same type: [`wait_any`], [`wait_all`]. Of different types, or together with
-/// channels and eventuals: [`ready`](Self::ready). A request keeps its instance running.
+/// To wait for several of the same type: [`wait_any`], [`wait_all`]. For different types, or
+/// together with channels and eventuals: [`ready`](Self::ready). A request keeps its instance
+/// running.
 ///
 /// Dropping it cancels the call, as [`cancel`](Self::cancel) does, and never waits; to let the call
 /// go on, [`detach`](Self::detach) it.
 ///
-/// In a child process that was forked off nobody is told of the end of what was in flight then: it
-/// counts as over there, with [`ForwardError::Network`] of [`HgError::InParent`]. The parent's goes
-/// on.
+/// A child process that was forked off is not told of the end of a call that was in flight then: it
+/// counts as over there, with [`ForwardError::Network`] of [`HgError::InParent`]. The parent's call
+/// goes on.
 ///
 /// Counterpart: `margo_request`; Thallium's `async_response`, which waits when it is dropped.
 #[must_use = "dropping a request cancels the call; use `wait`, or `detach`"]
@@ -113,7 +114,7 @@ impl Instance {
     }
 
     /// As [`iforward`](Self::iforward), with a deadline `limit` from now, encoding included. Then
-    /// the call ends with [`ForwardError::TimedOut`], whether or not anybody waits for it.
+    /// the call ends with [`ForwardError::TimedOut`], whether or not a caller waits for it.
     ///
     /// # Errors
     ///

@@ -149,10 +149,10 @@ impl InstanceBuilder {
     /// JSON object. Default: as configured in `margo.dump_on_signal`, which is not at all.
     ///
     /// A thread of its own does that, so it works while execution streams are stuck. Several
-    /// instances of a process may have the same signal; each answers. What others write to standard
-    /// error meanwhile may come between the lines of the object. A handler that the program
-    /// had for the signal before is called, too; one that it installs later takes its place. After
-    /// the end of the instance the signal has no effect.
+    /// instances of a process may have the same signal; each answers. Other writers to standard
+    /// error may come between the lines of the object. A handler that the program had for the
+    /// signal before is called, too; one that it installs later takes its place. After the end of
+    /// the instance the signal has no effect.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -42,15 +42,15 @@ impl Profile {
 impl Instance {
     /// Begins to record when units of the pools of this instance, and of all that share its
     /// execution streams, are created, run, yield, wait and are resumed, and when execution streams
-    /// sleep. What an earlier profile had is forgotten; one that runs goes on.
+    /// sleep. The events of an earlier profile are forgotten; a profile that runs goes on.
     ///
-    /// Of each execution stream the newest 262,143 events are kept, in 6 MiB; an event costs about
+    /// The newest 262,143 events of each execution stream are kept, in 6 MiB; an event costs about
     /// as much as one look at the clock. `enable_abt_profiling` in the configuration does this at
     /// the start, and writes the file at the end.
     ///
     /// # Errors
     ///
-    /// - [`ProfileError::Recording`]: the execution streams are recorded by somebody else, the
+    /// - [`ProfileError::Recording`]: the execution streams are being recorded already, by the
     ///   parent instance for example.
     /// - [`ProfileError::Ended`]: finalize has come to the point where profiles end.
     /// - [`ProfileError::Forked`].

@@ -579,7 +579,7 @@ impl<P> Careful<P> {
 #[non_exhaustive]
 pub struct Load {
     /// Handlers that have been made and have not ended, those that wait for an xstream included;
-    /// and requests that handlers have left to other ULTs, until they are answered. Of an RPC also
+    /// and requests that handlers have left to other ULTs, until they are answered. For an RPC also
     /// those that have passed its bounds and wait for a place in the pool.
     pub in_hand: usize,
     /// Requests that wait because a bound is reached.

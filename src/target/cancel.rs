@@ -1,4 +1,4 @@
-//! Telling handlers that nobody waits for their answer any more.
+//! Cancel tokens, which tell handlers that their origin does not wait for the answer any more.
 //!
 //! A handler that works for long asks its [`Handle`](crate::Handle) for a [`CancelToken`], and only
 //! then anything is done for it: the token is entered here under the name of the call, its origin
@@ -44,7 +44,7 @@ const EARLY_KEPT: Duration = Duration::from_secs(60);
 /// Most origins that are watched while none of their requests has a token.
 const IDLE_WATCHED_MAX: usize = 1024;
 
-/// Why nobody waits for an answer any more.
+/// The reason why an answer is not waited for any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum CancelReason {
@@ -73,7 +73,7 @@ impl fmt::Display for CancelReason {
     }
 }
 
-/// Fires when nobody waits for the answer of a request any more; from
+/// A token that fires when the answer of a request is not waited for any more; from
 /// [`Handle::cancel_token`](crate::Handle::cancel_token). Cheap to clone, and may be given to other
 /// ULTs and threads.
 ///

@@ -16,11 +16,11 @@ use crate::{Addr, Bulk, BulkError, CancelToken, Instance, LocalBulk, RespondErro
 /// A request that is being handled: its arguments, where it came from, and the duty to answer.
 ///
 /// It may be answered early and worked on afterwards, or moved into another ULT and answered there.
-/// In hand ([`Load`](crate::Load)), as bounds and a shutdown see it, is a request until its handler
+/// For bounds and for a shutdown, a request is in hand ([`Load`](crate::Load)) until its handler
 /// has ended and it is answered, whichever comes later; a one-way request until its handler has
-/// ended. What is left so when the grace period of a shutdown is over is answered with an error
-/// ([`ForwardError::Failed`]) before the network closes; to answer it then is
-/// [`RespondError::Answered`].
+/// ended. A request that is still unanswered when the grace period of a shutdown is over is
+/// answered with an error ([`ForwardError::Failed`]) before the network closes; to answer it then
+/// is [`RespondError::Answered`].
 ///
 /// Dropped without an answer, it answers with an error ([`ForwardError::Failed`] at the origin).
 ///
@@ -165,11 +165,11 @@ impl<A, R> Handle<A, R> {
         self.deadline().map(|at| at.saturating_duration_since(Instant::now()))
     }
 
-    /// Returns a token that fires when nobody waits for the answer any more: the deadline has
+    /// Returns a token that fires when the answer is not waited for any more: the deadline has
     /// passed, the origin has canceled the call or is gone, or this instance shuts down and its
-    /// grace period is over. Ask before long work, then look at it, wait for it in another ULT, or
-    /// select on it with whatever the work waits for. Calls of the handler go on, unless they are
-    /// made in [`CancelToken::cancels_calls_in`].
+    /// grace period is over. Ask for it before long work, then look at it, wait for it in another
+    /// ULT, or select on it with whatever the work waits for. Calls of the handler go on, unless
+    /// they are made in [`CancelToken::cancels_calls_in`].
     ///
     /// That an origin cancels is told by those of ours, unless too many requests wait
     /// ([`CancelToken`]), over `na+sm`, `na+tcp`, `ucx+…` and
@@ -199,9 +199,9 @@ impl<A, R> Handle<A, R> {
         self.reply().cancel_token().clone()
     }
 
-    /// Returns whether nobody waits for the answer any more: [`cancel_token`](Self::cancel_token)
-    /// has fired. The first question makes the token, so what only a token sees counts from then
-    /// on.
+    /// Returns whether the answer is not waited for any more: [`cancel_token`](Self::cancel_token)
+    /// has fired. The first question makes the token, and events that only a token sees count from
+    /// then on.
     pub fn is_canceled(&self) -> bool {
         self.reply().cancel_token().is_canceled()
     }
@@ -296,14 +296,14 @@ impl<A, R> Handle<A, R> {
     ///
     /// **`Busy` and `Again` are a promise**: this handler has changed nothing, and the same call
     /// may be made again. Origins cannot tell it from a request that was not let in, which
-    /// [`never_ran`](crate::ForwardError::never_ran); whoever repeats such calls repeats this one.
-    /// Say it before the work, or when all of it is undone.
+    /// [`never_ran`](crate::ForwardError::never_ran); an origin that repeats such calls repeats
+    /// this one. Say it before the work, or when all of it is undone.
     ///
-    /// The codes that are refused say what only the runtime knows: that there is no such RPC, that
-    /// the service shuts down, that the arguments cannot be decoded, that the deadline had passed,
-    /// so that no handler has run; or that one panicked. An origin would go elsewhere, or repeat
-    /// what has been done. What the service itself does not have or allow is `InvalidArg` or
-    /// `Access`.
+    /// The codes that are refused tell facts that only the runtime knows: that there is no such
+    /// RPC, that the service shuts down, that the arguments cannot be decoded, that the deadline
+    /// had passed, so that no handler has run; or that one panicked. An origin would go elsewhere,
+    /// or repeat work that has been done. For things that the service itself does not have or allow
+    /// there are `InvalidArg` and `Access`.
     ///
     /// # Errors
     ///
@@ -340,9 +340,9 @@ impl<A, R: Serialize> Handle<A, R> {
     /// Answers. Returns when the answer is on its way; does not wait for its delivery. If the
     /// origin [wants none](Self::wants_response), the answer is dropped.
     ///
-    /// Who wants to know whether it was delivered, above all a long one, which its origin fetches,
-    /// waits for that: [`respond_timed`](Self::respond_timed), [`irespond`](Self::irespond),
-    /// [`crespond`](Self::crespond). This here costs nothing for it.
+    /// A handler that wants to know whether its answer was delivered, above all a long one, which
+    /// the origin fetches, waits for that: [`respond_timed`](Self::respond_timed),
+    /// [`irespond`](Self::irespond), [`crespond`](Self::crespond). Here that costs nothing.
     ///
     /// # Errors
     ///

@@ -42,11 +42,11 @@ use crate::{Handle, Instance, RegisterError, Rpc, Serve};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// An RPC of it is taken back with [`deregister`](Self::deregister). Dropping it deregisters all
-/// and returns at once: requests that arrive afterwards are told that there is no such RPC,
-/// handlers whose requests had arrived go on. They keep the object alive: it is dropped when the
-/// last of them has ended, on that handler's ULT, or on another one in its pool if that request was
-/// refused, or here if there is none. Who has to know when that is uses [`close`](Self::close).
+/// An RPC of it is taken back with [`deregister`](Self::deregister). Dropping the provider
+/// deregisters all and returns at once: requests that arrive afterwards are told that there is no
+/// such RPC, handlers whose requests had arrived go on. They keep the object alive: it is dropped
+/// when the last of them has ended, on that handler's ULT, or on another one in its pool if that
+/// request was refused, or here if there is none. To know when that is, use [`close`](Self::close).
 ///
 /// Counterpart: the provider convention of Mochi (`MARGO_REGISTER_PROVIDER`), Thallium's
 /// `provider<T>`.

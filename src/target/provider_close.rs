@@ -9,10 +9,10 @@ use crate::Provider;
 impl<T> Provider<T> {
     /// Deregisters its RPCs, as dropping it does, and waits until the handlers whose requests had
     /// arrived have ended and these are answered: for at most `limit`, which counts from now. Then
-    /// nothing of this provider runs any more, what its handlers own has been dropped, and so what
-    /// it had for itself (files, locks, other resources) is free. A ULT suspends meanwhile, an OS
-    /// thread parks; who must not wait has a limit of zero: a tasklet, and a destructor while its
-    /// ULT unwinds, since that one's xstream would stand still.
+    /// nothing of this provider runs any more, values that its handlers own have been dropped, and
+    /// so its own resources (files, locks) are free. A ULT suspends meanwhile, an OS thread parks.
+    /// For a caller that must not wait the limit is zero: in a tasklet, and in a destructor while
+    /// its ULT unwinds, since that one's xstream would stand still.
     ///
     /// Returns the object; [`Arc::into_inner`] of it is the value, unless others have it, too.
     ///

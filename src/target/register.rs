@@ -206,8 +206,8 @@ impl Instance {
         })
     }
 
-    /// Serves `rpc` of that provider no more, whoever has registered it. Returns at once: requests
-    /// that arrive afterwards are told that there is no such RPC
+    /// Serves `rpc` of that provider no more, whichever code has registered it. Returns at once:
+    /// requests that arrive afterwards are told that there is no such RPC
     /// ([`ForwardError::NotRegistered`](crate::ForwardError::NotRegistered)), handlers whose
     /// requests had arrived go on, and the RPC may be registered again, also while they do. The
     /// handler is dropped, with all that it owns, when the last of them has ended, on that one's

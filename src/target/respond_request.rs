@@ -61,9 +61,9 @@ use crate::{Addr, Canceler, Handle, Instance, RespondError};
 /// Dropping it lets the answer go on, as after [`Handle::respond`], and never waits; its deadline
 /// stays.
 ///
-/// In a child process that was forked off nobody is told of the end of what was on its way then: it
-/// counts as over there, with [`RespondError::Network`] of [`HgError::InParent`]. The parent's goes
-/// on.
+/// A child process that was forked off is not told of the end of an answer that was on its way
+/// then: it counts as over there, with [`RespondError::Network`] of [`HgError::InParent`]. The
+/// parent's answer goes on.
 ///
 /// Counterpart: `margo_request` of `margo_irespond`.
 #[must_use = "to answer without looking after the answer, use `respond`"]
@@ -117,7 +117,7 @@ impl<A, R: Serialize> Handle<A, R> {
     }
 
     /// As [`irespond`](Self::irespond), with a deadline `limit` from now, encoding included. Then
-    /// the answer ends with [`RespondError::TimedOut`], whether or not anybody waits for it, and
+    /// the answer ends with [`RespondError::TimedOut`], whether or not a caller waits for it, and
     /// the origin cannot fetch it any more.
     ///
     /// # Errors
@@ -137,11 +137,11 @@ impl<A, R: Serialize> Handle<A, R> {
     /// it ended.
     ///
     /// It runs as a ULT of its own in the default handler pool, so it may wait, make calls, and
-    /// take its time. If it panics, that is logged and concerns nobody else. It is called on errors
+    /// take its time. If it panics, that is logged and affects nothing else. It is called on errors
     /// and cancels too, and when the instance shuts down. An answer with a callback keeps its
     /// instance running until it is over.
     ///
-    /// What is returned cancels the answer if it is told to; dropping it does nothing.
+    /// The value that is returned can cancel the answer; dropping it does nothing.
     ///
     /// # Errors
     ///

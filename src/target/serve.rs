@@ -108,10 +108,10 @@ impl<'a, A, R, T> Serve<'a, A, R, T> {
     }
 
     /// At most so many requests of this RPC in hand at once, in addition to the bounds of its pool.
-    /// One that [waits](margo_config::Overload::Wait) for its turn here takes no place in the pool;
-    /// when it has its turn it waits for that next, or is told that the pool is busy, if that is
-    /// what the pool does and somebody else has taken the place.
-    /// Default: those of the pool alone (`margo.admission` of the configuration).
+    /// A request that [waits](margo_config::Overload::Wait) for its turn here takes no place in the
+    /// pool. When it has its turn it waits for a place there next, or is told that the pool is
+    /// busy, if that is what the pool does and another request has taken the place. Default: the
+    /// bounds of the pool alone (`margo.admission` of the configuration).
     pub fn admission(mut self, bounds: Admission) -> Self {
         self.options.admission = Some(bounds);
         self

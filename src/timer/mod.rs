@@ -68,9 +68,9 @@ impl TimerSpec {
     }
 
     /// Runs the callback without a ULT of its own, directly on the execution stream (as a tasklet).
-    /// That costs less, and it must not wait: nothing else would run there meanwhile. What would
-    /// wait for the network or for a shutdown fails there with an error that says so, or, where it
-    /// would have to give back memory that a transfer still has, with such a panic.
+    /// That costs less, and it must not wait: nothing else would run there meanwhile. Operations
+    /// that would wait for the network or for a shutdown fail there with an error that says so, or,
+    /// where they would have to give back memory that a transfer still has, with such a panic.
     ///
     /// Counterpart: `margo_timer_create_with_pool` without a pool.
     pub fn inline(mut self) -> Self {
@@ -87,8 +87,8 @@ impl TimerSpec {
 
 /// One run of a callback.
 ///
-/// What it asks for ([`again_after`](Self::again_after), [`stop`](Self::stop)) happens when the
-/// callback has returned, unless somebody has armed or disarmed the timer meanwhile.
+/// Its requests ([`again_after`](Self::again_after), [`stop`](Self::stop)) take effect when the
+/// callback has returned, unless the timer was armed or disarmed meanwhile.
 #[derive(Debug)]
 pub struct Tick {
     due: Instant,
@@ -239,8 +239,8 @@ impl Timer {
         self.shared.arm(Armed::every(after(period), period), Arming::IfFree)
     }
 
-    /// Arms the timer, armed or not, to run once, `delay` from now. In place of what it was armed
-    /// for. Made to be called often, as by a watchdog.
+    /// Arms the timer, armed or not, to run once, `delay` from now. This replaces the time that it
+    /// was armed for. Made to be called often, as by a watchdog.
     ///
     /// # Errors
     ///

@@ -97,7 +97,7 @@ pub struct BulkDesc<'a> {
 
 impl<'a> BulkDesc<'a> {
     /// Memory of one segment with one handle, as our own transports describe it: the handle covers
-    /// all of it, and addresses are nobody's business. `access` in the bits of [`flags`].
+    /// all of it, and addresses are told to no peer. `access` in the bits of [`flags`].
     pub fn opaque(len: u64, access: u32, handle: &'a [u8]) -> Self {
         // REGV, because base 0 alone would say that there is no handle.
         let regv = if len > 0 { flags::REGV } else { 0 };

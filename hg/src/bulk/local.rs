@@ -17,7 +17,7 @@ pub enum LocalBytes<'a> {
     Embedded(&'a [u8]),
 }
 
-/// Part of the registered memory of this process, which it keeps registered: whoever lent or
+/// Part of the registered memory of this process, which it keeps registered: the owner that lent or
 /// exposed the memory gets it back after this value is gone.
 ///
 /// For reading: the memory may be that of a `&[u8]`. Its owner has what is writable.
@@ -29,9 +29,10 @@ pub struct LocalPart {
 }
 
 impl LocalPart {
-    /// Where it lies, in order; none of them empty. Valid for as long as this value; whoever makes
-    /// references of the pointers must know that no peer accesses the bytes meanwhile, and whoever
-    /// writes through them that the memory was not lent for reading.
+    /// The segments of the memory, in order; none of them is empty. They are valid for as long as
+    /// this value. A caller that makes references of the pointers must know that no peer accesses
+    /// the bytes meanwhile, and one that writes through them must know that the memory was not lent
+    /// for reading.
     pub fn segments(&self) -> &[RawSegment] {
         &self.segments
     }

@@ -45,7 +45,7 @@ pub use self::{
     local::{LocalBytes, LocalPart},
 };
 
-/// The direction of a transfer, seen from who asks for it.
+/// The direction of a transfer, seen from the process that asks for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BulkOp {
     /// From the peer's memory into ours. `HG_BULK_PULL`.

@@ -14,8 +14,8 @@ use super::RAW;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Bytes<B = Vec<u8>>(pub B);
 
-/// Bytes as they are, without a length: for callers with a format of their own, and for what C
-/// writes by `hg_proc_raw`. It decodes as everything that is left, so it can only be the last
+/// Bytes as they are, without a length: for callers with a format of their own, and for bytes that
+/// C writes by `hg_proc_raw`. It decodes as everything that is left, so it can only be the last
 /// value. `Raw<&[u8]>` borrows, also when decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Raw<B = Vec<u8>>(pub B);

@@ -34,7 +34,7 @@ pub struct WriterLimits {
     pub bytes_max: usize,
     /// Let small bulk data travel inside its descriptor.
     pub bulk_eager: bool,
-    /// Bounds of what is encoded.
+    /// Bounds of encoded values.
     pub proc: ProcLimits,
 }
 
@@ -144,7 +144,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Bounds of what is encoded.
+    /// Bounds of encoded values.
     #[inline]
     pub(super) fn proc_limits(&self) -> &ProcLimits {
         &self.limits.proc

@@ -33,13 +33,13 @@ pub use self::spec::{BulkClassStats, BulkPoolError, BulkPoolSpec};
 /// Registered buffers, so that a service neither allocates nor registers in its handlers, and its
 /// memory for bulk transfers has a limit. Cheap to clone.
 ///
-/// A pool has *classes*: buffers of one size each. Who asks for bytes gets a buffer of the smallest
-/// class that has them, and waits if none is free: a ULT suspends, an OS thread blocks. Those who
-/// wait are served in their order, directly by who gives a buffer back. A [`PooledBuffer`] goes
-/// back when it is dropped.
+/// A pool has *classes*: buffers of one size each. A caller that asks for bytes gets a buffer of
+/// the smallest class that has them, and waits if none is free: a ULT suspends, an OS thread
+/// blocks. Waiting callers are served in their order, directly by the caller that gives a buffer
+/// back. A [`PooledBuffer`] goes back when it is dropped.
 ///
-/// Who takes two buffers of a class waits for itself if everybody does so at once: take one, or
-/// make sure that there are enough.
+/// Callers that each take two buffers of a class can all wait for each other's second one: take
+/// one, or make sure that there are enough.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -415,7 +415,7 @@ impl Drop for Place<'_> {
     }
 }
 
-/// A buffer of a [`BulkPool`], for whoever has it alone. Goes back when it is dropped.
+/// A buffer of a [`BulkPool`], which its holder has alone. Goes back when it is dropped.
 ///
 /// Counterpart: what `margo_bulk_pool_get` gives, and `margo_bulk_pool_release` takes.
 pub struct PooledBuffer {

@@ -113,7 +113,7 @@ pub struct BulkClassStats {
     pub bytes: usize,
     /// Buffers.
     pub buffers: usize,
-    /// Buffers that nobody uses.
+    /// Buffers that are free.
     pub free: usize,
     /// Callers that wait for a buffer now.
     pub waiting: usize,

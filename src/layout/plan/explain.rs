@@ -11,7 +11,7 @@ impl Layout {
     /// Returns the layout that `config` leads to here and its cost, for people, a line each:
     /// xstreams, pools, cores, polling, memory. Starts nothing.
     ///
-    /// What may be wrong with the layout is in the warnings of [`Config::check`].
+    /// Doubts about the layout are in the warnings of [`Config::check`].
     ///
     /// # Errors
     ///

@@ -70,9 +70,9 @@ impl Instance {
     }
 
     /// As [`statistics`](Self::statistics), and begins anew: each call, request and transfer is
-    /// either in this snapshot or in a later one. What is in flight stays in flight. (A call that
-    /// is told as `ok` here, and whose result turns out to be undecodable afterwards, is `decode`
-    /// in a later one, which has an `ok` less to make up for it.)
+    /// either in this snapshot or in a later one. Those in flight stay so. (A call that is told as
+    /// `ok` here, and whose result turns out to be undecodable afterwards, is `decode` in a later
+    /// one, which has an `ok` less to make up for it.)
     ///
     /// Counterpart: `margo_monitor_dump` with `reset`.
     pub fn reset_statistics(&self) -> Statistics {
@@ -97,8 +97,8 @@ impl Instance {
         self.inner().monitoring.count(rows_max, sample_rpcs_every, progress);
     }
 
-    /// Switches statistics off: calls that begin from now on are not counted. What was counted can
-    /// be read, and [`start_statistics`](Self::start_statistics) goes on with it.
+    /// Switches statistics off: calls that begin from now on are not counted. The counts so far can
+    /// be read, and [`start_statistics`](Self::start_statistics) goes on with them.
     pub fn stop_statistics(&self) {
         self.inner().monitoring.stop_counting();
     }

@@ -1,10 +1,10 @@
 //! Figures over time: how many requests of each RPC came, how much bulk data they moved, and how
 //! full the pools were.
 //!
-//! A timer of the instance takes an entry per interval. Of each series the newest entries are kept,
-//! `entries_max` of them, and at most [`SERIES_MAX`] series of RPCs: further RPCs are counted
-//! together in one. An RPC has entries from the first one on in which it had a request. Pools have
-//! the same bound: the series of pools that were removed go first.
+//! A timer of the instance takes an entry per interval. The newest `entries_max` entries of each
+//! series are kept, and at most [`SERIES_MAX`] series of RPCs: further RPCs are counted together in
+//! one. An RPC has entries from the first one on in which it had a request. Pools have the same
+//! bound: the series of pools that were removed go first.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

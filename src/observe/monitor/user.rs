@@ -14,10 +14,10 @@ use crate::{Instance, Pool, Xstream};
 /// An observer of an instance, which is told of calls, requests and transfers when they are over,
 /// and of changes of the instance. All methods do nothing unless they are overridden.
 ///
-/// They run wherever the thing ends: on the progress ULT, in a handler, on the thread of a caller.
-/// So they must be short, and must not wait, call or transfer; to do more, pass the span on, over a
-/// channel say. They may run at the same time on several threads. A panic in one is caught and
-/// logged, and concerns nobody else.
+/// They run wherever the call, request or transfer ends: on the progress ULT, in a handler, on the
+/// thread of a caller. So they must be short, and must not wait, call or transfer; to do more, pass
+/// the span on, over a channel say. They may run at the same time on several threads. A panic in
+/// one is caught and logged, and affects nothing else.
 ///
 /// While at least one monitor is attached, each call, request and transfer has a span, which costs
 /// some hundred nanoseconds. ([Statistics](Instance::statistics) alone look at some calls only.)

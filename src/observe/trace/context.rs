@@ -176,7 +176,7 @@ static CURRENT: ult::Inherited<TraceContext> = ult::Inherited::new();
 /// }
 /// ```
 ///
-/// Callbacks of timers are part of nothing, whoever has armed them.
+/// Callbacks of timers are part of no trace, whatever armed the timer.
 ///
 /// The same for one request, wherever it is dealt with: [`Handle::trace`](crate::Handle::trace).
 #[must_use]
@@ -184,8 +184,8 @@ pub fn current() -> Option<TraceContext> {
     CURRENT.get()
 }
 
-/// Runs `work`, and all that it spawns, as part of what `context` says (`None`: of nothing).
-/// Calls made there belong to it, and are recorded by instances that record.
+/// Runs `work`, and all that it spawns, as part of the trace that `context` names (`None`: of
+/// none). Calls made there belong to it, and are recorded by instances that record.
 ///
 /// ```
 /// use margo::trace::{self, TraceContext};

@@ -109,15 +109,15 @@ impl Instance {
     /// [`metrics_of`](Self::metrics_of), as `margo top` does. Default: as configured in
     /// `margo.metrics.remote`, which is off.
     ///
-    /// Whoever can reach the address can do it: there is no check of who asks.
+    /// Any process that can reach the address can do it: the caller is not checked.
     pub fn enable_remote_metrics(&self) {
         self.inner().metrics.remote.store(true, Ordering::Relaxed);
     }
 
     /// The [`metrics`](Self::metrics) of the instance at `peer`. Waits for the answer like
-    /// [`forward`](Self::forward), and as long: an instance whose progress is stuck does not
-    /// answer (its `margo.metrics.listen` does), so [`metrics_of_timed`](Self::metrics_of_timed)
-    /// is better for who does not know.
+    /// [`forward`](Self::forward), and as long: an instance whose progress is stuck does not answer
+    /// (its `margo.metrics.listen` does), so [`metrics_of_timed`](Self::metrics_of_timed) is better
+    /// if that may be the case.
     ///
     /// # Errors
     ///
