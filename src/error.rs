@@ -435,9 +435,9 @@ pub enum RespondError {
         /// The origin's address.
         peer: String,
     },
-    /// The answer came to the origin, which has not read it: there was nobody left who waits for
-    /// it, or it was damaged on its way, could not be fetched, or is longer than the origin
-    /// accepts. Only our own origins say so, of answers that do not fit into a message.
+    /// The answer came to the origin, which has not read it: no caller waited for it any more, or
+    /// it was damaged on its way, could not be fetched, or is longer than the origin accepts. Only
+    /// our own origins say so, of answers that do not fit into a message.
     #[error("{peer} has not read the answer to `{rpc}`: {}", Why { given_up: *given_up })]
     Unread {
         /// The RPC's name.
@@ -611,7 +611,7 @@ pub enum FinalizeError {
     #[error("cannot start the thread that finalizes the instance: {0}")]
     Thread(String),
     /// A step of the end panicked, which the log tells of. The network is closed; execution streams
-    /// end when nobody holds the instance any more.
+    /// end when the instance is not held any more.
     #[error("finalizing panicked, see the log; the network is closed")]
     Panicked,
     /// This process is a child that was forked off. The instance is its parent's and goes on there;
@@ -636,8 +636,8 @@ pub enum FinalizeError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProfileError {
-    /// The execution streams cannot be recorded: somebody else does that, the parent instance, or
-    /// the program by [`ult::Runtime::record`].
+    /// The execution streams cannot be recorded, because they are being recorded already: by the
+    /// parent instance, or by the program with [`ult::Runtime::record`].
     #[error(transparent)]
     Recording(#[from] ult::RecordError),
     /// [`finalize`](crate::Instance::finalize) has come to the point where profiles end.

@@ -136,7 +136,7 @@ impl<A, R> Rpc<A, R> {
         Rpc { name: self.name, base: self.base, types: PhantomData }
     }
 
-    /// Returns whether nobody waits for a response: the type says so.
+    /// Returns whether no response is waited for: the type says so.
     pub(crate) fn is_one_way(&self) -> bool
     where
         R: 'static,

@@ -14,7 +14,7 @@ use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 pub(crate) struct Sleepers(AtomicUsize);
 
 impl Sleepers {
-    /// Returns whether a context sleeps; for whoever polls, after its poll.
+    /// Returns whether a context sleeps; for the context that polls, after its poll.
     pub(crate) fn any(&self) -> bool {
         // Either this sees the sleeper, or the sleeper's announcement comes after our poll and so
         // sees what we left.

@@ -35,7 +35,7 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// A pool of message buffers of one core.
 pub(super) struct Buffers {
     number: u64,
-    /// Those that are kept have room for this.
+    /// The room that each kept buffer has.
     bytes: usize,
     endpoint: Arc<dyn Endpoint>,
     kept: Mutex<Vec<MsgBuf>>,

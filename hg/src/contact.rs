@@ -57,7 +57,7 @@ impl Builds {
         known.insert((peer.endpoint_id(), peer.peer_id()), build);
     }
 
-    /// Somebody is gone.
+    /// Forgets all builds, because a peer is gone.
     pub(super) fn forget(&self) {
         lock(&self.0).clear();
     }
@@ -76,7 +76,7 @@ pub(super) struct Asking {
     told: Option<Build>,
 }
 
-/// The build of who has answered the question with `message`.
+/// Returns the build of the peer that has answered the question with `message`.
 fn build_of(message: &[u8]) -> Result<Build, WireError> {
     // As builds without checksum support have it, where both are alike.
     let need = Build::Plain.core_bytes();

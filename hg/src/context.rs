@@ -48,11 +48,11 @@ pub trait Sink<T> {
     }
     /// A call ended. A one-way call ends with an empty response.
     fn response(&mut self, token: T, result: Result<Response, HgError>);
-    /// An answer was sent, and fetched if it had overflowed. If it had, origins of ours say that
-    /// nobody has read it: [`HgError::GivenUp`], [`HgError::Unread`].
+    /// An answer was sent, and fetched if it had overflowed. If it had, origins of ours tell when
+    /// it was not read: [`HgError::GivenUp`], [`HgError::Unread`].
     fn responded(&mut self, token: T, result: Result<(), HgError>);
-    /// The origin of a request has given it up: nobody waits for its answer any more. Told also of
-    /// requests that were answered meanwhile, or never came. Default: nothing.
+    /// The origin of a request has given it up: it does not wait for the answer any more. Told also
+    /// of requests that were answered meanwhile, or never came. Default: nothing.
     fn canceled(&mut self, origin: &Addr, call: CallKey) {
         let _ = (origin, call);
     }
@@ -293,8 +293,8 @@ impl<T> Core<T> {
         event
     }
 
-    /// The next step of the operation that `completion` belongs to. What every call takes goes
-    /// straight to the sink.
+    /// Takes the next step of the operation that `completion` belongs to. Events that every call
+    /// has go straight to the sink.
     #[inline]
     fn act_and_tell<S: Sink<T> + ?Sized>(self: &Arc<Self>, completion: Completion, sink: &mut S) {
         let event = match completion {
@@ -423,7 +423,7 @@ impl<T> Core<T> {
         }
     }
 
-    /// As [`act_and_tell`](Self::act_and_tell), for what is rare.
+    /// As [`act_and_tell`](Self::act_and_tell), for rare events.
     #[inline(never)]
     fn act(&self, completion: Completion) -> Option<Event<T>> {
         match completion {
@@ -594,7 +594,7 @@ impl<T> Core<T> {
         }
     }
 
-    /// Sends a message that nobody waits for.
+    /// Sends a message whose end is not waited for.
     pub(super) fn send_loose(&self, to: &Addr, tag: Tag, buf: MsgBuf) {
         if self.endpoint.send_expected_now(to, tag, buf.as_slice()) {
             self.buffers.put(buf);

@@ -241,7 +241,7 @@ impl<T> Core<T> {
         self.wake();
     }
 
-    /// Wakes whoever sleeps in this context, if it has a bell.
+    /// Wakes the thread that sleeps in this context, if it has a bell.
     pub(super) fn wake(&self) {
         if let Some(bell) = &self.bell {
             bell.ring();

@@ -273,8 +273,8 @@ pub struct Core<T> {
     /// How others wake it; context 0 has one as soon as there may be another.
     pub(super) bell: Option<Bell>,
     state: BiasedLock<State<T>>,
-    /// `State::events` is not empty; to look at without the lock. Only a hint: whoever queues an
-    /// event for a sleeping progress ULT wakes it, and `prepare_wait` looks under the lock.
+    /// `State::events` is not empty; to look at without the lock. Only a hint: a thread that queues
+    /// an event for a sleeping progress ULT wakes it, and `prepare_wait` looks under the lock.
     pub(super) has_events: AtomicBool,
     /// Completions that `progress` collected, and those that other contexts have handed over.
     pub(super) arrived: Mutex<VecDeque<Completion>>,

@@ -47,10 +47,10 @@ macro_rules! counters {
             $($(#[$doc])+ pub $name: u64,)+
         }
 
-        /// The live counters of what is rare.
+        /// The live counters of rare events.
         #[derive(Debug, Default)]
         pub(super) struct Counts {
-            /// Sends that nobody waits for; gives each a name.
+            /// Sends whose end is not waited for; gives each a name.
             pub(super) loose: Count,
             $(pub(super) $name: Count,)+
         }

@@ -315,8 +315,8 @@ pub enum HgError {
         /// The limit.
         max: usize,
     },
-    /// The origin of a request had given its call up when the answer came, so nobody has read it.
-    /// Said by our own peers of results that do not fit into a message.
+    /// The origin of a request had given its call up when the answer came, so the answer was not
+    /// read. Said by our own peers of results that do not fit into a message.
     #[error("its origin had given the call up, and has not read the answer")]
     GivenUp,
     /// The origin of a request could not fetch the answer, or what it fetched was damaged or longer

@@ -17,8 +17,8 @@ pub enum Build {
     /// Without checksum support: Mercury's own default.
     #[default]
     Plain,
-    /// With checksum support compiled in, which is the default of Spack. What is protected is
-    /// another question: see [`ChecksumLevel`].
+    /// With checksum support compiled in, which is the default of Spack. The [`ChecksumLevel`]
+    /// decides which parts are protected.
     Checksum,
 }
 

@@ -383,8 +383,9 @@ impl<T> Core<T> {
         }
     }
 
-    /// Encodes a request with what is said beside its header, if the peer understands it, into a
-    /// message of at most `max` bytes, of which `room` are for what the options tell the length of.
+    /// Encodes a request with its extension, if the peer understands it, into a message of at most
+    /// `max` bytes. `room` of these are left for headers as long as the options tell, and the
+    /// payload.
     #[inline(never)]
     fn encode_extended(
         &self,

@@ -41,7 +41,7 @@ pub(super) struct Kept(Arc<Sum>);
 struct Sum {
     /// A count, which orders nothing.
     bytes: AtomicU64,
-    /// Until then nothing has waited for [`PATIENCE`]: whoever finds no room need not look.
+    /// Until then nothing has waited for [`PATIENCE`]: a result that finds no room causes no look.
     all_wait_until: Mutex<Option<Instant>>,
     /// Milliseconds that time is ahead of the clock.
     #[cfg(test)]

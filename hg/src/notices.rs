@@ -106,7 +106,7 @@ impl<T> Core<T> {
         self.send_notice(sender, tag, Extension { unread: true, ..Extension::default() });
     }
 
-    /// `None`: nobody works on it that could be told.
+    /// Returns the way to the target; `None`: no handler works on it that could be told.
     fn way_to_target(&self, op: OpRef) -> Option<Way> {
         match self.state().ops.get_mut(op)? {
             Op::Forward(call) if call.receiving && !call.canceled => {

@@ -29,7 +29,7 @@ pub(super) enum Role {
     Request,
     /// A receive of a request that another context has taken out of the network and counted.
     Counted,
-    /// A send that nobody waits for; belongs to no operation.
+    /// A send whose end is not waited for; belongs to no operation.
     Loose,
     /// The send of a request or of a response.
     Send,

@@ -167,13 +167,13 @@ impl<T> Core<T> {
     }
 
     /// Arguments of `newcomer` were refused for those of others. An origin that is stopped would
-    /// keep its share for as long: given up are fetches that come too late, one fetch, the longest,
-    /// of an origin that has more than half of all bytes that may be held, or of all fetches that
-    /// there may be, and the oldest of those that have taken
+    /// keep its share for as long. So these are given up: fetches that come too late; one fetch,
+    /// the longest, of an origin that has more than half of all bytes that may be held, or of all
+    /// fetches that there may be; and the oldest of those that have taken
     /// [`FETCH_PATIENCE`](super::receives::FETCH_PATIENCE). The room is there when the network has
-    /// let go of it, over shared memory not before the origin runs again; whoever tries again finds
-    /// it then, or has another fetch give way. Nothing is looked for again within 10 ms, as others
-    /// may be refused by the thousand.
+    /// let go of it, over shared memory not before the origin runs again; a later attempt finds it
+    /// then, or has another fetch give way. Nothing is looked for again within 10 ms, as others may
+    /// be refused by the thousand.
     #[cold]
     fn make_room(&self, newcomer: &Addr) {
         let (now, max) = (Instant::now(), self.options.overflow_held_max as u64);

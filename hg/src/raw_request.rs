@@ -32,7 +32,7 @@ pub(super) enum Reply {
     Network(Tag),
     /// To a call to ourselves.
     Local(OpRef),
-    /// To nobody.
+    /// No peer: there is no answer.
     None,
 }
 
@@ -281,7 +281,7 @@ impl RawRequest {
         self.done_with(core, false);
     }
 
-    /// Nobody has the request any more.
+    /// The request was let go of.
     #[inline]
     pub(super) fn end<T>(&mut self, core: &Core<T>, origin: &Addr) {
         if self.held || !matches!(self.payload, Payload::None) {
@@ -469,7 +469,7 @@ impl<T> Core<T> {
         Err(error)
     }
 
-    /// Sends an error response that nobody waits for.
+    /// Sends an error response whose end is not waited for.
     pub(super) fn send_refusal(
         &self,
         origin: &Addr,

@@ -18,8 +18,8 @@ use super::ops::{OpRef, Role};
 use super::{Core, HgError};
 use crate::log::log;
 
-/// Counts of one core's requests. Who is told to post does so outside of the lock that protects
-/// this.
+/// Counts of one core's requests. A caller that is told to post receives does so outside of the
+/// lock that protects this.
 #[derive(Debug)]
 pub(super) struct Receives {
     /// Receives to restore as requests are done with.
@@ -163,9 +163,9 @@ impl Receives {
         Ok(self.fetches - 1)
     }
 
-    /// A fetch is refused for others: those of lower numbers than this have taken
-    /// [`FETCH_PATIENCE`]. Known by what has begun between two refusals, so that those that nobody
-    /// is refused for ask no clock.
+    /// A fetch is refused for the sake of others: returns the number below which fetches have taken
+    /// [`FETCH_PATIENCE`]. It is known from the fetches that have begun between two refusals, so
+    /// that fetches for which none is refused ask no clock.
     pub(super) fn old_fetches(&mut self, now: Instant) -> u64 {
         let (since, before) = *self.mark.get_or_insert((now, self.fetches));
         if now.saturating_duration_since(since) >= FETCH_PATIENCE { before } else { 0 }

@@ -140,8 +140,8 @@ pub(super) type Table = HashMap<RpcId, Arc<Registration>, BuildHasherDefault<IdH
 #[derive(Debug, Default)]
 pub(super) struct Registry {
     table: Mutex<Arc<Table>>,
-    /// Changes of the table. Whoever sees a number sees that table or a later one, because it takes
-    /// the table under its lock.
+    /// Changes of the table. A reader that sees a number sees that table or a later one, because it
+    /// takes the table under its lock.
     version: AtomicU64,
 }
 
@@ -178,7 +178,7 @@ impl Seen {
         self.last.as_ref()
     }
 
-    /// Takes the newest table, and drops none of what was in the old one.
+    /// Takes the newest table, and drops no entry of the old one.
     #[cold]
     fn catch_up(&mut self, registry: &Registry) {
         let old = self.exchange(registry);
@@ -367,7 +367,8 @@ impl<T> Core<T> {
         self.forget_old_tables();
     }
 
-    /// Lets go of the copies of the registry that contexts keep, and so of what was removed.
+    /// Lets go of the copies of the registry that contexts keep, and so of entries that were
+    /// removed.
     fn forget_old_tables(&self) {
         for context in self.class.all() {
             let old = context.state().seen.renew(&self.class.registry);

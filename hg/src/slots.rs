@@ -40,8 +40,8 @@ const PER_PEER_MAX: usize = 16;
 pub(super) const MISSES: u32 = 16;
 
 /// Bytes of a slot that are fetched back from the peer's cache as soon as it has read them, before
-/// the next payload comes. Chosen, not measured: more than a processor fetches at a time, so that
-/// whoever waits for the response does not wait for all of a long one's lines.
+/// the next payload comes. Chosen, not measured: more than a processor fetches at a time, so that a
+/// caller that waits for the response does not wait for all of a long one's lines.
 const PREPARED_MAX: u64 = 8 << 10;
 
 /// Peers whose misses are counted.

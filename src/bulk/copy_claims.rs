@@ -39,7 +39,7 @@ impl Claims {
         self.done.fetch_add(1, Ordering::Release);
     }
 
-    /// Returns whether every part is done with: nobody will touch the memory any more.
+    /// Returns whether every part is done with: no thread will touch the memory any more.
     pub(crate) fn is_over(&self) -> bool {
         // pair: COPY-DONE
         self.done.load(Ordering::Acquire) == self.parts

@@ -186,8 +186,8 @@ impl<B: Exposable> Exposed<B> {
     /// # Errors
     ///
     /// The memory on its way back, if the instance ends while a peer that is stopped in the midst
-    /// of a copy has it, or a fabric could not end its registration. Dropped, it is freed when
-    /// nobody can use it any more, in the latter case never.
+    /// of a copy has it, or a fabric could not end its registration. Dropped, it is freed when no
+    /// peer can use it any more, in the latter case never.
     ///
     /// # Panics
     ///

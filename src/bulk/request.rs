@@ -94,7 +94,7 @@ impl Instance {
 
     /// As [`ipull`](Self::ipull), with a deadline `limit` from now. Then the transfer ends with
     /// [`BulkError::TimedOut`] as soon as the network no longer touches the buffer, whether or not
-    /// anybody waits for it.
+    /// a caller waits for it.
     ///
     /// Counterpart: `margo_bulk_itransfer_timed` with `HG_BULK_PULL`, for which zero is no limit.
     pub fn ipull_timed<B: LocalBulk + Send + 'static>(

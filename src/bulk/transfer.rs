@@ -41,8 +41,8 @@ use crate::support::log::log;
 use crate::support::why_over::{GaveUp, WhyOver};
 use crate::{Addr, BulkError, Instance, origin::deadline};
 
-/// A transfer in flight. Like a [`Call`](crate::origin::call::Call), the RPC layer has one count
-/// of it and who has started it the other.
+/// A transfer in flight. Like a [`Call`](crate::origin::call::Call), the RPC layer has one count of
+/// it, and the caller that started it the other.
 pub(crate) struct BulkCall {
     pub(crate) done: Eventual<Result<u64, HgError>>,
     given_up: WhyOver,
@@ -51,8 +51,8 @@ pub(crate) struct BulkCall {
     /// It has no deadline.
     may_stand: bool,
     stood_for: StoodFor,
-    /// The buffer of one that nobody waits for any more: it goes with the last count, and so not
-    /// before the transfer is over.
+    /// The buffer of a transfer that is not waited for any more: it goes with the last count, and
+    /// so not before the transfer is over.
     pub(crate) kept: std::sync::Mutex<Option<Box<dyn Any + Send>>>,
     /// The part of the buffer that moves, of a request.
     moved: Range<usize>,
@@ -128,7 +128,7 @@ impl BulkCall {
         self.term().filter(|_| !self.given_up.is_given()).map(|term| term.at)
     }
 
-    /// Sees to it that it ends at its deadline, whether or not anybody waits.
+    /// Sees to it that the transfer ends at its deadline, whether or not a caller waits.
     pub(crate) fn set_alarm(self: &Arc<Self>, instance: &Instance, op: OpRef) {
         let Some(timed) = self.timed.as_ref().filter(|_| !self.done.is_ready()) else { return };
         timed.alarm.set(instance, timed.term.at, || {
@@ -142,8 +142,8 @@ impl BulkCall {
         });
     }
 
-    /// Ends it early, unless it is over or somebody else has. It is over when the network no longer
-    /// touches the memory.
+    /// Ends the transfer early, unless it is over or is being ended already. It is over when the
+    /// network no longer touches the memory.
     pub(crate) fn give_up(&self, by: &dyn EndsEarly, op: OpRef, why: GaveUp) {
         if !self.done.is_ready() && !by.is_forked() && self.given_up.is_first(why) {
             by.end(op);
@@ -195,8 +195,8 @@ pub(crate) fn assert_may_wait(done: bool) {
     assert!(done || !ult::is_tasklet(), "{}", BulkError::Tasklet);
 }
 
-/// Where memory comes back to whoever waits for it: set by the hook of its revocation, with nothing
-/// if that is dropped uncalled.
+/// The place where memory comes back to the caller that waits for it: set by the hook of its
+/// revocation, with nothing if that is dropped uncalled.
 pub(crate) type Back = Eventual<std::sync::Mutex<Option<Memory>>>;
 
 /// That hook.
@@ -233,7 +233,7 @@ pub(crate) fn revoke(memory: LocalMem) -> Arc<Back> {
     back
 }
 
-/// Revokes `memory` and waits until nobody can touch it.
+/// Revokes `memory` and waits until no peer can touch it.
 ///
 /// # Panics
 ///
@@ -275,7 +275,7 @@ pub(crate) mod sealed {
 
         /// After a transfer of the bytes `moved`: leaves the memory to peers that may still write
         /// there, and goes on with other memory, which holds the same but for `moved`. Nothing is
-        /// to be done for memory that is no slice to anybody.
+        /// to be done for memory that is never seen as a slice.
         fn set_aside(&mut self, moved: &Range<usize>) {
             let _ = moved;
         }
@@ -590,7 +590,7 @@ impl Instance {
     }
 
     /// A [`BulkBuffer`] is borrowed mutably by all callers, for both directions: the transfer has
-    /// it for itself. Memory that is exposed is no slice to anybody.
+    /// it for itself. Exposed memory is never seen as a slice.
     fn transfer(
         &self,
         plan: Plan<'_>,
@@ -614,7 +614,7 @@ impl Instance {
 
     /// Starts a transfer, which ends through `call`; not if this returns an error.
     ///
-    /// From then on until the end nobody but the transfer may use `memory`, unless it is exposed.
+    /// From then on until the end only the transfer may use `memory`, unless it is exposed.
     pub(crate) fn start_transfer(
         &self,
         plan: Plan<'_>,

@@ -13,7 +13,7 @@ use crate::observe::monitor::LifeEvent;
 use crate::support::log::{Log, log};
 use crate::{InitError, Instance, Layout};
 
-/// References by name, which do not change with what is added or removed.
+/// References by name, which do not change when others are added or removed.
 const NAMES: ConfigFlags = ConfigFlags { use_names: true, hide_external: false };
 
 /// Resolves `after`, if `init` accepts it. Warnings that `before` does not give are logged, except
@@ -245,7 +245,7 @@ impl Instance {
         Ok(info)
     }
 
-    /// As [`change`](Self::change), for what is not the business of a child.
+    /// As [`change`](Self::change), for changes that a child may not make.
     pub(super) fn change_layout(&self) -> Result<ult::MutexGuard<'_, ()>, ElasticityError> {
         match self.inner().landlord {
             RuntimeOwner::Parent => Err(ElasticityError::Child),
@@ -253,7 +253,7 @@ impl Instance {
         }
     }
 
-    /// As [`change_layout`](Self::change_layout), for what makes something in the runtime.
+    /// As [`change_layout`](Self::change_layout), for changes that make something in the runtime.
     fn extend_layout(&self) -> Result<ult::MutexGuard<'_, ()>, ElasticityError> {
         match self.inner().landlord {
             RuntimeOwner::Program => Err(ElasticityError::Program),

@@ -77,15 +77,15 @@ pub enum ElasticityError {
         /// Everybody who uses it.
         by: Vec<String>,
     },
-    /// Nobody else runs a pool that is in use. Add an xstream for it first, or end the use, as for
-    /// [`PoolInUse`](Self::PoolInUse).
+    /// No other xstream runs a pool that is in use. Add an xstream for it first, or end the use, as
+    /// for [`PoolInUse`](Self::PoolInUse).
     #[error("xstream `{xstream}` alone runs pool `{pool}`, which is in use by {}", by.join(", "))]
     XstreamNeeded {
         /// The xstream.
         xstream: String,
         /// The pool.
         pool: String,
-        /// Everybody who uses that pool.
+        /// All users of that pool.
         by: Vec<String>,
     },
     /// The primary xstream ends with its instance.

@@ -82,7 +82,7 @@ struct PoolEntry {
     pool: PoolRef,
     /// As in a document; of a pool with a queue of the program's own, as far as there are words.
     about: ResolvedPool,
-    /// Numbers of the holds, and who has them.
+    /// The holders, by the numbers of their holds.
     holds: BTreeMap<u64, String>,
     leaving: bool,
 }
@@ -243,7 +243,7 @@ impl Elastic {
         Self { changes: ult::Mutex::new(()), table: Mutex::new(table), process }
     }
 
-    /// With its locks held, as by somebody else.
+    /// Runs `work` with the locks held, as another thread might hold them.
     #[cfg(test)]
     pub(crate) fn while_locked<V>(&self, work: impl FnOnce() -> V) -> V {
         let _held = (self.changes.lock(), self.table());
@@ -345,8 +345,8 @@ impl Instance {
         &self.inner().elastic
     }
 
-    /// The list with the xstreams: a child's are its parent's, who alone removes any. Their indices
-    /// are the same. Before its lock, as in [`list`](Self::list).
+    /// The list with the xstreams. A child's xstreams are its parent's, which alone removes any.
+    /// Their indices are the same. Before its lock, as in [`list`](Self::list).
     fn xstream_list(&self) -> Result<Arc<Elastic>, ElasticityError> {
         if self.inner().is_forked() {
             return Err(ElasticityError::Forked);

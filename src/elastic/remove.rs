@@ -57,7 +57,7 @@ impl Table {
 }
 
 impl Elastic {
-    /// Everybody who uses a pool, xstreams apart. The caller keeps the layout still.
+    /// Returns all users of a pool, xstreams apart. The caller keeps the layout still.
     fn users(&self, index: usize, outside: Vec<String>) -> Vec<String> {
         let mut users = self.table().pool_users(index);
         users.extend(outside);
@@ -223,7 +223,7 @@ impl Instance {
         }
     }
 
-    /// Somebody may have begun to use a pool while its last xstream was leaving.
+    /// Warns of pools that have got users while their last xstream was leaving.
     fn warn_of_unserved_pools(&self) {
         for pool in self.pools().iter().filter(|pool| !self.is_served(pool)) {
             let Ok(users) = self.pool_users(pool) else { continue };

@@ -29,12 +29,13 @@ pub trait Component: Send + Sync {
         &[]
     }
 
-    /// Looks whether the `config` of a provider can be meant, whatever the machine, for who checks
-    /// a document without starting anything, as `margo config check` does. Default: it can.
+    /// Checks whether the `config` of a provider can be meant, whatever the machine, for programs
+    /// that check a document without starting anything, as `margo config check` does. Default: it
+    /// can.
     ///
     /// # Errors
     ///
-    /// What [`start`](Self::start) would say of it anywhere. Those of
+    /// The errors that [`start`](Self::start) would have with it on any machine. Those of
     /// [`provider_config`](crate::config::provider_config), or other
     /// [`Errors`](crate::config::Errors) with paths such as `config.path`, are told with the place
     /// of each key in the document; any other error with that of the object.
@@ -49,7 +50,7 @@ pub trait Component: Send + Sync {
     ///
     /// # Errors
     ///
-    /// Whatever keeps it from starting, in words that help whoever wrote the configuration.
+    /// The reason that keeps it from starting, in words that help the author of the configuration.
     fn start(
         &self,
         instance: &Instance,
@@ -302,8 +303,8 @@ impl Instance {
         })
     }
 
-    /// The providers that one works with. Those of this document have been started; nobody has
-    /// asked those elsewhere.
+    /// Returns the providers that one works with. Those of this document have been started; those
+    /// elsewhere have not been asked.
     fn dependencies_of(
         &self,
         wanted: &ResolvedProvider,

@@ -310,7 +310,7 @@ fn warn_of_settings(
     }
 }
 
-/// Writes the file of `margo.address_file`. Last, when whoever reads it can be served.
+/// Writes the file of `margo.address_file`. Last, when clients that read it can be served.
 fn write_address_file(instance: &Instance) -> Result<(), InitError> {
     let inner = instance.inner();
     let resolved = &inner.resolved;
@@ -432,7 +432,7 @@ fn stall_detector(limit: Duration, stalls: &Arc<AtomicU64>, watched: &Arc<Watche
         .on_tick(move || watched.note())
 }
 
-/// Has the detector look at a runtime of the program's, unless somebody looks already.
+/// Has the detector look at a runtime of the program's, unless one looks already.
 fn watch(runtime: &Runtime, detector: Option<MonitorSpec>, log: &Log) -> Result<(), InitError> {
     match detector.map(|detector| runtime.watch(detector)) {
         Some(Err(StartError::Monitored)) => {

@@ -50,8 +50,8 @@ pub struct Instance(Arc<Owner>);
 /// Tells the users' clones from the runtime's own references: only when the former are gone does
 /// the instance end by itself.
 ///
-/// Apart from its counts, which each request changes: who only wants the instance must not wait for
-/// their cache line, which the thread that makes the handlers has as a rule.
+/// Apart from its counts, which each request changes: a reader that only wants the instance must
+/// not wait for their cache line, which the thread that makes the handlers has as a rule.
 #[repr(align(128))]
 struct Owner(Arc<Inner>);
 

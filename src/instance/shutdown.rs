@@ -124,7 +124,7 @@ impl Shutdown {
         }
     }
 
-    /// Begins; `false`: somebody had.
+    /// Begins; `false`: it had begun.
     fn begin(&self) -> bool {
         // pair: FINALIZE-BEGUN
         let before = self.handlers.0.fetch_or(BEGUN, Ordering::AcqRel);
@@ -276,10 +276,10 @@ pub(crate) fn stop_progress(inner: &Arc<Inner>) -> bool {
     any
 }
 
-/// Sees to memory that peers were copying when the network closed: progress has ended, and one that
-/// is stopped may go on, or die, at any time. Who waits for such memory has it then.
+/// Sees to memory that peers were copying when the network closed: progress has ended, and a peer
+/// that is stopped may go on, or die, at any time. A caller that waits for such memory has it then.
 fn watch_kept(inner: &Arc<Inner>) {
-    /// Between two looks. Nobody waits for it but for that memory.
+    /// The time between two looks. Only callers that want that memory wait for it.
     const EVERY: Duration = Duration::from_millis(20);
     let keeps = |inner: &Inner| {
         let mut contexts = inner.contexts();
@@ -417,7 +417,7 @@ fn end_monitor(inner: &Arc<Inner>) {
     }
 }
 
-/// Nobody is to find an instance that serves no more.
+/// Removes the address, so that no client finds an instance that serves no more.
 fn forget_address(inner: &Inner) {
     if let Some(file) = inner.address_file.get() {
         file.remove();

@@ -39,7 +39,7 @@ impl Moment {
         clock().nanos(self.0.get().saturating_sub(earlier.0.get()))
     }
 
-    /// As the counter counts: for whoever compares that with another clock.
+    /// The moment in ticks of the counter, for comparison with another clock.
     pub(crate) fn ticks(self) -> u64 {
         self.0.get()
     }
@@ -58,8 +58,9 @@ impl Moment {
 }
 
 /// Reads the clock for the first time, which takes a fifth of a millisecond; later on makes it more
-/// precise now and then. For whoever has the time.
 pub(crate) fn prepare() {
+/// precise now and then. For callers that have the time.
+pub(super) fn prepare() {
     clock().refine();
 }
 

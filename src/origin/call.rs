@@ -195,16 +195,15 @@ impl Call {
         }
     }
 
-    /// Ends it because its deadline passed, unless it is over or somebody else has. The end follows
-    /// on the progress ULT. Its target knows the deadline, if it
-    /// can know of one.
+    /// Ends the call because its deadline passed, unless it is over or is being ended already. The
+    /// end follows on the progress ULT. Its target knows the deadline, if it can know of one.
     pub(crate) fn time_out(&self, by: &dyn EndsEarly, op: OpRef) {
         if !self.is_over() && !by.is_forked() && self.given_up.is_first(GaveUp::TimedOut) {
             by.end(op);
         }
     }
 
-    /// Cancels it because nobody is interested any more, and tells its target.
+    /// Cancels the call because it is not wanted any more, and tells its target.
     pub(crate) fn cancel(&self, by: &dyn EndsEarly, op: OpRef, to: &ProviderHandle) {
         // In a child process that was forked off it is the parent's to cancel.
         if !self.is_over() && !by.is_forked() && self.given_up.is_first(GaveUp::Canceled) {
@@ -212,8 +211,8 @@ impl Call {
         }
     }
 
-    /// Cancels it because those for whom it is made have given up; past its deadline it times out
-    /// instead.
+    /// Cancels the call because those for whom it is made have given up; past its deadline it times
+    /// out instead.
     pub(crate) fn give_up(&self, by: &dyn EndsEarly, op: OpRef, to: &ProviderHandle) {
         match self.is_late() {
             true => self.time_out(by, op),
@@ -241,7 +240,7 @@ impl Call {
         self.given_up.is_given()
     }
 
-    /// Sees to it that the call ends when it is due, whether or not anybody waits.
+    /// Sees to it that the call ends when it is due, whether or not a caller waits.
     pub(crate) fn set_alarm(this: &Shared<Self>, instance: &Instance, op: OpRef) {
         let Some(extra) = this.extra.as_ref().filter(|_| !this.is_over()) else { return };
         let Some(due) = extra.due else { return };

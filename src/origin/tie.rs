@@ -39,7 +39,7 @@ impl LinkedCalls {
         calls.into_values().for_each(|call| call.give_up());
     }
 
-    /// `None`: nobody would end it any more.
+    /// `None`: the token would not end it any more.
     fn add(&self, call: &Canceler, has_fired: impl FnOnce() -> bool) -> Option<u64> {
         let mut tied = self.tied();
         // Either this sees it, or `end`, which follows, sees the call.

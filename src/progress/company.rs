@@ -23,16 +23,17 @@ thread_local! {
     static COMPANY: Rc<ProgressGroup> = Rc::default();
 }
 
-/// Those who make progress on one execution stream.
+/// The progress ULTs of one execution stream.
 #[derive(Debug, Default)]
 struct ProgressGroup {
-    /// Those who do not sleep.
+struct Company {
+    /// Progress ULTs that do not sleep.
     awake: Cell<usize>,
     /// Those of them who would like to.
     tired: Cell<usize>,
     /// How often one of them came back from giving the others a turn.
     turns: Cell<u64>,
-    /// Those who have stepped aside, so that others run whose pools come behind theirs.
+    /// Progress ULTs that have stepped aside, so that others run whose pools come behind theirs.
     aside: Cell<usize>,
     asleep: RefCell<Vec<(u64, ult::Unparker)>>,
     /// Number of the next seat.
@@ -71,7 +72,7 @@ impl GroupMember {
         Self { company, number, is_tired: false }
     }
 
-    /// Nobody else is awake here.
+    /// No other one is awake here.
     #[inline]
     pub(crate) fn is_alone(&self) -> bool {
         self.company.awake.get() == 1
@@ -91,7 +92,7 @@ impl GroupMember {
         }
     }
 
-    /// Somebody waits until others have run, such as the caller.
+    /// A progress ULT waits until others have run, such as the caller.
     pub(crate) fn is_waited_for(&self) -> bool {
         self.company.aside.get() > 0
     }
@@ -148,8 +149,9 @@ impl Drop for GroupMember {
     }
 }
 
-/// Somebody is aside until this is dropped.
 struct Aside<'a>(&'a ProgressGroup);
+/// A progress ULT is aside until this is dropped.
+struct Aside<'a>(&'a Company);
 
 impl<'a> Aside<'a> {
     fn new(company: &'a ProgressGroup) -> Self {
@@ -164,7 +166,7 @@ impl Drop for Aside<'_> {
     }
 }
 
-/// Somebody wakes up when this is dropped, and wakes the others.
+/// A progress ULT wakes up when this is dropped, and wakes the others.
 struct Awake<'a> {
     company: &'a ProgressGroup,
     number: u64,

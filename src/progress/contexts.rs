@@ -51,8 +51,8 @@ impl Inner {
         ids.map(|id| self.context(id)).map(|(core, progress)| (core, progress.get()))
     }
 
-    /// The context for what the caller starts: the one whose progress ULT shares its execution
-    /// stream, so that both talk without waking anybody; else one that goes with the execution
+    /// The context for operations that the caller starts: the one whose progress ULT shares its
+    /// execution stream, so that both talk without a wake-up; else one that goes with the execution
     /// stream's index; context 0 for other OS threads.
     #[inline]
     pub(crate) fn core_here(&self) -> &Arc<Core<Token>> {

@@ -74,7 +74,7 @@ impl SpinWindow {
     }
 
     /// Returns whether to poll once more rather than to sleep. `served`: a number that changes with
-    /// what is done for peers without an event; that keeps us awake as events do.
+    /// work for peers that has no event; such work keeps progress awake as events do.
     pub(crate) fn spin(&mut self, served: impl FnOnce() -> u64) -> Spin {
         if self.window_max.is_zero() {
             return Spin::Over;
@@ -94,7 +94,7 @@ impl SpinWindow {
         if now - since < self.window { Spin::On } else { Spin::Over }
     }
 
-    /// It has slept. `is_no_failure`: because nobody waited for anything, or not for long, which
+    /// It has slept. `is_no_failure`: because no caller waited for anything, or not for long, which
     /// says nothing about spins.
     pub(crate) fn over(&mut self, is_no_failure: bool) {
         if is_no_failure { self.rested() } else { self.slept() }

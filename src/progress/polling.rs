@@ -60,8 +60,8 @@ use crate::target::answer;
 use crate::target::handler;
 use crate::target::token::Token;
 
-/// How often an endpoint without a descriptor is polled while nobody waits for progress: about one
-/// percent of a core, and as late is what peers want of it.
+/// The period at which an endpoint without a descriptor is polled while no caller waits for
+/// progress. It takes about one percent of a core, and requests of peers are as late.
 pub(crate) const UNNEEDED_POLL: Duration = Duration::from_millis(1);
 
 /// Completions taken from the network in one go, before other ULTs get their turn.
@@ -283,7 +283,7 @@ impl Progress {
         }
     }
 
-    /// On the progress ULT: yields. What callers have found meanwhile counts as found here.
+    /// On the progress ULT: yields. Events that callers have found meanwhile count as found here.
     #[inline]
     fn yield_now(&self, patience: &mut SpinWindow, seat: &mut GroupMember) {
         let found = self.stand_in.while_yielding(self.xstream());
@@ -303,7 +303,7 @@ impl Progress {
         self.orders.load(Ordering::Acquire) & STOP != 0 // pair: PROGRESS-ORDERS
     }
 
-    /// On the progress ULT, at its end: nobody moves it any more.
+    /// On the progress ULT, at its end: it is not moved any more.
     fn end(&self) {
         let asked = std::mem::replace(&mut *lock(&self.destination), Destination::Ended);
         match asked {
@@ -367,8 +367,8 @@ fn run(inner: &Arc<Inner>, context: usize, core: &Arc<Core<Token>>, progress: &P
 const PANICS_MAX: usize = 16;
 
 /// Runs `work` to its end. If it panics, the network is closed and the instance shuts down, as when
-/// the endpoint fails; `work` begins anew, so that whoever waits for something is told. `None`: it
-/// does nothing but panic.
+/// the endpoint fails; `work` begins anew, so that waiting callers are told. `None`: it does
+/// nothing but panic.
 fn guarded<R>(inner: &Arc<Inner>, core: &Core<Token>, mut work: impl FnMut() -> R) -> Option<R> {
     for _ in 0..PANICS_MAX {
         let ended = contain(&inner.log, "progress, which ends the instance,", &mut work);
@@ -535,7 +535,7 @@ fn silent_fd() -> Option<BorrowedFd<'static>> {
 }
 
 /// Sleeps until there may be something to do, and returns how much was done already. `unneeded`:
-/// because nobody waits for progress.
+/// because no caller waits for progress.
 fn rest(
     inner: &Arc<Inner>,
     core: &Arc<Core<Token>>,

@@ -79,7 +79,8 @@ impl CallerPolling {
         place != 0 && xstream == Some(place - 1) && self.polls.load(Ordering::Relaxed) < POLLS_MAX
     }
 
-    /// The caller, who may, has polled and found so much; whether it may again.
+    /// Notes that the caller, which may, has polled and found so much. Returns whether it may
+    /// again.
     #[inline]
     fn polled(&self, found: usize) -> bool {
         let polls = self.polls.load(Ordering::Relaxed) + 1;
@@ -141,7 +142,7 @@ fn stand_in(
     }
 }
 
-/// Returns whether somebody else is to have the execution stream.
+/// Returns whether another unit is to have the execution stream.
 #[inline]
 fn others_wait(progress: &Progress) -> bool {
     progress.is_ordered() || ult::has_runnable_beyond(PROGRESS_ALONE)

@@ -57,7 +57,7 @@ impl Inner {
         }
     }
 
-    /// Returns whether nobody waits for the progress of this context.
+    /// Returns whether no caller waits for the progress of this context.
     pub(crate) fn is_unneeded(&self, core: &Core<Token>) -> bool {
         self.when_needed.is_on() && core.in_flight() == 0
     }

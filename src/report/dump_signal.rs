@@ -49,8 +49,8 @@ impl DumpOnSignal {
         Ok(Self { bell, id, process: Process::current() })
     }
 
-    /// Starts the thread that answers for this instance with what `dump` gives, as long as the
-    /// instance is there.
+    /// Starts the thread that answers for this instance with the dump that `dump` returns, as long
+    /// as the instance is there.
     pub(crate) fn answer_for(
         &self,
         signal: DumpSignal,
@@ -74,7 +74,7 @@ impl DumpOnSignal {
         spawned.map(drop).map_err(|source| InitError::Signal { signal: name(signal), source })
     }
 
-    /// The instance is over: further signals find nobody.
+    /// The instance is over: further signals have no effect.
     pub(crate) fn end(&self) {
         if self.process.is_other() {
             // The locks of a child process may be held for ever; there it is the parent's.
@@ -98,9 +98,9 @@ impl Drop for DumpOnSignal {
     }
 }
 
-/// If nobody reads it, it is lost. It may take long to read: who writes a line meanwhile, an
-/// execution stream say, does not wait for that, so not under the lock that all others take. What
-/// they write comes between two of its lines.
+/// Writes the dump; if it is not read, it is lost. Reading may take long. A thread that writes a
+/// line meanwhile, an execution stream say, does not wait for that, so this does not hold the lock
+/// that all others take. Their lines come between two of the dump's.
 fn write(dump: &StateDump) {
     /// Held while a dump is written, so that dumps do not mix.
     static WRITES: Mutex<()> = Mutex::new(());

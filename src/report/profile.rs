@@ -168,8 +168,8 @@ pub(crate) fn start(instance: &Instance) {
     }
 }
 
-/// The instance is at its end, but its execution streams are not: leaves them to others. What is
-/// returned writes the file, if the configuration has asked for it.
+/// The instance is at its end, but its execution streams are not: leaves them to others. The value
+/// that is returned writes the file, if the configuration has asked for it.
 pub(crate) fn end(
     profile: &Profile,
     resolved: &Resolved,

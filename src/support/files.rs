@@ -62,8 +62,9 @@ pub(crate) fn hostname() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// Writes beside it, then gives it the name: nobody sees half of it. Of several who write at once
-/// each has a file of its own beside it; the last who is ready has the name.
+/// Writes a file beside it, then gives that its name, so that no reader sees half of it. Several
+/// writers at once each have a file of their own beside it; the last one that is ready has the
+/// name.
 ///
 /// # Errors
 ///
@@ -114,7 +115,7 @@ pub(crate) fn probe(path: &Path) -> io::Result<()> {
         .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
 }
 
-/// A name that nobody else has, in whatever process or container, or on whatever host.
+/// Returns a name that no other writer has, in whatever process or container, or on whatever host.
 fn beside(path: &Path) -> PathBuf {
     // Keys that the system has drawn at random, and others at each call. A child that was forked
     // off goes on with those of its parent.

@@ -28,7 +28,7 @@ use crate::support::sync::Lock;
 use crate::support::sync::atomic::{AtomicU64, Ordering};
 use crate::{Addr, Principal};
 
-/// The part of the places of a plain gate that is for anybody, as numerator and denominator. Less
+/// The part of the places of a plain gate that is for any peer, as numerator and denominator. Less
 /// than the share of one peer.
 const FREE: (usize, usize) = (3, 8);
 
@@ -44,7 +44,7 @@ pub(crate) type Host = Option<Principal>;
 #[repr(align(128))]
 struct OwnLine<T>(T);
 
-/// The bounds of a pool or of an RPC, and who is inside. `P`: what waits.
+/// The bounds of a pool or of an RPC, and the requests inside. `P`: a request that waits.
 pub(crate) struct Gate<P> {
     bounds: Admission,
     /// `begun` has several writers.
@@ -53,10 +53,10 @@ pub(crate) struct Gate<P> {
     ended: OwnLine<AtomicU64>,
     /// Places that went from one who has ended to one who begins, at once.
     handed_over: AtomicU64,
-    /// Those who went into a plain gate beside who lets in.
+    /// Requests that went into a plain gate other than through the thread that lets in.
     begun_late: AtomicU64,
     refused: AtomicU64,
-    /// Places for anybody, if it is plain; the rest is shared.
+    /// Places for any peer, if it is plain; the rest is shared.
     free: u64,
     /// The shares of a plain gate, if it has any.
     crowd: Option<SharedPlaces>,
@@ -66,14 +66,15 @@ pub(crate) struct Gate<P> {
 #[derive(Debug, Default)]
 struct Begun {
     count: AtomicU64,
-    /// Up to this count nobody need look at `ended`.
+    /// Up to this count there is no need to look at `ended`.
     until: AtomicU64,
 }
 
 /// Those inside of a plain gate beyond its free places.
 #[derive(Debug)]
 struct SharedPlaces {
-    /// How many; whoever leaves looks at nothing else if there are none.
+struct Crowd {
+    /// How many are counted; a request that leaves looks at nothing else if there are none.
     counted: OwnLine<AtomicU64>,
     counts: Lock<Counts>,
 }
@@ -108,15 +109,15 @@ impl Counts {
         Self { peer_max, host_max, of_peers: HashMap::new(), of_hosts: HashMap::new() }
     }
 
-    /// Makes the counts of those beyond the free places of a plain gate, with what the bounds leave
-    /// there.
+    /// Makes the counts of requests beyond the free places of a plain gate, with the shares that
+    /// the bounds leave there.
     pub(crate) fn beyond_free(bounds: &Admission) -> Self {
         let free = free_of(bounds);
         let beyond = |max: Option<usize>| max.map(|max| max.saturating_sub(free).max(1));
         Self::new(beyond(bounds.peer_max()), beyond(bounds.host_max()))
     }
 
-    /// Returns whether nobody need be counted.
+    /// Returns whether no request need be counted.
     pub(crate) fn are_none(&self) -> bool {
         (self.peer_max, self.host_max) == (usize::MAX, usize::MAX)
     }
@@ -187,8 +188,8 @@ struct Careful<P> {
     waiting: usize,
     /// The queue of each peer in the order of arrival; none is empty.
     queues: HashMap<Addr, Queue<P>>,
-    /// The peers of `queues` that are below their share: whose turn it is. The others come back
-    /// when one of theirs leaves, so that nobody looks at them in vain.
+    /// The peers of `queues` that are below their share, in the order of their turns. The others
+    /// come back when one of theirs leaves, so that they are not looked at in vain.
     turns: VecDeque<Addr>,
     /// The peers of `queues` that are below their own share, of hosts that are not. One of them
     /// comes back whenever one of its host leaves.
@@ -310,7 +311,7 @@ impl<P> Gate<P> {
         count < until
     }
 
-    /// Into the places that are not for anybody.
+    /// Lets a request into the shared places.
     #[cold]
     fn enter_crowd(&self, peer: &Addr, host: impl FnOnce() -> Host) -> bool {
         let Some(crowd) = &self.crowd else { return false };
@@ -331,7 +332,7 @@ impl<P> Gate<P> {
         (ended + max).saturating_sub(self.begun_late.load(Ordering::Relaxed))
     }
 
-    /// Somebody was refused elsewhere who would have come here.
+    /// A request was refused elsewhere that would have come here.
     pub(crate) fn count_refused(&self) {
         self.refused.fetch_add(1, Ordering::Relaxed);
     }
@@ -341,7 +342,7 @@ impl<P> Gate<P> {
         self.is_plain() || (self.bounds.overload == Overload::Busy && from == to)
     }
 
-    /// A place goes from who leaves to who comes next, who is inside now.
+    /// Hands a place from the request that leaves to the next one, which is inside now.
     pub(crate) fn hand_over(&self, from: &Addr, to: &Addr, host: impl FnOnce() -> Host) {
         self.handed_over.fetch_add(1, Ordering::Relaxed);
         if let Some(crowd) = self.crowd.as_ref().filter(|crowd| crowd.is_any()) {
@@ -350,8 +351,8 @@ impl<P> Gate<P> {
         }
     }
 
-    /// Into a plain gate, whether there is room or not; for others than who lets in. `false`: it is
-    /// not plain, [`enter`](Self::enter) is the way in.
+    /// Lets a request into a plain gate, whether there is room or not; for threads other than the
+    /// one that lets in. `false`: it is not plain, [`enter`](Self::enter) is the way in.
     pub(crate) fn enter_late(&self, peer: &Addr, host: impl FnOnce() -> Host) -> bool {
         let is_plain = self.is_plain();
         if is_plain {
@@ -433,7 +434,7 @@ impl<P> Gate<P> {
         std::mem::take(&mut inside.queues).into_values().flat_map(|queue| queue.who).collect()
     }
 
-    /// Those who went in and have left.
+    /// The number of requests that went in and have left.
     pub(crate) fn ended(&self) -> u64 {
         self.ended.0.load(Ordering::Relaxed) + self.handed_over.load(Ordering::Relaxed)
     }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum GaveUp {
-    /// Somebody said so, or nobody is interested any more.
+    /// A cancel, or an operation that is not wanted any more.
     Canceled = 1,
     /// The deadline passed.
     TimedOut = 2,

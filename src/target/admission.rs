@@ -47,8 +47,8 @@ pub(crate) struct Gates<P> {
     internal: [Arc<Gate<P>>; Internal::ALL.len()],
 }
 
-/// An RPC of the runtime itself. Each has a gate of its own: requests for metrics may all wait for
-/// what hangs when somebody wants to end the instance.
+/// An RPC of the runtime itself. Each has a gate of its own: all requests for metrics may be stuck
+/// just when the instance is to be ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Internal {
     Metrics,
@@ -69,8 +69,8 @@ struct OfRpcs<P> {
 }
 
 impl<P> OfRpcs<P> {
-    /// Drops the gates that nobody else knows: their RPCs were deregistered, and who waits at one
-    /// knows it, too.
+    /// Drops the gates that nothing else refers to: their RPCs were deregistered, and requests that
+    /// wait at a gate refer to it, too.
     fn drop_unused(&mut self) {
         let dropped = &mut self.dropped;
         self.gates.retain(|gate| {
@@ -103,8 +103,8 @@ struct OfPool<P> {
 }
 
 impl<P> OfPools<P> {
-    /// Drops the gates of removed pools to which nobody can come and from which nobody can go: the
-    /// pool of a program may have handlers when the instance forgets it.
+    /// Drops the gates of removed pools which no request can come to or leave: the pool of a
+    /// program may have handlers when the instance forgets it.
     fn drop_unused(&mut self) {
         let dropped = &mut self.dropped;
         self.gates.retain(|OfPool { gate, is_removed, .. }| {

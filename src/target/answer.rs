@@ -62,7 +62,7 @@ impl PendingResponse {
         }
     }
 
-    /// Sees to it that it ends at `due`, whether or not anybody waits.
+    /// Sees to it that the answer ends at `due`, whether or not a caller waits.
     pub(crate) fn set_alarm(self: &Arc<Self>, instance: &Instance, op: OpRef, due: Instant) {
         self.alarm.set(instance, due, || {
             // Not a count of the instance, which ends its answers before it ends.
@@ -75,7 +75,8 @@ impl PendingResponse {
         });
     }
 
-    /// Ends it early, unless it is over or somebody else has. The end follows on the progress ULT.
+    /// Ends the answer early, unless it is over or is being ended already. The end follows on the
+    /// progress ULT.
     pub(crate) fn give_up(&self, by: &dyn EndsEarly, op: OpRef, why: GaveUp) {
         if !self.done.is_ready() && !by.is_forked() && self.given_up.is_first(why) {
             by.end(op);

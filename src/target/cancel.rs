@@ -195,7 +195,7 @@ pub(crate) struct Cancels {
 struct Tokens {
     by_call: HashMap<(Addr, CallKey), Weak<State>>,
     by_origin: HashMap<Addr, Origin>,
-    /// Cancels that came before anybody asked.
+    /// Cancels that came before a handler asked.
     early: HashMap<(Addr, CallKey), Instant>,
     early_in_order: VecDeque<(Addr, CallKey, Instant)>,
     /// How many of them are in each lane.
@@ -324,7 +324,7 @@ impl Cancels {
         }
     }
 
-    /// An origin has canceled a call. `may_be_here` is asked if nobody has a token for it: whether
+    /// An origin has canceled a call. `may_be_here` is asked if there is no token for it: whether
     /// there is any request that could be meant.
     pub(crate) fn canceled(
         &self,
@@ -359,8 +359,8 @@ impl Cancels {
         self.was_canceled(origin, call);
     }
 
-    /// Returns whether a request was canceled before its handler has started. Also when it ends:
-    /// what nobody has asked for is forgotten.
+    /// Returns whether a request was canceled before its handler has started. Also called when it
+    /// ends, which forgets a cancel that no handler has asked for.
     #[inline]
     pub(crate) fn was_canceled(
         &self,
@@ -422,7 +422,7 @@ impl Cancels {
 }
 
 impl Tokens {
-    /// Forgets early cancels that nobody will ask for any more, and the oldest beyond `max`.
+    /// Forgets early cancels that will not be asked for any more, and the oldest beyond `max`.
     fn forget_old(&mut self, now: Instant, max: usize) {
         while let Some((_, _, since)) = self.early_in_order.front()
             && (now.duration_since(*since) > EARLY_KEPT || self.early_in_order.len() > max)

@@ -40,7 +40,7 @@ pub(crate) struct Waiting {
     registration: Arc<Registration>,
     /// It has its place of its RPC, if that has a gate, and waits for one in the pool.
     in_own: bool,
-    /// If somebody wants to know.
+    /// The time of its arrival, if that is observed.
     arrived: Option<Moment>,
 }
 
@@ -460,8 +460,8 @@ fn did_not_arrive(parts: HandlerParts) {
     inner.shutdown.leave();
 }
 
-/// A handler that was admitted; counts it out when it ends, however it ends, unless its request was
-/// left to another ULT: then whoever answers does.
+/// A handler that was admitted. Counts it out when it ends, however it ends, unless its request was
+/// left to another ULT: then the unit that answers does.
 struct Running {
     reply: Shared<Reply>,
     /// The registration of the RPC when the request was admitted: its data is the [`RegisteredRpc`].

@@ -29,7 +29,7 @@ pub enum RegisterError {
         /// The id on the wire.
         id: u64,
     },
-    /// The instance does not listen, so nobody could call it. Set `listen`.
+    /// The instance does not listen, so no peer could call it. Set `listen`.
     #[error("RPC `{rpc}` cannot be served: this instance does not listen (set `margo.listen`)")]
     NotListening {
         /// The RPC's name.
@@ -48,7 +48,7 @@ pub enum RegisterError {
         pool: String,
     },
     /// The pool's access is `private`, and requests may wait for a place there
-    /// ([`Overload::Wait`](margo_config::Overload::Wait)): whoever answers one lets the next one
+    /// ([`Overload::Wait`](margo_config::Overload::Wait)): the unit that answers one lets the next one
     /// in, which other execution streams and threads may not do there. Give the pool another
     /// access, or have requests beyond the bound refused. A pool of the configuration with such
     /// bounds is not made private, whatever its access says; this is of bounds of the RPC's own,

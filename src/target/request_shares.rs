@@ -16,7 +16,7 @@ use crate::support::sync::Lock;
 
 /// The holders of requests beyond the free places.
 pub(crate) struct RequestShares {
-    /// `None`: nobody has a share.
+    /// The counts; `None`: there are no shares.
     counts: Option<Arc<Lock<Counts>>>,
 }
 

@@ -76,7 +76,7 @@ pub(crate) struct Reply {
     parent: RpcId,
     /// The key that names the call to its origin.
     call: Option<CallKey>,
-    /// For whoever answers.
+    /// The request, for the unit that answers.
     request: Claim<RawRequest>,
     /// The request is answered, or about not to be. Written by the handler's unit, or under the
     /// lock of `ends`.
@@ -176,7 +176,7 @@ impl Reply {
         parent::from_wire(self.parent.0)
     }
 
-    /// Fires when nobody waits for the answer any more.
+    /// Returns the token that fires when the answer is not waited for any more.
     pub(crate) fn cancel_token(&self) -> &CancelToken {
         let (token, _) = self.cancel.get_or_init(|| {
             let inner = self.inner();
@@ -203,7 +203,7 @@ impl Reply {
         token
     }
 
-    /// Returns whether nobody waits for the answer any more, before the handler has begun; the
+    /// Returns whether the answer is not waited for any more, before the handler has begun; the
     /// origin was told then, if it is still there. A one-way request is handled, also of an origin
     /// that is gone.
     #[inline]
@@ -228,8 +228,8 @@ impl Reply {
         true
     }
 
-    /// The request, to be answered; `None`: it was, or somebody is about to, or only the parent
-    /// process can.
+    /// Takes the request, to be answered; `None`: it was answered, or is about to be, or only the
+    /// parent process can.
     #[inline]
     fn take(&self) -> Option<LentRequest<'_, Token>> {
         if self.inner().is_forked() {
@@ -412,14 +412,14 @@ impl Reply {
     }
 
     /// Returns whether nothing is left to do when the handler's unit is over. `false`: ask
-    /// [`ended_unanswered`](Self::ended_unanswered). Nobody answers a one-way request.
+    /// [`ended_unanswered`](Self::ended_unanswered). A one-way request has no answer.
     #[inline]
     pub(crate) fn is_over(&self) -> bool {
         !self.wants_response || self.is_over.load(Ordering::Relaxed)
     }
 
-    /// The handler's unit is over, and its request seems to live on in another one. If it does,
-    /// whoever answers gives the places back; otherwise the caller is to, who gets them again.
+    /// The handler's unit is over, and its request seems to live on in another one. If it does, the
+    /// unit that answers gives the places back; otherwise the caller is to, which gets them again.
     #[inline(never)]
     pub(crate) fn ended_unanswered(
         this: &Shared<Self>,
@@ -496,7 +496,7 @@ impl Reply {
         }
     }
 
-    /// Nobody answers.
+    /// The request ended without an answer.
     pub(crate) fn ended_without_answer(&self) {
         self.fail(ReturnCode::OtherError, "the handler ended without an answer");
     }

@@ -255,7 +255,7 @@ where
     }
 }
 
-/// Answers with what a handler returned, unless it has answered itself.
+/// Answers with the value that a handler returned, unless it has answered itself.
 fn answer<R: Serialize>(reply: &Reply, result: &R) {
     match reply.respond(result) {
         Ok(()) | Err(crate::RespondError::Answered { .. }) => {}

@@ -16,10 +16,11 @@ pub(crate) enum Token {
     Forward(Shared<Call>),
     /// A bulk transfer of ours.
     Bulk(Arc<BulkCall>),
-    /// An answer of ours; nobody waits for it.
+    /// An answer of ours that is not waited for.
     Respond(Option<SpanOfRequest>),
-    /// One that somebody waits for.
     Awaited(Arc<PendingResponse>),
+    /// An answer that a caller waits for.
+    Awaited(Arc<Answer>),
 }
 
 impl From<Shared<Call>> for Token {

@@ -23,8 +23,9 @@ pub(crate) struct MovedRequests(Mutex<State>);
 
 #[derive(Default)]
 struct State {
-    /// By their addresses, which are theirs as long as somebody looks on.
     replies: HashMap<usize, WeakShared<Reply>>,
+    /// Replies by their addresses, which are theirs as long as an [`Onlooker`] of them is there.
+    replies: HashMap<usize, Onlooker<Reply>>,
     is_over: bool,
 }
 
@@ -33,7 +34,7 @@ impl MovedRequests {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One more. `false`: the network is about to close, nobody would find it.
+    /// Enters one more. `false`: the network is about to close, and the request would not be found.
     pub(crate) fn insert(&self, reply: &Shared<Reply>) -> bool {
         let mut state = self.state();
         if !state.is_over {

@@ -53,7 +53,7 @@ impl Timers {
         self.table().timers.values().filter_map(Weak::upgrade).collect()
     }
 
-    /// Those that are armed to run in that pool, in words.
+    /// Returns the timers that are armed to run in that pool, in words.
     pub(crate) fn armed_in(&self, pool: &PoolRef) -> Vec<String> {
         let timers = self.all();
         let mut names = BTreeMap::new();

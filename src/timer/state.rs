@@ -94,7 +94,7 @@ struct State {
     unit: Option<Unit>,
     /// Number of the last unit.
     units: u64,
-    /// Changed by whoever arms or disarms.
+    /// Changed by each arming and disarming.
     changes: u64,
     callback: Option<Callback>,
     runner: Option<Runner>,
@@ -107,8 +107,8 @@ struct State {
 /// Where the callback runs.
 pub(super) enum Home {
     Given(PoolRef),
-    /// With the handlers of the instance that has this list, if whoever arms the timer may spawn
-    /// there.
+    /// With the handlers of the instance that has this list, if the thread that arms the timer may
+    /// spawn there.
     Handlers(Arc<Elastic>),
 }
 
@@ -227,8 +227,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Sees to a unit for what is armed, unless the callback runs. Returns the one in the place of
-    /// which it stands, which can only be where a timer was armed anew.
+    /// Sees to a unit for the time that was armed, unless the callback runs. Returns the unit that
+    /// it replaces, which can only be where a timer was armed anew.
     fn cover(self: &Arc<Self>, state: &mut State) -> Result<Option<Unit>, TimerError> {
         let Some(armed) = state.armed.filter(|_| state.runner.is_none()) else { return Ok(None) };
         if state.unit.as_ref().is_some_and(|unit| unit.due <= armed.due) {
@@ -258,7 +258,7 @@ impl Shared {
         }
     }
 
-    /// As [`cover`](Self::cover), where nobody can be told.
+    /// As [`cover`](Self::cover), where there is no caller to tell.
     fn cover_or_log(self: &Arc<Self>, state: &mut State) {
         if let Err(error) = self.cover(state) {
             log!(self.log, ERROR, timer = &*self.name, %error, "a timer was disarmed");

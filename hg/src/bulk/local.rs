@@ -13,7 +13,7 @@ use crate::HgError;
 pub enum LocalBytes<'a> {
     /// Registered memory. Peers may read or write it at any time, so these are not slices.
     Memory(LocalPart),
-    /// Data that came inside the descriptor; nobody changes it.
+    /// Data that came inside the descriptor; it does not change.
     Embedded(&'a [u8]),
 }
 

@@ -367,10 +367,10 @@ impl Serialize for Data<'_> {
     }
 }
 
-/// How many bytes of data could be embedded behind the plain descriptor `bytes`: none if it does
-/// not allow reading, or has its data already; nor if peers may write the memory, for who has
-/// written there is to read what it wrote. (C embeds such data too. To a reader of either kind a
-/// descriptor without data is one like any other.)
+/// Returns how many bytes of data could be embedded behind the plain descriptor `bytes`. It is none
+/// if the descriptor does not allow reading, or has its data already; nor if peers may write the
+/// memory, for a peer that has written there is to read what it wrote. (C embeds such data too. To
+/// a reader of either kind a descriptor without data is one like any other.)
 pub(super) fn embeddable(bytes: &[u8]) -> Option<u64> {
     let (len, rest) = bytes.split_first_chunk::<8>()?;
     let flags = u32::from(*rest.get(desc::FLAGS_AT - 8)?);

@@ -372,7 +372,7 @@ impl<'a, 'de, const COUNTED: bool> Members<'a, 'de, COUNTED> {
         Self { decoder, left, entry: 0 }
     }
 
-    /// No more than there are bytes, so that nobody reserves memory for elements that cannot come.
+    /// No more than there are bytes, so that no memory is reserved for elements that cannot come.
     #[inline]
     fn hint(&self) -> usize {
         usize::try_from(self.left).unwrap_or(usize::MAX).min(self.decoder.rest.len())

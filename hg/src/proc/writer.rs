@@ -5,7 +5,7 @@ use na::{MsgBuf, copy_bytes};
 use super::ProcLimits;
 use crate::{ProcError, spare};
 
-/// Longest room that is taken ahead for what follows.
+/// Longest room that is taken ahead for later bytes.
 const AHEAD_MAX: usize = 64 << 10;
 
 /// Takes the bytes of an encoding.

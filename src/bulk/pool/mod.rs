@@ -86,8 +86,9 @@ struct Counts {
     given_up: u64,
 }
 
-/// One who waits. What it gets is there for it to take; nothing, if the pool was closed.
 type BufferWaiter = Eventual<Mutex<Option<BulkBuffer>>>;
+/// A waiting caller. The buffer that it gets is there for it to take; none, if the pool was closed.
+type Turn = Eventual<Mutex<Option<BulkBuffer>>>;
 
 impl Instance {
     /// Makes a pool of registered buffers for [`pull`](Self::pull) and [`push`](Self::push). All of
@@ -112,7 +113,7 @@ impl Instance {
     }
 }
 
-/// The bulk pools that an instance has made and somebody holds, with their numbers.
+/// The bulk pools that an instance has made and that are still held, with their numbers.
 #[derive(Default)]
 pub(crate) struct Pools(Mutex<Made>);
 
@@ -248,7 +249,7 @@ impl BulkPool {
         self.0.iter().map(Class::stats).collect()
     }
 
-    /// With its locks held, as by somebody else.
+    /// Runs `work` with the locks held, as another thread might hold them.
     #[cfg(test)]
     pub(crate) fn while_locked<V>(&self, work: impl FnOnce() -> V) -> V {
         let _held: Vec<_> = self.0.iter().map(Class::state).collect();

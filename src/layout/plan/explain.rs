@@ -104,7 +104,7 @@ impl Layout {
         ));
     }
 
-    /// Stacks on another NUMA node than who runs on them.
+    /// Stacks on another NUMA node than the xstreams that run on them.
     pub(super) fn far_memory(&self, lines: &mut Vec<String>) {
         for pool in &self.pools {
             let Some(node) = pool.numa_node else { continue };

@@ -163,7 +163,7 @@ pub(super) fn dump(source: &Source<'_>, reset: bool) -> (Value, Value) {
     (stats, series.to_json(&source.address, options.time_series.precision, reset))
 }
 
-/// Begins with what the configuration asks for.
+/// Starts the statistics and the time series that the configuration asks for.
 pub(crate) fn start(instance: &Instance) {
     let inner = instance.inner();
     let Some(MonitoringOptions { statistics, time_series, .. }) = &inner.resolved.monitor else {

@@ -55,12 +55,12 @@ impl<S: Span> Cell<S> {
         })
     }
 
-    /// Nobody runs foreign code under this lock.
+    /// No foreign code runs under this lock.
     pub(super) fn span(&self) -> Guard<'_, S> {
         self.span.lock()
     }
 
-    /// Nothing follows: hands the span out, if nobody has.
+    /// Nothing follows: hands the span out, unless that was done.
     pub(super) fn finish(&self)
     where
         S: Clone,

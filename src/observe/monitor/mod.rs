@@ -61,7 +61,7 @@ use super::{clock, span};
 use crate::observe::trace::Tracer;
 use crate::support::log::Log;
 
-/// Somebody is attached: each call has a span.
+/// A monitor is attached: each call has a span.
 const ATTACHED: u8 = 1;
 /// Calls are counted, and some of them have a span.
 const COUNTED: u8 = 2;
@@ -183,7 +183,7 @@ impl Monitoring {
         });
     }
 
-    /// Returns whether anybody is told what becomes of the instance.
+    /// Returns whether a monitor is told what becomes of the instance.
     pub(crate) fn has_monitors(&self) -> bool {
         self.mode() & ATTACHED != 0
     }

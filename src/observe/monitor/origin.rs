@@ -90,7 +90,7 @@ pub(crate) struct Starting<'a> {
     on: Option<On<'a>>,
 }
 
-/// One that somebody wants to know of.
+/// A call that is observed.
 struct On<'a> {
     monitoring: &'a Monitoring,
     row: u32,
@@ -320,7 +320,7 @@ impl CallWatch {
     }
 }
 
-/// As it stands before anybody decodes the result.
+/// The outcome as it stands before the result is decoded.
 #[inline]
 fn outcome_of(payload: &[u8]) -> CallOutcome {
     // Nearly always.

@@ -84,7 +84,7 @@ pub(super) struct About {
 
 impl About {
     /// Returns whether the row is that for everything that has none of its own. Its number is 0, as
-    /// that of what is done outside of any RPC.
+    /// that of calls outside of any RPC.
     pub(super) fn is_of_the_rest(&self) -> bool {
         self.id == 0 && self.rpc == OTHER_RPCS_NAME
     }
@@ -140,7 +140,7 @@ impl Begun {
     }
 }
 
-/// Adds; `owned`: nobody else does here. The new value.
+/// Adds, and returns the new value; `owned`: no other thread does so here.
 #[inline]
 fn add(counter: &AtomicU64, n: u64, owned: bool) -> u64 {
     if owned {

@@ -35,7 +35,7 @@ pub(super) struct ToTell(Mutex<State>);
 #[derive(Default)]
 struct State {
     due: VecDeque<Served>,
-    /// Somebody takes from it until it is empty.
+    /// A thread takes from it until it is empty.
     is_being_told: bool,
 }
 
@@ -47,8 +47,8 @@ impl ToTell {
 }
 
 impl Monitoring {
-    /// Does `change`, which runs no code of users, and tells what it comes to; unless somebody
-    /// tells of an earlier change just now, who then goes on with this one.
+    /// Does `change`, which runs no code of users, and tells its outcome. If another thread is
+    /// telling an earlier change just now, that one goes on with this one.
     pub(crate) fn of_change<R>(&self, change: impl FnOnce() -> (R, Option<Served>)) -> R {
         let mut state = self.shared.to_tell.state();
         let (result, event) = change();

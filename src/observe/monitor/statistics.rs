@@ -278,7 +278,7 @@ pub struct BulkStatistics {
 pub struct ProgressStatistics {
     /// A round of the network that found nothing to do.
     pub idle_poll: Figures,
-    /// A round of the network that found something, with what was done about it.
+    /// A round of the network that found something, with the work that this led to.
     pub busy_poll: Figures,
     /// A sleep, from its beginning until the progress ULT ran again.
     pub sleep: Figures,

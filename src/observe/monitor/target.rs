@@ -50,7 +50,7 @@ pub(super) fn span_here() -> Option<SpanOfRequest> {
     HERE.with_existing(|here| here.borrow().clone()).flatten()
 }
 
-/// That request's handler, for what its ULT waits for, if it is part of a trace.
+/// That request's handler, for operations that its ULT waits for, if it is part of a trace.
 pub(super) fn within_here() -> Option<Within> {
     let here = span_here()?;
     let span = here.0.span();
@@ -297,7 +297,7 @@ impl RequestWatch {
         self.with(|span| span.decoded = Some(Moment::now()));
     }
 
-    /// Somebody answers, and is the first.
+    /// The request is answered, for the first time.
     #[inline]
     pub(crate) fn responding(&self) {
         self.with(|span| span.respond_start = Some(Moment::now()));

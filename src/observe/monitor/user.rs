@@ -71,9 +71,9 @@ pub trait Monitor: Send + Sync {
         let _ = span;
     }
 
-    /// Something has become of the instance. What is registered and deregistered is told in the
-    /// order in which it happens, one after the other; so where two threads do that at a time, or a
-    /// monitor itself, one of them may go on before it is told, by the other one.
+    /// A change of the instance. Registrations and deregistrations are told in the order in which
+    /// they happen, one after the other. So where two threads do that at a time, or a monitor
+    /// itself, one of them may go on before its change is told, by the other one.
     fn on_event(&self, event: &LifeEvent<'_>) {
         let _ = event;
     }
@@ -113,7 +113,7 @@ pub enum LifeEvent<'a> {
     Finalized,
 }
 
-/// Those who are attached, in the order in which they came.
+/// The attached monitors, in the order in which they came.
 #[derive(Default)]
 pub(super) struct Monitors {
     log: Log,
@@ -136,7 +136,7 @@ impl Monitors {
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The number. `then` is called before anybody else can come or go.
+    /// Adds a monitor and returns its number. `then` is called before another one can come or go.
     pub(super) fn add(&self, monitor: Arc<dyn Monitor>, then: impl FnOnce()) -> u64 {
         let mut list = self.list();
         let number = list.0 + 1;
@@ -147,7 +147,7 @@ impl Monitors {
         number
     }
 
-    /// Takes one out; `if_last` is called if nobody is left, before anybody else can come.
+    /// Takes one out; `if_last` is called if none is left, before another one can come.
     pub(super) fn remove(&self, number: u64, if_last: impl FnOnce()) {
         let mut list = self.list();
         let left: List = list.1.iter().filter(|one| one.0 != number).cloned().collect();
@@ -176,7 +176,7 @@ impl Monitors {
     }
 }
 
-/// Those who are attached from the start.
+/// The monitors that are attached from the start.
 #[derive(Clone, Default)]
 pub(crate) struct InitialMonitors(pub(crate) Vec<Arc<dyn Monitor>>);
 

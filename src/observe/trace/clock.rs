@@ -26,7 +26,8 @@ impl Anchor {
     }
 }
 
-/// The monotonic clock of the system, nanoseconds, together with what `read` reads.
+/// Returns the monotonic clock of the system, nanoseconds, together with the value that `read`
+/// returns.
 fn with_monotonic<T>(read: impl Fn() -> T) -> (u64, T) {
     at_once(|| nanos(ClockId::Monotonic), read)
 }

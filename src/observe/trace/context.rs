@@ -271,7 +271,7 @@ fn random() -> u64 {
     })
 }
 
-/// A share of what comes: 0 none, 1 all.
+/// The share of calls, or of requests, that is sampled: 0 none, 1 all.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rate(u64);
 

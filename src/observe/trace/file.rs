@@ -34,7 +34,7 @@ pub(super) struct Author {
     pub(super) instance: Arc<dyn Recorded>,
 }
 
-/// Writes events. What `out` refuses ends the file; see [`Lines::error`].
+/// Writes events. An error of `out` ends the file; see [`Lines::error`].
 #[derive(Debug)]
 pub(super) struct Lines<W> {
     out: W,
@@ -199,7 +199,7 @@ impl<W: Write> Lines<W> {
         self.slice("bulk", direction, track, record.begin, record.end, &args);
     }
 
-    /// The track of what a handler may wait for.
+    /// The track of operations that a handler may wait for.
     fn inner_track(&mut self, record: &Record) -> u32 {
         let (group, begin, end) = (group_of(record), record.begin, record.end);
         let lane = match record.within {

@@ -94,8 +94,8 @@ impl Lanes {
         self.lane(&group, number, false)
     }
 
-    /// Slices were lost, perhaps those for which lanes are kept. What lies on these already, lies
-    /// there; handlers that come after all take another lane.
+    /// Slices were lost, perhaps those for which lanes are kept. Slices that lie on these already
+    /// stay there; handlers that come after all take another lane.
     pub(super) fn forget_kept(&mut self) {
         for (group, number) in std::mem::take(&mut self.kept).into_values() {
             if let Some((_, states)) = self.groups.get_mut(&group) {

@@ -62,7 +62,7 @@ impl SpanOfTrace {
         Self::new(context, None)
     }
 
-    /// A part of what `context` names.
+    /// A part of the trace that `context` names.
     pub(crate) fn part_of(context: TraceContext) -> Self {
         Self::new(context.at(SpanId::random()), Some(context.span_id))
     }

@@ -22,7 +22,7 @@ pub(crate) struct Wake {
 }
 
 impl Wake {
-    /// For whoever has handed a record over: whether to unpark the thread.
+    /// Returns whether to unpark the thread; for a thread that has handed a record over.
     #[inline]
     pub(crate) fn must_unpark(&self) -> bool {
         fence(Ordering::SeqCst); // pair: TRACE-WAKE

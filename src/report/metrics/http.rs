@@ -34,10 +34,10 @@ const CLIENTS_MAX: usize = 32;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Time that it has to close its end afterwards.
 const LINGER: Duration = Duration::from_secs(1);
-/// How long nobody is let in when the process has no descriptor left.
+/// The time for which no client is let in when the process has no descriptor left.
 const NO_FDS_PAUSE: Duration = Duration::from_millis(100);
 
-/// A socket that listens, before there is somebody to serve it.
+/// A socket that listens, before there is a thread that serves it.
 pub(crate) struct Listener {
     socket: TcpListener,
     address: SocketAddr,
@@ -197,7 +197,7 @@ impl<'a> Loop<'a> {
         let _ = rustix::net::shutdown(&self.listener.socket, rustix::net::Shutdown::Read);
     }
 
-    /// Waits until there is something to do: whether somebody wants to come in, and for which
+    /// Waits until there is something to do: whether a client wants to come in, and for which
     /// clients there is news. `None`: it is to end.
     fn wait(&mut self) -> Option<(bool, Vec<bool>)> {
         let now = Instant::now();

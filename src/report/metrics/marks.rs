@@ -73,10 +73,10 @@ impl Marks {
         notes.push_back((clock(), mark));
     }
 
-    /// For how long the oldest of the `waiting` units of `pool` has waited, at least, if `pushed`
-    /// have ever come; `None`: nobody waits, or nobody has since a note. `waiting` is read first:
-    /// who comes in between does not count as one who has waited. Units that were taken out to
-    /// other pools count as if they had waited here.
+    /// Returns for how long the oldest of the `waiting` units of `pool` has waited, at least, if
+    /// `pushed` have ever come; `None`: no unit waits, or none has since a note. `waiting` is read
+    /// first: a unit that comes in between does not count as one that has waited. Units that were
+    /// taken out to other pools count as if they had waited here.
     pub(crate) fn oldest_wait(
         &self,
         pool: &PoolRef,

@@ -82,7 +82,7 @@ impl Instance {
 pub(crate) struct State {
     pub(crate) started: std::time::Instant,
     pub(crate) marks: std::sync::Arc<Marks>,
-    /// Those whose calls the stall detector notes: this instance, and its children.
+    /// The instances whose calls the stall detector notes: this one, and its children.
     pub(crate) watched: std::sync::Arc<Watched>,
     pub(crate) server: Server,
     /// Peers may ask.

@@ -83,7 +83,7 @@ impl Asked {
     }
 }
 
-/// Answers until nobody asks.
+/// Answers until no request is left.
 fn answer(inner: &Inner) {
     loop {
         let asked = inner.metrics.asked.take();

@@ -98,8 +98,8 @@ plain! {
         /// Bounds on requests in hand (`margo.admission`).
         gates: Vec<GateMetrics>,
         /// RPCs by name and provider, those that it serves and those that it calls; empty as long
-        /// as the [`statistics`](crate::Instance::statistics) have not been on. What they have
-        /// counted stays when they are switched off.
+        /// as the [`statistics`](crate::Instance::statistics) have not been on. Their counts stay
+        /// when the statistics are switched off.
         rpcs: Vec<RpcMetrics>,
         /// True if those are on; `None`: it is of a version that does not say.
         statistics: Option<bool>,
@@ -170,7 +170,7 @@ plain! {
         /// Runnable units that wait for their turn.
         waiting: usize,
         /// Seconds for which the oldest of them has waited, at least; as precise as
-        /// [`PeerMetrics::oldest_call_sec`]. `None`: nobody has waited for longer than that. Units
+        /// [`PeerMetrics::oldest_call_sec`]. `None`: none has waited for longer than that. Units
         /// that were moved from here to other pools count as if they waited here.
         oldest_wait_sec: Option<f64>,
         /// Units that have not ended: waiting, running or suspended.
@@ -224,9 +224,9 @@ plain! {
         pool: String,
     }
 
-    /// A gate of admission control and who is at it.
+    /// A gate of admission control and the requests at it.
     GateMetrics {
-        /// In front of what it is.
+        /// The kind of thing that it is in front of.
         kind: GateKind,
         /// The name of the pool, or of the RPC.
         name: String,
@@ -358,7 +358,7 @@ plain! {
         buffer_bytes: usize,
         /// Buffers.
         buffers: usize,
-        /// Buffers that nobody uses.
+        /// Buffers that are free.
         free: usize,
         /// Callers that wait for a buffer.
         waiting: usize,
