@@ -48,11 +48,11 @@ pub enum RegisterError {
         pool: String,
     },
     /// The pool's access is `private`, and requests may wait for a place there
-    /// ([`Overload::Wait`](margo_config::Overload::Wait)): the unit that answers one lets the next one
-    /// in, which other execution streams and threads may not do there. Give the pool another
+    /// ([`Overload::Wait`](margo_config::Overload::Wait)): the unit that answers one lets the next
+    /// one in, which other execution streams and threads may not do there. Give the pool another
     /// access, or have requests beyond the bound refused. A pool of the configuration with such
-    /// bounds is not made private, whatever its access says; this is of bounds of the RPC's own,
-    /// and of pools that the program has made.
+    /// bounds is not made private, whatever its access says; this error is about bounds of the
+    /// RPC's own, and about pools that the program has made.
     #[error(
         "RPC `{rpc}` cannot be served in pool `{pool}`: the pool is private, and requests that \
          wait for a place are let in by whoever answers, wherever that is; define the pool as mpsc \
