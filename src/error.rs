@@ -10,7 +10,7 @@ use hg::{self, HgError, ProviderId, ReturnCode};
 
 use crate::RegisterError;
 
-/// Why an instance did not start. Everything that had been started was undone.
+/// The reason why an instance did not start. Everything that had been started was undone.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum InitError {
@@ -142,7 +142,7 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
 #[error("{path}: {message}")]
 #[non_exhaustive]
 pub struct LayoutError {
-    /// Where in the configuration, such as `argobots.xstreams[1].cpubind`.
+    /// The place in the configuration, such as `argobots.xstreams[1].cpubind`.
     pub path: String,
     /// The value, what is wrong with it, and what would be right.
     pub message: String,
@@ -171,7 +171,7 @@ impl std::fmt::Display for LayoutErrors {
 
 impl std::error::Error for LayoutErrors {}
 
-/// Why an address could not be looked up.
+/// The reason why an address could not be looked up.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot look up `{uri}`: {source}")]
 pub struct LookupError {
@@ -181,7 +181,7 @@ pub struct LookupError {
     pub source: na::Error,
 }
 
-/// Why a [`forward`](crate::Instance::forward) has no result.
+/// The reason why a [`forward`](crate::Instance::forward) has no result.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ForwardError {
@@ -536,7 +536,7 @@ pub enum BulkError {
     Owner(#[source] HgError),
 }
 
-/// Why a provider is not what it was taken for.
+/// The reason why a provider is not what it was taken for.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum IdentityError {
@@ -563,7 +563,7 @@ pub enum IdentityError {
     Forward(#[from] ForwardError),
 }
 
-/// Why providers could not be started from the configuration.
+/// The reason why providers could not be started from the configuration.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProviderError {
@@ -632,7 +632,7 @@ pub enum FinalizeError {
     OwnCallback,
 }
 
-/// Why a profile was not started.
+/// The reason why a profile was not started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProfileError {
@@ -648,7 +648,7 @@ pub enum ProfileError {
     Forked,
 }
 
-/// Why a timer is not armed, or was not waited for.
+/// The reason why a timer is not armed, or was not waited for.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TimerError {
@@ -693,7 +693,7 @@ pub enum TimerError {
 #[error("the instance is shutting down and has gone past this stage; the callback will not run")]
 pub struct StageOver;
 
-/// Why a peer was not shut down.
+/// The reason why a peer was not shut down.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ShutdownRemoteError {
@@ -710,7 +710,7 @@ pub enum ShutdownRemoteError {
     Forward(#[from] ForwardError),
 }
 
-/// Why the metrics of a peer cannot be read.
+/// The reason why the metrics of a peer cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MetricsError {

@@ -224,12 +224,12 @@ impl ProviderHandle {
         self.context
     }
 
-    /// Where it is.
+    /// Returns the peer's address.
     pub fn addr(&self) -> &Addr {
         &self.addr
     }
 
-    /// Which provider of that peer.
+    /// Returns the id of the provider at that peer.
     pub fn id(&self) -> ProviderId {
         self.id
     }

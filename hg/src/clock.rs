@@ -46,7 +46,7 @@ const PERIOD: Duration = Duration::from_secs(60);
 /// Origins that a context remembers.
 const ORIGINS_MAX: usize = 4096;
 
-/// When a request was sent, by the clock of its sender.
+/// The time at which a request was sent, by the clock of its sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stamp {
     /// Names that clock: times of clocks with different names have nothing to do with each other.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{ReturnCode, RpcId};
 
-/// Why a message of a peer cannot be read.
+/// The reason why a message of a peer cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WireError {
@@ -178,7 +178,7 @@ impl serde::de::Error for ProcError {
     }
 }
 
-/// Why an operation of the RPC core failed.
+/// The reason why an operation of the RPC core failed.
 ///
 /// Cheap enough to clone: one event may end many operations.
 #[derive(Debug, Clone, thiserror::Error)]

@@ -10,7 +10,7 @@ use super::header::flags;
 /// A request whose HG header has a CRC64. C takes no version but its own.
 pub(super) const VERSION_WIDE: u8 = 0x45;
 
-/// Which of Mercury's builds to speak like. Both ends must agree.
+/// The build of Mercury to speak like. Both ends must agree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum Build {
@@ -44,7 +44,7 @@ impl Build {
     }
 }
 
-/// How a message is written: whose headers, and what is protected.
+/// The format of a message: the build whose headers it has, and what is protected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Format {
     build: Build,
@@ -52,7 +52,8 @@ pub struct Format {
 }
 
 impl Format {
-    /// That build at that level. A plain build has no room for checksums: its level is `None`.
+    /// Makes the format of that build at that level. A plain build has no room for checksums: its
+    /// level is `None`.
     pub const fn new(build: Build, level: ChecksumLevel) -> Self {
         match build {
             Build::Plain => Self { build, level: ChecksumLevel::None },
@@ -100,10 +101,10 @@ impl From<Build> for Format {
     }
 }
 
-/// In which format requests are read.
+/// The formats in which requests are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Accept {
-    /// Where the request says nothing else.
+    /// The format where the request names none.
     pub format: Format,
     /// Believe flag `0x80` and the mark of wide checksums. Without, a request that has them and
     /// does not agree with `format` is an error.

@@ -36,7 +36,7 @@ use super::watch::WATCH;
 use super::wire::{self, Unencoded};
 use super::{BulkDesc, Extension, HgError, ProcError, Response, RpcId, TraceParent, Writer, spare};
 
-/// How one call behaves.
+/// The options of one call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ForwardOptions {
     /// The target is not to answer; the call ends when the request was sent. Default: no, unless

@@ -58,7 +58,7 @@ const VERSION: u8 = 0x05;
 /// The fields of a request's header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RequestHeader {
-    /// Which RPC.
+    /// The id of the RPC.
     pub id: RpcId,
     /// The arguments are elsewhere.
     pub more_data: bool,
@@ -66,7 +66,7 @@ pub struct RequestHeader {
     pub no_response: bool,
     /// The origin's context; to be echoed in the response.
     pub cookie: u8,
-    /// How the request is written, and how its response is to be.
+    /// The format of the request, and of its response.
     pub format: Format,
     /// The checksum of the arguments, if the format has one.
     pub payload_sum: Option<PayloadSum>,
@@ -83,7 +83,7 @@ pub struct ResponseHeader {
     pub more_data: bool,
     /// Echo of the request's cookie. Not checked by anyone.
     pub cookie: u16,
-    /// How the response is written.
+    /// The format of the response.
     pub format: Format,
     /// The checksum of the result, if the format has one and the code is `Success`.
     pub payload_sum: Option<PayloadSum>,
@@ -102,7 +102,7 @@ impl RequestHeader {
         Self { id, more_data, no_response, cookie: 0, format, payload_sum: None, extension_bytes }
     }
 
-    /// Where the payload begins.
+    /// Returns where the payload begins.
     #[inline]
     pub fn payload_at(&self) -> usize {
         self.format.header_bytes() + usize::from(self.extension_bytes)

@@ -13,7 +13,7 @@ use super::ops::{OpRef, Role};
 /// Operations that are looked at under one lock.
 const CHUNK: usize = 256;
 
-/// Which calls have been made up to a moment: see [`Core::call_mark`].
+/// The calls that have been made up to a moment: see [`Core::call_mark`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CallMark(Vec<(u8, [u64; 2])>);
 

@@ -9,7 +9,7 @@ use super::format::{Accept, Build, Format};
 use super::proc::ProcLimits;
 use crate::log::Log;
 
-/// How a [`Core`](super::Core) behaves.
+/// The options of a [`Core`](super::Core).
 ///
 /// Two options of `HG_Init_opt2` are not here because they would change nothing: the thread mode
 /// (everything that starts, answers or cancels may be called from any thread, for one atomic
@@ -17,7 +17,7 @@ use crate::log::Log;
 /// sleep).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HgOptions {
-    /// Which of Mercury's builds to speak like. Default: without checksum support.
+    /// The build of Mercury to speak like. Default: without checksum support.
     pub build: Build,
     /// Take requests of the other build as well, if they say so: builds with checksum support of
     /// Mercury 2.4.1 and later do, and our own. They are answered in kind. Default: yes.

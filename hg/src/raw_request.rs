@@ -165,7 +165,7 @@ impl Drop for RawRequest {
 }
 
 impl RawRequest {
-    /// Which RPC is asked for.
+    /// Returns the id of the RPC that is called.
     #[inline]
     pub fn id(&self) -> RpcId {
         self.header.id

@@ -90,7 +90,7 @@ impl BulkSegments {
         self.memory.is_empty()
     }
 
-    /// How many segments there are.
+    /// Returns how many segments there are.
     pub fn count(&self) -> usize {
         self.memory.segments().len()
     }

@@ -53,7 +53,7 @@ pub enum ElasticityError {
     PoolInUse {
         /// The pool.
         pool: String,
-        /// Everybody who uses it.
+        /// All users of it.
         by: Vec<String>,
     },
     /// The pool holds units that have not ended, or are to start later, or were called off where no
@@ -74,7 +74,7 @@ pub enum ElasticityError {
     XstreamInUse {
         /// The xstream.
         xstream: String,
-        /// Everybody who uses it.
+        /// All users of it.
         by: Vec<String>,
     },
     /// No other xstream runs a pool that is in use. Add an xstream for it first, or end the use, as

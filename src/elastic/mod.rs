@@ -259,7 +259,7 @@ impl Elastic {
         self.table().pools.values().map(|entry| entry.pool.clone()).collect()
     }
 
-    /// Where handlers run that were registered without a pool.
+    /// Returns the pool of handlers that were registered without one.
     pub(crate) fn rpc_pool(&self) -> PoolRef {
         let table = self.table();
         table.pools[&table.rpc].pool.clone()
@@ -424,7 +424,7 @@ impl Instance {
         Ok(XstreamInfo { index, xstream: table.xstreams[&index].xstream.clone() })
     }
 
-    /// Where handlers run that were registered without a pool. Counterpart:
+    /// Returns the pool of handlers that were registered without one. Counterpart:
     /// `margo_get_handler_pool`.
     pub fn rpc_pool(&self) -> PoolRef {
         let inner = self.inner();
@@ -434,7 +434,7 @@ impl Instance {
         self.elastic().rpc_pool()
     }
 
-    /// Where the progress ULT of context 0 runs. Counterpart: `margo_get_progress_pool`.
+    /// Returns the pool of context 0's progress ULT. Counterpart: `margo_get_progress_pool`.
     pub fn progress_pool(&self) -> PoolRef {
         let inner = self.inner();
         if inner.is_forked() {
@@ -444,7 +444,7 @@ impl Instance {
         table.pools[&table.progress[0]].pool.clone()
     }
 
-    /// Where the progress ULTs run: those of context 0, context 1 and so on.
+    /// Returns the pools of the progress ULTs: of context 0, context 1 and so on.
     pub fn progress_pools(&self) -> impl Iterator<Item = PoolRef> + use<> {
         let inner = self.inner();
         let pools = match inner.is_forked() {

@@ -37,7 +37,7 @@ impl AddressFile {
         })
     }
 
-    /// Where it is.
+    /// Returns the path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }

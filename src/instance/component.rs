@@ -67,9 +67,9 @@ pub struct ProviderSpec {
     pub name: String,
     /// The id.
     pub id: ProviderId,
-    /// Where its handlers are to run.
+    /// The pool in which its handlers are to run.
     pub pool: PoolRef,
-    /// Which of its requests go first.
+    /// The priority of its requests.
     pub priority: Priority,
     /// The providers that it works with.
     pub dependencies: Dependencies,

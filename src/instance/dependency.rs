@@ -101,7 +101,7 @@ impl Dependency {
         &self.type_name
     }
 
-    /// To call it, wherever it is.
+    /// Returns a handle to call it, wherever it is.
     pub fn handle(&self) -> &ProviderHandle {
         &self.handle
     }

@@ -318,7 +318,7 @@ impl Instance {
         &self.inner().runtime
     }
 
-    /// How bulk data moves on this transport, in words; for people.
+    /// Returns how bulk data moves on this transport, in words; for people.
     pub fn bulk_path(&self) -> String {
         self.inner().core.endpoint().bulk_path()
     }

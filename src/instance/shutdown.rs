@@ -1,4 +1,4 @@
-//! How an instance ends: in order, once, and within bounds.
+//! The end of an instance: in order, once, and within bounds.
 //!
 //! [`begin`] may be called by anyone, any number of times; the first call starts one OS thread that
 //! does the rest, because neither a ULT (its execution stream is to end) nor the caller (who may be

@@ -43,7 +43,7 @@ pub struct Layout {
 pub struct LayoutPool {
     /// The name.
     pub name: String,
-    /// In which order units leave.
+    /// The order in which units leave.
     pub kind: PoolKind,
     /// The access to the pool, as configured: who may push and pop.
     pub access: PoolAccess,

@@ -116,7 +116,7 @@ impl fmt::Display for CallOutcome {
     }
 }
 
-/// How a request ended for its target.
+/// The outcome of a request for its target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -210,9 +210,9 @@ pub struct OriginSpan {
     pub provider: ProviderId,
     /// The RPC in whose handler the call was made; `None`: outside of any.
     pub parent: Option<RpcId>,
-    /// Where the call went.
+    /// The peer that was called.
     pub peer: Addr,
-    /// Nobody waits for a response.
+    /// No response is waited for.
     pub one_way: bool,
     /// The trace that it is part of, across processes, if this instance records that.
     pub trace: Option<SpanOfTrace>,
@@ -235,7 +235,7 @@ pub struct OriginSpan {
     pub sent: Option<Moment>,
     /// The response, or the end of the call, was here.
     pub arrived: Option<Moment>,
-    /// The caller ran again and looked at the response; `None`: nobody did.
+    /// The caller ran again and looked at the response; `None`: it did not.
     pub resumed: Option<Moment>,
     /// The result was decoded.
     pub decoded: Option<Moment>,
@@ -253,9 +253,9 @@ pub struct TargetSpan {
     pub provider: ProviderId,
     /// The RPC in whose handler, at the origin, the call was made; `None`: outside of any.
     pub parent: Option<RpcId>,
-    /// Where it came from.
+    /// The peer that called.
     pub peer: Addr,
-    /// Nobody waits for a response.
+    /// No response is waited for.
     pub one_way: bool,
     /// The trace that it is part of, across processes, if the origin has named one.
     pub trace: Option<SpanOfTrace>,
@@ -305,7 +305,7 @@ pub struct BulkOfRequest {
     pub nanos: u64,
 }
 
-/// Which way bulk data moves.
+/// The direction in which bulk data moves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BulkDirection {
@@ -315,7 +315,7 @@ pub enum BulkDirection {
     Push,
 }
 
-/// How a bulk transfer ended.
+/// The outcome of a bulk transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -351,7 +351,7 @@ impl BulkOutcome {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct BulkSpan {
-    /// Which way.
+    /// The direction.
     pub direction: BulkDirection,
     /// The peer whose memory is at the other side.
     pub peer: Addr,
@@ -373,7 +373,7 @@ pub struct BulkSpan {
     pub started: Option<Moment>,
     /// All had been moved, or it had ended otherwise.
     pub ended: Option<Moment>,
-    /// The caller ran again and looked at the end; `None`: nobody did.
+    /// The caller ran again and looked at the end; `None`: it did not.
     pub resumed: Option<Moment>,
 }
 
@@ -383,11 +383,11 @@ pub struct BulkSpan {
 pub struct RequestOfBulk {
     /// The RPC in whose handler, at the origin, the call was made.
     pub parent: Option<RpcId>,
-    /// Where the request came from.
+    /// The peer that sent the request.
     pub peer: Addr,
-    /// When it arrived.
+    /// The time of its arrival.
     pub arrived: Moment,
-    /// When its ULT began.
+    /// The time at which its ULT began.
     pub started: Option<Moment>,
     /// The trace that it is part of, across processes, if the origin has named one.
     pub trace: Option<SpanOfTrace>,

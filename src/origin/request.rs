@@ -245,7 +245,7 @@ impl<R> Request<R> {
         self.rpc
     }
 
-    /// Where the call went. Counterpart: `margo_request_get_handle`.
+    /// Returns the provider that was called. Counterpart: `margo_request_get_handle`.
     pub fn target(&self) -> &ProviderHandle {
         &self.flight.to
     }

@@ -573,7 +573,7 @@ impl<P> Careful<P> {
     }
 }
 
-/// How many requests a pool has in hand. A snapshot.
+/// The requests that a pool has in hand. A snapshot.
 ///
 /// See [`Instance::load`](crate::Instance::load).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -113,7 +113,7 @@ impl CancelToken {
         self.reason().is_some()
     }
 
-    /// Why it has fired, if it has.
+    /// Returns why it has fired, if it has.
     pub fn reason(&self) -> Option<CancelReason> {
         if let Some(reason) = self.0.fired.try_get() {
             return Some(*reason);

@@ -2,7 +2,7 @@
 
 use hg::ProviderId;
 
-/// Why an RPC was not registered.
+/// The reason why an RPC was not registered.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RegisterError {

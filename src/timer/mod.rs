@@ -105,7 +105,7 @@ enum Wish {
 }
 
 impl Tick {
-    /// When this run was due. The time since then is how late it is.
+    /// Returns when this run was due. The time since then is how late it is.
     pub fn due(&self) -> Instant {
         self.due
     }

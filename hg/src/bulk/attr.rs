@@ -7,7 +7,7 @@ use na::LocalMem;
 use super::Bulk;
 use crate::{Core, HgError};
 
-/// Where memory is. Counterpart: `hg_mem_type_t`.
+/// The kind of device that memory is on. Counterpart: `hg_mem_type_t`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum MemoryKind {
@@ -22,7 +22,7 @@ pub enum MemoryKind {
     LevelZero,
 }
 
-/// Which memory: its kind, and on which device. Travels inside the descriptor.
+/// The attributes of memory: its kind, and its device. Travels inside the descriptor.
 ///
 /// Counterpart: the `hg_bulk_attr` of `HG_Bulk_create_attr`, which does not travel there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -51,13 +51,13 @@ pub mod flags {
 /// One segment, as its owner describes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Segment {
-    /// Where it begins: an address at C owners. 0 means that there is no memory.
+    /// The beginning of the segment: an address at C owners. 0 means that there is no memory.
     pub base: u64,
     /// Bytes.
     pub len: u64,
 }
 
-/// How memory handles are attached. The bytes of each belong to the transport.
+/// The way in which memory handles are attached. The bytes of each belong to the transport.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Handles<'a> {
     /// One for all segments; `None` when there is no memory.
@@ -66,7 +66,7 @@ pub enum Handles<'a> {
     PerSegment(Vec<Option<&'a [u8]>>),
 }
 
-/// Where the owner is, so that a third party can transfer.
+/// The owner's address, so that a third party can transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Binding<'a> {
     /// The address, as C's `HG_Addr_serialize` writes it: u64 length and the network layer's bytes,

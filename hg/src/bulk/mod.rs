@@ -254,7 +254,7 @@ impl Bulk {
         self.0.as_ref().map(|described| described.access)
     }
 
-    /// Which kind of memory it is; `None` for the null handle.
+    /// Returns the kind of memory; `None` for the null handle.
     pub fn attr(&self) -> Option<MemoryAttr> {
         self.0.as_ref().map(|described| described.attr)
     }

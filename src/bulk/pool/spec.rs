@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::BulkError;
 
-/// Which buffers a pool has.
+/// The buffers that a pool has.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct BulkPoolSpec {
     /// Bytes of a buffer and number of buffers.
@@ -60,7 +60,7 @@ impl BulkPoolSpec {
     }
 }
 
-/// Why there is no buffer, or no pool.
+/// The reason why there is no buffer, or no pool.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BulkPoolError {

@@ -256,7 +256,7 @@ pub struct BulkStatistics {
     pub rpc: Option<RpcName>,
     /// The peer whose memory is at the other side: an address, or `other peers`.
     pub peer: String,
-    /// Which way.
+    /// The direction.
     pub direction: BulkDirection,
     /// How many transfers have begun.
     pub transfers: u64,

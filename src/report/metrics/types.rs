@@ -25,7 +25,7 @@ macro_rules! plain {
     )*};
 }
 
-/// Where an instance is in its life.
+/// The phase of an instance's life.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -57,7 +57,7 @@ pub enum GateKind {
     Unknown,
 }
 
-/// Which end of an RPC.
+/// The side of an RPC: its origin or its target.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
