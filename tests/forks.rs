@@ -1,5 +1,5 @@
-//! A child process that was forked off has a copy of an instance: errors there, and no harm to the
-//! parent's.
+//! Forked child processes: a child's copy of an instance returns errors, and the parent's instance
+//! is not harmed.
 #![allow(clippy::unwrap_used, reason = "a test says by panicking what went wrong")]
 
 mod bulk_support;

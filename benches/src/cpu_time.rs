@@ -1,4 +1,4 @@
-//! How much processor time a process has used.
+//! The processor time that a process has used.
 
 use std::time::Duration;
 

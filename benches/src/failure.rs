@@ -1,4 +1,4 @@
-//! Why a row has no figure.
+//! Reasons why a row has no figure.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! A message of one cache line, there and back: what two cores need to exchange anything.
+//! A message of one cache line, there and back: the least that an exchange between two cores costs.
 //!
 //! Three lines. `ping` belongs to the caller, `pong` to the responder; a message is 56 bytes and
 //! the number that publishes it, so that both travel in the same 64-byte line, and the reader spins

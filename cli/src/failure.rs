@@ -1,4 +1,4 @@
-//! How a command ends when it does not end well.
+//! The ways in which a command fails.
 
 use std::io::Write;
 use std::process::ExitCode;

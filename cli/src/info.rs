@@ -1,4 +1,4 @@
-//! `margo info`: what the machine has, what a document comes to on it, and which transports work.
+//! `margo info`: shows the machine, the outcome of a document on it, and the transports that work.
 //!
 //! The last question is answered by trying: two endpoints of this process, one message from one to
 //! the other; over shared memory also with an endpoint of another process (`second.rs`).

@@ -1,6 +1,6 @@
-//! A second process of this program that answers a message: for what two endpoints of one process
-//! cannot tell. A process may always attach to itself; whether it may attach to another one is up
-//! to Yama's `ptrace_scope`, capabilities, containers and user namespaces.
+//! A second process of this program that answers a message: for a question that two endpoints of
+//! one process cannot answer. A process may always attach to itself; whether it may attach to
+//! another one is up to Yama's `ptrace_scope`, capabilities, containers and user namespaces.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::AsFd;

@@ -1,9 +1,9 @@
-//! `margo shutdown`: ends services from elsewhere, where they let others do that.
+//! `margo shutdown`: ends remote services that allow it.
 //!
 //! The RPC is C Margo's ([`Instance::shutdown_remote`]), and is sent to each service once. With
-//! `--wait` each is then asked for the identity of its default provider, which all have an answer
-//! to and nobody minds, again and again: nothing tells that a peer is gone before it is asked for
-//! something.
+//! `--wait` the command then asks each service again and again for the identity of its default
+//! provider, a harmless call that every service answers: only a call that fails tells that a peer
+//! is gone.
 
 use std::fs;
 use std::path::Path;

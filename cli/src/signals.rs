@@ -1,5 +1,5 @@
-//! Ctrl-C, SIGTERM, and the end of the terminal: the first asks to stop, the second stops at once.
-//! As long as there is nothing to stop, so does the first.
+//! Ctrl-C, SIGTERM, and the end of the terminal: the first signal asks to stop, the second one
+//! stops at once. While there is nothing to stop, the first one also stops at once.
 
 use std::io;
 use std::sync::atomic::AtomicBool;

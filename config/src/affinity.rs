@@ -1,4 +1,4 @@
-//! Where an xstream may run, by CPU or by part of the machine.
+//! The CPUs or the part of the machine that an xstream may run on.
 
 use std::fmt;
 

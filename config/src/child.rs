@@ -1,9 +1,10 @@
 //! Documents of instances that run in pools and xstreams which are there already: those of another
 //! instance, their parent, or of a runtime that the program made.
 //!
-//! Such a document has no layout of its own: its pool references mean pools that are there. Those
-//! by index mean the indices that the pools have in the running parent, which are not their places
-//! in its document once pools have been removed; here one becomes the other.
+//! Such a document has no layout of its own: its pool references mean pools that are there. A
+//! reference by index means the index that the pool has in the running parent. Once pools have been
+//! removed, that index differs from the pool's place in the parent's document; this module
+//! translates one into the other.
 
 use std::borrow::Cow;
 

@@ -1,4 +1,4 @@
-//! Accepts what JSON itself does not: comments and trailing commas.
+//! Accepts two things that JSON itself does not: comments and trailing commas.
 //!
 //! Each byte of a `// ...` or `/* ... */` comment and each trailing comma becomes a space, line
 //! breaks stay. So the result has the same length, every other byte stands where it stood, and

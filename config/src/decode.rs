@@ -1,11 +1,11 @@
-//! From the tree to the serde types, collecting every error on the way.
+//! Decodes the tree into the serde types and collects every error on the way.
 //!
-//! serde stops at the first error. So decoding is repeated: each round records one error, marks
-//! the value it is about, and the next round leaves that value out, as if it were not given. So
-//! there is a value in the end, of which the rest can be checked (`lacks.rs`).
-//! Structs refuse unknown keys before serde sees them. `null` counts as "not given", which is
-//! what it means in C Margo. Inside free-form objects (`monitoring`, a provider's `config`)
-//! everything is kept as it is.
+//! serde stops at the first error. So decoding is repeated: each round records one error, marks the
+//! value it is about, and the next round leaves that value out, as if it were not given. So
+//! decoding always ends with a value, whose other parts can be checked (`lacks.rs`). Structs refuse
+//! unknown keys before serde sees them. `null` counts as "not given", which is what it means in C
+//! Margo. Inside free-form objects (`monitoring`, a provider's `config`) everything is kept as it
+//! is.
 
 use std::cell::RefCell;
 use std::collections::HashSet;

@@ -1,10 +1,10 @@
-//! Errors that are none: of a document that lacks what was wrong in it.
+//! Suppresses errors that arise only because a wrong value was left out of the document.
 //!
 //! A value of a wrong type or out of range is left out, so that all else can be checked at the same
-//! time. The checks may then miss something that is there, and must not say so. Those that look for
-//! what a reference means ask first whether what they look through is whole ([`Lacks::layout`],
-//! [`Lacks::providers`]); what others say of a value that was left out, or of what holds it, is
-//! dropped when they are through ([`Lacks::explain`]).
+//! time. The checks may then miss something that the document has, and must not report it as
+//! missing. A check that resolves a reference asks first whether the list that it searches is
+//! complete ([`Lacks::layout`], [`Lacks::providers`]). Errors of other checks about a value that
+//! was left out, or about the object that holds it, are dropped at the end ([`Lacks::explain`]).
 
 use crate::error::Error;
 use crate::suggest::nearest;

@@ -1,4 +1,4 @@
-//! The `margo` part of the document: what C Margo has no key for. The only home of these
+//! The `margo` part of the document: settings for which C Margo has no key. The only home of these
 //! defaults.
 
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! Text of others, to be shown.
+//! Text from foreign sources, made safe to show on a terminal.
 
 /// Returns true if a character steers a terminal or turns the direction of text, so that what is
 /// shown is not what is there: control characters, line and paragraph separators, and the marks,

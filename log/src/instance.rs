@@ -1,4 +1,4 @@
-//! The log of one instance of several in a process.
+//! The log of one instance, in a process that may have several.
 //!
 //! Messages are events of `tracing`, so the program's subscriber decides where they go. Beside that
 //! each instance has a level of its own, for two instances in one process of which one is to be

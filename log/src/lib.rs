@@ -6,9 +6,9 @@
 //! margo: warning: peer refused peer="na+tcp://10.1.2.3:7000" count=1
 //! ```
 //!
-//! Each event looks for a subscriber, of the calling thread and of the program, so one that comes
-//! later gets what follows. Events below warnings, and all events of other crates, are as `tracing`
-//! has them.
+//! Each event looks for a subscriber, of the calling thread and of the program, so a subscriber
+//! that is installed later gets the events from then on. Events below warnings, and all events of
+//! other crates, are handled by `tracing` alone.
 //!
 //! The caller never waits for standard error, which may be a pipe that nobody reads: a thread of
 //! its own writes (`stderr.rs`).

@@ -1,8 +1,8 @@
-//! Lines on standard error, of which nobody waits for one.
+//! Writes lines to standard error without making their callers wait.
 //!
-//! A thread that is there while there are lines writes them. If standard error takes nothing, the
-//! thread waits and further lines are lost, but for some that it still has; how many were is told
-//! when it goes on.
+//! A thread that exists while there are lines writes them. If standard error takes nothing, the
+//! thread waits; `LINES_MAX` lines queue up, and further ones are lost. The thread reports their
+//! number when it goes on.
 
 use std::collections::VecDeque;
 use std::io::Write;

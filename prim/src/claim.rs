@@ -1,13 +1,13 @@
-//! A value of which one of those who share it becomes the user, in place.
+//! A shared value that one of its sharers may claim, to use it in place.
 
 use std::fmt;
 
 use crate::sync::UnsafeCell;
 use crate::sync::atomic::{AtomicBool, Ordering};
 
-/// A value that whoever asks first gets, to use where it is; nobody gets it after that.
+/// A value that the first caller gets, to use in place; later callers get nothing.
 ///
-/// For a duty that is done once, by whoever is first: a lock would have to be held for as long as
+/// For a duty that is done once, by the first caller: a lock would have to be held for as long as
 /// it takes, and an `Option` would have to be moved out.
 pub struct Claim<T> {
     claimed: AtomicBool,
@@ -31,7 +31,7 @@ impl<T> Claim<T> {
         self.claimed.load(Ordering::Relaxed)
     }
 
-    /// The value, for the first who asks.
+    /// Returns the value to the first caller, and nothing to later ones.
     #[inline]
     #[allow(clippy::mut_from_ref, reason = "it is given once")]
     pub fn claim(&self) -> Option<&mut T> {

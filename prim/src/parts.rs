@@ -1,8 +1,9 @@
-//! The protocol by which the parts of a block come back, without the memory.
+//! The count of a block's parts that have come back; the memory itself is elsewhere.
 //!
-//! Who carves a block counts the parts that it has given out, for itself. Here is counted how many
-//! have come back, by any thread. When it does not want the block any more, it adds what is missing
-//! to a mark, so that the last part to come back, or it itself, reaches the mark exactly, once.
+//! The carver of a block counts by itself the parts that it has given out. This count is of the
+//! parts that have come back, on any thread. When the carver does not want the block any more, it
+//! adds the difference to a mark. So either the last part to come back or the carver itself reaches
+//! the mark, exactly once.
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 
@@ -22,7 +23,7 @@ impl ReturnedParts {
     }
 
     /// Returns whether all of the `given` parts have come back: what was done with them is over.
-    /// For who carves.
+    /// Only the carver calls this.
     #[inline]
     #[must_use]
     pub fn are_back(&self, given: u64) -> bool {

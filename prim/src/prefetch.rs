@@ -2,13 +2,13 @@
 //! written here.
 //!
 //! A wake-up between threads is a chain of cache lines that have to come over, one after the other
-//! where one names the next. Those that are known early are asked for early; and a line that is
-//! read first and written later would come over twice, unless it is asked for to be written.
+//! where one names the next. Lines that are known early are asked for early. A line that is read
+//! first and written later would come over twice, unless it is asked for in order to write it.
 
 /// Bytes of a cache line.
 pub const LINE_BYTES: usize = 64;
 
-/// Asks for the cache line of `at` as somebody who will write it. Never faults, whatever `at` is.
+/// Asks for the cache line of `at` in order to write it. Never faults, whatever `at` is.
 #[cfg(all(target_arch = "x86_64", not(any(miri, loom))))]
 #[inline(always)]
 pub fn for_write<T>(at: *const T) {

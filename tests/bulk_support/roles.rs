@@ -1,5 +1,5 @@
-//! The two sides of an exchange that may be broken off anywhere: the origin lends memory in a call,
-//! the target pulls all of it, pushes other bytes back, and answers.
+//! The two sides of an exchange that may be cut short at any point: the origin lends memory in a
+//! call, the target pulls all of it, pushes other bytes back, and answers.
 
 use std::sync::mpsc;
 

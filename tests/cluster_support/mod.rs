@@ -1,5 +1,5 @@
-//! Whole instances on the nodes of a simulated network, all on one execution stream, and what
-//! became of each of their calls.
+//! Whole instances on the nodes of a simulated network, all on one execution stream, and the
+//! outcome of each of their calls.
 
 pub(crate) mod clock;
 

@@ -1,4 +1,4 @@
-//! The levels at which two instances of one process let something into the log.
+//! Log levels of two instances in one process.
 
 use crate::common;
 use std::fmt::Write;

@@ -1,4 +1,4 @@
-//! The stall detector: of whom it says something in the log, and of whom not.
+//! The stall detector: the units that it reports in the log, and those that it does not.
 
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicUsize, Ordering};

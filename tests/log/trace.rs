@@ -1,4 +1,4 @@
-//! Traces: what belongs together is known at every process, and recorded.
+//! Traces: every process knows which calls belong together, and records them.
 
 use std::fmt::{Debug, Write as _};
 use std::io::{Read, Write};

@@ -1,8 +1,9 @@
-//! Error codes: who has said one, and whether a handler may have run.
+//! Error codes: the layer that sent one, and whether a handler may have run.
 //!
-//! Mercury's RPC layer says `HG_NOENTRY` in its header of an RPC that is not registered, and
-//! nothing else; other codes there are those of handlers of its core layer. In what Margo puts
-//! before a result a code is of Margo's runtime or of a handler, which nothing tells apart.
+//! Mercury's RPC layer itself sends only `HG_NOENTRY` in its header, for an RPC that is not
+//! registered. Other codes there come from handlers of its core layer. A code in the prefix that
+//! Margo puts before a result comes from Margo's runtime or from a handler, and nothing tells the
+//! two apart.
 
 use margo::ForwardError;
 

@@ -1,8 +1,8 @@
-//! The captured responses, damaged, at a caller of ours: it is told of an error or, where nothing
-//! protects the bytes, of another value. Who has sent what cannot be read is told so. Nothing
-//! hangs.
+//! Captured responses, damaged, and sent to a caller of this library: it gets an error or, where
+//! nothing protects the bytes, another value. The sender of an unreadable response is told so.
+//! Nothing hangs.
 //!
-//! Over na+tcp alone: what becomes of a message once it is here is the same for all.
+//! Over na+tcp alone: all transports handle a message alike once it has arrived.
 
 use std::fmt::Debug;
 

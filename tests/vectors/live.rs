@@ -1,8 +1,8 @@
 //! The captured requests, sent as they are to a service of ours by an endpoint that knows nothing
 //! of the RPC layer: it answers what C answered, with the tag that C used.
 //!
-//! Over na+tcp, whatever C's was: what stands in the messages is the same. Left out are the calls
-//! for which the service has to fetch something, out of a process that is long gone.
+//! Over na+tcp, whatever transport C used: the content of the messages is the same. Calls for which
+//! the service has to fetch something are left out, as that process is long gone.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -1,9 +1,9 @@
 //! The captured responses, sent as they are to a caller of ours by an endpoint that knows nothing
 //! of the RPC layer: the caller gets what C's caller got, and its requests are those of C.
 //!
-//! Over every transport, whatever C's was: what stands in the messages is the same. Only what
-//! describes memory is that of who has it: of our caller in requests, of the endpoint in results
-//! that overflow.
+//! Over every transport, whatever C used: the content of the messages is the same. Only descriptors
+//! of memory differ: those in requests are of our caller's memory, those in results that overflow
+//! of the endpoint's.
 
 use std::cell::{Cell, RefCell};
 use std::fmt::Debug;

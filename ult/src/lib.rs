@@ -59,24 +59,24 @@
 //!   a handle instead of a pointer are safe, but go wrong: the executor of `tokio` that is entered
 //!   ([`block_on()`] tells what to do instead), a default `tracing` subscriber for a scope, an
 //!   entered span.
-//! - `std::sync::OnceLock`, `LazyLock` and `Once` are sound, but block the OS thread of whoever
-//!   comes second; if it is that of a ULT whose initialiser is suspended, that thread waits for
-//!   itself, for ever. Use [`OnceCell`] and [`Once`] of this crate. `std::cell::OnceCell` and
-//!   `LazyCell` in a thread-local panic in the same case.
-//! - A panic ends the ULT and is given to whoever joins it. In a destructor that runs because of a
-//!   panic, a [cancel](JoinHandle::cancel) or an [`exit`], waiting blocks the whole xstream; for
-//!   ever, if what it waits for (a lock, say) is to come from a ULT of the same xstream. A wait of
-//!   more than 100 ms is logged as an error.
+//! - `std::sync::OnceLock`, `LazyLock` and `Once` are sound, but block the OS thread of the second
+//!   caller; if it is that of a ULT whose initialiser is suspended, that thread waits for itself,
+//!   for ever. Use [`OnceCell`] and [`Once`] of this crate. `std::cell::OnceCell` and `LazyCell` in
+//!   a thread-local panic in the same case.
+//! - A panic ends the ULT and is given to the party that joins it. In a destructor that runs
+//!   because of a panic, a [cancel](JoinHandle::cancel) or an [`exit`], waiting blocks the whole
+//!   xstream; for ever, if what it waits for (a lock, say) is to come from a ULT of the same
+//!   xstream. A wait of more than 100 ms is logged as an error.
 //! - All of that needs unwinding. In a program that is built with `panic = "abort"`, a panic, a
 //!   cancel and an [`exit`] abort the process. The first runtime that starts there warns.
 //! - What the program gives the runtime to call (pools, schedulers, sinks, wakers, callbacks,
 //!   destructors) and its `tracing` subscriber may panic: that is logged and harms no unit, but see
 //!   [`Pool`] for what becomes of units that a pool has in hand.
 //! - Stacks have a guard page; an overflow is reported with the names of ULT and pool, and aborts.
-//! - A child process that is forked off has none of the threads: a unit that is spawned there
-//!   never runs, and who joins it waits for ever. In one that a ULT forks off, its xstream goes on
-//!   as soon as it waits, with copies of all other ULTs. So such a child executes another program,
-//!   or ends by `_exit`, before it waits for anything here.
+//! - A child process that is forked off has none of the threads: a unit that is spawned there never
+//!   runs, and a join of it waits for ever. In a child that a ULT forks off, the ULT's xstream goes
+//!   on as soon as it waits, with copies of all other ULTs. So such a child executes another
+//!   program, or ends by `_exit`, before it waits for anything here.
 //!
 //! # Life of a ULT, by file
 //!
@@ -94,8 +94,8 @@
 //!    (`engine/xstream/switch.rs`).
 //! 4. The xstream, on its own stack, commits the suspension (`base/suspend.rs`): the ULT is parked,
 //!    or it goes back to its queue because a resume came first.
-//! 5. Whoever ends the wait resumes it: directly onto the list if it runs on the same xstream,
-//!    through the inbox otherwise.
+//! 5. The party that ends the wait resumes it: directly onto the list if it runs on the same
+//!    xstream, through the inbox otherwise.
 //! 6. When its closure has returned, or has been unwound (`engine/waiting/cancel.rs`), it publishes
 //!    the outcome (`engine/unit/end.rs`) and switches away for the last time. Its stack goes back
 //!    to the xstream's cache, its descriptor to a cache when nobody keeps it any more.

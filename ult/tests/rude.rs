@@ -1,6 +1,6 @@
-//! Code of the program that panics where the runtime calls it does not hurt whoever runs there:
-//! wakers of async tasks (which may also poll and drop their tasks at once), pools, schedulers,
-//! destructors, and whatever takes the log.
+//! Code of the program that panics where the runtime calls it does not hurt the unit that runs
+//! there: wakers of async tasks (which may also poll and drop their tasks at once), pools,
+//! schedulers, destructors, and the subscriber of the log.
 #![allow(clippy::unwrap_used, reason = "test code, unknown as such to the lint")]
 
 mod common;

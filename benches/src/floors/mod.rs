@@ -1,5 +1,5 @@
-//! Floors: what the machine needs for the same thing without us. Each is a row of its own, and each
-//! is measured again in the run of the row that it belongs to.
+//! Floors: the cost of the same work on this machine without margo. Each is a row of its own, and
+//! each is measured again in the run of the row that it belongs to.
 
 pub(crate) mod attach;
 pub(crate) mod channel;

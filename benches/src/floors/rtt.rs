@@ -2,7 +2,7 @@
 //!
 //! Measures one caller in a closed loop, both sides polling, each on its core: a 56-byte message in
 //! one cache line of shared memory, or 64 bytes over a TCP connection on loopback. No queue, no
-//! header, no matching: what an RPC cannot be faster than.
+//! header, no matching: no RPC can be faster.
 
 use super::channel::{Caller, Offer, Transport};
 use crate::context::Context;

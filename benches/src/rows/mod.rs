@@ -1,4 +1,4 @@
-//! Rows: what margo needs, each beside its floor.
+//! Rows: the figures of margo, each beside its floor.
 
 pub(crate) mod argobots;
 pub(crate) mod bulk;

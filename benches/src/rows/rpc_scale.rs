@@ -1,4 +1,4 @@
-//! Row `rpc.sm.scale2`: what a second xstream adds to a service whose handlers take 2 us.
+//! Row `rpc.sm.scale2`: the gain of a second xstream for a service whose handlers take 2 us.
 //!
 //! One process with as many busy threads as cores: the service's origin is a child instance whose
 //! progress and callers run on the first xstream, so that no xstream contends with another thread
@@ -11,9 +11,9 @@
 //! - *apart*: the first xstream has only the origin, the second one only the service. Printed
 //!   beside: one xstream that serves, whose callers cost it nothing.
 //!
-//! The target is 0.9 of the floor: 1.8 times one. What is lost is spread over all of a request that
-//! one core has taken in and the other one handles: its memory, its place in the pool and the locks
-//! of the endpoint travel between them, at half the round trip of a line each.
+//! The target is 0.9 of the floor: 1.8 times one. The loss is spread over the whole of a request
+//! that one core takes in and the other one handles: its memory, its place in the pool and the
+//! locks of the endpoint travel between them, at half the round trip of a line each.
 
 use std::hint::black_box;
 use std::sync::Arc;

@@ -1,8 +1,9 @@
-//! The directory of a demo. It is removed when the demo ends; what one that was killed has left
-//! behind, by the next demo.
+//! The directory of a demo. It is removed when the demo ends; the next demo removes the directory
+//! of one that was killed.
 //!
-//! Each holds a lock on a file in its directory for as long as it lives, whatever process numbers
-//! mean where the directory is seen. Whoever gets that lock may remove the directory.
+//! Each demo holds a lock on a file in its directory for as long as it lives, and a process that
+//! gets the lock may remove the directory. Unlike a process number, the lock means the same
+//! wherever the directory is seen.
 
 use std::fs::{self, File};
 use std::io;

@@ -1,4 +1,4 @@
-//! From two snapshots to lines.
+//! Turns two snapshots into lines.
 
 use margo::{GateKind, Metrics, PeerMetrics, Phase, PhaseMetrics, RpcEnd, RpcMetrics};
 

@@ -1,8 +1,8 @@
 //! `margo trace join`: one file of several processes.
 //!
-//! Line by line. Kept in memory are the ids of the traces, and halves of calls until their other
-//! half comes. Processes of one host have the same monotonic clock, which gives their times; hosts
-//! are put together by their time of day.
+//! Files are read line by line. Memory holds only the ids of the traces, and halves of calls until
+//! their other half comes. Processes of one host have the same monotonic clock, which gives their
+//! times; hosts are put together by their time of day.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::{BufWriter, Write};

@@ -1,5 +1,5 @@
-//! Where a joined file goes: to a name that it gets when it is whole, or to something that is no
-//! file to be replaced.
+//! The destination of a joined file: a name that the file gets when it is complete, or standard
+//! output, a pipe or a device.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Stdout, Write};

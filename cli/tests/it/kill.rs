@@ -1,4 +1,5 @@
-//! Processes that are killed in the middle of it: the others are told, and nothing is left over.
+//! Processes that are killed in the middle of their work: the others are told, and nothing is left
+//! over.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! `margo shutdown`: whom it ends, what it says of the others, and that it waits if it is to.
+//! `margo shutdown`: the services that it ends, its messages about the others, and `--wait`.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;

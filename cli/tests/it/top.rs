@@ -1,4 +1,4 @@
-//! `margo top`: what it shows, what it says when it cannot, and that it waits for a service.
+//! `margo top`: its display, its errors, and its wait for a service.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};

@@ -1,4 +1,5 @@
-//! The dependencies of the providers: who is meant, and in which order they start.
+//! The dependencies of the providers: the providers that they mean, and the order in which all
+//! start.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};

@@ -1,4 +1,4 @@
-//! From what the document says to what the runtime builds.
+//! Turns the contents of the document into the layout that the runtime builds.
 //!
 //! Order, which also decides the indices of pools and xstreams:
 //!

@@ -1,4 +1,4 @@
-//! Settings of the RPC layer: limits, and what does not go together.
+//! Settings of the RPC layer: limits, and combinations that do not work.
 
 use super::Findings;
 use super::declared::Layout;

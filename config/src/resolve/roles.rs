@@ -1,5 +1,5 @@
-//! Which pool is the primary one, which runs progress, which runs handlers; and the pools and
-//! xstreams added for that.
+//! The roles of pools: the primary pool, those of progress and the one of handlers; and the pools
+//! and xstreams that are added for them.
 
 use super::declared::Layout;
 use super::{Findings, PRIMARY, ResolvedPool, ResolvedXstream};

@@ -8,8 +8,8 @@
 //! takes microseconds. Source: P. McKenney, M. Desnoyers, "sys_membarrier"; the same pair is in
 //! liburcu and folly (`asymmetricThreadFenceLight`, `asymmetricThreadFenceHeavy`).
 //!
-//! Where the kernel has it not, or a filter forbids it, [`is_there`] says no, and both sides must
-//! use a fence.
+//! Where the kernel lacks the call, or a filter forbids it, [`is_there`] returns `false`, and both
+//! sides must use a fence.
 
 #[cfg(not(loom))]
 pub use self::imp::{heavy, is_there, light, thread_token};

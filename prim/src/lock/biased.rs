@@ -1,9 +1,9 @@
 //! The protocol of [`BiasedLock`](super::BiasedLock), without the value.
 //!
-//! A plain lock below, and a thread that need not take it: who has taken the plain lock many times
-//! in a row becomes the *favoured* one, and from then on takes the lock by marking itself as
-//! [`inside`](RawBiasedLock) with a plain store. Anybody else takes the plain lock, ends the favour
-//! and waits until the favoured one is not inside:
+//! A plain lock below, and a thread that need not take it: a thread that has taken the plain lock
+//! many times in a row becomes the *favoured* one and from then on takes the lock by marking itself
+//! as [`inside`](RawBiasedLock) with a plain store. Anybody else takes the plain lock, ends the
+//! favour and waits until the favoured one is not inside:
 //!
 //! | favoured | the one who ends it, with the plain lock held |
 //! |---|---|
@@ -141,8 +141,8 @@ impl RawBiasedLock {
         &self.inside[place % PLACES]
     }
 
-    /// The place of `me`, if it is favoured still. Then whoever takes the lock next as another
-    /// thread sees everything that `me` has done before, as if there were a full fence here.
+    /// Returns the place of `me` if it is favoured still. Then the next thread to take the lock
+    /// sees everything that `me` has done before, as if there were a full fence here.
     #[inline(always)]
     #[must_use]
     pub fn place_of(&self, me: usize) -> Option<usize> {

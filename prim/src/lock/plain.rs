@@ -52,7 +52,7 @@ impl RawLock {
         spin_while(|| self.0.load(Ordering::Relaxed));
     }
 
-    /// Gives it back; only for who has acquired it.
+    /// Gives the lock back. Only its holder may call this.
     #[inline]
     pub fn release(&self) {
         // pair: LOCK (everything done under the lock first)

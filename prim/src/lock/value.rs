@@ -1,4 +1,4 @@
-//! A value behind one of the protocols.
+//! A value behind one of the lock protocols.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -9,13 +9,13 @@ use super::biased::{Hold, RawBiasedLock};
 use super::plain::RawLock;
 use crate::sync::UnsafeCell;
 
-/// How the value is reached by one at a time.
+/// A lock protocol, which lets one holder at a time reach the value.
 ///
 /// # Safety
 ///
 /// From when `acquire`, or `try_acquire` with success, returns until `release` is called with what
-/// it returned, on the same thread, no other call of them returns with success; and everything
-/// done in between is visible to who comes next.
+/// it returned, on the same thread, no other call of them returns with success; and everything done
+/// in between is visible to the next holder.
 pub unsafe trait Protocol {
     /// The token that the holder must give back.
     type Hold: Copy;
@@ -28,8 +28,10 @@ pub unsafe trait Protocol {
     fn acquire(&self) -> Self::Hold;
     /// Takes it if it is free.
     fn try_acquire(&self) -> Option<Self::Hold>;
-    /// Gives it back; only for who holds it.
     fn release(&self, held: Self::Hold);
+    fn try_acquire(&self) -> Option<Self::Held>;
+    /// Gives it back. Only its holder may call this.
+    fn release(&self, held: Self::Held);
 }
 
 // SAFETY: the protocol's promise, which a loom model checks.
@@ -108,8 +110,8 @@ impl<T, P: Protocol> Lock<T, P> {
         Self { _place: P::Place::default(), raw: P::free(), value: UnsafeCell::new(value) }
     }
 
-    /// Waits for the lock. It is given back when the guard is dropped, also by a panic. Whoever
-    /// holds it already waits for ever.
+    /// Waits for the lock. It is given back when the guard is dropped, also by a panic. A thread
+    /// that holds it already waits for ever.
     #[inline]
     pub fn lock(&self) -> Guard<'_, T, P> {
         Guard { held: self.raw.acquire(), lock: self, thread: PhantomData }

@@ -32,14 +32,14 @@ pub enum Left {
 pub struct Counts(AtomicU64);
 
 impl Counts {
-    /// So many owners.
+    /// Counts of so many owners, and no onlooker.
     #[inline]
     #[must_use]
     pub fn new(owners: u32) -> Self {
         Self(AtomicU64::new(u64::from(owners)))
     }
 
-    /// One more owner; for an owner.
+    /// Counts one more owner; for an owner.
     #[inline]
     pub fn add_one(&self) {
         // Relaxed, as the caller has the value already, and gives it to the new owner by means that
@@ -72,7 +72,7 @@ impl Counts {
         self.0.load(Ordering::Acquire) == SOLE // pair: SHARED
     }
 
-    /// An owner lets go. No read-modify-write for the last one.
+    /// Counts one owner less. The last one needs no read-modify-write.
     #[inline]
     pub fn release(&self) -> Left {
         if self.is_sole() { Left::Nobody } else { self.release_beside_others() }
@@ -96,7 +96,7 @@ impl Counts {
         }
     }
 
-    /// Somebody else looks on; for an owner, or who looks on.
+    /// Counts one more onlooker; for an owner or an onlooker.
     #[inline]
     pub fn add_weak(&self) {
         let before = self.0.fetch_add(WEAK, Ordering::Relaxed);
@@ -105,7 +105,7 @@ impl Counts {
         }
     }
 
-    /// Makes an owner of the caller, who looks on. `false`: the value has no owner any more.
+    /// Makes an owner of an onlooker. `false`: the value has no owner any more.
     #[inline]
     #[must_use]
     pub fn join(&self) -> bool {
@@ -114,7 +114,7 @@ impl Counts {
         self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_ok()
     }
 
-    /// Somebody does not look on any more. `true`: nobody is left, and the value is gone.
+    /// Counts one onlooker less. `true`: nobody is left, and the value is gone.
     #[inline]
     #[must_use]
     pub fn forget_one(&self) -> bool {

@@ -1,8 +1,9 @@
 //! A bound on how many requests are worked on at a time, first come, first served.
 //!
 //! A request that leaves its place gives it to the first that waits. A ULT that waits leaves the
-//! queue when its request is canceled. A [`Semaphore`](margo::ult::Semaphore) has the one or the
-//! other: who waits for it together with something else has no turn, and is woken for each permit.
+//! queue when its request is canceled. A [`Semaphore`](margo::ult::Semaphore) has only one of the
+//! two: a ULT that waits for it together with something else has no turn, and is woken for each
+//! permit.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -67,8 +67,8 @@ impl Component for BlobComponent {
     }
 }
 
-/// A running blob provider. Dropping it stops it; requests that are being handled are finished,
-/// and the directory is free for another provider after the last of them: who waits for that uses
+/// A running blob provider. Dropping it stops it; requests that are being handled are finished, and
+/// the directory is free for another provider after the last of them. To wait for that, use
 /// [`close`](Self::close).
 #[derive(Debug)]
 pub struct BlobProvider {

@@ -1,5 +1,5 @@
-//! ULTs that end while their memory is lent: whoever cancels or panics, nobody gets the memory back
-//! before the last transfer is over.
+//! ULTs that end while their memory is lent: after a cancel or a panic, too, the owner gets the
+//! memory back only when the last transfer is over.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,7 +1,7 @@
 //! Bulk transfers whose other side dies: in each phase, over sm and tcp, and fabrics that are asked
-//! for (`MARGO_TEST_OFI=1`, `MARGO_TEST_UCX=1`), by SIGKILL of a process,
-//! over sim by a crash or a power failure at any virtual time. Who is left is told, gets its memory
-//! back, has nothing in flight, and works on with the next peer.
+//! for (`MARGO_TEST_OFI=1`, `MARGO_TEST_UCX=1`), by SIGKILL of a process, over sim by a crash or a
+//! power failure at any virtual time. The surviving side is told, gets its memory back, has nothing
+//! in flight, and works on with the next peer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,4 +1,5 @@
-//! Pools of registered buffers: who gets which, who waits, and that none is lost.
+//! Pools of registered buffers: which buffer a taker gets, which takers wait, and that no buffer is
+//! lost.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

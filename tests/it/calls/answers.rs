@@ -1,4 +1,4 @@
-//! Answers whose end their handler wants to know: sent, fetched, not fetched in time, not read.
+//! Answers whose outcome their handler asks for: sent, fetched, not fetched in time, not read.
 
 use std::sync::mpsc;
 use std::time::{Duration, Instant};

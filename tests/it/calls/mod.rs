@@ -1,4 +1,4 @@
-//! Calls and those who answer them: RPCs that work, that fail, and that nobody waits for;
+//! Calls and their handlers: RPCs that work, RPCs that fail, and RPCs that no caller waits for;
 //! callbacks, answers, the ways to serve; deadlines and cancels, alone and through chains of calls.
 //!
 //! To be read in this order: `rpc`, `errors`, `serve`, `requests`, `deadlines`.

@@ -1,4 +1,4 @@
-//! On whose behalf calls are made: what requests say of the handler that they come from.
+//! Parents of calls: requests tell which handler they come from.
 
 use std::time::Duration;
 

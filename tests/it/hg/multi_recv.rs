@@ -1,5 +1,5 @@
-//! Requests that share large buffers (multi-recv), over each transport: what they take, how long,
-//! and that nothing else is different.
+//! Requests that share large buffers (multi-recv), over each transport: the memory that they take,
+//! for how long, and that nothing else is different.
 
 use std::time::Instant;
 

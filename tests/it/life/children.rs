@@ -1,5 +1,4 @@
-//! By which numbers a child finds the pools and xstreams of a parent that has changed: those of the
-//! parent.
+//! Indices of pools and xstreams in a child of a parent that has changed: they are the parent's.
 
 use std::error::Error;
 use std::sync::{Arc, Mutex};

@@ -1,4 +1,4 @@
-//! A network endpoint that can no longer work: whoever waits is told, its instance ends by itself,
+//! A network endpoint that can no longer work: its callers are told, its instance ends by itself,
 //! and the process, with all other instances in it, goes on.
 
 use std::collections::BTreeSet;

@@ -1,5 +1,5 @@
-//! A peer process that is killed, or stopped: whoever waits for it is told, and a new one can take
-//! its place.
+//! A peer process that is killed, or stopped: its callers are told, and a new one can take its
+//! place.
 
 use std::io::Write;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! How instances end: callbacks, who may ask for it and from where, parents and children.
+//! The end of instances: callbacks, the places from which it may be requested, parents and
+//! children.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex, OnceLock, mpsc};

@@ -1,4 +1,4 @@
-//! The state of an instance at a signal, of processes of their own.
+//! Dumps of an instance's state at a signal, in processes of their own.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::{AsFd, OwnedFd};

@@ -1,9 +1,9 @@
 //! A limit for waits that counts the time in which something could have happened.
 //!
 //! A clock goes on while a process is stopped by a signal or a debugger, and while its virtual
-//! machine is paused. Who waits until a point in time finds that point passed when it goes on, and
-//! gives up on others that were stopped just as long. So a wait is cut into slices, and a slice
-//! counts as no longer than it was meant to be.
+//! machine is paused. A party that waits until a point in time finds that point passed when it goes
+//! on, and gives up on others that were stopped just as long. So a wait is cut into slices, and a
+//! slice counts as no longer than it was meant to be.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ const SLICES_MIN: u32 = 8;
 /// A time limit for a wait, spent only while this process can run.
 ///
 /// Time during which the whole process is stopped (a signal, a debugger, a paused virtual machine)
-/// counts as 100 ms at most: whoever is waited for was stopped as well.
+/// counts as 100 ms at most: the party that is waited for was stopped as well.
 ///
 /// ```
 /// use std::time::Duration;

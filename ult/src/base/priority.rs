@@ -1,6 +1,6 @@
-//! Which of the units that wait to start goes first.
+//! Priorities of units that wait to start.
 
-/// Which of the units that wait to start goes first, in a pool that knows priorities:
+/// The priority of a unit that waits to start, in a pool that knows priorities:
 /// [`PoolKind::PrioWait`](crate::PoolKind::PrioWait), or a user's own, which asks
 /// [`Unit::priority`](crate::Unit::priority). In other pools it has no effect.
 ///

@@ -1,4 +1,4 @@
-//! The handshake between a ULT that suspends and whoever resumes it.
+//! The handshake between a ULT that suspends and the party that resumes it.
 //!
 //! A ULT suspends in two steps. On its own stack it announces what it waits for (a queue entry, a
 //! flag); then it switches to its xstream, which calls [`SuspendCell::commit_suspend`] when the
@@ -46,7 +46,7 @@ impl SuspendCell {
 
     /// Called by the xstream, on its own stack, after the ULT's registers are saved.
     ///
-    /// `true`: the ULT stays parked, and from now on belongs to whoever resumes it.
+    /// `true`: the ULT stays parked, and from now on belongs to the party that resumes it.
     /// `false`: a resume came first; push it back now.
     ///
     /// # Panics
@@ -83,7 +83,7 @@ impl SuspendCell {
         self.0.compare_exchange(PARKED, RUNNING, AcqRel, Relaxed).is_ok()
     }
 
-    /// Called by whoever ends the wait. `true`: the caller must push the ULT, exactly once.
+    /// Called by the party that ends the wait. `true`: the caller must push the ULT, exactly once.
     #[inline]
     #[must_use]
     pub fn resume(&self) -> bool {

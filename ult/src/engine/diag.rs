@@ -1,6 +1,6 @@
-//! Where the core tells what happens, and who listens.
+//! Hooks by which the core reports events to recorders, sinks and the monitor.
 //!
-//! The core calls one hook per happening. Each looks at one byte of the xstream: whether somebody
+//! The core calls one hook per event. Each hook looks at one byte of the xstream: whether somebody
 //! records, listens or watches. Everything else, the pulse for the monitor included, is out of
 //! line.
 //!
@@ -10,8 +10,8 @@
 //! | [`Local`] | xstream | the xstream | the xstream |
 //! | [`Shared`] | runtime | any thread | any thread |
 //!
-//! The [`Plan`] says who listens. It is replaced as a whole, under a lock, and numbered; an xstream
-//! keeps a copy and looks at the number before it uses it.
+//! The [`Plan`] names the recorder and the sinks. It is replaced as a whole, under a lock, and
+//! numbered; an xstream keeps a copy and looks at the number before it uses it.
 
 use std::cell::{Cell, RefCell};
 use std::time::{Duration, Instant};

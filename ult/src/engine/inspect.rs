@@ -1,6 +1,6 @@
 //! The walk up the stack of a suspended ULT, which the ULT itself does, inside the call with which
-//! it suspended. It stores instruction pointers in the memory that its xstream has ready; those
-//! that asked turn them into names.
+//! it suspended. It stores instruction pointers in the memory that its xstream has ready; the party
+//! that asked turns them into names.
 
 use std::sync::Once;
 

@@ -1,4 +1,4 @@
-//! How the engine calls the event sinks of the program; how they come and go is in `observe/`.
+//! Calls of the program's event sinks by the engine. Sinks are added and removed in `observe/`.
 
 use std::cell::Cell;
 

@@ -1,4 +1,4 @@
-//! How the engine ends the monitor of a runtime; what the monitor does is in `observe/`.
+//! The engine's means to end the monitor of a runtime. The monitor itself is in `observe/`.
 
 use crate::base::park::ThreadParker;
 use crate::sync::atomic::AtomicBool;

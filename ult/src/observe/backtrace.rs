@@ -1,11 +1,10 @@
 //! Stack dumps of suspended ULTs.
 //!
 //! An xstream that is asked for a dump resumes each of its suspended ULTs with
-//! [`Wakeup::Inspect`](crate::stack::context::Wakeup). The ULT, on its own stack, inside
-//! the call with which it suspended, walks up its frames, stores the instruction pointers in the
-//! memory that the xstream has ready, and suspends again. Whoever asked turns the pointers into
-//! names, on its own stack. So a ULT needs room for the walk only, and says so if it has not even
-//! that.
+//! [`Wakeup::Inspect`](crate::stack::context::Wakeup). The ULT, on its own stack, inside the call
+//! with which it suspended, walks up its frames, stores the instruction pointers in the memory that
+//! the xstream has ready, and suspends again. The party that asked turns the pointers into names,
+//! on its own stack. So a ULT needs room for the walk only, and says so if it has not even that.
 //!
 //! The xstreams are asked by mail, and answer between two units, in slices: one that is home to
 //! many ULTs runs other units in between. One that runs a unit which neither yields nor suspends

@@ -14,8 +14,8 @@
 //! xstream, but not which, beyond a guess: the last unit that announced itself there. At the first
 //! stall it turns the pulses on, until there has been none for a while; so the next one has a name.
 //!
-//! What to make of the pulses is decided in [`Watch`], which reads no clock and no shared state.
-//! The thread holds the runtime's shared part and leaves when the xstreams are told to.
+//! [`Watch`] draws the conclusions from the pulses; it reads no clock and no shared state. The
+//! thread holds the runtime's shared part and leaves when the xstreams are told to.
 
 use std::collections::BTreeMap;
 use std::fmt;

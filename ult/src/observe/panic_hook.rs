@@ -10,8 +10,8 @@ use crate::engine::xstream::current;
 /// ``in ULT `name` (id 7) of pool `p` on xstream `x`:``. Panics elsewhere look as before. The hook
 /// that was there is kept and called afterwards. Further calls have no effect.
 ///
-/// A panic of a ULT is caught and given to whoever joins it, so without this line the message shows
-/// only the name of the thread, which is that of the xstream.
+/// A panic of a ULT is caught and given to the party that joins it, so without this line the
+/// message shows only the name of the thread, which is that of the xstream.
 ///
 /// # Panics
 ///

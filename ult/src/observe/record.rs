@@ -1,4 +1,4 @@
-//! Recording: from the start to the [`Trace`].
+//! Recordings, from their start to the finished [`Trace`].
 //!
 //! Stopping needs no help from the xstreams: the rings of the [`recorder`](crate::trace::recorder)
 //! can be read at any time.

@@ -1,4 +1,4 @@
-//! Which reports of the monitor are logged: a unit that holds its xstream again and again must not
+//! Limits the monitor's reports in the log: a unit that holds its xstream again and again must not
 //! fill the log.
 
 use std::collections::HashMap;

@@ -1,8 +1,8 @@
 //! Sinks: callbacks of the user for events.
 //!
-//! A sink is called by whoever causes the event: an xstream, on its own stack or on that of a ULT,
-//! or another thread. [`SinkHandle::remove`] must not return while a call goes on. Two flags tell
-//! of that:
+//! A sink is called by the party that causes the event: an xstream, on its own stack or on that of
+//! a ULT, or another thread. [`SinkHandle::remove`] must not return while a call goes on. Two flags
+//! tell of that:
 //!
 //! - Each xstream has `in_sink`. It sets it, then looks at the list of sinks; the remover changes
 //!   the list, then looks at `in_sink`. A fence between the two steps on each side forbids that

@@ -1,4 +1,4 @@
-//! Runnable units that nobody runs: what the monitor makes of the counters of pools.
+//! Starvation: the monitor finds runnable units that no xstream runs, by the counters of pools.
 //!
 //! A pool in which units wait, and none of whose units has run since, is starved: its xstreams are
 //! held by units of other pools, serve more urgent pools without a break, or there are none.

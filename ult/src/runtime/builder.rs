@@ -1,4 +1,4 @@
-//! From a description to a running runtime.
+//! Starts a runtime from its description.
 //!
 //! Everything is checked before anything is started. Then each xstream's thread sets itself up and
 //! reports ([`xstream_thread`]); if one fails, those that run

@@ -1,4 +1,4 @@
-//! Xstreams as their users see them.
+//! The program's handle of an xstream.
 
 use std::fmt;
 use std::time::Duration;
@@ -317,8 +317,8 @@ impl XstreamRef {
     }
 
     /// Asks it to leave without running what waits in its pools: it serves none from then on. ULTs
-    /// that have started here are run to their end, or cancelled by whoever has their handles.
-    /// What waits in its pools stays there. Does not wait; [`join`](Self::join) does.
+    /// that have started here are run to their end, or cancelled through their handles. What waits
+    /// in its pools stays there. Does not wait; [`join`](Self::join) does.
     ///
     /// # Errors
     ///

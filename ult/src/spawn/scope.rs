@@ -1,4 +1,4 @@
-//! ULTs that borrow from the stack of whoever spawns them.
+//! ULTs that borrow from the stack of their spawner.
 
 use std::fmt;
 use std::marker::PhantomData;

@@ -1,4 +1,4 @@
-//! Stacks in memory of the user's.
+//! Stacks in memory that the program supplies.
 
 use std::fmt;
 use std::io;
@@ -55,7 +55,7 @@ impl UserStack {
 
     /// Uses memory of any origin as a stack, and calls `release` when it is free again.
     ///
-    /// `release` is called on an xstream, or by whoever drops this unused; it must not wait.
+    /// `release` is called on an xstream, or where this value is dropped unused; it must not wait.
     ///
     /// # Safety
     ///

@@ -77,7 +77,7 @@ impl Interval {
         self.advance(Instant::now())
     }
 
-    /// Takes the next tick if it is due at `now`. For whoever has other means to wait.
+    /// Takes the next tick if it is due at `now`. For callers that have other means to wait.
     pub fn try_tick(&mut self, now: Instant) -> Option<Instant> {
         (self.next <= now).then(|| self.advance(now))
     }

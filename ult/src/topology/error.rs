@@ -1,4 +1,4 @@
-//! Why a topology could not be read, or a place not be found in it.
+//! Errors of reading a topology, or of finding a place in it.
 
 use std::io;
 use std::path::PathBuf;

@@ -1,9 +1,9 @@
 //! A condition variable for ULTs and OS threads.
 //!
 //! Waiters stand in a FIFO list behind an OS mutex that is held for a few instructions and never
-//! across a suspension. `wait` enters the list before it unlocks the user's mutex, so a notify by
-//! whoever changes the condition under that mutex cannot slip in between. Whoever takes a waiter
-//! out of the list decides how its wait ends: a notify wakes it, a deadline lets it go.
+//! across a suspension. `wait` enters the list before it unlocks the user's mutex, so a notify by a
+//! party that changes the condition under that mutex cannot slip in between. The party that takes a
+//! waiter out of the list decides how its wait ends: a notify wakes it, a deadline lets it go.
 
 use std::ptr::NonNull;
 use std::time::{Duration, Instant};
@@ -22,8 +22,8 @@ use crate::wait::mutex::MutexGuard;
 /// a loop ([`wait_while`](Self::wait_while)), because another party may have taken it meanwhile.
 /// Waiters are notified first come first served.
 ///
-/// Whoever changes the condition must do so with the mutex locked; the notify itself may come
-/// after the unlock. A cancelled ULT leaves without the lock.
+/// The condition must be changed with the mutex locked; the notify itself may come after the
+/// unlock. A cancelled ULT leaves without the lock.
 ///
 /// Counterpart: `ABT_cond`.
 #[derive(Debug)]
@@ -126,7 +126,7 @@ impl Condvar {
         }
     }
 
-    /// Wakes everybody who waits.
+    /// Wakes all waiters.
     ///
     /// Counterpart: `ABT_cond_broadcast`.
     pub fn notify_all(&self) {

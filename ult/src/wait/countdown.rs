@@ -61,8 +61,8 @@ impl CountDown {
         }
     }
 
-    /// Expects `count` arrivals. The last one calls `callback`, exactly once, before anybody who
-    /// waits goes on. With zero there is no last arrival, and `callback` is never called.
+    /// Expects `count` arrivals. The last one calls `callback`, exactly once, before a waiter goes
+    /// on. With zero there is no last arrival, and `callback` is never called.
     ///
     /// If `callback` panics, the panic goes to the last arrival, and the countdown is ready.
     #[must_use]
@@ -72,7 +72,7 @@ impl CountDown {
         this
     }
 
-    /// Counts one arrival; the last one runs the callback and wakes everybody who waits.
+    /// Counts one arrival; the last one runs the callback and wakes all waiters.
     ///
     /// Never waits, except for what the callback does. What a party did before it arrives happens
     /// before the callback, and before the waiters go on.

@@ -103,7 +103,7 @@ impl<T> Eventual<T> {
         flags(self.state.load(Acquire)) & READY != 0
     }
 
-    /// Sets the value and wakes everybody who waits. Never blocks.
+    /// Sets the value and wakes all waiters. Never blocks.
     ///
     /// The eventual is not touched any more once a waiter can see the value, so a waiter may free
     /// it while this call is still waking others.

@@ -6,10 +6,9 @@
 //! one without work for a while ends. They run on all CPUs of the runtime, whatever their caller's
 //! execution stream is bound to, and take no signals of the process.
 //!
-//! What waits in a queue has a ULT that waits for it, which is what bounds the queue: work whose
-//! caller was cancelled meanwhile is dropped when its turn comes. A child process that was forked
-//! off has none of these threads; its first use makes new ones, and leaves what was queued then to
-//! the parent.
+//! Each entry of a queue has a ULT that waits for it, which bounds the queue. Work whose caller was
+//! cancelled meanwhile is dropped when its turn comes. A child process that was forked off has none
+//! of these threads; its first use makes new ones, and leaves what was queued then to the parent.
 
 use std::any::Any;
 use std::collections::VecDeque;

@@ -23,8 +23,8 @@ use crate::sync::UnsafeCell;
 /// Unlock wakes the waiter that came first. Until that runs, others may take the lock, so that it
 /// is not idle while a core wakes up or a ULT waits for its turn to run. A waiter that comes too
 /// late goes back to the front of the queue, and the next unlock hands it the lock. So nobody
-/// starves, also not behind a ULT of its own xstream, and those who queue are served first come,
-/// first served.
+/// starves, also not behind a ULT of its own xstream, and waiters in the queue are served in the
+/// order of their arrival.
 ///
 /// A static works before any runtime exists and after it has ended.
 ///

@@ -33,10 +33,10 @@ const WANTS_WRITE: usize = 1;
 /// A lock with many readers or one writer, which suspends a waiting ULT and blocks a waiting OS
 /// thread.
 ///
-/// Fair: whoever came first is served first, and readers next to each other in the queue go
-/// together. A reader that comes while a writer waits queues behind it; so a party that holds read
-/// access must not ask for it again, or both wait forever. Without contention each call is
-/// one atomic operation and never yields.
+/// Fair: requests are served in the order in which they came, and readers next to each other in the
+/// queue go together. A reader that comes while a writer waits queues behind it; so a party that
+/// holds read access must not ask for it again, or both wait forever. Without contention each call
+/// is one atomic operation and never yields.
 ///
 /// There is no poisoning. Guards may be held across a suspension, but do not leave their ULT.
 ///

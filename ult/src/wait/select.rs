@@ -2,10 +2,9 @@
 //!
 //! The caller links one waiter into each object and waits until one of them is woken; then it takes
 //! all of them out again. A waiter of a select only *watches*: it never takes a permit, an item or
-//! the only wake-up that an object has to give. Whoever changes an object first serves those that
-//! wait for it alone, and wakes all who watch only if something is left. So when two objects
-//! fire at once, one is reported, and what the other one has to give is still there, for
-//! anybody.
+//! the only wake-up that an object has to give. A party that changes an object first serves those
+//! that wait for it alone, and wakes the watchers only if something is left. So when two objects
+//! fire at once, one is reported, and what the other one has to give is still there, for anybody.
 //!
 //! Being woken is a hint: another party may have taken what was there. The caller then
 //! links itself again, and so returns only for an object that it has seen ready.

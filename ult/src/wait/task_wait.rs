@@ -1,9 +1,9 @@
 //! How an async task waits for an object of this crate.
 //!
 //! The waiter stands on the heap and not in the future, so that futures may move, and so that one
-//! that is forgotten leaks a little memory instead of leaving a dangling link. It belongs to
-//! whoever made it until it is linked, to the object while it is linked, and again to its maker
-//! when it has been unlinked or woken.
+//! that is forgotten leaks a little memory instead of leaving a dangling link. It belongs to its
+//! maker until it is linked, to the object while it is linked, and again to its maker when it has
+//! been unlinked or woken.
 //!
 //! | `node` | meaning |
 //! |---|---|

@@ -1,8 +1,8 @@
 //! Switching to a unit of the caller's choice, past the scheduler.
 //!
-//! The caller names the next unit in a cell of its xstream and switches away; whoever runs the
-//! caller carries out its command, when its stack is quiet, and then runs the named unit in its
-//! place. So a chain of such switches runs side by side, not nested.
+//! The caller names the next unit in a cell of its xstream and switches away; the caller's resumer
+//! carries out its command, when its stack is quiet, and then runs the named unit in its place. So
+//! a chain of such switches runs side by side, not nested.
 //!
 //! [`run_unit`] nests instead: the caller runs the unit as its child and goes on when that has
 //! switched away.

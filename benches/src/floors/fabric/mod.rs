@@ -1,5 +1,5 @@
-//! A fabric without us: what its library's own calls need for a message and its answer, and for a
-//! transfer, between two processes that poll.
+//! A fabric without margo: the time that its library's own calls take for a message and its answer,
+//! and for a transfer, between two processes that poll.
 //!
 //! Each side opens a bare endpoint of the provider that the transport of that name uses, with
 //! nothing on it that a loop of one caller does without: no wait object, one thread. The caller

@@ -1,6 +1,6 @@
-//! Rows of the group `argobots`: what the benchmark programs of C Argobots measure, with the same
-//! counts, so that the two can be put side by side. Our side only. A row's last part is the number
-//! of xstreams, which all measure at the same time.
+//! Rows of the group `argobots`: the measurements of C Argobots' benchmark programs, with the same
+//! counts, so that the two can be compared. Only this library's side is run here. A row's last part
+//! is the number of xstreams, which all measure at the same time.
 //!
 //! | rows | program there | settings |
 //! |---|---|---|
@@ -20,7 +20,7 @@
 //! - A pool that one xstream serves is private here whatever it is called there, and joining one
 //!   by one is what joining many does. So `thread_fork_join`, its `_many` and its `_priv_pool`
 //!   there all stand beside the same rows here, and so do the two of `task_fork_join`.
-//! - Its size of a cache of stacks (1,024) is used here, too.
+//! - The cache of stacks has the size that Argobots gives it (1,024).
 
 mod sync_ops;
 mod thread_ops;

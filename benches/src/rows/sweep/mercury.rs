@@ -1,8 +1,8 @@
-//! The programs of C Mercury which measure what a row of the sweep does, run beside it.
+//! C Mercury's own programs for the measurement of a sweep row, run beside that row.
 //!
-//! They are of Mercury's own build (2.4.1 was tried), which has them with `BUILD_TESTING=ON`. Both
-//! its sides poll, a core each, with the options that make it do what the row does: one size, so
-//! many calls in flight, one transfer for each.
+//! A build of Mercury has them with `BUILD_TESTING=ON` (2.4.1 was tried). Both sides poll, each on
+//! a core of its own. The options make them do the work of the row: one size, so many calls in
+//! flight, one transfer for each.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

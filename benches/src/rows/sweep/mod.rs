@@ -1,5 +1,5 @@
-//! Rows `sweep.*`: what Mercury's `hg_rate`, `hg_bw_read` and `hg_bw_write` measure, for each size
-//! and number of calls in flight that is asked for (`--sizes`, `--in-flight`).
+//! Rows `sweep.*`: the measurements of Mercury's `hg_rate`, `hg_bw_read` and `hg_bw_write`, for
+//! each size and number of calls in flight that is asked for (`--sizes`, `--in-flight`).
 //!
 //! One origin and one target, a core each, both polling, at the layer below ULTs. The origin starts
 //! as many calls as are to be in flight, waits for all of their answers, and begins again.
@@ -12,7 +12,7 @@
 //!   [`SharedBuffer`](na::SharedBuffer). Handles are told once, before: small memory that can only
 //!   be read has come inside its handle then, here as in Mercury.
 //!
-//! With `--mercury` those programs are run as well, by turns with ours, and what they say stands
+//! With `--mercury` those programs are run as well, in turn with ours, and their figures stand
 //! beside the row.
 //!
 //! The value is the mean over all calls, as there; p50 and p99 are of batches of calls. After the

@@ -1,4 +1,4 @@
-//! Documents at random, for whoever checks what holds of all of them.
+//! Random documents, for tests of properties that hold for all documents.
 
 use proptest::collection::vec;
 use proptest::prelude::*;

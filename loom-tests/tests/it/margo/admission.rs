@@ -1,4 +1,4 @@
-//! Does a gate ever have more inside than its bound, or forget who waits in it?
+//! Does a gate ever have more requests inside than its bound, or forget one that waits in it?
 #![allow(dead_code, unreachable_pub, reason = "what only the runtime needs of the file below")]
 
 // Counts of the model itself: what has happened, whatever the memory order.

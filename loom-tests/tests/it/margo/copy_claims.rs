@@ -1,4 +1,5 @@
-//! Is every part of a copy copied once, and by nobody any more when the copy is said to be over?
+//! Is every part of a copy copied once, and does no thread copy any more when the copy is reported
+//! as done?
 #![allow(clippy::multiple_unsafe_ops_per_block, reason = "a model")]
 
 use loom::cell::UnsafeCell;

@@ -1,5 +1,5 @@
-//! Can a context sleep on what is for it, because another one has polled, or has filled its
-//! mailbox?
+//! Can a context sleep although there is work for it, because another one has polled or has filled
+//! its mailbox?
 
 use loom::sync::atomic::{AtomicU32, Ordering};
 use loom::sync::{Arc, Mutex};

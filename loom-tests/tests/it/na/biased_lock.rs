@@ -1,5 +1,5 @@
 //! Does the lock exclude when one thread takes it without an atomic read-modify-write, and another
-//! one ends that? Does who comes next see what was done?
+//! one ends that? Does the next holder see the writes of the one before?
 
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;

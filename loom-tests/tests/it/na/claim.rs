@@ -1,4 +1,5 @@
-//! Does one of those who share a value get it, alone, and does who drops it see what that did?
+//! Does exactly one sharer of a value get it, and does the one that drops it see that sharer's
+//! writes?
 
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;

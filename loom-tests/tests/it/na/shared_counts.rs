@@ -1,5 +1,5 @@
-//! Is a value that several own dropped once, after all that was done with it, and its memory freed
-//! once, after that?
+//! Is a value with several owners dropped once, after all its uses, and is its memory freed once,
+//! after that?
 
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;

@@ -1,5 +1,5 @@
-//! Is the value visible to whoever is woken, is nobody forgotten, and is the eventual left alone
-//! once a waiter may free it?
+//! Is the value visible to every woken party, is no waiter forgotten, and is the eventual left
+//! alone once a waiter may free it?
 //!
 //! At most two parties at a time may meet a waiter that is leaving: two that spin on its lock could
 //! feed each other's yields forever in the model, which knows no fair scheduler.

@@ -1,5 +1,5 @@
-//! Does the lock exclude, does unlock forget nobody who waits, and is the mutex left alone by the
-//! last but one holder?
+//! Does the lock exclude, does unlock forget no waiter, and is the mutex left alone by the last but
+//! one holder?
 
 use std::time::{Duration, Instant};
 

@@ -1,8 +1,8 @@
 //! A pool of the program's own making.
 //!
-//! Its methods run in the middle of spawns, resumes and switches, so their panics end here. What
-//! becomes of a unit that `push` had got, or `pop` was about to return, is decided by its
-//! destructor if the unwinding drops it, and by the pool if that has kept it.
+//! Its methods run in the middle of spawns, resumes and switches, so their panics end here. A unit
+//! that `push` had got, or that `pop` was about to return, is left to its destructor if the
+//! unwinding drops it, and to the pool if the pool has kept it.
 
 use crate::base::contain::{Foreign, caught, log};
 use crate::engine::pool::spec::{Pool, PopBy, PushReason};
@@ -23,8 +23,8 @@ pub(crate) struct CustomPool {
     panics: AtomicU64,
     /// Set once `len` or `pop` has panicked: the pool is not asked for its length any more.
     is_broken: AtomicBool,
-    /// Instead: it may have units, because no pop has found it empty since the last push. Changed
-    /// while `is_broken` only.
+    /// Stands in for the length of a broken pool: it may have units, because no pop has found it
+    /// empty since the last push. Changed while `is_broken` only.
     may_have: AtomicBool,
     /// Panics of `pop` in a row.
     pops_in_vain: AtomicU32,

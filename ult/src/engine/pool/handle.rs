@@ -1,4 +1,4 @@
-//! The handle that programs have of a pool.
+//! The program's handle of a pool.
 
 use std::fmt;
 

@@ -1,4 +1,5 @@
-//! How a unit that belongs to no xstream gets into its pool, and who is told when one has left it.
+//! Pushes of units that belong to no xstream into their pools, and the notice to stacked schedulers
+//! when a unit leaves its pool.
 
 use crate::engine::pool::shared::PoolShared;
 use crate::engine::pool::slot::PoolSlot;

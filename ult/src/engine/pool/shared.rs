@@ -13,10 +13,10 @@
 //! for a [`Pool`] object are pushed directly, and then one sleeping xstream that serves the pool is
 //! woken. [`PoolView`](crate::PoolView) puts list and object together again.
 //!
-//! Which xstreams serve a pool may change while units are on their way. So whoever finds a unit
-//! looks whether it belongs there, and passes it on if not: an inbox that holds an unstarted unit
-//! of a pool whose owner has changed queues it anew, and an object that holds a started ULT of
-//! another xstream sends it home.
+//! Which xstreams serve a pool may change while units are on their way. So the finder of a unit
+//! checks that it belongs there, and passes it on if not: an inbox that holds an unstarted unit of
+//! a pool whose owner has changed queues it anew, and an object that holds a started ULT of another
+//! xstream sends it home.
 
 use std::cell::Cell;
 use std::fmt;

@@ -40,8 +40,8 @@ pub enum PopBy {
 /// # Panics
 ///
 /// A panic of a method, or of the destructor, ends there and is logged as an error (of one pool the
-/// first, the second, the fourth and so on): whoever spawned, resumed or moved the unit, or runs
-/// next, does not notice. The runtime goes on as well as it can, with the pool in place:
+/// first, the second, the fourth and so on): the party that spawned, resumed or moved the unit, or
+/// that runs next, does not notice. The runtime goes on as well as it can, with the pool in place:
 ///
 /// | method | what becomes of the units |
 /// |---|---|
@@ -184,7 +184,7 @@ impl PoolSpec {
         self
     }
 
-    /// Promises who will use the pool. Default: [`Access::Mpmc`], no promise.
+    /// Promises which parties will use the pool. Default: [`Access::Mpmc`], no promise.
     #[must_use]
     pub fn access(mut self, access: Access) -> Self {
         self.access = access;

@@ -3,11 +3,12 @@
 //! The word stands in the descriptor and is copied from the spawner when a unit is made, whether or
 //! not anybody uses it: a load and a store, where a look-up by key would be needed otherwise.
 //!
-//! Values ([`Inherited`]) are for what few units have. They are a counted list in the rarely used
-//! part of the descriptor, so a spawner without them pays one look at whether it has that part, and
-//! one with them shares its list with the new unit until either changes it.
+//! Values ([`Inherited`]) are for data that few units have. They are a counted list in the rarely
+//! used part of the descriptor, so a spawner without them pays one look at whether it has that
+//! part, and one with them shares its list with the new unit until either changes it.
 //!
-//! Only the unit itself reads and writes both, and whoever makes the unit, before it is queued.
+//! Only the unit itself reads and writes both, and the party that makes the unit, before it is
+//! queued.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -167,10 +168,10 @@ pub fn inherited() -> InheritedState {
 /// The caller's inherited word: what [`set_inherited_word`] has last set here, else what the
 /// spawner of this unit had when it spawned it. Zero where nobody has set one.
 ///
-/// Units get the word of whoever spawns them, ULT, tasklet or OS thread, also when they start
-/// later ([`PoolRef::spawn_after`](crate::PoolRef::spawn_after)). An OS thread begins with zero.
-/// For layers above that have to know on whose behalf a unit runs; there is one word, so a program
-/// has one use for it. For values of more than a word, or that are not handed on, see
+/// Units get the word of their spawner (ULT, tasklet or OS thread), also when they start later
+/// ([`PoolRef::spawn_after`](crate::PoolRef::spawn_after)). An OS thread begins with zero. For
+/// layers above that have to know on whose behalf a unit runs; there is one word, so a program has
+/// one use for it. For values of more than a word, or that are not handed on, see
 /// [`UltLocal`](crate::UltLocal).
 ///
 /// ```
@@ -207,11 +208,11 @@ pub fn set_inherited_word(word: u64) {
     }
 }
 
-/// The caller has inherited nothing: it drops its values of every [`Inherited`], and its word
-/// becomes `word`. Units that it has spawned before keep theirs.
+/// Drops the caller's values of every [`Inherited`] and sets its word to `word`, as if it had
+/// inherited nothing else. Units that it has spawned before keep theirs.
 ///
-/// For a unit that works for somebody else than its spawner does: what is next in a queue is
-/// spawned by whoever has just ended. Costs a store where there are no values.
+/// For a unit that works on behalf of another party than its spawner: the next request of a queue,
+/// say, is started by the unit that has just ended. Costs a store where there are no values.
 pub fn inherit_nothing(word: u64) {
     let none = match current::ult() {
         Some(ult) => {

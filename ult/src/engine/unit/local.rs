@@ -13,7 +13,7 @@ use crate::engine::xstream::current;
 /// A value that every ULT and tasklet, and every OS thread, has for itself.
 ///
 /// Made by `init` at the first use in a ULT; dropped when the ULT ends, on its own stack, in the
-/// reverse order of creation, before anybody who joins it goes on. Unlike a thread-local it is not
+/// reverse order of creation, before a party that joins it goes on. Unlike a thread-local it is not
 /// shared by the ULTs of an xstream, and it goes with a ULT that migrates.
 ///
 /// ```

@@ -46,7 +46,7 @@ const LOCKED: usize = 4;
 #[derive(Debug)]
 pub struct JoinWord(AtomicPtr<Waiter>);
 
-/// Whom a unit met when it ended.
+/// The parties that a unit met at its end.
 #[derive(Debug)]
 #[must_use = "whoever is told of waiters must wake them"]
 pub enum Published {
@@ -58,7 +58,7 @@ pub enum Published {
     Waited(Waiters),
 }
 
-/// Those who waited, taken out of the word.
+/// The waiters that were taken out of the word.
 #[derive(Debug)]
 #[must_use = "whoever takes waiters out must wake them"]
 pub struct Waiters(NonNull<Waiter>);

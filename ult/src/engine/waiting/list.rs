@@ -1,5 +1,5 @@
-//! Lists of waiters. The nodes are on the stacks of those who wait; whoever holds the lock around
-//! the list owns all links.
+//! Lists of waiters. The nodes are on the stacks of the waiting parties; the holder of the lock
+//! around the list owns all links.
 //!
 //! | type | what | a waiter in it |
 //! |---|---|---|

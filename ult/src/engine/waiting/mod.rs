@@ -1,4 +1,4 @@
-//! Waiters: what a party that waits leaves behind for those that wake it.
+//! Waiters: the records that a waiting party leaves for those that wake it.
 //!
 //! The objects of [`wait`](crate::wait) are made of them. All of it but `news.rs` compiles for the
 //! models in `loom-tests`, where only OS threads wait.

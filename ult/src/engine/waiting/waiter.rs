@@ -1,4 +1,4 @@
-//! One waiting party of a sync object, on the stack of whoever waits.
+//! One waiting party of a sync object, on the stack of that party.
 //!
 //! All sync objects (mutex, eventual, channel, join and so on) keep lists of [`Waiter`]s and do not
 //! know what stands behind one. A waiter is woken once: a ULT that waits suspends, an OS thread
@@ -28,11 +28,11 @@
 //!
 //! # Wakers of async tasks
 //!
-//! They are anybody's code, and run in whoever happens to wake: the ULT that makes progress, or a
-//! unit that has ended. So whatever they do stays with them ([`as_bystander`]): a panic is logged,
-//! and they are in no unit. And a waker may poll or drop its task at once, with other futures that
-//! wait for the same object. So of several waiters that are woken together all are marked as woken
-//! before the first waker is called ([`Deferred`]).
+//! Wakers are foreign code, and run in the context of the party that happens to wake: the ULT that
+//! makes progress, or a unit that has ended. So the effects are contained ([`as_bystander`]): a
+//! panic is logged, and the code finds itself in no unit. And a waker may poll or drop its task at
+//! once, with other futures that wait for the same object. So all waiters that are woken together
+//! are marked as woken before the first waker is called ([`Deferred`]).
 
 use std::ptr::NonNull;
 use std::task::Waker;

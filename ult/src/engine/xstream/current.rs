@@ -1,4 +1,4 @@
-//! Where am I? The current xstream and ULT.
+//! The xstream and the ULT of the caller.
 //!
 //! One thread-local pointer names the xstream of this thread. It is read only by [`xstream`], which
 //! is never inlined and returns the *value*: LLVM takes thread-local *addresses* for constants and

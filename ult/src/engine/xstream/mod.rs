@@ -1,4 +1,4 @@
-//! Execution streams: what an OS thread does that runs units.
+//! Execution streams: OS threads that run units.
 //!
 //! Read `owner.rs` first (the state that only the thread itself touches, and how it runs a unit),
 //! `shared.rs` (the state that any thread may touch), `switch.rs` (how a unit gives up its thread)

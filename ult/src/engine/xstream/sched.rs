@@ -1,4 +1,4 @@
-//! Schedulers: which unit next.
+//! Schedulers: they pick the unit that runs next.
 //!
 //! A [`Scheduler`] decides; the xstream's loop ([`run_loop`](crate::engine::xstream::run_loop))
 //! acts: it switches, looks at timers, shutdown and idle waiters, and sleeps. A policy is therefore

@@ -1,7 +1,7 @@
 //! Switching away from a ULT, and putting ULTs back into queues.
 //!
-//! Every switch away from a ULT goes to whoever runs it, with a [`Command`] that is carried out
-//! there ([`Xstream::run`](crate::engine::xstream::owner::Xstream::run)).
+//! Every switch away from a ULT goes to its resumer, with a [`Command`] that is carried out there
+//! ([`Xstream::run`](crate::engine::xstream::owner::Xstream::run)).
 
 use std::time::{Duration, Instant};
 

@@ -1,9 +1,9 @@
 //! Stacks that can be left and entered again.
 //!
-//! A switch goes between a stack and whoever resumed it. So a ULT that switches away goes to its
-//! xstream (or to the ULT that runs it as its child), with a [`Command`]; what it wants to run
-//! instead stands in the xstream. The resumer carries the command out on its own stack, when the
-//! ULT's is quiet.
+//! A switch goes between a stack and its resumer. So a ULT that switches away goes to its xstream
+//! (or to the ULT that runs it as its child), with a [`Command`]; what it wants to run instead
+//! stands in the xstream. The resumer carries the command out on its own stack, when the ULT's is
+//! quiet.
 //!
 //! Where [`CAN_HAND_OVER`] says so, a ULT may also switch to another one directly: that one takes
 //! its place with the resumer, and carries the command out ([`Wakeup::After`]).

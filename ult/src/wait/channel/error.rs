@@ -1,4 +1,4 @@
-//! Why a channel did not do what it was asked for. A sender gets its item back.
+//! Errors of channel operations. A sender gets its item back.
 
 use std::fmt;
 

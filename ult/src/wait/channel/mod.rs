@@ -7,8 +7,8 @@
 //! | [`bounded(0)`](bounded) | none (rendezvous) | waits until a receiver takes the item |
 //!
 //! ULTs of any xstream and OS threads may use both ends: a ULT that waits suspends, an OS thread
-//! blocks. Whoever waits is served first come, first served: an item goes straight to the receiver
-//! that has waited longest. Nobody yields who need not wait.
+//! blocks. Waiting parties are served first come, first served: an item goes straight to the
+//! receiver that has waited longest. A party that need not wait does not yield.
 //!
 //! # Close
 //!

@@ -1,4 +1,4 @@
-//! Cases of Argobots about objects for waiting that no other file has.
+//! Cases of Argobots' sync objects that no other file has.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};

@@ -1,4 +1,4 @@
-//! New ULTs that run one after the other on one stack: nobody may notice.
+//! New ULTs that run one after the other on one stack: no unit may notice.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};

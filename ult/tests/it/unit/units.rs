@@ -1,4 +1,4 @@
-//! Lives of ULTs: who runs when, where, under which number, and how it ends.
+//! Lives of ULTs: when and where they run, under which number, and how they end.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
