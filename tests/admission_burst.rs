@@ -69,7 +69,7 @@ fn service_process() {
     service.wait_for_finalize().unwrap();
 }
 
-/// One of those who make the requests.
+/// One of the origins that make the requests.
 struct Origin {
     own: Instance,
     service: ProviderHandle,

@@ -251,8 +251,8 @@ fn readable(fd: impl AsFd, limit: Duration) -> Result<bool> {
     }
 }
 
-/// In a child, before anything else: die with `parent`, the process that started us. Asks once
-/// more, for whoever starts a child by hand.
+/// Has this child die with `parent`, the process that started it. Called before anything else. Asks
+/// the kernel once more, for a child that was started by hand.
 ///
 /// # Errors
 ///

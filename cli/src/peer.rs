@@ -9,7 +9,7 @@ use crate::failure::Failure;
 pub(crate) struct Callers(Vec<(String, Instance)>);
 
 impl Callers {
-    /// Whom `address` means, and the instance that reaches it. Asks nobody.
+    /// Returns the peer that `address` means, and the instance that reaches it. Sends nothing.
     pub(crate) fn reach(&mut self, address: &str) -> Result<(Instance, Addr), Failure> {
         let transport = transport(address).ok_or_else(|| {
             Failure::Usage(format!(

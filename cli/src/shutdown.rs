@@ -60,7 +60,7 @@ fn address_in(file: &Path) -> Result<String, Failure> {
     }
 }
 
-/// Asks all at once. Whoever does not end does not keep the others from it.
+/// Asks all at once. A service that does not end does not keep the others from ending.
 fn end_all(args: &ShutdownArgs, peers: Vec<(Instance, Addr)>) -> Result<(), Failure> {
     let (wait, limit) = (args.wait, Duration::from_secs_f64(args.limit));
     let mut asked = Vec::with_capacity(peers.len());

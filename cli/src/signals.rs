@@ -11,7 +11,7 @@ use signal_hook::iterator::Signals;
 
 use crate::failure::Failure;
 
-/// Makes a file at its limit (`ulimit -f`) an error of whoever writes it, not the process's end:
+/// Makes a file at its limit (`ulimit -f`) an error of the write, and not the end of the process:
 /// also standard error, and what libraries write.
 pub(crate) fn outlive_file_limit() -> Result<(), Failure> {
     not_ignored(&[SIGXFSZ]).try_for_each(catch_for_nothing)
@@ -42,8 +42,8 @@ struct Actions {
 /// The signals, from now on.
 pub(crate) struct Caught(Arc<Mutex<Actions>>);
 
-/// Those that the process was not started with ignored. Who ignores one wants the process to
-/// go on when it comes (`nohup`).
+/// Yields the signals that were not ignored when the process started. A parent that ignores one
+/// wants the process to go on when it comes (`nohup`).
 pub(crate) fn not_ignored(signals: &[i32]) -> impl Iterator<Item = i32> {
     signals.iter().copied().filter(|signal| !is_ignored(*signal))
 }

@@ -213,7 +213,7 @@ impl Client {
         self.instance.metrics_of_timed(&self.peer, PATIENCE)
     }
 
-    /// Asks on a thread of its own, for who has to look at something else meanwhile.
+    /// Asks on a thread of its own, for a caller that has to watch something else meanwhile.
     fn ask_aside(&self) -> Result<Receiver<Answer>, Failure> {
         let (answers, asked) = sync_channel(1);
         let (instance, peer) = (self.instance.clone(), self.peer.clone());

@@ -9,7 +9,7 @@
 use crate::error::Error;
 use crate::suggest::nearest;
 
-/// Where the layout is described, and who has which part in it.
+/// Keys that describe the layout and the roles in it.
 const LAYOUT: [&str; 7] = [
     "argobots",
     "progress_pool",

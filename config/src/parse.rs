@@ -169,7 +169,7 @@ pub fn process_env(name: &str) -> Option<String> {
 /// # Errors
 ///
 /// All wrong types, values out of range and unknown keys, with paths that begin with `config`, as a
-/// component returns them: whoever has the document adds the positions.
+/// component returns them: the caller that has the document adds the positions.
 pub fn provider_config<T: DeserializeOwned>(value: &serde_json::Value) -> Result<T, Errors> {
     let text = value.to_string();
     let tree = Tree::parse(&text).map_err(|error| vec![error]);

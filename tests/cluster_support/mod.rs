@@ -11,8 +11,8 @@ use margo::{Config, ForwardError, Instance, OneWay, ProviderHandle, Rpc};
 use na::sim::{Drive, LinkOptions, Network};
 use ult::Eventual;
 
-/// A call: its number, how long the handler waits (us of virtual time), whom it calls itself, and
-/// bytes to carry along.
+/// A call: its number, how long the handler waits (us of virtual time), the nodes that it calls
+/// itself, and bytes to carry along.
 pub(crate) type Work = (usize, u64, Vec<usize>, Vec<u8>);
 pub(crate) const WORK: Rpc<Work, (usize, usize)> = Rpc::new("work");
 pub(crate) const NEWS: OneWay<usize> = OneWay::new("news");

@@ -11,7 +11,7 @@ use tracing::Level;
 const SUM: Rpc<(i64, i64), i64> = Rpc::new("sum");
 const TRANSFER: Rpc<Bulk, u8> = Rpc::new("transfer");
 
-/// All that was logged, by whomever: level and target.
+/// Everything that was logged: level and target.
 static SEEN: Mutex<Vec<(Level, String)>> = Mutex::new(Vec::new());
 
 fn seen() -> MutexGuard<'static, Vec<(Level, String)>> {

@@ -14,7 +14,7 @@ use tracing::{Event, Level};
 const HOG: Rpc<(String, usize), ()> = Rpc::new("hog");
 const QUICK: Rpc<(), ()> = Rpc::new("quick");
 
-/// Warnings, by whomever.
+/// All warnings of this program.
 static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 fn said() -> MutexGuard<'static, Vec<String>> {

@@ -111,8 +111,8 @@ impl Service {
     }
 }
 
-/// Calls per second over about `time`, by so many of `callers`: who calls whom. `pool`: where their
-/// ends are waited for.
+/// Calls per second over about `time`, by so many of `callers`, each an origin and its target.
+/// `pool`: where their ends are awaited.
 pub(super) fn rate<'a>(
     callers: impl Iterator<Item = (&'a Instance, &'a ProviderHandle)>,
     pool: &PoolRef,

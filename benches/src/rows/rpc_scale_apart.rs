@@ -30,7 +30,7 @@ enum Form {
     Instances,
 }
 
-/// One xstream's callers and whom they call.
+/// One xstream's callers and their target.
 struct Side {
     origin: Instance,
     target: ProviderHandle,

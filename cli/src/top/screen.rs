@@ -1,7 +1,7 @@
 //! The terminal: plain ANSI sequences, and keys.
 //!
 //! The terminal is put back when the value is dropped, and the signals that would end the process
-//! are taken as keys, so that there is always somebody who drops it.
+//! are taken as keys, so that the value is always dropped.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -96,7 +96,7 @@ pub(super) struct Screen {
     is_terminal: bool,
     /// As the terminal's keys were.
     before: Option<Termios>,
-    /// There is somebody who can type.
+    /// Keys can be read from the terminal.
     has_keys: bool,
     /// Typed bytes that are not a whole key yet.
     typed: Vec<u8>,

@@ -144,7 +144,8 @@ pub(super) struct Interrupt {
 }
 
 impl Interrupt {
-    /// From now on a signal is heard by who [`check`](Self::check)s; a second one ends the process.
+    /// From now on a call of [`check`](Self::check) reports a signal; a second one ends the
+    /// process.
     pub(super) fn catch(signals: &Caught) -> Arc<Self> {
         let own = Arc::new(Self::default());
         let (stop, clean_up) = (own.clone(), own.clone());

@@ -42,7 +42,7 @@ pub(super) struct Reader {
 }
 
 impl Reader {
-    /// Opens a file and reads who has written it.
+    /// Opens a file and reads which process has written it.
     pub(super) fn open(path: &Path) -> Result<(Self, Head), Failure> {
         match Self::begin(path)? {
             (reader, Some((version, head))) if version == VERSION => Ok((reader, head)),
@@ -59,7 +59,7 @@ impl Reader {
         Self::begin(path).is_ok_and(|(_, head)| head.is_some_and(|(_, head)| !head.is_joined))
     }
 
-    /// Opens a file; its version, and who has written it, if it is a trace.
+    /// Opens a file. Returns its version and its writer if it is a trace.
     fn begin(path: &Path) -> Result<(Self, Option<(u64, Head)>), Failure> {
         let file = File::open(path).map_err(|error| Failure::new(path.display(), error))?;
         let lines = BufReader::with_capacity(1 << 16, file);

@@ -13,7 +13,7 @@ use margo::{Config, Handle, Instance, ProviderHandle, Rpc};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-/// Doubles at whoever the argument names.
+/// Doubles the number at the service that the argument names.
 const RELAY: Rpc<(String, u64), u64> = Rpc::new("relay");
 const DOUBLE: Rpc<u64, u64> = Rpc::new("double");
 

@@ -22,7 +22,7 @@ pub(super) struct Layout {
     declared_names: Vec<String>,
     by_name: HashMap<String, usize>,
     /// True if all is there, and every pool of every xstream was found. If not, nothing can be said
-    /// about who runs what.
+    /// about which xstream runs which pool.
     pub(super) complete: bool,
 }
 

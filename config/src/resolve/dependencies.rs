@@ -167,8 +167,8 @@ fn circle(needs: &[Vec<usize>]) -> Option<Vec<usize>> {
 }
 
 /// Places of the providers in the order in which they start: the next one is always the first in
-/// the document of those that have all that they need. Who is in a circle, or needs somebody there,
-/// is left out. `needs`: of each, the places of those that it needs.
+/// the document of those that have all that they need. A provider that is in a circle, or needs one
+/// that is, is left out. `needs`: for each provider, the places of those that it needs.
 pub(super) fn order(needs: &[Vec<usize>]) -> Vec<usize> {
     let mut missing: Vec<usize> = needs.iter().map(Vec::len).collect();
     let mut needed_by = vec![Vec::new(); needs.len()];

@@ -22,7 +22,7 @@ pub(super) fn check_identifier(path: &str, name: &str, found: &mut Findings) {
     }
 }
 
-/// Names in use within one list, and who has them.
+/// Names in use within one list, and the entries that have them.
 #[derive(Debug, Default)]
 pub(super) struct Names {
     taken: HashMap<String, String>,

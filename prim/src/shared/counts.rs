@@ -5,7 +5,7 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 /// One pointer that does not keep the value.
 const WEAK: u64 = 1 << 32;
 
-/// One owner, and nobody who might become one.
+/// One owner, and no onlooker that might become one.
 const SOLE: u64 = 1;
 
 /// Owners in the lower half.

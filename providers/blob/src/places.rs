@@ -63,14 +63,15 @@ impl Drop for Place<'_> {
     }
 }
 
-/// One who waits. Dropped before [`leave`](Self::leave) when its ULT unwinds.
+/// A waiting request. Dropped before [`leave`](Self::leave) when its ULT unwinds.
 struct Wait<'a> {
     places: &'a Places,
     turn: Option<Arc<Eventual<()>>>,
 }
 
 impl<'a> Wait<'a> {
-    /// Out of the queue. Who is not in it any more has been given a place.
+    /// Leaves the queue. A request that is not in it any more has been given a place, which is
+    /// returned.
     fn leave(&mut self) -> Option<Place<'a>> {
         let turn = self.turn.take()?;
         let waiting = &mut self.places.state().waiting;

@@ -12,7 +12,7 @@
 //! 2. With `sync`, the data goes to the disk.
 //! 3. [`Store::publish`] gives it its name in one step: a link, which fails if the name is taken;
 //!    or, to overwrite, a link to a reserved name in the directory and a rename over the old blob.
-//!    Readers see the old blob or the new one; who has the old one open keeps reading it.
+//!    Readers see the old blob or the new one; a reader that has the old one open keeps reading it.
 //! 4. With `sync`, the folder goes to the disk.
 //!
 //! A caller that gave a write up may have tried again, or removed the blob, and been told that it

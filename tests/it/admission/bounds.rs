@@ -405,7 +405,8 @@ fn who_waits_for_its_rpc_leaves_the_pool_to_others() {
     }
 }
 
-/// One that waits for its RPC's place, then for one of the pool, is let in by whoever leaves there.
+/// One that waits for its RPC's place, then for one of the pool, is let in by a request that leaves
+/// the pool.
 #[test]
 fn who_has_waited_for_its_rpc_waits_for_the_pool_next() {
     const OTHER: Rpc<u32, u32> = Rpc::new("other");

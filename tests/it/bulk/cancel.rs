@@ -33,8 +33,8 @@ fn let_them_run(instance: &Instance) {
     }
 }
 
-/// Also when the owner, who may be writing, does not answer: the buffer is what the transfer's end
-/// leaves to it.
+/// Also when the owner, which may be writing, does not answer: the buffer is left to the transfer
+/// until that ends.
 #[test]
 fn a_cancelled_ult_leaves_whether_or_not_the_owner_answers() {
     bounded("cancelled transfers", || {

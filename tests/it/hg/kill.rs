@@ -208,8 +208,8 @@ fn call(what: &str, address: &str) {
     }
 }
 
-/// Returns whether somebody who waits for a process is told of its end. libfabric does not tell who
-/// sends nothing more; there, and in C, calls and answers are given up.
+/// Returns whether a party that waits for a process is told of its end. libfabric does not tell a
+/// party that sends nothing more; there, and in C, calls and answers are given up.
 fn tells_of_ends(transport: &str) -> bool {
     !transport.starts_with("ofi+")
 }

@@ -133,7 +133,7 @@ impl Sink<Token> for Handlers<'_> {
     }
 }
 
-/// Answers; who asked may be gone.
+/// Answers; the origin may be gone.
 pub fn answer(
     request: RequestHandle<Token>,
     encode: impl FnOnce(&mut Writer) -> Result<(), ProcError>,

@@ -156,7 +156,8 @@ fn sleeping_ults_of_one_xstream_sleep_at_the_same_time() {
     }
 }
 
-/// The other half of `sleep`: who blocks the thread below it blocks all that is there.
+/// The other half of `sleep`: a handler that blocks its OS thread blocks all handlers of that
+/// thread.
 #[test]
 fn handlers_that_block_their_os_thread_take_turns_and_those_that_suspend_do_not() {
     const CALLS: usize = 4;

@@ -100,11 +100,11 @@ fn a_snapshot_shows_who_waits_for_whom() {
     });
 }
 
-/// A pool of the program's whose length hangs while the gate is closed, for whoever is no execution
+/// A custom pool whose `len` hangs while the gate is closed, on any thread that is no execution
 /// stream.
 struct Hangs {
     units: Mutex<VecDeque<ult::Unit>>,
-    /// Gets the processors of who asks.
+    /// Gets the processors of the thread that asks.
     asked: Arc<Eventual<CpuSet>>,
     gate: Arc<Eventual<()>>,
 }

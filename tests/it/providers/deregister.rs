@@ -60,7 +60,7 @@ impl Monitor for Slow {
     }
 }
 
-/// Or somebody who keeps an account of what is served would have it wrong for good.
+/// Otherwise a monitor that keeps an account of the RPCs would have it wrong for good.
 #[test]
 fn what_comes_and_goes_is_told_in_that_order_though_others_make_it_go() {
     let service = Instance::builder("na+sm://").start().unwrap();

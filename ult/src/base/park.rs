@@ -23,8 +23,8 @@
 //!   work": of two threads that each write, fence, and read the other's location, at least one
 //!   sees the write of the other. pair: PARK-DEKKER
 //!
-//! The word decides who pays for the system call: only the caller that changed an asleep state to
-//! `NOTIFIED` wakes, so concurrent senders cost one system call.
+//! The word decides which caller pays for the system call: only the caller that changed an asleep
+//! state to `NOTIFIED` wakes, so concurrent senders cost one system call.
 
 #![cfg_attr(not(loom), allow(unreachable_pub, reason = "public for the loom models only"))]
 

@@ -7,9 +7,9 @@
 //! | `FIRED` | runs, or is queued to run | final |
 //! | `CANCELLED` | will not run | final |
 //!
-//! Each change is one compare-exchange, and whoever makes it has the unit: to queue it, to insert
-//! its timer, or to lose it. A unit that was cancelled while `QUEUED` is lost by the xstream that
-//! finds it.
+//! Each change is one compare-exchange, and the party that makes it has the unit: to queue it, to
+//! insert its timer, or to lose it. A unit that was cancelled while `QUEUED` is lost by the xstream
+//! that finds it.
 
 #![cfg_attr(not(loom), allow(unreachable_pub, reason = "public for the loom models only"))]
 
@@ -28,9 +28,9 @@ pub struct TimerState(AtomicU8);
 /// Outcome of [`TimerState::cancel`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cancel {
-    /// The unit is the caller's, who must lose it.
+    /// The unit is the caller's, which must lose it.
     Yours,
-    /// The unit will be lost by whoever finds it, or has been cancelled before.
+    /// The xstream that finds the unit will lose it, or the unit has been cancelled before.
     Done,
     /// It has been started.
     TooLate,

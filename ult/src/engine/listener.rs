@@ -31,8 +31,8 @@ impl<F: Fn(&Event<'_>) + Send + Sync> EventSink for F {
 /// A registered sink.
 pub(crate) struct Listener {
     pub(crate) mask: EventMask,
-    /// Empty after the removal, so that the sink is dropped by whoever removes it, although an
-    /// xstream may still have an old plan.
+    /// Empty after the removal, so that the remover drops the sink, although an xstream may still
+    /// have an old plan.
     pub(crate) sink: UnsafeCell<Option<Foreign<Box<dyn EventSink>>>>,
 }
 

@@ -206,8 +206,9 @@ struct Request {
 /// How far an xstream is with an answer.
 #[derive(Clone, Copy)]
 struct Progress {
-    /// The stacks of its register up to here are to come. From the end, because whoever leaves is
-    /// replaced by the last one: it is seen twice then, and not missed.
+    /// The number of stacks in its register that are still to come. They are taken from the end,
+    /// because a stack that leaves is replaced by the last one, which is then seen twice, and not
+    /// missed.
     stacks_left: usize,
     walked: usize,
 }

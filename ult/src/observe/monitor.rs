@@ -302,8 +302,8 @@ impl Runtime {
     }
 }
 
-/// Starts the thread. It ends with the xstreams. Whoever joins it has told
-/// it to leave before: it is in its place then, or sees that.
+/// Starts the thread. It ends with the xstreams. The party that joins it has told it to leave
+/// before: the thread is in its place by then, or sees that.
 fn start(core: &Arc<RuntimeCore>, spec: MonitorSpec) -> Result<(), StartError> {
     spec.check()?;
     let mut place = lock(&core.diag.monitor.thread);

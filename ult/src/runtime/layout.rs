@@ -311,7 +311,8 @@ pub(crate) fn set_pools(
     }
 }
 
-/// Recomputes who serves a pool alone, and who shall own it, after a change of its servers.
+/// Recomputes which xstream serves a pool alone, and which one shall own it, after a change of its
+/// servers.
 ///
 /// What is computed is stored under the lock of the servers: a stacked scheduler comes and goes
 /// without the lock of the layout.

@@ -465,7 +465,7 @@ mod tests {
         (stop, holder.unwrap())
     }
 
-    /// A sink that is removed inside of itself, so that whoever has the last plan drops it.
+    /// A sink that is removed inside of itself, so that the holder of the last plan drops it.
     struct Rude {
         own: Arc<Mutex<Option<SinkHandle>>>,
         is_dropped: Arc<AtomicBool>,

@@ -21,7 +21,7 @@ use crate::engine::waiting::join_word::JoinWord;
 /// Counterpart: `ABT_thread` of a named ULT; a dropped handle is `ABT_thread_free` without the
 /// wait.
 pub struct JoinHandle<T> {
-    /// Keeps the descriptor together with the unit itself; dropped by whoever comes second.
+    /// Keeps the descriptor together with the unit itself; dropped by the one that comes second.
     ult: ManuallyDrop<UltRef>,
     outcome: PhantomData<fn() -> T>,
 }

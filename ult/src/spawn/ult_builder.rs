@@ -370,8 +370,8 @@ impl<'a> UltBuilder<'a> {
     }
 }
 
-/// May the caller, who does not own the pool, spawn into `target` now? The pass must live until
-/// the unit has been queued.
+/// Lets the caller, which does not own the pool, spawn into `target` now, or refuses. The pass must
+/// live until the unit has been queued.
 fn pass<'a>(
     target: &'a PoolRef,
     here: Option<&Xstream>,

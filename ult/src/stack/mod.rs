@@ -1,8 +1,8 @@
 //! Stacks of ULTs, and switching between them.
 //!
 //! A stack is mapped once, used by many ULTs one after another, and kept in the cache of its
-//! xstream meanwhile. It knows no unit: the engine says what runs on it (`StackBlock::run_ults`)
-//! and who lives there. This folder may import [`base`](crate::base) and
+//! xstream meanwhile. It knows no unit: the engine says which units run on it
+//! (`StackBlock::run_ults`). This folder may import [`base`](crate::base) and
 //! [`topology`](crate::topology).
 //!
 //! Read `block.rs` (mapping, guard page, reserve), `cache.rs`, then `context/`. `user.rs` has

@@ -18,7 +18,7 @@ pub enum EventKind {
     Yield,
     /// The ULT suspended, and waits for this.
     Block(WaitKind),
-    /// A suspended ULT became runnable. On the xstream of whoever resumed it.
+    /// A suspended ULT became runnable. On the xstream of the party that resumed it.
     Resume,
     /// The ULT ended, in any way but the next.
     Finish,

@@ -29,7 +29,7 @@ use crate::wait::mutex::MutexGuard;
 #[derive(Debug)]
 pub struct Condvar {
     /// True if the list has somebody in it. Written under the lock of the list, and before a waiter
-    /// unlocks the user's mutex: that orders it before the notify of whoever locks it next.
+    /// unlocks the user's mutex: that orders it before the notify of the party that locks it next.
     is_waited_for: AtomicBool,
     waiters: OsMutex<WaitList>,
 }

@@ -123,8 +123,8 @@ impl<T> Eventual<T> {
         Ok(())
     }
 
-    /// As [`set`](Self::set), for who knows that nobody else sets it: one atomic step less, and the
-    /// value need not be able to come back.
+    /// As [`set`](Self::set), for a caller that knows that nobody else sets it: one atomic step
+    /// less, and the value need not be able to come back.
     ///
     /// # Safety
     ///

@@ -2,9 +2,9 @@
 //! itself.
 //!
 //! Numbers are never given twice, by no runtime and no thread. The address of a descriptor or of a
-//! thread-local is no such number: whoever has it next would be taken for the owner of a lock whose
-//! guard the former one has leaked. Neither is the number of a unit, which a revived one keeps, and
-//! which is unique in one runtime only.
+//! thread-local is no such number: the next party that has it would be taken for the owner of a
+//! lock whose guard the former one has leaked. Neither is the number of a unit, which a revived one
+//! keeps, and which is unique in one runtime only.
 //!
 //! A number is drawn when it is first asked for, from a block of the thread's, so that units that
 //! never ask pay nothing.

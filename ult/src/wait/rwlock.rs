@@ -148,7 +148,7 @@ impl<T> RwLock<T> {
         self.gate.word.compare_exchange(0, WRITER, Acquire, Relaxed).is_ok()
     }
 
-    /// A newcomer's short wait. Not past those who queue.
+    /// A newcomer's short wait. Not past waiters in the queue.
     #[cold]
     fn spin(&self, wants: usize) -> bool {
         let mut got_it = false;

@@ -162,7 +162,8 @@ impl Unparker {
     }
 }
 
-/// Checks that the caller may run `unit` here: who the caller is, where, and what to run.
+/// Checks that the caller may run `unit` here. Returns the caller's ULT, its xstream, and the unit
+/// to run.
 #[inline(always)]
 fn admit<'a>(unit: Unit) -> Result<(UltPtr, &'a Xstream, UltPtr), ToError> {
     let Some((xstream, me)) = current::xstream_and_ult() else {

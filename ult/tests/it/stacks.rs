@@ -257,7 +257,7 @@ fn recurse(depth: u64) -> u64 {
     if depth == u64::MAX { 0 } else { recurse(depth + 1) + frame[(depth % 64) as usize] }
 }
 
-/// Also the guard of the user's memory stops a ULT, and the message says who it was.
+/// Also the guard of the user's memory stops a ULT, and the message names the ULT.
 #[test]
 fn an_overflow_of_the_users_memory_is_reported() {
     const CHILD: &str = "ULT_TEST_OVERFLOW_CHILD";

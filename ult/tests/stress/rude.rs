@@ -54,7 +54,7 @@ impl RudePool {
         })
     }
 
-    /// The unit is in the hands of whoever panics.
+    /// The code that panics has the unit in hand.
     fn risk(&self, unit: &Unit, now: &Now) {
         if now.is_due() {
             if let Some(id) = unit.name().and_then(|name| name.parse::<usize>().ok()) {

@@ -93,7 +93,8 @@ fn waiting(max: usize) -> Admission {
     Admission::new(max).overload(Overload::Wait)
 }
 
-/// A request at one gate: it runs if it is let in, and its handler those who get its place.
+/// A request at one gate: it runs if it is let in, and its handler then runs the requests that get
+/// its place.
 fn come(gate: &Gate<Addr>, seen: &Seen, max: usize, peer: Addr, may_wait: impl Fn() -> bool) {
     match gate.enter(&peer, || None, peer, may_wait) {
         Entrance::In(peer) => handle(gate, seen, max, peer),

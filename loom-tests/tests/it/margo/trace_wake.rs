@@ -96,7 +96,7 @@ fn a_record_is_taken_although_nobody_closes() {
     });
 }
 
-/// Two who send at a time: one of them wakes for both.
+/// Two senders at a time: one of them wakes the writer for both.
 #[test]
 fn records_of_several_are_all_taken() {
     check(|| {

@@ -20,7 +20,7 @@ impl Block {
         Arc::new(Self { parts: ReturnedParts::new(), rounds, frees })
     }
 
-    /// For who has a part.
+    /// For the holder of a part.
     fn read_and_give_back(&self) {
         // SAFETY: read only, and the model reports a writer meanwhile.
         self.rounds.with(|rounds| assert!(unsafe { *rounds } <= 1));

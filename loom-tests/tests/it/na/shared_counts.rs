@@ -73,7 +73,8 @@ impl Node {
     }
 }
 
-/// So many owners, and who looks on; one of them is a thread that does `other` while we do `own`.
+/// A race among so many owners and onlookers: one of them is a thread that does `other` while this
+/// one does `own`.
 fn race(
     (owners, onlookers): (u32, u32),
     other: impl Fn(&Node) + Copy + Send + Sync + 'static,
@@ -100,7 +101,7 @@ fn change_and_release(node: &Node) {
     node.release();
 }
 
-/// For who looks on.
+/// For an onlooker.
 fn join_and_forget(node: &Node) {
     if node.counts.join() {
         read_and_release(node);

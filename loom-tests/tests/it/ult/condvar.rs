@@ -1,4 +1,4 @@
-//! Does a notify reach somebody who waits, whatever deadlines do meanwhile?
+//! Does a notify reach a waiter, whatever deadlines do meanwhile?
 
 use std::time::{Duration, Instant};
 

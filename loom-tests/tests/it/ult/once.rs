@@ -24,7 +24,7 @@ fn three_parties_see_one_value() {
     });
 }
 
-/// The party that fails wakes those who wait, and one of them tries.
+/// The party that fails wakes the waiters, and one of them tries.
 #[test]
 fn a_failure_lets_the_next_one_try() {
     check(|| {

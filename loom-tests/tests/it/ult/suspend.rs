@@ -34,7 +34,7 @@ fn two_resumes_push_once() {
     });
 }
 
-/// The stack is a cell that the running ULT writes, and that whoever runs it next writes: loom
+/// The stack is a cell that the running ULT writes, and that its next resumer writes: loom
 /// complains if the two are not ordered.
 #[test]
 fn stack_is_quiet_before_it_is_entered() {

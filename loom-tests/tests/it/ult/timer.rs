@@ -7,7 +7,8 @@ use loom::thread;
 use margo_loom_tests::check;
 use ult::loom_exports::{Cancel, TimerState};
 
-/// A unit with its timer. Whoever has the unit writes to `fate`, without any other protection.
+/// A unit with its timer. The party that has the unit writes to `fate`, without any other
+/// protection.
 struct Unit {
     state: TimerState,
     fate: UnsafeCell<Fate>,

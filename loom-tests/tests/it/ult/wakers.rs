@@ -21,7 +21,7 @@ struct Ult {
     cell: SuspendCell,
     token: AtomicBool,
     requests: AtomicU8,
-    /// The stack: whoever runs it writes.
+    /// The stack; written by each party that runs it.
     stack: UnsafeCell<u32>,
 }
 

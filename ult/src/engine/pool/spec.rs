@@ -1,4 +1,4 @@
-//! The description of a pool: its kind, who may use it, and the trait of pools that the program
+//! The description of a pool: its kind, the access to it, and the trait of pools that the program
 //! makes.
 
 use std::fmt;

@@ -23,8 +23,8 @@
 //! A unit is kept alive by its runtime until it ends and by its `JoinHandle` until that is gone:
 //! the join word tells which of the two comes second ([`join`](mod@crate::spawn::join)), and no
 //! count is needed. On top of that `refs` counts the `Unparker`s and wakers in flight, plus one for
-//! the two above together. Whoever takes it to zero recycles the descriptor. The descriptor keeps
-//! the runtime's shared part alive (`core`), which a waker touches after the push.
+//! the two above together. The party that takes it to zero recycles the descriptor. The descriptor
+//! keeps the runtime's shared part alive (`core`), which a waker touches after the push.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -56,7 +56,7 @@ pub(crate) enum Kind {
     Ult,
     /// A ULT that may be resumed by another xstream.
     Migratable,
-    /// Runs to its end on the stack of whoever runs it.
+    /// Runs to its end on the stack of its caller.
     Tasklet,
 }
 
@@ -458,7 +458,7 @@ impl Ult {
     }
 }
 
-/// A pointer to a descriptor whose holder keeps it alive, or borrows from somebody who does (the
+/// A pointer to a descriptor whose holder keeps it alive, or borrows from a party that does (the
 /// runtime, as long as the unit has not ended).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct UltPtr(NonNull<Ult>);

@@ -141,7 +141,7 @@ pub(crate) struct Depot(Mutex<Idle>);
 
 struct Idle {
     chains: Vec<Chain>,
-    /// For those who take and put single ones.
+    /// For threads that take and put single descriptors.
     loose: Chain,
     /// All together.
     len: usize,

@@ -106,7 +106,7 @@ fn move_in(ult: UltPtr, block: BlockPtr) {
     }
 }
 
-/// Tells whoever joins a unit that it will never run. As [`run_and_publish`].
+/// Tells the parties that join a unit that it will never run. As [`run_and_publish`].
 pub(crate) fn publish_lost(ult: UltPtr) -> bool {
     // There is no outcome that the unit would have to drop.
     publish_done(ult)

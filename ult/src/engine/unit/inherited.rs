@@ -29,7 +29,7 @@ thread_local! {
     static VALUES: RefCell<Values> = const { RefCell::new(Values(None)) };
 }
 
-/// Values by key, shared by those who have handed them on.
+/// Values by key, shared by the units that have handed them on.
 #[derive(Clone, Default)]
 pub(crate) struct Values(Option<Arc<Vec<Value>>>);
 

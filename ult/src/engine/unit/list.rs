@@ -1,8 +1,8 @@
 //! A FIFO of units, linked through their descriptors.
 //!
-//! One party at a time touches it: the owner of an xstream's list, or whoever holds the lock of a
-//! pool. So no atomics are needed for the links; they are stored in the atomic that other queues
-//! use, with relaxed accesses, which cost the same as plain ones.
+//! One party at a time touches it: the owner of an xstream's list, or the holder of a pool's lock.
+//! So no atomics are needed for the links; they are stored in the atomic that other queues use,
+//! with relaxed accesses, which cost the same as plain ones.
 
 use std::cell::Cell;
 use std::ptr::{self, NonNull};

@@ -5,12 +5,12 @@
 //! buffer. The types are known where the ULT is spawned and where it is joined; in between, a
 //! [`Vtable`] remembers what to do with the bytes.
 //!
-//! Access is exclusive at any time: the spawner before the first push, then whoever holds the
+//! Access is exclusive at any time: the spawner before the first push, then the holder of the
 //! unstarted unit, then the ULT itself, and after the join word says `DONE` the owner of the
 //! `JoinHandle` (or the ULT, if there is none).
 //!
-//! A closure and its value may borrow (scoped ULTs); whoever stores them promises that the loan
-//! lasts until the payload is empty again.
+//! A closure and its value may borrow (scoped ULTs); the party that stores them promises that the
+//! loan lasts until the payload is empty again.
 
 use std::cell::Cell;
 use std::mem::{MaybeUninit, align_of, needs_drop, size_of};

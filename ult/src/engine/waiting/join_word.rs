@@ -1,4 +1,4 @@
-//! The word in which a unit that ends, its handle, and those who wait for it meet.
+//! The word in which a unit that ends, its handle, and its waiters meet.
 //!
 //! | word | meaning |
 //! |---|---|
@@ -11,13 +11,13 @@
 //! # Who may touch what
 //!
 //! - The unit calls [`publish`](JoinWord::publish) once. It touches the word no more once that has
-//!   stored `DONE`, so whoever sees `DONE` may free the word.
-//! - The owner of the handle calls [`detach`](JoinWord::detach) when nobody waits any more: whoever
-//!   waits borrows the handle, or owns it. So `DETACHED` never replaces a waiter.
+//!   stored `DONE`, so a party that sees `DONE` may free the word.
+//! - The owner of the handle calls [`detach`](JoinWord::detach) when nobody waits any more: a
+//!   waiter borrows the handle, or owns it. So `DETACHED` never replaces a waiter.
 //! - Of `publish` and `detach` one comes second and is told so: that party drops what both had in
 //!   common.
-//! - Waiters are linked by whoever waits, and unlinked by their party (deadline, cancel, a future
-//!   that is dropped) or all at once by `publish`, which must wake them.
+//! - Waiters are linked by their party, and unlinked by it (deadline, cancel, a future that is
+//!   dropped) or all at once by `publish`, which must wake them.
 
 #![cfg_attr(not(loom), allow(unreachable_pub, reason = "public for the loom models only"))]
 

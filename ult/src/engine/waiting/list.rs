@@ -87,8 +87,9 @@ pub(crate) unsafe fn set_first(node: NonNull<Waiter>, next: *mut Waiter) {
 
 /// Removes `node` from the chain at `first`, and returns the new first node.
 ///
-/// Whoever adds a node makes the link forwards only ([`set_first`]); those backwards are made here,
-/// each once. So to leave costs as much as to come, on average, in whatever order they leave.
+/// The party that adds a node makes the link forwards only ([`set_first`]). The links backwards are
+/// made here, each once. So to leave costs as much as to come, on average, in whatever order they
+/// leave.
 ///
 /// # Safety
 ///
@@ -117,8 +118,8 @@ pub(crate) unsafe fn remove_from(first: *mut Waiter, node: NonNull<Waiter>) -> *
     }
 }
 
-/// Makes the links backwards that are missing, and returns how many. Those who came since the last
-/// time stand first: behind a node that has its link all have theirs.
+/// Makes the links backwards that are missing, and returns how many. The nodes that came since the
+/// last time stand first: behind a node that has its link all have theirs.
 ///
 /// # Safety
 ///

@@ -1,7 +1,7 @@
 //! A place to wait until something has changed, for parties that then look for themselves.
 //!
-//! Whoever changes something tells; the teller may be a scheduler, so nothing here waits for a ULT:
-//! the list of waiters is behind an OS lock that is held for a few instructions.
+//! The party that changes something tells the waiters; it may be a scheduler, so nothing here waits
+//! for a ULT: the list of waiters is behind an OS lock that is held for a few instructions.
 
 use std::ptr::NonNull;
 
@@ -25,7 +25,7 @@ impl ChangeSignal {
         Self(Mutex::new(Vec::new()))
     }
 
-    /// Wakes everybody who waits; they look again.
+    /// Wakes all waiters; they look again.
     pub(crate) fn tell(&self) {
         let entries = std::mem::take(&mut *lock(&self.0));
         for ParkedWaiter(waiter) in entries {

@@ -21,10 +21,10 @@
 //! stays `LOCKED`, and the waiter owns it when it wakes.
 //!
 //! So everybody in the queue is overtaken for one wake-up and one short spin at most, and then no
-//! more; and among those who queue it is first come, first served.
+//! more; and within the queue it is first come, first served.
 //!
 //! Before it queues, a newcomer spins: for a fraction of a microsecond, and, while its xstream has
-//! nothing else to run, for some microseconds. It does not spin past others who queue.
+//! nothing else to run, for some microseconds. It does not spin past waiters in the queue.
 //!
 //! # Why the next holder may free the mutex at once
 //!
@@ -53,8 +53,8 @@ const DEMANDS: usize = 1;
 const HANDED_OVER: usize = 1;
 const COMPETE: usize = 2;
 
-/// Returns whether whoever unlocks has to wake somebody: someone queues, and nobody is awake who
-/// will take care of the queue.
+/// Returns whether an unlock has to wake a waiter: the queue is not empty, and nobody is awake that
+/// will take care of it.
 #[inline]
 fn wakes(word: usize) -> bool {
     word & (QUEUED | COMPETING) == QUEUED
@@ -98,7 +98,7 @@ impl RawMutex {
         self.state.load(Relaxed) & LOCKED == 0 && self.grab()
     }
 
-    /// Takes the lock if it is free, whoever queues: one instruction, which cannot fail because of
+    /// Takes the lock if it is free, past the queue: one instruction, which cannot fail because of
     /// the other flags.
     #[inline]
     fn grab(&self) -> bool {
@@ -150,7 +150,7 @@ impl RawMutex {
         }
     }
 
-    /// A newcomer's short wait. Not past those who queue.
+    /// A newcomer's short wait. Not past waiters in the queue.
     fn spin_for_it(&self) -> bool {
         let mut is_queued = false;
         let got_it = spin(SpinFor::Holder, || {

@@ -19,8 +19,9 @@
 //! # Who may touch what
 //!
 //! - The waiting party creates the waiter, links it into one object, and blocks.
-//! - `links` belongs to the object (its lock, or whoever owns its list at that moment).
-//! - Whoever unlinks it from the object owns the right to wake it, exactly once ([`Waiter::wake`]).
+//! - `links` belongs to the object (its lock, or the party that owns its list at that moment).
+//! - The party that unlinks it from the object owns the right to wake it, exactly once
+//!   ([`Waiter::wake`]).
 //! - `woken` is the last thing that the waker touches: the waiting party may return, and its
 //!   stack may be gone, as soon as it is set. So the waker first takes what it needs to wake the
 //!   party: a count on the ULT's descriptor, on the thread's parker, or a clone of the waker. A ULT
@@ -195,7 +196,7 @@ impl Waiter {
         self.party.block(self.kind, deadline, true, ready)
     }
 
-    /// Returns whether the wait has been ended by a waker, who then touches it no more.
+    /// Returns whether the wait has been ended by a waker, which then touches it no more.
     pub(crate) fn is_woken(&self) -> bool {
         self.note() != 0
     }

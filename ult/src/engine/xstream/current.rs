@@ -44,7 +44,7 @@ pub(crate) fn xstream_ptr() -> *const Xstream {
     XSTREAM.get()
 }
 
-/// A stack that is a thread of its own runs for the xstream of whoever resumes it.
+/// A stack that is a thread of its own runs for the xstream of its resumer.
 #[cfg(ult_thread_context)]
 impl crate::stack::context::Back {
     /// Notes the xstream of the calling thread, which resumes the stack.

@@ -118,7 +118,7 @@ extern "C" fn on_fault(
     chain(signal, info, context);
 }
 
-/// Hands a fault that is not ours to whoever was there before.
+/// Hands a fault that is not ours to the handler that was installed before.
 fn chain(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     let slot = SIGNALS.iter().position(|known| *known == signal);
     let previous = slot.and_then(|slot| PREVIOUS[slot].get());

@@ -1,6 +1,6 @@
 //! Execution streams: OS threads that run units.
 //!
-//! Split by who may touch it:
+//! Split by the threads that may touch it:
 //!
 //! - [`XstreamShared`](crate::engine::xstream::shared): the inbox, the park word and counters; any
 //!   thread.
@@ -47,8 +47,8 @@ pub(crate) use crate::engine::xstream::shared::{State, XstreamShared};
 
 /// Every so many switches from ULT to ULT in a row, one returns to the code that resumed the stack.
 const HOPS_MAX: u32 = 32;
-/// After so many of the latter the next one has to queue: whoever runs them has other things to do,
-/// too (mail, timers, other units).
+/// After so many returns in a row the next ULT has to queue, because the xstream has other things
+/// to do, too (mail, timers, other units).
 const CHAIN_MAX: u32 = 8;
 
 /// The part of an xstream that only its own thread touches.

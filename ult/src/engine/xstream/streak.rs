@@ -7,9 +7,9 @@
 //!
 //! It does so only where the scheduler would pick just that unit, and there is nothing else to look
 //! at: the scheduler is `basic`, which says how many of its next picks are for the list of its
-//! first pool ([`Streak::begin`]), and there is no mail, no timer, no idle waiter and nobody who
-//! watches. Everything that runs units by itself ends the streak: a stacked scheduler or a ULT that
-//! runs a child must get back what it has resumed.
+//! first pool ([`Streak::begin`]), and there is no mail, no timer, no idle waiter and no observer.
+//! Everything that runs units by itself ends the streak: a stacked scheduler or a ULT that runs a
+//! child must get back what it has resumed.
 //!
 //! All of this belongs to the xstream's own thread. `run_tasklets` does the same for tasklets,
 //! which have no stack at all.
@@ -75,7 +75,7 @@ impl Streak {
 
 impl Xstream {
     /// The ULT that lived on `block` has ended, and `root` asks for the next one to run there:
-    /// settled, and out of its queue. None: back to whoever resumed the stack.
+    /// settled, and out of its queue. None: back to the stack's resumer.
     #[inline]
     pub(crate) fn follow(&self, block: BlockPtr) -> Option<UltPtr> {
         let slot = self.streak.slot()?;

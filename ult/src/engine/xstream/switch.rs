@@ -20,7 +20,7 @@ use crate::sync::atomic::Ordering::{Relaxed, Release};
 use crate::sync::{Arc, lock};
 use crate::trace::event::EventKind;
 
-/// Switches from `ult`, which is the caller, to whoever runs it.
+/// Switches from `ult`, which is the caller, to its resumer.
 // Always: a function that is left after a switch returns to where the processor does not expect it,
 // since its stack of return addresses is that of another ULT by then.
 #[inline(always)]
@@ -59,7 +59,7 @@ fn wake_up_otherwise(block: BlockPtr, wakeup: Wakeup, command: Command) {
 }
 
 /// Suspends `ult`, which is the caller, until `ready` says yes or `deadline` has passed. Returns
-/// what `ready` said last. Whoever makes it ready must resume the ULT afterwards.
+/// what `ready` said last. The party that makes it ready must resume the ULT afterwards.
 pub(crate) fn suspend_until(
     ult: UltPtr,
     deadline: Option<Instant>,
@@ -192,8 +192,8 @@ fn send_again(ult: UltPtr) {
     home.ask(Box::new(move |xstream| xstream.requeue(unit.into_ult(), PushReason::Resume)));
 }
 
-/// Ends a unit that never started: drops its closure and tells whoever joins it. The descriptor may
-/// be gone afterwards.
+/// Ends a unit that never started: drops its closure and tells the parties that join it. The
+/// descriptor may be gone afterwards.
 #[cold]
 pub(crate) fn lose(ult: UltPtr, why: Why) {
     ult.payload.lose(why);

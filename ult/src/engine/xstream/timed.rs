@@ -34,9 +34,9 @@ use crate::sync::atomic::Ordering::Relaxed;
 pub(crate) struct Timed {
     state: TimerState,
     pub(crate) deadline: Instant,
-    /// Only for whoever has the unit, by the word of `state`.
+    /// Only for the party that has the unit, by the word of `state`.
     ult: UltPtr,
-    /// The xstream with the timer. Written by whoever has the unit, before the timer exists.
+    /// The xstream with the timer. Written by the party that has the unit, before the timer exists.
     home: AtomicPtr<XstreamShared>,
     /// Where in the heap. Touched by the home xstream only.
     pub(crate) place: Place,

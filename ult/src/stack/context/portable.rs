@@ -14,12 +14,12 @@ pub(crate) const CAN_HAND_OVER: bool = false;
 /// A stack's saved state.
 pub(crate) struct Context(UnsafeCell<Coroutine<Wakeup, usize, Infallible, BlockStack>>);
 
-/// The way back from a stack to whoever resumed it.
+/// The way back from a stack to its resumer.
 #[repr(transparent)]
 pub(crate) struct Back(Yielder<Wakeup, usize>);
 
 impl Back {
-    /// Switches from this stack, which the caller runs on, to whoever resumed it.
+    /// Switches from this stack, which the caller runs on, to its resumer.
     pub(crate) fn suspend(&self, block: &StackBlock, command: Command) -> Wakeup {
         self.0.suspend(command.word(block))
     }

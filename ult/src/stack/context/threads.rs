@@ -40,10 +40,10 @@ pub(crate) struct Context {
     thread: Cell<Option<thread::JoinHandle<()>>>,
 }
 
-/// The way back from a stack to whoever resumed it.
+/// The way back from a stack to its resumer.
 pub(crate) type Back = Baton;
 
-/// Says who runs, the stack or its resumer.
+/// Tells which of the two runs, the stack or its resumer.
 pub(crate) struct Baton {
     /// True if the stack runs.
     turn: AtomicBool,
@@ -127,7 +127,7 @@ impl Context {
 }
 
 impl Baton {
-    /// Switches from this stack, which the caller runs on, to whoever resumed it.
+    /// Switches from this stack, which the caller runs on, to its resumer.
     pub(crate) fn suspend(&self, block: &StackBlock, command: Command) -> Wakeup {
         self.pass(false, command.word(block));
         match self.wait(true) {

@@ -25,7 +25,7 @@ const CACHE_LINE_BYTES: usize = 64;
 /// A stack's saved state while it is suspended, and its resumer's while it runs.
 pub(crate) struct Context(Cell<*mut u8>, StackAnnotations);
 
-/// The way back from a stack to whoever resumed it.
+/// The way back from a stack to its resumer.
 pub(crate) type Back = Context;
 
 impl Context {
@@ -81,7 +81,7 @@ impl Context {
         unsafe { _mm_prefetch::<_MM_HINT_T0>(top.wrapping_add(CACHE_LINE_BYTES)) };
     }
 
-    /// Switches from this stack, which is that of `block` and the caller's, to whoever resumed it.
+    /// Switches from this stack, which is that of `block` and the caller's, to its resumer.
     #[inline(always)]
     pub(crate) fn suspend(&self, block: &StackBlock, command: Command) -> Wakeup {
         let word = command.word(block);
@@ -92,7 +92,7 @@ impl Context {
     }
 
     /// Switches from this stack, which the caller runs on, to the suspended stack `next`, which
-    /// goes on with [`Wakeup::After`] and has whoever resumed this one as its resumer from then on.
+    /// goes on with [`Wakeup::After`] and has this one's resumer as its own from then on.
     ///
     /// # Safety
     ///

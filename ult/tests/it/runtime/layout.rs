@@ -363,7 +363,7 @@ fn started_ults_of_an_ordered_pool_go_on_when_another_xstream_takes_it_over() {
 struct Restless {
     xstream: XstreamRef,
     is_over: Arc<AtomicBool>,
-    /// One that never came to its turn is dropped by who replaces it, who would be asked again.
+    /// A scheduler that never had its turn is dropped by its replacer, which would be called again.
     has_served: bool,
 }
 

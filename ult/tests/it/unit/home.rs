@@ -232,7 +232,7 @@ fn dropped_units_are_lost_or_return() {
     });
 }
 
-/// Hands units to whoever asks, on whatever xstream: the runtime must send them home.
+/// Hands units to every xstream that asks: the runtime must send them home.
 struct Swap {
     stash: Arc<Mutex<VecDeque<Unit>>>,
 }

@@ -93,7 +93,7 @@ fn nobody_starves_behind_busy_xstreams() {
     });
 }
 
-/// A ULT that suspends with the lock held and comes back at once overtakes those who wait for one
+/// A ULT that suspends with the lock held and comes back at once overtakes the waiters for one
 /// round at most.
 #[test]
 fn ults_of_one_xstream_overtake_once_at_most() {

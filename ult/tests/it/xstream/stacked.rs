@@ -54,7 +54,8 @@ fn an_xstream_that_leaves_serves_its_pools_again_when_the_stacked_scheduler_has_
     }
 }
 
-/// A ULT at home on an xstream that leaves is resumed there, whoever serves its pool meanwhile.
+/// A ULT at home on an xstream that leaves is resumed there, whichever xstream serves its pool
+/// meanwhile.
 #[test]
 fn a_started_ult_goes_on_where_it_is_at_home_beside_a_stacked_scheduler() {
     for kind in KINDS {

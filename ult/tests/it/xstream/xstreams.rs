@@ -326,8 +326,8 @@ fn affinity_changes_between_units_and_survives_a_revival() {
     });
 }
 
-/// A change of the layout is made by a ULT as a rule, and threads inherit the processors of who
-/// starts them.
+/// A change of the layout is made by a ULT as a rule, and threads inherit the processors of the
+/// thread that starts them.
 #[test]
 fn who_adds_an_xstream_does_not_hand_its_own_binding_on() {
     within(|| {
