@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
-/// A point in time in the life of a call: see [`OriginSpan`](super::OriginSpan).
+/// A point in time, for what happens to calls: see [`OriginSpan`](super::span::OriginSpan).
 ///
 /// Moments of one process can be compared with each other; those of others by
 /// [`system_time`](Self::system_time). The precision is some ten nanoseconds.
@@ -58,9 +58,8 @@ impl Moment {
 }
 
 /// Reads the clock for the first time, which takes a fifth of a millisecond; later on makes it more
+/// precise now and then. For whoever has the time.
 pub(crate) fn prepare() {
-/// precise now and then. For callers that have the time.
-pub(super) fn prepare() {
     clock().refine();
 }
 

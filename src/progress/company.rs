@@ -26,8 +26,7 @@ thread_local! {
 /// The progress ULTs of one execution stream.
 #[derive(Debug, Default)]
 struct ProgressGroup {
-struct Company {
-    /// Progress ULTs that do not sleep.
+    /// Those who do not sleep.
     awake: Cell<usize>,
     /// Those of them who would like to.
     tired: Cell<usize>,
@@ -149,9 +148,8 @@ impl Drop for GroupMember {
     }
 }
 
+/// Somebody is aside until this is dropped.
 struct Aside<'a>(&'a ProgressGroup);
-/// A progress ULT is aside until this is dropped.
-struct Aside<'a>(&'a Company);
 
 impl<'a> Aside<'a> {
     fn new(company: &'a ProgressGroup) -> Self {

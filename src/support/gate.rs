@@ -73,8 +73,7 @@ struct Begun {
 /// Those inside of a plain gate beyond its free places.
 #[derive(Debug)]
 struct SharedPlaces {
-struct Crowd {
-    /// How many are counted; a request that leaves looks at nothing else if there are none.
+    /// How many; whoever leaves looks at nothing else if there are none.
     counted: OwnLine<AtomicU64>,
     counts: Lock<Counts>,
 }
@@ -109,8 +108,8 @@ impl Counts {
         Self { peer_max, host_max, of_peers: HashMap::new(), of_hosts: HashMap::new() }
     }
 
-    /// Makes the counts of requests beyond the free places of a plain gate, with the shares that
-    /// the bounds leave there.
+    /// Makes the counts of those beyond the free places of a plain gate, with what the bounds leave
+    /// there.
     pub(crate) fn beyond_free(bounds: &Admission) -> Self {
         let free = free_of(bounds);
         let beyond = |max: Option<usize>| max.map(|max| max.saturating_sub(free).max(1));

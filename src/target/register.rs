@@ -85,10 +85,9 @@ pub(crate) struct Options {
 }
 
 impl Instance {
+    /// Serves an RPC no more, if it is one of this layer's users and `is_it`. What is the user's is
+    /// dropped here, if no request has it; so this is not to be called with a lock held.
     pub(crate) fn deregister_if(&self, id: RpcId, is_it: impl Fn(&RegisteredRpc) -> bool) -> bool {
-    /// Serves an RPC no more, if it is one of this layer's users and `is_it`. Values of the user
-    /// are dropped here, if no request has them; so this is not to be called with a lock held.
-    pub(crate) fn deregister_if(&self, id: RpcId, is_it: impl Fn(&Entry) -> bool) -> bool {
         let inner = self.inner();
         loop {
             let Some(there) = inner.core.registered(id) else { return false };

@@ -18,9 +18,8 @@ pub(crate) enum Token {
     Bulk(Arc<BulkCall>),
     /// An answer of ours that is not waited for.
     Respond(Option<SpanOfRequest>),
+    /// One that somebody waits for.
     Awaited(Arc<PendingResponse>),
-    /// An answer that a caller waits for.
-    Awaited(Arc<Answer>),
 }
 
 impl From<Shared<Call>> for Token {

@@ -23,9 +23,8 @@ pub(crate) struct MovedRequests(Mutex<State>);
 
 #[derive(Default)]
 struct State {
+    /// By their addresses, which are theirs as long as somebody looks on.
     replies: HashMap<usize, WeakShared<Reply>>,
-    /// Replies by their addresses, which are theirs as long as an [`Onlooker`] of them is there.
-    replies: HashMap<usize, Onlooker<Reply>>,
     is_over: bool,
 }
 

@@ -28,10 +28,8 @@ pub unsafe trait Protocol {
     fn acquire(&self) -> Self::Hold;
     /// Takes it if it is free.
     fn try_acquire(&self) -> Option<Self::Hold>;
+    /// Gives it back; only for who holds it.
     fn release(&self, held: Self::Hold);
-    fn try_acquire(&self) -> Option<Self::Held>;
-    /// Gives it back. Only its holder may call this.
-    fn release(&self, held: Self::Held);
 }
 
 // SAFETY: the protocol's promise, which a loom model checks.

@@ -79,13 +79,10 @@ impl<T> Shared<T> {
         one.node == other.node
     }
 
+    /// One who looks on.
     pub fn downgrade(this: &Self) -> WeakShared<T> {
         this.counts().add_weak();
         WeakShared { node: this.node, owns: PhantomData }
-    /// Returns an onlooker, which does not keep the value.
-    pub fn downgrade(this: &Self) -> Onlooker<T> {
-        this.counts().look_on();
-        Onlooker { node: this.node, owns: PhantomData }
     }
 }
 

@@ -86,9 +86,8 @@ struct Counts {
     given_up: u64,
 }
 
+/// One who waits. What it gets is there for it to take; nothing, if the pool was closed.
 type BufferWaiter = Eventual<Mutex<Option<BulkBuffer>>>;
-/// A waiting caller. The buffer that it gets is there for it to take; none, if the pool was closed.
-type Turn = Eventual<Mutex<Option<BulkBuffer>>>;
 
 impl Instance {
     /// Makes a pool of registered buffers for [`pull`](Self::pull) and [`push`](Self::push). All of
