@@ -33,6 +33,8 @@ pub struct Limits {
 /// which does nothing to the parent's, and must not use it otherwise. As long as it keeps the copy
 /// (`exec` ends it), peers do not see the parent die; those over sm do, where they can watch its
 /// process.
+///
+/// [`OpenOptions::unread_answers_max`]: crate::OpenOptions::unread_answers_max
 pub trait Endpoint: Send + Sync + fmt::Debug {
     /// The plugin's name: `sm`, `tcp` …
     fn transport(&self) -> &'static str;
@@ -67,6 +69,8 @@ pub trait Endpoint: Send + Sync + fmt::Debug {
     /// that nobody waits for the answer. Cheap, no look at the peer itself. `false` says nothing:
     /// the end of a peer may not have been seen yet, and one that listens may come back under its
     /// address. Default: `false`, for a transport that cannot tell at once.
+    ///
+    /// [`Arrival::from`]: crate::Arrival::from
     fn is_gone(&self, peer: &Addr) -> bool {
         let _ = peer;
         false
