@@ -406,7 +406,7 @@ fn bulk_cases() -> Vec<Case> {
     cases
 }
 
-/// More than a bare round trip that a round trip of ours may take, ns.
+/// Time in ns that our round trip may take beyond a bare one.
 const FABRIC_OVERHEAD: f64 = 300.0;
 
 /// Share of the bare bandwidth that a transfer of ours should have.

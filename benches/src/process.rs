@@ -203,7 +203,7 @@ impl Program {
         Ok(Self(Reaped(spawn(command).doing("starting a program")?)))
     }
 
-    /// That it has not ended.
+    /// Checks that the child has not ended.
     ///
     /// # Errors
     ///

@@ -35,7 +35,7 @@ impl Unit {
 /// The figure that a row's value should reach.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Target {
-    /// None is set; floors have none.
+    /// No target is set. Floors have none.
     None,
     /// A limit in the row's unit.
     Limit(f64),

@@ -27,7 +27,7 @@ use crate::signals::Caught;
 
 /// A transport to show.
 struct Transport {
-    /// As in addresses.
+    /// The name of the transport, as in addresses.
     name: &'static str,
     /// Where the target is to listen: on this host only.
     listen: &'static str,

@@ -17,7 +17,7 @@ pub(crate) enum Failure {
     /// The user does not want it any more.
     #[error("interrupted")]
     Interrupted,
-    /// Nobody reads standard output any more.
+    /// The reader of standard output has closed it.
     #[error("standard output was closed")]
     OutputClosed,
 }

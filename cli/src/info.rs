@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// The outcome of the attempt with one transport.
 #[derive(Debug, Serialize)]
 struct Report {
-    /// As in addresses.
+    /// The transport, as in addresses.
     transport: String,
     /// The use of the transport, in one line.
     summary: String,
@@ -183,7 +183,7 @@ fn attempt(plugin: &dyn Plugin) -> Report {
     }
 }
 
-/// As a service would open it.
+/// Tries the address as a service would open it.
 fn attempt_at(address: &str) -> Report {
     let transport = address.split("://").next().unwrap_or(address);
     let name = transport.trim_start_matches("na+");

@@ -191,7 +191,7 @@ pub fn provider_config<T: DeserializeOwned>(value: &serde_json::Value) -> Result
 
 /// A document as it was read.
 struct Read<'t> {
-    /// Without what is wrong in it. `None`: that cannot be had.
+    /// The configuration without its wrong values. `None`: there is no such configuration.
     config: Option<Config>,
     tree: Option<Tree<'t>>,
     errors: Vec<Error>,

@@ -134,7 +134,8 @@ impl field::Visit for Line {
     }
 }
 
-/// Without what moves the cursor, or begins another line: a peer may have chosen some of it.
+/// Replaces characters that move the cursor or begin another line: a peer may have chosen some of
+/// the text.
 fn one_line(text: &str) -> String {
     let mut line = String::with_capacity(text.len() + 1);
     for char in text.chars() {

@@ -19,7 +19,7 @@ pub struct Claim<T> {
 unsafe impl<T: Send> Sync for Claim<T> {}
 
 impl<T> Claim<T> {
-    /// One that nobody has claimed.
+    /// A value that nobody has claimed yet.
     #[inline]
     pub fn new(value: T) -> Self {
         Self { claimed: AtomicBool::new(false), value: UnsafeCell::new(value) }

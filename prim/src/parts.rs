@@ -30,16 +30,15 @@ impl ReturnedParts {
         self.0.load(Ordering::Acquire) == given // pair: PARTS
     }
 
-    /// One more has come back. `true`: it was the last one of a block that was left; the memory is
-    /// to be freed.
+    /// Counts one more part that has come back. `true`: it was the last one of a block that its
+    /// carver has left; the memory is to be freed.
     #[inline]
     #[must_use]
     pub fn come_back(&self) -> bool {
         self.0.fetch_add(1, Ordering::AcqRel) + 1 == ENDED // pair: PARTS
     }
 
-    /// Nothing will be carved any more, after `given` parts. `true`: all have come back; the memory
-    /// is to be freed.
+    /// Ends the carving after `given` parts. `true`: all have come back; the memory is to be freed.
     #[must_use]
     pub fn leave(&self, given: u64) -> bool {
         self.0.fetch_add(ENDED - given, Ordering::AcqRel) == given // pair: PARTS

@@ -26,7 +26,7 @@ pub fn for_write<T>(at: *const T) {
     }
 }
 
-/// Without such a hint.
+/// Does nothing where there is no such hint.
 #[cfg(not(all(target_arch = "x86_64", not(any(miri, loom)))))]
 #[inline(always)]
 pub fn for_write<T>(_at: *const T) {}

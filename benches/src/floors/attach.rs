@@ -45,7 +45,7 @@ pub(crate) struct Attach {
 }
 
 impl Attach {
-    /// With a buffer as large as the source.
+    /// Makes a reader with a buffer as large as the source.
     pub(crate) fn new(source: Source) -> Self {
         Self { source, into: touched(source.bytes) }
     }

@@ -18,7 +18,7 @@ use crate::wait::Deadline;
 pub(crate) enum WaitPolicy {
     /// It spins for as long as the row takes.
     Poll,
-    /// As margo does when nothing is said.
+    /// The default settings of margo.
     Default,
 }
 

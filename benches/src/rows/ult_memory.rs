@@ -103,7 +103,7 @@ struct Grown {
     time: Duration,
 }
 
-/// By how much the process grows when `count` ULTs are suspended.
+/// Returns the growth of the process when `count` ULTs are suspended.
 fn grown_by(pool: &PoolRef, count: u64, deadline: Deadline) -> Result<Grown> {
     let release = Arc::new(Eventual::<()>::new());
     let (waiting, ended) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));

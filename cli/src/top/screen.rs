@@ -94,7 +94,7 @@ pub(super) type Size = (usize, usize);
 /// Where to draw, or nothing but the signals.
 pub(super) struct Screen {
     is_terminal: bool,
-    /// As the terminal's keys were.
+    /// The terminal's key settings before ours.
     before: Option<Termios>,
     /// Keys can be read from the terminal.
     has_keys: bool,

@@ -451,7 +451,7 @@ impl<const N: usize> Table<N> {
         self.rows.push(row.map(|text| cell(&text)));
     }
 
-    /// With an empty line before; nothing if there is nothing but the head.
+    /// Returns the lines after an empty one, or nothing if there is only the head.
     fn finish(self) -> Vec<String> {
         if self.rows.len() == 1 {
             return Vec::new();

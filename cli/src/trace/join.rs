@@ -53,7 +53,7 @@ pub(crate) fn run(out: &Path, files: &[PathBuf]) -> Result<(), Failure> {
     joined.end()
 }
 
-/// By how much the times of each file are later than those of the earliest one, nanoseconds.
+/// Returns how many nanoseconds the times of each file are later than those of the earliest one.
 fn shifts<'a>(heads: impl Iterator<Item = &'a Head>) -> Vec<u64> {
     // Of the host's first file: what its time of day is ahead of its monotonic clock.
     let mut ahead: HashMap<&str, i128> = HashMap::new();

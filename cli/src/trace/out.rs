@@ -17,7 +17,7 @@ use crate::signals::Caught;
 
 /// The file that is written to.
 pub(super) struct Out {
-    /// As the user calls it.
+    /// The name that the user gave.
     name: PathBuf,
     to: To,
 }
@@ -116,7 +116,7 @@ pub(super) struct Ended {
 }
 
 impl Ended {
-    /// Says what it is; where the file is standard output, elsewhere.
+    /// Prints a message: to standard error where the file is standard output.
     pub(super) fn say(&self, what: std::fmt::Arguments) -> Result<(), Failure> {
         let text = format_args!("{}: {what}", self.name.display());
         if self.is_stdout {

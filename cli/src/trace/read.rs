@@ -230,7 +230,7 @@ impl Slice {
     }
 }
 
-/// From microseconds. `None`: no time from 0 that counts.
+/// Converts microseconds. `None`: not a number from 0 on that fits.
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked before")]
 pub(super) fn nanos(micros: &Value) -> Option<u64> {
     let nanos = (micros.as_f64()? * 1000.0).round();

@@ -111,8 +111,8 @@ impl Tree {
         }
     }
 
-    /// From the first begin to the last end. If a file is damaged, a handler may end before its
-    /// request began; time does not go back even then.
+    /// Returns the time of the first begin and of the last end. If a file is damaged, a handler may
+    /// end before its request began; time does not go back even then.
     pub(super) fn times(&self) -> (u64, u64) {
         let begin = self.spans.iter().map(|span| span.begin().begin_ns).min().unwrap_or(0);
         let end = self.spans.iter().map(Span::end_ns).max().unwrap_or(0);

@@ -9,8 +9,8 @@ use super::{DependencyTarget, Findings, ResolvedDependency};
 use crate::margo::{PROVIDER_ID_DEFAULT, Provider};
 use crate::suggest::choices;
 
-/// By what others may name a provider of the document, as far as that is known: what is wrong with
-/// the entry has been said, and is nothing that is wrong with those that depend on it.
+/// The names by which others may refer to a provider of the document, as far as they are known.
+/// Errors of the entry itself have been reported, and are not reported again for its dependents.
 pub(super) struct NamedProvider {
     type_name: Option<String>,
     provider_id: Option<u16>,

@@ -245,9 +245,11 @@ struct Findings<'l> {
 /// The values found of a document, some of which may not be there.
 #[derive(Debug)]
 pub(crate) struct Looked {
-    /// As far as it can be had. With errors: enough for checks of other kinds.
+    /// The resolved configuration, as far as it exists. With errors: enough for checks of other
+    /// kinds.
     pub(crate) resolved: Option<Resolved>,
-    /// Without positions; some may be explained by what is not there ([`Lacks::explain`]).
+    /// Errors without positions. Some may be explained by values that were left out
+    /// ([`Lacks::explain`]).
     pub(crate) errors: Vec<Error>,
 }
 
@@ -336,8 +338,8 @@ impl Config {
         }
     }
 
-    /// As [`resolve`](Self::resolve), of a document of which some is not there. What it says of
-    /// errors goes for the rest.
+    /// Does the work of [`resolve`](Self::resolve) for a document some of whose values were left
+    /// out. Errors concern the rest.
     pub(crate) fn look(&self, env: &dyn Fn(&str) -> Option<String>, lacks: &Lacks) -> Looked {
         let mut found = Findings::new(lacks);
         let stacks = scalars::stacks(&self.argobots, env, &mut found);

@@ -14,7 +14,7 @@ const REQUESTS_MAX: usize = 1 << 22;
 /// Longest message where the document does not say, in bytes: that of the transports.
 const EAGER_SIZE: u64 = 4096;
 
-/// More bytes of receive buffers, all of them there from the start, are warned of.
+/// The bytes of receive buffers, all of which exist from the start, above which there is a warning.
 const RECEIVE_BYTES_MAX: u64 = 1 << 30;
 
 /// `margo.requests_max`; its default follows `mercury.request_post_init`, which C has alone.

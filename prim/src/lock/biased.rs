@@ -65,7 +65,7 @@ pub struct RawBiasedLock {
     owners: [AtomicUsize; PLACES],
 }
 
-/// How the lock is held.
+/// The way in which the lock is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hold {
     /// By the favoured thread, of that place.

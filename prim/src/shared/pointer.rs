@@ -98,13 +98,13 @@ impl<T> UninitShared<T> {
         Self(Box::new_uninit())
     }
 
-    /// With that value, and one owner.
+    /// Puts `value` into the memory and returns its only owner.
     #[inline(always)]
     pub fn fill(self, value: T) -> Shared<T> {
         Shared::of(self.fill_node(value, 1))
     }
 
-    /// With that value, and two owners.
+    /// Puts `value` into the memory and returns its two owners.
     #[inline(always)]
     pub fn fill_pair(self, value: T) -> (Shared<T>, Shared<T>) {
         let node = self.fill_node(value, 2);

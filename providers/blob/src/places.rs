@@ -13,7 +13,7 @@ use margo::ult::{Eventual, Selectable, wait_any};
 pub(crate) struct Places(Mutex<State>);
 
 struct State {
-    /// None while somebody waits.
+    /// Free places; zero while a request waits.
     free: usize,
     waiting: VecDeque<Arc<Eventual<()>>>,
 }

@@ -176,7 +176,8 @@ impl Service {
         })
     }
 
-    /// To have a file open while this ULT suspends. Waits for its turn, until nobody waits for it.
+    /// Takes a place, which allows this ULT to suspend with a file open. Waits for its turn, as
+    /// long as the origin waits for the answer.
     fn place(&self, name: &str, token: &CancelToken) -> Result<Place<'_>, BlobError> {
         self.places.take(token.event()).ok_or_else(|| given_up(name))
     }

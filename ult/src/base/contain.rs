@@ -83,7 +83,8 @@ pub(crate) fn panic_message(panic: &Panic) -> &str {
     }
 }
 
-/// So many destructors may panic one inside of another; what is left then is leaked.
+/// The number of destructors that may panic one inside of another. The payload beyond them is
+/// leaked.
 const NESTED_MAX: u32 = 8;
 
 /// Drops what [`catch_unwind`] has caught. The destructor of a payload

@@ -34,7 +34,7 @@ use crate::trace::clock;
 use crate::trace::event::{Event, EventKind, EventMask};
 use crate::trace::recorder::{NameCache, Recorder, Subject};
 
-/// Somebody records or listens.
+/// There is a recording or a sink.
 const TRACE: u8 = 1;
 /// There is a monitor.
 const WATCH: u8 = 2;
@@ -217,13 +217,13 @@ impl Plan {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Rest {
-    /// Not at all: it runs something.
+    /// The xstream runs something.
     Awake,
-    /// Not yet: it has nothing to do, and looks for something.
+    /// The xstream has nothing to do and looks for something.
     Looking,
-    /// Until a timer is due, a descriptor is ready, or another thread wakes it.
+    /// The xstream sleeps until a timer is due, a descriptor is ready, or another thread wakes it.
     Waiting,
-    /// Until another thread wakes it.
+    /// The xstream sleeps until another thread wakes it.
     Forever,
 }
 
@@ -351,7 +351,8 @@ impl Pulse {
         Some((id, pool, beat.name))
     }
 
-    /// Nobody has it told any more: what it said last will soon be wrong.
+    /// Forgets the unit that was announced last: no observer asks for it any more, and it will soon
+    /// be wrong.
     fn forget_unit(&self) {
         self.running.store(0, Relaxed);
     }
@@ -388,8 +389,8 @@ impl XstreamShared {
         }
     }
 
-    /// As [`beat`](Self::beat), of counters that are there whether or not somebody watches:
-    /// `executed` is the number of runs that have ended here.
+    /// A [`beat`](Self::beat) from counters that exist whether or not a monitor watches. `executed`
+    /// is the number of runs that have ended here.
     pub(crate) fn lazy_beat(&self, executed: u64) -> Beat {
         let has_left = matches!(self.state(), State::Terminated | State::Removed);
         let is_at_rest = self.is_idle() || has_left;
@@ -570,14 +571,14 @@ impl Xstream {
         }
     }
 
-    /// Around a spin.
+    /// Called around a spin.
     #[inline]
     pub(crate) fn looks(&self, looks: bool) {
         let rest = if looks { Rest::Looking } else { Rest::Awake };
         self.shared().diag.rest.store(rest as u8, Relaxed);
     }
 
-    /// Around a sleep; [`Rest::Awake`] after it.
+    /// Called before a sleep, and with [`Rest::Awake`] after it.
     pub(crate) fn on_rest(&self, rest: Rest) {
         let pulse = &self.shared().diag;
         pulse.rest.store(rest as u8, Relaxed);

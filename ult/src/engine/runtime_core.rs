@@ -53,10 +53,10 @@ pub(crate) const IDS_PER_DRAW: u64 = 1024;
 /// Pools and xstreams. What looks at all of them again and again looks at those that there are.
 #[derive(Default)]
 pub(crate) struct LayoutState {
-    /// By index, those that have been removed as well.
+    /// All pools by index, also those that have been removed.
     pub(crate) pools: Vec<Arc<PoolShared>>,
     pub(crate) xstreams: Vec<Arc<XstreamShared>>,
-    /// Those that have not been removed, in the same order.
+    /// The pools that have not been removed, in the same order.
     living_pools: Vec<Arc<PoolShared>>,
     living_xstreams: Vec<Arc<XstreamShared>>,
     /// Totals of the pools that have been removed.

@@ -5,9 +5,10 @@ use std::collections::HashMap;
 
 use crate::observe::monitor::{Report, Stall};
 
-/// So many reports of one thing are logged, and after them the 16th, the 32nd, and so on.
+/// The number of first reports of one thing that are all logged. After them the 16th, the 32nd and
+/// so on are.
 const ALL_OF_THE_FIRST: u64 = 10;
-/// So many things are told apart; then it begins anew.
+/// The number of things that are told apart. Beyond it, counting begins anew.
 const THINGS_MAX: usize = 1024;
 
 /// The key under which reports are counted: the place, and the name of the unit at fault.

@@ -71,7 +71,7 @@ pub(crate) fn set_up(core: &RuntimeCore, xstream: &XstreamShared) -> Result<AltS
     Ok(AltStack::ensure())
 }
 
-/// Is an xstream until the runtime ends or somebody asks it to leave.
+/// Serves as an xstream until the runtime ends or the xstream is asked to leave.
 fn serve(core: &Arc<RuntimeCore>, shared: &Arc<XstreamShared>, on_start: impl FnOnce()) {
     let xstream = Xstream::new(core.clone(), shared.clone());
     let seat = EnterGuard::take(&xstream);
@@ -97,7 +97,7 @@ fn leave(xstream: &Xstream, scheduler: OwnScheduler) {
     xstream.core.tell_news();
 }
 
-/// Is the primary xstream on the calling thread, with `f` as its first ULT.
+/// Serves as the primary xstream on the calling thread, with `f` as its first ULT.
 pub(crate) fn run_primary<F, T>(
     core: &Arc<RuntimeCore>,
     shared: &Arc<XstreamShared>,

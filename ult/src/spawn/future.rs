@@ -34,7 +34,7 @@ use crate::wait::task_wait::TaskWait;
 /// as with the handle; [`into_handle`](Self::into_handle) gives the handle back instead.
 #[must_use = "a future does nothing until it is polled"]
 pub struct JoinFuture<T> {
-    /// None once the outcome has been taken.
+    /// The handle; none once the outcome has been taken.
     handle: Option<JoinHandle<T>>,
     wait: TaskWait,
     /// The timer of a unit that starts at a given time.

@@ -113,7 +113,7 @@ impl<'a> UltBuilder<'a> {
         self
     }
 
-    /// Which of the units that wait to start goes first, in a pool that knows priorities. Default:
+    /// Sets the priority among units that wait to start, in a pool that knows priorities. Default:
     /// [`Priority::Normal`].
     #[inline]
     pub fn priority(mut self, priority: Priority) -> Self {

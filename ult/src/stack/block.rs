@@ -374,9 +374,9 @@ fn bind(start: NonNull<u8>, len: usize, node: u32) {
 /// Not in the libc crate yet.
 const MADV_GUARD_INSTALL: libc::c_int = 102;
 
-/// By libc's function, and so is [`unmap`]: libraries for networks (UCX, libfabric) put hooks into
-/// those, to notice memory that they have registered and that goes away, such as a buffer on a
-/// stack. They do not see a system call as rustix makes it.
+/// Maps memory by libc's function, as [`unmap`] unmaps it: libraries for networks (UCX, libfabric)
+/// put hooks into those, to notice memory that they have registered and that goes away, such as a
+/// buffer on a stack. They do not see a system call as rustix makes it.
 fn map(len: usize) -> io::Result<NonNull<u8>> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_STACK;
     let prot = libc::PROT_READ | libc::PROT_WRITE;

@@ -70,7 +70,7 @@ struct Rest {
     others_low: usize,
     others_cold: usize,
     others_trimmed: usize,
-    /// Those that the system did not take back, of any class, and how many of them to try again.
+    /// Stacks of any class that the system did not take back, and how many of them to try again.
     refused: Vec<BlockPtr>,
     retries: usize,
     /// All that are here, in use or idle.
@@ -282,7 +282,7 @@ impl Rest {
         block.ok_or_else(|| io::Error::other("a reserve of stacks was empty"))
     }
 
-    /// One that waits, but not in the list of the default class.
+    /// Takes a waiting stack that is not in the list of the default class.
     fn take_waiting(&mut self, class: StackClass, is_default: bool) -> Option<BlockPtr> {
         let found = if is_default { self.take_cold() } else { self.take_other(class) };
         found.or_else(|| {

@@ -88,8 +88,8 @@ pub(crate) fn allowed_cpus() -> Result<CpuSet, TopologyError> {
     Ok(own.union(&first))
 }
 
-/// Those of the cpus `online` that a thread of this process can be bound to, whatever mask the
-/// process was started with: a thread of its own asks for all, and reads what the kernel leaves
+/// Returns those of the cpus `online` that a thread of this process can be bound to, whatever mask
+/// the process was started with: a thread of its own asks for all, and reads what the kernel leaves
 /// of that, which is what the cgroup allows. `None`: a sandbox forbids the call, or there is no
 /// thread to be had.
 pub(crate) fn bindable_cpus(online: &CpuSet) -> Option<CpuSet> {

@@ -146,8 +146,8 @@ fn is_over(deadline: Option<Instant>) -> bool {
     deadline.is_some_and(|deadline| deadline <= Instant::now())
 }
 
-/// At the end of a `block_on`: another one of the same ULT may be around this one, and its wake-up
-/// may have been taken.
+/// Sets `woken` again at the end of a `block_on`: another one of the same ULT may be around this
+/// one, and its wake-up may have been taken.
 struct LookAgain(UltPtr);
 
 impl Drop for LookAgain {

@@ -36,7 +36,7 @@ type Outcome<R> = Eventual<Mutex<Option<Result<R, Box<dyn Any + Send>>>>>;
 pub struct Helpers {
     name: &'static str,
     threads_max: usize,
-    /// Those of this process.
+    /// The threads of this process.
     team: AtomicPtr<Team>,
 }
 

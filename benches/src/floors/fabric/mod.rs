@@ -161,7 +161,7 @@ impl Drop for Memory {
 /// Longest message: an address with its kind.
 const MESSAGE_BYTES_MAX: usize = 4096;
 
-/// As the messages of the rows that these are the floors of.
+/// The length of a message, as in the rows that these floors belong to.
 const CALL_BYTES: usize = 56;
 
 const CALL: u8 = 0;
@@ -350,7 +350,7 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    /// Both sides in one process, over whatever of it is here.
+    /// Runs both sides in one process, over each library and provider that this machine has.
     #[test]
     fn a_round_is_joined_greeted_answered_and_stopped_and_memory_moves() {
         const BYTES: usize = 100_000;

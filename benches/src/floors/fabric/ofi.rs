@@ -21,7 +21,7 @@ pub(super) struct Provider {
     /// Names in libfabric: the first that is there.
     names: &'static [&'static str],
     protocol: u32,
-    /// Where to be, for those with addresses of IP.
+    /// The host to bind to, for providers with IP addresses.
     host: Option<&'static CStr>,
 }
 
@@ -326,7 +326,7 @@ impl Bare for Endpoint {
         Ok(came)
     }
 
-    /// With what is behind it in its buffer.
+    /// The received message, with the bytes behind it in its buffer.
     fn message(&mut self) -> &[u8] {
         self.incoming[1].bytes()
     }

@@ -69,7 +69,7 @@ impl Origin {
         Ok(origin)
     }
 
-    /// As many calls as are to be in flight, and all their answers.
+    /// Makes as many calls as are to be in flight, and awaits all their answers.
     pub(super) fn calls(&mut self) -> Result<()> {
         let count = self.sweep.in_flight;
         for number in 0..count {

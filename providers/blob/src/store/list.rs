@@ -29,7 +29,7 @@ const ENTRIES_PER_TURN: usize = 2048;
 enum Step {
     /// Something found in a folder: a blob's full name, or a folder's with `/` at its end.
     Visit(String),
-    /// To look for what sorts behind that name in a folder, of which the first were visited.
+    /// Look for the names that sort behind this one in a folder whose first ones were visited.
     GoOn { folder: String, behind: String },
 }
 

@@ -123,7 +123,7 @@ impl Pool for CustomPool {
         unit
     }
 
-    /// Zero if nobody knows.
+    /// The length; zero if it is unknown.
     fn len(&self) -> usize {
         self.count("len", |pool| pool.len()).unwrap_or(0)
     }

@@ -9,8 +9,8 @@ use crate::sync::atomic::AtomicUsize;
 use crate::sync::atomic::Ordering::{Acquire, Release};
 use crate::sync::{Mutex, lock};
 
-/// From this many pushes on a ULT leaves the heap for the FIFO, so that an early one that yields
-/// forever starves nobody. The number is C Margo's.
+/// A ULT with this many pushes leaves the heap for the FIFO, so that an early one that yields
+/// forever starves no other. The number is C Margo's.
 const PUSHES_MAX: u32 = 32;
 
 /// A heap by age, and a FIFO for those that come back often; pops take from both in turn.

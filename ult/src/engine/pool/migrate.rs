@@ -42,7 +42,7 @@ fn key(ult: UltPtr) -> usize {
     ult.as_non_null().as_ptr().addr()
 }
 
-/// Where `ult` asked to go, if it is somewhere else.
+/// Takes the pool that `ult` asked to move to, if it is another one.
 fn take_target(ult: UltPtr) -> Option<Arc<PoolShared>> {
     if !ult.take_request(MIGRATE) {
         return None;

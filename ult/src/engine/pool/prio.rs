@@ -9,7 +9,7 @@ use crate::sync::atomic::AtomicUsize;
 use crate::sync::atomic::Ordering::{Acquire, Release};
 use crate::sync::{Mutex, lock};
 
-/// From this many pushes on a ULT counts as fresh, so that one that yields forever starves nobody.
+/// A ULT with this many pushes counts as fresh, so that one that yields forever starves no other.
 const PUSHES_MAX: u32 = 25;
 /// Every so many pops prefer fresh units.
 const FRESH_EVERY: u32 = 256;
@@ -31,7 +31,7 @@ struct PrioUnits {
     pops: u32,
 }
 
-/// Those that wait to start, by their priority.
+/// Units that wait to start, by their priority.
 #[derive(Default)]
 struct Fresh {
     high: VecDeque<Unit>,

@@ -38,12 +38,13 @@ use crate::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, fence};
 use crate::sync::{Arc, Mutex, UnsafeCell, lock, relax};
 
-/// Where units of a pool are queued that are not in a list of an xstream.
+/// The queue of those units of a pool that are not in a list of an xstream.
 #[allow(clippy::large_enum_variant, reason = "few, and in place so that a look costs no jump")]
 pub(crate) enum Queue {
     Fifo(FifoPool),
     Deque(DequePool),
-    /// With an order of its own, which holds for started ULTs, too, if it has all of them.
+    /// A queue with an order of its own, which holds for started ULTs, too, if all of them are in
+    /// it.
     Object(Box<dyn Pool>),
 }
 

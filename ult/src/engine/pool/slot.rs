@@ -67,7 +67,7 @@ pub(crate) struct PoolSlot {
     pub(crate) list: UnitList,
     /// True if a scheduler of this xstream serves the pool.
     pub(crate) served: Cell<bool>,
-    /// If so: how many pools come before it in the list of the xstream.
+    /// If the slot is served: how many pools come before its own in the list of the xstream.
     pub(crate) rank: Cell<usize>,
     /// No pool comes after it there.
     pub(crate) is_last: Cell<bool>,
@@ -75,7 +75,7 @@ pub(crate) struct PoolSlot {
     pub(crate) pops: Cell<u32>,
     /// Stacked schedulers over this slot.
     stacked: Cell<usize>,
-    /// Those of them that sleep, and whether there are any.
+    /// Stacked schedulers that sleep, and whether there are any.
     sleepers: RefCell<Vec<UltPtr>>,
     has_sleepers: Cell<bool>,
 }

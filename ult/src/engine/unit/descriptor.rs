@@ -146,7 +146,7 @@ impl UnitState {
         }
     }
 
-    /// As new.
+    /// Makes the state as new.
     ///
     /// # Safety
     ///

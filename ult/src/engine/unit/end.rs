@@ -122,7 +122,7 @@ fn publish_done(ult: UltPtr) -> bool {
     publish_met(ult)
 }
 
-/// Somebody waits already, or the handle went away meanwhile.
+/// Publishes where a party waits already, or where the handle went away meanwhile.
 #[inline(never)]
 fn publish_met(ult: UltPtr) -> bool {
     match ult.join.publish() {

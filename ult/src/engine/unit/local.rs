@@ -49,7 +49,7 @@ thread_local! {
     static THREAD_HAS_SOME: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Those of an OS thread, at its end, where an unwinding would abort. A unit's are
+/// Drops the values of an OS thread at its end, where an unwinding would abort. A unit's values are
 /// [dropped](drop_all) before.
 impl Drop for Locals {
     fn drop(&mut self) {

@@ -50,11 +50,11 @@ pub struct JoinWord(AtomicPtr<Waiter>);
 #[derive(Debug)]
 #[must_use = "whoever is told of waiters must wake them"]
 pub enum Published {
-    /// Nobody. The handle comes second.
+    /// There were no waiters. The handle comes second.
     First,
     /// The handle is gone: the unit comes second.
     Detached,
-    /// They wait. The handle comes second.
+    /// There were waiters. The handle comes second.
     Waited(Waiters),
 }
 

@@ -148,7 +148,7 @@ impl Waiter {
         }
     }
 
-    /// With a tag that is a number.
+    /// Sets the tag to a number.
     pub(crate) fn with_number(mut self, number: usize) -> Self {
         self.tag = std::ptr::without_provenance_mut(number);
         self

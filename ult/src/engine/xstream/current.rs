@@ -103,7 +103,7 @@ pub(crate) fn xstream_and_ult<'a>() -> Option<(&'a Xstream, UltPtr)> {
 /// Runs code of the user that must not be suspended: it finds itself in no unit, and what waits in
 /// there blocks the thread.
 pub(crate) fn in_no_unit<R>(code: impl FnOnce() -> R) -> R {
-    /// Also if the code panics.
+    /// Restores the current unit at the end, also if the code panics.
     struct Back<'a>(&'a Xstream, Option<UltPtr>);
 
     impl Drop for Back<'_> {

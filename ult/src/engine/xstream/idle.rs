@@ -27,7 +27,7 @@ use crate::engine::xstream::current;
 use crate::engine::xstream::owner::Xstream;
 use crate::engine::xstream::switch::suspend_until;
 
-/// So many other units run at most before an idle waiter polls again.
+/// The number of other units that run at most before an idle waiter polls again.
 pub(crate) const OTHERS_MAX: u64 = 32;
 const NEVER: u64 = u64::MAX;
 
@@ -44,7 +44,7 @@ pub enum IdleEnd {
     Ready,
     /// The deadline has passed.
     Deadline,
-    /// Somebody unparked the ULT; the token has been taken.
+    /// The ULT was unparked; the token has been taken.
     Unparked,
     /// The system cannot wait for this descriptor. The caller must poll by itself.
     Refused,

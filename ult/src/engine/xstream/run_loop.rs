@@ -71,7 +71,7 @@ impl ClockBudget {
 /// After so many units an xstream that may never be idle looks at its idle stacks.
 const UNITS_PER_REMINDER: u64 = 1024;
 
-/// So many timers fire at one look at the clock.
+/// The number of timers that fire at most at one look at the clock.
 const FIRED_MAX: usize = 256;
 
 /// Rounds between two looks at slots that the scheduler does not serve.

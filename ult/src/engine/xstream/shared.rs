@@ -122,7 +122,7 @@ impl Slept {
         self.0.store(ASLEEP | nanos(now).saturating_sub(slept), Release); // pair: SLEPT
     }
 
-    /// Is awake again.
+    /// Ends the sleep: the xstream is awake again.
     pub(crate) fn end(&self, now: Duration) {
         let awake = self.0.load(Relaxed) & !ASLEEP;
         self.0.store(nanos(now).saturating_sub(awake), Release); // pair: SLEPT
@@ -369,7 +369,8 @@ impl XstreamShared {
         self.seen.store(word, Release); // pair: PHASE-SEEN
     }
 
-    /// One that has left needs not look.
+    /// Returns whether the xstream has seen that phase word. An xstream that has left need not
+    /// look.
     pub(crate) fn has_seen(&self, word: u64) -> bool {
         matches!(self.state(), State::Terminated | State::Removed)
             || self.seen.load(Acquire) >= word // pair: PHASE-SEEN

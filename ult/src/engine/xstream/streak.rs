@@ -32,7 +32,7 @@ pub(crate) struct Streak {
     left: Cell<u32>,
     /// How many it has taken.
     taken: Cell<u32>,
-    /// From where; valid while `left` is not zero.
+    /// The slot that the units come from; valid while `left` is not zero.
     slot: Cell<*const PoolSlot>,
 }
 

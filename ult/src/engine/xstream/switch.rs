@@ -182,7 +182,7 @@ fn send_anywhere(ult: UltPtr) {
     xstream.ask(Box::new(move |xstream| xstream.take_in(unit.into_ult())));
 }
 
-/// Not through the inbox, whose ULTs count as resumed.
+/// Sends a ULT home past the inbox, whose ULTs count as resumed.
 #[cold]
 fn send_again(ult: UltPtr) {
     let Some(home) = home_elsewhere(ult) else {
@@ -279,10 +279,10 @@ pub fn has_runnable() -> bool {
     current::xstream().is_some_and(|xstream| xstream.has_runnable())
 }
 
-/// As [`has_runnable`], but for `known` units of which the caller knows that they are runnable:
-/// whether there are more of them, or idle waiters ([`idle`](crate::idle())), which run after some
-/// others have. For a ULT that does something in the stead of another one, which waits for its
-/// turn, for as long as nobody else waits.
+/// Returns whether anything could run on this xstream beside `known` units, which the caller knows
+/// to be runnable: other units, as for [`has_runnable`], or idle waiters ([`idle`](crate::idle())),
+/// which run after some others have. For a ULT that does the work of another one, which waits for
+/// its turn, as long as no third one waits.
 #[must_use]
 pub fn has_runnable_beyond(known: usize) -> bool {
     current::xstream().is_some_and(|xstream| xstream.has_runnable_beyond(known))

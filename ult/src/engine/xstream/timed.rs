@@ -38,7 +38,7 @@ pub(crate) struct Timed {
     ult: UltPtr,
     /// The xstream with the timer. Written by the party that has the unit, before the timer exists.
     home: AtomicPtr<XstreamShared>,
-    /// Where in the heap. Touched by the home xstream only.
+    /// The place in the heap. Touched by the home xstream only.
     pub(crate) place: Place,
 }
 

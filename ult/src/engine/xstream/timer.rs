@@ -18,8 +18,8 @@ use crate::sync::atomic::Ordering::Relaxed;
 
 const NOWHERE: usize = usize::MAX;
 
-/// Where in the heap a node stands. Only its xstream looks at it; an atomic because what contains
-/// it is shared.
+/// The place of a node in the heap. Only the node's xstream looks at it; it is an atomic because
+/// its container is shared.
 #[derive(Debug)]
 pub(crate) struct Place(AtomicUsize);
 

@@ -58,7 +58,7 @@ pub(crate) enum Command {
 }
 
 impl Command {
-    /// As a word that is passed with a switch; `block` is the stack that is left.
+    /// Returns the word that is passed with a switch; `block` is the stack that is left.
     #[inline(always)]
     fn word(self, block: &StackBlock) -> usize {
         match self {
@@ -80,7 +80,7 @@ pub(crate) enum Wakeup {
     After,
 }
 
-/// With what a stack switched back.
+/// The word with which a stack switched back.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Answer(usize);
 

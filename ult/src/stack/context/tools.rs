@@ -112,7 +112,7 @@ mod on {
             Self { stack, resumer: Cell::new((ptr::null(), 0)) }
         }
 
-        /// Around the switch to the stack.
+        /// Called around the switch to the stack.
         #[inline(always)]
         pub(crate) fn resume<R>(&self, switch: impl FnOnce() -> R) -> R {
             let fake = start(self.stack);
@@ -121,7 +121,7 @@ mod on {
             answer
         }
 
-        /// Around the switch from the stack.
+        /// Called around the switch from the stack.
         #[inline(always)]
         pub(crate) fn suspend(&self, switch: impl FnOnce() -> Wakeup) -> Wakeup {
             let fake = start(self.resumer.get());
@@ -129,7 +129,8 @@ mod on {
             self.arrive(fake, wakeup)
         }
 
-        /// Around the switch from the stack to the suspended stack `next`, which gets its resumer.
+        /// Called around the switch from the stack to the suspended stack `next`, which gets its
+        /// resumer.
         #[inline(always)]
         pub(crate) fn hand_over(&self, next: &Self, switch: impl FnOnce() -> Wakeup) -> Wakeup {
             next.resumer.set(self.resumer.get());
@@ -153,8 +154,8 @@ mod on {
             self.resumer.set(finish(ptr::null_mut()));
         }
 
-        /// Nobody lives on the stack any more: forgets the frames below `top`, which a panic may
-        /// have left marked.
+        /// Forgets the frames below `top`, which a panic may have left marked. No unit lives on the
+        /// stack any more.
         pub(crate) fn clear_below(&self, top: *mut u8) {
             let (low, _) = self.stack;
             // SAFETY: marks memory of ours as good.

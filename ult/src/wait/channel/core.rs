@@ -59,8 +59,8 @@ struct State<T> {
     is_closed: bool,
 }
 
-/// Where the item of a waiting party is: a sender's until it is taken, a receiver's once it has
-/// come. The lock of the channel guards it while the waiter is linked; its party owns it
+/// The place for the item of a waiting party: a sender's until it is taken, a receiver's once it
+/// has come. The lock of the channel guards it while the waiter is linked; its party owns it
 /// afterwards.
 pub(super) struct ItemCell<T>(UnsafeCell<Option<T>>);
 
@@ -324,7 +324,8 @@ impl<T> Core<T> {
         was_linked
     }
 
-    /// There is something to receive, and nobody waits for it alone.
+    /// Wakes the watchers of the receiving end: there is something to receive, and no receiver
+    /// waits for it alone.
     fn tell_receivers(&self, mut state: OsGuard<'_, State<T>>) {
         self.has_news.store(true, Relaxed);
         if state.recv_watch.is_empty() {
