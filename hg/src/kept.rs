@@ -9,8 +9,9 @@
 //! Arguments of calls that were given up are counted in the same way, where they stay exposed
 //! because no owner is asked before they are fetched: see `State::give_up`.
 //!
-//! The count goes with the memory: [`Share`] lies in the [`ExposedPayload`], and however that ends, by an
-//! acknowledgement, a cancel, the origin's end, a close or an error, the bytes are given back.
+//! The count goes with the memory: [`Share`] lies in the [`ExposedPayload`], and however that ends,
+//! by an acknowledgement, a cancel, the origin's end, a close or an error, the bytes are given
+//! back.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};

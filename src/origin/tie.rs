@@ -9,8 +9,8 @@
 //! | `LinkedCalls`, of a token | who ties a call, and who ends one; whoever fires the token takes all |
 //! | `CancelLink::state`, of a call | who starts the call, once; its end, which may come first |
 //!
-//! Each has a lock. The thread that ties a call takes the lock of `LinkedCalls` while it has the other
-//! one; no thread takes them in the other order, and no call is ended under either.
+//! Each has a lock. The thread that ties a call takes the lock of `LinkedCalls` while it has the
+//! other one; no thread takes them in the other order, and no call is ended under either.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -464,8 +464,8 @@ fn did_not_arrive(parts: HandlerParts) {
 /// left to another ULT: then the unit that answers does.
 struct Running {
     reply: Shared<Reply>,
-    /// The registration of the RPC when the request was admitted: its data is the [`RegisteredRpc`].
-    /// `None`: its places were given back, or belong to the unit that answers.
+    /// The registration of the RPC when the request was admitted: its data is the
+    /// [`RegisteredRpc`]. `None`: its places were given back, or belong to the unit that answers.
     // Two words in all, which move in registers.
     registration: Option<Arc<Registration>>,
 }

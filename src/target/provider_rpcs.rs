@@ -7,8 +7,8 @@
 //! a provider that moves leaves nothing behind. The lock here is held only for a look-up.
 //!
 //! A request keeps the registration of its RPC, and so the handler. Closing a provider waits until
-//! no registration is left: each [`RegisteredRpc`] has a [`Member`], which goes after the handler. So
-//! registering and moving cost something, and a request nothing.
+//! no registration is left: each [`RegisteredRpc`] has a [`Member`], which goes after the handler.
+//! So registering and moving cost something, and a request nothing.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -149,7 +149,7 @@ impl Living {
     }
 }
 
-/// Counts an [`RegisteredRpc`] of a provider, for as long as that lives.
+/// Counts a [`RegisteredRpc`] of a provider, for as long as that lives.
 pub(crate) struct Member(Arc<Living>);
 
 impl Member {

@@ -1,5 +1,5 @@
-//! The handlers of RPC ids. The table is that of the RPC core (`hg/src/registry.rs`); an [`RegisteredRpc`]
-//! is the data that it keeps for each RPC. `serve.rs` puts entries together.
+//! The handlers of RPC ids. The table is that of the RPC core (`hg/src/registry.rs`); an
+//! [`RegisteredRpc`] is the data that it keeps for each RPC. `serve.rs` puts entries together.
 
 use std::fmt;
 use std::sync::Arc;

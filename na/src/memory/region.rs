@@ -115,7 +115,7 @@ impl Drop for LingeringMemory {
     }
 }
 
-/// What became of bytes that were to be written to registered memory.
+/// The outcome of writing bytes to registered memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Filled {
     /// They are there.

@@ -4,8 +4,8 @@
 //! destination:
 //!
 //! - **data of transfers**: when one transfer is known to go on, a read puts a header into the
-//!   buffer and the bytes after it into that transfer's memory (a [`ExpectedData`]). When another frame
-//!   comes instead, its bytes are moved from that memory to the buffer, and the memory, whose
+//!   buffer and the bytes after it into that transfer's memory (an [`ExpectedData`]). When another
+//!   frame comes instead, its bytes are moved from that memory to the buffer, and the memory, whose
 //!   contents mean nothing before the transfer has ended, is zeroed. In the meantime anyone else
 //!   who may use that memory can see and change frames of this peer (`mod.rs`, Copies). Before the
 //!   first data of a get, the buffer takes 256 bytes first, so that a denied get usually leaves its
@@ -136,7 +136,8 @@ pub(super) enum ReadPlan {
 pub(super) enum Parsed {
     /// Not enough: read more.
     NeedMore,
-    /// A whole frame, whose payload is [`FrameReader::payload`]. Go on with [`FrameReader::consume`].
+    /// A whole frame, whose payload is [`FrameReader::payload`]. Go on with
+    /// [`FrameReader::consume`].
     Frame(Header),
     /// The header of a frame with data, or the beginning of a long message. Go on with
     /// [`FrameReader::begin`]; or for a message for which no receive is posted, read more.

@@ -129,7 +129,7 @@ fn a_slow_dialer_is_not_turned_away_by_a_crowd() {
     node.still_serves();
 }
 
-/// Whether there is a place for a process that connects now.
+/// Returns whether there is a place for a process that connects now.
 fn may_speak(node: &mut Node, uri: &str) -> bool {
     let socket = dial(uri);
     // Enough to have been accepted: refused, or told to go on where the kernel makes that

@@ -111,8 +111,8 @@ impl ParkWord {
         self.word.load(Relaxed) >= PARKED
     }
 
-    /// Owner, between `begin(ParkMode::Futex)` and `end`: sleeps until woken or until `limit` passed.
-    /// May return early.
+    /// Owner, between `begin(ParkMode::Futex)` and `end`: sleeps until woken or until `limit`
+    /// passed. May return early.
     #[cfg(not(loom))]
     pub fn sleep_futex(&self, limit: Option<Duration>) {
         use rustix::thread::futex;

@@ -9,9 +9,9 @@
 //! | `WATCHED` | a select wants to know when something becomes free |
 //!
 //! Both change under the lock of the queue. Without `QUEUED`, taking is one read-modify-write of
-//! the word. Giving back always is one, and whoever finds a flag then calls [`FairQueue::admit`], which
-//! admits waiters from the front of the queue as long as the word allows. A waiter is put into
-//! the queue, then the flag is set, then the front is admitted: as both sides change the same
+//! the word. Giving back always is one, and whoever finds a flag then calls [`FairQueue::admit`],
+//! which admits waiters from the front of the queue as long as the word allows. A waiter is put
+//! into the queue, then the flag is set, then the front is admitted: as both sides change the same
 //! word, either the newcomer sees what has been given back, or the giver sees the flag.
 
 use std::ptr::NonNull;

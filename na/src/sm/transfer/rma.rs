@@ -12,8 +12,9 @@
 //! its open parts, because the owner may be writing. If the owner does not answer within
 //! [`ANSWER_LIMIT`], as one that is stopped does not, the transfer is reported all the same
 //! ([`Requests::leave`]). A put then lets go of its memory, which the owner at most reads. The
-//! memory of a get is marked ([`LingeringMemory`]) and held here until the answer comes or the connection
-//! ends. So that such memory does not pile up, nothing more is asked of this owner meanwhile.
+//! memory of a get is marked ([`LingeringMemory`]) and held here until the answer comes or the
+//! connection ends. So that such memory does not pile up, nothing more is asked of this owner
+//! meanwhile.
 //!
 //! All this is state behind the peer's send lock. Memory that is no longer needed is handed to
 //! [`Outcome`], to be released without that lock.

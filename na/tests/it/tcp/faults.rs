@@ -248,7 +248,7 @@ fn signs_of_life_are_sent_to_who_wants_them() {
     }
 }
 
-/// Whether this process may have so many descriptors, if need be after it has raised its limit.
+/// Returns whether this process may have so many descriptors, after raising its limit if need be.
 fn may_have_descriptors(wanted: u64) -> bool {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);

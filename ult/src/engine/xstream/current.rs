@@ -66,9 +66,9 @@ impl crate::stack::context::Back {
 #[inline]
 pub(crate) fn xstream<'a>() -> Option<&'a Xstream> {
     // SAFETY:
-    // - valid: set by `EnterGuard` for as long as the xstream lives; all code in between runs on this
-    //   thread, and a ULT that is suspended at the end of an xstream does not exist (an xstream
-    //   leaves only when nothing is alive).
+    // - valid: set by `EnterGuard` for as long as the xstream lives; all code in between runs on
+    //   this thread, and a ULT that is suspended at the end of an xstream does not exist (an
+    //   xstream leaves only when nothing is alive).
     unsafe { xstream_ptr().as_ref() }
 }
 

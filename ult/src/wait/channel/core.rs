@@ -93,7 +93,8 @@ unsafe fn slot_of<'a, T>(waiter: NonNull<Waiter>) -> &'a ItemCell<T> {
     // - alive: linked or not yet woken.
     let tag = unsafe { waiter.as_ref() }.tag;
     // SAFETY:
-    // - alive and of this type: made by `ItemCell::waiter`, by a party that waits until it is woken.
+    // - alive and of this type: made by `ItemCell::waiter`, by a party that waits until it is
+    //   woken.
     unsafe { &*tag.cast::<ItemCell<T>>() }
 }
 
