@@ -163,7 +163,9 @@ fn a_row_that_cannot_be_measured_fails_alone() {
     for id in ["floor.attach.16m", "floor.tcp_get.16m", "floor.tcp_stream.16m"] {
         assert!(text.contains(id), "{id} was not run:\n{text}");
     }
-    within(Duration::from_secs(30), "the stopped row is gone", || !support::is_alive(stopped));
+    within(Duration::from_secs(30), "the stopped row is gone", || {
+        !crate::support::is_alive(stopped)
+    });
 }
 
 #[test]
@@ -176,7 +178,7 @@ fn an_interrupt_ends_all_processes() {
     let group = bench.group();
     let (text, code) = bench.finish(Duration::from_secs(60));
     assert_eq!(code, Some(130), "{text}");
-    assert!(!support::group_is_alive(group), "a child outlived the interrupt");
+    assert!(!crate::support::group_is_alive(group), "a child outlived the interrupt");
     // What there is until then is not lost.
     let rows: Vec<Value> = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
     let ids = listed(&["floor"]);
@@ -200,7 +202,9 @@ fn the_death_of_the_supervisor_ends_all_processes() {
     let group = bench.group();
     let (_, code) = bench.finish(Duration::from_secs(60));
     assert_eq!(code, None, "it was killed");
-    within(Duration::from_secs(60), "the children are gone", || !support::group_is_alive(group));
+    within(Duration::from_secs(60), "the children are gone", || {
+        !crate::support::group_is_alive(group)
+    });
 }
 
 #[test]
