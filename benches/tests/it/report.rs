@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::support::{self, Bench, cores, within};
+use crate::support::{Bench, cores, within};
 
 const BENCH: &str = env!("CARGO_BIN_EXE_margo-bench");
 const KEYS: [&str; 16] = [

@@ -195,7 +195,10 @@ impl State {
 
     /// Returns whether it is known that a connection has failed.
     pub(super) fn is_failing(&self, link: ucp_ep_h) -> bool {
-        let is_its_end = |event: &Event| matches!(event, Event::ConnEvent(of, ConnEvent::Failed(_)) if *of == link);
+        let is_its_end = |event: &Event| match event {
+            Event::ConnEvent(of, ConnEvent::Failed(_)) => *of == link,
+            _ => false,
+        };
         self.failing.iter().any(|failing| failing.link == link)
             || self.events.iter().any(is_its_end)
     }

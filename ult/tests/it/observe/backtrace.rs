@@ -437,7 +437,7 @@ fn a_backtrace_ends_at_the_first_frame_of_the_ult() {
         let text = pool.ult().stack_bytes(1 << 20).spawn(innermost).unwrap().join().unwrap();
         assert!(text.contains("innermost"), "{text}");
         // What the ULT runs on, and what runs the ULT.
-        assert!(text.contains("ult::context::"), "{text}");
+        assert!(text.contains("ult::stack::context::"), "{text}");
         for beyond in ["run_loop", "xstream_thread", "clone"] {
             assert!(!text.contains(beyond), "{beyond} in {text}");
         }
