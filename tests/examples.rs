@@ -56,7 +56,8 @@ fn sum_over_tcp() {
     sum_over("na+tcp://127.0.0.1:0", &[]);
 }
 
-/// As towards a C server whose Mercury has checksums; ours learns it from the request.
+/// Calls with the header layout for a C server whose Mercury has checksums; our server learns it
+/// from the request.
 #[test]
 fn sum_with_the_headers_of_checksums() {
     sum_over("na+sm://", &[r#"{ "margo": { "mercury_build": "checksums" } }"#]);

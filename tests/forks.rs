@@ -90,7 +90,7 @@ fn use_all(
     Ok(())
 }
 
-/// Is told, and does nothing.
+/// A monitor that does nothing.
 struct Deaf;
 
 impl Monitor for Deaf {}
@@ -322,7 +322,7 @@ const OWNERS: [&str; 2] = [
     r#"{ "margo": { "address": "na+tcp://127.0.0.1:0" } }"#,
 ];
 
-/// More than sockets and lanes hold.
+/// Bytes, more than sockets and lanes hold.
 const LONG: usize = 64 << 20;
 
 /// A peer in the middle of fetching memory of which all bytes are [`Pulling::BYTE`].

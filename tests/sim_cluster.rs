@@ -190,7 +190,7 @@ fn run(seed: u64, trouble: Trouble) -> (BTreeMap<String, u32>, Trace) {
     (kinds, trace)
 }
 
-/// Says how to have it again.
+/// Runs a seed. If it fails, prints how to run it again.
 fn run_or_tell(seed: u64, trouble: Trouble) -> (BTreeMap<String, u32>, Trace) {
     let run = std::panic::catch_unwind(|| run(seed, trouble));
     run.unwrap_or_else(|panic| {

@@ -292,7 +292,7 @@ fn bulk_handles_over_shared_memory() {
     }
 }
 
-/// As an argument: what C sent is understood, and passed on as it came.
+/// Checks bulk handles as arguments: those that C sent are understood, and passed on as they came.
 fn check_bulk_args(capture: &Capture, call: &Call, n: u64, eager: Option<&[u8]>) {
     let provider = ProviderId::DEFAULT;
     let args = capture.args(call, "bulk_sum", provider);

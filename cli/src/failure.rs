@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use crate::output;
 
-/// Why a command failed; decides the exit status.
+/// The reason why a command failed; decides the exit status.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
     /// It did not work.

@@ -15,7 +15,7 @@ pub fn check(model: impl Fn() + Sync + Send + 'static) {
     check_bounded(3, model);
 }
 
-/// As [`check`], with another bound.
+/// Runs the model as [`check`] does, with another bound.
 #[cfg(loom)]
 pub fn check_bounded(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();

@@ -15,7 +15,7 @@ const ENDED: u64 = 1 << 63;
 pub struct ReturnedParts(AtomicU64);
 
 impl ReturnedParts {
-    /// None.
+    /// A count of no parts.
     #[must_use]
     #[allow(clippy::new_without_default, reason = "it is not a value of its own")]
     pub fn new() -> Self {

@@ -56,7 +56,7 @@ impl Exchange {
         cases.chain(three(segmented, 16)).chain(three(over, 1024)).collect()
     }
 
-    /// Those of that name.
+    /// Returns the exchanges of that name.
     pub(crate) fn named(name: &str) -> Vec<Self> {
         let cases = Self::cases().into_iter().filter(|(found, _)| *found == name);
         let cases: Vec<_> = cases.map(|(_, exchange)| exchange).collect();

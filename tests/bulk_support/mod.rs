@@ -73,7 +73,7 @@ impl Node {
         Self { core, log: Log::default() }
     }
 
-    /// One turn; whether there was something to do.
+    /// Takes one turn. Returns whether there was something to do.
     pub(crate) fn turn(&mut self) -> bool {
         let collected = self.core.progress(64).unwrap();
         collected + self.core.trigger(&mut self.log) > 0
@@ -220,7 +220,7 @@ impl Bed {
         back.unwrap().into_owner().unwrap()
     }
 
-    /// Nothing is left over; ends the nodes.
+    /// Ends the nodes and checks that nothing is left over.
     pub(crate) fn end(mut self) {
         self.until("the end of all operations", |nodes| {
             nodes.iter().all(|node| node.core.in_flight() == 0)

@@ -112,7 +112,7 @@ impl Mover {
         self.failed.push(error);
     }
 
-    /// Nothing is under way, and nobody holds the memory that was used.
+    /// Returns whether nothing is under way and nobody holds the memory that was used.
     pub(crate) fn is_quiet(&self, node: &Node) -> bool {
         self.jobs.is_empty()
             && node.core.in_flight() == 0

@@ -13,7 +13,7 @@ use crate::common::PATIENCE;
 pub(crate) const HOLD: Rpc<u32, u32> = Rpc::new("hold");
 /// Adds.
 pub(crate) const SUM: Rpc<(i64, i64), i64> = Rpc::new("sum");
-/// Nobody serves it.
+/// An RPC that nobody serves.
 pub(crate) const NOBODY: Rpc<u32, u32> = Rpc::new("nobody");
 
 /// The handlers of [`HOLD`].

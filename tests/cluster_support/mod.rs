@@ -64,11 +64,11 @@ pub(crate) struct Cluster {
     pub(crate) network: Network,
     /// Shows the network's time.
     clock: clock::Stopped,
-    /// In whose pools all run.
+    /// The instance in whose pools all nodes run.
     parent: Instance,
     /// `None`: it is dead at the moment.
     running: Mutex<Vec<Option<Instance>>>,
-    /// Those that crashed.
+    /// The instances that crashed.
     dead: Mutex<Vec<Instance>>,
     record: Mutex<Record>,
 }

@@ -15,7 +15,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// The addresses that tests open.
 pub(crate) const TRANSPORTS: [&str; 2] = ["na+sm://", "na+tcp://127.0.0.1:0"];
 
-/// Those that are opened as well where a library is asked for, by a variable.
+/// Fabrics that are opened as well where a variable asks for their library.
 const FABRICS: [(&str, &str); 3] = [
     ("MARGO_TEST_OFI", "ofi+tcp;ofi_rxm://127.0.0.1:0"),
     ("MARGO_TEST_UCX", "ucx+tcp://127.0.0.1:0"),
@@ -47,7 +47,7 @@ impl Pair {
     }
 }
 
-/// Both transports, and the fabrics that are asked for.
+/// Yields both transports, and the fabrics that are asked for.
 pub(crate) fn all_asked_for() -> impl Iterator<Item = &'static str> {
     let asked = |(variable, _): &(&str, &str)| std::env::var_os(variable).is_some();
     let fabrics = FABRICS.into_iter().filter(asked).map(|(_, transport)| transport);

@@ -20,7 +20,8 @@ pub(crate) fn serve_if_asked(register: impl FnOnce(&Instance)) {
     service.wait_for_finalize().unwrap();
 }
 
-/// If this is a process that was started with that variable: its value. It ends with its parent.
+/// Returns the value of that variable if this process was started with it. The process then ends
+/// with its parent.
 pub(crate) fn asked(variable: &str) -> Option<String> {
     let value = std::env::var(variable).ok()?;
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).unwrap();
@@ -63,7 +64,7 @@ pub(crate) fn alone(module: &str, test: &str, body: impl FnOnce()) {
     assert!(String::from_utf8_lossy(&output.stdout).contains("1 passed"), "{path} did not run");
 }
 
-/// Such a process. Killed when dropped.
+/// A service in a process of its own. Killed when dropped.
 pub(crate) struct Service {
     child: Child,
     lines: std::io::Lines<BufReader<std::process::ChildStdout>>,
@@ -76,7 +77,8 @@ impl Service {
         Self::start_with(module, ADDRESS, address)
     }
 
-    /// One that finds out what to start from this variable, and says where it listens.
+    /// Starts a service that reads from this variable what to start, and that says where it
+    /// listens.
     pub(crate) fn start_with(module: &str, variable: &str, value: &str) -> Self {
         let mut service = Self::spawn(module, variable, value);
         service.address = service.line_after("listening on ");

@@ -14,7 +14,7 @@ use serde_json::json;
 use tracing::Level;
 use tracing::field::Field;
 
-/// Says what it is part of, as the handler, the unit and a ULT of it know it.
+/// Answers with the id of its trace, as the handler, its unit and a ULT that it spawns know it.
 const LEAF: Rpc<(), [Option<String>; 3]> = Rpc::new("leaf");
 /// Calls [`LEAF`] at the address, and adds its own.
 const RELAY: Rpc<String, Vec<Option<String>>> = Rpc::new("relay");

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use margo::{Config, Instance};
 use serde_json::{Value, json};
 
-/// By how much two clocks, which were read one after the other, may differ, nanoseconds.
+/// The difference that two clocks, read one after the other, may have, in nanoseconds.
 pub(crate) const SLACK_NS: u64 = 20_000;
 
 /// An instance that records, with more keys of `margo.trace`.

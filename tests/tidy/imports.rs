@@ -100,7 +100,7 @@ impl Sources {
         paths
     }
 
-    /// From the crate on; `None`: it leads to another crate.
+    /// Returns the path from the crate on; `None`: it leads to another crate.
     fn absolute(&self, module: &ItemPath, path: &str) -> Option<ItemPath> {
         let mut names: Vec<&str> = path.split("::").map(str::trim).collect();
         let mut base = match names[0] {

@@ -21,7 +21,7 @@ pub(super) const BULK_SUM: Rpc<(u64, Bulk), u64> = Rpc::new("bulk_sum");
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// As it is called in documents.
+/// The name of the level in documents.
 pub(super) fn level_name(level: ChecksumLevel) -> &'static str {
     match level {
         ChecksumLevel::None => "none",

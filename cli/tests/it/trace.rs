@@ -19,7 +19,7 @@ const DOUBLE: Rpc<u64, u64> = Rpc::new("double");
 
 const ADDRESS: &str = "MARGO_TEST_SERVICE_ADDRESS";
 
-/// By how much clocks that were read one after the other may differ.
+/// The difference that two clocks, read one after the other, may have.
 const SLACK_NS: i64 = 20_000;
 
 /// Run again as a process of its own: serves until its standard input ends.

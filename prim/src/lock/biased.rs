@@ -78,7 +78,7 @@ pub enum Hold {
 }
 
 impl RawBiasedLock {
-    /// Not held.
+    /// A lock that is free.
     #[allow(clippy::new_without_default, reason = "a lock alone is of no use to anybody else")]
     pub fn new() -> Self {
         let needed = if barrier::is_there() { FIRST } else { NEVER };

@@ -24,7 +24,7 @@ pub(super) fn spin_while(held: impl Fn() -> bool) {
 pub struct RawLock(AtomicBool);
 
 impl RawLock {
-    /// Not held.
+    /// A lock that is free.
     #[allow(clippy::new_without_default, reason = "a lock alone is of no use to anybody else")]
     #[inline]
     pub fn new() -> Self {

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::OpenError;
 
-/// Why the target did not do what was asked. Travels to the origin as a value.
+/// The reason why the target refused or failed. Travels to the origin as a value.
 ///
 /// Whatever the reason, a blob is never left half-written: it has its old contents, or its new
 /// ones, or does not exist.
@@ -138,7 +138,7 @@ pub(crate) fn given_up(name: &str) -> BlobError {
     BlobError::GivenUp { name: name.to_owned() }
 }
 
-/// Why a blob provider does not start.
+/// The reason why a blob provider does not start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
@@ -153,7 +153,7 @@ pub enum StartError {
     Register(#[from] RegisterError),
 }
 
-/// Why a call of a [`BlobClient`](crate::BlobClient) has no result.
+/// The reason why a call of a [`BlobClient`](crate::BlobClient) has no result.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClientError {

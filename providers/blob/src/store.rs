@@ -53,7 +53,7 @@ use crate::error::{conflict, given_up};
 use crate::name::{RESERVED_PREFIX, is_component};
 use crate::{BlobConfig, BlobError, BlobName};
 
-/// Why a store cannot be opened.
+/// The reason why a store cannot be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {

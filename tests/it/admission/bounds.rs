@@ -133,8 +133,8 @@ fn one_peer_cannot_take_the_share_of_others() {
     }
 }
 
-/// Without a word in the configuration: of 256 places one client gets seven sixteenths, all clients
-/// of its host or user half, and others the rest. So it is in a pool, and in an RPC.
+/// Default bounds: of 256 places one client gets seven sixteenths, all clients of its host or user
+/// half, and others the rest. They hold in a pool and in an RPC.
 #[test]
 fn by_default_nobody_takes_all_places() {
     for transport in TRANSPORTS {
@@ -405,8 +405,8 @@ fn who_waits_for_its_rpc_leaves_the_pool_to_others() {
     }
 }
 
-/// One that waits for its RPC's place, then for one of the pool, is let in by a request that leaves
-/// the pool.
+/// A request that waits for a place of its RPC, then for one of the pool, is let in when another
+/// one leaves the pool.
 #[test]
 fn who_has_waited_for_its_rpc_waits_for_the_pool_next() {
     const OTHER: Rpc<u32, u32> = Rpc::new("other");

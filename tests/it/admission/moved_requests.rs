@@ -39,7 +39,7 @@ fn start(pair: &Pair, numbers: std::ops::Range<u32>) -> Vec<Request<u32>> {
     numbers.map(|n| pair.client.iforward(KEEP, &target, &n).unwrap()).collect()
 }
 
-/// Until so many handlers have ended.
+/// Waits until so many handlers have ended.
 fn until_kept<R>(kept: &Kept<R>, count: usize) {
     until("handles are kept", || kept.lock().unwrap().len() == count);
 }

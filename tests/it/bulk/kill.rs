@@ -49,7 +49,7 @@ fn turn(node: &mut Node) {
     }
 }
 
-/// That process. Killed when dropped.
+/// Starts the other process, which is killed when dropped.
 fn start_peer(role: &str, transport: &str, peer: &str) -> Service {
     Service::start_with(module_path!(), ROLE, &format!("{role} {transport} {peer}"))
 }
@@ -132,7 +132,7 @@ fn targets_are_killed_over_tcp() {
     targets_are_killed("na+tcp://127.0.0.1:0");
 }
 
-/// Not over libfabric, which does not tell.
+/// Targets are not killed over libfabric, which does not tell of it.
 #[test]
 fn targets_are_killed_over_fabrics() {
     on_fabrics(&["ucx+tcp"], targets_are_killed);

@@ -18,7 +18,7 @@ const RELAY: Rpc<usize, u32> = Rpc::new("relay");
 const PASS_ON: Rpc<Vec<String>, ()> = Rpc::new("pass_on");
 /// Answers when `PASS_ON` has come.
 const ARRIVED: Rpc<(), ()> = Rpc::new("arrived");
-/// Why the token of `PASS_ON` has fired, when it has.
+/// Answers with the reason why the token of `PASS_ON` has fired, when it has.
 const REASON: Rpc<(), String> = Rpc::new("reason");
 const TELL: OneWay<u32> = OneWay::new("tell");
 
@@ -157,7 +157,7 @@ fn a_cancel_goes_down_a_chain_however_the_nested_call_is_made() {
     );
 }
 
-/// Also with the token, outside of its scope.
+/// A nested call outside of the token's scope goes on, although the handler has the token.
 #[test]
 fn a_nested_call_goes_on_if_nobody_says_otherwise() {
     on_each_chain(

@@ -439,7 +439,7 @@ fn a_request_that_is_canceled_or_dropped_fires_the_token() {
     });
 }
 
-/// Nobody waits for what a handler does with the data after its deadline.
+/// Transfers of a handler end at its deadline, as nobody waits for their outcome after it.
 #[test]
 fn transfers_of_a_handler_end_at_its_deadline() {
     const MOVE: Rpc<(Bulk, bool), ()> = Rpc::new("move");
@@ -493,7 +493,7 @@ fn transfers_of_a_handler_end_at_its_deadline() {
     });
 }
 
-/// Nobody waits for its handlers, so they have no deadline; the sender has.
+/// Handlers of one-way requests have no deadline, as nobody waits for them; their sender has one.
 #[test]
 fn what_a_handler_sends_has_the_deadline_of_its_request() {
     const TELL: OneWay<u32> = OneWay::new("tell");

@@ -56,7 +56,7 @@ fn requests_are_waited_for_in_any_order() {
     });
 }
 
-/// As that of an executor that has gone.
+/// A waker that panics, as that of an executor that has gone.
 struct Rude;
 
 impl Wake for Rude {

@@ -12,7 +12,7 @@ use margo::hg::{Core, ForwardOptions, HgError, HgOptions, OpRef, Registration, R
 use na::sim::{Drive, LinkOptions, Network};
 use na::{Addr, OpenOptions};
 
-/// Nothing but posted receives is left in hand.
+/// Returns whether nothing but posted receives is left in hand.
 fn is_idle(core: &Node) -> bool {
     let hand = core.in_hand();
     (hand.operations, hand.tokens, hand.requests_held) == (0, 0, 0)
@@ -100,7 +100,7 @@ impl Simulated {
     }
 }
 
-/// With `victim` crashed after every possible number of events.
+/// Runs the calls with `victim` crashed after every possible number of events.
 fn crash_in_every_phase(victim: &str) {
     const ENOUGH: u64 = 1_000_000;
     for seed in 0..4 {

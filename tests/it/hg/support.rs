@@ -215,11 +215,11 @@ enum Target {
 
 pub const TRANSPORTS: [&str; 3] = ["sm", "tcp", "sim"];
 
-/// Those between processes.
+/// Transports between processes.
 pub const BETWEEN_PROCESSES: [&str; 2] = ["sm", "tcp"];
 
-/// Those that are tried as well, in the process and between two, where a library is asked for by a
-/// variable.
+/// Fabrics that are tried as well, in one process and between two, where a variable asks for their
+/// library.
 const FABRICS: [(&str, &str); 4] = [
     ("MARGO_TEST_OFI", "ofi+tcp;ofi_rxm"),
     ("MARGO_TEST_OFI", "ofi+shm"),
@@ -227,7 +227,7 @@ const FABRICS: [(&str, &str); 4] = [
     ("MARGO_TEST_UCX", "ucx+sm"),
 ];
 
-/// Those of them that are asked for.
+/// Yields the fabrics that are asked for.
 pub fn fabrics() -> impl Iterator<Item = &'static str> {
     let asked = |(variable, _): &(&str, &str)| std::env::var_os(variable).is_some();
     FABRICS.into_iter().filter(asked).map(|(_, fabric)| fabric)
@@ -341,7 +341,7 @@ impl World {
         Self::towards(transport, wait, options, service, target)
     }
 
-    /// With the target in another process.
+    /// Makes a world with the target in another process.
     pub fn two_processes(transport: &'static str, wait: Wait, options: &HgOptions) -> Self {
         let other =
             process::Service::start_with(module_path!(), TARGET, &told(transport, wait, options));

@@ -33,7 +33,7 @@ impl Pair {
         }
     }
 
-    /// Nothing is left over once both sides have been quiet.
+    /// Turns both sides until no operation is in flight, which must not take long.
     fn until_idle(&mut self) {
         let start = Instant::now();
         while self.origin.core.in_flight() + self.target.core.in_flight() > 0 {

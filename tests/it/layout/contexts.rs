@@ -53,7 +53,7 @@ fn pair(transport: &str, contexts: usize) -> (Instance, Instance, ProviderHandle
 const ADDRESSES: [&str; 4] =
     [TRANSPORTS[0], TRANSPORTS[1], "auto na+tcp://127.0.0.1:0", "na+sim://"];
 
-/// From a ULT next to each progress ULT, and from this thread.
+/// Calls from a ULT next to each progress ULT, and from this thread.
 #[test]
 fn every_context_calls_and_is_called() {
     for transport in ADDRESSES {

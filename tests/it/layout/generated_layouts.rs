@@ -27,7 +27,7 @@ const NEST: Rpc<u32, u32> = Rpc::new("nest");
 /// Yields until it is told to stop; answers how often.
 const YIELD: Rpc<(), u64> = Rpc::new("yield");
 
-/// Without what only some machines have, and open to calls.
+/// Returns the document without keys that need a particular machine, and open to calls.
 fn fitted(mut document: Value) -> Value {
     for list in ["pools", "xstreams"] {
         for entry in document["argobots"][list].as_array_mut().unwrap() {

@@ -139,7 +139,7 @@ fn killed_while_requests_are_in_flight_over_fabrics() {
     on_fabrics(&["ucx+"], killed_while_requests_are_in_flight);
 }
 
-/// Nothing tells that a process is stopped but its silence.
+/// A stopped process is noticed by its silence alone.
 fn stopped_while_a_call_waits(transport: &'static str) {
     bounded("a call to a stopped service", move || {
         let mut service = Service::start(module_path!(), transport);

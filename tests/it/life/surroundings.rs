@@ -170,7 +170,7 @@ fn blocked() {
     say("it lives");
 }
 
-/// Nobody will ever read it, and the program has not said that it ignores that.
+/// A process whose standard error nobody reads, and which does not ignore SIGPIPE.
 fn broken() {
     // SAFETY: the default action is no function of ours.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
@@ -198,7 +198,7 @@ fn nothing_waits_for_who_does_not_read_standard_error() {
     }
 }
 
-/// As a daemon that closes what it does not need, and then starts.
+/// A daemon that closes the descriptors that it does not need, and then starts.
 fn closed() {
     let file = std::env::var(FILE).unwrap();
     for fd in 0..3 {

@@ -133,7 +133,7 @@ fn beside() {
     plain.finalize_and_wait().unwrap();
 }
 
-/// Such a process. Killed when dropped.
+/// A process that writes dumps. Killed when dropped.
 struct Running {
     child: Child,
     lines: std::io::Lines<BufReader<ChildStdout>>,

@@ -127,7 +127,7 @@ impl ult::Pool for Hangs {
     }
 }
 
-/// Those of a [`Hangs`].
+/// The eventuals of a [`Hangs`].
 type AskedAndGate = (Arc<Eventual<CpuSet>>, Arc<Eventual<()>>);
 
 /// An instance whose pool `hangs` is of [`Hangs`].

@@ -86,7 +86,7 @@ fn it_is_closed_when_its_last_handler_has_ended() {
     });
 }
 
-/// Also of handlers that were registered in another pool when their requests came.
+/// The error also counts handlers that were registered in another pool when their requests came.
 #[test]
 fn the_error_says_how_many_are_left_and_has_the_provider() {
     on_each(|pair| {

@@ -26,7 +26,7 @@ struct Store(String);
 struct Stores(Log);
 struct Indexes(Log);
 
-/// Says when it goes.
+/// A running provider that logs its end.
 struct Running<T> {
     name: String,
     log: Log,

@@ -38,7 +38,8 @@ impl Monitor for Gone {
     }
 }
 
-/// Is busy with the first thing that it is told, until it may go on; notes all when it is through.
+/// A monitor that is busy with the first event until it may go on, and notes each one when it is
+/// done with it.
 struct Slow {
     begun: Semaphore,
     go: Semaphore,

@@ -167,7 +167,7 @@ fn rpcs_with_a_pool_of_their_own_stay_and_those_to_come_do_not() {
     service.finalize_and_wait().unwrap();
 }
 
-/// Also of a pool that no xstream runs, where nothing would ever be dropped.
+/// Also in a pool that no xstream runs, where nothing would ever be dropped.
 #[test]
 fn nothing_is_left_in_a_pool_that_a_provider_has_left() {
     let service = Instance::builder("na+sm://").start().unwrap();

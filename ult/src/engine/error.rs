@@ -9,7 +9,7 @@ use crate::engine::pool::spec::Access;
 use crate::engine::unit::handle::Unit;
 use crate::topology::TopologyError;
 
-/// Why a runtime did not start. Nothing is left running.
+/// The reason why a runtime did not start. Nothing is left running.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
@@ -187,7 +187,7 @@ fn of_pool(pool: Option<&str>) -> String {
     pool.map_or_else(|| "for the runtime".to_owned(), |pool| format!("for pool `{pool}`"))
 }
 
-/// Why a recording did not start.
+/// The reason why a recording did not start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecordError {
@@ -196,7 +196,7 @@ pub enum RecordError {
     AlreadyRecording,
 }
 
-/// Why a unit was not spawned. Its closure has been dropped.
+/// The reason why a unit was not spawned. Its closure has been dropped.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SpawnError {
@@ -220,7 +220,7 @@ pub enum SpawnError {
     },
 }
 
-/// Why pools and xstreams stay as they are.
+/// The reason why a change of pools and xstreams was refused.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LayoutError {
@@ -307,7 +307,7 @@ pub enum LayoutError {
     Start(#[from] StartError),
 }
 
-/// Why a unit stays in its pool.
+/// The reason why a unit stays in its pool.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MigrateError {
@@ -348,7 +348,8 @@ pub enum MigrateError {
     },
 }
 
-/// Why a unit cannot be switched to; it is given back. See [`yield_to`](crate::yield_to).
+/// The reason why a unit cannot be switched to; it is given back. See
+/// [`yield_to`](crate::yield_to).
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ToError {
@@ -372,7 +373,7 @@ impl ToError {
     }
 }
 
-/// Why `join` has no value to return.
+/// The reason why `join` has no value to return.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum JoinError {
@@ -450,7 +451,8 @@ impl fmt::Debug for PanicPayload {
 // SAFETY: `&PanicPayload` gives out `&str` from a `&'static str` or `String` payload, nothing else.
 unsafe impl Sync for PanicPayload {}
 
-/// Why a runtime did not shut down. It is still running, accepts spawns, and can be asked again.
+/// The reason why a runtime did not shut down. It is still running, accepts spawns, and can be
+/// asked again.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ShutdownError {

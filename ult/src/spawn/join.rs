@@ -249,7 +249,7 @@ pub(crate) unsafe fn take_outcome<T>(ult: &UltRef) -> Result<T, JoinError> {
     Err(why_no_value(ult))
 }
 
-/// Why a unit that has ended left no value.
+/// The reason why a unit that has ended left no value.
 #[cold]
 fn why_no_value(ult: &UltRef) -> JoinError {
     let payload = &ult.ptr().payload;

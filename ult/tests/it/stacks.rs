@@ -305,7 +305,7 @@ fn locked_memory_comes_back_whole() {
     });
 }
 
-/// Nothing of the runtime is lost with it.
+/// A panic in `release` loses nothing of the runtime.
 #[test]
 fn a_panic_of_who_gets_the_memory_back_is_no_harm() {
     within(|| {

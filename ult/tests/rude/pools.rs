@@ -123,7 +123,7 @@ fn rude() -> (Runtime, PoolRef, PoolRef, Rude) {
     (runtime, p, c, rude)
 }
 
-/// Only the runtime has it from now on.
+/// Ends the test: only the runtime has the pool from now on.
 fn end(runtime: &Runtime, rude: Rude) {
     std::mem::forget(rude);
     runtime.shutdown().unwrap();

@@ -26,7 +26,7 @@ impl Now {
         (self.calls.fetch_add(1, Relaxed) + 1).is_multiple_of(self.every)
     }
 
-    /// Without the hook, which would take it for a failed assertion.
+    /// Panics without the hook, which would take it for a failed assertion.
     fn panic(&self) {
         if self.is_due() {
             std::panic::resume_unwind(Box::new(EXPECTED));

@@ -89,7 +89,7 @@ impl Shared {
         self.ring();
     }
 
-    /// Nobody does anything any more.
+    /// Checks, when all threads have ended, that the context does not sleep on work.
     fn must_not_sleep_on_work(&self) {
         let (messages, readable) = {
             let endpoint = self.endpoint.lock().unwrap();

@@ -43,7 +43,7 @@ fn a_failure_lets_the_next_one_try() {
     });
 }
 
-/// Nobody takes another party's number for his own.
+/// No party takes another's number for its own.
 #[test]
 fn a_reentrant_mutex_excludes_others() {
     // Three preemptions take minutes.

@@ -117,7 +117,7 @@ impl Pool {
         self.lists[me].with_mut(|list| unsafe { (*list).push(number) });
     }
 
-    /// From any thread but the owner's.
+    /// Pushes from any thread but the owner's.
     fn push(&self, number: usize) {
         let owner = self.owner.load(Acquire);
         if owner == NOBODY {
@@ -228,7 +228,7 @@ fn one_of_two_claims_wins() {
     });
 }
 
-/// Nobody shall have it: all units stand in the queue in the end.
+/// A pool without an heir loses its owner: all units stand in the queue in the end.
 #[test]
 fn a_shared_pool_has_no_owner() {
     check_bounded(2, || {

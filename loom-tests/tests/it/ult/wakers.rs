@@ -50,7 +50,7 @@ impl Home {
         Arc::new(Self { ult, inbox: Inbox::new(), word: ParkWord::new() })
     }
 
-    /// From another thread.
+    /// Resumes the ULT from another thread.
     fn resume(&self) {
         if !self.ult.cell.resume() {
             return;
@@ -76,7 +76,7 @@ impl Home {
         self.resume();
     }
 
-    /// From the ULT, which is on its home: switches away until it is run again.
+    /// Called by the ULT, on its home: switches away until it is run again.
     fn suspend(&self) {
         // SAFETY: checked by loom.
         self.ult.stack.with_mut(|stack| unsafe { *stack += 1 });

@@ -5,7 +5,7 @@ use std::fmt;
 
 use crate::engine::unit::handle::Unit;
 
-/// Why a unit becomes runnable; a pool may order units by it.
+/// The reason why a unit becomes runnable; a pool may order units by it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PushReason {

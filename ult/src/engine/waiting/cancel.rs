@@ -11,7 +11,7 @@ use crate::engine::unit::descriptor::{CANCEL, UltPtr};
 #[cfg(not(loom))]
 use crate::engine::unit::payload::Stage;
 
-/// Why a unit has no value.
+/// The reason why a unit has no value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(loom, allow(dead_code, reason = "there are no ULTs in the models"))]
 pub(crate) enum Why {

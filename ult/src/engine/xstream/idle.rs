@@ -31,7 +31,7 @@ use crate::engine::xstream::switch::suspend_until;
 pub(crate) const OTHERS_MAX: u64 = 32;
 const NEVER: u64 = u64::MAX;
 
-/// Why [`idle`] returned.
+/// The reason why [`idle`] returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum IdleEnd {

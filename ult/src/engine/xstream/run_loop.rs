@@ -19,7 +19,7 @@ use crate::engine::xstream::timer::Due;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed};
 use crate::trace::event::EventKind;
 
-/// Why the loop ended.
+/// The reason why the loop ended.
 enum Leave {
     /// The scheduler or the pools have changed.
     Reconfigure,

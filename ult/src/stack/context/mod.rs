@@ -68,7 +68,7 @@ impl Command {
     }
 }
 
-/// Why a ULT is switched to.
+/// The reason why a ULT is switched to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Wakeup {

@@ -33,7 +33,7 @@ pub(super) enum WaitLimit {
     Until(Option<Instant>),
 }
 
-/// Why an operation was not done.
+/// The reason why an operation was not done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Refusal {
     /// It would have had to wait (longer).

@@ -287,7 +287,7 @@ fn concurrent_dumps_each_get_everything() {
     });
 }
 
-/// So many ULTs that wait at the gate.
+/// Spawns so many ULTs that wait at the gate.
 fn many_blocked(pool: &ult::PoolRef, gate: &Arc<Eventual<u32>>, count: usize) -> Vec<JoinHandle> {
     let one = |_| {
         let gate = gate.clone();

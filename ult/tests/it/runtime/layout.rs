@@ -406,7 +406,7 @@ fn units_run_however_fast_changes_follow_each_other() {
     });
 }
 
-/// From many threads and ULTs, while the scheduler changes at random.
+/// Spawns from many threads and ULTs, while the scheduler changes at random.
 #[test]
 fn replacing_schedulers_at_random_loses_no_pool() {
     within(|| {

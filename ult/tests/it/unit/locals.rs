@@ -256,7 +256,8 @@ fn values_move_with_a_migratable_ult() {
     });
 }
 
-/// Those of a ULT, a tasklet and a delayed ULT that the caller spawns, before and after it sets it.
+/// Returns the values of a ULT, a tasklet and a delayed ULT that the caller spawns, before and
+/// after it sets its own.
 fn of_children(pool: &PoolRef) -> Vec<u64> {
     let delay = Duration::from_millis(1);
     let children = [
