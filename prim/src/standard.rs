@@ -1,6 +1,6 @@
-//! Standard input, output and error: a program may have closed them, a daemon say, and then the
-//! next descriptor that is made gets their number. What the program prints must not go into a
-//! descriptor of ours.
+//! Keeps the numbers of standard input, output and error taken. A program may have closed them, as
+//! daemons do, and then the next descriptor that is made gets one of their numbers. The output of
+//! the program must not go into a descriptor of ours.
 
 use std::os::fd::{AsRawFd, IntoRawFd};
 

@@ -1,4 +1,4 @@
-//! The log, for tests of what it says. It is the process's: each listener hears what all tests of
+//! The log, for tests of its messages. It is the process's: each listener hears what all tests of
 //! the program have logged, and picks out its own.
 
 use std::sync::{Once, PoisonError, RwLock, RwLockReadGuard};

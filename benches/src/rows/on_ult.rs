@@ -1,4 +1,4 @@
-//! Running a measurement as a ULT, from the outside.
+//! Runs a measurement as a ULT while the calling OS thread sleeps.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,4 +1,4 @@
-//! The examples in `docs/wire.md` are what the code writes, all of them.
+//! Every example in `docs/wire.md` is what the code writes.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

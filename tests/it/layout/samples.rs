@@ -1,4 +1,4 @@
-//! Every sample document is started, and what it describes answers.
+//! Every sample document is started, and the services that it describes answer.
 
 use crate::common::{PATIENCE, bounded};
 use margo::ult::Topology;

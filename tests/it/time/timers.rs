@@ -1,4 +1,4 @@
-//! Timers: what C Margo's own tests ask of them, and what those leave out.
+//! Timers: the cases of C Margo's own tests, and those that they leave out.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};

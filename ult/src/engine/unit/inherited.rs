@@ -212,7 +212,7 @@ pub fn set_inherited_word(word: u64) {
 /// inherited nothing else. Units that it has spawned before keep theirs.
 ///
 /// For a unit that works on behalf of another party than its spawner: the next request of a queue,
-/// say, is started by the unit that has just ended. Costs a store where there are no values.
+/// say, is spawned by the unit that has just ended. Costs a store where there are no values.
 pub fn inherit_nothing(word: u64) {
     let none = match current::ult() {
         Some(ult) => {
