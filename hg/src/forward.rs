@@ -38,6 +38,7 @@ use super::{BulkDesc, Extension, HgError, ProcError, Response, RpcId, TraceParen
 
 /// The options of one call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct ForwardOptions {
     /// The target is not to answer; the call ends when the request was sent. Default: no, unless
     /// the RPC is registered so.

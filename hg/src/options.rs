@@ -16,6 +16,7 @@ use crate::log::Log;
 /// instruction), and the progress mode (the code that drives a core decides whether to poll or to
 /// sleep).
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct HgOptions {
     /// The build of Mercury to speak like. Default: without checksum support.
     pub build: Build,

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use hg::{Core, HgOptions};
+use hg::Core;
 use margo_config::{Config, Resolved};
 use na::fork::Process;
 use ult::{MonitorSpec, PoolRef, Report, Runtime, StartError};
@@ -450,7 +450,8 @@ fn start_core(
     log: &Log,
 ) -> Result<Arc<Core<Token>>, InitError> {
     let address = &resolved.address;
-    let mut hg_options = HgOptions { log: log.clone(), ..hg_options(resolved) };
+    let mut hg_options = hg_options(resolved);
+    hg_options.log = log.clone();
     let mut options = na_options(resolved);
     options.copy_helper =
         resolved.copy_pool.map(|pool| crate::bulk::copy_pool::helper(pools[pool].clone()));

@@ -185,39 +185,38 @@ pub(crate) fn hg_options(resolved: &Resolved) -> HgOptions {
     // Only headers of a build with checksum support have room for them.
     let protected = checksum_level != hg::ChecksumLevel::None;
     let with_room = protected || resolved.mercury_build == Some(MercuryBuild::Checksums);
-    HgOptions {
-        build: if with_room { hg::Build::Checksum } else { defaults.build },
-        checksum_level,
-        listen: resolved.listen,
-        request_post_init: mercury.request_post_init as usize,
-        request_post_incr,
-        max_contexts: resolved.more_progress_pools.len() as u8 + 1,
-        requests_max: resolved.requests_max,
-        multi_recv: !mercury.no_multi_recv,
-        multi_recv_op_max: match mercury.multi_recv_op_max {
-            0 => defaults.multi_recv_op_max,
-            buffers => buffers as usize,
-        },
-        multi_recv_copy_threshold: mercury.multi_recv_copy_threshold as usize,
-        overflow_bytes_max: usize::try_from(resolved.overflow_bytes_max).unwrap_or(usize::MAX),
-        overflow_held_max: usize::try_from(resolved.overflow_held_max).unwrap_or(usize::MAX),
-        // Who looks for the reason is to see it.
-        results_apart: Some(RpcId::margo(own_rpcs::METRICS, ProviderId::DEFAULT)),
-        proc: ProcLimits {
-            depth_max: resolved.proc.depth_max,
-            len_max: resolved.proc.len_max.unwrap_or(u64::MAX),
-            empty_elements_max: resolved.proc.empty_elements_max,
-        },
-        stats: mercury.stats,
-        overflow: !mercury.no_overflow,
-        bulk_eager: !mercury.no_bulk_eager,
-        bulk_chunk_bytes: resolved.bulk.chunk_bytes,
-        bulk_window: resolved.bulk.window,
-        loopback: !mercury.no_loopback,
-        // A handler may run for long, and wait for other requests.
-        release_input_early: mercury.release_input_early.unwrap_or(true),
-        ..defaults
-    }
+    let mut options = HgOptions::default();
+    options.build = if with_room { hg::Build::Checksum } else { defaults.build };
+    options.checksum_level = checksum_level;
+    options.listen = resolved.listen;
+    options.request_post_init = mercury.request_post_init as usize;
+    options.request_post_incr = request_post_incr;
+    options.max_contexts = resolved.more_progress_pools.len() as u8 + 1;
+    options.requests_max = resolved.requests_max;
+    options.multi_recv = !mercury.no_multi_recv;
+    options.multi_recv_op_max = match mercury.multi_recv_op_max {
+        0 => defaults.multi_recv_op_max,
+        buffers => buffers as usize,
+    };
+    options.multi_recv_copy_threshold = mercury.multi_recv_copy_threshold as usize;
+    options.overflow_bytes_max = usize::try_from(resolved.overflow_bytes_max).unwrap_or(usize::MAX);
+    options.overflow_held_max = usize::try_from(resolved.overflow_held_max).unwrap_or(usize::MAX);
+    // Who looks for the reason is to see it.
+    options.results_apart = Some(RpcId::margo(own_rpcs::METRICS, ProviderId::DEFAULT));
+    options.proc = ProcLimits {
+        depth_max: resolved.proc.depth_max,
+        len_max: resolved.proc.len_max.unwrap_or(u64::MAX),
+        empty_elements_max: resolved.proc.empty_elements_max,
+    };
+    options.stats = mercury.stats;
+    options.overflow = !mercury.no_overflow;
+    options.bulk_eager = !mercury.no_bulk_eager;
+    options.bulk_chunk_bytes = resolved.bulk.chunk_bytes;
+    options.bulk_window = resolved.bulk.window;
+    options.loopback = !mercury.no_loopback;
+    // A handler may run for long, and wait for other requests.
+    options.release_input_early = mercury.release_input_early.unwrap_or(true);
+    options
 }
 
 #[cfg(test)]
@@ -239,11 +238,9 @@ mod tests {
     #[test]
     fn the_empty_document_has_the_defaults_of_the_rpc_layer() {
         let apart = RpcId::margo(own_rpcs::METRICS, ProviderId::DEFAULT);
-        let expected = HgOptions {
-            release_input_early: true,
-            results_apart: Some(apart),
-            ..HgOptions::default()
-        };
+        let mut expected = HgOptions::default();
+        expected.release_input_early = true;
+        expected.results_apart = Some(apart);
         assert_eq!(hg_options(&resolved("{}")), expected);
         assert_eq!(without_effect(&resolved("{}")), Vec::<&str>::new());
     }

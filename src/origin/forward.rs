@@ -165,18 +165,18 @@ impl Instance {
                 trace: trace.as_ref().and_then(|trace| trace.span.as_ref()),
             },
         );
+        let mut forward = ForwardOptions::default();
+        forward.no_response = options.no_response;
+        forward.target_context = to.context();
+        // The RPC's type says what a registration would.
+        forward.undeclared = true;
+        // The deadline of a one-way call is for its sender: nobody waits for the handler.
+        forward.deadline = site.term.filter(|_| !options.no_response).map(|term| term.at);
+        forward.trace = trace.as_ref().and_then(|trace| trace.said);
         let started = self.inner().core_here().forward(
             to.addr(),
             rpc.id(to.id()),
-            ForwardOptions {
-                no_response: options.no_response,
-                target_context: to.context(),
-                // The RPC's type says what a registration would.
-                undeclared: true,
-                // That of a one-way call is for its sender: nobody waits for the handler.
-                deadline: site.term.filter(|_| !options.no_response).map(|term| term.at),
-                trace: trace.as_ref().and_then(|trace| trace.said),
-            },
+            forward,
             |writer| {
                 starting.encoding();
                 margo::write_request_prefix(writer, parent)?;

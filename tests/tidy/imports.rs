@@ -88,7 +88,7 @@ impl Sources {
         for (at, _) in code.match_indices("use ") {
             let line = code[..at].rsplit('\n').next().unwrap_or_default().trim();
             let is_public = line.starts_with("pub");
-            if !(line.is_empty() || is_public) || (public && !is_public) {
+            if !is_public && (public || !line.is_empty()) {
                 continue;
             }
             let tree = code[at + 4..].split(';').next().unwrap_or_default();

@@ -76,7 +76,11 @@ impl MemoryAttr {
         Some(Self { kind, device: (flags >> DEVICE_SHIFT) as u16 })
     }
 
-    /// Returns whether the transports can move it.
+    /// Checks that the transports can move memory of this kind.
+    ///
+    /// # Errors
+    ///
+    /// [`HgError::Bulk`], which names the kind, for memory of a device.
     pub fn check(self) -> Result<(), HgError> {
         if self.kind == MemoryKind::Host {
             return Ok(());

@@ -126,8 +126,8 @@ impl Driver {
                         worker.reject(request);
                     }
                 }
-                Event::ConnEvent(link, news @ ConnEvent::Whole(_)) => self.came(link, news),
-                Event::ConnEvent(link, ConnEvent::Control(bytes)) => {
+                Event::Conn(link, news @ ConnEvent::Whole(_)) => self.came(link, news),
+                Event::Conn(link, ConnEvent::Control(bytes)) => {
                     let ends = matches!(
                         Control::from_bytes(&bytes),
                         Ok(Control::Done { .. } | Control::Deny { .. })
@@ -136,7 +136,7 @@ impl Driver {
                         self.came(link, ConnEvent::Control(bytes));
                     }
                 }
-                Event::ConnEvent(..) => {}
+                Event::Conn(..) => {}
             }
         }
     }

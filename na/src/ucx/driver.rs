@@ -396,7 +396,7 @@ impl Driver {
             let Some(event) = self.state().events.pop_front() else { return };
             match event {
                 Event::Connection(request) => self.called(request),
-                Event::ConnEvent(link, news) => self.came(link, news),
+                Event::Conn(link, news) => self.came(link, news),
                 Event::Finished(slot, status) => self.finished(slot, status),
             }
         }

@@ -46,7 +46,7 @@ pub(super) enum Event {
     /// Somebody asks for a connection.
     Connection(ucp_conn_request_h),
     /// An open connection has brought something.
-    ConnEvent(ucp_ep_h, ConnEvent),
+    Conn(ucp_ep_h, ConnEvent),
     /// The operation in a slot is over.
     Finished(u32, ucs_status_t),
 }
@@ -178,7 +178,7 @@ impl State {
         {
             self.windows[*peer].heard = true;
         }
-        self.events.push_back(Event::ConnEvent(link, news));
+        self.events.push_back(Event::Conn(link, news));
     }
 
     /// A connection is closed, with all that it has brought and nobody has looked at; to be dropped
@@ -187,7 +187,7 @@ impl State {
     pub(super) fn forget(&mut self, link: ucp_ep_h) -> VecDeque<Event> {
         self.links.remove(&(link as usize));
         self.failing.retain(|failing| failing.link != link);
-        let is_its = |event: &Event| matches!(event, Event::ConnEvent(of, _) if *of == link);
+        let is_its = |event: &Event| matches!(event, Event::Conn(of, _) if *of == link);
         let (its, others) = std::mem::take(&mut self.events).into_iter().partition(is_its);
         self.events = others;
         its
@@ -196,7 +196,7 @@ impl State {
     /// Returns whether it is known that a connection has failed.
     pub(super) fn is_failing(&self, link: ucp_ep_h) -> bool {
         let is_its_end = |event: &Event| match event {
-            Event::ConnEvent(of, ConnEvent::Failed(_)) => *of == link,
+            Event::Conn(of, ConnEvent::Failed(_)) => *of == link,
             _ => false,
         };
         self.failing.iter().any(|failing| failing.link == link)
@@ -664,7 +664,7 @@ mod tests {
     }
 
     fn broke(state: &State) -> bool {
-        state.events.iter().any(|event| matches!(event, Event::ConnEvent(_, ConnEvent::Broke(_))))
+        state.events.iter().any(|event| matches!(event, Event::Conn(_, ConnEvent::Broke(_))))
     }
 
     #[test]
@@ -683,7 +683,7 @@ mod tests {
         state.links.insert(closed as usize, Link::default());
         assert!(state.failing.iter().all(|failing| failing.link != closed));
         assert_eq!(state.failing.len(), 2);
-        let of_open = |event: &Event| matches!(event, Event::ConnEvent(link, _) if *link == open);
+        let of_open = |event: &Event| matches!(event, Event::Conn(link, _) if *link == open);
         assert_eq!(state.events.len(), 2);
         assert!(state.events.iter().all(of_open));
     }

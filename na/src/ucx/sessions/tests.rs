@@ -510,7 +510,7 @@ fn a_child_that_drops_its_copy_refuses_no_offer() {
     let is_offered = |driver: &mut Driver| {
         driver.worker.as_ref().unwrap().progress();
         let state = driver.state();
-        state.events.iter().any(|event| matches!(event, Event::ConnEvent(_, ConnEvent::Piece(..))))
+        state.events.iter().any(|event| matches!(event, Event::Conn(_, ConnEvent::Piece(..))))
     };
     while target.with(is_offered) == Some(false) {
         wait("offer");
