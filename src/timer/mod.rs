@@ -87,8 +87,8 @@ impl TimerSpec {
 
 /// One run of a callback.
 ///
-/// Its requests ([`again_after`](Self::again_after), [`stop`](Self::stop)) take effect when the
-/// callback has returned, unless the timer was armed or disarmed meanwhile.
+/// Requests made through it ([`again_after`](Self::again_after), [`stop`](Self::stop)) take effect
+/// when the callback has returned, unless the timer was armed or disarmed meanwhile.
 #[derive(Debug)]
 pub struct Tick {
     due: Instant,

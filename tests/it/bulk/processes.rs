@@ -1,7 +1,7 @@
 //! The bulk cases of Mercury's own tests between processes: this one is the origin, whose memory it
 //! is, and the targets, which pull, compare and push, are processes of their own; over shared
 //! memory and TCP, polling and sleeping, and over ofi where it is asked for (`MARGO_TEST_OFI=1`).
-//! The same cases within one process: `tests/it/bulk/cases.rs`.
+//! `tests/it/bulk/cases.rs` runs the cases within one process.
 
 use crate::bulk_support::exchange::{BUF, Exchange};
 use crate::bulk_support::{MOVE, Node, PATIENCE, contents, cut, pattern};

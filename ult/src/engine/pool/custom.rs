@@ -1,8 +1,8 @@
 //! A pool of the program's own making.
 //!
-//! Its methods run in the middle of spawns, resumes and switches, so their panics end here. A unit
-//! that `push` had got, or that `pop` was about to return, is left to its destructor if the
-//! unwinding drops it, and to the pool if the pool has kept it.
+//! The methods of such a pool run in the middle of spawns, resumes and switches, so their panics
+//! end here. A unit that `push` had got, or that `pop` was about to return, is left to its
+//! destructor if the unwinding drops it, and to the pool if the pool has kept it.
 
 use crate::base::contain::{Foreign, caught, log};
 use crate::engine::pool::spec::{Pool, PopBy, PushReason};

@@ -9,9 +9,9 @@
 //! | other, served by one xstream | the [`Pool`] object | the same object |
 //! | served by several xstreams | the [`Pool`] object | unit list of the home xstream |
 //!
-//! What another thread makes runnable goes to the inbox of the home xstream or of the owner; units
-//! for a [`Pool`] object are pushed directly, and then one sleeping xstream that serves the pool is
-//! woken. [`PoolView`](crate::PoolView) puts list and object together again.
+//! A unit that another thread makes runnable goes to the inbox of the home xstream or of the owner;
+//! units for a [`Pool`] object are pushed directly, and then one sleeping xstream that serves the
+//! pool is woken. [`PoolView`](crate::PoolView) puts list and object together again.
 //!
 //! Which xstreams serve a pool may change while units are on their way. So the finder of a unit
 //! checks that it belongs there, and passes it on if not: an inbox that holds an unstarted unit of

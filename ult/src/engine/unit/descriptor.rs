@@ -97,7 +97,7 @@ pub(crate) struct Ult {
     party: Cell<u64>,
     pub(crate) pins: Cell<u32>,
     /// A future that the ULT polls has been woken; see [`block_on`](mod@crate::wait::block_on).
-    /// What an earlier unit has left here is one poll too many.
+    /// A mark that an earlier unit has left costs one poll too many, and nothing else.
     pub(crate) woken: AtomicBool,
 }
 
