@@ -59,7 +59,7 @@ use super::clock::Origins;
 use super::context::Event;
 use super::contexts::{Bell, Class};
 use super::counters::{Counters, Counts, HotCounts, InHand};
-use super::format::Format;
+use super::format::{Accept, Format};
 use super::forward::Forward;
 use super::kept::Kept;
 use super::ops::{OPS_MAX, OpRef, Role, Slab, Space, Tags};
@@ -252,6 +252,8 @@ pub struct Core<T> {
     pub(super) self_addr: Addr,
     pub(super) limits: Limits,
     pub(super) options: HgOptions,
+    /// How requests are read, and in which format messages are written; `options` say so.
+    pub(super) accept: Accept,
     /// Peers are asked for their build.
     pub(super) asks: bool,
     pub(super) buffers: Arc<Buffers>,
@@ -385,6 +387,7 @@ impl<T> Core<T> {
             kept_arguments: kept_arguments.unwrap_or_default(),
             endpoint,
             asks: options.ask_build && options.format() == Format::default(),
+            accept: options.accept(),
             options,
             class,
             id,
@@ -450,7 +453,7 @@ impl<T> Core<T> {
     pub(super) fn writer_limits(&self, message_max: usize) -> WriterLimits {
         let bytes_max = match self.options.overflow {
             true => self.options.overflow_bytes_max,
-            false => message_max.saturating_sub(self.options.format().header_bytes()),
+            false => message_max.saturating_sub(self.accept.format.header_bytes()),
         };
         WriterLimits { bytes_max, bulk_eager: self.options.bulk_eager, proc: self.options.proc }
     }

@@ -327,7 +327,7 @@ impl<T> Core<T> {
         let Started { op, tag, no_response } = self.admit_call(id, options, local, token)?;
         let mut admitted = Admitted { core: self, op, armed: true };
         let known =
-            if self.asks && !local { self.format_for(to) } else { Some(self.options.format()) };
+            if self.asks && !local { self.format_for(to) } else { Some(self.accept.format) };
         let format = known.unwrap_or_default();
         let header =
             RequestHeader { no_response, cookie: self.id, ..RequestHeader::in_format(id, format) };

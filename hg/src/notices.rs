@@ -121,7 +121,7 @@ impl<T> Core<T> {
         if !self.endpoint.carries_extensions(to) {
             return;
         }
-        let format = self.options.format();
+        let format = self.accept.format;
         let header = RequestHeader {
             no_response: true,
             cookie: self.id,

@@ -28,6 +28,8 @@ pub(super) struct Receives {
     more: usize,
     /// Most requests posted and held together.
     max: usize,
+    /// With more held than this, whose they are is to be looked at.
+    crowd: usize,
     pub(super) posted: usize,
     pub(super) held: usize,
     /// Receives that failed and were not replaced yet.
@@ -73,6 +75,7 @@ impl Receives {
             target,
             more,
             max,
+            crowd: max / 8 * 3 + max % 8 * 3 / 8,
             posted: 0,
             held: 0,
             lost: 0,
@@ -118,7 +121,7 @@ impl Receives {
     /// eighths of those that may be.
     #[inline]
     pub(super) fn is_crowded(&self) -> bool {
-        8 * self.held > 3 * self.max
+        self.held > self.crowd
     }
 
     /// So many receives were refused.

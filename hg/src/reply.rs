@@ -23,7 +23,7 @@ impl<T> Core<T> {
         sink: &mut S,
     ) -> Option<Event<T>> {
         let format = match self.asks.then(|| self.format_of_reply(op)) {
-            None => self.options.format(),
+            None => self.accept.format,
             Some(Some(format)) => format,
             Some(None) => return self.on_told(op, buf, &arrival),
         };

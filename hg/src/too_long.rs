@@ -34,7 +34,7 @@ impl Unsent {
     fn split<T>(&self, core: &Core<T>, buf: &mut MsgBuf) -> Result<(usize, Vec<u8>), WireError> {
         let (start, payload) = match self {
             Self::Request { .. } => {
-                let (header, payload) = RequestHeader::read(core.options.accept(), buf.as_slice())?;
+                let (header, payload) = RequestHeader::read(core.accept, buf.as_slice())?;
                 let (start, payload) = (header.payload_at(), payload.to_vec());
                 RequestHeader { more_data: true, ..header }.write(buf.spare_mut());
                 (start, payload)

@@ -98,6 +98,7 @@ impl Shutdown {
     }
 
     /// Counts a handler in, unless shutdown has begun.
+    #[inline]
     pub(crate) fn admit(&self) -> bool {
         // pair: FINALIZE-BEGUN
         let admitted = self.handlers.0.fetch_add(HANDLER, Ordering::Acquire) & BEGUN == 0;

@@ -346,7 +346,10 @@ impl<'a> HandlerSpawn<'a> {
     /// Counts a handler in; `None`: the instance shuts down.
     #[inline(always)]
     fn prepare(inner: &'a Inner, entry: &RegisteredRpc) -> Option<Self> {
-        let instance = entry.instance.upgrade().filter(|_| inner.shutdown.admit())?;
+        let instance = entry.instance.upgrade()?;
+        if !inner.shutdown.admit() {
+            return None;
+        }
         // Nearly always one of ours, which costs no count; the entry goes to the handler.
         let pool = match entry.pool_index.and_then(|index| inner.pools.get(index)) {
             Some(pool) => Cow::Borrowed(pool),

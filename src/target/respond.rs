@@ -518,6 +518,7 @@ impl Drop for Answered<'_> {
 }
 
 impl Drop for Reply {
+    #[inline]
     fn drop(&mut self) {
         if self.inner().is_forked() {
             return self.request.get_mut().leave_to_parent();
