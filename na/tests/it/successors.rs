@@ -50,6 +50,8 @@ fn deliver(from: &Arc<dyn Endpoint>, to: &Arc<dyn Endpoint>) -> Addr {
     }
 }
 
+/// No other test has sockets at these two addresses: the port of a predecessor stays free.
+const TCP: [&str; 2] = ["na+tcp://127.0.0.21:0", "na+tcp://127.0.0.22:0"];
 const UCX: &str = "ucx+tcp://127.0.0.1:0";
 const UCX_SM: &str = "ucx+sm://127.0.0.1:0";
 
@@ -64,7 +66,7 @@ fn has_ucx(uri: &'static str) -> bool {
 
 #[test]
 fn an_answer_to_a_predecessor_does_not_reach_its_successor_tcp() {
-    answers_end("na+tcp://127.0.0.1:0", drop);
+    answers_end(TCP[0], drop);
 }
 
 #[test]
@@ -96,7 +98,7 @@ fn an_answer_to_a_predecessor_does_not_reach_its_successor_sim() {
 
 #[test]
 fn late_answers_to_a_predecessor_leave_its_successor_answers_tcp() {
-    late_answers_end("na+tcp://127.0.0.1:0");
+    late_answers_end(TCP[1]);
 }
 
 #[test]
