@@ -8,9 +8,9 @@
 
 use std::borrow::Cow;
 
-use crate::config::{Argobots, Config, Pool};
-use crate::error::{Error, Errors};
-use crate::pool_ref::PoolRef;
+use crate::document::config::{Argobots, Config, Pool};
+use crate::document::pool_ref::PoolRef;
+use crate::report::error::{Error, Errors};
 
 const NOT_ITS_OWN: &str =
     "the instance runs in pools and xstreams that its parent, or the program, has made";

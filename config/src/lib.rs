@@ -1,7 +1,7 @@
 //! The configuration of a margo process: one JSON document, its types, defaults and checks.
 //!
 //! The serde structs under [`Config`] are the only home of defaults. A document goes through
-//! these steps, one short module each:
+//! these steps, one short module each (1 to 3 in `read`, 5 in `resolve`):
 //!
 //! 1. `clean` blanks comments and trailing commas, byte for byte, so that positions stay right;
 //! 2. `tree` reads the JSON and remembers where every value stands;
@@ -36,59 +36,47 @@
 //! key `margo`.
 #![forbid(unsafe_code)]
 
-mod admission;
-mod affinity;
 mod child;
-mod clean;
-mod config;
-mod decode;
-mod dependency;
-mod effective;
-mod error;
+mod document;
 /// Entry point for fuzzers: whatever bytes it gets, it must return. See `fuzz/`.
 #[doc(hidden)]
 pub mod fuzzing;
-mod lacks;
-mod margo;
-mod mercury;
-mod monitoring;
-mod network;
 mod parse;
-mod pool_ref;
+mod read;
+mod report;
 mod resolve;
 mod samples;
 mod schema;
-mod subnet;
-mod suggest;
-/// For what shows text of others: providers and programs.
-#[doc(hidden)]
-pub mod text;
-mod trace;
-mod tree;
 
-pub use admission::{Admission, AdmissionOptions, Overload, PoolAdmission, ResolvedAdmission};
-pub use affinity::Affinity;
-pub use config::{Argobots, Config, Pool, PoolAccess, PoolKind, Scheduler, SchedulerKind, Xstream};
-pub use dependency::Dependency;
-pub use effective::ConfigFlags;
-pub use error::{Error, Errors, Warning};
-pub use margo::{
+pub use document::admission::{
+    Admission, AdmissionOptions, Overload, PoolAdmission, ResolvedAdmission,
+};
+pub use document::affinity::Affinity;
+pub use document::config::{
+    Argobots, Config, Pool, PoolAccess, PoolKind, Scheduler, SchedulerKind, Xstream,
+};
+pub use document::dependency::Dependency;
+pub use document::margo::{
     BulkOptions, DumpSignal, LogLevel, MargoOptions, MercuryBuild, MetricsOptions,
     PROVIDER_ID_DEFAULT, PROVIDER_ID_MAX, PayloadChecksum, Priority, Provider,
 };
-pub use mercury::{ChecksumLevel, Mercury, NaAddrFormat, TrafficClass};
-pub use monitoring::{MonitoringOptions, StatisticsOptions, TimeSeriesOptions};
-pub use network::{NetworkOptions, PeerUsers, ProcOptions, RemoteKeys};
+pub use document::mercury::{ChecksumLevel, Mercury, NaAddrFormat, TrafficClass};
+pub use document::monitoring::{MonitoringOptions, StatisticsOptions, TimeSeriesOptions};
+pub use document::network::{NetworkOptions, PeerUsers, ProcOptions, RemoteKeys};
+pub use document::pool_ref::PoolRef;
+pub use document::subnet::IpSubnet;
+pub use document::trace::TraceOptions;
 pub use parse::{process_env, provider_config};
-pub use pool_ref::PoolRef;
+pub use report::error::{Error, Errors, Warning};
+#[doc(hidden)]
+pub use report::suggest::nearest;
+/// For what shows text of others: providers and programs.
+#[doc(hidden)]
+pub use report::text;
 pub use resolve::{
-    CONTEXTS_MAX, DependencyTarget, EAGER_SIZE_MAX, EAGER_SIZE_MIN, Resolved, ResolvedDependency,
-    ResolvedPool, ResolvedProvider, ResolvedXstream, STACK_BYTES_MAX, STACK_BYTES_MIN,
-    XSTREAMS_MAX,
+    CONTEXTS_MAX, ConfigFlags, DependencyTarget, EAGER_SIZE_MAX, EAGER_SIZE_MIN, Resolved,
+    ResolvedDependency, ResolvedPool, ResolvedProvider, ResolvedXstream, STACK_BYTES_MAX,
+    STACK_BYTES_MIN, XSTREAMS_MAX,
 };
 pub use samples::samples;
 pub use schema::json_schema;
-pub use subnet::IpSubnet;
-#[doc(hidden)]
-pub use suggest::nearest;
-pub use trace::TraceOptions;

@@ -3,16 +3,16 @@
 use serde::Deserialize;
 use serde::de::{self, DeserializeOwned, Visitor};
 
-use crate::clean::is_blank;
-use crate::config::{Argobots, Config, Pool, Scheduler, Xstream};
-use crate::decode::{decode, decode_whole};
-use crate::effective::ConfigFlags;
-use crate::error::{Error, Errors, REPORTED_MAX, Warning};
-use crate::lacks::Lacks;
-use crate::margo::{MargoOptions, Provider};
-use crate::mercury::Mercury;
+use crate::document::config::{Argobots, Config, Pool, Scheduler, Xstream};
+use crate::document::margo::{MargoOptions, Provider};
+use crate::document::mercury::Mercury;
+use crate::read::clean::is_blank;
+use crate::read::decode::{decode, decode_whole};
+use crate::read::lacks::Lacks;
+use crate::read::tree::Tree;
+use crate::report::error::{Error, Errors, REPORTED_MAX, Warning};
+use crate::resolve::ConfigFlags;
 use crate::resolve::Resolved;
-use crate::tree::Tree;
 
 impl Config {
     /// Reads a document, strictly except for comments, trailing commas and a byte order mark.

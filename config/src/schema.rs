@@ -23,8 +23,8 @@ mod tests {
     use serde_json::{Map, Value, json};
 
     use super::*;
-    use crate::clean::clean;
-    use crate::config::Config;
+    use crate::document::config::Config;
+    use crate::read::clean::clean;
 
     /// Set to write the file in place of comparing it.
     const BLESS: &str = "MARGO_BLESS";

@@ -3,7 +3,7 @@
 use super::Findings;
 use super::declared::Layout;
 use super::network::limit;
-use crate::admission::{Admission, AdmissionOptions, ResolvedAdmission};
+use crate::document::admission::{Admission, AdmissionOptions, ResolvedAdmission};
 
 const PATH: &str = "margo.admission";
 

@@ -5,9 +5,9 @@ use std::collections::HashMap;
 use super::names::{Names, no_such_pool};
 use super::scalars::stack_size;
 use super::{Findings, PRIMARY, ResolvedPool, ResolvedXstream};
-use crate::config::{Argobots, Scheduler, Xstream};
-use crate::error::Error;
-use crate::pool_ref::PoolRef;
+use crate::document::config::{Argobots, Scheduler, Xstream};
+use crate::document::pool_ref::PoolRef;
+use crate::report::error::Error;
 
 /// Pools and xstreams so far.
 #[derive(Debug)]

@@ -6,8 +6,8 @@ use std::collections::{BinaryHeap, HashMap};
 
 use super::names::check_identifier;
 use super::{DependencyTarget, Findings, ResolvedDependency};
-use crate::margo::{PROVIDER_ID_DEFAULT, Provider};
-use crate::suggest::choices;
+use crate::document::margo::{PROVIDER_ID_DEFAULT, Provider};
+use crate::report::suggest::choices;
 
 /// The names by which others may refer to a provider of the document, as far as they are known.
 /// Errors of the entry itself have been reported, and are not reported again for its dependents.

@@ -8,8 +8,8 @@
 use super::declared::Layout;
 use super::roles::Roles;
 use super::{Findings, ResolvedPool, ResolvedXstream};
-use crate::config::{Config, PoolAccess};
-use crate::margo::Provider;
+use crate::document::config::{Config, PoolAccess};
+use crate::document::margo::Provider;
 
 /// Checks the finished layout. Silent when a reference in it is broken.
 pub(super) fn check(config: &Config, layout: &Layout, roles: &Roles, found: &mut Findings) {

@@ -19,6 +19,7 @@
 mod admission;
 mod declared;
 mod dependencies;
+mod effective;
 mod layout;
 mod names;
 mod network;
@@ -31,21 +32,22 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-use crate::admission::ResolvedAdmission;
-use crate::affinity::Affinity;
-use crate::config::{Config, PoolAccess, PoolKind, SchedulerKind};
-use crate::dependency::Dependency;
-use crate::error::{Error, Errors, REPORTED_MAX, Warning};
-use crate::lacks::Lacks;
-use crate::margo::{
+use crate::document::admission::ResolvedAdmission;
+use crate::document::affinity::Affinity;
+use crate::document::config::{Config, PoolAccess, PoolKind, SchedulerKind};
+use crate::document::dependency::Dependency;
+use crate::document::margo::{
     BulkOptions, DumpSignal, LogLevel, MercuryBuild, MetricsOptions, PayloadChecksum, Priority,
 };
-use crate::mercury::Mercury;
-use crate::monitoring::MonitoringOptions;
-use crate::network::{NetworkOptions, ProcOptions};
-use crate::subnet::IpSubnet;
-use crate::trace::TraceOptions;
+use crate::document::mercury::Mercury;
+use crate::document::monitoring::MonitoringOptions;
+use crate::document::network::{NetworkOptions, ProcOptions};
+use crate::document::subnet::IpSubnet;
+use crate::document::trace::TraceOptions;
+use crate::read::lacks::Lacks;
+use crate::report::error::{Error, Errors, REPORTED_MAX, Warning};
 
+pub use effective::ConfigFlags;
 pub use roles::{CONTEXTS_MAX, XSTREAMS_MAX};
 pub use scalars::{EAGER_SIZE_MAX, EAGER_SIZE_MIN, STACK_BYTES_MAX, STACK_BYTES_MIN};
 

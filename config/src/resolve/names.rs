@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::Findings;
-use crate::suggest::choices;
+use crate::report::suggest::choices;
 
 /// Returns true if `name` is a C identifier.
 pub(super) fn is_identifier(name: &str) -> bool {

@@ -2,11 +2,11 @@
 
 use super::Findings;
 use super::declared::Layout;
-use crate::config::{Config, PoolAccess};
-use crate::margo::{MargoOptions, MercuryBuild, PayloadChecksum};
-use crate::mercury::{ChecksumLevel, MULTI_RECV_OP_MAX, Mercury, NaAddrFormat};
-use crate::network::NetworkOptions;
-use crate::subnet::IpSubnet;
+use crate::document::config::{Config, PoolAccess};
+use crate::document::margo::{MargoOptions, MercuryBuild, PayloadChecksum};
+use crate::document::mercury::{ChecksumLevel, MULTI_RECV_OP_MAX, Mercury, NaAddrFormat};
+use crate::document::network::NetworkOptions;
+use crate::document::subnet::IpSubnet;
 
 /// Most that `margo.requests_max` may be.
 const REQUESTS_MAX: usize = 1 << 22;

@@ -8,8 +8,8 @@ use super::declared::Layout;
 use super::dependencies::{self, NamedProvider, default_name};
 use super::names::{Names, check_identifier};
 use super::{Findings, ResolvedPool, ResolvedProvider};
-use crate::config::{Config, PoolKind};
-use crate::margo::{PROVIDER_ID_DEFAULT, PROVIDER_ID_MAX, Priority, Provider};
+use crate::document::config::{Config, PoolKind};
+use crate::document::margo::{PROVIDER_ID_DEFAULT, PROVIDER_ID_MAX, Priority, Provider};
 
 /// Checks all providers. One with an error has its place, for checks of other kinds.
 pub(super) fn resolve(

@@ -3,9 +3,9 @@
 
 use super::declared::Layout;
 use super::{Findings, PRIMARY, ResolvedPool, ResolvedXstream};
-use crate::affinity::Affinity;
-use crate::config::{Config, PoolAccess, PoolKind, SchedulerKind};
-use crate::error::Error;
+use crate::document::affinity::Affinity;
+use crate::document::config::{Config, PoolAccess, PoolKind, SchedulerKind};
+use crate::report::error::Error;
 
 /// The most xstreams that `rpc_thread_count` may ask for.
 pub const XSTREAMS_MAX: usize = 1024;

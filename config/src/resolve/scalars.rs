@@ -1,8 +1,8 @@
 //! Numbers and strings with limits, and the two environment variables.
 
 use super::Findings;
-use crate::config::Argobots;
-use crate::margo::{LogLevel, MargoOptions};
+use crate::document::config::Argobots;
+use crate::document::margo::{LogLevel, MargoOptions};
 
 /// Smallest ULT stack, in bytes: less cannot hold a handler's call into the network.
 pub const STACK_BYTES_MIN: usize = 16 << 10;

@@ -2,7 +2,7 @@
 
 use super::Findings;
 use super::scalars::{number, overridden};
-use crate::trace::TraceOptions;
+use crate::document::trace::TraceOptions;
 
 const ENV_ENABLE: &str = "MARGO_ENABLE_TRACE";
 const ENV_PREFIX: &str = "MARGO_TRACE_FILENAME_PREFIX";

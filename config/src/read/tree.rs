@@ -7,8 +7,8 @@
 use std::collections::HashMap;
 use std::fmt;
 
-use crate::clean::{OpenComment, clean, without_mark};
-use crate::error::{Error, REPORTED_MAX};
+use super::clean::{OpenComment, clean, without_mark};
+use crate::report::error::{Error, REPORTED_MAX};
 
 /// One value and the byte offset of its first character. The offset identifies the value.
 #[derive(Debug)]

@@ -16,9 +16,9 @@ use serde::de::{
     self, DeserializeOwned, DeserializeSeed, Expected, IntoDeserializer, Unexpected, Visitor,
 };
 
-use crate::error::{Error, REPORTED_MAX};
-use crate::suggest::choices;
-use crate::tree::{Kind, Member, Node, Path, Tree, join};
+use super::tree::{Kind, Member, Node, Path, Tree, join};
+use crate::report::error::{Error, REPORTED_MAX};
+use crate::report::suggest::choices;
 
 /// Decodes the document, with `advice` for unknown keys: what could be read, with defaults for what
 /// is wrong, if that can be; and all wrong types, values out of range and unknown keys, each with

@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::is_default;
-use crate::pool_ref::PoolRef;
+use super::is_default;
+use super::pool_ref::PoolRef;
 
 /// How many requests may be in hand at once, waiting for an xstream or being handled, and what
 /// happens to those beyond.

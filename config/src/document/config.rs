@@ -3,10 +3,11 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::affinity::Affinity;
-use crate::margo::MargoOptions;
-use crate::mercury::Mercury;
-use crate::pool_ref::PoolRef;
+use super::affinity::Affinity;
+use super::is_default;
+use super::margo::MargoOptions;
+use super::mercury::Mercury;
+use super::pool_ref::PoolRef;
 
 /// A configuration document. Every key may be left out; [`Config::default`] is `{}`.
 ///
@@ -37,12 +38,12 @@ pub struct Config {
     pub rpc_pool: Option<PoolRef>,
     /// Adds a pool and an xstream only for the progress ULT. Default false. Loses against
     /// `progress_pool`, with a warning.
-    #[serde(skip_serializing_if = "is_false")]
+    #[serde(skip_serializing_if = "is_default")]
     pub use_progress_thread: bool,
     /// Above 0: adds one pool for handlers and this many xstreams that share it, at most
     /// [`XSTREAMS_MAX`](crate::XSTREAMS_MAX). Below 0: handlers run in the progress pool.
     /// Default 0: in the primary pool. Loses against `rpc_pool`, with a warning.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(skip_serializing_if = "is_default")]
     pub rpc_thread_count: i32,
     /// In C the longest blocking wait for the network, in milliseconds. 0: progress polls without
     /// a break, as with `mercury.na_no_block`. Otherwise read for C's sake, and without effect:
@@ -61,7 +62,7 @@ pub struct Config {
     /// [`MonitoringOptions`](crate::MonitoringOptions) for that one and of its own keys for others.
     /// Kept as given; absent by default.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(test, schemars(schema_with = "crate::monitoring::schema"))]
+    #[cfg_attr(test, schemars(schema_with = "crate::document::monitoring::schema"))]
     pub monitoring: Option<Map<String, Value>>,
     /// Path or URI of the [JSON Schema](crate::json_schema), for editors. Ignored, not printed.
     #[serde(rename = "$schema", skip_serializing_if = "Option::is_none")]
@@ -273,16 +274,4 @@ pub enum SchedulerKind {
     /// Pools in order; sleeps when all are empty. The default.
     #[default]
     BasicWait,
-}
-
-pub(crate) fn is_false(value: &bool) -> bool {
-    !value
-}
-
-pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
-    *value == T::default()
-}
-
-fn is_zero(value: &i32) -> bool {
-    *value == 0
 }

@@ -6,7 +6,7 @@ use std::fmt;
 use serde::de::{self, SeqAccess, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::config::is_default;
+use super::is_default;
 
 /// How the transport treats its peers. A key that the transport has no use for is ignored, for with
 /// `mercury.auto_sm` there are two.

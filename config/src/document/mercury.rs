@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::{is_default, is_false};
+use super::is_default;
 
 /// Large buffers for requests, where the document does not say, as in Mercury
 /// (`HG_CORE_MULTI_RECV_OP_COUNT`).
@@ -49,7 +49,7 @@ pub struct Mercury {
     pub no_bulk_eager: bool,
     /// Refuse arguments and results that do not fit into a message, instead of sending them by bulk
     /// transfer. Default false. Not known to C Margo.
-    #[serde(skip_serializing_if = "is_false")]
+    #[serde(skip_serializing_if = "is_default")]
     pub no_overflow: bool,
     /// Give the receive buffer back as soon as the arguments are decoded. Default true: a handler
     /// may run for long. With false it stays until the answer, and a running handler counts as one
@@ -58,7 +58,7 @@ pub struct Mercury {
     pub release_input_early: Option<bool>,
     /// One receive buffer for each request, as long as the longest. Otherwise requests share large
     /// buffers, where each takes what it is long. Default false. Not known to C Margo.
-    #[serde(skip_serializing_if = "is_false")]
+    #[serde(skip_serializing_if = "is_default")]
     pub no_multi_recv: bool,
     /// Large buffers, each as long as `request_post_init` of the longest requests; they take
     /// memory as it is needed. 0 stands for 4. Default 0. Not known to C Margo.

@@ -6,8 +6,8 @@
 //! complete ([`Lacks::layout`], [`Lacks::providers`]). Errors of other checks about a value that
 //! was left out, or about the object that holds it, are dropped at the end ([`Lacks::explain`]).
 
-use crate::error::Error;
-use crate::suggest::nearest;
+use crate::report::error::Error;
+use crate::report::suggest::nearest;
 
 /// Keys that describe the layout and the roles in it.
 const LAYOUT: [&str; 7] = [

@@ -2,11 +2,11 @@
 
 use serde_json::{Map, Value};
 
-use crate::config::{Argobots, Config, Pool, Scheduler, Xstream};
-use crate::margo::{BulkOptions, MargoOptions, Priority, Provider};
-use crate::mercury::Mercury;
-use crate::pool_ref::PoolRef;
-use crate::resolve::Resolved;
+use super::Resolved;
+use crate::document::config::{Argobots, Config, Pool, Scheduler, Xstream};
+use crate::document::margo::{BulkOptions, MargoOptions, Priority, Provider};
+use crate::document::mercury::Mercury;
+use crate::document::pool_ref::PoolRef;
 
 /// How a configuration is printed. The default: everything, pools by index.
 ///
@@ -127,7 +127,7 @@ impl Resolved {
     }
 
     fn pool_entries(&self, hidden: &dyn Fn(bool) -> bool) -> Vec<Pool> {
-        let entry = |(place, pool): (usize, &crate::ResolvedPool)| Pool {
+        let entry = |(place, pool): (usize, &super::ResolvedPool)| Pool {
             name: Some(pool.name.clone()),
             kind: pool.kind,
             access: pool.access,
@@ -144,7 +144,7 @@ impl Resolved {
         hidden: &dyn Fn(bool) -> bool,
         pool_ref: &dyn Fn(usize) -> Option<PoolRef>,
     ) -> Vec<Xstream> {
-        let entry = |xstream: &crate::ResolvedXstream| {
+        let entry = |xstream: &super::ResolvedXstream| {
             let pools: Vec<_> = xstream.pools.iter().filter_map(|&pool| pool_ref(pool)).collect();
             let shown = !hidden(xstream.external) && !pools.is_empty();
             shown.then(|| Xstream {
@@ -163,7 +163,7 @@ impl Resolved {
     }
 
     fn provider_entries(&self, pool_ref: &dyn Fn(usize) -> Option<PoolRef>) -> Vec<Provider> {
-        let entry = |provider: &crate::ResolvedProvider| {
+        let entry = |provider: &super::ResolvedProvider| {
             let pool = pool_ref(provider.pool);
             Provider {
                 type_name: provider.type_name.clone(),

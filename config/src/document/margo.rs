@@ -8,12 +8,12 @@ use serde::de::{self, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
-use crate::admission::AdmissionOptions;
-use crate::config::is_default;
-use crate::dependency::Dependency;
-use crate::network::{NetworkOptions, ProcOptions};
-use crate::pool_ref::PoolRef;
-use crate::trace::TraceOptions;
+use super::admission::AdmissionOptions;
+use super::dependency::Dependency;
+use super::is_default;
+use super::network::{NetworkOptions, ProcOptions};
+use super::pool_ref::PoolRef;
+use super::trace::TraceOptions;
 
 /// Provider id of RPCs that belong to no provider; no provider may have it.
 ///

@@ -3,9 +3,9 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::decode::decode_whole;
-use crate::error::{Error, Warning};
-use crate::tree::{Tree, join};
+use crate::read::decode::decode_whole;
+use crate::read::tree::{Tree, join};
+use crate::report::error::{Error, Warning};
 
 /// Name of the monitor that comes with margo.
 pub(crate) const DEFAULT_MONITOR: &str = "default";
