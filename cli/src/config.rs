@@ -1,35 +1,17 @@
 //! `margo config`: checks documents, prints samples.
 
-use std::io::Read;
-use std::path::Path;
-
 use margo::Layout;
 use margo_config::{Config, ConfigFlags, Errors, process_env};
 
 use crate::args::CheckArgs;
-use crate::failure::Failure;
-use crate::{output, serve};
-
-/// Reads a document; `-` is standard input.
-pub(crate) fn read(file: &Path) -> Result<String, Failure> {
-    let text = if file == Path::new("-") {
-        let mut text = String::new();
-        std::io::stdin().lock().read_to_string(&mut text).map(|_| text)
-    } else {
-        std::fs::read_to_string(file)
-    };
-    text.map_err(|error| Failure::Usage(format!("{}: {error}", called(file))))
-}
-
-/// The name of the document in messages.
-pub(crate) fn called(file: &Path) -> String {
-    if file == Path::new("-") { "standard input".to_owned() } else { file.display().to_string() }
-}
+use crate::serve;
+use crate::support::failure::Failure;
+use crate::support::{document, output};
 
 /// `margo config check`.
 pub(crate) fn check(args: &CheckArgs) -> Result<(), Failure> {
-    let called = called(&args.file);
-    let text = read(&args.file)?;
+    let called = document::called(&args.file);
+    let text = document::read(&args.file)?;
     let flags = ConfigFlags { use_names: args.names, ..ConfigFlags::default() };
     let mut at_start = Vec::new();
     let checked = Config::check_with(&text, &process_env, flags, |resolved| {
@@ -38,8 +20,8 @@ pub(crate) fn check(args: &CheckArgs) -> Result<(), Failure> {
         Errors::none_of(found.into_iter().filter_map(Result::err).flatten())
     });
     let (effective, warnings) = checked.map_err(|errors| {
-        let lines: Vec<_> = errors.iter().map(|error| format!("\n  {error}")).collect();
-        Failure::Usage(format!("{called} is not valid:{}", lines.concat()))
+        let lines: Vec<_> = errors.iter().map(|error| format!("  {error}")).collect();
+        document::invalid(&args.file, lines.join("\n"))
     })?;
     let explained = Layout::explain(&effective);
     let mut remarks: Vec<String> = warnings.iter().map(ToString::to_string).collect();

@@ -1,6 +1,7 @@
 //! The `margo` command.
 //!
-//! `args.rs` is what can be typed; each command has a module of that name. All of them end with a
+//! `args.rs` is what can be typed; each command has a module of that name; `support` is for all of
+//! them. All of them end with a
 //! [`Failure`] or without one, and only [`main`] turns that into an exit status:
 //!
 //! | status | meaning |
@@ -15,17 +16,10 @@
 mod args;
 mod config;
 mod demo;
-mod failure;
 mod info;
-mod logging;
-mod machine;
-mod output;
-mod peer;
-mod pool_stats;
-mod second;
 mod serve;
 mod shutdown;
-mod signals;
+mod support;
 mod top;
 mod trace;
 
@@ -34,7 +28,8 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use self::args::{Args, Command, ConfigCommand, TraceCommand};
-use self::failure::Failure;
+use self::support::failure::Failure;
+use self::support::{logging, output, signals};
 
 fn main() -> ExitCode {
     let args = Args::parse();
@@ -45,7 +40,7 @@ fn main() -> ExitCode {
         .and_then(|()| logging::init());
     match ready.and_then(|()| run(args.command)) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => failure.report(),
+        Err(failure) => report(&failure),
     }
 }
 
@@ -53,7 +48,7 @@ fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::Demo(args) => demo::run(&args.paths),
         Command::Info { file, json } => info::run(file.as_deref(), json),
-        Command::Answer { address, parent } => second::answer(&address, parent),
+        Command::Answer { address, parent } => info::second::answer(&address, parent),
         Command::Config(ConfigCommand::Check(args)) => config::check(&args),
         Command::Config(ConfigCommand::Schema) => config::schema(),
         Command::Config(ConfigCommand::Samples { name }) => config::samples(name.as_deref()),
@@ -65,4 +60,12 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Top(args) => top::run(&args),
         Command::Shutdown(args) => shutdown::run(&args),
     }
+}
+
+/// Tells the user and gives the exit status.
+fn report(failure: &Failure) -> ExitCode {
+    if !matches!(failure, Failure::OutputClosed) {
+        output::note(failure);
+    }
+    ExitCode::from(failure.status())
 }

@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 use margo::{Addr, ForwardError, HgError, Instance, ProviderHandle, ShutdownRemoteError, na, ult};
 
 use crate::args::ShutdownArgs;
-use crate::failure::Failure;
-use crate::output;
-use crate::peer::{Callers, transport};
+use crate::support::failure::Failure;
+use crate::support::output;
+use crate::support::peer::{Callers, transport};
 
 /// Between two questions to a service that is to be gone.
 const PAUSE: Duration = Duration::from_millis(20);

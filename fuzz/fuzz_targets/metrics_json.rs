@@ -2,18 +2,19 @@
 #![no_main]
 #![allow(dead_code, reason = "the rest of it is not needed")]
 
-#[path = "../../cli/src/failure.rs"]
+#[path = "../../cli/src/support/failure.rs"]
 mod failure;
 #[path = "../../cli/src/top/fuzzing.rs"]
 mod fuzzing;
-#[path = "../../cli/src/output.rs"]
+#[path = "../../cli/src/support/output.rs"]
 mod output;
 #[path = "../../cli/src/top/view.rs"]
 mod view;
+#[path = "../../cli/src/top/window.rs"]
+mod window;
 
-/// As in `cli/src/top/screen.rs`.
-mod screen {
-    pub(super) type Size = (usize, usize);
+mod support {
+    pub(crate) use crate::output;
 }
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| fuzzing::snapshots(data));

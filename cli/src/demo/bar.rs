@@ -5,7 +5,7 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::files::Files;
-use crate::output;
+use crate::support::output;
 
 const TEMPLATE: &str = "{msg} [{bar:30}] {bytes}/{total_bytes} {elapsed}";
 

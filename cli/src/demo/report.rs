@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::files::Files;
 use super::session::Outcome;
-use crate::output::{bytes, count, thousands};
+use crate::support::output::{bytes, count, thousands};
 
 /// Says what is about to be done.
 pub(super) fn headline(files: &Files) -> String {
@@ -77,7 +77,7 @@ fn rate(bytes: u64, time: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pool_stats::PoolRow;
+    use crate::serve::pool_stats::PoolRow;
 
     #[test]
     fn percentiles_are_values_that_were_measured() {

@@ -12,7 +12,7 @@ use std::path::Path;
 use rustix::fs::{FlockOperation, flock};
 use tempfile::TempDir;
 
-use crate::failure::Failure;
+use crate::support::failure::Failure;
 
 const PREFIX: &str = "margo-demo-";
 const LOCK: &str = "lock";

@@ -11,10 +11,9 @@ use margo_provider_echo::EchoClient;
 
 use super::bar::Bar;
 use super::files::{File, Files};
-use super::target::Slot;
-use super::{ECHO, STORE};
-use crate::failure::Failure;
-use crate::pool_stats::{POOL_STATS, PoolRow};
+use super::target::{ECHO, STORE, Slot};
+use crate::serve::pool_stats::{POOL_STATS, PoolRow};
+use crate::support::failure::Failure;
 
 /// Calls whose time is measured, after some that are not.
 const CALLS: usize = 2000;

@@ -22,14 +22,18 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use margo::ProviderId;
 use margo_config::{Config, Provider};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, Signal};
 
-use super::ECHO;
 use super::scratch::Scratch;
-use crate::failure::Failure;
 use crate::serve::LISTENING_ON;
+use crate::support::failure::Failure;
+
+/// Which of its providers are used.
+pub(super) const STORE: ProviderId = ProviderId::new(1);
+pub(super) const ECHO: ProviderId = ProviderId::new(2);
 
 /// How long the target may take to start; a loaded machine needs less.
 const START_LIMIT: Duration = Duration::from_secs(30);

@@ -6,7 +6,7 @@
 
 use margo::Metrics;
 
-use super::view;
+use super::{view, window};
 
 /// One snapshot, or an earlier and a later one with a line between them: read, written again, and
 /// shown in each of the ways that there are.
@@ -29,9 +29,9 @@ pub(crate) fn snapshots(data: &[u8]) {
         assert!(!line.contains(margo::config::text::steers), "{line:?}");
     }
     let lines = view::lines(&now, &before);
-    let mut window = view::Window::default();
+    let mut window = window::Window::default();
     for size in [(0, 0), (1, 1), (40, 12), (250, 80)] {
-        window.scroll(view::Scroll::PageDown, size.1);
+        window.scroll(window::Scroll::PageDown, size.1);
         let page = window.page(&lines, size);
         assert!(page.len() <= size.1.max(1), "{page:?}");
         assert!(page.iter().all(|line| line.chars().count() <= size.0), "{page:?}");

@@ -14,10 +14,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::termios::{self, LocalModes, OptionalActions, Termios};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGWINCH};
 
-use super::view::Scroll;
-use crate::failure::Failure;
-use crate::output;
-use crate::signals::not_ignored;
+use super::window::{Scroll, Size};
+use crate::support::failure::Failure;
+use crate::support::output;
+use crate::support::signals::not_ignored;
 
 /// Another screen, without a cursor.
 const ENTER: &str = "\x1b[?1049h\x1b[?25l";
@@ -87,9 +87,6 @@ fn scroll_of(sequence: &[u8]) -> Option<Scroll> {
         _ => return None,
     })
 }
-
-/// Columns and rows.
-pub(super) type Size = (usize, usize);
 
 /// Where to draw, or nothing but the signals.
 pub(super) struct Screen {

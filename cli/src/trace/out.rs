@@ -11,9 +11,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tempfile::NamedTempFile;
 
 use super::read::Reader;
-use crate::failure::Failure;
-use crate::output;
-use crate::signals::Caught;
+use crate::support::failure::Failure;
+use crate::support::output;
+use crate::support::signals::Caught;
 
 /// The file that is written to.
 pub(super) struct Out {

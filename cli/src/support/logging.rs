@@ -4,7 +4,7 @@ use std::io::IsTerminal;
 
 use tracing_subscriber::EnvFilter;
 
-use crate::failure::Failure;
+use super::failure::Failure;
 
 /// Shows what `MARGO_LOG`, or else `RUST_LOG`, asks for; warnings if neither is set.
 pub(crate) fn init() -> Result<(), Failure> {

@@ -2,6 +2,11 @@
 //!
 //! The last question is answered by trying: two endpoints of this process, one message from one to
 //! the other; over shared memory also with an endpoint of another process (`second.rs`).
+//!
+//! Imports `support`. Read this file, then `machine.rs` and `second.rs`.
+
+mod machine;
+pub(crate) mod second;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,9 +18,9 @@ use margo::ult::Topology;
 use margo::{Config, Layout};
 use serde::Serialize;
 
-use crate::failure::Failure;
-use crate::machine::Machine;
-use crate::{config, output, second};
+use self::machine::Machine;
+use crate::support::failure::Failure;
+use crate::support::{document, output};
 
 /// How long a message may take. Only a transport that does not work takes longer.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -107,7 +112,7 @@ fn print(
         output::line(format_args!("{label:<12}{line}"))?;
     }
     if let Some((file, layout)) = layout {
-        output::line(format_args!("\n{} comes to", config::called(file)))?;
+        output::line(format_args!("\n{} comes to", document::called(file)))?;
         output::line(layout)?;
     }
     for report in reports {
@@ -138,16 +143,13 @@ fn device_lines(devices: &[DeviceReport]) -> Vec<String> {
 
 /// The pools and execution streams that a document comes to on this machine.
 fn layout_of(file: &Path) -> Result<Layout, Failure> {
-    let invalid = |error: &dyn std::fmt::Display| {
-        Failure::Usage(format!("{} is not valid:\n{error}", config::called(file)))
-    };
-    let document = config::read(file)?;
+    let text = document::read(file)?;
     let (effective, warnings) =
-        Config::check(&document, &process_env).map_err(|errors| invalid(&errors))?;
+        Config::check(&text, &process_env).map_err(|errors| document::invalid(file, errors))?;
     for warning in warnings {
-        output::note(format_args!("{}: warning: {warning}", config::called(file)));
+        output::note(format_args!("{}: warning: {warning}", document::called(file)));
     }
-    Layout::of(&effective).map_err(|error| invalid(&error))
+    Layout::of(&effective).map_err(|error| document::invalid(file, error))
 }
 
 fn described(topology: &Topology) -> serde_json::Value {

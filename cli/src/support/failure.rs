@@ -1,10 +1,5 @@
 //! The ways in which a command fails.
 
-use std::io::Write;
-use std::process::ExitCode;
-
-use crate::output;
-
 /// The reason why a command failed; decides the exit status.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
@@ -28,22 +23,8 @@ impl Failure {
         Self::Failed(format!("{what}: {why}"))
     }
 
-    /// Tells the user and gives the exit status.
-    pub(crate) fn report(&self) -> ExitCode {
-        // If standard error is closed too, the status still tells.
-        match self {
-            Self::OutputClosed => {}
-            Self::Interrupted => drop(writeln!(std::io::stderr(), "margo: interrupted")),
-            Self::Failed(text) | Self::Usage(text) => {
-                // It may repeat what others have called things.
-                let text = output::lines_printable(text);
-                drop(writeln!(std::io::stderr(), "margo: {text}"));
-            }
-        }
-        ExitCode::from(self.status())
-    }
-
-    fn status(&self) -> u8 {
+    /// The exit status.
+    pub(crate) fn status(&self) -> u8 {
         match self {
             Self::Failed(_) => 1,
             Self::Usage(_) => 2,

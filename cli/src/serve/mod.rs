@@ -1,4 +1,8 @@
-//! `margo serve`: runs the providers of a configuration.
+//! `margo serve`: runs the providers of a configuration, and says which documents it could run.
+//!
+//! Imports `support` and `args`. Read [`run`]; `pool_stats.rs` is an RPC that the demo calls.
+
+pub(crate) mod pool_stats;
 
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
@@ -7,12 +11,11 @@ use margo::{AddressFile, Component, Instance};
 use margo_config::{Config, DumpSignal, Errors, MonitoringOptions, Resolved, nearest, process_env};
 use margo_provider_blob::BlobComponent;
 use margo_provider_echo::EchoComponent;
-use rustix::process::{Pid, Signal};
 
 use crate::args::ServeArgs;
-use crate::failure::Failure;
-use crate::signals::Caught;
-use crate::{config, output, pool_stats};
+use crate::support::failure::Failure;
+use crate::support::signals::{Caught, die_with};
+use crate::support::{document, output};
 
 /// The components that can stand in `type` of a provider.
 const COMPONENTS: [&dyn Component; 2] = [&BlobComponent, &EchoComponent];
@@ -33,12 +36,12 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
     let address_file = config.margo.address_file.take().map(PathBuf::from);
     let address_file = args.address_file.clone().or(address_file);
     let instance = Instance::from_config(&config)
-        .map_err(|error| Failure::new(config::called(&args.file), error))?;
+        .map_err(|error| Failure::new(document::called(&args.file), error))?;
     pool_stats::register(&instance)
         .map_err(|error| Failure::new("cannot serve pool statistics", error))?;
     let providers = instance
         .start_providers(&COMPONENTS)
-        .map_err(|error| Failure::new(config::called(&args.file), error))?;
+        .map_err(|error| Failure::new(document::called(&args.file), error))?;
 
     // Whoever finds the address may send a signal at once, so what is done then is said before.
     let file = Arc::new(OnceLock::<AddressFile>::new());
@@ -133,10 +136,8 @@ pub(crate) fn not_served(config: &Config, others: &[String]) -> NotServed {
 }
 
 fn read_config(args: &ServeArgs) -> Result<Config, Failure> {
-    let invalid = |errors: Errors| {
-        Failure::Usage(format!("{} is not valid:\n{errors}", config::called(&args.file)))
-    };
-    let mut config = Config::from_json(&config::read(&args.file)?).map_err(invalid)?;
+    let invalid = |errors: Errors| document::invalid(&args.file, errors);
+    let mut config = Config::from_json(&document::read(&args.file)?).map_err(invalid)?;
     if let Some(address) = &args.address {
         config.margo.address.clone_from(address);
     }
@@ -146,24 +147,10 @@ fn read_config(args: &ServeArgs) -> Result<Config, Failure> {
         check_providers(&resolved).map_err(invalid)?;
     }
     if !config.margo.listen {
-        let file = config::called(&args.file);
+        let file = document::called(&args.file);
         return Err(Failure::Usage(format!(
             "{file}: `margo.listen` is false, so nobody could call the providers"
         )));
     }
     Ok(config)
-}
-
-/// Makes this process end when its parent does, however that ends.
-pub(crate) fn die_with(parent: i32) -> Result<(), Failure> {
-    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
-        .map_err(|errno| Failure::new("cannot follow the parent process", errno))?;
-    // It started us as `/proc/self/exe`, which is no name to show in a process list.
-    let _ = rustix::thread::set_name(c"margo");
-    // It may have ended before that.
-    if rustix::process::getppid().map(Pid::as_raw_pid) == Some(parent) {
-        Ok(())
-    } else {
-        Err(Failure::Failed(format!("the parent process {parent} is gone")))
-    }
 }

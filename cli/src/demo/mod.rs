@@ -15,15 +15,15 @@ mod target;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use margo::{Instance, ProviderId};
+use margo::Instance;
 
 use self::bar::Bar;
 use self::files::Files;
 use self::session::{Outcome, Session};
 use self::target::{Slot, Target};
-use crate::failure::Failure;
-use crate::output;
-use crate::signals::Caught;
+use crate::support::failure::Failure;
+use crate::support::output;
+use crate::support::signals::Caught;
 
 /// A transport to show.
 struct Transport {
@@ -37,10 +37,6 @@ const TRANSPORTS: [Transport; 2] = [
     Transport { name: "na+sm", listen: "na+sm://" },
     Transport { name: "na+tcp", listen: "na+tcp://127.0.0.1:0" },
 ];
-
-/// Which providers of the target are used.
-const STORE: ProviderId = ProviderId::new(1);
-const ECHO: ProviderId = ProviderId::new(2);
 
 pub(crate) fn run(paths: &[PathBuf]) -> Result<(), Failure> {
     let signals = Caught::new()?;

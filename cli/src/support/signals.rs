@@ -1,15 +1,17 @@
 //! Ctrl-C, SIGTERM, and the end of the terminal: the first signal asks to stop, the second one
-//! stops at once. While there is nothing to stop, the first one also stops at once.
+//! stops at once. While there is nothing to stop, the first one also stops at once. Also here: the
+//! death of the parent.
 
 use std::io;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
+use rustix::process::{Pid, Signal};
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::Signals;
 
-use crate::failure::Failure;
+use super::failure::Failure;
 
 /// Makes a file at its limit (`ulimit -f`) an error of the write, and not the end of the process:
 /// also standard error, and what libraries write.
@@ -96,5 +98,19 @@ impl Caught {
     ) {
         let actions = Actions { stop: Some(Box::new(stop)), clean_up: Some(Box::new(clean_up)) };
         *lock(&self.0) = actions;
+    }
+}
+
+/// Makes this process end when its parent does, however that ends.
+pub(crate) fn die_with(parent: i32) -> Result<(), Failure> {
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
+        .map_err(|errno| Failure::new("cannot follow the parent process", errno))?;
+    // It started us as `/proc/self/exe`, which is no name to show in a process list.
+    let _ = rustix::thread::set_name(c"margo");
+    // It may have ended before that.
+    if rustix::process::getppid().map(Pid::as_raw_pid) == Some(parent) {
+        Ok(())
+    } else {
+        Err(Failure::Failed(format!("the parent process {parent} is gone")))
     }
 }

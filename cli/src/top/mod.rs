@@ -1,8 +1,8 @@
 //! `margo top`: a live view of a running service.
 //!
 //! It asks each service for a snapshot of its metrics by an RPC, again and again, and shows what
-//! has changed between two of them. `view.rs` turns two snapshots into lines, and those into what
-//! fits on a screen, and knows nothing of where they go; `screen.rs` is the terminal. Without a
+//! has changed between two of them. `view.rs` turns two snapshots into lines, `window.rs` those into
+//! what fits on a screen, and both know nothing of where they go; `screen.rs` is the terminal. Without a
 //! terminal the same lines are printed one block after the other, and with `--json` the snapshots
 //! themselves.
 
@@ -10,6 +10,7 @@
 mod fuzzing;
 mod screen;
 mod view;
+mod window;
 
 use std::io::IsTerminal;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
@@ -18,11 +19,11 @@ use std::time::{Duration, Instant};
 use margo::{Addr, Instance, Metrics, MetricsError};
 
 use self::screen::{Key, Screen};
-use self::view::{Scroll, Window};
+use self::window::{Scroll, Window};
 use crate::args::TopArgs;
-use crate::failure::Failure;
-use crate::output;
-use crate::peer::Callers;
+use crate::support::failure::Failure;
+use crate::support::output;
+use crate::support::peer::Callers;
 
 /// Time for an answer. One that takes longer says enough of the service.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -12,8 +12,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use margo::na::{self, Completion, Endpoint, OpId, OpenOptions, Tag};
 
-use crate::failure::Failure;
-use crate::serve;
+use crate::support::failure::Failure;
+use crate::support::signals::die_with;
 
 const TEXT: &[u8] = b"margo info";
 const TAG: Tag = Tag(3);
@@ -115,7 +115,7 @@ fn message(endpoint: &Arc<dyn Endpoint>) -> Result<na::MsgBuf, String> {
 
 /// Runs the second process: says its address, answers, and ends with its parent.
 pub(crate) fn answer(address: &str, parent: i32) -> Result<(), Failure> {
-    serve::die_with(parent)?;
+    die_with(parent)?;
     let failed = |error: &dyn std::fmt::Display| Failure::Failed(format!("{address}: {error}"));
     let endpoint = na::open(address, &OpenOptions::listening(true)).map_err(|e| failed(&e))?;
     endpoint.recv_unexpected(OpId(1), endpoint.alloc_msg()).map_err(|e| failed(&e))?;

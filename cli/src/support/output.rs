@@ -5,7 +5,7 @@ use std::io::{self, Write};
 
 pub(crate) use margo::config::text::printable;
 
-use crate::failure::Failure;
+use super::failure::Failure;
 
 /// Writes `text` and a line end to standard output, at once.
 pub(crate) fn line(text: impl Display) -> Result<(), Failure> {

@@ -2,7 +2,7 @@
 
 use margo::{Addr, Instance};
 
-use crate::failure::Failure;
+use super::failure::Failure;
 
 /// Instances that call, and serve nobody: one for each transport.
 #[derive(Default)]
