@@ -6,8 +6,6 @@ use margo::{BulkError, ForwardError, RegisterError};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use crate::OpenError;
-
 /// The reason why the target refused or failed. Travels to the origin as a value.
 ///
 /// Whatever the reason, a blob is never left half-written: it has its old contents, or its new
@@ -136,6 +134,28 @@ pub(crate) fn conflict(name: String, reason: &str) -> BlobError {
 
 pub(crate) fn given_up(name: &str) -> BlobError {
     BlobError::GivenUp { name: name.to_owned() }
+}
+
+/// The reason why a store cannot be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// Another provider, of this or another process, uses the directory.
+    #[error("the directory `{path}` is in use by another blob provider")]
+    InUse {
+        /// The directory.
+        path: String,
+    },
+    /// The directory cannot be used.
+    #[error("cannot {what} the directory `{path}`: {source}")]
+    Directory {
+        /// The operation that failed.
+        what: &'static str,
+        /// The directory.
+        path: String,
+        /// The error of the operating system.
+        source: std::io::Error,
+    },
 }
 
 /// The reason why a blob provider does not start.

@@ -34,27 +34,24 @@
 //!
 //! # Reading order
 //!
-//! `rpc.rs` (what is said) · `provider.rs`, `places.rs` (the target) · `client.rs` (the origin) ·
-//! `store.rs` (blobs as files: how a write is atomic, and why nothing outside the directory can be
-//! reached).
+//! `rpc.rs` (what is said) · `provider/` (the target) · `client.rs` (the origin) · `store/` (blobs
+//! as files: how a write is atomic, and why nothing outside the directory can be reached).
 #![forbid(unsafe_code)]
 
 mod client;
 mod config;
 mod error;
 mod name;
-mod places;
 mod provider;
 mod rpc;
 mod store;
 
 pub use client::BlobClient;
 pub use config::{BlobConfig, CHUNK_BYTES};
-pub use error::{BlobError, ClientError, StartError};
+pub use error::{BlobError, ClientError, OpenError, StartError};
 pub use name::{BlobName, COMPONENT_BYTES_MAX, NAME_BYTES_MAX, RESERVED_PREFIX};
 pub use provider::{BlobComponent, BlobProvider};
 pub use rpc::{
     BlobEntry, BlobStat, CREATE, Checksum, CreateArgs, IDENTITY, LIST, ListArgs, ListPage, READ,
     REMOVE, ReadArgs, ReadDone, RemoveArgs, STAT, StatArgs, WRITE, WriteArgs,
 };
-pub use store::OpenError;

@@ -11,7 +11,8 @@ use std::path::Path;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
-use super::FOLDER_MODE;
+/// Mode of new folders; the process's umask takes away from it.
+const FOLDER_MODE: Mode = Mode::from_raw_mode(0o777);
 
 /// How paths are opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -7,6 +7,10 @@
 //! The data passes through a buffer of `chunk_bytes` that is registered for bulk transfer; buffers
 //! are kept for the next requests, [`IDLE_BUFFERS_MAX`] at most. Requests that suspend with a file
 //! open are bounded ([`PLACES`]), and so are files and buffers, however many ask at once.
+//!
+//! Imports all but the client. Read this file, then `places.rs`.
+
+mod places;
 
 use std::fmt;
 use std::io::Read;
@@ -21,8 +25,8 @@ use margo::{
 use rustix::process::{Resource, getrlimit};
 use serde::Serialize;
 
+use self::places::{Place, Places};
 use crate::error::{BlobError, given_up};
-use crate::places::{Place, Places};
 use crate::rpc::{
     BlobStat, CREATE, Checksum, CreateArgs, IDENTITY, LIST, ListArgs, ListPage, READ, REMOVE,
     ReadArgs, ReadDone, RemoveArgs, STAT, StatArgs, WRITE, WriteArgs,

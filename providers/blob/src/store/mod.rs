@@ -33,6 +33,8 @@
 //! suspends. Data moves without any lock.
 //!
 //! All of this blocks the calling thread for as long as the file system does.
+//!
+//! Imports the files at the top but those of the two sides. Read this file, then `confine.rs`.
 
 mod confine;
 mod incoming;
@@ -49,31 +51,9 @@ use rustix::io::Errno;
 
 use self::confine::{Folder, Root};
 pub(crate) use self::incoming::Incoming;
-use crate::error::{conflict, given_up};
+use crate::error::{OpenError, conflict, given_up};
 use crate::name::{RESERVED_PREFIX, is_component};
 use crate::{BlobConfig, BlobError, BlobName};
-
-/// The reason why a store cannot be opened.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum OpenError {
-    /// Another provider, of this or another process, uses the directory.
-    #[error("the directory `{path}` is in use by another blob provider")]
-    InUse {
-        /// The directory.
-        path: String,
-    },
-    /// The directory cannot be used.
-    #[error("cannot {what} the directory `{path}`: {source}")]
-    Directory {
-        /// The operation that failed.
-        what: &'static str,
-        /// The directory.
-        path: String,
-        /// The error of the operating system.
-        source: std::io::Error,
-    },
-}
 
 /// How to get a file that is not a blob yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -355,8 +335,6 @@ fn is_other(folder: &Folder<'_>, leaf: &str) -> bool {
 
 /// Mode of new files; the process's umask takes away from it.
 const FILE_MODE: Mode = Mode::from_raw_mode(0o666);
-/// Mode of new folders; the process's umask takes away from it.
-const FOLDER_MODE: Mode = Mode::from_raw_mode(0o777);
 
 #[cfg(test)]
 mod tests;
