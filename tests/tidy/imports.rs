@@ -3,7 +3,7 @@
 //! Names of macros, methods and fields are not followed; a path that begins with an alias neither.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::{files, read};
 
@@ -12,7 +12,6 @@ pub(crate) type ItemPath = Vec<String>;
 
 /// The source files of one crate, its tests left out, by the module that each is.
 pub(crate) struct Sources {
-    pub(crate) files: BTreeMap<ItemPath, PathBuf>,
     code: BTreeMap<ItemPath, String>,
     /// The module that a name of a module comes from.
     reexports: BTreeMap<(ItemPath, String), ItemPath>,
@@ -20,13 +19,17 @@ pub(crate) struct Sources {
 
 impl Sources {
     pub(crate) fn of(folder: &Path) -> Self {
-        let mut sources =
-            Self { files: BTreeMap::new(), code: BTreeMap::new(), reexports: BTreeMap::new() };
-        for path in files(folder, ".rs").into_iter().filter(|path| !is_test(path)) {
+        let (mut code, mut tests) = (BTreeMap::new(), Vec::new());
+        for path in files(folder, ".rs") {
             let module = module_of(path.strip_prefix(folder).unwrap());
-            sources.code.insert(module.clone(), code_of(&path));
-            sources.files.insert(module, path);
+            let (of_file, tests_of_file) = code_and_tests(&read(&path));
+            let below = |name: String| module.iter().cloned().chain([name]).collect();
+            tests.extend(tests_of_file.into_iter().map(below));
+            code.insert(module, of_file);
         }
+        tests.push(vec!["conformance".to_owned()]);
+        code.retain(|module: &ItemPath, _| !tests.iter().any(|tests| module.starts_with(tests)));
+        let mut sources = Self { code, reexports: BTreeMap::new() };
         let mut reexports = BTreeMap::new();
         for (module, code) in &sources.code {
             for path in sources.used(module, code, true) {
@@ -41,9 +44,46 @@ impl Sources {
         sources
     }
 
+    /// All modules but the crate itself.
+    pub(crate) fn modules(&self) -> impl Iterator<Item = &ItemPath> {
+        self.code.keys().filter(|module| !module.is_empty())
+    }
+
+    /// Lines of code, without comments and tests.
+    pub(crate) fn lines(&self) -> usize {
+        self.code
+            .values()
+            .flat_map(|code| code.lines())
+            .filter(|line| !line.trim().is_empty())
+            .count()
+    }
+
+    /// Names that the crate exports at its top.
+    pub(crate) fn exports(&self) -> usize {
+        let code = &self.code[&ItemPath::new()];
+        let kinds = ["mod", "fn", "struct", "enum", "trait", "type", "const", "static"];
+        let is_item = |line: &&str| {
+            let kind = line.strip_prefix("pub ").and_then(|rest| rest.split(' ').next());
+            kind.is_some_and(|kind| kinds.contains(&kind))
+        };
+        let used = use_trees(code).filter(|(public, _)| *public == "pub");
+        let mut names = Vec::new();
+        used.for_each(|(_, tree)| expand("", &tree, &mut names));
+        names.len() + code.lines().filter(is_item).count()
+    }
+
+    /// Public methods in the `impl` blocks of a type.
+    pub(crate) fn methods(&self, of: &str) -> usize {
+        let start = format!("\nimpl {of} {{\n");
+        let blocks = self.code.values().flat_map(|code| code.split(&start).skip(1));
+        let lines = blocks.flat_map(|block| block.split("\n}").next().unwrap().lines());
+        lines.filter(|line| line.starts_with("    pub ") && line.contains("fn ")).count()
+    }
+
     /// The modules that the file of `module` imports from, however often.
     pub(crate) fn imports(&self, module: &ItemPath) -> Vec<ItemPath> {
         let code = &self.code[module];
+        // A name that it re-exports is imported by those that use it.
         let mut paths = self.used(module, code, false);
         paths.extend(inline_paths(code).iter().filter_map(|path| self.absolute(module, path)));
         let mut found: Vec<_> = paths.iter().map(|path| self.resolve(path)).collect();
@@ -54,7 +94,7 @@ impl Sources {
     }
 
     fn longest_module(&self, path: &[String]) -> (ItemPath, usize) {
-        let len = (0..=path.len()).rev().find(|len| self.files.contains_key(&path[..*len]));
+        let len = (0..=path.len()).rev().find(|len| self.code.contains_key(&path[..*len]));
         let len = len.unwrap_or(0);
         (path[..len].to_vec(), len)
     }
@@ -65,7 +105,7 @@ impl Sources {
         for name in path {
             let mut next = at.clone();
             next.push(name.clone());
-            if self.files.contains_key(&next) {
+            if self.code.contains_key(&next) {
                 at = next;
                 continue;
             }
@@ -82,17 +122,13 @@ impl Sources {
         at
     }
 
-    /// The paths of `use` declarations; of public ones alone, if `public`.
+    /// The paths of the `use` declarations that are `public`, or of those that are not.
     fn used(&self, module: &ItemPath, code: &str, public: bool) -> Vec<ItemPath> {
         let mut paths = Vec::new();
-        for (at, _) in code.match_indices("use ") {
-            let line = code[..at].rsplit('\n').next().unwrap_or_default().trim();
-            let is_public = line.starts_with("pub");
-            if !is_public && (public || !line.is_empty()) {
+        for (visibility, tree) in use_trees(code) {
+            if public == visibility.is_empty() {
                 continue;
             }
-            let tree = code[at + 4..].split(';').next().unwrap_or_default();
-            let tree: String = tree.split_whitespace().collect::<Vec<_>>().join(" ");
             let mut expanded = Vec::new();
             expand("", &tree, &mut expanded);
             paths.extend(expanded.iter().filter_map(|path| self.absolute(module, path)));
@@ -109,7 +145,7 @@ impl Sources {
             first => {
                 let mut child = module.clone();
                 child.push(first.to_owned());
-                if !self.files.contains_key(&child) {
+                if !self.code.contains_key(&child) {
                     return None;
                 }
                 names.insert(0, "self");
@@ -127,22 +163,36 @@ impl Sources {
     }
 }
 
-/// The code of a file without comments, and without the tests at its end.
-fn code_of(path: &Path) -> String {
-    let text = read(path);
-    let tests = ["\n#[cfg(test)]\nmod ", "\n#[cfg(all(test"];
-    let end = tests.iter().filter_map(|start| text.find(start)).min().unwrap_or(text.len());
-    text[..end]
-        .lines()
-        .map(|line| line.split("//").next().unwrap_or_default().to_owned() + "\n")
-        .collect()
+/// The visibility and the tree of each `use` declaration.
+fn use_trees(code: &str) -> impl Iterator<Item = (&str, String)> {
+    code.match_indices("use ").filter_map(|(at, _)| {
+        let visibility = code[..at].rsplit('\n').next().unwrap_or_default().trim();
+        let tree = code[at + 4..].split(';').next().unwrap_or_default();
+        let tree = tree.split_whitespace().collect::<Vec<_>>().join(" ");
+        (visibility.is_empty() || visibility.starts_with("pub")).then_some((visibility, tree))
+    })
 }
 
-fn is_test(path: &Path) -> bool {
-    let name = path.display().to_string();
-    ["/tests/", "tests.rs", "_tests/", "/conformance", "/fuzzing"]
-        .iter()
-        .any(|part| name.contains(part))
+/// The code of a file without comments and without what is there for tests alone, and the names of
+/// the modules that are.
+fn code_and_tests(text: &str) -> (String, Vec<String>) {
+    let (mut code, mut tests) = (String::new(), Vec::new());
+    let mut lines = text.lines().map(|line| line.split("//").next().unwrap_or_default());
+    while let Some(line) = lines.next() {
+        if !line.starts_with("#[cfg(test)]") && !line.starts_with("#[cfg(all(test") {
+            code += line;
+            code.push('\n');
+            continue;
+        }
+        let item = lines.by_ref().find(|line| !line.starts_with('#')).unwrap_or_default();
+        let module =
+            item.split_once("mod ").and_then(|(_, name)| name.trim_end().strip_suffix(';'));
+        tests.extend(module.map(str::to_owned));
+        if item.trim_end().ends_with('{') {
+            lines.by_ref().find(|line| line.starts_with('}'));
+        }
+    }
+    (code, tests)
 }
 
 fn module_of(file: &Path) -> ItemPath {

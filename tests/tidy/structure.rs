@@ -1,233 +1,261 @@
-//! The order of folders, circles of files, and the number of test programs.
+//! The structure of each crate, the number of test programs, and names that must exist.
+//!
+//! The numbers as a table: `cargo test -p margo --test tidy numbers -- --nocapture`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
-use super::imports::{ItemPath, Sources};
-use super::{complain, files, read, root};
+use super::imports::Sources;
+use super::{complain, files, only_falls, read, root};
 
 /// Files at the top of a crate's sources, `lib.rs` among them.
 const FLAT_FILES_MAX: usize = 8;
+
+/// Files that import each other in a circle.
+const CIRCLE_MAX: usize = 6;
 
 /// Test programs of the whole workspace. Each is linked on its own, which takes longer than most
 /// tests run.
 const TEST_PROGRAMS_MAX: usize = 40;
 
-/// The structure of a crate.
-struct Layers {
-    sources: &'static str,
+/// The limits of a crate's structure. Where one is above the goal it may only fall.
+struct Limits {
+    /// The folder of the crate.
+    path: &'static str,
     /// Folders, lowest first: code of a folder imports from folders before its own. Files at the
-    /// top of the crate stand here by their name without `.rs`.
-    order: &'static [&'static str],
-    /// Pairs of a file and a higher folder that it imports from. Only ever lower this.
-    against: usize,
-    /// Files of the largest circle of imports. Only ever lower this.
+    /// top of the crate stand here by their name without `.rs`. Empty: the crate has no folders.
+    order: &'static str,
+    /// Files at the top.
+    flat: usize,
+    /// Files of the largest circle of imports.
     circle: usize,
+    /// Folders, and files at the top, in circles that go across folders.
+    across: usize,
+    /// Pairs of a file and a higher folder that it imports from.
+    against: usize,
 }
 
-const LAYERS: &[Layers] = &[
-    Layers {
-        sources: "src",
-        order: &[
-            "error", "rpc", "support", "layout", "observe", "origin", "bulk", "target", "progress",
-            "elastic", "timer", "report", "instance",
-        ],
-        against: 61,
-        circle: 73,
-    },
-    Layers {
-        sources: "ult/src",
-        order: &[
-            "topology", "base", "trace", "stack", "engine", "wait", "spawn", "time", "runtime",
-            "observe",
-        ],
-        against: 0,
-        circle: 44,
-    },
-    Layers {
-        sources: "na/src",
-        order: &[
-            "wire_doc",
-            "base",
-            "address",
-            "limits",
-            "memory",
-            "message",
-            "options",
-            "endpoint",
-            "matching",
-            "loopback",
-            "hosts",
-            "sm",
-            "tcp",
-            "sim",
-            "ofi",
-            "ucx",
-            "auto_sm",
-            "registry",
-            "conformance",
-            "fuzz_addresses",
-        ],
-        against: 0,
-        circle: 19,
-    },
+/// The order of folders that have none yet.
+const UNORDERED: &str = "?";
+
+/// The goals.
+const fn goals(path: &'static str, order: &'static str) -> Limits {
+    Limits { path, order, flat: FLAT_FILES_MAX, circle: CIRCLE_MAX, across: 0, against: 0 }
+}
+
+#[rustfmt::skip]
+const CRATES: &[Limits] = &[
+    Limits { circle: 64, across: 12, against: 61, ..goals(".",
+        "error rpc support layout observe origin bulk target progress elastic timer report \
+         instance") },
+    Limits { flat: 15, circle: 15, across: 3, ..goals("benches", UNORDERED) },
+    goals("cli", "support args serve config demo info shutdown top trace"),
+    goals("config", "report read document resolve parse child samples schema fuzzing"),
+    Limits { flat: 41, circle: 19, across: 20, ..goals("hg", UNORDERED) },
+    goals("log", ""),
+    goals("loom-tests", ""),
+    Limits { circle: 19, ..goals("na",
+        "wire_doc base address limits memory message options endpoint matching loopback hosts sm \
+         tcp sim ofi ucx auto_sm registry conformance fuzz_addresses") },
+    goals("na/kept-signals", ""),
+    goals("na/ofi-sys", ""),
+    goals("na/ucx-sys", ""),
+    goals("prim", UNORDERED),
+    goals("providers/blob", "error name rpc config store provider client"),
+    goals("providers/echo", ""),
+    Limits { circle: 44, ..goals("ult",
+        "topology base trace stack engine wait spawn time runtime observe") },
 ];
+
+/// The structure of a crate.
+struct Structure {
+    limits: &'static Limits,
+    sources: Sources,
+    /// Names in `src`, without `.rs`, of folders and files.
+    folders: BTreeSet<String>,
+    flat: BTreeSet<String>,
+    /// The largest first.
+    circles: Vec<Vec<String>>,
+    across: Vec<String>,
+    against: Vec<String>,
+}
+
+static STRUCTURES: LazyLock<Vec<Structure>> =
+    LazyLock::new(|| CRATES.iter().map(Structure::of).collect());
+
+impl Structure {
+    fn of(limits: &'static Limits) -> Self {
+        let folder = root().join(limits.path).join("src");
+        let sources = Sources::of(&folder);
+        let (mut folders, mut flat) = (BTreeSet::new(), BTreeSet::new());
+        for path in std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()) {
+            let name = path.file_stem().unwrap().to_string_lossy().into_owned();
+            if path.is_dir() { &mut folders } else { &mut flat }.insert(name);
+        }
+        let order: Vec<&str> = limits.order.split_whitespace().collect();
+        let rank = |part: &str| order.iter().position(|name| *name == part);
+        let (mut of_files, mut of_parts) = (Graph::new(), Graph::new());
+        let mut against = Vec::new();
+        for module in sources.modules() {
+            let imports = sources.imports(module);
+            let parts: BTreeSet<&String> = imports.iter().map(|used| &used[0]).collect();
+            let higher = parts.iter().filter(|part| rank(part) > rank(&module[0]));
+            against.extend(higher.map(|part| format!("{}: {part}", module.join("/"))));
+            let others = parts.into_iter().filter(|part| **part != module[0]).cloned();
+            of_parts.entry(module[0].clone()).or_default().extend(others);
+            of_files.insert(module.join("/"), imports.iter().map(|used| used.join("/")).collect());
+        }
+        let mut across = circles(&of_parts);
+        across.retain(|circle| circle.iter().any(|part| folders.contains(part)));
+        let (circles, across) = (circles(&of_files), across.concat());
+        Self { limits, sources, folders, flat, circles, across, against }
+    }
+}
+
+/// Names, and those that each of them imports.
+type Graph = BTreeMap<String, BTreeSet<String>>;
+
+/// Names that import each other in circles: the largest circle first.
+fn circles(graph: &Graph) -> Vec<Vec<String>> {
+    let reach: BTreeMap<&str, _> =
+        graph.keys().map(|from| (from.as_str(), reached(graph, from))).collect();
+    let with = |(from, to): (&&str, &BTreeSet<&str>)| -> Vec<String> {
+        let back = to.iter().filter(|to| reach.get(*to).is_some_and(|back| back.contains(from)));
+        back.map(|name| (*name).to_owned()).collect()
+    };
+    let circles: BTreeSet<_> = reach.iter().map(with).filter(|circle| circle.len() > 1).collect();
+    let mut circles: Vec<_> = circles.into_iter().collect();
+    circles.sort_by_key(|circle| std::cmp::Reverse(circle.len()));
+    circles
+}
+
+/// All that `from` imports, and all that those do; itself, if it is among them.
+fn reached<'a>(graph: &'a Graph, from: &'a str) -> BTreeSet<&'a str> {
+    let (mut found, mut open) = (BTreeSet::new(), vec![from]);
+    while let Some(name) = open.pop() {
+        let imports = graph.get(name).into_iter().flatten();
+        open.extend(imports.map(String::as_str).filter(|import| found.insert(*import)));
+    }
+    found
+}
+
+/// Complains about each crate that has not what its limit says, as `found` finds it.
+fn each_follows<'a>(
+    what: &str,
+    goal: usize,
+    found: impl Fn(&'a Structure) -> (usize, Vec<String>),
+) {
+    let complaint = |structure: &'a Structure| {
+        let (max, found) = found(structure);
+        let what = format!("{what} in {}", structure.limits.path);
+        only_falls(&what, &found, max, goal)
+    };
+    complain(STRUCTURES.iter().filter_map(complaint).collect());
+}
 
 #[test]
 fn imports_follow_the_order_of_folders() {
-    let mut complaints = Vec::new();
-    for layers in LAYERS {
-        let sources = Sources::of(&root().join(layers.sources));
-        let rank = |module: &ItemPath| layers.order.iter().position(|name| *name == module[0]);
-        let mut found = Vec::new();
-        for (module, file) in sources.files.iter().filter(|(module, _)| !module.is_empty()) {
-            let higher: BTreeSet<_> = sources
-                .imports(module)
-                .into_iter()
-                .filter(|used| rank(used) > rank(module))
-                .map(|used| used[0].clone())
-                .collect();
-            found.extend(higher.iter().map(|name| format!("{}: {name}", file.display())));
-        }
-        complaints.extend(follow(
-            "imports that run against the order",
-            layers.sources,
-            layers.against,
-            &found,
-        ));
-    }
-    complain(complaints);
+    each_follows("imports against the order", 0, |one| (one.limits.against, one.against.clone()));
 }
 
 #[test]
 fn circles_of_files_are_small() {
-    let mut complaints = Vec::new();
-    for layers in LAYERS {
-        let sources = Sources::of(&root().join(layers.sources));
-        let largest = circles(&sources).into_iter().max_by_key(Vec::len).unwrap_or_default();
-        let names: Vec<_> = largest.iter().map(|module| module.join("/")).collect();
-        complaints.extend(follow(
-            "files in the largest circle",
-            layers.sources,
-            layers.circle,
-            &names,
-        ));
-    }
-    complain(complaints);
+    each_follows("files in the largest circle", CIRCLE_MAX, |one| {
+        (one.limits.circle, one.circles.first().cloned().unwrap_or_default())
+    });
 }
 
-/// A complaint if there are not just as many as there may be.
-fn follow(what: &str, sources: &str, max: usize, found: &[String]) -> Option<String> {
-    println!("{sources}: {} {what}", found.len());
-    match found.len() {
-        count if count > max => {
-            Some(format!("{sources}: {count} {what}, and {max} may:\n  {}", found.join("\n  ")))
-        }
-        count if count < max => {
-            Some(format!("{sources}: only {count} {what}: lower the number in tests/tidy"))
-        }
-        _ => None,
-    }
+#[test]
+fn no_circle_goes_across_folders() {
+    each_follows("parts in circles across folders", 0, |one| {
+        (one.limits.across, one.across.clone())
+    });
 }
 
-/// Files that import each other in circles: the strongly connected components (Kosaraju).
-fn circles(sources: &Sources) -> Vec<Vec<ItemPath>> {
-    let edges: BTreeMap<&ItemPath, Vec<ItemPath>> =
-        sources.files.keys().map(|module| (module, sources.imports(module))).collect();
-    let mut back: BTreeMap<&ItemPath, Vec<&ItemPath>> = BTreeMap::new();
-    for (from, to) in &edges {
-        for to in to {
-            back.entry(to).or_default().push(from);
-        }
-    }
-    let mut order = Vec::new();
-    let mut seen = BTreeSet::new();
-    for start in edges.keys() {
-        let mut stack = vec![(*start, 0)];
-        if !seen.insert(*start) {
-            continue;
-        }
-        while let Some((module, next)) = stack.pop() {
-            match edges.get(module).and_then(|to| to.get(next)) {
-                None => order.push(module),
-                Some(to) => {
-                    stack.push((module, next + 1));
-                    if seen.insert(to) {
-                        stack.push((to, 0));
-                    }
-                }
-            }
-        }
-    }
-    let mut taken = BTreeSet::new();
-    let mut circles = Vec::new();
-    for start in order.into_iter().rev() {
-        let mut circle = Vec::new();
-        let mut open = vec![start];
-        while let Some(module) = open.pop() {
-            if taken.insert(module) {
-                circle.push(module.clone());
-                open.extend(back.get(module).into_iter().flatten());
-            }
-        }
-        circles.push(circle);
-    }
-    circles
+#[test]
+fn few_files_are_at_the_top() {
+    each_follows("files at the top", FLAT_FILES_MAX, |one| {
+        (one.limits.flat, one.flat.iter().cloned().collect())
+    });
 }
 
 #[test]
 fn every_folder_has_its_place_in_the_order() {
     let mut complaints = Vec::new();
-    for layers in LAYERS {
-        let sources = root().join(layers.sources);
-        let mut there = BTreeSet::new();
-        let mut flat = 0;
-        for path in std::fs::read_dir(&sources).unwrap().map(|entry| entry.unwrap().path()) {
-            there.insert(path.file_stem().unwrap().to_string_lossy().into_owned());
-            if path.is_file() {
-                flat += 1;
-            } else if !read(&path.join("mod.rs")).starts_with("//!") {
-                complaints.push(format!("{}: mod.rs does not say what it is", path.display()));
+    for Structure { limits, folders, flat, .. } in STRUCTURES.iter() {
+        let sources = root().join(limits.path).join("src");
+        for name in folders {
+            if !read(&sources.join(name).join("mod.rs")).starts_with("//!") {
+                complaints.push(format!("{}/{name}: mod.rs does not say what it is", limits.path));
             }
         }
-        there.remove("lib");
-        let ordered = layers.order.iter().map(|name| (*name).to_owned()).collect();
-        for name in there.symmetric_difference(&ordered) {
-            complaints.push(format!("{}/{name}: is it new, or gone?", layers.sources));
+        if folders.is_empty() || limits.order == UNORDERED {
+            continue;
         }
-        if flat > FLAT_FILES_MAX {
-            complaints.push(format!("{}: {flat} files at the top", layers.sources));
+        let mut there = folders | flat;
+        there.retain(|name| name != "lib" && name != "main");
+        let ordered = limits.order.split_whitespace().map(str::to_owned).collect();
+        for name in there.symmetric_difference(&ordered) {
+            complaints.push(format!("{}/{name}: is it new, or gone?", limits.path));
         }
     }
     complain(complaints);
 }
 
-/// Folders that have a `Cargo.toml`.
-fn packages() -> Vec<PathBuf> {
-    let manifests = files(&root(), "Cargo.toml").into_iter();
-    manifests.filter_map(|path| path.parent().map(Path::to_path_buf)).collect()
+#[test]
+fn every_crate_has_its_limits() {
+    let manifest = read(&root().join("Cargo.toml"));
+    let members = manifest.split_once("members = [").unwrap().1.split(']').next().unwrap();
+    let members = members.split('"').skip(1).step_by(2).chain(["."]).collect::<BTreeSet<_>>();
+    let limited = CRATES.iter().map(|limits| limits.path).collect();
+    complain(members.symmetric_difference(&limited).map(|path| (*path).to_owned()).collect());
 }
 
+/// Prints them; the other tests check them.
+#[test]
+fn the_numbers_of_the_structure() {
+    println!("lines of code without comments and tests; files at the top; sizes of circles of");
+    println!("files; parts in circles across folders; imports against the order; names that the");
+    println!("crate exports; test programs\n");
+    println!("crate             code  flat circle across against names tests");
+    let mut sum = 0;
+    for one in STRUCTURES.iter() {
+        let Structure { limits, sources, flat, circles, across, against, .. } = one;
+        let (path, code, names) = (limits.path, sources.lines(), sources.exports());
+        let tests = test_programs(&root().join(path)).len();
+        let (flat, circle) = (flat.len(), circles.first().map_or(1, Vec::len));
+        let (across, against) = (across.len(), against.len());
+        println!(
+            "{path:<16}{code:>6}{flat:>6}{circle:>7}{across:>7}{against:>8}{names:>6}{tests:>6}"
+        );
+        for circle in circles.iter().filter(|circle| circle.len() > CIRCLE_MAX) {
+            println!("    circle: {}", circle.join(" "));
+        }
+        sum += code;
+    }
+    println!("{:<16}{sum:>6}", "together");
+    println!("methods of Instance: {}", STRUCTURES[0].sources.methods("Instance"));
+}
+
+/// The test programs of the package in that folder.
+fn test_programs(package: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(package.join("tests")).into_iter().flatten();
+    let paths = entries.map(|entry| entry.unwrap().path());
+    let is_program = |path: &PathBuf| {
+        path.extension().is_some_and(|ext| ext == "rs") || path.join("main.rs").exists()
+    };
+    paths.filter(is_program).collect()
+}
+
+/// Those that do not need the process for themselves are modules of `it`.
 #[test]
 fn test_programs_are_few() {
-    let mut programs = Vec::new();
-    for package in packages() {
-        let Ok(entries) = std::fs::read_dir(package.join("tests")) else { continue };
-        for path in entries.map(|entry| entry.unwrap().path()) {
-            if path.extension().is_some_and(|ext| ext == "rs") || path.join("main.rs").exists() {
-                programs.push(path.display().to_string());
-            }
-        }
-    }
-    programs.sort();
-    let count = programs.len();
-    println!("{count} test programs");
-    assert!(
-        count <= TEST_PROGRAMS_MAX,
-        "{count} test programs: make a module of `it` of those that do not need the process for \
-         themselves\n{}",
-        programs.join("\n")
-    );
+    let manifests = files(&root(), "Cargo.toml");
+    let programs = manifests.iter().flat_map(|manifest| test_programs(manifest.parent().unwrap()));
+    let programs: Vec<_> = programs.map(|path| path.display().to_string()).collect();
+    let complaint = only_falls("test programs", &programs, TEST_PROGRAMS_MAX, TEST_PROGRAMS_MAX);
+    complain(complaint.into_iter().collect());
 }
 
 /// Direct dependencies are a decision each.

@@ -1,10 +1,10 @@
 //! `margo top`: a live view of a running service.
 //!
 //! It asks each service for a snapshot of its metrics by an RPC, again and again, and shows what
-//! has changed between two of them. `view.rs` turns two snapshots into lines, `window.rs` those into
-//! what fits on a screen, and both know nothing of where they go; `screen.rs` is the terminal. Without a
-//! terminal the same lines are printed one block after the other, and with `--json` the snapshots
-//! themselves.
+//! has changed between two of them. `view.rs` turns two snapshots into lines, `window.rs` those
+//! into what fits on a screen, and both know nothing of where they go; `screen.rs` is the terminal.
+//! Without a terminal the same lines are printed one block after the other, and with `--json` the
+//! snapshots themselves.
 
 #[cfg(test)]
 mod fuzzing;
