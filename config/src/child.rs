@@ -9,6 +9,7 @@
 use std::borrow::Cow;
 
 use crate::document::config::{Argobots, Config, Pool};
+use crate::document::margo::MargoOptions;
 use crate::document::pool_ref::PoolRef;
 use crate::report::error::{Error, Errors};
 
@@ -102,28 +103,27 @@ impl Config {
     /// Gives each reference by number outside of `argobots` the number that `new` says, if it says
     /// one. `new` is told the path.
     fn renumber(&mut self, mut new: impl FnMut(String, usize) -> Option<usize>) {
-        let mut one = |path: String, reference: &mut PoolRef| {
-            if let PoolRef::Index(number) = reference
+        let MargoOptions { bulk, more_progress_pools, admission, providers, .. } = &mut self.margo;
+        let roles = [
+            ("progress_pool", &mut self.progress_pool),
+            ("rpc_pool", &mut self.rpc_pool),
+            ("margo.bulk.copy_pool", &mut bulk.copy_pool),
+        ];
+        let roles = roles.into_iter().map(|(path, role)| (path.to_owned(), role.as_mut()));
+        let more = more_progress_pools.iter_mut().enumerate();
+        let more = more.map(|(at, pool)| (format!("margo.more_progress_pools[{at}]"), Some(pool)));
+        let bounds = admission.pools.iter_mut().enumerate();
+        let bounds = bounds
+            .map(|(at, one)| (format!("margo.admission.pools[{at}].pool"), one.pool.as_mut()));
+        let providers = providers.iter_mut().enumerate();
+        let providers =
+            providers.map(|(at, one)| (format!("margo.providers[{at}].pool"), one.pool.as_mut()));
+        for (path, reference) in roles.chain(more).chain(bounds).chain(providers) {
+            if let Some(PoolRef::Index(number)) = reference
                 && let Some(to) = new(path, *number)
             {
                 *number = to;
             }
-        };
-        let roles = [("progress_pool", &mut self.progress_pool), ("rpc_pool", &mut self.rpc_pool)];
-        let copies = ("margo.bulk.copy_pool", &mut self.margo.bulk.copy_pool);
-        for (path, role) in roles.into_iter().chain([copies]) {
-            role.iter_mut().for_each(|reference| one(path.to_owned(), reference));
-        }
-        for (index, reference) in self.margo.more_progress_pools.iter_mut().enumerate() {
-            one(format!("margo.more_progress_pools[{index}]"), reference);
-        }
-        for (index, bounds) in self.margo.admission.pools.iter_mut().enumerate() {
-            let path = format!("margo.admission.pools[{index}].pool");
-            bounds.pool.iter_mut().for_each(|reference| one(path.clone(), reference));
-        }
-        for (index, provider) in self.margo.providers.iter_mut().enumerate() {
-            let path = format!("margo.providers[{index}].pool");
-            provider.pool.iter_mut().for_each(|reference| one(path.clone(), reference));
         }
     }
 }

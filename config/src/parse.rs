@@ -7,7 +7,7 @@ use crate::document::config::{Argobots, Config, Pool, Scheduler, Xstream};
 use crate::document::margo::{MargoOptions, Provider};
 use crate::document::mercury::Mercury;
 use crate::read::clean::is_blank;
-use crate::read::decode::{decode, decode_whole};
+use crate::read::decode::{decode, decode_value};
 use crate::read::lacks::Lacks;
 use crate::read::tree::Tree;
 use crate::report::error::{Error, Errors, REPORTED_MAX, Warning};
@@ -171,22 +171,7 @@ pub fn process_env(name: &str) -> Option<String> {
 /// All wrong types, values out of range and unknown keys, with paths that begin with `config`, as a
 /// component returns them: the caller that has the document adds the positions.
 pub fn provider_config<T: DeserializeOwned>(value: &serde_json::Value) -> Result<T, Errors> {
-    let text = value.to_string();
-    let tree = Tree::parse(&text).map_err(|error| vec![error]);
-    let read = tree.and_then(|tree| decode_whole(&tree, |_| None));
-    read.map_err(|errors| {
-        let below = |error: Error| Error {
-            path: match error.path.as_str() {
-                "" => "config".to_owned(),
-                path => format!("config.{path}"),
-            },
-            // Those of a text that nobody has written.
-            line: None,
-            column: None,
-            ..error
-        };
-        Errors::new(Errors::new(errors).into_iter().map(below).collect())
-    })
+    decode_value(value, "config").map_err(Errors::new)
 }
 
 /// A document as it was read.

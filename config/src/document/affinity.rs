@@ -1,9 +1,8 @@
 //! The CPUs or the part of the machine that an xstream may run on.
 
-use std::fmt;
-
-use serde::de::{self, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
+
+use super::ListOrText;
 
 /// CPUs that an xstream stays on: `[0, 1]`, or `"numa:0"`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -45,29 +44,10 @@ impl From<&str> for Affinity {
 
 impl<'de> Deserialize<'de> for Affinity {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        // By hand: an untagged enum would buffer the value and forget what was wrong with it.
-        deserializer.deserialize_any(AffinityVisitor)
-    }
-}
-
-struct AffinityVisitor;
-
-impl<'de> Visitor<'de> for AffinityVisitor {
-    type Value = Affinity;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(r#"CPUs (array of integers from 0) or a place (string such as "numa:0")"#)
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Affinity, A::Error> {
-        let mut cpus = Vec::new();
-        while let Some(cpu) = items.next_element()? {
-            cpus.push(cpu);
-        }
-        Ok(Affinity::Cpus(cpus))
-    }
-
-    fn visit_str<E: de::Error>(self, place: &str) -> Result<Affinity, E> {
-        Ok(Affinity::Place(place.to_owned()))
+        deserializer.deserialize_any(ListOrText {
+            expected: r#"CPUs (array of integers from 0) or a place (string such as "numa:0")"#,
+            list: Self::Cpus,
+            text: |place| Some(Self::Place(place.to_owned())),
+        })
     }
 }

@@ -10,10 +10,10 @@ use serde_json::{Map, Value};
 
 use super::admission::AdmissionOptions;
 use super::dependency::Dependency;
-use super::is_default;
 use super::network::{NetworkOptions, ProcOptions};
 use super::pool_ref::PoolRef;
 use super::trace::TraceOptions;
+use super::{is, is_default};
 
 /// Provider id of RPCs that belong to no provider; no provider may have it.
 ///
@@ -51,7 +51,7 @@ pub struct MargoOptions {
     /// request beyond is answered with "busy", unless none is held. As many bytes, counted apart,
     /// of such long results are kept until their origins have fetched them: a result beyond is not
     /// sent, unless none is kept, and its origin gets an error. Default 1073741824 (1 GiB).
-    #[serde(skip_serializing_if = "is_overflow_held_max")]
+    #[serde(skip_serializing_if = "is::<OVERFLOW_HELD_MAX>")]
     pub overflow_held_max: u64,
     /// Most requests whose arguments have not been decoded, posted receives included, from 1 to
     /// 4194304. Beyond, senders are held back. Default 16384, or `mercury.request_post_init` if
@@ -100,11 +100,11 @@ pub struct MargoOptions {
     pub log_level: Option<LogLevel>,
     /// How long a unit may hold its xstream, or a runnable one may wait, before the log says so, in
     /// milliseconds, from 10. Default 1000; 0 does not look.
-    #[serde(skip_serializing_if = "is_stall_limit")]
+    #[serde(skip_serializing_if = "is::<STALL_LIMIT_MSEC>")]
     pub stall_limit_msec: u32,
     /// How long a shutdown waits for running handlers, and again for each step and each callback
     /// that follows, in milliseconds. Default 5000; 0 does not wait.
-    #[serde(skip_serializing_if = "is_grace")]
+    #[serde(skip_serializing_if = "is::<GRACE_MSEC>")]
     pub grace_msec: u32,
     /// Signal at which the state of the instance is written to standard error, as JSON. Default
     /// none.
@@ -144,8 +144,8 @@ impl Default for MargoOptions {
             progress_when_needed: false,
             metrics: MetricsOptions::default(),
             log_level: None,
-            stall_limit_msec: STALL_LIMIT_MSEC,
-            grace_msec: GRACE_MSEC,
+            stall_limit_msec: STALL_LIMIT_MSEC as u32,
+            grace_msec: GRACE_MSEC as u32,
             dump_on_signal: None,
             trace: TraceOptions::default(),
             more_progress_pools: Vec::new(),
@@ -158,22 +158,10 @@ impl Default for MargoOptions {
 const OVERFLOW_HELD_MAX: u64 = 1 << 30;
 
 /// How long a unit may hold its xstream unless said otherwise, milliseconds.
-const STALL_LIMIT_MSEC: u32 = 1000;
+const STALL_LIMIT_MSEC: u64 = 1000;
 
 /// How long a shutdown waits for handlers unless said otherwise, milliseconds.
-const GRACE_MSEC: u32 = 5000;
-
-fn is_grace(msec: &u32) -> bool {
-    *msec == GRACE_MSEC
-}
-
-fn is_stall_limit(msec: &u32) -> bool {
-    *msec == STALL_LIMIT_MSEC
-}
-
-fn is_overflow_held_max(bytes: &u64) -> bool {
-    *bytes == OVERFLOW_HELD_MAX
-}
+const GRACE_MSEC: u64 = 5000;
 
 /// How others see what an instance does: gauges and counters, no contents of calls.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -273,7 +261,7 @@ pub struct BulkOptions {
     /// How long a transfer without a deadline may stand still before it ends with an error, in
     /// milliseconds, plus a second for each MiB that is under way: a peer that serves nothing must
     /// not hold a handler for good. Default 60000; 0 waits for as long as the peer is there.
-    #[serde(skip_serializing_if = "is_bulk_timeout")]
+    #[serde(skip_serializing_if = "is::<BULK_TIMEOUT_MSEC>")]
     pub timeout_msec: u32,
     /// Pool whose xstreams take part in copies of 512 KiB and more between processes of one host.
     /// Default none: the xstream of the progress ULT copies alone.
@@ -283,17 +271,13 @@ pub struct BulkOptions {
 
 impl Default for BulkOptions {
     fn default() -> Self {
-        let timeout_msec = BULK_TIMEOUT_MSEC;
+        let timeout_msec = BULK_TIMEOUT_MSEC as u32;
         Self { chunk_bytes: 64 << 20, window: 8, timeout_msec, copy_pool: None }
     }
 }
 
 /// How long a transfer may stand still unless said otherwise, milliseconds.
-const BULK_TIMEOUT_MSEC: u32 = 60_000;
-
-fn is_bulk_timeout(msec: &u32) -> bool {
-    *msec == BULK_TIMEOUT_MSEC
-}
+const BULK_TIMEOUT_MSEC: u64 = 60_000;
 
 /// Which requests go first among those that wait for an xstream.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]

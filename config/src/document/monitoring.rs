@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::read::decode::decode_whole;
-use crate::read::tree::{Tree, join};
+use crate::read::decode::decode_value;
+use crate::read::tree::join;
 use crate::report::error::{Error, Warning};
 
 /// Name of the monitor that comes with margo.
@@ -218,31 +218,19 @@ impl MonitoringOptions {
     }
 
     fn from_value(config: &Value) -> Result<Self, Vec<Error>> {
-        let inside = |error: Error| Error {
-            path: match error.path.as_str() {
-                "" => "monitoring.config".to_owned(),
-                path => join("monitoring.config", path),
-            },
-            line: None,
-            column: None,
-            ..error
-        };
-        let text = config.to_string();
-        let tree = Tree::parse(&text).map_err(|error| vec![inside(error)])?;
-        let mut options: Self = decode_whole(&tree, |_| None)
-            .map_err(|errors| errors.into_iter().map(inside).collect::<Vec<_>>())?;
+        let mut options: Self = decode_value(config, "monitoring.config")?;
         let wrong = options.out_of_range();
         for precision in [&mut options.statistics.precision, &mut options.time_series.precision] {
             *precision = PRECISION_MAX.min(*precision);
         }
-        if wrong.is_empty() { Ok(options) } else { Err(wrong.into_iter().map(inside).collect()) }
+        if wrong.is_empty() { Ok(options) } else { Err(wrong) }
     }
 
     fn out_of_range(&self) -> Vec<Error> {
         let mut wrong = Vec::new();
         let bounds = [
-            ("statistics.rows_max", self.statistics.rows_max),
-            ("time_series.entries_max", self.time_series.entries_max),
+            ("monitoring.config.statistics.rows_max", self.statistics.rows_max),
+            ("monitoring.config.time_series.entries_max", self.time_series.entries_max),
         ];
         for (path, max) in bounds.into_iter().filter(|(_, max)| !(1..=KEPT_MAX).contains(max)) {
             let message = format!("{max} is not allowed: from 1 to {KEPT_MAX}");
@@ -253,7 +241,7 @@ impl MonitoringOptions {
             let message = format!(
                 "{interval} seconds are not allowed: from {INTERVAL_MIN} to {INTERVAL_MAX:e}"
             );
-            wrong.push(Error::new("time_series.time_interval_sec", message));
+            wrong.push(Error::new("monitoring.config.time_series.time_interval_sec", message));
         }
         wrong
     }

@@ -1,12 +1,9 @@
 //! `margo.network` and `margo.proc`: the bounds of the transports and of the encoding. The only
 //! home of these defaults.
 
-use std::fmt;
-
-use serde::de::{self, SeqAccess, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::is_default;
+use super::{ListOrText, is_default};
 
 /// How the transport treats its peers. A key that the transport has no use for is ignored, for with
 /// `mercury.auto_sm` there are two.
@@ -185,33 +182,14 @@ impl Serialize for PeerUsers {
 
 impl<'de> Deserialize<'de> for PeerUsers {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        // By hand: an untagged enum would buffer the value and forget what was wrong with it.
-        deserializer.deserialize_any(PeerUsersVisitor)
-    }
-}
-
-struct PeerUsersVisitor;
-
-impl<'de> Visitor<'de> for PeerUsersVisitor {
-    type Value = PeerUsers;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(r#""own", "all" or an array of user ids"#)
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<PeerUsers, A::Error> {
-        let mut uids = Vec::new();
-        while let Some(uid) = items.next_element()? {
-            uids.push(uid);
-        }
-        Ok(PeerUsers::And(uids))
-    }
-
-    fn visit_str<E: de::Error>(self, word: &str) -> Result<PeerUsers, E> {
-        match word {
-            "own" => Ok(PeerUsers::Own),
-            "all" => Ok(PeerUsers::All),
-            _ => Err(E::invalid_value(Unexpected::Str(word), &self)),
-        }
+        deserializer.deserialize_any(ListOrText {
+            expected: r#""own", "all" or an array of user ids"#,
+            list: Self::And,
+            text: |word| match word {
+                "own" => Some(Self::Own),
+                "all" => Some(Self::All),
+                _ => None,
+            },
+        })
     }
 }

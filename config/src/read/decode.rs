@@ -15,9 +15,10 @@ use serde::de::value::StrDeserializer;
 use serde::de::{
     self, DeserializeOwned, DeserializeSeed, Expected, IntoDeserializer, Unexpected, Visitor,
 };
+use serde_json::Value;
 
 use super::tree::{Kind, Member, Node, Path, Tree, join};
-use crate::report::error::{Error, REPORTED_MAX};
+use crate::report::error::{Error, Errors, REPORTED_MAX};
 use crate::report::suggest::choices;
 
 /// Decodes the document, with `advice` for unknown keys: what could be read, with defaults for what
@@ -48,18 +49,20 @@ pub(crate) fn decode<T: DeserializeOwned>(
     }
 }
 
-/// As [`decode`], of what is needed whole.
+/// Decodes a value that has no text, at the path `at` of the document.
 ///
 /// # Errors
 ///
-/// Those.
-pub(crate) fn decode_whole<T: DeserializeOwned>(
-    tree: &Tree<'_>,
-    advice: fn(&str) -> Option<String>,
-) -> Result<T, Vec<Error>> {
-    match decode(tree, advice) {
-        (Some(value), errors) if errors.is_empty() => Ok(value),
-        (_, errors) => Err(errors),
+/// As [`decode`], in the order of a text, without positions.
+pub(crate) fn decode_value<T: DeserializeOwned>(value: &Value, at: &str) -> Result<T, Vec<Error>> {
+    let text = value.to_string();
+    let (decoded, errors) = match Tree::parse(&text) {
+        Ok(tree) => decode(&tree, |_| None),
+        Err(error) => (None, vec![error]),
+    };
+    match decoded {
+        Some(decoded) if errors.is_empty() => Ok(decoded),
+        _ => Err(Errors::new(errors).into_iter().map(|error| error.below(at)).collect()),
     }
 }
 

@@ -37,6 +37,15 @@ impl Error {
         (self.line, self.column) = (Some(line), Some(column));
         self
     }
+
+    /// The error as one about a part of the document at `outer`, whose text nobody has written.
+    pub(crate) fn below(self, outer: &str) -> Self {
+        let path = match self.path.as_str() {
+            "" => outer.to_owned(),
+            path => format!("{outer}.{path}"),
+        };
+        Self { path, line: None, column: None, ..self }
+    }
 }
 
 impl fmt::Display for Error {

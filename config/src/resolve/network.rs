@@ -123,21 +123,18 @@ pub(super) fn subnet(mercury: &Mercury, found: &mut Findings) -> Option<IpSubnet
 
 /// Limits of zero that would let nobody in.
 fn peers(network: &NetworkOptions, found: &mut Findings) {
-    let connections = network.connections_max.unwrap_or(usize::MAX) as u64;
-    let of_a_user = network.connections_per_user_max as u64;
-    let connect = network.connect_timeout_msec.into();
-    limit("margo.network.connect_timeout_msec", connect, 1, u64::MAX, found);
-    limit("margo.network.connections_max", connections, 1, u64::MAX, found);
-    limit("margo.network.connections_per_user_max", of_a_user, 1, u64::MAX, found);
-    for (path, bytes) in [
-        ("margo.network.unread_answers_max", network.unread_answers_max),
-        ("margo.network.unread_answers_per_host_max", network.unread_answers_per_host_max),
-        ("margo.network.unread_answers_total_max", network.unread_answers_total_max),
+    let bound = |most: Option<usize>| most.unwrap_or(usize::MAX) as u64;
+    for (key, value) in [
+        ("connect_timeout_msec", network.connect_timeout_msec.into()),
+        ("connections_max", bound(network.connections_max)),
+        ("connections_per_user_max", network.connections_per_user_max as u64),
+        ("unread_answers_max", bound(network.unread_answers_max)),
+        ("unread_answers_per_host_max", bound(network.unread_answers_per_host_max)),
+        ("unread_answers_total_max", bound(network.unread_answers_total_max)),
+        ("rendezvous_bytes_min", bound(network.rendezvous_bytes_min)),
     ] {
-        limit(path, bytes.unwrap_or(usize::MAX) as u64, 1, u64::MAX, found);
+        limit(&format!("margo.network.{key}"), value, 1, u64::MAX, found);
     }
-    let rendezvous = network.rendezvous_bytes_min.unwrap_or(usize::MAX) as u64;
-    limit("margo.network.rendezvous_bytes_min", rendezvous, 1, u64::MAX, found);
     if network.connect_retry_msec > network.connect_timeout_msec {
         let message = format!(
             "ends after `margo.network.connect_timeout_msec`, which is {}",

@@ -1,5 +1,8 @@
 //! Numbers and strings with limits, and the two environment variables.
 
+use std::fmt::Display;
+use std::str::FromStr;
+
 use super::Findings;
 use crate::document::config::Argobots;
 use crate::document::margo::{LogLevel, MargoOptions};
@@ -32,48 +35,41 @@ pub(super) fn stacks(
     found: &mut Findings,
 ) -> Stacks {
     let default = Argobots::default();
-    let (bytes_path, bytes) = ("argobots.abt_thread_stacksize", argobots.abt_thread_stacksize);
+    let (path, given) = ("argobots.abt_thread_stacksize", argobots.abt_thread_stacksize);
     // Wrong is wrong, also while the environment hides it: the next process may see it.
-    let written = stack_size(bytes_path, bytes, found);
-    let bytes = match from_env(env, ENV_STACK_BYTES, found) {
-        Some(value) => {
-            if bytes != value && bytes != default.abt_thread_stacksize {
-                found.warn(bytes_path, overridden(ENV_STACK_BYTES, value));
-            }
-            stack_size(&format!("environment {ENV_STACK_BYTES}"), value, found)
-        }
-        None => written,
-    };
-    let cache_max = match from_env(env, ENV_STACK_CACHE, found) {
-        Some(value) => {
-            let given = argobots.abt_mem_max_num_stacks;
-            if given != value && given != default.abt_mem_max_num_stacks {
-                let path = "argobots.abt_mem_max_num_stacks";
-                found.warn(path, overridden(ENV_STACK_CACHE, value));
-            }
-            value
-        }
-        None => argobots.abt_mem_max_num_stacks,
-    };
-    Stacks { bytes, cache_max }
+    let written = stack_size(path, given, found);
+    let name = ENV_STACK_BYTES;
+    let bytes = from_env(env, name, (path, given, default.abt_thread_stacksize), found)
+        .map_or(written, |bytes| stack_size(&format!("environment {name}"), bytes, found));
+    let (path, given) = ("argobots.abt_mem_max_num_stacks", argobots.abt_mem_max_num_stacks);
+    let cache_max =
+        from_env(env, ENV_STACK_CACHE, (path, given, default.abt_mem_max_num_stacks), found);
+    Stacks { bytes, cache_max: cache_max.unwrap_or(given) }
 }
 
-pub(super) fn overridden(name: &str, value: impl std::fmt::Display) -> String {
+pub(super) fn overridden(name: &str, value: impl Display) -> String {
     format!("is ignored because the environment variable {name} says {value}")
 }
 
-/// A number from the environment. A variable that is set to nothing counts as not set.
-pub(super) fn from_env<T: std::str::FromStr>(
+/// A number from the environment, which wins over the document's. A variable that is set to nothing
+/// counts as not set.
+fn from_env<T: FromStr + PartialEq + Display>(
     env: &dyn Fn(&str) -> Option<String>,
     name: &str,
+    (path, given, default): (&str, T, T),
     found: &mut Findings,
 ) -> Option<T> {
     let value = number(&env(name)?)?;
-    value.map_err(|message| found.error(format!("environment {name}"), message)).ok()
+    let value =
+        value.map_err(|message| found.error(format!("environment {name}"), message)).ok()?;
+    if given != value && given != default {
+        found.warn(path, overridden(name, &value));
+    }
+    Some(value)
 }
 
 /// The number that a variable is set to; `None`: to nothing.
-pub(super) fn number<T: std::str::FromStr>(text: &str) -> Option<Result<T, String>> {
+pub(super) fn number<T: FromStr>(text: &str) -> Option<Result<T, String>> {
     let text = text.trim();
     let wrong = |_| format!("{text:?} is no number from 0 that fits");
     (!text.is_empty()).then(|| text.parse().map_err(wrong))
