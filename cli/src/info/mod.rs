@@ -19,6 +19,7 @@ use margo::{Config, Layout};
 use serde::Serialize;
 
 use self::machine::Machine;
+use self::second::{TEXT, text};
 use crate::support::failure::Failure;
 use crate::support::{document, output};
 
@@ -55,15 +56,30 @@ struct DeviceReport {
     summary: &'static str,
 }
 
-fn devices_of(plugin: &dyn Plugin) -> Vec<DeviceReport> {
-    let devices = plugin.devices().unwrap_or_default().into_iter();
-    let report = |na::Device { protocol, name, address, summary }| DeviceReport {
-        protocol,
-        name,
-        address,
-        summary,
-    };
-    devices.map(report).collect()
+impl Report {
+    /// `result`: how bulk data moves, or why the transport does not work.
+    fn new(
+        transport: &str,
+        plugin: Option<&dyn Plugin>,
+        summary: &str,
+        result: Result<String, String>,
+    ) -> Self {
+        let devices = plugin.and_then(|plugin| plugin.devices().ok()).unwrap_or_default();
+        let device = |na::Device { protocol, name, address, summary }| DeviceReport {
+            protocol,
+            name,
+            address,
+            summary,
+        };
+        Self {
+            transport: transport.to_owned(),
+            summary: summary.to_owned(),
+            works: result.is_ok(),
+            reason: result.as_ref().err().cloned(),
+            bulk_path: result.ok(),
+            devices: devices.into_iter().map(device).collect(),
+        }
+    }
 }
 
 /// `margo info`.
@@ -175,14 +191,7 @@ fn described(topology: &Topology) -> serde_json::Value {
 fn attempt(plugin: &dyn Plugin) -> Report {
     let result = message_between(plugin.probe_uri(), plugin.probe_uri());
     let transport = plugin.probe_uri().split("://").next().unwrap_or(plugin.name());
-    Report {
-        transport: transport.to_owned(),
-        devices: devices_of(plugin),
-        summary: plugin.summary().to_owned(),
-        works: result.is_ok(),
-        reason: result.as_ref().err().cloned(),
-        bulk_path: result.ok(),
-    }
+    Report::new(transport, Some(plugin), plugin.summary(), result)
 }
 
 /// Tries the address as a service would open it.
@@ -191,17 +200,11 @@ fn attempt_at(address: &str) -> Report {
     let name = transport.trim_start_matches("na+");
     let class = transport.split('+').next().unwrap_or(transport);
     let plugin = na::plugins().iter().find(|plugin| [name, class].contains(&plugin.name()));
+    let plugin = plugin.copied();
     // A simulated network has a name; elsewhere who calls needs no place of its own.
     let calling = format!("{transport}://");
     let result = message_between(address, if name == "sim" { address } else { &calling });
-    Report {
-        transport: transport.to_owned(),
-        devices: plugin.map_or_else(Vec::new, |plugin| devices_of(*plugin)),
-        summary: plugin.map_or_else(|| address.to_owned(), |plugin| plugin.summary().to_owned()),
-        works: result.is_ok(),
-        reason: result.as_ref().err().cloned(),
-        bulk_path: result.ok(),
-    }
+    Report::new(transport, plugin, plugin.map_or(address, |plugin| plugin.summary()), result)
 }
 
 /// Sends a message from an endpoint to another, which listens. Answers how bulk data moves.
@@ -221,14 +224,9 @@ fn message_between(listening: &str, calling: &str) -> Result<String, String> {
 }
 
 fn message(listening: &Arc<dyn Endpoint>, calling: &Arc<dyn Endpoint>) -> Result<(), String> {
-    const TEXT: &[u8] = b"margo info";
     listening.recv_unexpected(OpId(1), listening.alloc_msg()).map_err(text)?;
     let peer = calling.lookup(listening.self_addr().uri()).map_err(text)?;
-    let mut message = calling.alloc_msg();
-    if !message.try_extend(TEXT) {
-        return Err(format!("its messages are shorter than {} bytes", TEXT.len()));
-    }
-    calling.send_unexpected(OpId(2), &peer, Tag(3), message).map_err(text)?;
+    calling.send_unexpected(OpId(2), &peer, Tag(3), second::message(calling)?).map_err(text)?;
 
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -259,10 +257,6 @@ fn message(listening: &Arc<dyn Endpoint>, calling: &Arc<dyn Endpoint>) -> Result
         }
         std::thread::yield_now();
     }
-}
-
-fn text(error: impl std::fmt::Display) -> String {
-    error.to_string()
 }
 
 #[cfg(test)]

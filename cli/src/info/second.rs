@@ -15,7 +15,7 @@ use margo::na::{self, Completion, Endpoint, OpId, OpenOptions, Tag};
 use crate::support::failure::Failure;
 use crate::support::signals::die_with;
 
-const TEXT: &[u8] = b"margo info";
+pub(super) const TEXT: &[u8] = b"margo info";
 const TAG: Tag = Tag(3);
 
 /// The other process; it ends with this.
@@ -105,7 +105,7 @@ fn ask(calling: &Arc<dyn Endpoint>, uri: &str, patience: Duration) -> Result<(),
     answered.unwrap_or(Ok(()))
 }
 
-fn message(endpoint: &Arc<dyn Endpoint>) -> Result<na::MsgBuf, String> {
+pub(super) fn message(endpoint: &Arc<dyn Endpoint>) -> Result<na::MsgBuf, String> {
     let mut message = endpoint.alloc_msg();
     match message.try_extend(TEXT) {
         true => Ok(message),
@@ -145,7 +145,7 @@ pub(crate) fn answer(address: &str, parent: i32) -> Result<(), Failure> {
     }
 }
 
-fn text(error: impl std::fmt::Display) -> String {
+pub(super) fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 

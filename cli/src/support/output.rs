@@ -9,13 +9,15 @@ use super::failure::Failure;
 
 /// Writes `text` and a line end to standard output, at once.
 pub(crate) fn line(text: impl Display) -> Result<(), Failure> {
+    write(format_args!("{text}\n"))
+}
+
+/// Writes `text` to standard output, at once.
+pub(crate) fn write(text: impl Display) -> Result<(), Failure> {
     let mut stdout = io::stdout().lock();
-    writeln!(stdout, "{text}").and_then(|()| stdout.flush()).map_err(|error| {
-        if error.kind() == io::ErrorKind::BrokenPipe {
-            Failure::OutputClosed
-        } else {
-            Failure::new("cannot write to standard output", why(&error))
-        }
+    write!(stdout, "{text}").and_then(|()| stdout.flush()).map_err(|error| match error.kind() {
+        io::ErrorKind::BrokenPipe => Failure::OutputClosed,
+        _ => Failure::new("cannot write to standard output", why(&error)),
     })
 }
 

@@ -4,7 +4,8 @@
 //! are taken as keys, so that the value is always dropped.
 
 use std::collections::VecDeque;
-use std::io::{self, Read, Write};
+use std::fmt::Display;
+use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -140,7 +141,7 @@ impl Screen {
             screen.has_keys = set.is_ok();
             screen.before = Some(before);
         }
-        write(ENTER)?;
+        output::write(ENTER)?;
         Ok(screen)
     }
 
@@ -161,20 +162,18 @@ impl Screen {
         page.push_str(&lines.join(&format!("{CLEAR_LINE_REST}\n")));
         page.push_str(CLEAR_LINE_REST);
         page.push_str(CLEAR_BELOW);
-        write(&page)
+        output::write(page)
     }
 
     /// Waits for a key, until that time at most.
     pub(super) fn wait(&mut self, until: Instant) -> Result<Key, Failure> {
+        let failed = |error: &dyn Display| Failure::new("cannot wait for a key", error);
         loop {
             if let Some(key) = self.keys.pop_front() {
                 return Ok(key);
             }
             let left = until.saturating_duration_since(Instant::now());
-            let limit = Timespec {
-                tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
-                tv_nsec: left.subsec_nanos().into(),
-            };
+            let limit = Timespec::try_from(left).map_err(|error| failed(&error))?;
             let stdin = io::stdin();
             let mut fds = vec![
                 PollFd::new(&self.ends, PollFlags::IN),
@@ -187,7 +186,7 @@ impl Screen {
                 Ok(0) => return Ok(Key::None),
                 Ok(_) => {}
                 Err(rustix::io::Errno::INTR) => continue,
-                Err(error) => return Err(Failure::new("cannot wait for a key", error)),
+                Err(error) => return Err(failed(&error)),
             }
             let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
             if ready[0] {
@@ -213,7 +212,7 @@ impl Screen {
 impl Drop for Screen {
     fn drop(&mut self) {
         if self.is_terminal {
-            let _ = write(LEAVE);
+            let _ = output::write(LEAVE);
         }
         if let Some(before) = &self.before {
             let _ = termios::tcsetattr(io::stdin(), OptionalActions::Now, before);
@@ -234,16 +233,6 @@ fn caught(signals: impl IntoIterator<Item = i32>) -> io::Result<UnixStream> {
         signal_hook::low_level::pipe::register(signal, theirs.try_clone()?)?;
     }
     Ok(ours)
-}
-
-fn write(text: &str) -> Result<(), Failure> {
-    let mut stdout = io::stdout().lock();
-    stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).map_err(|error| {
-        match error.kind() {
-            io::ErrorKind::BrokenPipe => Failure::OutputClosed,
-            _ => Failure::new("cannot write to standard output", output::why(&error)),
-        }
-    })
 }
 
 #[cfg(test)]

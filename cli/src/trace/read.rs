@@ -19,7 +19,7 @@ pub(super) const VERSION: u64 = 1;
 pub(super) type Event = Map<String, Value>;
 
 /// The process that has written a file.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Head {
     /// Several files have been put together.
     pub(super) is_joined: bool,
@@ -80,15 +80,8 @@ impl Reader {
         let number = |key: &str| args.get(key)?.as_u64();
         let text = |key: &str| Some(args.get(key)?.as_str()?.to_owned());
         let version = number("version")?;
-        let none = Head {
-            is_joined: true,
-            host_id: String::new(),
-            pid: 0,
-            monotonic_ns: 0,
-            realtime_ns: 0,
-        };
         match event.get("name")?.as_str()? {
-            "margo_joined" => Some((version, none)),
+            "margo_joined" => Some((version, Head { is_joined: true, ..Head::default() })),
             "margo_trace" => {
                 let head = Head {
                     is_joined: false,

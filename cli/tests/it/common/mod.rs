@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -56,25 +57,18 @@ pub(crate) fn run(command: &mut Command, input: &str) -> Ended {
 /// Waits for the end, within bounds.
 pub(crate) fn ended(mut running: Running) -> Ended {
     // Read while it runs: it may print more than a pipe holds.
-    let stderr = running.child.stderr.take().map(|mut stderr| {
-        std::thread::spawn(move || {
-            let mut text = String::new();
-            stderr.read_to_string(&mut text).unwrap();
-            text
-        })
-    });
-    let stdout = running.child.stdout.take().map(|mut stdout| {
-        std::thread::spawn(move || {
-            let mut text = String::new();
-            stdout.read_to_string(&mut text).unwrap();
-            text
-        })
-    });
+    let (stdout, stderr) = (read(running.child.stdout.take()), read(running.child.stderr.take()));
     let status = running.wait();
-    let text = |thread: Option<std::thread::JoinHandle<String>>| {
-        thread.map_or_else(String::new, |thread| thread.join().unwrap())
-    };
-    Ended { status, stdout: text(stdout), stderr: text(stderr) }
+    Ended { status, stdout: stdout.join().unwrap(), stderr: stderr.join().unwrap() }
+}
+
+/// Reads a stream to its end, if there is one.
+fn read(stream: Option<impl Read + Send + 'static>) -> JoinHandle<String> {
+    std::thread::spawn(move || {
+        let mut text = String::new();
+        stream.into_iter().for_each(|mut stream| _ = stream.read_to_string(&mut text).unwrap());
+        text
+    })
 }
 
 /// How a command ended.
