@@ -8,21 +8,25 @@ use std::rc::Rc;
 
 use clap::ValueEnum;
 
-use crate::context::Context;
-use crate::failure::Result;
+use crate::base::failure::Result;
+use crate::base::row::{Figure, Target, Unit};
 use crate::floors::channel::Transport;
 use crate::floors::fabric::{Fabric, Verb};
 use crate::floors::stream::Style;
 use crate::floors::{attach, coroutine, memcpy, rtt, stream};
-use crate::row::{Figure, Target, Unit};
+use crate::process::context::Context;
 use crate::rows::argobots::{self, All, Kind, Op};
-use crate::rows::bulk::{self, Way};
-use crate::rows::echo::{self, Layer, Work};
-use crate::rows::pair::{Settings, WaitPolicy};
+use crate::rows::net::echo::{self, Layer, Work};
+use crate::rows::net::{fabric, hg_proc, na_sm, na_tcp};
+use crate::rows::rpc::bulk::{self, Way};
+use crate::rows::rpc::pair::{Settings, WaitPolicy};
+use crate::rows::rpc::{
+    null as rpc, scale as rpc_scale, scale_apart as rpc_scale_apart, timer as timer_callback,
+};
 use crate::rows::sweep::{self, Sweep};
-use crate::rows::{
-    fabric, hg_proc, na_sm, na_tcp, rpc, rpc_scale, rpc_scale_apart, timer_callback, ult_fib,
-    ult_idle, ult_memory, ult_switch, ult_sync, ult_tasklet, ult_wake,
+use crate::rows::ult::{
+    fib as ult_fib, idle as ult_idle, memory as ult_memory, switch as ult_switch, sync as ult_sync,
+    tasklet as ult_tasklet, wake as ult_wake,
 };
 
 /// Transfer sizes, by their word in ids.

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use clap::Parser;
 
+use crate::base::failure::{Failure, Result};
 use crate::catalog::{Case, Group, cases, sweep_cases};
-use crate::failure::{Failure, Result};
 use crate::floors::channel::Transport;
-use crate::machine::Cores;
+use crate::report::machine::Cores;
+use crate::report::supervise::Settings;
 use crate::rows::sweep::{mercury, parse_size};
-use crate::supervise::Settings;
 
 /// Measures margo beside what the machine itself needs for the same thing.
 ///

@@ -6,32 +6,23 @@
 //!
 //! # Reading order
 //!
-//! `catalog.rs` (all rows) · `supervise.rs` (one process for each row) · `process.rs`, `peer.rs`
-//! (children, and that none is left behind) · `stats.rs` (how time is taken) · `floors/` · `rows/`
-//! · `row.rs`, `table.rs` (the report).
+//! `catalog.rs` (all rows) · `base/` (how time is taken) · `process/` (children, and that none is
+//! left behind) · `floors/` · `rows/` · `report/` (one process for each row, and the table).
 //!
 //! # A new row
 //!
-//! Write a function from [`Context`](context::Context) to [`Figure`](row::Figure) in `rows/` and
+//! Write a function from [`Context`](process::context::Context) to [`Figure`](base::row::Figure) in
+//! `rows/` and
 //! name it in `catalog.rs`. It runs in a fresh process whose main thread is pinned to the origin's
-//! core. Every wait takes a [`Deadline`](wait::Deadline).
+//! core. Every wait takes a [`Deadline`](base::wait::Deadline).
 
+mod base;
 mod catalog;
 mod cli;
-mod context;
-mod cpu_time;
-mod failure;
 mod floors;
-mod lines;
-mod machine;
-mod peer;
 mod process;
-mod row;
+mod report;
 mod rows;
-mod stats;
-mod supervise;
-mod table;
-mod wait;
 
 use std::fmt::Display;
 use std::io::{ErrorKind, Write};
@@ -39,12 +30,14 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
+use crate::base::failure::{Doing, Failure, Result};
+use crate::base::row::Row;
 use crate::catalog::Case;
 use crate::cli::Arguments;
-use crate::failure::{Doing, Failure, Result};
-use crate::process::Role;
-use crate::row::Row;
-use crate::supervise::Settings;
+use crate::process::child::{self, Role};
+use crate::process::peer;
+use crate::report::supervise::Settings;
+use crate::report::{machine, supervise, table};
 
 /// The exit code that shells report for a program that Ctrl-C ended.
 const INTERRUPTED: u8 = 130;
@@ -61,7 +54,7 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(failure) => {
             eprintln!("margo-bench: {failure}");
-            ExitCode::from(if process::interrupted() { INTERRUPTED } else { 2 })
+            ExitCode::from(if child::interrupted() { INTERRUPTED } else { 2 })
         }
     }
 }
@@ -69,7 +62,7 @@ fn main() -> ExitCode {
 /// A row's process or a peer.
 fn child(role: Role, words: &[String]) -> ExitCode {
     let result = match words {
-        [parent, order] => process::die_with_parent(parent).and_then(|()| match role {
+        [parent, order] => child::die_with_parent(parent).and_then(|()| match role {
             Role::Row => supervise::row_process(order),
             Role::Peer => peer::run(order),
         }),
@@ -79,7 +72,7 @@ fn child(role: Role, words: &[String]) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             // If nobody reads it, the parent is gone, and so is the reader of anything else.
-            let _ = process::send_failure(&failure);
+            let _ = child::send_failure(&failure);
             ExitCode::FAILURE
         }
     }
@@ -93,8 +86,8 @@ fn report(arguments: &Arguments) -> Result<ExitCode> {
         return Ok(if read { ExitCode::SUCCESS } else { ExitCode::from(UNREAD) });
     }
     let settings = arguments.settings()?;
-    process::catch_interrupts();
-    process::adopt_orphans()?;
+    child::catch_interrupts();
+    child::adopt_orphans()?;
     // Whether it can be written is to be known before anything is measured.
     let file = arguments
         .json

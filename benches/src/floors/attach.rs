@@ -7,12 +7,12 @@
 use serde::{Deserialize, Serialize};
 
 use super::memcpy::touched;
-use crate::context::Context;
-use crate::failure::{Failure, Result};
-use crate::peer::{self, Task};
-use crate::process::send;
-use crate::row::Figure;
-use crate::stats::{Effort, Samples};
+use crate::base::failure::{Failure, Result};
+use crate::base::row::Figure;
+use crate::base::stats::{Effort, Samples};
+use crate::process::child::send;
+use crate::process::context::Context;
+use crate::process::peer::{self, Task};
 
 /// Memory of another process.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]

@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 
 use super::fabric::{Fabric, Side};
 use super::tcp;
-use crate::failure::{Doing, Result};
-use crate::lines::{self, SharedLines};
-use crate::wait::Deadline;
+use crate::base::failure::{Doing, Result};
+use crate::base::wait::Deadline;
+use crate::floors::lines::{self, SharedLines};
 
 /// The transport over which two processes talk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

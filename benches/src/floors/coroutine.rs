@@ -8,10 +8,10 @@
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 
 use super::stack::GuardedStack;
-use crate::context::Context;
-use crate::failure::{Failure, Result};
-use crate::row::Figure;
-use crate::stats::{Effort, Samples};
+use crate::base::failure::{Failure, Result};
+use crate::base::row::Figure;
+use crate::base::stats::{Effort, Samples};
+use crate::process::context::Context;
 
 /// Operations per sample.
 pub(crate) const BATCH: u32 = 256;

@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::thread::futex::{self, Flags};
 
-use crate::failure::{Failure, Result};
-use crate::machine::{Cores, pin};
-use crate::stats::{Effort, Samples};
-use crate::wait::Deadline;
+use crate::base::failure::{Failure, Result};
+use crate::base::stats::{Effort, Samples};
+use crate::base::wait::Deadline;
+use crate::report::machine::{Cores, pin};
 
 /// One direction: a number that only grows.
 #[derive(Debug, Default)]

@@ -1,10 +1,10 @@
 //! Rows `floor.memcpy.*`: copying memory within one process, the floor of every bulk transfer
 //! between processes that share memory. One copy, source and destination touched before.
 
-use crate::context::Context;
-use crate::failure::Result;
-use crate::row::Figure;
-use crate::stats::{Effort, Samples};
+use crate::base::failure::Result;
+use crate::base::row::Figure;
+use crate::base::stats::{Effort, Samples};
+use crate::process::context::Context;
 
 /// `bytes` of memory whose pages are there and differ.
 pub(crate) fn touched(bytes: usize) -> Vec<u8> {

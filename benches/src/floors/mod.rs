@@ -6,6 +6,7 @@ pub(crate) mod channel;
 pub(crate) mod coroutine;
 pub(crate) mod fabric;
 pub(crate) mod futex;
+pub(crate) mod lines;
 pub(crate) mod memcpy;
 pub(crate) mod rtt;
 mod stack;

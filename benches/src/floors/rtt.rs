@@ -5,12 +5,12 @@
 //! header, no matching: no RPC can be faster.
 
 use super::channel::{Caller, Offer, Transport};
-use crate::context::Context;
-use crate::failure::Result;
-use crate::peer::{self, Task};
-use crate::row::Figure;
-use crate::stats::{Effort, Samples};
-use crate::wait::Deadline;
+use crate::base::failure::Result;
+use crate::base::row::Figure;
+use crate::base::stats::{Effort, Samples};
+use crate::base::wait::Deadline;
+use crate::process::context::Context;
+use crate::process::peer::{self, Task};
 
 /// One round of round trips with a responder that is serving.
 ///

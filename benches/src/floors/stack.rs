@@ -6,7 +6,7 @@ use std::os::raw::c_void;
 use corosensei::stack::{Stack, StackPointer};
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
 
-use crate::failure::{Doing, Failure, Result};
+use crate::base::failure::{Doing, Failure, Result};
 
 /// Usable bytes; as much as corosensei's own default stack.
 const USABLE_BYTES: usize = 1 << 20;

@@ -15,13 +15,13 @@ use serde::{Deserialize, Serialize};
 
 use super::memcpy::touched;
 use super::tcp;
-use crate::context::Context;
-use crate::failure::{Doing, Failure, Result};
-use crate::peer::{self, Task};
-use crate::process::send;
-use crate::row::Figure;
-use crate::stats::{Effort, Samples};
-use crate::wait::Deadline;
+use crate::base::failure::{Doing, Failure, Result};
+use crate::base::row::Figure;
+use crate::base::stats::{Effort, Samples};
+use crate::base::wait::Deadline;
+use crate::process::child::send;
+use crate::process::context::Context;
+use crate::process::peer::{self, Task};
 
 /// When the writer writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

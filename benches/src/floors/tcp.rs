@@ -1,13 +1,13 @@
 //! A message of 64 bytes over a TCP connection on loopback, there and back, both sides polling.
 //!
-//! The roles are those of [`lines`](crate::lines): the responder says hello when it begins a round,
+//! The roles are those of [`lines`](super::lines): the responder says hello when it begins a round,
 //! answers each message, and ends the round with the message that says so.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 
-use crate::failure::{Doing, Failure, Result};
-use crate::wait::Deadline;
+use crate::base::failure::{Doing, Failure, Result};
+use crate::base::wait::Deadline;
 
 const MESSAGE_BYTES: usize = 64;
 const CALL: u8 = 0;

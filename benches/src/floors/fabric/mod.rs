@@ -16,8 +16,8 @@ use std::ptr::NonNull;
 use na::OpenOptions;
 use serde::{Deserialize, Serialize};
 
-use crate::failure::{Doing, Failure, Result};
-use crate::wait::Deadline;
+use crate::base::failure::{Doing, Failure, Result};
+use crate::base::wait::Deadline;
 
 /// A library and what it is to use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -12,8 +12,8 @@ use std::sync::OnceLock;
 use ofi_sys::{Library, call, raw};
 
 use super::{Bare, MESSAGE_BYTES_MAX, Memory, Verb};
-use crate::failure::{Doing, Failure, Result};
-use crate::wait::Deadline;
+use crate::base::failure::{Doing, Failure, Result};
+use crate::base::wait::Deadline;
 
 /// A provider, as `na`'s transport asks for it.
 #[derive(Debug)]

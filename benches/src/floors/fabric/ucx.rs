@@ -11,8 +11,8 @@ use std::ptr::{null, null_mut};
 use ucx_sys::*;
 
 use super::{Bare, MESSAGE_BYTES_MAX, Memory, Verb};
-use crate::failure::{Doing, Failure, Result};
-use crate::wait::Deadline;
+use crate::base::failure::{Doing, Failure, Result};
+use crate::base::wait::Deadline;
 
 const AM: u32 = 0;
 

@@ -32,9 +32,9 @@ pub(crate) use thread_ops_all::{All, ops_all};
 
 use ult::{JoinHandle, PoolRef, UltBuilder};
 
-use crate::context::Context;
-use crate::failure::{Doing, Result};
-use crate::machine::pin_to_any;
+use crate::base::failure::{Doing, Result};
+use crate::process::context::Context;
+use crate::report::machine::pin_to_any;
 
 /// Units of one xstream in the rows that do not say otherwise.
 const UNITS: u32 = 256;

@@ -11,14 +11,14 @@ use std::time::{Duration, Instant};
 
 use ult::Mutex;
 
-use super::super::on_ult::{on_each, on_ult};
-use super::super::ult_switch::Streams;
 use super::{STACKS, cores};
-use crate::context::Context;
-use crate::failure::{Doing, Failure, Result};
+use crate::base::failure::{Doing, Failure, Result};
+use crate::base::row::Figure;
+use crate::base::stats::{Effort, Samples};
 use crate::floors::coroutine::BATCH;
-use crate::row::Figure;
-use crate::stats::{Effort, Samples};
+use crate::process::context::Context;
+use crate::rows::ult::on_ult::{on_each, on_ult};
+use crate::rows::ult::switch::Streams;
 
 /// Row `argobots.sync_ops.mutex_create_free`.
 pub(crate) fn create_free(context: &Context) -> Result<Figure> {

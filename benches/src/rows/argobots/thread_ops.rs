@@ -9,14 +9,14 @@ use std::time::Instant;
 
 use ult::PoolRef;
 
-use super::super::on_ult::{on_each, yield_until};
-use super::super::ult_switch::{Streams, yield_to_next};
 use super::{Kind, STACKS, UNITS, cores, join_each};
-use crate::context::Context;
-use crate::failure::{Doing, Result};
-use crate::row::Figure;
-use crate::stats::{Effort, Samples};
-use crate::wait::Deadline;
+use crate::base::failure::{Doing, Result};
+use crate::base::row::Figure;
+use crate::base::stats::{Effort, Samples};
+use crate::base::wait::Deadline;
+use crate::process::context::Context;
+use crate::rows::ult::on_ult::{on_each, yield_until};
+use crate::rows::ult::switch::{Streams, yield_to_next};
 
 /// The operation that is timed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

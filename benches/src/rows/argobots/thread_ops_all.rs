@@ -12,14 +12,14 @@ use std::time::Instant;
 
 use ult::{JoinHandle, PoolRef, PoolSpec, Runtime, XstreamSpec};
 
-use super::super::on_ult::yield_until;
-use super::super::ult_switch::yield_to_next;
 use super::{Kind, STACKS, UNITS, cores, join_each};
-use crate::context::Context;
-use crate::failure::{Doing, Failure, Result};
-use crate::row::Figure;
-use crate::stats::Samples;
-use crate::wait::Deadline;
+use crate::base::failure::{Doing, Failure, Result};
+use crate::base::row::Figure;
+use crate::base::stats::Samples;
+use crate::base::wait::Deadline;
+use crate::process::context::Context;
+use crate::rows::ult::on_ult::yield_until;
+use crate::rows::ult::switch::yield_to_next;
 
 /// The work of the units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

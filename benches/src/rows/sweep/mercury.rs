@@ -9,12 +9,12 @@ use std::process::Command;
 use std::time::Duration;
 
 use super::{Sweep, What};
-use crate::context::Context;
-use crate::failure::{Doing, Failure, Result};
+use crate::base::failure::{Doing, Failure, Result};
+use crate::base::wait::Deadline;
 use crate::floors::channel::Transport;
 use crate::floors::fabric::Fabric;
-use crate::process::{Program, output_of};
-use crate::wait::Deadline;
+use crate::process::child::{Program, output_of};
+use crate::process::context::Context;
 
 const SERVER: &str = "hg_perf_server";
 const PROGRAMS: [&str; 4] = [SERVER, "hg_rate", "hg_bw_read", "hg_bw_write"];

@@ -26,12 +26,12 @@ use margo::hg::{Core, HgOptions, ProviderId, Registration, RpcId};
 use na::{Access, AllocOptions, LocalMem, Memory, OpenOptions};
 use serde::{Deserialize, Serialize};
 
-use crate::context::Context;
-use crate::failure::{Doing, Failure, Result};
+use crate::base::failure::{Doing, Failure, Result};
+use crate::base::row::{Figure, Unit};
+use crate::base::stats::{Effort, Samples};
 use crate::floors::channel::Transport;
-use crate::peer::{self, Task};
-use crate::row::{Figure, Unit};
-use crate::stats::{Effort, Samples};
+use crate::process::context::Context;
+use crate::process::peer::{self, Task};
 
 pub(crate) mod mercury;
 mod origin;

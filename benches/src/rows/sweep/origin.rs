@@ -7,9 +7,9 @@ use margo::hg::{ProcError, Writer, proc};
 use na::{Access, Addr, LocalMem};
 
 use super::{BEGIN, BUDGET, CALL, END, Sweep, What, all_hold, buffers, open};
-use crate::failure::{Doing, Failure, Result};
+use crate::base::failure::{Doing, Failure, Result};
+use crate::base::wait::Deadline;
 use crate::floors::memcpy::touched;
-use crate::wait::Deadline;
 
 /// The answers that have come back.
 #[derive(Default)]

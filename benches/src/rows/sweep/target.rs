@@ -6,10 +6,10 @@ use margo::hg::{Bulk, BulkOp, Core, HgError, RequestHandle, Response, Sink, proc
 use na::{Access, LocalMem};
 
 use super::{BEGIN, BUDGET, CALL, Sweep, What, all_hold, buffers, open};
-use crate::failure::{Doing, Failure, Result};
+use crate::base::failure::{Doing, Failure, Result};
+use crate::base::wait::Deadline;
 use crate::floors::memcpy::touched;
-use crate::process;
-use crate::wait::Deadline;
+use crate::process::child;
 
 /// The peer's part.
 ///
@@ -19,7 +19,7 @@ use crate::wait::Deadline;
 pub(crate) fn peer(sweep: Sweep, deadline: Deadline) -> Result<()> {
     let core = open(sweep, true)?;
     let mut serving = Serving::new(core.clone(), sweep)?;
-    process::send(&core.self_addr().uri())?;
+    child::send(&core.self_addr().uri())?;
     let mut outcome = Ok(0);
     deadline.spin_until("the end of the calls", || {
         outcome = core.poll(BUDGET, &mut serving);
@@ -28,7 +28,7 @@ pub(crate) fn peer(sweep: Sweep, deadline: Deadline) -> Result<()> {
     outcome.doing("polling")?;
     serving.failed.take().map_or(Ok(()), Err)?;
     // The last answer may still need our help to leave.
-    while !process::finish_asked()? {
+    while !child::finish_asked()? {
         core.poll(BUDGET, &mut serving).doing("polling")?;
         deadline.check("the end of the origin")?;
     }

@@ -1,0 +1,113 @@
+//! Rows `hg.proc.*`: encoding and decoding `{ u64, u32, string of 16 bytes }`, 39 bytes on the
+//! wire.
+//!
+//! - `hg.proc.encode`: straight into a message buffer, a hundred times one behind the other: the
+//!   buffer's way into the encoder and out of it is not part of an encoding.
+//! - `hg.proc.decode`: from a receive buffer; the string is borrowed from it.
+//! - `hg.proc.decode_owned`: the same with a `String`, so with an allocation.
+//!
+//! Floor: copying as many bytes, whose number the compiler does not know either.
+
+use std::hint::black_box;
+
+use margo::hg::Writer;
+use margo::hg::proc::{self, WriterLimits, Written};
+use na::MsgBuf;
+use serde::{Deserialize, Serialize};
+
+use crate::base::failure::{Doing, Failure, Result};
+use crate::base::row::Figure;
+use crate::base::stats::{Effort, Samples};
+use crate::process::context::Context;
+
+/// Operations per sample.
+const BATCH: u32 = 256;
+/// Encodings in one message, which hold 39 bytes each.
+const PER_MESSAGE: u32 = 100;
+/// Bytes of headers before a payload.
+const HEADERS: usize = 16;
+
+#[derive(Serialize, Deserialize)]
+struct Args<'a> {
+    offset: u64,
+    len: u32,
+    name: &'a str,
+}
+
+#[derive(Deserialize)]
+struct OwnedArgs {
+    offset: u64,
+    len: u32,
+    name: String,
+}
+
+const ARGS: Args<'static> = Args { offset: 1 << 40, len: 4096, name: "sixteen bytes ok" };
+
+/// Alternates with the floor.
+fn measure(
+    context: &Context,
+    per: u32,
+    mut round: impl FnMut(Effort, &mut Samples) -> Result<()>,
+) -> Result<Figure> {
+    let effort = Effort::batches(context.quick);
+    let (mut samples, mut floor) = (effort.room(per), effort.room(BATCH));
+    let from = encoded()?;
+    let mut into = vec![0; from.len()];
+    for _ in 0..effort.rounds {
+        round(effort, &mut samples)?;
+        effort.batched(&mut floor, || {
+            let from = black_box(&from[..]);
+            into[..from.len()].copy_from_slice(from);
+            black_box(&mut into);
+            Ok(())
+        })?;
+    }
+    Ok(Figure::median(samples.latency(), floor.latency().p50))
+}
+
+fn encoded() -> Result<Vec<u8>> {
+    proc::to_vec(&ARGS).doing("encoding")
+}
+
+/// Row `hg.proc.encode`.
+pub(crate) fn encode(context: &Context) -> Result<Figure> {
+    let mut buf = Some(MsgBuf::with_capacity(4096));
+    measure(context, PER_MESSAGE, |effort, samples| {
+        effort.each(samples, || {
+            let taken = buf.take().ok_or_else(|| Failure::new("no buffer"))?;
+            let mut writer = Writer::new(taken, HEADERS, 4096, WriterLimits::default());
+            for _ in 0..PER_MESSAGE {
+                proc::to_writer(&mut writer, black_box(&ARGS)).doing("encoding")?;
+            }
+            match writer.finish() {
+                Written::Fits(full) => buf = Some(black_box(full)),
+                Written::Overflow(..) => return Err(Failure::new("the message overflows")),
+            }
+            Ok(())
+        })
+    })
+}
+
+/// Row `hg.proc.decode`.
+pub(crate) fn decode(context: &Context) -> Result<Figure> {
+    let bytes = encoded()?;
+    measure(context, BATCH, |effort, samples| {
+        effort.batched(samples, || {
+            let args = proc::from_slice::<Args<'_>>(black_box(&bytes)).doing("decoding")?;
+            black_box((args.offset, args.len, args.name));
+            Ok(())
+        })
+    })
+}
+
+/// Row `hg.proc.decode_owned`.
+pub(crate) fn decode_owned(context: &Context) -> Result<Figure> {
+    let bytes = encoded()?;
+    measure(context, BATCH, |effort, samples| {
+        effort.batched(samples, || {
+            let args = proc::from_slice::<OwnedArgs>(black_box(&bytes)).doing("decoding")?;
+            black_box((args.offset, args.len, args.name));
+            Ok(())
+        })
+    })
+}

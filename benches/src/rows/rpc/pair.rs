@@ -1,0 +1,118 @@
+//! An origin in the row process and a target in a peer: two instances of margo, one core each.
+//!
+//! Each process is pinned before its instance starts, so that all its threads are on its core.
+
+use margo::{Instance, ProviderHandle};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use crate::base::failure::{Doing, Result};
+use crate::base::wait::Deadline;
+use crate::floors::channel::Transport;
+use crate::process::child::{self, ChildProcess};
+use crate::process::context::Context;
+use crate::process::peer::{self, Task};
+
+/// How an instance waits for the network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum WaitPolicy {
+    /// It spins for as long as the row takes.
+    Poll,
+    /// The default settings of margo.
+    Default,
+}
+
+/// The settings that both instances of a row are started with.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(crate) struct Settings {
+    /// The transport between the two.
+    pub(crate) transport: Transport,
+    /// How they wait.
+    pub(crate) patience: WaitPolicy,
+}
+
+impl Settings {
+    fn instance(self, listen: bool) -> Result<Instance> {
+        let address = self.transport.uri();
+        let mut document = json!({"margo": {"address": address, "listen": listen}});
+        if self.patience == WaitPolicy::Poll {
+            document["mercury"] = json!({"na_no_block": true});
+        }
+        margo::init(&document.to_string()).doing("starting margo")
+    }
+}
+
+/// The target's side, in the peer: starts, lets `register` add RPCs, tells its address, serves
+/// until the origin's process asks for the end, lets `report` tell what it has measured, stops.
+///
+/// # Errors
+///
+/// When margo does not start or stop, and those of `register` and `report`.
+pub(crate) fn serve(
+    settings: Settings,
+    register: impl FnOnce(&Instance) -> Result<()>,
+    report: impl FnOnce() -> Result<()>,
+) -> Result<()> {
+    let instance = settings.instance(true)?;
+    register(&instance)?;
+    child::send(&instance.self_addr().uri())?;
+    child::wait_for_finish()?;
+    report()?;
+    instance.finalize_and_wait().doing("stopping margo")
+}
+
+/// The origin's side.
+#[derive(Debug)]
+pub(crate) struct Pair {
+    /// The origin.
+    pub(crate) instance: Instance,
+    /// The target's default provider.
+    pub(crate) target: ProviderHandle,
+    /// The target's process.
+    pub(crate) peer: ChildProcess,
+}
+
+impl Pair {
+    /// Starts the peer with `task`, which calls [`serve`]; runs `meet` while the peer starts; then
+    /// starts the origin.
+    ///
+    /// # Errors
+    ///
+    /// When one of the two does not start in time.
+    pub(crate) fn start<T>(
+        context: &Context,
+        settings: Settings,
+        task: Task,
+        meet: impl FnOnce() -> Result<T>,
+    ) -> Result<(Self, T)> {
+        let mut peer = peer::start(context, task)?;
+        let met = meet()?;
+        let uri: String = peer.receive("the target's address", context.deadline)?;
+        let instance = settings.instance(false)?;
+        let target = instance.lookup(&uri).doing("looking the target up")?;
+        Ok((Self { instance, target: ProviderHandle::from(target), peer }, met))
+    }
+
+    /// Stops both. Only after all went well: otherwise the processes just end.
+    ///
+    /// # Errors
+    ///
+    /// When one of them does not stop well.
+    pub(crate) fn stop(self, deadline: Deadline) -> Result<()> {
+        self.peer.finish(deadline)?;
+        finalize(&self.instance, deadline)
+    }
+}
+
+/// Finalizes, in a thread of its own so that it has a deadline.
+fn finalize(instance: &Instance, deadline: Deadline) -> Result<()> {
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let instance = instance.clone();
+    std::thread::spawn(move || {
+        let _ = sender.send(instance.finalize_and_wait());
+    });
+    match receiver.recv_timeout(deadline.left()) {
+        Ok(result) => result.doing("stopping margo"),
+        Err(_) => Err(deadline.late("the end of margo")),
+    }
+}
