@@ -1,37 +1,43 @@
-//! Every row: id, unit, target, and the function that measures it.
+//! Every row: id, unit, target, and the functions that measure it.
 //!
 //! An id is `group.what.variant`. Targets are for the machine that the project is tuned on; the
 //! ratio to the floor of the same run is what can be compared between machines.
 
 use std::fmt;
-use std::rc::Rc;
 
 use clap::ValueEnum;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
 
-use crate::base::failure::Result;
-use crate::base::row::{Figure, Target, Unit};
-use crate::floors::channel::Transport;
+use crate::base::Target::{self, Limit, LimitWithTail, TimesFloor, TimesOther};
+use crate::base::Unit::{self, Bytes, BytesPerSecond, Nanoseconds, PerSecond, Percent};
+use crate::base::{Doing, Figure, Result, fail};
 use crate::floors::fabric::{Fabric, Verb};
-use crate::floors::stream::Style;
-use crate::floors::{attach, coroutine, memcpy, rtt, stream};
-use crate::process::context::Context;
-use crate::rows::argobots::{self, All, Kind, Op};
-use crate::rows::net::echo::{self, Layer, Work};
-use crate::rows::net::{fabric, hg_proc, na_sm, na_tcp};
+use crate::floors::stream::{self, Style};
+use crate::floors::transport::{self, Transport};
+use crate::floors::{attach, coroutine, memcpy};
+use crate::process::Context;
+use crate::rows::argobots::ops::Work as ArgobotsWork;
+use crate::rows::argobots::{Kind, Op, UNITS, ops_all, sync_ops};
+use crate::rows::net::crowd::Crowd;
+use crate::rows::net::echo::{self, Node, Work};
+use crate::rows::net::hg_node::HgNode;
+use crate::rows::net::na_node::NaNode;
+use crate::rows::net::transfers::Transfers;
+use crate::rows::net::{hg_proc, rates};
 use crate::rows::rpc::bulk::{self, Way};
 use crate::rows::rpc::pair::{Settings, WaitPolicy};
-use crate::rows::rpc::{
-    null as rpc, scale as rpc_scale, scale_apart as rpc_scale_apart, timer as timer_callback,
-};
-use crate::rows::sweep::{self, Sweep};
-use crate::rows::ult::{
-    fib as ult_fib, idle as ult_idle, memory as ult_memory, switch as ult_switch, sync as ult_sync,
-    tasklet as ult_tasklet, wake as ult_wake,
-};
+use crate::rows::rpc::{null, scale, timer};
+use crate::rows::sweep::spec::{self, Sweep};
+use crate::rows::sweep::target;
+use crate::rows::ult::{fib, idle, memory, switch, sync, wake};
 
-/// Transfer sizes, by their word in ids.
-pub(crate) const SIZES: [(&str, usize); 4] =
-    [("4k", 4 << 10), ("64k", 64 << 10), ("1m", 1 << 20), ("16m", 16 << 20)];
+/// No target: floors have none.
+const NONE: Target = Target::None;
+
+/// Transfer sizes, by their word in ids; the rows of `na` have all, the others all but the last.
+const SIZES: [(&str, usize); 5] =
+    [("4k", 4 << 10), ("64k", 64 << 10), ("1m", 1 << 20), ("16m", 16 << 20), ("64m", 64 << 20)];
 
 /// Part of the catalogue that can be asked for on the command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -58,25 +64,26 @@ pub(crate) enum Group {
     Sweep,
 }
 
-/// How a row is measured.
-pub(crate) type Measure = Box<dyn Fn(&Context) -> Result<Figure>>;
+/// Measures a row, in a process of its own.
+type Measure = Box<dyn Fn(&Context) -> Result<Figure>>;
 
-type MeasureRpc = fn(&Context, Settings) -> Result<Figure>;
+/// Takes the other side of a row, in a peer of the row's process that was started with this order.
+type Answer = Box<dyn Fn(&Context, Value) -> Result<()>>;
 
 /// One row of the catalogue.
 pub(crate) struct Case {
     /// `group.what.variant`
     pub(crate) id: String,
-    /// Where it belongs.
-    pub(crate) group: Group,
     /// Unit of its figures.
     pub(crate) unit: Unit,
     /// The figure that the row should reach.
     pub(crate) target: Target,
     /// True if both cores take part, so that their distance matters.
     pub(crate) two_cores: bool,
-    /// Measures it, in a process of its own.
+    /// The row's side.
     pub(crate) measure: Measure,
+    /// The peer's side.
+    pub(crate) answer: Answer,
 }
 
 impl fmt::Debug for Case {
@@ -87,22 +94,35 @@ impl fmt::Debug for Case {
 
 impl Case {
     fn new(
-        group: Group,
         id: impl Into<String>,
         unit: Unit,
+        target: Target,
         measure: impl Fn(&Context) -> Result<Figure> + 'static,
     ) -> Self {
         let measure: Measure = Box::new(measure);
-        let two_cores = false;
-        Self { id: id.into(), group, unit, target: Target::None, two_cores, measure }
+        let answer: Answer = Box::new(|context, _| fail!("{} has no peer", context.id));
+        Self { id: id.into(), unit, target, two_cores: false, measure, answer }
     }
 
-    fn target(self, target: Target) -> Self {
-        Self { target, ..self }
+    /// The row's peer does this, with the order that the row's side gave it.
+    fn peer<O: DeserializeOwned>(
+        self,
+        answer: impl Fn(&Context, O) -> Result<()> + 'static,
+    ) -> Self {
+        let answer: Answer = Box::new(move |context, order| {
+            answer(context, serde_json::from_value(order).doing("reading an order")?)
+        });
+        Self { answer, two_cores: true, ..self }
     }
 
     fn two_cores(self) -> Self {
         Self { two_cores: true, ..self }
+    }
+
+    /// The group that the id names.
+    pub(crate) fn group(&self) -> Group {
+        let name = self.id.split('.').next().unwrap_or_default();
+        Group::from_str(name, false).unwrap_or(Group::Floor)
     }
 }
 
@@ -114,25 +134,30 @@ pub(crate) fn case(id: &str) -> Option<Case> {
 
 /// Rows for these sizes and numbers of calls in flight.
 pub(crate) fn sweep_cases(over: &[Transport], sizes: &[usize], in_flight: &[usize]) -> Vec<Case> {
-    sweep::all(over, sizes, in_flight).into_iter().map(sweep_case).collect()
+    spec::all(over, sizes, in_flight).into_iter().map(sweep_case).collect()
 }
 
 fn sweep_case(sweep: Sweep) -> Case {
-    let measure = move |context: &Context| sweep.run(context);
-    Case::new(Group::Sweep, sweep.id(), sweep.unit(), measure).two_cores()
+    Case::new(sweep.id(), sweep.unit(), NONE, move |c| sweep.run(c))
+        .peer(move |c, ()| target::peer(c, sweep))
 }
 
 /// All rows that have no parameters, in the order of the report.
 pub(crate) fn cases() -> Vec<Case> {
     let mut cases = floor_cases();
     cases.extend(ult_cases());
-    cases.extend(timer_cases());
     cases.extend(argobots_cases());
-    cases.extend(echo_cases(Group::Na, "na", Layer::Na));
-    cases.extend(na_sm_cases());
-    cases.extend(na_tcp_cases());
-    cases.extend(echo_cases(Group::Hg, "hg", Layer::Hg));
-    cases.extend(hg_proc_cases());
+    for over in [Transport::Sm, Transport::Tcp] {
+        let target = if over == Transport::Tcp { TimesFloor(1.05) } else { NONE };
+        let id = format!("na.{}.rtt", over.word());
+        cases.push(echo_case::<NaNode>(id, over, Work::Null, target));
+    }
+    cases.extend(na_cases());
+    for over in [Transport::Sm, Transport::Tcp] {
+        let target = if over == Transport::Sm { Limit(300.0) } else { NONE };
+        let id = format!("hg.{}.rtt", over.word());
+        cases.push(echo_case::<HgNode>(id, over, Work::Null, target));
+    }
     cases.extend(hg_cases());
     cases.extend(rpc_cases());
     cases.extend(bulk_cases());
@@ -141,270 +166,249 @@ pub(crate) fn cases() -> Vec<Case> {
 }
 
 fn floor_cases() -> Vec<Case> {
-    let floor = |id: &str, unit, measure: fn(&Context) -> Result<Figure>| {
-        Case::new(Group::Floor, id, unit, measure)
-    };
+    let coroutine = |id, floor| Case::new(id, Nanoseconds, NONE, move |c| coroutine::run(c, floor));
     let mut cases = vec![
-        floor("floor.coroutine.switch", Unit::Nanoseconds, coroutine::switch),
-        floor("floor.coroutine.create", Unit::Nanoseconds, coroutine::create),
+        coroutine("floor.coroutine.switch", coroutine::switches),
+        coroutine("floor.coroutine.create", coroutine::creations),
     ];
-    for transport in [Transport::Sm, Transport::Tcp] {
-        let id = format!("floor.{}.rtt", transport.word());
-        let measure = move |context: &Context| rtt::run(context, transport);
-        cases.push(Case::new(Group::Floor, id, Unit::Nanoseconds, measure).two_cores());
+    for over in [Transport::Sm, Transport::Tcp] {
+        let id = format!("floor.{}.rtt", over.word());
+        let case = Case::new(id, Nanoseconds, NONE, move |c| transport::rtt(c, over));
+        cases.push(case.peer(move |c, place: Vec<u8>| transport::answer(c, over, &place)));
     }
-    let get = |context: &Context, bytes| stream::run(context, Style::Get, bytes);
-    let stream = |context: &Context, bytes| stream::run(context, Style::Stream, bytes);
-    for (size, bytes) in SIZES {
-        let bulk = |what: &str, measure: fn(&Context, usize) -> Result<Figure>| {
+    for (size, bytes) in SIZES.into_iter().take(4) {
+        let bulk = |what, measure: fn(&Context, usize) -> Result<Figure>| {
             let id = format!("floor.{what}.{size}");
-            let measure = move |context: &Context| measure(context, bytes);
-            Case::new(Group::Floor, id, Unit::BytesPerSecond, measure)
+            Case::new(id, BytesPerSecond, NONE, move |c| measure(c, bytes))
         };
-        cases.push(bulk("memcpy", memcpy::run));
-        cases.push(bulk("attach", attach::run).two_cores());
-        cases.push(bulk("tcp_get", get).two_cores());
-        cases.push(bulk("tcp_stream", stream).two_cores());
+        let get = bulk("tcp_get", |c, bytes| stream::run(c, Style::Get, bytes));
+        let stream = bulk("tcp_stream", |c, bytes| stream::run(c, Style::Stream, bytes));
+        cases.extend([
+            bulk("memcpy", memcpy::run),
+            bulk("attach", attach::run).peer(attach::peer),
+            get.peer(move |c, at: String| stream::peer(c, Style::Get, bytes, &at)),
+            stream.peer(move |c, at: String| stream::peer(c, Style::Stream, bytes, &at)),
+        ]);
     }
     cases
 }
 
-fn echo_cases(group: Group, word: &'static str, layer: Layer) -> impl Iterator<Item = Case> {
-    [Transport::Sm, Transport::Tcp].into_iter().map(move |transport| {
-        let id = format!("{word}.{}.rtt", transport.word());
-        let measure = move |context: &Context| echo::run(context, layer, transport, Work::Null);
-        let target = match (layer, transport) {
-            (Layer::Na, Transport::Tcp) => Target::TimesFloor(1.05),
-            (Layer::Hg, Transport::Sm) => Target::Limit(300.0),
-            _ => Target::None,
-        };
-        Case::new(group, id, Unit::Nanoseconds, measure).target(target).two_cores()
-    })
+/// A row of round trips over a layer.
+fn echo_case<N: Node + 'static>(id: String, over: Transport, work: Work, target: Target) -> Case {
+    let unit = if work.in_flight() > 1 { PerSecond } else { Nanoseconds };
+    Case::new(id, unit, target, move |c| echo::run::<N>(c, over, work))
+        .peer(move |c, place: Vec<u8>| echo::peer::<N>(c, over, &place))
 }
 
-fn hg_proc_cases() -> [Case; 3] {
-    let proc = |what: &str, target, measure: fn(&Context) -> Result<Figure>| {
-        Case::new(Group::Hg, format!("hg.proc.{what}"), Unit::Nanoseconds, measure).target(target)
+fn transfers_case(id: String, transfers: Transfers, target: Target) -> Case {
+    Case::new(id, BytesPerSecond, target, move |c| transfers.run(c))
+        .peer(move |c, place: Vec<u8>| transfers.peer(c, &place))
+}
+
+/// The rows of `na` beside its round trips.
+fn na_cases() -> Vec<Case> {
+    use Transport::{Sm, Tcp};
+    let crowd = |what: &str, over, peers, each, target| {
+        let crowd = Crowd { over, peers, each };
+        Case::new(format!("na.{what}"), Nanoseconds, target, move |c| crowd.run(c))
+            .peer(move |c, ()| crowd.peer(c))
     };
-    [
-        proc("encode", Target::Limit(15.0), hg_proc::encode),
-        proc("decode", Target::Limit(15.0), hg_proc::decode),
-        proc("decode_owned", Target::None, hg_proc::decode_owned),
-    ]
-}
-
-fn hg_cases() -> Vec<Case> {
-    let mut cases = Vec::new();
-    for transport in [Transport::Sm, Transport::Tcp] {
-        let mut row = |what: &str, unit, work, target| {
-            let id = format!("hg.{}.{what}", transport.word());
-            let measure = move |context: &Context| echo::run(context, Layer::Hg, transport, work);
-            cases.push(Case::new(Group::Hg, id, unit, measure).target(target).two_cores());
-        };
-        let (rate, kilobyte, overflow) = match transport {
-            Transport::Sm => (
-                Target::Limit(5e6),
-                Target::TimesOther(1.3, echo::NULL),
-                Target::TimesOther(2.0, echo::EAGER),
-            ),
-            _ => (Target::None, Target::None, Target::TimesOther(1.0, echo::EAGER_AND_TRIP)),
-        };
-        row("rtt.1k", Unit::Nanoseconds, Work::Bytes(1024), kilobyte);
-        row("rtt.overflow", Unit::Nanoseconds, Work::Overflow, overflow);
-        row("rate16", Unit::PerSecond, Work::Many(16), rate);
-    }
-    cases
-}
-
-fn na_tcp_cases() -> Vec<Case> {
-    let row = |what: &str, unit, target, measure: fn(&Context) -> Result<Figure>| {
-        Case::new(Group::Na, format!("na.tcp.{what}"), unit, measure).target(target).two_cores()
+    let rate = |what, over, limit, measure: fn(&Context) -> Result<Figure>| {
+        Case::new(what, PerSecond, Limit(limit), measure).peer(move |c, ()| rates::peer(c, over))
     };
     let mut cases = vec![
-        row("rate64", Unit::PerSecond, Target::Limit(2e6), na_tcp::rate),
-        row("rtt.idle1000", Unit::Nanoseconds, Target::TimesFloor(1.05), na_tcp::idle_peers),
+        rate("na.sm.rate64", Sm, 1e7, rates::sm),
+        crowd("sm.rtt.256", Sm, 256, false, TimesFloor(1.3)),
+        crowd("sm.rtt.256.each", Sm, 256, true, NONE),
     ];
-    for (what, put) in [("get", false), ("put", true)] {
-        for (size, bytes) in SIZES.into_iter().chain([("64m", 64 << 20)]) {
-            let measure = move |context: &Context| na_tcp::transfers(context, put, bytes);
-            let id = format!("na.tcp.{what}.{size}");
-            let case = Case::new(Group::Na, id, Unit::BytesPerSecond, measure);
-            cases.push(case.two_cores().target(Target::TimesFloor(0.95)));
+    let kinds = [("get", Verb::Get), ("put", Verb::Put)];
+    for (word, verb) in kinds {
+        for (what, shared) in [("alloc", true), ("any", false)] {
+            for (size, bytes) in SIZES {
+                let target = match (shared, size) {
+                    (true, _) => TimesFloor(0.8),
+                    (false, "1m") => Limit(25e9),
+                    (false, _) => NONE,
+                };
+                let transfers = Transfers { over: Sm, verb, shared, bytes };
+                let id = format!("na.sm.{word}.{what}.{size}");
+                cases.push(transfers_case(id, transfers, target));
+            }
         }
     }
-    cases
-}
-
-/// The rows of `na` that only sm has.
-fn na_sm_cases() -> Vec<Case> {
-    let na = |id: &str, unit, measure: fn(&Context) -> Result<Figure>| {
-        Case::new(Group::Na, id, unit, measure).two_cores()
-    };
-    let mut cases = vec![
-        na("na.sm.rate64", Unit::PerSecond, na_sm::rate).target(Target::Limit(1e7)),
-        na("na.sm.rtt.256", Unit::Nanoseconds, |c| na_sm::peers(c, false))
-            .target(Target::TimesFloor(1.3)),
-        na("na.sm.rtt.256.each", Unit::Nanoseconds, |c| na_sm::peers(c, true)),
-    ];
-    for (put, shared) in [(false, true), (false, false), (true, true), (true, false)] {
-        for (size, bytes) in SIZES.into_iter().chain([("64m", 64 << 20)]) {
-            let verb = if put { "put" } else { "get" };
-            let what = if shared { "alloc" } else { "any" };
-            let measure = move |context: &Context| na_sm::transfer(context, put, shared, bytes);
-            let id = format!("na.sm.{verb}.{what}.{size}");
-            let target = match (shared, size) {
-                (true, _) => Target::TimesFloor(0.8),
-                (false, "1m") => Target::Limit(25e9),
-                (false, _) => Target::None,
-            };
-            let case = Case::new(Group::Na, id, Unit::BytesPerSecond, measure);
-            cases.push(case.two_cores().target(target));
+    cases.push(rate("na.tcp.rate64", Tcp, 2e6, rates::tcp));
+    cases.push(crowd("tcp.rtt.idle1000", Tcp, 1001, false, TimesFloor(1.05)));
+    for (word, verb) in kinds {
+        for (size, bytes) in SIZES {
+            let transfers = Transfers { over: Tcp, verb, shared: false, bytes };
+            let id = format!("na.tcp.{word}.{size}");
+            cases.push(transfers_case(id, transfers, TimesFloor(0.95)));
         }
     }
     cases
 }
 
 fn ult_cases() -> Vec<Case> {
-    let ult = |id: &str, unit, limit: f64, measure: fn(&Context) -> Result<Figure>| {
-        Case::new(Group::Ult, id, unit, measure).target(Target::Limit(limit))
+    let row = |id: &str, target, measure: fn(&Context) -> Result<Figure>| {
+        Case::new(id, Nanoseconds, target, measure)
     };
     vec![
-        ult("ult.create_join", Unit::Nanoseconds, 38.0, ult_switch::create_join),
-        ult("ult.create_detached", Unit::Nanoseconds, 25.0, ult_switch::create_detached),
-        ult("ult.yield", Unit::Nanoseconds, 15.0, ult_switch::yields),
-        ult("ult.yield_to", Unit::Nanoseconds, 12.0, ult_switch::yields_to),
-        Case::new(Group::Ult, "ult.park_to", Unit::Nanoseconds, ult_switch::parks_to),
-        ult("ult.tasklet", Unit::Nanoseconds, 18.0, ult_tasklet::create_join),
-        ult("ult.tasklet_detached", Unit::Nanoseconds, 10.0, ult_tasklet::create_detached),
-        ult("ult.mutex", Unit::Nanoseconds, 10.0, ult_sync::mutex),
-        ult("ult.mutex.contended", Unit::Nanoseconds, 0.0, ult_sync::contended)
-            .target(Target::TimesOther(1.0, "parking_lot"))
-            .two_cores(),
-        ult("ult.eventual_resume", Unit::Nanoseconds, 40.0, ult_sync::eventual_resume),
-        ult("ult.wake.spin", Unit::Nanoseconds, 200.0, ult_wake::spin).two_cores(),
-        ult("ult.wake.parked", Unit::Nanoseconds, 0.0, ult_wake::parked)
-            .target(Target::TimesFloor(1.2))
-            .two_cores(),
-        ult("ult.memory_1m", Unit::Bytes, 8.5 * 1024.0, ult_memory::memory),
-        ult("ult.create_1m", Unit::Nanoseconds, 2e9, ult_memory::create),
-        Case::new(Group::Ult, "ult.fib.1", Unit::Nanoseconds, |c: &Context| ult_fib::run(c, 1)),
-        Case::new(Group::Ult, "ult.fib.2", Unit::Nanoseconds, |c: &Context| ult_fib::run(c, 2))
-            .two_cores(),
-        ult("ult.idle_cpu", Unit::Percent, 0.1, ult_idle::idle_cpu),
+        row("ult.create_join", Limit(38.0), switch::create_join),
+        row("ult.create_detached", Limit(25.0), switch::create_detached),
+        row("ult.yield", Limit(15.0), switch::yields),
+        row("ult.yield_to", Limit(12.0), switch::yields_to),
+        row("ult.park_to", NONE, switch::parks_to),
+        row("ult.tasklet", Limit(18.0), switch::tasklet),
+        row("ult.tasklet_detached", Limit(10.0), switch::tasklet_detached),
+        row("ult.mutex", Limit(10.0), sync::mutex),
+        row("ult.mutex.contended", TimesOther(1.0, "parking_lot"), sync::contended).two_cores(),
+        row("ult.eventual_resume", Limit(40.0), sync::eventual_resume),
+        row("ult.wake.spin", Limit(200.0), wake::spin).two_cores(),
+        row("ult.wake.parked", TimesFloor(1.2), wake::parked).two_cores(),
+        Case::new("ult.memory_1m", Bytes, Limit(8.5 * 1024.0), memory::memory),
+        row("ult.create_1m", Limit(2e9), memory::create),
+        row("ult.fib.1", NONE, |c| fib::run(c, 1)),
+        row("ult.fib.2", NONE, |c| fib::run(c, 2)).two_cores(),
+        Case::new("ult.idle_cpu", Percent, Limit(0.1), idle::idle_cpu),
+        row("timer.lateness", Limit(100_000.0), idle::lateness),
+        row("timer.lateness.margo", Limit(100_000.0), timer::lateness),
     ]
 }
-
-fn timer_cases() -> [Case; 2] {
-    let timer = |id, measure: fn(&Context) -> Result<Figure>| {
-        let case = Case::new(Group::Timer, id, Unit::Nanoseconds, measure);
-        case.target(Target::Limit(100_000.0))
-    };
-    [
-        timer("timer.lateness", ult_idle::lateness),
-        timer("timer.lateness.margo", timer_callback::lateness),
-    ]
-}
-
-/// A row that runs on as many xstreams as it is told.
-type MeasureOn = Box<dyn Fn(&Context, usize) -> Result<Figure>>;
 
 fn argobots_cases() -> Vec<Case> {
-    let mut rows = argobots_ops(Kind::Ult);
-    rows.extend(argobots_ops(Kind::Tasklet));
-    for ults in [1, 8] {
-        let measure = move |context: &Context, count| argobots::lock_unlock(context, ults, count);
-        rows.push((format!("sync_ops.mutex_lock_unlock.{ults}"), Box::new(measure)));
-    }
     let id = "argobots.sync_ops.mutex_create_free";
-    let mut cases = vec![Case::new(Group::Argobots, id, Unit::Nanoseconds, argobots::create_free)];
-    for (what, measure) in rows {
-        let measure = Rc::new(measure);
-        for count in [1, 2] {
-            let (id, measure) = (format!("argobots.{what}.{count}"), measure.clone());
-            let on = move |context: &Context| measure(context, count);
-            let case = Case::new(Group::Argobots, id, Unit::Nanoseconds, on);
-            cases.push(if count > 1 { case.two_cores() } else { case });
-        }
+    let mut cases = vec![Case::new(id, Nanoseconds, NONE, sync_ops::create_free)];
+    for kind in [Kind::Ult, Kind::Tasklet] {
+        argobots_ops(&mut cases, kind);
+    }
+    for ults in [1, 8] {
+        let what = format!("sync_ops.mutex_lock_unlock.{ults}");
+        on_one_and_two(&mut cases, what, move |c, count| sync_ops::lock_unlock(c, ults, count));
     }
     cases
 }
 
+/// Rows that run on as many xstreams as they are told.
+fn on_one_and_two(
+    cases: &mut Vec<Case>,
+    what: String,
+    measure: impl Fn(&Context, usize) -> Result<Figure> + Copy + 'static,
+) {
+    for count in [1, 2] {
+        let id = format!("argobots.{what}.{count}");
+        let case = Case::new(id, Nanoseconds, NONE, move |c| measure(c, count));
+        cases.push(Case { two_cores: count > 1, ..case });
+    }
+}
+
 /// The rows that exist for ULTs and, but for the yields, for tasklets.
-fn argobots_ops(kind: Kind) -> Vec<(String, MeasureOn)> {
+fn argobots_ops(cases: &mut Vec<Case>, kind: Kind) {
     let word = kind.word();
-    let mut rows: Vec<(String, MeasureOn)> = Vec::new();
     let life = [Op::Create, Op::Join, Op::CreateJoin];
+    let turns = [Op::Yield, Op::YieldTo].into_iter().filter(|_| kind == Kind::Ult);
+    let more = [Op::CreateUnnamed].into_iter().chain(turns);
     for op in life {
-        let measure = move |context: &Context, count| argobots::cold(context, kind, op, count);
-        rows.push((format!("{word}_ops.{}_cold", op.word()), Box::new(measure)));
+        let work = ArgobotsWork { kind, op, units: UNITS };
+        let what = format!("{word}_ops.{}_cold", op.word());
+        on_one_and_two(cases, what, move |c, count| work.cold(c, count));
     }
-    let mut ops = vec![Op::CreateUnnamed];
-    let mut alls = vec![All::CreateJoin, All::CreateUnnamed];
-    if kind == Kind::Ult {
-        ops.extend([Op::Yield, Op::YieldTo]);
-        alls.extend([All::Yield, All::YieldTo]);
+    for op in life.into_iter().chain(more.clone()) {
+        let work = ArgobotsWork { kind, op, units: UNITS };
+        let what = format!("{word}_ops.{}", op.word());
+        on_one_and_two(cases, what, move |c, count| work.run(c, count));
     }
-    for op in life.into_iter().chain(ops) {
-        let measure = move |context: &Context, count| argobots::ops(context, kind, op, count);
-        rows.push((format!("{word}_ops.{}", op.word()), Box::new(measure)));
-    }
-    for all in alls {
-        let measure = move |context: &Context, count| argobots::ops_all(context, kind, all, count);
-        rows.push((format!("{word}_ops_all.{}", all.word()), Box::new(measure)));
+    for op in [Op::CreateJoin].into_iter().chain(more) {
+        let what = format!("{word}_ops_all.{}", op.word());
+        on_one_and_two(cases, what, move |c, count| ops_all::ops_all(c, kind, op, count));
     }
     for (units, op) in [64, 256].into_iter().flat_map(|units| life.map(|op| (units, op))) {
-        let measure = move |c: &Context, count| argobots::fork_join(c, kind, op, units, count);
-        rows.push((format!("{word}_fork_join.{}.{units}", op.word()), Box::new(measure)));
+        let work = ArgobotsWork { kind, op, units };
+        let what = format!("{word}_fork_join.{}.{units}", op.word());
+        on_one_and_two(cases, what, move |c, count| work.run(c, count));
     }
-    rows
+}
+
+fn hg_cases() -> Vec<Case> {
+    let proc = |what: &str, target, measure: fn(&Context) -> Result<Figure>| {
+        Case::new(format!("hg.proc.{what}"), Nanoseconds, target, measure)
+    };
+    let mut cases = vec![
+        proc("encode", Limit(15.0), hg_proc::encode),
+        proc("decode", Limit(15.0), hg_proc::decode),
+        proc("decode_owned", NONE, hg_proc::decode_owned),
+    ];
+    for over in [Transport::Sm, Transport::Tcp] {
+        let (kilobyte, overflow, rate) = match over {
+            Transport::Sm => {
+                (TimesOther(1.3, echo::NULL), TimesOther(2.0, echo::EAGER), Limit(5e6))
+            }
+            _ => (NONE, TimesOther(1.0, echo::EAGER_AND_TRIP), NONE),
+        };
+        let row = |what, work, target| {
+            echo_case::<HgNode>(format!("hg.{}.{what}", over.word()), over, work, target)
+        };
+        cases.push(row("rtt.1k", Work::Bytes(1024), kilobyte));
+        cases.push(row("rtt.overflow", Work::Overflow, overflow));
+        cases.push(row("rate16", Work::Many(16), rate));
+    }
+    cases
+}
+
+/// Measures a row of null calls.
+type MeasureNull = fn(&Context, Settings) -> Result<Figure>;
+
+fn null_case(
+    id: String,
+    unit: Unit,
+    target: Target,
+    settings: Settings,
+    measure: MeasureNull,
+) -> Case {
+    Case::new(id, unit, target, move |c| measure(c, settings))
+        .peer(move |c, place: Vec<u8>| null::peer(c, settings, &place))
 }
 
 fn rpc_cases() -> Vec<Case> {
-    let rpc = |what: &str, unit, settings: Settings, measure: MeasureRpc| {
-        let id = format!("rpc.{}.{what}", settings.transport.word());
-        let measure = move |context: &Context| measure(context, settings);
-        Case::new(Group::Rpc, id, unit, measure).two_cores()
-    };
+    use WaitPolicy::{Default, Poll};
     let mut cases = Vec::new();
     for transport in [Transport::Sm, Transport::Tcp] {
+        let mut row = |what: &str, unit, patience, target, measure| {
+            let id = format!("rpc.{}.{what}", transport.word());
+            let settings = Settings { transport, patience };
+            cases.push(null_case(id, unit, target, settings, measure));
+        };
         let sm = transport == Transport::Sm;
-        let settings = |patience| Settings { transport, patience };
-        let (poll, default) = (settings(WaitPolicy::Poll), settings(WaitPolicy::Default));
-        let target = if sm { Target::Limit(350.0) } else { Target::TimesFloor(1.15) };
-        cases.push(rpc("rtt.poll", Unit::Nanoseconds, poll, rpc::rtt).target(target));
-        let target = if sm { Target::LimitWithTail(500.0, 20_000.0) } else { Target::None };
-        cases.push(rpc("rtt.default", Unit::Nanoseconds, default, rpc::rtt).target(target));
+        let target = if sm { Limit(350.0) } else { TimesFloor(1.15) };
+        row("rtt.poll", Nanoseconds, Poll, target, null::rtt);
+        let target = if sm { LimitWithTail(500.0, 20_000.0) } else { NONE };
+        row("rtt.default", Nanoseconds, Default, target, null::rtt);
         if sm {
-            let target = Target::TimesFloor(1.03);
-            cases.push(rpc("rtt.stats", Unit::Nanoseconds, poll, rpc::rtt_stats).target(target));
+            row("rtt.stats", Nanoseconds, Poll, TimesFloor(1.03), null::rtt_stats);
         }
-        let target = Target::Limit(1.0);
-        cases.push(rpc("idle_cpu", Unit::Percent, default, rpc::idle_cpu).target(target));
-        let target = Target::Limit(if sm { 4e6 } else { 0.8e6 });
-        cases.push(rpc("rate32", Unit::PerSecond, poll, rpc::rate).target(target));
+        row("idle_cpu", Percent, Default, Limit(1.0), null::idle_cpu);
+        row("rate32", PerSecond, Poll, Limit(if sm { 4e6 } else { 0.8e6 }), null::rate);
     }
-    let scale = Case::new(Group::Rpc, "rpc.sm.scale2", Unit::PerSecond, rpc_scale::run);
-    cases.push(scale.two_cores().target(Target::TimesFloor(0.9)));
-    let id = "rpc.sm.scale2.contexts";
-    let apart = Case::new(Group::Rpc, id, Unit::PerSecond, rpc_scale_apart::run);
-    cases.push(apart.two_cores().target(Target::TimesFloor(0.9)));
+    let scale = |id: &str, measure: fn(&Context) -> Result<Figure>| {
+        Case::new(id, PerSecond, TimesFloor(0.9), measure).two_cores()
+    };
+    cases.push(scale("rpc.sm.scale2", scale::shared));
+    cases.push(scale("rpc.sm.scale2.contexts", scale::contexts));
     cases
 }
 
 fn bulk_cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for (what, way) in [("sm.alloc", Way::SmAlloc), ("sm.any", Way::SmAny), ("tcp", Way::Tcp)] {
-        for (size, bytes) in SIZES {
+        for (size, bytes) in SIZES.into_iter().take(4) {
             let target = match (way, size) {
-                (Way::SmAlloc, "1m") => Target::TimesFloor(0.8),
-                (Way::SmAny, "1m") => Target::Limit(25e9),
-                (Way::Tcp, "1m") => Target::TimesFloor(0.95),
-                _ => Target::None,
+                (Way::SmAlloc, "1m") => TimesFloor(0.8),
+                (Way::SmAny, "1m") => Limit(25e9),
+                (Way::Tcp, "1m") => TimesFloor(0.95),
+                _ => NONE,
             };
-            let measure = move |context: &Context| bulk::run(context, way, bytes);
             let id = format!("bulk.{what}.{size}");
-            let case = Case::new(Group::Bulk, id, Unit::BytesPerSecond, measure);
-            cases.push(case.two_cores().target(target));
+            let case = Case::new(id, BytesPerSecond, target, move |c| bulk::run(c, way, bytes));
+            cases.push(case.peer(move |c, floor| bulk::peer(c, way, bytes, floor)));
         }
     }
     cases
@@ -416,35 +420,31 @@ const FABRIC_OVERHEAD: f64 = 300.0;
 /// Share of the bare bandwidth that a transfer of ours should have.
 const FABRIC_SHARE: f64 = 0.97;
 
-fn fabric_cases(over: Fabric) -> Vec<Case> {
-    let transport = Transport::Fabric(over);
-    let row = |what: &str, unit, measure: Measure| {
-        let id = format!("fabric.{}.{what}", over.word());
-        let measure = move |context: &Context| match over.lacks() {
+fn fabric_cases(fabric: Fabric) -> Vec<Case> {
+    let over = Transport::Fabric(fabric);
+    let overhead = Target::MoreThanFloor(FABRIC_OVERHEAD);
+    let settings = Settings { transport: over, patience: WaitPolicy::Poll };
+    let id = |what: &str| format!("fabric.{}.{what}", fabric.word());
+    let mut cases = vec![
+        echo_case::<NaNode>(id("rtt"), over, Work::Null, overhead),
+        echo_case::<HgNode>(id("hg.rtt"), over, Work::Null, overhead),
+        null_case(id("rpc.rtt"), Nanoseconds, overhead, settings, null::rtt),
+        echo_case::<HgNode>(id("hg.rate16"), over, Work::Many(16), NONE),
+    ];
+    for (what, verb) in [("get.1m", Verb::Get), ("put.1m", Verb::Put)] {
+        let transfers = Transfers { over, verb, shared: false, bytes: 1 << 20 };
+        cases.push(transfers_case(id(what), transfers, TimesFloor(FABRIC_SHARE)));
+    }
+    // Where the machine lacks the library or its provider, the rows say so.
+    let unless_lacking = |case: Case| {
+        let measure = case.measure;
+        let measure: Measure = Box::new(move |context| match fabric.lacks() {
             Some(lacks) => Ok(Figure::lacking(lacks)),
             None => measure(context),
-        };
-        Case::new(Group::Fabric, id, unit, measure).two_cores()
+        });
+        Case { measure, ..case }
     };
-    let mut cases = Vec::new();
-    for (what, layer) in [("rtt", Layer::Na), ("hg.rtt", Layer::Hg)] {
-        let measure = move |context: &Context| echo::run(context, layer, transport, Work::Null);
-        cases.push(row(what, Unit::Nanoseconds, Box::new(measure)));
-    }
-    let settings = Settings { transport, patience: WaitPolicy::Poll };
-    let measure = move |context: &Context| rpc::rtt(context, settings);
-    cases.push(row("rpc.rtt", Unit::Nanoseconds, Box::new(measure)));
-    for case in &mut cases {
-        case.target = Target::MoreThanFloor(FABRIC_OVERHEAD);
-    }
-    let measure = move |c: &Context| echo::run(c, Layer::Hg, transport, Work::Many(16));
-    cases.push(row("hg.rate16", Unit::PerSecond, Box::new(measure)));
-    for (what, verb) in [("get", Verb::Get), ("put", Verb::Put)] {
-        let measure = move |c: &Context| fabric::transfers(c, over, verb, 1 << 20);
-        let case = row(&format!("{what}.1m"), Unit::BytesPerSecond, Box::new(measure));
-        cases.push(case.target(Target::TimesFloor(FABRIC_SHARE)));
-    }
-    cases
+    cases.into_iter().map(unless_lacking).collect()
 }
 
 #[cfg(test)]
@@ -456,7 +456,7 @@ mod tests {
     fn ids_are_unique_and_begin_with_their_group() {
         let mut seen = HashSet::new();
         for case in cases() {
-            let group = case.group.to_possible_value().unwrap();
+            let group = case.group().to_possible_value().unwrap();
             assert!(case.id.starts_with(&format!("{}.", group.get_name())), "{}", case.id);
             let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "._".contains(c);
             assert!(case.id.chars().all(plain), "{}", case.id);

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use clap::Parser;
 
-use crate::base::failure::{Failure, Result};
+use crate::base::{Cores, Deadline, Result, ensure};
 use crate::catalog::{Case, Group, cases, sweep_cases};
-use crate::floors::channel::Transport;
-use crate::report::machine::Cores;
-use crate::report::supervise::Settings;
-use crate::rows::sweep::{mercury, parse_size};
+use crate::floors::transport::Transport;
+use crate::process::Context;
+use crate::rows::sweep::mercury;
+use crate::rows::sweep::spec::parse_size;
 
 /// Measures margo beside what the machine itself needs for the same thing.
 ///
@@ -66,7 +66,7 @@ impl Arguments {
     /// When there are none.
     pub(crate) fn selected(&self) -> Result<Vec<Case>> {
         let wanted = |case: &Case| {
-            let in_group = self.groups.is_empty() || self.groups.contains(&case.group);
+            let in_group = self.groups.is_empty() || self.groups.contains(&case.group());
             in_group && self.filter.as_ref().is_none_or(|text| case.id.contains(text.as_str()))
         };
         let mut all = cases();
@@ -74,34 +74,24 @@ impl Arguments {
             all.extend(sweep_cases(&self.over, &self.sizes, &self.in_flight));
         }
         let selected: Vec<Case> = all.into_iter().filter(wanted).collect();
-        if selected.is_empty() {
-            return Err(Failure::new("no row is selected; `--list` without a filter shows all"));
-        }
+        ensure!(!selected.is_empty(), "no row is selected; `--list` without a filter shows all");
         Ok(selected)
     }
 
-    /// Returns the settings of all rows.
+    /// The context that all rows have in common.
     ///
     /// # Errors
     ///
     /// When the cores that were asked for are not usable, or programs that were are not there.
-    pub(crate) fn settings(&self) -> Result<Settings> {
+    pub(crate) fn context(&self) -> Result<Context> {
         let limit = self.limit.unwrap_or(if self.quick { 10 } else { 120 });
-        let limit = Duration::from_secs(limit);
+        let deadline = Deadline::after(Duration::from_secs(limit));
         let mercury = self.mercury.as_deref().map(mercury::checked).transpose()?;
-        Ok(Settings { cores: self.cores()?, quick: self.quick, limit, mercury })
-    }
-
-    /// The cores that were asked for.
-    ///
-    /// # Errors
-    ///
-    /// When they are not usable.
-    fn cores(&self) -> Result<Cores> {
-        match &self.cores {
-            Some(text) => Cores::parse(text)?.check(),
-            None => Cores::first_allowed(),
-        }
+        let cores = match &self.cores {
+            Some(text) => Cores::parse(text)?.check()?,
+            None => Cores::first_allowed()?,
+        };
+        Ok(Context { id: String::new(), cores, quick: self.quick, deadline, mercury })
     }
 }
 

@@ -11,10 +11,10 @@
 //!
 //! # A new row
 //!
-//! Write a function from [`Context`](process::context::Context) to [`Figure`](base::row::Figure) in
-//! `rows/` and
-//! name it in `catalog.rs`. It runs in a fresh process whose main thread is pinned to the origin's
-//! core. Every wait takes a [`Deadline`](base::wait::Deadline).
+//! Write a function from [`Context`](process::Context) to [`Figure`](base::Figure) in
+//! `rows/`, and one for its peer if it has one, and name them in `catalog.rs`. It runs in a fresh
+//! process whose main thread is pinned to the origin's core. Every wait takes a
+//! [`Deadline`](base::Deadline).
 
 mod base;
 mod catalog;
@@ -30,13 +30,12 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use crate::base::failure::{Doing, Failure, Result};
-use crate::base::row::Row;
+use crate::base::{Doing, Result, Row};
 use crate::catalog::Case;
 use crate::cli::Arguments;
+use crate::process::Context;
 use crate::process::child::{self, Role};
-use crate::process::peer;
-use crate::report::supervise::Settings;
+use crate::process::signals;
 use crate::report::{machine, supervise, table};
 
 /// The exit code that shells report for a program that Ctrl-C ended.
@@ -48,32 +47,18 @@ const UNREAD: u8 = 141;
 fn main() -> ExitCode {
     let mut words = std::env::args().skip(1);
     if let Some(role) = words.next().as_deref().and_then(Role::of) {
-        return child(role, &words.collect::<Vec<_>>());
+        let Err(failure) = supervise::child(role, &words.collect::<Vec<_>>()) else {
+            return ExitCode::SUCCESS;
+        };
+        // If nobody reads it, the parent is gone, and so is the reader of anything else.
+        let _ = child::send_failure(&failure);
+        return ExitCode::FAILURE;
     }
     match report(&Arguments::parse()) {
         Ok(code) => code,
         Err(failure) => {
             eprintln!("margo-bench: {failure}");
-            ExitCode::from(if child::interrupted() { INTERRUPTED } else { 2 })
-        }
-    }
-}
-
-/// A row's process or a peer.
-fn child(role: Role, words: &[String]) -> ExitCode {
-    let result = match words {
-        [parent, order] => child::die_with_parent(parent).and_then(|()| match role {
-            Role::Row => supervise::row_process(order),
-            Role::Peer => peer::run(order),
-        }),
-        _ => Err(Failure::new("started without an order")),
-    };
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            // If nobody reads it, the parent is gone, and so is the reader of anything else.
-            let _ = child::send_failure(&failure);
-            ExitCode::FAILURE
+            ExitCode::from(if signals::interrupted() { INTERRUPTED } else { 2 })
         }
     }
 }
@@ -85,9 +70,9 @@ fn report(arguments: &Arguments) -> Result<ExitCode> {
         let read = say(cases.iter().map(|case| &case.id))?;
         return Ok(if read { ExitCode::SUCCESS } else { ExitCode::from(UNREAD) });
     }
-    let settings = arguments.settings()?;
-    child::catch_interrupts();
-    child::adopt_orphans()?;
+    let context = arguments.context()?;
+    signals::catch_interrupts();
+    signals::adopt_orphans()?;
     // Whether it can be written is to be known before anything is measured.
     let file = arguments
         .json
@@ -95,7 +80,7 @@ fn report(arguments: &Arguments) -> Result<ExitCode> {
         .map(|path| std::fs::File::create(path).doing(&format!("making {}", path.display())));
     let mut file = file.transpose()?;
     let mut rows: Vec<Row> = Vec::with_capacity(cases.len());
-    let ended = measure(arguments, &settings, &cases, &mut rows);
+    let ended = measure(arguments, &context, &cases, &mut rows);
     // Also those before an interrupt.
     if let (Some(file), Some(path)) = (&mut file, &arguments.json) {
         let mut text = serde_json::to_string_pretty(&rows).doing("writing the rows as JSON")?;
@@ -112,11 +97,11 @@ fn report(arguments: &Arguments) -> Result<ExitCode> {
 /// Measures the rows, and prints them. `false`: nobody reads them, and there is no file.
 fn measure(
     arguments: &Arguments,
-    settings: &Settings,
+    context: &Context,
     cases: &[Case],
     rows: &mut Vec<Row>,
 ) -> Result<bool> {
-    let header = machine::header(settings.cores);
+    let header = machine::header(context.cores);
     let width = table::id_width(cases.iter().map(|case| case.id.as_str()));
     let mut read = say(header.iter().map(|line| format!("# {line}")))?;
     read &= say([table::head(width)])?;
@@ -125,7 +110,7 @@ fn measure(
         if !read && arguments.json.is_none() {
             return Ok(false);
         }
-        let row = supervise::run(case, settings)?;
+        let row = supervise::run(case, context)?;
         read = say([table::row(width, &row)])?;
         rows.push(row);
     }

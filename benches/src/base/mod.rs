@@ -1,10 +1,18 @@
-//! The things that every other file uses: failures, deadlines, samples, cores, the figure of a row.
+//! The things that every other file uses: failures, deadlines, cores, samples, and the figure of a
+//! row with its floor and its target.
 //!
 //! Imports nothing of this crate. Read `failure.rs`, `wait.rs`, `stats.rs` (how time is taken),
-//! then `row.rs`.
+//! then `row.rs`; `cores.rs` and `cpu_time.rs` when a row needs them.
 
+mod cores;
 pub(crate) mod cpu_time;
-pub(crate) mod failure;
-pub(crate) mod row;
-pub(crate) mod stats;
-pub(crate) mod wait;
+mod failure;
+mod row;
+mod stats;
+mod wait;
+
+pub(crate) use cores::{Cores, pin};
+pub(crate) use failure::{Doing, Failure, OrFail, Result, ensure, fail};
+pub(crate) use row::{Figure, Row, Target, Unit};
+pub(crate) use stats::{Distribution, Effort, Round, Samples, clock_read_ns};
+pub(crate) use wait::Deadline;

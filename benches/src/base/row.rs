@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::base::stats::Distribution;
+use super::stats::{Distribution, Samples};
 
 /// Unit of a row's figures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,12 +24,6 @@ pub(crate) enum Unit {
     /// Share of one core; less is better.
     #[serde(rename = "%")]
     Percent,
-}
-
-impl Unit {
-    fn more_is_better(self) -> bool {
-        matches!(self, Self::PerSecond | Self::BytesPerSecond)
-    }
 }
 
 /// The figure that a row's value should reach.
@@ -99,6 +93,16 @@ impl Figure {
         Self { value: Some(value), floor, samples, ..Self::default() }
     }
 
+    /// The median time of the second, beside the floor, which is that of the first.
+    pub(crate) fn latency([mut floors, mut samples]: [Samples; 2]) -> Self {
+        Self::median(samples.latency(), floors.quantile(500))
+    }
+
+    /// The median bandwidth of the second, beside that of the first, in transfers of `bytes`.
+    pub(crate) fn bandwidth([mut floors, mut samples]: [Samples; 2], bytes: usize) -> Self {
+        Self::median(samples.bandwidth(bytes), floors.bandwidth(bytes).p50)
+    }
+
     /// Adds what `name` needs for the same, if it could be measured.
     pub(crate) fn beside(mut self, name: &str, value: Option<f64>) -> Self {
         self.others.extend(value.map(|value| (name.to_owned(), value)));
@@ -107,7 +111,7 @@ impl Figure {
 }
 
 /// One line of the report; one object of the JSON array. Every key is always there.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Row {
     /// `group.what.variant`.
     pub(crate) id: String,
@@ -121,14 +125,9 @@ pub(crate) struct Row {
     pub(crate) ratio: Option<f64>,
     /// `value - floor`; of times.
     pub(crate) overhead: Option<f64>,
-    /// Median.
-    pub(crate) p50: Option<f64>,
-    /// Reached or bettered by 99 % of the samples.
-    pub(crate) p99: Option<f64>,
-    /// Reached or bettered by 99.9 % of the samples.
-    pub(crate) p999: Option<f64>,
-    /// Samples.
-    pub(crate) n: usize,
+    /// Median, tail, and number of samples.
+    #[serde(flatten)]
+    pub(crate) samples: Distribution,
     /// The limit that `value` should keep.
     pub(crate) target: Option<f64>,
     /// True if it does, and its tail where that has a limit too.
@@ -155,9 +154,9 @@ impl Row {
         let Figure { value, floor, samples, others, lacks } = figure;
         let floor = floor.filter(|floor| *floor > 0.0);
         let limit = target.limit(floor, &others);
-        let keeps = |value: f64, limit: f64| {
-            if unit.more_is_better() { value >= limit } else { value <= limit }
-        };
+        let beyond = value.zip(floor).map(|(value, floor)| value - floor);
+        let more = matches!(unit, Unit::PerSecond | Unit::BytesPerSecond);
+        let keeps = |value, limit| if more { value >= limit } else { value <= limit };
         let tail_kept = match target {
             Target::LimitWithTail(_, tail) => samples.p999.is_some_and(|p999| keeps(p999, tail)),
             _ => true,
@@ -168,14 +167,8 @@ impl Row {
             unit,
             floor,
             ratio: value.zip(floor).map(|(value, floor)| value / floor),
-            overhead: value
-                .zip(floor)
-                .filter(|_| unit == Unit::Nanoseconds)
-                .map(|(value, floor)| value - floor),
-            p50: samples.p50,
-            p99: samples.p99,
-            p999: samples.p999,
-            n: samples.n,
+            overhead: beyond.filter(|_| unit == Unit::Nanoseconds),
+            samples,
             target: limit,
             met: value.zip(limit).map(|(value, limit)| keeps(value, limit) && tail_kept),
             line_ns,
@@ -237,7 +230,7 @@ mod tests {
         let rate = Row::measured("x", Unit::PerSecond, Target::None, figure(10.0, 5.0, 1.0), None);
         assert_eq!(rate.overhead, None, "no difference of rates");
         let row = Row::measured("x", Unit::Bytes, Target::None, Figure::single(3.0, None), None);
-        assert_eq!((row.ratio, row.value, row.n), (None, Some(3.0), 1));
+        assert_eq!((row.ratio, row.value, row.samples.n), (None, Some(3.0), 1));
         let row = Row::measured("x", Unit::Percent, Target::None, figure(1.0, 0.0, 1.0), None);
         assert_eq!(row.ratio, None, "no division by zero");
     }

@@ -5,40 +5,38 @@
 //!
 //! Two ways to time:
 //!
-//! - [`Effort::each`]: one clock read for each operation; a sample is the difference of successive
+//! - [`Samples::each`]: one clock read for each operation; a sample is the difference of successive
 //!   reads and so contains the cost of one read (20 to 30 ns; the report's header prints it). For
 //!   operations of 50 ns and more, where the tail matters.
-//! - [`Effort::batched`]: one clock read for a batch; a sample is the batch's time, divided by its
+//! - [`Samples::batched`]: one clock read for a batch; a sample is the batch's time, divided by its
 //!   length when percentiles are taken. For shorter operations. It hides tails of single
 //!   operations.
+//!
+//! A figure and its floor take turns ([`Effort::in_turns`]), each with its own warm-up.
 
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use crate::base::failure::Result;
+use super::failure::Result;
 
-/// Times of one kind of operation.
-#[derive(Debug)]
+/// Times of one kind of operation, and how many of them a round takes.
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Samples {
+    effort: Effort,
     raw_ns: Vec<u64>,
     /// Operations that one raw sample covers.
     per: u32,
 }
 
-impl Samples {
-    /// Room for `capacity` samples of `per` operations each. Later samples are not recorded.
-    pub(crate) fn new(capacity: usize, per: u32) -> Self {
-        // Ones, not zeros: zeroed memory would come untouched from the system, and each first
-        // write to a page of it would be a page fault inside the measurement.
-        let mut raw_ns = vec![1; capacity];
-        raw_ns.clear();
-        Self { raw_ns, per: per.max(1) }
-    }
+/// One round of a floor or a figure.
+pub(crate) type Round = Box<dyn FnMut(&mut Samples) -> Result<()>>;
 
-    /// Samples that were taken elsewhere, in ns, one for each operation.
-    pub(crate) fn from_raw(raw_ns: Vec<u64>) -> Self {
-        Self { raw_ns, per: 1 }
+impl Samples {
+    /// Room for `count` samples of `per` operations each, taken by other means than a round's.
+    pub(crate) fn new(count: usize, per: u32) -> Self {
+        let round_max = Duration::MAX;
+        Effort { rounds: 1, samples: count, warmup: 0, round_max }.room(per)
     }
 
     /// Records the time of one operation or one batch.
@@ -48,20 +46,10 @@ impl Samples {
         }
     }
 
-    /// The recorded times in ns, for handing them to another process.
-    pub(crate) fn raw(&self) -> &[u64] {
-        &self.raw_ns
-    }
-
     /// Adds the samples of another run of the same kind, as far as there is room.
     pub(crate) fn absorb(&mut self, other: &Self) {
         let room = self.raw_ns.capacity() - self.raw_ns.len();
         self.raw_ns.extend(other.raw_ns.iter().take(room));
-    }
-
-    /// Recorded samples.
-    pub(crate) fn len(&self) -> usize {
-        self.raw_ns.len()
     }
 
     /// Time of one operation in ns below which lie `permille` of the samples; `None` without any.
@@ -73,8 +61,8 @@ impl Samples {
 
     /// Time of one operation over all samples, in ns; `None` without any.
     pub(crate) fn mean(&self) -> Option<f64> {
-        let sum: f64 = self.raw_ns.iter().map(|ns| *ns as f64).sum();
-        (!self.raw_ns.is_empty()).then(|| sum / self.len() as f64 / f64::from(self.per))
+        let (sum, len) = (self.raw_ns.iter().map(|ns| *ns as f64).sum::<f64>(), self.raw_ns.len());
+        (len > 0).then(|| sum / len as f64 / f64::from(self.per))
     }
 
     /// Median and tail, as times in ns.
@@ -84,7 +72,7 @@ impl Samples {
 
     /// Median and slow tail, as operations per second.
     pub(crate) fn rate(&mut self) -> Distribution {
-        self.map(|ns| 1e9 / ns.max(f64::MIN_POSITIVE))
+        self.bandwidth(1)
     }
 
     /// Median and slow tail, as bytes per second, when one operation moves `bytes`.
@@ -94,7 +82,87 @@ impl Samples {
 
     fn map(&mut self, unit: impl Fn(f64) -> f64) -> Distribution {
         let mut at = |permille| self.quantile(permille).map(&unit);
-        Distribution { p50: at(500), p99: at(990), p999: at(999), n: self.len() }
+        Distribution { p50: at(500), p99: at(990), p999: at(999), n: self.raw_ns.len() }
+    }
+
+    /// One round: times each run of `op`.
+    ///
+    /// # Errors
+    ///
+    /// The first error of `op`.
+    pub(crate) fn each(&mut self, mut op: impl FnMut() -> Result<()>) -> Result<()> {
+        let effort = self.effort;
+        let start = Instant::now();
+        for _ in 0..effort.warmup {
+            op()?;
+            if start.elapsed() > effort.round_max {
+                break;
+            }
+        }
+        let start = Instant::now();
+        let mut last = start;
+        for _ in 0..effort.samples {
+            op()?;
+            let now = Instant::now();
+            self.push(now - last);
+            last = now;
+            if now - start > effort.round_max {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// One round: times batches of as many operations as the samples were made for.
+    ///
+    /// # Errors
+    ///
+    /// The first error of `op`.
+    pub(crate) fn batched(&mut self, mut op: impl FnMut() -> Result<()>) -> Result<()> {
+        let per = self.per;
+        self.each(|| {
+            for _ in 0..per {
+                op()?;
+            }
+            Ok(())
+        })
+    }
+
+    /// One round: of each run of `op`, records the time that it gives.
+    ///
+    /// # Errors
+    ///
+    /// The first error of `op`.
+    pub(crate) fn told(&mut self, mut op: impl FnMut() -> Result<Duration>) -> Result<()> {
+        let (effort, begin) = (self.effort, Instant::now());
+        for turn in 0..effort.warmup + effort.samples {
+            let elapsed = op()?;
+            if turn >= effort.warmup {
+                self.push(elapsed);
+            }
+            if begin.elapsed() > effort.round_max && !self.raw_ns.is_empty() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// One round: times each run of `op`, but not `prepare`, which makes what `op` uses up.
+    ///
+    /// # Errors
+    ///
+    /// The first error of either.
+    pub(crate) fn prepared<T>(
+        &mut self,
+        mut prepare: impl FnMut() -> Result<T>,
+        mut op: impl FnMut(T) -> Result<()>,
+    ) -> Result<()> {
+        self.told(|| {
+            let prepared = prepare()?;
+            let start = Instant::now();
+            op(prepared)?;
+            Ok(start.elapsed())
+        })
     }
 }
 
@@ -126,114 +194,71 @@ pub(crate) struct Effort {
 }
 
 impl Effort {
+    fn new(quick: bool, rounds: usize, samples: usize, warmup: usize) -> Self {
+        let round_max = Duration::from_millis(if quick { 60 } else { 1_000 });
+        Self { rounds, samples, warmup, round_max }
+    }
+
     /// For single operations.
     pub(crate) fn latency(quick: bool) -> Self {
-        if quick {
-            Self { rounds: 2, samples: 500, warmup: 50, round_max: Duration::from_millis(60) }
-        } else {
-            Self { rounds: 10, samples: 20_000, warmup: 2_000, round_max: Duration::from_secs(1) }
-        }
+        let (rounds, samples, warmup) = if quick { (2, 500, 50) } else { (10, 20_000, 2_000) };
+        Self::new(quick, rounds, samples, warmup)
     }
 
     /// For batches of operations.
     pub(crate) fn batches(quick: bool) -> Self {
-        if quick {
-            Self { rounds: 2, samples: 100, warmup: 10, round_max: Duration::from_millis(60) }
-        } else {
-            Self { rounds: 10, samples: 2_000, warmup: 200, round_max: Duration::from_secs(1) }
-        }
+        let (rounds, samples, warmup) = if quick { (2, 100, 10) } else { (10, 2_000, 200) };
+        Self::new(quick, rounds, samples, warmup)
     }
 
     /// For transfers of `bytes` each: about the same volume for each size.
     pub(crate) fn transfers(quick: bool, bytes: usize) -> Self {
-        let (rounds, volume, most, round_max) = if quick {
-            (2, 16 << 20, 100, Duration::from_millis(60))
-        } else {
-            (5, 1 << 30, 10_000, Duration::from_secs(1))
-        };
+        let (rounds, volume, most) = if quick { (2, 16 << 20, 100) } else { (5, 1 << 30, 10_000) };
         let samples = (volume / bytes.max(1)).clamp(4, most);
-        Self { rounds, samples, warmup: (samples / 10).max(2), round_max }
+        Self::new(quick, rounds, samples, (samples / 10).max(2))
     }
 
     /// Memory for the samples of all rounds.
-    pub(crate) fn room(&self, per: u32) -> Samples {
-        Samples::new(self.rounds * self.samples, per)
+    pub(crate) fn room(self, per: u32) -> Samples {
+        // Ones, not zeros: zeroed memory would come untouched from the system, and each first
+        // write to a page of it would be a page fault inside the measurement.
+        let mut raw_ns = vec![1; self.rounds * self.samples];
+        raw_ns.clear();
+        Samples { effort: self, raw_ns, per: per.max(1) }
     }
 
-    /// One round: times each run of `op`.
+    /// All rounds of one thing; a sample of it covers `per` operations.
     ///
     /// # Errors
     ///
-    /// The first error of `op`.
-    pub(crate) fn each(
-        &self,
-        samples: &mut Samples,
-        mut op: impl FnMut() -> Result<()>,
-    ) -> Result<()> {
-        let start = Instant::now();
-        for _ in 0..self.warmup {
-            op()?;
-            if start.elapsed() > self.round_max {
-                break;
-            }
-        }
-        let start = Instant::now();
-        let mut last = start;
-        for _ in 0..self.samples {
-            op()?;
-            let now = Instant::now();
-            samples.push(now - last);
-            last = now;
-            if now - start > self.round_max {
-                break;
-            }
-        }
-        Ok(())
+    /// The first error of a round.
+    pub(crate) fn alone(
+        self,
+        per: u32,
+        mut round: impl FnMut(&mut Samples) -> Result<()>,
+    ) -> Result<Samples> {
+        let mut samples = self.room(per);
+        (0..self.rounds).try_for_each(|_| round(&mut samples))?;
+        Ok(samples)
     }
 
-    /// One round: times each run of `op`, but not `prepare`, which makes what `op` uses up.
+    /// All rounds of a floor and a figure, which take turns; `per` as for [`alone`](Self::alone).
     ///
     /// # Errors
     ///
-    /// The first error of either.
-    pub(crate) fn prepared<T>(
-        &self,
-        samples: &mut Samples,
-        mut prepare: impl FnMut() -> Result<T>,
-        mut op: impl FnMut(T) -> Result<()>,
-    ) -> Result<()> {
-        let begin = Instant::now();
-        for turn in 0..self.warmup + self.samples {
-            let prepared = prepare()?;
-            let start = Instant::now();
-            op(prepared)?;
-            if turn >= self.warmup {
-                samples.push(start.elapsed());
-            }
-            if begin.elapsed() > self.round_max && samples.len() > 0 {
-                break;
-            }
+    /// The first error of a round.
+    pub(crate) fn in_turns(
+        self,
+        per: [u32; 2],
+        mut floor: impl FnMut(&mut Samples) -> Result<()>,
+        mut figure: impl FnMut(&mut Samples) -> Result<()>,
+    ) -> Result<[Samples; 2]> {
+        let [mut floors, mut samples] = per.map(|per| self.room(per));
+        for _ in 0..self.rounds {
+            floor(&mut floors)?;
+            figure(&mut samples)?;
         }
-        Ok(())
-    }
-
-    /// One round: times batches of as many operations as `samples` was made for.
-    ///
-    /// # Errors
-    ///
-    /// The first error of `op`.
-    pub(crate) fn batched(
-        &self,
-        samples: &mut Samples,
-        mut op: impl FnMut() -> Result<()>,
-    ) -> Result<()> {
-        let per = samples.per;
-        self.each(samples, || {
-            for _ in 0..per {
-                op()?;
-            }
-            Ok(())
-        })
+        Ok([floors, samples])
     }
 }
 
@@ -254,9 +279,13 @@ pub(crate) fn clock_read_ns() -> f64 {
 mod tests {
     use super::*;
 
+    fn taken(raw_ns: Vec<u64>) -> Samples {
+        Samples { raw_ns, ..Samples::new(0, 1) }
+    }
+
     #[test]
     fn quantiles_are_of_the_sorted_samples() {
-        let mut samples = Samples::from_raw((1..=1000).rev().collect());
+        let mut samples = taken((1..=1000).rev().collect());
         assert_eq!(samples.quantile(0), Some(1.0));
         assert_eq!(samples.quantile(500), Some(500.0));
         assert_eq!(samples.quantile(990), Some(990.0));
@@ -270,7 +299,7 @@ mod tests {
 
     #[test]
     fn one_sample_is_every_quantile_and_none_is_none() {
-        let mut one = Samples::from_raw(vec![7]);
+        let mut one = taken(vec![7]);
         assert_eq!(one.latency().p50, Some(7.0));
         assert_eq!(one.latency().p999, Some(7.0));
         let mut none = Samples::new(8, 1);
@@ -289,11 +318,11 @@ mod tests {
 
     #[test]
     fn the_tail_of_a_bandwidth_is_the_slow_one() {
-        let mut samples = Samples::from_raw(vec![1_000, 1_000, 1_000, 2_000]);
+        let mut samples = taken(vec![1_000, 1_000, 1_000, 2_000]);
         let got = samples.bandwidth(1_000);
         assert_eq!(got.p50, Some(1e9));
         assert_eq!(samples.quantile(1000), Some(2_000.0));
-        let mut slow = Samples::from_raw(vec![2_000; 3]);
+        let mut slow = taken(vec![2_000; 3]);
         assert_eq!(slow.rate().p99, Some(5e5));
     }
 
@@ -303,7 +332,7 @@ mod tests {
         for _ in 0..5 {
             samples.push(Duration::from_nanos(1));
         }
-        assert_eq!(samples.len(), 2);
+        assert_eq!(samples.raw_ns.len(), 2);
     }
 
     #[test]
@@ -312,14 +341,14 @@ mod tests {
             Effort { rounds: 1, samples: 5, warmup: 3, round_max: Duration::from_secs(60) };
         let mut samples = effort.room(4);
         let mut runs = 0;
-        effort
-            .batched(&mut samples, || {
+        samples
+            .batched(|| {
                 runs += 1;
                 Ok(())
             })
             .unwrap();
         assert_eq!(runs, (3 + 5) * 4);
-        assert_eq!(samples.len(), 5);
+        assert_eq!(samples.raw_ns.len(), 5);
     }
 
     #[test]
@@ -337,9 +366,9 @@ mod tests {
             used.push(number);
             Ok(())
         };
-        effort.prepared(&mut samples, prepare, op).unwrap();
+        samples.prepared(prepare, op).unwrap();
         assert_eq!(used, (1..=8).collect::<Vec<_>>());
-        assert_eq!(samples.len(), 5);
+        assert_eq!(samples.raw_ns.len(), 5);
         assert!(samples.quantile(0).unwrap() < 20e6, "the preparation was timed");
     }
 
@@ -347,8 +376,8 @@ mod tests {
     fn absorbed_samples_keep_within_the_room() {
         let mut samples = Samples::new(3, 1);
         samples.push(Duration::from_nanos(5));
-        samples.absorb(&Samples::from_raw(vec![1, 2, 3]));
-        assert_eq!(samples.raw(), [5, 1, 2]);
+        samples.absorb(&taken(vec![1, 2, 3]));
+        assert_eq!(samples.raw_ns, [5, 1, 2]);
     }
 
     #[test]
@@ -361,8 +390,8 @@ mod tests {
             while start.elapsed().is_zero() {}
             Ok(())
         };
-        effort.each(&mut samples, op).unwrap();
-        assert_eq!(samples.len(), 1);
+        samples.each(op).unwrap();
+        assert_eq!(samples.raw_ns.len(), 1);
     }
 
     #[test]

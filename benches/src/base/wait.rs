@@ -2,19 +2,39 @@
 
 use std::time::{Duration, Instant};
 
-use crate::base::failure::{Failure, Result};
+use serde::{Deserialize, Serialize};
 
-/// A point in time after which waiting is an error.
-#[derive(Debug, Clone, Copy)]
+use super::failure::{Failure, Result};
+
+/// A point in time after which waiting is an error. For another process it is the time left.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[serde(into = "Duration", from = "Duration")]
 pub(crate) struct Deadline {
     at: Instant,
     limit: Duration,
 }
 
+impl From<Duration> for Deadline {
+    fn from(limit: Duration) -> Self {
+        Self { at: Instant::now() + limit, limit }
+    }
+}
+
+impl From<Deadline> for Duration {
+    fn from(deadline: Deadline) -> Self {
+        deadline.left()
+    }
+}
+
 impl Deadline {
     /// `limit` from now.
     pub(crate) fn after(limit: Duration) -> Self {
-        Self { at: Instant::now() + limit, limit }
+        limit.into()
+    }
+
+    /// Starts the same limit anew, with so much more.
+    pub(crate) fn again(&self, more: Duration) -> Self {
+        Self::after(self.limit + more)
     }
 
     /// Time left; zero when it is over.
@@ -46,14 +66,30 @@ impl Deadline {
     /// When the deadline passes first.
     #[inline]
     pub(crate) fn spin_until(&self, what: &str, mut ready: impl FnMut() -> bool) -> Result<()> {
+        self.spin_for(what, || Ok(ready().then_some(())))
+    }
+
+    /// Runs `take` until it gives something, without giving the core away.
+    ///
+    /// # Errors
+    ///
+    /// When the deadline passes first, or `take` fails.
+    #[inline]
+    pub(crate) fn spin_for<T>(
+        &self,
+        what: &str,
+        mut take: impl FnMut() -> Result<Option<T>>,
+    ) -> Result<T> {
         let mut turns = 0u32;
-        while !ready() {
+        loop {
+            if let Some(taken) = take()? {
+                return Ok(taken);
+            }
             turns = turns.wrapping_add(1);
             if turns.is_multiple_of(1 << 13) {
                 self.check(what)?;
             }
         }
-        Ok(())
     }
 }
 

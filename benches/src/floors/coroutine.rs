@@ -5,102 +5,61 @@
 //! - `floor.coroutine.switch`: resume one coroutine and come back by suspending it. One stack,
 //!   always warm: the best case.
 
+use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 
-use super::stack::GuardedStack;
-use crate::base::failure::{Failure, Result};
-use crate::base::row::Figure;
-use crate::base::stats::{Effort, Samples};
-use crate::process::context::Context;
+use crate::base::{Effort, Figure, OrFail, Result, Round, fail};
+use crate::process::Context;
 
 /// Operations per sample.
 pub(crate) const BATCH: u32 = 256;
 
-/// One coroutine that suspends for ever.
-pub(crate) struct Switch {
-    coroutine: Coroutine<(), (), (), GuardedStack>,
-}
+/// Bytes of a stack; as much as corosensei's own default.
+const STACK_BYTES: usize = 1 << 20;
 
-impl Switch {
-    /// A coroutine on a stack of its own.
-    ///
-    /// # Errors
-    ///
-    /// When the system gives no stack.
-    pub(crate) fn new() -> Result<Self> {
-        let coroutine =
-            Coroutine::with_stack(GuardedStack::new()?, |yielder: &Yielder<(), ()>, ()| {
-                loop {
-                    yielder.suspend(());
-                }
-            });
-        Ok(Self { coroutine })
-    }
-
-    /// One round of resume and suspend pairs.
-    ///
-    /// # Errors
-    ///
-    /// None in practice.
-    pub(crate) fn round(&mut self, effort: Effort, samples: &mut Samples) -> Result<()> {
-        effort.batched(samples, || match self.coroutine.resume(()) {
+/// A round resumes one coroutine, which suspends for ever.
+///
+/// # Errors
+///
+/// When the system gives no stack.
+pub(crate) fn switches() -> Result<Round> {
+    let stack = DefaultStack::new(STACK_BYTES)?;
+    let mut coroutine = Coroutine::with_stack(stack, |yielder: &Yielder<(), ()>, ()| {
+        loop {
+            yielder.suspend(());
+        }
+    });
+    Ok(Box::new(move |samples| {
+        samples.batched(|| match coroutine.resume(()) {
             CoroutineResult::Yield(()) => Ok(()),
-            CoroutineResult::Return(()) => Err(Failure::new("the coroutine ended")),
+            CoroutineResult::Return(()) => fail!("the coroutine ended"),
         })
-    }
+    }))
 }
 
-/// A pool of one stack.
-#[derive(Debug)]
-pub(crate) struct Create {
-    stack: Option<GuardedStack>,
-}
-
-impl Create {
-    /// With a stack of the default size.
-    ///
-    /// # Errors
-    ///
-    /// When the system gives no stack.
-    pub(crate) fn new() -> Result<Self> {
-        Ok(Self { stack: Some(GuardedStack::new()?) })
-    }
-
-    /// One round of coroutines that return at once.
-    ///
-    /// # Errors
-    ///
-    /// None in practice.
-    pub(crate) fn round(&mut self, effort: Effort, samples: &mut Samples) -> Result<()> {
-        effort.batched(samples, || {
-            let stack = self.stack.take().ok_or_else(|| Failure::new("the stack is lost"))?;
+/// A round makes coroutines that return at once, on one pooled stack.
+///
+/// # Errors
+///
+/// When the system gives no stack.
+pub(crate) fn creations() -> Result<Round> {
+    let mut pool = Some(DefaultStack::new(STACK_BYTES)?);
+    Ok(Box::new(move |samples| {
+        samples.batched(|| {
+            let stack = pool.take().or_fail("the stack is lost")?;
             let mut coroutine = Coroutine::with_stack(stack, |_: &Yielder<(), ()>, ()| BATCH);
             match coroutine.resume(()) {
                 CoroutineResult::Return(value) => std::hint::black_box(value),
-                CoroutineResult::Yield(()) => return Err(Failure::new("it did not end")),
+                CoroutineResult::Yield(()) => fail!("it did not end"),
             };
-            self.stack = Some(coroutine.into_stack());
+            pool = Some(coroutine.into_stack());
             Ok(())
         })
-    }
+    }))
 }
 
-/// Row `floor.coroutine.switch`.
-pub(crate) fn switch(context: &Context) -> Result<Figure> {
-    let effort = Effort::batches(context.quick);
-    let (mut samples, mut switch) = (effort.room(BATCH), Switch::new()?);
-    for _ in 0..effort.rounds {
-        switch.round(effort, &mut samples)?;
-    }
-    Ok(Figure::median(samples.latency(), None))
-}
-
-/// Row `floor.coroutine.create`.
-pub(crate) fn create(context: &Context) -> Result<Figure> {
-    let effort = Effort::batches(context.quick);
-    let (mut samples, mut create) = (effort.room(BATCH), Create::new()?);
-    for _ in 0..effort.rounds {
-        create.round(effort, &mut samples)?;
-    }
+/// Rows `floor.coroutine.*`.
+pub(crate) fn run(context: &Context, floor: fn() -> Result<Round>) -> Result<Figure> {
+    let mut samples = Effort::batches(context.quick).alone(BATCH, floor()?)?;
     Ok(Figure::median(samples.latency(), None))
 }

@@ -5,10 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::thread::futex::{self, Flags};
 
-use crate::base::failure::{Failure, Result};
-use crate::base::stats::{Effort, Samples};
-use crate::base::wait::Deadline;
-use crate::report::machine::{Cores, pin};
+use crate::base::{Cores, Deadline, Result, Samples};
 
 /// One direction: a number that only grows.
 #[derive(Debug, Default)]
@@ -45,48 +42,36 @@ const STOP: u32 = u32::MAX;
 /// # Errors
 ///
 /// When there is one core only, or the other thread does not answer in time.
-pub(crate) fn round(
-    cores: Cores,
-    effort: Effort,
-    samples: &mut Samples,
-    deadline: Deadline,
-) -> Result<()> {
-    let target = cores.target()?;
+pub(crate) fn round(cores: Cores, samples: &mut Samples, deadline: Deadline) -> Result<()> {
     let (ping, pong) = (Word::default(), Word::default());
-    std::thread::scope(|scope| {
-        let answering = scope.spawn(|| {
-            pin(target)?;
-            for number in 1.. {
-                if ping.take(number, deadline)? == STOP {
-                    break;
-                }
-                pong.publish(number);
+    let answering = || {
+        for number in 1.. {
+            if ping.take(number, deadline)? == STOP {
+                break;
             }
-            Ok(())
+            pong.publish(number);
+        }
+        Ok(())
+    };
+    let calling = || {
+        let mut number = 0;
+        let called = samples.each(|| {
+            number += 1;
+            ping.publish(number);
+            pong.take(number, deadline).map(drop)
         });
-        let calling = scope.spawn(|| {
-            let called = pin(cores.origin).and_then(|()| {
-                let mut number = 0;
-                effort.each(samples, || {
-                    number += 1;
-                    ping.publish(number);
-                    pong.take(number, deadline).map(drop)
-                })
-            });
-            // However it went: the other one sleeps.
-            ping.publish(STOP);
-            called
-        });
-        let panicked = |_| Failure::new("a thread of the futex floor panicked");
-        let called = calling.join().map_err(panicked)?;
-        let answered: Result<()> = answering.join().map_err(panicked)?;
-        called.and(answered)
-    })
+        // However it went: the other one sleeps.
+        ping.publish(STOP);
+        called
+    };
+    cores.run_on_both(calling, answering)?;
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::Effort;
     use std::time::Duration;
 
     #[test]
@@ -95,11 +80,11 @@ mod tests {
         let effort =
             Effort { rounds: 1, samples: 20, warmup: 2, round_max: Duration::from_secs(60) };
         let mut samples = effort.room(2);
-        let result = round(cores, effort, &mut samples, Deadline::after(Duration::from_secs(60)));
+        let result = round(cores, &mut samples, Deadline::after(Duration::from_secs(60)));
         match cores.target {
             Some(_) => {
                 result.unwrap();
-                assert_eq!(samples.len(), 20);
+                assert_eq!(samples.latency().n, 20);
             }
             None => assert!(result.unwrap_err().to_string().contains("two cores")),
         }

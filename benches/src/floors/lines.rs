@@ -2,11 +2,9 @@
 //!
 //! Three lines. `ping` belongs to the caller, `pong` to the responder; a message is 56 bytes and
 //! the number that publishes it, so that both travel in the same 64-byte line, and the reader spins
-//! on the number. `hello` counts how often the responder has begun to serve: the caller may start
-//! only then, and can ask without spinning, because the responder may need the caller's help to get
-//! there (it may be a handler whose request is still to be sent).
-//!
-//! A call may have more lines than its own: they are written first, and read when it has come.
+//! on the number. `hello` counts how often the responder has begun to serve: it may say so while
+//! the caller still has to read the last answer of the round before. A call may have more lines
+//! than its own: they are written first, and read when it has come.
 //!
 //! Numbers only grow, over all rounds: nothing is ever reset, so no round can see the leftovers of
 //! the one before.
@@ -15,18 +13,15 @@ use std::ops::Deref;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use rustix::fs::MemfdFlags;
 use rustix::mm::{MapFlags, ProtFlags};
 
-use crate::base::failure::{Doing, Failure, Result};
-use crate::base::wait::Deadline;
+use super::channel::{self, CALL, Channel, HELLO};
+use crate::base::{Cores, Deadline, Doing, Effort, OrFail, Result, Samples, ensure};
 
-/// Word 0 of a message that wants an answer.
-const CALL: u64 = 0;
-/// Word 0 of the last message of a round.
-const STOP: u64 = 1;
-/// From this bit on, word 0 says how many lines a call has beside its own.
+/// From this bit on, word 0 says how many lines a call has beside its own; below it is the kind.
 const MORE_SHIFT: u32 = 8;
 
 /// Lines that a call may have beside its own: 1 KiB.
@@ -41,29 +36,6 @@ const LINE_BYTES: usize = 64;
 struct Line {
     words: [AtomicU64; 7],
     number: AtomicU64,
-}
-
-impl Line {
-    fn publish(&self, number: u64, kind: u64) {
-        self.words[0].store(kind, Ordering::Relaxed);
-        for word in &self.words[1..] {
-            word.store(number, Ordering::Relaxed);
-        }
-        // pair: LINE
-        self.number.store(number, Ordering::Release);
-    }
-
-    /// Spins until message `number` is there, and reads all of it; its word 0.
-    fn take(&self, number: u64, deadline: Deadline) -> Result<u64> {
-        deadline.spin_until("the other core's cache line", || {
-            // pair: LINE
-            self.number.load(Ordering::Acquire) == number
-        })?;
-        if self.words[1..].iter().any(|word| word.load(Ordering::Relaxed) != number) {
-            return Err(Failure::new(format!("message {number} is torn")));
-        }
-        Ok(self.words[0].load(Ordering::Relaxed))
-    }
 }
 
 /// A line of a long call.
@@ -82,101 +54,118 @@ pub(crate) struct Lines {
     more: [More; MORE_MAX],
 }
 
-/// The side that asks.
+impl Lines {
+    fn more(&self, count: usize) -> impl Iterator<Item = &AtomicU64> {
+        self.more[..count].iter().flat_map(|line| &line.0)
+    }
+}
+
+/// One side.
 #[derive(Debug)]
-pub(crate) struct Caller<L> {
+pub(crate) struct End<L> {
     lines: L,
-    number: u64,
+    is_caller: bool,
+    /// Numbers of the last messages.
+    put: u64,
+    taken: u64,
     greeted: u64,
     /// Lines that a call carries.
     more: usize,
 }
 
-impl<L: Deref<Target = Lines>> Caller<L> {
-    /// The caller of new lines; they have one.
-    pub(crate) fn new(lines: L) -> Self {
-        Self { lines, number: 0, greeted: 0, more: 0 }
+impl<L: Deref<Target = Lines>> End<L> {
+    /// The side that asks; new lines have one.
+    pub(crate) fn caller(lines: L) -> Self {
+        Self { lines, is_caller: true, put: 0, taken: 0, greeted: 0, more: 0 }
     }
 
-    /// Returns true if the responder has begun to serve a round that was not asked about yet.
-    pub(crate) fn greeted(&mut self) -> bool {
+    /// The side that answers; new lines have one.
+    pub(crate) fn responder(lines: L) -> Self {
+        Self { is_caller: false, ..Self::caller(lines) }
+    }
+
+    /// The line of the calls, or that of the answers.
+    #[inline]
+    fn line(&self, of_calls: bool) -> &Line {
+        if of_calls { &self.lines.ping } else { &self.lines.pong }
+    }
+}
+
+impl<L: Deref<Target = Lines> + Send> Channel for End<L> {
+    #[inline]
+    fn put(&mut self, kind: u8, _deadline: Deadline) -> Result<()> {
+        if kind == HELLO {
+            // pair: LINES-HELLO
+            self.lines.hello.number.fetch_add(1, Ordering::Release);
+            return Ok(());
+        }
+        self.put += 1;
+        let more = if kind == CALL { self.more } else { 0 };
+        self.lines.more(more).for_each(|word| word.store(self.put, Ordering::Relaxed));
+        let line = self.line(self.is_caller);
+        line.words[0].store(u64::from(kind) | (more as u64) << MORE_SHIFT, Ordering::Relaxed);
+        line.words[1..].iter().for_each(|word| word.store(self.put, Ordering::Relaxed));
+        // pair: LINE
+        line.number.store(self.put, Ordering::Release);
+        Ok(())
+    }
+
+    /// Looks for the next message, and reads all of it.
+    #[inline]
+    fn try_take(&mut self) -> Result<Option<u8>> {
+        let (line, number) = (self.line(!self.is_caller), self.taken + 1);
+        // pair: LINE
+        if line.number.load(Ordering::Acquire) != number {
+            return Ok(None);
+        }
+        let word = line.words[0].load(Ordering::Relaxed);
+        let more = self.lines.more((word >> MORE_SHIFT) as usize);
+        let is_right = |word: &AtomicU64| word.load(Ordering::Relaxed) == number;
+        let is_torn = !line.words[1..].iter().chain(more).all(is_right);
+        ensure!(!is_torn, "message {number} is torn");
+        self.taken = number;
+        Ok(Some(word as u8))
+    }
+
+    fn greeted(&mut self) -> Result<bool> {
         // pair: LINES-HELLO
         let greeted = self.lines.hello.number.load(Ordering::Acquire) > self.greeted;
         self.greeted += u64::from(greeted);
-        greeted
+        Ok(greeted)
     }
 
-    /// From now on calls carry so many bytes, at most 1 KiB, beside their own line.
-    pub(crate) fn carry(&mut self, bytes: usize) {
+    fn carry(&mut self, bytes: usize) {
         self.more = bytes.div_ceil(LINE_BYTES).min(MORE_MAX);
     }
-
-    /// One round trip.
-    ///
-    /// # Errors
-    ///
-    /// When the answer does not come in time, or is torn.
-    #[inline]
-    pub(crate) fn round_trip(&mut self, deadline: Deadline) -> Result<()> {
-        self.call(CALL, deadline)
-    }
-
-    /// Ends the responder's round.
-    ///
-    /// # Errors
-    ///
-    /// When it does not confirm in time.
-    pub(crate) fn stop(&mut self, deadline: Deadline) -> Result<()> {
-        self.call(STOP, deadline)
-    }
-
-    #[inline]
-    fn call(&mut self, kind: u64, deadline: Deadline) -> Result<()> {
-        self.number += 1;
-        for word in self.lines.more[..self.more].iter().flat_map(|line| &line.0) {
-            word.store(self.number, Ordering::Relaxed);
-        }
-        self.lines.ping.publish(self.number, kind | (self.more as u64) << MORE_SHIFT);
-        self.lines.pong.take(self.number, deadline)?;
-        Ok(())
-    }
 }
 
-/// The side that answers.
-#[derive(Debug)]
-pub(crate) struct Responder<L> {
-    lines: L,
-    number: u64,
+/// One round of round trips between two threads of this process, one on each core.
+///
+/// # Errors
+///
+/// When there is one core only, or the other one does not answer in time.
+pub(crate) fn round(cores: Cores, samples: &mut Samples, deadline: Deadline) -> Result<()> {
+    let lines = Lines::default();
+    let (mut caller, mut responder) = (End::caller(&lines), End::responder(&lines));
+    cores.run_on_both(
+        || channel::round(&mut caller, samples, deadline, std::hint::spin_loop),
+        || responder.answer(deadline),
+    )?;
+    Ok(())
 }
 
-impl<L: Deref<Target = Lines>> Responder<L> {
-    /// The responder of new lines; they have one.
-    pub(crate) fn new(lines: L) -> Self {
-        Self { lines, number: 0 }
-    }
-
-    /// Serves one round: answers each message until the caller stops.
-    ///
-    /// # Errors
-    ///
-    /// When no message comes until the deadline.
-    pub(crate) fn answer(&mut self, deadline: Deadline) -> Result<()> {
-        // pair: LINES-HELLO
-        self.lines.hello.number.fetch_add(1, Ordering::Release);
-        loop {
-            self.number += 1;
-            let word = self.lines.ping.take(self.number, deadline)?;
-            let more = (word >> MORE_SHIFT) as usize;
-            let mut words = self.lines.more[..more].iter().flat_map(|line| &line.0);
-            if words.any(|word| word.load(Ordering::Relaxed) != self.number) {
-                return Err(Failure::new(format!("call {} is torn", self.number)));
-            }
-            self.lines.pong.publish(self.number, word);
-            if word & ((1 << MORE_SHIFT) - 1) == STOP {
-                return Ok(());
-            }
-        }
-    }
+/// Round-trip time of one cache line between the two cores, median, ns: the machine's state. A
+/// virtual machine's cores may be near each other or far apart, and this may change while it runs.
+///
+/// # Errors
+///
+/// When there is one core only, or the other one does not answer.
+pub(crate) fn probe_ns(cores: Cores) -> Result<f64> {
+    let round_max = Duration::from_millis(20);
+    let effort = Effort { rounds: 1, samples: 2_000, warmup: 200, round_max };
+    let mut samples = effort.room(1);
+    round(cores, &mut samples, Deadline::after(Duration::from_secs(5)))?;
+    samples.quantile(500).or_fail("the probe took no sample")
 }
 
 /// [`Lines`] in memory that two processes share.
@@ -232,7 +221,7 @@ impl SharedLines {
             )
         };
         let map = NonNull::new(map.doing("mapping shared memory")?.cast());
-        map.map(|map| Self { file, map }).ok_or_else(|| Failure::new("mapped at address zero"))
+        map.map(|map| Self { file, map }).or_fail("mapped at address zero")
     }
 }
 
@@ -259,7 +248,6 @@ impl Drop for SharedLines {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
 
     #[test]
     fn a_message_and_its_number_share_a_line() {
@@ -272,7 +260,7 @@ mod tests {
     fn every_message_is_answered_in_each_round() {
         let lines = SharedLines::new().unwrap();
         let same = SharedLines::open(&lines.name()).unwrap();
-        let (mut caller, mut responder) = (Caller::new(lines), Responder::new(same));
+        let (mut caller, mut responder) = (End::caller(lines), End::responder(same));
         let deadline = Deadline::after(Duration::from_secs(60));
         std::thread::scope(|scope| {
             let serving = scope.spawn(move || {
@@ -280,14 +268,14 @@ mod tests {
             });
             for bytes in [0, 1000] {
                 caller.carry(bytes);
-                deadline.spin_until("hello", || caller.greeted()).unwrap();
+                caller.wait_for_hello(deadline, std::thread::yield_now).unwrap();
                 for _ in 0..10 {
                     caller.round_trip(deadline).unwrap();
                 }
                 caller.stop(deadline).unwrap();
             }
             serving.join().unwrap().unwrap();
-            assert!(!caller.greeted(), "two rounds were served, two were greeted");
+            assert_eq!(caller.greeted(), Ok(false), "two rounds were served, two were greeted");
         });
     }
 
@@ -295,7 +283,7 @@ mod tests {
     fn nobody_answers() {
         let lines = Lines::default();
         let late = Deadline::after(Duration::ZERO);
-        let error = Caller::new(&lines).round_trip(late).unwrap_err();
-        assert!(error.to_string().contains("cache line"), "{error}");
+        let error = End::caller(&lines).round_trip(late).unwrap_err();
+        assert!(error.to_string().contains("the other side's message"), "{error}");
     }
 }

@@ -1,5 +1,9 @@
-//! Floors: the cost of the same work on this machine without margo. Each is a row of its own, and
-//! each is measured again in the run of the row that it belongs to.
+//! Floors: the cost of the same work on this machine without margo. Each is a row of its own, or is
+//! measured in the run of the row that it belongs to, or both.
+//!
+//! Imports from `base` and `process`. Read `channel.rs` (two sides and their rounds), `lines.rs`,
+//! `tcp.rs` and `fabric/`, `transport.rs`; then, each for itself, `stream.rs`, `attach.rs`,
+//! `memcpy.rs` (bytes), `coroutine.rs` and `futex.rs` (threads).
 
 pub(crate) mod attach;
 pub(crate) mod channel;
@@ -8,7 +12,6 @@ pub(crate) mod fabric;
 pub(crate) mod futex;
 pub(crate) mod lines;
 pub(crate) mod memcpy;
-pub(crate) mod rtt;
-mod stack;
 pub(crate) mod stream;
 pub(crate) mod tcp;
+pub(crate) mod transport;

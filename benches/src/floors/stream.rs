@@ -11,20 +11,14 @@
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 
-use serde::{Deserialize, Serialize};
-
 use super::memcpy::touched;
 use super::tcp;
-use crate::base::failure::{Doing, Failure, Result};
-use crate::base::row::Figure;
-use crate::base::stats::{Effort, Samples};
-use crate::base::wait::Deadline;
+use crate::base::{Deadline, Doing, Effort, Figure, Result, Samples, ensure, fail};
+use crate::process::Context;
 use crate::process::child::send;
-use crate::process::context::Context;
-use crate::process::peer::{self, Task};
 
 /// When the writer writes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Style {
     /// When asked.
     Get,
@@ -76,7 +70,7 @@ fn fill(stream: &mut TcpStream, into: &mut [u8], deadline: Deadline) -> Result<b
             }
             // Closed with chunks on their way to it.
             Err(error) if error.kind() == ErrorKind::ConnectionReset => return Ok(false),
-            Err(error) => return Err(Failure::new(format!("reading a stream: {error}"))),
+            Err(error) => fail!("reading a stream: {error}"),
         }
     }
     Ok(true)
@@ -106,35 +100,21 @@ impl Reader {
         Ok(Self { stream: tcp::connect(address)?, style, into: touched(chunk), deadline })
     }
 
-    /// One round of chunks.
+    /// Reads one chunk.
     ///
     /// # Errors
     ///
     /// When the writer is gone or silent.
-    pub(crate) fn round(&mut self, effort: Effort, samples: &mut Samples) -> Result<()> {
-        effort.each(samples, || self.read())
-    }
-
-    fn read(&mut self) -> Result<()> {
+    #[inline]
+    pub(crate) fn read(&mut self) -> Result<()> {
         if self.style == Style::Get {
             // Fits an empty socket buffer, and it is empty: the last request was answered.
             self.stream.write_all(&REQUEST).doing("asking for a chunk")?;
         }
-        if fill(&mut self.stream, &mut self.into, self.deadline)? {
-            Ok(())
-        } else {
-            Err(Failure::new("the writer of the stream is gone"))
-        }
+        let is_open = fill(&mut self.stream, &mut self.into, self.deadline)?;
+        ensure!(is_open, "the writer of the stream is gone");
+        Ok(())
     }
-}
-
-/// The order that the peer gets.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Source {
-    address: String,
-    style: Style,
-    chunk: usize,
-    effort: Effort,
 }
 
 /// The peer's part: reads, and sends its samples.
@@ -142,29 +122,22 @@ pub(crate) struct Source {
 /// # Errors
 ///
 /// When the stream ends early.
-pub(crate) fn peer(source: &Source, deadline: Deadline) -> Result<()> {
-    let Source { address, style, chunk, effort } = source;
-    let mut samples = effort.room(1);
-    let mut reader = Reader::connect(address, *style, *chunk, deadline)?;
-    for _ in 0..effort.rounds {
-        reader.round(*effort, &mut samples)?;
-    }
+pub(crate) fn peer(context: &Context, style: Style, chunk: usize, address: &str) -> Result<()> {
+    let mut reader = Reader::connect(address, style, chunk, context.deadline)?;
+    let effort = Effort::transfers(context.quick, chunk);
+    let samples = effort.alone(1, |samples| samples.each(|| reader.read()))?;
     drop(reader);
-    send(&samples.raw())
+    send(&samples)
 }
 
 /// The row.
 pub(crate) fn run(context: &Context, style: Style, chunk: usize) -> Result<Figure> {
-    let effort = Effort::transfers(context.quick, chunk);
-    let listener = TcpListener::bind("127.0.0.1:0").doing("listening on loopback")?;
-    let address = listener.local_addr().doing("asking for the port")?.to_string();
-    let task = Task::Stream(Source { address, style, chunk, effort });
-    let mut peer = peer::start(context, task)?;
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let mut peer = context.start_peer(listener.local_addr()?.to_string())?;
     let stream = tcp::accept(&listener, context.deadline, std::hint::spin_loop)?;
     write_until_closed(stream, style, chunk, context.deadline)?;
-    let raw: Vec<u64> = peer.receive("the peer's samples", context.deadline)?;
-    peer.finish(context.deadline)?;
-    let mut samples = Samples::from_raw(raw);
+    let mut samples: Samples = peer.receive("the peer's samples")?;
+    peer.finish()?;
     let overall = samples.mean().map(|ns| chunk as f64 * 1e9 / ns);
     let figure = Figure::median(samples.bandwidth(chunk), None);
     Ok(match style {

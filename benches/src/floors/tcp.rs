@@ -1,35 +1,26 @@
-//! A message of 64 bytes over a TCP connection on loopback, there and back, both sides polling.
-//!
-//! The roles are those of [`lines`](super::lines): the responder says hello when it begins a round,
-//! answers each message, and ends the round with the message that says so.
+//! A message of 64 bytes over a TCP connection on loopback, there and back, both sides polling; the
+//! roles are those of a [`Channel`].
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 
-use crate::base::failure::{Doing, Failure, Result};
-use crate::base::wait::Deadline;
+use super::channel::Channel;
+use crate::base::{Deadline, Doing, Result, ensure, fail};
 
 const MESSAGE_BYTES: usize = 64;
-const CALL: u8 = 0;
-const STOP: u8 = 1;
-const HELLO: u8 = 2;
 
-/// Waits for one connection without giving the core away.
+/// Waits for one connection without giving the core away; `idle` is called between the attempts.
 ///
 /// # Errors
 ///
-/// When none comes until the deadline. `idle` is called between the attempts and may fail too.
-pub(crate) fn accept(
-    listener: &TcpListener,
-    deadline: Deadline,
-    mut idle: impl FnMut(),
-) -> Result<TcpStream> {
-    listener.set_nonblocking(true).doing("preparing a socket")?;
+/// When none comes until the deadline.
+pub(crate) fn accept(listener: &TcpListener, deadline: Deadline, idle: fn()) -> Result<TcpStream> {
+    listener.set_nonblocking(true)?;
     loop {
         match listener.accept() {
             Ok((stream, _)) => return prepared(stream),
             Err(error) if error.kind() == ErrorKind::WouldBlock => idle(),
-            Err(error) => return Err(Failure::new(format!("accepting: {error}"))),
+            Err(error) => fail!("accepting: {error}"),
         }
         deadline.check("the peer's connection")?;
     }
@@ -45,8 +36,8 @@ pub(crate) fn connect(address: &str) -> Result<TcpStream> {
 }
 
 fn prepared(stream: TcpStream) -> Result<TcpStream> {
-    stream.set_nodelay(true).doing("preparing a socket")?;
-    stream.set_nonblocking(true).doing("preparing a socket")?;
+    stream.set_nodelay(true)?;
+    stream.set_nonblocking(true)?;
     Ok(stream)
 }
 
@@ -64,79 +55,24 @@ impl Connection {
     pub(crate) fn new(stream: TcpStream) -> Self {
         Self { stream, message: [0; MESSAGE_BYTES], filled: 0 }
     }
+}
 
-    /// Returns true if the responder has begun to serve.
-    ///
-    /// # Errors
-    ///
-    /// When the connection is gone, or it says something else.
-    pub(crate) fn greeted(&mut self) -> Result<bool> {
-        match self.try_take()? {
-            None => Ok(false),
-            Some(HELLO) => Ok(true),
-            Some(other) => Err(Failure::new(format!("expected a hello, got {other}"))),
-        }
-    }
-
-    /// One round trip.
-    ///
-    /// # Errors
-    ///
-    /// When the answer does not come in time, or the connection is gone.
+impl Channel for Connection {
     #[inline]
-    pub(crate) fn round_trip(&mut self, deadline: Deadline) -> Result<()> {
-        self.put(CALL)?;
-        self.take(deadline)?;
-        Ok(())
-    }
-
-    /// Ends the responder's round.
-    ///
-    /// # Errors
-    ///
-    /// When it does not confirm in time.
-    pub(crate) fn stop(&mut self, deadline: Deadline) -> Result<()> {
-        self.put(STOP)?;
-        self.take(deadline)?;
-        Ok(())
-    }
-
-    /// Serves one round.
-    ///
-    /// # Errors
-    ///
-    /// When no message comes until the deadline, or the connection is gone.
-    pub(crate) fn answer(&mut self, deadline: Deadline) -> Result<()> {
-        self.put(HELLO)?;
-        loop {
-            let kind = self.take(deadline)?;
-            self.put(kind)?;
-            if kind == STOP {
-                return Ok(());
-            }
-        }
-    }
-
-    fn put(&mut self, kind: u8) -> Result<()> {
+    fn put(&mut self, kind: u8, _deadline: Deadline) -> Result<()> {
         // Fits an empty socket buffer, and it is empty: one message is under way at a time.
         self.stream.write_all(&[kind; MESSAGE_BYTES]).doing("sending a message")
     }
 
-    fn take(&mut self, deadline: Deadline) -> Result<u8> {
-        let mut taken = Ok(None);
-        deadline.spin_until("the other side's message", || {
-            taken = self.try_take();
-            !matches!(taken, Ok(None))
-        })?;
-        taken?.ok_or_else(|| Failure::new("no message"))
-    }
-
+    #[inline]
     fn try_take(&mut self) -> Result<Option<u8>> {
         match self.stream.read(&mut self.message[self.filled..]) {
-            Ok(0) => return Err(Failure::new("the other side closed the connection")),
-            Ok(count) => self.filled += count,
+            Ok(count) => {
+                ensure!(count > 0, "the other side closed the connection");
+                self.filled += count;
+            }
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-            Err(error) => return Err(Failure::new(format!("reading a message: {error}"))),
+            Err(error) => fail!("reading a message: {error}"),
         }
         if self.filled < MESSAGE_BYTES {
             return Ok(None);
@@ -161,9 +97,7 @@ mod tests {
                 scope.spawn(|| Connection::new(connect(&address).unwrap()).answer(deadline));
             let mut caller =
                 Connection::new(accept(&listener, deadline, std::thread::yield_now).unwrap());
-            while !caller.greeted().unwrap() {
-                std::thread::yield_now();
-            }
+            caller.wait_for_hello(deadline, std::thread::yield_now).unwrap();
             for _ in 0..3 {
                 caller.round_trip(deadline).unwrap();
             }

@@ -1,7 +1,7 @@
-//! Child processes: copies of this program that end when it does.
+//! Child processes: copies of this program that end when it does, and other programs that do.
 //!
 //! Three generations: the *supervisor* (what the user started) runs each row in a *row process*,
-//! and that one starts the *peers* it needs. A child is told what to do by a JSON order on its
+//! and that one starts the *peer* it needs. A child is told what to do by a JSON order on its
 //! command line, and answers in lines on its standard output.
 //!
 //! # Nobody is left behind
@@ -11,31 +11,22 @@
 //!   it becomes the program that it shall be; a copy of this program then checks that its parent
 //!   was not dead already. The kernel means the *thread* that started the child, so children are
 //!   started from a process's main thread only.
-//! - Ctrl-C: [`catch_interrupts`] makes the supervisor's waits end, so its guards run.
-//! - A killed row process leaves dead peers: they become children of the supervisor
-//!   ([`adopt_orphans`]), which reaps them after each row ([`reap_orphans`]).
+//! - Ctrl-C and a killed row process: see `signals.rs`.
 
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::process::{
-    Pid, PidfdFlags, Signal, WaitOptions, pidfd_open, set_parent_process_death_signal,
-};
-use rustix::thread::{CpuSet, sched_setaffinity};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, set_parent_process_death_signal};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::base::failure::{Doing, Failure, Result};
-use crate::base::wait::Deadline;
-
-/// Set by the signal handler, which may do nothing else.
-static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+use super::signals::interrupted;
+use crate::base::{Deadline, Doing, Failure, OrFail, Result, ensure, fail};
 
 /// Longest sleep of a wait, so that an interrupt between its check and its sleep is seen.
 const NAP: Duration = Duration::from_millis(100);
@@ -66,38 +57,50 @@ impl Role {
 /// A running child with its pipes. Dropping it kills and reaps the process.
 #[derive(Debug)]
 pub(crate) struct ChildProcess {
-    child: Reaped,
-    stdin: Option<ChildStdin>,
+    child: Child,
     stdout: ChildStdout,
     /// Output that has been read and not yet handed out.
     pending: Vec<u8>,
+    deadline: Deadline,
 }
 
 impl ChildProcess {
-    /// Starts a copy of this program as `role` with `order`. Main thread only, see above.
+    /// Starts a copy of this program as `role` with `order`, which answers until `deadline`. Main
+    /// thread only, see above.
     ///
     /// # Errors
     ///
     /// When the system starts no process.
-    pub(crate) fn start(role: Role, order: &impl Serialize) -> Result<Self> {
+    pub(crate) fn start(role: Role, order: &impl Serialize, deadline: Deadline) -> Result<Self> {
         let order = serde_json::to_string(order).doing("writing an order")?;
         // This program, also when its file has been replaced meanwhile.
         let mut command = Command::new("/proc/self/exe");
-        command
-            .arg(role.word())
-            .arg(std::process::id().to_string())
-            .arg(order)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped());
-        let mut child = Reaped(spawn(&mut command).doing("starting a process")?);
-        let (stdin, stdout) = (child.0.stdin.take(), child.0.stdout.take());
-        let stdout = stdout.ok_or_else(|| Failure::new("starting a process: no pipe to it"))?;
-        Ok(Self { child, stdin, stdout, pending: Vec::new() })
+        command.arg(role.word()).arg(std::process::id().to_string()).arg(order);
+        Self::spawn(command.stdin(Stdio::piped()), deadline)
+    }
+
+    /// Starts another program, of which only the output is read. Main thread only.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be started.
+    pub(crate) fn program(command: &mut Command, deadline: Deadline) -> Result<Self> {
+        Self::spawn(command.stdin(Stdio::null()).stderr(Stdio::null()), deadline)
+    }
+
+    fn spawn(command: &mut Command, deadline: Deadline) -> Result<Self> {
+        let die_with_us = || Ok(set_parent_process_death_signal(Some(Signal::KILL))?);
+        // SAFETY:
+        // - between `fork` and `exec` it makes one system call: no allocation, no lock, no panic.
+        unsafe { command.pre_exec(die_with_us) };
+        let mut child = command.stdout(Stdio::piped()).spawn().doing("starting a process")?;
+        let stdout = child.stdout.take().or_fail("starting a process: no pipe to it")?;
+        Ok(Self { child, stdout, pending: Vec::new(), deadline })
     }
 
     /// The child's process id.
     pub(crate) fn id(&self) -> u32 {
-        self.child.0.id()
+        self.child.id()
     }
 
     /// The next line of its output, which [`send`] or [`send_failure`] wrote.
@@ -106,42 +109,59 @@ impl ChildProcess {
     ///
     /// The failure that the child sent, or: the deadline passes, the process ends, the line is no
     /// `T`, the user interrupts.
-    pub(crate) fn receive<T: DeserializeOwned>(
-        &mut self,
-        what: &str,
-        deadline: Deadline,
-    ) -> Result<T> {
+    pub(crate) fn receive<T: DeserializeOwned>(&mut self, what: &str) -> Result<T> {
         let line = loop {
             if let Some(end) = self.pending.iter().position(|byte| *byte == b'\n') {
                 break self.pending.drain(..=end).collect::<Vec<u8>>();
             }
-            self.fill(what, deadline)?;
+            if !self.fill(what)? {
+                let how = self.child.wait().doing(what)?;
+                fail!("{what}: the process ended early ({how})");
+            }
         };
-        let told: std::result::Result<T, String> = serde_json::from_slice(&line).doing(what)?;
+        let told: Result<T, String> = serde_json::from_slice(&line).doing(what)?;
         told.map_err(Failure::new)
     }
 
-    /// Reads what has come, waiting for it until the deadline.
-    fn fill(&mut self, what: &str, deadline: Deadline) -> Result<()> {
-        while !readable(self.stdout.as_fd(), deadline.left().min(NAP))? {
-            if interrupted() {
-                return Err(Failure::new("interrupted"));
-            }
-            deadline.check(what)?;
+    /// Reads what has come, waiting for it until the deadline; `false`: that is the end.
+    fn fill(&mut self, what: &str) -> Result<bool> {
+        while !readable(&self.stdout, self.deadline.left().min(NAP))? {
+            ensure!(!interrupted(), "interrupted");
+            self.deadline.check(what)?;
         }
         let mut chunk = [0; 64 << 10];
         let count = self.stdout.read(&mut chunk).doing(what)?;
-        if count == 0 {
-            let how = self.child.0.wait().doing(what)?;
-            return Err(Failure::new(format!("{what}: the process ended early ({how})")));
-        }
         self.pending.extend_from_slice(&chunk[..count]);
-        Ok(())
+        Ok(count > 0)
+    }
+
+    /// All that a program prints.
+    ///
+    /// # Errors
+    ///
+    /// When it fails, or does not end in time.
+    pub(crate) fn output(mut self) -> Result<String> {
+        while self.fill("a program's output")? {}
+        let status = self.child.wait()?;
+        ensure!(status.success(), "it ended with {status}");
+        String::from_utf8(std::mem::take(&mut self.pending)).doing("a program's output")
+    }
+
+    /// Checks that a program has not ended; `what` says which it is.
+    ///
+    /// # Errors
+    ///
+    /// When it has.
+    pub(crate) fn check(&mut self, what: &str) -> Result<()> {
+        match self.child.try_wait()? {
+            None => Ok(()),
+            Some(how) => fail!("{what} ended early ({how})"),
+        }
     }
 
     /// Asks the process to end: its standard input ends.
     pub(crate) fn ask_to_finish(&mut self) {
-        self.stdin = None;
+        self.child.stdin = None;
     }
 
     /// Asks the process to end and waits for it.
@@ -149,105 +169,33 @@ impl ChildProcess {
     /// # Errors
     ///
     /// When it has not ended well by the deadline; it is killed then.
-    pub(crate) fn finish(mut self, deadline: Deadline) -> Result<()> {
+    pub(crate) fn finish(mut self) -> Result<()> {
         self.ask_to_finish();
-        let end = pidfd_open(Pid::from_child(&self.child.0), PidfdFlags::empty())
-            .doing("watching a process")?;
-        while !readable(&end, deadline.left().min(NAP))? {
-            deadline.check("the end of the peer")?;
+        let end = pidfd_open(Pid::from_child(&self.child), PidfdFlags::empty())?;
+        while !readable(&end, self.deadline.left().min(NAP))? {
+            self.deadline.check("the end of the peer")?;
         }
-        let status = self.child.0.wait().doing("reaping a process")?;
-        let failed = || Failure::new(format!("the peer ended with {status}"));
-        if status.success() { Ok(()) } else { Err(failed()) }
+        let status = self.child.wait()?;
+        ensure!(status.success(), "the peer ended with {status}");
+        Ok(())
     }
 }
 
-/// A process that is killed and reaped on drop.
-#[derive(Debug)]
-struct Reaped(Child);
-
-impl Drop for Reaped {
+impl Drop for ChildProcess {
     fn drop(&mut self) {
         // Both fail only for a process that is gone and reaped already.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
-}
-
-/// Starts a program that does not outlive the calling thread. Main thread only.
-fn spawn(command: &mut Command) -> std::io::Result<Child> {
-    let die_with_us = || Ok(set_parent_process_death_signal(Some(Signal::KILL))?);
-    // SAFETY:
-    // - between `fork` and `exec` it makes one system call: no allocation, no lock, no panic.
-    unsafe { command.pre_exec(die_with_us) };
-    command.spawn()
-}
-
-/// Another program, on a core of its own. Dropping it kills and reaps the process.
-pub(crate) struct Program(Reaped);
-
-impl Program {
-    /// Starts it. Main thread only.
-    ///
-    /// # Errors
-    ///
-    /// When it cannot be started on that core.
-    pub(crate) fn start(command: &mut Command, core: usize) -> Result<Self> {
-        let mut cores = CpuSet::new();
-        cores.set(core);
-        let pin = move || Ok(sched_setaffinity(None, &cores)?);
-        // SAFETY:
-        // - between `fork` and `exec` it makes one system call: no allocation, no lock, no panic.
-        unsafe { command.pre_exec(pin) };
-        let command = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        Ok(Self(Reaped(spawn(command).doing("starting a program")?)))
-    }
-
-    /// Checks that the child has not ended.
-    ///
-    /// # Errors
-    ///
-    /// When it has; `what` says which it is.
-    pub(crate) fn check(&mut self, what: &str) -> Result<()> {
-        match self.0.0.try_wait().doing("watching a program")? {
-            None => Ok(()),
-            Some(how) => Err(Failure::new(format!("{what} ended early ({how})"))),
-        }
-    }
-}
-
-/// Returns what another program prints, without its errors. Main thread only.
-///
-/// # Errors
-///
-/// When it cannot be started, fails, or does not end in time; it is killed then.
-pub(crate) fn output_of(program: &mut Command, deadline: Deadline) -> Result<String> {
-    let program = program.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-    let mut child = Reaped(spawn(program).doing("starting a program")?);
-    let mut stdout = child.0.stdout.take().ok_or_else(|| Failure::new("no pipe to a program"))?;
-    let mut text = Vec::new();
-    loop {
-        while !readable(&stdout, deadline.left().min(NAP))? {
-            deadline.check("a program's output")?;
-        }
-        let mut chunk = [0; 1024];
-        match stdout.read(&mut chunk).doing("a program's output")? {
-            0 => break,
-            count => text.extend_from_slice(&chunk[..count]),
-        }
-    }
-    let status = child.0.wait().doing("reaping a program")?;
-    let text = String::from_utf8(text).doing("a program's output")?;
-    if status.success() { Ok(text) } else { Err(Failure::new(format!("it ended with {status}"))) }
 }
 
 /// Returns true if `fd` has input, an end or an error to report, waiting at most `limit`.
 fn readable(fd: impl AsFd, limit: Duration) -> Result<bool> {
-    let timeout = Timespec::try_from(limit).doing("a time limit")?;
+    let timeout = Timespec::try_from(limit)?;
     match poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&timeout)) {
         Ok(count) => Ok(count > 0),
         Err(Errno::INTR) => Ok(false),
-        Err(errno) => Err(Failure::new(format!("waiting for a process: {errno}"))),
+        Err(errno) => fail!("waiting for a process: {errno}"),
     }
 }
 
@@ -260,11 +208,8 @@ fn readable(fd: impl AsFd, limit: Duration) -> Result<bool> {
 pub(crate) fn die_with_parent(parent: &str) -> Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL)).doing("asking to die with the parent")?;
     let now = rustix::process::getppid().map_or(0, Pid::as_raw_pid);
-    if now.to_string() == parent {
-        Ok(())
-    } else {
-        Err(Failure::new(format!("the parent {parent} is gone")))
-    }
+    ensure!(now.to_string() == parent, "the parent {parent} is gone");
+    Ok(())
 }
 
 /// In a child: sends `value` as a line to the parent.
@@ -273,7 +218,7 @@ pub(crate) fn die_with_parent(parent: &str) -> Result<()> {
 ///
 /// When the parent does not read any more.
 pub(crate) fn send(value: &impl Serialize) -> Result<()> {
-    send_line(&std::result::Result::<_, ()>::Ok(value))
+    send_line(&Result::<_, ()>::Ok(value))
 }
 
 /// In a child: tells the parent that there will be no value, and why.
@@ -282,15 +227,13 @@ pub(crate) fn send(value: &impl Serialize) -> Result<()> {
 ///
 /// When the parent does not read any more.
 pub(crate) fn send_failure(failure: &Failure) -> Result<()> {
-    send_line(&std::result::Result::<(), _>::Err(failure.to_string()))
+    send_line(&Result::<(), _>::Err(failure.to_string()))
 }
 
 fn send_line(told: &impl Serialize) -> Result<()> {
-    let mut line = serde_json::to_string(told).doing("writing a line to the parent")?;
-    line.push('\n');
+    let line = serde_json::to_string(told).doing("writing a line to the parent")?;
     let mut stdout = std::io::stdout().lock();
-    stdout.write_all(line.as_bytes()).doing("writing to the parent")?;
-    stdout.flush().doing("writing to the parent")
+    writeln!(stdout, "{line}").and_then(|()| stdout.flush()).doing("writing to the parent")
 }
 
 /// In a child: whether the parent has asked for the end.
@@ -299,9 +242,25 @@ fn send_line(told: &impl Serialize) -> Result<()> {
 ///
 /// When standard input cannot be read.
 pub(crate) fn finish_asked() -> Result<bool> {
-    let stdin = std::io::stdin();
     // The parent never writes: all there is to read is the end.
-    readable(stdin.as_fd(), Duration::ZERO)
+    readable(std::io::stdin(), Duration::ZERO)
+}
+
+/// In a child: runs `poll` until the parent asks for the end, since its last answer may still need
+/// help to leave.
+///
+/// # Errors
+///
+/// When standard input cannot be read, the deadline passes, or `poll` fails.
+pub(crate) fn poll_until_finish(
+    deadline: Deadline,
+    mut poll: impl FnMut() -> Result<()>,
+) -> Result<()> {
+    while !finish_asked()? {
+        poll()?;
+        deadline.check("the end of the caller")?;
+    }
+    Ok(())
 }
 
 /// In a child: sleeps until the parent asks for the end, see [`ChildProcess::finish`].
@@ -313,48 +272,4 @@ pub(crate) fn wait_for_finish() -> Result<()> {
     let mut byte = [0];
     while std::io::stdin().read(&mut byte).doing("waiting for the parent")? > 0 {}
     Ok(())
-}
-
-/// Makes Ctrl-C and `SIGTERM` end the supervisor's waits instead of the supervisor.
-pub(crate) fn catch_interrupts() {
-    extern "C" fn note(_signal: libc::c_int) {
-        INTERRUPTED.store(true, Ordering::Relaxed);
-    }
-    let handler = note as extern "C" fn(libc::c_int) as libc::sighandler_t;
-    for signal in [libc::SIGINT, libc::SIGTERM] {
-        // SAFETY:
-        // - `handler` is a function of the signature that `signal` expects, alive for ever;
-        // - it is async-signal-safe: one atomic store;
-        // - no thread relies on the replaced default action. Children get it back at `exec`.
-        unsafe { libc::signal(signal, handler) };
-    }
-}
-
-/// Returns true if the user asked for the end.
-pub(crate) fn interrupted() -> bool {
-    INTERRUPTED.load(Ordering::Relaxed)
-}
-
-/// Makes this process the parent of its children's orphans.
-///
-/// # Errors
-///
-/// When the kernel refuses.
-pub(crate) fn adopt_orphans() -> Result<()> {
-    let own = rustix::process::getpid();
-    rustix::process::set_child_subreaper(Some(own)).doing("adopting orphans")
-}
-
-/// Reaps the orphans. They die with the row process that started them, so there is little to wait
-/// for. No [`ChildProcess`] of this process may be alive: it would be reaped as well.
-pub(crate) fn reap_orphans() {
-    let deadline = Deadline::after(Duration::from_secs(2));
-    loop {
-        match rustix::process::wait(WaitOptions::NOHANG) {
-            Ok(Some(_)) => {}
-            Ok(None) if deadline.left().is_zero() => return,
-            Ok(None) => std::thread::sleep(Duration::from_millis(1)),
-            Err(_) => return, // no children left
-        }
-    }
 }

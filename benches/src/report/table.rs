@@ -1,6 +1,6 @@
 //! The report for people: a header and one table.
 
-use crate::base::row::{Row, Unit};
+use crate::base::{Row, Unit};
 
 const TITLES: [&str; 12] = [
     "id", "value", "floor", "ratio", "over", "p50", "p99", "p99.9", "n", "target", "met?",
@@ -29,10 +29,10 @@ pub(crate) fn row(width: usize, row: &Row) -> String {
         figure(row.floor),
         row.ratio.map_or_else(dash, |ratio| format!("{ratio:.2}")),
         figure(row.overhead),
-        figure(row.p50),
-        figure(row.p99),
-        figure(row.p999),
-        row.n.to_string(),
+        figure(row.samples.p50),
+        figure(row.samples.p99),
+        figure(row.samples.p999),
+        row.samples.n.to_string(),
         figure(row.target),
         row.met.map_or_else(dash, |met| if met { "yes" } else { "NO" }.into()),
         row.line_ns.map_or_else(dash, |[before, after]| format!("{before:.0}/{after:.0}")),
@@ -91,8 +91,7 @@ fn amount(value: f64, unit: Unit) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::row::{Figure, Target};
-    use crate::base::stats::Distribution;
+    use crate::base::{Distribution, Figure, Target};
 
     #[test]
     fn amounts_keep_three_digits() {

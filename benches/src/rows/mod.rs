@@ -1,4 +1,8 @@
 //! Rows: the figures of margo, each beside its floor.
+//!
+//! Imports from `base`, `process` and `floors`. From the bottom up: `ult/`, `argobots/` (the same
+//! by C Argobots' programs), `net/` (below the ULTs), `sweep/` (the same by C Mercury's programs),
+//! `rpc/` (margo itself).
 
 pub(crate) mod argobots;
 pub(crate) mod net;

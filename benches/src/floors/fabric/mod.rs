@@ -3,24 +3,21 @@
 //!
 //! Each side opens a bare endpoint of the provider that the transport of that name uses, with
 //! nothing on it that a loop of one caller does without: no wait object, one thread. The caller
-//! [offers](Side::offer) its address, the responder [joins](Side::join) and says where it is. Then
-//! the same roles as over a [TCP connection](super::tcp): a round begins with the responder's hello
-//! and ends with the message that says so.
+//! offers its address, the responder [joins](join) and says where it is. Then the two are a
+//! [`Channel`].
 
 mod ofi;
 mod ucx;
 
-use std::fmt;
 use std::ptr::NonNull;
 
 use na::OpenOptions;
-use serde::{Deserialize, Serialize};
 
-use crate::base::failure::{Doing, Failure, Result};
-use crate::base::wait::Deadline;
+use super::channel::Channel;
+use crate::base::{Deadline, Doing, OrFail, Result, ensure, fail};
 
 /// A library and what it is to use.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fabric {
     /// libfabric over TCP.
     OfiTcp,
@@ -72,7 +69,12 @@ impl Fabric {
         }
     }
 
-    fn open(self) -> Result<Box<dyn Bare>> {
+    /// A bare endpoint.
+    ///
+    /// # Errors
+    ///
+    /// When the library or the device is missing, or refuses.
+    pub(crate) fn open(self) -> Result<Box<dyn Bare>> {
         Ok(match self {
             Self::OfiTcp => Box::new(ofi::Endpoint::open(&ofi::TCP)?),
             Self::OfiRxm => Box::new(ofi::Endpoint::open(&ofi::RXM)?),
@@ -85,7 +87,7 @@ impl Fabric {
 }
 
 /// Direction of a transfer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verb {
     /// From the other side's memory.
     Get,
@@ -94,7 +96,7 @@ pub(crate) enum Verb {
 }
 
 /// The operations of a library for one side. One message and one transfer at a time.
-trait Bare: Send {
+pub(crate) trait Bare: Send {
     /// Where the other side reaches this one.
     fn address(&self) -> Result<Vec<u8>>;
 
@@ -106,7 +108,7 @@ trait Bare: Send {
 
     /// Moves the network; whether a message has come since one was looked at, which
     /// [`message`](Self::message) then gives.
-    fn try_take(&mut self) -> Result<bool>;
+    fn has_message(&mut self) -> Result<bool>;
 
     /// The last message, maybe with something behind it.
     fn message(&mut self) -> &[u8];
@@ -164,184 +166,52 @@ const MESSAGE_BYTES_MAX: usize = 4096;
 /// The length of a message, as in the rows that these floors belong to.
 const CALL_BYTES: usize = 56;
 
-const CALL: u8 = 0;
-const STOP: u8 = 1;
-const HELLO: u8 = 2;
+/// The kind of the first message: the responder says where it is, the caller lets it in.
 const JOIN: u8 = 3;
 
-/// One side.
-pub(crate) struct Side(Box<dyn Bare>);
-
-impl fmt::Debug for Side {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Side(..)")
+/// The responder's side.
+///
+/// # Errors
+///
+/// As for [`Fabric::open`], and when nobody is at `address`.
+pub(crate) fn join(fabric: Fabric, address: &[u8], deadline: Deadline) -> Result<Box<dyn Bare>> {
+    let mut bare = fabric.open()?;
+    bare.reach(address)?;
+    let message = [&[JOIN], &bare.address()?[..]].concat();
+    ensure!(message.len() <= MESSAGE_BYTES_MAX, "an address is longer than a message");
+    bare.send(&message, deadline).doing("telling the caller where we are")?;
+    // One message at a time: the first hello shall not meet this one.
+    match bare.take(deadline)? {
+        JOIN => Ok(bare),
+        other => fail!("expected to be let in, got {other}"),
     }
 }
 
-impl Side {
-    /// The caller's side, which waits for its responder.
-    ///
-    /// # Errors
-    ///
-    /// When the library or the device is missing, or refuses.
-    pub(crate) fn offer(fabric: Fabric) -> Result<Self> {
-        fabric.open().map(Self)
-    }
+/// Waits for the responder without giving the core away.
+///
+/// # Errors
+///
+/// When it does not come until the deadline.
+pub(crate) fn wait_for_join(bare: &mut Box<dyn Bare>, deadline: Deadline) -> Result<()> {
+    let kind = bare.take(deadline).doing("the responder's address")?;
+    ensure!(kind == JOIN, "the responder does not say where it is");
+    let address = bare.message()[1..].to_vec();
+    bare.reach(&address)?;
+    bare.put(JOIN, deadline)
+}
 
-    /// Where it is.
-    ///
-    /// # Errors
-    ///
-    /// When the library does not know.
-    pub(crate) fn address(&self) -> Result<Vec<u8>> {
-        self.0.address()
-    }
-
-    /// The responder's side.
-    ///
-    /// # Errors
-    ///
-    /// As for [`offer`](Self::offer), and when nobody is at `address`.
-    pub(crate) fn join(fabric: Fabric, address: &[u8], deadline: Deadline) -> Result<Self> {
-        let mut bare = fabric.open()?;
-        bare.reach(address)?;
-        let mut message = vec![JOIN];
-        message.extend(bare.address()?);
-        if message.len() > MESSAGE_BYTES_MAX {
-            return Err(Failure::new("an address is longer than a message"));
-        }
-        bare.send(&message, deadline).doing("telling the caller where we are")?;
-        let mut side = Self(bare);
-        // One message at a time: the first hello shall not meet this one.
-        match side.take(deadline)? {
-            JOIN => Ok(side),
-            other => Err(Failure::new(format!("expected to be let in, got {other}"))),
-        }
-    }
-
-    /// Waits for the responder without giving the core away; `idle` runs between the looks.
-    ///
-    /// # Errors
-    ///
-    /// When it does not come until the deadline.
-    pub(crate) fn wait_for_join(
-        &mut self,
-        deadline: Deadline,
-        mut idle: impl FnMut(),
-    ) -> Result<()> {
-        while !self.0.try_take()? {
-            idle();
-            deadline.check("the responder's address")?;
-        }
-        let address = match self.0.message() {
-            [JOIN, address @ ..] => address.to_vec(),
-            _ => return Err(Failure::new("the responder does not say where it is")),
-        };
-        self.0.reach(&address)?;
-        self.put(JOIN, deadline)
-    }
-
-    /// Returns true if the responder has begun to serve.
-    ///
-    /// # Errors
-    ///
-    /// When it says something else.
-    pub(crate) fn greeted(&mut self) -> Result<bool> {
-        if !self.0.try_take()? {
-            return Ok(false);
-        }
-        match self.0.message().first() {
-            Some(&HELLO) => Ok(true),
-            other => Err(Failure::new(format!("expected a hello, got {other:?}"))),
-        }
-    }
-
-    /// One round trip.
-    ///
-    /// # Errors
-    ///
-    /// When the answer does not come in time.
-    #[inline]
-    pub(crate) fn round_trip(&mut self, deadline: Deadline) -> Result<()> {
-        self.put(CALL, deadline)?;
-        self.take(deadline)?;
-        Ok(())
-    }
-
-    /// Ends the responder's round.
-    ///
-    /// # Errors
-    ///
-    /// When it does not confirm in time.
-    pub(crate) fn stop(&mut self, deadline: Deadline) -> Result<()> {
-        self.put(STOP, deadline)?;
-        self.take(deadline)?;
-        Ok(())
-    }
-
-    /// Serves one round, and whatever the other side does to what was exposed here.
-    ///
-    /// # Errors
-    ///
-    /// When no message comes until the deadline.
-    pub(crate) fn answer(&mut self, deadline: Deadline) -> Result<()> {
-        self.put(HELLO, deadline)?;
-        loop {
-            let kind = self.take(deadline)?;
-            self.put(kind, deadline)?;
-            if kind == STOP {
-                return Ok(());
-            }
-        }
-    }
-
-    /// Lets the other side at `memory`; how it is named there. Once.
-    ///
-    /// # Errors
-    ///
-    /// When the library refuses.
-    pub(crate) fn expose(&mut self, memory: Vec<u8>) -> Result<Vec<u8>> {
-        self.0.expose(memory)
-    }
-
-    /// The exposed memory; between rounds only.
-    pub(crate) fn exposed(&mut self) -> &mut [u8] {
-        self.0.exposed()
-    }
-
-    /// Transfers use what was exposed here, and there under `name`.
-    ///
-    /// # Errors
-    ///
-    /// When the library does not take the name.
-    pub(crate) fn aim(&mut self, name: &[u8]) -> Result<()> {
-        self.0.aim(name)
-    }
-
-    /// One transfer with a responder that is serving.
-    ///
-    /// # Errors
-    ///
-    /// When it fails, or does not end in time.
-    #[inline]
-    pub(crate) fn transfer(&mut self, verb: Verb, deadline: Deadline) -> Result<()> {
-        self.0.transfer(verb, deadline)
-    }
-
+impl Channel for Box<dyn Bare> {
     #[inline]
     fn put(&mut self, kind: u8, deadline: Deadline) -> Result<()> {
-        self.0.send(&[kind; CALL_BYTES], deadline)
+        self.send(&[kind; CALL_BYTES], deadline)
     }
 
     #[inline]
-    fn take(&mut self, deadline: Deadline) -> Result<u8> {
-        let mut taken = Ok(false);
-        deadline.spin_until("the other side's message", || {
-            taken = self.0.try_take();
-            !matches!(taken, Ok(false))
-        })?;
-        taken?;
-        self.0.message().first().copied().ok_or_else(|| Failure::new("an empty message"))
+    fn try_take(&mut self) -> Result<Option<u8>> {
+        if !self.has_message()? {
+            return Ok(None);
+        }
+        self.message().first().copied().or_fail("an empty message").map(Some)
     }
 }
 
@@ -360,22 +230,20 @@ mod tests {
                 continue;
             }
             let deadline = Deadline::after(Duration::from_secs(60));
-            let mut caller = Side::offer(fabric).unwrap();
+            let mut caller = fabric.open().unwrap();
             let address = caller.address().unwrap();
             std::thread::scope(|scope| {
                 let (tell, told) = std::sync::mpsc::channel();
                 let serving = scope.spawn(move || {
-                    let mut side = Side::join(fabric, &address, deadline).unwrap();
+                    let mut side = join(fabric, &address, deadline).unwrap();
                     tell.send(side.expose(vec![7; BYTES]).unwrap()).unwrap();
                     side.answer(deadline).unwrap();
                     assert!(side.exposed().iter().all(|byte| *byte == 8), "{fabric:?}: put");
                 });
-                caller.wait_for_join(deadline, std::thread::yield_now).unwrap();
+                wait_for_join(&mut caller, deadline).unwrap();
                 caller.expose(vec![1; BYTES]).unwrap();
                 caller.aim(&told.recv().unwrap()).unwrap();
-                while !caller.greeted().unwrap() {
-                    std::thread::yield_now();
-                }
+                caller.wait_for_hello(deadline, std::thread::yield_now).unwrap();
                 for _ in 0..3 {
                     caller.round_trip(deadline).unwrap();
                 }

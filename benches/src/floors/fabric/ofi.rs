@@ -12,8 +12,7 @@ use std::sync::OnceLock;
 use ofi_sys::{Library, call, raw};
 
 use super::{Bare, MESSAGE_BYTES_MAX, Memory, Verb};
-use crate::base::failure::{Doing, Failure, Result};
-use crate::base::wait::Deadline;
+use crate::base::{Deadline, Doing, Failure, Result};
 
 /// A provider, as `na`'s transport asks for it.
 #[derive(Debug)]
@@ -314,7 +313,7 @@ impl Bare for Endpoint {
     }
 
     #[inline]
-    fn try_take(&mut self) -> Result<bool> {
+    fn has_message(&mut self) -> Result<bool> {
         if !self.ended[RECEIVE] {
             self.progress()?;
         }

@@ -11,8 +11,7 @@ use std::ptr::{null, null_mut};
 use ucx_sys::*;
 
 use super::{Bare, MESSAGE_BYTES_MAX, Memory, Verb};
-use crate::base::failure::{Doing, Failure, Result};
-use crate::base::wait::Deadline;
+use crate::base::{Deadline, Doing, Failure, Result};
 
 const AM: u32 = 0;
 
@@ -248,7 +247,7 @@ impl Bare for Endpoint {
     }
 
     #[inline]
-    fn try_take(&mut self) -> Result<bool> {
+    fn has_message(&mut self) -> Result<bool> {
         if !self.inbox().came.get() {
             self.progress();
         }

@@ -21,23 +21,21 @@
 //!   by one is what joining many does. So `thread_fork_join`, its `_many` and its `_priv_pool`
 //!   there all stand beside the same rows here, and so do the two of `task_fork_join`.
 //! - The cache of stacks has the size that Argobots gives it (1,024).
+//!
+//! Imports from `base`, `process`, `floors` and `rows/ult`. Read `ops.rs`, then `ops_all.rs` and
+//! `sync_ops.rs`.
 
-mod sync_ops;
-mod thread_ops;
-mod thread_ops_all;
+pub(crate) mod ops;
+pub(crate) mod ops_all;
+pub(crate) mod sync_ops;
 
-pub(crate) use sync_ops::{create_free, lock_unlock};
-pub(crate) use thread_ops::{Op, cold, fork_join, ops};
-pub(crate) use thread_ops_all::{All, ops_all};
+use ult::{PoolRef, UltBuilder};
 
-use ult::{JoinHandle, PoolRef, UltBuilder};
-
-use crate::base::failure::{Doing, Result};
-use crate::process::context::Context;
-use crate::report::machine::pin_to_any;
+use crate::base::{Deadline, Doing, Result};
+use crate::rows::ult::on_ult::yield_until;
 
 /// Units of one xstream in the rows that do not say otherwise.
-const UNITS: u32 = 256;
+pub(crate) const UNITS: u32 = 256;
 /// `ABT_MEM_MAX_NUM_STACKS`, default.
 const STACKS: usize = 1_024;
 
@@ -66,19 +64,43 @@ impl Kind {
             Self::Tasklet => pool.tasklet(),
         }
     }
+
+    /// Spawns so many detached units, and yields until the pool is empty.
+    fn detach(self, pool: &PoolRef, units: u32, deadline: Deadline) -> Result<()> {
+        for _ in 0..units {
+            self.in_pool(pool).spawn_detached(|| ()).doing("spawning")?;
+        }
+        yield_until("detached units", deadline, || pool.is_empty())
+    }
 }
 
-/// Joins all, the first failure of which is the result.
-fn join_each<T>(handles: impl IntoIterator<Item = JoinHandle<Result<T>>>) -> Result<()> {
-    handles.into_iter().try_for_each(|handle| handle.join().doing("joining")?.map(drop))
+/// The operation that is timed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Op {
+    /// The spawns of a batch.
+    Create,
+    /// The joins after them.
+    Join,
+    /// Both together.
+    CreateJoin,
+    /// Detached units, until the pool is empty. So there is never more than one batch.
+    CreateUnnamed,
+    /// All ULTs yield in turns. Spawns and joins do not count (there, one for 2,000 yields does).
+    Yield,
+    /// Yields to the next one, past the scheduler.
+    YieldTo,
 }
 
-/// The cores of `count` xstreams, which the process may then use.
-fn cores(context: &Context, count: usize) -> Result<Vec<usize>> {
-    let cores = match count {
-        1 => vec![context.cores.origin],
-        _ => vec![context.cores.origin, context.cores.target()?],
-    };
-    pin_to_any(&cores)?;
-    Ok(cores)
+impl Op {
+    /// The part of an id that names it.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Create => "create",
+            Self::Join => "join",
+            Self::CreateJoin => "create_join",
+            Self::CreateUnnamed => "create_unnamed",
+            Self::Yield => "yield",
+            Self::YieldTo => "yield_to",
+        }
+    }
 }

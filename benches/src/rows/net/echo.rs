@@ -1,5 +1,7 @@
 //! Rows `na.*.rtt` and `hg.*.rtt`: a message to another process and its answer, at a layer below
-//! ULTs.
+//! ULTs. Rows `hg.*.rtt.1k` and `hg.*.rtt.overflow`: the same with 1 KiB of arguments beside that
+//! without, and with one byte more than fits into a message beside the most that does. Rows
+//! `hg.*.rate16`: 16 started, then all of their answers awaited.
 //!
 //! Measures one caller in a closed loop, both sides polling, nothing allocated or looked up in
 //! between that the layer does not do by itself. Floor: the same round trip over bare cache lines
@@ -8,19 +10,11 @@
 //! the differences are what each layer costs.
 
 use na::Addr;
-use serde::{Deserialize, Serialize};
 
-use crate::base::failure::{Doing, Result};
-use crate::base::row::Figure;
-use crate::base::stats::Effort;
-use crate::base::wait::Deadline;
-use crate::floors::channel::{Offer, Place, Responder, Transport};
-use crate::floors::rtt;
-use crate::process::child;
-use crate::process::context::Context;
-use crate::process::peer::{self, Task};
-use crate::rows::net::hg_node::HgNode;
-use crate::rows::net::na_node::NaNode;
+use crate::base::{Deadline, Doing, Effort, Figure, Result};
+use crate::floors::channel;
+use crate::floors::transport::{Offer, Transport, join};
+use crate::process::{Context, child};
 
 /// One side's view of a layer.
 pub(crate) trait Node: Sized {
@@ -39,15 +33,6 @@ pub(crate) trait Node: Sized {
     fn poll(&mut self) -> Result<()>;
     /// Ends it.
     fn close(self);
-}
-
-/// Which layer a row measures.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-pub(crate) enum Layer {
-    /// The network layer.
-    Na,
-    /// The RPC layer on top of it, without ULTs.
-    Hg,
 }
 
 /// Names of what a row is compared with: calls without arguments, with the most that fits into a
@@ -88,89 +73,52 @@ impl Work {
     }
 }
 
-/// The order that the peer of these rows gets.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Target {
-    layer: Layer,
-    transport: Transport,
-    place: Place,
-    effort: Effort,
-}
-
 /// The peer's part: answers floor and figure in turns.
 ///
 /// # Errors
 ///
 /// When the caller falls silent.
-pub(crate) fn peer(target: &Target, deadline: Deadline) -> Result<()> {
-    match target.layer {
-        Layer::Na => peer_of::<NaNode>(target, deadline),
-        Layer::Hg => peer_of::<HgNode>(target, deadline),
-    }
-}
-
-fn peer_of<N: Node>(target: &Target, deadline: Deadline) -> Result<()> {
-    let mut floor = Responder::join(&target.place, deadline)?;
-    let mut node = N::open(target.transport, true, deadline)?;
+pub(crate) fn peer<N: Node>(context: &Context, over: Transport, place: &[u8]) -> Result<()> {
+    let deadline = context.deadline;
+    let mut floor = join(over, place, deadline)?;
+    let mut node = N::open(over, true, deadline)?;
     child::send(&node.endpoint().self_addr().uri())?;
-    for _ in 0..target.effort.rounds {
+    for _ in 0..Effort::latency(context.quick).rounds {
         floor.answer(deadline)?;
         node.answer()?;
     }
-    // The last answer may still need our help to leave.
-    while !child::finish_asked()? {
-        node.poll()?;
-        deadline.check("the end of the caller")?;
-    }
+    child::poll_until_finish(deadline, || node.poll())?;
     node.close();
     Ok(())
 }
 
 /// The row.
-pub(crate) fn run(
-    context: &Context,
-    layer: Layer,
-    transport: Transport,
-    work: Work,
-) -> Result<Figure> {
-    match layer {
-        Layer::Na => run_with::<NaNode>(context, layer, transport, work),
-        Layer::Hg => run_with::<HgNode>(context, layer, transport, work),
-    }
-}
-
-fn run_with<N: Node>(
-    context: &Context,
-    layer: Layer,
-    transport: Transport,
-    work: Work,
-) -> Result<Figure> {
+pub(crate) fn run<N: Node>(context: &Context, over: Transport, work: Work) -> Result<Figure> {
     let (effort, deadline) = (Effort::latency(context.quick), context.deadline);
-    let (mut floors, mut samples) = (effort.room(1), effort.room(work.in_flight() as u32));
     let mut bases = effort.room(1);
-    let offer = Offer::new(transport)?;
-    let target = Target { layer, transport, place: offer.place()?, effort };
-    let mut peer = peer::start(context, Task::Echo(target))?;
-    let mut caller = offer.accept(deadline, std::hint::spin_loop)?;
-    let address: String = peer.receive("the peer's address", deadline)?;
+    let offer = Offer::new(over)?;
+    let mut peer = context.start_peer(offer.place()?)?;
+    let mut caller = offer.accept(deadline)?;
+    let address: String = peer.receive("the peer's address")?;
     if let Work::Bytes(bytes) = work {
         caller.carry(bytes);
     }
-    let mut node = N::open(transport, false, deadline)?;
+    let mut node = N::open(over, false, deadline)?;
     let target = node.endpoint().lookup(&address).doing("looking the peer up")?;
-    for _ in 0..effort.rounds {
-        caller.wait_for_hello(deadline, std::hint::spin_loop)?;
-        rtt::round(&mut caller, effort, &mut floors, deadline)?;
-        if let Some((_, base)) = work.base() {
-            node.set_work(base);
-            effort.each(&mut bases, || node.call(&target, false))?;
-        }
-        node.set_work(work);
-        effort.each(&mut samples, || node.call(&target, false))?;
-        node.call(&target, true)?;
-    }
+    let floor =
+        |floors: &mut _| channel::round(&mut *caller, floors, deadline, std::hint::spin_loop);
+    let [mut floors, mut samples] =
+        effort.in_turns([1, work.in_flight() as u32], floor, |samples| {
+            if let Some((_, base)) = work.base() {
+                node.set_work(base);
+                bases.each(|| node.call(&target, false))?;
+            }
+            node.set_work(work);
+            samples.each(|| node.call(&target, false))?;
+            node.call(&target, true)
+        })?;
     node.close();
-    peer.finish(deadline)?;
+    peer.finish()?;
     if let Work::Many(_) = work {
         return Ok(Figure::median(samples.rate(), None));
     }

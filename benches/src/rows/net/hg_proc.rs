@@ -15,10 +15,8 @@ use margo::hg::proc::{self, WriterLimits, Written};
 use na::MsgBuf;
 use serde::{Deserialize, Serialize};
 
-use crate::base::failure::{Doing, Failure, Result};
-use crate::base::row::Figure;
-use crate::base::stats::{Effort, Samples};
-use crate::process::context::Context;
+use crate::base::{Doing, Effort, Figure, OrFail, Result, Samples, fail};
+use crate::process::Context;
 
 /// Operations per sample.
 const BATCH: u32 = 256;
@@ -28,60 +26,46 @@ const PER_MESSAGE: u32 = 100;
 const HEADERS: usize = 16;
 
 #[derive(Serialize, Deserialize)]
-struct Args<'a> {
+struct Args<S> {
     offset: u64,
     len: u32,
-    name: &'a str,
+    name: S,
 }
 
-#[derive(Deserialize)]
-struct OwnedArgs {
-    offset: u64,
-    len: u32,
-    name: String,
-}
-
-const ARGS: Args<'static> = Args { offset: 1 << 40, len: 4096, name: "sixteen bytes ok" };
+const ARGS: Args<&str> = Args { offset: 1 << 40, len: 4096, name: "sixteen bytes ok" };
 
 /// Alternates with the floor.
 fn measure(
     context: &Context,
     per: u32,
-    mut round: impl FnMut(Effort, &mut Samples) -> Result<()>,
+    from: &[u8],
+    round: impl FnMut(&mut Samples) -> Result<()>,
 ) -> Result<Figure> {
-    let effort = Effort::batches(context.quick);
-    let (mut samples, mut floor) = (effort.room(per), effort.room(BATCH));
-    let from = encoded()?;
     let mut into = vec![0; from.len()];
-    for _ in 0..effort.rounds {
-        round(effort, &mut samples)?;
-        effort.batched(&mut floor, || {
-            let from = black_box(&from[..]);
+    let floor = |floors: &mut Samples| {
+        floors.batched(|| {
+            let from = black_box(from);
             into[..from.len()].copy_from_slice(from);
             black_box(&mut into);
             Ok(())
-        })?;
-    }
-    Ok(Figure::median(samples.latency(), floor.latency().p50))
-}
-
-fn encoded() -> Result<Vec<u8>> {
-    proc::to_vec(&ARGS).doing("encoding")
+        })
+    };
+    Effort::batches(context.quick).in_turns([BATCH, per], floor, round).map(Figure::latency)
 }
 
 /// Row `hg.proc.encode`.
 pub(crate) fn encode(context: &Context) -> Result<Figure> {
     let mut buf = Some(MsgBuf::with_capacity(4096));
-    measure(context, PER_MESSAGE, |effort, samples| {
-        effort.each(samples, || {
-            let taken = buf.take().ok_or_else(|| Failure::new("no buffer"))?;
+    measure(context, PER_MESSAGE, &proc::to_vec(&ARGS)?, |samples| {
+        samples.each(|| {
+            let taken = buf.take().or_fail("no buffer")?;
             let mut writer = Writer::new(taken, HEADERS, 4096, WriterLimits::default());
             for _ in 0..PER_MESSAGE {
                 proc::to_writer(&mut writer, black_box(&ARGS)).doing("encoding")?;
             }
             match writer.finish() {
                 Written::Fits(full) => buf = Some(black_box(full)),
-                Written::Overflow(..) => return Err(Failure::new("the message overflows")),
+                Written::Overflow(..) => fail!("the message overflows"),
             }
             Ok(())
         })
@@ -90,10 +74,10 @@ pub(crate) fn encode(context: &Context) -> Result<Figure> {
 
 /// Row `hg.proc.decode`.
 pub(crate) fn decode(context: &Context) -> Result<Figure> {
-    let bytes = encoded()?;
-    measure(context, BATCH, |effort, samples| {
-        effort.batched(samples, || {
-            let args = proc::from_slice::<Args<'_>>(black_box(&bytes)).doing("decoding")?;
+    let bytes = proc::to_vec(&ARGS)?;
+    measure(context, BATCH, &bytes, |samples| {
+        samples.batched(|| {
+            let args = proc::from_slice::<Args<&str>>(black_box(&bytes)).doing("decoding")?;
             black_box((args.offset, args.len, args.name));
             Ok(())
         })
@@ -102,10 +86,10 @@ pub(crate) fn decode(context: &Context) -> Result<Figure> {
 
 /// Row `hg.proc.decode_owned`.
 pub(crate) fn decode_owned(context: &Context) -> Result<Figure> {
-    let bytes = encoded()?;
-    measure(context, BATCH, |effort, samples| {
-        effort.batched(samples, || {
-            let args = proc::from_slice::<OwnedArgs>(black_box(&bytes)).doing("decoding")?;
+    let bytes = proc::to_vec(&ARGS)?;
+    measure(context, BATCH, &bytes, |samples| {
+        samples.batched(|| {
+            let args = proc::from_slice::<Args<String>>(black_box(&bytes)).doing("decoding")?;
             black_box((args.offset, args.len, args.name));
             Ok(())
         })

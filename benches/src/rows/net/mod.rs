@@ -1,9 +1,13 @@
-//! Rows below the ULTs: messages, transfers and calls.
+//! Rows below the ULTs: messages, transfers, and calls of the RPC layer.
+//!
+//! Imports from `base`, `process` and `floors`. Read `echo.rs` (round trips of a node),
+//! `na_node.rs` and `hg_node.rs` (a node of each layer); then, each for itself, `crowd.rs`,
+//! `rates.rs`, `transfers.rs`, `hg_proc.rs`.
 
+pub(crate) mod crowd;
 pub(crate) mod echo;
-pub(crate) mod fabric;
-mod hg_node;
+pub(crate) mod hg_node;
 pub(crate) mod hg_proc;
-mod na_node;
-pub(crate) mod na_sm;
-pub(crate) mod na_tcp;
+pub(crate) mod na_node;
+pub(crate) mod rates;
+pub(crate) mod transfers;

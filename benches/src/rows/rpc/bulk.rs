@@ -13,27 +13,19 @@ use std::net::TcpListener;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use margo::{
-    Access, AllocOptions, Bulk, BulkBuffer, Exposable, Exposed, Handle, Instance, ProviderHandle,
-    Rpc, SharedBuffer,
+    Access, AllocOptions, Bulk, BulkBuffer, Exposable, Exposed, Handle, Instance, Rpc, SharedBuffer,
 };
 use serde::{Deserialize, Serialize};
 
-use crate::base::failure::{Doing, Failure, Result};
-use crate::base::row::Figure;
-use crate::base::stats::{Effort, Samples};
-use crate::base::wait::Deadline;
-use crate::floors::attach::{self, Attach};
-use crate::floors::channel::Transport;
-use crate::floors::memcpy::{self, touched};
-use crate::floors::stream::Style;
-use crate::floors::{stream, tcp};
-use crate::process::child;
-use crate::process::context::Context;
-use crate::process::peer::Task;
-use crate::rows::rpc::pair::{Pair, Settings, WaitPolicy, serve};
+use super::pair::{Pair, Settings, Told, WaitPolicy, during_call, serve};
+use crate::base::{Doing, Effort, Failure, Figure, OrFail, Result, Samples, ensure};
+use crate::floors::attach::Source;
+use crate::floors::memcpy::{copies, touched};
+use crate::floors::stream::{self, Style};
+use crate::floors::tcp;
+use crate::floors::transport::Transport;
+use crate::process::{Context, child};
 use crate::rows::ult::on_ult::on_ult;
-
-type Told = std::result::Result<(), String>;
 
 /// Pulls the argument's memory for a round.
 const PULL: Rpc<Bulk, Told> = Rpc::new("bench_pull");
@@ -51,22 +43,20 @@ pub(crate) enum Way {
     Tcp,
 }
 
-/// The order that the peer of these rows gets.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Target {
-    settings: Settings,
-    floor: Floor,
-    bytes: usize,
-    effort: Effort,
+impl Way {
+    fn settings(self) -> Settings {
+        let transport = if self == Self::Tcp { Transport::Tcp } else { Transport::Sm };
+        Settings { transport, patience: WaitPolicy::Poll }
+    }
 }
 
 /// Where the target finds the floor's data.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-enum Floor {
+pub(crate) enum Floor {
     /// A copy within the target; what it pulls to is from `alloc` as well.
     Copy,
     /// Memory of the origin's process.
-    Attach(attach::Source),
+    Attach(Source),
     /// An address where chunks can be asked for.
     Get(String),
 }
@@ -88,27 +78,25 @@ enum Destination {
 impl Destination {
     fn new(instance: &Instance, shared: bool, bytes: usize) -> Result<Self> {
         if !shared {
-            return instance.bulk_buffer(bytes).map(Self::Plain).doing("a buffer");
+            return Ok(Self::Plain(instance.bulk_buffer(bytes)?));
         }
-        let buffer = instance.alloc(bytes, &AllocOptions::default()).doing("allocating")?;
-        instance.expose(buffer, Access::ReadWrite).map(Self::Alloc).doing("exposing memory")
+        let buffer = instance.alloc(bytes, &AllocOptions::default())?;
+        Ok(Self::Alloc(instance.expose(buffer, Access::ReadWrite)?))
     }
 
     fn clear(&mut self, bytes: usize) -> Result<()> {
         match self {
-            Self::Alloc(exposed) => exposed.write_at(0, &vec![0; bytes]).doing("clearing"),
-            Self::Plain(buffer) => {
-                buffer.fill(0);
-                Ok(())
-            }
+            Self::Alloc(exposed) => exposed.write_at(0, &vec![0; bytes])?,
+            Self::Plain(buffer) => buffer.fill(0),
         }
+        Ok(())
     }
 
     fn holds(&self, expected: &[u8]) -> Result<bool> {
         match self {
             Self::Alloc(exposed) => {
                 let mut bytes = vec![0; expected.len()];
-                exposed.read_at(0, &mut bytes).doing("reading")?;
+                exposed.read_at(0, &mut bytes)?;
                 Ok(bytes == expected)
             }
             Self::Plain(buffer) => Ok(buffer[..] == *expected),
@@ -121,27 +109,30 @@ impl Destination {
 /// # Errors
 ///
 /// When margo does not start.
-pub(crate) fn peer(target: Target, deadline: Deadline) -> Result<()> {
-    let Target { settings, floor, bytes, effort } = target;
+pub(crate) fn peer(context: &Context, way: Way, bytes: usize, floor: Floor) -> Result<()> {
+    let (effort, deadline) = (Effort::transfers(context.quick, bytes), context.deadline);
     let (floors, samples) = (effort.room(1), effort.room(1));
     let measured = Arc::new(Mutex::new(Some(Measured { floors, samples, destination: None })));
     let (pulls, bare) = (measured.clone(), measured.clone());
-    let shared = matches!(floor, Floor::Copy);
     let register = move |instance: &Instance| {
-        let pull = move |request: Handle<Bulk, Told>| {
-            answer(&request, &pulls, |measured| pull(&request, measured, shared, bytes, effort));
-        };
-        instance.register(PULL, pull).doing("registering")?;
-        let floor = move |request: Handle<(), Told>| {
-            answer(&request, &bare, |measured| {
-                bare_round(&floor, measured, bytes, effort, deadline)
+        instance.register(PULL, move |request: Handle<Bulk, Told>| {
+            answer(&request, &pulls, |measured| pull(&request, measured, way, bytes));
+        })?;
+        instance.register(FLOOR, move |request: Handle<(), Told>| {
+            answer(&request, &bare, |Measured { floors, .. }| match &floor {
+                Floor::Copy => copies(bytes)(floors),
+                Floor::Attach(source) => source.reads()(floors),
+                Floor::Get(address) => {
+                    let mut reader = stream::Reader::connect(address, Style::Get, bytes, deadline)?;
+                    floors.each(|| reader.read())
+                }
             });
-        };
-        instance.register(FLOOR, floor).doing("registering")
+        })?;
+        Ok(())
     };
-    serve(settings, register, || {
+    serve(way.settings(), register, || {
         let measured = take(&measured)?;
-        child::send(&(measured.floors.raw(), measured.samples.raw()))
+        child::send(&[measured.floors, measured.samples])
     })
 }
 
@@ -162,120 +153,81 @@ fn answer<A>(
 
 fn take(place: &Mutex<Option<Measured>>) -> Result<Measured> {
     let taken = place.lock().unwrap_or_else(PoisonError::into_inner).take();
-    taken.ok_or_else(|| Failure::new("a round is under way, or was broken off"))
+    taken.or_fail("a round is under way, or was broken off")
 }
 
 fn pull(
     request: &Handle<Bulk, Told>,
     measured: &mut Measured,
-    shared: bool,
+    way: Way,
     bytes: usize,
-    effort: Effort,
 ) -> Result<()> {
     let Measured { samples, destination, .. } = measured;
     let destination = match destination {
         Some(destination) => destination,
-        None => destination.insert(Destination::new(request.instance(), shared, bytes)?),
+        None => {
+            let shared = way == Way::SmAlloc;
+            destination.insert(Destination::new(request.instance(), shared, bytes)?)
+        }
     };
     destination.clear(bytes)?;
-    effort.each(samples, || {
+    samples.each(|| {
         let pulled = match destination {
             Destination::Alloc(exposed) => request.pull(request.args(), 0, exposed, 0..bytes),
             Destination::Plain(buffer) => request.pull(request.args(), 0, buffer, 0..bytes),
         };
         pulled.doing("pulling")
     })?;
-    match destination.holds(&touched(bytes))? {
-        true => Ok(()),
-        false => Err(Failure::new("the pulled bytes are not the origin's")),
-    }
-}
-
-fn bare_round(
-    floor: &Floor,
-    measured: &mut Measured,
-    bytes: usize,
-    effort: Effort,
-    deadline: Deadline,
-) -> Result<()> {
-    match floor {
-        Floor::Copy => memcpy::Copy::new(bytes).round(effort, &mut measured.floors),
-        Floor::Attach(source) => Attach::new(*source).round(effort, &mut measured.floors),
-        Floor::Get(address) => {
-            let mut reader = stream::Reader::connect(address, Style::Get, bytes, deadline)?;
-            reader.round(effort, &mut measured.floors)
-        }
-    }
+    ensure!(destination.holds(&touched(bytes))?, "the pulled bytes are not the origin's");
+    Ok(())
 }
 
 /// The row.
 pub(crate) fn run(context: &Context, way: Way, bytes: usize) -> Result<Figure> {
     let (effort, deadline) = (Effort::transfers(context.quick, bytes), context.deadline);
-    let transport = if way == Way::Tcp { Transport::Tcp } else { Transport::Sm };
-    let settings = Settings { transport, patience: WaitPolicy::Poll };
     let data = touched(bytes);
-    let (floor, listener) = match way {
-        Way::SmAlloc => (Floor::Copy, None),
-        Way::SmAny => {
-            attach::allow_attach();
-            // The bytes stay where they are when the vector moves.
-            (Floor::Attach(attach::Source::of(&data)), None)
-        }
-        Way::Tcp => {
-            let listener = TcpListener::bind("127.0.0.1:0").doing("listening on loopback")?;
-            let address = listener.local_addr().doing("asking for the port")?;
-            (Floor::Get(address.to_string()), Some(listener))
-        }
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let floor = match way {
+        Way::SmAlloc => Floor::Copy,
+        // The bytes stay where they are when the vector moves.
+        Way::SmAny => Floor::Attach(Source::of(&data)),
+        Way::Tcp => Floor::Get(listener.local_addr()?.to_string()),
     };
-    let task = Task::Bulk(Target { settings, floor, bytes, effort });
-    let (mut pair, ()) = Pair::start(context, settings, task, || Ok(()))?;
+    let (mut pair, ()) = Pair::start(context, way.settings(), floor, || Ok(()))?;
     let (instance, target) = (pair.instance.clone(), pair.target.clone());
     on_ult(&pair.instance.rpc_pool(), deadline, move || {
-        let rounds = Rounds { instance: &instance, target: &target, listener, effort, deadline };
+        let round = |exposed: &Bulk| {
+            during_call(&instance, &target, FLOOR, || {
+                if way != Way::Tcp {
+                    return Ok(());
+                }
+                let stream = tcp::accept(&listener, deadline, ult::yield_now)?;
+                stream::write_until_closed(stream, Style::Get, bytes, deadline)
+            })?;
+            instance.forward(PULL, &target, exposed)?.map_err(Failure::new)
+        };
+        let rounds = |exposed: &Bulk| (0..effort.rounds).try_for_each(|_| round(exposed));
         if way != Way::SmAlloc {
-            return rounds.run(data, bytes);
+            return expose(&instance, data, rounds);
         }
-        let buffer = instance.alloc(bytes, &AllocOptions::default());
-        let mut buffer = buffer.doing("allocating")?;
-        buffer.as_mut_slice().doing("filling")?.copy_from_slice(&data);
-        rounds.run(buffer, bytes)
+        let mut buffer = instance.alloc(bytes, &AllocOptions::default())?;
+        buffer.as_mut_slice()?.copy_from_slice(&data);
+        expose(&instance, buffer, rounds)
     })?;
     pair.peer.ask_to_finish();
-    let (floors, samples): (Vec<u64>, Vec<u64>) =
-        pair.peer.receive("the target's samples", deadline)?;
+    let rounds: [Samples; 2] = pair.peer.receive("the target's samples")?;
     pair.stop(deadline)?;
-    let floor = Samples::from_raw(floors).bandwidth(bytes).p50;
-    Ok(Figure::median(Samples::from_raw(samples).bandwidth(bytes), floor))
+    Ok(Figure::bandwidth(rounds, bytes))
 }
 
-/// The origin's part: what it exposes, and how often the target measures.
-struct Rounds<'a> {
-    instance: &'a Instance,
-    target: &'a ProviderHandle,
-    /// Where the floor's chunks are asked for, if that is how they come.
-    listener: Option<TcpListener>,
-    effort: Effort,
-    deadline: Deadline,
-}
-
-impl Rounds<'_> {
-    fn run(&self, data: impl Exposable, bytes: usize) -> Result<()> {
-        let Self { instance, target, listener, effort, deadline } = self;
-        let exposed = instance.expose(data, Access::ReadOnly).doing("exposing memory")?;
-        for _ in 0..effort.rounds {
-            let (origin, to) = (Instance::clone(instance), ProviderHandle::clone(target));
-            let call = instance.rpc_pool().spawn(move || origin.forward(FLOOR, &to, &()));
-            let call = call.doing("spawning")?;
-            if let Some(listener) = listener {
-                let stream = tcp::accept(listener, *deadline, ult::yield_now)?;
-                stream::write_until_closed(stream, Style::Get, bytes, *deadline)?;
-            }
-            let told = call.join().doing("joining")?.doing("calling")?;
-            told.map_err(Failure::new)?;
-            let told = instance.forward(PULL, target, exposed.bulk()).doing("calling")?;
-            told.map_err(Failure::new)?;
-        }
-        drop(exposed.release().doing("taking memory back")?);
-        Ok(())
-    }
+/// Runs `rounds` while `data` is exposed.
+fn expose(
+    instance: &Instance,
+    data: impl Exposable,
+    rounds: impl FnOnce(&Bulk) -> Result<()>,
+) -> Result<()> {
+    let exposed = instance.expose(data, Access::ReadOnly)?;
+    rounds(exposed.bulk())?;
+    drop(exposed.release()?);
+    Ok(())
 }

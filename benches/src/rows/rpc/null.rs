@@ -18,23 +18,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use margo::{Instance, ProviderHandle, Rpc};
-use serde::{Deserialize, Serialize};
 
-use crate::base::cpu_time;
-use crate::base::failure::{Doing, Failure, Result};
-use crate::base::row::Figure;
-use crate::base::stats::{Effort, Samples};
-use crate::base::wait::Deadline;
-use crate::floors::channel::{Caller, Offer, Place, Responder};
-use crate::floors::rtt;
-use crate::process::context::Context;
-use crate::process::peer::Task;
-use crate::rows::rpc::pair::{Pair, Settings, serve};
+use super::pair::{Pair, Settings, Told, during_call, serve};
+use crate::base::{Deadline, Doing, Effort, Figure, Result, Samples, cpu_time};
+use crate::floors::channel::{self, Channel};
+use crate::floors::transport::{Offer, join};
+use crate::process::Context;
 use crate::rows::ult::on_ult::on_ult;
 
 const NULL: Rpc<(), ()> = Rpc::new("bench_null");
 /// Serves one round of floor messages on the target's xstream before it returns.
-const FLOOR: Rpc<(), std::result::Result<(), String>> = Rpc::new("bench_floor_rtt");
+const FLOOR: Rpc<(), Told> = Rpc::new("bench_floor_rtt");
 
 /// Switches statistics on or off at the target.
 const STATISTICS: Rpc<bool, ()> = Rpc::new("bench_statistics");
@@ -42,45 +36,37 @@ const STATISTICS: Rpc<bool, ()> = Rpc::new("bench_statistics");
 /// ULTs of the rate rows.
 const CALLERS: usize = 32;
 
-/// The order that the peer of these rows gets.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Target {
-    settings: Settings,
-    place: Place,
-}
+/// Calls in one sample of [`rtt_stats`].
+const BATCH: u32 = 256;
 
 /// The peer's part.
 ///
 /// # Errors
 ///
 /// When margo does not start, or the floor's channel is not there.
-pub(crate) fn peer(target: Target, deadline: Deadline) -> Result<()> {
-    let floor = Mutex::new(Responder::join(&target.place, deadline)?);
+pub(crate) fn peer(context: &Context, settings: Settings, place: &[u8]) -> Result<()> {
+    let deadline = context.deadline;
+    let floor = Mutex::new(join(settings.transport, place, deadline)?);
     let register = move |instance: &Instance| {
-        let null = instance.register(NULL, |request| {
-            // An origin that is gone needs no answer.
-            let _ = request.respond(&());
-        });
-        null.doing("registering")?;
-        let statistics = instance.serve(STATISTICS).returning(|request| {
+        // An origin that is gone needs no answer.
+        instance.register(NULL, |request| drop(request.respond(&())))?;
+        instance.serve(STATISTICS).returning(|request| {
             switch_statistics(request.instance(), *request.args());
-        });
-        statistics.doing("registering")?;
-        let floor = instance.register(FLOOR, move |request| {
+        })?;
+        instance.register(FLOOR, move |request| {
             let mut floor = floor.lock().unwrap_or_else(PoisonError::into_inner);
             let result = floor.answer(deadline).map_err(|failure| failure.to_string());
             let _ = request.respond(&result);
-        });
-        floor.doing("registering")
+        })?;
+        Ok(())
     };
-    serve(target.settings, register, || Ok(()))
+    serve(settings, register, || Ok(()))
 }
 
-fn start(context: &Context, settings: Settings) -> Result<(Pair, Caller)> {
+fn start(context: &Context, settings: Settings) -> Result<(Pair, Box<dyn Channel>)> {
     let offer = Offer::new(settings.transport)?;
-    let task = Task::Rpc(Target { settings, place: offer.place()? });
-    let deadline = context.deadline;
-    Pair::start(context, settings, task, || offer.accept(deadline, std::hint::spin_loop))
+    let place = offer.place()?;
+    Pair::start(context, settings, place, || offer.accept(context.deadline))
 }
 
 /// Rows `rpc.*.rtt.*`.
@@ -88,44 +74,34 @@ pub(crate) fn rtt(context: &Context, settings: Settings) -> Result<Figure> {
     let (effort, deadline) = (Effort::latency(context.quick), context.deadline);
     let (pair, mut caller) = start(context, settings)?;
     let (instance, target) = (pair.instance.clone(), pair.target.clone());
-    let (mut floors, mut samples) = on_ult(&pair.instance.rpc_pool(), deadline, move || {
-        let (mut floors, mut samples) = (effort.room(1), effort.room(1));
-        for _ in 0..effort.rounds {
-            floor_round(&instance, &target, &mut caller, effort, &mut floors, deadline)?;
-            effort.each(&mut samples, || null(&instance, &target))?;
-        }
-        Ok((floors, samples))
+    let rounds = on_ult(&pair.instance.rpc_pool(), deadline, move || {
+        let floor = |floors: &mut Samples| {
+            during_call(&instance, &target, FLOOR, || {
+                channel::round(&mut *caller, floors, deadline, ult::yield_now)
+            })
+        };
+        effort.in_turns([1, 1], floor, |samples| samples.each(|| null(&instance, &target)))
     })?;
     pair.stop(deadline)?;
-    Ok(Figure::median(samples.latency(), floors.quantile(500)))
+    Ok(Figure::latency(rounds))
 }
-
-/// Calls in one sample of [`rtt_stats`].
-const BATCH: u32 = 256;
 
 /// Rows `rpc.*.rtt.stats`.
 pub(crate) fn rtt_stats(context: &Context, settings: Settings) -> Result<Figure> {
-    let round_max = Duration::from_secs(1);
-    let effort = match context.quick {
-        true => Effort { rounds: 4, samples: 10, warmup: 1, round_max },
-        false => Effort { rounds: 50, samples: 100, warmup: 10, round_max },
-    };
-    let deadline = context.deadline;
+    let (rounds, samples, warmup) = if context.quick { (4, 10, 1) } else { (50, 100, 10) };
+    let effort = Effort { rounds, samples, warmup, round_max: Duration::from_secs(1) };
     let (pair, _caller) = start(context, settings)?;
     let (instance, target) = (pair.instance.clone(), pair.target.clone());
-    let (mut off, mut on) = on_ult(&pair.instance.rpc_pool(), deadline, move || {
-        let (mut off, mut on) = (effort.room(BATCH), effort.room(BATCH));
-        for _ in 0..effort.rounds {
-            for (samples, is_on) in [(&mut off, false), (&mut on, true)] {
-                switch_statistics(&instance, is_on);
-                instance.forward(STATISTICS, &target, &is_on).doing("calling")?;
-                effort.batched(samples, || null(&instance, &target))?;
-            }
-        }
-        Ok((off, on))
+    let rounds = on_ult(&pair.instance.rpc_pool(), context.deadline, move || {
+        let with = |samples: &mut Samples, is_on| {
+            switch_statistics(&instance, is_on);
+            instance.forward(STATISTICS, &target, &is_on)?;
+            samples.batched(|| null(&instance, &target))
+        };
+        effort.in_turns([BATCH, BATCH], |off| with(off, false), |on| with(on, true))
     })?;
-    pair.stop(deadline)?;
-    Ok(Figure::median(on.latency(), off.quantile(500)))
+    pair.stop(context.deadline)?;
+    Ok(Figure::latency(rounds))
 }
 
 fn switch_statistics(instance: &Instance, on: bool) {
@@ -138,25 +114,6 @@ fn switch_statistics(instance: &Instance, on: bool) {
 
 fn null(instance: &Instance, target: &ProviderHandle) -> Result<()> {
     instance.forward(NULL, target, &()).doing("calling")
-}
-
-/// Both xstreams stop everything else and exchange floor messages.
-fn floor_round(
-    instance: &Instance,
-    target: &ProviderHandle,
-    caller: &mut Caller,
-    effort: Effort,
-    floors: &mut Samples,
-    deadline: Deadline,
-) -> Result<()> {
-    // This call is under way for as long as the target answers floor messages.
-    let (origin, to) = (instance.clone(), target.clone());
-    let call = instance.rpc_pool().spawn(move || origin.forward(FLOOR, &to, &()));
-    let call = call.doing("spawning")?;
-    caller.wait_for_hello(deadline, ult::yield_now)?;
-    rtt::round(caller, effort, floors, deadline)?;
-    let answered = call.join().doing("joining")?.doing("calling")?;
-    answered.map_err(Failure::new)
 }
 
 /// Calls by several ULTs.
@@ -214,13 +171,12 @@ fn flow(pair: &Pair, goal: usize, limit: Duration, deadline: Deadline) -> Result
             slices: Mutex::new((start, Samples::new(goal / slice + 1, slice as u32))),
             end: start + limit,
         });
-        let spawn = |_| {
+        let handles = std::iter::repeat_with(|| {
             let flow = flow.clone();
-            callers.spawn(move || flow.run()).doing("spawning")
-        };
-        let handles: Vec<_> = (0..CALLERS).map(spawn).collect::<Result<_>>()?;
-        for handle in handles {
-            handle.join().doing("joining")??;
+            callers.spawn(move || flow.run())
+        });
+        for handle in handles.take(CALLERS).collect::<Vec<_>>() {
+            handle?.join()??;
         }
         let rate = flow.done.load(Ordering::Relaxed) as f64 / start.elapsed().as_secs_f64();
         let mut slices = flow.slices.lock().unwrap_or_else(PoisonError::into_inner);
@@ -230,11 +186,8 @@ fn flow(pair: &Pair, goal: usize, limit: Duration, deadline: Deadline) -> Result
 
 /// Rows `rpc.*.rate32`.
 pub(crate) fn rate(context: &Context, settings: Settings) -> Result<Figure> {
-    let (calls, limit) = if context.quick {
-        (4_000, Duration::from_millis(150))
-    } else {
-        (4_000_000, Duration::from_secs(5))
-    };
+    let (calls, limit) = if context.quick { (4_000, 150) } else { (4_000_000, 5_000) };
+    let limit = Duration::from_millis(limit);
     let (pair, _caller) = start(context, settings)?;
     flow(&pair, calls / 10, limit / 10, context.deadline)?;
     let (rate, mut slices) = flow(&pair, calls, limit, context.deadline)?;
@@ -244,21 +197,13 @@ pub(crate) fn rate(context: &Context, settings: Settings) -> Result<Figure> {
 
 /// Rows `rpc.*.idle_cpu`.
 pub(crate) fn idle_cpu(context: &Context, settings: Settings) -> Result<Figure> {
-    let (settle, window) = if context.quick {
-        (Duration::from_millis(100), Duration::from_millis(300))
-    } else {
-        (Duration::from_millis(500), Duration::from_secs(1))
-    };
+    let (settle, window) = if context.quick { (100, 300) } else { (500, 1_000) };
+    let settle = Duration::from_millis(settle);
     let (pair, _caller) = start(context, settings)?;
     flow(&pair, 1_000, settle, context.deadline)?;
     std::thread::sleep(settle); // spins that the calls have earned come to their end
     let pids = [std::process::id(), pair.peer.id()];
-    let used = || pids.iter().map(|pid| cpu_time::of(*pid)).collect::<Result<Vec<_>>>();
-    let (start, before) = (Instant::now(), used()?);
-    std::thread::sleep(window);
-    let (elapsed, after) = (start.elapsed(), used()?);
-    let busier = before.iter().zip(&after).map(|(before, after)| after.saturating_sub(*before));
-    let busier = busier.max().unwrap_or_default();
+    let used = cpu_time::share(&pids, Duration::from_millis(window))?;
     pair.stop(context.deadline)?;
-    Ok(Figure::single(busier.as_secs_f64() * 100.0 / elapsed.as_secs_f64(), None))
+    Ok(Figure::single(used, None))
 }

@@ -3,18 +3,18 @@
 //! Each process is pinned before its instance starts, so that all its threads are on its core.
 
 use margo::{Instance, ProviderHandle};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::json;
 
-use crate::base::failure::{Doing, Result};
-use crate::base::wait::Deadline;
-use crate::floors::channel::Transport;
-use crate::process::child::{self, ChildProcess};
-use crate::process::context::Context;
-use crate::process::peer::{self, Task};
+use crate::base::{Deadline, Doing, Failure, Result};
+use crate::floors::transport::Transport;
+use crate::process::{ChildProcess, Context, child};
+
+/// The result of a handler, as it travels.
+pub(crate) type Told = Result<(), String>;
 
 /// How an instance waits for the network.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WaitPolicy {
     /// It spins for as long as the row takes.
     Poll,
@@ -23,7 +23,7 @@ pub(crate) enum WaitPolicy {
 }
 
 /// The settings that both instances of a row are started with.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Settings {
     /// The transport between the two.
     pub(crate) transport: Transport,
@@ -73,8 +73,8 @@ pub(crate) struct Pair {
 }
 
 impl Pair {
-    /// Starts the peer with `task`, which calls [`serve`]; runs `meet` while the peer starts; then
-    /// starts the origin.
+    /// Starts the peer, which calls [`serve`], with `order`; runs `meet` while the peer starts;
+    /// then starts the origin.
     ///
     /// # Errors
     ///
@@ -82,15 +82,15 @@ impl Pair {
     pub(crate) fn start<T>(
         context: &Context,
         settings: Settings,
-        task: Task,
+        order: impl Serialize,
         meet: impl FnOnce() -> Result<T>,
     ) -> Result<(Self, T)> {
-        let mut peer = peer::start(context, task)?;
+        let mut peer = context.start_peer(order)?;
         let met = meet()?;
-        let uri: String = peer.receive("the target's address", context.deadline)?;
+        let uri: String = peer.receive("the target's address")?;
         let instance = settings.instance(false)?;
-        let target = instance.lookup(&uri).doing("looking the target up")?;
-        Ok((Self { instance, target: ProviderHandle::from(target), peer }, met))
+        let target = instance.lookup(&uri).doing("looking the target up")?.into();
+        Ok((Self { instance, target, peer }, met))
     }
 
     /// Stops both. Only after all went well: otherwise the processes just end.
@@ -99,20 +99,29 @@ impl Pair {
     ///
     /// When one of them does not stop well.
     pub(crate) fn stop(self, deadline: Deadline) -> Result<()> {
-        self.peer.finish(deadline)?;
-        finalize(&self.instance, deadline)
+        self.peer.finish()?;
+        // In a thread of its own, so that it has a deadline.
+        let (sender, receiver) = std::sync::mpsc::channel();
+        std::thread::spawn(move || drop(sender.send(self.instance.finalize_and_wait())));
+        let result = receiver.recv_timeout(deadline.left());
+        result.map_err(|_| deadline.late("the end of margo"))?.doing("stopping margo")
     }
 }
 
-/// Finalizes, in a thread of its own so that it has a deadline.
-fn finalize(instance: &Instance, deadline: Deadline) -> Result<()> {
-    let (sender, receiver) = std::sync::mpsc::channel();
-    let instance = instance.clone();
-    std::thread::spawn(move || {
-        let _ = sender.send(instance.finalize_and_wait());
-    });
-    match receiver.recv_timeout(deadline.left()) {
-        Ok(result) => result.doing("stopping margo"),
-        Err(_) => Err(deadline.late("the end of margo")),
-    }
+/// The origin has the target's handler of `floor` take part in `meet`: the call is under way for as
+/// long as that takes, and both xstreams do nothing else. On a ULT.
+///
+/// # Errors
+///
+/// Those of `meet` and of the handler.
+pub(crate) fn during_call(
+    instance: &Instance,
+    target: &ProviderHandle,
+    floor: margo::Rpc<(), Told>,
+    meet: impl FnOnce() -> Result<()>,
+) -> Result<()> {
+    let (origin, to) = (instance.clone(), target.clone());
+    let call = instance.rpc_pool().spawn(move || origin.forward(floor, &to, &()))?;
+    meet()?;
+    call.join()??.map_err(Failure::new)
 }

@@ -4,17 +4,18 @@
 //! a core of its own. The options make them do the work of the row: one size, so many calls in
 //! flight, one transfer for each.
 
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use super::{Sweep, What};
-use crate::base::failure::{Doing, Failure, Result};
-use crate::base::wait::Deadline;
-use crate::floors::channel::Transport;
+use rustix::thread::{CpuSet, sched_setaffinity};
+
+use super::spec::{Sweep, What};
+use crate::base::{Deadline, Doing, OrFail, Result, fail};
 use crate::floors::fabric::Fabric;
-use crate::process::child::{Program, output_of};
-use crate::process::context::Context;
+use crate::floors::transport::Transport;
+use crate::process::{ChildProcess, Context};
 
 const SERVER: &str = "hg_perf_server";
 const PROGRAMS: [&str; 4] = [SERVER, "hg_rate", "hg_bw_read", "hg_bw_write"];
@@ -40,11 +41,11 @@ pub(crate) fn checked(directory: &Path) -> Result<PathBuf> {
     let directory = std::path::absolute(directory).doing("--mercury")?;
     match PROGRAMS.iter().find(|program| !directory.join(program).is_file()) {
         None => Ok(directory),
-        Some(missing) => Err(Failure::new(format!(
+        Some(missing) => fail!(
             "--mercury: there is no `{missing}` in {}; Mercury builds its programs for measuring \
              with the CMake option BUILD_TESTING=ON",
             directory.display()
-        ))),
+        ),
     }
 }
 
@@ -116,7 +117,13 @@ pub(super) fn measure(sweep: Sweep, programs: &Path, round: f64, context: &Conte
     if sweep.transport != Transport::Sm {
         server.args(["-H", "127.0.0.1"]);
     }
-    let mut server = Program::start(&mut server, context.cores.target()?)?;
+    let mut cores = CpuSet::new();
+    cores.set(context.cores.target()?);
+    let pin = move || Ok(sched_setaffinity(None, &cores)?);
+    // SAFETY:
+    // - between `fork` and `exec` it makes one system call: no allocation, no lock, no panic.
+    unsafe { server.pre_exec(pin) };
+    let mut server = ChildProcess::program(&mut server, deadline)?;
     while !std::fs::read_to_string(&file).is_ok_and(|text| text.ends_with('\n')) {
         server.check(SERVER)?;
         deadline.check("Mercury's address")?;
@@ -129,12 +136,11 @@ pub(super) fn measure(sweep: Sweep, programs: &Path, round: f64, context: &Conte
     };
     let time = if context.quick { TIME_QUICK } else { TIME };
     let rounds = (time.as_nanos() as f64 / round).clamp(10.0, 1e6) as u64;
-    let text =
-        output_of(command(program).args(["-l", &rounds.to_string()]), deadline).doing(program)?;
-    figure(&text, sweep).ok_or_else(|| {
-        let last = text.lines().last().unwrap_or("nothing");
-        Failure::new(format!("{program} has no figure; it said: {last}"))
-    })
+    let mut command = command(program);
+    let client = ChildProcess::program(command.args(["-l", &rounds.to_string()]), deadline)?;
+    let text = client.output().doing(program)?;
+    let last = text.lines().last().unwrap_or("nothing");
+    figure(&text, sweep).or_fail(&format!("{program} has no figure; it said: {last}"))
 }
 
 #[cfg(test)]

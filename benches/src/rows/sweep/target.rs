@@ -2,36 +2,32 @@
 
 use std::sync::Arc;
 
-use margo::hg::{Bulk, BulkOp, Core, HgError, RequestHandle, Response, Sink, proc};
+use margo::hg::{Bulk, BulkOp, Core, HgError, RequestHandle, Response, Sink, Writer, proc};
 use na::{Access, LocalMem};
 
-use super::{BEGIN, BUDGET, CALL, Sweep, What, all_hold, buffers, open};
-use crate::base::failure::{Doing, Failure, Result};
-use crate::base::wait::Deadline;
+use super::spec::{BEGIN, CALL, Sweep, What};
+use crate::base::{Doing, Failure, OrFail, Result, ensure};
 use crate::floors::memcpy::touched;
-use crate::process::child;
+use crate::process::{Context, child};
+use crate::rows::net::hg_node::BUDGET;
+use crate::rows::net::na_node::holds;
 
 /// The peer's part.
 ///
 /// # Errors
 ///
 /// When the origin falls silent, or an operation fails.
-pub(crate) fn peer(sweep: Sweep, deadline: Deadline) -> Result<()> {
-    let core = open(sweep, true)?;
+pub(crate) fn peer(context: &Context, sweep: Sweep) -> Result<()> {
+    let core = sweep.open(true)?;
     let mut serving = Serving::new(core.clone(), sweep)?;
     child::send(&core.self_addr().uri())?;
-    let mut outcome = Ok(0);
-    deadline.spin_until("the end of the calls", || {
-        outcome = core.poll(BUDGET, &mut serving);
-        outcome.is_err() || serving.ended || serving.failed.is_some()
-    })?;
-    outcome.doing("polling")?;
-    serving.failed.take().map_or(Ok(()), Err)?;
-    // The last answer may still need our help to leave.
-    while !child::finish_asked()? {
+    context.deadline.spin_for("the end of the calls", || {
         core.poll(BUDGET, &mut serving).doing("polling")?;
-        deadline.check("the end of the origin")?;
-    }
+        serving.failed.take().map_or(Ok(serving.ended.then_some(())), Err)
+    })?;
+    child::poll_until_finish(context.deadline, || {
+        core.poll(BUDGET, &mut serving).map(drop).doing("polling")
+    })?;
     core.close();
     Ok(())
 }
@@ -62,8 +58,8 @@ impl Serving {
         let data = touched(sweep.bytes);
         let memories = match sweep.what {
             What::Rate => Vec::new(),
-            What::Read => buffers(&core, sweep, Access::ReadOnly, Some(&data))?,
-            What::Write => buffers(&core, sweep, Access::WriteOnly, None)?,
+            What::Read => sweep.buffers(&core, Access::ReadOnly, Some(&data))?,
+            What::Write => sweep.buffers(&core, Access::WriteOnly, None)?,
         };
         let slot = |memory| Slot { memory, remote: Bulk::null(), request: None };
         let slots = memories.into_iter().map(slot).collect();
@@ -72,7 +68,7 @@ impl Serving {
     }
 
     fn slot(&mut self, number: usize) -> Result<&mut Slot> {
-        self.slots.get_mut(number).ok_or_else(|| Failure::new("no buffer of that number"))
+        self.slots.get_mut(number).or_fail("no buffer of that number")
     }
 
     fn serve(&mut self, mut request: RequestHandle<usize>) -> Result<()> {
@@ -87,10 +83,7 @@ impl Serving {
             let arrived = match self.sweep.what {
                 What::Rate => self.arguments == self.data,
                 What::Read => true,
-                What::Write => self
-                    .slots
-                    .iter()
-                    .all(|slot| all_hold(std::slice::from_ref(&slot.memory), &self.data)),
+                What::Write => self.slots.iter().all(|slot| holds(&slot.memory, &self.data)),
             };
             return answer(request, Some(arrived));
         }
@@ -102,16 +95,12 @@ impl Serving {
     }
 
     fn take_arguments(&mut self, payload: &[u8]) -> Result<()> {
-        let parts = payload.split_first_chunk::<4>();
-        let parts =
-            parts.filter(|(size, _)| u32::from_le_bytes(**size) as usize == self.sweep.bytes);
-        match parts {
-            Some((_, bytes)) if bytes.len() == self.arguments.len() => {
-                self.arguments.copy_from_slice(bytes);
-                Ok(())
-            }
-            _ => Err(Failure::new("arguments of another size")),
-        }
+        let (size, bytes) = payload.split_first_chunk::<4>().or_fail("no size of arguments")?;
+        let wanted = self.sweep.bytes;
+        let is_right = u32::from_le_bytes(*size) as usize == wanted && bytes.len() == wanted;
+        ensure!(is_right, "arguments of another size");
+        self.arguments.copy_from_slice(bytes);
+        Ok(())
     }
 
     fn transfer(&mut self, mut request: RequestHandle<usize>) -> Result<()> {
@@ -127,16 +116,16 @@ impl Serving {
         started.map(drop).map_err(|failed| failed.0).doing("starting a transfer")
     }
 
-    fn moved(&mut self, number: usize, result: std::result::Result<u64, HgError>) -> Result<()> {
+    fn moved(&mut self, number: usize, result: Result<u64, HgError>) -> Result<()> {
         result.doing("a transfer")?;
         let request = self.slot(number)?.request.take();
-        answer(request.ok_or_else(|| Failure::new("nobody waits for the transfer"))?, None)
+        answer(request.or_fail("nobody waits for the transfer")?, None)
     }
 }
 
 /// Answers; whether that is over at once or later, nothing waits for it.
 fn answer(request: RequestHandle<usize>, verdict: Option<bool>) -> Result<()> {
-    let encode = |writer: &mut margo::hg::Writer| match verdict {
+    let encode = |writer: &mut Writer| match verdict {
         Some(verdict) => writer.put(&[u8::from(verdict)]),
         None => Ok(()),
     };
@@ -148,13 +137,13 @@ impl Sink<usize> for Serving {
         self.failed = self.serve(request).err().or(self.failed.take());
     }
 
-    fn response(&mut self, _token: usize, _result: std::result::Result<Response, HgError>) {}
+    fn response(&mut self, _token: usize, _result: Result<Response, HgError>) {}
 
-    fn responded(&mut self, _token: usize, result: std::result::Result<(), HgError>) {
+    fn responded(&mut self, _token: usize, result: Result<(), HgError>) {
         self.failed = result.doing("an answer").err().or(self.failed.take());
     }
 
-    fn bulk(&mut self, token: usize, result: std::result::Result<u64, HgError>) {
+    fn bulk(&mut self, token: usize, result: Result<u64, HgError>) {
         self.failed = self.moved(token, result).err().or(self.failed.take());
     }
 }

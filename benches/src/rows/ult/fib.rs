@@ -9,16 +9,14 @@ use std::cell::Cell;
 
 use may::coroutine;
 use rayon::{ThreadPool, ThreadPoolBuilder};
-use ult::{PoolKind, PoolRef, PoolSpec, RandWs, Runtime, XstreamSpec};
+use ult::{PoolKind, PoolRef, RandWs, Runtime};
 
-use crate::base::failure::{Doing, Failure, Result};
-use crate::base::row::Figure;
-use crate::base::stats::{Effort, Samples};
-use crate::process::context::Context;
-use crate::report::machine::{pin, pin_to_any};
-use crate::rows::ult::on_ult::on_ult;
+use super::on_ult::{Streams, on_ult, pool_name, pool_spec};
+use crate::base::{Doing, Effort, Failure, Figure, Result, ensure, pin};
+use crate::process::Context;
 
 /// Argument, forks and value.
+#[derive(Debug, Clone, Copy)]
 struct Size {
     n: u32,
     forks: u32,
@@ -30,57 +28,39 @@ const QUICK: Size = Size { n: 10, forks: 88, value: 55 };
 
 /// Row `ult.fib.1` or `ult.fib.2`, by the number of cores.
 pub(crate) fn run(context: &Context, count: usize) -> Result<Figure> {
-    let cores = match count {
-        1 => vec![context.cores.origin],
-        _ => vec![context.cores.origin, context.cores.target()?],
-    };
-    pin_to_any(&cores)?;
+    let cores = context.cores.take(count)?;
     let size = if context.quick { QUICK } else { FULL };
     let effort = Effort { samples: 20, warmup: 5, ..Effort::batches(context.quick) };
-    let runtime = runtime(&cores)?;
-    let pool = |index| {
-        runtime.pool(&pool_name(index)).ok_or_else(|| Failure::new(format!("no pool p{index}")))
-    };
-    let pools = (0..count).map(pool).collect::<Result<Vec<_>>>()?;
+    let pools = |place| vec![pool_spec(place).kind(PoolKind::RandWs)];
+    let streams = Streams::start_as(&cores, Runtime::builder(), pools, |xstream, place| {
+        // Its own first, then those to steal from.
+        let pools = (0..count).map(|next| pool_name((place + next) % count));
+        xstream.pools(pools).rank(place).scheduler(Box::new(RandWs::new()))
+    })?;
     // For ever, which is as long as this process: a count in every ULT would be contended.
-    let pools: &'static [PoolRef] = Vec::leak(pools);
+    let pools: &'static [PoolRef] = Vec::leak(streams.pools);
     let rayon = rayon_pool(&cores)?;
     may::config().set_workers(count).set_pool_capacity(2 * size.forks as usize);
     let room = || effort.room(size.forks);
     let (mut ours, mut rayons, mut mays) = (room(), room(), room());
     for _ in 0..effort.rounds {
-        effort.each(&mut rayons, || size.check(rayon.install(|| rayon_fib(size.n))))?;
-        effort.each(&mut mays, || size.check(may_root(size.n)?))?;
-        ours = round(context, pools, effort, &size, ours)?;
+        rayons.each(|| size.check(rayon.install(|| rayon_fib(size.n))))?;
+        mays.each(|| size.check(may_root(size.n)?))?;
+        ours = on_ult(&pools[0], context.deadline, move || {
+            ours.each(|| size.check(ult_fib(pools, size.n)?))?;
+            Ok(ours)
+        })?;
     }
-    runtime.shutdown_timeout(context.deadline.left()).doing("stopping a ULT runtime")?;
+    streams.runtime.shutdown_timeout(context.deadline.left()).doing("stopping a ULT runtime")?;
     let figure = Figure::median(ours.latency(), None);
     Ok(figure.beside("rayon", rayons.quantile(500)).beside("may", mays.quantile(500)))
 }
 
 impl Size {
     fn check(&self, value: u64) -> Result<()> {
-        if value == self.value {
-            return Ok(());
-        }
-        Err(Failure::new(format!("fib({}) = {value}, expected {}", self.n, self.value)))
+        ensure!(value == self.value, "fib({}) = {value}, expected {}", self.n, self.value);
+        Ok(())
     }
-}
-
-fn pool_name(index: usize) -> String {
-    format!("p{index}")
-}
-
-fn runtime(cores: &[usize]) -> Result<Runtime> {
-    let mut builder = Runtime::builder();
-    for (index, core) in cores.iter().enumerate() {
-        builder = builder.pool(PoolSpec::new(pool_name(index)).kind(PoolKind::RandWs));
-        // Its own first, then those to steal from.
-        let pools = (0..cores.len()).map(|next| pool_name((index + next) % cores.len()));
-        let xstream = XstreamSpec::new(format!("x{index}")).pools(pools).cpubind(*core);
-        builder = builder.xstream(xstream.rank(index).scheduler(Box::new(RandWs::new())));
-    }
-    builder.start().doing("starting a ULT runtime")
 }
 
 thread_local! {
@@ -102,25 +82,8 @@ fn rayon_pool(cores: &[usize]) -> Result<ThreadPool> {
     let cores = cores.to_vec();
     let builder = ThreadPoolBuilder::new().num_threads(cores.len());
     // A thread that cannot be pinned runs on one of the same cores anyway.
-    let builder = builder.start_handler(move |index| drop(pin(cores[index])));
+    let builder = builder.start_handler(move |index| drop(pin(&[cores[index]])));
     builder.build().doing("starting rayon")
-}
-
-fn round(
-    context: &Context,
-    pools: &'static [PoolRef],
-    effort: Effort,
-    size: &Size,
-    mut samples: Samples,
-) -> Result<Samples> {
-    let (n, value) = (size.n, size.value);
-    on_ult(&pools[0], context.deadline, move || {
-        effort.each(&mut samples, || {
-            let size = Size { n, forks: 0, value };
-            size.check(ult_fib(pools, n)?)
-        })?;
-        Ok(samples)
-    })
 }
 
 fn ult_fib(pools: &'static [PoolRef], n: u32) -> Result<u64> {

@@ -8,32 +8,21 @@
 
 use std::time::{Duration, Instant};
 
-use crate::base::cpu_time;
-use crate::base::failure::{Failure, Result};
-use crate::base::row::Figure;
-use crate::base::stats::Samples;
-use crate::process::context::Context;
-use crate::rows::ult::on_ult::{on_each, on_ult};
-use crate::rows::ult::switch::Streams;
+use super::on_ult::{Streams, on_each, on_ult};
+use crate::base::{Failure, Figure, Result, Samples, cpu_time};
+use crate::process::Context;
 
 /// Row `ult.idle_cpu`.
 pub(crate) fn idle_cpu(context: &Context) -> Result<Figure> {
-    let (settle, window) = if context.quick {
-        (Duration::from_millis(100), Duration::from_millis(300))
-    } else {
-        // Longer than an xstream waits before it gives back the pages of idle stacks.
-        (Duration::from_secs(2), Duration::from_secs(5))
-    };
+    // Longer than an xstream waits before it gives back the pages of idle stacks.
+    let (settle, window) = if context.quick { (100, 300) } else { (2_000, 5_000) };
     let streams = Streams::start(&[context.cores.origin; 4])?;
     on_each(&streams.pools, context.deadline, |_place, _gate| Ok(()))?;
-    std::thread::sleep(settle); // the spin before the sleep comes to its end
-    let own = std::process::id();
-    let (start, before) = (Instant::now(), cpu_time::of(own)?);
-    std::thread::sleep(window);
-    let (elapsed, after) = (start.elapsed(), cpu_time::of(own)?);
+    // The spin before the sleep comes to its end.
+    std::thread::sleep(Duration::from_millis(settle));
+    let used = cpu_time::share(&[std::process::id()], Duration::from_millis(window))?;
     streams.stop()?;
-    let used = after.saturating_sub(before);
-    Ok(Figure::single(used.as_secs_f64() * 100.0 / elapsed.as_secs_f64(), None))
+    Ok(Figure::single(used, None))
 }
 
 /// The lengths of the sleeps: not one value, so that no period of the machine hides in it.
@@ -43,10 +32,27 @@ pub(crate) fn naps(count: u64) -> impl Iterator<Item = Duration> {
 
 /// Row `timer.lateness`.
 pub(crate) fn lateness(context: &Context) -> Result<Figure> {
-    let (rounds, count) = if context.quick { (2, 25) } else { (5, 400) };
     let streams = Streams::start(&[context.cores.origin])?;
-    let room = rounds * usize::try_from(count).unwrap_or(usize::MAX);
-    let (mut floors, mut samples) = (Samples::new(room, 1), Samples::new(room, 1));
+    let figure = beside_a_thread(context, |count| {
+        on_ult(&streams.pools[0], context.deadline, move || Ok(late_by(count, ult::sleep)))
+    })?;
+    streams.stop()?;
+    Ok(figure)
+}
+
+/// The figure of a timer that is late by what `round` gives for so many [`naps`], alternating with
+/// an OS thread that sleeps as long.
+///
+/// # Errors
+///
+/// Those of `round`.
+pub(crate) fn beside_a_thread(
+    context: &Context,
+    round: impl Fn(u64) -> Result<Vec<Duration>>,
+) -> Result<Figure> {
+    let (rounds, count) = if context.quick { (2, 25) } else { (5, 400) };
+    let room = || Samples::new(rounds * naps(count).count(), 1);
+    let (mut floors, mut samples) = (room(), room());
     for _ in 0..rounds {
         let thread = std::thread::spawn(move || {
             no_slack();
@@ -54,15 +60,12 @@ pub(crate) fn lateness(context: &Context) -> Result<Figure> {
         });
         let late = thread.join().map_err(|_| Failure::new("the sleeping thread panicked"))?;
         late.into_iter().for_each(|late| floors.push(late));
-        let late =
-            on_ult(&streams.pools[0], context.deadline, move || Ok(late_by(count, ult::sleep)))?;
-        late.into_iter().for_each(|late| samples.push(late));
+        round(count)?.into_iter().for_each(|late| samples.push(late));
     }
-    streams.stop()?;
     Ok(Figure::tail(samples.latency(), floors.quantile(990)))
 }
 
-pub(crate) fn late_by(count: u64, sleep: impl Fn(Duration)) -> Vec<Duration> {
+fn late_by(count: u64, sleep: impl Fn(Duration)) -> Vec<Duration> {
     let late = |nap| {
         let start = Instant::now();
         sleep(nap);
@@ -72,7 +75,7 @@ pub(crate) fn late_by(count: u64, sleep: impl Fn(Duration)) -> Vec<Duration> {
 }
 
 /// Asks the kernel to end this thread's sleeps at once, as xstreams do.
-pub(crate) fn no_slack() {
+fn no_slack() {
     // SAFETY: changes the timer slack of this thread; no memory is involved.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1 as libc::c_ulong) };
 }

@@ -21,12 +21,9 @@ use std::time::{Duration, Instant};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use ult::{Eventual, PoolRef};
 
-use crate::base::failure::{Doing, Failure, Result};
-use crate::base::row::Figure;
-use crate::base::wait::Deadline;
-use crate::process::context::Context;
-use crate::rows::ult::on_ult::{on_ult, yield_until};
-use crate::rows::ult::switch::Streams;
+use super::on_ult::{Streams, on_ult, yield_until};
+use crate::base::{Deadline, Doing, Figure, OrFail, Result, ensure};
+use crate::process::Context;
 
 const MILLION: u64 = 1_000_000;
 
@@ -122,9 +119,7 @@ fn grown_by(pool: &PoolRef, count: u64, deadline: Deadline) -> Result<Grown> {
     yield_until("ULTs to suspend", deadline, || waiting.load(Ordering::Relaxed) == count)?;
     let time = start.elapsed();
     let after = Memory::now();
-    if release.set(()).is_err() {
-        return Err(Failure::new("the eventual was set already"));
-    }
+    ensure!(release.set(()).is_ok(), "the eventual was set already");
     yield_until("ULTs to end", deadline, || ended.load(Ordering::Relaxed) == count)?;
     Ok(Grown { memory: after?.since(&before), time })
 }
@@ -140,10 +135,7 @@ impl Memory {
     fn now() -> Result<Self> {
         let path = "/proc/self/status";
         let text = std::fs::read_to_string(path).doing(path)?;
-        let field = |name: &str| {
-            let bytes = bytes_of(&text, name);
-            bytes.ok_or_else(|| Failure::new(format!("{path} has no {name} in kB")))
-        };
+        let field = |name| bytes_of(&text, name).or_fail("a field in kB is missing");
         Ok(Self { resident: field("VmRSS:")?, page_tables: field("VmPTE:")? })
     }
 

@@ -1,4 +1,8 @@
 //! Rows of user-level threads.
+//!
+//! Imports from `base`, `process` and `floors`. Read `on_ult.rs` (a measurement as a ULT, and the
+//! runtimes), `switch.rs`; then, each for itself, `sync.rs`, `wake.rs`, `fib.rs`, `memory.rs`,
+//! `idle.rs`.
 
 pub(crate) mod fib;
 pub(crate) mod idle;
@@ -6,5 +10,4 @@ pub(crate) mod memory;
 pub(crate) mod on_ult;
 pub(crate) mod switch;
 pub(crate) mod sync;
-pub(crate) mod tasklet;
 pub(crate) mod wake;

@@ -1,10 +1,12 @@
-//! Rows `ult.create_join`, `ult.create_detached`, `ult.yield`, `ult.yield_to` and `ult.park_to`:
-//! the life of a ULT on one xstream.
+//! Rows `ult.create_join`, `ult.create_detached`, `ult.tasklet`, `ult.tasklet_detached`,
+//! `ult.yield`, `ult.yield_to` and `ult.park_to`: the life of a unit on one xstream.
 //!
 //! - `ult.create_join`: spawn 256 ULTs that return at once, then join them; time for each. Floor:
 //!   a bare coroutine that is put on a pooled stack and run.
 //! - `ult.create_detached`: the same without handles; the spawner yields until all have run, so no
 //!   more than one batch waits at a time.
+//! - `ult.tasklet`, `ult.tasklet_detached`: the same two with units that have no stack. Floor:
+//!   closures on the heap in a plain queue, which are then taken out and called.
 //! - `ult.yield`: two ULTs yield in turns, so that every yield goes through pool and scheduler and
 //!   changes stacks. Floor: a bare coroutine that is resumed and suspends.
 //! - `ult.yield_to`: the same past the scheduler: each takes the other out of the pool and lets it
@@ -14,139 +16,121 @@
 //! The measuring code is itself a ULT of that xstream. Batches of 256 operations hide the tail of
 //! single ones.
 
+use std::collections::VecDeque;
+use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
-use ult::{PoolRef, PoolSpec, Runtime, RuntimeBuilder, Unparker, XstreamSpec};
+use ult::{PoolRef, UltBuilder, Unparker};
 
-use crate::base::failure::{Doing, Failure, Result};
-use crate::base::row::Figure;
-use crate::base::stats::{Effort, Samples};
-use crate::base::wait::Deadline;
-use crate::floors::coroutine::{BATCH, Create, Switch};
-use crate::process::context::Context;
-use crate::rows::ult::on_ult::{on_ult, yield_until};
+use super::on_ult::{Streams, on_ult, yield_until};
+use crate::base::{Deadline, Doing, Effort, Figure, OrFail, Result, Round, Samples};
+use crate::floors::coroutine::{BATCH, creations, switches};
+use crate::process::Context;
 
-/// How long a runtime may take to stop.
-const STOP_LIMIT: Duration = Duration::from_secs(10);
-
-/// A runtime with one xstream for each core, each with a pool of its own: `p0`, `p1` …
-pub(crate) struct Streams {
-    runtime: Runtime,
-    pub(crate) pools: Vec<PoolRef>,
-}
-
-impl Streams {
-    pub(crate) fn start(cores: &[usize]) -> Result<Self> {
-        Self::start_with(cores, |builder| builder)
-    }
-
-    /// Like `start`, with settings of the runtime that the row needs.
-    pub(crate) fn start_with(
-        cores: &[usize],
-        settings: impl FnOnce(RuntimeBuilder) -> RuntimeBuilder,
-    ) -> Result<Self> {
-        let mut builder = settings(Runtime::builder());
-        for (index, core) in cores.iter().enumerate() {
-            let (pool, name) = (format!("p{index}"), format!("x{index}"));
-            builder = builder.pool(PoolSpec::new(&pool));
-            builder = builder.xstream(XstreamSpec::new(name).pools([&pool]).cpubind(*core));
-        }
-        let runtime = builder.start().doing("starting a ULT runtime")?;
-        let pool = |index: usize| {
-            let pool = runtime.pool(&format!("p{index}"));
-            pool.ok_or_else(|| Failure::new(format!("no pool p{index}")))
-        };
-        let pools = (0..cores.len()).map(pool).collect::<Result<_>>()?;
-        Ok(Self { runtime, pools })
-    }
-
-    pub(crate) fn stop(self) -> Result<()> {
-        drop(self.pools);
-        self.runtime.shutdown_timeout(STOP_LIMIT).doing("stopping a ULT runtime")
-    }
-}
-
-/// The work that a row times: given a pool, one batch of operations.
-pub(crate) type Batch = Box<dyn FnMut() -> Result<()>>;
-
-/// Measures batches on one xstream, alternating with the floor.
-pub(crate) fn on_one_xstream<F, B>(
+/// Measures batches on one xstream, alternating with the floor; `round` makes a round of them,
+/// given the pool.
+pub(crate) fn on_one_xstream<R>(
     context: &Context,
     per: u32,
-    floor: F,
-    batch: B,
+    floor: fn() -> Result<Round>,
+    round: impl FnOnce(PoolRef, Deadline) -> Result<R> + Send + 'static,
 ) -> Result<Figure>
 where
-    F: FnOnce() -> Result<FloorRound> + Send + 'static,
-    B: FnOnce(PoolRef, Deadline) -> Result<Batch> + Send + 'static,
+    R: FnMut(&mut Samples) -> Result<()>,
 {
     let (effort, deadline) = (Effort::batches(context.quick), context.deadline);
     let streams = Streams::start(&[context.cores.origin])?;
     let pool = streams.pools[0].clone();
-    let (mut floors, mut samples) = on_ult(&streams.pools[0], deadline, move || {
-        let (mut floors, mut samples) = (effort.room(BATCH), effort.room(per));
-        let (mut floor, mut batch) = (floor()?, batch(pool, deadline)?);
-        for _ in 0..effort.rounds {
-            floor(effort, &mut floors)?;
-            effort.each(&mut samples, &mut batch)?;
-        }
-        Ok((floors, samples))
+    let rounds = on_ult(&streams.pools[0], deadline, move || {
+        effort.in_turns([BATCH, per], floor()?, round(pool, deadline)?)
     })?;
     streams.stop()?;
-    Ok(Figure::median(samples.latency(), floors.quantile(500)))
+    Ok(Figure::latency(rounds))
 }
 
-/// One round of a floor.
-pub(crate) type FloorRound = Box<dyn FnMut(Effort, &mut Samples) -> Result<()>>;
-
-fn create_floor() -> Result<FloorRound> {
-    let mut create = Create::new()?;
-    Ok(Box::new(move |effort, samples| create.round(effort, samples)))
+/// The floor of tasklets.
+fn queue() -> Result<Round> {
+    let mut queue: VecDeque<Box<dyn FnOnce()>> = VecDeque::with_capacity(BATCH as usize);
+    Ok(Box::new(move |samples| {
+        samples.each(|| {
+            for number in 0..BATCH {
+                queue.push_back(Box::new(move || _ = black_box(number)));
+            }
+            while let Some(closure) = queue.pop_front() {
+                closure();
+            }
+            Ok(())
+        })
+    }))
 }
 
-pub(crate) fn switch_floor() -> Result<FloorRound> {
-    let mut switch = Switch::new()?;
-    Ok(Box::new(move |effort, samples| switch.round(effort, samples)))
+/// Rows `ult.create_join` and `ult.tasklet`.
+fn joined(
+    context: &Context,
+    floor: fn() -> Result<Round>,
+    unit: impl Fn(&PoolRef) -> UltBuilder<'_> + Send + 'static,
+) -> Result<Figure> {
+    on_one_xstream(context, BATCH, floor, |pool, _deadline| {
+        let mut handles = Vec::with_capacity(BATCH as usize);
+        Ok(move |samples: &mut Samples| {
+            samples.each(|| {
+                for _ in 0..BATCH {
+                    handles.push(unit(&pool).spawn(|| ()).doing("spawning")?);
+                }
+                for handle in handles.drain(..) {
+                    handle.join().doing("joining")?;
+                }
+                Ok(())
+            })
+        })
+    })
+}
+
+/// Detached units that have run. A static, so that their closures carry nothing.
+static RUN: AtomicU64 = AtomicU64::new(0);
+
+/// Rows `ult.create_detached` and `ult.tasklet_detached`.
+fn detached(
+    context: &Context,
+    floor: fn() -> Result<Round>,
+    unit: impl Fn(&PoolRef) -> UltBuilder<'_> + Send + 'static,
+) -> Result<Figure> {
+    on_one_xstream(context, BATCH, floor, |pool, deadline| {
+        Ok(move |samples: &mut Samples| {
+            samples.each(|| {
+                let goal = RUN.load(Ordering::Relaxed) + u64::from(BATCH);
+                for _ in 0..BATCH {
+                    let count = || _ = RUN.fetch_add(1, Ordering::Relaxed);
+                    unit(&pool).spawn_detached(count).doing("spawning")?;
+                }
+                yield_until("detached units", deadline, || RUN.load(Ordering::Relaxed) == goal)
+            })
+        })
+    })
 }
 
 /// Row `ult.create_join`.
 pub(crate) fn create_join(context: &Context) -> Result<Figure> {
-    on_one_xstream(context, BATCH, create_floor, |pool, _deadline| {
-        let mut handles = Vec::with_capacity(BATCH as usize);
-        Ok(Box::new(move || {
-            for _ in 0..BATCH {
-                handles.push(pool.spawn(|| ()).doing("spawning")?);
-            }
-            for handle in handles.drain(..) {
-                handle.join().doing("joining")?;
-            }
-            Ok(())
-        }))
-    })
+    joined(context, creations, |pool| pool.ult())
 }
-
-/// ULTs of `ult.create_detached` that have run. A static, so that their closures carry nothing.
-static RUN: AtomicU64 = AtomicU64::new(0);
 
 /// Row `ult.create_detached`.
 pub(crate) fn create_detached(context: &Context) -> Result<Figure> {
-    on_one_xstream(context, BATCH, create_floor, |pool, deadline| {
-        Ok(Box::new(move || {
-            let goal = RUN.load(Ordering::Relaxed) + u64::from(BATCH);
-            for _ in 0..BATCH {
-                let count = || {
-                    RUN.fetch_add(1, Ordering::Relaxed);
-                };
-                pool.ult().spawn_detached(count).doing("spawning")?;
-            }
-            yield_until("detached ULTs", deadline, || RUN.load(Ordering::Relaxed) == goal)
-        }))
-    })
+    detached(context, creations, |pool| pool.ult())
 }
 
-/// Tells the other ULT of `ult.yield` to end when the measuring one does, however it does.
+/// Row `ult.tasklet`.
+pub(crate) fn tasklet(context: &Context) -> Result<Figure> {
+    joined(context, queue, |pool| pool.tasklet())
+}
+
+/// Row `ult.tasklet_detached`.
+pub(crate) fn tasklet_detached(context: &Context) -> Result<Figure> {
+    detached(context, queue, |pool| pool.tasklet())
+}
+
+/// Tells the other ULT to end when the measuring one does, however it does.
 struct StopOnDrop(Arc<AtomicBool>);
 
 impl Drop for StopOnDrop {
@@ -155,25 +139,36 @@ impl Drop for StopOnDrop {
     }
 }
 
-/// Row `ult.yield`.
-pub(crate) fn yields(context: &Context) -> Result<Figure> {
-    // While one of the two yields once, the other does too.
-    on_one_xstream(context, 2 * BATCH, switch_floor, |pool, _deadline| {
+/// Two ULTs let each other run by `turn`, or at least by a yield; while one of the two does so
+/// once, the other does too.
+fn in_turns(
+    context: &Context,
+    turn: impl Fn(&PoolRef) -> Result<()> + Copy + Send + 'static,
+) -> Result<Figure> {
+    on_one_xstream(context, 2 * BATCH, switches, move |pool, _deadline| {
         let stop = StopOnDrop(Arc::new(AtomicBool::new(false)));
-        let stopped = stop.0.clone();
+        let (stopped, inner) = (stop.0.clone(), pool.clone());
         let other = move || {
             while !stopped.load(Ordering::Relaxed) {
-                ult::yield_now();
+                // If the measuring ULT is not there, the row has failed and it tells why.
+                if turn(&inner).is_err() {
+                    ult::yield_now();
+                }
             }
         };
         pool.ult().spawn_detached(other).doing("spawning")?;
-        Ok(Box::new(move || {
+        Ok(move |samples: &mut Samples| {
             let _stop = &stop;
-            for _ in 0..BATCH {
-                ult::yield_now();
-            }
-            Ok(())
-        }))
+            samples.each(|| (0..BATCH).try_for_each(|_| turn(&pool)))
+        })
+    })
+}
+
+/// Row `ult.yield`.
+pub(crate) fn yields(context: &Context) -> Result<Figure> {
+    in_turns(context, |_pool| {
+        ult::yield_now();
+        Ok(())
     })
 }
 
@@ -181,32 +176,12 @@ pub(crate) fn yields(context: &Context) -> Result<Figure> {
 // Always, since what is measured is the switch, and not that a return after it is mispredicted.
 #[inline(always)]
 pub(crate) fn yield_to_next(pool: &PoolRef) -> Result<()> {
-    let next = pool.pop().ok_or_else(|| Failure::new("nobody to yield to"))?;
-    ult::yield_to(next).doing("yielding to a ULT")
+    ult::yield_to(pool.pop().or_fail("nobody to yield to")?).doing("yielding to a ULT")
 }
 
 /// Row `ult.yield_to`.
 pub(crate) fn yields_to(context: &Context) -> Result<Figure> {
-    on_one_xstream(context, 2 * BATCH, switch_floor, |pool, _deadline| {
-        let stop = StopOnDrop(Arc::new(AtomicBool::new(false)));
-        let (stopped, inner) = (stop.0.clone(), pool.clone());
-        let other = move || {
-            while !stopped.load(Ordering::Relaxed) {
-                // If the measuring ULT is not there, the row has failed and it tells why.
-                if yield_to_next(&inner).is_err() {
-                    ult::yield_now();
-                }
-            }
-        };
-        pool.ult().spawn_detached(other).doing("spawning")?;
-        Ok(Box::new(move || {
-            let _stop = &stop;
-            for _ in 0..BATCH {
-                yield_to_next(&pool)?;
-            }
-            Ok(())
-        }))
-    })
+    in_turns(context, yield_to_next)
 }
 
 /// Tells the other ULT of `ult.park_to` to end, which parks then.
@@ -221,7 +196,7 @@ impl Drop for EndOnDrop {
 
 /// Row `ult.park_to`.
 pub(crate) fn parks_to(context: &Context) -> Result<Figure> {
-    on_one_xstream(context, 2 * BATCH, switch_floor, |pool, deadline| {
+    on_one_xstream(context, 2 * BATCH, switches, |pool, deadline| {
         let ended = Arc::new(AtomicBool::new(false));
         let own = Arc::new(OnceLock::new());
         let (caller, told, theirs) = (ult::unparker(), ended.clone(), own.clone());
@@ -235,13 +210,12 @@ pub(crate) fn parks_to(context: &Context) -> Result<Figure> {
         };
         pool.ult().spawn_detached(other).doing("spawning")?;
         yield_until("the other ULT", deadline, || own.get().is_some())?;
-        let other = own.get().cloned().ok_or_else(|| Failure::new("no unparker"))?;
-        let end = EndOnDrop(other, ended);
-        Ok(Box::new(move || {
-            for _ in 0..BATCH {
-                end.0.park_to();
-            }
-            Ok(())
-        }))
+        let end = EndOnDrop(own.get().cloned().or_fail("no unparker")?, ended);
+        Ok(move |samples: &mut Samples| {
+            samples.each(|| {
+                (0..BATCH).for_each(|_| end.0.park_to());
+                Ok(())
+            })
+        })
     })
 }

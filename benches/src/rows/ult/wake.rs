@@ -12,16 +12,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ult::Eventual;
+use ult::{Eventual, Runtime};
 
-use crate::base::failure::{Doing, Failure, Result};
-use crate::base::row::Figure;
-use crate::base::stats::{Effort, Samples};
-use crate::floors::futex;
-use crate::process::context::Context;
-use crate::report::machine::{line_round, pin_to_any};
-use crate::rows::ult::on_ult::on_ult;
-use crate::rows::ult::switch::Streams;
+use super::on_ult::{Streams, on_ult};
+use crate::base::{Doing, Effort, Failure, Figure, OrFail, Result, Samples};
+use crate::floors::{futex, lines};
+use crate::process::Context;
 
 /// One exchange. `true` asks for one more, `false` ends.
 #[derive(Debug, Default)]
@@ -34,45 +30,41 @@ struct Turn {
 /// both sleep soon after it.
 const SPIN: Duration = Duration::from_millis(1);
 
-type FloorRound = fn(&Context, Effort, &mut Samples) -> Result<()>;
-
 /// Row `ult.wake.spin`.
 pub(crate) fn spin(context: &Context) -> Result<Figure> {
-    run(context, SPIN, |context, effort, samples| {
+    run(context, SPIN, |floors| {
         std::thread::sleep(2 * SPIN);
-        line_round(context.cores, effort, samples, context.deadline)
+        lines::round(context.cores, floors, context.deadline)
     })
 }
 
 /// Row `ult.wake.parked`.
 pub(crate) fn parked(context: &Context) -> Result<Figure> {
-    run(context, Duration::ZERO, |context, effort, samples| {
-        futex::round(context.cores, effort, samples, context.deadline)
-    })
+    run(context, Duration::ZERO, |floors| futex::round(context.cores, floors, context.deadline))
 }
 
-fn run(context: &Context, spin_max: Duration, floor: FloorRound) -> Result<Figure> {
+fn run(
+    context: &Context,
+    spin_max: Duration,
+    floor: impl FnMut(&mut Samples) -> Result<()>,
+) -> Result<Figure> {
     let effort = Effort::latency(context.quick);
-    let cores = [context.cores.origin, context.cores.target()?];
     // The row's process is pinned to the first; its xstreams may use what it may use.
-    pin_to_any(&cores)?;
-    let streams = Streams::start_with(&cores, |builder| builder.spin_max(spin_max))?;
-    let (mut floors, mut samples) = (effort.room(2), effort.room(2));
-    for _ in 0..effort.rounds {
-        floor(context, effort, &mut floors)?;
-        samples = round(context, &streams, effort, samples)?;
-    }
+    let cores = context.cores.take(2)?;
+    let streams = Streams::start_with(&cores, Runtime::builder().spin_max(spin_max))?;
+    let rounds =
+        effort.in_turns([2, 2], floor, |samples| round(context, &streams, effort, samples))?;
     streams.stop()?;
-    Ok(Figure::median(samples.latency(), floors.quantile(500)))
+    Ok(Figure::latency(rounds))
 }
 
-/// One round of exchanges; gives the samples back.
+/// One round of exchanges.
 fn round(
     context: &Context,
     streams: &Streams,
     effort: Effort,
-    mut samples: Samples,
-) -> Result<Samples> {
+    samples: &mut Samples,
+) -> Result<()> {
     let count = effort.warmup + effort.samples + 1;
     let turns: Arc<[Turn]> = std::iter::repeat_with(Turn::default).take(count).collect();
     let theirs = turns.clone();
@@ -81,23 +73,22 @@ fn round(
             // Set once, here only.
             let _ = turn.pong.set(());
         }
-    });
-    let answering = answering.doing("spawning")?;
-    let samples = on_ult(&streams.pools[0], context.deadline, move || {
+    })?;
+    let mut taken = std::mem::replace(samples, Samples::new(0, 1));
+    *samples = on_ult(&streams.pools[0], context.deadline, move || {
         let mut rest = turns.iter();
-        let mut next = || rest.next().ok_or_else(|| Failure::new("more turns than planned"));
+        let mut next = || rest.next().or_fail("more turns than planned");
         let say = |turn: &Turn, more| {
             turn.ping.set(more).map_err(|_| Failure::new("a turn was taken twice"))
         };
-        let result = effort.each(&mut samples, || {
+        let result = taken.each(|| {
             let turn = next()?;
             say(turn, true)?;
             turn.pong.wait();
             Ok(())
         });
         say(next()?, false)?;
-        result.map(|()| samples)
+        result.map(|()| taken)
     })?;
-    answering.join().doing("joining")?;
-    Ok(samples)
+    answering.join().doing("joining")
 }
