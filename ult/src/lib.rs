@@ -160,17 +160,18 @@ pub use {
     base::contain::discard_panic,
     base::limit::Limit,
     base::priority::Priority,
-    engine::diag::announce,
     engine::error::{
         JoinError, LayoutError, MigrateError, PanicPayload, RecordError, ShutdownError, SpawnError,
         StartError, StillAlive, StuckUlt, ToError,
     },
     engine::listener::EventSink,
+    engine::model::pool::PoolStats,
+    engine::model::unit::UltName,
     engine::pool::handle::PoolRef,
     engine::pool::migrate::set_pool,
-    engine::pool::shared::PoolStats,
     engine::pool::spec::{Access, Pool, PoolKind, PoolSpec, PopBy, PushReason},
-    engine::unit::descriptor::UltName,
+    engine::run::idle_wait::{IdleEnd, idle},
+    engine::run::sched::{Basic, BasicWait, PoolView, Prio, RandWs, RoundRobin, Scheduler, Step},
     engine::unit::handle::Unit,
     engine::unit::inherited::{
         Inherited, InheritedState, inherit_nothing, inherited, inherited_word, set_inherited_word,
@@ -181,10 +182,7 @@ pub use {
         UltInfo, current, current_address, current_ids, is_tasklet, is_tasklet_or_has_locals,
         is_ult,
     },
-    engine::xstream::idle::{IdleEnd, idle},
-    engine::xstream::sched::{
-        Basic, BasicWait, PoolView, Prio, RandWs, RoundRobin, Scheduler, Step,
-    },
+    engine::xstream::diag::announce,
     engine::xstream::stats::XstreamStats,
     engine::xstream::switch::{
         has_runnable, has_runnable_behind, has_runnable_beyond, is_migratable, sleep, sleep_until,
@@ -212,8 +210,8 @@ pub use {
     trace::event::{Event, EventKind, EventMask},
     wait::barrier::XstreamBarrier,
     wait::block_on::{block_on, block_on_deadline, block_on_timeout},
+    wait::park_token::{Unparker, park, park_deadline, unparker},
     wait::to::{exit_to, park_to, run_unit, yield_to},
-    wait::unpark::{Unparker, park, park_deadline, unparker},
 };
 
 /// The concurrency cores, for the models in `loom-tests`.
@@ -221,7 +219,7 @@ pub use {
 #[doc(hidden)]
 pub mod loom_exports {
     pub use crate::base::inbox::{Batch, Closed, Inbox, Linked};
-    pub use crate::base::park::{ParkMode, ParkWord, ThreadParker};
+    pub use crate::base::park_word::{ParkMode, ParkWord, ThreadParker};
     pub use crate::base::suspend::SuspendCell;
     pub use crate::base::timer_state::{Cancel, TimerState};
     pub use crate::engine::waiting::join_word::{JoinWord, Published, Waiters};

@@ -21,7 +21,7 @@
 //!
 //! `push` tells whether the inbox was empty. Only that sender must look whether the owner sleeps:
 //! the owner never sleeps without a look at the inbox, and a sender that pushes onto a non-empty
-//! inbox knows that an earlier sender is about to look (see [`park`](mod@crate::base::park)).
+//! inbox knows that an earlier sender is about to look (see [`park`](mod@crate::base::park_word)).
 
 #![cfg_attr(not(loom), allow(unreachable_pub, reason = "public for the loom models only"))]
 

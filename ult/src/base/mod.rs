@@ -1,9 +1,9 @@
 //! Building blocks that know no unit, no pool and no xstream.
 //!
 //! They may import `prim` and each other. The concurrency cores among them are
-//! checked by the models in `loom-tests`: `inbox`, `park`, `suspend` and `timer_state`.
+//! checked by the models in `loom-tests`: `inbox`, `park_word`, `suspend` and `timer_state`.
 //!
-//! Read `park` first (how an OS thread sleeps and is woken), then `suspend` (how a ULT does),
+//! Read `park_word` first (how an OS thread sleeps and is woken), then `suspend` (how a ULT does),
 //! `inbox`, and `contain` (how code of the program is called and messages are logged).
 
 #[cfg(not(loom))]
@@ -11,7 +11,7 @@ pub(crate) mod contain;
 pub(crate) mod inbox;
 #[cfg(not(loom))]
 pub(crate) mod limit;
-pub(crate) mod park;
+pub(crate) mod park_word;
 pub(crate) mod priority;
 #[cfg(not(loom))]
 pub(crate) mod spin;

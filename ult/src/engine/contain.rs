@@ -1,7 +1,7 @@
 //! Calls of code of the program that are about one unit; see [`contain`](crate::base::contain).
 
 use crate::base::contain::{caught, log};
-use crate::engine::unit::descriptor::UltPtr;
+use crate::engine::model::unit::UltPtr;
 
 /// Runs `code`. `None`: it panicked, and that has been logged with `what` and the unit that it is
 /// about.

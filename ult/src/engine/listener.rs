@@ -3,7 +3,7 @@
 use std::cell::Cell;
 
 use crate::base::contain::{Foreign, caught, log};
-use crate::engine::diag::Plan;
+use crate::engine::xstream::diag::Plan;
 use crate::sync::UnsafeCell;
 use crate::trace::event::{Event, EventMask};
 

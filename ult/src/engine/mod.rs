@@ -20,19 +20,17 @@
 #[cfg(not(loom))]
 pub(crate) mod contain;
 #[cfg(not(loom))]
-pub(crate) mod diag;
-#[cfg(not(loom))]
 pub(crate) mod error;
 #[cfg(not(loom))]
-pub(crate) mod inspect;
-#[cfg(not(loom))]
 pub(crate) mod listener;
+#[cfg(not(loom))]
+pub(crate) mod model;
 #[cfg(not(loom))]
 pub(crate) mod monitor_stop;
 #[cfg(not(loom))]
 pub(crate) mod pool;
 #[cfg(not(loom))]
-pub(crate) mod runtime_core;
+pub(crate) mod run;
 #[cfg(not(loom))]
 pub(crate) mod unit;
 pub(crate) mod waiting;

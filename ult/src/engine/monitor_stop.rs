@@ -1,6 +1,6 @@
 //! The engine's means to end the monitor of a runtime. The monitor itself is in `observe/`.
 
-use crate::base::park::ThreadParker;
+use crate::base::park_word::ThreadParker;
 use crate::sync::atomic::AtomicBool;
 use crate::sync::atomic::Ordering::{Acquire, Release};
 use crate::sync::{Mutex, lock, thread};

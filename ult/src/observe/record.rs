@@ -6,9 +6,9 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::engine::diag::Plan;
 use crate::engine::error::RecordError;
-use crate::engine::runtime_core::RuntimeCore;
+use crate::engine::model::runtime_core::RuntimeCore;
+use crate::engine::xstream::diag::Plan;
 use crate::runtime::handle::Runtime;
 use crate::sync::{Arc, lock};
 use crate::trace::clock::{Moment, Scale};

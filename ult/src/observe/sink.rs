@@ -13,9 +13,9 @@
 use std::fmt;
 
 use crate::base::contain::Foreign;
-use crate::engine::diag::Plan;
 use crate::engine::listener::{EventSink, Listener};
-use crate::engine::runtime_core::RuntimeCore;
+use crate::engine::model::runtime_core::RuntimeCore;
+use crate::engine::xstream::diag::Plan;
 use crate::runtime::handle::Runtime;
 use crate::sync::{Arc, UnsafeCell};
 use crate::trace::event::EventMask;

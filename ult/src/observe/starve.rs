@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::engine::pool::shared::PoolShared;
+use crate::engine::model::pool::PoolShared;
 
 /// A reading of a pool's counters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

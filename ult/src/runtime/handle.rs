@@ -3,8 +3,8 @@
 use std::fmt;
 
 use crate::engine::error::SpawnError;
+use crate::engine::model::runtime_core::RuntimeCore;
 use crate::engine::pool::handle::PoolRef;
-use crate::engine::runtime_core::RuntimeCore;
 use crate::runtime::xstream_ref::XstreamRef;
 use crate::spawn::join::JoinHandle;
 use crate::sync::Arc;

@@ -5,21 +5,21 @@
 //! themselves, between two units ([`Xstream::enter_pools`]): one that shall not own a pool any more
 //! gives it up and hands over what is queued there; one that shall own a pool which nobody owns
 //! takes it. Units that are on their way meanwhile find their place; see
-//! [`pool`](crate::engine::pool::shared).
+//! [`pool`](crate::engine::model::pool).
 
 use std::ptr;
 use std::time::Duration;
 
 use crate::base::limit::Limit;
 use crate::engine::error::{LayoutError, StartError};
+use crate::engine::model::pool::{PoolShared, Queue};
+use crate::engine::model::runtime_core::{EXIT, RuntimeCore, UnitTotals};
 use crate::engine::pool::handle::PoolRef;
-use crate::engine::pool::shared::{PoolShared, Queue};
 use crate::engine::pool::slot::PoolSlot;
 use crate::engine::pool::spec::{Access, PoolSpec};
-use crate::engine::runtime_core::{EXIT, RuntimeCore, UnitTotals};
+use crate::engine::run::sched::{BasicWait, own};
 use crate::engine::xstream::current;
 use crate::engine::xstream::owner::{State, Xstream, XstreamShared};
-use crate::engine::xstream::sched::{BasicWait, own};
 use crate::runtime::handle::Runtime;
 use crate::runtime::shutdown::wait_for;
 use crate::runtime::specs::{XstreamSpec, check_pool};

@@ -5,15 +5,15 @@ use std::ptr;
 
 use crate::base::wait_kind::WaitKind;
 use crate::engine::error::{MigrateError, SpawnError};
+use crate::engine::model::pool::PoolShared;
+use crate::engine::model::unit::UltPtr;
 use crate::engine::pool::handle::PoolRef;
 use crate::engine::pool::push::tell_stacks;
-use crate::engine::pool::shared::PoolShared;
 use crate::engine::pool::spec::{PopBy, PushReason};
-use crate::engine::unit::descriptor::UltPtr;
+use crate::engine::run::sched::{OwnScheduler, PoolView, Scheduler, Step, own};
 use crate::engine::unit::handle::Unit;
 use crate::engine::xstream::current;
 use crate::engine::xstream::owner::{State, Xstream, XstreamShared};
-use crate::engine::xstream::sched::{OwnScheduler, PoolView, Scheduler, Step, own};
 use crate::engine::xstream::switch;
 use crate::runtime::layout::{reconfigure, settle_servers};
 use crate::spawn::join::JoinHandle;

@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::engine::error::StartError;
 use crate::engine::pool::spec::PoolSpec;
-use crate::engine::xstream::sched::Scheduler;
+use crate::engine::run::sched::Scheduler;
 use crate::topology::{CpuSet, Place, Topology};
 
 /// The description of an xstream to be made; see

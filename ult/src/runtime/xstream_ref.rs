@@ -6,11 +6,11 @@ use std::time::Duration;
 use crate::base::contain::log;
 use crate::base::limit::Limit;
 use crate::engine::error::{LayoutError, StartError};
+use crate::engine::model::runtime_core::{CLOSING, EXIT, RuntimeCore};
 use crate::engine::pool::slot::PoolCounters;
-use crate::engine::runtime_core::{CLOSING, EXIT, RuntimeCore};
+use crate::engine::run::sched::{Scheduler, own};
 use crate::engine::xstream::current;
 use crate::engine::xstream::owner::{State, XstreamShared};
-use crate::engine::xstream::sched::{Scheduler, own};
 use crate::engine::xstream::stats::XstreamStats;
 use crate::runtime::layout::{check_access, find_pools, reconfigure, set_pools, settle_servers};
 use crate::runtime::shutdown::wait_for;
@@ -446,7 +446,7 @@ impl XstreamRef {
     }
 
     /// Pools that nobody else serves.
-    fn sole_pools(&self) -> Vec<Arc<crate::engine::pool::shared::PoolShared>> {
+    fn sole_pools(&self) -> Vec<Arc<crate::engine::model::pool::PoolShared>> {
         let mut pools = lock(&self.xstream.pools).clone();
         pools.retain(|pool| lock(&pool.servers).len() == 1);
         pools
@@ -455,7 +455,7 @@ impl XstreamRef {
     /// Refuses if a pool that `leaves` would have units and no xstream.
     fn check_orphans(
         &self,
-        leaves: impl Fn(&Arc<crate::engine::pool::shared::PoolShared>) -> bool,
+        leaves: impl Fn(&Arc<crate::engine::model::pool::PoolShared>) -> bool,
     ) -> Result<(), LayoutError> {
         for pool in self.sole_pools().iter().filter(|pool| leaves(pool)) {
             let units = pool.len();

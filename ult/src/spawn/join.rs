@@ -9,8 +9,8 @@ use std::mem::ManuallyDrop;
 use std::time::Instant;
 
 use crate::engine::error::{JoinError, MigrateError, PanicPayload, SpawnError};
+use crate::engine::model::unit::{CANCEL, UltRef};
 use crate::engine::pool::handle::PoolRef;
-use crate::engine::unit::descriptor::{CANCEL, UltRef};
 use crate::engine::unit::end::discard;
 use crate::engine::unit::payload::Stage;
 use crate::engine::waiting::cancel::Why;

@@ -2,12 +2,12 @@
 
 use crate::base::priority::Priority;
 use crate::engine::error::SpawnError;
+use crate::engine::model::runtime_core::GatePass;
+use crate::engine::model::unit::{Kind, UltName, UltPtr, UltRef, UnitInit};
 use crate::engine::pool::handle::PoolRef;
 use crate::engine::pool::push::push;
 use crate::engine::pool::slot::bump;
 use crate::engine::pool::spec::{Access, PushReason};
-use crate::engine::runtime_core::GatePass;
-use crate::engine::unit::descriptor::{Kind, UltName, UltPtr, UltRef, UnitInit};
 use crate::engine::unit::extra::OnMigrate;
 use crate::engine::waiting::cancel::Why;
 use crate::engine::waiting::join_word::{DETACHED, UNJOINED, Word};
@@ -252,7 +252,7 @@ impl<'a> UltBuilder<'a> {
     }
 
     /// The runtime of the pool.
-    pub(crate) fn target_core(&self) -> &Arc<crate::engine::runtime_core::RuntimeCore> {
+    pub(crate) fn target_core(&self) -> &Arc<crate::engine::model::runtime_core::RuntimeCore> {
         &self.pool.core
     }
 
@@ -331,7 +331,7 @@ impl<'a> UltBuilder<'a> {
             ult.payload.lose(Why::Lost);
             drop(UltRef::adopt(ult));
         })?;
-        crate::engine::diag::created(ult, core, here);
+        crate::engine::xstream::diag::created(ult, core, here);
         if start == Placement::Queue {
             push(ult, &target.pool, here, PushReason::Create);
         }
@@ -432,7 +432,7 @@ where
     // SAFETY: nothing is borrowed for less than 'static.
     unsafe { ult.payload.set_closure(f) };
     crate::engine::unit::inherited::hand_on(ult);
-    crate::engine::diag::created(ult, &target.core, here);
+    crate::engine::xstream::diag::created(ult, &target.core, here);
     push(ult, &target.pool, here, PushReason::Create);
     Ok(())
 }

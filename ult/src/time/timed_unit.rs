@@ -1,6 +1,6 @@
 //! Units that start at a given time.
 //!
-//! The timer that stands for one until then is in [`timed`](crate::engine::xstream::timed).
+//! The timer that stands for one until then is in [`timed`](crate::engine::run::timed).
 
 use std::fmt;
 use std::ptr;
@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 
 use crate::base::timer_state::TimerState;
 use crate::engine::error::{JoinError, SpawnError};
+use crate::engine::model::unit::UltRef;
 use crate::engine::pool::handle::PoolRef;
 use crate::engine::pool::spec::PushReason;
-use crate::engine::unit::descriptor::UltRef;
+use crate::engine::run::timed::{Timed, enqueue_timed};
 use crate::engine::waiting::join_word::UNJOINED;
 use crate::engine::waiting::waiter::Waiter;
 use crate::engine::waiting::watch::Watch;
 use crate::engine::xstream::current;
-use crate::engine::xstream::timed::{Timed, enqueue_timed};
 use crate::engine::xstream::timer::saturating_add;
 use crate::spawn::future::JoinFuture;
 use crate::spawn::join::JoinHandle;

@@ -19,9 +19,9 @@ use std::ptr::NonNull;
 use std::task::{Context, Poll, RawWaker, RawWakerVTable, Wake, Waker};
 use std::time::{Duration, Instant};
 
-use crate::base::park::ThreadParker;
+use crate::base::park_word::ThreadParker;
 use crate::base::wait_kind::WaitKind;
-use crate::engine::unit::descriptor::{Ult, UltPtr, UltRef};
+use crate::engine::model::unit::{Ult, UltPtr, UltRef};
 use crate::engine::waiting::waiter::{after, thread_parker};
 use crate::engine::xstream::current;
 use crate::engine::xstream::switch;

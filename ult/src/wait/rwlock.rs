@@ -4,7 +4,7 @@
 //!
 //! | part | meaning |
 //! |---|---|
-//! | `QUEUED` | somebody waits, so newcomers queue, too ([`gate`](crate::wait::gate)) |
+//! | `QUEUED` | somebody waits, so newcomers queue, too ([`gate`](crate::wait::fair_queue)) |
 //! | `WRITER` | held exclusively |
 //! | the rest | number of readers that hold it, in units of `READER` |
 //!
@@ -20,7 +20,7 @@ use crate::base::wait_kind::WaitKind;
 use crate::engine::waiting::waiter::{SpinFor, Waiter, after, const_new, spin};
 use crate::sync::UnsafeCell;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use crate::wait::gate::{FairQueue, QUEUED, WATCHED};
+use crate::wait::fair_queue::{FairQueue, QUEUED, WATCHED};
 
 const FLAGS: usize = QUEUED | WATCHED;
 const WRITER: usize = 4;

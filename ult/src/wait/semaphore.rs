@@ -1,6 +1,6 @@
 //! A counting semaphore for ULTs and OS threads, first come, first served.
 //!
-//! The word of the [`gate`](crate::wait::gate) holds the number of free permits, in units of
+//! The word of the [`gate`](crate::wait::fair_queue) holds the number of free permits, in units of
 //! `PERMIT`. The front of the queue takes its permits when there are enough of them, and nobody
 //! passes it: so a large request is not starved by small ones.
 
@@ -12,7 +12,7 @@ use crate::base::wait_kind::WaitKind;
 use crate::engine::waiting::waiter::{Waiter, after, const_new};
 use crate::engine::waiting::watch::Watch;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use crate::wait::gate::{FairQueue, QUEUED, WATCHED};
+use crate::wait::fair_queue::{FairQueue, QUEUED, WATCHED};
 use crate::wait::select::Selectable;
 
 const FLAGS: usize = QUEUED | WATCHED;

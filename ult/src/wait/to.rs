@@ -9,8 +9,8 @@
 
 use crate::base::wait_kind::WaitKind;
 use crate::engine::error::ToError;
+use crate::engine::model::unit::UltPtr;
 use crate::engine::pool::push::requeue;
-use crate::engine::unit::descriptor::UltPtr;
 use crate::engine::unit::handle::Unit;
 use crate::engine::xstream::current;
 use crate::engine::xstream::owner::Xstream;
@@ -18,7 +18,7 @@ use crate::engine::xstream::switch;
 use crate::stack::context::Command;
 use crate::sync::Arc;
 use crate::trace::event::EventKind;
-use crate::wait::unpark::{Target, Unparker};
+use crate::wait::park_token::{Target, Unparker};
 
 /// Lets `unit` run next; the caller goes back to its pool, behind the others.
 ///
@@ -148,7 +148,7 @@ impl Unparker {
                 if !is_mine {
                     return None;
                 }
-                crate::engine::diag::tell(ult.ptr(), EventKind::Resume);
+                crate::engine::xstream::diag::tell(ult.ptr(), EventKind::Resume);
                 if let Some(xstream) = current::xstream() {
                     xstream.count_run_at_once(ult.ptr());
                 }

@@ -8,7 +8,7 @@
 
 use crossbeam_deque::{Injector, Steal, Stealer, Worker};
 
-use crate::engine::unit::descriptor::UltPtr;
+use crate::engine::model::unit::UltPtr;
 use crate::sync::UnsafeCell;
 
 /// See the module documentation.

@@ -4,8 +4,8 @@
 //! is read without the lock, so that looking at an empty pool costs one load of a shared line.
 
 use crate::base::spin::SpinLock;
+use crate::engine::model::unit::UltPtr;
 use crate::engine::pool::spec::{Pool, PopBy, PushReason};
-use crate::engine::unit::descriptor::UltPtr;
 use crate::engine::unit::handle::Unit;
 use crate::engine::unit::list::UnitList;
 use crate::sync::atomic::AtomicUsize;

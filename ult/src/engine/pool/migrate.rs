@@ -9,10 +9,10 @@ use std::ptr;
 
 use crate::engine::contain::contained;
 use crate::engine::error::MigrateError;
+use crate::engine::model::pool::PoolShared;
+use crate::engine::model::unit::{CANCEL, MIGRATE, TIMED, Ult, UltPtr};
 use crate::engine::pool::handle::PoolRef;
-use crate::engine::pool::shared::PoolShared;
 use crate::engine::pool::spec::PushReason;
-use crate::engine::unit::descriptor::{CANCEL, MIGRATE, TIMED, Ult, UltPtr};
 use crate::engine::waiting::cancel::Why;
 use crate::engine::xstream::current;
 use crate::engine::xstream::owner::Xstream;
@@ -80,7 +80,7 @@ pub(crate) fn has_ended(ult: UltPtr) -> bool {
 /// now.
 #[cold]
 pub(crate) fn settle_unstarted(ult: UltPtr) -> bool {
-    if ult.take_request(TIMED) && !crate::engine::xstream::timed::settle(ult) {
+    if ult.take_request(TIMED) && !crate::engine::run::timed::settle(ult) {
         return false;
     }
     if ult.is_requested(CANCEL) {
@@ -127,7 +127,7 @@ pub(crate) fn adopt(ult: UltPtr, target: &PoolShared) {
     source.moved.fetch_sub(1, Release); // pair: POOL-MOVED
     ult.set_pool(target);
     crate::engine::pool::push::tell_loss(source);
-    crate::engine::diag::tell(ult, crate::trace::event::EventKind::Migrate);
+    crate::engine::xstream::diag::tell(ult, crate::trace::event::EventKind::Migrate);
     if ult.has_extra() {
         // The callback is out of its place while it runs, so that it may do what it likes.
         let callback = ult.with_extra(|extra| extra.on_migrate.take());

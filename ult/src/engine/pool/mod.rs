@@ -16,6 +16,5 @@ pub(crate) mod handle;
 pub(crate) mod migrate;
 pub(crate) mod prio;
 pub(crate) mod push;
-pub(crate) mod shared;
 pub(crate) mod slot;
 pub(crate) mod spec;

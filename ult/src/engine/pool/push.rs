@@ -1,10 +1,10 @@
 //! Pushes of units that belong to no xstream into their pools, and the notice to stacked schedulers
 //! when a unit leaves its pool.
 
-use crate::engine::pool::shared::PoolShared;
+use crate::engine::model::pool::PoolShared;
+use crate::engine::model::unit::UltPtr;
 use crate::engine::pool::slot::PoolSlot;
 use crate::engine::pool::spec::PushReason;
-use crate::engine::unit::descriptor::UltPtr;
 use crate::engine::xstream::current;
 use crate::engine::xstream::owner::Xstream;
 use crate::engine::xstream::switch::push_again;

@@ -8,8 +8,8 @@
 
 use std::cell::{Cell, RefCell};
 
-use crate::engine::pool::shared::PoolShared;
-use crate::engine::unit::descriptor::UltPtr;
+use crate::engine::model::pool::PoolShared;
+use crate::engine::model::unit::UltPtr;
 use crate::engine::unit::list::UnitList;
 use crate::stack::block::StackClass;
 use crate::sync::Arc;
@@ -63,7 +63,7 @@ pub(crate) fn bump(counter: &AtomicU64) {
 pub(crate) struct PoolSlot {
     pub(crate) pool: Arc<PoolShared>,
     pub(crate) shared: Arc<PoolCounters>,
-    /// Units that are ready here; see [`pool`](crate::engine::pool::shared) for which.
+    /// Units that are ready here; see [`pool`](crate::engine::model::pool) for which.
     pub(crate) list: UnitList,
     /// True if a scheduler of this xstream serves the pool.
     pub(crate) served: Cell<bool>,

@@ -12,8 +12,8 @@ use std::ptr;
 
 use crate::base::contain::{log, panic_message};
 use crate::engine::contain::contained;
+use crate::engine::model::unit::{CANCEL, UltPtr};
 use crate::engine::pool::push::tell_end;
-use crate::engine::unit::descriptor::{CANCEL, UltPtr};
 use crate::engine::unit::payload::Stage;
 use crate::engine::waiting::join_word::Published;
 use crate::stack::block::BlockPtr;
@@ -83,7 +83,7 @@ fn discard_late(ult: UltPtr, block: Option<BlockPtr>) {
 #[inline(always)]
 fn leave_block(ult: UltPtr) -> Option<BlockPtr> {
     let block = ult.block()?;
-    crate::engine::diag::finishing(ult);
+    crate::engine::xstream::diag::finishing(ult);
     part(ult, block);
     Some(block)
 }

@@ -1,8 +1,8 @@
 //! Rarely used properties of a unit, kept apart so that the descriptors of all others stay small.
 
+use crate::engine::run::timed::Timed;
 use crate::engine::unit::inherited::Values;
 use crate::engine::unit::local::Locals;
-use crate::engine::xstream::timed::Timed;
 use crate::stack::user::UserStack;
 use crate::sync::Arc;
 

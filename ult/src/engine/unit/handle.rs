@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::base::priority::Priority;
-use crate::engine::unit::descriptor::{UltPtr, UltRef};
+use crate::engine::model::unit::{UltPtr, UltRef};
 use crate::engine::waiting::cancel::Why;
 use crate::sync::atomic::Ordering::Relaxed;
 

@@ -17,7 +17,7 @@ use std::marker::PhantomData;
 use std::ptr;
 use std::sync::Arc;
 
-use crate::engine::unit::descriptor::{Ult, UltPtr};
+use crate::engine::model::unit::{Ult, UltPtr};
 use crate::engine::xstream::current;
 use crate::engine::xstream::owner::Xstream;
 

@@ -8,7 +8,7 @@ use std::cell::Cell;
 use std::ptr::{self, NonNull};
 
 use crate::base::inbox::Linked;
-use crate::engine::unit::descriptor::{Ult, UltPtr};
+use crate::engine::model::unit::{Ult, UltPtr};
 use crate::sync::atomic::AtomicUsize;
 use crate::sync::atomic::Ordering::{Relaxed, Release};
 

@@ -7,7 +7,7 @@ use std::ptr;
 
 use crate::base::contain::contained_alone;
 use crate::engine::contain::contained;
-use crate::engine::unit::descriptor::UltPtr;
+use crate::engine::model::unit::UltPtr;
 use crate::engine::xstream::current;
 
 /// A value that every ULT and tasklet, and every OS thread, has for itself.

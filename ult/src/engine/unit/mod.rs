@@ -7,8 +7,6 @@
 //! unit in the hands of a custom pool or scheduler; `extra.rs`, `local.rs` and `inherited.rs` have
 //! what only some units own.
 
-pub(crate) mod descriptor;
-pub(crate) mod descriptor_cache;
 pub(crate) mod end;
 pub(crate) mod extra;
 pub(crate) mod handle;

@@ -7,7 +7,7 @@
 //! back, exactly as for a deadline, and calls [`unwind`] when nothing of the wait is left linked.
 
 #[cfg(not(loom))]
-use crate::engine::unit::descriptor::{CANCEL, UltPtr};
+use crate::engine::model::unit::{CANCEL, UltPtr};
 #[cfg(not(loom))]
 use crate::engine::unit::payload::Stage;
 

@@ -9,10 +9,10 @@
 //! something in the runtime has changed.
 
 pub(crate) mod cancel;
+#[cfg(not(loom))]
+pub(crate) mod change_signal;
 pub(crate) mod join_word;
 pub(crate) mod list;
-#[cfg(not(loom))]
-pub(crate) mod news;
 pub(crate) mod raw_mutex;
 pub(crate) mod waiter;
 pub(crate) mod watch;

@@ -39,7 +39,7 @@ use std::ptr::NonNull;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use crate::base::park::ThreadParker;
+use crate::base::park_word::ThreadParker;
 use crate::base::wait_kind::WaitKind;
 use crate::engine::waiting::cancel;
 use crate::engine::waiting::list::Links;
@@ -50,7 +50,7 @@ use crate::sync::{Arc, UnsafeCell};
 #[cfg(not(loom))]
 use crate::base::contain::{contained_alone, log};
 #[cfg(not(loom))]
-use crate::engine::unit::descriptor::{UltPtr, UltRef};
+use crate::engine::model::unit::{UltPtr, UltRef};
 #[cfg(not(loom))]
 use crate::engine::xstream::owner::XstreamShared;
 #[cfg(not(loom))]

@@ -9,8 +9,8 @@
 use std::cell::Cell;
 use std::ptr;
 
-use crate::engine::runtime_core::RuntimeCore;
-use crate::engine::unit::descriptor::UltPtr;
+use crate::engine::model::runtime_core::RuntimeCore;
+use crate::engine::model::unit::UltPtr;
 use crate::engine::unit::local;
 use crate::engine::xstream::owner::Xstream;
 use crate::sync::Arc;

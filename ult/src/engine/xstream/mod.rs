@@ -9,15 +9,11 @@
 //! `stats.rs` has its counters, and `overflow.rs` reports stacks that were too small.
 
 pub(crate) mod current;
-pub(crate) mod idle;
-pub(crate) mod overflow;
+pub(crate) mod descriptor_cache;
+pub(crate) mod diag;
+pub(crate) mod inspect;
 pub(crate) mod owner;
-pub(crate) mod run_loop;
-pub(crate) mod sched;
-pub(crate) mod shared;
-pub(crate) mod sleep;
 pub(crate) mod stats;
 pub(crate) mod streak;
 pub(crate) mod switch;
-pub(crate) mod timed;
 pub(crate) mod timer;

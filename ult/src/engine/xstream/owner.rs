@@ -2,13 +2,13 @@
 //!
 //! Split by the threads that may touch it:
 //!
-//! - [`XstreamShared`](crate::engine::xstream::shared): the inbox, the park word and counters; any
+//! - [`XstreamShared`](crate::engine::model::xstream_shared): the inbox, the park word and counters; any
 //!   thread.
 //! - [`Xstream`]: everything else; only its own thread, through the pointer in
 //!   [`current`](mod@crate::engine::xstream::current). No locks, no atomic read-modify-writes.
 //!
-//! [`run_loop`](crate::engine::xstream::run_loop) has the loop,
-//! [`sleep`](mod@crate::engine::xstream::sleep) what it does when idle; here is what happens to one
+//! [`run_loop`](crate::engine::run::run_loop) has the loop,
+//! [`sleep`](mod@crate::engine::run::sleep) what it does when idle; here is what happens to one
 //! unit: [`Xstream::run`] switches to it, and carries out the command with which it switches back.
 //! Only then is its stack quiet, and only then may others see it (publish after switch). A ULT that
 //! runs another one as its child calls the same function; then it is that ULT's stack on which the
@@ -20,18 +20,20 @@ use std::ptr;
 
 use crate::base::contain::{NoUnwind, log};
 use crate::engine::error::StuckUlt;
-use crate::engine::pool::shared::{PoolShared, Queue};
+use crate::engine::model::pool::{PoolShared, Queue};
+use crate::engine::model::runtime_core::{
+    CLOSING, EXIT, IDS_PER_DRAW, REPORT, RuntimeCore, WATCHED,
+};
+use crate::engine::model::unit::{Kind, UltPtr, UltRef};
 use crate::engine::pool::slot::{PoolSlot, bump};
 use crate::engine::pool::spec::PushReason;
-use crate::engine::runtime_core::{CLOSING, EXIT, IDS_PER_DRAW, REPORT, RuntimeCore, WATCHED};
-use crate::engine::unit::descriptor::{Kind, UltPtr, UltRef};
-use crate::engine::unit::descriptor_cache::{DescriptorCache, recycle_at};
+use crate::engine::run::idle_wait::IdleSet;
+use crate::engine::run::run_loop::ClockBudget;
+use crate::engine::run::sleep::Spin;
 use crate::engine::unit::handle::Unit;
 use crate::engine::waiting::cancel::Why;
 use crate::engine::xstream::current;
-use crate::engine::xstream::idle::IdleSet;
-use crate::engine::xstream::run_loop::ClockBudget;
-use crate::engine::xstream::sleep::Spin;
+use crate::engine::xstream::descriptor_cache::{DescriptorCache, recycle_at};
 use crate::engine::xstream::streak::Streak;
 use crate::engine::xstream::switch;
 use crate::engine::xstream::timer::TimerHeap;
@@ -43,7 +45,7 @@ use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::trace::event::EventKind;
 use prim::prefetch;
 
-pub(crate) use crate::engine::xstream::shared::{State, XstreamShared};
+pub(crate) use crate::engine::model::xstream_shared::{State, XstreamShared};
 
 /// Every so many switches from ULT to ULT in a row, one returns to the code that resumed the stack.
 const HOPS_MAX: u32 = 32;
@@ -103,7 +105,7 @@ pub(crate) struct Xstream {
     ids: Cell<(u64, u64)>,
     /// Calls of `has_runnable` while there were timers.
     pub(crate) due_calls: Cell<u32>,
-    pub(crate) diag: crate::engine::diag::Local,
+    pub(crate) diag: crate::engine::xstream::diag::Local,
 }
 
 impl Xstream {
@@ -140,7 +142,7 @@ impl Xstream {
             exiting: Cell::new(false),
             ids: Cell::new((0, 0)),
             due_calls: Cell::new(0),
-            diag: crate::engine::diag::Local::default(),
+            diag: crate::engine::xstream::diag::Local::default(),
         }
     }
 

@@ -17,10 +17,10 @@
 use std::cell::Cell;
 use std::ptr;
 
+use crate::engine::model::unit::UltPtr;
 use crate::engine::pool::slot::PoolSlot;
-use crate::engine::unit::descriptor::UltPtr;
-use crate::engine::unit::descriptor_cache::recycle_at;
 use crate::engine::unit::end::run_and_publish;
+use crate::engine::xstream::descriptor_cache::recycle_at;
 use crate::engine::xstream::owner::Xstream;
 use crate::stack::block::{BlockPtr, StackBlock};
 use crate::sync::atomic::Ordering::Relaxed;

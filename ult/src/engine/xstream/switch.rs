@@ -6,12 +6,12 @@
 use std::time::{Duration, Instant};
 
 use crate::base::wait_kind::WaitKind;
-use crate::engine::diag;
+use crate::engine::model::unit::{Kind, UltPtr, UltRef};
 use crate::engine::pool::spec::PushReason;
-use crate::engine::unit::descriptor::{Kind, UltPtr, UltRef};
 use crate::engine::unit::handle::Unit;
 use crate::engine::waiting::cancel::{self, Why};
 use crate::engine::xstream::current;
+use crate::engine::xstream::diag;
 use crate::engine::xstream::owner::{State, XstreamShared, home_here};
 use crate::engine::xstream::timer::TimerNode;
 use crate::stack::block::BlockPtr;
@@ -54,7 +54,7 @@ fn wake_up_otherwise(block: BlockPtr, wakeup: Wakeup, command: Command) {
         }
         return;
     }
-    crate::engine::inspect::inspected();
+    crate::engine::xstream::inspect::inspected();
     wake_up(block, leave(block, command), command);
 }
 

@@ -10,8 +10,8 @@ use std::cmp::Ordering;
 use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
-use crate::engine::unit::descriptor::UltPtr;
-use crate::engine::xstream::timed::Timed;
+use crate::engine::model::unit::UltPtr;
+use crate::engine::run::timed::Timed;
 use crate::sync::Arc;
 use crate::sync::atomic::AtomicUsize;
 use crate::sync::atomic::Ordering::Relaxed;

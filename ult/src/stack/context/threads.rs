@@ -21,7 +21,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::ptr::{self, NonNull};
 
 use super::{Answer, Command, Wakeup, root};
-use crate::base::park::ThreadParker;
+use crate::base::park_word::ThreadParker;
 use crate::stack::block::{BlockStack, StackBlock};
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize};

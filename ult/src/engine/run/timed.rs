@@ -17,9 +17,9 @@ use std::ptr;
 use std::time::Instant;
 
 use crate::base::timer_state::{Cancel, TimerState};
+use crate::engine::model::unit::{TIMED, UltPtr};
 use crate::engine::pool::slot::bump;
 use crate::engine::pool::spec::PushReason;
-use crate::engine::unit::descriptor::{TIMED, UltPtr};
 use crate::engine::waiting::cancel::Why;
 use crate::engine::xstream::current;
 use crate::engine::xstream::owner::{Xstream, XstreamShared};

@@ -16,14 +16,14 @@
 use std::cell::{Cell, RefCell};
 use std::time::{Duration, Instant};
 
-use crate::engine::inspect::Capture;
 use crate::engine::listener::{InSink, Listener};
+use crate::engine::model::runtime_core::RuntimeCore;
+use crate::engine::model::unit::{Ult, UltPtr};
 use crate::engine::monitor_stop::MonitorStop;
-use crate::engine::runtime_core::RuntimeCore;
-use crate::engine::unit::descriptor::{Ult, UltPtr};
 use crate::engine::unit::payload::Stage;
 use crate::engine::waiting::cancel::Why;
 use crate::engine::xstream::current;
+use crate::engine::xstream::inspect::Capture;
 use crate::engine::xstream::owner::{State, Xstream, XstreamShared};
 use crate::stack::block::BlockPtr;
 use crate::stack::context::{Answer, Command, Wakeup};

@@ -13,7 +13,7 @@ use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::{Once, OnceLock};
 
-use crate::engine::unit::descriptor::UltPtr;
+use crate::engine::model::unit::UltPtr;
 use crate::engine::xstream::current;
 use crate::engine::xstream::owner::Xstream;
 

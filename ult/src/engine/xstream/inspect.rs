@@ -4,7 +4,7 @@
 
 use std::sync::Once;
 
-use crate::engine::unit::descriptor::UltPtr;
+use crate::engine::model::unit::UltPtr;
 use crate::engine::xstream::current;
 use crate::engine::xstream::owner::Xstream;
 

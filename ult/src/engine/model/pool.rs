@@ -22,6 +22,8 @@ use std::cell::Cell;
 use std::fmt;
 use std::ptr;
 
+use crate::engine::model::runtime_core::UnitTotals;
+use crate::engine::model::unit::UltPtr;
 use crate::engine::pool::custom::CustomPool;
 use crate::engine::pool::deque::DequePool;
 use crate::engine::pool::earliest::EarliestPool;
@@ -29,8 +31,6 @@ use crate::engine::pool::fifo::FifoPool;
 use crate::engine::pool::prio::PrioPool;
 use crate::engine::pool::slot::{PoolCounters, PoolSlot, REMOVED};
 use crate::engine::pool::spec::{Access, Pool, PoolKind, PoolSpec, PopBy, PushReason};
-use crate::engine::runtime_core::UnitTotals;
-use crate::engine::unit::descriptor::UltPtr;
 use crate::engine::unit::handle::Unit;
 use crate::engine::xstream::owner::XstreamShared;
 use crate::stack::block::StackClass;

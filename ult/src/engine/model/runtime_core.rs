@@ -25,10 +25,10 @@ use std::time::Duration;
 
 use crate::base::wait_kind::WaitKind;
 use crate::engine::error::StuckUlt;
-use crate::engine::pool::shared::PoolShared;
-use crate::engine::unit::descriptor_cache::Depot;
-use crate::engine::waiting::news::ChangeSignal;
+use crate::engine::model::pool::PoolShared;
+use crate::engine::waiting::change_signal::ChangeSignal;
 use crate::engine::waiting::raw_mutex::{RawGuard, RawMutex};
+use crate::engine::xstream::descriptor_cache::Depot;
 use crate::engine::xstream::owner::{Xstream, XstreamShared};
 use crate::stack::block::StackClass;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
@@ -96,7 +96,7 @@ pub(crate) struct RuntimeCore {
     pub(crate) news: ChangeSignal,
     /// Filled by the xstreams while the phase says `REPORT`.
     stuck: Mutex<Vec<StuckUlt>>,
-    pub(crate) diag: crate::engine::diag::Shared,
+    pub(crate) diag: crate::engine::xstream::diag::Shared,
 }
 
 impl RuntimeCore {
@@ -122,7 +122,7 @@ impl RuntimeCore {
             gate: AtomicUsize::new(0),
             news: ChangeSignal::new(),
             stuck: Mutex::new(Vec::new()),
-            diag: crate::engine::diag::Shared::default(),
+            diag: crate::engine::xstream::diag::Shared::default(),
         }
     }
 

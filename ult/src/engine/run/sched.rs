@@ -1,6 +1,6 @@
 //! Schedulers: they pick the unit that runs next.
 //!
-//! A [`Scheduler`] decides; the xstream's loop ([`run_loop`](crate::engine::xstream::run_loop))
+//! A [`Scheduler`] decides; the xstream's loop ([`run_loop`](crate::engine::run::run_loop))
 //! acts: it switches, looks at timers, shutdown and idle waiters, and sleeps. A policy is therefore
 //! a few lines and cannot lose a wake-up.
 
@@ -8,7 +8,7 @@ use std::fmt;
 use std::ptr;
 
 use crate::base::contain::Foreign;
-use crate::engine::pool::shared::Queue;
+use crate::engine::model::pool::Queue;
 use crate::engine::pool::slot::PoolSlot;
 use crate::engine::pool::spec::PopBy;
 use crate::engine::unit::handle::Unit;
@@ -130,7 +130,7 @@ impl<'a> PoolView<'a> {
     }
 
     #[inline]
-    fn pop_queue(&self, who: PopBy) -> Option<crate::engine::unit::descriptor::UltPtr> {
+    fn pop_queue(&self, who: PopBy) -> Option<crate::engine::model::unit::UltPtr> {
         match self.slot.pool.queue() {
             Queue::Fifo(pool) => pool.pop_ult(),
             Queue::Deque(deque) if who == PopBy::Owner && self.is_owner() => {

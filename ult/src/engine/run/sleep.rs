@@ -8,7 +8,7 @@
 //! 4. Each idle waiter is asked to arm its source of events, once per call of `idle`.
 //! 5. The park word announces sleep, everything that others can make runnable is looked at once
 //!    more, and the thread sleeps: on the word (futex), or, if there are idle waiters, in `poll` on
-//!    their descriptors and its own eventfd. See [`park`](mod@crate::base::park) for why nothing is
+//!    their descriptors and its own eventfd. See [`park`](mod@crate::base::park_word) for why nothing is
 //!    lost.
 //!
 //! `poll` instead of an epoll set: an xstream has very few idle waiters, so passing the descriptors
@@ -21,12 +21,12 @@
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-use crate::base::park::ParkMode;
+use crate::base::park_word::ParkMode;
 use crate::base::timespec::timespec;
-use crate::engine::diag::Rest;
+use crate::engine::model::xstream_shared::EVENTFD_NAME;
 use crate::engine::pool::slot::bump;
+use crate::engine::xstream::diag::Rest;
 use crate::engine::xstream::owner::Xstream;
-use crate::engine::xstream::shared::EVENTFD_NAME;
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::hint;
 use prim::lost;

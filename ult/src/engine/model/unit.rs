@@ -37,9 +37,9 @@ use crate::base::inbox::Linked;
 use crate::base::priority::Priority;
 use crate::base::suspend::SuspendCell;
 use crate::base::wait_kind::WaitKind;
-use crate::engine::pool::shared::PoolShared;
+use crate::engine::model::pool::PoolShared;
+use crate::engine::model::runtime_core::RuntimeCore;
 use crate::engine::pool::slot::PoolSlot;
-use crate::engine::runtime_core::RuntimeCore;
 use crate::engine::unit::extra::RareFields;
 use crate::engine::unit::payload::Payload;
 use crate::engine::waiting::join_word::{JoinWord, UNJOINED, Word};
@@ -546,7 +546,7 @@ impl UltRef {
     pub(crate) fn release(self) {
         let ult = ManuallyDrop::new(self).0;
         if ult.is_last_ref() {
-            crate::engine::unit::descriptor_cache::recycle(ult);
+            crate::engine::xstream::descriptor_cache::recycle(ult);
         }
     }
 }

@@ -21,7 +21,7 @@ use std::time::Instant;
 use crate::base::contain::Panic;
 use crate::base::contain::discard_panic;
 use crate::base::wait_kind::WaitKind;
-use crate::engine::unit::descriptor::UltPtr;
+use crate::engine::model::unit::UltPtr;
 use crate::engine::waiting::cancel;
 use crate::engine::xstream::current;
 use crate::engine::xstream::owner::Xstream;

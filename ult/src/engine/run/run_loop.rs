@@ -2,18 +2,18 @@
 //!
 //! Each round looks at the inbox (two loads), at the clock only every few rounds and only if
 //! there are timers, and at idle waiters only if there are some. When the scheduler has nothing,
-//! [`sleep`](mod@crate::engine::xstream::sleep) takes over until something is runnable.
+//! [`sleep`](mod@crate::engine::run::sleep) takes over until something is runnable.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use crate::base::contain::{caught, log, no_unwind};
-use crate::engine::pool::shared::PoolShared;
+use crate::engine::model::pool::PoolShared;
+use crate::engine::model::unit::UltPtr;
 use crate::engine::pool::slot::PoolSlot;
-use crate::engine::unit::descriptor::UltPtr;
-use crate::engine::xstream::idle::OTHERS_MAX;
+use crate::engine::run::idle_wait::OTHERS_MAX;
+use crate::engine::run::sched::{Basic, OwnScheduler, PoolView, Scheduler, Step, own};
 use crate::engine::xstream::owner::{State, Xstream};
-use crate::engine::xstream::sched::{Basic, OwnScheduler, PoolView, Scheduler, Step, own};
 use crate::engine::xstream::switch;
 use crate::engine::xstream::timer::Due;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed};

@@ -6,9 +6,9 @@
 
 use std::time::{Duration, Instant};
 
-use crate::base::park::ThreadParker;
+use crate::base::park_word::ThreadParker;
 use crate::base::wait_kind::WaitKind;
-use crate::engine::unit::descriptor::UltRef;
+use crate::engine::model::unit::UltRef;
 use crate::engine::waiting::cancel;
 use crate::engine::waiting::waiter::thread_parker;
 use crate::engine::xstream::current;

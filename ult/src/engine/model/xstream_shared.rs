@@ -8,12 +8,12 @@ use std::ptr;
 use std::time::Duration;
 
 use crate::base::inbox::{Closed, Inbox};
-use crate::base::park::{ParkMode, ParkWord};
-use crate::engine::pool::shared::PoolShared;
+use crate::base::park_word::{ParkMode, ParkWord};
+use crate::engine::model::pool::PoolShared;
+use crate::engine::model::unit::{Ult, UltPtr};
 use crate::engine::pool::slot::PoolCounters;
-use crate::engine::unit::descriptor::{Ult, UltPtr};
+use crate::engine::run::sched::OwnScheduler;
 use crate::engine::xstream::owner::Xstream;
-use crate::engine::xstream::sched::OwnScheduler;
 use crate::engine::xstream::stats::XstreamStats;
 use crate::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use crate::sync::atomic::{AtomicBool, AtomicIsize, AtomicU8, AtomicU64, AtomicUsize, fence};
@@ -70,7 +70,7 @@ pub(crate) struct XstreamShared {
     /// For a wake from `poll`. `None`: it has been removed. One that runs has a count of its own.
     eventfd: Mutex<Option<Arc<OwnedFd>>>,
     /// Totals of its slots in pools that have been removed since; see
-    /// [`RuntimeCore::forget_pool`](crate::engine::runtime_core::RuntimeCore::forget_pool).
+    /// [`RuntimeCore::forget_pool`](crate::engine::model::runtime_core::RuntimeCore::forget_pool).
     pub(crate) past: PoolCounters,
     /// Statistics as of its own removal.
     pub(crate) last_stats: Mutex<Option<XstreamStats>>,
@@ -95,7 +95,7 @@ pub(crate) struct XstreamShared {
     /// It is the thread that started the runtime.
     primary: AtomicBool,
     pub(crate) thread: Mutex<Option<thread::JoinHandle<()>>>,
-    pub(crate) diag: crate::engine::diag::Pulse,
+    pub(crate) diag: crate::engine::xstream::diag::Pulse,
     /// The scheduler that it shall have from the next round on.
     scheduler: Mutex<Option<OwnScheduler>>,
 }
@@ -175,7 +175,7 @@ impl XstreamShared {
             stale_timers: AtomicIsize::new(0),
             primary: AtomicBool::new(false),
             thread: Mutex::default(),
-            diag: crate::engine::diag::Pulse::default(),
+            diag: crate::engine::xstream::diag::Pulse::default(),
             scheduler: Mutex::default(),
         })
     }

@@ -18,8 +18,8 @@ use std::mem::ManuallyDrop;
 use std::ptr::{self, NonNull};
 
 use crate::base::inbox::Linked;
-use crate::engine::runtime_core::RuntimeCore;
-use crate::engine::unit::descriptor::{Ult, UltPtr};
+use crate::engine::model::runtime_core::RuntimeCore;
+use crate::engine::model::unit::{Ult, UltPtr};
 use crate::engine::xstream::owner::Xstream;
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::{Arc, Mutex, lock};
