@@ -81,22 +81,22 @@
 //! # Life of a ULT, by file
 //!
 //! 1. `spawn/ult_builder.rs` takes a descriptor from the xstream's cache
-//!    (`engine/unit/descriptor_cache.rs`), puts the closure into it (`payload.rs`, `descriptor.rs`)
-//!    and the unit into its pool (`engine/pool/`): onto a list of the xstream (`slot.rs`), into
-//!    another xstream's `base/inbox.rs`, or into the pool's queue. If a sleeping xstream serves the
-//!    pool, one is woken (`base/park.rs`).
-//! 2. `engine/xstream/run_loop.rs` asks the scheduler (`sched.rs`), and `owner.rs` gives the ULT a
+//!    (`engine/xstream/descriptor_cache.rs`), puts the closure into it (`base/payload.rs`,
+//!    `engine/model/unit.rs`) and the unit into its pool (`engine/xstream/push.rs`): onto a list of
+//!    the xstream, into another xstream's `base/inbox.rs`, or into the pool's queue. If a sleeping
+//!    xstream serves the pool, one is woken (`base/park_word.rs`).
+//! 2. `engine/run/run_loop.rs` asks the scheduler (`sched.rs`), and `run_unit.rs` gives the ULT a
 //!    stack (`stack/`) and switches to it: the first frame is `context::root`, which calls
 //!    the closure and catches its panic.
 //! 3. When it has to wait, it links a waiter (`engine/waiting/`) into what it waits for: an object
-//!    of `wait/` or the join of a unit, or several with `wait/select.rs`; `wait/unpark.rs` needs
-//!    none. It links perhaps a node into the xstream's `timer.rs`, too, and switches away
+//!    of `wait/` or the join of a unit, or several with `wait/select.rs`; `wait/park_token.rs`
+//!    needs none. It links perhaps a node into the xstream's `timer.rs`, too, and switches away
 //!    (`engine/xstream/switch.rs`).
 //! 4. The xstream, on its own stack, commits the suspension (`base/suspend.rs`): the ULT is parked,
 //!    or it goes back to its queue because a resume came first.
 //! 5. The party that ends the wait resumes it: directly onto the list if it runs on the same
 //!    xstream, through the inbox otherwise.
-//! 6. When its closure has returned, or has been unwound (`engine/waiting/cancel.rs`), it publishes
+//! 6. When its closure has returned, or has been unwound (`engine/xstream/cancel.rs`), it publishes
 //!    the outcome (`engine/unit/end.rs`) and switches away for the last time. Its stack goes back
 //!    to the xstream's cache, its descriptor to a cache when nobody keeps it any more.
 //!
@@ -110,7 +110,7 @@
 //! records every switch for a timeline; [`Runtime::add_sink`] calls back for events;
 //! [`RuntimeBuilder::monitor`] reports units that do not switch and suspected deadlocks;
 //! [`install_panic_hook`] names the ULT in panic messages. What the core calls for all of them is
-//! in `engine/diag.rs`.
+//! in `engine/xstream/diag.rs`.
 
 // The folders, lowest first. A folder imports those that stand before it in this list, and none
 // that stands behind it:
@@ -160,33 +160,37 @@ pub use {
     base::contain::discard_panic,
     base::limit::Limit,
     base::priority::Priority,
+    base::unwind::is_exit,
     engine::error::{
         JoinError, LayoutError, MigrateError, PanicPayload, RecordError, ShutdownError, SpawnError,
-        StartError, StillAlive, StuckUlt, ToError,
+        StartError, StillAlive, ToError,
     },
     engine::listener::EventSink,
+    engine::model::interfaces::{
+        Access, Basic, Pool, PoolKind, PoolView, PopBy, PushReason, Scheduler, Step, Unit,
+    },
     engine::model::pool::PoolStats,
+    engine::model::runtime_core::StuckUlt,
     engine::model::unit::UltName,
+    engine::model::xstream_shared::XstreamStats,
     engine::pool::handle::PoolRef,
     engine::pool::migrate::set_pool,
-    engine::pool::spec::{Access, Pool, PoolKind, PoolSpec, PopBy, PushReason},
-    engine::run::idle_wait::{IdleEnd, idle},
-    engine::run::sched::{Basic, BasicWait, PoolView, Prio, RandWs, RoundRobin, Scheduler, Step},
-    engine::unit::handle::Unit,
+    engine::pool::spec::PoolSpec,
+    engine::run::idle_wait::idle,
+    engine::run::sched::{BasicWait, Prio, RandWs, RoundRobin},
     engine::unit::inherited::{
         Inherited, InheritedState, inherit_nothing, inherited, inherited_word, set_inherited_word,
     },
-    engine::unit::local::UltLocal,
-    engine::waiting::cancel::{exit, is_cancelled, is_exit},
+    engine::unit::local::{UltLocal, is_tasklet_or_has_locals},
+    engine::xstream::cancel::{exit, is_cancelled},
     engine::xstream::current::{
-        UltInfo, current, current_address, current_ids, is_tasklet, is_tasklet_or_has_locals,
-        is_ult,
+        UltInfo, current, current_address, current_ids, is_tasklet, is_ult,
     },
     engine::xstream::diag::announce,
-    engine::xstream::stats::XstreamStats,
+    engine::xstream::idle_set::IdleEnd,
+    engine::xstream::runnable::{has_runnable, has_runnable_behind, has_runnable_beyond},
     engine::xstream::switch::{
-        has_runnable, has_runnable_behind, has_runnable_beyond, is_migratable, sleep, sleep_until,
-        stack_left, units_run, yield_now,
+        is_migratable, sleep, sleep_until, stack_left, units_run, yield_now,
     },
     observe::backtrace::{BusyXstream, Dump, DumpOptions, Frame, StackDump, UltDump, UltState},
     observe::monitor::{Deadlock, MonitorSpec, Report, Stall, Starvation},
@@ -222,7 +226,8 @@ pub mod loom_exports {
     pub use crate::base::park_word::{ParkMode, ParkWord, ThreadParker};
     pub use crate::base::suspend::SuspendCell;
     pub use crate::base::timer_state::{Cancel, TimerState};
-    pub use crate::engine::waiting::join_word::{JoinWord, Published, Waiters};
+    pub use crate::engine::model::waiter::JoinWord;
+    pub use crate::engine::waiting::join_word::{Published, Waiters};
     pub use crate::trace::ring::{Read, Ring};
     pub use crate::wait::task_wait::TaskWait;
 }

@@ -6,12 +6,15 @@
 //! Read `park_word` first (how an OS thread sleeps and is woken), then `suspend` (how a ULT does),
 //! `inbox`, and `contain` (how code of the program is called and messages are logged).
 
+pub(crate) mod const_new;
 #[cfg(not(loom))]
 pub(crate) mod contain;
 pub(crate) mod inbox;
 #[cfg(not(loom))]
 pub(crate) mod limit;
 pub(crate) mod park_word;
+#[cfg(not(loom))]
+pub(crate) mod payload;
 pub(crate) mod priority;
 #[cfg(not(loom))]
 pub(crate) mod spin;
@@ -19,4 +22,9 @@ pub(crate) mod suspend;
 pub(crate) mod timer_state;
 #[cfg(not(loom))]
 pub(crate) mod timespec;
+pub(crate) mod unwind;
+#[cfg(not(loom))]
+pub(crate) mod values;
 pub(crate) mod wait_kind;
+#[cfg(not(loom))]
+pub(crate) mod work_deque;

@@ -4,9 +4,8 @@ use std::fmt;
 use std::io;
 
 use crate::base::contain::{Panic, discard_panic, panic_message};
-use crate::base::wait_kind::WaitKind;
-use crate::engine::pool::spec::Access;
-use crate::engine::unit::handle::Unit;
+use crate::engine::model::interfaces::{Access, Unit};
+use crate::engine::model::runtime_core::StuckUlt;
 use crate::topology::TopologyError;
 
 /// The reason why a runtime did not start. Nothing is left running.
@@ -477,34 +476,6 @@ pub struct StillAlive {
     pub busy_xstreams: Vec<String>,
     /// Another shutdown of the same runtime was still in progress, and nothing was examined.
     pub in_progress: bool,
-}
-
-/// A ULT that has started and not finished.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct StuckUlt {
-    /// Number of the ULT.
-    pub id: u64,
-    /// Name given at spawn.
-    pub name: Option<String>,
-    /// The pool it was spawned into.
-    pub pool: String,
-    /// The home xstream.
-    pub xstream: String,
-    /// The kind of its wait; `None`: it is ready to run.
-    pub waits_for: Option<WaitKind>,
-}
-
-impl fmt::Display for StuckUlt {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = self.name.as_deref().unwrap_or("(unnamed)");
-        let Self { id, pool, xstream, .. } = self;
-        write!(f, "`{name}` (id {id}) of pool `{pool}` on xstream `{xstream}`")?;
-        match self.waits_for {
-            Some(kind) => write!(f, ", which waits for: {kind}"),
-            None => f.write_str(", which is ready"),
-        }
-    }
 }
 
 impl fmt::Display for StillAlive {

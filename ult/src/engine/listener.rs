@@ -2,8 +2,7 @@
 
 use std::cell::Cell;
 
-use crate::base::contain::{Foreign, caught, log};
-use crate::engine::xstream::diag::Plan;
+use crate::base::contain::Foreign;
 use crate::sync::UnsafeCell;
 use crate::trace::event::{Event, EventMask};
 
@@ -38,22 +37,6 @@ pub(crate) struct Listener {
 
 // SAFETY: a sink is `Send` and `Sync`. It is taken out when no call goes on and none can begin.
 unsafe impl Sync for Listener {}
-
-impl Plan {
-    /// Calls the sinks that want this event.
-    pub(crate) fn call_sinks(&self, event: &Event<'_>) {
-        for listener in &self.sinks {
-            if listener.mask.contains(event.kind) {
-                // SAFETY:
-                // - no writer: only the remover writes, after `wait_for_sinks`, which waits for us.
-                let Some(sink) = listener.sink.with(|sink| unsafe { &*sink }) else { continue };
-                if let Err(message) = caught(|| sink.event(event)) {
-                    log!(ERROR, kind = %event.kind, message, "an event sink panicked");
-                }
-            }
-        }
-    }
-}
 
 thread_local! {
     static IN_SINK: Cell<bool> = const { Cell::new(false) };

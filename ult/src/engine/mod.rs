@@ -2,20 +2,24 @@
 //!
 //! | folder | what lives there |
 //! |---|---|
-//! | [`unit`](mod@unit) | the descriptor of a unit and what it owns |
-//! | [`pool`] | pools and their queues |
-//! | [`xstream`] | what an OS thread does: schedule, switch, sleep |
-//! | [`waiting`] | waiters, lists of them, the join word, and cancel |
+//! | [`model`] | the types that name each other, with their state |
+//! | [`xstream`] | the own state of an xstream, pushes into queues, and the switch |
+//! | [`waiting`] | waiters, lists of them, the join word, and the lock in all mutexes |
+//! | [`unit`](mod@unit) | values of a unit, and its end |
+//! | [`run`] | the loop of an xstream: schedule, run, sleep |
+//! | [`pool`] | pools, as the program makes and uses them |
 //!
-//! These folders point at each other: a unit knows its pool and its xstream, and each of them knows
-//! the units that it holds. So they are one layer. The engine may import [`base`](crate::base),
-//! [`topology`](crate::topology), [`trace`](crate::trace) and the stacks below it; nothing above
-//! it.
+//! The state of units, pools and xstreams is at the bottom, in `model`, because these types point
+//! at each other; what is done with it stands above. The order, in which each imports those before
+//! it, is: `listener`, `monitor_stop`, `pulse`, `model`, `contain`, `error`, `xstream`, `waiting`,
+//! `unit`, `run`, `pool`.
 //!
-//! Read `unit/descriptor.rs` first, then `pool/slot.rs`, `xstream/owner.rs`, `xstream/switch.rs`
-//! and `xstream/run_loop.rs`. `runtime_core.rs` is what the xstreams of a runtime share. The hooks
-//! for observers are in `diag.rs`; `inspect.rs`, `listener.rs` and `monitor_stop.rs` are the
-//! engine's part of dumps, sinks and the monitor.
+//! `pulse.rs`, `listener.rs` and `monitor_stop.rs` are the engine's part of recorders, sinks and
+//! the monitor. The engine may import [`base`](crate::base), [`topology`](crate::topology),
+//! [`trace`](crate::trace) and the stacks below it; nothing above it.
+//!
+//! Read `model/unit.rs` first, then `model/pool.rs`, `xstream/owner.rs`, `xstream/switch.rs`,
+//! `run/run_unit.rs` and `run/run_loop.rs`.
 
 #[cfg(not(loom))]
 pub(crate) mod contain;
@@ -23,12 +27,13 @@ pub(crate) mod contain;
 pub(crate) mod error;
 #[cfg(not(loom))]
 pub(crate) mod listener;
-#[cfg(not(loom))]
 pub(crate) mod model;
 #[cfg(not(loom))]
 pub(crate) mod monitor_stop;
 #[cfg(not(loom))]
 pub(crate) mod pool;
+#[cfg(not(loom))]
+pub(crate) mod pulse;
 #[cfg(not(loom))]
 pub(crate) mod run;
 #[cfg(not(loom))]

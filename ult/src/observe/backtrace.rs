@@ -18,13 +18,16 @@ use std::time::Duration;
 
 use crate::base::contain::log;
 use crate::base::limit::Limit;
+use crate::base::payload;
 use crate::base::wait_kind::WaitKind;
 use crate::engine::model::runtime_core::RuntimeCore;
 use crate::engine::model::unit::UltPtr;
-use crate::engine::unit::payload;
+use crate::engine::model::xstream_shared::{State, XstreamShared};
+use crate::engine::pulse::Capture;
 use crate::engine::xstream::current;
-use crate::engine::xstream::inspect::{self, Capture, warm_up};
-use crate::engine::xstream::owner::{State, Xstream, XstreamShared};
+use crate::engine::xstream::inspect;
+use crate::engine::xstream::inspect::warm_up;
+use crate::engine::xstream::owner::Xstream;
 use crate::runtime::handle::Runtime;
 use crate::stack::context::Wakeup;
 use crate::sync::{Arc, Mutex, lock, thread};
@@ -255,7 +258,7 @@ fn ask(core: &RuntimeCore, options: &DumpOptions) -> Answer {
     });
     for xstream in &xstreams {
         let request = request.clone();
-        xstream.ask(Box::new(move |xstream| xstream.begin_answer(request)));
+        xstream.ask(move |xstream| xstream.begin_answer(request));
     }
     let is_late = |xstream: &Arc<XstreamShared>| {
         is_there(xstream) && lock(&request.pending).contains_key(&xstream.index)
@@ -320,7 +323,7 @@ impl Xstream {
             self.core.tell_news();
         } else {
             // Comes after the next unit.
-            self.shared().ask(Box::new(move |xstream| xstream.answer(request, progress)));
+            self.shared().ask(move |xstream| xstream.answer(request, progress));
         }
     }
 

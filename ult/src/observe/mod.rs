@@ -1,7 +1,7 @@
 //! Observers of a running program: dumps, recordings, event sinks, and the watchdog.
 //!
 //! They may import every folder, and none imports them. What the engine calls for them is in
-//! `engine/diag.rs`; events and rings are in [`trace`](crate::trace).
+//! `engine/xstream/diag.rs`; events and rings are in [`trace`](crate::trace).
 //!
 //! `backtrace.rs` lists units with their stacks; `record.rs` and `chrome.rs` write a timeline;
 //! `sink.rs` calls back for events; `monitor.rs` and `starve.rs` find units that hold up others,

@@ -1,7 +1,7 @@
 //! The monitor: one thread per runtime that looks for stalls and deadlocks.
 //!
-//! It looks at the pulse of each xstream ([`diag`](crate::engine::xstream::diag)) once per tick, and
-//! compares with what it saw before:
+//! It looks at the pulse of each xstream ([`diag`](crate::engine::xstream::diag)) once per tick,
+//! and compares with what it saw before:
 //!
 //! | found | meaning | reported |
 //! |---|---|---|
@@ -23,10 +23,10 @@ use std::time::Duration;
 
 use crate::base::contain::{caught, contained_alone, log};
 use crate::engine::error::StartError;
+use crate::engine::model::pool::PoolCounters;
 use crate::engine::model::runtime_core::RuntimeCore;
 use crate::engine::model::xstream_shared::XstreamShared;
-use crate::engine::pool::slot::PoolCounters;
-use crate::engine::xstream::diag::Beat;
+use crate::engine::pulse::Beat;
 use crate::observe::backtrace::{DumpOptions, UltDump, ask_list};
 use crate::observe::report_log::ReportLog;
 use crate::observe::starve::{PoolBeat, PoolWatch};

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::engine::error::RecordError;
 use crate::engine::model::runtime_core::RuntimeCore;
-use crate::engine::xstream::diag::Plan;
+use crate::engine::pulse::Plan;
 use crate::runtime::handle::Runtime;
 use crate::sync::{Arc, lock};
 use crate::trace::clock::{Moment, Scale};

@@ -15,7 +15,7 @@ use std::fmt;
 use crate::base::contain::Foreign;
 use crate::engine::listener::{EventSink, Listener};
 use crate::engine::model::runtime_core::RuntimeCore;
-use crate::engine::xstream::diag::Plan;
+use crate::engine::pulse::Plan;
 use crate::runtime::handle::Runtime;
 use crate::sync::{Arc, UnsafeCell};
 use crate::trace::event::EventMask;

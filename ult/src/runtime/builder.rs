@@ -9,20 +9,20 @@ use std::fmt;
 use std::sync::Once;
 use std::time::Duration;
 
-use crate::base::contain::log;
+use crate::base::contain::{log, set_aside};
+use crate::base::unwind::{Unwind, without_unwinding};
 use crate::engine::error::StartError;
-use crate::engine::model::pool::PoolShared;
+use crate::engine::model::interfaces::own;
 use crate::engine::model::runtime_core::RuntimeCore;
 use crate::engine::model::xstream_shared::XstreamShared;
 use crate::engine::pool::spec::PoolSpec;
-use crate::engine::run::sched::{BasicWait, own};
-use crate::engine::run::sleep::SPIN_MAX_DEFAULT;
+use crate::engine::run::sched::BasicWait;
 use crate::engine::run::stack_overflow;
-use crate::engine::waiting::cancel::{Unwind, without_unwinding};
+use crate::engine::xstream::budget::SPIN_MAX_DEFAULT;
+use crate::engine::xstream::current;
 use crate::runtime::handle::Runtime;
-use crate::runtime::layout;
 use crate::runtime::specs::{XstreamSpec, check_pool};
-use crate::runtime::xstream_thread;
+use crate::runtime::{layout, xstream_thread};
 use crate::stack::block::{STACK_BYTES_DEFAULT, StackClass};
 use crate::sync::{Arc, lock};
 use crate::topology::{AffinityPattern, CpuSet, current_binding};
@@ -153,7 +153,7 @@ impl RuntimeBuilder {
         T: Send + 'static,
     {
         assert!(
-            crate::engine::xstream::current::xstream().is_none(),
+            current::xstream().is_none(),
             "`RuntimeBuilder::run` was called on an xstream; use `start`"
         );
         let (core, xstreams) = self.prepare()?;
@@ -192,6 +192,7 @@ impl RuntimeBuilder {
         stack_overflow::install();
         let spin_max = if allowed.len() > 1 { self.spin_max } else { Duration::ZERO };
         let class = StackClass::new(self.stack_bytes, None);
+        set_aside(current::aside);
         let core = Arc::new(RuntimeCore::new(spin_max, self.stack_cache_max, class, allowed));
         match self.fill(&core) {
             Ok(xstreams) => Ok((core, xstreams)),
@@ -204,7 +205,7 @@ impl RuntimeBuilder {
 
     fn fill(self, core: &Arc<RuntimeCore>) -> Result<Vec<Arc<XstreamShared>>, StartError> {
         for spec in self.pools {
-            core.add_pool(|index| PoolShared::new(spec, index, self.stack_bytes));
+            core.add_pool(|index| spec.build(index, self.stack_bytes));
         }
         let mut xstreams = Vec::new();
         for mut spec in self.xstreams {
@@ -245,7 +246,7 @@ impl RuntimeBuilder {
 /// The processors that a runtime which the caller starts may use: those of this thread, or of the
 /// whole runtime if this is an xstream, which may be bound to few of them.
 fn allowed_cpus() -> CpuSet {
-    match crate::engine::xstream::current::xstream() {
+    match current::xstream() {
         Some(here) => here.core.cpus.clone(),
         // Without an answer let the kernel judge.
         None => current_binding().unwrap_or_else(|_| (0..4096).collect()),

@@ -12,14 +12,15 @@ use std::time::Duration;
 
 use crate::base::limit::Limit;
 use crate::engine::error::{LayoutError, StartError};
-use crate::engine::model::pool::{PoolShared, Queue};
+use crate::engine::model::interfaces::{Access, own};
+use crate::engine::model::pool::{PoolShared, PoolSlot, Queue};
 use crate::engine::model::runtime_core::{EXIT, RuntimeCore, UnitTotals};
+use crate::engine::model::xstream_shared::{State, XstreamShared};
 use crate::engine::pool::handle::PoolRef;
-use crate::engine::pool::slot::PoolSlot;
-use crate::engine::pool::spec::{Access, PoolSpec};
-use crate::engine::run::sched::{BasicWait, own};
+use crate::engine::pool::spec::PoolSpec;
+use crate::engine::run::sched::BasicWait;
 use crate::engine::xstream::current;
-use crate::engine::xstream::owner::{State, Xstream, XstreamShared};
+use crate::engine::xstream::owner::Xstream;
 use crate::runtime::handle::Runtime;
 use crate::runtime::shutdown::wait_for;
 use crate::runtime::specs::{XstreamSpec, check_pool};
@@ -47,7 +48,7 @@ impl Runtime {
         if core.pools().iter().any(|pool| *pool.name == *spec.name) {
             return Err(StartError::DuplicatePool { pool: spec.name });
         }
-        let pool = core.add_pool(|index| PoolShared::new(spec, index, core.class.bytes()));
+        let pool = core.add_pool(|index| spec.build(index, core.class.bytes()));
         Ok(PoolRef { core: core.clone(), pool })
     }
 
@@ -189,12 +190,12 @@ fn retire_pool(core: &RuntimeCore, pool: &Arc<PoolShared>, books: UnitTotals) {
     for xstream in core.xstreams() {
         if xstream.state() != State::Terminated {
             let (pool, has_slot) = (pool.clone(), pool.has_slot_of(&xstream));
-            xstream.ask(Box::new(move |xstream| {
+            xstream.ask(move |xstream| {
                 drop(pool); // pair: POOL-COUNT
                 if has_slot {
                     xstream.reconfigured.set(true);
                 }
-            }));
+            });
         }
     }
 }
@@ -364,7 +365,7 @@ pub(crate) fn settle_servers(core: &RuntimeCore, pool: &PoolShared) {
 
 /// Makes a running xstream look at its pools and its scheduler between two units.
 pub(crate) fn reconfigure(xstream: &XstreamShared) {
-    xstream.ask(Box::new(|xstream| xstream.reconfigured.set(true)));
+    xstream.ask(|xstream| xstream.reconfigured.set(true));
 }
 
 impl Xstream {
@@ -461,7 +462,7 @@ impl Xstream {
             if self.is_home_of(ult) {
                 stay.push(ult);
             } else {
-                pool.queue().push(ult, crate::engine::pool::spec::PushReason::Migrate);
+                pool.queue().push(ult, crate::engine::model::interfaces::PushReason::Migrate);
             }
         }
         stay.into_iter().for_each(|ult| slot.push_back(ult));
@@ -739,7 +740,7 @@ mod tests {
         // What it is asked later goes with it.
         let token = Arc::new(());
         let (shared, holds) = (runtime.owner.core.xstreams().remove(1), token.clone());
-        shared.ask(Box::new(move |_| drop(holds)));
+        shared.ask(move |_| drop(holds));
         leaves.remove().unwrap();
         assert_eq!(Arc::strong_count(&token), 1);
         runtime.shutdown().unwrap();

@@ -5,15 +5,17 @@ use std::ptr;
 
 use crate::base::wait_kind::WaitKind;
 use crate::engine::error::{MigrateError, SpawnError};
+use crate::engine::model::interfaces::{
+    OwnScheduler, PoolView, PopBy, PushReason, Scheduler, Step, Unit, own,
+};
 use crate::engine::model::pool::PoolShared;
 use crate::engine::model::unit::UltPtr;
+use crate::engine::model::xstream_shared::{State, XstreamShared};
 use crate::engine::pool::handle::PoolRef;
-use crate::engine::pool::push::tell_stacks;
-use crate::engine::pool::spec::{PopBy, PushReason};
-use crate::engine::run::sched::{OwnScheduler, PoolView, Scheduler, Step, own};
-use crate::engine::unit::handle::Unit;
+use crate::engine::xstream::change_pool::tell_stacks;
 use crate::engine::xstream::current;
-use crate::engine::xstream::owner::{State, Xstream, XstreamShared};
+use crate::engine::xstream::owner::Xstream;
+use crate::engine::xstream::push::push_again;
 use crate::engine::xstream::switch;
 use crate::runtime::layout::{reconfigure, settle_servers};
 use crate::spawn::join::JoinHandle;
@@ -105,19 +107,19 @@ impl PoolRef {
             return self.push_started(unit, is_same);
         }
         if !is_same {
-            if !crate::engine::pool::migrate::enter(&self.pool) {
+            if !crate::engine::xstream::change_pool::enter(&self.pool) {
                 return Err((unit, MigrateError::Removed { pool: pool() }));
             }
-            crate::engine::pool::migrate::adopt(ult, &self.pool);
+            crate::engine::xstream::change_pool::adopt(ult, &self.pool);
         }
         let ult = unit.into_ult();
         if ult.home.load(Relaxed).addr() > XstreamShared::nowhere().addr() {
             // It can move, but is still registered at its home, which sends it on.
-            switch::push_again(ult, false);
+            push_again(ult, false);
             return Ok(());
         }
         let why = if is_same { PushReason::Yield } else { PushReason::Migrate };
-        crate::engine::pool::push::enqueue(ult, why);
+        crate::engine::xstream::push::enqueue(ult, why);
         Ok(())
     }
 
@@ -145,23 +147,23 @@ impl PoolRef {
     /// A started ULT that stays on its xstream.
     fn push_started(&self, unit: Unit, is_same: bool) -> Result<(), (Unit, MigrateError)> {
         let ult = unit.ptr();
-        let home = crate::engine::xstream::owner::home_here(ult);
+        let home = crate::engine::xstream::push::home_here(ult);
         if is_same {
-            switch::push_again(unit.into_ult(), false);
+            push_again(unit.into_ult(), false);
             return Ok(());
         }
-        if crate::engine::pool::migrate::has_ended(ult) {
+        if crate::engine::xstream::change_pool::has_ended(ult) {
             return Err((unit, MigrateError::Ended { pool: self.name().to_owned() }));
         }
         let serves = |xstream: &crate::engine::xstream::owner::Xstream| {
             xstream.slot_of(&self.pool).is_some_and(|slot| slot.served.get())
         };
         match home.filter(|xstream| serves(xstream)) {
-            Some(_) if !crate::engine::pool::migrate::enter(&self.pool) => {
+            Some(_) if !crate::engine::xstream::change_pool::enter(&self.pool) => {
                 Err((unit, MigrateError::Removed { pool: self.name().to_owned() }))
             }
             Some(xstream) => {
-                crate::engine::pool::migrate::move_at_home(xstream, ult, &self.pool);
+                crate::engine::xstream::change_pool::move_at_home(xstream, ult, &self.pool);
                 xstream.requeue(unit.into_ult(), PushReason::Migrate);
                 Ok(())
             }
@@ -200,9 +202,9 @@ impl PoolRef {
             .is_some_and(|here| owner.is_some_and(|owner| ptr::eq(here.me(), owner)));
         if let Some(owner) = owner.filter(|_| !is_here) {
             let (from, to) = (self.clone(), target.clone());
-            owner.ask(Box::new(move |_| {
+            owner.ask(move |_| {
                 from.move_reachable(&to);
-            }));
+            });
         }
         Ok(moved)
     }
@@ -213,20 +215,20 @@ impl PoolRef {
         // Others may push meanwhile; what is there now is enough.
         for _ in 0..self.len() {
             let Some(unit) = self.pop() else { break };
-            if unit.is_started() || !crate::engine::pool::migrate::enter(&target.pool) {
+            if unit.is_started() || !crate::engine::xstream::change_pool::enter(&target.pool) {
                 stay.push(unit);
             } else {
-                crate::engine::pool::migrate::adopt(unit.ptr(), &target.pool);
-                crate::engine::pool::push::enqueue(unit.into_ult(), PushReason::Migrate);
+                crate::engine::xstream::change_pool::adopt(unit.ptr(), &target.pool);
+                crate::engine::xstream::push::enqueue(unit.into_ult(), PushReason::Migrate);
                 moved += 1;
             }
         }
         for unit in stay {
             if unit.is_started() {
-                switch::push_again(unit.into_ult(), true);
+                push_again(unit.into_ult(), true);
             } else {
                 // The target has been removed, and the unit is at home nowhere yet.
-                crate::engine::pool::push::enqueue(unit.into_ult(), PushReason::Yield);
+                crate::engine::xstream::push::enqueue(unit.into_ult(), PushReason::Yield);
             }
         }
         moved
@@ -349,7 +351,7 @@ impl<'a> Stack<'a> {
             for other in core.xstreams() {
                 if !matches!(other.state(), State::Terminated | State::Removed) {
                     let pool = pool.clone();
-                    other.ask(Box::new(move |_| tell_stacks(&pool)));
+                    other.ask(move |_| tell_stacks(&pool));
                 }
             }
         }
@@ -413,7 +415,7 @@ mod tests {
     use std::sync::{Arc, Mutex};
     use std::time::{Duration, Instant};
 
-    use crate::engine::pool::push::tell_loss;
+    use crate::engine::xstream::change_pool::tell_loss;
     use crate::{
         Basic, Event, EventMask, EventSink, Eventual, JoinHandle, PoolRef, PoolSpec, Runtime,
         SinkHandle, XstreamSpec,

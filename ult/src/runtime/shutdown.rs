@@ -19,7 +19,7 @@ use crate::base::contain::log;
 use crate::base::limit::Limit;
 use crate::engine::error::{ShutdownError, StillAlive};
 use crate::engine::model::runtime_core::{CLOSING, EXIT, REPORT, RuntimeCore, WATCHED};
-use crate::engine::waiting::change_signal::ChangeSignal;
+use crate::engine::model::waiter::ChangeSignal;
 use crate::engine::xstream::current;
 use crate::runtime::handle::{Owner, Runtime};
 use crate::runtime::xstream_thread;

@@ -3,8 +3,8 @@
 use std::fmt;
 
 use crate::engine::error::StartError;
+use crate::engine::model::interfaces::Scheduler;
 use crate::engine::pool::spec::PoolSpec;
-use crate::engine::run::sched::Scheduler;
 use crate::topology::{CpuSet, Place, Topology};
 
 /// The description of an xstream to be made; see

@@ -6,12 +6,11 @@ use std::time::Duration;
 use crate::base::contain::log;
 use crate::base::limit::Limit;
 use crate::engine::error::{LayoutError, StartError};
+use crate::engine::model::interfaces::{Scheduler, own};
+use crate::engine::model::pool::PoolCounters;
 use crate::engine::model::runtime_core::{CLOSING, EXIT, RuntimeCore};
-use crate::engine::pool::slot::PoolCounters;
-use crate::engine::run::sched::{Scheduler, own};
+use crate::engine::model::xstream_shared::{State, XstreamShared, XstreamStats};
 use crate::engine::xstream::current;
-use crate::engine::xstream::owner::{State, XstreamShared};
-use crate::engine::xstream::stats::XstreamStats;
 use crate::runtime::layout::{check_access, find_pools, reconfigure, set_pools, settle_servers};
 use crate::runtime::shutdown::wait_for;
 use crate::runtime::specs::check_cpus;
@@ -123,12 +122,12 @@ impl XstreamRef {
         }
         *lock(&self.xstream.cpus) = cpus.to_vec();
         let set: CpuSet = cpus.iter().copied().collect();
-        self.xstream.ask(Box::new(move |xstream| {
+        self.xstream.ask(move |xstream| {
             if let Err(error) = crate::topology::bind_this_thread(&set) {
                 let name = &*xstream.shared().name;
                 log!(ERROR, %error, xstream = name, "cannot bind to the processors {set}");
             }
-        }));
+        });
         Ok(())
     }
 

@@ -5,12 +5,14 @@ use std::sync::mpsc;
 
 use crate::base::contain::Panic;
 use crate::engine::error::StartError;
+use crate::engine::model::interfaces::{OwnScheduler, own};
 use crate::engine::model::runtime_core::{EXIT, RuntimeCore};
+use crate::engine::model::xstream_shared::{State, XstreamShared};
 use crate::engine::pool::handle::PoolRef;
-use crate::engine::run::sched::{BasicWait, OwnScheduler, own};
+use crate::engine::run::sched::BasicWait;
 use crate::engine::run::stack_overflow::AltStack;
 use crate::engine::xstream::current::EnterGuard;
-use crate::engine::xstream::owner::{State, Xstream, XstreamShared};
+use crate::engine::xstream::owner::Xstream;
 use crate::runtime::handle::Runtime;
 use crate::sync::{Arc, lock, thread};
 use crate::topology::{bind_this_thread, current_binding};

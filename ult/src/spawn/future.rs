@@ -20,7 +20,7 @@ use stable_deref_trait::CloneStableDeref;
 
 use crate::base::wait_kind::WaitKind;
 use crate::engine::error::JoinError;
-use crate::engine::run::timed::Timed;
+use crate::engine::model::unit::Timed;
 use crate::spawn::join::JoinHandle;
 use crate::sync::Arc;
 use crate::wait::channel::{Receiver, RecvError, SendError, Sender, TryRecvError, TrySendError};

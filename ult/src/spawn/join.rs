@@ -8,13 +8,13 @@ use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::time::Instant;
 
+use crate::base::payload::Stage;
+use crate::base::unwind::Why;
 use crate::engine::error::{JoinError, MigrateError, PanicPayload, SpawnError};
 use crate::engine::model::unit::{CANCEL, UltRef};
+use crate::engine::model::waiter::JoinWord;
 use crate::engine::pool::handle::PoolRef;
 use crate::engine::unit::end::discard;
-use crate::engine::unit::payload::Stage;
-use crate::engine::waiting::cancel::Why;
-use crate::engine::waiting::join_word::JoinWord;
 
 /// Owns the outcome of a ULT. Dropping it lets the ULT run on its own (detach).
 ///
@@ -157,7 +157,7 @@ impl<T> JoinHandle<T> {
         let ult = self.ult.ptr();
         let held = UltRef::share(ult);
         ult.request(CANCEL);
-        crate::engine::xstream::switch::resume(held.ptr());
+        crate::engine::xstream::push::resume(held.ptr());
     }
 
     /// Asks the unit to go on in another pool of the same runtime. Never blocks; of several

@@ -4,7 +4,7 @@ use std::ptr::NonNull;
 use std::time::Instant;
 
 use crate::engine::error::JoinError;
-use crate::engine::waiting::waiter::Waiter;
+use crate::engine::model::waiter::Waiter;
 use crate::engine::waiting::watch::Watch;
 use crate::spawn::join::JoinHandle;
 use crate::wait::select::{Selectable, wait_any};

@@ -9,8 +9,8 @@ use std::time::Instant;
 
 use crate::base::wait_kind::WaitKind;
 use crate::engine::error::{JoinError, SpawnError};
+use crate::engine::model::waiter::Waiter;
 use crate::engine::pool::handle::PoolRef;
-use crate::engine::waiting::waiter::Waiter;
 use crate::spawn::join::JoinHandle;
 use crate::sync::{Arc, Mutex, lock};
 

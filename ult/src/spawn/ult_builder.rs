@@ -1,18 +1,17 @@
 //! Spawning: a descriptor, a closure, a push.
 
 use crate::base::priority::Priority;
+use crate::base::unwind::Why;
 use crate::engine::error::SpawnError;
+use crate::engine::model::interfaces::{Access, PushReason};
+use crate::engine::model::pool::bump;
 use crate::engine::model::runtime_core::GatePass;
-use crate::engine::model::unit::{Kind, UltName, UltPtr, UltRef, UnitInit};
+use crate::engine::model::unit::{Kind, OnMigrate, UltName, UltPtr, UltRef, UnitInit};
+use crate::engine::model::waiter::{DETACHED, UNJOINED, Word};
 use crate::engine::pool::handle::PoolRef;
-use crate::engine::pool::push::push;
-use crate::engine::pool::slot::bump;
-use crate::engine::pool::spec::{Access, PushReason};
-use crate::engine::unit::extra::OnMigrate;
-use crate::engine::waiting::cancel::Why;
-use crate::engine::waiting::join_word::{DETACHED, UNJOINED, Word};
 use crate::engine::xstream::current;
 use crate::engine::xstream::owner::Xstream;
+use crate::engine::xstream::push::push;
 use crate::spawn::join::JoinHandle;
 use crate::stack::block::StackClass;
 use crate::stack::user::UserStack;

@@ -8,12 +8,11 @@ use std::time::{Duration, Instant};
 
 use crate::base::timer_state::TimerState;
 use crate::engine::error::{JoinError, SpawnError};
-use crate::engine::model::unit::UltRef;
+use crate::engine::model::interfaces::PushReason;
+use crate::engine::model::unit::{Timed, UltRef};
+use crate::engine::model::waiter::{UNJOINED, Waiter};
 use crate::engine::pool::handle::PoolRef;
-use crate::engine::pool::spec::PushReason;
-use crate::engine::run::timed::{Timed, enqueue_timed};
-use crate::engine::waiting::join_word::UNJOINED;
-use crate::engine::waiting::waiter::Waiter;
+use crate::engine::run::timed::enqueue_timed;
 use crate::engine::waiting::watch::Watch;
 use crate::engine::xstream::current;
 use crate::engine::xstream::timer::saturating_add;

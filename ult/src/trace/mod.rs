@@ -8,8 +8,8 @@
 //! | [`clock`] | time stamps in a few nanoseconds |
 //!
 //! It may import [`base`](crate::base), and stands below the engine, whose hooks in
-//! `engine/diag.rs` come here only while somebody records or listens: the observers in `observe/`.
-//! Read `event.rs`, then `ring.rs` and `recorder.rs`.
+//! `engine/xstream/diag.rs` come here only while somebody records or listens: the observers in
+//! `observe/`. Read `event.rs`, then `ring.rs` and `recorder.rs`.
 
 #[cfg(not(loom))]
 pub(crate) mod clock;

@@ -24,6 +24,7 @@ use crate::base::wait_kind::WaitKind;
 use crate::engine::model::unit::{Ult, UltPtr, UltRef};
 use crate::engine::waiting::waiter::{after, thread_parker};
 use crate::engine::xstream::current;
+use crate::engine::xstream::push::resume;
 use crate::engine::xstream::switch;
 use crate::stack::context::Command;
 use crate::sync::Arc;
@@ -132,7 +133,7 @@ fn run_in_ult<F: Future>(
         } else {
             ult.state.waits.set(WaitKind::Future);
             switch::suspend_until(ult, deadline, || {
-                is_woken() || crate::engine::waiting::cancel::is_pending(ult)
+                is_woken() || crate::engine::xstream::cancel::is_pending(ult)
             });
         }
         switch::check(ult);
@@ -197,7 +198,7 @@ unsafe fn drop_waker(data: *const ()) {
 
 fn wake_ult(ult: UltPtr) {
     ult.woken.store(true, Release); // pair: ULT-WOKEN
-    switch::resume(ult);
+    resume(ult);
 }
 
 /// The waker of an OS thread.

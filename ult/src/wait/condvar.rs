@@ -8,9 +8,10 @@
 use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
+use crate::base::const_new::const_new;
 use crate::base::wait_kind::WaitKind;
-use crate::engine::waiting::list::WaitList;
-use crate::engine::waiting::waiter::{Waiter, after, const_new};
+use crate::engine::model::waiter::{WaitList, Waiter};
+use crate::engine::waiting::waiter::after;
 use crate::sync::atomic::AtomicBool;
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::{Mutex as OsMutex, lock};

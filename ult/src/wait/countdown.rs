@@ -7,8 +7,10 @@ use std::fmt;
 use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
+use crate::base::const_new::const_new;
 use crate::base::wait_kind::WaitKind;
-use crate::engine::waiting::waiter::{Waiter, after, const_new};
+use crate::engine::model::waiter::Waiter;
+use crate::engine::waiting::waiter::after;
 use crate::engine::waiting::watch::Watch;
 use crate::sync::atomic::AtomicUsize;
 use crate::sync::atomic::Ordering::{AcqRel, Relaxed};

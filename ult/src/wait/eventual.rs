@@ -22,9 +22,11 @@ use std::mem::MaybeUninit;
 use std::ptr::{self, NonNull};
 use std::time::{Duration, Instant};
 
+use crate::base::const_new::const_new;
 use crate::base::wait_kind::WaitKind;
+use crate::engine::model::waiter::Waiter;
 use crate::engine::waiting::list::{next_of, remove_from, set_first, set_next};
-use crate::engine::waiting::waiter::{Deferred, Waiter, after, const_new};
+use crate::engine::waiting::waiter::{Deferred, after};
 use crate::sync::atomic::AtomicPtr;
 use crate::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use crate::sync::{UnsafeCell, relax};

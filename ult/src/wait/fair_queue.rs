@@ -17,8 +17,9 @@
 use std::ptr::NonNull;
 use std::time::Instant;
 
-use crate::engine::waiting::list::{Chain, WaitList};
-use crate::engine::waiting::waiter::{Waiter, const_new};
+use crate::base::const_new::const_new;
+use crate::engine::model::waiter::{WaitList, Waiter};
+use crate::engine::waiting::list::Chain;
 use crate::sync::atomic::AtomicUsize;
 use crate::sync::atomic::Ordering::{AcqRel, Relaxed};
 use crate::sync::{Mutex as OsMutex, lock};

@@ -3,10 +3,10 @@
 //! They may import [`engine`](crate::engine) and what is below it. Each keeps lists of waiters and
 //! does not know what stands behind one: a ULT, an OS thread, or an async task.
 //!
-//! Read `eventual.rs` first, then `mutex.rs` and `remutex.rs`, `fair_queue.rs` (below `rwlock.rs` and
-//! `semaphore.rs`), `select.rs`, and `channel/`. `park_token.rs` needs no waiter, and `to.rs` switches
-//! to a unit of the caller's choice instead of waiting for one; `block_on.rs` polls futures in a
-//! ULT; `helpers.rs` has threads for what waits for the system.
+//! Read `eventual.rs` first, then `mutex.rs` and `remutex.rs`, `fair_queue.rs` (below `rwlock.rs`
+//! and `semaphore.rs`), `select.rs`, and `channel/`. `park_token.rs` needs no waiter, and `to.rs`
+//! switches to a unit of the caller's choice instead of waiting for one; `block_on.rs` polls
+//! futures in a ULT; `helpers.rs` has threads for what waits for the system.
 
 pub(crate) mod barrier;
 #[cfg(not(loom))]

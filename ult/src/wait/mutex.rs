@@ -6,9 +6,10 @@ use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::time::{Duration, Instant};
 
+use crate::base::const_new::const_new;
 use crate::base::wait_kind::WaitKind;
-use crate::engine::waiting::raw_mutex::RawMutex;
-use crate::engine::waiting::waiter::{after, const_new};
+use crate::engine::model::waiter::RawMutex;
+use crate::engine::waiting::waiter::after;
 use crate::sync::UnsafeCell;
 
 /// A mutex that suspends a waiting ULT and blocks a waiting OS thread.

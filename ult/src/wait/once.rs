@@ -16,9 +16,9 @@ use std::fmt;
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 
+use crate::base::const_new::const_new;
 use crate::base::wait_kind::WaitKind;
-use crate::engine::waiting::list::WaitList;
-use crate::engine::waiting::waiter::{Waiter, const_new};
+use crate::engine::model::waiter::{WaitList, Waiter};
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::atomic::{AtomicU64, AtomicUsize};
 use crate::sync::{Mutex as OsMutex, UnsafeCell, lock};

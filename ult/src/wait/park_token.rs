@@ -9,9 +9,10 @@ use std::time::{Duration, Instant};
 use crate::base::park_word::ThreadParker;
 use crate::base::wait_kind::WaitKind;
 use crate::engine::model::unit::UltRef;
-use crate::engine::waiting::cancel;
 use crate::engine::waiting::waiter::thread_parker;
+use crate::engine::xstream::cancel;
 use crate::engine::xstream::current;
+use crate::engine::xstream::push::resume;
 use crate::engine::xstream::switch;
 use crate::sync::Arc;
 
@@ -44,7 +45,7 @@ impl Unparker {
         match &self.0 {
             Target::Ult(ult) => {
                 ult.ptr().leave_token();
-                switch::resume(ult.ptr());
+                resume(ult.ptr());
             }
             Target::Thread(parker) => parker.leave_token(),
         }

@@ -12,9 +12,10 @@ use std::marker::PhantomData;
 use std::ops::Deref;
 use std::time::{Duration, Instant};
 
+use crate::base::const_new::const_new;
 use crate::base::wait_kind::WaitKind;
-use crate::engine::waiting::raw_mutex::RawMutex;
-use crate::engine::waiting::waiter::{after, const_new};
+use crate::engine::model::waiter::RawMutex;
+use crate::engine::waiting::waiter::after;
 use crate::sync::UnsafeCell;
 use crate::sync::atomic::AtomicU64;
 use crate::sync::atomic::Ordering::Relaxed;

@@ -16,8 +16,10 @@ use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::time::{Duration, Instant};
 
+use crate::base::const_new::const_new;
 use crate::base::wait_kind::WaitKind;
-use crate::engine::waiting::waiter::{SpinFor, Waiter, after, const_new, spin};
+use crate::engine::model::waiter::Waiter;
+use crate::engine::waiting::waiter::{SpinFor, after, spin};
 use crate::sync::UnsafeCell;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::wait::fair_queue::{FairQueue, QUEUED, WATCHED};

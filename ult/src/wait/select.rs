@@ -12,9 +12,10 @@
 use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
+use crate::base::unwind::unwind;
 use crate::base::wait_kind::WaitKind;
-use crate::engine::waiting::cancel;
-use crate::engine::waiting::waiter::{Waiter, Wake, after};
+use crate::engine::model::waiter::Waiter;
+use crate::engine::waiting::waiter::{Wake, after};
 use crate::engine::waiting::watch::Watch;
 use crate::wait::eventual::Eventual;
 
@@ -67,7 +68,7 @@ pub fn wait_any(objects: &[&dyn Selectable], deadline: Option<Instant>) -> Optio
             wait_once(objects, &party, &waiters, deadline)
         };
         if wake == Wake::Cancelled {
-            cancel::unwind();
+            unwind();
         }
         let index = first_ready(objects);
         if index.is_some() || wake == Wake::TimedOut {

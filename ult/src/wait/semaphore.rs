@@ -8,8 +8,10 @@ use std::fmt;
 use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
+use crate::base::const_new::const_new;
 use crate::base::wait_kind::WaitKind;
-use crate::engine::waiting::waiter::{Waiter, after, const_new};
+use crate::engine::model::waiter::Waiter;
+use crate::engine::waiting::waiter::after;
 use crate::engine::waiting::watch::Watch;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::wait::fair_queue::{FairQueue, QUEUED, WATCHED};

@@ -18,7 +18,7 @@ use std::ptr::{self, NonNull};
 use std::task::Waker;
 
 use crate::base::wait_kind::WaitKind;
-use crate::engine::waiting::waiter::Waiter;
+use crate::engine::model::waiter::Waiter;
 use crate::engine::waiting::watch::Watch;
 use crate::sync::relax;
 

@@ -9,11 +9,11 @@
 
 use crate::base::wait_kind::WaitKind;
 use crate::engine::error::ToError;
+use crate::engine::model::interfaces::Unit;
 use crate::engine::model::unit::UltPtr;
-use crate::engine::pool::push::requeue;
-use crate::engine::unit::handle::Unit;
 use crate::engine::xstream::current;
 use crate::engine::xstream::owner::Xstream;
+use crate::engine::xstream::push::requeue;
 use crate::engine::xstream::switch;
 use crate::stack::context::Command;
 use crate::sync::Arc;
@@ -67,9 +67,9 @@ pub fn exit_to(unit: Unit) -> Result<std::convert::Infallible, ToError> {
     // Destructors that yield would let it run before the caller has ended; so it is queued first
     // if there is one already.
     if let Some(earlier) = xstream.next.replace(Some(target)) {
-        crate::engine::pool::push::requeue(xstream, earlier);
+        crate::engine::xstream::push::requeue(xstream, earlier);
     }
-    crate::engine::waiting::cancel::exit()
+    crate::engine::xstream::cancel::exit()
 }
 
 /// Runs `unit` as a child of the calling ULT, until it yields, suspends or ends; then the caller
@@ -132,7 +132,7 @@ impl Unparker {
         {
             requeue(xstream, earlier);
         }
-        crate::engine::waiting::cancel::exit()
+        crate::engine::xstream::cancel::exit()
     }
 
     /// Unparks. If the target stood still on this xstream, the caller has the right to run it.

@@ -18,23 +18,20 @@
 //! a pool whose owner has changed queues it anew, and an object that holds a started ULT of another
 //! xstream sends it home.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
-use std::ptr;
+use std::mem::ManuallyDrop;
+use std::ptr::{self, NonNull};
 
+use crate::base::inbox::Linked;
+use crate::base::spin::SpinLock;
+use crate::base::work_deque::WorkDeque;
+use crate::engine::model::interfaces::{Access, Pool, PoolKind, PopBy, PushReason, Unit};
 use crate::engine::model::runtime_core::UnitTotals;
-use crate::engine::model::unit::UltPtr;
-use crate::engine::pool::custom::CustomPool;
-use crate::engine::pool::deque::DequePool;
-use crate::engine::pool::earliest::EarliestPool;
-use crate::engine::pool::fifo::FifoPool;
-use crate::engine::pool::prio::PrioPool;
-use crate::engine::pool::slot::{PoolCounters, PoolSlot, REMOVED};
-use crate::engine::pool::spec::{Access, Pool, PoolKind, PoolSpec, PopBy, PushReason};
-use crate::engine::unit::handle::Unit;
-use crate::engine::xstream::owner::XstreamShared;
+use crate::engine::model::unit::{Ult, UltPtr};
+use crate::engine::model::xstream_shared::XstreamShared;
 use crate::stack::block::StackClass;
-use crate::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
+use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, fence};
 use crate::sync::{Arc, Mutex, UnsafeCell, lock, relax};
 
@@ -42,7 +39,7 @@ use crate::sync::{Arc, Mutex, UnsafeCell, lock, relax};
 #[allow(clippy::large_enum_variant, reason = "few, and in place so that a look costs no jump")]
 pub(crate) enum Queue {
     Fifo(FifoPool),
-    Deque(DequePool),
+    Deque(WorkDeque<UltPtr>),
     /// A queue with an order of its own, which holds for started ULTs, too, if all of them are in
     /// it.
     Object(Box<dyn Pool>),
@@ -52,7 +49,7 @@ impl Queue {
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         match self {
-            Self::Fifo(pool) => pool.is_empty(),
+            Self::Fifo(pool) => pool.len() == 0,
             Self::Deque(pool) => pool.is_empty(),
             Self::Object(pool) => pool.is_empty(),
         }
@@ -147,21 +144,21 @@ impl fmt::Debug for PoolShared {
 }
 
 impl PoolShared {
-    pub(crate) fn new(spec: PoolSpec, index: usize, stack_bytes: usize) -> Self {
-        let queue = match (spec.custom, spec.kind) {
-            (Some(custom), _) => Queue::Object(Box::new(CustomPool::new(&spec.name, custom))),
-            (None, PoolKind::PrioWait) => Queue::Object(Box::new(PrioPool::default())),
-            (None, PoolKind::EarliestFirst) => Queue::Object(Box::new(EarliestPool::default())),
-            (None, PoolKind::RandWs) => Queue::Deque(DequePool::new()),
-            (None, _) => Queue::Fifo(FifoPool::new()),
-        };
+    /// A pool that nobody serves yet. Stacks of ULTs spawned here are of `class`.
+    pub(crate) fn new(
+        name: &str,
+        index: usize,
+        (kind, access): (PoolKind, Access),
+        queue: Queue,
+        class: StackClass,
+    ) -> Self {
         Self {
-            name: spec.name.into(),
+            name: name.into(),
             index,
-            kind: spec.kind,
-            access: spec.access,
+            kind,
+            access,
             queue: UnsafeCell::new(queue),
-            class: StackClass::new(spec.stack_bytes.unwrap_or(stack_bytes), spec.numa_node),
+            class,
             owner: AtomicPtr::new(ptr::null_mut()),
             heir: AtomicPtr::new(ptr::null_mut()),
             was_shared: AtomicBool::new(false),
@@ -354,5 +351,309 @@ impl PoolStats {
     #[must_use]
     pub fn alive(&self) -> u64 {
         self.created.saturating_sub(self.finished + self.dropped)
+    }
+}
+
+/// The counters of a slot, which anybody may read. One writer: the xstream.
+#[derive(Debug, Default)]
+pub(crate) struct PoolCounters {
+    /// Number of the xstream.
+    pub(crate) xstream: usize,
+    /// Length of the unit list.
+    pub(crate) len: AtomicUsize,
+    pub(crate) created: AtomicU64,
+    /// Times that a ULT suspended itself.
+    pub(crate) parked: AtomicU64,
+    pub(crate) yields: AtomicU64,
+    /// Times that a ULT that had suspended itself was queued.
+    pub(crate) resumed: AtomicU64,
+    /// Times that such a ULT was run at once instead, past its queue.
+    pub(crate) run_at_once: AtomicU64,
+    pub(crate) finished: AtomicU64,
+    /// Times that a timer made a unit runnable that was spawned for that time.
+    pub(crate) fired: AtomicU64,
+}
+
+/// [`PoolCounters::xstream`] of what stands for all xstreams that have been removed.
+pub(crate) const REMOVED: usize = usize::MAX;
+
+impl PoolCounters {
+    fn counters(&self) -> [&AtomicU64; 7] {
+        let Self { xstream: _, len: _, created, parked, yields, resumed, run_at_once, .. } = self;
+        [created, parked, yields, resumed, run_at_once, &self.finished, &self.fired]
+    }
+
+    /// Adds what another one has counted that counts no more.
+    pub(crate) fn take_over(&self, other: &Self) {
+        for (own, other) in self.counters().into_iter().zip(other.counters()) {
+            own.fetch_add(other.load(Relaxed), Relaxed);
+        }
+    }
+}
+
+/// Adds one to a counter that has one writer.
+#[inline]
+pub(crate) fn bump(counter: &AtomicU64) {
+    counter.store(counter.load(Relaxed) + 1, Relaxed);
+}
+
+/// The state that an xstream keeps for one pool whose units it runs. Only its own thread touches
+/// it.
+///
+/// A slot is made when the xstream first serves the pool, or first runs a unit of it, and stays
+/// until the xstream ends, or until the pool has been removed and no ULT that started here points
+/// to it ([`drop_slots`](crate::engine::xstream::owner::Xstream::drop_slots)). A slot whose pool
+/// the xstream no longer serves still holds such ULTs; they are run between the others ("strays").
+pub(crate) struct PoolSlot {
+    pub(crate) pool: Arc<PoolShared>,
+    pub(crate) shared: Arc<PoolCounters>,
+    /// Units that are ready here; see the module documentation for which.
+    pub(crate) list: UnitList,
+    /// True if a scheduler of this xstream serves the pool.
+    pub(crate) served: Cell<bool>,
+    /// If the slot is served: how many pools come before its own in the list of the xstream.
+    pub(crate) rank: Cell<usize>,
+    /// No pool comes after it there.
+    pub(crate) is_last: Cell<bool>,
+    /// Pops since the start; decides whether list or pool object is tried first.
+    pub(crate) pops: Cell<u32>,
+    /// Stacked schedulers over this slot.
+    stacked: Cell<usize>,
+    /// Stacked schedulers that sleep, and whether there are any.
+    pub(in crate::engine) sleepers: RefCell<Vec<UltPtr>>,
+    pub(in crate::engine) has_sleepers: Cell<bool>,
+}
+
+impl PoolSlot {
+    pub(crate) fn new(pool: Arc<PoolShared>, xstream: usize) -> Self {
+        let shared = pool.add_slot(xstream);
+        Self {
+            pool,
+            shared,
+            list: UnitList::new(),
+            served: Cell::new(false),
+            rank: Cell::new(0),
+            is_last: Cell::new(false),
+            pops: Cell::new(0),
+            stacked: Cell::new(0),
+            sleepers: RefCell::default(),
+            has_sleepers: Cell::new(false),
+        }
+    }
+
+    /// How many stacked schedulers run the units of this slot.
+    pub(crate) fn stacked(&self) -> usize {
+        self.stacked.get()
+    }
+
+    /// Returns whether there is one.
+    pub(crate) fn is_stacked(&self) -> bool {
+        self.stacked() > 0
+    }
+
+    /// A stacked scheduler comes.
+    pub(crate) fn stack(&self) {
+        self.stacked.set(self.stacked.get() + 1);
+    }
+
+    /// A stacked scheduler goes.
+    pub(crate) fn unstack(&self) {
+        self.stacked.set(self.stacked.get() - 1);
+    }
+
+    /// `me`, the caller, runs a stacked scheduler over this slot, and is about to sleep.
+    pub(crate) fn add_sleeper(&self, me: UltPtr) {
+        self.sleepers.borrow_mut().push(me);
+        self.has_sleepers.set(true);
+    }
+
+    /// `me` does not sleep any more.
+    pub(crate) fn remove_sleeper(&self, me: UltPtr) {
+        let mut sleepers = self.sleepers.borrow_mut();
+        sleepers.retain(|sleeper| *sleeper != me);
+        self.has_sleepers.set(!sleepers.is_empty());
+    }
+
+    /// Asks the cache for the stack of the first of the list, if it has one: as a rule it runs
+    /// next. Where many ULTs take turns, the second-level cache has their stacks, and a switch
+    /// would wait for it three times in a row: for the descriptor, the block and the frame.
+    #[inline(always)]
+    pub(crate) fn prefetch_first(&self) {
+        if let Some(block) = self.list.first().and_then(|first| first.block()) {
+            block.context.prefetch();
+        }
+    }
+
+    /// Takes the first of the list.
+    #[inline]
+    pub(crate) fn pop_front(&self) -> Option<UltPtr> {
+        self.list.pop_front(&self.shared.len)
+    }
+
+    /// Takes the first of the list, if it is a tasklet that nobody wants anything else of.
+    #[inline]
+    pub(crate) fn pop_tasklet(&self) -> Option<UltPtr> {
+        let is_plain = self.list.first()?.is_plain_tasklet();
+        if is_plain { self.pop_front() } else { None }
+    }
+
+    /// Takes the first of the list, if it is a ULT that has not started, wants a stack like that of
+    /// `class`, and nobody wants anything else of it.
+    #[inline]
+    pub(crate) fn pop_fresh(&self, class: StackClass) -> Option<UltPtr> {
+        let first = self.list.first()?;
+        let fits = first.is_plain_fresh() && first.class.get() == class && !class.is_users();
+        if fits { self.pop_front() } else { None }
+    }
+
+    /// Units in the list and, `with_queue`, in the pool's queue, which others may pop.
+    #[inline]
+    pub(crate) fn waiting(&self, with_queue: bool) -> usize {
+        // Its one writer is this xstream's thread.
+        let list = if self.list.is_empty() { 0 } else { self.shared.len.load(Relaxed) };
+        let queue = self.pool.queue();
+        if with_queue && !queue.is_empty() { list + queue.len().max(1) } else { list }
+    }
+
+    /// Returns whether a pop of this xstream would find nothing.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.list.is_empty() && self.pool.queue().is_empty()
+    }
+}
+
+/// A FIFO of units, linked through their descriptors. The units in it are alive and in no other
+/// queue.
+///
+/// One party at a time touches it: the owner of an xstream's list, or the holder of a pool's lock.
+/// So no atomics are needed for the links; they are stored in the atomic that other queues use,
+/// with relaxed accesses, which cost the same as plain ones.
+#[derive(Debug)]
+pub(crate) struct UnitList {
+    first: Cell<*mut Ult>,
+    last: Cell<*mut Ult>,
+}
+
+// SAFETY: pointers to units, which may be handed to another thread.
+unsafe impl Send for UnitList {}
+
+impl UnitList {
+    pub(crate) fn new() -> Self {
+        Self { first: Cell::new(ptr::null_mut()), last: Cell::new(ptr::null_mut()) }
+    }
+
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.first.get().is_null()
+    }
+
+    /// Appends `ult`, whose queue membership passes to this list.
+    #[inline]
+    pub(crate) fn append(&self, ult: UltPtr) {
+        let node = ult.as_non_null().as_ptr();
+        ult.link().store(ptr::null_mut(), Relaxed);
+        match NonNull::new(self.last.replace(node)) {
+            None => self.first.set(node),
+            Some(last) => {
+                // SAFETY:
+                // - valid: units in a queue are alive.
+                unsafe { last.as_ref() }.link().store(node, Relaxed);
+            }
+        }
+    }
+
+    /// The first unit, which stays.
+    #[inline]
+    pub(crate) fn first(&self) -> Option<UltPtr> {
+        // SAFETY:
+        // - valid: units in a queue are alive.
+        NonNull::new(self.first.get()).map(|first| unsafe { UltPtr::new(first) })
+    }
+
+    /// Takes the first unit; its queue membership passes to the caller.
+    #[inline]
+    pub(crate) fn take_first(&self) -> Option<UltPtr> {
+        let first = NonNull::new(self.first.get())?;
+        // SAFETY:
+        // - valid: units in a queue are alive.
+        let ult = unsafe { UltPtr::new(first) };
+        let next = ult.link().load(Relaxed);
+        self.first.set(next);
+        if next.is_null() {
+            self.last.set(ptr::null_mut());
+        }
+        Some(ult)
+    }
+
+    /// Does the work of [`append`](Self::append) and counts the unit in `len`, which has one
+    /// writer. A thread that sees the new `len` also sees that the unit was made runnable.
+    #[inline]
+    pub(crate) fn push_back(&self, ult: UltPtr, len: &AtomicUsize) {
+        self.append(ult);
+        len.store(len.load(Relaxed) + 1, Release); // pair: POOL-LEN
+    }
+
+    /// Does the work of [`take_first`](Self::take_first) and counts the unit out of `len`.
+    #[inline]
+    pub(crate) fn pop_front(&self, len: &AtomicUsize) -> Option<UltPtr> {
+        let ult = self.take_first()?;
+        len.store(len.load(Relaxed) - 1, Release); // pair: POOL-LEN
+        Some(ult)
+    }
+
+    /// Shows every unit, first one first.
+    pub(crate) fn for_each(&self, mut see: impl FnMut(UltPtr)) {
+        let mut next = self.first.get();
+        while let Some(node) = NonNull::new(next) {
+            // SAFETY:
+            // - valid: units in a queue are alive.
+            let ult = unsafe { UltPtr::new(node) };
+            next = ult.link().load(Relaxed);
+            see(ult);
+        }
+    }
+}
+
+/// First in, first out, for any number of xstreams.
+///
+/// A linked list through the descriptors behind a lock that is held for a few instructions. `len`
+/// is read without the lock, so that looking at an empty pool costs one load of a shared line.
+// On lines of its own: each push and each pop changes it, while whoever spawns or runs a unit reads
+// what the pool is, which stands around it.
+#[repr(align(128))]
+pub(crate) struct FifoPool {
+    list: SpinLock<UnitList>,
+    len: AtomicUsize,
+}
+
+impl FifoPool {
+    pub(crate) fn new() -> Self {
+        Self { list: SpinLock::new(UnitList::new()), len: AtomicUsize::new(0) }
+    }
+
+    pub(crate) fn push_ult(&self, ult: UltPtr) {
+        let list = self.list.lock();
+        list.append(ult);
+        self.len.store(self.len.load(Relaxed) + 1, Release); // pair: FIFO-LEN
+    }
+
+    pub(crate) fn pop_ult(&self) -> Option<UltPtr> {
+        // pair: FIFO-LEN
+        if self.len.load(Acquire) == 0 {
+            return None;
+        }
+        let list = self.list.lock();
+        let ult = list.take_first()?;
+        self.len.store(self.len.load(Relaxed) - 1, Release); // pair: FIFO-LEN
+        Some(ult)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len.load(Acquire) // pair: FIFO-LEN
+    }
+
+    pub(crate) fn for_each(&self, see: &mut dyn FnMut(&Unit)) {
+        let list = self.list.lock();
+        list.for_each(|ult| see(&ManuallyDrop::new(Unit::from_ult(ult))));
     }
 }

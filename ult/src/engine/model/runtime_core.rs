@@ -20,16 +20,17 @@
 //! shutdown waits until all have seen the new one. Threads that are no xstream pass a `gate` while
 //! they spawn: they enter, look at the phase, push, and leave. pair: GATE-DEKKER
 
+use std::cell::Cell;
 use std::collections::HashMap;
+use std::fmt;
+use std::ptr;
 use std::time::Duration;
 
 use crate::base::wait_kind::WaitKind;
-use crate::engine::error::StuckUlt;
 use crate::engine::model::pool::PoolShared;
-use crate::engine::waiting::change_signal::ChangeSignal;
-use crate::engine::waiting::raw_mutex::{RawGuard, RawMutex};
-use crate::engine::xstream::descriptor_cache::Depot;
-use crate::engine::xstream::owner::{Xstream, XstreamShared};
+use crate::engine::model::unit::Ult;
+use crate::engine::model::waiter::{ChangeSignal, RawMutex};
+use crate::engine::model::xstream_shared::XstreamShared;
 use crate::stack::block::StackClass;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use crate::sync::atomic::{AtomicU64, AtomicUsize, fence};
@@ -58,7 +59,7 @@ pub(crate) struct LayoutState {
     pub(crate) xstreams: Vec<Arc<XstreamShared>>,
     /// The pools that have not been removed, in the same order.
     living_pools: Vec<Arc<PoolShared>>,
-    living_xstreams: Vec<Arc<XstreamShared>>,
+    pub(in crate::engine) living_xstreams: Vec<Arc<XstreamShared>>,
     /// Totals of the pools that have been removed.
     past: UnitTotals,
     /// Indices of pools that have been removed and still have their queues.
@@ -77,7 +78,7 @@ pub(crate) struct RuntimeCore {
     /// Held for a few instructions; changes are made under the lock of the layout.
     pub(crate) parts: Mutex<LayoutState>,
     /// One change of pools and xstreams at a time.
-    layout: RawMutex,
+    pub(in crate::engine) layout: RawMutex,
     pub(crate) depot: Depot,
     pub(crate) spin_max: Duration,
     pub(crate) stack_cache_max: usize,
@@ -96,7 +97,7 @@ pub(crate) struct RuntimeCore {
     pub(crate) news: ChangeSignal,
     /// Filled by the xstreams while the phase says `REPORT`.
     stuck: Mutex<Vec<StuckUlt>>,
-    pub(crate) diag: crate::engine::xstream::diag::Shared,
+    pub(crate) diag: crate::engine::pulse::Shared,
 }
 
 impl RuntimeCore {
@@ -106,7 +107,6 @@ impl RuntimeCore {
         class: StackClass,
         cpus: CpuSet,
     ) -> Self {
-        crate::base::contain::set_aside(crate::engine::xstream::current::aside);
         Self {
             parts: Mutex::default(),
             layout: RawMutex::new(),
@@ -122,7 +122,7 @@ impl RuntimeCore {
             gate: AtomicUsize::new(0),
             news: ChangeSignal::new(),
             stuck: Mutex::new(Vec::new()),
-            diag: crate::engine::xstream::diag::Shared::default(),
+            diag: crate::engine::pulse::Shared::default(),
         }
     }
 
@@ -203,14 +203,6 @@ impl RuntimeCore {
         parts.living_xstreams.push(xstream.clone());
     }
 
-    /// `xstream` has left, or could not start, and does not come back.
-    pub(crate) fn forget_xstream(&self, xstream: &XstreamShared) {
-        xstream.set_removed();
-        lock(&self.parts).living_xstreams.retain(|other| other.index != xstream.index);
-        // A shutdown may wait until it has seen the phase.
-        self.tell_news();
-    }
-
     /// A handle of one of our pools.
     pub(crate) fn pool_arc(&self, pool: &PoolShared) -> Arc<PoolShared> {
         lock(&self.parts).pools[pool.index].clone()
@@ -232,19 +224,8 @@ impl RuntimeCore {
         }
     }
 
-    /// As [`wake_one`](Self::wake_one), unless `here`, the xstream of the caller, is the only one
-    /// that serves `pool`.
-    pub(crate) fn wake_another(&self, pool: &PoolShared, here: Option<&Xstream>) {
-        // One fence for this look as well: another xstream may just have become the only server.
-        fence(SeqCst); // pair: PARK-DEKKER, SOLE-DEKKER
-        let is_sole = here.is_some_and(|xstream| xstream.serves_alone(pool));
-        if !is_sole && self.sleeping.load(Relaxed) > 0 {
-            self.wake_one_slow(pool);
-        }
-    }
-
     #[cold]
-    fn wake_one_slow(&self, pool: &PoolShared) {
+    pub(crate) fn wake_one_slow(&self, pool: &PoolShared) {
         for server in lock(&pool.servers).iter() {
             if server.wake_after_fence() {
                 return;
@@ -315,34 +296,9 @@ impl RuntimeCore {
         self.alive() == 0 && self.xstreams().iter().all(|x| x.ults.load(Acquire) == 0)
     }
 
-    /// Ends the circles in which idle descriptors keep this part alive, and pools and xstreams each
-    /// other. No xstream runs any more.
-    pub(crate) fn bury(&self) {
-        self.depot.close();
-        let (pools, xstreams) = {
-            let parts = lock(&self.parts);
-            (parts.pools.clone(), parts.xstreams.clone())
-        };
-        for pool in pools {
-            let servers = std::mem::take(&mut *lock(&pool.servers));
-            drop(servers);
-        }
-        xstreams.iter().for_each(|xstream| xstream.bury());
-    }
-
-    /// Waits for the right to change the layout. A ULT suspends meanwhile.
-    pub(crate) fn lock_layout(&self) -> RawGuard<'_> {
-        self.layout.hold(WaitKind::Mutex)
-    }
-
     /// The name of the pool with this index.
     pub(crate) fn pool_name(&self, index: usize) -> Option<String> {
         lock(&self.parts).pools.get(index).map(|pool| pool.name.to_string())
-    }
-
-    /// Tells a waiting shutdown that something has changed.
-    pub(crate) fn tell_news(&self) {
-        self.news.tell();
     }
 
     /// Adds to the report of a shutdown that gave up.
@@ -362,5 +318,67 @@ pub(crate) struct GatePass<'a>(&'a RuntimeCore);
 impl Drop for GatePass<'_> {
     fn drop(&mut self) {
         self.0.gate.fetch_sub(1, Release); // pair: GATE
+    }
+}
+
+/// Idle descriptors, which it owns.
+pub(crate) struct Chain {
+    pub(in crate::engine) first: Cell<*mut Ult>,
+    pub(in crate::engine) len: Cell<usize>,
+}
+
+// SAFETY: the chain owns its descriptors, and nobody else keeps them.
+unsafe impl Send for Chain {}
+
+/// Idle descriptors of a runtime.
+pub(crate) struct Depot(pub(in crate::engine) Mutex<Idle>);
+
+pub(crate) struct Idle {
+    pub(in crate::engine) chains: Vec<Chain>,
+    /// For threads that take and put single descriptors.
+    pub(in crate::engine) loose: Chain,
+    /// All together.
+    pub(in crate::engine) len: usize,
+    pub(in crate::engine) closed: bool,
+}
+
+impl Chain {
+    pub(crate) const fn new() -> Self {
+        Self { first: Cell::new(ptr::null_mut()), len: Cell::new(0) }
+    }
+}
+
+impl Depot {
+    pub(crate) fn new() -> Self {
+        let loose = Chain::new();
+        Self(Mutex::new(Idle { chains: Vec::new(), loose, len: 0, closed: false }))
+    }
+}
+
+/// A ULT that has started and not finished.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StuckUlt {
+    /// Number of the ULT.
+    pub id: u64,
+    /// Name given at spawn.
+    pub name: Option<String>,
+    /// The pool it was spawned into.
+    pub pool: String,
+    /// The home xstream.
+    pub xstream: String,
+    /// The kind of its wait; `None`: it is ready to run.
+    pub waits_for: Option<WaitKind>,
+}
+
+impl fmt::Display for StuckUlt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = self.name.as_deref().unwrap_or("(unnamed)");
+        let Self { id, pool, xstream, .. } = self;
+        write!(f, "`{name}` (id {id}) of pool `{pool}` on xstream `{xstream}`")?;
+        match self.waits_for {
+            Some(kind) => write!(f, ", which waits for: {kind}"),
+            None => f.write_str(", which is ready"),
+        }
     }
 }

@@ -16,7 +16,7 @@
 //! | `slot`, `block`, `pushes`, `pins`, `extra`, `inherited`, `party` | the home xstream and the ULT itself |
 //! | `waits` | the ULT itself; read by its home xstream |
 //! | `waits_since` | its home xstream |
-//! | `payload` | one party at a time, see [`payload`](crate::engine::unit::payload) |
+//! | `payload` | one party at a time, see [`payload`](crate::base::payload) |
 //!
 //! # Life
 //!
@@ -32,22 +32,24 @@ use std::fmt;
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::ptr::{self, NonNull};
+use std::time::Instant;
 
 use crate::base::inbox::Linked;
+use crate::base::payload::Payload;
 use crate::base::priority::Priority;
 use crate::base::suspend::SuspendCell;
+use crate::base::timer_state::TimerState;
+use crate::base::values::{Locals, Values};
 use crate::base::wait_kind::WaitKind;
-use crate::engine::model::pool::PoolShared;
+use crate::engine::model::pool::{PoolShared, PoolSlot};
 use crate::engine::model::runtime_core::RuntimeCore;
-use crate::engine::pool::slot::PoolSlot;
-use crate::engine::unit::extra::RareFields;
-use crate::engine::unit::payload::Payload;
-use crate::engine::waiting::join_word::{JoinWord, UNJOINED, Word};
-use crate::engine::xstream::owner::XstreamShared;
+use crate::engine::model::waiter::{JoinWord, UNJOINED, Word};
+use crate::engine::model::xstream_shared::XstreamShared;
 use crate::stack::block::{BlockPtr, StackBlock, StackClass};
+use crate::stack::user::UserStack;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicUsize, fence};
-use crate::sync::{Arc, UnsafeCell};
+use crate::sync::{Arc, UnsafeCell, lock};
 
 /// The kind of a unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,7 +64,7 @@ pub(crate) enum Kind {
 
 /// Asked to end.
 pub(crate) const CANCEL: u8 = 1;
-/// Asked to go to another pool; see [`migrate`](crate::engine::pool::migrate).
+/// Asked to go to another pool; see [`change_pool`](crate::engine::xstream::change_pool).
 pub(crate) const MIGRATE: u8 = 2;
 /// Waits for a time before it starts; see [`timed_unit`](crate::time::timed_unit).
 pub(crate) const TIMED: u8 = 4;
@@ -294,6 +296,21 @@ impl Ult {
         self.state.requests.fetch_and(!request, Acquire) & request != 0 // pair: ULT-REQUEST
     }
 
+    /// Forgets a request to move that the unit did not live to see. The caller is the unit, or
+    /// holds it.
+    #[cold]
+    pub(crate) fn forget_move(&self) {
+        if self.take_request(MIGRATE) {
+            lock(&self.core.migrations).remove(&ptr::from_ref(self).addr());
+        }
+    }
+
+    /// Returns the kind of wait of a ULT whose home is the caller's xstream; none if it does not
+    /// wait.
+    pub(crate) fn waits_for(&self) -> Option<WaitKind> {
+        self.state.cell.is_parked().then(|| self.state.waits.get())
+    }
+
     /// Stores the token; the ULT must then be resumed.
     pub(crate) fn leave_token(&self) {
         // A plain store would hide what an earlier giver wrote, whose token it replaces.
@@ -398,7 +415,7 @@ impl Ult {
     /// stale `Unparker`s may still touch the atomics: they find an unstarted unit.
     pub(crate) fn rearm(&self, pool: &PoolShared) {
         if self.has_requests() {
-            crate::engine::pool::migrate::forget(self);
+            self.forget_move();
         }
         self.join.reset(UNJOINED);
         self.pool.set(pool);
@@ -425,7 +442,7 @@ impl Ult {
     #[cold]
     fn clear_slow(&self) {
         if self.has_requests() {
-            crate::engine::pool::migrate::forget(self);
+            self.forget_move();
         }
         let extra = self.take_extra();
         crate::base::contain::contained_alone("dropping the callback of a migration", || {
@@ -540,21 +557,6 @@ impl UltRef {
     pub(crate) fn get(&self) -> &Ult {
         &self.0
     }
-
-    /// Gives the count back. The same as a drop, but without a call.
-    #[inline(always)]
-    pub(crate) fn release(self) {
-        let ult = ManuallyDrop::new(self).0;
-        if ult.is_last_ref() {
-            crate::engine::xstream::descriptor_cache::recycle(ult);
-        }
-    }
-}
-
-impl Drop for UltRef {
-    fn drop(&mut self) {
-        Self(self.0).release();
-    }
 }
 
 /// The name of a ULT, for messages: a literal, an owned or a shared string.
@@ -613,5 +615,76 @@ impl From<Cow<'static, str>> for UltName {
             Cow::Borrowed(name) => name.into(),
             Cow::Owned(name) => name.into(),
         }
+    }
+}
+
+/// Called when a unit has moved to another pool, with the name of that pool.
+pub(crate) type OnMigrate = Box<dyn FnMut(&str) + Send>;
+
+/// Rarely used properties of a unit, kept apart so that the descriptors of all others stay small.
+#[derive(Default)]
+pub(crate) struct RareFields {
+    /// Values of [`UltLocal`](crate::UltLocal)s.
+    pub(crate) locals: Locals,
+    /// The values that it hands on to the units it spawns.
+    pub(crate) inherited: Values,
+    /// Memory for the stack, until it starts.
+    pub(crate) stack: Option<UserStack>,
+    pub(crate) on_migrate: Option<OnMigrate>,
+    /// The time for which the unit waits, while it is on its way to an xstream.
+    pub(crate) timed: Option<Arc<Timed>>,
+}
+
+/// State that the timer of a unit shares with the unit's handle.
+#[derive(Debug)]
+pub(crate) struct Timed {
+    pub(in crate::engine) state: TimerState,
+    pub(crate) deadline: Instant,
+    /// Only for the party that has the unit, by the word of `state`.
+    pub(in crate::engine) ult: UltPtr,
+    /// The xstream with the timer. Written by the party that has the unit, before the timer exists.
+    pub(in crate::engine) home: AtomicPtr<XstreamShared>,
+    /// The place in the heap. Touched by the home xstream only.
+    pub(crate) place: Place,
+}
+
+impl Timed {
+    pub(crate) fn new(
+        ult: UltPtr,
+        deadline: Instant,
+        state: TimerState,
+        home: *mut XstreamShared,
+    ) -> Self {
+        let home = AtomicPtr::new(home);
+        Self { state, deadline, ult, home, place: Place::nowhere() }
+    }
+
+    /// Returns whether the timer in the heap stands for nothing any more.
+    pub(crate) fn is_stale(&self) -> bool {
+        self.state.is_cancelled()
+    }
+}
+
+const NOWHERE: usize = usize::MAX;
+
+/// The place of a node in the heap. Only the node's xstream looks at it; it is an atomic because
+/// its container is shared.
+#[derive(Debug)]
+pub(crate) struct Place(AtomicUsize);
+
+impl Place {
+    pub(crate) const fn nowhere() -> Self {
+        Self(AtomicUsize::new(NOWHERE))
+    }
+
+    pub(crate) fn set(&self, place: usize) {
+        self.0.store(place, Relaxed);
+    }
+
+    /// Takes it, if there is one.
+    pub(crate) fn take(&self) -> Option<usize> {
+        let place = self.0.load(Relaxed);
+        self.set(NOWHERE);
+        (place != NOWHERE).then_some(place)
     }
 }

@@ -9,12 +9,9 @@ use std::time::Duration;
 
 use crate::base::inbox::{Closed, Inbox};
 use crate::base::park_word::{ParkMode, ParkWord};
-use crate::engine::model::pool::PoolShared;
+use crate::engine::model::interfaces::OwnScheduler;
+use crate::engine::model::pool::{PoolCounters, PoolShared};
 use crate::engine::model::unit::{Ult, UltPtr};
-use crate::engine::pool::slot::PoolCounters;
-use crate::engine::run::sched::OwnScheduler;
-use crate::engine::xstream::owner::Xstream;
-use crate::engine::xstream::stats::XstreamStats;
 use crate::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use crate::sync::atomic::{AtomicBool, AtomicIsize, AtomicU8, AtomicU64, AtomicUsize, fence};
 use crate::sync::{Arc, Mutex, lock, thread};
@@ -23,8 +20,9 @@ use prim::lost;
 /// How the eventfd is called, should it be lost.
 pub(crate) const EVENTFD_NAME: &str = "the eventfd that wakes an execution stream";
 
-/// Something that an xstream does on its own stack, between units.
-pub(crate) type Request = Box<dyn FnOnce(&Xstream) + Send>;
+/// Something that an xstream does on its own stack, between units; see
+/// [`ask`](XstreamShared::ask).
+pub(crate) type Request = Box<dyn FnOnce() + Send>;
 
 /// Where an xstream is in its life; see [`XstreamState`](crate::XstreamState).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,7 +93,7 @@ pub(crate) struct XstreamShared {
     /// It is the thread that started the runtime.
     primary: AtomicBool,
     pub(crate) thread: Mutex<Option<thread::JoinHandle<()>>>,
-    pub(crate) diag: crate::engine::xstream::diag::Pulse,
+    pub(crate) diag: crate::engine::pulse::Pulse,
     /// The scheduler that it shall have from the next round on.
     scheduler: Mutex<Option<OwnScheduler>>,
 }
@@ -175,7 +173,7 @@ impl XstreamShared {
             stale_timers: AtomicIsize::new(0),
             primary: AtomicBool::new(false),
             thread: Mutex::default(),
-            diag: crate::engine::xstream::diag::Pulse::default(),
+            diag: crate::engine::pulse::Pulse::default(),
             scheduler: Mutex::default(),
         })
     }
@@ -315,9 +313,8 @@ impl XstreamShared {
         self.wakes_stacks.swap(false, AcqRel) // pair: WAKES-STACKS
     }
 
-    /// Has `request` carried out by the xstream. If it has left, nothing happens until it is
-    /// revived.
-    pub(crate) fn ask(&self, request: Request) {
+    /// Leaves `request` for the xstream.
+    pub(crate) fn put_request(&self, request: Request) {
         lock(&self.requests).push_back(request);
         self.signal();
     }
@@ -381,6 +378,33 @@ impl fmt::Debug for XstreamShared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("XstreamShared").field("name", &self.name).finish_non_exhaustive()
     }
+}
+
+/// Counters of an xstream; see [`XstreamRef::stats`](crate::XstreamRef::stats).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct XstreamStats {
+    /// Times that a unit has run here until it yielded, suspended or ended.
+    pub executed: u64,
+    /// Units that ended here.
+    pub finished: u64,
+    /// Times that a ULT yielded.
+    pub yields: u64,
+    /// Times that a ULT suspended itself.
+    pub parked: u64,
+    /// Times that a suspended ULT was resumed and queued.
+    pub resumed: u64,
+    /// Times that a suspended ULT was run at once instead, past the queue.
+    pub run_at_once: u64,
+    /// Times that the xstream slept because there was nothing to run.
+    pub sleeps: u64,
+    /// For how long it has slept, a sleep that goes on included. The rest of the time it has run
+    /// units or looked for some. Never goes back.
+    pub slept: Duration,
+    /// ULTs that have started here and not ended.
+    pub ults: usize,
+    /// Stacks that exist here, in use or idle.
+    pub stacks: usize,
 }
 
 #[cfg(all(test, not(loom)))]

@@ -5,8 +5,7 @@
 //! destructor if the unwinding drops it, and to the pool if the pool has kept it.
 
 use crate::base::contain::{Foreign, caught, log};
-use crate::engine::pool::spec::{Pool, PopBy, PushReason};
-use crate::engine::unit::handle::Unit;
+use crate::engine::model::interfaces::{Pool, PopBy, PushReason, Unit};
 use crate::engine::xstream::current::in_no_unit;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};

@@ -3,8 +3,7 @@
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BinaryHeap, VecDeque};
 
-use crate::engine::pool::spec::{Pool, PopBy, PushReason};
-use crate::engine::unit::handle::Unit;
+use crate::engine::model::interfaces::{Pool, PopBy, PushReason, Unit};
 use crate::sync::atomic::AtomicUsize;
 use crate::sync::atomic::Ordering::{Acquire, Release};
 use crate::sync::{Mutex, lock};

@@ -2,9 +2,9 @@
 
 use std::fmt;
 
+use crate::engine::model::interfaces::{Access, PoolKind};
 use crate::engine::model::pool::{PoolShared, PoolStats};
 use crate::engine::model::runtime_core::RuntimeCore;
-use crate::engine::pool::spec::{Access, PoolKind};
 use crate::engine::xstream::current;
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::{Arc, lock};

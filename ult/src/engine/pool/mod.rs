@@ -1,20 +1,12 @@
-//! Pools: where units wait to run.
+//! Pools, as the program makes and uses them.
 //!
-//! A pool has a queue that any thread may push to, and a slot in each xstream that serves it: a
-//! list that only this xstream touches.
-//!
-//! Read `spec.rs` (what a pool shall be), `shared.rs` (the part of a pool that any thread may
-//! touch), and `slot.rs`. `push.rs` gets units into their pool, `migrate.rs` into another one. The
-//! kinds of queues are `fifo.rs`, `prio.rs`, `deque.rs` and `earliest.rs`; `custom.rs` has those of
-//! the program, and `handle.rs` what the program has of a pool.
+//! Read `spec.rs` (what a pool shall be, and how it is made) and `handle.rs` (what the program has
+//! of it). `migrate.rs` has the requests to move units into another one. Pools with an order of
+//! their own are `prio.rs` and `earliest.rs`; `custom.rs` has those of the program.
 
 pub(crate) mod custom;
-pub(crate) mod deque;
 pub(crate) mod earliest;
-pub(crate) mod fifo;
 pub(crate) mod handle;
 pub(crate) mod migrate;
 pub(crate) mod prio;
-pub(crate) mod push;
-pub(crate) mod slot;
 pub(crate) mod spec;

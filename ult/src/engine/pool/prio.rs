@@ -3,8 +3,7 @@
 use std::collections::VecDeque;
 
 use crate::base::priority::Priority;
-use crate::engine::pool::spec::{Pool, PopBy, PushReason};
-use crate::engine::unit::handle::Unit;
+use crate::engine::model::interfaces::{Pool, PopBy, PushReason, Unit};
 use crate::sync::atomic::AtomicUsize;
 use crate::sync::atomic::Ordering::{Acquire, Release};
 use crate::sync::{Mutex, lock};

@@ -4,20 +4,15 @@
 //! there are timers, and at idle waiters only if there are some. When the scheduler has nothing,
 //! [`sleep`](mod@crate::engine::run::sleep) takes over until something is runnable.
 
-use std::cell::Cell;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::base::contain::{caught, log, no_unwind};
-use crate::engine::model::pool::PoolShared;
-use crate::engine::model::unit::UltPtr;
-use crate::engine::pool::slot::PoolSlot;
-use crate::engine::run::idle_wait::OTHERS_MAX;
-use crate::engine::run::sched::{Basic, OwnScheduler, PoolView, Scheduler, Step, own};
-use crate::engine::xstream::owner::{State, Xstream};
-use crate::engine::xstream::switch;
-use crate::engine::xstream::timer::Due;
+use crate::engine::model::interfaces::{Basic, OwnScheduler, PoolView, Scheduler, Step, own};
+use crate::engine::model::pool::{PoolShared, PoolSlot};
+use crate::engine::model::xstream_shared::State;
+use crate::engine::xstream::idle_set::OTHERS_MAX;
+use crate::engine::xstream::owner::Xstream;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed};
-use crate::trace::event::EventKind;
 
 /// The reason why the loop ended.
 enum Leave {
@@ -26,53 +21,8 @@ enum Leave {
     Exit,
 }
 
-/// How many rounds may pass between two looks at the clock.
-///
-/// A look costs as much as several short units, so it is shared by many of them; but if those
-/// rounds took long, the next look comes sooner, so that long units delay timers by little more
-/// than one unit.
-#[derive(Debug)]
-pub(crate) struct ClockBudget {
-    rounds: Cell<u32>,
-    left: Cell<u32>,
-    last: Cell<Option<Instant>>,
-}
-
-const ROUNDS_MAX: u32 = 32;
-const ROUNDS_TOO_LONG: Duration = Duration::from_micros(100);
-
-impl Default for ClockBudget {
-    fn default() -> Self {
-        Self { rounds: Cell::new(1), left: Cell::new(1), last: Cell::new(None) }
-    }
-}
-
-impl ClockBudget {
-    /// Counts a round; returns the time if it is time to look.
-    #[inline]
-    fn tick(&self) -> Option<Instant> {
-        let left = self.left.get().saturating_sub(1);
-        self.left.set(left);
-        if left > 0 { None } else { Some(self.look()) }
-    }
-
-    fn look(&self) -> Instant {
-        let now = Instant::now();
-        let last = self.last.replace(Some(now));
-        let is_long = last.is_none_or(|last| now.duration_since(last) > ROUNDS_TOO_LONG);
-        let rounds = self.rounds.get();
-        let rounds = if is_long { (rounds / 4).max(1) } else { (rounds * 2).min(ROUNDS_MAX) };
-        self.rounds.set(rounds);
-        self.left.set(rounds);
-        now
-    }
-}
-
 /// After so many units an xstream that may never be idle looks at its idle stacks.
 const UNITS_PER_REMINDER: u64 = 1024;
-
-/// The number of timers that fire at most at one look at the clock.
-const FIRED_MAX: usize = 256;
 
 /// Rounds between two looks at slots that the scheduler does not serve.
 const ODD_EVERY: u32 = 16;
@@ -291,94 +241,5 @@ impl Xstream {
             shared.set_state(State::Joining);
         }
         leaves
-    }
-
-    /// Resumes ULTs, and starts units, whose deadline is not after `now`, the earliest first.
-    /// Returns whether there was one. If there are very many, the rest waits for the next look, so
-    /// that units which are runnable, and idle waiters, get their turns in between.
-    pub(crate) fn fire_timers(&self, now: Instant) -> bool {
-        for fired in 0..FIRED_MAX {
-            let due = self.timers.borrow_mut().fire(now);
-            match due {
-                None => return fired > 0,
-                Some(Due::Ult(ult)) => switch::resume(ult),
-                Some(Due::Timed(timed)) => timed.fire(self),
-            }
-        }
-        true
-    }
-
-    /// Runs each idle waiter past which at least `others` units have run, directly and not through
-    /// its pool. Returns whether there was one.
-    pub(crate) fn resume_idle(&self, others: u64) -> bool {
-        let mut any = false;
-        while let Some(ult) = self.idle.take_passed(self.units_run.get(), others) {
-            any = true;
-            self.run_idle(ult);
-        }
-        any
-    }
-
-    /// Runs an idle waiter whose end has been set, unless it has been queued already.
-    pub(crate) fn run_idle(&self, ult: UltPtr) {
-        if ult.state.cell.resume() {
-            self.on_event(ult, EventKind::Resume);
-            self.count_run_at_once(ult);
-            self.run(ult);
-        }
-    }
-
-    /// See [`has_runnable`](crate::has_runnable).
-    pub(crate) fn has_runnable(&self) -> bool {
-        self.is_runnable() || self.is_timer_due()
-    }
-
-    /// See [`has_runnable_beyond`](crate::has_runnable_beyond).
-    pub(crate) fn has_runnable_beyond(&self, known: usize) -> bool {
-        let mut left = known;
-        let is_more = |slot: &PoolSlot| {
-            let is_served = slot.served.get() || slot.is_stacked();
-            match left.checked_sub(slot.waiting(is_served)) {
-                Some(rest) => {
-                    left = rest;
-                    false
-                }
-                None => true,
-            }
-        };
-        let waits = || self.shared().has_mail() || !self.idle.is_empty();
-        waits() || self.any_slot(is_more) || self.is_timer_due()
-    }
-
-    /// Returns whether a round could find something: mail, or a unit in a pool.
-    #[inline]
-    pub(crate) fn is_runnable(&self) -> bool {
-        self.shared().has_mail()
-            || self.any_slot(|slot| {
-                if slot.served.get() || slot.is_stacked() {
-                    !slot.is_empty()
-                } else {
-                    !slot.list.is_empty()
-                }
-            })
-    }
-
-    /// See [`has_runnable_behind`](crate::has_runnable_behind).
-    #[inline]
-    pub(crate) fn has_runnable_behind(&self, pool: &PoolShared) -> bool {
-        self.slot_of(pool).is_some_and(|own| !own.is_last.get() && self.is_runnable_after(own))
-    }
-
-    fn is_runnable_after(&self, own: &PoolSlot) -> bool {
-        let rank = own.rank.get();
-        self.any_slot(|slot| slot.served.get() && slot.rank.get() > rank && !slot.is_empty())
-    }
-
-    fn is_timer_due(&self) -> bool {
-        const CALLS_PER_LOOK: u32 = 64;
-        let Some(next) = self.timers.borrow().next() else { return false };
-        let calls = self.due_calls.get().wrapping_add(1);
-        self.due_calls.set(calls);
-        calls.is_multiple_of(CALLS_PER_LOOK) && next <= Instant::now()
     }
 }

@@ -8,8 +8,8 @@
 //! 4. Each idle waiter is asked to arm its source of events, once per call of `idle`.
 //! 5. The park word announces sleep, everything that others can make runnable is looked at once
 //!    more, and the thread sleeps: on the word (futex), or, if there are idle waiters, in `poll` on
-//!    their descriptors and its own eventfd. See [`park`](mod@crate::base::park_word) for why nothing is
-//!    lost.
+//!    their descriptors and its own eventfd. See [`park`](mod@crate::base::park_word) for why
+//!    nothing is lost.
 //!
 //! `poll` instead of an epoll set: an xstream has very few idle waiters, so passing the descriptors
 //! at each sleep costs nothing against the sleep itself, and there is no registration that could
@@ -18,76 +18,16 @@
 //! The sleep is bounded by the next timer, and while stacks have come back since the last look at
 //! them, by the next look: so after a burst it wakes once or twice to give memory back.
 
-use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use crate::base::park_word::ParkMode;
 use crate::base::timespec::timespec;
+use crate::engine::model::pool::bump;
 use crate::engine::model::xstream_shared::EVENTFD_NAME;
-use crate::engine::pool::slot::bump;
-use crate::engine::xstream::diag::Rest;
+use crate::engine::pulse::Rest;
 use crate::engine::xstream::owner::Xstream;
 use crate::sync::atomic::Ordering::Relaxed;
-use crate::sync::hint;
 use prim::lost;
-
-/// Default cap on one spin.
-pub(crate) const SPIN_MAX_DEFAULT: Duration = Duration::from_micros(20);
-/// A spin never becomes shorter than this fraction of the cap.
-const SPIN_MIN_DIVISOR: u32 = 16;
-/// Looks between two looks at the clock.
-const SPIN_BATCH: u32 = 32;
-
-/// How long to spin before sleeping. Doubles after a spin that found something and after a sleep
-/// that a spin would have saved; halves after a spin in vain.
-#[derive(Debug)]
-pub(crate) struct Spin {
-    max: Duration,
-    now: Cell<Duration>,
-}
-
-impl Spin {
-    pub(crate) fn new(max: Duration) -> Self {
-        Self { max, now: Cell::new(max) }
-    }
-
-    fn lengthen(&self) {
-        self.now.set((self.now.get() * 2).min(self.max));
-    }
-
-    fn shorten(&self) {
-        self.now.set((self.now.get() / 2).max(self.max / SPIN_MIN_DIVISOR));
-    }
-
-    /// Spins until `found` says yes (`true`) or the time is over.
-    fn spin(&self, limit: Duration, found: impl Fn() -> bool) -> bool {
-        let limit = self.now.get().min(limit);
-        if limit.is_zero() {
-            return false;
-        }
-        let start = Instant::now();
-        loop {
-            for _ in 0..SPIN_BATCH {
-                if found() {
-                    self.lengthen();
-                    return true;
-                }
-                hint::spin_loop();
-            }
-            if start.elapsed() >= limit {
-                self.shorten();
-                return false;
-            }
-        }
-    }
-
-    /// Learns from a sleep that somebody ended.
-    fn learn(&self, slept: Duration) {
-        if slept < self.max {
-            self.lengthen();
-        }
-    }
-}
 
 impl Xstream {
     /// The scheduler found nothing. Returns when something may be runnable.
@@ -212,27 +152,5 @@ impl Xstream {
             self.idle.mark_polled(&fds);
         }
         self.idle.put_poll_fds(fds);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn spin_adapts_within_bounds() {
-        let max = Duration::from_micros(16);
-        let spin = Spin::new(max);
-        for _ in 0..10 {
-            assert!(!spin.spin(Duration::MAX, || false));
-        }
-        assert_eq!(spin.now.get(), max / SPIN_MIN_DIVISOR);
-        assert!(spin.spin(Duration::MAX, || true));
-        assert_eq!(spin.now.get(), max / SPIN_MIN_DIVISOR * 2);
-        for _ in 0..10 {
-            spin.learn(Duration::from_micros(1));
-        }
-        assert_eq!(spin.now.get(), max);
-        assert!(!Spin::new(Duration::ZERO).spin(Duration::MAX, || true), "zero means never");
     }
 }

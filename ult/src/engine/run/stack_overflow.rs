@@ -107,7 +107,7 @@ extern "C" fn on_fault(
     let addr = unsafe { info_ref.si_addr() }.addr();
     // SAFETY: null or this thread's xstream, which waits in the frame below the ULT.
     if let Some(xstream) = unsafe { current::xstream_ptr().as_ref() }
-        && let Some(ult) = xstream.current.get().or(xstream.diag.caller.get())
+        && let Some(ult) = xstream.current.get().or(xstream.caller.get())
         && let Some(block) = ult.block()
         && block.guards(addr, rustix::param::page_size())
     {

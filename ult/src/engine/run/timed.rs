@@ -16,48 +16,23 @@
 use std::ptr;
 use std::time::Instant;
 
-use crate::base::timer_state::{Cancel, TimerState};
-use crate::engine::model::unit::{TIMED, UltPtr};
-use crate::engine::pool::slot::bump;
-use crate::engine::pool::spec::PushReason;
-use crate::engine::waiting::cancel::Why;
+use crate::base::timer_state::Cancel;
+use crate::base::unwind::Why;
+use crate::engine::model::interfaces::PushReason;
+use crate::engine::model::pool::bump;
+use crate::engine::model::unit::{TIMED, Timed, UltPtr};
+use crate::engine::unit::end::lose;
 use crate::engine::xstream::current;
-use crate::engine::xstream::owner::{Xstream, XstreamShared};
-use crate::engine::xstream::switch;
-use crate::engine::xstream::timer::Place;
+use crate::engine::xstream::owner::Xstream;
+use crate::engine::xstream::push::resume;
+use crate::engine::xstream::timer::Due;
 use crate::sync::Arc;
-use crate::sync::atomic::AtomicPtr;
 use crate::sync::atomic::Ordering::Relaxed;
 
-/// State that the timer of a unit shares with the unit's handle.
-#[derive(Debug)]
-pub(crate) struct Timed {
-    state: TimerState,
-    pub(crate) deadline: Instant,
-    /// Only for the party that has the unit, by the word of `state`.
-    ult: UltPtr,
-    /// The xstream with the timer. Written by the party that has the unit, before the timer exists.
-    home: AtomicPtr<XstreamShared>,
-    /// The place in the heap. Touched by the home xstream only.
-    pub(crate) place: Place,
-}
+/// The number of timers that fire at most at one look at the clock.
+const FIRED_MAX: usize = 256;
 
 impl Timed {
-    pub(crate) fn new(
-        ult: UltPtr,
-        deadline: Instant,
-        state: TimerState,
-        home: *mut XstreamShared,
-    ) -> Self {
-        let home = AtomicPtr::new(home);
-        Self { state, deadline, ult, home, place: Place::nowhere() }
-    }
-
-    /// Returns whether the timer in the heap stands for nothing any more.
-    pub(crate) fn is_stale(&self) -> bool {
-        self.state.is_cancelled()
-    }
-
     /// The time has come; the timer has been taken out of the heap.
     pub(crate) fn fire(&self, xstream: &Xstream) {
         if !self.state.fire() {
@@ -65,7 +40,7 @@ impl Timed {
             return;
         }
         count_fired(self.ult, xstream);
-        crate::engine::pool::push::enqueue(self.ult, PushReason::Create);
+        crate::engine::xstream::push::enqueue(self.ult, PushReason::Create);
     }
 
     /// The xstream leaves; the timer has been taken out of the heap.
@@ -84,7 +59,7 @@ impl Timed {
         let result = self.state.cancel();
         if result == Cancel::Yours {
             self.drop_timer();
-            switch::lose(self.ult, Why::Cancelled);
+            lose(self.ult, Why::Cancelled);
         }
         result != Cancel::TooLate
     }
@@ -104,6 +79,21 @@ impl Timed {
 }
 
 impl Xstream {
+    /// Resumes ULTs, and starts units, whose deadline is not after `now`, the earliest first.
+    /// Returns whether there was one. If there are very many, the rest waits for the next look, so
+    /// that units which are runnable, and idle waiters, get their turns in between.
+    pub(crate) fn fire_timers(&self, now: Instant) -> bool {
+        for fired in 0..FIRED_MAX {
+            let due = self.timers.borrow_mut().fire(now);
+            match due {
+                None => return fired > 0,
+                Some(Due::Ult(ult)) => resume(ult),
+                Some(Due::Timed(timed)) => timed.fire(self),
+            }
+        }
+        true
+    }
+
     pub(crate) fn insert_timed(&self, timed: Arc<Timed>) {
         /// Fewer are not worth a sweep.
         const STALE_MIN: isize = 64;
@@ -142,7 +132,7 @@ fn count_fired(ult: UltPtr, xstream: &Xstream) {
 pub(crate) fn enqueue_timed(ult: UltPtr, timed: Arc<Timed>, why: PushReason) {
     ult.with_extra(|extra| extra.timed = Some(timed));
     ult.request(TIMED);
-    crate::engine::pool::push::enqueue(ult, why);
+    crate::engine::xstream::push::enqueue(ult, why);
 }
 
 /// An unstarted unit with the request bit `TIMED` has been picked to start here; the caller took
@@ -155,7 +145,7 @@ pub(crate) fn settle(ult: UltPtr) -> bool {
     if timed.state.arm() {
         xstream.insert_timed(timed);
     } else {
-        switch::lose(ult, Why::Cancelled);
+        lose(ult, Why::Cancelled);
     }
     false
 }

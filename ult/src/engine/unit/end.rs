@@ -6,18 +6,24 @@
 //! its handle, the one that comes second drops what both have in common. If the handle was gone,
 //! the unit drops the outcome itself, so that a destructor may suspend.
 //!
-//! [`JoinWord`]: crate::engine::waiting::join_word::JoinWord
+//! [`JoinWord`]: crate::engine::model::waiter::JoinWord
 
 use std::ptr;
 
 use crate::base::contain::{log, panic_message};
+use crate::base::payload::Stage;
+use crate::base::unwind::Why;
 use crate::engine::contain::contained;
-use crate::engine::model::unit::{CANCEL, UltPtr};
-use crate::engine::pool::push::tell_end;
-use crate::engine::unit::payload::Stage;
+use crate::engine::model::interfaces::Unit;
+use crate::engine::model::unit::{CANCEL, UltPtr, UltRef};
 use crate::engine::waiting::join_word::Published;
+use crate::engine::xstream::change_pool::tell_loss;
+use crate::engine::xstream::diag;
+use crate::engine::xstream::push::{push_again, tell_end};
 use crate::stack::block::BlockPtr;
+use crate::sync::Arc;
 use crate::sync::atomic::Ordering::{Relaxed, Release};
+use crate::trace::event::EventKind;
 
 /// Runs the calling unit, and publishes its outcome. `true`: nobody else keeps the descriptor, the
 /// caller recycles it; `false`: it may be gone.
@@ -70,7 +76,7 @@ fn discard_late(ult: UltPtr, block: Option<BlockPtr>) {
     // It may wait, so it is a ULT on a stack once more. It has been counted as ended; while it is
     // at home here, a shutdown waits for it all the same, and so it stays: here and in its pool.
     let Some(block) = block else { return discard(ult) };
-    crate::engine::pool::migrate::forget(&ult);
+    ult.forget_move();
     ult.pins.set(ult.pins.get() + 1);
     move_in(ult, block);
     discard(ult);
@@ -166,4 +172,32 @@ fn log_panic(ult: UltPtr) {
         let message = panic_message(panic);
         log!(ERROR, id, name, pool, message, "a detached ULT panicked");
     });
+}
+
+/// Ends a unit that never started: drops its closure and tells the parties that join it. The
+/// descriptor may be gone afterwards.
+#[cold]
+pub(crate) fn lose(ult: UltPtr, why: Why) {
+    ult.payload.lose(why);
+    diag::tell(ult, EventKind::Cancel);
+    let core = Arc::clone(&ult.core);
+    // pair: POOL-ENDED
+    ult.pool().dropped.fetch_add(1, Release);
+    tell_loss(ult.pool());
+    if publish_lost(ult) {
+        drop(UltRef::adopt(ult));
+    }
+    core.tell_news();
+}
+
+impl Drop for Unit {
+    fn drop(&mut self) {
+        if self.is_started() {
+            let held = UltRef::share(self.ptr());
+            push_again(self.ptr(), true);
+            drop(held);
+        } else {
+            lose(self.ptr(), Why::Lost);
+        }
+    }
 }

@@ -17,6 +17,7 @@ use std::marker::PhantomData;
 use std::ptr;
 use std::sync::Arc;
 
+use crate::base::values::Values;
 use crate::engine::model::unit::{Ult, UltPtr};
 use crate::engine::xstream::current;
 use crate::engine::xstream::owner::Xstream;
@@ -27,28 +28,6 @@ thread_local! {
         const { Cell::new(InheritedState { word: 0, has_values: false }) };
     /// The values of an OS thread.
     static VALUES: RefCell<Values> = const { RefCell::new(Values(None)) };
-}
-
-/// Values by key, shared by the units that have handed them on.
-#[derive(Clone, Default)]
-pub(crate) struct Values(Option<Arc<Vec<Value>>>);
-
-type Value = (usize, Arc<dyn Any + Send + Sync>);
-
-impl Values {
-    fn find(&self, key: usize) -> Option<&(dyn Any + Send + Sync)> {
-        let (_, value) = self.0.as_ref()?.iter().find(|(of, _)| *of == key)?;
-        Some(&**value)
-    }
-
-    /// Returns what is to be dropped when nothing is borrowed any more.
-    fn put(&mut self, key: usize, value: Option<Arc<dyn Any + Send + Sync>>) -> Self {
-        let old = self.clone();
-        let others = old.0.iter().flat_map(|list| list.iter()).filter(|(of, _)| *of != key);
-        let list: Vec<Value> = others.cloned().chain(value.map(|value| (key, value))).collect();
-        self.0 = (!list.is_empty()).then(|| Arc::new(list));
-        old
-    }
 }
 
 /// A value that units hand on to the units that they spawn.

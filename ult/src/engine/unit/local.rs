@@ -5,7 +5,7 @@ use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::ptr;
 
-use crate::base::contain::contained_alone;
+use crate::base::values::{DROPPING_LOCAL, Locals};
 use crate::engine::contain::contained;
 use crate::engine::model::unit::UltPtr;
 use crate::engine::xstream::current;
@@ -31,39 +31,11 @@ pub struct UltLocal<T: 'static> {
     init: fn() -> T,
 }
 
-/// The values of one ULT, in the order of their creation.
-#[derive(Default)]
-pub(crate) struct Locals(Vec<(usize, Box<dyn Any>)>);
-
-// SAFETY: only the ULT itself touches its values. They are `Send` if the ULT may move, which
-// `UltLocal::with` asks for.
-unsafe impl Send for Locals {}
-
-/// For the log.
-const WHAT: &str = "dropping a value of an `UltLocal`";
-
 thread_local! {
     /// The values of an OS thread.
     static OF_THREAD: RefCell<Locals> = const { RefCell::new(Locals(Vec::new())) };
     /// Set once this thread has had a value: reading it costs next to nothing.
     static THREAD_HAS_SOME: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Drops the values of an OS thread at its end, where an unwinding would abort. A unit's values are
-/// [dropped](drop_all) before.
-impl Drop for Locals {
-    fn drop(&mut self) {
-        while let Some((_, value)) = self.0.pop() {
-            contained_alone(WHAT, || drop(value));
-        }
-    }
-}
-
-impl Locals {
-    fn find(&self, key: usize) -> Option<*const dyn Any> {
-        let (_, value) = self.0.iter().find(|(of, _)| *of == key)?;
-        Some(ptr::from_ref(&**value))
-    }
 }
 
 impl<T: Send + 'static> UltLocal<T> {
@@ -154,6 +126,15 @@ pub(crate) fn drop_all(ult: UltPtr) {
         return;
     }
     while let Some((_, value)) = ult.with_extra(|extra| extra.locals.0.pop()) {
-        contained(Some(ult), WHAT, || drop(value));
+        contained(Some(ult), DROPPING_LOCAL, || drop(value));
     }
+}
+
+/// Returns whether the caller is a tasklet, or a unit or OS thread that has values of
+/// [`UltLocal`](crate::UltLocal): whether there is more to find out about it. One look, for code
+/// that must rule out both on a path where each costs.
+#[inline]
+#[must_use]
+pub fn is_tasklet_or_has_locals() -> bool {
+    current::ult().map_or_else(thread_has_some, |ult| ult.is_tasklet() || ult.has_extra())
 }

@@ -7,24 +7,12 @@ use std::ptr::NonNull;
 
 use crate::base::limit::Limit;
 use crate::base::wait_kind::WaitKind;
-use crate::engine::waiting::waiter::Waiter;
-use crate::sync::{Mutex, lock};
-
-/// See the module documentation.
-#[derive(Debug, Default)]
-pub(crate) struct ChangeSignal(Mutex<Vec<ParkedWaiter>>);
-
-#[derive(Debug, PartialEq, Eq)]
-struct ParkedWaiter(NonNull<Waiter>);
-
-// SAFETY: the claim to wake a waiter, which may be done from any thread.
-unsafe impl Send for ParkedWaiter {}
+use crate::engine::model::runtime_core::RuntimeCore;
+use crate::engine::model::waiter::{ChangeSignal, ParkedWaiter, Waiter};
+use crate::engine::model::xstream_shared::XstreamShared;
+use crate::sync::lock;
 
 impl ChangeSignal {
-    pub(crate) const fn new() -> Self {
-        Self(Mutex::new(Vec::new()))
-    }
-
     /// Wakes all waiters; they look again.
     pub(crate) fn tell(&self) {
         let entries = std::mem::take(&mut *lock(&self.0));
@@ -69,6 +57,21 @@ impl ChangeSignal {
             }
             limit.spend(|deadline| waiter.settle(deadline, unlink));
         }
+    }
+}
+
+impl RuntimeCore {
+    /// `xstream` has left, or could not start, and does not come back.
+    pub(crate) fn forget_xstream(&self, xstream: &XstreamShared) {
+        xstream.set_removed();
+        lock(&self.parts).living_xstreams.retain(|other| other.index != xstream.index);
+        // A shutdown may wait until it has seen the phase.
+        self.tell_news();
+    }
+
+    /// Tells a waiting shutdown that something has changed.
+    pub(crate) fn tell_news(&self) {
+        self.news.tell();
     }
 }
 

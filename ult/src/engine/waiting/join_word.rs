@@ -21,30 +21,18 @@
 
 #![cfg_attr(not(loom), allow(unreachable_pub, reason = "public for the loom models only"))]
 
-use std::ptr::{self, NonNull};
+use std::ptr::NonNull;
 use std::time::Instant;
 
 use crate::base::wait_kind::WaitKind;
+use crate::engine::model::waiter::{DETACHED, DONE, JoinWord, UNJOINED, Waiter, Word};
 use crate::engine::waiting::list::{next_of, remove_from, set_first};
-use crate::engine::waiting::waiter::{Deferred, Waiter};
+use crate::engine::waiting::waiter::Deferred;
 use crate::engine::waiting::watch::Watch;
-use crate::sync::atomic::AtomicPtr;
 use crate::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use crate::sync::relax;
-
-pub(crate) type Word = *mut Waiter;
-
-/// The first word of a unit that has a handle.
-pub(crate) const UNJOINED: Word = ptr::null_mut();
-/// The first word of a unit that never has one.
-pub(crate) const DETACHED: Word = ptr::without_provenance_mut(1);
-const DONE: Word = ptr::without_provenance_mut(2);
 /// A bit that addresses of waiters leave free.
 const LOCKED: usize = 4;
-
-/// The word. See the module documentation.
-#[derive(Debug)]
-pub struct JoinWord(AtomicPtr<Waiter>);
 
 /// The parties that a unit met at its end.
 #[derive(Debug)]
@@ -64,26 +52,6 @@ pub enum Published {
 pub struct Waiters(NonNull<Waiter>);
 
 impl JoinWord {
-    /// The word of a unit that has not ended and has a handle.
-    #[must_use]
-    pub fn new() -> Self {
-        Self(AtomicPtr::new(UNJOINED))
-    }
-
-    /// Makes the word ready for the next unit. Nobody else may use it.
-    #[cfg_attr(loom, allow(dead_code, reason = "the models make a new word each time"))]
-    #[inline]
-    pub(crate) fn reset(&self, first: Word) {
-        self.0.store(first, Relaxed);
-    }
-
-    /// Returns whether the outcome is there.
-    #[inline]
-    #[must_use]
-    pub fn is_done(&self) -> bool {
-        self.0.load(Acquire) == DONE // pair: JOIN-DONE
-    }
-
     /// Returns whether the handle is gone, which is final as long as the unit has not ended.
     #[inline]
     #[must_use]
@@ -213,12 +181,6 @@ impl JoinWord {
         // Nobody changes the word while LOCKED is set, so a store is enough.
         self.0.store(rest, Release); // pair: JOIN-WAITER
         true
-    }
-}
-
-impl Default for JoinWord {
-    fn default() -> Self {
-        Self::new()
     }
 }
 

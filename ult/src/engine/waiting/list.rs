@@ -8,21 +8,8 @@
 
 use std::ptr::{self, NonNull};
 
-use crate::engine::waiting::waiter::{Deferred, Waiter};
-
-/// The place of a waiter in a list.
-#[derive(Debug)]
-pub(crate) struct Links {
-    prev: *mut Waiter,
-    pub(crate) next: *mut Waiter,
-    is_linked: bool,
-}
-
-impl Links {
-    pub(crate) const fn new() -> Self {
-        Self { prev: ptr::null_mut(), next: ptr::null_mut(), is_linked: false }
-    }
-}
+use crate::engine::model::waiter::{Links, WaitList, Waiter};
+use crate::engine::waiting::waiter::Deferred;
 
 /// Changes the links of a waiter.
 ///
@@ -142,21 +129,7 @@ unsafe fn link_backwards(first: *mut Waiter) -> usize {
     made
 }
 
-/// First come, first served. See the module documentation.
-#[derive(Debug)]
-pub(crate) struct WaitList {
-    first: *mut Waiter,
-    last: *mut Waiter,
-}
-
-// SAFETY: the list is a claim to waiters, which may be woken from any thread.
-unsafe impl Send for WaitList {}
-
 impl WaitList {
-    pub(crate) const fn new() -> Self {
-        Self { first: ptr::null_mut(), last: ptr::null_mut() }
-    }
-
     pub(crate) fn is_empty(&self) -> bool {
         self.first.is_null()
     }

@@ -1,14 +1,12 @@
 //! Waiters: the records that a waiting party leaves for those that wake it.
 //!
-//! The objects of [`wait`](crate::wait) are made of them. All of it but `news.rs` compiles for the
-//! models in `loom-tests`, where only OS threads wait.
+//! The objects of [`wait`](crate::wait) are made of them. All of it but `change_signal.rs` compiles
+//! for the models in `loom-tests`, where only OS threads wait.
 //!
 //! Read `waiter.rs` first (who may touch what), then `list.rs`. `join_word.rs` is where a unit that
-//! ends meets those that join it; `cancel.rs` ends a wait and its ULT before their time; `watch.rs`
-//! waits for several objects; `raw_mutex.rs` is the lock in all mutexes; `news.rs` waits until
-//! something in the runtime has changed.
+//! ends meets those that join it; `watch.rs` waits for several objects; `raw_mutex.rs` is the lock
+//! in all mutexes; `change_signal.rs` waits until something in the runtime has changed.
 
-pub(crate) mod cancel;
 #[cfg(not(loom))]
 pub(crate) mod change_signal;
 pub(crate) mod join_word;

@@ -36,11 +36,12 @@ use std::ptr::NonNull;
 use std::time::Instant;
 
 use crate::base::wait_kind::WaitKind;
-use crate::engine::waiting::list::WaitList;
-use crate::engine::waiting::waiter::{SpinFor, Waiter, const_new, spin};
-use crate::sync::atomic::AtomicUsize;
+#[cfg(not(loom))]
+use crate::engine::model::runtime_core::RuntimeCore;
+use crate::engine::model::waiter::{RawMutex, WaitList, Waiter};
+use crate::engine::waiting::waiter::{SpinFor, spin};
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use crate::sync::{Mutex as OsMutex, lock};
+use crate::sync::lock;
 
 const LOCKED: usize = 1;
 const QUEUED: usize = 2;
@@ -60,13 +61,6 @@ fn wakes(word: usize) -> bool {
     word & (QUEUED | COMPETING) == QUEUED
 }
 
-/// See the module documentation.
-#[derive(Debug)]
-pub(crate) struct RawMutex {
-    state: AtomicUsize,
-    queue: OsMutex<WaitList>,
-}
-
 /// The lock while it is held, for locks that protect no value of their own.
 #[cfg(not(loom))]
 #[must_use = "the lock is freed when this is dropped"]
@@ -80,12 +74,6 @@ impl Drop for RawGuard<'_> {
 }
 
 impl RawMutex {
-    const_new! {
-        pub(crate) fn new() -> Self {
-            Self { state: AtomicUsize::new(0), queue: OsMutex::new(WaitList::new()) }
-        }
-    }
-
     /// Takes the lock, waiting for it if it is held, and frees it when the guard is dropped.
     #[cfg(not(loom))]
     pub(crate) fn hold(&self, kind: WaitKind) -> RawGuard<'_> {
@@ -271,6 +259,14 @@ impl RawMutex {
         // - alive, unlinked: popped above; not touched afterwards.
         unsafe { Waiter::wake_with(next, note) };
         true
+    }
+}
+
+#[cfg(not(loom))]
+impl RuntimeCore {
+    /// Waits for the right to change the layout. A ULT suspends meanwhile.
+    pub(crate) fn lock_layout(&self) -> RawGuard<'_> {
+        self.layout.hold(WaitKind::Mutex)
     }
 }
 

@@ -40,9 +40,9 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use crate::base::park_word::ThreadParker;
+use crate::base::unwind::unwind;
 use crate::base::wait_kind::WaitKind;
-use crate::engine::waiting::cancel;
-use crate::engine::waiting::list::Links;
+use crate::engine::model::waiter::{Links, Party, Waiter};
 use crate::sync::atomic::AtomicUsize;
 use crate::sync::atomic::Ordering::{Acquire, Release};
 use crate::sync::{Arc, UnsafeCell};
@@ -52,27 +52,13 @@ use crate::base::contain::{contained_alone, log};
 #[cfg(not(loom))]
 use crate::engine::model::unit::{UltPtr, UltRef};
 #[cfg(not(loom))]
-use crate::engine::xstream::owner::XstreamShared;
+use crate::engine::model::xstream_shared::XstreamShared;
+#[cfg(not(loom))]
+use crate::engine::xstream::cancel;
 #[cfg(not(loom))]
 use crate::sync::atomic::Ordering::Relaxed;
 #[cfg(not(loom))]
 use prim::prefetch;
-
-/// Defines a constructor that is `const` outside of the models: loom's objects cannot be made at
-/// compile time.
-macro_rules! const_new {
-    ($(#[$meta:meta])* $vis:vis fn $name:ident($($arg:ident: $ty:ty),* $(,)?) -> $ret:ty
-     $body:block) => {
-        #[cfg(not(loom))]
-        $(#[$meta])*
-        $vis const fn $name($($arg: $ty),*) -> $ret $body
-
-        #[cfg(loom)]
-        $(#[$meta])*
-        $vis fn $name($($arg: $ty),*) -> $ret $body
-    };
-}
-pub(crate) use const_new;
 
 /// How a wait ended. See the module documentation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,15 +67,6 @@ pub(crate) enum Wake {
     Woken,
     TimedOut,
     Cancelled,
-}
-
-/// The waiting party: a ULT, an OS thread or an async task.
-#[derive(Debug, Clone)]
-enum Party {
-    #[cfg(not(loom))]
-    Ult(UltPtr),
-    Thread(Arc<ThreadParker>),
-    Task(Waker),
 }
 
 /// The means to resume a party after its waiter is out of the waker's hands.
@@ -105,24 +82,6 @@ enum Call {
 
 /// The note of a plain [`Waiter::wake`].
 const PLAIN: usize = 1;
-
-/// A waiting party. Aligned so that three low bits of its address are free for flags.
-#[derive(Debug)]
-#[repr(C, align(64))]
-pub(crate) struct Waiter {
-    /// The place in the list of the object.
-    pub(crate) links: UnsafeCell<Links>,
-    /// Zero until woken, then the note of the waker.
-    woken: AtomicUsize,
-    party: Party,
-    /// The home of the ULT, in the same cache line for a waker to ask for it early.
-    #[cfg(not(loom))]
-    home: *const XstreamShared,
-    /// A value that the object attaches to the wait: how many permits it asks for, where the item
-    /// goes. Constant while the waiter is linked.
-    pub(crate) tag: *mut (),
-    kind: WaitKind,
-}
 
 impl Waiter {
     /// A waiter for the calling ULT, or for the calling thread if no ULT runs here or if the ULT
@@ -180,7 +139,7 @@ impl Waiter {
             return true;
         }
         if wake == Wake::Cancelled {
-            cancel::unwind();
+            unwind();
         }
         false
     }
@@ -237,7 +196,7 @@ impl Waiter {
             // It cannot run, and hence not end, before it is pushed: no count is needed, and its
             // cache lines come here once.
             this.woken.store(note, Release); // pair: WAITER-WOKEN
-            return crate::engine::xstream::switch::push_claimed(ult);
+            return crate::engine::xstream::push::push_claimed(ult);
         }
         let call = this.party.prepare();
         this.woken.store(note, Release); // pair: WAITER-WOKEN
@@ -448,9 +407,9 @@ impl Call {
     fn fire(self) {
         match self {
             #[cfg(not(loom))]
-            Self::Here(ult) => crate::engine::xstream::switch::resume(ult),
+            Self::Here(ult) => crate::engine::xstream::push::resume(ult),
             #[cfg(not(loom))]
-            Self::Ult(ult) => crate::engine::xstream::switch::resume(ult.ptr()),
+            Self::Ult(ult) => crate::engine::xstream::push::resume(ult.ptr()),
             Self::Thread(parker) => parker.unpark(),
             Self::Task(waker) => {
                 as_bystander(|| waker.wake());
@@ -508,7 +467,7 @@ pub(crate) fn spin(what: SpinFor, mut done: impl FnMut() -> bool) -> bool {
         if done() {
             return true;
         }
-        if round >= patient_rounds && crate::engine::xstream::switch::has_runnable() {
+        if round >= patient_rounds && crate::engine::xstream::runnable::has_runnable() {
             return false;
         }
         for _ in 0..(2 << round).min(PAUSES_MAX) {

@@ -2,7 +2,7 @@
 
 use std::ptr::NonNull;
 
-use crate::engine::waiting::waiter::Waiter;
+use crate::engine::model::waiter::Waiter;
 
 /// How an object is watched.
 #[allow(unreachable_pub, reason = "a bound of a public trait")]

@@ -11,7 +11,7 @@ use std::ptr;
 
 use crate::engine::model::runtime_core::RuntimeCore;
 use crate::engine::model::unit::UltPtr;
-use crate::engine::unit::local;
+use crate::engine::model::xstream_shared::XstreamShared;
 use crate::engine::xstream::owner::Xstream;
 use crate::sync::Arc;
 #[cfg(ult_thread_context)]
@@ -189,19 +189,22 @@ pub fn current_address() -> usize {
     ult().map_or(0, |ult| ult.as_non_null().addr().get())
 }
 
-/// Returns whether the caller is a tasklet, or a unit or OS thread that has values of
-/// [`UltLocal`](crate::UltLocal): whether there is more to find out about it. One look, for code
-/// that must rule out both on a path where each costs.
-#[inline]
-#[must_use]
-pub fn is_tasklet_or_has_locals() -> bool {
-    ult().map_or_else(local::thread_has_some, |ult| ult.is_tasklet() || ult.has_extra())
-}
-
 /// Returns whether the caller is a tasklet.
 ///
 /// Counterpart: `ABT_self_get_type`.
 #[must_use]
 pub fn is_tasklet() -> bool {
     ult().is_some_and(|ult| ult.is_tasklet())
+}
+
+impl XstreamShared {
+    /// Has `request` carried out by the xstream. If it has left, nothing happens until it is
+    /// revived.
+    pub(crate) fn ask(&self, request: impl FnOnce(&Xstream) + Send + 'static) {
+        self.put_request(Box::new(|| {
+            if let Some(xstream) = xstream() {
+                request(xstream);
+            }
+        }));
+    }
 }

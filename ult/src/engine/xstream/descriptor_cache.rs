@@ -13,36 +13,21 @@
 //! - What exceeds both is freed at once, and an idle xstream gives its own back to the depot.
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
-use std::cell::Cell;
 use std::mem::ManuallyDrop;
-use std::ptr::{self, NonNull};
+use std::ptr::NonNull;
 
 use crate::base::inbox::Linked;
-use crate::engine::model::runtime_core::RuntimeCore;
+use crate::engine::model::runtime_core::{Chain, Depot, RuntimeCore};
 use crate::engine::model::unit::{Ult, UltPtr};
-use crate::engine::xstream::owner::Xstream;
 use crate::sync::atomic::Ordering::Relaxed;
-use crate::sync::{Arc, Mutex, lock};
+use crate::sync::{Arc, lock};
 
 /// Descriptors in one chain. Less than 200 KiB.
 pub(crate) const CHAIN_MAX: usize = 512;
 /// Descriptors that wait for all xstreams together.
 pub(crate) const DEPOT_MAX: usize = 32 * CHAIN_MAX;
 
-/// Idle descriptors, which it owns.
-struct Chain {
-    first: Cell<*mut Ult>,
-    len: Cell<usize>,
-}
-
-// SAFETY: the chain owns its descriptors, and nobody else keeps them.
-unsafe impl Send for Chain {}
-
 impl Chain {
-    const fn new() -> Self {
-        Self { first: Cell::new(ptr::null_mut()), len: Cell::new(0) }
-    }
-
     #[inline]
     fn take(&self) -> Option<UltPtr> {
         let first = NonNull::new(self.first.get())?;
@@ -114,7 +99,7 @@ impl DescriptorCache {
     }
 
     #[inline]
-    fn put(&self, depot: &Depot, ult: UltPtr) {
+    pub(crate) fn put(&self, depot: &Depot, ult: UltPtr) {
         if self.chain.len.get() == CHAIN_MAX {
             self.make_room(depot);
         }
@@ -136,24 +121,7 @@ impl DescriptorCache {
     }
 }
 
-/// Idle descriptors of a runtime.
-pub(crate) struct Depot(Mutex<Idle>);
-
-struct Idle {
-    chains: Vec<Chain>,
-    /// For threads that take and put single descriptors.
-    loose: Chain,
-    /// All together.
-    len: usize,
-    closed: bool,
-}
-
 impl Depot {
-    pub(crate) fn new() -> Self {
-        let loose = Chain::new();
-        Self(Mutex::new(Idle { chains: Vec::new(), loose, len: 0, closed: false }))
-    }
-
     /// An idle descriptor, or a fresh one.
     pub(crate) fn take(&self, core: &Arc<RuntimeCore>) -> UltPtr {
         let idle = {
@@ -193,7 +161,7 @@ impl Depot {
         chain.free();
     }
 
-    fn put(&self, ult: UltPtr) {
+    pub(crate) fn put(&self, ult: UltPtr) {
         {
             let mut idle = lock(&self.0);
             if !idle.closed && idle.len < DEPOT_MAX {
@@ -223,33 +191,6 @@ impl Depot {
     }
 }
 
-/// Takes the descriptor of a unit that has ended on `xstream`, of the same runtime, and has no
-/// handle.
-#[inline]
-pub(crate) fn recycle_at(xstream: &Xstream, ult: UltPtr) {
-    if ult.is_last_ref() {
-        ult.clear();
-        xstream.descriptors.put(&xstream.core.depot, ult);
-    }
-}
-
-/// Takes the descriptor of a unit that nobody keeps any more.
-#[inline(always)]
-pub(crate) fn recycle(ult: UltPtr) {
-    ult.clear();
-    match crate::engine::xstream::current::xstream_in(&ult.core) {
-        Some(xstream) => xstream.descriptors.put(&xstream.core.depot, ult),
-        None => recycle_elsewhere(ult),
-    }
-}
-
-#[cold]
-fn recycle_elsewhere(ult: UltPtr) {
-    // Keeps the depot alive while the descriptor, which may be the last owner, is freed.
-    let core = Arc::clone(&ult.core);
-    core.depot.put(ult);
-}
-
 fn make(core: &Arc<RuntimeCore>) -> UltPtr {
     let layout = Layout::new::<Ult>();
     // SAFETY: the layout is not of size zero.
@@ -277,4 +218,21 @@ unsafe fn free(ult: UltPtr) {
     // SAFETY: allocated by `make` with the same layout.
     unsafe { dealloc(place.as_ptr().cast(), Layout::new::<Ult>()) };
     drop(core);
+}
+
+impl RuntimeCore {
+    /// Ends the circles in which idle descriptors keep this part alive, and pools and xstreams each
+    /// other. No xstream runs any more.
+    pub(crate) fn bury(&self) {
+        self.depot.close();
+        let (pools, xstreams) = {
+            let parts = lock(&self.parts);
+            (parts.pools.clone(), parts.xstreams.clone())
+        };
+        for pool in pools {
+            let servers = std::mem::take(&mut *lock(&pool.servers));
+            drop(servers);
+        }
+        xstreams.iter().for_each(|xstream| xstream.bury());
+    }
 }

@@ -2,83 +2,27 @@
 //!
 //! The core calls one hook per event. Each hook looks at one byte of the xstream: whether somebody
 //! records, listens or watches. Everything else, the pulse for the monitor included, is out of
-//! line.
-//!
-//! | part | one per | writer | readers |
-//! |---|---|---|---|
-//! | [`Pulse`] | xstream | the xstream; `flags`: whoever changes the plan | any thread |
-//! | [`Local`] | xstream | the xstream | the xstream |
-//! | [`Shared`] | runtime | any thread | any thread |
-//!
-//! The [`Plan`] names the recorder and the sinks. It is replaced as a whole, under a lock, and
-//! numbered; an xstream keeps a copy and looks at the number before it uses it.
+//! line. The state behind the hooks is in [`pulse`](crate::engine::pulse).
 
-use std::cell::{Cell, RefCell};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use crate::engine::listener::{InSink, Listener};
+use crate::base::payload::Stage;
+use crate::base::unwind::Why;
+use crate::engine::listener::InSink;
 use crate::engine::model::runtime_core::RuntimeCore;
 use crate::engine::model::unit::{Ult, UltPtr};
-use crate::engine::monitor_stop::MonitorStop;
-use crate::engine::unit::payload::Stage;
-use crate::engine::waiting::cancel::Why;
+use crate::engine::model::xstream_shared::{State, XstreamShared};
+use crate::engine::pulse::{Beat, Plan, PlanCopy, Pulse, Rest, Shared, TRACE, WATCH, pack};
 use crate::engine::xstream::current;
-use crate::engine::xstream::inspect::Capture;
-use crate::engine::xstream::owner::{State, Xstream, XstreamShared};
+use crate::engine::xstream::owner::Xstream;
 use crate::stack::block::BlockPtr;
 use crate::stack::context::{Answer, Command, Wakeup};
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
-use crate::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, fence};
-use crate::sync::{Arc, Mutex, lock, relax};
+use crate::sync::atomic::fence;
+use crate::sync::{Arc, lock, relax};
 use crate::trace::clock;
-use crate::trace::event::{Event, EventKind, EventMask};
-use crate::trace::recorder::{NameCache, Recorder, Subject};
-
-/// There is a recording or a sink.
-const TRACE: u8 = 1;
-/// There is a monitor.
-const WATCH: u8 = 2;
-
-/// The recorder and the sinks that receive events.
-#[derive(Clone)]
-pub(crate) struct Plan {
-    pub(crate) number: u64,
-    pub(crate) recorder: Option<Arc<Recorder>>,
-    pub(crate) sinks: Vec<Arc<Listener>>,
-    /// The kinds of events that at least one sink wants.
-    pub(crate) mask: EventMask,
-}
-
-/// Diagnostic state that all parts of a runtime share; in `RuntimeCore`.
-#[repr(align(64))]
-pub(crate) struct Shared {
-    /// `TRACE` and `WATCH`; written under the lock of the plan.
-    flags: AtomicU8,
-    /// Coarse time for `Ult::waits_since`: nanoseconds since `epoch`, as of the monitor's last
-    /// look. Zero: there is no monitor.
-    tick: AtomicU64,
-    pub(crate) epoch: Instant,
-    number: AtomicU64,
-    plan: Mutex<Arc<Plan>>,
-    /// Threads that are no xstream and may be in a sink.
-    others_in_sink: AtomicUsize,
-    pub(crate) monitor: MonitorStop,
-}
-
-impl Default for Shared {
-    fn default() -> Self {
-        let plan = Plan { number: 0, recorder: None, sinks: Vec::new(), mask: EventMask::NONE };
-        Self {
-            flags: AtomicU8::new(0),
-            tick: AtomicU64::new(0),
-            epoch: Instant::now(),
-            number: AtomicU64::new(0),
-            plan: Mutex::new(Arc::new(plan)),
-            others_in_sink: AtomicUsize::new(0),
-            monitor: MonitorStop::default(),
-        }
-    }
-}
+use crate::trace::event::{Event, EventKind};
+use crate::trace::recorder::Subject;
 
 impl Shared {
     /// Replaces the plan, unless `change` says `None`.
@@ -131,15 +75,6 @@ impl Shared {
         xstream.diag.flags.store(self.flags.load(Relaxed), Relaxed);
     }
 
-    #[inline]
-    fn is_traced(&self) -> bool {
-        self.flags.load(Relaxed) & TRACE != 0
-    }
-
-    fn plan(&self) -> Arc<Plan> {
-        lock(&self.plan).clone()
-    }
-
     /// Waits until no call of a sink goes on that began before the plan was changed. `false`: the
     /// caller is in a sink itself, and might wait for itself.
     #[must_use]
@@ -180,17 +115,6 @@ impl Shared {
         drop(plan);
         self.others_in_sink.fetch_sub(1, Release); // pair: SINK-QUIET
     }
-
-    /// The coarse time; zero: there is none.
-    pub(crate) fn tick(&self) -> u64 {
-        self.tick.load(Relaxed)
-    }
-
-    /// Sets the coarse time.
-    pub(crate) fn set_tick(&self, since_epoch: Duration) {
-        let ns = u64::try_from(since_epoch.as_nanos()).unwrap_or(u64::MAX);
-        self.tick.store(ns.max(1), Relaxed);
-    }
 }
 
 /// A unit as a recording notes it.
@@ -213,43 +137,6 @@ impl Plan {
     }
 }
 
-/// How an xstream sleeps.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub(crate) enum Rest {
-    /// The xstream runs something.
-    Awake,
-    /// The xstream has nothing to do and looks for something.
-    Looking,
-    /// The xstream sleeps until a timer is due, a descriptor is ready, or another thread wakes it.
-    Waiting,
-    /// The xstream sleeps until another thread wakes it.
-    Forever,
-}
-
-/// The activity of an xstream as other threads see it; in `XstreamShared`. Values that change with
-/// every switch are written only while somebody records, listens or watches.
-#[derive(Debug)]
-pub(crate) struct Pulse {
-    /// `TRACE` and `WATCH`.
-    flags: AtomicU8,
-    /// A sink is being called, or is about to be.
-    in_sink: AtomicBool,
-    /// A [`Rest`].
-    rest: AtomicU8,
-    /// Switches to a unit.
-    runs: AtomicU64,
-    /// The unit that runs now, or zero.
-    running: AtomicU64,
-    /// Pool of the last unit that ran.
-    pool: AtomicUsize,
-    /// Name of the last unit that ran, see [`pack`].
-    name: AtomicU64,
-    /// Name and pool of the last unit that [`announce`]d itself, whether or not somebody watches.
-    announced: AtomicU64,
-    announced_pool: AtomicUsize,
-}
-
 /// Leaves the name and pool of the calling unit where a [lazy](crate::MonitorSpec::lazy) monitor
 /// finds them, until the next one of its xstream does the same: if the xstream is held by a unit
 /// that began before the monitor watched, its report says that it is perhaps this one. For units
@@ -261,114 +148,6 @@ pub fn announce() {
     // A look between the two sees a pool of another unit, in a report that says "perhaps".
     pulse.announced_pool.store(ult.pool().index, Relaxed);
     pulse.announced.store(pack(ult.literal_name()), Relaxed);
-}
-
-/// Bits of an address in user space, on all machines that this runs on.
-const ADDRESS_BITS: u32 = 48;
-
-/// A literal as one word, which can be shared without a lock: address and length. Zero: none, or
-/// one that is too long for that.
-fn pack(name: Option<&'static str>) -> u64 {
-    let Some(name) = name else { return 0 };
-    let (address, len) = (name.as_ptr().expose_provenance() as u64, name.len() as u64);
-    let fits = address >> ADDRESS_BITS == 0 && len >> (u64::BITS - ADDRESS_BITS) == 0;
-    if fits { address | len << ADDRESS_BITS } else { 0 }
-}
-
-fn unpack(word: u64) -> Option<&'static str> {
-    let address = usize::try_from(word & ((1 << ADDRESS_BITS) - 1)).ok()?;
-    let len = usize::try_from(word >> ADDRESS_BITS).ok()?;
-    if address == 0 {
-        return None;
-    }
-    let bytes = std::ptr::with_exposed_provenance::<u8>(address);
-    // SAFETY:
-    // - valid: `pack` made the word, whole, of a literal, which lives for ever and never changes;
-    //   its provenance was exposed there.
-    let bytes = unsafe { std::slice::from_raw_parts(bytes, len) };
-    std::str::from_utf8(bytes).ok()
-}
-
-/// A reading of a [`Pulse`], taken field by field and so not at one moment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Beat {
-    pub(crate) runs: u64,
-    /// Number and pool of the unit that runs. The number is zero if it began before it was watched.
-    pub(crate) running: Option<(u64, usize)>,
-    /// The name, if that is a literal.
-    pub(crate) name: Option<&'static str>,
-    pub(crate) sleeps_forever: bool,
-    /// Name and pool of the last unit that announced itself.
-    pub(crate) announced: Option<(&'static str, usize)>,
-}
-
-impl Default for Pulse {
-    fn default() -> Self {
-        Self {
-            flags: AtomicU8::new(0),
-            in_sink: AtomicBool::new(false),
-            rest: AtomicU8::new(Rest::Awake as u8),
-            runs: AtomicU64::new(0),
-            running: AtomicU64::new(0),
-            pool: AtomicUsize::new(0),
-            name: AtomicU64::new(0),
-            announced: AtomicU64::new(0),
-            announced_pool: AtomicUsize::new(0),
-        }
-    }
-}
-
-impl Pulse {
-    #[inline]
-    fn is_on(&self) -> bool {
-        self.flags.load(Relaxed) != 0
-    }
-
-    #[inline]
-    fn is_traced(&self) -> bool {
-        self.flags.load(Relaxed) & TRACE != 0
-    }
-
-    /// A unit starts to run. Returns the unit inside which it does.
-    fn begin(&self, ult: UltPtr) -> u64 {
-        self.runs.store(self.runs.load(Relaxed) + 1, Relaxed);
-        self.pool.store(ult.pool().index, Relaxed);
-        self.name.store(pack(ult.literal_name()), Relaxed);
-        let outer = self.running.load(Relaxed);
-        self.running.store(ult.id.get(), Relaxed);
-        outer
-    }
-
-    fn end(&self, outer: u64) {
-        self.runs.store(self.runs.load(Relaxed) + 1, Relaxed);
-        self.running.store(outer, Relaxed);
-    }
-
-    /// Number, pool and name of the unit that runs, if somebody has it told.
-    pub(crate) fn known_unit(&self) -> Option<(u64, usize, Option<&'static str>)> {
-        let beat = self.read();
-        let (id, pool) = beat.running.filter(|_| self.is_on())?;
-        Some((id, pool, beat.name))
-    }
-
-    /// Forgets the unit that was announced last: no observer asks for it any more, and it will soon
-    /// be wrong.
-    fn forget_unit(&self) {
-        self.running.store(0, Relaxed);
-    }
-
-    pub(crate) fn read(&self) -> Beat {
-        let runs = self.runs.load(Relaxed);
-        let id = self.running.load(Relaxed);
-        Beat {
-            runs,
-            running: (id != 0).then(|| (id, self.pool.load(Relaxed))),
-            name: unpack(self.name.load(Relaxed)).filter(|_| id != 0),
-            sleeps_forever: self.rest.load(Relaxed) == Rest::Forever as u8,
-            announced: unpack(self.announced.load(Relaxed))
-                .map(|name| (name, self.announced_pool.load(Relaxed))),
-        }
-    }
 }
 
 impl XstreamShared {
@@ -403,46 +182,6 @@ impl XstreamShared {
             sleeps_forever: false,
             announced: seen.announced,
         }
-    }
-}
-
-/// Diagnostic state that only the xstream itself uses; in `Xstream`.
-#[derive(Default)]
-pub(crate) struct Local {
-    copy: RefCell<PlanCopy>,
-    pub(crate) capture: RefCell<Capture>,
-    /// The unit on whose stack a sink may be running, which is not the current one meanwhile.
-    pub(crate) caller: Cell<Option<UltPtr>>,
-}
-
-#[derive(Default)]
-struct PlanCopy {
-    plan: Option<Arc<Plan>>,
-    names: NameCache,
-}
-
-impl PlanCopy {
-    /// The plan as of now.
-    #[inline]
-    fn renew(&mut self, shared: &Shared) {
-        let number = shared.number.load(Acquire); // pair: PLAN-NUMBER
-        if self.plan.as_ref().is_none_or(|plan| plan.number != number) {
-            self.replace(shared);
-        }
-    }
-
-    #[cold]
-    fn replace(&mut self, shared: &Shared) {
-        let new = shared.plan();
-        let recorder = self.plan.as_ref().and_then(|plan| plan.recorder.as_ref());
-        let is_same = match (recorder, &new.recorder) {
-            (Some(old), Some(new)) => Arc::ptr_eq(old, new),
-            _ => false,
-        };
-        if !is_same {
-            self.names = NameCache::default();
-        }
-        self.plan = Some(new);
     }
 }
 
@@ -541,28 +280,6 @@ impl Xstream {
         self.shared().diag.is_on()
     }
 
-    /// Runs a tasklet to its end. As
-    /// [`run_and_publish`](crate::engine::unit::end::run_and_publish).
-    #[inline(always)]
-    pub(crate) fn run_here(&self, ult: UltPtr) -> bool {
-        if self.shared().diag.is_on() {
-            return self.run_here_seen(ult);
-        }
-        crate::engine::unit::end::run_and_publish(ult)
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn run_here_seen(&self, ult: UltPtr) -> bool {
-        let outer = self.shared().diag.begin(ult);
-        self.on_event(ult, EventKind::TaskletRun);
-        ult.payload.run();
-        self.on_event(ult, EventKind::TaskletFinish);
-        let is_last = crate::engine::unit::end::publish(ult);
-        self.shared().diag.end(outer);
-        is_last
-    }
-
     /// An event of a unit on this xstream.
     #[inline]
     pub(crate) fn on_event(&self, ult: UltPtr, kind: EventKind) {
@@ -626,7 +343,7 @@ impl Xstream {
         // A sink that waits in spite of its contract shall block the thread: the stack may be the
         // xstream's, or that of a ULT in the middle of something.
         let caller = self.current.take();
-        let outer_caller = self.diag.caller.replace(caller);
+        let outer_caller = self.caller.replace(caller);
         pulse.in_sink.store(true, Relaxed);
         // Forbids that the plan is looked up before others can see that we are about to use it.
         fence(SeqCst); // pair: SINK-DEKKER
@@ -638,7 +355,19 @@ impl Xstream {
             plan.tell(self.core.diag.epoch, kind, ult, Some(&self.shared().name));
         }
         pulse.in_sink.store(false, Release); // pair: SINK-QUIET
-        self.diag.caller.set(outer_caller);
+        self.caller.set(outer_caller);
         self.current.set(caller);
+    }
+}
+
+impl Pulse {
+    /// A unit starts to run. Returns the unit inside which it does.
+    pub(in crate::engine) fn begin(&self, ult: UltPtr) -> u64 {
+        self.runs.store(self.runs.load(Relaxed) + 1, Relaxed);
+        self.pool.store(ult.pool().index, Relaxed);
+        self.name.store(pack(ult.literal_name()), Relaxed);
+        let outer = self.running.load(Relaxed);
+        self.running.store(ult.id.get(), Relaxed);
+        outer
     }
 }

@@ -5,6 +5,7 @@
 use std::sync::Once;
 
 use crate::engine::model::unit::UltPtr;
+use crate::engine::pulse::Capture;
 use crate::engine::xstream::current;
 use crate::engine::xstream::owner::Xstream;
 
@@ -13,14 +14,6 @@ pub(crate) const PLACE: [&str; 2] = [concat!(module_path!(), "::"), file!()];
 
 /// Room that the walk needs below the frame from which it starts: three times what was measured.
 const ROOM_BYTES: usize = 6 * 1024;
-
-/// Memory for one walk; in `Xstream`.
-#[derive(Default)]
-pub(crate) struct Capture {
-    pub(crate) pointers: Vec<usize>,
-    pub(crate) frames_max: usize,
-    pub(crate) no_room: Option<usize>,
-}
 
 /// The first walk of a process takes far more stack than later ones, because the dynamic linker
 /// looks up what it calls. So the first is done here, on the stack of the xstream.

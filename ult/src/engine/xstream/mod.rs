@@ -1,19 +1,27 @@
-//! Execution streams: OS threads that run units.
+//! Execution streams: their own state, and how units get into queues and give up their thread.
 //!
-//! Read `owner.rs` first (the state that only the thread itself touches, and how it runs a unit),
-//! `shared.rs` (the state that any thread may touch), `switch.rs` (how a unit gives up its thread)
-//! and `run_loop.rs`, which asks the scheduler of `sched.rs`.
+//! Each file imports those that stand before it here:
 //!
-//! `streak.rs` switches past the scheduler. `sleep.rs`, `idle.rs`, `timer.rs` and `timed.rs` are
-//! for xstreams with nothing to run. `current.rs` finds the xstream of the calling thread,
-//! `stats.rs` has its counters, and `overflow.rs` reports stacks that were too small.
+//! 1. `budget.rs`, `timer.rs`, `idle_set.rs`, `streak.rs`, `descriptor_cache.rs`: parts of an
+//!    xstream.
+//! 2. `owner.rs`: the xstream, which only its own thread touches; `current.rs` finds it.
+//! 3. `recycle.rs` (descriptors), `diag.rs` (hooks for observers), `inspect.rs` (the walk up a
+//!    stack), `cancel.rs`, `runnable.rs`.
+//! 4. `change_pool.rs`, then `push.rs`: all ways of a unit into a queue.
+//! 5. `switch.rs`: how a unit gives up its thread.
 
+pub(crate) mod budget;
+pub(crate) mod cancel;
+pub(crate) mod change_pool;
 pub(crate) mod current;
 pub(crate) mod descriptor_cache;
 pub(crate) mod diag;
+pub(crate) mod idle_set;
 pub(crate) mod inspect;
 pub(crate) mod owner;
-pub(crate) mod stats;
+pub(crate) mod push;
+pub(crate) mod recycle;
+pub(crate) mod runnable;
 pub(crate) mod streak;
 pub(crate) mod switch;
 pub(crate) mod timer;

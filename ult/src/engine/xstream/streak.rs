@@ -17,21 +17,15 @@
 use std::cell::Cell;
 use std::ptr;
 
-use crate::engine::model::unit::UltPtr;
-use crate::engine::pool::slot::PoolSlot;
-use crate::engine::unit::end::run_and_publish;
-use crate::engine::xstream::descriptor_cache::recycle_at;
-use crate::engine::xstream::owner::Xstream;
-use crate::stack::block::{BlockPtr, StackBlock};
-use crate::sync::atomic::Ordering::Relaxed;
+use crate::engine::model::pool::PoolSlot;
 
 /// The present streak: how long it may go on, and how far it has come.
 #[derive(Debug)]
 pub(crate) struct Streak {
     /// How many units more it may take.
-    left: Cell<u32>,
+    pub(crate) left: Cell<u32>,
     /// How many it has taken.
-    taken: Cell<u32>,
+    pub(crate) taken: Cell<u32>,
     /// The slot that the units come from; valid while `left` is not zero.
     slot: Cell<*const PoolSlot>,
 }
@@ -62,7 +56,7 @@ impl Streak {
     }
 
     #[inline]
-    fn slot(&self) -> Option<&PoolSlot> {
+    pub(crate) fn slot(&self) -> Option<&PoolSlot> {
         if self.left.get() == 0 {
             return None;
         }
@@ -71,69 +65,4 @@ impl Streak {
         //   `drop_slots` has follow by a `stop`.
         unsafe { self.slot.get().as_ref() }
     }
-}
-
-impl Xstream {
-    /// The ULT that lived on `block` has ended, and `root` asks for the next one to run there:
-    /// settled, and out of its queue. None: back to the stack's resumer.
-    #[inline]
-    pub(crate) fn follow(&self, block: BlockPtr) -> Option<UltPtr> {
-        let slot = self.streak.slot()?;
-        let shared = self.shared();
-        if shared.has_mail()
-            || self.has_chores.get()
-            || self.next.get().is_some()
-            || self.is_watched()
-        {
-            return None;
-        }
-        let ended = block.ult();
-        // What it leaves may be dropped by code of a user, which must not find itself in the next.
-        if ended.is_some_and(|ended| ended.leaves_much()) {
-            return None;
-        }
-        let next = slot.pop_fresh(block.class)?;
-        self.streak.left.set(self.streak.left.get() - 1);
-        self.streak.taken.set(self.streak.taken.get() + 1);
-        // What `finish` does for the one and `start` for the other, where these differ.
-        if let Some(ended) = ended {
-            recycle_at(self, ended);
-        }
-        self.tell_end();
-        next.slot.set(slot);
-        next.home.store(self.me(), Relaxed);
-        next.set_block(Some(block));
-        block.set_ult(Some(next));
-        self.current.set(Some(next));
-        self.handed.set(true);
-        Some(next)
-    }
-}
-
-impl StackBlock {
-    /// Runs one ULT, from its closure to its published result, and those that may follow it at
-    /// once: the body of the frame at the bottom of every stack. If the descriptor of the last one
-    /// is left to nobody, it stands in the block. Without a ULT it does nothing.
-    #[inline(never)]
-    pub(crate) fn run_ults(&self) {
-        let Some(mut ult) = self.ult() else { return };
-        loop {
-            if run_and_publish(ult) {
-                self.set_ult(Some(ult));
-            }
-            match follow(self) {
-                Some(next) => ult = next,
-                None => return,
-            }
-        }
-    }
-}
-
-/// See [`Xstream::follow`]. `block` is the stack of the caller.
-#[inline]
-fn follow(block: &StackBlock) -> Option<UltPtr> {
-    // SAFETY:
-    // - valid: it is in its place, at the top of the stack that the caller runs on.
-    let block = unsafe { BlockPtr::from_ptr(block) }?;
-    crate::engine::xstream::current::xstream()?.follow(block)
 }

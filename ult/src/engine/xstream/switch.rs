@@ -1,24 +1,28 @@
-//! Switching away from a ULT, and putting ULTs back into queues.
+//! Switching away from a ULT, and what is done with the command that it leaves.
 //!
 //! Every switch away from a ULT goes to its resumer, with a [`Command`] that is carried out there
-//! ([`Xstream::run`](crate::engine::xstream::owner::Xstream::run)).
+//! ([`Xstream::run`]). Only then is its stack quiet, and only then may others see it (publish after
+//! switch). A ULT may hand over to another one directly; then that one carries the command out.
 
 use std::time::{Duration, Instant};
 
+use crate::base::contain::NoUnwind;
+use crate::base::unwind::unwind;
 use crate::base::wait_kind::WaitKind;
-use crate::engine::model::unit::{Kind, UltPtr, UltRef};
-use crate::engine::pool::spec::PushReason;
-use crate::engine::unit::handle::Unit;
-use crate::engine::waiting::cancel::{self, Why};
+use crate::engine::model::interfaces::PushReason;
+use crate::engine::model::pool::bump;
+use crate::engine::model::unit::{Kind, UltPtr};
+use crate::engine::xstream::cancel;
 use crate::engine::xstream::current;
-use crate::engine::xstream::diag;
-use crate::engine::xstream::owner::{State, XstreamShared, home_here};
+use crate::engine::xstream::inspect::inspected;
+use crate::engine::xstream::owner::Xstream;
 use crate::engine::xstream::timer::TimerNode;
 use crate::stack::block::BlockPtr;
-use crate::stack::context::{Command, Wakeup};
-use crate::sync::atomic::Ordering::{Relaxed, Release};
-use crate::sync::{Arc, lock};
+use crate::stack::context::{CAN_HAND_OVER, Command, Wakeup};
 use crate::trace::event::EventKind;
+
+/// Every so many switches from ULT to ULT in a row, one returns to the code that resumed the stack.
+pub(crate) const HOPS_MAX: u32 = 32;
 
 /// Switches from `ult`, which is the caller, to its resumer.
 // Always: a function that is left after a switch returns to where the processor does not expect it,
@@ -54,8 +58,84 @@ fn wake_up_otherwise(block: BlockPtr, wakeup: Wakeup, command: Command) {
         }
         return;
     }
-    crate::engine::xstream::inspect::inspected();
+    inspected();
     wake_up(block, leave(block, command), command);
+}
+
+impl Xstream {
+    /// `ult` has yielded, and its stack is quiet.
+    #[inline(always)]
+    pub(crate) fn carry_out_yield(&self, ult: UltPtr) {
+        bump(&self.home_slot(ult).shared.yields);
+        self.requeue(ult, PushReason::Yield);
+    }
+
+    /// `ult` has suspended itself, and its stack is quiet.
+    #[inline(always)]
+    pub(crate) fn carry_out_park(&self, ult: UltPtr) {
+        bump(&self.home_slot(ult).shared.parked);
+        if !ult.state.cell.commit_suspend() {
+            self.on_event(ult, EventKind::Resume);
+            self.queue_resumed(ult);
+        }
+    }
+
+    /// Switches from `me`, the calling ULT, to `next`, whose queue membership the caller has;
+    /// `command` is for `me`. Returns when `me` runs again.
+    // Always: see `suspend`.
+    #[inline(always)]
+    pub(crate) fn switch_over(&self, me: UltPtr, next: UltPtr, command: Command) {
+        match self.can_hand_over(me, next) {
+            Some((from, to)) => {
+                self.before.set(Some((me, command)));
+                self.handed.set(true);
+                self.current.set(Some(next));
+                // Not where the scheduler switches: its loop gives the cache enough time.
+                self.home_slot(next).prefetch_first();
+                // SAFETY:
+                // - one resumer: the caller has the right to run `next`; alive: it has not ended;
+                // - not at its beginning: it has a stack, on which it has suspended or yielded.
+                let wakeup = unsafe { from.context.hand_over(&to.context) };
+                if wakeup == Wakeup::After {
+                    // `me` does not move, so this is still its xstream.
+                    return self.settle_before();
+                }
+                wake_up(from, wakeup, command);
+            }
+            None => {
+                self.next.set(Some(next));
+                suspend(me, command);
+            }
+        }
+    }
+
+    /// The stacks of `me` and `next`, if the switch may go past the scheduler: both are at home
+    /// here, `me` goes back to an ordinary list, and nobody watches. Now and then it may not, so
+    /// that two ULTs that switch back and forth do not keep the xstream for themselves.
+    #[inline]
+    fn can_hand_over(&self, me: UltPtr, next: UltPtr) -> Option<(BlockPtr, BlockPtr)> {
+        let hops = self.hops.get().wrapping_add(1);
+        self.hops.set(hops);
+        let may = CAN_HAND_OVER
+            && !hops.is_multiple_of(HOPS_MAX)
+            && self.is_home_of(next)
+            && self.is_plain(me)
+            && !self.is_watched();
+        if may { me.block().zip(next.block()) } else { None }
+    }
+
+    /// Carries out the command of the ULT that handed over to the caller, which is in the middle of
+    /// a wait.
+    #[inline(always)]
+    pub(crate) fn settle_before(&self) {
+        let guard = NoUnwind::begin();
+        match self.before.get() {
+            Some((ult, Command::Yield)) => self.carry_out_yield(ult),
+            Some((ult, _)) => self.carry_out_park(ult),
+            None => {}
+        }
+        guard.defuse();
+    }
 }
 
 /// Suspends `ult`, which is the caller, until `ready` says yes or `deadline` has passed. Returns
@@ -101,118 +181,6 @@ pub(crate) fn suspend_until(
     is_ready
 }
 
-/// Resumes a ULT whose condition has been fulfilled; it looks for itself. May be called early,
-/// late and more than once.
-///
-/// The caller keeps the ULT's descriptor alive, or runs on its home xstream.
-#[inline]
-pub(crate) fn resume(ult: UltPtr) {
-    if ult.state.cell.resume() {
-        diag::tell(ult, EventKind::Resume);
-        push_resumed(ult);
-    }
-}
-
-/// Queues a ULT that the caller has claimed
-/// ([`SuspendCell::claim`](crate::base::suspend::SuspendCell)).
-#[inline]
-pub(crate) fn push_claimed(ult: UltPtr) {
-    diag::tell(ult, EventKind::Resume);
-    // Once it is queued it may end, and its runtime with it, while its home is still being woken.
-    // A thread of that runtime keeps it; others hold it meanwhile.
-    let is_ours = current::xstream_in(&ult.core).is_some();
-    let held = (!is_ours).then(|| Arc::clone(&ult.core));
-    push_resumed(ult);
-    drop(held);
-}
-
-/// Queues a resumed ULT at its home xstream. The caller has the right to queue it, and keeps the
-/// shared part of its runtime alive, by its descriptor or as an xstream of that runtime.
-fn push_resumed(ult: UltPtr) {
-    if let Some(xstream) = home_here(ult) {
-        return xstream.queue_resumed(ult);
-    }
-    let Some(home) = home_elsewhere(ult) else {
-        return crate::engine::pool::push::enqueue(ult, PushReason::Migrate);
-    };
-    let sent = home.send(ult);
-    debug_assert!(sent.is_ok(), "an xstream that is home to a ULT does not leave");
-}
-
-/// Where a started ULT is at home, if it is anywhere. The caller keeps the shared part of its
-/// runtime alive.
-fn home_elsewhere<'a>(ult: UltPtr) -> Option<&'a XstreamShared> {
-    let home = ult.home.load(Relaxed);
-    // SAFETY:
-    // - valid: set when the ULT settled there, and xstreams live as long as the runtime's shared
-    //   part (duty of the caller).
-    (home != XstreamShared::nowhere()).then(|| unsafe { &*home })
-}
-
-/// Queues a started ULT that somebody took out of its queue and did not run. It had not been
-/// suspended, so this is no resume, and does not count as one. For the caller: as [`push_resumed`].
-///
-/// With `bypass` it goes to the xstream's own list even if its pool is an object, because that
-/// object has just dropped it, and would perhaps do so again.
-pub(crate) fn push_again(ult: UltPtr, bypass: bool) {
-    match home_here(ult) {
-        Some(xstream) if bypass => xstream.list_back(ult),
-        Some(xstream) => xstream.requeue(ult, PushReason::Resume),
-        None if bypass && ult.home.load(Relaxed) == XstreamShared::nowhere() => send_anywhere(ult),
-        None => send_again(ult),
-    }
-}
-
-/// Gives a migratable ULT, which is at home nowhere, to an xstream that serves its pool.
-#[cold]
-fn send_anywhere(ult: UltPtr) {
-    if let Some(xstream) = current::xstream_in(&ult.core)
-        && xstream.slot_of(ult.pool()).is_some_and(|slot| slot.served.get())
-    {
-        return xstream.take_in(ult);
-    }
-    let servers = lock(&ult.pool().servers).clone();
-    let mut xstreams = servers.into_iter().chain(ult.core.xstreams());
-    let running = xstreams.clone().find(|xstream| xstream.state() == State::Running);
-    // One that has left comes to it when it is revived, or passes it on when it is removed.
-    let Some(xstream) = running.or_else(|| xstreams.next()) else {
-        return crate::engine::pool::push::enqueue(ult, PushReason::Migrate);
-    };
-    let unit = Unit::from_ult(ult);
-    xstream.ask(Box::new(move |xstream| xstream.take_in(unit.into_ult())));
-}
-
-/// Sends a ULT home past the inbox, whose ULTs count as resumed.
-#[cold]
-fn send_again(ult: UltPtr) {
-    let Some(home) = home_elsewhere(ult) else {
-        return crate::engine::pool::push::enqueue(ult, PushReason::Migrate);
-    };
-    let unit = Unit::from_ult(ult);
-    home.ask(Box::new(move |xstream| xstream.requeue(unit.into_ult(), PushReason::Resume)));
-}
-
-/// Ends a unit that never started: drops its closure and tells the parties that join it. The
-/// descriptor may be gone afterwards.
-#[cold]
-pub(crate) fn lose(ult: UltPtr, why: Why) {
-    ult.payload.lose(why);
-    diag::tell(ult, EventKind::Cancel);
-    let core = Arc::clone(&ult.core);
-    // pair: POOL-ENDED
-    ult.pool().dropped.fetch_add(1, Release);
-    crate::engine::pool::push::tell_loss(ult.pool());
-    if crate::engine::unit::end::publish_lost(ult) {
-        drop(UltRef::adopt(ult));
-    }
-    core.tell_news();
-}
-
-/// Returns the kind of wait of a ULT whose home is this xstream; none if it does not wait.
-pub(crate) fn waits_for(ult: UltPtr) -> Option<WaitKind> {
-    ult.state.cell.is_parked().then(|| ult.state.waits.get())
-}
-
 /// Lets the other runnable units of this xstream run, then goes on. On an ordinary OS thread, in a
 /// tasklet and in a destructor during unwinding, gives the processor away.
 ///
@@ -235,7 +203,7 @@ pub fn yield_now() {
 #[inline]
 pub(crate) fn check(ult: UltPtr) {
     if cancel::is_pending(ult) {
-        cancel::unwind();
+        unwind();
     }
 }
 
@@ -269,25 +237,6 @@ fn sleep_ult(ult: UltPtr, deadline: Option<Instant>) {
     check(ult);
 }
 
-/// Returns whether anything else could run on this xstream now: runnable units, resumed or new ones
-/// from elsewhere, or a shutdown that wants attention. Always `false` on an OS thread.
-///
-/// Costs a few loads; a ULT that polls something may ask this between polls instead of yielding.
-/// Timers that are due count, but the clock is looked at only every 64th call.
-#[must_use]
-pub fn has_runnable() -> bool {
-    current::xstream().is_some_and(|xstream| xstream.has_runnable())
-}
-
-/// Returns whether anything could run on this xstream beside `known` units, which the caller knows
-/// to be runnable: other units, as for [`has_runnable`], or idle waiters ([`idle`](crate::idle())),
-/// which run after some others have. For a ULT that does the work of another one, which waits for
-/// its turn, as long as no third one waits.
-#[must_use]
-pub fn has_runnable_beyond(known: usize) -> bool {
-    current::xstream().is_some_and(|xstream| xstream.has_runnable_beyond(known))
-}
-
 /// Bytes of its stack that are left to the calling ULT. Zero where nobody knows: on an OS thread,
 /// and in a tasklet.
 #[must_use]
@@ -300,16 +249,6 @@ pub fn stack_left() -> usize {
         Some(((low, bytes), here)) if (low..low + bytes).contains(&here) => here - low,
         _ => 0,
     }
-}
-
-/// Returns whether a unit waits in a pool that comes after the caller's in the list of this
-/// xstream. In a strict order such units have no turn while the caller yields and yields; one that
-/// polls lets them have it by [`idle`](crate::idle()), with an `arm` that answers `false`. Always
-/// `false` on an OS thread.
-#[must_use]
-pub fn has_runnable_behind() -> bool {
-    let here = current::xstream().zip(current::ult());
-    here.is_some_and(|(xstream, ult)| xstream.has_runnable_behind(ult.pool()))
 }
 
 /// How many units this xstream has run: a new ULT or tasklet, and each time that one was resumed.

@@ -10,35 +10,8 @@ use std::cmp::Ordering;
 use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
-use crate::engine::model::unit::UltPtr;
-use crate::engine::run::timed::Timed;
+use crate::engine::model::unit::{Place, Timed, UltPtr};
 use crate::sync::Arc;
-use crate::sync::atomic::AtomicUsize;
-use crate::sync::atomic::Ordering::Relaxed;
-
-const NOWHERE: usize = usize::MAX;
-
-/// The place of a node in the heap. Only the node's xstream looks at it; it is an atomic because
-/// its container is shared.
-#[derive(Debug)]
-pub(crate) struct Place(AtomicUsize);
-
-impl Place {
-    pub(crate) const fn nowhere() -> Self {
-        Self(AtomicUsize::new(NOWHERE))
-    }
-
-    fn set(&self, place: usize) {
-        self.0.store(place, Relaxed);
-    }
-
-    /// Takes it, if there is one.
-    fn take(&self) -> Option<usize> {
-        let place = self.0.load(Relaxed);
-        self.set(NOWHERE);
-        (place != NOWHERE).then_some(place)
-    }
-}
 
 /// One deadline of a ULT, on its stack.
 #[derive(Debug)]

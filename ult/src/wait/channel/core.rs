@@ -20,8 +20,9 @@ use std::ptr::NonNull;
 use std::time::Instant;
 
 use crate::base::wait_kind::WaitKind;
-use crate::engine::waiting::list::{Chain, WaitList};
-use crate::engine::waiting::waiter::{SpinFor, Waiter, spin};
+use crate::engine::model::waiter::{WaitList, Waiter};
+use crate::engine::waiting::list::Chain;
+use crate::engine::waiting::waiter::{SpinFor, spin};
 use crate::sync::atomic::AtomicBool;
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::{Mutex as OsMutex, MutexGuard as OsGuard, UnsafeCell, lock};

@@ -39,7 +39,8 @@ pub use error::{
     RecvError, RecvTimeoutError, SendError, SendTimeoutError, TryRecvError, TrySendError,
 };
 
-use crate::engine::waiting::waiter::{Waiter, after};
+use crate::engine::model::waiter::Waiter;
+use crate::engine::waiting::waiter::after;
 use crate::engine::waiting::watch::Watch;
 use crate::sync::Arc;
 use crate::sync::atomic::AtomicUsize;

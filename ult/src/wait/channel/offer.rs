@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 use super::core::{Core, ItemCell};
 use super::error::SendError;
 use crate::base::wait_kind::WaitKind;
-use crate::engine::waiting::waiter::Waiter;
+use crate::engine::model::waiter::Waiter;
 use crate::engine::waiting::watch::Watch;
 use crate::wait::task_wait::TaskWait;
 

@@ -67,7 +67,7 @@ fn a_dump_shows_the_functions_of_a_suspended_ult() {
         assert!(wait < inner && inner < place("outer_function_of_the_test"));
         let StackDump::Frames(frames) = &dump.stack else { unreachable!() };
         for (folder, name) in [
-            ("ult/src", "engine/inspect.rs"),
+            ("ult/src", "engine/xstream/inspect.rs"),
             ("ult/src", "payload.rs"),
             ("std/src", "panicking.rs"),
         ] {

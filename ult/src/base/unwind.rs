@@ -1,15 +1,7 @@
-//! Ending a ULT before its time: cancel and exit.
+//! The means by which a ULT ends before its time, and the reasons for it.
 //!
-//! Both unwind the ULT's stack with a payload of our own, so destructors run and no panic hook
-//! does. The frame at the bottom tells them from panics.
-//!
-//! A wait that is a cancellation point ends when a cancel is pending. The object takes its waiter
-//! back, exactly as for a deadline, and calls [`unwind`] when nothing of the wait is left linked.
-
-#[cfg(not(loom))]
-use crate::engine::model::unit::{CANCEL, UltPtr};
-#[cfg(not(loom))]
-use crate::engine::unit::payload::Stage;
+//! Cancel and exit unwind the ULT's stack with a payload of our own, so destructors run and no
+//! panic hook does. The frame at the bottom tells them from panics.
 
 /// The reason why a unit has no value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,7 +11,7 @@ pub(crate) enum Why {
     Lost,
     /// Cancelled, before or after it started.
     Cancelled,
-    /// It left with [`exit`].
+    /// It left with [`exit`](crate::exit).
     Exited,
     /// The system had no memory for its stack; `errno`.
     NoStack(i32),
@@ -28,21 +20,14 @@ pub(crate) enum Why {
 /// The panic payload that unwinds a ULT that shall end now. Users see it only if they catch panics.
 pub(crate) struct Unwind(pub(crate) Why);
 
-/// Returns whether `ult`, which is the caller, has been asked to end.
-#[cfg(not(loom))]
-#[inline]
-pub(crate) fn is_pending(ult: UltPtr) -> bool {
-    // What is dropped after the end of the closure may wait, and is not disturbed.
-    ult.has_requests() && ult.is_requested(CANCEL) && ult.payload.stage() == Stage::Empty
-}
-
 /// Ends the calling ULT: its destructors run. Not a panic, so no panic hook runs.
 #[cold]
 pub(crate) fn unwind() -> ! {
-    end(Why::Cancelled)
+    unwind_for(Why::Cancelled)
 }
 
-fn end(why: Why) -> ! {
+/// Unwinds the calling ULT for the reason `why`.
+pub(crate) fn unwind_for(why: Why) -> ! {
     if let Some(text) = without_unwinding(cfg!(panic = "abort")) {
         use std::io::Write;
         // No hook runs, and the abort says nothing.
@@ -61,41 +46,8 @@ pub(crate) fn without_unwinding(is_abort: bool) -> Option<&'static str> {
     )
 }
 
-/// Returns whether somebody has asked the calling ULT to end; see
-/// [`JoinHandle::cancel`](crate::JoinHandle::cancel). For long computations without waits.
-/// `false` on an OS thread.
-///
-/// Counterpart: `ABT_xstream_check_events`, for ULTs.
-#[cfg(not(loom))]
-#[must_use]
-pub fn is_cancelled() -> bool {
-    crate::engine::xstream::current::ult().is_some_and(is_pending)
-}
-
-/// Ends the calling unit: its stack is unwound, destructors run, and its `join` says
-/// [`JoinError::Exited`](crate::JoinError::Exited).
-///
-/// Code that catches panics catches this, too, knows it by [`is_exit`], and should go on with
-/// [`resume_unwind`](std::panic::resume_unwind). For destructors it is as a
-/// [cancel](crate::JoinHandle::cancel).
-///
-/// # Panics
-///
-/// On an OS thread, where it is an ordinary panic. In a program that is built with
-/// `panic = "abort"` it aborts the process, as a cancel does.
-///
-/// Counterpart: `ABT_self_exit`, which does not unwind.
-#[cfg(not(loom))]
-pub fn exit() -> ! {
-    assert!(
-        crate::engine::xstream::current::ult().is_some(),
-        "`ult::exit` was called on a thread that runs no ULT"
-    );
-    end(Why::Exited)
-}
-
 /// Returns whether what [`catch_unwind`](std::panic::catch_unwind) has caught is no panic, but
-/// [`exit`] or a [cancel](crate::JoinHandle::cancel) of the unit.
+/// [`exit`](crate::exit) or a [cancel](crate::JoinHandle::cancel) of the unit.
 ///
 /// ```
 /// # use std::panic::catch_unwind;

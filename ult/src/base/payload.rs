@@ -17,7 +17,7 @@ use std::mem::{MaybeUninit, align_of, needs_drop, size_of};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::base::contain::{Panic, contained_alone, discard_panic};
-use crate::engine::waiting::cancel::{Unwind, Why};
+use crate::base::unwind::{Unwind, Why};
 use crate::sync::UnsafeCell;
 
 /// The module and the file that stand in a backtrace between the closure and what called it.

@@ -8,23 +8,22 @@
 
 use crossbeam_deque::{Injector, Steal, Stealer, Worker};
 
-use crate::engine::model::unit::UltPtr;
 use crate::sync::UnsafeCell;
 
 /// See the module documentation.
-pub(crate) struct DequePool {
-    own: UnsafeCell<Worker<UltPtr>>,
-    stealer: Stealer<UltPtr>,
-    injector: Injector<UltPtr>,
+pub(crate) struct WorkDeque<T> {
+    own: UnsafeCell<Worker<T>>,
+    stealer: Stealer<T>,
+    injector: Injector<T>,
 }
 
 // SAFETY: `own` is touched by one thread at a time (contract of `push_own` and `pop_own`, and of
 // the change of owners, which is ordered); the other parts are made to be shared.
-unsafe impl Sync for DequePool {}
+unsafe impl<T: Send> Sync for WorkDeque<T> {}
 // SAFETY: as above.
-unsafe impl Send for DequePool {}
+unsafe impl<T: Send> Send for WorkDeque<T> {}
 
-impl DequePool {
+impl<T> WorkDeque<T> {
     pub(crate) fn new() -> Self {
         let own = Worker::new_lifo();
         let stealer = own.stealer();
@@ -35,7 +34,7 @@ impl DequePool {
     ///
     /// The caller is the thread of the xstream that owns the pool.
     #[inline]
-    pub(crate) unsafe fn push_own(&self, ult: UltPtr) {
+    pub(crate) unsafe fn push_own(&self, ult: T) {
         // SAFETY:
         // - no alias: duty of the caller, and `Worker` is not left while it is used.
         self.own.with(|own| unsafe { &*own }.push(ult));
@@ -45,17 +44,17 @@ impl DequePool {
     ///
     /// As for [`push_own`](Self::push_own).
     #[inline]
-    pub(crate) unsafe fn pop_own(&self) -> Option<UltPtr> {
+    pub(crate) unsafe fn pop_own(&self) -> Option<T> {
         // SAFETY: as above.
         self.own.with(|own| unsafe { &*own }.pop()).or_else(|| steal(|| self.injector.steal()))
     }
 
-    pub(crate) fn inject(&self, ult: UltPtr) {
+    pub(crate) fn inject(&self, ult: T) {
         self.injector.push(ult);
     }
 
     /// Takes the oldest unit.
-    pub(crate) fn steal(&self) -> Option<UltPtr> {
+    pub(crate) fn steal(&self) -> Option<T> {
         steal(|| self.stealer.steal()).or_else(|| steal(|| self.injector.steal()))
     }
 
@@ -69,7 +68,7 @@ impl DequePool {
     }
 }
 
-fn steal(attempt: impl Fn() -> Steal<UltPtr>) -> Option<UltPtr> {
+fn steal<T>(attempt: impl Fn() -> Steal<T>) -> Option<T> {
     loop {
         match attempt() {
             Steal::Success(ult) => return Some(ult),
