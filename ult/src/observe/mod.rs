@@ -12,6 +12,7 @@ pub(crate) mod chrome;
 pub(crate) mod monitor;
 pub(crate) mod panic_hook;
 pub(crate) mod record;
+pub(crate) mod report;
 pub(crate) mod report_log;
 pub(crate) mod sink;
 pub(crate) mod starve;

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use crate::observe::monitor::{Report, Stall};
+use crate::observe::report::{Report, Stall};
 
 /// The number of first reports of one thing that are all logged. After them the 16th, the 32nd and
 /// so on are.
@@ -70,7 +70,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::observe::monitor::Starvation;
+    use crate::observe::report::Starvation;
 
     fn stall(name: &'static str) -> Stall {
         Stall {

@@ -6,15 +6,16 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::sync::Once;
+use std::sync::{Once, mpsc};
 use std::time::Duration;
 
-use crate::base::contain::{log, set_aside};
+use crate::base::contain::{Panic, log, set_aside};
 use crate::base::unwind::{Unwind, without_unwinding};
 use crate::engine::error::StartError;
 use crate::engine::model::interfaces::own;
 use crate::engine::model::runtime_core::RuntimeCore;
 use crate::engine::model::xstream_shared::XstreamShared;
+use crate::engine::pool::handle::PoolRef;
 use crate::engine::pool::spec::PoolSpec;
 use crate::engine::run::sched::BasicWait;
 use crate::engine::run::stack_overflow;
@@ -23,7 +24,7 @@ use crate::engine::xstream::current;
 use crate::runtime::handle::Runtime;
 use crate::runtime::specs::{XstreamSpec, check_pool};
 use crate::runtime::{layout, xstream_thread};
-use crate::stack::block::{STACK_BYTES_DEFAULT, StackClass};
+use crate::stack::memory::{STACK_BYTES_DEFAULT, StackClass};
 use crate::sync::{Arc, lock};
 use crate::topology::{AffinityPattern, CpuSet, current_binding};
 use prim::standard::keep_standard_descriptors;
@@ -162,7 +163,7 @@ impl RuntimeBuilder {
         let before = current_binding();
         let result = match xstream_thread::set_up(&core, primary) {
             Ok(guard) => {
-                let result = xstream_thread::run_primary(&core, primary, f);
+                let result = run_primary(&core, primary, f);
                 drop(guard);
                 Ok(result)
             }
@@ -274,4 +275,31 @@ fn start_threads(
         }
     }
     Ok(())
+}
+
+/// Serves as the primary xstream on the calling thread, with `f` as its first ULT.
+fn run_primary<F, T>(core: &Arc<RuntimeCore>, shared: &Arc<XstreamShared>, f: F) -> Result<T, Panic>
+where
+    F: FnOnce(&Runtime) -> T + Send + 'static,
+    T: Send + 'static,
+{
+    shared.set_primary();
+    let runtime = Runtime::new(core.clone());
+    let first = lock(&shared.pools).first().cloned();
+    let pool = PoolRef { core: core.clone(), pool: first.expect("checked: it has a pool") };
+    let (outcome, outcomes) = mpsc::channel();
+    let body = move || {
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| f(&runtime)));
+        // The runtime's end waits for all ULTs, this one as well, so somebody else waits for it.
+        runtime.close_in_background();
+        // The receiver is there until this thread has left its loop.
+        let _ = outcome.send(result);
+    };
+    xstream_thread::serve(core, shared, || {
+        let spawned = pool.ult().name("main").spawn_detached(body);
+        debug_assert!(spawned.is_ok(), "a runtime that has just been made takes spawns");
+    });
+    // The end joins the threads, of which this is none.
+    let result = outcomes.recv();
+    result.unwrap_or_else(|_| Err(Box::new("the primary xstream ended before its first ULT")))
 }

@@ -8,140 +8,25 @@
 //! [`pool`](crate::engine::model::pool).
 
 use std::ptr;
-use std::time::Duration;
 
-use crate::base::limit::Limit;
 use crate::engine::error::{LayoutError, StartError};
-use crate::engine::model::interfaces::{Access, own};
+use crate::engine::model::interfaces::Access;
 use crate::engine::model::pool::{PoolShared, PoolSlot, Queue};
-use crate::engine::model::runtime_core::{EXIT, RuntimeCore, UnitTotals};
+use crate::engine::model::runtime_core::{RuntimeCore, UnitTotals};
 use crate::engine::model::xstream_shared::{State, XstreamShared};
-use crate::engine::pool::handle::PoolRef;
-use crate::engine::pool::spec::PoolSpec;
-use crate::engine::run::sched::BasicWait;
 use crate::engine::xstream::current;
 use crate::engine::xstream::owner::Xstream;
-use crate::runtime::handle::Runtime;
-use crate::runtime::shutdown::wait_for;
-use crate::runtime::specs::{XstreamSpec, check_pool};
-use crate::runtime::xstream_ref::XstreamRef;
-use crate::runtime::xstream_thread;
+use crate::runtime::specs::XstreamSpec;
 use crate::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use crate::sync::atomic::fence;
 use crate::sync::{Arc, lock};
 use crate::topology::AffinityPattern;
 
-impl Runtime {
-    /// Adds a pool. No xstream serves it yet: spawns into it wait until one does
-    /// ([`add_xstream`](Self::add_xstream), [`XstreamRef::set_scheduler`]).
-    ///
-    /// # Errors
-    ///
-    /// [`StartError::DuplicatePool`] and the other errors about pools.
-    ///
-    /// Counterpart: `ABT_pool_create`.
-    pub fn add_pool(&self, spec: PoolSpec) -> Result<PoolRef, StartError> {
-        let core = &self.owner.core;
-        core.sweep_pools();
-        let _one_at_a_time = core.lock_layout();
-        check_pool(&spec)?;
-        if core.pools().iter().any(|pool| *pool.name == *spec.name) {
-            return Err(StartError::DuplicatePool { pool: spec.name });
-        }
-        let pool = core.add_pool(|index| spec.build(index, core.class.bytes()));
-        Ok(PoolRef { core: core.clone(), pool })
-    }
-
-    /// Removes a pool that no xstream serves and that has no units. Spawns into it fail from then
-    /// on.
-    ///
-    /// An xstream that has served it lets go of it between two units. This waits for that, for at
-    /// most 30 s, unless it is the caller's own xstream: that lets go at once. A tasklet of
-    /// another xstream blocks that one meanwhile.
-    ///
-    /// Of the pool stay its name and counters (less than 1 KiB), until the runtime ends. The queue
-    /// of a [custom](PoolSpec::custom) one is dropped when there is no handle to the pool any more,
-    /// by the next call of this or of [`add_pool`](Self::add_pool); if an xstream was about to
-    /// leave at the time of the removal, perhaps not before that is revived or removed.
-    ///
-    /// # Errors
-    ///
-    /// [`LayoutError`] if it is served, or not empty, or has been removed before, or if an xstream
-    /// has run one unit all the time and still holds it ([`LayoutError::Held`]). Nothing has
-    /// changed then.
-    ///
-    /// Counterpart: `ABT_pool_free`.
-    pub fn remove_pool(&self, pool: &PoolRef) -> Result<(), LayoutError> {
-        self.remove_pool_within(pool, Limit::new(REMOVE_LIMIT))
-    }
-
-    fn remove_pool_within(&self, target: &PoolRef, mut limit: Limit) -> Result<(), LayoutError> {
-        let (core, pool) = (&self.owner.core, &target.pool);
-        if !Arc::ptr_eq(core, &target.core) {
-            return Err(LayoutError::OtherRuntime { pool: target.name().to_owned() });
-        }
-        core.sweep_pools();
-        loop {
-            let one_at_a_time = core.lock_layout();
-            match close_pool(core, pool) {
-                Ok(books) => {
-                    retire_pool(core, pool, books);
-                    return Ok(());
-                }
-                Err(LayoutError::Held { .. }) if !limit.is_over() => {}
-                Err(error) => return Err(error),
-            }
-            // What its owner runs may want the lock, and block the owner.
-            drop(one_at_a_time);
-            // With an heir it is served again.
-            let has_changed = || {
-                // pair: POOL-OWNER
-                pool.owner.load(Acquire).is_null() || !pool.heir.load(Relaxed).is_null()
-            };
-            wait_for(core, &mut limit, has_changed);
-        }
-    }
-
-    /// Starts another xstream.
-    ///
-    /// # Errors
-    ///
-    /// See [`StartError`]. Nothing has changed then.
-    ///
-    /// Counterpart: `ABT_xstream_create`.
-    pub fn add_xstream(&self, mut spec: XstreamSpec) -> Result<XstreamRef, StartError> {
-        let core = &self.owner.core;
-        let _one_at_a_time = core.lock_layout();
-        if self.is_shut_down() {
-            return Err(StartError::ShutDown { xstream: spec.name });
-        }
-        let scheduler = spec.scheduler.take().unwrap_or_else(|| Box::new(BasicWait::new()));
-        let xstream = make_xstream(core, &spec, None)?;
-        drop(xstream.put_scheduler(own(scheduler)));
-        let (_, word) = core.phase();
-        xstream.see(word);
-        // It looks at the flags that came with the word before it does anything else.
-        xstream.signal();
-        if let Err(error) = xstream_thread::start(core, &xstream) {
-            set_pools(core, &xstream, Vec::new());
-            core.forget_xstream(&xstream);
-            return Err(error);
-        }
-        let (flags, _) = core.phase();
-        if flags & EXIT != 0 {
-            // The shutdown may have joined the threads before it knew this one.
-            xstream_thread::join(&xstream);
-            return Err(StartError::ShutDown { xstream: spec.name });
-        }
-        Ok(XstreamRef::new(core.clone(), xstream))
-    }
-}
-
-/// Limit of [`Runtime::remove_pool`].
-const REMOVE_LIMIT: Duration = Duration::from_secs(30);
-
 /// Decides whether `pool` is removed. The caller holds the lock of the layout.
-fn close_pool(core: &Arc<RuntimeCore>, pool: &PoolShared) -> Result<UnitTotals, LayoutError> {
+pub(super) fn close_pool(
+    core: &Arc<RuntimeCore>,
+    pool: &PoolShared,
+) -> Result<UnitTotals, LayoutError> {
     let name = || pool.name.to_string();
     if pool.removed.load(Relaxed) {
         return Err(LayoutError::Removed { pool: name() });
@@ -183,7 +68,7 @@ fn close_pool(core: &Arc<RuntimeCore>, pool: &PoolShared) -> Result<UnitTotals, 
 }
 
 /// `pool` has been removed, when its books were these. The caller holds the lock of the layout.
-fn retire_pool(core: &RuntimeCore, pool: &Arc<PoolShared>, books: UnitTotals) {
+pub(super) fn retire_pool(core: &RuntimeCore, pool: &Arc<PoolShared>, books: UnitTotals) {
     core.forget_pool(pool, books);
     // Those that run drop their slots between two units, and are then through with the pool; one
     // that has left has no slots, and does nothing.
@@ -492,10 +377,13 @@ mod tests {
     use std::sync::atomic::Ordering::Relaxed;
 
     use super::*;
+    use crate::base::limit::Limit;
+    use crate::{BasicWait, PoolRef, PoolSpec, Runtime};
     use crate::{
         MonitorSpec, Pool, PoolKind, PoolView, PopBy, PushReason, Scheduler, SpawnError, Step,
         Unit, XstreamState,
     };
+    use std::time::Duration;
 
     /// Looks at queues, and queues that are there.
     #[derive(Default)]

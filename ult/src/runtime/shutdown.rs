@@ -168,23 +168,19 @@ fn bury(core: &RuntimeCore) {
 /// Steps 1 and 2, and the start of step 3.
 fn close(core: &Arc<RuntimeCore>, mut limit: Limit) -> Result<(), StillAlive> {
     let word = core.set_phase(WATCHED);
-    if !wait_for(core, &mut limit, || core.is_seen(word) && core.is_quiet()) {
+    if !core.news.wait_until(&mut limit, || core.is_seen(word) && core.is_quiet()) {
         return Err(give_up(core));
     }
     let word = core.set_phase(WATCHED | CLOSING);
-    if !wait_for(core, &mut limit, || core.is_seen(word)) || !wait_for_gate(core, &mut limit) {
+    if !core.news.wait_until(&mut limit, || core.is_seen(word)) || !wait_for_gate(core, &mut limit)
+    {
         return Err(give_up(core));
     }
-    if !wait_for(core, &mut limit, || core.is_quiet()) {
+    if !core.news.wait_until(&mut limit, || core.is_quiet()) {
         return Err(give_up(core));
     }
     core.set_phase(CLOSING | EXIT);
     Ok(())
-}
-
-/// Waits for news until `test` holds. `false`: the limit was over first.
-pub(crate) fn wait_for(core: &RuntimeCore, limit: &mut Limit, test: impl Fn() -> bool) -> bool {
-    core.news.wait_until(limit, test)
 }
 
 /// A spawn takes microseconds, so this does not sleep.
@@ -202,7 +198,7 @@ fn wait_for_gate(core: &RuntimeCore, limit: &mut Limit) -> bool {
 /// Opens the runtime again and collects what was in the way.
 fn give_up(core: &RuntimeCore) -> StillAlive {
     let word = core.set_phase(REPORT);
-    wait_for(core, &mut Limit::new(REPORT_LIMIT), || core.is_seen(word));
+    core.news.wait_until(&mut Limit::new(REPORT_LIMIT), || core.is_seen(word));
     let xstreams = core.xstreams();
     let late = xstreams.iter().filter(|xstream| !xstream.has_seen(word));
     let busy_xstreams: Vec<String> = late.map(|xstream| xstream.name.to_string()).collect();

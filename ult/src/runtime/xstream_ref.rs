@@ -12,7 +12,6 @@ use crate::engine::model::runtime_core::{CLOSING, EXIT, RuntimeCore};
 use crate::engine::model::xstream_shared::{State, XstreamShared, XstreamStats};
 use crate::engine::xstream::current;
 use crate::runtime::layout::{check_access, find_pools, reconfigure, set_pools, settle_servers};
-use crate::runtime::shutdown::wait_for;
 use crate::runtime::specs::check_cpus;
 use crate::runtime::xstream_thread;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
@@ -281,7 +280,7 @@ impl XstreamRef {
             // Not by its state: somebody may have revived it since.
             let has_left = || xstream.lives_ended() != lives;
             let is_called_back = || xstream.state() == State::Running;
-            wait_for(&self.core, &mut limit, || has_left() || is_called_back());
+            self.core.news.wait_until(&mut limit, || has_left() || is_called_back());
             if has_left() {
                 break;
             }

@@ -3,17 +3,14 @@
 use std::io;
 use std::sync::mpsc;
 
-use crate::base::contain::Panic;
 use crate::engine::error::StartError;
 use crate::engine::model::interfaces::{OwnScheduler, own};
 use crate::engine::model::runtime_core::{EXIT, RuntimeCore};
 use crate::engine::model::xstream_shared::{State, XstreamShared};
-use crate::engine::pool::handle::PoolRef;
 use crate::engine::run::sched::BasicWait;
 use crate::engine::run::stack_overflow::AltStack;
 use crate::engine::xstream::current::EnterGuard;
 use crate::engine::xstream::owner::Xstream;
-use crate::runtime::handle::Runtime;
 use crate::sync::{Arc, lock, thread};
 use crate::topology::{bind_this_thread, current_binding};
 
@@ -74,7 +71,7 @@ pub(crate) fn set_up(core: &RuntimeCore, xstream: &XstreamShared) -> Result<AltS
 }
 
 /// Serves as an xstream until the runtime ends or the xstream is asked to leave.
-fn serve(core: &Arc<RuntimeCore>, shared: &Arc<XstreamShared>, on_start: impl FnOnce()) {
+pub(super) fn serve(core: &Arc<RuntimeCore>, shared: &Arc<XstreamShared>, on_start: impl FnOnce()) {
     let xstream = Xstream::new(core.clone(), shared.clone());
     let seat = EnterGuard::take(&xstream);
     // Whoever waits for the start finds it in charge of its pools.
@@ -97,37 +94,6 @@ fn leave(xstream: &Xstream, scheduler: OwnScheduler) {
     shared.set_state(State::Terminated);
     shared.end_life();
     xstream.core.tell_news();
-}
-
-/// Serves as the primary xstream on the calling thread, with `f` as its first ULT.
-pub(crate) fn run_primary<F, T>(
-    core: &Arc<RuntimeCore>,
-    shared: &Arc<XstreamShared>,
-    f: F,
-) -> Result<T, Panic>
-where
-    F: FnOnce(&Runtime) -> T + Send + 'static,
-    T: Send + 'static,
-{
-    shared.set_primary();
-    let runtime = Runtime::new(core.clone());
-    let first = lock(&shared.pools).first().cloned();
-    let pool = PoolRef { core: core.clone(), pool: first.expect("checked: it has a pool") };
-    let (outcome, outcomes) = mpsc::channel();
-    let body = move || {
-        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| f(&runtime)));
-        // The runtime's end waits for all ULTs, this one as well, so somebody else waits for it.
-        runtime.close_in_background();
-        // The receiver is there until this thread has left its loop.
-        let _ = outcome.send(result);
-    };
-    serve(core, shared, || {
-        let spawned = pool.ult().name("main").spawn_detached(body);
-        debug_assert!(spawned.is_ok(), "a runtime that has just been made takes spawns");
-    });
-    // The end joins the threads, of which this is none.
-    let result = outcomes.recv();
-    result.unwrap_or_else(|_| Err(Box::new("the primary xstream ended before its first ULT")))
 }
 
 /// Ends what runs of a runtime that could not be started.

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use crate::base::payload::Stage;
 use crate::base::unwind::Why;
-use crate::engine::error::{JoinError, MigrateError, PanicPayload, SpawnError};
+use crate::engine::error::{JoinError, MigrateError, PanicPayload};
 use crate::engine::model::unit::{CANCEL, UltRef};
 use crate::engine::model::waiter::JoinWord;
 use crate::engine::pool::handle::PoolRef;
@@ -183,7 +183,7 @@ impl<T> JoinHandle<T> {
 /// [`JoinHandle::join_keep`].
 ///
 /// Counterpart: an `ABT_thread` in the state `TERMINATED`.
-pub struct Ended(UltRef);
+pub struct Ended(pub(super) UltRef);
 
 // SAFETY: a unit that has ended belongs to whoever has this.
 unsafe impl Send for Ended {}
@@ -201,25 +201,6 @@ impl Ended {
     #[must_use]
     pub fn name(&self) -> Option<&str> {
         self.0.get().name()
-    }
-
-    /// Starts the unit again in `pool` with another closure. It keeps its number, its name and its
-    /// stack size, and is a tasklet if it was one.
-    ///
-    /// # Errors
-    ///
-    /// See [`SpawnError`]; `f` and the unit have then been dropped.
-    ///
-    /// Counterpart: `ABT_thread_revive`, `ABT_task_revive`.
-    pub fn revive<F, T>(self, pool: &PoolRef, f: F) -> Result<JoinHandle<T>, SpawnError>
-    where
-        F: FnOnce() -> T + Send + 'static,
-        T: Send + 'static,
-    {
-        crate::spawn::ult_builder::revive(self.0.ptr(), pool, f)?;
-        // SAFETY:
-        // - `f` returns a `T`; the only handle of the unit.
-        Ok(unsafe { JoinHandle::new(self.0) })
     }
 }
 

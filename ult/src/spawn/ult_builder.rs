@@ -12,8 +12,8 @@ use crate::engine::pool::handle::PoolRef;
 use crate::engine::xstream::current;
 use crate::engine::xstream::owner::Xstream;
 use crate::engine::xstream::push::push;
-use crate::spawn::join::JoinHandle;
-use crate::stack::block::StackClass;
+use crate::spawn::join::{Ended, JoinHandle};
+use crate::stack::memory::StackClass;
 use crate::stack::user::UserStack;
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -414,26 +414,37 @@ fn count_created(target: &PoolRef, here: Option<&Xstream>) -> Result<(), SpawnEr
     Err(SpawnError::Removed { pool: target.name().to_owned() })
 }
 
-/// Starts a unit that has ended once more; see [`Ended::revive`](crate::Ended::revive). `T` is what
-/// `f` returns.
-pub(crate) fn revive<F, T>(ult: UltPtr, target: &PoolRef, f: F) -> Result<(), SpawnError>
-where
-    F: FnOnce() -> T + Send + 'static,
-    T: Send + 'static,
-{
-    if !Arc::ptr_eq(&ult.core, &target.core) {
-        return Err(SpawnError::OtherRuntime { pool: target.name().to_owned() });
+impl Ended {
+    /// Starts the unit again in `pool` with another closure. It keeps its number, its name and its
+    /// stack size, and is a tasklet if it was one.
+    ///
+    /// # Errors
+    ///
+    /// See [`SpawnError`]; `f` and the unit have then been dropped.
+    ///
+    /// Counterpart: `ABT_thread_revive`, `ABT_task_revive`.
+    pub fn revive<F, T>(self, pool: &PoolRef, f: F) -> Result<JoinHandle<T>, SpawnError>
+    where
+        F: FnOnce() -> T + Send + 'static,
+        T: Send + 'static,
+    {
+        let ult = self.0.ptr();
+        if !Arc::ptr_eq(&ult.core, &pool.core) {
+            return Err(SpawnError::OtherRuntime { pool: pool.name().to_owned() });
+        }
+        let here = current::xstream_in(&pool.core);
+        let _pass = pass(pool, here)?;
+        count_created(pool, here)?;
+        ult.rearm(&pool.pool);
+        // SAFETY: nothing is borrowed for less than 'static.
+        unsafe { ult.payload.set_closure(f) };
+        crate::engine::unit::inherited::hand_on(ult);
+        crate::engine::xstream::diag::created(ult, &pool.core, here);
+        push(ult, &pool.pool, here, PushReason::Create);
+        // SAFETY:
+        // - `f` returns a `T`; the only handle of the unit.
+        Ok(unsafe { JoinHandle::new(self.0) })
     }
-    let here = current::xstream_in(&target.core);
-    let _pass = pass(target, here)?;
-    count_created(target, here)?;
-    ult.rearm(&target.pool);
-    // SAFETY: nothing is borrowed for less than 'static.
-    unsafe { ult.payload.set_closure(f) };
-    crate::engine::unit::inherited::hand_on(ult);
-    crate::engine::xstream::diag::created(ult, &target.core, here);
-    push(ult, &target.pool, here, PushReason::Create);
-    Ok(())
 }
 
 #[cold]

@@ -25,7 +25,8 @@ use std::ptr;
 use std::time::{Duration, Instant};
 
 use crate::base::contain::log;
-use crate::stack::block::{BlockPtr, Reserve, StackBlock, StackClass, trim_stack, unmap_stack};
+use crate::stack::block::{BlockPtr, Reserve, StackBlock, trim_stack, unmap_stack};
+use crate::stack::memory::StackClass;
 use crate::sync::atomic::AtomicUsize;
 use crate::sync::atomic::Ordering::Relaxed;
 

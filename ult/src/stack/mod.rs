@@ -5,10 +5,11 @@
 //! (`StackBlock::run_ults`). This folder may import [`base`](crate::base) and
 //! [`topology`](crate::topology).
 //!
-//! Read `block.rs` (mapping, guard page, reserve), `cache.rs`, then `context/`. `user.rs` has
+//! Read `memory.rs` (mapping, guard page), `block.rs`, `cache.rs`, then `context/`. `user.rs` has
 //! stacks that the program supplies.
 
 pub(crate) mod block;
 pub(crate) mod cache;
 pub(crate) mod context;
+pub(crate) mod memory;
 pub(crate) mod user;

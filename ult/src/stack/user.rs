@@ -1,13 +1,10 @@
 //! Stacks in memory that the program supplies.
 
 use std::fmt;
-use std::io;
 use std::ptr::NonNull;
 
 use crate::base::contain::contained_alone;
-use crate::stack::block::{
-    BlockPtr, Guard, STACK_BYTES_MIN, StackClass, init_stack, protect, unprotect,
-};
+use crate::stack::memory::{Guard, STACK_BYTES_MIN, unprotect};
 
 /// Memory for the stack of one ULT; see [`UltBuilder::stack`](crate::UltBuilder::stack).
 ///
@@ -18,10 +15,10 @@ use crate::stack::block::{
 /// Counterpart: `ABT_thread_attr_set_stack`, with a way to know when the memory is free again.
 pub struct UserStack {
     /// Whole pages.
-    start: NonNull<u8>,
-    len: usize,
+    pub(super) start: NonNull<u8>,
+    pub(super) len: usize,
     release: Option<Box<dyn FnOnce() + Send>>,
-    guarded: Option<Guard>,
+    pub(super) guarded: Option<Guard>,
 }
 
 // SAFETY: exclusive use of a piece of memory, which may pass from thread to thread.
@@ -87,16 +84,6 @@ impl UserStack {
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.len.saturating_sub(rustix::param::page_size())
-    }
-
-    /// Makes it a stack.
-    pub(crate) fn init_stack(mut self) -> io::Result<BlockPtr> {
-        self.guarded = Some(protect(self.start, rustix::param::page_size())?);
-        let (start, len, class) = (self.start, self.len, StackClass::of_user(self.bytes()));
-        // SAFETY:
-        // - exclusive, writable: contract of `from_raw`; guarded just now; large enough: checked
-        //   there.
-        Ok(unsafe { init_stack(start, len, class, Some(self)) })
     }
 }
 

@@ -1,7 +1,6 @@
 //! Sets of small numbers (processors, or the numbers in a place), in the kernel's list format.
 
 use std::fmt;
-use std::str::FromStr;
 
 /// Largest number that a set can hold. Linux knows at most 8192 processors; the bound keeps a
 /// mistyped range from using up memory.
@@ -200,15 +199,6 @@ impl fmt::Debug for CpuSet {
     }
 }
 
-impl FromStr for CpuSet {
-    type Err = super::TopologyError;
-
-    /// Parses numbers and ranges with commas between them, for example `0-3,8`.
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        parse_list(text).map_err(|fault| fault.in_text("cpu list", text))
-    }
-}
-
 /// A syntax error and its position.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Fault {
@@ -220,11 +210,6 @@ pub(crate) struct Fault {
 impl Fault {
     pub(crate) fn new(at: usize, what: impl Into<String>) -> Self {
         Self { at, what: what.into() }
-    }
-
-    pub(crate) fn in_text(self, kind: &'static str, text: &str) -> super::TopologyError {
-        let position = text.get(..self.at).map_or(0, |before| before.chars().count()) + 1;
-        super::TopologyError::Syntax { kind, text: text.to_owned(), position, what: self.what }
     }
 }
 

@@ -2,8 +2,9 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::str::FromStr;
 
-use super::cpuset::CpuSet;
+use super::cpuset::{CpuSet, Fault, parse_list};
 
 /// An error of the topology, a [`Place`](super::Place) or an
 /// [`AffinityPattern`](super::AffinityPattern).
@@ -105,4 +106,20 @@ pub enum TopologyError {
         /// The place.
         place: String,
     },
+}
+
+impl FromStr for CpuSet {
+    type Err = TopologyError;
+
+    /// Parses numbers and ranges with commas between them, for example `0-3,8`.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        parse_list(text).map_err(|fault| fault.in_text("cpu list", text))
+    }
+}
+
+impl Fault {
+    pub(crate) fn in_text(self, kind: &'static str, text: &str) -> TopologyError {
+        let position = text.get(..self.at).map_or(0, |before| before.chars().count()) + 1;
+        TopologyError::Syntax { kind, text: text.to_owned(), position, what: self.what }
+    }
 }

@@ -30,7 +30,7 @@ use crate::engine::model::interfaces::{Access, Pool, PoolKind, PopBy, PushReason
 use crate::engine::model::runtime_core::UnitTotals;
 use crate::engine::model::unit::{Ult, UltPtr};
 use crate::engine::model::xstream_shared::XstreamShared;
-use crate::stack::block::StackClass;
+use crate::stack::memory::StackClass;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, fence};
 use crate::sync::{Arc, Mutex, UnsafeCell, lock, relax};

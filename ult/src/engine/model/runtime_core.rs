@@ -31,7 +31,7 @@ use crate::engine::model::pool::PoolShared;
 use crate::engine::model::unit::Ult;
 use crate::engine::model::waiter::{ChangeSignal, RawMutex};
 use crate::engine::model::xstream_shared::XstreamShared;
-use crate::stack::block::StackClass;
+use crate::stack::memory::StackClass;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use crate::sync::atomic::{AtomicU64, AtomicUsize, fence};
 use crate::sync::{Arc, Mutex, lock};

@@ -21,6 +21,7 @@ use crate::engine::model::xstream_shared::XstreamShared;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed};
 use crate::sync::atomic::{AtomicPtr, AtomicUsize};
 use crate::sync::{Arc, Mutex, UnsafeCell};
+
 /// A waiting party. Aligned so that three low bits of its address are free for flags.
 #[derive(Debug)]
 #[repr(C, align(64))]

@@ -9,7 +9,7 @@ use crate::engine::model::pool::{FifoPool, PoolShared, Queue};
 use crate::engine::pool::custom::CustomPool;
 use crate::engine::pool::earliest::EarliestPool;
 use crate::engine::pool::prio::PrioPool;
-use crate::stack::block::StackClass;
+use crate::stack::memory::StackClass;
 
 /// The description of a pool to be made; see [`RuntimeBuilder::pool`](crate::RuntimeBuilder::pool).
 pub struct PoolSpec {

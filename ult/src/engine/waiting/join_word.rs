@@ -31,6 +31,7 @@ use crate::engine::waiting::waiter::Deferred;
 use crate::engine::waiting::watch::Watch;
 use crate::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use crate::sync::relax;
+
 /// A bit that addresses of waiters leave free.
 const LOCKED: usize = 4;
 

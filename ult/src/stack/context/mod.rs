@@ -32,9 +32,12 @@ mod threads;
 #[cfg(not(any(ult_thread_context, ult_portable_context)))]
 #[cfg(target_arch = "x86_64")]
 mod tools;
+mod wakeup;
 #[cfg(not(any(ult_thread_context, ult_portable_context)))]
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
+
+pub(crate) use wakeup::Wakeup;
 
 #[cfg(not(ult_thread_context))]
 #[cfg(any(ult_portable_context, not(target_arch = "x86_64")))]
@@ -66,18 +69,6 @@ impl Command {
             other => other as usize,
         }
     }
-}
-
-/// The reason why a ULT is switched to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub(crate) enum Wakeup {
-    /// Go on.
-    Run,
-    /// Write down where you are, and switch back as if nothing had happened.
-    Inspect,
-    /// Go on, after you have carried out the command of the ULT that ran before.
-    After,
 }
 
 /// The word with which a stack switched back.

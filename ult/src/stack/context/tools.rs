@@ -13,7 +13,7 @@ pub(super) use on::StackAnnotations;
 
 #[cfg(not(ult_asan))]
 mod off {
-    use super::super::Wakeup;
+    use crate::stack::context::wakeup::Wakeup;
 
     use corosensei::stack::Stack;
     #[cfg(ult_valgrind)]
@@ -26,12 +26,12 @@ mod off {
 
     impl StackAnnotations {
         #[cfg(not(ult_valgrind))]
-        pub(crate) fn new(_stack: &impl Stack) -> Self {
+        pub(crate) fn new(_stack: &impl Stack, _above: usize) -> Self {
             Self {}
         }
 
         #[cfg(ult_valgrind)]
-        pub(crate) fn new(stack: &impl Stack) -> Self {
+        pub(crate) fn new(stack: &impl Stack, _above: usize) -> Self {
             let (low, high) = (stack.limit().get(), stack.base().get());
             let low = std::ptr::with_exposed_provenance_mut(low);
             let registration = ValgrindStackRegistration::new(low, high - low.addr());
@@ -75,7 +75,7 @@ mod on {
 
     use corosensei::stack::Stack;
 
-    use super::super::Wakeup;
+    use crate::stack::context::wakeup::Wakeup;
 
     unsafe extern "C" {
         fn __sanitizer_start_switch_fiber(
@@ -101,12 +101,13 @@ mod on {
     }
 
     impl StackAnnotations {
-        pub(crate) fn new(stack: &impl Stack) -> Self {
+        /// `above` is the size of the block, which stands on top of the stack.
+        pub(crate) fn new(stack: &impl Stack, above: usize) -> Self {
             let (low, high) = (stack.limit().get(), stack.base().get());
             let low = low + rustix::param::page_size();
             let stack = (ptr::with_exposed_provenance(low), high - low);
             // What was here before may have left its marks, also where the block goes.
-            let bytes = high - low + size_of::<crate::stack::block::StackBlock>();
+            let bytes = high - low + above;
             // SAFETY: marks memory of ours as good.
             unsafe { __asan_unpoison_memory_region(stack.0, bytes) };
             Self { stack, resumer: Cell::new((ptr::null(), 0)) }

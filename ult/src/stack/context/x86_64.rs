@@ -31,7 +31,7 @@ pub(crate) type Back = Context;
 impl Context {
     /// Prepares the stack of `block`.
     pub(crate) fn new(stack: BlockStack, block: NonNull<StackBlock>) -> Self {
-        let bounds = StackAnnotations::new(&stack);
+        let bounds = StackAnnotations::new(&stack, size_of::<StackBlock>());
         let base = block.as_ptr().cast::<usize>().with_addr(stack.base().get() & !15);
         // From the top: padding, so that `enter` finds the alignment for its call; the block, for
         // `enter`; and the address of that, for the first switch.

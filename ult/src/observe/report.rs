@@ -1,0 +1,121 @@
+//! The reports of the [`monitor`](crate::observe::monitor).
+
+use crate::observe::backtrace::UltDump;
+use std::fmt;
+use std::time::Duration;
+
+/// A finding of the monitor.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub enum Report {
+    /// A unit has run without a switch for longer than the limit; its xstream runs nothing else.
+    Stall(Stall),
+    /// The unit has switched at last; `lasted` is the total.
+    StallEnd(Stall),
+    /// Units wait, and none of their pool runs.
+    Starvation(Starvation),
+    /// Nothing moves, and nothing in the runtime can change that. Another thread could; if none
+    /// will, this is a deadlock.
+    Deadlock(Deadlock),
+}
+
+/// A unit that did not switch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stall {
+    /// Number of the unit; `None`: it began before a [lazy](MonitorSpec::lazy) monitor looked.
+    pub ult: Option<u64>,
+    /// The name, if that is known and was given as a literal.
+    pub name: Option<&'static str>,
+    /// The pool, if the unit is known.
+    pub pool: Option<String>,
+    /// If the unit is not known: name and pool of the last one there that
+    /// [`announce`](crate::announce)d itself, which it may be, or may not.
+    pub perhaps: Option<(&'static str, String)>,
+    /// Where it runs.
+    pub xstream: String,
+    /// How long it has been seen to run, at least; one tick less than the truth, at most.
+    pub lasted: Duration,
+}
+
+/// A pool whose units wait for their turn.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Starvation {
+    /// The pool.
+    pub pool: String,
+    /// How many units wait.
+    pub waiting: usize,
+    /// The xstreams that serve it.
+    pub xstreams: Vec<String>,
+    /// How long none of them has run, at least.
+    pub lasted: Duration,
+}
+
+/// ULTs that wait for each other, perhaps.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Deadlock {
+    /// How long nothing has moved.
+    pub lasted: Duration,
+    /// The suspended ULTs, without their stacks.
+    pub ults: Vec<UltDump>,
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const SHOWN: usize = 16;
+        match self {
+            Self::Stall(stall) => write!(
+                f,
+                "xstream `{}` is stalled: {} has run for {:?} without a switch; it should yield, \
+                 or wait with objects of this crate",
+                stall.xstream,
+                stall.unit(),
+                stall.lasted
+            ),
+            Self::StallEnd(stall) => write!(
+                f,
+                "xstream `{}` goes on: {} has switched after {:?}",
+                stall.xstream,
+                stall.unit(),
+                stall.lasted
+            ),
+            Self::Starvation(Starvation { pool, waiting, xstreams, lasted }) => {
+                write!(f, "{waiting} units of pool `{pool}` wait: none has run for {lasted:?}; ")?;
+                match &xstreams[..] {
+                    [] => f.write_str("no xstream serves the pool"),
+                    names => write!(f, "the pool is served by {}", names.join(", ")),
+                }
+            }
+            Self::Deadlock(Deadlock { lasted, ults }) => {
+                let count = ults.len();
+                write!(
+                    f,
+                    "perhaps a deadlock: {count} ULTs are suspended, all xstreams sleep, and \
+                     nothing has moved for {lasted:?}"
+                )?;
+                for ult in ults.iter().take(SHOWN) {
+                    write!(f, "\n  {ult}")?;
+                }
+                if count > SHOWN {
+                    write!(f, "\n  and {} more", count - SHOWN)?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Stall {
+    fn unit(&self) -> String {
+        let name = self.name.map(|name| format!(" `{name}`")).unwrap_or_default();
+        match (self.ult, &self.pool, &self.perhaps) {
+            (Some(ult), Some(pool), _) => format!("ULT {ult}{name} of pool `{pool}`"),
+            (_, _, Some((name, pool))) => {
+                format!("a unit (perhaps `{name}` of pool `{pool}`, the last to begin there)")
+            }
+            _ => "a unit".to_owned(),
+        }
+    }
+}
