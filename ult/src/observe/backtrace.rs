@@ -230,7 +230,7 @@ impl Runtime {
     /// Counterpart: `ABT_info_print_thread_stacks_in_pool`, which prints raw bytes.
     #[must_use]
     pub fn dump(&self, options: &DumpOptions) -> Dump {
-        let Answer { raw, busy, partial } = ask(&self.owner.core, options);
+        let Collected { raw, busy, partial } = ask(&self.owner.core, options);
         Dump { ults: name_frames(raw), busy, partial }
     }
 }
@@ -241,13 +241,13 @@ pub(crate) fn ask_list(core: &RuntimeCore, options: &DumpOptions) -> Vec<UltDump
 }
 
 /// The answers that came in time; each ULT is listed once, by number.
-struct Answer {
+struct Collected {
     raw: Vec<RawUlt>,
     busy: Vec<BusyXstream>,
     partial: Vec<String>,
 }
 
-fn ask(core: &RuntimeCore, options: &DumpOptions) -> Answer {
+fn ask(core: &RuntimeCore, options: &DumpOptions) -> Collected {
     let xstreams: Vec<_> = core.xstreams().into_iter().filter(is_there).collect();
     let stacks_each = options.stacks_max.div_ceil(xstreams.len().max(1));
     let request = Arc::new(Request {
@@ -277,7 +277,7 @@ fn ask(core: &RuntimeCore, options: &DumpOptions) -> Answer {
     let mut raw = std::mem::take(&mut *lock(&request.found));
     raw.sort_by_key(|ult| ult.dump.id);
     raw.dedup_by_key(|ult| ult.dump.id);
-    Answer { raw, busy, partial }
+    Collected { raw, busy, partial }
 }
 
 /// Returns whether the xstream has not left. One that has is home to nobody, and does not answer.

@@ -140,7 +140,7 @@ impl<W: Write> Writer<'_, W> {
     fn run(&mut self, event: &Stored) -> io::Result<()> {
         self.runs[event.track] = Some(*event);
         let Some(arrow) = self.arrows.remove(&event.ult) else { return Ok(()) };
-        let place = Place(event.track, event.at_ns);
+        let place = TrackPlace(event.track, event.at_ns);
         self.put(&format_args!(
             r#"{{"ph":"f","bp":"e","name":"resume","cat":"resume","id":{arrow},{place}}}"#
         ))
@@ -169,7 +169,7 @@ impl<W: Write> Writer<'_, W> {
         ended: &str,
         waits_for: Option<&dyn Display>,
     ) -> io::Result<()> {
-        let (place, dur) = (Place(run.track, run.at_ns), Us(end_ns.saturating_sub(run.at_ns)));
+        let (place, dur) = (TrackPlace(run.track, run.at_ns), Us(end_ns.saturating_sub(run.at_ns)));
         let (name, id, pool) = (self.label(run), run.ult, self.pool(run));
         let name = Quoted(&name);
         let wait = waits_for.map(|kind| format!(r#","waits_for":"{kind}""#)).unwrap_or_default();
@@ -180,7 +180,7 @@ impl<W: Write> Writer<'_, W> {
     }
 
     fn asleep(&mut self, track: usize, since_ns: u64, end_ns: u64) -> io::Result<()> {
-        let (place, dur) = (Place(track, since_ns), Us(end_ns.saturating_sub(since_ns)));
+        let (place, dur) = (TrackPlace(track, since_ns), Us(end_ns.saturating_sub(since_ns)));
         self.put(&format_args!(
             r#"{{"ph":"X","name":"(asleep)","cat":"sleep",{place},"dur":{dur}}}"#
         ))
@@ -189,7 +189,7 @@ impl<W: Write> Writer<'_, W> {
     /// The start of an arrow. It needs a slice to start from, so if nothing runs there is a short
     /// one.
     fn resume(&mut self, event: &Stored) -> io::Result<()> {
-        let (place, arrow) = (Place(event.track, event.at_ns), self.next_arrow);
+        let (place, arrow) = (TrackPlace(event.track, event.at_ns), self.next_arrow);
         if self.runs[event.track].is_none() {
             let (id, name) = (event.ult, self.label(event));
             let name = Quoted(&name);
@@ -206,7 +206,7 @@ impl<W: Write> Writer<'_, W> {
     }
 
     fn instant(&mut self, event: &Stored) -> io::Result<()> {
-        let (place, kind) = (Place(event.track, event.at_ns), event.kind);
+        let (place, kind) = (TrackPlace(event.track, event.at_ns), event.kind);
         let (name, id, pool) =
             (format!("{kind} {}", self.label(event)), event.ult, self.pool(event));
         let name = Quoted(&name);
@@ -277,9 +277,9 @@ impl<W: Write> Writer<'_, W> {
 
 /// Track and time, as members of an object.
 #[derive(Clone, Copy)]
-struct Place(usize, u64);
+struct TrackPlace(usize, u64);
 
-impl Display for Place {
+impl Display for TrackPlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, r#""pid":1,"tid":{},"ts":{}"#, self.0 + 1, Us(self.1))
     }

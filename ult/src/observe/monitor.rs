@@ -14,7 +14,7 @@
 //! xstream, but not which, beyond a guess: the last unit that announced itself there. At the first
 //! stall it turns the pulses on, until there has been none for a while; so the next one has a name.
 //!
-//! [`Watch`] draws the conclusions from the pulses; it reads no clock and no shared state. The
+//! [`Watchdog`] draws the conclusions from the pulses; it reads no clock and no shared state. The
 //! thread holds the runtime's shared part and leaves when the xstreams are told to.
 
 use std::collections::BTreeMap;
@@ -216,7 +216,7 @@ fn start(core: &Arc<RuntimeCore>, spec: MonitorSpec) -> Result<(), StartError> {
 const WATCH_AFTER: Duration = Duration::from_secs(60);
 
 fn run(core: &RuntimeCore, spec: &MonitorSpec) {
-    let mut watch = Watch::new(spec.stall_limit, spec.deadlock_limit.filter(|_| !spec.is_lazy));
+    let mut watch = Watchdog::new(spec.stall_limit, spec.deadlock_limit.filter(|_| !spec.is_lazy));
     let mut log = ReportLog::default();
     let mut pools = PoolWatch::new(spec.starve_limit);
     let stop = &core.diag.monitor;
@@ -348,7 +348,7 @@ fn tell(spec: &MonitorSpec, log: &mut ReportLog, report: &Report) {
 
 /// State that the monitor keeps from look to look. Times count from any fixed moment.
 #[derive(Debug)]
-struct Watch {
+struct Watchdog {
     stall_limit: Duration,
     deadlock_limit: Option<Duration>,
     /// By index.
@@ -383,7 +383,7 @@ enum Finding {
     Deadlock(Duration),
 }
 
-impl Watch {
+impl Watchdog {
     fn new(stall_limit: Duration, deadlock_limit: Option<Duration>) -> Self {
         Self {
             stall_limit,
@@ -509,7 +509,7 @@ mod tests {
 
     #[test]
     fn an_xstream_that_has_been_removed_is_forgotten_and_the_others_are_not() {
-        let mut watch = Watch::new(LIMIT, None);
+        let mut watch = Watchdog::new(LIMIT, None);
         assert_eq!(watch.look(ms(0), &[(0, asleep(0)), (1, running(1, 7))], || true), []);
         assert_eq!(watch.look(ms(60), &[(1, running(1, 7))], || true), []);
         let found = watch.look(ms(100), &[(1, running(1, 7)), (2, running(1, 7))], || true);
@@ -519,7 +519,7 @@ mod tests {
 
     #[test]
     fn stall_is_reported_once_and_its_end_once() {
-        let mut watch = Watch::new(LIMIT, None);
+        let mut watch = Watchdog::new(LIMIT, None);
         let mut look = |at, beat| watch.look(ms(at), &numbered([asleep(0), beat]), || true);
         assert_eq!(look(0, running(1, 7)), []);
         assert_eq!(look(99, running(1, 7)), []);
@@ -532,7 +532,7 @@ mod tests {
 
     #[test]
     fn switching_is_no_stall_even_to_the_same_unit() {
-        let mut watch = Watch::new(LIMIT, None);
+        let mut watch = Watchdog::new(LIMIT, None);
         for at in 0..100 {
             assert_eq!(watch.look(ms(at * 90), &numbered([running(at, 7)]), || true), []);
         }
@@ -548,7 +548,7 @@ mod tests {
 
     #[test]
     fn an_idle_xstream_is_no_stall() {
-        let mut watch = Watch::new(LIMIT, None);
+        let mut watch = Watchdog::new(LIMIT, None);
         let spinning =
             Beat { runs: 5, running: None, name: None, sleeps_forever: false, announced: None };
         for at in 0..10 {
@@ -558,7 +558,7 @@ mod tests {
 
     #[test]
     fn deadlock_is_reported_once_per_episode() {
-        let mut watch = Watch::new(LIMIT, Some(ms(1000)));
+        let mut watch = Watchdog::new(LIMIT, Some(ms(1000)));
         let mut look = |at, beats: [Beat; 2]| watch.look(ms(at), &numbered(beats), || true);
         let still = [asleep(1), asleep(2)];
         assert_eq!(look(0, still), []);
@@ -573,13 +573,13 @@ mod tests {
 
     #[test]
     fn waiting_for_a_timer_or_with_nobody_suspended_is_no_deadlock() {
-        let mut watch = Watch::new(LIMIT, Some(ms(10)));
+        let mut watch = Watchdog::new(LIMIT, Some(ms(10)));
         let timed =
             Beat { runs: 1, running: None, name: None, sleeps_forever: false, announced: None };
         for at in 0..10 {
             assert_eq!(watch.look(ms(at * 100), &numbered([asleep(1), timed]), || true), []);
         }
-        let mut watch = Watch::new(LIMIT, Some(ms(10)));
+        let mut watch = Watchdog::new(LIMIT, Some(ms(10)));
         for at in 0..10 {
             assert_eq!(watch.look(ms(at * 100), &numbered([asleep(1)]), || false), []);
         }

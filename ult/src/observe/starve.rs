@@ -29,11 +29,11 @@ impl PoolBeat {
 pub(crate) struct PoolWatch {
     limit: Option<Duration>,
     /// By index.
-    pools: BTreeMap<usize, Seen>,
+    pools: BTreeMap<usize, SeenPool>,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Seen {
+struct SeenPool {
     beat: PoolBeat,
     since: Duration,
     is_reported: bool,
@@ -63,10 +63,10 @@ impl PoolWatch {
         let mut found = Vec::new();
         let mut before = std::mem::take(&mut self.pools);
         for &(pool, beat) in beats {
-            let is_still = |seen: &Seen| {
+            let is_still = |seen: &SeenPool| {
                 beat.waiting > 0 && seen.beat.waiting > 0 && beat.executed == seen.beat.executed
             };
-            let new = Seen { beat, since: now, is_reported: false };
+            let new = SeenPool { beat, since: now, is_reported: false };
             let mut seen = before.remove(&pool).filter(is_still).unwrap_or(new);
             seen.beat = beat;
             let lasted = now.saturating_sub(seen.since);

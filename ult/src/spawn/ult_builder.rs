@@ -6,7 +6,7 @@ use crate::engine::error::SpawnError;
 use crate::engine::model::interfaces::{Access, PushReason};
 use crate::engine::model::pool::bump;
 use crate::engine::model::runtime_core::GatePass;
-use crate::engine::model::unit::{Kind, OnMigrate, UltName, UltPtr, UltRef, UnitInit};
+use crate::engine::model::unit::{OnMigrate, UltName, UltPtr, UltRef, UnitInit, UnitKind};
 use crate::engine::model::waiter::{DETACHED, UNJOINED, Word};
 use crate::engine::pool::handle::PoolRef;
 use crate::engine::xstream::current;
@@ -23,7 +23,7 @@ use crate::trace::event::EventKind;
 #[must_use = "a builder does nothing until `spawn` is called"]
 pub struct UltBuilder<'a> {
     pool: &'a PoolRef,
-    kind: Kind,
+    kind: UnitKind,
     name: UltName,
     stack_bytes: Option<usize>,
     priority: Priority,
@@ -88,7 +88,7 @@ impl PoolRef {
 impl<'a> UltBuilder<'a> {
     #[inline]
     pub(crate) fn new(pool: &'a PoolRef, is_tasklet: bool) -> Self {
-        let kind = if is_tasklet { Kind::Tasklet } else { Kind::Ult };
+        let kind = if is_tasklet { UnitKind::Tasklet } else { UnitKind::Ult };
         Self {
             pool,
             kind,
@@ -244,8 +244,8 @@ impl<'a> UltBuilder<'a> {
         F: FnOnce() -> T + Send + 'static,
         T: Send + 'static,
     {
-        if self.kind == Kind::Ult {
-            self.kind = Kind::Migratable;
+        if self.kind == UnitKind::Ult {
+            self.kind = UnitKind::Migratable;
         }
         self.spawn(f)
     }

@@ -55,12 +55,12 @@ pub(crate) struct StackCache {
     is_stepping: Cell<bool>,
     /// When the next look is due.
     next_look: Cell<Option<Instant>>,
-    rest: RefCell<Rest>,
+    rest: RefCell<OtherStacks>,
 }
 
 /// The part of the cache that is not needed while stacks come and go.
 #[derive(Default)]
-struct Rest {
+struct OtherStacks {
     /// Cold ones of the default class, the coldest first, and how many of them are trimmed.
     cold: Vec<BlockPtr>,
     cold_trimmed: usize,
@@ -197,7 +197,7 @@ impl StackCache {
         is_quiet
     }
 
-    fn move_cold(&self, rest: &mut Rest) {
+    fn move_cold(&self, rest: &mut OtherStacks) {
         let hot = self.idle_len.get() - self.idle_low.get();
         if self.idle_low.get() > 0 {
             // The ones behind, which came first, have waited longest.
@@ -262,7 +262,7 @@ impl StackCache {
     }
 }
 
-impl Rest {
+impl OtherStacks {
     fn make(&mut self, class: StackClass, is_default: bool) -> io::Result<BlockPtr> {
         if is_default
             && let Some(reserve) = &mut self.reserve

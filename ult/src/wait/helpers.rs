@@ -50,21 +50,21 @@ pub static FILERS: Helpers = Helpers::new("ult-files", 8);
 #[derive(Debug)]
 struct Team {
     process: u32,
-    state: Mutex<State>,
+    state: Mutex<HelpersState>,
     work: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct HelpersState {
     queue: VecDeque<(Job, CpuSet)>,
     threads: usize,
     idle: usize,
 }
 
-impl fmt::Debug for State {
+impl fmt::Debug for HelpersState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { queue, threads, idle } = self;
-        write!(f, "State({threads} threads, {idle} idle, {} jobs wait)", queue.len())
+        write!(f, "HelpersState({threads} threads, {idle} idle, {} jobs wait)", queue.len())
     }
 }
 
@@ -113,7 +113,7 @@ impl Helpers {
             if let Some(team) = unsafe { there.as_ref() }.filter(|team| team.process == process) {
                 return team;
             }
-            let (state, work) = (Mutex::new(State::default()), Condvar::new());
+            let (state, work) = (Mutex::new(HelpersState::default()), Condvar::new());
             let new = Box::into_raw(Box::new(Team { process, state, work }));
             let (done, lost) = (Ordering::Release, Ordering::Relaxed); // pair: HELPERS-TEAM
             if self.team.compare_exchange(there, new, done, lost).is_err() {
@@ -125,7 +125,7 @@ impl Helpers {
 }
 
 impl Team {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, HelpersState> {
         lock(&self.state)
     }
 

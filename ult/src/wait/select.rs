@@ -93,7 +93,7 @@ fn wait_once(
     waiters: &[Option<Waiter>],
     deadline: Option<Instant>,
 ) -> Wake {
-    let mut links = Links { objects, waiters, count: 0 };
+    let mut links = LinkedWaiters { objects, waiters, count: 0 };
     for (object, waiter) in objects.iter().zip(waiters.iter().flatten()) {
         // SAFETY:
         // - in no list: fresh; the waiters stay where they are until `links` is dropped, which
@@ -107,13 +107,13 @@ fn wait_once(
 }
 
 /// The waiters that are linked, the first `count`.
-struct Links<'a> {
+struct LinkedWaiters<'a> {
     objects: &'a [&'a dyn Selectable],
     waiters: &'a [Option<Waiter>],
     count: usize,
 }
 
-impl Drop for Links<'_> {
+impl Drop for LinkedWaiters<'_> {
     fn drop(&mut self) {
         let linked = self.objects.iter().zip(self.waiters.iter().flatten()).take(self.count);
         for (object, waiter) in linked {

@@ -322,27 +322,27 @@ impl Drop for GatePass<'_> {
 }
 
 /// Idle descriptors, which it owns.
-pub(crate) struct Chain {
+pub(crate) struct DescriptorChain {
     pub(in crate::engine) first: Cell<*mut Ult>,
     pub(in crate::engine) len: Cell<usize>,
 }
 
 // SAFETY: the chain owns its descriptors, and nobody else keeps them.
-unsafe impl Send for Chain {}
+unsafe impl Send for DescriptorChain {}
 
 /// Idle descriptors of a runtime.
 pub(crate) struct Depot(pub(in crate::engine) Mutex<Idle>);
 
 pub(crate) struct Idle {
-    pub(in crate::engine) chains: Vec<Chain>,
+    pub(in crate::engine) chains: Vec<DescriptorChain>,
     /// For threads that take and put single descriptors.
-    pub(in crate::engine) loose: Chain,
+    pub(in crate::engine) loose: DescriptorChain,
     /// All together.
     pub(in crate::engine) len: usize,
     pub(in crate::engine) closed: bool,
 }
 
-impl Chain {
+impl DescriptorChain {
     pub(crate) const fn new() -> Self {
         Self { first: Cell::new(ptr::null_mut()), len: Cell::new(0) }
     }
@@ -350,7 +350,7 @@ impl Chain {
 
 impl Depot {
     pub(crate) fn new() -> Self {
-        let loose = Chain::new();
+        let loose = DescriptorChain::new();
         Self(Mutex::new(Idle { chains: Vec::new(), loose, len: 0, closed: false }))
     }
 }

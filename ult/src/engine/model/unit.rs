@@ -54,7 +54,7 @@ use crate::sync::{Arc, UnsafeCell, lock};
 
 /// The kind of a unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum UnitKind {
     /// Has a stack of its own once it runs, and stays where it started.
     Ult,
     /// A ULT that may be resumed by another xstream.
@@ -122,7 +122,7 @@ pub(crate) struct UnitState {
     pub(crate) cell: SuspendCell,
     pub(crate) token: AtomicBool,
     requests: AtomicU8,
-    kind: Cell<Kind>,
+    kind: Cell<UnitKind>,
     /// It has a name, an extra or a party number.
     rare: Cell<bool>,
     /// The kind of the ULT's wait.
@@ -137,7 +137,7 @@ const PUSHES: u16 = u16::MAX >> 2;
 
 impl UnitState {
     #[inline]
-    fn new(kind: Kind) -> Self {
+    fn new(kind: UnitKind) -> Self {
         Self {
             cell: SuspendCell::new(),
             token: AtomicBool::new(false),
@@ -155,7 +155,7 @@ impl UnitState {
     ///
     /// The caller owns the descriptor, and nobody else keeps it.
     #[inline]
-    unsafe fn reset(&self, kind: Kind) {
+    unsafe fn reset(&self, kind: UnitKind) {
         // SAFETY:
         // - mutable behind a shared reference: every field is an atomic or a cell;
         // - exclusive: duty of the caller.
@@ -168,7 +168,7 @@ impl UnitState {
 pub(crate) struct UnitInit<'a> {
     pub(crate) id: u64,
     pub(crate) pool: &'a PoolShared,
-    pub(crate) kind: Kind,
+    pub(crate) kind: UnitKind,
     pub(crate) class: StackClass,
     pub(crate) join: Word,
 }
@@ -184,7 +184,7 @@ impl Ult {
             join: JoinWord::new(),
             refs: AtomicUsize::new(1),
             pool: Cell::new(ptr::null()),
-            state: UnitState::new(Kind::Ult),
+            state: UnitState::new(UnitKind::Ult),
             id: Cell::new(0),
             class: Cell::new(StackClass::NONE),
             extra: UnsafeCell::new(None),
@@ -230,14 +230,14 @@ impl Ult {
     }
 
     #[inline]
-    pub(crate) fn kind(&self) -> Kind {
+    pub(crate) fn kind(&self) -> UnitKind {
         self.state.kind.get()
     }
 
     /// Returns whether it runs to its end without a stack of its own.
     #[inline]
     pub(crate) fn is_tasklet(&self) -> bool {
-        self.state.kind.get() == Kind::Tasklet
+        self.state.kind.get() == UnitKind::Tasklet
     }
 
     /// Returns whether it is a tasklet without requests.
@@ -249,7 +249,7 @@ impl Ult {
     /// Returns whether it is an ordinary ULT that has not started, without requests.
     #[inline]
     pub(crate) fn is_plain_fresh(&self) -> bool {
-        self.kind() == Kind::Ult && !self.has_requests() && self.home.load(Relaxed).is_null()
+        self.kind() == UnitKind::Ult && !self.has_requests() && self.home.load(Relaxed).is_null()
     }
 
     /// Returns whether [`clear`](Self::clear) has something to do.
@@ -261,7 +261,7 @@ impl Ult {
     /// Returns whether it may be resumed elsewhere, now.
     #[inline]
     pub(crate) fn may_move(&self) -> bool {
-        self.state.kind.get() == Kind::Migratable && self.pins.get() == 0
+        self.state.kind.get() == UnitKind::Migratable && self.pins.get() == 0
     }
 
     /// The stack it runs on; none before it started, and for tasklets.
@@ -646,7 +646,7 @@ pub(crate) struct Timed {
     /// The xstream with the timer. Written by the party that has the unit, before the timer exists.
     pub(in crate::engine) home: AtomicPtr<XstreamShared>,
     /// The place in the heap. Touched by the home xstream only.
-    pub(crate) place: Place,
+    pub(crate) place: HeapPlace,
 }
 
 impl Timed {
@@ -657,7 +657,7 @@ impl Timed {
         home: *mut XstreamShared,
     ) -> Self {
         let home = AtomicPtr::new(home);
-        Self { state, deadline, ult, home, place: Place::nowhere() }
+        Self { state, deadline, ult, home, place: HeapPlace::nowhere() }
     }
 
     /// Returns whether the timer in the heap stands for nothing any more.
@@ -671,9 +671,9 @@ const NOWHERE: usize = usize::MAX;
 /// The place of a node in the heap. Only the node's xstream looks at it; it is an atomic because
 /// its container is shared.
 #[derive(Debug)]
-pub(crate) struct Place(AtomicUsize);
+pub(crate) struct HeapPlace(AtomicUsize);
 
-impl Place {
+impl HeapPlace {
     pub(crate) const fn nowhere() -> Self {
         Self(AtomicUsize::new(NOWHERE))
     }

@@ -17,7 +17,7 @@ use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 
 use crate::base::inbox::Linked;
-use crate::engine::model::runtime_core::{Chain, Depot, RuntimeCore};
+use crate::engine::model::runtime_core::{Depot, DescriptorChain, RuntimeCore};
 use crate::engine::model::unit::{Ult, UltPtr};
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::{Arc, lock};
@@ -27,7 +27,7 @@ pub(crate) const CHAIN_MAX: usize = 512;
 /// Descriptors that wait for all xstreams together.
 pub(crate) const DEPOT_MAX: usize = 32 * CHAIN_MAX;
 
-impl Chain {
+impl DescriptorChain {
     #[inline]
     fn take(&self) -> Option<UltPtr> {
         let first = NonNull::new(self.first.get())?;
@@ -68,14 +68,14 @@ impl Chain {
 
 /// Idle descriptors of one xstream.
 pub(crate) struct DescriptorCache {
-    chain: Chain,
+    chain: DescriptorChain,
     /// Empty or full, or left over from a time when this was `chain`.
-    spare: Chain,
+    spare: DescriptorChain,
 }
 
 impl DescriptorCache {
     pub(crate) fn new() -> Self {
-        Self { chain: Chain::new(), spare: Chain::new() }
+        Self { chain: DescriptorChain::new(), spare: DescriptorChain::new() }
     }
 
     /// An idle descriptor, or a fresh one.
@@ -138,14 +138,14 @@ impl Depot {
         idle.unwrap_or_else(|| make(core))
     }
 
-    fn take_chain(&self) -> Option<Chain> {
+    fn take_chain(&self) -> Option<DescriptorChain> {
         let mut idle = lock(&self.0);
         let chain = idle.chains.pop()?;
         idle.len -= chain.len.get();
         Some(chain)
     }
 
-    fn put_chain(&self, chain: Chain) {
+    fn put_chain(&self, chain: DescriptorChain) {
         let len = chain.len.get();
         if len == 0 {
             return;
@@ -187,7 +187,7 @@ impl Depot {
             idle.len = 0;
             (std::mem::take(&mut idle.chains), idle.loose.split())
         };
-        chains.iter().chain([&loose]).for_each(Chain::free);
+        chains.iter().chain([&loose]).for_each(DescriptorChain::free);
     }
 }
 

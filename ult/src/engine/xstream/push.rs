@@ -10,7 +10,7 @@ use std::ptr;
 use crate::engine::model::interfaces::{PushReason, Unit};
 use crate::engine::model::pool::{PoolShared, PoolSlot, Queue, bump};
 use crate::engine::model::runtime_core::RuntimeCore;
-use crate::engine::model::unit::{Kind, UltPtr};
+use crate::engine::model::unit::{UltPtr, UnitKind};
 use crate::engine::model::xstream_shared::{State, XstreamShared};
 use crate::engine::xstream::change_pool;
 use crate::engine::xstream::change_pool::tell_stacks;
@@ -261,7 +261,7 @@ impl Xstream {
     /// Returns whether a ULT that is at home here goes to its unit list when it can run.
     #[inline]
     pub(crate) fn is_plain(&self, ult: UltPtr) -> bool {
-        ult.kind() != Kind::Migratable
+        ult.kind() != UnitKind::Migratable
             && !ult.has_requests()
             && !ult.pool().orders_started(self.me())
     }

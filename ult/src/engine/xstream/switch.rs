@@ -11,7 +11,7 @@ use crate::base::unwind::unwind;
 use crate::base::wait_kind::WaitKind;
 use crate::engine::model::interfaces::PushReason;
 use crate::engine::model::pool::bump;
-use crate::engine::model::unit::{Kind, UltPtr};
+use crate::engine::model::unit::{UltPtr, UnitKind};
 use crate::engine::xstream::cancel;
 use crate::engine::xstream::current;
 use crate::engine::xstream::inspect::inspected;
@@ -265,5 +265,5 @@ pub fn units_run() -> u64 {
 /// Returns whether the calling ULT may be resumed by other xstreams.
 #[must_use]
 pub fn is_migratable() -> bool {
-    current::ult().is_some_and(|ult| ult.kind() == Kind::Migratable)
+    current::ult().is_some_and(|ult| ult.kind() == UnitKind::Migratable)
 }

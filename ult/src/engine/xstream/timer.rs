@@ -10,20 +10,20 @@ use std::cmp::Ordering;
 use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
-use crate::engine::model::unit::{Place, Timed, UltPtr};
+use crate::engine::model::unit::{HeapPlace, Timed, UltPtr};
 use crate::sync::Arc;
 
 /// One deadline of a ULT, on its stack.
 #[derive(Debug)]
 pub(crate) struct TimerNode {
     ult: UltPtr,
-    place: Place,
+    place: HeapPlace,
     fired: Cell<bool>,
 }
 
 impl TimerNode {
     pub(crate) fn new(ult: UltPtr) -> Self {
-        Self { ult, place: Place::nowhere(), fired: Cell::new(false) }
+        Self { ult, place: HeapPlace::nowhere(), fired: Cell::new(false) }
     }
 
     /// Returns whether the deadline has passed and the xstream has noticed.
@@ -74,7 +74,7 @@ impl HeapEntry {
     }
 
     #[inline]
-    fn place(&self) -> &Place {
+    fn place(&self) -> &HeapPlace {
         match &self.node {
             Node::Stack(node) => &on_stack(node).place,
             Node::Timed(timed) => &timed.place,

@@ -55,7 +55,7 @@ pub(crate) struct Baton {
 }
 
 /// Unwinds the first frame of a stack that is not needed any more.
-struct Ended;
+struct StackEnded;
 
 struct Handed(NonNull<StackBlock>);
 
@@ -83,7 +83,7 @@ impl Context {
                 // The first turn is either a run or the end.
                 if back.wait(true) != END {
                     let frames = AssertUnwindSafe(|| root(block.0, &back));
-                    let ended = catch_unwind(frames).is_err_and(|why| why.is::<Ended>());
+                    let ended = catch_unwind(frames).is_err_and(|why| why.is::<StackEnded>());
                     assert!(ended, "a stack ends only when it is not needed any more");
                 }
             });
@@ -132,7 +132,7 @@ impl Baton {
         self.pass(false, command.word(block));
         match self.wait(true) {
             0 => Wakeup::Run,
-            END => resume_unwind(Box::new(Ended)),
+            END => resume_unwind(Box::new(StackEnded)),
             _ => Wakeup::Inspect,
         }
     }

@@ -42,14 +42,14 @@ pub(super) enum Refusal {
     Closed,
 }
 
-pub(super) struct Core<T> {
-    state: OsMutex<State<T>>,
+pub(super) struct ChannelCore<T> {
+    state: OsMutex<ChannelState<T>>,
     /// Items that the queue may hold.
     capacity: Option<usize>,
     has_news: AtomicBool,
 }
 
-struct State<T> {
+struct ChannelState<T> {
     items: VecDeque<T>,
     receivers: WaitList,
     senders: WaitList,
@@ -100,15 +100,15 @@ unsafe fn slot_of<'a, T>(waiter: NonNull<Waiter>) -> &'a ItemCell<T> {
 }
 
 // SAFETY: items move between threads (`T: Send`); everything else is guarded by the lock.
-unsafe impl<T: Send> Sync for Core<T> {}
+unsafe impl<T: Send> Sync for ChannelCore<T> {}
 // SAFETY: as above.
-unsafe impl<T: Send> Send for Core<T> {}
+unsafe impl<T: Send> Send for ChannelCore<T> {}
 
-impl<T> Core<T> {
+impl<T> ChannelCore<T> {
     pub(super) fn new(capacity: Option<usize>) -> Self {
         /// A larger queue grows when it is needed.
         const RESERVED_MAX: usize = 1024;
-        let state = State {
+        let state = ChannelState {
             items: VecDeque::with_capacity(capacity.unwrap_or(0).min(RESERVED_MAX)),
             receivers: WaitList::new(),
             senders: WaitList::new(),
@@ -159,7 +159,7 @@ impl<T> Core<T> {
     #[cold]
     fn send_slow(
         &self,
-        mut state: OsGuard<'_, State<T>>,
+        mut state: OsGuard<'_, ChannelState<T>>,
         item: T,
         deadline: Option<Instant>,
     ) -> Result<(), (T, Refusal)> {
@@ -249,8 +249,8 @@ impl<T> Core<T> {
     /// Takes the oldest item, if there is one; else gives the lock back to the caller.
     fn take_item<'a>(
         &self,
-        mut state: OsGuard<'a, State<T>>,
-    ) -> Result<T, (Refusal, OsGuard<'a, State<T>>)> {
+        mut state: OsGuard<'a, ChannelState<T>>,
+    ) -> Result<T, (Refusal, OsGuard<'a, ChannelState<T>>)> {
         let queued = state.items.pop_front();
         // There is room now, or there is none and the sender gives directly.
         let sender = state.senders.pop_front();
@@ -286,7 +286,7 @@ impl<T> Core<T> {
     #[cold]
     fn recv_slow(
         &self,
-        mut state: OsGuard<'_, State<T>>,
+        mut state: OsGuard<'_, ChannelState<T>>,
         deadline: Option<Instant>,
     ) -> Result<T, Refusal> {
         let slot = ItemCell::new(None);
@@ -316,7 +316,7 @@ impl<T> Core<T> {
     /// It is alive, and was put into this list of this channel and no other.
     unsafe fn leave(
         &self,
-        list: impl FnOnce(&mut State<T>) -> &mut WaitList,
+        list: impl FnOnce(&mut ChannelState<T>) -> &mut WaitList,
         node: NonNull<Waiter>,
     ) -> bool {
         let mut state = lock(&self.state);
@@ -328,7 +328,7 @@ impl<T> Core<T> {
 
     /// Wakes the watchers of the receiving end: there is something to receive, and no receiver
     /// waits for it alone.
-    fn tell_receivers(&self, mut state: OsGuard<'_, State<T>>) {
+    fn tell_receivers(&self, mut state: OsGuard<'_, ChannelState<T>>) {
         self.has_news.store(true, Relaxed);
         if state.recv_watch.is_empty() {
             return;
@@ -343,7 +343,7 @@ impl<T> Core<T> {
         let mut state = lock(&self.state);
         state.is_closed = true;
         self.has_news.store(true, Relaxed);
-        let State { receivers, senders, recv_watch, send_watch, .. } = &mut *state;
+        let ChannelState { receivers, senders, recv_watch, send_watch, .. } = &mut *state;
         let mut all = Chain::new();
         for list in [receivers, senders, recv_watch, send_watch] {
             all.append(list.take_all());
@@ -407,7 +407,7 @@ impl<T> Core<T> {
     }
 }
 
-impl<T> State<T> {
+impl<T> ChannelState<T> {
     fn has_room(&self, capacity: Option<usize>) -> bool {
         capacity.is_none_or(|capacity| self.items.len() < capacity)
     }

@@ -46,7 +46,7 @@ use crate::sync::Arc;
 use crate::sync::atomic::AtomicUsize;
 use crate::sync::atomic::Ordering::{AcqRel, Relaxed};
 use crate::wait::select::Selectable;
-use core::{Core, Refusal, WaitLimit};
+use core::{ChannelCore, Refusal, WaitLimit};
 
 /// A channel with room for `capacity` items. With zero, a send waits until a receiver takes the
 /// item from its hands.
@@ -64,16 +64,16 @@ pub fn unbounded<T>() -> (Sender<T>, Receiver<T>) {
 }
 
 fn new<T>(capacity: Option<usize>) -> (Sender<T>, Receiver<T>) {
-    let shared = Arc::new(Shared {
-        core: Core::new(capacity),
+    let shared = Arc::new(ChannelShared {
+        core: ChannelCore::new(capacity),
         senders: AtomicUsize::new(1),
         receivers: AtomicUsize::new(1),
     });
     (Sender { shared: shared.clone() }, Receiver { shared })
 }
 
-struct Shared<T> {
-    core: Core<T>,
+struct ChannelShared<T> {
+    core: ChannelCore<T>,
     /// Handles of either end that exist.
     senders: AtomicUsize,
     receivers: AtomicUsize,
@@ -81,7 +81,7 @@ struct Shared<T> {
 
 /// The end of a channel where items go in. Clones are ends of the same channel.
 pub struct Sender<T> {
-    shared: Arc<Shared<T>>,
+    shared: Arc<ChannelShared<T>>,
 }
 
 impl<T> Sender<T> {
@@ -194,7 +194,7 @@ impl<T> fmt::Debug for Sender<T> {
 /// The end of a channel where items come out. Clones are ends of the same channel; each item comes
 /// out once.
 pub struct Receiver<T> {
-    shared: Arc<Shared<T>>,
+    shared: Arc<ChannelShared<T>>,
 }
 
 impl<T> Receiver<T> {

@@ -8,7 +8,7 @@ use std::pin::Pin;
 use std::ptr::NonNull;
 use std::task::{Context, Poll};
 
-use super::core::{Core, ItemCell};
+use super::core::{ChannelCore, ItemCell};
 use super::error::SendError;
 use crate::base::wait_kind::WaitKind;
 use crate::engine::model::waiter::Waiter;
@@ -24,7 +24,7 @@ pub(crate) struct Offer<'a, T> {
 /// The slot that holds the item. On the heap, so that a future that is forgotten leaks it instead
 /// of leaving a dangling link.
 struct Hand<'a, T> {
-    core: &'a Core<T>,
+    core: &'a ChannelCore<T>,
     slot: NonNull<ItemCell<T>>,
 }
 
@@ -34,7 +34,7 @@ unsafe impl<T: Send> Send for Offer<'_, T> {}
 unsafe impl<T: Send> Sync for Offer<'_, T> {}
 
 impl<'a, T> Offer<'a, T> {
-    pub(super) fn new(core: &'a Core<T>, item: T) -> Self {
+    pub(super) fn new(core: &'a ChannelCore<T>, item: T) -> Self {
         let slot = NonNull::from(Box::leak(Box::new(ItemCell::new(Some(item)))));
         Self { hand: Hand { core, slot }, wait: TaskWait::new() }
     }
