@@ -193,7 +193,7 @@ impl RuntimeBuilder {
         stack_overflow::install();
         let spin_max = if allowed.len() > 1 { self.spin_max } else { Duration::ZERO };
         let class = StackClass::new(self.stack_bytes, None);
-        set_aside(current::aside);
+        set_aside(|code| current::in_no_unit(code));
         let core = Arc::new(RuntimeCore::new(spin_max, self.stack_cache_max, class, allowed));
         match self.fill(&core) {
             Ok(xstreams) => Ok((core, xstreams)),

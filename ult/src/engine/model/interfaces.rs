@@ -208,7 +208,7 @@ pub enum PoolKind {
     /// units that spawn each other; use it with [`RandWs`](crate::RandWs). Walks do not show its
     /// content.
     RandWs,
-    /// Made with [`PoolSpec::custom`].
+    /// Made with [`PoolSpec::custom`](crate::PoolSpec::custom).
     Custom,
 }
 

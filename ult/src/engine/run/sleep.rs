@@ -3,7 +3,7 @@
 //!
 //! 1. Timers that are due fire.
 //! 2. Idle waiters ([`idle`](crate::idle())) past which other units have run are run once more.
-//! 3. Without idle waiters, it spins ([`Spin`]) and watches its inbox and pools. With them it does
+//! 3. Without idle waiters, it spins and watches its inbox and pools. With them it does
 //!    not: they have spun themselves, watching the outside, and a spin here would be blind to it.
 //! 4. Each idle waiter is asked to arm its source of events, once per call of `idle`.
 //! 5. The park word announces sleep, everything that others can make runnable is looked at once

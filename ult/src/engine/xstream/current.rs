@@ -4,7 +4,7 @@
 //! is never inlined and returns the *value*: LLVM takes thread-local *addresses* for constants and
 //! may keep one across a switch of stacks. By the rule that a started ULT stays on its xstream
 //! that would do no harm, but the one function that runs on different threads in one frame,
-//! `switch::root`, must not be the one that finds out.
+//! `context::root`, must not be the one that finds out.
 
 use std::cell::Cell;
 use std::ptr;
@@ -114,11 +114,6 @@ pub(crate) fn in_no_unit<R>(code: impl FnOnce() -> R) -> R {
 
     let _back = xstream().map(|xstream| Back(xstream, xstream.current.take()));
     code()
-}
-
-/// As [`in_no_unit`], for the log.
-pub(crate) fn aside(code: &mut dyn FnMut()) {
-    in_no_unit(code);
 }
 
 /// Returns whether `ult` is at home on this thread.

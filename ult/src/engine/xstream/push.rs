@@ -160,7 +160,7 @@ fn home_elsewhere<'a>(ult: UltPtr) -> Option<&'a XstreamShared> {
 /// object has just dropped it, and would perhaps do so again.
 pub(crate) fn push_again(ult: UltPtr, bypass: bool) {
     match home_here(ult) {
-        Some(xstream) if bypass => xstream.list_back(ult),
+        Some(xstream) if bypass => xstream.home_slot(ult).push_back(ult),
         Some(xstream) => xstream.requeue(ult, PushReason::Resume),
         None if bypass && ult.home.load(Relaxed) == XstreamShared::nowhere() => send_anywhere(ult),
         None => send_again(ult),
@@ -288,11 +288,6 @@ impl Xstream {
             }
             _ => self.home_slot(ult).push_back(ult),
         }
-    }
-
-    /// Appends a ULT that is at home here to its unit list, past its pool.
-    pub(crate) fn list_back(&self, ult: UltPtr) {
-        self.home_slot(ult).push_back(ult);
     }
 
     /// Queues an unstarted unit of a pool that this xstream owns.
