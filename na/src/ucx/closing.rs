@@ -7,11 +7,11 @@ use ucx_sys::ucp_ep_h;
 
 use super::driver::Driver;
 use super::inbox::{ConnEvent, Event};
-use super::incoming::Incomings;
 use super::keys::HeldKeys;
 use super::remote::EndedKeys;
 use super::rendezvous::Landing;
 use super::slots::Work;
+use super::transfer_sinks::Incomings;
 use super::wire::Control;
 use super::worker::Worker;
 use crate::{Completion, Error};

@@ -10,8 +10,8 @@ use ucx_sys::{Ucp, ucp_conn_request_h, ucp_ep_h, ucs_status_t};
 
 use super::address;
 use super::discards::Discards;
-use super::family::IpFamily;
 use super::inbox::{ConnEvent, Event, Failing, Inbox, State};
+use super::ip_family::IpFamily;
 use super::keys::Due;
 use super::liveness::Watch;
 use super::peer::Peer;

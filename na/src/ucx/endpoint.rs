@@ -15,9 +15,9 @@ use std::ptr::NonNull;
 
 use super::address;
 use super::driver::{Driver, Facts};
-use super::family;
-use super::family::IpFamily;
 use super::inbox::Inbox;
+use super::ip_family;
+use super::ip_family::IpFamily;
 use super::keys::Due;
 use super::messages::refused;
 use super::peer::PeerRef;
@@ -72,7 +72,7 @@ impl UcxEndpoint {
     pub(super) fn open(uri: &Uri<'_>, options: &OpenOptions) -> Result<Self, Error> {
         let mut settings = address::settings(uri, options);
         let wanted = Wanted::of(options)?;
-        let listen = family::listen_address(uri, &wanted)?;
+        let listen = ip_family::listen_address(uri, &wanted)?;
         let ucp = worker::library()?;
         settings.family = IpFamily::of(uri.protocol, listen, &worker::version(ucp));
         let window =
@@ -86,7 +86,7 @@ impl UcxEndpoint {
         let id = Addr::unique_endpoint_id();
         let uri_of_own = match options.listen {
             true => {
-                family::check_listen(settings.family, listen)?;
+                ip_family::check_listen(settings.family, listen)?;
                 let bound = worker.listen(listen, uri)?;
                 if let Some(warning) = address::listens_in_vain(uri.protocol, bound) {
                     tracing::warn!("ucx: {warning}");

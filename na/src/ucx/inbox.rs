@@ -12,10 +12,10 @@ use std::ptr::NonNull;
 
 use ucx_sys::*;
 
-use super::held::Offer;
-use super::incoming::{Incomings, Taken, TransferSinks};
+use super::offer::Offer;
 use super::peer::PeerRef;
 use super::slots::Pinned;
+use super::transfer_sinks::{Incomings, Taken, TransferSinks};
 use super::transfers::CHUNK_BYTES;
 use super::wire::{CHUNK_HEADER_BYTES, Chunk};
 use super::worker::HELLO_TAG;

@@ -9,9 +9,9 @@
 //! Files, in the order in which a message passes them: `endpoint` (operations), `messages`,
 //! `transfers`, `packing`, `rendezvous`, `remote` (their kinds), `driver` (the work of a poll),
 //! `sessions` (connections), `slots` (operations that UCX has in hand), `worker` (UCX's calls),
-//! `inbox` (its callbacks), `incoming` (destinations of transfers), `held` (offers that UCX keeps
+//! `inbox` (its callbacks), `transfer_sinks` (destinations of transfers), `offer` (offers that UCX keeps
 //! for us), `rma` (memory that peers reach), `keys` (which peer has which key); `discards`
-//! (connections that UCX ends), `bounds` (limits on what a peer makes us hold), `family`
+//! (connections that UCX ends), `bounds` (limits on what a peer makes us hold), `ip_family`
 //! (connections that can carry data); `wait`, `liveness`, `closing`, `peer`, `address`, `devices`,
 //! `wire` and `sockaddr` are what the names say.
 //!
@@ -150,13 +150,12 @@ mod devices;
 mod discards;
 mod driver;
 mod endpoint;
-mod family;
-mod held;
 mod inbox;
-mod incoming;
+mod ip_family;
 mod keys;
 mod liveness;
 mod messages;
+mod offer;
 mod packing;
 mod peer;
 mod remote;
@@ -167,6 +166,7 @@ mod rma;
 mod sessions;
 mod slots;
 mod sockaddr;
+mod transfer_sinks;
 mod transfers;
 mod wait;
 mod wire;

@@ -11,9 +11,9 @@
 use ucx_sys::{UCS_OK, ucp_dt_iov_t, ucp_ep_h, ucs_status_t};
 
 use super::driver::Driver;
-use super::held::Offer;
-use super::incoming::OUTSIDE;
+use super::offer::Offer;
 use super::slots::Work;
+use super::transfer_sinks::OUTSIDE;
 use super::transfers::Stream;
 use super::wire::Chunk;
 use super::worker;

@@ -8,7 +8,7 @@
 //! travel in pieces that UCX moves by its rendezvous, see `rendezvous.rs`, or in chunks. Chunks
 //! belong to UCX until they are sent, or are fetched when it has room for them (`packing.rs`), and
 //! UCX has no memory of a program in hand: a transfer in chunks ends at once when it is canceled or
-//! the peer is gone. Arriving chunks are written by the callback that brings them (`incoming.rs`).
+//! the peer is gone. Arriving chunks are written by the callback that brings them (`transfer_sinks.rs`).
 //!
 //! Each request is answered once: it is denied, or the owner says when it is done, even if it was
 //! given up. So the number of transfers under way is bounded, whichever side gives up how many.
@@ -18,11 +18,11 @@ use std::collections::VecDeque;
 use ucx_sys::{UCS_OK, ucp_ep_h, ucs_status_t};
 
 use super::driver::Driver;
-use super::incoming::{OUTSIDE, TransferSinks};
 use super::peer::{Lease, Phase};
 use super::remote::ByKey;
 use super::rendezvous::PIECE_BYTES;
 use super::slots::Work;
+use super::transfer_sinks::{OUTSIDE, TransferSinks};
 use super::wire::{Chunk, Control};
 use super::worker;
 use super::worker::{AM_DATA, Posted, Worker};

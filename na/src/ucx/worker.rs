@@ -10,10 +10,10 @@ use std::ptr;
 
 use ucx_sys::*;
 
-use super::family::IpFamily;
-use super::held::Offer;
 use super::inbox;
 use super::inbox::Inbox;
+use super::ip_family::IpFamily;
+use super::offer::Offer;
 use super::packing;
 use super::slots::Pinned;
 use super::sockaddr::RawAddress;
@@ -581,7 +581,7 @@ fn class_is_in_environment() -> bool {
 }
 
 /// Sets of which family of IP interfaces have their address, whatever the environment says: see
-/// `family.rs`.
+/// `ip_family.rs`.
 fn set_family(ucp: &Ucp, config: *mut ucp_config_t, family: IpFamily) -> Result<(), Error> {
     let priorities = CString::new(family.priorities()).unwrap_or_default();
     // Settings of UCT are named without the transport before 1.17, and with it since.
