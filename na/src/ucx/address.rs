@@ -4,7 +4,6 @@
 
 use std::net::SocketAddr;
 
-use super::worker::Settings;
 use crate::hosts::host_port;
 use crate::hosts::host_port::PeerKey;
 use crate::hosts::own_address::Wanted;
@@ -15,6 +14,26 @@ const CLASS: &str = "ucx";
 
 /// Protocols that are shared memory.
 const SHARED: [&str; 6] = ["sm", "shm", "mm", "posix", "sysv", "xpmem"];
+
+/// Settings of UCX for an endpoint.
+#[derive(Debug, Clone)]
+pub(super) struct Settings {
+    /// `UCX_TLS`.
+    pub(super) tls: String,
+    /// `UCX_NET_DEVICES`, if one was named.
+    pub(super) device: Option<String>,
+    /// True if the transports can tell that a peer fails (`UCP_ERR_HANDLING_MODE_PEER`). Those over
+    /// shared memory cannot; there the connection over which they met tells it.
+    pub(super) detects_failure: bool,
+    /// True if somebody will sleep: see `Worker::fd`.
+    pub(super) wakes: bool,
+    /// Class of the packets of InfiniBand and RoCE, as their headers have it.
+    pub(super) class: Option<u8>,
+    /// True if peers may get remote keys of memory here, see `keys.rs`.
+    pub(super) remote_keys: bool,
+    /// `UCX_TCP_AF_PRIO`, see `ip_family.rs`; `None`: as the environment says.
+    pub(super) families: Option<&'static str>,
+}
 
 fn bad(uri: &Uri<'_>, reason: impl Into<String>) -> Error {
     Error::BadUri { uri: uri.text.to_owned(), reason: reason.into() }
@@ -55,7 +74,7 @@ pub(super) fn settings(uri: &Uri<'_>, options: &OpenOptions) -> Settings {
         RemoteKeys::Never => false,
     };
     let wakes = !options.no_block;
-    Settings { tls, device, detects_failure: !shared, wakes, class, remote_keys, family: None }
+    Settings { tls, device, detects_failure: !shared, wakes, class, remote_keys, families: None }
 }
 
 /// Returns whether UCX may use transports for that protocol whose packets have a class.

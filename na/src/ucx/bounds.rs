@@ -4,16 +4,12 @@
 //! nothing and keep asking. So everything that it can ask for without end is counted here until UCX
 //! has sent it. Requests and transfers of ours are counted where they begin.
 
-use std::mem::size_of;
-
 use super::driver::Driver;
 use super::keys::KEYS_MAX;
-use super::peer::{Peer, Phase};
-use super::transfers::{ASKED_MAX, IN_HAND_MAX, Stream};
-use crate::limits::budget::Account;
-use crate::loopback::Queued;
-use crate::matching::Kind;
-use crate::{MsgBuf, Principal};
+use super::peer::{Load, Peer, Phase};
+use super::transfer_state::Stream;
+use super::transfers::{ASKED_MAX, IN_HAND_MAX};
+use crate::Principal;
 
 /// Chunks of what a peer gets that UCX has in hand, at most: those of as many transfers as it may
 /// ask for. Further ones wait here, with their transfers.
@@ -24,42 +20,6 @@ pub(super) const CHUNKS_MAX: u32 = ASKED_MAX as u32 * IN_HAND_MAX;
 /// and given up, granted and done), about the keys of either side twice each (wanted or given,
 /// revoked or returned), and about its messages 2 of each kind.
 pub(super) const TOLD_MAX: u32 = (4 * ASKED_MAX + 4 * KEYS_MAX) as u32 + 128;
-
-/// Operations and memory that we hold for a peer until it takes them, in this session.
-#[derive(Debug, Default)]
-pub(super) struct Load {
-    /// Chunks of what it gets that UCX has in hand.
-    pub(super) chunks: u32,
-    /// Some of its gets wait until UCX has fewer.
-    waits: bool,
-    /// Control messages to it that UCX has in hand.
-    pub(super) told: u32,
-    /// Bytes of memory that answers to it take, which wait here or are in UCX's hands.
-    answers: Option<Account>,
-}
-
-impl Load {
-    /// Bytes of memory that answers to it take.
-    pub(super) fn answers(&self) -> usize {
-        self.answers.as_ref().map_or(0, Account::held)
-    }
-
-    /// Answers of so many bytes wait no more.
-    pub(super) fn answer_left(&mut self, bytes: usize) {
-        if let Some(account) = self.answers.as_mut().filter(|_| bytes > 0) {
-            account.set(account.held() - bytes);
-        }
-    }
-}
-
-/// Memory that a message takes if it is an answer, bytes. Its buffer is as large for a short
-/// message as for a long one.
-pub(super) fn answer_bytes(kind: Kind, buf: &MsgBuf) -> usize {
-    match kind {
-        Kind::Expected => buf.capacity() + size_of::<Queued>(),
-        Kind::Unexpected => 0,
-    }
-}
 
 impl Driver {
     /// The load of a peer, if that is still its session.
@@ -112,7 +72,7 @@ impl Driver {
     /// was one.
     pub(super) fn ends_deaf(&mut self, index: usize) -> bool {
         let deaf = self.peer(index).filter(|peer| peer.load.told > TOLD_MAX);
-        let Some(link) = deaf.and_then(|peer| peer.links.first().copied()) else { return false };
+        let Some(link) = deaf.and_then(|peer| peer.link) else { return false };
         self.broke(link, format!("it asks on and reads nothing: {TOLD_MAX} things wait for it"));
         true
     }

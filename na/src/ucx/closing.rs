@@ -1,17 +1,15 @@
 //! The end of an endpoint.
 
-use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use ucx_sys::ucp_ep_h;
 
 use super::driver::Driver;
 use super::inbox::{ConnEvent, Event};
-use super::keys::HeldKeys;
-use super::remote::EndedKeys;
-use super::rendezvous::Landing;
+use super::keys::{EndedKeys, HeldKeys};
 use super::slots::Work;
 use super::transfer_sinks::Incomings;
+use super::transfer_state::Landing;
 use super::wire::Control;
 use super::worker::Worker;
 use crate::{Completion, Error};
@@ -67,7 +65,7 @@ impl Driver {
         self.unmap_at_the_end();
         self.end_worker();
         self.settle_events();
-        let given = given.into_iter().map(|given| Rc::new(EndedKeys { given, by_adapter: false }));
+        let given = given.into_iter().map(|given| EndedKeys { given, by_adapter: false });
         let closed = std::mem::take(&mut self.discards).into_ended();
         let given: Vec<_> = given.chain(closed).collect();
         given.into_iter().for_each(|ended| self.end_all_given(ended));
@@ -143,20 +141,15 @@ impl Driver {
 
     /// Lets what was sent leave, if that takes no help of the peers, for [`GRACE`] at most.
     fn flush_links(&mut self) {
-        let links: Vec<_> =
-            self.peers.iter().flatten().flat_map(|peer| peer.links.clone()).collect();
-        let mut slots = Vec::new();
-        for link in links {
-            let slot = self.slots.add(Work::Close(None));
-            let pinned = self.slots.pinned(slot);
-            let Some(worker) = &self.worker else { return };
-            // SAFETY: an open connection of this worker; the slot stays until the callback, or
-            // until the worker is gone.
-            let posted = unsafe { worker.flush(link, pinned) };
-            if self.posted(slot, posted) {
-                slots.push(slot);
-            }
-        }
+        let links: Vec<_> = self.peers.iter().flatten().filter_map(|peer| peer.link).collect();
+        let flush = |link| {
+            self.post(Work::Close(None), |worker, slots, slot| {
+                // SAFETY: an open connection of this worker; the slot stays until the callback, or
+                // until the worker is gone.
+                unsafe { worker.flush(link, slots.pinned(slot)) }
+            })
+        };
+        let slots: Vec<_> = links.into_iter().filter_map(flush).collect();
         let end = Instant::now() + GRACE;
         self.progress_until(end, |driver| {
             slots.iter().all(|slot| driver.slots.request(*slot).is_none())
@@ -185,8 +178,7 @@ impl Driver {
         self.withhold(|_| true);
         if self.has_unsent() && self.worker.as_ref().is_some_and(Worker::detects_failure) {
             let peers = self.peers.iter_mut().flatten();
-            let mut links: Vec<_> =
-                peers.flat_map(|peer| std::mem::take(&mut peer.links)).collect();
+            let mut links: Vec<_> = peers.filter_map(|peer| peer.link.take()).collect();
             links.extend(self.strangers.drain().map(|(link, _)| link as ucp_ep_h));
             links.into_iter().for_each(|link| self.drop_link(link));
             self.progress_until(Instant::now() + FORCED, |driver| !driver.has_unsent());
@@ -194,7 +186,7 @@ impl Driver {
         self.settle_events();
         let Some(worker) = self.worker.take() else { return };
         // Nothing is held at the moment: all events were settled.
-        self.inbox().keep_at(std::ptr::null_mut());
+        self.inbox().keeper.set(std::ptr::null_mut());
         if !self.has_unsent() {
             return drop(worker);
         }

@@ -1,7 +1,7 @@
 //! Devices that UCX finds on this machine, by the transports that an address can name.
 
-use super::worker;
-use super::worker::Settings;
+use super::address::Settings;
+use super::library;
 use crate::hosts::interface;
 use crate::{Device, Error};
 
@@ -18,7 +18,7 @@ const TRANSPORTS: [(&str, &str, &str); 7] = [
 ];
 
 pub(super) fn devices() -> Result<Vec<Device>, Error> {
-    let ucp = worker::library()?;
+    let ucp = library::library()?;
     let (tls, device, class) = ("all".to_owned(), None, None);
     let settings = Settings {
         tls,
@@ -27,9 +27,9 @@ pub(super) fn devices() -> Result<Vec<Device>, Error> {
         wakes: false,
         class,
         remote_keys: false,
-        family: None,
+        families: None,
     };
-    Ok(listed(&worker::described(ucp, &settings)?))
+    Ok(listed(&library::described(ucp, &settings)?))
 }
 
 /// Returns the devices in the lines `resource … transport/device`.

@@ -15,12 +15,7 @@
 //! and such a flush may never end: UCX waits for the answers to puts of a connection that has
 //! ended. There two looks that find nothing are enough.
 
-use ucx_sys::{UCS_OK, ucs_status_t};
-
-use super::driver::Driver;
-use super::remote::Ended;
-use super::slots::Work;
-use super::worker::Posted;
+use super::keys::EndedKeys;
 
 /// Looks, in a row, that must find nothing after a connection was closed. The first one may have
 /// run the callback that asks for the last one.
@@ -41,7 +36,7 @@ pub(super) struct Discards {
     /// Looks since a connection was closed.
     turns: usize,
     /// Keys that their holders may still use.
-    ended: Vec<Ended>,
+    ended: Vec<EndedKeys>,
     is_flushing: bool,
     /// Flushes that have failed since a connection was closed, or one went well.
     failures: u32,
@@ -59,19 +54,47 @@ impl Discards {
         self.restless > 0 || self.is_flushing
     }
 
+    /// The network was looked at. `quiet`: the last look has found nothing; `links`: so many
+    /// connections are open. Returns the keys that are over now, and those that are over after a
+    /// flush, which is to be begun if there are any.
+    pub(super) fn look(&mut self, quiet: bool, links: usize) -> (Vec<EndedKeys>, Vec<EndedKeys>) {
+        self.turns += 1;
+        self.restless = match quiet {
+            true => self.restless.saturating_sub(1),
+            // A flush looks at one connection in each turn.
+            false if self.is_flushing => QUIET_TURNS + links,
+            false => QUIET_TURNS,
+        };
+        if self.ended.is_empty() {
+            return Default::default();
+        }
+        let (is_over, may_flush) =
+            (self.restless == 0 || self.turns >= TURNS_MAX, self.may_flush());
+        let is_next = |ended: &EndedKeys| if ended.by_adapter { may_flush } else { is_over };
+        let (next, left) = std::mem::take(&mut self.ended).into_iter().partition(is_next);
+        self.ended = left;
+        Vec::into_iter(next).partition(|ended| !ended.by_adapter)
+    }
+
+    /// UCX goes on with a flush.
+    pub(super) fn flushing(&mut self, links: usize) {
+        self.is_flushing = true;
+        self.stir(QUIET_TURNS + links);
+    }
+
     fn stir(&mut self, quiet_turns: usize) {
         self.restless = self.restless.max(quiet_turns);
     }
 
     /// A connection was closed by force, with which these keys end.
-    pub(super) fn add(&mut self, ended: Option<Ended>) {
+    pub(super) fn add(&mut self, ended: Option<EndedKeys>) {
         self.ended.extend(ended);
         (self.turns, self.failures) = (0, 0);
         self.stir(QUIET_TURNS);
     }
 
     /// A flush has ended, badly if it leaves these keys.
-    fn flushed(&mut self, left: Vec<Ended>) {
+    pub(super) fn flushed(&mut self, left: Vec<EndedKeys>) {
         self.is_flushing = false;
         self.failures = if left.is_empty() { 0 } else { self.failures + 1 };
         self.ended.extend(left);
@@ -88,82 +111,17 @@ impl Discards {
     }
 
     /// The keys that were waited for.
-    pub(super) fn into_ended(self) -> Vec<Ended> {
+    pub(super) fn into_ended(self) -> Vec<EndedKeys> {
         self.ended
-    }
-}
-
-impl Driver {
-    /// The network was looked at after connections were closed. `quiet`: the last look has found
-    /// nothing.
-    pub(super) fn settle_discards(&mut self, quiet: bool) {
-        let links = self.state().links.len();
-        let own = &mut self.discards;
-        own.turns += 1;
-        own.restless = match quiet {
-            true => own.restless.saturating_sub(1),
-            // A flush looks at one connection in each turn.
-            false if own.is_flushing => QUIET_TURNS + links,
-            false => QUIET_TURNS,
-        };
-        if own.ended.is_empty() {
-            return;
-        }
-        let (flushed, messages): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut own.ended).into_iter().partition(|ended| ended.by_adapter);
-        let is_over = own.restless == 0 || own.turns >= TURNS_MAX;
-        match is_over {
-            true => messages.into_iter().for_each(|ended| self.end_all_given(ended)),
-            false => own.ended.extend(messages),
-        }
-        if flushed.is_empty() {
-            return;
-        }
-        if self.discards.may_flush() {
-            self.flush_discards(flushed);
-        } else {
-            self.discards.ended.extend(flushed);
-        }
-    }
-
-    /// Asks for the end of what was closed; then these keys are over.
-    fn flush_discards(&mut self, ended: Vec<Ended>) {
-        let links = self.state().links.len();
-        let slot = self.slots.add(Work::Discarded(ended));
-        let pinned = self.slots.pinned(slot);
-        let Some(worker) = &self.worker else { return };
-        // SAFETY: the slot stays until the callback, or until the worker is gone.
-        match unsafe { worker.flush_all(pinned) } {
-            Posted::Pending(request) => {
-                self.slots.started(slot, request);
-                self.discards.is_flushing = true;
-                self.discards.stir(QUIET_TURNS + links);
-            }
-            Posted::Done => self.finished(slot, UCS_OK),
-            Posted::Failed(status) => self.finished(slot, status),
-        }
-    }
-
-    /// Such a flush has ended.
-    pub(super) fn discarded(&mut self, ended: Vec<Ended>, status: ucs_status_t) {
-        let (over, left) = match status {
-            UCS_OK => (ended, Vec::new()),
-            _ => (Vec::new(), ended),
-        };
-        self.discards.flushed(left);
-        over.into_iter().for_each(|ended| self.end_all_given(ended));
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::rc::Rc;
-
-    use super::super::remote::EndedKeys;
     use super::*;
 
-    fn keys() -> Vec<Ended> {
-        vec![Rc::new(EndedKeys { given: Vec::new(), by_adapter: true })]
+    fn keys() -> Vec<EndedKeys> {
+        vec![EndedKeys { given: Vec::new(), by_adapter: true }]
     }
 
     /// Looks that find nothing, until somebody may sleep.

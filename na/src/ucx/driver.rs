@@ -1,27 +1,27 @@
-//! The state of an endpoint and its work in a poll, behind the endpoint's lock. How connections
-//! begin and end is in `sessions.rs`, messages are in `messages.rs`, transfers in `transfers.rs`.
+//! The state of an endpoint, behind the endpoint's lock, and how work is given to UCX. What is done
+//! with it is in `poll.rs`, `sessions.rs`, `messages.rs`, `transfers.rs` and so on.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
-use ucx_sys::{Ucp, ucp_conn_request_h, ucp_ep_h, ucs_status_t};
+use ucx_sys::{UCS_OK, Ucp, ucp_conn_request_h, ucp_ep_h};
 
 use super::address;
 use super::discards::Discards;
-use super::inbox::{ConnEvent, Event, Failing, Inbox, State};
+use super::inbox::{Inbox, State};
 use super::ip_family::IpFamily;
 use super::keys::Due;
-use super::liveness::Watch;
 use super::peer::Peer;
-use super::remote::Mapped;
-use super::sessions::{Notices, STRANGERS_MAX, Stranger};
+use super::peer_ref::PeerRef;
+use super::remote_key::Mapped;
 use super::slots::{Slots, Work};
-use super::transfers::{Moving, Stream};
-use super::wire::{Chunk, Control};
-use super::worker::{AM_CONTROL, AM_UNEXPECTED, HELLO_TAG, Posted, Worker};
+use super::transfer_state::{Moving, Stream};
+use super::wire::{AM_CONTROL, AM_UNEXPECTED, Control, HELLO_TAG};
+use super::worker::{Posted, Worker};
 use crate::base::cheap::IntBuildHasher;
+use crate::base::ran::RunClock;
 use crate::hosts::host_port::PeerKey;
 use crate::limits::budget;
 use crate::limits::budget::Budget;
@@ -31,15 +31,37 @@ use crate::{Addr, Completion, LocalMem, OpId, RegionTable, RemoteKeys};
 use prim::fork::Process;
 use prim::sync::Arc;
 
-/// Looks at the network in one poll, at most.
-const TURNS_PER_POLL: usize = 64;
+/// Connections that have not said hello, at most.
+pub(super) const STRANGERS_MAX: usize = 256;
 
-/// Looks that find nothing, in a row, after which what a peer sent before its end has come.
-const QUIET_TURNS: usize = 4;
+/// How often something was logged, or would have been: of what others can do as often as they like
+/// the first, the second, the fourth and so on are.
+#[derive(Debug, Default)]
+pub(super) struct Notices {
+    pub(super) turned_away: u64,
+    pub(super) useless: u64,
+    pub(super) not_taken: u64,
+    pub(super) broke: u64,
+    pub(super) strange: u64,
+}
 
-/// Turns of a busy endpoint after which a failure is handled all the same; of those that bring
-/// messages every other one counts.
-const BUSY_TURNS: u32 = 100;
+/// A connection that has not said hello.
+pub(super) struct Stranger {
+    /// Where the connection comes from.
+    pub(super) client: Option<SocketAddr>,
+    pub(super) came: Instant,
+    pub(super) since: RunClock,
+}
+
+/// When to look after the peers.
+#[derive(Debug)]
+pub(super) struct Watch {
+    pub(super) next: Instant,
+    /// The interval that was wanted between two looks: of the time since the last look, no more
+    /// than this counts.
+    pub(super) every: Duration,
+    pub(super) ran: RunClock,
+}
 
 /// Facts about an endpoint that do not change.
 pub(super) struct Facts {
@@ -118,7 +140,7 @@ pub(super) struct Driver {
     /// Somebody sleeps, or is about to, and is to be woken for whatever is done here.
     pub(super) is_asleep: bool,
     /// True if the last turn has brought something of which only messages were handled.
-    is_behind: bool,
+    pub(super) is_behind: bool,
     /// There was a sleep since the last poll.
     pub(super) has_slept: bool,
     /// When the timer fires, if it is set.
@@ -291,150 +313,10 @@ impl Driver {
         }
     }
 
-    /// Tells the peer something.
-    pub(super) fn tell(&mut self, index: usize, control: &Control) {
-        let Some(peer) = self.peer(index) else { return };
-        let (link, session) = (peer.links.first().copied(), peer.session);
-        let Some(link) = link else { return };
-        let goes_on = self.tell_as(link, control, |bytes| Work::Told(bytes, index, session));
-        if let Some(peer) = self.peer(index) {
-            peer.load.told += u32::from(goes_on);
-        }
-    }
-
-    /// Sends a control message over a connection, as that work. Returns whether UCX goes on with
-    /// it.
-    pub(super) fn tell_as(
-        &mut self,
-        link: ucp_ep_h,
-        control: &Control,
-        work: impl FnOnce(Vec<u8>) -> Work,
-    ) -> bool {
-        let bytes = control.to_bytes();
-        let data = (bytes.as_ptr(), bytes.len());
-        let slot = self.slots.add(work(bytes));
-        let pinned = self.slots.pinned(slot);
-        let Some(worker) = &self.worker else { return false };
-        let (id, header) = match control {
-            // Nobody knows yet who is there.
-            Control::Hello(_) => (AM_UNEXPECTED, (HELLO_TAG.as_ptr(), HELLO_TAG.len())),
-            _ => (AM_CONTROL, (std::ptr::null(), 0)),
-        };
-        // SAFETY: `link` is in the list of a peer, which it leaves when it is closed; the slot owns
-        // the data until the callback, and the header stays for ever.
-        let posted = unsafe { worker.send_am(link, id, header, data, pinned) };
-        // What fails is told by the end of the connection.
-        self.posted(slot, posted)
-    }
-
-    /// Keeps a slot that goes on, and frees one that does not; whether it goes on.
-    pub(super) fn posted(&mut self, slot: u32, posted: Posted) -> bool {
-        match posted {
-            Posted::Pending(request) => {
-                self.slots.started(slot, request);
-                true
-            }
-            Posted::Done | Posted::Failed(_) => {
-                self.slots.take(slot);
-                false
-            }
-        }
-    }
-
-    /// Moves the network, and handles what that has brought: in the next turn, if this one has
-    /// brought messages, which would wait for it.
-    #[inline]
-    pub(super) fn turn(&mut self) {
-        let (mut quiet, mut turns, mut has_brought) = (false, 0, false);
-        while let Some(worker) = &self.worker {
-            let moved = worker.progress();
-            turns += 1;
-            has_brought = !self.state().done.is_empty();
-            // What has come is reported first: over TCP another look is a system call, and whoever
-            // polls looks again.
-            if !moved || turns >= TURNS_PER_POLL || has_brought {
-                quiet = !moved;
-                break;
-            }
-        }
-        if self.discards.is_waiting() {
-            self.settle_discards(quiet);
-        }
-        // Every other turn at the latest, whatever comes.
-        self.is_behind = has_brought && !self.is_behind;
-        if !self.is_behind {
-            self.handle_all(quiet);
-        }
-    }
-
-    /// Handles what turns have brought but messages. `quiet`: the network has nothing more.
-    fn handle_all(&mut self, quiet: bool) {
-        self.handle_events();
-        if self.answers.calls() && self.answers.take_call() {
-            self.end_overfull();
-        }
-        if std::mem::take(&mut self.state().has_written) {
-            self.facts.regions.has_served();
-        }
-        if !self.state().failing.is_empty() {
-            self.handle_failures(quiet);
-        }
-        self.send_chunks();
-        self.reach();
-        self.take_keys_back();
-        self.look_after_peers();
-        if self.connecting > 0 || !self.strangers.is_empty() {
-            self.check_deadlines();
-        }
-        self.accept_callers();
-        self.return_credits();
-    }
-
-    fn handle_events(&mut self) {
-        loop {
-            // Not in the loop's condition, which would borrow the state for its body.
-            let Some(event) = self.state().events.pop_front() else { return };
-            match event {
-                Event::Connection(request) => self.called(request),
-                Event::Conn(link, news) => self.came(link, news),
-                Event::Finished(slot, status) => self.finished(slot, status),
-            }
-        }
-    }
-
-    /// An open connection has brought something.
-    pub(super) fn came(&mut self, link: ucp_ep_h, news: ConnEvent) {
-        match news {
-            ConnEvent::Failed(status) => {
-                self.state().failing.push(Failing { link, status, turns: BUSY_TURNS });
-            }
-            ConnEvent::Broke(rule) => self.broke(link, rule),
-            ConnEvent::Control(bytes) => self.heard(link, &bytes),
-            ConnEvent::Whole(chunk) => self.is_whole(link, chunk),
-            ConnEvent::Stray(chunk) => self.strayed(link, chunk),
-            ConnEvent::Piece(piece, offer) => self.piece_came(link, piece, offer),
-            ConnEvent::Message(kind, tag, bytes) => self.inbox().message(link, kind, tag, &bytes),
-        }
-    }
-
-    /// Ends the connections that have failed, once all that was sent before has come: over shared
-    /// memory the news may overtake it. Nobody else's traffic can hold that up for ever.
-    fn handle_failures(&mut self, mut quiet: bool) {
-        for _ in 0..QUIET_TURNS {
-            let Some(worker) = self.worker.as_ref().filter(|_| quiet) else { break };
-            quiet = !worker.progress();
-            self.handle_events();
-        }
-        let is_over = |failing: &Failing| quiet || failing.turns == 0;
-        // One at a time: the end of one may end others, whose handles may then be in use again.
-        loop {
-            let mut state = self.state();
-            let Some(at) = state.failing.iter().position(is_over) else { break };
-            let Failing { link, status, .. } = state.failing.swap_remove(at);
-            drop(state);
-            self.failed(link, self.why_not(status));
-        }
-        self.state().failing.iter_mut().for_each(|failing| failing.turns -= 1);
+    /// Returns whether something moves that belongs to what is between us and the peer now.
+    pub(super) fn is_current(&self, stream: Stream) -> bool {
+        let peer = self.peers.get(stream.peer).and_then(Option::as_ref);
+        peer.is_some_and(|peer| peer.session == stream.session)
     }
 
     /// Returns the peer at the other end of a connection, once it has greeted.
@@ -442,80 +324,63 @@ impl Driver {
         self.state().links.get(&(link as usize))?.peer.as_ref().map(|(at, _)| *at)
     }
 
-    fn heard(&mut self, link: ucp_ep_h, bytes: &[u8]) {
-        match Control::from_bytes(bytes) {
-            Err(rule) => self.broke(link, rule.to_owned()),
-            Ok(Control::Hello(hello)) => self.greeted(link, hello),
-            Ok(control) => match self.greeted_peer(link) {
-                None => self.broke(link, "it speaks before it says hello".into()),
-                Some(index) => self.told(index, link, control),
-            },
-        }
+    /// The sender of an address of this endpoint, as a number.
+    pub(super) fn index_of(&self, addr: &Addr) -> Option<usize> {
+        let own = addr.state::<PeerRef>().filter(|_| addr.endpoint_id() == self.facts.id)?;
+        let peer = self.peers.get(own.index)?.as_ref()?;
+        (peer.id == addr.peer_id()).then_some(own.index)
     }
 
-    fn told(&mut self, index: usize, link: ucp_ep_h, control: Control) {
-        if self.ends_deaf(index) {
-            return;
-        }
-        let result = match control {
-            Control::Hello(_) | Control::Alive => Ok(()),
-            Control::Taken(counts) => {
-                if let Some(peer) = self.peer(index) {
-                    for (credit, count) in peer.credits.iter_mut().zip(counts) {
-                        *credit = credit.saturating_add(count).min(peer.window);
-                    }
-                }
-                self.pump(index);
-                Ok(())
-            }
-            Control::Ask { id, key, offset, len, write } => {
-                self.asked(index, id, (key, offset, len), write)
-            }
-            Control::Grant { id } => self.granted(index, id),
-            Control::Done { id } => self.owner_done(index, id),
-            Control::Deny { id, reason } => {
-                self.denied(index, id, reason);
-                Ok(())
-            }
-            Control::Release { id } => {
-                self.released(index, id);
-                Ok(())
-            }
-            Control::Want { key } => self.wanted(index, key),
-            Control::Key(given) => self.key_came(index, &given),
-            Control::NoKey { key } => self.no_key_came(index, key),
-            Control::Revoke { key } => self.key_revoked(index, key),
-            Control::Returned { key } => self.returned(index, key),
+    /// Tells the peer something.
+    pub(super) fn tell(&mut self, index: usize, control: &Control) {
+        let Some(peer) = self.peer(index) else { return };
+        let (Some(link), session) = (peer.link, peer.session) else { return };
+        peer.load.told += 1;
+        self.tell_as(link, control, |bytes| Work::Told(bytes, index, session));
+    }
+
+    /// Sends a control message over a connection, as that work. What fails is told by the end of
+    /// the connection.
+    pub(super) fn tell_as(
+        &mut self,
+        link: ucp_ep_h,
+        control: &Control,
+        work: impl FnOnce(Vec<u8>) -> Work,
+    ) {
+        let bytes = control.to_bytes();
+        let data = (bytes.as_ptr(), bytes.len());
+        let (id, header) = match control {
+            // Nobody knows yet who is there.
+            Control::Hello(_) => (AM_UNEXPECTED, (HELLO_TAG.as_ptr(), HELLO_TAG.len())),
+            _ => (AM_CONTROL, (std::ptr::null(), 0)),
         };
-        if let Err(rule) = result {
-            self.broke(link, rule.to_owned());
-        }
+        self.post(work(bytes), |worker, slots, slot| {
+            // SAFETY: `link` is that of a peer, which loses it when it is closed; the slot owns the
+            // data until the callback, and the header stays for ever.
+            unsafe { worker.send_am(link, id, header, data, slots.pinned(slot)) }
+        });
     }
 
-    /// All of a transfer is there.
-    fn is_whole(&mut self, link: ucp_ep_h, chunk: Chunk) {
-        match self.greeted_peer(link) {
-            Some(index) if chunk.put => self.check_lease(index, chunk.id),
-            Some(index) => self.check_own(chunk.id, index),
-            None => {}
-        }
-    }
-
-    fn strayed(&mut self, link: ucp_ep_h, chunk: Chunk) {
-        let Some(index) = self.greeted_peer(link) else { return };
-        if let Err(rule) = self.stray(index, chunk) {
-            self.broke(link, rule.to_owned());
-        }
-    }
-
-    /// Returns whether a poll has something to do at once.
-    pub(super) fn is_busy(&self) -> bool {
-        self.state().is_busy()
-            || !self.sending.is_empty()
-            || self.is_behind
-            || self.discards.is_busy()
-            || self.has_callers()
-            || self.has_keys_due()
+    /// Gives work to UCX by `call`, for which it gets a slot. The slot, if UCX goes on with it;
+    /// what is over at once is [finished](Self::finished) here.
+    #[inline]
+    pub(super) fn post(
+        &mut self,
+        work: Work,
+        call: impl FnOnce(&Worker, &mut Slots, u32) -> Posted,
+    ) -> Option<u32> {
+        let slot = self.slots.add(work);
+        let worker = self.worker.as_ref()?;
+        let status = match call(worker, &mut self.slots, slot) {
+            Posted::Pending(request) => {
+                self.slots.started(slot, request);
+                return Some(slot);
+            }
+            Posted::Done => UCS_OK,
+            Posted::Failed(status) => status,
+        };
+        self.finished(slot, status);
+        None
     }
 
     /// Takes the memory that is to be dropped without the lock; nearly always there is none.
@@ -523,54 +388,5 @@ impl Driver {
     pub(super) fn take_memory(&mut self) -> Option<(Vec<LocalMem>, Vec<RetiredMemory>)> {
         let is_some = !self.memory.is_empty() || !self.held.is_empty();
         is_some.then(|| (std::mem::take(&mut self.memory), std::mem::take(&mut self.held)))
-    }
-
-    fn return_credits(&mut self) {
-        loop {
-            let mut state = self.state();
-            let Some(index) = state.due.pop() else { return };
-            let counts = state.settle(index);
-            drop(state);
-            if counts != [0; 2] {
-                self.tell(index, &Control::Taken(counts));
-                self.ends_deaf(index);
-            }
-        }
-    }
-
-    /// An operation in a slot is over.
-    pub(super) fn finished(&mut self, slot: u32, status: ucs_status_t) {
-        match self.slots.take(slot) {
-            Some(Work::Send { op, buf, peer, end, answer }) => {
-                if end.is_none() {
-                    self.answer_left(peer, answer);
-                }
-                self.sent(op, buf, peer, end, status);
-            }
-            Some(Work::Chunk(stream, _)) => {
-                self.chunk_left(stream);
-                self.chunk_sent(stream, status);
-            }
-            Some(Work::Packed(stream, memory)) => {
-                self.chunk_left(stream);
-                self.packed(stream, memory, status);
-            }
-            Some(Work::Lent(stream, memory)) => {
-                self.memory.push(memory);
-                self.piece_sent(stream, status);
-            }
-            Some(Work::Landing(landing)) => self.landed(landing, status),
-            Some(Work::Reached(name, memory, _key)) => {
-                self.memory.push(memory);
-                self.reached(name, false, status);
-            }
-            Some(Work::Flushed(name)) => self.reached(name, true, status),
-            Some(Work::Close(ended)) => self.closed(ended),
-            Some(Work::Discarded(ended)) => self.discarded(ended, status),
-            Some(Work::Alive(_, peer, session)) => self.alive_sent(peer, session),
-            Some(Work::Told(_, peer, session)) => self.told_sent(peer, session),
-            Some(Work::Hello(_, peer)) => self.hello_sent(peer, status),
-            None => {}
-        }
     }
 }

@@ -19,10 +19,9 @@ use super::inbox::Inbox;
 use super::ip_family;
 use super::ip_family::IpFamily;
 use super::keys::Due;
-use super::messages::refused;
-use super::peer::PeerRef;
+use super::library;
+use super::peer_ref::PeerRef;
 use super::wait::Wait;
-use super::worker;
 use super::worker::Worker;
 use crate::base::ran;
 use crate::endpoint::stats;
@@ -73,8 +72,9 @@ impl UcxEndpoint {
         let mut settings = address::settings(uri, options);
         let wanted = Wanted::of(options)?;
         let listen = ip_family::listen_address(uri, &wanted)?;
-        let ucp = worker::library()?;
-        settings.family = IpFamily::of(uri.protocol, listen, &worker::version(ucp));
+        let ucp = library::library()?;
+        let family = IpFamily::of(uri.protocol, listen, &library::version(ucp));
+        settings.families = family.map(IpFamily::priorities);
         let window =
             (EARLY_BYTES_MAX / options.message_bytes_max.max(1)).clamp(WINDOW_MIN, WINDOW_MAX);
         let matcher = Matcher::new(EARLY_BYTES_MAX, options.left_bytes_max);
@@ -86,7 +86,7 @@ impl UcxEndpoint {
         let id = Addr::unique_endpoint_id();
         let uri_of_own = match options.listen {
             true => {
-                ip_family::check_listen(settings.family, listen)?;
+                ip_family::check_listen(family, listen)?;
                 let bound = worker.listen(listen, uri)?;
                 if let Some(warning) = address::listens_in_vain(uri.protocol, bound) {
                     tracing::warn!("ucx: {warning}");
@@ -116,10 +116,10 @@ impl UcxEndpoint {
             remote_keys: options.ucx.remote_keys,
             connections_max: connections_max(uri.protocol, options),
             unread_answers: options.unread_answers_bounds()?,
-            family: settings.family,
+            family,
         };
         let seed = seed()?;
-        let bulk_path = bulk_path(&worker::version(ucp), &settings.tls, options);
+        let bulk_path = bulk_path(&library::version(ucp), &settings.tls, options);
         let inbox = std::mem::ManuallyDrop::new(inbox).0;
         Ok(Self {
             id,
@@ -288,6 +288,11 @@ impl UcxEndpoint {
         drop(driver);
         drop((memory, out.memory));
     }
+}
+
+/// Returns the result of an operation that was not started, with its buffer.
+fn refused(error: Error, buf: MsgBuf) -> Result<(), Refused> {
+    Err(Refused { error, buf })
 }
 
 /// Descriptors that UCX takes for a connection: its manager's, and two for data over TCP.

@@ -1,45 +1,22 @@
 //! The inbox, in which UCX's callbacks leave what has happened.
 //!
-//! UCX calls back from within calls of the worker, so a callback must not touch what the caller of
-//! that call has borrowed. It gets the [`Inbox`] only, whose state nobody borrows across a call of
-//! the worker. Messages are matched here; all else becomes an [`Event`], which the driver handles
-//! after the call.
+//! UCX calls back (`callbacks.rs`) from within calls of the worker, so a callback must not touch
+//! what the caller of that call has borrowed. It gets the [`Inbox`] only, whose state nobody
+//! borrows across a call of the worker. Messages are matched here; all else becomes an [`Event`],
+//! which the driver handles after the call.
 
 use std::cell::{Cell, RefCell, RefMut};
 use std::collections::{HashMap, VecDeque};
-use std::ffi::c_void;
-use std::ptr::NonNull;
 
-use ucx_sys::*;
+use ucx_sys::{Ucp, ucp_conn_request_h, ucp_ep_h, ucp_worker_h, ucs_status_t};
 
 use super::offer::Offer;
-use super::peer::PeerRef;
-use super::slots::Pinned;
+use super::peer_ref::PeerRef;
 use super::transfer_sinks::{Incomings, Taken, TransferSinks};
-use super::transfers::CHUNK_BYTES;
-use super::wire::{CHUNK_HEADER_BYTES, Chunk};
-use super::worker::HELLO_TAG;
+use super::wire::Chunk;
 use crate::base::cheap::IntBuildHasher;
 use crate::matching::{Arrived, Kind, Matcher};
 use crate::{Addr, Arrival, Completion, Tag};
-
-pub(super) type AmCallback = unsafe extern "C" fn(
-    arg: *mut c_void,
-    header: *const c_void,
-    header_length: usize,
-    data: *mut c_void,
-    length: usize,
-    param: *const ucp_am_recv_param_t,
-) -> ucs_status_t;
-
-/// Bytes of the header of a message: its tag, 8 bytes, as in Mercury.
-const HEADER_BYTES: usize = 8;
-
-/// Longest control message that is taken, bytes: more than a hello ever has.
-pub(super) const CONTROL_BYTES_MAX: usize = 1024;
-
-/// Longest chunk that is taken, bytes.
-const DATA_BYTES_MAX: usize = CHUNK_BYTES + CHUNK_HEADER_BYTES;
 
 /// Something that a callback saw.
 pub(super) enum Event {
@@ -142,13 +119,13 @@ pub(super) struct State {
 
 /// See the module's documentation.
 pub(super) struct Inbox {
-    ucp: &'static Ucp,
-    message_bytes_max: usize,
+    pub(super) ucp: &'static Ucp,
+    pub(super) message_bytes_max: usize,
     /// Messages of a kind that a peer may have on the way or waiting here.
-    window: u32,
+    pub(super) window: u32,
     state: RefCell<State>,
     /// May be told to keep offers; null: may not.
-    keeper: Cell<ucp_worker_h>,
+    pub(super) keeper: Cell<ucp_worker_h>,
 }
 
 /// The place of `kind` in pairs.
@@ -171,7 +148,7 @@ impl State {
     }
 
     /// Notes what a connection has brought, if it is open.
-    fn note(&mut self, link: ucp_ep_h, news: ConnEvent) {
+    pub(super) fn note(&mut self, link: ucp_ep_h, news: ConnEvent) {
         let Some(known) = self.links.get(&(link as usize)) else { return };
         if let Some((peer, _)) = &known.peer
             && matches!(news, ConnEvent::Control(_) | ConnEvent::Piece(..))
@@ -248,7 +225,7 @@ impl State {
     }
 
     /// A connection brings a chunk.
-    fn chunk(&mut self, link: ucp_ep_h, bytes: &[u8]) {
+    pub(super) fn chunk(&mut self, link: ucp_ep_h, bytes: &[u8]) {
         let Some(known) = self.links.get(&(link as usize)) else { return };
         let taken = match &known.peer {
             None => Err("it sends data before it says hello"),
@@ -275,7 +252,14 @@ impl State {
             || !self.due.is_empty()
     }
 
-    fn message(&mut self, link: ucp_ep_h, kind: Kind, tag: Tag, bytes: &[u8], window: u32) {
+    pub(super) fn message(
+        &mut self,
+        link: ucp_ep_h,
+        kind: Kind,
+        tag: Tag,
+        bytes: &[u8],
+        window: u32,
+    ) {
         let Some(known) = self.links.get_mut(&(link as usize)) else { return };
         let at = place(kind);
         let Some((peer, from)) = &known.peer else {
@@ -323,20 +307,10 @@ impl Inbox {
         Self { ucp, message_bytes_max, window, state, keeper }
     }
 
-    /// Offers may stay with this worker until they were looked at; null: with none any more.
-    pub(super) fn keep_at(&self, worker: ucp_worker_h) {
-        self.keeper.set(worker);
-    }
-
     /// The state; not across a call of the worker.
     #[inline]
     pub(super) fn state(&self) -> RefMut<'_, State> {
         self.state.borrow_mut()
-    }
-
-    /// Messages of a kind that a peer may have on the way or waiting here.
-    pub(super) fn window(&self) -> u32 {
-        self.window
     }
 
     /// Hands over a message.
@@ -354,292 +328,10 @@ impl Inbox {
     }
 }
 
-/// The inbox that was given to UCX with a callback.
-///
-/// # Safety
-///
-/// `arg` is the inbox that `Worker::open` was given.
-unsafe fn inbox<'a>(arg: *mut c_void) -> &'a Inbox {
-    // SAFETY: that inbox outlives the worker, whose call has made this callback; only shared
-    // references to it exist.
-    unsafe { &*arg.cast::<Inbox>() }
-}
-
-/// # Safety
-///
-/// Only as a callback of UCX, with an inbox as its argument.
-unsafe fn sender(param: *const ucp_am_recv_param_t) -> Option<(ucp_ep_h, u64)> {
-    // SAFETY: UCX hands a live description.
-    let param = unsafe { &*param };
-    let has_sender = param.recv_attr & u64::from(UCP_AM_RECV_ATTR_FIELD_REPLY_EP) != 0;
-    has_sender.then_some((param.reply_ep, param.recv_attr))
-}
-
-/// # Safety
-///
-/// `data` is null, or valid for so many bytes as long as the result is used.
-unsafe fn bytes<'a>(data: *const c_void, len: usize) -> &'a [u8] {
-    match data.is_null() || len == 0 {
-        true => &[],
-        // SAFETY: contract of this function.
-        false => unsafe { std::slice::from_raw_parts(data.cast(), len) },
-    }
-}
-
-/// An active message as UCX hands it over.
-struct Came {
-    header: (*const c_void, usize),
-    data: (*const c_void, usize),
-    param: *const ucp_am_recv_param_t,
-}
-
-/// An unexpected message, or a hello.
-///
-/// # Safety
-///
-/// Only as a callback of UCX, with an inbox as its argument.
-pub(super) unsafe extern "C" fn on_unexpected(
-    arg: *mut c_void,
-    header: *const c_void,
-    header_length: usize,
-    data: *mut c_void,
-    length: usize,
-    param: *const ucp_am_recv_param_t,
-) -> ucs_status_t {
-    // SAFETY: UCX hands so many bytes, which stay until the return.
-    if unsafe { bytes(header, header_length) } == HELLO_TAG {
-        // SAFETY: contract of this function.
-        return unsafe { on_control(arg, header, header_length, data, length, param) };
-    }
-    let came = Came { header: (header, header_length), data: (data, length), param };
-    // SAFETY: contract of this function.
-    unsafe { message_came(arg, Kind::Unexpected, came) }
-}
-
-/// An expected message.
-///
-/// # Safety
-///
-/// Only as a callback of UCX, with an inbox as its argument.
-pub(super) unsafe extern "C" fn on_expected(
-    arg: *mut c_void,
-    header: *const c_void,
-    header_length: usize,
-    data: *mut c_void,
-    length: usize,
-    param: *const ucp_am_recv_param_t,
-) -> ucs_status_t {
-    let came = Came { header: (header, header_length), data: (data, length), param };
-    // SAFETY: contract of this function.
-    unsafe { message_came(arg, Kind::Expected, came) }
-}
-
-/// # Safety
-///
-/// Only within a callback of UCX, with an inbox as its argument, and what UCX handed over.
-#[inline]
-unsafe fn message_came(arg: *mut c_void, kind: Kind, came: Came) -> ucs_status_t {
-    // SAFETY: contract of this function.
-    let inbox = unsafe { inbox(arg) };
-    // SAFETY: the same.
-    let Some((from, flags)) = (unsafe { sender(came.param) }) else { return UCS_OK };
-    // SAFETY: UCX hands so many bytes, which stay until the return.
-    let header = unsafe { bytes(came.header.0, came.header.1) };
-    let length = came.data.1;
-    let broke = |text: String| inbox.state().note(from, ConnEvent::Broke(text));
-    let tag = <[u8; HEADER_BYTES]>::try_from(header).map(u64::from_le_bytes);
-    let tag = tag.ok().and_then(|tag| u32::try_from(tag).ok());
-    if flags & u64::from(UCP_AM_RECV_ATTR_FLAG_RNDV) != 0 {
-        broke("it offers a message by rendezvous".into());
-    } else if length > inbox.message_bytes_max {
-        broke(format!("a message of {length} bytes, {} allowed", inbox.message_bytes_max));
-    } else if let Some(tag) = tag {
-        // SAFETY: as for the header: the data came with the message.
-        let bytes = unsafe { bytes(came.data.0, length) };
-        inbox.message(from, kind, Tag(tag), bytes);
-    } else {
-        broke("a message without a tag of 32 bits".into());
-    }
-    UCS_OK
-}
-
-/// Something about the two endpoints.
-///
-/// # Safety
-///
-/// Only as a callback of UCX, with an inbox as its argument.
-pub(super) unsafe extern "C" fn on_control(
-    arg: *mut c_void,
-    _header: *const c_void,
-    _header_length: usize,
-    data: *mut c_void,
-    length: usize,
-    param: *const ucp_am_recv_param_t,
-) -> ucs_status_t {
-    let came = Came { header: (std::ptr::null(), 0), data: (data, length), param };
-    let keep = |state: &mut State, from, bytes: &[u8]| {
-        state.note(from, ConnEvent::Control(bytes.to_vec()));
-    };
-    // SAFETY: contract of this function.
-    unsafe { bytes_came(arg, came, ("control message", CONTROL_BYTES_MAX), keep) }
-}
-
-/// A chunk of a transfer.
-///
-/// # Safety
-///
-/// Only as a callback of UCX, with an inbox as its argument.
-pub(super) unsafe extern "C" fn on_data(
-    arg: *mut c_void,
-    _header: *const c_void,
-    _header_length: usize,
-    data: *mut c_void,
-    length: usize,
-    param: *const ucp_am_recv_param_t,
-) -> ucs_status_t {
-    let came = Came { header: (std::ptr::null(), 0), data: (data, length), param };
-    let write = |state: &mut State, from, bytes: &[u8]| state.chunk(from, bytes);
-    // SAFETY: contract of this function.
-    unsafe { bytes_came(arg, came, ("chunk", DATA_BYTES_MAX), write) }
-}
-
-/// A piece of a transfer, offered by rendezvous.
-///
-/// # Safety
-///
-/// Only as a callback of UCX, with an inbox as its argument.
-pub(super) unsafe extern "C" fn on_piece(
-    arg: *mut c_void,
-    header: *const c_void,
-    header_length: usize,
-    data: *mut c_void,
-    length: usize,
-    param: *const ucp_am_recv_param_t,
-) -> ucs_status_t {
-    // SAFETY: contract of this function.
-    let inbox = unsafe { inbox(arg) };
-    // SAFETY: the same.
-    let Some((from, flags)) = (unsafe { sender(param) }) else { return UCS_OK };
-    // SAFETY: UCX hands so many bytes, which stay until the return.
-    let header = unsafe { bytes(header, header_length) };
-    let (worker, mut state) = (inbox.keeper.get(), inbox.state());
-    let offered = flags & u64::from(UCP_AM_RECV_ATTR_FLAG_RNDV) != 0;
-    let desc = NonNull::new(data).filter(|_| offered);
-    let (Some(desc), Ok((piece, []))) = (desc, Chunk::split(header)) else {
-        state.note(from, ConnEvent::Broke("a piece of a transfer that is none".into()));
-        return UCS_OK;
-    };
-    // What is neither received nor kept UCX refuses by itself.
-    if worker.is_null() || !state.links.contains_key(&(from as usize)) {
-        return UCS_OK;
-    }
-    // SAFETY: UCX offers so many bytes, and keeps the offer for who says so. Events are dropped
-    // after the call of the worker, by who has the driver; and before it is destroyed, see
-    // `end_worker`.
-    let offer = unsafe { Offer::new(inbox.ucp, worker, desc, length) };
-    state.note(from, ConnEvent::Piece(piece, offer));
-    UCS_INPROGRESS
-}
-
-/// `max` bytes at most, for `take`.
-///
-/// # Safety
-///
-/// Only within a callback of UCX, with an inbox as its argument, and what UCX handed over.
-unsafe fn bytes_came(
-    arg: *mut c_void,
-    came: Came,
-    (what, max): (&str, usize),
-    take: impl FnOnce(&mut State, ucp_ep_h, &[u8]),
-) -> ucs_status_t {
-    // SAFETY: contract of this function.
-    let inbox = unsafe { inbox(arg) };
-    // SAFETY: the same.
-    let Some((from, flags)) = (unsafe { sender(came.param) }) else { return UCS_OK };
-    let (data, length) = came.data;
-    let mut state = inbox.state();
-    if flags & u64::from(UCP_AM_RECV_ATTR_FLAG_RNDV) != 0 {
-        state.note(from, ConnEvent::Broke(format!("it offers a {what} by rendezvous")));
-    } else if length > max {
-        state.note(from, ConnEvent::Broke(format!("a {what} of {length} bytes")));
-    } else {
-        // SAFETY: UCX hands so many bytes, which stay until the return.
-        take(&mut state, from, unsafe { bytes(data, length) });
-    }
-    UCS_OK
-}
-
-/// Somebody asks for a connection.
-///
-/// # Safety
-///
-/// Only as a callback of UCX, with an inbox as its argument.
-pub(super) unsafe extern "C" fn on_connection(request: ucp_conn_request_h, arg: *mut c_void) {
-    // SAFETY: contract of this function.
-    let inbox = unsafe { inbox(arg) };
-    inbox.state().events.push_back(Event::Connection(request));
-}
-
-/// A connection has ended.
-///
-/// # Safety
-///
-/// Only as a callback of UCX, with an inbox as its argument.
-pub(super) unsafe extern "C" fn on_failure(
-    arg: *mut c_void,
-    endpoint: ucp_ep_h,
-    status: ucs_status_t,
-) {
-    // SAFETY: contract of this function.
-    let inbox = unsafe { inbox(arg) };
-    inbox.state().note(endpoint, ConnEvent::Failed(status));
-}
-
-/// A send, a flush or a close is over.
-///
-/// # Safety
-///
-/// Only as a callback of UCX, with a [`Pinned`] as its argument.
-pub(super) unsafe extern "C" fn on_sent(
-    request: *mut c_void,
-    status: ucs_status_t,
-    pinned: *mut c_void,
-) {
-    // SAFETY: contract of this function.
-    unsafe { ended(request, status, pinned) };
-}
-
-/// A piece of a transfer was received, or will not be.
-///
-/// # Safety
-///
-/// Only as a callback of UCX, with a [`Pinned`] as its argument.
-pub(super) unsafe extern "C" fn on_received(
-    request: *mut c_void,
-    status: ucs_status_t,
-    _length: usize,
-    pinned: *mut c_void,
-) {
-    // SAFETY: contract of this function.
-    unsafe { ended(request, status, pinned) };
-}
-
-/// # Safety
-///
-/// Only within a callback of UCX at the end of a request, with a [`Pinned`] as its argument.
-unsafe fn ended(request: *mut c_void, status: ucs_status_t, pinned: *mut c_void) {
-    // SAFETY: the slot's, which lives until this event is handled; only shared references exist.
-    let pinned = unsafe { &*pinned.cast::<Pinned>() };
-    // SAFETY: as for `inbox`: a slot is made with the inbox of the worker.
-    let inbox = unsafe { inbox(pinned.inbox().cast_mut().cast()) };
-    pinned.finish();
-    inbox.state().events.push_back(Event::Finished(pinned.slot(), status));
-    // SAFETY: the request whose callback this is; nobody uses it from now on (`finish`).
-    unsafe { inbox.ucp.ucp_request_free(request) };
-}
-
 #[cfg(test)]
 mod tests {
+    use ucx_sys::UCS_ERR_CONNECTION_RESET;
+
     use super::*;
     use crate::MsgBuf;
     use crate::OpId;

@@ -19,6 +19,9 @@ use prim::sync::{Arc, Mutex, lock};
 /// Keys that a requester may have of one owner at a time, or have asked for.
 pub(super) const KEYS_MAX: usize = 256;
 
+/// How the bell of an endpoint is called, should it be lost.
+pub(super) const BELL_NAME: &str = "the eventfd that wakes the progress of a ucx endpoint";
+
 /// A rule that a peer breaks.
 const UNASKED: &str = "it answers for a remote key that was not asked for";
 
@@ -237,7 +240,7 @@ impl Due {
         let is_asleep = std::mem::take(&mut state.is_asleep);
         drop(state);
         if let (true, Some(bell)) = (is_asleep, &self.bell) {
-            prim::lost::ring(bell, super::wait::BELL_NAME);
+            prim::lost::ring(bell, BELL_NAME);
         }
     }
 
@@ -370,6 +373,13 @@ impl GivenKeys {
     pub(super) fn take(&mut self) -> Vec<(u64, Given)> {
         self.0.drain().collect()
     }
+}
+
+/// Keys of a session that has ended, until its connection has, too.
+pub(super) struct EndedKeys {
+    pub(super) given: Vec<(u64, Given)>,
+    /// True if adapters reach the memory.
+    pub(super) by_adapter: bool,
 }
 
 #[cfg(test)]

@@ -8,39 +8,16 @@
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
-use super::driver::Driver;
+use super::driver::{Driver, Watch};
 use super::peer::Phase;
-use super::rendezvous::Landing;
 use super::slots::Work;
+use super::transfer_state::Landing;
 use super::wire::Control;
 use crate::base::ran::{LIMIT_MIN, LOOKS, RunClock};
 
 /// Signs of life are sent this often at most.
 pub(super) const EVERY_MIN: Duration =
     Duration::from_millis(LIMIT_MIN.as_millis() as u64 / LOOKS as u64);
-
-/// When to look after the peers.
-#[derive(Debug)]
-pub(super) struct Watch {
-    pub(super) next: Instant,
-    /// The interval that was wanted between two looks: of the time since the last look, no more
-    /// than this counts.
-    every: Duration,
-    ran: RunClock,
-}
-
-/// How long nothing was heard of a peer.
-#[derive(Debug, Default)]
-pub(super) struct Silence(Duration);
-
-impl Silence {
-    /// Looks, `elapsed` after the last look. `excused`: it was heard, or owes nothing. Whether it
-    /// has been silent for `limit`; zero: there is none.
-    fn look(&mut self, elapsed: Duration, excused: bool, limit: Duration) -> bool {
-        self.0 = if excused { Duration::ZERO } else { self.0.saturating_add(elapsed) };
-        !limit.is_zero() && self.0 >= limit
-    }
-}
 
 impl Driver {
     /// How often to look after a peer that wants signs of life so often.
@@ -86,10 +63,9 @@ impl Driver {
             }
             let wanted = peer.alive_every;
             // It may be asked for a little late, and is counted from when it was due.
-            let is_due =
-                |every: Duration| now.duration_since(peer.told_at) + EVERY_MIN / 2 >= every;
-            if wanted.is_some_and(is_due) {
-                peer.told_at = now;
+            let since = |at: Instant| now.duration_since(at) + EVERY_MIN / 2;
+            if wanted.is_some_and(|every| peer.told_at.is_none_or(|at| since(at) >= every)) {
+                peer.told_at = Some(now);
                 self.tell_alive(index);
             }
             next = next.into_iter().chain(self.interval(wanted)).min();
@@ -105,13 +81,10 @@ impl Driver {
     /// stopped nothing goes, and they would pile up.
     fn tell_alive(&mut self, index: usize) {
         let Some(peer) = self.peer(index).filter(|peer| !peer.alive_in_hand) else { return };
-        let (links, session) = (&peer.links, peer.session);
-        let Some(&link) = links.first() else { return };
-        let goes_on =
-            self.tell_as(link, &Control::Alive, |bytes| Work::Alive(bytes, index, session));
-        if let Some(peer) = self.peer(index) {
-            peer.alive_in_hand = goes_on;
-        }
+        let session = peer.session;
+        let Some(link) = peer.link else { return };
+        peer.alive_in_hand = true;
+        self.tell_as(link, &Control::Alive, |bytes| Work::Alive(bytes, index, session));
     }
 
     /// UCX has sent that, or never will.
@@ -126,12 +99,10 @@ impl Driver {
         let sends = self.slots.iter().filter_map(|(_, work)| match work {
             Work::Send { op: None, .. } => None,
             // Of an earlier session, or of one that goes on.
-            Work::Lent(stream, _) | Work::Landing(Landing { stream, .. }) => {
-                self.is_current(*stream).then_some(stream.peer)
-            }
-            Work::Reached(name, ..) | Work::Flushed(name) => {
-                self.has_session(name.peer, name.session).then_some(name.peer)
-            }
+            Work::Lent(stream, _)
+            | Work::Landing(Landing { stream, .. })
+            | Work::Reached(stream, ..)
+            | Work::Flushed(stream) => self.is_current(*stream).then_some(stream.peer),
             work => work.peer(),
         });
         let transfers = self.transfers.values().filter(|own| !own.has_ended()).map(|own| own.peer);
@@ -153,6 +124,7 @@ impl Driver {
 
 #[cfg(test)]
 mod tests {
+    use super::super::peer::Silence;
     use super::*;
 
     const LIMIT: Duration = Duration::from_secs(2);

@@ -2,16 +2,16 @@
 
 use ucx_sys::{UCS_OK, ucs_status_t};
 
-use super::bounds::answer_bytes;
 use super::driver::Driver;
 use super::inbox::place;
-use super::peer::Phase;
-use super::slots::Work;
-use super::worker;
-use super::worker::{AM_EXPECTED, AM_UNEXPECTED, Posted, Worker};
+use super::library;
+use super::peer::{Phase, answer_bytes};
+use super::slots::{Work, copy_of};
+use super::wire::{AM_EXPECTED, AM_UNEXPECTED};
+use super::worker::Worker;
 use crate::loopback::Queued;
 use crate::matching::Kind;
-use crate::{Addr, Completion, Error, MsgBuf, OpId, Refused, Tag};
+use crate::{Addr, Completion, Error, MsgBuf, OpId, Tag};
 
 impl Driver {
     /// Sends a message to a peer, now or when that is possible. `to`: what the sender calls it.
@@ -55,7 +55,7 @@ impl Driver {
     #[inline]
     fn transmit(&mut self, index: usize, message: Queued) {
         let Some(peer) = self.peers.get_mut(index).and_then(Option::as_mut) else { return };
-        let Some(&link) = peer.links.first() else { return };
+        let Some(link) = peer.link else { return };
         let Queued { op, kind, tag, buf } = message;
         if buf.len() > peer.their_max {
             let error = Error::TooLong { len: buf.len(), max: peer.their_max };
@@ -64,28 +64,21 @@ impl Driver {
         peer.credits[place(kind)] -= 1;
         let Some(worker) = &self.worker else { return };
         let (id, tag) = (am_of(kind), u64::from(tag.0).to_le_bytes());
-        // SAFETY: `link` is in the list of its peer, which it leaves when it is closed.
+        // SAFETY: `link` is that of its peer, which loses it when it is closed.
         if unsafe { worker.send_am_now(link, id, &tag, buf.as_slice()) } {
             return self.done(Completion::Send { op, buf, result: Ok(()) });
         }
         let data = (buf.as_slice().as_ptr(), buf.len());
         let answer = answer_bytes(kind, &buf);
         let work = Work::Send { op: Some(op), buf, peer: index, end: None, answer };
-        let slot = self.slots.add(work);
         // Until UCX has sent it.
         self.answer_waits(index, answer);
-        let pinned = self.slots.pinned(slot);
-        let header = self.slots.set_header(slot, &tag);
-        let Some(worker) = &self.worker else { return };
-        // SAFETY: `link` is in the list of its peer, which it leaves when it is closed; the slot
-        // owns header and buffer until the callback.
-        let posted = unsafe { worker.send_am(link, id, header, data, pinned) };
-        let status = match posted {
-            Posted::Pending(request) => return self.slots.started(slot, request),
-            Posted::Done => UCS_OK,
-            Posted::Failed(status) => status,
-        };
-        self.finished(slot, status);
+        self.post(work, |worker, slots, slot| {
+            let header = slots.set_header(slot, &tag);
+            // SAFETY: `link` is that of its peer, which loses it when it is closed; the slot owns
+            // header and buffer until the callback.
+            unsafe { worker.send_am(link, id, header, data, slots.pinned(slot)) }
+        });
     }
 
     /// Sends a message if that can be over at once; whether it is. `to`: as for `send`.
@@ -105,11 +98,11 @@ impl Driver {
             && peer.queues[at].is_empty()
             && peer.credits[at] > 0
             && message.len() <= peer.their_max;
-        let (Some(&link), Some(worker), true) = (peer.links.first(), &self.worker, may) else {
+        let (Some(link), Some(worker), true) = (peer.link, &self.worker, may) else {
             return false;
         };
         let tag = u64::from(tag.0).to_le_bytes();
-        // SAFETY: `link` is in the list of its peer, which it leaves when it is closed.
+        // SAFETY: `link` is that of its peer, which loses it when it is closed.
         let sent = unsafe { worker.send_am_now(link, am_of(kind), &tag, message) };
         peer.credits[at] -= u32::from(sent);
         sent
@@ -129,7 +122,7 @@ impl Driver {
             (UCS_OK, _) => Ok(()),
             (_, Some(end)) => Err(end),
             (status, None) => {
-                let reason = worker::text(self.facts.ucp, status);
+                let reason = library::text(self.facts.ucp, status);
                 let peer = self.peer(index).map(|peer| peer.uri.to_string());
                 Err(Error::PeerGone { peer: peer.unwrap_or_default(), reason })
             }
@@ -202,14 +195,6 @@ impl Driver {
             self.done(Completion::Send { op, buf, result: Err(error.clone()) });
         }
     }
-
-    /// The sender of an address of this endpoint, as a number.
-    pub(super) fn index_of(&self, addr: &Addr) -> Option<usize> {
-        let own =
-            addr.state::<super::peer::PeerRef>().filter(|_| addr.endpoint_id() == self.facts.id)?;
-        let peer = self.peers.get(own.index)?.as_ref()?;
-        (peer.id == addr.peer_id()).then_some(own.index)
-    }
 }
 
 /// The number of active messages that are messages of `kind`.
@@ -218,17 +203,4 @@ fn am_of(kind: Kind) -> u32 {
         Kind::Unexpected => AM_UNEXPECTED,
         Kind::Expected => AM_EXPECTED,
     }
-}
-
-/// A buffer like this one, with the same message.
-pub(super) fn copy_of(buf: &MsgBuf) -> MsgBuf {
-    let mut copy = MsgBuf::with_capacity(buf.capacity());
-    copy.spare_mut()[..buf.len()].copy_from_slice(buf.as_slice());
-    copy.set_len(buf.len());
-    copy
-}
-
-/// Returns the result of a send that was not started, with its buffer.
-pub(super) fn refused(error: Error, buf: MsgBuf) -> Result<(), Refused> {
-    Err(Refused { error, buf })
 }

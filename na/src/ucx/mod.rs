@@ -6,14 +6,20 @@
 //! `UCX_TLS`, a device before a `/` in front of the host to `UCX_NET_DEVICES`. All other settings
 //! of UCX are taken from the environment, as for every program that uses it.
 //!
-//! Files, in the order in which a message passes them: `endpoint` (operations), `messages`,
-//! `transfers`, `packing`, `rendezvous`, `remote` (their kinds), `driver` (the work of a poll),
-//! `sessions` (connections), `slots` (operations that UCX has in hand), `worker` (UCX's calls),
-//! `inbox` (its callbacks), `transfer_sinks` (destinations of transfers), `offer` (offers that UCX keeps
-//! for us), `rma` (memory that peers reach), `keys` (which peer has which key); `discards`
-//! (connections that UCX ends), `bounds` (limits on what a peer makes us hold), `ip_family`
-//! (connections that can carry data); `wait`, `liveness`, `closing`, `peer`, `address`, `devices`,
-//! `wire` and `sockaddr` are what the names say.
+//! # Files
+//!
+//! The state, lowest first; a file imports from those before it: `wire` (messages of the two
+//! endpoints), `address`, `ip_family` (connections that can carry data), `offer` (offers that UCX
+//! keeps for us), `transfer_sinks` (destinations of transfers), `peer_ref`, `keys` (which peer has
+//! which key), `inbox` (what callbacks leave), `remote_key` (memory that peers reach),
+//! `transfer_state`, `slots` (operations that UCX has in hand); UCX's objects and calls: `packing`
+//! (chunks that UCX fetches), `library`, `callbacks`, `sockaddr`, `worker`, `lanes`, `devices`,
+//! `wait`; and again state: `peer`, `discards` (connections that UCX ends), `driver` (all of it).
+//!
+//! Above it the behaviour of the driver, in the order in which a message passes: `endpoint`
+//! (operations), `messages`, `transfers`, `rendezvous`, `remote` (their kinds), `poll` (the work of
+//! a poll), `sessions` (connections), `bounds` (limits on what a peer makes us hold), `liveness`,
+//! `closing`. These do not import each other, but for constants: they are methods of one type.
 //!
 //! # Connections
 //!
@@ -145,6 +151,7 @@
 
 mod address;
 mod bounds;
+mod callbacks;
 mod closing;
 mod devices;
 mod discards;
@@ -153,20 +160,25 @@ mod endpoint;
 mod inbox;
 mod ip_family;
 mod keys;
+mod lanes;
+mod library;
 mod liveness;
 mod messages;
 mod offer;
 mod packing;
 mod peer;
+mod peer_ref;
+mod poll;
 mod remote;
+mod remote_key;
 #[cfg(test)]
 mod remote_tests;
 mod rendezvous;
-mod rma;
 mod sessions;
 mod slots;
 mod sockaddr;
 mod transfer_sinks;
+mod transfer_state;
 mod transfers;
 mod wait;
 mod wire;

@@ -13,17 +13,12 @@
 
 use std::ffi::c_void;
 
-use ucx_sys::{ucp_ep_h, ucp_generic_dt_ops_t, ucs_status_t};
+use ucx_sys::ucp_generic_dt_ops_t;
 
-use super::driver::Driver;
-use super::slots::{Pinned, Work};
-use super::transfers::Stream;
-use super::wire::Chunk;
-use super::worker::{Posted, Worker};
-use crate::LocalMem;
+use super::slots::Pinned;
 
 /// Bytes of data in a chunk, at most.
-const PACKED_BYTES: usize = 32 << 10;
+pub(super) const PACKED_BYTES: usize = 32 << 10;
 
 /// Bytes of the buffers that UCX has for shared memory: a chunk with our header and UCX's fits.
 ///
@@ -68,83 +63,6 @@ fn fingerprint(text: &str) -> u16 {
         .bytes()
         .fold(0x811c_9dc5u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
     (hash >> 16) as u16 ^ hash as u16
-}
-
-impl Driver {
-    /// Lets UCX fetch the next chunk of a transfer; whether that went well.
-    pub(super) fn pack_chunk(&mut self, stream: Stream, link: ucp_ep_h) -> bool {
-        let Some((outgoing, memory, start, total)) = self.outgoing(stream) else { return false };
-        let (memory, offset) = (memory.clone(), outgoing.sent);
-        let len = (total - offset).min(PACKED_BYTES as u64);
-        outgoing.sent += len;
-        let slot = self.slots.add(Work::Packed(stream, None));
-        let pinned = self.slots.pinned(slot);
-        let chunk = Chunk { put: stream.put, id: stream.id, offset };
-        self.slots.set_source(slot, chunk, Some((&memory, start + offset, len)));
-        let Some(worker) = &self.worker else { return false };
-        // SAFETY: `link` is in the list of its peer, which it leaves when it is closed. The slot
-        // lives until the callback; so does the memory, or the slot names none by then: it is held
-        // here through the call, and by the slot from then on.
-        match unsafe { worker.send_packed(link, pinned) } {
-            Posted::Pending(request) => {
-                self.slots.started(slot, request);
-                if let Some(work) = self.slots.work(slot) {
-                    *work = Work::Packed(stream, Some(memory));
-                }
-                if let Some((outgoing, ..)) = self.outgoing(stream) {
-                    outgoing.in_hand += 1;
-                }
-                if let Some(lent) = self.lent(stream, stream.put) {
-                    *lent += 1;
-                }
-                self.chunk_given(stream);
-            }
-            Posted::Done => drop(self.slots.take(slot)),
-            Posted::Failed(status) => {
-                self.slots.take(slot);
-                self.stream_failed(stream, status);
-                return false;
-            }
-        }
-        true
-    }
-
-    /// UCX has fetched a chunk that had to wait.
-    pub(super) fn packed(
-        &mut self,
-        stream: Stream,
-        memory: Option<LocalMem>,
-        status: ucs_status_t,
-    ) {
-        self.chunk_sent(stream, status);
-        if let Some(memory) = memory {
-            self.memory.push(memory);
-            self.let_go(stream, stream.put);
-        }
-    }
-
-    /// Takes the memory of chunks that wait in UCX out of its reach.
-    pub(super) fn withhold(&mut self, is_its: impl Fn(&Stream) -> bool) {
-        if !self.worker.as_ref().is_some_and(Worker::packs) {
-            return;
-        }
-        self.walk();
-        let skipped = Chunk { put: true, id: self.number(), offset: 0 };
-        let mut withheld = Vec::new();
-        for (slot, work) in self.slots.iter_mut() {
-            if let Work::Packed(stream, memory) = work
-                && is_its(stream)
-                && let Some(memory) = memory.take()
-            {
-                withheld.push((slot, *stream, memory));
-            }
-        }
-        for (slot, stream, memory) in withheld {
-            self.slots.set_source(slot, skipped, None);
-            self.memory.push(memory);
-            self.let_go(stream, stream.put);
-        }
-    }
 }
 
 /// The functions by which UCX gets at a chunk; the state of each chunk is the slot's [`Pinned`].

@@ -1,6 +1,7 @@
 //! The state that an endpoint keeps of a peer.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::mem::size_of;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::{Arc, Weak};
@@ -8,44 +9,24 @@ use std::time::{Duration, Instant};
 
 use ucx_sys::ucp_ep_h;
 
-use super::bounds::{Load, answer_bytes};
 use super::keys::{GivenKeys, HeldKeys};
-use super::liveness::Silence;
-use super::rma::RemoteKey;
-use super::transfers::Outgoing;
+use super::peer_ref::PeerRef;
+use super::remote_key::RemoteKey;
+use super::transfer_state::Lease;
 use crate::base::cheap::IntBuildHasher;
 use crate::base::ran::RunClock;
 use crate::hosts::host_port::PeerKey;
+use crate::limits::budget::Account;
 use crate::loopback::Queued;
-use crate::{Addr, Error, LocalMem, OpId, PeerLink, PeerStats};
+use crate::matching::Kind;
+use crate::{Addr, Error, MsgBuf, OpId, PeerLink, PeerStats};
 use prim::sync::atomic::{AtomicU64, Ordering};
 
-/// The state behind an [`Addr`] of this transport.
-#[derive(Debug)]
-pub(super) struct PeerRef {
-    /// The peer's place in the driver.
-    pub(super) index: usize,
-    token: Arc<Token>,
-}
-
-/// Kept by all addresses of a peer, so that it is known when nobody names it any more.
-#[derive(Debug)]
-struct Token {
-    /// The session as in the peer; it is written only with the driver's lock held.
-    session: AtomicU64,
-}
-
-impl PeerRef {
-    /// Our number for what is between us and the peer, without the driver.
-    pub(super) fn session(&self) -> u64 {
-        self.token.session.load(Ordering::Relaxed)
-    }
-}
-
 /// How far we are with a peer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
     /// Not connected.
+    #[default]
     Idle,
     /// A connection is being made; nothing was heard yet.
     Connecting,
@@ -55,47 +36,57 @@ pub(super) enum Phase {
     Gone,
 }
 
-/// Memory that its owner holds for a transfer.
-pub(super) struct Lease {
-    /// Keeps the memory.
-    pub(super) memory: LocalMem,
-    pub(super) offset: u64,
-    pub(super) len: u64,
-    /// The data to send, for a get.
-    pub(super) outgoing: Option<Outgoing>,
-    /// Pieces that are in UCX's hands.
-    pub(super) lent: u32,
-    /// The requester has given it up: it ends when UCX has let go.
-    pub(super) is_released: bool,
+/// Operations and memory that we hold for a peer until it takes them, in this session.
+#[derive(Debug, Default)]
+pub(super) struct Load {
+    /// Chunks of what it gets that UCX has in hand.
+    pub(super) chunks: u32,
+    /// Some of its gets wait until UCX has fewer.
+    pub(super) waits: bool,
+    /// Control messages to it that UCX has in hand.
+    pub(super) told: u32,
+    /// Bytes of memory that answers to it take, which wait here or are in UCX's hands.
+    pub(super) answers: Option<Account>,
 }
 
-/// The connections with a peer over which adapters move memory by remote keys, as far as we know:
-/// all of them, any, or none. The peer may use any of its connections.
-#[derive(Debug, Default, Clone, Copy)]
-pub(super) struct Adapters {
-    all: bool,
-    any: bool,
+impl Load {
+    /// Bytes of memory that answers to it take.
+    pub(super) fn answers(&self) -> usize {
+        self.answers.as_ref().map_or(0, Account::held)
+    }
+
+    /// Answers of so many bytes wait no more.
+    pub(super) fn answer_left(&mut self, bytes: usize) {
+        if let Some(account) = self.answers.as_mut().filter(|_| bytes > 0) {
+            account.set(account.held() - bytes);
+        }
+    }
 }
 
-impl Adapters {
-    /// Adds a connection, or the `first` one of a session.
-    pub(super) fn join(&mut self, by_adapter: bool, first: bool) {
-        self.all = by_adapter && (first || self.all);
-        self.any = by_adapter || (!first && self.any);
+/// Memory that a message takes if it is an answer, bytes. Its buffer is as large for a short
+/// message as for a long one.
+pub(super) fn answer_bytes(kind: Kind, buf: &MsgBuf) -> usize {
+    match kind {
+        Kind::Expected => buf.capacity() + size_of::<Queued>(),
+        Kind::Unexpected => 0,
     }
+}
 
-    /// Over every connection: keys are used by adapters alone.
-    pub(super) fn all(self) -> bool {
-        self.all
-    }
+/// How long nothing was heard of a peer.
+#[derive(Debug, Default)]
+pub(super) struct Silence(Duration);
 
-    /// Over some connection: keys may be used by an adapter until that has ended.
-    pub(super) fn any(self) -> bool {
-        self.any
+impl Silence {
+    /// Looks, `elapsed` after the last look. `excused`: it was heard, or owes nothing. Whether it
+    /// has been silent for `limit`; zero: there is none.
+    pub(super) fn look(&mut self, elapsed: Duration, excused: bool, limit: Duration) -> bool {
+        self.0 = if excused { Duration::ZERO } else { self.0.saturating_add(elapsed) };
+        !limit.is_zero() && self.0 >= limit
     }
 }
 
 /// A peer.
+#[derive(Default)]
 pub(super) struct Peer {
     /// The number, which no other peer of the endpoint ever has.
     pub(super) id: u64,
@@ -108,10 +99,11 @@ pub(super) struct Peer {
     pub(super) trying: usize,
     /// The address from which it has called us, if it has.
     pub(super) caller: Option<SocketAddr>,
-    token: Weak<Token>,
+    /// See [`PeerRef::current`].
+    token: Weak<AtomicU64>,
     pub(super) phase: Phase,
-    /// One, when it is connected.
-    pub(super) links: Vec<ucp_ep_h>,
+    /// The connection, open or being made.
+    pub(super) link: Option<ucp_ep_h>,
     /// Our number for what is between us.
     pub(super) session: u64,
     /// The address, for messages of this session.
@@ -136,7 +128,8 @@ pub(super) struct Peer {
     /// Transfers of so many bytes want a key of the peer's memory at once; `None`: it gives none,
     /// or they are of no use.
     pub(super) keys_from: Option<u64>,
-    pub(super) adapters: Adapters,
+    /// True if adapters move memory by remote keys over the connection.
+    pub(super) by_adapter: bool,
     /// Keys that it has given us, and keys that it was given and has not returned.
     pub(super) keys: HeldKeys<Rc<RemoteKey>>,
     pub(super) given: GivenKeys,
@@ -146,7 +139,7 @@ pub(super) struct Peer {
     pub(super) hello_sent: bool,
     /// How often it wants to hear something, and when it last did.
     pub(super) alive_every: Option<Duration>,
-    pub(super) told_at: Instant,
+    pub(super) told_at: Option<Instant>,
     /// UCX has not sent yet that we live.
     pub(super) alive_in_hand: bool,
     pub(super) silence: Silence,
@@ -163,57 +156,38 @@ impl Peer {
         addresses: Vec<SocketAddr>,
         session: u64,
     ) -> Self {
-        Self {
-            id,
-            uri: uri.into(),
-            key,
-            addresses,
-            trying: 0,
-            caller: None,
-            token: Weak::new(),
-            phase: Phase::Idle,
-            links: Vec::new(),
-            session,
-            current: None,
-            their_max: 0,
-            lends_from: None,
-            credits: [0; 2],
-            window: 0,
-            queues: Default::default(),
-            waiting: VecDeque::new(),
-            asked: 0,
-            released: HashSet::default(),
-            leases: HashMap::default(),
-            keys_from: None,
-            adapters: Adapters::default(),
-            keys: HeldKeys::default(),
-            given: GivenKeys::default(),
-            dialed: None,
-            hello_sent: false,
-            alive_every: None,
-            told_at: Instant::now(),
-            alive_in_hand: false,
-            silence: Silence::default(),
-            load: Load::default(),
-            end: None,
-        }
+        Self { id, uri: uri.into(), key, addresses, session, ..Self::default() }
     }
 
     /// The address, as one that was looked up (`session` 0) or as that of a message.
     pub(super) fn addr(&mut self, endpoint: u64, index: usize, session: u64) -> Addr {
-        let token = self.token.upgrade();
-        let token =
-            token.unwrap_or_else(|| Arc::new(Token { session: AtomicU64::new(self.session) }));
-        self.token = Arc::downgrade(&token);
-        Addr::new(self.uri.clone(), endpoint, self.id, PeerRef { index, token }).in_session(session)
+        let current = self.token.upgrade();
+        let current = current.unwrap_or_else(|| Arc::new(AtomicU64::new(self.session)));
+        self.token = Arc::downgrade(&current);
+        Addr::new(self.uri.clone(), endpoint, self.id, PeerRef { index, current })
+            .in_session(session)
     }
 
-    /// The session with the peer has ended: `session` is our number for the next one.
-    pub(super) fn begin_session(&mut self, session: u64) {
-        self.session = session;
-        if let Some(token) = self.token.upgrade() {
-            token.session.store(session, Ordering::Relaxed);
+    /// Ends the session with the peer, and returns what was of it. `session` is our number for the
+    /// next one.
+    pub(super) fn begin_session(&mut self, session: u64, error: &Error) -> Self {
+        if let Some(current) = self.token.upgrade() {
+            current.store(session, Ordering::Relaxed);
         }
+        let next = Self {
+            caller: self.caller,
+            token: self.token.clone(),
+            phase: if self.addresses.is_empty() { Phase::Gone } else { Phase::Idle },
+            end: Some(error.clone()),
+            ..Self::new(
+                self.id,
+                self.uri.to_string(),
+                self.key.clone(),
+                std::mem::take(&mut self.addresses),
+                session,
+            )
+        };
+        std::mem::replace(self, next)
     }
 
     /// The next message of the kind at `at` that waits.
@@ -237,7 +211,7 @@ impl Peer {
     pub(super) fn is_forgotten(&self) -> bool {
         matches!(self.phase, Phase::Idle | Phase::Gone)
             && self.token.strong_count() == 0
-            && self.links.is_empty()
+            && self.link.is_none()
             && self.queues.iter().all(VecDeque::is_empty)
             && self.waiting.is_empty()
     }
@@ -271,25 +245,5 @@ impl Peer {
             sent_messages: None,
             received_messages: None,
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn adapters_reach_memory_over_any_connection_and_are_given_keys_over_all() {
-        let mut adapters = Adapters::default();
-        let mut joined = |by_adapter, first| {
-            adapters.join(by_adapter, first);
-            (adapters.all(), adapters.any())
-        };
-        assert_eq!(joined(true, true), (true, true));
-        assert_eq!(joined(false, false), (false, true), "the first one is still there");
-        assert_eq!(joined(true, false), (false, true));
-        assert_eq!(joined(false, true), (false, false), "another session");
-        assert_eq!(joined(true, false), (false, true));
-        assert_eq!(joined(true, true), (true, true));
     }
 }

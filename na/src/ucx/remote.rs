@@ -16,15 +16,14 @@ use std::rc::Rc;
 use ucx_sys::{UCS_OK, ucp_mem_h, ucs_status_t};
 
 use super::driver::Driver;
-use super::inbox::CONTROL_BYTES_MAX;
-use super::keys::{Given, Standing, Way};
-use super::rendezvous::PIECE_BYTES;
-use super::rma::{RemoteKey, names_only_rc};
+use super::keys::{EndedKeys, Given, Standing, Way};
+use super::library;
+use super::remote_key::Mapped;
 use super::slots::Work;
-use super::transfers::Stage;
-use super::wire::{Control, GivenKey, Hello, Place};
-use super::worker;
-use super::worker::{Posted, Worker};
+use super::transfer_state::{ByKey, Stage, Stream};
+use super::transfers::{IN_HAND_MAX, PIECE_BYTES};
+use super::wire::{CONTROL_BYTES_MAX, Control, GivenKey, Hello, Place};
+use super::worker::Worker;
 use crate::{LocalMem, RemoteKeys, Transfer};
 use prim::sync::Arc;
 
@@ -37,55 +36,8 @@ const WORTHWHILE_BYTES: u64 = 64 << 10;
 /// transfers, whose pieces are registered as they come.
 pub(super) const REGION_BYTES_MAX: u64 = 1 << 30;
 
-/// Pieces of a transfer that UCX has in hand, at most.
-const IN_HAND_MAX: u32 = 4;
-
 /// Pieces that are given to UCX in one poll, at most.
 const PIECES_PER_POLL: usize = 16;
-
-/// How far a transfer by a remote key is.
-pub(super) struct ByKey {
-    key: Rc<RemoteKey>,
-    /// Bytes that UCX was given.
-    sent: u64,
-    is_queued: bool,
-    /// All was moved, and it is awaited that it has arrived.
-    is_flushing: bool,
-}
-
-/// Names a transfer by a remote key that UCX has in hand.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Reached {
-    pub(super) peer: usize,
-    pub(super) session: u64,
-    id: u64,
-}
-
-/// Memory here of which peers have keys.
-pub(super) struct Mapped {
-    pieces: Vec<ucp_mem_h>,
-    places: Vec<Place>,
-    /// How many have one.
-    peers: usize,
-}
-
-/// Keys of a session that has ended, until its connections have, too.
-pub(super) type Ended = Rc<EndedKeys>;
-
-pub(super) struct EndedKeys {
-    pub(super) given: Vec<(u64, Given)>,
-    /// True if adapters reach the memory.
-    pub(super) by_adapter: bool,
-}
-
-/// Both.
-impl Driver {
-    /// Returns whether remote keys are adapters' matter on a connection of these
-    /// [lanes](Worker::lanes), if there are any.
-    pub(super) fn is_by_adapter(&self, lanes: &str) -> bool {
-        self.worker.as_ref().is_some_and(Worker::gives_keys) && names_only_rc(lanes)
-    }
-}
 
 /// The owner.
 impl Driver {
@@ -102,7 +54,7 @@ impl Driver {
     /// Gives a peer a key, if there is that memory, and UCX can reach it as is wanted here.
     fn give(&mut self, index: usize, session: u64, key: u64) -> Option<GivenKey> {
         self.worker.as_ref().filter(|worker| worker.gives_keys())?;
-        let by_adapter = self.peer(index)?.adapters.all();
+        let by_adapter = self.peer(index)?.by_adapter;
         if matches!(self.facts.remote_keys, RemoteKeys::Auto) && !by_adapter {
             // It asks all the same. UCX would answer its puts and gets by messages, and may end
             // this process if that peer dies meanwhile.
@@ -220,10 +172,9 @@ impl Driver {
         }
     }
 
-    /// The connections of a session have ended: its peer reaches nothing any more.
-    pub(super) fn end_all_given(&mut self, ended: Ended) {
-        let Ok(all) = Rc::try_unwrap(ended) else { return };
-        for (key, given) in all.given {
+    /// The connection of a session has ended: its peer reaches nothing any more.
+    pub(super) fn end_all_given(&mut self, ended: EndedKeys) {
+        for (key, given) in ended.given {
             self.end_given(key, &given);
         }
     }
@@ -282,12 +233,12 @@ impl Driver {
     /// An owner gives a key.
     pub(super) fn key_came(&mut self, index: usize, given: &GivenKey) -> Result<(), &'static str> {
         let Some(peer) = self.peers.get_mut(index).and_then(Option::as_mut) else { return Ok(()) };
-        let (Some(&link), Some(worker)) = (peer.links.first(), &self.worker) else {
+        let (Some(link), Some(worker)) = (peer.link, &self.worker) else {
             return Ok(());
         };
         // What was not asked for is not looked at.
         peer.keys.check(given.key)?;
-        // SAFETY: in the list of its peer, which it leaves when it is closed.
+        // SAFETY: that of its peer, which loses it when it is closed.
         let Ok(key) = (unsafe { worker.unpack(link, given) }) else {
             let waiting = peer.keys.refused(given.key)?;
             self.tell(index, &Control::Returned { key: given.key });
@@ -353,34 +304,22 @@ impl Driver {
         let Some(piece) = piece else { return };
         reach.len = piece.len as u64;
         by_key.sent += reach.len;
-        let name = Reached { peer: own.peer, session: own.session, id };
-        let (put, memory, key) = (own.put, local.clone(), by_key.key.clone());
-        let link = self.peers.get(name.peer).and_then(Option::as_ref);
-        let Some(&link) = link.and_then(|peer| peer.links.first()) else { return };
+        let (memory, key) = (local.clone(), by_key.key.clone());
+        let stream = Stream { peer: own.peer, session: own.session, id, put: own.put };
         own.lent += 1;
-        let slot = self.slots.add(Work::Reached(name, memory, key));
-        let pinned = self.slots.pinned(slot);
-        let Some(worker) = &self.worker else { return };
-        // SAFETY: the first of its peer's list, as when the key was unpacked: it leaves that when
-        // it is closed, which ends the session, with its keys and transfers. The slot holds the
-        // memory and the key until the callback; `piece` is of that memory, as long as `reach`, and
-        // nobody makes references to registered memory.
-        let posted = unsafe { worker.access(link, put, piece.ptr, reach, pinned) };
-        self.went_to_peer(slot, posted);
-    }
-
-    fn went_to_peer(&mut self, slot: u32, posted: Posted) {
-        let status = match posted {
-            Posted::Pending(request) => return self.slots.started(slot, request),
-            Posted::Done => UCS_OK,
-            Posted::Failed(status) => status,
-        };
-        self.finished(slot, status);
+        let Some(link) = self.peer(stream.peer).and_then(|peer| peer.link) else { return };
+        self.post(Work::Reached(stream, memory, key), |worker, slots, slot| {
+            // SAFETY: that of its peer, as when the key was unpacked: the peer loses it when it is
+            // closed, which ends the session, with its keys and transfers. The slot holds the
+            // memory and the key until the callback; `piece` is of that memory, as long as `reach`,
+            // and nobody makes references to registered memory.
+            unsafe { worker.access(link, stream.put, piece.ptr, reach, slots.pinned(slot)) }
+        });
     }
 
     /// UCX has let go of a piece, or of a flush.
-    pub(super) fn reached(&mut self, name: Reached, is_flush: bool, status: ucs_status_t) {
-        let Reached { peer: index, session, id } = name;
+    pub(super) fn reached(&mut self, stream: Stream, is_flush: bool, status: ucs_status_t) {
+        let Stream { peer: index, id, .. } = stream;
         let Some(own) = self.transfers.get_mut(&id) else { return };
         own.lent -= 1;
         let is_last = own.lent == 0;
@@ -390,7 +329,7 @@ impl Driver {
         if own.has_ended() {
             return;
         }
-        let is_current = self.peer(index).is_some_and(|peer| peer.session == session);
+        let is_current = self.is_current(stream);
         match status {
             // UCX says so of puts that it has given up, too.
             UCS_OK if is_flush && self.is_failing(index) => {}
@@ -401,13 +340,13 @@ impl Driver {
                 self.check_reached(id);
             }
             // Ends this transfer, too.
-            status => self.end_session(index, worker::text(self.facts.ucp, status)),
+            status => self.end_session(index, library::text(self.facts.ucp, status)),
         }
     }
 
     /// Returns whether the connection that we send on has failed, which ends the session soon.
     fn is_failing(&mut self, index: usize) -> bool {
-        let link = self.peer(index).and_then(|peer| peer.links.first().copied());
+        let link = self.peer(index).and_then(|peer| peer.link);
         link.is_some_and(|link| self.state().is_failing(link))
     }
 
@@ -429,16 +368,13 @@ impl Driver {
         }
         by_key.is_flushing = true;
         own.lent += 1;
-        let name = Reached { peer: own.peer, session: own.session, id };
-        let link = self.peers.get(name.peer).and_then(Option::as_ref);
-        let Some(&link) = link.and_then(|peer| peer.links.first()) else { return };
-        let slot = self.slots.add(Work::Flushed(name));
-        let pinned = self.slots.pinned(slot);
-        let Some(worker) = &self.worker else { return };
-        // SAFETY: in the list of its peer, which it leaves when it is closed; the slot stays until
-        // the callback.
-        let posted = unsafe { worker.flush(link, pinned) };
-        self.went_to_peer(slot, posted);
+        let stream = Stream { peer: own.peer, session: own.session, id, put: true };
+        let Some(link) = self.peer(stream.peer).and_then(|peer| peer.link) else { return };
+        self.post(Work::Flushed(stream), |worker, slots, slot| {
+            // SAFETY: that of its peer, which loses it when it is closed; the slot stays until the
+            // callback.
+            unsafe { worker.flush(link, slots.pinned(slot)) }
+        });
     }
 
     /// A transfer by key is over: nothing of it is in UCX's hands.

@@ -1,7 +1,7 @@
 //! Long pieces of transfers, which UCX moves from memory to memory by its rendezvous: by itself
 //! where the network can (InfiniBand, RoCE).
 //!
-//! A piece is offered by an active message with [`AM_PIECE`](super::worker::AM_PIECE), whose header
+//! A piece is offered by an active message with [`AM_PIECE`](super::wire::AM_PIECE), whose header
 //! is that of a chunk. UCX has the memory in hand from then on at the sender, and at the receiver
 //! once it takes the offer. A request of that kind cannot be taken back: it ends when the piece was
 //! moved, or when its connection is ended by force. So a slot holds the memory for so long, and a
@@ -11,82 +11,38 @@
 use ucx_sys::{UCS_OK, ucp_dt_iov_t, ucp_ep_h, ucs_status_t};
 
 use super::driver::Driver;
+use super::library;
 use super::offer::Offer;
 use super::slots::Work;
 use super::transfer_sinks::OUTSIDE;
-use super::transfers::Stream;
-use super::wire::Chunk;
-use super::worker;
-use super::worker::{AM_PIECE, Posted, Worker, names_rdma};
+use super::transfer_state::{Landing, Stream};
+use super::wire::{AM_PIECE, Chunk};
+use super::worker::Worker;
 use crate::{LocalMem, RawSegment};
-
-/// Bytes of a piece, at most: what was given up goes on for so long, at worst.
-pub(super) const PIECE_BYTES: u64 = 4 << 20;
-
-/// Bytes from which memory is worth the two messages more, where a device moves it.
-const WORTHWHILE_BYTES: usize = 64 << 10;
 
 /// Pieces of a transfer that a peer may have offered and not finished. It sends a few at a time;
 /// with several networks between the two the news of their ends may come late.
 pub(super) const LANDINGS_MAX: u32 = 64;
 
-/// A piece that UCX writes.
-pub(super) struct Landing {
-    pub(super) stream: Stream,
-    len: u64,
-    pub(super) memory: LocalMem,
-    /// The places where it goes, for UCX; inside `memory`.
-    places: Vec<ucp_dt_iov_t>,
-}
-
 impl Driver {
-    /// From which length on memory is sent by rendezvous by a connection of these
-    /// [lanes](Worker::lanes), if at all.
-    pub(super) fn lends_from(&self, lanes: &str) -> Option<usize> {
-        self.worker.as_ref().filter(|worker| worker.detects_failure())?;
-        match self.facts.rendezvous_bytes_min {
-            Some(least) => Some(least.max(1)),
-            None => names_rdma(lanes).then_some(WORTHWHILE_BYTES),
-        }
-    }
-
-    /// Returns whether a transfer belongs to what is between us and the peer now.
-    pub(super) fn is_current(&self, stream: Stream) -> bool {
-        self.has_session(stream.peer, stream.session)
-    }
-
-    /// Returns whether that is what is between us and the peer now.
-    pub(super) fn has_session(&self, index: usize, session: u64) -> bool {
-        let peer = self.peers.get(index).and_then(Option::as_ref);
-        peer.is_some_and(|peer| peer.session == session)
-    }
-
-    /// Offers a piece of memory; what became of it.
+    /// Offers a piece of memory.
     pub(super) fn offer(
         &mut self,
         stream: Stream,
         link: ucp_ep_h,
-        offset: u64,
+        chunk: Chunk,
         (memory, piece): (LocalMem, RawSegment),
-    ) -> Posted {
-        let slot = self.slots.add(Work::Lent(stream, memory));
-        let pinned = self.slots.pinned(slot);
-        let chunk = Chunk { put: stream.put, id: stream.id, offset };
-        let header = self.slots.set_header(slot, &chunk.to_bytes());
-        let Some(worker) = &self.worker else { return Posted::Failed(ucx_sys::UCS_ERR_CANCELED) };
-        let data = (piece.ptr.cast_const(), piece.len);
-        // SAFETY: `link` is in the list of its peer, which it leaves when it is closed; the slot
-        // owns the header, and holds the memory, until the callback.
-        let posted = unsafe { worker.send_am(link, AM_PIECE, header, data, pinned) };
-        match posted {
-            Posted::Pending(request) => self.slots.started(slot, request),
-            Posted::Done | Posted::Failed(_) => {
-                if let Some(Work::Lent(_, memory)) = self.slots.take(slot) {
-                    self.memory.push(memory);
-                }
-            }
+    ) {
+        if let Some(lent) = self.lent(stream, stream.put) {
+            *lent += 1;
         }
-        posted
+        let data = (piece.ptr.cast_const(), piece.len);
+        self.post(Work::Lent(stream, memory), |worker, slots, slot| {
+            let header = slots.set_header(slot, &chunk.to_bytes());
+            // SAFETY: `link` is that of its peer, which loses it when it is closed; the slot owns
+            // the header, and holds the memory, until the callback.
+            unsafe { worker.send_am(link, AM_PIECE, header, data, slots.pinned(slot)) }
+        });
     }
 
     /// UCX has let go of a piece that was offered.
@@ -97,16 +53,20 @@ impl Driver {
     }
 
     /// A connection offers a piece.
-    pub(super) fn piece_came(&mut self, link: ucp_ep_h, piece: Chunk, offer: Offer) {
-        let result = match self.greeted_peer(link) {
-            None => Err("it sends data before it says hello"),
-            Some(_) if !self.worker.as_ref().is_some_and(Worker::detects_failure) => {
-                Err("it offers memory by rendezvous over shared memory")
-            }
-            Some(index) => self.piece(index, piece, offer),
-        };
-        if let Err(rule) = result {
-            self.broke(link, rule.to_owned());
+    ///
+    /// # Errors
+    ///
+    /// The rule that the peer breaks.
+    pub(super) fn piece_came(
+        &mut self,
+        link: ucp_ep_h,
+        piece: Chunk,
+        offer: Offer,
+    ) -> Result<(), &'static str> {
+        let index = self.greeted_peer(link).ok_or("it sends data before it says hello")?;
+        match self.worker.as_ref().is_some_and(Worker::detects_failure) {
+            true => self.piece(index, piece, offer),
+            false => Err("it offers memory by rendezvous over shared memory"),
         }
     }
 
@@ -151,22 +111,17 @@ impl Driver {
     }
 
     fn land(&mut self, landing: Landing, offer: Offer) {
-        let slot = self.slots.add(Work::Landing(landing));
-        let pinned = self.slots.pinned(slot);
-        let (Some(worker), Some(Work::Landing(landing))) = (&self.worker, self.slots.work(slot))
-        else {
-            return;
-        };
-        // SAFETY: the offer is of this worker. The places were made of memory that holds so many
-        // bytes there; the slot holds it, and them, until the callback. Nobody makes references to
-        // registered memory.
-        let posted = unsafe { worker.receive(offer, &landing.places, pinned) };
-        let status = match posted {
-            Posted::Pending(request) => return self.slots.started(slot, request),
-            Posted::Done => UCS_OK,
-            Posted::Failed(status) => status,
-        };
-        self.finished(slot, status);
+        self.post(Work::Landing(landing), |worker, slots, slot| {
+            let pinned = slots.pinned(slot);
+            let places = match slots.work(slot) {
+                Some(Work::Landing(landing)) => &landing.places[..],
+                _ => &[],
+            };
+            // SAFETY: the offer is of this worker. The places were made of memory that holds so
+            // many bytes there; the slot holds it, and them, until the callback. Nobody makes
+            // references to registered memory.
+            unsafe { worker.receive(offer, places, pinned) }
+        });
     }
 
     /// UCX has let go of a piece that was received, or will not be.
@@ -177,7 +132,7 @@ impl Driver {
         if status == UCS_OK {
             self.received(stream, len);
         } else if self.awaits(stream) {
-            self.end_session(stream.peer, worker::text(self.facts.ucp, status));
+            self.end_session(stream.peer, library::text(self.facts.ucp, status));
         }
         self.let_go(stream, !stream.put);
     }
@@ -195,13 +150,11 @@ impl Driver {
     }
 
     /// So many bytes of a transfer are there.
-    fn received(&mut self, stream: Stream, len: u64) {
-        let Stream { peer: index, id, put, .. } = stream;
-        if !self.is_current(stream) {
-            return;
-        }
-        if let Some(incoming) = self.state().incoming(index, put, id) {
-            incoming.received(len);
+    fn received(&self, Stream { peer, session, id, put }: Stream, len: u64) {
+        let mut state = self.state();
+        let window = state.windows.get_mut(peer).filter(|window| window.session == session);
+        if let Some(sinks) = window.and_then(|window| window.incoming.get(put, id)) {
+            sinks.received(len);
         }
     }
 

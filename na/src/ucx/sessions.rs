@@ -5,30 +5,24 @@
 //! announces: nothing shows that the caller listens there.
 
 use std::collections::VecDeque;
-use std::net::SocketAddr;
-use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use ucx_sys::{UCS_ERR_UNREACHABLE, UCS_OK, ucp_conn_request_h, ucp_ep_h, ucs_status_t};
 
 use super::address;
-use super::bounds::Load;
-use super::driver::Driver;
+use super::driver::{Driver, Stranger};
 use super::inbox::Link;
+use super::keys::EndedKeys;
+use super::lanes::{names_only_rc, names_rdma};
+use super::library;
 use super::liveness;
-use super::liveness::Silence;
-use super::peer::Phase;
-use super::remote::{Ended, EndedKeys};
+use super::peer::{Phase, Silence};
 use super::slots::Work;
 use super::wire::{Control, Hello};
-use super::worker;
-use super::worker::{Posted, Worker};
+use super::worker::Worker;
 use crate::Error;
 use crate::base::ran;
 use crate::base::ran::RunClock;
-
-/// Connections that have not said hello, at most.
-pub(super) const STRANGERS_MAX: usize = 256;
 
 /// Requests for a connection that wait, at most: each has a socket here.
 const CALLERS_MAX: usize = 4096;
@@ -40,32 +34,16 @@ const ACCEPTS_PER_TURN: usize = 32;
 const NO_HELLO: &str = "it takes connections of UCX and says no hello, as C Mercury does, which \
      speaks another protocol (towards C processes use ofi+tcp), or as a stopped process; none came";
 
+/// Bytes from which memory is worth the two messages more of a rendezvous, where a device moves it.
+const LENT_BYTES_MIN: usize = 64 << 10;
+
 /// How long a connection without a hello keeps a place that somebody else waits for.
 const ROOM_PATIENCE: Duration = Duration::from_secs(1);
-
-/// How often something was logged, or would have been: of what others can do as often as they like
-/// the first, the second, the fourth and so on are.
-#[derive(Debug, Default)]
-pub(super) struct Notices {
-    turned_away: u64,
-    useless: u64,
-    not_taken: u64,
-    broke: u64,
-    strange: u64,
-}
 
 /// Once more; whether it is to be logged, and as which one.
 fn next_notice(count: &mut u64) -> Option<u64> {
     *count += 1;
     count.is_power_of_two().then_some(*count)
-}
-
-/// A connection that has not said hello.
-pub(super) struct Stranger {
-    /// Where the connection comes from.
-    client: Option<SocketAddr>,
-    came: Instant,
-    since: RunClock,
 }
 
 impl Driver {
@@ -91,7 +69,7 @@ impl Driver {
             Ok(link) => {
                 self.state().links.insert(link as usize, Link::default());
                 if let Some(peer) = self.peer(index) {
-                    peer.links.push(link);
+                    peer.link = Some(link);
                 }
                 self.greet(index, link);
             }
@@ -101,7 +79,7 @@ impl Driver {
 
     /// Why a connection was not made, or has ended.
     pub(super) fn why_not(&self, status: ucs_status_t) -> String {
-        let text = worker::text(self.facts.ucp, status);
+        let text = library::text(self.facts.ucp, status);
         match status {
             UCS_ERR_UNREACHABLE => address::unreachable(&self.facts.protocol, text),
             _ => text,
@@ -110,7 +88,7 @@ impl Driver {
 
     /// Says hello on a connection.
     fn greet(&mut self, index: usize, link: ucp_ep_h) {
-        let window = self.inbox().window();
+        let window = self.inbox().window;
         let uri = match self.facts.listens {
             true => self.facts.own.uri().to_owned(),
             false => String::new(),
@@ -238,7 +216,7 @@ impl Driver {
             }
             Err(status) => {
                 if let Some(count) = next_notice(&mut self.notices.not_taken) {
-                    let reason = worker::text(self.facts.ucp, status);
+                    let reason = library::text(self.facts.ucp, status);
                     tracing::warn!(count, reason, "ucx: could not take a connection");
                 }
             }
@@ -247,23 +225,25 @@ impl Driver {
 
     /// Returns the peer that a connection belongs to.
     fn owner(&self, link: ucp_ep_h) -> Option<usize> {
-        let greeted = self.state().links.get(&(link as usize))?.peer.as_ref().map(|(at, _)| *at);
-        greeted.or_else(|| {
+        self.greeted_peer(link).or_else(|| {
             self.peers
                 .iter()
-                .position(|peer| peer.as_ref().is_some_and(|peer| peer.links.contains(&link)))
+                .position(|peer| peer.as_ref().is_some_and(|peer| peer.link == Some(link)))
         })
     }
 
     /// Handles a hello, which names the peer at the other end.
-    pub(super) fn greeted(&mut self, link: ucp_ep_h, hello: Hello) {
+    ///
+    /// # Errors
+    ///
+    /// The rule that it breaks.
+    pub(super) fn greeted(&mut self, link: ucp_ep_h, hello: Hello) -> Result<(), &'static str> {
         if hello.queues != self.queues() {
-            let rule = "its shared memory has other queues; set UCX_MM_FIFO_SIZE and \
-                        UCX_MM_SEG_SIZE alike in both processes, or in neither";
-            return self.broke(link, rule.into());
+            return Err("its shared memory has other queues; set UCX_MM_FIFO_SIZE and \
+                        UCX_MM_SEG_SIZE alike in both processes, or in neither");
         }
         if self.greeted_peer(link).is_some() {
-            return self.broke(link, "it says hello twice".into());
+            return Err("it says hello twice");
         }
         let stranger = self.strangers.remove(&(link as usize));
         let index = match (self.owner(link), &stranger) {
@@ -285,33 +265,38 @@ impl Driver {
                     }),
                 }
             }
-            (None, None) => return,
+            (None, None) => return Ok(()),
         };
         if let (Some(Stranger { client, .. }), Some(peer)) = (&stranger, self.peer(index)) {
             peer.caller = *client;
         }
-        self.join(index, link, hello, stranger.is_some());
+        self.join(index, link, &hello, stranger.is_some());
+        Ok(())
     }
 
     /// The connection is that of this peer.
-    fn join(&mut self, index: usize, link: ucp_ep_h, hello: Hello, accepted: bool) {
+    fn join(&mut self, index: usize, link: ucp_ep_h, hello: &Hello, accepted: bool) {
         let endpoint = self.facts.id;
-        let asks = |worker: &&Worker| worker.detects_failure() || worker.gives_keys();
-        let lanes = self.worker.as_ref().filter(asks).map(|worker| worker.lanes(link));
-        let lanes = lanes.unwrap_or_default();
-        let (lends_from, by_adapter) = (self.lends_from(&lanes), self.is_by_adapter(&lanes));
-        let keys_from = self.keys_from(by_adapter, &hello);
+        let Some(worker) = &self.worker else { return };
+        let (detects, gives) = (worker.detects_failure(), worker.gives_keys());
+        let lanes = if detects || gives { worker.lanes(link) } else { String::new() };
+        let lends_from = match self.facts.rendezvous_bytes_min {
+            _ if !detects => None,
+            Some(least) => Some(least.max(1)),
+            None => names_rdma(&lanes).then_some(LENT_BYTES_MIN),
+        };
+        let by_adapter = gives && names_only_rc(&lanes);
+        let keys_from = self.keys_from(by_adapter, hello);
         let Some(peer) = self.peers[index].as_mut() else { return };
         if peer.phase == Phase::Connecting {
             self.connecting -= 1;
         }
         (peer.dialed, peer.trying) = (None, 0);
         peer.phase = Phase::Connected;
-        peer.links = vec![link];
-        peer.adapters.join(by_adapter, true);
+        (peer.link, peer.by_adapter) = (Some(link), by_adapter);
         let every = Duration::from_millis(u64::from(hello.alive_every_ms));
         peer.alive_every = (!every.is_zero()).then_some(every.max(liveness::EVERY_MIN));
-        (peer.told_at, peer.silence) = (Instant::now(), Silence::default());
+        (peer.told_at, peer.silence) = (Some(Instant::now()), Silence::default());
         peer.their_max = hello.message_bytes_max as usize;
         (peer.window, peer.credits) = (hello.window, [hello.window; 2]);
         (peer.lends_from, peer.keys_from) = (lends_from, keys_from);
@@ -370,24 +355,20 @@ impl Driver {
         self.drop_link_with(link, None);
     }
 
-    /// Closes a connection, after which these keys are over, if it is the last one that has them.
-    fn drop_link_with(&mut self, link: ucp_ep_h, ended: Option<Ended>) {
+    /// Closes a connection, after which these keys are over.
+    fn drop_link_with(&mut self, link: ucp_ep_h, ended: Option<EndedKeys>) {
         let accepted = self.state().links.get(&(link as usize)).is_some_and(|own| own.accepted);
         self.accepted -= usize::from(accepted);
         let unseen = self.state().forget(link);
         drop(unseen);
-        let slot = self.slots.add(Work::Close(ended));
-        let pinned = self.slots.pinned(slot);
-        let Some(worker) = &self.worker else { return };
-        // SAFETY: it was in the lists of open connections, and has just left them.
-        match unsafe { worker.close(link, true, pinned) } {
-            Posted::Pending(request) => self.slots.started(slot, request),
-            Posted::Done | Posted::Failed(_) => self.finished(slot, UCS_OK),
-        }
+        self.post(Work::Close(ended), |worker, slots, slot| {
+            // SAFETY: it was among the open connections, and has just left them.
+            unsafe { worker.close(link, true, slots.pinned(slot)) }
+        });
     }
 
     /// UCX was told to end a connection. By force it does so later.
-    pub(super) fn closed(&mut self, ended: Option<Ended>) {
+    pub(super) fn closed(&mut self, ended: Option<EndedKeys>) {
         match ended {
             _ if self.worker.as_ref().is_some_and(Worker::detects_failure) => {
                 self.discards.add(ended);
@@ -395,6 +376,34 @@ impl Driver {
             Some(ended) => self.end_all_given(ended),
             None => {}
         }
+    }
+
+    /// The network was looked at after connections were closed. `quiet`: the last look has found
+    /// nothing.
+    pub(super) fn settle_discards(&mut self, quiet: bool) {
+        let links = self.state().links.len();
+        let (over, flushed) = self.discards.look(quiet, links);
+        over.into_iter().for_each(|ended| self.end_all_given(ended));
+        if flushed.is_empty() {
+            return;
+        }
+        let slot = self.post(Work::Discarded(flushed), |worker, slots, slot| {
+            // SAFETY: the slot stays until the callback, or until the worker is gone.
+            unsafe { worker.flush_all(slots.pinned(slot)) }
+        });
+        if slot.is_some() {
+            self.discards.flushing(links);
+        }
+    }
+
+    /// A flush has ended for which these keys have waited.
+    pub(super) fn discarded(&mut self, ended: Vec<EndedKeys>, status: ucs_status_t) {
+        let (over, left) = match status {
+            UCS_OK => (ended, Vec::new()),
+            _ => (Vec::new(), ended),
+        };
+        self.discards.flushed(left);
+        over.into_iter().for_each(|ended| self.end_all_given(ended));
     }
 
     /// Ends the session with a peer, for a reason that the network gave. A peer that could not be
@@ -425,8 +434,9 @@ impl Driver {
         peer.trying += 1;
         peer.phase = Phase::Idle;
         self.connecting -= 1;
-        let links = std::mem::take(&mut peer.links);
-        links.into_iter().for_each(|link| self.drop_link(link));
+        if let Some(link) = peer.link.take() {
+            self.drop_link(link);
+        }
         self.dial(index);
         true
     }
@@ -437,43 +447,27 @@ impl Driver {
         if peer.phase == Phase::Connecting {
             self.connecting -= 1;
         }
-        peer.begin_session(session);
-        peer.current = None;
-        (peer.dialed, peer.trying) = (None, 0);
-        peer.phase = match peer.addresses[..] {
-            [] => Phase::Gone,
-            _ => Phase::Idle,
-        };
-        peer.end = Some(error.clone());
-        let id = peer.id;
-        let links = std::mem::take(&mut peer.links);
-        let queues = std::mem::take(&mut peer.queues);
-        self.queued -= queues.iter().map(VecDeque::len).sum::<usize>();
-        let waiting = std::mem::take(&mut peer.waiting);
-        let leases = std::mem::take(&mut peer.leases);
-        // Transfers that UCX has in hand keep theirs.
-        let keys = std::mem::take(&mut peer.keys);
-        let (given, by_adapter) = (peer.given.take(), peer.adapters.any());
-        peer.keys_from = None;
-        peer.asked = 0;
-        peer.alive_in_hand = false;
-        peer.load = Load::default();
-        peer.released.clear();
+        let mut ended = peer.begin_session(session, &error);
+        self.queued -= ended.queues.iter().map(VecDeque::len).sum::<usize>();
         self.state().begin(index, session);
-        for message in queues.into_iter().flatten() {
+        for message in std::mem::take(&mut ended.queues).into_iter().flatten() {
             self.done(message.end(Err(error.clone())));
         }
-        self.fail_transfers(index, waiting, &error);
+        self.fail_transfers(index, &error);
         self.fail_sends(index, &error);
-        drop(keys);
-        let ended = (!given.is_empty()).then(|| Rc::new(EndedKeys { given, by_adapter }));
-        links.into_iter().for_each(|link| self.drop_link_with(link, ended.clone()));
-        ended.into_iter().for_each(|ended| self.end_all_given(ended));
-        for lease in leases.into_values() {
+        // Transfers that UCX has in hand keep theirs.
+        drop(ended.keys);
+        let given = EndedKeys { given: ended.given.take(), by_adapter: ended.by_adapter };
+        let given = (!given.given.is_empty()).then_some(given);
+        match ended.link {
+            Some(link) => self.drop_link_with(link, given),
+            None => given.into_iter().for_each(|given| self.end_all_given(given)),
+        }
+        for lease in ended.leases.into_values() {
             self.end_lease(lease);
         }
         let mut out = Vec::new();
-        self.state().matcher.fail_peer(id, &error, &mut out);
+        self.state().matcher.fail_peer(ended.id, &error, &mut out);
         self.state().done.extend(out);
     }
 

@@ -9,11 +9,9 @@ use std::ffi::c_void;
 use std::rc::Rc;
 
 use super::inbox::Inbox;
-use super::messages::copy_of;
-use super::remote::{Ended, Reached};
-use super::rendezvous::Landing;
-use super::rma::RemoteKey;
-use super::transfers::Stream;
+use super::keys::EndedKeys;
+use super::remote_key::RemoteKey;
+use super::transfer_state::{Landing, Stream};
 use super::wire::{CHUNK_HEADER_BYTES, Chunk};
 use crate::memory::region::Region;
 use crate::{Error, LocalMem, MsgBuf, OpId};
@@ -119,13 +117,13 @@ pub(super) enum Work {
     /// A piece of a transfer that UCX writes.
     Landing(Landing),
     /// A piece of a transfer by this key, which UCX reads out of this memory or writes there.
-    Reached(Reached, LocalMem, Rc<RemoteKey>),
+    Reached(Stream, LocalMem, Rc<RemoteKey>),
     /// A flush, which ends when everything that such a transfer has written has arrived.
-    Flushed(Reached),
+    Flushed(Stream),
     /// The end of a connection, after which these keys are over.
-    Close(Option<Ended>),
+    Close(Option<EndedKeys>),
     /// A flush, which ends when connections that were closed have ended: then these keys are over.
-    Discarded(Vec<Ended>),
+    Discarded(Vec<EndedKeys>),
 }
 
 impl Work {
@@ -135,8 +133,9 @@ impl Work {
             Self::Send { peer, .. } => Some(*peer),
             Self::Packed(stream, _)
             | Self::Lent(stream, _)
-            | Self::Landing(Landing { stream, .. }) => Some(stream.peer),
-            Self::Reached(name, ..) | Self::Flushed(name) => Some(name.peer),
+            | Self::Landing(Landing { stream, .. })
+            | Self::Reached(stream, ..)
+            | Self::Flushed(stream) => Some(stream.peer),
             // They say in which session they were given.
             Self::Hello(..)
             | Self::Told(..)
@@ -300,6 +299,14 @@ impl Slots {
         self.sends = 0;
         self.slots.drain(..).filter_map(|slot| slot.work).collect()
     }
+}
+
+/// A buffer like this one, with the same message.
+pub(super) fn copy_of(buf: &MsgBuf) -> MsgBuf {
+    let mut copy = MsgBuf::with_capacity(buf.capacity());
+    copy.spare_mut()[..buf.len()].copy_from_slice(buf.as_slice());
+    copy.set_len(buf.len());
+    copy
 }
 
 #[cfg(test)]

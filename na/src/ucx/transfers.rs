@@ -8,88 +8,37 @@
 //! travel in pieces that UCX moves by its rendezvous, see `rendezvous.rs`, or in chunks. Chunks
 //! belong to UCX until they are sent, or are fetched when it has room for them (`packing.rs`), and
 //! UCX has no memory of a program in hand: a transfer in chunks ends at once when it is canceled or
-//! the peer is gone. Arriving chunks are written by the callback that brings them (`transfer_sinks.rs`).
+//! the peer is gone. Arriving chunks are written by the callback that brings them
+//! (`transfer_sinks.rs`).
 //!
 //! Each request is answered once: it is denied, or the owner says when it is done, even if it was
 //! given up. So the number of transfers under way is bounded, whichever side gives up how many.
 
-use std::collections::VecDeque;
-
 use ucx_sys::{UCS_OK, ucp_ep_h, ucs_status_t};
 
 use super::driver::Driver;
-use super::peer::{Lease, Phase};
-use super::remote::ByKey;
-use super::rendezvous::PIECE_BYTES;
+use super::library;
+use super::packing::PACKED_BYTES;
+use super::peer::Phase;
 use super::slots::Work;
 use super::transfer_sinks::{OUTSIDE, TransferSinks};
-use super::wire::{Chunk, Control};
-use super::worker;
-use super::worker::{AM_DATA, Posted, Worker};
+use super::transfer_state::{Lease, Moving, Outgoing, Stage, Stream};
+use super::wire::{AM_DATA, CHUNK_BYTES, Chunk, Control};
+use super::worker::Worker;
 use crate::{Completion, DeniedReason, Error, LocalMem, OpId, RawSegment, Transfer};
+
+/// Bytes of a piece that goes by rendezvous or by remote key, at most: what was given up goes on
+/// for so long, at worst.
+pub(super) const PIECE_BYTES: u64 = 4 << 20;
 
 /// Transfers that may be asked of one owner at a time.
 pub(super) const ASKED_MAX: usize = 64;
-
-/// Bytes of data in a chunk, at most.
-pub(super) const CHUNK_BYTES: usize = 64 << 10;
 
 /// Chunks of a transfer that UCX has in hand, at most.
 pub(super) const IN_HAND_MAX: u32 = 4;
 
 /// Chunks that one poll sends, at most.
 const CHUNKS_PER_POLL: usize = 16;
-
-/// How far a transfer is.
-pub(super) enum Stage {
-    /// The owner was not asked yet.
-    Waiting,
-    /// It was, and has not answered. Of a get: whether it has sent all.
-    Asked { is_sent: bool },
-    /// The owner of the destination lets us.
-    Sending(Outgoing),
-    /// UCX moves it by a remote key.
-    ByKey(ByKey),
-}
-
-/// The state of data that is sent, in pieces and chunks.
-#[derive(Debug, Default)]
-pub(super) struct Outgoing {
-    pub(super) sent: u64,
-    pub(super) in_hand: u32,
-    is_queued: bool,
-}
-
-/// Names something that moves: a put of the sender, or the answer to a get of the receiver.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Stream {
-    pub(super) peer: usize,
-    pub(super) session: u64,
-    pub(super) id: u64,
-    pub(super) put: bool,
-}
-
-/// A transfer that is not over.
-pub(super) struct Moving {
-    pub(super) op: OpId,
-    pub(super) transfer: Transfer,
-    pub(super) put: bool,
-    pub(super) peer: usize,
-    /// Our session with the peer when it was asked.
-    pub(super) session: u64,
-    pub(super) stage: Stage,
-    /// Pieces that are in UCX's hands.
-    pub(super) lent: u32,
-    /// How it has ended, which is reported when UCX has let go.
-    pub(super) end: Option<Result<(), Error>>,
-}
-
-impl Moving {
-    /// Returns whether nothing is awaited but that UCX lets go.
-    pub(super) fn has_ended(&self) -> bool {
-        self.end.is_some()
-    }
-}
 
 impl Driver {
     /// Starts a transfer with a peer.
@@ -347,7 +296,7 @@ impl Driver {
     /// Sends the next piece of a transfer, or the next chunk.
     fn send_chunk(&mut self, stream: Stream) {
         let Some(peer) = self.peer(stream.peer) else { return };
-        let (link, lends_from) = (peer.links.first().copied(), peer.lends_from);
+        let (link, lends_from) = (peer.link, peer.lends_from);
         let packs = self.worker.as_ref().is_some_and(Worker::packs);
         let has_to_wait = self.has_to_wait(stream);
         let Some((outgoing, memory, start, total)) = self.outgoing(stream) else { return };
@@ -356,42 +305,36 @@ impl Driver {
         if has_to_wait || outgoing.in_hand >= IN_HAND_MAX || outgoing.sent >= total {
             return;
         }
-        if packs {
-            let went_well = self.pack_chunk(stream, link);
-            return self.went(stream, went_well);
-        }
-        let offset = outgoing.sent;
-        let piece =
-            memory.region().pieces(start + offset, (total - offset).min(PIECE_BYTES)).next();
+        let (at, left) = (start + outgoing.sent, total - outgoing.sent);
+        let chunk = Chunk { put: stream.put, id: stream.id, offset: outgoing.sent };
+        outgoing.in_hand += 1;
         let long = |piece: &RawSegment| lends_from.is_some_and(|least| piece.len >= least);
-        let went_well = match piece.filter(long) {
-            Some(piece) => {
-                outgoing.sent += piece.len as u64;
-                let memory = memory.clone();
-                self.lend(stream, link, offset, (memory, piece))
-            }
-            None => {
-                let len = (total - offset).min(CHUNK_BYTES as u64);
-                let chunk = Chunk { put: stream.put, id: stream.id, offset };
-                let mut bytes = chunk.with_room(len as usize);
-                let read = memory.region().append_to(start + offset, len as usize, &mut bytes);
-                debug_assert!(read, "checked when the transfer began");
-                outgoing.sent += len;
-                self.post_chunk(stream, link, bytes)
-            }
+        let piece = match packs {
+            true => None,
+            false => memory.region().pieces(at, left.min(PIECE_BYTES)).next().filter(long),
         };
-        self.went(stream, went_well);
-    }
-
-    /// Something of a transfer was given to UCX.
-    fn went(&mut self, stream: Stream, went_well: bool) {
+        if let Some(piece) = piece {
+            outgoing.sent += piece.len as u64;
+            let memory = memory.clone();
+            self.offer(stream, link, chunk, (memory, piece));
+        } else if packs {
+            let len = left.min(PACKED_BYTES as u64);
+            outgoing.sent += len;
+            let memory = memory.clone();
+            self.pack_chunk(stream, link, chunk, (memory, at, len));
+        } else {
+            let len = left.min(CHUNK_BYTES as u64);
+            let mut bytes = chunk.with_room(len as usize);
+            let read = memory.region().append_to(at, len as usize, &mut bytes);
+            debug_assert!(read, "checked when the transfer began");
+            outgoing.sent += len;
+            self.post_chunk(stream, link, bytes);
+        }
         self.facts.regions.has_served();
-        if went_well {
-            self.queue(stream);
-            if !stream.put {
-                // What went in chunks was copied: the memory may be free.
-                self.check_lease(stream.peer, stream.id);
-            }
+        self.queue(stream);
+        if !stream.put {
+            // What went in chunks was copied: the memory may be free.
+            self.check_lease(stream.peer, stream.id);
         }
     }
 
@@ -405,62 +348,45 @@ impl Driver {
         Some(&mut peer.leases.get_mut(&id)?.lent)
     }
 
-    /// Offers a piece; whether that went well.
-    fn lend(
+    /// Gives a chunk to UCX.
+    fn post_chunk(&mut self, stream: Stream, link: ucp_ep_h, bytes: Vec<u8>) {
+        let data = (bytes.as_ptr(), bytes.len());
+        self.chunk_given(stream);
+        self.post(Work::Chunk(stream, bytes), |worker, slots, slot| {
+            let header = (std::ptr::null(), 0);
+            // SAFETY: `link` is that of its peer, which loses it when it is closed; the slot owns
+            // the bytes until the callback.
+            unsafe { worker.send_am(link, AM_DATA, header, data, slots.pinned(slot)) }
+        });
+    }
+
+    /// Lets UCX fetch a chunk, see `packing.rs`: so many bytes of this memory, from there on.
+    fn pack_chunk(
         &mut self,
         stream: Stream,
         link: ucp_ep_h,
-        offset: u64,
-        piece: (LocalMem, RawSegment),
-    ) -> bool {
-        match self.offer(stream, link, offset, piece) {
-            Posted::Pending(_) => {
-                if let Some((outgoing, ..)) = self.outgoing(stream) {
-                    outgoing.in_hand += 1;
-                }
-                if let Some(lent) = self.lent(stream, stream.put) {
-                    *lent += 1;
-                }
-                true
-            }
-            Posted::Done => true,
-            Posted::Failed(status) => {
-                self.stream_failed(stream, status);
-                false
+        chunk: Chunk,
+        (memory, at, len): (LocalMem, u64, u64),
+    ) {
+        self.chunk_given(stream);
+        let slot = self.post(Work::Packed(stream, None), |worker, slots, slot| {
+            slots.set_source(slot, chunk, Some((&memory, at, len)));
+            // SAFETY: `link` is that of its peer, which loses it when it is closed. The slot lives
+            // until the callback; so does the memory, or the slot names none by then: it is held
+            // here through the call, and by the slot from then on.
+            unsafe { worker.send_packed(link, slots.pinned(slot)) }
+        });
+        if let Some(work) = slot.and_then(|slot| self.slots.work(slot)) {
+            *work = Work::Packed(stream, Some(memory));
+            if let Some(lent) = self.lent(stream, stream.put) {
+                *lent += 1;
             }
         }
-    }
-
-    /// Gives a chunk to UCX; whether that went well.
-    fn post_chunk(&mut self, stream: Stream, link: ucp_ep_h, bytes: Vec<u8>) -> bool {
-        let data = (bytes.as_ptr(), bytes.len());
-        let slot = self.slots.add(Work::Chunk(stream, bytes));
-        let pinned = self.slots.pinned(slot);
-        let Some(worker) = &self.worker else { return false };
-        // SAFETY: `link` is in the list of its peer, which it leaves when it is closed; the slot
-        // owns the bytes until the callback.
-        let posted = unsafe { worker.send_am(link, AM_DATA, (std::ptr::null(), 0), data, pinned) };
-        let failure = match &posted {
-            Posted::Pending(_) => {
-                if let Some((outgoing, ..)) = self.outgoing(stream) {
-                    outgoing.in_hand += 1;
-                }
-                self.chunk_given(stream);
-                None
-            }
-            Posted::Done => None,
-            Posted::Failed(status) => Some(*status),
-        };
-        self.posted(slot, posted);
-        if let Some(status) = failure {
-            self.stream_failed(stream, status);
-        }
-        failure.is_none()
     }
 
     pub(super) fn stream_failed(&mut self, stream: Stream, status: ucs_status_t) {
         if self.outgoing(stream).is_some() {
-            let reason = worker::text(self.facts.ucp, status);
+            let reason = library::text(self.facts.ucp, status);
             self.end_session(stream.peer, reason);
         }
     }
@@ -474,6 +400,43 @@ impl Driver {
             // It may be of one before with the same number, which the peer chooses.
             outgoing.in_hand = outgoing.in_hand.saturating_sub(1);
             self.queue(stream);
+        }
+    }
+
+    /// UCX has fetched a chunk that had to wait.
+    pub(super) fn packed(
+        &mut self,
+        stream: Stream,
+        memory: Option<LocalMem>,
+        status: ucs_status_t,
+    ) {
+        self.chunk_sent(stream, status);
+        if let Some(memory) = memory {
+            self.memory.push(memory);
+            self.let_go(stream, stream.put);
+        }
+    }
+
+    /// Takes the memory of chunks that wait in UCX out of its reach.
+    pub(super) fn withhold(&mut self, is_its: impl Fn(&Stream) -> bool) {
+        if !self.worker.as_ref().is_some_and(Worker::packs) {
+            return;
+        }
+        self.walk();
+        let skipped = Chunk { put: true, id: self.number(), offset: 0 };
+        let mut withheld = Vec::new();
+        for (slot, work) in self.slots.iter_mut() {
+            if let Work::Packed(stream, memory) = work
+                && is_its(stream)
+                && let Some(memory) = memory.take()
+            {
+                withheld.push((slot, *stream, memory));
+            }
+        }
+        for (slot, stream, memory) in withheld {
+            self.slots.set_source(slot, skipped, None);
+            self.memory.push(memory);
+            self.let_go(stream, stream.put);
         }
     }
 
@@ -521,28 +484,26 @@ impl Driver {
         }
         let index = own.peer;
         let is_sending = matches!(own.stage, Stage::Sending(_));
-        if is_sending || matches!(own.stage, Stage::Asked { .. }) {
-            if let Some(peer) = self.peer(index) {
-                peer.released.insert(id);
+        let is_asked = is_sending || matches!(own.stage, Stage::Asked { .. });
+        if let Some(peer) = self.peer(index) {
+            match is_asked {
+                true => drop(peer.released.insert(id)),
+                false => peer.waiting.retain(|waiting| *waiting != id),
             }
+        }
+        if is_asked {
             self.tell(index, &Control::Release { id });
             self.state().end_incoming(index, false, id);
-            if is_sending {
-                self.withhold(|stream| stream.put && stream.id == id);
-            }
-            self.end_transfer(id, Err(Error::Canceled));
-            return true;
         }
-        if let Some(peer) = self.peer(index) {
-            peer.waiting.retain(|waiting| *waiting != id);
+        if is_sending {
+            self.withhold(|stream| stream.put && stream.id == id);
         }
         self.end_transfer(id, Err(Error::Canceled));
         true
     }
 
     /// Ends the transfers with a peer that has ended.
-    pub(super) fn fail_transfers(&mut self, index: usize, waiting: VecDeque<u64>, error: &Error) {
-        drop(waiting);
+    pub(super) fn fail_transfers(&mut self, index: usize, error: &Error) {
         self.withhold(|stream| stream.peer == index);
         let of_peer = self.transfers.iter().filter(|(_, own)| own.peer == index);
         let all: Vec<_> = of_peer.map(|(id, _)| *id).collect();

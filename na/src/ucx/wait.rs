@@ -9,13 +9,11 @@ use rustix::time::{
     timerfd_settime,
 };
 
+use super::keys::BELL_NAME;
 use super::worker::Worker;
 use crate::Error;
 use prim::lost;
 use prim::sync::Arc;
-
-/// How the bell is called, should it be lost.
-pub(super) const BELL_NAME: &str = "the eventfd that wakes the progress of a ucx endpoint";
 
 /// The worker's descriptor, a bell and a timer, in one set.
 pub(super) struct Wait {

@@ -7,6 +7,25 @@ use crate::{Access, DeniedReason};
 /// Version of what is said here.
 pub(super) const VERSION: u8 = 7;
 
+/// Active message of an unexpected message, as in Mercury (`NA_UCX_AM_MSG_ID`, na_ucx.c), and of a
+/// hello, which may meet Mercury: UCX 1.13 jumps through the entry of a number that its process has
+/// not registered, and Mercury registers this one alone.
+pub(super) const AM_UNEXPECTED: u32 = 0;
+/// Header of a hello: a tag that no message has. Mercury must find a header of that length, or it
+/// hands UCX an error, at which a UCX with assertions aborts; then it finds no request in it.
+pub(super) static HELLO_TAG: [u8; 8] = [0xFF; 8];
+/// Active message of what the two endpoints tell each other after the hello.
+pub(super) const AM_CONTROL: u32 = 1;
+/// Active message of a chunk of a transfer.
+pub(super) const AM_DATA: u32 = 2;
+/// Active message of a piece of a transfer, by rendezvous.
+pub(super) const AM_PIECE: u32 = 4;
+/// Active message of an expected message.
+pub(super) const AM_EXPECTED: u32 = 3;
+
+/// Longest control message that is taken, bytes: more than a hello ever has.
+pub(super) const CONTROL_BYTES_MAX: usize = 1024;
+
 /// Longest address in a hello, bytes.
 pub(super) const URI_BYTES_MAX: usize = 256;
 
@@ -16,6 +35,9 @@ pub(super) const PACKED_BYTES_MAX: usize = 512;
 /// Bytes before the pieces of a remote key, and before what UCX has packed for each.
 const KEY_HEADER_BYTES: usize = 10;
 const PLACE_HEADER_BYTES: usize = 18;
+
+/// Bytes of data in a chunk, at most.
+pub(super) const CHUNK_BYTES: usize = 64 << 10;
 
 /// Bytes before the data of a chunk.
 pub(super) const CHUNK_HEADER_BYTES: usize = 17;

@@ -5,9 +5,7 @@ use super::wire::{
     CHUNK_HEADER_BYTES, Chunk, Control, GivenKey, Hello, PACKED_BYTES_MAX, Place, URI_BYTES_MAX,
     VERSION,
 };
-use super::{
-    MESSAGE_BYTES_MAX, bounds, endpoint, inbox, keys, rendezvous, sessions, transfers, worker,
-};
+use super::{MESSAGE_BYTES_MAX, bounds, driver, endpoint, keys, rendezvous, transfers, wire};
 use crate::wire_doc::{Field, Page};
 use crate::{Access, DeniedReason};
 
@@ -131,12 +129,12 @@ fn limits(page: &mut Page) {
         "ucx-messages",
         [0, 1],
         &[
-            [&worker::AM_UNEXPECTED, &"unexpected message"],
-            [&worker::AM_UNEXPECTED, &"hello (3)"],
-            [&worker::AM_CONTROL, &"control (3)"],
-            [&worker::AM_DATA, &"chunk (4.1)"],
-            [&worker::AM_EXPECTED, &"expected message"],
-            [&worker::AM_PIECE, &"piece (4.2)"],
+            [&wire::AM_UNEXPECTED, &"unexpected message"],
+            [&wire::AM_UNEXPECTED, &"hello (3)"],
+            [&wire::AM_CONTROL, &"control (3)"],
+            [&wire::AM_DATA, &"chunk (4.1)"],
+            [&wire::AM_EXPECTED, &"expected message"],
+            [&wire::AM_PIECE, &"piece (4.2)"],
         ],
     );
     page.check(
@@ -145,17 +143,17 @@ fn limits(page: &mut Page) {
         &[
             [&"version", &VERSION],
             [&"transfers", &transfers::ASKED_MAX],
-            [&"chunk_bytes", &transfers::CHUNK_BYTES],
+            [&"chunk_bytes", &wire::CHUNK_BYTES],
             [&"chunk_header_bytes", &CHUNK_HEADER_BYTES],
-            [&"piece_bytes", &rendezvous::PIECE_BYTES],
+            [&"piece_bytes", &transfers::PIECE_BYTES],
             [&"pieces", &rendezvous::LANDINGS_MAX],
             [&"keys", &keys::KEYS_MAX],
             [&"packed_bytes_max", &PACKED_BYTES_MAX],
             [&"address_bytes_max", &URI_BYTES_MAX],
-            [&"control_bytes_max", &inbox::CONTROL_BYTES_MAX],
+            [&"control_bytes_max", &wire::CONTROL_BYTES_MAX],
             [&"window_max", &endpoint::WINDOW_MAX],
             [&"window_min", &endpoint::WINDOW_MIN],
-            [&"strangers", &sessions::STRANGERS_MAX],
+            [&"strangers", &driver::STRANGERS_MAX],
             [&"chunks", &bounds::CHUNKS_MAX],
             [&"told", &bounds::TOLD_MAX],
             [&"message_bytes_max", &MESSAGE_BYTES_MAX],

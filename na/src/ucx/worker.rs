@@ -1,60 +1,28 @@
 //! The objects of UCP that an endpoint has, and its calls, with their results as Rust's.
 //!
 //! A worker is used by one thread at a time (`UCS_THREAD_MODE_SERIALIZED`): the thread that holds
-//! the endpoint's lock. Callbacks are in `inbox.rs`; UCP makes them within the calls below.
+//! the endpoint's lock. Callbacks are in `callbacks.rs`; UCP makes them within the calls below.
 
-use std::ffi::{CStr, CString, c_void};
+use std::ffi::c_void;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::ptr;
 
 use ucx_sys::*;
 
-use super::inbox;
+use super::address::Settings;
+use super::callbacks;
 use super::inbox::Inbox;
-use super::ip_family::IpFamily;
+use super::library::{check, create_context, printed};
 use super::offer::Offer;
 use super::packing;
+use super::remote_key::{Reach, RemoteKey, RemotePlace};
 use super::slots::Pinned;
 use super::sockaddr::RawAddress;
-use crate::{Error, Uri};
+use super::wire::{AM_CONTROL, AM_DATA, AM_EXPECTED, AM_PIECE, AM_UNEXPECTED};
+use super::wire::{GivenKey, PACKED_BYTES_MAX, Place};
+use crate::{Access, Error, RawSegment, Uri};
 use prim::fork::Process;
-
-/// Active message of an unexpected message, as in Mercury (`NA_UCX_AM_MSG_ID`, na_ucx.c), and of a
-/// hello, which may meet Mercury: UCX 1.13 jumps through the entry of a number that its process has
-/// not registered, and Mercury registers this one alone.
-pub(super) const AM_UNEXPECTED: u32 = 0;
-/// Header of a hello: a tag that no message has. Mercury must find a header of that length, or it
-/// hands UCX an error, at which a UCX with assertions aborts; then it finds no request in it.
-pub(super) static HELLO_TAG: [u8; 8] = [0xFF; 8];
-/// Active message of what the two endpoints tell each other after the hello.
-pub(super) const AM_CONTROL: u32 = 1;
-/// Active message of a chunk of a transfer.
-pub(super) const AM_DATA: u32 = 2;
-/// Active message of a piece of a transfer, by rendezvous.
-pub(super) const AM_PIECE: u32 = 4;
-/// Active message of an expected message.
-pub(super) const AM_EXPECTED: u32 = 3;
-
-/// Settings of UCX for an endpoint.
-#[derive(Debug, Clone)]
-pub(super) struct Settings {
-    /// `UCX_TLS`.
-    pub(super) tls: String,
-    /// `UCX_NET_DEVICES`, if one was named.
-    pub(super) device: Option<String>,
-    /// True if the transports can tell that a peer fails (`UCP_ERR_HANDLING_MODE_PEER`). Those over
-    /// shared memory cannot; there the connection over which they met tells it.
-    pub(super) detects_failure: bool,
-    /// True if somebody will sleep: see [`fd`](Worker::fd).
-    pub(super) wakes: bool,
-    /// Class of the packets of InfiniBand and RoCE, as their headers have it.
-    pub(super) class: Option<u8>,
-    /// True if peers may get remote keys of memory here, see `keys.rs`.
-    pub(super) remote_keys: bool,
-    /// The family of IP addresses between which the data goes, where it may go by TCP.
-    pub(super) family: Option<IpFamily>,
-}
 
 /// The outcome of a call that may go on.
 pub(super) enum Posted {
@@ -83,34 +51,10 @@ pub(super) struct Worker {
     process: Process,
 }
 
-/// Returns UCX's text for a status.
-pub(super) fn text(ucp: &Ucp, status: ucs_status_t) -> String {
-    // SAFETY: may be asked for any number.
-    let text = unsafe { ucp.ucs_status_string(status) };
-    // SAFETY: a constant string, or one in a buffer of the calling thread, which is read before the
-    // next call.
-    let text = unsafe { CStr::from_ptr(text) };
-    text.to_string_lossy().into_owned()
-}
-
-/// Which UCX it is.
-pub(super) fn version(ucp: &Ucp) -> String {
-    // SAFETY: takes nothing, and may be asked at any time.
-    let version = unsafe { ucp.ucp_get_version_string() };
-    // SAFETY: a constant string of the library's, which stays.
-    let version = unsafe { CStr::from_ptr(version) };
-    version.to_string_lossy().into_owned()
-}
-
-fn check(ucp: &Ucp, status: ucs_status_t, what: &str) -> Result<(), Error> {
-    match status {
-        UCS_OK => Ok(()),
-        status => Err(Error::Unavailable {
-            transport: "ucx",
-            reason: format!("{what}: {}", text(ucp, status)),
-        }),
-    }
-}
+/// Bytes that UCX may look at when it unpacks a key, whatever it says of itself: it is not told how
+/// long it is. A mask and a type, and for each of 64 bits of the mask a length of one byte and so
+/// much; and as much again for what later versions append.
+const UNPACKED_BYTES_MAX: usize = 2 * (9 + 64 * 256);
 
 impl Worker {
     /// Makes a worker that reports to `inbox`.
@@ -126,13 +70,13 @@ impl Worker {
     ) -> Result<Self, Error> {
         // SAFETY: contract of this function.
         let this = unsafe { Self::deaf(ucp, settings, inbox)? };
-        this.handle(AM_UNEXPECTED, inbox::on_unexpected)?;
-        this.handle(AM_CONTROL, inbox::on_control)?;
-        this.handle(AM_DATA, inbox::on_data)?;
-        this.handle(AM_EXPECTED, inbox::on_expected)?;
-        this.handle(AM_PIECE, inbox::on_piece)?;
+        this.handle(AM_UNEXPECTED, callbacks::on_am::<AM_UNEXPECTED>)?;
+        this.handle(AM_CONTROL, callbacks::on_am::<AM_CONTROL>)?;
+        this.handle(AM_DATA, callbacks::on_am::<AM_DATA>)?;
+        this.handle(AM_EXPECTED, callbacks::on_am::<AM_EXPECTED>)?;
+        this.handle(AM_PIECE, callbacks::on_am::<AM_PIECE>)?;
         // SAFETY: contract of this function.
-        unsafe { &*inbox }.keep_at(this.worker);
+        unsafe { &*inbox }.keeper.set(this.worker);
         Ok(this)
     }
 
@@ -175,7 +119,7 @@ impl Worker {
         Ok(this)
     }
 
-    pub(super) fn handle(&self, id: u32, callback: inbox::AmCallback) -> Result<(), Error> {
+    pub(super) fn handle(&self, id: u32, callback: callbacks::AmCallback) -> Result<(), Error> {
         let params = ucp_am_handler_param_t {
             field_mask: u64::from(
                 UCP_AM_HANDLER_PARAM_FIELD_ID
@@ -206,7 +150,7 @@ impl Worker {
             u64::from(UCP_LISTENER_PARAM_FIELD_SOCK_ADDR | UCP_LISTENER_PARAM_FIELD_CONN_HANDLER);
         params.sockaddr = raw.as_ucs();
         params.conn_handler = ucp_listener_conn_handler_t {
-            cb: Some(inbox::on_connection),
+            cb: Some(callbacks::on_connection),
             arg: self.inbox.cast_mut().cast(),
         };
         // SAFETY: a live worker; the address lives through the call, the inbox longer than the
@@ -311,8 +255,10 @@ impl Worker {
             true => UCP_ERR_HANDLING_MODE_PEER,
             false => UCP_ERR_HANDLING_MODE_NONE,
         };
-        params.err_handler =
-            ucp_err_handler_t { cb: Some(inbox::on_failure), arg: self.inbox.cast_mut().cast() };
+        params.err_handler = ucp_err_handler_t {
+            cb: Some(callbacks::on_failure),
+            arg: self.inbox.cast_mut().cast(),
+        };
         params
     }
 
@@ -452,7 +398,7 @@ impl Worker {
         pinned: *const Pinned,
     ) -> Posted {
         let mut params = request_params(pinned);
-        params.cb.recv_am = Some(inbox::on_received);
+        params.cb.recv_am = Some(callbacks::on_received);
         let (buffer, count) = match places {
             [only] => (only.buffer, only.length),
             several => {
@@ -466,7 +412,116 @@ impl Worker {
         posted(unsafe { self.ucp.ucp_am_recv_data_nbx(self.worker, desc, buffer, count, &params) })
     }
 
-    /// UCX's description of an endpoint, its lanes among it.
+    /// Makes memory reachable for peers that are told what is returned.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be; whether UCX knows nothing of the memory.
+    ///
+    /// # Safety
+    ///
+    /// The memory stays until it was [unmapped](Self::unmap), and nobody makes references to it.
+    pub(super) unsafe fn map(
+        &self,
+        piece: RawSegment,
+        access: Access,
+    ) -> Result<(ucp_mem_h, Place), bool> {
+        // SAFETY: plain data, for which all zero is valid; the mask says which fields are read.
+        let mut params: ucp_mem_map_params_t = unsafe { std::mem::zeroed() };
+        params.field_mask = u64::from(
+            UCP_MEM_MAP_PARAM_FIELD_ADDRESS
+                | UCP_MEM_MAP_PARAM_FIELD_LENGTH
+                | UCP_MEM_MAP_PARAM_FIELD_PROT,
+        );
+        (params.address, params.length) = (piece.ptr.cast(), piece.len);
+        params.prot = protection(access);
+        let mut memory = ptr::null_mut();
+        // SAFETY: a live context; the memory is there (contract of this function), the parameters
+        // live through the call, and the result has room.
+        let status = unsafe { self.ucp.ucp_mem_map(self.context, &params, &mut memory) };
+        if status != UCS_OK {
+            return Err(true);
+        }
+        let (mut packed, mut len) = (ptr::null_mut(), 0);
+        // SAFETY: mapped above; both results have room.
+        let status = unsafe { self.ucp.ucp_rkey_pack(self.context, memory, &mut packed, &mut len) };
+        if status != UCS_OK {
+            return Err(self.unmap(memory));
+        }
+        // SAFETY: UCX has packed so many bytes there, which are ours until they are released.
+        let bytes = unsafe { std::slice::from_raw_parts(packed.cast::<u8>(), len) }.to_vec();
+        // SAFETY: of the call above; used no more.
+        unsafe { self.ucp.ucp_rkey_buffer_release(packed) };
+        if bytes.is_empty() || bytes.len() > PACKED_BYTES_MAX {
+            return Err(self.unmap(memory));
+        }
+        Ok((memory, Place { address: piece.ptr as u64, len: piece.len as u64, packed: bytes }))
+    }
+
+    /// Ends what [`map`](Self::map) has begun; whether it has ended.
+    pub(super) fn unmap(&self, memory: ucp_mem_h) -> bool {
+        // SAFETY: of `map`, which is called for each once: by who has the driver, which forgets it.
+        unsafe { self.ucp.ucp_mem_unmap(self.context, memory) == UCS_OK }
+    }
+
+    /// Takes a key that the peer at the other end of `endpoint` gives.
+    ///
+    /// # Safety
+    ///
+    /// `endpoint` is one of this worker's that was not closed.
+    pub(super) unsafe fn unpack(
+        &self,
+        endpoint: ucp_ep_h,
+        given: &GivenKey,
+    ) -> Result<RemoteKey, ucs_status_t> {
+        let mut key = RemoteKey { ucp: Some(self.ucp), access: given.access, places: Vec::new() };
+        let mut room = vec![0; UNPACKED_BYTES_MAX];
+        let mut at = 0;
+        for Place { address, len, packed } in &given.places {
+            room[..packed.len()].copy_from_slice(packed);
+            room[packed.len()..].fill(0);
+            let mut rkey = ptr::null_mut();
+            // SAFETY: contract of this function; behind what the peer gives are as many zeros as
+            // UCX may look at, and the result has room.
+            let status =
+                unsafe { self.ucp.ucp_ep_rkey_unpack(endpoint, room.as_ptr().cast(), &mut rkey) };
+            if status != UCS_OK {
+                return Err(status);
+            }
+            key.places.push(RemotePlace { at, address: *address, len: *len, rkey });
+            at += len;
+        }
+        Ok(key)
+    }
+
+    /// Moves bytes between memory here and a peer's. A put is over when the local memory is free;
+    /// [`flush`](Self::flush) tells that it has arrived.
+    ///
+    /// # Safety
+    ///
+    /// `endpoint` is the one for which the key of `reach` was unpacked, and was not closed. The
+    /// local memory, of `reach`'s length, the key and `pinned` live until the callback; nobody
+    /// makes references to that memory meanwhile.
+    pub(super) unsafe fn access(
+        &self,
+        endpoint: ucp_ep_h,
+        put: bool,
+        local: *mut u8,
+        reach: Reach,
+        pinned: *const Pinned,
+    ) -> Posted {
+        let params = request_params(pinned);
+        let Reach { address, rkey, len } = reach;
+        let (local, len) = (local.cast::<c_void>(), len as usize);
+        posted(match put {
+            // SAFETY: contract of this function.
+            true => unsafe { self.ucp.ucp_put_nbx(endpoint, local, len, address, rkey, &params) },
+            // SAFETY: contract of this function.
+            false => unsafe { self.ucp.ucp_get_nbx(endpoint, local, len, address, rkey, &params) },
+        })
+    }
+
+    /// UCX's description of an endpoint, see `lanes.rs`.
     pub(super) fn lanes(&self, endpoint: ucp_ep_h) -> String {
         // SAFETY: an open endpoint of this worker, and an open stream.
         printed(|stream| unsafe { self.ucp.ucp_ep_print_info(endpoint, stream) })
@@ -495,168 +550,17 @@ impl Worker {
     }
 }
 
-/// Returns the text that `print` writes into the stream that it gets, which is open until `print`
-/// returns; empty if there is no memory for it.
-pub(super) fn printed(print: impl FnOnce(*mut libc::FILE)) -> String {
-    let (mut text, mut len) = (ptr::null_mut(), 0);
-    // SAFETY: both stay where they are until the stream is closed, below.
-    let stream = unsafe { libc::open_memstream(&mut text, &mut len) };
-    if stream.is_null() {
-        return String::new();
+fn protection(access: Access) -> u32 {
+    let (reads, writes) = (
+        UCP_MEM_MAP_PROT_LOCAL_READ | UCP_MEM_MAP_PROT_REMOTE_READ,
+        // Whoever lets others write must be able to, says verbs.
+        UCP_MEM_MAP_PROT_LOCAL_WRITE | UCP_MEM_MAP_PROT_REMOTE_WRITE,
+    );
+    match access {
+        Access::ReadOnly => reads,
+        Access::WriteOnly => UCP_MEM_MAP_PROT_LOCAL_READ | writes,
+        Access::ReadWrite => reads | writes,
     }
-    print(stream);
-    // SAFETY: opened above, closed once; then the text is complete.
-    let closed = unsafe { libc::fclose(stream) };
-    if closed != 0 || text.is_null() {
-        return String::new();
-    }
-    // SAFETY: the stream has left a string that ends with a zero, and is ours.
-    let copy = unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned();
-    // SAFETY: allocated by the stream, for us to free; used no more.
-    unsafe { libc::free(text.cast()) };
-    copy
-}
-
-/// UCX's description of what it finds here with these settings (`ucp_context_print_info`).
-pub(super) fn described(ucp: &Ucp, settings: &Settings) -> Result<String, Error> {
-    let context = create_context(ucp, settings)?;
-    // SAFETY: a context that was made, and an open stream.
-    let text = printed(|stream| unsafe { ucp.ucp_context_print_info(context, stream) });
-    // SAFETY: made above, and nothing was made of it.
-    unsafe { ucp.ucp_cleanup(context) };
-    Ok(text)
-}
-
-/// The library.
-pub(super) fn library() -> Result<&'static Ucp, Error> {
-    let unavailable = |problem: String| Error::Unavailable {
-        transport: "ucx",
-        reason: format!(
-            "{problem}; install UCX 1.13 or later (Debian: libucx0), or name its libucp in \
-             MARGO_LIBUCP"
-        ),
-    };
-    let ucp = ucx_sys::library().map_err(|error| unavailable(error.to_string()))?;
-    let version = version(ucp);
-    match is_too_old(&version) {
-        true => Err(unavailable(format!("UCX {version} is older than 1.13"))),
-        false => Ok(ucp),
-    }
-}
-
-/// Returns whether a version is known to be older than the declarations. The functions are all
-/// there since 1.10, and UCX would only warn.
-fn is_too_old(version: &str) -> bool {
-    let mut numbers = version.split('.').map(str::parse::<u32>);
-    match (numbers.next(), numbers.next()) {
-        (Some(Ok(major)), Some(Ok(minor))) => (major, minor) < (UCP_API_MAJOR, UCP_API_MINOR),
-        _ => false,
-    }
-}
-
-/// Returns whether UCX's description of an endpoint (`ucp_ep_print_info`; later versions have a
-/// query for it) names a transport other than TCP among those that move memory (`rma_bw`).
-pub(super) fn names_rdma(description: &str) -> bool {
-    let lanes =
-        description.lines().filter(|line| line.contains("lane[") && line.contains("rma_bw"));
-    let transport = |lane: &str| {
-        let (_, resource) = lane.split_once("]:")?;
-        let (_, name) = resource.split_once(':')?;
-        Some(name.split_once('/')?.0.to_owned())
-    };
-    lanes.filter_map(transport).any(|name| !matches!(name.as_str(), "tcp" | "self"))
-}
-
-/// Traffic class of all transports over InfiniBand and RoCE, without the prefix `UCX_`. Source:
-/// `uct_ib_iface_config_table` in `ib_iface.c`.
-const CLASS: &CStr = c"IB_TRAFFIC_CLASS";
-
-/// Returns whether the environment says it, for these or for one of them
-/// (`UCX_RC_VERBS_TRAFFIC_CLASS` …): it knows better.
-fn class_is_in_environment() -> bool {
-    std::env::vars_os().any(|(name, _)| {
-        let name = name.to_string_lossy();
-        name.starts_with("UCX_") && name.ends_with("_TRAFFIC_CLASS")
-    })
-}
-
-/// Sets of which family of IP interfaces have their address, whatever the environment says: see
-/// `ip_family.rs`.
-fn set_family(ucp: &Ucp, config: *mut ucp_config_t, family: IpFamily) -> Result<(), Error> {
-    let priorities = CString::new(family.priorities()).unwrap_or_default();
-    // Settings of UCT are named without the transport before 1.17, and with it since.
-    let statuses = [c"AF_PRIO", c"TCP_AF_PRIO"].map(|name| {
-        // SAFETY: a configuration that was read; both strings live through the call.
-        unsafe { ucp.ucp_config_modify(config, name.as_ptr(), priorities.as_ptr()) }
-    });
-    let status = statuses.into_iter().find(|status| *status != UCS_OK);
-    match statuses.contains(&UCS_OK) {
-        true => Ok(()),
-        false => check(ucp, status.unwrap_or(UCS_OK), "UCX_TCP_AF_PRIO cannot be set"),
-    }
-}
-
-fn create_context(ucp: &Ucp, settings: &Settings) -> Result<ucp_context_h, Error> {
-    let mut config = ptr::null_mut();
-    // SAFETY: neither prefix nor file are asked for; the result has room.
-    let status = unsafe { ucp.ucp_config_read(ptr::null(), ptr::null(), &mut config) };
-    check(ucp, status, "cannot read the configuration (the variables UCX_… of the environment)")?;
-    let mut changes = vec![("TLS", settings.tls.as_str())];
-    changes.extend(settings.device.as_deref().map(|device| ("NET_DEVICES", device)));
-    // As na_ucx.c (`na_ucp_config_init`), unless the environment says otherwise: no handlers of
-    // fatal signals, a port can be listened at again at once, and what fails is told by us.
-    let defaults = [("HANDLE_ERRORS", "none"), ("LOG_LEVEL", "fatal"), ("CM_REUSEADDR", "y")];
-    let packing = packing::settings();
-    let packing = packing.iter().map(|(name, value)| (*name, value.as_str()));
-    for (name, value) in defaults.into_iter().chain(packing) {
-        if std::env::var_os(format!("UCX_{name}")).is_none() {
-            changes.push((name, value));
-        }
-    }
-    let mut result = Ok(());
-    for (name, value) in changes {
-        let what = format!("UCX_{name} cannot be `{value}`");
-        let (Ok(name), Ok(value)) = (CString::new(name), CString::new(value)) else { continue };
-        // SAFETY: a configuration that was read; both strings live through the call.
-        let status = unsafe { ucp.ucp_config_modify(config, name.as_ptr(), value.as_ptr()) };
-        result = result.and(check(ucp, status, &what));
-    }
-    if let Some(family) = settings.family {
-        result = result.and(set_family(ucp, config, family));
-    }
-    if let Some(class) = settings.class.filter(|_| !class_is_in_environment())
-        && let Ok(value) = CString::new(class.to_string())
-    {
-        // A setting of UCT's transports, which UCP keeps for those that have it. Later versions
-        // than 1.20 do not know it where UCX has no InfiniBand; then nothing here has classes.
-        // SAFETY: a configuration that was read; both strings live through the call.
-        let status = unsafe { ucp.ucp_config_modify(config, CLASS.as_ptr(), value.as_ptr()) };
-        tracing::debug!(class, status = text(ucp, status), "UCX_{}", CLASS.to_string_lossy());
-    }
-    // SAFETY: plain data, for which all zero is valid; the mask says which fields are read.
-    let mut params: ucp_params_t = unsafe { std::mem::zeroed() };
-    params.field_mask = u64::from(UCP_PARAM_FIELD_FEATURES);
-    // With the feature every message over shared memory asks whether the peer sleeps.
-    let wakes = if settings.wakes { UCP_FEATURE_WAKEUP } else { 0 };
-    let reaches = if settings.remote_keys { UCP_FEATURE_RMA } else { 0 };
-    params.features = u64::from(UCP_FEATURE_AM | wakes | reaches);
-    let mut context = ptr::null_mut();
-    let result = result.and_then(|()| {
-        // SAFETY: the version is that of the declarations; the parameters live through the call.
-        let status = unsafe {
-            ucp.ucp_init_version(UCP_API_MAJOR, UCP_API_MINOR, &params, config, &mut context)
-        };
-        let device = settings.device.as_deref().unwrap_or("all");
-        let what = format!(
-            "there is no transport for UCX_TLS={} and UCX_NET_DEVICES={device} here (`ucx_info -d` \
-             lists what there is)",
-            settings.tls
-        );
-        check(ucp, status, &what)
-    });
-    // SAFETY: it was read above and is used no more.
-    unsafe { ucp.ucp_config_release(config) };
-    result.map(|()| context)
 }
 
 #[inline]
@@ -665,7 +569,7 @@ pub(super) fn request_params(pinned: *const Pinned) -> ucp_request_param_t {
         op_attr_mask: UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA,
         flags: 0,
         request: ptr::null_mut(),
-        cb: ucp_request_param_t__bindgen_ty_1 { send: Some(inbox::on_sent) },
+        cb: ucp_request_param_t__bindgen_ty_1 { send: Some(callbacks::on_sent) },
         datatype: 0,
         user_data: pinned.cast_mut().cast(),
         reply_buffer: ptr::null_mut(),
@@ -731,36 +635,5 @@ impl Drop for Worker {
             // SAFETY: made by `open`, and its only worker is gone.
             unsafe { self.ucp.ucp_cleanup(self.context) };
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{is_too_old, names_rdma};
-
-    #[test]
-    fn older_versions_than_the_declarations_are_known() {
-        for old in ["1.10.0", "1.11.2", "1.12.1", "0.99"] {
-            assert!(is_too_old(old), "{old}");
-        }
-        // What says something else is taken at the word of its functions.
-        for taken in ["1.13.0", "1.13.1", "1.22.0-rc1", "2.0.0", "1.13", "1.x", "", "main"] {
-            assert!(!is_too_old(taken), "{taken}");
-        }
-    }
-
-    /// As UCX 1.13 and 1.22 print them.
-    #[test]
-    fn transports_that_move_memory_are_told_from_tcp() {
-        let tcp = "#  lane[0]: cm rdmacm\n\
-            #  lane[1]:  0:tcp/lo.0 md[0]  -> md[0]/tcp/sysdev[255] rma_bw#0 am am_bw#0 wireup\n\
-            #  lane[2]:  1:tcp/eth0.0 md[0] -> md[0]/tcp/sysdev[255] seg 4294967295 rma_bw#1\n\
-            #  rma_bw: mds [0] rndv_rkey_size 10\n";
-        assert!(!names_rdma(tcp));
-        let rc = "#  lane[1]:  5:rc_mlx5/mlx5_0:1.0 md[4] -> md[4]/ib/sysdev[1] rma_bw#0 am\n";
-        assert!(names_rdma(&[tcp, rc].concat()));
-        let messages = "#  lane[1]:  6:ud_verbs/mlx5_0:1.0 md[4] -> md[4]/ib/sysdev[1] am wireup\n";
-        assert!(!names_rdma(messages));
-        assert!(!names_rdma(""));
     }
 }

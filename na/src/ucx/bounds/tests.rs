@@ -7,13 +7,12 @@ use std::time::{Duration, Instant};
 
 use super::super::endpoint::UcxEndpoint;
 use super::super::slots::Work;
-use super::super::transfers::CHUNK_BYTES;
-use super::super::wire::Control;
+use super::super::wire::{CHUNK_BYTES, Control};
 use super::*;
 use crate::conformance::{Optional, PATIENCE};
 use crate::{
-    Access, Addr, Completion, Endpoint, Error, LocalMem, Memory, OpId, OpenOptions, Tag, Transfer,
-    Uri,
+    Access, Addr, Completion, Endpoint, Error, LocalMem, Memory, MsgBuf, OpId, OpenOptions, Tag,
+    Transfer, Uri,
 };
 
 const OPEN: Optional = Optional { variable: "MARGO_TEST_UCX", uri: "ucx+tcp://127.0.0.1:0" };

@@ -2,6 +2,7 @@
 
 use std::ffi::c_void;
 use std::io::{BufRead, BufReader, Read};
+use std::net::SocketAddr;
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
@@ -43,11 +44,11 @@ fn be_mercury() {
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).unwrap();
     let uri = Uri::parse(OPEN.uri).unwrap();
     let settings = address::settings(&uri, &OpenOptions::listening(true));
-    let ucp = worker::library().unwrap();
+    let ucp = library::library().unwrap();
     let inbox = Box::leak(Box::new(Inbox::new(ucp, 4096, 64, Matcher::new(1, 1))));
     // SAFETY: the inbox lives for ever, and its state is not borrowed across calls of the worker.
     let mut mercury = unsafe { Worker::deaf(ucp, &settings, inbox) }.unwrap();
-    mercury.handle(worker::AM_UNEXPECTED, on_am_of_mercury).unwrap();
+    mercury.handle(crate::ucx::wire::AM_UNEXPECTED, on_am_of_mercury).unwrap();
     let there = mercury.listen("127.0.0.1:0".parse().unwrap(), &uri).unwrap();
     println!("\nat {there}");
     std::thread::spawn(|| {

@@ -1,5 +1,6 @@
 //! Connections between endpoints over UCX, where `MARGO_TEST_UCX=1` is set.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::*;
@@ -279,7 +280,7 @@ fn who_says_hello_twice_loses_its_connection() {
     // Of the same session.
     origin.with(|driver| {
         let index = driver.index_of(&to).unwrap();
-        let link = driver.peer(index).unwrap().links[0];
+        let link = driver.peer(index).unwrap().link.unwrap();
         driver.greet(index, link);
     });
     let error = until([&target, &origin], |completion| match completion {
@@ -611,7 +612,7 @@ fn connect_again(origin: &UcxEndpoint, to: &Addr, target: &UcxEndpoint, greets: 
         let index = driver.index_of(to).unwrap();
         let link = driver.worker.as_ref().unwrap().connect(there).unwrap();
         driver.state().links.insert(link as usize, Link::default());
-        driver.peer(index).unwrap().links.push(link);
+        driver.peer(index).unwrap().link = Some(link);
         if greets {
             driver.greet(index, link);
         }
