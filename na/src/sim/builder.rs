@@ -14,11 +14,14 @@ pub struct NetworkBuilder {
     settings: Settings,
 }
 
-impl NetworkBuilder {
-    pub(super) fn new(name: String) -> Self {
-        Self { name, settings: Settings::default() }
+impl Network {
+    /// Begins a network with that name: up to 64 letters, digits, `.`, `_` or `-`.
+    pub fn builder(name: impl Into<String>) -> NetworkBuilder {
+        NetworkBuilder { name: name.into(), settings: Settings::default() }
     }
+}
 
+impl NetworkBuilder {
     /// The number that every random choice follows from. Default 0.
     #[must_use]
     pub fn seed(mut self, seed: u64) -> Self {

@@ -12,9 +12,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::EventfdFlags;
 
-use super::Network;
 use super::address;
+use super::network::Network;
 use super::node::{Node, State};
+use super::options;
 use super::options::Drive;
 use super::outgoing::Queued;
 use super::packet::NodeId;
@@ -41,6 +42,25 @@ pub(super) struct SimEndpoint {
     bell: std::sync::Arc<OwnedFd>,
     /// Completions that were taken and not yet reported.
     gate: Mutex<VecDeque<Completion>>,
+}
+
+impl Network {
+    /// Opens an endpoint as the node `node`, for example again after a crash: peers reach it under
+    /// the same address and see that it is another. An empty name chooses `node-1`, `node-2` ….
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] for a name that cannot be used, [`Error::BadOption`] for a limit,
+    /// [`Error::Io`] when a node of that name runs or no eventfd can be made.
+    pub fn open(
+        &self,
+        node: &str,
+        options: &OpenOptions,
+    ) -> Result<std::sync::Arc<dyn Endpoint>, Error> {
+        address::check_name("node", node).map_err(Error::InvalidArgument)?;
+        options::check(options)?;
+        Ok(std::sync::Arc::new(SimEndpoint::open(self, node, options)?))
+    }
 }
 
 impl SimEndpoint {

@@ -110,17 +110,6 @@ pub use self::{
 };
 use crate::{Endpoint, Error, OpenOptions, Plugin, Uri};
 
-/// Virtual time, in nanoseconds since the network was made.
-type Nanos = u64;
-
-/// The largest value of [`OpenOptions::message_bytes_max`] that this transport takes, bytes.
-const MESSAGE_BYTES_MAX: usize = 1 << 20;
-
-/// Refuses options that no node could have.
-fn check_options(options: &OpenOptions) -> Result<(), Error> {
-    options.check_message_bytes("sim", 1, MESSAGE_BYTES_MAX)
-}
-
 /// The plugin.
 #[derive(Debug, Clone, Copy)]
 pub struct Sim;
@@ -140,7 +129,7 @@ impl Plugin for Sim {
 
     fn check(&self, uri: &Uri<'_>, options: &OpenOptions) -> Result<(), Error> {
         address::parts(uri)?;
-        check_options(options)
+        options::check(options)
     }
 
     fn open(&self, uri: &Uri<'_>, options: &OpenOptions) -> Result<Arc<dyn Endpoint>, Error> {

@@ -6,14 +6,11 @@ use std::sync::Weak;
 use std::time::Duration;
 
 use super::address::{DEFAULT_NETWORK, check_name};
-use super::builder::NetworkBuilder;
-use super::endpoint::SimEndpoint;
-use super::options::{LinkOptions, Settings, nanos};
+use super::options::{LinkOptions, Nanos, Settings, nanos};
 use super::trace::Trace;
 use super::wire::{Event, EventKey};
 use super::world::{Step, World};
-use super::{Nanos, check_options};
-use crate::{Endpoint, Error, OpenOptions};
+use crate::Error;
 use prim::sync::{Arc, Mutex, lock};
 
 /// The networks of this process.
@@ -43,11 +40,6 @@ pub struct Network(Arc<Shared>);
 pub struct TimerId(EventKey);
 
 impl Network {
-    /// Begins a network with that name: up to 64 letters, digits, `.`, `_` or `-`.
-    pub fn builder(name: impl Into<String>) -> NetworkBuilder {
-        NetworkBuilder::new(name.into())
-    }
-
     /// Returns the network of that name, which is made with default settings if there is none. An
     /// empty name is the network `default`.
     ///
@@ -96,23 +88,6 @@ impl Network {
     /// Returns the seed of the network.
     pub fn seed(&self) -> u64 {
         self.0.seed
-    }
-
-    /// Opens an endpoint as the node `node`, for example again after a crash: peers reach it under
-    /// the same address and see that it is another. An empty name chooses `node-1`, `node-2` ….
-    ///
-    /// # Errors
-    ///
-    /// [`Error::InvalidArgument`] for a name that cannot be used, [`Error::BadOption`] for a limit,
-    /// [`Error::Io`] when a node of that name runs or no eventfd can be made.
-    pub fn open(
-        &self,
-        node: &str,
-        options: &OpenOptions,
-    ) -> Result<std::sync::Arc<dyn Endpoint>, Error> {
-        check_name("node", node).map_err(Error::InvalidArgument)?;
-        check_options(options)?;
-        Ok(std::sync::Arc::new(SimEndpoint::open(self, node, options)?))
     }
 
     // ---- time ----

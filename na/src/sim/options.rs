@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use super::Nanos;
-use crate::Error;
 use crate::base::random::Random;
+use crate::{Error, OpenOptions};
 
 /// The time that a packet is on its way, beside the time that its bytes take.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -145,6 +144,17 @@ pub enum Drive {
     /// polls each endpoint until it has nothing left, then steps: the whole run follows from the
     /// seed.
     Manual,
+}
+
+/// Virtual time, in nanoseconds since the network was made.
+pub(super) type Nanos = u64;
+
+/// The largest value of [`OpenOptions::message_bytes_max`] that this transport takes, bytes.
+const MESSAGE_BYTES_MAX: usize = 1 << 20;
+
+/// Refuses options that no node could have.
+pub(super) fn check(options: &OpenOptions) -> Result<(), Error> {
+    options.check_message_bytes("sim", 1, MESSAGE_BYTES_MAX)
 }
 
 /// Settings of a whole network, made by [`NetworkBuilder`](super::NetworkBuilder).

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::Nanos;
+use super::options::Nanos;
 use super::trace::Summary;
 use crate::matching::Kind;
 use crate::{DeniedReason, Tag};

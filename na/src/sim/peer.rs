@@ -12,7 +12,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 
-use super::Nanos;
+use super::options::Nanos;
 use super::outgoing::{Ends, Outgoing};
 use super::packet::{Body, Epoch, Frame, Greeting, HostId, NodeId, Packet};
 use super::stream::{Rx, Tx};

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use super::Nanos;
+use super::options::Nanos;
 use super::packet::Frame;
 
 /// How often the time before a repetition doubles at most.

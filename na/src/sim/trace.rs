@@ -6,7 +6,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Nanos;
+use super::options::Nanos;
 
 /// The fate of a packet, or of one copy of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

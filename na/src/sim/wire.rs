@@ -7,10 +7,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
-use super::options::{LinkOptions, Settings};
+use super::network::Network;
+use super::options::{LinkOptions, Nanos, Settings};
 use super::packet::{Epoch, HostId, NodeId, Packet};
 use super::trace::{Fate, Trace};
-use super::{Nanos, Network};
 use crate::LocalMem;
 use crate::base::random::Random;
 

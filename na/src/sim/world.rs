@@ -4,10 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use super::Nanos;
 use super::address;
 use super::node::Node;
-use super::options::{Drive, Settings, nanos};
+use super::options::{Drive, Nanos, Settings, nanos};
 use super::packet::{Body, Greeting, HostId, NodeId, Packet};
 use super::peer::Home;
 use super::trace::Fate;
