@@ -12,8 +12,13 @@
 //! - answers, in bytes. Requests are bounded by the caller that makes them, answers by nobody: an
 //!   origin that keeps asking and reads nothing is given up when too many wait.
 
+use std::time::Duration;
+
 use crate::limits::budget;
 use prim::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+
+/// The time for which C Mercury tries, too (`NA_OFI_OP_RETRY_TIMEOUT`).
+pub(super) const STUCK_LIMIT: Duration = Duration::from_secs(120);
 
 /// Most loose messages of a peer.
 const LOOSE_MAX: usize = 1024;

@@ -2,8 +2,10 @@
 //! be reported.
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::time::Duration;
+use std::ffi::c_int;
+use std::time::{Duration, Instant};
 
+use libc::ssize_t;
 use ofi_sys::raw;
 
 use super::address::RawAddr;
@@ -13,10 +15,9 @@ use super::local::LocalBuffers;
 use super::memory::Registry;
 use super::peers::{Peer, Peers};
 use super::provider::Provider;
-use super::queue::Queue;
 use super::sinks::Sinks;
 use super::slots::{OpSlot, Slots, copy_of};
-use super::transfer::Running;
+use super::transfer_state::Running;
 use super::unexpected::Unexpected;
 use crate::base::cheap::IntBuildHasher;
 use crate::limits::budget;
@@ -27,6 +28,45 @@ use prim::sync::Arc;
 
 /// Early messages of one peer that are kept, bytes.
 const EARLY_BYTES_MAX: usize = 256 << 10;
+
+/// An operation that waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum QueuedOp {
+    /// A message, in that slot.
+    Send(u32),
+    /// The next parts of a transfer.
+    Transfer(u64),
+}
+
+/// Operations that wait for one peer.
+pub(super) struct Queue {
+    pub(super) to: Addr,
+    pub(super) entries: VecDeque<QueuedOp>,
+    /// Since when nothing was taken.
+    pub(super) since: Instant,
+}
+
+/// The answer of libfabric to an operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Posted {
+    Taken,
+    /// Some of it; the rest not now.
+    Partly,
+    /// Not now.
+    Again,
+    /// Never, with the number of the error.
+    Failed(c_int),
+}
+
+impl Posted {
+    pub(super) fn of(result: ssize_t) -> Self {
+        match -result {
+            0 => Self::Taken,
+            again if again == raw::FI_EAGAIN as ssize_t => Self::Again,
+            errno => Self::Failed(errno as c_int),
+        }
+    }
+}
 
 /// See [the module](super).
 pub(super) struct Core {
@@ -175,7 +215,7 @@ impl Core {
         let (posted, given_up, again) = (false, false, None);
         let send = OpSlot::Send { op, kind, to: to_peer, tag, buf, posted, given_up, again };
         let slot = self.slots.add(send);
-        self.enqueue(to, super::queue::QueuedOp::Send(slot));
+        self.enqueue(to, QueuedOp::Send(slot));
         if let Some(peer) = of_answer {
             if let Some(bytes) = peer.load.excess(&self.bounds) {
                 self.lose(to, format!("it takes no answers: {bytes} bytes wait"));

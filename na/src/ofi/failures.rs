@@ -5,7 +5,6 @@ use std::ffi::c_int;
 
 use ofi_sys::raw;
 
-use super::provider::Provider;
 use crate::DeniedReason;
 
 /// The meaning that the failure of an operation has for the peer.
@@ -91,18 +90,16 @@ pub(super) static EFA: [Code; 9] = [
     code(libc::EIO, 4126, Meaning::Gone),
 ];
 
-impl Provider {
-    /// Returns the meaning that the error of an operation has for the peer, if any.
-    pub(super) fn meaning(&self, errno: c_int, device: c_int) -> Option<Meaning> {
-        let by_device = || {
+/// Returns the meaning that an error has for the peer, if any. `codes` are those of the provider's
+/// devices.
+pub(super) fn meaning(codes: &[Code], errno: c_int, device: c_int) -> Option<Meaning> {
+    match errno as u32 {
+        _ if means_gone(errno) => Some(Meaning::Gone),
+        raw::FI_EACCES | raw::FI_EPERM => Some(NO_ACCESS),
+        raw::FI_ENOKEY | raw::FI_EKEYREJECTED => Some(NO_KEY),
+        _ => {
             let is_it = |code: &&Code| code.errno == errno && code.device == device;
-            self.codes.iter().find(is_it).map(|code| code.means)
-        };
-        match errno as u32 {
-            _ if means_gone(errno) => Some(Meaning::Gone),
-            raw::FI_EACCES | raw::FI_EPERM => Some(NO_ACCESS),
-            raw::FI_ENOKEY | raw::FI_EKEYREJECTED => Some(NO_KEY),
-            _ => by_device(),
+            codes.iter().find(is_it).map(|code| code.means)
         }
     }
 }

@@ -8,9 +8,8 @@
 use std::collections::HashMap;
 use std::hash::Hash;
 
-use super::slots::OpSlot;
+use crate::OpId;
 use crate::base::cheap::IntBuildHasher;
-use crate::{Addr, OpId, Tag};
 
 /// Operations that begin after the last question, beyond as many as were in hand, until a table is
 /// dropped.
@@ -72,29 +71,20 @@ pub(super) struct Lookup {
     receives: Table<(u64, u32)>,
 }
 
-/// Returns the keys under which a slot is found, as long as it is not given up.
-fn names(slot: &OpSlot) -> (Option<OpId>, Option<(u64, u32)>) {
-    match slot {
-        OpSlot::Send { op, given_up: false, .. } => (Some(*op), None),
-        OpSlot::Recv { op, from, tag, given_up: false, .. } => {
-            (Some(*op), Some((from.peer_id(), tag.0)))
-        }
-        _ => (None, None),
-    }
-}
+/// The keys under which an operation is found: its number, and of a receive the peer and the tag.
+pub(super) type Names = (Option<OpId>, Option<(u64, u32)>);
 
 impl Lookup {
     /// An operation begins, in that slot.
     #[inline]
-    pub(super) fn begins(&mut self, index: u32, slot: &OpSlot) {
+    pub(super) fn begins(&mut self, index: u32, names: impl FnOnce() -> Names) {
         if self.ops.entries.is_some() || self.receives.entries.is_some() {
-            self.enter(index, slot);
+            self.enter(index, names());
         }
     }
 
     #[cold]
-    fn enter(&mut self, index: u32, slot: &OpSlot) {
-        let (op, receive) = names(slot);
+    fn enter(&mut self, index: u32, (op, receive): Names) {
         if let (Some(op), Some(ops)) = (op, self.ops.begin()) {
             ops.insert(op, index);
         }
@@ -105,15 +95,14 @@ impl Lookup {
 
     /// The operation in that slot ends, or is about to be given up.
     #[inline]
-    pub(super) fn ends(&mut self, index: u32, slot: &OpSlot) {
+    pub(super) fn ends(&mut self, index: u32, names: impl FnOnce() -> Names) {
         if self.ops.entries.is_some() || self.receives.entries.is_some() {
-            self.remove(index, slot);
+            self.remove(index, names());
         }
     }
 
     #[cold]
-    fn remove(&mut self, index: u32, slot: &OpSlot) {
-        let (op, receive) = names(slot);
+    fn remove(&mut self, index: u32, (op, receive): Names) {
         if let (Some(op), Some(ops)) = (op, self.ops.entries.as_mut())
             && ops.get(&op) == Some(&index)
         {
@@ -129,12 +118,13 @@ impl Lookup {
         }
     }
 
-    /// The slot of a message or receive that is not given up, among `all`.
-    pub(super) fn slot_of(&mut self, op: OpId, all: &[OpSlot]) -> Option<u32> {
-        let table = || {
-            let named = |(index, slot)| names(slot).0.map(|op| (op, index));
-            (0..).zip(all).filter_map(named).collect()
-        };
+    /// The slot of a message or receive, among `all`.
+    pub(super) fn slot_of(
+        &mut self,
+        op: OpId,
+        all: impl Iterator<Item = (u32, Names)>,
+    ) -> Option<u32> {
+        let table = || all.filter_map(|(index, (op, _))| Some((op?, index))).collect();
         self.ops.ask(table).get(&op).copied()
     }
 
@@ -148,15 +138,18 @@ impl Lookup {
         self.ops.entries.is_some() || self.receives.entries.is_some()
     }
 
-    /// Returns whether there is a receive from that peer for that tag which is not given up, among
-    /// `all`.
-    pub(super) fn is_awaited(&mut self, from: &Addr, tag: Tag, all: &[OpSlot]) -> bool {
+    /// Returns whether there is a receive from that peer for that tag, among `all`.
+    pub(super) fn is_awaited(
+        &mut self,
+        receive: (u64, u32),
+        all: impl Iterator<Item = (u32, Names)>,
+    ) -> bool {
         let table = || {
             let mut counts = HashMap::default();
-            let keys = all.iter().filter_map(|slot| names(slot).1);
+            let keys = all.filter_map(|(_, (_, receive))| receive);
             keys.for_each(|key| *counts.entry(key).or_default() += 1);
             counts
         };
-        self.receives.ask(table).contains_key(&(from.peer_id(), tag.0))
+        self.receives.ask(table).contains_key(&receive)
     }
 }

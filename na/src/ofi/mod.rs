@@ -33,11 +33,11 @@
 //!
 //! `endpoint` (the calls) · `core` (the state) · `queue` (handing over, trying again) · `slots`
 //! (what libfabric has) · `lookup` (finding what is canceled) · `bounds` (what waits for a peer
-//! that takes nothing) · `sinks` (for late messages) · `completions` (what it reports) ·
-//! `failures` (what errors mean) · `unexpected` (buffers for requests) · `transfer` (puts and
-//! gets) · `memory` (registrations, descriptions) · `local` (registered buffers for messages) ·
-//! `peers`, `address` · `search`, `nearest`, `provider` (from a URI to a device) · `fabric`
-//! (libfabric's objects) · `cxi` (Slingshot's own) · `opx` (Omni-Path's addresses).
+//! that takes nothing) · `sinks` (for late messages) · `completions` (what it reports) · `failures`
+//! (what errors mean) · `unexpected` (buffers for requests) · `transfer` (puts and gets),
+//! `transfer_state` · `memory` (registrations, descriptions) · `local` (registered buffers for
+//! messages) · `peers`, `address` · `search`, `nearest`, `provider` (from a URI to a device) ·
+//! `fabric` (libfabric's objects) · `cxi` (Slingshot's own) · `opx` (Omni-Path's addresses).
 
 mod address;
 mod bounds;
@@ -63,6 +63,7 @@ mod search;
 mod sinks;
 mod slots;
 mod transfer;
+mod transfer_state;
 mod unexpected;
 #[cfg(test)]
 mod wire_doc;

@@ -4,11 +4,10 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use super::address::RawAddr;
-use super::bounds::Load;
+use super::bounds::{Load, STUCK_LIMIT};
 use super::fabric::Domain;
 use super::opx;
 use super::provider::Provider;
-use super::queue::STUCK_LIMIT;
 use crate::base::cheap::IntBuildHasher;
 use crate::{Addr, Error};
 use prim::sync::Arc;
@@ -227,5 +226,14 @@ impl Peers {
             domain.remove(peer.fi_addr);
         }
         self.sweep_at = 2 * self.by_raw.len() + self.idle_max;
+    }
+}
+
+/// The error of a peer that cannot be reached, or not any more.
+pub(super) fn unreachable(with: &Addr, reason: String) -> Error {
+    let uri = with.uri().to_owned();
+    match with.state::<Peer>().is_some_and(Peer::was_reached) {
+        true => Error::PeerGone { peer: uri, reason },
+        false => Error::Unreachable { peer: uri, reason },
     }
 }

@@ -3,10 +3,12 @@
 //! The facts are those of C Mercury's table (`NA_OFI_PROV_TYPES` in `na_ofi.c`), so that both sides
 //! of a connection ask libfabric for the same; `efa` is ours.
 
+use std::ffi::c_int;
+
 use ofi_sys::{Version, raw};
 
 use super::failures;
-use super::failures::Code;
+use super::failures::{Code, Meaning};
 use super::opx;
 
 /// Form of an address.
@@ -112,6 +114,11 @@ impl Provider {
     /// until then.
     pub(super) fn breaks_on_errors(&self) -> bool {
         self.protocol == raw::FI_PROTO_RXM
+    }
+
+    /// Returns the meaning that the error of an operation has for the peer, if any.
+    pub(super) fn meaning(&self, errno: c_int, device: c_int) -> Option<Meaning> {
+        failures::meaning(self.codes, errno, device)
     }
 
     /// Returns the provider as it is in that version of libfabric.

@@ -16,21 +16,19 @@ use std::collections::VecDeque;
 use std::ffi::{c_int, c_void};
 use std::time::{Duration, Instant};
 
-use libc::{iovec, ssize_t};
+use libc::iovec;
 use ofi_sys::{call, raw};
 
-use super::core::Core;
+use super::bounds::STUCK_LIMIT;
+use super::core::{Core, Posted, Queue, QueuedOp};
 use super::fabric::{failed, unavailable};
 use super::failures::{Meaning, means_gone};
 use super::local;
-use super::peers::Peer;
+use super::peers::{Peer, unreachable};
 use super::slots;
 use super::slots::OpSlot;
 use crate::matching::Kind;
 use crate::{Addr, Error, Tag};
-
-/// The time for which C Mercury tries, too (`NA_OFI_OP_RETRY_TIMEOUT`).
-pub(super) const STUCK_LIMIT: Duration = Duration::from_secs(120);
 
 /// How long an endpoint tries to post its first buffer.
 const FIRST_LIMIT: Duration = Duration::from_secs(1);
@@ -41,23 +39,6 @@ const AGAIN_LIMIT: Duration = Duration::from_secs(1);
 /// Most bytes of a message that is copied for libfabric at once.
 const INJECT_BYTES_MAX: usize = 256;
 
-/// An operation that waits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum QueuedOp {
-    /// A message, in that slot.
-    Send(u32),
-    /// The next parts of a transfer.
-    Transfer(u64),
-}
-
-/// Operations that wait for one peer.
-pub(super) struct Queue {
-    pub(super) to: Addr,
-    pub(super) entries: VecDeque<QueuedOp>,
-    /// Since when nothing was taken.
-    since: Instant,
-}
-
 /// The next turn of a peer among the peers for which something waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum QueueTurn {
@@ -67,28 +48,6 @@ enum QueueTurn {
     Later,
     /// Nothing waits for it any more.
     Over,
-}
-
-/// The answer of libfabric to an operation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Posted {
-    Taken,
-    /// Some of it; the rest not now.
-    Partly,
-    /// Not now.
-    Again,
-    /// Never, with the number of the error.
-    Failed(c_int),
-}
-
-impl Posted {
-    pub(super) fn of(result: ssize_t) -> Self {
-        match -result {
-            0 => Self::Taken,
-            again if again == raw::FI_EAGAIN as ssize_t => Self::Again,
-            errno => Self::Failed(errno as c_int),
-        }
-    }
 }
 
 impl Core {
@@ -644,13 +603,4 @@ impl Core {
 
 fn is_torn(to: &Addr) -> bool {
     to.state::<Peer>().is_some_and(Peer::is_torn)
-}
-
-/// The error of a peer that cannot be reached, or not any more.
-pub(super) fn unreachable(with: &Addr, reason: String) -> Error {
-    let uri = with.uri().to_owned();
-    match with.state::<Peer>().is_some_and(Peer::was_reached) {
-        true => Error::PeerGone { peer: uri, reason },
-        false => Error::Unreachable { peer: uri, reason },
-    }
 }

@@ -11,7 +11,7 @@ use std::time::Instant;
 use libc::iovec;
 use ofi_sys::raw;
 
-use super::lookup::Lookup;
+use super::lookup::{Lookup, Names};
 use super::peers::Peer;
 use crate::matching::Kind;
 use crate::{Addr, MsgBuf, OpId, Tag};
@@ -91,6 +91,19 @@ pub(super) enum OpSlot {
     },
 }
 
+impl OpSlot {
+    /// The keys under which it is found, as long as it is not given up.
+    fn names(&self) -> Names {
+        match self {
+            Self::Send { op, given_up: false, .. } => (Some(*op), None),
+            Self::Recv { op, from, tag, given_up: false, .. } => {
+                (Some(*op), Some((from.peer_id(), tag.0)))
+            }
+            _ => (None, None),
+        }
+    }
+}
+
 /// All slots of an endpoint.
 #[derive(Default)]
 pub(super) struct Slots {
@@ -107,12 +120,12 @@ impl Slots {
     /// Takes a slot.
     pub(super) fn add(&mut self, slot: OpSlot) -> u32 {
         if let Some(index) = self.free.pop() {
-            self.lookup.begins(index, &slot);
+            self.lookup.begins(index, || slot.names());
             self.used[index as usize] = slot;
             return index;
         }
         let index = self.used.len() as u32;
-        self.lookup.begins(index, &slot);
+        self.lookup.begins(index, || slot.names());
         let nothing = iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
         let pinned = Pinned {
             context: raw::fi_context2 { internal: [std::ptr::null_mut(); 8] },
@@ -136,14 +149,14 @@ impl Slots {
     pub(super) fn take(&mut self, index: u32) -> OpSlot {
         self.free.push(index);
         let slot = std::mem::replace(&mut self.used[index as usize], OpSlot::Free);
-        self.lookup.ends(index, &slot);
+        self.lookup.ends(index, || slot.names());
         slot
     }
 
     /// The end of a message or receive is reported although libfabric goes on having it.
     pub(super) fn give_up(&mut self, index: u32) {
         let slot = &mut self.used[index as usize];
-        self.lookup.ends(index, slot);
+        self.lookup.ends(index, || slot.names());
         if let OpSlot::Send { given_up, .. } | OpSlot::Recv { given_up, .. } = slot {
             *given_up = true;
         }
@@ -151,12 +164,12 @@ impl Slots {
 
     /// The slot of a message or receive that is not given up.
     pub(super) fn slot_of(&mut self, op: OpId) -> Option<u32> {
-        self.lookup.slot_of(op, &self.used)
+        self.lookup.slot_of(op, named(&self.used))
     }
 
     /// Returns whether there is a receive from that peer for that tag which is not given up.
     pub(super) fn is_awaited(&mut self, from: &Addr, tag: Tag) -> bool {
-        self.lookup.is_awaited(from, tag, &self.used)
+        self.lookup.is_awaited((from.peer_id(), tag.0), named(&self.used))
     }
 
     /// Returns the pointer that libfabric is given as the context.
@@ -218,6 +231,10 @@ impl Slots {
         self.lookup = Lookup::default();
         std::mem::take(&mut self.used)
     }
+}
+
+fn named(slots: &[OpSlot]) -> impl Iterator<Item = (u32, Names)> {
+    (0..).zip(slots).map(|(index, slot)| (index, slot.names()))
 }
 
 /// A copy of a message, with as much room.
