@@ -14,14 +14,19 @@
 //! `struct cxip_addr` in `cxip.h`, `ofi_straddr` in libfabric's `common.c`, `na_ofi_str_to_cxi`;
 //! `struct na_ofi_cxi_addr`, which C builds without the network before libfabric 1.20.
 
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::net::{Ipv6Addr, SocketAddr};
 
 use ofi_sys::Version;
+use rustix::net::SocketAddrAny;
 
 use super::opx;
 use super::provider::{Format, Provider, named};
 use crate::hosts::{interface, names};
 use crate::{Addr, Error, Uri};
+
+/// Bytes of the two kinds of socket addresses.
+const IPV4_BYTES: usize = 16;
+const IPV6_BYTES: usize = 28;
 
 /// Bytes of a string before a message.
 const TEXT_BYTES: usize = 128;
@@ -68,41 +73,22 @@ impl RawAddr {
     }
 
     pub(super) fn from_socket(address: SocketAddr) -> Self {
-        Self(match address {
-            SocketAddr::V4(v4) => {
-                let mut bytes = [0; 16];
-                bytes[..2].copy_from_slice(&(libc::AF_INET as u16).to_ne_bytes());
-                bytes[2..4].copy_from_slice(&v4.port().to_be_bytes());
-                bytes[4..8].copy_from_slice(&v4.ip().octets());
-                bytes.into()
-            }
-            SocketAddr::V6(v6) => {
-                let mut bytes = [0; 28];
-                bytes[..2].copy_from_slice(&(libc::AF_INET6 as u16).to_ne_bytes());
-                bytes[2..4].copy_from_slice(&v6.port().to_be_bytes());
-                bytes[8..24].copy_from_slice(&v6.ip().octets());
-                bytes[24..].copy_from_slice(&v6.scope_id().to_ne_bytes());
-                bytes.into()
-            }
-        })
+        let address = SocketAddrAny::from(address);
+        let (start, len) = (address.as_ptr().cast::<u8>(), address.addr_len() as usize);
+        // SAFETY: so many bytes of it were written.
+        Self(unsafe { std::slice::from_raw_parts(start, len) }.into())
     }
 
     /// The socket address, if it is one.
     pub(super) fn socket(&self) -> Option<SocketAddr> {
-        let family = u16::from_ne_bytes(self.0.get(..2)?.try_into().ok()?);
-        let port = u16::from_be_bytes(self.0.get(2..4)?.try_into().ok()?);
-        match (i32::from(family), self.0.len()) {
-            (libc::AF_INET, 16) => {
-                let ip: [u8; 4] = self.0[4..8].try_into().ok()?;
-                Some((Ipv4Addr::from(ip), port).into())
-            }
-            (libc::AF_INET6, 28) => {
-                let ip: [u8; 16] = self.0[8..24].try_into().ok()?;
-                let scope = u32::from_ne_bytes(self.0[24..].try_into().ok()?);
-                Some(SocketAddrV6::new(Ipv6Addr::from(ip), port, 0, scope).into())
-            }
-            _ => None,
+        let len = self.0.len();
+        if ![IPV4_BYTES, IPV6_BYTES].contains(&len) {
+            return None;
         }
+        // SAFETY: so many bytes are there, which are copied; the family says what they are.
+        let address = unsafe { SocketAddrAny::read(self.0.as_ptr().cast(), len as u32) };
+        let address = SocketAddr::try_from(address).ok()?;
+        (address.is_ipv6() == (len == IPV6_BYTES)).then_some(address)
     }
 
     /// The string without its end, if it is one.
@@ -148,7 +134,7 @@ impl RawAddr {
                         format!("expected `ofi+{}://host:port`", provider.name),
                     ));
                 }
-                let is_v6 = len == 28;
+                let is_v6 = len == IPV6_BYTES;
                 let found = resolve(uri.text, &host, port)?;
                 let fits = |address: &SocketAddr| address.is_ipv6() == is_v6;
                 let address = found.into_iter().find(fits).ok_or_else(|| {
@@ -190,7 +176,9 @@ impl RawAddr {
     /// Returns the bytes that go before each unexpected message to say who sends it.
     pub(super) fn header(&self, provider: &Provider) -> Box<[u8]> {
         match provider.format {
-            Format::Socket if self.0.len() == 28 => [&self.0[8..24], &self.0[2..4]].concat().into(),
+            Format::Socket if self.0.len() == IPV6_BYTES => {
+                [&self.0[8..24], &self.0[2..4]].concat().into()
+            }
             Format::Text => {
                 let mut bytes = vec![0; TEXT_BYTES];
                 let len = self.0.len().min(TEXT_BYTES - 1);
@@ -209,7 +197,7 @@ impl RawAddr {
     pub(super) fn from_header(provider: &Provider, own: &Self, header: &[u8]) -> Option<Self> {
         match provider.format {
             Format::Socket => {
-                let address: SocketAddr = if own.0.len() == 28 {
+                let address: SocketAddr = if own.0.len() == IPV6_BYTES {
                     let ip: [u8; 16] = header.get(..16)?.try_into().ok()?;
                     let port = u16::from_be_bytes(header.get(16..18)?.try_into().ok()?);
                     (Ipv6Addr::from(ip), port).into()

@@ -240,24 +240,38 @@ impl OfiEndpoint {
     }
 
     fn send(&self, kind: Kind, op: OpId, to: &Addr, tag: Tag, buf: MsgBuf) -> Result<(), Refused> {
-        let mut core = match self.open_core() {
-            Ok(core) => core,
-            Err(error) => return Err(Refused { error, buf }),
-        };
-        if let Err(error) = core.peer_of(to) {
-            return Err(Refused { error, buf });
-        }
-        let (len, max) = (buf.len(), core.bytes_max(kind));
-        if len > max {
-            return Err(Refused { error: Error::TooLong { len, max }, buf });
-        }
-        if self.is_own(to) {
-            self.loopback.send(Queued { op, kind, tag, buf })?;
-        } else {
+        let len = buf.len();
+        let may = self.open_core().and_then(|core| {
+            core.peer_of(to)?;
+            match core.bytes_max(kind) {
+                max if len > max => Err(Error::TooLong { len, max }),
+                _ => Ok(core),
+            }
+        });
+        self.begin(may, buf, |core, buf| {
+            if self.is_own(to) {
+                return self.loopback.send(Queued { op, kind, tag, buf });
+            }
             core.send(op, kind, to, tag, buf);
+            Ok(())
+        })
+    }
+
+    /// Begins an operation with the core, if it may begin; else the buffer goes back.
+    fn begin(
+        &self,
+        may: Result<BiasedGuard<'_, Core>, Error>,
+        buf: MsgBuf,
+        work: impl FnOnce(&mut Core, MsgBuf) -> Result<(), Refused>,
+    ) -> Result<(), Refused> {
+        match may {
+            Ok(mut core) => {
+                work(&mut core, buf)?;
+                self.leave(core);
+                Ok(())
+            }
+            Err(error) => Err(Refused { error, buf }),
         }
-        self.leave(core);
-        Ok(())
     }
 
     fn send_now(&self, kind: Kind, to: &Addr, tag: Tag, message: &[u8]) -> bool {
@@ -461,17 +475,12 @@ impl Endpoint for OfiEndpoint {
     }
 
     fn recv_unexpected(&self, op: OpId, buf: MsgBuf) -> Result<(), Refused> {
-        if let Err(error) = self.check_recv(Kind::Unexpected, &buf) {
-            return Err(Refused { error, buf });
-        }
-        let mut core = match self.open_core() {
-            Ok(core) => core,
-            Err(error) => return Err(Refused { error, buf }),
-        };
-        let early = core.matcher.post_unexpected(op, buf);
-        core.done.extend(early);
-        self.leave(core);
-        Ok(())
+        let may = self.check_recv(Kind::Unexpected, &buf).and_then(|()| self.open_core());
+        self.begin(may, buf, |core, buf| {
+            let early = core.matcher.post_unexpected(op, buf);
+            core.done.extend(early);
+            Ok(())
+        })
     }
 
     fn has_multi_recv(&self) -> bool {
@@ -501,24 +510,20 @@ impl Endpoint for OfiEndpoint {
     }
 
     fn recv_expected(&self, op: OpId, from: &Addr, tag: Tag, buf: MsgBuf) -> Result<(), Refused> {
-        if let Err(error) = self.check_recv(Kind::Expected, &buf) {
-            return Err(Refused { error, buf });
-        }
-        let mut core = match self.open_core() {
-            Ok(core) => core,
-            Err(error) => return Err(Refused { error, buf }),
-        };
-        if let Err(error) = core.peer_of(from) {
-            return Err(Refused { error, buf });
-        }
-        if self.is_own(from) {
-            let early = core.matcher.post_expected(op, from, tag, buf);
-            core.done.extend(early);
-        } else {
-            core.recv(op, from, tag, buf);
-        }
-        self.leave(core);
-        Ok(())
+        let may = self.check_recv(Kind::Expected, &buf).and_then(|()| {
+            let core = self.open_core()?;
+            core.peer_of(from)?;
+            Ok(core)
+        });
+        self.begin(may, buf, |core, buf| {
+            if self.is_own(from) {
+                let early = core.matcher.post_expected(op, from, tag, buf);
+                core.done.extend(early);
+            } else {
+                core.recv(op, from, tag, buf);
+            }
+            Ok(())
+        })
     }
 
     /// Both under the lock, without which no end of the peer is noticed. The message goes first:

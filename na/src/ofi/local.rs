@@ -29,8 +29,8 @@ type With<'a> = (&'a Registry, &'a Arc<Domain>, &'a Ep);
 /// Memory for messages.
 pub(super) struct LocalBuffer {
     memory: NonNull<[u8]>,
-    /// `None`: none is wanted, or it was ended, see [`LocalBuffers::end_registrations`].
-    mr: Option<Mr>,
+    /// `None`: none is wanted, or not yet, or it was [ended](Self::end_registration).
+    pub(super) mr: Option<Mr>,
     /// It did not end: the memory is left to libfabric.
     is_stuck: bool,
 }
@@ -39,9 +39,13 @@ pub(super) struct LocalBuffer {
 unsafe impl Send for LocalBuffer {}
 
 impl LocalBuffer {
-    fn new(bytes: usize, with: Option<With<'_>>) -> Result<Self, c_int> {
+    pub(super) fn unregistered(bytes: usize) -> Self {
         let memory = NonNull::from(Box::leak(vec![0; bytes].into_boxed_slice()));
-        let mut this = Self { memory, mr: None, is_stuck: false };
+        Self { memory, mr: None, is_stuck: false }
+    }
+
+    fn new(bytes: usize, with: Option<With<'_>>) -> Result<Self, c_int> {
+        let mut this = Self::unregistered(bytes);
         if let Some((registry, domain, ep)) = with {
             // SAFETY: the memory lives until `this` is dropped, which ends the registration first,
             // and for good if it does not end.
@@ -50,12 +54,16 @@ impl LocalBuffer {
         Ok(this)
     }
 
-    fn end_registration(&mut self) {
+    pub(super) fn end_registration(&mut self) {
         self.is_stuck |= self.mr.take().is_some_and(|mr| !mr.end());
     }
 
     pub(super) fn place(&self) -> *mut u8 {
         self.memory.as_ptr().cast()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.memory.len()
     }
 
     /// Returns the descriptor that libfabric wants with an operation on this buffer; null if there

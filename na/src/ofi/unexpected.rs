@@ -15,9 +15,9 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
-use std::ptr::NonNull;
 
 use super::fabric::Mr;
+use super::local::LocalBuffer;
 use crate::base::cheap::IntBuildHasher;
 use crate::{Addr, Tag};
 
@@ -36,11 +36,8 @@ const SINGLE_BUFFERS: usize = 256;
 
 /// A buffer. Behind a pointer, because libfabric writes to one part while we read another.
 struct Buffer {
-    memory: NonNull<[u8]>,
-    /// The registration for providers that want one, from the first post on.
-    mr: Option<Mr>,
-    /// The registration did not end: the memory is left to libfabric.
-    is_stuck: bool,
+    /// Registered, for providers that want that, from the first post on.
+    memory: LocalBuffer,
     /// libfabric has it.
     posted: bool,
     /// libfabric may be done with it without a word.
@@ -49,22 +46,14 @@ struct Buffer {
     waiting: usize,
 }
 
-// SAFETY: it owns its memory, which is not tied to a thread.
-unsafe impl Send for Buffer {}
-
 impl Buffer {
     fn new(bytes: usize) -> Self {
-        let memory = NonNull::from(Box::leak(vec![0; bytes].into_boxed_slice()));
-        let (mr, is_stuck) = (None, false);
-        Self { memory, mr, is_stuck, posted: false, in_doubt: false, waiting: 0 }
-    }
-
-    fn end_registration(&mut self) {
-        self.is_stuck |= self.mr.take().is_some_and(|mr| !mr.end());
+        let memory = LocalBuffer::unregistered(bytes);
+        Self { memory, posted: false, in_doubt: false, waiting: 0 }
     }
 
     fn place(&self) -> (*mut u8, usize) {
-        (self.memory.as_ptr().cast(), self.memory.len())
+        (self.memory.place(), self.memory.len())
     }
 
     /// The message at a place that [`Unexpected::locate`] has found.
@@ -75,18 +64,6 @@ impl Buffer {
         // of a posted buffer once, and none is posted again whose messages wait (`idle`), so nobody
         // writes there while `self` is borrowed.
         unsafe { std::slice::from_raw_parts(memory.wrapping_add(place.start), place.len()) }
-    }
-}
-
-impl Drop for Buffer {
-    fn drop(&mut self) {
-        self.end_registration();
-        if self.is_stuck {
-            return;
-        }
-        // SAFETY: leaked by `new`; the endpoint, which had the address, is closed before (the order
-        // of the fields in `Core`).
-        drop(unsafe { Box::from_raw(self.memory.as_ptr()) });
     }
 }
 
@@ -144,7 +121,7 @@ impl Unexpected {
     ) -> Result<&Mr, E> {
         let buffer = &mut self.buffers[number as usize];
         let place = buffer.place();
-        match &mut buffer.mr {
+        match &mut buffer.memory.mr {
             Some(mr) => Ok(mr),
             none => Ok(none.insert(register(place)?)),
         }
@@ -152,7 +129,7 @@ impl Unexpected {
 
     /// Ends the registrations, before the endpoint is closed to which they are bound.
     pub(super) fn end_registrations(&mut self) {
-        self.buffers.iter_mut().for_each(Buffer::end_registration);
+        self.buffers.iter_mut().for_each(|buffer| buffer.memory.end_registration());
     }
 
     /// Returns whether there are buffers to be posted.

@@ -186,10 +186,35 @@ pub(super) enum Control {
     },
 }
 
+/// A control message of that kind, which begins with these words.
+fn begun(kind: u8, words: &[u64]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(40);
+    out.push(kind);
+    words.iter().for_each(|word| out.extend(word.to_le_bytes()));
+    out
+}
+
+impl Hello {
+    fn to_bytes(&self) -> Vec<u8> {
+        let mut out = begun(0, &[]);
+        out.push(VERSION);
+        out.extend(self.queues.to_le_bytes());
+        out.extend(self.session.to_le_bytes());
+        out.extend(self.message_bytes_max.to_le_bytes());
+        out.extend(self.window.to_le_bytes());
+        out.extend(self.alive_every_ms.to_le_bytes());
+        out.extend(self.endpoint.to_le_bytes());
+        out.extend(self.peer.to_le_bytes());
+        out.push(u8::from(self.remote_keys));
+        out.extend((self.uri.len() as u32).to_le_bytes());
+        out.extend(self.uri.as_bytes());
+        out
+    }
+}
+
 impl GivenKey {
-    fn write(&self, out: &mut Vec<u8>) {
-        out.push(9);
-        out.extend(self.key.to_le_bytes());
+    fn to_bytes(&self) -> Vec<u8> {
+        let mut out = begun(9, &[self.key]);
         out.push(self.access.bits());
         for Place { address, len, packed } in &self.places {
             out.extend(address.to_le_bytes());
@@ -197,77 +222,44 @@ impl GivenKey {
             out.extend((packed.len() as u16).to_le_bytes());
             out.extend(packed);
         }
+        out
     }
 }
 
 impl Control {
     pub(super) fn to_bytes(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(40);
         match self {
-            Self::Hello(hello) => {
-                out.extend([0, VERSION]);
-                out.extend(hello.queues.to_le_bytes());
-                out.extend(hello.session.to_le_bytes());
-                out.extend(hello.message_bytes_max.to_le_bytes());
-                out.extend(hello.window.to_le_bytes());
-                out.extend(hello.alive_every_ms.to_le_bytes());
-                out.extend(hello.endpoint.to_le_bytes());
-                out.extend(hello.peer.to_le_bytes());
-                out.push(u8::from(hello.remote_keys));
-                out.extend((hello.uri.len() as u32).to_le_bytes());
-                out.extend(hello.uri.as_bytes());
-            }
+            Self::Hello(hello) => hello.to_bytes(),
             Self::Taken(counts) => {
-                out.push(1);
+                let mut out = begun(1, &[]);
                 counts.iter().for_each(|count| out.extend(count.to_le_bytes()));
+                out
             }
             Self::Ask { id, key, offset, len, write } => {
-                out.push(2);
-                [id, key, offset, len].iter().for_each(|word| out.extend(word.to_le_bytes()));
+                let mut out = begun(2, &[*id, *key, *offset, *len]);
                 out.push(u8::from(*write));
+                out
             }
-            Self::Grant { id } => {
-                out.push(3);
-                out.extend(id.to_le_bytes());
-            }
+            Self::Grant { id } => begun(3, &[*id]),
             Self::Deny { id, reason } => {
-                out.push(4);
-                out.extend(id.to_le_bytes());
+                let mut out = begun(4, &[*id]);
                 out.push(match reason {
                     DeniedReason::NoSuchKey => 1,
                     DeniedReason::Access => 2,
                     DeniedReason::OutOfRange => 3,
                     DeniedReason::CopyFailed => 4,
                 });
+                out
             }
-            Self::Release { id } => {
-                out.push(5);
-                out.extend(id.to_le_bytes());
-            }
-            Self::Alive => out.push(6),
-            Self::Done { id } => {
-                out.push(7);
-                out.extend(id.to_le_bytes());
-            }
-            Self::Want { key } => {
-                out.push(8);
-                out.extend(key.to_le_bytes());
-            }
-            Self::Key(given) => given.write(&mut out),
-            Self::NoKey { key } => {
-                out.push(10);
-                out.extend(key.to_le_bytes());
-            }
-            Self::Revoke { key } => {
-                out.push(11);
-                out.extend(key.to_le_bytes());
-            }
-            Self::Returned { key } => {
-                out.push(12);
-                out.extend(key.to_le_bytes());
-            }
+            Self::Release { id } => begun(5, &[*id]),
+            Self::Alive => begun(6, &[]),
+            Self::Done { id } => begun(7, &[*id]),
+            Self::Want { key } => begun(8, &[*key]),
+            Self::Key(given) => given.to_bytes(),
+            Self::NoKey { key } => begun(10, &[*key]),
+            Self::Revoke { key } => begun(11, &[*key]),
+            Self::Returned { key } => begun(12, &[*key]),
         }
-        out
     }
 
     /// Reads [`to_bytes`](Self::to_bytes) of a peer.

@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::ptr;
 
+use rustix::net::SocketAddrAny;
 use ucx_sys::*;
 
 use super::address::Settings;
@@ -18,7 +19,7 @@ use super::offer::Offer;
 use super::packing;
 use super::remote_key::{Reach, RemoteKey, RemotePlace};
 use super::slots::Pinned;
-use super::sockaddr::RawAddress;
+use super::sockaddr;
 use super::wire::{AM_CONTROL, AM_DATA, AM_EXPECTED, AM_PIECE, AM_UNEXPECTED};
 use super::wire::{GivenKey, PACKED_BYTES_MAX, Place};
 use crate::{Access, Error, RawSegment, Uri};
@@ -143,12 +144,12 @@ impl Worker {
         address: SocketAddr,
         uri: &Uri<'_>,
     ) -> Result<SocketAddr, Error> {
-        let raw = RawAddress::new(address);
+        let raw = SocketAddrAny::from(address);
         // SAFETY: plain data, for which all zero is valid; the mask says which fields are read.
         let mut params: ucp_listener_params_t = unsafe { std::mem::zeroed() };
         params.field_mask =
             u64::from(UCP_LISTENER_PARAM_FIELD_SOCK_ADDR | UCP_LISTENER_PARAM_FIELD_CONN_HANDLER);
-        params.sockaddr = raw.as_ucs();
+        params.sockaddr = sockaddr::as_ucs(&raw);
         params.conn_handler = ucp_listener_conn_handler_t {
             cb: Some(callbacks::on_connection),
             arg: self.inbox.cast_mut().cast(),
@@ -172,7 +173,7 @@ impl Worker {
         // SAFETY: a live listener; the result has room.
         let status = unsafe { self.ucp.ucp_listener_query(self.listener, &mut attr) };
         check(self.ucp, status, "cannot ask for the listener's address")?;
-        RawAddress::read(&attr.sockaddr).ok_or_else(|| Error::Unavailable {
+        sockaddr::read(&attr.sockaddr).ok_or_else(|| Error::Unavailable {
             transport: "ucx",
             reason: "the listener has no IP address".into(),
         })
@@ -230,11 +231,11 @@ impl Worker {
 
     /// Begins to connect with the listener at `to`.
     pub(super) fn connect(&self, to: SocketAddr) -> Result<ucp_ep_h, ucs_status_t> {
-        let raw = RawAddress::new(to);
+        let raw = SocketAddrAny::from(to);
         let mut params = self.endpoint_params();
         params.field_mask |= u64::from(UCP_EP_PARAM_FIELD_FLAGS | UCP_EP_PARAM_FIELD_SOCK_ADDR);
         params.flags = UCP_EP_PARAMS_FLAGS_CLIENT_SERVER;
-        params.sockaddr = raw.as_ucs();
+        params.sockaddr = sockaddr::as_ucs(&raw);
         self.create_endpoint(&params)
     }
 
@@ -286,7 +287,7 @@ impl Worker {
         attr.field_mask = u64::from(UCP_CONN_REQUEST_ATTR_FIELD_CLIENT_ADDR);
         // SAFETY: a live request, neither accepted nor rejected yet; the result has room.
         let status = unsafe { self.ucp.ucp_conn_request_query(request, &mut attr) };
-        (status == UCS_OK).then(|| RawAddress::read(&attr.client_address)).flatten()
+        (status == UCS_OK).then(|| sockaddr::read(&attr.client_address)).flatten()
     }
 
     /// Ends a connection; `force`: at once, without the peer.
