@@ -12,7 +12,7 @@ use super::address;
 use super::discards::Discards;
 use super::inbox::{Inbox, State};
 use super::ip_family::IpFamily;
-use super::keys::Due;
+use super::keys::Recalls;
 use super::peer::Peer;
 use super::peer_ref::PeerRef;
 use super::remote_key::Mapped;
@@ -131,7 +131,7 @@ pub(super) struct Driver {
     pub(super) mapped: HashMap<u64, Mapped, IntBuildHasher>,
     /// Keys that peers have, and those that are to be taken back.
     pub(super) given: usize,
-    pub(super) due: Arc<Due>,
+    pub(super) recalls: Arc<Recalls>,
     /// Connections that were closed.
     pub(super) discards: Discards,
     /// Memory to drop without the lock.
@@ -163,7 +163,7 @@ impl Driver {
         worker: Worker,
         inbox: NonNull<Inbox>,
         seed: u64,
-        due: Due,
+        recalls: Recalls,
     ) -> Self {
         // No two peers are known to be on one host.
         let bounds = budget::BudgetLimits { of_host: usize::MAX, ..facts.unread_answers };
@@ -196,7 +196,7 @@ impl Driver {
             reaching: VecDeque::new(),
             mapped: HashMap::default(),
             given: 0,
-            due: Arc::new(due),
+            recalls: Arc::new(recalls),
             discards: Discards::default(),
             memory: Vec::new(),
             held: Vec::new(),

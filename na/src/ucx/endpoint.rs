@@ -18,7 +18,7 @@ use super::driver::{Driver, Facts};
 use super::inbox::Inbox;
 use super::ip_family;
 use super::ip_family::IpFamily;
-use super::keys::Due;
+use super::keys::Recalls;
 use super::library;
 use super::peer_ref::PeerRef;
 use super::wait::Wait;
@@ -100,7 +100,7 @@ impl UcxEndpoint {
         };
         let own = Addr::new(uri_of_own, id, 0, ());
         let wait = if options.no_block { None } else { Some(Wait::new(&worker)?) };
-        let due = Due::new(wait.as_ref().map(Wait::bell));
+        let recalls = Recalls::new(wait.as_ref().map(Wait::bell));
         let regions = options.regions.clone().unwrap_or_default();
         let facts = Facts {
             ucp,
@@ -129,7 +129,7 @@ impl UcxEndpoint {
             message_bytes_max: options.message_bytes_max,
             regions,
             loopback: Loopback::default(),
-            driver: BiasedLock::new(Driver::new(facts, worker, inbox, seed, due)),
+            driver: BiasedLock::new(Driver::new(facts, worker, inbox, seed, recalls)),
             gate: BiasedLock::new(VecDeque::new()),
             wait,
             process: Process::current(),

@@ -27,7 +27,7 @@ const UNASKED: &str = "it answers for a remote key that was not asked for";
 
 /// How a transfer may go.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Way<K> {
+pub(super) enum KeyRoute<K> {
     /// The owner is asked for the transfer.
     Ask,
     /// It waits for a key. `want`: the owner is to be asked for that; `returned`: and is to be told
@@ -68,36 +68,36 @@ impl<K: Clone> HeldKeys<K> {
     /// How a transfer, `id`, with the memory of `key` goes. `at_once`: it is worth a key by itself;
     /// else the second one with this memory is. `covers`: whether a key allows the transfer. One
     /// that is not allowed is for the owner to deny.
-    pub(super) fn way(
+    pub(super) fn route(
         &mut self,
         key: u64,
         id: u64,
         at_once: bool,
         covers: impl FnOnce(&K) -> bool,
-    ) -> Way<K> {
+    ) -> KeyRoute<K> {
         match self.states.get_mut(&key) {
             Some(State::Held { key, uses, is_revoked: false }) if covers(key) => {
                 *uses += 1;
-                Way::Use(key.clone())
+                KeyRoute::Use(key.clone())
             }
             Some(State::Wanted(waiting)) => {
                 waiting.push(id);
-                Way::Wait { want: false, returned: None }
+                KeyRoute::Wait { want: false, returned: None }
             }
             Some(seen @ State::Seen) => {
                 *seen = State::Wanted(vec![id]);
-                Way::Wait { want: true, returned: None }
+                KeyRoute::Wait { want: true, returned: None }
             }
-            Some(State::Held { .. } | State::Refused) => Way::Ask,
+            Some(State::Held { .. } | State::Refused) => KeyRoute::Ask,
             None => {
                 if !at_once {
                     self.seen(key);
-                    return Way::Ask;
+                    return KeyRoute::Ask;
                 }
-                let Some(returned) = self.make_room() else { return Way::Ask };
+                let Some(returned) = self.make_room() else { return KeyRoute::Ask };
                 self.states.insert(key, State::Wanted(vec![id]));
                 self.order.push_back(key);
-                Way::Wait { want: true, returned }
+                KeyRoute::Wait { want: true, returned }
             }
         }
     }
@@ -217,19 +217,19 @@ pub(super) type Name = (usize, u64, u64);
 
 /// Keys that are to be taken back. They are behind a lock of their own, because any thread that
 /// lets go of memory adds some.
-pub(super) struct Due {
-    state: Mutex<DueState>,
+pub(super) struct Recalls {
+    state: Mutex<RecallState>,
     /// The bell that wakes a sleeper; `None`: nobody sleeps.
     bell: Option<Arc<OwnedFd>>,
 }
 
 #[derive(Default)]
-struct DueState {
+struct RecallState {
     names: Vec<Name>,
     is_asleep: bool,
 }
 
-impl Due {
+impl Recalls {
     pub(super) fn new(bell: Option<Arc<OwnedFd>>) -> Self {
         Self { state: Mutex::default(), bell }
     }
@@ -262,11 +262,11 @@ impl Due {
 /// A key that a peer has of memory here.
 pub(super) struct Standing {
     name: Name,
-    due: Arc<Due>,
-    state: Mutex<Stand>,
+    recalls: Arc<Recalls>,
+    state: Mutex<StandingState>,
 }
 
-struct Stand {
+struct StandingState {
     is_withdrawn: bool,
     is_over: bool,
     /// The memory, once its user wants it back.
@@ -274,9 +274,9 @@ struct Stand {
 }
 
 impl Standing {
-    pub(super) fn new(name: Name, due: Arc<Due>) -> Arc<Self> {
-        let stand = Stand { is_withdrawn: false, is_over: false, held: None };
-        Arc::new(Self { name, due, state: Mutex::new(stand) })
+    pub(super) fn new(name: Name, recalls: Arc<Recalls>) -> Arc<Self> {
+        let stand = StandingState { is_withdrawn: false, is_over: false, held: None };
+        Arc::new(Self { name, recalls, state: Mutex::new(stand) })
     }
 
     /// The peer cannot use it any more; the memory to drop, without a lock.
@@ -294,7 +294,7 @@ impl Offer for Arc<Standing> {
         state.is_withdrawn = true;
         drop(state);
         if is_news {
-            self.due.add(self.name);
+            self.recalls.add(self.name);
         }
     }
 
@@ -393,46 +393,46 @@ mod tests {
 
     const ANY: fn(&char) -> bool = |_| true;
 
-    fn waits(want: bool) -> Way<char> {
-        Way::Wait { want, returned: None }
+    fn waits(want: bool) -> KeyRoute<char> {
+        KeyRoute::Wait { want, returned: None }
     }
 
     #[test]
     fn transfers_wait_for_a_key_and_use_it_until_the_last_of_them_is_over() {
         let mut keys = HeldKeys::default();
-        assert_eq!(keys.way(5, 1, true, ANY), waits(true));
-        assert_eq!(keys.way(5, 2, true, ANY), waits(false));
+        assert_eq!(keys.route(5, 1, true, ANY), waits(true));
+        assert_eq!(keys.route(5, 2, true, ANY), waits(false));
         assert_eq!(keys.came(5, 'k'), Ok(vec![1, 2]));
-        assert_eq!(keys.way(5, 1, true, ANY), Way::Use('k'));
-        assert_eq!(keys.way(5, 2, true, ANY), Way::Use('k'));
+        assert_eq!(keys.route(5, 1, true, ANY), KeyRoute::Use('k'));
+        assert_eq!(keys.route(5, 2, true, ANY), KeyRoute::Use('k'));
         assert_eq!(keys.revoked(5), Ok(false), "it is used");
-        assert_eq!(keys.way(5, 3, true, ANY), Way::Ask, "nothing begins under it");
+        assert_eq!(keys.route(5, 3, true, ANY), KeyRoute::Ask, "nothing begins under it");
         assert!(!keys.let_go(5));
         assert!(keys.let_go(5), "it is returned now");
         assert!(!keys.let_go(5), "once");
-        assert_eq!(keys.way(5, 4, true, ANY), waits(true), "and may be asked for anew");
+        assert_eq!(keys.route(5, 4, true, ANY), waits(true), "and may be asked for anew");
     }
 
     #[test]
     fn short_transfers_want_a_key_when_they_come_again() {
         let mut keys = HeldKeys::default();
-        assert_eq!(keys.way(5, 1, false, ANY), Way::Ask);
-        assert_eq!(keys.way(5, 2, false, ANY), waits(true));
+        assert_eq!(keys.route(5, 1, false, ANY), KeyRoute::Ask);
+        assert_eq!(keys.route(5, 2, false, ANY), waits(true));
         assert_eq!(keys.came(5, 'k'), Ok(vec![2]));
-        assert_eq!(keys.way(5, 2, false, ANY), Way::Use('k'));
+        assert_eq!(keys.route(5, 2, false, ANY), KeyRoute::Use('k'));
     }
 
     #[test]
     fn a_transfer_that_a_key_does_not_cover_is_for_the_owner_to_deny() {
         let mut keys = HeldKeys::default();
-        assert_eq!(keys.way(5, 1, true, ANY), waits(true));
+        assert_eq!(keys.route(5, 1, true, ANY), waits(true));
         assert_eq!(keys.came(5, 'k'), Ok(vec![1]));
-        assert_eq!(keys.way(5, 1, true, |_| false), Way::Ask);
+        assert_eq!(keys.route(5, 1, true, |_| false), KeyRoute::Ask);
         assert_eq!(keys.revoked(5), Ok(true), "nothing has used it");
-        assert_eq!(keys.way(6, 2, true, ANY), waits(true));
+        assert_eq!(keys.route(6, 2, true, ANY), waits(true));
         assert_eq!(keys.refused(6), Ok(vec![2]));
-        assert_eq!(keys.way(6, 2, true, ANY), Way::Ask);
-        assert_eq!(keys.way(6, 3, true, ANY), Way::Ask, "and is not asked for again");
+        assert_eq!(keys.route(6, 2, true, ANY), KeyRoute::Ask);
+        assert_eq!(keys.route(6, 3, true, ANY), KeyRoute::Ask, "and is not asked for again");
     }
 
     #[test]
@@ -440,15 +440,15 @@ mod tests {
         let mut keys = HeldKeys::default();
         assert!(keys.came(5, 'k').is_err());
         assert!(keys.refused(5).is_err());
-        assert_eq!(keys.way(5, 1, false, ANY), Way::Ask);
+        assert_eq!(keys.route(5, 1, false, ANY), KeyRoute::Ask);
         assert!(keys.came(5, 'k').is_err(), "it was not wanted yet");
-        assert_eq!(keys.way(5, 1, true, ANY), waits(true));
+        assert_eq!(keys.route(5, 1, true, ANY), waits(true));
         assert!(keys.came(6, 'k').is_err(), "another one");
         assert!(keys.check(6).is_err() && keys.check(5).is_ok());
         assert_eq!(keys.came(5, 'k'), Ok(vec![1]));
         assert!(keys.came(5, 'k').is_err(), "twice");
         assert!(keys.refused(5).is_err());
-        assert_eq!(keys.way(5, 1, true, ANY), Way::Use('k'));
+        assert_eq!(keys.route(5, 1, true, ANY), KeyRoute::Use('k'));
         assert_eq!(keys.revoked(5), Ok(false));
         assert!(keys.revoked(5).is_err(), "taken back twice");
     }
@@ -457,21 +457,21 @@ mod tests {
     fn who_has_too_many_returns_the_oldest_one_that_is_not_in_use() {
         let mut keys = HeldKeys::default();
         for key in 0..KEYS_MAX as u64 {
-            assert_eq!(keys.way(key, key, true, ANY), waits(true));
+            assert_eq!(keys.route(key, key, true, ANY), waits(true));
             assert_eq!(keys.came(key, 'k'), Ok(vec![key]));
         }
-        assert_eq!(keys.way(0, 1, true, ANY), Way::Use('k'));
+        assert_eq!(keys.route(0, 1, true, ANY), KeyRoute::Use('k'));
         let next = KEYS_MAX as u64;
-        let returns = Way::Wait { want: true, returned: Some(1) };
-        assert_eq!(keys.way(next, 2, true, ANY), returns);
+        let returns = KeyRoute::Wait { want: true, returned: Some(1) };
+        assert_eq!(keys.route(next, 2, true, ANY), returns);
         // What the owner said before it has heard that.
         assert_eq!(keys.revoked(1), Ok(false));
         assert_eq!(keys.states.len(), KEYS_MAX);
         assert_eq!(keys.order.len(), KEYS_MAX);
         for key in 2..next {
-            assert_eq!(keys.way(key, 3, true, ANY), Way::Use('k'));
+            assert_eq!(keys.route(key, 3, true, ANY), KeyRoute::Use('k'));
         }
-        assert_eq!(keys.way(next + 1, 4, true, ANY), Way::Ask, "all are in use");
+        assert_eq!(keys.route(next + 1, 4, true, ANY), KeyRoute::Ask, "all are in use");
     }
 
     fn memory() -> (RegionTable, LocalMem) {
@@ -483,7 +483,7 @@ mod tests {
     /// Memory with a key that a peer has, and what tells that it has come back.
     struct OfPeer {
         given: GivenKeys,
-        due: Arc<Due>,
+        recalls: Arc<Recalls>,
         released: mpsc::Receiver<()>,
         revoke: Box<dyn FnOnce()>,
         key: u64,
@@ -491,28 +491,28 @@ mod tests {
 
     fn of_peer() -> OfPeer {
         let (_table, memory) = memory();
-        let (due, key) = (Arc::new(Due::new(None)), memory.key());
-        let standing = Standing::new((3, 9, key), due.clone());
+        let (recalls, key) = (Arc::new(Recalls::new(None)), memory.key());
+        let standing = Standing::new((3, 9, key), recalls.clone());
         assert!(memory.region().offer(Box::new(standing.clone())));
         let mut given = GivenKeys::default();
         assert_eq!(given.check(key), Ok(()));
         given.add(key, standing);
         let (sender, released) = mpsc::channel();
         let revoke = Box::new(move || memory.revoke(move |_| sender.send(()).unwrap()));
-        OfPeer { given, due, released, revoke, key }
+        OfPeer { given, recalls, released, revoke, key }
     }
 
     #[test]
     fn memory_comes_back_when_its_key_was_returned() {
-        let OfPeer { mut given, due, released, revoke, key } = of_peer();
+        let OfPeer { mut given, recalls, released, revoke, key } = of_peer();
         assert!(given.check(key).is_err(), "asked for twice");
         assert!(!given.are_owed());
-        assert!(due.may_sleep());
+        assert!(recalls.may_sleep());
         revoke();
         assert!(released.try_recv().is_err(), "the peer may be using it");
-        assert!(!due.may_sleep());
-        assert_eq!(due.take(), [(3, 9, key)]);
-        assert!(due.may_sleep());
+        assert!(!recalls.may_sleep());
+        assert_eq!(recalls.take(), [(3, 9, key)]);
+        assert!(recalls.may_sleep());
         assert!(given.revoke(key) && !given.revoke(key), "the peer is told once");
         assert!(given.are_owed());
         let returned = given.returned(key).unwrap();
@@ -525,12 +525,12 @@ mod tests {
 
     #[test]
     fn a_key_that_was_returned_before_holds_up_nothing() {
-        let OfPeer { mut given, due, released, revoke, key } = of_peer();
+        let OfPeer { mut given, recalls, released, revoke, key } = of_peer();
         let returned = given.returned(key).unwrap();
         assert!(returned.standing.end().is_none());
         revoke();
         assert_eq!(released.try_recv(), Ok(()));
-        assert!(due.take().is_empty());
+        assert!(recalls.take().is_empty());
         assert!(!given.revoke(key));
     }
 
@@ -558,15 +558,15 @@ mod tests {
     #[test]
     fn memory_waits_for_every_peer_that_has_a_key_of_it() {
         let (_table, memory) = memory();
-        let due = Arc::new(Due::new(None));
+        let recalls = Arc::new(Recalls::new(None));
         let standing = [1, 2].map(|peer| {
-            let standing = Standing::new((peer, 9, memory.key()), due.clone());
+            let standing = Standing::new((peer, 9, memory.key()), recalls.clone());
             assert!(memory.region().offer(Box::new(standing.clone())));
             standing
         });
         let (sender, released) = mpsc::channel();
         memory.revoke(move |_| sender.send(()).unwrap());
-        assert_eq!(due.take().len(), 2);
+        assert_eq!(recalls.take().len(), 2);
         drop(standing[1].end());
         assert!(released.try_recv().is_err());
         drop(standing[0].end());
@@ -576,14 +576,14 @@ mod tests {
     #[test]
     fn memory_that_was_revoked_gets_no_key_and_reclaimed_memory_waits_for_none_that_ended() {
         let (_table, memory) = memory();
-        let due = Arc::new(Due::new(None));
-        let standing = Standing::new((1, 9, memory.key()), due.clone());
+        let recalls = Arc::new(Recalls::new(None));
+        let standing = Standing::new((1, 9, memory.key()), recalls.clone());
         assert!(memory.region().offer(Box::new(standing.clone())));
         let memory = memory.reclaim().err().unwrap();
         drop(standing.end());
         assert!(memory.reclaim().is_ok());
         let (_table, memory) = self::memory();
-        let late = Standing::new((1, 9, memory.key()), due);
+        let late = Standing::new((1, 9, memory.key()), recalls);
         let region = memory.region().clone();
         memory.revoke(|_| ());
         assert!(!region.offer(Box::new(late)));
@@ -592,10 +592,10 @@ mod tests {
     #[test]
     fn a_peer_may_have_so_many_keys_and_no_more() {
         let mut given = GivenKeys::default();
-        let due = Arc::new(Due::new(None));
+        let recalls = Arc::new(Recalls::new(None));
         for key in 0..KEYS_MAX as u64 {
             assert_eq!(given.check(key), Ok(()));
-            given.add(key, Standing::new((1, 9, key), due.clone()));
+            given.add(key, Standing::new((1, 9, key), recalls.clone()));
         }
         assert!(given.check(KEYS_MAX as u64).is_err());
         assert!(given.returned(7).is_ok());

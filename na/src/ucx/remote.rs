@@ -16,7 +16,7 @@ use std::rc::Rc;
 use ucx_sys::{UCS_OK, ucp_mem_h, ucs_status_t};
 
 use super::driver::Driver;
-use super::keys::{EndedKeys, Given, Standing, Way};
+use super::keys::{EndedKeys, Given, KeyRoute, Standing};
 use super::library;
 use super::remote_key::Mapped;
 use super::slots::Work;
@@ -65,7 +65,7 @@ impl Driver {
             self.memory.push(memory);
             return None;
         }
-        let standing = Standing::new((index, session, key), self.due.clone());
+        let standing = Standing::new((index, session, key), self.recalls.clone());
         // Before it is mapped: from now on it stays until the key is over.
         let is_there = memory.region().offer(Box::new(standing.clone()));
         let places = if is_there { self.mapped_places(&memory) } else { Err(true) };
@@ -164,7 +164,7 @@ impl Driver {
         if self.given == 0 {
             return;
         }
-        for (index, session, key) in self.due.take() {
+        for (index, session, key) in self.recalls.take() {
             let peer = self.peer(index).filter(|peer| peer.session == session);
             if peer.is_some_and(|peer| peer.given.revoke(key)) {
                 self.tell(index, &Control::Revoke { key });
@@ -208,9 +208,9 @@ impl Driver {
         if len == 0 {
             return false;
         }
-        match peer.keys.way(key, id, len >= from, |held| held.covers(offset, len, put)) {
-            Way::Ask => false,
-            Way::Wait { want, returned } => {
+        match peer.keys.route(key, id, len >= from, |held| held.covers(offset, len, put)) {
+            KeyRoute::Ask => false,
+            KeyRoute::Wait { want, returned } => {
                 if let Some(key) = returned {
                     self.tell(index, &Control::Returned { key });
                 }
@@ -219,7 +219,7 @@ impl Driver {
                 }
                 true
             }
-            Way::Use(key) => {
+            KeyRoute::Use(key) => {
                 peer.asked += 1;
                 own.session = peer.session;
                 let by_key = ByKey { key, sent: 0, is_queued: true, is_flushing: false };
@@ -397,6 +397,6 @@ impl Driver {
     /// Returns whether there is something for [`reach`](Self::reach), or to take back; otherwise a
     /// thread that wants memory back wakes the sleeper.
     pub(super) fn has_keys_due(&self) -> bool {
-        !self.reaching.is_empty() || (self.given > 0 && !self.due.may_sleep())
+        !self.reaching.is_empty() || (self.given > 0 && !self.recalls.may_sleep())
     }
 }
