@@ -11,16 +11,16 @@
 //! something is put into its mailbox. When any context wakes up, the announcement of sleep at the
 //! endpoint ends for all of them, so a context that polls while others sleep announces their sleep
 //! again. A context that has had enough and stops polling while there is more wakes a sleeper,
-//! because it may come back late itself. The memory ordering of all this is in `bell.rs`, with a
-//! model in `loom-tests`.
+//! because it may come back late itself. The memory ordering of all this is in [`prim::sleepers`],
+//! with a model in `loom-tests`.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, RwLock, Weak};
 
+use prim::sleepers::{Sleeper, Sleepers};
 use rustix::event::{EventfdFlags, epoll};
 
-use super::bell::{Sleeper, Sleepers};
 use super::buffers::lock;
 use super::clock::Clock;
 use super::contact::Builds;

@@ -14,7 +14,7 @@
 //! - `proc/`: how values are encoded;
 //! - `bulk/`: how memory is described to peers;
 //! - `core.rs`, `options.rs`: the [`Core`], and the rules for all operations;
-//! - `registry.rs`: which RPCs there are; `contexts.rs`, `bell.rs`: several contexts on one
+//! - `registry.rs`: which RPCs there are; `contexts.rs`: several contexts on one
 //!   endpoint;
 //! - `contact.rs`: the question to a peer before the first call;
 //! - `context.rs`: progress and trigger, from a completion of the network to a call of the sink;
@@ -34,7 +34,6 @@
 
 #![deny(unsafe_code)]
 
-mod bell;
 mod buffers;
 pub mod bulk;
 mod checksum;
@@ -72,7 +71,6 @@ mod registry;
 mod reply;
 mod slots;
 mod spare;
-mod sync;
 #[cfg(test)]
 mod tests;
 mod too_long;

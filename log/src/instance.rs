@@ -5,7 +5,6 @@
 //! quieter: [`log!`](crate::log!) looks at it before it makes an event. Events carry the address of
 //! the instance in the field `instance`, so a subscriber can tell them apart as well.
 
-use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -113,27 +112,11 @@ macro_rules! log {
     };
 }
 
-/// Payloads of panics, one inside of the destructor of another, that are dropped.
-const NESTED_MAX: u32 = 8;
-
 /// Runs what makes an event, for [`log!`](crate::log!). The subscriber is code of the program, and
 /// the panic hook alone hears of its panics: there is no log for them.
 #[doc(hidden)]
 pub fn tell(event: impl FnOnce()) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(event)) {
-        discard(panic);
+        prim::panic::discard_panic(panic);
     }
-}
-
-/// Drops what was caught. The destructor of a payload may panic, with another payload; the last of
-/// more than eight is leaked.
-#[cold]
-fn discard(mut payload: Box<dyn Any + Send>) {
-    for _ in 0..NESTED_MAX {
-        match catch_unwind(AssertUnwindSafe(|| drop(payload))) {
-            Ok(()) => return,
-            Err(next) => payload = next,
-        }
-    }
-    std::mem::forget(payload);
 }

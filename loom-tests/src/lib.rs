@@ -1,5 +1,5 @@
-//! Loom models of the concurrency cores of `margo-ult`, `margo-na` and `margo`; they are in
-//! `tests/`.
+//! Loom models of the concurrency cores of `margo-prim`, `margo-ult`, `margo-na` and `margo`; they
+//! are in `tests/`.
 //!
 //! ```text
 //! RUSTFLAGS="--cfg loom" cargo test --release -p margo-loom-tests

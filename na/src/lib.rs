@@ -160,7 +160,4 @@ pub use self::{
 pub mod loom_exports {
     pub use crate::sm::link::{gate, lane, ring, turns};
     pub use crate::sm::wake::{doorbell, reports};
-    pub use prim::lock;
-    pub use prim::parts;
-    pub use prim::shared::counts;
 }

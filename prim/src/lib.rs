@@ -11,6 +11,8 @@
 //! | [`fork`] | tells a process from the children that were forked off it |
 //! | [`lost`] | wake-ups through a descriptor, and the end of the process if other code closed it |
 //! | [`standard`] | keeps the numbers of standard input, output and error taken |
+//! | [`sleepers`] | the announcements of threads that are about to sleep, for who may have to ring |
+//! | [`panic`] | lets go of what a caught panic has left behind |
 //! | [`prefetch`] | a hint to the cache about a line that is to be written |
 //!
 //! # Reading order
@@ -27,8 +29,10 @@ pub mod claim;
 pub mod fork;
 pub mod lock;
 pub mod lost;
+pub mod panic;
 pub mod parts;
 pub mod prefetch;
 pub mod shared;
+pub mod sleepers;
 pub mod standard;
 pub mod sync;

@@ -10,7 +10,7 @@
 //! | `next` | whoever claims | whoever claims: only the number counts |
 //! | `done` | whoever has copied a part | whoever waits for the end; pair: COPY-DONE |
 
-use crate::support::sync::atomic::{AtomicUsize, Ordering};
+use prim::sync::atomic::{AtomicUsize, Ordering};
 
 /// The parts of one copy.
 #[derive(Debug)]

@@ -20,10 +20,10 @@
 use std::sync::Arc;
 
 use na::fork::Process;
+use prim::sync::atomic::{AtomicUsize, Ordering};
 use ult::PoolRef;
 
 use crate::bulk::copy_claims::Claims;
-use crate::support::sync::atomic::{AtomicUsize, Ordering};
 
 /// Tasklets that may be queued for an execution stream and have not begun: enough for the copies
 /// that are over before it wakes up.

@@ -23,9 +23,9 @@
 use std::collections::{HashMap, VecDeque};
 
 use margo_config::{Admission, Overload};
+use prim::lock::Lock;
+use prim::sync::atomic::{AtomicU64, Ordering};
 
-use crate::support::sync::Lock;
-use crate::support::sync::atomic::{AtomicU64, Ordering};
 use crate::{Addr, Principal};
 
 /// The part of the places of a plain gate that is for any peer, as numerator and denominator. Less

@@ -2,8 +2,7 @@
 //! that are caught, and the parts of admission that `loom-tests` models.
 //!
 //! Imports nothing from the other folders. Read `log.rs` and `contain.rs`, which most files use;
-//! `event.rs`, `files.rs`, `gate.rs`, `own_rpcs.rs`, `sync.rs` and `why_over.rs` stand for
-//! themselves.
+//! `event.rs`, `files.rs`, `gate.rs`, `own_rpcs.rs` and `why_over.rs` stand for themselves.
 
 pub(crate) mod contain;
 pub(crate) mod event;
@@ -11,5 +10,4 @@ pub(crate) mod files;
 pub(crate) mod gate;
 pub mod log;
 pub(crate) mod own_rpcs;
-pub(crate) mod sync;
 pub(crate) mod why_over;

@@ -8,11 +8,11 @@
 
 use hg::RawRequest;
 use margo_config::Admission;
+use prim::lock::Lock;
 use std::sync::Arc;
 
 use crate::Addr;
 use crate::support::gate::{Counts, Host, Share};
-use crate::support::sync::Lock;
 
 /// The holders of requests beyond the free places.
 pub(crate) struct RequestShares {

@@ -2,13 +2,6 @@
 #![cfg(loom)]
 #![allow(clippy::unwrap_used, reason = "a model")]
 
-mod sync;
-
-/// The path by which files of `src/` name the atomics.
-mod support {
-    pub(crate) use crate::sync;
-}
-
 /// A peer and a host, as `src/support/gate.rs` names them.
 type Addr = u8;
 type Principal = u8;
@@ -35,11 +28,15 @@ mod ult {
     mod wakers;
 }
 
-mod na {
+mod prim {
     mod biased_lock;
     mod claim;
     mod message_parts;
     mod shared_counts;
+    mod sleepers;
+}
+
+mod na {
     mod sm_doorbell;
     mod sm_lane;
     mod sm_reports;
@@ -51,6 +48,5 @@ mod na {
 mod margo {
     mod admission;
     mod copy_claims;
-    mod hg_bell;
     mod trace_wake;
 }

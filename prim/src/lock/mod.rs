@@ -11,9 +11,13 @@
 
 pub mod barrier;
 pub mod biased;
+#[cfg(loom)]
+mod modelled;
 pub mod plain;
 #[cfg(not(loom))]
 mod value;
 
+#[cfg(loom)]
+pub use self::modelled::ModelLock as Lock;
 #[cfg(not(loom))]
 pub use self::value::{BiasedGuard, BiasedLock, Guard, Lock};

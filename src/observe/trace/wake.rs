@@ -12,7 +12,7 @@
 //! that comes before the thread sleeps ends that sleep at once. Awake, it lets records gather for a
 //! moment before it looks again, so that under load it needs no wake-ups.
 
-use crate::support::sync::atomic::{AtomicBool, Ordering, fence};
+use prim::sync::atomic::{AtomicBool, Ordering, fence};
 
 #[derive(Debug, Default)]
 pub(crate) struct Wake {

@@ -17,6 +17,8 @@ use std::ops::{Deref, DerefMut};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
 
+pub use prim::panic::discard_panic;
+
 /// The payload of a panic, which a ULT leaves behind.
 pub(crate) type Panic = Box<dyn Any + Send + 'static>;
 
@@ -81,25 +83,6 @@ pub(crate) fn panic_message(panic: &Panic) -> &str {
     } else {
         "(the panic payload is not a string)"
     }
-}
-
-/// The number of destructors that may panic one inside of another. The payload beyond them is
-/// leaked.
-const NESTED_MAX: u32 = 8;
-
-/// Drops what [`catch_unwind`] has caught. The destructor of a payload
-/// may panic, with another payload whose destructor panics as well: all of them are caught, and of
-/// more than eight the last one is leaked. To let go of a payload in any other way is to call
-/// unknown code that may unwind, which aborts the process where that is not allowed.
-pub fn discard_panic(payload: Box<dyn std::any::Any + Send>) {
-    let mut payload = payload;
-    for _ in 0..NESTED_MAX {
-        match catch_unwind(AssertUnwindSafe(|| drop(payload))) {
-            Ok(()) => return,
-            Err(next) => payload = next,
-        }
-    }
-    std::mem::forget(payload);
 }
 
 /// A value of the program's that the runtime drops, wherever it is: a panic of its destructor is
@@ -211,7 +194,7 @@ mod tests {
         }
         DROPPED.set(0);
         discard_panic(Box::new(Nested(u32::MAX)));
-        assert_eq!(DROPPED.get(), NESTED_MAX, "there is an end to it");
+        assert_eq!(DROPPED.get(), prim::panic::NESTED_MAX, "there is an end to it");
     }
 
     #[test]

@@ -9,7 +9,7 @@ use loom::thread;
 use margo_loom_tests::check;
 use na::loom_exports::doorbell::{BOARD, Doorbell, RECORDS, ROOM, mark, settle, take};
 use na::loom_exports::gate::{CopyGate, withdraw};
-use na::loom_exports::lock::plain::RawLock;
+use prim::lock::plain::RawLock;
 
 #[derive(Default)]
 struct Shared {

@@ -4,7 +4,7 @@
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
-use na::loom_exports::counts::{Counts, Left};
+use prim::shared::counts::{Counts, Left};
 
 /// A value with its counts; the model reports accesses that are not ordered.
 struct Node {

@@ -4,7 +4,7 @@
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
-use na::claim::Claim;
+use prim::claim::Claim;
 
 #[test]
 fn one_of_several_gets_it() {

@@ -6,7 +6,7 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread;
 use margo_loom_tests::check_bounded;
-use na::loom_exports::lock::biased::{Hold, RawBiasedLock};
+use prim::lock::biased::{Hold, RawBiasedLock};
 
 // Tokens are multiples of eight.
 const FAVOURED: usize = 8;

@@ -6,10 +6,7 @@ use loom::sync::{Arc, Mutex};
 use loom::thread;
 use margo_loom_tests::check;
 
-#[path = "../../../../hg/src/bell.rs"]
-mod bell;
-
-use bell::{Sleeper, Sleepers};
+use prim::sleepers::{Sleeper, Sleepers};
 
 /// An endpoint as `na` promises it: what comes after an announcement makes its descriptor readable,
 /// and a poll ends the announcement.

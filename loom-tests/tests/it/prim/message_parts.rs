@@ -4,7 +4,7 @@
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
-use na::loom_exports::parts::ReturnedParts;
+use prim::parts::ReturnedParts;
 
 /// A block; the model reports accesses that are not ordered.
 struct Block {

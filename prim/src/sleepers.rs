@@ -1,6 +1,5 @@
-//! The sleep of an endpoint's contexts: how no context misses what is put into its mailbox, or what
-//! comes after another one has polled. Nothing but atomics, so that `loom-tests` can include this
-//! file.
+//! The sleep of the contexts that share an endpoint: no context misses what is put into its
+//! mailbox, or what comes after another one has polled.
 //!
 //! | state | written by | read by |
 //! |---|---|---|
@@ -11,11 +10,11 @@ use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 
 /// How many contexts sleep, or are about to.
 #[derive(Debug, Default)]
-pub(crate) struct Sleepers(AtomicUsize);
+pub struct Sleepers(AtomicUsize);
 
 impl Sleepers {
     /// Returns whether a context sleeps; for the context that polls, after its poll.
-    pub(crate) fn any(&self) -> bool {
+    pub fn any(&self) -> bool {
         // Either this sees the sleeper, or the sleeper's announcement comes after our poll and so
         // sees what we left.
         fence(Ordering::SeqCst); // pair: CONTEXT-SLEEPERS
@@ -25,11 +24,11 @@ impl Sleepers {
 
 /// The announcement of one context that it sleeps, or is about to.
 #[derive(Debug, Default)]
-pub(crate) struct Sleeper(AtomicBool);
+pub struct Sleeper(AtomicBool);
 
 impl Sleeper {
     /// Announces a sleep; follow with a look at the mailbox and at the endpoint.
-    pub(crate) fn announce(&self, all: &Sleepers) {
+    pub fn announce(&self, all: &Sleepers) {
         if !self.0.swap(true, Ordering::Relaxed) {
             all.0.fetch_add(1, Ordering::Relaxed);
         }
@@ -39,7 +38,7 @@ impl Sleeper {
     }
 
     /// Ends a sleep; whether there was one, for which a bell may have been rung.
-    pub(crate) fn retract(&self, all: &Sleepers) -> bool {
+    pub fn retract(&self, all: &Sleepers) -> bool {
         let slept = self.0.swap(false, Ordering::Relaxed);
         if slept {
             all.0.fetch_sub(1, Ordering::Relaxed);
@@ -48,7 +47,7 @@ impl Sleeper {
     }
 
     /// Returns whether a bell must be rung, after something was put into the mailbox.
-    pub(crate) fn must_ring(&self) -> bool {
+    pub fn must_ring(&self) -> bool {
         fence(Ordering::SeqCst); // pair: CONTEXT-ASLEEP
         self.0.load(Ordering::Relaxed)
     }

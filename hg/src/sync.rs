@@ -1,6 +1,0 @@
-//! The atomics of the files that `loom-tests` includes from here; there the module of this name has
-//! loom's.
-
-pub(crate) mod atomic {
-    pub(crate) use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
-}
