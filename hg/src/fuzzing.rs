@@ -9,12 +9,12 @@ use std::collections::BTreeMap;
 use na::MsgBuf;
 use serde::{Deserialize, Serialize};
 
-use super::bulk::BulkDesc;
-use super::format::{Accept, Build, Format};
-use super::header::{RequestHeader, ResponseHeader};
-use super::proc::{self, Bytes, ProcLimits, Raw, Writer, WriterLimits, Written};
-use super::wire::{self, Body};
-use super::{Bulk, ChecksumLevel, ConstStr, ReturnCode};
+use crate::bulk::BulkDesc;
+use crate::proc::{self, Bytes, ProcLimits, Raw, Writer, WriterLimits, Written};
+use crate::wire::format::{Accept, Build, Format};
+use crate::wire::header::{RequestHeader, ResponseHeader};
+use crate::wire::{self, Body};
+use crate::{Bulk, ChecksumLevel, ConstStr, ReturnCode};
 
 const FORMATS: [Format; 5] = [
     Format::new(Build::Plain, ChecksumLevel::None),

@@ -9,20 +9,15 @@
 //!
 //! # Reading order
 //!
-//! - `format.rs`, `checksum.rs`, `header.rs`, `id.rs`, `margo.rs`, `wire.rs`: the frame of
-//!   arguments, and whole messages;
-//! - `proc/`: how values are encoded;
-//! - `bulk/`: how memory is described to peers;
-//! - `core.rs`, `options.rs`: the [`Core`], and the rules for all operations;
-//! - `registry.rs`: which RPCs there are; `contexts.rs`: several contexts on one
-//!   endpoint;
-//! - `contact.rs`: the question to a peer before the first call;
-//! - `context.rs`: progress and trigger, from a completion of the network to a call of the sink;
-//! - `forward.rs`, `handle.rs`, `reply.rs`, `local.rs`, `overflow.rs`, `transfer.rs`: calls,
-//!   requests and their answers, responses, calls to ourselves, long arguments and results, bulk
-//!   transfers; `endings.rs`: what cancels them;
-//! - `ops.rs`, `receives.rs`, `buffers.rs`, `spare.rs`, `slots.rs`: the parts that they are made
-//!   of.
+//! One folder after the other, lowest first; each `mod.rs` says in which order to read its files:
+//!
+//! - `base/`, `memory/`, `proc/` (how values are encoded), `wire/` (headers and whole messages),
+//!   `bulk/` (how memory is described to peers): data, without a core;
+//! - `ops/`: the states of operations in flight;
+//! - `core/`: the [`Core`], and the rules for all operations; `options.rs`;
+//! - `overflow/`: arguments and results that do not fit into a message;
+//! - `origin/`, `requests/`, `transfer/`: calls, their targets, bulk transfers;
+//! - `progress/`: from a completion of the network to a call of the [`Sink`].
 //!
 //! # Trust
 //!
@@ -34,72 +29,54 @@
 
 #![deny(unsafe_code)]
 
-mod buffers;
+mod base;
 pub mod bulk;
-mod checksum;
-mod clock;
-mod code;
-mod contact;
-mod context;
-mod contexts;
 mod core;
-mod counters;
-mod endings;
-mod error;
-mod extension;
-mod format;
-mod forward;
 /// Entry points for fuzzers: whatever bytes they get, they must return. See `fuzz/`.
 #[doc(hidden)]
 pub mod fuzzing;
-mod handle;
-pub mod header;
-mod id;
-mod inspect;
-mod kept;
-mod local;
-mod log;
-pub mod margo;
-mod notices;
+mod memory;
 mod ops;
 mod options;
+mod origin;
 mod overflow;
 pub mod proc;
-mod raw_request;
-mod receives;
-mod registry;
-mod reply;
-mod slots;
-mod spare;
-#[cfg(test)]
-mod tests;
-mod too_long;
+mod progress;
+mod requests;
 mod transfer;
-#[expect(unsafe_code, reason = "bytes that are ASCII are text")]
-mod utf8;
-mod watch;
 pub mod wire;
 
 pub use self::{
+    base::{
+        clock::Stamp,
+        code::ReturnCode,
+        counters::{Counters, InHand},
+        error::{HgError, ProcError, WireError},
+        id::{ProviderId, RpcId},
+    },
     bulk::{Bulk, BulkDesc, BulkOp, LocalBytes, LocalPart, MemoryAttr, MemoryKind},
-    checksum::{ChecksumLevel, PayloadSum},
-    clock::Stamp,
-    code::ReturnCode,
-    context::Sink,
-    core::{Core, MESSAGE_BYTES_MIN},
-    counters::{Counters, InHand},
-    error::{HgError, ProcError, WireError},
-    extension::{Extension, TraceParent},
-    format::{Accept, Build, Format},
-    forward::ForwardOptions,
-    handle::{LentRequest, RequestHandle, RequestParts, Response, Sent},
-    id::{ProviderId, RpcId},
-    inspect::{CallMark, CallNumber, PeerCalls},
-    notices::CallKey,
-    ops::OpRef,
+    core::{
+        context::{Core, MESSAGE_BYTES_MIN},
+        inspect::{CallMark, CallNumber, PeerCalls},
+        registry::{Registration, Removed},
+        watch::Watch,
+    },
+    ops::slab::OpRef,
     options::HgOptions,
+    origin::{forward::ForwardOptions, notices::CallKey},
     proc::{Bytes, ConstStr, ProcLimits, Raw, Writer},
-    raw_request::RawRequest,
-    registry::{Registration, Removed},
-    watch::Watch,
+    progress::poll::Sink,
+    requests::{
+        handle::{LentRequest, RequestHandle, RequestParts, Response, Sent},
+        raw_request::RawRequest,
+    },
+    wire::{
+        checksum::{ChecksumLevel, PayloadSum},
+        extension::{Extension, TraceParent},
+        format::{Accept, Build, Format},
+        header, margo,
+    },
 };
+
+#[cfg(test)]
+mod tests;

@@ -2,14 +2,14 @@
 
 use na::LargeBuffers;
 
-use super::HgError;
-use super::RpcId;
-use super::checksum::ChecksumLevel;
-use super::format::{Accept, Build, Format};
-use super::proc::ProcLimits;
-use crate::log::Log;
+use crate::HgError;
+use crate::RpcId;
+use crate::base::log::Log;
+use crate::proc::ProcLimits;
+use crate::wire::checksum::ChecksumLevel;
+use crate::wire::format::{Accept, Build, Format};
 
-/// The options of a [`Core`](super::Core).
+/// The options of a [`Core`](crate::Core).
 ///
 /// Two options of `HG_Init_opt2` are not here because they would change nothing: the thread mode
 /// (everything that starts, answers or cancels may be called from any thread, for one atomic
@@ -58,7 +58,7 @@ pub struct HgOptions {
     /// Longest payload that may overflow a message, bytes, in both directions. Default 256 MiB.
     pub overflow_bytes_max: usize,
     /// Bytes of overflowed arguments that requests hold together, those being fetched included. A
-    /// request beyond it is refused with [`ReturnCode::Again`](super::ReturnCode::Again), unless
+    /// request beyond it is refused with [`ReturnCode::Again`](crate::ReturnCode::Again), unless
     /// none is held; then fetches whose requests' deadlines have passed are given up, and one of
     /// another origin that is being fetched more than half of it. As many bytes, counted apart, of
     /// overflowed results are kept until their origins have fetched them or are gone. For one
@@ -74,7 +74,7 @@ pub struct HgOptions {
     /// Bounds of encoded values. Default: see there.
     pub proc: ProcLimits,
     /// Let payloads that do not fit into a message overflow. Default: yes. Without, such a payload
-    /// cannot be encoded: [`ProcError::TooLong`](super::ProcError::TooLong) (C: `no_overflow`,
+    /// cannot be encoded: [`ProcError::TooLong`](crate::ProcError::TooLong) (C: `no_overflow`,
     /// `HG_OVERFLOW`). Messages of peers may overflow all the same.
     pub overflow: bool,
     /// Let small bulk data travel inside its descriptor. Default: yes (C: `no_bulk_eager`).
@@ -86,8 +86,8 @@ pub struct HgOptions {
     /// Hand calls to ourselves over without the network. Default: yes (C: `no_loopback`).
     pub loopback: bool,
     /// Give a request's buffer back, and no longer count it as held, as soon as
-    /// [`RequestHandle::input`](super::RequestHandle::input) or
-    /// [`payload_was_read`](super::RawRequest::payload_was_read) says that it was read, rather than
+    /// [`RequestHandle::input`](crate::RequestHandle::input) or
+    /// [`payload_was_read`](crate::RawRequest::payload_was_read) says that it was read, rather than
     /// with the answer. For handlers that run long. Default: no.
     pub release_input_early: bool,
     /// Contexts that there may be, at most 128. They share the numbers that tell calls apart, so
@@ -136,7 +136,7 @@ impl HgOptions {
     /// # Errors
     ///
     /// [`HgError::Na`] when more buffers are to be spared than there are.
-    pub(super) fn large_buffers(&self, bytes_max: usize) -> Result<LargeBuffers, HgError> {
+    pub(crate) fn large_buffers(&self, bytes_max: usize) -> Result<LargeBuffers, HgError> {
         let (all, spared) = (self.multi_recv_op_max, self.multi_recv_copy_threshold);
         let Some(count) = all.checked_sub(spared) else {
             return Err(HgError::Na(na::Error::InvalidArgument(format!(
@@ -148,12 +148,12 @@ impl HgOptions {
     }
 
     /// How requests are written.
-    pub(super) fn format(&self) -> Format {
+    pub(crate) fn format(&self) -> Format {
         Format::new(self.build, self.checksum_level)
     }
 
     /// How requests are read.
-    pub(super) fn accept(&self) -> Accept {
+    pub(crate) fn accept(&self) -> Accept {
         Accept { format: self.format(), detect: self.detect_build }
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use na::LocalMem;
 
-use super::Bulk;
+use super::handle::Bulk;
 use crate::{Core, HgError};
 
 /// The kind of device that memory is on. Counterpart: `hg_mem_type_t`.

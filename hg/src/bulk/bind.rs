@@ -11,7 +11,8 @@ use std::ops::Range;
 
 use na::Addr;
 
-use super::{Binding, Bulk};
+use super::handle::Bulk;
+use crate::proc::descriptor::Binding;
 use crate::{Core, HgError, ProcError};
 
 /// The owner, as a descriptor tells it.

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use na::{LocalMem, RawSegment};
 
-use super::Bulk;
+use super::handle::Bulk;
 use crate::HgError;
 
 /// Bytes of a handle that are in this process.

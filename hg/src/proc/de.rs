@@ -4,7 +4,7 @@ use serde::de::{self, DeserializeSeed, IntoDeserializer, Visitor};
 
 use super::{BULK, ProcLimits, RAW};
 use crate::ProcError;
-use crate::utf8::str_of;
+use crate::proc::utf8::str_of;
 
 /// A serde deserializer over a slice.
 pub(super) struct Decoder<'de> {

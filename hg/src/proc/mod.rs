@@ -29,15 +29,18 @@
 
 mod bytes;
 mod de;
+pub mod descriptor;
 mod limits;
 mod ser;
 mod text;
+#[expect(unsafe_code, reason = "bytes that are ASCII are text")]
+mod utf8;
 mod writer;
 
 use na::MsgBuf;
 use serde::{Deserialize, Serialize};
 
-use super::ProcError;
+use crate::ProcError;
 
 pub use self::bytes::{Bytes, FromBytes, Raw};
 pub use self::limits::{DEPTH_MAX, EMPTY_ELEMENTS_MAX, ProcLimits};

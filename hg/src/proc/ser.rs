@@ -2,9 +2,9 @@
 
 use serde::ser::{self, Serialize};
 
+use super::descriptor as desc;
 use super::{BULK, CONST_STR, ProcLimits, RAW, Writer};
 use crate::ProcError;
-use crate::bulk::{self, desc};
 
 /// A serde serializer over a [`Writer`].
 pub(super) struct Encoder<'w> {
@@ -85,7 +85,7 @@ impl<'w> Encoder<'w> {
         self.put_u64(descriptor.len() as u64)?;
         let start = self.writer.len();
         self.writer.put(descriptor)?;
-        let data = bulk::embeddable(descriptor);
+        let data = desc::embeddable(descriptor);
         let embed = data.is_some_and(|bytes| self.writer.may_embed(bytes));
         self.special = Special::BulkData { start, embed };
         Ok(())

@@ -3,7 +3,8 @@
 use na::{MsgBuf, copy_bytes};
 
 use super::ProcLimits;
-use crate::{ProcError, spare};
+use crate::ProcError;
+use crate::memory::spare;
 
 /// Longest room that is taken ahead for later bytes.
 const AHEAD_MAX: usize = 64 << 10;

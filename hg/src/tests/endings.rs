@@ -2,7 +2,7 @@
 
 use super::net::{CancelHeld, Refuse};
 use super::*;
-use crate::core::GIVEN_UP_MAX;
+use crate::core::context::GIVEN_UP_MAX;
 
 #[test]
 fn a_canceled_call_ends_once_and_its_response_is_dropped() {

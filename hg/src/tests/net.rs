@@ -9,7 +9,7 @@ use na::{
     MsgBuf, OpId, Refused, RegionTable, RemoteMem, Tag, Transfer,
 };
 
-use crate::buffers::lock;
+use prim::sync::lock;
 
 /// Longest message here: small, so that overflow is easy to reach.
 pub(super) const MESSAGE_MAX: usize = 512;

@@ -2,9 +2,9 @@
 
 use super::net::{Kind, MESSAGE_MAX, Refuse};
 use super::*;
+use crate::core::receives::FETCH_PATIENCE;
 use crate::header::flags;
-use crate::kept::PATIENCE as KEPT_PATIENCE;
-use crate::receives::FETCH_PATIENCE;
+use crate::overflow::results::PATIENCE as KEPT_PATIENCE;
 
 /// Far longer than a message, and one byte too long.
 fn long_ones() -> [Vec<u8>; 2] {

@@ -1,7 +1,7 @@
 //! Long payloads for a peer that often gets some: memory that stays registered.
 
 use super::*;
-use crate::slots::{MISSES, SLOT_BYTES};
+use crate::memory::slots::{MISSES, SLOT_BYTES};
 
 /// Origin and targets; the memory of all is copied by peers.
 fn sides(targets: usize) -> (Side, Vec<Side>) {

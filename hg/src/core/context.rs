@@ -1,0 +1,619 @@
+//! The RPC core: the rules that all operations have in common.
+//!
+//! # Who may call what
+//!
+//! Everything that starts, answers or cancels may be called from any thread. [`Core::progress`],
+//! [`Core::trigger`] and [`Core::prepare_wait`] have one caller, the progress ULT, because the
+//! order of events is that of its calls.
+//!
+//! | state | touched by | under |
+//! |---|---|---|
+//! | `State` (operations, events, tags, receives) | everybody, briefly | `Core::state` |
+//! | `arrived` (completions not acted on) | progress, trigger, other contexts | `Core::arrived` |
+//! | the registry | registrations; contexts keep a copy | see `registry.rs` |
+//! | builds of peers | calls, and answers to what they ask | their own lock, see `contact.rs` |
+//! | message buffers | everybody | see `buffers.rs` |
+//! | the endpoint | everybody | never under `Core::state` |
+//!
+//! `Core::state` is the lock that a call pays for: it is taken once to start a call and once for
+//! its end, once for a request that arrives and once for its answer.
+//!
+//! # Contexts
+//!
+//! A [`Core`] is one context; [`Core::context`] makes further ones on the same endpoint, which run
+//! in parallel, each driven by one thread at a time. A call may name the context that shall handle
+//! it at the target; one that names none, or one that is not there, goes to context 0, as in C. The
+//! response comes to the context that called. Receives for requests belong to context 0.
+//!
+//! # The parts of an operation
+//!
+//! | operation | network operations |
+//! |---|---|
+//! | call | send, receive of the response; get of the result if that overflowed |
+//! | one-way call | send; receive of an acknowledgement if the request overflowed |
+//! | answer | send; receive of an acknowledgement if the response overflowed |
+//! | arrived request | get of the arguments if they overflowed |
+//! | bulk transfer | puts or gets, several at a time |
+//! | call to ourselves | none |
+//!
+//! An operation counts its parts before it starts them, so a part that ends at once in another
+//! thread finds the right count. Its token goes back when its outcome is known; its slot, and the
+//! memory that it exposes, go when no part is in flight any more.
+//!
+//! # Shutdown
+//!
+//! [`Core::close`] closes the endpoint, which ends every part with an error, and ends the calls to
+//! ourselves, which have none. Nothing starts afterwards. [`Core::in_flight`] is zero when all
+//! tokens have gone back through `trigger`.
+
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use na::lock::{BiasedGuard, BiasedLock};
+use na::{Addr, Completion, Endpoint, LargeBuffers, Limits, LocalMem};
+
+use crate::base::clock::Origins;
+use crate::base::counters::{Counters, Counts, HotCounts, InHand};
+use crate::base::log::log;
+use crate::core::class::{Bell, Class};
+use crate::core::receives::Receives;
+use crate::core::registry::Seen;
+use crate::memory::buffers::Buffers;
+use crate::memory::slots::Slots;
+use crate::ops::slab::{OPS_MAX, OpRef, Role, Slab, Space, Tags};
+use crate::origin::forward::Forward;
+use crate::overflow::fetch::Fetch;
+use crate::overflow::results::Kept;
+use crate::proc::{ProcLimits, WriterLimits};
+use crate::progress::poll::Event;
+use crate::requests::raw_request::Respond;
+use crate::transfer::pieces::BulkTransfer;
+use crate::wire::format::{Accept, Format};
+use crate::{Bulk, HgError, HgOptions};
+use prim::sync::lock;
+
+/// An operation in flight.
+#[derive(Debug)]
+pub(crate) enum Op<T> {
+    /// A call of ours.
+    Forward(Forward<T>),
+    /// A call to ourselves; nothing but its token.
+    Local(T),
+    /// An answer of ours.
+    Respond(Respond<T>),
+    /// A request whose arguments are being fetched.
+    Fetch(Fetch),
+    /// A bulk transfer of ours.
+    Transfer(BulkTransfer<T>),
+}
+
+/// The state that every operation touches, briefly.
+#[derive(Debug)]
+pub(crate) struct State<T> {
+    pub(crate) ops: Slab<Op<T>>,
+    /// Events of operations that ended, or requests that arrived, without the network.
+    pub(crate) events: VecDeque<Event<T>>,
+    /// Tokens in `ops` and `events`.
+    pub(crate) tokens: usize,
+    /// Calls that were canceled while they waited for their response, oldest first; may name calls
+    /// that are over.
+    given_up: VecDeque<OpRef>,
+    /// So many of them keep their receives.
+    given_up_max: usize,
+    /// For calls to no certain context, and to a certain one.
+    tags: [Tags; 2],
+    pub(crate) closed: bool,
+    /// The receives for requests, in context 0.
+    pub(crate) receives: Receives,
+    pub(crate) hot: HotCounts,
+    pub(crate) seen: Seen,
+    /// By the operation that ends with them.
+    pub(crate) watched: HashMap<OpRef, Addr>,
+    /// The clocks of origins whose requests come in here.
+    pub(crate) origins: Origins,
+}
+
+impl<T> State<T> {
+    fn new(
+        (id, generation): (u8, u32),
+        given_up_max: usize,
+        space: Space,
+        receives: Receives,
+    ) -> Self {
+        Self {
+            ops: Slab::new(id, generation),
+            events: VecDeque::new(),
+            tokens: 0,
+            given_up: VecDeque::new(),
+            given_up_max,
+            tags: [false, true].map(|targeted| Tags::new(space.width(targeted))),
+            closed: false,
+            receives,
+            hot: HotCounts::default(),
+            seen: Seen::default(),
+            watched: HashMap::new(),
+            origins: Origins::default(),
+        }
+    }
+
+    /// The number of a new call, which gives its tag.
+    ///
+    /// # Errors
+    ///
+    /// [`HgError::Busy`]: there are as many calls in flight as tags.
+    pub(crate) fn number(&mut self, targeted: bool) -> Result<u64, HgError> {
+        let Self { tags, ops, .. } = self;
+        let number = tags[usize::from(targeted)].next(|| {
+            ops.iter().filter_map(|(_, op)| match op {
+                Op::Forward(call) if call.target.is_some() == targeted => Some(call.number),
+                _ => None,
+            })
+        });
+        number.map_err(HgError::Busy)
+    }
+
+    /// The numbers that the next calls would have.
+    pub(crate) fn next_numbers(&self) -> [u64; 2] {
+        [self.tags[0].upcoming(), self.tags[1].upcoming()]
+    }
+
+    /// Adds what is in hand here.
+    pub(crate) fn add_to(&self, sum: &mut InHand) {
+        sum.operations += self.ops.len();
+        sum.tokens += self.tokens;
+        sum.requests_held += self.receives.held;
+        sum.receives_posted += self.receives.posted;
+    }
+
+    /// Returns the event that the last step of an operation leads to, if any, and the operation
+    /// itself when it is over, to be dropped outside of the lock.
+    pub(crate) fn settle(&mut self, op: OpRef) -> (Option<Event<T>>, Option<Op<T>>) {
+        let (event, over) = match self.ops.get_mut(op) {
+            Some(Op::Forward(forward)) => forward.settle(),
+            Some(Op::Respond(respond)) => respond.settle(),
+            Some(Op::Transfer(transfer)) => transfer.settle(),
+            Some(Op::Local(_) | Op::Fetch(_)) | None => (None, false),
+        };
+        (event, if over { self.ops.remove(op) } else { None })
+    }
+
+    /// Remembers a canceled call, whose receive stays posted: a late response that overflowed must
+    /// be acknowledged, or its sender would keep the result for as long as it lives. Returns the
+    /// receives of older ones to cancel: when there are too many, and when `arguments` that stay
+    /// exposed for others than this one are more than `max` bytes.
+    pub(crate) fn give_up(&mut self, op: OpRef, arguments: &Kept, max: u64) -> Vec<(OpRef, Role)> {
+        self.given_up.push_back(op);
+        let mut forgotten = Vec::new();
+        if self.given_up.len() > self.given_up_max
+            && let Some(oldest) = self.given_up.pop_front()
+            && let Some(Op::Forward(call)) = self.ops.get_mut(oldest)
+        {
+            call.uncount_arguments();
+            forgotten.push((oldest, call.reply_role()));
+        }
+        let mut at = 0;
+        while arguments.bytes() > max && at + 1 < self.given_up.len() {
+            let older = self.given_up[at];
+            let counted = match self.ops.get_mut(older) {
+                Some(Op::Forward(call)) => call.uncount_arguments().then(|| call.reply_role()),
+                _ => None,
+            };
+            match counted {
+                Some(role) => {
+                    forgotten.push((older, role));
+                    self.given_up.remove(at);
+                }
+                None => at += 1,
+            }
+        }
+        forgotten
+    }
+
+    /// Returns whether an operation can be admitted: the core is neither closed nor full.
+    #[inline]
+    pub(crate) fn may_admit(&self) -> Result<(), HgError> {
+        if self.closed {
+            return Err(HgError::Closed);
+        }
+        if self.ops.is_full() { Err(HgError::Busy(OPS_MAX)) } else { Ok(()) }
+    }
+
+    /// Admits an operation, unless the core is closed or full; gives it back then.
+    pub(crate) fn admit(&mut self, op: Op<T>) -> Result<OpRef, Box<(HgError, Op<T>)>> {
+        match self.may_admit() {
+            Ok(()) => Ok(self.ops.insert(op)),
+            Err(error) => Err(Box::new((error, op))),
+        }
+    }
+
+    /// Ends a call that waits for its response and for nothing else: what [`settle`](Self::settle)
+    /// comes to for nearly all calls, without moving the operation. `None`: it is not such a call.
+    #[inline]
+    pub(crate) fn end_plain_call(&mut self, op: OpRef) -> Option<T> {
+        let Some(Op::Forward(call)) = self.ops.get_mut(op) else { return None };
+        let token = call.take_plain()?;
+        // All that it could own was looked at and is gone.
+        self.ops.forget(op);
+        self.tokens -= 1;
+        Some(token)
+    }
+}
+
+/// A context of the RPC core on one endpoint. `T` is what callers give an operation and get back at
+/// its end.
+///
+/// Counterpart: `hg_class_t` and `hg_context_t`. There is no need for `HG_Create`, `HG_Reset` and
+/// `HG_Destroy` of a handle: a call owns nothing that outlives it, its slot, tag and buffers are
+/// reused by themselves, and starting one allocates nothing.
+#[derive(Debug)]
+pub struct Core<T> {
+    pub(crate) endpoint: Arc<dyn Endpoint>,
+    pub(crate) self_addr: Addr,
+    pub(crate) limits: Limits,
+    pub(crate) options: HgOptions,
+    /// How requests are read, and in which format messages are written; `options` say so.
+    pub(crate) accept: Accept,
+    /// Peers are asked for their build.
+    pub(crate) asks: bool,
+    pub(crate) buffers: Arc<Buffers>,
+    /// Where requests are received; `None`: into buffers of their own. Those of all contexts.
+    pub(crate) large: Option<LargeBuffers>,
+    /// Those of all contexts.
+    pub(crate) slots: Arc<Slots>,
+    /// Results that are kept, of all contexts.
+    pub(crate) kept: Kept,
+    /// Results that are kept of the RPC that `HgOptions::results_apart` names.
+    pub(crate) kept_apart: Kept,
+    /// Arguments of calls that were given up, of all contexts.
+    pub(crate) kept_arguments: Kept,
+    pub(crate) class: Arc<Class<T>>,
+    pub(crate) id: u8,
+    pub(crate) space: Space,
+    /// Context 0, which has the receives for requests; `None`: this is it.
+    primary: Option<Arc<Core<T>>>,
+    /// How others wake it; context 0 has one as soon as there may be another.
+    pub(crate) bell: Option<Bell>,
+    state: BiasedLock<State<T>>,
+    /// `State::events` is not empty; to look at without the lock. Only a hint: a thread that queues
+    /// an event for a sleeping progress ULT wakes it, and `prepare_wait` looks under the lock.
+    pub(crate) has_events: AtomicBool,
+    /// Completions that `progress` collected, and those that other contexts have handed over.
+    pub(crate) arrived: Mutex<VecDeque<Completion>>,
+    /// `arrived` is not empty; written under its lock, and as much of a hint.
+    pub(crate) has_arrived: AtomicBool,
+    /// The answer of [`Receives::is_crowded`] in context 0 at the latest arrival, for the other
+    /// contexts.
+    pub(crate) crowded: AtomicBool,
+    pub(crate) counts: Counts,
+}
+
+impl<T> Core<T> {
+    /// Starts the RPC core on `endpoint`, with one context, and posts receives if it is to listen.
+    ///
+    /// # Errors
+    ///
+    /// [`HgError::Na`] when the endpoint refuses the receives, or carries messages too short for
+    /// Mercury's headers; when checksums are asked for in a build without.
+    pub fn new(endpoint: Arc<dyn Endpoint>, options: HgOptions) -> Result<Arc<Self>, HgError> {
+        if options.format().level() != options.checksum_level {
+            return Err(HgError::Na(na::Error::InvalidArgument(
+                "checksums take `build: Build::Checksum`: the headers of a plain build have no \
+                 room for them"
+                    .to_owned(),
+            )));
+        }
+        let limits = endpoint.limits();
+        let least = limits.unexpected_bytes_max.min(limits.expected_bytes_max);
+        if least < MESSAGE_BYTES_MIN {
+            return Err(HgError::Na(na::Error::InvalidArgument(format!(
+                "messages of at most {least} bytes are too short: headers and the description of \
+                 an overflow take {MESSAGE_BYTES_MIN}"
+            ))));
+        }
+        let class = Arc::new(Class::new());
+        let make = |id, generation| {
+            Self::make((id, generation), endpoint, options.clone(), class.clone(), None)
+        };
+        let core = class.add(options.max_contexts, make)?;
+        if core.options.listen {
+            let first = core.state().receives.first();
+            core.has_memory_for(&first)?;
+            core.post_receives(first)?;
+        }
+        Ok(core)
+    }
+
+    /// Makes a further context. It lasts until the last clone of what this returns is dropped;
+    /// whatever it has in flight then ends unnoticed, so wait for [`in_flight`](Self::in_flight) to
+    /// be zero before.
+    ///
+    /// # Errors
+    ///
+    /// [`HgError::Contexts`] beyond [`HgOptions::max_contexts`]; [`HgError::Closed`].
+    ///
+    /// Counterpart: `HG_Context_create`.
+    pub fn context(self: &Arc<Self>) -> Result<Arc<Self>, HgError> {
+        let primary = self.primary.as_ref().unwrap_or(self).clone();
+        if self.is_closed() {
+            return Err(HgError::Closed);
+        }
+        let (endpoint, options, class) =
+            (self.endpoint.clone(), self.options.clone(), self.class.clone());
+        self.class.add(self.options.max_contexts, |id, generation| {
+            Self::make((id, generation), endpoint, options, class, Some(primary))
+        })
+    }
+
+    fn make(
+        (id, generation): (u8, u32),
+        endpoint: Arc<dyn Endpoint>,
+        options: HgOptions,
+        class: Arc<Class<T>>,
+        primary: Option<Arc<Self>>,
+    ) -> Result<Self, HgError> {
+        let (first, more) = (options.request_post_init, options.request_post_incr);
+        let limits = endpoint.limits();
+        let large = match &primary {
+            Some(primary) => primary.large.clone(),
+            None => Some(options.large_buffers(limits.unexpected_bytes_max)?)
+                .filter(|_| options.multi_recv && options.listen && endpoint.has_multi_recv()),
+        };
+        let receives = Receives::new(first, more, options.requests_max, large.is_some());
+        let space = Space::new(id, options.max_contexts);
+        let slots = match &primary {
+            Some(primary) => primary.slots.clone(),
+            None => Slots::new(endpoint.clone()),
+        };
+        let kept = primary.as_ref().map_or_else(Kept::default, |primary| primary.kept.clone());
+        let kept_apart = primary.as_ref().map(|primary| primary.kept_apart.clone());
+        let kept_arguments = primary.as_ref().map(|primary| primary.kept_arguments.clone());
+        // Half is for watched origins.
+        let given_up_max =
+            endpoint.idle_receives_max() / 2 / usize::from(options.max_contexts.max(1));
+        let given_up_max = given_up_max.clamp(1, GIVEN_UP_MAX);
+        let bell = match options.max_contexts {
+            0 | 1 => None,
+            _ => Some(Bell::new(endpoint.wait_fd())?),
+        };
+        Ok(Self {
+            self_addr: endpoint.self_addr(),
+            limits,
+            large,
+            buffers: Buffers::new(endpoint.clone()),
+            slots,
+            kept,
+            kept_apart: kept_apart.unwrap_or_default(),
+            kept_arguments: kept_arguments.unwrap_or_default(),
+            endpoint,
+            asks: options.ask_build && options.format() == Format::default(),
+            accept: options.accept(),
+            options,
+            class,
+            id,
+            space,
+            primary,
+            bell,
+            state: BiasedLock::new(State::new((id, generation), given_up_max, space, receives)),
+            has_events: AtomicBool::new(false),
+            arrived: Mutex::new(VecDeque::new()),
+            has_arrived: AtomicBool::new(false),
+            crowded: AtomicBool::new(false),
+            counts: Counts::default(),
+        })
+    }
+
+    /// The number of this context. Counterpart: `HG_Context_get_id`.
+    pub fn id(&self) -> u8 {
+        self.id
+    }
+
+    /// Context 0.
+    #[inline]
+    pub(crate) fn primary(&self) -> &Self {
+        self.primary.as_deref().unwrap_or(self)
+    }
+
+    /// Runs `work` while the lock is held, as by another thread; for tests.
+    #[doc(hidden)]
+    pub fn while_locked<V>(&self, work: impl FnOnce() -> V) -> V {
+        let _held = self.state();
+        work()
+    }
+
+    #[inline]
+    pub(crate) fn state(&self) -> BiasedGuard<'_, State<T>> {
+        self.state.lock()
+    }
+
+    /// Queues what trigger is to deliver.
+    pub(crate) fn queue(&self, state: &mut State<T>, event: Event<T>) {
+        state.events.push_back(event);
+        self.has_events.store(true, Ordering::Relaxed);
+    }
+
+    /// After a step of an operation within trigger: what is to be told to the sink now.
+    #[inline]
+    pub(crate) fn settle(
+        &self,
+        mut state: BiasedGuard<'_, State<T>>,
+        op: OpRef,
+    ) -> Option<Event<T>> {
+        let (event, gone) = state.settle(op);
+        if event.is_some() {
+            state.tokens -= 1;
+        }
+        drop(state);
+        drop(gone);
+        event
+    }
+
+    /// The limits of an encoding into a message of at most `message_max` bytes.
+    #[inline]
+    pub(crate) fn writer_limits(&self, message_max: usize) -> WriterLimits {
+        let bytes_max = match self.options.overflow {
+            true => self.options.overflow_bytes_max,
+            false => message_max.saturating_sub(self.accept.format.header_bytes()),
+        };
+        WriterLimits { bytes_max, bulk_eager: self.options.bulk_eager, proc: self.options.proc }
+    }
+
+    /// Bounds within which arguments and results are to be decoded; see
+    /// [`proc::from_slice_within`](crate::proc::from_slice_within).
+    pub fn proc_limits(&self) -> ProcLimits {
+        self.options.proc
+    }
+
+    /// The endpoint underneath.
+    pub fn endpoint(&self) -> &Arc<dyn Endpoint> {
+        &self.endpoint
+    }
+
+    /// Our own address.
+    pub fn self_addr(&self) -> Addr {
+        self.self_addr.clone()
+    }
+
+    /// The peer of that name. Does not contact it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Endpoint::lookup`].
+    pub fn lookup(&self, uri: &str) -> Result<Addr, na::Error> {
+        self.endpoint.lookup(uri)
+    }
+
+    /// A target has taken a request of ours for expired before it was: its notion of our clock is
+    /// wrong, as after a suspend of this host. All targets begin anew with the next request.
+    pub fn clock_is_misjudged(&self) {
+        self.class.clock.rename();
+    }
+
+    /// Returns the counts of what this core has done so far.
+    pub fn counters(&self) -> Counters {
+        let mut sum = Counters::default();
+        for context in self.class.all() {
+            let hot = context.state().hot;
+            context.counts.add_to(hot, &mut sum);
+        }
+        sum.multi_recv_copy = self.copied();
+        sum
+    }
+
+    /// Requests that got memory of their own.
+    fn copied(&self) -> u64 {
+        self.large.as_ref().map_or(0, LargeBuffers::copied)
+    }
+
+    /// Returns the operations and memory that are in hand now.
+    pub fn in_hand(&self) -> InHand {
+        let mut sum = InHand::default();
+        for context in self.class.all() {
+            context.state().add_to(&mut sum);
+        }
+        let taken = self.large.as_ref().map_or(0, LargeBuffers::bytes_taken);
+        sum.large_buffer_bytes = taken as usize;
+        sum.result_bytes_kept = (self.kept.bytes() + self.kept_apart.bytes()) as usize;
+        sum
+    }
+
+    /// Payload bytes that fit into a request. Counterpart: `HG_Class_get_input_eager_size`.
+    pub fn input_eager_bytes(&self) -> usize {
+        self.limits.unexpected_bytes_max - self.options.build.header_bytes()
+    }
+
+    /// Payload bytes that fit into a response. Counterpart: `HG_Class_get_output_eager_size`.
+    pub fn output_eager_bytes(&self) -> usize {
+        self.limits.expected_bytes_max - self.options.build.header_bytes()
+    }
+
+    /// A handle to registered memory, for peers. It does not keep the memory registered.
+    ///
+    /// Counterpart: `HG_Bulk_create`.
+    pub fn bulk_handle(&self, memory: &LocalMem) -> Bulk {
+        Bulk::of_local(&*self.endpoint, memory)
+    }
+
+    #[inline]
+    pub(crate) fn is_primary(&self) -> bool {
+        self.primary.is_none()
+    }
+
+    /// Operations whose token has not gone back. For the caller of [`trigger`](Self::trigger).
+    pub fn in_flight(&self) -> usize {
+        self.state().tokens
+    }
+
+    /// Returns whether something waits for [`trigger`](Self::trigger). Events that this thread has
+    /// queued here are seen, unless they were taken meanwhile; so a thread that has started,
+    /// answered or canceled something need wake a sleeping progress ULT only if this is true.
+    #[inline]
+    pub fn has_queued(&self) -> bool {
+        self.has_events.load(Ordering::Relaxed)
+    }
+
+    /// Announces that the caller is about to sleep on [`wait_fd`](Self::wait_fd); `false`: there is
+    /// work, or this core is closed. See [`Endpoint::prepare_wait`]. Events that other threads
+    /// queue here afterwards (calls to ourselves, cancels) do not make the descriptor readable:
+    /// those threads wake the sleeper themselves.
+    ///
+    /// Counterpart: `HG_Event_ready`.
+    pub fn prepare_wait(&self) -> bool {
+        if let Some(bell) = &self.bell {
+            bell.announce(&self.class);
+        }
+        // What a closed endpoint does to wake sleepers, another context may have taken away.
+        let is_idle = |state: &State<T>| !state.closed && state.events.is_empty();
+        let quiet = lock(&self.arrived).is_empty()
+            && is_idle(&self.state())
+            && self.endpoint.prepare_wait();
+        if let Some(bell) = self.bell.as_ref().filter(|_| !quiet) {
+            bell.retract(&self.class);
+        }
+        quiet
+    }
+
+    /// Readable when there is work, see [`prepare_wait`](Self::prepare_wait). `None`: the transport
+    /// can only be polled.
+    ///
+    /// Counterpart: `HG_Event_get_wait_fd`.
+    pub fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
+        let endpoint = self.endpoint.wait_fd()?;
+        Some(self.bell.as_ref().map_or(endpoint, Bell::fd))
+    }
+
+    /// Origins that may stay watched without a need: each takes a receive. These are half of the
+    /// receives that the network has for such uses; the other half is for canceled calls.
+    pub fn idle_watches_max(&self) -> usize {
+        self.endpoint.idle_receives_max() / 2
+    }
+
+    /// Grows while transfers of peers are served, of which [`poll`](Self::poll) tells nothing.
+    pub fn served(&self) -> u64 {
+        self.endpoint.served()
+    }
+}
+
+impl<T> Drop for Core<T> {
+    fn drop(&mut self) {
+        let generation = self.state().ops.generation();
+        self.class.retire(self.id, generation);
+        self.leave_to_primary();
+        if self.options.stats {
+            let mut sum = Counters::default();
+            let hot = self.state().hot;
+            self.counts.add_to(hot, &mut sum);
+            sum.multi_recv_copy = if self.is_primary() { self.copied() } else { 0 };
+            log!(self.options.log, INFO, context = self.id, counters = ?sum, "RPC layer");
+        }
+    }
+}
+
+/// Most canceled calls whose response is still waited for; each takes a message buffer. Fewer where
+/// the network [takes few receives](na::Endpoint::idle_receives_max).
+pub(crate) const GIVEN_UP_MAX: usize = 1024;
+
+/// Headers of any format, what is said beside them, the length of a descriptor, and a descriptor of
+/// one segment with a memory handle of 64 bytes.
+pub const MESSAGE_BYTES_MIN: usize = 24 + crate::wire::extension::BYTES_MAX + 8 + 40 + 64;

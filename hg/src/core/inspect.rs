@@ -1,0 +1,90 @@
+//! The view of a core from outside: peers, calls in flight to them, and since when.
+//!
+//! No call notes the time when it starts. But calls are numbered: a caller that notes the next
+//! number together with the time ([`CallMark`]) can tell later that a call with a lower number is
+//! older.
+
+use na::PeerStats;
+
+use crate::InHand;
+use crate::core::context::{Core, Op};
+use crate::ops::slab::{OpRef, Role};
+
+/// Operations that are looked at under one lock.
+const CHUNK: usize = 256;
+
+/// The calls that have been made up to a moment: see [`Core::call_mark`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CallMark(Vec<(u8, [u64; 2])>);
+
+/// Names a call among those of its core, in the order of their starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CallNumber {
+    context: u8,
+    targeted: bool,
+    number: u64,
+}
+
+impl CallMark {
+    /// Returns whether that call was made before the mark.
+    pub fn covers(&self, call: CallNumber) -> bool {
+        let own = self.0.iter().find(|(context, _)| *context == call.context);
+        own.is_some_and(|(_, next)| call.number < next[usize::from(call.targeted)])
+    }
+}
+
+/// A peer, and the calls to it.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct PeerCalls {
+    /// The statistics that the transport keeps of the peer.
+    pub peer: PeerStats,
+    /// Calls whose response has not come.
+    pub calls: Vec<CallNumber>,
+}
+
+impl<T> Core<T> {
+    /// Calls made from now on are not covered by it, earlier ones are.
+    pub fn call_mark(&self) -> CallMark {
+        let contexts = self.class.all();
+        CallMark(contexts.iter().map(|one| (one.id, one.state().next_numbers())).collect())
+    }
+
+    /// The peers that the transport knows, with the calls in flight to each.
+    pub fn peer_calls(&self, peers: Vec<PeerStats>) -> Vec<PeerCalls> {
+        let calls = |peer: PeerStats| PeerCalls { calls: self.calls_of(&peer), peer };
+        peers.into_iter().map(calls).collect()
+    }
+
+    fn calls_of(&self, peer: &PeerStats) -> Vec<CallNumber> {
+        let mut awaited = peer.awaited.iter().filter_map(|id| match OpRef::parse(*id) {
+            (op, Some(Role::Reply)) => Some(op),
+            _ => None,
+        });
+        let mut found = Vec::new();
+        loop {
+            let chunk: Vec<_> = awaited.by_ref().take(CHUNK).collect();
+            if chunk.is_empty() {
+                return found;
+            }
+            for context in self.class.all() {
+                let mut state = context.state();
+                for op in chunk.iter().filter(|op| op.context_id() == context.id) {
+                    if let Some(Op::Forward(call)) = state.ops.get_mut(*op)
+                        && !call.canceled
+                    {
+                        let (targeted, number) = (call.target.is_some(), call.number);
+                        found.push(CallNumber { context: context.id, targeted, number });
+                    }
+                }
+            }
+        }
+    }
+
+    /// Returns the operations and memory that this context alone has in hand.
+    pub fn in_hand_here(&self) -> InHand {
+        let mut sum = InHand::default();
+        self.state().add_to(&mut sum);
+        sum
+    }
+}

@@ -1,0 +1,80 @@
+//! Calls to ourselves: the encoded arguments and results are handed over as they are, also between
+//! the contexts of a core. Events and counters are those of any other call.
+
+use crate::core::context::{Core, Op, State};
+use crate::ops::slab::OpRef;
+use crate::proc::Written;
+use crate::progress::poll::{Event, IncomingRequest, RequestExtension};
+use crate::requests::raw_request::Reply;
+use crate::wire::header::RequestHeader;
+use crate::{HgError, Response};
+
+impl<T> Core<T> {
+    /// A call to ourselves: the encoded arguments go up as they are.
+    pub(crate) fn hand_to_ourselves(
+        &self,
+        op: OpRef,
+        header: RequestHeader,
+        target: Option<u8>,
+        written: Written,
+        beside: Option<Box<RequestExtension>>,
+    ) -> OpRef {
+        let payload = self.local_payload(header.format.header_bytes(), written);
+        let reply = if header.no_response { Reply::None } else { Reply::Local(op) };
+        let request = Event::Request(IncomingRequest {
+            header,
+            origin: self.self_addr.clone(),
+            reply,
+            payload,
+            held: false,
+            uncounted: false,
+            beside,
+        });
+        let other = target.filter(|id| *id != self.id).and_then(|id| self.class.get(id));
+        let other = match other {
+            None if self.class.is_several() && self.id != 0 && target != Some(self.id) => {
+                self.class.get(0)
+            }
+            other => other,
+        };
+        if let Some(other) = other {
+            other.queue_from_other(request);
+            let mut state = self.state();
+            self.end_one_way_to_ourselves(&mut state, op, header.no_response);
+        } else {
+            let mut state = self.state();
+            state.hot.rpc_req_recv += 1;
+            self.queue(&mut state, request);
+            self.end_one_way_to_ourselves(&mut state, op, header.no_response);
+        }
+        op
+    }
+
+    fn end_one_way_to_ourselves(&self, state: &mut State<T>, op: OpRef, one_way: bool) {
+        if one_way && let Some(Op::Local(token)) = state.ops.remove(op) {
+            let result = Ok(Response::empty());
+            self.queue(state, Event::Response { token, result });
+        }
+    }
+
+    /// Ends a call to ourselves, unless it was canceled meanwhile.
+    pub(crate) fn answer_local(&self, op: OpRef, result: Result<Response, HgError>) {
+        if op.context_id() == self.id {
+            return self.take_local_answer(op, result);
+        }
+        // Another context of ours called.
+        if let Some(caller) = self.class.get(op.context_id()) {
+            caller.take_local_answer(op, result);
+            caller.wake();
+        }
+    }
+
+    fn take_local_answer(&self, op: OpRef, result: Result<Response, HgError>) {
+        let mut state = self.state();
+        state.hot.rpc_resp_sent += 1;
+        if let Some(Op::Local(token)) = state.ops.remove(op) {
+            state.hot.rpc_resp_recv += 1;
+            self.queue(&mut state, Event::Response { token, result });
+        }
+    }
+}

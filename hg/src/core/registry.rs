@@ -1,0 +1,516 @@
+//! The registry: which RPCs there are.
+//!
+//! The table is copied on every change and read as a whole: each context keeps the copy that it saw
+//! last, and looks at one number to learn that there is a newer one. So a look-up on the path of a
+//! call takes no lock of its own and reads no cache line that other threads write.
+//!
+//! A request keeps the entry with which it was handed up, so replacing or removing an RPC leaves
+//! nothing dangling: a request that a handler has is answered as before, and a later one finds the
+//! new entry, or none.
+
+use std::any::Any;
+use std::collections::HashMap;
+use std::fmt;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use crate::{Core, HgError, ProviderId, RpcId};
+use prim::sync::lock;
+
+/// The properties that an RPC is registered with.
+///
+/// Counterpart: the arguments of `HG_Register`, `HG_Register_data` and
+/// `HG_Registered_disable_response`.
+// Apart from its counts, which requests change: whoever handles one reads what is here.
+#[repr(align(128))]
+pub struct Registration {
+    id: RpcId,
+    name: Box<str>,
+    serves: bool,
+    no_response: bool,
+    data: Option<Arc<dyn Any + Send + Sync>>,
+}
+
+impl Registration {
+    fn new(id: RpcId, name: String) -> Self {
+        Self { id, name: name.into(), serves: true, no_response: false, data: None }
+    }
+
+    /// By number. The name is for messages to people.
+    pub fn with_id(id: RpcId, name: impl Into<String>) -> Self {
+        Self::new(id, name.into())
+    }
+
+    /// By name, as plain Mercury numbers it. Counterpart: `HG_Register_name`.
+    pub fn mercury(name: &str) -> Self {
+        Self::new(RpcId::mercury(name), name.to_owned())
+    }
+
+    /// By name, as Margo numbers it at a provider. Counterpart: `margo_provider_register_name`.
+    pub fn margo(name: &str, provider: ProviderId) -> Self {
+        let shown = match provider {
+            ProviderId::DEFAULT => name.to_owned(),
+            provider => format!("{name} of provider {provider}"),
+        };
+        Self::new(RpcId::margo(name, provider), shown)
+    }
+
+    /// Only for calls of ours; requests for it are refused. Counterpart: no `hg_rpc_cb_t`.
+    pub fn client_only(self) -> Self {
+        Self { serves: false, ..self }
+    }
+
+    /// No call of this RPC takes a response, whatever the caller says. Both sides have to agree.
+    pub fn no_response(self) -> Self {
+        Self { no_response: true, ..self }
+    }
+
+    /// Sets the data that [`RequestHandle::data`](crate::RequestHandle::data) gives to the code
+    /// that serves the RPC.
+    pub fn data(self, data: Arc<dyn Any + Send + Sync>) -> Self {
+        Self { data: Some(data), ..self }
+    }
+
+    /// The number.
+    #[inline]
+    pub fn id(&self) -> RpcId {
+        self.id
+    }
+
+    /// The name.
+    #[inline]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Returns whether requests for it are taken.
+    #[inline]
+    pub fn serves(&self) -> bool {
+        self.serves
+    }
+
+    /// Returns whether it takes no response.
+    #[inline]
+    pub fn is_no_response(&self) -> bool {
+        self.no_response
+    }
+
+    /// Returns whether it was registered with data.
+    #[inline]
+    pub(crate) fn has_data(&self) -> bool {
+        self.data.is_some()
+    }
+
+    /// The data that it was registered with, if it is of type `D`.
+    pub fn data_as<D: Any>(&self) -> Option<&D> {
+        self.data.as_deref()?.downcast_ref()
+    }
+}
+
+impl fmt::Debug for Registration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Registration({} as {})", self.name, self.id)
+    }
+}
+
+/// An RPC id is a hash already; its two halves only have to be brought together. A peer chooses
+/// which ids it asks for, but not which ones are in the table.
+#[derive(Default)]
+pub(crate) struct IdHasher(u64);
+
+impl Hasher for IdHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
+    }
+
+    #[inline]
+    fn write_u64(&mut self, word: u64) {
+        self.0 = (self.0 ^ word ^ word >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+}
+
+pub(crate) type Table = HashMap<RpcId, Arc<Registration>, BuildHasherDefault<IdHasher>>;
+
+/// All RPCs of a core, for all of its contexts.
+#[derive(Debug, Default)]
+pub(crate) struct Registry {
+    table: Mutex<Arc<Table>>,
+    /// Changes of the table. A reader that sees a number sees that table or a later one, because it
+    /// takes the table under its lock.
+    version: AtomicU64,
+}
+
+/// A context's copy of the table.
+#[derive(Debug, Default)]
+pub(crate) struct Seen {
+    table: Arc<Table>,
+    /// The latest look-up, if it is in the table: the same RPC is often asked for again.
+    last: Option<Arc<Registration>>,
+    version: u64,
+    /// Registrations that were removed or replaced, until the caller that did so takes them. An
+    /// entry's data is the user's, and `get` runs under the context's lock, which the user's `Drop`
+    /// may need.
+    outdated: Vec<Arc<Registration>>,
+}
+
+/// The part of the registry that a context held and has no use for. To be dropped without locks.
+#[derive(Debug)]
+pub(crate) struct Outdated {
+    _table: Arc<Table>,
+    _entries: Vec<Arc<Registration>>,
+}
+
+impl Seen {
+    #[inline]
+    pub(crate) fn get(&mut self, registry: &Registry, id: RpcId) -> Option<&Arc<Registration>> {
+        if registry.version.load(Ordering::Relaxed) != self.version {
+            self.catch_up(registry);
+        }
+        if self.last.as_ref().is_none_or(|last| last.id != id) {
+            // Nothing is dropped: the table has what was there.
+            self.last = Some(self.table.get(&id)?.clone());
+        }
+        self.last.as_ref()
+    }
+
+    /// Takes the newest table, and drops no entry of the old one.
+    #[cold]
+    fn catch_up(&mut self, registry: &Registry) {
+        let old = self.exchange(registry);
+        let is_there = |old: &&Arc<Registration>| {
+            self.table.get(&old.id).is_some_and(|new| Arc::ptr_eq(old, new))
+        };
+        self.outdated.extend(old.values().filter(|old| !is_there(old)).cloned());
+    }
+
+    /// Takes the newest table; returns what is outdated by that, or was before.
+    pub(crate) fn renew(&mut self, registry: &Registry) -> Outdated {
+        let _table = self.exchange(registry);
+        Outdated { _table, _entries: std::mem::take(&mut self.outdated) }
+    }
+
+    fn exchange(&mut self, registry: &Registry) -> Arc<Table> {
+        // Drops no entry: the table that the caller gets has it.
+        self.last = None;
+        let table = lock(&registry.table);
+        self.version = registry.version.load(Ordering::Relaxed);
+        std::mem::replace(&mut self.table, table.clone())
+    }
+}
+
+impl Registry {
+    /// Adds an entry.
+    pub(crate) fn insert(&self, new: Registration) -> Result<RpcId, HgError> {
+        let (id, mut table) = (new.id, lock(&self.table));
+        let there = table.get(&id).map(|there| there.name.clone());
+        match there {
+            None => self.put(&mut table, new),
+            Some(there) => {
+                // An entry's data is the user's.
+                drop(table);
+                return Err(occupied(new, &there));
+            }
+        }
+        Ok(id)
+    }
+
+    /// Puts an entry in the place of `old`, if that is still there.
+    pub(crate) fn replace(
+        &self,
+        old: &Arc<Registration>,
+        new: Registration,
+    ) -> Result<(), HgError> {
+        if new.name != old.name {
+            return Err(occupied(new, &old.name));
+        }
+        let mut table = lock(&self.table);
+        if table.get(&new.id).is_some_and(|there| Arc::ptr_eq(there, old)) {
+            self.put(&mut table, new);
+            return Ok(());
+        }
+        // An entry's data is the user's.
+        drop(table);
+        Err(HgError::Outdated { id: new.id, name: new.name.into() })
+    }
+
+    /// Drops no entry: of one that was there, the caller of `replace` has a count.
+    fn put(&self, table: &mut Arc<Table>, new: Registration) {
+        let mut changed = Table::clone(table);
+        changed.insert(new.id, Arc::new(new));
+        self.exchange(table, changed);
+    }
+
+    /// Removes an entry.
+    pub(crate) fn remove(&self, id: RpcId) -> Option<Arc<Registration>> {
+        let mut table = lock(&self.table);
+        let mut changed = Table::clone(&table);
+        let removed = changed.remove(&id)?;
+        let old = self.exchange(&mut table, changed);
+        drop(table);
+        drop(old);
+        Some(removed)
+    }
+
+    /// Removes that entry, if it is still there; returns the table in which it was. Drops nothing.
+    fn remove_this(&self, entry: &Arc<Registration>) -> Option<Arc<Table>> {
+        let mut table = lock(&self.table);
+        if !table.get(&entry.id).is_some_and(|there| Arc::ptr_eq(there, entry)) {
+            return None;
+        }
+        let mut changed = Table::clone(&table);
+        // The caller has a count of it.
+        changed.remove(&entry.id);
+        Some(self.exchange(&mut table, changed))
+    }
+
+    /// Removes all.
+    pub(crate) fn clear(&self) {
+        let mut table = lock(&self.table);
+        let old = self.exchange(&mut table, Table::default());
+        drop(table);
+        drop(old);
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, id: RpcId) -> Option<Arc<Registration>> {
+        lock(&self.table).get(&id).cloned()
+    }
+
+    fn exchange(&self, table: &mut Arc<Table>, new: Table) -> Arc<Table> {
+        self.version.fetch_add(1, Ordering::Relaxed);
+        std::mem::replace(table, Arc::new(new))
+    }
+}
+
+/// The last references that the RPC core has to a deregistered RPC. To be dropped without locks.
+#[must_use = "it is to be dropped where a destructor of the user's may run"]
+pub struct Removed<'a, T> {
+    core: &'a Core<T>,
+    _table: Arc<Table>,
+}
+
+impl<T> Drop for Removed<'_, T> {
+    fn drop(&mut self) {
+        self.core.forget_old_tables();
+    }
+}
+
+impl<T> std::fmt::Debug for Removed<'_, T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Removed").finish_non_exhaustive()
+    }
+}
+
+/// Why an RPC is not registered where `there` is.
+fn occupied(new: Registration, there: &str) -> HgError {
+    let (id, name) = (new.id, String::from(new.name));
+    match name == there {
+        true => HgError::Registered { id, name },
+        false => HgError::Collision { id, name, other: there.to_owned() },
+    }
+}
+
+impl<T> Core<T> {
+    /// Registers an RPC, for all contexts. Returns its number.
+    ///
+    /// # Errors
+    ///
+    /// [`HgError::Registered`] if it is already, [`HgError::Collision`] if another one has the same
+    /// number.
+    ///
+    /// Counterpart: `HG_Register`, `HG_Register_name`.
+    pub fn register(&self, registration: Registration) -> Result<RpcId, HgError> {
+        self.class.registry.insert(registration)
+    }
+
+    /// Registers an RPC in the place of `old`, which has the same number and name. Requests that
+    /// were handed up keep what they were handed up with; later ones get the new one.
+    ///
+    /// # Errors
+    ///
+    /// [`HgError::Outdated`] if `old` is not what is registered under that number any more,
+    /// [`HgError::Collision`] if their names differ. Nothing changes then.
+    pub fn replace(&self, old: &Arc<Registration>, new: Registration) -> Result<(), HgError> {
+        self.class.registry.replace(old, new)?;
+        self.forget_old_tables();
+        Ok(())
+    }
+
+    /// Forgets an RPC; returns what was registered. Requests for it that were not handed up yet are
+    /// answered with [`ReturnCode::NoEntry`](crate::ReturnCode::NoEntry); those that were can be
+    /// answered as before. Calls of ours that are in flight go on; new ones fail with
+    /// [`HgError::NotRegistered`].
+    ///
+    /// Counterpart: `HG_Deregister`.
+    pub fn deregister(&self, id: RpcId) -> Option<Arc<Registration>> {
+        let removed = self.class.registry.remove(id);
+        self.forget_old_tables();
+        removed
+    }
+
+    /// [`deregister`](Self::deregister), if `registration` is the one that is registered under its
+    /// number; `None`: it is not, any more, and nothing changes. Drops nothing that is the user's:
+    /// that goes with the value that is returned, or later.
+    pub fn deregister_this(&self, registration: &Arc<Registration>) -> Option<Removed<'_, T>> {
+        let table = self.class.registry.remove_this(registration)?;
+        Some(Removed { core: self, _table: table })
+    }
+
+    /// Forgets all RPCs.
+    pub fn deregister_all(&self) {
+        self.class.registry.clear();
+        self.forget_old_tables();
+    }
+
+    /// Lets go of the copies of the registry that contexts keep, and so of entries that were
+    /// removed.
+    fn forget_old_tables(&self) {
+        for context in self.class.all() {
+            let old = context.state().seen.renew(&self.class.registry);
+            // Outside of the lock: an entry's data is the user's.
+            drop(old);
+        }
+    }
+
+    /// All that is registered, in no order.
+    pub fn registrations(&self) -> Vec<Arc<Registration>> {
+        lock(&self.class.registry.table).values().cloned().collect()
+    }
+
+    /// Returns the registration under that number. Counterpart: `HG_Registered`,
+    /// `HG_Registered_data`.
+    pub fn registered(&self, id: RpcId) -> Option<Arc<Registration>> {
+        self.class.registry.get(id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_hashes_and_a_number_name_an_rpc() {
+        let provider = ProviderId::new(7);
+        for (registration, id, name) in [
+            (Registration::mercury("open"), RpcId::mercury("open"), "open"),
+            (
+                Registration::margo("open", provider),
+                RpcId::margo("open", provider),
+                "open of provider 7",
+            ),
+            (Registration::with_id(RpcId(9), "nine"), RpcId(9), "nine"),
+        ] {
+            assert_eq!((registration.id(), registration.name()), (id, name));
+        }
+    }
+
+    #[test]
+    fn a_collision_names_both() {
+        let registry = Registry::default();
+        registry.insert(Registration::with_id(RpcId(1), "a")).unwrap();
+        let again = registry.insert(Registration::with_id(RpcId(1), "a")).unwrap_err();
+        assert!(matches!(&again, HgError::Registered { name, .. } if name == "a"), "{again}");
+        let there = registry.get(RpcId(1)).unwrap();
+        let other = || Registration::with_id(RpcId(1), "b");
+        for refused in [registry.insert(other()).map(drop), registry.replace(&there, other())] {
+            let text = refused.unwrap_err().to_string();
+            assert!(text.contains("`a`") && text.contains("`b`"), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_was_deregistered_or_replaced_is_not_replaced() {
+        let registry = Registry::default();
+        let new = |n: u32| Registration::with_id(RpcId(1), "a").data(Arc::new(n));
+        registry.insert(new(1)).unwrap();
+        let first = registry.get(RpcId(1)).unwrap();
+        registry.replace(&first, new(2)).unwrap();
+        let error = registry.replace(&first, new(3)).unwrap_err();
+        assert!(matches!(error, HgError::Outdated { id: RpcId(1), .. }), "{error}");
+        let second = registry.get(RpcId(1)).unwrap();
+        assert_eq!(second.data_as(), Some(&2u32));
+        registry.remove(RpcId(1)).unwrap();
+        let error = registry.replace(&second, new(4)).unwrap_err();
+        assert!(matches!(error, HgError::Outdated { id: RpcId(1), .. }), "{error}");
+        assert!(registry.get(RpcId(1)).is_none(), "its provider was dropped");
+        // One that came later is another one's.
+        registry.insert(new(5)).unwrap();
+        registry.replace(&second, new(6)).unwrap_err();
+        assert!(registry.remove_this(&second).is_none());
+        let there = registry.get(RpcId(1)).unwrap();
+        assert_eq!(there.data_as(), Some(&5u32));
+        assert!(registry.remove_this(&there).is_some() && registry.get(RpcId(1)).is_none());
+    }
+
+    #[test]
+    fn a_context_sees_changes_and_what_it_holds_lives_on() {
+        let (registry, mut seen) = (Registry::default(), Seen::default());
+        assert!(seen.get(&registry, RpcId(1)).is_none());
+        let first = Registration::with_id(RpcId(1), "a").data(Arc::new(1u32));
+        registry.insert(first).unwrap();
+        let held = seen.get(&registry, RpcId(1)).unwrap().clone();
+        let second = Registration::with_id(RpcId(1), "a").data(Arc::new(2u32)).no_response();
+        registry.replace(&held, second).unwrap();
+        assert_eq!(seen.get(&registry, RpcId(1)).unwrap().data_as(), Some(&2u32));
+        assert!(registry.remove(RpcId(1)).is_some() && registry.remove(RpcId(1)).is_none());
+        assert!(seen.get(&registry, RpcId(1)).is_none() && registry.get(RpcId(1)).is_none());
+        assert_eq!(held.data_as(), Some(&1u32));
+        assert_eq!(held.data_as::<u64>(), None);
+    }
+
+    /// Says when it is dropped.
+    struct Tells(Arc<std::sync::atomic::AtomicBool>);
+
+    impl Drop for Tells {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn a_context_drops_nothing_of_the_users_while_it_looks_up() {
+        let change: [fn(&Registry); 3] = [
+            |registry| {
+                let old = registry.get(RpcId(1)).unwrap();
+                registry.replace(&old, Registration::with_id(RpcId(1), "a")).unwrap();
+            },
+            |registry| drop(registry.remove(RpcId(1))),
+            Registry::clear,
+        ];
+        for change in change {
+            let (registry, mut seen) = (Registry::default(), Seen::default());
+            let dropped = Arc::default();
+            let data = Arc::new(Tells(Arc::clone(&dropped)));
+            registry.insert(Registration::with_id(RpcId(1), "a").data(data)).unwrap();
+            assert!(seen.get(&registry, RpcId(1)).is_some());
+            change(&registry);
+            // Before who made the change has come to this context.
+            seen.get(&registry, RpcId(1));
+            assert!(!dropped.load(Ordering::Relaxed), "dropped under the context's lock");
+            drop(seen.renew(&registry));
+            assert!(dropped.load(Ordering::Relaxed), "kept for ever");
+        }
+    }
+
+    #[test]
+    fn registrations_may_come_from_many_threads() {
+        let registry = Registry::default();
+        std::thread::scope(|scope| {
+            for thread in 0..4u64 {
+                let registry = &registry;
+                scope.spawn(move || {
+                    for n in 0..50 {
+                        let id = RpcId(thread << 32 | n);
+                        registry.insert(Registration::with_id(id, "x")).unwrap();
+                    }
+                });
+            }
+        });
+        assert_eq!(lock(&registry.table).len(), 200);
+    }
+}

@@ -1,0 +1,10 @@
+//! Memory of messages and payloads that is used again and again.
+//!
+//! - Imports: `base`.
+//! - Reading order: `buffers.rs` (message buffers, and payloads that give theirs back) · `spare.rs`
+//!   (vectors of long payloads) · `slots.rs` (registered memory in which a long payload waits for
+//!   its peer).
+
+pub(crate) mod buffers;
+pub(crate) mod slots;
+pub(crate) mod spare;

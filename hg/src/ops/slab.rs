@@ -1,0 +1,438 @@
+//! Operations in flight, and how the network's completions find them.
+//!
+//! An operation of this layer is several of the network's: a call is a send and a receive, perhaps
+//! a get of a long result. Each of them carries a 64-bit [`na::OpId`] that names the operation
+//! (slot and generation) and its [`Role`] in it. A completion whose operation is gone is ignored.
+//!
+//! # Tags
+//!
+//! A tag pairs a response with its request. Tags count up from a random number: random, because the
+//! acknowledgements of overflows travel under the *peer's* tags (Mercury's protocol has no separate
+//! space for them), and two sides that both count from zero would soon have the same tag in both
+//! directions. A tag is never that of another call in flight, however long that has been waiting:
+//! see [`Tags`]. It also says which context a request is for: see [`Space`].
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+
+use na::{OpId, Tag};
+
+/// Names an operation in flight for [`Core::cancel`](crate::Core::cancel).
+// One word, the lower part of an `OpId`: parts of a word that are written one by one have to be
+// waited for when it is read as a whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct OpRef(u64);
+
+/// The part that a network operation plays in the operation that it belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// The receive of a request; belongs to no operation.
+    Request,
+    /// A receive of a request that another context has taken out of the network and counted.
+    Counted,
+    /// A send whose end is not waited for; belongs to no operation.
+    Loose,
+    /// The send of a request or of a response.
+    Send,
+    /// The receive of a response.
+    Reply,
+    /// The receive of an acknowledgement.
+    Ack,
+    /// The get of an overflowed payload.
+    Fetch,
+    /// A receive that ends with the peer; belongs to no operation.
+    Watch,
+    /// A part of a bulk transfer: which of those in flight.
+    Piece(u8),
+}
+
+impl Role {
+    const PIECES: u64 = 16;
+
+    fn number(self) -> u64 {
+        match self {
+            Self::Request => 0,
+            Self::Loose => 1,
+            Self::Send => 2,
+            Self::Reply => 3,
+            Self::Ack => 4,
+            Self::Fetch => 5,
+            Self::Watch => 6,
+            Self::Counted => 7,
+            Self::Piece(index) => Self::PIECES + u64::from(index),
+        }
+    }
+
+    fn from_number(number: u64) -> Option<Self> {
+        Some(match number {
+            0 => Self::Request,
+            1 => Self::Loose,
+            2 => Self::Send,
+            3 => Self::Reply,
+            4 => Self::Ack,
+            5 => Self::Fetch,
+            6 => Self::Watch,
+            7 => Self::Counted,
+            number => Self::Piece(u8::try_from(number.checked_sub(Self::PIECES)?).ok()?),
+        })
+    }
+}
+
+/// Most operations in flight in one context: what the index in an [`OpId`] can tell apart.
+pub(crate) const OPS_MAX: usize = 1 << INDEX_BITS;
+
+// Layout of an `OpId`, from the top: role, context, index, generation. An `OpRef` has no role.
+const INDEX_BITS: u32 = 22;
+const GENERATION_BITS: u32 = 28;
+const CONTEXT_AT: u32 = INDEX_BITS + GENERATION_BITS;
+const ROLE_AT: u32 = CONTEXT_AT + CONTEXT_BITS;
+
+/// Contexts are named by so many bits.
+const CONTEXT_BITS: u32 = 7;
+
+/// Most contexts of a core.
+pub(crate) const CONTEXTS_MAX: usize = 1 << CONTEXT_BITS;
+
+const fn mask(bits: u32) -> u64 {
+    (1 << bits) - 1
+}
+
+impl OpRef {
+    /// Names no operation. For operations that are over before their caller knows them.
+    pub const NONE: Self = Self(u64::MAX);
+
+    #[inline]
+    fn new(context: u8, index: usize, generation: u64) -> Self {
+        let place = u64::from(context) << CONTEXT_AT | (index as u64) << GENERATION_BITS;
+        Self(place | generation & mask(GENERATION_BITS))
+    }
+
+    #[inline]
+    fn index(self) -> usize {
+        (self.0 >> GENERATION_BITS & mask(INDEX_BITS)) as usize
+    }
+
+    fn generation(self) -> u32 {
+        (self.0 & mask(GENERATION_BITS)) as u32
+    }
+
+    /// The name of the next operation in the slot of this one.
+    #[inline]
+    pub(crate) fn reused(self) -> Self {
+        let place = self.0 & !mask(GENERATION_BITS);
+        Self(place | self.0.wrapping_add(1) & mask(GENERATION_BITS))
+    }
+
+    /// The network's name of a part of this operation.
+    #[inline]
+    pub(crate) fn part(self, role: Role) -> OpId {
+        OpId(role.number() << ROLE_AT | self.0 & mask(ROLE_AT))
+    }
+
+    /// The `count`th network operation of a context that belongs to no operation.
+    #[inline]
+    pub(crate) fn single(role: Role, context: u8, count: u64) -> OpId {
+        let context = u64::from(context) << CONTEXT_AT;
+        OpId(role.number() << ROLE_AT | context | count & mask(CONTEXT_AT))
+    }
+
+    /// The reverse of [`part`](Self::part).
+    #[inline]
+    pub(crate) fn parse(id: OpId) -> (Self, Option<Role>) {
+        (Self(id.0 & mask(ROLE_AT)), Role::from_number(id.0 >> ROLE_AT))
+    }
+
+    /// All of it.
+    #[inline]
+    pub(crate) fn number(self) -> u64 {
+        self.0
+    }
+
+    /// The context that it belongs to.
+    #[inline]
+    pub(crate) fn context_id(self) -> u8 {
+        Self::context(OpId(self.0))
+    }
+
+    /// The context that started a network operation.
+    #[inline]
+    pub(crate) fn context(id: OpId) -> u8 {
+        (id.0 >> CONTEXT_AT & mask(CONTEXT_BITS)) as u8
+    }
+}
+
+/// Slots for operations, reused; last freed, first used.
+#[derive(Debug)]
+pub(crate) struct Slab<O> {
+    context: u8,
+    /// Generations of its slots begin after this one.
+    before: u32,
+    slots: Vec<OpSlot<O>>,
+    free: Vec<u32>,
+}
+
+#[derive(Debug)]
+struct OpSlot<O> {
+    /// The name of the operation in this slot, or of the last one.
+    name: OpRef,
+    op: Option<O>,
+}
+
+impl<O> Slab<O> {
+    /// Slots of a context, whose generations begin after `before`.
+    pub(crate) const fn new(context: u8, before: u32) -> Self {
+        Self { context, before, slots: Vec::new(), free: Vec::new() }
+    }
+
+    /// The latest generation so far: no name given out has a later one.
+    pub(crate) fn generation(&self) -> u32 {
+        self.slots.iter().map(|slot| slot.name.generation()).max().unwrap_or(self.before)
+    }
+
+    /// Operations in it.
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// Returns whether there is no name for one more.
+    #[inline]
+    pub(crate) fn is_full(&self) -> bool {
+        self.free.is_empty() && self.slots.len() >= OPS_MAX
+    }
+
+    /// Adds an operation, unless the slab [is full](Self::is_full).
+    // Inlined, so that it is made in its slot.
+    #[inline(always)]
+    pub(crate) fn insert(&mut self, op: O) -> OpRef {
+        if let Some(index) = self.free.pop()
+            && let Some(slot) = self.slots.get_mut(index as usize)
+        {
+            slot.name = slot.name.reused();
+            slot.op = Some(op);
+            return slot.name;
+        }
+        let name = OpRef::new(self.context, self.slots.len(), u64::from(self.before) + 1);
+        self.slots.push(OpSlot { name, op: Some(op) });
+        name
+    }
+
+    #[inline]
+    pub(crate) fn get_mut(&mut self, op: OpRef) -> Option<&mut O> {
+        let slot = self.slots.get_mut(op.index())?;
+        slot.op.as_mut().filter(|_| slot.name == op)
+    }
+
+    #[inline]
+    pub(crate) fn remove(&mut self, op: OpRef) -> Option<O> {
+        self.get_mut(op)?;
+        self.free.push(op.index() as u32);
+        self.slots[op.index()].op.take()
+    }
+
+    /// Removes an operation that is there and owns nothing any more; it is not dropped.
+    #[inline]
+    pub(crate) fn forget(&mut self, op: OpRef) {
+        if let Some(slot) = self.slots.get_mut(op.index()) {
+            std::mem::forget(slot.op.take());
+            self.free.push(op.index() as u32);
+        }
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (OpRef, &O)> {
+        self.slots.iter().filter_map(|slot| Some((slot.name, slot.op.as_ref()?)))
+    }
+
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (OpRef, &mut O)> {
+        self.slots.iter_mut().filter_map(|slot| Some((slot.name, slot.op.as_mut()?)))
+    }
+}
+
+/// Chooses tags of one [`Space`].
+///
+/// Calls are numbered in 64 bits; a tag has the lower bits of a number. So two calls in flight have
+/// the same tag only if their numbers differ by a multiple of the space. Up to `safe_until` no
+/// number can do that; there the calls in flight are looked through, once in as many calls as the
+/// space is wide, for those that the next numbers could collide with.
+#[derive(Debug)]
+pub(crate) struct Tags {
+    space: u64,
+    next: u64,
+    safe_until: u64,
+}
+
+impl Tags {
+    pub(crate) fn new(space: u64) -> Self {
+        Self::starting_at(RandomState::new().build_hasher().finish() % space, space)
+    }
+
+    pub(crate) const fn starting_at(next: u64, space: u64) -> Self {
+        Self { space, next, safe_until: next + space }
+    }
+
+    /// No call has this number or a higher one yet.
+    pub(crate) fn upcoming(&self) -> u64 {
+        self.next
+    }
+
+    /// The number of a new call. `in_flight` gives those of the calls in flight.
+    ///
+    /// # Errors
+    ///
+    /// All tags belong to calls in flight: how many there are.
+    #[inline]
+    pub(crate) fn next<I: Iterator<Item = u64>>(
+        &mut self,
+        in_flight: impl FnOnce() -> I,
+    ) -> Result<u64, usize> {
+        if self.next < self.safe_until {
+            self.next += 1;
+            return Ok(self.next - 1);
+        }
+        self.search(in_flight())
+    }
+
+    /// The first number whose tag is free, and how many after it have free ones.
+    #[cold]
+    fn search(&mut self, in_flight: impl Iterator<Item = u64>) -> Result<u64, usize> {
+        // How far from here the tags are that are taken.
+        let steps = |other: u64| other.wrapping_sub(self.next) % self.space;
+        let mut taken: Vec<u64> = in_flight.map(steps).collect();
+        taken.sort_unstable();
+        taken.dedup();
+        let first = (0..).zip(&taken).take_while(|(step, taken)| step == *taken).count();
+        if first as u64 == self.space {
+            return Err(first);
+        }
+        let end = taken.get(first).copied().unwrap_or(self.space);
+        let number = self.next + first as u64;
+        (self.safe_until, self.next) = (self.next + end, number + 1);
+        Ok(number)
+    }
+}
+
+/// How the 32 bits of a tag are shared.
+///
+/// | bit 31 | bits 24–30 | the rest |
+/// |---|---|---|
+/// | 1: for no certain context | context of the origin, number | number |
+/// | 0 | context at the target | context of the origin, number |
+///
+/// Mercury has no field for the context at the target: there it is part of the network's address.
+/// The contexts of an origin take as many bits as there may be contexts, so that their tags differ.
+/// Tags of C peers count from 0, so without such bits they ask for context 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Space {
+    context: u8,
+    context_bits: u32,
+}
+
+const ANY_TARGET: u32 = 1 << 31;
+const TARGET_AT: u32 = 24;
+
+impl Space {
+    pub(crate) const fn new(context: u8, contexts: u8) -> Self {
+        let contexts = if contexts == 0 { 1 } else { contexts };
+        Self { context, context_bits: (contexts as u32).next_power_of_two().ilog2() }
+    }
+
+    /// Numbers of calls to no certain context, or to a certain one.
+    pub(crate) const fn width(self, targeted: bool) -> u64 {
+        1 << (if targeted { TARGET_AT } else { 31 } - self.context_bits)
+    }
+
+    /// The tag of the call of that number.
+    #[inline]
+    pub(crate) const fn tag(self, number: u64, target: Option<u8>) -> Tag {
+        let width = self.width(target.is_some());
+        let low = number as u32 & (width - 1) as u32;
+        let origin = self.context as u32 * width as u32;
+        Tag(match target {
+            None => ANY_TARGET | origin | low,
+            Some(target) => (target as u32) << TARGET_AT | origin | low,
+        })
+    }
+}
+
+/// The context that a request with that tag is for.
+#[inline]
+pub(crate) const fn target_of(tag: Tag) -> u8 {
+    if tag.0 & ANY_TARGET != 0 { 0 } else { (tag.0 >> TARGET_AT) as u8 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SPACE: u64 = 1 << 31;
+
+    #[test]
+    fn names_survive_the_network_and_do_not_outlive_their_operation() {
+        let mut slab = Slab::new(3, 0);
+        let first = slab.insert('a');
+        for role in [Role::Send, Role::Reply, Role::Ack, Role::Fetch, Role::Piece(111)] {
+            assert_eq!(OpRef::parse(first.part(role)), (first, Some(role)));
+        }
+        assert_eq!(slab.remove(first), Some('a'));
+        let second = slab.insert('b');
+        assert_eq!(first.index(), second.index(), "the slot is reused");
+        assert!(slab.get_mut(first).is_none() && slab.remove(first).is_none());
+        assert_eq!(slab.get_mut(second), Some(&mut 'b'));
+        assert_eq!((slab.len(), slab.iter().count()), (1, 1));
+        assert!(slab.get_mut(OpRef::NONE).is_none());
+        // Nor does a name outlive its context.
+        let mut successor = Slab::new(3, slab.generation());
+        let third = successor.insert('c');
+        assert_eq!(third.index(), second.index());
+        assert!(successor.get_mut(first).is_none() && successor.get_mut(second).is_none());
+    }
+
+    #[test]
+    fn a_tag_is_not_reused_while_its_call_waits() {
+        let mut tags = Tags::starting_at(10, SPACE);
+        let waiting = [10, 11, 13];
+        let in_flight = || waiting.into_iter();
+        for expected in 10..14 {
+            assert_eq!(tags.next(in_flight), Ok(expected));
+        }
+        tags.next = 10 + SPACE;
+        let numbers: Vec<_> = (0..3).map(|_| tags.next(in_flight).unwrap() - SPACE).collect();
+        assert_eq!(numbers, [12, 14, 15]);
+        assert_eq!(tags.safe_until, 10 + 2 * SPACE, "and then none for long");
+    }
+
+    #[test]
+    fn without_a_free_tag_there_is_no_call() {
+        let mut tags = Tags::starting_at(3, 4);
+        let mut waiting: Vec<u64> = (0..4).map(|_| tags.next(std::iter::empty).unwrap()).collect();
+        assert_eq!(waiting, [3, 4, 5, 6]);
+        for _ in 0..2 {
+            assert_eq!(tags.next(|| waiting.iter().copied()), Err(4));
+        }
+        // The one of 5.
+        waiting.remove(2);
+        let again = tags.next(|| waiting.iter().copied()).unwrap();
+        assert_eq!(again, 5 + 4);
+        waiting.push(again);
+        assert_eq!(tags.next(|| waiting.iter().copied()), Err(4));
+    }
+
+    #[test]
+    fn tags_name_the_context_and_differ_between_contexts() {
+        let spaces = [(0, 1), (0, 3), (2, 3), (127, 128)].map(|(own, all)| Space::new(own, all));
+        for space in spaces {
+            assert_eq!(target_of(space.tag(u64::MAX, None)), 0);
+            for target in [0, 1, 127] {
+                assert_eq!(target_of(space.tag(u64::MAX, Some(target))), target);
+            }
+        }
+        let tags = |space: Space| [0, 1, u64::MAX].map(|number| space.tag(number, Some(5)).0);
+        let (first, third) = (tags(spaces[1]), tags(spaces[2]));
+        assert!(first.iter().all(|tag| !third.contains(tag)));
+        assert_eq!(spaces[0].width(false), 1 << 31);
+    }
+
+    #[test]
+    fn tags_start_at_random() {
+        let starts: std::collections::HashSet<_> = (0..8).map(|_| Tags::new(SPACE).next).collect();
+        assert!(starts.len() > 1);
+    }
+}

@@ -1,0 +1,202 @@
+//! The build of Mercury that a peer is, asked before the first call to it.
+//!
+//! A request is read wrongly by the other build, whose headers have another length: its handler
+//! runs with arguments that are off by four bytes. Nothing tells the build of a peer that has sent
+//! nothing. So with [`HgOptions::ask_build`](crate::HgOptions::ask_build), a call to a peer that
+//! may be a C program waits for an answer to a question first: a request of an RPC that no peer
+//! has. Both builds read it alike, and both answer `HG_NOENTRY`, each in its own format:
+//!
+//! | answer | build |
+//! |---|---|
+//! | has flag `0x80` | with checksum support |
+//! | ends with the mark of our own peers behind two headers of 12 bytes | without |
+//! | `HG_NOENTRY` of 32 bytes: two headers | with, before Mercury 2.4.1 |
+//! | other | without |
+//!
+//! The question goes by the call's own tag, as its first message, so whatever ends a call ends one
+//! that still asks. Calls that begin before the first answer each ask. When a call ends with an
+//! error of the network, all peers are forgotten: another process may come in the place of one.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+
+use na::{Addr, Arrival, MsgBuf, Tag};
+
+use crate::base::error::WireError;
+use crate::core::context::{Core, Op};
+use crate::ops::slab::{OpRef, Role};
+use crate::progress::poll::Event;
+use crate::wire::format::{Build, Format};
+use crate::wire::header::{RequestHeader, ResponseHeader, flags};
+use crate::{HgError, ReturnCode, RpcId, wire};
+use prim::sync::lock;
+
+/// The RPC of the question.
+pub(crate) const QUESTION: RpcId = RpcId(u64::from_be_bytes(*b"margo-rs"));
+
+/// Peers whose build is remembered, at most; then all are asked again.
+const KNOWN_MAX: usize = 4096;
+
+/// How much longer the headers of a build with checksum support are, bytes.
+pub(crate) const LONGER_BY: usize = Build::Checksum.header_bytes() - Build::Plain.header_bytes();
+
+/// The builds of peers, by the numbers of their addresses: these are not kept.
+#[derive(Debug, Default)]
+pub(crate) struct Builds(Mutex<HashMap<(u64, u64), Build>>);
+
+impl Builds {
+    fn of(&self, peer: &Addr) -> Option<Build> {
+        lock(&self.0).get(&(peer.endpoint_id(), peer.peer_id())).copied()
+    }
+
+    fn learn(&self, peer: &Addr, build: Build) {
+        let mut known = lock(&self.0);
+        if known.len() >= KNOWN_MAX {
+            known.clear();
+        }
+        known.insert((peer.endpoint_id(), peer.peer_id()), build);
+    }
+
+    /// Forgets all builds, because a peer is gone.
+    pub(crate) fn forget(&self) {
+        lock(&self.0).clear();
+    }
+}
+
+/// A call that asks first.
+#[derive(Debug)]
+pub(crate) struct Asking {
+    to: Addr,
+    tag: Tag,
+    /// The request, without checksum support. Its headers may grow by [`LONGER_BY`].
+    message: MsgBuf,
+    /// The receive that is to be posted then, by its role.
+    receive: Option<Role>,
+    /// The answer, while the end of the question's send is waited for.
+    told: Option<Build>,
+}
+
+/// Returns the build of the peer that has answered the question with `message`.
+fn build_of(message: &[u8]) -> Result<Build, WireError> {
+    // As builds without checksum support have it, where both are alike.
+    let need = Build::Plain.core_bytes();
+    let Some(&[_, said, ..]) = message.first_chunk::<12>() else {
+        return Err(WireError::Short { what: "response", len: message.len(), need });
+    };
+    if said & flags::HAS_CHECKSUMS != 0 {
+        return Ok(Build::Checksum);
+    }
+    let (header, _) = ResponseHeader::read(Build::Plain, message)?;
+    let is_older = header.code == ReturnCode::NoEntry
+        && message.len() == 2 * Build::Checksum.core_bytes()
+        && !wire::is_own_refusal(Build::Plain, message);
+    Ok(if is_older { Build::Checksum } else { Build::Plain })
+}
+
+/// Makes a request of a build without checksum support one of a build with.
+fn widen(message: &mut MsgBuf) -> Result<(), WireError> {
+    let (header, _) = RequestHeader::read(Build::Plain, message.as_slice())?;
+    let (from, len) = (Build::Plain.header_bytes(), message.len());
+    let out = message.spare_mut();
+    out.copy_within(from..len, from + LONGER_BY);
+    RequestHeader { format: Format::from(Build::Checksum), ..header }.write(out);
+    message.set_len(len + LONGER_BY);
+    Ok(())
+}
+
+impl<T> Core<T> {
+    /// In which format a call to `to` is written; `None`: that is to be asked.
+    pub(crate) fn format_for(&self, to: &Addr) -> Option<Format> {
+        if !self.asks || self.endpoint.carries_extensions(to) {
+            return Some(self.accept.format);
+        }
+        self.class.builds.of(to).map(Format::from)
+    }
+
+    /// Sends the question, and `message` when it was answered.
+    pub(crate) fn ask_and_launch(
+        &self,
+        to: &Addr,
+        op: OpRef,
+        tag: Tag,
+        receive: Option<Role>,
+        message: MsgBuf,
+    ) -> Result<OpRef, Box<(HgError, T)>> {
+        let mut question = self.buffers.take();
+        let header = RequestHeader { cookie: self.id, ..RequestHeader::new(QUESTION) };
+        header.write_for_any_build(&mut question);
+        let asking = Asking { to: to.clone(), tag, message, receive, told: None };
+        if let Some(Op::Forward(call)) = self.state().ops.get_mut(op) {
+            call.ask(asking);
+        }
+        self.launch(to, op, tag, Some(Role::Reply), question)
+    }
+
+    /// The format in which the response of a call is to be read; `None`: it answers the question.
+    pub(crate) fn format_of_reply(&self, op: OpRef) -> Option<Format> {
+        match self.state().ops.get_mut(op) {
+            Some(Op::Forward(call)) if call.asking.is_some() => None,
+            Some(Op::Forward(call)) => Some(Format::from(call.build)),
+            _ => Some(self.accept.format),
+        }
+    }
+
+    /// The question of a call was answered.
+    #[inline(never)]
+    pub(crate) fn on_told(&self, op: OpRef, buf: MsgBuf, arrival: &Arrival) -> Option<Event<T>> {
+        let told = build_of(buf.as_slice());
+        self.buffers.put(buf);
+        if let Ok(build) = told {
+            self.class.builds.learn(&arrival.from, build);
+        }
+        let mut state = self.state();
+        let Some(Op::Forward(call)) = state.ops.get_mut(op) else { return None };
+        match told {
+            Ok(build) => call.told(build),
+            Err(error) => call.received(Err(error.into())),
+        }
+        if call.asking.is_none() {
+            return self.settle(state, op);
+        }
+        drop(state);
+        self.go_on(op)
+    }
+
+    /// Sends the message of a call that knows its peer's build, when its question has left.
+    pub(crate) fn go_on(&self, op: OpRef) -> Option<Event<T>> {
+        let asking = {
+            let mut state = self.state();
+            let Some(Op::Forward(call)) = state.ops.get_mut(op) else { return None };
+            call.take_told()?
+        };
+        let Asking { to, tag, mut message, receive, told } = *asking;
+        if told == Some(Build::Checksum)
+            && let Err(error) = widen(&mut message)
+        {
+            // It is our own.
+            debug_assert!(false, "a request of ours cannot be read: {error}");
+        }
+        match self.launch(&to, op, tag, receive, message) {
+            Ok(_) => None,
+            Err(refused) => {
+                let (error, token) = *refused;
+                Some(Event::Response { token, result: Err(error) })
+            }
+        }
+    }
+}
+
+impl Asking {
+    /// The answer came.
+    pub(crate) fn set_told(&mut self, build: Build) {
+        self.told = Some(build);
+    }
+
+    pub(crate) fn build(&self) -> Option<Build> {
+        self.told
+    }
+
+    pub(crate) fn is_received(&self) -> bool {
+        self.receive.is_some()
+    }
+}

@@ -1,0 +1,253 @@
+//! Long results that are kept until their origins are done with them.
+//!
+//! The results of an origin that lives and fetches nothing are kept for as long as it lives, see
+//! `overflow.rs`, and so are those of an origin that is gone where nothing shows that. So their
+//! bytes are counted, for all contexts of a core together, and have a limit. At the limit those
+//! that have waited for longer than [`PATIENCE`] give way to others, oldest first. A result that
+//! fits into its message is not looked at here.
+//!
+//! Arguments of calls that were given up are counted in the same way, where they stay exposed
+//! because no owner is asked before they are fetched: see `State::give_up`.
+//!
+//! The count goes with the memory: [`Share`] lies in the [`ExposedPayload`], and however that ends,
+//! by an acknowledgement, a cancel, the origin's end, a close or an error, the bytes are given
+//! back.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use na::{Addr, MsgBuf};
+
+use crate::core::context::{Core, Op};
+use crate::memory::slots::ExposedPayload;
+use crate::memory::spare;
+use crate::ops::slab::OpRef;
+use crate::{HgError, RpcId};
+use prim::sync::lock;
+
+/// Most bytes of results of [`HgOptions::results_apart`](crate::HgOptions::results_apart).
+const APART_BYTES_MAX: usize = 16 << 20;
+
+/// How long a result is kept while others find no room for it.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How long nothing is looked for after a look in vain.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Results, or arguments, that are kept.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Kept(Arc<Sum>);
+
+#[derive(Debug, Default)]
+struct Sum {
+    /// A count, which orders nothing.
+    bytes: AtomicU64,
+    /// Until then nothing has waited for [`PATIENCE`]: a result that finds no room causes no look.
+    all_wait_until: Mutex<Option<Instant>>,
+    /// Milliseconds that time is ahead of the clock.
+    #[cfg(test)]
+    ahead: AtomicU64,
+    /// How often all operations were looked through.
+    #[cfg(test)]
+    looks: AtomicU64,
+}
+
+/// The bytes of one result, counted until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Share {
+    kept: Kept,
+    len: u64,
+    since: Instant,
+}
+
+impl Share {
+    fn is_of(&self, kept: &Kept) -> bool {
+        Arc::ptr_eq(&self.kept.0, &kept.0)
+    }
+}
+
+impl Kept {
+    #[inline]
+    pub(crate) fn bytes(&self) -> u64 {
+        self.0.bytes.load(Ordering::Relaxed)
+    }
+
+    fn now(&self) -> Instant {
+        let now = Instant::now();
+        #[cfg(test)]
+        let now = now + Duration::from_millis(self.0.ahead.load(Ordering::Relaxed));
+        now
+    }
+
+    /// So much time passes.
+    #[cfg(test)]
+    pub(crate) fn pass(&self, time: Duration) {
+        self.0.ahead.fetch_add(time.as_millis() as u64, Ordering::Relaxed);
+    }
+
+    #[cfg(test)]
+    pub(crate) fn looks(&self) -> u64 {
+        self.0.looks.load(Ordering::Relaxed)
+    }
+
+    /// Counts a result of `len` bytes. `None`: with those that are kept they are more than `max`;
+    /// but alone they never are.
+    #[inline]
+    pub(crate) fn keep(&self, len: u64, max: u64) -> Option<Share> {
+        let with = |bytes: u64| bytes.checked_add(len).filter(|sum| bytes == 0 || *sum <= max);
+        self.0.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, with).ok()?;
+        Some(Share { kept: self.clone(), len, since: self.now() })
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.kept.0.bytes.fetch_sub(self.len, Ordering::Relaxed);
+    }
+}
+
+impl<T> Core<T> {
+    /// [`expose_overflow`](Self::expose_overflow) for a result, unless too much is kept. `rpc`: of
+    /// which RPC, where that is known.
+    ///
+    /// # Errors
+    ///
+    /// Also [`HgError::Unfetched`].
+    pub(crate) fn expose_result(
+        &self,
+        origin: &Addr,
+        start: usize,
+        buf: MsgBuf,
+        bytes: Vec<u8>,
+        message_max: usize,
+        rpc: Option<RpcId>,
+    ) -> Result<(MsgBuf, ExposedPayload), HgError> {
+        let is_apart = rpc.is_some() && rpc == self.options.results_apart;
+        let (kept, max) = match is_apart {
+            true => (&self.kept_apart, APART_BYTES_MAX),
+            false => (&self.kept, self.options.overflow_held_max),
+        };
+        let len = bytes.len();
+        let mut share = kept.keep(len as u64, max as u64);
+        if share.is_none() {
+            self.make_room_for_result(kept, len as u64, max as u64);
+            share = kept.keep(len as u64, max as u64);
+        }
+        let Some(share) = share else {
+            self.buffers.put(buf);
+            spare::give(bytes);
+            return Err(HgError::Unfetched { len, max });
+        };
+        let (buf, exposed) = self.expose_overflow(origin, start, buf, bytes, message_max)?;
+        Ok((buf, exposed.counted(share)))
+    }
+
+    /// A result of `len` bytes finds no room: gives up answers that have waited for [`PATIENCE`],
+    /// oldest first, until it would. Their origins cannot fetch them any more.
+    #[cold]
+    fn make_room_for_result(&self, kept: &Kept, len: u64, max: u64) {
+        let now = kept.now();
+        let mut all_wait_until = lock(&kept.0.all_wait_until);
+        if all_wait_until.is_some_and(|until| now < until) {
+            return;
+        }
+        #[cfg(test)]
+        kept.0.looks.fetch_add(1, Ordering::Relaxed);
+        let mut waiting = self.answers_that_keep(kept);
+        waiting.sort_unstable_by_key(|(since, ..)| *since);
+        let is_old =
+            |(since, ..): &(Instant, u64, OpRef)| now.saturating_duration_since(*since) >= PATIENCE;
+        let old = waiting.partition_point(is_old);
+        // Those that give way leave so much.
+        let left_by = |count: usize| {
+            waiting[..count]
+                .iter()
+                .fold(kept.bytes(), |sum, (_, bytes, _)| sum.saturating_sub(*bytes))
+        };
+        let fits = |left: u64| left == 0 || left.saturating_add(len) <= max;
+        if old > 0 && !fits(left_by(old)) {
+            // In vain: what is younger has the room.
+            *all_wait_until = Some(now + PAUSE);
+            return;
+        }
+        let mut sum = kept.bytes();
+        let enough = waiting[..old].iter().position(|(_, bytes, _)| {
+            let fitted = fits(sum);
+            sum = sum.saturating_sub(*bytes);
+            fitted
+        });
+        // More at a time than this one needs: each look goes over all there are.
+        let gone = match enough {
+            Some(0) => 0,
+            enough => enough.unwrap_or(old).max(old / 8),
+        };
+        // What is kept from now on is younger than all of these.
+        let next = waiting.get(gone).map_or(now, |(since, ..)| *since);
+        *all_wait_until = Some(next + PATIENCE);
+        drop(all_wait_until);
+        for (since, bytes, op) in waiting.drain(..gone) {
+            let (len, waited) = (bytes as usize, now.saturating_duration_since(since));
+            self.give_answer_up(op, HgError::GaveWay { len, waited });
+        }
+    }
+
+    /// Answers of all contexts whose results are counted there: since when, and their bytes.
+    fn answers_that_keep(&self, kept: &Kept) -> Vec<(Instant, u64, OpRef)> {
+        let mut found = Vec::new();
+        for context in self.class.all() {
+            let state = context.state();
+            let answers = state.ops.iter().filter_map(|(name, op)| match op {
+                Op::Respond(answer) if !answer.has_failed() => Some((name, answer.share()?)),
+                _ => None,
+            });
+            let its = answers.filter(|(_, share)| share.is_of(kept));
+            found.extend(its.map(|(name, share)| (share.since, share.len, name)));
+        }
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_alone_is_never_too_long() {
+        let kept = Kept::default();
+        let first = kept.keep(11, 10);
+        assert!(first.is_some() && kept.keep(1, 10).is_none());
+        assert!(kept.keep(u64::MAX, u64::MAX).is_none(), "nor does the sum wrap");
+        drop(first);
+        assert!(kept.keep(u64::MAX, 10).is_some());
+        assert_eq!(kept.bytes(), 0);
+    }
+
+    proptest::proptest! {
+        /// In any order of begins and ends: what is counted is what is kept, and within the limit
+        /// unless it is one alone.
+        #[test]
+        fn what_is_counted_is_what_is_kept(
+            max in 0..100u64,
+            steps in proptest::collection::vec((proptest::bool::ANY, 1..60u64), 0..100),
+        ) {
+            let kept = Kept::default();
+            let mut shares = Vec::new();
+            for (begins, len) in steps {
+                let before = kept.bytes();
+                if begins {
+                    let share = kept.keep(len, max);
+                    assert_eq!(share.is_some(), before == 0 || before + len <= max);
+                    shares.extend(share);
+                } else if !shares.is_empty() {
+                    shares.swap_remove(len as usize % shares.len());
+                }
+                let sum: u64 = shares.iter().map(|share| share.len).sum();
+                assert_eq!(kept.bytes(), sum);
+                assert!(sum <= max || shares.len() == 1);
+            }
+            drop(shares);
+            assert_eq!(kept.bytes(), 0);
+        }
+    }
+}

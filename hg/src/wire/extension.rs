@@ -1,0 +1,325 @@
+//! The extension that our own peers put beside Mercury's headers: a block of fields between the
+//! headers of a request and its payload, announced by flag
+//! [`EXTENSION`](crate::wire::header::flags::EXTENSION).
+//!
+//! It is sent only where the transport says that the peer understands it
+//! ([`na::Endpoint::carries_extensions`]), and only when there is something to say, so C peers
+//! never see it and the usual request does not have it.
+//!
+//! ```text
+//! u8 length of the fields | fields | CRC16, where headers have one
+//! field: u8 kind | u8 length | bytes
+//! ```
+//!
+//! Fields of other kinds than these are skipped: a later version may send more.
+//!
+//! | kind | length | |
+//! |---|---|---|
+//! | 1 | 8 | time that is left until the caller gives up, nanoseconds |
+//! | 6 | 12 | when that was: name of the sender's clock, and its nanoseconds |
+//! | 2 | 16 | trace id, W3C's `trace-id` |
+//! | 4 | 8 | id of the call within that trace, W3C's `parent-id` |
+//! | 3 | 0 | this is no request: the call of this tag was canceled |
+//! | 5 | 0 | this is no request: the response to the call of this tag could not be read |
+
+use std::time::Duration;
+
+use crate::base::clock::Stamp;
+use crate::base::error::WireError;
+use crate::wire::checksum::crc16_of;
+use crate::wire::format::Format;
+
+const REMAINING: u8 = 1;
+const TRACE: u8 = 2;
+const CANCEL: u8 = 3;
+const SPAN: u8 = 4;
+const UNREAD: u8 = 5;
+const SENT: u8 = 6;
+
+/// Longest block that is written: every field, and the CRC16.
+pub(crate) const BYTES_MAX: usize = 1 + 10 + 14 + 18 + 10 + 2 + 2 + 2;
+
+/// Why a block cannot be read.
+const MALFORMED: &str = "a field does not have the length of its kind, or ends behind the block";
+
+/// Names a call within what it is part of, across processes, as W3C's Trace Context does: the bytes
+/// are in the order in which they are printed there. Only calls that are sampled have one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct TraceParent {
+    /// The id that all calls which belong together share. Not zero: an extension with zero names no
+    /// trace.
+    pub trace_id: [u8; 16],
+    /// The id of this call. Zero: not known.
+    pub span_id: [u8; 8],
+}
+
+/// The fields that a request carries beside its header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Extension {
+    /// How long the caller still waits, from when the request was sent. No wall clock: those of two
+    /// hosts differ.
+    pub remaining: Option<Duration>,
+    /// When that was, so that the target can tell how long the request has waited on its way.
+    pub sent: Option<Stamp>,
+    /// The trace that the call is part of, across processes.
+    pub trace: Option<TraceParent>,
+    /// The call of this tag, made before, was canceled. There is nothing to answer.
+    pub cancel: bool,
+    /// The response to the call of this tag, made before, could not be read: it was damaged on the
+    /// way. There is nothing to answer.
+    pub unread: bool,
+}
+
+impl Extension {
+    /// Returns whether there is nothing to say.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Bytes of the block, length and checksum included; 0 if there is nothing to say.
+    #[inline]
+    pub fn bytes(&self, format: Format) -> usize {
+        if self.is_empty() { 0 } else { 1 + self.fields_bytes() + sum_bytes(format) }
+    }
+
+    fn fields_bytes(&self) -> usize {
+        let remaining = if self.remaining.is_some() { 10 } else { 0 };
+        let sent = if self.sent.is_some() { 14 } else { 0 };
+        let trace = match self.trace {
+            Some(trace) if trace.span_id != [0; 8] => 18 + 10,
+            Some(_) => 18,
+            None => 0,
+        };
+        remaining + sent + trace + 2 * (usize::from(self.cancel) + usize::from(self.unread))
+    }
+
+    /// Writes the block to the front of `out`.
+    ///
+    /// # Panics
+    ///
+    /// If `out` is shorter than [`bytes`](Self::bytes).
+    pub fn write(&self, format: Format, out: &mut [u8]) {
+        let mut block = Vec::with_capacity(BYTES_MAX);
+        block.push(self.fields_bytes() as u8);
+        if let Some(remaining) = self.remaining {
+            let nanos = u64::try_from(remaining.as_nanos()).unwrap_or(u64::MAX);
+            block.extend([REMAINING, 8]);
+            block.extend(nanos.to_le_bytes());
+        }
+        if let Some(Stamp { clock, nanos }) = self.sent {
+            block.extend([SENT, 12]);
+            block.extend(clock.to_le_bytes());
+            block.extend(nanos.to_le_bytes());
+        }
+        if let Some(trace) = self.trace {
+            block.extend([TRACE, 16]);
+            block.extend(trace.trace_id);
+            if trace.span_id != [0; 8] {
+                block.extend([SPAN, 8]);
+                block.extend(trace.span_id);
+            }
+        }
+        if self.cancel {
+            block.extend([CANCEL, 0]);
+        }
+        if self.unread {
+            block.extend([UNREAD, 0]);
+        }
+        if sum_bytes(format) > 0 {
+            block.extend(crc16_of(&block).to_be_bytes());
+        }
+        out[..block.len()].copy_from_slice(&block);
+    }
+
+    /// Bytes of the block at the front of `rest`.
+    ///
+    /// # Errors
+    ///
+    /// [`WireError::Short`] when it is not whole.
+    pub(crate) fn measure(format: Format, rest: &[u8]) -> Result<usize, WireError> {
+        let fields = rest.first().map_or(0, |len| usize::from(*len));
+        let need = 1 + fields + sum_bytes(format);
+        match rest.len() {
+            len if len < need => Err(WireError::Short { what: "extension", len, need }),
+            _ => Ok(need),
+        }
+    }
+
+    /// Reads a whole block. If a field occurs twice, the last one counts.
+    ///
+    /// # Errors
+    ///
+    /// [`WireError`] naming what is wrong.
+    pub fn read(format: Format, block: &[u8]) -> Result<Self, WireError> {
+        let len = Self::measure(format, block)?;
+        let (checked, sum) = block[..len].split_at(len - sum_bytes(format));
+        if let [high, low] = *sum {
+            let (said, found) = (u16::from_be_bytes([high, low]), crc16_of(checked));
+            if said != found {
+                return Err(WireError::HeaderChecksum { what: "extension", said, found });
+            }
+        }
+        let mut extension = Self::default();
+        let mut span_id = [0; 8];
+        let mut fields = &checked[1..];
+        while let [kind, len, rest @ ..] = fields {
+            let malformed = WireError::Extension(MALFORMED);
+            let (field, rest) =
+                rest.split_at_checked(usize::from(*len)).ok_or_else(|| malformed.clone())?;
+            match *kind {
+                SPAN => span_id = field.try_into().map_err(|_| malformed)?,
+                kind => extension.take(kind, field)?,
+            }
+            fields = rest;
+        }
+        if !fields.is_empty() {
+            return Err(WireError::Extension(MALFORMED));
+        }
+        if let Some(trace) = &mut extension.trace {
+            trace.span_id = span_id;
+        }
+        Ok(extension)
+    }
+
+    fn take(&mut self, kind: u8, field: &[u8]) -> Result<(), WireError> {
+        let malformed = || WireError::Extension(MALFORMED);
+        match kind {
+            REMAINING => {
+                let nanos = field.try_into().map_err(|_| malformed())?;
+                self.remaining = Some(Duration::from_nanos(u64::from_le_bytes(nanos)));
+            }
+            SENT => {
+                let (clock, nanos) = field.split_first_chunk().ok_or_else(malformed)?;
+                let nanos = nanos.try_into().map_err(|_| malformed())?;
+                let (clock, nanos) = (u32::from_le_bytes(*clock), u64::from_le_bytes(nanos));
+                self.sent = Some(Stamp { clock, nanos });
+            }
+            TRACE => {
+                let trace_id: [u8; 16] = field.try_into().map_err(|_| malformed())?;
+                let is_one = trace_id != [0; 16];
+                self.trace = is_one.then_some(TraceParent { trace_id, span_id: [0; 8] });
+            }
+            CANCEL if field.is_empty() => self.cancel = true,
+            UNREAD if field.is_empty() => self.unread = true,
+            CANCEL | UNREAD => return Err(malformed()),
+            _later => {}
+        }
+        Ok(())
+    }
+}
+
+fn sum_bytes(format: Format) -> usize {
+    if format.level().covers_headers() { 2 } else { 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Build, ChecksumLevel};
+
+    const PLAIN: Format = Format::new(Build::Plain, ChecksumLevel::None);
+    const SUMMED: Format = Format::new(Build::Checksum, ChecksumLevel::Headers);
+
+    fn mark(trace_id: [u8; 16], span_id: [u8; 8]) -> TraceParent {
+        TraceParent { trace_id, span_id }
+    }
+
+    fn written(extension: &Extension, format: Format) -> Vec<u8> {
+        let mut out = vec![0xAA; extension.bytes(format)];
+        extension.write(format, &mut out);
+        out
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let remaining = Some(Duration::from_nanos(0x0102));
+        let sent = Some(Stamp { clock: 0x0304, nanos: 0x0506 });
+        let trace = Some(mark([7; 16], [8; 8]));
+        for extension in [
+            Extension { remaining, ..Extension::default() },
+            Extension { remaining, sent, ..Extension::default() },
+            Extension { remaining, sent, trace, cancel: true, unread: true },
+            Extension { trace: Some(mark([7; 16], [0; 8])), ..Extension::default() },
+            Extension { cancel: true, ..Extension::default() },
+            Extension { unread: true, ..Extension::default() },
+        ] {
+            for format in [PLAIN, SUMMED] {
+                let block = written(&extension, format);
+                assert!(block.len() <= BYTES_MAX);
+                assert_eq!(Extension::read(format, &block), Ok(extension));
+                for len in 0..block.len() {
+                    assert!(Extension::read(format, &block[..len]).is_err(), "{len}");
+                }
+            }
+        }
+        assert_eq!(Extension::default().bytes(SUMMED), 0);
+    }
+
+    #[test]
+    fn a_time_beyond_what_can_be_said_is_the_longest() {
+        let extension = Extension { remaining: Some(Duration::MAX), ..Extension::default() };
+        let read = Extension::read(PLAIN, &written(&extension, PLAIN)).unwrap();
+        assert_eq!(read.remaining, Some(Duration::from_nanos(u64::MAX)));
+    }
+
+    #[test]
+    fn later_fields_are_skipped_and_malformed_ones_refused() {
+        let read = |fields: &[u8]| {
+            let mut block = vec![fields.len() as u8];
+            block.extend(fields);
+            Extension::read(PLAIN, &block)
+        };
+        let cancel = Extension { cancel: true, ..Extension::default() };
+        assert_eq!(read(&[200, 3, 1, 2, 3, CANCEL, 0, 201, 0]), Ok(cancel));
+        assert_eq!(read(&[]), Ok(Extension::default()));
+        let bad: [&[u8]; 9] = [
+            &[CANCEL, 1, 0],
+            &[REMAINING, 7, 0, 0, 0, 0, 0, 0, 0],
+            &[SENT, 3, 0, 0, 0],
+            &[SENT, 11, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+            &[SENT, 13, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+            &[TRACE, 0],
+            &[SPAN, 7, 0, 0, 0, 0, 0, 0, 0],
+            &[9],
+            &[9, 2, 0],
+        ];
+        for fields in bad {
+            let error = read(fields).unwrap_err();
+            assert!(matches!(error, WireError::Extension(_)), "{fields:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_trace_is_what_names_one() {
+        let read = |parts: &[(u8, &[u8])]| {
+            let fields: Vec<u8> = parts
+                .iter()
+                .flat_map(|(kind, bytes)| [&[*kind, bytes.len() as u8], *bytes].concat())
+                .collect();
+            let block = [&[fields.len() as u8], &fields[..]].concat();
+            Extension::read(PLAIN, &block).unwrap().trace
+        };
+        let (id, span): ([u8; 16], [u8; 8]) = ([7; 16], [8; 8]);
+        let both = Some(mark(id, span));
+        assert_eq!(read(&[(TRACE, &id), (SPAN, &span)]), both);
+        assert_eq!(read(&[(SPAN, &span), (TRACE, &id)]), both, "in any order");
+        assert_eq!(read(&[(TRACE, &id), (SPAN, &[1; 8]), (SPAN, &span)]), both, "the last counts");
+        assert_eq!(read(&[(TRACE, &id)]), Some(mark(id, [0; 8])), "as earlier versions send it");
+        assert_eq!(read(&[(SPAN, &span)]), None, "a call of no trace");
+        assert_eq!(read(&[(TRACE, &[0; 16]), (SPAN, &span)]), None);
+    }
+
+    #[test]
+    fn damage_is_seen_where_headers_have_a_checksum() {
+        let extension =
+            Extension { remaining: Some(Duration::from_secs(1)), ..Extension::default() };
+        let block = written(&extension, SUMMED);
+        for at in 1..block.len() {
+            let mut damaged = block.clone();
+            damaged[at] ^= 1;
+            let error = Extension::read(SUMMED, &damaged).unwrap_err();
+            assert!(error.is_checksum(), "byte {at}: {error}");
+        }
+    }
+}
