@@ -30,7 +30,7 @@
 //! # The life of an RPC, by file
 //!
 //! At the origin: `origin/forward.rs` encodes the arguments into the transport's send buffer
-//! through `hg/src/forward.rs`, which posts the receive for the reply and sends; the caller
+//! through `hg/src/origin/forward.rs`, which posts the receive for the reply and sends; the caller
 //! suspends on an [`ult::Eventual`] (or parks, if it is an OS thread).
 //!
 //! At the target: the transport (`na/src/sm`, `na/src/tcp`) delivers; `progress/polling.rs`,

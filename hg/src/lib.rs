@@ -61,13 +61,13 @@ pub use self::{
         registry::{Registration, Removed},
         watch::Watch,
     },
-    ops::slab::OpRef,
+    ops::{event::CallKey, response::Response, slab::OpRef},
     options::HgOptions,
-    origin::{forward::ForwardOptions, notices::CallKey},
+    origin::forward::ForwardOptions,
     proc::{Bytes, ConstStr, ProcLimits, Raw, Writer},
-    progress::poll::Sink,
+    progress::sink::Sink,
     requests::{
-        handle::{LentRequest, RequestHandle, RequestParts, Response, Sent},
+        handle::{LentRequest, RequestHandle, RequestParts, Sent},
         raw_request::RawRequest,
     },
     wire::{

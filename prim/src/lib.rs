@@ -25,14 +25,15 @@
 //! that a build without link-time optimisation pays no call for it.
 
 pub mod claim;
-#[cfg(not(loom))]
-pub mod fork;
 pub mod lock;
-pub mod lost;
 pub mod panic;
 pub mod parts;
 pub mod prefetch;
+mod process;
 pub mod shared;
 pub mod sleepers;
-pub mod standard;
 pub mod sync;
+
+#[cfg(not(loom))]
+pub use self::process::fork;
+pub use self::process::{lost, standard};

@@ -1,8 +1,8 @@
 //! Memory in several segments that moves as one.
 //!
 //! A transfer counts bytes from an offset on, at either side; only the owner of memory knows how it
-//! is cut (`hg/src/transfer.rs`). So a row of a matrix at one side can fill scattered buffers at
-//! the other in one operation of the network.
+//! is cut (`transfer/pieces.rs` of hg). So a row of a matrix at one side can fill scattered buffers
+//! at the other in one operation of the network.
 //!
 //! | who touches it | kept | lent for a closure |
 //! |---|---|---|

@@ -344,7 +344,7 @@ impl fmt::Debug for Call {
     }
 }
 
-/// The meaning of [`ReturnCode::Again`] from a peer's RPC layer, see `hg/src/overflow.rs`.
+/// The meaning of [`ReturnCode::Again`] from a peer's RPC layer, see `hg/src/overflow/fetch.rs`.
 const NO_ROOM_TO_FETCH: &str = "it holds too many bytes of long arguments, or has too many \
      operations in flight (HG_AGAIN); try again later, or raise its bound \
      (`margo.overflow_held_max`)";

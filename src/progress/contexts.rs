@@ -9,8 +9,8 @@
 //!   ([`ProviderHandle::in_context`](crate::ProviderHandle::in_context)), whose progress ULT makes
 //!   the handler. Most origins name none: then it is context 0.
 //!
-//! The progress ULT that polls the network takes the completions of all (`hg/src/contexts.rs`), so
-//! none waits for another that is busy, and each sleeps when there is nothing.
+//! The progress ULT that polls the network takes the completions of all (`core/class.rs` of
+//! hg), so none waits for another that is busy, and each sleeps when there is nothing.
 //!
 //! | state | written by | read by |
 //! |---|---|---|

@@ -1,4 +1,4 @@
-//! The handlers of RPC ids. The table is that of the RPC core (`hg/src/registry.rs`); an
+//! The handlers of RPC ids. The table is that of the RPC core (`hg/src/core/registry.rs`); an
 //! [`RegisteredRpc`] is the data that it keeps for each RPC. `serve.rs` puts entries together.
 
 use std::fmt;

@@ -340,3 +340,13 @@ impl From<na::Error> for HgError {
         }
     }
 }
+
+impl From<&WireError> for ReturnCode {
+    fn from(error: &WireError) -> Self {
+        match error {
+            error if error.is_checksum() => Self::ChecksumError,
+            WireError::OverflowTooLong { .. } => Self::MsgSize,
+            _ => Self::ProtocolError,
+        }
+    }
+}

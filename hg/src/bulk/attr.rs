@@ -2,10 +2,7 @@
 
 use std::fmt;
 
-use na::LocalMem;
-
-use super::handle::Bulk;
-use crate::{Core, HgError};
+use crate::HgError;
 
 /// The kind of device that memory is on. Counterpart: `hg_mem_type_t`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -95,19 +92,5 @@ impl MemoryAttr {
 impl fmt::Display for MemoryAttr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?} memory of device {}", self.kind, self.device)
-    }
-}
-
-impl<T> Core<T> {
-    /// As [`bulk_handle`](Self::bulk_handle), for memory of a kind and device.
-    ///
-    /// # Errors
-    ///
-    /// [`HgError::Bulk`] for a kind that no transport here can move.
-    ///
-    /// Counterpart: `HG_Bulk_create_attr`.
-    pub fn bulk_handle_attr(&self, memory: &LocalMem, attr: MemoryAttr) -> Result<Bulk, HgError> {
-        attr.check()?;
-        Ok(Bulk::describe(&*self.endpoint, memory, attr, None))
     }
 }

@@ -9,11 +9,9 @@
 
 use std::ops::Range;
 
-use na::Addr;
-
 use super::handle::Bulk;
+use crate::ProcError;
 use crate::proc::descriptor::Binding;
-use crate::{Core, HgError, ProcError};
 
 /// The owner, as a descriptor tells it.
 #[derive(Debug, Clone)]
@@ -34,7 +32,7 @@ impl Bound {
 }
 
 /// C's form of an address: with an empty one for shared memory, as its default builds write it.
-fn blob(address: &[u8]) -> Vec<u8> {
+pub(crate) fn blob(address: &[u8]) -> Vec<u8> {
     let mut blob = Vec::with_capacity(16 + address.len());
     blob.extend((address.len() as u64).to_le_bytes());
     blob.extend(address);
@@ -67,54 +65,13 @@ impl Bulk {
         self.bound().map(|bound| bound.context)
     }
 
+    /// The network layer's bytes of the owner's address, if they are told.
+    pub(crate) fn owner_address(&self) -> Option<&[u8]> {
+        self.bound().map(|bound| &self.as_bytes()[bound.address.clone()])
+    }
+
     fn bound(&self) -> Option<&Bound> {
         self.0.as_ref()?.bound.as_ref()
-    }
-}
-
-impl<T> Core<T> {
-    /// Describes the memory of `bulk` anew, together with this endpoint's address and `context`.
-    /// Any peer that the handle is passed on to can then transfer directly with this endpoint, see
-    /// [`bulk_owner`](Self::bulk_owner) and [`transfer`](Self::transfer) without a peer.
-    ///
-    /// # Errors
-    ///
-    /// [`HgError::Bulk`] when the handle is not of registered memory of this process, or when this
-    /// endpoint does not listen, so that a third party could not reach it.
-    ///
-    /// Counterpart: `HG_Bulk_bind`.
-    pub fn bulk_bind(&self, bulk: &Bulk, context: u8) -> Result<Bulk, HgError> {
-        let described = bulk.0.as_ref();
-        let memory = described.and_then(|described| described.local.as_ref()?.upgrade());
-        let (Some(described), Some(memory)) = (described, memory) else {
-            return Err(HgError::Bulk(
-                "only the owner can bind a handle, while its memory is registered".into(),
-            ));
-        };
-        let address = self.endpoint.addr_to_bytes(&self.self_addr)?;
-        if !self.options.listen || self.endpoint.addr_from_bytes(&address).is_err() {
-            return Err(HgError::Bulk(format!(
-                "{} does not listen, so no third party could reach the memory; open it to listen",
-                self.self_addr
-            )));
-        }
-        let address = blob(&address);
-        let binding = Binding { address: &address, context };
-        Ok(Bulk::describe(&*self.endpoint, &memory, described.attr, Some(binding)))
-    }
-
-    /// Returns the owner of the memory behind a handle, if the handle names it. Does not contact
-    /// the owner.
-    ///
-    /// # Errors
-    ///
-    /// [`HgError::Na`] when the address that it tells is not of this transport.
-    ///
-    /// Counterpart: `HG_Bulk_get_addr`.
-    pub fn bulk_owner(&self, bulk: &Bulk) -> Result<Option<Addr>, HgError> {
-        let Some(bound) = bulk.bound() else { return Ok(None) };
-        let address = &bulk.as_bytes()[bound.address.clone()];
-        Ok(Some(self.endpoint.addr_from_bytes(address)?))
     }
 }
 

@@ -48,7 +48,7 @@ pub(super) struct Described {
     bytes: Box<[u8]>,
     len: u64,
     access: Access,
-    pub(super) attr: MemoryAttr,
+    attr: MemoryAttr,
     /// As its owner counts them, if that is told.
     segments: usize,
     /// Memory handles in `bytes`, each with the part of the memory that it covers.
@@ -145,11 +145,6 @@ impl Bulk {
         Self(None)
     }
 
-    /// Describes registered memory of this process.
-    pub(crate) fn of_local(endpoint: &dyn Endpoint, memory: &LocalMem) -> Self {
-        Self::describe(endpoint, memory, MemoryAttr::default(), None)
-    }
-
     /// Describes registered memory of this process, with its attributes and its owner's address.
     pub(crate) fn describe(
         endpoint: &dyn Endpoint,
@@ -213,6 +208,11 @@ impl Bulk {
             true => Ok(Self::null()),
             false => Ok(Self(Some(Arc::new(Described::parse(bytes)?)))),
         }
+    }
+
+    /// The memory, at its owner and while it is registered.
+    pub(crate) fn memory(&self) -> Option<LocalMem> {
+        self.0.as_ref()?.local.as_ref()?.upgrade()
     }
 
     /// Returns whether this is the handle of no memory. A handle of empty memory is not.
@@ -329,9 +329,8 @@ struct Data<'a>(&'a Bulk);
 impl Serialize for Data<'_> {
     /// Called only when [`embeddable`](desc::embeddable) bytes have room in a message.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let data = self.0.0.as_ref().and_then(|described| {
-            let memory = described.local.as_ref()?.upgrade()?;
-            let mut data = vec![0; usize::try_from(described.len).ok()?];
+        let data = self.0.memory().and_then(|memory| {
+            let mut data = vec![0; usize::try_from(self.0.len()).ok()?];
             memory.read_at(0, &mut data).then_some(data)
         });
         match data {

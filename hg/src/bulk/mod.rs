@@ -7,7 +7,7 @@
 //!   descriptor are in `proc/descriptor.rs`.
 
 mod attr;
-mod bind;
+pub(crate) mod bind;
 mod handle;
 mod local;
 

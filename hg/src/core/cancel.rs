@@ -1,31 +1,10 @@
 //! Cancel and close: operations that end before their time.
 
-use na::lock::BiasedGuard;
+use prim::lock::BiasedGuard;
 
-use crate::HgError;
-use crate::core::context::{Core, Op, State};
-use crate::memory::slots::ExposedPayload;
-use crate::ops::slab::{OpRef, Role};
-use crate::progress::poll::Event;
-
-/// The remains of an operation that is given up.
-pub(crate) struct Ended {
-    /// The parts, to be canceled.
-    parts: Vec<Role>,
-    /// Memory that its peer may not fetch any more, to be dropped outside of the lock.
-    revoked: Option<Box<ExposedPayload>>,
-}
-
-impl Ended {
-    /// Collects those of `parts` that are under way (`true`).
-    pub(crate) fn of<const N: usize>(
-        parts: [(bool, Role); N],
-        revoked: Option<Box<ExposedPayload>>,
-    ) -> Self {
-        let flying = |(flying, role): (bool, Role)| flying.then_some(role);
-        Self { parts: parts.into_iter().filter_map(flying).collect(), revoked }
-    }
-}
+use crate::core::state::{Op, State};
+use crate::ops::event::{Ended, Event};
+use crate::{Core, HgError, OpRef};
 
 impl<T> Core<T> {
     /// Gives up a call, an answer or a transfer. It ends through the sink as always, once: with
@@ -51,8 +30,8 @@ impl<T> Core<T> {
     fn cancel_own(&self, op: OpRef) {
         let mut state = self.state();
         let (ended, forgotten) = match state.ops.get_mut(op) {
-            Some(Op::Forward(call)) if call.is_canceled() => return,
-            Some(Op::Forward(call)) => {
+            Some(Op::Call(call)) if call.is_canceled() => return,
+            Some(Op::Call(call)) => {
                 let ended = call.cancel(self.endpoint.asks_owners());
                 call.count_arguments(&self.kept_arguments);
                 let max = self.options.overflow_held_max as u64;
@@ -61,8 +40,8 @@ impl<T> Core<T> {
             Some(Op::Transfer(transfer)) => {
                 (Ended { parts: transfer.cancel(), revoked: None }, Vec::new())
             }
-            Some(Op::Respond(answer)) if answer.has_failed() => return,
-            Some(Op::Respond(answer)) => (answer.cancel(HgError::Canceled), Vec::new()),
+            Some(Op::Response(answer)) if answer.has_failed() => return,
+            Some(Op::Response(answer)) => (answer.cancel(HgError::Canceled), Vec::new()),
             Some(Op::Local(_)) => {
                 self.counts.canceled.bump();
                 if let Some(Op::Local(token)) = state.ops.remove(op) {
@@ -85,7 +64,7 @@ impl<T> Core<T> {
         let Some(starter) = self.class.get(op.context_id()) else { return };
         let mut state = starter.state();
         let ended = match state.ops.get_mut(op) {
-            Some(Op::Respond(answer)) if !answer.has_failed() => answer.cancel(why),
+            Some(Op::Response(answer)) if !answer.has_failed() => answer.cancel(why),
             _ => return,
         };
         starter.end_parts(state, op, ended);

@@ -14,21 +14,18 @@
 //! because it may come back late itself. The memory ordering of all this is in [`prim::sleepers`],
 //! with a model in `loom-tests`.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, RwLock, Weak};
 
-use prim::sleepers::{Sleeper, Sleepers};
-use rustix::event::{EventfdFlags, epoll};
+use prim::sleepers::Sleepers;
 
 use crate::base::clock::Clock;
-use crate::core::context::Op;
+use crate::core::bell::Bell;
+use crate::core::builds::Builds;
 use crate::core::registry::Registry;
-use crate::ops::slab::{CONTEXTS_MAX, OpRef, Role};
-use crate::origin::ask_build::Builds;
-use crate::progress::poll::Event;
+use crate::ops::event::Event;
+use crate::ops::slab::CONTEXTS_MAX;
 use crate::{Core, HgError};
-use prim::sync::lock;
 
 /// The state that all contexts share.
 #[derive(Debug)]
@@ -39,7 +36,7 @@ pub(crate) struct Class<T> {
     several: AtomicBool,
     /// Held by the context that polls, if there are several.
     pub(crate) polling: Mutex<()>,
-    sleepers: Sleepers,
+    pub(crate) sleepers: Sleepers,
     pub(crate) clock: Clock,
     pub(crate) builds: Builds,
 }
@@ -130,108 +127,7 @@ impl<T> Class<T> {
     }
 }
 
-/// How a context that shares its endpoint is woken.
-#[derive(Debug)]
-pub(crate) struct Bell {
-    asleep: Sleeper,
-    bell: OwnedFd,
-    /// Both descriptors, as one.
-    both: OwnedFd,
-}
-
-/// How the bell is called, should it be lost.
-const BELL_NAME: &str = "the eventfd that wakes a context";
-
-impl Bell {
-    pub(crate) fn new(endpoint: Option<BorrowedFd<'_>>) -> Result<Self, HgError> {
-        let failed = |errno: rustix::io::Errno| {
-            HgError::Na(na::Error::io("cannot make the descriptors of a context", errno))
-        };
-        let bell = rustix::event::eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)
-            .map_err(failed)?;
-        let both = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?;
-        for fd in [Some(bell.as_fd()), endpoint].into_iter().flatten() {
-            let data = epoll::EventData::new_u64(0);
-            epoll::add(&both, fd, data, epoll::EventFlags::IN).map_err(failed)?;
-        }
-        Ok(Self { asleep: Sleeper::default(), bell, both })
-    }
-
-    #[inline]
-    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
-        self.both.as_fd()
-    }
-
-    /// Announces a sleep; follow with a look at the mailbox.
-    pub(crate) fn announce<T>(&self, class: &Class<T>) {
-        self.asleep.announce(&class.sleepers);
-    }
-
-    /// Ends a sleep.
-    pub(crate) fn retract<T>(&self, class: &Class<T>) {
-        if self.asleep.retract(&class.sleepers) {
-            na::lost::silence(&self.bell, BELL_NAME);
-        }
-    }
-
-    /// Something was put into the mailbox; whether its context slept.
-    pub(crate) fn ring(&self) -> bool {
-        let asleep = self.asleep.must_ring();
-        if asleep {
-            na::lost::ring(&self.bell, BELL_NAME);
-        }
-        asleep
-    }
-}
-
 impl<T> Core<T> {
-    /// Hands a completion to the context that it belongs to. A request is counted here, where its
-    /// receive ended, and not when that context comes to look: while it does not, the others'
-    /// requests need receives.
-    pub(crate) fn hand_over(&self, to: &Core<T>, mut completion: na::Completion) {
-        if let na::Completion::Recv { op, result: Ok(_), .. } = &mut completion
-            && OpRef::parse(*op).1 == Some(Role::Request)
-        {
-            self.count_arrival();
-            *op = OpRef::single(Role::Counted, to.id, 0);
-        }
-        let mut arrived = lock(&to.arrived);
-        arrived.push_back(completion);
-        to.has_arrived.store(true, Ordering::Relaxed);
-        drop(arrived);
-        to.wake();
-    }
-
-    /// When this context ends: requests that wait for it go to context 0, as those will that come
-    /// for it from now on. Arguments that are being fetched are given up; their origins are told
-    /// to try again.
-    pub(crate) fn leave_to_primary(&self) {
-        if self.is_primary() {
-            return;
-        }
-        let primary = self.primary();
-        let (events, fetches) = {
-            let mut state = self.state();
-            let fetches = state.ops.iter().filter(|(_, op)| matches!(op, Op::Fetch(_)));
-            let fetches: Vec<_> = fetches.map(|(name, _)| name).collect();
-            (std::mem::take(&mut state.events), fetches)
-        };
-        let requests = events.into_iter().filter(|event| matches!(event, Event::Request(_)));
-        requests.for_each(|request| primary.queue(&mut primary.state(), request));
-        let mut requests = self.take_arrived();
-        requests.retain(is_counted_request);
-        if !requests.is_empty() {
-            let mut arrived = lock(&primary.arrived);
-            arrived.append(&mut requests);
-            primary.has_arrived.store(true, Ordering::Relaxed);
-        }
-        for op in fetches {
-            self.endpoint.cancel(op.part(Role::Fetch));
-            self.on_fetched(op, Err(na::Error::Canceled));
-        }
-        primary.wake();
-    }
-
     /// Queues an event of another context.
     pub(crate) fn queue_from_other(&self, event: Event<T>) {
         let mut state = self.state();
@@ -247,9 +143,4 @@ impl<T> Core<T> {
             bell.ring();
         }
     }
-}
-
-fn is_counted_request(completion: &na::Completion) -> bool {
-    matches!(completion, na::Completion::Recv { op, .. }
-        if OpRef::parse(*op).1 == Some(Role::Counted))
 }

@@ -11,7 +11,7 @@
 //! | `State` (operations, events, tags, receives) | everybody, briefly | `Core::state` |
 //! | `arrived` (completions not acted on) | progress, trigger, other contexts | `Core::arrived` |
 //! | the registry | registrations; contexts keep a copy | see `registry.rs` |
-//! | builds of peers | calls, and answers to what they ask | their own lock, see `contact.rs` |
+//! | builds of peers | calls, and answers to what they ask | their own lock, see `builds.rs` |
 //! | message buffers | everybody | see `buffers.rs` |
 //! | the endpoint | everybody | never under `Core::state` |
 //!
@@ -46,200 +46,27 @@
 //! ourselves, which have none. Nothing starts afterwards. [`Core::in_flight`] is zero when all
 //! tokens have gone back through `trigger`.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use na::lock::{BiasedGuard, BiasedLock};
-use na::{Addr, Completion, Endpoint, LargeBuffers, Limits, LocalMem};
-
-use crate::base::clock::Origins;
-use crate::base::counters::{Counters, Counts, HotCounts, InHand};
-use crate::base::log::log;
-use crate::core::class::{Bell, Class};
-use crate::core::receives::Receives;
-use crate::core::registry::Seen;
-use crate::memory::buffers::Buffers;
-use crate::memory::slots::Slots;
-use crate::ops::slab::{OPS_MAX, OpRef, Role, Slab, Space, Tags};
-use crate::origin::forward::Forward;
-use crate::overflow::fetch::Fetch;
-use crate::overflow::results::Kept;
-use crate::proc::{ProcLimits, WriterLimits};
-use crate::progress::poll::Event;
-use crate::requests::raw_request::Respond;
-use crate::transfer::pieces::BulkTransfer;
-use crate::wire::format::{Accept, Format};
-use crate::{Bulk, HgError, HgOptions};
+use na::{Addr, Completion, Endpoint, LargeBuffers, Limits};
+use prim::lock::{BiasedGuard, BiasedLock};
 use prim::sync::lock;
 
-/// An operation in flight.
-#[derive(Debug)]
-pub(crate) enum Op<T> {
-    /// A call of ours.
-    Forward(Forward<T>),
-    /// A call to ourselves; nothing but its token.
-    Local(T),
-    /// An answer of ours.
-    Respond(Respond<T>),
-    /// A request whose arguments are being fetched.
-    Fetch(Fetch),
-    /// A bulk transfer of ours.
-    Transfer(BulkTransfer<T>),
-}
-
-/// The state that every operation touches, briefly.
-#[derive(Debug)]
-pub(crate) struct State<T> {
-    pub(crate) ops: Slab<Op<T>>,
-    /// Events of operations that ended, or requests that arrived, without the network.
-    pub(crate) events: VecDeque<Event<T>>,
-    /// Tokens in `ops` and `events`.
-    pub(crate) tokens: usize,
-    /// Calls that were canceled while they waited for their response, oldest first; may name calls
-    /// that are over.
-    given_up: VecDeque<OpRef>,
-    /// So many of them keep their receives.
-    given_up_max: usize,
-    /// For calls to no certain context, and to a certain one.
-    tags: [Tags; 2],
-    pub(crate) closed: bool,
-    /// The receives for requests, in context 0.
-    pub(crate) receives: Receives,
-    pub(crate) hot: HotCounts,
-    pub(crate) seen: Seen,
-    /// By the operation that ends with them.
-    pub(crate) watched: HashMap<OpRef, Addr>,
-    /// The clocks of origins whose requests come in here.
-    pub(crate) origins: Origins,
-}
-
-impl<T> State<T> {
-    fn new(
-        (id, generation): (u8, u32),
-        given_up_max: usize,
-        space: Space,
-        receives: Receives,
-    ) -> Self {
-        Self {
-            ops: Slab::new(id, generation),
-            events: VecDeque::new(),
-            tokens: 0,
-            given_up: VecDeque::new(),
-            given_up_max,
-            tags: [false, true].map(|targeted| Tags::new(space.width(targeted))),
-            closed: false,
-            receives,
-            hot: HotCounts::default(),
-            seen: Seen::default(),
-            watched: HashMap::new(),
-            origins: Origins::default(),
-        }
-    }
-
-    /// The number of a new call, which gives its tag.
-    ///
-    /// # Errors
-    ///
-    /// [`HgError::Busy`]: there are as many calls in flight as tags.
-    pub(crate) fn number(&mut self, targeted: bool) -> Result<u64, HgError> {
-        let Self { tags, ops, .. } = self;
-        let number = tags[usize::from(targeted)].next(|| {
-            ops.iter().filter_map(|(_, op)| match op {
-                Op::Forward(call) if call.target.is_some() == targeted => Some(call.number),
-                _ => None,
-            })
-        });
-        number.map_err(HgError::Busy)
-    }
-
-    /// The numbers that the next calls would have.
-    pub(crate) fn next_numbers(&self) -> [u64; 2] {
-        [self.tags[0].upcoming(), self.tags[1].upcoming()]
-    }
-
-    /// Adds what is in hand here.
-    pub(crate) fn add_to(&self, sum: &mut InHand) {
-        sum.operations += self.ops.len();
-        sum.tokens += self.tokens;
-        sum.requests_held += self.receives.held;
-        sum.receives_posted += self.receives.posted;
-    }
-
-    /// Returns the event that the last step of an operation leads to, if any, and the operation
-    /// itself when it is over, to be dropped outside of the lock.
-    pub(crate) fn settle(&mut self, op: OpRef) -> (Option<Event<T>>, Option<Op<T>>) {
-        let (event, over) = match self.ops.get_mut(op) {
-            Some(Op::Forward(forward)) => forward.settle(),
-            Some(Op::Respond(respond)) => respond.settle(),
-            Some(Op::Transfer(transfer)) => transfer.settle(),
-            Some(Op::Local(_) | Op::Fetch(_)) | None => (None, false),
-        };
-        (event, if over { self.ops.remove(op) } else { None })
-    }
-
-    /// Remembers a canceled call, whose receive stays posted: a late response that overflowed must
-    /// be acknowledged, or its sender would keep the result for as long as it lives. Returns the
-    /// receives of older ones to cancel: when there are too many, and when `arguments` that stay
-    /// exposed for others than this one are more than `max` bytes.
-    pub(crate) fn give_up(&mut self, op: OpRef, arguments: &Kept, max: u64) -> Vec<(OpRef, Role)> {
-        self.given_up.push_back(op);
-        let mut forgotten = Vec::new();
-        if self.given_up.len() > self.given_up_max
-            && let Some(oldest) = self.given_up.pop_front()
-            && let Some(Op::Forward(call)) = self.ops.get_mut(oldest)
-        {
-            call.uncount_arguments();
-            forgotten.push((oldest, call.reply_role()));
-        }
-        let mut at = 0;
-        while arguments.bytes() > max && at + 1 < self.given_up.len() {
-            let older = self.given_up[at];
-            let counted = match self.ops.get_mut(older) {
-                Some(Op::Forward(call)) => call.uncount_arguments().then(|| call.reply_role()),
-                _ => None,
-            };
-            match counted {
-                Some(role) => {
-                    forgotten.push((older, role));
-                    self.given_up.remove(at);
-                }
-                None => at += 1,
-            }
-        }
-        forgotten
-    }
-
-    /// Returns whether an operation can be admitted: the core is neither closed nor full.
-    #[inline]
-    pub(crate) fn may_admit(&self) -> Result<(), HgError> {
-        if self.closed {
-            return Err(HgError::Closed);
-        }
-        if self.ops.is_full() { Err(HgError::Busy(OPS_MAX)) } else { Ok(()) }
-    }
-
-    /// Admits an operation, unless the core is closed or full; gives it back then.
-    pub(crate) fn admit(&mut self, op: Op<T>) -> Result<OpRef, Box<(HgError, Op<T>)>> {
-        match self.may_admit() {
-            Ok(()) => Ok(self.ops.insert(op)),
-            Err(error) => Err(Box::new((error, op))),
-        }
-    }
-
-    /// Ends a call that waits for its response and for nothing else: what [`settle`](Self::settle)
-    /// comes to for nearly all calls, without moving the operation. `None`: it is not such a call.
-    #[inline]
-    pub(crate) fn end_plain_call(&mut self, op: OpRef) -> Option<T> {
-        let Some(Op::Forward(call)) = self.ops.get_mut(op) else { return None };
-        let token = call.take_plain()?;
-        // All that it could own was looked at and is gone.
-        self.ops.forget(op);
-        self.tokens -= 1;
-        Some(token)
-    }
-}
+use crate::base::counters::Counts;
+use crate::core::bell::Bell;
+use crate::core::class::Class;
+use crate::core::receives::Receives;
+use crate::core::state::State;
+use crate::memory::buffers::Buffers;
+use crate::memory::kept::Kept;
+use crate::memory::slots::Slots;
+use crate::ops::event::Event;
+use crate::ops::tags::Space;
+use crate::proc::WriterLimits;
+use crate::{Counters, Format, HgError, HgOptions, InHand, OpRef, ProcLimits};
 
 /// A context of the RPC core on one endpoint. `T` is what callers give an operation and get back at
 /// its end.
@@ -253,8 +80,6 @@ pub struct Core<T> {
     pub(crate) self_addr: Addr,
     pub(crate) limits: Limits,
     pub(crate) options: HgOptions,
-    /// How requests are read, and in which format messages are written; `options` say so.
-    pub(crate) accept: Accept,
     /// Peers are asked for their build.
     pub(crate) asks: bool,
     pub(crate) buffers: Arc<Buffers>,
@@ -388,7 +213,6 @@ impl<T> Core<T> {
             kept_arguments: kept_arguments.unwrap_or_default(),
             endpoint,
             asks: options.ask_build && options.format() == Format::default(),
-            accept: options.accept(),
             options,
             class,
             id,
@@ -454,7 +278,7 @@ impl<T> Core<T> {
     pub(crate) fn writer_limits(&self, message_max: usize) -> WriterLimits {
         let bytes_max = match self.options.overflow {
             true => self.options.overflow_bytes_max,
-            false => message_max.saturating_sub(self.accept.format.header_bytes()),
+            false => message_max.saturating_sub(self.options.format().header_bytes()),
         };
         WriterLimits { bytes_max, bulk_eager: self.options.bulk_eager, proc: self.options.proc }
     }
@@ -502,7 +326,7 @@ impl<T> Core<T> {
     }
 
     /// Requests that got memory of their own.
-    fn copied(&self) -> u64 {
+    pub(crate) fn copied(&self) -> u64 {
         self.large.as_ref().map_or(0, LargeBuffers::copied)
     }
 
@@ -526,13 +350,6 @@ impl<T> Core<T> {
     /// Payload bytes that fit into a response. Counterpart: `HG_Class_get_output_eager_size`.
     pub fn output_eager_bytes(&self) -> usize {
         self.limits.expected_bytes_max - self.options.build.header_bytes()
-    }
-
-    /// A handle to registered memory, for peers. It does not keep the memory registered.
-    ///
-    /// Counterpart: `HG_Bulk_create`.
-    pub fn bulk_handle(&self, memory: &LocalMem) -> Bulk {
-        Bulk::of_local(&*self.endpoint, memory)
     }
 
     #[inline]
@@ -561,7 +378,7 @@ impl<T> Core<T> {
     /// Counterpart: `HG_Event_ready`.
     pub fn prepare_wait(&self) -> bool {
         if let Some(bell) = &self.bell {
-            bell.announce(&self.class);
+            bell.announce(&self.class.sleepers);
         }
         // What a closed endpoint does to wake sleepers, another context may have taken away.
         let is_idle = |state: &State<T>| !state.closed && state.events.is_empty();
@@ -569,7 +386,7 @@ impl<T> Core<T> {
             && is_idle(&self.state())
             && self.endpoint.prepare_wait();
         if let Some(bell) = self.bell.as_ref().filter(|_| !quiet) {
-            bell.retract(&self.class);
+            bell.retract(&self.class.sleepers);
         }
         quiet
     }
@@ -592,21 +409,6 @@ impl<T> Core<T> {
     /// Grows while transfers of peers are served, of which [`poll`](Self::poll) tells nothing.
     pub fn served(&self) -> u64 {
         self.endpoint.served()
-    }
-}
-
-impl<T> Drop for Core<T> {
-    fn drop(&mut self) {
-        let generation = self.state().ops.generation();
-        self.class.retire(self.id, generation);
-        self.leave_to_primary();
-        if self.options.stats {
-            let mut sum = Counters::default();
-            let hot = self.state().hot;
-            self.counts.add_to(hot, &mut sum);
-            sum.multi_recv_copy = if self.is_primary() { self.copied() } else { 0 };
-            log!(self.options.log, INFO, context = self.id, counters = ?sum, "RPC layer");
-        }
     }
 }
 

@@ -6,9 +6,9 @@
 
 use na::PeerStats;
 
-use crate::InHand;
-use crate::core::context::{Core, Op};
-use crate::ops::slab::{OpRef, Role};
+use crate::core::state::Op;
+use crate::ops::slab::Role;
+use crate::{Core, InHand, OpRef};
 
 /// Operations that are looked at under one lock.
 const CHUNK: usize = 256;
@@ -58,7 +58,7 @@ impl<T> Core<T> {
 
     fn calls_of(&self, peer: &PeerStats) -> Vec<CallNumber> {
         let mut awaited = peer.awaited.iter().filter_map(|id| match OpRef::parse(*id) {
-            (op, Some(Role::Reply)) => Some(op),
+            (op, Some(Role::Response)) => Some(op),
             _ => None,
         });
         let mut found = Vec::new();
@@ -70,7 +70,7 @@ impl<T> Core<T> {
             for context in self.class.all() {
                 let mut state = context.state();
                 for op in chunk.iter().filter(|op| op.context_id() == context.id) {
-                    if let Some(Op::Forward(call)) = state.ops.get_mut(*op)
+                    if let Some(Op::Call(call)) = state.ops.get_mut(*op)
                         && !call.canceled
                     {
                         let (targeted, number) = (call.target.is_some(), call.number);

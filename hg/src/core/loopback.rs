@@ -1,13 +1,13 @@
 //! Calls to ourselves: the encoded arguments and results are handed over as they are, also between
 //! the contexts of a core. Events and counters are those of any other call.
 
-use crate::core::context::{Core, Op, State};
-use crate::ops::slab::OpRef;
+use crate::core::state::{Op, State};
+use crate::memory::buffers::Payload;
+use crate::ops::event::Event;
+use crate::ops::request::{IncomingRequest, RequestExtension, ResponsePath};
 use crate::proc::Written;
-use crate::progress::poll::{Event, IncomingRequest, RequestExtension};
-use crate::requests::raw_request::Reply;
 use crate::wire::header::RequestHeader;
-use crate::{HgError, Response};
+use crate::{Core, HgError, OpRef, Response};
 
 impl<T> Core<T> {
     /// A call to ourselves: the encoded arguments go up as they are.
@@ -20,11 +20,11 @@ impl<T> Core<T> {
         beside: Option<Box<RequestExtension>>,
     ) -> OpRef {
         let payload = self.local_payload(header.format.header_bytes(), written);
-        let reply = if header.no_response { Reply::None } else { Reply::Local(op) };
+        let path = if header.no_response { ResponsePath::None } else { ResponsePath::Local(op) };
         let request = Event::Request(IncomingRequest {
             header,
             origin: self.self_addr.clone(),
-            reply,
+            path,
             payload,
             held: false,
             uncounted: false,
@@ -75,6 +75,17 @@ impl<T> Core<T> {
         if let Some(Op::Local(token)) = state.ops.remove(op) {
             state.hot.rpc_resp_recv += 1;
             self.queue(&mut state, Event::Response { token, result });
+        }
+    }
+
+    /// A payload that does not leave the process.
+    pub(crate) fn local_payload(&self, start: usize, written: Written) -> Payload {
+        match written {
+            Written::Fits(buf) => Payload::Message(buf, start),
+            Written::Overflow(buf, bytes) => {
+                self.buffers.put(buf);
+                Payload::Overflow(bytes)
+            }
         }
     }
 }

@@ -1,15 +1,22 @@
 //! The [`Core`](crate::Core): what all operations have in common.
 //!
-//! - Imports: the folders before it; `ops` for the states that it keeps.
-//! - Reading order: `context.rs` (rules for all operations) · `class.rs` (what contexts share) ·
-//!   `registry.rs` (which RPCs there are) · `receives.rs` (receives for requests) · `cancel.rs` ·
-//!   `loopback.rs` (calls to ourselves) · `watch.rs` (peers that end) · `inspect.rs`.
+//! - Imports: all folders before it.
+//! - Reading order: `context.rs` (the rules for all operations) · `state.rs` (under the lock) ·
+//!   `class.rs` and `bell.rs` (what contexts share, and their sleep) · `registry.rs` (which RPCs
+//!   there are) · `receives.rs` (receives for requests) · `send.rs` · `cancel.rs` · `notices.rs`
+//!   (what is told to a target) · `loopback.rs` (calls to ourselves) · `builds.rs` · `watch.rs`
+//!   (peers that end) · `inspect.rs`.
 
-pub(crate) mod cancel;
-pub(crate) mod class;
+mod bell;
+pub(crate) mod builds;
+mod cancel;
+mod class;
 pub(crate) mod context;
 pub(crate) mod inspect;
 mod loopback;
+mod notices;
 pub(crate) mod receives;
 pub(crate) mod registry;
+pub(crate) mod send;
+pub(crate) mod state;
 pub(crate) mod watch;

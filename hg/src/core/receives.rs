@@ -10,13 +10,14 @@
 //! receive whose place was taken is *owed* until there are enough to be posted together, or none is
 //! left. Nothing else differs, nor does any bound.
 
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use na::{Addr, LargeBuffers, MsgBuf};
 
 use crate::base::log::log;
-use crate::ops::slab::{OpRef, Role};
-use crate::{Core, HgError};
+use crate::ops::slab::Role;
+use crate::{Core, HgError, OpRef};
 
 /// Counts of one core's requests. A caller that is told to post receives does so outside of the
 /// lock that protects this.
@@ -322,6 +323,32 @@ impl<T> Core<T> {
             && let Err(error) = self.post_receives(claim)
         {
             log!(self.options.log, DEBUG, %error, "cannot receive further requests");
+        }
+    }
+
+    /// A receive took a request, which is held from now on.
+    /// Returns whether many are.
+    pub(crate) fn count_arrival(&self) -> bool {
+        let (more, is_crowded) = {
+            let receives = &mut self.primary().state().receives;
+            (receives.arrived(), receives.is_crowded())
+        };
+        self.primary().note_crowd(is_crowded);
+        self.post_more(more);
+        is_crowded
+    }
+
+    /// For requests that are handed up later, and by other contexts.
+    #[inline]
+    pub(crate) fn note_crowd(&self, is_crowded: bool) {
+        if self.crowded.load(Ordering::Relaxed) != is_crowded {
+            self.crowded.store(is_crowded, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn count_unless(&self, counted: bool) {
+        if !counted {
+            self.count_arrival();
         }
     }
 }

@@ -15,8 +15,9 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use crate::{Core, HgError, ProviderId, RpcId};
 use prim::sync::lock;
+
+use crate::{Core, HgError, ProviderId, RpcId};
 
 /// The properties that an RPC is registered with.
 ///

@@ -6,13 +6,13 @@
 
 use na::{Addr, OpId, Tag};
 
-use crate::HgError;
-use crate::core::context::Core;
-use crate::ops::slab::{OpRef, Role};
-use crate::progress::poll::Event;
+use crate::ops::event::Event;
+use crate::ops::slab::Role;
+use crate::{Core, HgError, OpRef};
 
-/// The tag of watches. Our own calls never have it ([`Space::tag`](crate::ops::slab::Space)); a response
-/// of a C peer under it would have to be to a call of ours.
+/// The tag of watches. Our own calls never have it, see
+/// [`Space::tag`](crate::ops::tags::Space::tag); a response of a C peer under it would have to be
+/// to a call of ours.
 pub(crate) const WATCH: Tag = Tag(u32::MAX);
 
 /// A watch of a peer.

@@ -3,8 +3,9 @@
 //! - Imports: `base`.
 //! - Reading order: `buffers.rs` (message buffers, and payloads that give theirs back) · `spare.rs`
 //!   (vectors of long payloads) · `slots.rs` (registered memory in which a long payload waits for
-//!   its peer).
+//!   its peer) · `kept.rs` (the bytes that wait so, counted).
 
 pub(crate) mod buffers;
+pub(crate) mod kept;
 pub(crate) mod slots;
 pub(crate) mod spare;

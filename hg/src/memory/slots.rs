@@ -22,9 +22,9 @@ use std::fmt;
 use std::sync::{Arc, Mutex, Weak};
 
 use na::{Access, Addr, AllocOptions, Endpoint, LocalMem, Memory};
-
-use crate::overflow::results::{Kept, Share};
 use prim::sync::lock;
+
+use crate::memory::kept::{Kept, Share};
 
 /// Bytes of a slot. Longer payloads gain nothing: what the round trip costs, the transport wins by
 /// copying at both sides at the same time.

@@ -25,7 +25,7 @@ const TOO_LARGE: usize = 8;
 /// Up to here a vector is zeroed again, bytes. For longer ones that takes as long as new pages.
 const ZEROED_MAX: usize = 1 << 20;
 
-static KEPT: Mutex<Kept> = Mutex::new(Kept { vectors: Vec::new(), bytes: 0 });
+static KEPT: Mutex<SpareVectors> = Mutex::new(SpareVectors { vectors: Vec::new(), bytes: 0 });
 
 /// An empty vector with room for `len` bytes.
 #[inline]
@@ -63,13 +63,13 @@ pub(crate) fn give(vector: Vec<u8>) {
 }
 
 /// The oldest first.
-struct Kept {
+struct SpareVectors {
     vectors: Vec<Vec<u8>>,
     /// Capacity of all.
     bytes: usize,
 }
 
-impl Kept {
+impl SpareVectors {
     /// The last that fits: its bytes are the likeliest to be in a cache.
     fn take(&mut self, len: usize) -> Option<Vec<u8>> {
         let fits =
@@ -101,8 +101,8 @@ impl Kept {
 mod tests {
     use super::*;
 
-    fn kept() -> Kept {
-        Kept { vectors: Vec::new(), bytes: 0 }
+    fn kept() -> SpareVectors {
+        SpareVectors { vectors: Vec::new(), bytes: 0 }
     }
 
     #[test]

@@ -17,64 +17,16 @@
 //! that still asks. Calls that begin before the first answer each ask. When a call ends with an
 //! error of the network, all peers are forgotten: another process may come in the place of one.
 
-use std::collections::HashMap;
-use std::sync::Mutex;
-
 use na::{Addr, Arrival, MsgBuf, Tag};
 
-use crate::base::error::WireError;
-use crate::core::context::{Core, Op};
-use crate::ops::slab::{OpRef, Role};
-use crate::progress::poll::Event;
-use crate::wire::format::{Build, Format};
-use crate::wire::header::{RequestHeader, ResponseHeader, flags};
-use crate::{HgError, ReturnCode, RpcId, wire};
-use prim::sync::lock;
-
-/// The RPC of the question.
-pub(crate) const QUESTION: RpcId = RpcId(u64::from_be_bytes(*b"margo-rs"));
-
-/// Peers whose build is remembered, at most; then all are asked again.
-const KNOWN_MAX: usize = 4096;
-
-/// How much longer the headers of a build with checksum support are, bytes.
-pub(crate) const LONGER_BY: usize = Build::Checksum.header_bytes() - Build::Plain.header_bytes();
-
-/// The builds of peers, by the numbers of their addresses: these are not kept.
-#[derive(Debug, Default)]
-pub(crate) struct Builds(Mutex<HashMap<(u64, u64), Build>>);
-
-impl Builds {
-    fn of(&self, peer: &Addr) -> Option<Build> {
-        lock(&self.0).get(&(peer.endpoint_id(), peer.peer_id())).copied()
-    }
-
-    fn learn(&self, peer: &Addr, build: Build) {
-        let mut known = lock(&self.0);
-        if known.len() >= KNOWN_MAX {
-            known.clear();
-        }
-        known.insert((peer.endpoint_id(), peer.peer_id()), build);
-    }
-
-    /// Forgets all builds, because a peer is gone.
-    pub(crate) fn forget(&self) {
-        lock(&self.0).clear();
-    }
-}
-
-/// A call that asks first.
-#[derive(Debug)]
-pub(crate) struct Asking {
-    to: Addr,
-    tag: Tag,
-    /// The request, without checksum support. Its headers may grow by [`LONGER_BY`].
-    message: MsgBuf,
-    /// The receive that is to be posted then, by its role.
-    receive: Option<Role>,
-    /// The answer, while the end of the question's send is waited for.
-    told: Option<Build>,
-}
+use crate::core::builds::{LONGER_BY, QUESTION};
+use crate::core::state::Op;
+use crate::ops::call::Asking;
+use crate::ops::event::Event;
+use crate::ops::slab::Role;
+use crate::wire::format::flags;
+use crate::wire::header::{RequestHeader, ResponseHeader};
+use crate::{Build, Core, Format, HgError, OpRef, ReturnCode, WireError, wire};
 
 /// Returns the build of the peer that has answered the question with `message`.
 fn build_of(message: &[u8]) -> Result<Build, WireError> {
@@ -108,7 +60,7 @@ impl<T> Core<T> {
     /// In which format a call to `to` is written; `None`: that is to be asked.
     pub(crate) fn format_for(&self, to: &Addr) -> Option<Format> {
         if !self.asks || self.endpoint.carries_extensions(to) {
-            return Some(self.accept.format);
+            return Some(self.options.format());
         }
         self.class.builds.of(to).map(Format::from)
     }
@@ -126,18 +78,18 @@ impl<T> Core<T> {
         let header = RequestHeader { cookie: self.id, ..RequestHeader::new(QUESTION) };
         header.write_for_any_build(&mut question);
         let asking = Asking { to: to.clone(), tag, message, receive, told: None };
-        if let Some(Op::Forward(call)) = self.state().ops.get_mut(op) {
+        if let Some(Op::Call(call)) = self.state().ops.get_mut(op) {
             call.ask(asking);
         }
-        self.launch(to, op, tag, Some(Role::Reply), question)
+        self.launch(to, op, tag, Some(Role::Response), question)
     }
 
     /// The format in which the response of a call is to be read; `None`: it answers the question.
-    pub(crate) fn format_of_reply(&self, op: OpRef) -> Option<Format> {
+    pub(crate) fn format_of_response(&self, op: OpRef) -> Option<Format> {
         match self.state().ops.get_mut(op) {
-            Some(Op::Forward(call)) if call.asking.is_some() => None,
-            Some(Op::Forward(call)) => Some(Format::from(call.build)),
-            _ => Some(self.accept.format),
+            Some(Op::Call(call)) if call.asking.is_some() => None,
+            Some(Op::Call(call)) => Some(Format::from(call.build)),
+            _ => Some(self.options.format()),
         }
     }
 
@@ -150,7 +102,7 @@ impl<T> Core<T> {
             self.class.builds.learn(&arrival.from, build);
         }
         let mut state = self.state();
-        let Some(Op::Forward(call)) = state.ops.get_mut(op) else { return None };
+        let Some(Op::Call(call)) = state.ops.get_mut(op) else { return None };
         match told {
             Ok(build) => call.told(build),
             Err(error) => call.received(Err(error.into())),
@@ -166,7 +118,7 @@ impl<T> Core<T> {
     pub(crate) fn go_on(&self, op: OpRef) -> Option<Event<T>> {
         let asking = {
             let mut state = self.state();
-            let Some(Op::Forward(call)) = state.ops.get_mut(op) else { return None };
+            let Some(Op::Call(call)) = state.ops.get_mut(op) else { return None };
             call.take_told()?
         };
         let Asking { to, tag, mut message, receive, told } = *asking;
@@ -183,20 +135,5 @@ impl<T> Core<T> {
                 Some(Event::Response { token, result: Err(error) })
             }
         }
-    }
-}
-
-impl Asking {
-    /// The answer came.
-    pub(crate) fn set_told(&mut self, build: Build) {
-        self.told = Some(build);
-    }
-
-    pub(crate) fn build(&self) -> Option<Build> {
-        self.told
-    }
-
-    pub(crate) fn is_received(&self) -> bool {
-        self.receive.is_some()
     }
 }

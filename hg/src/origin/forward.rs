@@ -2,40 +2,24 @@
 //!
 //! A request that the network takes at once is sent and the receive of its response posted in one
 //! operation ([`na::Endpoint::call_now`]); otherwise the receive comes first. From then on a call
-//! waits for its parts, in whatever order they end:
-//!
-//! | what happens | what the call does |
-//! |---|---|
-//! | a response arrives | ends with it, at once |
-//! | a response arrives that overflowed | fetches the result, then ends and acknowledges |
-//! | the send fails | cancels the receive; ends with the send's error |
-//! | the receive fails | waits for the send to end, whose error may know that nothing was sent |
-//! | it is canceled | ends at once; unless nothing was sent, its receive waits for the late response, to acknowledge it |
-//!
-//! A one-way call ends when it is sent and, if it overflowed, acknowledged. Arguments that
-//! overflowed are exposed until then, or until the response.
+//! waits for its parts: `ops/call.rs` says what it does about each.
 
 use std::time::Instant;
 
-use na::lock::BiasedGuard;
-use na::{Access, Addr, LocalMem, Memory, MsgBuf, Refused, Tag};
+use na::{Addr, MsgBuf, Refused, Tag};
+use prim::lock::BiasedGuard;
 
-use crate::core::cancel::Ended;
-use crate::core::context::{Core, Op, State};
+use crate::core::builds::LONGER_BY;
+use crate::core::state::{Op, State};
 use crate::core::watch::WATCH;
-use crate::memory::buffers::Payload;
 use crate::memory::slots::ExposedPayload;
-use crate::memory::spare;
-use crate::ops::slab::{CONTEXTS_MAX, OpRef, Role};
-use crate::origin::ask_build::{Asking, LONGER_BY};
-use crate::overflow::results::Kept;
+use crate::ops::call::Call;
+use crate::ops::request::RequestExtension;
+use crate::ops::slab::{CONTEXTS_MAX, Role};
 use crate::proc::Written;
-use crate::progress::poll::{Event, RequestExtension};
-use crate::wire::checksum::PayloadSum;
-use crate::wire::format::Build;
+use crate::wire::Unencoded;
 use crate::wire::header::RequestHeader;
-use crate::wire::{self, Unencoded};
-use crate::{BulkDesc, Extension, HgError, ProcError, Response, RpcId, TraceParent, Writer};
+use crate::{Build, Core, Extension, HgError, OpRef, ProcError, RpcId, TraceParent, Writer, wire};
 
 /// The options of one call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -83,225 +67,6 @@ impl ForwardOptions {
     /// Makes it a call of an RPC that need not be registered here.
     pub const fn undeclared(self) -> Self {
         Self { undeclared: true, ..self }
-    }
-}
-
-/// A call in flight.
-#[derive(Debug)]
-pub(crate) struct Forward<T> {
-    /// `None` once it went back.
-    token: Option<T>,
-    /// Gives the tag.
-    pub(crate) number: u64,
-    pub(crate) target: Option<u8>,
-    one_way: bool,
-    /// The target of a call whose message the network did not take at once.
-    to: Option<Addr>,
-    /// Parts in flight.
-    sending: bool,
-    pub(crate) receiving: bool,
-    pub(crate) fetching: Option<Box<Fetching>>,
-    outcome: Option<Result<Response, HgError>>,
-    pub(crate) canceled: bool,
-    /// The arguments, while the target may fetch them.
-    exposed: Option<Box<ExposedPayload>>,
-    /// How its request is written, where peers are asked for that.
-    pub(crate) build: Build,
-    pub(crate) asking: Option<Box<Asking>>,
-}
-
-/// A result that is being fetched, and whom to tell when it is here.
-#[derive(Debug)]
-pub(crate) struct Fetching {
-    pub(crate) memory: LocalMem,
-    pub(crate) sum: Option<PayloadSum>,
-    pub(crate) peer: Addr,
-    pub(crate) tag: Tag,
-}
-
-impl<T> Forward<T> {
-    #[inline]
-    fn new(token: T, number: u64, target: Option<u8>, one_way: bool) -> Self {
-        Self {
-            token: Some(token),
-            number,
-            target,
-            one_way,
-            to: None,
-            sending: false,
-            receiving: !one_way,
-            fetching: None,
-            outcome: None,
-            canceled: false,
-            exposed: None,
-            build: Build::Plain,
-            asking: None,
-        }
-    }
-
-    fn fail(&mut self, error: HgError) {
-        self.outcome.get_or_insert(Err(error));
-    }
-
-    /// The question comes first; its answer is received in any case.
-    pub(crate) fn ask(&mut self, asking: Asking) {
-        self.receiving = true;
-        self.asking = Some(Box::new(asking));
-    }
-
-    /// The question was answered. A call that has ended meanwhile asks no more.
-    pub(crate) fn told(&mut self, build: Build) {
-        self.receiving = false;
-        match &mut self.asking {
-            Some(asking) if self.token.is_some() && self.outcome.is_none() => {
-                asking.set_told(build);
-            }
-            _ => self.asking = None,
-        }
-    }
-
-    /// Returns whether its question was answered and has left: its message is next.
-    pub(crate) fn may_go_on(&self) -> bool {
-        let told = self.asking.as_ref().and_then(|asking| asking.build());
-        told.is_some() && !self.sending && self.outcome.is_none() && self.token.is_some()
-    }
-
-    /// Takes the request of a call that has asked first, if it is the turn of the request to be
-    /// sent.
-    pub(crate) fn take_told(&mut self) -> Option<Box<Asking>> {
-        let asking = if self.may_go_on() { self.asking.take() } else { None }?;
-        (self.build, self.receiving) = (asking.build()?, asking.is_received());
-        Some(asking)
-    }
-
-    /// The send ended. Returns what is to be canceled because of that.
-    pub(crate) fn sent(&mut self, result: Result<(), na::Error>) -> Option<Role> {
-        self.sending = false;
-        // A call that waits for its response only must own nothing, see `take_plain`.
-        self.to = None;
-        let error = result.err()?;
-        match &self.outcome {
-            // What the receive said is less precise.
-            Some(Err(_)) if error.never_arrived() => self.outcome = Some(Err(error.into())),
-            _ => self.fail(error.into()),
-        }
-        self.receiving.then_some(self.reply_role())
-    }
-
-    /// Whom it calls, if its message is under way and may be sent in another way.
-    pub(crate) fn in_sending(&self) -> Option<&Addr> {
-        self.to.as_ref().filter(|_| self.sending && !self.canceled && self.exposed.is_none())
-    }
-
-    /// The arguments are exposed, instead of being in the message.
-    pub(crate) fn has_overflowed(&mut self, exposed: ExposedPayload) {
-        self.exposed = Some(Box::new(exposed));
-        self.receiving = true;
-    }
-
-    /// The acknowledgement of a one-way call came, or will not.
-    pub(crate) fn acknowledged(&mut self, result: Result<(), na::Error>) {
-        self.receiving = false;
-        match result {
-            Ok(()) => self.release(),
-            Err(error) => self.fail(error.into()),
-        }
-    }
-
-    /// The target has said that it is done with the arguments. They go with the call, which is
-    /// dropped outside of the lock.
-    pub(crate) fn release(&mut self) {
-        if let Some(exposed) = &mut self.exposed {
-            exposed.done();
-        }
-    }
-
-    /// The receive of the response ended.
-    pub(crate) fn received(&mut self, result: Result<Response, HgError>) {
-        self.receiving = false;
-        (self.fetching, self.asking) = (None, None);
-        // The response proves that the target is done with the arguments.
-        if matches!(result, Ok(_) | Err(HgError::Remote(_) | HgError::Foreign(_))) {
-            self.release();
-        }
-        self.outcome.get_or_insert(result);
-    }
-
-    /// The result was fetched, or will not be.
-    pub(crate) fn fetched(&mut self, result: Result<Response, HgError>) {
-        self.fetching = None;
-        self.outcome.get_or_insert(result);
-    }
-
-    /// Takes the token of a call that waits for its response and for nothing else, and owns nothing
-    /// more: it is not dropped.
-    #[inline]
-    pub(crate) fn take_plain(&mut self) -> Option<T> {
-        let plain = self.receiving
-            && !self.one_way
-            && !self.sending
-            && self.to.is_none()
-            && !self.canceled
-            && self.fetching.is_none()
-            && self.outcome.is_none()
-            && self.exposed.is_none()
-            && self.asking.is_none();
-        if plain { self.token.take() } else { None }
-    }
-
-    /// Returns the role of the receive of the response, or of the receive that stands for it.
-    pub(crate) fn reply_role(&self) -> Role {
-        if self.one_way && self.asking.is_none() { Role::Ack } else { Role::Reply }
-    }
-
-    pub(crate) fn is_canceled(&self) -> bool {
-        self.canceled
-    }
-
-    /// Gives up. Returns the parts to cancel, and what to drop after the lock; the receive is not
-    /// among the parts, see [`State::give_up`](crate::core::context::State).
-    /// `asks_owners`: arguments may be revoked while the target fetches them; else they stay, with
-    /// the receive, until the late response, or the end of the peer, unless nothing was sent.
-    pub(crate) fn cancel(&mut self, asks_owners: bool) -> Ended {
-        self.canceled = true;
-        self.fail(HgError::Canceled);
-        let revoked = if asks_owners { self.exposed.take() } else { None };
-        let parts = [(self.sending, Role::Send), (self.fetching.is_some(), Role::Fetch)];
-        Ended::of(parts, revoked)
-    }
-
-    /// Counts the arguments that stay after a [cancel](Self::cancel), for as long as they do.
-    pub(crate) fn count_arguments(&mut self, kept: &Kept) {
-        if let Some(exposed) = &mut self.exposed {
-            exposed.count(kept);
-        }
-    }
-
-    /// Those are about to go, and not counted any more; whether there were some.
-    pub(crate) fn uncount_arguments(&mut self) -> bool {
-        self.exposed.as_mut().is_some_and(|exposed| exposed.uncount())
-    }
-
-    /// Returns the event that is to be told, if any, and whether the call is over.
-    #[inline]
-    pub(crate) fn settle(&mut self) -> (Option<Event<T>>, bool) {
-        let flying = self.sending
-            || self.receiving
-            || self.fetching.is_some()
-            || (self.asking.is_some() && self.outcome.is_none());
-        if self.one_way && !flying && self.token.is_some() {
-            self.outcome.get_or_insert(Ok(Response::empty()));
-        }
-        let due = match &self.outcome {
-            Some(Ok(_)) => true,
-            Some(Err(_)) => self.canceled || !flying,
-            None => false,
-        };
-        if !due {
-            return (None, !flying);
-        }
-        let ended = self.token.take().zip(self.outcome.take());
-        (ended.map(|(token, result)| Event::Response { token, result }), !flying)
     }
 }
 
@@ -355,10 +120,10 @@ impl<T> Core<T> {
         let written = match encoded {
             // Nearly always, and one word, where the whole would be moved.
             Ok(Written::Fits(buf)) if !local && known.is_some() => {
-                return self.launch(to, op, tag, (!no_response).then_some(Role::Reply), buf);
+                return self.launch(to, op, tag, (!no_response).then_some(Role::Response), buf);
             }
             Ok(Written::Fits(buf)) if !local => {
-                let receive = (!no_response).then_some(Role::Reply);
+                let receive = (!no_response).then_some(Role::Response);
                 return self.ask_and_launch(to, op, tag, receive, buf);
             }
             Ok(written) => written,
@@ -375,7 +140,7 @@ impl<T> Core<T> {
         match self.expose_overflow(to, header.payload_at(), buf, bytes, max) {
             Ok((buf, exposed)) => {
                 self.note_overflow(op, exposed);
-                let receive = Some(if no_response { Role::Ack } else { Role::Reply });
+                let receive = Some(if no_response { Role::Ack } else { Role::Response });
                 match known {
                     Some(_) => self.launch(to, op, tag, receive, buf),
                     None => self.ask_and_launch(to, op, tag, receive, buf),
@@ -450,8 +215,8 @@ impl<T> Core<T> {
                 Ok(number) => number,
                 Err(error) => return Err(Box::new((error, token))),
             };
-            let call = Forward::new(token, number, target, no_response);
-            (state.ops.insert(Op::Forward(call)), self.space.tag(number, target))
+            let call = Call::new(token, number, target, no_response);
+            (state.ops.insert(Op::Call(call)), self.space.tag(number, target))
         };
         state.tokens += 1;
         state.hot.rpc_req_sent += 1;
@@ -461,7 +226,7 @@ impl<T> Core<T> {
     /// How the request of a call is written, where peers are asked for that.
     #[cold]
     fn note_build(&self, op: OpRef, build: Build) {
-        if let Some(Op::Forward(call)) = self.state().ops.get_mut(op) {
+        if let Some(Op::Call(call)) = self.state().ops.get_mut(op) {
             call.build = build;
         }
     }
@@ -470,7 +235,7 @@ impl<T> Core<T> {
     fn note_overflow(&self, op: OpRef, exposed: ExposedPayload) {
         self.counts.req_extra.bump();
         let mut state = self.state();
-        if let Some(Op::Forward(call)) = state.ops.get_mut(op) {
+        if let Some(Op::Call(call)) = state.ops.get_mut(op) {
             call.has_overflowed(exposed);
         }
     }
@@ -485,10 +250,10 @@ impl<T> Core<T> {
         receive: Option<Role>,
         buf: MsgBuf,
     ) -> Result<OpRef, Box<(HgError, T)>> {
-        if receive != Some(Role::Reply) {
+        if receive != Some(Role::Response) {
             return self.launch_in_turn(to, op, tag, receive, buf);
         }
-        match self.endpoint.call_now(op.part(Role::Reply), to, tag, buf) {
+        match self.endpoint.call_now(op.part(Role::Response), to, tag, buf) {
             Ok(()) => Ok(op),
             Err(buf) => self.launch_in_turn(to, op, tag, receive, buf),
         }
@@ -506,8 +271,8 @@ impl<T> Core<T> {
         buf: MsgBuf,
     ) -> Result<OpRef, Box<(HgError, T)>> {
         if let Some(role) = receive {
-            let reply = self.buffers.take();
-            if let Err(refused) = self.endpoint.recv_expected(op.part(role), to, tag, reply) {
+            let response = self.buffers.take();
+            if let Err(refused) = self.endpoint.recv_expected(op.part(role), to, tag, response) {
                 self.buffers.put(refused.buf);
                 self.buffers.put(buf);
                 return self.withdraw(op, true, refused.error.into());
@@ -515,7 +280,7 @@ impl<T> Core<T> {
         }
         if self.endpoint.send_unexpected_now(to, tag, buf.as_slice()) {
             self.buffers.put(buf);
-            if receive != Some(Role::Reply) {
+            if receive != Some(Role::Response) {
                 self.one_way_sent(op);
             }
             return Ok(op);
@@ -539,8 +304,8 @@ impl<T> Core<T> {
     /// The send is about to start; `false`: the call is over, because its receive has failed.
     fn begin_send(&self, op: OpRef, to: &Addr) -> bool {
         let mut state = self.state();
-        let Some(Op::Forward(call)) = state.ops.get_mut(op) else { return false };
-        (call.sending, call.to) = (true, Some(to.clone()));
+        let Some(Op::Call(call)) = state.ops.get_mut(op) else { return false };
+        call.begin_send(to);
         true
     }
 
@@ -569,12 +334,8 @@ impl<T> Core<T> {
     ) -> Result<OpRef, Box<(HgError, T)>> {
         let mut state = self.state();
         let (token, gone) = match state.ops.get_mut(op) {
-            Some(Op::Forward(call)) => {
-                call.sending = false;
-                call.receiving &= !not_receiving;
-                let token = call.token.take();
-                // An outcome that nobody can be told any more.
-                (call.outcome, call.asking) = (None, None);
+            Some(Op::Call(call)) => {
+                let token = call.withdraw(not_receiving);
                 (token, state.settle(op).1)
             }
             Some(Op::Local(_)) => match state.ops.remove(op) {
@@ -589,71 +350,6 @@ impl<T> Core<T> {
         drop(state);
         drop(gone);
         Err(Box::new((error, token)))
-    }
-
-    /// A payload that does not leave the process.
-    pub(crate) fn local_payload(&self, start: usize, written: Written) -> Payload {
-        match written {
-            Written::Fits(buf) => Payload::Message(buf, start),
-            Written::Overflow(buf, bytes) => {
-                self.buffers.put(buf);
-                Payload::Overflow(bytes)
-            }
-        }
-    }
-
-    /// Keeps the buffer of a message that could not be encoded.
-    pub(crate) fn unencoded(&self, Unencoded { error, buf }: Unencoded) -> HgError {
-        self.buffers.put(buf);
-        error.into()
-    }
-
-    /// Finishes a message: exposes what did not fit, and describes it there instead.
-    pub(crate) fn expose_overflow(
-        &self,
-        peer: &Addr,
-        start: usize,
-        buf: MsgBuf,
-        bytes: Vec<u8>,
-        message_max: usize,
-    ) -> Result<(MsgBuf, ExposedPayload), HgError> {
-        let len = bytes.len() as u64;
-        let (memory, exposed) = match self.expose_bytes(peer, bytes) {
-            Ok(exposed) => exposed,
-            Err(error) => {
-                self.buffers.put(buf);
-                return Err(error.into());
-            }
-        };
-        let access = u32::from(Access::ReadOnly.bits());
-        let parts = self.endpoint.mem_parts(&memory).filter(|parts| !parts.is_empty());
-        let descriptor = match &parts {
-            Some(parts) => BulkDesc::of_parts(parts, access, None).to_bytes(),
-            None => {
-                let handle = self.endpoint.mem_to_bytes(&memory);
-                BulkDesc::opaque(len, access, &handle).to_bytes()
-            }
-        };
-        wire::finish_overflow_at(start, buf, message_max, &descriptor)
-            .map(|buf| (buf, exposed))
-            .map_err(|unencoded| self.unencoded(unencoded))
-    }
-
-    /// Lets `peer` fetch a payload: from a slot, or from where it is.
-    fn expose_bytes(
-        &self,
-        peer: &Addr,
-        bytes: Vec<u8>,
-    ) -> Result<(LocalMem, ExposedPayload), na::Error> {
-        if let Some(exposed) = self.slots.expose(peer, &bytes)
-            && let Some(memory) = exposed.memory().cloned()
-        {
-            spare::give(bytes);
-            return Ok((memory, exposed));
-        }
-        let memory = Memory::from_vec_with(bytes, spare::give);
-        let memory = self.endpoint.register(memory, Access::ReadOnly)?;
-        Ok((memory.clone(), ExposedPayload::once(memory)))
     }
 }
 

@@ -2,28 +2,25 @@
 
 use na::{Arrival, MsgBuf};
 
-use crate::core::context::{Core, Op};
+use crate::core::state::Op;
 use crate::memory::buffers::Payload;
-use crate::ops::slab::OpRef;
-use crate::origin::forward::Fetching;
-use crate::progress::poll::Event;
-use crate::wire::format::Format;
+use crate::ops::event::Event;
+use crate::wire::Body;
 use crate::wire::header::ResponseHeader;
-use crate::wire::{self, Body};
-use crate::{HgError, Response, ReturnCode, Sink};
+use crate::{Core, Format, HgError, OpRef, Response, ReturnCode, wire};
 
 impl<T> Core<T> {
     /// A response arrived. The end of the call is told at once, unless the call is a special one.
     #[inline]
-    pub(crate) fn on_reply<S: Sink<T> + ?Sized>(
+    pub(crate) fn on_response(
         &self,
         op: OpRef,
         buf: MsgBuf,
         arrival: Arrival,
-        sink: &mut S,
+        end: impl FnOnce(T, Result<Response, HgError>),
     ) -> Option<Event<T>> {
-        let format = match self.asks.then(|| self.format_of_reply(op)) {
-            None => self.accept.format,
+        let format = match self.asks.then(|| self.format_of_response(op)) {
+            None => self.options.format(),
             Some(Some(format)) => format,
             Some(None) => return self.on_told(op, buf, &arrival),
         };
@@ -41,30 +38,30 @@ impl<T> Core<T> {
         let result = Ok(Response::new(payload, &self.buffers));
         match token {
             Some(token) => {
-                sink.response(token, result);
+                end(token, result);
                 None
             }
             None => self.on_result(op, result),
         }
     }
 
-    /// As [`on_reply`](Self::on_reply), whatever result and call are.
+    /// As [`on_response`](Self::on_response), whatever result and call are.
     #[inline(never)]
     fn on_result(&self, op: OpRef, result: Result<Response, HgError>) -> Option<Event<T>> {
         let mut state = self.state();
         state.hot.rpc_resp_recv += 1;
-        let Some(Op::Forward(call)) = state.ops.get_mut(op) else { return None };
+        let Some(Op::Call(call)) = state.ops.get_mut(op) else { return None };
         call.received(result);
         self.settle(state, op)
     }
 
     /// The receive of a response failed.
-    pub(crate) fn on_no_reply(&self, op: OpRef, error: na::Error) -> Option<Event<T>> {
+    pub(crate) fn on_response_failed(&self, op: OpRef, error: na::Error) -> Option<Event<T>> {
         if self.asks && !matches!(error, na::Error::Canceled) {
             self.class.builds.forget();
         }
         let mut state = self.state();
-        let Some(Op::Forward(call)) = state.ops.get_mut(op) else { return None };
+        let Some(Op::Call(call)) = state.ops.get_mut(op) else { return None };
         call.received(Err(error.into()));
         self.settle(state, op)
     }
@@ -111,21 +108,5 @@ impl<T> Core<T> {
         }
         self.buffers.put(buf);
         Some(result)
-    }
-
-    /// Returns whether the result of a call is to be fetched: not if the call is over or was
-    /// canceled.
-    pub(crate) fn wants_result(&self, op: OpRef) -> bool {
-        matches!(self.state().ops.get_mut(op), Some(Op::Forward(call)) if !call.canceled)
-    }
-
-    /// The response came and its result is being fetched; `false`: the call is over.
-    pub(crate) fn begin_fetch(&self, op: OpRef, fetching: Fetching) -> bool {
-        let mut state = self.state();
-        let Some(Op::Forward(call)) = state.ops.get_mut(op) else { return false };
-        call.receiving = false;
-        call.release();
-        call.fetching = Some(Box::new(fetching));
-        true
     }
 }

@@ -21,63 +21,17 @@ use std::time::Instant;
 
 use na::{Access, Addr, Arrival, LocalMem, Memory, RemoteMem, Tag, Transfer};
 
-use crate::bulk::BulkDesc;
-use crate::bulk::desc::{Handles, flags};
-use crate::core::context::{Core, Op};
+use crate::core::state::Op;
 use crate::memory::buffers::Payload;
 use crate::memory::spare;
-use crate::ops::slab::{OpRef, Role};
-use crate::origin::forward::Fetching;
-use crate::progress::poll::{Event, IncomingRequest, RequestExtension};
-use crate::requests::raw_request::Reply;
+use crate::ops::call::ResultFetch;
+use crate::ops::event::Event;
+use crate::ops::outgoing_response::Ack;
+use crate::ops::request::{ArgumentsFetch, IncomingRequest, RequestExtension, ResponsePath};
+use crate::ops::slab::Role;
+use crate::proc::descriptor::{Handles, flags};
 use crate::wire::header::{RequestHeader, ResponseHeader};
-use crate::{HgError, Response, ReturnCode, WireError};
-
-/// A request whose arguments are being fetched.
-#[derive(Debug)]
-pub(crate) struct Fetch {
-    header: RequestHeader,
-    origin: Addr,
-    tag: Tag,
-    memory: LocalMem,
-    beside: Option<Box<RequestExtension>>,
-    /// How many had begun before.
-    number: u64,
-    /// Room for others is to be made with it, as soon as the network has let go of it.
-    gives_way: bool,
-}
-
-/// The fate of an overflowed response, as its acknowledgement tells it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub(crate) enum Ack {
-    /// It was fetched, or is none that was to be read: the arguments of a one-way request.
-    Done = 0,
-    /// The call was over before.
-    GivenUp = 1,
-    /// It could not be fetched, or not be read.
-    Unread = 2,
-}
-
-impl Ack {
-    fn of<R>(fetched: &Result<R, HgError>) -> Self {
-        match fetched {
-            Ok(_) => Self::Done,
-            Err(HgError::Canceled) => Self::GivenUp,
-            Err(_) => Self::Unread,
-        }
-    }
-
-    /// Returns the error that this byte, from one of our own peers, means for the side that has
-    /// answered. Other bytes are no error.
-    pub(crate) fn error(byte: u8) -> Option<HgError> {
-        match byte {
-            byte if byte == Self::GivenUp as u8 => Some(HgError::GivenUp),
-            byte if byte == Self::Unread as u8 => Some(HgError::Unread),
-            _ => None,
-        }
-    }
-}
+use crate::{BulkDesc, Core, HgError, OpRef, Response, ReturnCode, WireError};
 
 /// How to come by an overflowed payload.
 enum Source {
@@ -88,14 +42,14 @@ enum Source {
 }
 
 /// The fetches from one origin that are under way.
-struct Share {
+struct OriginFetches {
     fetches: usize,
     bytes: u64,
     /// Bytes of the longest one, and which that is.
     longest: (u64, OpRef),
 }
 
-impl Share {
+impl OriginFetches {
     fn of(name: OpRef, len: u64) -> Self {
         Self { fetches: 1, bytes: len, longest: (len, name) }
     }
@@ -171,10 +125,10 @@ impl<T> Core<T> {
     /// keep its share for as long. So these are given up: fetches that come too late; one fetch,
     /// the longest, of an origin that has more than half of all bytes that may be held, or of all
     /// fetches that there may be; and the oldest of those that have taken
-    /// [`FETCH_PATIENCE`](crate::core::receives::FETCH_PATIENCE). The room is there when the network has
-    /// let go of it, over shared memory not before the origin runs again; a later attempt finds it
-    /// then, or has another fetch give way. Nothing is looked for again within 10 ms, as others may
-    /// be refused by the thousand.
+    /// [`FETCH_PATIENCE`](crate::core::receives::FETCH_PATIENCE). The room is there when the
+    /// network has let go of it, over shared memory not before the origin runs again; a later
+    /// attempt finds it then, or has another fetch give way. Nothing is looked for again within
+    /// 10 ms, as others may be refused by the thousand.
     #[cold]
     fn make_room(&self, newcomer: &Addr) {
         let (now, max) = (Instant::now(), self.options.overflow_held_max as u64);
@@ -186,12 +140,12 @@ impl<T> Core<T> {
             (receives.fetches_max(), receives.old_fetches(now))
         };
         let mut oldest: Option<(u64, OpRef)> = None;
-        let mut shares: HashMap<Addr, Share> = HashMap::new();
+        let mut shares: HashMap<Addr, OriginFetches> = HashMap::new();
         let mut in_vain = Vec::new();
         for context in self.class.all() {
             for (name, op) in context.state().ops.iter() {
                 let Op::Fetch(fetch) = op else { continue };
-                let Fetch { origin, memory, beside, number, .. } = fetch;
+                let ArgumentsFetch { origin, memory, beside, number, .. } = fetch;
                 if fetch.gives_way {
                     continue;
                 }
@@ -206,7 +160,7 @@ impl<T> Core<T> {
                 match shares.get_mut(origin) {
                     Some(share) => share.add(name, len),
                     None => {
-                        shares.insert(origin.clone(), Share::of(name, len));
+                        shares.insert(origin.clone(), OriginFetches::of(name, len));
                     }
                 }
             }
@@ -260,15 +214,22 @@ impl<T> Core<T> {
                 return Err(self.not_fetched(header, origin, tag, HgError::Fetches { max }));
             }
         };
-        let fetch =
-            Fetch { header, origin: origin.clone(), tag, memory, beside, number, gives_way: false };
+        let fetch = ArgumentsFetch {
+            header,
+            origin: origin.clone(),
+            tag,
+            memory,
+            beside,
+            number,
+            gives_way: false,
+        };
         self.begin_get(fetch, remote).map(|()| None).map_err(|error| {
             self.primary().state().receives.end_fetch();
             self.not_fetched(header, origin, tag, error)
         })
     }
 
-    fn begin_get(&self, fetch: Fetch, remote: RemoteMem) -> Result<(), HgError> {
+    fn begin_get(&self, fetch: ArgumentsFetch, remote: RemoteMem) -> Result<(), HgError> {
         let (origin, memory) = (fetch.origin.clone(), fetch.memory.clone());
         let op = self.state().admit(Op::Fetch(fetch)).map_err(|refused| refused.0)?;
         self.get(op, &origin, remote, memory).map_err(|error| {
@@ -319,11 +280,11 @@ impl<T> Core<T> {
             self.send_ack(origin, tag, Ack::Done);
         }
         let payload = Payload::Overflow(bytes);
-        let (origin, reply) = (origin.clone(), Reply::Network(tag));
+        let (origin, path) = (origin.clone(), ResponsePath::Network(tag));
         Ok(Event::Request(IncomingRequest {
             header,
             origin,
-            reply,
+            path,
             payload,
             held: true,
             uncounted: false,
@@ -349,7 +310,7 @@ impl<T> Core<T> {
                 Ok(Some(bytes))
             }
             Source::There { remote, memory } => {
-                let fetching = Fetching {
+                let fetching = ResultFetch {
                     memory: memory.clone(),
                     sum: header.payload_sum,
                     peer: peer.clone(),
@@ -368,12 +329,26 @@ impl<T> Core<T> {
         fetching
     }
 
+    /// Returns whether the result of a call is to be fetched: not if the call is over or was
+    /// canceled.
+    fn wants_result(&self, op: OpRef) -> bool {
+        matches!(self.state().ops.get_mut(op), Some(Op::Call(call)) if !call.canceled)
+    }
+
+    /// The response came and its result is being fetched; `false`: the call is over.
+    fn begin_fetch(&self, op: OpRef, fetching: ResultFetch) -> bool {
+        let mut state = self.state();
+        let Some(Op::Call(call)) = state.ops.get_mut(op) else { return false };
+        call.begin_fetch(fetching);
+        true
+    }
+
     /// A get of an overflowed payload ended.
     pub(crate) fn on_fetched(&self, op: OpRef, result: Result<(), na::Error>) -> Option<Event<T>> {
         let mut state = self.state();
-        if let Some(Op::Forward(call)) = state.ops.get_mut(op) {
+        if let Some(Op::Call(call)) = state.ops.get_mut(op) {
             let canceled = call.canceled;
-            let Fetching { memory, sum, peer, tag } = *call.fetching.take()?;
+            let ResultFetch { memory, sum, peer, tag } = *call.fetching.take()?;
             drop(state);
             let result = result.map_err(HgError::from).and_then(|()| {
                 let bytes = into_vec(memory)?;
@@ -386,7 +361,7 @@ impl<T> Core<T> {
                 self.response_unread(&peer, tag, error);
             }
             let mut state = self.state();
-            if let Some(Op::Forward(call)) = state.ops.get_mut(op) {
+            if let Some(Op::Call(call)) = state.ops.get_mut(op) {
                 call.fetched(result);
             }
             return self.settle(state, op);
@@ -395,7 +370,7 @@ impl<T> Core<T> {
         drop(state);
         let Some(Op::Fetch(fetch)) = removed else { return None };
         self.primary().state().receives.end_fetch();
-        let Fetch { header, origin, tag, memory, beside, .. } = fetch;
+        let ArgumentsFetch { header, origin, tag, memory, beside, .. } = fetch;
         let len = memory.len();
         let fetched = match result.and_then(|()| into_vec(memory)) {
             Ok(bytes) => self.fetched_request(header, &origin, tag, bytes, beside),
@@ -409,13 +384,6 @@ impl<T> Core<T> {
                 None
             }
         }
-    }
-
-    pub(crate) fn send_ack(&self, to: &Addr, tag: Tag, ack: Ack) {
-        let mut buf = self.buffers.take();
-        // It cannot fail, because no message is that short.
-        let _ = buf.try_extend(&[ack as u8]);
-        self.send_loose(to, tag, buf);
     }
 }
 

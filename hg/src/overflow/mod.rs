@@ -1,10 +1,11 @@
-//! Payloads that do not fit into a message.
+//! Payloads that do not fit into a message, of both sides.
 //!
-//! - Imports: the folders before it.
-//! - Reading order: `fetch.rs` (how such a payload is fetched, with the protocol) · `results.rs`
-//!   (results that are kept until they are fetched) · `too_long.rs` (messages that are too long for
-//!   the peer).
+//! - Imports: all folders before it.
+//! - Reading order: `fetch.rs` (the protocol, and how such a payload is fetched) · `expose.rs` (how
+//!   it is described to the peer) · `results.rs` (which results give way to others) ·
+//!   `too_long.rs` (messages that are too long for the peer).
 
-pub(crate) mod fetch;
+mod expose;
+mod fetch;
 pub(crate) mod results;
 mod too_long;

@@ -1,30 +1,26 @@
 //! Long results that are kept until their origins are done with them.
 //!
 //! The results of an origin that lives and fetches nothing are kept for as long as it lives, see
-//! `overflow.rs`, and so are those of an origin that is gone where nothing shows that. So their
+//! `fetch.rs`, and so are those of an origin that is gone where nothing shows that. So their
 //! bytes are counted, for all contexts of a core together, and have a limit. At the limit those
 //! that have waited for longer than [`PATIENCE`] give way to others, oldest first. A result that
 //! fits into its message is not looked at here.
 //!
 //! Arguments of calls that were given up are counted in the same way, where they stay exposed
 //! because no owner is asked before they are fetched: see `State::give_up`.
-//!
-//! The count goes with the memory: [`Share`] lies in the [`ExposedPayload`], and however that ends,
-//! by an acknowledgement, a cancel, the origin's end, a close or an error, the bytes are given
-//! back.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+#[cfg(test)]
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use na::{Addr, MsgBuf};
+use prim::sync::lock;
 
-use crate::core::context::{Core, Op};
+use crate::core::state::Op;
+use crate::memory::kept::Kept;
 use crate::memory::slots::ExposedPayload;
 use crate::memory::spare;
-use crate::ops::slab::OpRef;
-use crate::{HgError, RpcId};
-use prim::sync::lock;
+use crate::{Core, HgError, OpRef, RpcId};
 
 /// Most bytes of results of [`HgOptions::results_apart`](crate::HgOptions::results_apart).
 const APART_BYTES_MAX: usize = 16 << 20;
@@ -34,78 +30,6 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How long nothing is looked for after a look in vain.
 const PAUSE: Duration = Duration::from_millis(100);
-
-/// Results, or arguments, that are kept.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Kept(Arc<Sum>);
-
-#[derive(Debug, Default)]
-struct Sum {
-    /// A count, which orders nothing.
-    bytes: AtomicU64,
-    /// Until then nothing has waited for [`PATIENCE`]: a result that finds no room causes no look.
-    all_wait_until: Mutex<Option<Instant>>,
-    /// Milliseconds that time is ahead of the clock.
-    #[cfg(test)]
-    ahead: AtomicU64,
-    /// How often all operations were looked through.
-    #[cfg(test)]
-    looks: AtomicU64,
-}
-
-/// The bytes of one result, counted until this is dropped.
-#[derive(Debug)]
-pub(crate) struct Share {
-    kept: Kept,
-    len: u64,
-    since: Instant,
-}
-
-impl Share {
-    fn is_of(&self, kept: &Kept) -> bool {
-        Arc::ptr_eq(&self.kept.0, &kept.0)
-    }
-}
-
-impl Kept {
-    #[inline]
-    pub(crate) fn bytes(&self) -> u64 {
-        self.0.bytes.load(Ordering::Relaxed)
-    }
-
-    fn now(&self) -> Instant {
-        let now = Instant::now();
-        #[cfg(test)]
-        let now = now + Duration::from_millis(self.0.ahead.load(Ordering::Relaxed));
-        now
-    }
-
-    /// So much time passes.
-    #[cfg(test)]
-    pub(crate) fn pass(&self, time: Duration) {
-        self.0.ahead.fetch_add(time.as_millis() as u64, Ordering::Relaxed);
-    }
-
-    #[cfg(test)]
-    pub(crate) fn looks(&self) -> u64 {
-        self.0.looks.load(Ordering::Relaxed)
-    }
-
-    /// Counts a result of `len` bytes. `None`: with those that are kept they are more than `max`;
-    /// but alone they never are.
-    #[inline]
-    pub(crate) fn keep(&self, len: u64, max: u64) -> Option<Share> {
-        let with = |bytes: u64| bytes.checked_add(len).filter(|sum| bytes == 0 || *sum <= max);
-        self.0.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, with).ok()?;
-        Some(Share { kept: self.clone(), len, since: self.now() })
-    }
-}
-
-impl Drop for Share {
-    fn drop(&mut self) {
-        self.kept.0.bytes.fetch_sub(self.len, Ordering::Relaxed);
-    }
-}
 
 impl<T> Core<T> {
     /// [`expose_overflow`](Self::expose_overflow) for a result, unless too much is kept. `rpc`: of
@@ -198,56 +122,12 @@ impl<T> Core<T> {
         for context in self.class.all() {
             let state = context.state();
             let answers = state.ops.iter().filter_map(|(name, op)| match op {
-                Op::Respond(answer) if !answer.has_failed() => Some((name, answer.share()?)),
+                Op::Response(answer) if !answer.has_failed() => Some((name, answer.share()?)),
                 _ => None,
             });
             let its = answers.filter(|(_, share)| share.is_of(kept));
             found.extend(its.map(|(name, share)| (share.since, share.len, name)));
         }
         found
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn one_alone_is_never_too_long() {
-        let kept = Kept::default();
-        let first = kept.keep(11, 10);
-        assert!(first.is_some() && kept.keep(1, 10).is_none());
-        assert!(kept.keep(u64::MAX, u64::MAX).is_none(), "nor does the sum wrap");
-        drop(first);
-        assert!(kept.keep(u64::MAX, 10).is_some());
-        assert_eq!(kept.bytes(), 0);
-    }
-
-    proptest::proptest! {
-        /// In any order of begins and ends: what is counted is what is kept, and within the limit
-        /// unless it is one alone.
-        #[test]
-        fn what_is_counted_is_what_is_kept(
-            max in 0..100u64,
-            steps in proptest::collection::vec((proptest::bool::ANY, 1..60u64), 0..100),
-        ) {
-            let kept = Kept::default();
-            let mut shares = Vec::new();
-            for (begins, len) in steps {
-                let before = kept.bytes();
-                if begins {
-                    let share = kept.keep(len, max);
-                    assert_eq!(share.is_some(), before == 0 || before + len <= max);
-                    shares.extend(share);
-                } else if !shares.is_empty() {
-                    shares.swap_remove(len as usize % shares.len());
-                }
-                let sum: u64 = shares.iter().map(|share| share.len).sum();
-                assert_eq!(kept.bytes(), sum);
-                assert!(sum <= max || shares.len() == 1);
-            }
-            drop(shares);
-            assert_eq!(kept.bytes(), 0);
-        }
     }
 }

@@ -8,13 +8,12 @@
 use na::{Addr, MsgBuf, Tag};
 
 use crate::base::log::log;
-use crate::core::context::{Core, Op};
+use crate::core::state::Op;
 use crate::memory::slots::ExposedPayload;
-use crate::ops::slab::{OpRef, Role};
-use crate::progress::poll::Event;
-use crate::requests::raw_request::Destination;
+use crate::ops::outgoing_response::Destination;
+use crate::ops::slab::Role;
 use crate::wire::header::{RequestHeader, ResponseHeader};
-use crate::{ReturnCode, RpcId, WireError};
+use crate::{Core, OpRef, ReturnCode, RpcId, WireError};
 
 /// A message that was not sent.
 enum Unsent {
@@ -52,18 +51,6 @@ impl Unsent {
 }
 
 impl<T> Core<T> {
-    /// The network has not sent a request or response.
-    #[cold]
-    pub(crate) fn on_not_sent(&self, op: OpRef, error: na::Error, buf: MsgBuf) -> Option<Event<T>> {
-        if self.sends_otherwise(op, &error, buf) {
-            return None;
-        }
-        if matches!(error, na::Error::TooLong { .. }) {
-            self.refuse_too_long(op);
-        }
-        self.on_sent(op, Err(error))
-    }
-
     /// The network gives the message of a call or answer back because of `error`. Whether it was
     /// sent in another way, so that it is under way as before.
     #[cold]
@@ -85,12 +72,12 @@ impl<T> Core<T> {
     fn unsent(&self, op: OpRef) -> Option<Unsent> {
         let mut state = self.state();
         match state.ops.get_mut(op)? {
-            Op::Forward(call) => {
+            Op::Call(call) => {
                 let tag = self.space.tag(call.number, call.target);
-                let (to, one_way) = (call.in_sending()?.clone(), call.reply_role() == Role::Ack);
+                let (to, one_way) = (call.in_sending()?.clone(), call.response_role() == Role::Ack);
                 Some(Unsent::Request { to, tag, one_way })
             }
-            Op::Respond(answer) => {
+            Op::Response(answer) => {
                 answer.in_sending().then(|| Unsent::Response(answer.destination()))
             }
             _ => None,
@@ -114,7 +101,7 @@ impl<T> Core<T> {
         let (buf, exposed) = match exposed {
             Ok(exposed) => exposed,
             Err(error) => {
-                if let Some(Op::Respond(answer)) = self.state().ops.get_mut(op) {
+                if let Some(Op::Response(answer)) = self.state().ops.get_mut(op) {
                     answer.fail(error);
                 }
                 return false;
@@ -154,7 +141,7 @@ impl<T> Core<T> {
     /// A cancel that came before there was anything to cancel has found nothing.
     fn cancel_if_given_up(&self, op: OpRef, acknowledged: bool) {
         let is_given_up = match self.state().ops.get_mut(op) {
-            Some(Op::Respond(answer)) => answer.has_failed(),
+            Some(Op::Response(answer)) => answer.has_failed(),
             _ => false,
         };
         if is_given_up {
@@ -169,12 +156,12 @@ impl<T> Core<T> {
     fn note_late_overflow(&self, op: OpRef, exposed: ExposedPayload) -> bool {
         let mut state = self.state();
         match state.ops.get_mut(op) {
-            Some(Op::Forward(call)) if call.in_sending().is_some() => {
+            Some(Op::Call(call)) if call.in_sending().is_some() => {
                 self.counts.req_extra.bump();
                 call.has_overflowed(exposed);
                 true
             }
-            Some(Op::Respond(answer)) if answer.in_sending() => {
+            Some(Op::Response(answer)) if answer.in_sending() => {
                 self.counts.resp_extra.bump();
                 answer.has_overflowed(exposed);
                 true
@@ -191,20 +178,20 @@ impl<T> Core<T> {
     /// The acknowledgement cannot be received.
     fn is_not_acknowledged(&self, op: OpRef, error: na::Error) {
         match self.state().ops.get_mut(op) {
-            Some(Op::Forward(call)) => call.acknowledged(Err(error)),
-            Some(Op::Respond(answer)) => answer.acknowledged(Err(error)),
+            Some(Op::Call(call)) => call.acknowledged(Err(error)),
+            Some(Op::Response(answer)) => answer.acknowledged(Err(error)),
             _ => {}
         }
     }
 
     /// Tells an origin that its result is too long, or too much with others: it waits for an
     /// answer.
-    fn refuse_too_long(&self, op: OpRef) {
+    pub(crate) fn refuse_too_long(&self, op: OpRef) {
         let (to, code) = match self.state().ops.get_mut(op) {
-            Some(Op::Respond(answer)) if answer.is_beyond_limit() => {
+            Some(Op::Response(answer)) if answer.is_beyond_limit() => {
                 (answer.destination(), ReturnCode::NoMem)
             }
-            Some(Op::Respond(answer)) => (answer.destination(), ReturnCode::MsgSize),
+            Some(Op::Response(answer)) => (answer.destination(), ReturnCode::MsgSize),
             _ => return,
         };
         let header = RequestHeader::in_format(RpcId(0), to.format);

@@ -2,6 +2,10 @@
 //! a call of the sink.
 //!
 //! - Imports: all folders before it.
-//! - Reading order: `poll.rs`.
+//! - Reading order: `sink.rs` (whom events are told) · `poll.rs` (the loop) · `completion.rs` (the
+//!   next step of an operation) · `hand_over.rs` (between contexts).
 
-pub(crate) mod poll;
+mod completion;
+mod hand_over;
+mod poll;
+pub(crate) mod sink;

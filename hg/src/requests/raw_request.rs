@@ -10,132 +10,19 @@ use std::time::Instant;
 
 use na::{Addr, MsgBuf, Refused, Tag};
 
-use crate::core::cancel::Ended;
-use crate::core::context::{Core, Op};
 use crate::core::receives::Receives;
+use crate::core::state::Op;
 use crate::memory::buffers::Payload;
 use crate::memory::slots::ExposedPayload;
-use crate::ops::slab::{OpRef, Role};
-use crate::overflow::fetch::Ack;
-use crate::overflow::results::Share;
+use crate::ops::outgoing_response::{Destination, OutgoingResponse};
+use crate::ops::request::{RequestExtension, ResponsePath};
+use crate::ops::slab::Role;
 use crate::proc::Written;
-use crate::progress::poll::{Event, RequestExtension};
-use crate::requests::handle::{Response, Sent};
-use crate::wire;
-use crate::wire::header::{Format, RequestHeader, ResponseHeader};
-use crate::{CallKey, HgError, ProcError, ReturnCode, RpcId, TraceParent, Writer};
-
-/// How an answer goes back.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Reply {
-    /// As an expected message with this tag.
-    Network(Tag),
-    /// To a call to ourselves.
-    Local(OpRef),
-    /// No peer: there is no answer.
-    None,
-}
-
-/// Where an answer goes.
-#[derive(Debug, Clone)]
-pub(crate) struct Destination {
-    pub(crate) origin: Addr,
-    pub(crate) tag: Tag,
-    pub(crate) format: Format,
-}
-
-/// An answer in flight.
-#[derive(Debug)]
-pub(crate) struct Respond<T> {
-    token: Option<T>,
-    to: Destination,
-    sending: bool,
-    /// Waiting for the acknowledgement of a result that overflowed.
-    receiving: bool,
-    /// That says something: the origin is one of our own.
-    is_told: bool,
-    error: Option<HgError>,
-    /// The result, while the origin may fetch it.
-    exposed: Option<Box<ExposedPayload>>,
-}
-
-impl<T> Respond<T> {
-    /// Returns whether it ends with an error, when it ends.
-    pub(crate) fn has_failed(&self) -> bool {
-        self.error.is_some()
-    }
-
-    pub(crate) fn destination(&self) -> Destination {
-        self.to.clone()
-    }
-
-    /// Returns whether its message is under way and may be sent in another way.
-    pub(crate) fn in_sending(&self) -> bool {
-        self.sending && !self.has_failed() && self.exposed.is_none()
-    }
-
-    /// The message cannot be sent in another way either.
-    pub(crate) fn fail(&mut self, error: HgError) {
-        self.error.get_or_insert(error);
-    }
-
-    /// Returns whether the result would have to be kept, and too much is.
-    pub(crate) fn is_beyond_limit(&self) -> bool {
-        matches!(self.error, Some(HgError::Unfetched { .. }))
-    }
-
-    /// The result is exposed, instead of being in the message.
-    pub(crate) fn has_overflowed(&mut self, exposed: ExposedPayload) {
-        self.exposed = Some(Box::new(exposed));
-        self.receiving = true;
-    }
-
-    /// The part of the results that are kept.
-    pub(crate) fn share(&self) -> Option<&Share> {
-        self.exposed.as_ref()?.share()
-    }
-
-    /// Gives up, because of `why`. Returns the parts to cancel, and what to drop after the lock.
-    pub(crate) fn cancel(&mut self, why: HgError) -> Ended {
-        self.error.get_or_insert(why);
-        let parts = [(self.sending, Role::Send), (self.receiving, Role::Ack)];
-        Ended::of(parts, self.exposed.take())
-    }
-
-    /// The send ended. Returns what is to be canceled because of that.
-    pub(crate) fn sent(&mut self, result: Result<(), na::Error>) -> Option<Role> {
-        self.sending = false;
-        let error = result.err()?;
-        self.error.get_or_insert(error.into());
-        self.receiving.then_some(Role::Ack)
-    }
-
-    /// The acknowledgement came with this byte, or will not.
-    pub(crate) fn acknowledged(&mut self, result: Result<Option<u8>, na::Error>) {
-        self.receiving = false;
-        let error = match result {
-            Ok(said) => {
-                if let Some(exposed) = &mut self.exposed {
-                    exposed.done();
-                }
-                said.filter(|_| self.is_told).and_then(Ack::error)
-            }
-            Err(error) => Some(error.into()),
-        };
-        if let Some(error) = error {
-            self.error.get_or_insert(error);
-        }
-    }
-
-    /// Returns the event that is to be told, if any, and whether the answer is over.
-    pub(crate) fn settle(&mut self) -> (Option<Event<T>>, bool) {
-        if self.sending || self.receiving {
-            return (None, false);
-        }
-        let result = self.error.take().map_or(Ok(()), Err);
-        (self.token.take().map(|token| Event::Responded { token, result }), true)
-    }
-}
+use crate::wire::header::{RequestHeader, ResponseHeader};
+use crate::{
+    CallKey, Core, Format, HgError, OpRef, ProcError, Response, ReturnCode, RpcId, Sent,
+    TraceParent, Writer, wire,
+};
 
 /// A request without where it came from, and where it is handled.
 ///
@@ -145,7 +32,7 @@ impl<T> Respond<T> {
 #[must_use = "the origin waits for an answer"]
 pub struct RawRequest {
     pub(crate) header: RequestHeader,
-    pub(crate) reply: Reply,
+    pub(crate) path: ResponsePath,
     pub(crate) payload: Payload,
     pub(crate) payload_bytes: usize,
     pub(crate) held: bool,
@@ -198,7 +85,7 @@ impl RawRequest {
     /// `None`: its origin does not wait for its end, so it will not give it up.
     #[inline]
     pub fn call_key(&self) -> Option<CallKey> {
-        if self.header.no_response { None } else { CallKey::of(self.reply) }
+        if self.header.no_response { None } else { CallKey::of(self.path) }
     }
 
     /// Returns whether so many requests were held when it came, of those that may be
@@ -263,10 +150,10 @@ impl RawRequest {
 
     /// Takes everything out: what stays needs nothing any more.
     pub(crate) fn take(&mut self) -> Self {
-        let Self { header, reply, payload_bytes, may_keep, is_crowded, .. } = *self;
+        let Self { header, path, payload_bytes, may_keep, is_crowded, .. } = *self;
         Self {
             header,
-            reply,
+            path,
             payload: std::mem::replace(&mut self.payload, Payload::None),
             payload_bytes,
             held: std::mem::take(&mut self.held),
@@ -329,10 +216,10 @@ impl RawRequest {
         if std::mem::replace(&mut self.answered, true) {
             return;
         }
-        match self.reply {
-            Reply::Network(tag) => core.send_refusal(origin, tag, code, &self.header),
-            Reply::Local(op) => core.answer_local(op, Err(HgError::Remote(code))),
-            Reply::None => {}
+        match self.path {
+            ResponsePath::Network(tag) => core.send_refusal(origin, tag, code, &self.header),
+            ResponsePath::Local(op) => core.answer_local(op, Err(HgError::Remote(code))),
+            ResponsePath::None => {}
         }
     }
 
@@ -355,9 +242,9 @@ impl RawRequest {
         let buf = core.buffers.take();
         let written = wire::encode_response(header, buf, max, limits, encode)
             .map_err(|unencoded| core.unencoded(unencoded))?;
-        let tag = match self.reply {
-            Reply::Network(tag) => tag,
-            Reply::Local(op) => {
+        let tag = match self.path {
+            ResponsePath::Network(tag) => tag,
+            ResponsePath::Local(op) => {
                 let response = Response::new(
                     core.local_payload(format.header_bytes(), written),
                     &core.buffers,
@@ -366,7 +253,7 @@ impl RawRequest {
                 self.answered = true;
                 return Ok(Sent::Done(token));
             }
-            Reply::None => return Err(HgError::NoResponse),
+            ResponsePath::None => return Err(HgError::NoResponse),
         };
         let (buf, exposed) = match written {
             Written::Fits(buf) => (buf, None),
@@ -407,11 +294,10 @@ impl<T> Core<T> {
             self.counts.resp_extra.bump();
         }
         let to = Destination { origin: origin.clone(), tag, format };
-        let (token, sending, error) = (Some(token), true, None);
-        let answer = Respond { token, to, sending, receiving, is_told, error, exposed };
+        let answer = OutgoingResponse::new(token, to, is_told, exposed);
         let op = {
             let mut state = self.state();
-            let op = match state.admit(Op::Respond(answer)) {
+            let op = match state.admit(Op::Response(answer)) {
                 Ok(op) => op,
                 Err(refused) => {
                     drop(state);
@@ -452,13 +338,9 @@ impl<T> Core<T> {
         let mut state = self.state();
         state.hot.rpc_resp_sent -= 1;
         let mut error = HgError::from(error);
-        if let Some(Op::Respond(answer)) = state.ops.get_mut(op) {
-            if answer.is_beyond_limit() {
-                error = answer.error.take().unwrap_or(error);
-            }
-            answer.sending = false;
-            answer.receiving &= !not_receiving;
-            let token = answer.token.take();
+        if let Some(Op::Response(answer)) = state.ops.get_mut(op) {
+            let (token, met) = answer.withdraw(not_receiving);
+            error = met.unwrap_or(error);
             if token.is_some() {
                 state.tokens -= 1;
             }
@@ -467,19 +349,5 @@ impl<T> Core<T> {
             drop((token, gone));
         }
         Err(error)
-    }
-
-    /// Sends an error response whose end is not waited for.
-    pub(crate) fn send_refusal(
-        &self,
-        origin: &Addr,
-        tag: Tag,
-        code: ReturnCode,
-        request: &RequestHeader,
-    ) {
-        let mut buf = self.buffers.take();
-        wire::encode_refusal(request, code, &mut buf);
-        self.state().hot.rpc_resp_sent += 1;
-        self.send_loose(origin, tag, buf);
     }
 }

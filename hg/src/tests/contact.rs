@@ -4,8 +4,8 @@ use na::{Arrival, Completion, MsgBuf, OpId};
 
 use super::net::{Kind, MESSAGE_MAX, Refuse};
 use super::*;
+use crate::core::builds::QUESTION;
 use crate::header::{Build, Format, RequestHeader, flags};
-use crate::origin::ask_build::QUESTION;
 use crate::wire;
 
 const ASKING: fn() -> HgOptions = || HgOptions { ask_build: true, ..HgOptions::default() };

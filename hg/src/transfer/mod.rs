@@ -1,6 +1,8 @@
 //! Bulk transfers.
 //!
-//! - Imports: the folders before it; nothing of `origin` and `requests`.
-//! - Reading order: `pieces.rs` (one transfer, several puts or gets of the network).
+//! - Imports: all folders before it but `origin` and `requests`.
+//! - Reading order: `handles.rs` (handles to our memory, owners of others) · `pieces.rs` (one
+//!   transfer, several puts or gets of the network). The state is in `ops/transfer.rs`.
 
-pub(crate) mod pieces;
+mod handles;
+mod pieces;

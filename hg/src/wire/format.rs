@@ -5,7 +5,26 @@
 //! variant that the request names, as far as it names one, and answers in the same.
 
 use crate::wire::checksum::ChecksumLevel;
-use crate::wire::header::flags;
+
+/// Bits of the flags byte.
+pub mod flags {
+    /// The payload is a descriptor of where the arguments are (overflow).
+    pub const MORE_DATA: u8 = 1;
+    /// The origin wants no response.
+    pub const NO_RESPONSE: u8 = 2;
+    /// Used by C within one process. Never sent; ignored on receipt, because it would let a peer
+    /// claim to be us.
+    pub const SELF_FORWARD: u8 = 4;
+    /// In requests between our own peers: an [`Extension`](crate::Extension) follows the
+    /// headers.
+    pub const EXTENSION: u8 = 8;
+    /// In responses to requests of version `0x45` only: the HG header has a CRC64. Our own.
+    pub const WIDE_CHECKSUM: u8 = 0x40;
+    /// The sender is a build with checksum support (Mercury 2.4.1 and later).
+    pub const HAS_CHECKSUMS: u8 = 0x80;
+
+    pub(crate) const ALL: u8 = MORE_DATA | NO_RESPONSE | SELF_FORWARD | HAS_CHECKSUMS;
+}
 
 /// A request whose HG header has a CRC64. C takes no version but its own.
 pub(crate) const VERSION_WIDE: u8 = 0x45;

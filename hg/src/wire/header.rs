@@ -27,27 +27,7 @@ use crate::wire::checksum::{ChecksumLevel, PayloadSum, crc16};
 use crate::wire::format::VERSION_WIDE;
 use crate::{Extension, ReturnCode, RpcId};
 
-pub use crate::wire::format::{Accept, Build, Format};
-
-/// Bits of the flags byte.
-pub mod flags {
-    /// The payload is a descriptor of where the arguments are (overflow).
-    pub const MORE_DATA: u8 = 1;
-    /// The origin wants no response.
-    pub const NO_RESPONSE: u8 = 2;
-    /// Used by C within one process. Never sent; ignored on receipt, because it would let a peer
-    /// claim to be us.
-    pub const SELF_FORWARD: u8 = 4;
-    /// In requests between our own peers: an [`Extension`](crate::Extension) follows the
-    /// headers.
-    pub const EXTENSION: u8 = 8;
-    /// In responses to requests of version `0x45` only: the HG header has a CRC64. Our own.
-    pub const WIDE_CHECKSUM: u8 = 0x40;
-    /// The sender is a build with checksum support (Mercury 2.4.1 and later).
-    pub const HAS_CHECKSUMS: u8 = 0x80;
-
-    pub(crate) const ALL: u8 = MORE_DATA | NO_RESPONSE | SELF_FORWARD | HAS_CHECKSUMS;
-}
+pub use crate::wire::format::{Accept, Build, Format, flags};
 
 /// Bytes of both headers in a plain build.
 const PLAIN_BYTES: usize = Build::Plain.header_bytes();

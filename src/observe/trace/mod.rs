@@ -16,7 +16,7 @@
 //!
 //! A call that is not traced pays for one look: whether the caller has inherited something, or its
 //! instance records. A request that is part of a trace says so beside its header
-//! (`hg/src/extension.rs`). An instance that does not record passes on what it got.
+//! (`hg/src/wire/extension.rs`). An instance that does not record passes on what it got.
 
 mod clock;
 mod context;

@@ -21,50 +21,12 @@
 use na::{Addr, Tag};
 
 use crate::base::log::log;
-use crate::core::context::{Core, Op};
-use crate::ops::slab::{OpRef, Role};
+use crate::core::state::Op;
+use crate::ops::event::Event;
+use crate::ops::slab::Role;
 use crate::proc::Written;
-use crate::progress::poll::Event;
-use crate::requests::raw_request::Reply;
 use crate::wire::header::RequestHeader;
-use crate::{Extension, HgError, RpcId, wire};
-
-/// Names a call among those of its origin that are in flight. A later call may have the same.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct CallKey(u64);
-
-impl CallKey {
-    #[inline]
-    pub(crate) fn of(reply: Reply) -> Option<Self> {
-        match reply {
-            Reply::Network(tag) => Some(Self::network(tag)),
-            Reply::Local(op) => Some(Self::local(op)),
-            Reply::None => None,
-        }
-    }
-
-    /// The key of a call that came over the network with this tag.
-    #[inline]
-    pub fn network(tag: Tag) -> Self {
-        Self(tag.0.into())
-    }
-
-    fn local(op: OpRef) -> Self {
-        Self(1 << 63 | op.number())
-    }
-
-    /// The key of the call after this one; for tests.
-    #[doc(hidden)]
-    pub fn next(self) -> Self {
-        Self(self.0 + 1)
-    }
-
-    /// One of 64, the same for the same key; calls that follow each other have different ones.
-    #[inline]
-    pub fn lane(self) -> usize {
-        (self.0 % 64) as usize
-    }
-}
+use crate::{CallKey, Core, Extension, HgError, OpRef, RpcId, wire};
 
 /// How the target of a call is told.
 enum Way {
@@ -109,7 +71,7 @@ impl<T> Core<T> {
     /// Returns the way to the target; `None`: no handler works on it that could be told.
     fn way_to_target(&self, op: OpRef) -> Option<Way> {
         match self.state().ops.get_mut(op)? {
-            Op::Forward(call) if call.receiving && !call.canceled => {
+            Op::Call(call) if call.receiving && !call.canceled => {
                 Some(Way::Message(self.space.tag(call.number, call.target)))
             }
             Op::Local(_) => Some(Way::Here),

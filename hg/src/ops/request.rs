@@ -1,0 +1,77 @@
+//! A request on its way from the message to the sink.
+
+use std::any::Any;
+use std::time::Instant;
+
+use na::{Addr, LocalMem, MsgBuf, Tag};
+
+use crate::memory::buffers::Payload;
+use crate::wire::header::RequestHeader;
+use crate::{OpRef, TraceParent};
+
+/// How an answer goes back.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum ResponsePath {
+    /// As an expected message with this tag.
+    Network(Tag),
+    /// To a call to ourselves.
+    Local(OpRef),
+    /// No peer: there is no answer.
+    None,
+}
+
+/// A request that arrived.
+#[derive(Debug)]
+pub(crate) struct IncomingRequest {
+    pub(crate) header: RequestHeader,
+    pub(crate) origin: Addr,
+    pub(crate) path: ResponsePath,
+    pub(crate) payload: Payload,
+    /// It counts against the requests that may be held.
+    pub(crate) held: bool,
+    /// It does not yet.
+    pub(crate) uncounted: bool,
+    pub(crate) beside: Option<Box<RequestExtension>>,
+}
+
+/// The fields that the origin has sent beside the header, if any.
+#[derive(Debug)]
+pub(crate) struct RequestExtension {
+    /// When the origin gives up.
+    pub(crate) deadline: Option<Instant>,
+    pub(crate) trace: Option<TraceParent>,
+    /// See [`RawRequest::set_place`](crate::RawRequest::set_place).
+    pub(crate) place: Option<Box<dyn Any + Send + Sync>>,
+}
+
+/// The origin of a request, its tag, and whether it was counted as held already.
+pub(crate) type Arrived = (Addr, Tag, bool);
+
+impl IncomingRequest {
+    /// One whose arguments are in the message.
+    #[inline(always)]
+    pub(crate) fn here(
+        header: RequestHeader,
+        (origin, tag, counted): Arrived,
+        buf: MsgBuf,
+    ) -> Self {
+        let payload = Payload::Message(buf, header.payload_at());
+        let path = ResponsePath::Network(tag);
+        let beside = None;
+        Self { header, origin, path, payload, held: true, uncounted: !counted, beside }
+    }
+}
+
+/// A request whose arguments are being fetched.
+#[derive(Debug)]
+pub(crate) struct ArgumentsFetch {
+    pub(crate) header: RequestHeader,
+    pub(crate) origin: Addr,
+    pub(crate) tag: Tag,
+    pub(crate) memory: LocalMem,
+    pub(crate) beside: Option<Box<RequestExtension>>,
+    /// How many had begun before.
+    pub(crate) number: u64,
+    /// Room for others is to be made with it, as soon as the network has let go of it.
+    pub(crate) gives_way: bool,
+}
