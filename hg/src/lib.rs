@@ -61,7 +61,7 @@ pub use self::{
         registry::{Registration, Removed},
         watch::Watch,
     },
-    ops::{event::CallKey, response::Response, slab::OpRef},
+    ops::{CallKey, OpRef, Response},
     options::HgOptions,
     origin::forward::ForwardOptions,
     proc::{Bytes, ConstStr, ProcLimits, Raw, Writer},

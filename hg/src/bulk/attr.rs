@@ -28,6 +28,10 @@ pub struct MemoryAttr {
     device: u16,
 }
 
+/// By their numbers in the flags.
+const KINDS: [MemoryKind; 4] =
+    [MemoryKind::Host, MemoryKind::Cuda, MemoryKind::Rocm, MemoryKind::LevelZero];
+
 const KIND_SHIFT: u32 = 16;
 const DEVICE_SHIFT: u32 = 20;
 
@@ -53,23 +57,11 @@ impl MemoryAttr {
     }
 
     pub(super) fn to_flags(self) -> u32 {
-        let kind = match self.kind {
-            MemoryKind::Host => 0,
-            MemoryKind::Cuda => 1,
-            MemoryKind::Rocm => 2,
-            MemoryKind::LevelZero => 3,
-        };
-        kind << KIND_SHIFT | u32::from(self.device) << DEVICE_SHIFT
+        (self.kind as u32) << KIND_SHIFT | u32::from(self.device) << DEVICE_SHIFT
     }
 
     pub(super) fn from_flags(flags: u32) -> Option<Self> {
-        let kind = match flags >> KIND_SHIFT & 0xf {
-            0 => MemoryKind::Host,
-            1 => MemoryKind::Cuda,
-            2 => MemoryKind::Rocm,
-            3 => MemoryKind::LevelZero,
-            _ => return None,
-        };
+        let kind = *KINDS.get((flags >> KIND_SHIFT & 0xf) as usize)?;
         Some(Self { kind, device: (flags >> DEVICE_SHIFT) as u16 })
     }
 

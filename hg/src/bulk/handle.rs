@@ -145,56 +145,37 @@ impl Bulk {
         Self(None)
     }
 
-    /// Describes registered memory of this process, with its attributes and its owner's address.
+    /// Describes registered memory of this process, with its attributes and its owner's address: in
+    /// parts where C peers of the transport expect that form.
     pub(crate) fn describe(
         endpoint: &dyn Endpoint,
         memory: &LocalMem,
         attr: MemoryAttr,
         binding: Option<Binding<'_>>,
     ) -> Self {
-        let parts = endpoint.mem_parts(memory).filter(|parts| !parts.is_empty());
-        if let Some(parts) = parts {
-            return Self::describe_parts(memory, &parts, attr, binding);
-        }
-        let handle = endpoint.mem_to_bytes(memory);
-        let (len, access) = (memory.len(), memory.access());
-        let mut desc = BulkDesc::opaque(len, u32::from(access.bits()) | attr.to_flags(), &handle);
-        if binding.is_some() {
-            desc.flags |= desc::flags::BIND;
-            desc.binding = binding;
-        }
-        let bytes = desc.to_bytes();
-        let handle = desc::OPAQUE_HANDLE_AT..desc::OPAQUE_HANDLE_AT + handle.len();
-        let all = Covered { start: 0, len, handle };
-        Self(Some(Arc::new(Described {
-            len,
-            access,
-            attr,
-            segments: memory.segments().len(),
-            handles: if len > 0 { vec![all] } else { Vec::new() },
-            eager: None,
-            bound: binding.map(|binding| Bound::at_the_end_of(&bytes, &binding)),
-            local: Some(memory.downgrade()),
-            bytes: bytes.into(),
-        })))
-    }
-
-    /// Describes memory in parts, the form that C peers of the transport expect.
-    fn describe_parts(
-        memory: &LocalMem,
-        parts: &[MemPart],
-        attr: MemoryAttr,
-        binding: Option<Binding<'_>>,
-    ) -> Self {
         let flags = u32::from(memory.access().bits()) | attr.to_flags();
-        let desc = BulkDesc::of_parts(parts, flags, binding);
+        let parts = endpoint.mem_parts(memory).filter(|parts| !parts.is_empty());
+        let handle;
+        let (desc, handles) = match &parts {
+            Some(parts) => (BulkDesc::of_parts(parts, flags, binding), Covered::of_parts(parts)),
+            None => {
+                handle = endpoint.mem_to_bytes(memory);
+                let mut desc = BulkDesc::opaque(memory.len(), flags, &handle);
+                if binding.is_some() {
+                    (desc.flags, desc.binding) = (desc.flags | desc::flags::BIND, binding);
+                }
+                let place = desc::OPAQUE_HANDLE_AT..desc::OPAQUE_HANDLE_AT + handle.len();
+                let all = Covered { start: 0, len: desc.len, handle: place };
+                (desc, if memory.len() > 0 { vec![all] } else { Vec::new() })
+            }
+        };
         let bytes = desc.to_bytes();
         Self(Some(Arc::new(Described {
             len: desc.len,
             access: memory.access(),
             attr,
             segments: memory.segments().len(),
-            handles: Covered::of_parts(parts),
+            handles,
             eager: None,
             bound: binding.map(|binding| Bound::at_the_end_of(&bytes, &binding)),
             local: Some(memory.downgrade()),

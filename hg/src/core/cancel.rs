@@ -3,7 +3,7 @@
 use prim::lock::BiasedGuard;
 
 use crate::core::state::{Op, State};
-use crate::ops::event::{Ended, Event};
+use crate::ops::{Ended, Event};
 use crate::{Core, HgError, OpRef};
 
 impl<T> Core<T> {
@@ -33,9 +33,9 @@ impl<T> Core<T> {
             Some(Op::Call(call)) if call.is_canceled() => return,
             Some(Op::Call(call)) => {
                 let ended = call.cancel(self.endpoint.asks_owners());
-                call.count_arguments(&self.kept_arguments);
+                call.count_arguments(&self.class.kept_arguments);
                 let max = self.options.overflow_held_max as u64;
-                (ended, state.give_up(op, &self.kept_arguments, max))
+                (ended, state.give_up(op, &self.class.kept_arguments, max))
             }
             Some(Op::Transfer(transfer)) => {
                 (Ended { parts: transfer.cancel(), revoked: None }, Vec::new())
@@ -72,13 +72,9 @@ impl<T> Core<T> {
     }
 
     /// An operation was given up: what is to be told waits for trigger.
-    fn end_parts(&self, mut state: BiasedGuard<'_, State<T>>, op: OpRef, ended: Ended) {
-        let (event, gone) = state.settle(op);
-        if let Some(event) = event {
-            self.queue(&mut state, event);
-        }
-        drop(state);
-        drop((gone, ended.revoked));
+    fn end_parts(&self, state: BiasedGuard<'_, State<T>>, op: OpRef, ended: Ended) {
+        self.settle_and_queue(state, op);
+        drop(ended.revoked);
         for role in ended.parts {
             self.endpoint.cancel(op.part(role));
         }

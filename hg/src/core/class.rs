@@ -1,9 +1,9 @@
-//! The state that the contexts of one core share, and how they hand completions to each other.
+//! The state that the contexts of one core share.
 //!
 //! An endpoint has one stream of completions, so the polling context takes the completions of all
 //! contexts. It acts on its own, and puts the others into the mailbox (`Core::arrived`) of the
-//! context that they belong to. One context polls at a time; another one that comes meanwhile looks
-//! at its mailbox only.
+//! context that they belong to (`progress/hand_over.rs`). One context polls at a time; another one
+//! that comes meanwhile looks at its mailbox only.
 //!
 //! # Sleep
 //!
@@ -17,14 +17,15 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, RwLock, Weak};
 
+use na::Endpoint;
 use prim::sleepers::Sleepers;
 
 use crate::base::clock::Clock;
 use crate::core::bell::Bell;
 use crate::core::builds::Builds;
 use crate::core::registry::Registry;
-use crate::ops::event::Event;
-use crate::ops::slab::CONTEXTS_MAX;
+use crate::memory::{Kept, Slots};
+use crate::ops::{CONTEXTS_MAX, Event};
 use crate::{Core, HgError};
 
 /// The state that all contexts share.
@@ -39,6 +40,13 @@ pub(crate) struct Class<T> {
     pub(crate) sleepers: Sleepers,
     pub(crate) clock: Clock,
     pub(crate) builds: Builds,
+    pub(crate) slots: Arc<Slots>,
+    /// Results that are kept.
+    pub(crate) kept: Kept,
+    /// Results that are kept of the RPC that `HgOptions::results_apart` names.
+    pub(crate) kept_apart: Kept,
+    /// Arguments of calls that were given up.
+    pub(crate) kept_arguments: Kept,
 }
 
 /// A number for a context.
@@ -53,7 +61,7 @@ struct Place<T> {
 }
 
 impl<T> Class<T> {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(endpoint: Arc<dyn Endpoint>) -> Self {
         Self {
             registry: Registry::default(),
             contexts: RwLock::new(Vec::new()),
@@ -62,6 +70,10 @@ impl<T> Class<T> {
             sleepers: Sleepers::default(),
             clock: Clock::new(),
             builds: Builds::default(),
+            slots: Slots::new(endpoint),
+            kept: Kept::default(),
+            kept_apart: Kept::default(),
+            kept_arguments: Kept::default(),
         }
     }
 

@@ -60,11 +60,8 @@ use crate::core::bell::Bell;
 use crate::core::class::Class;
 use crate::core::receives::Receives;
 use crate::core::state::State;
-use crate::memory::buffers::Buffers;
-use crate::memory::kept::Kept;
-use crate::memory::slots::Slots;
-use crate::ops::event::Event;
-use crate::ops::tags::Space;
+use crate::memory::Buffers;
+use crate::ops::{Event, Space};
 use crate::proc::WriterLimits;
 use crate::{Counters, Format, HgError, HgOptions, InHand, OpRef, ProcLimits};
 
@@ -85,14 +82,6 @@ pub struct Core<T> {
     pub(crate) buffers: Arc<Buffers>,
     /// Where requests are received; `None`: into buffers of their own. Those of all contexts.
     pub(crate) large: Option<LargeBuffers>,
-    /// Those of all contexts.
-    pub(crate) slots: Arc<Slots>,
-    /// Results that are kept, of all contexts.
-    pub(crate) kept: Kept,
-    /// Results that are kept of the RPC that `HgOptions::results_apart` names.
-    pub(crate) kept_apart: Kept,
-    /// Arguments of calls that were given up, of all contexts.
-    pub(crate) kept_arguments: Kept,
     pub(crate) class: Arc<Class<T>>,
     pub(crate) id: u8,
     pub(crate) space: Space,
@@ -137,7 +126,7 @@ impl<T> Core<T> {
                  an overflow take {MESSAGE_BYTES_MIN}"
             ))));
         }
-        let class = Arc::new(Class::new());
+        let class = Arc::new(Class::new(endpoint.clone()));
         let make = |id, generation| {
             Self::make((id, generation), endpoint, options.clone(), class.clone(), None)
         };
@@ -187,13 +176,6 @@ impl<T> Core<T> {
         };
         let receives = Receives::new(first, more, options.requests_max, large.is_some());
         let space = Space::new(id, options.max_contexts);
-        let slots = match &primary {
-            Some(primary) => primary.slots.clone(),
-            None => Slots::new(endpoint.clone()),
-        };
-        let kept = primary.as_ref().map_or_else(Kept::default, |primary| primary.kept.clone());
-        let kept_apart = primary.as_ref().map(|primary| primary.kept_apart.clone());
-        let kept_arguments = primary.as_ref().map(|primary| primary.kept_arguments.clone());
         // Half is for watched origins.
         let given_up_max =
             endpoint.idle_receives_max() / 2 / usize::from(options.max_contexts.max(1));
@@ -207,10 +189,6 @@ impl<T> Core<T> {
             limits,
             large,
             buffers: Buffers::new(endpoint.clone()),
-            slots,
-            kept,
-            kept_apart: kept_apart.unwrap_or_default(),
-            kept_arguments: kept_arguments.unwrap_or_default(),
             endpoint,
             asks: options.ask_build && options.format() == Format::default(),
             options,
@@ -271,6 +249,16 @@ impl<T> Core<T> {
         drop(state);
         drop(gone);
         event
+    }
+
+    /// After a step of an operation outside of trigger: what is to be told waits for it.
+    pub(crate) fn settle_and_queue(&self, mut state: BiasedGuard<'_, State<T>>, op: OpRef) {
+        let (event, gone) = state.settle(op);
+        if let Some(event) = event {
+            self.queue(&mut state, event);
+        }
+        drop(state);
+        drop(gone);
     }
 
     /// The limits of an encoding into a message of at most `message_max` bytes.
@@ -338,7 +326,7 @@ impl<T> Core<T> {
         }
         let taken = self.large.as_ref().map_or(0, LargeBuffers::bytes_taken);
         sum.large_buffer_bytes = taken as usize;
-        sum.result_bytes_kept = (self.kept.bytes() + self.kept_apart.bytes()) as usize;
+        sum.result_bytes_kept = (self.class.kept.bytes() + self.class.kept_apart.bytes()) as usize;
         sum
     }
 

@@ -7,7 +7,7 @@
 use na::PeerStats;
 
 use crate::core::state::Op;
-use crate::ops::slab::Role;
+use crate::ops::Role;
 use crate::{Core, InHand, OpRef};
 
 /// Operations that are looked at under one lock.

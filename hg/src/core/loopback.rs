@@ -2,9 +2,8 @@
 //! the contexts of a core. Events and counters are those of any other call.
 
 use crate::core::state::{Op, State};
-use crate::memory::buffers::Payload;
-use crate::ops::event::Event;
-use crate::ops::request::{IncomingRequest, RequestExtension, ResponsePath};
+use crate::memory::Payload;
+use crate::ops::{Event, IncomingRequest, RequestExtension, ResponsePath};
 use crate::proc::Written;
 use crate::wire::header::RequestHeader;
 use crate::{Core, HgError, OpRef, Response};

@@ -22,8 +22,7 @@ use na::{Addr, Tag};
 
 use crate::base::log::log;
 use crate::core::state::Op;
-use crate::ops::event::Event;
-use crate::ops::slab::Role;
+use crate::ops::{Event, Role};
 use crate::proc::Written;
 use crate::wire::header::RequestHeader;
 use crate::{CallKey, Core, Extension, HgError, OpRef, RpcId, wire};

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use na::{Addr, LargeBuffers, MsgBuf};
 
 use crate::base::log::log;
-use crate::ops::slab::Role;
+use crate::ops::Role;
 use crate::{Core, HgError, OpRef};
 
 /// Counts of one core's requests. A caller that is told to post receives does so outside of the

@@ -210,7 +210,7 @@ impl Registry {
         let (id, mut table) = (new.id, lock(&self.table));
         let there = table.get(&id).map(|there| there.name.clone());
         match there {
-            None => self.put(&mut table, new),
+            None => drop(self.change(&mut table, |table| drop(table.insert(id, Arc::new(new))))),
             Some(there) => {
                 // An entry's data is the user's.
                 drop(table);
@@ -231,7 +231,8 @@ impl Registry {
         }
         let mut table = lock(&self.table);
         if table.get(&new.id).is_some_and(|there| Arc::ptr_eq(there, old)) {
-            self.put(&mut table, new);
+            // Drops no entry: the caller has a count of the one that was there.
+            drop(self.change(&mut table, |table| drop(table.insert(new.id, Arc::new(new)))));
             return Ok(());
         }
         // An entry's data is the user's.
@@ -239,19 +240,11 @@ impl Registry {
         Err(HgError::Outdated { id: new.id, name: new.name.into() })
     }
 
-    /// Drops no entry: of one that was there, the caller of `replace` has a count.
-    fn put(&self, table: &mut Arc<Table>, new: Registration) {
-        let mut changed = Table::clone(table);
-        changed.insert(new.id, Arc::new(new));
-        self.exchange(table, changed);
-    }
-
     /// Removes an entry.
     pub(crate) fn remove(&self, id: RpcId) -> Option<Arc<Registration>> {
         let mut table = lock(&self.table);
-        let mut changed = Table::clone(&table);
-        let removed = changed.remove(&id)?;
-        let old = self.exchange(&mut table, changed);
+        let removed = table.get(&id)?.clone();
+        let old = self.change(&mut table, |table| drop(table.remove(&id)));
         drop(table);
         drop(old);
         Some(removed)
@@ -263,28 +256,29 @@ impl Registry {
         if !table.get(&entry.id).is_some_and(|there| Arc::ptr_eq(there, entry)) {
             return None;
         }
-        let mut changed = Table::clone(&table);
         // The caller has a count of it.
-        changed.remove(&entry.id);
-        Some(self.exchange(&mut table, changed))
+        Some(self.change(&mut table, |table| drop(table.remove(&entry.id))))
     }
 
     /// Removes all.
     pub(crate) fn clear(&self) {
         let mut table = lock(&self.table);
-        let old = self.exchange(&mut table, Table::default());
+        let old = self.change(&mut table, Table::clear);
         drop(table);
         drop(old);
+    }
+
+    /// Changes a copy of the table, which takes its place; returns the table that was there.
+    fn change(&self, table: &mut Arc<Table>, change: impl FnOnce(&mut Table)) -> Arc<Table> {
+        let mut changed = Table::clone(table);
+        change(&mut changed);
+        self.version.fetch_add(1, Ordering::Relaxed);
+        std::mem::replace(table, Arc::new(changed))
     }
 
     #[inline]
     pub(crate) fn get(&self, id: RpcId) -> Option<Arc<Registration>> {
         lock(&self.table).get(&id).cloned()
-    }
-
-    fn exchange(&self, table: &mut Arc<Table>, new: Table) -> Arc<Table> {
-        self.version.fetch_add(1, Ordering::Relaxed);
-        std::mem::replace(table, Arc::new(new))
     }
 }
 

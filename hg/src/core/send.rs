@@ -3,8 +3,7 @@
 use na::{Addr, MsgBuf, Tag};
 
 use crate::base::log::log;
-use crate::ops::outgoing_response::Ack;
-use crate::ops::slab::Role;
+use crate::ops::{Ack, Role};
 use crate::wire::Unencoded;
 use crate::wire::header::RequestHeader;
 use crate::{Core, HgError, OpRef, ReturnCode, wire};

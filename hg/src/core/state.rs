@@ -8,14 +8,10 @@ use crate::base::clock::Origins;
 use crate::base::counters::HotCounts;
 use crate::core::receives::Receives;
 use crate::core::registry::Seen;
-use crate::memory::kept::Kept;
-use crate::ops::call::Call;
-use crate::ops::event::Event;
-use crate::ops::outgoing_response::OutgoingResponse;
-use crate::ops::request::ArgumentsFetch;
-use crate::ops::slab::{OPS_MAX, Role, Slab};
-use crate::ops::tags::{Space, Tags};
-use crate::ops::transfer::BulkTransfer;
+use crate::memory::Kept;
+use crate::ops::{
+    ArgumentsFetch, BulkTransfer, Call, Event, OPS_MAX, OutgoingResponse, Role, Slab, Space, Tags,
+};
 use crate::{HgError, InHand, OpRef};
 
 /// An operation in flight.

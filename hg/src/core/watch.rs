@@ -6,13 +6,11 @@
 
 use na::{Addr, OpId, Tag};
 
-use crate::ops::event::Event;
-use crate::ops::slab::Role;
+use crate::ops::{Event, Role};
 use crate::{Core, HgError, OpRef};
 
-/// The tag of watches. Our own calls never have it, see
-/// [`Space::tag`](crate::ops::tags::Space::tag); a response of a C peer under it would have to be
-/// to a call of ours.
+/// The tag of watches. Our own calls never have it ([`Space::tag`](crate::ops::Space::tag)); a
+/// response of a C peer under it would have to be to a call of ours.
 pub(crate) const WATCH: Tag = Tag(u32::MAX);
 
 /// A watch of a peer.

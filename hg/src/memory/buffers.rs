@@ -204,11 +204,7 @@ pub(crate) enum Payload {
 impl Payload {
     #[inline]
     pub(crate) fn len(&self) -> usize {
-        match self {
-            Self::None => 0,
-            Self::Message(buf, start) => buf.len().saturating_sub(*start),
-            Self::Overflow(bytes) => bytes.len(),
-        }
+        self.as_slice().len()
     }
 
     #[inline]

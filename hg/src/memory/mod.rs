@@ -5,7 +5,13 @@
 //!   (vectors of long payloads) · `slots.rs` (registered memory in which a long payload waits for
 //!   its peer) · `kept.rs` (the bytes that wait so, counted).
 
-pub(crate) mod buffers;
-pub(crate) mod kept;
+mod buffers;
+mod kept;
 pub(crate) mod slots;
 pub(crate) mod spare;
+
+pub(crate) use self::{
+    buffers::{Buffers, Payload},
+    kept::{Kept, Share},
+    slots::{ExposedPayload, Slots},
+};

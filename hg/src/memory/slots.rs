@@ -24,7 +24,7 @@ use std::sync::{Arc, Mutex, Weak};
 use na::{Access, Addr, AllocOptions, Endpoint, LocalMem, Memory};
 use prim::sync::lock;
 
-use crate::memory::kept::{Kept, Share};
+use crate::memory::{Kept, Share};
 
 /// Bytes of a slot. Longer payloads gain nothing: what the round trip costs, the transport wins by
 /// copying at both sides at the same time.

@@ -13,10 +13,8 @@
 
 use na::{Addr, LocalMem, MsgBuf, Tag};
 
-use crate::memory::kept::Kept;
-use crate::memory::slots::ExposedPayload;
-use crate::ops::event::{Ended, Event};
-use crate::ops::slab::Role;
+use crate::memory::{ExposedPayload, Kept};
+use crate::ops::{Ended, Event, Role};
 use crate::{Build, HgError, PayloadSum, Response};
 
 /// A call in flight.

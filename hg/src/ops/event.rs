@@ -2,9 +2,8 @@
 
 use na::{Addr, Tag};
 
-use crate::memory::slots::ExposedPayload;
-use crate::ops::request::{IncomingRequest, ResponsePath};
-use crate::ops::slab::Role;
+use crate::memory::ExposedPayload;
+use crate::ops::{IncomingRequest, ResponsePath, Role};
 use crate::{HgError, OpRef, Response};
 
 /// An event that is to be told to the sink.

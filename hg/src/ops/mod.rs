@@ -6,11 +6,22 @@
 //!   lead to) · `call.rs` · `response.rs` (what a call ends with) · `request.rs` (a request that
 //!   arrived) · `outgoing_response.rs` · `transfer.rs`.
 
-pub(crate) mod call;
-pub(crate) mod event;
-pub(crate) mod outgoing_response;
-pub(crate) mod request;
-pub(crate) mod response;
-pub(crate) mod slab;
-pub(crate) mod tags;
-pub(crate) mod transfer;
+mod call;
+mod event;
+mod outgoing_response;
+mod request;
+mod response;
+mod slab;
+mod tags;
+mod transfer;
+
+pub(crate) use self::{
+    call::{Asking, Call, ResultFetch},
+    event::{Ended, Event, has_token},
+    outgoing_response::{Ack, Destination, OutgoingResponse},
+    request::{ArgumentsFetch, Arrived, IncomingRequest, RequestExtension, ResponsePath},
+    slab::{CONTEXTS_MAX, OPS_MAX, Role, Slab},
+    tags::{Space, Tags, target_of},
+    transfer::{BulkTransfer, WINDOW_MAX},
+};
+pub use self::{event::CallKey, response::Response, slab::OpRef};

@@ -2,10 +2,8 @@
 
 use na::{Addr, Tag};
 
-use crate::memory::kept::Share;
-use crate::memory::slots::ExposedPayload;
-use crate::ops::event::{Ended, Event};
-use crate::ops::slab::Role;
+use crate::memory::{ExposedPayload, Share};
+use crate::ops::{Ended, Event, Role};
 use crate::{Format, HgError};
 
 /// Where an answer goes.

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use na::{Addr, LocalMem, MsgBuf, Tag};
 
-use crate::memory::buffers::Payload;
+use crate::memory::Payload;
 use crate::wire::header::RequestHeader;
 use crate::{OpRef, TraceParent};
 
@@ -65,11 +65,10 @@ impl IncomingRequest {
 /// A request whose arguments are being fetched.
 #[derive(Debug)]
 pub(crate) struct ArgumentsFetch {
-    pub(crate) header: RequestHeader,
-    pub(crate) origin: Addr,
+    /// The request without them.
+    pub(crate) request: IncomingRequest,
     pub(crate) tag: Tag,
     pub(crate) memory: LocalMem,
-    pub(crate) beside: Option<Box<RequestExtension>>,
     /// How many had begun before.
     pub(crate) number: u64,
     /// Room for others is to be made with it, as soon as the network has let go of it.

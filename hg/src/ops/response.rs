@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::memory::buffers::{Buffers, Payload};
+use crate::memory::{Buffers, Payload};
 
 /// A response: what stands behind Mercury's headers. Gives its buffer back when dropped.
 pub struct Response {

@@ -3,8 +3,7 @@
 use na::{Addr, LocalMem, RemoteMem, Transfer};
 
 use crate::bulk::RemotePart;
-use crate::ops::event::Event;
-use crate::ops::slab::Role;
+use crate::ops::{Event, Role};
 use crate::{BulkOp, HgError};
 
 /// Most pieces in flight that a [`Role`] can tell apart here.

@@ -21,9 +21,7 @@ use na::{Addr, Arrival, MsgBuf, Tag};
 
 use crate::core::builds::{LONGER_BY, QUESTION};
 use crate::core::state::Op;
-use crate::ops::call::Asking;
-use crate::ops::event::Event;
-use crate::ops::slab::Role;
+use crate::ops::{Asking, Event, Role};
 use crate::wire::format::flags;
 use crate::wire::header::{RequestHeader, ResponseHeader};
 use crate::{Build, Core, Format, HgError, OpRef, ReturnCode, WireError, wire};

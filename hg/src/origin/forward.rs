@@ -7,15 +7,12 @@
 use std::time::Instant;
 
 use na::{Addr, MsgBuf, Refused, Tag};
-use prim::lock::BiasedGuard;
 
 use crate::core::builds::LONGER_BY;
-use crate::core::state::{Op, State};
+use crate::core::state::Op;
 use crate::core::watch::WATCH;
-use crate::memory::slots::ExposedPayload;
-use crate::ops::call::Call;
-use crate::ops::request::RequestExtension;
-use crate::ops::slab::{CONTEXTS_MAX, Role};
+use crate::memory::ExposedPayload;
+use crate::ops::{CONTEXTS_MAX, Call, RequestExtension, Role};
 use crate::proc::Written;
 use crate::wire::Unencoded;
 use crate::wire::header::RequestHeader;
@@ -90,7 +87,7 @@ impl<T> Core<T> {
         token: T,
     ) -> Result<OpRef, Box<(HgError, T)>> {
         let local = self.options.loopback && *to == self.self_addr;
-        let Started { op, tag, no_response } = self.admit_call(id, options, local, token)?;
+        let (op, tag, no_response) = self.admit_call(id, options, local, token)?;
         let mut admitted = Admitted { core: self, op, armed: true };
         let known =
             if self.asks && !local { self.format_for(to) } else { Some(self.accept.format) };
@@ -180,7 +177,7 @@ impl<T> Core<T> {
         wire::encode_extended_request(header, &extension, buf, max, limits, encode)
     }
 
-    /// Makes room for a call.
+    /// Makes room for a call. Returns its name, its tag, and whether it is one-way.
     #[inline]
     fn admit_call(
         &self,
@@ -188,7 +185,7 @@ impl<T> Core<T> {
         options: ForwardOptions,
         local: bool,
         token: T,
-    ) -> Result<Started, Box<(HgError, T)>> {
+    ) -> Result<(OpRef, Tag, bool), Box<(HgError, T)>> {
         let ForwardOptions { mut no_response, target_context: target, undeclared, .. } = options;
         if let Some(target) = target.filter(|id| usize::from(*id) >= CONTEXTS_MAX) {
             let text = format!("context {target}: contexts have numbers below {CONTEXTS_MAX}");
@@ -220,7 +217,7 @@ impl<T> Core<T> {
         };
         state.tokens += 1;
         state.hot.rpc_req_sent += 1;
-        Ok(Started { op, tag, no_response })
+        Ok((op, tag, no_response))
     }
 
     /// How the request of a call is written, where peers are asked for that.
@@ -281,7 +278,7 @@ impl<T> Core<T> {
         if self.endpoint.send_unexpected_now(to, tag, buf.as_slice()) {
             self.buffers.put(buf);
             if receive != Some(Role::Response) {
-                self.one_way_sent(op);
+                self.settle_and_queue(self.state(), op);
             }
             return Ok(op);
         }
@@ -307,21 +304,6 @@ impl<T> Core<T> {
         let Some(Op::Call(call)) = state.ops.get_mut(op) else { return false };
         call.begin_send(to);
         true
-    }
-
-    /// A one-way call was sent at once.
-    fn one_way_sent(&self, op: OpRef) {
-        self.settle_and_queue(self.state(), op);
-    }
-
-    /// After a step of an operation outside of trigger: what is to be told waits for it.
-    fn settle_and_queue(&self, mut state: BiasedGuard<'_, State<T>>, op: OpRef) {
-        let (event, gone) = state.settle(op);
-        if let Some(event) = event {
-            self.queue(&mut state, event);
-        }
-        drop(state);
-        drop(gone);
     }
 
     /// A call could not be encoded, or a part of it was refused, so nothing was sent: gives the
@@ -351,13 +333,6 @@ impl<T> Core<T> {
         drop(gone);
         Err(Box::new((error, token)))
     }
-}
-
-/// A call that was admitted.
-struct Started {
-    op: OpRef,
-    tag: Tag,
-    no_response: bool,
 }
 
 /// Withdraws a call whose arguments panic while they are encoded.

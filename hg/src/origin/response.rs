@@ -3,8 +3,8 @@
 use na::{Arrival, MsgBuf};
 
 use crate::core::state::Op;
-use crate::memory::buffers::Payload;
-use crate::ops::event::Event;
+use crate::memory::Payload;
+use crate::ops::Event;
 use crate::wire::Body;
 use crate::wire::header::ResponseHeader;
 use crate::{Core, Format, HgError, OpRef, Response, ReturnCode, wire};
@@ -26,7 +26,7 @@ impl<T> Core<T> {
         };
         if !ResponseHeader::is_plain_success(format, buf.as_slice()) {
             let result = self.read_response(op, format, buf, arrival)?;
-            return self.on_result(op, result);
+            return self.on_result(op, result, true);
         }
         let token = {
             let mut state = self.state();
@@ -41,15 +41,20 @@ impl<T> Core<T> {
                 end(token, result);
                 None
             }
-            None => self.on_result(op, result),
+            None => self.on_result(op, result, true),
         }
     }
 
     /// As [`on_response`](Self::on_response), whatever result and call are.
     #[inline(never)]
-    fn on_result(&self, op: OpRef, result: Result<Response, HgError>) -> Option<Event<T>> {
+    fn on_result(
+        &self,
+        op: OpRef,
+        result: Result<Response, HgError>,
+        came: bool,
+    ) -> Option<Event<T>> {
         let mut state = self.state();
-        state.hot.rpc_resp_recv += 1;
+        state.hot.rpc_resp_recv += u64::from(came);
         let Some(Op::Call(call)) = state.ops.get_mut(op) else { return None };
         call.received(result);
         self.settle(state, op)
@@ -60,10 +65,7 @@ impl<T> Core<T> {
         if self.asks && !matches!(error, na::Error::Canceled) {
             self.class.builds.forget();
         }
-        let mut state = self.state();
-        let Some(Op::Call(call)) = state.ops.get_mut(op) else { return None };
-        call.received(Err(error.into()));
-        self.settle(state, op)
+        self.on_result(op, Err(error.into()), false)
     }
 
     /// `None`: the result is being fetched.

@@ -2,8 +2,7 @@
 
 use na::{Access, Addr, LocalMem, Memory, MsgBuf};
 
-use crate::memory::slots::ExposedPayload;
-use crate::memory::spare;
+use crate::memory::{ExposedPayload, spare};
 use crate::{BulkDesc, Core, HgError, wire};
 
 impl<T> Core<T> {
@@ -44,7 +43,7 @@ impl<T> Core<T> {
         peer: &Addr,
         bytes: Vec<u8>,
     ) -> Result<(LocalMem, ExposedPayload), na::Error> {
-        if let Some(exposed) = self.slots.expose(peer, &bytes)
+        if let Some(exposed) = self.class.slots.expose(peer, &bytes)
             && let Some(memory) = exposed.memory().cloned()
         {
             spare::give(bytes);

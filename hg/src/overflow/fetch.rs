@@ -22,15 +22,10 @@ use std::time::Instant;
 use na::{Access, Addr, Arrival, LocalMem, Memory, RemoteMem, Tag, Transfer};
 
 use crate::core::state::Op;
-use crate::memory::buffers::Payload;
-use crate::memory::spare;
-use crate::ops::call::ResultFetch;
-use crate::ops::event::Event;
-use crate::ops::outgoing_response::Ack;
-use crate::ops::request::{ArgumentsFetch, IncomingRequest, RequestExtension, ResponsePath};
-use crate::ops::slab::Role;
+use crate::memory::{Payload, spare};
+use crate::ops::{Ack, ArgumentsFetch, Event, IncomingRequest, ResultFetch, Role};
 use crate::proc::descriptor::{Handles, flags};
-use crate::wire::header::{RequestHeader, ResponseHeader};
+use crate::wire::header::ResponseHeader;
 use crate::{BulkDesc, Core, HgError, OpRef, Response, ReturnCode, WireError};
 
 /// How to come by an overflowed payload.
@@ -42,25 +37,12 @@ enum Source {
 }
 
 /// The fetches from one origin that are under way.
+#[derive(Default)]
 struct OriginFetches {
     fetches: usize,
     bytes: u64,
     /// Bytes of the longest one, and which that is.
-    longest: (u64, OpRef),
-}
-
-impl OriginFetches {
-    fn of(name: OpRef, len: u64) -> Self {
-        Self { fetches: 1, bytes: len, longest: (len, name) }
-    }
-
-    fn add(&mut self, name: OpRef, len: u64) {
-        self.fetches += 1;
-        self.bytes = self.bytes.saturating_add(len);
-        if len > self.longest.0 {
-            self.longest = (len, name);
-        }
-    }
+    longest: Option<(u64, OpRef)>,
 }
 
 impl<T> Core<T> {
@@ -100,25 +82,27 @@ impl<T> Core<T> {
         self.endpoint.get(op.part(Role::Fetch), from, transfer)
     }
 
-    /// Fetches the arguments of a request that arrived. The request goes up when they are here.
+    /// Fetches the arguments of a request that arrived with this tag. The request goes up when they
+    /// are here.
     pub(crate) fn fetch_request(
         &self,
-        header: RequestHeader,
-        origin: &Addr,
+        request: IncomingRequest,
         tag: Tag,
         desc: &BulkDesc<'_>,
-        beside: Option<Box<RequestExtension>>,
-    ) -> Result<Option<Event<T>>, (HgError, ReturnCode)> {
+    ) -> Option<Event<T>> {
         let max = self.options.overflow_held_max;
         // What is too long by itself is refused for that.
         let is_short = desc.len <= self.options.overflow_bytes_max as u64;
         let len = if is_short { desc.len } else { 0 };
         if !self.primary().state().receives.hold_bytes(len, max as u64) {
-            self.make_room(origin);
-            return Err(self.not_fetched(header, origin, tag, HgError::Overflows { max }));
+            self.make_room(&request.origin);
+            return self.not_fetched(request, tag, 0, HgError::Overflows { max });
         }
-        let started = self.start_fetch(header, origin, tag, desc, beside);
-        started.inspect_err(|_| self.primary().state().receives.release_bytes(len))
+        match self.locate(desc) {
+            Ok(Source::Here(bytes)) => self.fetched_request(request, tag, len, Ok(bytes)),
+            Ok(Source::There { remote, memory }) => self.start_fetch(request, tag, remote, memory),
+            Err(error) => self.not_fetched(request, tag, len, error),
+        }
     }
 
     /// Arguments of `newcomer` were refused for those of others. An origin that is stopped would
@@ -145,23 +129,23 @@ impl<T> Core<T> {
         for context in self.class.all() {
             for (name, op) in context.state().ops.iter() {
                 let Op::Fetch(fetch) = op else { continue };
-                let ArgumentsFetch { origin, memory, beside, number, .. } = fetch;
+                let ArgumentsFetch { request, memory, number, .. } = fetch;
                 if fetch.gives_way {
                     continue;
                 }
                 if *number < before && oldest.is_none_or(|oldest| *number < oldest.0) {
                     oldest = Some((*number, name));
                 }
-                if beside.as_ref().and_then(|said| said.deadline).is_some_and(|at| at <= now) {
+                let deadline = request.beside.as_ref().and_then(|said| said.deadline);
+                if deadline.is_some_and(|at| at <= now) {
                     in_vain.push(name);
                     continue;
                 }
-                let len = memory.len();
-                match shares.get_mut(origin) {
-                    Some(share) => share.add(name, len),
-                    None => {
-                        shares.insert(origin.clone(), OriginFetches::of(name, len));
-                    }
+                let share = shares.entry(request.origin.clone()).or_default();
+                share.fetches += 1;
+                share.bytes = share.bytes.saturating_add(memory.len());
+                if share.longest.is_none_or(|(longest, _)| memory.len() > longest) {
+                    share.longest = Some((memory.len(), name));
                 }
             }
         }
@@ -172,7 +156,7 @@ impl<T> Core<T> {
             if origin == *newcomer {
                 self.primary().state().receives.has_spared(newcomer);
             } else {
-                in_vain.push(share.longest.1);
+                in_vain.extend(share.longest.map(|(_, name)| name));
             }
         }
         match oldest {
@@ -192,63 +176,50 @@ impl<T> Core<T> {
 
     fn start_fetch(
         &self,
-        header: RequestHeader,
-        origin: &Addr,
+        request: IncomingRequest,
         tag: Tag,
-        desc: &BulkDesc<'_>,
-        beside: Option<Box<RequestExtension>>,
-    ) -> Result<Option<Event<T>>, (HgError, ReturnCode)> {
-        let source =
-            self.locate(desc).map_err(|error| self.not_fetched(header, origin, tag, error))?;
-        let (remote, memory) = match source {
-            Source::Here(bytes) => {
-                return self.fetched_request(header, origin, tag, bytes, beside).map(Some);
-            }
-            Source::There { remote, memory } => (remote, memory),
-        };
+        remote: RemoteMem,
+        memory: LocalMem,
+    ) -> Option<Event<T>> {
+        let (origin, held) = (request.origin.clone(), memory.len());
         let begun = self.primary().state().receives.begin_fetch();
         let number = match begun {
             Ok(number) => number,
             Err(max) => {
-                self.make_room(origin);
-                return Err(self.not_fetched(header, origin, tag, HgError::Fetches { max }));
+                self.make_room(&origin);
+                return self.not_fetched(request, tag, held, HgError::Fetches { max });
             }
         };
-        let fetch = ArgumentsFetch {
-            header,
-            origin: origin.clone(),
-            tag,
-            memory,
-            beside,
-            number,
-            gives_way: false,
+        let fetch =
+            ArgumentsFetch { request, tag, memory: memory.clone(), number, gives_way: false };
+        let admitted = self.state().admit(Op::Fetch(fetch)).map_err(|refused| *refused);
+        let (error, fetch) = match admitted {
+            Err((error, fetch)) => (error, Some(fetch)),
+            Ok(op) => match self.get(op, &origin, remote, memory) {
+                Ok(()) => return None,
+                Err(error) => {
+                    let gone = self.state().ops.remove(op);
+                    (error.into(), gone)
+                }
+            },
         };
-        self.begin_get(fetch, remote).map(|()| None).map_err(|error| {
-            self.primary().state().receives.end_fetch();
-            self.not_fetched(header, origin, tag, error)
-        })
+        self.primary().state().receives.end_fetch();
+        let Some(Op::Fetch(fetch)) = fetch else { return None };
+        self.not_fetched(fetch.request, tag, held, error)
     }
 
-    fn begin_get(&self, fetch: ArgumentsFetch, remote: RemoteMem) -> Result<(), HgError> {
-        let (origin, memory) = (fetch.origin.clone(), fetch.memory.clone());
-        let op = self.state().admit(Op::Fetch(fetch)).map_err(|refused| refused.0)?;
-        self.get(op, &origin, remote, memory).map_err(|error| {
-            let gone = self.state().ops.remove(op);
-            drop(gone);
-            error.into()
-        })
-    }
-
-    /// Tells a one-way origin that it can free its arguments; others learn it from the response.
+    /// Refuses a request whose arguments are not here, and for which `held` bytes were to be. Tells
+    /// a one-way origin that it can free them; others learn it from the response.
     fn not_fetched(
         &self,
-        header: RequestHeader,
-        origin: &Addr,
+        request: IncomingRequest,
         tag: Tag,
+        held: u64,
         error: HgError,
-    ) -> (HgError, ReturnCode) {
+    ) -> Option<Event<T>> {
+        let IncomingRequest { header, origin, .. } = request;
         if header.no_response {
-            self.send_ack(origin, tag, Ack::Done);
+            self.send_ack(&origin, tag, Ack::Done);
         }
         let code = match &error {
             HgError::Wire(error) => ReturnCode::from(error),
@@ -262,34 +233,30 @@ impl<T> Core<T> {
             }
             _ => ReturnCode::NaError,
         };
-        (error, code)
+        self.primary().state().receives.release_bytes(held);
+        self.reject(Some(header), &origin, tag, code, &error);
+        None
     }
 
+    /// The arguments of a request are here, or will not be.
     fn fetched_request(
         &self,
-        header: RequestHeader,
-        origin: &Addr,
+        request: IncomingRequest,
         tag: Tag,
-        bytes: Vec<u8>,
-        beside: Option<Box<RequestExtension>>,
-    ) -> Result<Event<T>, (HgError, ReturnCode)> {
-        if let Err(error) = header.verify(&bytes) {
-            return Err(self.not_fetched(header, origin, tag, error.into()));
+        held: u64,
+        bytes: Result<Vec<u8>, HgError>,
+    ) -> Option<Event<T>> {
+        let header = request.header;
+        match bytes.and_then(|bytes| Ok(header.verify(&bytes).map(|()| bytes)?)) {
+            Ok(bytes) => {
+                if header.no_response {
+                    self.send_ack(&request.origin, tag, Ack::Done);
+                }
+                let payload = Payload::Overflow(bytes);
+                Some(Event::Request(IncomingRequest { payload, ..request }))
+            }
+            Err(error) => self.not_fetched(request, tag, held, error),
         }
-        if header.no_response {
-            self.send_ack(origin, tag, Ack::Done);
-        }
-        let payload = Payload::Overflow(bytes);
-        let (origin, path) = (origin.clone(), ResponsePath::Network(tag));
-        Ok(Event::Request(IncomingRequest {
-            header,
-            origin,
-            path,
-            payload,
-            held: true,
-            uncounted: false,
-            beside,
-        }))
     }
 
     /// Fetches the result of a call. `Some`: it was in the message.
@@ -370,20 +337,10 @@ impl<T> Core<T> {
         drop(state);
         let Some(Op::Fetch(fetch)) = removed else { return None };
         self.primary().state().receives.end_fetch();
-        let ArgumentsFetch { header, origin, tag, memory, beside, .. } = fetch;
-        let len = memory.len();
-        let fetched = match result.and_then(|()| into_vec(memory)) {
-            Ok(bytes) => self.fetched_request(header, &origin, tag, bytes, beside),
-            Err(error) => Err(self.not_fetched(header, &origin, tag, error.into())),
-        };
-        match fetched {
-            Ok(event) => Some(event),
-            Err((error, code)) => {
-                self.primary().state().receives.release_bytes(len);
-                self.reject(Some(header), &origin, tag, code, &error);
-                None
-            }
-        }
+        let ArgumentsFetch { request, tag, memory, .. } = fetch;
+        let held = memory.len();
+        let bytes = result.and_then(|()| into_vec(memory)).map_err(HgError::from);
+        self.fetched_request(request, tag, held, bytes)
     }
 }
 
@@ -397,13 +354,6 @@ fn into_vec(memory: LocalMem) -> Result<Vec<u8>, na::Error> {
 
 fn vec_of(memory: Memory) -> Vec<u8> {
     memory.into_owner().unwrap_or_default()
-}
-
-/// The network keeps it, see [`LocalMem::revoke`].
-#[cold]
-fn not_given_back(len: u64) -> na::Error {
-    let what = format!("{len} bytes that were fetched do not come back from the network");
-    na::Error::io(what, std::io::ErrorKind::Other)
 }
 
 /// Takes the bytes out of memory that the transport still refers to.
@@ -425,7 +375,10 @@ fn into_vec_in_use(memory: LocalMem) -> Result<Vec<u8>, na::Error> {
             let _ = memory.read_at(0, &mut bytes);
             Ok(bytes)
         }
-        // It is dropping the last one in this moment.
-        None => receiver.recv().map(vec_of).map_err(|_| not_given_back(len)),
+        // It is dropping the last one in this moment, or keeps it, see `LocalMem::revoke`.
+        None => receiver.recv().map(vec_of).map_err(|_| {
+            let what = format!("{len} bytes that were fetched do not come back from the network");
+            na::Error::io(what, std::io::ErrorKind::Other)
+        }),
     }
 }

@@ -17,9 +17,7 @@ use na::{Addr, MsgBuf};
 use prim::sync::lock;
 
 use crate::core::state::Op;
-use crate::memory::kept::Kept;
-use crate::memory::slots::ExposedPayload;
-use crate::memory::spare;
+use crate::memory::{ExposedPayload, Kept, spare};
 use crate::{Core, HgError, OpRef, RpcId};
 
 /// Most bytes of results of [`HgOptions::results_apart`](crate::HgOptions::results_apart).
@@ -49,8 +47,8 @@ impl<T> Core<T> {
     ) -> Result<(MsgBuf, ExposedPayload), HgError> {
         let is_apart = rpc.is_some() && rpc == self.options.results_apart;
         let (kept, max) = match is_apart {
-            true => (&self.kept_apart, APART_BYTES_MAX),
-            false => (&self.kept, self.options.overflow_held_max),
+            true => (&self.class.kept_apart, APART_BYTES_MAX),
+            false => (&self.class.kept, self.options.overflow_held_max),
         };
         let len = bytes.len();
         let mut share = kept.keep(len as u64, max as u64);

@@ -9,9 +9,8 @@ use na::{Addr, MsgBuf, Tag};
 
 use crate::base::log::log;
 use crate::core::state::Op;
-use crate::memory::slots::ExposedPayload;
-use crate::ops::outgoing_response::Destination;
-use crate::ops::slab::Role;
+use crate::memory::ExposedPayload;
+use crate::ops::{Destination, Role};
 use crate::wire::header::{RequestHeader, ResponseHeader};
 use crate::{Core, OpRef, ReturnCode, RpcId, WireError};
 

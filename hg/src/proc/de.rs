@@ -209,13 +209,7 @@ impl<'de> de::Deserializer<'de> for &mut Decoder<'de> {
         ))
     }
 
-    fn deserialize_ignored_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ProcError> {
-        self.deserialize_any(visitor)
-    }
-
-    fn deserialize_identifier<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ProcError> {
-        self.deserialize_any(visitor)
-    }
+    serde::forward_to_deserialize_any! { ignored_any identifier }
 
     #[inline]
     fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ProcError> {

@@ -7,8 +7,7 @@ use na::{Completion, MsgBuf};
 use crate::base::log::log;
 use crate::core::send::NOT_SENT;
 use crate::core::state::Op;
-use crate::ops::event::Event;
-use crate::ops::slab::Role;
+use crate::ops::{Event, Role};
 use crate::{Core, OpRef, Sink};
 
 impl<T> Core<T> {

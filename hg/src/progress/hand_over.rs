@@ -5,12 +5,10 @@ use std::sync::atomic::Ordering;
 use na::Completion;
 use prim::sync::lock;
 
-use crate::Counters;
 use crate::base::log::log;
 use crate::core::state::Op;
-use crate::ops::event::Event;
-use crate::ops::slab::Role;
-use crate::{Core, OpRef};
+use crate::ops::{Event, Role};
+use crate::{Core, Counters, OpRef};
 
 impl<T> Core<T> {
     /// Hands a completion to the context that it belongs to. A request is counted here, where its

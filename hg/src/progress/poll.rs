@@ -14,11 +14,7 @@ use std::sync::{Arc, TryLockError};
 use na::Completion;
 use prim::sync::lock;
 
-use crate::ops::event::Event;
-use crate::ops::event::has_token;
-use crate::ops::request::IncomingRequest;
-use crate::ops::slab::Role;
-use crate::ops::tags::target_of;
+use crate::ops::{Event, IncomingRequest, Role, has_token, target_of};
 use crate::{Core, HgError, OpRef, Sink};
 
 /// Polls by one context on behalf of those that sleep, before it returns.

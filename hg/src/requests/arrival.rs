@@ -8,9 +8,8 @@ use na::{Addr, Arrival, MsgBuf};
 
 use crate::base::clock;
 use crate::core::builds::QUESTION;
-use crate::ops::event::Event;
-use crate::ops::outgoing_response::Ack;
-use crate::ops::request::{Arrived, IncomingRequest, RequestExtension};
+use crate::memory::Payload;
+use crate::ops::{Ack, Arrived, Event, IncomingRequest, RequestExtension, ResponsePath};
 use crate::wire::Body;
 use crate::wire::header::RequestHeader;
 use crate::{Core, Extension, RawRequest, RequestHandle, RequestParts, ReturnCode, wire};
@@ -163,12 +162,18 @@ impl<T> Core<T> {
                 self.state().hot.rpc_req_recv += 1;
                 self.counts.req_extra.bump();
                 let beside = self.beside(&from, &extension);
-                let started = self.fetch_request(header, &from, tag, &desc, beside);
+                let request = IncomingRequest {
+                    header,
+                    origin: from,
+                    path: ResponsePath::Network(tag),
+                    payload: Payload::None,
+                    held: true,
+                    uncounted: false,
+                    beside,
+                };
+                let event = self.fetch_request(request, tag, &desc);
                 self.buffers.put(buf);
-                started.unwrap_or_else(|(error, code)| {
-                    self.reject(Some(header), &from, tag, code, &error);
-                    None
-                })
+                event
             }
             Err(error) => {
                 self.count_unless(counted);

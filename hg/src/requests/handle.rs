@@ -64,11 +64,8 @@ impl<T> RequestHandle<T> {
     }
 }
 
-impl<T, C, O, R> RequestHandle<T, C, O, R>
-where
-    C: Deref<Target = Core<T>>,
-    O: Borrow<Addr>,
-    R: BorrowMut<RawRequest>,
+impl<T, C: Deref<Target = Core<T>>, O: Borrow<Addr>, R: BorrowMut<RawRequest>>
+    RequestHandle<T, C, O, R>
 {
     /// Makes a handle of parts, which may be lent to it for the answer.
     #[inline]
@@ -159,11 +156,8 @@ where
     }
 }
 
-impl<T, C, O, R> Deref for RequestHandle<T, C, O, R>
-where
-    C: Deref<Target = Core<T>>,
-    O: Borrow<Addr>,
-    R: BorrowMut<RawRequest>,
+impl<T, C: Deref<Target = Core<T>>, O: Borrow<Addr>, R: BorrowMut<RawRequest>> Deref
+    for RequestHandle<T, C, O, R>
 {
     type Target = RawRequest;
 
@@ -172,11 +166,8 @@ where
     }
 }
 
-impl<T, C, O, R> Drop for RequestHandle<T, C, O, R>
-where
-    C: Deref<Target = Core<T>>,
-    O: Borrow<Addr>,
-    R: BorrowMut<RawRequest>,
+impl<T, C: Deref<Target = Core<T>>, O: Borrow<Addr>, R: BorrowMut<RawRequest>> Drop
+    for RequestHandle<T, C, O, R>
 {
     #[inline]
     fn drop(&mut self) {
@@ -184,11 +175,8 @@ where
     }
 }
 
-impl<T, C, O, R> fmt::Debug for RequestHandle<T, C, O, R>
-where
-    C: Deref<Target = Core<T>>,
-    O: Borrow<Addr>,
-    R: BorrowMut<RawRequest>,
+impl<T, C: Deref<Target = Core<T>>, O: Borrow<Addr>, R: BorrowMut<RawRequest>> fmt::Debug
+    for RequestHandle<T, C, O, R>
 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "RequestHandle({} from {})", self.id(), self.origin())

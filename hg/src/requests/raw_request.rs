@@ -12,11 +12,8 @@ use na::{Addr, MsgBuf, Refused, Tag};
 
 use crate::core::receives::Receives;
 use crate::core::state::Op;
-use crate::memory::buffers::Payload;
-use crate::memory::slots::ExposedPayload;
-use crate::ops::outgoing_response::{Destination, OutgoingResponse};
-use crate::ops::request::{RequestExtension, ResponsePath};
-use crate::ops::slab::Role;
+use crate::memory::{ExposedPayload, Payload};
+use crate::ops::{Destination, OutgoingResponse, RequestExtension, ResponsePath, Role};
 use crate::proc::Written;
 use crate::wire::header::{RequestHeader, ResponseHeader};
 use crate::{

@@ -408,7 +408,7 @@ fn no_result_gives_way_in_vain() {
     for token in 1..=2 {
         vanished.call(&target, b"", token);
         answer(arrive(&mut vanished, &mut target), &long, token);
-        target.core.kept.pass(KEPT_PATIENCE / 2);
+        target.core.class.kept.pass(KEPT_PATIENCE / 2);
     }
     other.call(&target, b"", 3);
     let mut request = arrive(&mut other, &mut target);
@@ -416,8 +416,8 @@ fn no_result_gives_way_in_vain() {
         request = answer_beyond(request, &longer);
     }
     assert!(target.notes.responded.is_empty(), "the old one alone would not do");
-    assert!(target.core.kept.looks() <= 1 + 10, "they are looked at now and then");
-    target.core.kept.pass(KEPT_PATIENCE / 2);
+    assert!(target.core.class.kept.looks() <= 1 + 10, "they are looked at now and then");
+    target.core.class.kept.pass(KEPT_PATIENCE / 2);
     answer(request, &longer, 3);
     settle(&mut other, &mut target);
     assert_eq!(ended(&mut other, 3).unwrap(), longer);
@@ -438,13 +438,13 @@ fn old_results_give_way_several_at_a_time() {
         }
         answer(target.notes.requests.remove(0), &long, token);
     }
-    target.core.kept.pass(KEPT_PATIENCE);
+    target.core.class.kept.pass(KEPT_PATIENCE);
     for token in 101..=116 {
         other.call(&target, b"", token);
         let request = arrive(&mut other, &mut target);
         answer(request, &long, token);
     }
-    let looks = target.core.kept.looks();
+    let looks = target.core.class.kept.looks();
     assert!((1..=8).contains(&looks), "{looks} looks for 16 results");
     settle(&mut other, &mut target);
     for token in 101..=116 {
@@ -462,7 +462,7 @@ fn results_of_origins_that_vanish_give_way_after_a_while() {
     for token in 1..=2 {
         vanished.call(&target, b"", token);
         answer(arrive(&mut vanished, &mut target), &long, token);
-        target.core.kept.pass(KEPT_PATIENCE / 4);
+        target.core.class.kept.pass(KEPT_PATIENCE / 4);
     }
     // From here on it does nothing any more.
     other.call(&target, b"", 3);
@@ -470,9 +470,9 @@ fn results_of_origins_that_vanish_give_way_after_a_while() {
     for _ in 0..1000 {
         request = answer_beyond(request, &long);
     }
-    assert_eq!(target.core.kept.looks(), 1, "nothing is old enough before a known time");
+    assert_eq!(target.core.class.kept.looks(), 1, "nothing is old enough before a known time");
     assert!(target.notes.responded.is_empty());
-    target.core.kept.pass(KEPT_PATIENCE / 2);
+    target.core.class.kept.pass(KEPT_PATIENCE / 2);
     answer(request, &long, 3);
     settle(&mut other, &mut target);
     assert_eq!(ended(&mut other, 3).unwrap(), long);
@@ -483,7 +483,7 @@ fn results_of_origins_that_vanish_give_way_after_a_while() {
     assert!(!target.notes.responded.contains_key(&2), "no more than is needed");
     // Again and again: what is kept stays bounded, and who fetches gets its results.
     for token in 10..20 {
-        target.core.kept.pass(KEPT_PATIENCE);
+        target.core.class.kept.pass(KEPT_PATIENCE);
         vanished.call(&target, b"", token);
         // The target alone goes on.
         while target.notes.requests.is_empty() {
@@ -720,7 +720,7 @@ fn arguments_of_canceled_calls_that_stay_have_a_limit_together() {
     for (count, op) in short.into_iter().chain(long).enumerate() {
         origin.core.cancel(op);
         settle(&mut origin, &mut target);
-        let counted = origin.core.kept_arguments.bytes();
+        let counted = origin.core.class.kept_arguments.bytes();
         assert!(counted <= 250_000, "{counted} bytes after {count} calls");
     }
     assert!((0..3).chain(10..20).all(|token| ended(&mut origin, token).is_err()));
@@ -733,7 +733,7 @@ fn arguments_of_canceled_calls_that_stay_have_a_limit_together() {
     target.notes.requests.clear();
     settle(&mut origin, &mut target);
     assert_eq!((origin.endpoint.registered(), origin.endpoint.posted().1), (0, 0));
-    assert_eq!(origin.core.kept_arguments.bytes(), 0);
+    assert_eq!(origin.core.class.kept_arguments.bytes(), 0);
 }
 
 #[test]

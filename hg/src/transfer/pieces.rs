@@ -23,10 +23,7 @@
 use na::{Addr, LocalMem};
 
 use crate::core::state::Op;
-use crate::ops::event::Event;
-use crate::ops::slab::Role;
-use crate::ops::transfer::BulkTransfer;
-use crate::ops::transfer::WINDOW_MAX;
+use crate::ops::{BulkTransfer, Event, Role, WINDOW_MAX};
 use crate::{Bulk, BulkOp, Core, HgError, MemoryAttr, OpRef};
 
 impl<T> Core<T> {

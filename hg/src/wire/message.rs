@@ -8,7 +8,7 @@ use na::MsgBuf;
 use crate::proc::descriptor::BulkDesc;
 use crate::proc::{Writer, WriterLimits, Written};
 use crate::wire::header::{Accept, Format, RequestHeader, ResponseHeader};
-use crate::{Extension, ProcError, ReturnCode, WireError};
+use crate::{ChecksumLevel, Extension, PayloadSum, ProcError, ReturnCode, WireError};
 
 /// A message that could not be encoded: why, and its buffer.
 #[derive(Debug)]
@@ -18,40 +18,6 @@ pub struct Unencoded {
     /// The buffer that was given, empty.
     pub buf: MsgBuf,
 }
-
-/// The operations that headers of requests and of responses have in common.
-trait Header: Sized {
-    /// Where the payload begins.
-    fn start(&self) -> usize;
-    /// Adds what is known of the payload.
-    fn finish(self, more_data: bool, payload: &[u8]) -> Self;
-    fn write_to(&self, out: &mut [u8]);
-}
-
-macro_rules! header {
-    ($type:ty, $start:expr) => {
-        impl Header for $type {
-            #[inline]
-            fn start(&self) -> usize {
-                $start(self)
-            }
-
-            #[inline]
-            fn finish(self, more_data: bool, payload: &[u8]) -> Self {
-                let payload_sum = self.format.level().payload_sum(payload);
-                Self { more_data, payload_sum, ..self }
-            }
-
-            #[inline]
-            fn write_to(&self, out: &mut [u8]) {
-                self.write(out);
-            }
-        }
-    };
-}
-
-header!(RequestHeader, RequestHeader::payload_at);
-header!(ResponseHeader, |header: &ResponseHeader| header.format.header_bytes());
 
 /// Encodes a request into `buf`, at most `message_max` bytes long. With [`Written::Overflow`] the
 /// message is not finished: see [`finish_overflow`].
@@ -67,7 +33,11 @@ pub fn encode_request(
     limits: WriterLimits,
     encode: impl FnOnce(&mut Writer) -> Result<(), ProcError>,
 ) -> Result<Written, Unencoded> {
-    encode_message(header, buf, message_max, limits, encode)
+    let finish = |more_data, payload_sum, out: &mut [u8]| {
+        RequestHeader { more_data, payload_sum, ..header }.write(out);
+    };
+    let (start, level) = (header.payload_at(), header.format.level());
+    encode_message((start, level), finish, buf, message_max, limits, encode)
 }
 
 /// Encodes a request with an extension between headers and payload, otherwise as
@@ -88,7 +58,7 @@ pub fn encode_extended_request(
     // A few dozen bytes.
     let extension_bytes = extension.bytes(format) as u16;
     let header = RequestHeader { extension_bytes, ..header };
-    let mut written = encode_message(header, buf, message_max, limits, encode)?;
+    let mut written = encode_request(header, buf, message_max, limits, encode)?;
     let (Written::Fits(buf) | Written::Overflow(buf, _)) = &mut written;
     if extension_bytes > 0 {
         extension.write(format, &mut buf.spare_mut()[format.header_bytes()..]);
@@ -109,18 +79,24 @@ pub fn encode_response(
     limits: WriterLimits,
     encode: impl FnOnce(&mut Writer) -> Result<(), ProcError>,
 ) -> Result<Written, Unencoded> {
-    encode_message(header, buf, message_max, limits, encode)
+    let finish = |more_data, payload_sum, out: &mut [u8]| {
+        ResponseHeader { more_data, payload_sum, ..header }.write(out);
+    };
+    let (start, level) = (header.format.header_bytes(), header.format.level());
+    encode_message((start, level), finish, buf, message_max, limits, encode)
 }
 
+/// Encodes a payload that begins at `start`. `finish` writes the headers, given whether the payload
+/// is elsewhere, and its checksum.
 #[inline]
 fn encode_message(
-    header: impl Header,
+    (start, level): (usize, ChecksumLevel),
+    finish: impl FnOnce(bool, Option<PayloadSum>, &mut [u8]),
     buf: MsgBuf,
     message_max: usize,
     limits: WriterLimits,
     encode: impl FnOnce(&mut Writer) -> Result<(), ProcError>,
 ) -> Result<Written, Unencoded> {
-    let start = header.start();
     if message_max < start || buf.capacity() < start {
         return Err(Unencoded { error: ProcError::TooLong { max: message_max }, buf });
     }
@@ -129,13 +105,12 @@ fn encode_message(
         return Err(Unencoded { error, buf: writer.into_buf() });
     }
     if let Some(buf) = writer.message() {
-        let header = header.finish(false, &buf.as_slice()[start..]);
-        header.write_to(buf.spare_mut());
+        finish(false, level.payload_sum(&buf.as_slice()[start..]), buf.spare_mut());
         return Ok(Written::Fits(writer.into_message()));
     }
     let mut written = writer.finish();
     if let Written::Overflow(buf, payload) = &mut written {
-        header.finish(true, payload).write_to(buf.spare_mut());
+        finish(true, level.payload_sum(payload), buf.spare_mut());
     }
     Ok(written)
 }
