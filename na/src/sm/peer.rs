@@ -60,22 +60,19 @@ struct OwnLine<T>(T);
 
 impl Peer {
     pub(super) fn new(id: u64, uri: String, reach: Reach) -> Arc<Self> {
-        let (gone, links) = (AtomicBool::new(false), BiasedLock::new(Vec::new()));
-        let (ended_bytes, ended_messages) = (AtomicU64::new(0), AtomicU64::new(0));
-        let received = OwnLine(AtomicU64::new(0));
         Arc::new(Self {
             id,
             uri,
             reach,
             user: OnceLock::new(),
-            gone,
-            links,
+            gone: AtomicBool::new(false),
+            links: BiasedLock::default(),
             cancelable: AtomicBool::new(false),
             first_link: AtomicPtr::default(),
             session: AtomicU64::new(1),
-            ended_bytes,
-            ended_messages,
-            received,
+            ended_bytes: AtomicU64::new(0),
+            ended_messages: AtomicU64::new(0),
+            received: OwnLine::default(),
         })
     }
 

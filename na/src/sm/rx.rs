@@ -13,7 +13,7 @@
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::endpoint::SmEndpoint;
 use super::link::conn::{Conn, Control};
@@ -32,6 +32,7 @@ use super::poll::Sink;
 use super::transfer::block::{Mapped, PeerBlocks};
 use super::transfer::fallback::{Chunk, LaneChunk};
 use super::transfer::offer::{Theirs, read_place};
+use super::transfer::rma::Granted;
 use super::transfer::serve::{Place, Services};
 use super::tx::TxLink;
 use super::wake::doorbell::ROOM;
@@ -228,17 +229,17 @@ impl RxLink {
             None => None,
             Some(block) => {
                 let piece = block.at(offset, len, put).ok_or("a grant of other memory")?;
-                Some(Mapped::one(block, piece))
+                Some(Granted::Mapped(Mapped::one(block, piece)))
             }
         };
-        self.with_link(|tx| tx.granted(part, memory)).unwrap_or(Ok(()))
+        self.with_link(|tx| tx.granted(part, memory, None)).unwrap_or(Ok(()))
     }
 
     /// The peer lets us attach to its memory for the first `len` bytes of `part`.
     fn shared(&self, part: u64, addr: u64, len: u64) -> Result<(), &'static str> {
         addr.checked_add(len).ok_or("a share of impossible memory")?;
-        let attaches = self.services.attaches();
-        self.with_link(|tx| tx.shared(part, attaches.then_some(addr), len)).unwrap_or(Ok(()))
+        let memory = self.services.attaches().then_some(Granted::Plain(addr));
+        self.with_link(|tx| tx.granted(part, memory, Some(len))).unwrap_or(Ok(()))
     }
 
     /// The peer lets us copy in a region of its memory without asking.
@@ -439,9 +440,10 @@ impl SmEndpoint {
             (record::SHARE, Some(part), Some(addr), 24) => {
                 link.shared(part, addr, word_at(bytes, 2).unwrap_or(0))
             }
-            (record::FINISHED, Some(part), Some(status), 24) => {
-                let nanos = word_at(bytes, 2).unwrap_or(0);
-                let answer = link.services.finished(part, (status, nanos), &link.conn, out)?;
+            (record::FINISHED, Some(part), Some(status @ (0 | 1)), 24) => {
+                let time = Duration::from_nanos(word_at(bytes, 2).unwrap_or(0));
+                let copied = (status == 0).then_some(time);
+                let answer = link.services.finished(part, copied, &link.conn, out);
                 link.answer(answer);
                 Ok(())
             }

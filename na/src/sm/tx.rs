@@ -20,11 +20,11 @@ use super::link::record::{PAGE_RECORD, Status};
 use super::link::ring::{LINE, Producer, Violation};
 use super::link::segment::MappedRing;
 use super::link::turns::{PAGE_BYTES, PAGED_MIN};
-use super::transfer::block::{Announced, Mapped};
+use super::transfer::block::Announced;
 use super::transfer::costs::Way;
 use super::transfer::fallback::{Lane, Source, Span};
 use super::transfer::offer::Offers;
-use super::transfer::rma::Requests;
+use super::transfer::rma::{Granted, Requests};
 use super::transfer::serve::ToPeer;
 use super::wake::doorbell::RECORDS;
 use crate::loopback::{Outcome, Queued};
@@ -370,35 +370,19 @@ impl TxLink {
         Ok(())
     }
 
-    /// The owner lets us copy ourselves, or we cannot.
+    /// The owner lets us copy ourselves: all of a part, or its first `share` bytes; without
+    /// `memory` we cannot.
     pub(super) fn granted(
         &mut self,
         part: u64,
-        memory: Option<Mapped>,
+        memory: Option<Granted>,
+        share: Option<u64>,
     ) -> Result<(), &'static str> {
-        let cannot = self.requests.granted(part, memory)?;
-        self.go_on_with(cannot);
-        Ok(())
-    }
-
-    /// The owner lets us attach to its memory for the first `len` bytes of a part; `None` for
-    /// `addr`: we cannot.
-    pub(super) fn shared(
-        &mut self,
-        part: u64,
-        addr: Option<u64>,
-        len: u64,
-    ) -> Result<(), &'static str> {
-        let cannot = self.requests.shared(part, addr, len)?;
-        self.go_on_with(cannot);
-        Ok(())
-    }
-
-    fn go_on_with(&mut self, answer: Option<Control>) {
-        match answer {
+        match self.requests.granted(part, memory, share)? {
             Some(answer) => self.push_control(answer),
             None => self.conn.set_backlog(true),
         }
+        Ok(())
     }
 
     /// The owner wants the data of a put.

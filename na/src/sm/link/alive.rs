@@ -17,7 +17,7 @@ use prim::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 const COPIES: u32 = 128;
 
 /// The last answer. Threads that use it at the same time may make a few copies more of it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(in crate::sm) struct Alive {
     /// Time of the coarse clock when it came, nanoseconds.
     tick: AtomicU64,
@@ -25,11 +25,6 @@ pub(in crate::sm) struct Alive {
 }
 
 impl Alive {
-    /// Nobody has asked.
-    pub(in crate::sm) fn new() -> Self {
-        Self { tick: AtomicU64::new(0), copies_left: AtomicU32::new(0) }
-    }
-
     /// Returns whether the process was alive just now, for a copy that begins. `ask` asks the
     /// system.
     #[inline]
@@ -69,7 +64,7 @@ mod tests {
 
     #[test]
     fn an_answer_counts_for_some_copies_of_one_tick() {
-        let alive = Alive::new();
+        let alive = Alive::default();
         let mut asked = 0;
         let mut check = |now, answer| {
             alive.check_at(now, || {
@@ -90,7 +85,7 @@ mod tests {
 
     #[test]
     fn the_clock_goes_on() {
-        let (began, alive) = (coarse_nanos(), Alive::new());
+        let (began, alive) = (coarse_nanos(), Alive::default());
         assert!(alive.check(|| true));
         while coarse_nanos() == began {
             std::thread::yield_now();

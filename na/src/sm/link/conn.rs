@@ -15,7 +15,7 @@ use super::turns::PageOwners;
 use crate::sm::wake::board::Board;
 use crate::sm::wake::doorbell::{BOARD, RECORDS, ROOM, settle};
 use prim::sync::Arc;
-use prim::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, Ordering};
+use prim::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// One connection.
 #[derive(Debug)]
@@ -24,11 +24,8 @@ pub(in crate::sm) struct Conn {
     pub(in crate::sm) token: u64,
     pub(in crate::sm) socket: Socket,
     pub(in crate::sm) segment: Arc<Segment>,
-    /// The peer's process belongs to our user: it may map memory of `alloc`, and we its.
-    shares: AtomicBool,
-    pid: AtomicI32,
-    /// The peer's process, as long as there is a descriptor for it. Without, we do not attach.
-    process: OnceLock<OwnedFd>,
+    /// The process at the other end, once it is known.
+    process: OnceLock<Process>,
     /// The last answer to whether the peer's process is alive.
     alive: Alive,
     /// The place on our board: 1 + slot, zero if it has none.
@@ -41,18 +38,21 @@ pub(in crate::sm) struct Conn {
     peer_board: OnceLock<(Board, u32)>,
     /// Something waits in the link; the poll is to flush it.
     backlog: AtomicBool,
-    /// A sender found the ring broken: 1 + index into [`FAULTS`].
-    fault: AtomicU8,
+    /// The breach that a sender has noticed first.
+    fault: OnceLock<Fault>,
     /// The side that each page belongs to.
     pub(in crate::sm) turns: PageOwners,
 }
 
-const FAULTS: [Fault; 4] = [
-    Fault::Ring(Violation::Head),
-    Fault::Ring(Violation::Length),
-    Fault::Ring(Violation::Padding),
-    Fault::Untaken,
-];
+/// The peer's process.
+#[derive(Debug)]
+struct Process {
+    /// It belongs to our user: it may map memory of `alloc`, and we its.
+    shares: bool,
+    pid: i32,
+    /// Without a descriptor for it we do not attach.
+    fd: Option<OwnedFd>,
+}
 
 /// A breach by the peer that a sender notices, because it shows where something is sent to that
 /// peer.
@@ -79,26 +79,19 @@ pub(in crate::sm) const CONTROL_WAITING_MAX: usize = 16 * PARTS_MAX;
 
 impl Conn {
     pub(in crate::sm) fn new(token: u64, socket: Socket, segment: Arc<Segment>) -> Self {
-        let (backlog, fault) = (AtomicBool::new(false), AtomicU8::new(0));
-        let (shares, pid) = (AtomicBool::new(false), AtomicI32::new(0));
-        let (slot, left) = (AtomicU32::new(0), AtomicBool::new(false));
-        let peer_sleeps = AtomicBool::new(true);
-        let (process, peer_board) = (OnceLock::new(), OnceLock::new());
         let turns = segment.turns();
         Self {
             token,
             socket,
             segment,
-            shares,
-            pid,
-            process,
-            alive: Alive::new(),
-            slot,
-            left,
-            peer_sleeps,
-            peer_board,
-            backlog,
-            fault,
+            process: OnceLock::new(),
+            alive: Alive::default(),
+            slot: AtomicU32::new(0),
+            left: AtomicBool::new(false),
+            peer_sleeps: AtomicBool::new(true),
+            peer_board: OnceLock::new(),
+            backlog: AtomicBool::new(false),
+            fault: OnceLock::new(),
             turns,
         }
     }
@@ -143,17 +136,17 @@ impl Conn {
 
     /// Returns whether memory of `alloc` may be mapped by the other side.
     pub(in crate::sm) fn shares(&self) -> bool {
-        self.shares.load(Ordering::Relaxed)
+        self.process.get().is_some_and(|process| process.shares)
     }
 
     /// The peer's process, zero if unknown yet or without a number here.
     pub(in crate::sm) fn pid(&self) -> i32 {
-        self.pid.load(Ordering::Relaxed)
+        self.process.get().map_or(0, |process| process.pid)
     }
 
     /// The peer's process.
     pub(in crate::sm) fn process(&self) -> Option<&OwnedFd> {
-        self.process.get()
+        self.process.get()?.fd.as_ref()
     }
 
     /// Returns whether the peer's process has not ended and nobody closed its socket.
@@ -170,16 +163,12 @@ impl Conn {
     /// Stores the peer's credentials and its process, once they are known.
     pub(in crate::sm) fn set_credentials(
         &self,
-        credentials: Credentials,
-        process: Option<OwnedFd>,
+        Credentials { pid, uid }: Credentials,
+        fd: Option<OwnedFd>,
     ) {
-        if let Some(process) = process {
-            // Only once for each connection.
-            let _ = self.process.set(process);
-        }
-        self.pid.store(credentials.pid, Ordering::Relaxed);
-        let own = crate::sm::address::own_uid();
-        self.shares.store(credentials.uid == own, Ordering::Relaxed);
+        let shares = uid == crate::sm::address::own_uid();
+        // Again only where the hello could not be sent, and then it is the same process.
+        let _ = self.process.set(Process { shares, pid, fd });
     }
 
     /// Returns whether [`settle`] is due before [`wake_peer_settled`](Self::wake_peer_settled): the
@@ -237,13 +226,11 @@ impl Conn {
 
     /// Returns the breach that a sender has noticed.
     pub(in crate::sm) fn fault(&self) -> Option<Fault> {
-        let index = self.fault.load(Ordering::Relaxed).checked_sub(1)?;
-        FAULTS.get(usize::from(index)).copied()
+        self.fault.get().copied()
     }
 
     pub(in crate::sm) fn set_fault(&self, found: Fault) {
-        let index = FAULTS.iter().position(|fault| *fault == found).unwrap_or(0);
-        self.fault.store(index as u8 + 1, Ordering::Relaxed);
+        let _ = self.fault.set(found);
         self.set_backlog(true);
     }
 }

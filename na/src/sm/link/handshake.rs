@@ -59,8 +59,9 @@ const FLAG_ATTACH: u32 = 2;
 const FLAG_AWAKE: u32 = 4;
 
 /// The kind of a packet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(in crate::sm) enum Kind {
+    #[default]
     Hello,
     Welcome,
     Refused,
@@ -68,7 +69,7 @@ pub(in crate::sm) enum Kind {
 }
 
 /// One packet of the handshake.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(in crate::sm) struct Packet {
     pub(in crate::sm) kind: Kind,
     /// Largest message that the sender takes, bytes.
@@ -93,27 +94,12 @@ impl Packet {
     /// A refusal.
     pub(in crate::sm) fn refused(reason: &str) -> Self {
         let text = reason.chars().filter(char::is_ascii).take(TEXT_BYTES_MAX).collect();
-        Self::bare(Kind::Refused, text)
+        Self { kind: Kind::Refused, text, ..Self::default() }
     }
 
     /// The hello may come.
     pub(in crate::sm) fn ready() -> Self {
-        Self::bare(Kind::Ready, String::new())
-    }
-
-    fn bare(kind: Kind, text: String) -> Self {
-        Self {
-            kind,
-            message_bytes_max: 0,
-            listens: false,
-            attach: false,
-            never_sleeps: false,
-            ring_bytes: 0,
-            nonce_addr: 0,
-            nonce: 0,
-            slot: None,
-            text,
-        }
+        Self { kind: Kind::Ready, ..Self::default() }
     }
 
     /// The bytes to send.

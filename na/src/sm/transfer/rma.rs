@@ -121,7 +121,7 @@ struct Grant {
 
 /// Memory of the owner.
 #[derive(Debug)]
-enum Granted {
+pub(in crate::sm) enum Granted {
     /// It is mapped, and all of the part is ours to copy.
     Mapped(Mapped),
     /// It is plain memory at that address; the owner copies the rest of the part meanwhile.
@@ -249,45 +249,26 @@ impl Requests {
         Ok(sent)
     }
 
-    /// The owner lets us copy part `id` in `memory`; `None`: we cannot. Returns what to tell it.
+    /// The owner lets us copy part `id` in `memory`, or the first `share` bytes of it; without
+    /// `memory` we cannot. Returns what to tell it.
     pub(in crate::sm) fn granted(
         &mut self,
         id: u64,
-        memory: Option<Mapped>,
-    ) -> Result<Option<Control>, &'static str> {
-        let len = self.parts.get(&id).map_or(0, |part| part.span.len);
-        self.grant(id, memory.map(Granted::Mapped), len)
-    }
-
-    /// The owner lets us copy the first `len` bytes of part `id` at `addr` of its plain memory;
-    /// `None`: we cannot. Returns what to tell it.
-    pub(in crate::sm) fn shared(
-        &mut self,
-        id: u64,
-        addr: Option<u64>,
-        len: u64,
-    ) -> Result<Option<Control>, &'static str> {
-        if len == 0 || self.parts.get(&id).is_some_and(|part| len >= part.span.len) {
-            return Err("a share of nothing or of all");
-        }
-        self.grant(id, addr.map(Granted::Plain), len)
-    }
-
-    fn grant(
-        &mut self,
-        id: u64,
         memory: Option<Granted>,
-        len: u64,
+        share: Option<u64>,
     ) -> Result<Option<Control>, &'static str> {
         let pulled = self.is_pulled(id);
         let part = self.parts.get_mut(&id).ok_or("a grant for an unknown transfer")?;
         let open = self.transfers.get(&part.transfer).ok_or("a grant for an unknown transfer")?;
+        if share.is_some_and(|share| share == 0 || share >= part.span.len) {
+            return Err("a share of nothing or of all");
+        }
         if part.span.done != 0 || pulled || std::mem::replace(&mut part.let_in, true) {
             return Err("a grant where none may come");
         }
         let Some(memory) = memory else { return Ok(Some(Control::cannot(id))) };
         if open.failed.is_none() {
-            let span = Span { offset: part.span.offset, len, done: 0 };
+            let span = Span { len: share.unwrap_or(part.span.len), done: 0, ..part.span };
             self.grants.push_back(Grant { part: id, memory, span, spent: Duration::ZERO });
         }
         Ok(None)

@@ -303,49 +303,35 @@ impl Services {
         Choice::unmeasured(if len > SLEEPER_BYTES { Way::Attach } else { Way::Ring })
     }
 
-    /// The requester has copied in our memory, or says that it cannot. Returns what to answer.
-    ///
-    /// # Errors
-    ///
-    /// The rule that the peer broke.
+    /// The requester has copied in our memory, for so long, or says that it cannot. Returns what to
+    /// answer.
     pub(in crate::sm) fn finished(
         &mut self,
         part: u64,
-        (status, nanos): (u64, u64),
+        copied: Option<Duration>,
         conn: &Conn,
         out: &mut Outcome,
-    ) -> Result<Option<Control>, &'static str> {
+    ) -> Option<Control> {
         let copies = |service: &Service| {
             let shared = matches!(service.front, Front::Theirs { .. });
             service.part == part && (shared || matches!(service.path, Path::Granted))
         };
         // A transfer that was canceled meanwhile is not here any more.
-        let Some(at) = self.open.iter().position(copies) else { return Ok(None) };
+        let at = self.open.iter().position(copies)?;
         if let Front::Theirs { len, then } = self.open[at].front {
-            let copied = match status {
-                0 => Some(Duration::from_nanos(nanos)),
-                1 => None,
-                _ => return Err("an unknown status"),
-            };
             self.share &= copied.is_some();
-            return Ok(self.finished_shared(at, (len, then), copied, out));
+            return self.finished_shared(at, (len, then), copied, out);
         }
-        match status {
-            0 => {
-                out.memory.extend(self.open.remove(at).map(|service| service.lease));
-                Ok(None)
-            }
-            1 => {
-                self.grant = false;
-                let Service { put, span, .. } = self.open[at];
-                let Choice { way, measure } = self.choose(put, span.len, conn);
-                let pulls = put && way == Way::Ring;
-                let service = &mut self.open[at];
-                (service.path, service.spent) = (way.into(), measure.then_some(Duration::ZERO));
-                Ok(pulls.then_some(Control::Pull { part, measure }))
-            }
-            _ => Err("an unknown status"),
+        if copied.is_some() {
+            out.memory.extend(self.open.remove(at).map(|service| service.lease));
+            return None;
         }
+        self.grant = false;
+        let Service { put, span, .. } = self.open[at];
+        let Choice { way, measure } = self.choose(put, span.len, conn);
+        let service = &mut self.open[at];
+        (service.path, service.spent) = (way.into(), measure.then_some(Duration::ZERO));
+        (put && way == Way::Ring).then_some(Control::Pull { part, measure })
     }
 
     /// The requester has copied its share of a service, for so long, or cannot. Returns what to
