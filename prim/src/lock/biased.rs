@@ -23,6 +23,11 @@
 //!
 //! Source: D. Dice, M. Moir, W. Scherer, "Quickly Reacquirable Locks" (2003), with `membarrier(2)`
 //! in place of their stop of the favoured thread. C Mercury and Argobots take plain locks.
+//!
+//! The gain is the read-modify-write, whose line stays in the core that takes the lock, so that
+//! near and far cores make no difference: two of them take 4.5 ns on an AMD EPYC and 19 ns on an
+//! Intel Xeon (README, the floor of `ult.mutex`). The rows `rpc.sm.rtt.poll` and
+//! `na.sm.get.alloc.4k` pass through such locks; none compares them with plain ones.
 
 use super::barrier;
 use super::plain::{RawLock, spin_while};
