@@ -4,6 +4,10 @@
 //! Each thread that has a number of its own (`slot.rs`) has places of its own, which no other
 //! thread reads or writes. The next thread with that number goes on with them; the hand-over of the
 //! number orders the accesses of the two.
+//!
+//! The row `rpc.sm.rtt.stats` shows all that counting costs a call, both ends together: 10 ns
+//! between near cores, 15 ns between far ones (README). The table that this cache stands before
+//! would take three loads, each of which waits for the one before.
 
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
