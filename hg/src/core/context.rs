@@ -63,6 +63,7 @@ use crate::core::state::State;
 use crate::memory::Buffers;
 use crate::ops::{Event, Space};
 use crate::proc::WriterLimits;
+use crate::wire::format::Accept;
 use crate::{Counters, Format, HgError, HgOptions, InHand, OpRef, ProcLimits};
 
 /// A context of the RPC core on one endpoint. `T` is what callers give an operation and get back at
@@ -77,6 +78,8 @@ pub struct Core<T> {
     pub(crate) self_addr: Addr,
     pub(crate) limits: Limits,
     pub(crate) options: HgOptions,
+    /// How requests are read, and in which format messages are written; `options` say so.
+    pub(crate) accept: Accept,
     /// Peers are asked for their build.
     pub(crate) asks: bool,
     pub(crate) buffers: Arc<Buffers>,
@@ -191,6 +194,7 @@ impl<T> Core<T> {
             buffers: Buffers::new(endpoint.clone()),
             endpoint,
             asks: options.ask_build && options.format() == Format::default(),
+            accept: options.accept(),
             options,
             class,
             id,
@@ -266,7 +270,7 @@ impl<T> Core<T> {
     pub(crate) fn writer_limits(&self, message_max: usize) -> WriterLimits {
         let bytes_max = match self.options.overflow {
             true => self.options.overflow_bytes_max,
-            false => message_max.saturating_sub(self.options.format().header_bytes()),
+            false => message_max.saturating_sub(self.accept.format.header_bytes()),
         };
         WriterLimits { bytes_max, bulk_eager: self.options.bulk_eager, proc: self.options.proc }
     }

@@ -58,7 +58,7 @@ impl<T> Core<T> {
     /// In which format a call to `to` is written; `None`: that is to be asked.
     pub(crate) fn format_for(&self, to: &Addr) -> Option<Format> {
         if !self.asks || self.endpoint.carries_extensions(to) {
-            return Some(self.options.format());
+            return Some(self.accept.format);
         }
         self.class.builds.of(to).map(Format::from)
     }
@@ -87,7 +87,7 @@ impl<T> Core<T> {
         match self.state().ops.get_mut(op) {
             Some(Op::Call(call)) if call.asking.is_some() => None,
             Some(Op::Call(call)) => Some(Format::from(call.build)),
-            _ => Some(self.options.format()),
+            _ => Some(self.accept.format),
         }
     }
 

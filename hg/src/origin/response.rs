@@ -20,7 +20,7 @@ impl<T> Core<T> {
         end: impl FnOnce(T, Result<Response, HgError>),
     ) -> Option<Event<T>> {
         let format = match self.asks.then(|| self.format_of_response(op)) {
-            None => self.options.format(),
+            None => self.accept.format,
             Some(Some(format)) => format,
             Some(None) => return self.on_told(op, buf, &arrival),
         };

@@ -91,7 +91,7 @@ impl<T> Core<T> {
         up: impl FnOnce(RequestParts),
     ) -> Option<Event<T>> {
         let Arrival { from, tag } = arrival;
-        let accept = self.options.accept();
+        let accept = self.accept;
         match RequestHeader::read_plain(accept, buf.as_slice()) {
             Some(header) => {
                 self.hand_up(IncomingRequest::here(header, (from, tag, false), buf), up);
@@ -110,7 +110,7 @@ impl<T> Core<T> {
         up: impl FnOnce(RequestParts),
     ) -> Option<Event<T>> {
         let from = (arrival.from, arrival.tag, true);
-        match RequestHeader::read_plain(self.options.accept(), buf.as_slice()) {
+        match RequestHeader::read_plain(self.accept, buf.as_slice()) {
             Some(header) => {
                 self.state().hot.rpc_req_recv += 1;
                 self.hand_up(IncomingRequest::here(header, from, buf), up);
@@ -139,7 +139,7 @@ impl<T> Core<T> {
     /// As [`on_request`](Self::on_request), whatever the request is.
     #[inline(never)]
     fn on_other_request(&self, (from, tag, counted): Arrived, buf: MsgBuf) -> Option<Event<T>> {
-        let accept = self.options.accept();
+        let accept = self.accept;
         let read = wire::decode_request(accept, buf.as_slice())
             .and_then(|(header, body)| Ok((header, header.read_extension(buf.as_slice())?, body)));
         match read {
