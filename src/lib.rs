@@ -33,12 +33,12 @@
 //! through `hg/src/origin/forward.rs`, which posts the receive for the reply and sends; the caller
 //! suspends on an [`ult::Eventual`] (or parks, if it is an OS thread).
 //!
-//! At the target: the transport (`na/src/sm`, `na/src/tcp`) delivers; `progress/polling.rs`,
+//! At the target: the transport (`na/src/sm`, `na/src/tcp`) delivers; `polling/driver.rs`,
 //! a ULT that polls whenever its execution stream has nothing better to do, passes the request to
-//! `target/handler.rs`, which makes a ULT in the pool of the RPC. That ULT decodes the arguments,
-//! runs the handler, and answers through `target/respond.rs`.
+//! `dispatch/handler.rs`, which makes a ULT in the pool of the RPC. That ULT decodes the arguments,
+//! runs the handler, and answers through `dispatch/respond.rs`.
 //!
-//! Back at the origin `progress/polling.rs` sets the eventual, and `origin/call.rs` decodes the
+//! Back at the origin `polling/driver.rs` sets the eventual, and `operation/call.rs` decodes the
 //! reply.
 //!
 //! # Ways to call
@@ -67,25 +67,33 @@
 //! # Unsafe code
 //!
 //! `bulk/` lends memory to the transport and lets other execution streams copy it;
-//! `origin/call.rs` and `progress/polling.rs` share calls with the RPC layer by counts;
-//! `observe/monitor/` has tables that each thread writes alone; `report/dump_signal.rs` installs a
+//! `operation/call.rs` and `polling/driver.rs` share calls with the RPC layer by counts;
+//! `observe/monitor/` has tables that each thread writes alone; `observe/dump_signal.rs` installs a
 //! signal handler. Each says there why that is sound.
 
 // The folders, lowest first. A file imports what stands in its own folder or in one above it in
 // this list: support, layout, observe, origin, bulk, target, progress, elastic, timer, report,
 // instance. `error.rs` and `rpc.rs` belong to all of them.
+mod admission;
 mod bulk;
+mod dispatch;
 mod elastic;
 mod error;
 mod instance;
 mod layout;
+mod lifecycle;
+mod memory;
 mod observe;
+mod operation;
 mod origin;
+mod polling;
 mod progress;
+mod providers;
 mod report;
+mod reshaping;
 mod rpc;
+mod serving;
 mod support;
-mod target;
 mod timer;
 
 #[doc(hidden)]
@@ -96,19 +104,14 @@ pub use margo_config as config;
 pub use {na, ult};
 
 pub use self::{
-    bulk::{
-        exposed::{Exposable, Exposed},
-        pool::{BulkClassStats, BulkPool, BulkPoolError, BulkPoolSpec, PooledBuffer},
-        releasing::Releasing,
-        request::BulkRequest,
-        segments::BulkSegments,
-        transfer::{BulkBuffer, LocalBulk},
-    },
+    admission::gates::Load,
+    bulk::request::BulkRequest,
+    bulk::transfer::{BulkBuffer, LocalBulk},
     elastic::{ElasticityError, PoolHold, PoolInfo, PoolKey, XstreamHold, XstreamInfo, XstreamKey},
     error::{
         BulkError, FinalizeError, ForwardError, IdentityError, InitError, LayoutError,
-        LayoutErrors, LookupError, MetricsError, ProfileError, ProviderError, RespondError,
-        ShutdownRemoteError, StageOver, TimerError,
+        LayoutErrors, LookupError, MetricsError, ProfileError, ProviderError, RegisterError,
+        RespondError, ShutdownRemoteError, StageOver, TimerError,
     },
     hg::{
         Bulk, Bytes, ConstStr, HgError, MemoryAttr, MemoryKind, ProcError, ProviderId, Raw,
@@ -116,10 +119,6 @@ pub use self::{
     },
     instance::{
         address_file::AddressFile,
-        component::{Component, ProviderSpec, RunningProvider, RunningProviders, check_providers},
-        dependency::{Dependencies, Dependency, Need},
-        finalize::{FinalizeCallback, SignalFinalizer},
-        init::{InstanceBuilder, init},
         inner::{Instance, Stats, WeakInstance},
     },
     layout::{
@@ -127,35 +126,44 @@ pub use self::{
         options::start_warnings,
         plan::{Layout, LayoutPool, LayoutXstream},
     },
+    lifecycle::{
+        finalize::{FinalizeCallback, SignalFinalizer},
+        init::{InstanceBuilder, init},
+    },
+    memory::{
+        exposed::{Exposable, Exposed},
+        pool::{BulkClassStats, BulkPool, BulkPoolError, BulkPoolSpec, PooledBuffer},
+        releasing::Releasing,
+        segments::BulkSegments,
+    },
     observe::{
-        monitor,
-        parent::{current_rpc_id, set_current_rpc_id},
-        trace,
-    },
-    origin::{
-        call_result::CallError,
-        deadline::without_deadline,
-        request::{Request, wait_all, wait_any, wait_any_deadline},
-    },
-    report::{
         metrics::{
             BulkPoolMetrics, ContextMetrics, CurrentUnit, GateKind, GateMetrics, MemoryMetrics,
             Metrics, NetworkCounters, PeerCount, PeerMetrics, PeersMetrics, Phase, PhaseMetrics,
             PoolMetrics, ProcessMetrics, RpcEnd, RpcMetrics, XstreamMetrics,
         },
-        state_dump::{StateDump, UltLine},
+        monitor,
+        parent::{current_rpc_id, set_current_rpc_id},
+        trace,
     },
-    rpc::{NoResponse, OneWay, ProviderHandle, Rpc},
-    target::{
-        admission::Load,
+    operation::{
         cancel::{CancelReason, CancelToken},
         canceler::Canceler,
-        handle::Handle,
-        provider::Provider,
-        provider_close::CloseError,
-        register_error::RegisterError,
-        respond_request::RespondRequest,
-        serve::Serve,
+        deadline::without_deadline,
+    },
+    origin::{
+        call_result::CallError,
+        request::{Request, wait_all, wait_any, wait_any_deadline},
+    },
+    providers::{
+        component::{Component, ProviderSpec, RunningProvider, RunningProviders, check_providers},
+        dependency::{Dependencies, Dependency, Need},
+    },
+    report::state_dump::{StateDump, UltLine},
+    rpc::{NoResponse, OneWay, ProviderHandle, Rpc},
+    serving::{
+        handle::Handle, provider::Provider, provider_close::CloseError,
+        respond_request::RespondRequest, serve::Serve,
     },
     timer::{Tick, Timer, TimerSpec, TimerState},
 };

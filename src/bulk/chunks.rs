@@ -7,10 +7,10 @@ use std::time::Duration;
 use hg::{BulkOp, HgError};
 
 use crate::bulk::transfer::{LocalBulk, Plan};
-use crate::origin::call::Deadline;
+use crate::operation::call::Deadline;
 use crate::{
     Addr, Bulk, BulkError, BulkPool, BulkPoolError, BulkRequest, Handle, Instance, PooledBuffer,
-    origin::deadline,
+    operation::deadline,
 };
 
 impl Instance {

@@ -17,10 +17,10 @@ use hg::{Bulk, BulkOp, HgError, OpRef};
 use ult::{Eventual, ReadyIn, Selectable};
 
 use crate::bulk::transfer::{BulkCall, LocalBulk, Plan, assert_may_wait};
-use crate::origin::call::{Deadline, is_past};
+use crate::operation::call::{Deadline, is_past};
 use crate::origin::request::at_once;
 use crate::support::why_over::GaveUp;
-use crate::{Addr, BulkError, Canceler, Handle, Instance, origin::deadline};
+use crate::{Addr, BulkError, Canceler, Handle, Instance, operation::deadline};
 
 /// A bulk transfer in flight, made by [`Instance::ipull`] or [`Instance::ipush`]. Has the buffer
 /// until the transfer is over, and gives it back with the result, whether that is good or bad.

@@ -32,17 +32,17 @@ use hg::{Bulk, BulkOp, HgError, OpRef};
 use na::{Access, Endpoint, LocalMem, Memory, RawSegment, RegionTable};
 use ult::Eventual;
 
-use crate::bulk::standing_transfers::StoodFor;
 use crate::observe::monitor::{BulkWatch, Monitoring};
-use crate::origin::alarm::DeadlineTimer;
-use crate::origin::call::{Deadline, is_past};
-use crate::origin::early::EndsEarly;
+use crate::operation::call::{Deadline, is_past};
+use crate::operation::deadline_timer::DeadlineTimer;
+use crate::operation::early::EndsEarly;
+use crate::operation::standing_transfers::StoodFor;
 use crate::support::log::log;
 use crate::support::why_over::{GaveUp, WhyOver};
-use crate::{Addr, BulkError, Instance, origin::deadline};
+use crate::{Addr, BulkError, Instance, operation::deadline};
 
-/// A transfer in flight. Like a [`Call`](crate::origin::call::Call), the RPC layer has one count of
-/// it, and the caller that started it the other.
+/// A transfer in flight. As of a [`Call`](crate::operation::call::Call), the RPC layer has one
+/// count of it, and the caller that started it the other.
 pub(crate) struct BulkCall {
     pub(crate) done: Eventual<Result<u64, HgError>>,
     given_up: WhyOver,

@@ -2,7 +2,7 @@
 //!
 //! A started ULT stays on its execution stream, so the ULT itself does not move. The running one
 //! makes its successor in the other pool, polls on until that one runs, and ends
-//! ([`Progress::hand_over`](crate::progress::polling::Progress)). Nothing is lost in between:
+//! ([`Progress::hand_over`](crate::polling::driver::Progress)). Nothing is lost in between:
 //! messages that arrive wait in the network until the successor polls.
 
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use std::sync::Arc;
 use ult::{Eventual, PoolRef};
 
 use super::{Elastic, ElasticityError, PoolKey};
-use crate::progress::polling::MoveError;
+use crate::dispatch::handler;
+use crate::polling::driver::MoveError;
+use crate::serving::register::RegisteredRpc;
 use crate::support::own_rpcs;
-use crate::target::handler;
-use crate::target::register::RegisteredRpc;
 use crate::{Instance, ProviderId, Rpc};
 
 impl Elastic {

@@ -9,32 +9,32 @@ use margo_config::Resolved;
 use na::fork::Process;
 use ult::{Eventual, PoolRef, Runtime};
 
-use crate::bulk::releasing::NetworkEnds;
-use crate::bulk::standing_transfers::StandingTransfers;
+use crate::admission::counters::Counters;
+use crate::admission::gates::Gates;
+use crate::admission::moved_requests::MovedRequests;
+use crate::admission::request_shares::RequestShares;
+use crate::dispatch::handler::Waiting;
 use crate::elastic::{Elastic, RuntimeOwner};
 use crate::error::LookupError;
-use crate::instance::child::InstanceTree;
-use crate::instance::shutdown::Shutdown;
+use crate::lifecycle::child::InstanceTree;
+use crate::lifecycle::shutdown::Shutdown;
+use crate::memory::releasing::NetworkEnds;
+use crate::observe::dump_signal::DumpOnSignal;
 use crate::observe::monitor::Monitoring;
 use crate::observe::monitor::api::Source;
+use crate::observe::profile::Profile;
 use crate::observe::trace::Recorded;
-use crate::origin::early::EndsEarly;
+use crate::operation::cancel::Cancels;
+use crate::operation::early::EndsEarly;
+use crate::operation::standing_transfers::StandingTransfers;
+use crate::operation::token::Token;
+use crate::polling::driver::Progress;
 use crate::progress::contexts::Context;
-use crate::progress::polling::Progress;
 use crate::progress::when_needed::WhenNeeded;
-use crate::report::dump_signal::DumpOnSignal;
-use crate::report::profile::Profile;
+use crate::serving::identity::Identities;
 use crate::support::log::Log;
-use crate::target::admission::Gates;
-use crate::target::cancel::Cancels;
-use crate::target::counters::Counters;
-use crate::target::handler::Waiting;
-use crate::target::identity::Identities;
-use crate::target::request_shares::RequestShares;
-use crate::target::token::Token;
-use crate::target::unanswered::MovedRequests;
 use crate::timer::Timers;
-use crate::{Addr, AddressFile, FinalizeError, report::metrics};
+use crate::{Addr, AddressFile, FinalizeError, observe::metrics};
 
 /// A running margo: an address, an RPC layer, pools and execution streams. Cheap to clone.
 ///
@@ -62,7 +62,7 @@ impl Drop for Owner {
             std::mem::forget(self.0.clone());
             return;
         }
-        crate::instance::shutdown::begin(&self.0);
+        crate::lifecycle::shutdown::begin(&self.0);
     }
 }
 
@@ -351,7 +351,7 @@ impl Instance {
     ///
     /// Counterpart: `margo_finalize`.
     pub fn finalize(&self) {
-        crate::instance::shutdown::begin(self.inner());
+        crate::lifecycle::shutdown::begin(self.inner());
     }
 
     /// Waits until this instance has been finalized, by whomever. From an OS thread: until
@@ -367,7 +367,7 @@ impl Instance {
     ///
     /// Counterpart: `margo_wait_for_finalize`.
     pub fn wait_for_finalize(&self) -> Result<(), FinalizeError> {
-        crate::instance::shutdown::wait(self.inner())
+        crate::lifecycle::shutdown::wait(self.inner())
     }
 
     /// [`finalize`](Self::finalize), then [`wait_for_finalize`](Self::wait_for_finalize). In a

@@ -6,8 +6,8 @@ use hg::ForwardOptions;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::origin::call::{Call, CallInfo};
-use crate::origin::deadline::CallLimits;
+use crate::operation::call::{Call, CallInfo};
+use crate::operation::deadline::CallLimits;
 use crate::{ForwardError, Instance, OneWay, ProviderHandle, Request, Rpc};
 
 /// Why a [`call`](Instance::call) has no value: the service says so, or there is no answer of it.

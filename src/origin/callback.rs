@@ -11,8 +11,8 @@ use serde::de::DeserializeOwned;
 use ult::PoolRef;
 
 use crate::observe::trace::{self, TraceContext};
-use crate::origin::call::{Call, CallInfo, Callback, pools_for_units};
-use crate::origin::deadline::CallLimits;
+use crate::operation::call::{Call, CallInfo, Callback, pools_for_units};
+use crate::operation::deadline::CallLimits;
 use crate::support::log::log;
 use crate::{Canceler, ForwardError, Instance, ProviderHandle, Rpc};
 

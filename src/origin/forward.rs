@@ -16,9 +16,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::observe::monitor::CallAbout;
-use crate::origin::call::{Call, CallInfo, failure};
-use crate::origin::deadline::CallLimits;
-use crate::origin::early::EndsEarly;
+use crate::operation::call::{Call, CallInfo, failure};
+use crate::operation::deadline::CallLimits;
+use crate::operation::early::EndsEarly;
 use crate::{ForwardError, Instance, ProviderHandle, Rpc};
 
 impl Instance {

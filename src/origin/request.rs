@@ -23,8 +23,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use ult::{Eventual, ReadyIn, Selectable};
 
-use crate::origin::call::{Call, CallInfo, Deadline, Outcome, failure, is_past};
-use crate::origin::deadline::CallLimits;
+use crate::operation::call::{Call, CallInfo, Deadline, Outcome, failure, is_past};
+use crate::operation::deadline::CallLimits;
 use crate::{Canceler, ForwardError, Instance, ProviderHandle, Rpc};
 
 /// A call in flight, made by [`Instance::iforward`] or [`Instance::isend`]: wait for its result,

@@ -22,8 +22,8 @@ use std::sync::{Arc, OnceLock};
 use hg::Core;
 
 use crate::instance::inner::Inner;
-use crate::progress::polling::Progress;
-use crate::target::token::Token;
+use crate::operation::token::Token;
+use crate::polling::driver::Progress;
 
 /// A context beside context 0.
 pub(crate) struct Context {

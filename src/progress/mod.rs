@@ -1,14 +1,9 @@
-//! Progress: polling of the network, by its own ULTs and by callers that wait.
+//! The state of progress: how a progress ULT is woken, moved and stopped, and how long it polls.
 //!
-//! May import the folders of calls, requests and transfers (`origin`, `target`, `bulk`) and what
-//! those import. Read `polling.rs` (the progress ULT), `patience.rs` and `when_needed.rs` (how long
-//! it polls), `stand_in.rs` (callers that poll), `contexts.rs` and `company.rs` (several of them),
-//! `unwinding.rs`.
+//! May import the folders up to `operation`; polls nothing. Read `spin_window.rs` and
+//! `when_needed.rs` (how long it polls), `progress_group.rs` and `contexts.rs` (several of them).
 
-pub(crate) mod company;
 pub(crate) mod contexts;
-pub(crate) mod patience;
-pub(crate) mod polling;
-pub(crate) mod stand_in;
-pub(crate) mod unwinding;
+pub(crate) mod progress_group;
+pub(crate) mod spin_window;
 pub(crate) mod when_needed;

@@ -1,14 +1,14 @@
 //! Progress that spins only while a caller waits for it.
 //!
 //! By default a progress ULT goes on polling for a while after something has happened (see
-//! `patience.rs`), because more is likely to follow. With `margo.progress_when_needed` it does so
-//! only while operations of its instance are in flight: when the last one has ended it sleeps at
+//! `spin_window.rs`), because more is likely to follow. With `margo.progress_when_needed` it does
+//! so only while operations of its instance are in flight: when the last one has ended it sleeps at
 //! once, and the next one wakes it when it starts.
 //!
 //! It sleeps on the network's descriptor as always. So peers of an idle instance (which use memory
 //! that it exposes, or send requests if it listens) are served, after a wake-up by the kernel. An
 //! endpoint that was opened to be polled for ever has no descriptor; it is looked at every
-//! [`UNNEEDED_POLL`](crate::progress::polling::UNNEEDED_POLL) then.
+//! [`UNNEEDED_POLL`](crate::polling::driver::UNNEEDED_POLL) then.
 //!
 //! | state | written by | read by |
 //! |---|---|---|
@@ -21,7 +21,7 @@ use hg::Core;
 
 use crate::Instance;
 use crate::instance::inner::Inner;
-use crate::target::token::Token;
+use crate::operation::token::Token;
 
 /// The mode in which progress spins only while operations are in flight.
 #[derive(Debug)]

@@ -1,9 +1,7 @@
-//! Reports for people and programs that ask: metrics, dumps of the state, profiles.
+//! Reports for people and programs that ask: metrics, also of peers, and dumps of the state.
 //!
-//! May import all folders but `instance`. Read `metrics/mod.rs`, which lists its files, then
-//! `state_dump.rs` and `dump_signal.rs`, then `profile.rs`.
+//! May import the folders up to `bulk`. Read `collect.rs`, then `remote.rs`, then `state_dump.rs`.
 
-pub(crate) mod dump_signal;
-pub(crate) mod metrics;
-pub(crate) mod profile;
+pub(crate) mod collect;
+pub(crate) mod remote;
 pub(crate) mod state_dump;

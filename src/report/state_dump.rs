@@ -12,7 +12,7 @@ use ult::{DumpOptions, StackDump, UltState};
 
 use crate::instance::inner::Inner;
 use crate::timer::TimerState;
-use crate::{Instance, Metrics, report::metrics};
+use crate::{Instance, Metrics, report::collect};
 
 /// The state of an instance at about one moment; see [`Instance::state_dump`].
 ///
@@ -95,7 +95,7 @@ fn dump(inner: &Inner, options: &DumpOptions) -> StateDump {
     if inner.is_forked() {
         // Execution streams are not there, and locks may be held for ever.
         return StateDump {
-            metrics: metrics::collect(inner),
+            metrics: collect::collect(inner),
             busy_xstreams: Vec::new(),
             partial_xstreams: Vec::new(),
             timers: Vec::new(),
@@ -106,7 +106,7 @@ fn dump(inner: &Inner, options: &DumpOptions) -> StateDump {
     }
     let ults = inner.runtime.dump(options);
     StateDump {
-        metrics: metrics::collect(inner),
+        metrics: collect::collect(inner),
         busy_xstreams: ults.busy.iter().map(|busy| busy.xstream.clone()).collect(),
         partial_xstreams: ults.partial,
         timers: inner.timers.list(Instant::now()),

@@ -1,13 +1,12 @@
 //! Helpers that know nothing of calls: the log of an instance, files that are written whole, panics
-//! that are caught, and the parts of admission that `loom-tests` models.
+//! that are caught.
 //!
 //! Imports nothing from the other folders. Read `log.rs` and `contain.rs`, which most files use;
-//! `event.rs`, `files.rs`, `gate.rs`, `own_rpcs.rs` and `why_over.rs` stand for themselves.
+//! `event.rs`, `files.rs`, `own_rpcs.rs` and `why_over.rs` stand for themselves.
 
 pub(crate) mod contain;
 pub(crate) mod event;
 pub(crate) mod files;
-pub(crate) mod gate;
 pub mod log;
 pub(crate) mod own_rpcs;
 pub(crate) mod why_over;

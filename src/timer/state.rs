@@ -29,7 +29,7 @@ use ult::{Eventual, PoolRef, TimerHandle};
 use super::TimerState;
 use super::{Tick, Timers, Wish, after};
 use crate::elastic::Elastic;
-use crate::origin::call::may_spawn;
+use crate::operation::call::may_spawn;
 use crate::support::contain::contain;
 use crate::support::log::{Log, log};
 use crate::{TimerError, observe::trace};

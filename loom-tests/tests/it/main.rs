@@ -2,7 +2,7 @@
 #![cfg(loom)]
 #![allow(clippy::unwrap_used, reason = "a model")]
 
-/// A peer and a host, as `src/support/gate.rs` names them.
+/// A peer and a host, as `src/admission/gate.rs` names them.
 type Addr = u8;
 type Principal = u8;
 

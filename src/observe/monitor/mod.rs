@@ -7,9 +7,9 @@
 //!
 //! | end | hooks | called in |
 //! |---|---|---|
-//! | origin | `origin.rs` | `forward.rs`, `polling.rs`, `call.rs` |
-//! | target | `target.rs` | `handler.rs`, `respond.rs`, `polling.rs` |
-//! | bulk | `transfer.rs` | `bulk/transfer.rs`, `polling.rs` |
+//! | origin | `origin.rs` | `forward.rs`, `driver.rs`, `call.rs` |
+//! | target | `target.rs` | `handler.rs`, `respond.rs`, `driver.rs` |
+//! | bulk | `transfer.rs` | `bulk/transfer.rs`, `driver.rs` |
 //!
 //! One byte decides, when a call begins, whether it has a span. Every call reads that byte: while
 //! it is zero, nothing else happens here.
@@ -19,9 +19,10 @@ mod c_layout;
 mod cell;
 pub(crate) mod files;
 mod histogram;
-mod lately;
 mod of_call;
 mod origin;
+mod progress_sampler;
+mod row_cache;
 mod rows;
 mod series;
 mod served;
@@ -29,7 +30,6 @@ mod slot;
 mod statistics;
 mod target;
 mod transfer;
-mod turns;
 mod user;
 
 use std::fmt;
@@ -38,6 +38,7 @@ use std::sync::{Arc, OnceLock};
 
 pub use self::histogram::Figures;
 pub(crate) use self::origin::{CallAbout, CallWatch};
+pub(crate) use self::progress_sampler::ProgressSampler;
 use self::series::Series;
 pub(crate) use self::served::Served;
 use self::served::ToTell;
@@ -48,7 +49,6 @@ pub use self::statistics::{
 };
 pub(crate) use self::target::{RequestWatch, Serving, SpanOfRequest};
 pub(crate) use self::transfer::BulkWatch;
-pub(crate) use self::turns::ProgressSampler;
 pub(crate) use self::user::InitialMonitors;
 use self::user::Monitors;
 pub use self::user::{AttachedMonitor, LifeEvent, Monitor};

@@ -14,7 +14,7 @@
 //! |---|---|---|
 //! | a slot of the table, and how many are taken | written under `entering`, a slot once | read without a lock |
 //! | a shard of a row | one OS thread (`slot.rs`), which loads and stores; the last shard is for all threads that have none, which add atomically | read for snapshots |
-//! | where a thread has found shards lately (`lately.rs`) | that thread | |
+//! | where a thread has found shards lately (`row_cache.rs`) | that thread | |
 //!
 //! A ULT that moves to another OS thread between finding its shard and counting would break the
 //! rule. So all counting is in functions that are not inlined and do not switch: `observe_…`,
@@ -25,7 +25,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use hg::RpcId;
 
-use super::lately::RowCache;
+use super::row_cache::RowCache;
 use super::slot;
 use crate::Addr;
 

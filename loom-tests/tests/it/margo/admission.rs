@@ -11,7 +11,7 @@ use margo_loom_tests::check;
 
 use crate::Addr;
 
-#[path = "../../../../src/support/gate.rs"]
+#[path = "../../../../src/admission/gate.rs"]
 mod gate;
 
 use gate::{Entrance, Gate};

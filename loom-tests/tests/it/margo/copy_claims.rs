@@ -7,7 +7,7 @@ use loom::sync::Arc;
 use loom::thread;
 use margo_loom_tests::check;
 
-#[path = "../../../../src/bulk/copy_claims.rs"]
+#[path = "../../../../src/memory/copy_claims.rs"]
 mod copy_claims;
 
 use copy_claims::Claims;

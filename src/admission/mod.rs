@@ -1,0 +1,11 @@
+//! Requests on their way in and in hand: how many may run, who waits, what is counted.
+//!
+//! May import the folders up to `operation`; knows neither handlers nor the instance. Read
+//! `gate.rs` (a bound, and who waits at it; `loom-tests` has a model of it) and `gates.rs` (those
+//! of an instance), then `request_shares.rs`, `moved_requests.rs` and `counters.rs`.
+
+pub(crate) mod counters;
+pub(crate) mod gate;
+pub(crate) mod gates;
+pub(crate) mod moved_requests;
+pub(crate) mod request_shares;

@@ -1,0 +1,503 @@
+//! From a configuration to a running instance: pools and execution streams, the network endpoint,
+//! the RPC layer, the progress ULT, in this order. They are undone in reverse when one of them
+//! fails. A failure after that finalizes the instance, and waits for its end.
+
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use hg::Core;
+use margo_config::{Config, Resolved};
+use na::fork::Process;
+use ult::{MonitorSpec, PoolRef, Report, Runtime, StartError};
+
+use crate::admission::counters::Counters;
+use crate::admission::gates::Gates;
+use crate::admission::moved_requests::MovedRequests;
+use crate::admission::request_shares::RequestShares;
+use crate::elastic::Elastic;
+use crate::elastic::RuntimeOwner;
+use crate::instance::inner::Inner;
+use crate::layout::network_check::{check_network, not_opened};
+use crate::layout::options::{hg_options, na_options, start_warnings};
+use crate::lifecycle::child::{self, InstanceTree};
+use crate::lifecycle::runtime_source::{self, RuntimeSource};
+use crate::lifecycle::shutdown::Shutdown;
+use crate::observe::dump_signal::DumpOnSignal;
+use crate::observe::metrics::{self, Listener, Watched};
+use crate::observe::monitor::{self, InitialMonitors, Monitor, Monitoring};
+use crate::observe::profile::{self, Profile};
+use crate::observe::trace::Tracer;
+use crate::operation::cancel::Cancels;
+use crate::operation::standing_transfers::StandingTransfers;
+use crate::operation::token::Token;
+use crate::polling::driver;
+use crate::progress::contexts::Context;
+use crate::progress::when_needed::WhenNeeded;
+use crate::report::{collect, remote, state_dump};
+use crate::serving::identity::Identities;
+use crate::support::log::{Log, log};
+use crate::timer::Timers;
+use crate::{AddressFile, InitError, Instance, Layout, lifecycle::remote_shutdown};
+
+/// Starts an instance from a JSON document.
+///
+/// All keys are optional; `{}` listens on `na+sm://` with one execution stream. The keys are those
+/// of C Margo plus an own object `margo`; see the README and `config/samples/`.
+///
+/// # Errors
+///
+/// [`InitError`]: all that is wrong with the document at once, or what could not be started.
+///
+/// Counterpart: `margo_init_ext`.
+pub fn init(json: &str) -> Result<Instance, InitError> {
+    Instance::from_config(&Config::from_json(json)?)
+}
+
+/// Collects settings for an instance; nothing is started before [`start`](Self::start).
+///
+/// A thin layer over [`Config`], which is the only home of defaults.
+#[derive(Debug, Clone)]
+#[must_use = "a builder does nothing until `start` is called"]
+pub struct InstanceBuilder {
+    config: Config,
+    pub(crate) home: RuntimeSource,
+    monitors: InitialMonitors,
+}
+
+impl InstanceBuilder {
+    /// Starts from an existing configuration.
+    pub fn from_config(config: Config) -> Self {
+        Self { config, home: RuntimeSource::default(), monitors: InitialMonitors::default() }
+    }
+
+    pub(crate) fn config_mut(&mut self) -> &mut Config {
+        &mut self.config
+    }
+
+    /// Accepts incoming RPCs. Default: as configured, which is `true`.
+    pub fn listen(mut self, on: bool) -> Self {
+        self.config.margo.listen = on;
+        self
+    }
+
+    /// Gives progress an execution stream of its own. Default `false`: it shares the primary one
+    /// with the handlers.
+    pub fn use_progress_thread(mut self, on: bool) -> Self {
+        self.config.use_progress_thread = on;
+        self
+    }
+
+    /// How many execution streams of their own the handlers get. Default 0: they share the primary
+    /// one; negative: they share that of progress.
+    pub fn rpc_thread_count(mut self, count: i32) -> Self {
+        self.config.rpc_thread_count = count;
+        self
+    }
+
+    /// Lets any peer that can reach this instance shut it down. Default: as configured, which is
+    /// `false`. See [`Instance::shutdown_remote`].
+    pub fn remote_shutdown(mut self, on: bool) -> Self {
+        self.config.margo.remote_shutdown = on;
+        self
+    }
+
+    /// Serves Prometheus at this address and port, such as `"127.0.0.1:9100"`; port 0 takes a free
+    /// one, see [`Instance::metrics_addr`]. Default: as configured in `margo.metrics.listen`, which
+    /// is not at all.
+    pub fn metrics_listen(mut self, address: impl Into<String>) -> Self {
+        self.config.margo.metrics.listen = Some(address.into());
+        self
+    }
+
+    /// Lets any peer that can reach this instance read its metrics. Default: as configured in
+    /// `margo.metrics.remote`, which is `false`. See [`Instance::metrics_of`].
+    pub fn remote_metrics(mut self, on: bool) -> Self {
+        self.config.margo.metrics.remote = on;
+        self
+    }
+
+    /// How long a shutdown waits for running handlers, and again for each step and each callback
+    /// that follows; see [`Instance::finalize`]. Rounded up to milliseconds. Default: as configured
+    /// in `margo.grace_msec`, which is 5 s.
+    pub fn grace(mut self, grace: Duration) -> Self {
+        let msec = grace.as_nanos().div_ceil(1_000_000);
+        self.config.margo.grace_msec = u32::try_from(msec).unwrap_or(u32::MAX);
+        self
+    }
+
+    /// Attaches a monitor before anything can happen; see [`Instance::add_monitor`]. It stays for
+    /// as long as the instance lives.
+    ///
+    /// Counterpart: `monitor` of `margo_init_info`.
+    pub fn monitor(mut self, monitor: Arc<dyn Monitor>) -> Self {
+        self.monitors.0.push(monitor);
+        self
+    }
+
+    /// Starts the instance.
+    ///
+    /// # Errors
+    ///
+    /// As [`init`].
+    pub fn start(self) -> Result<Instance, InitError> {
+        let config = self.home.complete(&self.config)?;
+        let resolved = config.resolve(&|key| std::env::var(key).ok())?;
+        let log = crate::support::log::configured(resolved.log_level);
+        let is_own = |path: &str| is_own(&self.home, path);
+        for warning in resolved.warnings.iter().filter(|warning| is_own(&warning.path)) {
+            log!(log, WARN, "{warning}");
+        }
+        let (instance, listener) = start(resolved, &self.home, (log, self.monitors))?;
+        match complete(&instance, listener, self.home.parent()) {
+            Ok(()) => Ok(instance),
+            Err(error) => {
+                // Its address and ports are free again when this returns. What did not end in its
+                // grace period has been logged; in a tasklet, which cannot wait, it ends later.
+                let _ = instance.finalize_and_wait();
+                Err(error)
+            }
+        }
+    }
+}
+
+/// Starts the parts of an instance that need progress.
+fn complete(
+    instance: &Instance,
+    listener: Option<Listener>,
+    parent: Option<&Instance>,
+) -> Result<(), InitError> {
+    answer_signal(instance.inner())?;
+    if let Some(listener) = listener {
+        serve_metrics(instance, listener)?;
+    }
+    monitor::api::start(instance);
+    profile::start(instance);
+    remote_shutdown::register(instance)?;
+    remote::register(instance)?;
+    if let Some(parent) = parent {
+        child::enter(instance, parent)?;
+    }
+    write_address_file(instance)
+}
+
+impl Instance {
+    /// Starts from the defaults for `address`, for example `na+sm://` or `na+tcp://127.0.0.1:0`.
+    ///
+    /// Counterpart: `margo_init`.
+    pub fn builder(address: impl Into<String>) -> InstanceBuilder {
+        let mut config = Config::default();
+        config.margo.address = address.into();
+        InstanceBuilder::from_config(config)
+    }
+
+    /// Starts an instance from a configuration value.
+    ///
+    /// # Errors
+    ///
+    /// As [`init`].
+    pub fn from_config(config: &Config) -> Result<Self, InitError> {
+        InstanceBuilder::from_config(config.clone()).start()
+    }
+}
+
+fn start(
+    resolved: Resolved,
+    home: &RuntimeSource,
+    (log, monitors): (Log, InitialMonitors),
+) -> Result<(Instance, Option<Listener>), InitError> {
+    na::keep_standard_descriptors();
+    check(&resolved)?;
+    warn_of_settings(&resolved, home, &monitors, &log);
+    let dump_on_signal = resolved.dump_on_signal.map(DumpOnSignal::register).transpose()?;
+    // A port that is taken is found before anything is started.
+    let listener = match &resolved.metrics.listen {
+        Some(listen) => Some(Listener::bind(listen).map_err(no_metrics(listen))?),
+        None => None,
+    };
+    let stalls = Arc::new(AtomicU64::new(0));
+    let watched = match home {
+        RuntimeSource::Own => Arc::default(),
+        RuntimeSource::Parent(parent) => parent.inner().metrics.watched.clone(),
+        RuntimeSource::Program(runtime) => Watched::of_program(runtime),
+    };
+    let detector = resolved.stall_limit.map(|limit| stall_detector(limit, &stalls, &watched));
+    let (runtime, undo) = match home {
+        RuntimeSource::Own => {
+            let runtime = start_runtime(&resolved, detector)?;
+            (runtime.clone(), StopOnDrop(Some((runtime, resolved.grace))))
+        }
+        RuntimeSource::Parent(parent) => (parent.runtime().clone(), StopOnDrop(None)),
+        RuntimeSource::Program(runtime) => {
+            watch(runtime, detector, &log)?;
+            (runtime.clone(), StopOnDrop(None))
+        }
+    };
+    let pools = runtime_source::pools(&resolved, &runtime)?;
+    if home.landlord() == RuntimeOwner::Program {
+        runtime_source::warn_of_small_stacks(&resolved, &pools, &log);
+    }
+    let core = start_core(&resolved, &pools, &log)?;
+    log.set_name(core.self_addr().uri());
+    let more_contexts = more_contexts(&resolved, &core)?;
+    let idle_watches_max = core.idle_watches_max();
+    let inner = Arc::new(Inner {
+        elastic: Arc::new(Elastic::new(&resolved, &runtime, &pools)),
+        runtime,
+        pools,
+        core,
+        progress: OnceLock::new(),
+        shutdown: Shutdown::new(resolved.grace, more_contexts.len() + 1),
+        gates: Gates::new(!more_contexts.is_empty()),
+        request_shares: RequestShares::new(resolved.requests_max, resolved.admission.other),
+        standing_transfers: StandingTransfers::new(resolved.bulk.timeout_msec),
+        cancels: Cancels::new(idle_watches_max),
+        unanswered: MovedRequests::default(),
+        more_contexts,
+        counters: Counters { stalls, ..Counters::default() },
+        timers: Timers::new(log.clone()),
+        family: InstanceTree::new(home.parent()),
+        landlord: home.landlord(),
+        process: Process::current(),
+        remote_shutdown: AtomicBool::new(resolved.remote_shutdown),
+        address_file: OnceLock::new(),
+        when_needed: WhenNeeded::new(resolved.progress_when_needed),
+        identities: Identities::default(),
+        metrics: metrics::State::new(watched, resolved.metrics.remote),
+        monitoring: Monitoring::new(monitors, log.clone()),
+        dump_on_signal,
+        log,
+        profile: Profile::default(),
+        resolved,
+    });
+    na::run_blocking_by(|work| ult::helpers::RESOLVERS.run(work));
+    start_trace(&inner)?;
+    inner.metrics.watched.add(&inner);
+    start_progress(&inner)?;
+    undo.keep();
+    Ok((Instance::new(inner), listener))
+}
+
+/// Refuses what could not be opened, and files that could not be written at the end, before
+/// anything is started.
+fn check(resolved: &Resolved) -> Result<(), InitError> {
+    check_network(resolved)?;
+    monitor::files::check(resolved)?;
+    profile::check(resolved)
+}
+
+/// Returns whether a warning is this instance's to tell. Those of a parent's layout have been told
+/// when it started; a program's is its own affair.
+fn is_own(home: &RuntimeSource, path: &str) -> bool {
+    home.landlord() == RuntimeOwner::Own || !path.starts_with("argobots")
+}
+
+/// Says which settings of the document come to nothing, or to something else than in C.
+fn warn_of_settings(
+    resolved: &Resolved,
+    home: &RuntimeSource,
+    monitors: &InitialMonitors,
+    log: &Log,
+) {
+    for line in start_warnings(resolved).iter().filter(|line| is_own(home, line)) {
+        log!(log, WARN, "{line}");
+    }
+    let other = resolved.monitoring.as_ref().filter(|_| resolved.monitor.is_none());
+    if let Some(name) = other.and_then(|monitoring| monitoring.get("name"))
+        && monitors.0.is_empty()
+    {
+        log!(log, WARN, "monitoring.name: {name} is not here: the program attaches no monitor");
+    }
+}
+
+/// Writes the file of `margo.address_file`. Last, when clients that read it can be served.
+fn write_address_file(instance: &Instance) -> Result<(), InitError> {
+    let inner = instance.inner();
+    let resolved = &inner.resolved;
+    let Some(path) = resolved.address_file.as_ref().filter(|_| resolved.listen) else {
+        return Ok(());
+    };
+    let file = AddressFile::write(path, instance.self_addr().uri())
+        .map_err(|source| InitError::AddressFile { path: path.into(), source })?;
+    // Nobody was here before.
+    let _ = inner.address_file.set(file);
+    Ok(())
+}
+
+/// Starts the thread of `margo.dump_on_signal`.
+fn answer_signal(inner: &Arc<Inner>) -> Result<(), InitError> {
+    match (&inner.dump_on_signal, inner.resolved.dump_on_signal) {
+        (Some(dump), Some(signal)) => {
+            // Not a count of the instance while it waits.
+            let own = Arc::downgrade(inner);
+            let take = move || own.upgrade().map(|inner| state_dump::with_stacks(&inner));
+            dump.answer_for(signal, inner.log.clone(), take)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Begins the file of `margo.trace`, if there is to be one.
+fn start_trace(inner: &Arc<Inner>) -> Result<(), InitError> {
+    let options = &inner.resolved.trace;
+    if !options.enable {
+        return Ok(());
+    }
+    let address = inner.core.self_addr().to_string();
+    let start =
+        || Tracer::start(options, address, Arc::new(Arc::downgrade(inner)), inner.log.clone());
+    let tracer = inner.monitoring.trace_with(start);
+    let tracer = tracer.map_err(|(path, source)| InitError::Trace { path, source })?;
+    log!(inner.log, INFO, path = %tracer.path().display(), "recording calls");
+    Ok(())
+}
+
+fn no_metrics(listen: &str) -> impl Fn(std::io::Error) -> InitError {
+    move |source| InitError::Metrics { listen: listen.to_owned(), source }
+}
+
+fn serve_metrics(instance: &Instance, listener: Listener) -> Result<(), InitError> {
+    let inner = instance.inner();
+    let weak = Arc::downgrade(inner);
+    let text = move || Some(collect::collect(&*weak.upgrade()?).prometheus());
+    let listen = inner.resolved.metrics.listen.as_deref().unwrap_or_default();
+    inner.metrics.server.start(listener, inner.log.clone(), text).map_err(no_metrics(listen))?;
+    if let Some(address) = inner.metrics.server.address() {
+        log!(inner.log, INFO, "metrics are at http://{address}/metrics");
+    }
+    Ok(())
+}
+
+/// Ends the execution streams again when a later step of `start` fails.
+struct StopOnDrop(Option<(Runtime, Duration)>);
+
+impl StopOnDrop {
+    fn keep(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for StopOnDrop {
+    fn drop(&mut self) {
+        if let Some((runtime, grace)) = self.0.take()
+            && let Err(error) = runtime.shutdown_timeout(grace)
+        {
+            tracing::tell(|| tracing::error!(%error, "cannot undo a failed start"));
+        }
+    }
+}
+
+/// Pools that no xstream serves are added afterwards: the runtime takes them for a mistake, while
+/// in C Margo an xstream may come later ([`Instance::runtime`]). The configuration has warned.
+fn start_runtime(resolved: &Resolved, detector: Option<MonitorSpec>) -> Result<Runtime, InitError> {
+    let layout = Layout::plan(resolved)?;
+    let mut builder = Runtime::builder()
+        .stack_bytes(resolved.stack_bytes)
+        .stack_cache_max(resolved.stack_cache_max)
+        .spin_max(resolved.spin_max);
+    if let Some(detector) = detector {
+        builder = builder.monitor(detector);
+    }
+    let (served, unserved): (Vec<_>, Vec<_>) =
+        layout.pools.iter().partition(|pool| !pool.xstreams.is_empty());
+    for pool in served {
+        builder = builder.pool(pool.spec());
+    }
+    for xstream in &layout.xstreams {
+        builder = builder.xstream(xstream.spec());
+    }
+    let runtime = builder.start().map_err(|error| layout.locate(resolved, error))?;
+    let undo = StopOnDrop(Some((runtime.clone(), resolved.grace)));
+    for pool in unserved {
+        runtime.add_pool(pool.spec()).map_err(|error| layout.locate(resolved, error))?;
+    }
+    undo.keep();
+    Ok(runtime)
+}
+
+/// Looks at counters only, so that it costs nothing elsewhere; logs, and counts in `stalls`.
+fn stall_detector(limit: Duration, stalls: &Arc<AtomicU64>, watched: &Arc<Watched>) -> MonitorSpec {
+    const TICK_MAX: Duration = Duration::from_millis(250);
+    let (stalls, watched) = (stalls.clone(), watched.clone());
+    MonitorSpec::new()
+        .lazy()
+        .stall_limit(limit)
+        .starve_limit(Some(limit))
+        .tick((limit / 4).min(TICK_MAX))
+        .on_report(move |report| {
+            if let Report::Stall(_) | Report::Starvation(_) = report {
+                Counters::add(&stalls);
+            }
+        })
+        .on_tick(move || watched.note())
+}
+
+/// Has the detector look at a runtime of the program's, unless one looks already.
+fn watch(runtime: &Runtime, detector: Option<MonitorSpec>, log: &Log) -> Result<(), InitError> {
+    match detector.map(|detector| runtime.watch(detector)) {
+        Some(Err(StartError::Monitored)) => {
+            log!(log, DEBUG, "the runtime has a monitor: margo.stall_limit_msec has no effect");
+            Ok(())
+        }
+        Some(result) => Ok(result?),
+        None => Ok(()),
+    }
+}
+
+fn start_core(
+    resolved: &Resolved,
+    pools: &[PoolRef],
+    log: &Log,
+) -> Result<Arc<Core<Token>>, InitError> {
+    let address = &resolved.address;
+    let mut hg_options = hg_options(resolved);
+    hg_options.log = log.clone();
+    let mut options = na_options(resolved);
+    options.copy_helper =
+        resolved.copy_pool.map(|pool| crate::memory::copy_pool::helper(pools[pool].clone()));
+    let endpoint = na::open(address, &options).map_err(|source| not_opened(resolved, source))?;
+    // Who has said which build the peers are need not ask them.
+    hg_options.ask_build = resolved.mercury_build.is_none() && endpoint.may_meet_mercury();
+    Core::new(endpoint, hg_options)
+        .map_err(|source| InitError::Rpc { address: address.clone(), source })
+}
+
+/// Contexts beside context 0, in the order of their progress pools.
+fn more_contexts(
+    resolved: &Resolved,
+    core: &Arc<Core<Token>>,
+) -> Result<Box<[Context]>, InitError> {
+    let make = |_| core.context().map(Context::new);
+    resolved
+        .more_progress_pools
+        .iter()
+        .map(make)
+        .collect::<Result<_, _>>()
+        .map_err(|source| InitError::Rpc { address: resolved.address.clone(), source })
+}
+
+/// In all contexts, or in none.
+fn start_progress(inner: &Arc<Inner>) -> Result<(), InitError> {
+    let mut pools = inner.resolved.progress_pools().enumerate();
+    let started = pools.try_for_each(|(id, pool)| start_progress_of(inner, id, &inner.pools[pool]));
+    started.inspect_err(|_| {
+        crate::lifecycle::shutdown::stop_progress(inner);
+    })
+}
+
+fn start_progress_of(inner: &Arc<Inner>, context: usize, pool: &PoolRef) -> Result<(), InitError> {
+    // Ours are not, whatever the document says; see `layout/plan.rs`.
+    if pool.access() == ult::Access::Private {
+        return Err(InitError::PrivatePool { pool: pool.name().to_owned() });
+    }
+    let arrived = Arc::new(ult::Eventual::new());
+    driver::start(inner, context, pool, arrived.clone())?;
+    match arrived.wait() {
+        Ok(()) => Ok(()),
+        // The first one has nobody to succeed, so nothing else can be in its way.
+        Err(_) => {
+            let bytes = pool.stack_bytes();
+            Err(InitError::NoStack { pool: pool.name().to_owned(), bytes })
+        }
+    }
+}

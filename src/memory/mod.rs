@@ -1,0 +1,12 @@
+//! Memory for bulk transfers: who owns it, who may use it, and how it comes back.
+//!
+//! May import the folders up to `admission`; starts no transfer. Read `exposed.rs`,
+//! `releasing.rs` and `segments.rs`, then `pool/`, then `copy_pool.rs` and
+//! `copy_claims.rs`, by which other execution streams help with large copies.
+
+pub(crate) mod copy_claims;
+pub(crate) mod copy_pool;
+pub(crate) mod exposed;
+pub(crate) mod pool;
+pub(crate) mod releasing;
+pub(crate) mod segments;

@@ -1,0 +1,87 @@
+//! Ending calls, transfers and answers from anywhere: [`Canceler`].
+
+use std::sync::{Arc, Weak};
+
+use hg::OpRef;
+use na::shared::{Shared, WeakShared};
+
+use crate::bulk::transfer::BulkCall;
+use crate::operation::call::Call;
+use crate::operation::early::EndsEarly;
+use crate::operation::pending_response::PendingResponse;
+use crate::support::why_over::GaveUp;
+use crate::{Instance, ProviderHandle};
+
+/// Ends a call, a bulk transfer or an answer early, from anywhere; see
+/// [`Request::cancel`](crate::Request::cancel). Cheap to clone. Keeps neither that nor its instance
+/// alive, and does nothing when they are over.
+#[derive(Debug, Clone)]
+pub struct Canceler {
+    by: Weak<dyn EndsEarly>,
+    what: CancelTarget,
+    op: OpRef,
+}
+
+#[derive(Debug, Clone)]
+enum CancelTarget {
+    Call(WeakShared<Call>, ProviderHandle),
+    Bulk(Weak<BulkCall>),
+    Response(Weak<PendingResponse>),
+}
+
+impl Canceler {
+    pub(crate) fn new(
+        instance: &Instance,
+        call: &Shared<Call>,
+        op: OpRef,
+        to: &ProviderHandle,
+    ) -> Self {
+        let by = Arc::downgrade(instance.inner());
+        Self { by, what: CancelTarget::Call(Shared::downgrade(call), to.clone()), op }
+    }
+
+    pub(crate) fn of_bulk(instance: &Instance, call: &Arc<BulkCall>, op: OpRef) -> Self {
+        let by = Arc::downgrade(instance.inner());
+        Self { by, what: CancelTarget::Bulk(Arc::downgrade(call)), op }
+    }
+
+    pub(crate) fn of_answer(instance: &Instance, answer: &Arc<PendingResponse>, op: OpRef) -> Self {
+        let by = Arc::downgrade(instance.inner());
+        Self { by, what: CancelTarget::Response(Arc::downgrade(answer)), op }
+    }
+
+    /// Ends the call with [`ForwardError::Canceled`](crate::ForwardError::Canceled), the transfer
+    /// with [`BulkError::Canceled`](crate::BulkError::Canceled), the answer with
+    /// [`RespondError::Canceled`](crate::RespondError::Canceled), unless it is over. Never waits.
+    pub fn cancel(&self) {
+        let Some(by) = self.by.upgrade() else { return };
+        match &self.what {
+            CancelTarget::Call(call, to) => {
+                if let Some(call) = call.upgrade() {
+                    call.cancel(&*by, self.op, to);
+                }
+            }
+            CancelTarget::Bulk(call) => {
+                if let Some(call) = call.upgrade() {
+                    call.give_up(&*by, self.op, GaveUp::Canceled);
+                }
+            }
+            CancelTarget::Response(answer) => {
+                if let Some(answer) = answer.upgrade() {
+                    answer.give_up(&*by, self.op, GaveUp::Canceled);
+                }
+            }
+        }
+    }
+}
+
+impl Canceler {
+    /// Cancels the call, if it is one, because those for whom it is made have given up.
+    pub(crate) fn give_up(&self) {
+        if let CancelTarget::Call(call, to) = &self.what
+            && let Some((by, call)) = self.by.upgrade().zip(call.upgrade())
+        {
+            call.give_up(&*by, self.op, to);
+        }
+    }
+}

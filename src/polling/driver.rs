@@ -1,0 +1,758 @@
+//! The progress ULT: the one place that polls the network.
+//!
+//! Each instance has one, in the pool that the configuration calls `progress_pool`, or one for each
+//! of its contexts (`contexts.rs`). Until shutdown it repeats:
+//!
+//! - **poll**: take completions from the network and act on them. A caller suspended in `forward`
+//!   becomes runnable here, and an arrived request becomes a handler ULT here;
+//! - **yield**, if anything else can run on this execution stream, also if its pool comes behind;
+//! - **spin or sleep**, if nothing can. It spins for as long as `SpinWindow` allows, because a
+//!   wake-up by the kernel costs tens of microseconds; then it asks the execution stream to sleep
+//!   on the network's descriptor ([`ult::idle`]), which any push to one of its pools also ends.
+//!   Progress ULTs of one execution stream spin and sleep together (`progress_group.rs`).
+//!
+//! Nothing here polls a clock while asleep, and there is no tick. With
+//! `margo.progress_when_needed` it spins only while operations are in flight (`when_needed.rs`).
+//!
+//! # Who may touch what
+//!
+//! | state | owner | others |
+//! |---|---|---|
+//! | `SpinWindow` | the progress ULT | nobody |
+//! | `Core::poll` of its context | the progress ULT | nobody |
+//! | `Progress::asleep` | the progress ULT writes it | `kick` reads it; pair: PROGRESS-ASLEEP |
+//! | `Progress::orders` | anybody sets a bit; the progress ULT takes `MOVE` away | pair: PROGRESS-ORDERS |
+//!
+//! A progress ULT that is asked to move (`elastic/migrate.rs`) makes its successor in the other
+//! pool and polls on until that one runs: it may have to wait for its xstream, or get no stack.
+//! Then the old one ends, and the successor takes its place in the same `Progress`.
+//!
+//! # Errors
+//!
+//! Trouble with a peer ends that peer's operations. An error of the endpoint itself closes the RPC
+//! layer, which ends every operation with an error, and begins the shutdown; the process goes on. A
+//! panic in the loop, which no code of users may cause, has the same effect: the loop polls on for
+//! callers that wait. (A caller that polls in the loop's stead, `caller_polling.rs`, has such a
+//! panic itself.)
+//!
+//! The policy follows Margo's progress loop, without its fixed tick and its abort on errors.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use hg::{CallKey, Core, HgError, RequestHandle, RequestParts, Response, Sink};
+use rustix::event::{EventfdFlags, eventfd};
+use ult::{Eventual, IdleEnd};
+
+use crate::Addr;
+use crate::dispatch::handler;
+use crate::instance::inner::Inner;
+use crate::observe::monitor::ProgressSampler;
+use crate::observe::trace;
+use crate::operation::call::Call;
+use crate::operation::pending_response;
+use crate::operation::token::Token;
+use crate::polling::caller_polling::CallerPolling;
+use crate::progress::progress_group::GroupMember;
+use crate::progress::spin_window::{Spin, SpinWindow};
+use crate::support::contain::contain;
+use crate::support::log::log;
+
+/// The period at which an endpoint without a descriptor is polled while no caller waits for
+/// progress. It takes about one percent of a core, and requests of peers are as late.
+pub(crate) const UNNEEDED_POLL: Duration = Duration::from_millis(1);
+
+/// Completions taken from the network in one go, before other ULTs get their turn.
+const BUDGET: usize = 64;
+/// Looks at the network between two polls that found nothing, so many times this.
+const LOOKS: u32 = 8;
+/// Looks at the network for each look at what else could run here.
+const LOOKS_PER_TURN: u32 = 8;
+/// After so many rounds it yields even if nothing else can run: the stall detector takes a unit
+/// that does not switch for one that holds its execution stream.
+const ROUNDS_PER_YIELD: u32 = 256;
+
+/// How others reach the progress ULT.
+#[derive(Debug)]
+pub(crate) struct Progress {
+    unparker: Mutex<ult::Unparker>,
+    /// Index of its execution stream, on which it stays until it moves.
+    xstream: AtomicUsize,
+    /// Number of the ULT.
+    ult: AtomicU64,
+    asleep: AtomicBool,
+    /// `STOP`, `MOVE`.
+    orders: AtomicU8,
+    destination: Mutex<Destination>,
+    pub(crate) stand_in: CallerPolling,
+    pub(crate) tally: Tally,
+}
+
+/// The counters of the progress ULT. It alone writes them.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(crate) struct Tally {
+    rounds: AtomicU64,
+    events: AtomicU64,
+    sleeps: AtomicU64,
+}
+
+impl Tally {
+    fn add(counter: &AtomicU64, count: u64) {
+        counter.store(counter.load(Ordering::Relaxed) + count, Ordering::Relaxed);
+    }
+
+    /// Rounds, to some hundred; events; sleeps.
+    pub(crate) fn read(&self) -> [u64; 3] {
+        [&self.rounds, &self.events, &self.sleeps].map(|counter| counter.load(Ordering::Relaxed))
+    }
+}
+
+/// Close the network and end.
+const STOP: u8 = 1;
+/// Look at `destination`.
+const MOVE: u8 = 2;
+
+/// Where a progress ULT is to move.
+#[derive(Debug)]
+enum Destination {
+    None,
+    Pool(ult::PoolRef, Arc<Arrival>),
+    /// The successor was made.
+    Coming(Arc<Arrival>),
+    /// The successor runs, and waits to hear whether the place is its own.
+    Here(Arc<Eventual<bool>>),
+    /// It has ended, or is about to.
+    Ended,
+}
+
+/// Set when a progress ULT runs where it was to run, or will not.
+pub(crate) type Arrival = Eventual<Result<(), MoveError>>;
+
+/// Why a progress ULT stays where it is, or is not there.
+#[derive(Debug, Clone)]
+pub(crate) enum MoveError {
+    /// It ends.
+    Closing,
+    /// The new one cannot be made.
+    Spawn(ult::SpawnError),
+    /// The new one was made and did not start, which is how a ULT ends that gets no stack.
+    NoStack,
+}
+
+/// Tells of a progress ULT that does not start.
+struct Unstarted(Arc<Arrival>);
+
+impl Drop for Unstarted {
+    fn drop(&mut self) {
+        // It has been told already of one that has started, or comes too late.
+        let _ = self.0.set(Err(MoveError::NoStack));
+    }
+}
+
+impl Progress {
+    /// Makes the state for the calling ULT, which is the progress ULT.
+    pub(crate) fn new(xstream: usize) -> Self {
+        Self {
+            unparker: Mutex::new(ult::unparker()),
+            xstream: AtomicUsize::new(xstream),
+            ult: AtomicU64::new(own_number()),
+            asleep: AtomicBool::new(false),
+            orders: AtomicU8::new(0),
+            destination: Mutex::new(Destination::None),
+            stand_in: CallerPolling::default(),
+            tally: Tally::default(),
+        }
+    }
+
+    /// The calling ULT takes the place of the one that has moved.
+    pub(crate) fn arrive(&self, xstream: usize) {
+        *lock(&self.unparker) = ult::unparker();
+        self.xstream.store(xstream, Ordering::Relaxed);
+        self.ult.store(own_number(), Ordering::Relaxed);
+    }
+
+    /// Index of the execution stream that it runs on.
+    pub(crate) fn xstream(&self) -> usize {
+        self.xstream.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether it waits for the network without polling.
+    #[cfg(test)]
+    pub(crate) fn is_asleep(&self) -> bool {
+        self.asleep.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether the caller, a unit of the same runtime, is the progress ULT.
+    pub(crate) fn is_caller(&self) -> bool {
+        self.ult.load(Ordering::Relaxed) == own_number()
+    }
+
+    /// Wakes the progress ULT if it sleeps, after something was queued for it.
+    pub(crate) fn kick(&self) {
+        // Either this load sees that it is asleep, or its check after going to sleep sees what the
+        // caller queued: the fence orders "queue, then look" against its "store, then check".
+        fence(Ordering::SeqCst); // pair: PROGRESS-ASLEEP
+        if self.asleep.load(Ordering::Relaxed) {
+            self.unpark();
+        }
+    }
+
+    fn unpark(&self) {
+        let unparker = lock(&self.unparker).clone();
+        unparker.unpark();
+    }
+
+    /// Asks the progress ULT to close the network and end.
+    pub(crate) fn stop(&self) {
+        self.orders.fetch_or(STOP, Ordering::Release); // pair: PROGRESS-ORDERS
+        self.unpark();
+    }
+
+    /// Asks the progress ULT to move. `arrived` is set when it runs in `pool`, or stays.
+    pub(crate) fn ask_to_move(&self, pool: ult::PoolRef, arrived: Arc<Arrival>) {
+        if !self.order_move(Destination::Pool(pool, arrived.clone())) {
+            let _ = arrived.set(Err(MoveError::Closing));
+        }
+    }
+
+    /// On a successor: waits until the one before it has ended; `false`: that one ends with the
+    /// network, and needs no successor.
+    fn succeed(&self) -> bool {
+        let go = Arc::new(Eventual::new());
+        self.order_move(Destination::Here(go.clone())) && *go.wait()
+    }
+
+    /// `false`: the progress ULT has ended, or is about to.
+    fn order_move(&self, to: Destination) -> bool {
+        {
+            let mut destination = lock(&self.destination);
+            if matches!(*destination, Destination::Ended) {
+                return false;
+            }
+            *destination = to;
+        }
+        self.orders.fetch_or(MOVE, Ordering::Release); // pair: PROGRESS-ORDERS
+        self.unpark();
+        true
+    }
+
+    /// On the progress ULT: makes the successor, if that is asked for; whether the caller is to
+    /// end, because the successor is there.
+    fn hand_over(&self, inner: &Arc<Inner>, context: usize) -> bool {
+        self.orders.fetch_and(!MOVE, Ordering::Relaxed);
+        let mut destination = lock(&self.destination);
+        match std::mem::replace(&mut *destination, Destination::None) {
+            Destination::Pool(pool, arrived) => {
+                *destination = Destination::Coming(arrived.clone());
+                drop(destination);
+                if let Err(error) = start(inner, context, &pool, arrived.clone()) {
+                    let _ = arrived.set(Err(MoveError::Spawn(error)));
+                }
+                false
+            }
+            Destination::Here(go) => {
+                drop(destination);
+                let _ = go.set(true);
+                true
+            }
+            other => {
+                *destination = other;
+                false
+            }
+        }
+    }
+
+    /// On the progress ULT: a poll has found so much.
+    #[inline]
+    fn found(&self, found: usize, patience: &mut SpinWindow, seat: &mut GroupMember) {
+        Tally::add(&self.tally.events, found as u64);
+        patience.useful();
+        seat.useful();
+    }
+
+    /// On the progress ULT: counts a round, and yields now and then.
+    #[inline]
+    fn begin_round(&self, rounds: &mut u32, patience: &mut SpinWindow, seat: &mut GroupMember) {
+        *rounds = rounds.wrapping_add(1);
+        if rounds.is_multiple_of(ROUNDS_PER_YIELD) {
+            Tally::add(&self.tally.rounds, ROUNDS_PER_YIELD.into());
+            self.yield_now(patience, seat);
+        }
+    }
+
+    /// On the progress ULT: yields. Events that callers have found meanwhile count as found here.
+    #[inline]
+    fn yield_now(&self, patience: &mut SpinWindow, seat: &mut GroupMember) {
+        let found = self.stand_in.while_yielding(self.xstream());
+        if found > 0 {
+            self.found(found, patience, seat);
+        }
+    }
+
+    /// Returns whether the progress ULT is wanted: to end, or to move.
+    #[inline]
+    pub(crate) fn is_ordered(&self) -> bool {
+        self.orders.load(Ordering::Relaxed) != 0
+    }
+
+    /// Returns whether it is to close the network and end.
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.orders.load(Ordering::Acquire) & STOP != 0 // pair: PROGRESS-ORDERS
+    }
+
+    /// On the progress ULT, at its end: it is not moved any more.
+    fn end(&self) {
+        let asked = std::mem::replace(&mut *lock(&self.destination), Destination::Ended);
+        match asked {
+            Destination::Pool(_, arrived) | Destination::Coming(arrived) => {
+                let _ = arrived.set(Err(MoveError::Closing));
+            }
+            Destination::Here(go) => _ = go.set(false),
+            Destination::None | Destination::Ended => {}
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn own_number() -> u64 {
+    ult::current().map_or(u64::MAX, |ult| ult.id)
+}
+
+/// Makes a progress ULT in `pool`: the first one of a context, or the successor of one that moves.
+/// It sets `arrived` when it runs, or will not.
+pub(crate) fn start(
+    inner: &Arc<Inner>,
+    context: usize,
+    pool: &ult::PoolRef,
+    arrived: Arc<Arrival>,
+) -> Result<(), ult::SpawnError> {
+    let (own, destination, arrived) = (inner.clone(), pool.clone(), Unstarted(arrived));
+    pool.ult().name("margo progress").spawn_detached(move || {
+        let (core, place) = own.context(context);
+        if place.get().is_some_and(|progress| !progress.succeed()) {
+            let _ = arrived.0.set(Err(MoveError::Closing));
+            return;
+        }
+        let xstream = own.runtime.index_here().unwrap_or_default();
+        let progress = place.get_or_init(|| Progress::new(xstream));
+        progress.arrive(xstream);
+        own.elastic.progress_is_in(context, &destination);
+        let _ = arrived.0.set(Ok(()));
+        drop((arrived, destination));
+        run(&own, context, core, progress);
+    })
+}
+
+/// Runs on the progress ULT of a context until shutdown.
+fn run(inner: &Arc<Inner>, context: usize, core: &Arc<Core<Token>>, progress: &Progress) {
+    // It may have been made on behalf of a request, but does not work for it.
+    trace::begin_unit(0, None);
+    match guarded(inner, core, || run_loop(inner, context, core, progress)) {
+        Some(LoopEnd::NotNeeded) => {}
+        Some(LoopEnd::Closed) => inner.shutdown.progress_ended(),
+        None => {
+            progress.end();
+            inner.shutdown.progress_ended();
+        }
+    }
+}
+
+/// Panics of progress, after the last of which it ends.
+const PANICS_MAX: usize = 16;
+
+/// Runs `work` to its end. If it panics, the network is closed and the instance shuts down, as when
+/// the endpoint fails; `work` begins anew, so that waiting callers are told. `None`: it does
+/// nothing but panic.
+fn guarded<R>(inner: &Arc<Inner>, core: &Core<Token>, mut work: impl FnMut() -> R) -> Option<R> {
+    for _ in 0..PANICS_MAX {
+        let ended = contain(&inner.log, "progress, which ends the instance,", &mut work);
+        if ended.is_some() || inner.is_forked() {
+            return ended;
+        }
+        core.close();
+        inner.begin_shutdown();
+    }
+    None
+}
+
+/// Why the loop has ended.
+enum LoopEnd {
+    /// There is a successor, or the network is the parent process's.
+    NotNeeded,
+    /// The network is closed.
+    Closed,
+}
+
+fn run_loop(
+    inner: &Arc<Inner>,
+    context: usize,
+    core: &Arc<Core<Token>>,
+    progress: &Progress,
+) -> LoopEnd {
+    let mut patience = SpinWindow::of(&inner.resolved);
+    let mut seat = GroupMember::take();
+    let (mut closing, mut unneeded, mut sent_by_look) = (false, false, false);
+    let (mut rounds, mut closed_at) = (0u32, None);
+    let (monitoring, mut turns) = (&inner.monitoring, ProgressSampler::default());
+    loop {
+        // The network is the parent's; its peers would take what is done here for its doing.
+        if inner.is_forked() {
+            return LoopEnd::NotNeeded;
+        }
+        progress.begin_round(&mut rounds, &mut patience, &mut seat);
+        // pair: PROGRESS-ORDERS
+        let orders = if closing { 0 } else { progress.orders.load(Ordering::Acquire) };
+        if orders & STOP != 0 {
+            closing = true;
+            core.close();
+            closed_at = Some(Instant::now());
+            progress.end();
+        } else if orders & MOVE != 0 && progress.hand_over(inner, context) {
+            return LoopEnd::NotNeeded;
+        }
+        let since = turns.poll(monitoring);
+        let found = poll(inner, core);
+        turns.polled(monitoring, since, found);
+        if found > 0 {
+            progress.found(found, &mut patience, &mut seat);
+            sent_by_look = false;
+            if ult::has_runnable() {
+                give_way(|| progress.yield_now(&mut patience, &mut seat));
+            }
+            continue;
+        }
+        if closing && core.in_flight() == 0 && !awaits_copies(inner, core, closed_at) {
+            return LoopEnd::Closed;
+        }
+        if ult::has_runnable() || seat.is_waited_for() {
+            if seat.is_alone() {
+                give_way(|| progress.yield_now(&mut patience, &mut seat));
+                continue;
+            }
+            if !seat.give_turn(step_aside) {
+                continue;
+            }
+        } else if seat.is_alone() {
+            let may_find = linger(core, progress, patience.is_fresh());
+            // At once; but a poll that finds nothing all the same counts as any other.
+            sent_by_look = may_find && !sent_by_look && !unneeded;
+            if sent_by_look {
+                continue;
+            }
+        }
+        let was_unneeded = unneeded;
+        unneeded = !closing && inner.is_unneeded(core);
+        if was_unneeded && !unneeded {
+            seat.useful();
+        }
+        let spin = if unneeded { Spin::Over } else { patience.spin(|| core.served()) };
+        match spin {
+            Spin::On => continue,
+            // What keeps it awake keeps its company awake.
+            Spin::Served => {
+                seat.useful();
+                continue;
+            }
+            Spin::Over if !seat.may_sleep() => continue,
+            Spin::Over => {}
+        }
+        let since = turns.sleep(monitoring);
+        let found = rest(inner, core, progress, &mut seat, unneeded);
+        turns.slept(monitoring, since);
+        patience.over(unneeded || found > 0);
+    }
+}
+
+/// Returns whether peers are still copying in memory that its owner wants back. It takes them
+/// microseconds; but one that is stopped in the midst of it holds the memory for as long, and not
+/// the shutdown.
+#[cold]
+fn awaits_copies(inner: &Inner, core: &Core<Token>, closed_at: Option<Instant>) -> bool {
+    let patience = inner.shutdown.grace() / 2;
+    core.endpoint().keeps_memory() && closed_at.is_some_and(|at| at.elapsed() < patience)
+}
+
+/// Looks for a while, which is cheaper than to poll: so what arrives is seen at once, and not when
+/// a poll comes round to it. `is_fresh`: something happened just now, so the next thing may be
+/// near. Whether a poll would find something.
+#[inline]
+fn linger(core: &Core<Token>, progress: &Progress, is_fresh: bool) -> bool {
+    for _ in 0..LOOKS {
+        for _ in 0..LOOKS_PER_TURN {
+            if !is_fresh {
+                // For the core's other thread, at 15 to 50 ns each.
+                std::hint::spin_loop();
+            }
+            if core.may_find() {
+                return true;
+            }
+        }
+        if ult::has_runnable() || progress.is_ordered() {
+            return false;
+        }
+    }
+    false
+}
+
+/// Lets others run that can.
+#[inline]
+fn give_way(yield_now: impl FnOnce()) {
+    if ult::has_runnable_behind() {
+        step_aside();
+    } else {
+        yield_now();
+    }
+}
+
+/// Waits until nothing else can run, or some others have. A yield would come straight back, while
+/// those in the pools behind ours wait.
+fn step_aside() {
+    // Nothing sleeps on it, as the answer to whether it may is no; so any descriptor does, and the
+    // network's own one may be missing.
+    match silent_fd() {
+        Some(fd) => _ = ult::idle(fd, None, || false),
+        None => ult::yield_now(),
+    }
+}
+
+/// A descriptor that is never readable; `None` when the process may open no more.
+fn silent_fd() -> Option<BorrowedFd<'static>> {
+    static SILENT: OnceLock<OwnedFd> = OnceLock::new();
+    let fd = match SILENT.get() {
+        Some(fd) => fd,
+        None => {
+            let fd = eventfd(0, EventfdFlags::CLOEXEC).ok()?;
+            SILENT.get_or_init(|| fd)
+        }
+    };
+    Some(fd.as_fd())
+}
+
+/// Sleeps until there may be something to do, and returns how much was done already. `unneeded`:
+/// because no caller waits for progress.
+fn rest(
+    inner: &Arc<Inner>,
+    core: &Arc<Core<Token>>,
+    progress: &Progress,
+    seat: &mut GroupMember,
+    unneeded: bool,
+) -> usize {
+    Tally::add(&progress.tally.sleeps, 1);
+    let is_late = || unneeded && !inner.is_unneeded(core);
+    let has_company = seat.has_company();
+    let mut found = 0;
+    seat.sleep(|| {
+        // That another one of the company went to sleep is no reason to wake all of it.
+        while sleep(inner, core, progress, unneeded, is_late) == IdleEnd::Ran
+            && has_company
+            && progress.orders.load(Ordering::Relaxed) == 0
+        {
+            found = poll(inner, core);
+            if found > 0 {
+                Tally::add(&progress.tally.events, found as u64);
+                break;
+            }
+        }
+    });
+    found
+}
+
+/// One round of the network; how much happened.
+// Inlined: what arrives waits for each frame that is made before it.
+#[inline(always)]
+pub(crate) fn poll(inner: &Arc<Inner>, core: &Arc<Core<Token>>) -> usize {
+    match core.poll(BUDGET, &mut Dispatch { inner }) {
+        Ok(found) => found,
+        Err(error) => failed(inner, core, &error),
+    }
+}
+
+#[cold]
+fn failed(inner: &Arc<Inner>, core: &Core<Token>, error: &HgError) -> usize {
+    // It goes on failing; what it ends it has told all the same, and there is no more to find.
+    if core.is_closed() {
+        return 0;
+    }
+    log!(inner.log, ERROR, %error, "the network endpoint failed; shutting down");
+    core.close();
+    inner.begin_shutdown();
+    1
+}
+
+/// `is_late`: after the announcement, whether there is a reason not to sleep.
+fn sleep(
+    inner: &Inner,
+    core: &Core<Token>,
+    progress: &Progress,
+    unneeded: bool,
+    is_late: impl Fn() -> bool,
+) -> IdleEnd {
+    let (fd, until) = match core.wait_fd() {
+        Some(fd) => (fd, None),
+        // It can only be polled. While nobody waits, now and then is enough: operations that start
+        // come with a kick.
+        None => match silent_fd().filter(|_| unneeded) {
+            Some(fd) => (fd, Some(Instant::now() + UNNEEDED_POLL)),
+            None => {
+                // Give the others their turn and go on.
+                ult::yield_now();
+                return IdleEnd::Refused;
+            }
+        },
+    };
+    let arm = || {
+        progress.asleep.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst); // pair: PROGRESS-ASLEEP
+        // In a child process that was forked off meanwhile the announcement would be a lie.
+        let may_sleep = !inner.is_forked() && !progress.is_ordered_late(core) && !is_late();
+        may_sleep && (until.is_some() || core.prepare_wait())
+    };
+    let end = ult::idle(fd, until, arm);
+    progress.asleep.store(false, Ordering::Relaxed);
+    end
+}
+
+impl Progress {
+    /// An order that came after the loop looked. The unpark that follows it is not lost either;
+    /// this only spares the sleep.
+    fn is_ordered_late(&self, core: &Core<Token>) -> bool {
+        let orders = self.orders.load(Ordering::Acquire); // pair: PROGRESS-ORDERS
+        orders & MOVE != 0 || (orders & STOP != 0 && core.in_flight() == 0)
+    }
+}
+
+/// Passes what the RPC layer reports to those who wait for it.
+struct Dispatch<'a> {
+    inner: &'a Arc<Inner>,
+}
+
+impl Sink<Token> for Dispatch<'_> {
+    fn request(&mut self, request: RequestHandle<Token>) {
+        let (core, parts) = request.into_parts();
+        self.request_parts(&core, parts);
+    }
+
+    // Inlined where requests and responses arrive, so that they are not put together before they
+    // are where they stay.
+    #[inline(always)]
+    fn request_parts(&mut self, core: &Arc<Core<Token>>, parts: RequestParts) {
+        handler::dispatch(self.inner, core, parts);
+    }
+
+    #[inline(always)]
+    fn response(&mut self, token: Token, result: Result<Response, HgError>) {
+        if let Token::Forward(call) = token {
+            // SAFETY: once: a call has one token, which cannot be cloned and ends here.
+            unsafe { Call::complete(call, &self.inner.monitoring, result) };
+        }
+    }
+
+    fn responded(&mut self, token: Token, result: Result<(), HgError>) {
+        if let Err(error) = &result {
+            log!(self.inner.log, DEBUG, %error, "an answer was not delivered");
+        }
+        match token {
+            Token::Respond(span) => pending_response::delivered(span.as_ref(), &result),
+            Token::Awaited(answer) => answer.complete(result),
+            Token::Forward(_) | Token::Bulk(_) => {}
+        }
+    }
+
+    fn canceled(&mut self, origin: &Addr, call: CallKey) {
+        let (gates, core) = (&self.inner.gates, &self.inner.core);
+        // In hand, or its arguments are being fetched.
+        let may_be_here = || gates.any_in_hand() || core.in_hand().operations > 0;
+        self.inner.cancels.canceled(origin, call, may_be_here);
+    }
+
+    fn peer_gone(&mut self, peer: &Addr) {
+        self.inner.cancels.origin_gone(peer);
+    }
+
+    fn bulk(&mut self, token: Token, result: Result<u64, HgError>) {
+        if let Token::Bulk(call) = token {
+            call.complete(&self.inner.monitoring, result);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use na::shared::UninitShared;
+
+    use super::*;
+    use crate::operation::call::CallInfo;
+    use crate::operation::deadline::CallLimits;
+    use crate::{ForwardError, Instance, ProviderHandle, Rpc};
+
+    /// Calls, transfers and the shutdown would wait for a progress ULT that is not there any more.
+    #[test]
+    fn a_panic_of_progress_ends_its_instance_and_leaves_nobody_waiting() {
+        const HOLD: Rpc<(), ()> = Rpc::new("hold");
+        const PING: Rpc<(), ()> = Rpc::new("ping");
+        const PATIENCE: Duration = Duration::from_secs(60);
+        let service = Instance::builder("na+sm://").start().unwrap();
+        let go = Arc::new(Eventual::<()>::new());
+        let may_go = go.clone();
+        service.serve(HOLD).function(move |()| *may_go.wait()).unwrap();
+        service.serve(PING).function(|()| ()).unwrap();
+        let client = Instance::builder("na+sm://").listen(false).start().unwrap();
+        let target = ProviderHandle::from(client.lookup(service.self_addr().uri()).unwrap());
+        let held = client.iforward(HOLD, &target, &()).unwrap();
+        // What ends it is called by progress, and no code of users.
+        let at_end = Box::new(|_| panic!("on the progress ULT"));
+        let (_call, token) =
+            UninitShared::new().fill_pair(Call::with_extra(CallLimits::default(), Some(at_end)));
+        client.start(PING, CallInfo { rpc: "ping", to: &target, term: None }, &(), token).unwrap();
+        let error = held.wait_timeout(PATIENCE).unwrap().unwrap_err();
+        assert!(matches!(error, ForwardError::Closing { .. }), "{error}");
+        client.wait_for_finalize().unwrap();
+        go.set(()).unwrap();
+        service.finalize_and_wait().unwrap();
+    }
+
+    #[test]
+    fn progress_that_does_nothing_but_panic_ends() {
+        let own = crate::init("{}").unwrap();
+        let (inner, mut panics) = (own.inner(), 0);
+        let ended = guarded(inner, &inner.core, || {
+            panics += 1;
+            assert!(panics == 0, "a test");
+        });
+        assert_eq!((ended, panics), (None, PANICS_MAX));
+        own.wait_for_finalize().unwrap();
+    }
+
+    #[test]
+    fn who_steps_aside_lets_pools_behind_its_own_have_a_turn() {
+        let runtime = ult::Runtime::builder()
+            .pool(ult::PoolSpec::new("first"))
+            .pool(ult::PoolSpec::new("behind"))
+            .xstream(ult::XstreamSpec::new("x").pools(["first", "behind"]))
+            .start()
+            .expect("a runtime");
+        let [first, behind] = ["first", "behind"].map(|name| runtime.pool(name).expect("a pool"));
+        let steps = first.spawn(move || {
+            let has_run = Arc::new(AtomicBool::new(false));
+            let runs = has_run.clone();
+            let other = behind.spawn(move || runs.store(true, Ordering::Relaxed));
+            // Not after a yield, which comes straight back.
+            let steps = (0..100).take_while(|_| {
+                give_way(ult::yield_now);
+                !has_run.load(Ordering::Relaxed)
+            });
+            let steps = steps.count();
+            other.expect("a unit").join().expect("its end");
+            steps
+        });
+        let steps = steps.expect("a unit").join().expect("its end");
+        assert_eq!(steps, 0, "it has run when the first step ends");
+        runtime.shutdown().expect("the end");
+    }
+}

@@ -1,0 +1,342 @@
+//! Providers that are started from the configuration.
+
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+
+use hg::ProviderId;
+use margo_config::{DependencyTarget, Error as ConfigError, Errors, Resolved, ResolvedProvider};
+use ult::{PoolRef, Priority};
+
+use crate::providers::dependency::{self, Dependencies, Dependency, Need};
+use crate::{ElasticityError, Instance, Provider, ProviderError, ProviderHandle};
+
+// The document and the wire mean the same by it.
+const _: () = assert!(ProviderId::DEFAULT.get() == margo_config::PROVIDER_ID_DEFAULT);
+
+/// A kind of provider that can be started from `margo.providers` of the configuration.
+///
+/// Counterpart: Bedrock's component class.
+pub trait Component: Send + Sync {
+    /// Returns the name of this type in the configuration (`type`).
+    fn type_name(&self) -> &'static str;
+
+    /// Which other providers one of this type works with: the keys of its `dependencies` in the
+    /// configuration, in which others are an error. Default: none.
+    ///
+    /// Counterpart: `GetDependencies` of Bedrock's components.
+    fn needs(&self) -> &[Need] {
+        &[]
+    }
+
+    /// Checks whether the `config` of a provider can be meant, whatever the machine, for programs
+    /// that check a document without starting anything, as `margo config check` does. Default: it
+    /// can.
+    ///
+    /// # Errors
+    ///
+    /// The errors that [`start`](Self::start) would have with it on any machine. Those of
+    /// [`provider_config`](crate::config::provider_config), or other
+    /// [`Errors`](crate::config::Errors) with paths such as `config.path`, are told with the place
+    /// of each key in the document; any other error with that of the object.
+    fn check(
+        &self,
+        _config: &serde_json::Value,
+    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        Ok(())
+    }
+
+    /// Starts one provider.
+    ///
+    /// # Errors
+    ///
+    /// The reason that keeps it from starting, in words that help the author of the configuration.
+    fn start(
+        &self,
+        instance: &Instance,
+        spec: &ProviderSpec,
+    ) -> Result<Box<dyn RunningProvider>, Box<dyn std::error::Error + Send + Sync>>;
+}
+
+/// One entry of `margo.providers`, resolved; or what a program makes up for a [`Component`] that it
+/// starts itself.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct ProviderSpec {
+    /// The name; unique in the instance.
+    pub name: String,
+    /// The id.
+    pub id: ProviderId,
+    /// The pool in which its handlers are to run.
+    pub pool: PoolRef,
+    /// The priority of its requests.
+    pub priority: Priority,
+    /// The providers that it works with.
+    pub dependencies: Dependencies,
+    /// The own configuration, for the component to check.
+    pub config: serde_json::Value,
+}
+
+impl ProviderSpec {
+    /// One of normal priority, without dependencies, whose configuration is `{}`.
+    pub fn new(name: impl Into<String>, id: ProviderId, pool: &PoolRef) -> Self {
+        Self {
+            name: name.into(),
+            id,
+            pool: pool.clone(),
+            priority: Priority::Normal,
+            dependencies: Dependencies::default(),
+            config: serde_json::Value::Object(serde_json::Map::new()),
+        }
+    }
+
+    /// An empty provider as it is described here: with that id, in that pool, of that priority.
+    pub fn provider(&self, instance: &Instance) -> Provider {
+        self.provider_of(instance, ())
+    }
+
+    /// Makes a provider as it is described here, with an object; see [`Instance::provider_of`].
+    pub fn provider_of<T>(&self, instance: &Instance, object: impl Into<Arc<T>>) -> Provider<T> {
+        instance.provider_of(self.id, &self.pool, object).with_priority(self.priority)
+    }
+}
+
+/// A provider that was started; dropping it stops it.
+pub trait RunningProvider: Send + Sync {
+    /// Returns the object that providers of the same document may use without an RPC if they depend
+    /// on this one ([`Dependency::object`]). Default: none. A [`Provider`] lends the object that
+    /// its handlers share.
+    fn shared_object(&self) -> Option<Arc<dyn Any + Send + Sync>> {
+        None
+    }
+}
+
+impl<T: Any + Send + Sync> RunningProvider for Provider<T> {
+    fn shared_object(&self) -> Option<Arc<dyn Any + Send + Sync>> {
+        Some(self.object().clone())
+    }
+}
+
+/// The providers that [`Instance::start_providers`] started. Dropping it stops them, the last one
+/// first, without waiting for handlers that run: what those call meanwhile may be stopped already.
+/// To let them end in peace drop it when the instance has ended ([`Instance::wait_for_finalize`]),
+/// as `margo serve` does.
+#[must_use = "dropping this stops the providers"]
+pub struct RunningProviders {
+    running: Vec<(String, Box<dyn RunningProvider>)>,
+}
+
+impl RunningProviders {
+    /// Names, in the order in which they were started: that of the configuration, but each after
+    /// those that it depends on.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.running.iter().map(|(name, _)| name.as_str())
+    }
+
+    fn object_of(&self, name: &str) -> Option<Arc<dyn Any + Send + Sync>> {
+        let found = self.running.iter().find(|(own, _)| own == name);
+        found.and_then(|(_, provider)| provider.shared_object())
+    }
+}
+
+impl Drop for RunningProviders {
+    fn drop(&mut self) {
+        while let Some(last) = self.running.pop() {
+            drop(last);
+        }
+    }
+}
+
+impl fmt::Debug for RunningProviders {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.names()).finish()
+    }
+}
+
+/// Looks whether the settings and dependencies of the providers of a document are what
+/// `components` take ([`Component::check`], [`Component::needs`]), without starting anything.
+/// Providers of other types are passed over.
+///
+/// # Errors
+///
+/// All of the providers that would start nowhere, with their paths, and all that is wrong with the
+/// dependencies of each.
+pub fn check_providers(resolved: &Resolved, components: &[&dyn Component]) -> Result<(), Errors> {
+    let wrong = resolved.providers.iter().enumerate().flat_map(|(index, wanted)| {
+        let Some(component) = of_type(components, &wanted.type_name) else { return Vec::new() };
+        let at = format!("margo.providers[{index}]");
+        let config = component.check(&wanted.config).err();
+        let config = config.map_or_else(Vec::new, |error| of_config(&at, error));
+        let needs = check_needs(*component, wanted, resolved).into_iter();
+        let needs = needs.map(|error| ConfigError::new(format!("{at}.dependencies"), error));
+        config.into_iter().chain(needs).collect()
+    });
+    Errors::none_of(wrong)
+}
+
+/// Returns the errors that a component finds in the `config` of the provider at a path, by key
+/// where the component names one.
+fn of_config(at: &str, error: Box<dyn std::error::Error + Send + Sync>) -> Vec<ConfigError> {
+    match error.downcast::<Errors>() {
+        Ok(errors) => {
+            let moved = errors.into_iter().map(|mut error| {
+                error.path = match error.path.as_str() {
+                    "" => format!("{at}.config"),
+                    path => format!("{at}.{path}"),
+                };
+                error
+            });
+            moved.collect()
+        }
+        Err(error) => vec![ConfigError::new(format!("{at}.config"), error.to_string())],
+    }
+}
+
+fn of_type<'a>(
+    components: &'a [&'a dyn Component],
+    type_name: &str,
+) -> Option<&'a &'a dyn Component> {
+    components.iter().find(|component| component.type_name() == type_name)
+}
+
+fn check_needs(
+    component: &dyn Component,
+    wanted: &ResolvedProvider,
+    resolved: &Resolved,
+) -> Vec<String> {
+    // Of a document in which more is wrong: some that it means was not found, or what that is.
+    let is_found = |one: &margo_config::ResolvedDependency| {
+        let is_known = |target| !type_of(target, resolved).is_empty();
+        one.targets.len() == one.given.texts().len() && one.targets.iter().all(is_known)
+    };
+    if !wanted.dependencies.iter().all(is_found) {
+        return Vec::new();
+    }
+    let given = wanted.dependencies.iter().map(|one| {
+        let types = one.targets.iter().map(|target| type_of(target, resolved));
+        (&*one.key, types.collect())
+    });
+    dependency::check(component.needs(), given)
+}
+
+fn type_of<'a>(target: &'a DependencyTarget, resolved: &'a Resolved) -> &'a str {
+    match target {
+        DependencyTarget::Local(place) => &resolved.providers[*place].type_name,
+        DependencyTarget::Remote { type_name, .. } => type_name,
+    }
+}
+
+impl Instance {
+    /// Starts the providers that the configuration lists, in its order, but each after those that
+    /// it depends on.
+    ///
+    /// # Errors
+    ///
+    /// [`ProviderError`]; the providers that had been started were stopped.
+    pub fn start_providers(
+        &self,
+        components: &[&dyn Component],
+    ) -> Result<RunningProviders, ProviderError> {
+        let resolved = &self.inner().resolved;
+        let wrong = |wanted: &ResolvedProvider, reason| ProviderError::Dependency {
+            name: wanted.name.clone(),
+            type_name: wanted.type_name.clone(),
+            reason,
+        };
+        // What can be told without starting anything is told before.
+        let mut planned = Vec::with_capacity(resolved.providers.len());
+        for place in resolved.start_order() {
+            let wanted = &resolved.providers[place];
+            let component = of_type(components, &wanted.type_name).ok_or_else(|| {
+                let known: Vec<_> = components.iter().map(|one| one.type_name()).collect();
+                ProviderError::UnknownType {
+                    name: wanted.name.clone(),
+                    type_name: wanted.type_name.clone(),
+                    known: known.join(", "),
+                }
+            })?;
+            let reasons = check_needs(*component, wanted, resolved);
+            if !reasons.is_empty() {
+                return Err(wrong(wanted, reasons.join("; ")));
+            }
+            planned.push((component, wanted));
+        }
+        let mut started = RunningProviders { running: Vec::new() };
+        for (component, wanted) in planned {
+            let dependencies =
+                self.dependencies_of(wanted, &started).map_err(|reason| wrong(wanted, reason))?;
+            let spec = self.spec_of(wanted, dependencies)?;
+            let provider = component.start(self, &spec).map_err(|source| ProviderError::Start {
+                name: wanted.name.clone(),
+                type_name: wanted.type_name.clone(),
+                source,
+            })?;
+            started.running.push((wanted.name.clone(), provider));
+        }
+        Ok(started)
+    }
+
+    fn spec_of(
+        &self,
+        wanted: &ResolvedProvider,
+        dependencies: Dependencies,
+    ) -> Result<ProviderSpec, ProviderError> {
+        let refused = |source: ElasticityError| ProviderError::Start {
+            name: wanted.name.clone(),
+            type_name: wanted.type_name.clone(),
+            source: Box::new(source),
+        };
+        Ok(ProviderSpec {
+            name: wanted.name.clone(),
+            id: ProviderId::new(wanted.provider_id),
+            pool: self
+                .find_pool(self.inner().resolved.pools[wanted.pool].index)
+                .map_err(refused)?
+                .pool,
+            priority: match wanted.priority {
+                margo_config::Priority::High => Priority::High,
+                margo_config::Priority::Normal => Priority::Normal,
+                margo_config::Priority::Low => Priority::Low,
+            },
+            dependencies,
+            config: wanted.config.clone(),
+        })
+    }
+
+    /// Returns the providers that one works with. Those of this document have been started; those
+    /// elsewhere have not been asked.
+    fn dependencies_of(
+        &self,
+        wanted: &ResolvedProvider,
+        started: &RunningProviders,
+    ) -> Result<Dependencies, String> {
+        let find = |target: &DependencyTarget| match target {
+            DependencyTarget::Local(place) => {
+                let there = &self.inner().resolved.providers[*place];
+                let id = ProviderId::new(there.provider_id);
+                Ok(Dependency {
+                    name: there.name.clone(),
+                    type_name: there.type_name.clone(),
+                    handle: ProviderHandle::new(self.self_addr(), id),
+                    object: started.object_of(&there.name),
+                })
+            }
+            DependencyTarget::Remote { type_name, provider_id, address } => {
+                let addr = self.lookup(address).map_err(|error| error.to_string())?;
+                Ok(Dependency {
+                    name: format!("{type_name}:{provider_id}@{address}"),
+                    type_name: type_name.clone(),
+                    handle: ProviderHandle::new(addr, ProviderId::new(*provider_id)),
+                    object: None,
+                })
+            }
+        };
+        let mut all = Vec::with_capacity(wanted.dependencies.len());
+        for one in &wanted.dependencies {
+            let providers: Result<_, String> = one.targets.iter().map(find).collect();
+            let providers = providers.map_err(|error| format!("`{}`: {error}", one.key))?;
+            all.push((one.key.clone(), providers));
+        }
+        Ok(Dependencies { all })
+    }
+}

@@ -1,0 +1,288 @@
+//! Takes the snapshot.
+//!
+//! Reads counters and takes locks that are only ever held briefly; asks no execution stream.
+
+use std::collections::{BTreeMap, btree_map};
+use std::time::Instant;
+
+use hg::PeerCalls;
+use na::PeerLink;
+use ult::{PoolKind, PoolRef, XstreamRef, XstreamState};
+
+use crate::Load;
+use crate::instance::inner::Inner;
+use crate::observe::metrics::{
+    ContextMetrics, CurrentUnit, GateKind, GateMetrics, Marks, MemoryMetrics, Metrics,
+    NetworkCounters, PeerCount, PeerMetrics, PeersMetrics, Phase, PoolMetrics, XstreamMetrics,
+    process,
+};
+use crate::serving::register::RegisteredRpc;
+
+/// Peers that a snapshot names.
+const PEERS_MAX: usize = 1000;
+
+pub(crate) fn collect(inner: &Inner) -> Metrics {
+    if inner.is_forked() {
+        // The parent's locks may be held for ever here.
+        return Metrics { process: process::read_forked(), ..head(inner) };
+    }
+    let endpoint = inner.core.endpoint().stats();
+    let in_hand = inner.core.in_hand();
+    let xstreams: Vec<_> = inner.runtime.xstreams().iter().map(xstream).collect();
+    Metrics {
+        handlers_running: inner.shutdown.handlers(),
+        stats: inner.stats(),
+        network: network(inner),
+        contexts: contexts(inner),
+        pools: inner.runtime.pools().iter().map(|one| pool(one, &inner.metrics.marks)).collect(),
+        gates: gates(inner),
+        rpcs: crate::observe::metrics::rpcs::rpcs(&inner.monitoring),
+        statistics: Some(inner.monitoring.is_counting()),
+        peers: peers(inner, endpoint.peers),
+        memory: MemoryMetrics {
+            stacks: xstreams.iter().map(|xstream| xstream.stacks).sum(),
+            regions: endpoint.regions,
+            region_bytes: endpoint.region_bytes,
+            request_buffer_bytes: in_hand.large_buffer_bytes,
+            result_bytes_kept: in_hand.result_bytes_kept,
+            bulk_pools: inner.metrics.bulk_pools.metrics(),
+        },
+        xstreams,
+        process: process::read(),
+        ..head(inner)
+    }
+}
+
+/// Returns the metrics that are known without a lock.
+fn head(inner: &Inner) -> Metrics {
+    Metrics {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        address: inner.core.self_addr().to_string(),
+        phase: phase(inner),
+        uptime_sec: inner.metrics.started.elapsed().as_secs_f64(),
+        ..Metrics::default()
+    }
+}
+
+fn phase(inner: &Inner) -> Phase {
+    match (inner.shutdown.has_begun(), inner.shutdown.is_done()) {
+        (false, _) => Phase::Running,
+        (true, false) => Phase::Finalizing,
+        (true, true) => Phase::Finalized,
+    }
+}
+
+fn network(inner: &Inner) -> NetworkCounters {
+    let counters = inner.core.counters();
+    NetworkCounters {
+        requests_sent: counters.rpc_req_sent,
+        requests_received: counters.rpc_req_recv,
+        responses_sent: counters.rpc_resp_sent,
+        responses_received: counters.rpc_resp_recv,
+        requests_overflowed: counters.req_extra,
+        responses_overflowed: counters.resp_extra,
+        bulk_transfers: counters.bulk_count,
+        malformed: counters.malformed,
+        checksum_errors: counters.checksum_errors,
+        requests_beyond_buffers: counters.multi_recv_copy,
+        responses_unread: counters.resp_unread,
+        not_registered: counters.not_registered,
+        canceled: counters.canceled,
+    }
+}
+
+fn contexts(inner: &Inner) -> Vec<ContextMetrics> {
+    let pools = inner.elastic.progress_pools();
+    let one = |(pool, (core, progress)): (PoolRef, (&std::sync::Arc<hg::Core<_>>, _))| {
+        let in_hand = core.in_hand_here();
+        let progress: Option<&crate::polling::driver::Progress> = progress;
+        let [polls, events, sleeps] = progress.map(|own| own.tally.read()).unwrap_or_default();
+        ContextMetrics {
+            progress_pool: pool.name().to_owned(),
+            in_flight: in_hand.operations,
+            requests_held: in_hand.requests_held,
+            receives_posted: in_hand.receives_posted,
+            polls,
+            events,
+            sleeps,
+        }
+    };
+    pools.into_iter().zip(inner.contexts()).map(one).collect()
+}
+
+fn pool(pool: &PoolRef, marks: &Marks) -> PoolMetrics {
+    // In this order, see `oldest_wait`.
+    let waiting = pool.len();
+    let stats = pool.stats();
+    let oldest_wait = marks.oldest_wait(pool, waiting, stats.pushed, Instant::now());
+    PoolMetrics {
+        name: pool.name().to_owned(),
+        kind: kind(pool.kind()).to_owned(),
+        waiting,
+        oldest_wait_sec: oldest_wait.map(|age| age.as_secs_f64()),
+        // Read at different moments, so what cannot be may seem to be.
+        alive: stats.alive().max(waiting as u64),
+        // One that goes to another pool in between is blocked here and alive there.
+        blocked: stats.blocked().min(stats.alive()),
+        created: stats.created,
+        finished: stats.finished,
+        executed: stats.executed,
+        yields: stats.yields,
+        xstreams: pool.xstreams(),
+    }
+}
+
+/// As in a document.
+fn kind(kind: PoolKind) -> &'static str {
+    match kind {
+        PoolKind::Fifo => "fifo",
+        PoolKind::FifoWait => "fifo_wait",
+        PoolKind::PrioWait => "prio_wait",
+        PoolKind::EarliestFirst => "earliest_first",
+        PoolKind::RandWs => "randws",
+        _ => "custom",
+    }
+}
+
+fn xstream(xstream: &XstreamRef) -> XstreamMetrics {
+    let stats = xstream.stats();
+    let current = xstream.current_unit().map(|unit| CurrentUnit {
+        id: unit.id,
+        name: unit.name.map(str::to_owned),
+        pool: unit.pool,
+    });
+    XstreamMetrics {
+        name: xstream.name().to_owned(),
+        state: match xstream.state() {
+            XstreamState::Running => "running",
+            XstreamState::Idle => "idle",
+            XstreamState::Joining => "joining",
+            XstreamState::Terminated => "terminated",
+            XstreamState::Removed => "removed",
+            _ => "unknown",
+        }
+        .to_owned(),
+        cpus: xstream.cpus(),
+        pools: xstream.pools(),
+        ults: stats.ults,
+        stacks: stats.stacks,
+        executed: stats.executed,
+        sleeps: stats.sleeps,
+        slept_sec: stats.slept.as_secs_f64(),
+        current,
+    }
+}
+
+fn gates(inner: &Inner) -> Vec<GateMetrics> {
+    let gate = |kind, name: &str, provider, load: Load| GateMetrics {
+        kind,
+        name: name.to_owned(),
+        provider,
+        in_hand: load.in_hand,
+        handlers_max: load.bounds.handlers_max,
+        waiting: load.waiting,
+        refused: load.refused,
+    };
+    let pools = inner.gates.loads();
+    let mut gates: Vec<_> =
+        pools.iter().map(|(pool, load)| gate(GateKind::Pool, pool.name(), None, *load)).collect();
+    let registrations = inner.core.registrations();
+    let mut rpcs: Vec<_> = registrations
+        .iter()
+        .filter_map(|registration| {
+            let entry = registration.data_as::<RegisteredRpc>()?;
+            let load = entry.own_gate.as_ref()?.load();
+            Some(gate(GateKind::Rpc, entry.rpc, Some(entry.provider.get()), load))
+        })
+        .collect();
+    rpcs.sort_by(|a, b| (&a.name, a.provider).cmp(&(&b.name, b.provider)));
+    gates.append(&mut rpcs);
+    gates
+}
+
+fn peers(inner: &Inner, known: Vec<na::PeerStats>) -> PeersMetrics {
+    let known = by_address(inner.core.peer_calls(known));
+    let now = Instant::now();
+    let mut counts = BTreeMap::<_, usize>::new();
+    for PeerCalls { peer, .. } in &known {
+        *counts.entry((peer.transport, link(peer.link))).or_default() += 1;
+    }
+    let marks = &inner.metrics.marks;
+    let mut list: Vec<_> = known
+        .into_iter()
+        .map(|PeerCalls { peer, calls, .. }| {
+            let oldest = calls.iter().filter_map(|call| marks.age(*call, now)).max();
+            PeerMetrics {
+                address: peer.uri,
+                transport: peer.transport.to_owned(),
+                link: link(peer.link).to_owned(),
+                calls_in_flight: calls.len(),
+                oldest_call_sec: oldest.map(|age| age.as_secs_f64()),
+                sent_bytes: peer.sent_bytes,
+                received_bytes: peer.received_bytes,
+                sent_messages: peer.sent_messages,
+                received_messages: peer.received_messages,
+            }
+        })
+        .collect();
+    // For who asks next.
+    marks.note(inner);
+    let age = |peer: &PeerMetrics| peer.oldest_call_sec.unwrap_or(-1.0);
+    list.sort_by(|a, b| {
+        let by_age = age(b).total_cmp(&age(a));
+        by_age.then(b.calls_in_flight.cmp(&a.calls_in_flight)).then(a.address.cmp(&b.address))
+    });
+    let (calls_in_flight, oldest_call_sec) = (
+        list.iter().map(|peer| peer.calls_in_flight).sum(),
+        list.first().and_then(|peer| peer.oldest_call_sec),
+    );
+    list.truncate(PEERS_MAX);
+    let count = |((transport, link), count): ((&str, &str), usize)| PeerCount {
+        transport: transport.to_owned(),
+        link: link.to_owned(),
+        count,
+    };
+    let counts = counts.into_iter().map(count).collect();
+    PeersMetrics { counts, list, calls_in_flight, oldest_call_sec }
+}
+
+/// The peers with one row for each address, under which there may be several: one that was called,
+/// and those that have called.
+fn by_address(known: Vec<PeerCalls>) -> Vec<PeerCalls> {
+    let mut rows = BTreeMap::new();
+    for one in known {
+        match rows.entry((one.peer.transport, one.peer.uri.clone())) {
+            btree_map::Entry::Vacant(row) => {
+                row.insert(one);
+            }
+            btree_map::Entry::Occupied(mut row) => {
+                let row = row.get_mut();
+                row.calls.extend(one.calls);
+                let (peer, more) = (&mut row.peer, one.peer);
+                let is_up = |link| (link == PeerLink::Connected, link == PeerLink::Connecting);
+                if is_up(more.link) > is_up(peer.link) {
+                    peer.link = more.link;
+                }
+                for (sum, more) in [
+                    (&mut peer.sent_bytes, more.sent_bytes),
+                    (&mut peer.received_bytes, more.received_bytes),
+                    (&mut peer.sent_messages, more.sent_messages),
+                    (&mut peer.received_messages, more.received_messages),
+                ] {
+                    *sum = sum.zip(more).map(|(sum, more)| sum + more);
+                }
+            }
+        }
+    }
+    rows.into_values().collect()
+}
+
+fn link(link: PeerLink) -> &'static str {
+    match link {
+        PeerLink::Idle => "idle",
+        PeerLink::Connecting => "connecting",
+        PeerLink::Connected => "connected",
+        PeerLink::Gone => "gone",
+        _ => "unknown",
+    }
+}
