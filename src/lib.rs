@@ -75,6 +75,7 @@
 // this list: support, layout, observe, origin, bulk, target, progress, elastic, timer, report,
 // instance. `error.rs` and `rpc.rs` belong to all of them.
 mod admission;
+mod api;
 mod bulk;
 mod dispatch;
 mod elastic;
@@ -106,7 +107,6 @@ pub use {na, ult};
 pub use self::{
     admission::gates::Load,
     bulk::request::BulkRequest,
-    bulk::transfer::{BulkBuffer, LocalBulk},
     elastic::{ElasticityError, PoolHold, PoolInfo, PoolKey, XstreamHold, XstreamInfo, XstreamKey},
     error::{
         BulkError, FinalizeError, ForwardError, IdentityError, InitError, LayoutError,
@@ -119,7 +119,7 @@ pub use self::{
     },
     instance::{
         address_file::AddressFile,
-        inner::{Instance, Stats, WeakInstance},
+        inner::{Instance, WeakInstance},
     },
     layout::{
         network_check::check_network,
@@ -127,10 +127,12 @@ pub use self::{
         plan::{Layout, LayoutPool, LayoutXstream},
     },
     lifecycle::{
+        builder::InstanceBuilder,
         finalize::{FinalizeCallback, SignalFinalizer},
-        init::{InstanceBuilder, init},
+        init::init,
     },
     memory::{
+        buffer::{BulkBuffer, LocalBulk},
         exposed::{Exposable, Exposed},
         pool::{BulkClassStats, BulkPool, BulkPoolError, BulkPoolSpec, PooledBuffer},
         releasing::Releasing,
@@ -140,7 +142,7 @@ pub use self::{
         metrics::{
             BulkPoolMetrics, ContextMetrics, CurrentUnit, GateKind, GateMetrics, MemoryMetrics,
             Metrics, NetworkCounters, PeerCount, PeerMetrics, PeersMetrics, Phase, PhaseMetrics,
-            PoolMetrics, ProcessMetrics, RpcEnd, RpcMetrics, XstreamMetrics,
+            PoolMetrics, ProcessMetrics, RpcEnd, RpcMetrics, Stats, XstreamMetrics,
         },
         monitor,
         parent::{current_rpc_id, set_current_rpc_id},

@@ -2,10 +2,13 @@
 //!
 //! May import the folders up to `operation`; knows neither handlers nor the instance. Read
 //! `gate.rs` (a bound, and who waits at it; `loom-tests` has a model of it) and `gates.rs` (those
-//! of an instance), then `request_shares.rs`, `moved_requests.rs` and `counters.rs`.
+//! of an instance), then `waiting.rs`, `request_shares.rs`, `moved_requests.rs`, `counters.rs`
+//! and `identities.rs`.
 
 pub(crate) mod counters;
 pub(crate) mod gate;
 pub(crate) mod gates;
+pub(crate) mod identities;
 pub(crate) mod moved_requests;
 pub(crate) mod request_shares;
+pub(crate) mod waiting;

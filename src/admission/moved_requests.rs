@@ -10,31 +10,33 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use hg::ReturnCode;
 use na::shared::{Shared, WeakShared};
 
-use crate::dispatch::respond::Reply;
-
 /// The answer that the origin of such a request gets. Not `HG_PERMISSION`, which says that the
 /// handler has not run.
 pub(crate) const CLOSING: (ReturnCode, &str) =
     (ReturnCode::OtherError, "the service shut down before it was answered");
 
 /// Those of an instance.
-#[derive(Default)]
-pub(crate) struct MovedRequests(Mutex<State>);
+pub(crate) struct MovedRequests<R>(Mutex<State<R>>);
 
-#[derive(Default)]
-struct State {
+struct State<R> {
     /// By their addresses, which are theirs as long as somebody looks on.
-    replies: HashMap<usize, WeakShared<Reply>>,
+    replies: HashMap<usize, WeakShared<R>>,
     is_over: bool,
 }
 
-impl MovedRequests {
-    fn state(&self) -> MutexGuard<'_, State> {
+impl<R> Default for MovedRequests<R> {
+    fn default() -> Self {
+        Self(Mutex::new(State { replies: HashMap::new(), is_over: false }))
+    }
+}
+
+impl<R> MovedRequests<R> {
+    fn state(&self) -> MutexGuard<'_, State<R>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Enters one more. `false`: the network is about to close, and the request would not be found.
-    pub(crate) fn insert(&self, reply: &Shared<Reply>) -> bool {
+    pub(crate) fn insert(&self, reply: &Shared<R>) -> bool {
         let mut state = self.state();
         if !state.is_over {
             state.replies.insert(address(reply), Shared::downgrade(reply));
@@ -42,26 +44,23 @@ impl MovedRequests {
         !state.is_over
     }
 
-    /// Answers all that are left, before the network closes.
-    pub(crate) fn close(&self) {
+    /// The requests that are left, for the caller to answer before the network closes.
+    pub(crate) fn close(&self) -> Vec<Shared<R>> {
         let left = {
             let mut state = self.state();
             state.is_over = true;
             std::mem::take(&mut state.replies)
         };
-        let (code, detail) = CLOSING;
-        for reply in left.into_values().filter_map(|reply| reply.upgrade()) {
-            reply.fail(code, detail);
-        }
+        left.into_values().filter_map(|reply| reply.upgrade()).collect()
     }
 
     /// It is answered.
-    pub(crate) fn remove(&self, reply: &Reply) {
+    pub(crate) fn remove(&self, reply: &R) {
         let gone = self.state().replies.remove(&address(reply));
         drop(gone);
     }
 }
 
-fn address(reply: &Reply) -> usize {
+fn address<R>(reply: &R) -> usize {
     std::ptr::from_ref(reply).addr()
 }

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use hg::{BulkOp, HgError};
 
-use crate::bulk::transfer::{LocalBulk, Plan};
-use crate::operation::call::Deadline;
+use crate::bulk::transfer::Plan;
+use crate::operation::deadline::{self, Deadline};
 use crate::{
-    Addr, Bulk, BulkError, BulkPool, BulkPoolError, BulkRequest, Handle, Instance, PooledBuffer,
-    operation::deadline,
+    Addr, Bulk, BulkError, BulkPool, BulkPoolError, BulkRequest, Handle, Instance, LocalBulk,
+    PooledBuffer,
 };
 
 impl Instance {

@@ -16,11 +16,13 @@ use std::time::{Duration, Instant};
 use hg::{Bulk, BulkOp, HgError, OpRef};
 use ult::{Eventual, ReadyIn, Selectable};
 
-use crate::bulk::transfer::{BulkCall, LocalBulk, Plan, assert_may_wait};
-use crate::operation::call::{Deadline, is_past};
+use crate::bulk::transfer::Plan;
+use crate::memory::buffer::assert_may_wait;
+use crate::operation::bulk_call::BulkCall;
+use crate::operation::deadline::{self, Deadline, is_past};
 use crate::origin::request::at_once;
 use crate::support::why_over::GaveUp;
-use crate::{Addr, BulkError, Canceler, Handle, Instance, operation::deadline};
+use crate::{Addr, BulkError, Canceler, Handle, Instance, LocalBulk};
 
 /// A bulk transfer in flight, made by [`Instance::ipull`] or [`Instance::ipush`]. Has the buffer
 /// until the transfer is over, and gives it back with the result, whether that is good or bad.
@@ -166,7 +168,7 @@ impl Instance {
         }
         if let Ok(op) = started {
             // Nobody may ever look at it.
-            call.set_alarm(self, op);
+            call.set_alarm(self.inner(), op);
         }
         let instance = self.clone();
         BulkRequest { instance, call, started, peer, buffer: Some(buffer), awaited: None }
@@ -309,7 +311,7 @@ impl<B: LocalBulk + Send + 'static> BulkRequest<B> {
     /// was detached.
     pub fn canceler(&self) -> Canceler {
         let op = *self.started.as_ref().unwrap_or(&OpRef::NONE);
-        Canceler::of_bulk(&self.instance, &self.call, op)
+        Canceler::of_bulk(self.instance.inner(), &self.call, op)
     }
 
     /// Lets the transfer go on by itself; its result is dropped, and its buffer when it is over. It

@@ -23,26 +23,17 @@ use ult::{PoolRef, Priority};
 
 use crate::admission::counters::Counters;
 use crate::admission::gates::{Entrance, Host};
-use crate::dispatch::respond::{self, Reply};
+use crate::admission::waiting::Waiting;
+use crate::dispatch::registered_rpc::{RegisteredRpc, RequestGate};
+use crate::dispatch::respond;
+use crate::elastic::may_spawn;
 use crate::instance::inner::Inner;
+use crate::instance::reply::Reply;
 use crate::observe::monitor::{Moment, RequestWatch};
-use crate::operation::call::may_spawn;
 use crate::operation::token::Token;
-use crate::serving::register::{RegisteredRpc, RequestGate};
 use crate::support::contain::{contain, message_of};
 use crate::support::log::log;
 use crate::{Addr, Instance, Principal, observe::trace, operation::deadline};
-
-/// A request that was read and is not handled yet; in a gate it waits as such.
-pub(crate) struct Waiting {
-    request: RequestHandle<Token>,
-    /// The data is the [`RegisteredRpc`].
-    registration: Arc<Registration>,
-    /// It has its place of its RPC, if that has a gate, and waits for one in the pool.
-    in_own: bool,
-    /// The time of its arrival, if that is observed.
-    arrived: Option<Moment>,
-}
 
 impl Waiting {
     fn origin(&self) -> &Addr {

@@ -1,7 +1,9 @@
 //! Requests that arrive: from the message through the gates to a ULT, its handler and the response.
 //!
-//! May import the folders up to `instance`. Read `handler.rs` (from an arrived request to the end
-//! of its handler), then `respond.rs` (the request as its handler holds it, and the response).
+//! May import the folders up to `instance`. Read `registered_rpc.rs`, then `handler.rs` (from an
+//! arrived request to the end of its handler) and `respond.rs` (the response); last `member.rs`.
 
 pub(crate) mod handler;
+pub(crate) mod member;
+pub(crate) mod registered_rpc;
 pub(crate) mod respond;

@@ -30,7 +30,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use hg::{
-    CallKey, Core, HgError, LentRequest, OpRef, ProcError, ProviderId, RawRequest, Registration,
+    Core, HgError, LentRequest, OpRef, ProcError, ProviderId, RawRequest, Registration,
     RequestHandle, ReturnCode, RpcId, Sent, Writer, margo, proc,
 };
 use na::claim::Claim;
@@ -41,6 +41,7 @@ use serde::de::DeserializeOwned;
 
 use crate::admission::counters::Counters;
 use crate::instance::inner::Inner;
+use crate::instance::reply::{Ends, Reply};
 use crate::observe::monitor::RequestWatch;
 use crate::observe::trace::{SpanOfTrace, TraceContext};
 use crate::operation::cancel::{CancelToken, Wanted};
@@ -59,49 +60,11 @@ const DETAIL_BYTES_MAX: usize = 1024;
 pub(crate) const NO_ULT: &str = "no ULT could be made for its handler, for want of memory for its \
      stack or because its runtime ends; the log there says which";
 
-/// The duty to answer one request, and what its handler needs.
-pub(crate) struct Reply {
-    instance: Instance,
-    rpc: &'static str,
-    provider: ProviderId,
-    origin: Addr,
-    context: u8,
-    wants_response: bool,
-    /// When the origin gives up, if it has said so.
-    deadline: Option<Instant>,
-    /// Made when it is asked for, with the name of the call then.
-    cancel: OnceLock<(CancelToken, Option<CallKey>)>,
-    pub(crate) watch: RequestWatch,
-    /// The trace that it is part of, across processes.
-    trace: Option<TraceContext>,
-    /// The parent that the request names, once it was decoded; see `parent.rs`.
-    parent: RpcId,
-    /// The key that names the call to its origin.
-    call: Option<CallKey>,
-    /// The request, for the unit that answers.
-    request: Claim<RawRequest>,
-    /// The request is answered, or about not to be. Written by the handler's unit, or under the
-    /// lock of `ends`.
-    is_over: AtomicBool,
-    /// The handler's unit, as long as it runs.
-    unit: AtomicUsize,
-    ends: Lock<Ends>,
-}
-
 /// The text for an unwinding whose reason is not known.
 const LOST: &str = "a ULT that was to answer panicked, or was ended by exit or a cancel";
 
 /// No unit has this address, and no OS thread says it.
 const NO_UNIT: usize = 1;
-
-/// The state that decides which comes last, the handler's unit or the answer, and which of them
-/// tells of a panic.
-struct Ends {
-    /// The user's request was dropped by a panic in the handler's unit, unanswered.
-    lost_to_panic: bool,
-    /// The handler has ended before the answer, which is to give its places back.
-    left: Option<Arc<Registration>>,
-}
 
 impl Reply {
     // Inlined, so that what came with the message is written where it stays, once.
@@ -188,8 +151,7 @@ impl Reply {
             }
             let call = self.call.filter(|_| !self.is_answered());
             let (origin, deadline) = (&self.origin, self.deadline);
-            let instance = &self.instance;
-            let wanted = Wanted { origin, call, deadline, instance };
+            let wanted = Wanted { origin, call, deadline, by: inner };
             let (token, is_new) = inner.cancels.token(&wanted);
             if is_new && *origin != inner.core.self_addr() {
                 match inner.core.watch_peer(origin) {

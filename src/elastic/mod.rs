@@ -30,11 +30,8 @@
 //! In a child process that was forked off, either lock may be held for ever, so neither is taken
 //! there: functions that can fail do so, and the others return the state of the start.
 
-mod change;
 mod error;
-mod migrate;
 mod print;
-mod remove;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -44,10 +41,8 @@ use margo_config::{Resolved, ResolvedPool, ResolvedXstream};
 use na::fork::Process;
 use ult::{PoolRef, Runtime, XstreamRef};
 
-pub(crate) use self::change::{described, described_xstream};
 pub use self::error::ElasticityError;
-pub(crate) use self::print::Part;
-use crate::Instance;
+pub(crate) use self::print::{Part, listed};
 
 /// The owner of an instance's pools and execution streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,35 +60,35 @@ pub(crate) struct Elastic {
 }
 
 /// See the module's documentation.
-struct Table {
-    pools: BTreeMap<usize, PoolEntry>,
-    xstreams: BTreeMap<usize, XstreamEntry>,
-    next_pool: usize,
-    next_xstream: usize,
+pub(crate) struct Table {
+    pub(crate) pools: BTreeMap<usize, PoolEntry>,
+    pub(crate) xstreams: BTreeMap<usize, XstreamEntry>,
+    pub(crate) next_pool: usize,
+    pub(crate) next_xstream: usize,
     /// Index of the pool of each context's progress ULT.
-    progress: Vec<usize>,
-    rpc: usize,
-    copies: Option<usize>,
+    pub(crate) progress: Vec<usize>,
+    pub(crate) rpc: usize,
+    pub(crate) copies: Option<usize>,
     /// Number of the next hold.
-    next_hold: u64,
+    pub(crate) next_hold: u64,
 }
 
-struct PoolEntry {
-    pool: PoolRef,
+pub(crate) struct PoolEntry {
+    pub(crate) pool: PoolRef,
     /// As in a document; of a pool with a queue of the program's own, as far as there are words.
-    about: ResolvedPool,
+    pub(crate) about: ResolvedPool,
     /// The holders, by the numbers of their holds.
-    holds: BTreeMap<u64, String>,
-    leaving: bool,
+    pub(crate) holds: BTreeMap<u64, String>,
+    pub(crate) leaving: bool,
 }
 
-struct XstreamEntry {
-    xstream: XstreamRef,
-    about: ResolvedXstream,
+pub(crate) struct XstreamEntry {
+    pub(crate) xstream: XstreamRef,
+    pub(crate) about: ResolvedXstream,
     /// The processors to which the xstream was bound in the end.
-    cpus: Vec<usize>,
-    holds: BTreeMap<u64, String>,
-    leaving: bool,
+    pub(crate) cpus: Vec<usize>,
+    pub(crate) holds: BTreeMap<u64, String>,
+    pub(crate) leaving: bool,
 }
 
 /// A pool of an instance. See [`Instance::find_pool`].
@@ -250,13 +245,27 @@ impl Elastic {
         work()
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
+    pub(crate) fn table(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// All pools, in the order of their indices.
     pub(crate) fn pools(&self) -> Vec<PoolRef> {
         self.table().pools.values().map(|entry| entry.pool.clone()).collect()
+    }
+
+    /// The progress ULT of a context has begun to run in a pool.
+    pub(crate) fn progress_is_in(&self, context: usize, pool: &PoolRef) {
+        let mut table = self.table();
+        if let Ok(index) = table.find_pool(PoolKey::Handle(pool)) {
+            table.progress[context] = index;
+        }
+    }
+
+    /// The pool of the progress ULT of context 0.
+    pub(crate) fn progress_pool(&self) -> PoolRef {
+        let table = self.table();
+        table.pools[&table.progress[0]].pool.clone()
     }
 
     /// Returns the pool of handlers that were registered without one.
@@ -281,20 +290,20 @@ impl Elastic {
 }
 
 impl PoolEntry {
-    fn new(about: ResolvedPool, pool: PoolRef) -> Self {
+    pub(crate) fn new(about: ResolvedPool, pool: PoolRef) -> Self {
         Self { pool, about, holds: BTreeMap::new(), leaving: false }
     }
 }
 
 impl XstreamEntry {
-    fn new(about: ResolvedXstream, xstream: XstreamRef) -> Self {
+    pub(crate) fn new(about: ResolvedXstream, xstream: XstreamRef) -> Self {
         let cpus = xstream.cpus();
         Self { xstream, about, cpus, holds: BTreeMap::new(), leaving: false }
     }
 }
 
 impl Table {
-    fn find_pool(&self, key: PoolKey<'_>) -> Result<usize, ElasticityError> {
+    pub(crate) fn find_pool(&self, key: PoolKey<'_>) -> Result<usize, ElasticityError> {
         let index = match key {
             PoolKey::Index(index) => self.pools.contains_key(&index).then_some(index),
             PoolKey::Name(name) => self.pool_where(|pool| pool.name() == name),
@@ -310,7 +319,7 @@ impl Table {
         self.pools.iter().find(|(_, entry)| is(&entry.pool)).map(|(index, _)| *index)
     }
 
-    fn find_xstream(&self, key: XstreamKey<'_>) -> Result<usize, ElasticityError> {
+    pub(crate) fn find_xstream(&self, key: XstreamKey<'_>) -> Result<usize, ElasticityError> {
         let found = |is: &dyn Fn(&XstreamRef) -> bool| {
             self.xstreams.iter().find(|(_, entry)| is(&entry.xstream)).map(|(index, _)| *index)
         };
@@ -325,14 +334,20 @@ impl Table {
         })
     }
 
-    fn pool_info(&self, index: usize) -> Option<PoolInfo> {
+    pub(crate) fn pool_info(&self, index: usize) -> Option<PoolInfo> {
         self.pools.get(&index).map(|entry| PoolInfo { index, pool: entry.pool.clone() })
     }
 
-    fn xstream_info(&self, index: usize) -> Option<XstreamInfo> {
+    pub(crate) fn xstream_info(&self, index: usize) -> Option<XstreamInfo> {
         let entry = self.xstreams.get(&index)?;
         Some(XstreamInfo { index, xstream: entry.xstream.clone() })
     }
+}
+
+/// Returns whether the caller may spawn there: into a private pool only its xstream does.
+pub(crate) fn may_spawn(pool: &PoolRef) -> bool {
+    pool.access() != ult::Access::Private
+        || ult::current().is_some_and(|here| pool.xstreams().contains(&here.xstream))
 }
 
 /// `0 a, 3 b`
@@ -340,196 +355,14 @@ fn names<'n>(all: impl Iterator<Item = (usize, &'n str)>) -> String {
     all.map(|(index, name)| format!("{index} {name}")).collect::<Vec<_>>().join(", ")
 }
 
-impl Instance {
-    fn elastic(&self) -> &Arc<Elastic> {
-        &self.inner().elastic
-    }
-
-    /// The list with the xstreams. A child's xstreams are its parent's, which alone removes any.
-    /// Their indices are the same. Before its lock, as in [`list`](Self::list).
-    fn xstream_list(&self) -> Result<Arc<Elastic>, ElasticityError> {
-        if self.inner().is_forked() {
-            return Err(ElasticityError::Forked);
-        }
-        match self.inner().family.parent() {
-            Some(parent) => parent.xstream_list(),
-            None => Ok(self.elastic().clone()),
-        }
-    }
-
-    /// The list, if it can be looked at: before its lock, which may be held for ever in a child
-    /// process.
-    fn list(&self) -> Result<MutexGuard<'_, Table>, ElasticityError> {
-        if self.inner().is_forked() {
-            return Err(ElasticityError::Forked);
-        }
-        Ok(self.elastic().table())
-    }
-
-    /// All pools, in the order of their indices. In a child process that was forked off: those that
-    /// there were at the start.
-    ///
-    /// Counterpart: `margo_get_num_pools`.
-    pub fn pools(&self) -> Vec<PoolRef> {
-        if self.inner().is_forked() {
-            return self.inner().pools.clone();
-        }
-        self.elastic().pools()
-    }
-
-    /// All xstreams, in the order of their indices; of a child those of its parent. In a child
-    /// process that was forked off, which has none of them: none.
-    ///
-    /// Counterpart: `margo_get_num_xstreams`.
-    pub fn xstreams(&self) -> Vec<XstreamRef> {
-        let Ok(list) = self.xstream_list() else { return Vec::new() };
-        let table = list.table();
-        table.xstreams.values().map(|entry| entry.xstream.clone()).collect()
-    }
-
-    /// The pool of that name. See [`find_pool`](Self::find_pool) for other ways to name one.
-    pub fn pool(&self, name: &str) -> Option<PoolRef> {
-        self.find_pool(name).ok().map(|info| info.pool)
-    }
-
-    /// Finds a pool by name, index or handle.
-    ///
-    /// # Errors
-    ///
-    /// [`ElasticityError::NoSuchPool`], with the pools that there are;
-    /// [`ElasticityError::Forked`].
-    ///
-    /// Counterpart: `margo_find_pool_by_name`, `_by_index`, `_by_handle`.
-    pub fn find_pool<'k>(&self, key: impl Into<PoolKey<'k>>) -> Result<PoolInfo, ElasticityError> {
-        let table = self.list()?;
-        let index = table.find_pool(key.into())?;
-        Ok(PoolInfo { index, pool: table.pools[&index].pool.clone() })
-    }
-
-    /// Finds an xstream by name, index or handle.
-    ///
-    /// # Errors
-    ///
-    /// [`ElasticityError::NoSuchXstream`], with the xstreams that there are;
-    /// [`ElasticityError::Forked`].
-    ///
-    /// Counterpart: `margo_find_xstream_by_name`, `_by_index`, `_by_handle`.
-    pub fn find_xstream<'k>(
-        &self,
-        key: impl Into<XstreamKey<'k>>,
-    ) -> Result<XstreamInfo, ElasticityError> {
-        let list = self.xstream_list()?;
-        let table = list.table();
-        let index = table.find_xstream(key.into())?;
-        Ok(XstreamInfo { index, xstream: table.xstreams[&index].xstream.clone() })
-    }
-
-    /// Returns the pool of handlers that were registered without one. Counterpart:
-    /// `margo_get_handler_pool`.
-    pub fn rpc_pool(&self) -> PoolRef {
-        let inner = self.inner();
-        if inner.is_forked() {
-            return inner.pools[inner.resolved.rpc_pool].clone();
-        }
-        self.elastic().rpc_pool()
-    }
-
-    /// Returns the pool of context 0's progress ULT. Counterpart: `margo_get_progress_pool`.
-    pub fn progress_pool(&self) -> PoolRef {
-        let inner = self.inner();
-        if inner.is_forked() {
-            return inner.pools[inner.resolved.progress_pool].clone();
-        }
-        let table = self.elastic().table();
-        table.pools[&table.progress[0]].pool.clone()
-    }
-
-    /// Returns the pools of the progress ULTs: of context 0, context 1 and so on.
-    pub fn progress_pools(&self) -> impl Iterator<Item = PoolRef> + use<> {
-        let inner = self.inner();
-        let pools = match inner.is_forked() {
-            false => self.elastic().progress_pools(),
-            true => inner.resolved.progress_pools().map(|at| inner.pools[at].clone()).collect(),
-        };
-        pools.into_iter()
-    }
-
-    /// Keeps a pool from being removed for as long as the value lives. `by` is what an error says
-    /// that would remove it.
-    ///
-    /// # Errors
-    ///
-    /// [`ElasticityError::NoSuchPool`]; [`ElasticityError::PoolInUse`] if it is being removed;
-    /// [`ElasticityError::Forked`].
-    ///
-    /// Counterpart: `margo_pool_ref_incr`; dropping the value is `margo_pool_release`.
-    pub fn hold_pool<'k>(
-        &self,
-        key: impl Into<PoolKey<'k>>,
-        by: impl Into<String>,
-    ) -> Result<PoolHold, ElasticityError> {
-        let mut table = self.list()?;
-        let index = table.find_pool(key.into())?;
-        let id = table.next_hold;
-        table.next_hold += 1;
-        let info = table.pool_info(index);
-        let (Some(info), Some(entry)) = (info, table.pools.get_mut(&index)) else {
-            return Err(ElasticityError::Closing);
-        };
-        if entry.leaving {
-            return Err(ElasticityError::PoolInUse {
-                pool: info.name().to_owned(),
-                by: vec![LEAVING.to_owned()],
-            });
-        }
-        entry.holds.insert(id, by.into());
-        drop(table);
-        Ok(PoolHold { info, id, elastic: self.elastic().clone() })
-    }
-
-    /// Keeps an xstream from being removed for as long as the value lives, also one of the parent.
-    ///
-    /// # Errors
-    ///
-    /// [`ElasticityError::NoSuchXstream`]; [`ElasticityError::XstreamInUse`] if it is being
-    /// removed; [`ElasticityError::Forked`].
-    ///
-    /// Counterpart: `margo_xstream_ref_incr`; dropping the value is `margo_xstream_release`.
-    pub fn hold_xstream<'k>(
-        &self,
-        key: impl Into<XstreamKey<'k>>,
-        by: impl Into<String>,
-    ) -> Result<XstreamHold, ElasticityError> {
-        let list = self.xstream_list()?;
-        let mut table = list.table();
-        let index = table.find_xstream(key.into())?;
-        let id = table.next_hold;
-        table.next_hold += 1;
-        let info = table.xstream_info(index);
-        let (Some(info), Some(entry)) = (info, table.xstreams.get_mut(&index)) else {
-            return Err(ElasticityError::Closing);
-        };
-        if entry.leaving {
-            return Err(ElasticityError::XstreamInUse {
-                xstream: info.name().to_owned(),
-                by: vec![LEAVING.to_owned()],
-            });
-        }
-        entry.holds.insert(id, by.into());
-        drop(table);
-        Ok(XstreamHold { info, id, elastic: list })
-    }
-}
-
-/// The user of a pool or xstream that is being removed, in words.
-const LEAVING: &str = "somebody who is removing it";
+pub(crate) const LEAVING: &str = "somebody who is removing it";
 
 /// Keeps a pool in its instance; see [`Instance::hold_pool`]. Does not keep the instance running.
 #[must_use = "dropping this gives the pool free"]
 pub struct PoolHold {
-    info: PoolInfo,
-    id: u64,
-    elastic: Arc<Elastic>,
+    pub(crate) info: PoolInfo,
+    pub(crate) id: u64,
+    pub(crate) elastic: Arc<Elastic>,
 }
 
 impl PoolHold {
@@ -564,9 +397,9 @@ impl fmt::Debug for PoolHold {
 /// running.
 #[must_use = "dropping this gives the xstream free"]
 pub struct XstreamHold {
-    info: XstreamInfo,
-    id: u64,
-    elastic: Arc<Elastic>,
+    pub(crate) info: XstreamInfo,
+    pub(crate) id: u64,
+    pub(crate) elastic: Arc<Elastic>,
 }
 
 impl XstreamHold {

@@ -5,7 +5,6 @@ use std::collections::HashMap;
 use margo_config::{Affinity, Config, ConfigFlags, Priority, Resolved, ResolvedXstream};
 
 use super::{Elastic, Table, XstreamEntry};
-use crate::Instance;
 
 /// The part of the lists of pools and xstreams that goes into a document.
 #[derive(Debug, Clone, Copy)]
@@ -124,39 +123,6 @@ impl XstreamEntry {
 }
 
 /// Processors as the document has them.
-pub(super) fn listed(cpus: &[usize]) -> Vec<u32> {
+pub(crate) fn listed(cpus: &[usize]) -> Vec<u32> {
     cpus.iter().filter_map(|cpu| u32::try_from(*cpu).ok()).collect()
-}
-
-impl Instance {
-    /// The configuration in effect with the layout that a child would have.
-    pub(crate) fn whole_config(&self) -> Config {
-        self.elastic().document(&self.inner().resolved, ConfigFlags::default(), Part::All)
-    }
-
-    /// The configuration in effect: complete, with all defaults filled in, all changes of pools
-    /// and xstreams made, and the address and eager sizes of the network; itself valid input. Pools
-    /// are referred to by their place in it, which is their index unless one has been removed.
-    ///
-    /// An instance with a [parent](crate::InstanceBuilder::parent) leaves the layout out, for it
-    /// is the parent's, and refers to pools by their index there. One in a
-    /// [runtime](crate::InstanceBuilder::runtime) of the program's prints it, so that `init` makes
-    /// the like; with [`ConfigFlags::hide_external`] it leaves it out, which is what starts such an
-    /// instance again.
-    ///
-    /// Pools with a queue of the program's own ([`ult::PoolSpec::custom`]) are left out, with
-    /// whatever refers to them, because a document has no word for them.
-    ///
-    /// Counterpart: `margo_get_config`.
-    pub fn config(&self) -> Config {
-        self.config_as(ConfigFlags::default())
-    }
-
-    /// As [`config`](Self::config), printed as the flags say. Then
-    /// [`to_json_pretty`](Config::to_json_pretty) or [`to_json`](Config::to_json).
-    ///
-    /// Counterpart: `margo_get_config_opt`.
-    pub fn config_as(&self, flags: ConfigFlags) -> Config {
-        self.inner().config_as(flags)
-    }
 }

@@ -11,30 +11,32 @@ use ult::{Eventual, PoolRef, Runtime};
 
 use crate::admission::counters::Counters;
 use crate::admission::gates::Gates;
+use crate::admission::identities::Identities;
 use crate::admission::moved_requests::MovedRequests;
 use crate::admission::request_shares::RequestShares;
-use crate::dispatch::handler::Waiting;
+use crate::admission::waiting::Waiting;
 use crate::elastic::{Elastic, RuntimeOwner};
 use crate::error::LookupError;
-use crate::lifecycle::child::InstanceTree;
-use crate::lifecycle::shutdown::Shutdown;
+use crate::instance::callbacks::Callbacks;
+use crate::instance::family::InstanceTree;
+use crate::instance::reply::Reply;
+use crate::instance::shutdown::Shutdown;
+use crate::memory::pool::Pools;
 use crate::memory::releasing::NetworkEnds;
 use crate::observe::dump_signal::DumpOnSignal;
-use crate::observe::monitor::Monitoring;
-use crate::observe::monitor::api::Source;
+use crate::observe::metrics::{self, Noted};
+use crate::observe::monitor::{Monitoring, Source};
 use crate::observe::profile::Profile;
 use crate::observe::trace::Recorded;
 use crate::operation::cancel::Cancels;
 use crate::operation::early::EndsEarly;
 use crate::operation::standing_transfers::StandingTransfers;
 use crate::operation::token::Token;
-use crate::polling::driver::Progress;
-use crate::progress::contexts::Context;
+use crate::progress::control::{Context, Progress};
 use crate::progress::when_needed::WhenNeeded;
-use crate::serving::identity::Identities;
 use crate::support::log::Log;
-use crate::timer::Timers;
-use crate::{Addr, AddressFile, FinalizeError, observe::metrics};
+use crate::timer::{Timer, Timers};
+use crate::{Addr, AddressFile, Stats};
 
 /// A running margo: an address, an RPC layer, pools and execution streams. Cheap to clone.
 ///
@@ -62,7 +64,7 @@ impl Drop for Owner {
             std::mem::forget(self.0.clone());
             return;
         }
-        crate::lifecycle::shutdown::begin(&self.0);
+        self.0.begin_shutdown();
     }
 }
 
@@ -81,6 +83,9 @@ pub(crate) struct Inner {
     /// Contexts 1, 2 and so on.
     pub(crate) more_contexts: Box<[Context]>,
     pub(crate) shutdown: Shutdown,
+    /// Begins the end, which `lifecycle/shutdown.rs` carries out.
+    pub(crate) begin_end: fn(&Arc<Self>),
+    pub(crate) callbacks: Arc<Callbacks>,
     pub(crate) counters: Counters,
     pub(crate) timers: Arc<Timers>,
     pub(crate) family: InstanceTree,
@@ -101,9 +106,12 @@ pub(crate) struct Inner {
     pub(crate) request_shares: RequestShares,
     pub(crate) standing_transfers: StandingTransfers,
     pub(crate) cancels: Cancels,
-    pub(crate) unanswered: MovedRequests,
+    pub(crate) unanswered: MovedRequests<Reply>,
     pub(crate) identities: Identities,
     pub(crate) monitoring: Monitoring,
+    /// The timer of the time series.
+    pub(crate) sampling: OnceLock<Timer>,
+    pub(crate) bulk_pools: Pools,
     pub(crate) profile: Profile,
 }
 
@@ -112,6 +120,11 @@ impl Inner {
     #[inline]
     pub(crate) fn is_forked(&self) -> bool {
         self.process.is_other()
+    }
+
+    /// Begins the shutdown if nobody has.
+    pub(crate) fn begin_shutdown(self: &Arc<Self>) {
+        (self.begin_end)(self);
     }
 
     /// Returns whether this process may start operations of the network.
@@ -192,6 +205,20 @@ impl EndsEarly for Inner {
         self.core.cancel_call(op, to);
         self.kick();
     }
+
+    fn log(&self) -> &Log {
+        &self.log
+    }
+
+    fn timer_pools(&self) -> impl Iterator<Item = PoolRef> {
+        self.pools_for_units([Self::progress_pool, Self::rpc_pool])
+    }
+}
+
+impl Noted for Inner {
+    fn note(&self) {
+        self.metrics.marks.note(&self.runtime, &self.core);
+    }
 }
 
 impl NetworkEnds for Inner {
@@ -210,42 +237,6 @@ impl Recorded for Weak<Inner> {
             inner.monitoring.stop_tracing();
         }
     }
-}
-
-/// The work that an instance has done since it started. A snapshot.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(default)]
-#[non_exhaustive]
-pub struct Stats {
-    /// Requests sent.
-    pub requests_sent: u64,
-    /// Requests received.
-    pub requests_received: u64,
-    /// Bulk transfers that this instance asked for.
-    pub bulk_transfers: u64,
-    /// Handlers that ran to their end or panicked; those that left their request to another ULT
-    /// count when it is answered. Not those whose [arguments](Self::arguments_undecodable) could
-    /// not be decoded.
-    pub handlers_run: u64,
-    /// Handlers that panicked.
-    pub handlers_panicked: u64,
-    /// Requests refused because the instance was shutting down or no ULT could be made.
-    pub requests_refused: u64,
-    /// Those of them for whose handler no ULT could be made: its pool had been removed, or there
-    /// was no memory for a stack.
-    pub requests_no_ult: u64,
-    /// Requests refused because a bound on requests in hand was reached.
-    pub requests_busy: u64,
-    /// Requests whose handler was not run because their origin waited no more: the deadline had
-    /// passed, the origin had canceled the call, or was gone. (Requests without a response are
-    /// handled for an origin that is gone, too.)
-    pub requests_abandoned: u64,
-    /// Requests whose arguments could not be decoded.
-    pub arguments_undecodable: u64,
-    /// Times that the stall detector (`margo.stall_limit_msec`) found a unit which held its
-    /// execution stream, or a pool whose units waited, too long. With a parent, it counts there; in
-    /// a runtime of the program's, at the first of its instances.
-    pub stalls: u64,
 }
 
 impl Instance {
@@ -326,62 +317,6 @@ impl Instance {
     /// Returns the counts of the work that it has done so far.
     pub fn stats(&self) -> Stats {
         self.inner().stats()
-    }
-
-    /// Begins to shut down and returns at once. Safe from anywhere, any number of times, also from
-    /// a handler.
-    ///
-    /// From now on peers' requests are refused. In this order:
-    ///
-    /// - instances that have this one as their [parent](crate::InstanceBuilder::parent) end;
-    /// - handlers that run, and ULTs to which they have moved their [`Handle`](crate::Handle), have
-    ///   [`InstanceBuilder::grace`](crate::InstanceBuilder::grace) to end or answer, and may still
-    ///   make calls;
-    /// - the callbacks of [`on_prefinalize`](Self::on_prefinalize) run, the last one first;
-    /// - timers are disarmed, and do not fire; see [`Timer`](crate::Timer);
-    /// - the network is closed, which ends all calls and transfers with errors;
-    /// - the callbacks of [`on_finalize`](Self::on_finalize) run;
-    /// - the execution streams end, unless they are a parent's or
-    ///   [the program's](crate::InstanceBuilder::runtime).
-    ///
-    /// Each step, and each of those callbacks, has the grace period, so this comes to its end
-    /// whatever handlers and peers do. From a signal handler use
-    /// [`signal_finalizer`](Self::signal_finalizer). In a child process that was forked off this
-    /// does nothing: the instance is the parent's.
-    ///
-    /// Counterpart: `margo_finalize`.
-    pub fn finalize(&self) {
-        crate::lifecycle::shutdown::begin(self.inner());
-    }
-
-    /// Waits until this instance has been finalized, by whomever. From an OS thread: until
-    /// everything has ended, execution streams included. From one of its own ULTs: until the
-    /// callbacks have run (its execution stream cannot end before that ULT does). Typical last line
-    /// of a service's `main`.
-    ///
-    /// # Errors
-    ///
-    /// [`FinalizeError`] when something did not end, and names what; or when the caller must not
-    /// wait: a tasklet, a child process that was forked off, or a callback that the end waits for
-    /// ([`FinalizeError::OwnCallback`]).
-    ///
-    /// Counterpart: `margo_wait_for_finalize`.
-    pub fn wait_for_finalize(&self) -> Result<(), FinalizeError> {
-        crate::lifecycle::shutdown::wait(self.inner())
-    }
-
-    /// [`finalize`](Self::finalize), then [`wait_for_finalize`](Self::wait_for_finalize). In a
-    /// handler this uses up the grace period, because the handler waits for itself: call `finalize`
-    /// there.
-    ///
-    /// # Errors
-    ///
-    /// As `wait_for_finalize`.
-    ///
-    /// Counterpart: `margo_finalize_and_wait`.
-    pub fn finalize_and_wait(&self) -> Result<(), FinalizeError> {
-        self.finalize();
-        self.wait_for_finalize()
     }
 
     /// Returns whether [`finalize`](Self::finalize) has begun. So it seems as well in a child

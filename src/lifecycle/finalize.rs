@@ -24,118 +24,16 @@
 
 use std::fmt;
 use std::panic::Location;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::thread::ThreadId;
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-use na::fork::Process;
-
 use crate::error::StageOver;
+use crate::instance::callbacks::{Callback, Callbacks, Entered, Runner, Stage, runner_here};
 use crate::instance::inner::Inner;
 use crate::support::contain::contain;
 use crate::support::event::Event;
 use crate::support::log::log;
 use crate::{FinalizeError, Instance};
-
-type Callback = Box<dyn FnOnce(&Instance) + Send>;
-
-/// When a callback runs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Stage {
-    /// The network works.
-    Before,
-    /// It is closed.
-    After,
-}
-
-/// A callback that has not run.
-struct Entered {
-    number: u64,
-    callback: Callback,
-    /// Where, for the log: callbacks have no names.
-    at: &'static Location<'static>,
-}
-
-/// The callbacks of one stage, last one on top.
-#[derive(Default)]
-struct Stack {
-    /// With numbers that grow.
-    callbacks: Vec<Entered>,
-    entered: u64,
-    /// It takes no more. Those that are left still run.
-    is_over: bool,
-}
-
-/// A thread, or a ULT, which stays on its thread.
-type Runner = (ThreadId, Option<u64>);
-
-fn runner_here() -> Runner {
-    (std::thread::current().id(), ult::current().map(|unit| unit.id))
-}
-
-/// The callbacks of an instance.
-#[derive(Default)]
-pub(crate) struct Callbacks {
-    before: Mutex<Stack>,
-    after: Mutex<Stack>,
-    runners: Mutex<Vec<Runner>>,
-    process: Process,
-}
-
-impl Callbacks {
-    fn stack(&self, stage: Stage) -> MutexGuard<'_, Stack> {
-        let stack = match stage {
-            Stage::Before => &self.before,
-            Stage::After => &self.after,
-        };
-        stack.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// `None`: the stage is over.
-    fn enter(
-        &self,
-        stage: Stage,
-        callback: Callback,
-        at: &'static Location<'static>,
-    ) -> Option<u64> {
-        let mut stack = self.stack(stage);
-        if stack.is_over {
-            return None;
-        }
-        stack.entered += 1;
-        let number = stack.entered;
-        stack.callbacks.push(Entered { number, callback, at });
-        Some(number)
-    }
-
-    fn remove(&self, stage: Stage, number: u64) -> Option<Callback> {
-        let mut stack = self.stack(stage);
-        let found = stack.callbacks.binary_search_by_key(&number, |entered| entered.number);
-        found.ok().map(|place| stack.callbacks.remove(place).callback)
-    }
-
-    /// Takes the next one to run. The stage is over if there is none, or if it takes no more.
-    fn next(&self, stage: Stage, takes_more: bool) -> Option<Entered> {
-        let mut stack = self.stack(stage);
-        let next = stack.callbacks.pop();
-        stack.is_over |= next.is_none() || !takes_more;
-        next
-    }
-
-    /// How many have not run.
-    fn left(&self, stage: Stage) -> usize {
-        self.stack(stage).callbacks.len()
-    }
-
-    fn runners(&self) -> MutexGuard<'_, Vec<Runner>> {
-        self.runners.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Returns whether the end waits for the calling thread or ULT.
-    pub(crate) fn awaits_caller(&self) -> bool {
-        self.runners().contains(&runner_here())
-    }
-}
 
 /// The calling thread or ULT runs code that the end of an instance waits for, as long as this
 /// lives.
@@ -148,10 +46,10 @@ pub(crate) struct Running {
 impl Running {
     pub(crate) fn of(inner: &Inner) -> Self {
         let runner = runner_here();
-        let mut awaited_by = vec![inner.shutdown.callbacks.clone()];
+        let mut awaited_by = vec![inner.callbacks.clone()];
         let mut next = inner.family.parent();
         while let Some(parent) = next {
-            awaited_by.push(parent.inner().shutdown.callbacks.clone());
+            awaited_by.push(parent.inner().callbacks.clone());
             next = parent.inner().family.parent();
         }
         awaited_by.iter().for_each(|callbacks| callbacks.runners().push(runner));
@@ -176,10 +74,10 @@ pub(crate) fn run(inner: &Arc<Inner>, stage: Stage) {
     let (shutdown, began) = (&inner.shutdown, Instant::now());
     loop {
         let takes_more = began.elapsed() < shutdown.grace();
-        let Some(entered) = shutdown.callbacks.next(stage, takes_more) else { return };
+        let Some(entered) = inner.callbacks.next(stage, takes_more) else { return };
         let (own, at) = (inner.clone(), entered.at);
         if !shutdown.run_apart("margo-callback", move || run_here(&own, entered)) {
-            let left = shutdown.callbacks.left(stage);
+            let left = inner.callbacks.left(stage);
             log!(
                 inner.log,
                 ERROR,
@@ -308,7 +206,7 @@ impl Instance {
     #[track_caller]
     fn enter(&self, stage: Stage, callback: Callback) -> Result<FinalizeCallback, StageOver> {
         let at = Location::caller();
-        let callbacks = &self.inner().shutdown.callbacks;
+        let callbacks = &self.inner().callbacks;
         if self.inner().is_forked() {
             return Err(StageOver);
         }
@@ -354,23 +252,6 @@ impl SignalFinalizer {
     }
 }
 
-/// The event of an instance, once there is one.
-#[derive(Default)]
-pub(crate) struct SignalEvent(Mutex<Option<Arc<Event>>>);
-
-impl SignalEvent {
-    fn event(&self) -> MutexGuard<'_, Option<Arc<Event>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The instance ends: so does the thread.
-    pub(crate) fn end(&self) {
-        if let Some(event) = self.event().take() {
-            event.ring();
-        }
-    }
-}
-
 impl Instance {
     /// Something with which a signal handler can end this instance. The first call starts a thread
     /// that sleeps until then.
@@ -400,7 +281,7 @@ impl Instance {
             .spawn(move || {
                 own.wait();
                 if let Some(inner) = instance.upgrade() {
-                    crate::lifecycle::shutdown::begin(&inner);
+                    inner.begin_shutdown();
                 }
             })
             .map_err(failed)?;
@@ -459,7 +340,7 @@ mod tests {
     fn only_who_runs_for_the_end_is_told_so() {
         let own = crate::init("{}").unwrap();
         let child = own.init_child("{}").unwrap();
-        let told = |instance: &Instance| instance.inner().shutdown.callbacks.awaits_caller();
+        let told = |instance: &Instance| instance.inner().callbacks.awaits_caller();
         let outer = Running::of(own.inner());
         let inner = Running::of(child.inner());
         assert!(told(&own) && told(&child));

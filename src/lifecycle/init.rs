@@ -13,32 +13,35 @@ use ult::{MonitorSpec, PoolRef, Report, Runtime, StartError};
 
 use crate::admission::counters::Counters;
 use crate::admission::gates::Gates;
+use crate::admission::identities::Identities;
 use crate::admission::moved_requests::MovedRequests;
 use crate::admission::request_shares::RequestShares;
-use crate::elastic::Elastic;
-use crate::elastic::RuntimeOwner;
+use crate::api::{monitoring, profiling};
+use crate::elastic::{Elastic, RuntimeOwner};
+use crate::instance::family::InstanceTree;
 use crate::instance::inner::Inner;
+use crate::instance::shutdown::Shutdown;
 use crate::layout::network_check::{check_network, not_opened};
 use crate::layout::options::{hg_options, na_options, start_warnings};
-use crate::lifecycle::child::{self, InstanceTree};
+use crate::lifecycle::builder::InstanceBuilder;
 use crate::lifecycle::runtime_source::{self, RuntimeSource};
-use crate::lifecycle::shutdown::Shutdown;
+use crate::lifecycle::{child, remote_shutdown, shutdown};
+use crate::memory::{copy_pool, pool::Pools};
 use crate::observe::dump_signal::DumpOnSignal;
 use crate::observe::metrics::{self, Listener, Watched};
-use crate::observe::monitor::{self, InitialMonitors, Monitor, Monitoring};
+use crate::observe::monitor::{self, InitialMonitors, Monitoring};
 use crate::observe::profile::{self, Profile};
 use crate::observe::trace::Tracer;
 use crate::operation::cancel::Cancels;
 use crate::operation::standing_transfers::StandingTransfers;
 use crate::operation::token::Token;
 use crate::polling::driver;
-use crate::progress::contexts::Context;
+use crate::progress::control::Context;
 use crate::progress::when_needed::WhenNeeded;
 use crate::report::{collect, remote, state_dump};
-use crate::serving::identity::Identities;
 use crate::support::log::{Log, log};
 use crate::timer::Timers;
-use crate::{AddressFile, InitError, Instance, Layout, lifecycle::remote_shutdown};
+use crate::{AddressFile, InitError, Instance, Layout};
 
 /// Starts an instance from a JSON document.
 ///
@@ -54,87 +57,7 @@ pub fn init(json: &str) -> Result<Instance, InitError> {
     Instance::from_config(&Config::from_json(json)?)
 }
 
-/// Collects settings for an instance; nothing is started before [`start`](Self::start).
-///
-/// A thin layer over [`Config`], which is the only home of defaults.
-#[derive(Debug, Clone)]
-#[must_use = "a builder does nothing until `start` is called"]
-pub struct InstanceBuilder {
-    config: Config,
-    pub(crate) home: RuntimeSource,
-    monitors: InitialMonitors,
-}
-
 impl InstanceBuilder {
-    /// Starts from an existing configuration.
-    pub fn from_config(config: Config) -> Self {
-        Self { config, home: RuntimeSource::default(), monitors: InitialMonitors::default() }
-    }
-
-    pub(crate) fn config_mut(&mut self) -> &mut Config {
-        &mut self.config
-    }
-
-    /// Accepts incoming RPCs. Default: as configured, which is `true`.
-    pub fn listen(mut self, on: bool) -> Self {
-        self.config.margo.listen = on;
-        self
-    }
-
-    /// Gives progress an execution stream of its own. Default `false`: it shares the primary one
-    /// with the handlers.
-    pub fn use_progress_thread(mut self, on: bool) -> Self {
-        self.config.use_progress_thread = on;
-        self
-    }
-
-    /// How many execution streams of their own the handlers get. Default 0: they share the primary
-    /// one; negative: they share that of progress.
-    pub fn rpc_thread_count(mut self, count: i32) -> Self {
-        self.config.rpc_thread_count = count;
-        self
-    }
-
-    /// Lets any peer that can reach this instance shut it down. Default: as configured, which is
-    /// `false`. See [`Instance::shutdown_remote`].
-    pub fn remote_shutdown(mut self, on: bool) -> Self {
-        self.config.margo.remote_shutdown = on;
-        self
-    }
-
-    /// Serves Prometheus at this address and port, such as `"127.0.0.1:9100"`; port 0 takes a free
-    /// one, see [`Instance::metrics_addr`]. Default: as configured in `margo.metrics.listen`, which
-    /// is not at all.
-    pub fn metrics_listen(mut self, address: impl Into<String>) -> Self {
-        self.config.margo.metrics.listen = Some(address.into());
-        self
-    }
-
-    /// Lets any peer that can reach this instance read its metrics. Default: as configured in
-    /// `margo.metrics.remote`, which is `false`. See [`Instance::metrics_of`].
-    pub fn remote_metrics(mut self, on: bool) -> Self {
-        self.config.margo.metrics.remote = on;
-        self
-    }
-
-    /// How long a shutdown waits for running handlers, and again for each step and each callback
-    /// that follows; see [`Instance::finalize`]. Rounded up to milliseconds. Default: as configured
-    /// in `margo.grace_msec`, which is 5 s.
-    pub fn grace(mut self, grace: Duration) -> Self {
-        let msec = grace.as_nanos().div_ceil(1_000_000);
-        self.config.margo.grace_msec = u32::try_from(msec).unwrap_or(u32::MAX);
-        self
-    }
-
-    /// Attaches a monitor before anything can happen; see [`Instance::add_monitor`]. It stays for
-    /// as long as the instance lives.
-    ///
-    /// Counterpart: `monitor` of `margo_init_info`.
-    pub fn monitor(mut self, monitor: Arc<dyn Monitor>) -> Self {
-        self.monitors.0.push(monitor);
-        self
-    }
-
     /// Starts the instance.
     ///
     /// # Errors
@@ -171,8 +94,8 @@ fn complete(
     if let Some(listener) = listener {
         serve_metrics(instance, listener)?;
     }
-    monitor::api::start(instance);
-    profile::start(instance);
+    monitoring::start(instance);
+    profiling::start(instance);
     remote_shutdown::register(instance)?;
     remote::register(instance)?;
     if let Some(parent) = parent {
@@ -248,6 +171,8 @@ fn start(
         core,
         progress: OnceLock::new(),
         shutdown: Shutdown::new(resolved.grace, more_contexts.len() + 1),
+        begin_end: shutdown::begin,
+        callbacks: Arc::default(),
         gates: Gates::new(!more_contexts.is_empty()),
         request_shares: RequestShares::new(resolved.requests_max, resolved.admission.other),
         standing_transfers: StandingTransfers::new(resolved.bulk.timeout_msec),
@@ -267,12 +192,14 @@ fn start(
         monitoring: Monitoring::new(monitors, log.clone()),
         dump_on_signal,
         log,
+        sampling: OnceLock::new(),
+        bulk_pools: Pools::default(),
         profile: Profile::default(),
         resolved,
     });
     na::run_blocking_by(|work| ult::helpers::RESOLVERS.run(work));
     start_trace(&inner)?;
-    inner.metrics.watched.add(&inner);
+    inner.metrics.watched.add(Arc::downgrade(&inner) as _);
     start_progress(&inner)?;
     undo.keep();
     Ok((Instance::new(inner), listener))
@@ -330,7 +257,8 @@ fn answer_signal(inner: &Arc<Inner>) -> Result<(), InitError> {
         (Some(dump), Some(signal)) => {
             // Not a count of the instance while it waits.
             let own = Arc::downgrade(inner);
-            let take = move || own.upgrade().map(|inner| state_dump::with_stacks(&inner));
+            let take =
+                move || own.upgrade().map(|inner| state_dump::with_stacks(&inner).to_string());
             dump.answer_for(signal, inner.log.clone(), take)
         }
         _ => Ok(()),
@@ -453,8 +381,7 @@ fn start_core(
     let mut hg_options = hg_options(resolved);
     hg_options.log = log.clone();
     let mut options = na_options(resolved);
-    options.copy_helper =
-        resolved.copy_pool.map(|pool| crate::memory::copy_pool::helper(pools[pool].clone()));
+    options.copy_helper = resolved.copy_pool.map(|pool| copy_pool::helper(pools[pool].clone()));
     let endpoint = na::open(address, &options).map_err(|source| not_opened(resolved, source))?;
     // Who has said which build the peers are need not ask them.
     hg_options.ask_build = resolved.mercury_build.is_none() && endpoint.may_meet_mercury();
@@ -481,7 +408,7 @@ fn start_progress(inner: &Arc<Inner>) -> Result<(), InitError> {
     let mut pools = inner.resolved.progress_pools().enumerate();
     let started = pools.try_for_each(|(id, pool)| start_progress_of(inner, id, &inner.pools[pool]));
     started.inspect_err(|_| {
-        crate::lifecycle::shutdown::stop_progress(inner);
+        shutdown::stop_progress(inner);
     })
 }
 

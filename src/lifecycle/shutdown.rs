@@ -32,193 +32,77 @@
 //! The policy follows Margo's `margo_finalize`, which is not safe against concurrent callers and
 //! waits without bound.
 
-use std::sync::atomic::{AtomicUsize, Ordering, fence};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
-use ult::{Eventual, Limit};
-
-use crate::FinalizeError;
+use crate::admission::moved_requests::CLOSING;
+use crate::dispatch::handler;
 use crate::elastic::RuntimeOwner;
+use crate::instance::callbacks::Stage;
 use crate::instance::inner::Inner;
-use crate::lifecycle::finalize::{self, Callbacks, Running, SignalEvent, Stage};
+use crate::lifecycle::finalize::{self, Running};
 use crate::observe::dump_signal::DumpOnSignal;
 use crate::observe::monitor::{self, LifeEvent};
 use crate::observe::profile;
 use crate::support::contain::contain;
-use crate::support::log::{Log, log};
+use crate::support::log::log;
+use crate::{FinalizeError, Instance};
 
-/// Set in [`Shutdown::handlers`] when shutdown has begun.
-const BEGUN: usize = 1;
-/// One handler that runs, or whose request was left to another ULT and is not answered.
-const HANDLER: usize = 2;
-
-/// Keeps what each handler writes away from what each one reads.
-#[repr(align(128))]
-struct OwnLine<T>(T);
-
-/// The shutdown state of an instance.
-pub(crate) struct Shutdown {
-    /// `BEGUN`, and `HANDLER` for each handler that is in hand. One word, so that a handler is
-    /// either counted before shutdown begins or refused.
-    handlers: OwnLine<AtomicUsize>,
-    /// Shutdown has begun and no handler is in hand.
-    drained: Eventual<()>,
-    grace: Duration,
-    /// Progress ULTs that have not ended.
-    progressing: AtomicUsize,
-    /// The network is closed and all waiters have been told.
-    network_closed: Eventual<()>,
-    pub(crate) callbacks: Arc<Callbacks>,
-    pub(crate) signal: SignalEvent,
-    /// All callbacks have run: what a ULT of ours can wait for.
-    closed: Eventual<()>,
-    done: Eventual<Result<(), FinalizeError>>,
-}
-
-impl Shutdown {
-    /// For an instance with so many progress ULTs.
-    pub(crate) fn new(grace: Duration, progressing: usize) -> Self {
-        Self {
-            progressing: AtomicUsize::new(progressing),
-            handlers: OwnLine(AtomicUsize::new(0)),
-            drained: Eventual::new(),
-            grace,
-            network_closed: Eventual::new(),
-            callbacks: Arc::default(),
-            signal: SignalEvent::default(),
-            closed: Eventual::new(),
-            done: Eventual::new(),
-        }
+impl Instance {
+    /// Begins to shut down and returns at once. Safe from anywhere, any number of times, also from
+    /// a handler.
+    ///
+    /// From now on peers' requests are refused. In this order:
+    ///
+    /// - instances that have this one as their [parent](crate::InstanceBuilder::parent) end;
+    /// - handlers that run, and ULTs to which they have moved their [`Handle`](crate::Handle), have
+    ///   [`InstanceBuilder::grace`](crate::InstanceBuilder::grace) to end or answer, and may still
+    ///   make calls;
+    /// - the callbacks of [`on_prefinalize`](Self::on_prefinalize) run, the last one first;
+    /// - timers are disarmed, and do not fire; see [`Timer`](crate::Timer);
+    /// - the network is closed, which ends all calls and transfers with errors;
+    /// - the callbacks of [`on_finalize`](Self::on_finalize) run;
+    /// - the execution streams end, unless they are a parent's or
+    ///   [the program's](crate::InstanceBuilder::runtime).
+    ///
+    /// Each step, and each of those callbacks, has the grace period, so this comes to its end
+    /// whatever handlers and peers do. From a signal handler use
+    /// [`signal_finalizer`](Self::signal_finalizer). In a child process that was forked off this
+    /// does nothing: the instance is the parent's.
+    ///
+    /// Counterpart: `margo_finalize`.
+    pub fn finalize(&self) {
+        begin(self.inner());
     }
 
-    /// Returns whether shutdown has begun. A request admitted just before may still run.
-    pub(crate) fn has_begun(&self) -> bool {
-        self.handlers.0.load(Ordering::Acquire) & BEGUN != 0 // pair: FINALIZE-BEGUN
+    /// Waits until this instance has been finalized, by whomever. From an OS thread: until
+    /// everything has ended, execution streams included. From one of its own ULTs: until the
+    /// callbacks have run (its execution stream cannot end before that ULT does). Typical last line
+    /// of a service's `main`.
+    ///
+    /// # Errors
+    ///
+    /// [`FinalizeError`] when something did not end, and names what; or when the caller must not
+    /// wait: a tasklet, a child process that was forked off, or a callback that the end waits for
+    /// ([`FinalizeError::OwnCallback`]).
+    ///
+    /// Counterpart: `margo_wait_for_finalize`.
+    pub fn wait_for_finalize(&self) -> Result<(), FinalizeError> {
+        wait(self.inner())
     }
 
-    /// Counts a handler in, unless shutdown has begun.
-    #[inline]
-    pub(crate) fn admit(&self) -> bool {
-        // pair: FINALIZE-BEGUN
-        let admitted = self.handlers.0.fetch_add(HANDLER, Ordering::Acquire) & BEGUN == 0;
-        if !admitted {
-            self.leave();
-        }
-        admitted
-    }
-
-    /// Counts a handler out. The last one after the beginning, and only then, tells `drain`.
-    pub(crate) fn leave(&self) {
-        // pair: FINALIZE-BEGUN
-        if self.handlers.0.fetch_sub(HANDLER, Ordering::AcqRel) == HANDLER | BEGUN {
-            let _ = self.drained.set(());
-        }
-    }
-
-    /// A progress ULT has closed the network and told all who waited in its context.
-    pub(crate) fn progress_ended(&self) {
-        // pair: PROGRESS-END
-        if self.progressing.fetch_sub(1, Ordering::Release) == 1 {
-            fence(Ordering::Acquire); // pair: PROGRESS-END (what the others have told)
-            let _ = self.network_closed.set(());
-        }
-    }
-
-    /// Begins; `false`: it had begun.
-    fn begin(&self) -> bool {
-        // pair: FINALIZE-BEGUN
-        let before = self.handlers.0.fetch_or(BEGUN, Ordering::AcqRel);
-        if before == 0 {
-            let _ = self.drained.set(());
-        }
-        before & BEGUN == 0
-    }
-
-    /// Returns two events; once either has come, no poll gives anything back any more.
-    pub(crate) fn network_ends(&self) -> [&Eventual<()>; 2] {
-        [&self.network_closed, &self.closed]
-    }
-
-    pub(crate) fn grace(&self) -> Duration {
-        self.grace
-    }
-
-    /// Handlers that run now, or whose request is left to another ULT and not answered.
-    pub(crate) fn handlers(&self) -> usize {
-        self.handlers.0.load(Ordering::Relaxed) / HANDLER
-    }
-
-    /// Returns whether everything has ended, as far as it did.
-    pub(crate) fn is_done(&self) -> bool {
-        self.done.is_ready()
-    }
-
-    /// Waits until everything has ended, as far as it did.
-    pub(crate) fn wait_done(&self) -> &Result<(), FinalizeError> {
-        self.done.wait()
-    }
-
-    /// Waits for `end`, for the grace period at most. A pause of the process does not count.
-    pub(crate) fn within_grace(&self, end: &Eventual<()>) -> bool {
-        Limit::new(self.grace).wait(|deadline| match deadline {
-            Some(deadline) => end.wait_ready_deadline(deadline),
-            None => {
-                end.wait_ready();
-                true
-            }
-        })
-    }
-
-    /// Runs `work` on a thread of that name and waits for its end, for the grace period at most;
-    /// `false`: it goes on by itself. If the process is out of threads it runs here, and is waited
-    /// for.
-    pub(crate) fn run_apart(&self, thread: &str, work: impl FnOnce() + Send + 'static) -> bool {
-        /// Tells the end, also that by a panic.
-        struct Tell(Arc<Eventual<()>>);
-        impl Drop for Tell {
-            fn drop(&mut self) {
-                let _ = self.0.set(());
-            }
-        }
-        let ended = Arc::new(Eventual::new());
-        let (here, tell) = (Arc::new(Mutex::new(Some(work))), Tell(ended.clone()));
-        let take = |work: &Mutex<Option<_>>| work.lock().ok().and_then(|mut work| work.take());
-        let there = here.clone();
-        let run = move || {
-            let _tell = tell;
-            if let Some(work) = take(&there) {
-                work();
-            }
-        };
-        match std::thread::Builder::new().name(thread.into()).spawn(run) {
-            Ok(_detached) => self.within_grace(&ended),
-            Err(_) => {
-                if let Some(work) = take(&here) {
-                    work();
-                }
-                true
-            }
-        }
-    }
-
-    fn drain(&self, log: &Log) {
-        if !self.within_grace(&self.drained) {
-            log!(
-                log,
-                WARN,
-                handlers = self.handlers(),
-                grace = ?self.grace,
-                "handlers did not end, or answer, in the grace period; closing the network"
-            );
-        }
-    }
-}
-
-impl Inner {
-    /// Begins the shutdown if nobody has.
-    pub(crate) fn begin_shutdown(self: &Arc<Self>) {
-        begin(self);
+    /// [`finalize`](Self::finalize), then [`wait_for_finalize`](Self::wait_for_finalize). In a
+    /// handler this uses up the grace period, because the handler waits for itself: call `finalize`
+    /// there.
+    ///
+    /// # Errors
+    ///
+    /// As `wait_for_finalize`.
+    ///
+    /// Counterpart: `margo_finalize_and_wait`.
+    pub fn finalize_and_wait(&self) -> Result<(), FinalizeError> {
+        self.finalize();
+        self.wait_for_finalize()
     }
 }
 
@@ -255,7 +139,7 @@ fn end_at_once(inner: &Arc<Inner>, error: FinalizeError) {
         finalize::run(inner, Stage::Before);
         inner.timers.close();
         inner.standing_transfers.close();
-        inner.unanswered.close();
+        answer_moved(inner);
         stop_progress(inner);
         finalize::run(inner, Stage::After);
     });
@@ -336,21 +220,21 @@ fn run(inner: &Arc<Inner>) {
     shutdown.signal.end();
     forget_address(inner);
     tell_apart(inner, || LifeEvent::Finalizing);
-    crate::dispatch::handler::refuse_waiting(inner);
-    inner.family.end_children();
+    handler::refuse_waiting(inner);
+    end_children(inner);
     shutdown.drain(&inner.log);
     inner.cancels.close();
     finalize::run(inner, Stage::Before);
     end_timers(inner);
     inner.standing_transfers.close();
-    inner.unanswered.close();
+    answer_moved(inner);
     if stop_progress(inner) {
         // Bounded: a handler that blocks the execution stream itself blocks the progress ULT too.
         if !shutdown.within_grace(&shutdown.network_closed) {
             log!(
                 inner.log,
                 ERROR,
-                grace = ?shutdown.grace,
+                grace = ?shutdown.grace(),
                 "the progress ULT does not run: something blocks its execution stream"
             );
         }
@@ -418,6 +302,24 @@ fn end_monitor(inner: &Arc<Inner>) {
     }
 }
 
+/// Finalizes the children and waits for them. Bounded, as each step of theirs is.
+fn end_children(inner: &Inner) {
+    let children = inner.family.take_children();
+    children.iter().for_each(begin);
+    for child in &children {
+        // What did not end there has been logged there.
+        let _ = child.shutdown.wait_done();
+    }
+}
+
+/// Answers the requests that were left to other ULTs.
+fn answer_moved(inner: &Inner) {
+    let (code, detail) = CLOSING;
+    for reply in inner.unanswered.close() {
+        reply.fail(code, detail);
+    }
+}
+
 /// Removes the address, so that no client finds an instance that serves no more.
 fn forget_address(inner: &Inner) {
     if let Some(file) = inner.address_file.get() {
@@ -431,7 +333,7 @@ fn end_metrics(inner: &Inner) {
         log!(
             inner.log,
             ERROR,
-            grace = ?inner.shutdown.grace,
+            grace = ?inner.shutdown.grace(),
             "the metrics server does not end and keeps its port: a pool that it asks for its \
              length does not answer"
         );
@@ -453,7 +355,7 @@ fn end_timers(inner: &Inner) {
 }
 
 fn stop_xstreams(inner: &Inner) -> Result<(), FinalizeError> {
-    let stopped = inner.runtime.shutdown_timeout(inner.shutdown.grace);
+    let stopped = inner.runtime.shutdown_timeout(inner.shutdown.grace());
     stopped.map_err(|error| FinalizeError::Stuck(error.to_string()))
 }
 
@@ -465,7 +367,7 @@ pub(crate) fn wait(inner: &Arc<Inner>) -> Result<(), FinalizeError> {
     if ult::is_tasklet() && !inner.shutdown.is_done() {
         return Err(FinalizeError::Inline);
     }
-    if inner.shutdown.callbacks.awaits_caller() && !inner.shutdown.is_done() {
+    if inner.callbacks.awaits_caller() && !inner.shutdown.is_done() {
         return Err(FinalizeError::OwnCallback);
     }
     if inner.landlord == RuntimeOwner::Own && inner.runtime.is_current() {
@@ -477,7 +379,10 @@ pub(crate) fn wait(inner: &Arc<Inner>) -> Result<(), FinalizeError> {
 
 #[cfg(test)]
 mod tests {
+    use ult::Eventual;
+
     use super::*;
+    use crate::instance::shutdown::Shutdown;
 
     #[test]
     fn what_runs_apart_is_waited_for_in_the_grace_period_only() {

@@ -17,12 +17,12 @@ use std::ops::Range;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use hg::{Bulk, HgError, MemoryAttr};
-use na::{Access, AllocOptions, LocalMem, Memory, RawSegment, SharedBuffer};
+use hg::Bulk;
+use na::{LocalMem, Memory, RawSegment, SharedBuffer};
 
-use crate::bulk::transfer::{LocalBulk, assert_may_wait, sealed::Registered};
+use crate::memory::buffer::{LocalBulk, assert_may_wait, sealed::Registered};
 use crate::memory::releasing::NetworkEnds;
-use crate::{BulkError, Instance, Releasing};
+use crate::{BulkError, Releasing};
 
 /// Memory that [`Instance::expose`] takes: a `Vec<u8>`, several as one (`Vec<Vec<u8>>`), a
 /// [`SharedBuffer`], or any other memory as a [`Memory`], such as a mapped file, an array of
@@ -119,6 +119,10 @@ pub struct Exposed<B = Vec<u8>> {
 }
 
 impl<B: Exposable> Exposed<B> {
+    pub(crate) fn new(bulk: Bulk, memory: LocalMem, ends: Weak<dyn NetworkEnds>) -> Self {
+        Self { bulk, memory, ends, owner: std::marker::PhantomData }
+    }
+
     /// The handle to put into arguments.
     pub fn bulk(&self) -> &Bulk {
         &self.bulk
@@ -240,101 +244,5 @@ impl<B> Registered for &Exposed<B> {
 impl<B> Registered for Arc<Exposed<B>> {
     fn memory(&self) -> &LocalMem {
         &self.memory
-    }
-}
-
-impl Instance {
-    /// Allocates `bytes` bytes, all zero, for [`expose`](Self::expose): memory that processes of
-    /// this host and user map once and then copy themselves, without the kernel and without a copy
-    /// in between (transfers below 16 KiB go other ways, which are quicker for them). Fill it
-    /// before with [`SharedBuffer::as_mut_slice`], or while it is exposed with
-    /// [`Exposed::write_at`].
-    ///
-    /// The memory is in a memfd of its own, so make few and large buffers: each costs a descriptor
-    /// while it lives, and whole pages; a peer maps up to 64 of them at a time, and data of others
-    /// takes the way of other memory. By default huge pages are asked for, which the kernel grants
-    /// if `/sys/kernel/mm/transparent_hugepage/shmem_enabled` is `advise` or more, and the pages
-    /// come from the NUMA node of the calling thread; [`AllocOptions`] changes both. All pages are
-    /// there when this returns.
-    ///
-    /// ```
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// use margo::{Access, AllocOptions, Instance};
-    ///
-    /// let instance = Instance::builder("na+sm://").start()?;
-    /// let mut buffer = instance.alloc(1 << 20, &AllocOptions::default())?;
-    /// buffer.as_mut_slice()?[..5].copy_from_slice(b"hello");
-    /// let exposed = instance.expose(buffer, Access::ReadOnly)?;
-    /// // `exposed.bulk()` goes into arguments; peers pull from it.
-    /// let buffer = exposed.release()?;
-    /// # assert_eq!(buffer.len(), 1 << 20);
-    /// # instance.finalize_and_wait()?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// [`BulkError::Alloc`] when `bytes` is zero, the system gives no memory or no descriptor, or
-    /// the NUMA node does not exist.
-    ///
-    /// Counterpart: `NA_Mem_alloc`; `margo_bulk_create` without pointers.
-    pub fn alloc(&self, bytes: usize, options: &AllocOptions) -> Result<SharedBuffer, BulkError> {
-        SharedBuffer::new(bytes, options).map_err(|error| BulkError::Alloc(HgError::Na(error)))
-    }
-
-    /// Lets peers use `data` through the handle [`Exposed::bulk`], which is to be sent to them in
-    /// arguments: a vector, several vectors as one, or a buffer of [`alloc`](Self::alloc), which
-    /// peers of this host copy faster.
-    ///
-    /// Several vectors are one range of bytes to peers, which neither see nor count the vectors;
-    /// thousands cost about what one does.
-    ///
-    /// ```
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// use margo::{Access, Instance};
-    ///
-    /// let instance = Instance::builder("na+sm://").start()?;
-    /// let rows = vec![vec![1; 1000], Vec::new(), vec![2; 24]];
-    /// let exposed = instance.expose(rows, Access::ReadOnly)?;
-    /// assert_eq!(exposed.bulk().len(), 1024);
-    /// assert_eq!(exposed.release()?[2], [2; 24]);
-    /// # instance.finalize_and_wait()?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// [`BulkError::Register`]; also, with [`HgError::Forked`], in a child process that was forked
-    /// off.
-    ///
-    /// Counterpart: `margo_bulk_create`.
-    pub fn expose<B: Exposable>(&self, data: B, access: Access) -> Result<Exposed<B>, BulkError> {
-        self.expose_attr(data, access, MemoryAttr::default())
-    }
-
-    /// As [`expose`](Self::expose), of memory of that kind and device, which peers are told
-    /// ([`Bulk::attr`]).
-    ///
-    /// # Errors
-    ///
-    /// [`BulkError::Register`], also for a kind that no transport can move: all but host memory.
-    /// Such memory is not shown to the transport.
-    ///
-    /// Counterpart: `margo_bulk_create_attr`.
-    pub fn expose_attr<B: Exposable>(
-        &self,
-        data: B,
-        access: Access,
-        attr: MemoryAttr,
-    ) -> Result<Exposed<B>, BulkError> {
-        // Before the transport takes addresses of a device for those of this process.
-        attr.check().map_err(BulkError::Register)?;
-        let memory = self.register_memory(data.into_memory(), access)?;
-        let bulk = self.inner().core.bulk_handle_attr(&memory, attr);
-        let bulk = bulk.map_err(BulkError::Register)?;
-        let ends = Arc::downgrade(self.inner());
-        Ok(Exposed { bulk, memory, ends, owner: std::marker::PhantomData })
     }
 }

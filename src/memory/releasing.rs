@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use na::LocalMem;
 use ult::{Eventual, Selectable, wait_any};
 
-use crate::bulk::transfer::{Back, revoke};
+use crate::memory::buffer::{Back, revoke};
 use crate::memory::exposed::{Exposable, owner_of};
 
 /// The network of an instance, whose end is waited for.
@@ -154,7 +154,7 @@ mod tests {
 
     use super::*;
     use crate::Instance;
-    use crate::bulk::transfer::GiveBack;
+    use crate::memory::buffer::GiveBack;
 
     /// Memory that a peer never lets go of, as far as this instance lives.
     fn held_up(instance: &Instance) -> (Releasing<Vec<u8>>, GiveBack) {

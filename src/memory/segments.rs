@@ -13,14 +13,12 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Weak};
 
-use hg::Bulk;
-use na::{Access, Endpoint, LocalMem, Memory, RawSegment};
+use na::{Endpoint, LocalMem, Memory, RawSegment};
 
-use crate::bulk::transfer::{
+use crate::memory::buffer::{
     LocalBulk, copy_rest, replace, sealed::Registered, take_back, wait_out,
 };
 use crate::memory::exposed::owner_of;
-use crate::{BulkError, Instance};
 
 /// Several vectors as the local side of transfers: registered once, used often, slices in between.
 /// The segmented form of [`BulkBuffer`](crate::BulkBuffer).
@@ -63,6 +61,10 @@ impl Registered for BulkSegments {
 }
 
 impl BulkSegments {
+    pub(crate) fn new(memory: LocalMem, endpoint: &Arc<dyn Endpoint>) -> Self {
+        Self { memory, endpoint: Arc::downgrade(endpoint) }
+    }
+
     /// Takes other memory, which holds the same but for `moved`. `false`: there is none.
     fn replace(&mut self, moved: &Range<usize>) -> bool {
         let fresh = |old: &LocalMem| {
@@ -157,59 +159,5 @@ fn slice_mut(whole: &mut BulkSegments, segment: RawSegment) -> &mut [u8] {
 impl fmt::Debug for BulkSegments {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "BulkSegments({} bytes in {})", self.len(), self.count())
-    }
-}
-
-impl Instance {
-    /// Several vectors as the local side of [`pull`](Self::pull) and [`push`](Self::push), without
-    /// copying them. Any number, of any lengths, zero included.
-    ///
-    /// # Errors
-    ///
-    /// [`BulkError::Register`].
-    pub fn bulk_segments(&self, segments: Vec<Vec<u8>>) -> Result<BulkSegments, BulkError> {
-        let memory = self.register_memory(Memory::from_vecs(segments), Access::ReadWrite)?;
-        let endpoint = Arc::downgrade(self.inner().core.endpoint());
-        Ok(BulkSegments { memory, endpoint })
-    }
-
-    /// As [`expose_ref`](Self::expose_ref), for several slices that peers see as one.
-    ///
-    /// # Errors
-    ///
-    /// [`BulkError::Register`]; `f` was not called.
-    pub fn expose_ref_segments<T>(
-        &self,
-        data: &[&[u8]],
-        f: impl FnOnce(&Bulk) -> T,
-    ) -> Result<T, BulkError> {
-        let raw = |slice: &&[u8]| RawSegment { ptr: slice.as_ptr().cast_mut(), len: slice.len() };
-        // SAFETY:
-        // - valid for reads at fixed addresses: every slice is borrowed until this function ends,
-        //   and `expose_scope` does not end before no transfer holds the memory;
-        // - only read: registered `ReadOnly`, and never handed out as a destination;
-        // - references to the bytes exist, but nobody can change them.
-        let memory = unsafe { Memory::from_raw(data.iter().map(raw).collect(), ()) };
-        self.expose_scope(memory, Access::ReadOnly, f)
-    }
-
-    /// As [`expose_mut`](Self::expose_mut), for several slices that peers see as one.
-    ///
-    /// # Errors
-    ///
-    /// [`BulkError::Register`]; `f` was not called.
-    pub fn expose_mut_segments<T>(
-        &self,
-        data: &mut [&mut [u8]],
-        f: impl FnOnce(&Bulk) -> T,
-    ) -> Result<T, BulkError> {
-        let raw = |slice: &mut &mut [u8]| RawSegment { ptr: slice.as_mut_ptr(), len: slice.len() };
-        // SAFETY:
-        // - valid for reads and writes at fixed addresses: `data`, and through it every slice, is
-        //   borrowed until this function ends, and `expose_scope` does not end before no transfer
-        //   holds the memory;
-        // - no other reference: they are mutable borrows, so disjoint, that are not used meanwhile.
-        let memory = unsafe { Memory::from_raw(data.iter_mut().map(raw).collect(), ()) };
-        self.expose_scope(memory, Access::WriteOnly, f)
     }
 }

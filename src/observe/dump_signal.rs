@@ -15,10 +15,10 @@ use signal_hook::SigId;
 use signal_hook::consts::{SIGUSR1, SIGUSR2};
 use signal_hook::low_level;
 
+use crate::InitError;
 use crate::support::contain::contain;
 use crate::support::event::Event;
 use crate::support::log::Log;
-use crate::{InitError, InstanceBuilder, StateDump};
 
 /// The signal handler of an instance, and its thread if there is one. Ended when it is dropped.
 pub(crate) struct DumpOnSignal {
@@ -55,7 +55,7 @@ impl DumpOnSignal {
         &self,
         signal: DumpSignal,
         log: Log,
-        dump: impl Fn() -> Option<StateDump> + Send + 'static,
+        dump: impl Fn() -> Option<String> + Send + 'static,
     ) -> Result<(), InitError> {
         let bell = self.bell.clone();
         let answer = move || {
@@ -101,7 +101,7 @@ impl Drop for DumpOnSignal {
 /// Writes the dump; if it is not read, it is lost. Reading may take long. A thread that writes a
 /// line meanwhile, an execution stream say, does not wait for that, so this does not hold the lock
 /// that all others take. Their lines come between two of the dump's.
-fn write(dump: &StateDump) {
+fn write(dump: &str) {
     /// Held while a dump is written, so that dumps do not mix.
     static WRITES: Mutex<()> = Mutex::new(());
     let text = format!("{dump}\n");
@@ -140,34 +140,5 @@ fn name(signal: DumpSignal) -> &'static str {
     match signal {
         DumpSignal::Usr1 => "SIGUSR1",
         DumpSignal::Usr2 => "SIGUSR2",
-    }
-}
-
-impl InstanceBuilder {
-    /// Writes the state of the instance to standard error at each such signal, with the stacks of
-    /// its ULTs, as [`state_dump_with_stacks`](crate::Instance::state_dump_with_stacks) has it: one
-    /// JSON object. Default: as configured in `margo.dump_on_signal`, which is not at all.
-    ///
-    /// A thread of its own does that, so it works while execution streams are stuck. Several
-    /// instances of a process may have the same signal; each answers. Other writers to standard
-    /// error may come between the lines of the object. A handler that the program had for the
-    /// signal before is called, too; one that it installs later takes its place. After the end of
-    /// the instance the signal has no effect.
-    ///
-    /// ```
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// use margo::{Instance, config::DumpSignal};
-    ///
-    /// // Then: kill -USR1 <pid>
-    /// let instance = Instance::builder("na+sm://").dump_on_signal(DumpSignal::Usr1).start()?;
-    /// # instance.finalize_and_wait()?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// Counterpart: none; programs of C call `margo_state_dump`.
-    pub fn dump_on_signal(mut self, signal: DumpSignal) -> Self {
-        self.config_mut().margo.dump_on_signal = Some(signal);
-        self
     }
 }

@@ -15,20 +15,20 @@
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use hg::{Core, HgError, OpRef, Response, ReturnCode, margo, proc};
 use na::shared::Shared;
 use serde::de::DeserializeOwned;
-use ult::{Eventual, PoolRef};
+use ult::Eventual;
 
 use crate::observe::monitor::{CallWatch, Monitoring};
 use crate::operation::cancel_link::CancelLink;
-use crate::operation::deadline::CallLimits;
+use crate::operation::deadline::{CallLimits, Deadline, is_past};
 use crate::operation::deadline_timer::DeadlineTimer;
 use crate::operation::early::EndsEarly;
 use crate::support::why_over::{GaveUp, WhyOver};
-use crate::{Canceler, ForwardError, Instance, ProviderHandle};
+use crate::{Canceler, ForwardError, ProviderHandle};
 
 /// How a call ended.
 pub(crate) type Outcome = Result<Response, HgError>;
@@ -72,28 +72,6 @@ impl CallInfo<'_> {
                 Err(ForwardError::TimedOut { rpc: self.rpc, peer, limit, never_ran: true })
             }
         }
-    }
-}
-
-/// When a call has to be over, and the time that this is from its start.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Deadline {
-    pub(crate) at: Instant,
-    pub(crate) limit: Duration,
-}
-
-impl Deadline {
-    /// Returns the term of a call which starts now: its own limit, and when the request on whose
-    /// behalf it is made expires. A limit beyond what the clock can count is no limit.
-    #[inline]
-    pub(crate) fn of_call(limit: Option<Duration>, inherited: Option<Instant>) -> Option<Self> {
-        if limit.is_none() && inherited.is_none() {
-            return None;
-        }
-        let now = Instant::now();
-        let own = limit.and_then(|limit| now.checked_add(limit));
-        let at = own.into_iter().chain(inherited).min()?;
-        Some(Self { at, limit: at.saturating_duration_since(now) })
     }
 }
 
@@ -230,9 +208,14 @@ impl Call {
     }
 
     /// It is under way: sees to it that it ends when its token fires, if it has one.
-    pub(crate) fn tie(this: &Shared<Self>, instance: &Instance, op: OpRef, to: &ProviderHandle) {
+    pub(crate) fn tie(
+        this: &Shared<Self>,
+        by: &Arc<impl EndsEarly>,
+        op: OpRef,
+        to: &ProviderHandle,
+    ) {
         if let Some(tie) = this.extra.as_ref().and_then(|extra| extra.tie.as_ref()) {
-            tie.set(&Canceler::new(instance, this, op, to));
+            tie.set(&Canceler::new(by, this, op, to));
         }
     }
 
@@ -241,15 +224,15 @@ impl Call {
     }
 
     /// Sees to it that the call ends when it is due, whether or not a caller waits.
-    pub(crate) fn set_alarm(this: &Shared<Self>, instance: &Instance, op: OpRef) {
+    pub(crate) fn set_alarm(this: &Shared<Self>, by: &Arc<impl EndsEarly>, op: OpRef) {
         let Some(extra) = this.extra.as_ref().filter(|_| !this.is_over()) else { return };
         let Some(due) = extra.due else { return };
-        extra.alarm.set(instance, due, || {
+        extra.alarm.set(&**by, due, || {
             // Not a count of the instance, which ends its calls before it ends.
-            let (call, inner) = (Shared::downgrade(this), Arc::downgrade(instance.inner()));
+            let (call, by) = (Shared::downgrade(this), Arc::downgrade(by));
             move || {
-                if let Some((call, inner)) = call.upgrade().zip(inner.upgrade()) {
-                    call.time_out(&*inner, op);
+                if let Some((call, by)) = call.upgrade().zip(by.upgrade()) {
+                    call.time_out(&*by, op);
                 }
             }
         });
@@ -395,28 +378,6 @@ pub(crate) fn failure(site: CallInfo<'_>, error: HgError) -> ForwardError {
     }
 }
 
-/// Returns whether that time has come.
-pub(crate) fn is_past(due: Option<Instant>) -> bool {
-    due.is_some_and(|due| due <= Instant::now())
-}
-
-/// The pools into which the caller may spawn, a private one only from its own execution stream:
-/// those of `first`, then all. Each is looked up when it has its turn.
-pub(crate) fn pools_for_units<const N: usize>(
-    instance: &Instance,
-    first: [fn(&Instance) -> PoolRef; N],
-) -> impl Iterator<Item = PoolRef> {
-    let first = first.into_iter().map(|pool| pool(instance));
-    let all = std::iter::once_with(|| instance.pools()).flatten();
-    first.chain(all).filter(may_spawn)
-}
-
-/// Returns whether the caller may spawn there: into a private pool only its xstream does.
-pub(crate) fn may_spawn(pool: &PoolRef) -> bool {
-    pool.access() != ult::Access::Private
-        || ult::current().is_some_and(|here| pool.xstreams().contains(&here.xstream))
-}
-
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     // No code of others runs under these locks.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -424,12 +385,12 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Instant;
+    use std::time::{Duration, Instant};
 
     use ult::Semaphore;
 
     use super::*;
-    use crate::Rpc;
+    use crate::{Instance, Rpc};
 
     const HOLD: Rpc<(), ()> = Rpc::new("hold");
     const FAR: Duration = Duration::from_secs(3600);

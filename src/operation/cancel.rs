@@ -30,10 +30,11 @@ use hg::{CallKey, Watch};
 use na::fork::Process;
 use ult::{Eventual, PoolRef};
 
+use crate::Addr;
 use crate::operation::cancel_link::LinkedCalls;
-use crate::operation::deadline_timer::{self, DeadlineTimer};
+use crate::operation::deadline_timer::DeadlineTimer;
+use crate::operation::early::EndsEarly;
 use crate::support::log::Log;
-use crate::{Addr, Instance};
 
 /// Most cancels that are kept for requests which have not asked yet.
 const EARLY_MAX: usize = 4096;
@@ -233,12 +234,12 @@ struct Origin {
 }
 
 /// The parts that a token is made of.
-pub(crate) struct Wanted<'a> {
+pub(crate) struct Wanted<'a, B> {
     pub(crate) origin: &'a Addr,
     pub(crate) call: Option<CallKey>,
     pub(crate) deadline: Option<Instant>,
     /// Where the alarm goes off.
-    pub(crate) instance: &'a Instance,
+    pub(crate) by: &'a B,
 }
 
 impl Cancels {
@@ -259,18 +260,17 @@ impl Cancels {
     }
 
     /// A token for a request. `true`: its origin is to be watched from now on.
-    pub(crate) fn token(&self, wanted: &Wanted<'_>) -> (CancelToken, bool) {
+    pub(crate) fn token<B: EndsEarly>(&self, wanted: &Wanted<'_, B>) -> (CancelToken, bool) {
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
         let state = Arc::new(State::new(number, Process::current(), wanted.deadline));
         let is_new = self.enter(wanted, &state);
         if !state.fired.is_ready() {
-            let log = &wanted.instance.inner().log;
-            set_alarm(&state, log, deadline_timer::pools(wanted.instance));
+            set_alarm(&state, wanted.by.log(), wanted.by.timer_pools());
         }
         (CancelToken(state), is_new)
     }
 
-    fn enter(&self, wanted: &Wanted<'_>, state: &Arc<State>) -> bool {
+    fn enter<B>(&self, wanted: &Wanted<'_, B>, state: &Arc<State>) -> bool {
         let mut tokens = self.tokens();
         if tokens.over {
             state.fire(CancelReason::Closing);
@@ -506,7 +506,7 @@ mod tests {
         assert!(early(&cancels, &origin, 1) && !early(&cancels, &origin, 1));
         // One that asks late is told at once.
         let wanted =
-            Wanted { origin: &origin, call: Some(key(2)), deadline: None, instance: &instance };
+            Wanted { origin: &origin, call: Some(key(2)), deadline: None, by: &**instance.inner() };
         let (token, is_new) = cancels.token(&wanted);
         assert!(is_new && token.reason() == Some(CancelReason::Canceled));
         assert!(!early(&cancels, &origin, 2));
@@ -548,7 +548,8 @@ mod tests {
         let instance = Instance::builder("na+sm://").start().unwrap();
         let (cancels, origin) = (Cancels::new(usize::MAX), instance.self_addr());
         let (origin, instance) = (&origin, &instance);
-        let wanted = |n| Wanted { origin, call: Some(key(n)), deadline: None, instance };
+        let wanted =
+            |n| Wanted { origin, call: Some(key(n)), deadline: None, by: &**instance.inner() };
         let (first, watch) = cancels.token(&wanted(1));
         assert!(watch);
         // The watch fails, while the token is there.
@@ -632,7 +633,8 @@ mod tests {
         let mut ended = Vec::new();
         for n in 0..max + 2 {
             let origin = &number(n).unwrap();
-            let wanted = Wanted { origin, call: Some(key(n)), deadline: None, instance };
+            let wanted =
+                Wanted { origin, call: Some(key(n)), deadline: None, by: &**instance.inner() };
             let (token, watch) = cancels.token(&wanted);
             assert!(watch);
             cancels.watched(origin, Watch::numbered(n as u64));
@@ -659,7 +661,8 @@ mod tests {
         let cancels = Cancels::new(usize::MAX);
         let deadline = Instant::now().checked_add(Duration::from_secs(3600));
         let about = &instance;
-        let wanted = |n| Wanted { origin: &origin, call: Some(key(n)), deadline, instance: about };
+        let wanted =
+            |n| Wanted { origin: &origin, call: Some(key(n)), deadline, by: &**about.inner() };
         let [(first, watch), (second, again)] = [1, 2].map(|n| cancels.token(&wanted(n)));
         assert!(watch && !again, "an origin is watched once");
         cancels.forget(&first, &origin, Some(key(1)));

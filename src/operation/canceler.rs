@@ -5,12 +5,12 @@ use std::sync::{Arc, Weak};
 use hg::OpRef;
 use na::shared::{Shared, WeakShared};
 
-use crate::bulk::transfer::BulkCall;
+use crate::ProviderHandle;
+use crate::operation::bulk_call::BulkCall;
 use crate::operation::call::Call;
 use crate::operation::early::EndsEarly;
 use crate::operation::pending_response::PendingResponse;
 use crate::support::why_over::GaveUp;
-use crate::{Instance, ProviderHandle};
 
 /// Ends a call, a bulk transfer or an answer early, from anywhere; see
 /// [`Request::cancel`](crate::Request::cancel). Cheap to clone. Keeps neither that nor its instance
@@ -31,23 +31,32 @@ enum CancelTarget {
 
 impl Canceler {
     pub(crate) fn new(
-        instance: &Instance,
+        by: &Arc<impl EndsEarly>,
         call: &Shared<Call>,
         op: OpRef,
         to: &ProviderHandle,
     ) -> Self {
-        let by = Arc::downgrade(instance.inner());
-        Self { by, what: CancelTarget::Call(Shared::downgrade(call), to.clone()), op }
+        Self {
+            by: Arc::downgrade(by) as _,
+            what: CancelTarget::Call(Shared::downgrade(call), to.clone()),
+            op,
+        }
     }
 
-    pub(crate) fn of_bulk(instance: &Instance, call: &Arc<BulkCall>, op: OpRef) -> Self {
-        let by = Arc::downgrade(instance.inner());
-        Self { by, what: CancelTarget::Bulk(Arc::downgrade(call)), op }
+    pub(crate) fn of_bulk(by: &Arc<impl EndsEarly>, call: &Arc<BulkCall>, op: OpRef) -> Self {
+        Self { by: Arc::downgrade(by) as _, what: CancelTarget::Bulk(Arc::downgrade(call)), op }
     }
 
-    pub(crate) fn of_answer(instance: &Instance, answer: &Arc<PendingResponse>, op: OpRef) -> Self {
-        let by = Arc::downgrade(instance.inner());
-        Self { by, what: CancelTarget::Response(Arc::downgrade(answer)), op }
+    pub(crate) fn of_answer(
+        by: &Arc<impl EndsEarly>,
+        answer: &Arc<PendingResponse>,
+        op: OpRef,
+    ) -> Self {
+        Self {
+            by: Arc::downgrade(by) as _,
+            what: CancelTarget::Response(Arc::downgrade(answer)),
+            op,
+        }
     }
 
     /// Ends the call with [`ForwardError::Canceled`](crate::ForwardError::Canceled), the transfer

@@ -15,8 +15,34 @@ use std::time::{Duration, Instant};
 
 use ult::UltLocal;
 
-use crate::operation::call::Deadline;
 use crate::{CancelToken, ForwardError};
+
+/// When a call has to be over, and the time that this is from its start.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Deadline {
+    pub(crate) at: Instant,
+    pub(crate) limit: Duration,
+}
+
+impl Deadline {
+    /// Returns the term of a call which starts now: its own limit, and when the request on whose
+    /// behalf it is made expires. A limit beyond what the clock can count is no limit.
+    #[inline]
+    pub(crate) fn of_call(limit: Option<Duration>, inherited: Option<Instant>) -> Option<Self> {
+        if limit.is_none() && inherited.is_none() {
+            return None;
+        }
+        let now = Instant::now();
+        let own = limit.and_then(|limit| now.checked_add(limit));
+        let at = own.into_iter().chain(inherited).min()?;
+        Some(Self { at, limit: at.saturating_duration_since(now) })
+    }
+}
+
+/// Returns whether that time has come.
+pub(crate) fn is_past(due: Option<Instant>) -> bool {
+    due.is_some_and(|due| due <= Instant::now())
+}
 
 static DEADLINE: UltLocal<Cell<Option<Instant>>> = UltLocal::new(|| Cell::new(None));
 

@@ -10,8 +10,7 @@ use std::time::Instant;
 
 use ult::{PoolRef, TimerHandle};
 
-use crate::Instance;
-use crate::operation::call::pools_for_units;
+use crate::operation::early::EndsEarly;
 use crate::support::log::{Log, log};
 
 /// The alarm of one operation.
@@ -27,11 +26,6 @@ enum State {
     Over,
 }
 
-/// Where alarms of an instance are set.
-pub(crate) fn pools(instance: &Instance) -> impl Iterator<Item = PoolRef> {
-    pools_for_units(instance, [Instance::progress_pool, Instance::rpc_pool])
-}
-
 impl DeadlineTimer {
     fn state(&self) -> MutexGuard<'_, State> {
         // No code of others runs under this lock.
@@ -41,11 +35,11 @@ impl DeadlineTimer {
     /// Has what `ring` makes called at that time. Once is enough: further ones change nothing.
     pub(crate) fn set<F: FnOnce() + Send + 'static>(
         &self,
-        instance: &Instance,
+        by: &impl EndsEarly,
         at: Instant,
         ring: impl Fn() -> F,
     ) {
-        self.set_in(&instance.inner().log, pools(instance), at, ring);
+        self.set_in(by.log(), by.timer_pools(), at, ring);
     }
 
     /// In the first of these pools that takes it: progress may just have moved, and its pool have

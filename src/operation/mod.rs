@@ -2,10 +2,11 @@
 //! ends one early: a deadline, a cancel, the death of the peer, the end of the instance.
 //!
 //! May import the folders up to `observe`; knows no instance, but what an operation needs of one
-//! (`early.rs`). Read `call.rs` and `pending_response.rs`, which `token.rs` gives to the RPC layer;
-//! then `deadline.rs` and `deadline_timer.rs`, `cancel.rs`, `canceler.rs` and
+//! (`early.rs`). Read `call.rs`, `bulk_call.rs` and `pending_response.rs`, which `token.rs` gives
+//! to the RPC layer; then `deadline.rs` and `deadline_timer.rs`, `cancel.rs`, `canceler.rs` and
 //! `cancel_link.rs`; last `standing_transfers.rs`.
 
+pub(crate) mod bulk_call;
 pub(crate) mod call;
 pub(crate) mod cancel;
 pub(crate) mod cancel_link;

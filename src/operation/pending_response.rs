@@ -17,7 +17,7 @@ use crate::observe::monitor::SpanOfRequest;
 use crate::operation::deadline_timer::DeadlineTimer;
 use crate::operation::early::EndsEarly;
 use crate::support::why_over::{GaveUp, WhyOver};
-use crate::{Addr, Instance, RespondError};
+use crate::{Addr, RespondError};
 
 /// The callback that runs at the end, wherever the end is brought about.
 pub(crate) type Callback = Box<dyn FnOnce(Arc<PendingResponse>) + Send>;
@@ -64,13 +64,13 @@ impl PendingResponse {
     }
 
     /// Sees to it that the answer ends at `due`, whether or not a caller waits.
-    pub(crate) fn set_alarm(self: &Arc<Self>, instance: &Instance, op: OpRef, due: Instant) {
-        self.alarm.set(instance, due, || {
+    pub(crate) fn set_alarm(self: &Arc<Self>, by: &Arc<impl EndsEarly>, op: OpRef, due: Instant) {
+        self.alarm.set(&**by, due, || {
             // Not a count of the instance, which ends its answers before it ends.
-            let (answer, inner) = (Arc::downgrade(self), Arc::downgrade(instance.inner()));
+            let (answer, by) = (Arc::downgrade(self), Arc::downgrade(by));
             move || {
-                if let Some((answer, inner)) = answer.upgrade().zip(inner.upgrade()) {
-                    answer.give_up(&*inner, op, GaveUp::TimedOut);
+                if let Some((answer, by)) = answer.upgrade().zip(by.upgrade()) {
+                    answer.give_up(&*by, op, GaveUp::TimedOut);
                 }
             }
         });

@@ -6,15 +6,17 @@
 //! flag. Looks are counted instead of time, so that no transfer ends because this process was
 //! stopped for a while.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use hg::Core;
 use ult::TimerHandle;
 
+use crate::operation::early::EndsEarly;
+use crate::operation::token::Token;
 use crate::support::log::log;
 use crate::support::why_over::GaveUp;
-use crate::{Instance, operation::deadline_timer};
 
 /// Looks within the limit.
 const LOOKS: u32 = 4;
@@ -50,11 +52,14 @@ impl StandingTransfers {
 
     /// A transfer without a deadline has begun.
     #[inline]
-    pub(crate) fn begun(&self, instance: &Instance) {
+    pub(crate) fn begun<B: EndsEarly, F>(&self, by: &B, look: impl Fn() -> F)
+    where
+        F: FnOnce() + Send + 'static,
+    {
         // Either this sees what `look` has stored before it found no transfer under the lock of the
         // RPC layer, or `look` finds this one there.
         if !self.limit.is_zero() && !self.is_set.load(Ordering::Relaxed) {
-            self.set(instance);
+            self.set(by, look);
         }
     }
 
@@ -63,23 +68,22 @@ impl StandingTransfers {
     }
 
     #[cold]
-    fn set(&self, instance: &Instance) {
+    fn set<B: EndsEarly, F>(&self, by: &B, look: impl Fn() -> F)
+    where
+        F: FnOnce() + Send + 'static,
+    {
         let mut timer = self.timer();
         if matches!(*timer, Timer::Closed) || self.is_set.swap(true, Ordering::Relaxed) {
             return;
         }
         let at = Instant::now() + (self.limit / LOOKS).max(Duration::from_millis(1));
-        for pool in deadline_timer::pools(instance) {
-            let own = instance.downgrade();
-            let look = move || own.upgrade().iter().for_each(look);
-            match pool.tasklet().name("margo transfers").spawn_at(at, look) {
+        for pool in by.timer_pools() {
+            match pool.tasklet().name("margo transfers").spawn_at(at, look()) {
                 Ok(set) => {
                     *timer = Timer::Set(set);
                     return;
                 }
-                Err(error) => {
-                    log!(instance.inner().log, DEBUG, %error, "no timer for transfers there")
-                }
+                Err(error) => log!(by.log(), DEBUG, %error, "no timer for transfers there"),
             }
         }
         // The next transfer tries again.
@@ -94,51 +98,34 @@ impl StandingTransfers {
         }
     }
 
+    /// Ends the transfers of `cores` that have stood still for too long. Returns whether there are
+    /// others, so that it has to look again.
+    pub(crate) fn look<'c>(
+        &self,
+        by: &dyn EndsEarly,
+        cores: impl Iterator<Item = &'c Arc<Core<Token>>>,
+    ) -> bool {
+        self.is_set.store(false, Ordering::Relaxed);
+        let mut any = false;
+        for core in cores {
+            let (others, standing) = core.standing_transfers(
+                |bytes| self.looks(bytes),
+                |token| token.as_bulk().filter(|call| call.may_stand()).cloned(),
+            );
+            any |= others;
+            for (op, call) in standing {
+                call.stands_still(self.limit);
+                call.give_up(by, op, GaveUp::TimedOut);
+            }
+        }
+        any
+    }
+
     /// Looks after which a transfer has stood still for too long that has so many bytes under way.
     fn looks(&self, bytes: u64) -> u32 {
         let more = Duration::from_secs(bytes / BYTES_PER_SEC).as_millis();
         let more = u128::from(LOOKS) * more / self.limit.as_millis().max(1);
         LOOKS.saturating_add(u32::try_from(more).unwrap_or(u32::MAX))
-    }
-}
-
-fn look(instance: &Instance) {
-    let inner = instance.inner();
-    let own = &inner.standing_transfers;
-    if inner.is_forked() {
-        return;
-    }
-    own.is_set.store(false, Ordering::Relaxed);
-    let mut any = false;
-    for (core, _) in inner.contexts() {
-        let (others, standing) = core.standing_transfers(
-            |bytes| own.looks(bytes),
-            |token| token.as_bulk().filter(|call| call.may_stand()).cloned(),
-        );
-        any |= others;
-        for (op, call) in standing {
-            call.stands_still(own.limit);
-            call.give_up(&**inner, op, GaveUp::TimedOut);
-        }
-    }
-    if any {
-        own.begun(instance);
-    }
-}
-
-/// How long a transfer has stood still that was ended for it.
-#[derive(Debug, Default)]
-pub(crate) struct StoodFor(AtomicU32);
-
-impl StoodFor {
-    pub(crate) fn set(&self, limit: Duration) {
-        // Whoever reads it has seen the end of the transfer, which comes after this.
-        self.0.store(u32::try_from(limit.as_millis()).unwrap_or(u32::MAX), Ordering::Relaxed);
-    }
-
-    pub(crate) fn get(&self) -> Option<Duration> {
-        let msec = self.0.load(Ordering::Relaxed);
-        (msec > 0).then(|| Duration::from_millis(msec.into()))
     }
 }
 

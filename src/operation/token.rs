@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use na::shared::Shared;
 
-use crate::bulk::transfer::BulkCall;
 use crate::observe::monitor::SpanOfRequest;
+use crate::operation::bulk_call::BulkCall;
 use crate::operation::call::Call;
 use crate::operation::pending_response::PendingResponse;
 

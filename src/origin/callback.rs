@@ -10,8 +10,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use ult::PoolRef;
 
+use crate::instance::inner::Inner;
 use crate::observe::trace::{self, TraceContext};
-use crate::operation::call::{Call, CallInfo, Callback, pools_for_units};
+use crate::operation::call::{Call, CallInfo, Callback};
 use crate::operation::deadline::CallLimits;
 use crate::support::log::log;
 use crate::{Canceler, ForwardError, Instance, ProviderHandle, Rpc};
@@ -49,7 +50,7 @@ impl Caller {
 }
 
 fn pool_for_callbacks(instance: &Instance) -> Option<PoolRef> {
-    pools_for_units(instance, [Instance::rpc_pool, Instance::progress_pool]).next()
+    instance.inner().pools_for_units([Inner::rpc_pool, Inner::progress_pool]).next()
 }
 
 /// A callback that is called once, also if there is no memory for the stack of its ULT: then it is
@@ -184,8 +185,8 @@ impl Instance {
         });
         let (call, token) = UninitShared::new().fill_pair(Call::with_extra(bounds, Some(at_end)));
         let op = self.start(rpc, CallInfo { rpc: name, to, term }, args, token)?;
-        Call::set_alarm(&call, self, op);
-        Call::tie(&call, self, op, to);
-        Ok(Canceler::new(self, &call, op, to))
+        Call::set_alarm(&call, self.inner(), op);
+        Call::tie(&call, self.inner(), op, to);
+        Ok(Canceler::new(self.inner(), &call, op, to))
     }
 }

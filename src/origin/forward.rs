@@ -114,7 +114,7 @@ impl Instance {
         };
         let op = self.start_with(options, rpc, site, args, token)?;
         if is_tied {
-            Call::tie(&call, self, op, site.to);
+            Call::tie(&call, self.inner(), op, site.to);
         }
         let flying = CallGuard { by: &**self.inner(), call, op, to: site.to };
         let done = flying.call.done();

@@ -23,8 +23,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use ult::{Eventual, ReadyIn, Selectable};
 
-use crate::operation::call::{Call, CallInfo, Deadline, Outcome, failure, is_past};
-use crate::operation::deadline::CallLimits;
+use crate::operation::call::{Call, CallInfo, Outcome, failure};
+use crate::operation::deadline::{CallLimits, Deadline, is_past};
 use crate::{Canceler, ForwardError, Instance, ProviderHandle, Rpc};
 
 /// A call in flight, made by [`Instance::iforward`] or [`Instance::isend`]: wait for its result,
@@ -154,8 +154,8 @@ impl Instance {
         let site = CallInfo { rpc: rpc.name(), to, term };
         let op = self.start_with(options, rpc, site, args, token)?;
         // Nobody may ever look at it.
-        Call::set_alarm(&call, self, op);
-        Call::tie(&call, self, op, to);
+        Call::set_alarm(&call, self.inner(), op);
+        Call::tie(&call, self.inner(), op, to);
         let (instance, to) = (self.clone(), to.clone());
         let flight = Flight { instance, call, op, to, is_detached: false };
         Ok(Request { flight, rpc: rpc.name(), term, awaited: None, read })
@@ -194,7 +194,8 @@ impl<R> Request<R> {
     /// Something with which others can cancel the call, while this is waited for or after it was
     /// detached.
     pub fn canceler(&self) -> Canceler {
-        Canceler::new(&self.flight.instance, self.call(), self.flight.op, &self.flight.to)
+        let by = self.flight.instance.inner();
+        Canceler::new(by, self.call(), self.flight.op, &self.flight.to)
     }
 
     /// Lets the call go on by itself; its result is dropped. Its deadline stays. It does not keep

@@ -23,7 +23,7 @@
 //! | `Progress::asleep` | the progress ULT writes it | `kick` reads it; pair: PROGRESS-ASLEEP |
 //! | `Progress::orders` | anybody sets a bit; the progress ULT takes `MOVE` away | pair: PROGRESS-ORDERS |
 //!
-//! A progress ULT that is asked to move (`elastic/migrate.rs`) makes its successor in the other
+//! A progress ULT that is asked to move (`reshaping/migrate.rs`) makes its successor in the other
 //! pool and polls on until that one runs: it may have to wait for its xstream, or get no stack.
 //! Then the old one ends, and the successor takes its place in the same `Progress`.
 //!
@@ -38,13 +38,13 @@
 //! The policy follows Margo's progress loop, without its fixed tick and its abort on errors.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering, fence};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::atomic::{Ordering, fence};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use hg::{CallKey, Core, HgError, RequestHandle, RequestParts, Response, Sink};
 use rustix::event::{EventfdFlags, eventfd};
-use ult::{Eventual, IdleEnd};
+use ult::IdleEnd;
 
 use crate::Addr;
 use crate::dispatch::handler;
@@ -54,7 +54,7 @@ use crate::observe::trace;
 use crate::operation::call::Call;
 use crate::operation::pending_response;
 use crate::operation::token::Token;
-use crate::polling::caller_polling::CallerPolling;
+use crate::progress::control::{Arrival, MOVE, MoveError, Progress, STOP, Tally};
 use crate::progress::progress_group::GroupMember;
 use crate::progress::spin_window::{Spin, SpinWindow};
 use crate::support::contain::contain;
@@ -70,77 +70,6 @@ const BUDGET: usize = 64;
 const LOOKS: u32 = 8;
 /// Looks at the network for each look at what else could run here.
 const LOOKS_PER_TURN: u32 = 8;
-/// After so many rounds it yields even if nothing else can run: the stall detector takes a unit
-/// that does not switch for one that holds its execution stream.
-const ROUNDS_PER_YIELD: u32 = 256;
-
-/// How others reach the progress ULT.
-#[derive(Debug)]
-pub(crate) struct Progress {
-    unparker: Mutex<ult::Unparker>,
-    /// Index of its execution stream, on which it stays until it moves.
-    xstream: AtomicUsize,
-    /// Number of the ULT.
-    ult: AtomicU64,
-    asleep: AtomicBool,
-    /// `STOP`, `MOVE`.
-    orders: AtomicU8,
-    destination: Mutex<Destination>,
-    pub(crate) stand_in: CallerPolling,
-    pub(crate) tally: Tally,
-}
-
-/// The counters of the progress ULT. It alone writes them.
-#[derive(Debug, Default)]
-#[repr(align(128))]
-pub(crate) struct Tally {
-    rounds: AtomicU64,
-    events: AtomicU64,
-    sleeps: AtomicU64,
-}
-
-impl Tally {
-    fn add(counter: &AtomicU64, count: u64) {
-        counter.store(counter.load(Ordering::Relaxed) + count, Ordering::Relaxed);
-    }
-
-    /// Rounds, to some hundred; events; sleeps.
-    pub(crate) fn read(&self) -> [u64; 3] {
-        [&self.rounds, &self.events, &self.sleeps].map(|counter| counter.load(Ordering::Relaxed))
-    }
-}
-
-/// Close the network and end.
-const STOP: u8 = 1;
-/// Look at `destination`.
-const MOVE: u8 = 2;
-
-/// Where a progress ULT is to move.
-#[derive(Debug)]
-enum Destination {
-    None,
-    Pool(ult::PoolRef, Arc<Arrival>),
-    /// The successor was made.
-    Coming(Arc<Arrival>),
-    /// The successor runs, and waits to hear whether the place is its own.
-    Here(Arc<Eventual<bool>>),
-    /// It has ended, or is about to.
-    Ended,
-}
-
-/// Set when a progress ULT runs where it was to run, or will not.
-pub(crate) type Arrival = Eventual<Result<(), MoveError>>;
-
-/// Why a progress ULT stays where it is, or is not there.
-#[derive(Debug, Clone)]
-pub(crate) enum MoveError {
-    /// It ends.
-    Closing,
-    /// The new one cannot be made.
-    Spawn(ult::SpawnError),
-    /// The new one was made and did not start, which is how a ULT ends that gets no stack.
-    NoStack,
-}
 
 /// Tells of a progress ULT that does not start.
 struct Unstarted(Arc<Arrival>);
@@ -150,178 +79,6 @@ impl Drop for Unstarted {
         // It has been told already of one that has started, or comes too late.
         let _ = self.0.set(Err(MoveError::NoStack));
     }
-}
-
-impl Progress {
-    /// Makes the state for the calling ULT, which is the progress ULT.
-    pub(crate) fn new(xstream: usize) -> Self {
-        Self {
-            unparker: Mutex::new(ult::unparker()),
-            xstream: AtomicUsize::new(xstream),
-            ult: AtomicU64::new(own_number()),
-            asleep: AtomicBool::new(false),
-            orders: AtomicU8::new(0),
-            destination: Mutex::new(Destination::None),
-            stand_in: CallerPolling::default(),
-            tally: Tally::default(),
-        }
-    }
-
-    /// The calling ULT takes the place of the one that has moved.
-    pub(crate) fn arrive(&self, xstream: usize) {
-        *lock(&self.unparker) = ult::unparker();
-        self.xstream.store(xstream, Ordering::Relaxed);
-        self.ult.store(own_number(), Ordering::Relaxed);
-    }
-
-    /// Index of the execution stream that it runs on.
-    pub(crate) fn xstream(&self) -> usize {
-        self.xstream.load(Ordering::Relaxed)
-    }
-
-    /// Returns whether it waits for the network without polling.
-    #[cfg(test)]
-    pub(crate) fn is_asleep(&self) -> bool {
-        self.asleep.load(Ordering::Relaxed)
-    }
-
-    /// Returns whether the caller, a unit of the same runtime, is the progress ULT.
-    pub(crate) fn is_caller(&self) -> bool {
-        self.ult.load(Ordering::Relaxed) == own_number()
-    }
-
-    /// Wakes the progress ULT if it sleeps, after something was queued for it.
-    pub(crate) fn kick(&self) {
-        // Either this load sees that it is asleep, or its check after going to sleep sees what the
-        // caller queued: the fence orders "queue, then look" against its "store, then check".
-        fence(Ordering::SeqCst); // pair: PROGRESS-ASLEEP
-        if self.asleep.load(Ordering::Relaxed) {
-            self.unpark();
-        }
-    }
-
-    fn unpark(&self) {
-        let unparker = lock(&self.unparker).clone();
-        unparker.unpark();
-    }
-
-    /// Asks the progress ULT to close the network and end.
-    pub(crate) fn stop(&self) {
-        self.orders.fetch_or(STOP, Ordering::Release); // pair: PROGRESS-ORDERS
-        self.unpark();
-    }
-
-    /// Asks the progress ULT to move. `arrived` is set when it runs in `pool`, or stays.
-    pub(crate) fn ask_to_move(&self, pool: ult::PoolRef, arrived: Arc<Arrival>) {
-        if !self.order_move(Destination::Pool(pool, arrived.clone())) {
-            let _ = arrived.set(Err(MoveError::Closing));
-        }
-    }
-
-    /// On a successor: waits until the one before it has ended; `false`: that one ends with the
-    /// network, and needs no successor.
-    fn succeed(&self) -> bool {
-        let go = Arc::new(Eventual::new());
-        self.order_move(Destination::Here(go.clone())) && *go.wait()
-    }
-
-    /// `false`: the progress ULT has ended, or is about to.
-    fn order_move(&self, to: Destination) -> bool {
-        {
-            let mut destination = lock(&self.destination);
-            if matches!(*destination, Destination::Ended) {
-                return false;
-            }
-            *destination = to;
-        }
-        self.orders.fetch_or(MOVE, Ordering::Release); // pair: PROGRESS-ORDERS
-        self.unpark();
-        true
-    }
-
-    /// On the progress ULT: makes the successor, if that is asked for; whether the caller is to
-    /// end, because the successor is there.
-    fn hand_over(&self, inner: &Arc<Inner>, context: usize) -> bool {
-        self.orders.fetch_and(!MOVE, Ordering::Relaxed);
-        let mut destination = lock(&self.destination);
-        match std::mem::replace(&mut *destination, Destination::None) {
-            Destination::Pool(pool, arrived) => {
-                *destination = Destination::Coming(arrived.clone());
-                drop(destination);
-                if let Err(error) = start(inner, context, &pool, arrived.clone()) {
-                    let _ = arrived.set(Err(MoveError::Spawn(error)));
-                }
-                false
-            }
-            Destination::Here(go) => {
-                drop(destination);
-                let _ = go.set(true);
-                true
-            }
-            other => {
-                *destination = other;
-                false
-            }
-        }
-    }
-
-    /// On the progress ULT: a poll has found so much.
-    #[inline]
-    fn found(&self, found: usize, patience: &mut SpinWindow, seat: &mut GroupMember) {
-        Tally::add(&self.tally.events, found as u64);
-        patience.useful();
-        seat.useful();
-    }
-
-    /// On the progress ULT: counts a round, and yields now and then.
-    #[inline]
-    fn begin_round(&self, rounds: &mut u32, patience: &mut SpinWindow, seat: &mut GroupMember) {
-        *rounds = rounds.wrapping_add(1);
-        if rounds.is_multiple_of(ROUNDS_PER_YIELD) {
-            Tally::add(&self.tally.rounds, ROUNDS_PER_YIELD.into());
-            self.yield_now(patience, seat);
-        }
-    }
-
-    /// On the progress ULT: yields. Events that callers have found meanwhile count as found here.
-    #[inline]
-    fn yield_now(&self, patience: &mut SpinWindow, seat: &mut GroupMember) {
-        let found = self.stand_in.while_yielding(self.xstream());
-        if found > 0 {
-            self.found(found, patience, seat);
-        }
-    }
-
-    /// Returns whether the progress ULT is wanted: to end, or to move.
-    #[inline]
-    pub(crate) fn is_ordered(&self) -> bool {
-        self.orders.load(Ordering::Relaxed) != 0
-    }
-
-    /// Returns whether it is to close the network and end.
-    pub(crate) fn is_stopping(&self) -> bool {
-        self.orders.load(Ordering::Acquire) & STOP != 0 // pair: PROGRESS-ORDERS
-    }
-
-    /// On the progress ULT, at its end: it is not moved any more.
-    fn end(&self) {
-        let asked = std::mem::replace(&mut *lock(&self.destination), Destination::Ended);
-        match asked {
-            Destination::Pool(_, arrived) | Destination::Coming(arrived) => {
-                let _ = arrived.set(Err(MoveError::Closing));
-            }
-            Destination::Here(go) => _ = go.set(false),
-            Destination::None | Destination::Ended => {}
-        }
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn own_number() -> u64 {
-    ult::current().map_or(u64::MAX, |ult| ult.id)
 }
 
 /// Makes a progress ULT in `pool`: the first one of a context, or the successor of one that moves.
@@ -413,7 +170,9 @@ fn run_loop(
             core.close();
             closed_at = Some(Instant::now());
             progress.end();
-        } else if orders & MOVE != 0 && progress.hand_over(inner, context) {
+        } else if orders & MOVE != 0
+            && progress.hand_over(|pool, arrived| start(inner, context, pool, arrived))
+        {
             return LoopEnd::NotNeeded;
         }
         let since = turns.poll(monitoring);
@@ -618,15 +377,6 @@ fn sleep(
     end
 }
 
-impl Progress {
-    /// An order that came after the loop looked. The unpark that follows it is not lost either;
-    /// this only spares the sleep.
-    fn is_ordered_late(&self, core: &Core<Token>) -> bool {
-        let orders = self.orders.load(Ordering::Acquire); // pair: PROGRESS-ORDERS
-        orders & MOVE != 0 || (orders & STOP != 0 && core.in_flight() == 0)
-    }
-}
-
 /// Passes what the RPC layer reports to those who wait for it.
 struct Dispatch<'a> {
     inner: &'a Arc<Inner>,
@@ -684,7 +434,10 @@ impl Sink<Token> for Dispatch<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicBool;
+
     use na::shared::UninitShared;
+    use ult::Eventual;
 
     use super::*;
     use crate::operation::call::CallInfo;

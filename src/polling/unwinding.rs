@@ -14,7 +14,7 @@ use std::time::Instant;
 use ult::Eventual;
 
 use crate::instance::inner::Inner;
-use crate::polling::caller_polling::STACK_BYTES;
+use crate::polling::callers::STACK_BYTES;
 use crate::polling::driver::poll;
 
 /// Polls in a row that find nothing before the processor is offered to other threads.

@@ -1,9 +1,11 @@
 //! The state of progress: how a progress ULT is woken, moved and stopped, and how long it polls.
 //!
-//! May import the folders up to `operation`; polls nothing. Read `spin_window.rs` and
-//! `when_needed.rs` (how long it polls), `progress_group.rs` and `contexts.rs` (several of them).
+//! May import the folders up to `operation`; polls nothing. Read `control.rs`, then
+//! `spin_window.rs` and `when_needed.rs` (how long it polls), `progress_group.rs` (several of
+//! them), `caller_polling.rs`.
 
-pub(crate) mod contexts;
+pub(crate) mod caller_polling;
+pub(crate) mod control;
 pub(crate) mod progress_group;
 pub(crate) mod spin_window;
 pub(crate) mod when_needed;

@@ -269,7 +269,7 @@ mod tests {
         let to = crate::ProviderHandle::new(addr, crate::ProviderId::DEFAULT);
         let is_asleep = |instance: &crate::Instance| {
             let (_, progress) = instance.inner().context(0);
-            progress.get().is_some_and(crate::polling::driver::Progress::is_asleep)
+            progress.get().is_some_and(crate::progress::control::Progress::is_asleep)
         };
         for _ in 0..3 {
             child.forward(CALL, &to, &()).expect("an answer");

@@ -10,7 +10,7 @@
 //! that have come before.
 
 use std::sync::atomic::Ordering;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::admission::gates::Internal;
 use crate::instance::inner::Inner;
@@ -35,8 +35,8 @@ pub(crate) fn register(instance: &Instance) -> Result<(), RegisterError> {
     }
     // Not in the pool of handlers, nor within its bounds: these may be what somebody wants to look
     // at.
-    let pool = instance.progress_pool();
-    instance.serve(METRICS).pool(&pool).internal(Internal::Metrics).handler(|request| {
+    let (pool, asked) = (instance.progress_pool(), Arc::new(Asked::default()));
+    instance.serve(METRICS).pool(&pool).internal(Internal::Metrics).handler(move |request| {
         let inner = request.instance().inner().clone();
         if !inner.metrics.remote.load(Ordering::Relaxed) {
             let (log, origin) = (&inner.log, request.origin());
@@ -45,27 +45,27 @@ pub(crate) fn register(instance: &Instance) -> Result<(), RegisterError> {
             let _ = request.respond(&(NOT_ALLOWED, String::new()));
             return;
         }
-        if !inner.metrics.asked.enter(request) {
+        if !asked.enter(request) {
             return;
         }
-        let own = inner.clone();
+        let (own, there) = (inner.clone(), asked.clone());
         let thread = std::thread::Builder::new().name("margo-metrics-of".to_owned());
         let run = move || {
             // It begins with the processors of the execution stream that makes progress. If others
             // are not to be had, these are as good.
             let _ = ult::topology::bind_this_thread(own.runtime.cpus());
-            answer(&own);
+            answer(&own, &there);
         };
         if thread.spawn(run).is_err() {
             // The process is out of threads.
-            answer(&inner);
+            answer(&inner, &asked);
         }
     })
 }
 
 /// The calls that wait for a snapshot, and whether there is a thread that takes one.
 #[derive(Default)]
-pub(crate) struct Asked(Mutex<(Vec<Handle<(), Answer>>, bool)>);
+struct Asked(Mutex<(Vec<Handle<(), Answer>>, bool)>);
 
 impl Asked {
     /// Returns whether the caller has to see to a thread.
@@ -84,10 +84,10 @@ impl Asked {
 }
 
 /// Answers until no request is left.
-fn answer(inner: &Inner) {
+fn answer(inner: &Inner, asked: &Asked) {
     loop {
-        let asked = inner.metrics.asked.take();
-        if asked.is_empty() {
+        let requests = asked.take();
+        if requests.is_empty() {
             return;
         }
         // Pools and schedulers of users are asked how they are.
@@ -97,7 +97,7 @@ fn answer(inner: &Inner) {
             continue;
         };
         let answer = (ALLOWED, json);
-        for request in asked {
+        for request in requests {
             // Who is gone needs no answer.
             let _ = request.respond(&answer);
         }

@@ -1,7 +1,10 @@
 //! Pools and execution streams that come, go and move while the instance runs.
 //!
-//! May import the folders up to `bulk`. Read `users.rs` (what must stay) and `document.rs` (the
-//! configuration in effect).
+//! May import the folders up to `bulk`. Read `change.rs`, `remove.rs` and `users.rs` (what
+//! must stay), `migrate.rs` (progress that moves) and `document.rs` (the configuration in effect).
 
+pub(crate) mod change;
 pub(crate) mod document;
+pub(crate) mod migrate;
+pub(crate) mod remove;
 pub(crate) mod users;

@@ -4,8 +4,8 @@ use hg::Registration;
 use ult::{PoolRef, XstreamRef};
 
 use crate::dispatch::handler;
+use crate::dispatch::registered_rpc::RegisteredRpc;
 use crate::instance::inner::Inner;
-use crate::serving::register::RegisteredRpc;
 use crate::support::own_rpcs;
 
 impl Inner {

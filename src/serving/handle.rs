@@ -2,16 +2,15 @@
 
 use std::fmt;
 use std::marker::PhantomData;
-use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use hg::{ProviderId, ReturnCode, RpcId};
 use na::shared::Shared;
 use serde::Serialize;
 
-use crate::dispatch::respond::Reply;
+use crate::instance::reply::Reply;
 use crate::observe::trace::TraceContext;
-use crate::{Addr, Bulk, BulkError, CancelToken, Instance, LocalBulk, RespondError};
+use crate::{Addr, CancelToken, Instance, RespondError};
 
 /// A request that is being handled: its arguments, where it came from, and the duty to answer.
 ///
@@ -204,68 +203,6 @@ impl<A, R> Handle<A, R> {
     /// then on.
     pub fn is_canceled(&self) -> bool {
         self.reply().cancel_token().is_canceled()
-    }
-
-    /// Copies from the origin's exposed memory into `into[local]`; suspends until it is there.
-    ///
-    /// # Errors
-    ///
-    /// As [`Instance::pull`].
-    pub fn pull(
-        &self,
-        remote: &Bulk,
-        remote_offset: u64,
-        into: &mut impl LocalBulk,
-        local: Range<usize>,
-    ) -> Result<(), BulkError> {
-        self.instance().pull(self.origin(), remote, remote_offset, into, local)
-    }
-
-    /// Copies `from[local]` into the origin's exposed memory; suspends until it is there.
-    ///
-    /// # Errors
-    ///
-    /// As [`Instance::push`].
-    pub fn push(
-        &self,
-        remote: &Bulk,
-        remote_offset: u64,
-        from: &mut impl LocalBulk,
-        local: Range<usize>,
-    ) -> Result<(), BulkError> {
-        self.instance().push(self.origin(), remote, remote_offset, from, local)
-    }
-
-    /// As [`pull`](Self::pull), for at most `limit` from now.
-    ///
-    /// # Errors
-    ///
-    /// As [`Instance::pull_timed`].
-    pub fn pull_timed(
-        &self,
-        remote: &Bulk,
-        remote_offset: u64,
-        into: &mut impl LocalBulk,
-        local: Range<usize>,
-        limit: Duration,
-    ) -> Result<(), BulkError> {
-        self.instance().pull_timed(self.origin(), remote, remote_offset, into, local, limit)
-    }
-
-    /// As [`push`](Self::push), for at most `limit` from now.
-    ///
-    /// # Errors
-    ///
-    /// As [`Instance::push_timed`].
-    pub fn push_timed(
-        &self,
-        remote: &Bulk,
-        remote_offset: u64,
-        from: &mut impl LocalBulk,
-        local: Range<usize>,
-        limit: Duration,
-    ) -> Result<(), BulkError> {
-        self.instance().push_timed(self.origin(), remote, remote_offset, from, local, limit)
     }
 
     /// Answers that the handler failed, with a text for people. For failures that the origin's

@@ -8,8 +8,6 @@
 //! The query is the RPC `__identity__` of the provider that is asked, with the string as its
 //! result: the same as in C Margo, in both directions.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use hg::{ProviderId, ReturnCode};
@@ -19,25 +17,6 @@ use crate::{
 };
 
 const IDENTITY: Rpc<(), String> = Rpc::new("__identity__");
-
-/// Those of the providers of this process. An entry counts only while its RPC is registered: that
-/// is what goes with a [`Provider`].
-#[derive(Debug, Default)]
-pub(crate) struct Identities(Mutex<BTreeMap<ProviderId, Arc<str>>>);
-
-impl Identities {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<ProviderId, Arc<str>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn get(&self, id: ProviderId) -> Option<Arc<str>> {
-        self.lock().get(&id).cloned()
-    }
-
-    fn set(&self, id: ProviderId, identity: &str) {
-        self.lock().insert(id, identity.into());
-    }
-}
 
 impl Instance {
     /// Says what provider `id` of this instance is, by convention the name of its kind. Replaces

@@ -13,13 +13,13 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use hg::{Registration, RpcId};
-use na::fork::Process;
-use ult::{Eventual, PoolRef};
+use hg::RpcId;
+use ult::PoolRef;
 
 use crate::Instance;
 use crate::PoolHold;
-use crate::serving::register::{RegisteredRpc, Run};
+use crate::dispatch::member::{Living, Member};
+use crate::dispatch::registered_rpc::{RegisteredRpc, Run};
 
 /// See the module's documentation.
 pub(crate) struct ProviderRpcs {
@@ -50,8 +50,7 @@ impl ProviderRpcs {
     pub(crate) fn new(pool: PoolRef, hold: Option<PoolHold>) -> Self {
         let first_pool = pool.clone();
         let state = Mutex::new(State { pool, hold, own: Vec::new() });
-        let living = Living { process: Process::current(), state: Mutex::default() };
-        Self { first_pool, state, living: Arc::new(living) }
+        Self { first_pool, state, living: Living::new() }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -107,86 +106,7 @@ impl ProviderRpcs {
     ///
     /// How many requests keep some.
     pub(crate) fn wait(&self, limit: Duration) -> Result<(), usize> {
-        let none = Arc::new(Eventual::new());
-        {
-            let mut living = self.living.lock();
-            if living.entries == 0 {
-                return Ok(());
-            }
-            living.none = Some(none.clone());
-        }
-        if none.wait_ready_timeout(limit) {
-            return Ok(());
-        }
-        let mut living = self.living.lock();
-        living.none = None;
-        match living.entries {
-            0 => Ok(()),
-            // Whoever has the last of one is in its destructor, and counts.
-            _ => Err(living.replaced.iter().map(Weak::strong_count).sum::<usize>().max(1)),
-        }
-    }
-}
-
-/// The count of a provider's registrations that are not dropped yet.
-struct Living {
-    process: Process,
-    state: Mutex<Count>,
-}
-
-#[derive(Default)]
-struct Count {
-    entries: usize,
-    /// Those that are not in the registry any more: only requests have them.
-    replaced: Vec<Weak<Registration>>,
-    /// The event of the caller that waits for the last of them.
-    none: Option<Arc<Eventual<()>>>,
-}
-
-impl Living {
-    fn lock(&self) -> MutexGuard<'_, Count> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Counts a [`RegisteredRpc`] of a provider, for as long as that lives.
-pub(crate) struct Member(Arc<Living>);
-
-impl Member {
-    fn of(living: &Arc<Living>) -> Self {
-        living.lock().entries += 1;
-        Self(living.clone())
-    }
-
-    /// That registration, whose entry has this, is not in the registry any more.
-    pub(crate) fn replaced(&self, registration: &Arc<Registration>) {
-        let mut living = self.0.lock();
-        living.replaced.retain(|earlier| earlier.strong_count() > 0);
-        living.replaced.push(Arc::downgrade(registration));
-    }
-}
-
-impl Clone for Member {
-    fn clone(&self) -> Self {
-        Self::of(&self.0)
-    }
-}
-
-impl Drop for Member {
-    fn drop(&mut self) {
-        // There the lock may be held for ever, and nobody waits.
-        if self.0.process.is_other() {
-            return;
-        }
-        let none = {
-            let mut living = self.0.lock();
-            living.entries -= 1;
-            if living.entries > 0 { None } else { living.none.take() }
-        };
-        if let Some(none) = none {
-            // Nobody else sets it.
-            _ = none.set(());
-        }
+        self.living.wait(limit)
     }
 }
 

@@ -1,76 +1,19 @@
 //! The handlers of RPC ids. The table is that of the RPC core (`hg/src/core/registry.rs`); an
 //! [`RegisteredRpc`] is the data that it keeps for each RPC. `serve.rs` puts entries together.
 
-use std::fmt;
 use std::sync::Arc;
 
 use hg::{HgError, ProviderId, Registration, RpcId};
 use margo_config::{Admission, Overload};
-use na::shared::Shared;
 use serde::de::DeserializeOwned;
 use ult::{PoolKind, PoolRef, Priority};
 
 use crate::admission::gates::Internal;
-use crate::dispatch::handler::Waiting;
-use crate::dispatch::respond::Reply;
-use crate::observe::monitor::{Served, Serving};
-use crate::serving::provider_rpcs::{Member, ProviderRpcs};
+use crate::dispatch::registered_rpc::{RegisteredRpc, RequestGate, Run};
+use crate::observe::monitor::Served;
+use crate::serving::provider_rpcs::ProviderRpcs;
 use crate::support::log::log;
 use crate::{Handle, Instance, Load, PoolHold, RegisterError, Rpc};
-
-/// The code that runs on the handler's ULT: decodes, calls the user's function, sees to an answer.
-pub(crate) type Run = dyn Fn(&mut Shared<Reply>) + Send + Sync;
-
-/// The gate of a pool or of an RPC.
-pub(crate) type RequestGate = crate::admission::gates::Gate<Waiting>;
-
-/// A registered RPC.
-#[derive(Clone)]
-pub(crate) struct RegisteredRpc {
-    pub(crate) rpc: &'static str,
-    pub(crate) provider: ProviderId,
-    pub(crate) pool: PoolRef,
-    /// Which of the instance's pools that is, if it is one.
-    pub(crate) pool_index: Option<usize>,
-    pub(crate) run: Arc<Run>,
-    pub(crate) instance: crate::WeakInstance,
-    /// The gate of the pool.
-    pub(crate) gate: Arc<RequestGate>,
-    /// The own.
-    pub(crate) own_gate: Option<Arc<RequestGate>>,
-    pub(crate) tasklet: bool,
-    pub(crate) one_way: bool,
-    pub(crate) priority: Priority,
-    /// The membership of a provider's RPC. The last field: it goes after the handler.
-    pub(crate) member: Option<Member>,
-}
-
-impl RegisteredRpc {
-    /// Returns whether its requests take the short way in: there is no gate but the pool's plain
-    /// one.
-    #[inline]
-    pub(crate) fn is_plain(&self) -> bool {
-        self.own_gate.is_none() && self.gate.is_plain()
-    }
-
-    /// As the monitors are told of it.
-    #[inline]
-    pub(crate) fn serving(&self) -> Serving<'_> {
-        Serving { rpc: self.rpc, provider: self.provider, pool: &self.pool }
-    }
-
-    fn registration(self, id: RpcId) -> Registration {
-        let registration = Registration::with_id(id, self.rpc);
-        let registration = if self.one_way { registration.no_response() } else { registration };
-        registration.data(Arc::new(self))
-    }
-}
-
-impl fmt::Debug for RegisteredRpc {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "RegisteredRpc({} of provider {})", self.rpc, self.provider)
-    }
-}
 
 /// The options of a registration beside the RPC and its handler.
 pub(crate) struct Options {

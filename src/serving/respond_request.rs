@@ -22,7 +22,7 @@ use hg::{HgError, OpRef};
 use serde::Serialize;
 use ult::{Eventual, ReadyIn, Selectable};
 
-use crate::operation::call::{Deadline, is_past};
+use crate::operation::deadline::{Deadline, is_past};
 use crate::operation::pending_response::{Callback, PendingResponse, Where};
 use crate::operation::token::Token;
 use crate::origin::callback::Caller;
@@ -209,7 +209,7 @@ impl<A, R: Serialize> Handle<A, R> {
         match (op, due) {
             (None, _) => answer.clone().end(Ok(())),
             // Nobody may ever look at it.
-            (Some(op), Some(due)) => answer.set_alarm(instance, op, due),
+            (Some(op), Some(due)) => answer.set_alarm(instance.inner(), op, due),
             (Some(_), None) => {}
         }
         instance.inner().operation_started();
@@ -298,7 +298,8 @@ impl RespondRequest {
     /// Something with which others can cancel the answer, while this is waited for or after it was
     /// dropped.
     pub fn canceler(&self) -> Canceler {
-        Canceler::of_answer(&self.instance, &self.answer, self.op.unwrap_or(OpRef::NONE))
+        let op = self.op.unwrap_or(OpRef::NONE);
+        Canceler::of_answer(self.instance.inner(), &self.answer, op)
     }
 
     /// Returns the object to pass to [`ult::wait_any`]: it is ready when the answer is over. See

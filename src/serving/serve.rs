@@ -12,9 +12,10 @@ use serde::de::DeserializeOwned;
 use ult::{PoolRef, Priority};
 
 use crate::admission::gates::Internal;
-use crate::dispatch::respond::Reply;
+use crate::dispatch::registered_rpc::Run;
+use crate::instance::reply::Reply;
 use crate::serving::provider_rpcs::ProviderRpcs;
-use crate::serving::register::{Options, Run};
+use crate::serving::register::Options;
 use crate::support::log::log;
 use crate::{Handle, Instance, RegisterError, Rpc};
 

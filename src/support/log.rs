@@ -12,14 +12,12 @@ pub use tracing::Log;
 use tracing::level_filters::LevelFilter;
 pub(crate) use tracing::log;
 
-use crate::{Instance, InstanceBuilder};
-
 /// A log with the configured level; all messages if none is configured.
 pub(crate) fn configured(level: Option<LogLevel>) -> Log {
     Log::new(level.map_or(LevelFilter::TRACE, filter))
 }
 
-fn filter(level: LogLevel) -> LevelFilter {
+pub(crate) fn filter(level: LogLevel) -> LevelFilter {
     match level {
         LogLevel::Off => LevelFilter::OFF,
         LogLevel::Error => LevelFilter::ERROR,
@@ -30,39 +28,11 @@ fn filter(level: LogLevel) -> LevelFilter {
     }
 }
 
-fn level_of(log: &Log) -> LogLevel {
+pub(crate) fn level_of(log: &Log) -> LogLevel {
     use LogLevel::{Debug, Error, Info, Off, Trace, Warning};
     let level = log.level();
     let all = [Off, Error, Warning, Info, Debug];
     all.into_iter().find(|known| filter(*known) == level).unwrap_or(Trace)
-}
-
-impl InstanceBuilder {
-    /// The least severe messages of this instance that reach the log. Default: as configured in
-    /// `margo.log_level`, which is all of them; the environment variable `MARGO_LOG_LEVEL` wins.
-    /// See [`Instance::set_log_level`].
-    pub fn log_level(mut self, level: LogLevel) -> Self {
-        self.config_mut().margo.log_level = Some(level);
-        self
-    }
-}
-
-impl Instance {
-    /// From now on lets only messages of this level and more severe ones of this instance into the
-    /// log. They are events of `tracing`, and the program's subscriber may leave out more; in a
-    /// program without one warnings and errors go to standard error, and nothing else. Messages
-    /// of execution streams and transports (targets `ult` and `na`), which instances share, are
-    /// left to the subscriber alone.
-    ///
-    /// Counterpart: `margo_set_log_level`; `margo_set_logger` is the subscriber.
-    pub fn set_log_level(&self, level: LogLevel) {
-        self.inner().log.set(filter(level));
-    }
-
-    /// The level that was set last; [`LogLevel::Trace`] if none was.
-    pub fn log_level(&self) -> LogLevel {
-        level_of(&self.inner().log)
-    }
 }
 
 #[cfg(test)]

@@ -24,11 +24,13 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use na::fork::Process;
 use ult::PoolRef;
 
 pub(crate) use self::all::Timers;
-use self::state::{Armed, Arming, Home, Shared};
-use crate::{Instance, TimerError};
+use self::state::{Armed, Arming, Callback, Home, Shared};
+use crate::TimerError;
+use crate::elastic::Elastic;
 
 /// Where and how the callback of a timer runs; see [`Instance::timer_with`].
 #[derive(Debug, Clone, Default)]
@@ -168,41 +170,27 @@ pub struct Timer {
     shared: Arc<Shared>,
 }
 
-impl Instance {
-    /// A timer whose callback runs as a ULT in the pool of the handlers. Not armed yet.
-    ///
-    /// A callback that owns a clone of this instance keeps it running for ever. Let it own a
-    /// [`WeakInstance`](crate::WeakInstance): [`downgrade`](Self::downgrade).
-    ///
-    /// Counterpart: `margo_timer_create`.
-    pub fn timer(&self, callback: impl FnMut(&mut Tick) + Send + 'static) -> Timer {
-        self.timer_with(TimerSpec::new(), callback)
-    }
-
-    /// A timer whose callback runs as `spec` says. Not armed yet.
-    ///
-    /// Counterpart: `margo_timer_create_with_pool`.
-    pub fn timer_with(
-        &self,
+impl Timer {
+    pub(crate) fn new(
+        timers: &Arc<Timers>,
+        process: Process,
+        elastic: &Arc<Elastic>,
         spec: TimerSpec,
-        callback: impl FnMut(&mut Tick) + Send + 'static,
-    ) -> Timer {
+        callback: Callback,
+    ) -> Self {
         let home = match spec.pool {
             Some(pool) => Home::Given(pool),
-            None => Home::Handlers(self.inner().elastic.clone()),
+            None => Home::Handlers(elastic.clone()),
         };
         let name = spec.name.unwrap_or_else(|| "timer".to_owned()).into();
-        let (timers, process) = (&self.inner().timers, self.inner().process);
-        let shared = Shared::new(timers, process, home, spec.inline, name, Box::new(callback));
+        let shared = Shared::new(timers, process, home, spec.inline, name, callback);
         // Where the lock may be held for ever nobody needs to know of it.
         if !process.is_other() {
             timers.admit(&shared);
         }
-        Timer { shared }
+        Self { shared }
     }
-}
 
-impl Timer {
     /// Arms the timer: the callback runs once, `delay` from now; at once if that is zero.
     ///
     /// # Errors

@@ -28,13 +28,12 @@ use ult::{Eventual, PoolRef, TimerHandle};
 
 use super::TimerState;
 use super::{Tick, Timers, Wish, after};
-use crate::elastic::Elastic;
-use crate::operation::call::may_spawn;
+use crate::elastic::{Elastic, may_spawn};
 use crate::support::contain::contain;
 use crate::support::log::{Log, log};
 use crate::{TimerError, observe::trace};
 
-type Callback = Box<dyn FnMut(&mut Tick) + Send>;
+pub(super) type Callback = Box<dyn FnMut(&mut Tick) + Send>;
 
 /// When the callback is to run next.
 #[derive(Debug, Clone, Copy)]

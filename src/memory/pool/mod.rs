@@ -22,9 +22,8 @@ use na::LocalMem;
 use na::fork::Process;
 use ult::{Eventual, Selectable, wait_any};
 
-use crate::bulk::transfer::LocalBulk;
-use crate::bulk::transfer::sealed::Registered;
-use crate::{BulkBuffer, Instance};
+use crate::BulkError;
+use crate::memory::buffer::{BulkBuffer, LocalBulk, sealed::Registered};
 
 mod spec;
 
@@ -89,29 +88,6 @@ struct Counts {
 /// One who waits. What it gets is there for it to take; nothing, if the pool was closed.
 type BufferWaiter = Eventual<Mutex<Option<BulkBuffer>>>;
 
-impl Instance {
-    /// Makes a pool of registered buffers for [`pull`](Self::pull) and [`push`](Self::push). All of
-    /// them are allocated now.
-    ///
-    /// # Errors
-    ///
-    /// [`BulkPoolError::Spec`], [`BulkPoolError::Buffer`].
-    ///
-    /// Counterpart: `margo_bulk_poolset_create`, `margo_bulk_pool_create`.
-    pub fn bulk_pool(&self, spec: &BulkPoolSpec) -> Result<BulkPool, BulkPoolError> {
-        let class = |(bytes, buffers): (usize, usize)| -> Result<Class, BulkPoolError> {
-            let free = (0..buffers).map(|_| self.bulk_buffer(bytes)).collect::<Result<_, _>>()?;
-            let (waiting, counts) = (VecDeque::new(), Counts::default());
-            let state = Mutex::new(State { free, waiting, closed: false, counts });
-            Ok(Class { bytes, buffers, state, process: Process::current() })
-        };
-        let classes = spec.check()?.into_iter().map(class).collect::<Result<Vec<_>, _>>()?;
-        let pool = BulkPool(classes.into());
-        self.inner().metrics.bulk_pools.add(&pool);
-        Ok(pool)
-    }
-}
-
 /// The bulk pools that an instance has made and that are still held, with their numbers.
 #[derive(Default)]
 pub(crate) struct Pools(Mutex<Made>);
@@ -123,7 +99,7 @@ struct Made {
 }
 
 impl Pools {
-    fn add(&self, pool: &BulkPool) {
+    pub(crate) fn add(&self, pool: &BulkPool) {
         let mut made = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         made.held.retain(|(_, pool)| pool.strong_count() > 0);
         let number = made.count;
@@ -153,6 +129,20 @@ impl Pools {
 }
 
 impl BulkPool {
+    pub(crate) fn new(
+        spec: &BulkPoolSpec,
+        buffer: impl Fn(usize) -> Result<BulkBuffer, BulkError>,
+    ) -> Result<Self, BulkPoolError> {
+        let class = |(bytes, buffers): (usize, usize)| -> Result<Class, BulkPoolError> {
+            let free = (0..buffers).map(|_| buffer(bytes)).collect::<Result<_, _>>()?;
+            let (waiting, counts) = (VecDeque::new(), Counts::default());
+            let state = Mutex::new(State { free, waiting, closed: false, counts });
+            Ok(Class { bytes, buffers, state, process: Process::current() })
+        };
+        let classes = spec.check()?.into_iter().map(class).collect::<Result<Vec<_>, _>>()?;
+        Ok(Self(classes.into()))
+    }
+
     /// Bytes of the largest buffers. Counterpart: `margo_bulk_poolset_get_max`.
     pub fn bytes_max(&self) -> usize {
         self.0.last().map_or(0, |class| class.bytes)

@@ -11,10 +11,8 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use hg::{CallMark, CallNumber};
+use hg::{CallMark, CallNumber, Core};
 use ult::{PoolRef, Runtime};
-
-use crate::instance::inner::Inner;
 
 /// Notes that are kept. They thin out with their age, so these reach back for days.
 const NOTES_MAX: usize = 256;
@@ -36,12 +34,12 @@ struct Mark {
 }
 
 impl Mark {
-    fn of(inner: &Inner) -> Self {
+    fn of<T>(runtime: &Runtime, core: &Core<T>) -> Self {
         let came = |pool: PoolRef| (pool.stats().pushed, pool);
         // Those of the runtime: a child, or an instance in a runtime of the program's, is not told
         // of pools that come later.
-        let pools = inner.runtime.pools().into_iter().map(came).collect();
-        Self { calls: inner.core.call_mark(), pools }
+        let pools = runtime.pools().into_iter().map(came).collect();
+        Self { calls: core.call_mark(), pools }
     }
 
     /// Returns whether more units wait in `pool` than have come since.
@@ -53,8 +51,8 @@ impl Mark {
 
 impl Marks {
     /// Notes how far the instance is.
-    pub(crate) fn note(&self, inner: &Inner) {
-        self.add(Instant::now, || Mark::of(inner));
+    pub(crate) fn note<T>(&self, runtime: &Runtime, core: &Core<T>) {
+        self.add(Instant::now, || Mark::of(runtime, core));
     }
 
     fn add(&self, clock: impl Fn() -> Instant, mark: impl FnOnce() -> Mark) {
@@ -120,10 +118,15 @@ fn thin_out(notes: &mut VecDeque<(Instant, Mark)>, now: Instant) {
     *notes = kept;
 }
 
+/// An instance of which notes are taken.
+pub(crate) trait Noted: Send + Sync {
+    fn note(&self);
+}
+
 /// The instances whose calls the stall detector of a runtime notes.
 #[derive(Default)]
 pub(crate) struct Watched {
-    all: Mutex<Vec<Weak<Inner>>>,
+    all: Mutex<Vec<Weak<dyn Noted>>>,
     /// One of the pools of a runtime that the program made, by which that is known again.
     pool: Option<PoolRef>,
 }
@@ -148,17 +151,15 @@ impl Watched {
         })
     }
 
-    pub(crate) fn add(&self, inner: &Arc<Inner>) {
+    pub(crate) fn add(&self, new: Weak<dyn Noted>) {
         let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
-        all.retain(|inner| inner.strong_count() > 0);
-        all.push(Arc::downgrade(inner));
+        all.retain(|noted| noted.strong_count() > 0);
+        all.push(new);
     }
 
     pub(crate) fn note(&self) {
         let all = self.all.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        for inner in all.iter().filter_map(Weak::upgrade) {
-            inner.metrics.marks.note(&inner);
-        }
+        all.iter().filter_map(Weak::upgrade).for_each(|noted| noted.note());
     }
 }
 
@@ -318,7 +319,7 @@ mod tests {
         let arm = move || {
             let timer = target.spawn_after(Duration::from_millis(1), || ()).unwrap();
             // Before it fires, which it does on this execution stream.
-            noting.add(|| start, || Mark::of(instance.inner()));
+            noting.add(|| start, || Mark::of(&instance.inner().runtime, &instance.inner().core));
             (timer, target.len())
         };
         let (timer, waiting) = own.pool("__primary__").unwrap().spawn(arm).unwrap().join().unwrap();
@@ -341,7 +342,8 @@ mod tests {
         let (marks, start) = (Marks::default(), Instant::now());
         let pool = own.pool("later").unwrap();
         let at = |second| start + Duration::from_secs(second);
-        let note = |second| marks.add(|| at(second), || Mark::of(own.inner()));
+        let note =
+            |second| marks.add(|| at(second), || Mark::of(&own.inner().runtime, &own.inner().core));
         let age = |second| oldest_wait(&marks, &pool, at(second)).map(|age| age.as_secs());
         note(0);
         assert_eq!(age(1), None, "nobody waits");

@@ -8,7 +8,41 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::Stats;
+/// The work that an instance has done since it started. A snapshot.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Requests sent.
+    pub requests_sent: u64,
+    /// Requests received.
+    pub requests_received: u64,
+    /// Bulk transfers that this instance asked for.
+    pub bulk_transfers: u64,
+    /// Handlers that ran to their end or panicked; those that left their request to another ULT
+    /// count when it is answered. Not those whose [arguments](Self::arguments_undecodable) could
+    /// not be decoded.
+    pub handlers_run: u64,
+    /// Handlers that panicked.
+    pub handlers_panicked: u64,
+    /// Requests refused because the instance was shutting down or no ULT could be made.
+    pub requests_refused: u64,
+    /// Those of them for whose handler no ULT could be made: its pool had been removed, or there
+    /// was no memory for a stack.
+    pub requests_no_ult: u64,
+    /// Requests refused because a bound on requests in hand was reached.
+    pub requests_busy: u64,
+    /// Requests whose handler was not run because their origin waited no more: the deadline had
+    /// passed, the origin had canceled the call, or was gone. (Requests without a response are
+    /// handled for an origin that is gone, too.)
+    pub requests_abandoned: u64,
+    /// Requests whose arguments could not be decoded.
+    pub arguments_undecodable: u64,
+    /// Times that the stall detector (`margo.stall_limit_msec`) found a unit which held its
+    /// execution stream, or a pool whose units waited, too long. With a parent, it counts there; in
+    /// a runtime of the program's, at the first of its instances.
+    pub stalls: u64,
+}
 
 /// Declares plain data of a snapshot.
 macro_rules! plain {

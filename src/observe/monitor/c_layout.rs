@@ -21,8 +21,9 @@
 
 use serde_json::{Map, Value, json};
 
-use super::span::{BulkDirection, CallOutcome, RequestOutcome};
+use super::histogram::Figures;
 use super::statistics::{BulkStatistics, OriginStatistics, RpcName, Statistics, TargetStatistics};
+use crate::observe::span::{BulkDirection, CallOutcome, RequestOutcome};
 use crate::support::files::hostname;
 
 /// Seconds with so many decimal digits.
@@ -43,7 +44,7 @@ struct Print {
 impl Print {
     /// `exact`: how many there were, if that is known and some were looked at.
     #[allow(clippy::cast_precision_loss, reason = "nanoseconds and bytes below 2^53")]
-    fn leaf(self, figures: &super::Figures, exact: Option<u64>) -> Value {
+    fn leaf(self, figures: &Figures, exact: Option<u64>) -> Value {
         let num = exact.filter(|_| figures.count > 0).unwrap_or(figures.count);
         let scaled = |value: f64| rounded(value * self.unit, self.precision);
         json!({

@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use na::lock::{Guard, Lock};
 
-use super::Shared;
-use super::span::{BulkSpan, OriginSpan, TargetSpan};
+use super::monitoring::Shared;
+use crate::observe::span::{BulkSpan, OriginSpan, TargetSpan};
 
 /// A span, which is handed out at the end.
 pub(super) trait Span {

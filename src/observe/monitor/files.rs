@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use margo_config::{MonitoringOptions, Resolved};
 use serde_json::Value;
 
-use super::api::{self, Source};
+use super::source::{Source, dump};
 use crate::{InitError, support::files};
 
 const STATS: &str = "stats.json";
@@ -34,7 +34,7 @@ pub(crate) fn check(resolved: &Resolved) -> Result<(), InitError> {
 /// Writes those that the configuration asks for, or both if it has switched nothing on.
 pub(crate) fn write(source: &Source<'_>) -> io::Result<Vec<PathBuf>> {
     let options = source.options.cloned().unwrap_or_default();
-    let (stats, series) = api::dump(source, false);
+    let (stats, series) = dump(source, false);
     let prefix = &options.filename_prefix;
     let number = *source.monitoring.shared.file_number.get_or_init(|| files::number(prefix));
     let wanted = [

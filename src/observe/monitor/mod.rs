@@ -14,11 +14,11 @@
 //! One byte decides, when a call begins, whether it has a span. Every call reads that byte: while
 //! it is zero, nothing else happens here.
 
-pub(crate) mod api;
 mod c_layout;
 mod cell;
 pub(crate) mod files;
 mod histogram;
+mod monitoring;
 mod of_call;
 mod origin;
 mod progress_sampler;
@@ -27,22 +27,18 @@ mod rows;
 mod series;
 mod served;
 mod slot;
+mod source;
 mod statistics;
 mod target;
 mod transfer;
 mod user;
 
-use std::fmt;
-use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, OnceLock};
-
 pub use self::histogram::Figures;
+pub(crate) use self::monitoring::Monitoring;
 pub(crate) use self::origin::{CallAbout, CallWatch};
 pub(crate) use self::progress_sampler::ProgressSampler;
-use self::series::Series;
 pub(crate) use self::served::Served;
-use self::served::ToTell;
-use self::statistics::Store;
+pub(crate) use self::source::{Source, dump, read};
 pub use self::statistics::{
     BulkFigures, BulkStatistics, OriginFigures, OriginStatistics, ProgressStatistics, RpcName,
     Statistics, TargetFigures, TargetStatistics,
@@ -50,186 +46,9 @@ pub use self::statistics::{
 pub(crate) use self::target::{RequestWatch, Serving, SpanOfRequest};
 pub(crate) use self::transfer::BulkWatch;
 pub(crate) use self::user::InitialMonitors;
-use self::user::Monitors;
 pub use self::user::{AttachedMonitor, LifeEvent, Monitor};
 pub use super::clock::Moment;
 pub use super::span::{
     BulkDirection, BulkOfRequest, BulkOutcome, BulkSpan, CallOutcome, OriginSpan, RequestOfBulk,
     RequestOutcome, TargetSpan,
 };
-use super::{clock, span};
-use crate::observe::trace::Tracer;
-use crate::support::log::Log;
-
-/// A monitor is attached: each call has a span.
-const ATTACHED: u8 = 1;
-/// Calls are counted, and some of them have a span.
-const COUNTED: u8 = 2;
-
-/// Calls that are part of a trace have a span.
-const TRACING: u8 = 0x80;
-
-/// The observation of the calls of one instance.
-pub(crate) struct Monitoring {
-    /// The parts that are on: `ATTACHED`, `COUNTED`, `TRACING`. Zero: nothing.
-    mode: AtomicU8,
-    shared: Arc<Shared>,
-}
-
-/// The part that spans keep alive.
-#[derive(Default)]
-struct Shared {
-    monitors: Monitors,
-    to_tell: ToTell,
-    tracer: OnceLock<Tracer>,
-    /// Once statistics have been on.
-    store: OnceLock<Store>,
-    series: Series,
-    /// Tells its files from those of other instances of the process.
-    file_number: OnceLock<u32>,
-}
-
-impl Monitoring {
-    pub(crate) fn new(monitors: InitialMonitors, log: Log) -> Self {
-        let shared = Shared { monitors: Monitors::new(log), ..Shared::default() };
-        let own = Self { mode: AtomicU8::new(0), shared: Arc::new(shared) };
-        for monitor in monitors.0 {
-            own.attach(monitor);
-        }
-        own
-    }
-
-    /// From now on what is part of a trace is recorded; once.
-    pub(crate) fn trace_with<E>(
-        &self,
-        start: impl FnOnce() -> Result<Tracer, E>,
-    ) -> Result<&Tracer, E> {
-        clock::prepare();
-        // First: its thread may stop it as soon as it is there.
-        self.mode.fetch_or(TRACING, Ordering::Relaxed);
-        let tracer = start()?;
-        Ok(self.shared.tracer.get_or_init(|| tracer))
-    }
-
-    /// Records nothing that begins from now on: what it is part of is handed on, as by an instance
-    /// that never did.
-    pub(crate) fn stop_tracing(&self) {
-        self.mode.fetch_and(!TRACING, Ordering::Relaxed);
-    }
-
-    #[inline]
-    pub(crate) fn is_tracing(&self) -> bool {
-        self.mode() & TRACING != 0
-    }
-
-    /// Returns the tracer that records calls which begin now, if any.
-    pub(crate) fn recorder(&self) -> Option<&Tracer> {
-        if self.is_tracing() { self.tracer() } else { None }
-    }
-
-    /// The one that records, or has.
-    pub(crate) fn tracer(&self) -> Option<&Tracer> {
-        self.shared.tracer.get()
-    }
-
-    #[inline]
-    fn mode(&self) -> u8 {
-        // A call that begins while this changes may have a span or not.
-        self.mode.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn is_counting(&self) -> bool {
-        self.mode() & COUNTED != 0
-    }
-
-    /// Returns the store in which calls are counted, if they are.
-    #[inline]
-    fn counting(&self, mode: u8) -> Option<&Store> {
-        if mode & COUNTED == 0 { None } else { self.shared.store.get() }
-    }
-
-    /// Counts calls from now on, or goes on counting, and looks at one in `every`.
-    pub(crate) fn count(&self, rows_max: usize, every: u32, progress_every: u32) {
-        clock::prepare();
-        let store = self.shared.store.get_or_init(|| Store::new(rows_max));
-        store.set_every(every, progress_every);
-        self.mode.fetch_or(COUNTED, Ordering::Relaxed);
-    }
-
-    /// Counts no calls that begin from now on.
-    pub(crate) fn stop_counting(&self) {
-        self.mode.fetch_and(!COUNTED, Ordering::Relaxed);
-    }
-
-    /// Returns the statistics so far.
-    pub(crate) fn read(&self, address: String, reset: bool) -> Statistics {
-        match self.shared.store.get() {
-            Some(store) => store.read(address, reset),
-            None => Statistics { address, ..Statistics::default() },
-        }
-    }
-
-    /// The number.
-    pub(crate) fn attach(&self, monitor: Arc<dyn Monitor>) -> u64 {
-        clock::prepare();
-        self.shared.monitors.add(monitor, || {
-            self.mode.fetch_or(ATTACHED, Ordering::Relaxed);
-        })
-    }
-
-    fn detach(&self, number: u64) {
-        self.shared.monitors.remove(number, || {
-            self.mode.fetch_and(!ATTACHED, Ordering::Relaxed);
-        });
-    }
-
-    /// Returns whether a monitor is told what becomes of the instance.
-    pub(crate) fn has_monitors(&self) -> bool {
-        self.mode() & ATTACHED != 0
-    }
-
-    /// Something has become of the instance.
-    pub(crate) fn tell(&self, event: &LifeEvent<'_>) {
-        if self.has_monitors() {
-            self.shared.monitors.each(|monitor| monitor.on_event(event));
-        }
-    }
-}
-
-impl Shared {
-    fn origin_call_ended(&self, row: u32, span: &OriginSpan) {
-        if let Some((tracer, trace)) = self.tracer.get().zip(span.trace.as_ref()) {
-            tracer.call(span, trace);
-        }
-        if let Some(store) = self.store.get() {
-            store.note_origin(row, span);
-        }
-        self.monitors.each(|monitor| monitor.on_origin_call(span));
-    }
-
-    fn target_call_ended(&self, row: u32, span: &TargetSpan) {
-        if let Some((tracer, trace)) = self.tracer.get().zip(span.trace.as_ref()) {
-            tracer.request(span, trace);
-        }
-        if let Some(store) = self.store.get() {
-            store.note_target(row, span);
-        }
-        self.monitors.each(|monitor| monitor.on_target_call(span));
-    }
-
-    fn bulk_ended(&self, row: u32, span: &BulkSpan) {
-        if let Some((tracer, trace)) = self.tracer.get().zip(span.trace.as_ref()) {
-            tracer.bulk(span, trace);
-        }
-        if let Some(store) = self.store.get() {
-            store.note_bulk(row, span);
-        }
-        self.monitors.each(|monitor| monitor.on_bulk(span));
-    }
-}
-
-impl fmt::Debug for Monitoring {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Monitoring").field("mode", &self.mode()).finish_non_exhaustive()
-    }
-}

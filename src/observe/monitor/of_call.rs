@@ -2,7 +2,7 @@
 
 use hg::{RpcId, TraceParent, margo};
 
-use super::Monitoring;
+use super::monitoring::Monitoring;
 use crate::observe::trace::{self, SpanOfTrace};
 
 /// The place of a call in its trace, as its target is told of it and as it is recorded.

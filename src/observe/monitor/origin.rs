@@ -7,10 +7,11 @@ use std::sync::{Arc, OnceLock};
 use hg::{HgError, ProviderId, RpcId, margo};
 
 use super::cell::Cell;
+use super::monitoring::{ATTACHED, Monitoring};
 use super::rows::{About, Begun, Key};
-use super::span::{CallOutcome, OriginSpan};
 use super::target::within_here;
-use super::{ATTACHED, Moment, Monitoring};
+use crate::observe::clock::Moment;
+use crate::observe::span::{CallOutcome, OriginSpan};
 use crate::observe::trace::{Place, SpanOfTrace};
 use crate::support::why_over::WhyOver;
 use crate::{Addr, observe::parent};

@@ -1,7 +1,8 @@
 //! The time that progress ULTs spend on polls and on sleeps.
 
+use super::monitoring::Monitoring;
 use super::statistics::ProgressPhase;
-use super::{Moment, Monitoring};
+use crate::observe::clock::Moment;
 
 /// Polls take nanoseconds and come by the million, so of them only so many-th are timed that are
 /// timed of sleeps. Each that is timed stands for those between it and the one before.

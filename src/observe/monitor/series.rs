@@ -7,8 +7,8 @@
 //! bound: the series of pools that were removed go first.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Map, Value, json};
 
@@ -16,9 +16,7 @@ use ult::PoolRef;
 
 use super::c_layout::rounded;
 use super::rows::OTHER_RPCS_NAME;
-use super::{Monitoring, Store};
-use crate::support::log::log;
-use crate::{Instance, Timer, TimerSpec};
+use super::statistics::Store;
 
 /// Most RPCs that have a series of their own, and most pools.
 const SERIES_MAX: usize = 500;
@@ -30,12 +28,11 @@ const OTHER_POOLS_NAME: &str = "other pools";
 #[derive(Default)]
 pub(super) struct Series {
     kept: Mutex<Kept>,
-    timer: Mutex<Option<Timer>>,
 }
 
 #[derive(Default)]
-struct Kept {
-    entries_max: usize,
+pub(super) struct Kept {
+    pub(super) entries_max: usize,
     /// By `name:provider`.
     rpcs: BTreeMap<String, RpcSeries>,
     pools: BTreeMap<String, VecDeque<PoolEntry>>,
@@ -75,30 +72,17 @@ fn push<T>(entries: &mut VecDeque<T>, entry: T, max: usize) {
 }
 
 impl Series {
-    fn kept(&self) -> MutexGuard<'_, Kept> {
+    pub(super) fn kept(&self) -> MutexGuard<'_, Kept> {
         // No code of others runs under this lock.
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes an entry each `interval` from now on.
-    pub(super) fn start(&self, instance: &Instance, interval: Duration, entries_max: usize) {
-        self.kept().entries_max = entries_max;
-        // Not a count of the instance, which would keep it running.
-        let own = Arc::downgrade(instance.inner());
-        let sample = move |_: &mut crate::Tick| {
-            if let Some(inner) = own.upgrade() {
-                inner.sample_series();
-            }
-        };
-        let timer = instance.timer_with(TimerSpec::new().name("margo time series"), sample);
-        if let Err(error) = timer.start_every(interval) {
-            log!(instance.inner().log, WARN, %error, "no time series");
-        }
-        *self.timer.lock().unwrap_or_else(PoisonError::into_inner) = Some(timer);
-    }
-
     /// Takes an entry of each series.
-    fn sample<'p>(&self, store: Option<&Store>, pools: impl Iterator<Item = &'p PoolRef>) {
+    pub(super) fn sample<'p>(
+        &self,
+        store: Option<&Store>,
+        pools: impl Iterator<Item = &'p PoolRef>,
+    ) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
         let sums = store.map(|store| store.by_rpc());
         let pools: Vec<_> = pools
@@ -133,13 +117,6 @@ impl Series {
             pools.insert(name, series);
         }
         json!({ "address": address, "rpcs": rpcs, "pools": pools })
-    }
-}
-
-impl Monitoring {
-    /// Takes an entry of each series.
-    pub(crate) fn sample<'p>(&self, pools: impl Iterator<Item = &'p PoolRef>) {
-        self.shared.series.sample(self.shared.store.get(), pools);
     }
 }
 

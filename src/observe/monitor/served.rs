@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use hg::{ProviderId, RpcId};
 use ult::PoolRef;
 
-use super::{LifeEvent, Monitoring};
+use super::user::LifeEvent;
 
 /// A change that monitors are to be told of.
 pub(crate) enum Served {
@@ -19,7 +19,7 @@ pub(crate) enum Served {
 }
 
 impl Served {
-    fn event(&self) -> LifeEvent<'_> {
+    pub(super) fn event(&self) -> LifeEvent<'_> {
         match self {
             Self::Registered { rpc, rpc_id, provider, pool } => {
                 LifeEvent::Registered { rpc, rpc_id: *rpc_id, provider: *provider, pool }
@@ -33,37 +33,15 @@ impl Served {
 pub(super) struct ToTell(Mutex<State>);
 
 #[derive(Default)]
-struct State {
-    due: VecDeque<Served>,
+pub(super) struct State {
+    pub(super) due: VecDeque<Served>,
     /// A thread takes from it until it is empty.
-    is_being_told: bool,
+    pub(super) is_being_told: bool,
 }
 
 impl ToTell {
-    fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
         // No code of users runs under this lock.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Monitoring {
-    /// Does `change`, which runs no code of users, and tells its outcome. If another thread is
-    /// telling an earlier change just now, that one goes on with this one.
-    pub(crate) fn of_change<R>(&self, change: impl FnOnce() -> (R, Option<Served>)) -> R {
-        let mut state = self.shared.to_tell.state();
-        let (result, event) = change();
-        state.due.extend(event);
-        if state.is_being_told {
-            return result;
-        }
-        while let Some(event) = state.due.pop_front() {
-            state.is_being_told = true;
-            drop(state);
-            // What panics in there is contained.
-            self.tell(&event.event());
-            state = self.shared.to_tell.state();
-        }
-        state.is_being_told = false;
-        result
     }
 }

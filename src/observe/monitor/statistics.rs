@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 
 use super::histogram::{Distribution, Figures};
 use super::rows::{About, Counts, OTHER_RPCS_NAME, Rest, Row, Table};
-use super::span::{BulkDirection, BulkOutcome, BulkSpan, CallOutcome, OriginSpan};
-use super::span::{RequestOutcome, TargetSpan};
+use crate::observe::span::{BulkDirection, BulkOutcome, BulkSpan, CallOutcome, OriginSpan};
+use crate::observe::span::{RequestOutcome, TargetSpan};
 
 /// Defines quantities twice: as distributions, which are kept, and as figures, which are told.
 macro_rules! quantities {
@@ -398,7 +398,7 @@ impl Store {
 
     /// A snapshot, and, if `reset`, the beginning of the next one.
     pub(super) fn read(&self, address: String, reset: bool) -> Statistics {
-        super::clock::prepare();
+        crate::observe::clock::prepare();
         let names = self.names();
         let mut statistics = Statistics {
             address,

@@ -8,9 +8,10 @@ use hg::{HgError, ProviderId, RawRequest, ReturnCode, RpcId, margo};
 use ult::{PoolRef, UltLocal};
 
 use super::cell::Cell;
+use super::monitoring::{ATTACHED, Monitoring, TRACING};
 use super::rows::{About, Begun, Key};
-use super::span::{BulkOfRequest, RequestOutcome, TargetSpan};
-use super::{ATTACHED, Moment, Monitoring, TRACING};
+use crate::observe::clock::Moment;
+use crate::observe::span::{BulkOfRequest, RequestOutcome, TargetSpan};
 use crate::observe::trace::{Place, SpanOfTrace, TraceContext, Within};
 use crate::{Addr, observe::parent};
 

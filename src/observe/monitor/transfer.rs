@@ -7,10 +7,11 @@ use std::sync::{Arc, OnceLock};
 use hg::{BulkOp, HgError, RpcId};
 
 use super::cell::Cell;
+use super::monitoring::{ATTACHED, Monitoring};
 use super::rows::{About, Key};
-use super::span::{BulkDirection, BulkOutcome, BulkSpan, RequestOfBulk};
 use super::target::{SpanOfRequest, span_here, within_here};
-use super::{ATTACHED, Moment, Monitoring};
+use crate::observe::clock::Moment;
+use crate::observe::span::{BulkDirection, BulkOutcome, BulkSpan, RequestOfBulk};
 use crate::observe::trace::{self, Place, SpanOfTrace};
 use crate::support::why_over::WhyOver;
 use crate::{Addr, current_rpc_id};

@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hg::{ProviderId, RpcId};
 
-use super::{BulkSpan, OriginSpan, TargetSpan};
+use crate::observe::span::{BulkSpan, OriginSpan, TargetSpan};
 use crate::support::contain::contain;
 use crate::support::log::Log;
-use crate::{Instance, Pool, Xstream};
+use crate::{Pool, Xstream};
 
 /// An observer of an instance, which is told of calls, requests and transfers when they are over,
 /// and of changes of the instance. All methods do nothing unless they are overridden.
@@ -191,8 +191,8 @@ impl fmt::Debug for InitialMonitors {
 #[must_use = "dropping this detaches the monitor; `keep` leaves it attached"]
 pub struct AttachedMonitor {
     /// `None`: it stays.
-    detach: Option<Box<dyn Fn(u64) + Send + Sync>>,
-    number: u64,
+    pub(crate) detach: Option<Box<dyn Fn(u64) + Send + Sync>>,
+    pub(crate) number: u64,
 }
 
 impl AttachedMonitor {
@@ -213,30 +213,6 @@ impl Drop for AttachedMonitor {
 impl fmt::Debug for AttachedMonitor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("AttachedMonitor").field("number", &self.number).finish_non_exhaustive()
-    }
-}
-
-impl Instance {
-    /// Attaches a monitor: it is told of all calls, requests and transfers that begin from now on.
-    /// Several may be attached. It must not own a clone of this instance, which would keep that
-    /// from ending by itself.
-    ///
-    /// In a child process that was forked off, where nothing happens, it is dropped.
-    ///
-    /// Counterpart: `monitor` of `margo_init_info`.
-    pub fn add_monitor(&self, monitor: Arc<dyn Monitor>) -> AttachedMonitor {
-        if self.inner().is_forked() {
-            return AttachedMonitor { detach: None, number: 0 };
-        }
-        let number = self.inner().monitoring.attach(monitor);
-        let own = Arc::downgrade(self.inner());
-        let detach = move |number| {
-            // In a child process that was forked off the list is the parent's.
-            if let Some(inner) = own.upgrade().filter(|inner| !inner.is_forked()) {
-                inner.monitoring.detach(number);
-            }
-        };
-        AttachedMonitor { detach: Some(Box::new(detach)), number }
     }
 }
 

@@ -4,14 +4,11 @@ use margo_config::{Affinity, Scheduler, Xstream};
 use margo_config::{Config, ConfigFlags, Errors, Pool, PoolAccess, PoolKind, Resolved, Warning};
 use ult::{PoolRef, Runtime, XstreamRef, XstreamState};
 
-use super::print::{Part, listed};
-use super::{
-    Elastic, ElasticityError, PoolEntry, PoolInfo, PoolKey, RuntimeOwner, XstreamEntry, XstreamInfo,
-};
+use crate::elastic::{Elastic, Part, PoolEntry, RuntimeOwner, XstreamEntry, listed};
 use crate::error::LayoutErrors;
 use crate::observe::monitor::LifeEvent;
 use crate::support::log::{Log, log};
-use crate::{InitError, Instance, Layout};
+use crate::{ElasticityError, InitError, Instance, Layout, PoolInfo, PoolKey, XstreamInfo};
 
 /// References by name, which do not change when others are added or removed.
 const NAMES: ConfigFlags = ConfigFlags { use_names: true, hide_external: false };

@@ -2,29 +2,18 @@
 //!
 //! A started ULT stays on its execution stream, so the ULT itself does not move. The running one
 //! makes its successor in the other pool, polls on until that one runs, and ends
-//! ([`Progress::hand_over`](crate::polling::driver::Progress)). Nothing is lost in between:
+//! (`polling/driver.rs`). Nothing is lost in between:
 //! messages that arrive wait in the network until the successor polls.
 
 use std::sync::Arc;
 
 use ult::{Eventual, PoolRef};
 
-use super::{Elastic, ElasticityError, PoolKey};
 use crate::dispatch::handler;
-use crate::polling::driver::MoveError;
-use crate::serving::register::RegisteredRpc;
+use crate::dispatch::registered_rpc::RegisteredRpc;
+use crate::progress::control::MoveError;
 use crate::support::own_rpcs;
-use crate::{Instance, ProviderId, Rpc};
-
-impl Elastic {
-    /// The progress ULT of a context has begun to run in a pool.
-    pub(crate) fn progress_is_in(&self, context: usize, pool: &PoolRef) {
-        let mut table = self.table();
-        if let Ok(index) = table.find_pool(PoolKey::Handle(pool)) {
-            table.progress[context] = index;
-        }
-    }
-}
+use crate::{ElasticityError, Instance, PoolInfo, PoolKey, ProviderId, Rpc};
 
 impl Instance {
     /// Moves the progress ULT of context 0 to another pool, while calls and handlers run. Returns
@@ -98,12 +87,7 @@ impl Instance {
         }
     }
 
-    fn check_move(
-        &self,
-        context: usize,
-        old: usize,
-        to: &super::PoolInfo,
-    ) -> Result<(), ElasticityError> {
+    fn check_move(&self, context: usize, old: usize, to: &PoolInfo) -> Result<(), ElasticityError> {
         let pool = to.name().to_owned();
         let others = self.elastic().table().progress.clone();
         if let Some(other) = others.iter().position(|index| *index == to.index) {

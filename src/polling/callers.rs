@@ -3,7 +3,7 @@
 //! A ULT that waits for its call suspends, and the progress ULT takes the answer in and wakes it.
 //! Where the two are alone on their execution stream, that is two switches for nothing: the caller
 //! could as well have polled itself. So it does, before it suspends, for a while that is bounded
-//! ([`POLLS_MAX`]), and stops as soon as anything else can run or the progress ULT is wanted.
+//! (`POLLS_MAX`), and stops as soon as anything else can run or the progress ULT is wanted.
 //!
 //! It stands in only while the progress ULT waits for its turn on the caller's execution stream:
 //! both are never in a poll at once. Events of these polls go to the same [`Dispatch`]; that makes
@@ -20,17 +20,14 @@
 //! | the rest | that thread |
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use hg::Core;
 
 use crate::instance::inner::Inner;
 use crate::operation::token::Token;
-use crate::polling::driver::{Progress, poll};
+use crate::polling::driver::poll;
+use crate::progress::control::Progress;
 
-/// Polls in the stead of the progress ULT until it has its turn, over all callers. With the looks
-/// between them 30 to 50 us.
-const POLLS_MAX: u32 = 64;
 /// Looks at the network for each look at what else could run.
 const LOOKS_PER_TURN: u32 = 8;
 /// Looks between two polls that found nothing, in turns. More than progress makes: what arrives
@@ -40,67 +37,6 @@ const TURNS_PER_POLL: u32 = 24;
 pub(crate) const STACK_BYTES: usize = 24 * 1024;
 /// Runnable on this execution stream, if nothing else is: the progress ULT.
 const PROGRESS_ALONE: usize = 1;
-
-/// The polls of callers in the stead of a progress ULT: those that they may make, and those that
-/// they have made.
-#[derive(Debug, Default)]
-#[repr(align(128))]
-pub(crate) struct CallerPolling {
-    /// Where the progress ULT waits for its turn: one more than the index of its execution
-    /// stream;
-    /// 0: it does not, or for something else, too.
-    place: AtomicUsize,
-    /// Since then.
-    polls: AtomicU32,
-    found: AtomicUsize,
-}
-
-impl CallerPolling {
-    /// Yields. Callers may stand in meanwhile; what they have found. On the progress ULT.
-    #[inline]
-    pub(crate) fn while_yielding(&self, xstream: usize) -> usize {
-        self.place.store(xstream + 1, Ordering::Relaxed);
-        let back = Back(self);
-        ult::yield_now();
-        drop(back);
-        if self.polls.load(Ordering::Relaxed) == 0 {
-            return 0;
-        }
-        self.polls.store(0, Ordering::Relaxed);
-        let found = self.found.load(Ordering::Relaxed);
-        self.found.store(0, Ordering::Relaxed);
-        found
-    }
-
-    /// Returns whether the caller, on the execution stream of this index, may poll.
-    #[inline]
-    fn may(&self, xstream: Option<usize>) -> bool {
-        let place = self.place.load(Ordering::Relaxed);
-        place != 0 && xstream == Some(place - 1) && self.polls.load(Ordering::Relaxed) < POLLS_MAX
-    }
-
-    /// Notes that the caller, which may, has polled and found so much. Returns whether it may
-    /// again.
-    #[inline]
-    fn polled(&self, found: usize) -> bool {
-        let polls = self.polls.load(Ordering::Relaxed) + 1;
-        self.polls.store(polls, Ordering::Relaxed);
-        if found > 0 {
-            self.found.store(self.found.load(Ordering::Relaxed) + found, Ordering::Relaxed);
-        }
-        polls < POLLS_MAX
-    }
-}
-
-/// The progress ULT has its turn when this is dropped, also if it unwinds.
-struct Back<'a>(&'a CallerPolling);
-
-impl Drop for Back<'_> {
-    #[inline]
-    fn drop(&mut self) {
-        self.0.place.store(0, Ordering::Relaxed);
-    }
-}
 
 impl Inner {
     /// The caller is about to wait until `is_over`. If it is a ULT beside which nothing but the

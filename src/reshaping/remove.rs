@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use ult::{PoolRef, XstreamState};
+use ult::XstreamState;
 
-use super::{Elastic, ElasticityError, LEAVING, PoolKey, Table, XstreamKey};
-use crate::Instance;
+use crate::elastic::{Elastic, LEAVING, Table};
 use crate::observe::monitor::LifeEvent;
 use crate::support::log::log;
+use crate::{ElasticityError, Instance, PoolKey, XstreamInfo, XstreamKey};
 
 /// The xstream that stays.
 const PRIMARY: &str = "__primary__";
@@ -234,7 +234,7 @@ impl Instance {
         }
     }
 
-    fn check_xstream_is_free(&self, info: &super::XstreamInfo) -> Result<(), ElasticityError> {
+    fn check_xstream_is_free(&self, info: &XstreamInfo) -> Result<(), ElasticityError> {
         let (inner, elastic) = (self.inner(), self.elastic());
         let xstream = info.name().to_owned();
         if info.name() == PRIMARY {
@@ -258,31 +258,6 @@ impl Instance {
             }
         }
         Ok(())
-    }
-
-    /// Returns whether an xstream that runs, and stays, runs the pool, other than this one.
-    fn others_run(&self, pool: &PoolRef, this: &str) -> bool {
-        let leaving: Vec<_> = {
-            // Nobody runs anything in a child process that was forked off.
-            let Ok(list) = self.xstream_list() else { return false };
-            let table = list.table();
-            let leaving = table.xstreams.values().filter(|entry| entry.leaving);
-            leaving.map(|entry| entry.xstream.clone()).collect()
-        };
-        // One that was joined still has its pools, for when it is revived.
-        let runs = |name: &String| {
-            let xstream = self.inner().runtime.xstream(name);
-            xstream.is_some_and(|xstream| {
-                matches!(xstream.state(), XstreamState::Running | XstreamState::Idle)
-                    && !leaving.contains(&xstream)
-            })
-        };
-        pool.xstreams().iter().any(|name| name != this && runs(name))
-    }
-
-    /// Returns whether an xstream runs the pool, and stays.
-    pub(crate) fn is_served(&self, pool: &PoolRef) -> bool {
-        self.others_run(pool, "")
     }
 
     /// Moves the units that wait in `from` and have not started to `to`, in their order. Returns

@@ -21,21 +21,10 @@ use std::sync::{Arc, OnceLock};
 
 use hg::Core;
 
+use crate::Instance;
 use crate::instance::inner::Inner;
 use crate::operation::token::Token;
-use crate::polling::driver::Progress;
-
-/// A context beside context 0.
-pub(crate) struct Context {
-    pub(crate) core: Arc<Core<Token>>,
-    pub(crate) progress: OnceLock<Progress>,
-}
-
-impl Context {
-    pub(crate) fn new(core: Arc<Core<Token>>) -> Self {
-        Self { core, progress: OnceLock::new() }
-    }
-}
+use crate::progress::control::Progress;
 
 impl Inner {
     /// The RPC core and the place of the progress ULT of a context that there is.
@@ -78,6 +67,57 @@ impl Inner {
                 progress.kick();
             }
         }
+    }
+
+    /// An operation of a caller has started, or might have.
+    #[inline]
+    pub(crate) fn operation_started(&self) {
+        if self.when_needed.is_on() {
+            self.wake_needed();
+        }
+    }
+
+    #[cold]
+    fn wake_needed(&self) {
+        for (core, progress) in self.contexts() {
+            if let Some(progress) = progress.filter(|_| core.in_flight() > 0) {
+                progress.kick();
+            }
+        }
+    }
+
+    /// Returns whether no caller waits for the progress of this context.
+    pub(crate) fn is_unneeded(&self, core: &Core<Token>) -> bool {
+        self.when_needed.is_on() && core.in_flight() == 0
+    }
+}
+
+impl Instance {
+    /// Lets progress spin only while operations of this instance are in flight, or (`false`, the
+    /// default) also for a while after that. For clients that share their cores with something else
+    /// and call now and then: between calls they use no processor time at all, also with
+    /// `mercury.na_no_block`, which then polls without a break during calls only. A call after a
+    /// pause costs waking the execution stream of the progress ULT, some tens of microseconds,
+    /// unless its caller runs there.
+    ///
+    /// May be changed at any time, from anywhere; holds from the end of the next spin on. (An
+    /// instance that began with `na_no_block` and without this has no descriptor to sleep on over
+    /// `na+sm`, `ofi+…` and `ucx+…`, and looks at the network every millisecond between calls.)
+    /// In a server, requests are not operations in flight: those that come after a pause wait for
+    /// a wake-up by the kernel.
+    ///
+    /// The key of the configuration is `margo.progress_when_needed`.
+    ///
+    /// Counterpart: `margo_set_progress_when_needed`. There an idle instance does not look at the
+    /// network at all.
+    pub fn set_progress_when_needed(&self, on: bool) {
+        self.inner().when_needed.set(on);
+    }
+
+    /// Returns whether progress spins only while operations are in flight; see
+    /// [`set_progress_when_needed`](Self::set_progress_when_needed).
+    pub fn progress_when_needed(&self) -> bool {
+        self.inner().when_needed.is_on()
     }
 }
 

@@ -1,24 +1,15 @@
-//! The statistics that an instance offers.
+//! Statistics, time series, monitors and traces of an instance.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use margo_config::MonitoringOptions;
 use serde_json::{Value, json};
 
-use super::series::Series;
-use super::{Monitoring, Statistics, c_layout, files};
-use crate::Instance;
-
-/// The source of the reports of an instance's statistics.
-pub(crate) struct Source<'a> {
-    pub(crate) monitoring: &'a Monitoring,
-    /// The monitor's options, if the configuration asks for it.
-    pub(crate) options: Option<&'a MonitoringOptions>,
-    /// The address of the instance.
-    pub(crate) address: String,
-    /// The statistics are a parent process's, whose locks may be held for ever here.
-    pub(crate) is_forked: bool,
-}
+use crate::observe::monitor::{self, dump, read};
+use crate::support::log::log;
+use crate::{Instance, Tick, TimerSpec};
+use monitor::{AttachedMonitor, Monitor, Statistics};
 
 impl Instance {
     /// Returns the statistics of calls, requests and transfers since they were switched on or
@@ -134,7 +125,7 @@ impl Instance {
             return Err(std::io::Error::new(std::io::ErrorKind::Unsupported, text));
         }
         let inner = self.inner().clone();
-        ult::helpers::FILERS.run(move || files::write(&inner.statistics_source()))
+        ult::helpers::FILERS.run(move || monitor::files::write(&inner.statistics_source()))
     }
 
     /// The file in which this instance records calls; `None`: it does not (`margo.trace`). It is
@@ -144,23 +135,28 @@ impl Instance {
     pub fn trace_file(&self) -> Option<std::path::PathBuf> {
         self.inner().monitoring.tracer().map(|tracer| tracer.path().to_owned())
     }
-}
 
-fn read(source: &Source<'_>, reset: bool) -> Statistics {
-    if source.is_forked {
-        return Statistics::default();
+    /// Attaches a monitor: it is told of all calls, requests and transfers that begin from now on.
+    /// Several may be attached. It must not own a clone of this instance, which would keep that
+    /// from ending by itself.
+    ///
+    /// In a child process that was forked off, where nothing happens, it is dropped.
+    ///
+    /// Counterpart: `monitor` of `margo_init_info`.
+    pub fn add_monitor(&self, monitor: Arc<dyn Monitor>) -> AttachedMonitor {
+        if self.inner().is_forked() {
+            return AttachedMonitor { detach: None, number: 0 };
+        }
+        let number = self.inner().monitoring.attach(monitor);
+        let own = Arc::downgrade(self.inner());
+        let detach = move |number| {
+            // In a child process that was forked off the list is the parent's.
+            if let Some(inner) = own.upgrade().filter(|inner| !inner.is_forked()) {
+                inner.monitoring.detach(number);
+            }
+        };
+        AttachedMonitor { detach: Some(Box::new(detach)), number }
     }
-    source.monitoring.read(source.address.clone(), reset)
-}
-
-/// The two documents of C's layout.
-pub(super) fn dump(source: &Source<'_>, reset: bool) -> (Value, Value) {
-    let options = source.options.cloned().unwrap_or_default();
-    let stats = c_layout::stats(&read(source, reset), options.statistics.precision);
-    // As in `read`.
-    let none = Series::default();
-    let series = if source.is_forked { &none } else { &source.monitoring.shared.series };
-    (stats, series.to_json(&source.address, options.time_series.precision, reset))
 }
 
 /// Starts the statistics and the time series that the configuration asks for.
@@ -176,6 +172,22 @@ pub(crate) fn start(instance: &Instance) {
     }
     if !time_series.disable {
         let interval = Duration::from_secs_f64(time_series.time_interval_sec);
-        inner.monitoring.shared.series.start(instance, interval, time_series.entries_max as usize);
+        inner.monitoring.keep_series(time_series.entries_max as usize);
+        sample_every(instance, interval);
     }
+}
+
+fn sample_every(instance: &Instance, interval: Duration) {
+    // Not a count of the instance, which would keep it running.
+    let own = Arc::downgrade(instance.inner());
+    let sample = move |_: &mut Tick| {
+        if let Some(inner) = own.upgrade() {
+            inner.sample_series();
+        }
+    };
+    let timer = instance.timer_with(TimerSpec::new().name("margo time series"), sample);
+    if let Err(error) = timer.start_every(interval) {
+        log!(instance.inner().log, WARN, %error, "no time series");
+    }
+    let _ = instance.inner().sampling.set(timer);
 }

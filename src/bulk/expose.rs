@@ -1,0 +1,262 @@
+//! Memory that is lent: to peers for as long as its owner likes, or for a closure; and buffers.
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
+
+use hg::{Bulk, HgError, MemoryAttr};
+use na::{Access, AllocOptions, LocalMem, Memory, RawSegment, SharedBuffer};
+use ult::Eventual;
+
+use crate::memory::buffer::{LOST, comes_back, revoke};
+use crate::support::log::log;
+use crate::{
+    BulkBuffer, BulkError, BulkPool, BulkPoolError, BulkPoolSpec, BulkSegments, Exposable, Exposed,
+    Instance,
+};
+
+impl Instance {
+    /// Allocates `bytes` bytes, all zero, for [`expose`](Self::expose): memory that processes of
+    /// this host and user map once and then copy themselves, without the kernel and without a copy
+    /// in between (transfers below 16 KiB go other ways, which are quicker for them). Fill it
+    /// before with [`SharedBuffer::as_mut_slice`], or while it is exposed with
+    /// [`Exposed::write_at`].
+    ///
+    /// The memory is in a memfd of its own, so make few and large buffers: each costs a descriptor
+    /// while it lives, and whole pages; a peer maps up to 64 of them at a time, and data of others
+    /// takes the way of other memory. By default huge pages are asked for, which the kernel grants
+    /// if `/sys/kernel/mm/transparent_hugepage/shmem_enabled` is `advise` or more, and the pages
+    /// come from the NUMA node of the calling thread; [`AllocOptions`] changes both. All pages are
+    /// there when this returns.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use margo::{Access, AllocOptions, Instance};
+    ///
+    /// let instance = Instance::builder("na+sm://").start()?;
+    /// let mut buffer = instance.alloc(1 << 20, &AllocOptions::default())?;
+    /// buffer.as_mut_slice()?[..5].copy_from_slice(b"hello");
+    /// let exposed = instance.expose(buffer, Access::ReadOnly)?;
+    /// // `exposed.bulk()` goes into arguments; peers pull from it.
+    /// let buffer = exposed.release()?;
+    /// # assert_eq!(buffer.len(), 1 << 20);
+    /// # instance.finalize_and_wait()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`BulkError::Alloc`] when `bytes` is zero, the system gives no memory or no descriptor, or
+    /// the NUMA node does not exist.
+    ///
+    /// Counterpart: `NA_Mem_alloc`; `margo_bulk_create` without pointers.
+    pub fn alloc(&self, bytes: usize, options: &AllocOptions) -> Result<SharedBuffer, BulkError> {
+        SharedBuffer::new(bytes, options).map_err(|error| BulkError::Alloc(HgError::Na(error)))
+    }
+
+    /// Lets peers use `data` through the handle [`Exposed::bulk`], which is to be sent to them in
+    /// arguments: a vector, several vectors as one, or a buffer of [`alloc`](Self::alloc), which
+    /// peers of this host copy faster.
+    ///
+    /// Several vectors are one range of bytes to peers, which neither see nor count the vectors;
+    /// thousands cost about what one does.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use margo::{Access, Instance};
+    ///
+    /// let instance = Instance::builder("na+sm://").start()?;
+    /// let rows = vec![vec![1; 1000], Vec::new(), vec![2; 24]];
+    /// let exposed = instance.expose(rows, Access::ReadOnly)?;
+    /// assert_eq!(exposed.bulk().len(), 1024);
+    /// assert_eq!(exposed.release()?[2], [2; 24]);
+    /// # instance.finalize_and_wait()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`BulkError::Register`]; also, with [`HgError::Forked`], in a child process that was forked
+    /// off.
+    ///
+    /// Counterpart: `margo_bulk_create`.
+    pub fn expose<B: Exposable>(&self, data: B, access: Access) -> Result<Exposed<B>, BulkError> {
+        self.expose_attr(data, access, MemoryAttr::default())
+    }
+
+    /// As [`expose`](Self::expose), of memory of that kind and device, which peers are told
+    /// ([`Bulk::attr`]).
+    ///
+    /// # Errors
+    ///
+    /// [`BulkError::Register`], also for a kind that no transport can move: all but host memory.
+    /// Such memory is not shown to the transport.
+    ///
+    /// Counterpart: `margo_bulk_create_attr`.
+    pub fn expose_attr<B: Exposable>(
+        &self,
+        data: B,
+        access: Access,
+        attr: MemoryAttr,
+    ) -> Result<Exposed<B>, BulkError> {
+        // Before the transport takes addresses of a device for those of this process.
+        attr.check().map_err(BulkError::Register)?;
+        let memory = self.register_memory(data.into_memory(), access)?;
+        let bulk = self.inner().core.bulk_handle_attr(&memory, attr);
+        let bulk = bulk.map_err(BulkError::Register)?;
+        Ok(Exposed::new(bulk, memory, Arc::downgrade(self.inner()) as _))
+    }
+
+    /// Lets peers read `data` while `f` runs, without copying it. Does not return, not even when
+    /// `f` panics, before the transfers that have begun are over; a peer that dies ends its own. A
+    /// peer that is stopped in the midst of a copy holds it up for as long, and a fabric that fails
+    /// to end a registration for ever, which an error in the log tells. In a child process that `f`
+    /// forks off it returns at once, as no peer uses that process's copy of `data`.
+    ///
+    /// # Errors
+    ///
+    /// [`BulkError::Register`], [`BulkError::Tasklet`]; `f` was not called.
+    pub fn expose_ref<T>(&self, data: &[u8], f: impl FnOnce(&Bulk) -> T) -> Result<T, BulkError> {
+        let segment = RawSegment { ptr: data.as_ptr().cast_mut(), len: data.len() };
+        // SAFETY:
+        // - valid for reads at a fixed address: `data` is borrowed until this function ends, and
+        //   `expose_scope` does not end before no transfer holds the memory;
+        // - only read: registered `ReadOnly`, and never handed out as a destination;
+        // - references to the bytes exist, but nobody can change them.
+        let memory = unsafe { Memory::from_raw(vec![segment], ()) };
+        self.expose_scope(memory, Access::ReadOnly, f)
+    }
+
+    /// Lets peers write into `data` (and not read it) while `f` runs, without copying it. Does not
+    /// return before the transfers that have begun are over, as [`expose_ref`](Self::expose_ref).
+    ///
+    /// # Errors
+    ///
+    /// [`BulkError::Register`], [`BulkError::Tasklet`]; `f` was not called.
+    pub fn expose_mut<T>(
+        &self,
+        data: &mut [u8],
+        f: impl FnOnce(&Bulk) -> T,
+    ) -> Result<T, BulkError> {
+        let segment = RawSegment { ptr: data.as_mut_ptr(), len: data.len() };
+        // SAFETY:
+        // - valid for reads and writes at a fixed address: `data` is borrowed until this function
+        //   ends, and `expose_scope` does not end before no transfer holds the memory;
+        // - no other reference: `data` is a mutable borrow that is not used meanwhile.
+        let memory = unsafe { Memory::from_raw(vec![segment], ()) };
+        self.expose_scope(memory, Access::WriteOnly, f)
+    }
+
+    pub(crate) fn expose_scope<T>(
+        &self,
+        memory: Memory,
+        access: Access,
+        f: impl FnOnce(&Bulk) -> T,
+    ) -> Result<T, BulkError> {
+        if ult::is_tasklet() {
+            return Err(BulkError::Tasklet);
+        }
+        let memory = self.register_memory(memory, access)?;
+        let bulk = self.inner().core.bulk_handle(&memory);
+        // Not in a destructor: one that runs because of a panic cannot suspend its ULT, and would
+        // hold up the execution stream that has to end the transfers.
+        let result = catch_unwind(AssertUnwindSafe(|| f(&bulk)));
+        if comes_back(&revoke(memory)).is_none() {
+            // It is borrowed: its owner goes on using it as soon as this returns, or unwinds.
+            log!(self.inner().log, ERROR, "the caller of a scope waits for ever: {LOST}");
+            Eventual::<()>::new().wait_ready_fully();
+        }
+        result.map_err(|panic| resume_unwind(panic))
+    }
+
+    /// A zeroed buffer for [`pull`](Self::pull) and [`push`](Self::push).
+    ///
+    /// # Errors
+    ///
+    /// [`BulkError::Alloc`] when there is no such memory, so that a length that a peer has given
+    /// does no harm; [`BulkError::Register`].
+    pub fn bulk_buffer(&self, bytes: usize) -> Result<BulkBuffer, BulkError> {
+        let memory = Memory::zeroed(bytes).map_err(|error| BulkError::Alloc(HgError::Na(error)))?;
+        let memory = self.register_memory(memory, Access::ReadWrite)?;
+        Ok(BulkBuffer::new(memory, self.inner().core.endpoint()))
+    }
+
+    /// Several vectors as the local side of [`pull`](Self::pull) and [`push`](Self::push), without
+    /// copying them. Any number, of any lengths, zero included.
+    ///
+    /// # Errors
+    ///
+    /// [`BulkError::Register`].
+    pub fn bulk_segments(&self, segments: Vec<Vec<u8>>) -> Result<BulkSegments, BulkError> {
+        let memory = self.register_memory(Memory::from_vecs(segments), Access::ReadWrite)?;
+        Ok(BulkSegments::new(memory, self.inner().core.endpoint()))
+    }
+
+    /// As [`expose_ref`](Self::expose_ref), for several slices that peers see as one.
+    ///
+    /// # Errors
+    ///
+    /// [`BulkError::Register`]; `f` was not called.
+    pub fn expose_ref_segments<T>(
+        &self,
+        data: &[&[u8]],
+        f: impl FnOnce(&Bulk) -> T,
+    ) -> Result<T, BulkError> {
+        let raw = |slice: &&[u8]| RawSegment { ptr: slice.as_ptr().cast_mut(), len: slice.len() };
+        // SAFETY:
+        // - valid for reads at fixed addresses: every slice is borrowed until this function ends,
+        //   and `expose_scope` does not end before no transfer holds the memory;
+        // - only read: registered `ReadOnly`, and never handed out as a destination;
+        // - references to the bytes exist, but nobody can change them.
+        let memory = unsafe { Memory::from_raw(data.iter().map(raw).collect(), ()) };
+        self.expose_scope(memory, Access::ReadOnly, f)
+    }
+
+    /// As [`expose_mut`](Self::expose_mut), for several slices that peers see as one.
+    ///
+    /// # Errors
+    ///
+    /// [`BulkError::Register`]; `f` was not called.
+    pub fn expose_mut_segments<T>(
+        &self,
+        data: &mut [&mut [u8]],
+        f: impl FnOnce(&Bulk) -> T,
+    ) -> Result<T, BulkError> {
+        let raw = |slice: &mut &mut [u8]| RawSegment { ptr: slice.as_mut_ptr(), len: slice.len() };
+        // SAFETY:
+        // - valid for reads and writes at fixed addresses: `data`, and through it every slice, is
+        //   borrowed until this function ends, and `expose_scope` does not end before no transfer
+        //   holds the memory;
+        // - no other reference: they are mutable borrows, so disjoint, that are not used meanwhile.
+        let memory = unsafe { Memory::from_raw(data.iter_mut().map(raw).collect(), ()) };
+        self.expose_scope(memory, Access::WriteOnly, f)
+    }
+
+    /// Makes a pool of registered buffers for [`pull`](Self::pull) and [`push`](Self::push). All of
+    /// them are allocated now.
+    ///
+    /// # Errors
+    ///
+    /// [`BulkPoolError::Spec`], [`BulkPoolError::Buffer`].
+    ///
+    /// Counterpart: `margo_bulk_poolset_create`, `margo_bulk_pool_create`.
+    pub fn bulk_pool(&self, spec: &BulkPoolSpec) -> Result<BulkPool, BulkPoolError> {
+        let pool = BulkPool::new(spec, |bytes| self.bulk_buffer(bytes))?;
+        self.inner().bulk_pools.add(&pool);
+        Ok(pool)
+    }
+
+    pub(crate) fn register_memory(
+        &self,
+        memory: Memory,
+        access: Access,
+    ) -> Result<LocalMem, BulkError> {
+        self.inner().may_start().map_err(BulkError::Register)?;
+        self.inner()
+            .core
+            .endpoint()
+            .register(memory, access)
+            .map_err(|error| BulkError::Register(HgError::Na(error)))
+    }
+}

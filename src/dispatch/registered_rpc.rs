@@ -1,0 +1,67 @@
+//! A registered RPC: the data that the table of the RPC core (`hg/src/registry.rs`) keeps for each.
+
+use std::fmt;
+use std::sync::Arc;
+
+use hg::{ProviderId, Registration, RpcId};
+use na::shared::Shared;
+use ult::{PoolRef, Priority};
+
+use crate::admission::waiting::Waiting;
+use crate::dispatch::member::Member;
+use crate::instance::reply::Reply;
+use crate::observe::monitor::Serving;
+
+/// The code that runs on the handler's ULT: decodes, calls the user's function, sees to an answer.
+pub(crate) type Run = dyn Fn(&mut Shared<Reply>) + Send + Sync;
+
+/// The gate of a pool or of an RPC.
+pub(crate) type RequestGate = crate::admission::gates::Gate<Waiting>;
+
+/// A registered RPC.
+#[derive(Clone)]
+pub(crate) struct RegisteredRpc {
+    pub(crate) rpc: &'static str,
+    pub(crate) provider: ProviderId,
+    pub(crate) pool: PoolRef,
+    /// Which of the instance's pools that is, if it is one.
+    pub(crate) pool_index: Option<usize>,
+    pub(crate) run: Arc<Run>,
+    pub(crate) instance: crate::WeakInstance,
+    /// The gate of the pool.
+    pub(crate) gate: Arc<RequestGate>,
+    /// The own.
+    pub(crate) own_gate: Option<Arc<RequestGate>>,
+    pub(crate) tasklet: bool,
+    pub(crate) one_way: bool,
+    pub(crate) priority: Priority,
+    /// The membership of a provider's RPC. The last field: it goes after the handler.
+    pub(crate) member: Option<Member>,
+}
+
+impl RegisteredRpc {
+    /// Returns whether its requests take the short way in: there is no gate but the pool's plain
+    /// one.
+    #[inline]
+    pub(crate) fn is_plain(&self) -> bool {
+        self.own_gate.is_none() && self.gate.is_plain()
+    }
+
+    /// As the monitors are told of it.
+    #[inline]
+    pub(crate) fn serving(&self) -> Serving<'_> {
+        Serving { rpc: self.rpc, provider: self.provider, pool: &self.pool }
+    }
+
+    pub(crate) fn registration(self, id: RpcId) -> Registration {
+        let registration = Registration::with_id(id, self.rpc);
+        let registration = if self.one_way { registration.no_response() } else { registration };
+        registration.data(Arc::new(self))
+    }
+}
+
+impl fmt::Debug for RegisteredRpc {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RegisteredRpc({} of provider {})", self.rpc, self.provider)
+    }
+}
