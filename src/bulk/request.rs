@@ -19,6 +19,7 @@ use ult::{Eventual, ReadyIn, Selectable};
 use crate::bulk::transfer::Plan;
 use crate::memory::buffer::assert_may_wait;
 use crate::operation::bulk_call::BulkCall;
+use crate::operation::canceler::CancelTarget;
 use crate::operation::deadline::{self, Deadline, is_past};
 use crate::origin::request::at_once;
 use crate::support::why_over::GaveUp;
@@ -311,7 +312,8 @@ impl<B: LocalBulk + Send + 'static> BulkRequest<B> {
     /// was detached.
     pub fn canceler(&self) -> Canceler {
         let op = *self.started.as_ref().unwrap_or(&OpRef::NONE);
-        Canceler::of_bulk(self.instance.inner(), &self.call, op)
+        let what = CancelTarget::Bulk(Arc::downgrade(&self.call));
+        Canceler::new(self.instance.inner(), op, what)
     }
 
     /// Lets the transfer go on by itself; its result is dropped, and its buffer when it is over. It
@@ -363,18 +365,7 @@ impl<B: LocalBulk + Send + 'static> BulkRequest<B> {
             return false;
         }
         let (inner, done) = (self.instance.inner(), &self.call.done);
-        if !done.is_ready() && until.is_none_or(|until| until > Instant::now()) {
-            inner.stand_in(&|| done.is_ready());
-        }
-        if let Some(due) = self.call.due()
-            && until.is_none_or(|until| due <= until)
-        {
-            if inner.wait_for(done, Some(due)) {
-                return true;
-            }
-            self.give_up(GaveUp::TimedOut);
-        }
-        inner.wait_for(done, until)
+        inner.wait_for_end(done, until, || self.call.due(), || self.give_up(GaveUp::TimedOut))
     }
 
     /// Waits for the end whatever happens: no cancellation point.

@@ -24,6 +24,7 @@ use ult::Eventual;
 
 use crate::observe::monitor::{CallWatch, Monitoring};
 use crate::operation::cancel_link::CancelLink;
+use crate::operation::canceler::CancelTarget;
 use crate::operation::deadline::{CallLimits, Deadline, is_past};
 use crate::operation::deadline_timer::DeadlineTimer;
 use crate::operation::early::EndsEarly;
@@ -215,8 +216,17 @@ impl Call {
         to: &ProviderHandle,
     ) {
         if let Some(tie) = this.extra.as_ref().and_then(|extra| extra.tie.as_ref()) {
-            tie.set(&Canceler::new(by, this, op, to));
+            tie.set(&Self::canceler(this, by, op, to));
         }
+    }
+
+    pub(crate) fn canceler(
+        this: &Shared<Self>,
+        by: &Arc<impl EndsEarly>,
+        op: OpRef,
+        to: &ProviderHandle,
+    ) -> Canceler {
+        Canceler::new(by, op, CancelTarget::Call(Shared::downgrade(this), to.clone()))
     }
 
     pub(crate) fn is_given_up(&self) -> bool {

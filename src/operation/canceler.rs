@@ -3,7 +3,7 @@
 use std::sync::{Arc, Weak};
 
 use hg::OpRef;
-use na::shared::{Shared, WeakShared};
+use na::shared::WeakShared;
 
 use crate::ProviderHandle;
 use crate::operation::bulk_call::BulkCall;
@@ -22,41 +22,17 @@ pub struct Canceler {
     op: OpRef,
 }
 
+/// The operation that a [`Canceler`] ends.
 #[derive(Debug, Clone)]
-enum CancelTarget {
+pub(crate) enum CancelTarget {
     Call(WeakShared<Call>, ProviderHandle),
     Bulk(Weak<BulkCall>),
     Response(Weak<PendingResponse>),
 }
 
 impl Canceler {
-    pub(crate) fn new(
-        by: &Arc<impl EndsEarly>,
-        call: &Shared<Call>,
-        op: OpRef,
-        to: &ProviderHandle,
-    ) -> Self {
-        Self {
-            by: Arc::downgrade(by) as _,
-            what: CancelTarget::Call(Shared::downgrade(call), to.clone()),
-            op,
-        }
-    }
-
-    pub(crate) fn of_bulk(by: &Arc<impl EndsEarly>, call: &Arc<BulkCall>, op: OpRef) -> Self {
-        Self { by: Arc::downgrade(by) as _, what: CancelTarget::Bulk(Arc::downgrade(call)), op }
-    }
-
-    pub(crate) fn of_answer(
-        by: &Arc<impl EndsEarly>,
-        answer: &Arc<PendingResponse>,
-        op: OpRef,
-    ) -> Self {
-        Self {
-            by: Arc::downgrade(by) as _,
-            what: CancelTarget::Response(Arc::downgrade(answer)),
-            op,
-        }
+    pub(crate) fn new(by: &Arc<impl EndsEarly>, op: OpRef, what: CancelTarget) -> Self {
+        Self { by: Arc::downgrade(by) as _, what, op }
     }
 
     /// Ends the call with [`ForwardError::Canceled`](crate::ForwardError::Canceled), the transfer
@@ -82,9 +58,7 @@ impl Canceler {
             }
         }
     }
-}
 
-impl Canceler {
     /// Cancels the call, if it is one, because those for whom it is made have given up.
     pub(crate) fn give_up(&self) {
         if let CancelTarget::Call(call, to) = &self.what

@@ -187,6 +187,6 @@ impl Instance {
         let op = self.start(rpc, CallInfo { rpc: name, to, term }, args, token)?;
         Call::set_alarm(&call, self.inner(), op);
         Call::tie(&call, self.inner(), op, to);
-        Ok(Canceler::new(self.inner(), &call, op, to))
+        Ok(Call::canceler(&call, self.inner(), op, to))
     }
 }

@@ -1,9 +1,19 @@
 //! Calls, at the side that makes them: encode, send, wait, and end by a reply, a deadline, a cancel
 //! or the death of the peer.
 //!
-//! May import the folders up to `polling`. Read `forward.rs` (a call from top to bottom),
-//! `request.rs` (a call that goes on beside its caller), `callback.rs` and `call_result.rs`;
-//! `operation/call.rs` has the call itself.
+//! May import the folders up to `polling`. Read `forward.rs` (a call from top to bottom), then
+//! `request.rs` (a call that goes on beside its caller), `callback.rs` and `call_result.rs`.
+//!
+//! | step of a call | function |
+//! |---|---|
+//! | limits of the caller: its own, inherited ones, a token | `CallLimits` (`operation/deadline.rs`) |
+//! | the call, shared with the RPC layer | `Call` (`operation/call.rs`), `Token` (`operation/token.rs`) |
+//! | encode and send | `Instance::start_with` (`forward.rs`) |
+//! | wait: poll for a while, then suspend | `Inner::stand_in` (`polling/callers.rs`), `Inner::wait_for` (`polling/unwinding.rs`) |
+//! | end by a reply, or by the death of the peer | the sink of `polling/driver.rs`, `Call::complete` |
+//! | end by a deadline | `Call::time_out`, called by the caller or a `DeadlineTimer` |
+//! | end by a cancel | `Call::cancel`, called by a `CallGuard`, a `Canceler` or a `CancelLink` |
+//! | decode, or say why there is nothing | `Call::read` |
 
 pub(crate) mod call_result;
 pub(crate) mod callback;

@@ -195,7 +195,7 @@ impl<R> Request<R> {
     /// detached.
     pub fn canceler(&self) -> Canceler {
         let by = self.flight.instance.inner();
-        Canceler::new(by, self.call(), self.flight.op, &self.flight.to)
+        Call::canceler(self.call(), by, self.flight.op, &self.flight.to)
     }
 
     /// Lets the call go on by itself; its result is dropped. Its deadline stays. It does not keep
@@ -299,18 +299,7 @@ impl<R> Request<R> {
             return true;
         }
         let (inner, done) = (self.flight.instance.inner(), self.call().done());
-        if until.is_none_or(|until| until > Instant::now()) {
-            inner.stand_in(&|| done.is_ready());
-        }
-        if let Some(due) = self.due()
-            && until.is_none_or(|until| due <= until)
-        {
-            if inner.wait_for(done, Some(due)) {
-                return true;
-            }
-            self.flight.time_out();
-        }
-        inner.wait_for(done, until)
+        inner.wait_for_end(done, until, || self.due(), || self.flight.time_out())
     }
 }
 

@@ -40,6 +40,28 @@ impl Inner {
         }
     }
 
+    /// Waits for the end of an operation until `until`, and polls meanwhile where that is of use.
+    /// If `due` comes before, the operation is given up, and the end that follows is waited for.
+    #[inline]
+    pub(crate) fn wait_for_end<T>(
+        self: &Arc<Self>,
+        done: &Eventual<T>,
+        until: Option<Instant>,
+        due: impl FnOnce() -> Option<Instant>,
+        give_up: impl FnOnce(),
+    ) -> bool {
+        if !done.is_ready() && until.is_none_or(|until| until > Instant::now()) {
+            self.stand_in(&|| done.is_ready());
+        }
+        if let Some(due) = due().filter(|due| until.is_none_or(|until| *due <= until)) {
+            if self.wait_for(done, Some(due)) {
+                return true;
+            }
+            give_up();
+        }
+        self.wait_for(done, until)
+    }
+
     /// In a destructor of a ULT that unwinds: polls for the contexts whose progress it holds up,
     /// until `is_over` or `until`.
     #[cold]

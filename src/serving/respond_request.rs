@@ -22,6 +22,7 @@ use hg::{HgError, OpRef};
 use serde::Serialize;
 use ult::{Eventual, ReadyIn, Selectable};
 
+use crate::operation::canceler::CancelTarget;
 use crate::operation::deadline::{Deadline, is_past};
 use crate::operation::pending_response::{Callback, PendingResponse, Where};
 use crate::operation::token::Token;
@@ -299,7 +300,8 @@ impl RespondRequest {
     /// dropped.
     pub fn canceler(&self) -> Canceler {
         let op = self.op.unwrap_or(OpRef::NONE);
-        Canceler::of_answer(self.instance.inner(), &self.answer, op)
+        let what = CancelTarget::Response(Arc::downgrade(&self.answer));
+        Canceler::new(self.instance.inner(), op, what)
     }
 
     /// Returns the object to pass to [`ult::wait_any`]: it is ready when the answer is over. See
@@ -361,18 +363,7 @@ impl RespondRequest {
             return true;
         }
         let (inner, done) = (self.instance.inner(), &self.answer.done);
-        if until.is_none_or(|until| until > Instant::now()) {
-            inner.stand_in(&|| done.is_ready());
-        }
-        if let Some(due) = self.due()
-            && until.is_none_or(|until| due <= until)
-        {
-            if inner.wait_for(done, Some(due)) {
-                return true;
-            }
-            self.give_up(GaveUp::TimedOut);
-        }
-        inner.wait_for(done, until)
+        inner.wait_for_end(done, until, || self.due(), || self.give_up(GaveUp::TimedOut))
     }
 }
 

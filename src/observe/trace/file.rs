@@ -13,10 +13,11 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use super::call_span::Recorded;
 use super::clock::Anchor;
+use super::context::SpanId;
 use super::lanes::{Group, Lane, Lanes};
 use super::record::{Record, What};
-use super::{Recorded, SpanId};
 
 /// Room that is kept for the last lines.
 const END_BYTES: u64 = 4096;

@@ -9,7 +9,7 @@
 
 use std::collections::HashMap;
 
-use super::SpanId;
+use super::context::SpanId;
 
 /// Lanes of a group; what comes beyond is drawn over the last one.
 const LANES_MAX: usize = 4096;

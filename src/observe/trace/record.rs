@@ -4,7 +4,8 @@ use hg::ProviderId;
 
 use crate::Addr;
 
-use super::{SpanId, SpanOfTrace, TraceId};
+use super::call_span::{Place, SpanOfTrace, Within};
+use super::context::{SpanId, TraceId};
 
 /// One slice, or two, of the file.
 #[derive(Debug)]
@@ -52,33 +53,6 @@ pub(super) enum What {
     },
     /// A bulk transfer that this instance asked for.
     Bulk { direction: &'static str, bytes: u64 },
-}
-
-/// Where a slice began.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Place {
-    /// The xstream's index; `None`: on an OS thread that is none.
-    pub(super) xstream: Option<usize>,
-    /// The number of the ULT.
-    pub(super) ult: Option<u64>,
-}
-
-impl Place {
-    /// Returns the place of the caller.
-    pub(crate) fn here() -> Self {
-        match ult::current_ids() {
-            Some((ult, xstream)) => Self { xstream: Some(xstream), ult: Some(ult) },
-            None => Self::default(),
-        }
-    }
-}
-
-/// A handler, seen from its own ULT.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Within {
-    pub(crate) span_id: SpanId,
-    /// When its ULT began.
-    pub(crate) begin: u64,
 }
 
 impl Record {

@@ -9,12 +9,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use margo_config::TraceOptions;
 use ult::Eventual;
 
+use super::call_span::{Recorded, SpanOfTrace};
 use super::clock::{Anchor, Mapping};
 use super::context::{Rate, TraceContext};
 use super::file::{Author, Lines};
 use super::queue::{Sender, Writer};
 use super::record::{Record, What};
-use super::{Recorded, SpanOfTrace};
 use crate::observe::clock::Moment;
 use crate::observe::span::{BulkDirection, BulkSpan, OriginSpan, TargetSpan};
 use crate::support::files;

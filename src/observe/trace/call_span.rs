@@ -1,0 +1,82 @@
+//! The place of a span in its trace, and where it began.
+
+use std::fmt;
+
+use hg::TraceParent;
+
+use super::context::{SpanId, TraceContext, from_wire};
+
+/// The place of a call, of a request, or of a transfer in its trace.
+#[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
+pub struct SpanOfTrace {
+    /// The trace, and this place in it. At an instance that does not record, the place is that of
+    /// the caller.
+    pub context: TraceContext,
+    /// The span that this one is part of: of a call, the request in whose handler it was made; of a
+    /// request, the call. `None`: there is none, or it is not known.
+    pub parent: Option<SpanId>,
+    /// Where it began; of a request, where its handler did.
+    pub(crate) place: Place,
+    /// The handler whose ULT waits for it.
+    pub(crate) within: Option<Within>,
+}
+
+impl SpanOfTrace {
+    fn new(context: TraceContext, parent: Option<SpanId>) -> Self {
+        Self { context, parent, place: Place::default(), within: None }
+    }
+
+    /// The first of its trace.
+    pub(crate) fn root(context: TraceContext) -> Self {
+        Self::new(context, None)
+    }
+
+    /// A part of the trace that `context` names.
+    pub(crate) fn part_of(context: TraceContext) -> Self {
+        Self::new(context.at(SpanId::random()), Some(context.span_id))
+    }
+
+    /// A request that says this; `recorded`: here.
+    pub(crate) fn of_request(said: TraceParent, recorded: bool) -> Option<Self> {
+        let (trace_id, call) = from_wire(said)?;
+        let span_id = call.filter(|_| !recorded).unwrap_or_else(SpanId::random);
+        Some(Self::new(TraceContext { trace_id, span_id }, call))
+    }
+}
+
+/// The instance, as the thread that writes its trace sees it. It may be gone.
+pub(crate) trait Recorded: fmt::Debug + Send + Sync {
+    /// The name of an execution stream.
+    fn xstream_name(&self, index: usize) -> Option<String>;
+
+    /// Records nothing that begins from now on.
+    fn stop_recording(&self);
+}
+
+/// Where a slice began.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Place {
+    /// The xstream's index; `None`: on an OS thread that is none.
+    pub(super) xstream: Option<usize>,
+    /// The number of the ULT.
+    pub(super) ult: Option<u64>,
+}
+
+impl Place {
+    /// Returns the place of the caller.
+    pub(crate) fn here() -> Self {
+        match ult::current_ids() {
+            Some((ult, xstream)) => Self { xstream: Some(xstream), ult: Some(ult) },
+            None => Self::default(),
+        }
+    }
+}
+
+/// A handler, seen from its own ULT.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Within {
+    pub(crate) span_id: SpanId,
+    /// When its ULT began.
+    pub(crate) begin: u64,
+}
