@@ -106,7 +106,7 @@ pub use {na, ult};
 
 pub use self::{
     admission::gates::Load,
-    bulk::request::BulkRequest,
+    bulk::bulk_request::BulkRequest,
     elastic::{ElasticityError, PoolHold, PoolInfo, PoolKey, XstreamHold, XstreamInfo, XstreamKey},
     error::{
         BulkError, FinalizeError, ForwardError, IdentityError, InitError, LayoutError,

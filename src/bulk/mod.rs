@@ -1,13 +1,13 @@
 //! Bulk transfers: data that moves between the memory of two processes.
 //!
 //! May import the folders up to `serving`. Read `expose.rs` (memory that is lent) and `transfer.rs`
-//! (a transfer that is waited for), then `request.rs` and `chunks.rs` (those that go on) and
+//! (a transfer that is waited for), then `bulk_request.rs` and `chunks.rs` (those that go on) and
 //! `bind.rs`. `misuse.rs` has programs that must not compile.
 
 pub(crate) mod bind;
+pub(crate) mod bulk_request;
 pub(crate) mod chunks;
 pub(crate) mod expose;
 #[cfg(doctest)]
 mod misuse;
-pub(crate) mod request;
 pub(crate) mod transfer;

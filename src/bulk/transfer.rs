@@ -26,6 +26,7 @@ pub(crate) struct Plan<'a> {
 }
 
 /// Notes that a transfer without a deadline has begun, and looks after it.
+#[inline]
 fn begun(instance: &Instance) {
     let by = &**instance.inner();
     by.standing_transfers.begun(by, || {

@@ -406,7 +406,7 @@ impl Reply {
         // Before others can have its address.
         this.unit.store(NO_UNIT, Ordering::Relaxed);
         // Before the places can be given back, after which nobody would remove it.
-        if this.inner().unanswered.insert(this) {
+        if this.inner().moved_requests.insert(this) {
             ends.left = Some(places);
             return None;
         }
@@ -440,7 +440,7 @@ impl Reply {
             ends.left.take()
         };
         if let Some(places) = left {
-            inner.unanswered.remove(self);
+            inner.moved_requests.remove(self);
             handler::give_back(inner, &places, &self.origin);
         }
     }

@@ -18,7 +18,7 @@ use crate::admission::waiting::Waiting;
 use crate::elastic::{Elastic, RuntimeOwner};
 use crate::error::LookupError;
 use crate::instance::callbacks::Callbacks;
-use crate::instance::family::InstanceTree;
+use crate::instance::instance_tree::InstanceTree;
 use crate::instance::reply::Reply;
 use crate::instance::shutdown::Shutdown;
 use crate::memory::pool::Pools;
@@ -88,9 +88,9 @@ pub(crate) struct Inner {
     pub(crate) callbacks: Arc<Callbacks>,
     pub(crate) counters: Counters,
     pub(crate) timers: Arc<Timers>,
-    pub(crate) family: InstanceTree,
+    pub(crate) tree: InstanceTree,
     /// The owner of the pools and execution streams.
-    pub(crate) landlord: RuntimeOwner,
+    pub(crate) runtime_owner: RuntimeOwner,
     /// The process that started it.
     pub(crate) process: Process,
     /// Peers may end it.
@@ -106,7 +106,7 @@ pub(crate) struct Inner {
     pub(crate) request_shares: RequestShares,
     pub(crate) standing_transfers: StandingTransfers,
     pub(crate) cancels: Cancels,
-    pub(crate) unanswered: MovedRequests<Reply>,
+    pub(crate) moved_requests: MovedRequests<Reply>,
     pub(crate) identities: Identities,
     pub(crate) monitoring: Monitoring,
     /// The timer of the time series.

@@ -55,7 +55,7 @@ impl Instance {
         if self.inner().is_forked() {
             return Err(ElasticityError::Forked);
         }
-        match self.inner().family.parent() {
+        match self.inner().tree.parent() {
             Some(parent) => parent.xstream_list(),
             None => Ok(self.elastic().clone()),
         }

@@ -29,7 +29,7 @@ fn layout_of(parent: &Instance) -> Config {
 ///
 /// The parent is shutting down; the child has been ended.
 pub(crate) fn enter(child: &Instance, parent: &Instance) -> Result<(), InitError> {
-    if !parent.inner().family.admit(child.inner()) {
+    if !parent.inner().tree.admit(child.inner()) {
         child.finalize();
         return Err(InitError::ParentClosing);
     }
@@ -39,7 +39,7 @@ pub(crate) fn enter(child: &Instance, parent: &Instance) -> Result<(), InitError
         parent.hold_pool(&pool, by.as_str()).map_err(gone)
     };
     let holds: Result<Vec<_>, _> = child.pools().into_iter().map(hold).collect();
-    child.inner().family.keep(holds.inspect_err(|_| child.finalize())?);
+    child.inner().tree.keep(holds.inspect_err(|_| child.finalize())?);
     Ok(())
 }
 

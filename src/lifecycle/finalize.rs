@@ -47,10 +47,10 @@ impl Running {
     pub(crate) fn of(inner: &Inner) -> Self {
         let runner = runner_here();
         let mut awaited_by = vec![inner.callbacks.clone()];
-        let mut next = inner.family.parent();
+        let mut next = inner.tree.parent();
         while let Some(parent) = next {
             awaited_by.push(parent.inner().callbacks.clone());
-            next = parent.inner().family.parent();
+            next = parent.inner().tree.parent();
         }
         awaited_by.iter().for_each(|callbacks| callbacks.runners().push(runner));
         Self { runner, awaited_by }

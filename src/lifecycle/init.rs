@@ -18,8 +18,8 @@ use crate::admission::moved_requests::MovedRequests;
 use crate::admission::request_shares::RequestShares;
 use crate::api::{monitoring, profiling};
 use crate::elastic::{Elastic, RuntimeOwner};
-use crate::instance::family::InstanceTree;
 use crate::instance::inner::Inner;
+use crate::instance::instance_tree::InstanceTree;
 use crate::instance::shutdown::Shutdown;
 use crate::layout::network_check::{check_network, not_opened};
 use crate::layout::options::{hg_options, na_options, start_warnings};
@@ -157,7 +157,7 @@ fn start(
         }
     };
     let pools = runtime_source::pools(&resolved, &runtime)?;
-    if home.landlord() == RuntimeOwner::Program {
+    if home.runtime_owner() == RuntimeOwner::Program {
         runtime_source::warn_of_small_stacks(&resolved, &pools, &log);
     }
     let core = start_core(&resolved, &pools, &log)?;
@@ -177,12 +177,12 @@ fn start(
         request_shares: RequestShares::new(resolved.requests_max, resolved.admission.other),
         standing_transfers: StandingTransfers::new(resolved.bulk.timeout_msec),
         cancels: Cancels::new(idle_watches_max),
-        unanswered: MovedRequests::default(),
+        moved_requests: MovedRequests::default(),
         more_contexts,
         counters: Counters { stalls, ..Counters::default() },
         timers: Timers::new(log.clone()),
-        family: InstanceTree::new(home.parent()),
-        landlord: home.landlord(),
+        tree: InstanceTree::new(home.parent()),
+        runtime_owner: home.runtime_owner(),
         process: Process::current(),
         remote_shutdown: AtomicBool::new(resolved.remote_shutdown),
         address_file: OnceLock::new(),
@@ -216,7 +216,7 @@ fn check(resolved: &Resolved) -> Result<(), InitError> {
 /// Returns whether a warning is this instance's to tell. Those of a parent's layout have been told
 /// when it started; a program's is its own affair.
 fn is_own(home: &RuntimeSource, path: &str) -> bool {
-    home.landlord() == RuntimeOwner::Own || !path.starts_with("argobots")
+    home.runtime_owner() == RuntimeOwner::Own || !path.starts_with("argobots")
 }
 
 /// Says which settings of the document come to nothing, or to something else than in C.

@@ -29,7 +29,7 @@ pub(crate) enum RuntimeSource {
 }
 
 impl RuntimeSource {
-    pub(crate) fn landlord(&self) -> RuntimeOwner {
+    pub(crate) fn runtime_owner(&self) -> RuntimeOwner {
         match self {
             Self::Own => RuntimeOwner::Own,
             Self::Parent(_) => RuntimeOwner::Parent,

@@ -146,9 +146,9 @@ fn end_at_once(inner: &Arc<Inner>, error: FinalizeError) {
     let _ = inner.shutdown.closed.set(());
     end_metrics(inner);
     inner.dump_on_signal.iter().for_each(DumpOnSignal::end);
-    inner.family.keep(Vec::new());
+    inner.tree.keep(Vec::new());
     let _ = inner.shutdown.done.set(Err(error));
-    inner.family.leave();
+    inner.tree.leave();
 }
 
 /// Asks every progress ULT to close the network and end; whether there is one.
@@ -254,7 +254,7 @@ fn run(inner: &Arc<Inner>) {
         log!(inner.log, ERROR, %path, "{why}; what is there may end early");
     }
     let _ = shutdown.closed.set(());
-    let result = match inner.landlord {
+    let result = match inner.runtime_owner {
         RuntimeOwner::Own => stop_xstreams(inner),
         RuntimeOwner::Parent | RuntimeOwner::Program => Ok(()),
     };
@@ -265,11 +265,11 @@ fn run(inner: &Arc<Inner>) {
     end_metrics(inner);
     inner.dump_on_signal.iter().for_each(DumpOnSignal::end);
     // Before it is told: whoever waits may remove those pools then.
-    inner.family.keep(Vec::new());
+    inner.tree.keep(Vec::new());
     // Whoever waits for the end may end the process, and what was logged is to be read by then.
     tracing::flush(Duration::from_millis(100));
     let _ = shutdown.done.set(result);
-    inner.family.leave();
+    inner.tree.leave();
 }
 
 /// Writes the profile that the configuration asks for.
@@ -304,7 +304,7 @@ fn end_monitor(inner: &Arc<Inner>) {
 
 /// Finalizes the children and waits for them. Bounded, as each step of theirs is.
 fn end_children(inner: &Inner) {
-    let children = inner.family.take_children();
+    let children = inner.tree.take_children();
     children.iter().for_each(begin);
     for child in &children {
         // What did not end there has been logged there.
@@ -315,7 +315,7 @@ fn end_children(inner: &Inner) {
 /// Answers the requests that were left to other ULTs.
 fn answer_moved(inner: &Inner) {
     let (code, detail) = CLOSING;
-    for reply in inner.unanswered.close() {
+    for reply in inner.moved_requests.close() {
         reply.fail(code, detail);
     }
 }
@@ -370,7 +370,7 @@ pub(crate) fn wait(inner: &Arc<Inner>) -> Result<(), FinalizeError> {
     if inner.callbacks.awaits_caller() && !inner.shutdown.is_done() {
         return Err(FinalizeError::OwnCallback);
     }
-    if inner.landlord == RuntimeOwner::Own && inner.runtime.is_current() {
+    if inner.runtime_owner == RuntimeOwner::Own && inner.runtime.is_current() {
         inner.shutdown.closed.wait();
         return Ok(());
     }

@@ -241,7 +241,7 @@ impl Deref for BulkBuffer {
         // - no writer: the key of this memory is in no descriptor, so no peer can name it, and our
         //   own transfers write only while they hold `&mut self`: `transfer` returns or unwinds
         //   only after the completion, see `wait_for`; or while a request owns the buffer, which
-        //   gives it back, or drops it, only after the completion, see `request.rs`;
+        //   gives it back, or drops it, only after the completion, see `bulk_request.rs`;
         // - nor a late one: after each transfer `set_aside` leaves memory where a peer may still
         //   write.
         unsafe { std::slice::from_raw_parts(self.segment.ptr, self.segment.len) }

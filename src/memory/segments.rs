@@ -143,7 +143,7 @@ fn slice(whole: &BulkSegments, segment: RawSegment) -> &[u8] {
     // - no writer: the key of this memory is in no descriptor, so no peer can name it, and our own
     //   transfers write only while they hold `&mut BulkSegments`: `transfer` returns or unwinds
     //   only after the completion, see `Instance::wait_for`; or while a request owns them, which
-    //   gives them back, or drops them, only after the completion, see `request.rs`; memory
+    //   gives them back, or drops them, only after the completion, see `bulk_request.rs`; memory
     //   where a peer may still write then is left to it by `set_aside`;
     //   `segment_mut` borrows it mutably too.
     unsafe { std::slice::from_raw_parts(segment.ptr, segment.len) }

@@ -244,7 +244,7 @@ impl Instance {
 
     /// As [`change`](Self::change), for changes that a child may not make.
     pub(super) fn change_layout(&self) -> Result<ult::MutexGuard<'_, ()>, ElasticityError> {
-        match self.inner().landlord {
+        match self.inner().runtime_owner {
             RuntimeOwner::Parent => Err(ElasticityError::Child),
             RuntimeOwner::Own | RuntimeOwner::Program => self.change(),
         }
@@ -252,7 +252,7 @@ impl Instance {
 
     /// As [`change_layout`](Self::change_layout), for changes that make something in the runtime.
     fn extend_layout(&self) -> Result<ult::MutexGuard<'_, ()>, ElasticityError> {
-        match self.inner().landlord {
+        match self.inner().runtime_owner {
             RuntimeOwner::Program => Err(ElasticityError::Program),
             RuntimeOwner::Own | RuntimeOwner::Parent => self.change_layout(),
         }

@@ -14,10 +14,10 @@ fn eager_size(bytes: usize) -> Option<u32> {
 impl Inner {
     /// See [`Instance::config_as`](crate::Instance::config_as).
     pub(crate) fn config_as(&self, flags: ConfigFlags) -> Config {
-        let landlord = self.landlord;
+        let runtime_owner = self.runtime_owner;
         // All that is hidden of a program's layout is the layout: roles stay.
-        let no_layout = landlord == RuntimeOwner::Parent
-            || (landlord == RuntimeOwner::Program && flags.hide_external);
+        let no_layout = runtime_owner == RuntimeOwner::Parent
+            || (runtime_owner == RuntimeOwner::Program && flags.hide_external);
         let part = match no_layout {
             true => Part::All,
             false => Part::Printed { hide_external: flags.hide_external },

@@ -19,7 +19,7 @@ impl Inner {
         }
         users.extend(self.timers.armed_in(pool));
         // Children hold the pools that they know, but may use others too.
-        for child in self.family.living() {
+        for child in self.tree.living() {
             let of = of_child(&child);
             users.extend(child.users_of_pool(pool).into_iter().map(|user| user + &of));
         }
@@ -34,7 +34,7 @@ impl Inner {
                 there.push(format!("the progress ULT of context {context}"));
             }
         }
-        for child in self.family.living() {
+        for child in self.tree.living() {
             let of = of_child(&child);
             there.extend(child.progress_on(xstream).into_iter().map(|what| what + &of));
         }

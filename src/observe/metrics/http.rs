@@ -24,7 +24,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::net::SendFlags;
 use ult::Eventual;
 
-use super::request::{self, Asked, HEAD_BYTES_MAX, Status};
+use super::http_request::{self, Asked, HEAD_BYTES_MAX, Status};
 use crate::support::contain::contain;
 use crate::support::log::{Log, log};
 
@@ -319,11 +319,11 @@ impl Client {
             return Ok(ClientFate::Gone);
         }
         head.extend_from_slice(&bytes[..got]);
-        let Some(asked) = request::parse(head) else { return Ok(ClientFate::Stays) };
+        let Some(asked) = http_request::parse(head) else { return Ok(ClientFate::Stays) };
         let answer = match asked {
             Asked::Other(status) => status.response(),
             Asked::Metrics(with_body) => match read() {
-                Read::Page(body) => request::metrics(&body, with_body),
+                Read::Page(body) => http_request::metrics(&body, with_body),
                 Read::Nothing => return Ok(ClientFate::Gone),
                 Read::Panicked => Status::InternalServerError.response(),
             },

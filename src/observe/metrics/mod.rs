@@ -6,7 +6,7 @@
 //! | RPCs, from the statistics if these are on | `rpcs.rs` |
 //! | how old calls are, although none notes when it began | `marks.rs` |
 //! | Prometheus text | `text.rs`, `families.rs` |
-//! | the HTTP server (`margo.metrics.listen`), a thread of its own | `http.rs`, `request.rs` |
+//! | the HTTP server (`margo.metrics.listen`), a thread of its own | `http.rs`, `http_request.rs` |
 //! | the RPC (`margo.metrics.remote`) | `remote.rs` |
 //!
 //! [`StateDump`](crate::StateDump) is the same snapshot with facts that take longer to find out.
@@ -17,9 +17,9 @@
 
 mod families;
 mod http;
+mod http_request;
 mod marks;
 pub(crate) mod process;
-mod request;
 pub(crate) mod rpcs;
 mod text;
 mod types;
