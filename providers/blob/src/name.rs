@@ -56,12 +56,12 @@ impl BlobName {
 
     /// Everything before the last `/`, if there is one.
     pub fn folder(&self) -> Option<&str> {
-        self.0.rsplit_once('/').map(|(folder, _)| folder)
+        folder_and_leaf(&self.0).0
     }
 
     /// The last component.
     pub fn leaf(&self) -> &str {
-        self.0.rsplit_once('/').map_or(&self.0, |(_, leaf)| leaf)
+        folder_and_leaf(&self.0).1
     }
 }
 
@@ -69,6 +69,11 @@ impl fmt::Display for BlobName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
+}
+
+/// The part before the last `/`, if there is one, and the rest.
+pub(crate) fn folder_and_leaf(path: &str) -> (Option<&str>, &str) {
+    path.rsplit_once('/').map_or((None, path), |(folder, leaf)| (Some(folder), leaf))
 }
 
 /// Returns true if a file of that name, found in the directory, could be a component of a blob's

@@ -148,6 +148,11 @@ impl Root {
 }
 
 fn is_link(at: BorrowedFd<'_>, component: &str) -> bool {
-    rustix::fs::statat(at, component, AtFlags::SYMLINK_NOFOLLOW)
-        .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Symlink)
+    type_at(at, component).is_ok_and(|kind| kind == FileType::Symlink)
+}
+
+/// The type of an entry of a folder; of a link, not of what it leads to.
+pub(super) fn type_at(folder: impl AsFd, leaf: &str) -> Result<FileType, Errno> {
+    let stat = rustix::fs::statat(folder, leaf, AtFlags::SYMLINK_NOFOLLOW)?;
+    Ok(FileType::from_raw_mode(stat.st_mode))
 }

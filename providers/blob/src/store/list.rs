@@ -8,12 +8,13 @@ use std::cell::Cell;
 use std::collections::BinaryHeap;
 
 use margo::ult;
-use rustix::fs::{AtFlags, Dir, FileType, OFlags};
+use rustix::fs::{Dir, FileType, OFlags};
 use rustix::io::Errno;
 
 use super::Store;
+use super::confine::type_at;
 use crate::error::given_up;
-use crate::name::{NAME_BYTES_MAX, is_component};
+use crate::name::{NAME_BYTES_MAX, folder_and_leaf, is_component};
 use crate::{BlobEntry, BlobError, BlobName, ListPage};
 
 /// Most entries of a page, whatever is asked for.
@@ -134,13 +135,8 @@ impl Store {
         if listed != FileType::Unknown {
             return Some(listed);
         }
-        let (folder, leaf) = match path.rsplit_once('/') {
-            Some((folder, leaf)) => (Some(folder), leaf),
-            None => (None, path),
-        };
-        let folder = self.root.folder(folder).ok()?;
-        let stat = rustix::fs::statat(&folder, leaf, AtFlags::SYMLINK_NOFOLLOW).ok()?;
-        Some(FileType::from_raw_mode(stat.st_mode))
+        let (folder, leaf) = folder_and_leaf(path);
+        type_at(self.root.folder(folder).ok()?, leaf).ok()
     }
 
     fn len_of(&self, path: &str) -> Result<Option<u64>, BlobError> {

@@ -49,10 +49,10 @@ use std::time::SystemTime;
 use rustix::fs::{AtFlags, Dir, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
-use self::confine::{Folder, Root};
+use self::confine::{Folder, Root, type_at};
 pub(crate) use self::incoming::Incoming;
 use crate::error::{OpenError, conflict, given_up};
-use crate::name::{RESERVED_PREFIX, is_component};
+use crate::name::{RESERVED_PREFIX, folder_and_leaf, is_component};
 use crate::{BlobConfig, BlobError, BlobName};
 
 /// How to get a file that is not a blob yet.
@@ -163,8 +163,13 @@ impl Store {
                 .map_err(|error| BlobError::from_io(name.as_str(), "sync", &error))?;
         }
         let folder = self.link(&mut incoming, name, overwrite, still_wanted)?;
+        self.sync_folder(&folder, name)
+    }
+
+    /// Sends a folder to the disk, with `sync`.
+    fn sync_folder(&self, folder: &Folder<'_>, name: &BlobName) -> Result<(), BlobError> {
         if self.sync {
-            rustix::fs::fsync(&folder)
+            rustix::fs::fsync(folder)
                 .map_err(|errno| BlobError::from_errno(name.as_str(), "sync", errno))?;
         }
         Ok(())
@@ -225,17 +230,12 @@ impl Store {
     ) -> Result<(), BlobError> {
         let failed = |errno| BlobError::from_errno(name.as_str(), "remove", errno);
         let folder = self.root.folder(name.folder()).map_err(failed)?;
-        let stat = rustix::fs::statat(&folder, name.leaf(), AtFlags::SYMLINK_NOFOLLOW);
-        let file_type = FileType::from_raw_mode(stat.map_err(failed)?.st_mode);
-        refuse_other_types(name, file_type)?;
+        refuse_other_types(name, type_at(&folder, name.leaf()).map_err(failed)?)?;
         if !still_wanted() {
             return Err(given_up(name.as_str()));
         }
         rustix::fs::unlinkat(&folder, name.leaf(), AtFlags::empty()).map_err(failed)?;
-        if self.sync {
-            rustix::fs::fsync(&folder)
-                .map_err(|errno| BlobError::from_errno(name.as_str(), "sync", errno))?;
-        }
+        self.sync_folder(&folder, name)?;
         drop(folder);
         self.prune(name);
         Ok(())
@@ -255,7 +255,7 @@ impl Store {
             match self.remove_folder(path) {
                 // Not there: never made, or removed by an earlier prune. Look further up.
                 Ok(()) | Err(Errno::NOENT | Errno::NOTDIR) => {
-                    folder = path.rsplit_once('/').map(|(above, _)| above);
+                    folder = folder_and_leaf(path).0;
                 }
                 // Not empty, or not ours to remove: then so is everything above it.
                 Err(_) => break,
@@ -298,12 +298,8 @@ impl Store {
 
     /// Removes a folder, if it is empty.
     fn remove_folder(&self, path: &str) -> Result<(), Errno> {
-        let (above, leaf) = match path.rsplit_once('/') {
-            Some((above, leaf)) => (Some(above), leaf),
-            None => (None, path),
-        };
-        let above = self.root.folder(above)?;
-        rustix::fs::unlinkat(&above, leaf, AtFlags::REMOVEDIR)
+        let (above, leaf) = folder_and_leaf(path);
+        rustix::fs::unlinkat(self.root.folder(above)?, leaf, AtFlags::REMOVEDIR)
     }
 }
 
@@ -329,8 +325,7 @@ fn refuse_other_types(name: &BlobName, file_type: FileType) -> Result<(), BlobEr
 
 /// Returns true if something that is not a blob has the name; it is not to be overwritten.
 fn is_other(folder: &Folder<'_>, leaf: &str) -> bool {
-    rustix::fs::statat(folder, leaf, AtFlags::SYMLINK_NOFOLLOW)
-        .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile)
+    type_at(folder, leaf).is_ok_and(|kind| kind != FileType::RegularFile)
 }
 
 /// Mode of new files; the process's umask takes away from it.
