@@ -1,6 +1,6 @@
 //! `margo serve`: its address file, how it ends, and what it refuses.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::Read;
 
 use crate::common::{self, PATIENCE, Service, entries, margo, run};
 use margo::{Config, Handle, Instance, ProviderHandle, ProviderId, Rpc, na, ult};
@@ -81,12 +81,8 @@ fn every_sample_is_served_and_each_of_its_providers_answers() {
             .stdout(std::process::Stdio::piped())
             .spawn()
             .unwrap();
-        let mut running = common::Running::new(child);
-        let mut line = String::new();
-        let mut stdout = BufReader::new(running.child.stdout.take().unwrap());
-        stdout.read_line(&mut line).unwrap();
-        let address = line.trim_end().strip_prefix("listening on ").expect(name);
-        let (client, target) = client(address);
+        let mut service = Service::of(child);
+        let (client, target) = client(&service.address);
         let providers = document.resolve(&|_| None).unwrap().providers;
         assert!(!providers.is_empty(), "{name}");
         for provider in providers {
@@ -106,8 +102,8 @@ fn every_sample_is_served_and_each_of_its_providers_answers() {
             }
         }
         client.finalize_and_wait().unwrap();
-        running.signal(Signal::TERM);
-        assert!(running.wait().success(), "{name}");
+        service.running.signal(Signal::TERM);
+        assert!(service.running.wait().success(), "{name}");
     }
 }
 
@@ -128,12 +124,8 @@ fn a_service_outlives_the_limit_on_file_sizes() {
         .stderr(std::process::Stdio::piped())
         .spawn()
         .unwrap();
-    let mut running = common::Running::new(child);
-    let mut line = String::new();
-    let mut stdout = BufReader::new(running.child.stdout.take().unwrap());
-    stdout.read_line(&mut line).unwrap();
-    let address = line.trim_end().strip_prefix("listening on ").unwrap();
-    let (client, target) = client(address);
+    let service = Service::of(child);
+    let (client, target) = client(&service.address);
     let blobs = BlobClient::new(&client, target);
     for round in 0..50 {
         blobs.put(&format!("small/{round}"), &[7; 4096], PATIENCE).unwrap();
@@ -142,9 +134,9 @@ fn a_service_outlives_the_limit_on_file_sizes() {
     assert!(error.contains("4097 bytes") && error.contains("`ulimit -f`"), "{error}");
     assert_eq!(blobs.list("", PATIENCE).unwrap().len(), 50);
     client.finalize_and_wait().unwrap();
-    running.signal(Signal::TERM);
+    service.running.signal(Signal::TERM);
     // Its files were longer than that, too, which is no reason not to end in order.
-    let ended = common::ended(running).expect(0);
+    let ended = common::ended(service.running).expect(0);
     for file in ["trace.json", "stats.json"] {
         let line = ended.stderr.lines().find(|line| line.contains(file));
         assert!(line.is_some_and(|line| line.contains("ulimit -f")), "{file}: {ended:#?}");

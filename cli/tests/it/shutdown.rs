@@ -1,12 +1,11 @@
 //! `margo shutdown`: the services that it ends, its messages about the others, and `--wait`.
 
-use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::common::{self, Ended, Running, margo, run, until};
+use crate::common::{self, Ended, Running, Service, margo, run, until};
 use margo::{Instance, na, ult};
 use rustix::process::Signal;
 
@@ -19,10 +18,7 @@ fn serve(temp: &Path, name: &str, address: &str, allowed: bool) -> (Running, Str
     let conf = format!("{name}.json");
     std::fs::write(temp.join(&conf), document).unwrap();
     let child = margo(temp).args(["serve", &conf]).stdout(Stdio::piped()).spawn().unwrap();
-    let mut running = Running::new(child);
-    let mut line = String::new();
-    BufReader::new(running.child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    let address = line.trim_end().strip_prefix("listening on ").unwrap().to_owned();
+    let Service { running, address, .. } = Service::of(child);
     (running, address)
 }
 

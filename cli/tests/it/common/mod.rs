@@ -163,6 +163,11 @@ impl Service {
             .spawn()
             .unwrap();
         child.stdin.take().unwrap().write_all(config.to_string().as_bytes()).unwrap();
+        Self::of(child)
+    }
+
+    /// Waits for the address of a `margo serve` whose standard output is a pipe.
+    pub(crate) fn of(mut child: Child) -> Self {
         let mut stdout = BufReader::new(child.stdout.take().unwrap());
         let mut line = String::new();
         stdout.read_line(&mut line).unwrap();
