@@ -53,6 +53,9 @@ const CLOSED_EARLY: &str = "it closed the connection during the handshake";
 /// The reason that is given for a peer that accepted the connection and did not answer in time.
 const NO_ANSWER: &str = "it listens, but did not answer in time";
 
+/// The reason that is given for a peer whose queue of connections is full for too long.
+const NO_PLACE: &str = "it listens, but accepts no connections";
+
 /// Connections that one look accepts; the rest stays in the kernel's queue until the next.
 const ACCEPT_MAX: usize = 64;
 
@@ -91,26 +94,15 @@ impl SmEndpoint {
         };
         let socket = socket::new(&self.closer)?;
         let connected = self.dial(peer, &socket)?;
-        let listener = match connected {
-            true => {
-                let checked = self.check_listener(&socket, &peer.reach);
-                Some(checked.map_err(|reason| unreachable(&reason))?)
-            }
-            false => None,
-        };
         let (segment, memfd) = Segment::create(self.ring_bytes)?;
         let token = self.next_token.fetch_add(1, Ordering::Relaxed);
         let conn = Arc::new(Conn::new(token, socket, Arc::new(segment)));
         let waited = RunClock::since(Instant::now());
         let mut link =
             RxLink::new(conn.clone(), peer.clone(), peer.addr(self.id), Stage::Dialing { waited });
-        let greeted = match listener {
-            Some((credentials, process)) => {
-                peer.set_user(credentials.uid);
-                conn.set_credentials(credentials, process);
-                self.greet(&conn, &memfd).map_err(|reason| unreachable(&reason))?
-            }
-            None => Greeted::NotYet("it listens, but accepts no connections"),
+        let greeted = match connected {
+            true => self.introduce(&conn, peer, &memfd).map_err(|reason| unreachable(&reason))?,
+            false => Greeted::NotYet(NO_PLACE),
         };
         match greeted {
             Greeted::Yes => link.stage = Stage::Greeting { waited },
@@ -146,20 +138,10 @@ impl SmEndpoint {
                 return;
             }
         };
-        if !connected {
-            if late {
-                link.gone("it listens, but accepts no connections");
-            }
-            return;
-        }
-        let greeted = self.check_listener(&link.conn.socket, &link.peer.reach).and_then(
-            |(credentials, process)| {
-                let memfd = link.memfd.as_ref().ok_or("the segment is lost")?;
-                link.peer.set_user(credentials.uid);
-                link.conn.set_credentials(credentials, process);
-                self.greet(&link.conn, memfd)
-            },
-        );
+        let greeted = match &link.memfd {
+            Some(memfd) if connected => self.introduce(&link.conn, &link.peer, memfd),
+            _ => Ok(Greeted::NotYet(NO_PLACE)),
+        };
         match greeted {
             Ok(Greeted::Yes) => {
                 link.memfd = None;
@@ -169,6 +151,14 @@ impl SmEndpoint {
             Ok(Greeted::NotYet(_)) => {}
             Err(reason) => link.gone(&reason),
         }
+    }
+
+    /// Checks who listens there, and sends hello if that can be done yet.
+    fn introduce(&self, conn: &Conn, peer: &Peer, memfd: &OwnedFd) -> Result<Greeted, String> {
+        let (credentials, process) = self.check_listener(&conn.socket, &peer.reach)?;
+        peer.set_user(credentials.uid);
+        conn.set_credentials(credentials, process);
+        self.greet(conn, memfd)
     }
 
     /// Watches the socket and sends hello, if that can be done yet.

@@ -428,50 +428,42 @@ impl SmEndpoint {
         let mut bytes = [0; 8 * CONTROL_WORDS];
         let bytes = bytes.get_mut(..record.len).ok_or("a control record is too long")?;
         link.rx.read(record, 0, bytes);
-        match (record.kind, word_at(bytes, 0), word_at(bytes, 1), record.len) {
-            (record::DONE, Some(part), Some(code), 16) => {
-                let status = Status::from_code(code).ok_or("an unknown status")?;
+        // There are so many words where the length says so.
+        let word = |index| word_at(bytes, index).unwrap_or(0);
+        match (record.kind, record.len) {
+            (record::DONE, 16) => {
+                let status = Status::from_code(word(1)).ok_or("an unknown status")?;
                 let uri = &link.peer.uri;
-                link.with_link(|tx| tx.done(part, status, uri, out)).unwrap_or(Ok(()))
+                link.with_link(|tx| tx.done(word(0), status, uri, out)).unwrap_or(Ok(()))
             }
-            (record::GRANT, Some(part), Some(block), 24) => {
-                link.granted(part, block, word_at(bytes, 2).unwrap_or(0))
-            }
-            (record::SHARE, Some(part), Some(addr), 24) => {
-                link.shared(part, addr, word_at(bytes, 2).unwrap_or(0))
-            }
-            (record::FINISHED, Some(part), Some(status @ (0 | 1)), 24) => {
-                let time = Duration::from_nanos(word_at(bytes, 2).unwrap_or(0));
-                let copied = (status == 0).then_some(time);
-                let answer = link.services.finished(part, copied, &link.conn, out);
+            (record::GRANT, 24) => link.granted(word(0), word(1), word(2)),
+            (record::SHARE, 24) => link.shared(word(0), word(1), word(2)),
+            (record::FINISHED, 24) if word(1) <= 1 => {
+                let copied = (word(1) == 0).then_some(Duration::from_nanos(word(2)));
+                let answer = link.services.finished(word(0), copied, &link.conn, out);
                 link.answer(answer);
                 Ok(())
             }
-            (record::FORGET, Some(block), None, 8) => {
-                link.blocks.forget(block);
-                link.with_link(|tx| tx.offers.forget(block));
+            (record::FORGET, 8) => {
+                link.blocks.forget(word(0));
+                link.with_link(|tx| tx.offers.forget(word(0)));
                 Ok(())
             }
-            (record::OFFER, Some(key), Some(block), 24) => {
-                link.offered(key, block, word_at(bytes, 2).unwrap_or(0))
-            }
-            (record::OFFER_PLAIN, Some(key), Some(place), 32) => {
-                let word = |index| word_at(bytes, index).unwrap_or(0);
-                link.offered_plain(key, place, word(2), word(3))
-            }
-            (record::TAKEN, Some(part), Some(nanos), 24) => {
-                link.services.taken(part, nanos, word_at(bytes, 2).unwrap_or(0));
+            (record::OFFER, 24) => link.offered(word(0), word(1), word(2)),
+            (record::OFFER_PLAIN, 32) => link.offered_plain(word(0), word(1), word(2), word(3)),
+            (record::TAKEN, 24) => {
+                link.services.taken(word(0), word(1), word(2));
                 Ok(())
             }
-            (record::PULL, Some(part), Some(measure @ (0 | 1)), 16) => {
-                link.with_link(|tx| tx.pull(part, measure == 1)).unwrap_or(Ok(()))
+            (record::PULL, 16) if word(1) <= 1 => {
+                link.with_link(|tx| tx.pull(word(0), word(1) == 1)).unwrap_or(Ok(()))
             }
-            (record::CANCEL, Some(part), None, 8) => {
-                let answer = link.services.cancel(part, out);
+            (record::CANCEL, 8) => {
+                let answer = link.services.cancel(word(0), out);
                 link.answer(answer);
                 Ok(())
             }
-            (record::PING, None, None, 0) => {
+            (record::PING, 0) => {
                 // One answer serves any number of pings.
                 link.with_link(|tx| {
                     if !tx.has_queued(Control::Pong) {
@@ -480,7 +472,7 @@ impl SmEndpoint {
                 });
                 Ok(())
             }
-            (record::PONG, None, None, 0) => Ok(()),
+            (record::PONG, 0) => Ok(()),
             _ => Err("a record of unknown kind or wrong length"),
         }
     }

@@ -62,10 +62,10 @@ const FLAG_AWAKE: u32 = 4;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(in crate::sm) enum Kind {
     #[default]
-    Hello,
-    Welcome,
-    Refused,
-    Ready,
+    Hello = 1,
+    Welcome = 2,
+    Refused = 3,
+    Ready = 4,
 }
 
 /// One packet of the handshake.
@@ -105,12 +105,6 @@ impl Packet {
     /// The bytes to send.
     pub(in crate::sm) fn encode(&self) -> Vec<u8> {
         debug_assert!(self.text.len() <= TEXT_BYTES_MAX);
-        let kind: u16 = match self.kind {
-            Kind::Hello => 1,
-            Kind::Welcome => 2,
-            Kind::Refused => 3,
-            Kind::Ready => 4,
-        };
         let flag = |set, flag| if set { flag } else { 0 };
         let flags = flag(self.listens, FLAG_LISTENS)
             | flag(self.attach, FLAG_ATTACH)
@@ -118,7 +112,7 @@ impl Packet {
         let mut bytes = Vec::with_capacity(FIXED + self.text.len());
         bytes.extend_from_slice(&MAGIC);
         bytes.extend_from_slice(&VERSION.to_le_bytes());
-        bytes.extend_from_slice(&kind.to_le_bytes());
+        bytes.extend_from_slice(&(self.kind as u16).to_le_bytes());
         for word in [self.message_bytes_max, flags, self.ring_bytes, self.text.len() as u32] {
             bytes.extend_from_slice(&word.to_le_bytes());
         }

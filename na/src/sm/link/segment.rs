@@ -167,27 +167,25 @@ impl Segment {
 
     /// The gate that guards the peer's memory from our copies.
     pub(in crate::sm) fn gate_as_copier(&self) -> CopyGate<'_> {
-        self.gate(self.side)
+        self.gate(COPYING, self.side)
     }
 
     /// The gate that guards our memory from the peer's copies.
     pub(in crate::sm) fn gate_as_keeper(&self) -> CopyGate<'_> {
-        self.gate(self.side.other())
+        self.gate(COPYING, self.side.other())
     }
 
     /// As [`gate_as_copier`](Self::gate_as_copier), for copies under an offer. Those are made under
     /// the send lock, the others by the poll.
     #[inline]
     pub(in crate::sm) fn offers_gate(&self) -> CopyGate<'_> {
-        let copying = self.word(AT_ONCE[self.side.index()]);
-        CopyGate::new(copying, self.word(SHUT[self.side.other().index()]))
+        self.gate(AT_ONCE, self.side)
     }
 
     /// Returns whether the peer may be copying in our memory, after the gate was shut or what it
     /// uses was withdrawn.
     pub(in crate::sm) fn peer_copies(&self) -> bool {
-        let offers = self.word(AT_ONCE[self.side.other().index()]);
-        let offers = CopyGate::new(offers, self.word(SHUT[self.side.index()]));
+        let offers = self.gate(AT_ONCE, self.side.other());
         !self.gate_as_keeper().is_quiet() || !offers.is_quiet()
     }
 
@@ -205,8 +203,9 @@ impl Segment {
         self.base.as_ptr() as usize
     }
 
-    fn gate(&self, owner: Side) -> CopyGate<'_> {
-        let copying = self.word(COPYING[owner.index()]);
+    #[inline]
+    fn gate(&self, copying: [usize; 2], owner: Side) -> CopyGate<'_> {
+        let copying = self.word(copying[owner.index()]);
         CopyGate::new(copying, self.word(SHUT[owner.other().index()]))
     }
 
