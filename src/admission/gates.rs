@@ -3,7 +3,7 @@
 //! A request passes the gate of its RPC if that has one, then that of its pool, before its handler
 //! is made, and is counted out when the handler has ended and the request is answered, whichever
 //! comes later. A request that a gate does not let in is answered with `HG_BUSY`, or waits in the
-//! gate: see [`Overload`].
+//! gate: see `Overload`.
 //!
 //! | gate | counts | who lets in |
 //! |---|---|---|

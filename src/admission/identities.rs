@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use hg::ProviderId;
 
 /// Those of the providers of this process. An entry counts only while its RPC is registered: that
-/// is what goes with a [`Provider`].
+/// is what goes with a `Provider`.
 #[derive(Debug, Default)]
 pub(crate) struct Identities(Mutex<BTreeMap<ProviderId, Arc<str>>>);
 

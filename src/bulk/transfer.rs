@@ -141,7 +141,8 @@ impl Instance {
         self.transfer(plan, from, Some(limit))
     }
 
-    /// A [`BulkBuffer`] is borrowed mutably by all callers, for both directions: the transfer has
+    /// A [`BulkBuffer`](crate::BulkBuffer) is borrowed mutably by all callers, for both
+    /// directions: the transfer has
     /// it for itself. Exposed memory is never seen as a slice.
     fn transfer(
         &self,

@@ -54,7 +54,7 @@ impl Living {
     }
 }
 
-/// Counts a [`RegisteredRpc`] of a provider, for as long as that lives.
+/// Counts a `RegisteredRpc` of a provider, for as long as that lives.
 pub(crate) struct Member(Arc<Living>);
 
 impl Member {

@@ -4,7 +4,7 @@
 //! decides whether a change may be made:
 //!
 //! - **the whole document is checked again.** A change is applied to the document in effect, which
-//!   then goes through the same checks as at the start ([`Config::resolve`]). So a running instance
+//!   then goes through the same checks as at the start (`Config::resolve`). So a running instance
 //!   gets no layout that `init` would have refused, and the warnings that `init` would have given
 //!   are logged (`change.rs`);
 //! - **nothing that is used goes away.** Users are found, not counted: roles and xstreams in the
@@ -91,7 +91,7 @@ pub(crate) struct XstreamEntry {
     pub(crate) leaving: bool,
 }
 
-/// A pool of an instance. See [`Instance::find_pool`].
+/// A pool of an instance. See [`Instance::find_pool`](crate::Instance::find_pool).
 ///
 /// Counterpart: `struct margo_pool_info`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -110,7 +110,7 @@ impl PoolInfo {
     }
 }
 
-/// An xstream of an instance. See [`Instance::find_xstream`].
+/// An xstream of an instance. See [`Instance::find_xstream`](crate::Instance::find_xstream).
 ///
 /// Counterpart: `struct margo_xstream_info`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -357,7 +357,8 @@ fn names<'n>(all: impl Iterator<Item = (usize, &'n str)>) -> String {
 
 pub(crate) const LEAVING: &str = "somebody who is removing it";
 
-/// Keeps a pool in its instance; see [`Instance::hold_pool`]. Does not keep the instance running.
+/// Keeps a pool in its instance; see [`Instance::hold_pool`](crate::Instance::hold_pool). Does not
+/// keep the instance running.
 #[must_use = "dropping this gives the pool free"]
 pub struct PoolHold {
     pub(crate) info: PoolInfo,
@@ -393,7 +394,8 @@ impl fmt::Debug for PoolHold {
     }
 }
 
-/// Keeps an xstream in its instance; see [`Instance::hold_xstream`]. Does not keep the instance
+/// Keeps an xstream in its instance; see
+/// [`Instance::hold_xstream`](crate::Instance::hold_xstream). Does not keep the instance
 /// running.
 #[must_use = "dropping this gives the xstream free"]
 pub struct XstreamHold {

@@ -177,9 +177,11 @@ impl InstanceBuilder {
     ///
     /// # Errors
     ///
-    /// Of [`start`](Self::start): [`InitError::Config`] if a pool or xstream has a name that no
+    /// Of [`start`](Self::start): [`InitError::Config`](crate::InitError::Config) if a pool or
+    /// xstream has a name that no
     /// document could have (`argobots.pools[0]` is the first pool of the runtime), or no xstream
-    /// runs a pool that is needed; [`InitError::PrivatePool`]; [`InitError::Progress`] if the
+    /// runs a pool that is needed; [`InitError::PrivatePool`](crate::InitError::PrivatePool);
+    /// [`InitError::Progress`](crate::InitError::Progress) if the
     /// runtime has been shut down.
     ///
     /// Counterpart: `margo_init_ext` after `ABT_init`, with `progress_pool` and `rpc_pool` of

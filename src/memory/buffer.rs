@@ -13,7 +13,7 @@
 //!   copy does not hold a transfer up: where it may write afterwards, the buffer takes other memory
 //!   and leaves the old one to it (`replace`).
 //!
-//! A [`Bulk`] is a description that travels in arguments; it keeps nothing alive. Using it after
+//! A `Bulk` is a description that travels in arguments; it keeps nothing alive. Using it after
 //! its memory was taken back is refused by the owner, not undefined.
 //!
 //! Memory that peers may only read ([`Access::ReadOnly`]), and that has room in the message, is

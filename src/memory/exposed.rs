@@ -4,10 +4,10 @@
 //! |---|---|---|
 //! | `Vec<u8>` | anybody | through memory of the transport, or by the kernel |
 //! | `Vec<Vec<u8>>` | anybody | the same, as if it were in one piece |
-//! | [`SharedBuffer`] | [`Instance::alloc`] | itself, in one copy: it has the memory mapped |
+//! | [`SharedBuffer`] | `Instance::alloc` | itself, in one copy: it has the memory mapped |
 //! | [`Memory`] | whoever answers for it | as a `Vec<u8>`: a mapped file, arrays of numbers |
 //!
-//! All go into [`Instance::expose`] and come back from [`Exposed::release`] (`releasing.rs`). For
+//! All go into `Instance::expose` and come back from [`Exposed::release`] (`releasing.rs`). For
 //! peers of other hosts and users, and over tcp, there is no difference. While exposed, they can
 //! also be the local side of our own transfers: a peer that owns the other side then writes or
 //! reads them itself.
@@ -24,7 +24,8 @@ use crate::memory::buffer::{LocalBulk, assert_may_wait, sealed::Registered};
 use crate::memory::releasing::NetworkEnds;
 use crate::{BulkError, Releasing};
 
-/// Memory that [`Instance::expose`] takes: a `Vec<u8>`, several as one (`Vec<Vec<u8>>`), a
+/// Memory that [`Instance::expose`](crate::Instance::expose) takes: a `Vec<u8>`, several as one
+/// (`Vec<Vec<u8>>`), a
 /// [`SharedBuffer`], or any other memory as a [`Memory`], such as a mapped file, an array of
 /// numbers, or memory that a library has allocated. [`Memory::from_raw`], which makes a [`Memory`],
 /// is unsafe, because nothing checks what its caller says.
@@ -146,7 +147,7 @@ impl<B: Exposable> Exposed<B> {
     /// time may get a part of them, and where two write the same bytes at the same time, each byte
     /// is that of one of them. Threads that are to see all or nothing need a lock of their own. Of
     /// small memory that peers may only read, they see the bytes as they were when the handle was
-    /// sent ([`Instance::pull`]).
+    /// sent ([`Instance::pull`](crate::Instance::pull)).
     ///
     /// # Errors
     ///
@@ -183,7 +184,8 @@ impl<B: Exposable> Exposed<B> {
     ///
     /// In a child process that was forked off, this ends at once, with the child's copy of the
     /// memory, which no peer uses; that of the parent stays as it is. A buffer of
-    /// [`Instance::alloc`] is the same memory in both, until [`SharedBuffer::as_mut_slice`] gives
+    /// [`Instance::alloc`](crate::Instance::alloc) is the same memory in both, until
+    /// [`SharedBuffer::as_mut_slice`] gives
     /// the child its own. A child may have no copy of memory that a device accesses (InfiniBand,
     /// for one): it must not touch that memory.
     ///
@@ -239,7 +241,8 @@ impl<B> Registered for &Exposed<B> {
 }
 
 /// So that several requests can have it at a time: the stripes of one buffer, say, each of another
-/// server ([`Instance::ipull`]). Where two of them write the same bytes, any mix of both may be
+/// server ([`Instance::ipull`](crate::Instance::ipull)). Where two of them write the same bytes,
+/// any mix of both may be
 /// there afterwards.
 impl<B> Registered for Arc<Exposed<B>> {
     fn memory(&self) -> &LocalMem {

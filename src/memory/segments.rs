@@ -6,7 +6,7 @@
 //!
 //! | who touches it | kept | lent for a closure |
 //! |---|---|---|
-//! | peers may | [`Instance::expose`] of a `Vec<Vec<u8>>` | `expose_ref_segments`, `expose_mut_segments` |
+//! | peers may | `Instance::expose` of a `Vec<Vec<u8>>` | `expose_ref_segments`, `expose_mut_segments` |
 //! | our own transfers only | [`BulkSegments`] | |
 
 use std::fmt;

@@ -6,7 +6,7 @@
 //! (`POLLS_MAX`), and stops as soon as anything else can run or the progress ULT is wanted.
 //!
 //! It stands in only while the progress ULT waits for its turn on the caller's execution stream:
-//! both are never in a poll at once. Events of these polls go to the same [`Dispatch`]; that makes
+//! both are never in a poll at once. Events of these polls go to the same `Dispatch`; that makes
 //! ULTs and wakes them, but runs no handler, callback or timer, so only polls are done on the
 //! caller's stack. Units that are ready to run have their turn when the caller stops polling: a
 //! switch that comes after some 50 us at the latest, also if the caller goes on with call after

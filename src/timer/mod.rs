@@ -32,7 +32,8 @@ use self::state::{Armed, Arming, Callback, Home, Shared};
 use crate::TimerError;
 use crate::elastic::Elastic;
 
-/// Where and how the callback of a timer runs; see [`Instance::timer_with`].
+/// Where and how the callback of a timer runs; see
+/// [`Instance::timer_with`](crate::Instance::timer_with).
 #[derive(Debug, Clone, Default)]
 #[must_use = "a description does nothing by itself"]
 pub struct TimerSpec {
@@ -60,9 +61,11 @@ impl TimerSpec {
     }
 
     /// The pool in which the callback runs. If its access is `private`, only ULTs of its execution
-    /// stream may arm the timer. Default: [`Instance::rpc_pool`], or, where that is private and the
+    /// stream may arm the timer. Default: [`Instance::rpc_pool`](crate::Instance::rpc_pool), or,
+    /// where that is private and the
     /// timer is armed elsewhere, the first pool of the instance that is not. While the timer is
-    /// armed it is one of the pool's users ([`Instance::pool_users`]), and keeps it from being
+    /// armed it is one of the pool's users
+    /// ([`Instance::pool_users`](crate::Instance::pool_users)), and keeps it from being
     /// removed.
     pub fn pool(mut self, pool: &PoolRef) -> Self {
         self.pool = Some(pool.clone());
@@ -136,7 +139,8 @@ impl Tick {
 /// The callback never runs twice at the same time. A panic in it is caught and logged, and a
 /// periodic timer goes on.
 ///
-/// A timer does not keep its instance running. At [`finalize`](Instance::finalize) it works on
+/// A timer does not keep its instance running. At [`finalize`](crate::Instance::finalize) it works
+/// on
 /// while the handlers end; then it is disarmed and **does not run**, callbacks that run have the
 /// rest of the grace period, and every further [`start`](Self::start) is an error. (C Margo runs
 /// the callbacks of all armed timers early, in order to release who sleeps; here a sleep is no

@@ -20,7 +20,8 @@ use crate::{Pool, Xstream};
 /// one is caught and logged, and affects nothing else.
 ///
 /// While at least one monitor is attached, each call, request and transfer has a span, which costs
-/// some hundred nanoseconds. ([Statistics](Instance::statistics) alone look at some calls only.)
+/// some hundred nanoseconds. ([Statistics](crate::Instance::statistics) alone look at some calls
+/// only.)
 ///
 /// ```
 /// use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -107,7 +108,7 @@ pub enum LifeEvent<'a> {
     XstreamAdded(&'a Xstream),
     /// An xstream was removed; it may still work on what it has begun.
     XstreamRemoved(&'a Xstream),
-    /// [`Instance::finalize`] has begun. Calls still work.
+    /// [`Instance::finalize`](crate::Instance::finalize) has begun. Calls still work.
     Finalizing,
     /// The network is closed and all callbacks have run. Nothing follows.
     Finalized,
