@@ -39,7 +39,7 @@ impl<R> MovedRequests<R> {
     pub(crate) fn insert(&self, reply: &Shared<R>) -> bool {
         let mut state = self.state();
         if !state.is_over {
-            state.replies.insert(address(reply), Shared::downgrade(reply));
+            state.replies.insert(address::<R>(reply), Shared::downgrade(reply));
         }
         !state.is_over
     }
@@ -56,7 +56,7 @@ impl<R> MovedRequests<R> {
 
     /// It is answered.
     pub(crate) fn remove(&self, reply: &R) {
-        let gone = self.state().replies.remove(&address(reply));
+        let gone = self.state().replies.remove(&address::<R>(reply));
         drop(gone);
     }
 }

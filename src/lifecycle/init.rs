@@ -139,11 +139,7 @@ fn start(
         None => None,
     };
     let stalls = Arc::new(AtomicU64::new(0));
-    let watched = match home {
-        RuntimeSource::Own => Arc::default(),
-        RuntimeSource::Parent(parent) => parent.inner().metrics.watched.clone(),
-        RuntimeSource::Program(runtime) => Watched::of_program(runtime),
-    };
+    let watched = watched(home);
     let detector = resolved.stall_limit.map(|limit| stall_detector(limit, &stalls, &watched));
     let (runtime, undo) = match home {
         RuntimeSource::Own => {
@@ -203,6 +199,14 @@ fn start(
     start_progress(&inner)?;
     undo.keep();
     Ok((Instance::new(inner), listener))
+}
+
+fn watched(home: &RuntimeSource) -> Arc<Watched> {
+    match home {
+        RuntimeSource::Own => Arc::default(),
+        RuntimeSource::Parent(parent) => parent.inner().metrics.watched.clone(),
+        RuntimeSource::Program(runtime) => Watched::of_program(runtime),
+    }
 }
 
 /// Refuses what could not be opened, and files that could not be written at the end, before
