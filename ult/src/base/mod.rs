@@ -4,7 +4,8 @@
 //! checked by the models in `loom-tests`: `inbox`, `park_word`, `suspend` and `timer_state`.
 //!
 //! Read `park_word` first (how an OS thread sleeps and is woken), then `suspend` (how a ULT does),
-//! `inbox`, and `contain` (how code of the program is called and messages are logged).
+//! `inbox`, and `contain` (how code of the program is called and messages are logged). `payload`,
+//! `values` and `unwind` are what a unit is made of that needs no unit.
 
 pub(crate) mod const_new;
 #[cfg(not(loom))]

@@ -3,7 +3,8 @@
 //! The objects of [`wait`](crate::wait) are made of them. All of it but `change_signal.rs` compiles
 //! for the models in `loom-tests`, where only OS threads wait.
 //!
-//! Read `waiter.rs` first (who may touch what), then `list.rs`. `join_word.rs` is where a unit that
+//! The types themselves are in `model/waiter.rs`. Read `waiter.rs` first (who may touch what), then
+//! `list.rs`. `join_word.rs` is where a unit that
 //! ends meets those that join it; `watch.rs` waits for several objects; `raw_mutex.rs` is the lock
 //! in all mutexes; `change_signal.rs` waits until something in the runtime has changed.
 
