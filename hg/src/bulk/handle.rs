@@ -166,7 +166,7 @@ impl Bulk {
                 }
                 let place = desc::OPAQUE_HANDLE_AT..desc::OPAQUE_HANDLE_AT + handle.len();
                 let all = Covered { start: 0, len: desc.len, handle: place };
-                (desc, if memory.len() > 0 { vec![all] } else { Vec::new() })
+                (desc, if all.len > 0 { vec![all] } else { Vec::new() })
             }
         };
         let bytes = desc.to_bytes();
