@@ -43,43 +43,12 @@
 //!
 //! Counterpart: Mercury's NA layer (`na.h`), without per-operation callbacks.
 
-#![cfg_attr(
-    not(all(feature = "sm", feature = "tcp", feature = "sim", feature = "ofi", feature = "ucx")),
-    allow(dead_code, reason = "a build without a transport uses only part of what they share")
-)]
-
-#[cfg(not(loom))]
-mod address;
 #[cfg(not(loom))]
 mod auto_sm;
 #[cfg(not(loom))]
-mod base;
-#[cfg(not(loom))]
-#[doc(hidden)]
-pub mod conformance;
-#[cfg(not(loom))]
-mod endpoint;
-#[cfg(not(loom))]
 mod fuzz_addresses;
-#[cfg(not(loom))]
-mod hosts;
-#[cfg(not(loom))]
-mod limits;
-#[cfg(all(any(feature = "sm", feature = "tcp", feature = "ofi", feature = "ucx"), not(loom)))]
-mod loopback;
-#[cfg(all(
-    any(feature = "sm", feature = "tcp", feature = "sim", feature = "ofi", feature = "ucx"),
-    not(loom)
-))]
-mod matching;
-#[cfg(not(loom))]
-mod memory;
-#[cfg(not(loom))]
-mod message;
 #[cfg(all(feature = "ofi", not(loom)))]
 pub mod ofi;
-#[cfg(not(loom))]
-mod options;
 #[cfg(not(loom))]
 mod registry;
 #[cfg(all(feature = "sim", not(loom)))]
@@ -90,12 +59,11 @@ pub mod sm;
 pub mod tcp;
 #[cfg(all(feature = "ucx", not(loom)))]
 pub mod ucx;
-#[cfg(all(
-    test,
-    any(feature = "sm", feature = "tcp", feature = "ofi", feature = "ucx"),
-    not(loom)
-))]
-mod wire_doc;
+
+#[cfg(all(test, not(loom)))]
+use na_core::wire_doc;
+#[cfg(not(loom))]
+use na_core::{address, base, endpoint, hosts, limits, loopback, matching, memory};
 
 /// Entry points for fuzzers: whatever bytes they get, they must return. See `fuzz/`.
 #[cfg(not(loom))]
@@ -123,35 +91,22 @@ pub use prim::{fork, lost, standard::keep_standard_descriptors};
 /// For the layer above, too.
 #[cfg(not(loom))]
 #[doc(hidden)]
-pub use self::{base::plain, limits::file_limit, memory::copy_bytes};
+pub use na_core::{base::plain, limits::file_limit, memory::copy_bytes};
+
+/// The suite that every transport passes.
+#[cfg(all(any(test, feature = "conformance"), not(loom)))]
+#[doc(hidden)]
+pub use na_core::conformance;
 
 #[cfg(not(loom))]
-pub use self::{
-    address::{addr::Addr, principal::Principal, uri::Uri, users::PeerUsers},
-    base::error::{DeniedReason, Error},
-    endpoint::{
-        contract::{Endpoint, Limits},
-        operation::{Arrival, Completion, MemPart, OpId, Refused, Tag, Transfer},
-        plugin::{Device, Plugin},
-        stats::{EndpointStats, PeerLink, PeerStats},
-    },
-    hosts::names::{RunBlocking, run_blocking_by},
-    memory::{
-        alloc::{AllocOptions, SharedBuffer},
-        handles::{LocalMem, Memory, RemoteMem, WeakMem},
-        helper::CopyHelper,
-        region::RegionTable,
-        segment::{Access, RawSegment},
-    },
-    message::{LargeBuffers, MsgBuf},
-    options::{
-        network::{AddrFormat, Subnet, TrafficClass},
-        open::OpenOptions,
-        sm::SmOptions,
-        tcp::TcpOptions,
-        ucx::{RemoteKeys, UcxOptions},
-    },
-    registry::{check_address, ignored, open, plugin_for, plugins},
+pub use self::registry::{check_address, ignored, open, plugin_for, plugins};
+#[cfg(not(loom))]
+pub use na_core::{
+    Access, Addr, AddrFormat, AllocOptions, Arrival, Completion, CopyHelper, DeniedReason, Device,
+    Endpoint, EndpointStats, Error, LargeBuffers, Limits, LocalMem, MemPart, Memory, MsgBuf, OpId,
+    OpenOptions, PeerLink, PeerStats, PeerUsers, Plugin, Principal, RawSegment, Refused,
+    RegionTable, RemoteKeys, RemoteMem, RunBlocking, SharedBuffer, SmOptions, Subnet, Tag,
+    TcpOptions, TrafficClass, Transfer, UcxOptions, Uri, WeakMem, run_blocking_by,
 };
 
 /// The parts that the models in `loom-tests` check.

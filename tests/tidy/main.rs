@@ -150,7 +150,7 @@ fn transports_are_chosen_in_one_place() {
 #[test]
 fn every_memory_ordering_names_its_pair() {
     let mut names: std::collections::BTreeMap<(String, String), Vec<String>> = Default::default();
-    for folder in ["src", "hg/src", "prim/src", "ult/src", "na/src"] {
+    for folder in ["src", "hg/src", "prim/src", "ult/src", "na/core/src", "na/src"] {
         for path in files(&root().join(folder), ".rs") {
             for (number, line) in read(&path).lines().enumerate() {
                 let Some((_, name)) = line.split_once("// pair: ") else { continue };
@@ -184,7 +184,7 @@ fn every_memory_ordering_names_its_pair() {
 fn only_the_shims_name_std_atomics_and_cells() {
     let banned = ["std::sync::atomic", "core::sync::atomic", "std::cell::UnsafeCell", "loom::"];
     let mut complaints = Vec::new();
-    for folder in ["prim/src", "ult/src", "na/src"] {
+    for folder in ["prim/src", "ult/src", "na/core/src", "na/src"] {
         for path in files(&root().join(folder), ".rs") {
             let name = path.strip_prefix(root()).unwrap().display().to_string();
             let text = read(&path);
@@ -212,20 +212,20 @@ fn only_the_shims_name_std_atomics_and_cells() {
 #[test]
 fn registered_memory_is_copied_as_by_atomics() {
     let files = [
-        "memory/region.rs",
-        "memory/copy.rs",
-        "sm/transfer/offer.rs",
-        "sm/transfer/fallback.rs",
-        "tcp/socket.rs",
+        "na/core/src/memory/region.rs",
+        "na/core/src/memory/copy.rs",
+        "na/src/sm/transfer/offer.rs",
+        "na/src/sm/transfer/fallback.rs",
+        "na/src/tcp/socket.rs",
     ];
     let mut complaints = Vec::new();
     for name in files {
-        let text = read(&root().join("na/src").join(name));
+        let text = read(&root().join(name));
         let code = text.split("#[cfg(test)]").next().unwrap_or_default();
-        assert!(code.contains("copy_shared("), "na/src/{name}: does it copy no more?");
+        assert!(code.contains("copy_shared("), "{name}: does it copy no more?");
         for plain in ["ptr::copy", "copy_nonoverlapping", "copy_bytes::copy("] {
             if code.contains(plain) {
-                complaints.push(format!("na/src/{name}: {plain}: use copy_bytes::copy_shared"));
+                complaints.push(format!("{name}: {plain}: use copy_bytes::copy_shared"));
             }
         }
     }

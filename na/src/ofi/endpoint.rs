@@ -683,16 +683,7 @@ impl OfiEndpoint {
             (false, true) => PeerLink::Connecting,
             (false, false) => PeerLink::Idle,
         };
-        PeerStats {
-            uri: addr.uri().to_owned(),
-            transport: "ofi",
-            link,
-            awaited: Vec::new(),
-            sent_bytes: None,
-            received_bytes: None,
-            sent_messages: None,
-            received_messages: None,
-        }
+        PeerStats::new(addr.uri().to_owned(), "ofi", link)
     }
 }
 

@@ -168,15 +168,20 @@ impl LocalBuffers {
 #[cfg(test)]
 mod tests {
     use crate::conformance::{Opener, Optional};
+    use crate::ofi::Ofi;
     use crate::ofi::endpoint::{OfiEndpoint, Setup};
     use crate::ofi::fabric::library;
-    use crate::{Endpoint, OpenOptions, Uri};
+    use crate::{Endpoint, OpenOptions, Plugin, Uri};
     use prim::sync::Arc;
 
     struct Registering(Optional);
 
     const fn over(uri: &'static str) -> Registering {
-        Registering(Optional { variable: "MARGO_TEST_OFI", uri })
+        Registering(Optional {
+            variable: "MARGO_TEST_OFI",
+            uri,
+            open: |uri, options| Ofi.open(&Uri::parse(uri)?, options),
+        })
     }
 
     impl Opener<Registering> for Registering {

@@ -301,7 +301,7 @@ impl Registry {
 
     fn new_key(&self, domain: &Domain) -> Result<u64, Error> {
         let bytes = domain.info.domain_attr().mr_key_size;
-        let key = lock(&self.table).keys.next()?;
+        let key = lock(&self.table).keys.next_key()?;
         // `FI_KEY_NOTAVAIL` is no key.
         Ok(match bytes {
             0 | 8.. => key & (u64::MAX >> 1),

@@ -105,21 +105,13 @@ pub(super) struct Home {
 impl Peer {
     /// Returns the peer's statistics; `awaited` is left empty.
     pub(super) fn stats(&self) -> PeerStats {
-        PeerStats {
-            uri: self.uri.to_string(),
-            transport: "sim",
-            link: match &self.phase {
-                Phase::Idle => PeerLink::Idle,
-                Phase::Connecting(_) => PeerLink::Connecting,
-                Phase::Up(_) => PeerLink::Connected,
-                Phase::Gone(_) => PeerLink::Gone,
-            },
-            awaited: Vec::new(),
-            sent_bytes: None,
-            received_bytes: None,
-            sent_messages: None,
-            received_messages: None,
-        }
+        let link = match &self.phase {
+            Phase::Idle => PeerLink::Idle,
+            Phase::Connecting(_) => PeerLink::Connecting,
+            Phase::Up(_) => PeerLink::Connected,
+            Phase::Gone(_) => PeerLink::Gone,
+        };
+        PeerStats::new(self.uri.to_string(), "sim", link)
     }
 
     pub(super) fn new(

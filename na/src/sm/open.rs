@@ -100,6 +100,8 @@ pub(super) fn open(uri: &Uri<'_>, options: &OpenOptions) -> Result<Arc<SmEndpoin
         true => Some(socket::listen(&name)?),
         false => None,
     };
+    let mut options = options.clone();
+    options.liveness_limit = ran::limit(options.liveness_limit);
     let ready = Ready::new(!options.no_block)?;
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)
         .map_err(failed("create the endpoint's epoll set"))?;
@@ -127,10 +129,6 @@ pub(super) fn open(uri: &Uri<'_>, options: &OpenOptions) -> Result<Arc<SmEndpoin
         id,
         name,
         own_addr: own.addr(id),
-        options: OpenOptions {
-            liveness_limit: ran::limit(options.liveness_limit),
-            ..options.clone()
-        },
         ring_bytes,
         attach,
         nonce,
@@ -140,6 +138,7 @@ pub(super) fn open(uri: &Uri<'_>, options: &OpenOptions) -> Result<Arc<SmEndpoin
             Matcher::new(EARLY_BYTES_MAX, options.left_bytes_max)
                 .of_all_at_most(options.early_bytes_max),
         ),
+        options,
         ready,
         reports: Reports::new(),
         loopback: Loopback::default(),

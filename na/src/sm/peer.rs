@@ -177,16 +177,11 @@ impl Peer {
         };
         let bytes: u64 = links.iter().map(TxLink::sent_bytes).sum();
         let messages: u64 = links.iter().map(TxLink::sent_messages).sum();
-        PeerStats {
-            uri: self.uri.clone(),
-            transport: "sm",
-            link,
-            awaited: Vec::new(),
-            sent_bytes: Some(bytes + self.ended_bytes.load(Ordering::Relaxed)),
-            received_bytes: None,
-            sent_messages: Some(messages + self.ended_messages.load(Ordering::Relaxed)),
-            received_messages: Some(self.received.0.load(Ordering::Relaxed)),
-        }
+        let mut stats = PeerStats::new(self.uri.clone(), "sm", link);
+        stats.sent_bytes = Some(bytes + self.ended_bytes.load(Ordering::Relaxed));
+        stats.sent_messages = Some(messages + self.ended_messages.load(Ordering::Relaxed));
+        stats.received_messages = Some(self.received.0.load(Ordering::Relaxed));
+        stats
     }
 
     pub(super) fn gone_error(&self) -> Error {

@@ -110,7 +110,7 @@ impl PollState {
             links: Links::default(),
             strangers: Vec::new(),
             crowd,
-            reserve: listener.is_some().then(Reserve::new),
+            reserve: listener.is_some().then(Reserve::open),
             strangers_max: descriptors::share(STRANGERS_MAX, STRANGERS_PART),
             listener,
             accept_again: None,

@@ -166,10 +166,7 @@ impl Status {
     pub(super) fn encode(self) -> [u8; STATUS_BYTES] {
         let code: u32 = match self {
             Self::Ok => 0,
-            Self::Denied(DeniedReason::NoSuchKey) => 1,
-            Self::Denied(DeniedReason::Access) => 2,
-            Self::Denied(DeniedReason::OutOfRange) => 3,
-            Self::Denied(DeniedReason::CopyFailed) => 4,
+            Self::Denied(reason) => reason.code().into(),
             Self::Canceled => 5,
         };
         code.to_le_bytes()
@@ -179,12 +176,10 @@ impl Status {
         let code = u32_at(bytes, 0).ok_or("verdict without a status")?;
         Ok(match code {
             0 => Self::Ok,
-            1 => Self::Denied(DeniedReason::NoSuchKey),
-            2 => Self::Denied(DeniedReason::Access),
-            3 => Self::Denied(DeniedReason::OutOfRange),
-            4 => Self::Denied(DeniedReason::CopyFailed),
             5 => Self::Canceled,
-            _ => return Err(format!("unknown transfer status {code}")),
+            _ => DeniedReason::from_code(code.into())
+                .map(Self::Denied)
+                .ok_or_else(|| format!("unknown transfer status {code}"))?,
         })
     }
 }

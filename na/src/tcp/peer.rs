@@ -244,16 +244,12 @@ impl Peer {
             Phase::Up(_) => PeerLink::Connected,
             Phase::Gone(_) | Phase::Closed => PeerLink::Gone,
         };
-        PeerStats {
-            uri: self.uri.to_string(),
-            transport: "tcp",
-            link,
-            awaited: Vec::new(),
-            sent_bytes: Some(state.out.taken()),
-            received_bytes: Some(self.received.load(Ordering::Relaxed)),
-            sent_messages: Some(state.out.messages()),
-            received_messages: Some(self.received_messages.load(Ordering::Relaxed)),
-        }
+        let mut stats = PeerStats::new(self.uri.to_string(), "tcp", link);
+        stats.sent_bytes = Some(state.out.taken());
+        stats.received_bytes = Some(self.received.load(Ordering::Relaxed));
+        stats.sent_messages = Some(state.out.messages());
+        stats.received_messages = Some(self.received_messages.load(Ordering::Relaxed));
+        stats
     }
 
     /// Returns whether a send or transfer of ours may be in flight. A caller that cancels one knows

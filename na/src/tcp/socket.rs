@@ -394,8 +394,8 @@ mod tests {
     fn a_connection_is_kept_alive_as_asked() {
         for (asked, idle, between) in [(90, 90, 30), (1, 1, 1), (1 << 40, 32_767, 32_767)] {
             let socket = plain();
-            let options =
-                TcpOptions { keep_alive: Duration::from_secs(asked), ..TcpOptions::default() };
+            let mut options = TcpOptions::default();
+            options.keep_alive = Duration::from_secs(asked);
             configure(&socket, &options, TrafficClass::Unspec).unwrap();
             assert!(sockopt::tcp_nodelay(&socket).unwrap());
             assert!(sockopt::socket_keepalive(&socket).unwrap());
@@ -404,7 +404,8 @@ mod tests {
             assert_eq!(sockopt::tcp_keepcnt(&socket).unwrap(), 3);
         }
         let socket = plain();
-        let options = TcpOptions { keep_alive: Duration::ZERO, ..TcpOptions::default() };
+        let mut options = TcpOptions::default();
+        options.keep_alive = Duration::ZERO;
         configure(&socket, &options, TrafficClass::Unspec).unwrap();
         assert!(!sockopt::socket_keepalive(&socket).unwrap());
     }

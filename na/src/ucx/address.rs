@@ -69,9 +69,9 @@ pub(super) fn settings(uri: &Uri<'_>, options: &OpenOptions) -> Settings {
     };
     let class = options.traffic_class.byte().filter(|_| may_have_classes(uri.protocol));
     let remote_keys = match options.ucx.remote_keys {
-        RemoteKeys::Auto => may_have_adapters(uri.protocol),
         RemoteKeys::Always => true,
         RemoteKeys::Never => false,
+        _ => may_have_adapters(uri.protocol),
     };
     let wakes = !options.no_block;
     Settings { tls, device, detects_failure: !shared, wakes, class, remote_keys, families: None }
@@ -183,7 +183,8 @@ mod tests {
     #[test]
     fn only_what_may_be_infiniband_gets_a_class() {
         let traffic_class = TrafficClass::BulkData;
-        let options = OpenOptions { traffic_class, ..OpenOptions::default() };
+        let mut options = OpenOptions::default();
+        options.traffic_class = traffic_class;
         for (text, class) in [
             ("ucx+rc://h:7", Some(40)),
             ("ucx+all://h:7", Some(40)),

@@ -315,9 +315,9 @@ fn connections_max(protocol: &str, options: &OpenOptions) -> usize {
 /// How bulk data moves.
 fn bulk_path(version: &str, tls: &str, options: &OpenOptions) -> String {
     let by_key = match options.ucx.remote_keys {
-        RemoteKeys::Auto => "remote keys over rc, ",
         RemoteKeys::Always => "remote keys; or ",
         RemoteKeys::Never => "",
+        _ => "remote keys over rc, ",
     };
     format!(
         "UCX {version}: {by_key}rendezvous over InfiniBand and RoCE, else copied in active \

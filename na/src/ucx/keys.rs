@@ -287,7 +287,7 @@ impl Standing {
     }
 }
 
-impl Offer for Arc<Standing> {
+impl Offer for Standing {
     fn withdraw(&self) {
         let mut state = lock(&self.state);
         let is_news = !state.is_withdrawn && !state.is_over;
@@ -493,7 +493,7 @@ mod tests {
         let (_table, memory) = memory();
         let (recalls, key) = (Arc::new(Recalls::new(None)), memory.key());
         let standing = Standing::new((3, 9, key), recalls.clone());
-        assert!(memory.region().offer(Box::new(standing.clone())));
+        assert!(memory.region().offer(standing.clone()));
         let mut given = GivenKeys::default();
         assert_eq!(given.check(key), Ok(()));
         given.add(key, standing);
@@ -561,7 +561,7 @@ mod tests {
         let recalls = Arc::new(Recalls::new(None));
         let standing = [1, 2].map(|peer| {
             let standing = Standing::new((peer, 9, memory.key()), recalls.clone());
-            assert!(memory.region().offer(Box::new(standing.clone())));
+            assert!(memory.region().offer(standing.clone()));
             standing
         });
         let (sender, released) = mpsc::channel();
@@ -578,7 +578,7 @@ mod tests {
         let (_table, memory) = memory();
         let recalls = Arc::new(Recalls::new(None));
         let standing = Standing::new((1, 9, memory.key()), recalls.clone());
-        assert!(memory.region().offer(Box::new(standing.clone())));
+        assert!(memory.region().offer(standing.clone()));
         let memory = memory.reclaim().err().unwrap();
         drop(standing.end());
         assert!(memory.reclaim().is_ok());
@@ -586,7 +586,7 @@ mod tests {
         let late = Standing::new((1, 9, memory.key()), recalls);
         let region = memory.region().clone();
         memory.revoke(|_| ());
-        assert!(!region.offer(Box::new(late)));
+        assert!(!region.offer(late));
     }
 
     #[test]

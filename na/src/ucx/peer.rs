@@ -230,20 +230,12 @@ impl Peer {
     }
 
     pub(super) fn stats(&self) -> PeerStats {
-        PeerStats {
-            uri: self.uri.to_string(),
-            transport: "ucx",
-            link: match self.phase {
-                Phase::Idle => PeerLink::Idle,
-                Phase::Connecting => PeerLink::Connecting,
-                Phase::Connected => PeerLink::Connected,
-                Phase::Gone => PeerLink::Gone,
-            },
-            awaited: Vec::new(),
-            sent_bytes: None,
-            received_bytes: None,
-            sent_messages: None,
-            received_messages: None,
-        }
+        let link = match self.phase {
+            Phase::Idle => PeerLink::Idle,
+            Phase::Connecting => PeerLink::Connecting,
+            Phase::Connected => PeerLink::Connected,
+            Phase::Gone => PeerLink::Gone,
+        };
+        PeerStats::new(self.uri.to_string(), "ucx", link)
     }
 }

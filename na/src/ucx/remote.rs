@@ -67,7 +67,7 @@ impl Driver {
         }
         let standing = Standing::new((index, session, key), self.recalls.clone());
         // Before it is mapped: from now on it stays until the key is over.
-        let is_there = memory.region().offer(Box::new(standing.clone()));
+        let is_there = memory.region().offer(standing.clone());
         let places = if is_there { self.mapped_places(&memory) } else { Err(true) };
         let access = memory.access();
         self.memory.push(memory);
@@ -192,8 +192,8 @@ impl Driver {
         match self.facts.remote_keys {
             _ if !hello.remote_keys => None,
             RemoteKeys::Always => Some(1),
-            RemoteKeys::Auto => by_adapter.then_some(WORTHWHILE_BYTES),
             RemoteKeys::Never => None,
+            _ => by_adapter.then_some(WORTHWHILE_BYTES),
         }
     }
 

@@ -10,12 +10,17 @@ use super::remote::REGION_BYTES_MAX;
 use super::slots::Work;
 use super::wire::{Control, GivenKey, Place};
 use crate::conformance::{Optional, PATIENCE};
+use crate::ucx::Ucx;
 use crate::{
     Access, Addr, Completion, DeniedReason, Endpoint, Error, LocalMem, Memory, MsgBuf, OpId,
-    OpenOptions, RemoteKeys, RemoteMem, Tag, Transfer, Uri,
+    OpenOptions, Plugin, RemoteKeys, RemoteMem, Tag, Transfer, Uri,
 };
 
-const OPEN: Optional = Optional { variable: "MARGO_TEST_UCX", uri: "ucx+tcp://127.0.0.1:0" };
+const OPEN: Optional = Optional {
+    variable: "MARGO_TEST_UCX",
+    uri: "ucx+tcp://127.0.0.1:0",
+    open: |uri, options| Ucx.open(&Uri::parse(uri)?, options),
+};
 
 /// An owner and a requester that know each other.
 struct Pair {

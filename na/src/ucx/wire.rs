@@ -243,12 +243,7 @@ impl Control {
             Self::Grant { id } => begun(3, &[*id]),
             Self::Deny { id, reason } => {
                 let mut out = begun(4, &[*id]);
-                out.push(match reason {
-                    DeniedReason::NoSuchKey => 1,
-                    DeniedReason::Access => 2,
-                    DeniedReason::OutOfRange => 3,
-                    DeniedReason::CopyFailed => 4,
-                });
+                out.push(reason.code());
                 out
             }
             Self::Release { id } => begun(5, &[*id]),
@@ -282,13 +277,8 @@ impl Control {
             3 => Self::Grant { id: reader.long()? },
             4 => Self::Deny {
                 id: reader.long()?,
-                reason: match reader.byte()? {
-                    1 => DeniedReason::NoSuchKey,
-                    2 => DeniedReason::Access,
-                    3 => DeniedReason::OutOfRange,
-                    4 => DeniedReason::CopyFailed,
-                    _ => return Err("an unknown reason for a denial"),
-                },
+                reason: DeniedReason::from_code(reader.byte()?.into())
+                    .ok_or("an unknown reason for a denial")?,
             },
             5 => Self::Release { id: reader.long()? },
             6 => Self::Alive,

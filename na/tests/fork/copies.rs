@@ -125,7 +125,7 @@ fn nobody_waits_at_a_name_that_was_closed() {
 fn connections_of_an_endpoint_that_a_child_closes_go_on() {
     let uris = ["na+sm://", "na+tcp://127.0.0.1:0", "ucx+tcp://127.0.0.1:0", "ucx+sm://"];
     for uri in uris {
-        let ucx = Optional { variable: "MARGO_TEST_UCX", uri };
+        let ucx = Optional { variable: "MARGO_TEST_UCX", uri, open: na::open };
         if let Some(lacks) = ucx.lacks().filter(|_| uri.starts_with("ucx+")) {
             eprintln!("SKIPPED in part: {uri}: {lacks}");
             continue;

@@ -95,7 +95,8 @@ mod over_libraries {
             mod $name {
                 use super::*;
 
-                const NETWORK: Optional = Optional { variable: $variable, uri: $uri };
+                const NETWORK: Optional =
+                    Optional { variable: $variable, uri: $uri, open: na::open };
 
                 mod near {
                     use super::*;

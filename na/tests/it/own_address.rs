@@ -63,7 +63,7 @@ fn heads() -> impl Iterator<Item = &'static str> {
     optional.into_iter().filter_map(|(variable, head)| {
         let lacks = match variable {
             "" => None,
-            variable => Optional { variable, uri: head }.lacks(),
+            variable => Optional { variable, uri: head, open: na::open }.lacks(),
         };
         match lacks {
             None => Some(head),
@@ -187,7 +187,9 @@ fn the_form_chooses_the_family() {
 
 #[test]
 fn a_provider_without_ip_addresses_has_no_such_form() {
-    if let Some(lacks) = (Optional { variable: "MARGO_TEST_OFI", uri: "ofi+shm://" }).lacks() {
+    if let Some(lacks) =
+        (Optional { variable: "MARGO_TEST_OFI", uri: "ofi+shm://", open: na::open }).lacks()
+    {
         return println!("SKIPPED: {lacks}");
     }
     for (uri, format, said) in [
@@ -601,7 +603,9 @@ fn every_packet_of_a_tcp_endpoint_is_of_its_class() {
 
 #[test]
 fn a_fabric_is_told_the_class() {
-    if let Some(lacks) = (Optional { variable: "MARGO_TEST_OFI", uri: "ofi+tcp" }).lacks() {
+    if let Some(lacks) =
+        (Optional { variable: "MARGO_TEST_OFI", uri: "ofi+tcp", open: na::open }).lacks()
+    {
         return println!("SKIPPED: {lacks}");
     }
     // They do nothing with it, and work.

@@ -57,7 +57,7 @@ const UCX_SM: &str = "ucx+sm://127.0.0.1:0";
 
 /// Returns whether that can be tried here.
 fn has_ucx(uri: &'static str) -> bool {
-    let lacks = Optional { variable: "MARGO_TEST_UCX", uri }.lacks();
+    let lacks = Optional { variable: "MARGO_TEST_UCX", uri, open: na::open }.lacks();
     if let Some(lacks) = &lacks {
         println!("SKIPPED: {lacks}");
     }

@@ -226,7 +226,8 @@ fn over_tcp_sleeping() {
 
 /// The cases over a provider of libfabric, if they are asked for.
 fn over_ofi(address: &'static str, sleeps: bool) {
-    let asked = na::conformance::Optional { variable: "MARGO_TEST_OFI", uri: address };
+    let asked =
+        na::conformance::Optional { variable: "MARGO_TEST_OFI", uri: address, open: na::open };
     match asked.lacks() {
         None => cases(address, sleeps),
         Some(lacks) => println!("SKIPPED: {lacks}"),

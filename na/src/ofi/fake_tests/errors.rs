@@ -328,7 +328,8 @@ fn a_transfer_ends_once_when_one_of_its_parts_fails() {
 #[test]
 fn messages_that_are_cut_off_harm_nobody() {
     for fake in [Fake::new(Device::tcp()), single(Device::tcp())] {
-        let options = OpenOptions { message_bytes_max: 512, ..OpenOptions::default() };
+        let mut options = OpenOptions::default();
+        options.message_bytes_max = 512;
         let short = Node::open_with(&fake, URI, &options);
         let long = Node::open(&fake, URI);
         let (to_short, to_long) = (long.addr_of(&short), short.addr_of(&long));

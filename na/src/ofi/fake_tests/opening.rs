@@ -66,7 +66,8 @@ fn devices_that_cannot_do_it_are_told_with_why() {
     let fake = Fake::new(Device { message_bytes: 2048, ..Device::tcp() });
     let error = told(&fake, URI);
     assert!(error.contains("message_bytes_max: 4096 bytes") && error.contains("2048"), "{error}");
-    let options = OpenOptions { message_bytes_max: 2048, ..OpenOptions::default() };
+    let mut options = OpenOptions::default();
+    options.message_bytes_max = 2048;
     drop(fake.open_with(URI, &options).unwrap());
     let fake = Fake::new(Device { data_bytes: 2, ..Device::tcp() });
     let error = told(&fake, URI);
@@ -219,7 +220,8 @@ fn found(fake: &Fake, uri: &str, subnet: Option<(&str, u8)>) -> Result<(String, 
     let parsed = Uri::parse(uri).unwrap();
     let provider = provider::named(parsed.protocol).unwrap();
     let subnet = subnet.map(|(net, bits)| Subnet::new(net.parse().unwrap(), bits).unwrap());
-    let options = OpenOptions { ip_subnet: subnet, ..OpenOptions::default() };
+    let mut options = OpenOptions::default();
+    options.ip_subnet = subnet;
     let (own, machine) = (Wanted::of(&options)?, Made { cpus: vec![0], buses: Vec::new() });
     let info = fake.with(|library| search::find(library, provider, &parsed, &own, &machine))?;
     let address = info.source().and_then(|source| source.socket()).unwrap();
@@ -320,11 +322,9 @@ fn ports_of_fabrics_are_asked_for_with_or_without_a_device() {
 #[test]
 fn authorisation_and_traffic_class_reach_the_device() {
     let class = raw::FI_TC_LOW_LATENCY as u32;
-    let options = OpenOptions {
-        auth_key: Some("7:258".to_owned()),
-        traffic_class: TrafficClass::LowLatency,
-        ..OpenOptions::default()
-    };
+    let mut options = OpenOptions::default();
+    options.auth_key = Some("7:258".to_owned());
+    options.traffic_class = TrafficClass::LowLatency;
     let fake = Fake::new(Device::cxi());
     drop(Node::open_with(&fake, "ofi+cxi://cxi0", &options));
     let auth_key = [&7u32.to_ne_bytes()[..], &258u16.to_ne_bytes(), &[0; 2]].concat();
@@ -332,7 +332,8 @@ fn authorisation_and_traffic_class_reach_the_device() {
     assert_eq!(fake.state().domains, std::slice::from_ref(&wanted));
     assert_eq!(fake.state().opened, [wanted]);
     let fake = Fake::new(Device::tcp());
-    drop(Node::open_with(&fake, URI, &OpenOptions { auth_key: None, ..options }));
+    options.auth_key = None;
+    drop(Node::open_with(&fake, URI, &options));
     let wanted = Opening { class, ..Opening::default() };
     assert_eq!(fake.state().opened, [wanted]);
     let fake = Fake::new(Device::cxi());
@@ -382,7 +383,8 @@ const OPENED_AS_WANTED: &str = "it opens as it should";
 
 fn open_in_a_job(wrong: &str) {
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).unwrap();
-    let options = OpenOptions { auth_key: Some("0:0:1".to_owned()), ..OpenOptions::default() };
+    let mut options = OpenOptions::default();
+    options.auth_key = Some("0:0:1".to_owned());
     let fake = Fake::new(Device::cxi());
     let opened = fake.open_with("ofi+cxi://cxi0", &options);
     match opened {

@@ -86,7 +86,8 @@ fn what_many_send_early_is_bounded_and_all_of_it_arrives() {
     const EACH: u32 = 100;
     const BYTES: usize = 2000;
     let fake = Fake::new(Device::tcp());
-    let options = OpenOptions { left_bytes_max: 0, ..OpenOptions::default() };
+    let mut options = OpenOptions::default();
+    options.left_bytes_max = 0;
     let target = Node::open_with(&fake, URI, &options);
     let origins: Vec<_> = (0..8).map(|_| Node::open(&fake, URI)).collect();
     let poll_all = || {

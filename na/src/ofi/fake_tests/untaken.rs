@@ -1,9 +1,11 @@
 //! Messages that wait for a peer that takes nothing.
 
+use super::super::Ofi;
 use super::super::bounds::UNTOLD_MAX;
 use super::super::fake::{Call, Device, Fake};
 use super::super::peers::Peer;
 use super::*;
+use crate::{Plugin, Uri};
 
 const URI: &str = "ofi+tcp://127.0.0.1:0";
 
@@ -108,7 +110,8 @@ fn short_messages_without_an_end_do_not_pile_up_at_the_device() {
 fn answers_that_all_peers_leave_are_bounded_together() {
     const MAX: usize = 4 << 20;
     let fake = Fake::new(Device::tcp());
-    let options = OpenOptions { unread_answers_total_max: Some(MAX), ..OpenOptions::default() };
+    let mut options = OpenOptions::default();
+    options.unread_answers_total_max = Some(MAX);
     let (a, b) = Node::pair_with(&fake, URI, &options);
     let c = Node::open_with(&fake, URI, &options);
     let (to_b, to_c) = (a.addr_of(&b), a.addr_of(&c));
@@ -139,7 +142,8 @@ fn answers_that_all_peers_leave_are_bounded_together() {
 fn answers_that_are_not_taken_are_bounded() {
     const MAX: usize = 1 << 20;
     let fake = Fake::new(Device::tcp());
-    let options = OpenOptions { unread_answers_max: Some(MAX), ..OpenOptions::default() };
+    let mut options = OpenOptions::default();
+    options.unread_answers_max = Some(MAX);
     let (a, b) = Node::pair_with(&fake, URI, &options);
     let to_b = a.addr_of(&b);
     let load = || to_b.state::<Peer>().unwrap().load.answers();
@@ -189,7 +193,8 @@ fn a_peer_that_takes_its_answers_late_gets_all() {
     let fake = Fake::new(Device::tcp());
     let bytes = OpenOptions::default().message_bytes_max + 1024;
     let bound = Some(COUNT as usize * bytes);
-    let options = OpenOptions { unread_answers_max: bound, ..OpenOptions::default() };
+    let mut options = OpenOptions::default();
+    options.unread_answers_max = bound;
     let (a, b) = Node::pair_with(&fake, URI, &options);
     let (to_b, to_a) = (a.addr_of(&b), b.addr_of(&a));
     fake.hold(true);
@@ -212,8 +217,9 @@ fn a_peer_that_takes_its_answers_late_gets_all() {
 
 #[test]
 fn a_bound_that_lets_nobody_be_answered_is_refused() {
-    let options = OpenOptions { unread_answers_max: Some(0), ..OpenOptions::default() };
-    let error = crate::check_address(URI, &options).unwrap_err();
+    let mut options = OpenOptions::default();
+    options.unread_answers_max = Some(0);
+    let error = Ofi.check(&Uri::parse(URI).unwrap(), &options).unwrap_err();
     let named = matches!(error, Error::BadOption { option: "unread_answers_max", .. });
     assert!(named, "{error}");
 }

@@ -165,10 +165,7 @@ impl Status {
     pub(in crate::sm) fn code(self) -> u64 {
         match self {
             Self::Ok => 0,
-            Self::Denied(DeniedReason::NoSuchKey) => 1,
-            Self::Denied(DeniedReason::Access) => 2,
-            Self::Denied(DeniedReason::OutOfRange) => 3,
-            Self::Denied(DeniedReason::CopyFailed) => 4,
+            Self::Denied(reason) => reason.code().into(),
             Self::Canceled => 5,
         }
     }
@@ -176,12 +173,8 @@ impl Status {
     pub(in crate::sm) fn from_code(code: u64) -> Option<Self> {
         Some(match code {
             0 => Self::Ok,
-            1 => Self::Denied(DeniedReason::NoSuchKey),
-            2 => Self::Denied(DeniedReason::Access),
-            3 => Self::Denied(DeniedReason::OutOfRange),
-            4 => Self::Denied(DeniedReason::CopyFailed),
             5 => Self::Canceled,
-            _ => return None,
+            code => Self::Denied(DeniedReason::from_code(code)?),
         })
     }
 }

@@ -87,7 +87,8 @@ fn send(socket: impl AsFd, block: &Block, write: bool) -> bool {
     let mut packet = [0; ANNOUNCE_BYTES];
     (packet[0], packet[1]) = (ANNOUNCE, u8::from(write));
     let base = block.base().as_ptr().expose_provenance() as u64;
-    for (place, word) in packet[8..].chunks_exact_mut(8).zip([block.id(), base, block.len() as u64])
+    for (place, word) in
+        packet[8..].chunks_exact_mut(8).zip([block.id(), base, block.segment().len as u64])
     {
         place.copy_from_slice(&word.to_le_bytes());
     }

@@ -130,7 +130,7 @@ impl Offered {
         let word = conn.segment.offer(true, slot);
         word.store(generation, Ordering::Relaxed);
         let (endpoint, conn): (Weak<dyn Keeper>, _) = (endpoint.clone(), Arc::downgrade(conn));
-        if !lease.region().offer(Box::new(Standing { endpoint, conn, slot, generation })) {
+        if !lease.region().offer(Arc::new(Standing { endpoint, conn, slot, generation })) {
             word.store(0, Ordering::Relaxed);
             return None;
         }

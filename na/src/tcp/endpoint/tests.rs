@@ -96,7 +96,8 @@ fn what_a_crowd_sends_early_is_bounded_and_arrives() {
     const PEERS: u64 = 4;
     const EACH: u32 = 100;
     let uri = Uri::parse("na+tcp://127.0.0.1:0").unwrap();
-    let options = OpenOptions { early_bytes_max: 256 << 10, ..OpenOptions::listening(true) };
+    let mut options = OpenOptions::listening(true);
+    options.early_bytes_max = 256 << 10;
     let target = TcpEndpoint::open(&uri, &options).unwrap();
     let origins: Vec<_> = (0..PEERS).map(|_| open(false)).collect();
     for origin in &origins {

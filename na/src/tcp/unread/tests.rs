@@ -216,7 +216,8 @@ fn a_peer_that_does_not_read_is_not_read_until_it_does() {
 #[test]
 fn who_is_awaited_is_read_on_and_given_up_at_its_bound() {
     const MAX: usize = 6 << 20;
-    let options = OpenOptions { unread_answers_max: Some(MAX), ..OpenOptions::listening(true) };
+    let mut options = OpenOptions::listening(true);
+    options.unread_answers_max = Some(MAX);
     let mut server = Server::new(&options, 100);
     server.awaits = true;
     let mut raw = Raw::connect(&mut server, [127, 0, 0, 1]);
@@ -237,8 +238,8 @@ fn who_is_awaited_is_read_on_and_given_up_at_its_bound() {
 #[test]
 fn a_crowd_of_one_host_gives_way_alone() {
     const OF_HOST: usize = 4 << 20;
-    let options =
-        OpenOptions { unread_answers_per_host_max: Some(OF_HOST), ..OpenOptions::listening(true) };
+    let mut options = OpenOptions::listening(true);
+    options.unread_answers_per_host_max = Some(OF_HOST);
     crowd_gives_way(&options, |last| [127, 0, 0, if last == 0 { 3 } else { 2 }], OF_HOST);
 }
 
@@ -247,8 +248,8 @@ fn a_crowd_of_one_host_gives_way_alone() {
 #[test]
 fn a_crowd_of_all_hosts_gives_way_by_its_largest() {
     const OF_ALL: usize = 4 << 20;
-    let options =
-        OpenOptions { unread_answers_total_max: Some(OF_ALL), ..OpenOptions::listening(true) };
+    let mut options = OpenOptions::listening(true);
+    options.unread_answers_total_max = Some(OF_ALL);
     crowd_gives_way(&options, |last| [127, 0, 0, 2 + last], OF_ALL);
 }
 
@@ -300,8 +301,8 @@ fn crowd_gives_way(options: &OpenOptions, host: impl Fn(u8) -> [u8; 4], max: usi
 /// takes nothing.
 #[test]
 fn who_is_given_up_leaves_nothing_in_the_kernel() {
-    let options =
-        OpenOptions { unread_answers_total_max: Some(1 << 20), ..OpenOptions::listening(true) };
+    let mut options = OpenOptions::listening(true);
+    options.unread_answers_total_max = Some(1 << 20);
     let mut server = Server::new(&options, 100);
     server.awaits = true;
     let mut raw = Raw::connect(&mut server, [127, 0, 0, 1]);

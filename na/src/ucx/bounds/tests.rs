@@ -10,12 +10,17 @@ use super::super::slots::Work;
 use super::super::wire::{CHUNK_BYTES, Control};
 use super::*;
 use crate::conformance::{Optional, PATIENCE};
+use crate::ucx::Ucx;
 use crate::{
-    Access, Addr, Completion, Endpoint, Error, LocalMem, Memory, MsgBuf, OpId, OpenOptions, Tag,
-    Transfer, Uri,
+    Access, Addr, Completion, Endpoint, Error, LocalMem, Memory, MsgBuf, OpId, OpenOptions, Plugin,
+    Tag,     Transfer, Uri,
 };
 
-const OPEN: Optional = Optional { variable: "MARGO_TEST_UCX", uri: "ucx+tcp://127.0.0.1:0" };
+const OPEN: Optional = Optional {
+    variable: "MARGO_TEST_UCX",
+    uri: "ucx+tcp://127.0.0.1:0",
+    open: |uri, options| Ucx.open(&Uri::parse(uri)?, options),
+};
 
 /// The operation by which an owner learns what has become of its peer.
 const END: OpId = OpId(99);

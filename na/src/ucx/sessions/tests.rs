@@ -6,15 +6,19 @@ use std::time::Duration;
 use super::*;
 use crate::conformance::{Optional, PATIENCE};
 use crate::hosts::host_port::PeerKey;
+use crate::ucx::Ucx;
 use crate::ucx::endpoint::UcxEndpoint;
 use crate::ucx::inbox::{ConnEvent, Event};
 use crate::{
-    Access, Addr, Completion, Endpoint, LocalMem, Memory, MsgBuf, OpId, OpenOptions, Tag, Transfer,
-    Uri,
+    Access, Addr, Completion, Endpoint, LocalMem, Memory, MsgBuf, OpId, OpenOptions, Plugin, Tag,
+    Transfer, Uri,
 };
 
-pub(super) const OPEN: Optional =
-    Optional { variable: "MARGO_TEST_UCX", uri: "ucx+tcp://127.0.0.1:0" };
+pub(super) const OPEN: Optional = Optional {
+    variable: "MARGO_TEST_UCX",
+    uri: "ucx+tcp://127.0.0.1:0",
+    open: |uri, options| Ucx.open(&Uri::parse(uri)?, options),
+};
 
 /// One that gives up no connection because of the time that it takes.
 pub(super) fn open(listen: bool) -> UcxEndpoint {
@@ -600,7 +604,7 @@ fn a_bound_that_lets_nobody_in_is_refused() {
     for (set, named) in [(nobody, "ucx.connections_max"), (no_answers, "unread_answers_max")] {
         let mut options = OpenOptions::listening(true);
         set(&mut options);
-        let error = crate::check_address(OPEN.uri, &options).unwrap_err();
+        let error = Ucx.check(&Uri::parse(OPEN.uri).unwrap(), &options).unwrap_err();
         assert!(matches!(error, Error::BadOption { option, .. } if option == named), "{error}");
     }
 }

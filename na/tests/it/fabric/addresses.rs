@@ -19,11 +19,13 @@ fn asked<const N: usize>(
     variable: &'static str,
     heads: [&'static str; N],
 ) -> impl Iterator<Item = &'static str> {
-    heads.into_iter().filter(move |head| match (Optional { variable, uri: head }).lacks() {
-        None => true,
-        Some(lacks) => {
-            println!("SKIPPED: {head}: {lacks}");
-            false
+    heads.into_iter().filter(move |head| {
+        match (Optional { variable, uri: head, open: na::open }).lacks() {
+            None => true,
+            Some(lacks) => {
+                println!("SKIPPED: {head}: {lacks}");
+                false
+            }
         }
     })
 }

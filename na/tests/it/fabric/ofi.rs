@@ -14,7 +14,7 @@ use na::conformance::{Opener, Optional};
 use na::{Endpoint, Error, OpenOptions};
 
 const fn over(uri: &'static str) -> Optional {
-    Optional { variable: "MARGO_TEST_OFI", uri }
+    Optional { variable: "MARGO_TEST_OFI", uri, open: na::open }
 }
 
 mod tcp {

@@ -9,7 +9,8 @@ use na::{Endpoint, OpenOptions, RemoteKeys};
 mod tcp {
     use super::*;
 
-    const OPEN: Optional = Optional { variable: "MARGO_TEST_UCX", uri: "ucx+tcp://127.0.0.1:0" };
+    const OPEN: Optional =
+        Optional { variable: "MARGO_TEST_UCX", uri: "ucx+tcp://127.0.0.1:0", open: na::open };
 
     na::conformance! { OPEN; all }
 }
@@ -20,7 +21,8 @@ mod tcp {
 mod sm {
     use super::*;
 
-    const OPEN: Optional = Optional { variable: "MARGO_TEST_UCX", uri: "ucx+sm://127.0.0.1:0" };
+    const OPEN: Optional =
+        Optional { variable: "MARGO_TEST_UCX", uri: "ucx+sm://127.0.0.1:0", open: na::open };
 
     na::conformance! { OPEN; not_amid_writes }
 }
@@ -45,8 +47,11 @@ mod tcp_rendezvous {
         }
     }
 
-    const OPEN: Rendezvous =
-        Rendezvous(Optional { variable: "MARGO_TEST_UCX", uri: "ucx+tcp://127.0.0.1:0" });
+    const OPEN: Rendezvous = Rendezvous(Optional {
+        variable: "MARGO_TEST_UCX",
+        uri: "ucx+tcp://127.0.0.1:0",
+        open: na::open,
+    });
 
     na::conformance! { OPEN; all }
 }
@@ -84,7 +89,7 @@ mod tcp_keys {
     use super::*;
 
     const OPEN: Keys = Keys {
-        over: Optional { variable: "MARGO_TEST_UCX", uri: "ucx+tcp://127.0.0.1:0" },
+        over: Optional { variable: "MARGO_TEST_UCX", uri: "ucx+tcp://127.0.0.1:0", open: na::open },
         spared: &[
             "cancel_and_close_end_everything_once",
             "memory_comes_back_from_a_peer_that_ends_amid_transfers",
@@ -100,7 +105,7 @@ mod sm_keys {
     use super::*;
 
     const OPEN: Keys = Keys {
-        over: Optional { variable: "MARGO_TEST_UCX", uri: "ucx+sm://127.0.0.1:0" },
+        over: Optional { variable: "MARGO_TEST_UCX", uri: "ucx+sm://127.0.0.1:0", open: na::open },
         spared: &["nothing_is_left_behind"],
         because: "UCX cannot give up a put in hand, and its worker is left behind",
     };
@@ -131,8 +136,11 @@ mod polled {
         }
     }
 
-    const OPEN: Polled =
-        Polled(Optional { variable: "MARGO_TEST_UCX", uri: "ucx+sm://127.0.0.1:0" });
+    const OPEN: Polled = Polled(Optional {
+        variable: "MARGO_TEST_UCX",
+        uri: "ucx+sm://127.0.0.1:0",
+        open: na::open,
+    });
 
     na::conformance! { OPEN; not_amid_writes }
 }

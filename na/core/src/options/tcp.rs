@@ -1,0 +1,72 @@
+//! Settings that only the tcp transport has. Here, so that they exist in every build.
+
+use std::time::Duration;
+
+use crate::Error;
+
+/// Most connections to one endpoint, unless said otherwise.
+pub(crate) const CONNECTIONS_MAX: usize = 65_536;
+
+/// Time after which the kernel looks after an idle connection, unless said otherwise.
+const KEEP_ALIVE: Duration = Duration::from_secs(60);
+
+/// Settings of the tcp transport, as [`OpenOptions::tcp`](crate::OpenOptions::tcp).
+///
+/// Times are accurate to about a quarter of themselves.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct TcpOptions {
+    /// How long connecting is tried again, for targets that are about to start. It is tried again
+    /// when the connection is refused or ends before it is greeted, and when the host cannot be
+    /// reached or the target has no descriptor for it. The pauses grow from 10 ms to 500 ms, and
+    /// the attempts end with [`connect_timeout`](crate::OpenOptions::connect_timeout) in any case.
+    /// Default zero: the first refusal is reported.
+    pub connect_retry: Duration,
+    /// Connections that others may have to this endpoint. Further ones are refused, and their
+    /// dialer is told so ([`Error::Unreachable`]). Default 65,536; at least 1. Never more than the
+    /// process may have descriptors when the endpoint is opened (the soft `RLIMIT_NOFILE`), less an
+    /// eighth of those, but 16 to 256, for everything else. Where the process has used up its
+    /// descriptors otherwise, dialers are told that, and the limit.
+    pub connections_max: usize,
+    /// How long a peer may take none of the data that we have for it before it is given up
+    /// ([`Error::PeerGone`]). Default zero: for ever; sends to it just do not complete, up to
+    /// [`unread_answers_max`](crate::OpenOptions::unread_answers_max).
+    pub slow_reader_limit: Duration,
+    /// Time after which the kernel asks an idle peer's host whether the connection still exists;
+    /// a host that does not answer within as much again has gone. In whole seconds; zero: never
+    /// asks. Default 60 s.
+    pub keep_alive: Duration,
+    /// How long a poll that finds nothing may ask the network card directly (`SO_BUSY_POLL`),
+    /// which spares an interrupt; in whole microseconds. Needs a driver that can do that, and
+    /// the capability `CAP_NET_ADMIN`. Loopback has no card: no effect. Default zero: off.
+    pub busy_poll: Duration,
+}
+
+impl Default for TcpOptions {
+    fn default() -> Self {
+        Self {
+            connect_retry: Duration::ZERO,
+            connections_max: CONNECTIONS_MAX,
+            slow_reader_limit: Duration::ZERO,
+            keep_alive: KEEP_ALIVE,
+            busy_poll: Duration::ZERO,
+        }
+    }
+}
+
+impl TcpOptions {
+    /// Refuses what cannot work.
+    #[doc(hidden)]
+    pub fn check(&self) -> Result<(), Error> {
+        check_connections("tcp.connections_max", self.connections_max)
+    }
+}
+
+/// Refuses a bound that would let nobody in.
+pub(crate) fn check_connections(option: &'static str, max: usize) -> Result<(), Error> {
+    if max == 0 {
+        let reason = "it is 0; at least 1 is needed (or do not listen)".to_owned();
+        return Err(Error::BadOption { option, reason });
+    }
+    Ok(())
+}
