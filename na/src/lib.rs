@@ -51,12 +51,6 @@ mod fuzz_addresses;
 pub mod ofi;
 #[cfg(not(loom))]
 mod registry;
-#[cfg(all(feature = "sim", not(loom)))]
-pub mod sim;
-#[cfg(feature = "sm")]
-pub mod sm;
-#[cfg(all(feature = "tcp", not(loom)))]
-pub mod tcp;
 #[cfg(all(feature = "ucx", not(loom)))]
 pub mod ucx;
 
@@ -64,6 +58,13 @@ pub mod ucx;
 use na_core::wire_doc;
 #[cfg(not(loom))]
 use na_core::{address, base, endpoint, hosts, limits, loopback, matching, memory};
+
+#[cfg(all(feature = "sim", not(loom)))]
+pub use na_sim as sim;
+#[cfg(all(feature = "sm", not(loom)))]
+pub use na_sm as sm;
+#[cfg(all(feature = "tcp", not(loom)))]
+pub use na_tcp as tcp;
 
 /// Entry points for fuzzers: whatever bytes they get, they must return. See `fuzz/`.
 #[cfg(not(loom))]
@@ -73,12 +74,12 @@ pub mod fuzzing {
 
     #[cfg(feature = "ofi")]
     pub use crate::ofi::fuzzing as ofi;
-    #[cfg(feature = "sm")]
-    pub use crate::sm::fuzzing as sm;
-    #[cfg(feature = "tcp")]
-    pub use crate::tcp::fuzzing as tcp;
     #[cfg(feature = "ucx")]
     pub use crate::ucx::fuzzing as ucx;
+    #[cfg(feature = "sm")]
+    pub use na_sm::fuzzing as sm;
+    #[cfg(feature = "tcp")]
+    pub use na_tcp::fuzzing as tcp;
 }
 
 /// Primitives, under the names that the layer above knows them by.
@@ -113,6 +114,6 @@ pub use na_core::{
 #[cfg(all(loom, feature = "sm"))]
 #[doc(hidden)]
 pub mod loom_exports {
-    pub use crate::sm::link::{gate, lane, ring, turns};
-    pub use crate::sm::wake::{doorbell, reports};
+    pub use na_sm::link::{gate, lane, ring, turns};
+    pub use na_sm::wake::{doorbell, reports};
 }

@@ -1,0 +1,279 @@
+//! The simulated world: the wire and the nodes on it, and the steps that carry out events.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use super::address;
+use super::node::Node;
+use super::options::{Drive, Nanos, Settings, nanos};
+use super::packet::{Body, Greeting, HostId, NodeId, Packet};
+use super::peer::Home;
+use super::trace::Fate;
+use super::wire::{Call, Event, Wire};
+use na_core::{Error, OpenOptions};
+
+/// The result of a step.
+pub(super) enum Step {
+    /// Nothing was left to happen.
+    Idle,
+    Done,
+    /// This must be called, without the lock.
+    Call(Call),
+}
+
+pub(super) struct World {
+    pub(super) wire: Wire,
+    pub(super) nodes: BTreeMap<NodeId, Node>,
+    /// Nodes whose caller has announced a sleep.
+    pub(super) sleepers: BTreeSet<NodeId>,
+    name: Arc<str>,
+    next_node: NodeId,
+    next_name: u64,
+}
+
+impl World {
+    pub(super) fn new(name: Arc<str>, settings: Settings) -> Self {
+        Self {
+            wire: Wire::new(settings),
+            nodes: BTreeMap::new(),
+            sleepers: BTreeSet::new(),
+            name,
+            next_node: 1,
+            next_name: 1,
+        }
+    }
+
+    /// Opens a node under `name`, or under a name of our choice.
+    pub(super) fn open(
+        &mut self,
+        name: &str,
+        options: &OpenOptions,
+        bell: Arc<OwnedFd>,
+    ) -> Result<&Node, Error> {
+        let chosen;
+        let name = match name {
+            "" => {
+                chosen = self.free_name();
+                &chosen
+            }
+            name => name,
+        };
+        let host = self.wire.host(name);
+        let uri = address::uri_of(&self.name, name);
+        if self.wire.hosts[host].node.is_some() {
+            let error = std::io::Error::from(std::io::ErrorKind::AddrInUse);
+            return Err(Error::io(format!("cannot open `{uri}`: a node of that name runs"), error));
+        }
+        let id = self.next_node;
+        self.next_node += 1;
+        self.wire.hosts[host].node = Some(id);
+        self.wire.hosts[host].powered = true;
+        let greeting = Greeting {
+            node: id,
+            listening: options.listen,
+            message_bytes_max: options.message_bytes_max,
+        };
+        let home = Home {
+            host,
+            greeting,
+            connect_timeout: nanos(options.connect_timeout),
+            liveness_limit: nanos(options.liveness_limit),
+        };
+        self.wire.note(host, if options.listen { "opened, listening" } else { "opened" });
+        let node = Node::new(home, uri, options.left_bytes_max, bell);
+        Ok(self.nodes.entry(id).or_insert(node))
+    }
+
+    fn free_name(&mut self) -> String {
+        loop {
+            let name = format!("node-{}", self.next_name);
+            self.next_name += 1;
+            let host = self.wire.host(&name);
+            if self.wire.hosts[host].node.is_none() {
+                return name;
+            }
+        }
+    }
+
+    /// The node's state with what it needs of the rest. `None` after its end.
+    pub(super) fn node(&mut self, id: NodeId) -> Option<(&mut Node, &mut Wire)> {
+        let Self { nodes, wire, .. } = self;
+        nodes.get_mut(&id).map(|node| (node, wire))
+    }
+
+    // ---- events ----
+
+    /// Makes the next thing happen, if it happens by `until`.
+    pub(super) fn step(&mut self, until: Nanos) -> Step {
+        if self.wire.next_at().is_none_or(|at| at > until) {
+            return Step::Idle;
+        }
+        let Some(event) = self.wire.pop() else { return Step::Idle };
+        match event {
+            Event::Arrive(packet) => {
+                if let Some(packet) = self.wire.arrive(packet) {
+                    self.handle(packet);
+                }
+            }
+            Event::Handle(packet) => self.handle(packet),
+            Event::Timer { node, peer } => {
+                if let Some((node, wire)) = self.node(node) {
+                    node.timer(peer, wire);
+                }
+                self.forget_if_over(node);
+            }
+            Event::Loopback { node } => {
+                if let Some((node, wire)) = self.node(node) {
+                    node.run_loopback(wire);
+                }
+            }
+            Event::Notice { reset, tries, until } => self.notice(reset, tries, until),
+            Event::Call(call) => return Step::Call(call),
+        }
+        Step::Done
+    }
+
+    fn handle(&mut self, packet: Packet) {
+        if !self.wire.hosts[packet.dst].powered {
+            return self.wire.trace_packet(&packet, Fate::NobodyHome);
+        }
+        match packet.body {
+            Body::Hello(theirs) => self.hello(&packet, &theirs),
+            Body::Reset(reason) => {
+                self.wire.trace_packet(&packet, Fate::Delivered);
+                if let Some((node, peer)) = self.wire.routes.get(&packet.to).copied() {
+                    if let Some((node, wire)) = self.node(node) {
+                        node.reset(peer, packet.to, reason, wire);
+                    }
+                    self.forget_if_over(node);
+                }
+            }
+            _ => {
+                let (src, from) = (packet.src, packet.from);
+                let (dst, to) = (packet.dst, packet.to);
+                let route = self.wire.routes.get(&to).copied();
+                if let Some((id, peer)) = route
+                    && let Some((node, wire)) = self.node(id)
+                    && node.packet(peer, packet.clone(), wire)
+                {
+                    return self.forget_if_over(id);
+                }
+                self.wire.trace_packet(&packet, Fate::Stale);
+                self.send_reset((dst, src), (to, from), "it does not know this connection");
+            }
+        }
+    }
+
+    fn hello(&mut self, packet: &Packet, theirs: &Greeting) {
+        let Self { nodes, wire, name, .. } = self;
+        let node = wire.hosts[packet.dst].node.and_then(|node| nodes.get_mut(&node));
+        if let Some(node) = node.filter(|node| node.home.greeting.listening) {
+            let uri = address::uri_of(name, &wire.hosts[packet.src].name);
+            return node.hello(packet, theirs, &uri, wire);
+        }
+        wire.trace_packet(packet, Fate::Delivered);
+        let ends = (packet.dst, packet.src);
+        self.send_reset(ends, (0, packet.from), "nobody listens there");
+    }
+
+    fn send_reset(
+        &mut self,
+        (src, dst): (HostId, HostId),
+        (from, to): (u64, u64),
+        reason: &'static str,
+    ) {
+        let body = Body::Reset(reason);
+        self.wire.send(Packet { src, dst, from, to, body }, Fate::Sent);
+    }
+
+    /// A machine tells a peer of its dead node, again and again until the peer knows.
+    fn notice(&mut self, reset: Packet, tries: u32, until: Nanos) {
+        if !self.wire.routes.contains_key(&reset.to) || !self.wire.hosts[reset.src].powered {
+            return;
+        }
+        let fate = if tries == 0 { Fate::Sent } else { Fate::Retransmitted };
+        let wait = (2 * self.wire.round_trip(reset.src, reset.dst) + 1_000) << tries.min(10);
+        let left = self.wire.send(reset.clone(), fate);
+        if left + wait < until {
+            self.wire.push(left + wait, Event::Notice { reset, tries: tries + 1, until });
+        }
+    }
+
+    // ---- ends ----
+
+    pub(super) fn close(&mut self, id: NodeId) {
+        let Some((node, wire)) = self.node(id) else { return };
+        node.close(wire);
+        let host = &mut wire.hosts[node.home.host];
+        if host.node == Some(id) {
+            host.node = None;
+        }
+        self.forget_if_over(id);
+    }
+
+    /// Kills the node on `host`; with `power` off, nobody is left to tell its peers.
+    pub(super) fn crash(&mut self, host: HostId, power: bool) {
+        let was_on = std::mem::replace(&mut self.wire.hosts[host].powered, power);
+        let text = if power { "crashed" } else { "lost power" };
+        if was_on || power {
+            self.wire.note(host, text);
+        }
+        self.wire.hosts[host].node = None;
+        // Nodes that were closed and still say farewell die as well.
+        let Self { nodes, wire, .. } = self;
+        let mut lost = Vec::new();
+        for node in nodes.values_mut().filter(|node| node.home.host == host) {
+            lost.extend(node.crash(wire));
+        }
+        let until = wire.now.saturating_add(wire.settings.peer_limit);
+        for (dst, from, to) in lost.into_iter().filter(|_| power) {
+            let body = Body::Reset("its process died");
+            let reset = Packet { src: host, dst, from, to, body };
+            wire.push(wire.now, Event::Notice { reset, tries: 0, until });
+        }
+        let over: Vec<NodeId> = nodes.keys().copied().collect();
+        over.into_iter().for_each(|node| self.forget_if_over(node));
+    }
+
+    /// Nobody will poll the node any more.
+    pub(super) fn abandon(&mut self, id: NodeId) {
+        self.close(id);
+        self.sleepers.remove(&id);
+        if let Some(node) = self.nodes.get_mut(&id) {
+            node.abandoned = true;
+            node.done.abandon();
+        }
+        self.forget_if_over(id);
+    }
+
+    fn forget_if_over(&mut self, id: NodeId) {
+        if self.nodes.get(&id).is_some_and(Node::is_over) {
+            self.nodes.remove(&id);
+        }
+    }
+
+    // ---- sleepers ----
+
+    /// Returns whether a poll of the node would do something.
+    pub(super) fn has_work(&self, id: NodeId) -> bool {
+        let moves = self.wire.settings.drive == Drive::OnPoll && self.wire.next_at().is_some();
+        moves || self.nodes.get(&id).is_some_and(|node| !node.done.queue.is_empty())
+    }
+
+    /// Wakes callers that sleep, if polls move the clock and there is an event to move it to: the
+    /// caller that would poll otherwise may have stopped.
+    pub(super) fn wake_sleepers(&mut self) {
+        if self.sleepers.is_empty()
+            || self.wire.settings.drive == Drive::Manual
+            || self.wire.next_at().is_none()
+        {
+            return;
+        }
+        for id in std::mem::take(&mut self.sleepers) {
+            if let Some(node) = self.nodes.get_mut(&id) {
+                node.done.ring();
+            }
+        }
+    }
+}

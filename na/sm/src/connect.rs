@@ -1,0 +1,665 @@
+//! Making and accepting connections; the protocol is in `handshake.rs`.
+//!
+//! A sender connects: the first operation towards a peer makes the segment, connects and sends
+//! hello, none of which waits. Everything after that happens in the poll. Only processes of the
+//! users that the options allow are talked to, whichever side connects.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::epoll;
+use rustix::io::Errno;
+
+use super::address;
+use super::address::Name;
+use super::endpoint::SmEndpoint;
+use super::link::conn::Conn;
+use super::link::crowd::{AcceptedPeer, Place, Silent, place_for};
+use super::link::handshake::{Kind, Packet};
+use super::link::ring::payload_max;
+use super::link::segment::{Segment, check_ring_bytes, total_bytes};
+use super::link::socket;
+use super::link::socket::{Credentials, Received, Socket, Unheard};
+use super::mapping::Unmapped;
+use super::peer::{Peer, Reach};
+use super::poll::{LISTENER, PROCESS, PollState};
+use super::rx::{RxLink, Stage};
+use super::transfer::block::PeerBlocks;
+use super::transfer::cma;
+use super::transfer::serve::Services;
+use super::tx::TxLink;
+use super::wake::board::Board;
+use na_core::base::plain;
+use na_core::base::ran::RunClock;
+use na_core::limits::descriptors;
+use na_core::{Error, Uri};
+use prim::sync::atomic::Ordering;
+use prim::sync::{Arc, lock};
+
+/// Accepted sockets whose hello has not come, half of them of one user. Nobody waits in the
+/// kernel's queue for a place: there, those of one user would keep the others waiting.
+pub(super) const STRANGERS_MAX: usize = 1024;
+
+/// The part of the process's descriptors that such sockets may be: one in this many.
+pub(super) const STRANGERS_PART: u64 = 4;
+
+/// The part of the time that connecting may take, one in this many, after which a silent stranger
+/// makes room for others. One that never says hello must not keep them out for long.
+const SILENT_PART: u32 = 4;
+
+/// The reason that is given for a peer that has gone before its welcome.
+const CLOSED_EARLY: &str = "it closed the connection during the handshake";
+
+/// The reason that is given for a peer that accepted the connection and did not answer in time.
+const NO_ANSWER: &str = "it listens, but did not answer in time";
+
+/// The reason that is given for a peer whose queue of connections is full for too long.
+const NO_PLACE: &str = "it listens, but accepts no connections";
+
+/// Connections that one look accepts; the rest stays in the kernel's queue until the next.
+const ACCEPT_MAX: usize = 64;
+
+/// How long not to accept after descriptors had run out.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// An accepted socket before its hello.
+#[derive(Debug)]
+pub(super) struct Stranger {
+    pub(super) token: u64,
+    pub(super) waited: RunClock,
+    socket: Socket,
+    credentials: Credentials,
+}
+
+/// The contents of a stranger's hello that is as it should be.
+struct Met {
+    process: Option<OwnedFd>,
+    segment: Segment,
+    board: Option<(Board, u32)>,
+    guest: AcceptedPeer,
+    packet: Packet,
+}
+
+impl SmEndpoint {
+    /// Starts a connection to `peer` and adds its link. Called with the send lock held.
+    pub(super) fn connect(&self, peer: &Arc<Peer>, links: &mut Vec<TxLink>) -> Result<(), Error> {
+        // Under the lock: closing sets the flag before it takes the links apart.
+        if self.is_closed() {
+            return Err(Error::Closed);
+        }
+        let unreachable =
+            |reason: &str| Error::Unreachable { peer: peer.uri.clone(), reason: reason.to_owned() };
+        let Reach::Name(_) = peer.reach else {
+            return Err(unreachable("it does not listen, and its connection has ended"));
+        };
+        let socket = socket::new(&self.closer)?;
+        let connected = self.dial(peer, &socket)?;
+        let (segment, memfd) = Segment::create(self.ring_bytes)?;
+        let token = self.next_token.fetch_add(1, Ordering::Relaxed);
+        let conn = Arc::new(Conn::new(token, socket, Arc::new(segment)));
+        let waited = RunClock::since(Instant::now());
+        let mut link =
+            RxLink::new(conn.clone(), peer.clone(), peer.addr(self.id), Stage::Dialing { waited });
+        let greeted = match connected {
+            true => self.introduce(&conn, peer, &memfd).map_err(|reason| unreachable(&reason))?,
+            false => Greeted::NotYet(NO_PLACE),
+        };
+        match greeted {
+            Greeted::Yes => link.stage = Stage::Greeting { waited },
+            Greeted::NotYet(_) => link.memfd = Some(memfd),
+        }
+        peer.add_link(links, TxLink::new(conn));
+        lock(&self.opened).push(link);
+        self.has_opened.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Connects. `false`: the listener's queue is full, try again.
+    fn dial(&self, peer: &Peer, socket: &Socket) -> Result<bool, Error> {
+        let Reach::Name(name) = &peer.reach else { return Ok(false) };
+        let address = name.socket()?;
+        let reason = match rustix::net::connect(socket, &address) {
+            // Connected before, when the hello could not be sent.
+            Ok(()) | Err(Errno::ISCONN) => return Ok(true),
+            Err(Errno::AGAIN | Errno::INTR) => return Ok(false),
+            Err(Errno::CONNREFUSED) => "nobody listens there".to_owned(),
+            Err(errno) => errno.to_string(),
+        };
+        Err(Error::Unreachable { peer: peer.uri.clone(), reason })
+    }
+
+    /// Tries again to connect. `late`: this is the last time.
+    pub(super) fn dial_again(&self, link: &mut RxLink, late: bool) {
+        let Stage::Dialing { waited } = link.stage else { return };
+        let connected = match self.dial(&link.peer, &link.conn.socket) {
+            Ok(connected) => connected,
+            Err(error) => {
+                link.end = Some(error);
+                return;
+            }
+        };
+        let greeted = match &link.memfd {
+            Some(memfd) if connected => self.introduce(&link.conn, &link.peer, memfd),
+            _ => Ok(Greeted::NotYet(NO_PLACE)),
+        };
+        match greeted {
+            Ok(Greeted::Yes) => {
+                link.memfd = None;
+                link.stage = Stage::Greeting { waited };
+            }
+            Ok(Greeted::NotYet(why)) if late => link.gone(why),
+            Ok(Greeted::NotYet(_)) => {}
+            Err(reason) => link.gone(&reason),
+        }
+    }
+
+    /// Checks who listens there, and sends hello if that can be done yet.
+    fn introduce(&self, conn: &Conn, peer: &Peer, memfd: &OwnedFd) -> Result<Greeted, String> {
+        let (credentials, process) = self.check_listener(&conn.socket, &peer.reach)?;
+        peer.set_user(credentials.uid);
+        conn.set_credentials(credentials, process);
+        self.greet(conn, memfd)
+    }
+
+    /// Watches the socket and sends hello, if that can be done yet.
+    fn greet(&self, conn: &Conn, memfd: &OwnedFd) -> Result<Greeted, String> {
+        // Its answer, or that it is ready for the hello.
+        self.watch(&conn.socket, conn.token)?;
+        if conn.shares() {
+            // For its board and its memory.
+            socket::permit_descriptors(&conn.socket, true);
+        }
+        let hello = Packet { slot: self.take_slot(conn), ..self.packet(Kind::Hello) };
+        let fds = [memfd.as_fd(), self.board.fd()];
+        let fds = if hello.slot.is_some() { &fds } else { &fds[..1] };
+        let sent = socket::send_packet(&conn.socket, &hello.encode(), fds);
+        if sent.is_err() {
+            self.give_slot_back(conn);
+        }
+        match sent {
+            // It has refused us without waiting for a hello, and the reason can be read.
+            Ok(()) | Err(Errno::PIPE | Errno::CONNRESET) => Ok(Greeted::Yes),
+            // The kernel refuses descriptors in its name until it knows who we are.
+            Err(Errno::PERM) => Ok(Greeted::NotYet(NO_ANSWER)),
+            Err(Errno::TOOMANYREFS) => Ok(Greeted::NotYet(
+                "the system lets this user have no more descriptors on their way to processes \
+                 that have not taken them (RLIMIT_NOFILE)",
+            )),
+            Err(errno) => Err(format!("cannot send the handshake: {errno}")),
+        }
+    }
+
+    fn give_slot_back(&self, conn: &Conn) {
+        if let Some(slot) = conn.slot() {
+            conn.clear_slot();
+            self.board.free_slot(slot);
+        }
+    }
+
+    /// A place on our board for the peer, if it may have one.
+    fn take_slot(&self, conn: &Conn) -> Option<u32> {
+        let slot = if conn.shares() { self.board.take_slot() } else { None };
+        slot.inspect(|slot| conn.set_slot(*slot))
+    }
+
+    fn watch(&self, socket: &Socket, token: u64) -> Result<(), String> {
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::RDHUP;
+        match epoll::add(&self.epoll, socket, epoll::EventData::new_u64(token), flags) {
+            // Since the last time that it was greeted.
+            Ok(()) | Err(Errno::EXIST) => Ok(()),
+            Err(errno) => Err(format!("cannot watch its socket: {errno}")),
+        }
+    }
+
+    /// A child that the peer's process has forked off keeps the socket, so its end is not the end
+    /// of the socket.
+    fn watch_process(&self, conn: &Conn) {
+        let Some(process) = conn.process() else { return };
+        let data = epoll::EventData::new_u64(conn.token | PROCESS);
+        if let Err(errno) = epoll::add(&self.epoll, process, data, epoll::EventFlags::IN) {
+            tracing::warn!("cannot watch process {}: {errno}", conn.pid());
+        }
+    }
+
+    fn packet(&self, kind: Kind) -> Packet {
+        let ring_bytes = if kind == Kind::Hello { self.ring_bytes as u32 } else { 0 };
+        Packet {
+            kind,
+            message_bytes_max: self.options.message_bytes_max as u32,
+            listens: self.options.listen,
+            attach: self.attach,
+            never_sleeps: self.options.no_block,
+            ring_bytes,
+            nonce_addr: if self.attach { self.nonce.addr() } else { 0 },
+            nonce: if self.attach { self.nonce.value() } else { 0 },
+            slot: None,
+            text: self.own_addr.uri().to_owned(),
+        }
+    }
+
+    /// Returns whether we may copy in the memory of the process that sent `packet`. Only if we
+    /// shall know when it ends: then its number may be given to another. And only if it is of our
+    /// user: where privileges allow more, the pages of another's memory could hold this poll up for
+    /// as long as he likes (a page of a file system of his), and he would learn addresses of ours.
+    fn may_attach(&self, packet: &Packet, conn: &Conn) -> bool {
+        let both = self.attach && packet.attach;
+        let wanted = both && conn.shares() && conn.process().is_some();
+        wanted && cma::probe(conn.pid(), packet.nonce_addr, packet.nonce)
+    }
+
+    /// The welcome has come, or what else the peer says.
+    pub(super) fn hear_welcome(&self, link: &mut RxLink) {
+        let socket = &link.conn.socket;
+        let received = match socket.recv_packet() {
+            // It closed the connection with our hello unread. What it said before comes after that.
+            Err(Unheard::Errno(Errno::CONNRESET)) => socket.recv_packet(),
+            received => received,
+        };
+        let received = match received {
+            Ok(received) => received,
+            Err(Unheard::Errno(Errno::AGAIN | Errno::INTR)) => return,
+            Err(Unheard::Errno(Errno::CONNRESET)) => return link.gone(CLOSED_EARLY),
+            Err(Unheard::Errno(errno)) => return link.gone(&errno.to_string()),
+            Err(reason @ Unheard::Foreign) => return link.breach(reason),
+        };
+        if received.bytes.is_empty() && !received.cut {
+            return link.gone(CLOSED_EARLY);
+        }
+        let packet = match Packet::decode(&received.bytes) {
+            Ok(packet) => packet,
+            Err(reason) => return link.breach(reason),
+        };
+        match packet.kind {
+            Kind::Welcome if link.memfd.is_none() => {
+                match peer_board(&packet, received.fds.first(), received.cut) {
+                    Ok(Some((board, slot))) if link.conn.shares() => {
+                        link.conn.set_peer_board(board, slot);
+                    }
+                    Ok(_) => {}
+                    Err(Unmapped::Breach(reason)) => return link.breach(reason),
+                    Err(Unmapped::Lack(reason)) => return link.gone(&reason),
+                }
+                self.bring_up(link, &packet);
+                link.with_link(|tx| tx.open(link.limit));
+            }
+            Kind::Refused => link.gone(&format!("refused: {}", plain::text(&packet.text))),
+            // Where the hello could not be sent yet, that is tried again after each look.
+            Kind::Ready => {}
+            Kind::Welcome => link.breach("a welcome before our hello"),
+            Kind::Hello => link.breach("a hello in answer to ours"),
+        }
+    }
+
+    fn bring_up(&self, link: &mut RxLink, packet: &Packet) {
+        let ours = self.options.message_bytes_max;
+        let records = payload_max(link.rx.capacity());
+        link.limit = ours.min(packet.message_bytes_max as usize).min(records);
+        if packet.never_sleeps {
+            link.conn.set_peer_never_sleeps();
+        }
+        link.blocks = PeerBlocks::up_to(self.options.sm.mapped_bytes_per_peer_max);
+        self.watch_process(&link.conn);
+        let attach = self.may_attach(packet, &link.conn);
+        link.services = Services::new(attach, self.options.copy_helper.clone());
+        link.began_attached = attach;
+        (link.addr, link.spare) = (link.peer.addr(self.id).in_session(link.peer.session()), None);
+        link.stage = Stage::Up;
+        link.silent = RunClock::since(Instant::now());
+        let by_path = if attach { &self.attached } else { &self.unattached };
+        by_path.fetch_add(1, Ordering::Relaxed);
+        tracing::debug!("connected with {}, cross-memory attach: {attach}", link.peer.uri);
+    }
+
+    /// Takes new connections.
+    pub(super) fn accept(&self, state: &mut PollState) {
+        for _ in 0..ACCEPT_MAX {
+            if self.closer.is_full() {
+                state.crowd.refuse("too much that others sent waits to be closed; pausing");
+                return self.pause_accepting(state, ACCEPT_PAUSE);
+            }
+            let Some(listener) = &state.listener else { return };
+            let accepted = match socket::accept(listener.as_fd(), &self.closer) {
+                Ok(socket) => {
+                    self.take_stranger(state, socket);
+                    Ok(())
+                }
+                Err(Errno::MFILE | Errno::NFILE) => self.accept_to_refuse(state),
+                Err(errno) => Err(errno),
+            };
+            match accepted {
+                Ok(()) => {}
+                Err(Errno::AGAIN) => return,
+                Err(errno) => {
+                    state.crowd.refuse(format_args!("cannot accept others: {errno}; pausing"));
+                    return self.pause_accepting(state, ACCEPT_PAUSE);
+                }
+            }
+        }
+    }
+
+    /// Accepts a connection in place of the reserve, only to say why it cannot be.
+    fn accept_to_refuse(&self, state: &mut PollState) -> Result<(), Errno> {
+        let PollState { listener: Some(listener), reserve: Some(reserve), .. } = state else {
+            return Err(Errno::MFILE);
+        };
+        let reason = descriptors::last_refusal();
+        reserve.lend(|| {
+            let socket = socket::accept(listener.as_fd(), &self.closer)?;
+            refuse(&socket, &reason);
+            Ok::<(), Errno>(())
+        })?;
+        state.crowd.refuse(reason);
+        Ok(())
+    }
+
+    /// Waits for the hello of a process that has connected, if its user may come.
+    fn take_stranger(&self, state: &mut PollState, socket: Socket) {
+        let refused = match self.check_user(&socket) {
+            Err(reason) => Err((reason, "it does not talk with processes of this user".to_owned())),
+            Ok(credentials) => match self.room_for(state, &socket, credentials.uid) {
+                Err(reason) => Err((reason.clone(), reason)),
+                Ok(()) => Ok(credentials),
+            },
+        };
+        let credentials = match refused {
+            Ok(credentials) => credentials,
+            Err((logged, told)) => {
+                refuse(&socket, &told);
+                return state.crowd.refuse(logged);
+            }
+        };
+        let token = self.next_token.fetch_add(1, Ordering::Relaxed);
+        if let Err(reason) = self.watch(&socket, token) {
+            return state.crowd.refuse(reason);
+        }
+        if socket::permit_descriptors(&socket, true) {
+            // It may have gone, which shows when it is heard.
+            let _ = socket::send_packet(&socket, &Packet::ready().encode(), &[]);
+        }
+        let waited = RunClock::since(Instant::now());
+        state.strangers.push(Stranger { token, waited, socket, credentials });
+    }
+
+    /// Makes room for a stranger of user `uid`.
+    ///
+    /// # Errors
+    ///
+    /// There is none: why.
+    fn room_for(&self, state: &mut PollState, socket: &Socket, uid: u32) -> Result<(), String> {
+        let lack = descriptors::refusal(socket).or_else(|| self.closer.refusal(uid));
+        if let Some(reason) = lack {
+            return Err(reason);
+        }
+        let (now, limit) = (Instant::now(), self.options.connect_timeout / SILENT_PART);
+        let silent = state.strangers.iter_mut().map(|stranger| Silent {
+            uid: stranger.credentials.uid,
+            token: stranger.token,
+            is_old: stranger.waited.has_passed(now, limit),
+        });
+        let silent: Vec<_> = silent.collect();
+        match place_for(uid, &silent, state.strangers_max) {
+            Place::Free => {}
+            Place::Of(at) => {
+                let leaves = state.strangers.swap_remove(at);
+                refuse(&leaves.socket, "it said nothing for long, and others need its place");
+                self.drop_stranger(&leaves);
+            }
+            Place::None(silent) => {
+                return Err(format!(
+                    "{silent} other processes of user {uid} have just connected and not said \
+                     hello; try again"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Leaves dialers in the kernel's queue for a while.
+    fn pause_accepting(&self, state: &mut PollState, pause: Duration) {
+        let Some(listener) = &state.listener else { return };
+        let _ = epoll::delete(&self.epoll, listener);
+        state.accept_again = Some(Instant::now() + pause);
+    }
+
+    /// Returns the credentials of the process at the other end, if this endpoint talks with its
+    /// user.
+    fn check_user(&self, socket: &Socket) -> Result<Credentials, String> {
+        let credentials = socket::peer_credentials(socket)
+            .map_err(|errno| format!("the kernel does not say whose it is: {errno}"))?;
+        let own = address::own_uid();
+        if self.options.peer_users.allows(credentials.uid, own) {
+            return Ok(credentials);
+        }
+        let uid = credentials.uid;
+        Err(format!(
+            "the process there belongs to user {uid}, this one to {own}, and the endpoint's \
+             peer_users do not include {uid}"
+        ))
+    }
+
+    /// Checks the process that listens there as [`check_user`](Self::check_user) does; it must also
+    /// belong to the user whose name this is.
+    fn check_listener(
+        &self,
+        socket: &Socket,
+        reach: &Reach,
+    ) -> Result<(Credentials, Option<OwnedFd>), String> {
+        let credentials = self.check_user(socket)?;
+        match reach {
+            Reach::Name(name) if name.uid != credentials.uid => Err(format!(
+                "it is a name of user {}, and a process of user {} listens there",
+                name.uid, credentials.uid
+            )),
+            _ => Ok((credentials, socket::peer_process(socket, credentials)?)),
+        }
+    }
+
+    /// Accepts again after a pause.
+    pub(super) fn resume_accepting(&self, state: &mut PollState) {
+        state.accept_again = None;
+        if let Some(listener) = &state.listener {
+            let token = epoll::EventData::new_u64(LISTENER);
+            if epoll::add(&self.epoll, listener, token, epoll::EventFlags::IN).is_err() {
+                state.accept_again = Some(Instant::now() + ACCEPT_PAUSE);
+            }
+        }
+    }
+
+    /// A stranger has said something.
+    pub(super) fn hear_stranger(&self, state: &mut PollState, at: usize) {
+        let received = match state.strangers[at].socket.recv_packet() {
+            Err(Unheard::Errno(Errno::AGAIN | Errno::INTR)) => return,
+            received => received,
+        };
+        // From here on it is either a connection or closed.
+        let stranger = state.strangers.swap_remove(at);
+        match self.meet(state, &stranger, received) {
+            Ok(met) => return self.welcome(state, stranger, met),
+            Err(Some(reason)) => {
+                let pid = stranger.credentials.pid;
+                refuse(&stranger.socket, &reason);
+                state.crowd.refuse(format_args!("process {pid}: {reason}"));
+            }
+            Err(None) => {}
+        }
+        self.drop_stranger(&stranger);
+    }
+
+    /// Ends the watch over a stranger who is about to be closed. Closing alone does not, if a child
+    /// that was forked off has the file as well: then its end could be heard for ever, and the
+    /// other side would not see ours.
+    pub(super) fn drop_stranger(&self, stranger: &Stranger) {
+        socket::say_goodbye(&stranger.socket);
+        let _ = epoll::delete(&self.epoll, &stranger.socket);
+    }
+
+    /// A stranger has sent his first packet, or none will come.
+    ///
+    /// # Errors
+    ///
+    /// He is not let in: why, if somebody may be there to be told.
+    fn meet(
+        &self,
+        state: &mut PollState,
+        stranger: &Stranger,
+        received: Result<Received, Unheard>,
+    ) -> Result<Met, Option<String>> {
+        let Received { bytes, fds, cut } =
+            received.map_err(|unheard| Some(format!("no handshake: {unheard}")))?;
+        let read = match bytes.is_empty() && !cut {
+            true => Err(None),
+            false => self.read_hello(state, stranger, &bytes, (&fds, cut)).map_err(Some),
+        };
+        // The files of a segment and a board that are mapped have the size that they should.
+        let unused = if read.is_ok() { Vec::new() } else { fds };
+        stranger.socket.give_up(unused);
+        read
+    }
+
+    fn read_hello(
+        &self,
+        state: &mut PollState,
+        stranger: &Stranger,
+        bytes: &[u8],
+        (fds, cut): (&[OwnedFd], bool),
+    ) -> Result<Met, String> {
+        let Credentials { uid, .. } = stranger.credentials;
+        let process = socket::peer_process(&stranger.socket, stranger.credentials)?;
+        let packet = Packet::decode(bytes)?;
+        if packet.kind != Kind::Hello {
+            return Err("the first packet is not a hello".to_owned());
+        }
+        let ring_bytes = packet.ring_bytes as usize;
+        check_ring_bytes(ring_bytes)?;
+        let fd = fds.first().ok_or_else(|| match cut {
+            true => Unmapped::no_descriptor("the segment").into_reason(),
+            false => "the hello carries no memory".into(),
+        })?;
+        // Nothing of it is used before it is known that there is room.
+        let guest = state.crowd.admit(uid, total_bytes(ring_bytes))?;
+        let shares = uid == address::own_uid();
+        if !shares {
+            // It has sent all that it may.
+            socket::permit_descriptors(&stranger.socket, false);
+        }
+        let mapped = Segment::attach(fd, ring_bytes, shares && ring_bytes <= self.ring_bytes)
+            .and_then(|segment| {
+                let board = match shares {
+                    true => peer_board(&packet, fds.get(1), cut).map_err(Unmapped::into_reason)?,
+                    false => None,
+                };
+                Ok((segment, board))
+            });
+        match mapped {
+            Ok((segment, board)) => Ok(Met { process, segment, board, guest, packet }),
+            Err(reason) => {
+                state.crowd.leave(guest);
+                Err(reason)
+            }
+        }
+    }
+
+    fn welcome(&self, state: &mut PollState, from: Stranger, met: Met) {
+        let Met { process, segment, board, guest, packet } = met;
+        let conn = Conn::new(from.token, from.socket, Arc::new(segment));
+        conn.set_credentials(from.credentials, process);
+        if let Some((board, slot)) = board {
+            conn.set_peer_board(board, slot);
+        }
+        let mut welcome = Packet { slot: self.take_slot(&conn), ..self.packet(Kind::Welcome) };
+        let fds = [self.board.fd()];
+        let fds = if welcome.slot.is_some() { &fds[..] } else { &[] };
+        let mut sent = socket::send_packet(&conn.socket, &welcome.encode(), fds);
+        if let Err(Errno::TOOMANYREFS | Errno::PERM) = sent {
+            // As to a peer that gets no place on the board.
+            self.give_slot_back(&conn);
+            welcome.slot = None;
+            sent = socket::send_packet(&conn.socket, &welcome.encode(), &[]);
+        }
+        if sent.is_err() {
+            // It has left already.
+            let _ = epoll::delete(&self.epoll, &conn.socket);
+            state.crowd.leave(guest);
+            return self.give_slot_back(&conn);
+        }
+        let peer = self.identify(state, &packet, from.credentials);
+        peer.set_user(from.credentials.uid);
+        let conn = Arc::new(conn);
+        let addr = peer.addr(self.id);
+        let mut link =
+            RxLink::new(conn.clone(), peer.clone(), addr, Stage::Greeting { waited: from.waited });
+        link.guest = Some(guest);
+        self.bring_up(&mut link, &packet);
+        let mut tx = TxLink::new(conn);
+        tx.open(link.limit);
+        peer.add_link(&mut peer.links.lock(), tx);
+        state.links.push(link);
+    }
+
+    /// Returns the peer whose connection this is. A name belongs to the process that listens there,
+    /// and only a connection from that process is taken for it; any other one works as an unnamed
+    /// peer.
+    fn identify(&self, state: &mut PollState, packet: &Packet, from: Credentials) -> Arc<Peer> {
+        let name = Uri::parse(&packet.text).and_then(|uri| Name::of(&uri, from.uid));
+        let name = name.ok().filter(|name| !name.name.is_empty() && name.uid == from.uid);
+        let Some(name) = name else {
+            let uri = format!("na+sm://?pid={}", from.pid);
+            return lock(&self.peers).unnamed(uri);
+        };
+        if !packet.listens || name == self.name || !self.listens_as(&name, from) {
+            if packet.listens {
+                tracing::warn!("process {} is not the one that listens as {name:?}", from.pid);
+            }
+            return lock(&self.peers).unnamed(name.uri());
+        }
+        let peer = lock(&self.peers).named(&name);
+        for link in state.links.iter_mut().filter(|link| link.peer.id == peer.id) {
+            if link.stage == Stage::Up && !link.conn.is_alive() {
+                link.gone("it ended, and another process has its name");
+            }
+        }
+        state.links.sweep();
+        // The predecessor ends first, so that nothing is sent to it any more.
+        self.reap_ended(state);
+        peer
+    }
+
+    /// Returns whether the process that connected is the one that listens as `name`.
+    fn listens_as(&self, name: &Name, from: Credentials) -> bool {
+        let found = name.socket().and_then(|address| {
+            let socket = socket::new(&self.closer)?;
+            let asked = rustix::net::connect(&socket, &address).and_then(|()| {
+                // Closed again at once, which a listener takes for somebody who changed his mind.
+                socket::peer_credentials(&socket)
+            });
+            asked.map_err(|errno| Error::io("cannot ask who listens", errno))
+        });
+        found.is_ok_and(|found| found == from)
+    }
+}
+
+/// The board that came with a packet, and our slot there.
+fn peer_board(
+    packet: &Packet,
+    fd: Option<&OwnedFd>,
+    cut: bool,
+) -> Result<Option<(Board, u32)>, Unmapped> {
+    let Some(slot) = packet.slot else { return Ok(None) };
+    let fd = fd.ok_or_else(|| match cut {
+        true => Unmapped::no_descriptor("the board"),
+        false => "a slot without a board".into(),
+    })?;
+    Ok(Some((Board::attach(fd)?, slot)))
+}
+
+/// The outcome of sending a hello.
+enum Greeted {
+    Yes,
+    /// To be tried again; the reason to give if there is no time for that.
+    NotYet(&'static str),
+}
+
+fn refuse(socket: &Socket, reason: &str) {
+    // It may have left; there is nobody else to tell.
+    let _ = socket::send_packet(socket, &Packet::refused(reason).encode(), &[]);
+}

@@ -1,0 +1,279 @@
+//! Peers: identities that outlive their connections.
+//!
+//! A peer that listens is known by its URI, whichever side connects first; another one exists as
+//! long as its connection. Both sides may connect at the same time, so a peer can have two links;
+//! all messages go through the first of them, in order.
+
+use std::collections::HashMap;
+use std::sync::{OnceLock, Weak};
+
+use super::address::Name;
+use super::tx::TxLink;
+use na_core::{Addr, Error, PeerLink, PeerStats, Principal};
+use prim::lock::{BiasedGuard, BiasedLock};
+use prim::sync::Arc;
+use prim::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+
+/// How to reach a peer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Reach {
+    /// The endpoint itself.
+    Own,
+    /// By connecting to this name.
+    Name(Name),
+    /// Only through the connection that it made.
+    Connection,
+}
+
+/// One peer; the state of its [`Addr`].
+#[derive(Debug)]
+pub(super) struct Peer {
+    pub(super) id: u64,
+    pub(super) uri: String,
+    pub(super) reach: Reach,
+    /// The user of its process, as the kernel says; for a peer that listens under a name, the owner
+    /// of the name.
+    user: OnceLock<u32>,
+    /// It can never be reached again.
+    gone: AtomicBool,
+    /// The links, the one to send through first. This is the send lock.
+    pub(super) links: BiasedLock<Vec<TxLink>>,
+    /// A send may be queued or a transfer open there. A cancel looks only at such peers, and reads
+    /// this without a lock. Written under the send lock.
+    cancelable: AtomicBool,
+    /// Where the first of them was lately, only to ask the cache for it: where several threads
+    /// send, its lines come together with that of the lock, and not one after the other.
+    first_link: AtomicPtr<TxLink>,
+    /// Counts the times that its last open link has ended, from one. Written under the send lock.
+    session: AtomicU64,
+    /// Bytes and messages that went through links that have ended. Written under the send lock.
+    ended_bytes: AtomicU64,
+    ended_messages: AtomicU64,
+    /// Messages that have come. One writer: the poll.
+    received: OwnLine<AtomicU64>,
+}
+
+/// Keeps what the poll writes for each message away from what senders read for each.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct OwnLine<T>(T);
+
+impl Peer {
+    pub(super) fn new(id: u64, uri: String, reach: Reach) -> Arc<Self> {
+        Arc::new(Self {
+            id,
+            uri,
+            reach,
+            user: OnceLock::new(),
+            gone: AtomicBool::new(false),
+            links: BiasedLock::default(),
+            cancelable: AtomicBool::new(false),
+            first_link: AtomicPtr::default(),
+            session: AtomicU64::new(1),
+            ended_bytes: AtomicU64::new(0),
+            ended_messages: AtomicU64::new(0),
+            received: OwnLine::default(),
+        })
+    }
+
+    /// The user of its process, once that is known.
+    pub(super) fn principal(&self) -> Principal {
+        match (&self.reach, self.user.get()) {
+            (Reach::Own, _) | (_, None) => Principal::Unknown,
+            (_, Some(uid)) => Principal::User(*uid),
+        }
+    }
+
+    /// A connection with it belongs to that user: the same for all of them, as a name does.
+    pub(super) fn set_user(&self, uid: u32) {
+        let _ = self.user.set(uid);
+    }
+
+    /// The send lock, by a caller that is about to send.
+    #[inline]
+    pub(super) fn links_to_send(&self) -> BiasedGuard<'_, Vec<TxLink>> {
+        TxLink::prefetch(self.first_link.load(Ordering::Relaxed));
+        self.links.lock()
+    }
+
+    /// Something was queued or begun that can be canceled. Called with the send lock held.
+    pub(super) fn set_cancelable(&self, cancelable: bool) {
+        self.cancelable.store(cancelable, Ordering::Relaxed);
+    }
+
+    /// Returns whether there may be something to cancel. Any thread that knows of the operation
+    /// sees it.
+    pub(super) fn is_cancelable(&self) -> bool {
+        self.cancelable.load(Ordering::Relaxed)
+    }
+
+    /// Adds a link to those of the peer.
+    pub(super) fn add_link(&self, links: &mut Vec<TxLink>, link: TxLink) {
+        links.push(link);
+        self.first_link.store(links.as_mut_ptr(), Ordering::Relaxed);
+    }
+
+    /// Returns whether it is the endpoint itself.
+    #[inline]
+    pub(super) fn is_own(&self) -> bool {
+        matches!(self.reach, Reach::Own)
+    }
+
+    /// The address of this peer at endpoint `endpoint`.
+    pub(super) fn addr(self: &Arc<Self>, endpoint: u64) -> Addr {
+        Addr::with_state(self.uri.as_str(), endpoint, self.id, self.clone())
+    }
+
+    /// The number of our session with it, which it is called with by what comes in it.
+    #[inline]
+    pub(super) fn session(&self) -> u64 {
+        self.session.load(Ordering::Relaxed)
+    }
+
+    /// The last open link has ended. Under the send lock.
+    pub(super) fn end_session(&self) {
+        self.session.store(self.session() + 1, Ordering::Relaxed);
+    }
+
+    /// Returns whether it can never be reached again. Checked under the matcher's lock, taken after
+    /// the flag is set, so that no receive is posted for a peer that was just failed.
+    pub(super) fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_gone(&self) {
+        self.gone.store(true, Ordering::Relaxed);
+    }
+
+    /// Poll: a message has come.
+    #[inline]
+    pub(super) fn count_received(&self) {
+        let OwnLine(received) = &self.received;
+        received.store(received.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+
+    /// One of the `links` has ended; the traffic that went through it still counts. `None`: it is
+    /// not there.
+    pub(super) fn remove_link(&self, links: &mut Vec<TxLink>, token: u64) -> Option<TxLink> {
+        let at = links.iter().position(|link| link.conn.token == token)?;
+        let link = links.remove(at);
+        // Under the send lock, which `links` comes from.
+        for (count, more) in
+            [(&self.ended_bytes, link.sent_bytes()), (&self.ended_messages, link.sent_messages())]
+        {
+            count.store(count.load(Ordering::Relaxed) + more, Ordering::Relaxed);
+        }
+        Some(link)
+    }
+
+    /// Returns the peer's statistics, without the messages that are awaited from it.
+    pub(super) fn stats(&self) -> PeerStats {
+        let links = self.links.lock();
+        let link = match &links[..] {
+            [] if self.is_gone() => PeerLink::Gone,
+            [] => PeerLink::Idle,
+            [first, ..] if first.is_open() => PeerLink::Connected,
+            [..] => PeerLink::Connecting,
+        };
+        let bytes: u64 = links.iter().map(TxLink::sent_bytes).sum();
+        let messages: u64 = links.iter().map(TxLink::sent_messages).sum();
+        let mut stats = PeerStats::new(self.uri.clone(), "sm", link);
+        stats.sent_bytes = Some(bytes + self.ended_bytes.load(Ordering::Relaxed));
+        stats.sent_messages = Some(messages + self.ended_messages.load(Ordering::Relaxed));
+        stats.received_messages = Some(self.received.0.load(Ordering::Relaxed));
+        stats
+    }
+
+    pub(super) fn gone_error(&self) -> Error {
+        Error::PeerGone { peer: self.uri.clone(), reason: "its connection has ended".into() }
+    }
+}
+
+/// The peers that exist.
+#[derive(Debug, Default)]
+pub(super) struct PeerTable {
+    /// Those that listen.
+    by_name: HashMap<Name, Weak<Peer>>,
+    all: Vec<Weak<Peer>>,
+    next_id: u64,
+    sweep_at: usize,
+}
+
+impl PeerTable {
+    /// The peer called `name`.
+    pub(super) fn named(&mut self, name: &Name) -> Arc<Peer> {
+        if let Some(peer) = self.by_name.get(name).and_then(Weak::upgrade) {
+            return peer;
+        }
+        let peer = self.add(name.uri(), Reach::Name(name.clone()));
+        self.by_name.insert(name.clone(), Arc::downgrade(&peer));
+        peer
+    }
+
+    /// A peer that is its connection.
+    pub(super) fn unnamed(&mut self, uri: String) -> Arc<Peer> {
+        self.add(uri, Reach::Connection)
+    }
+
+    /// Every peer.
+    pub(super) fn all(&self) -> Vec<Arc<Peer>> {
+        self.all.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    fn add(&mut self, uri: String, reach: Reach) -> Arc<Peer> {
+        if self.all.len() >= self.sweep_at {
+            self.all.retain(|peer| peer.strong_count() > 0);
+            self.by_name.retain(|_, peer| peer.strong_count() > 0);
+            self.sweep_at = 2 * self.all.len() + 16;
+        }
+        // Zero is the endpoint itself.
+        self.next_id += 1;
+        let peer = Peer::new(self.next_id, uri, reach);
+        self.all.push(Arc::downgrade(&peer));
+        peer
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use crate::open::open;
+    use crate::peer::Peer;
+    use na_core::conformance::PATIENCE;
+    use na_core::{Completion, Endpoint, Error, OpId, OpenOptions, Tag, Uri};
+
+    #[test]
+    fn who_cancels_takes_no_lock_of_a_peer_that_has_nothing_to_cancel() {
+        let start = |listen| {
+            let uri = Uri::parse("na+sm://").unwrap();
+            open(&uri, &OpenOptions::listening(listen)).unwrap()
+        };
+        let (origin, quiet, busy) = (start(false), start(true), start(true));
+        let to_quiet = origin.lookup(quiet.self_addr().uri()).unwrap();
+        let to_busy = origin.lookup(busy.self_addr().uri()).unwrap();
+        let locked = to_quiet.state::<Peer>().unwrap().links.lock();
+        // Queued: there is no welcome yet.
+        origin.send_unexpected(OpId(1), &to_busy, Tag(1), origin.alloc_msg()).unwrap();
+        let (sender, canceled) = channel();
+        let told = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                origin.cancel(OpId(99));
+                origin.cancel(OpId(1));
+                sender.send(()).unwrap();
+            });
+            let told = canceled.recv_timeout(PATIENCE);
+            drop(locked);
+            told
+        });
+        told.expect("it waits for a lock that it has no need of");
+        let busy = to_busy.state::<Peer>().unwrap();
+        assert!(!busy.is_cancelable(), "what was canceled is no reason any more");
+        let mut ended = Vec::new();
+        origin.poll(8, &mut |completion| ended.push(completion)).unwrap();
+        let [Completion::Send { op: OpId(1), result: Err(Error::Canceled), .. }] = &ended[..]
+        else {
+            panic!("not canceled: {ended:?}");
+        };
+    }
+}

@@ -1,0 +1,246 @@
+//! Connections, and the table in which the poller finds them.
+
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use super::incoming::FrameReader;
+use super::peer::Peer;
+use na_core::Addr;
+use prim::sync::Arc;
+
+/// Connecting to one address of a peer, until its hello is there. `next` is the address to try if
+/// this one fails, or has not got so far at `until`. The last one may take until `deadline`.
+#[derive(Clone)]
+pub(super) struct Attempt {
+    pub(super) peer: Arc<Peer>,
+    pub(super) next: usize,
+    pub(super) until: Instant,
+    pub(super) deadline: Instant,
+}
+
+/// How far a connection has come.
+pub(super) enum Stage {
+    /// The kernel is connecting.
+    Connecting(Attempt),
+    /// We have dialed, and wait for the other side's hello.
+    Greeting(Attempt),
+    /// Somebody has dialed us, and has not said its hello.
+    Accepted { deadline: Instant },
+    /// Carries frames of `peer`, which arriving messages call `addr`.
+    Up { peer: Arc<Peer>, addr: Addr },
+}
+
+/// How long nothing of each kind has happened on a connection, see [`liveness`](super::liveness).
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Times {
+    /// Nothing came, though the peer owes us something.
+    pub(super) silent: Duration,
+    /// We sent nothing.
+    pub(super) quiet: Duration,
+    /// The peer took nothing of what we have for it.
+    pub(super) stuck: Duration,
+    /// Bytes that had been sent at the last tick.
+    pub(super) taken: u64,
+}
+
+/// Why a connection is not read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Pause {
+    /// A message waits in the buffer until the matcher has room for it.
+    Room,
+    /// The peer reads too little of what it asks for; see [`unread`](super::unread).
+    Unread,
+}
+
+/// A connection. Only the poller touches it.
+pub(super) struct Conn {
+    pub(super) key: u64,
+    pub(super) socket: Arc<OwnedFd>,
+    pub(super) stage: Stage,
+    pub(super) incoming: FrameReader,
+    /// There may be something to read.
+    pub(super) readable: bool,
+    /// The socket may have room again.
+    pub(super) writable: bool,
+    /// The other side sends no more; what is in the socket is the rest.
+    pub(super) hung_up: bool,
+    pub(super) paused: Option<Pause>,
+    /// It was paused, and is read once, whatever its peer reads.
+    pub(super) is_tried: bool,
+    /// In the poller's queue. Never while it is hot.
+    pub(super) queued: bool,
+    /// A peer made it; counted in the poller's `accepted`.
+    pub(super) accepted: bool,
+    /// Among those that are read in every poll.
+    pub(super) hot: bool,
+    /// Not in the epoll set. Only while it is hot.
+    pub(super) muted: bool,
+    /// The socket was full when it was last read.
+    pub(super) blocked: bool,
+    /// Something has come since the last tick.
+    pub(super) heard: bool,
+    pub(super) times: Times,
+    /// Reads in a row that found nothing.
+    pub(super) idle_reads: u32,
+}
+
+impl Conn {
+    pub(super) fn new(socket: OwnedFd, stage: Stage, message_bytes_max: usize) -> Self {
+        Self {
+            key: 0,
+            socket: Arc::new(socket),
+            stage,
+            incoming: FrameReader::new(message_bytes_max),
+            readable: false,
+            writable: false,
+            hung_up: false,
+            paused: None,
+            is_tried: false,
+            queued: false,
+            accepted: false,
+            hot: false,
+            muted: false,
+            blocked: false,
+            heard: false,
+            times: Times::default(),
+            idle_reads: 0,
+        }
+    }
+
+    /// The peer, if the connection carries its frames.
+    pub(super) fn up(&self) -> Option<&Arc<Peer>> {
+        match &self.stage {
+            Stage::Up { peer, .. } => Some(peer),
+            Stage::Connecting(_) | Stage::Greeting(_) | Stage::Accepted { .. } => None,
+        }
+    }
+
+    /// The peer, if it is known.
+    pub(super) fn peer(&self) -> Option<&Arc<Peer>> {
+        match &self.stage {
+            Stage::Connecting(Attempt { peer, .. }) | Stage::Greeting(Attempt { peer, .. }) => {
+                Some(peer)
+            }
+            Stage::Up { peer, .. } => Some(peer),
+            Stage::Accepted { .. } => None,
+        }
+    }
+
+    /// Returns whether there is something to do for it at once.
+    pub(super) fn has_work(&self) -> bool {
+        (self.readable && self.paused.is_none()) || self.writable
+    }
+
+    /// Until when it must have come further.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        match &self.stage {
+            Stage::Connecting(attempt) | Stage::Greeting(attempt) => Some(attempt.until),
+            Stage::Accepted { deadline } => Some(*deadline),
+            Stage::Up { .. } => None,
+        }
+    }
+}
+
+struct ConnSlot {
+    generation: u32,
+    conn: Option<Box<Conn>>,
+}
+
+/// Connections by key. A key holds the slot and its generation, so that an event of a connection
+/// that is gone does not reach its successor.
+#[derive(Default)]
+pub(super) struct Conns {
+    slots: Vec<ConnSlot>,
+    free: Vec<u32>,
+}
+
+fn key(index: usize, generation: u32) -> u64 {
+    u64::from(generation) << 32 | index as u64
+}
+
+impl Conns {
+    /// Adds a connection and sets its key.
+    pub(super) fn insert(&mut self, mut conn: Conn) -> u64 {
+        let index = match self.free.pop() {
+            Some(index) => index as usize,
+            None => {
+                self.slots.push(ConnSlot { generation: 0, conn: None });
+                self.slots.len() - 1
+            }
+        };
+        let slot = &mut self.slots[index];
+        conn.key = key(index, slot.generation);
+        let key = conn.key;
+        slot.conn = Some(Box::new(conn));
+        key
+    }
+
+    fn slot(&mut self, key: u64) -> Option<&mut ConnSlot> {
+        let slot = self.slots.get_mut((key & u64::from(u32::MAX)) as usize)?;
+        (u64::from(slot.generation) == key >> 32).then_some(slot)
+    }
+
+    pub(super) fn get_mut(&mut self, key: u64) -> Option<&mut Conn> {
+        self.slot(key)?.conn.as_deref_mut()
+    }
+
+    /// Takes a connection out to work on it; its key stays reserved until
+    /// [`put_back`](Self::put_back) or [`remove`](Self::remove).
+    pub(super) fn take(&mut self, key: u64) -> Option<Box<Conn>> {
+        self.slot(key)?.conn.take()
+    }
+
+    /// Undoes [`take`](Self::take).
+    pub(super) fn put_back(&mut self, conn: Box<Conn>) {
+        if let Some(slot) = self.slot(conn.key) {
+            slot.conn = Some(conn);
+        }
+    }
+
+    /// Forgets a connection; its key is invalid from now on.
+    pub(super) fn remove(&mut self, key: u64) -> Option<Box<Conn>> {
+        let slot = self.slot(key)?;
+        let conn = slot.conn.take()?;
+        // The last generation is not used: together with the last index it would be a key of the
+        // poller's own descriptors.
+        slot.generation = (slot.generation + 1) % u32::MAX;
+        self.free.push((key & u64::from(u32::MAX)) as u32);
+        Some(conn)
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Conn> {
+        self.slots.iter_mut().filter_map(|slot| slot.conn.as_deref_mut())
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Conn> {
+        self.slots.iter().filter_map(|slot| slot.conn.as_deref())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn conn() -> Conn {
+        let socket = std::os::unix::net::UnixStream::pair().unwrap().0.into();
+        let deadline = Instant::now() + Duration::from_secs(1);
+        Conn::new(socket, Stage::Accepted { deadline }, 4096)
+    }
+
+    #[test]
+    fn a_key_dies_with_its_connection() {
+        let mut conns = Conns::default();
+        let first = conns.insert(conn());
+        let second = conns.insert(conn());
+        assert_ne!(first, second);
+        let taken = conns.take(first).unwrap();
+        assert!(conns.get_mut(first).is_none(), "taken");
+        conns.put_back(taken);
+        assert!(conns.remove(first).is_some());
+        assert!(conns.remove(first).is_none());
+        let third = conns.insert(conn());
+        assert_ne!(third, first, "the slot is the same, the generation is not");
+        assert!(conns.get_mut(first).is_none());
+        assert_eq!(conns.iter().count(), 2);
+    }
+}

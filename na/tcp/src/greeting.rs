@@ -1,0 +1,503 @@
+//! The beginning of connections: dialing, accepting, the hello in each direction, and time limits.
+//!
+//! The dialer speaks first; the other side answers with its own hello when it has read that one. A
+//! side that has read the other's hello attaches the connection to the peer and may send at once. A
+//! side that refuses a hello of this protocol answers it all the same, so that both know why the
+//! connection ends.
+//!
+//! A peer has one connection. A peer that was looked up is dialed at its address, so that requests
+//! reach the listener there. A connection that was accepted has a peer of its own, whatever address
+//! its hello announces: nothing shows that the caller listens there. So the caller neither gets
+//! what is sent to that address nor ends the connection between us and the listener.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::sync::Weak;
+use std::time::{Duration, Instant};
+
+use rustix::event::epoll::{self, EventData};
+
+use super::address;
+use super::conn::{Attempt, Conn, Stage};
+use super::endpoint::Core;
+use super::frame::{BadHello, Hello, Kind, Refusal};
+use super::inbound::Lost;
+use super::lack;
+use super::liveness;
+use super::peer::{Link, Peer, Phase};
+use super::poller::{EVENTS, Poller, flush};
+use super::socket;
+use na_core::hosts::host_port::PeerKey;
+use na_core::{Error, Principal};
+use prim::sync::{Arc, lock};
+
+/// Accepted connections that may be without a hello; beyond, the oldest is dropped if it has had
+/// [`HALF_OPEN_PATIENCE`], else the others wait in the kernel's queue.
+pub(super) const HALF_OPEN_MAX: usize = 256;
+
+/// How long an accepted connection may at least take for its hello. When thousands of peers dial at
+/// once, none of them is to be dropped for being early.
+const HALF_OPEN_PATIENCE: Duration = Duration::from_secs(1);
+
+/// Connections accepted in one poll.
+const ACCEPTS_MAX: usize = 64;
+
+/// How long to wait with accepting after running out of memory, or of descriptors where not even
+/// the one that is kept for this can be had.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+impl Poller {
+    /// Begins to connect to `peer`, starting with its address number `first`. Each address gets its
+    /// part of the time that is left, so that one which does not answer, as behind a firewall, does
+    /// not keep us from the others.
+    pub(super) fn dial(&mut self, core: &Core, peer: &Arc<Peer>, first: usize, deadline: Instant) {
+        let mut failed = (0, io::Error::from(io::ErrorKind::AddrNotAvailable));
+        for (at, address) in peer.dial.iter().enumerate().skip(first) {
+            let now = Instant::now();
+            let untried = (peer.dial.len() - at).try_into().unwrap_or(u32::MAX);
+            let until = now + deadline.saturating_duration_since(now) / untried;
+            let attempt = Attempt { peer: peer.clone(), next: at + 1, until, deadline };
+            let stage = Stage::Connecting(attempt);
+            match socket::connect(*address, core.class)
+                .and_then(|socket| self.watch(core, socket, stage))
+            {
+                Ok(key) => {
+                    peer.lock().conn = Some(key);
+                    return;
+                }
+                Err(error) => failed = (at, error),
+            }
+        }
+        let (at, error) = failed;
+        self.dial_failed(core, peer, at, &error, deadline);
+    }
+
+    /// Connecting to `peer` failed at its address number `at`, the last one.
+    fn dial_failed(
+        &mut self,
+        core: &Core,
+        peer: &Arc<Peer>,
+        at: usize,
+        error: &io::Error,
+        deadline: Instant,
+    ) {
+        if !self.redial(core, peer, error.kind(), deadline) {
+            let reason = match peer.dial.get(at) {
+                Some(address) => format!("connecting to {address}: {error}"),
+                None => "it has no address".into(),
+            };
+            self.end_peer(core, peer, peer.unreachable(reason));
+        }
+    }
+
+    /// Adds a connection, with its options set, to the set that is polled.
+    fn watch(&mut self, core: &Core, socket: OwnedFd, stage: Stage) -> io::Result<u64> {
+        socket::configure(&socket, &core.options, core.class)?;
+        let conn = Conn::new(socket, stage, core.message_bytes_max);
+        let (socket, deadline) = (conn.socket.clone(), conn.deadline());
+        let key = self.conns.insert(conn);
+        if let Err(errno) = epoll::add(&self.epoll, &socket, EventData::new_u64(key), EVENTS) {
+            self.conns.remove(key);
+            return Err(errno.into());
+        }
+        deadline.into_iter().for_each(|deadline| self.arm_steps(core, deadline));
+        Ok(key)
+    }
+
+    /// Closes a connection of a peer that goes on without it.
+    fn detach(&mut self, peer: &Peer, key: u64) {
+        peer.lock().conn = None;
+        self.drop_conn(key);
+    }
+
+    /// The kernel has decided about a connection that we began.
+    pub(super) fn connecting(&mut self, core: &Core, key: u64) {
+        let Some(conn) = self.conns.get_mut(key) else { return };
+        let Stage::Connecting(attempt) = &conn.stage else { return };
+        if !conn.writable && !conn.hung_up {
+            return;
+        }
+        let attempt = attempt.clone();
+        let hello = core.hello(attempt.peer.lock().session, Some(attempt.peer.id));
+        let greeted =
+            socket::connected(&conn.socket).and_then(|()| say(&conn.socket, &hello)).map(|()| {
+                conn.stage = Stage::Greeting(attempt.clone());
+            });
+        let Err(error) = greeted else {
+            // Whatever the events said was about connecting.
+            conn.writable = false;
+            conn.readable = true;
+            return self.enqueue(key);
+        };
+        let Attempt { peer, next, deadline, .. } = attempt;
+        self.detach(&peer, key);
+        if next < peer.dial.len() {
+            return self.dial(core, &peer, next, deadline);
+        }
+        self.dial_failed(core, &peer, next - 1, &error, deadline);
+    }
+
+    /// An attempt has come to nothing for `lost`, after the kernel had connected, or too late:
+    /// tries the next address, or the same ones again, or says `error`.
+    fn attempt_lost(&mut self, core: &Core, attempt: &Attempt, lost: &Lost, error: Error) {
+        let Attempt { peer, next, deadline, .. } = attempt;
+        if *next < peer.dial.len() {
+            return self.dial(core, peer, *next, *deadline);
+        }
+        // As a port does behind which a proxy or a supervisor waits for the target to start.
+        let hung_up = matches!(lost, Lost::Ended(_));
+        if !hung_up || !self.redial(core, peer, io::ErrorKind::ConnectionReset, *deadline) {
+            self.end_peer(core, peer, error);
+        }
+    }
+
+    /// Accepts what has come.
+    pub(super) fn accept(&mut self, core: &Core) {
+        for _ in 0..ACCEPTS_MAX {
+            if self.is_crowded(core) {
+                return;
+            }
+            let Some(listener) = &self.listener else {
+                self.accept_ready = false;
+                return;
+            };
+            let deadline = Instant::now() + core.connect_timeout;
+            let stage = Stage::Accepted { deadline };
+            let accepted = match socket::accept(listener) {
+                Ok(socket) => self.watch(core, socket, stage).map(|key| self.admit(key)),
+                Err(error) => match lack::missing_descriptor(&error) {
+                    Some(limit) => {
+                        let refusal = Some(Refusal::NoDescriptors { limit });
+                        let hello = Hello { refusal, ..core.hello(limit, None) };
+                        let told = self.lack.turn_away(listener, |socket| {
+                            // It may be gone already; then it needs no answer.
+                            let _ = say(socket, &hello);
+                        });
+                        told.inspect(|()| self.lack.log(&error))
+                    }
+                    None => Err(error),
+                },
+            };
+            let Err(error) = accepted else { continue };
+            match error.kind() {
+                io::ErrorKind::WouldBlock => {
+                    self.accept_ready = false;
+                    return;
+                }
+                io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted => {}
+                _ => {
+                    self.lack.log(&error);
+                    let again_at = Instant::now() + ACCEPT_PAUSE;
+                    self.accept_ready = false;
+                    self.accept_again_at = Some(again_at);
+                    self.arm(again_at);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Returns whether accepting has to wait for hellos; it goes on when one comes, or after the
+    /// patience.
+    fn is_crowded(&mut self, core: &Core) -> bool {
+        let conns = &mut self.conns;
+        let is_half_open = |conn: &mut Conn| matches!(conn.stage, Stage::Accepted { .. });
+        if self.half_open.len() >= HALF_OPEN_MAX {
+            self.half_open.retain(|key| conns.get_mut(*key).is_some_and(is_half_open));
+        }
+        if self.half_open.len() < HALF_OPEN_MAX {
+            return false;
+        }
+        let oldest = self.half_open.front().and_then(|key| conns.get_mut(*key));
+        let accepted_at = oldest
+            .and_then(|conn| conn.deadline())
+            .and_then(|deadline| deadline.checked_sub(core.connect_timeout));
+        let Some(until) = accepted_at.map(|at| at + HALF_OPEN_PATIENCE) else { return false };
+        if until <= Instant::now() {
+            return false;
+        }
+        self.accept_ready = false;
+        self.accept_again_at = Some(until);
+        self.arm(until);
+        true
+    }
+
+    fn admit(&mut self, key: u64) {
+        if self.half_open.len() >= HALF_OPEN_MAX
+            && let Some(oldest) = self.half_open.pop_front()
+        {
+            tracing::debug!("too many connections without a hello: dropping the oldest");
+            self.drop_conn(oldest);
+        }
+        self.half_open.push_back(key);
+    }
+
+    /// Reads the other side's hello, if it is complete, and attaches the connection to its peer.
+    pub(super) fn greeted(&mut self, core: &Core, conn: &mut Conn) -> Result<bool, Lost> {
+        let dialed = match &conn.stage {
+            Stage::Greeting(attempt) => Some(attempt.peer.clone()),
+            Stage::Accepted { .. } => None,
+            Stage::Connecting(_) | Stage::Up { .. } => return Ok(false),
+        };
+        let (hello, len) = match Hello::decode(conn.incoming.buffered()) {
+            Ok(Some(decoded)) => decoded,
+            Ok(None) => return Ok(false),
+            Err(bad) => {
+                if dialed.is_none() && bad != BadHello::Magic {
+                    // It may be gone already; then it needs no answer.
+                    let _ = say(&conn.socket, &core.hello(0, None));
+                }
+                return Err(Lost::Broke(bad.to_string()));
+            }
+        };
+        conn.incoming.skip(len);
+        if let Some(refusal) = hello.refusal {
+            let reason = refusal.to_string();
+            return Err(match refusal {
+                // It may have some when it is tried again.
+                Refusal::NoDescriptors { .. } => Lost::Ended(reason),
+                Refusal::TooManyConnections | Refusal::Other(_) => Lost::Refused(reason),
+            });
+        }
+        if dialed.is_none() && self.accepted >= core.options.connections_max {
+            let refusal = Some(Refusal::TooManyConnections);
+            // It may be gone already; then it needs no answer.
+            let _ = say(&conn.socket, &Hello { refusal, ..core.hello(0, None) });
+            return Err(Lost::Ended("there are too many connections".into()));
+        }
+        let peer = match &dialed {
+            Some(peer) => peer.clone(),
+            None => self.identify(core, conn, &hello),
+        };
+        self.attach(core, conn, &peer, &hello, dialed.is_none())
+            .map_err(|error| Lost::Ended(format!("greeting it failed: {error}")))?;
+        if dialed.is_none() {
+            conn.accepted = true;
+            self.accepted += 1;
+        }
+        // Accepting may have waited for this.
+        self.accept_ready |= self.accept_again_at.is_some();
+        Ok(true)
+    }
+
+    /// A peer for a caller, which is known by this connection only. If the address that it
+    /// announces is on the host that the connection comes from, the peer goes by that name, and is
+    /// dialed there when the connection has ended.
+    fn identify(&mut self, core: &Core, conn: &Conn, hello: &Hello) -> Arc<Peer> {
+        let remote = socket::remote_address(&conn.socket).ok();
+        let local = socket::local_address(&conn.socket).ok();
+        let announced = address::announced(&hello.uri, remote).filter(|announced| {
+            let [remote, local] = [remote, local].map(|address| address.map(|a| a.ip()));
+            address::is_from_there(announced.ip(), remote, local)
+        });
+        // Ourselves, having called another address of ours, shall not be dialed by a name that
+        // needs no connection.
+        match announced.filter(|announced| !core.listens_at(*announced)) {
+            Some(address) => {
+                self.test_predecessor(core, address, hello);
+                core.new_peer(address::uri_of(address), vec![address])
+            }
+            None => {
+                let name = remote.map_or_else(|| "unknown".to_owned(), |a| a.to_string());
+                core.new_peer(address::origin_uri(name), Vec::new())
+            }
+        }
+    }
+
+    /// Another endpoint than the one that we have dialed at `address` says that it listens there.
+    /// If that is true, the dialed one has gone, and its host may have lost power before it could
+    /// tell us. So its connection is tested by a sign of life, which a host that knows nothing of
+    /// the connection answers with a reset; if the caller lies, the sign of life does no harm.
+    fn test_predecessor(&mut self, core: &Core, address: SocketAddr, hello: &Hello) {
+        let known = lock(&core.peers).get(&PeerKey::Address(address)).and_then(Weak::upgrade);
+        let Some(peer) = known else { return };
+        self.with_peer(&peer, |state| {
+            if let Phase::Up(link) = &state.phase
+                && link.can_beat
+                && (link.endpoint.is_none() || link.endpoint != hello.endpoint())
+                // What waits to be sent is a test as well.
+                && state.out.is_empty()
+            {
+                state.out.push_small(Kind::Alive, 0, &[]);
+                flush(core, &peer, state);
+            }
+        });
+    }
+
+    /// Makes a connection that of `peer`, with our hello if it still has to be said.
+    fn attach(
+        &mut self,
+        core: &Core,
+        conn: &mut Conn,
+        peer: &Arc<Peer>,
+        hello: &Hello,
+        greet: bool,
+    ) -> io::Result<()> {
+        socket::suit_if_local(&conn.socket)?;
+        if let Ok(remote) = socket::remote_address(&conn.socket) {
+            peer.set_host(Principal::of_host(remote.ip()));
+        }
+        let message_bytes_max = core.message_bytes_max.min(hello.message_bytes_max as usize);
+        let alive_every = liveness::alive_every(hello);
+        let session = self.with_peer(peer, |state| {
+            // Under the lock, so that no frame overtakes it.
+            if greet {
+                say(&conn.socket, &core.hello(state.session, Some(peer.id)))?;
+            }
+            state.conn = Some(conn.key);
+            state.phase = Phase::Up(Link {
+                socket: conn.socket.clone(),
+                endpoint: hello.endpoint(),
+                message_bytes_max,
+                alive_every,
+                can_beat: liveness::can_beat(hello),
+            });
+            state.out.refuse_longer_than(message_bytes_max, &mut state.harvest);
+            flush(core, peer, state);
+            io::Result::Ok(state.session)
+        })?;
+        let addr = core.addr_of(peer).in_session(session);
+        conn.stage = Stage::Up { peer: peer.clone(), addr };
+        self.redials.retain(|redial| !Arc::ptr_eq(&redial.peer, peer));
+        self.tick_within(liveness::tick_for(core, alive_every));
+        Ok(())
+    }
+
+    /// A connection cannot go on: ends its peer, or the attempt to make it.
+    pub(super) fn lose(&mut self, core: &Core, key: u64, lost: Lost) {
+        let Some(conn) = self.conns.get_mut(key) else { return };
+        let name = match conn.peer() {
+            Some(peer) => peer.uri.to_string(),
+            None => match socket::remote_address(&conn.socket) {
+                Ok(address) => address.to_string(),
+                Err(_) => "unknown".into(),
+            },
+        };
+        let (reason, protocol) = match &lost {
+            Lost::Ended(reason) | Lost::Refused(reason) => (reason.clone(), false),
+            Lost::Broke(reason) => (reason.clone(), true),
+        };
+        if protocol {
+            tracing::warn!(peer = name, reason, "protocol broken, connection closed");
+        }
+        let error = |otherwise: Error| match protocol {
+            true => Error::Protocol { peer: name.clone(), reason: reason.clone() },
+            false => otherwise,
+        };
+        match &conn.stage {
+            Stage::Up { peer, .. } => {
+                let peer = peer.clone();
+                let error = error(peer.gone(&reason));
+                self.abandon(core, key, &error);
+                self.end_peer(core, &peer, error);
+                // An end that raced with a close is in no peer's list any more.
+                self.drop_conn(key);
+            }
+            Stage::Connecting(attempt) | Stage::Greeting(attempt) => {
+                let attempt = attempt.clone();
+                let error = error(attempt.peer.unreachable(&reason));
+                self.detach(&attempt.peer, key);
+                self.attempt_lost(core, &attempt, &lost, error);
+            }
+            Stage::Accepted { .. } => self.drop_conn(key),
+        }
+    }
+
+    /// A connection has not come further in time.
+    pub(super) fn timed_out(&mut self, core: &Core, key: u64) {
+        let limit = core.connect_timeout;
+        let waiting = match self.conns.get_mut(key).map(|conn| &conn.stage) {
+            Some(Stage::Connecting(_)) => "connection",
+            Some(Stage::Greeting(_) | Stage::Accepted { .. }) => "hello",
+            Some(Stage::Up { .. }) | None => return,
+        };
+        self.lose(core, key, Lost::Ended(format!("no {waiting} within {limit:?}")));
+    }
+}
+
+/// Sends a hello. A fresh connection takes that much at once.
+fn say(socket: &OwnedFd, hello: &Hello) -> io::Result<()> {
+    let bytes = hello.encode();
+    match rustix::net::send(socket, &bytes, rustix::net::SendFlags::NOSIGNAL)? {
+        sent if sent == bytes.len() => Ok(()),
+        _ => Err(io::ErrorKind::WriteZero.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::endpoint::TcpEndpoint;
+    use super::*;
+    use na_core::{Completion, Endpoint, OpId, OpenOptions, Tag, Uri};
+
+    fn endpoint(options: &OpenOptions) -> TcpEndpoint {
+        TcpEndpoint::open(&Uri::parse("na+tcp://127.0.0.1:0").unwrap(), options).unwrap()
+    }
+
+    /// A listener that answers nobody any more, and what fills its queue.
+    fn mute() -> (OwnedFd, Vec<OwnedFd>) {
+        let address: std::net::SocketAddr = "127.0.0.1:0".parse().unwrap();
+        let listener = socket::listen(address, Default::default()).unwrap();
+        rustix::net::listen(&listener, 0).unwrap();
+        let address = socket::local_address(&listener).unwrap();
+        let connect = |_| socket::connect(address, Default::default()).unwrap();
+        let queue: Vec<_> = (0..8).map(connect).collect();
+        (listener, queue)
+    }
+
+    #[test]
+    fn an_address_that_does_not_answer_leaves_time_for_the_next() {
+        let (silent, _queue) = mute();
+        reaches_the_next(socket::local_address(&silent).unwrap(), || ());
+    }
+
+    #[test]
+    fn an_address_that_does_not_greet_leaves_time_for_the_next() {
+        use std::io::Write;
+        let listening = || std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        // It accepts and is silent, for the kernel accepts.
+        let silent = listening();
+        reaches_the_next(silent.local_addr().unwrap(), || ());
+        // Whatever is there is no target of ours, or none yet.
+        for says in [&b"SSH-2.0-OpenSSH\r\n"[..], b""] {
+            let other = listening();
+            other.set_nonblocking(true).unwrap();
+            let mut accepted = None;
+            reaches_the_next(other.local_addr().unwrap(), || {
+                if let Ok((mut stream, _)) = other.accept() {
+                    stream.write_all(says).unwrap();
+                    accepted = (!says.is_empty()).then_some(stream);
+                }
+            });
+            assert_eq!(accepted.is_some(), !says.is_empty());
+        }
+    }
+
+    /// A message to a peer with two addresses, `first` and that of a target, arrives.
+    fn reaches_the_next(first: std::net::SocketAddr, mut meanwhile: impl FnMut()) {
+        let target = endpoint(&OpenOptions::listening(true));
+        let listening = target.self_addr.uri().strip_prefix("na+tcp://").unwrap();
+        let mut options = OpenOptions::listening(false);
+        // Far more than the second one needs, of which the first one gets half.
+        options.connect_timeout = Duration::from_secs(4);
+        let origin = endpoint(&options);
+        let dial = vec![first, listening.parse().unwrap()];
+        let to_target = origin.core.addr_of(&origin.core.new_peer("na+tcp://two:1".into(), dial));
+        let mut buf = origin.alloc_msg();
+        assert!(buf.try_extend(b"x"));
+        target.recv_unexpected(OpId(1), target.alloc_msg()).unwrap();
+        origin.send_unexpected(OpId(2), &to_target, Tag(1), buf).unwrap();
+        let (mut sent, mut came) = (None, false);
+        while sent.is_none() || (!came && matches!(sent, Some(Ok(())))) {
+            let mut ended = |completion| match completion {
+                Completion::Send { result, .. } => sent = Some(result),
+                other => panic!("{other:?}"),
+            };
+            origin.poll(64, &mut ended).unwrap();
+            target.poll(64, &mut |_| came = true).unwrap();
+            meanwhile();
+        }
+        assert!(came, "{sent:?}");
+    }
+}
