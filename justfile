@@ -51,8 +51,10 @@ stress seeds="0..500":
 
 # Runs the tests over libfabric and UCX.
 fabrics:
-    MARGO_TEST_OFI=1 cargo test -p margo-na ofi::
-    MARGO_TEST_UCX=1 cargo test -p margo-na ucx::
+    MARGO_TEST_OFI=1 cargo test -p margo-na-ofi --lib
+    MARGO_TEST_OFI=1 cargo test -p margo-na --test it ofi::
+    MARGO_TEST_UCX=1 cargo test -p margo-na-ucx --lib
+    MARGO_TEST_UCX=1 cargo test -p margo-na --test it ucx::
 
 # Runs tests of `ult` under the address sanitizer (docs/checking.md). Needs a nightly compiler.
 asan *filters:

@@ -33,7 +33,7 @@
 //! through `hg/src/origin/forward.rs`, which posts the receive for the reply and sends; the caller
 //! suspends on an [`ult::Eventual`] (or parks, if it is an OS thread).
 //!
-//! At the target: the transport (`na/src/sm`, `na/src/tcp`) delivers; `polling/driver.rs`,
+//! At the target: the transport (`na/sm/src`, `na/tcp/src`) delivers; `polling/driver.rs`,
 //! a ULT that polls whenever its execution stream has nothing better to do, passes the request to
 //! `dispatch/handler.rs`, which makes a ULT in the pool of the RPC. That ULT decodes the arguments,
 //! runs the handler, and answers through `dispatch/respond.rs`.

@@ -13,33 +13,16 @@
 //! whatever happens: success, failure, cancel, death of the peer, close of the endpoint. So no
 //! memory is ever borrowed by an operation in flight, and cancelling is sound.
 //!
-//! # Folders
+//! # Where it is
 //!
-//! Lowest first; a folder imports those above it in this table, and only those. Each says at the
-//! head of its `mod.rs` what it imports and in which order it is read.
+//! Everything but this is re-exported: the contract, memory and messages from `na/core`, whose
+//! header says more; a transport, with the feature of its name, from a crate of that name.
 //!
-//! | folder | what it has |
+//! | file | what it has |
 //! |---|---|
-//! | `base/` | errors, and small tools without a state |
-//! | `address/` | URIs, addresses of peers, who is behind a peer |
-//! | `limits/` | bounds that the system sets, and those that are set to peers |
-//! | `memory/` | registered memory, its keys, copies |
-//! | `message/` | message buffers |
-//! | `options/` | how an endpoint is opened |
-//! | `endpoint/` | the contract: operations, [`Endpoint`], [`Plugin`] |
-//! | `matching/` | which receive takes which message |
-//! | `loopback.rs` | messages and transfers to oneself |
-//! | `hosts/` | names of hosts, network interfaces, IP addresses |
-//! | `sm/`, `tcp/`, `sim/`, `ofi/`, `ucx/` | the transports, which do not know each other |
 //! | `auto_sm/` | one endpoint over shared memory and a network |
 //! | `registry.rs` | from a URI to its transport |
-//! | `conformance/` | the suite that every transport passes |
-//!
-//! # Reading order
-//!
-//! `endpoint/` (the contract) · `message/`, `memory/`, `address/` (what it is made of) ·
-//! `registry.rs` (URI to plugin) · `matching/` · a transport: `sm/`, `tcp/`, `sim/`, `ofi/` or
-//! `ucx/` · `conformance/`.
+//! | `fuzz_addresses.rs` | what fuzzers do with addresses and descriptions |
 //!
 //! Counterpart: Mercury's NA layer (`na.h`), without per-operation callbacks.
 
@@ -47,24 +30,19 @@
 mod auto_sm;
 #[cfg(not(loom))]
 mod fuzz_addresses;
-#[cfg(all(feature = "ofi", not(loom)))]
-pub mod ofi;
 #[cfg(not(loom))]
 mod registry;
-#[cfg(all(feature = "ucx", not(loom)))]
-pub mod ucx;
 
-#[cfg(all(test, not(loom)))]
-use na_core::wire_doc;
-#[cfg(not(loom))]
-use na_core::{address, base, endpoint, hosts, limits, loopback, matching, memory};
-
+#[cfg(all(feature = "ofi", not(loom)))]
+pub use na_ofi as ofi;
 #[cfg(all(feature = "sim", not(loom)))]
 pub use na_sim as sim;
 #[cfg(all(feature = "sm", not(loom)))]
 pub use na_sm as sm;
 #[cfg(all(feature = "tcp", not(loom)))]
 pub use na_tcp as tcp;
+#[cfg(all(feature = "ucx", not(loom)))]
+pub use na_ucx as ucx;
 
 /// Entry points for fuzzers: whatever bytes they get, they must return. See `fuzz/`.
 #[cfg(not(loom))]
@@ -73,13 +51,13 @@ pub mod fuzzing {
     pub use crate::fuzz_addresses::addresses;
 
     #[cfg(feature = "ofi")]
-    pub use crate::ofi::fuzzing as ofi;
-    #[cfg(feature = "ucx")]
-    pub use crate::ucx::fuzzing as ucx;
+    pub use na_ofi::fuzzing as ofi;
     #[cfg(feature = "sm")]
     pub use na_sm::fuzzing as sm;
     #[cfg(feature = "tcp")]
     pub use na_tcp::fuzzing as tcp;
+    #[cfg(feature = "ucx")]
+    pub use na_ucx::fuzzing as ucx;
 }
 
 /// Primitives, under the names that the layer above knows them by.
@@ -95,7 +73,7 @@ pub use prim::{fork, lost, standard::keep_standard_descriptors};
 pub use na_core::{base::plain, limits::file_limit, memory::copy_bytes};
 
 /// The suite that every transport passes.
-#[cfg(all(any(test, feature = "conformance"), not(loom)))]
+#[cfg(all(feature = "conformance", not(loom)))]
 #[doc(hidden)]
 pub use na_core::conformance;
 

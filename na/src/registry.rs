@@ -4,9 +4,9 @@
 
 use std::sync::Arc;
 
-use crate::address::composed;
-use crate::limits::file_limit;
 use crate::{Endpoint, Error, OpenOptions, Plugin, Uri};
+use na_core::address::composed;
+use na_core::limits::file_limit;
 
 /// The transports of this build.
 pub fn plugins() -> &'static [&'static dyn Plugin] {

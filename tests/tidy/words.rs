@@ -69,11 +69,9 @@ fn types_of(text: &str) -> BTreeSet<String> {
     names
 }
 
-/// The part of the repository in which a name of a type means one thing: a crate, or a transport.
+/// The part of the repository in which a name of a type means one thing: a crate.
 fn scope(file: &str) -> &str {
-    let transports = ["na/src/sm/", "na/src/tcp/", "na/src/ucx/", "na/src/ofi/", "na/src/sim/"];
-    let transport = transports.iter().find(|transport| file.starts_with(**transport));
-    transport.copied().or_else(|| file.split("src/").next()).unwrap_or_default()
+    file.split("src/").next().unwrap_or_default()
 }
 
 #[test]

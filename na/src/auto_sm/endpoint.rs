@@ -10,12 +10,12 @@ use super::many::Many;
 use super::memory;
 use super::receives::{Added, Receives, Side};
 use super::turns::FarPolling;
-use crate::address::composed::{self, Host};
 use crate::{
     Access, Addr, Completion, Endpoint, EndpointStats, Error, LargeBuffers, Limits, LocalMem,
     MemPart, Memory, MsgBuf, OpId, OpenOptions, PeerUsers, Plugin, Principal, Refused, RegionTable,
     RemoteMem, Tag, Transfer, Uri,
 };
+use na_core::address::composed::{self, Host};
 use prim::sync::atomic::{AtomicBool, Ordering};
 use prim::sync::{Arc, Mutex, lock};
 

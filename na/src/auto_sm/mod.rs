@@ -5,7 +5,7 @@
 //! operation goes where its address says, and nothing is translated on the way:
 //!
 //! - [`lookup`](crate::Endpoint::lookup) reads both forms of a composed address
-//!   (see [`composed`](crate::address::composed)) and takes the near one if the peer is on this
+//!   (see [`composed`](na_core::address::composed)) and takes the near one if the peer is on this
 //!   host;
 //! - a message that arrives carries the address that it came from, near or far, and is answered
 //!   that way;

@@ -106,7 +106,7 @@ pub struct OpenOptions {
     /// The class of its traffic, for networks that treat classes apart; see [`TrafficClass`]. tcp:
     /// the code point of all connections. ofi: passed to the provider; ucx: InfiniBand and RoCE. A
     /// class that cannot be had is an error; transports that have none say so
-    /// ([`ignored`](crate::ignored)). Default: unspecified.
+    /// (`na::ignored`). Default: unspecified.
     ///
     /// Counterpart: `traffic_class` of `na_init_info`.
     pub traffic_class: TrafficClass,

@@ -1,7 +1,7 @@
 //! The conformance suite over libfabric, where `MARGO_TEST_OFI=1` is set; else each test says
 //! SKIPPED.
 //!
-//! Left out are the cases about what libfabric does not give (`na/src/ofi/mod.rs`): ends of peers,
+//! Left out are the cases about what libfabric does not give (`na/ofi/src/lib.rs`): ends of peers,
 //! checks at the owner of memory, bounds of what providers keep, hundreds of endpoints at once.
 //! `net` of libfabric 1.17, which is behind `ofi+tcp` there, also wakes a sleeper for nothing, and
 //! reads nothing more from a peer, transfers included, while five of its messages wait for receives

@@ -1,0 +1,57 @@
+//! The state of a transfer that is not over; what moves it is in `transfer.rs`.
+
+use super::memory;
+use super::memory::{Registered, RemotePiece};
+use na_core::{Addr, Error, OpId, Transfer};
+use prim::sync::Arc;
+
+/// A transfer.
+pub(super) struct Running {
+    pub(super) op: OpId,
+    pub(super) put: bool,
+    pub(super) transfer: Transfer,
+    /// The registration of the local memory, whose descriptors libfabric is given if it wants them.
+    /// It ends only after the transfer.
+    pub(super) registered: Option<Arc<Registered>>,
+    pub(super) with: Addr,
+    pub(super) pieces: Vec<RemotePiece>,
+    /// Bytes that were handed over.
+    pub(super) started: u64,
+    pub(super) in_flight: u32,
+    /// It waits in the queue of its peer.
+    pub(super) queued: bool,
+    pub(super) error: Option<Error>,
+}
+
+impl Running {
+    /// The next part: ours, libfabric's name of the peer's, key, bytes.
+    pub(super) fn next(&self, part_max: u64) -> Option<(*mut u8, u64, u64, usize)> {
+        let Transfer { local, local_offset, remote_offset, len, .. } = &self.transfer;
+        let left = len - self.started;
+        let at = remote_offset + self.started;
+        let number = self.pieces.partition_point(|piece| piece.start + piece.len <= at);
+        let theirs = self.pieces.get(number)?;
+        let within = at - theirs.start;
+        let len = left.min(theirs.len - within).min(part_max);
+        let ours = local.region().pieces(local_offset + self.started, len).next()?;
+        Some((ours.ptr, theirs.addr + within, theirs.key, ours.len))
+    }
+
+    /// libfabric has parts of it.
+    pub(super) fn is_in_flight(&self) -> bool {
+        self.in_flight > 0
+    }
+
+    pub(super) fn is_started(&self) -> bool {
+        self.error.is_some() || self.started == self.transfer.len
+    }
+
+    /// Lets go of the registration, for good if it shall be `kept`. The memory is still held.
+    pub(super) fn release(&mut self, kept: bool) {
+        match self.registered.take() {
+            Some(registered) if kept => std::mem::forget(registered),
+            Some(registered) => memory::release_of(registered, &self.transfer.local),
+            None => {}
+        }
+    }
+}
