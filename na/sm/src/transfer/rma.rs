@@ -121,7 +121,7 @@ struct Grant {
 
 /// Memory of the owner.
 #[derive(Debug)]
-pub(in crate::sm) enum Granted {
+pub(crate) enum Granted {
     /// It is mapped, and all of the part is ours to copy.
     Mapped(Mapped),
     /// It is plain memory at that address; the owner copies the rest of the part meanwhile.

@@ -9,11 +9,11 @@ use super::super::endpoint::UcxEndpoint;
 use super::super::slots::Work;
 use super::super::wire::{CHUNK_BYTES, Control};
 use super::*;
-use na_core::conformance::{Optional, PATIENCE};
 use crate::Ucx;
+use na_core::conformance::{Optional, PATIENCE};
 use na_core::{
     Access, Addr, Completion, Endpoint, Error, LocalMem, Memory, MsgBuf, OpId, OpenOptions, Plugin,
-    Tag,     Transfer, Uri,
+    Tag, Transfer, Uri,
 };
 
 const OPEN: Optional = Optional {

@@ -48,7 +48,7 @@ fn be_mercury() {
     let inbox = Box::leak(Box::new(Inbox::new(ucp, 4096, 64, Matcher::new(1, 1))));
     // SAFETY: the inbox lives for ever, and its state is not borrowed across calls of the worker.
     let mut mercury = unsafe { Worker::deaf(ucp, &settings, inbox) }.unwrap();
-    mercury.handle(crate::ucx::wire::AM_UNEXPECTED, on_am_of_mercury).unwrap();
+    mercury.handle(crate::wire::AM_UNEXPECTED, on_am_of_mercury).unwrap();
     let there = mercury.listen("127.0.0.1:0".parse().unwrap(), &uri).unwrap();
     println!("\nat {there}");
     std::thread::spawn(|| {
