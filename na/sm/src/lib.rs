@@ -23,12 +23,12 @@
 //! # Bulk data
 //!
 //! Memory of [`SharedBuffer`](na_core::SharedBuffer), on either side, is mapped once by the other
-//! and copied in user space. Short transfers to a region that was asked for before need no word to its
-//! owner (`transfer/offer.rs`). Other memory goes through the ring while both sides are awake, both
-//! copying at the same time; if the requester sleeps, the memory's owner copies with cross-memory
-//! attach. Where attaching is forbidden (found out at connect, by trying), the ring is used always,
-//! as between processes that cannot be watched (before Linux 5.3, or without a free descriptor).
-//! Memory is mapped only between processes of the same user.
+//! and copied in user space. Short transfers to a region that was asked for before need no word to
+//! its owner (`transfer/offer.rs`). Other memory goes through the ring while both sides are awake,
+//! both copying at the same time; if the requester sleeps, the memory's owner copies with
+//! cross-memory attach. Where attaching is forbidden (found out at connect, by trying), the ring is
+//! used always, as between processes that cannot be watched (before Linux 5.3, or without a free
+//! descriptor). Memory is mapped only between processes of the same user.
 //!
 //! # Folders
 //!

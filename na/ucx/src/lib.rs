@@ -79,8 +79,9 @@
 //! Over connections of InfiniBand and RoCE (`rc`) transfers go by UCX's remote memory access, with
 //! keys that the requester asks for and the owner takes back, see `keys.rs` and `remote.rs`; over
 //! others only where the program wants it ([`RemoteKeys`](na_core::RemoteKeys)). Otherwise the
-//! owner is asked before each transfer: it checks key, bounds and access, and holds the memory. The side
-//! that sends the bytes does so in one of two ways, 4 pieces or chunks of a transfer at a time:
+//! owner is asked before each transfer: it checks key, bounds and access, and holds the memory. The
+//! side that sends the bytes does so in one of two ways, 4 pieces or chunks of a transfer at a
+//! time:
 //!
 //! - Chunks of up to 64 KiB, as active messages with number 2, by eager protocols. They are copied
 //!   on both sides, and no program's memory is in UCX's hands: a transfer can be canceled at any
