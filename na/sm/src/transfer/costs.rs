@@ -18,12 +18,10 @@
 //! deceive nobody but itself, because the choice serves its own transfers. A disturbance makes a
 //! measurement longer, so the least of the last few counts.
 //!
-//! The unused way is tried now and then: rarely, and soon when the cost of the used way has
-//! changed. A trial is a few transfers in a row, because the memory of the unused way has left the
-//! caches. It ends early when its first transfers cost several times as much ([`FAR_DEARER`]). Cold
-//! memory can look like that too, so the next trial comes soon ([`PAUSE_OF_DOUBT`]) and goes to its
-//! end whatever it sees. Lengths are told apart, and puts from gets: attaching costs a system call,
-//! and reading is not writing.
+//! The unused way is tried now and then, always after the used one was measured again: a few
+//! transfers in a row, because the memory of the unused way has left the caches. Between such
+//! comparisons nothing is measured. Lengths are told apart, and puts from gets: attaching costs a
+//! system call, and reading is not writing.
 //!
 //! The requester does the same for short transfers of memory that was offered to it (`offer.rs`):
 //! it attaches by itself, or asks the owner, which then uses either way. Only the requester knows
@@ -35,8 +33,7 @@
 //! The rows `bulk.sm.any.64k` and `bulk.sm.any.1m` show the worth of a choice (README, beside
 //! cross-memory attach by one side). Between near cores both take the lane, at 1.95 and 3.81 times
 //! that rate; between far ones both sides attach for 1 MiB, at 1.66 times, and 64 KiB reach 0.85.
-//! A fixed way would be the dearer one on one of the two machines. No row tells what the pauses
-//! and the early end of a trial gain.
+//! A fixed way would be the dearer one on one of the two machines.
 
 use std::time::Duration;
 
@@ -50,45 +47,9 @@ const KEPT: usize = 4;
 /// has been used besides, if it is: what its memory costs when it is cold says nothing.
 const TRIES: u32 = KEPT as u32;
 
-/// A trial ends early when its first [`GIVE_UP_AFTER`] measurements are all so many times the cost
-/// of the used way. Chosen, not measured: a lane is dear while its memory is cold, and one that is
-/// three times as dear as attaching then may still be the cheaper way later.
-const FAR_DEARER: f32 = 3.0;
-
-/// The limit of [`FAR_DEARER`] for a requester that can attach by itself, for which asking must be
-/// [`MUCH_CHEAPER`]. Chosen as well: trials that went to their end took a tenth of the time of the
-/// first thousand transfers of 16 to 64 KiB, in which asking cost two to five times as much from
-/// the first to the last.
-const DEARER: f32 = 2.0;
-
-/// See [`FAR_DEARER`].
-const GIVE_UP_AFTER: usize = 3;
-
-/// The number of transfers on the used way of which one is measured; a power of two.
-const MEASURE_EVERY: u32 = 8;
-
-/// The number as of [`MEASURE_EVERY`] for a requester that can attach by itself. Its transfers are
-/// short: two looks at a precise clock take as long as a third of the rest around the system call.
-const MEASURE_EVERY_SHORT: u32 = 32;
-
-/// Transfers from one trial to the next: at first, and when trials have been in vain for long;
-/// never fewer than [`PAUSE_MIN`] times those of the trial.
-const PAUSE: (u32, u32) = (256, 8192);
-
-/// See [`PAUSE`].
-const PAUSE_MIN: u32 = 8;
-
-/// The pause as of [`PAUSE`] for a requester that can attach by itself: a trial takes several times
-/// as long.
-const LONG_PAUSE: (u32, u32) = (2048, 65_536);
-
-/// The pause after a trial that ended early. That trial may have seen nothing but cold memory, and
-/// then each transfer until the next trial takes the dearer way.
-const PAUSE_OF_DOUBT: u32 = 256;
-
-/// A change of the cost by this factor leads to a trial soon, not before the shorter pause is over:
-/// where lone transfers and others alternate, the cost changes all the time.
-const CHANGED: f32 = 1.5;
+/// Transfers from one comparison to the next, for each one that a trial takes: a way that costs
+/// four times as much then adds little more than a hundredth to the time of all.
+const PAUSE: u32 = 256;
 
 /// A way must be this much cheaper than the one that is used.
 const CHEAPER: f32 = 0.95;
@@ -155,7 +116,7 @@ impl Costs {
     pub(crate) fn measured(&mut self, cost: Cost, way: Way) {
         let Cost { put, len, bytes, took } = cost;
         let cost = took.as_nanos() as f32 / bytes.max(1) as f32;
-        self.class(put, len).measured(way, cost, len);
+        self.class(put, len).samples(way).add(cost);
     }
 
     fn class(&mut self, put: bool, len: u64) -> &mut Class {
@@ -199,81 +160,44 @@ struct Class {
     ring: Samples,
     attach: Samples,
     stage: Stage,
-    /// The cost of the used way when it was last compared.
-    cost: f32,
     /// Transfers until the next stage.
     left: u32,
-    /// Transfers from this trial to the next.
-    pause: u32,
-    /// The last trial has ended early.
-    gave_up: bool,
 }
 
 /// The stage that a class is at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Stage {
-    /// Nothing yet.
+    /// Uses one way.
     #[default]
-    New,
-    /// Finds out what the used way costs.
+    Settled,
+    /// Finds out what that costs.
     First,
     /// Tries the other one.
     Trial,
-    /// Uses one.
-    Settled,
 }
 
 impl Class {
     #[inline]
     fn choose(&mut self, len: u64) -> Choice {
         if self.stage == Stage::Settled && self.left > 0 {
-            return self.go_on();
+            self.left -= 1;
+            return Choice::unmeasured(self.used);
         }
         self.choose_anew(len)
     }
 
-    /// The way that is used.
-    #[inline]
-    fn go_on(&mut self) -> Choice {
-        self.left -= 1;
-        let every = if self.by_itself { MEASURE_EVERY_SHORT } else { MEASURE_EVERY };
-        Choice { way: self.used, measure: self.left.is_multiple_of(every) }
-    }
-
     #[inline(never)]
     fn choose_anew(&mut self, len: u64) -> Choice {
-        if self.stage == Stage::Trial && self.left > 0 && self.is_hopeless() {
-            self.compare(len);
-            self.gave_up = true;
-            self.left = self.left.min(PAUSE_OF_DOUBT);
-            self.pause = self.left;
-        } else if self.left == 0 {
+        if self.left == 0 {
             match self.stage {
-                Stage::New => self.enter(Stage::First, len),
-                Stage::First | Stage::Settled => self.enter(Stage::Trial, len),
-                Stage::Trial => {
-                    self.compare(len);
-                    self.gave_up &= self.stage == Stage::Trial;
-                }
+                Stage::Settled => self.enter(Stage::First, len),
+                Stage::First => self.enter(Stage::Trial, len),
+                Stage::Trial => self.compare(len),
             }
         }
-        if self.stage == Stage::Settled && self.left > 0 {
-            return self.go_on();
-        }
-        self.left = self.left.saturating_sub(1);
+        self.left -= 1;
         let way = if self.stage == Stage::Trial { self.used.other() } else { self.used };
-        Choice { way, measure: true }
-    }
-
-    /// Returns whether a trial need not go on.
-    fn is_hopeless(&mut self) -> bool {
-        if self.gave_up {
-            return false;
-        }
-        let (cost, tried) = (self.samples(self.used).least(), self.samples(self.used.other()));
-        let trial = tried.least().filter(|_| tried.count >= GIVE_UP_AFTER);
-        let dearer = if self.by_itself { DEARER } else { FAR_DEARER };
-        cost.zip(trial).is_some_and(|(cost, trial)| trial > dearer * cost)
+        Choice { way, measure: self.stage != Stage::Settled }
     }
 
     fn samples(&mut self, way: Way) -> &mut Samples {
@@ -292,42 +216,21 @@ impl Class {
     /// The end of a trial. Measurements of transfers that have not ended come too late for it.
     fn compare(&mut self, len: u64) {
         let (used, other) = (self.used, self.used.other());
-        let (cost, trial) = (self.samples(used).least(), self.samples(other).least());
-        let (Some(cost), Some(trial)) = (cost, trial) else {
+        let Some(cost) = self.samples(used).least() else { return self.enter(Stage::First, len) };
+        let Some(trial) = self.samples(other).least() else {
             // None has ended yet.
             self.left = tries(other, len);
             return;
         };
-        self.stage = Stage::Settled;
         let enough = match (self.by_itself, used) {
             (false, _) => CHEAPER,
             (true, Way::Attach) => MUCH_CHEAPER,
             (true, Way::Ring) => 1.0 / MUCH_CHEAPER,
         };
         if trial < enough * cost {
-            (self.used, self.cost, self.pause) = (other, trial, self.pauses(len).0);
-        } else {
-            let (first, last) = self.pauses(len);
-            (self.cost, self.pause) = (cost, (2 * self.pause).clamp(first, last));
+            self.used = other;
         }
-        self.left = self.pause;
-    }
-
-    fn measured(&mut self, way: Way, cost: f32, len: u64) {
-        self.samples(way).add(cost);
-        if self.stage != Stage::Settled || way != self.used {
-            return;
-        }
-        let Some(now) = self.samples(way).full() else { return };
-        if now > CHANGED * self.cost || CHANGED * now < self.cost {
-            let (since, (first, _)) = (self.pause - self.left, self.pauses(len));
-            (self.cost, self.pause, self.left) = (now, first, first.saturating_sub(since));
-        }
-    }
-
-    fn pauses(&self, len: u64) -> (u32, u32) {
-        let (first, last) = if self.by_itself { LONG_PAUSE } else { PAUSE };
-        (first.max(PAUSE_MIN * tries(Way::Ring, len)), last)
+        (self.stage, self.left) = (Stage::Settled, PAUSE * tries(self.used.other(), len));
     }
 }
 
@@ -364,11 +267,6 @@ impl Samples {
 
     fn least(&self) -> Option<f32> {
         self.last[..self.count.min(KEPT)].iter().copied().reduce(f32::min)
-    }
-
-    /// The least, if there are as many as count.
-    fn full(&self) -> Option<f32> {
-        self.least().filter(|_| self.count >= KEPT)
     }
 }
 
@@ -407,11 +305,11 @@ mod tests {
     fn the_cheaper_way_is_taken_and_the_other_rarely_tried() {
         let mut costs = Costs::default();
         assert_eq!(attached(&mut costs, 0.04, 0.08, until_compared(LEN)), TRIES);
-        assert!(attached(&mut costs, 0.04, 0.08, 100_000) <= 20 * TRIES);
+        assert!(attached(&mut costs, 0.04, 0.08, 100_000) <= 100_000 / PAUSE + TRIES);
         let mut costs = Costs::default();
         assert_eq!(attached(&mut costs, 0.3, 0.12, until_compared(LEN)), TRIES);
         let ring = 100_000 - attached(&mut costs, 0.3, 0.12, 100_000);
-        assert!(ring <= 20 * tries(Way::Ring, LEN), "{ring}");
+        assert!(ring <= 100_000 / PAUSE + tries(Way::Ring, LEN), "{ring}");
     }
 
     #[test]
@@ -419,8 +317,8 @@ mod tests {
         let mut costs = Costs::default();
         attached(&mut costs, 0.04, 0.08, 100_000);
         for (ring, attach) in [(0.3, 0.12), (0.04, 0.08), (0.3, 0.12)] {
-            // It takes the measurements that count, the rest of the pause, and a trial.
-            let notice = 2 * KEPT as u32 * MEASURE_EVERY + (PAUSE_MIN + 1) * tries(Way::Ring, LEN);
+            // It takes the rest of the pause and a comparison.
+            let notice = PAUSE * tries(Way::Ring, LEN) + until_compared(LEN);
             attached(&mut costs, ring, attach, notice);
             let chosen = attached(&mut costs, ring, attach, 1000);
             let wrong = if ring < attach { chosen } else { 1000 - chosen };
@@ -435,14 +333,14 @@ mod tests {
         let tried: u32 = (0..1000)
             .map(|round| attached(&mut costs, if round % 2 == 0 { 0.03 } else { 0.07 }, 0.1, 40))
             .sum();
-        assert!(tried <= 40_000 / PAUSE.0 * TRIES + TRIES, "{tried}");
+        assert!(tried <= 40_000 / PAUSE + TRIES, "{tried}");
     }
 
     #[test]
     fn a_way_that_became_cheaper_unseen_is_found_by_a_trial() {
         let mut costs = Costs::default();
         attached(&mut costs, 0.06, 0.12, 100_000);
-        attached(&mut costs, 0.06, 0.03, PAUSE.1 + 2 * until_compared(LEN));
+        attached(&mut costs, 0.06, 0.03, PAUSE * TRIES + until_compared(LEN));
         assert!(attached(&mut costs, 0.06, 0.03, 1000) >= 1000 - 3 * TRIES);
     }
 
@@ -489,28 +387,17 @@ mod tests {
     }
 
     #[test]
-    fn a_way_that_is_far_dearer_is_given_up_soon_and_tried_to_the_end_the_next_time() {
-        let mut costs = Costs::by_itself();
-        let first = TRIES + GIVE_UP_AFTER as u32 * 3;
-        let asked = first - attached(&mut costs, 0.4, 0.1, first);
-        assert!(asked <= GIVE_UP_AFTER as u32, "{asked}");
-        // The next one comes soon. It looks dear as long as it is cold.
-        let until_next = PAUSE_OF_DOUBT - (first - TRIES - asked);
-        assert_eq!(attached(&mut costs, 0.4, 0.1, until_next), until_next);
-        let cold = tries(Way::Ring, LEN) - TRIES;
-        assert_eq!(attached(&mut costs, 0.4, 0.1, cold), 0);
-        attached(&mut costs, 0.05, 0.1, until_compared(LEN));
-        assert_eq!(attached(&mut costs, 0.05, 0.1, 200), 0);
-    }
-
-    #[test]
-    fn a_trial_that_went_to_its_end_is_not_repeated_soon() {
-        let mut costs = Costs::by_itself();
-        let first = until_compared(LEN) + PAUSE_OF_DOUBT + tries(Way::Ring, LEN);
-        let asked = first - attached(&mut costs, 0.4, 0.1, first);
-        assert!(asked > tries(Way::Ring, LEN) && asked < 2 * tries(Way::Ring, LEN), "{asked}");
-        let pause = LONG_PAUSE.0 - until_compared(LEN);
-        assert_eq!(attached(&mut costs, 0.4, 0.1, pause), pause);
+    fn a_used_way_whose_cost_is_not_known_is_measured_before_it_is_left() {
+        let mut costs = Costs::default();
+        let cheap = |way| Cost::of_one(true, LEN, nanos(if way == Way::Ring { 2e3 } else { 9e3 }));
+        for round in 0..2 * until_compared(LEN) {
+            let Choice { way, measure } = costs.choose(true, LEN);
+            // Nothing tells the cost of the first ones.
+            if measure && (round >= until_compared(LEN) || way == Way::Attach) {
+                costs.measured(cheap(way), way);
+            }
+        }
+        assert_eq!(costs.choose(true, LEN), Choice::unmeasured(Way::Ring));
     }
 
     #[test]
@@ -522,7 +409,7 @@ mod tests {
             for changed in [0.02, 0.3, 1.0] {
                 attached(&mut costs, changed * ring, attach, 50_000);
             }
-            attached(&mut costs, ring, attach, LONG_PAUSE.1 + until_compared(LEN));
+            attached(&mut costs, ring, attach, PAUSE * tries(Way::Ring, LEN) + until_compared(LEN));
             let attached = attached(&mut costs, ring, attach, 200);
             assert_eq!(attached < 100, asks, "{ring} to {attach}: {attached}");
         }
