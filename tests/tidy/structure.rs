@@ -60,7 +60,7 @@ const CRATES: &[Limits] = &[
     Limits { flat: 23, ..goals("na/ofi", "") },
     goals("na/ofi-sys", ""),
     Limits { flat: 18, ..goals("na/sim", "") },
-    Limits { flat: 14, ..goals("na/sm", "") },
+    goals("na/sm", "address mapping wake link transfer peers core fuzzing wire_doc"),
     Limits { flat: 23, circle: 13, ..goals("na/tcp", "") },
     Limits { flat: 29, ..goals("na/ucx", "") },
     goals("na/ucx-sys", ""),

@@ -33,10 +33,8 @@
 //! # Folders
 //!
 //! Lowest first: `wake/` (who must be woken) · `link/` (the shared memory, what is said in it, how
-//! peers meet) · `transfer/` (remote memory access). Below all of them are `address.rs` and
-//! `mapping.rs`; above them, in reading order: `peer.rs`, `tx.rs`, `rx.rs` (a peer; a connection,
-//! for senders and for the poll) · `endpoint.rs` (calls) · `open.rs`, `connect.rs`, `poll.rs`,
-//! `links.rs`, `teardown.rs` (progress).
+//! peers meet) · `transfer/` (remote memory access) · `peers/` (a peer; a connection, for senders)
+//! · `core/` (calls and progress). Below all of them are `address.rs` and `mapping.rs`.
 //!
 //! # The life of a message
 //!
@@ -71,33 +69,19 @@ pub mod wake;
 #[cfg(not(loom))]
 mod address;
 #[cfg(not(loom))]
-mod connect;
-#[cfg(not(loom))]
-mod endpoint;
+mod core;
 #[cfg(not(loom))]
 #[doc(hidden)]
 pub mod fuzzing;
 #[cfg(not(loom))]
-mod links;
-#[cfg(not(loom))]
 mod mapping;
 #[cfg(not(loom))]
-mod open;
-#[cfg(not(loom))]
-mod peer;
-#[cfg(not(loom))]
-mod poll;
-#[cfg(not(loom))]
-mod rx;
-#[cfg(not(loom))]
-mod teardown;
+mod peers;
 #[cfg(not(loom))]
 mod transfer;
-#[cfg(not(loom))]
-mod tx;
 
 #[cfg(all(test, not(loom)))]
 mod wire_doc;
 
 #[cfg(not(loom))]
-pub use self::open::Sm;
+pub use self::core::open::Sm;

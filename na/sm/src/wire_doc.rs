@@ -1,6 +1,8 @@
 //! The tables of `docs/wire-sm.md` are those of the code.
 #![allow(clippy::unwrap_used, reason = "a test says by panicking what went wrong")]
 
+use super::address;
+use super::core::open;
 use super::link::conn::Control;
 use super::link::handshake::{ANNOUNCE, ANNOUNCE_BYTES, Kind, Packet, TEXT_BYTES_MAX};
 use super::link::lane;
@@ -17,7 +19,6 @@ use super::transfer::offer::read_place;
 use super::wake::board;
 use super::wake::board::SLOTS as BOARD_SLOTS;
 use super::wake::doorbell::{BOARD, RECORDS, ROOM};
-use super::{address, open};
 use na_core::Access;
 use na_core::wire_doc::{Field, Page};
 use prim::sync::Arc;

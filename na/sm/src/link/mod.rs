@@ -5,17 +5,17 @@
 //!   `memory` and `options`.
 //! - Reading order: `ring.rs`, `lane.rs`, `gate.rs`, `turns.rs` (protocols of plain atomics,
 //!   model-checked) · `segment.rs` (the memory) · `record.rs` (what a ring carries) ·
-//!   `handshake.rs`, `socket.rs`, `closer.rs` (how peers meet) · `crowd.rs` (how many may come) ·
-//!   `conn.rs`, `alive.rs` (a connection).
+//!   `handshake.rs`, `socket.rs`, `closer.rs` (how peers meet) · `accepted.rs` (how many may come)
+//!   · `conn.rs`, `alive.rs` (a connection).
 
+#[cfg(not(loom))]
+pub(super) mod accepted;
 #[cfg(not(loom))]
 pub(super) mod alive;
 #[cfg(not(loom))]
 pub(super) mod closer;
 #[cfg(not(loom))]
 pub(super) mod conn;
-#[cfg(not(loom))]
-pub(super) mod crowd;
 #[allow(unreachable_pub, reason = "public for the models only")]
 pub mod gate;
 #[cfg(not(loom))]

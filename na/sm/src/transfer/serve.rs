@@ -24,13 +24,13 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
+use super::awaited_reports::{AwaitedReports, Get};
 use super::block::{Mapped, PeerBlocks};
 use super::cma;
 use super::cma::Direction;
 use super::costs::{Choice, Cost, Costs, Way};
 use super::fallback::{Chunk, Span};
 use super::offer::Offered;
-use super::untaken::{AwaitedReports, Get};
 use crate::link::conn::{Conn, Control};
 use crate::link::record::{PARTS_MAX, Piece, Request, Status};
 use na_core::loopback::Outcome;

@@ -13,9 +13,9 @@
 
 use std::collections::HashMap;
 
-use super::rx::{RxLink, Stage};
-use super::wake::board::OwnBoard;
-use super::wake::doorbell::settle;
+use crate::core::rx::{RxLink, Stage};
+use crate::wake::board::OwnBoard;
+use crate::wake::doorbell::settle;
 use na_core::base::cheap::IntBuildHasher;
 
 /// So many links are always watched: about what a look at the board costs.
@@ -29,7 +29,7 @@ const SWEPT: usize = 64;
 
 /// The links, the watched ones first. A link whose end is known is watched, or about to be.
 #[derive(Debug, Default)]
-pub(super) struct Links {
+pub(crate) struct Links {
     all: Vec<RxLink>,
     watched: usize,
     /// Index of the link with each slot.
@@ -45,37 +45,37 @@ pub(super) struct Links {
 const NOWHERE: usize = usize::MAX;
 
 impl Links {
-    pub(super) fn iter(&self) -> impl Iterator<Item = &RxLink> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &RxLink> {
         self.all.iter()
     }
 
-    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut RxLink> {
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut RxLink> {
         self.all.iter_mut()
     }
 
     #[inline]
-    pub(super) fn watched(&mut self) -> &mut [RxLink] {
+    pub(crate) fn watched(&mut self) -> &mut [RxLink] {
         &mut self.all[..self.watched]
     }
 
     /// Returns whether there is something to do for a watched link, or a mark of one that was left.
     #[inline]
-    pub(super) fn has_work(&self, board: &OwnBoard) -> bool {
+    pub(crate) fn has_work(&self, board: &OwnBoard) -> bool {
         self.all[..self.watched].iter().any(|link| !link.is_quiet())
             || self.watched < self.all.len() && board.is_marked()
     }
 
     /// Returns whether a link is not up yet; such a link is watched.
-    pub(super) fn is_greeting(&self) -> bool {
+    pub(crate) fn is_greeting(&self) -> bool {
         self.all[..self.watched].iter().any(|link| link.stage != Stage::Up)
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
 
     /// Adds a link, watched.
-    pub(super) fn push(&mut self, link: RxLink) {
+    pub(crate) fn push(&mut self, link: RxLink) {
         self.slots.extend(link.conn.slot().map(|slot| (link.conn.token, slot)));
         self.all.push(link);
         self.place(self.all.len() - 1);
@@ -84,7 +84,7 @@ impl Links {
 
     /// Lets `act` work on the link with `token`, watched if that gives it something to do. `false`:
     /// there is none.
-    pub(super) fn act_on(&mut self, token: u64, act: impl FnOnce(&mut RxLink)) -> bool {
+    pub(crate) fn act_on(&mut self, token: u64, act: impl FnOnce(&mut RxLink)) -> bool {
         let Some(at) = self.find(token) else { return false };
         act(&mut self.all[at]);
         if !self.all[at].is_quiet() {
@@ -103,7 +103,7 @@ impl Links {
 
     /// Takes a watched link out whose end is known, from index `at` on, and sets that to where to
     /// look for the next one.
-    pub(super) fn take_ended(&mut self, at: &mut usize, board: &OwnBoard) -> Option<RxLink> {
+    pub(crate) fn take_ended(&mut self, at: &mut usize, board: &OwnBoard) -> Option<RxLink> {
         let rest = self.all[..self.watched].get(*at..)?;
         let Some(found) = rest.iter().position(|link| link.end.is_some()) else {
             *at = self.watched;
@@ -128,7 +128,7 @@ impl Links {
 
     /// The board's bits: watches the links that are marked. Returns whether there was one.
     #[inline]
-    pub(super) fn read(&mut self, board: &OwnBoard) -> bool {
+    pub(crate) fn read(&mut self, board: &OwnBoard) -> bool {
         self.watched < self.all.len() && self.read_board(board)
     }
 
@@ -146,7 +146,7 @@ impl Links {
     }
 
     /// Watches the left links that have something to do although nobody said so.
-    pub(super) fn sweep(&mut self) {
+    pub(crate) fn sweep(&mut self) {
         self.left_lately.clear();
         for at in self.watched..self.all.len() {
             self.sweep_one(at);
@@ -155,7 +155,7 @@ impl Links {
 
     /// Does as [`sweep`](Self::sweep) for the links that were left lately, and for [`SWEPT`] others
     /// in turn.
-    pub(super) fn sweep_some(&mut self) {
+    pub(crate) fn sweep_some(&mut self) {
         while let Some(token) = self.left_lately.pop() {
             // Who has ended meanwhile has no slot any more.
             if let Some(slot) = self.slots.get(&token) {
@@ -180,7 +180,7 @@ impl Links {
 
     /// Leaves the watched link at `at` if it has been quiet for long and there are enough others.
     #[inline]
-    pub(super) fn leave_if_quiet(&mut self, at: usize) {
+    pub(crate) fn leave_if_quiet(&mut self, at: usize) {
         if self.watched > WATCHED_MIN && self.all[at].quiet_rounds >= QUIET_ROUNDS {
             self.leave(at);
         }
@@ -251,7 +251,7 @@ mod tests {
     use crate::link::conn::Conn;
     use crate::link::segment::{RING_BYTES, Segment};
     use crate::link::socket;
-    use crate::peer::{Peer, Reach};
+    use crate::peers::peer::{Peer, Reach};
     use crate::wake::board::OwnBoard;
     use na_core::{Addr, Error};
     use prim::sync::Arc;
@@ -281,7 +281,7 @@ mod tests {
     fn give_work(links: &Links) {
         links.all[links.watched..].iter().for_each(|link| {
             let flagged = link.conn.clone();
-            crate::tx::TxLink::new(flagged).open(1);
+            crate::peers::tx::TxLink::new(flagged).open(1);
         });
     }
 

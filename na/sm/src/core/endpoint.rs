@@ -15,20 +15,20 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{PoisonError, Weak};
 use std::time::Instant;
 
-use super::address::Name;
-use super::link::closer::Closer;
-use super::link::conn::Conn;
-use super::peer::{Peer, PeerTable};
-use super::poll::PollState;
-use super::rx::RxLink;
-use super::transfer::cma::Nonce;
-use super::transfer::offer::Going;
-use super::transfer::rma::ANSWER_LIMIT;
-use super::tx::TxLink;
-use super::wake::board::OwnBoard;
-use super::wake::doorbell::{RECORDS, settle};
-use super::wake::ready::Ready;
-use super::wake::reports::Reports;
+use crate::address::Name;
+use crate::core::poll::PollState;
+use crate::core::rx::RxLink;
+use crate::link::closer::Closer;
+use crate::link::conn::Conn;
+use crate::peers::peer::{Peer, PeerTable};
+use crate::peers::tx::TxLink;
+use crate::transfer::cma::Nonce;
+use crate::transfer::offer::Going;
+use crate::transfer::rma::ANSWER_LIMIT;
+use crate::wake::board::OwnBoard;
+use crate::wake::doorbell::{RECORDS, settle};
+use crate::wake::ready::Ready;
+use crate::wake::reports::Reports;
 use na_core::base::ran::RunClock;
 use na_core::endpoint::stats;
 use na_core::loopback::Loopback;
@@ -45,50 +45,50 @@ use prim::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use prim::sync::{Arc, Mutex, lock};
 
 /// An endpoint of the sm transport.
-pub(super) struct SmEndpoint {
-    pub(super) itself: Weak<Self>,
-    pub(super) id: u64,
-    pub(super) name: Name,
-    pub(super) own_addr: Addr,
-    pub(super) options: OpenOptions,
+pub(crate) struct SmEndpoint {
+    pub(crate) itself: Weak<Self>,
+    pub(crate) id: u64,
+    pub(crate) name: Name,
+    pub(crate) own_addr: Addr,
+    pub(crate) options: OpenOptions,
     /// Bytes of each ring in connections that we make.
-    pub(super) ring_bytes: usize,
+    pub(crate) ring_bytes: usize,
     /// Cross-memory attach is wanted and works here.
-    pub(super) attach: bool,
-    pub(super) nonce: Nonce,
-    pub(super) regions: RegionTable,
+    pub(crate) attach: bool,
+    pub(crate) nonce: Nonce,
+    pub(crate) regions: RegionTable,
     /// Where peers tell that they have something, see `board.rs`.
-    pub(super) board: OwnBoard,
-    pub(super) matcher: BiasedLock<Matcher>,
-    pub(super) ready: Ready,
+    pub(crate) board: OwnBoard,
+    pub(crate) matcher: BiasedLock<Matcher>,
+    pub(crate) ready: Ready,
     /// Reports of transfers that were done at once.
-    pub(super) reports: Reports<PLACES>,
-    pub(super) loopback: Loopback,
-    pub(super) peers: Mutex<PeerTable>,
-    pub(super) epoll: OwnedFd,
-    pub(super) timer: OwnedFd,
-    pub(super) next_token: AtomicU64,
+    pub(crate) reports: Reports<PLACES>,
+    pub(crate) loopback: Loopback,
+    pub(crate) peers: Mutex<PeerTable>,
+    pub(crate) epoll: OwnedFd,
+    pub(crate) timer: OwnedFd,
+    pub(crate) next_token: AtomicU64,
     /// Connections made by senders, for the poll to take over.
-    pub(super) opened: Mutex<Vec<RxLink>>,
-    pub(super) has_opened: AtomicBool,
+    pub(crate) opened: Mutex<Vec<RxLink>>,
+    pub(crate) has_opened: AtomicBool,
     /// Memory that the owner of a lost connection may still be copying.
-    pub(super) kept: Mutex<Vec<super::transfer::kept::Kept>>,
+    pub(crate) kept: Mutex<Vec<crate::transfer::kept::Kept>>,
     /// Canceled transfers whose owners have not answered.
-    pub(super) canceled: Mutex<Vec<Canceled>>,
-    pub(super) poll: BiasedLock<PollState>,
-    pub(super) closer: Arc<Closer>,
-    pub(super) closed: AtomicBool,
+    pub(crate) canceled: Mutex<Vec<Canceled>>,
+    pub(crate) poll: BiasedLock<PollState>,
+    pub(crate) closer: Arc<Closer>,
+    pub(crate) closed: AtomicBool,
     /// The process that opened it.
-    pub(super) process: Process,
+    pub(crate) process: Process,
     /// Connections, by how bulk data moves.
-    pub(super) attached: AtomicUsize,
-    pub(super) unattached: AtomicUsize,
+    pub(crate) attached: AtomicUsize,
+    pub(crate) unattached: AtomicUsize,
 }
 
 impl SmEndpoint {
     /// Also in a child that was forked off: what it has a copy of is its parent's.
     #[inline]
-    pub(super) fn is_closed(&self) -> bool {
+    pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Relaxed) || self.process.is_other()
     }
 
@@ -338,7 +338,7 @@ impl SmEndpoint {
     }
 
     /// Reports what a call outside the poll has ended. Needs no lock to be held.
-    pub(super) fn report(&self, out: Outcome) {
+    pub(crate) fn report(&self, out: Outcome) {
         for completion in out.completions {
             self.ready.push(completion);
         }
@@ -373,7 +373,7 @@ impl SmEndpoint {
 
 /// A transfer that was canceled and waits for the answer of the memory's owner.
 #[derive(Debug)]
-pub(super) struct Canceled {
+pub(crate) struct Canceled {
     op: OpId,
     peer: Weak<Peer>,
     waited: RunClock,
@@ -381,7 +381,7 @@ pub(super) struct Canceled {
 
 impl SmEndpoint {
     /// Tells the ends of canceled transfers whose owners had time enough to answer.
-    pub(super) fn leave_canceled(&self, state: &mut PollState, now: Instant) {
+    pub(crate) fn leave_canceled(&self, state: &mut PollState, now: Instant) {
         let is_late = |canceled: &mut Canceled| canceled.waited.has_passed(now, ANSWER_LIMIT);
         let late: Vec<_> = lock(&self.canceled).extract_if(.., is_late).collect();
         let mut out = Outcome::default();
@@ -393,7 +393,7 @@ impl SmEndpoint {
     }
 
     /// When to look for such transfers again.
-    pub(super) fn next_leave(&self) -> Option<Instant> {
+    pub(crate) fn next_leave(&self) -> Option<Instant> {
         let canceled = lock(&self.canceled);
         canceled.iter().filter_map(|canceled| canceled.waited.next_look(ANSWER_LIMIT)).min()
     }
@@ -626,7 +626,7 @@ impl Endpoint for SmEndpoint {
     fn direct_bytes_max(&self, peer: &Addr) -> u64 {
         let Ok(peer) = self.peer(peer) else { return 0 };
         let shares = peer.links.lock().first().is_some_and(|link| link.conn.shares());
-        if shares { super::transfer::offer::AT_ONCE_BYTES } else { 0 }
+        if shares { crate::transfer::offer::AT_ONCE_BYTES } else { 0 }
     }
 
     fn bulk_path(&self) -> String {
@@ -638,7 +638,7 @@ impl Endpoint for SmEndpoint {
                 "copy through the shared ring or, but for {peers} of {} peers, cross-memory attach \
                  ({})",
                 peers + self.attached.load(Ordering::Relaxed),
-                super::transfer::cma::why_not()
+                crate::transfer::cma::why_not()
             ),
         };
         format!("memory of alloc mapped; other memory: {other}")
@@ -655,7 +655,7 @@ impl Drop for SmEndpoint {
             return;
         }
         self.close();
-        self.release_kept_or_leak(Instant::now() + super::teardown::KEPT_WAIT);
+        self.release_kept_or_leak(Instant::now() + crate::core::teardown::KEPT_WAIT);
     }
 }
 

@@ -15,20 +15,20 @@ use std::time::{Duration, Instant};
 use rustix::event::epoll;
 use rustix::io::Errno;
 
-use super::endpoint::SmEndpoint;
-use super::link::socket;
-use super::peer::Reach;
-use super::poll::{PollState, Sink};
-use super::rx::{RxLink, Stage};
-use super::transfer::kept::{Keeper, Kept};
-use super::tx::TxLink;
+use crate::core::endpoint::SmEndpoint;
+use crate::core::poll::{PollState, Sink};
+use crate::core::rx::{RxLink, Stage};
+use crate::link::socket;
+use crate::peers::peer::Reach;
+use crate::peers::tx::TxLink;
+use crate::transfer::kept::{Keeper, Kept};
 use na_core::Error;
 use na_core::memory::region::{LingeringMemory, RetiredMemory};
 use prim::sync::atomic::Ordering;
 use prim::sync::lock;
 
 /// How long dropping an endpoint waits for memory that a peer is copying.
-pub(super) const KEPT_WAIT: Duration = Duration::from_secs(1);
+pub(crate) const KEPT_WAIT: Duration = Duration::from_secs(1);
 
 impl Keeper for SmEndpoint {
     fn keep(&self, kept: Kept) {
@@ -40,7 +40,7 @@ impl Keeper for SmEndpoint {
 impl SmEndpoint {
     /// Takes apart the connections whose `end` is set.
     #[cold]
-    pub(super) fn reap_ended(&self, state: &mut PollState) {
+    pub(crate) fn reap_ended(&self, state: &mut PollState) {
         let mut at = 0;
         while let Some(link) = state.links.take_ended(&mut at, &self.board) {
             self.reap(link, state);
@@ -102,7 +102,7 @@ impl SmEndpoint {
     fn drain_dead(&self, link: &mut RxLink, state: &mut PollState) {
         self.matcher.lock().lift_bound(link.peer.id);
         let mut nowhere = |_| ();
-        for _ in 0..=link.rx.capacity() / super::link::ring::LINE {
+        for _ in 0..=link.rx.capacity() / crate::link::ring::LINE {
             // Queued: the failures that follow shall not be reported first.
             let mut sink = Sink::new(&mut nowhere, 0);
             if !self.pump(link, &mut sink, &mut state.arrived, &mut state.out) {
@@ -112,7 +112,7 @@ impl SmEndpoint {
     }
 
     /// Ends everything after `close`. Later calls find what was begun at the same time as that.
-    pub(super) fn shut_down(&self, state: &mut PollState) {
+    pub(crate) fn shut_down(&self, state: &mut PollState) {
         let again = std::mem::replace(&mut state.shut_down, true);
         self.adopt(state);
         if again && state.links.is_empty() {
@@ -145,7 +145,7 @@ impl SmEndpoint {
     }
 
     /// Lets go of memory that nobody copies any more.
-    pub(super) fn release_kept(&self, state: &mut PollState) {
+    pub(crate) fn release_kept(&self, state: &mut PollState) {
         for kept in self.take_released() {
             // May run foreign code, so without the lock.
             drop((kept.memory, kept.late, kept.held));
@@ -170,7 +170,7 @@ impl SmEndpoint {
     /// Lets go of kept memory when the endpoint is dropped. Waits until `deadline` and then leaks
     /// the rest, because giving the memory back would let a foreign process overwrite whatever
     /// comes next.
-    pub(super) fn release_kept_or_leak(&self, deadline: Instant) {
+    pub(crate) fn release_kept_or_leak(&self, deadline: Instant) {
         loop {
             // Nobody is left to be told.
             drop(self.take_released());

@@ -5,7 +5,7 @@
 //! sleep, after [`LOOK_POLLS`] polls, and at least every [`LOOK_EVERY`] of polling (a coarse clock
 //! is read every 8th poll). Limits of time are checked after the round that follows a look, so that
 //! nobody is blamed for what lies in a ring or a socket here, and count only time in which we run
-//! (`ran.rs`). A poll that finds the [report](super::wake::reports) of a transfer that was done at
+//! (`ran.rs`). A poll that finds the [report](crate::wake::reports) of a transfer that was done at
 //! once tells that and makes no round, a few times in a row.
 //!
 //! # Sleep
@@ -24,15 +24,15 @@ use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use rustix::time::{ClockId, Itimerspec, TimerfdTimerFlags};
 
-use super::connect::{STRANGERS_MAX, STRANGERS_PART, Stranger};
-use super::endpoint::SmEndpoint;
-use super::link::conn::{Control, sleep_reasons};
-use super::link::crowd::AcceptedPeers;
-use super::link::socket;
-use super::links::Links;
-use super::rx::{RxLink, Stage};
-use super::tx::sent;
-use super::wake::doorbell::{RECORDS, settle};
+use crate::core::connect::{STRANGERS_MAX, STRANGERS_PART, Stranger};
+use crate::core::endpoint::SmEndpoint;
+use crate::core::links::Links;
+use crate::core::rx::{RxLink, Stage};
+use crate::link::accepted::AcceptedPeers;
+use crate::link::conn::{Control, sleep_reasons};
+use crate::link::socket;
+use crate::peers::tx::sent;
+use crate::wake::doorbell::{RECORDS, settle};
 use na_core::base::ran::RunClock;
 use na_core::limits::descriptors;
 use na_core::limits::descriptors::Reserve;
@@ -44,16 +44,16 @@ use prim::sync::atomic::Ordering;
 use prim::sync::lock;
 
 /// Tokens in the epoll set; connections follow.
-pub(super) const WAKE: u64 = 0;
-pub(super) const TIMER: u64 = 1;
-pub(super) const LISTENER: u64 = 2;
-pub(super) const FIRST_TOKEN: u64 = 16;
+pub(crate) const WAKE: u64 = 0;
+pub(crate) const TIMER: u64 = 1;
+pub(crate) const LISTENER: u64 = 2;
+pub(crate) const FIRST_TOKEN: u64 = 16;
 
 /// How the timer is called, should it be lost.
 const TIMER_NAME: &str = "the timer of an sm endpoint";
 
 /// Added to the token of a connection: the peer's process.
-pub(super) const PROCESS: u64 = 1 << 63;
+pub(crate) const PROCESS: u64 = 1 << 63;
 
 /// Polls after which the kernel is asked, at the latest.
 const LOOK_POLLS: u32 = 1024;
@@ -78,20 +78,20 @@ const EVENTS: usize = 64;
 
 /// The state that the poll alone touches.
 #[derive(Debug)]
-pub(super) struct PollState {
-    pub(super) links: Links,
-    pub(super) strangers: Vec<Stranger>,
-    pub(super) crowd: AcceptedPeers,
-    pub(super) listener: Option<OwnedFd>,
+pub(crate) struct PollState {
+    pub(crate) links: Links,
+    pub(crate) strangers: Vec<Stranger>,
+    pub(crate) crowd: AcceptedPeers,
+    pub(crate) listener: Option<OwnedFd>,
     /// The reserve of a listener.
-    pub(super) reserve: Option<Reserve>,
+    pub(crate) reserve: Option<Reserve>,
     /// How many strangers there may be.
-    pub(super) strangers_max: usize,
+    pub(crate) strangers_max: usize,
     /// When to accept again, after descriptors had run out.
-    pub(super) accept_again: Option<Instant>,
+    pub(crate) accept_again: Option<Instant>,
     /// Completions to report.
-    pub(super) arrived: VecDeque<Completion>,
-    pub(super) out: Outcome,
+    pub(crate) arrived: VecDeque<Completion>,
+    pub(crate) out: Outcome,
     polls: u32,
     looked_at: Timespec,
     look_now: bool,
@@ -101,11 +101,11 @@ pub(super) struct PollState {
     /// Polls since the last round.
     reports: u32,
     turn: usize,
-    pub(super) shut_down: bool,
+    pub(crate) shut_down: bool,
 }
 
 impl PollState {
-    pub(super) fn new(listener: Option<OwnedFd>, crowd: AcceptedPeers) -> Self {
+    pub(crate) fn new(listener: Option<OwnedFd>, crowd: AcceptedPeers) -> Self {
         Self {
             links: Links::default(),
             strangers: Vec::new(),
@@ -163,7 +163,7 @@ impl PollState {
 ///
 /// A completion that passes through a queue is copied twice more, so while nothing waits before it
 /// it is reported where it comes up. No lock but the poll's may be held there.
-pub(super) struct Sink<'a> {
+pub(crate) struct Sink<'a> {
     call: &'a mut dyn FnMut(Completion),
     /// Completions that it still takes.
     left: usize,
@@ -171,19 +171,19 @@ pub(super) struct Sink<'a> {
 
 impl<'a> Sink<'a> {
     /// One that takes `budget` completions; the others are queued.
-    pub(super) fn new(call: &'a mut dyn FnMut(Completion), budget: usize) -> Self {
+    pub(crate) fn new(call: &'a mut dyn FnMut(Completion), budget: usize) -> Self {
         Self { call, left: budget }
     }
 
     /// Returns whether it is the turn of a completion that comes up now.
     #[inline]
-    pub(super) fn takes(&self, queue: &VecDeque<Completion>) -> bool {
+    pub(crate) fn takes(&self, queue: &VecDeque<Completion>) -> bool {
         self.left > 0 && queue.is_empty()
     }
 
     /// Reports a completion whose turn it is.
     #[inline(always)]
-    pub(super) fn tell(&mut self, completion: Completion) {
+    pub(crate) fn tell(&mut self, completion: Completion) {
         self.left = self.left.saturating_sub(1);
         (self.call)(completion);
     }
@@ -203,7 +203,7 @@ impl<'a> Sink<'a> {
 impl SmEndpoint {
     /// See [`Endpoint::poll`](na_core::Endpoint::poll).
     #[inline]
-    pub(super) fn poll_once(
+    pub(crate) fn poll_once(
         &self,
         budget: usize,
         sink: &mut dyn FnMut(Completion),
@@ -275,7 +275,7 @@ impl SmEndpoint {
 
     /// See [`Endpoint::may_find`](na_core::Endpoint::may_find).
     #[inline]
-    pub(super) fn has_work(&self) -> bool {
+    pub(crate) fn has_work(&self) -> bool {
         // Somebody else polls, or the favour of the lock ends: a poll tells.
         let Some(state) = self.poll.try_lock() else { return true };
         // Who is not favoured leaves none; what is in the queues of others is for a poll.
@@ -414,7 +414,7 @@ impl SmEndpoint {
 
     /// Takes over connections that senders made.
     #[inline]
-    pub(super) fn adopt(&self, state: &mut PollState) -> bool {
+    pub(crate) fn adopt(&self, state: &mut PollState) -> bool {
         self.has_opened.load(Ordering::Relaxed) && self.adopt_opened(state)
     }
 
@@ -553,7 +553,7 @@ impl SmEndpoint {
     }
 
     /// See [`Endpoint::prepare_wait`](na_core::Endpoint::prepare_wait).
-    pub(super) fn try_sleep(&self) -> bool {
+    pub(crate) fn try_sleep(&self) -> bool {
         if !self.ready.sleeps() {
             return false;
         }

@@ -14,19 +14,19 @@
 use std::collections::VecDeque;
 use std::mem::offset_of;
 
-use super::link::conn::{CONTROL_WAITING_MAX, Conn, Control, Fault};
-use super::link::record;
-use super::link::record::{PAGE_RECORD, Status};
-use super::link::ring::{LINE, Producer, Violation};
-use super::link::segment::MappedRing;
-use super::link::turns::{PAGE_BYTES, PAGED_MIN};
-use super::transfer::block::Announced;
-use super::transfer::costs::Way;
-use super::transfer::fallback::{Lane, Source, Span};
-use super::transfer::offer::Offers;
-use super::transfer::rma::{Granted, Requests};
-use super::transfer::serve::ToPeer;
-use super::wake::doorbell::RECORDS;
+use crate::link::conn::{CONTROL_WAITING_MAX, Conn, Control, Fault};
+use crate::link::record;
+use crate::link::record::{PAGE_RECORD, Status};
+use crate::link::ring::{LINE, Producer, Violation};
+use crate::link::segment::MappedRing;
+use crate::link::turns::{PAGE_BYTES, PAGED_MIN};
+use crate::transfer::block::Announced;
+use crate::transfer::costs::Way;
+use crate::transfer::fallback::{Lane, Source, Span};
+use crate::transfer::offer::Offers;
+use crate::transfer::rma::{Granted, Requests};
+use crate::transfer::serve::ToPeer;
+use crate::wake::doorbell::RECORDS;
 use na_core::loopback::{Outcome, Queued};
 use na_core::matching::Kind;
 use na_core::memory::region::LingeringMemory;
@@ -36,9 +36,9 @@ use prim::sync::Arc;
 
 /// The sending half of a connection.
 #[derive(Debug)]
-pub(super) struct TxLink {
-    pub(super) conn: Arc<Conn>,
-    pub(super) requests: Requests,
+pub(crate) struct TxLink {
+    pub(crate) conn: Arc<Conn>,
+    pub(crate) requests: Requests,
     producer: Producer<MappedRing>,
     /// Messages that were taken: those that went through the ring, and those that are queued or
     /// were canceled there.
@@ -50,7 +50,7 @@ pub(super) struct TxLink {
     control: VecDeque<Control>,
     queue: VecDeque<Queued>,
     announced: Announced,
-    pub(super) offers: Offers,
+    pub(crate) offers: Offers,
     lane: Lane,
     /// Sends that have ended, for the poll to report: one lock less than
     /// another queue.
@@ -62,7 +62,7 @@ pub(super) struct TxLink {
 
 impl TxLink {
     /// A link that queues until [`open`](Self::open).
-    pub(super) fn new(conn: Arc<Conn>) -> Self {
+    pub(crate) fn new(conn: Arc<Conn>) -> Self {
         let producer = Producer::new(conn.segment.ring(true));
         Self {
             conn,
@@ -83,7 +83,7 @@ impl TxLink {
 
     /// Asks the cache for what a short message touches, of a link that may be there. A hint.
     #[inline(always)]
-    pub(super) fn prefetch(link: *const Self) {
+    pub(crate) fn prefetch(link: *const Self) {
         for offset in [
             offset_of!(Self, producer),
             offset_of!(Self, messages),
@@ -95,7 +95,7 @@ impl TxLink {
     }
 
     /// Makes sure that the peer can map the block of `memory`. `None`: it cannot, or there is none.
-    pub(super) fn announce(&mut self, memory: &LocalMem, write: bool) -> Option<u64> {
+    pub(crate) fn announce(&mut self, memory: &LocalMem, write: bool) -> Option<u64> {
         let Self { conn, announced, control, .. } = self;
         let block = announce(conn, announced, control, memory, write);
         self.look_for_forgotten();
@@ -111,35 +111,35 @@ impl TxLink {
     }
 
     /// The peer is there and takes messages of `limit` bytes.
-    pub(super) fn open(&mut self, limit: usize) {
+    pub(crate) fn open(&mut self, limit: usize) {
         self.limit = Some(limit);
         self.conn.set_backlog(true);
     }
 
     /// Returns whether the peer has answered, so that what was said here may be on its way.
-    pub(super) fn is_open(&self) -> bool {
+    pub(crate) fn is_open(&self) -> bool {
         self.limit.is_some()
     }
 
     /// Returns whether operations of ours that do not end without the peer are open here.
-    pub(super) fn waits_for_peer(&self) -> bool {
+    pub(crate) fn waits_for_peer(&self) -> bool {
         !self.queue.is_empty() || self.requests.has_transfers()
     }
 
     /// Bytes that went through the ring and pages, in whole lines.
-    pub(super) fn sent_bytes(&self) -> u64 {
+    pub(crate) fn sent_bytes(&self) -> u64 {
         self.producer.written() + self.paged
     }
 
     /// Messages that were taken, also those that wait for room in the ring.
-    pub(super) fn sent_messages(&self) -> u64 {
+    pub(crate) fn sent_messages(&self) -> u64 {
         self.messages
     }
 
     /// Sends a message, or queues it: then it returns `true`. Either way the poll has to look at
     /// the link.
     #[inline]
-    pub(super) fn send(&mut self, op: OpId, kind: Kind, tag: Tag, buf: MsgBuf) -> bool {
+    pub(crate) fn send(&mut self, op: OpId, kind: Kind, tag: Tag, buf: MsgBuf) -> bool {
         if self.send_now(kind, tag, buf.as_slice()) {
             self.sent.push((op, buf));
             self.conn.set_backlog(true);
@@ -167,7 +167,7 @@ impl TxLink {
 
     /// Sends a message without a completion; `false`: it has to queue, or is too long.
     #[inline]
-    pub(super) fn send_now(&mut self, kind: Kind, tag: Tag, bytes: &[u8]) -> bool {
+    pub(crate) fn send_now(&mut self, kind: Kind, tag: Tag, bytes: &[u8]) -> bool {
         let fits = self.limit.is_some_and(|limit| bytes.len() <= limit);
         if !fits || !self.queue.is_empty() || !self.control.is_empty() {
             return false;
@@ -238,7 +238,7 @@ impl TxLink {
 
     /// Queues a control record; the poll flushes it. Too many are a fault, for a peer could make us
     /// queue them for ever.
-    pub(super) fn push_control(&mut self, control: Control) {
+    pub(crate) fn push_control(&mut self, control: Control) {
         self.control.push_back(control);
         self.conn.set_backlog(true);
         if self.control.len() > CONTROL_WAITING_MAX {
@@ -247,12 +247,12 @@ impl TxLink {
     }
 
     /// Returns whether a control record of that kind waits already.
-    pub(super) fn has_queued(&self, control: Control) -> bool {
+    pub(crate) fn has_queued(&self, control: Control) -> bool {
         self.control.contains(&control)
     }
 
     /// Starts a transfer; the poll flushes it.
-    pub(super) fn start(&mut self, op: OpId, put: bool, transfer: Transfer, measure: bool) {
+    pub(crate) fn start(&mut self, op: OpId, put: bool, transfer: Transfer, measure: bool) {
         self.requests.start(op, put, transfer, measure);
         self.conn.set_backlog(true);
     }
@@ -261,7 +261,7 @@ impl TxLink {
     /// ended, to report without the send lock: a `lone` one, as most often, or several. Returns
     /// whether there was anything.
     #[inline]
-    pub(super) fn flush(
+    pub(crate) fn flush(
         &mut self,
         lone: &mut Option<(OpId, MsgBuf)>,
         ended: &mut VecDeque<Completion>,
@@ -300,7 +300,7 @@ impl TxLink {
 
     /// Writes what waits, without a report. Returns whether anything went out.
     #[inline(never)]
-    pub(super) fn write_waiting(&mut self, out: &mut Outcome, budget: &mut u64) -> bool {
+    pub(crate) fn write_waiting(&mut self, out: &mut Outcome, budget: &mut u64) -> bool {
         match self.try_write(out, budget) {
             Ok(progress) => {
                 if progress {
@@ -352,7 +352,7 @@ impl TxLink {
     }
 
     /// The owner has ended a part of a transfer; there may be more to ask for now.
-    pub(super) fn done(
+    pub(crate) fn done(
         &mut self,
         part: u64,
         status: Status,
@@ -372,7 +372,7 @@ impl TxLink {
 
     /// The owner lets us copy ourselves: all of a part, or its first `share` bytes; without
     /// `memory` we cannot.
-    pub(super) fn granted(
+    pub(crate) fn granted(
         &mut self,
         part: u64,
         memory: Option<Granted>,
@@ -386,21 +386,21 @@ impl TxLink {
     }
 
     /// The owner wants the data of a put.
-    pub(super) fn pull(&mut self, part: u64, measure: bool) -> Result<(), &'static str> {
+    pub(crate) fn pull(&mut self, part: u64, measure: bool) -> Result<(), &'static str> {
         self.requests.pull(part, measure)?;
         self.conn.set_backlog(true);
         Ok(())
     }
 
     /// Takes a queued message back.
-    pub(super) fn cancel_send(&mut self, op: OpId) -> Option<Completion> {
+    pub(crate) fn cancel_send(&mut self, op: OpId) -> Option<Completion> {
         let at = self.queue.iter().position(|message| message.op == op)?;
         self.queue.remove(at).map(|message| message.end(Err(Error::Canceled)))
     }
 
     /// The connection is gone: ends everything with `error`. Transfers that the peer may still be
     /// writing leave their memory, which is returned.
-    pub(super) fn fail(mut self, error: &Error, out: &mut Outcome) -> Vec<LingeringMemory> {
+    pub(crate) fn fail(mut self, error: &Error, out: &mut Outcome) -> Vec<LingeringMemory> {
         self.take_ended(&mut out.completions);
         let sends = self.queue.drain(..).map(|message| message.end(Err(error.clone())));
         out.completions.extend(sends);
@@ -447,7 +447,7 @@ impl ToPeer for TxLink {
 
 /// The report of a message that was sent.
 #[inline(always)]
-pub(super) fn sent((op, buf): (OpId, MsgBuf)) -> Completion {
+pub(crate) fn sent((op, buf): (OpId, MsgBuf)) -> Completion {
     Completion::Send { op, buf, result: Ok(()) }
 }
 

@@ -10,25 +10,25 @@ use std::time::{Duration, Instant};
 use rustix::event::epoll;
 use rustix::io::Errno;
 
-use super::address;
-use super::address::Name;
-use super::endpoint::SmEndpoint;
-use super::link::conn::Conn;
-use super::link::crowd::{AcceptedPeer, Place, Silent, place_for};
-use super::link::handshake::{Kind, Packet};
-use super::link::ring::payload_max;
-use super::link::segment::{Segment, check_ring_bytes, total_bytes};
-use super::link::socket;
-use super::link::socket::{Credentials, Received, Socket, Unheard};
-use super::mapping::Unmapped;
-use super::peer::{Peer, Reach};
-use super::poll::{LISTENER, PROCESS, PollState};
-use super::rx::{RxLink, Stage};
-use super::transfer::block::PeerBlocks;
-use super::transfer::cma;
-use super::transfer::serve::Services;
-use super::tx::TxLink;
-use super::wake::board::Board;
+use crate::address;
+use crate::address::Name;
+use crate::core::endpoint::SmEndpoint;
+use crate::core::poll::{LISTENER, PROCESS, PollState};
+use crate::core::rx::{RxLink, Stage};
+use crate::link::accepted::{AcceptedPeer, Place, Silent, place_for};
+use crate::link::conn::Conn;
+use crate::link::handshake::{Kind, Packet};
+use crate::link::ring::payload_max;
+use crate::link::segment::{Segment, check_ring_bytes, total_bytes};
+use crate::link::socket;
+use crate::link::socket::{Credentials, Received, Socket, Unheard};
+use crate::mapping::Unmapped;
+use crate::peers::peer::{Peer, Reach};
+use crate::peers::tx::TxLink;
+use crate::transfer::block::PeerBlocks;
+use crate::transfer::cma;
+use crate::transfer::serve::Services;
+use crate::wake::board::Board;
 use na_core::base::plain;
 use na_core::base::ran::RunClock;
 use na_core::limits::descriptors;
@@ -38,10 +38,10 @@ use prim::sync::{Arc, lock};
 
 /// Accepted sockets whose hello has not come, half of them of one user. Nobody waits in the
 /// kernel's queue for a place: there, those of one user would keep the others waiting.
-pub(super) const STRANGERS_MAX: usize = 1024;
+pub(crate) const STRANGERS_MAX: usize = 1024;
 
 /// The part of the process's descriptors that such sockets may be: one in this many.
-pub(super) const STRANGERS_PART: u64 = 4;
+pub(crate) const STRANGERS_PART: u64 = 4;
 
 /// The part of the time that connecting may take, one in this many, after which a silent stranger
 /// makes room for others. One that never says hello must not keep them out for long.
@@ -64,9 +64,9 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// An accepted socket before its hello.
 #[derive(Debug)]
-pub(super) struct Stranger {
-    pub(super) token: u64,
-    pub(super) waited: RunClock,
+pub(crate) struct Stranger {
+    pub(crate) token: u64,
+    pub(crate) waited: RunClock,
     socket: Socket,
     credentials: Credentials,
 }
@@ -82,7 +82,7 @@ struct Met {
 
 impl SmEndpoint {
     /// Starts a connection to `peer` and adds its link. Called with the send lock held.
-    pub(super) fn connect(&self, peer: &Arc<Peer>, links: &mut Vec<TxLink>) -> Result<(), Error> {
+    pub(crate) fn connect(&self, peer: &Arc<Peer>, links: &mut Vec<TxLink>) -> Result<(), Error> {
         // Under the lock: closing sets the flag before it takes the links apart.
         if self.is_closed() {
             return Err(Error::Closed);
@@ -129,7 +129,7 @@ impl SmEndpoint {
     }
 
     /// Tries again to connect. `late`: this is the last time.
-    pub(super) fn dial_again(&self, link: &mut RxLink, late: bool) {
+    pub(crate) fn dial_again(&self, link: &mut RxLink, late: bool) {
         let Stage::Dialing { waited } = link.stage else { return };
         let connected = match self.dial(&link.peer, &link.conn.socket) {
             Ok(connected) => connected,
@@ -248,7 +248,7 @@ impl SmEndpoint {
     }
 
     /// The welcome has come, or what else the peer says.
-    pub(super) fn hear_welcome(&self, link: &mut RxLink) {
+    pub(crate) fn hear_welcome(&self, link: &mut RxLink) {
         let socket = &link.conn.socket;
         let received = match socket.recv_packet() {
             // It closed the connection with our hello unread. What it said before comes after that.
@@ -311,7 +311,7 @@ impl SmEndpoint {
     }
 
     /// Takes new connections.
-    pub(super) fn accept(&self, state: &mut PollState) {
+    pub(crate) fn accept(&self, state: &mut PollState) {
         for _ in 0..ACCEPT_MAX {
             if self.closer.is_full() {
                 state.crowd.refuse("too much that others sent waits to be closed; pausing");
@@ -455,7 +455,7 @@ impl SmEndpoint {
     }
 
     /// Accepts again after a pause.
-    pub(super) fn resume_accepting(&self, state: &mut PollState) {
+    pub(crate) fn resume_accepting(&self, state: &mut PollState) {
         state.accept_again = None;
         if let Some(listener) = &state.listener {
             let token = epoll::EventData::new_u64(LISTENER);
@@ -466,7 +466,7 @@ impl SmEndpoint {
     }
 
     /// A stranger has said something.
-    pub(super) fn hear_stranger(&self, state: &mut PollState, at: usize) {
+    pub(crate) fn hear_stranger(&self, state: &mut PollState, at: usize) {
         let received = match state.strangers[at].socket.recv_packet() {
             Err(Unheard::Errno(Errno::AGAIN | Errno::INTR)) => return,
             received => received,
@@ -488,7 +488,7 @@ impl SmEndpoint {
     /// Ends the watch over a stranger who is about to be closed. Closing alone does not, if a child
     /// that was forked off has the file as well: then its end could be heard for ever, and the
     /// other side would not see ours.
-    pub(super) fn drop_stranger(&self, stranger: &Stranger) {
+    pub(crate) fn drop_stranger(&self, stranger: &Stranger) {
         socket::say_goodbye(&stranger.socket);
         let _ = epoll::delete(&self.epoll, &stranger.socket);
     }

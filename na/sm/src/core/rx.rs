@@ -15,27 +15,27 @@ use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use super::endpoint::SmEndpoint;
-use super::link::conn::{Conn, Control};
-use super::link::crowd::AcceptedPeer;
-use super::link::lane::Emptier;
-use super::link::record;
-use super::link::record::{
+use crate::core::endpoint::SmEndpoint;
+use crate::core::poll::Sink;
+use crate::link::accepted::AcceptedPeer;
+use crate::link::conn::{Conn, Control};
+use crate::link::lane::Emptier;
+use crate::link::record;
+use crate::link::record::{
     CONTROL_WORDS, PAGE_RECORD, Piece, REQUEST_BYTES_MAX, Request, Status, word_at,
 };
-use super::link::ring::{Consumer, Record};
-use super::link::segment::MappedRing;
-use super::link::socket::{Announcements, Heard};
-use super::link::turns::PAGE_BYTES;
-use super::peer::Peer;
-use super::poll::Sink;
-use super::transfer::block::{Mapped, PeerBlocks};
-use super::transfer::fallback::{Chunk, LaneChunk};
-use super::transfer::offer::{Theirs, read_place};
-use super::transfer::rma::Granted;
-use super::transfer::serve::{Place, Services};
-use super::tx::TxLink;
-use super::wake::doorbell::ROOM;
+use crate::link::ring::{Consumer, Record};
+use crate::link::segment::MappedRing;
+use crate::link::socket::{Announcements, Heard};
+use crate::link::turns::PAGE_BYTES;
+use crate::peers::peer::Peer;
+use crate::peers::tx::TxLink;
+use crate::transfer::block::{Mapped, PeerBlocks};
+use crate::transfer::fallback::{Chunk, LaneChunk};
+use crate::transfer::offer::{Theirs, read_place};
+use crate::transfer::rma::Granted;
+use crate::transfer::serve::{Place, Services};
+use crate::wake::doorbell::ROOM;
 use na_core::base::ran::RunClock;
 use na_core::loopback::Outcome;
 use na_core::matching::{Arrived, Kind};
@@ -50,7 +50,7 @@ const RECORDS_PER_TURN: usize = 64;
 
 /// How far a connection is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Stage {
+pub(crate) enum Stage {
     /// Not connected, because the listener's queue was full; or the other side is not ready for our
     /// hello.
     Dialing {
@@ -80,42 +80,42 @@ impl Paged {
 
 /// A connection, for the poll alone.
 #[derive(Debug)]
-pub(super) struct RxLink {
-    pub(super) conn: Arc<Conn>,
-    pub(super) peer: Arc<Peer>,
-    pub(super) addr: Addr,
+pub(crate) struct RxLink {
+    pub(crate) conn: Arc<Conn>,
+    pub(crate) peer: Arc<Peer>,
+    pub(crate) addr: Addr,
     /// A clone of it for the next message, made while there was nothing else to do.
-    pub(super) spare: Option<Addr>,
-    pub(super) rx: Consumer<MappedRing>,
-    pub(super) stage: Stage,
+    pub(crate) spare: Option<Addr>,
+    pub(crate) rx: Consumer<MappedRing>,
+    pub(crate) stage: Stage,
     /// How it counts in the endpoint's `Crowd`, if it came to us.
-    pub(super) guest: Option<AcceptedPeer>,
+    pub(crate) guest: Option<AcceptedPeer>,
     /// The segment's descriptor, until it is handed over.
-    pub(super) memfd: Option<OwnedFd>,
+    pub(crate) memfd: Option<OwnedFd>,
     /// Largest message in either direction, bytes.
-    pub(super) limit: usize,
-    pub(super) services: Services,
+    pub(crate) limit: usize,
+    pub(crate) services: Services,
     /// How it counts among the peers of the endpoint's bulk path.
-    pub(super) began_attached: bool,
+    pub(crate) began_attached: bool,
     /// Memory of the peer that is mapped here.
-    pub(super) blocks: PeerBlocks,
+    pub(crate) blocks: PeerBlocks,
     /// Our end of the peer's lane.
     emptier: Emptier,
     /// Rounds in which there was nothing to do.
-    pub(super) quiet_rounds: u32,
+    pub(crate) quiet_rounds: u32,
     /// Records of the next turn.
-    pub(super) turn: usize,
+    pub(crate) turn: usize,
     /// Why it ends.
-    pub(super) end: Option<Error>,
+    pub(crate) end: Option<Error>,
     /// Something arrived since the last look at the liveness limit.
-    pub(super) heard: bool,
+    pub(crate) heard: bool,
     /// Since something was heard, or since the ping that was sent then.
-    pub(super) silent: RunClock,
-    pub(super) pinged: bool,
+    pub(crate) silent: RunClock,
+    pub(crate) pinged: bool,
 }
 
 impl RxLink {
-    pub(super) fn new(conn: Arc<Conn>, peer: Arc<Peer>, addr: Addr, stage: Stage) -> Self {
+    pub(crate) fn new(conn: Arc<Conn>, peer: Arc<Peer>, addr: Addr, stage: Stage) -> Self {
         let rx = Consumer::new(conn.segment.ring(false));
         Self {
             conn,
@@ -141,12 +141,12 @@ impl RxLink {
     }
 
     #[cold]
-    pub(super) fn breach(&mut self, reason: impl ToString) {
+    pub(crate) fn breach(&mut self, reason: impl ToString) {
         let (peer, reason) = (self.peer.uri.clone(), reason.to_string());
         self.end.get_or_insert(Error::Protocol { peer, reason });
     }
 
-    pub(super) fn gone(&mut self, reason: &str) {
+    pub(crate) fn gone(&mut self, reason: &str) {
         let (peer, reason) = (self.peer.uri.clone(), reason.to_owned());
         self.end.get_or_insert(match self.stage {
             Stage::Up => Error::PeerGone { peer, reason },
@@ -155,7 +155,7 @@ impl RxLink {
     }
 
     /// Runs `act` with the sending half, if it still exists.
-    pub(super) fn with_link<R>(&self, act: impl FnOnce(&mut TxLink) -> R) -> Option<R> {
+    pub(crate) fn with_link<R>(&self, act: impl FnOnce(&mut TxLink) -> R) -> Option<R> {
         let mut links = self.peer.links.lock();
         links.iter_mut().find(|link| link.conn.token == self.conn.token).map(act)
     }
@@ -198,7 +198,7 @@ impl RxLink {
 
     /// Gives each transfer that we serve its turn. Returns whether anything moved.
     #[inline(never)]
-    pub(super) fn run_services(&mut self, budget: &mut u64, out: &mut Outcome) -> bool {
+    pub(crate) fn run_services(&mut self, budget: &mut u64, out: &mut Outcome) -> bool {
         let Self { conn, peer, services, .. } = self;
         services.run(conn, budget, out, |act| {
             let mut links = peer.links.lock();
@@ -207,7 +207,7 @@ impl RxLink {
     }
 
     /// Takes what the socket says: bells, blocks, the end.
-    pub(super) fn hear(&mut self) {
+    pub(crate) fn hear(&mut self) {
         let blocks: Option<&mut dyn Announcements> =
             if self.conn.shares() { Some(&mut self.blocks) } else { None };
         match self.conn.socket.hear(blocks) {
@@ -325,7 +325,7 @@ impl SmEndpoint {
     /// Handles what has arrived on one connection, a bounded number of records. Returns whether
     /// there was something.
     #[inline]
-    pub(super) fn pump(
+    pub(crate) fn pump(
         &self,
         link: &mut RxLink,
         sink: &mut Sink<'_>,

@@ -7,8 +7,8 @@
 use std::collections::HashMap;
 use std::sync::{OnceLock, Weak};
 
-use super::address::Name;
-use super::tx::TxLink;
+use crate::address::Name;
+use crate::peers::tx::TxLink;
 use na_core::{Addr, Error, PeerLink, PeerStats, Principal};
 use prim::lock::{BiasedGuard, BiasedLock};
 use prim::sync::Arc;
@@ -16,7 +16,7 @@ use prim::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
 /// How to reach a peer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Reach {
+pub(crate) enum Reach {
     /// The endpoint itself.
     Own,
     /// By connecting to this name.
@@ -27,17 +27,17 @@ pub(super) enum Reach {
 
 /// One peer; the state of its [`Addr`].
 #[derive(Debug)]
-pub(super) struct Peer {
-    pub(super) id: u64,
-    pub(super) uri: String,
-    pub(super) reach: Reach,
+pub(crate) struct Peer {
+    pub(crate) id: u64,
+    pub(crate) uri: String,
+    pub(crate) reach: Reach,
     /// The user of its process, as the kernel says; for a peer that listens under a name, the owner
     /// of the name.
     user: OnceLock<u32>,
     /// It can never be reached again.
     gone: AtomicBool,
     /// The links, the one to send through first. This is the send lock.
-    pub(super) links: BiasedLock<Vec<TxLink>>,
+    pub(crate) links: BiasedLock<Vec<TxLink>>,
     /// A send may be queued or a transfer open there. A cancel looks only at such peers, and reads
     /// this without a lock. Written under the send lock.
     cancelable: AtomicBool,
@@ -59,7 +59,7 @@ pub(super) struct Peer {
 struct OwnLine<T>(T);
 
 impl Peer {
-    pub(super) fn new(id: u64, uri: String, reach: Reach) -> Arc<Self> {
+    pub(crate) fn new(id: u64, uri: String, reach: Reach) -> Arc<Self> {
         Arc::new(Self {
             id,
             uri,
@@ -77,7 +77,7 @@ impl Peer {
     }
 
     /// The user of its process, once that is known.
-    pub(super) fn principal(&self) -> Principal {
+    pub(crate) fn principal(&self) -> Principal {
         match (&self.reach, self.user.get()) {
             (Reach::Own, _) | (_, None) => Principal::Unknown,
             (_, Some(uid)) => Principal::User(*uid),
@@ -85,76 +85,76 @@ impl Peer {
     }
 
     /// A connection with it belongs to that user: the same for all of them, as a name does.
-    pub(super) fn set_user(&self, uid: u32) {
+    pub(crate) fn set_user(&self, uid: u32) {
         let _ = self.user.set(uid);
     }
 
     /// The send lock, by a caller that is about to send.
     #[inline]
-    pub(super) fn links_to_send(&self) -> BiasedGuard<'_, Vec<TxLink>> {
+    pub(crate) fn links_to_send(&self) -> BiasedGuard<'_, Vec<TxLink>> {
         TxLink::prefetch(self.first_link.load(Ordering::Relaxed));
         self.links.lock()
     }
 
     /// Something was queued or begun that can be canceled. Called with the send lock held.
-    pub(super) fn set_cancelable(&self, cancelable: bool) {
+    pub(crate) fn set_cancelable(&self, cancelable: bool) {
         self.cancelable.store(cancelable, Ordering::Relaxed);
     }
 
     /// Returns whether there may be something to cancel. Any thread that knows of the operation
     /// sees it.
-    pub(super) fn is_cancelable(&self) -> bool {
+    pub(crate) fn is_cancelable(&self) -> bool {
         self.cancelable.load(Ordering::Relaxed)
     }
 
     /// Adds a link to those of the peer.
-    pub(super) fn add_link(&self, links: &mut Vec<TxLink>, link: TxLink) {
+    pub(crate) fn add_link(&self, links: &mut Vec<TxLink>, link: TxLink) {
         links.push(link);
         self.first_link.store(links.as_mut_ptr(), Ordering::Relaxed);
     }
 
     /// Returns whether it is the endpoint itself.
     #[inline]
-    pub(super) fn is_own(&self) -> bool {
+    pub(crate) fn is_own(&self) -> bool {
         matches!(self.reach, Reach::Own)
     }
 
     /// The address of this peer at endpoint `endpoint`.
-    pub(super) fn addr(self: &Arc<Self>, endpoint: u64) -> Addr {
+    pub(crate) fn addr(self: &Arc<Self>, endpoint: u64) -> Addr {
         Addr::with_state(self.uri.as_str(), endpoint, self.id, self.clone())
     }
 
     /// The number of our session with it, which it is called with by what comes in it.
     #[inline]
-    pub(super) fn session(&self) -> u64 {
+    pub(crate) fn session(&self) -> u64 {
         self.session.load(Ordering::Relaxed)
     }
 
     /// The last open link has ended. Under the send lock.
-    pub(super) fn end_session(&self) {
+    pub(crate) fn end_session(&self) {
         self.session.store(self.session() + 1, Ordering::Relaxed);
     }
 
     /// Returns whether it can never be reached again. Checked under the matcher's lock, taken after
     /// the flag is set, so that no receive is posted for a peer that was just failed.
-    pub(super) fn is_gone(&self) -> bool {
+    pub(crate) fn is_gone(&self) -> bool {
         self.gone.load(Ordering::Relaxed)
     }
 
-    pub(super) fn set_gone(&self) {
+    pub(crate) fn set_gone(&self) {
         self.gone.store(true, Ordering::Relaxed);
     }
 
     /// Poll: a message has come.
     #[inline]
-    pub(super) fn count_received(&self) {
+    pub(crate) fn count_received(&self) {
         let OwnLine(received) = &self.received;
         received.store(received.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
     /// One of the `links` has ended; the traffic that went through it still counts. `None`: it is
     /// not there.
-    pub(super) fn remove_link(&self, links: &mut Vec<TxLink>, token: u64) -> Option<TxLink> {
+    pub(crate) fn remove_link(&self, links: &mut Vec<TxLink>, token: u64) -> Option<TxLink> {
         let at = links.iter().position(|link| link.conn.token == token)?;
         let link = links.remove(at);
         // Under the send lock, which `links` comes from.
@@ -167,7 +167,7 @@ impl Peer {
     }
 
     /// Returns the peer's statistics, without the messages that are awaited from it.
-    pub(super) fn stats(&self) -> PeerStats {
+    pub(crate) fn stats(&self) -> PeerStats {
         let links = self.links.lock();
         let link = match &links[..] {
             [] if self.is_gone() => PeerLink::Gone,
@@ -184,14 +184,14 @@ impl Peer {
         stats
     }
 
-    pub(super) fn gone_error(&self) -> Error {
+    pub(crate) fn gone_error(&self) -> Error {
         Error::PeerGone { peer: self.uri.clone(), reason: "its connection has ended".into() }
     }
 }
 
 /// The peers that exist.
 #[derive(Debug, Default)]
-pub(super) struct PeerTable {
+pub(crate) struct PeerTable {
     /// Those that listen.
     by_name: HashMap<Name, Weak<Peer>>,
     all: Vec<Weak<Peer>>,
@@ -201,7 +201,7 @@ pub(super) struct PeerTable {
 
 impl PeerTable {
     /// The peer called `name`.
-    pub(super) fn named(&mut self, name: &Name) -> Arc<Peer> {
+    pub(crate) fn named(&mut self, name: &Name) -> Arc<Peer> {
         if let Some(peer) = self.by_name.get(name).and_then(Weak::upgrade) {
             return peer;
         }
@@ -211,12 +211,12 @@ impl PeerTable {
     }
 
     /// A peer that is its connection.
-    pub(super) fn unnamed(&mut self, uri: String) -> Arc<Peer> {
+    pub(crate) fn unnamed(&mut self, uri: String) -> Arc<Peer> {
         self.add(uri, Reach::Connection)
     }
 
     /// Every peer.
-    pub(super) fn all(&self) -> Vec<Arc<Peer>> {
+    pub(crate) fn all(&self) -> Vec<Arc<Peer>> {
         self.all.iter().filter_map(Weak::upgrade).collect()
     }
 
@@ -238,8 +238,8 @@ impl PeerTable {
 mod tests {
     use std::sync::mpsc::channel;
 
-    use crate::open::open;
-    use crate::peer::Peer;
+    use crate::core::open::open;
+    use crate::peers::peer::Peer;
     use na_core::conformance::PATIENCE;
     use na_core::{Completion, Endpoint, Error, OpId, OpenOptions, Tag, Uri};
 

@@ -4,9 +4,9 @@
 use std::sync::mpsc;
 
 use super::*;
+use crate::core::open::open;
 use crate::link::conn::Conn;
-use crate::open::open;
-use crate::peer::Peer;
+use crate::peers::peer::Peer;
 use crate::transfer::rma::ANSWER_LIMIT;
 use na_core::conformance::PATIENCE;
 use na_core::{

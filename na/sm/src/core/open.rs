@@ -4,20 +4,20 @@ use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::time::{TimerfdClockId, TimerfdFlags};
 
-use super::address;
-use super::address::Name;
-use super::endpoint::SmEndpoint;
-use super::link::crowd::AcceptedPeers;
-use super::link::ring::capacity_for;
-use super::link::segment::{RING_BYTES, total_bytes};
-use super::link::socket;
-use super::peer::{Peer, PeerTable, Reach};
-use super::poll::{LISTENER, PollState, TIMER, WAKE};
-use super::transfer::cma;
-use super::transfer::cma::Nonce;
-use super::wake::board::OwnBoard;
-use super::wake::ready::Ready;
-use super::wake::reports::Reports;
+use crate::address;
+use crate::address::Name;
+use crate::core::endpoint::SmEndpoint;
+use crate::core::poll::{LISTENER, PollState, TIMER, WAKE};
+use crate::link::accepted::AcceptedPeers;
+use crate::link::ring::capacity_for;
+use crate::link::segment::{RING_BYTES, total_bytes};
+use crate::link::socket;
+use crate::peers::peer::{Peer, PeerTable, Reach};
+use crate::transfer::cma;
+use crate::transfer::cma::Nonce;
+use crate::wake::board::OwnBoard;
+use crate::wake::ready::Ready;
+use crate::wake::reports::Reports;
 use na_core::base::ran;
 use na_core::loopback::Loopback;
 use na_core::matching::Matcher;
@@ -31,7 +31,7 @@ use prim::sync::{Arc, Mutex};
 const EARLY_BYTES_MAX: usize = 256 << 10;
 
 /// Largest message that can be configured, bytes.
-pub(super) const MESSAGE_BYTES_MAX: usize = 1 << 20;
+pub(crate) const MESSAGE_BYTES_MAX: usize = 1 << 20;
 
 /// The plugin.
 #[derive(Debug)]
@@ -89,7 +89,7 @@ fn failed(what: &str) -> impl Fn(Errno) -> Error + '_ {
     }
 }
 
-pub(super) fn open(uri: &Uri<'_>, options: &OpenOptions) -> Result<Arc<SmEndpoint>, Error> {
+pub(crate) fn open(uri: &Uri<'_>, options: &OpenOptions) -> Result<Arc<SmEndpoint>, Error> {
     let name = own_name(uri)?;
     let nonce = Nonce::new()?;
     let attach = options.sm.cross_memory_attach && cma::works_here(&nonce);
@@ -145,7 +145,7 @@ pub(super) fn open(uri: &Uri<'_>, options: &OpenOptions) -> Result<Arc<SmEndpoin
         peers: Mutex::new(PeerTable::default()),
         epoll,
         timer,
-        next_token: AtomicU64::new(super::poll::FIRST_TOKEN),
+        next_token: AtomicU64::new(crate::core::poll::FIRST_TOKEN),
         opened: Mutex::new(Vec::new()),
         has_opened: AtomicBool::new(false),
         kept: Mutex::new(Vec::new()),
