@@ -218,7 +218,7 @@ fn registered_memory_is_copied_as_by_atomics() {
         "na/core/src/memory/copy.rs",
         "na/sm/src/transfer/offer.rs",
         "na/sm/src/transfer/fallback.rs",
-        "na/tcp/src/socket.rs",
+        "na/tcp/src/system/socket.rs",
     ];
     let mut complaints = Vec::new();
     for name in files {

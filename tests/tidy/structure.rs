@@ -61,7 +61,7 @@ const CRATES: &[Limits] = &[
     goals("na/ofi-sys", ""),
     Limits { flat: 18, ..goals("na/sim", "") },
     goals("na/sm", "address mapping wake link transfer peers core fuzzing wire_doc"),
-    Limits { flat: 23, circle: 13, ..goals("na/tcp", "") },
+    goals("na/tcp", "wire system stream peers state progress api fuzzing wire_doc"),
     Limits { flat: 29, ..goals("na/ucx", "") },
     goals("na/ucx-sys", ""),
     goals("prim", "sync panic prefetch claim parts sleepers lock shared process"),

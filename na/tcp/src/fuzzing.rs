@@ -9,9 +9,11 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 
-use super::Tcp;
-use super::frame::{CHUNK_BYTES_MAX, HEADER_BYTES, Header, Hello, Kind, Request, Status};
-use super::incoming::{Buffers, Destination, ExpectedData, FrameReader, Parsed, ReadPlan};
+use crate::Tcp;
+use crate::stream::frame_reader::{
+    Buffers, Destination, ExpectedData, FrameReader, Parsed, ReadPlan,
+};
+use crate::wire::frame::{CHUNK_BYTES_MAX, HEADER_BYTES, Header, Hello, Kind, Request, Status};
 use na_core::endpoint::fuzz_target::Target;
 use na_core::{Access, LocalMem, Memory, OpId, OpenOptions, Plugin, RegionTable, Tag, Uri};
 

@@ -1,14 +1,10 @@
 //! TCP: `na+tcp://host:port`, also `tcp://host:port`.
 //!
-//! Files, in the order in which a message passes them: `endpoint` (operations become frames),
-//! `peer` (what is in flight with one peer), `outgoing` (frames become bytes), `poller` (events),
-//! `incoming` (bytes become frames), `inbound` (what a frame does), `transfers` (puts and gets);
-//! `greeting` makes connections, `lack` turns callers away when descriptors have run out,
-//! `liveness` ends the connections of peers that say or take nothing, `unread` holds back and ends
-//! those of peers that ask and do not read, `mail` is what other threads leave for the poll,
-//! `within` what an endpoint does with itself, `known` are all peers, `leaving` bounds what ended
-//! connections leave to the kernel, `address`, `interface`, `frame`, `conn` and `socket` are what
-//! the names say.
+//! # Folders
+//!
+//! Lowest first: `wire/` (what is said) · `system/` (sockets) · `stream/` (bytes become frames, and
+//! frames bytes) · `peers/` (what is in flight with each) · `state/` (an endpoint and its poller) ·
+//! `progress/` (the poll) · `api/` (operations become frames).
 //!
 //! # Addresses
 //!
@@ -219,41 +215,28 @@
 //! copied.
 //!
 //! While the data of one transfer is awaited, the bytes after the next header are read into its
-//! memory before that header is known (`incoming`). If the header is that of another frame after
-//! all, the frame's bytes lie in that memory until they are moved out, at once, and the memory is
-//! zeroed. Meanwhile other threads, and peers that may use that memory too, can see these bytes, or
+//! memory before that header is known (`frame_reader.rs`). If the header is that of another frame
+//! after all, the frame's bytes lie in that memory until they are moved out, at once, and the memory
+//! is zeroed. Meanwhile other threads, and peers that may use that memory too, can see these bytes, or
 //! change them if they may write there (over sm, say). Peers that must not know of each other need
 //! memory of their own. Not to guess would cost a read for each frame, 5 % of a get of 64 KiB
 //! (above).
 
-mod address;
-mod conn;
-mod endpoint;
-mod frame;
+mod api;
 #[doc(hidden)]
 pub mod fuzzing;
-mod gather;
-mod greeting;
-mod inbound;
-mod incoming;
-mod known;
-mod lack;
-mod leaving;
-mod liveness;
-mod mail;
-mod outgoing;
-mod peer;
-mod poller;
-mod socket;
-mod transfers;
-mod unread;
+mod peers;
+mod progress;
+mod state;
+mod stream;
+mod system;
+mod wire;
 #[cfg(test)]
 mod wire_doc;
-mod within;
 
 use std::sync::Arc;
 
-use self::endpoint::TcpEndpoint;
+use self::api::endpoint::TcpEndpoint;
 use na_core::hosts::host_port;
 use na_core::hosts::own_address::Wanted;
 use na_core::{Endpoint, Error, OpenOptions, Plugin, Uri};

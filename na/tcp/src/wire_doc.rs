@@ -1,11 +1,12 @@
 //! The tables and examples of `docs/wire-tcp.md` are those of the code.
 #![allow(clippy::unwrap_used, reason = "a test says by panicking what went wrong")]
 
-use super::frame::{
+use super::MESSAGE_BYTES_MAX;
+use crate::progress::greeting;
+use crate::wire::frame::{
     CHUNK_BYTES_MAX, EXTENSION_BYTES_MAX, HEADER_BYTES, Header, Hello, Kind, Named, REQUEST_BYTES,
     Request, STATUS_BYTES, Status, TRANSFERS_MAX, URI_BYTES_MAX,
 };
-use super::{MESSAGE_BYTES_MAX, greeting};
 use na_core::DeniedReason;
 use na_core::wire_doc::{Field, Page};
 

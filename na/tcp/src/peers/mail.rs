@@ -17,7 +17,7 @@ use std::os::fd::OwnedFd;
 
 use rustix::event::EventfdFlags;
 
-use super::peer::{Peer, PeerState};
+use crate::peers::peer::{Peer, PeerState};
 use na_core::{Completion, Error};
 use prim::lock::BiasedLock;
 use prim::lost;
@@ -25,7 +25,7 @@ use prim::sync::Arc;
 use prim::sync::atomic::{AtomicBool, Ordering, fence};
 
 /// How the bell is called, should it be lost.
-pub(super) const BELL_NAME: &str = "the eventfd that wakes the progress of a tcp endpoint";
+pub(crate) const BELL_NAME: &str = "the eventfd that wakes the progress of a tcp endpoint";
 
 #[derive(Default)]
 struct Lists {
@@ -35,7 +35,7 @@ struct Lists {
 }
 
 /// See the module's documentation.
-pub(super) struct Mail {
+pub(crate) struct Mail {
     lists: BiasedLock<Lists>,
     any: AtomicBool,
     sleeping: AtomicBool,
@@ -44,7 +44,7 @@ pub(super) struct Mail {
 }
 
 impl Mail {
-    pub(super) fn new() -> Result<Self, Error> {
+    pub(crate) fn new() -> Result<Self, Error> {
         let flags = EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC;
         let bell = rustix::event::eventfd(0, flags)
             .map_err(|errno| Error::io("cannot create an eventfd", errno))?;
@@ -57,19 +57,19 @@ impl Mail {
     }
 
     /// The descriptor that ends a sleep.
-    pub(super) fn bell(&self) -> &OwnedFd {
+    pub(crate) fn bell(&self) -> &OwnedFd {
         &self.bell
     }
 
     /// Leaves completions for the next poll.
-    pub(super) fn complete(&self, completions: impl IntoIterator<Item = Completion>) {
+    pub(crate) fn complete(&self, completions: impl IntoIterator<Item = Completion>) {
         self.lists.lock().completions.extend(completions);
         self.notify();
     }
 
     /// Asks the next poll to look at `peer`, whose state is given. `false`: the endpoint is closed,
     /// there will be none.
-    pub(super) fn list(&self, peer: &Arc<Peer>, state: &mut PeerState) -> bool {
+    pub(crate) fn list(&self, peer: &Arc<Peer>, state: &mut PeerState) -> bool {
         if !state.listed {
             let mut lists = self.lists.lock();
             if lists.closed {
@@ -84,24 +84,24 @@ impl Mail {
     }
 
     /// Peers that wait to be looked at.
-    pub(super) fn listed(&self) -> Vec<Arc<Peer>> {
+    pub(crate) fn listed(&self) -> Vec<Arc<Peer>> {
         self.lists.lock().peers.clone()
     }
 
     /// No peer is listed from now on; returns those that are.
-    pub(super) fn close(&self) -> Vec<Arc<Peer>> {
+    pub(crate) fn close(&self) -> Vec<Arc<Peer>> {
         let mut lists = self.lists.lock();
         lists.closed = true;
         std::mem::take(&mut lists.peers)
     }
 
     /// Returns whether there probably is something to take.
-    pub(super) fn has_some(&self) -> bool {
+    pub(crate) fn has_some(&self) -> bool {
         self.any.load(Ordering::Relaxed)
     }
 
     /// Takes everything. The caller clears `listed` of each peer when it looks at it.
-    pub(super) fn take(&self, completions: &mut VecDeque<Completion>, peers: &mut Vec<Arc<Peer>>) {
+    pub(crate) fn take(&self, completions: &mut VecDeque<Completion>, peers: &mut Vec<Arc<Peer>>) {
         if self.any.load(Ordering::Relaxed) {
             self.any.store(false, Ordering::Relaxed);
             let mut lists = self.lists.lock();
@@ -111,12 +111,12 @@ impl Mail {
     }
 
     /// Returns whether a sleep was announced and not yet ended.
-    pub(super) fn is_sleeping(&self) -> bool {
+    pub(crate) fn is_sleeping(&self) -> bool {
         self.sleeping.load(Ordering::Relaxed)
     }
 
     /// Announces a sleep. `false`: there is mail, do not sleep.
-    pub(super) fn prepare_sleep(&self) -> bool {
+    pub(crate) fn prepare_sleep(&self) -> bool {
         self.sleeping.store(true, Ordering::Relaxed);
         // Forbids to read `any` before others can read `sleeping`.
         fence(Ordering::SeqCst); // pair: TCP-SLEEP
@@ -128,14 +128,14 @@ impl Mail {
     }
 
     /// Ends the announcement.
-    pub(super) fn end_sleep(&self) {
+    pub(crate) fn end_sleep(&self) {
         if self.sleeping.load(Ordering::Relaxed) {
             self.sleeping.store(false, Ordering::Relaxed);
         }
     }
 
     /// Asks for a poll.
-    pub(super) fn notify(&self) {
+    pub(crate) fn notify(&self) {
         self.any.store(true, Ordering::Relaxed);
         // Forbids to read `sleeping` before the sleeper can read `any`.
         fence(Ordering::SeqCst); // pair: TCP-SLEEP

@@ -4,11 +4,11 @@ use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
-use super::super::endpoint::TcpEndpoint;
-use super::super::frame::{HEADER_BYTES, Header, Hello, Kind};
 use super::*;
+use crate::api::endpoint::TcpEndpoint;
+use crate::wire::frame::{HEADER_BYTES, Header, Hello, Kind};
 use na_core::conformance::PATIENCE;
-use na_core::{Endpoint, Error, OpenOptions, Uri};
+use na_core::{Addr, Endpoint, Error, OpenOptions, Uri};
 
 fn open(options: &OpenOptions) -> TcpEndpoint {
     TcpEndpoint::open(&Uri::parse("na+tcp://127.0.0.1:0").unwrap(), options).unwrap()
@@ -495,7 +495,7 @@ fn a_socket_that_is_closed_is_bounded_in_time() {
         use rustix::net::sockopt::{socket_linger, tcp_user_timeout};
         (tcp_user_timeout(socket).unwrap(), socket_linger(socket).unwrap())
     };
-    let mut leaving = super::super::leaving::Leaving::default();
+    let mut leaving = crate::system::leaving::Leaving::default();
     leaving.closes(&socket);
     assert_eq!(options(&socket), (0, None), "there is nothing that it could leave");
     while rustix::net::send(&socket, &[1; 4096], rustix::net::SendFlags::DONTWAIT).is_ok() {}

@@ -3,21 +3,21 @@
 use std::net::{IpAddr, SocketAddr};
 
 /// The part of a URI before `://`.
-pub(super) const HEAD: &str = "na+tcp";
+pub(crate) const HEAD: &str = "na+tcp";
 
 /// The text form of a listening address.
-pub(super) fn uri_of(address: SocketAddr) -> String {
+pub(crate) fn uri_of(address: SocketAddr) -> String {
     format!("na+tcp://{address}")
 }
 
 /// The text form of an end that does not listen: a name for people, which `lookup` refuses.
-pub(super) fn origin_uri(name: impl std::fmt::Display) -> String {
+pub(crate) fn origin_uri(name: impl std::fmt::Display) -> String {
     format!("na+tcp://{name}/origin")
 }
 
 /// The address in a URI that a peer announced, if it is written in numbers (so that nothing has to
 /// be resolved) and names a host. The number of a link is the peer's: `from` has ours.
-pub(super) fn announced(uri: &str, from: Option<SocketAddr>) -> Option<SocketAddr> {
+pub(crate) fn announced(uri: &str, from: Option<SocketAddr>) -> Option<SocketAddr> {
     let mut address: SocketAddr = uri.strip_prefix("na+tcp://")?.parse().ok()?;
     // Of one peer there shall be one address; others stay as they are, links included.
     address.set_ip(address.ip().to_canonical());
@@ -30,7 +30,7 @@ pub(super) fn announced(uri: &str, from: Option<SocketAddr>) -> Option<SocketAdd
 /// Returns whether a caller from `remote` to our `local` can be the endpoint that listens at
 /// `announced`: it is on that host, which for a loopback address is ours. A listener on `[::]` sees
 /// callers of IPv4 under IPv6 addresses that stand for theirs.
-pub(super) fn is_from_there(
+pub(crate) fn is_from_there(
     announced: IpAddr,
     remote: Option<IpAddr>,
     local: Option<IpAddr>,

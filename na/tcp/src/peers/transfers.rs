@@ -18,9 +18,9 @@
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
 
-use super::frame::{Kind, Request, Status, TRANSFERS_MAX};
-use super::incoming::{Destination, ExpectedData, ReadPlan};
-use super::outgoing::{Data, Harvest, Outgoing};
+use crate::stream::frame_reader::{Destination, ExpectedData, ReadPlan};
+use crate::stream::outgoing::{Data, Harvest, Outgoing};
+use crate::wire::frame::{Kind, Request, Status, TRANSFERS_MAX};
 use na_core::base::cheap::IntBuildHasher;
 use na_core::memory::region::Filled;
 use na_core::{Completion, DeniedReason, Error, LocalMem, OpId, RegionTable, Transfer};
@@ -59,7 +59,7 @@ struct Expected<'a> {
 
 /// The transfers with one peer. See the module's documentation.
 #[derive(Default)]
-pub(super) struct Transfers {
+pub(crate) struct Transfers {
     next_number: u64,
     /// Transfers by number, ascending.
     asked: VecDeque<(u64, Asked)>,
@@ -71,7 +71,7 @@ pub(super) struct Transfers {
 
 impl Transfers {
     /// How to read, given the data that may be arriving.
-    pub(super) fn appetite(&self) -> ReadPlan {
+    pub(crate) fn appetite(&self) -> ReadPlan {
         let Some(expected) = self.expected() else { return ReadPlan::Any };
         let Expected { kind, number, place: (memory, begin), received, len, careful } = expected;
         let (memory, offset) = (memory.clone(), begin + received);
@@ -79,7 +79,7 @@ impl Transfers {
     }
 
     /// Returns whether [`appetite`](Self::appetite) knows better than to read whatever there is.
-    pub(super) fn expects_data(&self) -> bool {
+    pub(crate) fn expects_data(&self) -> bool {
         self.expected().is_some()
     }
 
@@ -107,17 +107,17 @@ impl Transfers {
     }
 
     /// Returns whether anything is under way in either direction.
-    pub(super) fn is_busy(&self) -> bool {
+    pub(crate) fn is_busy(&self) -> bool {
         self.has_asked() || !self.served_puts.is_empty() || self.served_gets > 0
     }
 
     /// Returns whether a transfer of ours is under way, or waits for its turn.
-    pub(super) fn has_asked(&self) -> bool {
+    pub(crate) fn has_asked(&self) -> bool {
         !self.asked.is_empty() || !self.waiting.is_empty()
     }
 
     /// Starts a transfer, or queues it until the peer has fewer. `door`: see [`Outgoing`].
-    pub(super) fn start(
+    pub(crate) fn start(
         &mut self,
         op: OpId,
         put: bool,
@@ -169,7 +169,7 @@ impl Transfers {
     }
 
     /// Ends the transfer `op`, if there is one. Also returns its number if data may be arriving.
-    pub(super) fn cancel(
+    pub(crate) fn cancel(
         &mut self,
         op: OpId,
         out: &mut Outgoing,
@@ -199,7 +199,7 @@ impl Transfers {
     /// The system cannot access our memory, to send a put of ours (`Put`), or to take the data of
     /// that kind. The transfer ends; data that still comes is skipped.
     #[cold]
-    pub(super) fn cannot_access(
+    pub(crate) fn cannot_access(
         &mut self,
         kind: Kind,
         number: u64,
@@ -227,7 +227,7 @@ impl Transfers {
     }
 
     /// A peer's get or put arrived.
-    pub(super) fn serve(
+    pub(crate) fn serve(
         &mut self,
         kind: Kind,
         number: u64,
@@ -278,12 +278,12 @@ impl Transfers {
     }
 
     /// The last byte of a get that we serve was put into a frame.
-    pub(super) fn get_is_cut(&mut self) {
+    pub(crate) fn get_is_cut(&mut self) {
         self.served_gets -= 1;
     }
 
     /// A frame with data begins.
-    pub(super) fn begin_data(
+    pub(crate) fn begin_data(
         &mut self,
         kind: Kind,
         number: u64,
@@ -296,7 +296,7 @@ impl Transfers {
     }
 
     /// A whole frame with data is there. `false`: the memory that it goes to cannot be written.
-    pub(super) fn take_data(
+    pub(crate) fn take_data(
         &mut self,
         kind: Kind,
         number: u64,
@@ -340,7 +340,7 @@ impl Transfers {
     }
 
     /// A frame with data has been read to its end.
-    pub(super) fn end_data(
+    pub(crate) fn end_data(
         &mut self,
         kind: Kind,
         number: u64,
@@ -380,7 +380,7 @@ impl Transfers {
     }
 
     /// The owner's verdict on a transfer of ours.
-    pub(super) fn verdict(
+    pub(crate) fn verdict(
         &mut self,
         number: u64,
         status: Status,
@@ -412,7 +412,7 @@ impl Transfers {
     }
 
     /// The requester canceled a transfer that we serve, or may have served.
-    pub(super) fn canceled_by_peer(
+    pub(crate) fn canceled_by_peer(
         &mut self,
         number: u64,
         out: &mut Outgoing,
@@ -436,7 +436,7 @@ impl Transfers {
     }
 
     /// Ends all transfers of ours with `error`, and forgets those of the peer.
-    pub(super) fn fail_all(&mut self, error: &Error, harvest: &mut Harvest) {
+    pub(crate) fn fail_all(&mut self, error: &Error, harvest: &mut Harvest) {
         for asked in self.asked.drain(..).map(|(_, asked)| asked).chain(self.waiting.drain(..)) {
             if let Some((memory, _)) = asked.local {
                 harvest.memories.push(memory);

@@ -6,38 +6,38 @@
 use na_core::DeniedReason;
 
 /// Bytes of a frame's header.
-pub(super) const HEADER_BYTES: usize = 16;
+pub(crate) const HEADER_BYTES: usize = 16;
 
 /// Bytes of the fixed part of a hello.
-pub(super) const HELLO_BYTES: usize = 32;
+pub(crate) const HELLO_BYTES: usize = 32;
 
 /// Longest URI in a hello, bytes.
-pub(super) const URI_BYTES_MAX: usize = 256;
+pub(crate) const URI_BYTES_MAX: usize = 256;
 
 /// Longest extension of a hello, bytes.
-pub(super) const EXTENSION_BYTES_MAX: usize = 256;
+pub(crate) const EXTENSION_BYTES_MAX: usize = 256;
 
 /// Bytes of the part of the extension that is understood here: the number of the sender's endpoint,
 /// and that of the receiver there.
 const NAMED_BYTES: usize = 16;
 
 /// The sender understands [`Kind::Alive`], and sends it when asked to.
-pub(super) const CAN_BEAT: u16 = 1;
+pub(crate) const CAN_BEAT: u16 = 1;
 
 /// Everything that we can.
 const CAPABILITIES: u16 = CAN_BEAT;
 
 /// Longest run of data in one frame that is accepted, bytes.
-pub(super) const CHUNK_BYTES_MAX: usize = 1 << 20;
+pub(crate) const CHUNK_BYTES_MAX: usize = 1 << 20;
 
 /// Transfers that one side may have asked the other for at a time.
-pub(super) const TRANSFERS_MAX: usize = 64;
+pub(crate) const TRANSFERS_MAX: usize = 64;
 
 /// The payload of [`Kind::Get`] and [`Kind::Put`], bytes.
-pub(super) const REQUEST_BYTES: usize = 24;
+pub(crate) const REQUEST_BYTES: usize = 24;
 
 /// The payload of [`Kind::Done`], bytes.
-pub(super) const STATUS_BYTES: usize = 4;
+pub(crate) const STATUS_BYTES: usize = 4;
 
 const MAGIC: [u8; 4] = *b"MRGO";
 const VERSION: u16 = 1;
@@ -45,7 +45,7 @@ const VERSION: u16 = 1;
 /// The kind of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     /// An unexpected message.
     Unexpected = 1,
     /// An expected message.
@@ -85,16 +85,16 @@ impl Kind {
 
 /// A frame without its payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Header {
-    pub(super) kind: Kind,
+pub(crate) struct Header {
+    pub(crate) kind: Kind,
     /// Bytes of payload.
-    pub(super) len: u32,
+    pub(crate) len: u32,
     /// Tag of a message, number of a transfer.
-    pub(super) number: u64,
+    pub(crate) number: u64,
 }
 
 impl Header {
-    pub(super) fn encode(self) -> [u8; HEADER_BYTES] {
+    pub(crate) fn encode(self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
         bytes[0] = self.kind as u8;
         bytes[4..8].copy_from_slice(&self.len.to_le_bytes());
@@ -103,7 +103,7 @@ impl Header {
     }
 
     /// `message_bytes_max` is our own limit, which we told the peer.
-    pub(super) fn decode(
+    pub(crate) fn decode(
         bytes: &[u8; HEADER_BYTES],
         message_bytes_max: usize,
     ) -> Result<Self, String> {
@@ -133,14 +133,14 @@ impl Header {
 
 /// The payload of a get or put: which memory of the receiver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Request {
-    pub(super) key: u64,
-    pub(super) offset: u64,
-    pub(super) len: u64,
+pub(crate) struct Request {
+    pub(crate) key: u64,
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
 }
 
 impl Request {
-    pub(super) fn encode(self) -> [u8; REQUEST_BYTES] {
+    pub(crate) fn encode(self) -> [u8; REQUEST_BYTES] {
         let mut bytes = [0; REQUEST_BYTES];
         bytes[..8].copy_from_slice(&self.key.to_le_bytes());
         bytes[8..16].copy_from_slice(&self.offset.to_le_bytes());
@@ -149,21 +149,21 @@ impl Request {
     }
 
     /// `None` when `bytes` are not [`REQUEST_BYTES`].
-    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         Some(Self { key: u64_at(bytes, 0)?, offset: u64_at(bytes, 8)?, len: u64_at(bytes, 16)? })
     }
 }
 
 /// The payload of [`Kind::Done`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Status {
+pub(crate) enum Status {
     Ok,
     Denied(DeniedReason),
     Canceled,
 }
 
 impl Status {
-    pub(super) fn encode(self) -> [u8; STATUS_BYTES] {
+    pub(crate) fn encode(self) -> [u8; STATUS_BYTES] {
         let code: u32 = match self {
             Self::Ok => 0,
             Self::Denied(reason) => reason.code().into(),
@@ -172,7 +172,7 @@ impl Status {
         code.to_le_bytes()
     }
 
-    pub(super) fn decode(bytes: &[u8]) -> Result<Self, String> {
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, String> {
         let code = u32_at(bytes, 0).ok_or("verdict without a status")?;
         Ok(match code {
             0 => Self::Ok,
@@ -186,38 +186,38 @@ impl Status {
 
 /// The first bytes in each direction.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Hello {
+pub(crate) struct Hello {
     /// Longest message that the sender takes.
-    pub(super) message_bytes_max: u32,
+    pub(crate) message_bytes_max: u32,
     /// Changes whenever the sender is restarted or has ended everything with the receiver. It is
     /// for receivers of earlier versions, which may have several connections with a peer.
-    pub(super) session: u64,
+    pub(crate) session: u64,
     /// Capabilities of the sender beyond this version of the protocol. Unknown bits mean nothing.
-    pub(super) capabilities: u16,
+    pub(crate) capabilities: u16,
     /// The sender wants to hear something at least this often, ms; zero: it does not mind.
-    pub(super) alive_every_ms: u32,
+    pub(crate) alive_every_ms: u32,
     /// Why there will be no connection.
-    pub(super) refusal: Option<Refusal>,
+    pub(crate) refusal: Option<Refusal>,
     /// Where the sender listens; empty if it does not.
-    pub(super) uri: String,
+    pub(crate) uri: String,
     /// Which endpoint it is, and what it calls the receiver.
-    pub(super) named: Option<Named>,
+    pub(crate) named: Option<Named>,
 }
 
 /// Numbers by which the receiver of a hello tells its senders apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Named {
+pub(crate) struct Named {
     /// A random number of the sender's endpoint.
-    pub(super) endpoint: u64,
+    pub(crate) endpoint: u64,
     /// The receiver's number at that endpoint, another one for each connection. It is for
     /// receivers of earlier versions, which take a connection with the same one for another of the
     /// same peer.
-    pub(super) peer: u64,
+    pub(crate) peer: u64,
 }
 
 /// Why a side wants no connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Refusal {
+pub(crate) enum Refusal {
     /// It has as many as it takes.
     TooManyConnections,
     /// The process has no descriptor left; `limit`: of so many, or 0 if all of its host are taken.
@@ -265,19 +265,19 @@ impl std::fmt::Display for Refusal {
 
 impl Hello {
     /// The number of the sender's endpoint.
-    pub(super) fn endpoint(&self) -> Option<u64> {
+    pub(crate) fn endpoint(&self) -> Option<u64> {
         self.named.map(|named| named.endpoint)
     }
 
     /// Builds our hello without signs of life (`alive_every_ms` is 0), without names, and without a
     /// refusal. The caller sets those that it needs.
-    pub(super) fn ours(message_bytes_max: u32, session: u64, uri: String) -> Self {
+    pub(crate) fn ours(message_bytes_max: u32, session: u64, uri: String) -> Self {
         let (capabilities, alive_every_ms, refusal) = (CAPABILITIES, 0, None);
         let named = None;
         Self { message_bytes_max, session, capabilities, alive_every_ms, refusal, uri, named }
     }
 
-    pub(super) fn encode(&self) -> Vec<u8> {
+    pub(crate) fn encode(&self) -> Vec<u8> {
         let uri_len = self.uri.len() as u16;
         let mut bytes = Vec::with_capacity(HELLO_BYTES + self.uri.len());
         bytes.extend_from_slice(&MAGIC);
@@ -300,7 +300,7 @@ impl Hello {
     }
 
     /// `Ok(None)`: more bytes are needed. On success also how many bytes it had.
-    pub(super) fn decode(bytes: &[u8]) -> Result<Option<(Self, usize)>, BadHello> {
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Option<(Self, usize)>, BadHello> {
         let known = bytes.len().min(MAGIC.len());
         if bytes[..known] != MAGIC[..known] {
             return Err(BadHello::Magic);
@@ -342,7 +342,7 @@ impl Hello {
 
 /// Why the first bytes of a connection are not a hello.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum BadHello {
+pub(crate) enum BadHello {
     /// Not this protocol.
     Magic,
     /// Another version of it.

@@ -11,7 +11,7 @@
 use std::io;
 
 use super::{Body, Frame, Harvest, Outgoing};
-use crate::frame::{HEADER_BYTES, Kind, Status};
+use crate::wire::frame::{HEADER_BYTES, Kind, Status};
 use na_core::DeniedReason;
 
 /// Returns whether the system says that it cannot access memory of this process.

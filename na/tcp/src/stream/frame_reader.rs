@@ -22,9 +22,9 @@
 use std::io;
 use std::os::fd::AsFd;
 
-use super::frame::{HEADER_BYTES, Header, Kind};
-use super::socket;
-use super::socket::Pieces;
+use crate::system::socket;
+use crate::system::socket::Pieces;
+use crate::wire::frame::{HEADER_BYTES, Header, Kind};
 use na_core::matching::Claimed;
 use na_core::memory::handles::zeros;
 use na_core::memory::region::Filled;
@@ -52,7 +52,7 @@ const DRAIN_READS: usize = 64;
 const FEW: usize = 8;
 
 /// Buffers of connections that need none at the moment.
-pub(super) struct Buffers {
+pub(crate) struct Buffers {
     bytes: usize,
     spare: Vec<Box<[u8]>>,
 }
@@ -61,7 +61,7 @@ impl Buffers {
     /// Spare buffers that are kept.
     const SPARE_MAX: usize = 8;
 
-    pub(super) fn new(message_bytes_max: usize) -> Self {
+    pub(crate) fn new(message_bytes_max: usize) -> Self {
         let bytes = BUFFER_BYTES.max(2 * (HEADER_BYTES + message_bytes_max));
         Self { bytes, spare: Vec::new() }
     }
@@ -79,7 +79,7 @@ impl Buffers {
 }
 
 /// The destination of a long payload.
-pub(super) enum Destination {
+pub(crate) enum Destination {
     /// It is skipped.
     Nowhere,
     /// To memory, from this offset.
@@ -96,14 +96,14 @@ struct Long {
 
 /// The data that probably comes next.
 #[derive(Debug)]
-pub(super) struct ExpectedData {
-    pub(super) kind: Kind,
-    pub(super) number: u64,
-    pub(super) memory: LocalMem,
-    pub(super) offset: u64,
-    pub(super) len: u64,
+pub(crate) struct ExpectedData {
+    pub(crate) kind: Kind,
+    pub(crate) number: u64,
+    pub(crate) memory: LocalMem,
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
     /// The first bytes go to the buffer: it may well be something else.
-    pub(super) careful: bool,
+    pub(crate) careful: bool,
 }
 
 impl ExpectedData {
@@ -113,7 +113,7 @@ impl ExpectedData {
     }
 
     /// Returns whether one with this `len` and `careful` helps: else the buffer takes as much.
-    pub(super) fn is_worth_it(len: u64, careful: bool) -> bool {
+    pub(crate) fn is_worth_it(len: u64, careful: bool) -> bool {
         !careful || len > (SPARING_BYTES - HEADER_BYTES) as u64
     }
 
@@ -125,7 +125,7 @@ impl ExpectedData {
 
 /// How to read.
 #[derive(Debug)]
-pub(super) enum ReadPlan {
+pub(crate) enum ReadPlan {
     /// Whatever there is.
     Any,
     /// This data.
@@ -133,7 +133,7 @@ pub(super) enum ReadPlan {
 }
 
 /// The next thing in the buffer.
-pub(super) enum Parsed {
+pub(crate) enum Parsed {
     /// Not enough: read more.
     NeedMore,
     /// A whole frame, whose payload is [`FrameReader::payload`]. Go on with
@@ -149,7 +149,7 @@ pub(super) enum Parsed {
 }
 
 /// See the module's documentation.
-pub(super) struct FrameReader {
+pub(crate) struct FrameReader {
     /// Empty while there is nothing in it.
     buffer: Box<[u8]>,
     start: usize,
@@ -162,55 +162,55 @@ pub(super) struct FrameReader {
 }
 
 impl FrameReader {
-    pub(super) fn new(message_bytes_max: usize) -> Self {
+    pub(crate) fn new(message_bytes_max: usize) -> Self {
         let buffer = Box::default();
         Self { buffer, start: 0, end: 0, long: None, landed: (0, 0), message_bytes_max }
     }
 
     /// Everything in the buffer.
-    pub(super) fn buffered(&self) -> &[u8] {
+    pub(crate) fn buffered(&self) -> &[u8] {
         &self.buffer[self.start..self.end]
     }
 
     /// Returns whether there may be something to handle.
-    pub(super) fn has_something(&self) -> bool {
+    pub(crate) fn has_something(&self) -> bool {
         self.start < self.end || self.long.is_some()
     }
 
     /// Returns whether something long has begun and not ended.
-    pub(super) fn is_amid(&self) -> bool {
+    pub(crate) fn is_amid(&self) -> bool {
         self.long.is_some()
     }
 
     /// The header of the frame at the front, if it is there.
-    pub(super) fn front(&self) -> Option<Header> {
+    pub(crate) fn front(&self) -> Option<Header> {
         Header::decode(self.buffered().first_chunk()?, self.message_bytes_max).ok()
     }
 
     /// Skips bytes at the front of the buffer.
-    pub(super) fn skip(&mut self, bytes: usize) {
+    pub(crate) fn skip(&mut self, bytes: usize) {
         self.start += bytes;
     }
 
     /// The payload of the frame at the front.
-    pub(super) fn payload(&self, header: Header) -> &[u8] {
+    pub(crate) fn payload(&self, header: Header) -> &[u8] {
         &self.buffered()[HEADER_BYTES..HEADER_BYTES + header.len as usize]
     }
 
     /// The data at the front, if all of its frame is in the buffer.
-    pub(super) fn whole_data(&self, header: Header) -> Option<&[u8]> {
+    pub(crate) fn whole_data(&self, header: Header) -> Option<&[u8]> {
         let whole =
             self.landed == (0, 0) && self.buffered().len() >= HEADER_BYTES + header.len as usize;
         whole.then(|| self.payload(header))
     }
 
     /// The frame at the front has been handled.
-    pub(super) fn consume(&mut self, header: Header) {
+    pub(crate) fn consume(&mut self, header: Header) {
         self.skip(HEADER_BYTES + header.len as usize);
     }
 
     /// Gives the buffer back if there is nothing in it, or little.
-    pub(super) fn rest(&mut self, buffers: &mut Buffers) {
+    pub(crate) fn rest(&mut self, buffers: &mut Buffers) {
         let len = self.end - self.start;
         if self.buffer.len() < buffers.bytes || len > buffers.bytes / FEW {
             return;
@@ -222,7 +222,7 @@ impl FrameReader {
     }
 
     /// Returns the next thing that the buffer holds.
-    pub(super) fn next(&mut self) -> Result<Parsed, String> {
+    pub(crate) fn next(&mut self) -> Result<Parsed, String> {
         if self.long.is_some() {
             return self.go_on();
         }
@@ -271,7 +271,7 @@ impl FrameReader {
     /// The payload of the frame at the front goes to `to`. `false`: that cannot be written, as for
     /// [`Parsed::Gone`].
     #[must_use]
-    pub(super) fn begin(&mut self, header: Header, mut to: Destination) -> bool {
+    pub(crate) fn begin(&mut self, header: Header, mut to: Destination) -> bool {
         self.skip(HEADER_BYTES);
         let (skip, landed) = std::mem::take(&mut self.landed);
         let mut is_there = true;
@@ -287,7 +287,7 @@ impl FrameReader {
     }
 
     /// Nothing more is written for transfer `number` of ours. Returns the memory that was held.
-    pub(super) fn discard(&mut self, number: u64) -> Option<LocalMem> {
+    pub(crate) fn discard(&mut self, number: u64) -> Option<LocalMem> {
         let long = self.long.as_mut()?;
         if (long.header.kind, long.header.number) != (Kind::GetData, number) {
             return None;
@@ -301,7 +301,7 @@ impl FrameReader {
     /// The system cannot write where data of a transfer goes: the rest of it is skipped. Returns
     /// which data it is, and the memory that was held.
     #[cold]
-    pub(super) fn give_up_memory(&mut self) -> Option<(Header, LocalMem)> {
+    pub(crate) fn give_up_memory(&mut self) -> Option<(Header, LocalMem)> {
         let long = self.long.as_mut()?;
         match std::mem::replace(&mut long.to, Destination::Nowhere) {
             Destination::Memory(memory, _) => Some((long.header, memory)),
@@ -313,7 +313,7 @@ impl FrameReader {
     }
 
     /// Takes back the receive `op`, if a message is arriving in it; the rest of it is skipped.
-    pub(super) fn unclaim(&mut self, op: OpId) -> Option<Claimed> {
+    pub(crate) fn unclaim(&mut self, op: OpId) -> Option<Claimed> {
         let long = self.long.as_mut()?;
         match std::mem::replace(&mut long.to, Destination::Nowhere) {
             Destination::Receive(claimed, _) if claimed.op() == op => Some(claimed),
@@ -325,17 +325,17 @@ impl FrameReader {
     }
 
     /// Returns whether a message is arriving in a posted receive.
-    pub(super) fn is_claiming(&self) -> bool {
+    pub(crate) fn is_claiming(&self) -> bool {
         matches!(&self.long, Some(Long { to: Destination::Receive(..), .. }))
     }
 
     /// The connection is over: returns what was held for a frame that has not come to its end.
-    pub(super) fn abandon(&mut self) -> Destination {
+    pub(crate) fn abandon(&mut self) -> Destination {
         self.long.take().map_or(Destination::Nowhere, |long| long.to)
     }
 
     /// Reads and forgets what has arrived, up to a bound; after [`abandon`](Self::abandon).
-    pub(super) fn drain(&mut self, from: impl AsFd, buffers: &mut Buffers) {
+    pub(crate) fn drain(&mut self, from: impl AsFd, buffers: &mut Buffers) {
         for _ in 0..DRAIN_READS {
             (self.start, self.end) = (0, 0);
             match self.fill(&from, buffers, ReadPlan::Any) {
@@ -349,7 +349,7 @@ impl FrameReader {
 
     /// Reads once. Returns how many bytes came (zero: end of the stream) and whether there was room
     /// for more.
-    pub(super) fn fill(
+    pub(crate) fn fill(
         &mut self,
         from: impl AsFd,
         buffers: &mut Buffers,

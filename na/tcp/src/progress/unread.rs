@@ -38,15 +38,15 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use super::conn::{Conn, Pause};
-use super::endpoint::Core;
-use super::outgoing::Pushed;
-use super::peer::{Broken, Peer, PeerState, Phase};
-use super::poller::{Poller, flush};
+use crate::peers::conn::{Conn, Pause};
+use crate::peers::peer::{Broken, Peer, PeerState, Phase};
+use crate::state::core::{Core, flush};
+use crate::state::poller::Poller;
+use crate::stream::outgoing::Pushed;
 use na_core::base::cheap::IntBuildHasher;
 use na_core::limits::budget;
 use na_core::limits::budget::BudgetLimits;
-use na_core::{Addr, Completion, MsgBuf, OpId, Principal, Tag};
+use na_core::{Completion, MsgBuf, OpId, Principal, Tag};
 use prim::lock::BiasedGuard;
 use prim::sync::Arc;
 
@@ -60,11 +60,6 @@ const PART: usize = 4;
 /// peer that was given up have to free them.
 const TRIM_PAUSE: Duration = Duration::from_secs(5);
 const TRIM_DELAY: Duration = Duration::from_millis(500);
-
-/// The host behind an address of a tcp endpoint.
-pub(super) fn host_behind(addr: &Addr) -> Principal {
-    addr.state::<Arc<Peer>>().map_or(Principal::Unknown, |peer| peer.host())
-}
 
 /// Bytes that may wait for a peer until answers are not packed any more.
 fn packed_max(bounds: &BudgetLimits) -> usize {
@@ -80,7 +75,7 @@ fn pause_at(bounds: &BudgetLimits) -> usize {
 impl Core {
     /// Queues an answer that a full socket does not take; its send is over if it was copied.
     #[cold]
-    pub(super) fn queue_answer(
+    pub(crate) fn queue_answer(
         &self,
         peer: &Arc<Peer>,
         mut state: BiasedGuard<'_, PeerState>,
@@ -107,36 +102,24 @@ impl Core {
     }
 
     /// Asks for a poll if the budget has to be looked after.
-    pub(super) fn call_poll(&self) {
+    pub(crate) fn call_poll(&self) {
         if self.budget.calls() {
             self.mail.notify();
         }
     }
 
     /// Something was asked of a peer whose state is given: if it is not read, it is again.
-    pub(super) fn asked(&self, peer: &Arc<Peer>, state: &mut PeerState) {
+    pub(crate) fn asked(&self, peer: &Arc<Peer>, state: &mut PeerState) {
         if state.unread() > pause_at(&self.budget.bounds) {
             self.mail.list(peer, state);
         }
     }
 }
 
-/// The connections that are not read for what their peers do not read.
-#[derive(Default)]
-pub(super) struct Unread {
-    /// Connections that are paused, by the number of the peer.
-    paused: HashMap<u64, u64, IntBuildHasher>,
-    /// Peers that were given up so far.
-    given_up: u64,
-    trimmed_at: Option<Instant>,
-    /// When memory is to be given back to the system.
-    pub(super) trim_at: Option<Instant>,
-}
-
 impl Poller {
     /// Returns whether a connection is read no further.
     #[inline]
-    pub(super) fn pauses_unread(&mut self, core: &Core, conn: &mut Conn) -> bool {
+    pub(crate) fn pauses_unread(&mut self, core: &Core, conn: &mut Conn) -> bool {
         let waits =
             |peer: &Arc<Peer>| peer.is_blocked() && peer.unread() > pause_at(&core.budget.bounds);
         conn.up().is_some_and(waits) && self.pause_unread(core, conn)
@@ -164,7 +147,7 @@ impl Poller {
     }
 
     /// Reads the connection of peer number `id` again, if it was paused.
-    pub(super) fn read_again(&mut self, core: &Core, id: u64) {
+    pub(crate) fn read_again(&mut self, core: &Core, id: u64) {
         let Some(key) = self.unread.paused.remove(&id) else { return };
         core.matcher.lock().unwatch(id);
         if let Some(conn) = self.conns.get_mut(key) {
@@ -175,7 +158,7 @@ impl Poller {
     }
 
     /// Reads once from the connection of peer number `id`, if it was paused.
-    pub(super) fn try_unread(&mut self, core: &Core, id: u64) {
+    pub(crate) fn try_unread(&mut self, core: &Core, id: u64) {
         if let Some(key) = self.unread.paused.get(&id).copied() {
             self.read_again(core, id);
             if let Some(conn) = self.conns.get_mut(key) {
@@ -185,7 +168,7 @@ impl Poller {
     }
 
     /// A connection that may be paused is closed.
-    pub(super) fn forget_unread(&mut self, conn: &Conn) {
+    pub(crate) fn forget_unread(&mut self, conn: &Conn) {
         if conn.paused == Some(Pause::Unread)
             && let Some(peer) = conn.up()
         {
@@ -194,7 +177,7 @@ impl Poller {
     }
 
     /// Reads connections again of whose peers something is awaited now.
-    pub(super) fn resume_unread(&mut self, core: &Core) {
+    pub(crate) fn resume_unread(&mut self, core: &Core) {
         if !self.unread.paused.is_empty() {
             let awaited = core.matcher.lock().take_awaited();
             awaited.into_iter().for_each(|id| self.read_again(core, id));
@@ -202,7 +185,7 @@ impl Poller {
     }
 
     /// A peer's socket has taken something, or something was asked of it.
-    pub(super) fn resume_reader(&mut self, core: &Core, peer: &Peer) {
+    pub(crate) fn resume_reader(&mut self, core: &Core, peer: &Peer) {
         if self.unread.paused.contains_key(&peer.id) {
             let state = peer.lock();
             let goes_on = !state.is_unread(core) || state.transfers.has_asked();
@@ -215,7 +198,7 @@ impl Poller {
 
     /// Looks after bounds that are broken, and memory that has become free, if there is any.
     #[inline]
-    pub(super) fn look_after_budget(&mut self, core: &Core) {
+    pub(crate) fn look_after_budget(&mut self, core: &Core) {
         if core.budget.calls() && core.budget.take_call() {
             self.give_up_unread(core);
             self.plan_trim(core);
@@ -268,7 +251,7 @@ impl Poller {
     }
 
     /// Gives memory back to the system, if it is time.
-    pub(super) fn trim(&mut self, now: Instant) {
+    pub(crate) fn trim(&mut self, now: Instant) {
         if self.unread.trim_at.is_some_and(|at| at <= now) {
             self.unread.trim_at = None;
             self.unread.trimmed_at = Some(now);

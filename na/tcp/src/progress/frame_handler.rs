@@ -1,12 +1,12 @@
 //! Reading a connection, and the effect of each arriving frame.
 
-use super::conn::{Conn, Stage};
-use super::endpoint::Core;
-use super::frame::{Header, Kind, Request, Status};
-use super::incoming::{Destination, FrameReader, Parsed, ReadPlan};
-use super::outgoing::faults::is_fault;
-use super::peer::{Peer, PeerState};
-use super::poller::{Poller, flush};
+use crate::peers::conn::{Conn, Stage};
+use crate::peers::peer::{Peer, PeerState};
+use crate::state::core::{Core, flush};
+use crate::state::poller::Poller;
+use crate::stream::frame_reader::{Destination, FrameReader, Parsed, ReadPlan};
+use crate::stream::outgoing::faults::is_fault;
+use crate::wire::frame::{Header, Kind, Request, Status};
 use na_core::matching::{self, Arrived};
 use na_core::{Addr, Error, Tag};
 use prim::sync::Arc;
@@ -16,7 +16,7 @@ const READ_BYTES_MAX: usize = 1 << 20;
 
 /// Why a connection cannot go on.
 #[derive(Debug)]
-pub(super) enum Lost {
+pub(crate) enum Lost {
     /// The other side, or the system, ended it.
     Ended(String),
     /// The other side lets us in no more, and says so.
@@ -27,7 +27,7 @@ pub(super) enum Lost {
 
 impl Poller {
     /// Reads and handles frames until there is no more, or it is others' turn (`readable` stays).
-    pub(super) fn read(&mut self, core: &Core, conn: &mut Conn) -> Result<(), Lost> {
+    pub(crate) fn read(&mut self, core: &Core, conn: &mut Conn) -> Result<(), Lost> {
         let mut left = READ_BYTES_MAX;
         let mut short_reads = 0;
         let mut may_guess = true;
@@ -188,7 +188,7 @@ impl Poller {
     }
 
     /// Gives up what was held for a frame whose end will not come.
-    pub(super) fn abandon(&mut self, core: &Core, key: u64, error: &Error) {
+    pub(crate) fn abandon(&mut self, core: &Core, key: u64, error: &Error) {
         let Some(conn) = self.conns.get_mut(key) else { return };
         match conn.incoming.abandon() {
             Destination::Nowhere => {}

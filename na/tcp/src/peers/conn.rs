@@ -3,23 +3,23 @@
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use super::incoming::FrameReader;
-use super::peer::Peer;
+use crate::peers::peer::Peer;
+use crate::stream::frame_reader::FrameReader;
 use na_core::Addr;
 use prim::sync::Arc;
 
 /// Connecting to one address of a peer, until its hello is there. `next` is the address to try if
 /// this one fails, or has not got so far at `until`. The last one may take until `deadline`.
 #[derive(Clone)]
-pub(super) struct Attempt {
-    pub(super) peer: Arc<Peer>,
-    pub(super) next: usize,
-    pub(super) until: Instant,
-    pub(super) deadline: Instant,
+pub(crate) struct Attempt {
+    pub(crate) peer: Arc<Peer>,
+    pub(crate) next: usize,
+    pub(crate) until: Instant,
+    pub(crate) deadline: Instant,
 }
 
 /// How far a connection has come.
-pub(super) enum Stage {
+pub(crate) enum Stage {
     /// The kernel is connecting.
     Connecting(Attempt),
     /// We have dialed, and wait for the other side's hello.
@@ -30,62 +30,62 @@ pub(super) enum Stage {
     Up { peer: Arc<Peer>, addr: Addr },
 }
 
-/// How long nothing of each kind has happened on a connection, see [`liveness`](super::liveness).
+/// How long nothing of each kind has happened on a connection, see `liveness.rs`.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Times {
+pub(crate) struct Times {
     /// Nothing came, though the peer owes us something.
-    pub(super) silent: Duration,
+    pub(crate) silent: Duration,
     /// We sent nothing.
-    pub(super) quiet: Duration,
+    pub(crate) quiet: Duration,
     /// The peer took nothing of what we have for it.
-    pub(super) stuck: Duration,
+    pub(crate) stuck: Duration,
     /// Bytes that had been sent at the last tick.
-    pub(super) taken: u64,
+    pub(crate) taken: u64,
 }
 
 /// Why a connection is not read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Pause {
+pub(crate) enum Pause {
     /// A message waits in the buffer until the matcher has room for it.
     Room,
-    /// The peer reads too little of what it asks for; see [`unread`](super::unread).
+    /// The peer reads too little of what it asks for; see `unread.rs`.
     Unread,
 }
 
 /// A connection. Only the poller touches it.
-pub(super) struct Conn {
-    pub(super) key: u64,
-    pub(super) socket: Arc<OwnedFd>,
-    pub(super) stage: Stage,
-    pub(super) incoming: FrameReader,
+pub(crate) struct Conn {
+    pub(crate) key: u64,
+    pub(crate) socket: Arc<OwnedFd>,
+    pub(crate) stage: Stage,
+    pub(crate) incoming: FrameReader,
     /// There may be something to read.
-    pub(super) readable: bool,
+    pub(crate) readable: bool,
     /// The socket may have room again.
-    pub(super) writable: bool,
+    pub(crate) writable: bool,
     /// The other side sends no more; what is in the socket is the rest.
-    pub(super) hung_up: bool,
-    pub(super) paused: Option<Pause>,
+    pub(crate) hung_up: bool,
+    pub(crate) paused: Option<Pause>,
     /// It was paused, and is read once, whatever its peer reads.
-    pub(super) is_tried: bool,
+    pub(crate) is_tried: bool,
     /// In the poller's queue. Never while it is hot.
-    pub(super) queued: bool,
+    pub(crate) queued: bool,
     /// A peer made it; counted in the poller's `accepted`.
-    pub(super) accepted: bool,
+    pub(crate) accepted: bool,
     /// Among those that are read in every poll.
-    pub(super) hot: bool,
+    pub(crate) hot: bool,
     /// Not in the epoll set. Only while it is hot.
-    pub(super) muted: bool,
+    pub(crate) muted: bool,
     /// The socket was full when it was last read.
-    pub(super) blocked: bool,
+    pub(crate) blocked: bool,
     /// Something has come since the last tick.
-    pub(super) heard: bool,
-    pub(super) times: Times,
+    pub(crate) heard: bool,
+    pub(crate) times: Times,
     /// Reads in a row that found nothing.
-    pub(super) idle_reads: u32,
+    pub(crate) idle_reads: u32,
 }
 
 impl Conn {
-    pub(super) fn new(socket: OwnedFd, stage: Stage, message_bytes_max: usize) -> Self {
+    pub(crate) fn new(socket: OwnedFd, stage: Stage, message_bytes_max: usize) -> Self {
         Self {
             key: 0,
             socket: Arc::new(socket),
@@ -108,7 +108,7 @@ impl Conn {
     }
 
     /// The peer, if the connection carries its frames.
-    pub(super) fn up(&self) -> Option<&Arc<Peer>> {
+    pub(crate) fn up(&self) -> Option<&Arc<Peer>> {
         match &self.stage {
             Stage::Up { peer, .. } => Some(peer),
             Stage::Connecting(_) | Stage::Greeting(_) | Stage::Accepted { .. } => None,
@@ -116,7 +116,7 @@ impl Conn {
     }
 
     /// The peer, if it is known.
-    pub(super) fn peer(&self) -> Option<&Arc<Peer>> {
+    pub(crate) fn peer(&self) -> Option<&Arc<Peer>> {
         match &self.stage {
             Stage::Connecting(Attempt { peer, .. }) | Stage::Greeting(Attempt { peer, .. }) => {
                 Some(peer)
@@ -127,12 +127,12 @@ impl Conn {
     }
 
     /// Returns whether there is something to do for it at once.
-    pub(super) fn has_work(&self) -> bool {
+    pub(crate) fn has_work(&self) -> bool {
         (self.readable && self.paused.is_none()) || self.writable
     }
 
     /// Until when it must have come further.
-    pub(super) fn deadline(&self) -> Option<Instant> {
+    pub(crate) fn deadline(&self) -> Option<Instant> {
         match &self.stage {
             Stage::Connecting(attempt) | Stage::Greeting(attempt) => Some(attempt.until),
             Stage::Accepted { deadline } => Some(*deadline),
@@ -149,7 +149,7 @@ struct ConnSlot {
 /// Connections by key. A key holds the slot and its generation, so that an event of a connection
 /// that is gone does not reach its successor.
 #[derive(Default)]
-pub(super) struct Conns {
+pub(crate) struct Conns {
     slots: Vec<ConnSlot>,
     free: Vec<u32>,
 }
@@ -160,7 +160,7 @@ fn key(index: usize, generation: u32) -> u64 {
 
 impl Conns {
     /// Adds a connection and sets its key.
-    pub(super) fn insert(&mut self, mut conn: Conn) -> u64 {
+    pub(crate) fn insert(&mut self, mut conn: Conn) -> u64 {
         let index = match self.free.pop() {
             Some(index) => index as usize,
             None => {
@@ -180,25 +180,25 @@ impl Conns {
         (u64::from(slot.generation) == key >> 32).then_some(slot)
     }
 
-    pub(super) fn get_mut(&mut self, key: u64) -> Option<&mut Conn> {
+    pub(crate) fn get_mut(&mut self, key: u64) -> Option<&mut Conn> {
         self.slot(key)?.conn.as_deref_mut()
     }
 
     /// Takes a connection out to work on it; its key stays reserved until
     /// [`put_back`](Self::put_back) or [`remove`](Self::remove).
-    pub(super) fn take(&mut self, key: u64) -> Option<Box<Conn>> {
+    pub(crate) fn take(&mut self, key: u64) -> Option<Box<Conn>> {
         self.slot(key)?.conn.take()
     }
 
     /// Undoes [`take`](Self::take).
-    pub(super) fn put_back(&mut self, conn: Box<Conn>) {
+    pub(crate) fn put_back(&mut self, conn: Box<Conn>) {
         if let Some(slot) = self.slot(conn.key) {
             slot.conn = Some(conn);
         }
     }
 
     /// Forgets a connection; its key is invalid from now on.
-    pub(super) fn remove(&mut self, key: u64) -> Option<Box<Conn>> {
+    pub(crate) fn remove(&mut self, key: u64) -> Option<Box<Conn>> {
         let slot = self.slot(key)?;
         let conn = slot.conn.take()?;
         // The last generation is not used: together with the last index it would be a key of the
@@ -208,11 +208,11 @@ impl Conns {
         Some(conn)
     }
 
-    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Conn> {
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Conn> {
         self.slots.iter_mut().filter_map(|slot| slot.conn.as_deref_mut())
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Conn> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Conn> {
         self.slots.iter().filter_map(|slot| slot.conn.as_deref())
     }
 }

@@ -6,8 +6,8 @@
 //! mail is left behind. Before a sleep, and after the fence of `mail.rs`, `Loopback::is_due` is
 //! asked.
 
-use super::endpoint::TcpEndpoint;
-use super::poller::Poller;
+use crate::api::endpoint::TcpEndpoint;
+use crate::state::poller::Poller;
 use na_core::loopback::{Outcome, Queued};
 use na_core::{Completion, Error, OpId, Refused, Transfer};
 
@@ -15,7 +15,7 @@ use na_core::{Completion, Error, OpId, Refused, Transfer};
 const COPY_BYTES: u64 = 256 << 10;
 
 impl TcpEndpoint {
-    pub(super) fn send_within(&self, message: Queued) -> Result<(), Refused> {
+    pub(crate) fn send_within(&self, message: Queued) -> Result<(), Refused> {
         let (len, max) = (message.buf.len(), self.core.message_bytes_max);
         if len > max {
             return Err(Refused { error: Error::TooLong { len, max }, buf: message.buf });
@@ -25,7 +25,7 @@ impl TcpEndpoint {
         Ok(())
     }
 
-    pub(super) fn transfer_within(
+    pub(crate) fn transfer_within(
         &self,
         op: OpId,
         transfer: Transfer,
@@ -40,7 +40,7 @@ impl TcpEndpoint {
     /// [`Matcher::take_refused`] said.
     ///
     /// [`Matcher::take_refused`]: na_core::matching::Matcher::take_refused
-    pub(super) fn posted(&self, early: Option<Completion>, refused: bool) {
+    pub(crate) fn posted(&self, early: Option<Completion>, refused: bool) {
         if early.is_some() {
             self.core.mail.complete(early);
         } else if refused || self.loopback.is_busy() {
@@ -51,7 +51,7 @@ impl TcpEndpoint {
 
     /// Moves what is under way. Returns whether that was messages and nothing else.
     #[inline]
-    pub(super) fn run_within(&self, poller: &mut Poller) -> bool {
+    pub(crate) fn run_within(&self, poller: &mut Poller) -> bool {
         self.loopback.is_busy() && self.run_waiting(poller)
     }
 
@@ -69,7 +69,7 @@ impl TcpEndpoint {
     }
 
     /// Ends a send or transfer, if it is here.
-    pub(super) fn cancel_within(&self, op: OpId) -> bool {
+    pub(crate) fn cancel_within(&self, op: OpId) -> bool {
         let mut out = Outcome::default();
         let found = self.loopback.cancel(op, &mut out);
         if found {
@@ -80,7 +80,7 @@ impl TcpEndpoint {
     }
 
     /// Ends everything, for good.
-    pub(super) fn close_within(&self) {
+    pub(crate) fn close_within(&self) {
         let mut out = Outcome::default();
         self.loopback.fail_all(&Error::Closed, &mut out);
         self.core.mail.complete(out.completions);

@@ -18,23 +18,23 @@ use std::time::{Duration, Instant};
 
 use rustix::event::epoll::{self, EventData};
 
-use super::address;
-use super::conn::{Attempt, Conn, Stage};
-use super::endpoint::Core;
-use super::frame::{BadHello, Hello, Kind, Refusal};
-use super::inbound::Lost;
-use super::lack;
-use super::liveness;
-use super::peer::{Link, Peer, Phase};
-use super::poller::{EVENTS, Poller, flush};
-use super::socket;
+use crate::peers::conn::{Attempt, Conn, Stage};
+use crate::peers::peer::{Link, Peer, Phase};
+use crate::progress::frame_handler::Lost;
+use crate::progress::liveness;
+use crate::state::core::{Core, flush};
+use crate::state::poller::{EVENTS, Poller};
+use crate::system::lack;
+use crate::system::socket;
+use crate::wire::address;
+use crate::wire::frame::{BadHello, Hello, Kind, Refusal};
 use na_core::hosts::host_port::PeerKey;
 use na_core::{Error, Principal};
 use prim::sync::{Arc, lock};
 
 /// Accepted connections that may be without a hello; beyond, the oldest is dropped if it has had
 /// [`HALF_OPEN_PATIENCE`], else the others wait in the kernel's queue.
-pub(super) const HALF_OPEN_MAX: usize = 256;
+pub(crate) const HALF_OPEN_MAX: usize = 256;
 
 /// How long an accepted connection may at least take for its hello. When thousands of peers dial at
 /// once, none of them is to be dropped for being early.
@@ -51,7 +51,7 @@ impl Poller {
     /// Begins to connect to `peer`, starting with its address number `first`. Each address gets its
     /// part of the time that is left, so that one which does not answer, as behind a firewall, does
     /// not keep us from the others.
-    pub(super) fn dial(&mut self, core: &Core, peer: &Arc<Peer>, first: usize, deadline: Instant) {
+    pub(crate) fn dial(&mut self, core: &Core, peer: &Arc<Peer>, first: usize, deadline: Instant) {
         let mut failed = (0, io::Error::from(io::ErrorKind::AddrNotAvailable));
         for (at, address) in peer.dial.iter().enumerate().skip(first) {
             let now = Instant::now();
@@ -112,7 +112,7 @@ impl Poller {
     }
 
     /// The kernel has decided about a connection that we began.
-    pub(super) fn connecting(&mut self, core: &Core, key: u64) {
+    pub(crate) fn connecting(&mut self, core: &Core, key: u64) {
         let Some(conn) = self.conns.get_mut(key) else { return };
         let Stage::Connecting(attempt) = &conn.stage else { return };
         if !conn.writable && !conn.hung_up {
@@ -153,7 +153,7 @@ impl Poller {
     }
 
     /// Accepts what has come.
-    pub(super) fn accept(&mut self, core: &Core) {
+    pub(crate) fn accept(&mut self, core: &Core) {
         for _ in 0..ACCEPTS_MAX {
             if self.is_crowded(core) {
                 return;
@@ -234,7 +234,7 @@ impl Poller {
     }
 
     /// Reads the other side's hello, if it is complete, and attaches the connection to its peer.
-    pub(super) fn greeted(&mut self, core: &Core, conn: &mut Conn) -> Result<bool, Lost> {
+    pub(crate) fn greeted(&mut self, core: &Core, conn: &mut Conn) -> Result<bool, Lost> {
         let dialed = match &conn.stage {
             Stage::Greeting(attempt) => Some(attempt.peer.clone()),
             Stage::Accepted { .. } => None,
@@ -365,7 +365,7 @@ impl Poller {
     }
 
     /// A connection cannot go on: ends its peer, or the attempt to make it.
-    pub(super) fn lose(&mut self, core: &Core, key: u64, lost: Lost) {
+    pub(crate) fn lose(&mut self, core: &Core, key: u64, lost: Lost) {
         let Some(conn) = self.conns.get_mut(key) else { return };
         let name = match conn.peer() {
             Some(peer) => peer.uri.to_string(),
@@ -405,7 +405,7 @@ impl Poller {
     }
 
     /// A connection has not come further in time.
-    pub(super) fn timed_out(&mut self, core: &Core, key: u64) {
+    pub(crate) fn timed_out(&mut self, core: &Core, key: u64) {
         let limit = core.connect_timeout;
         let waiting = match self.conns.get_mut(key).map(|conn| &conn.stage) {
             Some(Stage::Connecting(_)) => "connection",
@@ -427,8 +427,8 @@ fn say(socket: &OwnedFd, hello: &Hello) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::endpoint::TcpEndpoint;
     use super::*;
+    use crate::api::endpoint::TcpEndpoint;
     use na_core::{Completion, Endpoint, OpId, OpenOptions, Tag, Uri};
 
     fn endpoint(options: &OpenOptions) -> TcpEndpoint {

@@ -1,165 +1,37 @@
 //! The endpoint: operations become frames of a peer or entries of the matcher; all other work is
 //! done by the [`Poller`].
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::fmt;
-use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Weak;
-use std::time::Duration;
 
-use super::address;
-use super::frame;
-use super::frame::{Hello, Named, URI_BYTES_MAX};
-use super::gather::Gather;
-use super::known::PeerRegistry;
-use super::mail::Mail;
-use super::outgoing::Outgoing;
-use super::peer::{Peer, PeerState, Phase};
-use super::poller::{Poller, flush};
-use super::socket;
-use super::unread::host_behind;
-use na_core::base::ran;
+use crate::peers::peer::{Peer, PeerState, Phase};
+use crate::state::core::{Core, flush};
+use crate::state::poller::Poller;
+use crate::stream::outgoing::Outgoing;
+use crate::system::socket;
+use crate::wire::address;
+use crate::wire::frame;
+use crate::wire::frame::URI_BYTES_MAX;
+use na_core::endpoint::stats;
 use na_core::hosts::host_port;
 use na_core::hosts::host_port::PeerKey;
 use na_core::hosts::own_address::Wanted;
-use na_core::limits::budget::Budget;
 use na_core::loopback::{Loopback, Queued};
-use na_core::matching::{Kind, Matcher};
+use na_core::matching::Kind;
 use na_core::{
     Access, Addr, Completion, Endpoint, EndpointStats, Error, LargeBuffers, Limits, LocalMem,
-    Memory, MsgBuf, OpId, OpenOptions, Principal, Refused, RegionTable, Tag, TcpOptions,
-    TrafficClass, Transfer, Uri,
+    Memory, MsgBuf, OpId, OpenOptions, PeerStats, Principal, Refused, RegionTable, Tag, Transfer,
+    Uri,
 };
-use prim::fork::Process;
 use prim::lock::{BiasedGuard, BiasedLock};
-use prim::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use prim::sync::{Arc, Mutex, lock};
-
-/// Early messages that one peer may have here, bytes.
-const EARLY_BYTES_MAX: usize = 256 << 10;
+use prim::sync::atomic::Ordering;
+use prim::sync::{Arc, lock};
 
 /// While only messages to ourselves move, one poll of this many looks at the rest.
 const REST_EVERY: u64 = 16;
 
-/// Longer limits would not be points in time.
-const CONNECT_TIMEOUT_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
-
-/// The state that the endpoint and its poller share.
-pub(super) struct Core {
-    pub(super) id: u64,
-    pub(super) message_bytes_max: usize,
-    pub(super) connect_timeout: Duration,
-    pub(super) liveness_limit: Duration,
-    pub(super) options: TcpOptions,
-    /// The budget for answers that peers leave unread.
-    pub(super) budget: Arc<Budget>,
-    pub(super) class: TrafficClass,
-    /// Where we listen; empty if we do not.
-    listening_uri: String,
-    pub(super) regions: RegionTable,
-    pub(super) matcher: BiasedLock<Matcher>,
-    pub(super) mail: Mail,
-    /// Peers that can be dialed, as long as anything refers to them.
-    pub(super) peers: Mutex<HashMap<PeerKey, Weak<Peer>>>,
-    /// All peers, origins too. For [`Endpoint::stats`].
-    pub(super) known: Mutex<PeerRegistry>,
-    next_peer: AtomicU64,
-    next_session: AtomicU64,
-    /// A random number that no other endpoint has.
-    number: u64,
-    /// Set before the matcher is emptied for the last time; read under its lock.
-    closed: AtomicBool,
-    /// The one that opened it.
-    process: Process,
-    /// Counts polls, for [`Gather::may_write_now`].
-    polls: AtomicU64,
-    gather: Gather,
-}
-
 impl Core {
-    fn new(options: &OpenOptions, listening_uri: String) -> Result<Self, Error> {
-        let mut seed = [0; 8];
-        rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty())
-            .map_err(|errno| Error::io("cannot get random bytes for a session", errno))?;
-        Ok(Self {
-            id: Addr::unique_endpoint_id(),
-            message_bytes_max: options.message_bytes_max,
-            connect_timeout: options.connect_timeout.min(CONNECT_TIMEOUT_MAX),
-            liveness_limit: ran::limit(options.liveness_limit),
-            options: options.tcp.clone(),
-            budget: Budget::new(options.unread_answers_bounds()?),
-            class: options.traffic_class,
-            listening_uri,
-            regions: options.regions.clone().unwrap_or_default(),
-            matcher: BiasedLock::new(
-                Matcher::new(EARLY_BYTES_MAX, options.left_bytes_max)
-                    .of_all_at_most(options.early_bytes_max)
-                    .of_each_at_most(options.early_bytes_max / 2, host_behind),
-            ),
-            mail: Mail::new()?,
-            peers: Mutex::default(),
-            known: Mutex::default(),
-            next_peer: AtomicU64::new(1),
-            next_session: AtomicU64::new(u64::from_ne_bytes(seed)),
-            number: u64::from_ne_bytes(seed),
-            closed: AtomicBool::new(false),
-            process: Process::current(),
-            polls: AtomicU64::new(0),
-            gather: Gather::new(),
-        })
-    }
-
-    /// A number for a session that no other of ours has.
-    pub(super) fn new_session(&self) -> u64 {
-        self.next_session.fetch_add(1, Ordering::Relaxed)
-    }
-
-    /// Our hello on a connection with the peer of that number; `None`: with nobody that we know.
-    pub(super) fn hello(&self, session: u64, peer: Option<u64>) -> Hello {
-        let max = self.message_bytes_max as u32;
-        let hello = Hello::ours(max, session, self.listening_uri.clone());
-        let named = peer.map(|peer| Named { endpoint: self.number, peer });
-        Hello { alive_every_ms: ran::alive_every_ms(self.liveness_limit), named, ..hello }
-    }
-
-    /// A peer that nobody has seen before.
-    pub(super) fn new_peer(&self, uri: String, dial: Vec<SocketAddr>) -> Arc<Peer> {
-        let id = self.next_peer.fetch_add(1, Ordering::Relaxed);
-        let peer = Peer::new(id, uri, dial, self.new_session(), self.budget.clone());
-        lock(&self.known).add(&peer);
-        peer
-    }
-
-    /// The peer under `key`, which is reached at `dial`.
-    pub(super) fn peer_at(&self, key: PeerKey, dial: Vec<SocketAddr>) -> Arc<Peer> {
-        let mut peers = lock(&self.peers);
-        if let Some(peer) = peers.get(&key).and_then(Weak::upgrade) {
-            return peer;
-        }
-        if peers.len() == peers.capacity() {
-            peers.retain(|_, peer| peer.strong_count() > 0);
-        }
-        let peer = self.new_peer(key.uri(address::HEAD), dial);
-        peers.insert(key, Arc::downgrade(&peer));
-        peer
-    }
-
-    /// Returns whether `address` is our self address.
-    pub(super) fn listens_at(&self, address: SocketAddr) -> bool {
-        address::uri_of(address) == self.listening_uri
-    }
-
-    pub(super) fn addr_of(&self, peer: &Arc<Peer>) -> Addr {
-        Addr::new(peer.uri.clone(), self.id, peer.id, peer.clone())
-    }
-
-    /// Also in a child that was forked off: what it has a copy of is its parent's.
-    #[inline]
-    fn is_closed(&self) -> bool {
-        self.closed.load(Ordering::Relaxed) || self.process.is_other()
-    }
-
     /// The peer behind an address of this endpoint.
     fn peer_of<'a>(&self, addr: &'a Addr) -> Result<&'a Arc<Peer>, Error> {
         let peer = addr.state().filter(|_| addr.endpoint_id() == self.id);
@@ -373,19 +245,19 @@ struct PollOutput {
 }
 
 /// An open TCP endpoint.
-pub(super) struct TcpEndpoint {
-    pub(super) core: Core,
-    pub(super) self_addr: Addr,
-    /// Operations on `self_addr`, whose peer stays `Idle`: see `within.rs`.
-    pub(super) loopback: Loopback,
+pub(crate) struct TcpEndpoint {
+    pub(crate) core: Core,
+    pub(crate) self_addr: Addr,
+    /// Operations on `self_addr`, whose peer stays `Idle`: see `self_ops.rs`.
+    pub(crate) loopback: Loopback,
     /// Held throughout a poll, the sink's calls included; holds what a poll could not report.
     gate: BiasedLock<PollOutput>,
-    pub(super) poller: BiasedLock<Poller>,
+    pub(crate) poller: BiasedLock<Poller>,
     epoll: Arc<OwnedFd>,
 }
 
 impl TcpEndpoint {
-    pub(super) fn open(uri: &Uri<'_>, options: &OpenOptions) -> Result<Self, Error> {
+    pub(crate) fn open(uri: &Uri<'_>, options: &OpenOptions) -> Result<Self, Error> {
         let class = options.traffic_class;
         socket::may_configure(&options.tcp, class).map_err(|error| {
             let what = "cannot set the socket options that `tcp.keep_alive`, `tcp.busy_poll` and \
@@ -468,7 +340,7 @@ impl TcpEndpoint {
     }
 
     /// Returns whether that is ourselves.
-    pub(super) fn is_own(&self, peer: &Peer) -> bool {
+    pub(crate) fn is_own(&self, peer: &Peer) -> bool {
         peer.id == self.self_addr.peer_id()
     }
 
@@ -502,6 +374,17 @@ impl TcpEndpoint {
             }
         }
         Ok(())
+    }
+
+    /// Returns the statistics of all peers other than the endpoint itself.
+    pub(crate) fn peer_stats(&self) -> Vec<PeerStats> {
+        let known = lock(&self.core.known).peers();
+        let others = known.iter().filter(|peer| !self.is_own(peer));
+        let mut stats: Vec<_> = others.map(|peer| (peer.id, peer.stats())).collect();
+        // No more than a copy under the lock that every message takes.
+        let awaited: Vec<_> = self.core.matcher.lock().awaited().collect();
+        stats::assign(&mut stats, awaited);
+        stats.into_iter().map(|(_, stats)| stats).collect()
     }
 
     /// Runs `work` on the poller outside of a poll, and passes on what it leaves behind.
@@ -553,7 +436,7 @@ impl Endpoint for TcpEndpoint {
     fn lookup(&self, uri: &str) -> Result<Addr, Error> {
         let uri = na_core::address::composed::part_for(uri, "tcp");
         let parsed = Uri::parse(uri)?;
-        if !na_core::Plugin::serves(&super::Tcp, &parsed) {
+        if !na_core::Plugin::serves(&crate::Tcp, &parsed) {
             let reason = "it is not an address of the tcp transport, `na+tcp://host:port`".into();
             return Err(Error::BadUri { uri: uri.to_owned(), reason });
         }

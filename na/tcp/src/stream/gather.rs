@@ -23,7 +23,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::outgoing::{BATCH_WINDOW, Outgoing};
+use crate::stream::outgoing::{BATCH_WINDOW, Outgoing};
 use prim::sync::atomic::{AtomicU64, Ordering};
 
 /// A message that has waited so long should have been sent at once. Some hundred messages between
@@ -34,7 +34,7 @@ const LATE: Duration = Duration::from_millis(1);
 const ALONE_POLLS: u64 = 64;
 
 /// See the module's documentation.
-pub(super) struct Gather {
+pub(crate) struct Gather {
     /// Since when points in time are counted.
     opened_at: Instant,
     /// Until when sends wait because the last poll has reported much; zero if it has not.
@@ -46,7 +46,7 @@ pub(super) struct Gather {
 }
 
 impl Gather {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             opened_at: Instant::now(),
             until_ns: AtomicU64::new(0),
@@ -60,7 +60,7 @@ impl Gather {
     }
 
     /// A poll begins to look after what waits.
-    pub(super) fn polled(&self) {
+    pub(crate) fn polled(&self) {
         let since = self.waits_since_ns.load(Ordering::Relaxed);
         if since == 0 {
             return;
@@ -72,7 +72,7 @@ impl Gather {
     }
 
     /// A poll is about to report so many completions.
-    pub(super) fn reports(&self, completions: usize) {
+    pub(crate) fn reports(&self, completions: usize) {
         let alone_for = self.alone_for.load(Ordering::Relaxed);
         if alone_for > 0 && completions > 0 {
             self.alone_for.store(alone_for - 1, Ordering::Relaxed);
@@ -87,13 +87,13 @@ impl Gather {
 
     /// Returns whether the time to gather is over: what waits should be sent even by a poll that
     /// only reports what was left.
-    pub(super) fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         self.now_ns() >= self.until_ns.load(Ordering::Relaxed)
     }
 
     /// Returns whether a send by way of `out` should write at once. `poll` is the number of the
     /// last poll.
-    pub(super) fn may_write_now(&self, out: &Outgoing, poll: u64, nobody_polls: bool) -> bool {
+    pub(crate) fn may_write_now(&self, out: &Outgoing, poll: u64, nobody_polls: bool) -> bool {
         if out.is_blocked() {
             return false;
         }

@@ -19,7 +19,7 @@ const LINGER_BYTES_MAX: usize = 16 << 20;
 
 /// Counts what is left. See the module's documentation.
 #[derive(Debug)]
-pub(super) struct Leaving {
+pub(crate) struct Leaving {
     bytes_max: usize,
     bytes: usize,
     /// From when on what was counted has gone.
@@ -35,18 +35,18 @@ impl Default for Leaving {
 impl Leaving {
     /// Counts without a bound, for the end of an endpoint, of which there is one: every peer gets
     /// what was sent to it, if it takes it in time.
-    pub(super) fn unbounded() -> Self {
+    pub(crate) fn unbounded() -> Self {
         Self { bytes_max: usize::MAX, ..Self::default() }
     }
 
     /// A connection of which something was not sent is about to be closed.
-    pub(super) fn cut(&self, socket: impl AsFd) {
+    pub(crate) fn cut(&self, socket: impl AsFd) {
         // It fails for sockets of other kinds, as tests have.
         let _ = sockopt::set_socket_linger(socket, Some(Duration::ZERO));
     }
 
     /// A connection is about to be closed.
-    pub(super) fn closes(&mut self, socket: impl AsFd) {
+    pub(crate) fn closes(&mut self, socket: impl AsFd) {
         let bytes = untaken(&socket);
         if bytes == 0 {
             return;

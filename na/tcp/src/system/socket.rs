@@ -13,7 +13,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use na_core::{RawSegment, TcpOptions, TrafficClass};
 
 /// Pieces of memory that one call sends or fills at most.
-pub(super) const PIECES_MAX: usize = 64;
+pub(crate) const PIECES_MAX: usize = 64;
 
 /// Connections that the kernel may hold for `accept`.
 const BACKLOG: i32 = 1024;
@@ -44,7 +44,7 @@ fn set_class(socket: impl AsFd, is_v6: bool, class: TrafficClass) -> io::Result<
 
 /// A listening socket. A port that a dead process has just left can be taken again. What is
 /// accepted is of its class.
-pub(super) fn listen(address: SocketAddr, class: TrafficClass) -> io::Result<OwnedFd> {
+pub(crate) fn listen(address: SocketAddr, class: TrafficClass) -> io::Result<OwnedFd> {
     let socket = open(address, class)?;
     sockopt::set_socket_reuseaddr(&socket, true)?;
     if address.ip() == IpAddr::from(Ipv6Addr::UNSPECIFIED) {
@@ -57,12 +57,12 @@ pub(super) fn listen(address: SocketAddr, class: TrafficClass) -> io::Result<Own
 }
 
 /// How many connections others may have of the `wanted` ones: each takes a descriptor.
-pub(super) fn connections_max(wanted: usize) -> usize {
+pub(crate) fn connections_max(wanted: usize) -> usize {
     na_core::limits::descriptors::connections_max(wanted, 1)
 }
 
 /// Begins to connect; writable when decided, see [`connected`].
-pub(super) fn connect(address: SocketAddr, class: TrafficClass) -> io::Result<OwnedFd> {
+pub(crate) fn connect(address: SocketAddr, class: TrafficClass) -> io::Result<OwnedFd> {
     let socket = open(address, class)?;
     match rustix::net::connect(&socket, &address) {
         Ok(()) | Err(rustix::io::Errno::INPROGRESS) => Ok(socket),
@@ -71,7 +71,7 @@ pub(super) fn connect(address: SocketAddr, class: TrafficClass) -> io::Result<Ow
 }
 
 /// Returns whether the connection that was begun exists now.
-pub(super) fn connected(socket: impl AsFd) -> io::Result<()> {
+pub(crate) fn connected(socket: impl AsFd) -> io::Result<()> {
     sockopt::socket_error(socket.as_fd())??;
     let remote = remote_address(socket.as_fd())?;
     // Connecting to a free local port from that very port succeeds: TCP's simultaneous open with
@@ -83,17 +83,17 @@ pub(super) fn connected(socket: impl AsFd) -> io::Result<()> {
 }
 
 /// The next connection; `WouldBlock` when there is none.
-pub(super) fn accept(listener: impl AsFd) -> io::Result<OwnedFd> {
+pub(crate) fn accept(listener: impl AsFd) -> io::Result<OwnedFd> {
     Ok(rustix::net::accept_with(listener, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC)?)
 }
 
 /// Our end of a connection, or where a listener listens.
-pub(super) fn local_address(socket: impl AsFd) -> io::Result<SocketAddr> {
+pub(crate) fn local_address(socket: impl AsFd) -> io::Result<SocketAddr> {
     Ok(rustix::net::getsockname(socket)?.try_into()?)
 }
 
 /// The other end of a connection.
-pub(super) fn remote_address(socket: impl AsFd) -> io::Result<SocketAddr> {
+pub(crate) fn remote_address(socket: impl AsFd) -> io::Result<SocketAddr> {
     let address = rustix::net::getpeername(socket)?;
     let address = address.ok_or_else(|| io::Error::from(io::ErrorKind::NotConnected))?;
     Ok(address.try_into()?)
@@ -101,7 +101,7 @@ pub(super) fn remote_address(socket: impl AsFd) -> io::Result<SocketAddr> {
 
 /// Options of every connection: no delay for small messages; class, keep-alive and busy polling as
 /// asked.
-pub(super) fn configure(
+pub(crate) fn configure(
     socket: impl AsFd,
     options: &TcpOptions,
     class: TrafficClass,
@@ -136,7 +136,7 @@ pub(super) fn configure(
 ///
 /// There is no way that could be congested, so the congestion control is the plainest. Some that
 /// systems have by default spread their packets over time (BBR), which only costs here.
-pub(super) fn suit_if_local(socket: impl AsFd) -> io::Result<()> {
+pub(crate) fn suit_if_local(socket: impl AsFd) -> io::Result<()> {
     let (local, remote) = (local_address(&socket)?.ip(), remote_address(&socket)?.ip());
     if local != remote && !remote.is_loopback() {
         return Ok(());
@@ -180,21 +180,21 @@ fn local_family_is_v6(socket: BorrowedFd<'_>) -> io::Result<bool> {
 }
 
 /// Returns whether the system lets us set these options, tried on a socket of its own.
-pub(super) fn may_configure(options: &TcpOptions, class: TrafficClass) -> io::Result<()> {
+pub(crate) fn may_configure(options: &TcpOptions, class: TrafficClass) -> io::Result<()> {
     configure(open(SocketAddr::from(([127, 0, 0, 1], 0)), class)?, options, class)
 }
 
 /// Bytes that one call sends from copies; see [`Pieces::push_copy`].
-pub(super) const COPIES_BYTES: usize = 8 << 10;
+pub(crate) const COPIES_BYTES: usize = 8 << 10;
 
 /// Room for copies, on the stack; not initialised, since most calls need little of it.
-pub(super) type Copies = [MaybeUninit<u8>; COPIES_BYTES];
+pub(crate) type Copies = [MaybeUninit<u8>; COPIES_BYTES];
 
 /// Pieces of memory for one call, on the stack.
 ///
 /// A piece costs the kernel more than copying some hundred bytes, so short ones are copied one
 /// behind the other into one piece, as long as there is room in `'a`.
-pub(super) struct Pieces<'a> {
+pub(crate) struct Pieces<'a> {
     /// The pieces, of which the first `count` are set.
     pieces: [MaybeUninit<libc::iovec>; PIECES_MAX],
     count: usize,
@@ -210,12 +210,12 @@ pub(super) struct Pieces<'a> {
 
 impl<'a> Pieces<'a> {
     /// No pieces, and no room for copies.
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::with_room(&mut [])
     }
 
     /// No pieces; short ones are copied to `room`.
-    pub(super) fn with_room(room: &'a mut [MaybeUninit<u8>]) -> Self {
+    pub(crate) fn with_room(room: &'a mut [MaybeUninit<u8>]) -> Self {
         Self {
             pieces: [const { MaybeUninit::uninit() }; PIECES_MAX],
             count: 0,
@@ -228,22 +228,22 @@ impl<'a> Pieces<'a> {
         }
     }
 
-    pub(super) fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         self.count == PIECES_MAX
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.count == 0
     }
 
     /// Bytes in all pieces.
-    pub(super) fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
     /// Appends a piece; `false` when there is no place.
     #[must_use]
-    pub(super) fn push(&mut self, piece: RawSegment) -> bool {
+    pub(crate) fn push(&mut self, piece: RawSegment) -> bool {
         if self.is_full() {
             return false;
         }
@@ -258,7 +258,7 @@ impl<'a> Pieces<'a> {
 
     /// Appends a slice to send; `false` when there is no place.
     #[must_use]
-    pub(super) fn push_slice(&mut self, bytes: &[u8]) -> bool {
+    pub(crate) fn push_slice(&mut self, bytes: &[u8]) -> bool {
         // Sending does not write through the pointer.
         self.push(RawSegment { ptr: bytes.as_ptr().cast_mut(), len: bytes.len() })
     }
@@ -272,7 +272,7 @@ impl<'a> Pieces<'a> {
 
     /// Appends a copy of `bytes` to send; `false` when there is no place.
     #[must_use]
-    pub(super) fn push_copy(&mut self, bytes: &[u8]) -> bool {
+    pub(crate) fn push_copy(&mut self, bytes: &[u8]) -> bool {
         let piece = RawSegment { ptr: bytes.as_ptr().cast_mut(), len: bytes.len() };
         // SAFETY: a slice is valid for reads.
         unsafe { self.push_copy_of(piece) }
@@ -284,7 +284,7 @@ impl<'a> Pieces<'a> {
     ///
     /// The piece must be valid for reads, and lie outside the room. It may change meanwhile.
     #[must_use]
-    pub(super) unsafe fn push_copy_of(&mut self, piece: RawSegment) -> bool {
+    pub(crate) unsafe fn push_copy_of(&mut self, piece: RawSegment) -> bool {
         let RawSegment { ptr: from, len } = piece;
         if len == 0 {
             return true;
@@ -317,7 +317,7 @@ impl<'a> Pieces<'a> {
 /// # Safety
 ///
 /// Each piece must be valid for reads until this returns. It may change meanwhile.
-pub(super) unsafe fn send(socket: impl AsFd, pieces: &mut Pieces<'_>) -> io::Result<usize> {
+pub(crate) unsafe fn send(socket: impl AsFd, pieces: &mut Pieces<'_>) -> io::Result<usize> {
     let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
     if let [piece] = pieces.as_slice() {
         // A tenth of a microsecond faster than `sendmsg`.
@@ -357,7 +357,7 @@ fn retried(mut call: impl FnMut() -> libc::ssize_t) -> io::Result<usize> {
 ///
 /// Each piece must be valid for writes until this returns, and nobody may hold a reference to its
 /// bytes.
-pub(super) unsafe fn receive(socket: impl AsFd, pieces: &mut Pieces<'_>) -> io::Result<usize> {
+pub(crate) unsafe fn receive(socket: impl AsFd, pieces: &mut Pieces<'_>) -> io::Result<usize> {
     if let [piece] = pieces.as_slice() {
         return retried(|| {
             let (socket, flags) = (socket.as_fd().as_raw_fd(), libc::MSG_DONTWAIT);

@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 use rustix::event::EventfdFlags;
 use rustix::process::{Resource, getrlimit};
 
-use super::socket;
+use crate::system::socket;
 
 /// How often at most it is logged that connections cannot be accepted.
 const LOGGED_EVERY: Duration = Duration::from_secs(60);
 
 /// See the module's documentation.
 #[derive(Debug, Default)]
-pub(super) struct Lack {
+pub(crate) struct Lack {
     /// A spare descriptor, which is given up while a caller is turned away, because the caller's
     /// connection needs one.
     kept: Option<OwnedFd>,
@@ -26,7 +26,7 @@ pub(super) struct Lack {
 
 impl Lack {
     /// Keeps a descriptor, for an endpoint that listens.
-    pub(super) fn prepared() -> Self {
+    pub(crate) fn prepared() -> Self {
         let mut lack = Self::default();
         lack.keep_one();
         lack
@@ -42,7 +42,7 @@ impl Lack {
     /// # Errors
     ///
     /// Those of accepting, also if the kept descriptor was lost to another thread before.
-    pub(super) fn turn_away(
+    pub(crate) fn turn_away(
         &mut self,
         listener: &OwnedFd,
         refuse: impl FnOnce(&OwnedFd),
@@ -59,7 +59,7 @@ impl Lack {
     }
 
     /// A connection was not accepted because of `error`.
-    pub(super) fn log(&mut self, error: &io::Error) {
+    pub(crate) fn log(&mut self, error: &io::Error) {
         self.not_accepted += 1;
         let now = Instant::now();
         if self.logged_at.is_some_and(|at| now < at + LOGGED_EVERY) {
@@ -80,7 +80,7 @@ impl Lack {
 
 /// How many descriptors the process may have, if that is why there was none for a new one; 0: all
 /// of the host are taken.
-pub(super) fn missing_descriptor(error: &io::Error) -> Option<u64> {
+pub(crate) fn missing_descriptor(error: &io::Error) -> Option<u64> {
     match error.raw_os_error()? {
         libc::EMFILE => Some(getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)),
         libc::ENFILE => Some(0),

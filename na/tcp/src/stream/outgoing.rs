@@ -25,12 +25,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use self::faults::is_fault;
-use super::frame::{HEADER_BYTES, Header, Kind, REQUEST_BYTES};
-use super::socket;
-use super::socket::{COPIES_BYTES, Copies, Pieces};
+use crate::system::socket;
+use crate::system::socket::{COPIES_BYTES, Copies, Pieces};
+use crate::wire::frame::{HEADER_BYTES, Header, Kind, REQUEST_BYTES};
 use na_core::{Completion, Error, LocalMem, MsgBuf, OpId, Tag};
 
-pub(super) mod faults;
+pub(crate) mod faults;
 
 /// Bytes of data in one frame. With a quarter of it, bare sockets lose a third of their speed.
 const CHUNK_BYTES: usize = 1 << 20;
@@ -65,7 +65,7 @@ const FREE_BYTES: usize = 64 << 10;
 
 /// A second send within this time after a write leaves its message to the next poll, and so does
 /// any within this time after a poll that reported several completions.
-pub(super) const BATCH_WINDOW: Duration = Duration::from_micros(20);
+pub(crate) const BATCH_WINDOW: Duration = Duration::from_micros(20);
 
 enum Body {
     /// Requests, verdicts; empty for a cancel.
@@ -152,26 +152,26 @@ struct Bulk {
 
 /// The data of a transfer, or what is left of it.
 #[derive(Clone, Copy)]
-pub(super) struct Data<'a> {
-    pub(super) number: u64,
-    pub(super) memory: &'a LocalMem,
-    pub(super) offset: u64,
-    pub(super) len: u64,
+pub(crate) struct Data<'a> {
+    pub(crate) number: u64,
+    pub(crate) memory: &'a LocalMem,
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
 }
 
 /// Completions and memory that a flush leaves behind, to be passed on once the lock is released.
 #[derive(Default)]
-pub(super) struct Harvest {
-    pub(super) completions: Vec<Completion>,
+pub(crate) struct Harvest {
+    pub(crate) completions: Vec<Completion>,
     /// Memory whose last use is over: dropping it may run its owner's code.
-    pub(super) memories: Vec<LocalMem>,
+    pub(crate) memories: Vec<LocalMem>,
     /// Puts of ours whose memory cannot be read.
-    pub(super) unreadable: Vec<u64>,
+    pub(crate) unreadable: Vec<u64>,
 }
 
 impl Harvest {
     /// The memory to drop; that of one transfer without an allocation.
-    pub(super) fn take_memories(&mut self) -> (Option<LocalMem>, Vec<LocalMem>) {
+    pub(crate) fn take_memories(&mut self) -> (Option<LocalMem>, Vec<LocalMem>) {
         let one = self.memories.pop();
         let others = match self.memories.is_empty() {
             true => Vec::new(),
@@ -182,7 +182,7 @@ impl Harvest {
 }
 
 /// The outcome of an answer that a full socket did not take.
-pub(super) enum Pushed {
+pub(crate) enum Pushed {
     /// It was packed, and its send is over.
     Copied(MsgBuf),
     /// It waits in its buffer.
@@ -193,7 +193,7 @@ pub(super) enum Pushed {
 
 /// How a flush ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Flushed {
+pub(crate) enum Flushed {
     /// Nothing is left.
     All,
     /// The socket is full: wait until it is writable.
@@ -204,7 +204,7 @@ pub(super) enum Flushed {
 
 /// The frames for one peer. See the module's documentation.
 #[derive(Default)]
-pub(super) struct Outgoing {
+pub(crate) struct Outgoing {
     queue: VecDeque<Frame>,
     /// Bytes of the first frame that were sent, header included.
     sent: usize,
@@ -229,7 +229,7 @@ pub(super) struct Outgoing {
 }
 
 impl Outgoing {
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.queue.is_empty() && self.bulks.is_empty()
     }
 
@@ -239,19 +239,19 @@ impl Outgoing {
     }
 
     /// Verdicts that the peer cannot know yet.
-    pub(super) fn verdicts(&self) -> usize {
+    pub(crate) fn verdicts(&self) -> usize {
         self.verdicts
     }
 
     /// Bytes of memory that wait for the peer and that it makes grow: answers and verdicts.
-    pub(super) fn held(&self) -> usize {
+    pub(crate) fn held(&self) -> usize {
         self.answers + self.packed + self.verdicts * size_of::<Frame>()
     }
 
     /// Bytes that the peer is to be charged with, of which it was charged with `before`: nothing as
     /// long as the socket takes what there is, and no less than it holds until that is little.
     #[inline]
-    pub(super) fn charge(&self, before: usize) -> usize {
+    pub(crate) fn charge(&self, before: usize) -> usize {
         match self.held() {
             held if self.blocked || (before > 0 && held >= FREE_BYTES) => held,
             _ => 0,
@@ -259,38 +259,38 @@ impl Outgoing {
     }
 
     /// Messages that were sent or queued so far.
-    pub(super) fn messages(&self) -> u64 {
+    pub(crate) fn messages(&self) -> u64 {
         self.messages
     }
 
     /// Bytes that the kernel has taken so far; to see whether it is some more.
-    pub(super) fn taken(&self) -> u64 {
+    pub(crate) fn taken(&self) -> u64 {
         self.taken
     }
 
     /// Returns whether the socket is full, so that only its event makes a flush worthwhile.
-    pub(super) fn is_blocked(&self) -> bool {
+    pub(crate) fn is_blocked(&self) -> bool {
         self.blocked
     }
 
     /// The socket may have room.
-    pub(super) fn unblock(&mut self) {
+    pub(crate) fn unblock(&mut self) {
         self.blocked = false;
     }
 
     /// Returns whether something was written since the poll of this number, a moment ago.
-    pub(super) fn has_just_written(&self, poll: u64) -> bool {
+    pub(crate) fn has_just_written(&self, poll: u64) -> bool {
         self.wrote_at.is_some_and(|(number, at)| number == poll && at.elapsed() < BATCH_WINDOW)
     }
 
     /// A send has written. The clock is read now that the bytes are under way.
-    pub(super) fn wrote(&mut self, poll: u64) {
+    pub(crate) fn wrote(&mut self, poll: u64) {
         self.wrote_at = Some((poll, Instant::now()));
     }
 
     /// Sends a short message past the queue, if that is empty. `false`: it has to be pushed, with
     /// the same arguments, and what was sent of it is known.
-    pub(super) fn send_short(
+    pub(crate) fn send_short(
         &mut self,
         socket: impl AsFd,
         kind: Kind,
@@ -304,7 +304,7 @@ impl Outgoing {
     }
 
     /// Sends requests and verdicts, past the queue if that is empty.
-    pub(super) fn send_small(
+    pub(crate) fn send_small(
         &mut self,
         door: Option<&OwnedFd>,
         kind: Kind,
@@ -340,13 +340,13 @@ impl Outgoing {
 
     /// Sends the data of a get past the queue, if it is short and that is empty. `false`: it has to
     /// be pushed.
-    pub(super) fn send_short_data(&mut self, door: Option<&OwnedFd>, data: Data<'_>) -> bool {
+    pub(crate) fn send_short_data(&mut self, door: Option<&OwnedFd>, data: Data<'_>) -> bool {
         self.send_data(door, None, Kind::GetData, data)
     }
 
     /// Sends a put, its request first, past the queue, if it is short and that is empty. `false`:
     /// both have to be pushed.
-    pub(super) fn send_short_put(
+    pub(crate) fn send_short_put(
         &mut self,
         door: Option<&OwnedFd>,
         request: &[u8; REQUEST_BYTES],
@@ -419,7 +419,7 @@ impl Outgoing {
 
     /// Queues a copy of a short message that nobody waits for. `false`, and nothing is queued, when
     /// it is long, or there is no room behind what was packed before.
-    pub(super) fn push_packed(&mut self, kind: Kind, tag: Tag, bytes: &[u8]) -> bool {
+    pub(crate) fn push_packed(&mut self, kind: Kind, tag: Tag, bytes: &[u8]) -> bool {
         if bytes.len() > COPY_BYTES_MAX {
             return false;
         }
@@ -447,7 +447,7 @@ impl Outgoing {
     /// Queues an answer behind a full socket; packed if it is short, and the packed ones take less
     /// than `packed_max` bytes.
     #[cold]
-    pub(super) fn push_answer(
+    pub(crate) fn push_answer(
         &mut self,
         op: OpId,
         tag: Tag,
@@ -489,7 +489,7 @@ impl Outgoing {
         true
     }
 
-    pub(super) fn push_message(&mut self, kind: Kind, op: OpId, tag: Tag, buf: MsgBuf) {
+    pub(crate) fn push_message(&mut self, kind: Kind, op: OpId, tag: Tag, buf: MsgBuf) {
         let (header, len) = (message_header(kind, tag, buf.len()), buf.len());
         self.answers += answer_bytes(&header, &buf);
         self.queue.push_back(Frame { header, len, body: Body::Message { op, buf } });
@@ -497,7 +497,7 @@ impl Outgoing {
     }
 
     /// Queues a frame with a short payload.
-    pub(super) fn push_small(&mut self, kind: Kind, number: u64, payload: &[u8]) {
+    pub(crate) fn push_small(&mut self, kind: Kind, number: u64, payload: &[u8]) {
         let mut bytes = [0; REQUEST_BYTES];
         bytes[..payload.len()].copy_from_slice(payload);
         let header = Header { kind, len: payload.len() as u32, number }.encode();
@@ -506,13 +506,13 @@ impl Outgoing {
     }
 
     /// Queues the data of a transfer, which is not empty.
-    pub(super) fn push_bulk(&mut self, kind: Kind, data: Data<'_>) {
+    pub(crate) fn push_bulk(&mut self, kind: Kind, data: Data<'_>) {
         let Data { number, memory, offset, len } = data;
         self.bulks.push_back(Bulk { kind, number, memory: memory.clone(), offset, left: len });
     }
 
     /// Forgets the data of a transfer that is not yet cut into frames. `false`: there was none.
-    pub(super) fn remove_bulk(&mut self, kind: Kind, number: u64, harvest: &mut Harvest) -> bool {
+    pub(crate) fn remove_bulk(&mut self, kind: Kind, number: u64, harvest: &mut Harvest) -> bool {
         let at = self.bulks.iter().position(|bulk| (bulk.kind, bulk.number) == (kind, number));
         let Some(bulk) = at.and_then(|at| self.bulks.remove(at)) else { return false };
         harvest.memories.push(bulk.memory);
@@ -522,7 +522,7 @@ impl Outgoing {
     /// Forgets the data of a put of ours whose memory is its owner's again: afterwards nothing
     /// reads there. What remains of a frame of which some bytes were sent still follows them, from
     /// a copy. `false`: all of the data was sent.
-    pub(super) fn take_back_put(&mut self, number: u64, harvest: &mut Harvest) -> bool {
+    pub(crate) fn take_back_put(&mut self, number: u64, harvest: &mut Harvest) -> bool {
         let mut unsent = self.remove_bulk(Kind::PutData, number, harvest);
         let header = Header { kind: Kind::PutData, len: 0, number }.encode();
         // Frames of one transfer differ in their length alone.
@@ -556,7 +556,7 @@ impl Outgoing {
 
     /// Ends the send `op`, if it is queued. A message of which some bytes were sent still follows
     /// them, from a copy: it arrives, and may be answered.
-    pub(super) fn cancel_send(&mut self, wanted: OpId) -> Option<Completion> {
+    pub(crate) fn cancel_send(&mut self, wanted: OpId) -> Option<Completion> {
         let at = self
             .queue
             .iter()
@@ -577,7 +577,7 @@ impl Outgoing {
 
     /// Ends the queued messages longer than `max`; for when a peer's limit becomes known, before
     /// anything is sent.
-    pub(super) fn refuse_longer_than(&mut self, max: usize, harvest: &mut Harvest) {
+    pub(crate) fn refuse_longer_than(&mut self, max: usize, harvest: &mut Harvest) {
         let queue = std::mem::take(&mut self.queue);
         for frame in queue {
             match frame.body {
@@ -593,7 +593,7 @@ impl Outgoing {
 
     /// Ends every queued send with `error` and forgets everything else but what was counted: the
     /// peer may come back.
-    pub(super) fn fail_all(&mut self, error: &Error, harvest: &mut Harvest) {
+    pub(crate) fn fail_all(&mut self, error: &Error, harvest: &mut Harvest) {
         for frame in std::mem::take(&mut self.queue) {
             match frame.body {
                 Body::Message { op, buf } => {
@@ -610,7 +610,7 @@ impl Outgoing {
 
     /// Hands frames to the kernel. `bulk_cut` is called with the number of each get whose last byte
     /// has been put into a frame.
-    pub(super) fn flush(
+    pub(crate) fn flush(
         &mut self,
         socket: impl AsFd,
         harvest: &mut Harvest,

@@ -29,11 +29,11 @@ use std::collections::HashSet;
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
-use super::conn::{Conn, Pause, Stage};
-use super::endpoint::Core;
-use super::frame::{CAN_BEAT, Hello, Kind};
-use super::peer::{Peer, PeerState, Phase};
-use super::poller::{Poller, flush};
+use crate::peers::conn::{Conn, Pause, Stage};
+use crate::peers::peer::{Peer, PeerState, Phase};
+use crate::state::core::{Core, flush};
+use crate::state::poller::{Poller, Redial, Ticks};
+use crate::wire::frame::{CAN_BEAT, Hello, Kind};
 use na_core::base::ran::{LIMIT_MIN, LOOKS, RunClock, limit};
 use prim::sync::Arc;
 
@@ -42,49 +42,33 @@ const PAUSE_MIN: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_millis(500);
 
 /// Returns whether the sender of `hello` sends signs of life when asked to.
-pub(super) fn can_beat(hello: &Hello) -> bool {
+pub(crate) fn can_beat(hello: &Hello) -> bool {
     hello.capabilities & CAN_BEAT != 0
 }
 
 /// How often the sender of `hello` wants to hear something, if we can do that.
-pub(super) fn alive_every(hello: &Hello) -> Option<Duration> {
+pub(crate) fn alive_every(hello: &Hello) -> Option<Duration> {
     let asked = hello.alive_every_ms > 0 && can_beat(hello);
     let every = Duration::from_millis(hello.alive_every_ms.into());
     asked.then(|| every.max(LIMIT_MIN / LOOKS))
 }
 
 /// How often to tick for a connection whose peer wants to hear something every `alive_every`.
-pub(super) fn tick_for(core: &Core, alive_every: Option<Duration>) -> Option<Duration> {
+pub(crate) fn tick_for(core: &Core, alive_every: Option<Duration>) -> Option<Duration> {
     let ours = [core.liveness_limit, limit(core.options.slow_reader_limit)];
     let ours = ours.into_iter().filter(|limit| !limit.is_zero()).map(|limit| limit / LOOKS);
     ours.chain(alive_every.map(|every| every / 2)).min()
 }
 
-/// When to tick.
-#[derive(Debug, Default)]
-pub(super) struct Ticks {
-    every: Option<Duration>,
-    ran: Option<RunClock>,
-    pub(super) next: Option<Instant>,
-}
-
-/// A peer to be dialed again.
-pub(super) struct Redial {
-    pub(super) peer: Arc<Peer>,
-    at: Instant,
-    pause: Duration,
-    deadline: Instant,
-}
-
 impl Poller {
     /// Looks at what must have happened until `deadline`, in steps.
-    pub(super) fn arm_steps(&mut self, core: &Core, deadline: Instant) {
+    pub(crate) fn arm_steps(&mut self, core: &Core, deadline: Instant) {
         let step = Instant::now() + core.connect_timeout / LOOKS;
         self.arm(deadline.min(step));
     }
 
     /// Looks at every limit of time; the timer has fired.
-    pub(super) fn deadlines(&mut self, core: &Core) {
+    pub(crate) fn deadlines(&mut self, core: &Core) {
         let (now, step) = (Instant::now(), core.connect_timeout / LOOKS);
         let late = self.timer_at.take().map_or(Duration::ZERO, |at| now.duration_since(at));
         if late > step {
@@ -131,7 +115,7 @@ impl Poller {
     }
 
     /// Makes sure that ticks come at least every so often.
-    pub(super) fn tick_within(&mut self, every: Option<Duration>) {
+    pub(crate) fn tick_within(&mut self, every: Option<Duration>) {
         let Some(every) = every else { return };
         if self.ticks.every.is_some_and(|known| known <= every) {
             return;
@@ -146,7 +130,7 @@ impl Poller {
     }
 
     /// Looks after all connections, if it is time.
-    pub(super) fn tick(&mut self, core: &Core, now: Instant) {
+    pub(crate) fn tick(&mut self, core: &Core, now: Instant) {
         if self.ticks.next.is_none_or(|next| next > now) {
             return;
         }
@@ -196,7 +180,7 @@ impl Poller {
     }
 
     /// Connects to `peer` again later, if the reason and the options allow it.
-    pub(super) fn redial(
+    pub(crate) fn redial(
         &mut self,
         core: &Core,
         peer: &Arc<Peer>,
@@ -231,7 +215,7 @@ impl Poller {
     }
 
     /// Dials the peers whose pause is over; returns when the next one is.
-    pub(super) fn redial_due(&mut self, core: &Core, now: Instant) -> Option<Instant> {
+    pub(crate) fn redial_due(&mut self, core: &Core, now: Instant) -> Option<Instant> {
         let due = self.redials.iter().filter(|redial| redial.at <= now);
         let due: Vec<(Arc<Peer>, Instant)> =
             due.map(|redial| (redial.peer.clone(), redial.deadline)).collect();
@@ -308,8 +292,8 @@ fn is_silent(
 
 #[cfg(test)]
 mod tests {
-    use super::super::endpoint::TcpEndpoint;
     use super::*;
+    use crate::api::endpoint::TcpEndpoint;
     use na_core::{Endpoint, OpId, OpenOptions, Tag, Uri};
 
     #[test]

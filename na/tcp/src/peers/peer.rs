@@ -19,11 +19,11 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use super::frame::Kind;
-use super::incoming::ReadPlan;
-use super::outgoing::faults::is_fault;
-use super::outgoing::{Flushed, Harvest, Outgoing};
-use super::transfers::Transfers;
+use crate::peers::transfers::Transfers;
+use crate::stream::frame_reader::ReadPlan;
+use crate::stream::outgoing::faults::is_fault;
+use crate::stream::outgoing::{Flushed, Harvest, Outgoing};
+use crate::wire::frame::Kind;
 use na_core::limits::budget::{Account, Budget};
 use na_core::{Error, PeerLink, PeerStats, Principal};
 use prim::lock::{BiasedGuard, BiasedLock};
@@ -32,21 +32,21 @@ use prim::sync::{Arc, Mutex, lock};
 
 /// The connection with a peer.
 #[derive(Debug, Clone)]
-pub(super) struct Link {
-    pub(super) socket: Arc<OwnedFd>,
+pub(crate) struct Link {
+    pub(crate) socket: Arc<OwnedFd>,
     /// The number of the peer's endpoint, if its hello has one.
-    pub(super) endpoint: Option<u64>,
+    pub(crate) endpoint: Option<u64>,
     /// Longest message that both sides take, bytes.
-    pub(super) message_bytes_max: usize,
+    pub(crate) message_bytes_max: usize,
     /// The peer wants to hear something at least this often.
-    pub(super) alive_every: Option<Duration>,
+    pub(crate) alive_every: Option<Duration>,
     /// The peer says something when we want to hear it.
-    pub(super) can_beat: bool,
+    pub(crate) can_beat: bool,
 }
 
 /// See the module's documentation.
 #[derive(Debug)]
-pub(super) enum Phase {
+pub(crate) enum Phase {
     Idle,
     Dialing,
     Up(Link),
@@ -57,7 +57,7 @@ pub(super) enum Phase {
 
 impl Phase {
     /// The socket by which frames leave that need not be queued; see [`Outgoing`].
-    pub(super) fn door(&self, broken: &Option<Broken>) -> Option<&OwnedFd> {
+    pub(crate) fn door(&self, broken: &Option<Broken>) -> Option<&OwnedFd> {
         match self {
             Self::Up(link) if broken.is_none() => Some(&link.socket),
             _ => None,
@@ -67,39 +67,39 @@ impl Phase {
 
 /// Why nothing more can be sent to a peer.
 #[derive(Debug, Clone)]
-pub(super) struct Broken {
-    pub(super) error: Error,
+pub(crate) struct Broken {
+    pub(crate) error: Error,
     /// The connection is dead, so what the peer had sent is finite and worth reading first.
-    pub(super) read_first: bool,
+    pub(crate) read_first: bool,
 }
 
 /// The part of a peer that changes, behind its lock.
-pub(super) struct PeerState {
-    pub(super) phase: Phase,
-    /// Ours with this peer, see [`Hello`](super::frame::Hello).
-    pub(super) session: u64,
-    pub(super) out: Outgoing,
-    pub(super) transfers: Transfers,
-    pub(super) harvest: Harvest,
+pub(crate) struct PeerState {
+    pub(crate) phase: Phase,
+    /// Ours with this peer, see [`Hello`](crate::wire::frame::Hello).
+    pub(crate) session: u64,
+    pub(crate) out: Outgoing,
+    pub(crate) transfers: Transfers,
+    pub(crate) harvest: Harvest,
     /// In the mail for the next poll.
-    pub(super) listed: bool,
+    pub(crate) listed: bool,
     /// Connecting has failed and is tried again later.
-    pub(super) redials: bool,
+    pub(crate) redials: bool,
     /// The key of its connection, also of one that is being made.
-    pub(super) conn: Option<u64>,
+    pub(crate) conn: Option<u64>,
     /// Why sending failed; ends the peer in the next poll.
-    pub(super) broken: Option<Broken>,
+    pub(crate) broken: Option<Broken>,
     /// The account that is charged with answers that the peer does not take; `None` while it takes
     /// all.
     held: Option<Account>,
 }
 
 /// A peer of one endpoint.
-pub(super) struct Peer {
-    pub(super) id: u64,
-    pub(super) uri: Box<str>,
+pub(crate) struct Peer {
+    pub(crate) id: u64,
+    pub(crate) uri: Box<str>,
     /// Where to connect; empty for an origin.
-    pub(super) dial: Vec<SocketAddr>,
+    pub(crate) dial: Vec<SocketAddr>,
     state: BiasedLock<PeerState>,
     expects_data: AtomicBool,
     blocked: AtomicBool,
@@ -111,7 +111,7 @@ pub(super) struct Peer {
     host: Mutex<Principal>,
     /// How often the lock was taken.
     #[cfg(test)]
-    pub(super) locks: AtomicU64,
+    pub(crate) locks: AtomicU64,
     /// As in the state, until the endpoint is closed.
     session: AtomicU64,
     /// Bytes that have come. One writer: the poller.
@@ -121,7 +121,7 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    pub(super) fn new(
+    pub(crate) fn new(
         id: u64,
         uri: String,
         dial: Vec<SocketAddr>,
@@ -159,7 +159,7 @@ impl Peer {
         })
     }
 
-    pub(super) fn lock(&self) -> BiasedGuard<'_, PeerState> {
+    pub(crate) fn lock(&self) -> BiasedGuard<'_, PeerState> {
         #[cfg(test)]
         self.locks.fetch_add(1, Ordering::Relaxed);
         self.state.lock()
@@ -169,7 +169,7 @@ impl Peer {
     /// that it does not take. Called by all code that may have changed these, before it releases
     /// the lock. The results are hints, since they are read without the lock: a late one costs a
     /// copy, or a poll, and a poller that goes to sleep asks for all events anyway.
-    pub(super) fn note(&self, state: &mut PeerState) {
+    pub(crate) fn note(&self, state: &mut PeerState) {
         let charged = state.unread();
         let unread = state.out.charge(charged);
         if unread != charged || unread != self.unread() {
@@ -204,39 +204,39 @@ impl Peer {
     }
 
     /// Bytes of memory that it makes us hold by what it does not take.
-    pub(super) fn unread(&self) -> usize {
+    pub(crate) fn unread(&self) -> usize {
         self.unread.load(Ordering::Relaxed)
     }
 
     /// The host behind its connection.
-    pub(super) fn host(&self) -> Principal {
+    pub(crate) fn host(&self) -> Principal {
         *lock(&self.host)
     }
 
     /// A connection with that host was made.
-    pub(super) fn set_host(&self, host: Principal) {
+    pub(crate) fn set_host(&self, host: Principal) {
         *lock(&self.host) = host;
     }
 
     /// Returns whether data may be arriving of which the place is known.
-    pub(super) fn expects_data(&self) -> bool {
+    pub(crate) fn expects_data(&self) -> bool {
         self.expects_data.load(Ordering::Relaxed)
     }
 
     /// The poller has read so many bytes.
-    pub(super) fn count_received(&self, bytes: usize) {
+    pub(crate) fn count_received(&self, bytes: usize) {
         let before = self.received.load(Ordering::Relaxed);
         self.received.store(before + bytes as u64, Ordering::Relaxed);
     }
 
     /// The poller has handed a message on.
-    pub(super) fn count_message(&self) {
+    pub(crate) fn count_message(&self) {
         let before = self.received_messages.load(Ordering::Relaxed);
         self.received_messages.store(before + 1, Ordering::Relaxed);
     }
 
     /// Returns the peer's statistics; `awaited` is left empty.
-    pub(super) fn stats(&self) -> PeerStats {
+    pub(crate) fn stats(&self) -> PeerStats {
         let state = self.lock();
         let link = match &state.phase {
             Phase::Idle => PeerLink::Idle,
@@ -254,42 +254,42 @@ impl Peer {
 
     /// Returns whether a send or transfer of ours may be in flight. A caller that cancels one knows
     /// that it was begun, and so finds the hint of then or a later one.
-    pub(super) fn is_cancelable(&self) -> bool {
+    pub(crate) fn is_cancelable(&self) -> bool {
         self.cancelable.load(Ordering::Relaxed)
     }
 
     /// Returns whether its socket is full.
-    pub(super) fn is_blocked(&self) -> bool {
+    pub(crate) fn is_blocked(&self) -> bool {
         self.blocked.load(Ordering::Relaxed)
     }
 
     /// Our session with it: another one as soon as its connections have ended.
-    pub(super) fn session(&self) -> u64 {
+    pub(crate) fn session(&self) -> u64 {
         self.session.load(Ordering::Relaxed)
     }
 
-    pub(super) fn gone(&self, reason: impl Into<String>) -> Error {
+    pub(crate) fn gone(&self, reason: impl Into<String>) -> Error {
         Error::PeerGone { peer: self.uri.to_string(), reason: reason.into() }
     }
 
-    pub(super) fn unreachable(&self, reason: impl Into<String>) -> Error {
+    pub(crate) fn unreachable(&self, reason: impl Into<String>) -> Error {
         Error::Unreachable { peer: self.uri.to_string(), reason: reason.into() }
     }
 }
 
 impl PeerState {
     /// How to read what it sends.
-    pub(super) fn appetite(&self) -> ReadPlan {
+    pub(crate) fn appetite(&self) -> ReadPlan {
         self.transfers.appetite()
     }
 
     /// Bytes that the peer is charged with for what it does not take.
-    pub(super) fn unread(&self) -> usize {
+    pub(crate) fn unread(&self) -> usize {
         self.held.as_ref().map_or(0, Account::held)
     }
 
     /// Sends what the kernel takes. An error ends the peer in the next poll, see `broken`.
-    pub(super) fn flush(&mut self, peer: &Peer) -> Flushed {
+    pub(crate) fn flush(&mut self, peer: &Peer) -> Flushed {
         let Phase::Up(link) = &self.phase else { return Flushed::Blocked };
         if self.broken.is_some() {
             return Flushed::Blocked;
@@ -320,7 +320,7 @@ impl PeerState {
 
     /// Ends everything in flight with `error` and enters `phase`, from where on our session has
     /// another number. Returns the connection to close.
-    pub(super) fn end(&mut self, phase: Phase, session: u64, error: &Error) -> Option<u64> {
+    pub(crate) fn end(&mut self, phase: Phase, session: u64, error: &Error) -> Option<u64> {
         self.phase = phase;
         self.session = session;
         self.out.fail_all(error, &mut self.harvest);

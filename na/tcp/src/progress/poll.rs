@@ -27,35 +27,22 @@
 //! | `PeerState` | whoever holds the peer's lock; taken after the poller's | senders |
 //! | the mail, the matcher | their own locks, taken last | any thread |
 
-use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll::{self, EventData, EventFlags};
-use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
+use rustix::time::{Itimerspec, TimerfdTimerFlags, Timespec};
 
-use super::conn::{Conn, Conns, Pause, Stage};
-use super::endpoint::Core;
-use super::frame::Kind;
-use super::incoming::Buffers;
-use super::lack::Lack;
-use super::leaving::Leaving;
-use super::liveness::{Redial, Ticks};
-use super::mail::BELL_NAME;
-use super::outgoing::Flushed;
-use super::peer::{Broken, Peer, PeerState, Phase};
-use super::unread::Unread;
-use na_core::{Completion, Error, LocalMem, OpId, Tag};
+use crate::peers::conn::{Conn, Pause, Stage};
+use crate::peers::mail::BELL_NAME;
+use crate::peers::peer::{Broken, Peer, PeerState, Phase};
+use crate::state::core::{Core, flush};
+use crate::state::poller::{BELL, EVENTS, LISTENER, Poller, TIMER, TIMER_NAME};
+use crate::system::leaving::Leaving;
+use crate::wire::frame::Kind;
+use na_core::{Error, OpId, Tag};
 use prim::lost;
 use prim::sync::Arc;
-
-/// Keys of the descriptors that are not connections.
-const LISTENER: u64 = u64::MAX;
-const BELL: u64 = u64::MAX - 1;
-const TIMER: u64 = u64::MAX - 2;
-
-/// How the timer is called, should it be lost.
-const TIMER_NAME: &str = "the timer of a tcp endpoint";
 
 /// Connections that are read in every poll.
 const HOT_MAX: usize = 4;
@@ -65,10 +52,6 @@ const HOT_READS: u32 = 1000;
 
 /// Polls without a sleep after which hot connections are muted.
 const MUTE_AFTER: u32 = 256;
-
-/// The events that a connection is registered for in the epoll set.
-pub(super) const EVENTS: EventFlags =
-    EventFlags::IN.union(EventFlags::OUT).union(EventFlags::RDHUP).union(EventFlags::ET);
 
 /// With hot connections, one poll of this many asks for events.
 const EVENTS_EVERY: u32 = 16;
@@ -83,106 +66,9 @@ const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 const NO_EVENT: epoll::Event =
     epoll::Event { flags: EventFlags::empty(), data: EventData::new_u64(0) };
 
-/// See the module's documentation.
-pub(super) struct Poller {
-    pub(super) epoll: Arc<OwnedFd>,
-    timer: OwnedFd,
-    /// When the timer fires.
-    pub(super) timer_at: Option<Instant>,
-    /// It has fired: limits are looked at when this poll has read what there is.
-    timer_fired: bool,
-    pub(super) listener: Option<OwnedFd>,
-    /// There may be connections to accept.
-    pub(super) accept_ready: bool,
-    pub(super) lack: Lack,
-    /// After accepting has failed: when to try again.
-    pub(super) accept_again_at: Option<Instant>,
-    pub(super) conns: Conns,
-    queue: VecDeque<u64>,
-    hot: Vec<u64>,
-    /// Which of the hot ones is looked at first.
-    hot_first: usize,
-    /// The last poll's budget was spent before the hot ones had their turn.
-    owed: bool,
-    paused: Vec<u64>,
-    pub(super) unread: Unread,
-    leaving: Leaving,
-    /// Accepted connections that have been greeted.
-    pub(super) accepted: usize,
-    /// Accepted connections without a hello, oldest first; may name some that have gone on.
-    pub(super) half_open: VecDeque<u64>,
-    pub(super) ticks: Ticks,
-    pub(super) redials: Vec<Redial>,
-    /// Peers to which sending failed.
-    broken: Vec<Arc<Peer>>,
-    polls: u32,
-    /// Polls since the last sleep was prepared.
-    polls_awake: u32,
-    /// For the connections that read.
-    pub(super) buffers: Buffers,
-    /// Completions to report.
-    pub(super) batch: VecDeque<Completion>,
-    /// Memory to drop once the lock is released.
-    pub(super) memories: Vec<LocalMem>,
-    mail: Vec<Arc<Peer>>,
-}
-
 impl Poller {
-    /// A poller that listens on `listener`, woken by `bell`.
-    pub(super) fn new(
-        listener: Option<OwnedFd>,
-        bell: &OwnedFd,
-        message_bytes_max: usize,
-    ) -> Result<Self, Error> {
-        let failed = |what| move |errno| Error::io(what, errno);
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)
-            .map_err(failed("cannot create an epoll instance"))?;
-        let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
-        let timer = rustix::time::timerfd_create(TimerfdClockId::Monotonic, flags)
-            .map_err(failed("cannot create a timerfd"))?;
-        let watch = |fd: &OwnedFd, key, flags| {
-            epoll::add(&epoll, fd, EventData::new_u64(key), EventFlags::IN | flags)
-                .map_err(failed("cannot watch a descriptor"))
-        };
-        watch(bell, BELL, EventFlags::empty())?;
-        watch(&timer, TIMER, EventFlags::empty())?;
-        if let Some(listener) = &listener {
-            watch(listener, LISTENER, EventFlags::ET)?;
-        }
-        let lack = if listener.is_some() { Lack::prepared() } else { Lack::default() };
-        Ok(Self {
-            epoll: Arc::new(epoll),
-            timer,
-            timer_at: None,
-            timer_fired: false,
-            listener,
-            accept_ready: false,
-            lack,
-            accept_again_at: None,
-            conns: Conns::default(),
-            queue: VecDeque::new(),
-            hot: Vec::new(),
-            hot_first: 0,
-            owed: false,
-            paused: Vec::new(),
-            unread: Unread::default(),
-            leaving: Leaving::default(),
-            accepted: 0,
-            half_open: VecDeque::new(),
-            ticks: Ticks::default(),
-            redials: Vec::new(),
-            broken: Vec::new(),
-            polls: 0,
-            polls_awake: 0,
-            buffers: Buffers::new(message_bytes_max),
-            batch: VecDeque::new(),
-            memories: Vec::new(),
-            mail: Vec::new(),
-        })
-    }
-
     /// Polls once; stops reading when about `budget` completions are collected.
-    pub(super) fn progress(&mut self, core: &Core, budget: usize) -> Result<(), Error> {
+    pub(crate) fn progress(&mut self, core: &Core, budget: usize) -> Result<(), Error> {
         core.mail.end_sleep();
         self.take_mail(core);
         self.resume_paused(core);
@@ -222,7 +108,7 @@ impl Poller {
     }
 
     /// Collects what other threads completed, and looks at the peers that they name.
-    pub(super) fn take_mail(&mut self, core: &Core) {
+    pub(crate) fn take_mail(&mut self, core: &Core) {
         core.mail.take(&mut self.batch, &mut self.mail);
         while let Some(peer) = self.mail.pop() {
             self.attend(core, &peer);
@@ -230,7 +116,7 @@ impl Poller {
     }
 
     /// Returns whether the caller may sleep on the epoll descriptor.
-    pub(super) fn prepare_wait(&mut self, core: &Core) -> bool {
+    pub(crate) fn prepare_wait(&mut self, core: &Core) -> bool {
         if !core.mail.prepare_sleep() {
             return false;
         }
@@ -250,7 +136,7 @@ impl Poller {
     }
 
     /// Returns whether there is nothing to do after a sleep was announced.
-    pub(super) fn is_idle(&mut self, core: &Core) -> bool {
+    pub(crate) fn is_idle(&mut self, core: &Core) -> bool {
         // Edges that reading has overtaken would end the sleep at once.
         self.take_events(core).is_ok()
             // Mail that came meanwhile has ended the announcement, and taking its event would let
@@ -274,7 +160,7 @@ impl Poller {
     }
 
     /// Looks at `key` in the next round; at hot connections it does anyway.
-    pub(super) fn enqueue(&mut self, key: u64) {
+    pub(crate) fn enqueue(&mut self, key: u64) {
         if let Some(conn) = self.conns.get_mut(key)
             && !conn.queued
             && !conn.hot
@@ -412,7 +298,7 @@ impl Poller {
 
     /// Puts a connection aside until the matcher has room for its peer, or the message in front of
     /// it has a receive.
-    pub(super) fn pause(&mut self, conn: &mut Conn) {
+    pub(crate) fn pause(&mut self, conn: &mut Conn) {
         conn.paused = Some(Pause::Room);
         self.paused.push(conn.key);
     }
@@ -457,7 +343,7 @@ impl Poller {
     }
 
     /// Works on a peer's state and collects what that leaves behind.
-    pub(super) fn with_peer<R>(
+    pub(crate) fn with_peer<R>(
         &mut self,
         peer: &Peer,
         work: impl FnOnce(&mut PeerState) -> R,
@@ -527,7 +413,7 @@ impl Poller {
 
     /// Ends everything in flight with a peer and closes its connection. It can be dialed again,
     /// unless it is an origin.
-    pub(super) fn end_peer(&mut self, core: &Core, peer: &Arc<Peer>, error: Error) {
+    pub(crate) fn end_peer(&mut self, core: &Core, peer: &Arc<Peer>, error: Error) {
         tracing::debug!(%error, "peer ended");
         let mut cut = false;
         let key = self.with_peer(peer, |state| {
@@ -553,7 +439,7 @@ impl Poller {
     }
 
     /// Closes a connection, whatever depends on it.
-    pub(super) fn drop_conn(&mut self, key: u64) {
+    pub(crate) fn drop_conn(&mut self, key: u64) {
         let Some(conn) = self.conns.remove(key) else { return };
         self.leaving.closes(&conn.socket);
         self.hot.retain(|hot| *hot != key);
@@ -570,7 +456,7 @@ impl Poller {
     }
 
     /// Fires the timer at `deadline` unless it fires earlier.
-    pub(super) fn arm(&mut self, deadline: Instant) {
+    pub(crate) fn arm(&mut self, deadline: Instant) {
         if self.timer_at.is_some_and(|at| at <= deadline) {
             return;
         }
@@ -604,7 +490,7 @@ impl Poller {
     }
 
     /// Ends an operation, if it is in flight. The matcher was asked before, without our lock.
-    pub(super) fn cancel(&mut self, core: &Core, op: OpId) {
+    pub(crate) fn cancel(&mut self, core: &Core, op: OpId) {
         if let Some(claimed) = self.conns.iter_mut().find_map(|conn| conn.incoming.unclaim(op)) {
             self.batch.push_back(claimed.failed(Error::Canceled));
             return;
@@ -638,7 +524,7 @@ impl Poller {
     }
 
     /// Ends everything with [`Error::Closed`].
-    pub(super) fn close(&mut self, core: &Core) {
+    pub(crate) fn close(&mut self, core: &Core) {
         self.leaving = Leaving::unbounded();
         core.mail.take(&mut self.batch, &mut self.mail);
         let mut peers = core.mail.close();
@@ -693,20 +579,4 @@ fn mute(epoll: &OwnedFd, conn: &mut Conn, muted: bool) -> bool {
         }
     }
     conn.muted == muted
-}
-
-/// Sends what the kernel takes for a peer whose state is given; comes back to it if there is more.
-#[inline]
-pub(super) fn flush(core: &Core, peer: &Arc<Peer>, state: &mut PeerState) {
-    // Mostly there is nothing, and what sends has a large frame.
-    if !state.out.is_empty() && !state.out.is_blocked() {
-        flush_queued(core, peer, state);
-    }
-}
-
-#[inline(never)]
-fn flush_queued(core: &Core, peer: &Arc<Peer>, state: &mut PeerState) {
-    if state.flush(peer) == Flushed::More {
-        core.mail.list(peer, state);
-    }
 }

@@ -1,0 +1,11 @@
+//! Peers and their connections: what is known of each, and in flight with it.
+//!
+//! - Imports: of `tcp`, `stream/` and what that imports; of the crate below, memory and budgets.
+//! - Reading order: `transfers.rs` (puts and gets) · `peer.rs` · `conn.rs` · `mail.rs` (peers that
+//!   the next poll must look at) · `peer_registry.rs` (all of them).
+
+pub(crate) mod conn;
+pub(crate) mod mail;
+pub(crate) mod peer;
+pub(crate) mod peer_registry;
+pub(crate) mod transfers;

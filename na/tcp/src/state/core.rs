@@ -1,0 +1,167 @@
+//! State that all threads of an endpoint share: who we are, our peers, and what is left for the
+//! poll.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Weak;
+use std::time::Duration;
+
+use crate::peers::mail::Mail;
+use crate::peers::peer::{Peer, PeerState};
+use crate::peers::peer_registry::PeerRegistry;
+use crate::stream::gather::Gather;
+use crate::stream::outgoing::Flushed;
+use crate::wire::address;
+use crate::wire::frame::{Hello, Named};
+use na_core::base::ran;
+use na_core::hosts::host_port::PeerKey;
+use na_core::limits::budget::Budget;
+use na_core::matching::Matcher;
+use na_core::{Addr, Error, OpenOptions, Principal, RegionTable, TcpOptions, TrafficClass};
+use prim::fork::Process;
+use prim::lock::BiasedLock;
+use prim::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use prim::sync::{Arc, Mutex, lock};
+
+/// Early messages that one peer may have here, bytes.
+const EARLY_BYTES_MAX: usize = 256 << 10;
+
+/// Longer limits would not be points in time.
+const CONNECT_TIMEOUT_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// The state that the endpoint and its poller share.
+pub(crate) struct Core {
+    pub(crate) id: u64,
+    pub(crate) message_bytes_max: usize,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) liveness_limit: Duration,
+    pub(crate) options: TcpOptions,
+    /// The budget for answers that peers leave unread.
+    pub(crate) budget: Arc<Budget>,
+    pub(crate) class: TrafficClass,
+    /// Where we listen; empty if we do not.
+    listening_uri: String,
+    pub(crate) regions: RegionTable,
+    pub(crate) matcher: BiasedLock<Matcher>,
+    pub(crate) mail: Mail,
+    /// Peers that can be dialed, as long as anything refers to them.
+    pub(crate) peers: Mutex<HashMap<PeerKey, Weak<Peer>>>,
+    /// All peers, origins too. For [`Endpoint::stats`].
+    pub(crate) known: Mutex<PeerRegistry>,
+    next_peer: AtomicU64,
+    next_session: AtomicU64,
+    /// A random number that no other endpoint has.
+    number: u64,
+    /// Set before the matcher is emptied for the last time; read under its lock.
+    pub(crate) closed: AtomicBool,
+    /// The one that opened it.
+    pub(crate) process: Process,
+    /// Counts polls, for [`Gather::may_write_now`].
+    pub(crate) polls: AtomicU64,
+    pub(crate) gather: Gather,
+}
+
+impl Core {
+    pub(crate) fn new(options: &OpenOptions, listening_uri: String) -> Result<Self, Error> {
+        let mut seed = [0; 8];
+        rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty())
+            .map_err(|errno| Error::io("cannot get random bytes for a session", errno))?;
+        Ok(Self {
+            id: Addr::unique_endpoint_id(),
+            message_bytes_max: options.message_bytes_max,
+            connect_timeout: options.connect_timeout.min(CONNECT_TIMEOUT_MAX),
+            liveness_limit: ran::limit(options.liveness_limit),
+            options: options.tcp.clone(),
+            budget: Budget::new(options.unread_answers_bounds()?),
+            class: options.traffic_class,
+            listening_uri,
+            regions: options.regions.clone().unwrap_or_default(),
+            matcher: BiasedLock::new(
+                Matcher::new(EARLY_BYTES_MAX, options.left_bytes_max)
+                    .of_all_at_most(options.early_bytes_max)
+                    .of_each_at_most(options.early_bytes_max / 2, host_behind),
+            ),
+            mail: Mail::new()?,
+            peers: Mutex::default(),
+            known: Mutex::default(),
+            next_peer: AtomicU64::new(1),
+            next_session: AtomicU64::new(u64::from_ne_bytes(seed)),
+            number: u64::from_ne_bytes(seed),
+            closed: AtomicBool::new(false),
+            process: Process::current(),
+            polls: AtomicU64::new(0),
+            gather: Gather::new(),
+        })
+    }
+
+    /// A number for a session that no other of ours has.
+    pub(crate) fn new_session(&self) -> u64 {
+        self.next_session.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Our hello on a connection with the peer of that number; `None`: with nobody that we know.
+    pub(crate) fn hello(&self, session: u64, peer: Option<u64>) -> Hello {
+        let max = self.message_bytes_max as u32;
+        let hello = Hello::ours(max, session, self.listening_uri.clone());
+        let named = peer.map(|peer| Named { endpoint: self.number, peer });
+        Hello { alive_every_ms: ran::alive_every_ms(self.liveness_limit), named, ..hello }
+    }
+
+    /// A peer that nobody has seen before.
+    pub(crate) fn new_peer(&self, uri: String, dial: Vec<SocketAddr>) -> Arc<Peer> {
+        let id = self.next_peer.fetch_add(1, Ordering::Relaxed);
+        let peer = Peer::new(id, uri, dial, self.new_session(), self.budget.clone());
+        lock(&self.known).add(&peer);
+        peer
+    }
+
+    /// The peer under `key`, which is reached at `dial`.
+    pub(crate) fn peer_at(&self, key: PeerKey, dial: Vec<SocketAddr>) -> Arc<Peer> {
+        let mut peers = lock(&self.peers);
+        if let Some(peer) = peers.get(&key).and_then(Weak::upgrade) {
+            return peer;
+        }
+        if peers.len() == peers.capacity() {
+            peers.retain(|_, peer| peer.strong_count() > 0);
+        }
+        let peer = self.new_peer(key.uri(address::HEAD), dial);
+        peers.insert(key, Arc::downgrade(&peer));
+        peer
+    }
+
+    /// Returns whether `address` is our self address.
+    pub(crate) fn listens_at(&self, address: SocketAddr) -> bool {
+        address::uri_of(address) == self.listening_uri
+    }
+
+    pub(crate) fn addr_of(&self, peer: &Arc<Peer>) -> Addr {
+        Addr::new(peer.uri.clone(), self.id, peer.id, peer.clone())
+    }
+
+    /// Also in a child that was forked off: what it has a copy of is its parent's.
+    #[inline]
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Relaxed) || self.process.is_other()
+    }
+}
+
+/// The host behind an address of a tcp endpoint.
+fn host_behind(addr: &Addr) -> Principal {
+    addr.state::<Arc<Peer>>().map_or(Principal::Unknown, |peer| peer.host())
+}
+
+/// Sends what the kernel takes for a peer whose state is given; comes back to it if there is more.
+#[inline]
+pub(crate) fn flush(core: &Core, peer: &Arc<Peer>, state: &mut PeerState) {
+    // Mostly there is nothing, and what sends has a large frame.
+    if !state.out.is_empty() && !state.out.is_blocked() {
+        flush_queued(core, peer, state);
+    }
+}
+
+#[inline(never)]
+fn flush_queued(core: &Core, peer: &Arc<Peer>, state: &mut PeerState) {
+    if state.flush(peer) == Flushed::More {
+        core.mail.list(peer, state);
+    }
+}

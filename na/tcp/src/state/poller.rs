@@ -1,0 +1,157 @@
+//! State that the poll alone touches. Its work on that is in `poll.rs` and the files beside it.
+
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::time::{TimerfdClockId, TimerfdFlags};
+
+use crate::peers::conn::Conns;
+use crate::peers::peer::Peer;
+use crate::stream::frame_reader::Buffers;
+use crate::system::lack::Lack;
+use crate::system::leaving::Leaving;
+use na_core::base::cheap::IntBuildHasher;
+use na_core::base::ran::RunClock;
+use na_core::{Completion, Error, LocalMem};
+use prim::sync::Arc;
+
+/// Keys of the descriptors that are not connections.
+pub(crate) const LISTENER: u64 = u64::MAX;
+pub(crate) const BELL: u64 = u64::MAX - 1;
+pub(crate) const TIMER: u64 = u64::MAX - 2;
+
+/// How the timer is called, should it be lost.
+pub(crate) const TIMER_NAME: &str = "the timer of a tcp endpoint";
+
+/// The events that a connection is registered for in the epoll set.
+pub(crate) const EVENTS: EventFlags =
+    EventFlags::IN.union(EventFlags::OUT).union(EventFlags::RDHUP).union(EventFlags::ET);
+
+/// When to tick.
+#[derive(Debug, Default)]
+pub(crate) struct Ticks {
+    pub(crate) every: Option<Duration>,
+    pub(crate) ran: Option<RunClock>,
+    pub(crate) next: Option<Instant>,
+}
+
+/// A peer to be dialed again.
+pub(crate) struct Redial {
+    pub(crate) peer: Arc<Peer>,
+    pub(crate) at: Instant,
+    pub(crate) pause: Duration,
+    pub(crate) deadline: Instant,
+}
+
+/// The connections that are not read for what their peers do not read.
+#[derive(Default)]
+pub(crate) struct Unread {
+    /// Connections that are paused, by the number of the peer.
+    pub(crate) paused: HashMap<u64, u64, IntBuildHasher>,
+    /// Peers that were given up so far.
+    pub(crate) given_up: u64,
+    pub(crate) trimmed_at: Option<Instant>,
+    /// When memory is to be given back to the system.
+    pub(crate) trim_at: Option<Instant>,
+}
+
+/// The state that the poll alone touches, behind its lock.
+pub(crate) struct Poller {
+    pub(crate) epoll: Arc<OwnedFd>,
+    pub(crate) timer: OwnedFd,
+    /// When the timer fires.
+    pub(crate) timer_at: Option<Instant>,
+    /// It has fired: limits are looked at when this poll has read what there is.
+    pub(crate) timer_fired: bool,
+    pub(crate) listener: Option<OwnedFd>,
+    /// There may be connections to accept.
+    pub(crate) accept_ready: bool,
+    pub(crate) lack: Lack,
+    /// After accepting has failed: when to try again.
+    pub(crate) accept_again_at: Option<Instant>,
+    pub(crate) conns: Conns,
+    pub(crate) queue: VecDeque<u64>,
+    pub(crate) hot: Vec<u64>,
+    /// Which of the hot ones is looked at first.
+    pub(crate) hot_first: usize,
+    /// The last poll's budget was spent before the hot ones had their turn.
+    pub(crate) owed: bool,
+    pub(crate) paused: Vec<u64>,
+    pub(crate) unread: Unread,
+    pub(crate) leaving: Leaving,
+    /// Accepted connections that have been greeted.
+    pub(crate) accepted: usize,
+    /// Accepted connections without a hello, oldest first; may name some that have gone on.
+    pub(crate) half_open: VecDeque<u64>,
+    pub(crate) ticks: Ticks,
+    pub(crate) redials: Vec<Redial>,
+    /// Peers to which sending failed.
+    pub(crate) broken: Vec<Arc<Peer>>,
+    pub(crate) polls: u32,
+    /// Polls since the last sleep was prepared.
+    pub(crate) polls_awake: u32,
+    /// For the connections that read.
+    pub(crate) buffers: Buffers,
+    /// Completions to report.
+    pub(crate) batch: VecDeque<Completion>,
+    /// Memory to drop once the lock is released.
+    pub(crate) memories: Vec<LocalMem>,
+    pub(crate) mail: Vec<Arc<Peer>>,
+}
+
+impl Poller {
+    /// A poller that listens on `listener`, woken by `bell`.
+    pub(crate) fn new(
+        listener: Option<OwnedFd>,
+        bell: &OwnedFd,
+        message_bytes_max: usize,
+    ) -> Result<Self, Error> {
+        let failed = |what| move |errno| Error::io(what, errno);
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)
+            .map_err(failed("cannot create an epoll instance"))?;
+        let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
+        let timer = rustix::time::timerfd_create(TimerfdClockId::Monotonic, flags)
+            .map_err(failed("cannot create a timerfd"))?;
+        let watch = |fd: &OwnedFd, key, flags| {
+            epoll::add(&epoll, fd, EventData::new_u64(key), EventFlags::IN | flags)
+                .map_err(failed("cannot watch a descriptor"))
+        };
+        watch(bell, BELL, EventFlags::empty())?;
+        watch(&timer, TIMER, EventFlags::empty())?;
+        if let Some(listener) = &listener {
+            watch(listener, LISTENER, EventFlags::ET)?;
+        }
+        let lack = if listener.is_some() { Lack::prepared() } else { Lack::default() };
+        Ok(Self {
+            epoll: Arc::new(epoll),
+            timer,
+            timer_at: None,
+            timer_fired: false,
+            listener,
+            accept_ready: false,
+            lack,
+            accept_again_at: None,
+            conns: Conns::default(),
+            queue: VecDeque::new(),
+            hot: Vec::new(),
+            hot_first: 0,
+            owed: false,
+            paused: Vec::new(),
+            unread: Unread::default(),
+            leaving: Leaving::default(),
+            accepted: 0,
+            half_open: VecDeque::new(),
+            ticks: Ticks::default(),
+            redials: Vec::new(),
+            broken: Vec::new(),
+            polls: 0,
+            polls_awake: 0,
+            buffers: Buffers::new(message_bytes_max),
+            batch: VecDeque::new(),
+            memories: Vec::new(),
+            mail: Vec::new(),
+        })
+    }
+}
