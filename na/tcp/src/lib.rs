@@ -216,11 +216,11 @@
 //!
 //! While the data of one transfer is awaited, the bytes after the next header are read into its
 //! memory before that header is known (`frame_reader.rs`). If the header is that of another frame
-//! after all, the frame's bytes lie in that memory until they are moved out, at once, and the memory
-//! is zeroed. Meanwhile other threads, and peers that may use that memory too, can see these bytes, or
-//! change them if they may write there (over sm, say). Peers that must not know of each other need
-//! memory of their own. Not to guess would cost a read for each frame, 5 % of a get of 64 KiB
-//! (above).
+//! after all, the frame's bytes lie in that memory until they are moved out, at once, and the
+//! memory is zeroed. Meanwhile other threads, and peers that may use that memory too, can see these
+//! bytes, or change them if they may write there (over sm, say). Peers that must not know of each
+//! other need memory of their own. Not to guess would cost a read for each frame, 5 % of a get of
+//! 64 KiB (above).
 
 mod api;
 #[doc(hidden)]

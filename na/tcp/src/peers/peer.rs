@@ -45,8 +45,9 @@ pub(crate) struct Link {
 }
 
 /// See the module's documentation.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) enum Phase {
+    #[default]
     Idle,
     Dialing,
     Up(Link),
@@ -74,6 +75,7 @@ pub(crate) struct Broken {
 }
 
 /// The part of a peer that changes, behind its lock.
+#[derive(Default)]
 pub(crate) struct PeerState {
     pub(crate) phase: Phase,
     /// Ours with this peer, see [`Hello`](crate::wire::frame::Hello).
@@ -128,23 +130,11 @@ impl Peer {
         session: u64,
         budget: Arc<Budget>,
     ) -> Arc<Self> {
-        let state = PeerState {
-            phase: Phase::Idle,
-            session,
-            out: Outgoing::default(),
-            transfers: Transfers::default(),
-            harvest: Harvest::default(),
-            listed: false,
-            redials: false,
-            conn: None,
-            broken: None,
-            held: None,
-        };
         Arc::new(Self {
             id,
             uri: uri.into(),
             dial,
-            state: BiasedLock::new(state),
+            state: BiasedLock::new(PeerState { session, ..PeerState::default() }),
             expects_data: AtomicBool::new(false),
             blocked: AtomicBool::new(false),
             cancelable: AtomicBool::new(false),

@@ -223,33 +223,24 @@ impl Poller {
                 peer.count_message();
                 return Ok(true);
             }
-            Kind::Get | Kind::Put => {
-                let request = Request::decode(payload)
-                    .ok_or_else(|| Lost::Broke("malformed transfer request".into()))?;
-                self.with_peer(peer, |state| {
-                    let PeerState { phase, transfers, out, broken, harvest, .. } = state;
-                    let out = (out, phase.door(broken));
-                    transfers.serve(header.kind, number, request, &core.regions, out, harvest)?;
-                    flush(core, peer, state);
-                    Ok(())
-                })
-            }
-            Kind::Done => Status::decode(payload).and_then(|status| {
-                self.with_peer(peer, |state| {
-                    let PeerState { transfers, out, harvest, .. } = state;
-                    transfers.verdict(number, status, &peer.uri, out, harvest)?;
-                    flush(core, peer, state);
-                    Ok(())
-                })
-            }),
-            Kind::Cancel => {
-                self.with_peer(peer, |state| {
-                    let PeerState { transfers, out, harvest, .. } = state;
-                    transfers.canceled_by_peer(number, out, harvest);
-                    flush(core, peer, state);
-                });
+            Kind::Get | Kind::Put | Kind::Done | Kind::Cancel => self.with_peer(peer, |state| {
+                let PeerState { phase, transfers, out, broken, harvest, .. } = state;
+                match header.kind {
+                    Kind::Done => {
+                        let status = Status::decode(payload)?;
+                        transfers.verdict(number, status, &peer.uri, out, harvest)?;
+                    }
+                    Kind::Cancel => transfers.canceled_by_peer(number, out, harvest),
+                    kind => {
+                        let request =
+                            Request::decode(payload).ok_or("malformed transfer request")?;
+                        let out = (out, phase.door(broken));
+                        transfers.serve(kind, number, request, &core.regions, out, harvest)?;
+                    }
+                }
+                flush(core, peer, state);
                 Ok(())
-            }
+            }),
             Kind::Alive => Ok(()),
             Kind::GetData | Kind::PutData => Err("data where a frame was expected".into()),
         }
