@@ -60,7 +60,8 @@ const CRATES: &[Limits] = &[
     Limits { flat: 23, ..goals("na/ofi", "") },
     goals("na/ofi-sys", ""),
     Limits { flat: 18, ..goals("na/sim", "") },
-    goals("na/sm", "address mapping wake link transfer peers core fuzzing wire_doc"),
+    goals("na/sm", "address mapping wake link transfer peers state progress api \
+         fuzzing wire_doc"),
     goals("na/tcp", "wire system stream peers state progress api fuzzing wire_doc"),
     Limits { flat: 29, ..goals("na/ucx", "") },
     goals("na/ucx-sys", ""),

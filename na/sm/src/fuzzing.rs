@@ -12,15 +12,12 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
-use super::address;
-use super::address::Name;
+use super::address::{self, Name};
 use super::link::handshake::{ANNOUNCE, ANNOUNCE_BYTES, Kind, PACKET_BYTES_MAX, Packet};
 use super::link::record::{EXPECTED_PAGE, REQUEST_BYTES_MAX, Request};
 use super::link::ring::{Consumer, LINE, Producer, RingMemory, payload_max};
-use super::link::segment;
-use super::link::segment::{RING_BYTES, Segment};
-use super::link::socket;
-use super::link::socket::Socket;
+use super::link::segment::{self, RING_BYTES, Segment};
+use super::link::socket::{self, Socket};
 use na_core::Uri;
 use na_core::endpoint::fuzz_target::Target;
 use prim::sync::Arc;

@@ -33,8 +33,9 @@
 //! # Folders
 //!
 //! Lowest first: `wake/` (who must be woken) · `link/` (the shared memory, what is said in it, how
-//! peers meet) · `transfer/` (remote memory access) · `peers/` (a peer; a connection, for senders)
-//! · `core/` (calls and progress). Below all of them are `address.rs` and `mapping.rs`.
+//! peers meet) · `transfer/` (remote memory access) · `peers/` (a peer; a connection, for senders
+//! and for the poll) · `state.rs` (an endpoint) · `progress/` (the poll) · `api/` (calls). Below
+//! all of them are `address.rs` and `mapping.rs`.
 //!
 //! # The life of a message
 //!
@@ -69,7 +70,7 @@ pub mod wake;
 #[cfg(not(loom))]
 mod address;
 #[cfg(not(loom))]
-mod core;
+mod api;
 #[cfg(not(loom))]
 #[doc(hidden)]
 pub mod fuzzing;
@@ -78,10 +79,14 @@ mod mapping;
 #[cfg(not(loom))]
 mod peers;
 #[cfg(not(loom))]
+mod progress;
+#[cfg(not(loom))]
+mod state;
+#[cfg(not(loom))]
 mod transfer;
 
 #[cfg(all(test, not(loom)))]
 mod wire_doc;
 
 #[cfg(not(loom))]
-pub use self::core::open::Sm;
+pub use self::api::open::Sm;

@@ -2,15 +2,13 @@
 #![allow(clippy::unwrap_used, reason = "a test says by panicking what went wrong")]
 
 use super::address;
-use super::core::open;
+use super::api::open;
 use super::link::conn::Control;
 use super::link::handshake::{ANNOUNCE, ANNOUNCE_BYTES, Kind, Packet, TEXT_BYTES_MAX};
 use super::link::lane;
-use super::link::record;
-use super::link::record::{DATA_PREFIX, PARTS_MAX, PIECES_MAX, Piece, Request, Status};
+use super::link::record::{self, DATA_PREFIX, PARTS_MAX, PIECES_MAX, Piece, Request, Status};
 use super::link::ring::{COMMIT_BYTES, Consumer, LINE, PAD, Producer, RingMemory};
-use super::link::segment;
-use super::link::segment::{OFFERS_MAX, RING_BYTES, Segment};
+use super::link::segment::{self, OFFERS_MAX, RING_BYTES, Segment};
 use super::link::socket::Announcements;
 use super::link::turns::{PAGE_BYTES, PAGES};
 use super::transfer::block::{BLOCKS_MAX, PeerBlocks};

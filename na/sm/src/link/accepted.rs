@@ -310,7 +310,7 @@ mod tests {
     fn who_sends_garbage_does_not_fill_the_log() {
         let options = na_core::OpenOptions::listening(true);
         let uri = na_core::Uri::parse("na+sm://").unwrap();
-        let endpoint = crate::core::open::open(&uri, &options).unwrap();
+        let endpoint = crate::api::open::open(&uri, &options).unwrap();
         let warnings = Arc::new(AtomicUsize::new(0));
         tracing::subscriber::with_default(Warnings(warnings.clone()), || {
             for _ in 0..100 {

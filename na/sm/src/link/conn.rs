@@ -5,12 +5,10 @@ use std::os::fd::OwnedFd;
 use std::sync::OnceLock;
 
 use super::alive::Alive;
-use super::record;
-use super::record::{CONTROL_WORDS, PARTS_MAX, Status};
+use super::record::{self, CONTROL_WORDS, PARTS_MAX, Status};
 use super::ring::{Producer, Violation};
 use super::segment::{MappedRing, Segment};
-use super::socket;
-use super::socket::{Credentials, Socket};
+use super::socket::{self, Credentials, Socket};
 use super::turns::PageOwners;
 use crate::wake::board::Board;
 use crate::wake::doorbell::{BOARD, RECORDS, ROOM, settle};

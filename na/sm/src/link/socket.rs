@@ -30,8 +30,7 @@ use rustix::process::{Pid, PidfdFlags};
 
 use super::closer::Closer;
 use super::handshake::{ANNOUNCE, ANNOUNCE_BYTES, DOORBELL, PACKET_BYTES_MAX};
-use super::segment;
-use super::segment::RING_BYTES;
+use super::segment::{self, RING_BYTES};
 use crate::address::Name;
 use na_core::Error;
 use prim::lost;

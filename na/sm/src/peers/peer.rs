@@ -238,7 +238,7 @@ impl PeerTable {
 mod tests {
     use std::sync::mpsc::channel;
 
-    use crate::core::open::open;
+    use crate::api::open::open;
     use crate::peers::peer::Peer;
     use na_core::conformance::PATIENCE;
     use na_core::{Completion, Endpoint, Error, OpId, OpenOptions, Tag, Uri};

@@ -15,8 +15,7 @@ use std::collections::VecDeque;
 use std::mem::offset_of;
 
 use crate::link::conn::{CONTROL_WAITING_MAX, Conn, Control, Fault};
-use crate::link::record;
-use crate::link::record::{PAGE_RECORD, Status};
+use crate::link::record::{self, PAGE_RECORD, Status};
 use crate::link::ring::{LINE, Producer, Violation};
 use crate::link::segment::MappedRing;
 use crate::link::turns::{PAGE_BYTES, PAGED_MIN};

@@ -23,8 +23,7 @@ use std::sync::Weak;
 
 use crate::link::handshake::{ANNOUNCE, ANNOUNCE_BYTES};
 use crate::link::record::{Piece, word_at};
-use crate::link::socket;
-use crate::link::socket::Announcements;
+use crate::link::socket::{self, Announcements};
 use crate::mapping::{Unmapped, sealed_bytes};
 use na_core::RawSegment;
 use na_core::memory::alloc::{Block, map, unmap};

@@ -18,8 +18,7 @@ use std::time::Instant;
 
 use crate::link::conn::{Conn, Control};
 use crate::link::lane::{Emptier, Filler, Overrun, SLOTS};
-use crate::link::record;
-use crate::link::record::{DATA_PREFIX, LANE_WORDS, word_at};
+use crate::link::record::{self, DATA_PREFIX, LANE_WORDS, word_at};
 use crate::link::ring::{Consumer, Producer, Record, RingMemory, Violation, payload_max};
 use crate::link::segment::MappedRing;
 use na_core::memory::copy_bytes;

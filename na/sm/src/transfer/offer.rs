@@ -26,8 +26,7 @@ use std::sync::Weak;
 use std::time::Instant;
 
 use super::block::PeerBlock;
-use super::cma;
-use super::cma::{Direction, VECTORS};
+use super::cma::{self, Direction, VECTORS};
 use super::costs::{Cost, Costs, MEASURED_FROM, Way};
 use super::kept::{Keeper, Kept};
 use crate::link::conn::{Conn, Control};

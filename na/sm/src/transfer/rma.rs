@@ -23,13 +23,11 @@ use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use super::block::Mapped;
-use super::cma;
-use super::cma::Direction;
+use super::cma::{self, Direction};
 use super::costs::{Cost, length};
 use super::fallback::{Chunk, Source, Span};
 use crate::link::conn::{Conn, Control};
-use crate::link::record;
-use crate::link::record::{PARTS_MAX, PIECES_MAX, Piece, REQUEST_BYTES_MAX, Request, Status};
+use crate::link::record::{self, PARTS_MAX, PIECES_MAX, Piece, REQUEST_BYTES_MAX, Request, Status};
 use crate::link::ring::{Producer, Violation};
 use crate::link::segment::MappedRing;
 use na_core::base::cheap::IntBuildHasher;

@@ -26,8 +26,7 @@ use rustix::io::Errno;
 
 use super::awaited_reports::{AwaitedReports, Get};
 use super::block::{Mapped, PeerBlocks};
-use super::cma;
-use super::cma::Direction;
+use super::cma::{self, Direction};
 use super::costs::{Choice, Cost, Costs, Way};
 use super::fallback::{Chunk, Span};
 use super::offer::Offered;

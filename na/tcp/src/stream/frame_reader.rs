@@ -22,8 +22,7 @@
 use std::io;
 use std::os::fd::AsFd;
 
-use crate::system::socket;
-use crate::system::socket::Pieces;
+use crate::system::socket::{self, Pieces};
 use crate::wire::frame::{HEADER_BYTES, Header, Kind};
 use na_core::matching::Claimed;
 use na_core::memory::handles::zeros;

@@ -25,8 +25,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use self::faults::is_fault;
-use crate::system::socket;
-use crate::system::socket::{COPIES_BYTES, Copies, Pieces};
+use crate::system::socket::{self, COPIES_BYTES, Copies, Pieces};
 use crate::wire::frame::{HEADER_BYTES, Header, Kind, REQUEST_BYTES};
 use na_core::{Completion, Error, LocalMem, MsgBuf, OpId, Tag};
 

@@ -10,21 +10,18 @@ use std::time::{Duration, Instant};
 use rustix::event::epoll;
 use rustix::io::Errno;
 
-use crate::address;
-use crate::address::Name;
-use crate::core::endpoint::SmEndpoint;
-use crate::core::poll::{LISTENER, PROCESS, PollState};
-use crate::core::rx::{RxLink, Stage};
+use crate::address::{self, Name};
 use crate::link::accepted::{AcceptedPeer, Place, Silent, place_for};
 use crate::link::conn::Conn;
 use crate::link::handshake::{Kind, Packet};
 use crate::link::ring::payload_max;
 use crate::link::segment::{Segment, check_ring_bytes, total_bytes};
-use crate::link::socket;
-use crate::link::socket::{Credentials, Received, Socket, Unheard};
+use crate::link::socket::{self, Credentials, Received, Socket, Unheard};
 use crate::mapping::Unmapped;
 use crate::peers::peer::{Peer, Reach};
+use crate::peers::rx::{RxLink, Stage};
 use crate::peers::tx::TxLink;
+use crate::state::{LISTENER, PROCESS, PollState, SmEndpoint, Stranger};
 use crate::transfer::block::PeerBlocks;
 use crate::transfer::cma;
 use crate::transfer::serve::Services;
@@ -35,13 +32,6 @@ use na_core::limits::descriptors;
 use na_core::{Error, Uri};
 use prim::sync::atomic::Ordering;
 use prim::sync::{Arc, lock};
-
-/// Accepted sockets whose hello has not come, half of them of one user. Nobody waits in the
-/// kernel's queue for a place: there, those of one user would keep the others waiting.
-pub(crate) const STRANGERS_MAX: usize = 1024;
-
-/// The part of the process's descriptors that such sockets may be: one in this many.
-pub(crate) const STRANGERS_PART: u64 = 4;
 
 /// The part of the time that connecting may take, one in this many, after which a silent stranger
 /// makes room for others. One that never says hello must not keep them out for long.
@@ -61,15 +51,6 @@ const ACCEPT_MAX: usize = 64;
 
 /// How long not to accept after descriptors had run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-
-/// An accepted socket before its hello.
-#[derive(Debug)]
-pub(crate) struct Stranger {
-    pub(crate) token: u64,
-    pub(crate) waited: RunClock,
-    socket: Socket,
-    credentials: Credentials,
-}
 
 /// The contents of a stranger's hello that is as it should be.
 struct Met {

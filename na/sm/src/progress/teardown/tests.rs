@@ -4,7 +4,7 @@
 use std::sync::mpsc;
 
 use super::*;
-use crate::core::open::open;
+use crate::api::open::open;
 use crate::link::conn::Conn;
 use crate::peers::peer::Peer;
 use crate::transfer::rma::ANSWER_LIMIT;

@@ -1,97 +1,31 @@
-//! The endpoint: what its threads share, and the calls that start operations.
-//!
-//! # Locks, in the order in which they may be taken
-//!
-//! 1. `poll`: what the poll alone touches. Held while the sink is called, so nothing that the
-//!    sink may call takes it (`close` tries, and leaves the work to the poll otherwise).
-//! 2. A peer's `links`: its send lock.
-//! 3. `peers`, and what `loopback` holds.
-//! 4. `matcher`, `opened`, `kept`, `canceled`, the queue in `ready`.
-//!
-//! No memory is released and no sink is called under 2–4, because both run foreign code.
+//! The calls that start operations.
 
 use std::fmt;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{PoisonError, Weak};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::PoisonError;
 use std::time::Instant;
 
 use crate::address::Name;
-use crate::core::poll::PollState;
-use crate::core::rx::RxLink;
-use crate::link::closer::Closer;
 use crate::link::conn::Conn;
-use crate::peers::peer::{Peer, PeerTable};
+use crate::peers::peer::Peer;
 use crate::peers::tx::TxLink;
-use crate::transfer::cma::Nonce;
+use crate::state::{Canceled, PollState, SmEndpoint};
 use crate::transfer::offer::Going;
 use crate::transfer::rma::ANSWER_LIMIT;
-use crate::wake::board::OwnBoard;
 use crate::wake::doorbell::{RECORDS, settle};
-use crate::wake::ready::Ready;
-use crate::wake::reports::Reports;
 use na_core::base::ran::RunClock;
 use na_core::endpoint::stats;
-use na_core::loopback::Loopback;
 use na_core::loopback::{Outcome, Queued};
-use na_core::matching::{Kind, Matcher};
+use na_core::matching::Kind;
 use na_core::{
     Access, Addr, Completion, Endpoint, EndpointStats, Error, LargeBuffers, Limits, LocalMem,
-    Memory, MsgBuf, OpId, OpenOptions, Principal, Refused, RegionTable, Tag, Transfer, Uri,
+    Memory, MsgBuf, OpId, Principal, Refused, RegionTable, Tag, Transfer, Uri,
 };
-use prim::fork::Process;
-use prim::lock::biased::PLACES;
-use prim::lock::{BiasedGuard, BiasedLock};
-use prim::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use prim::sync::{Arc, Mutex, lock};
-
-/// An endpoint of the sm transport.
-pub(crate) struct SmEndpoint {
-    pub(crate) itself: Weak<Self>,
-    pub(crate) id: u64,
-    pub(crate) name: Name,
-    pub(crate) own_addr: Addr,
-    pub(crate) options: OpenOptions,
-    /// Bytes of each ring in connections that we make.
-    pub(crate) ring_bytes: usize,
-    /// Cross-memory attach is wanted and works here.
-    pub(crate) attach: bool,
-    pub(crate) nonce: Nonce,
-    pub(crate) regions: RegionTable,
-    /// Where peers tell that they have something, see `board.rs`.
-    pub(crate) board: OwnBoard,
-    pub(crate) matcher: BiasedLock<Matcher>,
-    pub(crate) ready: Ready,
-    /// Reports of transfers that were done at once.
-    pub(crate) reports: Reports<PLACES>,
-    pub(crate) loopback: Loopback,
-    pub(crate) peers: Mutex<PeerTable>,
-    pub(crate) epoll: OwnedFd,
-    pub(crate) timer: OwnedFd,
-    pub(crate) next_token: AtomicU64,
-    /// Connections made by senders, for the poll to take over.
-    pub(crate) opened: Mutex<Vec<RxLink>>,
-    pub(crate) has_opened: AtomicBool,
-    /// Memory that the owner of a lost connection may still be copying.
-    pub(crate) kept: Mutex<Vec<crate::transfer::kept::Kept>>,
-    /// Canceled transfers whose owners have not answered.
-    pub(crate) canceled: Mutex<Vec<Canceled>>,
-    pub(crate) poll: BiasedLock<PollState>,
-    pub(crate) closer: Arc<Closer>,
-    pub(crate) closed: AtomicBool,
-    /// The process that opened it.
-    pub(crate) process: Process,
-    /// Connections, by how bulk data moves.
-    pub(crate) attached: AtomicUsize,
-    pub(crate) unattached: AtomicUsize,
-}
+use prim::lock::BiasedGuard;
+use prim::sync::atomic::Ordering;
+use prim::sync::{Arc, lock};
 
 impl SmEndpoint {
-    /// Also in a child that was forked off: what it has a copy of is its parent's.
-    #[inline]
-    pub(crate) fn is_closed(&self) -> bool {
-        self.closed.load(Ordering::Relaxed) || self.process.is_other()
-    }
-
     /// The peer behind `addr`.
     #[inline]
     fn peer<'a>(&self, addr: &'a Addr) -> Result<&'a Peer, Error> {
@@ -369,17 +303,7 @@ impl SmEndpoint {
         self.report(out);
         found
     }
-}
 
-/// A transfer that was canceled and waits for the answer of the memory's owner.
-#[derive(Debug)]
-pub(crate) struct Canceled {
-    op: OpId,
-    peer: Weak<Peer>,
-    waited: RunClock,
-}
-
-impl SmEndpoint {
     /// Tells the ends of canceled transfers whose owners had time enough to answer.
     pub(crate) fn leave_canceled(&self, state: &mut PollState, now: Instant) {
         let is_late = |canceled: &mut Canceled| canceled.waited.has_passed(now, ANSWER_LIMIT);
@@ -655,7 +579,7 @@ impl Drop for SmEndpoint {
             return;
         }
         self.close();
-        self.release_kept_or_leak(Instant::now() + crate::core::teardown::KEPT_WAIT);
+        self.release_kept_or_leak(Instant::now() + crate::progress::teardown::KEPT_WAIT);
     }
 }
 

@@ -17,25 +17,19 @@
 
 use std::collections::VecDeque;
 use std::mem::MaybeUninit;
-use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use rustix::time::{ClockId, Itimerspec, TimerfdTimerFlags};
 
-use crate::core::connect::{STRANGERS_MAX, STRANGERS_PART, Stranger};
-use crate::core::endpoint::SmEndpoint;
-use crate::core::links::Links;
-use crate::core::rx::{RxLink, Stage};
-use crate::link::accepted::AcceptedPeers;
 use crate::link::conn::{Control, sleep_reasons};
 use crate::link::socket;
+use crate::peers::rx::{RxLink, Stage};
 use crate::peers::tx::sent;
+use crate::state::{LISTENER, PROCESS, PollState, Sink, SmEndpoint, TIMER, WAKE};
 use crate::wake::doorbell::{RECORDS, settle};
 use na_core::base::ran::RunClock;
-use na_core::limits::descriptors;
-use na_core::limits::descriptors::Reserve;
 use na_core::loopback::Outcome;
 use na_core::{Completion, Error, OpId};
 use prim::lock::biased::PLACES;
@@ -43,17 +37,8 @@ use prim::lost;
 use prim::sync::atomic::Ordering;
 use prim::sync::lock;
 
-/// Tokens in the epoll set; connections follow.
-pub(crate) const WAKE: u64 = 0;
-pub(crate) const TIMER: u64 = 1;
-pub(crate) const LISTENER: u64 = 2;
-pub(crate) const FIRST_TOKEN: u64 = 16;
-
 /// How the timer is called, should it be lost.
 const TIMER_NAME: &str = "the timer of an sm endpoint";
-
-/// Added to the token of a connection: the peer's process.
-pub(crate) const PROCESS: u64 = 1 << 63;
 
 /// Polls after which the kernel is asked, at the latest.
 const LOOK_POLLS: u32 = 1024;
@@ -76,57 +61,7 @@ const BULK_BYTES: u64 = 4 << 20;
 /// Events that one look takes.
 const EVENTS: usize = 64;
 
-/// The state that the poll alone touches.
-#[derive(Debug)]
-pub(crate) struct PollState {
-    pub(crate) links: Links,
-    pub(crate) strangers: Vec<Stranger>,
-    pub(crate) crowd: AcceptedPeers,
-    pub(crate) listener: Option<OwnedFd>,
-    /// The reserve of a listener.
-    pub(crate) reserve: Option<Reserve>,
-    /// How many strangers there may be.
-    pub(crate) strangers_max: usize,
-    /// When to accept again, after descriptors had run out.
-    pub(crate) accept_again: Option<Instant>,
-    /// Completions to report.
-    pub(crate) arrived: VecDeque<Completion>,
-    pub(crate) out: Outcome,
-    polls: u32,
-    looked_at: Timespec,
-    look_now: bool,
-    /// Events of the last looks, if each left some behind.
-    crowded: usize,
-    asleep: bool,
-    /// Polls since the last round.
-    reports: u32,
-    turn: usize,
-    pub(crate) shut_down: bool,
-}
-
 impl PollState {
-    pub(crate) fn new(listener: Option<OwnedFd>, crowd: AcceptedPeers) -> Self {
-        Self {
-            links: Links::default(),
-            strangers: Vec::new(),
-            crowd,
-            reserve: listener.is_some().then(Reserve::open),
-            strangers_max: descriptors::share(STRANGERS_MAX, STRANGERS_PART),
-            listener,
-            accept_again: None,
-            arrived: VecDeque::new(),
-            out: Outcome::default(),
-            polls: 0,
-            looked_at: Timespec { tv_sec: 0, tv_nsec: 0 },
-            look_now: true,
-            crowded: 0,
-            asleep: false,
-            reports: 0,
-            turn: 0,
-            shut_down: false,
-        }
-    }
-
     /// Returns whether this poll may end with the report of a transfer that was done at once.
     #[inline]
     fn may_only_report(&self) -> bool {
@@ -156,47 +91,6 @@ impl PollState {
 
     fn is_greeting(&self) -> bool {
         !self.strangers.is_empty() || self.links.is_greeting()
-    }
-}
-
-/// Whom a poll reports to.
-///
-/// A completion that passes through a queue is copied twice more, so while nothing waits before it
-/// it is reported where it comes up. No lock but the poll's may be held there.
-pub(crate) struct Sink<'a> {
-    call: &'a mut dyn FnMut(Completion),
-    /// Completions that it still takes.
-    left: usize,
-}
-
-impl<'a> Sink<'a> {
-    /// One that takes `budget` completions; the others are queued.
-    pub(crate) fn new(call: &'a mut dyn FnMut(Completion), budget: usize) -> Self {
-        Self { call, left: budget }
-    }
-
-    /// Returns whether it is the turn of a completion that comes up now.
-    #[inline]
-    pub(crate) fn takes(&self, queue: &VecDeque<Completion>) -> bool {
-        self.left > 0 && queue.is_empty()
-    }
-
-    /// Reports a completion whose turn it is.
-    #[inline(always)]
-    pub(crate) fn tell(&mut self, completion: Completion) {
-        self.left = self.left.saturating_sub(1);
-        (self.call)(completion);
-    }
-
-    /// Reports what is queued.
-    #[inline(never)]
-    fn drain(&mut self, queue: &mut VecDeque<Completion>) {
-        while self.left > 0
-            && let Some(completion) = queue.pop_front()
-        {
-            self.left -= 1;
-            (self.call)(completion);
-        }
     }
 }
 

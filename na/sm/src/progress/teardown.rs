@@ -15,12 +15,12 @@ use std::time::{Duration, Instant};
 use rustix::event::epoll;
 use rustix::io::Errno;
 
-use crate::core::endpoint::SmEndpoint;
-use crate::core::poll::{PollState, Sink};
-use crate::core::rx::{RxLink, Stage};
 use crate::link::socket;
 use crate::peers::peer::Reach;
+use crate::peers::rx::{RxLink, Stage};
 use crate::peers::tx::TxLink;
+use crate::state::SmEndpoint;
+use crate::state::{PollState, Sink};
 use crate::transfer::kept::{Keeper, Kept};
 use na_core::Error;
 use na_core::memory::region::{LingeringMemory, RetiredMemory};

@@ -13,7 +13,7 @@
 
 use std::collections::HashMap;
 
-use crate::core::rx::{RxLink, Stage};
+use crate::peers::rx::{RxLink, Stage};
 use crate::wake::board::OwnBoard;
 use crate::wake::doorbell::settle;
 use na_core::base::cheap::IntBuildHasher;

@@ -4,17 +4,15 @@ use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::time::{TimerfdClockId, TimerfdFlags};
 
-use crate::address;
-use crate::address::Name;
-use crate::core::endpoint::SmEndpoint;
-use crate::core::poll::{LISTENER, PollState, TIMER, WAKE};
+use crate::address::{self, Name};
 use crate::link::accepted::AcceptedPeers;
 use crate::link::ring::capacity_for;
 use crate::link::segment::{RING_BYTES, total_bytes};
 use crate::link::socket;
 use crate::peers::peer::{Peer, PeerTable, Reach};
-use crate::transfer::cma;
-use crate::transfer::cma::Nonce;
+use crate::state::SmEndpoint;
+use crate::state::{LISTENER, PollState, TIMER, WAKE};
+use crate::transfer::cma::{self, Nonce};
 use crate::wake::board::OwnBoard;
 use crate::wake::ready::Ready;
 use crate::wake::reports::Reports;
@@ -145,7 +143,7 @@ pub(crate) fn open(uri: &Uri<'_>, options: &OpenOptions) -> Result<Arc<SmEndpoin
         peers: Mutex::new(PeerTable::default()),
         epoll,
         timer,
-        next_token: AtomicU64::new(crate::core::poll::FIRST_TOKEN),
+        next_token: AtomicU64::new(crate::state::FIRST_TOKEN),
         opened: Mutex::new(Vec::new()),
         has_opened: AtomicBool::new(false),
         kept: Mutex::new(Vec::new()),

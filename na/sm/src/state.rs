@@ -1,0 +1,217 @@
+//! State of an endpoint: what its threads share, and what the poll alone touches. The work on it
+//! stands in `impl` blocks of `progress/` and `api/`.
+//!
+//! # Locks, in the order in which they may be taken
+//!
+//! 1. `poll`: what the poll alone touches. Held while the sink is called, so nothing that the
+//!    sink may call takes it (`close` tries, and leaves the work to the poll otherwise).
+//! 2. A peer's `links`: its send lock.
+//! 3. `peers`, and what `loopback` holds.
+//! 4. `matcher`, `opened`, `kept`, `canceled`, the queue in `ready`.
+//!
+//! No memory is released and no sink is called under 2–4, because both run foreign code.
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::sync::Weak;
+use std::time::Instant;
+
+use rustix::event::Timespec;
+
+use crate::address::Name;
+use crate::link::accepted::AcceptedPeers;
+use crate::link::closer::Closer;
+use crate::link::socket::{Credentials, Socket};
+use crate::peers::links::Links;
+use crate::peers::peer::{Peer, PeerTable};
+use crate::peers::rx::RxLink;
+use crate::transfer::cma::Nonce;
+use crate::transfer::kept::Kept;
+use crate::wake::board::OwnBoard;
+use crate::wake::ready::Ready;
+use crate::wake::reports::Reports;
+use na_core::base::ran::RunClock;
+use na_core::limits::descriptors::{self, Reserve};
+use na_core::loopback::{Loopback, Outcome};
+use na_core::matching::Matcher;
+use na_core::{Addr, Completion, OpId, OpenOptions, RegionTable};
+use prim::fork::Process;
+use prim::lock::BiasedLock;
+use prim::lock::biased::PLACES;
+use prim::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use prim::sync::{Arc, Mutex};
+
+/// Tokens in the epoll set; connections follow.
+pub(crate) const WAKE: u64 = 0;
+pub(crate) const TIMER: u64 = 1;
+pub(crate) const LISTENER: u64 = 2;
+pub(crate) const FIRST_TOKEN: u64 = 16;
+
+/// Added to the token of a connection: the peer's process.
+pub(crate) const PROCESS: u64 = 1 << 63;
+
+/// Accepted sockets whose hello has not come, half of them of one user. Nobody waits in the
+/// kernel's queue for a place: there, those of one user would keep the others waiting.
+const STRANGERS_MAX: usize = 1024;
+
+/// The part of the process's descriptors that such sockets may be: one in this many.
+const STRANGERS_PART: u64 = 4;
+
+/// An endpoint of the sm transport.
+pub(crate) struct SmEndpoint {
+    pub(crate) itself: Weak<Self>,
+    pub(crate) id: u64,
+    pub(crate) name: Name,
+    pub(crate) own_addr: Addr,
+    pub(crate) options: OpenOptions,
+    /// Bytes of each ring in connections that we make.
+    pub(crate) ring_bytes: usize,
+    /// Cross-memory attach is wanted and works here.
+    pub(crate) attach: bool,
+    pub(crate) nonce: Nonce,
+    pub(crate) regions: RegionTable,
+    /// Where peers tell that they have something, see `board.rs`.
+    pub(crate) board: OwnBoard,
+    pub(crate) matcher: BiasedLock<Matcher>,
+    pub(crate) ready: Ready,
+    /// Reports of transfers that were done at once.
+    pub(crate) reports: Reports<PLACES>,
+    pub(crate) loopback: Loopback,
+    pub(crate) peers: Mutex<PeerTable>,
+    pub(crate) epoll: OwnedFd,
+    pub(crate) timer: OwnedFd,
+    pub(crate) next_token: AtomicU64,
+    /// Connections made by senders, for the poll to take over.
+    pub(crate) opened: Mutex<Vec<RxLink>>,
+    pub(crate) has_opened: AtomicBool,
+    /// Memory that the owner of a lost connection may still be copying.
+    pub(crate) kept: Mutex<Vec<Kept>>,
+    /// Canceled transfers whose owners have not answered.
+    pub(crate) canceled: Mutex<Vec<Canceled>>,
+    pub(crate) poll: BiasedLock<PollState>,
+    pub(crate) closer: Arc<Closer>,
+    pub(crate) closed: AtomicBool,
+    /// The process that opened it.
+    pub(crate) process: Process,
+    /// Connections, by how bulk data moves.
+    pub(crate) attached: AtomicUsize,
+    pub(crate) unattached: AtomicUsize,
+}
+
+impl SmEndpoint {
+    /// Also in a child that was forked off: what it has a copy of is its parent's.
+    #[inline]
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Relaxed) || self.process.is_other()
+    }
+}
+
+/// A transfer that was canceled and waits for the answer of the memory's owner.
+#[derive(Debug)]
+pub(crate) struct Canceled {
+    pub(crate) op: OpId,
+    pub(crate) peer: Weak<Peer>,
+    pub(crate) waited: RunClock,
+}
+
+/// An accepted socket before its hello.
+#[derive(Debug)]
+pub(crate) struct Stranger {
+    pub(crate) token: u64,
+    pub(crate) waited: RunClock,
+    pub(crate) socket: Socket,
+    pub(crate) credentials: Credentials,
+}
+
+/// The state that the poll alone touches.
+#[derive(Debug)]
+pub(crate) struct PollState {
+    pub(crate) links: Links,
+    pub(crate) strangers: Vec<Stranger>,
+    pub(crate) crowd: AcceptedPeers,
+    pub(crate) listener: Option<OwnedFd>,
+    /// The reserve of a listener.
+    pub(crate) reserve: Option<Reserve>,
+    /// How many strangers there may be.
+    pub(crate) strangers_max: usize,
+    /// When to accept again, after descriptors had run out.
+    pub(crate) accept_again: Option<Instant>,
+    /// Completions to report.
+    pub(crate) arrived: VecDeque<Completion>,
+    pub(crate) out: Outcome,
+    pub(crate) polls: u32,
+    pub(crate) looked_at: Timespec,
+    pub(crate) look_now: bool,
+    /// Events of the last looks, if each left some behind.
+    pub(crate) crowded: usize,
+    pub(crate) asleep: bool,
+    /// Polls since the last round.
+    pub(crate) reports: u32,
+    pub(crate) turn: usize,
+    pub(crate) shut_down: bool,
+}
+
+impl PollState {
+    pub(crate) fn new(listener: Option<OwnedFd>, crowd: AcceptedPeers) -> Self {
+        Self {
+            links: Links::default(),
+            strangers: Vec::new(),
+            crowd,
+            reserve: listener.is_some().then(Reserve::open),
+            strangers_max: descriptors::share(STRANGERS_MAX, STRANGERS_PART),
+            listener,
+            accept_again: None,
+            arrived: VecDeque::new(),
+            out: Outcome::default(),
+            polls: 0,
+            looked_at: Timespec { tv_sec: 0, tv_nsec: 0 },
+            look_now: true,
+            crowded: 0,
+            asleep: false,
+            reports: 0,
+            turn: 0,
+            shut_down: false,
+        }
+    }
+}
+
+/// The receiver of what a poll reports.
+///
+/// A completion that passes through a queue is copied twice more, so while nothing waits before it
+/// it is reported where it comes up. No lock but the poll's may be held there.
+pub(crate) struct Sink<'a> {
+    pub(crate) call: &'a mut dyn FnMut(Completion),
+    /// Completions that it still takes.
+    pub(crate) left: usize,
+}
+
+impl<'a> Sink<'a> {
+    /// One that takes `budget` completions; the others are queued.
+    pub(crate) fn new(call: &'a mut dyn FnMut(Completion), budget: usize) -> Self {
+        Self { call, left: budget }
+    }
+
+    /// Returns whether it is the turn of a completion that comes up now.
+    #[inline]
+    pub(crate) fn takes(&self, queue: &VecDeque<Completion>) -> bool {
+        self.left > 0 && queue.is_empty()
+    }
+
+    /// Reports a completion whose turn it is.
+    #[inline(always)]
+    pub(crate) fn tell(&mut self, completion: Completion) {
+        self.left = self.left.saturating_sub(1);
+        (self.call)(completion);
+    }
+
+    /// Reports what is queued.
+    #[inline(never)]
+    pub(crate) fn drain(&mut self, queue: &mut VecDeque<Completion>) {
+        while self.left > 0
+            && let Some(completion) = queue.pop_front()
+        {
+            self.left -= 1;
+            (self.call)(completion);
+        }
+    }
+}
