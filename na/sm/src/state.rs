@@ -22,9 +22,7 @@ use crate::address::Name;
 use crate::link::accepted::AcceptedPeers;
 use crate::link::closer::Closer;
 use crate::link::socket::{Credentials, Socket};
-use crate::peers::links::Links;
-use crate::peers::peer::{Peer, PeerTable};
-use crate::peers::rx::RxLink;
+use crate::peers::{Links, Peer, PeerTable, RxLink};
 use crate::transfer::cma::Nonce;
 use crate::transfer::kept::Kept;
 use crate::wake::board::OwnBoard;
@@ -124,7 +122,7 @@ pub(crate) struct Stranger {
 }
 
 /// The state that the poll alone touches.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct PollState {
     pub(crate) links: Links,
     pub(crate) strangers: Vec<Stranger>,
@@ -154,23 +152,12 @@ pub(crate) struct PollState {
 impl PollState {
     pub(crate) fn new(listener: Option<OwnedFd>, crowd: AcceptedPeers) -> Self {
         Self {
-            links: Links::default(),
-            strangers: Vec::new(),
             crowd,
             reserve: listener.is_some().then(Reserve::open),
             strangers_max: descriptors::share(STRANGERS_MAX, STRANGERS_PART),
             listener,
-            accept_again: None,
-            arrived: VecDeque::new(),
-            out: Outcome::default(),
-            polls: 0,
-            looked_at: Timespec { tv_sec: 0, tv_nsec: 0 },
             look_now: true,
-            crowded: 0,
-            asleep: false,
-            reports: 0,
-            turn: 0,
-            shut_down: false,
+            ..Self::default()
         }
     }
 }

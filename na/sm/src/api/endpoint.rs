@@ -6,9 +6,8 @@ use std::sync::PoisonError;
 use std::time::Instant;
 
 use crate::address::Name;
-use crate::link::conn::Conn;
-use crate::peers::peer::Peer;
-use crate::peers::tx::TxLink;
+use crate::link::Conn;
+use crate::peers::{Peer, TxLink};
 use crate::state::{Canceled, PollState, SmEndpoint};
 use crate::transfer::offer::Going;
 use crate::transfer::rma::ANSWER_LIMIT;

@@ -6,10 +6,9 @@ use rustix::time::{TimerfdClockId, TimerfdFlags};
 
 use crate::address::{self, Name};
 use crate::link::accepted::AcceptedPeers;
-use crate::link::ring::capacity_for;
-use crate::link::segment::{RING_BYTES, total_bytes};
 use crate::link::socket;
-use crate::peers::peer::{Peer, PeerTable, Reach};
+use crate::link::{RING_BYTES, capacity_for, total_bytes};
+use crate::peers::{Peer, PeerTable, Reach};
 use crate::state::SmEndpoint;
 use crate::state::{LISTENER, PollState, TIMER, WAKE};
 use crate::transfer::cma::{self, Nonce};

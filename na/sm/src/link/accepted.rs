@@ -19,7 +19,7 @@ use na_core::SmOptions;
 const USER_BYTES_MIN: u64 = 256 << 20;
 
 /// The connections that were accepted.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct AcceptedPeers {
     options: SmOptions,
     /// Bytes of the segments of one user, of all.

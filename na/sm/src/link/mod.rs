@@ -32,3 +32,10 @@ pub(super) mod segment;
 pub(super) mod socket;
 #[allow(unreachable_pub, reason = "public for the models only")]
 pub mod turns;
+
+#[cfg(not(loom))]
+pub(crate) use self::{
+    conn::{CONTROL_WAITING_MAX, Conn, Control, Fault, sleep_reasons},
+    ring::{Consumer, LINE, Producer, Record, RingMemory, Violation, capacity_for, payload_max},
+    segment::{MappedRing, OFFERS_MAX, RING_BYTES, Segment, check_ring_bytes, total_bytes},
+};

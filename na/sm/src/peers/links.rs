@@ -248,9 +248,8 @@ impl RxLink {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::link::conn::Conn;
-    use crate::link::segment::{RING_BYTES, Segment};
     use crate::link::socket;
+    use crate::link::{Conn, RING_BYTES, Segment};
     use crate::peers::peer::{Peer, Reach};
     use crate::wake::board::OwnBoard;
     use na_core::{Addr, Error};

@@ -8,3 +8,8 @@ pub(crate) mod links;
 pub(crate) mod peer;
 pub(crate) mod rx;
 pub(crate) mod tx;
+
+pub(crate) use self::links::Links;
+pub(crate) use self::peer::{Peer, PeerTable, Reach};
+pub(crate) use self::rx::{RxLink, Stage};
+pub(crate) use self::tx::{TxLink, sent};

@@ -15,13 +15,11 @@ use std::os::fd::OwnedFd;
 use std::time::Instant;
 
 use crate::link::accepted::AcceptedPeer;
-use crate::link::conn::{Conn, Control};
 use crate::link::lane::Emptier;
 use crate::link::record::{self, PAGE_RECORD, word_at};
-use crate::link::ring::{Consumer, Record};
-use crate::link::segment::MappedRing;
 use crate::link::socket::{Announcements, Heard};
 use crate::link::turns::PAGE_BYTES;
+use crate::link::{Conn, Consumer, Control, MappedRing, Record};
 use crate::peers::peer::Peer;
 use crate::peers::tx::TxLink;
 use crate::transfer::block::{Mapped, PeerBlocks};

@@ -14,11 +14,11 @@
 use std::collections::VecDeque;
 use std::mem::offset_of;
 
-use crate::link::conn::{CONTROL_WAITING_MAX, Conn, Control, Fault};
 use crate::link::record::{self, PAGE_RECORD, Status};
-use crate::link::ring::{LINE, Producer, Violation};
-use crate::link::segment::MappedRing;
 use crate::link::turns::{PAGE_BYTES, PAGED_MIN};
+use crate::link::{
+    CONTROL_WAITING_MAX, Conn, Control, Fault, LINE, MappedRing, Producer, Violation,
+};
 use crate::transfer::block::Announced;
 use crate::transfer::costs::Way;
 use crate::transfer::fallback::{Lane, Source, Span};

@@ -12,15 +12,11 @@ use rustix::io::Errno;
 
 use crate::address::{self, Name};
 use crate::link::accepted::{AcceptedPeer, Place, Silent, place_for};
-use crate::link::conn::Conn;
 use crate::link::handshake::{Kind, Packet};
-use crate::link::ring::payload_max;
-use crate::link::segment::{Segment, check_ring_bytes, total_bytes};
 use crate::link::socket::{self, Credentials, Received, Socket, Unheard};
+use crate::link::{Conn, Segment, check_ring_bytes, payload_max, total_bytes};
 use crate::mapping::Unmapped;
-use crate::peers::peer::{Peer, Reach};
-use crate::peers::rx::{RxLink, Stage};
-use crate::peers::tx::TxLink;
+use crate::peers::{Peer, Reach, RxLink, Stage, TxLink};
 use crate::state::{LISTENER, PROCESS, PollState, SmEndpoint, Stranger};
 use crate::transfer::block::PeerBlocks;
 use crate::transfer::cma;

@@ -23,10 +23,9 @@ use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use rustix::time::{ClockId, Itimerspec, TimerfdTimerFlags};
 
-use crate::link::conn::{Control, sleep_reasons};
 use crate::link::socket;
-use crate::peers::rx::{RxLink, Stage};
-use crate::peers::tx::sent;
+use crate::link::{Control, sleep_reasons};
+use crate::peers::{RxLink, Stage, sent};
 use crate::state::{LISTENER, PROCESS, PollState, Sink, SmEndpoint, TIMER, WAKE};
 use crate::wake::doorbell::{RECORDS, settle};
 use na_core::base::ran::RunClock;

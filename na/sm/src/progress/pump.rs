@@ -3,12 +3,11 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use crate::link::conn::Control;
 use crate::link::record::{
     self, CONTROL_WORDS, Piece, REQUEST_BYTES_MAX, Request, Status, word_at,
 };
-use crate::link::ring::Record;
-use crate::peers::rx::RxLink;
+use crate::link::{Control, Record};
+use crate::peers::RxLink;
 use crate::state::{Sink, SmEndpoint};
 use crate::transfer::serve::Place;
 use na_core::loopback::Outcome;

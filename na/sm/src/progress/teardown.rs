@@ -16,9 +16,7 @@ use rustix::event::epoll;
 use rustix::io::Errno;
 
 use crate::link::socket;
-use crate::peers::peer::Reach;
-use crate::peers::rx::{RxLink, Stage};
-use crate::peers::tx::TxLink;
+use crate::peers::{Reach, RxLink, Stage, TxLink};
 use crate::state::SmEndpoint;
 use crate::state::{PollState, Sink};
 use crate::transfer::kept::{Keeper, Kept};

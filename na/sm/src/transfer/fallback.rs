@@ -16,11 +16,11 @@
 
 use std::time::Instant;
 
-use crate::link::conn::{Conn, Control};
 use crate::link::lane::{Emptier, Filler, Overrun, SLOTS};
 use crate::link::record::{self, DATA_PREFIX, LANE_WORDS, word_at};
-use crate::link::ring::{Consumer, Producer, Record, RingMemory, Violation, payload_max};
-use crate::link::segment::MappedRing;
+use crate::link::{
+    Conn, Consumer, Control, MappedRing, Producer, Record, RingMemory, Violation, payload_max,
+};
 use na_core::memory::copy_bytes;
 use na_core::{LocalMem, RawSegment, SharedBuffer};
 use prim::sync::Arc;

@@ -1,7 +1,7 @@
 //! Memory that outlives its connection or its registration, because a peer may still copy there.
 
+use crate::link::Conn;
 use crate::link::accepted::AcceptedPeer;
-use crate::link::conn::Conn;
 use na_core::LocalMem;
 use na_core::memory::region::{LingeringMemory, RetiredMemory};
 use prim::sync::Arc;

@@ -5,9 +5,8 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use crate::peers::peer::{Peer, PeerState, Phase};
-use crate::state::core::{Core, flush};
-use crate::state::poller::Poller;
+use crate::peers::{Peer, PeerState, Phase};
+use crate::state::{Core, Poller, flush};
 use crate::stream::outgoing::Outgoing;
 use crate::system::socket;
 use crate::wire::address;

@@ -7,7 +7,7 @@
 //! asked.
 
 use crate::api::endpoint::TcpEndpoint;
-use crate::state::poller::Poller;
+use crate::state::Poller;
 use na_core::loopback::{Outcome, Queued};
 use na_core::{Completion, Error, OpId, Refused, Transfer};
 

@@ -9,3 +9,8 @@ pub(crate) mod mail;
 pub(crate) mod peer;
 pub(crate) mod peer_registry;
 pub(crate) mod transfers;
+
+pub(crate) use self::conn::{Attempt, Conn, Conns, Pause, Stage};
+pub(crate) use self::mail::{BELL_NAME, Mail};
+pub(crate) use self::peer::{Broken, Link, Peer, PeerState, Phase};
+pub(crate) use self::peer_registry::PeerRegistry;

@@ -1,9 +1,7 @@
 //! Reading a connection, and the effect of each arriving frame.
 
-use crate::peers::conn::{Conn, Stage};
-use crate::peers::peer::{Peer, PeerState};
-use crate::state::core::{Core, flush};
-use crate::state::poller::Poller;
+use crate::peers::{Conn, Peer, PeerState, Stage};
+use crate::state::{Core, Poller, flush};
 use crate::stream::frame_reader::{Destination, FrameReader, Parsed, ReadPlan};
 use crate::stream::outgoing::faults::is_fault;
 use crate::wire::frame::{Header, Kind, Request, Status};

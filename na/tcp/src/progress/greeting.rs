@@ -18,12 +18,10 @@ use std::time::{Duration, Instant};
 
 use rustix::event::epoll::{self, EventData};
 
-use crate::peers::conn::{Attempt, Conn, Stage};
-use crate::peers::peer::{Link, Peer, Phase};
+use crate::peers::{Attempt, Conn, Link, Peer, Phase, Stage};
 use crate::progress::frame_handler::Lost;
 use crate::progress::liveness;
-use crate::state::core::{Core, flush};
-use crate::state::poller::{EVENTS, Poller};
+use crate::state::{Core, EVENTS, Poller, flush};
 use crate::system::lack;
 use crate::system::socket;
 use crate::wire::address;

@@ -29,10 +29,8 @@ use std::collections::HashSet;
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
-use crate::peers::conn::{Conn, Pause, Stage};
-use crate::peers::peer::{Peer, PeerState, Phase};
-use crate::state::core::{Core, flush};
-use crate::state::poller::{Poller, Redial, Ticks};
+use crate::peers::{Conn, Pause, Peer, PeerState, Phase, Stage};
+use crate::state::{Core, Poller, Redial, Ticks, flush};
 use crate::wire::frame::{CAN_BEAT, Hello, Kind};
 use na_core::base::ran::{LIMIT_MIN, LOOKS, RunClock, limit};
 use prim::sync::Arc;

@@ -33,11 +33,8 @@ use std::time::{Duration, Instant};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::time::{Itimerspec, TimerfdTimerFlags, Timespec};
 
-use crate::peers::conn::{Conn, Pause, Stage};
-use crate::peers::mail::BELL_NAME;
-use crate::peers::peer::{Broken, Peer, PeerState, Phase};
-use crate::state::core::{Core, flush};
-use crate::state::poller::{BELL, EVENTS, LISTENER, Poller, TIMER, TIMER_NAME};
+use crate::peers::{BELL_NAME, Broken, Conn, Pause, Peer, PeerState, Phase, Stage};
+use crate::state::{BELL, Core, EVENTS, LISTENER, Poller, TIMER, TIMER_NAME, flush};
 use crate::system::leaving::Leaving;
 use crate::wire::frame::Kind;
 use na_core::{Error, OpId, Tag};

@@ -38,10 +38,8 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use crate::peers::conn::{Conn, Pause};
-use crate::peers::peer::{Broken, Peer, PeerState, Phase};
-use crate::state::core::{Core, flush};
-use crate::state::poller::Poller;
+use crate::peers::{Broken, Conn, Pause, Peer, PeerState, Phase};
+use crate::state::{Core, Poller, flush};
 use crate::stream::outgoing::Pushed;
 use na_core::base::cheap::IntBuildHasher;
 use na_core::limits::budget::{self, BudgetLimits};

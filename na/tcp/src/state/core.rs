@@ -6,9 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Weak;
 use std::time::Duration;
 
-use crate::peers::mail::Mail;
-use crate::peers::peer::{Peer, PeerState};
-use crate::peers::peer_registry::PeerRegistry;
+use crate::peers::{Mail, Peer, PeerRegistry, PeerState};
 use crate::stream::gather::Gather;
 use crate::stream::outgoing::Flushed;
 use crate::wire::address;

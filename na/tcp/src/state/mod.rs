@@ -5,3 +5,6 @@
 
 pub(crate) mod core;
 pub(crate) mod poller;
+
+pub(crate) use self::core::{Core, flush};
+pub(crate) use self::poller::{BELL, EVENTS, LISTENER, Poller, Redial, TIMER, TIMER_NAME, Ticks};

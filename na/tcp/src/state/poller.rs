@@ -7,8 +7,7 @@ use std::time::{Duration, Instant};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::time::{TimerfdClockId, TimerfdFlags};
 
-use crate::peers::conn::Conns;
-use crate::peers::peer::Peer;
+use crate::peers::{Conns, Peer};
 use crate::stream::frame_reader::Buffers;
 use crate::system::lack::Lack;
 use crate::system::leaving::Leaving;

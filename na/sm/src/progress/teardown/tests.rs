@@ -5,8 +5,8 @@ use std::sync::mpsc;
 
 use super::*;
 use crate::api::open::open;
-use crate::link::conn::Conn;
-use crate::peers::peer::Peer;
+use crate::link::Conn;
+use crate::peers::Peer;
 use crate::transfer::rma::ANSWER_LIMIT;
 use na_core::conformance::PATIENCE;
 use na_core::{
