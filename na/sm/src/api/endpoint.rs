@@ -218,7 +218,7 @@ impl SmEndpoint {
     }
 
     /// A receive was posted; `early` is its end if its message was there, `refused` what
-    /// [`Matcher::take_refused`] said.
+    /// `Matcher::take_refused` said.
     fn posted(&self, early: Option<Completion>, refused: bool) {
         match early {
             Some(completion) => self.ready.push(completion),

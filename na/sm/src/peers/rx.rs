@@ -75,7 +75,7 @@ pub(crate) struct RxLink {
     pub(crate) spare: Option<Addr>,
     pub(crate) rx: Consumer<MappedRing>,
     pub(crate) stage: Stage,
-    /// How it counts in the endpoint's `Crowd`, if it came to us.
+    /// How it counts among the endpoint's `AcceptedPeers`, if it came to us.
     pub(crate) guest: Option<AcceptedPeer>,
     /// The segment's descriptor, until it is handed over.
     pub(crate) memfd: Option<OwnedFd>,

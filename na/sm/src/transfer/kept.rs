@@ -16,7 +16,7 @@ pub(crate) struct Kept {
     pub(crate) late: Vec<LingeringMemory>,
     /// Memory whose region is gone.
     pub(crate) held: Option<RetiredMemory>,
-    /// How the connection still counts in the endpoint's `Crowd`: it costs what it did.
+    /// How the connection still counts among the endpoint's `AcceptedPeers`: it costs what it did.
     pub(crate) guest: Option<AcceptedPeer>,
 }
 

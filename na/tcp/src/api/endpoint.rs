@@ -159,7 +159,7 @@ impl Core {
     }
 
     /// Sends a request and posts the receive of its answer ([`Endpoint::call_now`]); also returns
-    /// the result of [`Matcher::take_refused`]. Both happen under the peer's lock, so that the
+    /// the result of `Matcher::take_refused`. Both happen under the peer's lock, so that the
     /// peer's end finds the receive or is seen here. The message goes first: the peer works on it
     /// meanwhile. It may wait for the next poll, which a caller that waits for an answer makes
     /// anyhow.

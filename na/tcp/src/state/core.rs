@@ -44,7 +44,7 @@ pub(crate) struct Core {
     pub(crate) mail: Mail,
     /// Peers that can be dialed, as long as anything refers to them.
     pub(crate) peers: Mutex<HashMap<PeerKey, Weak<Peer>>>,
-    /// All peers, origins too. For [`Endpoint::stats`].
+    /// All peers, origins too. For `Endpoint::stats`.
     pub(crate) known: Mutex<PeerRegistry>,
     next_peer: AtomicU64,
     next_session: AtomicU64,
