@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::address::check_name;
-use super::network::Network;
-use super::options::{Drive, Latency, LinkOptions, Settings, nanos};
+use crate::base::address::check_name;
+use crate::base::options::{Drive, Latency, LinkOptions, Settings, nanos};
+use crate::cluster::network::Network;
 use na_core::Error;
 
 /// Makes a [`Network`].

@@ -12,15 +12,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::EventfdFlags;
 
-use super::address;
-use super::network::Network;
-use super::node::{Node, State};
-use super::options;
-use super::options::Drive;
-use super::outgoing::Queued;
-use super::packet::NodeId;
-use super::wire::Wire;
-use super::world::Step;
+use crate::base::address;
+use crate::base::options::{self, Drive};
+use crate::cluster::network::Network;
+use crate::cluster::node::{Node, State};
+use crate::cluster::wire::Wire;
+use crate::cluster::world::Step;
+use crate::protocol::{outgoing::Queued, packet::NodeId};
 use na_core::endpoint::stats;
 use na_core::matching::Kind;
 use na_core::{

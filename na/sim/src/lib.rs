@@ -75,39 +75,27 @@
 //!
 //! Keys of registered memory are random as everywhere, and appear in no trace.
 //!
-//! # Files
+//! # Folders
 //!
-//! `endpoint` (operations) · `node`, `peer`, `outgoing`, `loopback` (their state) · `stream`
-//! (numbers, acknowledgements) · `wire` (clock, links, faults) · `world` (events) · `inbound`
-//! (arriving packets) · `ends` (of connections and nodes) · `done` (completions for a poll) ·
-//! `network` (the handle), `builder`, `options`, `trace`, `random`, `address`, `packet`. Everything
-//! is under one lock per network; no foreign code runs under it.
+//! Lowest first, each imports from those before it: `base/` (options, names, the trace) ·
+//! `protocol/` (packets, and what is under way) · `cluster/` (clock, links, nodes, events) ·
+//! `builder.rs` · `endpoint.rs` (operations). Everything is under one lock per network; no foreign
+//! code runs under it.
 
-mod address;
+mod base;
 mod builder;
-mod done;
+mod cluster;
 mod endpoint;
-mod ends;
-mod inbound;
-mod loopback;
-mod network;
-mod node;
-mod options;
-mod outgoing;
-mod packet;
-mod peer;
-mod stream;
-mod trace;
-mod wire;
-mod world;
+mod protocol;
 
 use std::sync::Arc;
 
+use self::base::{address, options};
 pub use self::{
+    base::options::{Drive, Latency, LinkOptions},
+    base::trace::{Trace, TraceEntry},
     builder::NetworkBuilder,
-    network::{Network, TimerId, TraceOnPanic},
-    options::{Drive, Latency, LinkOptions},
-    trace::{Trace, TraceEntry},
+    cluster::network::{Network, TimerId, TraceOnPanic},
 };
 use na_core::{Endpoint, Error, OpenOptions, Plugin, Uri};
 

@@ -5,11 +5,11 @@ use std::fmt;
 use std::sync::Weak;
 use std::time::Duration;
 
-use super::address::{DEFAULT_NETWORK, check_name};
-use super::options::{LinkOptions, Nanos, Settings, nanos};
-use super::trace::Trace;
 use super::wire::{Event, EventKey};
 use super::world::{Step, World};
+use crate::base::address::{DEFAULT_NETWORK, check_name};
+use crate::base::options::{LinkOptions, Nanos, Settings, nanos};
+use crate::base::trace::Trace;
 use na_core::Error;
 use prim::sync::{Arc, Mutex, lock};
 
@@ -59,7 +59,7 @@ impl Network {
     }
 
     /// A new network, under a name that none has.
-    pub(super) fn register(name: &str, settings: Settings) -> Result<Self, Error> {
+    pub(crate) fn register(name: &str, settings: Settings) -> Result<Self, Error> {
         // Dropped after the lock.
         let existing;
         let mut networks = lock(&NETWORKS);
@@ -140,7 +140,7 @@ impl Network {
     /// moment.
     ///
     /// It runs on the thread that moves the clock, without any lock of the network; under
-    /// [`Drive::OnPoll`](super::Drive) that is inside somebody's poll, so it must not poll. It
+    /// [`Drive::OnPoll`](crate::Drive) that is inside somebody's poll, so it must not poll. It
     /// gets the network as an argument: a clone inside would keep the network alive until it runs.
     pub fn schedule(&self, at: Duration, call: impl FnOnce(&Network) + Send + 'static) -> TimerId {
         let event = Event::Call(Box::new(call));
@@ -254,7 +254,7 @@ impl Network {
     }
 
     /// Runs `work` under the lock, and afterwards what must not run under it.
-    pub(super) fn with<R>(&self, work: impl FnOnce(&mut World) -> R) -> R {
+    pub(crate) fn with<R>(&self, work: impl FnOnce(&mut World) -> R) -> R {
         let mut world = lock(&self.0.world);
         let result = work(&mut world);
         world.wake_sleepers();

@@ -1,16 +1,16 @@
 //! The effects of a packet on the node that it reaches.
 
 use super::node::{Node, State};
-use super::outgoing::Ends;
-use super::packet::{Body, Epoch, Frame, Greeting, Packet};
 use super::peer::{EarlyMessage, Peer, Phase, Verdict};
-use super::trace::Fate;
 use super::wire::Wire;
+use crate::base::trace::Fate;
+use crate::protocol::outgoing::Ends;
+use crate::protocol::packet::{Body, Epoch, Frame, Greeting, Packet};
 use na_core::Error;
 
 impl Node {
     /// A peer greets us. `uri` is its address.
-    pub(super) fn hello(&mut self, packet: &Packet, theirs: &Greeting, uri: &str, wire: &mut Wire) {
+    pub(crate) fn hello(&mut self, packet: &Packet, theirs: &Greeting, uri: &str, wire: &mut Wire) {
         let remote = packet.from;
         let id = match theirs.listening {
             true => self.named_peer(packet.src, uri),
@@ -63,7 +63,7 @@ impl Node {
     }
 
     /// There is no such connection at the peer.
-    pub(super) fn reset(&mut self, id: u64, local: Epoch, reason: &str, wire: &mut Wire) {
+    pub(crate) fn reset(&mut self, id: u64, local: Epoch, reason: &str, wire: &mut Wire) {
         let Some(peer) = self.peers.get(&id).filter(|peer| peer.local() == Some(local)) else {
             return;
         };
@@ -75,7 +75,7 @@ impl Node {
     }
 
     /// Any other packet. `false`: it is not of a connection that we have.
-    pub(super) fn packet(&mut self, id: u64, packet: Packet, wire: &mut Wire) -> bool {
+    pub(crate) fn packet(&mut self, id: u64, packet: Packet, wire: &mut Wire) -> bool {
         let Some(peer) = self.peers.get_mut(&id) else { return false };
         if let (Body::Welcome(theirs), Phase::Connecting(connecting)) = (&packet.body, &peer.phase)
         {
@@ -180,7 +180,7 @@ impl Node {
     }
 
     /// A connection's timer. Returns what to tell the peer when the connection was given up.
-    pub(super) fn timer(&mut self, id: u64, wire: &mut Wire) {
+    pub(crate) fn timer(&mut self, id: u64, wire: &mut Wire) {
         let Some(peer) = self.peers.get_mut(&id) else { return };
         let error = match peer.timer(&self.home, wire) {
             Verdict::Fine => return,

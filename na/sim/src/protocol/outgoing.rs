@@ -17,15 +17,15 @@ const STARTED_MAX: usize = 64;
 
 /// A message that waits for the window.
 #[derive(Debug)]
-pub(super) struct Queued {
-    pub(super) op: OpId,
-    pub(super) kind: Kind,
-    pub(super) tag: Tag,
-    pub(super) buf: MsgBuf,
+pub(crate) struct Queued {
+    pub(crate) op: OpId,
+    pub(crate) kind: Kind,
+    pub(crate) tag: Tag,
+    pub(crate) buf: MsgBuf,
 }
 
 impl Queued {
-    pub(super) fn end(self, result: Result<(), Error>) -> Completion {
+    pub(crate) fn end(self, result: Result<(), Error>) -> Completion {
         Completion::Send { op: self.op, buf: self.buf, result }
     }
 }
@@ -61,10 +61,10 @@ struct Sink {
 
 /// Completions and memory that the end of operations with a peer leaves behind.
 #[derive(Default)]
-pub(super) struct Ends {
-    pub(super) completions: Vec<Completion>,
+pub(crate) struct Ends {
+    pub(crate) completions: Vec<Completion>,
     /// To be released when no lock is held.
-    pub(super) memories: Vec<LocalMem>,
+    pub(crate) memories: Vec<LocalMem>,
 }
 
 impl Ends {
@@ -76,7 +76,7 @@ impl Ends {
 
 /// See the module's documentation.
 #[derive(Debug, Default)]
-pub(super) struct Outgoing {
+pub(crate) struct Outgoing {
     control: VecDeque<Frame>,
     messages: VecDeque<Queued>,
     sources: VecDeque<Source>,
@@ -89,23 +89,23 @@ pub(super) struct Outgoing {
 
 impl Outgoing {
     /// Returns whether the peer owes us the end of a transfer.
-    pub(super) fn awaits_answers(&self) -> bool {
+    pub(crate) fn awaits_answers(&self) -> bool {
         !self.requests.is_empty()
     }
 
-    pub(super) fn push_message(&mut self, message: Queued) {
+    pub(crate) fn push_message(&mut self, message: Queued) {
         self.messages.push_back(message);
     }
 
-    pub(super) fn push_control(&mut self, frame: Frame) {
+    pub(crate) fn push_control(&mut self, frame: Frame) {
         self.control.push_back(frame);
     }
 
-    pub(super) fn push_first(&mut self, frame: Frame) {
+    pub(crate) fn push_first(&mut self, frame: Frame) {
         self.control.push_front(frame);
     }
 
-    pub(super) fn push_transfer(&mut self, op: OpId, put: bool, transfer: Transfer) {
+    pub(crate) fn push_transfer(&mut self, op: OpId, put: bool, transfer: Transfer) {
         let id = self.next_id;
         self.next_id += 1;
         self.requests.insert(id, Requested { op, put, started: false, transfer, done: 0 });
@@ -113,7 +113,7 @@ impl Outgoing {
     }
 
     /// The next frame to send, if `room` says that the window is open or if it needs none.
-    pub(super) fn next(&mut self, room: bool, bytes_max: usize, ends: &mut Ends) -> Option<Frame> {
+    pub(crate) fn next(&mut self, room: bool, bytes_max: usize, ends: &mut Ends) -> Option<Frame> {
         self.start_waiting();
         if let Some(frame) = self.control.pop_front() {
             return Some(frame);
@@ -174,7 +174,7 @@ impl Outgoing {
     // ---- what the peer asks for ----
 
     /// Serves a request whose memory is `lease`.
-    pub(super) fn serve(
+    pub(crate) fn serve(
         &mut self,
         request: Request,
         lease: Result<LocalMem, DeniedReason>,
@@ -193,7 +193,7 @@ impl Outgoing {
     }
 
     /// Data for a put of the peer, or a get of ours. Without either, it was canceled or denied.
-    pub(super) fn data(&mut self, put: bool, id: u64, bytes: &[u8], ends: &mut Ends) {
+    pub(crate) fn data(&mut self, put: bool, id: u64, bytes: &[u8], ends: &mut Ends) {
         let len = bytes.len() as u64;
         if !put {
             if let Some(requested) = self.requests.get_mut(&id) {
@@ -217,7 +217,7 @@ impl Outgoing {
     }
 
     /// The peer gives up a transfer.
-    pub(super) fn canceled_by_peer(&mut self, put: bool, id: u64, ends: &mut Ends) {
+    pub(crate) fn canceled_by_peer(&mut self, put: bool, id: u64, ends: &mut Ends) {
         match put {
             true => ends.memories.extend(self.sinks.remove(&id).map(|sink| sink.memory)),
             false => self.drop_source(put, id, ends),
@@ -225,7 +225,7 @@ impl Outgoing {
     }
 
     /// The owner's last word on a transfer of ours.
-    pub(super) fn done(&mut self, id: u64, result: Result<(), Error>, ends: &mut Ends) {
+    pub(crate) fn done(&mut self, id: u64, result: Result<(), Error>, ends: &mut Ends) {
         // Without a request, it was canceled.
         let Some(requested) = self.requests.remove(&id) else { return };
         if requested.put {
@@ -243,7 +243,7 @@ impl Outgoing {
     // ---- ends ----
 
     /// Gives up one operation of ours. `false`: it is not here.
-    pub(super) fn cancel(&mut self, op: OpId, ends: &mut Ends) -> bool {
+    pub(crate) fn cancel(&mut self, op: OpId, ends: &mut Ends) -> bool {
         if let Some(at) = self.messages.iter().position(|message| message.op == op) {
             let message = self.messages.remove(at);
             ends.completions.extend(message.map(|message| message.end(Err(Error::Canceled))));
@@ -264,7 +264,7 @@ impl Outgoing {
     }
 
     /// Gives up messages that are longer than the peer takes.
-    pub(super) fn refuse_longer(&mut self, max: usize, ends: &mut Ends) {
+    pub(crate) fn refuse_longer(&mut self, max: usize, ends: &mut Ends) {
         for message in std::mem::take(&mut self.messages) {
             match message.buf.len() {
                 len if len > max => {
@@ -276,7 +276,7 @@ impl Outgoing {
     }
 
     /// Ends everything, because the connection is over.
-    pub(super) fn fail(&mut self, error: &Error, ends: &mut Ends) {
+    pub(crate) fn fail(&mut self, error: &Error, ends: &mut Ends) {
         let all = std::mem::take(self);
         self.next_id = all.next_id;
         let sends = all.messages.into_iter();

@@ -6,15 +6,15 @@ use na_core::{Error, Uri};
 const NAME_BYTES_MAX: usize = 64;
 
 /// The network of an address that names none.
-pub(super) const DEFAULT_NETWORK: &str = "default";
+pub(crate) const DEFAULT_NETWORK: &str = "default";
 
 /// The address of a node.
-pub(super) fn uri_of(network: &str, node: &str) -> String {
+pub(crate) fn uri_of(network: &str, node: &str) -> String {
     format!("na+sim://{network}/{node}")
 }
 
 /// Network and node of an address; empty where it names none.
-pub(super) fn parts<'a>(uri: &Uri<'a>) -> Result<(&'a str, &'a str), Error> {
+pub(crate) fn parts<'a>(uri: &Uri<'a>) -> Result<(&'a str, &'a str), Error> {
     let bad = |reason: String| Error::BadUri { uri: uri.text.to_owned(), reason };
     if uri.protocol != "sim" || uri.class.is_some_and(|class| class != "na") {
         return Err(bad("it is not an address of transport sim, `na+sim://network/node`".into()));
@@ -27,7 +27,7 @@ pub(super) fn parts<'a>(uri: &Uri<'a>) -> Result<(&'a str, &'a str), Error> {
 }
 
 /// Says what is wrong with a name; the empty one is fine here.
-pub(super) fn check_name(what: &str, name: &str) -> Result<(), String> {
+pub(crate) fn check_name(what: &str, name: &str) -> Result<(), String> {
     let good = name.len() <= NAME_BYTES_MAX
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'));
     match good {

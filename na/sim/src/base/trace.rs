@@ -10,7 +10,7 @@ use super::options::Nanos;
 
 /// The fate of a packet, or of one copy of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Fate {
+pub(crate) enum Fate {
     Sent,
     Retransmitted,
     Duplicated,
@@ -50,14 +50,14 @@ enum What {
 
 /// A packet, as a trace shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct Summary {
-    pub(super) name: &'static str,
+pub(crate) struct Summary {
+    pub(crate) name: &'static str,
     /// Position in its connection; `None` for packets outside the sequence.
-    pub(super) seq: Option<u64>,
+    pub(crate) seq: Option<u64>,
     /// The tag of a message, the number of a transfer, the position that an acknowledgement has
     /// reached.
-    pub(super) number: Option<u64>,
-    pub(super) bytes: usize,
+    pub(crate) number: Option<u64>,
+    pub(crate) bytes: usize,
 }
 
 /// A packet's fate or an event at a node, with its time.
@@ -114,7 +114,7 @@ pub struct Trace {
 }
 
 impl Trace {
-    pub(super) fn new(max: usize) -> Self {
+    pub(crate) fn new(max: usize) -> Self {
         Self { entries: VecDeque::new(), max, count: 0, fingerprint: 0 }
     }
 
@@ -140,7 +140,7 @@ impl Trace {
         self.entries.iter().skip(skip).map(|entry| format!("{entry}\n")).collect()
     }
 
-    pub(super) fn packet(
+    pub(crate) fn packet(
         &mut self,
         at: Nanos,
         (from, to): (&Arc<str>, &Arc<str>),
@@ -151,7 +151,7 @@ impl Trace {
         self.push(TraceEntry { at, node: from.clone(), what });
     }
 
-    pub(super) fn node(&mut self, at: Nanos, node: &Arc<str>, text: impl Into<String>) {
+    pub(crate) fn node(&mut self, at: Nanos, node: &Arc<str>, text: impl Into<String>) {
         self.push(TraceEntry { at, node: node.clone(), what: What::Node(text.into()) });
     }
 

@@ -8,16 +8,16 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::network::Network;
-use super::options::{LinkOptions, Nanos, Settings};
-use super::packet::{Epoch, HostId, NodeId, Packet};
-use super::trace::{Fate, Trace};
+use crate::base::options::{LinkOptions, Nanos, Settings, nanos};
+use crate::base::trace::{Fate, Trace};
+use crate::protocol::packet::{Epoch, HostId, NodeId, Packet};
 use na_core::LocalMem;
 use na_core::base::random::Random;
 
 /// The closure that a caller of `schedule` wants to run.
-pub(super) type Call = Box<dyn FnOnce(&Network) + Send>;
+pub(crate) type Call = Box<dyn FnOnce(&Network) + Send>;
 
-pub(super) enum Event {
+pub(crate) enum Event {
     /// A packet reaches its host.
     Arrive(Packet),
     /// The host handles a packet that has reached it.
@@ -34,21 +34,21 @@ pub(super) enum Event {
 
 /// An event's place in the queue, and its name for cancelling.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct EventKey {
-    pub(super) at: Nanos,
+pub(crate) struct EventKey {
+    pub(crate) at: Nanos,
     tie: u64,
     number: u64,
 }
 
 /// A machine. It stays known for as long as the network exists.
 #[derive(Debug)]
-pub(super) struct Host {
-    pub(super) name: Arc<str>,
+pub(crate) struct Host {
+    pub(crate) name: Arc<str>,
     /// The node that runs here, if any.
-    pub(super) node: Option<NodeId>,
-    pub(super) powered: bool,
+    pub(crate) node: Option<NodeId>,
+    pub(crate) powered: bool,
     /// The time that each packet, in or out, costs the host.
-    pub(super) cost: Nanos,
+    pub(crate) cost: Nanos,
     busy_until: Nanos,
 }
 
@@ -58,15 +58,15 @@ struct Link {
     busy_until: Nanos,
 }
 
-pub(super) struct Wire {
-    pub(super) now: Nanos,
-    pub(super) settings: Settings,
-    pub(super) trace: Trace,
-    pub(super) hosts: Vec<Host>,
+pub(crate) struct Wire {
+    pub(crate) now: Nanos,
+    pub(crate) settings: Settings,
+    pub(crate) trace: Trace,
+    pub(crate) hosts: Vec<Host>,
     /// The node and the peer there to which packets of a connection go.
-    pub(super) routes: BTreeMap<Epoch, (NodeId, u64)>,
+    pub(crate) routes: BTreeMap<Epoch, (NodeId, u64)>,
     /// Memory to release when no lock is held.
-    pub(super) trash: Vec<LocalMem>,
+    pub(crate) trash: Vec<LocalMem>,
     random: Random,
     queue: BTreeMap<EventKey, Event>,
     numbers: u64,
@@ -77,7 +77,7 @@ pub(super) struct Wire {
 }
 
 impl Wire {
-    pub(super) fn new(settings: Settings) -> Self {
+    pub(crate) fn new(settings: Settings) -> Self {
         Self {
             now: 0,
             settings,
@@ -96,7 +96,7 @@ impl Wire {
     }
 
     /// The host of that name, known from now on.
-    pub(super) fn host(&mut self, name: &str) -> HostId {
+    pub(crate) fn host(&mut self, name: &str) -> HostId {
         if let Some(host) = self.names.get(name) {
             return *host;
         }
@@ -108,20 +108,20 @@ impl Wire {
         host
     }
 
-    pub(super) fn fresh_epoch(&mut self) -> Epoch {
+    pub(crate) fn fresh_epoch(&mut self) -> Epoch {
         self.epochs += 1;
         self.epochs
     }
 
-    pub(super) fn note(&mut self, host: HostId, text: impl Into<String>) {
+    pub(crate) fn note(&mut self, host: HostId, text: impl Into<String>) {
         self.trace.node(self.now, &self.hosts[host].name, text);
     }
 
-    pub(super) fn set_link(&mut self, from: HostId, to: HostId, options: LinkOptions) {
+    pub(crate) fn set_link(&mut self, from: HostId, to: HostId, options: LinkOptions) {
         self.link(from, to).options = options;
     }
 
-    pub(super) fn cut(&mut self, from: HostId, to: HostId, cut: bool) {
+    pub(crate) fn cut(&mut self, from: HostId, to: HostId, cut: bool) {
         let changed = match cut {
             true => self.cuts.insert((from, to)),
             false => self.cuts.remove(&(from, to)),
@@ -133,7 +133,7 @@ impl Wire {
         }
     }
 
-    pub(super) fn heal(&mut self) {
+    pub(crate) fn heal(&mut self) {
         for (from, to) in std::mem::take(&mut self.cuts) {
             let text = format!("can reach {}", self.hosts[to].name);
             self.note(from, text);
@@ -142,7 +142,7 @@ impl Wire {
 
     // ---- the queue ----
 
-    pub(super) fn push(&mut self, at: Nanos, event: Event) -> EventKey {
+    pub(crate) fn push(&mut self, at: Nanos, event: Event) -> EventKey {
         self.numbers += 1;
         let at = at.max(self.now);
         let key = EventKey { at, tie: self.random.next(), number: self.numbers };
@@ -150,15 +150,15 @@ impl Wire {
         key
     }
 
-    pub(super) fn remove(&mut self, key: EventKey) -> Option<Event> {
+    pub(crate) fn remove(&mut self, key: EventKey) -> Option<Event> {
         self.queue.remove(&key)
     }
 
-    pub(super) fn next_at(&self) -> Option<Nanos> {
+    pub(crate) fn next_at(&self) -> Option<Nanos> {
         self.queue.first_key_value().map(|(key, _)| key.at)
     }
 
-    pub(super) fn pop(&mut self) -> Option<Event> {
+    pub(crate) fn pop(&mut self) -> Option<Event> {
         let (key, event) = self.queue.pop_first()?;
         self.now = key.at;
         Some(event)
@@ -167,14 +167,14 @@ impl Wire {
     // ---- packets ----
 
     /// About how long a packet and its answer take, at first sight.
-    pub(super) fn round_trip(&mut self, from: HostId, to: HostId) -> Nanos {
+    pub(crate) fn round_trip(&mut self, from: HostId, to: HostId) -> Nanos {
         let costs = 2 * (self.hosts[from].cost + self.hosts[to].cost);
         let there = self.link(from, to).options.latency.typical_max();
         there + self.link(to, from).options.latency.typical_max() + costs
     }
 
     /// Puts a packet on its way; when it has left.
-    pub(super) fn send(&mut self, packet: Packet, fate: Fate) -> Nanos {
+    pub(crate) fn send(&mut self, packet: Packet, fate: Fate) -> Nanos {
         self.trace_packet(&packet, fate);
         let Wire { hosts, random, now, .. } = self;
         let host = &mut hosts[packet.src];
@@ -198,7 +198,7 @@ impl Wire {
         }
         let mut delay = options.latency.draw(&mut self.random);
         if reorder < options.reorder {
-            let most = super::options::nanos(options.reorder_delay);
+            let most = nanos(options.reorder_delay);
             delay += (most as f64 * self.random.unit()) as Nanos;
         }
         if duplicate < options.duplicate {
@@ -212,7 +212,7 @@ impl Wire {
 
     /// Returns whether an arriving packet gets to its host's software, and when that has time for
     /// it.
-    pub(super) fn arrive(&mut self, packet: Packet) -> Option<Packet> {
+    pub(crate) fn arrive(&mut self, packet: Packet) -> Option<Packet> {
         if self.cuts.contains(&(packet.src, packet.dst)) {
             self.trace_packet(&packet, Fate::Partitioned);
             return None;
@@ -232,7 +232,7 @@ impl Wire {
         None
     }
 
-    pub(super) fn trace_packet(&mut self, packet: &Packet, fate: Fate) {
+    pub(crate) fn trace_packet(&mut self, packet: &Packet, fate: Fate) {
         let names = (&self.hosts[packet.src].name, &self.hosts[packet.dst].name);
         self.trace.packet(self.now, names, packet.summary(), fate);
     }

@@ -2,16 +2,16 @@
 //! released.
 
 use super::node::{Node, State};
-use super::outgoing::Ends;
-use super::packet::{Frame, HostId};
 use super::peer::{EarlyMessage, Phase};
 use super::wire::Wire;
+use crate::protocol::outgoing::Ends;
+use crate::protocol::packet::{Frame, HostId};
 use na_core::Error;
 use na_core::matching::Arrived;
 
 impl Node {
     /// Ends the connection with `peer`, and with it everything in flight.
-    pub(super) fn end_peer(&mut self, peer: u64, error: Error, wire: &mut Wire) {
+    pub(crate) fn end_peer(&mut self, peer: u64, error: Error, wire: &mut Wire) {
         let Some(entry) = self.peers.get_mut(&peer) else { return };
         let name = wire.hosts[entry.host].name.clone();
         // Without the network's name, which is not part of what happens in it.
@@ -65,7 +65,7 @@ impl Node {
     }
 
     /// Closes it: what was sent still arrives, followed by a farewell.
-    pub(super) fn close(&mut self, wire: &mut Wire) {
+    pub(crate) fn close(&mut self, wire: &mut Wire) {
         if !self.is_open() {
             return;
         }
@@ -87,7 +87,7 @@ impl Node {
     }
 
     /// Ends it without a word. Returns its connections: peer's host, our side, their side.
-    pub(super) fn crash(&mut self, wire: &mut Wire) -> Vec<(HostId, u64, u64)> {
+    pub(crate) fn crash(&mut self, wire: &mut Wire) -> Vec<(HostId, u64, u64)> {
         if self.is_open() {
             self.state = State::Crashed { told: false };
             self.fail_all(wire);

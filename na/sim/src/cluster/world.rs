@@ -4,17 +4,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use super::address;
 use super::node::Node;
-use super::options::{Drive, Nanos, Settings, nanos};
-use super::packet::{Body, Greeting, HostId, NodeId, Packet};
 use super::peer::Home;
-use super::trace::Fate;
 use super::wire::{Call, Event, Wire};
+use crate::base::address;
+use crate::base::options::{Drive, Nanos, Settings, nanos};
+use crate::base::trace::Fate;
+use crate::protocol::packet::{Body, Greeting, HostId, NodeId, Packet};
 use na_core::{Error, OpenOptions};
 
 /// The result of a step.
-pub(super) enum Step {
+pub(crate) enum Step {
     /// Nothing was left to happen.
     Idle,
     Done,
@@ -22,18 +22,18 @@ pub(super) enum Step {
     Call(Call),
 }
 
-pub(super) struct World {
-    pub(super) wire: Wire,
-    pub(super) nodes: BTreeMap<NodeId, Node>,
+pub(crate) struct World {
+    pub(crate) wire: Wire,
+    pub(crate) nodes: BTreeMap<NodeId, Node>,
     /// Nodes whose caller has announced a sleep.
-    pub(super) sleepers: BTreeSet<NodeId>,
+    pub(crate) sleepers: BTreeSet<NodeId>,
     name: Arc<str>,
     next_node: NodeId,
     next_name: u64,
 }
 
 impl World {
-    pub(super) fn new(name: Arc<str>, settings: Settings) -> Self {
+    pub(crate) fn new(name: Arc<str>, settings: Settings) -> Self {
         Self {
             wire: Wire::new(settings),
             nodes: BTreeMap::new(),
@@ -45,7 +45,7 @@ impl World {
     }
 
     /// Opens a node under `name`, or under a name of our choice.
-    pub(super) fn open(
+    pub(crate) fn open(
         &mut self,
         name: &str,
         options: &OpenOptions,
@@ -97,7 +97,7 @@ impl World {
     }
 
     /// The node's state with what it needs of the rest. `None` after its end.
-    pub(super) fn node(&mut self, id: NodeId) -> Option<(&mut Node, &mut Wire)> {
+    pub(crate) fn node(&mut self, id: NodeId) -> Option<(&mut Node, &mut Wire)> {
         let Self { nodes, wire, .. } = self;
         nodes.get_mut(&id).map(|node| (node, wire))
     }
@@ -105,7 +105,7 @@ impl World {
     // ---- events ----
 
     /// Makes the next thing happen, if it happens by `until`.
-    pub(super) fn step(&mut self, until: Nanos) -> Step {
+    pub(crate) fn step(&mut self, until: Nanos) -> Step {
         if self.wire.next_at().is_none_or(|at| at > until) {
             return Step::Idle;
         }
@@ -202,7 +202,7 @@ impl World {
 
     // ---- ends ----
 
-    pub(super) fn close(&mut self, id: NodeId) {
+    pub(crate) fn close(&mut self, id: NodeId) {
         let Some((node, wire)) = self.node(id) else { return };
         node.close(wire);
         let host = &mut wire.hosts[node.home.host];
@@ -213,7 +213,7 @@ impl World {
     }
 
     /// Kills the node on `host`; with `power` off, nobody is left to tell its peers.
-    pub(super) fn crash(&mut self, host: HostId, power: bool) {
+    pub(crate) fn crash(&mut self, host: HostId, power: bool) {
         let was_on = std::mem::replace(&mut self.wire.hosts[host].powered, power);
         let text = if power { "crashed" } else { "lost power" };
         if was_on || power {
@@ -237,7 +237,7 @@ impl World {
     }
 
     /// Nobody will poll the node any more.
-    pub(super) fn abandon(&mut self, id: NodeId) {
+    pub(crate) fn abandon(&mut self, id: NodeId) {
         self.close(id);
         self.sleepers.remove(&id);
         if let Some(node) = self.nodes.get_mut(&id) {
@@ -256,14 +256,14 @@ impl World {
     // ---- sleepers ----
 
     /// Returns whether a poll of the node would do something.
-    pub(super) fn has_work(&self, id: NodeId) -> bool {
+    pub(crate) fn has_work(&self, id: NodeId) -> bool {
         let moves = self.wire.settings.drive == Drive::OnPoll && self.wire.next_at().is_some();
         moves || self.nodes.get(&id).is_some_and(|node| !node.done.queue.is_empty())
     }
 
     /// Wakes callers that sleep, if polls move the clock and there is an event to move it to: the
     /// caller that would poll otherwise may have stopped.
-    pub(super) fn wake_sleepers(&mut self) {
+    pub(crate) fn wake_sleepers(&mut self) {
         if self.sleepers.is_empty()
             || self.wire.settings.drive == Drive::Manual
             || self.wire.next_at().is_none()

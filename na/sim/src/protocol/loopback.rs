@@ -18,7 +18,7 @@ struct Copy {
 
 /// Messages and transfers to the node's own address that are not finished yet.
 #[derive(Debug, Default)]
-pub(super) struct Loopback {
+pub(crate) struct Loopback {
     messages: VecDeque<Queued>,
     copies: VecDeque<Copy>,
     /// An event will call `run`.
@@ -26,22 +26,22 @@ pub(super) struct Loopback {
 }
 
 impl Loopback {
-    pub(super) fn send(&mut self, message: Queued) {
+    pub(crate) fn send(&mut self, message: Queued) {
         self.messages.push_back(message);
     }
 
-    pub(super) fn start(&mut self, op: OpId, put: bool, transfer: Transfer) {
+    pub(crate) fn start(&mut self, op: OpId, put: bool, transfer: Transfer) {
         self.copies.push_back(Copy { op, put, transfer });
     }
 
     /// Returns whether the caller has to make the event that calls `run`.
-    pub(super) fn arm(&mut self) -> bool {
+    pub(crate) fn arm(&mut self) -> bool {
         let wanted = !self.messages.is_empty() || !self.copies.is_empty();
         wanted && !std::mem::replace(&mut self.armed, true)
     }
 
     /// Delivers all messages that there is room for, and carries out all transfers.
-    pub(super) fn run(
+    pub(crate) fn run(
         &mut self,
         own: &Addr,
         matcher: &mut Matcher,
@@ -68,7 +68,7 @@ impl Loopback {
     }
 
     /// Gives up one operation. `false`: it is not here.
-    pub(super) fn cancel(&mut self, op: OpId, ends: &mut Ends) -> bool {
+    pub(crate) fn cancel(&mut self, op: OpId, ends: &mut Ends) -> bool {
         if let Some(at) = self.messages.iter().position(|message| message.op == op) {
             let message = self.messages.remove(at);
             ends.completions.extend(message.map(|message| message.end(Err(Error::Canceled))));
@@ -83,7 +83,7 @@ impl Loopback {
     }
 
     /// Gives up everything.
-    pub(super) fn fail(&mut self, error: &Error, ends: &mut Ends) {
+    pub(crate) fn fail(&mut self, error: &Error, ends: &mut Ends) {
         let sends = self.messages.drain(..);
         ends.completions.extend(sends.map(|message| message.end(Err(error.clone()))));
         for Copy { op, transfer, .. } in self.copies.drain(..) {

@@ -12,54 +12,53 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 
-use super::options::Nanos;
-use super::outgoing::{Ends, Outgoing};
-use super::packet::{Body, Epoch, Frame, Greeting, HostId, NodeId, Packet};
-use super::stream::{Rx, Tx};
-use super::trace::Fate;
 use super::wire::{Event, EventKey, Wire};
+use crate::base::{options::Nanos, trace::Fate};
+use crate::protocol::outgoing::{Ends, Outgoing};
+use crate::protocol::packet::{Body, Epoch, Frame, Greeting, HostId, NodeId, Packet};
+use crate::protocol::stream::{Rx, Tx};
 use na_core::matching::Kind;
 use na_core::{Addr, Error, PeerLink, PeerStats, Tag};
 
 /// The state behind an address of this transport. As long as one address is alive, its peer is not
 /// forgotten.
 #[derive(Debug)]
-pub(super) struct PeerTag;
+pub(crate) struct PeerTag;
 
 /// A message that is in order but has not been taken.
-pub(super) struct EarlyMessage {
-    pub(super) kind: Kind,
-    pub(super) tag: Tag,
-    pub(super) bytes: Arc<Vec<u8>>,
-    pub(super) charge: u64,
+pub(crate) struct EarlyMessage {
+    pub(crate) kind: Kind,
+    pub(crate) tag: Tag,
+    pub(crate) bytes: Arc<Vec<u8>>,
+    pub(crate) charge: u64,
 }
 
-pub(super) struct Session {
-    pub(super) local: Epoch,
-    pub(super) remote: Epoch,
+pub(crate) struct Session {
+    pub(crate) local: Epoch,
+    pub(crate) remote: Epoch,
     /// The peer's address, for what comes in it.
-    pub(super) addr: Addr,
-    pub(super) tx: Tx,
-    pub(super) rx: Rx,
-    pub(super) held: VecDeque<EarlyMessage>,
+    pub(crate) addr: Addr,
+    pub(crate) tx: Tx,
+    pub(crate) rx: Rx,
+    pub(crate) held: VecDeque<EarlyMessage>,
     /// Bytes that were taken and not yet credited.
-    pub(super) uncredited: u64,
+    pub(crate) uncredited: u64,
     /// The longest message that both sides take.
-    pub(super) message_bytes_max: usize,
+    pub(crate) message_bytes_max: usize,
     /// The last packet of the peer, or the time since when we wait for one.
-    pub(super) quiet_since: Nanos,
+    pub(crate) quiet_since: Nanos,
     awaiting: bool,
     probed: Nanos,
 }
 
-pub(super) struct Connecting {
-    pub(super) local: Epoch,
+pub(crate) struct Connecting {
+    pub(crate) local: Epoch,
     deadline: Nanos,
     due: Nanos,
     tries: u32,
 }
 
-pub(super) enum Phase {
+pub(crate) enum Phase {
     Idle,
     Connecting(Connecting),
     Up(Box<Session>),
@@ -67,44 +66,44 @@ pub(super) enum Phase {
 }
 
 /// The result of a timer's look at the peer.
-pub(super) enum Verdict {
+pub(crate) enum Verdict {
     Fine,
     Unreachable,
     Silent(Nanos),
 }
 
-pub(super) struct Peer {
-    pub(super) id: u64,
-    pub(super) host: HostId,
-    pub(super) uri: Box<str>,
+pub(crate) struct Peer {
+    pub(crate) id: u64,
+    pub(crate) host: HostId,
+    pub(crate) uri: Box<str>,
     /// The address as it is looked up. `None` once an origin is gone: nothing needs its address
     /// then.
-    pub(super) addr: Option<Addr>,
-    pub(super) tag: Weak<PeerTag>,
+    pub(crate) addr: Option<Addr>,
+    pub(crate) tag: Weak<PeerTag>,
     /// The node behind a peer that nobody can call.
-    pub(super) origin: Option<NodeId>,
-    pub(super) phase: Phase,
-    pub(super) out: Outgoing,
+    pub(crate) origin: Option<NodeId>,
+    pub(crate) phase: Phase,
+    pub(crate) out: Outgoing,
     /// Expected receives that wait for it.
-    pub(super) expecting: usize,
+    pub(crate) expecting: usize,
     /// The newest connection that it began or joined.
-    pub(super) newest: Epoch,
+    pub(crate) newest: Epoch,
     timer: Option<EventKey>,
 }
 
 /// The facts about the node that its peers need.
 #[derive(Clone, Copy)]
-pub(super) struct Home {
-    pub(super) host: HostId,
-    pub(super) greeting: Greeting,
-    pub(super) connect_timeout: Nanos,
+pub(crate) struct Home {
+    pub(crate) host: HostId,
+    pub(crate) greeting: Greeting,
+    pub(crate) connect_timeout: Nanos,
     /// Zero: none.
-    pub(super) liveness_limit: Nanos,
+    pub(crate) liveness_limit: Nanos,
 }
 
 impl Peer {
     /// Returns the peer's statistics; `awaited` is left empty.
-    pub(super) fn stats(&self) -> PeerStats {
+    pub(crate) fn stats(&self) -> PeerStats {
         let link = match &self.phase {
             Phase::Idle => PeerLink::Idle,
             Phase::Connecting(_) => PeerLink::Connecting,
@@ -114,7 +113,7 @@ impl Peer {
         PeerStats::new(self.uri.to_string(), "sim", link)
     }
 
-    pub(super) fn new(
+    pub(crate) fn new(
         id: u64,
         host: HostId,
         addr: Addr,
@@ -136,15 +135,15 @@ impl Peer {
         }
     }
 
-    pub(super) fn gone(&self, reason: impl Into<String>) -> Error {
+    pub(crate) fn gone(&self, reason: impl Into<String>) -> Error {
         Error::PeerGone { peer: self.uri.to_string(), reason: reason.into() }
     }
 
-    pub(super) fn unreachable(&self, reason: impl Into<String>) -> Error {
+    pub(crate) fn unreachable(&self, reason: impl Into<String>) -> Error {
         Error::Unreachable { peer: self.uri.to_string(), reason: reason.into() }
     }
 
-    pub(super) fn session(&mut self) -> Option<&mut Session> {
+    pub(crate) fn session(&mut self) -> Option<&mut Session> {
         match &mut self.phase {
             Phase::Up(session) => Some(session),
             _ => None,
@@ -152,7 +151,7 @@ impl Peer {
     }
 
     /// Our side of the connection, if there is one.
-    pub(super) fn local(&self) -> Option<Epoch> {
+    pub(crate) fn local(&self) -> Option<Epoch> {
         match &self.phase {
             Phase::Connecting(connecting) => Some(connecting.local),
             Phase::Up(session) => Some(session.local),
@@ -161,7 +160,7 @@ impl Peer {
     }
 
     /// Returns whether that is its address in a connection that has ended.
-    pub(super) fn is_gone_as(&self, addr: &Addr) -> bool {
+    pub(crate) fn is_gone_as(&self, addr: &Addr) -> bool {
         // No connection has the number 0.
         addr.is_of_another_session(self.local().unwrap_or(0))
     }
@@ -169,7 +168,7 @@ impl Peer {
     // ---- connecting ----
 
     /// Greets the peer, unless that was done.
-    pub(super) fn connect(&mut self, home: &Home, wire: &mut Wire) {
+    pub(crate) fn connect(&mut self, home: &Home, wire: &mut Wire) {
         if !matches!(self.phase, Phase::Idle) {
             return;
         }
@@ -198,7 +197,7 @@ impl Peer {
     }
 
     /// The connection stands: `local` here, `remote` there.
-    pub(super) fn establish(
+    pub(crate) fn establish(
         &mut self,
         (local, remote): (Epoch, Epoch),
         theirs: &Greeting,
@@ -230,7 +229,7 @@ impl Peer {
     }
 
     /// Sends `body` outside of the sequence.
-    pub(super) fn send_body(&mut self, body: Body, home: &Home, wire: &mut Wire) {
+    pub(crate) fn send_body(&mut self, body: Body, home: &Home, wire: &mut Wire) {
         let (src, dst) = (home.host, self.host);
         if let Some(session) = self.session() {
             let (from, to) = (session.local, session.remote);
@@ -241,7 +240,7 @@ impl Peer {
     // ---- sending ----
 
     /// Sends what waits and fits the window.
-    pub(super) fn pump(&mut self, home: &Home, wire: &mut Wire, ends: &mut Ends) {
+    pub(crate) fn pump(&mut self, home: &Home, wire: &mut Wire, ends: &mut Ends) {
         let (window, bytes_max) = (wire.settings.window_bytes, wire.settings.packet_bytes_max);
         let (src, dst) = (home.host, self.host);
         if let Phase::Up(session) = &mut self.phase {
@@ -254,7 +253,7 @@ impl Peer {
     }
 
     /// Gives the peer its window back, once that is worth a packet.
-    pub(super) fn credit(&mut self, wire: &Wire) {
+    pub(crate) fn credit(&mut self, wire: &Wire) {
         if let Phase::Up(session) = &mut self.phase
             && session.uncredited >= (wire.settings.window_bytes / 4).max(1)
         {
@@ -265,7 +264,7 @@ impl Peer {
     // ---- time ----
 
     /// Repeats what was not acknowledged, and looks for signs of life.
-    pub(super) fn timer(&mut self, home: &Home, wire: &mut Wire) -> Verdict {
+    pub(crate) fn timer(&mut self, home: &Home, wire: &mut Wire) -> Verdict {
         self.timer = None;
         let now = wire.now;
         if let Phase::Connecting(connecting) = &self.phase {
@@ -309,7 +308,7 @@ impl Peer {
     }
 
     /// Sets the timer to when something is due.
-    pub(super) fn arm(&mut self, home: &Home, wire: &mut Wire) {
+    pub(crate) fn arm(&mut self, home: &Home, wire: &mut Wire) {
         let limit = self.silence_limit(home, wire);
         let owed = self.expecting > 0 || self.out.awaits_answers();
         let due = match &mut self.phase {
@@ -339,7 +338,7 @@ impl Peer {
     }
 
     /// Ends the connection on this side and says what it was.
-    pub(super) fn disconnect(&mut self, end: Phase, wire: &mut Wire) -> Phase {
+    pub(crate) fn disconnect(&mut self, end: Phase, wire: &mut Wire) -> Phase {
         if let Some(local) = self.local() {
             wire.routes.remove(&local);
         }
@@ -351,7 +350,7 @@ impl Peer {
 }
 
 impl Session {
-    pub(super) fn transmit(
+    pub(crate) fn transmit(
         &mut self,
         (src, dst): (HostId, HostId),
         seq: u64,

@@ -7,27 +7,27 @@ use std::sync::Arc;
 use na_core::Completion;
 
 /// Completions that wait for a poll, and the bell that tells of them.
-pub(super) struct Done {
-    pub(super) queue: VecDeque<Completion>,
+pub(crate) struct Done {
+    pub(crate) queue: VecDeque<Completion>,
     /// `None` once nobody polls any more.
     bell: Option<Arc<OwnedFd>>,
-    pub(super) sleeping: bool,
+    pub(crate) sleeping: bool,
     rung: bool,
 }
 
 impl Done {
-    pub(super) fn new(bell: Arc<OwnedFd>) -> Self {
+    pub(crate) fn new(bell: Arc<OwnedFd>) -> Self {
         Self { queue: VecDeque::new(), bell: Some(bell), sleeping: false, rung: false }
     }
 
-    pub(super) fn push(&mut self, completion: Completion) {
+    pub(crate) fn push(&mut self, completion: Completion) {
         self.queue.push_back(completion);
         if self.sleeping {
             self.ring();
         }
     }
 
-    pub(super) fn ring(&mut self) {
+    pub(crate) fn ring(&mut self) {
         if let Some(bell) = &self.bell
             && !std::mem::replace(&mut self.rung, true)
         {
@@ -37,7 +37,7 @@ impl Done {
     }
 
     /// Ends the announcement of a sleep.
-    pub(super) fn wake(&mut self) {
+    pub(crate) fn wake(&mut self) {
         self.sleeping = false;
         if std::mem::take(&mut self.rung)
             && let Some(bell) = &self.bell
@@ -48,7 +48,7 @@ impl Done {
 
     /// Nobody will poll: gives up buffers and bell, though the node may have a farewell to see
     /// through.
-    pub(super) fn abandon(&mut self) {
+    pub(crate) fn abandon(&mut self) {
         self.queue.clear();
         self.bell = None;
     }

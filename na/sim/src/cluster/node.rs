@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use super::done::Done;
-use super::loopback::Loopback;
-use super::outgoing::{Ends, Queued};
-use super::packet::{HostId, NodeId};
 use super::peer::{EarlyMessage, Home, Peer, PeerTag, Phase};
 use super::wire::{Event, Wire};
+use crate::protocol::done::Done;
+use crate::protocol::loopback::Loopback;
+use crate::protocol::outgoing::{Ends, Queued};
+use crate::protocol::packet::{HostId, NodeId};
 use na_core::matching::{Arrived, Kind, Matcher};
 use na_core::{Addr, Completion, Error, LargeBuffers, MsgBuf, OpId, RegionTable, Tag, Transfer};
 
@@ -20,7 +20,7 @@ const EARLY_BYTES_MAX: usize = 256 << 10;
 const OWN: u64 = 0;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum State {
+pub(crate) enum State {
     Open,
     /// Closed, and what was sent is still being delivered.
     Closed,
@@ -30,26 +30,26 @@ pub(super) enum State {
     },
 }
 
-pub(super) struct Node {
-    pub(super) home: Home,
-    pub(super) state: State,
+pub(crate) struct Node {
+    pub(crate) home: Home,
+    pub(crate) state: State,
     /// The endpoint was dropped.
-    pub(super) abandoned: bool,
-    pub(super) own: Addr,
-    pub(super) regions: RegionTable,
-    pub(super) done: Done,
-    pub(super) peers: BTreeMap<u64, Peer>,
-    pub(super) matcher: Matcher,
-    pub(super) loopback: Loopback,
+    pub(crate) abandoned: bool,
+    pub(crate) own: Addr,
+    pub(crate) regions: RegionTable,
+    pub(crate) done: Done,
+    pub(crate) peers: BTreeMap<u64, Peer>,
+    pub(crate) matcher: Matcher,
+    pub(crate) loopback: Loopback,
     named: BTreeMap<HostId, u64>,
-    pub(super) origins: BTreeMap<NodeId, u64>,
+    pub(crate) origins: BTreeMap<NodeId, u64>,
     next_peer: u64,
     /// The peer of each expected receive that is posted.
-    pub(super) expecting: BTreeMap<u64, u64>,
+    pub(crate) expecting: BTreeMap<u64, u64>,
 }
 
 impl Node {
-    pub(super) fn new(
+    pub(crate) fn new(
         home: Home,
         own_uri: String,
         left_bytes_max: usize,
@@ -73,23 +73,23 @@ impl Node {
         }
     }
 
-    pub(super) fn id(&self) -> NodeId {
+    pub(crate) fn id(&self) -> NodeId {
         self.home.greeting.node
     }
 
-    pub(super) fn is_open(&self) -> bool {
+    pub(crate) fn is_open(&self) -> bool {
         self.state == State::Open
     }
 
     /// Returns whether something of it is still needed.
-    pub(super) fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         self.abandoned && self.peers.values().all(|peer| peer.local().is_none())
     }
 
     // ---- peers ----
 
     /// The peer that runs on `host` and can be called.
-    pub(super) fn named_peer(&mut self, host: HostId, uri: &str) -> u64 {
+    pub(crate) fn named_peer(&mut self, host: HostId, uri: &str) -> u64 {
         match self.named.get(&host) {
             Some(peer) => *peer,
             None => {
@@ -100,7 +100,7 @@ impl Node {
         }
     }
 
-    pub(super) fn new_peer(&mut self, host: HostId, uri: &str, origin: Option<NodeId>) -> u64 {
+    pub(crate) fn new_peer(&mut self, host: HostId, uri: &str, origin: Option<NodeId>) -> u64 {
         let id = self.next_peer;
         self.next_peer += 1;
         let tag = Arc::new(PeerTag);
@@ -111,7 +111,7 @@ impl Node {
     }
 
     /// Forgets the origins that are gone and that nobody can name any more.
-    pub(super) fn forget_origins(&mut self) {
+    pub(crate) fn forget_origins(&mut self) {
         let Self { peers, origins, .. } = self;
         peers
             .retain(|_, peer| !matches!(peer.phase, Phase::Gone(_)) || peer.tag.strong_count() > 0);
@@ -132,7 +132,7 @@ impl Node {
         Ok(addr.peer_id())
     }
 
-    pub(super) fn send(
+    pub(crate) fn send(
         &mut self,
         to: &Addr,
         message: Queued,
@@ -165,7 +165,7 @@ impl Node {
         Ok(())
     }
 
-    pub(super) fn transfer(
+    pub(crate) fn transfer(
         &mut self,
         op: OpId,
         put: bool,
@@ -221,7 +221,7 @@ impl Node {
         Ok(peer)
     }
 
-    pub(super) fn recv(
+    pub(crate) fn recv(
         &mut self,
         op: OpId,
         from: Option<(&Addr, Tag)>,
@@ -258,7 +258,7 @@ impl Node {
         Ok(())
     }
 
-    pub(super) fn recv_many(
+    pub(crate) fn recv_many(
         &mut self,
         op: OpId,
         count: usize,
@@ -301,7 +301,7 @@ impl Node {
         }
     }
 
-    pub(super) fn cancel(&mut self, op: OpId, wire: &mut Wire) {
+    pub(crate) fn cancel(&mut self, op: OpId, wire: &mut Wire) {
         if let Some(completion) = self.matcher.cancel(op) {
             self.received(op, wire);
             self.done.push(completion);
@@ -333,7 +333,7 @@ impl Node {
     }
 
     /// Gives the matcher the messages of `peer` that are in order, until it is full.
-    pub(super) fn deliver_held(&mut self, peer: u64, wire: &mut Wire) {
+    pub(crate) fn deliver_held(&mut self, peer: u64, wire: &mut Wire) {
         while let Some(Peer { phase: Phase::Up(session), .. }) = self.peers.get_mut(&peer)
             && let Some(EarlyMessage { kind, tag, bytes, charge }) = session.held.pop_front()
         {
@@ -355,7 +355,7 @@ impl Node {
         self.pump(peer, wire);
     }
 
-    pub(super) fn pump(&mut self, peer: u64, wire: &mut Wire) {
+    pub(crate) fn pump(&mut self, peer: u64, wire: &mut Wire) {
         let mut ends = Ends::default();
         if let Some(peer) = self.peers.get_mut(&peer) {
             peer.credit(wire);
@@ -364,7 +364,7 @@ impl Node {
         self.report(ends, wire);
     }
 
-    pub(super) fn report(&mut self, ends: Ends, wire: &mut Wire) {
+    pub(crate) fn report(&mut self, ends: Ends, wire: &mut Wire) {
         wire.trash.extend(ends.memories);
         ends.completions.into_iter().for_each(|completion| self.done.push(completion));
     }
@@ -376,7 +376,7 @@ impl Node {
         }
     }
 
-    pub(super) fn run_loopback(&mut self, wire: &mut Wire) {
+    pub(crate) fn run_loopback(&mut self, wire: &mut Wire) {
         let mut ends = Ends::default();
         let Self { loopback, own, matcher, regions, .. } = self;
         loopback.run(own, matcher, regions, &mut ends);

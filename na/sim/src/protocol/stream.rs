@@ -4,8 +4,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use super::options::Nanos;
 use super::packet::Frame;
+use crate::base::options::Nanos;
 
 /// How often the time before a repetition doubles at most.
 const DOUBLINGS_MAX: u32 = 6;
@@ -21,7 +21,7 @@ struct Flight {
 }
 
 /// The sending end.
-pub(super) struct Tx {
+pub(crate) struct Tx {
     next: u64,
     flight: VecDeque<Flight>,
     /// When which frame has to be repeated, if it has left and not arrived.
@@ -59,24 +59,24 @@ impl RetransmitTimer {
 impl Tx {
     /// Makes a sender for a link whose packets and answers take about `round_trip`; it waits at
     /// most `most`.
-    pub(super) fn new(round_trip: Nanos, most: Nanos) -> Self {
+    pub(crate) fn new(round_trip: Nanos, most: Nanos) -> Self {
         let least = 2 * round_trip + 1_000;
         let patience = RetransmitTimer { smooth: 0, deviation: 0, least, most };
         Self { next: 0, flight: VecDeque::new(), dues: BTreeSet::new(), charged: 0, patience }
     }
 
     /// Bytes that the receiver has not yet taken.
-    pub(super) fn charged(&self) -> u64 {
+    pub(crate) fn charged(&self) -> u64 {
         self.charged
     }
 
     /// Returns whether everything has arrived.
-    pub(super) fn is_quiet(&self) -> bool {
+    pub(crate) fn is_quiet(&self) -> bool {
         self.flight.is_empty()
     }
 
     /// The number of a frame that is about to be sent for the first time.
-    pub(super) fn push(&mut self, frame: Frame) -> u64 {
+    pub(crate) fn push(&mut self, frame: Frame) -> u64 {
         let seq = self.next;
         self.next += 1;
         self.charged += frame.charge();
@@ -85,7 +85,7 @@ impl Tx {
     }
 
     /// The frame `seq` has left at `at`.
-    pub(super) fn left(&mut self, seq: u64, at: Nanos) {
+    pub(crate) fn left(&mut self, seq: u64, at: Nanos) {
         let Self { flight, dues, patience, .. } = self;
         let Some(flight) = find(flight, seq) else { return };
         if !flight.arrived && flight.due.is_none() {
@@ -96,7 +96,7 @@ impl Tx {
     }
 
     /// Everything before `next` has arrived, and `have`; the answer took `round_trip`.
-    pub(super) fn acknowledged(&mut self, next: u64, have: u64, round_trip: Nanos) {
+    pub(crate) fn acknowledged(&mut self, next: u64, have: u64, round_trip: Nanos) {
         self.patience.learn(round_trip);
         let Self { flight, dues, .. } = self;
         let mut arrived = |flight: &mut Flight| {
@@ -117,17 +117,17 @@ impl Tx {
     }
 
     /// The receiver has taken `bytes`.
-    pub(super) fn credited(&mut self, bytes: u64) {
+    pub(crate) fn credited(&mut self, bytes: u64) {
         self.charged = self.charged.saturating_sub(bytes);
     }
 
     /// When a frame has to be repeated.
-    pub(super) fn due(&self) -> Option<Nanos> {
+    pub(crate) fn due(&self) -> Option<Nanos> {
         self.dues.first().map(|(due, _)| *due)
     }
 
     /// The frames that have to be repeated now.
-    pub(super) fn take_due(&mut self, now: Nanos) -> Vec<(u64, Frame)> {
+    pub(crate) fn take_due(&mut self, now: Nanos) -> Vec<(u64, Frame)> {
         let mut overdue = Vec::new();
         while let Some((due, seq)) = self.dues.first().copied()
             && due <= now
@@ -150,7 +150,7 @@ fn find(flight: &mut VecDeque<Flight>, seq: u64) -> Option<&mut Flight> {
 
 /// The receiving end.
 #[derive(Default)]
-pub(super) struct Rx {
+pub(crate) struct Rx {
     next: u64,
     /// Frames that came before their turn. Bounded by the sender's window.
     ahead: BTreeMap<u64, Frame>,
@@ -158,12 +158,12 @@ pub(super) struct Rx {
 
 impl Rx {
     /// The next frame that is missing.
-    pub(super) fn next(&self) -> u64 {
+    pub(crate) fn next(&self) -> u64 {
         self.next
     }
 
     /// Takes a frame; appends to `ready` what is in order now. `false`: it had come before.
-    pub(super) fn take(&mut self, seq: u64, frame: Frame, ready: &mut Vec<Frame>) -> bool {
+    pub(crate) fn take(&mut self, seq: u64, frame: Frame, ready: &mut Vec<Frame>) -> bool {
         if seq < self.next || self.ahead.contains_key(&seq) {
             return false;
         }

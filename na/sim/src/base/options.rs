@@ -35,7 +35,7 @@ pub enum Latency {
 }
 
 impl Latency {
-    pub(super) fn draw(self, random: &mut Random) -> Nanos {
+    pub(crate) fn draw(self, random: &mut Random) -> Nanos {
         let scaled = |duration: Duration, by: f64| (nanos(duration) as f64 * by) as Nanos;
         match self {
             Self::Constant(always) => nanos(always),
@@ -48,7 +48,7 @@ impl Latency {
     }
 
     /// About the longest that a packet takes that was not held up otherwise.
-    pub(super) fn typical_max(self) -> Nanos {
+    pub(crate) fn typical_max(self) -> Nanos {
         match self {
             Self::Constant(always) => nanos(always),
             Self::Uniform { max, .. } => nanos(max),
@@ -113,7 +113,7 @@ impl LinkOptions {
         }
     }
 
-    pub(super) fn check(&self) -> Result<(), Error> {
+    pub(crate) fn check(&self) -> Result<(), Error> {
         for (name, value) in
             [("loss", self.loss), ("duplicate", self.duplicate), ("reorder", self.reorder)]
         {
@@ -140,34 +140,34 @@ pub enum Drive {
     /// nothing else is left to happen.
     #[default]
     OnPoll,
-    /// Only [`step`](super::Network::step) and its like move the clock. This is for a driver that
+    /// Only [`step`](crate::Network::step) and its like move the clock. This is for a driver that
     /// polls each endpoint until it has nothing left, then steps: the whole run follows from the
     /// seed.
     Manual,
 }
 
 /// Virtual time, in nanoseconds since the network was made.
-pub(super) type Nanos = u64;
+pub(crate) type Nanos = u64;
 
 /// The largest value of [`OpenOptions::message_bytes_max`] that this transport takes, bytes.
 const MESSAGE_BYTES_MAX: usize = 1 << 20;
 
 /// Refuses options that no node could have.
-pub(super) fn check(options: &OpenOptions) -> Result<(), Error> {
+pub(crate) fn check(options: &OpenOptions) -> Result<(), Error> {
     options.check_message_bytes("sim", 1, MESSAGE_BYTES_MAX)
 }
 
-/// Settings of a whole network, made by [`NetworkBuilder`](super::NetworkBuilder).
+/// Settings of a whole network, made by [`NetworkBuilder`](crate::NetworkBuilder).
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Settings {
-    pub(super) seed: u64,
-    pub(super) link: LinkOptions,
-    pub(super) operation_cost: Nanos,
-    pub(super) window_bytes: u64,
-    pub(super) packet_bytes_max: usize,
-    pub(super) peer_limit: Nanos,
-    pub(super) trace_entries: usize,
-    pub(super) drive: Drive,
+pub(crate) struct Settings {
+    pub(crate) seed: u64,
+    pub(crate) link: LinkOptions,
+    pub(crate) operation_cost: Nanos,
+    pub(crate) window_bytes: u64,
+    pub(crate) packet_bytes_max: usize,
+    pub(crate) peer_limit: Nanos,
+    pub(crate) trace_entries: usize,
+    pub(crate) drive: Drive,
 }
 
 impl Default for Settings {
@@ -186,6 +186,6 @@ impl Default for Settings {
 }
 
 /// Saturates after 584 years.
-pub(super) fn nanos(duration: Duration) -> Nanos {
+pub(crate) fn nanos(duration: Duration) -> Nanos {
     Nanos::try_from(duration.as_nanos()).unwrap_or(Nanos::MAX)
 }

@@ -2,43 +2,42 @@
 
 use std::sync::Arc;
 
-use super::options::Nanos;
-use super::trace::Summary;
+use crate::base::{options::Nanos, trace::Summary};
 use na_core::matching::Kind;
 use na_core::{DeniedReason, Tag};
 
 /// A machine, which may run one node after the other.
-pub(super) type HostId = usize;
+pub(crate) type HostId = usize;
 /// A node: one endpoint from its open to its end.
-pub(super) type NodeId = u64;
+pub(crate) type NodeId = u64;
 /// One side of one connection. A number is never used twice, and is larger than those before.
-pub(super) type Epoch = u64;
+pub(crate) type Epoch = u64;
 
 /// Bytes that a packet has beside its contents; also what a frame costs of the window beside its
 /// contents.
-pub(super) const OVERHEAD: usize = 64;
+pub(crate) const OVERHEAD: usize = 64;
 
 #[derive(Debug, Clone)]
-pub(super) struct Packet {
-    pub(super) src: HostId,
-    pub(super) dst: HostId,
+pub(crate) struct Packet {
+    pub(crate) src: HostId,
+    pub(crate) dst: HostId,
     /// The sender's side of the connection.
-    pub(super) from: Epoch,
+    pub(crate) from: Epoch,
     /// The receiver's side; 0 while unknown.
-    pub(super) to: Epoch,
-    pub(super) body: Body,
+    pub(crate) to: Epoch,
+    pub(crate) body: Body,
 }
 
 /// The node that greets, and what the other side needs to know of it.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Greeting {
-    pub(super) node: NodeId,
-    pub(super) listening: bool,
-    pub(super) message_bytes_max: usize,
+pub(crate) struct Greeting {
+    pub(crate) node: NodeId,
+    pub(crate) listening: bool,
+    pub(crate) message_bytes_max: usize,
 }
 
 #[derive(Debug, Clone)]
-pub(super) enum Body {
+pub(crate) enum Body {
     Hello(Greeting),
     Welcome(Greeting),
     /// There is no such connection here, or no node that would make one.
@@ -62,7 +61,7 @@ pub(super) enum Body {
 }
 
 #[derive(Debug, Clone)]
-pub(super) enum Frame {
+pub(crate) enum Frame {
     Message {
         kind: Kind,
         tag: Tag,
@@ -93,18 +92,18 @@ pub(super) enum Frame {
 
 /// Asks the owner of memory for a transfer. `id` is unique in the requester's connection.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Request {
-    pub(super) put: bool,
-    pub(super) id: u64,
-    pub(super) key: u64,
-    pub(super) offset: u64,
-    pub(super) len: u64,
+pub(crate) struct Request {
+    pub(crate) put: bool,
+    pub(crate) id: u64,
+    pub(crate) key: u64,
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
 }
 
 impl Frame {
     /// Bytes of the receiver's window that the frame takes. Frames without contents take none, and
     /// pass regardless of the window.
-    pub(super) fn charge(&self) -> u64 {
+    pub(crate) fn charge(&self) -> u64 {
         match self {
             Self::Message { bytes, .. } | Self::Data { bytes, .. } => {
                 (bytes.len() + OVERHEAD) as u64
@@ -137,11 +136,11 @@ impl Frame {
 
 impl Packet {
     /// Bytes on the wire.
-    pub(super) fn size(&self) -> u64 {
+    pub(crate) fn size(&self) -> u64 {
         (OVERHEAD + self.summary().bytes) as u64
     }
 
-    pub(super) fn summary(&self) -> Summary {
+    pub(crate) fn summary(&self) -> Summary {
         let outside = |name| Summary { name, seq: None, number: None, bytes: 0 };
         match &self.body {
             Body::Hello(_) => outside("hello"),
