@@ -57,7 +57,7 @@ const CRATES: &[Limits] = &[
     goals("na/core", "wire_doc base address limits memory message options endpoint matching loopback \
          hosts conformance"),
     goals("na/kept-signals", ""),
-    Limits { flat: 23, ..goals("na/ofi", "") },
+    goals("na/ofi", "providers fabrics buffers state traffic endpoint wire_doc fake fake_tests"),
     goals("na/ofi-sys", ""),
     Limits { flat: 18, ..goals("na/sim", "") },
     goals("na/sm", "address mapping wake link transfer peers state progress api \

@@ -13,19 +13,15 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use ofi_sys::{Library, raw};
 use rustix::event::{EventfdFlags, epoll};
 
-use super::address;
-use super::address::RawAddr;
-use super::core::{Core, CoreInit};
-use super::cxi::AuthKey;
-use super::fabric;
-use super::fabric::{Domain, Ep, library};
-use super::memory;
-use super::memory::Registered;
-use super::nearest::this_machine;
-use super::peers::{IDLE_MAX, Peer};
-use super::provider;
-use super::provider::{Format, Provider};
-use super::search;
+use crate::buffers::memory::{self, Registered};
+use crate::fabrics::cxi::AuthKey;
+use crate::fabrics::fabric::{self, Domain, Ep, library};
+use crate::fabrics::nearest::this_machine;
+use crate::fabrics::search;
+use crate::providers::address::{self, RawAddr};
+use crate::providers::provider::{self, Format, Provider};
+use crate::state::core::{Core, CoreInit};
+use crate::state::peers::{IDLE_MAX, Peer};
 use na_core::endpoint::stats;
 use na_core::hosts::own_address::Wanted;
 use na_core::loopback::{Loopback, Outcome, Queued};
@@ -431,7 +427,7 @@ impl Endpoint for OfiEndpoint {
         let text = na_core::address::composed::part_for(uri, "ofi");
         let parsed = Uri::parse(text)?;
         let provider = provider::named(parsed.protocol)
-            .filter(|_| na_core::Plugin::serves(&super::Ofi, &parsed));
+            .filter(|_| na_core::Plugin::serves(&crate::Ofi, &parsed));
         if provider.is_none_or(|provider| provider.name != self.provider.name) {
             let name = self.provider.name;
             let reason = format!("this endpoint has addresses of the form `ofi+{name}://…`");

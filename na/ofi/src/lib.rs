@@ -21,50 +21,31 @@
 //! |---|---|
 //! | a short message whose connection ends | is lost: it was injected, and libfabric tells of that by an error of no operation, if at all; use deadlines. Where there are no connections it is an error of its call |
 //! | a peer that dies | is noticed when something is sent to it, if the provider notices; a receive alone waits: use deadlines |
-//! | a denied transfer | ends with an error, with the reason where the provider or its device tells it (`failures`); some providers give up the connection |
+//! | a denied transfer | ends with an error, with the reason where the provider or its device tells it (`failures.rs`); some providers give up the connection |
 //! | a transfer of nothing | succeeds without asking |
 //! | taking a key back | as good as the provider's: a transfer that has begun may still read or write the memory, and `verbs` keeps it within reach of peers (`docs/transports.md`). So keep memory registered until its peers are done, as in C |
 //! | a smaller message limit of the peer | is not known |
-//! | expected messages without a receive | are kept by the provider, not always within a bound; those of receives that were canceled are thrown away, within one (`sinks`) |
+//! | expected messages without a receive | are kept by the provider, not always within a bound; those of receives that were canceled are thrown away, within one (`sinks.rs`) |
 //!
 //! `docs/transports.md` has the table of providers.
 //!
-//! # Files
+//! # Folders
 //!
-//! `endpoint` (the calls) · `core` (the state) · `queue` (handing over, trying again) · `slots`
-//! (what libfabric has) · `lookup` (finding what is canceled) · `bounds` (what waits for a peer
-//! that takes nothing) · `sinks` (for late messages) · `completions` (what it reports) · `failures`
-//! (what errors mean) · `unexpected` (buffers for requests) · `transfer` (puts and gets),
-//! `transfer_state` · `memory` (registrations, descriptions) · `local` (registered buffers for
-//! messages) · `peers`, `address` · `search`, `nearest`, `provider` (from a URI to a device) ·
-//! `fabric` (libfabric's objects) · `cxi` (Slingshot's own) · `opx` (Omni-Path's addresses).
+//! Lowest first, each imports from those before it: `providers/` (in which providers differ) ·
+//! `fabrics/` (libfabric's objects, and the way from a URI to a device) · `buffers/` (registered
+//! memory) · `state/` (all that an endpoint has) · `traffic/` (handing over, and what libfabric
+//! reports) · `endpoint.rs` (the calls).
 
-mod address;
-mod bounds;
-mod completions;
-mod core;
-mod cxi;
+mod buffers;
 mod endpoint;
-mod fabric;
-mod failures;
+mod fabrics;
 #[cfg(test)]
 mod fake;
 #[cfg(test)]
 mod fake_tests;
-mod local;
-mod lookup;
-mod memory;
-mod nearest;
-mod opx;
-mod peers;
-mod provider;
-mod queue;
-mod search;
-mod sinks;
-mod slots;
-mod transfer;
-mod transfer_state;
-mod unexpected;
+mod providers;
+mod state;
+mod traffic;
 #[cfg(test)]
 mod wire_doc;
 
@@ -80,13 +61,15 @@ pub mod fuzzing {
     /// If what is accepted does not say the same when it is written again, or contradicts itself.
     pub fn bytes(data: &[u8]) {
         let Some((choice, bytes)) = data.split_first() else { return };
-        super::address::fuzz(*choice, bytes);
-        super::memory::fuzz(bytes);
+        super::providers::address::fuzz(*choice, bytes);
+        super::buffers::memory::fuzz(bytes);
     }
 }
 
 use std::sync::Arc;
 
+use self::fabrics::{fabric, search};
+use self::providers::provider;
 use na_core::{Device, Endpoint, Error, OpenOptions, Plugin, Uri};
 
 /// The plugin.

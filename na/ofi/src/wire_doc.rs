@@ -3,8 +3,8 @@
 
 use ofi_sys::Version;
 
-use super::address::RawAddr;
-use super::{memory, provider};
+use crate::buffers::memory;
+use crate::providers::{address::RawAddr, provider};
 use na_core::wire_doc::{Field, Page};
 use na_core::{Access, Uri};
 

@@ -6,7 +6,7 @@ use ofi_sys::{Library, raw};
 
 use super::device::Device;
 use super::{CURRENT, Call, Search, Shared, objects};
-use crate::fabric::{allocated, text};
+use crate::fabrics::fabric::{allocated, text};
 use prim::sync::{Arc, lock};
 
 /// Capabilities of all devices.

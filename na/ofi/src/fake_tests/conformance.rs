@@ -7,7 +7,7 @@
 
 use std::sync::OnceLock;
 
-use super::super::fake::{Device, Fake};
+use crate::fake::{Device, Fake};
 use na_core::conformance::Opener;
 use na_core::{Endpoint, OpenOptions};
 use prim::sync::Arc;

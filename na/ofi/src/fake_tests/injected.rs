@@ -2,8 +2,8 @@
 
 use ofi_sys::raw;
 
-use super::super::fake::{Call, Device, Fake};
 use super::*;
+use crate::fake::{Call, Device, Fake};
 
 const CXI: &str = "ofi+cxi://cxi0";
 const EFA: &str = "ofi+efa://";

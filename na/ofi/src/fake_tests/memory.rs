@@ -2,8 +2,8 @@
 
 use ofi_sys::raw;
 
-use super::super::fake::{Call, Device, Fake, RemoteAccess};
 use super::*;
+use crate::fake::{Call, Device, Fake, RemoteAccess};
 
 const URI: &str = "ofi+tcp://127.0.0.1:0";
 

@@ -1,5 +1,5 @@
 //! Tests with devices that this machine does not have, by a library that stands in for libfabric
-//! ([`fake`](super::fake)).
+//! ([`fake`](crate::fake)).
 #![allow(clippy::unwrap_used, reason = "a test says by panicking what went wrong")]
 
 mod conformance;
@@ -16,8 +16,8 @@ mod untaken;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 
-use super::endpoint::OfiEndpoint;
-use super::fake::{Device, Fake};
+use crate::endpoint::OfiEndpoint;
+use crate::fake::{Device, Fake};
 use na_core::{
     Access, Addr, Completion, Endpoint, Error, LocalMem, Memory, MsgBuf, OpId, OpenOptions,
     RawSegment, RemoteMem, Tag, Transfer,

@@ -5,11 +5,10 @@ use std::process::Command;
 
 use ofi_sys::{Library, LoadError, raw};
 
-use super::super::fabric::text;
-use super::super::fake::{Call, Device, Fake, Opening, symbol};
-use super::super::nearest::Made;
-use super::super::{provider, search};
 use super::*;
+use crate::fabrics::{fabric::text, nearest::Made};
+use crate::fake::{Call, Device, Fake, Opening, symbol};
+use crate::{fabrics::search, providers::provider};
 use na_core::hosts::own_address::Wanted;
 use na_core::{Subnet, TrafficClass, Uri};
 

@@ -1,7 +1,7 @@
 //! Omni-Path, whose addresses are laid out by the version of libfabric.
 
-use super::super::fake::{Device, Fake};
 use super::*;
+use crate::fake::{Device, Fake};
 
 /// A fake library of that version, with addresses of so many bytes.
 fn fake(major: u16, minor: u16, name_bytes: usize) -> Fake {

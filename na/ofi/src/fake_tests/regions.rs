@@ -4,8 +4,8 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
-use super::super::fake::{Call, Device, Fake};
 use super::*;
+use crate::fake::{Call, Device, Fake};
 
 const VERBS: &str = "ofi+verbs://127.0.0.1:0";
 const CXI: &str = "ofi+cxi://cxi0";

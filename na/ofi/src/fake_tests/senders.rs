@@ -2,9 +2,9 @@
 
 use std::time::Instant;
 
-use super::super::endpoint::Setup;
-use super::super::fake::{Device, Fake};
 use super::*;
+use crate::endpoint::Setup;
+use crate::fake::{Device, Fake};
 use na_core::Arrival;
 use na_core::conformance::PATIENCE;
 

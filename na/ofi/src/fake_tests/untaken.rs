@@ -1,10 +1,9 @@
 //! Messages that wait for a peer that takes nothing.
 
-use super::super::Ofi;
-use super::super::bounds::UNTOLD_MAX;
-use super::super::fake::{Call, Device, Fake};
-use super::super::peers::Peer;
 use super::*;
+use crate::Ofi;
+use crate::fake::{Call, Device, Fake};
+use crate::state::{bounds::UNTOLD_MAX, peers::Peer};
 use na_core::{Plugin, Uri};
 
 const URI: &str = "ofi+tcp://127.0.0.1:0";

@@ -7,13 +7,12 @@ use std::ffi::c_int;
 
 use ofi_sys::{Version, raw};
 
-use super::failures;
-use super::failures::{Code, Meaning};
+use super::failures::{self, Code, Meaning};
 use super::opx;
 
 /// Form of an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Format {
+pub(crate) enum Format {
     /// `sockaddr_in`, or `sockaddr_in6` if the host is one.
     Socket,
     /// A string with an end: `fi_shm://…`.
@@ -28,58 +27,58 @@ pub(super) enum Format {
 
 /// A provider.
 #[derive(Debug)]
-pub(super) struct Provider {
+pub(crate) struct Provider {
     /// The name in URIs.
-    pub(super) name: &'static str,
+    pub(crate) name: &'static str,
     /// Other names in URIs.
-    pub(super) aliases: &'static [&'static str],
+    pub(crate) aliases: &'static [&'static str],
     /// The names that libfabric has for it, of which the first that is there is taken.
-    pub(super) known_as: &'static [&'static str],
-    pub(super) format: Format,
+    pub(crate) known_as: &'static [&'static str],
+    pub(crate) format: Format,
     /// Endpoint protocol.
-    pub(super) protocol: u32,
-    pub(super) progress: u32,
+    pub(crate) protocol: u32,
+    pub(crate) progress: u32,
     /// One buffer may take many messages from that version of libfabric on; see
     /// [`multi_recv`](Self::multi_recv). (`shm` of 1.17 says that it does, and crashes when told
     /// how much room to leave.)
-    pub(super) multi_recv_since: Option<Version>,
+    pub(crate) multi_recv_since: Option<Version>,
     /// Is asked to tell the source of a message. Otherwise the sender's address goes before each
     /// unexpected one.
-    pub(super) source: bool,
+    pub(crate) source: bool,
     /// Waits on a descriptor.
-    pub(super) wait_fd: bool,
+    pub(crate) wait_fd: bool,
     /// Looks at the traffic class. The others take any, and do nothing with it (`tcp` of 1.18 and
     /// later would let the system gather what is sent, for bulk data, if it were told by the
     /// attributes of the endpoint; as in C it is not).
-    pub(super) classes: bool,
+    pub(crate) classes: bool,
     /// Finds the peer's address in the context of an operation (`na_ofi_msg_send_common`).
-    pub(super) told_address: bool,
+    pub(crate) told_address: bool,
     /// Is offered memory that is registered for its own operations, too (`FI_MR_LOCAL`). Else it
     /// registers the memory of each part of a transfer once more, or copies it (`rxm_rma.c`,
     /// `efa_rdm_ope_try_fill_desc`).
-    pub(super) local_first: bool,
+    pub(crate) local_first: bool,
     /// Keeps memory registered that was taken back, within reach of peers, whatever they ask for:
     /// its cache (`vrb_mr_cache_close` in `verbs_mr.c`) has no other switch than the environment
     /// ([`keeps_registrations`](Self::keeps_registrations)).
-    pub(super) caches: bool,
+    pub(crate) caches: bool,
     /// The devices lead to one fabric, so that processes which name none take those that are near
-    /// ([`nearest`](super::nearest)). Not so interfaces of IP networks; `opx` chooses by itself.
-    pub(super) spreads: bool,
+    /// (`nearest.rs`). Not so interfaces of IP networks; `opx` chooses by itself.
+    pub(crate) spreads: bool,
     /// An injected message that does not arrive is an error of no operation (`fi_msg.3`), which is
     /// all that tells that the peer is gone: there is no connection whose end would. So short
     /// messages go with the context of an operation, as all do in C (`fi_senddata`, `fi_tsend`).
     ///
     /// Not where it would tell no more: connections end receives, too; RxM keeps such errors to
     /// itself; `opx` tries for ever.
-    pub(super) tells_lost: bool,
+    pub(crate) tells_lost: bool,
     /// When a message counts as sent: as soon as its buffer may be used again
     /// (`FI_INJECT_COMPLETE`), as in C. 0: when the provider thinks right. `efa` offers no such
     /// flag, and a search that asks for what is not offered finds nothing (`ofi_check_tx_attr`).
-    pub(super) complete: u64,
+    pub(crate) complete: u64,
     /// The meanings that errors of its devices have for the peer.
-    pub(super) codes: &'static [Code],
+    pub(crate) codes: &'static [Code],
     /// A line about it for people.
-    pub(super) summary: &'static str,
+    pub(crate) summary: &'static str,
 }
 
 const fn version(major: u16, minor: u16) -> Option<Version> {
@@ -94,14 +93,14 @@ impl Provider {
     /// in several parts, were still being written: `tcp` (`net`) before 1.20 (`xnet_report_success`
     /// counts since then), and RxM before 2.0 (`rxm_adjust_multi_recv`; then `util_srx.c`). They
     /// get a buffer for each message.
-    pub(super) fn multi_recv(&self, version: Version) -> bool {
+    pub(crate) fn multi_recv(&self, version: Version) -> bool {
         self.multi_recv_since.is_some_and(|since| version >= since)
     }
 
     /// Returns whether memory stays within reach of peers after its key was taken back. `variable`
     /// reads the environment, by which the cache is turned off (`ofi_monitors_init` in
     /// `util_mem_monitor.c`).
-    pub(super) fn keeps_registrations(&self, variable: impl Fn(&str) -> Option<String>) -> bool {
+    pub(crate) fn keeps_registrations(&self, variable: impl Fn(&str) -> Option<String>) -> bool {
         let is = |name: &str, off: fn(&str) -> bool| variable(name).is_some_and(|text| off(&text));
         self.caches
             && !is("FI_MR_CACHE_MONITOR", |text| text == "disabled")
@@ -112,17 +111,17 @@ impl Provider {
     /// RxM, as over `verbs` the queue pair is in error then (`vrb_poll_cq`). RxM itself looks for
     /// that only every 10 ms (`cm_progress_interval`), and says nothing of messages that it injects
     /// until then.
-    pub(super) fn breaks_on_errors(&self) -> bool {
+    pub(crate) fn breaks_on_errors(&self) -> bool {
         self.protocol == raw::FI_PROTO_RXM
     }
 
     /// Returns the meaning that the error of an operation has for the peer, if any.
-    pub(super) fn meaning(&self, errno: c_int, device: c_int) -> Option<Meaning> {
+    pub(crate) fn meaning(&self, errno: c_int, device: c_int) -> Option<Meaning> {
         failures::meaning(self.codes, errno, device)
     }
 
     /// Returns the provider as it is in that version of libfabric.
-    pub(super) fn in_version(&'static self, version: Version) -> &'static Self {
+    pub(crate) fn in_version(&'static self, version: Version) -> &'static Self {
         match self.format {
             Format::Opx(_) => match opx::Layout::of(version) {
                 opx::Layout::Endpoints => self,
@@ -195,7 +194,7 @@ const CXI: Provider = Provider {
 static CXI_WITHOUT_SOURCE: Provider = Provider { source: false, ..CXI };
 
 /// All of them.
-pub(super) static PROVIDERS: [Provider; 8] = [
+pub(crate) static PROVIDERS: [Provider; 8] = [
     Provider {
         name: "tcp",
         aliases: &["net", "tcp_exp"],
@@ -270,14 +269,14 @@ pub(super) static PROVIDERS: [Provider; 8] = [
 ];
 
 /// The provider of that name in a URI.
-pub(super) fn named(protocol: &str) -> Option<&'static Provider> {
+pub(crate) fn named(protocol: &str) -> Option<&'static Provider> {
     PROVIDERS
         .iter()
         .find(|provider| provider.name == protocol || provider.aliases.contains(&protocol))
 }
 
 /// The names in URIs, for messages to people.
-pub(super) fn names() -> String {
+pub(crate) fn names() -> String {
     let names: Vec<_> = PROVIDERS.iter().map(|provider| provider.name).collect();
     names.join(", ")
 }

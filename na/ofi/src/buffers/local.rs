@@ -18,8 +18,8 @@ use std::ptr::NonNull;
 
 use ofi_sys::raw;
 
-use super::fabric::{Domain, Ep, Mr};
 use super::memory::Registry;
+use crate::fabrics::fabric::{Domain, Ep, Mr};
 use na_core::MsgBuf;
 use prim::sync::Arc;
 
@@ -27,10 +27,10 @@ use prim::sync::Arc;
 type With<'a> = (&'a Registry, &'a Arc<Domain>, &'a Ep);
 
 /// Memory for messages.
-pub(super) struct LocalBuffer {
+pub(crate) struct LocalBuffer {
     memory: NonNull<[u8]>,
     /// `None`: none is wanted, or not yet, or it was [ended](Self::end_registration).
-    pub(super) mr: Option<Mr>,
+    pub(crate) mr: Option<Mr>,
     /// It did not end: the memory is left to libfabric.
     is_stuck: bool,
 }
@@ -39,7 +39,7 @@ pub(super) struct LocalBuffer {
 unsafe impl Send for LocalBuffer {}
 
 impl LocalBuffer {
-    pub(super) fn unregistered(bytes: usize) -> Self {
+    pub(crate) fn unregistered(bytes: usize) -> Self {
         let memory = NonNull::from(Box::leak(vec![0; bytes].into_boxed_slice()));
         Self { memory, mr: None, is_stuck: false }
     }
@@ -54,26 +54,26 @@ impl LocalBuffer {
         Ok(this)
     }
 
-    pub(super) fn end_registration(&mut self) {
+    pub(crate) fn end_registration(&mut self) {
         self.is_stuck |= self.mr.take().is_some_and(|mr| !mr.end());
     }
 
-    pub(super) fn place(&self) -> *mut u8 {
+    pub(crate) fn place(&self) -> *mut u8 {
         self.memory.as_ptr().cast()
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.memory.len()
     }
 
     /// Returns the descriptor that libfabric wants with an operation on this buffer; null if there
     /// is none.
-    pub(super) fn desc(&self) -> *mut c_void {
+    pub(crate) fn desc(&self) -> *mut c_void {
         self.mr.as_ref().map_or(std::ptr::null_mut(), Mr::desc)
     }
 
     /// Writes a message, in two parts, which fit; its length.
-    pub(super) fn put(&mut self, parts: [&[u8]; 2]) -> usize {
+    pub(crate) fn put(&mut self, parts: [&[u8]; 2]) -> usize {
         // SAFETY: owned, and libfabric has nothing of it before it is posted.
         let memory = unsafe { self.memory.as_mut() };
         let (first, rest) = memory.split_at_mut(parts[0].len());
@@ -111,7 +111,7 @@ impl Drop for LocalBuffer {
 /// # Safety
 ///
 /// As for [`Mr::register`].
-pub(super) unsafe fn register(
+pub(crate) unsafe fn register(
     registry: &Registry,
     domain: &Arc<Domain>,
     ep: &Ep,
@@ -125,14 +125,14 @@ pub(super) unsafe fn register(
 
 /// The buffers of an endpoint's slots, made when they are first used.
 #[derive(Default)]
-pub(super) struct LocalBuffers {
+pub(crate) struct LocalBuffers {
     by_slot: Vec<Option<LocalBuffer>>,
 }
 
 impl LocalBuffers {
     /// The buffer of a slot, which has room for `bytes` and is registered if it shall be `with`
     /// something: the same in each call.
-    pub(super) fn of_slot(
+    pub(crate) fn of_slot(
         &mut self,
         slot: u32,
         bytes: usize,
@@ -150,14 +150,14 @@ impl LocalBuffers {
 
     /// Reads the message of `len` bytes that libfabric has put into a slot's buffer; how much of it
     /// there was.
-    pub(super) fn read(&self, slot: u32, into: &mut MsgBuf, len: usize) -> usize {
+    pub(crate) fn read(&self, slot: u32, into: &mut MsgBuf, len: usize) -> usize {
         let buffer = self.by_slot.get(slot as usize).and_then(Option::as_ref);
         buffer.map_or(0, |buffer| buffer.read(into, len))
     }
 
     /// Ends the registrations, which may be bound to the endpoint, before that is closed. The
     /// memory stays.
-    pub(super) fn end_registrations(&mut self) {
+    pub(crate) fn end_registrations(&mut self) {
         self.by_slot.iter_mut().flatten().for_each(LocalBuffer::end_registration);
     }
 }
@@ -169,7 +169,7 @@ impl LocalBuffers {
 mod tests {
     use crate::Ofi;
     use crate::endpoint::{OfiEndpoint, Setup};
-    use crate::fabric::library;
+    use crate::fabrics::fabric::library;
     use na_core::conformance::{Opener, Optional};
     use na_core::{Endpoint, OpenOptions, Plugin, Uri};
     use prim::sync::Arc;

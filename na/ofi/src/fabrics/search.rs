@@ -13,14 +13,13 @@ use std::net::SocketAddr;
 
 use ofi_sys::{Library, raw};
 
-use super::address::{Node, RawAddr, bad, resolve};
 use super::fabric::{
     Found, Info, allocated, domain_attr, fabric_attr, search, source, text, unavailable,
 };
-use super::nearest;
-use super::nearest::{Machine, Pci};
-use super::opx;
-use super::provider::{Format, PROVIDERS, Provider};
+use super::nearest::{self, Machine, Pci};
+use crate::providers::address::{Node, RawAddr, bad, resolve};
+use crate::providers::opx;
+use crate::providers::provider::{Format, PROVIDERS, Provider};
 use na_core::hosts::{interface, own_address};
 use na_core::{AddrFormat, Error, Uri};
 
@@ -153,7 +152,7 @@ fn check_pid(uri: &Uri<'_>, pid: Option<&str>) -> Result<(), Error> {
 /// # Errors
 ///
 /// [`Error::BadUri`], [`Error::BadOption`].
-pub(super) fn check(
+pub(crate) fn check(
     provider: &Provider,
     uri: &Uri<'_>,
     own: &own_address::Wanted,
@@ -175,7 +174,7 @@ pub(super) fn check(
 ///
 /// [`Error::BadUri`] and [`Error::BadOption`] for what a name stands for here;
 /// [`Error::Unavailable`] when the provider or the device is missing, with what there is.
-pub(super) fn find(
+pub(crate) fn find(
     library: &'static Library,
     provider: &'static Provider,
     uri: &Uri<'_>,
@@ -460,7 +459,7 @@ fn devices_of(library: &'static Library) -> Vec<(String, String, String)> {
 /// # Errors
 ///
 /// [`Error::Unavailable`] without the library.
-pub(super) fn devices(library: &'static Library) -> Vec<na_core::Device> {
+pub(crate) fn devices(library: &'static Library) -> Vec<na_core::Device> {
     let mut devices = Vec::new();
     for (name, domain, address) in devices_of(library) {
         let provider = PROVIDERS.iter().find(|known| known.known_as.contains(&&*name));

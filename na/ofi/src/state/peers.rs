@@ -3,11 +3,9 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use super::address::RawAddr;
 use super::bounds::{Load, STUCK_LIMIT};
-use super::fabric::Domain;
-use super::opx;
-use super::provider::Provider;
+use crate::fabrics::fabric::Domain;
+use crate::providers::{address::RawAddr, opx, provider::Provider};
 use na_core::base::cheap::IntBuildHasher;
 use na_core::{Addr, Error};
 use prim::sync::Arc;
@@ -15,20 +13,20 @@ use prim::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// Peers that nothing refers to any more are kept up to this number, so that a peer that comes
 /// again is known; beyond, they are forgotten.
-pub(super) const IDLE_MAX: usize = 4096;
+pub(crate) const IDLE_MAX: usize = 4096;
 
 /// Least length of an era: as long as anything waits for a provider (`queue.rs`).
 const ERA: Duration = STUCK_LIMIT;
 
 /// A peer; the state behind its address.
 #[derive(Debug)]
-pub(super) struct Peer {
-    pub(super) id: u64,
+pub(crate) struct Peer {
+    pub(crate) id: u64,
     /// libfabric's name of it.
-    pub(super) fi_addr: u64,
-    pub(super) raw: RawAddr,
+    pub(crate) fi_addr: u64,
+    pub(crate) raw: RawAddr,
     /// The raw address with zeros behind it, for providers that look for it in the context.
-    pub(super) told: Option<Box<[u8]>>,
+    pub(crate) told: Option<Box<[u8]>>,
     /// Something of ours has reached it, or something of its has come.
     reached: AtomicBool,
     /// The [era](Peers::era) of the last message to it whose end libfabric does not tell; 0: none.
@@ -38,48 +36,48 @@ pub(super) struct Peer {
     torn: AtomicBool,
     /// How often it was taken for gone.
     life: AtomicU32,
-    pub(super) load: Load,
+    pub(crate) load: Load,
 }
 
 impl Peer {
     /// Which life of the peer this is, as far as we know: under its address there may be a
     /// successor of one that is gone.
-    pub(super) fn life(&self) -> u32 {
+    pub(crate) fn life(&self) -> u32 {
         self.life.load(Ordering::Relaxed)
     }
 
     /// It is gone: what is handed over from now on is for a successor.
-    pub(super) fn begin_life(&self) {
+    pub(crate) fn begin_life(&self) {
         self.life.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(super) fn was_reached(&self) -> bool {
+    pub(crate) fn was_reached(&self) -> bool {
         self.reached.load(Ordering::Relaxed)
     }
 
-    pub(super) fn set_reached(&self, reached: bool) {
+    pub(crate) fn set_reached(&self, reached: bool) {
         self.reached.store(reached, Ordering::Relaxed);
     }
 
     /// Providers over connections close the one over which a transfer is refused. The next messages
     /// may still find that connection.
-    pub(super) fn is_torn(&self) -> bool {
+    pub(crate) fn is_torn(&self) -> bool {
         self.torn.load(Ordering::Relaxed)
     }
 
-    pub(super) fn set_torn(&self, torn: bool) {
+    pub(crate) fn set_torn(&self, torn: bool) {
         self.torn.store(torn, Ordering::Relaxed);
     }
 
     /// A message without a completion was handed over, in that era.
-    pub(super) fn set_injected(&self, era: u32) {
+    pub(crate) fn set_injected(&self, era: u32) {
         self.load.count_untold();
         self.injected.store(era, Ordering::Relaxed);
     }
 }
 
 /// All peers of an endpoint.
-pub(super) struct Peers {
+pub(crate) struct Peers {
     endpoint: u64,
     provider: &'static Provider,
     by_raw: HashMap<RawAddr, Addr>,
@@ -100,7 +98,7 @@ pub(super) struct Peers {
 
 impl Peers {
     /// `idle_max` is [`IDLE_MAX`], but in tests.
-    pub(super) fn new(endpoint: u64, provider: &'static Provider, idle_max: usize) -> Self {
+    pub(crate) fn new(endpoint: u64, provider: &'static Provider, idle_max: usize) -> Self {
         Self {
             endpoint,
             provider,
@@ -117,12 +115,12 @@ impl Peers {
     }
 
     /// Returns the era for [`Peer::set_injected`].
-    pub(super) fn era(&self) -> u32 {
+    pub(crate) fn era(&self) -> u32 {
         self.era
     }
 
     /// The peer at that address.
-    pub(super) fn at(&mut self, domain: &Domain, raw: &RawAddr) -> Result<Addr, Error> {
+    pub(crate) fn at(&mut self, domain: &Domain, raw: &RawAddr) -> Result<Addr, Error> {
         if let Some(addr) = self.by_raw.get(raw) {
             return Ok(addr.clone());
         }
@@ -153,7 +151,7 @@ impl Peers {
     }
 
     /// The peer whose messages begin with `header`; `None` if that names nobody.
-    pub(super) fn of_header(
+    pub(crate) fn of_header(
         &mut self,
         domain: &Domain,
         own: &RawAddr,
@@ -183,16 +181,16 @@ impl Peers {
     }
 
     /// The peer that libfabric calls so.
-    pub(super) fn of_fi_addr(&self, fi_addr: u64) -> Option<Addr> {
+    pub(crate) fn of_fi_addr(&self, fi_addr: u64) -> Option<Addr> {
         self.by_fi_addr.get(&fi_addr).cloned()
     }
 
-    pub(super) fn all(&self) -> impl Iterator<Item = &Addr> {
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Addr> {
         self.by_raw.values()
     }
 
     /// Returns whether there are so many that it is time to [sweep](Self::sweep).
-    pub(super) fn are_many(&self) -> bool {
+    pub(crate) fn are_many(&self) -> bool {
         self.by_raw.len() > self.sweep_at
     }
 
@@ -201,7 +199,7 @@ impl Peers {
     /// Only while the completion queue is empty: a provider may have found out who sent a message
     /// long before it reports it (`cxi` does so when it takes the event from the device), and gives
     /// what it calls a peer who is forgotten to another one.
-    pub(super) fn sweep(&mut self, domain: &Domain) {
+    pub(crate) fn sweep(&mut self, domain: &Domain) {
         const TABLES: usize = 3;
         self.last = None;
         if self.era_began.elapsed() >= ERA {
@@ -230,7 +228,7 @@ impl Peers {
 }
 
 /// The error of a peer that cannot be reached, or not any more.
-pub(super) fn unreachable(with: &Addr, reason: String) -> Error {
+pub(crate) fn unreachable(with: &Addr, reason: String) -> Error {
     let uri = with.uri().to_owned();
     match with.state::<Peer>().is_some_and(Peer::was_reached) {
         true => Error::PeerGone { peer: uri, reason },

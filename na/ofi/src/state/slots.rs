@@ -18,16 +18,16 @@ use na_core::{Addr, MsgBuf, OpId, Tag};
 
 /// The part of a slot that libfabric sees.
 #[repr(C)]
-pub(super) struct Pinned {
+pub(crate) struct Pinned {
     /// libfabric's own, while the operation is in flight.
     context: raw::fi_context2,
     index: u32,
     /// The peer's [life](Peer::life) when the operation was handed over.
     life: u32,
     /// The parts of what is sent; some providers look at them after the call.
-    pub(super) iov: [iovec; 2],
-    pub(super) remote: raw::fi_rma_iov,
-    pub(super) desc: [*mut c_void; 2],
+    pub(crate) iov: [iovec; 2],
+    pub(crate) remote: raw::fi_rma_iov,
+    pub(crate) desc: [*mut c_void; 2],
 }
 
 /// Before an operation is handed over: writes into its context what some providers look for there
@@ -37,7 +37,7 @@ pub(super) struct Pinned {
 /// # Safety
 ///
 /// It is that of a slot, which libfabric does not have.
-pub(super) unsafe fn tell(pinned: *mut Pinned, peer: Option<&Peer>) {
+pub(crate) unsafe fn tell(pinned: *mut Pinned, peer: Option<&Peer>) {
     let told = peer.and_then(|peer| peer.told.as_deref());
     let told = told.map_or(std::ptr::null(), <[u8]>::as_ptr);
     // SAFETY: the caller's.
@@ -47,7 +47,7 @@ pub(super) unsafe fn tell(pinned: *mut Pinned, peer: Option<&Peer>) {
 }
 
 /// The use of a slot.
-pub(super) enum OpSlot {
+pub(crate) enum OpSlot {
     Free,
     /// A message to a peer.
     Send {
@@ -106,11 +106,11 @@ impl OpSlot {
 
 /// All slots of an endpoint.
 #[derive(Default)]
-pub(super) struct Slots {
+pub(crate) struct Slots {
     pinned: Vec<NonNull<Pinned>>,
     used: Vec<OpSlot>,
     free: Vec<u32>,
-    pub(super) lookup: Lookup,
+    pub(crate) lookup: Lookup,
 }
 
 // SAFETY: the pinned parts are owned, and not tied to a thread.
@@ -118,7 +118,7 @@ unsafe impl Send for Slots {}
 
 impl Slots {
     /// Takes a slot.
-    pub(super) fn add(&mut self, slot: OpSlot) -> u32 {
+    pub(crate) fn add(&mut self, slot: OpSlot) -> u32 {
         if let Some(index) = self.free.pop() {
             self.lookup.begins(index, || slot.names());
             self.used[index as usize] = slot;
@@ -141,12 +141,12 @@ impl Slots {
         index
     }
 
-    pub(super) fn get(&mut self, index: u32) -> &mut OpSlot {
+    pub(crate) fn get(&mut self, index: u32) -> &mut OpSlot {
         &mut self.used[index as usize]
     }
 
     /// Gives a slot back; what it was used for.
-    pub(super) fn take(&mut self, index: u32) -> OpSlot {
+    pub(crate) fn take(&mut self, index: u32) -> OpSlot {
         self.free.push(index);
         let slot = std::mem::replace(&mut self.used[index as usize], OpSlot::Free);
         self.lookup.ends(index, || slot.names());
@@ -154,7 +154,7 @@ impl Slots {
     }
 
     /// The end of a message or receive is reported although libfabric goes on having it.
-    pub(super) fn give_up(&mut self, index: u32) {
+    pub(crate) fn give_up(&mut self, index: u32) {
         let slot = &mut self.used[index as usize];
         self.lookup.ends(index, || slot.names());
         if let OpSlot::Send { given_up, .. } | OpSlot::Recv { given_up, .. } = slot {
@@ -163,34 +163,34 @@ impl Slots {
     }
 
     /// The slot of a message or receive that is not given up.
-    pub(super) fn slot_of(&mut self, op: OpId) -> Option<u32> {
+    pub(crate) fn slot_of(&mut self, op: OpId) -> Option<u32> {
         self.lookup.slot_of(op, named(&self.used))
     }
 
     /// Returns whether there is a receive from that peer for that tag which is not given up.
-    pub(super) fn is_awaited(&mut self, from: &Addr, tag: Tag) -> bool {
+    pub(crate) fn is_awaited(&mut self, from: &Addr, tag: Tag) -> bool {
         self.lookup.is_awaited((from.peer_id(), tag.0), named(&self.used))
     }
 
     /// Returns the pointer that libfabric is given as the context.
-    pub(super) fn context(&self, index: u32) -> *mut c_void {
+    pub(crate) fn context(&self, index: u32) -> *mut c_void {
         self.pinned[index as usize].as_ptr().cast()
     }
 
     /// The part that does not move.
-    pub(super) fn pinned(&self, index: u32) -> *mut Pinned {
+    pub(crate) fn pinned(&self, index: u32) -> *mut Pinned {
         self.pinned[index as usize].as_ptr()
     }
 
     /// Returns the [life](Peer::life) of its peer that the last operation in that slot was for.
-    pub(super) fn life(&self, index: u32) -> u32 {
+    pub(crate) fn life(&self, index: u32) -> u32 {
         // SAFETY: leaked by `add` and not freed before this object; libfabric writes to the
         // context alone, and no reference is made.
         unsafe { (*self.pinned(index)).life }
     }
 
     /// The slot of a completion; `None` if its context is none of ours.
-    pub(super) fn index_of(&self, context: *mut c_void) -> Option<u32> {
+    pub(crate) fn index_of(&self, context: *mut c_void) -> Option<u32> {
         if context.is_null() {
             return None;
         }
@@ -203,13 +203,13 @@ impl Slots {
     }
 
     /// All slots in use.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &OpSlot)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &OpSlot)> {
         self.used.iter().enumerate().map(|(index, slot)| (index as u32, slot))
     }
 
     /// For an endpoint that is left open: memory that libfabric has addresses of stays valid for
     /// ever, and callers that wait for it get another buffer. Nothing more can be handed over.
-    pub(super) fn abandon(&mut self) {
+    pub(crate) fn abandon(&mut self) {
         self.pinned.clear();
         self.free.clear();
         for slot in &mut self.used {
@@ -226,7 +226,7 @@ impl Slots {
     }
 
     /// Takes everything out, once libfabric has nothing any more.
-    pub(super) fn drain(&mut self) -> Vec<OpSlot> {
+    pub(crate) fn drain(&mut self) -> Vec<OpSlot> {
         self.free.clear();
         self.lookup = Lookup::default();
         std::mem::take(&mut self.used)
@@ -238,7 +238,7 @@ fn named(slots: &[OpSlot]) -> impl Iterator<Item = (u32, Names)> {
 }
 
 /// A copy of a message, with as much room.
-pub(super) fn copy_of(buf: &MsgBuf) -> MsgBuf {
+pub(crate) fn copy_of(buf: &MsgBuf) -> MsgBuf {
     let mut copy = MsgBuf::with_capacity(buf.capacity());
     let fits = copy.try_extend(buf.as_slice());
     debug_assert!(fits, "a copy of the same size");

@@ -20,16 +20,16 @@ const CPUS_MAX: usize = rustix::thread::CpuSet::MAX_CPU;
 
 /// An adapter's address on its bus.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Pci {
-    pub(super) domain: u16,
-    pub(super) bus: u8,
-    pub(super) device: u8,
-    pub(super) function: u8,
+pub(crate) struct Pci {
+    pub(crate) domain: u16,
+    pub(crate) bus: u8,
+    pub(crate) device: u8,
+    pub(crate) function: u8,
 }
 
 impl Pci {
     /// Returns the address of the adapter that an info describes, if the info gives it.
-    pub(super) fn of(info: &raw::fi_info) -> Option<Self> {
+    pub(crate) fn of(info: &raw::fi_info) -> Option<Self> {
         // SAFETY: null, or a part of a live info, which lives as long.
         let nic = unsafe { info.nic.as_ref()? };
         // SAFETY: as above.
@@ -51,7 +51,7 @@ impl Pci {
 }
 
 /// Questions about the machine.
-pub(super) trait Machine {
+pub(crate) trait Machine {
     /// The CPUs that the caller may use, in order; none if that is not known.
     fn cpus(&self) -> Vec<usize>;
 
@@ -63,7 +63,7 @@ pub(super) trait Machine {
 }
 
 /// Which of several adapters, by their addresses, if they are known. 0 for none.
-pub(super) fn choose(adapters: &[Option<Pci>], machine: &impl Machine) -> usize {
+pub(crate) fn choose(adapters: &[Option<Pci>], machine: &impl Machine) -> usize {
     let cpus = machine.cpus();
     let Some(first) = cpus.first().filter(|_| adapters.len() > 1) else { return 0 };
     let nodes: BTreeSet<u32> = cpus.iter().filter_map(|cpu| machine.node_of_cpu(*cpu)).collect();
@@ -80,7 +80,7 @@ pub(super) fn choose(adapters: &[Option<Pci>], machine: &impl Machine) -> usize 
 }
 
 /// The machine as the system describes it below a directory, which is `/sys`.
-pub(super) struct System<P>(pub(super) P);
+pub(crate) struct System<P>(pub(crate) P);
 
 impl Machine for System<PathBuf> {
     fn cpus(&self) -> Vec<usize> {
@@ -104,16 +104,16 @@ impl Machine for System<PathBuf> {
 }
 
 /// This machine.
-pub(super) fn this_machine() -> System<PathBuf> {
+pub(crate) fn this_machine() -> System<PathBuf> {
     System(Path::new("/sys").to_owned())
 }
 
 /// A machine that is made up. CPUs 0 to 3 are on node 0, those up to 7 on node 1; an adapter is on
 /// the node that its bus is listed for.
 #[cfg(test)]
-pub(super) struct Made {
-    pub(super) cpus: Vec<usize>,
-    pub(super) buses: Vec<(u8, u32)>,
+pub(crate) struct Made {
+    pub(crate) cpus: Vec<usize>,
+    pub(crate) buses: Vec<(u8, u32)>,
 }
 
 #[cfg(test)]

@@ -20,8 +20,8 @@ use std::ptr::NonNull;
 
 use ofi_sys::{Library, call, raw};
 
-use super::address::{RAW_BYTES_MAX, RawAddr};
 use super::cxi;
+use crate::providers::address::{RAW_BYTES_MAX, RawAddr};
 use na_core::{Error, TrafficClass};
 use prim::fork::Process;
 use prim::sync::Arc;
@@ -41,18 +41,18 @@ const TAG_BYTES: usize = 4;
 /// # Errors
 ///
 /// [`Error::Unavailable`] with what was tried.
-pub(super) fn library() -> Result<&'static Library, Error> {
+pub(crate) fn library() -> Result<&'static Library, Error> {
     static LIBRARY: std::sync::OnceLock<Result<Library, String>> = std::sync::OnceLock::new();
     let opened = LIBRARY.get_or_init(|| Library::open().map_err(|error| error.to_string()));
     opened.as_ref().map_err(|reason| unavailable(reason.clone()))
 }
 
-pub(super) fn unavailable(reason: String) -> Error {
+pub(crate) fn unavailable(reason: String) -> Error {
     Error::Unavailable { transport: "ofi", reason }
 }
 
 /// An error number of the library (positive) as an error of ours.
-pub(super) fn failed(library: &Library, what: impl fmt::Display, errno: c_int) -> Error {
+pub(crate) fn failed(library: &Library, what: impl fmt::Display, errno: c_int) -> Error {
     // Below that they are the system's.
     let source = match errno < raw::FI_ERRNO_OFFSET as c_int {
         true => std::io::Error::from_raw_os_error(errno),
@@ -62,12 +62,12 @@ pub(super) fn failed(library: &Library, what: impl fmt::Display, errno: c_int) -
 }
 
 /// `Err` for a negated error number.
-pub(super) fn check(library: &Library, what: &str, result: c_int) -> Result<(), Error> {
+pub(crate) fn check(library: &Library, what: &str, result: c_int) -> Result<(), Error> {
     if result < 0 { Err(failed(library, what, -result)) } else { Ok(()) }
 }
 
 /// The text that a pointer of the library's leads to, if any.
-pub(super) fn text(pointer: *const std::ffi::c_char) -> String {
+pub(crate) fn text(pointer: *const std::ffi::c_char) -> String {
     match pointer.is_null() {
         true => String::new(),
         // SAFETY: texts of the library have an end, and live as long as what they are part of,
@@ -77,7 +77,7 @@ pub(super) fn text(pointer: *const std::ffi::c_char) -> String {
 }
 
 /// A list of what a search has found, or what to search for.
-pub(super) struct Info {
+pub(crate) struct Info {
     lib: &'static Library,
     first: NonNull<raw::fi_info>,
 }
@@ -89,7 +89,7 @@ unsafe impl Sync for Info {}
 
 impl Info {
     /// Returns an info with nothing in it.
-    pub(super) fn empty(library: &'static Library) -> Result<Self, Error> {
+    pub(crate) fn empty(library: &'static Library) -> Result<Self, Error> {
         // SAFETY: null stands for a fresh one.
         let first = unsafe { library.dupinfo(std::ptr::null()) };
         let first = NonNull::new(first).ok_or_else(|| unavailable("out of memory".into()))?;
@@ -97,13 +97,13 @@ impl Info {
     }
 
     /// The first one. Its parts are there: the library makes them all.
-    pub(super) fn first(&self) -> &raw::fi_info {
+    pub(crate) fn first(&self) -> &raw::fi_info {
         // SAFETY: owned, and nobody changes it while it is borrowed.
         unsafe { self.first.as_ref() }
     }
 
     /// All of them.
-    pub(super) fn all(&self) -> impl Iterator<Item = &raw::fi_info> {
+    pub(crate) fn all(&self) -> impl Iterator<Item = &raw::fi_info> {
         let mut next: *const raw::fi_info = self.first.as_ptr();
         std::iter::from_fn(move || {
             // SAFETY: null, or an element of the list that `self` owns.
@@ -114,7 +114,7 @@ impl Info {
     }
 
     /// A copy of one.
-    pub(super) fn copy_of(library: &'static Library, info: &raw::fi_info) -> Result<Self, Error> {
+    pub(crate) fn copy_of(library: &'static Library, info: &raw::fi_info) -> Result<Self, Error> {
         // SAFETY: `info` is live.
         let first = unsafe { library.dupinfo(info) };
         let first = NonNull::new(first).ok_or_else(|| unavailable("out of memory".into()))?;
@@ -122,15 +122,15 @@ impl Info {
     }
 
     /// To change it, and its parts.
-    pub(super) fn as_ptr(&self) -> *mut raw::fi_info {
+    pub(crate) fn as_ptr(&self) -> *mut raw::fi_info {
         self.first.as_ptr()
     }
 
-    pub(super) fn domain_attr(&self) -> &raw::fi_domain_attr {
+    pub(crate) fn domain_attr(&self) -> &raw::fi_domain_attr {
         domain_attr(self.first())
     }
 
-    pub(super) fn ep_attr(&self) -> &raw::fi_ep_attr {
+    pub(crate) fn ep_attr(&self) -> &raw::fi_ep_attr {
         // SAFETY: every info has this part, and it lives as long.
         unsafe { &*self.first().ep_attr }
     }
@@ -138,7 +138,7 @@ impl Info {
     /// Says what kind of traffic the domain, and the endpoint if it `looks` at that, will make: as
     /// C does, after the search (`na_ofi_domain_open`, `na_ofi_tclass`), since providers do not say
     /// beforehand which classes they have.
-    pub(super) fn set_class(&mut self, class: TrafficClass, looks: bool) {
+    pub(crate) fn set_class(&mut self, class: TrafficClass, looks: bool) {
         let class = match class {
             TrafficClass::Unspec => return,
             TrafficClass::BestEffort => raw::FI_TC_BEST_EFFORT,
@@ -158,24 +158,24 @@ impl Info {
         }
     }
 
-    pub(super) fn tx_attr(&self) -> &raw::fi_tx_attr {
+    pub(crate) fn tx_attr(&self) -> &raw::fi_tx_attr {
         // SAFETY: every info has this part, and it lives as long.
         unsafe { &*self.first().tx_attr }
     }
 
-    pub(super) fn rx_attr(&self) -> &raw::fi_rx_attr {
+    pub(crate) fn rx_attr(&self) -> &raw::fi_rx_attr {
         // SAFETY: every info has this part, and it lives as long.
         unsafe { &*self.first().rx_attr }
     }
 
     /// Our own address, as far as it is known before the endpoint is open.
-    pub(super) fn source(&self) -> Option<RawAddr> {
+    pub(crate) fn source(&self) -> Option<RawAddr> {
         source(self.first())
     }
 }
 
 /// The address of the device that an info describes.
-pub(super) fn source(info: &raw::fi_info) -> Option<RawAddr> {
+pub(crate) fn source(info: &raw::fi_info) -> Option<RawAddr> {
     let is_there = !info.src_addr.is_null() && info.src_addrlen <= RAW_BYTES_MAX;
     is_there.then(|| {
         // SAFETY: the library says that so many bytes are there; they live as long as the info.
@@ -185,12 +185,12 @@ pub(super) fn source(info: &raw::fi_info) -> Option<RawAddr> {
     })
 }
 
-pub(super) fn domain_attr(info: &raw::fi_info) -> &raw::fi_domain_attr {
+pub(crate) fn domain_attr(info: &raw::fi_info) -> &raw::fi_domain_attr {
     // SAFETY: every info has this part, and it lives as long.
     unsafe { &*info.domain_attr }
 }
 
-pub(super) fn fabric_attr(info: &raw::fi_info) -> &raw::fi_fabric_attr {
+pub(crate) fn fabric_attr(info: &raw::fi_info) -> &raw::fi_fabric_attr {
     // SAFETY: every info has this part, and it lives as long.
     unsafe { &*info.fabric_attr }
 }
@@ -210,14 +210,14 @@ impl fmt::Debug for Info {
 }
 
 /// The result of a search.
-pub(super) enum Found {
+pub(crate) enum Found {
     Some(Info),
     /// Nothing, with the number of the error.
     Nothing(c_int),
 }
 
 /// Looks for what `hints` describe (`None`: everything).
-pub(super) fn search(
+pub(crate) fn search(
     library: &'static Library,
     node: Option<(Option<&CStr>, &CStr, u64)>,
     hints: Option<&Info>,
@@ -237,9 +237,9 @@ pub(super) fn search(
 }
 
 /// A domain with its fabric and address vector.
-pub(super) struct Domain {
-    pub(super) lib: &'static Library,
-    pub(super) info: Info,
+pub(crate) struct Domain {
+    pub(crate) lib: &'static Library,
+    pub(crate) info: Info,
     fabric: *mut raw::fid_fabric,
     domain: *mut raw::fid_domain,
     av: *mut raw::fid_av,
@@ -255,7 +255,7 @@ unsafe impl Send for Domain {}
 unsafe impl Sync for Domain {}
 
 impl Domain {
-    pub(super) fn open(
+    pub(crate) fn open(
         library: &'static Library,
         info: Info,
         mut auth_key: Option<Box<[u8]>>,
@@ -318,12 +318,12 @@ impl Domain {
     }
 
     /// Returns whether the provider wants that of registered memory (`FI_MR_…`).
-    pub(super) fn has_mr_mode(&self, bit: u32) -> bool {
+    pub(crate) fn has_mr_mode(&self, bit: u32) -> bool {
         self.info.domain_attr().mr_mode as u32 & bit != 0
     }
 
     /// Makes a peer reachable; what libfabric calls it from now on.
-    pub(super) fn insert(&self, addr: &RawAddr) -> Result<u64, Error> {
+    pub(crate) fn insert(&self, addr: &RawAddr) -> Result<u64, Error> {
         let mut fi_addr = u64::MAX;
         let bytes = addr.bytes();
         // Aligned as any kind of address needs, and with zeros behind it.
@@ -346,7 +346,7 @@ impl Domain {
 
     /// Forgets a peer, with which nothing may be in flight: what libfabric does with it then is
     /// undefined (`fi_av_remove` in `fi_av.3`).
-    pub(super) fn remove(&self, mut fi_addr: u64) {
+    pub(crate) fn remove(&self, mut fi_addr: u64) {
         // SAFETY: the address vector is open. Nothing is in flight with that peer: operations with
         // a completion keep its address until then, and messages without one (`inject`) are older
         // than a provider keeps trying to send them (`Peers::sweep`).
@@ -388,7 +388,7 @@ impl Drop for Domain {
 }
 
 /// All zero.
-pub(super) fn zeroed<T: PlainAttr>() -> T {
+pub(crate) fn zeroed<T: PlainAttr>() -> T {
     // SAFETY: `PlainAttr` is only for types for which that is a value.
     unsafe { std::mem::zeroed() }
 }
@@ -398,7 +398,7 @@ pub(super) fn zeroed<T: PlainAttr>() -> T {
 /// # Safety
 ///
 /// All zero is a value of it.
-pub(super) unsafe trait PlainAttr {}
+pub(crate) unsafe trait PlainAttr {}
 // SAFETY: numbers and pointers.
 unsafe impl PlainAttr for raw::fi_av_attr {}
 // SAFETY: numbers and pointers.
@@ -411,10 +411,10 @@ unsafe impl PlainAttr for raw::fi_cq_tagged_entry {}
 unsafe impl PlainAttr for raw::fi_cq_err_entry {}
 
 /// An endpoint with its completion queue.
-pub(super) struct Ep {
-    pub(super) domain: Arc<Domain>,
-    pub(super) ep: *mut raw::fid_ep,
-    pub(super) cq: *mut raw::fid_cq,
+pub(crate) struct Ep {
+    pub(crate) domain: Arc<Domain>,
+    pub(crate) ep: *mut raw::fid_ep,
+    pub(crate) cq: *mut raw::fid_cq,
     /// The wait descriptor of the completion queue.
     fd: Option<c_int>,
 }
@@ -425,7 +425,7 @@ unsafe impl Send for Ep {}
 impl Ep {
     /// Opens one that waits on a descriptor if `wait_fd` and the provider has one, and whose
     /// buffers for many messages are given back when less than `multi_recv_min` bytes are left.
-    pub(super) fn open(
+    pub(crate) fn open(
         domain: &Arc<Domain>,
         wait_fd: bool,
         multi_recv_min: Option<usize>,
@@ -515,19 +515,19 @@ impl Ep {
     }
 
     /// Becomes readable when there may be something to read; see [`may_wait`](Self::may_wait).
-    pub(super) fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
+    pub(crate) fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
         // SAFETY: the library keeps it open as long as the queue is, which this object keeps.
         self.fd.map(|fd| unsafe { BorrowedFd::borrow_raw(fd) })
     }
 
     /// Returns whether nothing is there, so that the wait descriptor will tell of what comes.
-    pub(super) fn may_wait(&self) -> bool {
+    pub(crate) fn may_wait(&self) -> bool {
         // SAFETY: fabric and queue are open; a completion queue begins with its `fid`.
         unsafe { call::trywait(self.domain.fabric, self.cq.cast()) == 0 }
     }
 
     /// Our address.
-    pub(super) fn name(&self) -> Result<RawAddr, Error> {
+    pub(crate) fn name(&self) -> Result<RawAddr, Error> {
         let mut bytes = [0u64; RAW_BYTES_MAX / 8];
         let mut len = RAW_BYTES_MAX;
         // SAFETY: the endpoint is enabled; so many bytes are there.
@@ -539,14 +539,14 @@ impl Ep {
 
     /// Asks for the end of an operation that was posted with `context`. Whether it can be ended
     /// shows in the completion.
-    pub(super) fn cancel(&self, context: *mut c_void) -> bool {
+    pub(crate) fn cancel(&self, context: *mut c_void) -> bool {
         // SAFETY: the endpoint is open; an unknown context is refused.
         unsafe { call::cancel(self.ep, context) == 0 }
     }
 
     /// Closes it. Then nothing that was posted is touched any more, unless this says `false`: then
     /// libfabric has refused, and the endpoint with its domain is left open for good.
-    pub(super) fn close(mut self) -> bool {
+    pub(crate) fn close(mut self) -> bool {
         let closed = self.close_endpoint();
         if !closed {
             std::mem::forget(self);
@@ -615,7 +615,7 @@ fn told_polled(library: &Library, refused: c_int) {
 }
 
 /// Registered memory.
-pub(super) struct Mr {
+pub(crate) struct Mr {
     mr: NonNull<raw::fid_mr>,
     domain: Arc<Domain>,
     closed: bool,
@@ -627,13 +627,13 @@ unsafe impl Send for Mr {}
 unsafe impl Sync for Mr {}
 
 /// A request to register memory.
-pub(super) struct MrRequest {
-    pub(super) ptr: *mut u8,
-    pub(super) len: usize,
+pub(crate) struct MrRequest {
+    pub(crate) ptr: *mut u8,
+    pub(crate) len: usize,
     /// libfabric's bits.
-    pub(super) access: u64,
+    pub(crate) access: u64,
     /// Wanted, where keys are chosen here.
-    pub(super) key: u64,
+    pub(crate) key: u64,
 }
 
 impl Mr {
@@ -643,7 +643,7 @@ impl Mr {
     ///
     /// The memory is valid for that access, for peers too, until the result is dropped, or
     /// [ended](Self::end); for good if that says `false`.
-    pub(super) unsafe fn register(
+    pub(crate) unsafe fn register(
         domain: &Arc<Domain>,
         request: &MrRequest,
     ) -> Result<Self, c_int> {
@@ -667,7 +667,7 @@ impl Mr {
 
     /// Makes it of use where registrations are bound to the endpoint (`FI_MR_ENDPOINT`), and has to
     /// be ended before that is closed from now on. Negated error number of the library on failure.
-    pub(super) fn bind_to(&self, endpoint: &Ep) -> Result<(), c_int> {
+    pub(crate) fn bind_to(&self, endpoint: &Ep) -> Result<(), c_int> {
         if !self.domain.has_mr_mode(raw::FI_MR_ENDPOINT) {
             return Ok(());
         }
@@ -683,20 +683,20 @@ impl Mr {
     }
 
     /// Returns the descriptor by which our own operations name the memory (`fi_mr_desc`).
-    pub(super) fn desc(&self) -> *mut c_void {
+    pub(crate) fn desc(&self) -> *mut c_void {
         // SAFETY: open.
         unsafe { self.mr.as_ref().mem_desc }
     }
 
     /// Returns the key by which peers name the memory.
-    pub(super) fn key(&self) -> u64 {
+    pub(crate) fn key(&self) -> u64 {
         // SAFETY: open.
         unsafe { self.mr.as_ref().key }
     }
 
     /// Ends the registration. `false`: libfabric has refused, so that the memory may be accessed
     /// for as long as the process lives, and must stay where it is.
-    pub(super) fn end(mut self) -> bool {
+    pub(crate) fn end(mut self) -> bool {
         self.close()
     }
 
@@ -729,7 +729,7 @@ impl Drop for Mr {
 }
 
 /// Returns a text for hints, which the library frees.
-pub(super) fn allocated(text: &str) -> *mut std::ffi::c_char {
+pub(crate) fn allocated(text: &str) -> *mut std::ffi::c_char {
     let Ok(text) = CString::new(text) else { return std::ptr::null_mut() };
     // SAFETY: a text with an end; the copy is `malloc`ed, as the library expects.
     unsafe { libc::strdup(text.as_ptr()) }

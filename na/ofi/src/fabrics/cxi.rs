@@ -53,7 +53,7 @@ const DOMAIN_OPTIONS: [DomainOption; 3] = [
 /// # Safety
 ///
 /// The domain is open, of provider `cxi`, and nothing was opened in it.
-pub(super) unsafe fn set_domain_options(
+pub(crate) unsafe fn set_domain_options(
     domain: *mut raw::fid_domain,
     version: Version,
     mr_mode: u32,
@@ -91,7 +91,7 @@ const INDEX: usize = 1;
 /// Source: `na_ofi_parse_cxi_auth_key`, `na_ofi_cxi_find_svc_id`, `na_ofi_cxi_find_vni` in
 /// `na_ofi.c`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct AuthKey {
+pub(crate) struct AuthKey {
     service: u32,
     network: u16,
     index: usize,
@@ -103,7 +103,7 @@ impl AuthKey {
     /// # Errors
     ///
     /// [`Error::BadOption`].
-    pub(super) fn parse(text: &str) -> Result<Self, Error> {
+    pub(crate) fn parse(text: &str) -> Result<Self, Error> {
         let parse = || {
             let (service, rest) = text.split_once(':')?;
             let (network, index) = match rest.split_once(':') {
@@ -136,7 +136,7 @@ impl AuthKey {
     /// # Errors
     ///
     /// [`Error::InvalidArgument`] that names the variable in which something is missing or wrong.
-    pub(super) fn resolve(
+    pub(crate) fn resolve(
         self,
         device: &str,
         variable: impl Fn(&str) -> Option<String>,

@@ -17,7 +17,7 @@ use ofi_sys::Version;
 
 /// A layout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Layout {
+pub(crate) enum Layout {
     /// Before 2.1.
     Endpoints,
     /// 2.1 to 2.5.
@@ -34,10 +34,10 @@ const EXTENDED_BYTES: usize = 16;
 const PLANES_BYTES: usize = 40;
 
 /// Bytes behind an address at which the provider may look for the extension.
-pub(super) const EXTENSION_BYTES: usize = 16;
+pub(crate) const EXTENSION_BYTES: usize = 16;
 
 impl Layout {
-    pub(super) fn of(version: Version) -> Self {
+    pub(crate) fn of(version: Version) -> Self {
         match version {
             Version { major: ..=1, .. } | Version { major: 2, minor: 0 } => Self::Endpoints,
             Version { major: 2, minor: ..=5 } => Self::Contexts,
@@ -46,7 +46,7 @@ impl Layout {
     }
 
     /// Returns the text behind `://`; `None` if the address has no such text.
-    pub(super) fn text(self, raw: &[u8]) -> Option<String> {
+    pub(crate) fn text(self, raw: &[u8]) -> Option<String> {
         let [a, b, c, d, e, f, g, h] = *raw.first_chunk::<BYTES>()?;
         let own = match self {
             Self::Endpoints => {
@@ -71,7 +71,7 @@ impl Layout {
     }
 
     /// Reads [`text`](Self::text) into an address of `len` bytes.
-    pub(super) fn raw(self, text: &str, len: usize) -> Option<Vec<u8>> {
+    pub(crate) fn raw(self, text: &str, len: usize) -> Option<Vec<u8>> {
         let (text, rank) = match text.split_once(':') {
             Some((text, rank)) => (text, Some(rank.parse::<u32>().ok()?)),
             None => (text, None),
@@ -104,7 +104,7 @@ impl Layout {
     }
 
     /// Returns the bytes that go before messages.
-    pub(super) fn header(self, raw: &[u8]) -> Vec<u8> {
+    pub(crate) fn header(self, raw: &[u8]) -> Vec<u8> {
         let mut header = raw.to_vec();
         if self != Self::Planes && header.len() < EXTENDED_BYTES {
             header.resize(EXTENDED_BYTES, 0);
@@ -113,12 +113,12 @@ impl Layout {
     }
 
     /// Reads a header into an address of `len` bytes. What C has behind a short one is rubbish.
-    pub(super) fn from_header(header: &[u8], len: usize) -> Option<Vec<u8>> {
+    pub(crate) fn from_header(header: &[u8], len: usize) -> Option<Vec<u8>> {
         header.get(..len).map(<[u8]>::to_vec)
     }
 
     /// The address to ask for, of an adapter and a number of our own, as in C.
-    pub(super) fn wanted(self, adapter: u8, number: u32) -> Vec<u8> {
+    pub(crate) fn wanted(self, adapter: u8, number: u32) -> Vec<u8> {
         // As the provider takes it apart (`opx_open_hfi_and_context` and before).
         let [a, b, c, d] = number.to_le_bytes();
         match self {
@@ -152,7 +152,7 @@ fn hexadecimal(digits: &str) -> Option<u32> {
 
 /// Adapter and number of what stands behind `://` of an endpoint to be opened: `ib0:7`, `ib0`,
 /// `:7`, as in C; `None` for a device by libfabric's name. What is wrong with it on failure.
-pub(super) fn parse_own(text: &str) -> Result<Option<(u8, u32)>, &'static str> {
+pub(crate) fn parse_own(text: &str) -> Result<Option<(u8, u32)>, &'static str> {
     let (node, number) = text.split_once(':').unwrap_or((text, ""));
     let adapter = match node.strip_prefix("ib") {
         Some(adapter) if !adapter.is_empty() => adapter.parse().ok(),

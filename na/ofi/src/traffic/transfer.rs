@@ -6,12 +6,11 @@
 
 use ofi_sys::{call, raw};
 
-use super::core::{Core, Posted, QueuedOp};
-use super::memory;
-use super::peers::Peer;
-use super::slots;
-use super::slots::OpSlot;
-use super::transfer_state::Running;
+use crate::buffers::memory;
+use crate::state::core::{Core, Posted, QueuedOp};
+use crate::state::peers::Peer;
+use crate::state::slots::{self, OpSlot};
+use crate::state::transfer_state::Running;
 use na_core::{Addr, Completion, DeniedReason, Error, OpId, Transfer};
 
 /// Parts of one transfer in flight.
@@ -26,7 +25,7 @@ impl Core {
     /// # Errors
     ///
     /// [`Error::InvalidArgument`] when the peer's memory is not described for this transport.
-    pub(super) fn start_transfer(
+    pub(crate) fn start_transfer(
         &mut self,
         op: OpId,
         put: bool,
@@ -102,7 +101,7 @@ impl Core {
     }
 
     /// Posts parts until enough are in flight. Called from the queue.
-    pub(super) fn post_parts(&mut self, number: u64) -> Posted {
+    pub(crate) fn post_parts(&mut self, number: u64) -> Posted {
         let part_max = (self.domain.info.ep_attr().max_msg_size as u64).min(PART_BYTES_MAX);
         let mut any = false;
         loop {
@@ -167,7 +166,7 @@ impl Core {
     }
 
     /// A part is over.
-    pub(super) fn part_ended(&mut self, number: u64, result: Result<(), Error>) {
+    pub(crate) fn part_ended(&mut self, number: u64, result: Result<(), Error>) {
         let Some(running) = self.transfers.get_mut(&number) else { return };
         running.in_flight -= 1;
         if let Err(error) = result {
@@ -184,12 +183,12 @@ impl Core {
     }
 
     /// Returns the peer of a transfer.
-    pub(super) fn transfer_with(&self, number: u64) -> Option<Addr> {
+    pub(crate) fn transfer_with(&self, number: u64) -> Option<Addr> {
         self.transfers.get(&number).map(|running| running.with.clone())
     }
 
     /// A transfer that is in no queue any more ends when nothing of it is in flight.
-    pub(super) fn fail_transfer(&mut self, number: u64, error: Error) {
+    pub(crate) fn fail_transfer(&mut self, number: u64, error: Error) {
         let Some(running) = self.transfers.get_mut(&number) else { return };
         running.queued = false;
         running.error.get_or_insert(error);
@@ -197,7 +196,7 @@ impl Core {
     }
 
     /// Nothing more is started of the transfer `op`, if there is one.
-    pub(super) fn cancel_transfer(&mut self, op: OpId) {
+    pub(crate) fn cancel_transfer(&mut self, op: OpId) {
         let found = self.transfers.iter().find(|(_, running)| running.op == op);
         let Some((number, with)) = found.map(|(n, running)| (*n, running.with.peer_id())) else {
             return;

@@ -32,27 +32,27 @@ const IPV6_BYTES: usize = 28;
 const TEXT_BYTES: usize = 128;
 
 /// Longest raw address that is taken from anybody, bytes.
-pub(super) const RAW_BYTES_MAX: usize = 256;
+pub(crate) const RAW_BYTES_MAX: usize = 256;
 
 /// Bytes of a Slingshot address that name the process; behind them is the virtual network.
 const CXI_BYTES: usize = 4;
 
 /// An address as libfabric has it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-pub(super) struct RawAddr(Box<[u8]>);
+pub(crate) struct RawAddr(Box<[u8]>);
 
-pub(super) fn bad(uri: &str, reason: impl Into<String>) -> Error {
+pub(crate) fn bad(uri: &str, reason: impl Into<String>) -> Error {
     Error::BadUri { uri: uri.to_owned(), reason: reason.into() }
 }
 
 impl RawAddr {
     /// Makes an address of the bytes that libfabric returned.
-    pub(super) fn from_library(bytes: &[u8]) -> Self {
+    pub(crate) fn from_library(bytes: &[u8]) -> Self {
         Self(bytes.into())
     }
 
     /// The source of a message, as libfabric tells it; `own` is our address.
-    pub(super) fn of_source(provider: &Provider, own: &Self, bytes: &[u8]) -> Self {
+    pub(crate) fn of_source(provider: &Provider, own: &Self, bytes: &[u8]) -> Self {
         match provider.format {
             Format::Cxi => Self::cxi(own, bytes).unwrap_or_else(|| Self::from_library(bytes)),
             _ => Self::from_library(bytes),
@@ -68,11 +68,11 @@ impl RawAddr {
     }
 
     /// Returns the bytes in the form that libfabric takes.
-    pub(super) fn bytes(&self) -> &[u8] {
+    pub(crate) fn bytes(&self) -> &[u8] {
         &self.0
     }
 
-    pub(super) fn from_socket(address: SocketAddr) -> Self {
+    pub(crate) fn from_socket(address: SocketAddr) -> Self {
         let address = SocketAddrAny::from(address);
         let (start, len) = (address.as_ptr().cast::<u8>(), address.addr_len() as usize);
         // SAFETY: so many bytes of it were written.
@@ -80,7 +80,7 @@ impl RawAddr {
     }
 
     /// The socket address, if it is one.
-    pub(super) fn socket(&self) -> Option<SocketAddr> {
+    pub(crate) fn socket(&self) -> Option<SocketAddr> {
         let len = self.0.len();
         if ![IPV4_BYTES, IPV6_BYTES].contains(&len) {
             return None;
@@ -98,7 +98,7 @@ impl RawAddr {
     }
 
     /// The URI.
-    pub(super) fn uri(&self, provider: &Provider) -> String {
+    pub(crate) fn uri(&self, provider: &Provider) -> String {
         let rest = match provider.format {
             Format::Socket => match self.socket() {
                 Some(address) => address.to_string(),
@@ -116,7 +116,7 @@ impl RawAddr {
     }
 
     /// The peer that a URI names; `own` is our address. May block on name resolution.
-    pub(super) fn of_peer(provider: &Provider, uri: &Uri<'_>, own: &Self) -> Result<Self, Error> {
+    pub(crate) fn of_peer(provider: &Provider, uri: &Uri<'_>, own: &Self) -> Result<Self, Error> {
         let len = own.0.len();
         let expected = || format!("expected `ofi+{}://…`", provider.name);
         if uri.rest.is_empty() {
@@ -174,7 +174,7 @@ impl RawAddr {
     }
 
     /// Returns the bytes that go before each unexpected message to say who sends it.
-    pub(super) fn header(&self, provider: &Provider) -> Box<[u8]> {
+    pub(crate) fn header(&self, provider: &Provider) -> Box<[u8]> {
         match provider.format {
             Format::Socket if self.0.len() == IPV6_BYTES => {
                 [&self.0[8..24], &self.0[2..4]].concat().into()
@@ -194,7 +194,7 @@ impl RawAddr {
     }
 
     /// Reads a header of the same length as ours; `None` if it names nobody. `own` is our address.
-    pub(super) fn from_header(provider: &Provider, own: &Self, header: &[u8]) -> Option<Self> {
+    pub(crate) fn from_header(provider: &Provider, own: &Self, header: &[u8]) -> Option<Self> {
         match provider.format {
             Format::Socket => {
                 let address: SocketAddr = if own.0.len() == IPV6_BYTES {
@@ -223,7 +223,7 @@ impl RawAddr {
     }
 
     /// C's serialised form: u64 length, then what goes before messages (`na_ofi_addr_serialize`).
-    pub(super) fn serialise(&self, provider: &Provider) -> Vec<u8> {
+    pub(crate) fn serialise(&self, provider: &Provider) -> Vec<u8> {
         let header = self.header(provider);
         let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
         bytes.extend_from_slice(&header);
@@ -231,7 +231,7 @@ impl RawAddr {
     }
 
     /// Reads [`serialise`](Self::serialise).
-    pub(super) fn deserialise(provider: &Provider, own: &Self, bytes: &[u8]) -> Option<Self> {
+    pub(crate) fn deserialise(provider: &Provider, own: &Self, bytes: &[u8]) -> Option<Self> {
         if bytes.len() > Addr::BYTES_MAX {
             return None;
         }
@@ -258,17 +258,17 @@ fn from_hexadecimal(text: &str) -> Option<Vec<u8>> {
 
 /// The text behind `://` of an endpoint to be opened: `[domain/][host][:port]`.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Node {
+pub(crate) struct Node {
     /// Which device, as libfabric names it.
-    pub(super) domain: Option<String>,
+    pub(crate) domain: Option<String>,
     /// Name, address or interface; empty when absent.
-    pub(super) host: String,
+    pub(crate) host: String,
     /// Zero when absent.
-    pub(super) port: u16,
+    pub(crate) port: u16,
 }
 
 impl Node {
-    pub(super) fn parse(uri: &Uri<'_>) -> Result<Self, Error> {
+    pub(crate) fn parse(uri: &Uri<'_>) -> Result<Self, Error> {
         let (domain, rest) = match uri.rest.split_once('/') {
             Some((domain, rest)) if !domain.is_empty() => (Some(domain.to_owned()), rest),
             Some(_) => return Err(bad(uri.text, "expected `domain/host:port`")),
@@ -298,7 +298,7 @@ impl Node {
 }
 
 /// The addresses of a host or an interface of this machine. May block on name resolution.
-pub(super) fn resolve(uri: &str, host: &str, port: u16) -> Result<Vec<SocketAddr>, Error> {
+pub(crate) fn resolve(uri: &str, host: &str, port: u16) -> Result<Vec<SocketAddr>, Error> {
     if interface::index(host).is_some() {
         let found = interface::addresses(host, port)
             .map_err(|error| Error::io("cannot list the network interfaces", error))?;
@@ -321,8 +321,8 @@ const VERSIONS: [(u16, u16); 4] = [(1, 19), (1, 22), (2, 1), (2, 6)];
 const FORMS: [(&str, usize); 7] =
     [("tcp", 16), ("tcp", 28), ("shm", 0), ("cxi", 8), ("opx", 8), ("opx", 16), ("efa", 32)];
 
-/// See [`super::fuzzing::bytes`].
-pub(super) fn fuzz(choice: u8, bytes: &[u8]) {
+/// See [`crate::fuzzing::bytes`].
+pub(crate) fn fuzz(choice: u8, bytes: &[u8]) {
     let (choice, of_form) = (usize::from(choice) / FORMS.len(), usize::from(choice) % FORMS.len());
     let (major, minor) = VERSIONS[choice % VERSIONS.len()];
     let (name, len) = FORMS[of_form];

@@ -8,17 +8,14 @@ use std::time::{Duration, Instant};
 use libc::ssize_t;
 use ofi_sys::raw;
 
-use super::address::RawAddr;
 use super::bounds::PeerLimits;
-use super::fabric::{Domain, Ep};
-use super::local::LocalBuffers;
-use super::memory::Registry;
 use super::peers::{Peer, Peers};
-use super::provider::Provider;
 use super::sinks::Sinks;
 use super::slots::{OpSlot, Slots, copy_of};
 use super::transfer_state::Running;
-use super::unexpected::Unexpected;
+use crate::buffers::{local::LocalBuffers, memory::Registry, unexpected::Unexpected};
+use crate::fabrics::fabric::{Domain, Ep};
+use crate::providers::{address::RawAddr, provider::Provider};
 use na_core::base::cheap::IntBuildHasher;
 use na_core::limits::budget;
 use na_core::loopback::Outcome;
@@ -31,7 +28,7 @@ const EARLY_BYTES_MAX: usize = 256 << 10;
 
 /// An operation that waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum QueuedOp {
+pub(crate) enum QueuedOp {
     /// A message, in that slot.
     Send(u32),
     /// The next parts of a transfer.
@@ -39,16 +36,16 @@ pub(super) enum QueuedOp {
 }
 
 /// Operations that wait for one peer.
-pub(super) struct Queue {
-    pub(super) to: Addr,
-    pub(super) entries: VecDeque<QueuedOp>,
+pub(crate) struct Queue {
+    pub(crate) to: Addr,
+    pub(crate) entries: VecDeque<QueuedOp>,
     /// Since when nothing was taken.
-    pub(super) since: Instant,
+    pub(crate) since: Instant,
 }
 
 /// The answer of libfabric to an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Posted {
+pub(crate) enum Posted {
     Taken,
     /// Some of it; the rest not now.
     Partly,
@@ -59,7 +56,7 @@ pub(super) enum Posted {
 }
 
 impl Posted {
-    pub(super) fn of(result: ssize_t) -> Self {
+    pub(crate) fn of(result: ssize_t) -> Self {
         match -result {
             0 => Self::Taken,
             again if again == raw::FI_EAGAIN as ssize_t => Self::Again,
@@ -69,72 +66,72 @@ impl Posted {
 }
 
 /// See [the module](super).
-pub(super) struct Core {
+pub(crate) struct Core {
     /// `None`: closed. Before everything that libfabric has addresses of, so that it is dropped
     /// first.
-    pub(super) ep: Option<Ep>,
-    pub(super) slots: Slots,
-    pub(super) unexpected: Unexpected,
+    pub(crate) ep: Option<Ep>,
+    pub(crate) slots: Slots,
+    pub(crate) unexpected: Unexpected,
     /// libfabric works on registered memory only, and is told its descriptors (`FI_MR_LOCAL`).
-    pub(super) registers_all: bool,
-    pub(super) locals: LocalBuffers,
-    pub(super) domain: Arc<Domain>,
-    pub(super) provider: &'static Provider,
-    pub(super) own: Addr,
-    pub(super) own_raw: RawAddr,
+    pub(crate) registers_all: bool,
+    pub(crate) locals: LocalBuffers,
+    pub(crate) domain: Arc<Domain>,
+    pub(crate) provider: &'static Provider,
+    pub(crate) own: Addr,
+    pub(crate) own_raw: RawAddr,
     /// Goes before unexpected messages; empty if the provider tells who sends.
-    pub(super) header: Box<[u8]>,
-    pub(super) message_bytes_max: usize,
-    pub(super) connect_timeout: Duration,
-    pub(super) inject_bytes_max: usize,
+    pub(crate) header: Box<[u8]>,
+    pub(crate) message_bytes_max: usize,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) inject_bytes_max: usize,
     /// A message and the address before it are sent as one piece: the provider takes no two.
-    pub(super) joins: bool,
-    pub(super) peers: Peers,
-    pub(super) matcher: Matcher,
-    pub(super) registry: Registry,
+    pub(crate) joins: bool,
+    pub(crate) peers: Peers,
+    pub(crate) matcher: Matcher,
+    pub(crate) registry: Registry,
     /// Operations that libfabric did not take yet, by peer.
-    pub(super) queues: HashMap<u64, Queue, IntBuildHasher>,
+    pub(crate) queues: HashMap<u64, Queue, IntBuildHasher>,
     /// The peers in `queues`, each once, in the order of their turns. During a retry, without those
     /// that had their turn.
-    pub(super) turns: VecDeque<u64>,
+    pub(crate) turns: VecDeque<u64>,
     /// Receives that it did not take yet.
-    pub(super) recvs: VecDeque<u32>,
+    pub(crate) recvs: VecDeque<u32>,
     next_receive: u64,
-    pub(super) sinks: Sinks,
-    pub(super) idle_receives_max: usize,
+    pub(crate) sinks: Sinks,
+    pub(crate) idle_receives_max: usize,
     /// Bytes of all answers to all peers that have not left.
     answers: usize,
-    pub(super) bounds: PeerLimits,
-    pub(super) transfers: HashMap<u64, Running, IntBuildHasher>,
-    pub(super) next_transfer: u64,
+    pub(crate) bounds: PeerLimits,
+    pub(crate) transfers: HashMap<u64, Running, IntBuildHasher>,
+    pub(crate) next_transfer: u64,
     /// To be reported.
-    pub(super) done: VecDeque<Completion>,
+    pub(crate) done: VecDeque<Completion>,
     /// To be dropped without the lock: that may run the code of their owners.
-    pub(super) memories: Vec<LocalMem>,
+    pub(crate) memories: Vec<LocalMem>,
     /// Somebody is about to sleep on the descriptors.
-    pub(super) sleeping: bool,
+    pub(crate) sleeping: bool,
     /// The sleeper's bell has been rung, and not silenced since.
-    pub(super) rung: bool,
+    pub(crate) rung: bool,
 }
 
 /// The parts that a core is made of.
-pub(super) struct CoreInit {
-    pub(super) ep: Ep,
-    pub(super) domain: Arc<Domain>,
-    pub(super) provider: &'static Provider,
-    pub(super) endpoint: u64,
+pub(crate) struct CoreInit {
+    pub(crate) ep: Ep,
+    pub(crate) domain: Arc<Domain>,
+    pub(crate) provider: &'static Provider,
+    pub(crate) endpoint: u64,
     /// One buffer takes many messages.
-    pub(super) multi: bool,
-    pub(super) registers_all: bool,
-    pub(super) message_bytes_max: usize,
-    pub(super) connect_timeout: Duration,
-    pub(super) left_bytes_max: usize,
-    pub(super) unread_answers: budget::BudgetLimits,
-    pub(super) idle_peers_max: usize,
+    pub(crate) multi: bool,
+    pub(crate) registers_all: bool,
+    pub(crate) message_bytes_max: usize,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) left_bytes_max: usize,
+    pub(crate) unread_answers: budget::BudgetLimits,
+    pub(crate) idle_peers_max: usize,
 }
 
 impl Core {
-    pub(super) fn new(parts: CoreInit) -> Result<Self, Error> {
+    pub(crate) fn new(parts: CoreInit) -> Result<Self, Error> {
         let CoreInit { ep, domain, provider, endpoint, message_bytes_max, .. } = parts;
         let own_raw = ep.name()?;
         let mut peers = Peers::new(endpoint, provider, parts.idle_peers_max);
@@ -188,7 +185,7 @@ impl Core {
     }
 
     /// Longest message of a kind, without what goes before it.
-    pub(super) fn bytes_max(&self, kind: Kind) -> usize {
+    pub(crate) fn bytes_max(&self, kind: Kind) -> usize {
         match kind {
             Kind::Unexpected => self.message_bytes_max.saturating_sub(self.header.len()),
             Kind::Expected => self.message_bytes_max,
@@ -196,7 +193,7 @@ impl Core {
     }
 
     /// The peer behind an address of this endpoint.
-    pub(super) fn peer_of<'a>(&self, addr: &'a Addr) -> Result<&'a Peer, Error> {
+    pub(crate) fn peer_of<'a>(&self, addr: &'a Addr) -> Result<&'a Peer, Error> {
         let peer = addr.state().filter(|_| addr.endpoint_id() == self.own.endpoint_id());
         peer.ok_or_else(|| {
             Error::InvalidArgument(format!("address {addr} belongs to another endpoint"))
@@ -206,7 +203,7 @@ impl Core {
     /// Starts a message to a peer that is not ourselves. It is never [injected](Self::inject): a
     /// caller that names an operation wants to hear of its end, and nobody hears of an injected
     /// message that is lost.
-    pub(super) fn send(&mut self, op: OpId, kind: Kind, to: &Addr, tag: Tag, buf: MsgBuf) {
+    pub(crate) fn send(&mut self, op: OpId, kind: Kind, to: &Addr, tag: Tag, buf: MsgBuf) {
         let to_peer = to.clone();
         let of_answer = to.state::<Peer>().filter(|_| kind == Kind::Expected);
         if let Some(peer) = of_answer {
@@ -239,7 +236,7 @@ impl Core {
 
     /// Sends a request at once, and starts the receive of its answer in the same buffer; the buffer
     /// if the request was not sent.
-    pub(super) fn call(
+    pub(crate) fn call(
         &mut self,
         op: OpId,
         to: &Addr,
@@ -257,7 +254,7 @@ impl Core {
     }
 
     /// Starts a receive from a peer that is not ourselves.
-    pub(super) fn recv(&mut self, op: OpId, from: &Addr, tag: Tag, buf: MsgBuf) {
+    pub(crate) fn recv(&mut self, op: OpId, from: &Addr, tag: Tag, buf: MsgBuf) {
         let from = from.clone();
         self.next_receive += 1;
         let (number, posted, given_up) = (self.next_receive, false, false);
@@ -267,7 +264,7 @@ impl Core {
     }
 
     /// Ends the operation `op` early, if it is not libfabric's to end.
-    pub(super) fn cancel(&mut self, op: OpId) {
+    pub(crate) fn cancel(&mut self, op: OpId) {
         if let Some(completion) = self.matcher.cancel(op) {
             self.done.push_back(completion);
             return;
@@ -279,7 +276,7 @@ impl Core {
     }
 
     /// Ends the receive of that number, if it is there, because of `error`.
-    pub(super) fn cancel_receive(&mut self, wanted: u64, error: &Error) {
+    pub(crate) fn cancel_receive(&mut self, wanted: u64, error: &Error) {
         let found = self.slots.iter().find(|(_, slot)| match slot {
             OpSlot::Recv { number, given_up, .. } => *number == wanted && !given_up,
             _ => false,
@@ -290,7 +287,7 @@ impl Core {
     }
 
     /// Ends a message or receive early, because of `error`.
-    pub(super) fn cancel_slot(&mut self, index: u32, error: &Error) {
+    pub(crate) fn cancel_slot(&mut self, index: u32, error: &Error) {
         match self.slots.get(index) {
             OpSlot::Send { posted: true, given_up: false, op, buf, to, .. } => {
                 if let Some(peer) = to.state::<Peer>() {
@@ -340,7 +337,7 @@ impl Core {
 
     /// A message of `from` came to a sink: the receive that it is for, if there is one. If that is
     /// with libfabric, it is a sink from now on.
-    pub(super) fn heir(&mut self, from: &Addr, tag: Tag) -> Option<OpId> {
+    pub(crate) fn heir(&mut self, from: &Addr, tag: Tag) -> Option<OpId> {
         if !self.slots.is_awaited(from, tag) {
             return None;
         }
@@ -365,7 +362,7 @@ impl Core {
     }
 
     /// Reports a message or receive that ended without a message.
-    pub(super) fn end_slot(&mut self, index: u32, result: Result<(), Error>) {
+    pub(crate) fn end_slot(&mut self, index: u32, result: Result<(), Error>) {
         let slot = self.slots.take(index);
         match &slot {
             OpSlot::Recv { number, given_up: true, .. } => self.sinks.remove(*number),
@@ -392,7 +389,7 @@ impl Core {
     }
 
     /// Ends everything, with that error, and closes the endpoint.
-    pub(super) fn close(&mut self, error: &Error) {
+    pub(crate) fn close(&mut self, error: &Error) {
         let Some(ep) = self.ep.take() else { return };
         // Registrations that are bound to the endpoint end before it. Others after it, because it
         // may look at those of what is under way until it is closed.
@@ -444,7 +441,7 @@ impl Core {
     }
 
     /// Every posted expected receive, with the peer that it is from.
-    pub(super) fn awaited(&self) -> impl Iterator<Item = (u64, OpId)> {
+    pub(crate) fn awaited(&self) -> impl Iterator<Item = (u64, OpId)> {
         self.slots.iter().filter_map(|(_, slot)| match slot {
             OpSlot::Recv { op, from, given_up: false, .. } => Some((from.peer_id(), *op)),
             _ => None,
@@ -490,12 +487,12 @@ impl Core {
 
     /// Takes the memory that is to be dropped without the lock; nearly always there is none.
     #[inline]
-    pub(super) fn take_memories(&mut self) -> Option<Vec<LocalMem>> {
+    pub(crate) fn take_memories(&mut self) -> Option<Vec<LocalMem>> {
         (!self.memories.is_empty()).then(|| std::mem::take(&mut self.memories))
     }
 
     /// Takes over what messages and transfers within the endpoint came to.
-    pub(super) fn absorb(&mut self, outcome: Outcome) {
+    pub(crate) fn absorb(&mut self, outcome: Outcome) {
         self.done.extend(outcome.completions);
         self.memories.extend(outcome.memory);
     }

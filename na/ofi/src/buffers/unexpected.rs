@@ -16,8 +16,8 @@
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 
-use super::fabric::Mr;
 use super::local::LocalBuffer;
+use crate::fabrics::fabric::Mr;
 use na_core::base::cheap::IntBuildHasher;
 use na_core::{Addr, Tag};
 
@@ -68,19 +68,19 @@ impl Buffer {
 }
 
 /// A message that waits in its buffer.
-pub(super) struct Waiting {
-    pub(super) buffer: u32,
-    pub(super) from: Addr,
-    pub(super) tag: Tag,
-    pub(super) place: Range<usize>,
+pub(crate) struct Waiting {
+    pub(crate) buffer: u32,
+    pub(crate) from: Addr,
+    pub(crate) tag: Tag,
+    pub(crate) place: Range<usize>,
 }
 
 /// All buffers.
-pub(super) struct Unexpected {
+pub(crate) struct Unexpected {
     /// One buffer takes many messages.
-    pub(super) multi: bool,
+    pub(crate) multi: bool,
     /// The last buffer was refused, which is told once.
-    pub(super) refused: bool,
+    pub(crate) refused: bool,
     bytes: usize,
     buffers: Vec<Buffer>,
     /// Buffers that are to be posted.
@@ -91,7 +91,7 @@ pub(super) struct Unexpected {
 
 impl Unexpected {
     /// For a provider that takes `receives_max` receives at a time.
-    pub(super) fn new(multi: bool, message_bytes_max: usize, receives_max: usize) -> Self {
+    pub(crate) fn new(multi: bool, message_bytes_max: usize, receives_max: usize) -> Self {
         let (count, bytes) = match multi {
             true => (MULTI_BUFFERS, (MULTI_MESSAGES * message_bytes_max).max(MULTI_BYTES_MIN)),
             // The rest is for answers.
@@ -103,18 +103,18 @@ impl Unexpected {
     }
 
     /// No buffers, for an endpoint that is left open.
-    pub(super) fn none() -> Self {
+    pub(crate) fn none() -> Self {
         let (buffers, idle, waiting) = (Vec::new(), Vec::new(), HashMap::default());
         Self { multi: false, refused: false, bytes: 0, buffers, idle, waiting }
     }
 
     /// Returns the place and the length of a buffer that is to be posted.
-    pub(super) fn place(&self, number: u32) -> (*mut u8, usize) {
+    pub(crate) fn place(&self, number: u32) -> (*mut u8, usize) {
         self.buffers[number as usize].place()
     }
 
     /// The registration of a buffer, which `register` makes of its place if there is none.
-    pub(super) fn registration<E>(
+    pub(crate) fn registration<E>(
         &mut self,
         number: u32,
         register: impl FnOnce((*mut u8, usize)) -> Result<Mr, E>,
@@ -128,42 +128,42 @@ impl Unexpected {
     }
 
     /// Ends the registrations, before the endpoint is closed to which they are bound.
-    pub(super) fn end_registrations(&mut self) {
+    pub(crate) fn end_registrations(&mut self) {
         self.buffers.iter_mut().for_each(|buffer| buffer.memory.end_registration());
     }
 
     /// Returns whether there are buffers to be posted.
-    pub(super) fn has_idle(&self) -> bool {
+    pub(crate) fn has_idle(&self) -> bool {
         !self.idle.is_empty()
     }
 
     /// Returns whether a descriptor will tell when more can be posted: there are none, or
     /// libfabric, which did not take more by the last poll, has some, which end.
-    pub(super) fn may_sleep(&self) -> bool {
+    pub(crate) fn may_sleep(&self) -> bool {
         !self.has_idle() || self.refused || self.has_posted()
     }
 
     /// Returns whether libfabric has any.
-    pub(super) fn has_posted(&self) -> bool {
+    pub(crate) fn has_posted(&self) -> bool {
         self.buffers.iter().any(|buffer| buffer.posted)
     }
 
     /// Takes a buffer to be posted: [`posted`](Self::posted) or [`put_back`](Self::put_back)
     /// follows.
-    pub(super) fn next_idle(&mut self) -> Option<u32> {
+    pub(crate) fn next_idle(&mut self) -> Option<u32> {
         self.idle.pop()
     }
 
-    pub(super) fn posted(&mut self, number: u32) {
+    pub(crate) fn posted(&mut self, number: u32) {
         self.buffers[number as usize].posted = true;
     }
 
-    pub(super) fn put_back(&mut self, number: u32) {
+    pub(crate) fn put_back(&mut self, number: u32) {
         self.idle.push(number);
     }
 
     /// libfabric is done with a buffer.
-    pub(super) fn given_back(&mut self, number: u32) {
+    pub(crate) fn given_back(&mut self, number: u32) {
         let buffer = &mut self.buffers[number as usize];
         (buffer.posted, buffer.in_doubt) = (false, false);
         if buffer.waiting == 0 {
@@ -172,7 +172,7 @@ impl Unexpected {
     }
 
     /// libfabric may be done with a buffer, and does not say so: one more is posted.
-    pub(super) fn doubt(&mut self, number: u32) {
+    pub(crate) fn doubt(&mut self, number: u32) {
         if std::mem::replace(&mut self.buffers[number as usize].in_doubt, true) {
             return;
         }
@@ -184,7 +184,7 @@ impl Unexpected {
 
     /// Returns where in a buffer a message is by libfabric's word; `None` if that is not in the
     /// buffer.
-    pub(super) fn locate(&self, number: u32, start: *const u8, len: usize) -> Option<Range<usize>> {
+    pub(crate) fn locate(&self, number: u32, start: *const u8, len: usize) -> Option<Range<usize>> {
         let (memory, room) = self.buffers.get(number as usize)?.place();
         // Providers that fill a buffer once may leave the place out.
         let offset = match start.is_null() {
@@ -196,28 +196,28 @@ impl Unexpected {
     }
 
     /// The message at a place that [`locate`](Self::locate) has found.
-    pub(super) fn bytes(&self, number: u32, place: &Range<usize>) -> &[u8] {
+    pub(crate) fn bytes(&self, number: u32, place: &Range<usize>) -> &[u8] {
         self.buffers[number as usize].bytes(place)
     }
 
     /// Leaves a message where it is.
-    pub(super) fn keep(&mut self, message: Waiting) {
+    pub(crate) fn keep(&mut self, message: Waiting) {
         self.buffers[message.buffer as usize].waiting += 1;
         self.waiting.entry(message.from.peer_id()).or_default().push_back(message);
     }
 
     /// Returns whether a message of that peer waits: later ones go behind it.
-    pub(super) fn holds(&self, peer: u64) -> bool {
+    pub(crate) fn holds(&self, peer: u64) -> bool {
         self.waiting.contains_key(&peer)
     }
 
     /// Returns whether any message waits.
-    pub(super) fn holds_any(&self) -> bool {
+    pub(crate) fn holds_any(&self) -> bool {
         !self.waiting.is_empty()
     }
 
     /// Hands out what waits, of each peer in order, until `take` does not take it.
-    pub(super) fn deliver(&mut self, mut take: impl FnMut(&Addr, Tag, &[u8]) -> bool) {
+    pub(crate) fn deliver(&mut self, mut take: impl FnMut(&Addr, Tag, &[u8]) -> bool) {
         let Self { waiting, buffers, idle, .. } = self;
         waiting.retain(|_, messages| {
             while let Some(Waiting { buffer: number, from, tag, place }) = messages.front() {
@@ -236,7 +236,7 @@ impl Unexpected {
     }
 
     /// Forgets what waits: nobody will take it.
-    pub(super) fn forget_waiting(&mut self) {
+    pub(crate) fn forget_waiting(&mut self) {
         self.waiting.clear();
     }
 }

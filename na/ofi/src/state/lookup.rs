@@ -64,7 +64,7 @@ impl<K: Hash + Eq> Table<K> {
 
 /// See [the module](self).
 #[derive(Debug, Default)]
-pub(super) struct Lookup {
+pub(crate) struct Lookup {
     /// The slot of each message and receive.
     ops: Table<OpId>,
     /// How many receives there are by peer and tag.
@@ -72,12 +72,12 @@ pub(super) struct Lookup {
 }
 
 /// The keys under which an operation is found: its number, and of a receive the peer and the tag.
-pub(super) type Names = (Option<OpId>, Option<(u64, u32)>);
+pub(crate) type Names = (Option<OpId>, Option<(u64, u32)>);
 
 impl Lookup {
     /// An operation begins, in that slot.
     #[inline]
-    pub(super) fn begins(&mut self, index: u32, names: impl FnOnce() -> Names) {
+    pub(crate) fn begins(&mut self, index: u32, names: impl FnOnce() -> Names) {
         if self.ops.entries.is_some() || self.receives.entries.is_some() {
             self.enter(index, names());
         }
@@ -95,7 +95,7 @@ impl Lookup {
 
     /// The operation in that slot ends, or is about to be given up.
     #[inline]
-    pub(super) fn ends(&mut self, index: u32, names: impl FnOnce() -> Names) {
+    pub(crate) fn ends(&mut self, index: u32, names: impl FnOnce() -> Names) {
         if self.ops.entries.is_some() || self.receives.entries.is_some() {
             self.remove(index, names());
         }
@@ -119,7 +119,7 @@ impl Lookup {
     }
 
     /// The slot of a message or receive, among `all`.
-    pub(super) fn slot_of(
+    pub(crate) fn slot_of(
         &mut self,
         op: OpId,
         all: impl Iterator<Item = (u32, Names)>,
@@ -129,17 +129,17 @@ impl Lookup {
     }
 
     #[cfg(test)]
-    pub(super) fn tables(&self) -> usize {
+    pub(crate) fn tables(&self) -> usize {
         self.ops.made + self.receives.made
     }
 
     #[cfg(test)]
-    pub(super) fn is_there(&self) -> bool {
+    pub(crate) fn is_there(&self) -> bool {
         self.ops.entries.is_some() || self.receives.entries.is_some()
     }
 
     /// Returns whether there is a receive from that peer for that tag, among `all`.
-    pub(super) fn is_awaited(
+    pub(crate) fn is_awaited(
         &mut self,
         receive: (u64, u32),
         all: impl Iterator<Item = (u32, Names)>,

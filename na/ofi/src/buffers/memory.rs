@@ -14,7 +14,7 @@ use std::sync::PoisonError;
 
 use ofi_sys::raw;
 
-use super::fabric::{Domain, Ep, Mr, MrRequest, failed};
+use crate::fabrics::fabric::{Domain, Ep, Mr, MrRequest, failed};
 use na_core::memory::keys::Keys;
 use na_core::memory::region::EndRegistration;
 use na_core::{Access, Error, LocalMem, RemoteMem};
@@ -42,13 +42,13 @@ impl Segment {
 }
 
 /// The description of one segment.
-pub(super) fn described(key: u64, access: Access, (base, len): (u64, u64)) -> Vec<u8> {
+pub(crate) fn described(key: u64, access: Access, (base, len): (u64, u64)) -> Vec<u8> {
     let words = [key, len, 1, u64::from(access.bits()), base, len];
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
 /// A region as libfabric knows it.
-pub(super) struct Registered {
+pub(crate) struct Registered {
     segments: Vec<Segment>,
     access: Access,
     len: u64,
@@ -58,7 +58,7 @@ pub(super) struct Registered {
 
 impl Registered {
     /// The description of each segment, with its address and length.
-    pub(super) fn handles(&self) -> impl Iterator<Item = (u64, u64, Vec<u8>)> + '_ {
+    pub(crate) fn handles(&self) -> impl Iterator<Item = (u64, u64, Vec<u8>)> + '_ {
         self.segments.iter().map(|segment| {
             let Segment { mr, base, len } = segment;
             (*base, *len, described(mr.key(), self.access, (*base, *len)))
@@ -66,7 +66,7 @@ impl Registered {
     }
 
     /// The description of all segments.
-    pub(super) fn describe(&self) -> Vec<u8> {
+    pub(crate) fn describe(&self) -> Vec<u8> {
         if !self.segments.is_empty() {
             return self.handles().flat_map(|(.., bytes)| bytes).collect();
         }
@@ -90,7 +90,7 @@ impl Registered {
 
     /// Returns the descriptor that libfabric wants with an operation on the memory at that address;
     /// `None` if that is not of this region.
-    pub(super) fn desc(&self, ptr: *const u8) -> Option<*mut c_void> {
+    pub(crate) fn desc(&self, ptr: *const u8) -> Option<*mut c_void> {
         let at = ptr.addr() as u64;
         let holds = |segment: &&Segment| (segment.base..segment.base + segment.len).contains(&at);
         self.segments.iter().find(holds).map(|own| own.mr.desc())
@@ -111,7 +111,7 @@ fn release(registered: Arc<Registered>) -> Option<bool> {
 }
 
 /// Lets go of a registration at the end of a transfer of that memory, which still keeps the region.
-pub(super) fn release_of(registered: Arc<Registered>, memory: &LocalMem) {
+pub(crate) fn release_of(registered: Arc<Registered>, memory: &LocalMem) {
     if release(registered) == Some(false) {
         memory.region().keep_for_good();
     }
@@ -132,7 +132,7 @@ struct Table {
 
 /// Memory that is registered with libfabric, by the keys of the regions.
 #[derive(Clone, Default)]
-pub(super) struct Registry {
+pub(crate) struct Registry {
     table: Arc<Mutex<Table>>,
     /// Shared by threads that end registrations, which takes its time, so that they do not hold the
     /// table's lock meanwhile. [`close`](Self::close) waits for them: registrations that are bound
@@ -204,7 +204,7 @@ impl Registry {
     /// # Errors
     ///
     /// [`Error::Io`] when libfabric refuses a segment.
-    pub(super) fn register(
+    pub(crate) fn register(
         &self,
         domain: &Arc<Domain>,
         memory: &LocalMem,
@@ -232,7 +232,7 @@ impl Registry {
     ///
     /// [`Error::Io`] when libfabric refuses it, [`Error::Closed`] when there are to be no more; the
     /// registration has ended then.
-    pub(super) fn add(
+    pub(crate) fn add(
         &self,
         domain: &Arc<Domain>,
         ep: Option<&Ep>,
@@ -271,7 +271,7 @@ impl Registry {
     /// # Safety
     ///
     /// As for [`Mr::register`].
-    pub(super) unsafe fn new_mr(
+    pub(crate) unsafe fn new_mr(
         &self,
         domain: &Arc<Domain>,
         (ptr, len): (*mut u8, usize),
@@ -312,20 +312,20 @@ impl Registry {
     /// Calls `read` with a region, if it is registered, and returns the result. The call is under
     /// the lock: only the table and [transfers](Self::hold) keep registrations, so that
     /// [`close`](Self::close) ends them all.
-    pub(super) fn with<T>(&self, region: u64, read: impl FnOnce(&Registered) -> T) -> Option<T> {
+    pub(crate) fn with<T>(&self, region: u64, read: impl FnOnce(&Registered) -> T) -> Option<T> {
         lock(&self.table).by_region.get(&region).map(|registered| read(registered))
     }
 
     /// The registration of a region, if there is one, for a transfer, which has to
     /// [release](release_of) it: before it lets go of the region, and when the endpoint is closed.
-    pub(super) fn hold(&self, region: u64) -> Option<Arc<Registered>> {
+    pub(crate) fn hold(&self, region: u64) -> Option<Arc<Registered>> {
         lock(&self.table).by_region.get(&region).cloned()
     }
 
     /// The region that `described` was told of, which begins with a segment's `key`, and where that
     /// segment begins in it. A key that is no segment's is that of a region without bytes, or of
     /// none.
-    pub(super) fn region_of(&self, key: u64, described: &[u8]) -> (u64, u64) {
+    pub(crate) fn region_of(&self, key: u64, described: &[u8]) -> (u64, u64) {
         let table = lock(&self.table);
         let base = word(described, HANDLE_BYTES);
         let places = base.and_then(|base| table.places.get(&(key, base)));
@@ -345,7 +345,7 @@ impl Registry {
 
     /// Ends every registration but those of the regions `kept`, which stay for good with their
     /// memory; there will be no more.
-    pub(super) fn close(&self, kept: &HashSet<u64>) {
+    pub(crate) fn close(&self, kept: &HashSet<u64>) {
         // Whoever has begun to end one has done so.
         let _ending = self.ending.write().unwrap_or_else(PoisonError::into_inner);
         let mut table = lock(&self.table);
@@ -369,17 +369,17 @@ impl Registry {
 
 /// A contiguous part of a peer's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct RemotePiece {
-    pub(super) key: u64,
+pub(crate) struct RemotePiece {
+    pub(crate) key: u64,
     /// The address of its first byte in the form that libfabric wants.
-    pub(super) addr: u64,
-    pub(super) len: u64,
+    pub(crate) addr: u64,
+    pub(crate) len: u64,
     /// The offset at which it begins in the whole.
-    pub(super) start: u64,
+    pub(crate) start: u64,
 }
 
 /// The parts of a peer's memory; `None` if `bytes` are not a description.
-pub(super) fn pieces(bytes: &[u8], virtual_addresses: bool) -> Option<Vec<RemotePiece>> {
+pub(crate) fn pieces(bytes: &[u8], virtual_addresses: bool) -> Option<Vec<RemotePiece>> {
     let mut pieces = Vec::new();
     let mut rest = bytes;
     let mut start = 0u64;
@@ -410,7 +410,7 @@ fn word(bytes: &[u8], at: usize) -> Option<u64> {
 }
 
 /// Reads a description.
-pub(super) fn remote(bytes: &[u8]) -> Option<RemoteMem> {
+pub(crate) fn remote(bytes: &[u8]) -> Option<RemoteMem> {
     let pieces = pieces(bytes, true)?;
     let access = Access::from_bits(*bytes.get(24)?)?;
     let mut at = 0;
@@ -425,8 +425,8 @@ pub(super) fn remote(bytes: &[u8]) -> Option<RemoteMem> {
     Some(RemoteMem { key: word(bytes, 0)?, len, access, native: Some(bytes.into()) })
 }
 
-/// See [`super::fuzzing::bytes`].
-pub(super) fn fuzz(bytes: &[u8]) {
+/// See [`crate::fuzzing::bytes`].
+pub(crate) fn fuzz(bytes: &[u8]) {
     let read = remote(bytes);
     for virtual_addresses in [false, true] {
         let Some(pieces) = pieces(bytes, virtual_addresses) else {

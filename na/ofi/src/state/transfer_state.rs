@@ -1,31 +1,30 @@
 //! The state of a transfer that is not over; what moves it is in `transfer.rs`.
 
-use super::memory;
-use super::memory::{Registered, RemotePiece};
+use crate::buffers::memory::{self, Registered, RemotePiece};
 use na_core::{Addr, Error, OpId, Transfer};
 use prim::sync::Arc;
 
 /// A transfer.
-pub(super) struct Running {
-    pub(super) op: OpId,
-    pub(super) put: bool,
-    pub(super) transfer: Transfer,
+pub(crate) struct Running {
+    pub(crate) op: OpId,
+    pub(crate) put: bool,
+    pub(crate) transfer: Transfer,
     /// The registration of the local memory, whose descriptors libfabric is given if it wants them.
     /// It ends only after the transfer.
-    pub(super) registered: Option<Arc<Registered>>,
-    pub(super) with: Addr,
-    pub(super) pieces: Vec<RemotePiece>,
+    pub(crate) registered: Option<Arc<Registered>>,
+    pub(crate) with: Addr,
+    pub(crate) pieces: Vec<RemotePiece>,
     /// Bytes that were handed over.
-    pub(super) started: u64,
-    pub(super) in_flight: u32,
+    pub(crate) started: u64,
+    pub(crate) in_flight: u32,
     /// It waits in the queue of its peer.
-    pub(super) queued: bool,
-    pub(super) error: Option<Error>,
+    pub(crate) queued: bool,
+    pub(crate) error: Option<Error>,
 }
 
 impl Running {
     /// The next part: ours, libfabric's name of the peer's, key, bytes.
-    pub(super) fn next(&self, part_max: u64) -> Option<(*mut u8, u64, u64, usize)> {
+    pub(crate) fn next(&self, part_max: u64) -> Option<(*mut u8, u64, u64, usize)> {
         let Transfer { local, local_offset, remote_offset, len, .. } = &self.transfer;
         let left = len - self.started;
         let at = remote_offset + self.started;
@@ -38,16 +37,16 @@ impl Running {
     }
 
     /// libfabric has parts of it.
-    pub(super) fn is_in_flight(&self) -> bool {
+    pub(crate) fn is_in_flight(&self) -> bool {
         self.in_flight > 0
     }
 
-    pub(super) fn is_started(&self) -> bool {
+    pub(crate) fn is_started(&self) -> bool {
         self.error.is_some() || self.started == self.transfer.len
     }
 
     /// Lets go of the registration, for good if it shall be `kept`. The memory is still held.
-    pub(super) fn release(&mut self, kept: bool) {
+    pub(crate) fn release(&mut self, kept: bool) {
         match self.registered.take() {
             Some(registered) if kept => std::mem::forget(registered),
             Some(registered) => memory::release_of(registered, &self.transfer.local),

@@ -11,14 +11,12 @@ use std::mem::MaybeUninit;
 
 use ofi_sys::{call, raw};
 
-use super::address::RAW_BYTES_MAX;
-use super::address::RawAddr;
-use super::core::Core;
-use super::fabric::{failed, zeroed};
-use super::failures::Meaning;
-use super::peers::{Peer, unreachable};
-use super::slots::OpSlot;
-use super::unexpected::Waiting;
+use crate::buffers::unexpected::Waiting;
+use crate::fabrics::fabric::{failed, zeroed};
+use crate::providers::{address::RAW_BYTES_MAX, address::RawAddr, failures::Meaning};
+use crate::state::core::Core;
+use crate::state::peers::{Peer, unreachable};
+use crate::state::slots::OpSlot;
 use na_core::matching::{Arrived, Kind};
 use na_core::{Addr, Arrival, Completion, Error, Tag};
 
@@ -35,7 +33,7 @@ fn data(flags: u64, data: u64) -> u64 {
 
 impl Core {
     /// Takes completions until there are none, or enough to report.
-    pub(super) fn progress(&mut self, enough: usize) -> Result<(), Error> {
+    pub(crate) fn progress(&mut self, enough: usize) -> Result<(), Error> {
         // Left as they are: a poll that finds nothing shall cost nothing but the question.
         let mut entries = [const { MaybeUninit::<raw::fi_cq_tagged_entry>::uninit() }; BATCH];
         let mut sources = [const { MaybeUninit::<raw::fi_addr_t>::uninit() }; BATCH];
@@ -213,7 +211,7 @@ impl Core {
     }
 
     /// Delivers what waits in buffers, as far as there is room.
-    pub(super) fn deliver_waiting(&mut self) {
+    pub(crate) fn deliver_waiting(&mut self) {
         let Self { unexpected, matcher, done, .. } = self;
         unexpected.deliver(|from, tag, bytes| {
             match matcher.arrive(Kind::Unexpected, from, tag, bytes) {
@@ -360,7 +358,7 @@ impl Core {
 
     /// The error of an operation: what libfabric's number `errno` and what it says of the peer make
     /// of it.
-    pub(super) fn error_for(
+    pub(crate) fn error_for(
         &self,
         with: &Addr,
         errno: c_int,

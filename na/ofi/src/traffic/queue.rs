@@ -19,14 +19,13 @@ use std::time::{Duration, Instant};
 use libc::iovec;
 use ofi_sys::{call, raw};
 
-use super::bounds::STUCK_LIMIT;
-use super::core::{Core, Posted, Queue, QueuedOp};
-use super::fabric::{failed, unavailable};
-use super::failures::{Meaning, means_gone};
-use super::local;
-use super::peers::{Peer, unreachable};
-use super::slots;
-use super::slots::OpSlot;
+use crate::buffers::local;
+use crate::fabrics::fabric::{failed, unavailable};
+use crate::providers::failures::{Meaning, means_gone};
+use crate::state::bounds::STUCK_LIMIT;
+use crate::state::core::{Core, Posted, Queue, QueuedOp};
+use crate::state::peers::{Peer, unreachable};
+use crate::state::slots::{self, OpSlot};
 use na_core::matching::Kind;
 use na_core::{Addr, Error, Tag};
 
@@ -53,8 +52,8 @@ enum QueueTurn {
 impl Core {
     /// Sends a short message at once, which is nothing to wait for. The caller has seen to the
     /// order. `answer` is the number of the receive of its answer, which ends with an error of the
-    /// message where that is told ([`tells_lost`](super::provider::Provider::tells_lost)).
-    pub(super) fn inject(
+    /// message where that is told (`Provider::tells_lost`).
+    pub(crate) fn inject(
         &mut self,
         kind: Kind,
         to: &Addr,
@@ -162,7 +161,7 @@ impl Core {
     }
 
     /// Hands something over, behind what waits for the same peer.
-    pub(super) fn enqueue(&mut self, to: &Addr, entry: QueuedOp) {
+    pub(crate) fn enqueue(&mut self, to: &Addr, entry: QueuedOp) {
         let waiting = self.queues.get_mut(&to.peer_id());
         if let Some(queue) = waiting {
             queue.entries.push_back(entry);
@@ -181,11 +180,11 @@ impl Core {
     }
 
     /// Takes a message out of its queue.
-    pub(super) fn dequeue(&mut self, peer: u64, slot: u32) {
+    pub(crate) fn dequeue(&mut self, peer: u64, slot: u32) {
         self.take_out(peer, QueuedOp::Send(slot));
     }
 
-    pub(super) fn take_out(&mut self, peer: u64, entry: QueuedOp) {
+    pub(crate) fn take_out(&mut self, peer: u64, entry: QueuedOp) {
         if let Some(queue) = self.queues.get_mut(&peer) {
             queue.entries.retain(|waiting| *waiting != entry);
             if queue.entries.is_empty() {
@@ -204,7 +203,7 @@ impl Core {
     /// Tries again what waits: of each peer in turn one operation, until each has none or was told
     /// "not now". That may be about the peer (RxM, while it connects) or about the endpoint, which
     /// has no room (`cxi`, `efa`); then all shall have their part of the little that there is.
-    pub(super) fn retry(&mut self) {
+    pub(crate) fn retry(&mut self) {
         if !self.recvs.is_empty() {
             self.post_receives();
         }
@@ -282,7 +281,7 @@ impl Core {
     }
 
     /// Operations with a peer end: it cannot be reached, or not any more.
-    pub(super) fn lose(&mut self, to: &Addr, reason: String) {
+    pub(crate) fn lose(&mut self, to: &Addr, reason: String) {
         let Some(peer) = to.state::<Peer>() else { return };
         let error = unreachable(to, reason);
         peer.set_reached(false);
@@ -408,7 +407,7 @@ impl Core {
     /// of a transfer; `true`: it goes over the next one. Only what does no harm if it comes twice,
     /// which a response does not; and for [`AGAIN_LIMIT`], because a provider may learn late that
     /// its connection is closed, and the peer may be gone.
-    pub(super) fn sends_again(&mut self, index: u32, is_lost: bool) -> bool {
+    pub(crate) fn sends_again(&mut self, index: u32, is_lost: bool) -> bool {
         let OpSlot::Send { kind, to, buf, posted, given_up, again, .. } = self.slots.get(index)
         else {
             return false;
@@ -429,7 +428,7 @@ impl Core {
     }
 
     /// Posts receives that wait, in order.
-    pub(super) fn post_receives(&mut self) {
+    pub(crate) fn post_receives(&mut self) {
         while let Some(index) = self.recvs.front().copied() {
             let (context, pinned) = (self.slots.context(index), self.slots.pinned(index));
             let Some(ep) = &self.ep else { return };
@@ -481,7 +480,7 @@ impl Core {
     /// # Errors
     ///
     /// When libfabric refuses one for good.
-    pub(super) fn post_buffers(&mut self) -> Result<(), Error> {
+    pub(crate) fn post_buffers(&mut self) -> Result<(), Error> {
         while let Some(number) = self.unexpected.next_idle() {
             match self.post_buffer(number) {
                 Posted::Taken | Posted::Partly => self.unexpected.posted(number),
@@ -505,7 +504,7 @@ impl Core {
     /// # Errors
     ///
     /// When libfabric refuses one, or takes none for [`FIRST_LIMIT`].
-    pub(super) fn post_first_buffers(&mut self) -> Result<(), Error> {
+    pub(crate) fn post_first_buffers(&mut self) -> Result<(), Error> {
         let begun = Instant::now();
         loop {
             self.post_buffers()?;
@@ -524,7 +523,7 @@ impl Core {
 
     /// Posts free buffers of an endpoint in use. A refusal is logged once, and tried again by the
     /// next poll.
-    pub(super) fn repost_buffers(&mut self) {
+    pub(crate) fn repost_buffers(&mut self) {
         let refused = self.post_buffers().err();
         let was_refused = std::mem::replace(&mut self.unexpected.refused, refused.is_some());
         if let Some(error) = refused.filter(|_| !was_refused) {
@@ -575,7 +574,7 @@ impl Core {
     }
 
     /// An error number of libfabric in words.
-    pub(super) fn reason(&self, errno: c_int, detail: Option<&str>) -> String {
+    pub(crate) fn reason(&self, errno: c_int, detail: Option<&str>) -> String {
         let said = self.domain.lib.strerror(errno);
         match detail.filter(|detail| !detail.is_empty() && *detail != said) {
             Some(detail) => format!("{said} ({errno}; {detail})"),
@@ -584,7 +583,7 @@ impl Core {
     }
 
     /// Returns the error of an operation with a peer that ended with that number of libfabric's.
-    pub(super) fn error_of(&self, with: &Addr, errno: c_int, detail: Option<&str>) -> Error {
+    pub(crate) fn error_of(&self, with: &Addr, errno: c_int, detail: Option<&str>) -> Error {
         let reason = self.reason(errno, detail);
         match errno {
             libc::ECANCELED => Error::Canceled,

@@ -18,7 +18,7 @@ const COUNT_MAX: usize = 4096;
 const BYTES_MAX: usize = 16 << 20;
 
 /// Sinks, by the age of their receives.
-pub(super) struct Sinks {
+pub(crate) struct Sinks {
     /// Slot and bytes, by the receive's number.
     by_age: BTreeMap<u64, (u32, usize)>,
     bytes: usize,
@@ -27,27 +27,27 @@ pub(super) struct Sinks {
 
 impl Sinks {
     /// For a provider that takes so many receives at a time: a quarter may be sinks.
-    pub(super) fn new(receives_max: usize) -> Self {
+    pub(crate) fn new(receives_max: usize) -> Self {
         let count_max = (receives_max / 4).clamp(1, COUNT_MAX);
         Self { by_age: BTreeMap::new(), bytes: 0, count_max }
     }
 
     /// The receive of that number, in that slot, has become one.
-    pub(super) fn add(&mut self, number: u64, slot: u32, bytes: usize) {
+    pub(crate) fn add(&mut self, number: u64, slot: u32, bytes: usize) {
         if self.by_age.insert(number, (slot, bytes)).is_none() {
             self.bytes += bytes;
         }
     }
 
     /// It has ended.
-    pub(super) fn remove(&mut self, number: u64) {
+    pub(crate) fn remove(&mut self, number: u64) {
         if let Some((_, bytes)) = self.by_age.remove(&number) {
             self.bytes -= bytes;
         }
     }
 
     /// The slot of the oldest one if there are too many, which is none any more.
-    pub(super) fn excess(&mut self) -> Option<u32> {
+    pub(crate) fn excess(&mut self) -> Option<u32> {
         if self.by_age.len() <= self.count_max && self.bytes <= BYTES_MAX {
             return None;
         }

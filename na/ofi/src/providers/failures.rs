@@ -9,7 +9,7 @@ use na_core::DeniedReason;
 
 /// The meaning that the failure of an operation has for the peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Meaning {
+pub(crate) enum Meaning {
     /// It cannot be reached, or not any more.
     Gone,
     /// It does not allow that: of transfers only.
@@ -18,7 +18,7 @@ pub(super) enum Meaning {
 
 /// A number of a device that says more than libfabric's.
 #[derive(Debug)]
-pub(super) struct Code {
+pub(crate) struct Code {
     /// libfabric's number with which it comes.
     errno: c_int,
     device: c_int,
@@ -34,7 +34,7 @@ const NO_ACCESS: Meaning = Meaning::Denied(DeniedReason::Access);
 
 /// `verbs`: `enum ibv_wc_status` (rdma-core, `libibverbs/verbs.h`), which comes with `FI_EIO`,
 /// whatever it is but a flush (`vrb_report_wc` in `verbs_cq.c`); RxM passes it on.
-pub(super) static VERBS: [Code; 3] = [
+pub(crate) static VERBS: [Code; 3] = [
     // IBV_WC_REM_ACCESS_ERR: also a key that there is not, and memory that is too short.
     code(libc::EIO, 10, NO_ACCESS),
     // IBV_WC_RETRY_EXC_ERR: nobody acknowledges.
@@ -50,7 +50,7 @@ pub(super) static VERBS: [Code; 3] = [
 /// registrations, as all are here, see `cxi.rs`): without the key the table has no such entry,
 /// without the process no such table. A peer that makes optimized registrations has a table for
 /// each, so that one of its keys which is void looks like its end.
-pub(super) static CXI: [Code; 7] = [
+pub(crate) static CXI: [Code; 7] = [
     // UNDELIVERABLE: the node or the way to it is down.
     code(libc::EIO, 2, Meaning::Gone),
     // PERM_VIOLATION
@@ -70,7 +70,7 @@ pub(super) static CXI: [Code; 7] = [
 /// `efa`: `EFA_IO_COMP_STATUS_…` and, from 4096 on, `FI_EFA_ERR_…` (`efa_errno.h`). Since libfabric
 /// 1.22 that has a number of libfabric's for each (`to_fi_errno`); from 1.16 on all came with
 /// `FI_EIO`, and before, the device's number was not told.
-pub(super) static EFA: [Code; 9] = [
+pub(crate) static EFA: [Code; 9] = [
     // REMOTE_ERROR_BAD_ADDRESS: no such key, no such access, or out of its range.
     code(libc::EINVAL, 7, NO_ACCESS),
     code(libc::EIO, 7, NO_ACCESS),
@@ -92,7 +92,7 @@ pub(super) static EFA: [Code; 9] = [
 
 /// Returns the meaning that an error has for the peer, if any. `codes` are those of the provider's
 /// devices.
-pub(super) fn meaning(codes: &[Code], errno: c_int, device: c_int) -> Option<Meaning> {
+pub(crate) fn meaning(codes: &[Code], errno: c_int, device: c_int) -> Option<Meaning> {
     match errno as u32 {
         _ if means_gone(errno) => Some(Meaning::Gone),
         raw::FI_EACCES | raw::FI_EPERM => Some(NO_ACCESS),
@@ -105,7 +105,7 @@ pub(super) fn meaning(codes: &[Code], errno: c_int, device: c_int) -> Option<Mea
 }
 
 /// Returns whether an error says that the peer cannot be reached, or not any more.
-pub(super) fn means_gone(errno: c_int) -> bool {
+pub(crate) fn means_gone(errno: c_int) -> bool {
     matches!(
         errno,
         libc::ECONNREFUSED
@@ -127,8 +127,8 @@ pub(super) fn means_gone(errno: c_int) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::provider::named;
     use super::*;
+    use crate::providers::provider::named;
 
     #[test]
     fn the_numbers_of_a_device_mean_something_for_its_provider_alone() {
