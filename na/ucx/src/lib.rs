@@ -6,20 +6,14 @@
 //! `UCX_TLS`, a device before a `/` in front of the host to `UCX_NET_DEVICES`. All other settings
 //! of UCX are taken from the environment, as for every program that uses it.
 //!
-//! # Files
+//! # Folders
 //!
-//! The state, lowest first; a file imports from those before it: `wire` (messages of the two
-//! endpoints), `address`, `ip_family` (connections that can carry data), `offer` (offers that UCX
-//! keeps for us), `transfer_sinks` (destinations of transfers), `peer_ref`, `keys` (which peer has
-//! which key), `inbox` (what callbacks leave), `remote_key` (memory that peers reach),
-//! `transfer_state`, `slots` (operations that UCX has in hand); UCX's objects and calls: `packing`
-//! (chunks that UCX fetches), `library`, `callbacks`, `sockaddr`, `worker`, `lanes`, `devices`,
-//! `wait`; and again state: `peer`, `discards` (connections that UCX ends), `driver` (all of it).
-//!
-//! Above it the behaviour of the driver, in the order in which a message passes: `endpoint`
-//! (operations), `messages`, `transfers`, `rendezvous`, `remote` (their kinds), `poll` (the work of
-//! a poll), `sessions` (connections), `bounds` (limits on what a peer makes us hold), `liveness`,
-//! `closing`. These do not import each other, but for constants: they are methods of one type.
+//! Lowest first, each imports from those before it: `wire.rs` (messages of the two endpoints) ·
+//! `addressing/` · `operations/` (all that is under way, and what callbacks leave) · `ucp/` (UCX's
+//! objects and calls) · `state/` (peers, and the driver, which has all of it) · `traffic/`
+//! (messages and transfers) · `connections/` (their beginning, bounds, silence and end) · `poll.rs`
+//! (the work of a poll) · `endpoint.rs` (the calls). What is above the state are methods of the
+//! driver; those files import nothing of each other but constants.
 //!
 //! # Connections
 //!
@@ -150,42 +144,17 @@
 //! some of many). So does C Mercury, which says no hello, and a peer that reads nothing of its
 //! control messages: see `bounds.rs`.
 
-mod address;
-mod bounds;
-mod callbacks;
-mod closing;
-mod devices;
-mod discards;
-mod driver;
+mod addressing;
+mod connections;
 mod endpoint;
-mod inbox;
-mod ip_family;
-mod keys;
-mod lanes;
-mod library;
-mod liveness;
-mod messages;
-mod offer;
-mod packing;
-mod peer;
-mod peer_ref;
+mod operations;
 mod poll;
-mod remote;
-mod remote_key;
-#[cfg(test)]
-mod remote_tests;
-mod rendezvous;
-mod sessions;
-mod slots;
-mod sockaddr;
-mod transfer_sinks;
-mod transfer_state;
-mod transfers;
-mod wait;
+mod state;
+mod traffic;
+mod ucp;
 mod wire;
 #[cfg(test)]
 mod wire_doc;
-mod worker;
 
 /// Entry points for fuzzers, see `na::fuzzing`.
 #[doc(hidden)]
@@ -202,7 +171,9 @@ pub mod fuzzing {
 
 use std::sync::Arc;
 
+use self::addressing::address;
 use self::endpoint::UcxEndpoint;
+use self::ucp::devices;
 use na_core::hosts::host_port;
 use na_core::hosts::own_address::Wanted;
 use na_core::{Device, Endpoint, Error, OpenOptions, Plugin, Uri};

@@ -2,10 +2,10 @@
 
 use ucx_sys::{ucp_ep_h, ucs_status_t};
 
-use super::driver::Driver;
-use super::inbox::{ConnEvent, Event, Failing};
-use super::slots::Work;
-use super::wire::{Chunk, Control};
+use crate::operations::inbox::{ConnEvent, Event, Failing};
+use crate::operations::slots::Work;
+use crate::state::driver::Driver;
+use crate::wire::{Chunk, Control};
 
 /// Looks at the network in one poll, at most.
 const TURNS_PER_POLL: usize = 64;
@@ -21,7 +21,7 @@ impl Driver {
     /// Moves the network, and handles what that has brought: in the next turn, if this one has
     /// brought messages, which would wait for it.
     #[inline]
-    pub(super) fn turn(&mut self) {
+    pub(crate) fn turn(&mut self) {
         let (mut quiet, mut turns, mut has_brought) = (false, 0, false);
         while let Some(worker) = &self.worker {
             let moved = worker.progress();
@@ -80,7 +80,7 @@ impl Driver {
     }
 
     /// An open connection has brought something.
-    pub(super) fn came(&mut self, link: ucp_ep_h, news: ConnEvent) {
+    pub(crate) fn came(&mut self, link: ucp_ep_h, news: ConnEvent) {
         let result = match news {
             ConnEvent::Failed(status) => {
                 self.state().failing.push(Failing { link, status, turns: BUSY_TURNS });
@@ -177,7 +177,7 @@ impl Driver {
     }
 
     /// Returns whether a poll has something to do at once.
-    pub(super) fn is_busy(&self) -> bool {
+    pub(crate) fn is_busy(&self) -> bool {
         self.state().is_busy()
             || !self.sending.is_empty()
             || self.is_behind
@@ -200,7 +200,7 @@ impl Driver {
     }
 
     /// An operation in a slot is over.
-    pub(super) fn finished(&mut self, slot: u32, status: ucs_status_t) {
+    pub(crate) fn finished(&mut self, slot: u32, status: ucs_status_t) {
         match self.slots.take(slot) {
             Some(Work::Send { op, buf, peer, end, answer }) => {
                 if end.is_none() {

@@ -1,11 +1,15 @@
 //! The tables and examples of `docs/wire-ucx.md` are those of the code.
 #![allow(clippy::unwrap_used, reason = "a test says by panicking what went wrong")]
 
-use super::wire::{
+use crate::connections::bounds;
+use crate::operations::keys;
+use crate::state::driver;
+use crate::traffic::{rendezvous, transfers};
+use crate::wire::{
     CHUNK_HEADER_BYTES, Chunk, Control, GivenKey, Hello, PACKED_BYTES_MAX, Place, URI_BYTES_MAX,
     VERSION,
 };
-use super::{MESSAGE_BYTES_MAX, bounds, driver, endpoint, keys, rendezvous, transfers, wire};
+use crate::{MESSAGE_BYTES_MAX, endpoint, wire};
 use na_core::wire_doc::{Field, Page};
 use na_core::{Access, DeniedReason};
 
