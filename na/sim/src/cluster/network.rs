@@ -31,7 +31,7 @@ impl Drop for Shared {
 /// A simulated network of this process. Cheap to clone; it exists for as long as a clone or one of
 /// its endpoints does.
 ///
-/// See the [crate](crate) for what it does and does not promise.
+/// See the [crate] for what it does and does not promise.
 #[derive(Clone)]
 pub struct Network(Arc<Shared>);
 

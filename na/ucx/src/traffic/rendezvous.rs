@@ -1,12 +1,12 @@
 //! Long pieces of transfers, which UCX moves from memory to memory by its rendezvous: by itself
 //! where the network can (InfiniBand, RoCE).
 //!
-//! A piece is offered by an active message with [`AM_PIECE`](crate::wire::AM_PIECE), whose header
-//! is that of a chunk. UCX has the memory in hand from then on at the sender, and at the receiver
-//! once it takes the offer. A request of that kind cannot be taken back: it ends when the piece was
-//! moved, or when its connection is ended by force. So a slot holds the memory for so long, and a
-//! transfer that was given up, or whose peer is gone, is reported when UCX has let go of it. Over
-//! shared memory connections cannot be ended by force, so nothing is offered there.
+//! A piece is offered by an active message with [`AM_PIECE`], whose header is that of a chunk. UCX
+//! has the memory in hand from then on at the sender, and at the receiver once it takes the offer.
+//! A request of that kind cannot be taken back: it ends when the piece was moved, or when its
+//! connection is ended by force. So a slot holds the memory for so long, and a transfer that was
+//! given up, or whose peer is gone, is reported when UCX has let go of it. Over shared memory
+//! connections cannot be ended by force, so nothing is offered there.
 
 use ucx_sys::{UCS_OK, ucp_dt_iov_t, ucp_ep_h, ucs_status_t};
 
