@@ -1,4 +1,5 @@
-//! A registered RPC: the data that the table of the RPC core (`hg/src/core/registry.rs`) keeps for each.
+//! A registered RPC: the data that the table of the RPC core (`hg/src/core/registry.rs`) keeps for
+//! each.
 
 use std::fmt;
 use std::sync::Arc;

@@ -54,16 +54,17 @@ const CRATES: &[Limits] = &[
     goals("log", ""),
     goals("loom-tests", ""),
     goals("na", "auto_sm registry fuzz_addresses"),
-    goals("na/core", "wire_doc base address limits memory message options endpoint matching loopback \
-         hosts conformance"),
+    goals("na/core", "wire_doc base address limits memory message options endpoint matching \
+         loopback hosts conformance"),
     goals("na/kept-signals", ""),
     goals("na/ofi", "providers fabrics buffers state traffic endpoint wire_doc fake fake_tests"),
     goals("na/ofi-sys", ""),
-    Limits { flat: 18, ..goals("na/sim", "") },
+    goals("na/sim", "base protocol cluster builder endpoint"),
     goals("na/sm", "address mapping wake link transfer peers state progress api \
          fuzzing wire_doc"),
     goals("na/tcp", "wire system stream peers state progress api fuzzing wire_doc"),
-    Limits { flat: 29, ..goals("na/ucx", "") },
+    goals("na/ucx", "wire addressing operations ucp state traffic connections poll endpoint \
+         wire_doc"),
     goals("na/ucx-sys", ""),
     goals("prim", "sync panic prefetch claim parts sleepers lock shared process"),
     goals("providers/blob", "error name rpc config store provider client"),
