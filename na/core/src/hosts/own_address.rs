@@ -134,7 +134,7 @@ impl Wanted {
 }
 
 /// The address under which others reach a socket that is bound to `bound`: for all interfaces, the
-/// one in the subnet that is asked for, else the one of [`outside`], else loopback, which a warning
+/// one in the subnet that is asked for, else the one of `outside`, else loopback, which a warning
 /// says. For `[::]`, which takes connections of both families, it may be of IPv4.
 ///
 /// # Errors

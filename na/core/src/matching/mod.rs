@@ -18,7 +18,7 @@
 //!
 //! # Bound
 //!
-//! An early message is a copy, counted against its peer with [`EARLY_OVERHEAD`] on top of its
+//! An early message is a copy, counted against its peer with `EARLY_OVERHEAD` on top of its
 //! length. At the bound [`arrive`](Matcher::arrive) takes nothing and says [`Arrived::Full`]: the
 //! transport leaves the message where it is and stops reading that peer. It asks
 //! [`has_room`](Matcher::has_room) again when room may have appeared. Room appears only when a
@@ -46,7 +46,7 @@
 //! A caller that cancels an expected receive gave up on a message that may still come, and would
 //! occupy its peer's bound for ever. So a cancel is remembered: a message of that peer and tag
 //! which finds no posted receive is discarded, once per cancel. That memory is bounded too, by runs
-//! of tags (see [`GivenUp`]): while a peer is stopped a caller may give up on any number of calls.
+//! of tags (see `given_up.rs`): while a peer is stopped a caller may give up on any number of calls.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
