@@ -408,7 +408,6 @@ macro_rules! conformance {
         $crate::conformance! { @tests $open; $mode;
             a_dead_peer_is_reported,
             a_dead_peer_is_reported_to_a_sleeper,
-            a_call_at_once_ends_with_its_peer,
             a_stopped_peer_is_waited_for,
             a_stopped_peer_passes_the_liveness_limit,
             a_stopped_peer_that_owes_an_answer_passes_the_limit,
@@ -416,6 +415,9 @@ macro_rules! conformance {
             nothing_is_left_behind,
         }
         // A restarted peer is opened by its address.
+        $crate::conformance! {
+            @test $open; $mode; Some(::na::open); a_call_at_once_ends_with_its_peer
+        }
         $crate::conformance! {
             @test $open; $mode; Some(::na::open); a_peer_restarts_under_its_address
         }
