@@ -81,14 +81,15 @@ impl RawAddr {
 
     /// The socket address, if it is one.
     pub(crate) fn socket(&self) -> Option<SocketAddr> {
-        let len = self.0.len();
-        if ![IPV4_BYTES, IPV6_BYTES].contains(&len) {
+        let family = u16::from_ne_bytes(*self.0.first_chunk()?);
+        let form = (i32::from(family), self.0.len());
+        // rustix panics for an IPv6 address that is too short.
+        if ![(libc::AF_INET, IPV4_BYTES), (libc::AF_INET6, IPV6_BYTES)].contains(&form) {
             return None;
         }
         // SAFETY: so many bytes are there, which are copied; the family says what they are.
-        let address = unsafe { SocketAddrAny::read(self.0.as_ptr().cast(), len as u32) };
-        let address = SocketAddr::try_from(address).ok()?;
-        (address.is_ipv6() == (len == IPV6_BYTES)).then_some(address)
+        let address = unsafe { SocketAddrAny::read(self.0.as_ptr().cast(), form.1 as u32) };
+        address.try_into().ok()
     }
 
     /// The string without its end, if it is one.
