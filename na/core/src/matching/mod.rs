@@ -46,7 +46,8 @@
 //! A caller that cancels an expected receive gave up on a message that may still come, and would
 //! occupy its peer's bound for ever. So a cancel is remembered: a message of that peer and tag
 //! which finds no posted receive is discarded, once per cancel. That memory is bounded too, by runs
-//! of tags (see `given_up.rs`): while a peer is stopped a caller may give up on any number of calls.
+//! of tags (see `given_up.rs`): while a peer is stopped a caller may give up on any number of
+//! calls.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
