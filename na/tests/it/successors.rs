@@ -50,8 +50,14 @@ fn deliver(from: &Arc<dyn Endpoint>, to: &Arc<dyn Endpoint>) -> Addr {
     }
 }
 
-/// No other test has sockets at these two addresses: the port of a predecessor stays free.
-const TCP: [&str; 2] = ["na+tcp://127.0.0.21:0", "na+tcp://127.0.0.22:0"];
+/// An address whose port the system gives to nobody who asks for any: that of a predecessor stays
+/// free for its successor. Another one for each `test`.
+fn own_tcp(test: u32) -> String {
+    let mut ports = (0..).map(|n| 10_000 * test + (std::process::id() + n * 7) % 10_000);
+    let is_free = |port: &u32| std::net::TcpListener::bind(("127.0.0.1", *port as u16)).is_ok();
+    format!("na+tcp://127.0.0.1:{}", ports.find(is_free).unwrap())
+}
+
 const UCX: &str = "ucx+tcp://127.0.0.1:0";
 const UCX_SM: &str = "ucx+sm://127.0.0.1:0";
 
@@ -66,7 +72,7 @@ fn has_ucx(uri: &'static str) -> bool {
 
 #[test]
 fn an_answer_to_a_predecessor_does_not_reach_its_successor_tcp() {
-    answers_end(TCP[0], drop);
+    answers_end(&own_tcp(1), drop);
 }
 
 #[test]
@@ -98,7 +104,7 @@ fn an_answer_to_a_predecessor_does_not_reach_its_successor_sim() {
 
 #[test]
 fn late_answers_to_a_predecessor_leave_its_successor_answers_tcp() {
-    late_answers_end(TCP[1]);
+    late_answers_end(&own_tcp(2));
 }
 
 #[test]

@@ -35,8 +35,11 @@ fn service_process() {
 #[test]
 fn answers_to_a_predecessor_keep_nobody_from_calling() {
     let name = format!("na+sm://predecessor-{}", std::process::id());
-    // No other test has sockets at this address: the port of the predecessor stays free.
-    for (transport, own) in [("na+tcp://", "na+tcp://127.0.0.23:0"), ("na+sm://", name.as_str())] {
+    // The system gives this port to nobody who asks for any: it stays free for the successor.
+    let mut ports = (0..).map(|n| 10_000 + (std::process::id() + n * 7) % 20_000);
+    let is_free = |port: &u32| std::net::TcpListener::bind(("127.0.0.1", *port as u16)).is_ok();
+    let tcp = format!("na+tcp://127.0.0.1:{}", ports.find(is_free).unwrap());
+    for (transport, own) in [("na+tcp://", tcp.as_str()), ("na+sm://", name.as_str())] {
         let own = own.to_owned();
         bounded("calls of a successor", move || succeeded(transport, &own));
     }
