@@ -136,7 +136,10 @@ fn predecessor(
     uri: &str,
     end: impl FnOnce(Arc<dyn Endpoint>),
 ) -> (Arc<dyn Endpoint>, String, Addr) {
-    let target = open(&uri.replace("successor", "target"));
+    let target = match uri.starts_with("na+tcp:") {
+        true => open("na+tcp://127.0.0.1:0"),
+        false => open(&uri.replace("successor", "target")),
+    };
     let predecessor = open(uri);
     let uri = predecessor.self_addr().uri().to_owned();
     let old = deliver(&predecessor, &target);

@@ -139,7 +139,7 @@ fn words(directory: &Path) -> BTreeSet<String> {
 #[test]
 fn all_that_is_used_is_compared() {
     let ours = ours();
-    let words = words(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../src/ucx"));
+    let words = words(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../ucx/src"));
     let declarations = include_str!("../../src/bindings.rs");
     let name = |rest: &str| rest.split([' ', ':', ';']).next().unwrap_or_default().to_owned();
     let aliases = declarations.lines().filter_map(|line| {
