@@ -11,7 +11,7 @@
 //!
 //! # A new row
 //!
-//! Write a function from [`Context`](process::Context) to [`Figure`](base::Figure) in
+//! Write a function from [`Context`] to [`Figure`](base::Figure) in
 //! `rows/`, and one for its peer if it has one, and name them in `catalog.rs`. It runs in a fresh
 //! process whose main thread is pinned to the origin's core. Every wait takes a
 //! [`Deadline`](base::Deadline).

@@ -12,7 +12,7 @@
 //! | [`lost`] | wake-ups through a descriptor, and the end of the process if other code closed it |
 //! | [`standard`] | keeps the numbers of standard input, output and error taken |
 //! | [`sleepers`] | the announcements of threads that are about to sleep, for who may have to ring |
-//! | [`panic`] | lets go of what a caught panic has left behind |
+//! | [`panic`](mod@panic) | lets go of what a caught panic has left behind |
 //! | [`prefetch`] | a hint to the cache about a line that is to be written |
 //!
 //! # Reading order
