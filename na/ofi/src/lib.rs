@@ -36,6 +36,8 @@
 //! memory) · `state/` (all that an endpoint has) · `traffic/` (handing over, and what libfabric
 //! reports) · `endpoint.rs` (the calls).
 
+#![cfg(not(loom))]
+
 mod buffers;
 mod endpoint;
 mod fabrics;

@@ -82,6 +82,8 @@
 //! `builder.rs` · `endpoint.rs` (operations). Everything is under one lock per network; no foreign
 //! code runs under it.
 
+#![cfg(not(loom))]
+
 mod base;
 mod builder;
 mod cluster;

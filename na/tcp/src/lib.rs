@@ -222,6 +222,8 @@
 //! other need memory of their own. Not to guess would cost a read for each frame, 5 % of a get of
 //! 64 KiB (above).
 
+#![cfg(not(loom))]
+
 mod api;
 #[doc(hidden)]
 pub mod fuzzing;

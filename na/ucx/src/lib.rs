@@ -144,6 +144,8 @@
 //! some of many). So does C Mercury, which says no hello, and a peer that reads nothing of its
 //! control messages: see `bounds.rs`.
 
+#![cfg(not(loom))]
+
 mod addressing;
 mod connections;
 mod endpoint;

@@ -107,15 +107,18 @@ mod imp {
 mod model {
     use crate::sync::atomic::{Ordering, fence};
 
+    /// Returns whether there is such a pair.
     pub fn is_there() -> bool {
         true
     }
 
+    /// The half of the favoured thread.
     pub fn light() {
         // pair: BARRIER
         fence(Ordering::SeqCst);
     }
 
+    /// The half of the others.
     pub fn heavy() -> Result<(), super::Refused> {
         // pair: BARRIER
         fence(Ordering::SeqCst);
