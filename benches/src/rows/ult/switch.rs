@@ -139,19 +139,22 @@ impl Drop for StopOnDrop {
     }
 }
 
-/// Two ULTs let each other run by `turn`, or at least by a yield; while one of the two does so
-/// once, the other does too.
-fn in_turns(
-    context: &Context,
-    turn: impl Fn(&PoolRef) -> Result<()> + Copy + Send + 'static,
-) -> Result<Figure> {
+/// How a ULT lets another one run. A trait, because a closure is not always inlined, and a return
+/// after a switch is mispredicted.
+trait Turn {
+    fn turn(pool: &PoolRef) -> Result<()>;
+}
+
+/// Two ULTs let each other run by `T`, or at least by a yield; while one of the two does so once,
+/// the other does too.
+fn in_turns<T: Turn>(context: &Context) -> Result<Figure> {
     on_one_xstream(context, 2 * BATCH, switches, move |pool, _deadline| {
         let stop = StopOnDrop(Arc::new(AtomicBool::new(false)));
         let (stopped, inner) = (stop.0.clone(), pool.clone());
         let other = move || {
             while !stopped.load(Ordering::Relaxed) {
                 // If the measuring ULT is not there, the row has failed and it tells why.
-                if turn(&inner).is_err() {
+                if T::turn(&inner).is_err() {
                     ult::yield_now();
                 }
             }
@@ -159,17 +162,29 @@ fn in_turns(
         pool.ult().spawn_detached(other).doing("spawning")?;
         Ok(move |samples: &mut Samples| {
             let _stop = &stop;
-            samples.each(|| (0..BATCH).try_for_each(|_| turn(&pool)))
+            samples.each(|| {
+                for _ in 0..BATCH {
+                    T::turn(&pool)?;
+                }
+                Ok(())
+            })
         })
     })
 }
 
-/// Row `ult.yield`.
-pub(crate) fn yields(context: &Context) -> Result<Figure> {
-    in_turns(context, |_pool| {
+struct Yields;
+
+impl Turn for Yields {
+    #[inline(always)]
+    fn turn(_pool: &PoolRef) -> Result<()> {
         ult::yield_now();
         Ok(())
-    })
+    }
+}
+
+/// Row `ult.yield`.
+pub(crate) fn yields(context: &Context) -> Result<Figure> {
+    in_turns::<Yields>(context)
 }
 
 /// Lets the unit run that comes next in `pool`.
@@ -179,9 +194,18 @@ pub(crate) fn yield_to_next(pool: &PoolRef) -> Result<()> {
     ult::yield_to(pool.pop().or_fail("nobody to yield to")?).doing("yielding to a ULT")
 }
 
+struct YieldsTo;
+
+impl Turn for YieldsTo {
+    #[inline(always)]
+    fn turn(pool: &PoolRef) -> Result<()> {
+        yield_to_next(pool)
+    }
+}
+
 /// Row `ult.yield_to`.
 pub(crate) fn yields_to(context: &Context) -> Result<Figure> {
-    in_turns(context, yield_to_next)
+    in_turns::<YieldsTo>(context)
 }
 
 /// Tells the other ULT of `ult.park_to` to end, which parks then.
