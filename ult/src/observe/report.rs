@@ -23,7 +23,8 @@ pub enum Report {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stall {
-    /// Number of the unit; `None`: it began before a [lazy](crate::MonitorSpec::lazy) monitor looked.
+    /// Number of the unit; `None`: it began before a [lazy](crate::MonitorSpec::lazy) monitor
+    /// looked.
     pub ult: Option<u64>,
     /// The name, if that is known and was given as a literal.
     pub name: Option<&'static str>,
