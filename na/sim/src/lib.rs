@@ -6,7 +6,7 @@
 //! failed run can be repeated, and its [`Trace`] says what happened.
 //!
 //! ```
-//! # mod na { pub use na_core::*; pub use na_sim as sim; }
+//! # mod na { pub use na_core::*; pub mod sim { pub use na_sim::*; } }
 //! use std::time::Duration;
 //! use na::sim::{Drive, LinkOptions, Network};
 //! use na::{Endpoint, OpId, OpenOptions, Tag};
