@@ -8,6 +8,7 @@
 //! | [`shared`] | a reference count whose last owner pays none either |
 //! | [`claim`] | a value that the first caller gets to use, in place |
 //! | [`parts`] | counts the parts of a block of memory that have come back |
+//! | [`OwnLine`] | a value that shares no cache line with its neighbours |
 //! | [`fork`] | tells a process from the children that were forked off it |
 //! | [`lost`] | wake-ups through a descriptor, and the end of the process if other code closed it |
 //! | [`standard`] | keeps the numbers of standard input, output and error taken |
@@ -26,6 +27,7 @@
 
 pub mod claim;
 pub mod lock;
+mod own_line;
 pub mod panic;
 pub mod parts;
 pub mod prefetch;
@@ -34,6 +36,7 @@ pub mod shared;
 pub mod sleepers;
 pub mod sync;
 
+pub use self::own_line::OwnLine;
 #[cfg(not(loom))]
 pub use self::process::fork;
 pub use self::process::{lost, standard};

@@ -4,7 +4,7 @@
 //!
 //! | state | written by | read by |
 //! |---|---|---|
-//! | `Begun` of a plain gate | who lets in | who lets in, and whoever looks |
+//! | `Admitted` of a plain gate | who lets in | who lets in, and whoever looks |
 //! | `ended` | handlers that leave | who lets in, and whoever looks |
 //! | `SharedPlaces` of a plain gate | under its lock | who leaves reads `counted` without it |
 //! | `Careful` | under its lock | |
@@ -23,6 +23,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use margo_config::{Admission, Overload};
+use prim::OwnLine;
 use prim::lock::Lock;
 use prim::sync::atomic::{AtomicU64, Ordering};
 
@@ -39,17 +40,12 @@ fn free_of(bounds: &Admission) -> usize {
 /// The host or user behind a peer, if that is known.
 pub(crate) type Host = Option<Principal>;
 
-/// Keeps what one side writes away from what the other one writes.
-#[derive(Debug, Default)]
-#[repr(align(128))]
-struct OwnLine<T>(T);
-
 /// The bounds of a pool or of an RPC, and the requests inside. `P`: a request that waits.
 pub(crate) struct Gate<P> {
     bounds: Admission,
     /// `begun` has several writers.
     several: bool,
-    begun: OwnLine<Begun>,
+    begun: OwnLine<Admitted>,
     ended: OwnLine<AtomicU64>,
     /// Places that went from one who has ended to one who begins, at once.
     handed_over: AtomicU64,
@@ -64,7 +60,7 @@ pub(crate) struct Gate<P> {
 }
 
 #[derive(Debug, Default)]
-struct Begun {
+struct Admitted {
     count: AtomicU64,
     /// Up to this count there is no need to look at `ended`.
     until: AtomicU64,
@@ -75,12 +71,12 @@ struct Begun {
 struct SharedPlaces {
     /// How many; whoever leaves looks at nothing else if there are none.
     counted: OwnLine<AtomicU64>,
-    counts: Lock<Counts>,
+    counts: Lock<InsideCounts>,
 }
 
 /// How many are inside, of each peer and of each host. No count is 0.
 #[derive(Debug)]
-pub(crate) struct Counts {
+pub(crate) struct InsideCounts {
     /// Most of a peer, and of a host.
     peer_max: usize,
     host_max: usize,
@@ -102,7 +98,7 @@ pub(crate) enum Share {
     HostHasAll,
 }
 
-impl Counts {
+impl InsideCounts {
     fn new(peer_max: Option<usize>, host_max: Option<usize>) -> Self {
         let [peer_max, host_max] = [peer_max, host_max].map(|max| max.unwrap_or(usize::MAX));
         Self { peer_max, host_max, of_peers: HashMap::new(), of_hosts: HashMap::new() }
@@ -183,7 +179,7 @@ impl Counts {
 struct Careful<P> {
     inside: usize,
     /// The counts of those inside; only if there are bounds of peers or hosts.
-    counts: Counts,
+    counts: InsideCounts,
     waiting: usize,
     /// The queue of each peer in the order of arrival; none is empty.
     queues: HashMap<Addr, Queue<P>>,
@@ -228,7 +224,7 @@ impl<P> Gate<P> {
     }
 
     fn plain(bounds: Admission, several: bool) -> Self {
-        let counts = Counts::beyond_free(&bounds);
+        let counts = InsideCounts::beyond_free(&bounds);
         let crowd = (!counts.are_none())
             .then(|| SharedPlaces { counted: OwnLine::default(), counts: Lock::new(counts) });
         let free = if crowd.is_some() { free_of(&bounds) } else { bounds.handlers_max } as u64;
@@ -236,7 +232,7 @@ impl<P> Gate<P> {
     }
 
     fn careful(bounds: Admission) -> Self {
-        let counts = Counts::new(bounds.peer_max(), bounds.host_max());
+        let counts = InsideCounts::new(bounds.peer_max(), bounds.host_max());
         let careful = Some(Lock::new(Careful::new(counts)));
         Self { careful, ..Self::empty(bounds) }
     }
@@ -458,7 +454,7 @@ impl SharedPlaces {
         self.counted.0.load(Ordering::Relaxed) > 0
     }
 
-    fn count_in(&self, counts: &mut Counts, peer: &Addr, host: Host) {
+    fn count_in(&self, counts: &mut InsideCounts, peer: &Addr, host: Host) {
         counts.count_in(peer, host);
         self.counted.0.fetch_add(1, Ordering::Relaxed);
     }
@@ -479,7 +475,7 @@ impl SharedPlaces {
 }
 
 impl<P> Careful<P> {
-    fn new(counts: Counts) -> Self {
+    fn new(counts: InsideCounts) -> Self {
         let (queues, turns, behind) = (HashMap::new(), VecDeque::new(), HashMap::new());
         Self { inside: 0, counts, waiting: 0, queues, turns, behind }
     }

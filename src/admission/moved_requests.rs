@@ -16,9 +16,9 @@ pub(crate) const CLOSING: (ReturnCode, &str) =
     (ReturnCode::OtherError, "the service shut down before it was answered");
 
 /// Those of an instance.
-pub(crate) struct MovedRequests<R>(Mutex<State<R>>);
+pub(crate) struct MovedRequests<R>(Mutex<MovedState<R>>);
 
-struct State<R> {
+struct MovedState<R> {
     /// By their addresses, which are theirs as long as somebody looks on.
     replies: HashMap<usize, WeakShared<R>>,
     is_over: bool,
@@ -26,12 +26,12 @@ struct State<R> {
 
 impl<R> Default for MovedRequests<R> {
     fn default() -> Self {
-        Self(Mutex::new(State { replies: HashMap::new(), is_over: false }))
+        Self(Mutex::new(MovedState { replies: HashMap::new(), is_over: false }))
     }
 }
 
 impl<R> MovedRequests<R> {
-    fn state(&self) -> MutexGuard<'_, State<R>> {
+    fn state(&self) -> MutexGuard<'_, MovedState<R>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

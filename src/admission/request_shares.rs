@@ -12,12 +12,12 @@ use prim::lock::Lock;
 use std::sync::Arc;
 
 use crate::Addr;
-use crate::admission::gate::{Counts, Host, Share};
+use crate::admission::gate::{Host, InsideCounts, Share};
 
 /// The holders of requests beyond the free places.
 pub(crate) struct RequestShares {
     /// The counts; `None`: there are no shares.
-    counts: Option<Arc<Lock<Counts>>>,
+    counts: Option<Arc<Lock<InsideCounts>>>,
 }
 
 impl RequestShares {
@@ -27,7 +27,7 @@ impl RequestShares {
         let mut all = Admission::new(requests_max.max(1));
         all.peer_handlers_max = part(bounds.peer_handlers_max);
         all.host_handlers_max = part(bounds.host_handlers_max);
-        let counts = Counts::beyond_free(&all);
+        let counts = InsideCounts::beyond_free(&all);
         Self { counts: (!counts.are_none()).then(|| Arc::new(Lock::new(counts))) }
     }
 
@@ -47,19 +47,19 @@ impl RequestShares {
             inside.count_in(peer, host);
             drop(inside);
             let (counts, peer) = (counts.clone(), peer.clone());
-            request.set_place(Box::new(Place { counts, peer }));
+            request.set_place(Box::new(CountedRequest { counts, peer }));
         }
         has_share
     }
 }
 
 /// One that is counted.
-struct Place {
-    counts: Arc<Lock<Counts>>,
+struct CountedRequest {
+    counts: Arc<Lock<InsideCounts>>,
     peer: Addr,
 }
 
-impl Drop for Place {
+impl Drop for CountedRequest {
     fn drop(&mut self) {
         self.counts.lock().count_out(&self.peer);
     }

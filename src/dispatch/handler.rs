@@ -6,7 +6,7 @@
 //! started by the handler that gives its place up.
 //!
 //! Whatever happens to the request from here on, the origin is told: the [`Reply`] answers when it
-//! is dropped unanswered, and [`Running`] counts the handler out even when it panics.
+//! is dropped unanswered, and [`RunningHandler`] counts the handler out even when it panics.
 
 use std::any::Any;
 use std::borrow::Cow;
@@ -371,7 +371,7 @@ impl<'a> HandlerSpawn<'a> {
         let (about, from) = ((rpc, provider), (context, origin, request));
         let spawned = if pool.is_only_here() {
             let reply = Reply::new(instance, about, from, watch);
-            let running = Running { reply, registration: Some(registration) };
+            let running = RunningHandler { reply, registration: Some(registration) };
             unit.spawn_detached(move || running.run())
         } else {
             let late =
@@ -399,7 +399,7 @@ fn no_unit(inner: &Inner, rpc: &str, error: &ult::SpawnError) {
 /// back on the other, for which the two wait for each other in the allocator.
 struct DeferredHandler(Option<HandlerParts>);
 
-/// The parts that a [`Running`] is made of.
+/// The parts that a [`RunningHandler`] is made of.
 struct HandlerParts {
     instance: Instance,
     about: (&'static str, ProviderId),
@@ -416,10 +416,10 @@ impl DeferredHandler {
     }
 
     #[inline(always)]
-    fn arrive(&mut self) -> Option<Running> {
+    fn arrive(&mut self) -> Option<RunningHandler> {
         let HandlerParts { instance, about, from, watch, registration } = self.0.take()?;
         let reply = Reply::new(instance, about, from, watch);
-        Some(Running { reply, registration: Some(registration) })
+        Some(RunningHandler { reply, registration: Some(registration) })
     }
 }
 
@@ -456,7 +456,7 @@ fn did_not_arrive(parts: HandlerParts) {
 
 /// A handler that was admitted. Counts it out when it ends, however it ends, unless its request was
 /// left to another ULT: then the unit that answers does.
-struct Running {
+struct RunningHandler {
     reply: Shared<Reply>,
     /// The registration of the RPC when the request was admitted: its data is the
     /// [`RegisteredRpc`]. `None`: its places were given back, or belong to the unit that answers.
@@ -464,7 +464,7 @@ struct Running {
     registration: Option<Arc<Registration>>,
 }
 
-impl Running {
+impl RunningHandler {
     fn run(mut self) {
         let Some(registration) = &self.registration else { return };
         let Some(entry) = registration.data_as::<RegisteredRpc>() else { return };
@@ -557,7 +557,7 @@ fn unwound(reply: &mut Shared<Reply>, panic: &(dyn Any + Send)) {
     reply.panicked(&message);
 }
 
-impl Drop for Running {
+impl Drop for RunningHandler {
     fn drop(&mut self) {
         let Some(registration) = self.registration.take() else { return };
         if let Some(entry) = registration.data_as() {

@@ -10,11 +10,11 @@ use ult::Eventual;
 /// The count of a provider's registrations that are not dropped yet.
 pub(crate) struct Living {
     process: Process,
-    state: Mutex<Count>,
+    state: Mutex<LivingState>,
 }
 
 #[derive(Default)]
-struct Count {
+struct LivingState {
     entries: usize,
     /// Those that are not in the registry any more: only requests have them.
     replaced: Vec<Weak<Registration>>,
@@ -49,7 +49,7 @@ impl Living {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Count> {
+    fn lock(&self) -> MutexGuard<'_, LivingState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

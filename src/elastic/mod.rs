@@ -55,13 +55,13 @@ pub(crate) enum RuntimeOwner {
 /// The pools and xstreams of an instance.
 pub(crate) struct Elastic {
     changes: ult::Mutex<()>,
-    table: Mutex<Table>,
+    table: Mutex<ElasticTable>,
     process: Process,
 }
 
 /// See the module's documentation.
-pub(crate) struct Table {
-    pub(crate) pools: BTreeMap<usize, PoolEntry>,
+pub(crate) struct ElasticTable {
+    pub(crate) pools: BTreeMap<usize, ElasticPool>,
     pub(crate) xstreams: BTreeMap<usize, XstreamEntry>,
     pub(crate) next_pool: usize,
     pub(crate) next_xstream: usize,
@@ -73,7 +73,7 @@ pub(crate) struct Table {
     pub(crate) next_hold: u64,
 }
 
-pub(crate) struct PoolEntry {
+pub(crate) struct ElasticPool {
     pub(crate) pool: PoolRef,
     /// As in a document; of a pool with a queue of the program's own, as far as there are words.
     pub(crate) about: ResolvedPool,
@@ -213,7 +213,7 @@ impl Elastic {
             .pools
             .iter()
             .zip(pools)
-            .map(|(about, pool)| (about.index, PoolEntry::new(about.clone(), pool.clone())))
+            .map(|(about, pool)| (about.index, ElasticPool::new(about.clone(), pool.clone())))
             .collect();
         let xstreams: BTreeMap<_, _> = resolved
             .xstreams
@@ -224,7 +224,7 @@ impl Elastic {
             })
             .collect();
         let index = |place: usize| resolved.pools[place].index;
-        let table = Table {
+        let table = ElasticTable {
             next_pool: pools.keys().next_back().map_or(0, |last| last + 1),
             next_xstream: xstreams.keys().next_back().map_or(0, |last| last + 1),
             pools,
@@ -245,7 +245,7 @@ impl Elastic {
         work()
     }
 
-    pub(crate) fn table(&self) -> MutexGuard<'_, Table> {
+    pub(crate) fn table(&self) -> MutexGuard<'_, ElasticTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -289,7 +289,7 @@ impl Elastic {
     }
 }
 
-impl PoolEntry {
+impl ElasticPool {
     pub(crate) fn new(about: ResolvedPool, pool: PoolRef) -> Self {
         Self { pool, about, holds: BTreeMap::new(), leaving: false }
     }
@@ -302,7 +302,7 @@ impl XstreamEntry {
     }
 }
 
-impl Table {
+impl ElasticTable {
     pub(crate) fn find_pool(&self, key: PoolKey<'_>) -> Result<usize, ElasticityError> {
         let index = match key {
             PoolKey::Index(index) => self.pools.contains_key(&index).then_some(index),

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use margo_config::{Affinity, Config, ConfigFlags, Priority, Resolved, ResolvedXstream};
 
-use super::{Elastic, Table, XstreamEntry};
+use super::{Elastic, ElasticTable, XstreamEntry};
 
 /// The part of the lists of pools and xstreams that goes into a document.
 #[derive(Debug, Clone, Copy)]
@@ -30,7 +30,7 @@ impl Elastic {
     }
 }
 
-impl Table {
+impl ElasticTable {
     fn resolved(&self, start: &Resolved, part: Part) -> Resolved {
         let places: HashMap<usize, usize> =
             self.pools.keys().enumerate().map(|(place, index)| (*index, place)).collect();

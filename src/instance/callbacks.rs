@@ -12,7 +12,7 @@ pub(crate) type Callback = Box<dyn FnOnce(&Instance) + Send>;
 
 /// When a callback runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Stage {
+pub(crate) enum CallbackStage {
     /// The network works.
     Before,
     /// It is closed.
@@ -54,10 +54,10 @@ pub(crate) struct Callbacks {
 }
 
 impl Callbacks {
-    pub(crate) fn stack(&self, stage: Stage) -> MutexGuard<'_, Stack> {
+    pub(crate) fn stack(&self, stage: CallbackStage) -> MutexGuard<'_, Stack> {
         let stack = match stage {
-            Stage::Before => &self.before,
-            Stage::After => &self.after,
+            CallbackStage::Before => &self.before,
+            CallbackStage::After => &self.after,
         };
         stack.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -65,7 +65,7 @@ impl Callbacks {
     /// `None`: the stage is over.
     pub(crate) fn enter(
         &self,
-        stage: Stage,
+        stage: CallbackStage,
         callback: Callback,
         at: &'static Location<'static>,
     ) -> Option<u64> {
@@ -79,14 +79,14 @@ impl Callbacks {
         Some(number)
     }
 
-    pub(crate) fn remove(&self, stage: Stage, number: u64) -> Option<Callback> {
+    pub(crate) fn remove(&self, stage: CallbackStage, number: u64) -> Option<Callback> {
         let mut stack = self.stack(stage);
         let found = stack.callbacks.binary_search_by_key(&number, |entered| entered.number);
         found.ok().map(|place| stack.callbacks.remove(place).callback)
     }
 
     /// Takes the next one to run. The stage is over if there is none, or if it takes no more.
-    pub(crate) fn next(&self, stage: Stage, takes_more: bool) -> Option<Entered> {
+    pub(crate) fn next(&self, stage: CallbackStage, takes_more: bool) -> Option<Entered> {
         let mut stack = self.stack(stage);
         let next = stack.callbacks.pop();
         stack.is_over |= next.is_none() || !takes_more;
@@ -94,7 +94,7 @@ impl Callbacks {
     }
 
     /// How many have not run.
-    pub(crate) fn left(&self, stage: Stage) -> usize {
+    pub(crate) fn left(&self, stage: CallbackStage) -> usize {
         self.stack(stage).callbacks.len()
     }
 

@@ -98,7 +98,7 @@ pub(crate) struct Inner {
     pub(crate) when_needed: WhenNeeded,
     /// The file that holds the address while the instance runs (`margo.address_file`).
     pub(crate) address_file: OnceLock<AddressFile>,
-    pub(crate) metrics: metrics::State,
+    pub(crate) metrics: metrics::MetricsState,
     /// The answer to the signal of `margo.dump_on_signal`.
     pub(crate) dump_on_signal: Option<DumpOnSignal>,
     pub(crate) log: Log,

@@ -6,7 +6,7 @@ use std::sync::{Arc, MutexGuard};
 
 use ult::{PoolRef, XstreamRef, XstreamState};
 
-use crate::elastic::{Elastic, LEAVING, Table, may_spawn};
+use crate::elastic::{Elastic, ElasticTable, LEAVING, may_spawn};
 use crate::instance::inner::Inner;
 use crate::{
     ElasticityError, Instance, PoolHold, PoolInfo, PoolKey, XstreamHold, XstreamInfo, XstreamKey,
@@ -63,7 +63,7 @@ impl Instance {
 
     /// The list, if it can be looked at: before its lock, which may be held for ever in a child
     /// process.
-    pub(crate) fn list(&self) -> Result<MutexGuard<'_, Table>, ElasticityError> {
+    pub(crate) fn list(&self) -> Result<MutexGuard<'_, ElasticTable>, ElasticityError> {
         if self.inner().is_forked() {
             return Err(ElasticityError::Forked);
         }

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use prim::OwnLine;
 use ult::{Eventual, Limit};
 
 use crate::FinalizeError;
@@ -14,10 +15,6 @@ use crate::support::log::{Log, log};
 const BEGUN: usize = 1;
 /// One handler that runs, or whose request was left to another ULT and is not answered.
 const HANDLER: usize = 2;
-
-/// Keeps what each handler writes away from what each one reads.
-#[repr(align(128))]
-struct OwnLine<T>(T);
 
 /// The shutdown state of an instance.
 pub(crate) struct Shutdown {

@@ -28,7 +28,9 @@ use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use crate::error::StageOver;
-use crate::instance::callbacks::{Callback, Callbacks, Entered, Runner, Stage, runner_here};
+use crate::instance::callbacks::{
+    Callback, CallbackStage, Callbacks, Entered, Runner, runner_here,
+};
 use crate::instance::inner::Inner;
 use crate::support::contain::contain;
 use crate::support::event::Event;
@@ -37,13 +39,13 @@ use crate::{FinalizeError, Instance};
 
 /// The calling thread or ULT runs code that the end of an instance waits for, as long as this
 /// lives.
-pub(crate) struct Running {
+pub(crate) struct EndBlocker {
     runner: Runner,
     /// The callbacks of the instance and of its parents.
     awaited_by: Vec<Arc<Callbacks>>,
 }
 
-impl Running {
+impl EndBlocker {
     pub(crate) fn of(inner: &Inner) -> Self {
         let runner = runner_here();
         let mut awaited_by = vec![inner.callbacks.clone()];
@@ -57,7 +59,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for EndBlocker {
     fn drop(&mut self) {
         for callbacks in &self.awaited_by {
             let mut runners = callbacks.runners();
@@ -70,7 +72,7 @@ impl Drop for Running {
 }
 
 /// Runs the callbacks of a stage and waits for each, for the grace period at most.
-pub(crate) fn run(inner: &Arc<Inner>, stage: Stage) {
+pub(crate) fn run(inner: &Arc<Inner>, stage: CallbackStage) {
     let (shutdown, began) = (&inner.shutdown, Instant::now());
     loop {
         let takes_more = began.elapsed() < shutdown.grace();
@@ -94,7 +96,7 @@ pub(crate) fn run(inner: &Arc<Inner>, stage: Stage) {
 fn run_here(inner: &Arc<Inner>, entered: Entered) {
     let Entered { callback, at, .. } = entered;
     let instance = Instance::new(inner.clone());
-    let _running = Running::of(inner);
+    let _running = EndBlocker::of(inner);
     let what = format_args!("the finalize callback that was entered at {at}");
     contain(&inner.log, what, || callback(&instance));
 }
@@ -109,7 +111,7 @@ fn run_here(inner: &Arc<Inner>, entered: Entered) {
 #[must_use = "dropping this removes the callback; `keep` leaves it in place"]
 pub struct FinalizeCallback {
     callbacks: Weak<Callbacks>,
-    stage: Stage,
+    stage: CallbackStage,
     number: u64,
 }
 
@@ -182,7 +184,7 @@ impl Instance {
         &self,
         callback: impl FnOnce(&Self) + Send + 'static,
     ) -> Result<FinalizeCallback, StageOver> {
-        self.enter(Stage::Before, Box::new(callback))
+        self.enter(CallbackStage::Before, Box::new(callback))
     }
 
     /// Has `callback` run in [`finalize`](Self::finalize) after the network has closed: all calls
@@ -200,11 +202,15 @@ impl Instance {
         &self,
         callback: impl FnOnce(&Self) + Send + 'static,
     ) -> Result<FinalizeCallback, StageOver> {
-        self.enter(Stage::After, Box::new(callback))
+        self.enter(CallbackStage::After, Box::new(callback))
     }
 
     #[track_caller]
-    fn enter(&self, stage: Stage, callback: Callback) -> Result<FinalizeCallback, StageOver> {
+    fn enter(
+        &self,
+        stage: CallbackStage,
+        callback: Callback,
+    ) -> Result<FinalizeCallback, StageOver> {
         let at = Location::caller();
         let callbacks = &self.inner().callbacks;
         if self.inner().is_forked() {
@@ -294,46 +300,47 @@ impl Instance {
 mod tests {
     use super::*;
 
-    fn enter(callbacks: &Callbacks, stage: Stage) -> Option<u64> {
+    fn enter(callbacks: &Callbacks, stage: CallbackStage) -> Option<u64> {
         callbacks.enter(stage, Box::new(|_| ()), Location::caller())
     }
 
     #[test]
     fn the_last_one_entered_comes_first_and_a_removed_one_never() {
         let callbacks = Callbacks::default();
-        let numbers: Vec<_> = (0..4).map(|_| enter(&callbacks, Stage::Before).unwrap()).collect();
-        assert!(callbacks.remove(Stage::Before, numbers[1]).is_some());
-        assert!(callbacks.remove(Stage::Before, numbers[1]).is_none());
-        assert!(callbacks.remove(Stage::After, numbers[0]).is_none(), "another stage");
-        assert_eq!(callbacks.left(Stage::Before), 3);
+        let numbers: Vec<_> =
+            (0..4).map(|_| enter(&callbacks, CallbackStage::Before).unwrap()).collect();
+        assert!(callbacks.remove(CallbackStage::Before, numbers[1]).is_some());
+        assert!(callbacks.remove(CallbackStage::Before, numbers[1]).is_none());
+        assert!(callbacks.remove(CallbackStage::After, numbers[0]).is_none(), "another stage");
+        assert_eq!(callbacks.left(CallbackStage::Before), 3);
         for number in [numbers[3], numbers[2], numbers[0]] {
-            assert_eq!(callbacks.next(Stage::Before, true).unwrap().number, number);
+            assert_eq!(callbacks.next(CallbackStage::Before, true).unwrap().number, number);
         }
-        assert_eq!(callbacks.left(Stage::Before), 0);
+        assert_eq!(callbacks.left(CallbackStage::Before), 0);
     }
 
     #[test]
     fn a_stage_is_over_when_its_stack_is_empty_and_not_before() {
         let callbacks = Callbacks::default();
-        enter(&callbacks, Stage::After).unwrap();
-        assert!(callbacks.next(Stage::After, true).is_some());
-        assert!(enter(&callbacks, Stage::After).is_some(), "by the one that runs");
-        assert!(callbacks.next(Stage::After, true).is_some());
-        assert!(callbacks.next(Stage::After, true).is_none());
-        assert!(enter(&callbacks, Stage::After).is_none());
-        assert!(!callbacks.stack(Stage::Before).is_over);
-        assert!(callbacks.next(Stage::Before, true).is_none());
-        assert!(enter(&callbacks, Stage::Before).is_none());
+        enter(&callbacks, CallbackStage::After).unwrap();
+        assert!(callbacks.next(CallbackStage::After, true).is_some());
+        assert!(enter(&callbacks, CallbackStage::After).is_some(), "by the one that runs");
+        assert!(callbacks.next(CallbackStage::After, true).is_some());
+        assert!(callbacks.next(CallbackStage::After, true).is_none());
+        assert!(enter(&callbacks, CallbackStage::After).is_none());
+        assert!(!callbacks.stack(CallbackStage::Before).is_over);
+        assert!(callbacks.next(CallbackStage::Before, true).is_none());
+        assert!(enter(&callbacks, CallbackStage::Before).is_none());
     }
 
     #[test]
     fn a_stage_that_takes_no_more_still_runs_what_it_has() {
         let callbacks = Callbacks::default();
-        let numbers = [(); 2].map(|()| enter(&callbacks, Stage::Before).unwrap());
-        assert_eq!(callbacks.next(Stage::Before, false).unwrap().number, numbers[1]);
-        assert!(enter(&callbacks, Stage::Before).is_none());
-        assert_eq!(callbacks.next(Stage::Before, false).unwrap().number, numbers[0]);
-        assert!(callbacks.next(Stage::Before, false).is_none());
+        let numbers = [(); 2].map(|()| enter(&callbacks, CallbackStage::Before).unwrap());
+        assert_eq!(callbacks.next(CallbackStage::Before, false).unwrap().number, numbers[1]);
+        assert!(enter(&callbacks, CallbackStage::Before).is_none());
+        assert_eq!(callbacks.next(CallbackStage::Before, false).unwrap().number, numbers[0]);
+        assert!(callbacks.next(CallbackStage::Before, false).is_none());
     }
 
     #[test]
@@ -341,8 +348,8 @@ mod tests {
         let own = crate::init("{}").unwrap();
         let child = own.init_child("{}").unwrap();
         let told = |instance: &Instance| instance.inner().callbacks.awaits_caller();
-        let outer = Running::of(own.inner());
-        let inner = Running::of(child.inner());
+        let outer = EndBlocker::of(own.inner());
+        let inner = EndBlocker::of(child.inner());
         assert!(told(&own) && told(&child));
         let others = own.clone();
         assert!(!std::thread::spawn(move || told(&others)).join().unwrap());

@@ -184,7 +184,7 @@ fn start(
         address_file: OnceLock::new(),
         when_needed: WhenNeeded::new(resolved.progress_when_needed),
         identities: Identities::default(),
-        metrics: metrics::State::new(watched, resolved.metrics.remote),
+        metrics: metrics::MetricsState::new(watched, resolved.metrics.remote),
         monitoring: Monitoring::new(monitors, log.clone()),
         dump_on_signal,
         log,

@@ -38,9 +38,9 @@ use std::time::Duration;
 use crate::admission::moved_requests::CLOSING;
 use crate::dispatch::handler;
 use crate::elastic::RuntimeOwner;
-use crate::instance::callbacks::Stage;
+use crate::instance::callbacks::CallbackStage;
 use crate::instance::inner::Inner;
-use crate::lifecycle::finalize::{self, Running};
+use crate::lifecycle::finalize::{self, EndBlocker};
 use crate::observe::dump_signal::DumpOnSignal;
 use crate::observe::monitor::{self, LifeEvent};
 use crate::observe::profile;
@@ -124,7 +124,7 @@ pub(crate) fn begin(inner: &Arc<Inner>) {
 /// Runs the steps. Whatever panics in one of them, all who wait for the end are told of it.
 fn run_contained(inner: &Arc<Inner>, run: impl FnOnce(&Arc<Inner>)) {
     // Monitors and destructors run here too.
-    let _running = Running::of(inner);
+    let _running = EndBlocker::of(inner);
     if contain(&inner.log, "finalize", || run(inner)).is_none() {
         end_at_once(inner, FinalizeError::Panicked);
     }
@@ -133,15 +133,15 @@ fn run_contained(inner: &Arc<Inner>, run: impl FnOnce(&Arc<Inner>)) {
 /// Ends an instance whose steps of shutdown cannot be taken in their order. The network closes, and
 /// the execution streams end with the last holder of the runtime.
 fn end_at_once(inner: &Arc<Inner>, error: FinalizeError) {
-    let _running = Running::of(inner);
+    let _running = EndBlocker::of(inner);
     forget_address(inner);
     contain(&inner.log, "finalize", || {
-        finalize::run(inner, Stage::Before);
+        finalize::run(inner, CallbackStage::Before);
         inner.timers.close();
         inner.standing_transfers.close();
         answer_moved(inner);
         stop_progress(inner);
-        finalize::run(inner, Stage::After);
+        finalize::run(inner, CallbackStage::After);
     });
     let _ = inner.shutdown.closed.set(());
     end_metrics(inner);
@@ -199,7 +199,7 @@ fn run_users(inner: &Arc<Inner>, what: &'static str, run: impl FnOnce() + Send +
     let own = inner.clone();
     let contained = move || {
         // It must not wait for the end, which waits for it.
-        let _running = Running::of(&own);
+        let _running = EndBlocker::of(&own);
         contain(&own.log, what, run);
     };
     if !inner.shutdown.run_apart("margo-end", contained) {
@@ -224,7 +224,7 @@ fn run(inner: &Arc<Inner>) {
     end_children(inner);
     shutdown.drain(&inner.log);
     inner.cancels.close();
-    finalize::run(inner, Stage::Before);
+    finalize::run(inner, CallbackStage::Before);
     end_timers(inner);
     inner.standing_transfers.close();
     answer_moved(inner);
@@ -242,7 +242,7 @@ fn run(inner: &Arc<Inner>) {
     watch_kept(inner);
     let own = inner.clone();
     run_users(inner, "a destructor of a handler", move || own.core.deregister_all());
-    finalize::run(inner, Stage::After);
+    finalize::run(inner, CallbackStage::After);
     end_monitor(inner);
     end_profile(inner);
     tell_apart(inner, || LifeEvent::Finalized);

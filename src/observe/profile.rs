@@ -17,13 +17,13 @@ use crate::{InitError, ProfileError};
 /// The profile of an instance.
 #[derive(Default)]
 pub(crate) struct Profile {
-    stage: Mutex<Stage>,
+    stage: Mutex<ProfileStage>,
     /// Tells its file from those of other instances of the process.
     file_number: OnceLock<u32>,
 }
 
 #[derive(Default)]
-enum Stage {
+enum ProfileStage {
     #[default]
     Never,
     Runs(Recording),
@@ -33,7 +33,7 @@ enum Stage {
 }
 
 impl Profile {
-    fn stage(&self) -> MutexGuard<'_, Stage> {
+    fn stage(&self) -> MutexGuard<'_, ProfileStage> {
         // No code of others runs under this lock.
         self.stage.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -41,10 +41,10 @@ impl Profile {
     pub(crate) fn start(&self, runtime: &Runtime) -> Result<(), ProfileError> {
         let mut stage = self.stage();
         match *stage {
-            Stage::Runs(_) => {}
-            Stage::Ended => return Err(ProfileError::Ended),
-            Stage::Never | Stage::Stopped(_) => {
-                *stage = Stage::Runs(runtime.record(&RecordOptions::new())?);
+            ProfileStage::Runs(_) => {}
+            ProfileStage::Ended => return Err(ProfileError::Ended),
+            ProfileStage::Never | ProfileStage::Stopped(_) => {
+                *stage = ProfileStage::Runs(runtime.record(&RecordOptions::new())?);
             }
         }
         Ok(())
@@ -53,7 +53,7 @@ impl Profile {
     pub(crate) fn stop(&self) {
         let mut stage = self.stage();
         *stage = match std::mem::take(&mut *stage) {
-            Stage::Runs(recording) => Stage::Stopped(recording.stop()),
+            ProfileStage::Runs(recording) => ProfileStage::Stopped(recording.stop()),
             other => other,
         };
     }
@@ -62,14 +62,14 @@ impl Profile {
 pub(crate) fn write(profile: &Profile, resolved: &Resolved) -> io::Result<PathBuf> {
     let nothing = |text: &str| Err(io::Error::new(io::ErrorKind::NotFound, text));
     let trace = match &*profile.stage() {
-        Stage::Runs(recording) => recording.snapshot(),
-        Stage::Stopped(trace) => trace.clone(),
-        Stage::Never => {
+        ProfileStage::Runs(recording) => recording.snapshot(),
+        ProfileStage::Stopped(trace) => trace.clone(),
+        ProfileStage::Never => {
             return nothing(
                 "nothing was recorded: start_profiling, or enable_abt_profiling, comes first",
             );
         }
-        Stage::Ended => return nothing("the instance has ended, and its profile with it"),
+        ProfileStage::Ended => return nothing("the instance has ended, and its profile with it"),
     };
     write_trace(&path(profile, resolved), &trace)
 }
@@ -112,16 +112,16 @@ pub(crate) fn end(
     resolved: &Resolved,
     log: &Log,
 ) -> Option<impl FnOnce() + Send + 'static> {
-    let stage = std::mem::replace(&mut *profile.stage(), Stage::Ended);
+    let stage = std::mem::replace(&mut *profile.stage(), ProfileStage::Ended);
     if !resolved.enable_abt_profiling {
         return None;
     }
     let (path, log) = (path(profile, resolved), log.clone());
     Some(move || {
         let trace = match stage {
-            Stage::Runs(recording) => recording.stop(),
-            Stage::Stopped(trace) => trace,
-            Stage::Never | Stage::Ended => return,
+            ProfileStage::Runs(recording) => recording.stop(),
+            ProfileStage::Stopped(trace) => trace,
+            ProfileStage::Never | ProfileStage::Ended => return,
         };
         match write_trace(&path, &trace) {
             Ok(path) => log!(log, INFO, path = %path.display(), "the profile is written"),

@@ -18,7 +18,7 @@
 //! |---|---|---|
 //! | `Cancels::tokens` | progress ULTs, handlers | its lock |
 //! | `Cancels::early_lanes` | written under that lock | anybody: only a hint |
-//! | `State::fired` | the first who fires it | anybody |
+//! | `TokenState::fired` | the first who fires it | anybody |
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -85,9 +85,9 @@ impl fmt::Display for CancelReason {
 /// wait to be decoded as may (`margo.requests_max`, by default 16384) none is taken, so it is told
 /// when some of them have begun. Deadlines, and origins that are gone, are told all the same.
 #[derive(Clone)]
-pub struct CancelToken(Arc<State>);
+pub struct CancelToken(Arc<TokenState>);
 
-struct State {
+struct TokenState {
     number: u64,
     process: Process,
     fired: Eventual<CancelReason>,
@@ -101,7 +101,7 @@ struct State {
 impl CancelToken {
     /// Makes the token of a request of the process from which this one was forked off.
     pub(crate) fn of_parent(process: Process) -> Self {
-        Self(Arc::new(State::new(0, process, None)))
+        Self(Arc::new(TokenState::new(0, process, None)))
     }
 
     /// The calls that it ends.
@@ -164,7 +164,7 @@ impl fmt::Debug for CancelToken {
     }
 }
 
-impl State {
+impl TokenState {
     fn new(number: u64, process: Process, deadline: Option<Instant>) -> Self {
         let (fired, alarm, ties) =
             (Eventual::new(), DeadlineTimer::default(), LinkedCalls::default());
@@ -179,7 +179,7 @@ impl State {
     }
 }
 
-impl Drop for State {
+impl Drop for TokenState {
     fn drop(&mut self) {
         self.alarm.end();
     }
@@ -194,28 +194,28 @@ pub(crate) struct Cancels {
 }
 
 struct Tokens {
-    by_call: HashMap<(Addr, CallKey), Weak<State>>,
+    by_call: HashMap<(Addr, CallKey), Weak<TokenState>>,
     by_origin: HashMap<Addr, Origin>,
     /// Cancels that came before a handler asked.
     early: HashMap<(Addr, CallKey), Instant>,
     early_in_order: VecDeque<(Addr, CallKey, Instant)>,
     /// How many of them are in each lane.
-    lanes: Lanes,
+    lanes: TokenLanes,
     /// Watched origins that had no token when they came in, those longest there first.
     idle: VecDeque<Addr>,
     idle_max: usize,
     over: bool,
 }
 
-struct Lanes([usize; 64]);
+struct TokenLanes([usize; 64]);
 
-impl Default for Lanes {
+impl Default for TokenLanes {
     fn default() -> Self {
         Self([0; 64])
     }
 }
 
-impl Lanes {
+impl TokenLanes {
     fn bits(&self) -> u64 {
         let used = self.0.iter().enumerate().filter(|(_, count)| **count > 0);
         used.fold(0, |bits, (lane, _)| bits | 1 << lane)
@@ -230,7 +230,7 @@ struct Origin {
     watch: Option<Watch>,
     /// True if it is in `Tokens::idle`.
     is_idle: bool,
-    tokens: HashMap<u64, Weak<State>>,
+    tokens: HashMap<u64, Weak<TokenState>>,
 }
 
 /// The parts that a token is made of.
@@ -250,7 +250,7 @@ impl Cancels {
             by_origin: HashMap::new(),
             early: HashMap::new(),
             early_in_order: VecDeque::new(),
-            lanes: Lanes::default(),
+            lanes: TokenLanes::default(),
             idle: VecDeque::new(),
             idle_max: idle_max.clamp(1, IDLE_WATCHED_MAX),
             over: false,
@@ -262,7 +262,7 @@ impl Cancels {
     /// A token for a request. `true`: its origin is to be watched from now on.
     pub(crate) fn token<B: EndsEarly>(&self, wanted: &Wanted<'_, B>) -> (CancelToken, bool) {
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
-        let state = Arc::new(State::new(number, Process::current(), wanted.deadline));
+        let state = Arc::new(TokenState::new(number, Process::current(), wanted.deadline));
         let is_new = self.enter(wanted, &state);
         if !state.fired.is_ready() {
             set_alarm(&state, wanted.by.log(), wanted.by.timer_pools());
@@ -270,7 +270,7 @@ impl Cancels {
         (CancelToken(state), is_new)
     }
 
-    fn enter<B>(&self, wanted: &Wanted<'_, B>, state: &Arc<State>) -> bool {
+    fn enter<B>(&self, wanted: &Wanted<'_, B>, state: &Arc<TokenState>) -> bool {
         let mut tokens = self.tokens();
         if tokens.over {
             state.fire(CancelReason::Closing);
@@ -458,7 +458,7 @@ impl Tokens {
 }
 
 /// A tasklet at the deadline. Without one (the runtime ends) the clock is still looked at.
-fn set_alarm(state: &Arc<State>, log: &Log, pools: impl Iterator<Item = PoolRef>) {
+fn set_alarm(state: &Arc<TokenState>, log: &Log, pools: impl Iterator<Item = PoolRef>) {
     let Some(deadline) = state.deadline else { return };
     state.alarm.set_in(log, pools, deadline, || {
         let weak = Arc::downgrade(state);
@@ -470,7 +470,7 @@ fn set_alarm(state: &Arc<State>, log: &Log, pools: impl Iterator<Item = PoolRef>
     });
 }
 
-fn fire_all(tokens: impl Iterator<Item = (u64, Weak<State>)>, reason: CancelReason) {
+fn fire_all(tokens: impl Iterator<Item = (u64, Weak<TokenState>)>, reason: CancelReason) {
     for token in tokens.filter_map(|(_, token)| token.upgrade()) {
         token.fire(reason);
     }
@@ -718,7 +718,7 @@ mod tests {
         let instance = Instance::builder("na+sm://").start().unwrap();
         let gone = instance.add_pool_from_json("{}").unwrap().pool;
         instance.remove_pool(&gone).unwrap();
-        let state = Arc::new(State::new(0, Process::current(), Some(Instant::now())));
+        let state = Arc::new(TokenState::new(0, Process::current(), Some(Instant::now())));
         let pools = [gone, instance.rpc_pool()].into_iter();
         set_alarm(&state, &instance.inner().log, pools);
         // Whoever waits does not look at the clock.

@@ -15,10 +15,10 @@ use crate::support::log::{Log, log};
 
 /// The alarm of one operation.
 #[derive(Default)]
-pub(crate) struct DeadlineTimer(Mutex<State>);
+pub(crate) struct DeadlineTimer(Mutex<AlarmState>);
 
 #[derive(Default)]
-enum State {
+enum AlarmState {
     #[default]
     Off,
     Set(TimerHandle<()>),
@@ -27,7 +27,7 @@ enum State {
 }
 
 impl DeadlineTimer {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, AlarmState> {
         // No code of others runs under this lock.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -52,13 +52,13 @@ impl DeadlineTimer {
         ring: impl Fn() -> F,
     ) {
         let mut state = self.state();
-        if !matches!(*state, State::Off) {
+        if !matches!(*state, AlarmState::Off) {
             return;
         }
         for pool in pools {
             match pool.tasklet().name("margo deadline").spawn_at(at, ring()) {
                 Ok(timer) => {
-                    *state = State::Set(timer);
+                    *state = AlarmState::Set(timer);
                     return;
                 }
                 Err(error) => log!(log, DEBUG, %error, "no alarm for an operation there"),
@@ -68,13 +68,13 @@ impl DeadlineTimer {
 
     #[cfg(test)]
     pub(crate) fn is_set(&self) -> bool {
-        matches!(*self.state(), State::Set(_))
+        matches!(*self.state(), AlarmState::Set(_))
     }
 
     /// The operation has ended.
     pub(crate) fn end(&self) {
-        let state = std::mem::replace(&mut *self.state(), State::Over);
-        if let State::Set(timer) = state {
+        let state = std::mem::replace(&mut *self.state(), AlarmState::Over);
+        if let AlarmState::Set(timer) = state {
             timer.cancel();
         }
     }

@@ -32,11 +32,11 @@ pub(crate) struct StandingTransfers {
     limit: Duration,
     /// The timer is set.
     is_set: AtomicBool,
-    timer: Mutex<Timer>,
+    timer: Mutex<StandingTimer>,
 }
 
 #[derive(Debug, Default)]
-enum Timer {
+enum StandingTimer {
     #[default]
     None,
     Set(TimerHandle<()>),
@@ -63,7 +63,7 @@ impl StandingTransfers {
         }
     }
 
-    fn timer(&self) -> std::sync::MutexGuard<'_, Timer> {
+    fn timer(&self) -> std::sync::MutexGuard<'_, StandingTimer> {
         self.timer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -73,14 +73,14 @@ impl StandingTransfers {
         F: FnOnce() + Send + 'static,
     {
         let mut timer = self.timer();
-        if matches!(*timer, Timer::Closed) || self.is_set.swap(true, Ordering::Relaxed) {
+        if matches!(*timer, StandingTimer::Closed) || self.is_set.swap(true, Ordering::Relaxed) {
             return;
         }
         let at = Instant::now() + (self.limit / LOOKS).max(Duration::from_millis(1));
         for pool in by.timer_pools() {
             match pool.tasklet().name("margo transfers").spawn_at(at, look()) {
                 Ok(set) => {
-                    *timer = Timer::Set(set);
+                    *timer = StandingTimer::Set(set);
                     return;
                 }
                 Err(error) => log!(by.log(), DEBUG, %error, "no timer for transfers there"),
@@ -92,8 +92,8 @@ impl StandingTransfers {
 
     /// The instance ends, and its transfers with it.
     pub(crate) fn close(&self) {
-        let before = std::mem::replace(&mut *self.timer(), Timer::Closed);
-        if let Timer::Set(timer) = before {
+        let before = std::mem::replace(&mut *self.timer(), StandingTimer::Closed);
+        if let StandingTimer::Set(timer) = before {
             timer.cancel();
         }
     }

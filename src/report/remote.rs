@@ -35,7 +35,7 @@ pub(crate) fn register(instance: &Instance) -> Result<(), RegisterError> {
     }
     // Not in the pool of handlers, nor within its bounds: these may be what somebody wants to look
     // at.
-    let (pool, asked) = (instance.progress_pool(), Arc::new(Asked::default()));
+    let (pool, asked) = (instance.progress_pool(), Arc::new(SnapshotCallers::default()));
     instance.serve(METRICS).pool(&pool).internal(Internal::Metrics).handler(move |request| {
         let inner = request.instance().inner().clone();
         if !inner.metrics.remote.load(Ordering::Relaxed) {
@@ -65,9 +65,9 @@ pub(crate) fn register(instance: &Instance) -> Result<(), RegisterError> {
 
 /// The calls that wait for a snapshot, and whether there is a thread that takes one.
 #[derive(Default)]
-struct Asked(Mutex<(Vec<Handle<(), Answer>>, bool)>);
+struct SnapshotCallers(Mutex<(Vec<Handle<(), Answer>>, bool)>);
 
-impl Asked {
+impl SnapshotCallers {
     /// Returns whether the caller has to see to a thread.
     fn enter(&self, request: Handle<(), Answer>) -> bool {
         let mut asked = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -84,7 +84,7 @@ impl Asked {
 }
 
 /// Answers until no request is left.
-fn answer(inner: &Inner, asked: &Asked) {
+fn answer(inner: &Inner, asked: &SnapshotCallers) {
     loop {
         let requests = asked.take();
         if requests.is_empty() {

@@ -4,7 +4,7 @@ use margo_config::{Affinity, Scheduler, Xstream};
 use margo_config::{Config, ConfigFlags, Errors, Pool, PoolAccess, PoolKind, Resolved, Warning};
 use ult::{PoolRef, Runtime, XstreamRef, XstreamState};
 
-use crate::elastic::{Elastic, Part, PoolEntry, RuntimeOwner, XstreamEntry, listed};
+use crate::elastic::{Elastic, ElasticPool, Part, RuntimeOwner, XstreamEntry, listed};
 use crate::error::LayoutErrors;
 use crate::observe::monitor::LifeEvent;
 use crate::support::log::{Log, log};
@@ -83,7 +83,7 @@ impl Elastic {
         (first..).map(|number| format!("__xstream_{number}__")).find(is_free).unwrap_or_default()
     }
 
-    fn enter_pool(&self, entry: PoolEntry) -> PoolInfo {
+    fn enter_pool(&self, entry: ElasticPool) -> PoolInfo {
         let mut table = self.table();
         let info = PoolInfo { index: table.next_pool, pool: entry.pool.clone() };
         table.pools.insert(info.index, entry);
@@ -140,7 +140,7 @@ impl Instance {
         let (resolved, place) = self.with_pool(pool)?;
         let layout = Layout::plan(&resolved).map_err(|error| below(error, "pools", place))?;
         let made = inner.runtime.add_pool(layout.pools[place].spec())?;
-        let info = elastic.enter_pool(PoolEntry::new(resolved.pools[place].clone(), made));
+        let info = elastic.enter_pool(ElasticPool::new(resolved.pools[place].clone(), made));
         inner.monitoring.tell(&LifeEvent::PoolAdded(&info.pool));
         Ok(info)
     }
@@ -166,7 +166,7 @@ impl Instance {
         let (resolved, place) = self.with_pool(described(pool))?;
         let mut about = resolved.pools[place].clone();
         about.external = true;
-        let info = elastic.enter_pool(PoolEntry::new(about, pool.clone()));
+        let info = elastic.enter_pool(ElasticPool::new(about, pool.clone()));
         inner.monitoring.tell(&LifeEvent::PoolAdded(&info.pool));
         Ok(info)
     }

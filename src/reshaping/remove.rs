@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use ult::XstreamState;
 
-use crate::elastic::{Elastic, LEAVING, Table};
+use crate::elastic::{Elastic, ElasticTable, LEAVING};
 use crate::observe::monitor::LifeEvent;
 use crate::support::log::log;
 use crate::{ElasticityError, Instance, PoolKey, XstreamInfo, XstreamKey};
@@ -12,7 +12,7 @@ use crate::{ElasticityError, Instance, PoolKey, XstreamInfo, XstreamKey};
 /// The xstream that stays.
 const PRIMARY: &str = "__primary__";
 
-impl Table {
+impl ElasticTable {
     /// Returns the users of a pool, RPCs apart.
     fn pool_users(&self, index: usize) -> Vec<String> {
         let mut users = Vec::new();

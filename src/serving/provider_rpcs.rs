@@ -25,11 +25,11 @@ use crate::dispatch::registered_rpc::{RegisteredRpc, Run};
 pub(crate) struct ProviderRpcs {
     /// For a child process that was forked off, where the lock may be held for ever.
     first_pool: PoolRef,
-    state: Mutex<State>,
+    state: Mutex<RpcsState>,
     living: Arc<Living>,
 }
 
-struct State {
+struct RpcsState {
     pool: PoolRef,
     /// Also without RPCs a provider keeps its pool.
     hold: Option<PoolHold>,
@@ -49,11 +49,11 @@ impl ProviderRpcs {
     /// None yet, to run in that pool.
     pub(crate) fn new(pool: PoolRef, hold: Option<PoolHold>) -> Self {
         let first_pool = pool.clone();
-        let state = Mutex::new(State { pool, hold, own: Vec::new() });
+        let state = Mutex::new(RpcsState { pool, hold, own: Vec::new() });
         Self { first_pool, state, living: Living::new() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, RpcsState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

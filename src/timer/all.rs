@@ -10,23 +10,23 @@ use std::time::Instant;
 use ult::{Eventual, PoolRef};
 
 use super::TimerState;
-use super::state::Shared;
+use super::state::TimerShared;
 use crate::support::log::Log;
 
 /// The timers of an instance.
 pub(crate) struct Timers {
-    table: Mutex<Table>,
+    table: Mutex<TimerTable>,
     pub(super) log: Log,
 }
 
 #[derive(Default)]
-struct Table {
+struct TimerTable {
     /// By address, which a timer keeps as long as it is here.
-    timers: HashMap<usize, Weak<Shared>>,
+    timers: HashMap<usize, Weak<TimerShared>>,
     closed: bool,
 }
 
-fn key(timer: &Arc<Shared>) -> usize {
+fn key(timer: &Arc<TimerShared>) -> usize {
     Arc::as_ptr(timer).addr()
 }
 
@@ -35,11 +35,11 @@ impl Timers {
         Arc::new(Self { table: Mutex::default(), log })
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
+    fn table(&self) -> MutexGuard<'_, TimerTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn admit(&self, timer: &Arc<Shared>) {
+    pub(super) fn admit(&self, timer: &Arc<TimerShared>) {
         let mut table = self.table();
         if !table.closed {
             table.timers.insert(key(timer), Arc::downgrade(timer));
@@ -49,7 +49,7 @@ impl Timers {
         timer.close();
     }
 
-    fn all(&self) -> Vec<Arc<Shared>> {
+    fn all(&self) -> Vec<Arc<TimerShared>> {
         self.table().timers.values().filter_map(Weak::upgrade).collect()
     }
 
@@ -74,7 +74,7 @@ impl Timers {
         list
     }
 
-    pub(super) fn forget(&self, timer: &Arc<Shared>) {
+    pub(super) fn forget(&self, timer: &Arc<TimerShared>) {
         self.table().timers.remove(&key(timer));
     }
 

@@ -28,7 +28,7 @@ use na::fork::Process;
 use ult::PoolRef;
 
 pub(crate) use self::all::Timers;
-use self::state::{Armed, Arming, Callback, Home, Shared};
+use self::state::{Armed, Arming, Callback, Home, TimerShared};
 use crate::TimerError;
 use crate::elastic::Elastic;
 
@@ -171,7 +171,7 @@ impl Tick {
 ///
 /// Counterpart: `margo_timer_t`.
 pub struct Timer {
-    shared: Arc<Shared>,
+    shared: Arc<TimerShared>,
 }
 
 impl Timer {
@@ -187,7 +187,7 @@ impl Timer {
             None => Home::Handlers(elastic.clone()),
         };
         let name = spec.name.unwrap_or_else(|| "timer".to_owned()).into();
-        let shared = Shared::new(timers, process, home, spec.inline, name, callback);
+        let shared = TimerShared::new(timers, process, home, spec.inline, name, callback);
         // Where the lock may be held for ever nobody needs to know of it.
         if !process.is_other() {
             timers.admit(&shared);

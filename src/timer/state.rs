@@ -1,6 +1,6 @@
 //! The rules of one timer.
 //!
-//! | field of `State` | meaning |
+//! | field of `ArmedState` | meaning |
 //! |---|---|
 //! | `armed` | when the callback is to run next; what users see as armed |
 //! | `unit` | the unit that stands for it in the timer heap of an execution stream |
@@ -88,7 +88,7 @@ struct Unit {
     handle: TimerHandle<()>,
 }
 
-struct State {
+struct ArmedState {
     armed: Option<Armed>,
     unit: Option<Unit>,
     /// Number of the last unit.
@@ -129,17 +129,17 @@ impl Home {
 }
 
 /// The state that a timer and its unit share.
-pub(super) struct Shared {
+pub(super) struct TimerShared {
     timers: Weak<Timers>,
     home: Home,
     inline: bool,
     name: Arc<str>,
     process: Process,
     log: Log,
-    state: Mutex<State>,
+    state: Mutex<ArmedState>,
 }
 
-impl Shared {
+impl TimerShared {
     pub(super) fn new(
         timers: &Arc<Timers>,
         process: Process,
@@ -148,7 +148,7 @@ impl Shared {
         name: Arc<str>,
         callback: Callback,
     ) -> Arc<Self> {
-        let state = State {
+        let state = ArmedState {
             armed: None,
             unit: None,
             units: 0,
@@ -174,7 +174,7 @@ impl Shared {
         if self.process.is_other() { Err(TimerError::Forked) } else { Ok(()) }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ArmedState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -228,7 +228,7 @@ impl Shared {
 
     /// Sees to a unit for the time that was armed, unless the callback runs. Returns the unit that
     /// it replaces, which can only be where a timer was armed anew.
-    fn cover(self: &Arc<Self>, state: &mut State) -> Result<Option<Unit>, TimerError> {
+    fn cover(self: &Arc<Self>, state: &mut ArmedState) -> Result<Option<Unit>, TimerError> {
         let Some(armed) = state.armed.filter(|_| state.runner.is_none()) else { return Ok(None) };
         if state.unit.as_ref().is_some_and(|unit| unit.due <= armed.due) {
             return Ok(None);
@@ -258,7 +258,7 @@ impl Shared {
     }
 
     /// As [`cover`](Self::cover), where there is no caller to tell.
-    fn cover_or_log(self: &Arc<Self>, state: &mut State) {
+    fn cover_or_log(self: &Arc<Self>, state: &mut ArmedState) {
         if let Err(error) = self.cover(state) {
             log!(self.log, ERROR, timer = &*self.name, %error, "a timer was disarmed");
         }
@@ -414,7 +414,7 @@ fn catch_up(armed: &mut Option<Armed>) {
 /// The duty of a unit when its time has come, started or not.
 struct Fire {
     /// Until it starts.
-    timer: Option<Arc<Shared>>,
+    timer: Option<Arc<TimerShared>>,
     number: u64,
 }
 

@@ -15,7 +15,7 @@ const BAD_PUBLIC_OPENERS_MAX: usize = 0;
 const BAD_OPENERS_MAX: usize = 0;
 
 /// Names of types that one crate, or one transport, has for different things. Only ever lower this.
-const SHARED_NAMES_MAX: usize = 23;
+const SHARED_NAMES_MAX: usize = 0;
 
 fn is_doc(line: &str) -> bool {
     let line = line.trim_start();
@@ -79,8 +79,10 @@ fn a_word_has_one_meaning() {
     let mut places: BTreeMap<(String, String), Vec<String>> = BTreeMap::new();
     for path in files(&root(), ".rs") {
         let name = path.strip_prefix(root()).unwrap().display().to_string();
-        let is_test = ["tests", "benches", "examples", "fuzz", "/fake/", "conformance"];
-        if !name.contains("src/") || is_test.iter().any(|test| name.contains(test)) {
+        // The last are alternatives, of which a build has one.
+        let others =
+            ["tests", "benches", "examples", "fuzz", "/fake/", "conformance", "stack/context/"];
+        if !name.contains("src/") || others.iter().any(|other| name.contains(other)) {
             continue;
         }
         for defined in types_of(&read(&path)) {

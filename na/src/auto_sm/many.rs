@@ -15,20 +15,20 @@ pub(super) const FIRST: u64 = OpId::RESERVED.0 + (1 << 31);
 
 #[derive(Debug, Default)]
 pub(super) struct Many {
-    queue: Posted,
-    sides: [Posted; 2],
+    queue: MultiReceives,
+    sides: [MultiReceives; 2],
     held: VecDeque<(MsgBuf, Arrival)>,
     next: u64,
 }
 
 /// Receives in their order, each with the number of messages that it still takes.
 #[derive(Debug, Default)]
-struct Posted(VecDeque<(OpId, usize)>);
+struct MultiReceives(VecDeque<(OpId, usize)>);
 
 /// A receive to be posted at a side, for so many messages.
 pub(super) type Post = (Side, OpId, usize);
 
-impl Posted {
+impl MultiReceives {
     fn left(&self) -> usize {
         self.0.iter().fold(0, |sum, (_, left)| sum.saturating_add(*left))
     }

@@ -41,13 +41,13 @@ pub(super) struct Receives {
     queue: VecDeque<OpId>,
     /// Posted at each side, in that order. At least as many as are queued, at most as many as ever
     /// were.
-    posted: [VecDeque<Posted>; 2],
+    posted: [VecDeque<PostedReceive>; 2],
     spare: Vec<MsgBuf>,
     next: u64,
 }
 
 #[derive(Debug)]
-struct Posted {
+struct PostedReceive {
     name: OpId,
     message: Option<(MsgBuf, Arrival)>,
 }
@@ -78,7 +78,7 @@ impl Receives {
             if posted.len() <= place {
                 self.next = (self.next + 1) % (super::many::FIRST - FIRST);
                 let name = OpId(FIRST + self.next);
-                posted.push_back(Posted { name, message: None });
+                posted.push_back(PostedReceive { name, message: None });
                 posts.push((side, name, self.spare.pop()));
             }
         }

@@ -64,20 +64,20 @@ pub struct BulkPool(Arc<[Class]>);
 pub(crate) struct Class {
     bytes: usize,
     buffers: usize,
-    state: Mutex<State>,
+    state: Mutex<PoolState>,
     /// The process that made it: in a child that was forked off, the lock may be held for ever.
     process: Process,
 }
 
-struct State {
+struct PoolState {
     free: Vec<BulkBuffer>,
     waiting: VecDeque<Arc<BufferWaiter>>,
     closed: bool,
-    counts: Counts,
+    counts: PoolCounts,
 }
 
 #[derive(Default)]
-struct Counts {
+struct PoolCounts {
     in_use_max: usize,
     gets: u64,
     waits: u64,
@@ -135,8 +135,8 @@ impl BulkPool {
     ) -> Result<Self, BulkPoolError> {
         let class = |(bytes, buffers): (usize, usize)| -> Result<Class, BulkPoolError> {
             let free = (0..buffers).map(|_| buffer(bytes)).collect::<Result<_, _>>()?;
-            let (waiting, counts) = (VecDeque::new(), Counts::default());
-            let state = Mutex::new(State { free, waiting, closed: false, counts });
+            let (waiting, counts) = (VecDeque::new(), PoolCounts::default());
+            let state = Mutex::new(PoolState { free, waiting, closed: false, counts });
             Ok(Class { bytes, buffers, state, process: Process::current() })
         };
         let classes = spec.check()?.into_iter().map(class).collect::<Result<Vec<_>, _>>()?;
@@ -307,11 +307,11 @@ impl BulkPool {
 }
 
 impl Class {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, PoolState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn open(&self) -> Result<MutexGuard<'_, State>, BulkPoolError> {
+    fn open(&self) -> Result<MutexGuard<'_, PoolState>, BulkPoolError> {
         if self.process.is_other() {
             return Err(BulkPoolError::Forked);
         }
@@ -320,13 +320,13 @@ impl Class {
     }
 
     /// A free buffer. There is none while some wait.
-    fn pop_free(&self, state: &mut State) -> Option<BulkBuffer> {
+    fn pop_free(&self, state: &mut PoolState) -> Option<BulkBuffer> {
         let buffer = state.free.pop()?;
         self.count_get(state);
         Some(buffer)
     }
 
-    fn count_get(&self, state: &mut State) {
+    fn count_get(&self, state: &mut PoolState) {
         state.counts.gets += 1;
         let in_use = self.buffers - state.free.len();
         state.counts.in_use_max = state.counts.in_use_max.max(in_use);
@@ -352,7 +352,7 @@ impl Class {
 
     fn stats(&self) -> BulkClassStats {
         let state = self.state();
-        let Counts { in_use_max, gets, waits, spills, given_up } = state.counts;
+        let PoolCounts { in_use_max, gets, waits, spills, given_up } = state.counts;
         BulkClassStats {
             bytes: self.bytes,
             buffers: self.buffers,

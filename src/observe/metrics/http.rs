@@ -24,7 +24,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::net::SendFlags;
 use ult::Eventual;
 
-use super::http_request::{self, Asked, HEAD_BYTES_MAX, Status};
+use super::http_request::{self, HEAD_BYTES_MAX, ResponseKind, Status};
 use crate::support::contain::contain;
 use crate::support::log::{Log, log};
 
@@ -60,10 +60,10 @@ impl Listener {
 /// The server of an instance, if it has one.
 #[derive(Default)]
 pub(crate) struct Server {
-    running: Mutex<Option<Running>>,
+    running: Mutex<Option<HttpServerThread>>,
 }
 
-struct Running {
+struct HttpServerThread {
     address: SocketAddr,
     bell: Arc<OwnedFd>,
     thread: JoinHandle<()>,
@@ -82,7 +82,7 @@ impl Drop for TellEnd {
 }
 
 impl Server {
-    fn running(&self) -> MutexGuard<'_, Option<Running>> {
+    fn running(&self) -> MutexGuard<'_, Option<HttpServerThread>> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -107,7 +107,7 @@ impl Server {
             };
             Loop::new(listener, log, &read).run();
         })?;
-        *self.running() = Some(Running { address, bell, thread, ended });
+        *self.running() = Some(HttpServerThread { address, bell, thread, ended });
         Ok(())
     }
 
@@ -119,7 +119,9 @@ impl Server {
     /// is; `wait` waits for that, for a limited time, and says whether it has ended. The port is
     /// free then. Returns what `wait` does; `true`: there is none.
     pub(crate) fn end(&self, wait: impl FnOnce(&Eventual<()>) -> bool) -> bool {
-        let Some(Running { bell, thread, ended, .. }) = self.running().take() else { return true };
+        let Some(HttpServerThread { bell, thread, ended, .. }) = self.running().take() else {
+            return true;
+        };
         na::lost::ring(&*bell, "the eventfd that ends the metrics port");
         let has_ended = wait(&ended);
         if has_ended {
@@ -145,7 +147,7 @@ enum Read {
 }
 
 /// How far a client is.
-enum Stage {
+enum ClientStage {
     Asking(Vec<u8>),
     /// The answer, and how much of it is sent.
     Answering(Vec<u8>, usize),
@@ -156,7 +158,7 @@ enum Stage {
 
 struct Client {
     stream: TcpStream,
-    stage: Stage,
+    stage: ClientStage,
     deadline: Instant,
 }
 
@@ -217,8 +219,8 @@ impl<'a> Loop<'a> {
         ];
         fds.extend(self.clients.iter().map(|client| {
             let wanted = match client.stage {
-                Stage::Asking(_) | Stage::Leaving => PollFlags::IN,
-                Stage::Answering(..) => PollFlags::OUT,
+                ClientStage::Asking(_) | ClientStage::Leaving => PollFlags::IN,
+                ClientStage::Answering(..) => PollFlags::OUT,
             };
             PollFd::from_borrowed_fd(client.stream.as_fd(), wanted)
         }));
@@ -262,7 +264,8 @@ impl<'a> Loop<'a> {
                 if self.clients.len() >= CLIENTS_MAX {
                     self.clients.remove(0);
                 }
-                let (stage, deadline) = (Stage::Asking(Vec::new()), Instant::now() + PATIENCE);
+                let (stage, deadline) =
+                    (ClientStage::Asking(Vec::new()), Instant::now() + PATIENCE);
                 self.clients.push(Client { stream, stage, deadline });
             }
             Ok(_) => {}
@@ -299,9 +302,9 @@ fn timespec(time: Duration) -> Timespec {
 impl Client {
     fn go_on(&mut self, read: &dyn Fn() -> Read) -> ClientFate {
         let done = match &mut self.stage {
-            Stage::Asking(_) => self.listen(read),
-            Stage::Answering(..) => self.tell(),
-            Stage::Leaving => self.see_off(),
+            ClientStage::Asking(_) => self.listen(read),
+            ClientStage::Answering(..) => self.tell(),
+            ClientStage::Leaving => self.see_off(),
         };
         match done {
             Ok(next) => next,
@@ -311,7 +314,7 @@ impl Client {
     }
 
     fn listen(&mut self, read: &dyn Fn() -> Read) -> io::Result<ClientFate> {
-        let Stage::Asking(head) = &mut self.stage else { return Ok(ClientFate::Stays) };
+        let ClientStage::Asking(head) = &mut self.stage else { return Ok(ClientFate::Stays) };
         let mut bytes = [0; 2048];
         let room = (HEAD_BYTES_MAX - head.len()).min(bytes.len());
         let got = self.stream.read(&mut bytes[..room])?;
@@ -321,25 +324,27 @@ impl Client {
         head.extend_from_slice(&bytes[..got]);
         let Some(asked) = http_request::parse(head) else { return Ok(ClientFate::Stays) };
         let answer = match asked {
-            Asked::Other(status) => status.response(),
-            Asked::Metrics(with_body) => match read() {
+            ResponseKind::Other(status) => status.response(),
+            ResponseKind::Metrics(with_body) => match read() {
                 Read::Page(body) => http_request::metrics(&body, with_body),
                 Read::Nothing => return Ok(ClientFate::Gone),
                 Read::Panicked => Status::InternalServerError.response(),
             },
         };
-        self.stage = Stage::Answering(answer, 0);
+        self.stage = ClientStage::Answering(answer, 0);
         self.tell()
     }
 
     fn tell(&mut self) -> io::Result<ClientFate> {
-        let Stage::Answering(answer, sent) = &mut self.stage else { return Ok(ClientFate::Stays) };
+        let ClientStage::Answering(answer, sent) = &mut self.stage else {
+            return Ok(ClientFate::Stays);
+        };
         while *sent < answer.len() {
             // The process may be a C program's, which a SIGPIPE would end.
             *sent += rustix::net::send(&self.stream, &answer[*sent..], SendFlags::NOSIGNAL)?;
         }
         self.stream.shutdown(Shutdown::Write)?;
-        self.stage = Stage::Leaving;
+        self.stage = ClientStage::Leaving;
         self.deadline = self.deadline.min(Instant::now() + LINGER);
         Ok(ClientFate::Stays)
     }

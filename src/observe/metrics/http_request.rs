@@ -9,7 +9,7 @@ pub(super) const HEAD_BYTES_MAX: usize = 8 << 10;
 
 /// The response that a client asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Asked {
+pub(super) enum ResponseKind {
     /// The metrics; `false`: only the head of that response.
     Metrics(bool),
     /// Something else, which gets this response.
@@ -27,22 +27,22 @@ pub(super) enum Status {
 }
 
 /// Returns the response that the head of a request asks for; `None`: there is more to come.
-pub(super) fn parse(head: &[u8]) -> Option<Asked> {
+pub(super) fn parse(head: &[u8]) -> Option<ResponseKind> {
     let end = head.windows(4).position(|four| four == b"\r\n\r\n");
     let Some(end) = end else {
         let is_hopeless = head.first().is_some_and(|byte| !byte.is_ascii_uppercase());
         return match () {
             // Another protocol, which may wait for us to say something.
-            () if is_hopeless => Some(Asked::Other(Status::BadRequest)),
-            () if head.len() >= HEAD_BYTES_MAX => Some(Asked::Other(Status::TooLarge)),
+            () if is_hopeless => Some(ResponseKind::Other(Status::BadRequest)),
+            () if head.len() >= HEAD_BYTES_MAX => Some(ResponseKind::Other(Status::TooLarge)),
             () => None,
         };
     };
-    Some(asked(&head[..end]).unwrap_or(Asked::Other(Status::BadRequest)))
+    Some(asked(&head[..end]).unwrap_or(ResponseKind::Other(Status::BadRequest)))
 }
 
 /// `None`: it is malformed.
-fn asked(head: &[u8]) -> Option<Asked> {
+fn asked(head: &[u8]) -> Option<ResponseKind> {
     let mut lines = std::str::from_utf8(head).ok()?.split("\r\n");
     let mut words = lines.next()?.split(' ');
     let (method, target, version) = (words.next()?, words.next()?, words.next()?);
@@ -64,10 +64,10 @@ fn asked(head: &[u8]) -> Option<Asked> {
     };
     let path = path.split(['?', '#']).next()?;
     Some(match (path, method) {
-        ("/metrics", "GET") => Asked::Metrics(true),
-        ("/metrics", "HEAD") => Asked::Metrics(false),
-        ("/metrics", _) => Asked::Other(Status::MethodNotAllowed),
-        _ => Asked::Other(Status::NotFound),
+        ("/metrics", "GET") => ResponseKind::Metrics(true),
+        ("/metrics", "HEAD") => ResponseKind::Metrics(false),
+        ("/metrics", _) => ResponseKind::Other(Status::MethodNotAllowed),
+        _ => ResponseKind::Other(Status::NotFound),
     })
 }
 
@@ -121,30 +121,33 @@ mod tests {
     #[test]
     fn a_scrape_is_understood_however_it_is_put() {
         for (text, expected) in [
-            ("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n", Asked::Metrics(true)),
-            ("GET /metrics HTTP/1.0\r\n\r\n", Asked::Metrics(true)),
+            ("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n", ResponseKind::Metrics(true)),
+            ("GET /metrics HTTP/1.0\r\n\r\n", ResponseKind::Metrics(true)),
             (
                 "GET /metrics?name[]=x HTTP/1.1\r\nHost: x\r\nAccept: */*\r\n\r\n",
-                Asked::Metrics(true),
+                ResponseKind::Metrics(true),
             ),
-            ("GET http://host:9100/metrics HTTP/1.1\r\nHost: x\r\n\r\n", Asked::Metrics(true)),
-            ("HEAD /metrics HTTP/1.1\r\nHost: x\r\n\r\n", Asked::Metrics(false)),
-            ("POST /metrics HTTP/1.1\r\n\r\nbody", Asked::Other(Status::MethodNotAllowed)),
-            ("GET / HTTP/1.1\r\n\r\n", Asked::Other(Status::NotFound)),
-            ("GET /metrics/ HTTP/1.1\r\n\r\n", Asked::Other(Status::NotFound)),
-            ("GET http://host HTTP/1.1\r\n\r\n", Asked::Other(Status::NotFound)),
-            ("GET /metrics\r\n\r\n", Asked::Other(Status::BadRequest)),
-            ("GET /metrics HTTP/2.0\r\n\r\n", Asked::Other(Status::BadRequest)),
-            ("GET /metrics HTTP/1.1 x\r\n\r\n", Asked::Other(Status::BadRequest)),
-            ("GET /metrics HTTP/1.1\r\nno header\r\n\r\n", Asked::Other(Status::BadRequest)),
-            ("\x16\x03\x01\x02", Asked::Other(Status::BadRequest)),
+            (
+                "GET http://host:9100/metrics HTTP/1.1\r\nHost: x\r\n\r\n",
+                ResponseKind::Metrics(true),
+            ),
+            ("HEAD /metrics HTTP/1.1\r\nHost: x\r\n\r\n", ResponseKind::Metrics(false)),
+            ("POST /metrics HTTP/1.1\r\n\r\nbody", ResponseKind::Other(Status::MethodNotAllowed)),
+            ("GET / HTTP/1.1\r\n\r\n", ResponseKind::Other(Status::NotFound)),
+            ("GET /metrics/ HTTP/1.1\r\n\r\n", ResponseKind::Other(Status::NotFound)),
+            ("GET http://host HTTP/1.1\r\n\r\n", ResponseKind::Other(Status::NotFound)),
+            ("GET /metrics\r\n\r\n", ResponseKind::Other(Status::BadRequest)),
+            ("GET /metrics HTTP/2.0\r\n\r\n", ResponseKind::Other(Status::BadRequest)),
+            ("GET /metrics HTTP/1.1 x\r\n\r\n", ResponseKind::Other(Status::BadRequest)),
+            ("GET /metrics HTTP/1.1\r\nno header\r\n\r\n", ResponseKind::Other(Status::BadRequest)),
+            ("\x16\x03\x01\x02", ResponseKind::Other(Status::BadRequest)),
         ] {
             assert_eq!(parse(text.as_bytes()), Some(expected), "{text:?}");
         }
         let mut long = b"GET /metrics HTTP/1.1\r\nX: ".to_vec();
         assert_eq!(parse(&long), None);
         long.resize(HEAD_BYTES_MAX, b'x');
-        assert_eq!(parse(&long), Some(Asked::Other(Status::TooLarge)));
+        assert_eq!(parse(&long), Some(ResponseKind::Other(Status::TooLarge)));
     }
 
     #[test]

@@ -33,7 +33,7 @@ pub use self::types::{
 };
 
 /// The state that an instance keeps for its metrics.
-pub(crate) struct State {
+pub(crate) struct MetricsState {
     pub(crate) started: std::time::Instant,
     pub(crate) marks: std::sync::Arc<Marks>,
     /// The instances whose calls the stall detector notes: this one, and its children.
@@ -43,7 +43,7 @@ pub(crate) struct State {
     pub(crate) remote: std::sync::atomic::AtomicBool,
 }
 
-impl State {
+impl MetricsState {
     pub(crate) fn new(watched: std::sync::Arc<Watched>, remote: bool) -> Self {
         Self {
             started: std::time::Instant::now(),

@@ -10,35 +10,35 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use na::lock::{Guard, Lock};
 
-use super::monitoring::Shared;
+use super::monitoring::SpanShared;
 use crate::observe::span::{BulkSpan, OriginSpan, TargetSpan};
 
 /// A span, which is handed out at the end.
 pub(super) trait Span {
-    fn hand_out(&self, row: u32, to: &Shared);
+    fn hand_out(&self, row: u32, to: &SpanShared);
 }
 
 impl Span for OriginSpan {
-    fn hand_out(&self, row: u32, to: &Shared) {
+    fn hand_out(&self, row: u32, to: &SpanShared) {
         to.origin_call_ended(row, self);
     }
 }
 
 impl Span for TargetSpan {
-    fn hand_out(&self, row: u32, to: &Shared) {
+    fn hand_out(&self, row: u32, to: &SpanShared) {
         to.target_call_ended(row, self);
     }
 }
 
 impl Span for BulkSpan {
-    fn hand_out(&self, row: u32, to: &Shared) {
+    fn hand_out(&self, row: u32, to: &SpanShared) {
         to.bulk_ended(row, self);
     }
 }
 
 /// See the module's documentation.
 pub(super) struct Cell<S: Span> {
-    shared: Arc<Shared>,
+    shared: Arc<SpanShared>,
     span: Lock<S>,
     /// The row in the statistics; 0: none.
     row: u32,
@@ -46,7 +46,7 @@ pub(super) struct Cell<S: Span> {
 }
 
 impl<S: Span> Cell<S> {
-    pub(super) fn new(shared: &Arc<Shared>, row: u32, span: S) -> Arc<Self> {
+    pub(super) fn new(shared: &Arc<SpanShared>, row: u32, span: S) -> Arc<Self> {
         Arc::new(Self {
             shared: shared.clone(),
             span: Lock::new(span),

@@ -27,12 +27,12 @@ pub(super) const TRACING: u8 = 0x80;
 pub(crate) struct Monitoring {
     /// The parts that are on: `ATTACHED`, `COUNTED`, `TRACING`. Zero: nothing.
     mode: AtomicU8,
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<SpanShared>,
 }
 
 /// The part that spans keep alive.
 #[derive(Default)]
-pub(super) struct Shared {
+pub(super) struct SpanShared {
     pub(super) monitors: Monitors,
     pub(super) to_tell: ToTell,
     pub(super) tracer: OnceLock<Tracer>,
@@ -45,7 +45,7 @@ pub(super) struct Shared {
 
 impl Monitoring {
     pub(crate) fn new(monitors: InitialMonitors, log: Log) -> Self {
-        let shared = Shared { monitors: Monitors::new(log), ..Shared::default() };
+        let shared = SpanShared { monitors: Monitors::new(log), ..SpanShared::default() };
         let own = Self { mode: AtomicU8::new(0), shared: Arc::new(shared) };
         for monitor in monitors.0 {
             own.attach(monitor);
@@ -180,7 +180,7 @@ impl Monitoring {
     }
 }
 
-impl Shared {
+impl SpanShared {
     pub(super) fn origin_call_ended(&self, row: u32, span: &OriginSpan) {
         if let Some((tracer, trace)) = self.tracer.get().zip(span.trace.as_ref()) {
             tracer.call(span, trace);

@@ -8,11 +8,11 @@ use hg::{HgError, ProviderId, RpcId, margo};
 
 use super::cell::Cell;
 use super::monitoring::{ATTACHED, Monitoring};
-use super::rows::{About, Begun, Key};
+use super::rows::{About, CountedCall, Key};
 use super::target::within_here;
 use crate::observe::clock::Moment;
 use crate::observe::span::{CallOutcome, OriginSpan};
-use crate::observe::trace::{Place, SpanOfTrace};
+use crate::observe::trace::{SliceStart, SpanOfTrace};
 use crate::support::why_over::WhyOver;
 use crate::{Addr, observe::parent};
 
@@ -60,7 +60,7 @@ impl CallAbout<'_> {
         let Self { rpc, id, provider, peer, one_way, trace, .. } = self;
         let trace = trace.map(|trace| {
             let within = if watch.is_waited_for { within_here() } else { None };
-            SpanOfTrace { place: Place::here(), within, ..*trace }
+            SpanOfTrace { place: SliceStart::here(), within, ..*trace }
         });
         OriginSpan {
             rpc,
@@ -178,7 +178,7 @@ impl Monitoring {
                 let Key { id, parent, peer } = Key::new(about.id, about.parent, about.peer);
                 store.origin.begin_again(id, parent, peer, store.every())
             }
-            None => Begun::NOT,
+            None => CountedCall::NOT,
         };
         if begun.is_all() && mode & ATTACHED == 0 && about.trace.is_none() {
             watch.row.store(begun.row, Ordering::Relaxed);
@@ -192,12 +192,12 @@ impl Monitoring {
     fn observe_call<'a>(
         &'a self,
         mode: u8,
-        begun: Begun,
+        begun: CountedCall,
         watch: &CallWatch,
         about: CallAbout<'_>,
     ) -> On<'a> {
         let begun = match self.counting(mode) {
-            Some(store) if begun == Begun::NOT => {
+            Some(store) if begun == CountedCall::NOT => {
                 let key = Key::new(about.id, about.parent, about.peer);
                 store.origin.begin(key, || about.row(), store.every())
             }

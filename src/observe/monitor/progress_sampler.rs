@@ -11,13 +11,13 @@ const POLLS_PER_TURN: u32 = 1024;
 /// The polls and sleeps of one progress ULT, to be timed.
 #[derive(Debug, Default)]
 pub(crate) struct ProgressSampler {
-    polls: Count,
-    sleeps: Count,
+    polls: SampleCount,
+    sleeps: SampleCount,
 }
 
 /// The choice of polls, or of sleeps, that are timed.
 #[derive(Debug, Default)]
-struct Count {
+struct SampleCount {
     /// How many are still left out, and one.
     left: u32,
     /// How many the next one that is timed stands for.
@@ -64,7 +64,7 @@ impl ProgressSampler {
     }
 }
 
-impl Count {
+impl SampleCount {
     #[inline(never)]
     fn begin(&mut self, unit: u32, monitoring: &Monitoring, mode: u8) -> Option<Moment> {
         if self.left > 1 {

@@ -20,7 +20,7 @@ const PLACES: usize = 32;
 /// A key, and the counters of its row.
 #[derive(Debug, Default)]
 #[repr(align(32))]
-struct Place {
+struct CachedRow {
     id: AtomicU64,
     parent: AtomicU64,
     peer: AtomicU64,
@@ -30,7 +30,7 @@ struct Place {
 
 /// The places of all threads, in one table of rows.
 #[derive(Debug)]
-pub(super) struct RowCache(Box<[[Place; PLACES]]>);
+pub(super) struct RowCache(Box<[[CachedRow; PLACES]]>);
 
 impl RowCache {
     /// For so many numbers, which are of one thread each.
@@ -39,7 +39,7 @@ impl RowCache {
     }
 
     #[inline]
-    fn place(&self, number: usize, key: Key) -> Option<&Place> {
+    fn place(&self, number: usize, key: Key) -> Option<&CachedRow> {
         Some(&self.0.get(number)?[(key.hash() >> (64 - PLACES.ilog2())) as usize])
     }
 

@@ -118,14 +118,14 @@ pub(super) struct Shard {
 
 /// A call that was counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Begun {
+pub(super) struct CountedCall {
     /// The number of its row; 0: it was not counted.
     pub(super) row: u32,
     /// How many calls it stands for if it is to be looked at, else 0.
     weight: u32,
 }
 
-impl Begun {
+impl CountedCall {
     /// It was not counted.
     pub(super) const NOT: Self = Self { row: 0, weight: 0 };
 
@@ -159,10 +159,10 @@ impl Shard {
 
     /// Counts a call.
     #[inline]
-    fn begin(&self, every: u32, owned: bool) -> Begun {
+    fn begin(&self, every: u32, owned: bool) -> CountedCall {
         let call = add(&self.calls, 1, owned);
         let is_next = call >= self.next.load(Ordering::Relaxed);
-        Begun { row: self.row, weight: if is_next { self.look(call, every) } else { 0 } }
+        CountedCall { row: self.row, weight: if is_next { self.look(call, every) } else { 0 } }
     }
 
     /// Looks at this call, and chooses the next one: at random, so that no pattern in the calls
@@ -197,13 +197,13 @@ impl Shard {
 
 /// The counts of a row.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Counts {
+pub(super) struct RowCounts {
     pub(super) calls: u64,
     pub(super) bytes: u64,
     pub(super) ends: [u64; ENDS],
 }
 
-impl Counts {
+impl RowCounts {
     pub(super) fn ended(&self) -> u64 {
         self.ends.iter().sum()
     }
@@ -249,13 +249,13 @@ pub(super) struct Row<D> {
 struct Detail<D> {
     detail: Option<Box<D>>,
     /// Counts at the last reset, as they were told.
-    before: Counts,
+    before: RowCounts,
 }
 
 impl<D: Default + Clone> Row<D> {
     fn new(about: About, number: u32) -> Self {
         let shards = (0..slot::shards()).map(|_| Shard::new(number)).collect();
-        let detail = Mutex::new(Detail { detail: None, before: Counts::default() });
+        let detail = Mutex::new(Detail { detail: None, before: RowCounts::default() });
         Self { about, shards, detail }
     }
 
@@ -297,8 +297,8 @@ impl<D: Default + Clone> Row<D> {
     }
 
     /// Returns the counts since the beginning.
-    pub(super) fn all(&self) -> Counts {
-        let mut sums = Counts::default();
+    pub(super) fn all(&self) -> RowCounts {
+        let mut sums = RowCounts::default();
         for shard in self.shards.iter() {
             for (sum, end) in sums.ends.iter_mut().zip(&shard.ends) {
                 *sum = sum.wrapping_add(end.load(Ordering::Relaxed));
@@ -316,7 +316,7 @@ impl<D: Default + Clone> Row<D> {
 
     /// Returns the counts since the last reset, how many calls have not ended, and the details that
     /// were kept.
-    pub(super) fn read(&self, reset: bool) -> (Counts, u64, Option<D>) {
+    pub(super) fn read(&self, reset: bool) -> (RowCounts, u64, Option<D>) {
         let mut own = self.detail();
         let sums = self.all();
         let since = sums.minus(&own.before);
@@ -341,7 +341,7 @@ struct RowSlot<D> {
 
 /// The rows of one kind.
 #[derive(Debug)]
-pub(super) struct Table<D> {
+pub(super) struct RowTable<D> {
     /// The shards that each thread has found lately.
     lately: RowCache,
     slots: Box<[OnceLock<RowSlot<D>>]>,
@@ -364,7 +364,7 @@ pub(super) enum Rest {
     ById,
 }
 
-impl<D: Default + Clone> Table<D> {
+impl<D: Default + Clone> RowTable<D> {
     /// For at most so many rows, a quarter more for those of other peers, and another quarter for
     /// those of other paths.
     pub(super) fn new(rows_max: usize, rest: Rest) -> Self {
@@ -430,18 +430,18 @@ impl<D: Default + Clone> Table<D> {
     /// Counts a call that begins in the row of `key`, if this thread has found that lately.
     // What it takes and returns is in registers.
     #[inline(never)]
-    pub(super) fn begin_again(&self, id: u64, parent: u64, peer: u64, every: u32) -> Begun {
+    pub(super) fn begin_again(&self, id: u64, parent: u64, peer: u64, every: u32) -> CountedCall {
         match self.lately.find(slot::known(), Key { id, parent, peer }) {
             Some(shard) => shard.begin(every, true),
-            None => Begun::NOT,
+            None => CountedCall::NOT,
         }
     }
 
     /// Counts a call that begins in the row of `key`.
     #[inline(never)]
-    pub(super) fn begin(&self, key: Key, about: impl FnOnce() -> About, every: u32) -> Begun {
+    pub(super) fn begin(&self, key: Key, about: impl FnOnce() -> About, every: u32) -> CountedCall {
         let number = self.number(key, about);
-        let Some(row) = self.row(number) else { return Begun::NOT };
+        let Some(row) = self.row(number) else { return CountedCall::NOT };
         let here = slot::here();
         let (shard, owned) = row.shard(here);
         // SAFETY:
@@ -541,14 +541,14 @@ mod tests {
         Key { id, parent: 0, peer }
     }
 
-    fn begin<D: Default + Clone>(row: &Row<D>) -> Begun {
+    fn begin<D: Default + Clone>(row: &Row<D>) -> CountedCall {
         let (shard, owned) = row.shard(slot::here());
         shard.begin(1, owned)
     }
 
     #[test]
     fn a_table_keeps_within_its_bound_and_counts_the_rest_elsewhere() {
-        let table = Table::<()>::new(8, Rest::Together);
+        let table = RowTable::<()>::new(8, Rest::Together);
         for id in 0..20 {
             for peer in 0..20 {
                 let number = table.number(key(id, peer), || about(id, peer));
@@ -576,7 +576,7 @@ mod tests {
 
     #[test]
     fn one_peer_that_makes_up_call_paths_leaves_other_rpcs_their_names() {
-        let table = Table::<()>::new(8, Rest::ById);
+        let table = RowTable::<()>::new(8, Rest::ById);
         let begin = |id: u64, parent: u64, peer: u64| {
             let key = Key { id, parent, peer };
             let number = table.number(key, || About { parent, ..about(id, peer) });
@@ -608,7 +608,7 @@ mod tests {
             .into_iter()
             .flat_map(|rest| (1..40).map(move |rows_max| (rest, rows_max)))
         {
-            let table = Table::<()>::new(rows_max, rest);
+            let table = RowTable::<()>::new(rows_max, rest);
             for (id, parent, peer) in (0..400).map(|n| (n / 20, n % 2, n)) {
                 let key = Key { id, parent, peer };
                 assert_ne!(table.number(key, || About { parent, ..about(id, peer) }), 0);
@@ -619,7 +619,7 @@ mod tests {
 
     #[test]
     fn what_has_no_row_is_told_apart_by_its_parent_if_that_is_a_direction() {
-        let table = Table::<()>::new(4, Rest::ByParent);
+        let table = RowTable::<()>::new(4, Rest::ByParent);
         for (id, parent) in (0..20).flat_map(|id| [(id, 0), (id, 1)]) {
             let about = || About { parent, ..about(id, 0) };
             table.begin(Key { id, parent, peer: 0 }, about, 1);
@@ -638,14 +638,14 @@ mod tests {
 
     #[test]
     fn threads_count_without_losing_any() {
-        let table = Table::<()>::new(8, Rest::Together);
+        let table = RowTable::<()>::new(8, Rest::Together);
         let row = table.row(table.number(key(1, 1), || about(1, 1))).unwrap();
         let threads = 2 * slot::shards();
         std::thread::scope(|scope| {
             for _ in 0..threads {
                 scope.spawn(|| {
                     for _ in 0..1000 {
-                        if table.begin_again(1, 0, 1, 1) == Begun::NOT {
+                        if table.begin_again(1, 0, 1, 1) == CountedCall::NOT {
                             table.begin(key(1, 1), || about(1, 1), 1);
                         }
                         row.bytes(3);
@@ -663,25 +663,25 @@ mod tests {
     #[test]
     fn a_thread_finds_its_rows_again_and_no_others() {
         const IDS: u64 = 200;
-        let table = Table::<()>::new(IDS as usize, Rest::Together);
+        let table = RowTable::<()>::new(IDS as usize, Rest::Together);
         // More than there are places: some take those of others.
         for id in (0..IDS).chain((0..IDS).rev()) {
             let again = table.begin_again(id, 0, id, 1);
             let begun = match again {
-                Begun::NOT => table.begin(key(id, id), || about(id, id), 1),
+                CountedCall::NOT => table.begin(key(id, id), || about(id, id), 1),
                 begun => begun,
             };
             assert_eq!(table.row(begun.row).unwrap().about, about(id, id));
             assert_eq!(table.begin_again(id, 0, id, 1).row, begun.row);
-            assert_eq!(table.begin_again(id, 0, id + 1, 1), Begun::NOT);
-            assert_eq!(table.begin_again(id, 1, id, 1), Begun::NOT);
+            assert_eq!(table.begin_again(id, 0, id + 1, 1), CountedCall::NOT);
+            assert_eq!(table.begin_again(id, 1, id, 1), CountedCall::NOT);
         }
         assert!(table.rows().all(|row| row.all().calls == 4));
     }
 
     #[test]
     fn a_reset_leaves_what_is_in_flight() {
-        let table = Table::<u32>::new(8, Rest::Together);
+        let table = RowTable::<u32>::new(8, Rest::Together);
         let row = table.row(table.number(key(1, 1), || about(1, 1))).unwrap();
         begin(row);
         begin(row);
@@ -699,7 +699,7 @@ mod tests {
 
     #[test]
     fn an_end_that_was_told_and_is_taken_back_is_made_up_for_by_the_next_one() {
-        let table = Table::<()>::new(8, Rest::Together);
+        let table = RowTable::<()>::new(8, Rest::Together);
         let row = table.row(table.number(key(1, 1), || about(1, 1))).unwrap();
         begin(row);
         row.end(0);
@@ -718,7 +718,7 @@ mod tests {
 
     #[test]
     fn an_end_that_is_seen_only_where_it_was_taken_back_is_none() {
-        let table = Table::<()>::new(8, Rest::Together);
+        let table = RowTable::<()>::new(8, Rest::Together);
         let row = table.row(table.number(key(1, 1), || about(1, 1))).unwrap();
         // As if the shard in which it was counted had been read before that.
         begin(row);

@@ -35,7 +35,7 @@ pub(super) struct Kept {
     pub(super) entries_max: usize,
     /// By `name:provider`.
     rpcs: BTreeMap<String, RpcSeries>,
-    pools: BTreeMap<String, VecDeque<PoolEntry>>,
+    pools: BTreeMap<String, VecDeque<PoolSeries>>,
 }
 
 #[derive(Default, Clone)]
@@ -55,7 +55,7 @@ struct RpcEntry {
 }
 
 #[derive(Clone)]
-struct PoolEntry {
+struct PoolSeries {
     at: f64,
     /// Units that wait for their turn.
     size: usize,
@@ -89,7 +89,8 @@ impl Series {
             .map(|pool| {
                 let stats = pool.stats();
                 let size = pool.len();
-                let entry = PoolEntry { at: now, size, total_size: stats.alive().max(size as u64) };
+                let entry =
+                    PoolSeries { at: now, size, total_size: stats.alive().max(size as u64) };
                 (pool.name().to_owned(), entry)
             })
             .collect();
@@ -125,7 +126,7 @@ impl Kept {
     fn copy(
         &mut self,
         reset: bool,
-    ) -> (BTreeMap<String, RpcSeries>, BTreeMap<String, VecDeque<PoolEntry>>) {
+    ) -> (BTreeMap<String, RpcSeries>, BTreeMap<String, VecDeque<PoolSeries>>) {
         let rpcs = self.rpcs.clone();
         if !reset {
             return (rpcs, self.pools.clone());
@@ -138,7 +139,7 @@ impl Kept {
         &mut self,
         at: f64,
         mut sums: BTreeMap<String, (u64, u64)>,
-        pools: Vec<(String, PoolEntry)>,
+        pools: Vec<(String, PoolSeries)>,
     ) {
         let max = self.entries_max.max(1);
         // Those that have no row of their own, and then those that have no series.
@@ -155,13 +156,13 @@ impl Kept {
             others.enter(at, rest.0, rest.1, max);
         }
         self.make_room(&pools);
-        let mut rest: Option<PoolEntry> = None;
+        let mut rest: Option<PoolSeries> = None;
         for (name, entry) in pools {
             if self.pools.len() < SERIES_MAX || self.pools.contains_key(&name) {
                 push(self.pools.entry(name).or_default(), entry, max);
                 continue;
             }
-            let sum = rest.get_or_insert(PoolEntry { at, size: 0, total_size: 0 });
+            let sum = rest.get_or_insert(PoolSeries { at, size: 0, total_size: 0 });
             (sum.size, sum.total_size) = (sum.size + entry.size, sum.total_size + entry.total_size);
         }
         if let Some(rest) = rest {
@@ -171,7 +172,7 @@ impl Kept {
 
     /// A pool that was removed keeps what it has until others need the room; the one that was
     /// removed first goes first.
-    fn make_room(&mut self, there: &[(String, PoolEntry)]) {
+    fn make_room(&mut self, there: &[(String, PoolSeries)]) {
         let there: BTreeSet<&str> = there.iter().map(|(name, _)| name.as_str()).collect();
         let new = there.iter().filter(|name| !self.pools.contains_key(**name)).count();
         let too_many = (self.pools.len() + new).saturating_sub(SERIES_MAX);
@@ -180,7 +181,7 @@ impl Kept {
         }
         let is_removed = |name: &str| name != OTHER_POOLS_NAME && !there.contains(name);
         let removed = self.pools.iter().filter(|(name, _)| is_removed(name));
-        let last = |entries: &VecDeque<PoolEntry>| entries.back().map_or(0.0, |entry| entry.at);
+        let last = |entries: &VecDeque<PoolSeries>| entries.back().map_or(0.0, |entry| entry.at);
         let mut removed: Vec<_> =
             removed.map(|(name, entries)| (last(entries), name.clone())).collect();
         removed.sort_by(|a, b| a.0.total_cmp(&b.0));
@@ -209,7 +210,7 @@ mod tests {
 
     fn take(kept: &mut Kept, at: u32, count: u64) {
         let sums = BTreeMap::from([("sum:1".to_owned(), (count, 10 * count))]);
-        let pool = PoolEntry { at: at.into(), size: 1, total_size: 2 };
+        let pool = PoolSeries { at: at.into(), size: 1, total_size: 2 };
         kept.enter(at.into(), sums, vec![("main".to_owned(), pool)]);
     }
 
@@ -251,9 +252,10 @@ mod tests {
     #[test]
     fn series_of_removed_pools_go_first_and_pools_beyond_the_bound_are_counted_together() {
         let mut kept = Kept { entries_max: 5, ..Kept::default() };
-        let mut enter = |at: u32, names: &[String]| -> BTreeMap<String, VecDeque<PoolEntry>> {
-            let entry =
-                |name: &String| (name.clone(), PoolEntry { at: at.into(), size: 1, total_size: 2 });
+        let mut enter = |at: u32, names: &[String]| -> BTreeMap<String, VecDeque<PoolSeries>> {
+            let entry = |name: &String| {
+                (name.clone(), PoolSeries { at: at.into(), size: 1, total_size: 2 })
+            };
             kept.enter(at.into(), BTreeMap::new(), names.iter().map(entry).collect());
             kept.pools.clone()
         };

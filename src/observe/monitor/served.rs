@@ -30,17 +30,17 @@ impl Served {
 }
 
 #[derive(Default)]
-pub(super) struct ToTell(Mutex<State>);
+pub(super) struct ToTell(Mutex<ServedState>);
 
 #[derive(Default)]
-pub(super) struct State {
+pub(super) struct ServedState {
     pub(super) due: VecDeque<Served>,
     /// A thread takes from it until it is empty.
     pub(super) is_being_told: bool,
 }
 
 impl ToTell {
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, ServedState> {
         // No code of users runs under this lock.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

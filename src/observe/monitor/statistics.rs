@@ -10,7 +10,7 @@ use hg::{RpcId, margo};
 use serde::{Deserialize, Serialize};
 
 use super::histogram::{Distribution, Figures};
-use super::rows::{About, Counts, OTHER_RPCS_NAME, Rest, Row, Table};
+use super::rows::{About, OTHER_RPCS_NAME, Rest, Row, RowCounts, RowTable};
 use crate::observe::span::{BulkDirection, BulkOutcome, BulkSpan, CallOutcome, OriginSpan};
 use crate::observe::span::{RequestOutcome, TargetSpan};
 
@@ -315,9 +315,9 @@ pub struct Statistics {
 pub(super) struct Store {
     every: AtomicU32,
     progress_every: AtomicU32,
-    pub(super) origin: Table<OriginKept>,
-    pub(super) target: Table<TargetKept>,
-    pub(super) bulk: Table<BulkKept>,
+    pub(super) origin: RowTable<OriginKept>,
+    pub(super) target: RowTable<TargetKept>,
+    pub(super) bulk: RowTable<BulkKept>,
     progress: Mutex<ProgressKept>,
     since: Mutex<Instant>,
 }
@@ -343,11 +343,11 @@ impl Store {
         Self {
             every: AtomicU32::new(1),
             progress_every: AtomicU32::new(0),
-            origin: Table::new(rows_max, Rest::Together),
+            origin: RowTable::new(rows_max, Rest::Together),
             // Peers name the call paths, and the program the RPCs.
-            target: Table::new(rows_max, Rest::ById),
+            target: RowTable::new(rows_max, Rest::ById),
             // By the direction.
-            bulk: Table::new(rows_max, Rest::ByParent),
+            bulk: RowTable::new(rows_max, Rest::ByParent),
             progress: Mutex::default(),
             since: Mutex::new(Instant::now()),
         }
@@ -491,14 +491,14 @@ fn give_way(row: usize) {
 
 /// The rows of one name, taken together.
 struct Together<D> {
-    counts: Counts,
+    counts: RowCounts,
     in_flight: u64,
     kept: Vec<D>,
 }
 
 /// Rows by name: a peer that comes again may have got another number, and so another row.
 fn together<D: Default + Clone>(
-    table: &Table<D>,
+    table: &RowTable<D>,
     reset: bool,
 ) -> impl Iterator<Item = (About, Together<D>)> {
     let mut named = BTreeMap::<About, Together<D>>::new();
@@ -530,7 +530,7 @@ fn parent_of(names: &BTreeMap<u64, String>, id: u64) -> Option<RpcName> {
     (!is_none).then(|| rpc_name(id, names.get(&id).cloned().unwrap_or_default()))
 }
 
-fn outcomes<O: Ord + Copy, const N: usize>(all: [O; N], counts: &Counts) -> BTreeMap<O, u64> {
+fn outcomes<O: Ord + Copy, const N: usize>(all: [O; N], counts: &RowCounts) -> BTreeMap<O, u64> {
     all.into_iter().zip(counts.ends).filter(|(_, count)| *count > 0).collect()
 }
 

@@ -9,10 +9,10 @@ use ult::{PoolRef, UltLocal};
 
 use super::cell::Cell;
 use super::monitoring::{ATTACHED, Monitoring, TRACING};
-use super::rows::{About, Begun, Key};
+use super::rows::{About, CountedCall, Key};
 use crate::observe::clock::Moment;
 use crate::observe::span::{BulkOfRequest, RequestOutcome, TargetSpan};
-use crate::observe::trace::{Place, SpanOfTrace, TraceContext, Within};
+use crate::observe::trace::{SliceStart, SpanOfTrace, TraceContext, Within};
 use crate::{Addr, observe::parent};
 
 /// A request's access to its span and to its row in the statistics, while it is handled.
@@ -105,7 +105,7 @@ impl Monitoring {
                 let Key { id, parent, peer } = key_of(origin, request);
                 store.target.begin_again(id, parent, peer, store.every())
             }
-            None => Begun::NOT,
+            None => CountedCall::NOT,
         };
         if begun.is_all() && mode & (ATTACHED | TRACING) == 0 {
             return RequestWatch { row: begun.row, span: None };
@@ -117,7 +117,7 @@ impl Monitoring {
     #[inline(never)]
     fn observe_request<'s>(
         &self,
-        (mode, begun): (u8, Begun),
+        (mode, begun): (u8, CountedCall),
         (origin, request): (&Addr, &RawRequest),
         served: impl Fn() -> Option<Serving<'s>>,
         arrived: Option<Moment>,
@@ -143,13 +143,13 @@ impl Monitoring {
     fn begin_request(
         &self,
         mode: u8,
-        begun: Begun,
+        begun: CountedCall,
         (origin, request): (&Addr, &RawRequest),
         rpc: impl FnOnce() -> &'static str,
     ) -> (u32, Option<u32>) {
         let attached = (mode & ATTACHED != 0).then_some(1);
         let begun = match self.counting(mode) {
-            Some(store) if begun == Begun::NOT => {
+            Some(store) if begun == CountedCall::NOT => {
                 let about = || row_of(origin, request, rpc());
                 store.target.begin(key_of(origin, request), about, store.every())
             }
@@ -183,7 +183,7 @@ impl Monitoring {
         code: ReturnCode,
     ) {
         let rpc = || served.rpc;
-        let (row, weight) = self.begin_request(mode, Begun::NOT, (origin, request), rpc);
+        let (row, weight) = self.begin_request(mode, CountedCall::NOT, (origin, request), rpc);
         let trace = self.trace_of(request);
         let row_of_span = if weight.is_some() { row } else { 0 };
         let outcome = RequestOutcome::of_code(code);
@@ -285,7 +285,7 @@ impl RequestWatch {
             let mut span = cell.0.span();
             span.started = Some(Moment::now());
             if let Some(trace) = &mut span.trace {
-                trace.place = Place::here();
+                trace.place = SliceStart::here();
             }
             drop(span);
             HERE.with(|here| *here.borrow_mut() = Some(cell.clone()));

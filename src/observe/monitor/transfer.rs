@@ -12,7 +12,7 @@ use super::rows::{About, Key};
 use super::target::{SpanOfRequest, span_here, within_here};
 use crate::observe::clock::Moment;
 use crate::observe::span::{BulkDirection, BulkOutcome, BulkSpan, RequestOfBulk};
-use crate::observe::trace::{self, Place, SpanOfTrace};
+use crate::observe::trace::{self, SliceStart, SpanOfTrace};
 use crate::support::why_over::WhyOver;
 use crate::{Addr, current_rpc_id};
 
@@ -81,7 +81,7 @@ impl Monitoring {
         let weight = self.begin_transfer(mode, watch, direction, peer, bytes);
         let trace = trace::current().filter(|_| self.is_tracing()).map(|context| {
             let within = if watch.is_waited_for { within_here() } else { None };
-            SpanOfTrace { place: Place::here(), within, ..SpanOfTrace::part_of(context) }
+            SpanOfTrace { place: SliceStart::here(), within, ..SpanOfTrace::part_of(context) }
         });
         let request = span_here();
         // Requests that have a span know all of their transfers.

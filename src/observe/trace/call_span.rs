@@ -17,14 +17,14 @@ pub struct SpanOfTrace {
     /// request, the call. `None`: there is none, or it is not known.
     pub parent: Option<SpanId>,
     /// Where it began; of a request, where its handler did.
-    pub(crate) place: Place,
+    pub(crate) place: SliceStart,
     /// The handler whose ULT waits for it.
     pub(crate) within: Option<Within>,
 }
 
 impl SpanOfTrace {
     fn new(context: TraceContext, parent: Option<SpanId>) -> Self {
-        Self { context, parent, place: Place::default(), within: None }
+        Self { context, parent, place: SliceStart::default(), within: None }
     }
 
     /// The first of its trace.
@@ -56,14 +56,14 @@ pub(crate) trait Recorded: fmt::Debug + Send + Sync {
 
 /// Where a slice began.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Place {
+pub(crate) struct SliceStart {
     /// The xstream's index; `None`: on an OS thread that is none.
     pub(super) xstream: Option<usize>,
     /// The number of the ULT.
     pub(super) ult: Option<u64>,
 }
 
-impl Place {
+impl SliceStart {
     /// Returns the place of the caller.
     pub(crate) fn here() -> Self {
         match ult::current_ids() {

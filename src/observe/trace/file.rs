@@ -16,7 +16,7 @@ use serde_json::Value;
 use super::call_span::Recorded;
 use super::clock::Anchor;
 use super::context::SpanId;
-use super::lanes::{Group, Lane, Lanes};
+use super::lanes::{Group, Lane, TraceLanes};
 use super::record::{Record, What};
 
 /// Room that is kept for the last lines.
@@ -43,7 +43,7 @@ pub(super) struct Lines<W> {
     anchor: Anchor,
     bytes_max: u64,
     bytes: u64,
-    lanes: Lanes,
+    lanes: TraceLanes,
     named: HashSet<u32>,
     /// Records that were lost because too many waited.
     lost: u64,
@@ -62,7 +62,7 @@ impl<W: Write> Lines<W> {
             anchor,
             bytes_max,
             bytes: 0,
-            lanes: Lanes::default(),
+            lanes: TraceLanes::default(),
             named: HashSet::new(),
             lost: 0,
             left_out: 0,

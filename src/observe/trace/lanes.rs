@@ -39,20 +39,20 @@ pub(super) struct Lane {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct LanesState {
     /// When the last slice on it ends.
     free_at: u64,
     is_kept: bool,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Lanes {
-    groups: HashMap<Group, (u32, Vec<State>)>,
+pub(super) struct TraceLanes {
+    groups: HashMap<Group, (u32, Vec<LanesState>)>,
     /// By the span of the handler.
     kept: HashMap<SpanId, (Group, usize)>,
 }
 
-impl Lanes {
+impl TraceLanes {
     /// For a slice that is no part of another one.
     pub(super) fn place(&mut self, group: &Group, begin: u64, end: u64) -> Lane {
         self.find(group, begin, |state| state.free_at = state.free_at.max(end))
@@ -104,13 +104,13 @@ impl Lanes {
         }
     }
 
-    fn find(&mut self, group: &Group, begin: u64, take: impl FnOnce(&mut State)) -> Lane {
+    fn find(&mut self, group: &Group, begin: u64, take: impl FnOnce(&mut LanesState)) -> Lane {
         let index = u32::try_from(self.groups.len()).unwrap_or(u32::MAX);
         let (_, states) = self.groups.entry(group.clone()).or_insert_with(|| (index, Vec::new()));
         let found = states.iter().position(|state| !state.is_kept && state.free_at <= begin);
         let is_new = found.is_none() && states.len() < LANES_MAX;
         if is_new {
-            states.push(State::default());
+            states.push(LanesState::default());
         }
         let number = found.unwrap_or(states.len() - 1);
         take(&mut states[number]);
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn slices_that_overlap_have_lanes_of_their_own() {
-        let mut lanes = Lanes::default();
+        let mut lanes = TraceLanes::default();
         let x = Group::Xstream(0);
         let first = lanes.place(&x, 10, 20);
         assert!(first.is_new);
@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn what_a_handler_waits_for_lies_inside_it() {
-        let mut lanes = Lanes::default();
+        let mut lanes = TraceLanes::default();
         let x = Group::Xstream(3);
         lanes.place(&x, 0, 15);
         // The handler began at 10, when the first lane was taken; it ends last.
@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn a_handler_whose_end_was_lost_keeps_nothing_for_ever() {
-        let mut lanes = Lanes::default();
+        let mut lanes = TraceLanes::default();
         let x = Group::Xstream(0);
         for id in 1..=(KEPT_MAX as u64 + 10) {
             lanes.place_inside(span(id), &x, id, id + 1);

@@ -29,7 +29,7 @@ mod tracer;
 mod wake;
 
 pub use self::call_span::SpanOfTrace;
-pub(crate) use self::call_span::{Place, Recorded, Within};
+pub(crate) use self::call_span::{Recorded, SliceStart, Within};
 pub use self::context::{SpanId, TraceContext, TraceId, current, within};
 pub(crate) use self::context::{begin_unit, to_wire};
 pub(crate) use self::tracer::Tracer;

@@ -21,12 +21,12 @@ const GATHER: Duration = Duration::from_millis(20);
 
 pub(super) struct Sender {
     queue: SyncSender<Box<Record>>,
-    shared: Arc<Shared>,
+    shared: Arc<QueueShared>,
     thread: Thread,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct QueueShared {
     wake: Wake,
     lost: AtomicU64,
     ended: Eventual<()>,
@@ -34,7 +34,7 @@ struct Shared {
 
 struct Inbox {
     queue: Receiver<Box<Record>>,
-    shared: Arc<Shared>,
+    shared: Arc<QueueShared>,
 }
 
 /// The consumer of the records, on the thread of the queue.
@@ -54,7 +54,7 @@ impl Sender {
     /// Starts the thread.
     pub(super) fn start(records_max: usize, writer: impl Writer) -> io::Result<Self> {
         let (queue, receiver) = sync_channel(records_max);
-        let shared = Arc::<Shared>::default();
+        let shared = Arc::<QueueShared>::default();
         let inbox = Inbox { queue: receiver, shared: shared.clone() };
         let thread = std::thread::Builder::new().name("margo-trace".into());
         let thread = thread.spawn(move || inbox.run(writer))?.thread().clone();
@@ -87,7 +87,7 @@ impl Drop for Sender {
 }
 
 /// Tells the end of the thread, also by a panic.
-struct Ended(Arc<Shared>);
+struct Ended(Arc<QueueShared>);
 
 impl Drop for Ended {
     fn drop(&mut self) {

@@ -4,7 +4,7 @@ use hg::ProviderId;
 
 use crate::Addr;
 
-use super::call_span::{Place, SpanOfTrace, Within};
+use super::call_span::{SliceStart, SpanOfTrace, Within};
 use super::context::{SpanId, TraceId};
 
 /// One slice, or two, of the file.
@@ -18,7 +18,7 @@ pub(super) struct Record {
     pub(super) span_id: SpanId,
     /// The call whose handling this is, or the handling of a request in which this is a call.
     pub(super) parent: Option<SpanId>,
-    pub(super) place: Place,
+    pub(super) place: SliceStart,
     /// The handler whose ULT waits for this.
     pub(super) within: Option<Within>,
     /// Ticks of [`Moment`](crate::observe::clock::Moment), like all times here; for the file

@@ -66,12 +66,12 @@ pub struct Budget {
     peak: AtomicUsize,
     /// A bound was broken, or memory has become free.
     calls: AtomicBool,
-    shares: Mutex<HashMap<Principal, Weak<Share>>>,
+    shares: Mutex<HashMap<Principal, Weak<ByteShare>>>,
 }
 
 /// The bytes that are charged to one principal.
 #[derive(Debug, Default)]
-struct Share {
+struct ByteShare {
     held: AtomicUsize,
 }
 
@@ -79,7 +79,7 @@ struct Share {
 #[derive(Debug)]
 pub struct Account {
     budget: Arc<Budget>,
-    share: Arc<Share>,
+    share: Arc<ByteShare>,
     held: usize,
 }
 
@@ -103,7 +103,7 @@ impl Budget {
             if shares.len() == shares.capacity() {
                 shares.retain(|_, share| share.strong_count() > 0);
             }
-            let share = Arc::<Share>::default();
+            let share = Arc::<ByteShare>::default();
             shares.insert(whose, Arc::downgrade(&share));
             share
         });

@@ -11,7 +11,7 @@ use crate::{Addr, Principal};
 pub(super) struct ShareKey(usize);
 
 /// The early messages of one principal's peers.
-struct Share {
+struct MessageShare {
     whose: Principal,
     bytes: usize,
     /// Peers that have joined.
@@ -24,7 +24,7 @@ pub(super) struct Shares {
     /// Bytes that each share may have.
     pub(super) bytes_max: usize,
     whose: fn(&Addr) -> Principal,
-    shares: Slab<Share>,
+    shares: Slab<MessageShare>,
     keys: HashMap<Principal, usize>,
 }
 
@@ -45,7 +45,7 @@ impl Shares {
     #[cold]
     pub(super) fn join(&mut self, from: &Addr) -> ShareKey {
         let whose = (self.whose)(from);
-        let new = || self.shares.insert(Share { whose, bytes: 0, peers: 0 });
+        let new = || self.shares.insert(MessageShare { whose, bytes: 0, peers: 0 });
         let key = *self.keys.entry(whose).or_insert_with(new);
         self.shares[key].peers += 1;
         ShareKey(key)
@@ -67,7 +67,7 @@ impl Shares {
         left.bytes -= bytes;
         left.peers -= 1;
         if left.peers == 0 {
-            let Share { whose, .. } = self.shares.remove(share.0);
+            let MessageShare { whose, .. } = self.shares.remove(share.0);
             self.keys.remove(&whose);
         }
     }

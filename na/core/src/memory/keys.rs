@@ -24,7 +24,7 @@ const BATCH: usize = 32;
 #[derive(Debug, Default)]
 pub struct Keys {
     /// `None` until the first key, and where there can be none.
-    page: Option<Page>,
+    page: Option<KeyPage>,
 }
 
 impl Keys {
@@ -35,7 +35,7 @@ impl Keys {
     /// [`Error::Io`] when the system has no random numbers.
     pub fn next_key(&mut self) -> Result<u64, Error> {
         if self.page.is_none() {
-            self.page = Page::map();
+            self.page = KeyPage::map();
         }
         loop {
             let key = match &mut self.page {
@@ -79,12 +79,12 @@ impl Batch {
 }
 
 /// A batch in a page of its own, which the kernel empties in children.
-struct Page(NonNull<Batch>);
+struct KeyPage(NonNull<Batch>);
 
 // SAFETY: it owns its page, which is not tied to a thread, and gives access through `&mut` only.
-unsafe impl Send for Page {}
+unsafe impl Send for KeyPage {}
 
-impl Page {
+impl KeyPage {
     fn map() -> Option<Self> {
         const { assert!(size_of::<Batch>() <= PAGE_BYTES) };
         let protection = ProtFlags::READ | ProtFlags::WRITE;
@@ -113,7 +113,7 @@ impl Page {
     }
 }
 
-impl Drop for Page {
+impl Drop for KeyPage {
     fn drop(&mut self) {
         // SAFETY: mapped by `map` with that length; nothing refers to it any more.
         let unmapped = unsafe { rustix::mm::munmap(self.0.as_ptr().cast(), PAGE_BYTES) };
@@ -121,9 +121,9 @@ impl Drop for Page {
     }
 }
 
-impl fmt::Debug for Page {
+impl fmt::Debug for KeyPage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Page(..)")
+        f.write_str("KeyPage(..)")
     }
 }
 

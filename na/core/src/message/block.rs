@@ -12,7 +12,7 @@ const PART_ALIGN: usize = 64;
 
 /// The head of a block, at its beginning.
 #[repr(C)]
-pub(super) struct Block {
+pub(super) struct BlockHead {
     parts: ReturnedParts,
     /// Where the memory begins, which need not be aligned, and how long it is.
     memory: NonNull<u8>,
@@ -20,9 +20,9 @@ pub(super) struct Block {
 }
 
 /// Where the first part is.
-const FIRST: usize = size_of::<Block>().next_multiple_of(PART_ALIGN);
+const FIRST: usize = size_of::<BlockHead>().next_multiple_of(PART_ALIGN);
 
-impl Block {
+impl BlockHead {
     fn layout(bytes: usize) -> Layout {
         Layout::from_size_align(bytes, align_of::<Head>()).expect("far below the address space")
     }
@@ -57,7 +57,7 @@ impl Block {
 
 /// A block as the carver sees it. Dropped, it lives on until its last part is given back.
 pub(super) struct Carved {
-    block: NonNull<Block>,
+    block: NonNull<BlockHead>,
     /// Parts that were given out.
     given: u64,
     /// Where the next part is, and where the block ends, from its beginning.
@@ -76,16 +76,16 @@ impl Carved {
         // Aligned by hand: so much zeroed memory comes untouched from the system, unless an
         // alignment is asked for.
         let bytes = end + PART_ALIGN;
-        let layout = Block::layout(bytes);
+        let layout = BlockHead::layout(bytes);
         // SAFETY: it is not empty.
         let memory = unsafe { alloc_zeroed(layout) };
         let Some(memory) = NonNull::new(memory) else { handle_alloc_error(layout) };
         let aside = memory.align_offset(PART_ALIGN);
         debug_assert!(aside < PART_ALIGN);
         // SAFETY: less than the alignment, for which there is room.
-        let block = unsafe { memory.add(aside) }.cast::<Block>();
+        let block = unsafe { memory.add(aside) }.cast::<BlockHead>();
         // SAFETY: aligned, and inside of fresh memory.
-        unsafe { block.write(Block { parts: ReturnedParts::new(), memory, bytes }) };
+        unsafe { block.write(BlockHead { parts: ReturnedParts::new(), memory, bytes }) };
         Self { block, given: 0, at: FIRST, end }
     }
 
@@ -138,7 +138,7 @@ impl Drop for Carved {
     fn drop(&mut self) {
         if self.parts().leave(self.given) {
             // SAFETY: no part is out, and we are the only other one.
-            unsafe { Block::free(self.block) };
+            unsafe { BlockHead::free(self.block) };
         }
     }
 }

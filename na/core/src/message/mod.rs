@@ -8,7 +8,7 @@ use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::fmt;
 use std::ptr::NonNull;
 
-use self::block::Block;
+use self::block::BlockHead;
 use crate::Error;
 
 mod block;
@@ -34,7 +34,7 @@ pub struct MsgBuf(NonNull<Head>);
 #[repr(C)]
 struct Head {
     /// The block that it is a part of; `None`: memory of its own.
-    home: Option<NonNull<Block>>,
+    home: Option<NonNull<BlockHead>>,
     capacity: u32,
     len: u32,
 }
@@ -199,7 +199,7 @@ impl Drop for MsgBuf {
     fn drop(&mut self) {
         match self.head().home {
             // SAFETY: a part of that block, which nobody uses from now on.
-            Some(home) => unsafe { Block::give_back(home) },
+            Some(home) => unsafe { BlockHead::give_back(home) },
             None => {
                 let layout = layout(self.capacity());
                 // SAFETY: allocated by `with_capacity`, with this layout; nobody uses it from now

@@ -35,7 +35,7 @@ struct Segment {
 }
 
 impl Segment {
-    /// Returns the key of the segment in [`Table::places`].
+    /// Returns the key of the segment in [`MemoryTable::places`].
     fn place(&self) -> (u64, u64) {
         (self.mr.key(), self.base)
     }
@@ -118,7 +118,7 @@ pub(crate) fn release_of(registered: Arc<Registered>, memory: &LocalMem) {
 }
 
 #[derive(Default)]
-struct Table {
+struct MemoryTable {
     by_region: HashMap<u64, Arc<Registered>>,
     /// Regions whose registration did not end when the endpoint was closed.
     stuck: HashSet<u64>,
@@ -133,7 +133,7 @@ struct Table {
 /// Memory that is registered with libfabric, by the keys of the regions.
 #[derive(Clone, Default)]
 pub(crate) struct Registry {
-    table: Arc<Mutex<Table>>,
+    table: Arc<Mutex<MemoryTable>>,
     /// Shared by threads that end registrations, which takes its time, so that they do not hold the
     /// table's lock meanwhile. [`close`](Self::close) waits for them: registrations that are bound
     /// to the endpoint have to end before it. Taken before the table's.

@@ -17,7 +17,7 @@ const PATIENCE: usize = 1024;
 
 /// A table that is there while it is asked for.
 #[derive(Debug)]
-struct Table<K> {
+struct LookupTable<K> {
     entries: Option<HashMap<K, u32, IntBuildHasher>>,
     /// Operations that have begun since it was last asked for.
     unasked: usize,
@@ -26,7 +26,7 @@ struct Table<K> {
     made: usize,
 }
 
-impl<K> Default for Table<K> {
+impl<K> Default for LookupTable<K> {
     fn default() -> Self {
         Self {
             entries: None,
@@ -37,7 +37,7 @@ impl<K> Default for Table<K> {
     }
 }
 
-impl<K: Hash + Eq> Table<K> {
+impl<K: Hash + Eq> LookupTable<K> {
     /// The table, made of `all` if it is not there.
     fn ask(
         &mut self,
@@ -66,9 +66,9 @@ impl<K: Hash + Eq> Table<K> {
 #[derive(Debug, Default)]
 pub(crate) struct Lookup {
     /// The slot of each message and receive.
-    ops: Table<OpId>,
+    ops: LookupTable<OpId>,
     /// How many receives there are by peer and tag.
-    receives: Table<(u64, u32)>,
+    receives: LookupTable<(u64, u32)>,
 }
 
 /// The keys under which an operation is found: its number, and of a receive the peer and the tag.

@@ -13,7 +13,7 @@
 
 use std::collections::HashMap;
 
-use crate::peers::rx::{RxLink, Stage};
+use crate::peers::rx::{ConnectionStage, RxLink};
 use crate::wake::board::OwnBoard;
 use crate::wake::doorbell::settle;
 use na_core::base::cheap::IntBuildHasher;
@@ -67,7 +67,7 @@ impl Links {
 
     /// Returns whether a link is not up yet; such a link is watched.
     pub(crate) fn is_greeting(&self) -> bool {
-        self.all[..self.watched].iter().any(|link| link.stage != Stage::Up)
+        self.all[..self.watched].iter().any(|link| link.stage != ConnectionStage::Up)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -238,7 +238,7 @@ impl RxLink {
     #[inline]
     fn is_quiet(&self) -> bool {
         self.rx.is_empty()
-            && self.stage == Stage::Up
+            && self.stage == ConnectionStage::Up
             && self.end.is_none()
             && self.services.is_empty()
             && !self.conn.has_backlog()
@@ -267,7 +267,7 @@ mod tests {
             conn.set_slot(board.take_slot().unwrap());
             let peer = Peer::new(token, String::new(), Reach::Connection);
             let addr: Addr = peer.addr(1);
-            links.push(RxLink::new(Arc::new(conn), peer, addr, Stage::Up));
+            links.push(RxLink::new(Arc::new(conn), peer, addr, ConnectionStage::Up));
         }
         while links.watched > WATCHED_MIN {
             links.all[links.watched - 1].quiet_rounds = QUIET_ROUNDS;

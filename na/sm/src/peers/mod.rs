@@ -11,5 +11,5 @@ pub(crate) mod tx;
 
 pub(crate) use self::links::Links;
 pub(crate) use self::peer::{Peer, PeerTable, Reach};
-pub(crate) use self::rx::{RxLink, Stage};
+pub(crate) use self::rx::{ConnectionStage, RxLink};
 pub(crate) use self::tx::{TxLink, sent};

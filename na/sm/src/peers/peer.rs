@@ -10,6 +10,7 @@ use std::sync::{OnceLock, Weak};
 use crate::address::Name;
 use crate::peers::tx::TxLink;
 use na_core::{Addr, Error, PeerLink, PeerStats, Principal};
+use prim::OwnLine;
 use prim::lock::{BiasedGuard, BiasedLock};
 use prim::sync::Arc;
 use prim::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
@@ -49,14 +50,9 @@ pub(crate) struct Peer {
     /// Bytes and messages that went through links that have ended. Written under the send lock.
     ended_bytes: AtomicU64,
     ended_messages: AtomicU64,
-    /// Messages that have come. One writer: the poll.
+    /// Messages that have come. One writer: the poll; away from what senders read for each.
     received: OwnLine<AtomicU64>,
 }
-
-/// Keeps what the poll writes for each message away from what senders read for each.
-#[derive(Debug, Default)]
-#[repr(align(128))]
-struct OwnLine<T>(T);
 
 impl Peer {
     pub(crate) fn new(id: u64, uri: String, reach: Reach) -> Arc<Self> {

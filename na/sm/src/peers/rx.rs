@@ -36,7 +36,7 @@ use prim::sync::Arc;
 
 /// How far a connection is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Stage {
+pub(crate) enum ConnectionStage {
     /// Not connected, because the listener's queue was full; or the other side is not ready for our
     /// hello.
     Dialing {
@@ -74,7 +74,7 @@ pub(crate) struct RxLink {
     /// A clone of it for the next message, made while there was nothing else to do.
     pub(crate) spare: Option<Addr>,
     pub(crate) rx: Consumer<MappedRing>,
-    pub(crate) stage: Stage,
+    pub(crate) stage: ConnectionStage,
     /// How it counts among the endpoint's `AcceptedPeers`, if it came to us.
     pub(crate) guest: Option<AcceptedPeer>,
     /// The segment's descriptor, until it is handed over.
@@ -102,7 +102,12 @@ pub(crate) struct RxLink {
 }
 
 impl RxLink {
-    pub(crate) fn new(conn: Arc<Conn>, peer: Arc<Peer>, addr: Addr, stage: Stage) -> Self {
+    pub(crate) fn new(
+        conn: Arc<Conn>,
+        peer: Arc<Peer>,
+        addr: Addr,
+        stage: ConnectionStage,
+    ) -> Self {
         let rx = Consumer::new(conn.segment.ring(false));
         Self {
             conn,
@@ -136,8 +141,10 @@ impl RxLink {
     pub(crate) fn gone(&mut self, reason: &str) {
         let (peer, reason) = (self.peer.uri.clone(), reason.to_owned());
         self.end.get_or_insert(match self.stage {
-            Stage::Up => Error::PeerGone { peer, reason },
-            Stage::Dialing { .. } | Stage::Greeting { .. } => Error::Unreachable { peer, reason },
+            ConnectionStage::Up => Error::PeerGone { peer, reason },
+            ConnectionStage::Dialing { .. } | ConnectionStage::Greeting { .. } => {
+                Error::Unreachable { peer, reason }
+            }
         });
     }
 

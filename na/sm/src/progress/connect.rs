@@ -16,7 +16,7 @@ use crate::link::handshake::{Kind, Packet};
 use crate::link::socket::{self, Credentials, Received, Socket, Unheard};
 use crate::link::{Conn, Segment, check_ring_bytes, payload_max, total_bytes};
 use crate::mapping::Unmapped;
-use crate::peers::{Peer, Reach, RxLink, Stage, TxLink};
+use crate::peers::{ConnectionStage, Peer, Reach, RxLink, TxLink};
 use crate::state::{LISTENER, PROCESS, PollState, SmEndpoint, Stranger};
 use crate::transfer::block::PeerBlocks;
 use crate::transfer::cma;
@@ -75,14 +75,18 @@ impl SmEndpoint {
         let token = self.next_token.fetch_add(1, Ordering::Relaxed);
         let conn = Arc::new(Conn::new(token, socket, Arc::new(segment)));
         let waited = RunClock::since(Instant::now());
-        let mut link =
-            RxLink::new(conn.clone(), peer.clone(), peer.addr(self.id), Stage::Dialing { waited });
+        let mut link = RxLink::new(
+            conn.clone(),
+            peer.clone(),
+            peer.addr(self.id),
+            ConnectionStage::Dialing { waited },
+        );
         let greeted = match connected {
             true => self.introduce(&conn, peer, &memfd).map_err(|reason| unreachable(&reason))?,
             false => Greeted::NotYet(NO_PLACE),
         };
         match greeted {
-            Greeted::Yes => link.stage = Stage::Greeting { waited },
+            Greeted::Yes => link.stage = ConnectionStage::Greeting { waited },
             Greeted::NotYet(_) => link.memfd = Some(memfd),
         }
         peer.add_link(links, TxLink::new(conn));
@@ -107,7 +111,7 @@ impl SmEndpoint {
 
     /// Tries again to connect. `late`: this is the last time.
     pub(crate) fn dial_again(&self, link: &mut RxLink, late: bool) {
-        let Stage::Dialing { waited } = link.stage else { return };
+        let ConnectionStage::Dialing { waited } = link.stage else { return };
         let connected = match self.dial(&link.peer, &link.conn.socket) {
             Ok(connected) => connected,
             Err(error) => {
@@ -122,7 +126,7 @@ impl SmEndpoint {
         match greeted {
             Ok(Greeted::Yes) => {
                 link.memfd = None;
-                link.stage = Stage::Greeting { waited };
+                link.stage = ConnectionStage::Greeting { waited };
             }
             Ok(Greeted::NotYet(why)) if late => link.gone(why),
             Ok(Greeted::NotYet(_)) => {}
@@ -280,7 +284,7 @@ impl SmEndpoint {
         link.services = Services::new(attach, self.options.copy_helper.clone());
         link.began_attached = attach;
         (link.addr, link.spare) = (link.peer.addr(self.id).in_session(link.peer.session()), None);
-        link.stage = Stage::Up;
+        link.stage = ConnectionStage::Up;
         link.silent = RunClock::since(Instant::now());
         let by_path = if attach { &self.attached } else { &self.unattached };
         by_path.fetch_add(1, Ordering::Relaxed);
@@ -563,8 +567,12 @@ impl SmEndpoint {
         peer.set_user(from.credentials.uid);
         let conn = Arc::new(conn);
         let addr = peer.addr(self.id);
-        let mut link =
-            RxLink::new(conn.clone(), peer.clone(), addr, Stage::Greeting { waited: from.waited });
+        let mut link = RxLink::new(
+            conn.clone(),
+            peer.clone(),
+            addr,
+            ConnectionStage::Greeting { waited: from.waited },
+        );
         link.guest = Some(guest);
         self.bring_up(&mut link, &packet);
         let mut tx = TxLink::new(conn);
@@ -591,7 +599,7 @@ impl SmEndpoint {
         }
         let peer = lock(&self.peers).named(&name);
         for link in state.links.iter_mut().filter(|link| link.peer.id == peer.id) {
-            if link.stage == Stage::Up && !link.conn.is_alive() {
+            if link.stage == ConnectionStage::Up && !link.conn.is_alive() {
                 link.gone("it ended, and another process has its name");
             }
         }

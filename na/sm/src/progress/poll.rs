@@ -25,7 +25,7 @@ use rustix::time::{ClockId, Itimerspec, TimerfdTimerFlags};
 
 use crate::link::socket;
 use crate::link::{Control, sleep_reasons};
-use crate::peers::{RxLink, Stage, sent};
+use crate::peers::{ConnectionStage, RxLink, sent};
 use crate::state::{LISTENER, PROCESS, PollState, Sink, SmEndpoint, TIMER, WAKE};
 use crate::wake::doorbell::{RECORDS, settle};
 use na_core::base::ran::RunClock;
@@ -265,7 +265,7 @@ impl SmEndpoint {
             if link.spare.is_none() {
                 link.spare = Some(link.addr.clone());
             }
-        } else if link.stage == Stage::Up {
+        } else if link.stage == ConnectionStage::Up {
             progress |= self.pump(link, sink, arrived, out);
         }
         if !link.services.is_empty() {
@@ -358,8 +358,10 @@ impl SmEndpoint {
         // Of one that has ended meanwhile there is nothing to hear.
         state.links.act_on(token, |link| {
             match link.stage {
-                Stage::Dialing { .. } | Stage::Greeting { .. } => self.hear_welcome(link),
-                Stage::Up => link.hear(),
+                ConnectionStage::Dialing { .. } | ConnectionStage::Greeting { .. } => {
+                    self.hear_welcome(link)
+                }
+                ConnectionStage::Up => link.hear(),
             }
             // After what it said last.
             if has_ended {
@@ -389,19 +391,19 @@ impl SmEndpoint {
         let count = if no_liveness { state.links.watched().len() } else { usize::MAX };
         for link in state.links.iter_mut().take(count) {
             acted |= match &mut link.stage {
-                Stage::Dialing { waited } => {
+                ConnectionStage::Dialing { waited } => {
                     let late = waited.has_passed(now, limit);
                     self.dial_again(link, late);
                     link.end.is_some()
                 }
-                Stage::Greeting { waited } => {
+                ConnectionStage::Greeting { waited } => {
                     let late = waited.has_passed(now, limit);
                     if late {
                         link.gone("it listens, but did not answer in time");
                     }
                     late
                 }
-                Stage::Up => self.check_liveness(link, now),
+                ConnectionStage::Up => self.check_liveness(link, now),
             }
         }
         if acted {
@@ -495,10 +497,12 @@ impl SmEndpoint {
         let soon = Instant::now() + LOOK_EVERY;
         for link in state.links.iter() {
             match link.stage {
-                Stage::Dialing { .. } => deadlines.push(soon),
-                Stage::Greeting { waited } => deadlines.extend(waited.next_look(connecting)),
-                Stage::Up if limit.is_zero() => {}
-                Stage::Up => deadlines.extend(link.silent.next_look(limit / 2)),
+                ConnectionStage::Dialing { .. } => deadlines.push(soon),
+                ConnectionStage::Greeting { waited } => {
+                    deadlines.extend(waited.next_look(connecting))
+                }
+                ConnectionStage::Up if limit.is_zero() => {}
+                ConnectionStage::Up => deadlines.extend(link.silent.next_look(limit / 2)),
             }
         }
         if !lock(&self.kept).is_empty() {

@@ -16,7 +16,7 @@ use rustix::event::epoll;
 use rustix::io::Errno;
 
 use crate::link::socket;
-use crate::peers::{Reach, RxLink, Stage, TxLink};
+use crate::peers::{ConnectionStage, Reach, RxLink, TxLink};
 use crate::state::SmEndpoint;
 use crate::state::{PollState, Sink};
 use crate::transfer::kept::{Keeper, Kept};
@@ -52,7 +52,7 @@ impl SmEndpoint {
             Error::Protocol { .. } => tracing::warn!("{error}; its connection is closed"),
             _ => tracing::debug!("connection ends: {error}"),
         }
-        let was_up = link.stage == Stage::Up;
+        let was_up = link.stage == ConnectionStage::Up;
         if was_up && matches!(error, Error::PeerGone { .. }) {
             self.drain_dead(&mut link, state);
         }

@@ -177,7 +177,7 @@ fn last_errno() -> Errno {
 }
 
 /// A part of a copy that several threads make.
-struct Part {
+struct CopyPart {
     copied: AtomicU64,
     /// The system's error if the part ended early; 0: none. At first [`NOT_RUN`].
     errno: AtomicI32,
@@ -192,7 +192,7 @@ struct Split<'a> {
     theirs: &'a [Piece],
     direction: Direction,
     bytes: u64,
-    parts: Vec<Part>,
+    parts: Vec<CopyPart>,
 }
 
 // SAFETY: the pointers are valid for the whole call (contract of `copy_split`), in any thread.
@@ -243,7 +243,7 @@ pub(crate) unsafe fn copy_split(
     direction: Direction,
     helper: &CopyHelper,
 ) -> Result<u64, Errno> {
-    let part = || Part { copied: AtomicU64::new(0), errno: AtomicI32::new(NOT_RUN) };
+    let part = || CopyPart { copied: AtomicU64::new(0), errno: AtomicI32::new(NOT_RUN) };
     let parts = (bytes as usize).div_ceil(SPLIT_BYTES);
     let parts = std::iter::repeat_with(part).take(parts).collect();
     let split = Split { pid, ours, theirs, direction, bytes, parts };

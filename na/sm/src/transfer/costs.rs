@@ -159,14 +159,14 @@ struct Class {
     by_itself: bool,
     ring: Samples,
     attach: Samples,
-    stage: Stage,
+    stage: ClassStage,
     /// Transfers until the next stage.
     left: u32,
 }
 
 /// The stage that a class is at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-enum Stage {
+enum ClassStage {
     /// Uses one way.
     #[default]
     Settled,
@@ -179,7 +179,7 @@ enum Stage {
 impl Class {
     #[inline]
     fn choose(&mut self, len: u64) -> Choice {
-        if self.stage == Stage::Settled && self.left > 0 {
+        if self.stage == ClassStage::Settled && self.left > 0 {
             self.left -= 1;
             return Choice::unmeasured(self.used);
         }
@@ -190,14 +190,14 @@ impl Class {
     fn choose_anew(&mut self, len: u64) -> Choice {
         if self.left == 0 {
             match self.stage {
-                Stage::Settled => self.enter(Stage::First, len),
-                Stage::First => self.enter(Stage::Trial, len),
-                Stage::Trial => self.compare(len),
+                ClassStage::Settled => self.enter(ClassStage::First, len),
+                ClassStage::First => self.enter(ClassStage::Trial, len),
+                ClassStage::Trial => self.compare(len),
             }
         }
         self.left -= 1;
-        let way = if self.stage == Stage::Trial { self.used.other() } else { self.used };
-        Choice { way, measure: self.stage != Stage::Settled }
+        let way = if self.stage == ClassStage::Trial { self.used.other() } else { self.used };
+        Choice { way, measure: self.stage != ClassStage::Settled }
     }
 
     fn samples(&mut self, way: Way) -> &mut Samples {
@@ -207,8 +207,8 @@ impl Class {
         }
     }
 
-    fn enter(&mut self, stage: Stage, len: u64) {
-        let tried = if stage == Stage::Trial { self.used.other() } else { self.used };
+    fn enter(&mut self, stage: ClassStage, len: u64) {
+        let tried = if stage == ClassStage::Trial { self.used.other() } else { self.used };
         *self.samples(tried) = Samples::default();
         (self.stage, self.left) = (stage, tries(tried, len));
     }
@@ -216,7 +216,9 @@ impl Class {
     /// The end of a trial. Measurements of transfers that have not ended come too late for it.
     fn compare(&mut self, len: u64) {
         let (used, other) = (self.used, self.used.other());
-        let Some(cost) = self.samples(used).least() else { return self.enter(Stage::First, len) };
+        let Some(cost) = self.samples(used).least() else {
+            return self.enter(ClassStage::First, len);
+        };
         let Some(trial) = self.samples(other).least() else {
             // None has ended yet.
             self.left = tries(other, len);
@@ -230,7 +232,7 @@ impl Class {
         if trial < enough * cost {
             self.used = other;
         }
-        (self.stage, self.left) = (Stage::Settled, PAUSE * tries(self.used.other(), len));
+        (self.stage, self.left) = (ClassStage::Settled, PAUSE * tries(self.used.other(), len));
     }
 }
 

@@ -276,7 +276,7 @@ impl Offers {
         let Some(memory) = known.memory.at(*remote_offset, *len, put) else { return ASK };
         let ours = Ours { local, offset: *local_offset, len: *len };
         let mut measure = false;
-        if matches!(memory, Part::Plain(_)) {
+        if matches!(memory, OfferPart::Plain(_)) {
             if !ours.fits_a_call() {
                 return ASK;
             }
@@ -292,16 +292,16 @@ impl Offers {
             return ASK;
         }
         let copied = match memory {
-            Part::Mapped(theirs) => {
+            OfferPart::Mapped(theirs) => {
                 ours.copy_mapped(put, theirs);
                 true
             }
-            Part::Plain(theirs) if measure => {
+            OfferPart::Plain(theirs) if measure => {
                 let (copied, cost) = ours.attach_measured(conn, put, theirs);
                 self.costs.measured(cost, Way::Attach);
                 copied
             }
-            Part::Plain(theirs) => ours.attach(conn, put, theirs),
+            OfferPart::Plain(theirs) => ours.attach(conn, put, theirs),
         };
         gate.leave();
         if !copied {
@@ -389,7 +389,7 @@ impl Ours<'_> {
 }
 
 /// Where a transfer under an offer goes.
-enum Part {
+enum OfferPart {
     Mapped(RawSegment),
     Plain(Piece),
 }
@@ -397,13 +397,13 @@ enum Part {
 impl Theirs {
     /// The bytes of a transfer; `None` when it has to be asked for.
     #[inline]
-    fn at(&mut self, offset: u64, len: u64, write: bool) -> Option<Part> {
+    fn at(&mut self, offset: u64, len: u64, write: bool) -> Option<OfferPart> {
         match self {
-            Self::Block(block) => block.at(offset, len, write).map(Part::Mapped),
+            Self::Block(block) => block.at(offset, len, write).map(OfferPart::Mapped),
             Self::Plain { addr, len: whole } => {
                 let end = offset.checked_add(len)?;
                 // The sum was checked when the offer came.
-                let piece = || Part::Plain(Piece { addr: *addr + offset, len, block: 0 });
+                let piece = || OfferPart::Plain(Piece { addr: *addr + offset, len, block: 0 });
                 // Shorter ones fit into few lines of the ring.
                 (len >= MEASURED_FROM && end <= *whole).then(piece)
             }

@@ -44,7 +44,7 @@ pub(crate) struct Requests {
     transfers: HashMap<u64, Open, IntBuildHasher>,
     /// Transfers with bytes that were not asked for yet.
     waiting: VecDeque<u64>,
-    parts: HashMap<u64, Part, IntBuildHasher>,
+    parts: HashMap<u64, RmaPart, IntBuildHasher>,
     /// Parts whose data the owner pulls, and whether it wants to know how long that takes.
     pulled: VecDeque<(u64, bool)>,
     /// Parts that we copy ourselves.
@@ -94,7 +94,7 @@ struct Open {
 }
 
 #[derive(Debug)]
-struct Part {
+struct RmaPart {
     transfer: u64,
     /// Place in our memory; `done` counts what went through the ring.
     span: Span,
@@ -211,7 +211,7 @@ impl Requests {
             }
             let span = Span { offset, len: request.len, done: 0 };
             let (let_in, taken) = (false, Duration::ZERO);
-            self.parts.insert(part, Part { transfer: id, span, let_in, taken });
+            self.parts.insert(part, RmaPart { transfer: id, span, let_in, taken });
             self.next_id = part;
             sent = true;
         }
@@ -428,7 +428,7 @@ impl Requests {
     /// Forgets the open parts of a transfer that has failed, and returns the records that tell the
     /// owner so.
     fn give_up(&mut self, transfer: u64) -> Vec<Control> {
-        let of_it = |(id, part): (&u64, &Part)| (part.transfer == transfer).then_some(*id);
+        let of_it = |(id, part): (&u64, &RmaPart)| (part.transfer == transfer).then_some(*id);
         let parts: Vec<_> = self.parts.iter().filter_map(of_it).collect();
         self.pulled.retain(|(pulled, _)| !parts.contains(pulled));
         self.grants.retain(|grant| !parts.contains(&grant.part));

@@ -100,7 +100,7 @@ impl Window {
 }
 
 /// The state that callbacks write.
-pub(crate) struct State {
+pub(crate) struct InboxState {
     pub(crate) matcher: Matcher,
     pub(crate) done: VecDeque<Completion>,
     pub(crate) events: VecDeque<Event>,
@@ -123,7 +123,7 @@ pub(crate) struct Inbox {
     pub(crate) message_bytes_max: usize,
     /// Messages of a kind that a peer may have on the way or waiting here.
     pub(crate) window: u32,
-    state: RefCell<State>,
+    state: RefCell<InboxState>,
     /// May be told to keep offers; null: may not.
     pub(crate) keeper: Cell<ucp_worker_h>,
 }
@@ -133,7 +133,7 @@ pub(crate) fn place(kind: Kind) -> usize {
     usize::from(kind == Kind::Expected)
 }
 
-impl State {
+impl InboxState {
     fn new(matcher: Matcher) -> Self {
         Self {
             matcher,
@@ -303,13 +303,13 @@ impl Inbox {
         window: u32,
         matcher: Matcher,
     ) -> Self {
-        let (state, keeper) = (RefCell::new(State::new(matcher)), Cell::default());
+        let (state, keeper) = (RefCell::new(InboxState::new(matcher)), Cell::default());
         Self { ucp, message_bytes_max, window, state, keeper }
     }
 
     /// The state; not across a call of the worker.
     #[inline]
-    pub(crate) fn state(&self) -> RefMut<'_, State> {
+    pub(crate) fn state(&self) -> RefMut<'_, InboxState> {
         self.state.borrow_mut()
     }
 
@@ -345,8 +345,8 @@ mod tests {
     }
 
     /// A peer with number 0, connected by a handle, with its address.
-    fn connected(link: ucp_ep_h) -> (State, Addr) {
-        let mut state = State::new(Matcher::new(1 << 20, 0));
+    fn connected(link: ucp_ep_h) -> (InboxState, Addr) {
+        let mut state = InboxState::new(Matcher::new(1 << 20, 0));
         let from = Peer::new(1, "ucx+tcp://10.0.0.1:7".into(), None, Vec::new(), 5).addr(9, 0, 5);
         state.begin(0, 5);
         state
@@ -355,7 +355,7 @@ mod tests {
         (state, from)
     }
 
-    fn broke(state: &State) -> bool {
+    fn broke(state: &InboxState) -> bool {
         state.events.iter().any(|event| matches!(event, Event::Conn(_, ConnEvent::Broke(_))))
     }
 

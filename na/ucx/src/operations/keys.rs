@@ -37,7 +37,7 @@ pub(crate) enum KeyRoute<K> {
     Use(K),
 }
 
-enum State<K> {
+enum KeyState<K> {
     /// Memory of this key was used once, without its remote key.
     Seen,
     /// The owner was asked, by these transfers.
@@ -53,7 +53,7 @@ enum State<K> {
 
 /// The keys of one owner that a requester has.
 pub(crate) struct HeldKeys<K> {
-    states: HashMap<u64, State<K>, IntBuildHasher>,
+    states: HashMap<u64, KeyState<K>, IntBuildHasher>,
     /// The keys of `states`, the oldest first.
     order: VecDeque<u64>,
 }
@@ -76,26 +76,26 @@ impl<K: Clone> HeldKeys<K> {
         covers: impl FnOnce(&K) -> bool,
     ) -> KeyRoute<K> {
         match self.states.get_mut(&key) {
-            Some(State::Held { key, uses, is_revoked: false }) if covers(key) => {
+            Some(KeyState::Held { key, uses, is_revoked: false }) if covers(key) => {
                 *uses += 1;
                 KeyRoute::Use(key.clone())
             }
-            Some(State::Wanted(waiting)) => {
+            Some(KeyState::Wanted(waiting)) => {
                 waiting.push(id);
                 KeyRoute::Wait { want: false, returned: None }
             }
-            Some(seen @ State::Seen) => {
-                *seen = State::Wanted(vec![id]);
+            Some(seen @ KeyState::Seen) => {
+                *seen = KeyState::Wanted(vec![id]);
                 KeyRoute::Wait { want: true, returned: None }
             }
-            Some(State::Held { .. } | State::Refused) => KeyRoute::Ask,
+            Some(KeyState::Held { .. } | KeyState::Refused) => KeyRoute::Ask,
             None => {
                 if !at_once {
                     self.seen(key);
                     return KeyRoute::Ask;
                 }
                 let Some(returned) = self.make_room() else { return KeyRoute::Ask };
-                self.states.insert(key, State::Wanted(vec![id]));
+                self.states.insert(key, KeyState::Wanted(vec![id]));
                 self.order.push_back(key);
                 KeyRoute::Wait { want: true, returned }
             }
@@ -104,15 +104,16 @@ impl<K: Clone> HeldKeys<K> {
 
     /// Notes that memory was used without its remote key, if there is room.
     fn seen(&mut self, key: u64) {
-        let is_dispensable =
-            |known: &u64| matches!(self.states.get(known), Some(State::Seen | State::Refused));
+        let is_dispensable = |known: &u64| {
+            matches!(self.states.get(known), Some(KeyState::Seen | KeyState::Refused))
+        };
         if self.states.len() >= KEYS_MAX {
             // No key is given up for a note.
             let Some(at) = self.order.iter().position(is_dispensable) else { return };
             let Some(oldest) = self.order.remove(at) else { return };
             self.states.remove(&oldest);
         }
-        self.states.insert(key, State::Seen);
+        self.states.insert(key, KeyState::Seen);
         self.order.push_back(key);
     }
 
@@ -123,13 +124,13 @@ impl<K: Clone> HeldKeys<K> {
         }
         let states = &self.states;
         let is_free = |key: &u64| match states.get(key) {
-            Some(State::Held { uses, .. }) => *uses == 0,
-            Some(State::Wanted(_)) => false,
-            Some(State::Seen | State::Refused) | None => true,
+            Some(KeyState::Held { uses, .. }) => *uses == 0,
+            Some(KeyState::Wanted(_)) => false,
+            Some(KeyState::Seen | KeyState::Refused) | None => true,
         };
         let key = self.order.remove(self.order.iter().position(is_free)?)?;
         let was = self.states.remove(&key);
-        Some(matches!(was, Some(State::Held { .. })).then_some(key))
+        Some(matches!(was, Some(KeyState::Held { .. })).then_some(key))
     }
 
     fn remove(&mut self, key: u64) {
@@ -144,7 +145,7 @@ impl<K: Clone> HeldKeys<K> {
     /// The rule that an answer breaks.
     pub(crate) fn check(&self, number: u64) -> Result<(), &'static str> {
         match self.states.get(&number) {
-            Some(State::Wanted(_)) => Ok(()),
+            Some(KeyState::Wanted(_)) => Ok(()),
             _ => Err(UNASKED),
         }
     }
@@ -155,7 +156,7 @@ impl<K: Clone> HeldKeys<K> {
     ///
     /// The rule that it breaks.
     pub(crate) fn came(&mut self, number: u64, key: K) -> Result<Vec<u64>, &'static str> {
-        self.answered(number, State::Held { key, uses: 0, is_revoked: false })
+        self.answered(number, KeyState::Held { key, uses: 0, is_revoked: false })
     }
 
     /// The owner gives none; the transfers that wait for it.
@@ -164,13 +165,13 @@ impl<K: Clone> HeldKeys<K> {
     ///
     /// The rule that it breaks.
     pub(crate) fn refused(&mut self, number: u64) -> Result<Vec<u64>, &'static str> {
-        self.answered(number, State::Refused)
+        self.answered(number, KeyState::Refused)
     }
 
-    fn answered(&mut self, number: u64, state: State<K>) -> Result<Vec<u64>, &'static str> {
+    fn answered(&mut self, number: u64, state: KeyState<K>) -> Result<Vec<u64>, &'static str> {
         match self.states.get_mut(&number) {
-            Some(wanted @ State::Wanted(_)) => match std::mem::replace(wanted, state) {
-                State::Wanted(waiting) => Ok(waiting),
+            Some(wanted @ KeyState::Wanted(_)) => match std::mem::replace(wanted, state) {
+                KeyState::Wanted(waiting) => Ok(waiting),
                 _ => Ok(Vec::new()),
             },
             _ => Err(UNASKED),
@@ -184,23 +185,25 @@ impl<K: Clone> HeldKeys<K> {
     /// The rule that it breaks.
     pub(crate) fn revoked(&mut self, number: u64) -> Result<bool, &'static str> {
         match self.states.get_mut(&number) {
-            Some(State::Held { is_revoked: true, .. }) => Err("it takes a remote key back twice"),
-            Some(State::Held { uses: 0, .. }) => {
+            Some(KeyState::Held { is_revoked: true, .. }) => {
+                Err("it takes a remote key back twice")
+            }
+            Some(KeyState::Held { uses: 0, .. }) => {
                 self.remove(number);
                 Ok(true)
             }
-            Some(State::Held { is_revoked, .. }) => {
+            Some(KeyState::Held { is_revoked, .. }) => {
                 *is_revoked = true;
                 Ok(false)
             }
             // It was returned meanwhile.
-            Some(State::Seen | State::Wanted(_) | State::Refused) | None => Ok(false),
+            Some(KeyState::Seen | KeyState::Wanted(_) | KeyState::Refused) | None => Ok(false),
         }
     }
 
     /// A transfer uses a key no more; whether the owner is to be told that none does.
     pub(crate) fn let_go(&mut self, number: u64) -> bool {
-        let Some(State::Held { uses, is_revoked, .. }) = self.states.get_mut(&number) else {
+        let Some(KeyState::Held { uses, is_revoked, .. }) = self.states.get_mut(&number) else {
             return false;
         };
         *uses = uses.saturating_sub(1);

@@ -10,7 +10,7 @@ use ucx_sys::{UCS_OK, Ucp, ucp_conn_request_h, ucp_ep_h};
 
 use super::{discards::Discards, peer::Peer};
 use crate::addressing::{address, ip_family::IpFamily};
-use crate::operations::inbox::{Inbox, State};
+use crate::operations::inbox::{Inbox, InboxState};
 use crate::operations::keys::Recalls;
 use crate::operations::peer_ref::PeerRef;
 use crate::operations::remote_key::Mapped;
@@ -218,7 +218,7 @@ impl Driver {
 
     /// Returns the state that callbacks have left. It must not be held across a call of the worker.
     #[inline]
-    pub(crate) fn state(&self) -> std::cell::RefMut<'_, State> {
+    pub(crate) fn state(&self) -> std::cell::RefMut<'_, InboxState> {
         self.inbox().state()
     }
 
