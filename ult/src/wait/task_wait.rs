@@ -62,9 +62,11 @@ impl TaskWait {
         if self.is_waiting() && self.waker.as_ref().is_some_and(|old| old.will_wake(waker)) {
             return false;
         }
+        // Before the earlier one is freed, so that it has another address: a party that has seen
+        // that one in the object notices that another one stands there.
+        let waiter = Box::new(Waiter::for_task(kind, waker.clone()));
         self.leave(object);
-        let waiter = Waiter::for_task(kind, waker.clone());
-        let node = NonNull::from(Box::leak(Box::new(waiter)));
+        let node = NonNull::from(Box::leak(waiter));
         // SAFETY:
         // - in no list: fresh; it stays until `leave` frees it, or forever.
         if unsafe { object.register(node) } {
