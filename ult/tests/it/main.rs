@@ -2,7 +2,7 @@
 //!
 //! Nothing here owns the process. Tests that do have programs of their own: `leaks` counts its
 //! descriptors, `unmapped` uses up its mappings, `log` and `rude` take its log, and `stress` takes
-//! its log and its panics.
+//! its log and its panics. So has `topology`, which is built twice: with and without hwloc.
 #![allow(clippy::unwrap_used, reason = "test code, unknown as such to the lint")]
 
 #[path = "../common/mod.rs"]
@@ -70,4 +70,3 @@ mod observe {
 mod examples;
 mod stacks;
 mod timers;
-mod topology;

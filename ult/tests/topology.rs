@@ -1,4 +1,5 @@
 //! Topology, places and binding: over trees of files that look like `/sys`, and on this machine.
+#![allow(clippy::unwrap_used, reason = "test code, unknown as such to the lint")]
 
 use std::fs;
 use std::io;
