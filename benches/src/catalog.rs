@@ -261,6 +261,7 @@ fn ult_cases() -> Vec<Case> {
         row("ult.tasklet", Limit(18.0), switch::tasklet),
         row("ult.tasklet_detached", Limit(10.0), switch::tasklet_detached),
         row("ult.mutex", Limit(10.0), sync::mutex),
+        row("na.lock.biased", TimesFloor(1.0), sync::biased),
         row("ult.mutex.contended", TimesOther(1.0, "parking_lot"), sync::contended).two_cores(),
         row("ult.eventual_resume", Limit(40.0), sync::eventual_resume),
         row("ult.wake.spin", Limit(200.0), wake::spin).two_cores(),

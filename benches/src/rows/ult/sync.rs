@@ -1,4 +1,4 @@
-//! Rows `ult.mutex`, `ult.mutex.contended` and `ult.eventual_resume`.
+//! Rows `ult.mutex`, `ult.mutex.contended`, `ult.eventual_resume` and `na.lock.biased`.
 //!
 //! - `ult.mutex`: lock and unlock a mutex that nobody else wants, on a ULT. Floor: two swaps of an
 //!   atomic in the same cache state, which is what a lock and an unlock need at least.
@@ -9,12 +9,15 @@
 //! - `ult.eventual_resume`: from setting an eventual to the ULT that waited for it running, on one
 //!   xstream. Two ULTs in turns, so that each set suspends the setter next. Eventuals are made
 //!   outside the timed part. Floor: a bare coroutine switch.
+//! - `na.lock.biased`: lock and unlock a biased lock that favours the thread. Floor: the plain
+//!   lock of the same crate, which is what it would be without the favour.
 
 use std::hint::black_box;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use na::lock::{BiasedLock, Lock};
 use ult::{Eventual, Mutex};
 
 use super::on_ult::{StartLine, Streams, on_each};
@@ -38,6 +41,31 @@ pub(crate) fn mutex(context: &Context) -> Result<Figure> {
             })
         })
     })
+}
+
+/// Row `na.lock.biased`.
+pub(crate) fn biased(context: &Context) -> Result<Figure> {
+    on_one_xstream(context, BATCH, plain, |_pool, _deadline| {
+        let lock = BiasedLock::new(0u64);
+        Ok(move |samples: &mut Samples| {
+            samples.each(|| {
+                for _ in 0..BATCH {
+                    *black_box(&lock).lock() += 1;
+                }
+                Ok(())
+            })
+        })
+    })
+}
+
+fn plain() -> Result<Round> {
+    let lock = Lock::<u64>::new(0);
+    Ok(Box::new(move |samples| {
+        samples.batched(|| {
+            *black_box(&lock).lock() += 1;
+            Ok(())
+        })
+    }))
 }
 
 fn swaps() -> Result<Round> {
