@@ -37,8 +37,10 @@
 //! | a time | [`sleep()`], [`interval()`], [`PoolRef::spawn_after`] |
 //! | async code | [`block_on()`] in a ULT; a [`JoinHandle`] can be awaited anywhere |
 //!
-//! None of them yields when there is nothing to wait for. Waits have forms with a deadline, which
-//! use the timer of the xstream.
+//! Computations use all xstreams of a pool by [`join`](join()) and the loops of [`par`].
+//!
+//! None of the waits yields when there is nothing to wait for. Waits have forms with a deadline,
+//! which use the timer of the xstream.
 //!
 //! # What ULT code must know
 //!
@@ -203,9 +205,11 @@ pub use {
     runtime::pool_ops::UnitInfo,
     runtime::specs::XstreamSpec,
     runtime::xstream_ref::{CurrentUnit, XstreamRef, XstreamState},
+    spawn::fork::join,
     spawn::future::{JoinFuture, Ready, ReadyIn, ready, ready_in},
     spawn::join::{Ended, JoinHandle, join_all},
     spawn::join_any::{join_any, join_any_deadline},
+    spawn::par,
     spawn::scope::{Scope, ScopedJoinHandle, scope},
     spawn::ult_builder::UltBuilder,
     stack::user::{StackTooSmall, UserStack},

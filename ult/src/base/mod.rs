@@ -12,6 +12,8 @@ pub(crate) mod const_new;
 pub(crate) mod contain;
 pub(crate) mod inbox;
 #[cfg(not(loom))]
+pub(crate) mod job_queues;
+#[cfg(not(loom))]
 pub(crate) mod limit;
 pub(crate) mod park_word;
 #[cfg(not(loom))]

@@ -19,9 +19,11 @@ mod argobots {
 mod unit {
     mod async_join;
     mod cancel;
+    mod fork;
     mod home;
     mod join_any;
     mod locals;
+    mod par;
     mod scope;
     mod spawn;
     mod streaks;

@@ -24,6 +24,7 @@ use std::mem::ManuallyDrop;
 use std::ptr::{self, NonNull};
 
 use crate::base::inbox::Linked;
+use crate::base::job_queues::{JobQueue, JobQueues};
 use crate::base::spin::SpinLock;
 use crate::base::work_deque::WorkDeque;
 use crate::engine::model::interfaces::{Access, Pool, PoolKind, PopBy, PushReason, Unit};
@@ -129,6 +130,11 @@ pub(crate) struct PoolShared {
     pub(crate) removing: AtomicBool,
     /// Stacked schedulers over this pool.
     pub(crate) stacks: AtomicUsize,
+    /// Jobs of [`join`](crate::join()) that its ULTs have left.
+    pub(crate) jobs: JobQueues,
+    /// Xstreams that serve it and sleep, or are about to; counted from the first job of the runtime
+    /// on.
+    pub(crate) sleepers: AtomicUsize,
 }
 
 // SAFETY: `queue` changes once, when nobody uses it; `owner_slot` is touched only by the thread of
@@ -174,6 +180,8 @@ impl PoolShared {
             removed: AtomicBool::new(false),
             removing: AtomicBool::new(false),
             stacks: AtomicUsize::new(0),
+            jobs: JobQueues::new(),
+            sleepers: AtomicUsize::new(0),
         }
     }
 
@@ -212,6 +220,7 @@ impl PoolShared {
 
     /// An xstream that has left has been removed.
     pub(crate) fn forget_xstream(&self, xstream: usize) {
+        self.jobs.give_up(xstream);
         let mut slots = lock(&self.slots);
         if let Some(at) = slots.iter().position(|slot| slot.xstream == xstream) {
             let slot = slots.swap_remove(at);
@@ -422,6 +431,8 @@ pub(crate) struct PoolSlot {
     /// Stacked schedulers that sleep, and whether there are any.
     pub(in crate::engine) sleepers: RefCell<Vec<UltPtr>>,
     pub(in crate::engine) has_sleepers: Cell<bool>,
+    /// Where ULTs that run here leave jobs; null before the first one.
+    job_queue: Cell<*const JobQueue>,
 }
 
 impl PoolSlot {
@@ -438,7 +449,24 @@ impl PoolSlot {
             stacked: Cell::new(0),
             sleepers: RefCell::default(),
             has_sleepers: Cell::new(false),
+            job_queue: Cell::new(ptr::null()),
         }
+    }
+
+    /// Where ULTs that run here leave jobs. None before the first one.
+    #[inline]
+    pub(crate) fn job_queue(&self) -> Option<&JobQueue> {
+        // SAFETY:
+        // - valid: one of the pool's, which live as long as the pool.
+        unsafe { self.job_queue.get().as_ref() }
+    }
+
+    /// Makes the queue for jobs.
+    #[cold]
+    pub(crate) fn make_job_queue(&self) -> &JobQueue {
+        let queue = self.pool.jobs.of(self.shared.xstream);
+        self.job_queue.set(queue);
+        queue
     }
 
     /// How many stacked schedulers run the units of this slot.

@@ -33,7 +33,7 @@ use crate::engine::model::waiter::{ChangeSignal, RawMutex};
 use crate::engine::model::xstream_shared::XstreamShared;
 use crate::stack::memory::StackClass;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
-use crate::sync::atomic::{AtomicU64, AtomicUsize, fence};
+use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, fence};
 use crate::sync::{Arc, Mutex, lock};
 use crate::topology::CpuSet;
 
@@ -88,6 +88,8 @@ pub(crate) struct RuntimeCore {
     pub(crate) cpus: CpuSet,
     /// Xstreams that sleep or are about to.
     pub(crate) sleeping: AtomicUsize,
+    /// There have been jobs of [`join`](crate::join()).
+    pub(crate) has_jobs: AtomicBool,
     /// Where units asked to migrate to, by their descriptor.
     pub(crate) migrations: Mutex<HashMap<usize, Arc<PoolShared>>>,
     next_id: AtomicU64,
@@ -116,6 +118,7 @@ impl RuntimeCore {
             class,
             cpus,
             sleeping: AtomicUsize::new(0),
+            has_jobs: AtomicBool::new(false),
             migrations: Mutex::default(),
             next_id: AtomicU64::new(1),
             phase: AtomicU64::new(0),

@@ -6,6 +6,7 @@
 //! stacks that were too small.
 
 pub(crate) mod idle_wait;
+pub(crate) mod jobs;
 pub(crate) mod mail;
 pub(crate) mod run_loop;
 pub(crate) mod run_unit;

@@ -105,7 +105,7 @@ impl Xstream {
                         return Leave::Exit;
                     }
                     no_unwind(|| {
-                        if !(self.has_odd_slots.get() && self.run_odd()) {
+                        if !(self.has_odd_slots.get() && self.run_odd()) && !self.run_job() {
                             self.on_idle();
                         }
                     });

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use crate::base::park_word::ParkMode;
 use crate::base::timespec::timespec;
-use crate::engine::model::pool::bump;
+use crate::engine::model::pool::{PoolShared, bump};
 use crate::engine::model::xstream_shared::EVENTFD_NAME;
 use crate::engine::pulse::Rest;
 use crate::engine::xstream::owner::Xstream;
@@ -43,7 +43,7 @@ impl Xstream {
         if self.idle.is_empty() {
             self.looks(true);
             let limit = until_timer.unwrap_or(Duration::MAX);
-            let has_found = self.spin.spin(limit, || self.is_runnable());
+            let has_found = self.spin.spin(limit, || self.is_runnable() || self.has_jobs());
             self.looks(false);
             if has_found {
                 return;
@@ -57,10 +57,27 @@ impl Xstream {
 
     fn sleep(&self) {
         self.core.sleeping.fetch_add(1, Relaxed);
+        let may_help = self.core.has_jobs.load(Relaxed);
+        if may_help {
+            self.each_served(|pool| _ = pool.sleepers.fetch_add(1, Relaxed));
+        }
         self.sleep_counted();
+        if may_help {
+            self.each_served(|pool| _ = pool.sleepers.fetch_sub(1, Relaxed));
+        }
         self.core.sleeping.fetch_sub(1, Relaxed);
         // Not before: what they spawn into shared pools would look for a sleeper to wake.
         self.run_polled();
+    }
+
+    /// Calls `f` for each pool that the scheduler serves: the same ones before and after a sleep.
+    fn each_served(&self, f: impl Fn(&PoolShared)) {
+        self.any_slot(|slot| {
+            if slot.served.get() {
+                f(&slot.pool);
+            }
+            false
+        });
     }
 
     fn sleep_counted(&self) {
@@ -74,7 +91,7 @@ impl Xstream {
             return;
         }
         // The second look; see `park`.
-        if self.is_runnable() {
+        if self.is_runnable() || self.has_jobs() {
             if word.end() {
                 self.pass_on_wake();
             }

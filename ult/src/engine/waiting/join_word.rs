@@ -124,6 +124,16 @@ impl JoinWord {
         !unsafe { self.link(node) } || waiter.settle(deadline, || self.unlink(node))
     }
 
+    /// Waits until the unit has ended, also if the caller is cancelled meanwhile.
+    pub fn wait_fully(&self) {
+        let waiter = Waiter::new(WaitKind::Join);
+        // SAFETY:
+        // - in no list: fresh; it stays until it is woken.
+        if unsafe { self.link(NonNull::from(&waiter)) } {
+            waiter.block_fully();
+        }
+    }
+
     /// Adds a waiter. `false`: the unit has ended, and the waiter is not linked.
     ///
     /// # Safety

@@ -209,7 +209,9 @@ impl Xstream {
         self.any_slot(|slot| {
             // pair: POOL-REMOVED
             let is_removed = slot.pool.removed.load(Acquire);
-            if is_removed && slot.list.is_empty() && !slot.is_stacked() && !slot.served.get() {
+            let has_jobs = slot.job_queue().is_some_and(|queue| !queue.jobs.is_empty());
+            let is_idle = slot.list.is_empty() && !slot.is_stacked() && !has_jobs;
+            if is_removed && is_idle && !slot.served.get() {
                 debug_assert!(!self.owns(&slot.pool), "what has been removed has no owner");
                 over.push(slot);
             }
