@@ -12,6 +12,7 @@ mod ult {
     mod close;
     mod condvar;
     mod eventual;
+    mod fork;
     mod inbox;
     mod join;
     mod mutex;
