@@ -30,7 +30,7 @@ use crate::rows::rpc::pair::{Settings, WaitPolicy};
 use crate::rows::rpc::{null, scale, timer};
 use crate::rows::sweep::spec::{self, Sweep};
 use crate::rows::sweep::target;
-use crate::rows::ult::{fib, idle, memory, switch, sync, wake};
+use crate::rows::ult::{fib, fork, idle, memory, switch, sync, wake};
 
 /// No target: floors have none.
 const NONE: Target = Target::None;
@@ -270,6 +270,10 @@ fn ult_cases() -> Vec<Case> {
         row("ult.create_1m", Limit(2e9), memory::create),
         row("ult.fib.1", NONE, |c| fib::run(c, 1)),
         row("ult.fib.2", NONE, |c| fib::run(c, 2)).two_cores(),
+        row("ult.join", TimesOther(1.15, "rayon"), |c| fork::run(c, 1, fork::TINY)),
+        row("ult.join.fib", TimesOther(1.15, "rayon"), |c| fork::run(c, 2, fork::LEAVES))
+            .two_cores(),
+        row("ult.par.loop", TimesOther(1.3, "rayon"), |c| fork::run(c, 2, fork::LOOP)).two_cores(),
         Case::new("ult.idle_cpu", Percent, Limit(0.1), idle::idle_cpu),
         row("timer.lateness", Limit(100_000.0), idle::lateness),
         row("timer.lateness.margo", Limit(100_000.0), timer::lateness),

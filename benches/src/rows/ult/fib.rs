@@ -78,7 +78,8 @@ fn own(pools: &'static [PoolRef]) -> &'static PoolRef {
     &pools[rank]
 }
 
-fn rayon_pool(cores: &[usize]) -> Result<ThreadPool> {
+/// A pool of `rayon` with a thread for each core.
+pub(super) fn rayon_pool(cores: &[usize]) -> Result<ThreadPool> {
     let cores = cores.to_vec();
     let builder = ThreadPoolBuilder::new().num_threads(cores.len());
     // A thread that cannot be pinned runs on one of the same cores anyway.
