@@ -184,6 +184,39 @@ fn ults_that_wait_in_their_first_halves_get_their_own_jobs_back() {
 }
 
 #[test]
+fn a_second_half_whose_unit_is_dropped_is_run_by_the_caller() {
+    within(|| {
+        let (runtime, pool) = shared(1);
+        let (first, second) = (Arc::new(Eventual::new()), Arc::new(Eventual::new()));
+        let (inner, flags) = (pool.clone(), (first.clone(), second.clone()));
+        let lower = pool.spawn(move || {
+            let (first, second) = flags;
+            // The job of the other ULT lies above, so taking this one back makes a unit of it.
+            let drops = || {
+                let dropped = inner.pop().is_some_and(|unit| !unit.is_started());
+                second.set(()).unwrap();
+                dropped
+            };
+            ult::join(|| yield_until("the other fork", || first.is_ready()), drops).1
+        });
+        let upper = pool.spawn(move || {
+            let waits = || {
+                first.set(()).unwrap();
+                second.wait();
+                ult::current_ids()
+            };
+            ult::join(waits, ult::current_ids)
+        });
+        assert!(lower.unwrap().join().unwrap());
+        let (waited, ran) = upper.unwrap().join().unwrap();
+        assert_eq!(waited, ran);
+        let stats = pool.stats();
+        assert_eq!((stats.created, stats.dropped), (3, 1));
+        runtime.shutdown().unwrap();
+    });
+}
+
+#[test]
 fn outside_of_a_ult_the_halves_run_one_after_the_other() {
     within(|| {
         let both = || {
