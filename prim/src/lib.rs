@@ -9,6 +9,7 @@
 //! | [`claim`] | a value that the first caller gets to use, in place |
 //! | [`parts`] | counts the parts of a block of memory that have come back |
 //! | [`OwnLine`] | a value that shares no cache line with its neighbours |
+//! | [`ThreadCells`] | counts that each thread keeps in a line of its own |
 //! | [`fork`] | tells a process from the children that were forked off it |
 //! | [`lost`] | wake-ups through a descriptor, and the end of the process if other code closed it |
 //! | [`standard`] | keeps the numbers of standard input, output and error taken |
@@ -18,16 +19,16 @@
 //!
 //! # Reading order
 //!
-//! `sync.rs`, then any of the others: `lock/` (`plain.rs`, `barrier.rs`, `biased.rs`, `value.rs`)
-//! and `shared/` (`counts.rs`, `pointer.rs`) separate the protocol, which a loom model checks, from
-//! the value.
+//! `sync.rs`, `lines/` (`own_line.rs`, `thread_cells.rs`), then any of the others: `lock/`
+//! (`plain.rs`, `barrier.rs`, `biased.rs`, `value.rs`) and `shared/` (`counts.rs`, `pointer.rs`)
+//! separate the protocol, which a loom model checks, from the value.
 //!
 //! A function that a caller in another crate needs in its hot path is generic or `#[inline]`, so
 //! that a build without link-time optimisation pays no call for it.
 
 pub mod claim;
+mod lines;
 pub mod lock;
-mod own_line;
 pub mod panic;
 pub mod parts;
 pub mod prefetch;
@@ -36,7 +37,7 @@ pub mod shared;
 pub mod sleepers;
 pub mod sync;
 
-pub use self::own_line::OwnLine;
+pub use self::lines::{CellCount, OwnLine, ThreadCells};
 #[cfg(not(loom))]
 pub use self::process::fork;
 pub use self::process::{lost, standard};

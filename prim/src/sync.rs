@@ -9,7 +9,7 @@ pub use imp::*;
 mod imp {
     pub use loom::cell::UnsafeCell;
     pub use loom::sync::{Arc, Condvar as OsCondvar, Mutex, MutexGuard, RwLock, atomic};
-    pub use loom::{hint, thread};
+    pub use loom::{hint, thread, thread_local};
 }
 
 #[cfg(not(loom))]

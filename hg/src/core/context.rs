@@ -9,6 +9,7 @@
 //! | state | touched by | under |
 //! |---|---|---|
 //! | `State` (operations, events, tags, receives) | everybody, briefly | `Core::state` |
+//! | `Releases` (answers that are over) | who answers, in a cell of its thread | see `releases.rs` |
 //! | `arrived` (completions not acted on) | progress, trigger, other contexts | `Core::arrived` |
 //! | the registry | registrations; contexts keep a copy | see `registry.rs` |
 //! | builds of peers | calls, and answers to what they ask | their own lock, see `builds.rs` |
@@ -16,7 +17,8 @@
 //! | the endpoint | everybody | never under `Core::state` |
 //!
 //! `Core::state` is the lock that a call pays for: it is taken once to start a call and once for
-//! its end, once for a request that arrives and once for its answer.
+//! its end, and once for a request that arrives. Its answer takes it only if the transport does not
+//! send that at once.
 //!
 //! # Contexts
 //!
@@ -59,6 +61,7 @@ use crate::base::counters::Counts;
 use crate::core::bell::Bell;
 use crate::core::class::Class;
 use crate::core::receives::Receives;
+use crate::core::releases::Releases;
 use crate::core::state::State;
 use crate::memory::Buffers;
 use crate::ops::{Event, Space};
@@ -103,6 +106,8 @@ pub struct Core<T> {
     /// The answer of [`Receives::is_crowded`] in context 0 at the latest arrival, for the other
     /// contexts.
     pub(crate) crowded: AtomicBool,
+    /// Requests that are done with, by thread; `None`: they are counted in `state` alone.
+    pub(crate) releases: Option<Releases>,
     pub(crate) counts: Counts,
 }
 
@@ -178,6 +183,8 @@ impl<T> Core<T> {
                 .filter(|_| options.multi_recv && options.listen && endpoint.has_multi_recv()),
         };
         let receives = Receives::new(first, more, options.requests_max, large.is_some());
+        let is_apart = options.max_contexts <= 1 && receives.may_collect();
+        let releases = is_apart.then(Releases::new).flatten();
         let space = Space::new(id, options.max_contexts);
         // Half is for watched origins.
         let given_up_max =
@@ -206,6 +213,7 @@ impl<T> Core<T> {
             arrived: Mutex::new(VecDeque::new()),
             has_arrived: AtomicBool::new(false),
             crowded: AtomicBool::new(false),
+            releases,
             counts: Counts::default(),
         })
     }
@@ -310,7 +318,8 @@ impl<T> Core<T> {
     pub fn counters(&self) -> Counters {
         let mut sum = Counters::default();
         for context in self.class.all() {
-            let hot = context.state().hot;
+            let mut hot = context.state().hot;
+            hot.rpc_resp_sent += context.releases.as_ref().map_or(0, Releases::answered);
             context.counts.add_to(hot, &mut sum);
         }
         sum.multi_recv_copy = self.copied();
@@ -326,7 +335,7 @@ impl<T> Core<T> {
     pub fn in_hand(&self) -> InHand {
         let mut sum = InHand::default();
         for context in self.class.all() {
-            context.state().add_to(&mut sum);
+            context.collected_state().add_to(&mut sum);
         }
         let taken = self.large.as_ref().map_or(0, LargeBuffers::bytes_taken);
         sum.large_buffer_bytes = taken as usize;

@@ -84,7 +84,7 @@ impl<T> Core<T> {
     /// Returns the operations and memory that this context alone has in hand.
     pub fn in_hand_here(&self) -> InHand {
         let mut sum = InHand::default();
-        self.state().add_to(&mut sum);
+        self.collected_state().add_to(&mut sum);
         sum
     }
 }

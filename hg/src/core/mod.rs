@@ -3,7 +3,8 @@
 //! - Imports: all folders before it.
 //! - Reading order: `context.rs` (the rules for all operations) · `state.rs` (under the lock) ·
 //!   `class.rs` and `bell.rs` (what contexts share, and their sleep) · `registry.rs` (which RPCs
-//!   there are) · `receives.rs` (receives for requests) · `send.rs` · `cancel.rs` · `notices.rs`
+//!   there are) · `receives.rs` (receives for requests) ·
+//!   `releases.rs` (requests that are done with) · `send.rs` · `cancel.rs` · `notices.rs`
 //!   (what is told to a target) · `loopback.rs` (calls to ourselves) · `builds.rs` · `watch.rs`
 //!   (peers that end) · `inspect.rs`.
 
@@ -17,6 +18,7 @@ mod loopback;
 mod notices;
 pub(crate) mod receives;
 pub(crate) mod registry;
+mod releases;
 pub(crate) mod send;
 pub(crate) mod state;
 pub(crate) mod watch;

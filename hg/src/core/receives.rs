@@ -9,13 +9,20 @@
 //! for which the transport finds the memory when requests come (*multi-recv*). In the second case a
 //! receive whose place was taken is *owed* until there are enough to be posted together, or none is
 //! left. Nothing else differs, nor does any bound.
+//!
+//! Handlers end on other threads than requests arrive on. Where receives are posted together,
+//! `releases.rs` counts requests that are done with by the thread that is, and they are collected
+//! here when receives run low: until then as many count as held.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use na::{Addr, LargeBuffers, MsgBuf};
+use prim::lock::BiasedGuard;
 
 use crate::base::log::log;
+use crate::core::releases::{Counted, Releases};
+use crate::core::state::State;
 use crate::ops::Role;
 use crate::{Core, HgError, OpRef};
 
@@ -52,9 +59,17 @@ pub(crate) struct Receives {
     /// When all fetches were last looked through for one that gives way, and which origin's were
     /// spared then, because it was the one that was refused.
     look: Option<(Instant, Option<Addr>)>,
+    /// With so many held, releases are to be collected; never, if none are counted apart.
+    collect_at: usize,
+    /// Releases that were counted apart, and collected.
+    collected: u64,
     #[cfg(test)]
     pub(crate) looks: u64,
 }
+
+/// Releases are counted apart where there are so many receives at least. With fewer they run low
+/// with each burst.
+const APART_MIN: usize = 16;
 
 /// The time that a fetch may take while others are refused for its sake.
 pub(crate) const FETCH_PATIENCE: Duration = Duration::from_secs(1);
@@ -88,9 +103,16 @@ impl Receives {
             fetches: 0,
             mark: None,
             look: None,
+            collect_at: if multi && target >= APART_MIN { target / 5 } else { usize::MAX },
+            collected: 0,
             #[cfg(test)]
             looks: 0,
         }
+    }
+
+    /// Returns whether releases may be counted apart.
+    pub(crate) fn may_collect(&self) -> bool {
+        self.collect_at != usize::MAX
     }
 
     /// Claims the receives to post at the beginning.
@@ -99,16 +121,38 @@ impl Receives {
         self.claim(self.target)
     }
 
-    /// A posted receive ended with a request.
+    /// A posted receive ended with a request; `released` counts what is to be collected.
     #[inline]
-    pub(crate) fn arrived(&mut self) -> Claim {
+    pub(crate) fn arrived(&mut self, released: impl FnOnce() -> u64) -> Claim {
         self.posted = self.posted.saturating_sub(1);
         self.held += 1;
-        if self.posted > 0 {
+        if self.posted > 0 && self.held < self.collect_at {
             return self.claim(0);
         }
+        self.restock(released())
+    }
+
+    #[inline(never)]
+    fn restock(&mut self, released: u64) -> Claim {
+        self.collect(released);
         // More only if those that there were are all in use.
-        if self.owed > 0 { self.claim_owed() } else { self.claim(self.more.max(self.lost)) }
+        match self.posted == 0 && self.owed == 0 {
+            true => self.claim(self.more.max(self.lost)),
+            false => self.claim_due(),
+        }
+    }
+
+    /// Requests that were counted apart, so many in all, are held no longer.
+    pub(crate) fn collect(&mut self, released: u64) {
+        let new = released.wrapping_sub(self.collected) as usize;
+        self.collected = released;
+        self.held = self.held.saturating_sub(new);
+        self.owed += new.min(self.target.saturating_sub(self.posted + self.owed));
+        if self.may_collect() {
+            // Not with each request, when many are held; unless they are a crowd, or seem to be.
+            let later = (self.held + self.target / 16).max(self.target / 5);
+            self.collect_at = later.min(self.crowd + 1);
+        }
     }
 
     /// Returns whether so few requests are held, compared with the receives that wait, that a
@@ -224,6 +268,12 @@ impl Receives {
         if self.posted + self.owed < self.target {
             self.owed += 1;
         }
+        self.claim_due()
+    }
+
+    /// Claims what is owed, if that is enough or none is left.
+    #[inline]
+    pub(crate) fn claim_due(&mut self) -> Claim {
         let is_due = self.owed >= self.batch || self.posted == 0;
         if is_due { self.claim_owed() } else { self.claim(0) }
     }
@@ -275,7 +325,7 @@ impl<T> Core<T> {
             }),
         };
         posted.map_err(|(before, error)| {
-            self.primary().state().receives.refused(claim.count() - before);
+            self.primary().lose_receives(|receives| receives.refused(claim.count() - before));
             error
         })
     }
@@ -307,7 +357,7 @@ impl<T> Core<T> {
             let buf = buf.unwrap_or_else(|| self.buffers.take());
             let posted = self.post_receive(number, buf);
             if posted.is_err() {
-                self.primary().state().receives.refused(1);
+                self.primary().lose_receives(|receives| receives.refused(1));
             }
         } else if let Some(buf) = buf {
             self.buffers.put(buf);
@@ -331,11 +381,84 @@ impl<T> Core<T> {
     pub(crate) fn count_arrival(&self) -> bool {
         let (more, is_crowded) = {
             let receives = &mut self.primary().state().receives;
-            (receives.arrived(), receives.is_crowded())
+            (self.primary().arrived(receives), receives.is_crowded())
         };
         self.primary().note_crowd(is_crowded);
         self.post_more(more);
         is_crowded
+    }
+
+    /// A receive took a request, which is held from now on; for context 0.
+    #[inline]
+    pub(crate) fn arrived(&self, receives: &mut Receives) -> Claim {
+        let claim = receives.arrived(|| self.released_apart());
+        if receives.posted == 0 { self.run_short(receives) } else { claim }
+    }
+
+    /// Receives have failed; for context 0.
+    #[cold]
+    pub(crate) fn lose_receives(&self, lose: impl FnOnce(&mut Receives)) {
+        let claim = {
+            let receives = &mut self.state().receives;
+            lose(receives);
+            if receives.posted > 0 {
+                return;
+            }
+            self.run_short(receives)
+        };
+        self.post_more(claim);
+    }
+
+    /// No receive is left: who is done with a request looks from now on.
+    #[cold]
+    #[inline(never)]
+    fn run_short(&self, receives: &mut Receives) -> Claim {
+        match &self.releases {
+            Some(releases) if releases.run_short() => {
+                receives.collect(releases.released());
+                receives.claim_due()
+            }
+            _ => 0..0,
+        }
+    }
+
+    /// A request that may have been `held` is done with, and may have been `answered`. `false`: it
+    /// is to be counted under the lock.
+    #[inline]
+    pub(crate) fn release_apart(&self, held: bool, answered: bool) -> bool {
+        let Some(releases) = &self.releases else { return false };
+        let counted = releases.count(held, answered);
+        if counted == Counted::Short {
+            self.collect_now(releases);
+        }
+        counted != Counted::Not
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn collect_now(&self, releases: &Releases) {
+        let claim = {
+            let receives = &mut self.state().receives;
+            receives.collect(releases.released());
+            let claim = receives.claim_due();
+            if receives.has_plenty() {
+                releases.has_plenty();
+            }
+            claim
+        };
+        self.post_more(claim);
+    }
+
+    #[inline(never)]
+    fn released_apart(&self) -> u64 {
+        self.releases.as_ref().map_or(0, Releases::released)
+    }
+
+    /// The state, with nothing left to be collected.
+    pub(crate) fn collected_state(&self) -> BiasedGuard<'_, State<T>> {
+        let mut state = self.state();
+        state.receives.collect(self.released_apart());
+        state
     }
 
     /// For requests that are handed up later, and by other contexts.
@@ -361,10 +484,10 @@ mod tests {
     fn receives_grow_until_the_limit_and_shrink_to_the_target() {
         let mut receives = Receives::new(2, 4, 5, false);
         assert_eq!(receives.first(), 0..2);
-        assert_eq!(receives.arrived(), 2..2, "one is left");
-        assert_eq!(receives.arrived(), 2..5, "none is left; the limit");
+        assert_eq!(receives.arrived(|| 0), 2..2, "one is left");
+        assert_eq!(receives.arrived(|| 0), 2..5, "none is left; the limit");
         for _ in 0..3 {
-            assert!(receives.arrived().is_empty());
+            assert!(receives.arrived(|| 0).is_empty());
         }
         assert_eq!((receives.posted, receives.held), (0, 5));
         let posted: usize = (0..5).map(|_| receives.released().count()).sum();
@@ -375,14 +498,14 @@ mod tests {
     fn buffers_may_stay_with_requests_while_few_are_held() {
         let mut receives = Receives::new(10, 0, 100, false);
         receives.first();
-        receives.arrived();
-        receives.arrived();
+        receives.arrived(|| 0);
+        receives.arrived(|| 0);
         assert!(receives.has_plenty(), "8 are left, 2 are held");
-        receives.arrived();
+        receives.arrived(|| 0);
         assert!(!receives.has_plenty());
         let mut single = Receives::new(1, 0, 100, false);
         single.first();
-        single.arrived();
+        single.arrived(|| 0);
         assert!(!single.has_plenty(), "the next request must not wait for the answer");
     }
 
@@ -390,7 +513,7 @@ mod tests {
     fn without_growth_a_request_keeps_the_place_of_its_receive() {
         let mut receives = Receives::new(1, 0, 100, false);
         assert_eq!(receives.first().count(), 1);
-        assert!(receives.arrived().is_empty());
+        assert!(receives.arrived(|| 0).is_empty());
         assert_eq!(receives.released().count(), 1);
     }
 
@@ -400,12 +523,12 @@ mod tests {
         receives.first();
         receives.ended(false);
         receives.ended(false);
-        assert_eq!(receives.arrived().count(), 2, "none is left");
+        assert_eq!(receives.arrived(|| 0).count(), 2, "none is left");
         assert_eq!(receives.released().count(), 1);
         let mut fixed = Receives::new(2, 0, 100, false);
         fixed.first();
         fixed.ended(false);
-        assert_eq!(fixed.arrived().count(), 1, "also where receives do not grow");
+        assert_eq!(fixed.arrived(|| 0).count(), 1, "also where receives do not grow");
     }
 
     #[test]
@@ -413,10 +536,10 @@ mod tests {
         let mut receives = Receives::new(32, 0, 100, true);
         assert_eq!(receives.first(), 0..32);
         for _ in 0..3 {
-            receives.arrived();
+            receives.arrived(|| 0);
             assert!(receives.released().is_empty());
         }
-        receives.arrived();
+        receives.arrived(|| 0);
         assert_eq!(receives.released(), 32..36, "an eighth");
         assert_eq!(receives.posted, 32);
     }
@@ -426,21 +549,21 @@ mod tests {
         let mut receives = Receives::new(32, 50, 100, true);
         receives.first();
         for _ in 0..3 {
-            receives.arrived();
+            receives.arrived(|| 0);
             receives.released();
         }
         for _ in 0..28 {
-            assert!(receives.arrived().is_empty());
+            assert!(receives.arrived(|| 0).is_empty());
         }
-        assert_eq!(receives.arrived().count(), 3, "before others are added");
-        receives.arrived();
-        receives.arrived();
-        assert_eq!(receives.arrived().count(), 50);
+        assert_eq!(receives.arrived(|| 0).count(), 3, "before others are added");
+        receives.arrived(|| 0);
+        receives.arrived(|| 0);
+        assert_eq!(receives.arrived(|| 0).count(), 50);
         // Without growth each request done with makes room at once.
         let mut fixed = Receives::new(32, 0, 100, true);
         fixed.first();
         for _ in 0..32 {
-            assert!(fixed.arrived().is_empty());
+            assert!(fixed.arrived(|| 0).is_empty());
         }
         assert_eq!(fixed.released().count(), 1);
         assert_eq!((fixed.posted, fixed.held), (1, 31));
@@ -450,7 +573,7 @@ mod tests {
     fn receives_for_many_fail_together_and_are_replaced() {
         let mut receives = Receives::new(32, 0, 100, true);
         receives.first();
-        receives.arrived();
+        receives.arrived(|| 0);
         receives.ended(true);
         receives.ended(true);
         assert_eq!(receives.posted, 0);
@@ -489,7 +612,7 @@ mod tests {
                 receives.first();
                 for step in &steps {
                     match step {
-                        0 | 1 if receives.posted > 0 => drop(receives.arrived()),
+                        0 | 1 if receives.posted > 0 => drop(receives.arrived(|| 0)),
                         2 | 3 if receives.held > 0 => drop(receives.released()),
                         _ => {}
                     }

@@ -78,7 +78,8 @@ impl<T> Core<T> {
             (Some(Role::Watch), result) => self.on_watch(op, result),
             (Some(Role::Response), Err(error)) => self.on_response_failed(op, error),
             (Some(Role::Request), Err(error)) => {
-                self.primary().state().receives.ended(self.large.is_some());
+                let multi = self.large.is_some();
+                self.primary().lose_receives(|receives| receives.ended(multi));
                 if !matches!(error, na::Error::Closed | na::Error::Canceled) {
                     log!(self.options.log, WARN, %error, "a receive for requests failed");
                 }

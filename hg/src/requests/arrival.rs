@@ -38,7 +38,7 @@ impl<T> Core<T> {
         if uncounted {
             state.hot.rpc_req_recv += 1;
             if self.is_primary() {
-                let more = state.receives.arrived();
+                let more = self.arrived(&mut state.receives);
                 may_keep = state.receives.has_plenty();
                 is_crowded = state.receives.is_crowded();
                 drop(state);

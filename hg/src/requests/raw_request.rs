@@ -190,6 +190,22 @@ impl RawRequest {
             Payload::Overflow(bytes) => bytes.len() as u64,
             _ => 0,
         };
+        if overflowed == 0 && core.release_apart(held, answered) {
+            if let Some(buf) = self.payload.take_buf() {
+                core.buffers.put(buf);
+            }
+        } else {
+            self.done_with_under_lock(core, (held, answered), overflowed);
+        }
+    }
+
+    #[inline(never)]
+    fn done_with_under_lock<T>(
+        &mut self,
+        core: &Core<T>,
+        (held, answered): (bool, bool),
+        overflowed: u64,
+    ) {
         let released = |receives: &mut Receives| {
             receives.release_bytes(overflowed);
             receives.released()

@@ -26,6 +26,7 @@ mod hostile;
 mod net;
 mod options;
 mod overflow;
+mod releases;
 mod slots;
 mod too_long;
 
@@ -99,7 +100,7 @@ impl Side {
 
     /// Receives for requests: those posted in the network, and those to be posted with others.
     fn receives(&self) -> usize {
-        let receives = &self.core.state().receives;
+        let receives = &self.core.collected_state().receives;
         assert_eq!(receives.posted, self.endpoint.posted().0);
         receives.posted + receives.owed
     }

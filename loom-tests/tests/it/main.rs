@@ -45,6 +45,11 @@ mod na {
     mod sm_turns;
 }
 
+/// Files of `hg`, which these models include.
+mod hg {
+    mod releases;
+}
+
 /// Files of `margo`, which these models include.
 mod margo {
     mod admission;

@@ -14,7 +14,7 @@
 #[cfg(not(loom))]
 pub use self::imp::{heavy, is_there, light, thread_token};
 #[cfg(loom)]
-pub use self::model::{heavy, is_there, light};
+pub use self::model::{heavy, is_there, light, thread_token};
 
 /// The kernel refuses what it granted when the first endpoint was opened.
 #[derive(Debug, thiserror::Error)]
@@ -123,5 +123,13 @@ mod model {
         // pair: BARRIER
         fence(Ordering::SeqCst);
         Ok(())
+    }
+
+    /// A number of the calling thread that no other living thread has.
+    pub fn thread_token() -> usize {
+        crate::sync::thread_local! {
+            static HERE: u64 = 0;
+        }
+        HERE.with(|here| std::ptr::from_ref(here).addr())
     }
 }
