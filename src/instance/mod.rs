@@ -2,12 +2,13 @@
 //!
 //! May import the folders below: the state of each chapter stands there and knows no instance; what
 //! a chapter does with it stands above. Read `inner.rs`, then `pools.rs` and `contexts.rs`, then
-//! `reply.rs` (a request in hand), `shutdown.rs`, `callbacks.rs` and `instance_tree.rs` (the end),
-//! and `address_file.rs`.
+//! `reply.rs` (a request in hand), `handlers_in_hand.rs`, `shutdown.rs`, `callbacks.rs` and
+//! `instance_tree.rs` (the end), and `address_file.rs`.
 
 pub(crate) mod address_file;
 pub(crate) mod callbacks;
 pub(crate) mod contexts;
+pub(crate) mod handlers_in_hand;
 pub(crate) mod inner;
 pub(crate) mod instance_tree;
 pub(crate) mod pools;

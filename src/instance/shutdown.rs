@@ -4,23 +4,17 @@ use std::sync::atomic::{AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use prim::OwnLine;
 use ult::{Eventual, Limit};
 
 use crate::FinalizeError;
+use crate::instance::handlers_in_hand::HandlersInHand;
 use crate::support::event::Event;
 use crate::support::log::{Log, log};
 
-/// Set in [`Shutdown::handlers`] when shutdown has begun.
-const BEGUN: usize = 1;
-/// One handler that runs, or whose request was left to another ULT and is not answered.
-const HANDLER: usize = 2;
-
 /// The shutdown state of an instance.
 pub(crate) struct Shutdown {
-    /// `BEGUN`, and `HANDLER` for each handler that is in hand. One word, so that a handler is
-    /// either counted before shutdown begins or refused.
-    handlers: OwnLine<AtomicUsize>,
+    /// Closed when shutdown has begun.
+    handlers: HandlersInHand,
     /// Shutdown has begun and no handler is in hand.
     drained: Eventual<()>,
     grace: Duration,
@@ -39,7 +33,7 @@ impl Shutdown {
     pub(crate) fn new(grace: Duration, progressing: usize) -> Self {
         Self {
             progressing: AtomicUsize::new(progressing),
-            handlers: OwnLine(AtomicUsize::new(0)),
+            handlers: HandlersInHand::new(),
             drained: Eventual::new(),
             grace,
             network_closed: Eventual::new(),
@@ -51,14 +45,13 @@ impl Shutdown {
 
     /// Returns whether shutdown has begun. A request admitted just before may still run.
     pub(crate) fn has_begun(&self) -> bool {
-        self.handlers.0.load(Ordering::Acquire) & BEGUN != 0 // pair: FINALIZE-BEGUN
+        self.handlers.is_closed()
     }
 
     /// Counts a handler in, unless shutdown has begun.
     #[inline]
     pub(crate) fn admit(&self) -> bool {
-        // pair: FINALIZE-BEGUN
-        let admitted = self.handlers.0.fetch_add(HANDLER, Ordering::Acquire) & BEGUN == 0;
+        let admitted = self.handlers.begin();
         if !admitted {
             self.leave();
         }
@@ -66,11 +59,17 @@ impl Shutdown {
     }
 
     /// Counts a handler out. The last one after the beginning, and only then, tells `drain`.
+    #[inline]
     pub(crate) fn leave(&self) {
-        // pair: FINALIZE-BEGUN
-        if self.handlers.0.fetch_sub(HANDLER, Ordering::AcqRel) == HANDLER | BEGUN {
-            let _ = self.drained.set(());
+        if self.handlers.end() {
+            self.tell_drained();
         }
+    }
+
+    #[cold]
+    fn tell_drained(&self) {
+        // Another one that has ended just now may have told it.
+        let _ = self.drained.set(());
     }
 
     /// A progress ULT has closed the network and told all who waited in its context.
@@ -84,12 +83,11 @@ impl Shutdown {
 
     /// Begins; `false`: it had begun.
     pub(crate) fn begin(&self) -> bool {
-        // pair: FINALIZE-BEGUN
-        let before = self.handlers.0.fetch_or(BEGUN, Ordering::AcqRel);
-        if before == 0 {
-            let _ = self.drained.set(());
+        let is_first = self.handlers.close();
+        if is_first && self.handlers.are_none() {
+            self.tell_drained();
         }
-        before & BEGUN == 0
+        is_first
     }
 
     /// Returns two events; once either has come, no poll gives anything back any more.
@@ -103,7 +101,7 @@ impl Shutdown {
 
     /// Handlers that run now, or whose request is left to another ULT and not answered.
     pub(crate) fn handlers(&self) -> usize {
-        self.handlers.0.load(Ordering::Relaxed) / HANDLER
+        self.handlers.count()
     }
 
     /// Returns whether everything has ended, as far as it did.

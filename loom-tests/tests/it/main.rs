@@ -54,5 +54,6 @@ mod hg {
 mod margo {
     mod admission;
     mod copy_claims;
+    mod handlers_in_hand;
     mod trace_wake;
 }
