@@ -5,7 +5,7 @@
 //! | state | written by | read by |
 //! |---|---|---|
 //! | `Admitted` of a plain gate | who lets in | who lets in, and whoever looks |
-//! | `ended` | handlers that leave | who lets in, and whoever looks |
+//! | `Departures` | handlers that leave, through a plain gate in cells of their threads | who lets in, and whoever looks |
 //! | `SharedPlaces` of a plain gate | under its lock | who leaves reads `counted` without it |
 //! | `Careful` | under its lock | |
 //!
@@ -23,9 +23,9 @@
 use std::collections::{HashMap, VecDeque};
 
 use margo_config::{Admission, Overload};
-use prim::OwnLine;
-use prim::lock::Lock;
+use prim::lock::{Lock, barrier};
 use prim::sync::atomic::{AtomicU64, Ordering};
+use prim::{CellCount, OwnLine, ThreadCells};
 
 use crate::{Addr, Principal};
 
@@ -46,7 +46,8 @@ pub(crate) struct Gate<P> {
     /// `begun` has several writers.
     several: bool,
     begun: OwnLine<Admitted>,
-    ended: OwnLine<AtomicU64>,
+    /// By the thread that leaves.
+    ended: Departures,
     /// Places that went from one who has ended to one who begins, at once.
     handed_over: AtomicU64,
     /// Requests that went into a plain gate other than through the thread that lets in.
@@ -57,6 +58,31 @@ pub(crate) struct Gate<P> {
     /// The shares of a plain gate, if it has any.
     crowd: Option<SharedPlaces>,
     careful: Option<Lock<Careful<P>>>,
+}
+
+/// Requests that have left.
+#[derive(Debug, Default)]
+struct Departures {
+    /// The departures from a plain gate, by thread.
+    cells: Option<ThreadCells<CellCount>>,
+    /// The other departures.
+    rest: OwnLine<AtomicU64>,
+}
+
+impl Departures {
+    #[inline]
+    fn count(&self) {
+        let cell = self.cells.as_ref().and_then(|cells| cells.of(barrier::thread_token()));
+        match cell {
+            Some(cell) => cell.add(1),
+            None => _ = self.rest.0.fetch_add(1, Ordering::Relaxed),
+        }
+    }
+
+    fn sum(&self) -> u64 {
+        let cells = self.cells.iter().flat_map(|cells| cells.iter());
+        cells.map(CellCount::get).sum::<u64>() + self.rest.0.load(Ordering::Relaxed)
+    }
 }
 
 #[derive(Debug, Default)]
@@ -228,7 +254,8 @@ impl<P> Gate<P> {
         let crowd = (!counts.are_none())
             .then(|| SharedPlaces { counted: OwnLine::default(), counts: Lock::new(counts) });
         let free = if crowd.is_some() { free_of(&bounds) } else { bounds.handlers_max } as u64;
-        Self { several, free, crowd, ..Self::empty(bounds) }
+        let ended = Departures { cells: Some(ThreadCells::default()), ..Departures::default() };
+        Self { several, free, crowd, ended, ..Self::empty(bounds) }
     }
 
     fn careful(bounds: Admission) -> Self {
@@ -238,7 +265,7 @@ impl<P> Gate<P> {
     }
 
     fn empty(bounds: Admission) -> Self {
-        let (begun, ended) = (OwnLine::default(), OwnLine::default());
+        let (begun, ended) = (OwnLine::default(), Departures::default());
         let [handed_over, begun_late, refused] = [0; 3].map(AtomicU64::new);
         let (several, free, crowd, careful) = (true, 0, None, None);
         Self {
@@ -323,7 +350,7 @@ impl<P> Gate<P> {
     /// Up to where `begun` may count.
     fn until(&self, max: u64) -> u64 {
         // `ended` first: who is late and ends meanwhile makes no room that there was not.
-        let ended = self.ended.0.load(Ordering::Relaxed);
+        let ended = self.ended.sum();
         (ended + max).saturating_sub(self.begun_late.load(Ordering::Relaxed))
     }
 
@@ -402,7 +429,7 @@ impl<P> Gate<P> {
     /// Counts out who was inside. Returns who has its place now, to be let go on.
     #[inline]
     pub(crate) fn leave(&self, peer: &Addr) -> Option<P> {
-        self.ended.0.fetch_add(1, Ordering::Relaxed);
+        self.ended.count();
         if let Some(crowd) = self.crowd.as_ref().filter(|crowd| crowd.is_any()) {
             crowd.count_out(peer);
         }
@@ -431,12 +458,12 @@ impl<P> Gate<P> {
 
     /// The number of requests that went in and have left.
     pub(crate) fn ended(&self) -> u64 {
-        self.ended.0.load(Ordering::Relaxed) + self.handed_over.load(Ordering::Relaxed)
+        self.ended.sum() + self.handed_over.load(Ordering::Relaxed)
     }
 
     /// Returns its load, as it is seen from outside.
     pub(crate) fn load(&self) -> Load {
-        let ended = self.ended.0.load(Ordering::Relaxed);
+        let ended = self.ended.sum();
         let late = self.begun_late.load(Ordering::Relaxed);
         let begun = self.begun.0.count.load(Ordering::Relaxed) + late;
         Load {
