@@ -65,14 +65,44 @@ impl Paged {
     }
 }
 
+/// Clones of an address that are made at a time. Each message takes one, and whoever has the
+/// message drops it, on another core as a rule, which has the line of their count until the next
+/// are made.
+const SPARES: usize = 16;
+
+/// Clones of an address, to be taken one by one.
+#[derive(Debug, Default)]
+pub(crate) struct SpareAddrs(Vec<Addr>);
+
+impl SpareAddrs {
+    #[inline]
+    pub(crate) fn take(&mut self, addr: &Addr) -> Addr {
+        self.fill(addr);
+        self.0.pop().unwrap_or_else(|| addr.clone())
+    }
+
+    /// Makes some if there are none.
+    #[inline]
+    pub(crate) fn fill(&mut self, addr: &Addr) {
+        if self.0.is_empty() {
+            self.make(addr);
+        }
+    }
+
+    #[inline(never)]
+    fn make(&mut self, addr: &Addr) {
+        self.0.extend((0..SPARES).map(|_| addr.clone()));
+    }
+}
+
 /// A connection, for the poll alone.
 #[derive(Debug)]
 pub(crate) struct RxLink {
     pub(crate) conn: Arc<Conn>,
     pub(crate) peer: Arc<Peer>,
     pub(crate) addr: Addr,
-    /// A clone of it for the next message, made while there was nothing else to do.
-    pub(crate) spare: Option<Addr>,
+    /// Clones of it for the next messages.
+    pub(crate) spares: SpareAddrs,
     pub(crate) rx: Consumer<MappedRing>,
     pub(crate) stage: ConnectionStage,
     /// How it counts among the endpoint's `AcceptedPeers`, if it came to us.
@@ -114,7 +144,7 @@ impl RxLink {
             memfd: None,
             peer,
             addr,
-            spare: None,
+            spares: SpareAddrs::default(),
             rx,
             stage,
             guest: None,

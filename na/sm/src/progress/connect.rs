@@ -283,7 +283,8 @@ impl SmEndpoint {
         let attach = self.may_attach(packet, &link.conn);
         link.services = Services::new(attach, self.options.copy_helper.clone());
         link.began_attached = attach;
-        (link.addr, link.spare) = (link.peer.addr(self.id).in_session(link.peer.session()), None);
+        link.addr = link.peer.addr(self.id).in_session(link.peer.session());
+        link.spares = Default::default();
         link.stage = ConnectionStage::Up;
         link.silent = RunClock::since(Instant::now());
         let by_path = if attach { &self.attached } else { &self.unattached };

@@ -262,9 +262,8 @@ impl SmEndpoint {
         let mut progress = false;
         if link.rx.is_empty() {
             link.turn = 1;
-            if link.spare.is_none() {
-                link.spare = Some(link.addr.clone());
-            }
+            // There is nothing else to do.
+            link.spares.fill(&link.addr);
         } else if link.stage == ConnectionStage::Up {
             progress |= self.pump(link, sink, arrived, out);
         }

@@ -90,7 +90,7 @@ impl SmEndpoint {
                 continue;
             };
             drop(matcher);
-            let from = || link.spare.take().unwrap_or_else(|| link.addr.clone());
+            let from = || link.spares.take(&link.addr);
             let (op, buf, from) = claimed.fill(from, len, fill);
             link.peer.count_received();
             link.leave(record, page);
