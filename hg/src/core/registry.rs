@@ -146,12 +146,20 @@ pub(crate) struct Registry {
     version: AtomicU64,
 }
 
+/// Most clones of an entry that are made at a time.
+const SPARES_MAX: usize = 64;
+
 /// A context's copy of the table.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     table: Arc<Table>,
     /// The latest look-up, if it is in the table: the same RPC is often asked for again.
     last: Option<Arc<Registration>>,
+    /// Clones of it for the next requests. Each drops one, on another core as a rule, which has the
+    /// line of their count until the next are made.
+    spares: Vec<Arc<Registration>>,
+    /// So many are made when there are none: more each time, as the same RPC is asked for again.
+    more: usize,
     version: u64,
     /// Registrations that were removed or replaced, until the caller that did so takes them. An
     /// entry's data is the user's, and `get` runs under the context's lock, which the user's `Drop`
@@ -174,9 +182,34 @@ impl Seen {
         }
         if self.last.as_ref().is_none_or(|last| last.id != id) {
             // Nothing is dropped: the table has what was there.
-            self.last = Some(self.table.get(&id)?.clone());
+            let found = self.table.get(&id)?.clone();
+            self.forget_last();
+            self.last = Some(found);
         }
         self.last.as_ref()
+    }
+
+    /// A clone of what [`get`](Self::get) has returned last.
+    #[inline]
+    pub(crate) fn take_last(&mut self) -> Option<Arc<Registration>> {
+        if self.spares.is_empty() {
+            self.make_spares();
+        }
+        self.spares.pop()
+    }
+
+    #[inline(never)]
+    fn make_spares(&mut self) {
+        self.more = (2 * self.more).clamp(1, SPARES_MAX);
+        let last = self.last.iter();
+        self.spares.extend(last.flat_map(|last| (0..self.more).map(|_| last.clone())));
+    }
+
+    /// Drops no entry, if there is a clone elsewhere.
+    fn forget_last(&mut self) {
+        self.last = None;
+        self.spares.clear();
+        self.more = 0;
     }
 
     /// Takes the newest table, and drops no entry of the old one.
@@ -197,7 +230,7 @@ impl Seen {
 
     fn exchange(&mut self, registry: &Registry) -> Arc<Table> {
         // Drops no entry: the table that the caller gets has it.
-        self.last = None;
+        self.forget_last();
         let table = lock(&registry.table);
         self.version = registry.version.load(Ordering::Relaxed);
         std::mem::replace(&mut self.table, table.clone())
@@ -465,6 +498,32 @@ mod tests {
         fn drop(&mut self) {
             self.0.store(true, Ordering::Relaxed);
         }
+    }
+
+    #[test]
+    fn clones_for_requests_go_with_the_entry() {
+        let (registry, mut seen) = (Registry::default(), Seen::default());
+        for id in [1, 2] {
+            registry.insert(Registration::with_id(RpcId(id), "a").data(Arc::new(id))).unwrap();
+        }
+        let count = |id| Arc::strong_count(&registry.get(RpcId(id)).unwrap()) - 1;
+        let mut taken = Vec::new();
+        for _ in 0..3 * SPARES_MAX {
+            let there = seen.get(&registry, RpcId(1)).unwrap().clone();
+            let clone = seen.take_last().unwrap();
+            assert!(Arc::ptr_eq(&there, &clone));
+            taken.push(clone);
+        }
+        // That of the table, the last one looked up, and spare ones.
+        assert!((2..2 + SPARES_MAX).contains(&(count(1) - taken.len())), "{}", count(1));
+        // Another one is looked up.
+        seen.get(&registry, RpcId(2)).unwrap();
+        assert_eq!(seen.take_last().unwrap().data_as(), Some(&2u64));
+        assert_eq!((count(1), count(2)), (1 + taken.len(), 2));
+        let second = registry.get(RpcId(2)).unwrap();
+        registry.remove(RpcId(2)).unwrap();
+        drop(seen.renew(&registry));
+        assert_eq!(Arc::strong_count(&second), 1, "it is kept");
     }
 
     #[test]

@@ -31,7 +31,8 @@ impl<T> Core<T> {
             Some(there) if there.is_no_response() && !header.no_response => {
                 (None, Some(ReturnCode::OpNotSupported))
             }
-            Some(there) => (there.has_data().then(|| there.clone()), None),
+            Some(there) if there.has_data() => (state.seen.take_last(), None),
+            Some(_) => (None, None),
         };
         let mut may_keep = false;
         let is_crowded;
