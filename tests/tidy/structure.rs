@@ -54,7 +54,7 @@ const CRATES: &[Limits] = &[
     goals("log", ""),
     goals("loom-tests", ""),
     goals("na", "auto_sm registry fuzz_addresses"),
-    goals("na/core", "wire_doc base address limits memory message options endpoint matching \
+    goals("na/core", "wire_doc base address limits group memory message options endpoint matching \
          loopback hosts conformance"),
     goals("na/kept-signals", ""),
     goals("na/ofi", "providers fabrics buffers state traffic endpoint wire_doc fake fake_tests"),

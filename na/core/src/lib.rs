@@ -12,6 +12,7 @@
 //! | `base/` | errors, and small tools without a state |
 //! | `address/` | URIs, addresses of peers, who is behind a peer |
 //! | `limits/` | bounds that the system sets, and those that are set to peers |
+//! | `group/` | several endpoints behind one address |
 //! | `memory/` | registered memory, its keys, copies |
 //! | `message/` | message buffers |
 //! | `options/` | how an endpoint is opened |
@@ -34,6 +35,7 @@ pub mod base;
 #[doc(hidden)]
 pub mod conformance;
 pub mod endpoint;
+pub mod group;
 pub mod hosts;
 pub mod limits;
 pub mod loopback;

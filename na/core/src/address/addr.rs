@@ -12,9 +12,11 @@ const BYTES_FORMAT: u8 = 1;
 
 /// A peer, as one endpoint knows it. Cheap to clone.
 ///
-/// Equal addresses name the same peer at the same endpoint; addresses of different endpoints are
-/// never equal. Looking a peer up does not contact it: a wrong address shows at the first
-/// operation.
+/// Equal addresses name the same peer: at the same endpoint, or at endpoints of one group
+/// ([`Plugin::open_group`](crate::Plugin::open_group)). Addresses of other endpoints are never
+/// equal. Of one peer, a group may have several connections, each with an address of its own that
+/// is good for one endpoint; see [`connection`](Self::connection). Looking a peer up does not
+/// contact it: a wrong address shows at the first operation.
 ///
 /// Counterpart: `na_addr_t`, `hg_addr_t`.
 #[derive(Clone)]
@@ -28,6 +30,8 @@ struct Inner {
     endpoint: u64,
     peer: u64,
     session: u64,
+    /// The number of the peer, behind that of the group or the endpoint which counts.
+    identity: (u64, u64),
     state: Arc<dyn Any + Send + Sync>,
 }
 
@@ -55,23 +59,34 @@ impl Addr {
         peer: u64,
         state: Arc<dyn Any + Send + Sync>,
     ) -> Self {
-        Self(Arc::new(Inner { uri: uri.into(), endpoint, peer, session: 0, state }))
+        let identity = (endpoint, peer);
+        Self(Arc::new(Inner { uri: uri.into(), endpoint, peer, session: 0, identity, state }))
+    }
+
+    /// Returns the same connection as one with the peer that has the number `identity` in the group
+    /// of endpoints `family`.
+    #[doc(hidden)]
+    pub fn of_identity(self, family: u64, identity: u64) -> Self {
+        let Inner { endpoint, peer, session, .. } = *self.0;
+        let (uri, state) = (self.0.uri.clone(), self.0.state.clone());
+        let identity = (family, identity);
+        Self(Arc::new(Inner { uri, endpoint, peer, session, identity, state }))
     }
 
     /// Returns the same peer with another text form.
     #[doc(hidden)]
     pub fn with_uri(&self, uri: &str) -> Self {
-        let Inner { endpoint, peer, session, .. } = *self.0;
+        let Inner { endpoint, peer, session, identity, .. } = *self.0;
         let state = self.0.state.clone();
-        Self(Arc::new(Inner { uri: uri.into(), endpoint, peer, session, state }))
+        Self(Arc::new(Inner { uri: uri.into(), endpoint, peer, session, identity, state }))
     }
 
     /// Returns the same peer as the sender of messages that came in `session`.
     #[doc(hidden)]
     pub fn in_session(self, session: u64) -> Self {
-        let Inner { endpoint, peer, .. } = *self.0;
+        let Inner { endpoint, peer, identity, .. } = *self.0;
         let (uri, state) = (self.0.uri.clone(), self.0.state.clone());
-        Self(Arc::new(Inner { uri, endpoint, peer, session, state }))
+        Self(Arc::new(Inner { uri, endpoint, peer, session, identity, state }))
     }
 
     /// Returns whether this address came with a message of another session than `now`, the one that
@@ -153,6 +168,15 @@ impl Addr {
         self.0.peer
     }
 
+    /// The connection that this address stands for: the endpoint, and the peer's number there. A
+    /// group of endpoints may have several connections with one peer, whose addresses are equal.
+    /// Tables of what belongs to a connection (unanswered requests, cancels) are keyed by this;
+    /// tables of what belongs to a peer by the address.
+    #[inline]
+    pub fn connection(&self) -> (u64, u64) {
+        (self.0.endpoint, self.0.peer)
+    }
+
     /// How many there are of it, clones included.
     #[doc(hidden)]
     pub fn count(&self) -> usize {
@@ -174,7 +198,7 @@ impl Addr {
 impl PartialEq for Addr {
     #[inline]
     fn eq(&self, other: &Self) -> bool {
-        self.0.endpoint == other.0.endpoint && self.0.peer == other.0.peer
+        self.0.identity == other.0.identity
     }
 }
 
@@ -182,8 +206,7 @@ impl Eq for Addr {}
 
 impl Hash for Addr {
     fn hash<H: Hasher>(&self, hasher: &mut H) {
-        self.0.endpoint.hash(hasher);
-        self.0.peer.hash(hasher);
+        self.0.identity.hash(hasher);
     }
 }
 

@@ -46,6 +46,7 @@ mod cancel;
 mod crowd;
 mod flow;
 mod forked;
+mod groups;
 mod leftovers;
 mod lifecycle;
 mod messages;
@@ -63,7 +64,7 @@ mod waiting;
 mod wire;
 
 pub use self::{
-    bulk::*, bulk_refused::*, cancel::*, crowd::*, flow::*, leftovers::*, lifecycle::*,
+    bulk::*, bulk_refused::*, cancel::*, crowd::*, flow::*, groups::*, leftovers::*, lifecycle::*,
     messages::*, midway::*, multi::*, oneself::*, peers::*, stopped::*, told::*, waiting::*,
 };
 

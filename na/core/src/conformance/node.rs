@@ -36,9 +36,13 @@ struct Many {
 
 impl Node {
     pub(super) fn new(case: &Case<'_>, endpoint: Arc<dyn Endpoint>) -> Self {
+        Self::of(endpoint, case.mode.blocking)
+    }
+
+    pub(super) fn of(endpoint: Arc<dyn Endpoint>, blocking: bool) -> Self {
         Self {
             endpoint,
-            blocking: case.mode.blocking,
+            blocking,
             next: Cell::new(1),
             done: RefCell::default(),
             seen: RefCell::default(),

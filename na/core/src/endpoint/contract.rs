@@ -103,6 +103,19 @@ pub trait Endpoint: Send + Sync + fmt::Debug {
     /// [`Error::BadUri`] when the text is not an address of this transport.
     fn lookup(&self, uri: &str) -> Result<Addr, Error>;
 
+    /// The peer of that name, through the endpoint number `shard` of the group that listens there
+    /// ([`Plugin::open_group`](crate::Plugin::open_group)). The number is a wish: a peer that has
+    /// no such endpoint any more, or never had groups, chooses another one. Equal to the address of
+    /// [`lookup`](Self::lookup), with a connection of its own. Default: [`lookup`](Self::lookup).
+    ///
+    /// # Errors
+    ///
+    /// As [`lookup`](Self::lookup).
+    fn lookup_shard(&self, uri: &str, shard: usize) -> Result<Addr, Error> {
+        let _ = shard;
+        self.lookup(uri)
+    }
+
     /// Reads bytes that [`Addr::to_bytes`] of any endpoint of this transport wrote. Does not
     /// contact the peer. The address of an endpoint that does not listen only works where its
     /// connection is, so it cannot be read back.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::group::check_shards;
 use crate::{Endpoint, Error, OpenOptions, Uri};
 
 /// A transport: stateless, opens endpoints.
@@ -54,6 +55,39 @@ pub trait Plugin: Send + Sync {
     /// As [`check`](Self::check); [`Error::BadUri`] or [`Error::BadOption`] also for what a name
     /// stands for here; [`Error::Unavailable`] or [`Error::Io`]. Nothing is left behind.
     fn open(&self, uri: &Uri<'_>, options: &OpenOptions) -> Result<Arc<dyn Endpoint>, Error>;
+
+    /// Opens a group of `shards` endpoints behind one address, one for each core that makes
+    /// progress. One shard is the same as [`open`](Self::open).
+    ///
+    /// Each endpoint is polled by its own thread and has connections of its own: a peer that calls
+    /// the address gets one of them, by [`lookup_shard`](Endpoint::lookup_shard) the one that it
+    /// names. Messages, receives, transfers and operation numbers belong to one endpoint. All of
+    /// them have equal self addresses, addresses of one peer are equal
+    /// ([`Addr::connection`](crate::Addr::connection) tells them apart), and memory that is
+    /// registered with one is within reach through every one. Bounds of [`OpenOptions`] about peers
+    /// and messages hold for each endpoint, those about connections for all of them together.
+    ///
+    /// One endpoint at a time accepts connections, the first one to begin with. If it is closed,
+    /// another one does; what concerns the connections of the others goes on.
+    ///
+    /// # Errors
+    ///
+    /// As [`open`](Self::open); [`Error::InvalidArgument`] for no shard, and for more than 128;
+    /// [`Error::Unavailable`] for several, where a transport has no groups, as by default. Nothing
+    /// is left behind.
+    fn open_group(
+        &self,
+        uri: &Uri<'_>,
+        options: &OpenOptions,
+        shards: usize,
+    ) -> Result<Vec<Arc<dyn Endpoint>>, Error> {
+        check_shards(shards)?;
+        if shards > 1 {
+            let reason = format!("it has one endpoint for an address, not a group of {shards}");
+            return Err(Error::Unavailable { transport: self.name(), reason });
+        }
+        Ok(vec![self.open(uri, options)?])
+    }
 }
 
 /// A device that a transport can use.

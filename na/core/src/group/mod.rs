@@ -1,0 +1,32 @@
+//! Groups: several endpoints behind one address, one for each core of an instance.
+//!
+//! An endpoint of a group is a *shard*: it has connections, matching and polls of its own. A group
+//! has one listener. The shard that has it accepts connections, and hands each one over to the
+//! shard that is to have it before the connection is answered, so nothing is on its way meanwhile.
+//!
+//! - Imports: `base`.
+//! - Reading order: `placement.rs` (which shard gets a connection, and how it gets there) ·
+//!   `directory.rs` (a peer has one identity, whichever shards know it).
+
+pub mod directory;
+pub mod placement;
+
+use crate::Error;
+
+/// Most endpoints of a group.
+pub const SHARDS_MAX: usize = 128;
+
+/// Refuses a number of shards that no transport takes.
+///
+/// # Errors
+///
+/// [`Error::InvalidArgument`] for none, and for more than [`SHARDS_MAX`].
+pub fn check_shards(shards: usize) -> Result<(), Error> {
+    match shards {
+        1..=SHARDS_MAX => Ok(()),
+        _ => {
+            let text = format!("a group of {shards} endpoints; 1 to {SHARDS_MAX} are possible");
+            Err(Error::InvalidArgument(text))
+        }
+    }
+}
