@@ -75,10 +75,10 @@ pub use na_core::{base::plain, limits::file_limit, memory::copy_bytes};
 /// The suite that every transport passes.
 #[cfg(all(feature = "conformance", not(loom)))]
 #[doc(hidden)]
-pub use na_core::conformance;
+pub use na_core::{conformance, group_conformance};
 
 #[cfg(not(loom))]
-pub use self::registry::{check_address, ignored, open, plugin_for, plugins};
+pub use self::registry::{check_address, ignored, open, open_group, plugin_for, plugins};
 #[cfg(not(loom))]
 pub use na_core::{
     Access, Addr, AddrFormat, AllocOptions, Arrival, Completion, CopyHelper, DeniedReason, Device,

@@ -75,15 +75,55 @@ pub fn plugin_for<'a>(uri: &Uri<'_>) -> Result<&'a dyn Plugin, Error> {
 /// Counterpart: `NA_Initialize_opt2`.
 pub fn open(uri: &str, options: &OpenOptions) -> Result<Arc<dyn Endpoint>, Error> {
     let (plugin, far, near) = transports(uri, options)?;
-    prim::standard::keep_standard_descriptors();
-    // Libraries of the field make files for shared memory, and know nothing of the limit.
-    let (opened, exceeded) = file_limit::held(|| match near {
+    opened(|| match near {
         Some(near) => {
             let near = crate::auto_sm::near(near)?;
             crate::auto_sm::open((plugin_for(&near)?, &near), (plugin, &far), options)
         }
         None => plugin.open(&far, options),
-    });
+    })
+}
+
+/// Opens a group of `shards` endpoints behind one address, for an instance that uses several cores:
+/// one for each. See [`Plugin::open_group`].
+///
+/// ```
+/// # #[cfg(feature = "tcp")] {
+/// let options = na::OpenOptions::listening(true);
+/// let shards = na::open_group("na+tcp://127.0.0.1:0", &options, 2)?;
+/// assert_eq!(shards[0].self_addr(), shards[1].self_addr());
+/// # }
+/// # Ok::<(), na::Error>(())
+/// ```
+///
+/// # Errors
+///
+/// As [`open`] and [`Plugin::open_group`]. With [`OpenOptions::auto_sm`], several shards are an
+/// [`Error::Unavailable`].
+pub fn open_group(
+    uri: &str,
+    options: &OpenOptions,
+    shards: usize,
+) -> Result<Vec<Arc<dyn Endpoint>>, Error> {
+    let (plugin, far, near) = transports(uri, options)?;
+    if near.is_some() && shards > 1 {
+        let reason = format!("shared memory beside a network, for a group of {shards} endpoints");
+        return Err(Error::Unavailable { transport: "auto_sm", reason });
+    }
+    match near {
+        Some(_) => {
+            na_core::group::check_shards(shards)?;
+            Ok(vec![open(uri, options)?])
+        }
+        None => opened(|| plugin.open_group(&far, options, shards)),
+    }
+}
+
+/// Opens something, and says so if that failed for a limit of the length of files.
+fn opened<R>(open: impl FnOnce() -> Result<R, Error>) -> Result<R, Error> {
+    prim::standard::keep_standard_descriptors();
+    // Libraries of the field make files for shared memory, and know nothing of the limit.
+    let (opened, exceeded) = file_limit::held(open);
     match opened {
         Err(Error::Io { what, .. }) if exceeded => Err(Error::io(what, file_limit::exceeded())),
         Err(Error::Unavailable { transport, reason }) if exceeded => {

@@ -20,6 +20,7 @@ use crate::cluster::wire::Wire;
 use crate::cluster::world::Step;
 use crate::protocol::{outgoing::Queued, packet::NodeId};
 use na_core::endpoint::stats;
+use na_core::group::check_shards;
 use na_core::matching::Kind;
 use na_core::{
     Access, Addr, Completion, Endpoint, EndpointStats, Error, LargeBuffers, Limits, LocalMem,
@@ -55,34 +56,86 @@ impl Network {
         node: &str,
         options: &OpenOptions,
     ) -> Result<std::sync::Arc<dyn Endpoint>, Error> {
+        let mut one = self.open_group(node, options, 1)?;
+        one.pop().ok_or(Error::Closed)
+    }
+
+    /// Opens a group of `shards` endpoints as the node `node`; see [`Plugin::open_group`]. A caller
+    /// that names none gets the first one of those with the fewest such callers, so that everything
+    /// follows from the seed.
+    ///
+    /// [`Plugin::open_group`]: na_core::Plugin::open_group
+    ///
+    /// # Errors
+    ///
+    /// As [`open`](Self::open); [`Error::InvalidArgument`] for no shard, and for more than 128.
+    pub fn open_group(
+        &self,
+        node: &str,
+        options: &OpenOptions,
+        shards: usize,
+    ) -> Result<Vec<std::sync::Arc<dyn Endpoint>>, Error> {
         address::check_name("node", node).map_err(Error::InvalidArgument)?;
         options::check(options)?;
-        Ok(std::sync::Arc::new(SimEndpoint::open(self, node, options)?))
+        check_shards(shards)?;
+        let group = SimEndpoint::open_group(self, node, options, shards)?;
+        Ok(group.into_iter().map(|shard| std::sync::Arc::new(shard) as _).collect())
     }
 }
 
 impl SimEndpoint {
-    pub(super) fn open(
+    fn open_group(
         network: &Network,
         name: &str,
         options: &OpenOptions,
-    ) -> Result<Self, Error> {
-        let bell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(|errno| Error::io("cannot create an eventfd", errno))?;
-        let bell = Arc::new(bell);
-        let (node, own, regions) = network.with(|world| {
-            let node = world.open(name, options, bell.clone())?;
-            Ok::<_, Error>((node.id(), node.own.clone(), node.regions.clone()))
-        })?;
-        Ok(Self {
-            network: network.clone(),
-            node,
-            own,
-            message_bytes_max: options.message_bytes_max,
-            regions,
-            bell,
-            gate: Mutex::default(),
+        shards: usize,
+    ) -> Result<Vec<Self>, Error> {
+        let bell = |_| {
+            rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+                .map(Arc::new)
+                .map_err(|errno| Error::io("cannot create an eventfd", errno))
+        };
+        let bells = (0..shards).map(bell).collect::<Result<Vec<_>, _>>()?;
+        network.with(|world| {
+            let nodes = world.open(name, options, &bells)?;
+            let endpoint = |(node, bell)| {
+                let (opened, _) = world.node(node)?;
+                Some(Self {
+                    network: network.clone(),
+                    node,
+                    own: opened.own.clone(),
+                    message_bytes_max: options.message_bytes_max,
+                    regions: opened.regions.clone(),
+                    bell,
+                    gate: Mutex::default(),
+                })
+            };
+            Ok(nodes.into_iter().zip(bells).filter_map(endpoint).collect())
         })
+    }
+
+    /// The peer of that name, of its group the node `wanted` if possible.
+    fn peer_named(&self, uri: &str, wanted: Option<usize>) -> Result<Addr, Error> {
+        let bad = |reason: String| Error::BadUri { uri: uri.to_owned(), reason };
+        let parsed = Uri::parse(uri)?;
+        let (network, name) = address::parts(&parsed)?;
+        if name.is_empty() {
+            return Err(bad("it names no node; expected `na+sim://network/node`".into()));
+        }
+        if network != self.network.name() {
+            let own = self.network.name();
+            return Err(bad(format!("this endpoint is in the network `{own}`, not `{network}`")));
+        }
+        let uri = address::uri_of(network, name);
+        if uri == self.own.uri() {
+            return Ok(self.own.clone());
+        }
+        let addr = self.with(|node, wire| {
+            let host = wire.host(name);
+            let peer = node.named_peer(host, &uri, wanted);
+            node.peers.get(&peer).and_then(|peer| peer.addr.clone())
+        });
+        addr.flatten().ok_or(Error::Closed)
     }
 
     /// The node lives as long as its endpoint; `None` cannot happen, and means closed.
@@ -205,26 +258,11 @@ impl Endpoint for SimEndpoint {
     }
 
     fn lookup(&self, uri: &str) -> Result<Addr, Error> {
-        let bad = |reason: String| Error::BadUri { uri: uri.to_owned(), reason };
-        let parsed = Uri::parse(uri)?;
-        let (network, name) = address::parts(&parsed)?;
-        if name.is_empty() {
-            return Err(bad("it names no node; expected `na+sim://network/node`".into()));
-        }
-        if network != self.network.name() {
-            let own = self.network.name();
-            return Err(bad(format!("this endpoint is in the network `{own}`, not `{network}`")));
-        }
-        let uri = address::uri_of(network, name);
-        if uri == self.own.uri() {
-            return Ok(self.own.clone());
-        }
-        let addr = self.with(|node, wire| {
-            let host = wire.host(name);
-            let peer = node.named_peer(host, &uri);
-            node.peers.get(&peer).and_then(|peer| peer.addr.clone())
-        });
-        addr.flatten().ok_or(Error::Closed)
+        self.peer_named(uri, None)
+    }
+
+    fn lookup_shard(&self, uri: &str, shard: usize) -> Result<Addr, Error> {
+        self.peer_named(uri, Some(shard))
     }
 
     fn send_unexpected(&self, op: OpId, to: &Addr, tag: Tag, buf: MsgBuf) -> Result<(), Refused> {

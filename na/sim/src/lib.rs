@@ -37,6 +37,9 @@
 //! an endpoint has is taken until that is closed, dropped or crashed; its successor has the same
 //! address and is another node. An endpoint that does not listen cannot be called, only answered.
 //!
+//! Several endpoints may share a name ([`Network::open_group`]). Each of them has connections of
+//! its own with every caller, also with one that listens.
+//!
 //! # What is simulated
 //!
 //! The contract of an [`Endpoint`] is reliable and in order, so what the network does to packets
@@ -126,5 +129,15 @@ impl Plugin for Sim {
     fn open(&self, uri: &Uri<'_>, options: &OpenOptions) -> Result<Arc<dyn Endpoint>, Error> {
         let (network, node) = address::parts(uri)?;
         Network::named(network)?.open(node, options)
+    }
+
+    fn open_group(
+        &self,
+        uri: &Uri<'_>,
+        options: &OpenOptions,
+        shards: usize,
+    ) -> Result<Vec<Arc<dyn Endpoint>>, Error> {
+        let (network, node) = address::parts(uri)?;
+        Network::named(network)?.open_group(node, options, shards)
     }
 }

@@ -42,6 +42,12 @@
 //! An endpoint that knows a peer by two names has two peers, with a connection each; so has the
 //! other side.
 //!
+//! # Groups
+//!
+//! Several endpoints may share an address ([`Plugin::open_group`]). One of them listens. It hands a
+//! connection over to the endpoint that is to have it when it has read the dialer's hello, before
+//! anything is answered (`peers/group.rs`). Each endpoint dials connections of its own.
+//!
 //! With the connection of a peer ends everything in flight on it: `PeerGone`, `Protocol` if the
 //! peer broke a rule, or `Unreachable` if it was never connected (which also ends the expected
 //! receives that wait for it). The next operation dials again, in a new *session*. What answers a
@@ -148,9 +154,10 @@
 //! | length of the extension, at most 256 | 28 | 2 |
 //! | not looked at | 30 | 2 |
 //! | address where the sender listens, UTF-8; empty: nowhere | 32 | length |
-//! | extension, for later versions: skipped | | length |
+//! | extension: numbers of the endpoint and the peer; shards; more is skipped | | length |
 //!
-//! Capability 1: understands *alive*, and sends it when asked to. What both offer is used. A
+//! Capability 1: understands *alive*, and sends it when asked to; 2: the extension has shards (own,
+//! count, wanted, map, 2 bytes each, behind its first 16). What both offer is used. A
 //! message may be as long as the smaller of both limits. A hello of another version is answered
 //! with one's own, so that both sides can say why, and the connection is closed. Anything else that
 //! is not a hello is not answered.
@@ -239,6 +246,7 @@ mod wire_doc;
 use std::sync::Arc;
 
 use self::api::endpoint::TcpEndpoint;
+use na_core::group::check_shards;
 use na_core::hosts::host_port;
 use na_core::hosts::own_address::Wanted;
 use na_core::{Endpoint, Error, OpenOptions, Plugin, Uri};
@@ -276,7 +284,19 @@ impl Plugin for Tcp {
     }
 
     fn open(&self, uri: &Uri<'_>, options: &OpenOptions) -> Result<Arc<dyn Endpoint>, Error> {
+        let mut one = self.open_group(uri, options, 1)?;
+        one.pop().ok_or(Error::Closed)
+    }
+
+    fn open_group(
+        &self,
+        uri: &Uri<'_>,
+        options: &OpenOptions,
+        shards: usize,
+    ) -> Result<Vec<Arc<dyn Endpoint>>, Error> {
         self.check(uri, options)?;
-        Ok(Arc::new(TcpEndpoint::open(uri, options)?))
+        check_shards(shards)?;
+        let group = TcpEndpoint::open_group(uri, options, shards)?;
+        Ok(group.into_iter().map(|shard| Arc::new(shard) as Arc<dyn Endpoint>).collect())
     }
 }

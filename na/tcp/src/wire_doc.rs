@@ -4,8 +4,8 @@
 use super::MESSAGE_BYTES_MAX;
 use crate::progress::greeting;
 use crate::wire::frame::{
-    CHUNK_BYTES_MAX, EXTENSION_BYTES_MAX, HEADER_BYTES, Header, Hello, Kind, Named, REQUEST_BYTES,
-    Request, STATUS_BYTES, Status, TRANSFERS_MAX, URI_BYTES_MAX,
+    CHUNK_BYTES_MAX, EXTENSION_BYTES_MAX, HEADER_BYTES, HELLO_BYTES, Header, Hello, Kind, Named,
+    REQUEST_BYTES, Request, STATUS_BYTES, Shards, Status, TRANSFERS_MAX, URI_BYTES_MAX,
 };
 use na_core::DeniedReason;
 use na_core::wire_doc::{Field, Page};
@@ -14,9 +14,10 @@ const SESSION: u64 = 0x0102_0304_0506_0708;
 const KEY: u64 = 0x1122_3344_5566_7788;
 const URI: &str = "na+tcp://127.0.0.1:7000";
 
-fn hello(uri: &str, alive_every_ms: u32) -> Vec<u8> {
+fn hello(uri: &str, alive_every_ms: u32, shards: Option<Shards>) -> Vec<u8> {
     let named = Some(Named { endpoint: 17, peer: 34 });
     let hello = Hello { named, alive_every_ms, ..Hello::ours(4096, SESSION, uri.into()) };
+    let hello = hello.with_shards(shards);
     let bytes = hello.encode();
     assert_eq!(Hello::decode(&bytes), Ok(Some((hello, bytes.len()))));
     bytes
@@ -31,7 +32,7 @@ fn frame(kind: Kind, number: u64, payload: &[u8]) -> Vec<u8> {
 #[test]
 fn the_page_says_what_the_code_does() {
     let mut page = Page::read(include_str!("../../../docs/wire-tcp.md"));
-    let bytes = hello(URI, 50);
+    let bytes = hello(URI, 50, None);
     let extension = &bytes[bytes.len() - 16..];
     page.check_layout(
         "tcp-hello",
@@ -51,10 +52,24 @@ fn the_page_says_what_the_code_does() {
             ("extension", Field::Bytes(extension)),
         ],
     );
-    let named = [("endpoint", Field::Number(17)), ("peer", Field::Number(34))];
-    page.check_layout("tcp-extension", extension, &named);
-    page.check_example("hello of a listener", &hello(URI, 0));
-    page.check_example("hello of who only calls, every 50 ms", &hello("", 50));
+    let shards = |map_version| Shards { own: 1, count: 4, wanted: Some(3), map_version };
+    let bytes = hello("", 0, Some(shards(9)));
+    page.check_layout(
+        "tcp-extension",
+        &bytes[HELLO_BYTES..],
+        &[
+            ("endpoint", Field::Number(17)),
+            ("peer", Field::Number(34)),
+            ("own", Field::Number(1)),
+            ("shards", Field::Number(4)),
+            ("wanted", Field::Number(4)),
+            ("map", Field::Number(9)),
+        ],
+    );
+    assert_eq!(extension, &bytes[HELLO_BYTES..][..16]);
+    page.check_example("hello of a listener", &hello(URI, 0, None));
+    page.check_example("hello of shard 1 of 4 for shard 3", &hello("", 0, Some(shards(0))));
+    page.check_example("hello of who only calls, every 50 ms", &hello("", 50, None));
 
     let message = frame(Kind::Unexpected, 7, b"abc");
     page.check_layout(

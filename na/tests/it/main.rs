@@ -33,6 +33,7 @@ mod tcp {
     mod early;
     mod endpoint;
     mod faults;
+    mod groups;
     mod names;
     mod net;
 }
@@ -43,6 +44,7 @@ mod sim {
     mod conformance;
     mod crashes;
     mod faults;
+    mod groups;
     mod program;
     mod runs;
     mod support;

@@ -1,6 +1,6 @@
 //! The effects of a packet on the node that it reaches.
 
-use super::node::{Node, State};
+use super::node::{Node, PeerName, State};
 use super::peer::{EarlyMessage, Peer, Phase, Verdict};
 use super::wire::Wire;
 use crate::base::trace::Fate;
@@ -12,8 +12,9 @@ impl Node {
     /// A peer greets us. `uri` is its address.
     pub(crate) fn hello(&mut self, packet: &Packet, theirs: &Greeting, uri: &str, wire: &mut Wire) {
         let remote = packet.from;
-        let id = match theirs.listening {
-            true => self.named_peer(packet.src, uri),
+        // A group has a connection with each caller, so that none is taken for another one.
+        let id = match theirs.listening && self.home.greeting.listening {
+            true => self.named_peer(packet.src, uri, None),
             false => self.origin(packet, theirs, uri, wire),
         };
         let Some(peer) = self.peers.get_mut(&id) else { return };
@@ -45,7 +46,8 @@ impl Node {
 
     /// The peer for a connection of an origin that nobody can call: one for each connection.
     fn origin(&mut self, packet: &Packet, theirs: &Greeting, uri: &str, wire: &mut Wire) -> u64 {
-        if let Some(id) = self.origins.get(&theirs.node).copied()
+        let key = (theirs.node, theirs.wanted);
+        if let Some(id) = self.origins.get(&key).copied()
             && let Some(peer) = self.peers.get(&id)
         {
             if packet.from <= peer.newest {
@@ -57,8 +59,9 @@ impl Node {
             }
         }
         self.forget_origins();
-        let id = self.new_peer(packet.src, uri, Some(theirs.node));
-        self.origins.insert(theirs.node, id);
+        let identity = theirs.family.map(|family| self.group.identity(PeerName::Group(family)));
+        let id = self.new_peer(packet.src, uri, (Some(key), None), identity);
+        self.origins.insert(key, id);
         id
     }
 

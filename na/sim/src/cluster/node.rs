@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use super::peer::{EarlyMessage, Home, Peer, PeerTag, Phase};
+use super::peer::{EarlyMessage, Home, OriginKey, Peer, PeerTag, Phase};
 use super::wire::{Event, Wire};
 use crate::protocol::done::Done;
 use crate::protocol::loopback::Loopback;
 use crate::protocol::outgoing::{Ends, Queued};
 use crate::protocol::packet::{HostId, NodeId};
+use na_core::group::directory::{Directory, Identity};
 use na_core::matching::{Arrived, Kind, Matcher};
 use na_core::{Addr, Completion, Error, LargeBuffers, MsgBuf, OpId, RegionTable, Tag, Transfer};
 
@@ -30,8 +31,28 @@ pub(crate) enum State {
     },
 }
 
+/// The names by which the nodes of a group know a peer to be the same one.
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub(crate) enum PeerName {
+    /// The nodes on a host, as they are looked up.
+    Host(HostId),
+    /// The nodes of a group that calls.
+    Group(u64),
+}
+
+/// The state that all nodes of a group share.
+#[derive(Clone)]
+pub(crate) struct OfGroup {
+    pub(crate) uri: String,
+    pub(crate) regions: RegionTable,
+    pub(crate) directory: Arc<Directory<PeerName>>,
+}
+
 pub(crate) struct Node {
     pub(crate) home: Home,
+    /// It takes connections.
+    pub(crate) accepts: bool,
+    pub(crate) group: Arc<Directory<PeerName>>,
     pub(crate) state: State,
     /// The endpoint was dropped.
     pub(crate) abandoned: bool,
@@ -41,8 +62,8 @@ pub(crate) struct Node {
     pub(crate) peers: BTreeMap<u64, Peer>,
     pub(crate) matcher: Matcher,
     pub(crate) loopback: Loopback,
-    named: BTreeMap<HostId, u64>,
-    pub(crate) origins: BTreeMap<NodeId, u64>,
+    named: BTreeMap<(HostId, Option<usize>), u64>,
+    pub(crate) origins: BTreeMap<OriginKey, u64>,
     next_peer: u64,
     /// The peer of each expected receive that is posted.
     pub(crate) expecting: BTreeMap<u64, u64>,
@@ -51,17 +72,24 @@ pub(crate) struct Node {
 impl Node {
     pub(crate) fn new(
         home: Home,
-        own_uri: String,
+        accepts: bool,
+        shared: OfGroup,
         left_bytes_max: usize,
         bell: Arc<OwnedFd>,
     ) -> Self {
         let endpoint = Addr::unique_endpoint_id();
+        let OfGroup { uri, regions, directory } = shared;
+        let identity = directory.identity(PeerName::Host(home.host));
+        let number = *identity;
+        let own = Addr::new(uri, endpoint, OWN, Arc::new(PeerTag(Some(identity))));
         Self {
             home,
+            accepts,
+            own: own.of_identity(directory.family(), number),
+            group: directory,
+            regions,
             state: State::Open,
             abandoned: false,
-            own: Addr::new(own_uri, endpoint, OWN, Arc::new(PeerTag)),
-            regions: RegionTable::new(),
             done: Done::new(bell),
             peers: BTreeMap::new(),
             matcher: Matcher::new(EARLY_BYTES_MAX, left_bytes_max),
@@ -88,26 +116,47 @@ impl Node {
 
     // ---- peers ----
 
-    /// The peer that runs on `host` and can be called.
-    pub(crate) fn named_peer(&mut self, host: HostId, uri: &str) -> u64 {
-        match self.named.get(&host) {
+    /// The peer that runs on `host` and can be called, of its nodes `wanted` if possible.
+    pub(crate) fn named_peer(&mut self, host: HostId, uri: &str, wanted: Option<usize>) -> u64 {
+        match self.named.get(&(host, wanted)) {
             Some(peer) => *peer,
             None => {
-                let peer = self.new_peer(host, uri, None);
-                self.named.insert(host, peer);
+                let identity = self.group.identity(PeerName::Host(host));
+                let peer = self.new_peer(host, uri, (None, wanted), Some(identity));
+                self.named.insert((host, wanted), peer);
                 peer
             }
         }
     }
 
-    pub(crate) fn new_peer(&mut self, host: HostId, uri: &str, origin: Option<NodeId>) -> u64 {
+    /// A peer; `identity` is the number that it has with all nodes of the group.
+    pub(crate) fn new_peer(
+        &mut self,
+        host: HostId,
+        uri: &str,
+        place: (Option<OriginKey>, Option<usize>),
+        identity: Option<Identity>,
+    ) -> u64 {
         let id = self.next_peer;
         self.next_peer += 1;
-        let tag = Arc::new(PeerTag);
+        let number = identity.as_deref().copied();
+        let tag = Arc::new(PeerTag(identity));
         let weak = Arc::downgrade(&tag);
         let addr = Addr::new(uri, self.own.endpoint_id(), id, tag);
-        self.peers.insert(id, Peer::new(id, host, addr, weak, origin));
+        let addr = match number {
+            Some(number) => addr.of_identity(self.group.family(), number),
+            None => addr,
+        };
+        self.peers.insert(id, Peer::new(id, host, addr, weak, place));
         id
+    }
+
+    /// Connections of callers that have not named this node.
+    pub(crate) fn unwished(&self) -> usize {
+        let unwished = self.origins.iter().filter(|((_, wanted), _)| wanted.is_none());
+        unwished
+            .filter(|(_, peer)| self.peers.get(peer).is_some_and(|peer| peer.local().is_some()))
+            .count()
     }
 
     /// Forgets the origins that are gone and that nobody can name any more.

@@ -17,13 +17,20 @@ use crate::base::{options::Nanos, trace::Fate};
 use crate::protocol::outgoing::{Ends, Outgoing};
 use crate::protocol::packet::{Body, Epoch, Frame, Greeting, HostId, NodeId, Packet};
 use crate::protocol::stream::{Rx, Tx};
+use na_core::group::directory::Identity;
 use na_core::matching::Kind;
 use na_core::{Addr, Error, PeerLink, PeerStats, Tag};
 
 /// The state behind an address of this transport. As long as one address is alive, its peer is not
-/// forgotten.
+/// forgotten, nor is the number that a group has for it.
 #[derive(Debug)]
-pub(crate) struct PeerTag;
+pub(crate) struct PeerTag(
+    #[expect(dead_code, reason = "the group forgets a number that nothing keeps")]
+    pub(crate)  Option<Identity>,
+);
+
+/// A caller that does not share its connections: the node, and the shard that it has named.
+pub(crate) type OriginKey = (NodeId, Option<usize>);
 
 /// A message that is in order but has not been taken.
 pub(crate) struct EarlyMessage {
@@ -80,8 +87,10 @@ pub(crate) struct Peer {
     /// then.
     pub(crate) addr: Option<Addr>,
     pub(crate) tag: Weak<PeerTag>,
-    /// The node behind a peer that nobody can call.
-    pub(crate) origin: Option<NodeId>,
+    /// The caller behind a peer that nobody can call.
+    pub(crate) origin: Option<OriginKey>,
+    /// The node of its group that we would like to reach.
+    pub(crate) wanted: Option<usize>,
     pub(crate) phase: Phase,
     pub(crate) out: Outgoing,
     /// Expected receives that wait for it.
@@ -96,6 +105,8 @@ pub(crate) struct Peer {
 pub(crate) struct Home {
     pub(crate) host: HostId,
     pub(crate) greeting: Greeting,
+    /// The first node of its group; the others have the numbers behind it.
+    pub(crate) first_of_group: NodeId,
     pub(crate) connect_timeout: Nanos,
     /// Zero: none.
     pub(crate) liveness_limit: Nanos,
@@ -118,7 +129,7 @@ impl Peer {
         host: HostId,
         addr: Addr,
         tag: Weak<PeerTag>,
-        origin: Option<NodeId>,
+        (origin, wanted): (Option<OriginKey>, Option<usize>),
     ) -> Self {
         Self {
             id,
@@ -127,6 +138,7 @@ impl Peer {
             addr: Some(addr),
             tag,
             origin,
+            wanted,
             phase: Phase::Idle,
             out: Outgoing::default(),
             expecting: 0,
@@ -189,7 +201,7 @@ impl Peer {
             dst: self.host,
             from: connecting.local,
             to: 0,
-            body: Body::Hello(home.greeting),
+            body: Body::Hello(Greeting { wanted: self.wanted, ..home.greeting }),
         };
         let left = wire.send(packet, fate);
         connecting.due = left + (wait << connecting.tries.min(10));

@@ -44,8 +44,8 @@ pub(crate) struct EventKey {
 #[derive(Debug)]
 pub(crate) struct Host {
     pub(crate) name: Arc<str>,
-    /// The node that runs here, if any.
-    pub(crate) node: Option<NodeId>,
+    /// The nodes that run here: one, or those of a group, in order.
+    pub(crate) nodes: Vec<NodeId>,
     pub(crate) powered: bool,
     /// The time that each packet, in or out, costs the host.
     pub(crate) cost: Nanos,
@@ -104,7 +104,7 @@ impl Wire {
         let host = self.hosts.len();
         let cost = self.settings.operation_cost;
         self.names.insert(name.clone(), host);
-        self.hosts.push(Host { name, node: None, powered: true, cost, busy_until: 0 });
+        self.hosts.push(Host { name, nodes: Vec::new(), powered: true, cost, busy_until: 0 });
         host
     }
 

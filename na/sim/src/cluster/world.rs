@@ -4,14 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use super::node::Node;
+use super::node::{Node, OfGroup};
 use super::peer::Home;
 use super::wire::{Call, Event, Wire};
 use crate::base::address;
 use crate::base::options::{Drive, Nanos, Settings, nanos};
 use crate::base::trace::Fate;
 use crate::protocol::packet::{Body, Greeting, HostId, NodeId, Packet};
-use na_core::{Error, OpenOptions};
+use na_core::group::directory::Directory;
+use na_core::{Addr, Error, OpenOptions, RegionTable};
 
 /// The result of a step.
 pub(crate) enum Step {
@@ -44,13 +45,13 @@ impl World {
         }
     }
 
-    /// Opens a node under `name`, or under a name of our choice.
+    /// Opens a node for each bell under `name`, or under a name of our choice.
     pub(crate) fn open(
         &mut self,
         name: &str,
         options: &OpenOptions,
-        bell: Arc<OwnedFd>,
-    ) -> Result<&Node, Error> {
+        bells: &[Arc<OwnedFd>],
+    ) -> Result<Vec<NodeId>, Error> {
         let chosen;
         let name = match name {
             "" => {
@@ -61,28 +62,39 @@ impl World {
         };
         let host = self.wire.host(name);
         let uri = address::uri_of(&self.name, name);
-        if self.wire.hosts[host].node.is_some() {
+        if !self.wire.hosts[host].nodes.is_empty() {
             let error = std::io::Error::from(std::io::ErrorKind::AddrInUse);
             return Err(Error::io(format!("cannot open `{uri}`: a node of that name runs"), error));
         }
-        let id = self.next_node;
-        self.next_node += 1;
-        self.wire.hosts[host].node = Some(id);
         self.wire.hosts[host].powered = true;
-        let greeting = Greeting {
-            node: id,
-            listening: options.listen,
-            message_bytes_max: options.message_bytes_max,
-        };
-        let home = Home {
-            host,
-            greeting,
-            connect_timeout: nanos(options.connect_timeout),
-            liveness_limit: nanos(options.liveness_limit),
-        };
         self.wire.note(host, if options.listen { "opened, listening" } else { "opened" });
-        let node = Node::new(home, uri, options.left_bytes_max, bell);
-        Ok(self.nodes.entry(id).or_insert(node))
+        let directory = Arc::new(Directory::new(Addr::unique_endpoint_id()));
+        let family = (bells.len() > 1).then(|| directory.family());
+        let shared = OfGroup { uri, regions: RegionTable::new(), directory };
+        let first_of_group = self.next_node;
+        for bell in bells {
+            let node = self.next_node;
+            self.next_node += 1;
+            let greeting = Greeting {
+                node,
+                listening: options.listen && family.is_none(),
+                message_bytes_max: options.message_bytes_max,
+                family,
+                wanted: None,
+            };
+            let home = Home {
+                host,
+                greeting,
+                first_of_group,
+                connect_timeout: nanos(options.connect_timeout),
+                liveness_limit: nanos(options.liveness_limit),
+            };
+            let (shared, bell) = (shared.clone(), bell.clone());
+            let opened = Node::new(home, options.listen, shared, options.left_bytes_max, bell);
+            self.wire.hosts[host].nodes.push(node);
+            self.nodes.insert(node, opened);
+        }
+        Ok(self.wire.hosts[host].nodes.clone())
     }
 
     fn free_name(&mut self) -> String {
@@ -90,7 +102,7 @@ impl World {
             let name = format!("node-{}", self.next_name);
             self.next_name += 1;
             let host = self.wire.host(&name);
-            if self.wire.hosts[host].node.is_none() {
+            if self.wire.hosts[host].nodes.is_empty() {
                 return name;
             }
         }
@@ -166,15 +178,36 @@ impl World {
     }
 
     fn hello(&mut self, packet: &Packet, theirs: &Greeting) {
+        let node = self.place_of(packet.dst, theirs);
         let Self { nodes, wire, name, .. } = self;
-        let node = wire.hosts[packet.dst].node.and_then(|node| nodes.get_mut(&node));
-        if let Some(node) = node.filter(|node| node.home.greeting.listening) {
+        if let Some(node) = node.and_then(|node| nodes.get_mut(&node)) {
             let uri = address::uri_of(name, &wire.hosts[packet.src].name);
             return node.hello(packet, theirs, &uri, wire);
         }
         wire.trace_packet(packet, Fate::Delivered);
         let ends = (packet.dst, packet.src);
         self.send_reset(ends, (0, packet.from), "nobody listens there");
+    }
+
+    /// The node on `host` that a caller is connected with: the one that it has greeted before; else
+    /// the one that it has named, or the first of those with the fewest connections of callers
+    /// that have named none.
+    fn place_of(&self, host: HostId, theirs: &Greeting) -> Option<NodeId> {
+        let listens = |id: &NodeId| self.nodes.get(id).is_some_and(|node| node.accepts);
+        let running = &self.wire.hosts[host].nodes;
+        let key = (theirs.node, theirs.wanted);
+        let knows = |id: &&NodeId| self.nodes.get(id).is_some_and(|n| n.origins.contains_key(&key));
+        if let Some(known) = running.iter().find(knows) {
+            return Some(*known);
+        }
+        let first = running.first().and_then(|id| self.nodes.get(id))?.home.first_of_group;
+        let named = theirs.wanted.map(|wanted| first.saturating_add(wanted as NodeId));
+        let named = named.filter(|id| running.contains(id) && listens(id));
+        let least = || {
+            let open = running.iter().copied().filter(listens);
+            open.min_by_key(|id| self.nodes.get(id).map_or(0, Node::unwished))
+        };
+        named.or_else(least)
     }
 
     fn send_reset(
@@ -206,9 +239,7 @@ impl World {
         let Some((node, wire)) = self.node(id) else { return };
         node.close(wire);
         let host = &mut wire.hosts[node.home.host];
-        if host.node == Some(id) {
-            host.node = None;
-        }
+        host.nodes.retain(|node| *node != id);
         self.forget_if_over(id);
     }
 
@@ -219,7 +250,7 @@ impl World {
         if was_on || power {
             self.wire.note(host, text);
         }
-        self.wire.hosts[host].node = None;
+        self.wire.hosts[host].nodes.clear();
         // Nodes that were closed and still say farewell die as well.
         let Self { nodes, wire, .. } = self;
         let mut lost = Vec::new();

@@ -32,8 +32,13 @@ pub(crate) struct Packet {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Greeting {
     pub(crate) node: NodeId,
+    /// It can be called by the name of its host; those of a group are not, one by one.
     pub(crate) listening: bool,
     pub(crate) message_bytes_max: usize,
+    /// The number of the group, for nodes of several under one name.
+    pub(crate) family: Option<u64>,
+    /// The node of the group that is to have the connection, if there is such a one.
+    pub(crate) wanted: Option<usize>,
 }
 
 #[derive(Debug, Clone)]

@@ -3,9 +3,10 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use crate::peers::{Peer, PeerState, Phase};
+use crate::peers::{Group, Peer, PeerName, PeerPart, PeerState, Phase};
 use crate::state::{Core, Poller, flush};
 use crate::stream::outgoing::Outgoing;
 use crate::system::socket;
@@ -254,7 +255,34 @@ pub(crate) struct TcpEndpoint {
 }
 
 impl TcpEndpoint {
+    /// Opens the endpoints of a group. The first one listens, if one is to.
+    pub(crate) fn open_group(
+        uri: &Uri<'_>,
+        options: &OpenOptions,
+        shards: usize,
+    ) -> Result<Vec<Self>, Error> {
+        let (mut listener, listening) = Self::listen(uri, options)?;
+        let group = Group::new(shards)?;
+        let mut options = options.clone();
+        if shards > 1 {
+            options.regions.get_or_insert_default();
+        }
+        let open =
+            |shard| Self::open_shard(&options, listening, listener.take(), (group.clone(), shard));
+        (0..shards).map(open).collect()
+    }
+
+    /// Opens an endpoint alone.
+    #[cfg(test)]
     pub(crate) fn open(uri: &Uri<'_>, options: &OpenOptions) -> Result<Self, Error> {
+        Ok(Self::open_group(uri, options, 1)?.remove(0))
+    }
+
+    /// Makes the socket that listens, if one is to, and the address by which others reach it.
+    fn listen(
+        uri: &Uri<'_>,
+        options: &OpenOptions,
+    ) -> Result<(Option<OwnedFd>, Option<SocketAddr>), Error> {
         let class = options.traffic_class;
         socket::may_configure(&options.tcp, class).map_err(|error| {
             let what = "cannot set the socket options that `tcp.keep_alive`, `tcp.busy_poll` and \
@@ -263,30 +291,40 @@ impl TcpEndpoint {
         })?;
         let own = Wanted::of(options)?;
         let wanted = host_port::listen_address(("tcp", uri.text, uri.rest), &own)?;
-        let mut listener = None;
-        let mut listening = None;
-        if options.listen {
-            let failed =
-                |error: std::io::Error| Error::io(format!("cannot listen on {wanted}"), error);
-            let socket = socket::listen(wanted, class).map_err(failed)?;
-            let bound = socket::local_address(&socket).map_err(failed)?;
-            listening = Some(host_port::reachable("tcp", bound, &own)?);
-            listener = Some(socket);
+        if !options.listen {
+            return Ok((None, None));
         }
+        let failed = |error: std::io::Error| Error::io(format!("cannot listen on {wanted}"), error);
+        let socket = socket::listen(wanted, class).map_err(failed)?;
+        let bound = socket::local_address(&socket).map_err(failed)?;
+        Ok((Some(socket), Some(host_port::reachable("tcp", bound, &own)?)))
+    }
+
+    /// Opens the endpoint number `shard` of a group.
+    fn open_shard(
+        options: &OpenOptions,
+        listening: Option<SocketAddr>,
+        listener: Option<OwnedFd>,
+        (group, shard): (Arc<Group>, usize),
+    ) -> Result<Self, Error> {
         let listening_uri = listening.map(address::uri_of).unwrap_or_default();
         debug_assert!(listening_uri.len() <= URI_BYTES_MAX);
-        let mut core = Core::new(options, listening_uri)?;
+        let mut core = Core::new(options, listening_uri, (group, shard))?;
         if options.listen {
             core.options.connections_max = socket::connections_max(core.options.connections_max);
         }
         let myself = match listening {
-            Some(address) => core.peer_at(PeerKey::Address(address), vec![address]),
+            Some(address) => core.peer_at(PeerKey::Address(address), vec![address], None),
             None => {
-                let name = format!("process-{}.{}", std::process::id(), core.id);
-                core.new_peer(address::origin_uri(name), Vec::new())
+                let family = core.group.directory.family();
+                let name = format!("process-{}.{family}", std::process::id());
+                let identity = Some(core.identity(PeerName::Own));
+                let part = PeerPart { identity, wanted: None };
+                core.new_peer(address::origin_uri(name), Vec::new(), part)
             }
         };
-        let poller = Poller::new(listener, core.mail.bell(), core.message_bytes_max)?;
+        let inbox = core.group.bell(shard);
+        let poller = Poller::new(listener, core.mail.bell(), inbox, core.message_bytes_max)?;
         Ok(Self {
             self_addr: core.addr_of(&myself),
             loopback: Loopback::default(),
@@ -373,6 +411,21 @@ impl TcpEndpoint {
         Ok(())
     }
 
+    /// The peer behind a text, of its group the endpoint `wanted` if possible.
+    fn peer_named(&self, uri: &str, wanted: Option<u16>) -> Result<Addr, Error> {
+        let uri = na_core::address::composed::part_for(uri, "tcp");
+        let parsed = Uri::parse(uri)?;
+        if !na_core::Plugin::serves(&crate::Tcp, &parsed) {
+            let reason = "it is not an address of the tcp transport, `na+tcp://host:port`".into();
+            return Err(Error::BadUri { uri: uri.to_owned(), reason });
+        }
+        let (key, addresses) = host_port::peer_addresses(uri, address::HEAD, parsed.rest)?;
+        let is_own =
+            |key: &PeerKey| matches!(key, PeerKey::Address(at) if self.core.listens_at(*at));
+        let wanted = wanted.filter(|_| !is_own(&key));
+        Ok(self.core.addr_of(&self.core.peer_at(key, addresses, wanted)))
+    }
+
     /// Returns the statistics of all peers other than the endpoint itself.
     pub(crate) fn peer_stats(&self) -> Vec<PeerStats> {
         let known = lock(&self.core.known).peers();
@@ -431,14 +484,11 @@ impl Endpoint for TcpEndpoint {
     }
 
     fn lookup(&self, uri: &str) -> Result<Addr, Error> {
-        let uri = na_core::address::composed::part_for(uri, "tcp");
-        let parsed = Uri::parse(uri)?;
-        if !na_core::Plugin::serves(&crate::Tcp, &parsed) {
-            let reason = "it is not an address of the tcp transport, `na+tcp://host:port`".into();
-            return Err(Error::BadUri { uri: uri.to_owned(), reason });
-        }
-        let (key, addresses) = host_port::peer_addresses(uri, address::HEAD, parsed.rest)?;
-        Ok(self.core.addr_of(&self.core.peer_at(key, addresses)))
+        self.peer_named(uri, None)
+    }
+
+    fn lookup_shard(&self, uri: &str, shard: usize) -> Result<Addr, Error> {
+        self.peer_named(uri, shard.try_into().ok())
     }
 
     fn send_unexpected(&self, op: OpId, to: &Addr, tag: Tag, buf: MsgBuf) -> Result<(), Refused> {

@@ -3,9 +3,11 @@
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
+use crate::peers::group::{CallerKey, Handed};
 use crate::peers::peer::Peer;
 use crate::stream::frame_reader::FrameReader;
 use na_core::Addr;
+use na_core::group::placement::Permit;
 use prim::sync::Arc;
 
 /// Connecting to one address of a peer, until its hello is there. `next` is the address to try if
@@ -69,8 +71,8 @@ pub(crate) struct Conn {
     pub(crate) is_tried: bool,
     /// In the poller's queue. Never while it is hot.
     pub(crate) queued: bool,
-    /// A peer made it; counted in the poller's `accepted`.
-    pub(crate) accepted: bool,
+    /// A peer made it, and has said its hello: its place in the group.
+    pub(crate) permit: Option<Permit<CallerKey, Handed>>,
     /// Among those that are read in every poll.
     pub(crate) hot: bool,
     /// Not in the epoll set. Only while it is hot.
@@ -97,7 +99,7 @@ impl Conn {
             paused: None,
             is_tried: false,
             queued: false,
-            accepted: false,
+            permit: None,
             hot: false,
             muted: false,
             blocked: false,

@@ -24,6 +24,7 @@ use crate::stream::frame_reader::ReadPlan;
 use crate::stream::outgoing::faults::is_fault;
 use crate::stream::outgoing::{Flushed, Harvest, Outgoing};
 use crate::wire::frame::Kind;
+use na_core::group::directory::Identity;
 use na_core::limits::budget::{Account, Budget};
 use na_core::{Error, PeerLink, PeerStats, Principal};
 use prim::lock::{BiasedGuard, BiasedLock};
@@ -96,12 +97,22 @@ pub(crate) struct PeerState {
     held: Option<Account>,
 }
 
+/// The place of a peer among those of a group, ours or its own.
+#[derive(Debug, Default)]
+pub(crate) struct PeerPart {
+    /// The number that it has with all endpoints of our group; `None`: only this one knows it.
+    pub(crate) identity: Option<Identity>,
+    /// The endpoint of its group that we would like to reach.
+    pub(crate) wanted: Option<u16>,
+}
+
 /// A peer of one endpoint.
 pub(crate) struct Peer {
     pub(crate) id: u64,
     pub(crate) uri: Box<str>,
     /// Where to connect; empty for an origin.
     pub(crate) dial: Vec<SocketAddr>,
+    pub(crate) part: PeerPart,
     state: BiasedLock<PeerState>,
     expects_data: AtomicBool,
     blocked: AtomicBool,
@@ -127,6 +138,7 @@ impl Peer {
         id: u64,
         uri: String,
         dial: Vec<SocketAddr>,
+        part: PeerPart,
         session: u64,
         budget: Arc<Budget>,
     ) -> Arc<Self> {
@@ -134,6 +146,7 @@ impl Peer {
             id,
             uri: uri.into(),
             dial,
+            part,
             state: BiasedLock::new(PeerState { session, ..PeerState::default() }),
             expects_data: AtomicBool::new(false),
             blocked: AtomicBool::new(false),

@@ -21,6 +21,8 @@ pub(crate) enum Lost {
     Refused(String),
     /// The other side broke this rule of the protocol.
     Broke(String),
+    /// Nothing is wrong: it goes on at another endpoint of the group.
+    Moves,
 }
 
 impl Poller {

@@ -9,6 +9,9 @@
 //! reach the listener there. A connection that was accepted has a peer of its own, whatever address
 //! its hello announces: nothing shows that the caller listens there. So the caller neither gets
 //! what is sent to that address nor ends the connection between us and the listener.
+//!
+//! A connection that is to be with another endpoint of the group leaves between the dialer's hello
+//! and the answer, see `group.rs`.
 
 use std::io;
 use std::net::SocketAddr;
@@ -18,7 +21,8 @@ use std::time::{Duration, Instant};
 
 use rustix::event::epoll::{self, EventData};
 
-use crate::peers::{Attempt, Conn, Link, Peer, Phase, Stage};
+use crate::peers::group::caller_key;
+use crate::peers::{Attempt, Conn, Handed, Link, Peer, PeerName, PeerPart, Phase, Stage};
 use crate::progress::frame_handler::Lost;
 use crate::progress::liveness;
 use crate::state::{Core, EVENTS, Poller, flush};
@@ -26,6 +30,7 @@ use crate::system::lack;
 use crate::system::socket;
 use crate::wire::address;
 use crate::wire::frame::{BadHello, Hello, Kind, Refusal};
+use na_core::group::placement::NotAdmitted;
 use na_core::hosts::host_port::PeerKey;
 use na_core::{Error, Principal};
 use prim::sync::{Arc, lock};
@@ -92,7 +97,11 @@ impl Poller {
     /// Adds a connection, with its options set, to the set that is polled.
     fn watch(&mut self, core: &Core, socket: OwnedFd, stage: Stage) -> io::Result<u64> {
         socket::configure(&socket, &core.options, core.class)?;
-        let conn = Conn::new(socket, stage, core.message_bytes_max);
+        self.enlist(core, Conn::new(socket, stage, core.message_bytes_max))
+    }
+
+    /// Adds a connection to the set that is polled.
+    fn enlist(&mut self, core: &Core, conn: Conn) -> io::Result<u64> {
         let (socket, deadline) = (conn.socket.clone(), conn.deadline());
         let key = self.conns.insert(conn);
         if let Err(errno) = epoll::add(&self.epoll, &socket, EventData::new_u64(key), EVENTS) {
@@ -117,7 +126,7 @@ impl Poller {
             return;
         }
         let attempt = attempt.clone();
-        let hello = core.hello(attempt.peer.lock().session, Some(attempt.peer.id));
+        let hello = core.hello(attempt.peer.lock().session, Some(&attempt.peer));
         let greeted =
             socket::connected(&conn.socket).and_then(|()| say(&conn.socket, &hello)).map(|()| {
                 conn.stage = Stage::Greeting(attempt.clone());
@@ -150,8 +159,14 @@ impl Poller {
         }
     }
 
-    /// Accepts what has come.
+    /// Accepts what has come, and takes what other endpoints have handed over.
     pub(crate) fn accept(&mut self, core: &Core) {
+        for handed in core.group.take(core.shard) {
+            match handed {
+                Handed::Conn(conn) => self.adopt(core, conn),
+                Handed::Listener(listener) => self.take_over(listener),
+            }
+        }
         for _ in 0..ACCEPTS_MAX {
             if self.is_crowded(core) {
                 return;
@@ -221,6 +236,32 @@ impl Poller {
         true
     }
 
+    /// Goes on with a connection that another endpoint has accepted. Its hello is read again.
+    fn adopt(&mut self, core: &Core, mut conn: Box<Conn>) {
+        (conn.queued, conn.hot, conn.muted) = (false, false, false);
+        conn.readable = true;
+        match self.enlist(core, *conn) {
+            Ok(key) => self.enqueue(key),
+            // The dialer sees that the connection has ended.
+            Err(error) => tracing::warn!(%error, "cannot take over a connection"),
+        }
+    }
+
+    /// Accepts connections from now on: the endpoint that did is closed.
+    fn take_over(&mut self, listener: OwnedFd) {
+        match self.listen(listener) {
+            Ok(()) => self.accept_ready = true,
+            Err(errno) => tracing::warn!(%errno, "the group of a closed endpoint cannot listen"),
+        }
+    }
+
+    /// Hands a connection over to the endpoint where its place is.
+    fn hand_over(&mut self, core: &Core, key: u64) {
+        let Some(mut conn) = self.release(key) else { return };
+        conn.incoming.rest(&mut self.buffers);
+        core.group.hand(Handed::Conn(conn));
+    }
+
     fn admit(&mut self, key: u64) {
         if self.half_open.len() >= HALF_OPEN_MAX
             && let Some(oldest) = self.half_open.pop_front()
@@ -249,7 +290,6 @@ impl Poller {
                 return Err(Lost::Broke(bad.to_string()));
             }
         };
-        conn.incoming.skip(len);
         if let Some(refusal) = hello.refusal {
             let reason = refusal.to_string();
             return Err(match refusal {
@@ -258,22 +298,16 @@ impl Poller {
                 Refusal::TooManyConnections | Refusal::Other(_) => Lost::Refused(reason),
             });
         }
-        if dialed.is_none() && self.accepted >= core.options.connections_max {
-            let refusal = Some(Refusal::TooManyConnections);
-            // It may be gone already; then it needs no answer.
-            let _ = say(&conn.socket, &Hello { refusal, ..core.hello(0, None) });
-            return Err(Lost::Ended("there are too many connections".into()));
+        if dialed.is_none() && conn.permit.is_none() {
+            place(core, conn, &hello)?;
         }
+        conn.incoming.skip(len);
         let peer = match &dialed {
             Some(peer) => peer.clone(),
             None => self.identify(core, conn, &hello),
         };
         self.attach(core, conn, &peer, &hello, dialed.is_none())
             .map_err(|error| Lost::Ended(format!("greeting it failed: {error}")))?;
-        if dialed.is_none() {
-            conn.accepted = true;
-            self.accepted += 1;
-        }
         // Accepting may have waited for this.
         self.accept_ready |= self.accept_again_at.is_some();
         Ok(true)
@@ -291,14 +325,17 @@ impl Poller {
         });
         // Ourselves, having called another address of ours, shall not be dialed by a name that
         // needs no connection.
+        let key = caller_key(host_of(&conn.socket), hello);
+        let identity = key.map(|key| core.identity(PeerName::Caller(key)));
+        let part = PeerPart { identity, wanted: None };
         match announced.filter(|announced| !core.listens_at(*announced)) {
             Some(address) => {
                 self.test_predecessor(core, address, hello);
-                core.new_peer(address::uri_of(address), vec![address])
+                core.new_peer(address::uri_of(address), vec![address], part)
             }
             None => {
                 let name = remote.map_or_else(|| "unknown".to_owned(), |a| a.to_string());
-                core.new_peer(address::origin_uri(name), Vec::new())
+                core.new_peer(address::origin_uri(name), Vec::new(), part)
             }
         }
     }
@@ -308,7 +345,8 @@ impl Poller {
     /// tell us. So its connection is tested by a sign of life, which a host that knows nothing of
     /// the connection answers with a reset; if the caller lies, the sign of life does no harm.
     fn test_predecessor(&mut self, core: &Core, address: SocketAddr, hello: &Hello) {
-        let known = lock(&core.peers).get(&PeerKey::Address(address)).and_then(Weak::upgrade);
+        let key = (PeerKey::Address(address), None);
+        let known = lock(&core.peers).get(&key).and_then(Weak::upgrade);
         let Some(peer) = known else { return };
         self.with_peer(&peer, |state| {
             if let Phase::Up(link) = &state.phase
@@ -333,15 +371,16 @@ impl Poller {
         greet: bool,
     ) -> io::Result<()> {
         socket::suit_if_local(&conn.socket)?;
-        if let Ok(remote) = socket::remote_address(&conn.socket) {
-            peer.set_host(Principal::of_host(remote.ip()));
+        let host = host_of(&conn.socket);
+        if host != Principal::Unknown {
+            peer.set_host(host);
         }
         let message_bytes_max = core.message_bytes_max.min(hello.message_bytes_max as usize);
         let alive_every = liveness::alive_every(hello);
         let session = self.with_peer(peer, |state| {
             // Under the lock, so that no frame overtakes it.
             if greet {
-                say(&conn.socket, &core.hello(state.session, Some(peer.id)))?;
+                say(&conn.socket, &core.hello(state.session, Some(peer)))?;
             }
             state.conn = Some(conn.key);
             state.phase = Phase::Up(Link {
@@ -364,6 +403,9 @@ impl Poller {
 
     /// A connection cannot go on: ends its peer, or the attempt to make it.
     pub(crate) fn lose(&mut self, core: &Core, key: u64, lost: Lost) {
+        if matches!(lost, Lost::Moves) {
+            return self.hand_over(core, key);
+        }
         let Some(conn) = self.conns.get_mut(key) else { return };
         let name = match conn.peer() {
             Some(peer) => peer.uri.to_string(),
@@ -375,6 +417,7 @@ impl Poller {
         let (reason, protocol) = match &lost {
             Lost::Ended(reason) | Lost::Refused(reason) => (reason.clone(), false),
             Lost::Broke(reason) => (reason.clone(), true),
+            Lost::Moves => return,
         };
         if protocol {
             tracing::warn!(peer = name, reason, "protocol broken, connection closed");
@@ -412,6 +455,31 @@ impl Poller {
         };
         self.lose(core, key, Lost::Ended(format!("no {waiting} within {limit:?}")));
     }
+}
+
+/// Finds a place for a connection whose dialer has said `hello`; where there is none, tells it so.
+fn place(core: &Core, conn: &mut Conn, hello: &Hello) -> Result<(), Lost> {
+    let most = core.options.connections_max;
+    let reason = match core.group.admit(host_of(&conn.socket), hello, most) {
+        Ok(permit) => {
+            let is_here = permit.shard() == core.shard;
+            conn.permit = Some(permit);
+            return if is_here { Ok(()) } else { Err(Lost::Moves) };
+        }
+        Err(NotAdmitted::Closed) => return Err(Lost::Ended("the endpoint is closed".into())),
+        Err(NotAdmitted::TooMany) => "there are too many connections",
+        Err(NotAdmitted::TooManyOfCaller) => "it has too many connections",
+    };
+    let refusal = Some(Refusal::TooManyConnections);
+    // It may be gone already; then it needs no answer.
+    let _ = say(&conn.socket, &Hello { refusal, ..core.hello(0, None) });
+    Err(Lost::Ended(reason.into()))
+}
+
+/// The host that a connection comes from.
+fn host_of(socket: &OwnedFd) -> Principal {
+    let remote = socket::remote_address(socket);
+    remote.map_or(Principal::Unknown, |remote| Principal::of_host(remote.ip()))
 }
 
 /// Sends a hello. A fresh connection takes that much at once.
@@ -481,7 +549,11 @@ mod tests {
         options.connect_timeout = Duration::from_secs(4);
         let origin = endpoint(&options);
         let dial = vec![first, listening.parse().unwrap()];
-        let to_target = origin.core.addr_of(&origin.core.new_peer("na+tcp://two:1".into(), dial));
+        let to_target = origin.core.addr_of(&origin.core.new_peer(
+            "na+tcp://two:1".into(),
+            dial,
+            PeerPart::default(),
+        ));
         let mut buf = origin.alloc_msg();
         assert!(buf.try_extend(b"x"));
         target.recv_unexpected(OpId(1), target.alloc_msg()).unwrap();

@@ -34,7 +34,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::time::{Itimerspec, TimerfdTimerFlags, Timespec};
 
 use crate::peers::{BELL_NAME, Broken, Conn, Pause, Peer, PeerState, Phase, Stage};
-use crate::state::{BELL, Core, EVENTS, LISTENER, Poller, TIMER, TIMER_NAME, flush};
+use crate::state::{BELL, Core, EVENTS, INBOX, LISTENER, Poller, TIMER, TIMER_NAME, flush};
 use crate::system::leaving::Leaving;
 use crate::wire::frame::Kind;
 use na_core::{Error, OpId, Tag};
@@ -188,6 +188,10 @@ impl Poller {
             let flags = event.flags;
             match event.data.u64() {
                 LISTENER => self.accept_ready = true,
+                INBOX => {
+                    core.group.heard(core.shard);
+                    self.accept_ready = true;
+                }
                 BELL => lost::silence(core.mail.bell(), BELL_NAME),
                 TIMER => {
                     lost::silence(&self.timer, TIMER_NAME);
@@ -437,19 +441,24 @@ impl Poller {
 
     /// Closes a connection, whatever depends on it.
     pub(crate) fn drop_conn(&mut self, key: u64) {
-        let Some(conn) = self.conns.remove(key) else { return };
+        let Some(conn) = self.release(key) else { return };
         self.leaving.closes(&conn.socket);
+        let _ = rustix::net::shutdown(&conn.socket, rustix::net::Shutdown::Both);
+        debug_assert!(!conn.incoming.is_claiming(), "a receive is lost");
+    }
+
+    /// Takes a connection out of everything that polls, and leaves it open.
+    pub(crate) fn release(&mut self, key: u64) -> Option<Box<Conn>> {
+        let conn = self.conns.remove(key)?;
         self.hot.retain(|hot| *hot != key);
         self.paused.retain(|paused| *paused != key);
         self.forget_unread(&conn);
-        self.accepted -= usize::from(conn.accepted);
         // A sender may still hold the socket for a moment.
         let _ = epoll::delete(&self.epoll, &conn.socket);
-        let _ = rustix::net::shutdown(&conn.socket, rustix::net::Shutdown::Both);
-        debug_assert!(!conn.incoming.is_claiming(), "a receive is lost");
         if self.accept_again_at.take().is_some() {
             self.accept_ready = true;
         }
+        Some(conn)
     }
 
     /// Fires the timer at `deadline` unless it fires earlier.
@@ -545,7 +554,11 @@ impl Poller {
         let mut receives = Vec::new();
         core.matcher.lock().fail_all(&Error::Closed, &mut receives);
         self.batch.extend(receives);
-        self.listener = None;
+        let listener = self.listener.take();
+        if let Some(listener) = &listener {
+            let _ = epoll::delete(&self.epoll, listener);
+        }
+        core.group.close(core.shard, listener);
         self.accept_ready = false;
         self.queue.clear();
         self.broken.clear();

@@ -6,12 +6,13 @@ use std::net::SocketAddr;
 use std::sync::Weak;
 use std::time::Duration;
 
-use crate::peers::{Mail, Peer, PeerRegistry, PeerState};
+use crate::peers::{Group, Mail, Peer, PeerName, PeerPart, PeerRegistry, PeerState};
 use crate::stream::gather::Gather;
 use crate::stream::outgoing::Flushed;
 use crate::wire::address;
-use crate::wire::frame::{Hello, Named};
+use crate::wire::frame::{Hello, Named, Shards};
 use na_core::base::ran;
+use na_core::group::directory::Identity;
 use na_core::hosts::host_port::PeerKey;
 use na_core::limits::budget::Budget;
 use na_core::matching::Matcher;
@@ -24,8 +25,14 @@ use prim::sync::{Arc, Mutex, lock};
 /// Early messages that one peer may have here, bytes.
 const EARLY_BYTES_MAX: usize = 256 << 10;
 
+/// Bits of a number that a hello gives to a peer: the number of the endpoint is above them.
+const PEER_BITS: u32 = 48;
+
 /// Longer limits would not be points in time.
 const CONNECT_TIMEOUT_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// Peers that can be dialed, by name and wanted shard.
+type DialedPeers = HashMap<(PeerKey, Option<u16>), Weak<Peer>>;
 
 /// The state that the endpoint and its poller share.
 pub(crate) struct Core {
@@ -42,14 +49,12 @@ pub(crate) struct Core {
     pub(crate) regions: RegionTable,
     pub(crate) matcher: BiasedLock<Matcher>,
     pub(crate) mail: Mail,
-    /// Peers that can be dialed, as long as anything refers to them.
-    pub(crate) peers: Mutex<HashMap<PeerKey, Weak<Peer>>>,
+    /// Those that something refers to, and some that nothing does any more.
+    pub(crate) peers: Mutex<DialedPeers>,
     /// All peers, origins too. For `Endpoint::stats`.
     pub(crate) known: Mutex<PeerRegistry>,
     next_peer: AtomicU64,
     next_session: AtomicU64,
-    /// A random number that no other endpoint has.
-    number: u64,
     /// Set before the matcher is emptied for the last time; read under its lock.
     pub(crate) closed: AtomicBool,
     /// The one that opened it.
@@ -57,10 +62,18 @@ pub(crate) struct Core {
     /// Counts polls, for [`Gather::may_write_now`].
     pub(crate) polls: AtomicU64,
     pub(crate) gather: Gather,
+    /// The endpoints behind our address.
+    pub(crate) group: Arc<Group>,
+    /// Our number among them.
+    pub(crate) shard: usize,
 }
 
 impl Core {
-    pub(crate) fn new(options: &OpenOptions, listening_uri: String) -> Result<Self, Error> {
+    pub(crate) fn new(
+        options: &OpenOptions,
+        listening_uri: String,
+        (group, shard): (Arc<Group>, usize),
+    ) -> Result<Self, Error> {
         let mut seed = [0; 8];
         rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty())
             .map_err(|errno| Error::io("cannot get random bytes for a session", errno))?;
@@ -84,11 +97,12 @@ impl Core {
             known: Mutex::default(),
             next_peer: AtomicU64::new(1),
             next_session: AtomicU64::new(u64::from_ne_bytes(seed)),
-            number: u64::from_ne_bytes(seed),
             closed: AtomicBool::new(false),
             process: Process::current(),
             polls: AtomicU64::new(0),
             gather: Gather::new(),
+            group,
+            shard,
         })
     }
 
@@ -97,34 +111,58 @@ impl Core {
         self.next_session.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Our hello on a connection with the peer of that number; `None`: with nobody that we know.
-    pub(crate) fn hello(&self, session: u64, peer: Option<u64>) -> Hello {
+    /// Our hello on a connection with `peer`; `None`: with nobody that we know.
+    pub(crate) fn hello(&self, session: u64, peer: Option<&Peer>) -> Hello {
         let max = self.message_bytes_max as u32;
         let hello = Hello::ours(max, session, self.listening_uri.clone());
-        let named = peer.map(|peer| Named { endpoint: self.number, peer });
-        Hello { alive_every_ms: ran::alive_every_ms(self.liveness_limit), named, ..hello }
+        let shard = self.shard as u64;
+        let named = peer
+            .map(|peer| Named { endpoint: self.group.number, peer: shard << PEER_BITS | peer.id });
+        let wanted = peer.and_then(|peer| peer.part.wanted);
+        let is_told = named.is_some() && (self.group.count > 1 || wanted.is_some());
+        let shards = is_told.then_some(Shards {
+            own: self.shard as u16,
+            count: self.group.count as u16,
+            wanted,
+            map_version: 0,
+        });
+        let alive_every_ms = ran::alive_every_ms(self.liveness_limit);
+        Hello { alive_every_ms, named, ..hello }.with_shards(shards)
     }
 
     /// A peer that nobody has seen before.
-    pub(crate) fn new_peer(&self, uri: String, dial: Vec<SocketAddr>) -> Arc<Peer> {
+    pub(crate) fn new_peer(&self, uri: String, dial: Vec<SocketAddr>, part: PeerPart) -> Arc<Peer> {
         let id = self.next_peer.fetch_add(1, Ordering::Relaxed);
-        let peer = Peer::new(id, uri, dial, self.new_session(), self.budget.clone());
+        let peer = Peer::new(id, uri, dial, part, self.new_session(), self.budget.clone());
         lock(&self.known).add(&peer);
         peer
     }
 
-    /// The peer under `key`, which is reached at `dial`.
-    pub(crate) fn peer_at(&self, key: PeerKey, dial: Vec<SocketAddr>) -> Arc<Peer> {
+    /// The peer under `key`, which is reached at `dial`, of its endpoints `wanted` if possible.
+    pub(crate) fn peer_at(
+        &self,
+        key: PeerKey,
+        dial: Vec<SocketAddr>,
+        wanted: Option<u16>,
+    ) -> Arc<Peer> {
+        let name = (key, wanted);
         let mut peers = lock(&self.peers);
-        if let Some(peer) = peers.get(&key).and_then(Weak::upgrade) {
+        if let Some(peer) = peers.get(&name).and_then(Weak::upgrade) {
             return peer;
         }
         if peers.len() == peers.capacity() {
             peers.retain(|_, peer| peer.strong_count() > 0);
         }
-        let peer = self.new_peer(key.uri(address::HEAD), dial);
-        peers.insert(key, Arc::downgrade(&peer));
+        let identity = Some(self.identity(PeerName::LookedUp(name.0.clone())));
+        let part = PeerPart { identity, wanted };
+        let peer = self.new_peer(name.0.uri(address::HEAD), dial, part);
+        peers.insert(name, Arc::downgrade(&peer));
         peer
+    }
+
+    /// The number that the peer of that name has with all endpoints of the group.
+    pub(crate) fn identity(&self, name: PeerName) -> Identity {
+        self.group.directory.identity(name)
     }
 
     /// Returns whether `address` is our self address.
@@ -133,7 +171,11 @@ impl Core {
     }
 
     pub(crate) fn addr_of(&self, peer: &Arc<Peer>) -> Addr {
-        Addr::new(peer.uri.clone(), self.id, peer.id, peer.clone())
+        let addr = Addr::new(peer.uri.clone(), self.id, peer.id, peer.clone());
+        match &peer.part.identity {
+            Some(identity) => addr.of_identity(self.group.directory.family(), **identity),
+            None => addr,
+        }
     }
 
     /// Also in a child that was forked off: what it has a copy of is its parent's.

@@ -7,4 +7,6 @@ pub(crate) mod core;
 pub(crate) mod poller;
 
 pub(crate) use self::core::{Core, flush};
-pub(crate) use self::poller::{BELL, EVENTS, LISTENER, Poller, Redial, TIMER, TIMER_NAME, Ticks};
+pub(crate) use self::poller::{
+    BELL, EVENTS, INBOX, LISTENER, Poller, Redial, TIMER, TIMER_NAME, Ticks,
+};

@@ -20,6 +20,8 @@ use prim::sync::Arc;
 pub(crate) const LISTENER: u64 = u64::MAX;
 pub(crate) const BELL: u64 = u64::MAX - 1;
 pub(crate) const TIMER: u64 = u64::MAX - 2;
+/// Other endpoints of the group have handed something over.
+pub(crate) const INBOX: u64 = u64::MAX - 3;
 
 /// How the timer is called, should it be lost.
 pub(crate) const TIMER_NAME: &str = "the timer of a tcp endpoint";
@@ -65,7 +67,7 @@ pub(crate) struct Poller {
     /// It has fired: limits are looked at when this poll has read what there is.
     pub(crate) timer_fired: bool,
     pub(crate) listener: Option<OwnedFd>,
-    /// There may be connections to accept.
+    /// There may be connections to accept, from the listener or from other endpoints.
     pub(crate) accept_ready: bool,
     pub(crate) lack: Lack,
     /// After accepting has failed: when to try again.
@@ -80,8 +82,6 @@ pub(crate) struct Poller {
     pub(crate) paused: Vec<u64>,
     pub(crate) unread: Unread,
     pub(crate) leaving: Leaving,
-    /// Accepted connections that have been greeted.
-    pub(crate) accepted: usize,
     /// Accepted connections without a hello, oldest first; may name some that have gone on.
     pub(crate) half_open: VecDeque<u64>,
     pub(crate) ticks: Ticks,
@@ -101,10 +101,11 @@ pub(crate) struct Poller {
 }
 
 impl Poller {
-    /// A poller that listens on `listener`, woken by `bell`.
+    /// A poller that listens on `listener`, woken by `bell`, and by `inbox` if it has a group.
     pub(crate) fn new(
         listener: Option<OwnedFd>,
         bell: &OwnedFd,
+        inbox: Option<&OwnedFd>,
         message_bytes_max: usize,
     ) -> Result<Self, Error> {
         let failed = |what| move |errno| Error::io(what, errno);
@@ -119,18 +120,17 @@ impl Poller {
         };
         watch(bell, BELL, EventFlags::empty())?;
         watch(&timer, TIMER, EventFlags::empty())?;
-        if let Some(listener) = &listener {
-            watch(listener, LISTENER, EventFlags::ET)?;
+        if let Some(inbox) = inbox {
+            watch(inbox, INBOX, EventFlags::empty())?;
         }
-        let lack = if listener.is_some() { Lack::prepared() } else { Lack::default() };
-        Ok(Self {
+        let mut this = Self {
             epoll: Arc::new(epoll),
             timer,
             timer_at: None,
             timer_fired: false,
-            listener,
+            listener: None,
             accept_ready: false,
-            lack,
+            lack: Lack::default(),
             accept_again_at: None,
             conns: Conns::default(),
             queue: VecDeque::new(),
@@ -140,7 +140,6 @@ impl Poller {
             paused: Vec::new(),
             unread: Unread::default(),
             leaving: Leaving::default(),
-            accepted: 0,
             half_open: VecDeque::new(),
             ticks: Ticks::default(),
             redials: Vec::new(),
@@ -151,6 +150,19 @@ impl Poller {
             batch: VecDeque::new(),
             memories: Vec::new(),
             mail: Vec::new(),
-        })
+        };
+        if let Some(listener) = listener {
+            this.listen(listener).map_err(failed("cannot watch a descriptor"))?;
+        }
+        Ok(this)
+    }
+
+    /// Accepts what comes to `listener` from now on.
+    pub(crate) fn listen(&mut self, listener: OwnedFd) -> rustix::io::Result<()> {
+        let flags = EventFlags::IN | EventFlags::ET;
+        epoll::add(&self.epoll, &listener, EventData::new_u64(LISTENER), flags)?;
+        self.lack = Lack::prepared();
+        self.listener = Some(listener);
+        Ok(())
     }
 }

@@ -21,8 +21,14 @@ pub(crate) const EXTENSION_BYTES_MAX: usize = 256;
 /// and that of the receiver there.
 const NAMED_BYTES: usize = 16;
 
+/// Bytes of what a group adds to it; see [`Shards`].
+const SHARDS_BYTES: usize = 8;
+
 /// The sender understands [`Kind::Alive`], and sends it when asked to.
 pub(crate) const CAN_BEAT: u16 = 1;
+
+/// The extension says which endpoint of a group the sender is, or would like to reach.
+pub(crate) const HAS_SHARDS: u16 = 2;
 
 /// Everything that we can.
 const CAPABILITIES: u16 = CAN_BEAT;
@@ -202,6 +208,46 @@ pub(crate) struct Hello {
     pub(crate) uri: String,
     /// Which endpoint it is, and what it calls the receiver.
     pub(crate) named: Option<Named>,
+    /// Which one of a group it is, and which one it would like to reach. Only beside `named`, and
+    /// with the capability [`HAS_SHARDS`].
+    pub(crate) shards: Option<Shards>,
+}
+
+/// Endpoints of groups: the sender, and the receiver that it would like to reach.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Shards {
+    /// The number of the sender in its group.
+    pub(crate) own: u16,
+    /// How many endpoints its group has; more than `own`.
+    pub(crate) count: u16,
+    /// The number of the receiver that is to have the connection. A wish: there may be none.
+    pub(crate) wanted: Option<u16>,
+    /// The version of the sender's map from parts of providers to shards; 0: it has none.
+    pub(crate) map_version: u16,
+}
+
+impl Shards {
+    fn encode(self) -> [u8; SHARDS_BYTES] {
+        let wanted = self.wanted.map_or(0, |wanted| wanted.saturating_add(1));
+        let mut bytes = [0; SHARDS_BYTES];
+        let fields = [self.own, self.count, wanted, self.map_version];
+        for (place, field) in bytes.chunks_exact_mut(2).zip(fields) {
+            place.copy_from_slice(&field.to_le_bytes());
+        }
+        bytes
+    }
+
+    /// `None`: the extension is too short for it.
+    fn decode(extension: &[u8]) -> Option<Result<Self, BadHello>> {
+        let [own, count, wanted, map_version] = [16, 18, 20, 22].map(|at| u16_at(extension, at));
+        let (own, count) = own.zip(count)?;
+        let (wanted, map_version) = (wanted?.checked_sub(1), map_version?);
+        let rule = "the number of a shard in the hello is not below that of all shards";
+        Some(match own < count {
+            true => Ok(Self { own, count, wanted, map_version }),
+            false => Err(BadHello::Malformed(rule)),
+        })
+    }
 }
 
 /// Numbers by which the receiver of a hello tells its senders apart.
@@ -273,8 +319,23 @@ impl Hello {
     /// refusal. The caller sets those that it needs.
     pub(crate) fn ours(message_bytes_max: u32, session: u64, uri: String) -> Self {
         let (capabilities, alive_every_ms, refusal) = (CAPABILITIES, 0, None);
-        let named = None;
-        Self { message_bytes_max, session, capabilities, alive_every_ms, refusal, uri, named }
+        let (named, shards) = (None, None);
+        Self {
+            message_bytes_max,
+            session,
+            capabilities,
+            alive_every_ms,
+            refusal,
+            uri,
+            named,
+            shards,
+        }
+    }
+
+    /// Returns the hello with shards named in it.
+    pub(crate) fn with_shards(self, shards: Option<Shards>) -> Self {
+        let has = if shards.is_some() { HAS_SHARDS } else { 0 };
+        Self { capabilities: self.capabilities | has, shards, ..self }
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {
@@ -288,13 +349,18 @@ impl Hello {
         bytes.extend_from_slice(&Refusal::code(self.refusal).to_le_bytes());
         bytes.extend_from_slice(&self.session.to_le_bytes());
         bytes.extend_from_slice(&self.alive_every_ms.to_le_bytes());
-        let extension_len = if self.named.is_some() { NAMED_BYTES as u16 } else { 0 };
-        bytes.extend_from_slice(&extension_len.to_le_bytes());
+        let extension_len = match (self.named, self.shards) {
+            (None, _) => 0,
+            (Some(_), None) => NAMED_BYTES,
+            (Some(_), Some(_)) => NAMED_BYTES + SHARDS_BYTES,
+        };
+        bytes.extend_from_slice(&(extension_len as u16).to_le_bytes());
         bytes.extend_from_slice(&[0; 2]);
         bytes.extend_from_slice(self.uri.as_bytes());
         if let Some(Named { endpoint, peer }) = self.named {
             bytes.extend_from_slice(&endpoint.to_le_bytes());
             bytes.extend_from_slice(&peer.to_le_bytes());
+            bytes.extend(self.shards.into_iter().flat_map(Shards::encode));
         }
         bytes
     }
@@ -325,6 +391,8 @@ impl Hello {
         let uri = std::str::from_utf8(uri)
             .map_err(|_| BadHello::Malformed("address in the hello is not UTF-8"))?;
         let session = u64_at(fixed, 16).unwrap_or(0);
+        let has_shards = field(6) & HAS_SHARDS != 0;
+        let shards = has_shards.then(|| Shards::decode(extension)).flatten().transpose()?;
         let hello = Self {
             message_bytes_max: u32_at(fixed, 8).unwrap_or(0),
             session,
@@ -335,6 +403,7 @@ impl Hello {
             named: u64_at(extension, 0)
                 .zip(u64_at(extension, 8))
                 .map(|(endpoint, peer)| Named { endpoint, peer }),
+            shards,
         };
         Ok(Some((hello, len)))
     }
@@ -432,6 +501,41 @@ mod tests {
         assert_eq!(len, bytes.len());
         assert_eq!((got.capabilities, got.refusal), (0x8000 | CAN_BEAT, Some(Refusal::Other(99))));
         assert_eq!(got.uri, hello().uri);
+    }
+
+    fn sharded(own: u16, count: u16, wanted: Option<u16>) -> Hello {
+        named(7, 8).with_shards(Some(Shards { own, count, wanted, map_version: 0x0102 }))
+    }
+
+    #[test]
+    fn shards_stand_behind_what_earlier_versions_read() {
+        let hello = sharded(1, 4, Some(3));
+        let bytes = hello.encode();
+        assert_eq!(bytes[28], 24);
+        assert_eq!(bytes[bytes.len() - 8..], [1, 0, 4, 0, 4, 0, 2, 1]);
+        assert_eq!(Hello::decode(&bytes), Ok(Some((hello.clone(), bytes.len()))));
+        // As it is read by who does not know of shards: the same endpoint, and the same length.
+        let mut earlier = bytes.clone();
+        earlier[6] = CAN_BEAT as u8;
+        let (read, len) = Hello::decode(&earlier).unwrap().unwrap();
+        assert_eq!((read.named, read.shards, len), (hello.named, None, bytes.len()));
+        // The capability without the fields, as a version may have it that uses it otherwise.
+        let mut short = named(7, 8).encode();
+        short[6] |= HAS_SHARDS as u8;
+        assert_eq!(Hello::decode(&short).unwrap().unwrap().0.shards, None);
+        for wanted in [None, Some(0), Some(u16::MAX - 1)] {
+            let bytes = sharded(0, 1, wanted).encode();
+            assert_eq!(Hello::decode(&bytes).unwrap().unwrap().0.shards.unwrap().wanted, wanted);
+        }
+    }
+
+    #[test]
+    fn a_shard_is_one_of_its_group() {
+        for (own, count) in [(0, 0), (4, 4), (u16::MAX, u16::MAX)] {
+            let bytes = sharded(own, count, None).encode();
+            assert!(matches!(Hello::decode(&bytes), Err(BadHello::Malformed(_))), "{own} {count}");
+        }
+        assert!(Hello::decode(&sharded(3, 4, None).encode()).unwrap().is_some());
     }
 
     #[test]

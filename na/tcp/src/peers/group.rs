@@ -1,0 +1,138 @@
+//! The endpoints behind one address, as each of them sees the others; an endpoint alone is a group
+//! of one.
+//!
+//! One endpoint has the listener. When it has decoded the hello of a dialer, the connection gets a
+//! place ([`Placement`]). If that is with another endpoint, the connection goes to that one's
+//! inbox as it is, with the hello in its buffer: the dialer says nothing more until it is answered,
+//! so no byte is read by one endpoint and missed by the other. The receiver takes it into its own
+//! epoll set, reads the hello again, and answers.
+//!
+//! A bell, the eventfd in the epoll set of each endpoint of several, tells that there is something
+//! in the inbox. So a poll asks for nothing that it would not ask for alone.
+
+use std::os::fd::OwnedFd;
+
+use rustix::event::EventfdFlags;
+
+use crate::peers::conn::Conn;
+use crate::wire::frame::{Hello, Shards};
+use na_core::group::SHARDS_MAX;
+use na_core::group::directory::Directory;
+use na_core::group::placement::{Caller, NotAdmitted, Permit, Placement};
+use na_core::hosts::host_port::PeerKey;
+use na_core::{Addr, Error, Principal};
+use prim::lost;
+use prim::sync::Arc;
+
+/// How a bell is called, should it be lost.
+const BELL_NAME: &str = "the eventfd by which a tcp endpoint gets connections from another one";
+
+/// A caller that may have several connections: its host, and the number of its endpoint.
+pub(crate) type CallerKey = (Principal, u64);
+
+/// The names by which the endpoints of a group know a peer to be the same one.
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub(crate) enum PeerName {
+    /// One that was looked up.
+    LookedUp(PeerKey),
+    /// The endpoints of a group that calls.
+    Caller(CallerKey),
+    /// The group itself, where it does not listen.
+    Own,
+}
+
+/// Something that one endpoint of a group hands over to another one.
+pub(crate) enum Handed {
+    /// A connection that was accepted, with the dialer's hello in its buffer, and a permit.
+    Conn(Box<Conn>),
+    /// The listener of an endpoint that was closed.
+    Listener(OwnedFd),
+}
+
+/// The state that all endpoints of a group share.
+pub(crate) struct Group {
+    placement: Arc<Placement<CallerKey, Handed>>,
+    pub(crate) directory: Directory<PeerName>,
+    /// A random number that no other group has.
+    pub(crate) number: u64,
+    /// How many endpoints there are.
+    pub(crate) count: usize,
+    /// One for each endpoint; none for an endpoint alone.
+    bells: Vec<OwnedFd>,
+}
+
+impl Group {
+    pub(crate) fn new(count: usize) -> Result<Arc<Self>, Error> {
+        let mut number = [0; 8];
+        rustix::rand::getrandom(&mut number, rustix::rand::GetRandomFlags::empty())
+            .map_err(|errno| Error::io("cannot get random bytes for an endpoint", errno))?;
+        let bell = |_| rustix::event::eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC);
+        let bells = if count > 1 { 0..count } else { 0..0 };
+        Ok(Arc::new(Self {
+            placement: Placement::new(count),
+            directory: Directory::new(Addr::unique_endpoint_id()),
+            number: u64::from_ne_bytes(number),
+            count,
+            bells: bells
+                .map(bell)
+                .collect::<Result<_, _>>()
+                .map_err(|errno| Error::io("cannot create an eventfd", errno))?,
+        }))
+    }
+
+    /// The descriptor that becomes readable when there is something in the inbox of `shard`.
+    pub(crate) fn bell(&self, shard: usize) -> Option<&OwnedFd> {
+        self.bells.get(shard)
+    }
+
+    /// The bell of `shard` was seen.
+    pub(crate) fn heard(&self, shard: usize) {
+        self.bell(shard).into_iter().for_each(|bell| lost::silence(bell, BELL_NAME));
+    }
+
+    /// Gives the connection that a caller on `host` has made a place at one of the endpoints.
+    pub(crate) fn admit(
+        &self,
+        host: Principal,
+        hello: &Hello,
+        connections_max: usize,
+    ) -> Result<Permit<CallerKey, Handed>, NotAdmitted> {
+        let wanted = hello.shards.and_then(|shards| shards.wanted).map(usize::from);
+        let caller = caller_key(host, hello)
+            .zip(hello.shards)
+            .map(|(key, shards)| Caller { key, connections_max: self.connections_of(shards) });
+        Placement::admit(&self.placement, caller, wanted, connections_max)
+    }
+
+    /// Most connections with the endpoints of a group that calls: two for each of them, or of ours.
+    fn connections_of(&self, callers: Shards) -> usize {
+        2 * self.count.max(usize::from(callers.count).min(SHARDS_MAX))
+    }
+
+    /// Gives something to an endpoint that is open; it ends if there is none.
+    pub(crate) fn hand(&self, handed: Handed) {
+        let shard = self.placement.hand(handed, |handed| match handed {
+            Handed::Conn(conn) => conn.permit.as_mut(),
+            Handed::Listener(_) => None,
+        });
+        let bell = shard.and_then(|shard| self.bell(shard));
+        bell.into_iter().for_each(|bell| lost::ring(bell, BELL_NAME));
+    }
+
+    /// Takes what others have handed over to `shard`.
+    pub(crate) fn take(&self, shard: usize) -> Vec<Handed> {
+        self.placement.take(shard)
+    }
+
+    /// The endpoint `shard` is closed: what it has not taken goes to the others, the listener too.
+    pub(crate) fn close(&self, shard: usize, listener: Option<OwnedFd>) {
+        let left = self.placement.close(shard);
+        left.into_iter().chain(listener.map(Handed::Listener)).for_each(|handed| self.hand(handed));
+    }
+}
+
+/// The name of a caller that is a group; `None`: it is an endpoint alone, and is known by its
+/// connection only.
+pub(crate) fn caller_key(host: Principal, hello: &Hello) -> Option<CallerKey> {
+    hello.shards.and(hello.endpoint()).map(|endpoint| (host, endpoint))
+}
