@@ -38,6 +38,7 @@ mod prim {
 }
 
 mod na {
+    mod group_placement;
     mod sm_doorbell;
     mod sm_lane;
     mod sm_reports;

@@ -1,0 +1,80 @@
+//! Does a connection that is handed over always end up with one shard, or end once if all shards
+//! are closed, whatever shard is closed meanwhile?
+#![allow(dead_code, unreachable_pub, reason = "what only the transports need of the file below")]
+
+// Counts of the model itself: what has happened, whatever the memory order.
+use std::sync::Arc as Plain;
+use std::sync::atomic::{AtomicUsize as Count, Ordering};
+
+use loom::sync::Arc;
+use loom::thread;
+use margo_loom_tests::check;
+
+#[path = "../../../../na/core/src/group/placement.rs"]
+mod placement;
+
+use placement::{Permit, Placement};
+
+/// A connection, which counts how often it ends.
+struct Conn {
+    permit: Option<Permit<u8, Conn>>,
+    ended: Plain<Count>,
+}
+
+impl Drop for Conn {
+    fn drop(&mut self) {
+        self.ended.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+type Group = Arc<Placement<u8, Conn>>;
+
+fn accept(group: &Group, wanted: usize, ended: &Plain<Count>) {
+    if let Ok(permit) = Placement::admit(group, None, Some(wanted), 2) {
+        hand(group, Conn { permit: Some(permit), ended: ended.clone() });
+    }
+}
+
+fn hand(group: &Group, conn: Conn) {
+    group.hand(conn, |conn| conn.permit.as_mut());
+}
+
+fn close(group: &Group, shard: usize) {
+    group.close(shard).into_iter().for_each(|conn| hand(group, conn));
+}
+
+#[test]
+fn a_connection_goes_to_a_shard_that_is_open() {
+    check(|| {
+        let (group, ended) = (Placement::<u8, Conn>::new(2), Plain::new(Count::new(0)));
+        let (closing, polling) = (group.clone(), group.clone());
+        let closing = thread::spawn(move || close(&closing, 1));
+        let polling = thread::spawn(move || polling.take(1));
+        accept(&group, 1, &ended);
+        closing.join().unwrap();
+        let taken = polling.join().unwrap();
+        let left = group.take(0);
+        assert_eq!((taken.len() + left.len(), ended.load(Ordering::Relaxed)), (1, 0));
+        assert!(left.iter().all(|conn| conn.permit.as_ref().is_some_and(|p| p.shard() == 0)));
+        assert_eq!(group.counts().0, 1);
+        drop((taken, left));
+        assert_eq!(group.counts(), (0, vec![0, 0]));
+    });
+}
+
+#[test]
+fn a_connection_ends_once_with_the_last_shard() {
+    check(|| {
+        let (group, ended) = (Placement::<u8, Conn>::new(2), Plain::new(Count::new(0)));
+        let (first, second) = (group.clone(), group.clone());
+        let first = thread::spawn(move || close(&first, 0));
+        let second = thread::spawn(move || close(&second, 1));
+        accept(&group, 1, &ended);
+        first.join().unwrap();
+        second.join().unwrap();
+        // Also if it was not admitted any more.
+        assert!(ended.load(Ordering::Relaxed) <= 1);
+        assert!(group.take(0).is_empty() && group.take(1).is_empty());
+        assert_eq!(group.counts(), (0, vec![0, 0]));
+    });
+}
