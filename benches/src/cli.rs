@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::Parser;
+use clap::{Parser, Subcommand};
 
 use crate::base::{Cores, Deadline, Result, ensure};
 use crate::catalog::{Case, Group, cases, sweep_cases};
@@ -11,14 +11,17 @@ use crate::floors::transport::Transport;
 use crate::process::Context;
 use crate::rows::sweep::mercury;
 use crate::rows::sweep::spec::parse_size;
+use crate::scale;
 
 /// Measures margo beside what the machine itself needs for the same thing.
 ///
 /// Prints one table: figure, floor of the same run, and their ratio. Exit code 1 when a row failed;
 /// a missed target is no failure.
 #[derive(Debug, Parser)]
-#[command(name = "margo-bench", version)]
+#[command(name = "margo-bench", version, args_conflicts_with_subcommands = true)]
 pub(crate) struct Arguments {
+    #[command(subcommand)]
+    pub(crate) command: Option<Command>,
     /// Groups to run [default: all but `sweep`]
     #[arg(value_enum, value_name = "GROUP")]
     pub(crate) groups: Vec<Group>,
@@ -56,6 +59,12 @@ pub(crate) struct Arguments {
     /// are, to be run beside each row
     #[arg(long, value_name = "DIR")]
     pub(crate) mercury: Option<PathBuf>,
+}
+
+/// A measurement of something else than rows.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Scale(scale::Arguments),
 }
 
 impl Arguments {

@@ -8,6 +8,7 @@
 //!
 //! `catalog.rs` (all rows) · `base/` (how time is taken) · `process/` (children, and that none is
 //! left behind) · `floors/` · `rows/` · `report/` (one process for each row, and the table).
+//! `scale/` is the subcommand of that name: rates over the number of cores.
 //!
 //! # A new row
 //!
@@ -23,16 +24,16 @@ mod floors;
 mod process;
 mod report;
 mod rows;
+mod scale;
 
-use std::fmt::Display;
-use std::io::{ErrorKind, Write};
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Parser;
 
-use crate::base::{Doing, Result, Row};
+use crate::base::{Cores, Doing, Result, Row, UNREAD, say};
 use crate::catalog::Case;
-use crate::cli::Arguments;
+use crate::cli::{Arguments, Command};
 use crate::process::Context;
 use crate::process::child::{self, Role};
 use crate::process::signals;
@@ -40,9 +41,6 @@ use crate::report::{machine, supervise, table};
 
 /// The exit code that shells report for a program that Ctrl-C ended.
 const INTERRUPTED: u8 = 130;
-
-/// The exit code that they report for one that wrote to a pipe without a reader.
-const UNREAD: u8 = 141;
 
 fn main() -> ExitCode {
     let mut words = std::env::args().skip(1);
@@ -54,13 +52,23 @@ fn main() -> ExitCode {
         let _ = child::send_failure(&failure);
         return ExitCode::FAILURE;
     }
-    match report(&Arguments::parse()) {
+    let arguments = Arguments::parse();
+    let ended = match &arguments.command {
+        Some(Command::Scale(arguments)) => scale(arguments),
+        None => report(&arguments),
+    };
+    match ended {
         Ok(code) => code,
         Err(failure) => {
             eprintln!("margo-bench: {failure}");
             ExitCode::from(if signals::interrupted() { INTERRUPTED } else { 2 })
         }
     }
+}
+
+/// The subcommand `scale`.
+fn scale(arguments: &scale::Arguments) -> Result<ExitCode> {
+    scale::run(arguments, &machine::header(Cores::first_allowed()?))
 }
 
 /// The whole run: header, rows, JSON.
@@ -115,17 +123,4 @@ fn measure(
         rows.push(row);
     }
     Ok(true)
-}
-
-/// Writes lines to standard output, at once. `false`: nobody reads them.
-fn say(lines: impl IntoIterator<Item = impl Display>) -> Result<bool> {
-    let mut stdout = std::io::stdout().lock();
-    let written = lines
-        .into_iter()
-        .try_for_each(|line| writeln!(stdout, "{line}"))
-        .and_then(|()| stdout.flush());
-    match written {
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
-        written => written.doing("writing to standard output").map(|()| true),
-    }
 }

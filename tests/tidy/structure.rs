@@ -46,7 +46,7 @@ const fn goals(path: &'static str, order: &'static str) -> Limits {
 const CRATES: &[Limits] = &[
     goals(".", "error rpc support layout observe operation admission memory elastic timer progress \
          instance dispatch polling origin serving bulk reshaping report providers api lifecycle"),
-    goals("benches", "base process floors rows catalog report cli"),
+    goals("benches", "base process floors rows scale catalog report cli"),
     goals("cli", "support args serve config demo info shutdown top trace"),
     goals("config", "report read document resolve parse child samples schema fuzzing"),
     goals("hg", "base memory proc wire options bulk ops core overflow origin requests transfer \

@@ -10,7 +10,7 @@ use super::failure::{Result, ensure};
 /// # Errors
 ///
 /// When there is no such process.
-fn of(pid: u32) -> Result<Duration> {
+pub(crate) fn of(pid: u32) -> Result<Duration> {
     let mut clock = 0;
     // SAFETY: `clock` is a live clock id to write to.
     let errno = unsafe { libc::clock_getcpuclockid(libc::pid_t::try_from(pid)?, &mut clock) };

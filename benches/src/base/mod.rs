@@ -8,11 +8,13 @@ mod cores;
 pub(crate) mod cpu_time;
 mod failure;
 mod row;
+mod say;
 mod stats;
 mod wait;
 
 pub(crate) use cores::{Cores, pin};
 pub(crate) use failure::{Doing, Failure, OrFail, Result, ensure, fail};
 pub(crate) use row::{Figure, Row, Target, Unit};
+pub(crate) use say::{UNREAD, say};
 pub(crate) use stats::{Distribution, Effort, Round, Samples, clock_read_ns};
 pub(crate) use wait::Deadline;

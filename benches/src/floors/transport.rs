@@ -10,6 +10,8 @@
 
 use std::net::TcpListener;
 
+use serde::{Deserialize, Serialize};
+
 use super::channel::{self, Channel};
 use super::fabric::{self, Bare, Fabric};
 use super::lines::{End, SharedLines};
@@ -18,7 +20,7 @@ use crate::base::{Deadline, Effort, Figure, Result};
 use crate::process::Context;
 
 /// The transport over which two processes talk.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Transport {
     /// Shared memory.
     Sm,

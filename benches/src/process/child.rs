@@ -38,6 +38,8 @@ pub(crate) enum Role {
     Row,
     /// The other side of a two-process row.
     Peer,
+    /// A server, a client or a measurement of `scale`.
+    Scale,
 }
 
 impl Role {
@@ -45,12 +47,13 @@ impl Role {
         match self {
             Self::Row => "__row",
             Self::Peer => "__peer",
+            Self::Scale => "__scale",
         }
     }
 
     /// The role that a command line asks for: `__row PARENT ORDER`. Not for users.
     pub(crate) fn of(word: &str) -> Option<Self> {
-        [Self::Row, Self::Peer].into_iter().find(|role| role.word() == word)
+        [Self::Row, Self::Peer, Self::Scale].into_iter().find(|role| role.word() == word)
     }
 }
 
@@ -159,6 +162,16 @@ impl ChildProcess {
         }
     }
 
+    /// Says the word for which the process waits, see [`wait_for_word`].
+    ///
+    /// # Errors
+    ///
+    /// When the process is gone.
+    pub(crate) fn say_word(&mut self) -> Result<()> {
+        let stdin = self.child.stdin.as_mut().or_fail("no pipe to the process")?;
+        stdin.write_all(b"\n").doing("writing to a process")
+    }
+
     /// Asks the process to end: its standard input ends.
     pub(crate) fn ask_to_finish(&mut self) {
         self.child.stdin = None;
@@ -236,13 +249,22 @@ fn send_line(told: &impl Serialize) -> Result<()> {
     writeln!(stdout, "{line}").and_then(|()| stdout.flush()).doing("writing to the parent")
 }
 
+/// In a child: sleeps until the parent says a word, once.
+///
+/// # Errors
+///
+/// When the parent asks for the end instead.
+pub(crate) fn wait_for_word() -> Result<()> {
+    std::io::stdin().read_exact(&mut [0]).doing("waiting for the parent's word")
+}
+
 /// In a child: whether the parent has asked for the end.
 ///
 /// # Errors
 ///
 /// When standard input cannot be read.
 pub(crate) fn finish_asked() -> Result<bool> {
-    // The parent never writes: all there is to read is the end.
+    // Nothing more is written to a child that asks: all there is to read is the end.
     readable(std::io::stdin(), Duration::ZERO)
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use rustix::process::{WaitOptions, getpid, set_child_subreaper};
 
-use crate::base::{Deadline, Doing, Result};
+use crate::base::{Deadline, Doing, Result, ensure};
 
 /// Set by the signal handler, which may do nothing else.
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
@@ -32,6 +32,20 @@ pub(crate) fn catch_interrupts() {
 /// Returns true if the user asked for the end.
 pub(crate) fn interrupted() -> bool {
     INTERRUPTED.load(Ordering::Relaxed)
+}
+
+/// Sleeps for so long.
+///
+/// # Errors
+///
+/// When the user interrupts meanwhile.
+pub(crate) fn nap(time: Duration) -> Result<()> {
+    let deadline = Deadline::after(time);
+    while !deadline.left().is_zero() {
+        std::thread::sleep(deadline.left().min(Duration::from_millis(100)));
+        ensure!(!interrupted(), "interrupted");
+    }
+    Ok(())
 }
 
 /// Makes this process the parent of its children's orphans.

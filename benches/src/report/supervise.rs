@@ -16,6 +16,7 @@ use crate::floors::lines::probe_ns;
 use crate::process::Context;
 use crate::process::child::{ChildProcess, Role, die_with_parent, send};
 use crate::process::signals::{interrupted, reap_orphans};
+use crate::scale;
 
 /// How much longer than its own limit a row's process may live.
 const GRACE: Duration = Duration::from_secs(3);
@@ -48,16 +49,17 @@ pub(crate) fn run(case: &Case, context: &Context) -> Result<Row> {
 pub(crate) fn child(role: Role, words: &[String]) -> Result<()> {
     let [parent, order] = words else { return Err(Failure::new("started without an order")) };
     die_with_parent(parent)?;
+    if role == Role::Scale {
+        return scale::child(order);
+    }
     let (context, order): (Context, Value) =
         serde_json::from_str(order).doing("reading an order")?;
     let case = case(&context.id).or_fail("no such row")?;
-    match role {
-        Role::Row => send(&measured(&case, &context)?),
-        Role::Peer => {
-            pin(&[context.cores.target()?])?;
-            (case.answer)(&context, order)
-        }
+    if role == Role::Row {
+        return send(&measured(&case, &context)?);
     }
+    pin(&[context.cores.target()?])?;
+    (case.answer)(&context, order)
 }
 
 fn measured(case: &Case, context: &Context) -> Result<Measured> {

@@ -2,4 +2,5 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
 mod report;
+mod scale;
 mod support;

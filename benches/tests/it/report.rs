@@ -1,12 +1,11 @@
 //! The program as its users run it: what it prints and writes, and that nothing stays behind.
 
-use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::support::{Bench, cores, within};
+use crate::support::{Bench, cores, programs, within};
 
 const BENCH: &str = env!("CARGO_BIN_EXE_margo-bench");
 const KEYS: [&str; 16] = [
@@ -84,21 +83,15 @@ fn a_sweep_measures_each_size_with_each_number_of_calls() {
 }
 
 /// Programs with the names of Mercury's, which do what those do as far as we see it.
-fn programs(figure: &str) -> tempfile::TempDir {
-    let folder = tempfile::tempdir().unwrap();
+fn mercury(figure: &str) -> tempfile::TempDir {
     let server = "while [ $1 != -f ]; do shift; done\necho some://address > $2\nexec sleep 1000";
     let client = format!("echo '# Size  Rate  Time'\necho '{figure}'");
-    for (name, body) in [
+    programs(&[
         ("hg_perf_server", server),
-        ("hg_rate", client.as_str()),
-        ("hg_bw_read", client.as_str()),
+        ("hg_rate", &client),
+        ("hg_bw_read", &client),
         ("hg_bw_write", "exit 3"),
-    ] {
-        let path = folder.path().join(name);
-        std::fs::write(&path, format!("#!/bin/sh\n{body}\n")).unwrap();
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
-    }
-    folder
+    ])
 }
 
 #[test]
@@ -106,7 +99,7 @@ fn a_sweep_stands_beside_programs_of_c_mercury() {
     if cores() == 1 {
         return println!("SKIPPED: needs two cores");
     }
-    let folder = programs("8   2000000   0.5");
+    let folder = mercury("8   2000000   0.5");
     let directory = folder.path().to_str().unwrap();
     let words = ["sweep", "--over", "tcp", "--sizes", "8", "--in-flight", "2", "--mercury"];
     let (rows, code, text) = quick(&[&words[..], &[directory]].concat());

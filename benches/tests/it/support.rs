@@ -1,6 +1,7 @@
 //! Running the program in a process group of its own, and looking at that group.
 
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::mpsc;
@@ -113,6 +114,22 @@ pub(crate) fn group_is_alive(group: i32) -> bool {
     processes().any(|pid| {
         stat(pid).is_some_and(|(state, _, of)| of == group && state != 'Z' && state != 'X')
     })
+}
+
+/// Returns how many children a process has.
+pub(crate) fn children_of(parent: i32) -> usize {
+    processes().filter(|pid| stat(*pid).is_some_and(|(_, of, _)| of == parent)).count()
+}
+
+/// A folder with shell programs of these names.
+pub(crate) fn programs(all: &[(&str, &str)]) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, body) in all {
+        let path = folder.path().join(name);
+        std::fs::write(&path, format!("#!/bin/sh\n{body}\n")).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    folder
 }
 
 fn row_of(parent: i32) -> Option<i32> {

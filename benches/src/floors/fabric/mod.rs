@@ -12,12 +12,13 @@ mod ucx;
 use std::ptr::NonNull;
 
 use na::OpenOptions;
+use serde::{Deserialize, Serialize};
 
 use super::channel::Channel;
 use crate::base::{Deadline, Doing, OrFail, Result, ensure, fail};
 
 /// A library and what it is to use.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Fabric {
     /// libfabric over TCP.
     OfiTcp,

@@ -31,12 +31,7 @@ pub(crate) fn run(context: &Context, count: usize) -> Result<Figure> {
     let cores = context.cores.take(count)?;
     let size = if context.quick { QUICK } else { FULL };
     let effort = Effort { samples: 20, warmup: 5, ..Effort::batches(context.quick) };
-    let pools = |place| vec![pool_spec(place).kind(PoolKind::RandWs)];
-    let streams = Streams::start_as(&cores, Runtime::builder(), pools, |xstream, place| {
-        // Its own first, then those to steal from.
-        let pools = (0..count).map(|next| pool_name((place + next) % count));
-        xstream.pools(pools).rank(place).scheduler(Box::new(RandWs::new()))
-    })?;
+    let streams = stealing(&cores)?;
     // For ever, which is as long as this process: a count in every ULT would be contended.
     let pools: &'static [PoolRef] = Vec::leak(streams.pools);
     let rayon = rayon_pool(&cores)?;
@@ -56,6 +51,20 @@ pub(crate) fn run(context: &Context, count: usize) -> Result<Figure> {
     Ok(figure.beside("rayon", rayons.quantile(500)).beside("may", mays.quantile(500)))
 }
 
+/// Xstreams with a work-stealing pool each, that steal from those of the others.
+///
+/// # Errors
+///
+/// When they do not start.
+pub(crate) fn stealing(cores: &[usize]) -> Result<Streams> {
+    let (count, pools) = (cores.len(), |place| vec![pool_spec(place).kind(PoolKind::RandWs)]);
+    Streams::start_as(cores, Runtime::builder(), pools, |xstream, place| {
+        // Its own first, then those to steal from.
+        let pools = (0..count).map(|next| pool_name((place + next) % count));
+        xstream.pools(pools).rank(place).scheduler(Box::new(RandWs::new()))
+    })
+}
+
 impl Size {
     fn check(&self, value: u64) -> Result<()> {
         ensure!(value == self.value, "fib({}) = {value}, expected {}", self.n, self.value);
@@ -69,7 +78,7 @@ thread_local! {
 }
 
 /// The pool of the xstream that runs the calling ULT, which stays there.
-fn own(pools: &'static [PoolRef]) -> &'static PoolRef {
+pub(crate) fn own(pools: &'static [PoolRef]) -> &'static PoolRef {
     let rank = RANK.get().unwrap_or_else(|| {
         let rank = ult::current().map_or(0, |ult| ult.rank);
         RANK.set(Some(rank));
@@ -78,8 +87,12 @@ fn own(pools: &'static [PoolRef]) -> &'static PoolRef {
     &pools[rank]
 }
 
-/// A pool of `rayon` with a thread for each core.
-pub(super) fn rayon_pool(cores: &[usize]) -> Result<ThreadPool> {
+/// Rayon's threads on these cores.
+///
+/// # Errors
+///
+/// When they do not start.
+pub(crate) fn rayon_pool(cores: &[usize]) -> Result<ThreadPool> {
     let cores = cores.to_vec();
     let builder = ThreadPoolBuilder::new().num_threads(cores.len());
     // A thread that cannot be pinned runs on one of the same cores anyway.

@@ -126,20 +126,26 @@ fn grown_by(pool: &PoolRef, count: u64, deadline: Deadline) -> Result<Grown> {
 
 /// Memory of this process that is really there, in bytes.
 #[derive(Debug)]
-struct Memory {
-    resident: u64,
-    page_tables: u64,
+pub(crate) struct Memory {
+    pub(crate) resident: u64,
+    pub(crate) page_tables: u64,
 }
 
 impl Memory {
-    fn now() -> Result<Self> {
+    /// The memory at this moment.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel does not tell.
+    pub(crate) fn now() -> Result<Self> {
         let path = "/proc/self/status";
         let text = std::fs::read_to_string(path).doing(path)?;
         let field = |name| bytes_of(&text, name).or_fail("a field in kB is missing");
         Ok(Self { resident: field("VmRSS:")?, page_tables: field("VmPTE:")? })
     }
 
-    fn since(&self, before: &Self) -> Self {
+    /// The memory added since `before`.
+    pub(crate) fn since(&self, before: &Self) -> Self {
         Self {
             resident: self.resident.saturating_sub(before.resident),
             page_tables: self.page_tables.saturating_sub(before.page_tables),
@@ -147,7 +153,8 @@ impl Memory {
     }
 }
 
-fn bytes_of(status: &str, name: &str) -> Option<u64> {
+/// The bytes of a field in kB of the kernel's text.
+pub(crate) fn bytes_of(status: &str, name: &str) -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix(name))?;
     let kibibytes = line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?;
     kibibytes.checked_mul(1024)

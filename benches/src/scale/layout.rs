@@ -1,0 +1,135 @@
+//! Layouts: who runs what in a server with so many xstreams.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+/// The roles of the server's xstreams, of which each is pinned to a core of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Layout {
+    /// One makes progress, the others run the handlers of one pool. With one xstream it does both.
+    Shared,
+    /// All serve one pool, in which progress is made as well.
+    All,
+    /// Each has a context of one instance, and a provider with a pool; clients name theirs.
+    Contexts,
+    /// Each has an instance.
+    Instances,
+}
+
+/// The instances of a server, and where clients find it.
+#[derive(Debug)]
+pub(crate) struct Service {
+    /// A document for each instance.
+    pub(crate) documents: Vec<Value>,
+    /// Clients take one of them each, in turns.
+    pub(crate) entries: Vec<Entry>,
+}
+
+/// A provider of a server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Entry {
+    /// The index of its instance.
+    pub(crate) instance: usize,
+    /// The pool of its handlers.
+    pub(crate) pool: String,
+    /// The context in which its requests arrive.
+    pub(crate) context: u8,
+}
+
+/// The pool of handlers that an instance has once.
+const POOL: &str = "work";
+
+impl Layout {
+    pub(crate) const ALL: [Self; 4] = [Self::Shared, Self::All, Self::Contexts, Self::Instances];
+
+    /// The word in ids.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Shared => "shared",
+            Self::All => "all",
+            Self::Contexts => "contexts",
+            Self::Instances => "instances",
+        }
+    }
+
+    /// A server at `uri` with an xstream on each of `cores`.
+    pub(crate) fn service(self, uri: &str, cores: &[usize]) -> Service {
+        let xstreams = || cores.iter().map(|core| (*core, POOL.to_owned()));
+        let one = |xstreams: Vec<(usize, String)>, progress: &str| Service {
+            documents: vec![document(uri, &xstreams, &[progress.to_owned()], POOL)],
+            entries: vec![Entry { instance: 0, pool: POOL.into(), context: 0 }],
+        };
+        match self {
+            Self::Shared if cores.len() > 1 => {
+                let progress = (cores[0], "progress".to_owned());
+                one([progress].into_iter().chain(xstreams().skip(1)).collect(), "progress")
+            }
+            Self::Shared | Self::All => one(xstreams().collect(), POOL),
+            Self::Contexts => {
+                let pools: Vec<_> = (0..cores.len()).map(|at| format!("work{at}")).collect();
+                let xstreams: Vec<_> = cores.iter().copied().zip(pools.iter().cloned()).collect();
+                let entry = |(at, pool)| Entry { instance: 0, pool, context: at as u8 };
+                Service {
+                    documents: vec![document(uri, &xstreams, &pools, &pools[0])],
+                    entries: pools.into_iter().enumerate().map(entry).collect(),
+                }
+            }
+            Self::Instances => Service {
+                documents: xstreams()
+                    .map(|xstream| document(uri, &[xstream], &[POOL.into()], POOL))
+                    .collect(),
+                entries: (0..cores.len())
+                    .map(|instance| Entry { instance, pool: POOL.into(), context: 0 })
+                    .collect(),
+            },
+        }
+    }
+}
+
+/// An instance with an xstream for each core and pool, that makes progress in the pools `progress`
+/// and never sleeps.
+fn document(uri: &str, xstreams: &[(usize, String)], progress: &[String], handlers: &str) -> Value {
+    let mut names: Vec<&str> = xstreams.iter().map(|(_, pool)| pool.as_str()).collect();
+    names.dedup();
+    let pools: Vec<_> = names.iter().map(|name| json!({ "name": name })).collect();
+    let xstream = |(at, (core, pool)): (usize, &(usize, String))| {
+        let scheduler = json!({ "pools": [pool] });
+        json!({ "name": format!("xstream{at}"), "cpubind": core, "scheduler": scheduler })
+    };
+    let xstreams: Vec<_> = xstreams.iter().enumerate().map(xstream).collect();
+    json!({
+        "margo": { "address": uri, "more_progress_pools": progress[1..] },
+        "progress_spindown_msec": SPIN_MSEC,
+        "progress_pool": progress[0],
+        "rpc_pool": handlers,
+        "argobots": { "pools": pools, "xstreams": xstreams },
+    })
+}
+
+/// For how long progress is made without sleeping: for longer than a step takes.
+pub(crate) const SPIN_MSEC: u32 = 3_600_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_layout_uses_each_core_once() {
+        for (layout, count) in Layout::ALL.into_iter().flat_map(|layout| [(layout, 1), (layout, 3)])
+        {
+            let cores = &[4, 5, 7][..count];
+            let Service { documents, entries } = layout.service("na+sm://", cores);
+            let xstreams = documents.iter().flat_map(|document| {
+                document["argobots"]["xstreams"].as_array().unwrap().iter().cloned()
+            });
+            let bound: Vec<_> = xstreams.map(|xstream| xstream["cpubind"].clone()).collect();
+            assert_eq!(bound, cores, "{layout:?}");
+            let expected = match layout {
+                Layout::Shared | Layout::All => [1, 1],
+                Layout::Contexts => [1, count],
+                Layout::Instances => [count, count],
+            };
+            assert_eq!([documents.len(), entries.len()], expected, "{layout:?}");
+        }
+    }
+}
