@@ -90,6 +90,8 @@ fn leave(xstream: &Xstream, scheduler: OwnScheduler) {
     xstream.give_up_timers();
     xstream.stacks.drain(&shared.stacks);
     xstream.descriptors.drain(&xstream.core.depot);
+    // Perhaps nobody else looks at what is cold.
+    xstream.core.depot.take_chains_apart();
     drop(shared.put_scheduler(scheduler));
     shared.set_state(State::Terminated);
     shared.end_life();

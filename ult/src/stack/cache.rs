@@ -172,6 +172,11 @@ impl StackCache {
         self.dirty.get() || self.is_stepping.get()
     }
 
+    /// Another look is needed, for a reason of the caller's.
+    pub(crate) fn ask_for_look(&self) {
+        self.dirty.set(true);
+    }
+
     /// How long it is to the next look; none if there is nothing to look at.
     pub(crate) fn until_look(&self, now: Instant) -> Option<Duration> {
         let until = |at: Instant| at.saturating_duration_since(now);

@@ -2,9 +2,9 @@
 //!
 //! What is known of a pool or an xstream stays here also after it has been removed (less than 1 KiB
 //! each, and nothing of the system's), so plain pointers to it stay valid. This part is kept alive
-//! by the `Runtime`, by every `PoolRef` and `XstreamRef`, by the xstreams, and by every descriptor
-//! (hence by everything that may still wake a ULT). Closing the depot at the end of a shutdown
-//! breaks the circle between the depot and its idle descriptors.
+//! by the `Runtime`, by every `PoolRef` and `XstreamRef`, by the xstreams, and by every slab of
+//! descriptors (hence by everything that may still wake a ULT). Closing the depot at the end of a
+//! shutdown breaks the circle between the depot and its idle descriptors.
 //!
 //! # Phases
 //!
@@ -21,10 +21,11 @@
 //! they spawn: they enter, look at the phase, push, and leave. pair: GATE-DEKKER
 
 use std::cell::Cell;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
-use std::ptr;
-use std::time::Duration;
+use std::mem::ManuallyDrop;
+use std::ptr::{self, NonNull};
+use std::time::{Duration, Instant};
 
 use crate::base::wait_kind::WaitKind;
 use crate::engine::model::pool::PoolShared;
@@ -333,15 +334,40 @@ pub(crate) struct DescriptorChain {
 // SAFETY: the chain owns its descriptors, and nobody else keeps them.
 unsafe impl Send for DescriptorChain {}
 
+/// The head of a mapping that is full of descriptors. The lock of the depot guards all but `core`.
+#[repr(C, align(128))]
+pub(crate) struct Slab {
+    /// The count that its descriptors have in common.
+    pub(in crate::engine) core: ManuallyDrop<Arc<RuntimeCore>>,
+    /// Descriptors that wait here, and in no chain.
+    pub(in crate::engine) idle: DescriptorChain,
+    /// Place in [`Idle::slabs`], if any wait.
+    pub(in crate::engine) at: Cell<usize>,
+}
+
+/// A pointer to a slab, one of whose descriptors the holder owns, or which stands in a depot.
+#[derive(Clone, Copy)]
+pub(crate) struct SlabPtr(pub(in crate::engine) NonNull<Slab>);
+
+// SAFETY: a pointer to what the lock of the depot guards.
+unsafe impl Send for SlabPtr {}
+
 /// Idle descriptors of a runtime.
 pub(crate) struct Depot(pub(in crate::engine) Mutex<Idle>);
 
+#[derive(Default)]
 pub(crate) struct Idle {
-    pub(in crate::engine) chains: Vec<DescriptorChain>,
-    /// For threads that take and put single descriptors.
-    pub(in crate::engine) loose: DescriptorChain,
-    /// All together.
-    pub(in crate::engine) len: usize,
+    /// Chains that xstreams had too many of, last used last.
+    pub(in crate::engine) chains: VecDeque<DescriptorChain>,
+    /// The least number of chains since the last look: so many in front are cold.
+    pub(in crate::engine) low: usize,
+    /// Cold chains, in front, that are still to be taken apart.
+    pub(in crate::engine) cold: usize,
+    pub(in crate::engine) next_look: Option<Instant>,
+    /// Slabs where descriptors wait.
+    pub(in crate::engine) slabs: Vec<SlabPtr>,
+    /// How many of `slabs` have all their descriptors.
+    pub(in crate::engine) whole: usize,
     pub(in crate::engine) closed: bool,
 }
 
@@ -353,8 +379,7 @@ impl DescriptorChain {
 
 impl Depot {
     pub(crate) fn new() -> Self {
-        let loose = DescriptorChain::new();
-        Self(Mutex::new(Idle { chains: Vec::new(), loose, len: 0, closed: false }))
+        Self(Mutex::default())
     }
 }
 

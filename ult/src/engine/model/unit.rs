@@ -42,7 +42,7 @@ use crate::base::timer_state::TimerState;
 use crate::base::values::{Locals, Values};
 use crate::base::wait_kind::WaitKind;
 use crate::engine::model::pool::{PoolShared, PoolSlot};
-use crate::engine::model::runtime_core::RuntimeCore;
+use crate::engine::model::runtime_core::{RuntimeCore, SlabPtr};
 use crate::engine::model::waiter::{JoinWord, UNJOINED, Word};
 use crate::engine::model::xstream_shared::XstreamShared;
 use crate::stack::block::{BlockPtr, StackBlock};
@@ -87,13 +87,14 @@ pub(crate) struct Ult {
 
     pub(crate) id: Cell<u64>,
     pub(crate) class: Cell<StackClass>,
-    extra: UnsafeCell<Option<Box<RareFields>>>,
+    /// Counted by the slab for all its descriptors.
+    pub(crate) core: ManuallyDrop<Arc<RuntimeCore>>,
     /// See [`inherited`](crate::engine::unit::inherited).
     pub(crate) inherited: Cell<u64>,
     pub(crate) payload: Payload,
 
     name: UnsafeCell<UltName>,
-    pub(crate) core: ManuallyDrop<Arc<RuntimeCore>>,
+    extra: UnsafeCell<Option<Box<RareFields>>>,
     /// Since which tick of the monitor it waits.
     pub(crate) waits_since: Cell<u64>,
     /// See [`party`](crate::wait::party); zero until it is asked for.
@@ -102,6 +103,7 @@ pub(crate) struct Ult {
     /// A future that the ULT polls has been woken; see [`block_on`](mod@crate::wait::block_on).
     /// A mark that an earlier unit has left costs one poll too many, and nothing else.
     pub(crate) woken: AtomicBool,
+    slab: SlabPtr,
 }
 
 // SAFETY: the fields that are not atomic have one user at a time; the table above says who, and
@@ -174,8 +176,8 @@ pub(crate) struct UnitInit<'a> {
 }
 
 impl Ult {
-    /// A descriptor without a unit.
-    pub(crate) fn new(core: Arc<RuntimeCore>) -> Self {
+    /// A descriptor without a unit. `core` is the count of `slab`.
+    pub(crate) fn new(core: ManuallyDrop<Arc<RuntimeCore>>, slab: SlabPtr) -> Self {
         Self {
             link: AtomicPtr::new(ptr::null_mut()),
             home: AtomicPtr::new(ptr::null_mut()),
@@ -191,12 +193,18 @@ impl Ult {
             inherited: Cell::new(0),
             payload: Payload::new(),
             name: UnsafeCell::new(UltName(NameRepr::None)),
-            core: ManuallyDrop::new(core),
+            core,
             waits_since: Cell::new(0),
             party: Cell::new(0),
             pins: Cell::new(0),
             woken: AtomicBool::new(false),
+            slab,
         }
+    }
+
+    /// The slab that it is part of.
+    pub(crate) fn slab(&self) -> SlabPtr {
+        self.slab
     }
 
     /// The pool that the unit belongs to: where it was spawned, or has been moved to since.
@@ -364,7 +372,7 @@ impl Ult {
     pub(crate) fn has_extra(&self) -> bool {
         // SAFETY:
         // - no writer: duty of the caller.
-        self.extra.with(|extra| unsafe { &*extra }.is_some())
+        self.is_rare() && self.extra.with(|extra| unsafe { &*extra }.is_some())
     }
 
     /// Makes the descriptor ready for a new unit.

@@ -119,14 +119,20 @@ impl Xstream {
         }
     }
 
-    /// Looks at the idle stacks if it is time to, and gives some of the cold ones back. Returns
-    /// whether more may be left.
+    /// Looks at the idle stacks and descriptors if it is time to, and gives some of the cold ones
+    /// back. Returns whether more may be left.
     pub(crate) fn tend_stacks(&self, now: Instant) -> bool {
-        if self.stacks.until_look(now).is_some_and(|until| until.is_zero()) && self.stacks.look(now)
-        {
-            self.descriptors.drain(&self.core.depot);
+        let depot = &self.core.depot;
+        if self.stacks.until_look(now).is_some_and(|until| until.is_zero()) {
+            let (is_quiet, has_chains) = (self.stacks.look(now), depot.look(now));
+            if is_quiet || has_chains {
+                self.descriptors.drain(depot);
+            }
+            if has_chains {
+                self.stacks.ask_for_look();
+            }
         }
-        self.stacks.step(&self.shared().stacks)
+        self.stacks.step(&self.shared().stacks) | depot.step()
     }
 
     /// Time to the next timer.

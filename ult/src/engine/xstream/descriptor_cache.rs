@@ -8,63 +8,29 @@
 //!   used first.
 //! - The runtime has one [`Depot`] of chains behind a lock. A cache with two full chains moves one
 //!   there, an empty one takes one from there, so descriptors that are made on one xstream and
-//!   ended on another flow back in batches. Other threads use the depot directly. It holds at most
-//!   [`DEPOT_MAX`] descriptors.
-//! - What exceeds both is freed at once, and an idle xstream gives its own back to the depot.
+//!   ended on another flow back in batches.
+//! - Descriptors that are in no chain wait in their slabs
+//!   ([`descriptor_slab`](super::descriptor_slab)). The depot takes from those before it maps
+//!   another slab, and other threads use them directly, one descriptor at a time.
+//!
+//! So many descriptors wait in chains as there were units at once. Like its stacks
+//! ([`stack::cache`](crate::stack::cache)), an xstream that has moved some to the depot looks at
+//! them once in [`LOOK_EVERY`]: chains that nobody has taken since the last look are cold. They are
+//! taken apart into their slabs, one chain at a time, and so are those of the xstream itself. Of
+//! slabs that have all their descriptors again the depot keeps [`WHOLE_MAX`], and the system gets
+//! the others back.
 
-use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
-use std::mem::ManuallyDrop;
-use std::ptr::NonNull;
+use std::time::{Duration, Instant};
 
-use crate::base::inbox::Linked;
-use crate::engine::model::runtime_core::{Depot, DescriptorChain, RuntimeCore};
-use crate::engine::model::unit::{Ult, UltPtr};
-use crate::sync::atomic::Ordering::Relaxed;
+use crate::engine::model::runtime_core::{Depot, DescriptorChain, Idle, RuntimeCore, SlabPtr};
+use crate::engine::model::unit::UltPtr;
+use crate::engine::xstream::descriptor_slab::{CHAIN_MAX, SLAB_BYTES};
 use crate::sync::{Arc, lock};
 
-/// Descriptors in one chain. Less than 200 KiB.
-pub(crate) const CHAIN_MAX: usize = 512;
-/// Descriptors that wait for all xstreams together.
-pub(crate) const DEPOT_MAX: usize = 32 * CHAIN_MAX;
-
-impl DescriptorChain {
-    #[inline]
-    fn take(&self) -> Option<UltPtr> {
-        let first = NonNull::new(self.first.get())?;
-        // SAFETY:
-        // - a live descriptor: idle ones are freed only after they have been taken out.
-        let ult = unsafe { UltPtr::new(first) };
-        self.first.set(ult.link().load(Relaxed));
-        self.len.set(self.len.get() - 1);
-        Some(ult)
-    }
-
-    #[inline]
-    fn put(&self, ult: UltPtr) {
-        ult.link().store(self.first.get(), Relaxed);
-        self.first.set(ult.as_non_null().as_ptr());
-        self.len.set(self.len.get() + 1);
-    }
-
-    fn swap(&self, other: &Self) {
-        self.first.swap(&other.first);
-        self.len.swap(&other.len);
-    }
-
-    /// Moves its content into a chain of its own.
-    fn split(&self) -> Self {
-        let all = Self::new();
-        self.swap(&all);
-        all
-    }
-
-    fn free(&self) {
-        while let Some(ult) = self.take() {
-            // SAFETY: it was idle, and is in no chain now.
-            unsafe { free(ult) };
-        }
-    }
-}
+/// Slabs that wait with all their descriptors.
+const WHOLE_MAX: usize = (6 << 20) / SLAB_BYTES;
+/// How long a chain waits before it is cold.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Idle descriptors of one xstream.
 pub(crate) struct DescriptorCache {
@@ -95,129 +61,190 @@ impl DescriptorCache {
         {
             self.chain.swap(&chain);
         }
-        self.chain.take().unwrap_or_else(|| make(core))
+        self.chain.take().unwrap_or_else(|| {
+            let (first, rest) = SlabPtr::map(core);
+            self.chain.swap(&rest);
+            first
+        })
     }
 
+    /// Returns whether there is no room in the first chain.
     #[inline]
-    pub(crate) fn put(&self, depot: &Depot, ult: UltPtr) {
-        if self.chain.len.get() == CHAIN_MAX {
-            self.make_room(depot);
+    pub(crate) fn is_full(&self) -> bool {
+        self.chain.len.get() == CHAIN_MAX
+    }
+
+    /// Makes room in the first chain. Returns whether the depot got the other one.
+    pub(crate) fn make_room(&self, depot: &Depot) -> bool {
+        self.chain.swap(&self.spare);
+        let is_full = self.chain.len.get() > 0;
+        if is_full {
+            depot.put_chain(self.chain.split());
         }
+        is_full
+    }
+
+    /// Puts one into the first chain, which has room.
+    #[inline]
+    pub(crate) fn put(&self, ult: UltPtr) {
         self.chain.put(ult);
     }
 
-    #[cold]
-    fn make_room(&self, depot: &Depot) {
-        self.chain.swap(&self.spare);
-        if self.chain.len.get() > 0 {
-            depot.put_chain(self.chain.split());
-        }
-    }
-
-    /// Moves everything to the depot; the xstream ends, or has had nothing to do for a while.
+    /// Takes the chains apart, into their slabs.
     pub(crate) fn drain(&self, depot: &Depot) {
-        depot.put_chain(self.chain.split());
-        depot.put_chain(self.spare.split());
+        depot.take_apart([self.chain.split(), self.spare.split()]);
     }
 }
 
 impl Depot {
     /// An idle descriptor, or a fresh one.
     pub(crate) fn take(&self, core: &Arc<RuntimeCore>) -> UltPtr {
-        let idle = {
-            let mut idle = lock(&self.0);
-            if idle.loose.len.get() == 0
-                && let Some(chain) = idle.chains.pop()
-            {
-                idle.loose = chain;
-            }
-            let taken = idle.loose.take();
-            idle.len -= usize::from(taken.is_some());
-            taken
-        };
-        idle.unwrap_or_else(|| make(core))
+        let waiting = lock(&self.0).take();
+        waiting.unwrap_or_else(|| {
+            let (first, rest) = SlabPtr::map(core);
+            self.take_apart([rest]);
+            first
+        })
     }
 
     fn take_chain(&self) -> Option<DescriptorChain> {
-        let mut idle = lock(&self.0);
-        let chain = idle.chains.pop()?;
-        idle.len -= chain.len.get();
-        Some(chain)
+        lock(&self.0).take_chain()
     }
 
     fn put_chain(&self, chain: DescriptorChain) {
-        let len = chain.len.get();
-        if len == 0 {
-            return;
+        let mut idle = lock(&self.0);
+        if !idle.closed {
+            return idle.chains.push_back(chain);
         }
-        {
-            let mut idle = lock(&self.0);
-            if !idle.closed && idle.len + len <= DEPOT_MAX {
-                idle.len += len;
-                idle.chains.push(chain);
-                return;
-            }
-        }
-        chain.free();
+        drop(idle);
+        self.take_apart([chain]);
     }
 
     pub(crate) fn put(&self, ult: UltPtr) {
-        {
-            let mut idle = lock(&self.0);
-            if !idle.closed && idle.len < DEPOT_MAX {
-                idle.len += 1;
-                idle.loose.put(ult);
-                if idle.loose.len.get() == CHAIN_MAX {
-                    let full = idle.loose.split();
-                    idle.chains.push(full);
-                }
-                return;
-            }
-        }
-        // SAFETY: it was handed to us, is idle, and is in no chain.
-        unsafe { free(ult) };
+        let chain = DescriptorChain::new();
+        chain.put(ult);
+        self.take_apart([chain]);
     }
 
-    /// From now on returned descriptors are freed. Ends the circle in which idle ones keep the
-    /// shared part alive that keeps them.
+    /// Finds out which chains are cold. Returns whether there are chains, and so another look is
+    /// due.
+    pub(crate) fn look(&self, now: Instant) -> bool {
+        let mut idle = lock(&self.0);
+        if idle.next_look.is_none_or(|at| now >= at) {
+            idle.cold = idle.low;
+            idle.low = idle.chains.len();
+            idle.next_look = Some(now + LOOK_EVERY);
+        }
+        !idle.chains.is_empty()
+    }
+
+    /// Takes the next cold chain apart. Returns whether there may be more.
+    pub(crate) fn step(&self) -> bool {
+        let mut idle = lock(&self.0);
+        if idle.cold == 0 {
+            return false;
+        }
+        (idle.cold, idle.low) = (idle.cold - 1, idle.low.saturating_sub(1));
+        let chain = idle.chains.pop_front();
+        drop(idle);
+        self.take_apart(chain);
+        true
+    }
+
+    /// Moves all that waits in chains into the slabs.
+    pub(crate) fn take_chains_apart(&self) {
+        let chains = {
+            let mut idle = lock(&self.0);
+            (idle.cold, idle.low) = (0, 0);
+            std::mem::take(&mut idle.chains)
+        };
+        // One by one, since others want the lock.
+        chains.into_iter().for_each(|chain| self.take_apart([chain]));
+    }
+
+    /// From now on slabs go back to the system as soon as they are whole. Ends the circle in which
+    /// idle ones keep the shared part alive that keeps them.
     pub(crate) fn close(&self) {
-        let (chains, loose) = {
+        let chains = {
             let mut idle = lock(&self.0);
             idle.closed = true;
-            idle.len = 0;
-            (std::mem::take(&mut idle.chains), idle.loose.split())
+            (idle.cold, idle.whole) = (0, 0);
+            let mut chains = std::mem::take(&mut idle.chains);
+            chains.extend(std::mem::take(&mut idle.slabs).iter().map(|slab| slab.idle.split()));
+            chains
         };
-        chains.iter().chain([&loose]).for_each(DescriptorChain::free);
+        self.take_apart(chains);
+    }
+
+    /// Moves descriptors into their slabs.
+    fn take_apart(&self, chains: impl IntoIterator<Item = DescriptorChain>) {
+        let mut over = Vec::new();
+        {
+            let mut idle = lock(&self.0);
+            for chain in chains {
+                over.extend(std::iter::from_fn(|| chain.take()).filter_map(|ult| idle.put(ult)));
+            }
+        }
+        // SAFETY: whole, and in no list any more.
+        over.into_iter().for_each(|slab| unsafe { slab.unmap() });
     }
 }
 
-fn make(core: &Arc<RuntimeCore>) -> UltPtr {
-    let layout = Layout::new::<Ult>();
-    // SAFETY: the layout is not of size zero.
-    let place = unsafe { alloc(layout) }.cast::<Ult>();
-    let Some(place) = NonNull::new(place) else { handle_alloc_error(layout) };
-    // SAFETY:
-    // - room and alignment: allocated with its layout; exclusive: fresh.
-    unsafe { place.write(Ult::new(core.clone())) };
-    // SAFETY:
-    // - a live descriptor: just written; `free` ends it.
-    unsafe { UltPtr::new(place) }
-}
+impl Idle {
+    fn take_chain(&mut self) -> Option<DescriptorChain> {
+        self.pop_chain().or_else(|| {
+            let slab = self.slabs.pop()?;
+            self.whole -= usize::from(slab.is_whole());
+            Some(slab.idle.split())
+        })
+    }
 
-/// # Safety
-///
-/// The caller owns the descriptor: nobody keeps it, it has been cleared, and is in no cache.
-unsafe fn free(ult: UltPtr) {
-    let mut place = ult.as_non_null();
-    // SAFETY:
-    // - exclusive: the caller owns it.
-    let core = unsafe { &mut place.as_mut().core };
-    // SAFETY: taken once; the descriptor ends here. Its other fields own nothing once cleared; the
-    // payload is empty when a unit has ended.
-    let core = unsafe { ManuallyDrop::take(core) };
-    // SAFETY: allocated by `make` with the same layout.
-    unsafe { dealloc(place.as_ptr().cast(), Layout::new::<Ult>()) };
-    drop(core);
+    fn pop_chain(&mut self) -> Option<DescriptorChain> {
+        let chain = self.chains.pop_back()?;
+        let len = self.chains.len();
+        (self.low, self.cold) = (self.low.min(len), self.cold.min(len));
+        Some(chain)
+    }
+
+    fn take(&mut self) -> Option<UltPtr> {
+        let Some(slab) = self.slabs.last().copied() else {
+            let chain = self.pop_chain()?;
+            let ult = chain.take();
+            if chain.len.get() > 0 {
+                self.chains.push_back(chain);
+            }
+            return ult;
+        };
+        self.whole -= usize::from(slab.is_whole());
+        let ult = slab.idle.take();
+        if slab.idle.len.get() == 0 {
+            self.slabs.pop();
+        }
+        ult
+    }
+
+    /// Puts a descriptor into its slab. Returns the slab if it is to be unmapped.
+    fn put(&mut self, ult: UltPtr) -> Option<SlabPtr> {
+        let slab = ult.slab();
+        if slab.idle.len.get() == 0 {
+            slab.at.set(self.slabs.len());
+            self.slabs.push(slab);
+        }
+        slab.idle.put(ult);
+        if !slab.is_whole() {
+            return None;
+        }
+        if !self.closed && self.whole < WHOLE_MAX {
+            self.whole += 1;
+            return None;
+        }
+        let at = slab.at.get();
+        self.slabs.swap_remove(at);
+        if let Some(moved) = self.slabs.get(at) {
+            moved.at.set(at);
+        }
+        Some(slab)
+    }
 }
 
 impl RuntimeCore {

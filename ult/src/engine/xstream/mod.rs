@@ -2,8 +2,8 @@
 //!
 //! Each file imports those that stand before it here:
 //!
-//! 1. `budget.rs`, `timer.rs`, `idle_set.rs`, `streak.rs`, `descriptor_cache.rs`: parts of an
-//!    xstream.
+//! 1. `budget.rs`, `timer.rs`, `idle_set.rs`, `streak.rs`, `descriptor_slab.rs`,
+//!    `descriptor_cache.rs`: parts of an xstream.
 //! 2. `owner.rs`: the xstream, which only its own thread touches; `current.rs` finds it.
 //! 3. `recycle.rs` (descriptors), `diag.rs` (hooks for observers), `inspect.rs` (the walk up a
 //!    stack), `cancel.rs`, `runnable.rs`.
@@ -15,6 +15,7 @@ pub(crate) mod cancel;
 pub(crate) mod change_pool;
 pub(crate) mod current;
 pub(crate) mod descriptor_cache;
+pub(crate) mod descriptor_slab;
 pub(crate) mod diag;
 pub(crate) mod idle_set;
 pub(crate) mod inspect;

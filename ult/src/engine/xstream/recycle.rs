@@ -30,7 +30,7 @@ impl Drop for UltRef {
 pub(crate) fn recycle_at(xstream: &Xstream, ult: UltPtr) {
     if ult.is_last_ref() {
         ult.clear();
-        xstream.descriptors.put(&xstream.core.depot, ult);
+        xstream.put_descriptor(ult);
     }
 }
 
@@ -39,14 +39,31 @@ pub(crate) fn recycle_at(xstream: &Xstream, ult: UltPtr) {
 pub(crate) fn recycle(ult: UltPtr) {
     ult.clear();
     match current::xstream_in(&ult.core) {
-        Some(xstream) => xstream.descriptors.put(&xstream.core.depot, ult),
+        Some(xstream) => xstream.put_descriptor(ult),
         None => recycle_elsewhere(ult),
+    }
+}
+
+impl Xstream {
+    #[inline]
+    fn put_descriptor(&self, ult: UltPtr) {
+        if self.descriptors.is_full() {
+            self.make_room();
+        }
+        self.descriptors.put(ult);
+    }
+
+    #[cold]
+    fn make_room(&self) {
+        if self.descriptors.make_room(&self.core.depot) {
+            self.stacks.ask_for_look();
+        }
     }
 }
 
 #[cold]
 fn recycle_elsewhere(ult: UltPtr) {
-    // Keeps the depot alive while the descriptor, which may be the last owner, is freed.
+    // Keeps the depot alive while the slab, which may be the last owner, is freed.
     let core = Arc::clone(&ult.core);
     core.depot.put(ult);
 }

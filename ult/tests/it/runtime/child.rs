@@ -6,10 +6,11 @@ use std::io::{BufRead, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-use crate::common::{LONG, shared, test_path, wait_until};
-use ult::{JoinError, PoolSpec, Runtime, ShutdownError, StartError, XstreamSpec};
+use crate::common::{LONG, on, private, shared, test_path, wait_until};
+use ult::{JoinError, PoolRef, PoolSpec, Runtime, ShutdownError, StartError, XstreamSpec};
 
 const TASK: &str = "ULT_TEST_CHILD_TASK";
 
@@ -203,6 +204,69 @@ fn resident_bytes() -> usize {
 fn use_stack(kib: usize) -> usize {
     let frame = std::hint::black_box([1u8; 1024]);
     if kib == 0 { 0 } else { use_stack(kib - 1) + usize::from(frame[kib % 1024]) }
+}
+
+const UNITS: usize = 200_000;
+
+/// Has many units alive at once, and joins them in an order of its own, so that the memory of
+/// neighbours comes back at different times. Returns the memory that was there.
+fn burst(pool: &PoolRef) -> usize {
+    let mut handles: Vec<_> =
+        (0..UNITS).map(|_| Some(pool.tasklet().spawn(|| ()).unwrap())).collect();
+    let peak = resident_bytes();
+    for first in 0..7 {
+        let some = handles.iter_mut().skip(first).step_by(7);
+        some.for_each(|handle| handle.take().unwrap().join().unwrap());
+    }
+    peak
+}
+
+#[test]
+fn many_units_leave_no_memory_behind() {
+    const SLACK: usize = 24 << 20;
+    if task().is_some() {
+        let (runtime, pools) = private(2);
+        let before = resident_bytes();
+        let is_back = || resident_bytes() < before + SLACK;
+        let burst_at = |at: usize, pool: &PoolRef| {
+            let pool = pool.clone();
+            on(&pools[at], move || burst(&pool))
+        };
+        let first = burst_at(0, &pools[0]);
+        assert!(first > before + UNITS * 256, "one of {UNITS} takes memory");
+        assert!(burst_at(0, &pools[0]) < first + SLACK, "it is used again");
+        // Also beside a unit that never lets its xstream rest.
+        let stop = Arc::new(AtomicBool::new(false));
+        let seen = stop.clone();
+        let beside = pools[0].spawn(move || {
+            while !seen.load(SeqCst) {
+                ult::yield_now();
+            }
+        });
+        wait_until("given back beside another unit", is_back);
+        stop.store(true, SeqCst);
+        beside.unwrap().join().unwrap();
+        burst_at(0, &pools[1]);
+        wait_until("given back after a burst for another xstream", is_back);
+        burst(&pools[0]);
+        wait_until("given back after a burst of another thread", is_back);
+        let spare = runtime.add_pool(PoolSpec::new("spare")).unwrap();
+        let x = runtime.add_xstream(XstreamSpec::new("x").pools(["spare"])).unwrap();
+        let inner = spare.clone();
+        on(&spare, move || burst(&inner));
+        x.remove().unwrap();
+        wait_until("given back by an xstream that leaves", is_back);
+        // What is kept for a unit outlives the runtime, and goes then.
+        let kept = on(&pools[0], || ult::unparker());
+        burst_at(0, &pools[0]);
+        drop(spare);
+        runtime.shutdown().unwrap();
+        assert!(is_back(), "given back at the end");
+        kept.unpark();
+        return;
+    }
+    let output = run_child("many_units_leave_no_memory_behind", "units");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 #[test]
