@@ -21,7 +21,7 @@ use corosensei::stack::{Stack, StackPointer};
 
 use crate::base::contain::log;
 use crate::stack::context::{Back, Context};
-use crate::stack::memory::{StackClass, bind, map, protect, unmap};
+use crate::stack::memory::{StackClass, bind, map, protect, protect_all, unmap};
 use crate::stack::user::UserStack;
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::atomic::{AtomicBool, AtomicUsize};
@@ -133,17 +133,21 @@ pub(crate) struct Reserve {
     class: StackClass,
     next: NonNull<u8>,
     left: usize,
+    /// The guards are there already.
+    is_guarded: bool,
 }
 
 impl Reserve {
-    /// Memory for `count` stacks, which costs address space only.
+    /// Memory for `count` stacks, which costs address space, and tables for the guards.
     pub(crate) fn map(class: StackClass, count: usize) -> io::Result<Self> {
         let len = class.mapped_bytes() * count;
         let next = map(len)?;
         if let Some(node) = class.node() {
             bind(next, len, node);
         }
-        Ok(Self { class, next, left: count })
+        let page = rustix::param::page_size();
+        let is_guarded = count > 1 && protect_all(next, class.mapped_bytes(), count, page);
+        Ok(Self { class, next, left: count, is_guarded })
     }
 
     /// Makes the next stack; none if the memory is used up.
@@ -152,7 +156,9 @@ impl Reserve {
             return Ok(None);
         }
         let (start, len) = (self.next, self.class.mapped_bytes());
-        protect(start, rustix::param::page_size())?;
+        if !self.is_guarded {
+            protect(start, rustix::param::page_size())?;
+        }
         self.left -= 1;
         // SAFETY:
         // - in bounds: within the mapping, or its end.

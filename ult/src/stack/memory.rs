@@ -189,6 +189,23 @@ pub(crate) fn protect(start: NonNull<u8>, page: usize) -> io::Result<Guard> {
     Ok(Guard::Mapping)
 }
 
+/// Makes the first page of each of `count` pieces of `each` bytes inaccessible, all by one system
+/// call: of so many, most of the time would be spent on the way into the kernel and back. Returns
+/// whether all are. Older kernels refuse, or do not know who is meant, and a filter of system calls
+/// may refuse too; the caller then has [`protect`] for each.
+pub(super) fn protect_all(start: NonNull<u8>, each: usize, count: usize, page: usize) -> bool {
+    /// `PIDFD_SELF_THREAD`; not in the libc crate yet.
+    const THIS_THREAD: libc::c_long = -10_000;
+    let first = |index| start.as_ptr().wrapping_add(index * each);
+    let guard = |index| libc::iovec { iov_base: first(index).cast(), iov_len: page };
+    let guards: Vec<_> = (0..count).map(guard).collect();
+    let (list, flags) = (guards.as_ptr(), 0_usize);
+    let call = libc::SYS_process_madvise;
+    // SAFETY: the first pages of memory that is exclusively ours, in a list that lives.
+    let done = unsafe { libc::syscall(call, THIS_THREAD, list, count, MADV_GUARD_INSTALL, flags) };
+    usize::try_from(done) == Ok(count * page)
+}
+
 /// Returns whether this kernel does for ordinary memory what it has refused for some. Where there
 /// is none for the question it may as well know.
 #[cold]
