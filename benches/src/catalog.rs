@@ -30,7 +30,7 @@ use crate::rows::rpc::pair::{Settings, WaitPolicy};
 use crate::rows::rpc::{null, scale, timer};
 use crate::rows::sweep::spec::{self, Sweep};
 use crate::rows::sweep::target;
-use crate::rows::ult::{fib, fork, idle, memory, switch, sync, wake};
+use crate::rows::ult::{fib, fifo, fork, idle, memory, switch, sync, wake};
 
 /// No target: floors have none.
 const NONE: Target = Target::None;
@@ -266,6 +266,7 @@ fn ult_cases() -> Vec<Case> {
         row("ult.eventual_resume", Limit(40.0), sync::eventual_resume),
         row("ult.wake.spin", Limit(200.0), wake::spin).two_cores(),
         row("ult.wake.parked", TimesFloor(1.2), wake::parked).two_cores(),
+        row("ult.fifo.units2", NONE, fifo::units2).two_cores(),
         Case::new("ult.memory_1m", Bytes, Limit(8.5 * 1024.0), memory::memory),
         row("ult.create_1m", Limit(2e9), memory::create),
         row("ult.fib.1", NONE, |c| fib::run(c, 1)),

@@ -1,10 +1,11 @@
 //! Rows of user-level threads.
 //!
 //! Imports from `base`, `process` and `floors`. Read `on_ult.rs` (a measurement as a ULT, and the
-//! runtimes), `switch.rs`; then, each for itself, `sync.rs`, `wake.rs`, `fib.rs`, `fork.rs`,
-//! `memory.rs`, `idle.rs`.
+//! runtimes), `switch.rs`; then, each for itself, `sync.rs`, `wake.rs`, `fifo.rs`, `fib.rs`,
+//! `fork.rs`, `memory.rs`, `idle.rs`.
 
 pub(crate) mod fib;
+pub(crate) mod fifo;
 pub(crate) mod fork;
 pub(crate) mod idle;
 pub(crate) mod memory;
