@@ -264,7 +264,7 @@ fn ult_cases() -> Vec<Case> {
         row("na.lock.biased", TimesFloor(1.0), sync::biased),
         row("ult.mutex.contended", TimesOther(1.0, "parking_lot"), sync::contended).two_cores(),
         row("ult.eventual_resume", Limit(40.0), sync::eventual_resume),
-        row("ult.wake.spin", Limit(200.0), wake::spin).two_cores(),
+        row("ult.wake.spin", TimesFloor(2.5), wake::spin).two_cores(),
         row("ult.wake.parked", TimesFloor(1.2), wake::parked).two_cores(),
         row("ult.fifo.units2", NONE, fifo::units2).two_cores(),
         Case::new("ult.memory_1m", Bytes, Limit(8.5 * 1024.0), memory::memory),

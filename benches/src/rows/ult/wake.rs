@@ -19,11 +19,16 @@ use crate::base::{Doing, Effort, Failure, Figure, OrFail, Result, Samples};
 use crate::floors::{futex, lines};
 use crate::process::Context;
 
+/// An eventual in a cache line of its own, as in most programs.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Alone<T>(T);
+
 /// One exchange. `true` asks for one more, `false` ends.
 #[derive(Debug, Default)]
 struct Turn {
-    ping: Eventual<bool>,
-    pong: Eventual<()>,
+    ping: Alone<Eventual<bool>>,
+    pong: Alone<Eventual<()>>,
 }
 
 /// Longer than any exchange, so that no xstream goes to sleep during a round, and short enough that
@@ -69,9 +74,9 @@ fn round(
     let turns: Arc<[Turn]> = std::iter::repeat_with(Turn::default).take(count).collect();
     let theirs = turns.clone();
     let answering = streams.pools[1].spawn(move || {
-        for turn in theirs.iter().take_while(|turn| *turn.ping.wait()) {
+        for turn in theirs.iter().take_while(|turn| *turn.ping.0.wait()) {
             // Set once, here only.
-            let _ = turn.pong.set(());
+            let _ = turn.pong.0.set(());
         }
     })?;
     let mut taken = std::mem::replace(samples, Samples::new(0, 1));
@@ -79,12 +84,12 @@ fn round(
         let mut rest = turns.iter();
         let mut next = || rest.next().or_fail("more turns than planned");
         let say = |turn: &Turn, more| {
-            turn.ping.set(more).map_err(|_| Failure::new("a turn was taken twice"))
+            turn.ping.0.set(more).map_err(|_| Failure::new("a turn was taken twice"))
         };
         let result = taken.each(|| {
             let turn = next()?;
             say(turn, true)?;
-            turn.pong.wait();
+            turn.pong.0.wait();
             Ok(())
         });
         say(next()?, false)?;

@@ -56,6 +56,8 @@ use crate::engine::model::xstream_shared::XstreamShared;
 #[cfg(not(loom))]
 use crate::engine::xstream::cancel;
 #[cfg(not(loom))]
+use crate::engine::xstream::owner::Xstream;
+#[cfg(not(loom))]
 use crate::sync::atomic::Ordering::Relaxed;
 #[cfg(not(loom))]
 use prim::prefetch;
@@ -474,6 +476,51 @@ pub(crate) fn spin(what: SpinFor, mut done: impl FnMut() -> bool) -> bool {
             crate::sync::hint::spin_loop();
         }
     }
+    done()
+}
+
+/// A wait of the calling ULT for another core that costs no suspension: the ULT looks for itself
+/// for as long as its xstream, which has nothing else to run, would look for work. Returns what
+/// `done` said last.
+///
+/// The cache line of `done` comes here, and nothing else does: a suspended ULT costs its waker that
+/// of the waiter, of the descriptor and of the inbox, and the way back of all three.
+///
+/// No such wait where somebody watches the switches, beside idle waiters (see [`spin`]), and after
+/// `deadline`.
+#[cfg(not(loom))]
+#[inline]
+pub(crate) fn spin_idle(deadline: Option<Instant>, done: impl Fn() -> bool) -> bool {
+    let Some((xstream, ult)) = crate::engine::xstream::current::xstream_and_ult() else {
+        return done();
+    };
+    // The common case first, and out of a line that a suspension needs as well.
+    if !xstream.home_slot(ult).list.is_empty() || !xstream.idle.is_empty() {
+        return done();
+    }
+    spin_alone(xstream, ult, deadline, &done)
+}
+
+#[cfg(not(loom))]
+#[cold]
+fn spin_alone(
+    xstream: &Xstream,
+    ult: UltPtr,
+    deadline: Option<Instant>,
+    done: &dyn Fn() -> bool,
+) -> bool {
+    let is_over = || done() || xstream.has_runnable() || cancel::is_pending(ult);
+    if xstream.is_watched() || is_over() {
+        return done();
+    }
+    let limit = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+    xstream.spin.spin(limit.unwrap_or(Duration::MAX), is_over);
+    done()
+}
+
+/// One look: the models have no use for time.
+#[cfg(loom)]
+pub(crate) fn spin_idle(_deadline: Option<Instant>, done: impl Fn() -> bool) -> bool {
     done()
 }
 

@@ -41,7 +41,7 @@ impl Spin {
         if limit.is_zero() {
             return false;
         }
-        let start = Instant::now();
+        let mut start = None;
         loop {
             for _ in 0..SPIN_BATCH {
                 if found() {
@@ -50,7 +50,8 @@ impl Spin {
                 }
                 hint::spin_loop();
             }
-            if start.elapsed() >= limit {
+            // Not before the first looks: to read the clock takes longer than a cache line.
+            if start.get_or_insert_with(Instant::now).elapsed() >= limit {
                 self.shorten();
                 return false;
             }

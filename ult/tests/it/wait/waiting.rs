@@ -291,6 +291,55 @@ fn eventual_may_die_while_it_is_being_set() {
     });
 }
 
+/// One that waits in place for another core gives way to what else comes to its xstream.
+#[test]
+fn a_wait_for_another_core_gives_way_to_units_timers_cancels_and_deadlines() {
+    within(|| {
+        let runtime = ult::Runtime::builder()
+            // Long enough that the test would not end if nothing else ended the spin.
+            .spin_max(10 * LONG)
+            .pool(ult::PoolSpec::new("p"))
+            .xstream(ult::XstreamSpec::new("x").pools(["p"]))
+            .start()
+            .unwrap();
+        let pool = runtime.pool("p").unwrap();
+        let wait = |eventual: &Arc<Eventual<u32>>| {
+            let (eventual, runs) = (eventual.clone(), Arc::new(AtomicBool::new(false)));
+            let has_begun = runs.clone();
+            let waits = move || {
+                has_begun.store(true, Ordering::Relaxed);
+                *eventual.wait()
+            };
+            let handle = pool.spawn(waits).unwrap();
+            wait_until("the wait", || runs.load(Ordering::Relaxed));
+            handle
+        };
+
+        let eventual = Arc::new(Eventual::new());
+        let (waits, setter) = (wait(&eventual), eventual.clone());
+        pool.spawn(move || setter.set(1)).unwrap().join().unwrap().unwrap();
+        assert_eq!(waits.join().unwrap(), 1);
+
+        let eventual = Arc::new(Eventual::new());
+        let setter = eventual.clone();
+        let sleeps = pool.spawn(move || {
+            ult::sleep(Duration::from_millis(1));
+            setter.set(2)
+        });
+        assert_eq!(wait(&eventual).join().unwrap(), 2);
+        sleeps.unwrap().join().unwrap().unwrap();
+
+        let waits = wait(&Arc::new(Eventual::new()));
+        waits.cancel();
+        assert!(matches!(waits.join(), Err(ult::JoinError::Cancelled)));
+
+        let limit = Duration::from_millis(1);
+        let waits = move || Eventual::<u32>::new().wait_timeout(limit).is_none();
+        assert!(pool.spawn(waits).unwrap().join().unwrap());
+        runtime.shutdown().unwrap();
+    });
+}
+
 #[test]
 fn eventual_value_is_taken_and_dropped() {
     let held = Arc::new(());
