@@ -186,7 +186,8 @@ pub use {
     engine::unit::local::{UltLocal, is_tasklet_or_has_locals},
     engine::xstream::cancel::{exit, is_cancelled},
     engine::xstream::current::{
-        UltInfo, current, current_address, current_ids, is_tasklet, is_ult,
+        UltInfo, current, current_address, current_ids, is_tasklet, is_ult, pool_index,
+        xstream_rank,
     },
     engine::xstream::diag::announce,
     engine::xstream::idle_set::IdleEnd,

@@ -1,6 +1,7 @@
 //! The program's handle of a pool.
 
 use std::fmt;
+use std::ptr;
 
 use crate::engine::model::interfaces::{Access, PoolKind};
 use crate::engine::model::pool::{PoolShared, PoolStats};
@@ -26,6 +27,25 @@ impl PoolRef {
     #[must_use]
     pub fn name(&self) -> &str {
         &self.pool.name
+    }
+
+    /// The place among all pools that the runtime ever had; [`pool_index`](crate::pool_index) is
+    /// that of the caller.
+    ///
+    /// Counterpart: `ABT_pool_get_id`.
+    #[must_use]
+    pub fn index(&self) -> usize {
+        self.pool.index
+    }
+
+    /// Returns whether the calling unit belongs to this pool: it was spawned here, or has been
+    /// moved here since. `false` on an OS thread. Costs a few loads.
+    ///
+    /// Counterpart: `ABT_self_get_last_pool`.
+    #[inline]
+    #[must_use]
+    pub fn is_current(&self) -> bool {
+        current::ult().is_some_and(|ult| ptr::eq(ult.pool(), &*self.pool))
     }
 
     /// The kind in the configuration.

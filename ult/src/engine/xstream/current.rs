@@ -176,6 +176,41 @@ pub fn current_ids() -> Option<(u64, usize)> {
     Some((ult.id.get(), xstream.shared().index))
 }
 
+/// Rank of the xstream that the caller runs on. `None`: an OS thread, which is no xstream.
+///
+/// Costs a few loads, as does [`pool_index`]. A ULT stays on its xstream, unless it is migratable;
+/// an xstream may be given another rank ([`XstreamRef::set_rank`](crate::XstreamRef::set_rank)).
+///
+/// ```
+/// # use ult::{PoolSpec, Runtime, XstreamSpec};
+/// let runtime = Runtime::builder()
+///     .pool(PoolSpec::new("p"))
+///     .xstream(XstreamSpec::new("x").rank(3).pools(["p"]))
+///     .start()?;
+/// let pool = runtime.pool("p").unwrap();
+/// let there = pool.spawn(|| (ult::xstream_rank(), ult::pool_index()))?.join()?;
+/// assert_eq!(there, (Some(3), Some(pool.index())));
+/// assert_eq!(ult::xstream_rank(), None);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// Counterpart: `ABT_self_get_xstream_rank`.
+#[inline]
+#[must_use]
+pub fn xstream_rank() -> Option<usize> {
+    Some(xstream()?.shared().rank())
+}
+
+/// [`index`](crate::PoolRef::index) of the pool that the calling unit belongs to. `None`: the
+/// caller is no unit. [`PoolRef::is_current`](crate::PoolRef::is_current) compares with one pool.
+///
+/// Counterpart: `ABT_self_get_last_pool_id`.
+#[inline]
+#[must_use]
+pub fn pool_index() -> Option<usize> {
+    Some(ult()?.pool().index)
+}
+
 /// Returns the address of the calling unit's descriptor, which tells it from all other units that
 /// are alive. A later unit may get the same address. 0: an OS thread.
 #[inline]

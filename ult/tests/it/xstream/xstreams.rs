@@ -265,10 +265,11 @@ fn ranks_are_unique_and_can_be_chosen() {
         let c = runtime.add_xstream(spec("c")).unwrap();
         assert_eq!((a.rank(), c.rank()), (9, 1));
         let own = runtime.clone();
-        let here = move || (own.rank_here(), ult::current().map(|me| me.rank));
-        let (rank, told) = runtime.pool("p").unwrap().spawn(here).unwrap().join().unwrap();
-        assert!(rank.is_some() && rank == told, "{rank:?}, and {told:?}");
+        let here = move || (own.rank_here(), ult::xstream_rank(), ult::current().map(|me| me.rank));
+        let (rank, own, told) = runtime.pool("p").unwrap().spawn(here).unwrap().join().unwrap();
+        assert!(rank.is_some() && rank == own && rank == told, "{rank:?}, {own:?}, {told:?}");
         assert_eq!(runtime.rank_here(), None, "an OS thread has none");
+        assert_eq!(ult::xstream_rank(), None);
         runtime.shutdown().unwrap();
     });
 }
@@ -616,6 +617,36 @@ fn a_revival_does_not_take_back_what_others_have_now() {
         let error = x2.revive().unwrap_err();
         assert!(error.to_string().contains("gone"), "{error}");
         assert!(matches!(error, LayoutError::Start(StartError::UnknownPool { .. })), "{error}");
+        runtime.shutdown().unwrap();
+    });
+}
+
+#[test]
+fn a_unit_knows_its_pool_also_after_it_has_been_moved() {
+    within(|| {
+        let runtime = Runtime::builder()
+            .pool(PoolSpec::new("p"))
+            .pool(PoolSpec::new("q"))
+            .xstream(XstreamSpec::new("x").pools(["p", "q"]))
+            .start()
+            .unwrap();
+        let (p, q) = (runtime.pool("p").unwrap(), runtime.pool("q").unwrap());
+        let pools = (p.clone(), q.clone());
+        let moves = move || {
+            let (p, q) = pools;
+            let here = || (ult::pool_index(), p.is_current(), q.is_current());
+            let before = here();
+            ult::set_pool(&q).unwrap();
+            ult::yield_now();
+            (before, here())
+        };
+        let (before, after) = p.spawn(moves).unwrap().join().unwrap();
+        assert_eq!(before, (Some(p.index()), true, false));
+        assert_eq!(after, (Some(q.index()), false, true));
+        let tasklet = p.tasklet().spawn(ult::pool_index).unwrap();
+        assert_eq!(tasklet.join().unwrap(), Some(p.index()));
+        assert_eq!(ult::pool_index(), None, "an OS thread has none");
+        assert!(!p.is_current());
         runtime.shutdown().unwrap();
     });
 }
