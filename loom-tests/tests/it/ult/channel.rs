@@ -27,6 +27,36 @@ fn items_arrive_in_order() {
     }
 }
 
+/// A receiver fetches two items at once. Whether it takes the first or the second of them, the
+/// sender that waits for room meanwhile is seen.
+#[test]
+fn a_receiver_makes_room_by_what_it_has_fetched_before() {
+    check(|| {
+        let (sender, receiver) = channel::bounded(2);
+        let sends = thread::spawn(move || (1..=4).for_each(|n| sender.send(n).unwrap()));
+        assert_eq!(receiver.iter().collect::<Vec<_>>(), [1, 2, 3, 4]);
+        sends.join().unwrap();
+    });
+}
+
+/// One fetches what is queued, the other one finds it there, and neither waits for what the other
+/// has taken.
+#[test]
+fn two_receivers_share_what_one_has_fetched() {
+    check(|| {
+        let (sender, receiver) = channel::bounded(2);
+        (1..=2).for_each(|n| sender.send(n).unwrap());
+        let other = receiver.clone();
+        let receives = thread::spawn(move || other.recv().unwrap());
+        sender.send(3).unwrap();
+        let first = receiver.recv().unwrap();
+        let second = receives.join().unwrap();
+        drop(sender);
+        let rest: u32 = receiver.iter().sum();
+        assert_eq!(first + second + rest, 6);
+    });
+}
+
 /// One gets the item, the other one sees the end of the channel.
 #[test]
 fn two_receivers_share_one_item() {

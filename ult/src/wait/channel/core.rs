@@ -1,5 +1,15 @@
-//! The state of a channel, behind an OS mutex that is held for a few instructions and never across
-//! a suspension or while an item is dropped.
+//! The state of a channel, in two halves, so that a sender and a receiver on two cores meet once
+//! for many items.
+//!
+//! | half | who locks it | what is in it |
+//! |---|---|---|
+//! | [`Back`] | senders; a receiver whose front is empty | the younger items, everybody who waits |
+//! | [`Front`] | receivers; whoever is about to wait | the older items |
+//!
+//! A receiver takes from the front. If that is empty, it locks the back as well and exchanges the
+//! two queues: one meeting for all items that have come since. Both locks are OS mutexes, always
+//! taken in the order front, back, held for a few instructions, and never across a suspension or
+//! while an item is dropped.
 //!
 //! # Invariants
 //!
@@ -7,13 +17,24 @@
 //! |---|---|
 //! | a receiver waits | no item is queued, no sender waits, the channel is open |
 //! | a sender waits | the queue is full, no receiver waits, the channel is open |
+//! | a sender or a select waits for room | `Front::wants_room` is set |
 //!
 //! So an item goes straight into the hands of a waiting receiver, and the item of a waiting sender
 //! moves into the queue (or to the receiver, in a channel without room) when there is room. A
 //! waiter is woken when its item has been moved; it finds out what happened by looking into its
-//! [`ItemCell`].
+//! [`ItemCell`]. Who is about to wait holds both locks: a sender so that no receiver makes room
+//! unseen, a receiver so that no other one has put items into the front.
 //!
-//! `has_news` is a copy of "a receive would not wait", for looks without the lock.
+//! # Hints
+//!
+//! | word | in the line of | meaning |
+//! |---|---|---|
+//! | `has_news` | its own | false: a receive would have waited, a moment ago |
+//! | `in_front`, `in_back` | front, back | the lengths, for who does not hold the lock |
+//! | `pace` | front | how long a receiver lets items gather before it exchanges the queues |
+//!
+//! `in_front` falls until the next exchange, which needs the lock of the back: a sender that reads
+//! it under that lock may believe that there is less room than there is, but not more.
 
 use std::collections::VecDeque;
 use std::ptr::NonNull;
@@ -23,9 +44,14 @@ use crate::base::wait_kind::WaitKind;
 use crate::engine::model::waiter::{WaitList, Waiter};
 use crate::engine::waiting::list::Chain;
 use crate::engine::waiting::waiter::{SpinFor, spin};
-use crate::sync::atomic::AtomicBool;
+#[cfg(not(loom))]
+use crate::engine::xstream::runnable::has_runnable;
+#[cfg(not(loom))]
+use crate::sync::atomic::AtomicU32;
 use crate::sync::atomic::Ordering::Relaxed;
+use crate::sync::atomic::{AtomicBool, AtomicUsize};
 use crate::sync::{Mutex as OsMutex, MutexGuard as OsGuard, UnsafeCell, lock};
+use prim::OwnLine;
 
 /// How an operation that cannot be done at once goes on.
 #[derive(Debug, Clone, Copy)]
@@ -43,13 +69,36 @@ pub(super) enum Refusal {
 }
 
 pub(super) struct ChannelCore<T> {
-    state: OsMutex<ChannelState<T>>,
+    front: OwnLine<FrontHalf<T>>,
+    back: OwnLine<BackHalf<T>>,
+    news: OwnLine<AtomicBool>,
     /// Items that the queue may hold.
     capacity: Option<usize>,
-    has_news: AtomicBool,
 }
 
-struct ChannelState<T> {
+struct FrontHalf<T> {
+    state: OsMutex<Front<T>>,
+    in_front: AtomicUsize,
+    #[cfg(not(loom))]
+    pace: AtomicU32,
+}
+
+struct BackHalf<T> {
+    state: OsMutex<Back<T>>,
+    #[cfg(not(loom))]
+    in_back: AtomicUsize,
+}
+
+/// The locks of the front, if need be, and the back.
+type Locks<'a, T> = (Option<OsGuard<'a, Front<T>>>, OsGuard<'a, Back<T>>);
+
+struct Front<T> {
+    items: VecDeque<T>,
+    /// Makes each receiver that takes an item look into the back.
+    wants_room: bool,
+}
+
+struct Back<T> {
     items: VecDeque<T>,
     receivers: WaitList,
     senders: WaitList,
@@ -58,6 +107,8 @@ struct ChannelState<T> {
     /// Selects that wait for room.
     send_watch: WaitList,
     is_closed: bool,
+    /// No less than there are in the front.
+    ahead: usize,
 }
 
 /// The place for the item of a waiting party: a sender's until it is taken, a receiver's once it
@@ -106,17 +157,45 @@ unsafe impl<T: Send> Send for ChannelCore<T> {}
 
 impl<T> ChannelCore<T> {
     pub(super) fn new(capacity: Option<usize>) -> Self {
-        /// A larger queue grows when it is needed.
-        const RESERVED_MAX: usize = 1024;
-        let state = ChannelState {
-            items: VecDeque::with_capacity(capacity.unwrap_or(0).min(RESERVED_MAX)),
+        let front = Front { items: VecDeque::new(), wants_room: false };
+        let back = Back {
+            items: VecDeque::new(),
             receivers: WaitList::new(),
             senders: WaitList::new(),
             recv_watch: WaitList::new(),
             send_watch: WaitList::new(),
             is_closed: false,
+            ahead: 0,
         };
-        Self { state: OsMutex::new(state), capacity, has_news: AtomicBool::new(false) }
+        Self {
+            front: OwnLine(FrontHalf {
+                state: OsMutex::new(front),
+                in_front: AtomicUsize::new(0),
+                #[cfg(not(loom))]
+                pace: AtomicU32::new(0),
+            }),
+            back: OwnLine(BackHalf {
+                state: OsMutex::new(back),
+                #[cfg(not(loom))]
+                in_back: AtomicUsize::new(0),
+            }),
+            news: OwnLine(AtomicBool::new(false)),
+            capacity,
+        }
+    }
+
+    fn front(&self) -> OsGuard<'_, Front<T>> {
+        lock(&self.front.0.state)
+    }
+
+    fn back(&self) -> OsGuard<'_, Back<T>> {
+        lock(&self.back.0.state)
+    }
+
+    /// Both locks, for who is about to wait.
+    fn both(&self) -> Locks<'_, T> {
+        let front = self.front();
+        (Some(front), self.back())
     }
 
     pub(super) fn capacity(&self) -> Option<usize> {
@@ -124,55 +203,123 @@ impl<T> ChannelCore<T> {
     }
 
     pub(super) fn len(&self) -> usize {
-        lock(&self.state).items.len()
+        // No exchange meanwhile.
+        let back = self.back();
+        back.items.len() + self.in_front()
     }
 
     pub(super) fn is_closed(&self) -> bool {
-        lock(&self.state).is_closed
+        self.back().is_closed
+    }
+
+    fn in_front(&self) -> usize {
+        self.front.0.in_front.load(Relaxed)
+    }
+
+    fn count_front(&self, front: &Front<T>) {
+        self.front.0.in_front.store(front.items.len(), Relaxed);
+    }
+
+    #[cfg_attr(loom, allow(unused_variables, reason = "the models have no use for hints"))]
+    fn count_back(&self, back: &Back<T>) {
+        #[cfg(not(loom))]
+        self.back.0.in_back.store(back.items.len(), Relaxed);
+    }
+
+    fn has_news(&self) -> bool {
+        self.news.0.load(Relaxed)
+    }
+
+    /// Under the lock of the back.
+    fn set_news(&self, has_news: bool) {
+        // Not written again and again: receivers look at it while senders send.
+        if self.has_news() != has_news {
+            self.news.0.store(has_news, Relaxed);
+        }
+    }
+
+    /// Returns whether there is room for an item. Under the lock of the back.
+    fn has_room(&self, back: &mut Back<T>) -> bool {
+        let Some(capacity) = self.capacity else { return true };
+        if !back.senders.is_empty() {
+            return false;
+        }
+        if back.items.len() + back.ahead < capacity {
+            return true;
+        }
+        // Not each time: receivers write the line with each item.
+        back.ahead = self.in_front();
+        back.items.len() + back.ahead < capacity
     }
 
     pub(super) fn send(&self, item: T, patience: WaitLimit) -> Result<(), (T, Refusal)> {
-        let mut state = lock(&self.state);
-        if state.is_closed {
-            return Err((item, Refusal::Closed));
+        let refused = self.give((None, self.back()), item).map_err(|(item, why, _)| (item, why));
+        match (refused, patience) {
+            (Err((item, Refusal::NotNow)), WaitLimit::Until(deadline)) => {
+                self.send_slow(item, deadline)
+            }
+            (refused, _) => refused,
         }
-        if let Some(receiver) = state.receivers.pop_front() {
+    }
+
+    /// Gives the item to a receiver that waits, or puts it into the queue; else gives it back, with
+    /// the locks.
+    fn give<'a>(
+        &self,
+        (front, mut back): Locks<'a, T>,
+        item: T,
+    ) -> Result<(), (T, Refusal, Locks<'a, T>)> {
+        if back.is_closed {
+            return Err((item, Refusal::Closed, (front, back)));
+        }
+        if let Some(receiver) = back.receivers.pop_front() {
             // SAFETY: a receiver of this channel, popped under the lock and not yet woken.
             unsafe { put(receiver, item) };
-            drop(state);
+            drop((front, back));
             // SAFETY:
             // - alive, unlinked: popped above; not touched afterwards.
             unsafe { Waiter::wake(receiver) };
             return Ok(());
         }
-        if state.has_room(self.capacity) {
-            state.items.push_back(item);
-            self.tell_receivers(state);
-            return Ok(());
+        if !self.has_room(&mut back) {
+            return Err((item, Refusal::NotNow, (front, back)));
         }
-        match patience {
-            WaitLimit::None => Err((item, Refusal::NotNow)),
-            WaitLimit::Until(deadline) => self.send_slow(state, item, deadline),
-        }
+        back.items.push_back(item);
+        self.count_back(&back);
+        self.tell_receivers((front, back));
+        Ok(())
+    }
+
+    /// Waits a little for another core to make room: a quarter of it all, so that the two do not
+    /// meet for each item.
+    #[cfg(not(loom))]
+    fn spin_for_room(&self) {
+        let Some(capacity @ 1..) = self.capacity else { return };
+        let enough = capacity - (capacity / 4).max(1);
+        let queued = || self.back.0.in_back.load(Relaxed) + self.in_front();
+        spin(SpinFor::Other, || queued() <= enough);
     }
 
     #[cold]
-    fn send_slow(
-        &self,
-        mut state: OsGuard<'_, ChannelState<T>>,
-        item: T,
-        deadline: Option<Instant>,
-    ) -> Result<(), (T, Refusal)> {
+    fn send_slow(&self, item: T, deadline: Option<Instant>) -> Result<(), (T, Refusal)> {
+        #[cfg(not(loom))]
+        self.spin_for_room();
+        let (item, (mut front, mut back)) = match self.give(self.both(), item) {
+            Ok(()) => return Ok(()),
+            Err((item, Refusal::Closed, _)) => return Err((item, Refusal::Closed)),
+            Err((item, Refusal::NotNow, locks)) => (item, locks),
+        };
         let slot = ItemCell::new(Some(item));
         let waiter = slot.waiter(WaitKind::ChannelSend);
         let node = NonNull::from(&waiter);
         // SAFETY:
         // - in no list: fresh; it and the slot stay until it is woken or removed (`settle`).
-        unsafe { state.senders.push_back(node) };
+        unsafe { back.senders.push_back(node) };
+        want_room(&mut front);
         // Without room the waiting sender is what a receiver gets.
-        self.tell_receivers(state);
+        self.tell_receivers((front, back));
         // SAFETY: alive, our own; senders wait in no other list.
-        let is_woken = waiter.settle(deadline, || unsafe { self.leave(|s| &mut s.senders, node) });
+        let is_woken = waiter.settle(deadline, || unsafe { self.leave(|b| &mut b.senders, node) });
         match slot.take() {
             None => Ok(()),
             Some(item) if is_woken => Err((item, Refusal::Closed)),
@@ -184,109 +331,183 @@ impl<T> ChannelCore<T> {
     /// of the sender, whose tag is `slot`, until one comes. `false`: nothing is linked, because the
     /// item is gone or the channel is closed.
     ///
+    /// For channels without room.
+    ///
     /// # Safety
     ///
     /// The waiter is in no list, and it and `slot` stay until it is woken or
     /// [`withdraw`](Self::withdraw) has taken it out.
     #[cfg(not(loom))]
     pub(super) unsafe fn offer(&self, node: NonNull<Waiter>, slot: &ItemCell<T>) -> bool {
-        let mut state = lock(&self.state);
-        if state.is_closed {
-            return false;
-        }
         // Nothing of it is linked, so the slot is the caller's.
         let Some(item) = slot.take() else { return false };
-        if let Some(receiver) = state.receivers.pop_front() {
-            // SAFETY: a receiver of this channel, popped under the lock and not yet woken.
-            unsafe { put(receiver, item) };
-            drop(state);
-            // SAFETY:
-            // - alive, unlinked: popped above; not touched afterwards.
-            unsafe { Waiter::wake(receiver) };
+        let Err((item, why, (front, mut back))) = self.give((None, self.back()), item) else {
             return false;
-        }
+        };
         // SAFETY:
         // - no alias: not linked yet.
         slot.0.with_mut(|slot| unsafe { *slot = Some(item) });
+        if why == Refusal::Closed {
+            return false;
+        }
         // SAFETY: duty of the caller.
-        unsafe { state.senders.push_back(node) };
-        self.tell_receivers(state);
+        unsafe { back.senders.push_back(node) };
+        self.tell_receivers((front, back));
         true
     }
 
     /// Returns whether the item of an async sender has been taken, or never will be.
     #[cfg(not(loom))]
     pub(super) fn is_offer_over(&self, slot: &ItemCell<T>) -> bool {
-        let state = lock(&self.state);
+        let back = self.back();
         // SAFETY:
         // - no writer: only its owner, who is the caller, and receivers, who need the lock.
-        state.is_closed || slot.0.with(|slot| unsafe { (*slot).is_none() })
+        back.is_closed || slot.0.with(|slot| unsafe { (*slot).is_none() })
     }
 
     /// Takes the waiter of an async sender out. `false`: its wait has been ended.
     #[cfg(not(loom))]
     pub(super) fn withdraw(&self, node: NonNull<Waiter>) -> bool {
         // SAFETY: alive, and the caller's own; senders wait in no other list.
-        unsafe { self.leave(|state| &mut state.senders, node) }
+        unsafe { self.leave(|back| &mut back.senders, node) }
     }
 
     pub(super) fn recv(&self, patience: WaitLimit) -> Result<T, Refusal> {
-        let WaitLimit::Until(deadline) = patience else {
-            if !self.has_news.load(Relaxed) {
-                return Err(Refusal::NotNow);
+        // What is in the front, or has come meanwhile.
+        if self.has_news() {
+            match self.take_item() {
+                Err((Refusal::NotNow, _)) => {}
+                Err((Refusal::Closed, _)) => return Err(Refusal::Closed),
+                Ok(item) => return Ok(item),
             }
-            return self.take_item(lock(&self.state)).map_err(|(refusal, _)| refusal);
-        };
+        }
+        let WaitLimit::Until(deadline) = patience else { return Err(Refusal::NotNow) };
         // Another core may be about to send.
-        spin(SpinFor::Other, || self.has_news.load(Relaxed));
-        match self.take_item(lock(&self.state)) {
+        spin(SpinFor::Other, || self.has_news());
+        match self.take_item() {
             Ok(item) => Ok(item),
-            Err((Refusal::NotNow, state)) => self.recv_slow(state, deadline),
+            Err((Refusal::NotNow, locks)) => self.recv_slow(locks, deadline),
             Err((Refusal::Closed, _)) => Err(Refusal::Closed),
         }
     }
 
-    /// Takes the oldest item, if there is one; else gives the lock back to the caller.
-    fn take_item<'a>(
-        &self,
-        mut state: OsGuard<'a, ChannelState<T>>,
-    ) -> Result<T, (Refusal, OsGuard<'a, ChannelState<T>>)> {
-        let queued = state.items.pop_front();
-        // There is room now, or there is none and the sender gives directly.
-        let sender = state.senders.pop_front();
-        // SAFETY: a sender of this channel, popped under the lock and not yet woken.
-        let sent = sender.and_then(|sender| unsafe { slot_of::<T>(sender) }.take());
-        let item = match (queued, sent) {
-            (Some(queued), sent) => {
-                state.items.extend(sent);
-                queued
+    /// Takes the oldest item, if there is one; else gives the locks back to the caller.
+    fn take_item(&self) -> Result<T, (Refusal, Locks<'_, T>)> {
+        #[cfg(not(loom))]
+        self.let_gather();
+        let mut front = self.front();
+        if let Some(item) = front.items.pop_front() {
+            self.count_front(&front);
+            if front.wants_room {
+                self.make_room(front);
             }
-            (None, Some(sent)) => sent,
+            return Ok(item);
+        }
+        let mut back = self.back();
+        self.exchange(&mut front, &mut back);
+        let queued = front.items.pop_front();
+        self.count_front(&front);
+        back.ahead = front.items.len();
+        let sent = if queued.is_none() { take_sent(&mut back) } else { None };
+        let (item, sender) = match (queued, sent) {
+            (Some(queued), _) => (queued, None),
+            (None, Some((sent, sender))) => (sent, Some(sender)),
             (None, None) => {
-                let why = if state.is_closed { Refusal::Closed } else { Refusal::NotNow };
-                return Err((why, state));
+                self.set_news(back.is_closed);
+                let why = if back.is_closed { Refusal::Closed } else { Refusal::NotNow };
+                return Err((why, (Some(front), back)));
             }
         };
-        self.has_news.store(state.has_news(), Relaxed);
-        let watchers = if sender.is_none() && !state.send_watch.is_empty() {
-            state.send_watch.take_all()
-        } else {
-            Chain::new()
-        };
-        drop(state);
-        watchers.wake();
+        if front.wants_room && sender.is_none() {
+            self.make_room_in(front, back);
+            return Ok(item);
+        }
+        self.set_news(!front.items.is_empty() || back.has_news());
+        drop((front, back));
         if let Some(sender) = sender {
             // SAFETY:
-            // - alive, unlinked: popped above; not touched afterwards.
+            // - alive, unlinked: popped by `take_sent`; not touched afterwards.
             unsafe { Waiter::wake(sender) };
         }
         Ok(item)
     }
 
+    /// Exchanges the queues: the front is empty.
+    fn exchange(&self, front: &mut Front<T>, back: &mut Back<T>) {
+        std::mem::swap(&mut front.items, &mut back.items);
+        self.count_back(back);
+        #[cfg(not(loom))]
+        self.learn_pace(front.items.len());
+    }
+
+    /// Learns from the number of items for which the two sides have met.
+    #[cfg(not(loom))]
+    fn learn_pace(&self, fetched: usize) {
+        /// Meetings that are rarer than one in so many items are rare enough.
+        const ENOUGH: usize = 64;
+        /// Pauses of the processor: about a microsecond.
+        const PACE_MAX: u32 = 32;
+        let pace = self.front.0.pace.load(Relaxed);
+        let next = match fetched {
+            // They come one by one.
+            0 | 1 => 0,
+            2..ENOUGH => (2 * pace + 1).min(PACE_MAX),
+            _ => pace,
+        };
+        if next != pace {
+            self.front.0.pace.store(next, Relaxed);
+        }
+    }
+
+    /// Lets items gather in the back while a sender on another core is sending one after the other,
+    /// so that the two do not meet for each item.
+    #[cfg(not(loom))]
+    fn let_gather(&self) {
+        let pace = self.front.0.pace.load(Relaxed);
+        if pace > 0 && self.in_front() == 0 {
+            let in_back = self.back.0.in_back.load(Relaxed);
+            if !has_runnable() {
+                (0..pace).for_each(|_| crate::sync::hint::spin_loop());
+            }
+            if self.back.0.in_back.load(Relaxed) == in_back {
+                // Nobody is sending.
+                self.front.0.pace.store(0, Relaxed);
+            }
+        }
+    }
+
+    /// An item has been taken, and somebody waits for room.
+    #[cold]
+    fn make_room(&self, front: OsGuard<'_, Front<T>>) {
+        let back = self.back();
+        self.make_room_in(front, back);
+    }
+
+    fn make_room_in(&self, mut front: OsGuard<'_, Front<T>>, mut back: OsGuard<'_, Back<T>>) {
+        let mut watchers = Chain::new();
+        let sender = take_sent(&mut back).map(|(item, sender)| {
+            back.items.push_back(item);
+            self.count_back(&back);
+            sender
+        });
+        if sender.is_none() {
+            watchers = back.send_watch.take_all();
+        }
+        front.wants_room = !back.senders.is_empty() || !back.send_watch.is_empty();
+        self.set_news(!front.items.is_empty() || back.has_news());
+        drop((front, back));
+        watchers.wake();
+        if let Some(sender) = sender {
+            // SAFETY:
+            // - alive, unlinked: popped by `take_sent`; not touched afterwards.
+            unsafe { Waiter::wake(sender) };
+        }
+    }
+
     #[cold]
     fn recv_slow(
         &self,
-        mut state: OsGuard<'_, ChannelState<T>>,
+        (front, mut back): Locks<'_, T>,
         deadline: Option<Instant>,
     ) -> Result<T, Refusal> {
         let slot = ItemCell::new(None);
@@ -294,14 +515,14 @@ impl<T> ChannelCore<T> {
         let node = NonNull::from(&waiter);
         // SAFETY:
         // - in no list: fresh; it and the slot stay until it is woken or removed (`settle`).
-        unsafe { state.receivers.push_back(node) };
+        unsafe { back.receivers.push_back(node) };
         // Without room a waiting receiver is the room that a sender needs.
-        let watchers = state.send_watch.take_all();
-        drop(state);
+        let watchers = back.send_watch.take_all();
+        drop((front, back));
         watchers.wake();
         // SAFETY: alive, our own; receivers wait in no other list.
         let is_woken =
-            waiter.settle(deadline, || unsafe { self.leave(|s| &mut s.receivers, node) });
+            waiter.settle(deadline, || unsafe { self.leave(|b| &mut b.receivers, node) });
         match slot.take() {
             Some(item) => Ok(item),
             None if is_woken => Err(Refusal::Closed),
@@ -316,54 +537,65 @@ impl<T> ChannelCore<T> {
     /// It is alive, and was put into this list of this channel and no other.
     unsafe fn leave(
         &self,
-        list: impl FnOnce(&mut ChannelState<T>) -> &mut WaitList,
+        list: impl FnOnce(&mut Back<T>) -> &mut WaitList,
         node: NonNull<Waiter>,
     ) -> bool {
-        let mut state = lock(&self.state);
+        // A sender that leaves may have been the news; a receive finds out.
+        //
         // SAFETY: duty of the caller.
-        let was_linked = unsafe { list(&mut state).remove(node) };
-        self.has_news.store(state.has_news(), Relaxed);
-        was_linked
+        unsafe { list(&mut self.back()).remove(node) }
     }
 
     /// Wakes the watchers of the receiving end: there is something to receive, and no receiver
     /// waits for it alone.
-    fn tell_receivers(&self, mut state: OsGuard<'_, ChannelState<T>>) {
-        self.has_news.store(true, Relaxed);
-        if state.recv_watch.is_empty() {
+    fn tell_receivers(&self, (front, mut back): Locks<'_, T>) {
+        self.set_news(true);
+        if back.recv_watch.is_empty() {
             return;
         }
-        let watchers = state.recv_watch.take_all();
-        drop(state);
+        let watchers = back.recv_watch.take_all();
+        drop((front, back));
         watchers.wake();
     }
 
     /// Lets everybody go: senders take their items back, receivers get what is queued.
     pub(super) fn close(&self) {
-        let mut state = lock(&self.state);
-        state.is_closed = true;
-        self.has_news.store(true, Relaxed);
-        let ChannelState { receivers, senders, recv_watch, send_watch, .. } = &mut *state;
+        let mut back = self.back();
+        back.is_closed = true;
+        self.set_news(true);
+        let Back { receivers, senders, recv_watch, send_watch, .. } = &mut *back;
         let mut all = Chain::new();
         for list in [receivers, senders, recv_watch, send_watch] {
             all.append(list.take_all());
         }
-        drop(state);
+        drop(back);
         all.wake();
     }
 
     /// Drops what is queued, when nobody can receive it any more.
     pub(super) fn discard(&self) {
-        let items = std::mem::take(&mut lock(&self.state).items);
+        let mut front = self.front();
+        let mut back = self.back();
+        let items = [&mut front.items, &mut back.items].map(std::mem::take);
+        self.count_front(&front);
+        self.count_back(&back);
+        drop((front, back));
         drop(items);
     }
 
     pub(super) fn can_recv(&self) -> bool {
-        lock(&self.state).has_news()
+        let front = self.front();
+        !front.items.is_empty() || self.back().has_news()
     }
 
     pub(super) fn can_send(&self) -> bool {
-        lock(&self.state).takes_item(self.capacity)
+        let mut back = self.back();
+        self.takes_item(&mut back)
+    }
+
+    /// Returns whether a send would return at once. Under the lock of the back.
+    fn takes_item(&self, back: &mut Back<T>) -> bool {
+        back.is_closed || !back.receivers.is_empty() || self.has_room(back)
     }
 
     /// Links a waiter that is woken when there may be something to receive. `false`: there is.
@@ -372,12 +604,13 @@ impl<T> ChannelCore<T> {
     ///
     /// It is in no list, and stays until it is woken or `unwatch` has taken it out.
     pub(super) unsafe fn watch_recv(&self, node: NonNull<Waiter>) -> bool {
-        let mut state = lock(&self.state);
-        if state.has_news() {
+        let front = self.front();
+        let mut back = self.back();
+        if !front.items.is_empty() || back.has_news() {
             return false;
         }
         // SAFETY: duty of the caller.
-        unsafe { state.recv_watch.push_back(node) };
+        unsafe { back.recv_watch.push_back(node) };
         true
     }
 
@@ -387,40 +620,47 @@ impl<T> ChannelCore<T> {
     ///
     /// As for [`watch_recv`](Self::watch_recv).
     pub(super) unsafe fn watch_send(&self, node: NonNull<Waiter>) -> bool {
-        let mut state = lock(&self.state);
-        if state.takes_item(self.capacity) {
+        let (mut front, mut back) = self.both();
+        if self.takes_item(&mut back) {
             return false;
         }
         // SAFETY: duty of the caller.
-        unsafe { state.send_watch.push_back(node) };
+        unsafe { back.send_watch.push_back(node) };
+        want_room(&mut front);
         true
     }
 
     pub(super) fn unwatch_recv(&self, node: NonNull<Waiter>) -> bool {
         // SAFETY: alive, and the caller's own; it was put into this list.
-        unsafe { self.leave(|state| &mut state.recv_watch, node) }
+        unsafe { self.leave(|back| &mut back.recv_watch, node) }
     }
 
     pub(super) fn unwatch_send(&self, node: NonNull<Waiter>) -> bool {
         // SAFETY: alive, and the caller's own; it was put into this list.
-        unsafe { self.leave(|state| &mut state.send_watch, node) }
+        unsafe { self.leave(|back| &mut back.send_watch, node) }
     }
 }
 
-impl<T> ChannelState<T> {
-    fn has_room(&self, capacity: Option<usize>) -> bool {
-        capacity.is_none_or(|capacity| self.items.len() < capacity)
-    }
-
-    /// Returns whether a receive would return at once.
+impl<T> Back<T> {
+    /// Returns whether a receive would return at once if the front is empty.
     fn has_news(&self) -> bool {
         self.is_closed || !self.items.is_empty() || !self.senders.is_empty()
     }
+}
 
-    /// Returns whether a send would return at once.
-    fn takes_item(&self, capacity: Option<usize>) -> bool {
-        self.is_closed || !self.receivers.is_empty() || self.has_room(capacity)
+/// Has whoever takes an item look into the back.
+fn want_room<T>(front: &mut Option<OsGuard<'_, Front<T>>>) {
+    if let Some(front) = front {
+        front.wants_room = true;
     }
+}
+
+/// Takes the sender that has waited longest, which must be woken, and its item.
+fn take_sent<T>(back: &mut Back<T>) -> Option<(T, NonNull<Waiter>)> {
+    let sender = back.senders.pop_front()?;
+    // SAFETY: a sender of this channel, popped under the lock and not yet woken.
+    let item = unsafe { slot_of::<T>(sender) }.take()?;
+    Some((item, sender))
 }
 
 /// Puts an item into the hands of a waiting receiver.
