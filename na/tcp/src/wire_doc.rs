@@ -32,6 +32,48 @@ fn frame(kind: Kind, number: u64, payload: &[u8]) -> Vec<u8> {
 #[test]
 fn the_page_says_what_the_code_does() {
     let mut page = Page::read(include_str!("../../../docs/wire-tcp.md"));
+    hellos(&mut page);
+    let message = frame(Kind::Unexpected, 7, b"abc");
+    page.check_layout(
+        "tcp-frame",
+        &message,
+        &[
+            ("kind", Field::Number(1)),
+            ("zero", Field::Number(0)),
+            ("payload_bytes", Field::Number(3)),
+            ("number", Field::Number(7)),
+            ("payload", Field::Bytes(b"abc")),
+        ],
+    );
+    page.check_example("unexpected \"abc\" with tag 7", &message);
+    let request = Request { key: KEY, offset: 32, len: 16 };
+    page.check_example("get 5 of 16 bytes from 32", &frame(Kind::Get, 5, &request.encode()));
+    let denied = Status::Denied(DeniedReason::NoSuchKey).encode();
+    page.check_example("no such key for 5", &frame(Kind::Done, 5, &denied));
+    page.check_example("cancel 5", &frame(Kind::Cancel, 5, &[]));
+    kinds(&mut page);
+
+    let said: Vec<_> = page.table("tcp-status").into_iter().map(|row| row[0].clone()).collect();
+    let codes = (0u32..)
+        .map_while(|code| Status::decode(&code.to_le_bytes()).ok().map(|_| code.to_string()));
+    assert_eq!(said, codes.collect::<Vec<_>>());
+    page.check(
+        "tcp-limits",
+        [0, 1],
+        &[
+            [&"address_bytes_max", &URI_BYTES_MAX],
+            [&"extension_bytes_max", &EXTENSION_BYTES_MAX],
+            [&"data_bytes_max", &CHUNK_BYTES_MAX],
+            [&"transfers", &TRANSFERS_MAX],
+            [&"message_bytes_max", &MESSAGE_BYTES_MAX],
+            [&"half_open", &greeting::HALF_OPEN_MAX],
+        ],
+    );
+    page.finish();
+}
+
+/// Hellos, and what extends them.
+fn hellos(page: &mut Page) {
     let bytes = hello(URI, 50, None);
     let extension = &bytes[bytes.len() - 16..];
     page.check_layout(
@@ -70,44 +112,6 @@ fn the_page_says_what_the_code_does() {
     page.check_example("hello of a listener", &hello(URI, 0, None));
     page.check_example("hello of shard 1 of 4 for shard 3", &hello("", 0, Some(shards(0))));
     page.check_example("hello of who only calls, every 50 ms", &hello("", 50, None));
-
-    let message = frame(Kind::Unexpected, 7, b"abc");
-    page.check_layout(
-        "tcp-frame",
-        &message,
-        &[
-            ("kind", Field::Number(1)),
-            ("zero", Field::Number(0)),
-            ("payload_bytes", Field::Number(3)),
-            ("number", Field::Number(7)),
-            ("payload", Field::Bytes(b"abc")),
-        ],
-    );
-    page.check_example("unexpected \"abc\" with tag 7", &message);
-    let request = Request { key: KEY, offset: 32, len: 16 };
-    page.check_example("get 5 of 16 bytes from 32", &frame(Kind::Get, 5, &request.encode()));
-    let denied = Status::Denied(DeniedReason::NoSuchKey).encode();
-    page.check_example("no such key for 5", &frame(Kind::Done, 5, &denied));
-    page.check_example("cancel 5", &frame(Kind::Cancel, 5, &[]));
-    kinds(&mut page);
-
-    let said: Vec<_> = page.table("tcp-status").into_iter().map(|row| row[0].clone()).collect();
-    let codes = (0u32..)
-        .map_while(|code| Status::decode(&code.to_le_bytes()).ok().map(|_| code.to_string()));
-    assert_eq!(said, codes.collect::<Vec<_>>());
-    page.check(
-        "tcp-limits",
-        [0, 1],
-        &[
-            [&"address_bytes_max", &URI_BYTES_MAX],
-            [&"extension_bytes_max", &EXTENSION_BYTES_MAX],
-            [&"data_bytes_max", &CHUNK_BYTES_MAX],
-            [&"transfers", &TRANSFERS_MAX],
-            [&"message_bytes_max", &MESSAGE_BYTES_MAX],
-            [&"half_open", &greeting::HALF_OPEN_MAX],
-        ],
-    );
-    page.finish();
 }
 
 /// Each kind is there, with the lengths that are taken.
