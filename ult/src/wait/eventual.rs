@@ -26,7 +26,7 @@ use crate::base::const_new::const_new;
 use crate::base::wait_kind::WaitKind;
 use crate::engine::model::waiter::Waiter;
 use crate::engine::waiting::list::{next_of, remove_from, set_first, set_next};
-use crate::engine::waiting::waiter::{Deferred, after, spin_idle};
+use crate::engine::waiting::waiter::{Deferred, after};
 use crate::sync::atomic::AtomicPtr;
 use crate::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use crate::sync::{UnsafeCell, relax};
@@ -156,10 +156,13 @@ impl<T> Eventual<T> {
     /// Waits until the value is there, whatever happens: not a cancellation point. For what
     /// somebody else uses until then, such as memory.
     pub fn wait_ready_fully(&self) {
-        if self.is_ready() || spin_idle(None, || self.is_ready()) {
+        if self.is_ready() {
             return;
         }
         let waiter = Waiter::new(WaitKind::Eventual);
+        if waiter.spin_idle(None, || self.is_ready()) {
+            return;
+        }
         // SAFETY:
         // - in no list: fresh; it stays until it is woken, since the next line returns only then.
         if unsafe { self.link(NonNull::from(&waiter)) } {
@@ -245,10 +248,10 @@ impl<T> Eventual<T> {
 
     #[cold]
     fn wait_slow(&self, kind: WaitKind, deadline: Option<Instant>) -> bool {
-        if spin_idle(deadline, || self.is_ready()) {
+        let waiter = Waiter::new(kind);
+        if waiter.spin_idle(deadline, || self.is_ready()) {
             return true;
         }
-        let waiter = Waiter::new(kind);
         let node = NonNull::from(&waiter);
         // SAFETY:
         // - in no list: fresh; it stays until it is woken or unlinked (`settle`).

@@ -56,8 +56,6 @@ use crate::engine::model::xstream_shared::XstreamShared;
 #[cfg(not(loom))]
 use crate::engine::xstream::cancel;
 #[cfg(not(loom))]
-use crate::engine::xstream::owner::Xstream;
-#[cfg(not(loom))]
 use crate::sync::atomic::Ordering::Relaxed;
 #[cfg(not(loom))]
 use prim::prefetch;
@@ -113,6 +111,31 @@ impl Waiter {
     pub(crate) fn with_number(mut self, number: usize) -> Self {
         self.tag = std::ptr::without_provenance_mut(number);
         self
+    }
+
+    /// A wait of a ULT for another core that costs no suspension: the ULT looks for itself for as
+    /// long as its xstream, which has nothing else to run, would look for work. `true`: `done` said
+    /// yes. For who has made the waiter and not linked it.
+    ///
+    /// The cache line of `done` comes here, and nothing else does: a suspended ULT costs its waker
+    /// that of the waiter, of the descriptor and of the inbox, and the way back of all three.
+    ///
+    /// No such wait where somebody watches the switches, beside idle waiters (see [`spin`]), and
+    /// after `deadline`.
+    #[cfg_attr(loom, allow(unused_variables, reason = "the models have no use for time"))]
+    #[inline]
+    pub(crate) fn spin_idle(&self, deadline: Option<Instant>, done: impl Fn() -> bool) -> bool {
+        #[cfg(not(loom))]
+        if let Party::Ult(ult) = self.party {
+            // Others of its pool are the common case.
+            //
+            // SAFETY:
+            // - valid: set when the ULT, which is the caller, settled on this xstream, and slots
+            //   stay while a ULT that is at home here points to them.
+            let slot = unsafe { &*ult.slot.get() };
+            return slot.list.is_empty() && spin_alone(ult, deadline, &done);
+        }
+        done()
     }
 
     /// Waits until woken, until `deadline`, or until the ULT is cancelled. After the latter two the
@@ -479,48 +502,17 @@ pub(crate) fn spin(what: SpinFor, mut done: impl FnMut() -> bool) -> bool {
     done()
 }
 
-/// A wait of the calling ULT for another core that costs no suspension: the ULT looks for itself
-/// for as long as its xstream, which has nothing else to run, would look for work. Returns what
-/// `done` said last.
-///
-/// The cache line of `done` comes here, and nothing else does: a suspended ULT costs its waker that
-/// of the waiter, of the descriptor and of the inbox, and the way back of all three.
-///
-/// No such wait where somebody watches the switches, beside idle waiters (see [`spin`]), and after
-/// `deadline`.
-#[cfg(not(loom))]
-#[inline]
-pub(crate) fn spin_idle(deadline: Option<Instant>, done: impl Fn() -> bool) -> bool {
-    let Some((xstream, ult)) = crate::engine::xstream::current::xstream_and_ult() else {
-        return done();
-    };
-    // The common case first, and out of a line that a suspension needs as well.
-    if !xstream.home_slot(ult).list.is_empty() || !xstream.idle.is_empty() {
-        return done();
-    }
-    spin_alone(xstream, ult, deadline, &done)
-}
-
+/// See [`Waiter::spin_idle`].
 #[cfg(not(loom))]
 #[cold]
-fn spin_alone(
-    xstream: &Xstream,
-    ult: UltPtr,
-    deadline: Option<Instant>,
-    done: &dyn Fn() -> bool,
-) -> bool {
+fn spin_alone(ult: UltPtr, deadline: Option<Instant>, done: &dyn Fn() -> bool) -> bool {
+    let Some(xstream) = crate::engine::xstream::current::xstream() else { return done() };
     let is_over = || done() || xstream.has_runnable() || cancel::is_pending(ult);
-    if xstream.is_watched() || is_over() {
+    if !xstream.idle.is_empty() || xstream.is_watched() || is_over() {
         return done();
     }
     let limit = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
     xstream.spin.spin(limit.unwrap_or(Duration::MAX), is_over);
-    done()
-}
-
-/// One look: the models have no use for time.
-#[cfg(loom)]
-pub(crate) fn spin_idle(_deadline: Option<Instant>, done: impl Fn() -> bool) -> bool {
     done()
 }
 
