@@ -105,7 +105,8 @@ impl Xstream {
                         return Leave::Exit;
                     }
                     no_unwind(|| {
-                        if !(self.has_odd_slots.get() && self.run_odd()) && !self.run_job() {
+                        let has_run = self.has_odd_slots.get() && self.run_odd() || self.run_job();
+                        if !has_run {
                             self.on_idle();
                         }
                     });

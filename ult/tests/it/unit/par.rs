@@ -72,10 +72,12 @@ fn on_one_xstream_the_range_is_one_piece() {
         let (runtime, pool) = shared(1);
         let pieces = on(&pool, || {
             let pieces = Mutex::new(Vec::new());
-            par::for_each_chunk(0..1000, usize::MAX, |piece| pieces.lock().unwrap().push(piece));
+            par::for_each_chunk(0..1000, usize::MAX, |piece| {
+                pieces.lock().unwrap().push((piece.start, piece.end));
+            });
             pieces.into_inner().unwrap()
         });
-        assert_eq!(pieces, [0..1000]);
+        assert_eq!(pieces, [(0, 1000)]);
         assert_eq!(pool.stats().created, 1);
         runtime.shutdown().unwrap();
     });
