@@ -35,7 +35,7 @@
 //!
 //! At the target: the transport (`na/sm/src`, `na/tcp/src`) delivers; `polling/driver.rs`,
 //! a ULT that polls whenever its execution stream has nothing better to do, passes the request to
-//! `dispatch/handler.rs`, which makes a ULT in the pool of the RPC. That ULT decodes the arguments,
+//! `dispatch/run_handler.rs`, which makes a ULT in the pool of the RPC. That ULT decodes arguments,
 //! runs the handler, and answers through `dispatch/respond.rs`.
 //!
 //! Back at the origin `polling/driver.rs` sets the eventual, and `operation/call.rs` decodes the
@@ -164,8 +164,8 @@ pub use self::{
     report::state_dump::{StateDump, UltLine},
     rpc::{NoResponse, OneWay, ProviderHandle, Rpc},
     serving::{
-        handle::Handle, provider::Provider, provider_close::CloseError,
-        respond_request::RespondRequest, serve::Serve,
+        handle::Handle, irespond::RespondRequest, provider::Provider, provider_close::CloseError,
+        serve::Serve,
     },
     timer::{Tick, Timer, TimerSpec, TimerState},
 };

@@ -49,7 +49,7 @@ use crate::operation::token::Token;
 use crate::support::contain::message_of;
 use crate::support::log::log;
 use crate::{
-    Addr, Instance, RespondError, admission::moved_requests, dispatch::handler, observe::parent,
+    Addr, Instance, RespondError, admission::moved_requests, dispatch::run_handler, observe::parent,
 };
 
 /// Longest explanation that is sent with an error, bytes.
@@ -441,7 +441,7 @@ impl Reply {
         };
         if let Some(places) = left {
             inner.moved_requests.remove(self);
-            handler::give_back(inner, &places, &self.origin);
+            run_handler::give_back(inner, &places, &self.origin);
         }
     }
 

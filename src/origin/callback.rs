@@ -1,4 +1,4 @@
-//! Calls that call back: [`Instance::cforward`]. Answers that do are in `respond_request.rs`.
+//! Calls that call back: [`Instance::cforward`]. Answers that do are in `irespond.rs`.
 //!
 //! The progress ULT only spawns the unit that runs the callback: decoding the result and running
 //! the user's code would hold up the loop that all callers wait for.

@@ -47,7 +47,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use ult::IdleEnd;
 
 use crate::Addr;
-use crate::dispatch::handler;
+use crate::dispatch::run_handler;
 use crate::instance::inner::Inner;
 use crate::observe::monitor::ProgressSampler;
 use crate::observe::trace;
@@ -392,7 +392,7 @@ impl Sink<Token> for Dispatch<'_> {
     // are where they stay.
     #[inline(always)]
     fn request_parts(&mut self, core: &Arc<Core<Token>>, parts: RequestParts) {
-        handler::dispatch(self.inner, core, parts);
+        run_handler::dispatch(self.inner, core, parts);
     }
 
     #[inline(always)]

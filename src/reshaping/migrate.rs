@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use ult::{Eventual, PoolRef};
 
-use crate::dispatch::handler;
 use crate::dispatch::registered_rpc::RegisteredRpc;
+use crate::dispatch::run_handler;
 use crate::progress::control::MoveError;
 use crate::support::own_rpcs;
 use crate::{ElasticityError, Instance, PoolInfo, PoolKey, ProviderId, Rpc};
@@ -107,7 +107,7 @@ impl Instance {
             let private = |entry: &&RegisteredRpc| entry.pool.access() == ult::Access::Private;
             let of = registration.data_as::<RegisteredRpc>().filter(private);
             stays = stays.or_else(|| of.map(|entry| entry.pool.name().to_owned()));
-            handler::let_go(self.inner(), registration);
+            run_handler::let_go(self.inner(), registration);
         }
         if let Some(pool) = stays.filter(|_| !same_xstreams) {
             let what = "move to another xstream than that of its handlers";

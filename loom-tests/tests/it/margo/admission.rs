@@ -230,7 +230,7 @@ impl Gates {
     }
 }
 
-/// The way of `handler.rs` through the gate of an RPC and that of its pool, where one waits, too.
+/// The way of `run_handler.rs` through the gates of an RPC and of its pool, where one waits, too.
 #[test]
 fn two_gates_in_a_row_forget_nobody() {
     enum Next {
