@@ -24,13 +24,13 @@ use crate::rows::net::echo::{self, Node, Work};
 use crate::rows::net::hg_node::HgNode;
 use crate::rows::net::na_node::NaNode;
 use crate::rows::net::transfers::Transfers;
-use crate::rows::net::{hg_proc, rates};
+use crate::rows::net::{group, hg_proc, rates};
 use crate::rows::rpc::bulk::{self, Way};
 use crate::rows::rpc::pair::{Settings, WaitPolicy};
 use crate::rows::rpc::{null, scale, timer};
 use crate::rows::sweep::spec::{self, Sweep};
 use crate::rows::sweep::target;
-use crate::rows::ult::{fib, fifo, fork, idle, memory, switch, sync, wake};
+use crate::rows::ult::{channel, fib, fifo, fork, idle, memory, switch, sync, wake};
 
 /// No target: floors have none.
 const NONE: Target = Target::None;
@@ -237,6 +237,8 @@ fn na_cases() -> Vec<Case> {
         }
     }
     cases.push(rate("na.tcp.rate64", Tcp, 2e6, rates::tcp));
+    let group2 = Case::new("na.tcp.group2", PerSecond, TimesFloor(0.95), group::tcp);
+    cases.push(group2);
     cases.push(crowd("tcp.rtt.idle1000", Tcp, 1001, false, TimesFloor(1.05)));
     for (word, verb) in kinds {
         for (size, bytes) in SIZES {
@@ -267,8 +269,12 @@ fn ult_cases() -> Vec<Case> {
         row("ult.wake.spin", TimesFloor(2.5), wake::spin).two_cores(),
         row("ult.wake.parked", TimesFloor(1.2), wake::parked).two_cores(),
         row("ult.fifo.units2", NONE, fifo::units2).two_cores(),
+        row("ult.channel.bounded", NONE, channel::bounded).two_cores(),
+        row("ult.channel.unbounded", NONE, channel::unbounded).two_cores(),
         Case::new("ult.memory_1m", Bytes, Limit(8.5 * 1024.0), memory::memory),
         row("ult.create_1m", Limit(2e9), memory::create),
+        row("ult.create_join.1m", NONE, |c| memory::lives(c, |pool| pool.ult())),
+        row("ult.tasklet.1m", NONE, |c| memory::lives(c, |pool| pool.tasklet())),
         row("ult.fib.1", NONE, |c| fib::run(c, 1)),
         row("ult.fib.2", NONE, |c| fib::run(c, 2)).two_cores(),
         row("ult.join", TimesOther(1.15, "rayon"), |c| fork::run(c, 1, fork::TINY)),

@@ -3,7 +3,7 @@
 //!
 //! Imports from `base` and `process`. Read `channel.rs` (two sides and their rounds), `lines.rs`,
 //! `tcp.rs` and `fabric/`, `transport.rs`; then, each for itself, `stream.rs`, `attach.rs`,
-//! `memcpy.rs` (bytes), `coroutine.rs` and `futex.rs` (threads).
+//! `memcpy.rs` (bytes), `coroutine.rs`, `futex.rs` and `ring.rs` (threads).
 
 pub(crate) mod attach;
 pub(crate) mod channel;
@@ -12,6 +12,7 @@ pub(crate) mod fabric;
 pub(crate) mod futex;
 pub(crate) mod lines;
 pub(crate) mod memcpy;
+pub(crate) mod ring;
 pub(crate) mod stream;
 pub(crate) mod tcp;
 pub(crate) mod transport;

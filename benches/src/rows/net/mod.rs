@@ -6,6 +6,7 @@
 
 pub(crate) mod crowd;
 pub(crate) mod echo;
+pub(crate) mod group;
 pub(crate) mod hg_node;
 pub(crate) mod hg_proc;
 pub(crate) mod na_node;

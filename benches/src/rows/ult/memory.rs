@@ -1,7 +1,8 @@
-//! Rows `ult.memory_1m` and `ult.create_1m`: a million ULTs at once.
+//! Rows `ult.memory_1m`, `ult.create_1m`, `ult.create_join.1m` and `ult.tasklet.1m`: a million
+//! units at once.
 //!
-//! 1,000,000 ULTs (5,000 with `--quick`) of the default stack size have started, called one
-//! function and wait for the same eventual; guards are on.
+//! In the first two 1,000,000 ULTs (5,000 with `--quick`) of the default stack size have started,
+//! called one function and wait for the same eventual; guards are on.
 //!
 //! - `ult.memory_1m`: resident memory of the process for each of them, with descriptors, queues and
 //!   the allocator's share. Floor: one page, since each has a stack of its own. Beside it: the same
@@ -12,14 +13,20 @@
 //!   up to a million, so that the target can be looked at. Both reuse memory that the process has
 //!   just given back: the host of a virtual machine may take several microseconds for each page
 //!   that it has to provide itself, which is printed beside it and is not what we are after.
+//!
+//! The others make as many units that return at once, and then join them: time for each, the median
+//! of some rounds. Floor: as many blocks of a descriptor's size, two lines of which are written
+//! three times, as the spawn, the run and the join do. Beside it: the first round, for which the
+//! kernel provides the pages.
 
+use std::hint::black_box;
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
-use ult::{Eventual, PoolRef};
+use ult::{Eventual, PoolRef, UltBuilder};
 
 use super::on_ult::{Streams, on_ult, yield_until};
 use crate::base::{Deadline, Doing, Figure, OrFail, Result, ensure};
@@ -45,6 +52,58 @@ pub(crate) fn create(context: &Context) -> Result<Figure> {
     let scaled = |time: Duration| time.as_nanos() as f64 * MILLION as f64 / count as f64;
     let figure = Figure::single(scaled(grown.time), Some(scaled(floor)));
     Ok(figure.beside("bare, fresh memory", Some(scaled(first))))
+}
+
+/// Rows `ult.create_join.1m` and `ult.tasklet.1m`.
+pub(crate) fn lives(
+    context: &Context,
+    unit: impl Fn(&PoolRef) -> UltBuilder<'_> + Send + 'static,
+) -> Result<Figure> {
+    const ROUNDS: usize = 7;
+    let (count, deadline) = (count(context), context.deadline);
+    let streams = Streams::start(&[context.cores.origin])?;
+    let pool = streams.pools[0].clone();
+    let rounds = on_ult(&streams.pools[0], deadline, move || {
+        let mut blocks = vec![[0_u64; DESCRIPTOR_WORDS]; usize::try_from(count).unwrap_or(0)];
+        let rounds =
+            (0..ROUNDS).map(|_| Ok([three_passes(&mut blocks), life(&pool, count, &unit)?]));
+        rounds.collect::<Result<Vec<_>>>()
+    })?;
+    streams.stop()?;
+    let each = |time: Duration| time.as_nanos() as f64 / count as f64;
+    let median = |which: usize| {
+        let mut later: Vec<_> = rounds.iter().skip(1).map(|round| round[which]).collect();
+        later.sort_unstable();
+        each(later[later.len() / 2])
+    };
+    let figure = Figure::single(median(1), Some(median(0)));
+    Ok(figure.beside("first round", Some(each(rounds[0][1]))))
+}
+
+/// Words of a descriptor.
+const DESCRIPTOR_WORDS: usize = 48;
+
+/// How long it takes to write two lines of each block three times.
+fn three_passes(blocks: &mut [[u64; DESCRIPTOR_WORDS]]) -> Duration {
+    let start = Instant::now();
+    for pass in 0..3 {
+        for block in &mut *blocks {
+            block[0] = block[8].wrapping_add(pass);
+            block[8] = block[0];
+        }
+        black_box(&mut *blocks);
+    }
+    start.elapsed()
+}
+
+/// How long it takes to make `count` units and to join them.
+fn life(pool: &PoolRef, count: u64, unit: impl Fn(&PoolRef) -> UltBuilder<'_>) -> Result<Duration> {
+    let start = Instant::now();
+    let spawned = (0..count).map(|_| unit(pool).spawn(|| ()).doing("spawning"));
+    for handle in spawned.collect::<Result<Vec<_>>>()? {
+        handle.join().doing("joining")?;
+    }
+    Ok(start.elapsed())
 }
 
 fn count(context: &Context) -> u64 {

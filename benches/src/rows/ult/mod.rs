@@ -1,9 +1,10 @@
 //! Rows of user-level threads.
 //!
 //! Imports from `base`, `process` and `floors`. Read `on_ult.rs` (a measurement as a ULT, and the
-//! runtimes), `switch.rs`; then, each for itself, `sync.rs`, `wake.rs`, `fifo.rs`, `fib.rs`,
-//! `fork.rs`, `memory.rs`, `idle.rs`.
+//! runtimes), `switch.rs`; then, each for itself, `sync.rs`, `wake.rs`, `channel.rs`, `fifo.rs`,
+//! `fib.rs`, `fork.rs`, `memory.rs`, `idle.rs`.
 
+pub(crate) mod channel;
 pub(crate) mod fib;
 pub(crate) mod fifo;
 pub(crate) mod fork;

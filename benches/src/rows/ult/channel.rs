@@ -1,0 +1,50 @@
+//! Rows `ult.channel.bounded` and `ult.channel.unbounded`: a ULT sends items one by one to a ULT of
+//! another xstream. The figure is the time per item as the receiver sees it. Floor: a ring of words
+//! between threads on the same cores, alternating, while the xstreams sleep.
+
+use std::time::Duration;
+
+use ult::channel::{self, Receiver, Sender};
+
+use super::on_ult::{Streams, on_ult};
+use crate::base::{Doing, Effort, Figure, Result, Samples};
+use crate::floors::ring;
+use crate::process::Context;
+
+/// Items that a sample covers.
+const BATCH: u32 = 1024;
+
+/// Row `ult.channel.bounded`: a channel with room for 1024.
+pub(crate) fn bounded(context: &Context) -> Result<Figure> {
+    run(context, || channel::bounded(1024))
+}
+
+/// Row `ult.channel.unbounded`.
+pub(crate) fn unbounded(context: &Context) -> Result<Figure> {
+    run(context, channel::unbounded)
+}
+
+fn run(context: &Context, make: impl Fn() -> (Sender<u64>, Receiver<u64>)) -> Result<Figure> {
+    let effort = Effort::batches(context.quick);
+    let cores = context.cores.take(2)?;
+    let streams = Streams::start(&cores)?;
+    let floor = |floors: &mut Samples| {
+        // Longer than they spin.
+        std::thread::sleep(Duration::from_millis(2));
+        ring::round(context.cores, floors, context.deadline)
+    };
+    let rounds = effort.in_turns([BATCH, BATCH], floor, |samples| {
+        let (sender, receiver) = make();
+        // Until the receiver is gone.
+        let sends = move || while sender.send(1).is_ok() {};
+        let sends = streams.pools[0].spawn(sends).doing("spawning")?;
+        let mut taken = std::mem::replace(samples, Samples::new(0, 1));
+        *samples = on_ult(&streams.pools[1], context.deadline, move || {
+            taken.batched(|| receiver.recv().map(drop).doing("receiving"))?;
+            Ok(taken)
+        })?;
+        sends.join().doing("joining")
+    })?;
+    streams.stop()?;
+    Ok(Figure::latency(rounds))
+}
