@@ -93,8 +93,10 @@ impl SlabPtr {
     /// Makes a descriptor of the slab, in whose place nothing is.
     fn init(self, index: usize) -> UltPtr {
         debug_assert!(index < SLAB_LEN);
-        // SAFETY: in bounds: `SLAB_LEN` of them have room behind the head.
-        let place = unsafe { self.0.add(1).cast::<Ult>().add(index) };
+        // SAFETY: in bounds: the descriptors stand behind the head.
+        let first = unsafe { self.0.add(1) }.cast::<Ult>();
+        // SAFETY: in bounds: `SLAB_LEN` of them have room there.
+        let place = unsafe { first.add(index) };
         // SAFETY: the count of the slab, which outlives its descriptors; they never drop it.
         let core = unsafe { ptr::read(&raw const self.core) };
         // SAFETY:

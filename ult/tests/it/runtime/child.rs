@@ -257,7 +257,7 @@ fn many_units_leave_no_memory_behind() {
         x.remove().unwrap();
         wait_until("given back by an xstream that leaves", is_back);
         // What is kept for a unit outlives the runtime, and goes then.
-        let kept = on(&pools[0], || ult::unparker());
+        let kept = on(&pools[0], ult::unparker);
         burst_at(0, &pools[0]);
         drop(spare);
         runtime.shutdown().unwrap();
