@@ -297,7 +297,10 @@ mod tests {
         assert_eq!(hand(late), Some(0));
         let left = group.close(2);
         assert_eq!(left.into_iter().map(hand).collect::<Vec<_>>(), [Some(0)]);
-        assert_eq!((group.take(0).len(), group.counts()), (2, (0, vec![0; 3])));
+        let taken = group.take(0);
+        assert_eq!((taken.len(), group.counts()), (2, (2, vec![2, 0, 0])));
+        drop(taken);
+        assert_eq!(group.counts(), (0, vec![0; 3]));
         let last = item(0);
         group.close(0);
         assert_eq!((hand(last), group.counts().0), (None, 0));
