@@ -29,7 +29,7 @@ pub(crate) struct Releases {
     is_short: AtomicBool,
 }
 
-/// Those of one thread.
+/// The counts of one thread.
 #[derive(Debug, Default)]
 struct Cell {
     /// Held no longer.

@@ -1,6 +1,6 @@
 //! Two halves of a computation, of which the second runs elsewhere if somebody has time for it.
 //!
-//! What becomes of the second half is in [`jobs`](crate::engine::run::jobs). This file has the
+//! The life of the second half is in [`jobs`](crate::engine::run::jobs). This file has the
 //! frame that it lives in, and sees to it that the frame outlives it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};

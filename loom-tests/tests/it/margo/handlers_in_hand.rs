@@ -16,7 +16,7 @@ use handlers_in_hand::HandlersInHand;
 /// The handlers, and what the model knows of them.
 struct Seen {
     handlers: HandlersInHand,
-    /// Those that were let in and have not ended.
+    /// Handlers that were let in and have not ended.
     running: Count,
     /// How often it was told that none is left.
     told: Count,

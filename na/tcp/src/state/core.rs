@@ -49,7 +49,7 @@ pub(crate) struct Core {
     pub(crate) regions: RegionTable,
     pub(crate) matcher: BiasedLock<Matcher>,
     pub(crate) mail: Mail,
-    /// Those that something refers to, and some that nothing does any more.
+    /// Peers that something refers to, and some that nothing refers to any more.
     pub(crate) peers: Mutex<DialedPeers>,
     /// All peers, origins too. For `Endpoint::stats`.
     pub(crate) known: Mutex<PeerRegistry>,
