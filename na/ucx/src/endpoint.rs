@@ -10,16 +10,22 @@
 use std::cell::RefMut;
 use std::collections::VecDeque;
 use std::fmt;
+use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 
-use crate::addressing::address;
+use ucx_sys::Ucp;
+
+use crate::addressing::address::{self, Settings};
 use crate::addressing::ip_family::{self, IpFamily};
 use crate::operations::{inbox::Inbox, keys::Recalls, peer_ref::PeerRef};
 use crate::state::driver::{Driver, Facts};
+use crate::state::group::{Group, Member, PeerName};
 use crate::ucp::{library, wait::Wait, worker::Worker};
 use na_core::base::ran;
 use na_core::endpoint::stats;
+use na_core::group::SHARDS_MAX;
+use na_core::group::directory::Identity;
 use na_core::hosts::host_port;
 use na_core::hosts::own_address::Wanted;
 use na_core::limits::descriptors;
@@ -32,6 +38,8 @@ use na_core::{
 };
 use prim::fork::Process;
 use prim::lock::BiasedLock;
+use prim::sync::Arc;
+use prim::sync::atomic::AtomicBool;
 
 /// Early messages that one peer may have here, bytes.
 const EARLY_BYTES_MAX: usize = 256 << 10;
@@ -49,6 +57,8 @@ const COPY_BYTES: u64 = 1 << 20;
 pub(super) struct UcxEndpoint {
     id: u64,
     own: Addr,
+    /// Keeps the number that `own` has with all endpoints of the group.
+    _identity: Identity,
     protocol: String,
     bulk_path: String,
     message_bytes_max: usize,
@@ -63,72 +73,64 @@ pub(super) struct UcxEndpoint {
 }
 
 impl UcxEndpoint {
+    #[cfg(test)]
     pub(super) fn open(uri: &Uri<'_>, options: &OpenOptions) -> Result<Self, Error> {
+        Self::open_group(uri, options, 1)?.pop().ok_or(Error::Closed)
+    }
+
+    /// Opens the endpoints of a group. If they are to listen, the first one does so at the address
+    /// of the URI, the others at free ports of the same host.
+    pub(super) fn open_group(
+        uri: &Uri<'_>,
+        options: &OpenOptions,
+        shards: usize,
+    ) -> Result<Vec<Self>, Error> {
         let mut settings = address::settings(uri, options);
         let wanted = Wanted::of(options)?;
         let listen = ip_family::listen_address(uri, &wanted)?;
         let ucp = library::library()?;
         let family = IpFamily::of(uri.protocol, listen, &library::version(ucp));
         settings.families = family.map(IpFamily::priorities);
-        let window =
-            (EARLY_BYTES_MAX / options.message_bytes_max.max(1)).clamp(WINDOW_MIN, WINDOW_MAX);
-        let matcher = Matcher::new(EARLY_BYTES_MAX, options.left_bytes_max);
-        let inbox = Inbox::new(ucp, options.message_bytes_max, window as u32, matcher);
-        let inbox = Owned(NonNull::from(Box::leak(Box::new(inbox))));
-        // SAFETY: the inbox is freed after the worker: by `Owned`, which is dropped after it, or by
-        // the driver; and nobody borrows its state across a call of the worker.
-        let mut worker = unsafe { Worker::open(ucp, &settings, inbox.0.as_ptr()) }?;
-        let id = Addr::unique_endpoint_id();
-        let uri_of_own = match options.listen {
-            true => {
-                ip_family::check_listen(family, listen)?;
-                let bound = worker.listen(listen, uri)?;
+        if options.listen {
+            ip_family::check_listen(family, listen)?;
+        }
+        let mut listen = options.listen.then_some(listen);
+        let (mut door, mut parts, mut members) = (None, Vec::new(), Vec::new());
+        for _ in 0..shards {
+            let (part, bound) = Part::open(ucp, &settings, uri, options, listen)?;
+            // Only the port is another one, so that firewalls and networks treat all alike.
+            listen.iter_mut().for_each(|listen| listen.set_port(0));
+            door = door.or(bound);
+            let bell = part.wait.as_ref().map(Wait::bell);
+            let port = bound.map_or(0, |bound| bound.port());
+            members.push(Member { port, bell, is_called: AtomicBool::new(false) });
+            parts.push(part);
+        }
+        let group = Group::new(random()?, door, members);
+        let uri_of_own = match door {
+            Some(bound) => {
                 if let Some(warning) = address::listens_in_vain(uri.protocol, bound) {
                     tracing::warn!("ucx: {warning}");
                 }
                 address::uri_of(uri.protocol, host_port::reachable("ucx", bound, &wanted)?)
             }
-            false => {
-                let name = format!("process-{}-{id}", std::process::id());
+            None => {
+                let number = group.directory.family();
+                let name = format!("process-{}-{number}", std::process::id());
                 address::origin_uri(uri.protocol, name)
             }
         };
-        let own = Addr::new(uri_of_own, id, 0, ());
-        let wait = if options.no_block { None } else { Some(Wait::new(&worker)?) };
-        let recalls = Recalls::new(wait.as_ref().map(Wait::bell));
-        let regions = options.regions.clone().unwrap_or_default();
-        let facts = Facts {
-            ucp,
-            id,
-            protocol: uri.protocol.to_owned(),
-            own: own.clone(),
-            listens: options.listen,
-            message_bytes_max: options.message_bytes_max,
-            connect_timeout: options.connect_timeout,
-            regions: regions.clone(),
-            liveness_limit: ran::limit(options.liveness_limit),
-            rendezvous_bytes_min: options.ucx.rendezvous_bytes_min,
-            remote_keys: options.ucx.remote_keys,
-            connections_max: connections_max(uri.protocol, options),
-            unread_answers: options.unread_answers_bounds()?,
+        let opening = Opening {
+            uri,
+            options,
+            uri_of_own,
+            group,
             family,
+            bulk_path: bulk_path(&library::version(ucp), &settings.tls, options),
+            regions: options.regions.clone().unwrap_or_default(),
+            ucp,
         };
-        let seed = seed()?;
-        let bulk_path = bulk_path(&library::version(ucp), &settings.tls, options);
-        let inbox = std::mem::ManuallyDrop::new(inbox).0;
-        Ok(Self {
-            id,
-            own,
-            protocol: uri.protocol.to_owned(),
-            bulk_path,
-            message_bytes_max: options.message_bytes_max,
-            regions,
-            loopback: Loopback::default(),
-            driver: BiasedLock::new(Driver::new(facts, worker, inbox, seed, recalls)),
-            gate: BiasedLock::new(VecDeque::new()),
-            wait,
-            process: Process::current(),
-        })
+        parts.into_iter().enumerate().map(|(shard, part)| opening.finish(shard, part)).collect()
     }
 
     /// Runs `work` on the driver, wakes a caller that sleeps, and lets go of memory afterwards.
@@ -187,6 +189,20 @@ impl UcxEndpoint {
             _ => false,
         });
         sent == Some(true)
+    }
+
+    /// The peer behind a text, of its group the endpoint `wanted` if possible.
+    fn peer_named(&self, uri: &str, wanted: Option<u16>) -> Result<Addr, Error> {
+        let uri = na_core::address::composed::part_for(uri, "ucx");
+        let parsed = Uri::parse(uri)?;
+        if uri == self.own.uri() && !uri.ends_with("/origin") {
+            return Ok(self.own.clone());
+        }
+        let (key, addresses) = address::peer(&parsed, &self.protocol)?;
+        if key.uri(&address::head(&self.protocol)) == self.own.uri() {
+            return Ok(self.own.clone());
+        }
+        self.with(|driver| driver.lookup(key, addresses, wanted)).ok_or(Error::Closed)
     }
 
     fn foreign(&self, addr: &Addr) -> Error {
@@ -285,6 +301,101 @@ impl UcxEndpoint {
     }
 }
 
+/// The part of an endpoint that is UCX's, before the group is there.
+struct Part {
+    worker: Worker,
+    inbox: Owned,
+    wait: Option<Wait>,
+}
+
+impl Part {
+    /// Makes a worker, which listens at `listen`. Returns also where that is, for a free port.
+    fn open(
+        ucp: &'static Ucp,
+        settings: &Settings,
+        uri: &Uri<'_>,
+        options: &OpenOptions,
+        listen: Option<SocketAddr>,
+    ) -> Result<(Self, Option<SocketAddr>), Error> {
+        let matcher = Matcher::new(EARLY_BYTES_MAX, options.left_bytes_max);
+        let window = window(options) as u32;
+        let inbox = Inbox::new(ucp, options.message_bytes_max, window, matcher);
+        let inbox = Owned(NonNull::from(Box::leak(Box::new(inbox))));
+        // SAFETY: the inbox is freed after the worker: by `Owned`, which is dropped after it, or by
+        // the driver; and nobody borrows its state across a call of the worker.
+        let mut worker = unsafe { Worker::open(ucp, settings, inbox.0.as_ptr()) }?;
+        let bound = listen.map(|listen| worker.listen(listen, uri.text)).transpose()?;
+        let wait = if options.no_block { None } else { Some(Wait::new(&worker)?) };
+        Ok((Self { worker, inbox, wait }, bound))
+    }
+}
+
+/// The facts that the endpoints of a group have in common while they are opened.
+struct Opening<'a> {
+    uri: &'a Uri<'a>,
+    options: &'a OpenOptions,
+    uri_of_own: String,
+    group: Arc<Group>,
+    family: Option<IpFamily>,
+    bulk_path: String,
+    regions: RegionTable,
+    ucp: &'static Ucp,
+}
+
+impl Opening<'_> {
+    /// Makes the endpoint number `shard` of the group.
+    fn finish(&self, shard: usize, part: Part) -> Result<UcxEndpoint, Error> {
+        let Self { uri, options, group, .. } = self;
+        // In this order the worker is dropped before its inbox.
+        let Part { inbox, worker, wait } = part;
+        let id = Addr::unique_endpoint_id();
+        let directory = &group.directory;
+        let identity = directory.identity(PeerName::Own);
+        let own = Addr::new(self.uri_of_own.clone(), id, 0, ());
+        let own = own.of_identity(directory.family(), *identity);
+        let facts = Facts {
+            ucp: self.ucp,
+            id,
+            group: group.clone(),
+            shard,
+            protocol: uri.protocol.to_owned(),
+            own: own.clone(),
+            listens: options.listen,
+            message_bytes_max: options.message_bytes_max,
+            connect_timeout: options.connect_timeout,
+            regions: self.regions.clone(),
+            liveness_limit: ran::limit(options.liveness_limit),
+            rendezvous_bytes_min: options.ucx.rendezvous_bytes_min,
+            remote_keys: options.ucx.remote_keys,
+            connections_max: connections_max(uri.protocol, options),
+            unread_answers: options.unread_answers_bounds()?,
+            family: self.family,
+        };
+        let recalls = Recalls::new(wait.as_ref().map(Wait::bell));
+        let seed = random()?;
+        let inbox = std::mem::ManuallyDrop::new(inbox).0;
+        Ok(UcxEndpoint {
+            id,
+            own,
+            _identity: identity,
+            protocol: uri.protocol.to_owned(),
+            bulk_path: self.bulk_path.clone(),
+            message_bytes_max: options.message_bytes_max,
+            regions: self.regions.clone(),
+            loopback: Loopback::default(),
+            driver: BiasedLock::new(Driver::new(facts, worker, inbox, seed, recalls)),
+            gate: BiasedLock::new(VecDeque::new()),
+            wait,
+            process: Process::current(),
+        })
+    }
+}
+
+/// Messages of a kind that a peer may have on the way or waiting here.
+fn window(options: &OpenOptions) -> usize {
+    (EARLY_BYTES_MAX / options.message_bytes_max.max(1)).clamp(WINDOW_MIN, WINDOW_MAX)
+}
+
 /// Returns the result of an operation that was not started, with its buffer.
 fn refused(error: Error, buf: MsgBuf) -> Result<(), Refused> {
     Err(Refused { error, buf })
@@ -320,11 +431,11 @@ fn bulk_path(version: &str, tls: &str, options: &OpenOptions) -> String {
     )
 }
 
-fn seed() -> Result<u64, Error> {
-    let mut seed = [0; 8];
-    rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty())
-        .map_err(|errno| Error::io("cannot get random bytes for a session", errno))?;
-    Ok(u64::from_ne_bytes(seed))
+fn random() -> Result<u64, Error> {
+    let mut bytes = [0; 8];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
+        .map_err(|errno| Error::io("cannot get random bytes for an endpoint", errno))?;
+    Ok(u64::from_ne_bytes(bytes))
 }
 
 /// An inbox until the driver has it.
@@ -372,16 +483,13 @@ impl Endpoint for UcxEndpoint {
     }
 
     fn lookup(&self, uri: &str) -> Result<Addr, Error> {
-        let uri = na_core::address::composed::part_for(uri, "ucx");
-        let parsed = Uri::parse(uri)?;
-        if uri == self.own.uri() && !uri.ends_with("/origin") {
-            return Ok(self.own.clone());
-        }
-        let (key, addresses) = address::peer(&parsed, &self.protocol)?;
-        if key.uri(&address::head(&self.protocol)) == self.own.uri() {
-            return Ok(self.own.clone());
-        }
-        self.with(|driver| driver.lookup(key, addresses)).ok_or(Error::Closed)
+        self.peer_named(uri, None)
+    }
+
+    fn lookup_shard(&self, uri: &str, shard: usize) -> Result<Addr, Error> {
+        // No group has so many.
+        let wanted = (shard < SHARDS_MAX).then_some(shard as u16);
+        self.peer_named(uri, wanted)
     }
 
     fn send_unexpected(&self, op: OpId, to: &Addr, tag: Tag, buf: MsgBuf) -> Result<(), Refused> {

@@ -46,6 +46,10 @@
 //! Nobody is authenticated, and what UCX moves it does not check: use it among processes that trust
 //! each other, as with C Mercury.
 //!
+//! Several endpoints may share an address ([`Plugin::open_group`]): each has a worker, a context
+//! and a listener. That of the first is at the address; it sends a caller on to the port of another
+//! one, in place of its hello (`state/group.rs`). Each endpoint calls over connections of its own.
+//!
 //! # Messages
 //!
 //! Unexpected messages are active messages with number 0, expected ones with number 3; the header
@@ -115,12 +119,14 @@
 //! |---|---|---|
 //! | version, 7 | 1 | 1 |
 //! | fingerprint of the sender's queues of shared memory; 0: it has none | 2 | 2 |
-//! | session | 4 | 8 |
+//! | `MRGOSHRD`: the sender knows of groups | 4 | 8 |
 //! | longest message that the sender takes | 12 | 4 |
 //! | messages of a kind that may be on the way to the sender | 16 | 4 |
 //! | the sender wants to hear something every so many ms; 0: does not mind | 20 | 4 |
-//! | number of the sender's endpoint, random | 24 | 8 |
-//! | the receiver's number at that endpoint | 32 | 8 |
+//! | number of the sender's endpoint or group, random | 24 | 8 |
+//! | the sender's number in its group, and how many there are | 32 | 1 each |
+//! | the wanted endpoint of the receiver's group, plus 1; 0: any | 34 | 2 |
+//! | token; 0: none | 36 | 4 |
 //! | 1: the sender gives remote keys; 0: it does not | 40 | 1 |
 //! | length of the address, at most 256 | 41 | 4 |
 //! | where the sender listens, UTF-8; empty: nowhere | 45 | length |
@@ -139,6 +145,7 @@
 //! | 10: no key | key: 8 |
 //! | 11: revoke | key: 8 |
 //! | 12: returned | key: 8 |
+//! | 13: elsewhere (in place of a hello) | port: 2; token: 4 |
 //!
 //! A peer that breaks a rule loses its connection (`Error::Protocol`, and a warning in the log for
 //! some of many). So does C Mercury, which says no hello, and a peer that reads nothing of its
@@ -176,6 +183,7 @@ use std::sync::Arc;
 use self::addressing::address;
 use self::endpoint::UcxEndpoint;
 use self::ucp::devices;
+use na_core::group::check_shards;
 use na_core::hosts::host_port;
 use na_core::hosts::own_address::Wanted;
 use na_core::{Device, Endpoint, Error, OpenOptions, Plugin, Uri};
@@ -224,7 +232,19 @@ impl Plugin for Ucx {
     }
 
     fn open(&self, uri: &Uri<'_>, options: &OpenOptions) -> Result<Arc<dyn Endpoint>, Error> {
+        let mut one = self.open_group(uri, options, 1)?;
+        one.pop().ok_or(Error::Closed)
+    }
+
+    fn open_group(
+        &self,
+        uri: &Uri<'_>,
+        options: &OpenOptions,
+        shards: usize,
+    ) -> Result<Vec<Arc<dyn Endpoint>>, Error> {
         self.check(uri, options)?;
-        Ok(Arc::new(UcxEndpoint::open(uri, options)?))
+        check_shards(shards)?;
+        let group = UcxEndpoint::open_group(uri, options, shards)?;
+        Ok(group.into_iter().map(|shard| Arc::new(shard) as Arc<dyn Endpoint>).collect())
     }
 }

@@ -47,6 +47,9 @@ impl Driver {
     /// Handles what turns have brought but messages. `quiet`: the network has nothing more.
     fn handle_all(&mut self, quiet: bool) {
         self.handle_events();
+        if self.facts.group.count() > 1 && self.facts.group.takes_door(self.facts.shard) {
+            self.take_door();
+        }
         if self.answers.calls() && self.answers.take_call() {
             self.end_overfull();
         }
@@ -129,6 +132,7 @@ impl Driver {
     fn heard(&mut self, link: ucp_ep_h, bytes: &[u8]) -> Result<(), &'static str> {
         let control = match Control::from_bytes(bytes)? {
             Control::Hello(hello) => return self.greeted(link, hello),
+            Control::Elsewhere { port, token } => return self.sent_on(link, port, token),
             control => control,
         };
         let index = self.greeted_peer(link).ok_or("it speaks before it says hello")?;
@@ -136,7 +140,7 @@ impl Driver {
             return Ok(());
         }
         match control {
-            Control::Hello(_) | Control::Alive => Ok(()),
+            Control::Hello(_) | Control::Elsewhere { .. } | Control::Alive => Ok(()),
             Control::Taken(counts) => {
                 if let Some(peer) = self.peer(index) {
                     for (credit, count) in peer.credits.iter_mut().zip(counts) {
@@ -231,7 +235,7 @@ impl Driver {
             Some(Work::Alive(_, peer, session)) => self.alive_sent(peer, session),
             Some(Work::Told(_, peer, session)) => self.told_sent(peer, session),
             Some(Work::Hello(_, peer)) => self.hello_sent(peer, status),
-            None => {}
+            Some(Work::Elsewhere(_)) | None => {}
         }
     }
 }

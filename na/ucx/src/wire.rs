@@ -2,6 +2,7 @@
 //! rest in those of number 1. All integers are little endian; the first byte is the kind of the
 //! message. See the module `ucx` for the layout.
 
+use na_core::group::SHARDS_MAX;
 use na_core::{Access, DeniedReason};
 
 /// Version of what is said here.
@@ -22,6 +23,9 @@ pub(super) const AM_DATA: u32 = 2;
 pub(super) const AM_PIECE: u32 = 4;
 /// Active message of an expected message.
 pub(super) const AM_EXPECTED: u32 = 3;
+
+/// Says in a hello that its sender knows of groups. Earlier versions have any number there.
+pub(super) const GROUPS: u64 = u64::from_le_bytes(*b"MRGOSHRD");
 
 /// Longest control message that is taken, bytes: more than a hello ever has.
 pub(super) const CONTROL_BYTES_MAX: usize = 1024;
@@ -88,22 +92,43 @@ impl Chunk {
 pub(super) struct Hello {
     /// The fingerprint of the sender's queues of shared memory, see `packing.rs`; 0: it has none.
     pub(super) queues: u16,
-    /// Changes with every end of what was between the two.
-    pub(super) session: u64,
     /// Longest message that the sender takes, bytes.
     pub(super) message_bytes_max: u32,
     /// Messages of a kind that may be under way to the sender, or waiting there.
     pub(super) window: u32,
     /// How often the sender wants to hear something, ms; 0: it does not mind.
     pub(super) alive_every_ms: u32,
-    /// A random number of the sender's endpoint, and the receiver's number there: a sender that
-    /// knows the receiver by several names has a peer for each.
+    /// A random number of the sender's endpoint, or group.
     pub(super) endpoint: u64,
-    pub(super) peer: u64,
+    /// `None`: the sender knows nothing of groups.
+    pub(super) shards: Option<Shards>,
     /// True if the sender gives remote keys to peers that want some.
     pub(super) remote_keys: bool,
     /// Where the sender listens; empty: nowhere.
     pub(super) uri: String,
+}
+
+/// The place of the sender of a hello among the endpoints of its group, and where it wants to go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Shards {
+    /// The sender's number in its group.
+    pub(super) own: u8,
+    /// How many there are; 1: it is alone.
+    pub(super) count: u8,
+    /// The endpoint of the receiver's group that the sender would like to reach.
+    pub(super) wanted: Option<u16>,
+    /// The token that it was sent on with; 0: none.
+    pub(super) token: u32,
+}
+
+impl Shards {
+    fn to_bytes(self) -> [u8; 8] {
+        let mut bytes = [self.own, self.count, 0, 0, 0, 0, 0, 0];
+        let wanted = self.wanted.map_or(0, |wanted| wanted.saturating_add(1));
+        bytes[2..4].copy_from_slice(&wanted.to_le_bytes());
+        bytes[4..].copy_from_slice(&self.token.to_le_bytes());
+        bytes
+    }
 }
 
 /// The remote key of registered memory.
@@ -184,6 +209,12 @@ pub(super) enum Control {
     Returned {
         key: u64,
     },
+    /// In place of a hello: the endpoint at that port of the same host has a place for the caller,
+    /// under this token.
+    Elsewhere {
+        port: u16,
+        token: u32,
+    },
 }
 
 /// A control message of that kind, which begins with these words.
@@ -199,12 +230,12 @@ impl Hello {
         let mut out = begun(0, &[]);
         out.push(VERSION);
         out.extend(self.queues.to_le_bytes());
-        out.extend(self.session.to_le_bytes());
+        out.extend(self.shards.map_or(0, |_| GROUPS).to_le_bytes());
         out.extend(self.message_bytes_max.to_le_bytes());
         out.extend(self.window.to_le_bytes());
         out.extend(self.alive_every_ms.to_le_bytes());
         out.extend(self.endpoint.to_le_bytes());
-        out.extend(self.peer.to_le_bytes());
+        out.extend(self.shards.map_or([0; 8], Shards::to_bytes));
         out.push(u8::from(self.remote_keys));
         out.extend((self.uri.len() as u32).to_le_bytes());
         out.extend(self.uri.as_bytes());
@@ -254,6 +285,12 @@ impl Control {
             Self::NoKey { key } => begun(10, &[*key]),
             Self::Revoke { key } => begun(11, &[*key]),
             Self::Returned { key } => begun(12, &[*key]),
+            Self::Elsewhere { port, token } => {
+                let mut out = begun(13, &[]);
+                out.extend(port.to_le_bytes());
+                out.extend(token.to_le_bytes());
+                out
+            }
         }
     }
 
@@ -288,6 +325,7 @@ impl Control {
             10 => Self::NoKey { key: reader.long()? },
             11 => Self::Revoke { key: reader.long()? },
             12 => Self::Returned { key: reader.long()? },
+            13 => Self::Elsewhere { port: reader.short()?, token: reader.int()? },
             _ => return Err("an unknown control message"),
         };
         match reader.0.is_empty() {
@@ -336,9 +374,16 @@ impl<'a> Reader<'a> {
             return Err("its version of the protocol is another one");
         }
         let queues = self.array().map(u16::from_le_bytes)?;
-        let (session, message_bytes_max) = (self.long()?, self.int()?);
+        let (groups, message_bytes_max) = (self.long()?, self.int()?);
         let (window, alive_every_ms) = (self.int()?, self.int()?);
-        let (endpoint, peer) = (self.long()?, self.long()?);
+        let endpoint = self.long()?;
+        let shards = self.shards()?;
+        let shards = (groups == GROUPS).then_some(shards);
+        if shards.is_some_and(|shards| {
+            shards.own >= shards.count || usize::from(shards.count) > SHARDS_MAX
+        }) {
+            return Err("a hello of an endpoint outside of its group");
+        }
         let remote_keys = self.flag("a hello that neither gives remote keys nor gives none")?;
         let len = self.int()? as usize;
         if len > URI_BYTES_MAX {
@@ -351,15 +396,20 @@ impl<'a> Reader<'a> {
         let uri = uri.to_owned();
         Ok(Hello {
             queues,
-            session,
             message_bytes_max,
             window,
             alive_every_ms,
             endpoint,
-            peer,
+            shards,
             remote_keys,
             uri,
         })
+    }
+
+    fn shards(&mut self) -> Result<Shards, &'static str> {
+        let (own, count) = (self.byte()?, self.byte()?);
+        let wanted = self.short()?.checked_sub(1);
+        Ok(Shards { own, count, wanted, token: self.int()? })
     }
 
     fn short(&mut self) -> Result<u16, &'static str> {
@@ -407,16 +457,16 @@ mod tests {
     fn samples() -> Vec<Control> {
         let hello = Hello {
             queues: 0x1234,
-            session: 7,
             message_bytes_max: 4096,
             window: 64,
             alive_every_ms: 250,
             endpoint: 1 << 60,
-            peer: 9,
+            shards: Some(Shards { own: 3, count: 4, wanted: Some(127), token: 9 }),
             remote_keys: true,
             uri: "ucx+tcp://127.0.0.1:7".into(),
         };
         vec![
+            Control::Hello(Hello { shards: None, ..hello.clone() }),
             Control::Hello(hello),
             Control::Taken([5, 0]),
             Control::Ask { id: 1, key: 2, offset: 3, len: 4, write: true },
@@ -430,6 +480,7 @@ mod tests {
             Control::NoKey { key: 2 },
             Control::Revoke { key: 2 },
             Control::Returned { key: 2 },
+            Control::Elsewhere { port: 7000, token: 9 },
         ]
     }
 
@@ -477,6 +528,29 @@ mod tests {
                 assert!(Control::from_bytes(&bytes[..len]).is_err(), "{len} of {bytes:?}");
             }
             assert!(Control::from_bytes(&[bytes, vec![0]].concat()).is_err());
+        }
+    }
+
+    #[test]
+    fn only_an_endpoint_within_its_group_is_one_of_a_group() {
+        let said = |groups: u64, shards: [u8; 8]| {
+            let mut bytes = samples()[0].to_bytes();
+            bytes[4..12].copy_from_slice(&groups.to_le_bytes());
+            bytes[32..40].copy_from_slice(&shards);
+            match Control::from_bytes(&bytes) {
+                Ok(Control::Hello(hello)) => Ok(hello.shards),
+                Ok(other) => panic!("{other:?}"),
+                Err(rule) => Err(rule),
+            }
+        };
+        let alone = Shards { own: 0, count: 1, wanted: None, token: 0 };
+        assert_eq!(said(GROUPS, [0, 1, 0, 0, 0, 0, 0, 0]), Ok(Some(alone)));
+        let last = Shards { own: 127, count: 128, wanted: Some(0), token: 1 };
+        assert_eq!(said(GROUPS, [127, 128, 1, 0, 1, 0, 0, 0]), Ok(Some(last)));
+        for [own, count] in [[0, 0], [1, 1], [4, 3], [0, 129], [255, 255]] {
+            assert!(said(GROUPS, [own, count, 0, 0, 0, 0, 0, 0]).is_err(), "{own} of {count}");
+            // Any number of an earlier version.
+            assert_eq!(said(GROUPS + 1, [own, count, 0, 0, 0, 0, 0, 0]), Ok(None));
         }
     }
 

@@ -6,14 +6,13 @@ use crate::operations::keys;
 use crate::state::driver;
 use crate::traffic::{rendezvous, transfers};
 use crate::wire::{
-    CHUNK_HEADER_BYTES, Chunk, Control, GivenKey, Hello, PACKED_BYTES_MAX, Place, URI_BYTES_MAX,
-    VERSION,
+    CHUNK_HEADER_BYTES, Chunk, Control, GivenKey, Hello, PACKED_BYTES_MAX, Place, Shards,
+    URI_BYTES_MAX, VERSION,
 };
 use crate::{MESSAGE_BYTES_MAX, endpoint, wire};
 use na_core::wire_doc::{Field, Page};
 use na_core::{Access, DeniedReason};
 
-const SESSION: u64 = 0x0102_0304_0506_0708;
 const KEY: u64 = 0x1122_3344_5566_7788;
 const URI: &str = "ucx+tcp://127.0.0.1:7000";
 
@@ -26,12 +25,11 @@ fn bytes(control: &Control) -> Vec<u8> {
 fn hello(alive_every_ms: u32) -> Vec<u8> {
     bytes(&Control::Hello(Hello {
         queues: 513,
-        session: SESSION,
         message_bytes_max: 4096,
         window: 64,
         alive_every_ms,
         endpoint: 17,
-        peer: 34,
+        shards: Some(Shards { own: 1, count: 4, wanted: Some(2), token: 34 }),
         remote_keys: true,
         uri: URI.into(),
     }))
@@ -47,12 +45,15 @@ fn the_page_says_what_the_code_does() {
             ("what", Field::Number(0)),
             ("version", Field::Number(VERSION.into())),
             ("queues", Field::Number(513)),
-            ("session", Field::Number(SESSION)),
+            ("groups", Field::Number(wire::GROUPS)),
             ("message_bytes_max", Field::Number(4096)),
             ("window", Field::Number(64)),
             ("alive_every_ms", Field::Number(50)),
             ("endpoint", Field::Number(17)),
-            ("peer", Field::Number(34)),
+            ("own", Field::Number(1)),
+            ("count", Field::Number(4)),
+            ("wanted", Field::Number(3)),
+            ("token", Field::Number(34)),
             ("remote_keys", Field::Number(1)),
             ("address_bytes", Field::Number(URI.len() as u64)),
             ("address", Field::Bytes(URI.as_bytes())),
@@ -65,6 +66,8 @@ fn the_page_says_what_the_code_does() {
     page.check_example("ask for a put of 16 bytes", &ask);
     let deny = bytes(&Control::Deny { id: 5, reason: DeniedReason::NoSuchKey });
     page.check_example("deny 5, no such key", &deny);
+    let elsewhere = bytes(&Control::Elsewhere { port: 7001, token: 34 });
+    page.check_example("elsewhere, at port 7001", &elsewhere);
     let named = [
         ("taken", taken),
         ("ask", ask),
@@ -77,6 +80,7 @@ fn the_page_says_what_the_code_does() {
         ("no key", bytes(&Control::NoKey { key: KEY })),
         ("revoke", bytes(&Control::Revoke { key: KEY })),
         ("returned", bytes(&Control::Returned { key: KEY })),
+        ("elsewhere", elsewhere),
     ];
     let rows = page.table("ucx-control");
     assert_eq!(rows.len(), named.len());
@@ -91,6 +95,12 @@ fn the_page_says_what_the_code_does() {
         Control::from_bytes(&deny).ok().map(|_| code.to_string())
     });
     assert_eq!(said, codes.collect::<Vec<_>>());
+    chunk(&mut page);
+    limits(&mut page);
+    page.finish();
+}
+
+fn chunk(page: &mut Page) {
     let chunk = Chunk { put: true, id: 5, offset: 65536 };
     let chunk = [&chunk.to_bytes()[..], b"abc"].concat();
     page.check_layout(
@@ -103,8 +113,6 @@ fn the_page_says_what_the_code_does() {
             ("data", Field::Bytes(b"abc")),
         ],
     );
-    limits(&mut page);
-    page.finish();
 }
 
 /// The key of memory of one piece.

@@ -7,6 +7,9 @@
 //! }
 //! na::group_conformance! { open_group }
 //! ```
+//!
+//! `na::group_conformance! { open_group; if "VARIABLE" }` runs only where that variable of the
+//! environment asks for it, as an [`Optional`](super::Optional) transport does.
 
 use std::sync::Arc;
 
@@ -263,25 +266,25 @@ pub fn a_group_has_bounds(open: impl Fn(usize) -> Result<Vec<Arc<dyn Endpoint>>,
 /// [`groups`](self).
 #[macro_export]
 macro_rules! group_conformance {
-    ($open:path) => {
+    ($open:path $(; if $variable:literal)?) => {
         mod of_one {
             #[allow(unused_imports, reason = "the factory may be named in full")]
             use super::*;
-            $crate::group_conformance! { @cases $open; 1, false }
+            $crate::group_conformance! { @cases $open $(, $variable)?; 1, false }
         }
         mod of_four {
             #[allow(unused_imports, reason = "the factory may be named in full")]
             use super::*;
-            $crate::group_conformance! { @cases $open; 4, false }
+            $crate::group_conformance! { @cases $open $(, $variable)?; 4, false }
         }
         mod of_four_blocking {
             #[allow(unused_imports, reason = "the factory may be named in full")]
             use super::*;
-            $crate::group_conformance! { @cases $open; 4, true }
+            $crate::group_conformance! { @cases $open $(, $variable)?; 4, true }
         }
     };
-    (@cases $open:path; $shards:literal, $blocking:literal) => {
-        $crate::group_conformance! { @tests $open; $shards, $blocking;
+    (@cases $open:path $(, $variable:literal)?; $shards:literal, $blocking:literal) => {
+        $crate::group_conformance! { @tests $open, [$($variable)?]; $shards, $blocking;
             a_group_has_one_address,
             a_group_spreads_its_callers,
             each_shard_has_a_connection_of_its_own,
@@ -291,10 +294,13 @@ macro_rules! group_conformance {
             a_closed_shard_leaves_the_others,
             a_shard_may_be_named }
     };
-    (@tests $open:path; $shards:literal, $blocking:literal; $($case:ident),+) => {
+    (@tests $open:path, $variable:tt; $shards:literal, $blocking:literal; $($case:ident),+) => {
         $(
             #[test]
             fn $case() {
+                if let Some(lacks) = $crate::conformance::not_asked_for(&$variable) {
+                    return println!("SKIPPED: {lacks}");
+                }
                 $crate::conformance::$case(&$crate::conformance::GroupCase {
                     open: $open,
                     shards: $shards,

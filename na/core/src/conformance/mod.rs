@@ -127,11 +127,19 @@ pub struct Optional {
     pub open: OpenByUri,
 }
 
+/// Returns the one of these variables of the environment that is to be set before somebody has
+/// asked for these tests.
+#[doc(hidden)]
+pub fn not_asked_for(variables: &[&str]) -> Option<String> {
+    let is_set = |name: &&&str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    let unset = variables.iter().find(|name| !is_set(name))?;
+    Some(format!("set {unset}=1"))
+}
+
 impl Optional {
     /// Returns the variable to set if nobody has asked for these tests.
     pub fn lacks(&self) -> Option<String> {
-        let is_asked_for = std::env::var_os(self.variable).is_some_and(|value| !value.is_empty());
-        (!is_asked_for).then(|| format!("set {}=1", self.variable))
+        not_asked_for(&[self.variable])
     }
 
     /// Opens an endpoint.

@@ -9,7 +9,7 @@ use na::{Endpoint, OpenOptions, RemoteKeys};
 mod tcp {
     use super::*;
 
-    const OPEN: Optional =
+    pub(super) const OPEN: Optional =
         Optional { variable: "MARGO_TEST_UCX", uri: "ucx+tcp://127.0.0.1:0", open: na::open };
 
     na::conformance! { OPEN; all }
@@ -143,4 +143,77 @@ mod polled {
     });
 
     na::conformance! { OPEN; not_amid_writes }
+}
+
+/// Groups of endpoints behind one address.
+mod groups {
+    use super::*;
+
+    fn open_by(uri: &str, options: &OpenOptions, shards: usize) -> Vec<Arc<dyn Endpoint>> {
+        na::open_group(uri, options, shards).unwrap()
+    }
+
+    mod tcp {
+        use super::*;
+
+        fn open_group(options: &OpenOptions, shards: usize) -> Vec<Arc<dyn Endpoint>> {
+            open_by("ucx+tcp://127.0.0.1:0", options, shards)
+        }
+
+        na::group_conformance! { open_group; if "MARGO_TEST_UCX" }
+
+        #[test]
+        fn a_group_has_bounds() {
+            if let Some(lacks) = super::super::tcp::OPEN.lacks() {
+                return println!("SKIPPED: {lacks}");
+            }
+            na::conformance::a_group_has_bounds(|shards| {
+                na::open_group("ucx+tcp://127.0.0.1:0", &OpenOptions::listening(true), shards)
+            });
+        }
+    }
+
+    mod sm {
+        use super::*;
+
+        fn open_group(options: &OpenOptions, shards: usize) -> Vec<Arc<dyn Endpoint>> {
+            open_by("ucx+sm://127.0.0.1:0", options, shards)
+        }
+
+        na::group_conformance! { open_group; if "MARGO_TEST_UCX" }
+    }
+
+    /// Every transfer by a remote key of the endpoint that has the connection.
+    mod keys {
+        use super::*;
+
+        fn open_group(options: &OpenOptions, shards: usize) -> Vec<Arc<dyn Endpoint>> {
+            let mut options = options.clone();
+            options.ucx.remote_keys = RemoteKeys::Always;
+            open_by("ucx+sm://127.0.0.1:0", &options, shards)
+        }
+
+        na::group_conformance! { open_group; if "MARGO_TEST_UCX" }
+    }
+
+    /// The last endpoint of a group of four, of which the others are closed: it has got the door.
+    mod left_alone {
+        use super::*;
+
+        const OPEN: Optional = Optional {
+            variable: "MARGO_TEST_UCX",
+            uri: "ucx+tcp://127.0.0.1:0",
+            open: |uri, options| {
+                let mut group = na::open_group(uri, options, 4)?;
+                let last = group.pop().unwrap();
+                for shard in &group {
+                    shard.close();
+                    last.poll(1, &mut |completion| panic!("{completion:?}"))?;
+                }
+                Ok(last)
+            },
+        };
+
+        na::conformance! { OPEN; between_endpoints }
+    }
 }

@@ -83,6 +83,7 @@ impl Driver {
         // Those that a worker which is left behind has in hand.
         let transfers: Vec<_> = self.transfers.keys().copied().collect();
         transfers.into_iter().for_each(|id| self.complete(id, Err(error.clone())));
+        self.leave_group();
         self.peers.clear();
         self.strangers.clear();
         self.by_key.clear();

@@ -5,6 +5,7 @@
 //! announces: nothing shows that the caller listens there.
 
 use std::collections::VecDeque;
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use ucx_sys::{UCS_ERR_UNREACHABLE, UCS_OK, ucp_conn_request_h, ucp_ep_h, ucs_status_t};
@@ -13,11 +14,12 @@ use super::liveness;
 use crate::addressing::address;
 use crate::operations::{inbox::Link, keys::EndedKeys, slots::Work};
 use crate::state::driver::{Driver, Stranger};
-use crate::state::peer::{Phase, Silence};
+use crate::state::group::{PeerName, caller_key};
+use crate::state::peer::{PeerPart, Phase, SentOn, Silence};
 use crate::ucp::lanes::{names_only_rc, names_rdma};
 use crate::ucp::library;
 use crate::ucp::worker::Worker;
-use crate::wire::{Control, Hello};
+use crate::wire::{Control, Hello, Shards};
 use na_core::Error;
 use na_core::base::ran;
 use na_core::base::ran::RunClock;
@@ -48,7 +50,10 @@ impl Driver {
     /// Makes a connection, if there is none.
     pub(crate) fn dial(&mut self, index: usize) {
         let Some(peer) = self.peers[index].as_mut() else { return };
-        let Some(&address) = peer.addresses.get(peer.trying) else { return };
+        let Some(&(mut address)) = peer.addresses.get(peer.trying) else { return };
+        if let Some(SentOn { port, .. }) = peer.sent_on {
+            address.set_port(port);
+        }
         if peer.phase != Phase::Idle {
             return;
         }
@@ -93,22 +98,23 @@ impl Driver {
         };
         let message_bytes_max = self.facts.message_bytes_max as u32;
         let alive_every_ms = ran::alive_every_ms(self.facts.liveness_limit);
-        let endpoint = self.endpoint;
-        let Some((session, peer)) = self.peer(index).map(|peer| (peer.session, peer.id)) else {
-            return;
-        };
+        let endpoint = self.facts.group.number;
+        let (own, count) = (self.facts.shard as u8, self.facts.group.count() as u8);
+        let Some(peer) = self.peer(index) else { return };
+        let token = peer.sent_on.map_or(0, |sent_on| sent_on.token);
+        let shards = Shards { own, count, wanted: peer.part.wanted, token };
+        let id = peer.id;
         let hello = Hello {
             queues: self.queues(),
-            session,
             message_bytes_max,
             window,
             alive_every_ms,
             endpoint,
-            peer,
+            shards: Some(shards),
             remote_keys: self.worker.as_ref().is_some_and(Worker::gives_keys),
             uri,
         };
-        self.tell_as(link, &Control::Hello(hello), |bytes| Work::Hello(bytes, peer));
+        self.tell_as(link, &Control::Hello(hello), |bytes| Work::Hello(bytes, id));
     }
 
     /// UCX has sent our hello, or never will.
@@ -130,18 +136,23 @@ impl Driver {
         if waiting < CALLERS_MAX && self.accepted + waiting < max {
             return self.callers.push_back(request);
         }
+        self.turned_away("there are as many as this endpoint takes, or too many wait for one");
+        if let Some(worker) = &self.worker {
+            worker.reject(request);
+        }
+    }
+
+    /// A connection was turned away.
+    pub(crate) fn turned_away(&mut self, reason: &str) {
         if let Some(count) = next_notice(&mut self.notices.turned_away) {
-            let accepted = self.accepted;
+            let (accepted, waiting) = (self.accepted, self.callers.len());
+            let max = self.facts.connections_max;
             tracing::warn!(
                 count,
                 accepted,
                 waiting,
-                "ucx: turned a connection away: there are as many as this endpoint takes \
-                 (ucx.connections_max, {max}), or too many wait for one"
+                "ucx: turned a connection away: {reason} (ucx.connections_max, {max})"
             );
-        }
-        if let Some(worker) = &self.worker {
-            worker.reject(request);
         }
     }
 
@@ -208,7 +219,8 @@ impl Driver {
                 let since = RunClock::since(came);
                 self.look_in_time(&since);
                 self.accepted += 1;
-                self.strangers.insert(link as usize, Stranger { client, came, since });
+                let stranger = Stranger { client, came, since, is_sent_on: false };
+                self.strangers.insert(link as usize, stranger);
                 let known = Link::accepted();
                 self.state().links.insert(link as usize, known);
             }
@@ -222,7 +234,7 @@ impl Driver {
     }
 
     /// Returns the peer that a connection belongs to.
-    fn owner(&self, link: ucp_ep_h) -> Option<usize> {
+    pub(crate) fn owner(&self, link: ucp_ep_h) -> Option<usize> {
         self.greeted_peer(link).or_else(|| {
             self.peers
                 .iter()
@@ -246,30 +258,41 @@ impl Driver {
         let stranger = self.strangers.remove(&(link as usize));
         let index = match (self.owner(link), &stranger) {
             (Some(index), _) => index,
-            (None, Some(Stranger { client, .. })) => {
-                let protocol = &self.facts.protocol;
-                let listens = address::announced(&hello.uri, protocol, *client);
-                let is_own = listens.is_some() && hello.uri == self.facts.own.uri();
-                let protocol = protocol.clone();
-                // A caller is a peer of its own. What is sent to it when its connection has ended
-                // goes to who listens where it said.
-                match listens.filter(|_| !is_own) {
-                    Some(address) => {
-                        self.add_peer(None, vec![address], || address::uri_of(&protocol, address))
-                    }
-                    None => self.add_peer(None, Vec::new(), || {
-                        let name = client.map_or("unknown".into(), |client| client.to_string());
-                        address::origin_uri(&protocol, name)
-                    }),
+            (None, Some(stranger)) if stranger.is_sent_on => {
+                self.drop_link(link);
+                return Ok(());
+            }
+            (None, Some(stranger)) => {
+                let Some(permit) = self.place(link, stranger, &hello) else { return Ok(()) };
+                let index = self.add_caller(stranger.client, &hello);
+                if let Some(peer) = self.peer(index) {
+                    (peer.caller, peer.permit) = (stranger.client, Some(permit));
                 }
+                index
             }
             (None, None) => return Ok(()),
         };
-        if let (Some(Stranger { client, .. }), Some(peer)) = (&stranger, self.peer(index)) {
-            peer.caller = *client;
-        }
         self.join(index, link, &hello, stranger.is_some());
         Ok(())
+    }
+
+    /// Adds the peer that has called from `client`: one of its own. What is sent to it when its
+    /// connection has ended goes to who listens where it said.
+    fn add_caller(&mut self, client: Option<SocketAddr>, hello: &Hello) -> usize {
+        let protocol = self.facts.protocol.clone();
+        let listens = address::announced(&hello.uri, &protocol, client);
+        let is_own = listens.is_some() && hello.uri == self.facts.own.uri();
+        let name = caller_key(client, hello).map(PeerName::Caller);
+        let part = PeerPart { identity: name.map(|name| self.identity(name)), wanted: None };
+        match listens.filter(|_| !is_own) {
+            Some(address) => {
+                self.add_peer(None, vec![address], part, || address::uri_of(&protocol, address))
+            }
+            None => self.add_peer(None, Vec::new(), part, || {
+                let name = client.map_or("unknown".into(), |client| client.to_string());
+                address::origin_uri(&protocol, name)
+            }),
+        }
     }
 
     /// The connection is that of this peer.
@@ -290,6 +313,7 @@ impl Driver {
             self.connecting -= 1;
         }
         (peer.dialed, peer.trying) = (None, 0);
+        (peer.sent_on, peer.detours) = (None, 0);
         peer.phase = Phase::Connected;
         (peer.link, peer.by_adapter) = (Some(link), by_adapter);
         let every = Duration::from_millis(u64::from(hello.alive_every_ms));
@@ -413,7 +437,7 @@ impl Driver {
         self.end_session_for(index, reason);
     }
 
-    fn end_session_for(&mut self, index: usize, reason: String) {
+    pub(crate) fn end_session_for(&mut self, index: usize, reason: String) {
         let Some(peer) = self.peer(index) else { return };
         let uri = peer.uri.to_string();
         let error = match peer.phase {
@@ -423,20 +447,33 @@ impl Driver {
         self.end_session_with(index, error);
     }
 
-    /// Returns whether a peer that was dialed in vain has another address; that one is dialed.
+    /// Returns whether a peer that was dialed in vain has another address; that one is dialed. If
+    /// we were sent on, it is the one from which we were: there it is known who is left.
     fn dial_next(&mut self, index: usize) -> bool {
         let Some(peer) = self.peers[index].as_mut() else { return false };
-        if peer.phase != Phase::Connecting || peer.trying + 1 >= peer.addresses.len() {
+        if peer.phase != Phase::Connecting {
             return false;
         }
-        peer.trying += 1;
+        if peer.sent_on.take().is_none() {
+            if peer.trying + 1 >= peer.addresses.len() {
+                return false;
+            }
+            peer.trying += 1;
+        }
+        self.dial_anew(index);
+        true
+    }
+
+    /// Dials a peer that is being dialed at another place, where it is known by now.
+    pub(crate) fn dial_anew(&mut self, index: usize) {
+        let Some(peer) = self.peer(index) else { return };
+        let link = peer.link.take();
         peer.phase = Phase::Idle;
         self.connecting -= 1;
-        if let Some(link) = peer.link.take() {
+        if let Some(link) = link {
             self.drop_link(link);
         }
         self.dial(index);
-        true
     }
 
     fn end_session_with(&mut self, index: usize, error: Error) {

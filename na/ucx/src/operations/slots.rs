@@ -102,6 +102,8 @@ pub(crate) enum Work {
     /// Our hello to the peer of that number, which no other peer has. Owns what UCX has a pointer
     /// to.
     Hello(#[allow(dead_code, reason = "kept for UCX")] Vec<u8>, u64),
+    /// The word to a caller that it is sent on. Owns what UCX has a pointer to.
+    Elsewhere(#[allow(dead_code, reason = "kept for UCX")] Vec<u8>),
     /// A control message to the peer of that number in that session. Owns what UCX has a pointer
     /// to.
     Told(#[allow(dead_code, reason = "kept for UCX")] Vec<u8>, usize, u64),
@@ -138,6 +140,7 @@ impl Work {
             | Self::Flushed(stream) => Some(stream.peer),
             // They say in which session they were given.
             Self::Hello(..)
+            | Self::Elsewhere(_)
             | Self::Told(..)
             | Self::Alive(..)
             | Self::Chunk(..)

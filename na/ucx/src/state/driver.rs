@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 
 use ucx_sys::{UCS_OK, Ucp, ucp_conn_request_h, ucp_ep_h};
 
-use super::{discards::Discards, peer::Peer};
+use super::discards::Discards;
+use super::group::{Group, PeerName};
+use super::peer::{Peer, PeerPart};
 use crate::addressing::{address, ip_family::IpFamily};
 use crate::operations::inbox::{Inbox, InboxState};
 use crate::operations::keys::Recalls;
@@ -20,6 +22,7 @@ use crate::ucp::worker::{Posted, Worker};
 use crate::wire::{AM_CONTROL, AM_UNEXPECTED, Control, HELLO_TAG};
 use na_core::base::cheap::IntBuildHasher;
 use na_core::base::ran::RunClock;
+use na_core::group::directory::Identity;
 use na_core::hosts::host_port::PeerKey;
 use na_core::limits::budget;
 use na_core::limits::budget::Budget;
@@ -49,6 +52,8 @@ pub(crate) struct Stranger {
     pub(crate) client: Option<SocketAddr>,
     pub(crate) came: Instant,
     pub(crate) since: RunClock,
+    /// It has said hello, and was sent on to another endpoint of the group.
+    pub(crate) is_sent_on: bool,
 }
 
 /// When to look after the peers.
@@ -65,6 +70,9 @@ pub(crate) struct Watch {
 pub(crate) struct Facts {
     pub(crate) ucp: &'static Ucp,
     pub(crate) id: u64,
+    pub(crate) group: Arc<Group>,
+    /// The number in the group.
+    pub(crate) shard: usize,
     pub(crate) protocol: String,
     pub(crate) own: Addr,
     pub(crate) listens: bool,
@@ -93,7 +101,8 @@ pub(crate) struct Driver {
     pub(crate) slots: Slots,
     pub(crate) peers: Vec<Option<Peer>>,
     pub(crate) free: Vec<usize>,
-    pub(crate) by_key: HashMap<PeerKey, usize>,
+    /// Peers that were looked up, by key and wanted shard.
+    pub(crate) by_key: HashMap<(PeerKey, Option<u16>), usize>,
     sweep_at: usize,
     /// Connections that were accepted and have not said hello.
     pub(crate) strangers: HashMap<usize, Stranger, IntBuildHasher>,
@@ -121,8 +130,8 @@ pub(crate) struct Driver {
     /// Transfers with chunks to send.
     pub(crate) sending: VecDeque<Stream>,
     next: u64,
-    /// A random number that no other endpoint has.
-    pub(crate) endpoint: u64,
+    /// True if this one listens at the address of the group.
+    pub(crate) has_door: bool,
     /// Transfers by remote keys with pieces to move.
     pub(crate) reaching: VecDeque<u64>,
     /// Memory of which peers have keys, by its own.
@@ -166,6 +175,7 @@ impl Driver {
         // No two peers are known to be on one host.
         let bounds = budget::BudgetLimits { of_host: usize::MAX, ..facts.unread_answers };
         let answers = Budget::new(bounds);
+        let has_door = facts.listens && facts.shard == 0;
         Self {
             facts,
             worker: Some(worker),
@@ -190,7 +200,7 @@ impl Driver {
             answers,
             sending: VecDeque::new(),
             next: seed,
-            endpoint: seed,
+            has_door,
             reaching: VecDeque::new(),
             mapped: HashMap::default(),
             given: 0,
@@ -249,12 +259,20 @@ impl Driver {
         self.peers.get_mut(index)?.as_mut()
     }
 
+    /// The number that the peer of that name has with all endpoints of the group, behind that of
+    /// the group.
+    pub(crate) fn identity(&self, name: PeerName) -> (u64, Identity) {
+        let directory = &self.facts.group.directory;
+        (directory.family(), directory.identity(name))
+    }
+
     /// Adds a peer, which is found by its key and reached at these addresses; without a key it is
     /// known by its connection, and has that address as text.
     pub(crate) fn add_peer(
         &mut self,
         key: Option<PeerKey>,
         addresses: Vec<SocketAddr>,
+        part: PeerPart,
         text: impl FnOnce() -> String,
     ) -> usize {
         self.sweep();
@@ -264,13 +282,15 @@ impl Driver {
             Some(key) => key.uri(&address::head(protocol)),
             None => text(),
         };
-        let peer = Peer::new(id, uri, key.clone(), addresses, session);
+        let wanted = part.wanted;
+        let mut peer = Peer::new(id, uri, key.clone(), addresses, session);
+        peer.part = part;
         let index = self.free.pop().unwrap_or(self.peers.len());
         if index == self.peers.len() {
             self.peers.push(None);
         }
         self.peers[index] = Some(peer);
-        self.by_key.extend(key.map(|key| (key, index)));
+        self.by_key.extend(key.map(|key| ((key, wanted), index)));
         self.state().begin(index, session);
         index
     }
@@ -287,8 +307,8 @@ impl Driver {
             };
             let forgotten = self.peers[index].as_ref().is_some_and(Peer::is_forgotten);
             if forgotten && !awaited() {
-                if let Some(key) = self.peers[index].take().and_then(|peer| peer.key) {
-                    self.by_key.remove(&key);
+                if let Some(Peer { key: Some(key), part, .. }) = self.peers[index].take() {
+                    self.by_key.remove(&(key, part.wanted));
                 }
                 self.free.push(index);
             }
@@ -296,19 +316,27 @@ impl Driver {
         self.sweep_at = 2 * (self.peers.len() - self.free.len()) + 16;
     }
 
-    /// The peer under `key`, which listens at `addresses`.
-    pub(crate) fn lookup(&mut self, key: PeerKey, addresses: Vec<SocketAddr>) -> Addr {
-        let index = self.peer_at(key, addresses);
+    /// The peer under `key`, which listens at `addresses`, of its group the endpoint `wanted` if
+    /// possible.
+    pub(crate) fn lookup(
+        &mut self,
+        key: PeerKey,
+        addresses: Vec<SocketAddr>,
+        wanted: Option<u16>,
+    ) -> Addr {
+        let index = self.peer_at(key, addresses, wanted);
         let endpoint = self.facts.id;
         self.peers[index].as_mut().map_or(self.facts.own.clone(), |p| p.addr(endpoint, index, 0))
     }
 
-    /// Returns the number of the peer under `key`, which listens at `addresses`.
-    pub(crate) fn peer_at(&mut self, key: PeerKey, addresses: Vec<SocketAddr>) -> usize {
-        match self.by_key.get(&key) {
-            Some(index) => *index,
-            None => self.add_peer(Some(key), addresses, String::new),
+    /// Returns the number of the peer that [`lookup`](Self::lookup) names.
+    fn peer_at(&mut self, key: PeerKey, addresses: Vec<SocketAddr>, wanted: Option<u16>) -> usize {
+        let name = (key, wanted);
+        if let Some(index) = self.by_key.get(&name) {
+            return *index;
         }
+        let identity = Some(self.identity(PeerName::LookedUp(name.0.clone())));
+        self.add_peer(Some(name.0), addresses, PeerPart { identity, wanted }, String::new)
     }
 
     /// Returns whether something moves that belongs to what is between us and the peer now.

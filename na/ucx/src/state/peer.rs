@@ -13,8 +13,10 @@ use crate::operations::keys::{GivenKeys, HeldKeys};
 use crate::operations::peer_ref::PeerRef;
 use crate::operations::remote_key::RemoteKey;
 use crate::operations::transfer_state::Lease;
+use crate::state::group::CallerPermit;
 use na_core::base::cheap::IntBuildHasher;
 use na_core::base::ran::RunClock;
+use na_core::group::directory::Identity;
 use na_core::hosts::host_port::PeerKey;
 use na_core::limits::budget::Account;
 use na_core::loopback::Queued;
@@ -85,6 +87,24 @@ impl Silence {
     }
 }
 
+/// The place of a peer among those of a group, ours or its own.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct PeerPart {
+    /// The number that it has with all endpoints of our group, behind that of the group; `None`:
+    /// only this one knows it.
+    pub(crate) identity: Option<(u64, Identity)>,
+    /// The endpoint of its group that we would like to reach.
+    pub(crate) wanted: Option<u16>,
+}
+
+/// The place where a peer that was called has sent us on to.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SentOn {
+    pub(crate) port: u16,
+    /// See [`Shards::token`](crate::wire::Shards::token).
+    pub(crate) token: u32,
+}
+
 /// A peer.
 #[derive(Default)]
 pub(crate) struct Peer {
@@ -97,6 +117,12 @@ pub(crate) struct Peer {
     /// being tried.
     pub(crate) addresses: Vec<SocketAddr>,
     pub(crate) trying: usize,
+    pub(crate) part: PeerPart,
+    /// Where we call instead of that address, and how often we were sent on since we began to call.
+    pub(crate) sent_on: Option<SentOn>,
+    pub(crate) detours: u32,
+    /// The place of its connection, if it has called us.
+    pub(crate) permit: Option<CallerPermit>,
     /// The address from which it has called us, if it has.
     pub(crate) caller: Option<SocketAddr>,
     /// See [`PeerRef::current`].
@@ -164,8 +190,12 @@ impl Peer {
         let current = self.token.upgrade();
         let current = current.unwrap_or_else(|| Arc::new(AtomicU64::new(self.session)));
         self.token = Arc::downgrade(&current);
-        Addr::new(self.uri.clone(), endpoint, self.id, PeerRef { index, current })
-            .in_session(session)
+        let addr = Addr::new(self.uri.clone(), endpoint, self.id, PeerRef { index, current })
+            .in_session(session);
+        match &self.part.identity {
+            Some((family, identity)) => addr.of_identity(*family, **identity),
+            None => addr,
+        }
     }
 
     /// Ends the session with the peer, and returns what was of it. `session` is our number for the
@@ -176,6 +206,7 @@ impl Peer {
         }
         let next = Self {
             caller: self.caller,
+            part: self.part.clone(),
             token: self.token.clone(),
             phase: if self.addresses.is_empty() { Phase::Gone } else { Phase::Idle },
             end: Some(error.clone()),

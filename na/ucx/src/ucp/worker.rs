@@ -3,6 +3,7 @@
 //! A worker is used by one thread at a time (`UCS_THREAD_MODE_SERIALIZED`): the thread that holds
 //! the endpoint's lock. Callbacks are in `callbacks.rs`; UCP makes them within the calls below.
 
+use std::collections::VecDeque;
 use std::ffi::c_void;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
@@ -21,7 +22,7 @@ use crate::operations::remote_key::{Reach, RemoteKey, RemotePlace};
 use crate::operations::slots::Pinned;
 use crate::wire::{AM_CONTROL, AM_DATA, AM_EXPECTED, AM_PIECE, AM_UNEXPECTED};
 use crate::wire::{GivenKey, PACKED_BYTES_MAX, Place};
-use na_core::{Access, Error, RawSegment, Uri};
+use na_core::{Access, Error, RawSegment};
 use prim::fork::Process;
 
 /// The outcome of a call that may go on.
@@ -138,11 +139,7 @@ impl Worker {
     }
 
     /// Listens at `address`, of `uri`; answers which it is, for a free port.
-    pub(crate) fn listen(
-        &mut self,
-        address: SocketAddr,
-        uri: &Uri<'_>,
-    ) -> Result<SocketAddr, Error> {
+    pub(crate) fn listen(&mut self, address: SocketAddr, uri: &str) -> Result<SocketAddr, Error> {
         let raw = SocketAddrAny::from(address);
         // SAFETY: plain data, for which all zero is valid; the mask says which fields are read.
         let mut params: ucp_listener_params_t = unsafe { std::mem::zeroed() };
@@ -159,13 +156,12 @@ impl Worker {
             unsafe { self.ucp.ucp_listener_create(self.worker, &params, &mut self.listener) };
         if status == UCS_ERR_BUSY {
             let what = format!(
-                "cannot open `{}` (its port is in use: take another one, or none for a free one): \
-                 UCX cannot listen at {address}",
-                uri.text
+                "cannot open `{uri}` (its port is in use: take another one, or none for a free \
+                 one): UCX cannot listen at {address}"
             );
             return Err(Error::io(what, std::io::Error::from(std::io::ErrorKind::AddrInUse)));
         }
-        check(self.ucp, status, &format!("cannot listen at {address} for `{}`", uri.text))?;
+        check(self.ucp, status, &format!("cannot listen at {address} for `{uri}`"))?;
         // SAFETY: plain data, for which all zero is valid.
         let mut attr: ucp_listener_attr_t = unsafe { std::mem::zeroed() };
         attr.field_mask = u64::from(UCP_LISTENER_ATTR_FIELD_SOCKADDR);
@@ -176,6 +172,35 @@ impl Worker {
             transport: "ucx",
             reason: "the listener has no IP address".into(),
         })
+    }
+
+    /// Listens at `address` instead of where it does. Those that have called there and `wait` for
+    /// an answer are turned away: they call again, and are to find us there.
+    pub(crate) fn move_to(
+        &mut self,
+        address: SocketAddr,
+        uri: &str,
+        wait: &mut VecDeque<ucp_conn_request_h>,
+    ) -> Result<(), Error> {
+        let before = std::mem::replace(&mut self.listener, ptr::null_mut());
+        let listening = self.listen(address, uri);
+        let after = std::mem::replace(&mut self.listener, before);
+        let ended = match listening {
+            Ok(_) => {
+                wait.drain(..).for_each(|request| self.reject(request));
+                std::mem::replace(&mut self.listener, after)
+            }
+            Err(_) => after,
+        };
+        self.end_listener(ended);
+        listening.map(drop)
+    }
+
+    fn end_listener(&self, listener: ucp_listener_h) {
+        if !listener.is_null() {
+            // SAFETY: made by `listen`, used no more.
+            unsafe { self.ucp.ucp_listener_destroy(listener) };
+        }
     }
 
     /// Returns whether UCX ends what is under way with a peer that is closed by force.
@@ -595,10 +620,7 @@ impl Worker {
     /// Stops listening, and leaves the rest as it is: nobody moves it any more.
     pub(crate) fn abandon(self) {
         let this = std::mem::ManuallyDrop::new(self);
-        if !this.listener.is_null() {
-            // SAFETY: made by `listen`, used no more.
-            unsafe { this.ucp.ucp_listener_destroy(this.listener) };
-        }
+        this.end_listener(this.listener);
         this.unmap_all();
     }
 
@@ -618,10 +640,7 @@ impl Drop for Worker {
             // The copy of a child process: sockets, threads and segments are its parent's.
             return;
         }
-        if !self.listener.is_null() {
-            // SAFETY: made by `listen`, used no more.
-            unsafe { self.ucp.ucp_listener_destroy(self.listener) };
-        }
+        self.end_listener(self.listener);
         if !self.worker.is_null() {
             // SAFETY: made by `open`, used no more; its endpoints, closed or not, go with it.
             unsafe { self.ucp.ucp_worker_destroy(self.worker) };

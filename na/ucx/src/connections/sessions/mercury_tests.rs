@@ -49,7 +49,7 @@ fn be_mercury() {
     // SAFETY: the inbox lives for ever, and its state is not borrowed across calls of the worker.
     let mut mercury = unsafe { Worker::deaf(ucp, &settings, inbox) }.unwrap();
     mercury.handle(crate::wire::AM_UNEXPECTED, on_am_of_mercury).unwrap();
-    let there = mercury.listen("127.0.0.1:0".parse().unwrap(), &uri).unwrap();
+    let there = mercury.listen("127.0.0.1:0".parse().unwrap(), uri.text).unwrap();
     println!("\nat {there}");
     std::thread::spawn(|| {
         std::io::stdin().read_to_end(&mut Vec::new()).unwrap();

@@ -64,7 +64,7 @@ fn who_is_not_at_the_first_addresses_is_found_at_the_next() {
     let not_there = |ip: &str| SocketAddr::new(ip.parse().unwrap(), there.port());
     let all = vec![not_there("127.0.0.2"), not_there("127.0.0.3"), there];
     let name = PeerKey::Name("several".into(), there.port());
-    let to = origin.with(|driver| driver.lookup(name, all)).unwrap();
+    let to = origin.with(|driver| driver.lookup(name, all, None)).unwrap();
     let room = MsgBuf::with_capacity(target.limits().unexpected_bytes_max);
     target.recv_unexpected(OpId(2), room).unwrap();
     send(&origin, &to);
@@ -173,7 +173,7 @@ fn calls_by_two_names_do_not_end_each_other() {
     let uri = target.self_addr().uri().to_owned();
     let there: SocketAddr = uri.rsplit('/').next().unwrap().parse().unwrap();
     let name = PeerKey::Name("several".into(), there.port());
-    let first = origin.with(|driver| driver.lookup(name, vec![there])).unwrap();
+    let first = origin.with(|driver| driver.lookup(name, vec![there], None)).unwrap();
     let second = origin.lookup(&uri).unwrap();
     assert_ne!(first, second);
     let room = |of: &UcxEndpoint| MsgBuf::with_capacity(of.limits().unexpected_bytes_max);
@@ -308,7 +308,7 @@ fn who_is_at_no_address_is_unreachable() {
     let port = uri.rsplit(':').next().unwrap().parse().unwrap();
     let all = ["127.0.0.2", "127.0.0.3"].map(|ip| SocketAddr::new(ip.parse().unwrap(), port));
     let name = PeerKey::Name("nowhere".into(), port);
-    let to = origin.with(|driver| driver.lookup(name, all.to_vec())).unwrap();
+    let to = origin.with(|driver| driver.lookup(name, all.to_vec(), None)).unwrap();
     send(&origin, &to);
     let error = until([&target, &origin], |completion| match completion {
         Completion::Send { result, .. } => result.err(),
