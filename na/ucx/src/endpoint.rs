@@ -39,7 +39,6 @@ use na_core::{
 use prim::fork::Process;
 use prim::lock::BiasedLock;
 use prim::sync::Arc;
-use prim::sync::atomic::AtomicBool;
 
 /// Early messages that one peer may have here, bytes.
 const EARLY_BYTES_MAX: usize = 256 << 10;
@@ -103,7 +102,7 @@ impl UcxEndpoint {
             door = door.or(bound);
             let bell = part.wait.as_ref().map(Wait::bell);
             let port = bound.map_or(0, |bound| bound.port());
-            members.push(Member { port, bell, is_called: AtomicBool::new(false) });
+            members.push(Member { port, bell });
             parts.push(part);
         }
         let group = Group::new(random()?, door, members);

@@ -63,6 +63,20 @@ fn a_connection_goes_to_a_shard_that_is_open() {
 }
 
 #[test]
+fn what_comes_while_a_shard_looks_is_found_by_a_later_look() {
+    check(|| {
+        let (group, ended) = (Placement::<u8, Conn>::new(1), Plain::new(Count::new(0)));
+        let polling = group.clone();
+        let polling =
+            thread::spawn(move || (0..2).flat_map(|_| polling.take_news(0)).collect::<Vec<_>>());
+        (0..2).for_each(|_| accept(&group, 0, &ended));
+        let taken = polling.join().unwrap();
+        let left = group.take_news(0);
+        assert_eq!(taken.len() + left.len(), 2);
+    });
+}
+
+#[test]
 fn a_connection_ends_once_with_the_last_shard() {
     check(|| {
         let (group, ended) = (Placement::<u8, Conn>::new(2), Plain::new(Count::new(0)));

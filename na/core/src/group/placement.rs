@@ -1,6 +1,7 @@
 //! The shard that gets a connection, and the hand-over to it.
 //!
-//! All of it is behind one lock, which is taken when a connection begins and when it ends.
+//! All of it is behind one lock, which is taken when a connection begins and when it ends. A poll
+//! that looks into an inbox takes it only if something has come.
 //!
 //! A connection that was accepted is *admitted*: it gets a [`Permit`], which names its shard and
 //! counts until it is dropped. If that is another shard, the connection is put into that shard's
@@ -18,6 +19,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::hash::Hash;
 
+use prim::sync::atomic::{AtomicBool, Ordering};
 use prim::sync::{Arc, Mutex, lock};
 
 /// Why a connection is not admitted.
@@ -43,6 +45,8 @@ pub struct Caller<K> {
 /// The inboxes and the counts of a group.
 pub struct Placement<K: Eq + Hash, T> {
     state: Mutex<Counts<K, T>>,
+    /// For each shard: something was put into its inbox since it last looked.
+    has_news: Box<[AtomicBool]>,
 }
 
 struct Counts<K, T> {
@@ -64,9 +68,10 @@ struct Placed<T> {
 impl<K: Eq + Hash + Clone, T> Placement<K, T> {
     /// A group of that many shards, all of them open.
     pub fn new(shards: usize) -> Arc<Self> {
+        let has_news = (0..shards).map(|_| AtomicBool::new(false)).collect();
         let shards = (0..shards).map(|_| Placed { inbox: Some(Vec::new()), unwished: 0 }).collect();
         let state = Counts { shards, callers: HashMap::new(), connections: 0, turn: 0 };
-        Arc::new(Self { state: Mutex::new(state) })
+        Arc::new(Self { state: Mutex::new(state), has_news })
     }
 
     /// Chooses the shard of a connection; `wanted` is that which its dialer would like. The group
@@ -127,6 +132,8 @@ impl<K: Eq + Hash + Clone, T> Placement<K, T> {
         match lock(&self.state).shards.get_mut(shard).and_then(|shard| shard.inbox.as_mut()) {
             Some(inbox) => {
                 inbox.push(item);
+                // pair: GROUP-NEWS
+                self.has_news[shard].store(true, Ordering::Release);
                 Ok(())
             }
             None => Err(item),
@@ -136,6 +143,17 @@ impl<K: Eq + Hash + Clone, T> Placement<K, T> {
     /// Takes what is in the inbox of `shard`.
     pub fn take(&self, shard: usize) -> Vec<T> {
         lock(&self.state).shards[shard].inbox.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// Takes what has come into the inbox of `shard` since this was last asked; cheap, mostly. What
+    /// comes meanwhile is found by a later look.
+    pub fn take_news(&self, shard: usize) -> Vec<T> {
+        let has_news = &self.has_news[shard];
+        // pair: GROUP-NEWS (it is in the inbox)
+        match has_news.load(Ordering::Relaxed) && has_news.swap(false, Ordering::Acquire) {
+            true => self.take(shard),
+            false => Vec::new(),
+        }
     }
 
     /// Closes `shard`, for good. Returns what is left in its inbox, to be given to others.
@@ -297,8 +315,9 @@ mod tests {
         assert_eq!(hand(late), Some(0));
         let left = group.close(2);
         assert_eq!(left.into_iter().map(hand).collect::<Vec<_>>(), [Some(0)]);
-        let taken = group.take(0);
+        let taken = group.take_news(0);
         assert_eq!((taken.len(), group.counts()), (2, (2, vec![2, 0, 0])));
+        assert!(group.take_news(0).is_empty() && group.take_news(1).is_empty());
         drop(taken);
         assert_eq!(group.counts(), (0, vec![0; 3]));
         let last = item(0);

@@ -23,7 +23,6 @@ use na_core::group::placement::{Caller, NotAdmitted, Permit, Placement};
 use na_core::hosts::host_port::PeerKey;
 use na_core::{Addr, Principal};
 use prim::lost;
-use prim::sync::atomic::{AtomicBool, Ordering};
 use prim::sync::{Arc, Mutex, lock};
 
 /// How long the place of a caller is kept that was sent on. One that comes later gets another one.
@@ -56,8 +55,6 @@ pub(crate) struct Member {
     pub(crate) port: u16,
     /// The bell that wakes its sleeper; `None`: nobody sleeps.
     pub(crate) bell: Option<Arc<OwnedFd>>,
-    /// There is something in its inbox.
-    pub(crate) is_called: AtomicBool,
 }
 
 /// Places of callers that were sent on, by their tokens.
@@ -145,12 +142,7 @@ impl Group {
 
     /// Returns whether `shard` is to listen at the group's address from now on.
     pub(crate) fn takes_door(&self, shard: usize) -> bool {
-        let is_called = &self.members[shard].is_called;
-        // Nearly always there is nothing; a door that comes later is found by a later look.
-        is_called.load(Ordering::Relaxed)
-            // pair: UCX-DOOR (the door is in the inbox)
-            && is_called.swap(false, Ordering::Acquire)
-            && !self.placement.take(shard).is_empty()
+        !self.placement.take_news(shard).is_empty()
     }
 
     /// The endpoint `shard` is closed: others get its door, if it has that.
@@ -158,10 +150,7 @@ impl Group {
         let left = self.placement.close(shard);
         for door in left.into_iter().chain(door) {
             let Some(next) = self.placement.hand(door, |_| None) else { return };
-            let Member { bell, is_called, .. } = &self.members[next];
-            // pair: UCX-DOOR
-            is_called.store(true, Ordering::Release);
-            bell.iter().for_each(|bell| lost::ring(bell, BELL_NAME));
+            self.members[next].bell.iter().for_each(|bell| lost::ring(bell, BELL_NAME));
         }
     }
 
@@ -186,7 +175,7 @@ mod tests {
     use super::*;
 
     fn group(count: usize) -> Arc<Group> {
-        let member = |port| Member { port, bell: None, is_called: AtomicBool::new(false) };
+        let member = |port| Member { port, bell: None };
         Group::new(1, None, (7000..).take(count).map(member).collect())
     }
 
