@@ -72,6 +72,7 @@ use std::sync::Arc;
 
 use self::fabrics::{fabric, search};
 use self::providers::provider;
+use na_core::group::check_shards;
 use na_core::{Device, Endpoint, Error, OpenOptions, Plugin, Uri};
 
 /// The plugin.
@@ -120,6 +121,28 @@ impl Plugin for Ofi {
     fn open(&self, uri: &Uri<'_>, options: &OpenOptions) -> Result<Arc<dyn Endpoint>, Error> {
         let opened = endpoint::OfiEndpoint::open(uri, options);
         Ok(Arc::new(opened.map_err(|error| of_address(uri, error))?))
+    }
+
+    /// Opens one endpoint, and refuses several: `docs/transports.md` says why.
+    fn open_group(
+        &self,
+        uri: &Uri<'_>,
+        options: &OpenOptions,
+        shards: usize,
+    ) -> Result<Vec<Arc<dyn Endpoint>>, Error> {
+        check_shards(shards)?;
+        if shards > 1 {
+            self.check(uri, options)?;
+            let reason = format!(
+                "`{}` cannot be the address of {shards} endpoints: callers over libfabric, as \
+                 those of C, say no hello, to which they could be told that another one has their \
+                 place; use one shard and several xstreams for handlers, an instance with an \
+                 address for each core, or shards over na+tcp or ucx",
+                uri.text
+            );
+            return Err(Error::Unavailable { transport: self.name(), reason });
+        }
+        Ok(vec![self.open(uri, options)?])
     }
 }
 

@@ -100,6 +100,16 @@ fn what_cannot_be_opened_is_told_with_what_there_is() {
     let error = told("ofi+pigeon://");
     assert!(matches!(error, Error::BadUri { .. }), "{error}");
     assert!(error.to_string().contains("verbs;ofi_rxm"), "{error}");
+    let group = |uri| na::open_group(uri, &OpenOptions::default(), 4).unwrap_err();
+    let error = group("ofi+tcp://127.0.0.1:0");
+    assert!(matches!(error, Error::Unavailable { .. }), "{error}");
+    for told in ["ofi+tcp://127.0.0.1:0", "4 endpoints", "hello", "na+tcp", "one shard"] {
+        assert!(error.to_string().contains(told), "{error}");
+    }
+    assert!(matches!(group("ofi+pigeon://"), Error::BadUri { .. }));
+    na::conformance::a_group_has_bounds(|shards| {
+        na::open_group("ofi+tcp://127.0.0.1:0", &OpenOptions::default(), shards)
+    });
     if let Some(lacks) = over("ofi+tcp://127.0.0.1:0").lacks() {
         return println!("SKIPPED: {lacks}");
     }
