@@ -66,6 +66,12 @@ impl Name {
         Ok(Self { uid, name: name.to_owned() })
     }
 
+    /// The name that a process of user `uid` says it has, if it is one that it may have.
+    pub(super) fn said_by(uid: u32, text: &str) -> Option<Self> {
+        let name = Uri::parse(text).and_then(|uri| Self::of(&uri, uid)).ok()?;
+        (!name.name.is_empty() && name.uid == uid).then_some(name)
+    }
+
     /// The address: as short as this user can read it.
     pub(super) fn uri(&self) -> String {
         if self.uid == own_uid() { format!("na+sm://{}", self.name) } else { self.full_uri() }
@@ -124,6 +130,16 @@ mod tests {
             "sm://1@2@x",
         ] {
             assert!(matches!(name(text), Err(Error::BadUri { .. })), "{text}");
+        }
+    }
+
+    #[test]
+    fn nobody_has_the_name_of_another_user() {
+        let said = |text| Name::said_by(7, text).map(|name| name.name);
+        assert_eq!(said("na+sm://x").as_deref(), Some("x"));
+        assert_eq!(said("na+sm://7@x").as_deref(), Some("x"));
+        for text in ["na+sm://8@x", "na+sm://", "na+sm://a/b", "", "x"] {
+            assert_eq!(said(text), None, "{text}");
         }
     }
 

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
 use super::address::{self, Name};
-use super::link::handshake::{ANNOUNCE, ANNOUNCE_BYTES, Kind, PACKET_BYTES_MAX, Packet};
+use super::link::handshake::{ANNOUNCE, ANNOUNCE_BYTES, Kind, PACKET_BYTES_MAX, Packet, Shards};
 use super::link::record::{EXPECTED_PAGE, REQUEST_BYTES_MAX, Request};
 use super::link::ring::{Consumer, LINE, Producer, RingMemory, payload_max};
 use super::link::segment::{self, RING_BYTES, Segment};
@@ -253,6 +253,7 @@ fn talk(target: &Target, data: &[u8]) {
             listens: false,
             attach: false,
             never_sleeps: first % 3 == 0,
+            shards: (first % 5 == 0).then_some(Shards { own: 0, last: 0, wanted: Some(1) }),
             ring_bytes: ring_bytes as u32,
             nonce_addr: 0,
             nonce: 0,

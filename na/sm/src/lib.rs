@@ -20,6 +20,13 @@
 //! [`connections_max`]: na_core::SmOptions::connections_max
 //! [`connections_per_user_max`]: na_core::SmOptions::connections_per_user_max
 //!
+//! # Groups
+//!
+//! Several endpoints may share a name ([`Plugin::open_group`](na_core::Plugin::open_group)). One of
+//! them listens. It hands a connection over to the endpoint that is to have it when it has read the
+//! dialer's hello, before the welcome (`link/group.rs`). Each endpoint dials connections of its
+//! own, and every connection with a group has a peer of its own on either side (`peers/peer.rs`).
+//!
 //! # Bulk data
 //!
 //! Memory of [`SharedBuffer`](na_core::SharedBuffer), on either side, is mapped once by the other

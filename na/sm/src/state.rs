@@ -7,7 +7,7 @@
 //!    sink may call takes it (`close` tries, and leaves the work to the poll otherwise).
 //! 2. A peer's `links`: its send lock.
 //! 3. `peers`, and what `loopback` holds.
-//! 4. `matcher`, `opened`, `kept`, `canceled`, the queue in `ready`.
+//! 4. `matcher`, `opened`, `kept`, `canceled`, the queue in `ready`, what `group` holds.
 //!
 //! No memory is released and no sink is called under 2–4, because both run foreign code.
 
@@ -19,17 +19,16 @@ use std::time::Instant;
 use rustix::event::Timespec;
 
 use crate::address::Name;
-use crate::link::accepted::AcceptedPeers;
-use crate::link::closer::Closer;
-use crate::link::socket::{Credentials, Socket};
-use crate::peers::{Links, Peer, PeerTable, RxLink};
+use crate::link::group::{Group, PeerName, Stranger};
+use crate::link::listener::Listener;
+use crate::peers::{Links, Peer, PeerPart, PeerTable, RxLink};
 use crate::transfer::cma::Nonce;
 use crate::transfer::kept::Kept;
 use crate::wake::board::OwnBoard;
 use crate::wake::ready::Ready;
 use crate::wake::reports::Reports;
 use na_core::base::ran::RunClock;
-use na_core::limits::descriptors::{self, Reserve};
+use na_core::limits::descriptors;
 use na_core::loopback::{Loopback, Outcome};
 use na_core::matching::Matcher;
 use na_core::{Addr, Completion, OpId, OpenOptions, RegionTable};
@@ -37,12 +36,13 @@ use prim::fork::Process;
 use prim::lock::BiasedLock;
 use prim::lock::biased::PLACES;
 use prim::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use prim::sync::{Arc, Mutex};
+use prim::sync::{Arc, Mutex, lock};
 
 /// Tokens in the epoll set; connections follow.
 pub(crate) const WAKE: u64 = 0;
 pub(crate) const TIMER: u64 = 1;
 pub(crate) const LISTENER: u64 = 2;
+pub(crate) const INBOX: u64 = 3;
 pub(crate) const FIRST_TOKEN: u64 = 16;
 
 /// Added to the token of a connection: the peer's process.
@@ -87,7 +87,10 @@ pub(crate) struct SmEndpoint {
     /// Canceled transfers whose owners have not answered.
     pub(crate) canceled: Mutex<Vec<Canceled>>,
     pub(crate) poll: BiasedLock<PollState>,
-    pub(crate) closer: Arc<Closer>,
+    /// The endpoints behind our name.
+    pub(crate) group: Arc<Group>,
+    /// Our number among them.
+    pub(crate) shard: usize,
     pub(crate) closed: AtomicBool,
     /// The process that opened it.
     pub(crate) process: Process,
@@ -102,6 +105,15 @@ impl SmEndpoint {
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Relaxed) || self.process.is_other()
     }
+
+    /// The peer that listens as `name`, through its endpoint `wanted` if possible.
+    pub(crate) fn peer_named(&self, name: &Name, wanted: Option<u8>) -> Arc<Peer> {
+        lock(&self.peers).named(name, wanted, || PeerPart {
+            identity: Some(self.group.identity(PeerName::Listening(name.clone()))),
+            is_apart: self.group.count > 1 || wanted.is_some(),
+            wanted,
+        })
+    }
 }
 
 /// A transfer that was canceled and waits for the answer of the memory's owner.
@@ -112,24 +124,12 @@ pub(crate) struct Canceled {
     pub(crate) waited: RunClock,
 }
 
-/// An accepted socket before its hello.
-#[derive(Debug)]
-pub(crate) struct Stranger {
-    pub(crate) token: u64,
-    pub(crate) waited: RunClock,
-    pub(crate) socket: Socket,
-    pub(crate) credentials: Credentials,
-}
-
 /// The state that the poll alone touches.
 #[derive(Debug, Default)]
 pub(crate) struct PollState {
     pub(crate) links: Links,
     pub(crate) strangers: Vec<Stranger>,
-    pub(crate) crowd: AcceptedPeers,
-    pub(crate) listener: Option<OwnedFd>,
-    /// The reserve of a listener.
-    pub(crate) reserve: Option<Reserve>,
+    pub(crate) listener: Option<Listener>,
     /// How many strangers there may be.
     pub(crate) strangers_max: usize,
     /// When to accept again, after descriptors had run out.
@@ -150,10 +150,8 @@ pub(crate) struct PollState {
 }
 
 impl PollState {
-    pub(crate) fn new(listener: Option<OwnedFd>, crowd: AcceptedPeers) -> Self {
+    pub(crate) fn new(listener: Option<Listener>) -> Self {
         Self {
-            crowd,
-            reserve: listener.is_some().then(Reserve::open),
             strangers_max: descriptors::share(STRANGERS_MAX, STRANGERS_PART),
             listener,
             look_now: true,

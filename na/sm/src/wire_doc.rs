@@ -4,7 +4,7 @@
 use super::address;
 use super::api::open;
 use super::link::conn::Control;
-use super::link::handshake::{ANNOUNCE, ANNOUNCE_BYTES, Kind, Packet, TEXT_BYTES_MAX};
+use super::link::handshake::{ANNOUNCE, ANNOUNCE_BYTES, Kind, Packet, Shards, TEXT_BYTES_MAX};
 use super::link::lane;
 use super::link::record::{self, DATA_PREFIX, PARTS_MAX, PIECES_MAX, Piece, Request, Status};
 use super::link::ring::{COMMIT_BYTES, Consumer, LINE, PAD, Producer, RingMemory};
@@ -218,6 +218,7 @@ fn packets(page: &mut Page) {
         listens: true,
         attach: true,
         never_sleeps: true,
+        shards: None,
         ring_bytes: RING as u32,
         nonce_addr: 0x7fff_1234,
         nonce: 0x0102_0304_0506_0708,
@@ -239,6 +240,11 @@ fn packets(page: &mut Page) {
         ("text", Field::Bytes(b"na+sm://1-2")),
     ];
     page.check_layout("sm-handshake", &packet.encode(), &fields);
+    let bits = page.table("sm-shards").into_iter().map(|row| row[0].parse::<u32>().unwrap());
+    let values = [1, 5, 7, 1 + 6].into_iter().zip(bits).map(|(value, bit)| value << bit);
+    let shards = Some(Shards { own: 5, last: 7, wanted: Some(6) });
+    let flags = 7 | values.sum::<u32>();
+    assert_eq!(Packet { shards, ..packet }.encode()[12..16], flags.to_le_bytes());
     let block = [
         ("first", Field::Bytes(&[ANNOUNCE])),
         ("writable", Field::Number(0)),

@@ -262,19 +262,34 @@ pub(crate) fn hello(uri: &str, listens: bool) -> Vec<u8> {
     bytes
 }
 
-/// A raw connection to an endpoint.
-pub(crate) fn dial(uri: &str) -> OwnedFd {
-    use rustix::net::{AddressFamily, SocketFlags, SocketType};
+/// Where an endpoint listens.
+fn socket_address(uri: &str) -> SocketAddrUnix {
     let name = uri.strip_prefix("na+sm://").expect("an sm address");
     let name = match name.split_once('@') {
         Some((user, name)) => format!("margo-sm/{user}/{name}"),
         None => format!("margo-sm/{}/{name}", rustix::process::geteuid().as_raw()),
     };
-    let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).expect("a socket name");
+    SocketAddrUnix::new_abstract_name(name.as_bytes()).expect("a socket name")
+}
+
+fn raw_socket() -> OwnedFd {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType};
     let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
-    let socket = rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None);
-    let socket = socket.expect("a socket");
-    rustix::net::connect(&socket, &address).expect("connect");
+    rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None).expect("a socket")
+}
+
+/// A raw connection to an endpoint.
+pub(crate) fn dial(uri: &str) -> OwnedFd {
+    let socket = raw_socket();
+    rustix::net::connect(&socket, &socket_address(uri)).expect("connect");
+    socket
+}
+
+/// A raw socket that listens in place of an endpoint.
+pub(crate) fn listen(uri: &str) -> OwnedFd {
+    let socket = raw_socket();
+    rustix::net::bind(&socket, &socket_address(uri)).expect("bind");
+    rustix::net::listen(&socket, 64).expect("listen");
     socket
 }
 
@@ -298,13 +313,18 @@ pub(crate) fn try_send_packet(
 /// Sends the first packet with descriptors as soon as `node` lets them through.
 #[track_caller]
 pub(crate) fn greet(node: &mut Node, socket: &OwnedFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
-    node.until("leave to send descriptors", |_| match try_send_packet(socket, bytes, fds) {
+    node.until("leave to send descriptors", |_| is_greeted(socket, bytes, fds));
+}
+
+/// Sends the first packet with descriptors. `false`: they are not let through yet.
+pub(crate) fn is_greeted(socket: &OwnedFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> bool {
+    match try_send_packet(socket, bytes, fds) {
         Err(rustix::io::Errno::PERM) => false,
         sent => {
             sent.expect("send a packet");
             true
         }
-    });
+    }
 }
 
 /// A file whose last close waits as long as `peer` is open: it lingers over data that nobody reads.
@@ -371,10 +391,46 @@ pub(crate) fn memfd(len: usize, seal: bool) -> OwnedFd {
     fd
 }
 
+/// A packet with descriptors, `None` while there is none.
+fn recv_with_fds(socket: &OwnedFd) -> Option<(Vec<u8>, Vec<OwnedFd>)> {
+    use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut bytes = vec![0; 4096];
+    let slices = &mut [std::io::IoSliceMut::new(&mut bytes)];
+    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    let received = match rustix::net::recvmsg(socket, slices, &mut control, flags) {
+        Err(rustix::io::Errno::AGAIN) => return None,
+        received => received.expect("receive a packet").bytes,
+    };
+    let rights = control.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(fds) => Some(fds),
+        _ => None,
+    });
+    let fds = rights.flatten().collect();
+    bytes.truncate(received);
+    Some((bytes, fds))
+}
+
+/// Waits for what `look` finds, while `poll` drives the other side.
+#[track_caller]
+pub(crate) fn wait<T>(poll: &mut dyn FnMut(), mut look: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "waited too long");
+        poll();
+    }
+}
+
 /// A peer that attaches properly and then writes what it likes.
 pub(crate) struct Hostile {
     pub(crate) socket: OwnedFd,
     map: *mut u8,
+    /// Which of the rings it writes into: 0 if it has connected, 1 if it has accepted.
+    out: usize,
     /// Where the next record goes in the ring towards the endpoint.
     tail: usize,
     /// Bytes that were read from the ring towards us.
@@ -405,32 +461,55 @@ impl Hostile {
 
     fn attach_with(node: &mut Node, hello: &[u8]) -> (Self, Addr) {
         let uri = node.endpoint.self_addr().uri().to_owned();
-        let socket = dial(&uri);
-        let memory = memfd(SEGMENT, true);
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a fresh mapping of a file of that size.
-        let map = unsafe {
-            rustix::mm::mmap(
-                std::ptr::null_mut(),
-                SEGMENT,
-                protection,
-                MapFlags::SHARED,
-                &memory,
-                0,
-            )
-        };
-        let map = map.expect("map").cast();
-        greet(node, &socket, hello, &[memory.as_fd()]);
-        let mut hostile = Self { socket, map, tail: 0, read: 0 };
-        node.until("a welcome", |_| {
-            let packet = recv_packet(&hostile.socket);
-            packet.is_some_and(|packet| packet.starts_with(b"MRGO\x04\0\x02\0"))
-        });
+        let (mut hostile, answer) = Self::call(&uri, hello, &mut || node.poll());
+        assert!(answer.starts_with(b"MRGO\x04\0\x02\0"), "no welcome");
         let asked = node.recv();
         hostile.write(1, 1, b"hello");
         let (arrival, bytes) = node.received(asked);
         assert_eq!(bytes, b"hello");
         (hostile, arrival.from)
+    }
+
+    /// Connects to whoever listens as `uri`, says `hello`, and hears the answer, while `poll`
+    /// drives the other side.
+    #[track_caller]
+    pub(crate) fn call(uri: &str, hello: &[u8], poll: &mut dyn FnMut()) -> (Self, Vec<u8>) {
+        let (socket, memory) = (dial(uri), memfd(SEGMENT, true));
+        let hostile = Self::over(socket, &memory, 0);
+        let fds = [memory.as_fd()];
+        wait(poll, || is_greeted(&hostile.socket, hello, &fds).then_some(()));
+        let answer = wait(poll, || recv_packet(&hostile.socket));
+        (hostile, answer)
+    }
+
+    /// Accepts a connection and answers its hello, which is returned, with `welcome`.
+    #[track_caller]
+    pub(crate) fn accept(
+        listener: &OwnedFd,
+        welcome: &[u8],
+        poll: &mut dyn FnMut(),
+    ) -> (Self, Vec<u8>) {
+        let accept = rustix::net::accept;
+        rustix::io::ioctl_fionbio(listener, true).expect("an option");
+        let socket = wait(poll, || accept(listener).ok());
+        let (hello, fds) = wait(poll, || recv_with_fds(&socket));
+        let hostile = Self::over(socket, &fds[0], 1);
+        send_packet(&hostile.socket, welcome, &[]);
+        (hostile, hello)
+    }
+
+    /// Over a socket and the segment in `memory`, with `out` as its ring.
+    fn over(socket: OwnedFd, memory: &OwnedFd, out: usize) -> Self {
+        let (protection, share) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
+        let anywhere = std::ptr::null_mut();
+        // SAFETY: a fresh mapping of a file of that size.
+        let map = unsafe { rustix::mm::mmap(anywhere, SEGMENT, protection, share, memory, 0) };
+        Self { socket, map: map.expect("map").cast(), out, tail: 0, read: 0 }
+    }
+
+    /// Where the ring that it writes into begins, or the other one.
+    fn ring(&self, own: bool) -> usize {
+        4096 + if own { self.out } else { 1 - self.out } * RING
     }
 
     /// The word at `offset` of the segment.
@@ -453,12 +532,12 @@ impl Hostile {
 
     /// Stores a commit word at the endpoint's read position.
     pub(crate) fn commit(&mut self, word: u64) {
-        self.word(4096 + self.tail).store(word, Ordering::Release);
+        self.word(self.ring(true) + self.tail).store(word, Ordering::Release);
     }
 
     /// A proper record.
     pub(crate) fn write(&mut self, kind: u8, tag: u32, payload: &[u8]) {
-        let at = 4096 + self.tail + 8;
+        let at = self.ring(true) + self.tail + 8;
         for (index, chunk) in payload.chunks(8).enumerate() {
             let mut word = [0; 8];
             word[..chunk.len()].copy_from_slice(chunk);
@@ -467,14 +546,14 @@ impl Hostile {
         let span = (8 + payload.len()).next_multiple_of(64);
         // Records that divide the ring need no padding at its end.
         let next = (self.tail + span) % RING;
-        self.word(4096 + next).store(0, Ordering::Relaxed);
+        self.word(self.ring(true) + next).store(0, Ordering::Relaxed);
         self.commit(payload.len() as u64 | u64::from(kind) << 24 | u64::from(tag) << 32);
         self.tail = next;
     }
 
     /// The next record that the endpoint wrote: its kind and payload. Its room is free again.
     pub(crate) fn read(&mut self) -> Option<(u8, Vec<u8>)> {
-        let start = 4096 + RING;
+        let start = self.ring(false);
         let mut at = (self.read % RING as u64) as usize;
         let mut word = self.word(start + at).load(Ordering::Acquire);
         if word >> 24 & 0xff == 255 {
@@ -490,7 +569,7 @@ impl Hostile {
         let payload = words.flat_map(|at| self.word(at).load(Ordering::Relaxed).to_ne_bytes());
         let payload = payload.take(len).collect();
         self.read += (8 + len).next_multiple_of(64) as u64;
-        self.word(256).store(self.read, Ordering::Release);
+        self.word(256 - 128 * self.out).store(self.read, Ordering::Release);
         Some((kind, payload))
     }
 

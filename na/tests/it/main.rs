@@ -16,6 +16,7 @@ mod sm {
     mod deaths;
     mod early;
     mod faults;
+    mod groups;
     mod lacks;
     mod lane;
     mod limits;

@@ -59,7 +59,19 @@ impl Addr {
         peer: u64,
         state: Arc<dyn Any + Send + Sync>,
     ) -> Self {
-        let identity = (endpoint, peer);
+        Self::with_identity(uri, (endpoint, peer), None, state)
+    }
+
+    /// As [`with_state`](Self::with_state), with the numbers of the endpoint and the peer there; of
+    /// a peer that a group of endpoints knows also the numbers of the group and the peer in it.
+    #[doc(hidden)]
+    pub fn with_identity(
+        uri: impl Into<Box<str>>,
+        (endpoint, peer): (u64, u64),
+        identity: Option<(u64, u64)>,
+        state: Arc<dyn Any + Send + Sync>,
+    ) -> Self {
+        let identity = identity.unwrap_or((endpoint, peer));
         Self(Arc::new(Inner { uri: uri.into(), endpoint, peer, session: 0, identity, state }))
     }
 

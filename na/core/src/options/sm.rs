@@ -19,15 +19,15 @@ const MAPPED_BYTES_PER_PEER_MAX: u64 = 1 << 40;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SmOptions {
-    /// Connections that others may have to this endpoint. Further ones are refused, and their
-    /// dialer is told so ([`Error::Unreachable`]); those that exist go on. Each costs two
-    /// descriptors (mind `ulimit -n`, often 1,024), up to four mappings and, with the default
-    /// message size, about 148 KiB of shared memory; and one more and 2 MiB for good once we have
-    /// sent it bulk data of more than 4 KiB through a ring. Default 8,192, which is half of the
-    /// mappings that the kernel gives a process; at least 1.
+    /// Connections that others may have to this endpoint, or to all endpoints of its group.
+    /// Further ones are refused, and their dialer is told so ([`Error::Unreachable`]); those that
+    /// exist go on. Each costs two descriptors (mind `ulimit -n`, often 1,024), up to four mappings
+    /// and, with the default message size, about 148 KiB of shared memory; and one more and 2 MiB
+    /// for good once we have sent it bulk data of more than 4 KiB through a ring. Default 8,192,
+    /// which is half of the mappings that the kernel gives a process; at least 1.
     pub connections_max: usize,
-    /// Connections that processes of each user, our own included, may have to this endpoint.
-    /// Further ones are refused in the same way. Default 4,096; at least 1.
+    /// Connections of these that processes of each user, our own included, may have. Further ones
+    /// are refused in the same way. Default 4,096; at least 1.
     pub connections_per_user_max: usize,
     /// Bytes of one peer's [`SharedBuffer`](crate::SharedBuffer)s that are mapped here at once,
     /// those of up to 2 MiB not counted. This is address space, which unused memory takes as well.

@@ -14,6 +14,7 @@ use crate::transfer::rma::ANSWER_LIMIT;
 use crate::wake::doorbell::{RECORDS, settle};
 use na_core::base::ran::RunClock;
 use na_core::endpoint::stats;
+use na_core::group::SHARDS_MAX;
 use na_core::loopback::{Outcome, Queued};
 use na_core::matching::Kind;
 use na_core::{
@@ -40,6 +41,20 @@ impl SmEndpoint {
             return Error::Closed;
         }
         Error::InvalidArgument(format!("{addr} is an address of another endpoint"))
+    }
+
+    /// The peer behind a text, through its endpoint `wanted` if possible.
+    fn look_up(&self, uri: &str, wanted: Option<u8>) -> Result<Addr, Error> {
+        let uri = na_core::address::composed::part_for_near(uri)?;
+        let name = Name::of(&Uri::parse(uri)?, self.name.uid)?;
+        if name.name.is_empty() {
+            let reason = "it names no peer; expected `na+sm://name`".to_owned();
+            return Err(Error::BadUri { uri: uri.to_owned(), reason });
+        }
+        if name == self.name {
+            return Ok(self.own_addr.clone());
+        }
+        Ok(self.peer_named(&name, wanted).addr(self.id))
     }
 
     /// The link to send through, made if there is none.
@@ -370,16 +385,12 @@ impl Endpoint for SmEndpoint {
     }
 
     fn lookup(&self, uri: &str) -> Result<Addr, Error> {
-        let uri = na_core::address::composed::part_for_near(uri)?;
-        let name = Name::of(&Uri::parse(uri)?, self.name.uid)?;
-        if name.name.is_empty() {
-            let reason = "it names no peer; expected `na+sm://name`".to_owned();
-            return Err(Error::BadUri { uri: uri.to_owned(), reason });
-        }
-        if name == self.name {
-            return Ok(self.own_addr.clone());
-        }
-        Ok(lock(&self.peers).named(&name).addr(self.id))
+        self.look_up(uri, None)
+    }
+
+    fn lookup_shard(&self, uri: &str, shard: usize) -> Result<Addr, Error> {
+        // No group has another one.
+        self.look_up(uri, u8::try_from(shard).ok().filter(|_| shard < SHARDS_MAX))
     }
 
     fn send_unexpected(&self, op: OpId, to: &Addr, tag: Tag, buf: MsgBuf) -> Result<(), Refused> {

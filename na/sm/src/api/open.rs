@@ -1,4 +1,6 @@
-//! Opening an endpoint.
+//! Opening endpoints.
+
+use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::event::epoll;
 use rustix::io::Errno;
@@ -6,16 +8,18 @@ use rustix::time::{TimerfdClockId, TimerfdFlags};
 
 use crate::address::{self, Name};
 use crate::link::accepted::AcceptedPeers;
-use crate::link::socket;
+use crate::link::group::{Group, PeerName};
+use crate::link::listener::Listener;
 use crate::link::{RING_BYTES, capacity_for, total_bytes};
-use crate::peers::{Peer, PeerTable, Reach};
+use crate::peers::{Peer, PeerPart, PeerTable, Reach};
 use crate::state::SmEndpoint;
-use crate::state::{LISTENER, PollState, TIMER, WAKE};
+use crate::state::{INBOX, LISTENER, PollState, TIMER, WAKE};
 use crate::transfer::cma::{self, Nonce};
 use crate::wake::board::OwnBoard;
 use crate::wake::ready::Ready;
 use crate::wake::reports::Reports;
 use na_core::base::ran;
+use na_core::group::check_shards;
 use na_core::loopback::Loopback;
 use na_core::matching::Matcher;
 use na_core::{Addr, Endpoint, Error, OpenOptions, PeerUsers, Plugin, Uri};
@@ -55,8 +59,20 @@ impl Plugin for Sm {
     }
 
     fn open(&self, uri: &Uri<'_>, options: &OpenOptions) -> Result<Arc<dyn Endpoint>, Error> {
+        let mut one = self.open_group(uri, options, 1)?;
+        one.pop().ok_or(Error::Closed)
+    }
+
+    fn open_group(
+        &self,
+        uri: &Uri<'_>,
+        options: &OpenOptions,
+        shards: usize,
+    ) -> Result<Vec<Arc<dyn Endpoint>>, Error> {
         self.check(uri, options)?;
-        Ok(open(uri, options)?)
+        check_shards(shards)?;
+        let group = open_group(uri, options, shards)?;
+        Ok(group.into_iter().map(|shard| shard as Arc<dyn Endpoint>).collect())
     }
 }
 
@@ -86,45 +102,87 @@ fn failed(what: &str) -> impl Fn(Errno) -> Error + '_ {
     }
 }
 
+/// Opens an endpoint alone.
+#[cfg(test)]
 pub(crate) fn open(uri: &Uri<'_>, options: &OpenOptions) -> Result<Arc<SmEndpoint>, Error> {
+    Ok(open_group(uri, options, 1)?.remove(0))
+}
+
+/// Opens the endpoints of a group. The first one listens, if one is to.
+pub(crate) fn open_group(
+    uri: &Uri<'_>,
+    options: &OpenOptions,
+    shards: usize,
+) -> Result<Vec<Arc<SmEndpoint>>, Error> {
     let name = own_name(uri)?;
+    let mut options = options.clone();
+    options.liveness_limit = ran::limit(options.liveness_limit);
+    if shards > 1 {
+        options.regions.get_or_insert_default();
+    }
+    let ring_bytes = capacity_for(options.message_bytes_max).max(*RING_BYTES.start());
+    let crowd = AcceptedPeers::new(&options.sm, total_bytes(ring_bytes));
+    let group = Group::new(shards, crowd)?;
+    let mut listener = match options.listen {
+        true => Some(Listener::open(&name, &group.closer)?),
+        false => None,
+    };
+    let mut opened = Vec::with_capacity(shards);
+    for shard in 0..shards {
+        let part = (group.clone(), shard);
+        match open_shard(&name, &options, ring_bytes, listener.take(), part) {
+            Ok(endpoint) => opened.push(endpoint),
+            Err(error) => {
+                // Nothing is left to those that there will not be.
+                (shard..shards).for_each(|missing| drop(group.close(missing)));
+                return Err(error);
+            }
+        }
+    }
+    Ok(opened)
+}
+
+/// Opens the endpoint number `shard` of a group.
+fn open_shard(
+    name: &Name,
+    options: &OpenOptions,
+    ring_bytes: usize,
+    listener: Option<Listener>,
+    (group, shard): (Arc<Group>, usize),
+) -> Result<Arc<SmEndpoint>, Error> {
     let nonce = Nonce::new()?;
     let attach = options.sm.cross_memory_attach && cma::works_here(&nonce);
     if attach {
         cma::permit();
     }
-    let listener = match options.listen {
-        true => Some(socket::listen(&name)?),
-        false => None,
-    };
-    let mut options = options.clone();
-    options.liveness_limit = ran::limit(options.liveness_limit);
     let ready = Ready::new(!options.no_block)?;
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)
         .map_err(failed("create the endpoint's epoll set"))?;
     let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
     let timer = rustix::time::timerfd_create(TimerfdClockId::Monotonic, flags)
         .map_err(failed("create the endpoint's timerfd"))?;
-    let watch = |fd, token| {
+    let watch = |fd: BorrowedFd<'_>, token| {
         let token = epoll::EventData::new_u64(token);
         epoll::add(&epoll, fd, token, epoll::EventFlags::IN)
             .map_err(failed("watch a descriptor in the endpoint's epoll set"))
     };
-    watch(ready.event(), WAKE)?;
-    watch(&timer, TIMER)?;
+    watch(ready.event().as_fd(), WAKE)?;
+    watch(timer.as_fd(), TIMER)?;
     if let Some(listener) = &listener {
-        watch(listener, LISTENER)?;
+        watch(listener.as_fd(), LISTENER)?;
+    }
+    if let Some(bell) = group.bell(shard) {
+        watch(bell.as_fd(), INBOX)?;
     }
     let id = Addr::unique_endpoint_id();
     let uri = if options.peer_users == PeerUsers::Own { name.uri() } else { name.full_uri() };
-    let own = Peer::new(0, uri, Reach::Own);
+    let identity = Some(group.identity(PeerName::Listening(name.clone())));
+    let own = Peer::new(0, uri, Reach::Own, PeerPart { identity, ..PeerPart::default() });
     let board = OwnBoard::new()?;
-    let ring_bytes = capacity_for(options.message_bytes_max).max(*RING_BYTES.start());
-    let crowd = AcceptedPeers::new(&options.sm, total_bytes(ring_bytes));
     Ok(Arc::new_cyclic(|itself| SmEndpoint {
         itself: itself.clone(),
         id,
-        name,
+        name: name.clone(),
         own_addr: own.addr(id),
         ring_bytes,
         attach,
@@ -135,7 +193,7 @@ pub(crate) fn open(uri: &Uri<'_>, options: &OpenOptions) -> Result<Arc<SmEndpoin
             Matcher::new(EARLY_BYTES_MAX, options.left_bytes_max)
                 .of_all_at_most(options.early_bytes_max),
         ),
-        options,
+        options: options.clone(),
         ready,
         reports: Reports::new(),
         loopback: Loopback::default(),
@@ -147,8 +205,9 @@ pub(crate) fn open(uri: &Uri<'_>, options: &OpenOptions) -> Result<Arc<SmEndpoin
         has_opened: AtomicBool::new(false),
         kept: Mutex::new(Vec::new()),
         canceled: Mutex::default(),
-        poll: BiasedLock::new(PollState::new(listener, crowd)),
-        closer: Arc::default(),
+        poll: BiasedLock::new(PollState::new(listener)),
+        group,
+        shard,
         closed: AtomicBool::new(false),
         process: Process::current(),
         attached: AtomicUsize::new(0),

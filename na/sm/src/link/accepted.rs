@@ -1,6 +1,6 @@
-//! Connections that an endpoint has accepted, and whether there is room for another.
+//! Connections that the endpoints of a group have accepted, and whether there is room for another.
 //!
-//! Connections that we made ourselves do not count. The poll alone touches this.
+//! Connections that we made ourselves do not count.
 //!
 //! # Memory
 //!
@@ -10,7 +10,6 @@
 //! rings of our own size.
 
 use std::collections::HashMap;
-use std::fmt;
 
 use na_core::SmOptions;
 
@@ -99,7 +98,7 @@ impl AcceptedPeers {
     }
 
     /// A connection that was counted in has ended.
-    pub(crate) fn leave(&mut self, guest: AcceptedPeer) {
+    pub(crate) fn leave(&mut self, guest: &AcceptedPeer) {
         self.all.remove(guest.bytes);
         if let Some(share) = self.by_user.get_mut(&guest.uid) {
             share.remove(guest.bytes);
@@ -109,16 +108,10 @@ impl AcceptedPeers {
         }
     }
 
-    /// Counts a connection that is refused, and logs why if that is worth a line: the first, and
-    /// whenever there were twice as many. Any user can dial, and one that tries for ever must not
-    /// fill the log.
-    pub(crate) fn refuse(&mut self, reason: impl fmt::Display) {
-        if let Some(count) = self.refused_to_log() {
-            tracing::warn!("connections refused so far: {count}; {reason}");
-        }
-    }
-
-    fn refused_to_log(&mut self) -> Option<u64> {
+    /// Counts a connection that is refused. Returns how many there were, if that is worth a line
+    /// in the log: at the first, and whenever there were twice as many. Any user can dial, and one
+    /// that tries for ever must not fill the log.
+    pub(crate) fn refused_to_log(&mut self) -> Option<u64> {
         self.refused += 1;
         self.refused.is_power_of_two().then_some(self.refused)
     }
@@ -216,9 +209,9 @@ mod tests {
             told.contains("connections (3)") && told.contains("`sm.connections_max`"),
             "{told}"
         );
-        crowd.leave(one);
+        crowd.leave(&one);
         let again = crowd.admit(2, 1).unwrap();
-        [other, last, again].into_iter().for_each(|guest| crowd.leave(guest));
+        [other, last, again].into_iter().for_each(|guest| crowd.leave(&guest));
         assert!(crowd.by_user.is_empty(), "users that have left are forgotten");
         assert_eq!((crowd.all.connections, crowd.all.bytes), (0, 0));
     }
@@ -239,7 +232,7 @@ mod tests {
         }
         let told = (4..).find_map(|uid| crowd.admit(uid, largest).err()).unwrap();
         assert!(told.contains("rings of all peers"), "{told}");
-        guests.into_iter().for_each(|guest| crowd.leave(guest));
+        guests.into_iter().for_each(|guest| crowd.leave(&guest));
         assert!(crowd.admit(1, largest).is_ok(), "room that was given back");
     }
 

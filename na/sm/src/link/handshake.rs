@@ -18,7 +18,7 @@
 //! | 4 | u16 | version, 4 | the same |
 //! | 6 | u16 | 1 hello, 2 welcome | 3 refused, 4 ready |
 //! | 8 | u32 | largest message, bytes; both sides use the minimum | 0 |
-//! | 12 | u32 | flags: 1 listens, 2 may be attached to, 4 never sleeps | 0 |
+//! | 12 | u32 | flags: 1 listens, 2 may be attached to, 4 never sleeps, 8 has shards (below) | 0 |
 //! | 16 | u32 | bytes of each ring (hello), 0 (welcome) | 0 |
 //! | 20 | u32 | length of the text | the same |
 //! | 24 | u64 | address of the nonce in the sender | 0 |
@@ -28,6 +28,15 @@
 //! | 48 | text | the sender's URI | the reason; none |
 //!
 //! Hello carries the descriptor of the segment; a packet with a slot that of the board, last.
+//!
+//! # Shards
+//!
+//! A packet with flag 8 comes from one endpoint of a group: its number there is in bits 8 to 15 of
+//! the flags, the number of the last one in bits 16 to 23. A hello may name the endpoint that it
+//! would like to reach, 1 + its number, in bits 24 to 31. A connection with such a hello stands for
+//! itself: it is answered on the way by which it came, also where its text names somebody who is
+//! connected already. Earlier versions know no flag 8 and do so with whom does not listen; so
+//! these hellos do not have flag 1.
 //!
 //! # The nonce
 //!
@@ -57,6 +66,36 @@ pub(crate) const TEXT_BYTES_MAX: usize = 256;
 const FLAG_LISTENS: u32 = 1;
 const FLAG_ATTACH: u32 = 2;
 const FLAG_AWAKE: u32 = 4;
+const FLAG_SHARDS: u32 = 8;
+
+/// The endpoint of a group that a packet comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Shards {
+    /// The number of that endpoint.
+    pub(crate) own: u8,
+    /// The number of the last one.
+    pub(crate) last: u8,
+    /// The number of the one that a hello would like to reach, at most 254.
+    pub(crate) wanted: Option<u8>,
+}
+
+impl Shards {
+    /// How many endpoints there are.
+    pub(crate) fn count(self) -> usize {
+        usize::from(self.last) + 1
+    }
+
+    fn to_flags(self) -> u32 {
+        let wanted = self.wanted.map_or(0, |wanted| wanted.saturating_add(1));
+        FLAG_SHARDS | u32::from_le_bytes([0, self.own, self.last, wanted])
+    }
+
+    /// Reads flags that have them; `None`: the group has no such endpoint.
+    fn of_flags(flags: u32) -> Option<Self> {
+        let [_, own, last, wanted] = flags.to_le_bytes();
+        (own <= last).then_some(Self { own, last, wanted: wanted.checked_sub(1) })
+    }
+}
 
 /// The kind of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -81,6 +120,8 @@ pub(crate) struct Packet {
     /// The sender never sleeps, and wants no fence for its sake (`doorbell.rs`). Not said before
     /// there was this flag, and others need not know it.
     pub(crate) never_sleeps: bool,
+    /// The sender is one of a group, or its connection stands for itself.
+    pub(crate) shards: Option<Shards>,
     pub(crate) ring_bytes: u32,
     pub(crate) nonce_addr: u64,
     pub(crate) nonce: u64,
@@ -108,7 +149,8 @@ impl Packet {
         let flag = |set, flag| if set { flag } else { 0 };
         let flags = flag(self.listens, FLAG_LISTENS)
             | flag(self.attach, FLAG_ATTACH)
-            | flag(self.never_sleeps, FLAG_AWAKE);
+            | flag(self.never_sleeps, FLAG_AWAKE)
+            | self.shards.map_or(0, Shards::to_flags);
         let mut bytes = Vec::with_capacity(FIXED + self.text.len());
         bytes.extend_from_slice(&MAGIC);
         bytes.extend_from_slice(&VERSION.to_le_bytes());
@@ -161,12 +203,17 @@ impl Packet {
             if text.len() != text_len || text_len > TEXT_BYTES_MAX || !slots {
                 return None;
             }
+            let shards = match flags & FLAG_SHARDS {
+                0 => None,
+                _ => Some(Shards::of_flags(flags)?),
+            };
             Some(Self {
                 kind,
                 message_bytes_max: u32_at(8)?,
                 listens: flags & FLAG_LISTENS != 0,
                 attach: flags & FLAG_ATTACH != 0,
                 never_sleeps: flags & FLAG_AWAKE != 0,
+                shards,
                 ring_bytes: u32_at(16)?,
                 nonce_addr: u64_at(24)?,
                 nonce: u64_at(32)?,
@@ -174,7 +221,7 @@ impl Packet {
                 text: str::from_utf8(text).ok().filter(|text| text.is_ascii())?.to_owned(),
             })
         };
-        fields().ok_or_else(|| "the handshake's lengths or text are wrong".into())
+        fields().ok_or_else(|| "the handshake's lengths, text or shards are wrong".into())
     }
 }
 
@@ -190,6 +237,7 @@ mod tests {
             listens: true,
             attach: true,
             never_sleeps: false,
+            shards: None,
             ring_bytes: 65536,
             nonce_addr: 0x7fff_0000,
             nonce: 42,
@@ -205,6 +253,8 @@ mod tests {
             Packet { kind: Kind::Welcome, listens: false, ..hello() },
             Packet { slot: None, ..hello() },
             Packet { never_sleeps: true, attach: false, ..hello() },
+            Packet { shards: Some(Shards { own: 0, last: 0, wanted: None }), ..hello() },
+            Packet { shards: Some(Shards { own: 3, last: 127, wanted: Some(254) }), ..hello() },
             Packet::refused("because"),
             Packet::ready(),
         ] {
@@ -225,9 +275,16 @@ mod tests {
         assert!(error.contains("version 9"), "{error}");
         let error = Packet::decode(b"GET / HTTP/1.1").unwrap_err();
         assert!(error.contains("MRGO"), "{error}");
-        let mut longer = bytes;
+        let mut longer = bytes.clone();
         longer.push(0);
         assert!(Packet::decode(&longer).is_err());
+        // Bits of shards mean something with their flag alone.
+        let mut shards = bytes;
+        (shards[13], shards[14]) = (4, 3);
+        assert_eq!(Packet::decode(&shards), Ok(hello()));
+        shards[12] |= 8;
+        let error = Packet::decode(&shards).unwrap_err();
+        assert!(error.contains("shards"), "{error}");
     }
 
     proptest! {

@@ -1,12 +1,13 @@
 //! The link between two processes: the memory that they share, what is said in it, and how they
 //! find each other.
 //!
-//! - Imports: of `sm`, `address.rs`, `mapping.rs` and `wake/`; of the crate, `base`, `limits`,
-//!   `memory` and `options`.
+//! - Imports: of `sm`, `address.rs`, `mapping.rs` and `wake/`; of the crate, `address`, `base`,
+//!   `group`, `limits`, `memory` and `options`.
 //! - Reading order: `ring.rs`, `lane.rs`, `gate.rs`, `turns.rs` (protocols of plain atomics,
 //!   model-checked) · `segment.rs` (the memory) · `record.rs` (what a ring carries) ·
-//!   `handshake.rs`, `socket.rs`, `closer.rs` (how peers meet) · `accepted.rs` (how many may come)
-//!   · `conn.rs`, `alive.rs` (a connection).
+//!   `handshake.rs`, `socket.rs`, `closer.rs`, `listener.rs` (how peers meet) · `accepted.rs` (how
+//!   many may come) · `group.rs` (the endpoints behind one name) · `conn.rs`, `alive.rs` (a
+//!   connection).
 
 #[cfg(not(loom))]
 pub(super) mod accepted;
@@ -19,9 +20,13 @@ pub(super) mod conn;
 #[allow(unreachable_pub, reason = "public for the models only")]
 pub mod gate;
 #[cfg(not(loom))]
+pub(super) mod group;
+#[cfg(not(loom))]
 pub(super) mod handshake;
 #[allow(unreachable_pub, reason = "public for the models only")]
 pub mod lane;
+#[cfg(not(loom))]
+pub(super) mod listener;
 #[cfg(not(loom))]
 pub(super) mod record;
 #[allow(unreachable_pub, reason = "public for the models only")]

@@ -55,7 +55,7 @@ const SOCKET: &str = "the socket of a connection over sm";
 const SO_PASSRIGHTS: libc::c_int = 83;
 
 /// The process at the other end, as the kernel names it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Credentials {
     /// Process id in our pid namespace; zero if it has none there.
     pub(crate) pid: i32,

@@ -265,7 +265,7 @@ mod tests {
             let (segment, _) = Segment::create(*RING_BYTES.start()).unwrap();
             let conn = Conn::new(token, socket::new(&Arc::default()).unwrap(), Arc::new(segment));
             conn.set_slot(board.take_slot().unwrap());
-            let peer = Peer::new(token, String::new(), Reach::Connection);
+            let peer = Peer::new(token, String::new(), Reach::Connection, Default::default());
             let addr: Addr = peer.addr(1);
             links.push(RxLink::new(Arc::new(conn), peer, addr, ConnectionStage::Up));
         }

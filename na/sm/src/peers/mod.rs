@@ -10,6 +10,6 @@ pub(crate) mod rx;
 pub(crate) mod tx;
 
 pub(crate) use self::links::Links;
-pub(crate) use self::peer::{Peer, PeerTable, Reach};
+pub(crate) use self::peer::{Peer, PeerPart, PeerTable, Reach};
 pub(crate) use self::rx::{ConnectionStage, RxLink};
 pub(crate) use self::tx::{TxLink, sent};

@@ -3,12 +3,18 @@
 //! A peer that listens is known by its URI, whichever side connects first; another one exists as
 //! long as its connection. Both sides may connect at the same time, so a peer can have two links;
 //! all messages go through the first of them, in order.
+//!
+//! That holds between two endpoints that are alone. Where there is a group on either side, several
+//! connections go between the same two names, and an answer on another one than its request would
+//! reach another endpoint. So there each connection has a peer of its own, whoever has made it;
+//! what the peers of one name have in common is their identity ([`PeerPart`]).
 
 use std::collections::HashMap;
 use std::sync::{OnceLock, Weak};
 
 use crate::address::Name;
 use crate::peers::tx::TxLink;
+use na_core::group::directory::Identity;
 use na_core::{Addr, Error, PeerLink, PeerStats, Principal};
 use prim::OwnLine;
 use prim::lock::{BiasedGuard, BiasedLock};
@@ -26,12 +32,25 @@ pub(crate) enum Reach {
     Connection,
 }
 
+/// The place of a peer among those of a group, ours or its own.
+#[derive(Debug, Default)]
+pub(crate) struct PeerPart {
+    /// The number that it has with all endpoints of our group, behind that of the group. `None`:
+    /// only this endpoint knows it.
+    pub(crate) identity: Option<(u64, Identity)>,
+    /// Connections with it are nobody else's: each side answers on the one that it was called by.
+    pub(crate) is_apart: bool,
+    /// The endpoint of its group that we would like to reach.
+    pub(crate) wanted: Option<u8>,
+}
+
 /// One peer; the state of its [`Addr`].
 #[derive(Debug)]
 pub(crate) struct Peer {
     pub(crate) id: u64,
     pub(crate) uri: String,
     pub(crate) reach: Reach,
+    pub(crate) part: PeerPart,
     /// The user of its process, as the kernel says; for a peer that listens under a name, the owner
     /// of the name.
     user: OnceLock<u32>,
@@ -55,11 +74,12 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    pub(crate) fn new(id: u64, uri: String, reach: Reach) -> Arc<Self> {
+    pub(crate) fn new(id: u64, uri: String, reach: Reach, part: PeerPart) -> Arc<Self> {
         Arc::new(Self {
             id,
             uri,
             reach,
+            part,
             user: OnceLock::new(),
             gone: AtomicBool::new(false),
             links: BiasedLock::default(),
@@ -117,7 +137,9 @@ impl Peer {
 
     /// The address of this peer at endpoint `endpoint`.
     pub(crate) fn addr(self: &Arc<Self>, endpoint: u64) -> Addr {
-        Addr::with_state(self.uri.as_str(), endpoint, self.id, self.clone())
+        let numbers = (endpoint, self.id);
+        let identity = self.part.identity.as_ref().map(|(family, identity)| (*family, **identity));
+        Addr::with_identity(self.uri.as_str(), numbers, identity, self.clone())
     }
 
     /// The number of our session with it, which it is called with by what comes in it.
@@ -188,27 +210,29 @@ impl Peer {
 /// The peers that exist.
 #[derive(Debug, Default)]
 pub(crate) struct PeerTable {
-    /// Those that listen.
-    by_name: HashMap<Name, Weak<Peer>>,
+    /// Those that were looked up, by name and wanted endpoint, and those that listen and have
+    /// called while there was no group.
+    by_name: HashMap<(Name, Option<u8>), Weak<Peer>>,
     all: Vec<Weak<Peer>>,
     next_id: u64,
     sweep_at: usize,
 }
 
 impl PeerTable {
-    /// The peer called `name`.
-    pub(crate) fn named(&mut self, name: &Name) -> Arc<Peer> {
-        if let Some(peer) = self.by_name.get(name).and_then(Weak::upgrade) {
+    /// The peer called `name`, through its endpoint `wanted` if possible; a new one has `part`.
+    pub(crate) fn named(
+        &mut self,
+        name: &Name,
+        wanted: Option<u8>,
+        part: impl FnOnce() -> PeerPart,
+    ) -> Arc<Peer> {
+        let key = (name.clone(), wanted);
+        if let Some(peer) = self.by_name.get(&key).and_then(Weak::upgrade) {
             return peer;
         }
-        let peer = self.add(name.uri(), Reach::Name(name.clone()));
-        self.by_name.insert(name.clone(), Arc::downgrade(&peer));
+        let peer = self.add(name.uri(), Reach::Name(name.clone()), part());
+        self.by_name.insert(key, Arc::downgrade(&peer));
         peer
-    }
-
-    /// A peer that is its connection.
-    pub(crate) fn unnamed(&mut self, uri: String) -> Arc<Peer> {
-        self.add(uri, Reach::Connection)
     }
 
     /// Every peer.
@@ -216,7 +240,8 @@ impl PeerTable {
         self.all.iter().filter_map(Weak::upgrade).collect()
     }
 
-    fn add(&mut self, uri: String, reach: Reach) -> Arc<Peer> {
+    /// A peer that nobody has seen before.
+    pub(crate) fn add(&mut self, uri: String, reach: Reach, part: PeerPart) -> Arc<Peer> {
         if self.all.len() >= self.sweep_at {
             self.all.retain(|peer| peer.strong_count() > 0);
             self.by_name.retain(|_, peer| peer.strong_count() > 0);
@@ -224,7 +249,7 @@ impl PeerTable {
         }
         // Zero is the endpoint itself.
         self.next_id += 1;
-        let peer = Peer::new(self.next_id, uri, reach);
+        let peer = Peer::new(self.next_id, uri, reach, part);
         self.all.push(Arc::downgrade(&peer));
         peer
     }

@@ -14,7 +14,7 @@
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
-use crate::link::accepted::AcceptedPeer;
+use crate::link::group::Admission;
 use crate::link::lane::Emptier;
 use crate::link::record::{self, PAGE_RECORD, word_at};
 use crate::link::socket::{Announcements, Heard};
@@ -105,8 +105,8 @@ pub(crate) struct RxLink {
     pub(crate) spares: SpareAddrs,
     pub(crate) rx: Consumer<MappedRing>,
     pub(crate) stage: ConnectionStage,
-    /// How it counts among the endpoint's `AcceptedPeers`, if it came to us.
-    pub(crate) guest: Option<AcceptedPeer>,
+    /// The place that it takes, if it came to us.
+    pub(crate) admission: Option<Admission>,
     /// The segment's descriptor, until it is handed over.
     pub(crate) memfd: Option<OwnedFd>,
     /// Largest message in either direction, bytes.
@@ -147,7 +147,7 @@ impl RxLink {
             spares: SpareAddrs::default(),
             rx,
             stage,
-            guest: None,
+            admission: None,
             limit: 0,
             services: Services::new(false, None),
             began_attached: false,

@@ -11,21 +11,23 @@ use rustix::event::epoll;
 use rustix::io::Errno;
 
 use crate::address::{self, Name};
-use crate::link::accepted::{AcceptedPeer, Place, Silent, place_for};
-use crate::link::handshake::{Kind, Packet};
+use crate::link::accepted::{Place, Silent, place_for};
+use crate::link::group::{Handed, Met, PeerName, Stranger, caller_key};
+use crate::link::handshake::{Kind, Packet, Shards};
+use crate::link::listener::Listener;
 use crate::link::socket::{self, Credentials, Received, Socket, Unheard};
 use crate::link::{Conn, Segment, check_ring_bytes, payload_max, total_bytes};
 use crate::mapping::Unmapped;
-use crate::peers::{ConnectionStage, Peer, Reach, RxLink, TxLink};
-use crate::state::{LISTENER, PROCESS, PollState, SmEndpoint, Stranger};
+use crate::peers::{ConnectionStage, Peer, PeerPart, Reach, RxLink, TxLink};
+use crate::state::{LISTENER, PROCESS, PollState, SmEndpoint};
 use crate::transfer::block::PeerBlocks;
 use crate::transfer::cma;
 use crate::transfer::serve::Services;
 use crate::wake::board::Board;
+use na_core::Error;
 use na_core::base::plain;
 use na_core::base::ran::RunClock;
 use na_core::limits::descriptors;
-use na_core::{Error, Uri};
 use prim::sync::atomic::Ordering;
 use prim::sync::{Arc, lock};
 
@@ -48,15 +50,6 @@ const ACCEPT_MAX: usize = 64;
 /// How long not to accept after descriptors had run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// The contents of a stranger's hello that is as it should be.
-struct Met {
-    process: Option<OwnedFd>,
-    segment: Segment,
-    board: Option<(Board, u32)>,
-    guest: AcceptedPeer,
-    packet: Packet,
-}
-
 impl SmEndpoint {
     /// Starts a connection to `peer` and adds its link. Called with the send lock held.
     pub(crate) fn connect(&self, peer: &Arc<Peer>, links: &mut Vec<TxLink>) -> Result<(), Error> {
@@ -69,7 +62,7 @@ impl SmEndpoint {
         let Reach::Name(_) = peer.reach else {
             return Err(unreachable("it does not listen, and its connection has ended"));
         };
-        let socket = socket::new(&self.closer)?;
+        let socket = socket::new(&self.group.closer)?;
         let connected = self.dial(peer, &socket)?;
         let (segment, memfd) = Segment::create(self.ring_bytes)?;
         let token = self.next_token.fetch_add(1, Ordering::Relaxed);
@@ -139,18 +132,18 @@ impl SmEndpoint {
         let (credentials, process) = self.check_listener(&conn.socket, &peer.reach)?;
         peer.set_user(credentials.uid);
         conn.set_credentials(credentials, process);
-        self.greet(conn, memfd)
+        self.greet(conn, peer, memfd)
     }
 
     /// Watches the socket and sends hello, if that can be done yet.
-    fn greet(&self, conn: &Conn, memfd: &OwnedFd) -> Result<Greeted, String> {
+    fn greet(&self, conn: &Conn, peer: &Peer, memfd: &OwnedFd) -> Result<Greeted, String> {
         // Its answer, or that it is ready for the hello.
         self.watch(&conn.socket, conn.token)?;
         if conn.shares() {
             // For its board and its memory.
             socket::permit_descriptors(&conn.socket, true);
         }
-        let hello = Packet { slot: self.take_slot(conn), ..self.packet(Kind::Hello) };
+        let hello = Packet { slot: self.take_slot(conn), ..self.hello(peer) };
         let fds = [memfd.as_fd(), self.board.fd()];
         let fds = if hello.slot.is_some() { &fds } else { &fds[..1] };
         let sent = socket::send_packet(&conn.socket, &hello.encode(), fds);
@@ -202,15 +195,30 @@ impl SmEndpoint {
         }
     }
 
+    fn hello(&self, peer: &Peer) -> Packet {
+        let PeerPart { is_apart, wanted, .. } = peer.part;
+        let shards = is_apart.then(|| self.shards(wanted));
+        // Who listens is known by name, and by earlier versions answered on any connection.
+        let listens = self.options.listen && !is_apart;
+        let ring_bytes = self.ring_bytes as u32;
+        Packet { shards, listens, ring_bytes, ..self.packet(Kind::Hello) }
+    }
+
+    /// Our number in our group, and the one that we would like to reach in another.
+    fn shards(&self, wanted: Option<u8>) -> Shards {
+        // There are 128 at most.
+        Shards { own: self.shard as u8, last: (self.group.count - 1) as u8, wanted }
+    }
+
     fn packet(&self, kind: Kind) -> Packet {
-        let ring_bytes = if kind == Kind::Hello { self.ring_bytes as u32 } else { 0 };
         Packet {
             kind,
             message_bytes_max: self.options.message_bytes_max as u32,
             listens: self.options.listen,
             attach: self.attach,
             never_sleeps: self.options.no_block,
-            ring_bytes,
+            shards: (self.group.count > 1).then(|| self.shards(None)),
+            ring_bytes: 0,
             nonce_addr: if self.attach { self.nonce.addr() } else { 0 },
             nonce: if self.attach { self.nonce.value() } else { 0 },
             slot: None,
@@ -295,12 +303,12 @@ impl SmEndpoint {
     /// Takes new connections.
     pub(crate) fn accept(&self, state: &mut PollState) {
         for _ in 0..ACCEPT_MAX {
-            if self.closer.is_full() {
-                state.crowd.refuse("too much that others sent waits to be closed; pausing");
+            if self.group.closer.is_full() {
+                self.group.refuse("too much that others sent waits to be closed; pausing");
                 return self.pause_accepting(state, ACCEPT_PAUSE);
             }
             let Some(listener) = &state.listener else { return };
-            let accepted = match socket::accept(listener.as_fd(), &self.closer) {
+            let accepted = match listener.accept() {
                 Ok(socket) => {
                     self.take_stranger(state, socket);
                     Ok(())
@@ -312,7 +320,7 @@ impl SmEndpoint {
                 Ok(()) => {}
                 Err(Errno::AGAIN) => return,
                 Err(errno) => {
-                    state.crowd.refuse(format_args!("cannot accept others: {errno}; pausing"));
+                    self.group.refuse(format_args!("cannot accept others: {errno}; pausing"));
                     return self.pause_accepting(state, ACCEPT_PAUSE);
                 }
             }
@@ -321,16 +329,10 @@ impl SmEndpoint {
 
     /// Accepts a connection in place of the reserve, only to say why it cannot be.
     fn accept_to_refuse(&self, state: &mut PollState) -> Result<(), Errno> {
-        let PollState { listener: Some(listener), reserve: Some(reserve), .. } = state else {
-            return Err(Errno::MFILE);
-        };
+        let Some(listener) = &mut state.listener else { return Err(Errno::MFILE) };
         let reason = descriptors::last_refusal();
-        reserve.lend(|| {
-            let socket = socket::accept(listener.as_fd(), &self.closer)?;
-            refuse(&socket, &reason);
-            Ok::<(), Errno>(())
-        })?;
-        state.crowd.refuse(reason);
+        listener.accept_to_refuse(|socket| refuse(socket, &reason))?;
+        self.group.refuse(reason);
         Ok(())
     }
 
@@ -347,12 +349,12 @@ impl SmEndpoint {
             Ok(credentials) => credentials,
             Err((logged, told)) => {
                 refuse(&socket, &told);
-                return state.crowd.refuse(logged);
+                return self.group.refuse(logged);
             }
         };
         let token = self.next_token.fetch_add(1, Ordering::Relaxed);
         if let Err(reason) = self.watch(&socket, token) {
-            return state.crowd.refuse(reason);
+            return self.group.refuse(reason);
         }
         if socket::permit_descriptors(&socket, true) {
             // It may have gone, which shows when it is heard.
@@ -368,7 +370,7 @@ impl SmEndpoint {
     ///
     /// There is none: why.
     fn room_for(&self, state: &mut PollState, socket: &Socket, uid: u32) -> Result<(), String> {
-        let lack = descriptors::refusal(socket).or_else(|| self.closer.refusal(uid));
+        let lack = descriptors::refusal(socket).or_else(|| self.group.closer.refusal(uid));
         if let Some(reason) = lack {
             return Err(reason);
         }
@@ -455,24 +457,78 @@ impl SmEndpoint {
         };
         // From here on it is either a connection or closed.
         let stranger = state.strangers.swap_remove(at);
-        match self.meet(state, &stranger, received) {
-            Ok(met) => return self.welcome(state, stranger, met),
+        match self.meet(&stranger, received) {
+            Ok(met) if met.admission.shard() == self.shard => {
+                return self.welcome(state, stranger, met);
+            }
+            Ok(met) => return self.hand_over(stranger, met),
             Err(Some(reason)) => {
                 let pid = stranger.credentials.pid;
                 refuse(&stranger.socket, &reason);
-                state.crowd.refuse(format_args!("process {pid}: {reason}"));
+                self.group.refuse(format_args!("process {pid}: {reason}"));
             }
             Err(None) => {}
         }
         self.drop_stranger(&stranger);
     }
 
-    /// Ends the watch over a stranger who is about to be closed. Closing alone does not, if a child
-    /// that was forked off has the file as well: then its end could be heard for ever, and the
-    /// other side would not see ours.
+    /// A stranger who is about to be closed. Closing alone is not enough if a child that was forked
+    /// off has the file as well: then its end could be heard for ever, and the other side would not
+    /// see ours.
     pub(crate) fn drop_stranger(&self, stranger: &Stranger) {
         socket::say_goodbye(&stranger.socket);
+        self.forget_stranger(stranger);
+    }
+
+    /// Ends the watch over a stranger.
+    pub(crate) fn forget_stranger(&self, stranger: &Stranger) {
         let _ = epoll::delete(&self.epoll, &stranger.socket);
+    }
+
+    /// Leaves a stranger who has said hello to the endpoint of the group where his place is. If he
+    /// has gone meanwhile, that one finds out.
+    fn hand_over(&self, stranger: Stranger, met: Met) {
+        self.forget_stranger(&stranger);
+        self.group.hand(Handed::Met(Box::new((stranger, met))));
+    }
+
+    /// Takes what other endpoints of the group have handed over to us.
+    pub(crate) fn take_handed(&self, state: &mut PollState) {
+        self.group.silence(self.shard);
+        if self.is_closed() {
+            // The end of this poll leaves it to the others.
+            return;
+        }
+        for handed in self.group.take(self.shard) {
+            match handed {
+                Handed::Met(met) => {
+                    let (mut stranger, met) = *met;
+                    if self.take_over(&mut stranger) {
+                        self.welcome(state, stranger, met);
+                    }
+                }
+                Handed::Stranger(mut stranger) => {
+                    if self.take_over(&mut stranger) {
+                        state.strangers.push(stranger);
+                    }
+                }
+                Handed::Listener(listener) => self.listen(state, listener),
+            }
+        }
+    }
+
+    /// Watches over somebody whom another endpoint has accepted. `false`: that cannot be, and the
+    /// dialer sees that the connection has ended.
+    fn take_over(&self, stranger: &mut Stranger) -> bool {
+        stranger.token = self.next_token.fetch_add(1, Ordering::Relaxed);
+        let watched = self.watch(&stranger.socket, stranger.token);
+        watched.inspect_err(|reason| self.group.refuse(reason)).is_ok()
+    }
+
+    /// Accepts connections from now on: the endpoint that did is closed.
+    fn listen(&self, state: &mut PollState, listener: Listener) {
+        state.listener = Some(listener);
+        self.resume_accepting(state);
     }
 
     /// A stranger has sent his first packet, or none will come.
@@ -482,7 +538,6 @@ impl SmEndpoint {
     /// He is not let in: why, if somebody may be there to be told.
     fn meet(
         &self,
-        state: &mut PollState,
         stranger: &Stranger,
         received: Result<Received, Unheard>,
     ) -> Result<Met, Option<String>> {
@@ -490,7 +545,7 @@ impl SmEndpoint {
             received.map_err(|unheard| Some(format!("no handshake: {unheard}")))?;
         let read = match bytes.is_empty() && !cut {
             true => Err(None),
-            false => self.read_hello(state, stranger, &bytes, (&fds, cut)).map_err(Some),
+            false => self.read_hello(stranger, &bytes, (&fds, cut)).map_err(Some),
         };
         // The files of a segment and a board that are mapped have the size that they should.
         let unused = if read.is_ok() { Vec::new() } else { fds };
@@ -500,7 +555,6 @@ impl SmEndpoint {
 
     fn read_hello(
         &self,
-        state: &mut PollState,
         stranger: &Stranger,
         bytes: &[u8],
         (fds, cut): (&[OwnedFd], bool),
@@ -518,31 +572,23 @@ impl SmEndpoint {
             false => "the hello carries no memory".into(),
         })?;
         // Nothing of it is used before it is known that there is room.
-        let guest = state.crowd.admit(uid, total_bytes(ring_bytes))?;
+        let bytes = total_bytes(ring_bytes);
+        let admission = self.group.admit(stranger.credentials, &packet, bytes)?;
         let shares = uid == address::own_uid();
         if !shares {
             // It has sent all that it may.
             socket::permit_descriptors(&stranger.socket, false);
         }
-        let mapped = Segment::attach(fd, ring_bytes, shares && ring_bytes <= self.ring_bytes)
-            .and_then(|segment| {
-                let board = match shares {
-                    true => peer_board(&packet, fds.get(1), cut).map_err(Unmapped::into_reason)?,
-                    false => None,
-                };
-                Ok((segment, board))
-            });
-        match mapped {
-            Ok((segment, board)) => Ok(Met { process, segment, board, guest, packet }),
-            Err(reason) => {
-                state.crowd.leave(guest);
-                Err(reason)
-            }
-        }
+        let segment = Segment::attach(fd, ring_bytes, shares && ring_bytes <= self.ring_bytes)?;
+        let board = match shares {
+            true => peer_board(&packet, fds.get(1), cut).map_err(Unmapped::into_reason)?,
+            false => None,
+        };
+        Ok(Met { process, segment, board, admission, packet })
     }
 
     fn welcome(&self, state: &mut PollState, from: Stranger, met: Met) {
-        let Met { process, segment, board, guest, packet } = met;
+        let Met { process, segment, board, admission, packet } = met;
         let conn = Conn::new(from.token, from.socket, Arc::new(segment));
         conn.set_credentials(from.credentials, process);
         if let Some((board, slot)) = board {
@@ -561,7 +607,6 @@ impl SmEndpoint {
         if sent.is_err() {
             // It has left already.
             let _ = epoll::delete(&self.epoll, &conn.socket);
-            state.crowd.leave(guest);
             return self.give_slot_back(&conn);
         }
         let peer = self.identify(state, &packet, from.credentials);
@@ -574,7 +619,7 @@ impl SmEndpoint {
             addr,
             ConnectionStage::Greeting { waited: from.waited },
         );
-        link.guest = Some(guest);
+        link.admission = Some(admission);
         self.bring_up(&mut link, &packet);
         let mut tx = TxLink::new(conn);
         tx.open(link.limit);
@@ -584,22 +629,32 @@ impl SmEndpoint {
 
     /// Returns the peer whose connection this is. A name belongs to the process that listens there,
     /// and only a connection from that process is taken for it; any other one works as an unnamed
-    /// peer.
+    /// peer. One endpoint that another one alone has called shares its peer with what it calls
+    /// itself. Where there is a group on either side, each connection has a peer of its own.
     fn identify(&self, state: &mut PollState, packet: &Packet, from: Credentials) -> Arc<Peer> {
-        let name = Uri::parse(&packet.text).and_then(|uri| Name::of(&uri, from.uid));
-        let name = name.ok().filter(|name| !name.name.is_empty() && name.uid == from.uid);
-        let Some(name) = name else {
+        let Some(name) = Name::said_by(from.uid, &packet.text) else {
             let uri = format!("na+sm://?pid={}", from.pid);
-            return lock(&self.peers).unnamed(uri);
+            return lock(&self.peers).add(uri, Reach::Connection, PeerPart::default());
         };
-        if !packet.listens || name == self.name || !self.listens_as(&name, from) {
+        let says_so = packet.listens || packet.shards.is_some();
+        if !says_so || name == self.name || !self.listens_as(&name, from) {
             if packet.listens {
                 tracing::warn!("process {} is not the one that listens as {name:?}", from.pid);
             }
-            return lock(&self.peers).unnamed(name.uri());
+            let key = caller_key(from, packet).map(PeerName::Caller);
+            let identity = key.map(|key| self.group.identity(key));
+            let part = PeerPart { identity, ..PeerPart::default() };
+            return lock(&self.peers).add(name.uri(), Reach::Connection, part);
         }
-        let peer = lock(&self.peers).named(&name);
-        for link in state.links.iter_mut().filter(|link| link.peer.id == peer.id) {
+        let peer = if packet.shards.is_none() && self.group.count == 1 {
+            self.peer_named(&name, None)
+        } else {
+            let identity = Some(self.group.identity(PeerName::Listening(name.clone())));
+            let part = PeerPart { identity, is_apart: true, wanted: None };
+            lock(&self.peers).add(name.uri(), Reach::Name(name.clone()), part)
+        };
+        let reach = Reach::Name(name);
+        for link in state.links.iter_mut().filter(|link| link.peer.reach == reach) {
             if link.stage == ConnectionStage::Up && !link.conn.is_alive() {
                 link.gone("it ended, and another process has its name");
             }
@@ -613,7 +668,7 @@ impl SmEndpoint {
     /// Returns whether the process that connected is the one that listens as `name`.
     fn listens_as(&self, name: &Name, from: Credentials) -> bool {
         let found = name.socket().and_then(|address| {
-            let socket = socket::new(&self.closer)?;
+            let socket = socket::new(&self.group.closer)?;
             let asked = rustix::net::connect(&socket, &address).and_then(|()| {
                 // Closed again at once, which a listener takes for somebody who changed his mind.
                 socket::peer_credentials(&socket)

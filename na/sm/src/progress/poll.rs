@@ -26,7 +26,7 @@ use rustix::time::{ClockId, Itimerspec, TimerfdTimerFlags};
 use crate::link::socket;
 use crate::link::{Control, sleep_reasons};
 use crate::peers::{ConnectionStage, RxLink, sent};
-use crate::state::{LISTENER, PROCESS, PollState, Sink, SmEndpoint, TIMER, WAKE};
+use crate::state::{INBOX, LISTENER, PROCESS, PollState, Sink, SmEndpoint, TIMER, WAKE};
 use crate::wake::doorbell::{RECORDS, settle};
 use na_core::base::ran::RunClock;
 use na_core::loopback::Outcome;
@@ -158,7 +158,7 @@ impl SmEndpoint {
     fn end_poll(&self, state: &mut PollState, sink: &mut Sink<'_>) {
         if state.shut_down {
             // Whoever polls on waits for nothing else.
-            self.release_kept(state);
+            self.release_kept();
         }
         sink.drain(&mut state.arrived);
         if self.is_closed() {
@@ -339,11 +339,12 @@ impl SmEndpoint {
                 WAKE => self.ready.silence(),
                 TIMER => lost::silence(&self.timer, TIMER_NAME),
                 LISTENER => self.accept(state),
+                INBOX => self.take_handed(state),
                 token => self.hear(state, token),
             }
         }
         state.links.sweep_some();
-        self.release_kept(state);
+        self.release_kept();
         // The kernel goes around, so after as many events as there are sockets each had its turn.
         let sockets = state.links.iter().count() + state.strangers.len();
         Ok(!state.look_now || state.crowded > sockets + EVENTS)

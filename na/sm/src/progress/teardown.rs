@@ -9,12 +9,11 @@
 //! says that it may still be written ([`LocalMem::may_be_written`]): a peer that is stopped in the
 //! midst of a copy holds nobody up.
 
-use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
-use rustix::io::Errno;
 
+use crate::link::group::Handed;
 use crate::link::socket;
 use crate::peers::{ConnectionStage, Reach, RxLink, TxLink};
 use crate::state::SmEndpoint;
@@ -68,12 +67,10 @@ impl SmEndpoint {
         }
         drop(links);
         let memory = link.services.fail_all(&link.conn, &mut state.out);
-        let guest = link.guest.take();
+        let admission = link.admission.take();
         if !(memory.is_empty() && late.is_empty()) {
             let conn = link.conn.clone();
-            lock(&self.kept).push(Kept { conn, memory, late, held: None, guest });
-        } else if let Some(guest) = guest {
-            state.crowd.leave(guest);
+            lock(&self.kept).push(Kept { conn, memory, late, held: None, admission });
         }
         if last_open {
             let mut failed = Vec::new();
@@ -116,18 +113,7 @@ impl SmEndpoint {
         if again && state.links.is_empty() {
             return;
         }
-        // First: what they leave may be what it takes to accept the others.
-        state.strangers.drain(..).for_each(|stranger| self.drop_stranger(&stranger));
-        if let Some(listener) = state.listener.take() {
-            let _ = epoll::delete(&self.epoll, &listener);
-            // A child that was forked off may keep the file: nobody shall wait there, in vain.
-            let _ = rustix::net::shutdown(&listener, rustix::net::Shutdown::Both);
-            // Each by itself, because something may lie in its queue that the last close of the
-            // listener would wait for (`socket.rs`).
-            let next = || socket::accept(listener.as_fd(), &self.closer);
-            state.reserve.take();
-            while matches!(next(), Ok(_) | Err(Errno::INTR)) {}
-        }
+        self.leave_group(state);
         for link in state.links.iter_mut() {
             link.end = Some(Error::Closed);
         }
@@ -142,15 +128,27 @@ impl SmEndpoint {
         self.ready.wake_poll();
     }
 
-    /// Lets go of memory that nobody copies any more.
-    pub(crate) fn release_kept(&self, state: &mut PollState) {
-        for kept in self.take_released() {
-            // May run foreign code, so without the lock.
-            drop((kept.memory, kept.late, kept.held));
-            if let Some(guest) = kept.guest {
-                state.crowd.leave(guest);
-            }
+    /// Leaves to the other endpoints of the group what was not ours yet: what they have handed over
+    /// to us, strangers and the listener. All of it ends with the last one.
+    fn leave_group(&self, state: &mut PollState) {
+        for handed in self.group.close(self.shard) {
+            self.group.hand(handed);
         }
+        // First: what they leave may be what it takes to accept the others.
+        for stranger in state.strangers.drain(..) {
+            self.forget_stranger(&stranger);
+            self.group.hand(Handed::Stranger(stranger));
+        }
+        if let Some(listener) = state.listener.take() {
+            let _ = epoll::delete(&self.epoll, &listener);
+            self.group.hand(Handed::Listener(listener));
+        }
+    }
+
+    /// Lets go of memory that nobody copies any more.
+    pub(crate) fn release_kept(&self) {
+        // May run foreign code, so without the lock.
+        drop(self.take_released());
     }
 
     fn take_released(&self) -> Vec<Kept> {
@@ -180,7 +178,9 @@ impl SmEndpoint {
                 let left = std::mem::take(&mut *kept);
                 drop(kept);
                 tracing::warn!("a peer does not stop copying; its transfer's memory is leaked");
-                for Kept { memory, late, held, .. } in left {
+                for Kept { memory, late, held, admission, .. } in left {
+                    // The endpoint ends, and with it what is counted.
+                    drop(admission);
                     late.into_iter().for_each(LingeringMemory::keep_for_good);
                     memory.iter().for_each(|memory| memory.region().keep_for_good());
                     // Whoever waits for it is told by that.

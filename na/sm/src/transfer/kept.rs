@@ -1,7 +1,7 @@
 //! Memory that outlives its connection or its registration, because a peer may still copy there.
 
 use crate::link::Conn;
-use crate::link::accepted::AcceptedPeer;
+use crate::link::group::Admission;
 use na_core::LocalMem;
 use na_core::memory::region::{LingeringMemory, RetiredMemory};
 use prim::sync::Arc;
@@ -16,8 +16,8 @@ pub(crate) struct Kept {
     pub(crate) late: Vec<LingeringMemory>,
     /// Memory whose region is gone.
     pub(crate) held: Option<RetiredMemory>,
-    /// How the connection still counts among the endpoint's `AcceptedPeers`: it costs what it did.
-    pub(crate) guest: Option<AcceptedPeer>,
+    /// The place of the connection, if it came to us, which still counts: it costs what it did.
+    pub(crate) admission: Option<Admission>,
 }
 
 /// The keeper of such memory until the peer has stopped: the endpoint.

@@ -184,7 +184,7 @@ impl Offer for Standing {
             memory: Vec::new(),
             late: Vec::new(),
             held: Some(held),
-            guest: None,
+            admission: None,
         });
     }
 }

@@ -277,7 +277,7 @@ fn the_counts_of_peers_are_as_before_when_all_have_left() {
     }
     pair.owner.poll.lock().links.sweep();
     poll(&pair.owner);
-    assert_eq!(pair.owner.poll.lock().crowd.len(), 0);
+    assert_eq!(pair.owner.group.accepted(), 0);
     assert_eq!(pair.owner.bulk_path(), start(true).bulk_path());
 }
 
@@ -292,14 +292,14 @@ fn a_connection_that_is_kept_counts() {
     pair.owner.poll.lock().links.sweep();
     poll(&pair.owner);
     assert!(pair.owner.keeps_memory());
-    assert_eq!(pair.owner.poll.lock().crowd.len(), 1);
+    assert_eq!(pair.owner.group.accepted(), 1);
     conn.segment.gate_as_copier().leave();
     let deadline = Instant::now() + PATIENCE;
     while pair.owner.keeps_memory() {
         assert!(Instant::now() < deadline, "it is kept for ever");
         poll(&pair.owner);
     }
-    assert_eq!(pair.owner.poll.lock().crowd.len(), 0);
+    assert_eq!(pair.owner.group.accepted(), 0);
 }
 
 #[test]

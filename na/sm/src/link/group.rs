@@ -1,0 +1,240 @@
+//! The endpoints behind one name, as each of them sees the others; an endpoint alone is a group of
+//! one.
+//!
+//! One endpoint has the listener. When it has read the hello of a dialer, the connection gets a
+//! place ([`Placement`]). If that is with another endpoint, what has come goes to that one's inbox:
+//! the socket, and what the hello brought along. The dialer says nothing more until it is welcomed,
+//! and the shared segment is not looked at before that, so nothing is missed between the two. The
+//! receiver takes the socket into its own epoll set and says welcome, with its own board.
+//!
+//! A bell, the eventfd in the epoll set of each endpoint of several, tells that there is something
+//! in the inbox. So a poll asks for nothing that it would not ask for alone.
+//!
+//! All here is touched when a connection begins and when it ends.
+
+use std::fmt::Display;
+use std::os::fd::OwnedFd;
+
+use rustix::event::EventfdFlags;
+
+use super::accepted::{AcceptedPeer, AcceptedPeers};
+use super::closer::Closer;
+use super::handshake::{Packet, Shards};
+use super::listener::Listener;
+use super::segment::Segment;
+use super::socket::{Credentials, Socket};
+use crate::address::Name;
+use crate::wake::board::Board;
+use na_core::base::ran::RunClock;
+use na_core::group::SHARDS_MAX;
+use na_core::group::directory::{Directory, Identity};
+use na_core::group::placement::{Caller, NotAdmitted, Permit, Placement};
+use na_core::{Addr, Error};
+use prim::fork::Process;
+use prim::lost;
+use prim::sync::{Arc, Mutex, lock};
+
+/// How a bell is called, should it be lost.
+const BELL_NAME: &str = "the eventfd by which an sm endpoint gets connections from another one";
+
+/// The endpoints of a group that calls: the name that they say, and their process. So a name that
+/// somebody else claims is another one.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct CallerKey {
+    pub(crate) name: Name,
+    pub(crate) process: Credentials,
+}
+
+/// The names by which the endpoints of a group know a peer to be the same one.
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub(crate) enum PeerName {
+    /// The one that listens as this, or is to. The group itself has such a name also where it does
+    /// not listen.
+    Listening(Name),
+    /// A group that calls and does not listen.
+    Caller(CallerKey),
+}
+
+/// An accepted socket before its hello.
+#[derive(Debug)]
+pub(crate) struct Stranger {
+    pub(crate) token: u64,
+    pub(crate) waited: RunClock,
+    pub(crate) socket: Socket,
+    pub(crate) credentials: Credentials,
+}
+
+/// The contents of a stranger's hello that is as it should be.
+#[derive(Debug)]
+pub(crate) struct Met {
+    pub(crate) process: Option<OwnedFd>,
+    pub(crate) segment: Segment,
+    pub(crate) board: Option<(Board, u32)>,
+    pub(crate) admission: Admission,
+    pub(crate) packet: Packet,
+}
+
+/// Something that one endpoint of a group hands over to another one.
+#[derive(Debug)]
+pub(crate) enum Handed {
+    /// Somebody who has said hello and is to be welcomed.
+    Met(Box<(Stranger, Met)>),
+    /// Somebody who had connected with an endpoint that was closed.
+    Stranger(Stranger),
+    /// The listener of an endpoint that was closed.
+    Listener(Listener),
+}
+
+/// The place of an accepted connection: at one endpoint, and in the bounds of all. It counts until
+/// this is dropped.
+#[derive(Debug)]
+pub(crate) struct Admission {
+    group: Arc<Group>,
+    guest: AcceptedPeer,
+    /// There is one, but when it is dropped.
+    permit: Option<Permit<CallerKey, Handed>>,
+}
+
+impl Admission {
+    /// The endpoint that is to have the connection.
+    pub(crate) fn shard(&self) -> usize {
+        self.permit.as_ref().map_or(0, Permit::shard)
+    }
+}
+
+impl Drop for Admission {
+    fn drop(&mut self) {
+        if self.group.process.is_other() {
+            // Nothing of it is ours, and nobody may ever give the locks back.
+            std::mem::forget(self.permit.take());
+            return;
+        }
+        lock(&self.group.crowd).leave(&self.guest);
+    }
+}
+
+/// The state that all endpoints of a group share.
+#[derive(Debug)]
+pub(crate) struct Group {
+    placement: Arc<Placement<CallerKey, Handed>>,
+    directory: Directory<PeerName>,
+    crowd: Mutex<AcceptedPeers>,
+    pub(crate) closer: Arc<Closer>,
+    /// How many endpoints there are.
+    pub(crate) count: usize,
+    /// One for each endpoint; none for an endpoint alone.
+    bells: Vec<OwnedFd>,
+    process: Process,
+}
+
+impl Group {
+    pub(crate) fn new(count: usize, crowd: AcceptedPeers) -> Result<Arc<Self>, Error> {
+        let bell = |_| rustix::event::eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC);
+        let bells = if count > 1 { 0..count } else { 0..0 };
+        Ok(Arc::new(Self {
+            placement: Placement::new(count),
+            directory: Directory::new(Addr::unique_endpoint_id()),
+            crowd: Mutex::new(crowd),
+            closer: Arc::default(),
+            count,
+            bells: bells
+                .map(bell)
+                .collect::<Result<_, _>>()
+                .map_err(|errno| Error::io("cannot create an eventfd", errno))?,
+            process: Process::current(),
+        }))
+    }
+
+    /// The number that the peer of that name has with all endpoints, behind that of the group.
+    pub(crate) fn identity(&self, name: PeerName) -> (u64, Identity) {
+        (self.directory.family(), self.directory.identity(name))
+    }
+
+    /// The descriptor that becomes readable when there is something in the inbox of `shard`.
+    pub(crate) fn bell(&self, shard: usize) -> Option<&OwnedFd> {
+        self.bells.get(shard)
+    }
+
+    /// The bell of `shard` was seen.
+    pub(crate) fn silence(&self, shard: usize) {
+        self.bell(shard).into_iter().for_each(|bell| lost::silence(bell, BELL_NAME));
+    }
+
+    /// Gives a connection that a process has asked for with `hello` a place at one of the
+    /// endpoints; its segment has so many `bytes`.
+    ///
+    /// # Errors
+    ///
+    /// There are too many, or it is too much memory: a text for the dialer.
+    pub(crate) fn admit(
+        self: &Arc<Self>,
+        process: Credentials,
+        hello: &Packet,
+        bytes: usize,
+    ) -> Result<Admission, String> {
+        let guest = lock(&self.crowd).admit(process.uid, bytes)?;
+        let wanted = hello.shards.and_then(|shards| shards.wanted).map(usize::from);
+        let connections_max = hello.shards.map_or(0, |shards| self.connections_of(shards));
+        let caller = caller_key(process, hello).map(|key| Caller { key, connections_max });
+        // How many there may be of all is counted above.
+        match Placement::admit(&self.placement, caller, wanted, usize::MAX) {
+            Ok(permit) => Ok(Admission { group: self.clone(), guest, permit: Some(permit) }),
+            Err(reason) => {
+                lock(&self.crowd).leave(&guest);
+                Err(match reason {
+                    NotAdmitted::Closed => "the endpoint is closed".to_owned(),
+                    NotAdmitted::TooMany | NotAdmitted::TooManyOfCaller => format!(
+                        "it has too many connections: {connections_max}, two for each of its \
+                         endpoints or of those here"
+                    ),
+                })
+            }
+        }
+    }
+
+    /// Most connections with the endpoints of a group that calls: two for each of them, or of ours.
+    fn connections_of(&self, callers: Shards) -> usize {
+        2 * self.count.max(callers.count().min(SHARDS_MAX))
+    }
+
+    /// Gives something to an endpoint that is open; it ends if there is none.
+    pub(crate) fn hand(&self, handed: Handed) {
+        let shard = self.placement.hand(handed, |handed| match handed {
+            Handed::Met(met) => met.1.admission.permit.as_mut(),
+            Handed::Stranger(_) | Handed::Listener(_) => None,
+        });
+        let bell = shard.and_then(|shard| self.bell(shard));
+        bell.into_iter().for_each(|bell| lost::ring(bell, BELL_NAME));
+    }
+
+    /// Takes what others have handed over to `shard`.
+    pub(crate) fn take(&self, shard: usize) -> Vec<Handed> {
+        self.placement.take(shard)
+    }
+
+    /// The endpoint `shard` is closed, for good. Returns what it has not taken.
+    pub(crate) fn close(&self, shard: usize) -> Vec<Handed> {
+        self.placement.close(shard)
+    }
+
+    /// Counts a connection that is refused, and logs why if that is worth a line.
+    pub(crate) fn refuse(&self, reason: impl Display) {
+        let count = lock(&self.crowd).refused_to_log();
+        if let Some(count) = count {
+            tracing::warn!("connections refused so far: {count}; {reason}");
+        }
+    }
+
+    /// How many connections were accepted and have not ended.
+    #[cfg(test)]
+    pub(crate) fn accepted(&self) -> usize {
+        lock(&self.crowd).len()
+    }
+}
+
+/// The name of a caller whose connections stand for themselves; `None`: it says none that it may
+/// have, or is known by its name alone.
+pub(crate) fn caller_key(process: Credentials, hello: &Packet) -> Option<CallerKey> {
+    let name = Name::said_by(process.uid, &hello.text)?;
+    hello.shards.map(|_| CallerKey { name, process })
+}
