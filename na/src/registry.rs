@@ -74,14 +74,8 @@ pub fn plugin_for<'a>(uri: &Uri<'_>) -> Result<&'a dyn Plugin, Error> {
 ///
 /// Counterpart: `NA_Initialize_opt2`.
 pub fn open(uri: &str, options: &OpenOptions) -> Result<Arc<dyn Endpoint>, Error> {
-    let (plugin, far, near) = transports(uri, options)?;
-    opened(|| match near {
-        Some(near) => {
-            let near = crate::auto_sm::near(near)?;
-            crate::auto_sm::open((plugin_for(&near)?, &near), (plugin, &far), options)
-        }
-        None => plugin.open(&far, options),
-    })
+    let mut one = open_group(uri, options, 1)?;
+    one.pop().ok_or(Error::Closed)
 }
 
 /// Opens a group of `shards` endpoints behind one address, for an instance that uses several cores:
@@ -98,25 +92,21 @@ pub fn open(uri: &str, options: &OpenOptions) -> Result<Arc<dyn Endpoint>, Error
 ///
 /// # Errors
 ///
-/// As [`open`] and [`Plugin::open_group`]. With [`OpenOptions::auto_sm`], several shards are an
-/// [`Error::Unavailable`].
+/// As [`open`] and [`Plugin::open_group`].
 pub fn open_group(
     uri: &str,
     options: &OpenOptions,
     shards: usize,
 ) -> Result<Vec<Arc<dyn Endpoint>>, Error> {
     let (plugin, far, near) = transports(uri, options)?;
-    if near.is_some() && shards > 1 {
-        let reason = format!("shared memory beside a network, for a group of {shards} endpoints");
-        return Err(Error::Unavailable { transport: "auto_sm", reason });
-    }
-    match near {
-        Some(_) => {
-            na_core::group::check_shards(shards)?;
-            Ok(vec![open(uri, options)?])
+    opened(|| match near {
+        Some(near) => {
+            let near = crate::auto_sm::near(near)?;
+            let near = (plugin_for(&near)?, &near);
+            crate::auto_sm::open_group(near, (plugin, &far), options, shards)
         }
-        None => opened(|| plugin.open_group(&far, options, shards)),
-    }
+        None => plugin.open_group(&far, options, shards),
+    })
 }
 
 /// Opens something, and says so if that failed for a limit of the length of files.

@@ -79,38 +79,29 @@ pub(crate) fn near(uri: &str) -> Result<Uri<'_>, Error> {
     }
 }
 
-/// Opens an endpoint for the second address, a network, and one of shared memory beside it, for
-/// the first, which [`near`] has read.
-pub(crate) fn open(
+/// Opens a group of endpoints for the second address, a network, and one of shared memory beside
+/// it, for the first, which [`near`] has read. Each endpoint of the one goes with one of the other.
+pub(crate) fn open_group(
     (near, near_uri): (&dyn Plugin, &Uri<'_>),
     (far, far_uri): (&dyn Plugin, &Uri<'_>),
     options: &OpenOptions,
-) -> Result<Arc<dyn Endpoint>, Error> {
+    shards: usize,
+) -> Result<Vec<Arc<dyn Endpoint>>, Error> {
     let mut options = options.clone();
     options.auto_sm = None;
     options.regions.get_or_insert_with(RegionTable::new);
     let host = Host::own()?;
-    let near = Part::new(near.open(near_uri, &options)?);
-    let far = Part::new(far.open(far_uri, &options)?);
-    let id = Addr::unique_endpoint_id();
-    let own_uri = composed::format(&host, near.own.uri(), far.own.uri());
-    let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-        .map_err(|errno| Error::io("cannot make an event descriptor", errno))?;
-    let epoll = watch_all(&near, &far, &event)?;
-    Ok(Arc::new(AutoSm {
-        id,
-        own_addr: Addr::new(own_uri, id, 0, ()),
-        host,
-        users: options.peer_users,
-        near,
-        far,
-        turns: FarPolling::default(),
-        shared: Mutex::default(),
-        has_ready: AtomicBool::new(false),
-        prepared: AtomicBool::new(false),
-        event,
-        epoll,
-    }))
+    let near = near.open_group(near_uri, &options, shards)?;
+    let far = far.open_group(far_uri, &options, shards)?;
+    let family = Addr::unique_endpoint_id();
+    let parts = near.into_iter().zip(far);
+    parts
+        .map(|(near, far)| {
+            let (near, far) = (Part::new(near), Part::new(far));
+            let shard = AutoSm::new(family, host.clone(), options.peer_users.clone(), near, far)?;
+            Ok(Arc::new(shard) as Arc<dyn Endpoint>)
+        })
+        .collect()
 }
 
 fn watch_all(near: &Part, far: &Part, event: &OwnedFd) -> Result<Option<OwnedFd>, Error> {
@@ -127,6 +118,54 @@ fn watch_all(near: &Part, far: &Part, event: &OwnedFd) -> Result<Option<OwnedFd>
 }
 
 impl AutoSm {
+    /// An endpoint over both, one of the group with the number `family`.
+    fn new(
+        family: u64,
+        host: Host,
+        users: PeerUsers,
+        near: Part,
+        far: Part,
+    ) -> Result<Self, Error> {
+        let id = Addr::unique_endpoint_id();
+        let own_uri = composed::format(&host, near.own.uri(), far.own.uri());
+        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(|errno| Error::io("cannot make an event descriptor", errno))?;
+        let epoll = watch_all(&near, &far, &event)?;
+        Ok(Self {
+            id,
+            own_addr: Addr::new(own_uri, id, 0, ()).of_identity(family, 0),
+            host,
+            users,
+            near,
+            far,
+            turns: FarPolling::default(),
+            shared: Mutex::default(),
+            has_ready: AtomicBool::new(false),
+            prepared: AtomicBool::new(false),
+            event,
+            epoll,
+        })
+    }
+
+    /// The peer of that name, as `look_up` says it of the endpoint that reaches it.
+    fn look_up_by(
+        &self,
+        uri: &str,
+        look_up: impl Fn(&dyn Endpoint, &str) -> Result<Addr, Error>,
+    ) -> Result<Addr, Error> {
+        let (near, far) = (&*self.near.endpoint, &*self.far.endpoint);
+        let found = match composed::parse(uri).transpose()? {
+            Some(composed) if self.host.reaches(&composed.host, &self.users) => {
+                look_up(near, composed.near)?
+            }
+            Some(composed) => look_up(far, composed.far)?,
+            None if Uri::parse(uri)?.protocol == "sm" => look_up(near, uri)?,
+            None => look_up(far, uri)?,
+        };
+        let found = self.found(found);
+        Ok(if found == self.own_addr || found.uri() == uri { found } else { found.with_uri(uri) })
+    }
+
     /// Where operations with `addr` go, and the name that it has there.
     fn route<'a>(&'a self, addr: &'a Addr) -> Result<(Side, &'a Part, &'a Addr), Error> {
         let id = addr.endpoint_id();
@@ -304,20 +343,11 @@ impl Endpoint for AutoSm {
     }
 
     fn lookup(&self, uri: &str) -> Result<Addr, Error> {
-        let found = match composed::parse(uri) {
-            Some(composed) => {
-                let composed = composed?;
-                if self.host.reaches(&composed.host, &self.users) {
-                    self.near.endpoint.lookup(composed.near)?
-                } else {
-                    self.far.endpoint.lookup(composed.far)?
-                }
-            }
-            None if Uri::parse(uri)?.protocol == "sm" => self.near.endpoint.lookup(uri)?,
-            None => self.far.endpoint.lookup(uri)?,
-        };
-        let found = self.found(found);
-        Ok(if found == self.own_addr || found.uri() == uri { found } else { found.with_uri(uri) })
+        self.look_up_by(uri, |endpoint, uri| endpoint.lookup(uri))
+    }
+
+    fn lookup_shard(&self, uri: &str, shard: usize) -> Result<Addr, Error> {
+        self.look_up_by(uri, |endpoint, uri| endpoint.lookup_shard(uri, shard))
     }
 
     fn addr_to_bytes(&self, addr: &Addr) -> Result<Vec<u8>, Error> {

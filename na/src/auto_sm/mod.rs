@@ -9,6 +9,8 @@
 //!   host;
 //! - a message that arrives carries the address that it came from, near or far, and is answered
 //!   that way;
+//! - an endpoint of a group ([`open_group`](crate::open_group)) holds one of a group near and one
+//!   of a group far;
 //! - registered memory has one key, in a table that both endpoints share; its description has what
 //!   libfabric needs in front of it (see [`memory`]).
 //!
@@ -29,4 +31,4 @@ mod memory;
 mod receives;
 mod turns;
 
-pub(crate) use self::endpoint::{near, open};
+pub(crate) use self::endpoint::{near, open_group};

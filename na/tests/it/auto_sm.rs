@@ -52,6 +52,85 @@ mod far {
     }
 }
 
+/// Groups, near and far.
+mod groups {
+    use na::PeerLink;
+
+    use super::*;
+
+    fn open_group(options: &OpenOptions, shards: usize) -> Vec<Arc<dyn Endpoint>> {
+        let mut options = options.clone();
+        options.auto_sm = Some("na+sm://".to_owned());
+        na::open_group("na+tcp://127.0.0.1:0", &options, shards).unwrap()
+    }
+
+    na::group_conformance! { open_group }
+
+    /// Callers that do not listen know only tcp.
+    mod from_far {
+        use super::*;
+
+        fn open(options: &OpenOptions, shards: usize) -> Vec<Arc<dyn Endpoint>> {
+            match options.listen {
+                true => open_group(options, shards),
+                false => na::open_group("na+tcp://127.0.0.1:0", options, shards).unwrap(),
+            }
+        }
+
+        na::group_conformance! { open }
+    }
+
+    /// The last endpoint of a group, of which the others are closed.
+    mod left_alone {
+        use super::*;
+
+        fn open(options: &OpenOptions) -> Arc<dyn Endpoint> {
+            let mut group = open_group(options, 4);
+            let last = group.pop().unwrap();
+            group.iter().for_each(|shard| shard.close());
+            last
+        }
+
+        na::conformance! { open; between_endpoints }
+    }
+
+    #[test]
+    fn a_group_has_bounds() {
+        let mut options = OpenOptions::listening(true);
+        options.auto_sm = Some("na+sm://".to_owned());
+        na::conformance::a_group_has_bounds(|shards| {
+            na::open_group("na+tcp://127.0.0.1:0", &options, shards)
+        });
+    }
+
+    /// Each endpoint has got one caller near, and one far.
+    #[test]
+    fn callers_of_either_kind_are_spread() {
+        let group = open_group(&OpenOptions::listening(true), 3);
+        let uri = group[0].self_addr().uri().to_owned();
+        let mut callers: Vec<_> = (0..3).map(|_| tcp(false)).collect();
+        callers.extend((0..3).map(|_| composed(&OpenOptions::default())));
+        for caller in &callers {
+            let to = caller.lookup(&uri).unwrap();
+            caller.send_unexpected(OpId(1), &to, Tag(1), caller.alloc_msg()).unwrap();
+        }
+        let connected = |shard: &Arc<dyn Endpoint>| {
+            let peers = shard.stats().peers.into_iter();
+            let open = peers.filter(|peer| peer.link == PeerLink::Connected);
+            let mut transports: Vec<_> = open.map(|peer| peer.transport).collect();
+            transports.sort_unstable();
+            transports
+        };
+        let deadline = Instant::now() + na::conformance::PATIENCE;
+        while !group.iter().all(|shard| connected(shard) == ["sm", "tcp"]) {
+            assert!(Instant::now() < deadline, "they are not spread");
+            for one in group.iter().chain(&callers) {
+                one.poll(8, &mut |_| ()).unwrap();
+            }
+        }
+    }
+}
+
 /// Both ways over networks that describe memory, or move it, in their own way; where their
 /// libraries are asked for.
 #[cfg(any(feature = "ofi", feature = "ucx"))]
