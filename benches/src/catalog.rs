@@ -216,8 +216,13 @@ fn na_cases() -> Vec<Case> {
     let rate = |what, over, limit, measure: fn(&Context) -> Result<Figure>| {
         Case::new(what, PerSecond, Limit(limit), measure).peer(move |c, ()| rates::peer(c, over))
     };
+    let group2 = |over: Transport| {
+        let id = format!("na.{}.group2", over.word());
+        Case::new(id, PerSecond, TimesFloor(0.95), move |c| group::group2(c, over))
+    };
     let mut cases = vec![
         rate("na.sm.rate64", Sm, 1e7, rates::sm),
+        group2(Sm),
         crowd("sm.rtt.256", Sm, 256, false, TimesFloor(1.3)),
         crowd("sm.rtt.256.each", Sm, 256, true, NONE),
     ];
@@ -237,8 +242,7 @@ fn na_cases() -> Vec<Case> {
         }
     }
     cases.push(rate("na.tcp.rate64", Tcp, 2e6, rates::tcp));
-    let group2 = Case::new("na.tcp.group2", PerSecond, TimesFloor(0.95), group::tcp);
-    cases.push(group2);
+    cases.push(group2(Tcp));
     cases.push(crowd("tcp.rtt.idle1000", Tcp, 1001, false, TimesFloor(1.05)));
     for (word, verb) in kinds {
         for (size, bytes) in SIZES {

@@ -1,5 +1,5 @@
-//! Row `na.tcp.group2`: messages of 64 bytes that two endpoints of one group take on two cores. The
-//! floor is the same with two endpoints that have nothing in common.
+//! Rows `na.sm.group2` and `na.tcp.group2`: messages of 64 bytes that two endpoints of one group
+//! take on two cores. The floor is the same with two endpoints that have nothing in common.
 //!
 //! Each core drives one target, and an origin that sends to it and always has 32 sends in flight.
 //! Rounds of both kinds alternate; the best one of each counts.
@@ -113,10 +113,10 @@ fn round(context: &Context, [first, second]: &[Lane; 2], messages: usize) -> Res
     Ok(first + second)
 }
 
-/// Row `na.tcp.group2`.
-pub(crate) fn tcp(context: &Context) -> Result<Figure> {
+/// Row `na.sm.group2` or `na.tcp.group2`.
+pub(crate) fn group2(context: &Context, over: Transport) -> Result<Figure> {
     let messages = if context.quick { 20_000 } else { 1_000_000 };
-    let (separate, grouped) = (lanes(Transport::Tcp, false)?, lanes(Transport::Tcp, true)?);
+    let (separate, grouped) = (lanes(over, false)?, lanes(over, true)?);
     let (mut floor, mut best) = (0.0, 0.0);
     for _ in 0..ROUNDS {
         floor = f64::max(floor, round(context, &separate, messages)?);
