@@ -328,6 +328,91 @@ fn an_earlier_listener_serves_each_shard_on_its_own_connection() {
     }
 }
 
+// ---- threads ----
+
+/// The tag by which an endpoint is told to end.
+const END: u32 = 99;
+
+/// Serves callers until it is told to end, or has answered `most`; asleep whenever it can be.
+/// Returns how many it has answered.
+fn serve_asleep(endpoint: Arc<dyn Endpoint>, most: usize) -> usize {
+    let mut node = Node::new(endpoint);
+    let (mut posted, mut answered) = (node.recv(), 0);
+    loop {
+        node.poll();
+        if node.is_done(posted) {
+            let (arrival, _) = node.received(posted);
+            if arrival.tag == Tag(END) || answered == most {
+                node.endpoint.close();
+                return answered;
+            }
+            let (op, buf) = (node.op(), node.endpoint.alloc_msg());
+            node.endpoint.send_expected(op, &arrival.from, arrival.tag, buf).unwrap();
+            answered += 1;
+            posted = node.recv();
+        } else if node.endpoint.prepare_wait() {
+            node.woken();
+        }
+    }
+}
+
+/// Calls once, from an endpoint of its own. `false`: whom it has called has gone meanwhile.
+fn call_once(uri: &str) -> bool {
+    let mut node = Node::new(na::open("na+sm://", &OpenOptions::default()).unwrap());
+    let to = node.endpoint.lookup(uri).unwrap();
+    let answer = node.recv_expected(&to, 1);
+    let sent = node.send(&to, 1, b"question");
+    node.until("an answer", |node| node.is_done(answer));
+    match node.finish(answer) {
+        na::Completion::Recv { result: Ok(_), .. } => return true,
+        na::Completion::Recv { result: Err(error), .. } => {
+            let is_gone = matches!(error, Error::PeerGone { .. } | Error::Unreachable { .. });
+            assert!(is_gone, "{error}");
+        }
+        other => panic!("{other:?}"),
+    }
+    node.finish(sent);
+    false
+}
+
+#[test]
+fn callers_are_served_while_shards_sleep_and_close_on_threads() {
+    const CALLS: usize = 100;
+    let group = open_group(&OpenOptions::listening(true), 4);
+    let uri = group[0].self_addr().uri().to_owned();
+    let answered = std::thread::scope(|scope| {
+        let limits = [5, 10, usize::MAX, 15];
+        let shards: Vec<_> = group
+            .into_iter()
+            .zip(limits)
+            .map(|(shard, most)| scope.spawn(move || serve_asleep(shard, most)))
+            .collect();
+        let callers: Vec<_> = (0..4)
+            .map(|_| {
+                scope.spawn(|| {
+                    for _ in 0..CALLS / 4 {
+                        let deadline = Instant::now() + PATIENCE;
+                        while !call_once(&uri) {
+                            assert!(Instant::now() < deadline, "nobody answers");
+                        }
+                    }
+                })
+            })
+            .collect();
+        callers.into_iter().for_each(|caller| caller.join().unwrap());
+        // Whoever is left.
+        let mut last = Node::new(na::open("na+sm://", &OpenOptions::default()).unwrap());
+        while !shards.iter().all(|shard| shard.is_finished()) {
+            let shard = shards.iter().position(|shard| !shard.is_finished()).unwrap_or(0);
+            let to = last.endpoint.lookup_shard(&uri, shard).unwrap();
+            let told = last.send(&to, END, b"");
+            last.finish(told);
+        }
+        shards.into_iter().map(|shard| shard.join().unwrap()).sum::<usize>()
+    });
+    assert!(answered >= CALLS, "{answered}");
+}
+
 // ---- who it is ----
 
 /// A caller and endpoints that it calls by several addresses: every answer, and every call back,
