@@ -69,7 +69,7 @@ pub(crate) struct Conn {
     pub(crate) paused: Option<Pause>,
     /// It was paused, and is read once, whatever its peer reads.
     pub(crate) is_tried: bool,
-    /// In the poller's queue. Never while it is hot.
+    /// In the poller's queue.
     pub(crate) queued: bool,
     /// A peer made it, and has said its hello: its place in the group.
     pub(crate) permit: Option<Permit<CallerKey, Handed>>,

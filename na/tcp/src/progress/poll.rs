@@ -15,9 +15,9 @@
 //!    set, because an event costs the sender's system call 0.15 us (measured; not to ask for
 //!    arrivals only would not help). One that is muted and waits for room in its socket is put
 //!    back;
-//! 4. reads and flushes what is in the queue, then each hot connection, which is never queued; if
-//!    that fills the budget before the hot ones had their turn, they are the first ones next time,
-//!    beginning with the one that was next;
+//! 4. puts each hot connection at the end of the queue, unless it is there, then reads and flushes
+//!    the connections of the queue in their order. When that fills the budget, the rest of the
+//!    queue comes first in the next poll, so each connection is read once before any is read again;
 //! 5. looks at the limits of time, if the timer has fired: after reading, so that nobody is blamed
 //!    for what lies in our socket.
 //!
@@ -77,20 +77,13 @@ impl Poller {
         }
         // What others have completed does not count, or who sends without end would never read.
         let full = self.batch.len().saturating_add(budget);
-        let owed = std::mem::take(&mut self.owed);
-        if owed {
-            self.look_at_hot(core, full);
-        }
+        self.enqueue_hot();
         for _ in 0..self.queue.len() {
             if self.batch.len() >= full {
                 break;
             }
             let Some(key) = self.queue.pop_front() else { break };
             self.look_at(core, key);
-        }
-        if !owed {
-            self.owed = self.batch.len() >= full;
-            self.look_at_hot(core, full);
         }
         // Last, so that a hello which is there has been read before room is made for others.
         if self.accept_ready {
@@ -164,6 +157,21 @@ impl Poller {
         {
             conn.queued = true;
             self.queue.push_back(key);
+        }
+    }
+
+    /// Looks at the hot connections in this round, whatever the events say.
+    fn enqueue_hot(&mut self) {
+        for key in &self.hot {
+            let Some(conn) = self.conns.get_mut(*key) else { continue };
+            conn.readable = true;
+            if self.polls_awake >= MUTE_AFTER {
+                mute(&self.epoll, conn, true);
+            }
+            if !conn.queued {
+                conn.queued = true;
+                self.queue.push_back(*key);
+            }
         }
     }
 
@@ -252,30 +260,6 @@ impl Poller {
             Ok(()) => {}
             Err(error) => self.lose(core, key, error),
         }
-    }
-
-    /// Reads the hot connections, whatever the events say, until the batch is `full`.
-    fn look_at_hot(&mut self, core: &Core, full: usize) {
-        let mut keys = [0; HOT_MAX];
-        let count = self.hot.len();
-        keys[..count].copy_from_slice(&self.hot);
-        let mut at = if self.hot_first < count { self.hot_first } else { 0 };
-        for _ in 0..count {
-            if self.batch.len() >= full {
-                break;
-            }
-            let key = keys[at];
-            at = if at + 1 < count { at + 1 } else { 0 };
-            if let Some(conn) = self.conns.get_mut(key) {
-                conn.readable = true;
-                if self.polls_awake >= MUTE_AFTER {
-                    mute(&self.epoll, conn, true);
-                }
-                self.look_at(core, key);
-            }
-        }
-        // Where it began, unless the budget was spent.
-        self.hot_first = at;
     }
 
     fn note_heat(&mut self, conn: &mut Conn) {

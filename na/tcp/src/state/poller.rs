@@ -73,12 +73,9 @@ pub(crate) struct Poller {
     /// After accepting has failed: when to try again.
     pub(crate) accept_again_at: Option<Instant>,
     pub(crate) conns: Conns,
+    /// Connections to look at, in this order.
     pub(crate) queue: VecDeque<u64>,
     pub(crate) hot: Vec<u64>,
-    /// Which of the hot ones is looked at first.
-    pub(crate) hot_first: usize,
-    /// The last poll's budget was spent before the hot ones had their turn.
-    pub(crate) owed: bool,
     pub(crate) paused: Vec<u64>,
     pub(crate) unread: Unread,
     pub(crate) leaving: Leaving,
@@ -135,8 +132,6 @@ impl Poller {
             conns: Conns::default(),
             queue: VecDeque::new(),
             hot: Vec::new(),
-            hot_first: 0,
-            owed: false,
             paused: Vec::new(),
             unread: Unread::default(),
             leaving: Leaving::default(),

@@ -140,3 +140,50 @@ fn what_a_crowd_sends_early_is_bounded_and_arrives() {
     assert_eq!(target.core.matcher.lock().early_bytes(), 0);
     assert!(matches!(target.principal(&target.self_addr), Principal::Unknown));
 }
+
+/// Connections that always have something are read as often as each other, though only few of them
+/// are read without an event.
+#[test]
+fn busy_connections_get_equal_shares_of_the_polls() {
+    const PEERS: usize = 15;
+    const WINDOW: u64 = 32;
+    const BUDGET: usize = 64;
+    let target = open(true);
+    for op in 0..PEERS as u64 * WINDOW {
+        target.recv_unexpected(OpId(op), target.alloc_msg()).unwrap();
+    }
+    let origins: Vec<_> = (0..PEERS).map(|_| open(false)).collect();
+    let uri = target.self_addr();
+    let peers = origins.iter().map(|origin| origin.lookup(uri.uri()).unwrap());
+    let peers: Vec<_> = peers.collect();
+    let send = |at: usize| {
+        let mut buf = origins[at].alloc_msg();
+        buf.set_len(64);
+        origins[at].send_unexpected(OpId(0), &peers[at], Tag(at as u32), buf).unwrap();
+    };
+    (0..WINDOW).for_each(|_| (0..PEERS).for_each(send));
+    let mut served = [0_u64; PEERS];
+    // Everybody has the whole window under way before each poll.
+    let mut poll = || {
+        origins.iter().for_each(|origin| assert!(origin.poll(1000, &mut drop).is_ok()));
+        let mut done = Vec::new();
+        target.poll(BUDGET, &mut |completion| done.push(completion)).unwrap();
+        for completion in done {
+            let Completion::Recv { op, buf, result: Ok(arrival) } = completion else { panic!() };
+            target.recv_unexpected(op, buf).unwrap();
+            served[arrival.tag.0 as usize] += 1;
+            send(arrival.tag.0 as usize);
+        }
+        served
+    };
+    let begin = std::time::Instant::now();
+    while poll().contains(&0) {
+        assert!(begin.elapsed() < na_core::conformance::PATIENCE, "somebody is never served");
+    }
+    let before = poll();
+    (0..1000).for_each(|_| assert!(!poll().contains(&0)));
+    let shares: Vec<u64> =
+        poll().iter().zip(before).map(|(after, before)| after - before).collect();
+    let (least, most) = (shares.iter().min().unwrap(), shares.iter().max().unwrap());
+    assert!(10 * least >= 8 * most, "{shares:?}");
+}
