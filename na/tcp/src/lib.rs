@@ -121,8 +121,8 @@
 //! several completions, the first one is left to the next poll, too. A thread that takes many
 //! completions in one poll, and answers them before the next, gets the answers sent in one call. A
 //! thread that computes for long in between delays what it has sent in the first 20 us, but only
-//! once: after a delay of more than a millisecond, the next 64 polls that report something leave
-//! nothing waiting (`gather.rs`).
+//! once: after a delay of more than a millisecond, the next 256 messages that should wait do not
+//! (`gather.rs`).
 //!
 //! On loopback the system lets a socket hold megabytes that nobody has read, and they have left the
 //! caches when they are read. With a send buffer of 1 MiB, bare sockets move 1 MiB as fast (8.4

@@ -10,13 +10,15 @@
 //! Both rules end after [`BATCH_WINDOW`]: later sends go out at once. But a message that already
 //! waits is sent only by the next poll, and that poll comes late if the polling thread also runs
 //! handlers and one of them computes for long. Nobody can know that beforehand. So a poll that
-//! finds that a message has waited for more than [`LATE`] switches both rules off for the next
-//! [`ALONE_POLLS`] polls that report anything: then each message goes out at once.
+//! finds that a message has waited for more than [`LATE`] has the next [`ALONE`] messages go out at
+//! once that would have waited. They are counted, and not the polls, because polls report nothing
+//! of one-way messages that have gone out at once.
 //!
 //! | state | written by | read by |
 //! |---|---|---|
-//! | `until_ns`, `alone_for` | the poll | sends |
+//! | `until_ns` | the poll | sends |
 //! | `waits_since_ns` | the first send that waits, the poll | the poll |
+//! | `alone_for` | the poll, sends that do not wait | sends |
 //!
 //! All of them are hints: a reader that sees an old value sends a message some microseconds later,
 //! or alone.
@@ -29,9 +31,10 @@ use prim::sync::atomic::{AtomicU64, Ordering};
 /// A message that has waited so long should have been sent at once. Some hundred messages between
 /// two polls, which gain most from going together, take less.
 const LATE: Duration = Duration::from_millis(1);
-/// Number of polls that report something during which no message waits, after one has waited for
-/// long. It is not larger because a process that was off its core for a moment looks the same.
-const ALONE_POLLS: u64 = 64;
+/// Number of messages that do not wait, after one has waited for long. Their system calls take
+/// about as long as that one has waited: a process that was off its core for a moment looks the
+/// same as one that has computed, and loses little by going on as before.
+const ALONE: u64 = 256;
 
 /// See the module's documentation.
 pub(crate) struct Gather {
@@ -41,7 +44,7 @@ pub(crate) struct Gather {
     until_ns: AtomicU64,
     /// Since when the oldest message waits that waits for the next poll; zero if none does.
     waits_since_ns: AtomicU64,
-    /// Number of polls for which no message waits.
+    /// Number of messages that go out at once though they should wait.
     alone_for: AtomicU64,
 }
 
@@ -67,16 +70,12 @@ impl Gather {
         }
         self.waits_since_ns.store(0, Ordering::Relaxed);
         if self.now_ns().saturating_sub(since) > LATE.as_nanos() as u64 {
-            self.alone_for.store(ALONE_POLLS, Ordering::Relaxed);
+            self.alone_for.store(ALONE, Ordering::Relaxed);
         }
     }
 
     /// A poll is about to report so many completions.
     pub(crate) fn reports(&self, completions: usize) {
-        let alone_for = self.alone_for.load(Ordering::Relaxed);
-        if alone_for > 0 && completions > 0 {
-            self.alone_for.store(alone_for - 1, Ordering::Relaxed);
-        }
         if completions > 1 {
             let until = self.now_ns().saturating_add(BATCH_WINDOW.as_nanos() as u64);
             self.until_ns.store(until, Ordering::Relaxed);
@@ -97,15 +96,22 @@ impl Gather {
         if out.is_blocked() {
             return false;
         }
-        if nobody_polls || self.alone_for.load(Ordering::Relaxed) > 0 {
+        if nobody_polls {
             return true;
         }
         let until = self.until_ns.load(Ordering::Relaxed);
-        let waits = until != 0 && self.now_ns() < until || out.has_just_written(poll);
-        if waits && self.waits_since_ns.load(Ordering::Relaxed) == 0 {
+        if !(until != 0 && self.now_ns() < until || out.has_just_written(poll)) {
+            return true;
+        }
+        let alone_for = self.alone_for.load(Ordering::Relaxed);
+        if alone_for > 0 {
+            self.alone_for.store(alone_for - 1, Ordering::Relaxed);
+            return true;
+        }
+        if self.waits_since_ns.load(Ordering::Relaxed) == 0 {
             self.waits_since_ns.store(self.now_ns().max(1), Ordering::Relaxed);
         }
-        !waits
+        false
     }
 }
 
@@ -121,29 +127,32 @@ mod tests {
         }
     }
 
+    /// Sends after polls that have reported much, until a message waits.
+    fn until_one_waits(gather: &Gather) {
+        gather.reports(2);
+        while gather.may_write_now(&Outgoing::default(), 1, false) {
+            // This thread may have been off its core for the whole window.
+            gather.reports(2);
+        }
+    }
+
     #[test]
     fn a_message_that_waited_for_long_makes_the_next_ones_go_at_once() {
-        let (gather, mut out) = (Gather::new(), Outgoing::default());
-        // Waits, unless this thread was off its core for the whole window.
-        let mut waits = false;
-        while !waits {
-            gather.reports(2);
-            waits = !gather.may_write_now(&out, 1, false);
-        }
+        let gather = Gather::new();
+        until_one_waits(&gather);
         be_late(&gather);
         gather.polled();
-        gather.reports(2);
-        assert!(gather.may_write_now(&out, 2, false));
-        out.wrote(2);
-        assert!(gather.may_write_now(&out, 2, false), "the other rule is off as well");
-        // Polls that report nothing do not count.
-        for _ in 0..2 * ALONE_POLLS {
+        // Neither polls count, nor messages that would not have waited.
+        for _ in 0..2 * ALONE {
             gather.reports(0);
+            assert!(gather.may_write_now(&Outgoing::default(), 1, false));
         }
-        assert_eq!(gather.alone_for.load(Ordering::Relaxed), ALONE_POLLS - 1);
-        for _ in 0..ALONE_POLLS {
-            gather.reports(1);
-        }
+        assert_eq!(gather.alone_for.load(Ordering::Relaxed), ALONE);
+        // The other rule is off as well.
+        let mut out = Outgoing::default();
+        out.wrote(2);
+        assert!(gather.may_write_now(&out, 2, false));
+        until_one_waits(&gather);
         assert_eq!(gather.alone_for.load(Ordering::Relaxed), 0);
     }
 
