@@ -19,14 +19,14 @@ use rustix::event::EventfdFlags;
 
 use super::accepted::{AcceptedPeer, AcceptedPeers};
 use super::closer::Closer;
-use super::handshake::{Packet, Shards};
+use super::handshake::Packet;
 use super::listener::Listener;
 use super::segment::Segment;
 use super::socket::{Credentials, Socket};
 use crate::address::Name;
 use crate::wake::board::Board;
 use na_core::base::ran::RunClock;
-use na_core::group::SHARDS_MAX;
+use na_core::group;
 use na_core::group::directory::{Directory, Identity};
 use na_core::group::placement::{Caller, NotAdmitted, Permit, Placement};
 use na_core::{Addr, Error};
@@ -174,7 +174,8 @@ impl Group {
     ) -> Result<Admission, String> {
         let guest = lock(&self.crowd).admit(process.uid, bytes)?;
         let wanted = hello.shards.and_then(|shards| shards.wanted).map(usize::from);
-        let connections_max = hello.shards.map_or(0, |shards| self.connections_of(shards));
+        let connections_max =
+            hello.shards.map_or(0, |shards| group::connections_max(shards.count(), self.count));
         let caller = caller_key(process, hello).map(|key| Caller { key, connections_max });
         // How many there may be of all is counted above.
         match Placement::admit(&self.placement, caller, wanted, usize::MAX) {
@@ -184,17 +185,12 @@ impl Group {
                 Err(match reason {
                     NotAdmitted::Closed => "the endpoint is closed".to_owned(),
                     NotAdmitted::TooMany | NotAdmitted::TooManyOfCaller => format!(
-                        "it has too many connections: {connections_max}, two for each of its \
-                         endpoints or of those here"
+                        "it has too many connections: {connections_max}, from each of its \
+                         endpoints one more than there are here"
                     ),
                 })
             }
         }
-    }
-
-    /// Most connections with the endpoints of a group that calls: two for each of them, or of ours.
-    fn connections_of(&self, callers: Shards) -> usize {
-        2 * self.count.max(callers.count().min(SHARDS_MAX))
     }
 
     /// Gives something to an endpoint that is open; it ends if there is none.

@@ -15,8 +15,8 @@ use std::os::fd::OwnedFd;
 use rustix::event::EventfdFlags;
 
 use crate::peers::conn::Conn;
-use crate::wire::frame::{Hello, Shards};
-use na_core::group::SHARDS_MAX;
+use crate::wire::frame::Hello;
+use na_core::group;
 use na_core::group::directory::Directory;
 use na_core::group::placement::{Caller, NotAdmitted, Permit, Placement};
 use na_core::hosts::host_port::PeerKey;
@@ -98,15 +98,11 @@ impl Group {
         connections_max: usize,
     ) -> Result<Permit<CallerKey, Handed>, NotAdmitted> {
         let wanted = hello.shards.and_then(|shards| shards.wanted).map(usize::from);
-        let caller = caller_key(host, hello)
-            .zip(hello.shards)
-            .map(|(key, shards)| Caller { key, connections_max: self.connections_of(shards) });
+        let caller = caller_key(host, hello).zip(hello.shards).map(|(key, shards)| Caller {
+            key,
+            connections_max: group::connections_max(shards.count.into(), self.count),
+        });
         Placement::admit(&self.placement, caller, wanted, connections_max)
-    }
-
-    /// Most connections with the endpoints of a group that calls: two for each of them, or of ours.
-    fn connections_of(&self, callers: Shards) -> usize {
-        2 * self.count.max(usize::from(callers.count).min(SHARDS_MAX))
     }
 
     /// Gives something to an endpoint that is open; it ends if there is none.

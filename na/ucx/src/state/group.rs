@@ -17,7 +17,8 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use crate::operations::keys::BELL_NAME;
-use crate::wire::{Hello, Shards};
+use crate::wire::Hello;
+use na_core::group;
 use na_core::group::directory::Directory;
 use na_core::group::placement::{Caller, NotAdmitted, Permit, Placement};
 use na_core::hosts::host_port::PeerKey;
@@ -117,15 +118,12 @@ impl Group {
         let Some(shards) = hello.shards else {
             return Placement::admit(&self.placement, None, Some(shard), connections_max);
         };
-        let caller = caller_key(client, hello)
-            .map(|key| Caller { key, connections_max: self.connections_of(shards) });
+        let caller = caller_key(client, hello).map(|key| Caller {
+            key,
+            connections_max: group::connections_max(shards.count.into(), self.count()),
+        });
         let wanted = shards.wanted.map(usize::from);
         Placement::admit(&self.placement, caller, wanted, connections_max)
-    }
-
-    /// Most connections with the endpoints of a group that calls: two for each of them, or of ours.
-    fn connections_of(&self, callers: Shards) -> usize {
-        2 * self.count().max(usize::from(callers.count))
     }
 
     /// Keeps the place of a caller that is sent on. Returns the port of its endpoint, and the token
