@@ -1,4 +1,5 @@
-//! Names for parts of the machine: `cpu:0-3`, `core:2`, `numa:1`, `package:0`, `l3:0`, `all`.
+//! Names for parts of the machine: `cpu:0-3`, `allowed:0`, `core:2`, `numa:1`, `package:0`, `l3:0`,
+//! `all`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,6 +12,7 @@ use super::{Topology, TopologyError};
 /// | text | means |
 /// |---|---|
 /// | `cpu:3`, `cpu:0-3,8` | these cpus, all of them |
+/// | `allowed:0`, `allowed:0-3` | the first cpu that the process may use, the first four: on whichever machine and in whichever container |
 /// | `core:2`, `core:0-1` | the cpus of a core |
 /// | `numa:1`, `node:1` | the cpus of a NUMA node |
 /// | `package:0`, `socket:0` | the cpus of a package |
@@ -46,6 +48,8 @@ struct Part {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Kind {
     Cpu,
+    /// By their order among those that the process may use.
+    Allowed,
     Core,
     Numa,
     Package,
@@ -53,8 +57,9 @@ enum Kind {
 }
 
 /// The words for a kind; the first one of each kind is printed.
-const WORDS: [(&str, Kind); 7] = [
+const WORDS: [(&str, Kind); 8] = [
     ("cpu", Kind::Cpu),
+    ("allowed", Kind::Allowed),
     ("core", Kind::Core),
     ("numa", Kind::Numa),
     ("node", Kind::Numa),
@@ -63,13 +68,14 @@ const WORDS: [(&str, Kind); 7] = [
     ("l3", Kind::L3),
 ];
 
-const FORMS: &str = "`cpu:N`, `core:N`, `numa:N` (or `node:N`), `package:N` (or `socket:N`), \
-                     `l3:N` or `all`";
+const FORMS: &str = "`cpu:N`, `allowed:N`, `core:N`, `numa:N` (or `node:N`), `package:N` (or \
+                     `socket:N`), `l3:N` or `all`";
 
 impl Kind {
     fn word(self) -> &'static str {
         match self {
             Kind::Cpu => "cpu",
+            Kind::Allowed => "allowed",
             Kind::Core => "core",
             Kind::Numa => "numa",
             Kind::Package => "package",
@@ -99,6 +105,12 @@ impl Place {
     #[must_use]
     pub fn cpus(cpus: CpuSet) -> Self {
         Self::of(Kind::Cpu, cpus)
+    }
+
+    /// The cpu that comes at that place, from 0, among those that the process may use.
+    #[must_use]
+    pub fn allowed(index: usize) -> Self {
+        Self::of(Kind::Allowed, [index].into_iter().collect())
     }
 
     /// The cpus of a core, by the core's number.
@@ -295,8 +307,16 @@ impl Part {
             let kind = self.kind.word();
             return Err(TopologyError::Unknown { place: place(), kind, ids, have });
         }
-        if self.kind == Kind::Cpu {
-            return self.exact_cpus(topology, place);
+        match self.kind {
+            Kind::Cpu => return self.exact_cpus(topology, place),
+            Kind::Allowed => {
+                let allowed = topology.allowed().iter().enumerate();
+                return Ok(allowed
+                    .filter(|(at, _)| self.ids.contains(*at))
+                    .map(|(_, cpu)| cpu)
+                    .collect());
+            }
+            _ => {}
         }
         Ok(self.ids.iter().fold(CpuSet::new(), |cpus, id| {
             self.kind.members(topology, id).map_or_else(CpuSet::new, CpuSet::clone).union(&cpus)
@@ -328,6 +348,7 @@ impl Kind {
     fn known(self, topology: &Topology) -> CpuSet {
         match self {
             Kind::Cpu => topology.present().clone(),
+            Kind::Allowed => (0..topology.allowed().iter().count()).collect(),
             Kind::Core => (0..topology.cores().len()).collect(),
             Kind::Numa => topology.numa_nodes().iter().map(|node| node.id as usize).collect(),
             Kind::Package => (0..topology.packages().len()).collect(),
@@ -335,10 +356,10 @@ impl Kind {
         }
     }
 
-    /// The online cpus of number `id`, for kinds other than cpu.
+    /// The online cpus of number `id`, for kinds other than those of single cpus.
     fn members(self, topology: &Topology, id: usize) -> Option<&CpuSet> {
         match self {
-            Kind::Cpu => None,
+            Kind::Cpu | Kind::Allowed => None,
             Kind::Core => topology.cores().get(id).map(|core| &core.cpus),
             Kind::Numa => {
                 let id = u32::try_from(id).ok()?;
@@ -369,6 +390,7 @@ mod tests {
         assert_eq!(place("all"), Place::all());
         assert_eq!(place("cpu:3"), Place::cpu(3));
         assert_eq!(place("cpu:0-1,8"), Place::cpus([0, 1, 8].into_iter().collect()));
+        assert_eq!(place("allowed:2"), Place::allowed(2));
         assert_eq!(place("core:2"), Place::core(2));
         assert_eq!(place("numa:1"), Place::numa(1));
         assert_eq!(place("node:1"), Place::numa(1));
@@ -413,7 +435,7 @@ mod tests {
     }
 
     fn any_place() -> impl Strategy<Value = Place> {
-        let kinds = [Kind::Cpu, Kind::Core, Kind::Numa, Kind::Package, Kind::L3];
+        let kinds = [Kind::Cpu, Kind::Allowed, Kind::Core, Kind::Numa, Kind::Package, Kind::L3];
         let part = (
             proptest::sample::select(kinds.to_vec()),
             proptest::collection::btree_set(0usize..200, 1..5),
