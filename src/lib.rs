@@ -140,9 +140,9 @@ pub use self::{
     },
     observe::{
         metrics::{
-            BulkPoolMetrics, ContextMetrics, CurrentUnit, GateKind, GateMetrics, MemoryMetrics,
-            Metrics, NetworkCounters, PeerCount, PeerMetrics, PeersMetrics, Phase, PhaseMetrics,
-            PoolMetrics, ProcessMetrics, RpcEnd, RpcMetrics, Stats, XstreamMetrics,
+            BulkPoolMetrics, CurrentUnit, GateKind, GateMetrics, MemoryMetrics, Metrics,
+            NetworkCounters, PeerCount, PeerMetrics, PeersMetrics, Phase, PhaseMetrics,
+            PoolMetrics, ProcessMetrics, RpcEnd, RpcMetrics, ShardMetrics, Stats, XstreamMetrics,
         },
         monitor,
         parent::{current_rpc_id, set_current_rpc_id},
@@ -156,6 +156,7 @@ pub use self::{
     origin::{
         call_result::CallError,
         request::{Request, wait_all, wait_any, wait_any_deadline},
+        sharded_handle::ShardedHandle,
     },
     providers::{
         component::{Component, ProviderSpec, RunningProvider, RunningProviders, check_providers},
@@ -164,9 +165,14 @@ pub use self::{
     report::state_dump::{StateDump, UltLine},
     rpc::{NoResponse, OneWay, ProviderHandle, Rpc},
     serving::{
-        handle::Handle, irespond::RespondRequest, provider::Provider, provider_close::CloseError,
+        handle::Handle,
+        irespond::RespondRequest,
+        provider::Provider,
+        provider_close::CloseError,
         serve::Serve,
+        sharded::{Sharded, ShardedError},
     },
+    support::parts::part_of_key,
     timer::{Tick, Timer, TimerSpec, TimerState},
 };
 pub use margo_config::{Config, ConfigFlags, LogLevel};

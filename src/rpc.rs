@@ -199,29 +199,31 @@ impl<A, R> fmt::Debug for Rpc<A, R> {
 pub struct ProviderHandle {
     addr: Addr,
     id: ProviderId,
-    context: Option<u8>,
+    shard: Option<u8>,
 }
 
 impl ProviderHandle {
     /// The provider `id` at `addr`. Does not contact it.
     pub fn new(addr: Addr, id: ProviderId) -> Self {
-        Self { addr, id, context: None }
+        Self { addr, id, shard: None }
     }
 
-    /// Returns this provider, called through that context of the peer, below 128: its progress ULT
-    /// takes the request and makes the handler. A peer that has no such context takes it for
-    /// context 0, as it does by default. Which contexts a peer has is a matter of its configuration
-    /// (`mercury.max_contexts`).
+    /// Returns this provider, called through that shard of the peer, below 128: calls go over a
+    /// connection with that shard, whose progress ULT takes the request and makes the handler. It
+    /// is a wish: a peer that has no such shard takes the request where it arrives. How many shards
+    /// a peer has is a matter of its configuration (`margo.shards`). A C program takes it for the
+    /// number of one of its contexts.
     ///
     /// Counterpart: `HG_Set_target_id`.
     #[must_use]
-    pub fn in_context(self, context: u8) -> Self {
-        Self { context: Some(context), ..self }
+    pub fn in_shard(self, shard: u8) -> Self {
+        Self { shard: Some(shard), ..self }
     }
 
-    /// The context that is asked for. Default: none in particular.
-    pub fn context(&self) -> Option<u8> {
-        self.context
+    /// The shard that is asked for. Default: none in particular; then calls go over the connection
+    /// that the caller's own shard has with the peer.
+    pub fn shard(&self) -> Option<u8> {
+        self.shard
     }
 
     /// Returns the peer's address.
@@ -238,7 +240,7 @@ impl ProviderHandle {
 impl From<Addr> for ProviderHandle {
     /// The default provider ([`ProviderId::DEFAULT`]) at `addr`.
     fn from(addr: Addr) -> Self {
-        Self { addr, id: ProviderId::DEFAULT, context: None }
+        Self { addr, id: ProviderId::DEFAULT, shard: None }
     }
 }
 

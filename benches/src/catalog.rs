@@ -27,7 +27,7 @@ use crate::rows::net::transfers::Transfers;
 use crate::rows::net::{group, hg_proc, rates};
 use crate::rows::rpc::bulk::{self, Way};
 use crate::rows::rpc::pair::{Settings, WaitPolicy};
-use crate::rows::rpc::{null, scale, timer};
+use crate::rows::rpc::{null, timer};
 use crate::rows::sweep::spec::{self, Sweep};
 use crate::rows::sweep::target;
 use crate::rows::ult::{channel, fib, fifo, fork, idle, memory, switch, sync, wake};
@@ -404,11 +404,6 @@ fn rpc_cases() -> Vec<Case> {
         row("idle_cpu", Percent, Default, Limit(1.0), null::idle_cpu);
         row("rate32", PerSecond, Poll, Limit(if sm { 4e6 } else { 0.8e6 }), null::rate);
     }
-    let scale = |id: &str, measure: fn(&Context) -> Result<Figure>| {
-        Case::new(id, PerSecond, TimesFloor(0.9), measure).two_cores()
-    };
-    cases.push(scale("rpc.sm.scale2", scale::shared));
-    cases.push(scale("rpc.sm.scale2.contexts", scale::contexts));
     cases
 }
 

@@ -11,6 +11,7 @@ use std::borrow::Cow;
 use crate::document::config::{Argobots, Config, Pool};
 use crate::document::margo::MargoOptions;
 use crate::document::pool_ref::PoolRef;
+use crate::document::shards::Shards;
 use crate::report::error::{Error, Errors};
 
 const NOT_ITS_OWN: &str =
@@ -41,7 +42,7 @@ impl Config {
     /// # Errors
     ///
     /// The document must not contain `argobots`, `use_progress_thread` and `rpc_thread_count`, nor
-    /// ask for contexts without naming their pools, nor refer to an index that no pool has.
+    /// ask for several shards without naming their pools, nor refer to an index that no pool has.
     ///
     /// Counterpart: the JSON of `margo_init_ext` with a `parent_mid`, or after `ABT_init` (Margo).
     pub fn with_layout_of(&self, parent: &Self) -> Result<Self, Errors> {
@@ -55,9 +56,14 @@ impl Config {
             .filter(|(_, is_given)| *is_given)
             .map(|(path, _)| Error::new(path, NOT_ITS_OWN).with_help("leave this key out"))
             .collect();
-        if self.mercury.max_contexts > 1 && self.margo.more_progress_pools.is_empty() {
-            let help = "name pools that are there in margo.more_progress_pools";
-            wrong.push(Error::new("mercury.max_contexts", NOT_ITS_OWN).with_help(help));
+        let help = "list pools that are there in margo.shards";
+        match &self.margo.shards {
+            Some(Shards::Pools(_)) | Some(Shards::Count(1)) => {}
+            Some(_) => wrong.push(Error::new("margo.shards", NOT_ITS_OWN).with_help(help)),
+            None if self.mercury.max_contexts > 1 => {
+                wrong.push(Error::new("mercury.max_contexts", NOT_ITS_OWN).with_help(help));
+            }
+            None => {}
         }
         let mut config = self.clone();
         config.renumber(|path, index| {
@@ -73,7 +79,9 @@ impl Config {
             return Err(Errors::new(wrong));
         }
         config.argobots = parent.argobots.clone();
-        config.progress_pool = config.progress_pool.or_else(|| parent.progress_pool.clone());
+        if !matches!(config.margo.shards, Some(Shards::Pools(_))) {
+            config.progress_pool = config.progress_pool.or_else(|| parent.progress_pool.clone());
+        }
         config.rpc_pool = config.rpc_pool.or_else(|| parent.rpc_pool.clone());
         Ok(config)
     }
@@ -103,22 +111,26 @@ impl Config {
     /// Gives each reference by number outside of `argobots` the number that `new` says, if it says
     /// one. `new` is told the path.
     fn renumber(&mut self, mut new: impl FnMut(String, usize) -> Option<usize>) {
-        let MargoOptions { bulk, more_progress_pools, admission, providers, .. } = &mut self.margo;
+        let MargoOptions { bulk, shards, admission, providers, .. } = &mut self.margo;
         let roles = [
             ("progress_pool", &mut self.progress_pool),
             ("rpc_pool", &mut self.rpc_pool),
             ("margo.bulk.copy_pool", &mut bulk.copy_pool),
         ];
         let roles = roles.into_iter().map(|(path, role)| (path.to_owned(), role.as_mut()));
-        let more = more_progress_pools.iter_mut().enumerate();
-        let more = more.map(|(at, pool)| (format!("margo.more_progress_pools[{at}]"), Some(pool)));
+        let of_shards = match shards {
+            Some(Shards::Pools(pools)) => pools.as_mut_slice(),
+            _ => &mut [],
+        };
+        let of_shards = of_shards.iter_mut().enumerate();
+        let of_shards = of_shards.map(|(at, pool)| (format!("margo.shards[{at}]"), Some(pool)));
         let bounds = admission.pools.iter_mut().enumerate();
         let bounds = bounds
             .map(|(at, one)| (format!("margo.admission.pools[{at}].pool"), one.pool.as_mut()));
         let providers = providers.iter_mut().enumerate();
         let providers =
             providers.map(|(at, one)| (format!("margo.providers[{at}].pool"), one.pool.as_mut()));
-        for (path, reference) in roles.chain(more).chain(bounds).chain(providers) {
+        for (path, reference) in roles.chain(of_shards).chain(bounds).chain(providers) {
             if let Some(PoolRef::Index(number)) = reference
                 && let Some(to) = new(path, *number)
             {
@@ -184,7 +196,7 @@ mod tests {
             pool.index = Some(index);
         }
         let document = r#"{ "progress_pool": 2, "rpc_pool": 5, "margo": {
-            "more_progress_pools": [5], "bulk": { "copy_pool": "work" },
+            "shards": [2, 5], "bulk": { "copy_pool": "work" },
             "admission": { "pools": [{ "pool": 5, "handlers_max": 1 }] },
             "providers": [{ "type": "t", "provider_id": 1, "pool": 5 }] } }"#;
         let child = Config::from_json_with_parent(document, &parent).unwrap();

@@ -64,6 +64,7 @@ pub use document::mercury::{ChecksumLevel, Mercury, NaAddrFormat, TrafficClass};
 pub use document::monitoring::{MonitoringOptions, StatisticsOptions, TimeSeriesOptions};
 pub use document::network::{NetworkOptions, PeerUsers, ProcOptions, RemoteKeys};
 pub use document::pool_ref::PoolRef;
+pub use document::shards::{Shards, ShardsWord};
 pub use document::subnet::IpSubnet;
 pub use document::trace::TraceOptions;
 pub use parse::{process_env, provider_config};
@@ -74,9 +75,9 @@ pub use report::suggest::nearest;
 #[doc(hidden)]
 pub use report::text;
 pub use resolve::{
-    CONTEXTS_MAX, ConfigFlags, DependencyTarget, EAGER_SIZE_MAX, EAGER_SIZE_MIN, Resolved,
-    ResolvedDependency, ResolvedPool, ResolvedProvider, ResolvedXstream, STACK_BYTES_MAX,
-    STACK_BYTES_MIN, XSTREAMS_MAX,
+    ConfigFlags, DependencyTarget, EAGER_SIZE_MAX, EAGER_SIZE_MIN, Resolved, ResolvedDependency,
+    ResolvedPool, ResolvedProvider, ResolvedXstream, SHARDS_MAX, STACK_BYTES_MAX, STACK_BYTES_MIN,
+    XSTREAMS_MAX,
 };
 pub use samples::samples;
 pub use schema::json_schema;

@@ -11,7 +11,7 @@ pub fn samples() -> &'static [(&'static str, &'static str)] {
         ("one-core.json", include_str!("../samples/one-core.json")),
         ("numa-pinned.json", include_str!("../samples/numa-pinned.json")),
         ("two-transports.json", include_str!("../samples/two-transports.json")),
-        ("several-contexts.json", include_str!("../samples/several-contexts.json")),
+        ("several-shards.json", include_str!("../samples/several-shards.json")),
         ("client-only.json", include_str!("../samples/client-only.json")),
     ]
 }

@@ -120,7 +120,7 @@ mod tests {
         include_str!("../tests/cases/margo-object.json"),
         include_str!("../tests/cases/rpc-layer.json"),
         include_str!("../tests/cases/layout.json"),
-        include_str!("../tests/cases/contexts.json"),
+        include_str!("../tests/cases/shards.json"),
         include_str!("../tests/cases/wrong-types.json"),
         include_str!("../tests/cases/keys-and-syntax.json"),
     ];
@@ -188,7 +188,7 @@ mod tests {
             (r#"{ "monitoring": { "name": "mine", "config": { "x": [null, 1] } } }"#, true),
             ("null", false),
             (r#"{ "nonsense": null }"#, false),
-            (r#"{ "margo": { "more_progress_pools": [null] } }"#, false),
+            (r#"{ "margo": { "shards": [null] } }"#, false),
             (r#"{ "monitoring": { "name": "mine", "config": 1 } }"#, false),
             (r#"{ "monitoring": { "name": null, "config": { "x": [null, 1] } } }"#, false),
             (r#"{ "monitoring": { "name": "default", "config": { "x": 1 } } }"#, false),

@@ -56,9 +56,9 @@ pub use self::{
     },
     bulk::{Bulk, BulkDesc, BulkOp, LocalBytes, LocalPart, MemoryAttr, MemoryKind},
     core::{
-        context::{Core, MESSAGE_BYTES_MIN},
         inspect::{CallMark, CallNumber, PeerCalls},
         registry::{Registration, Removed},
+        rpc_core::{Core, MESSAGE_BYTES_MIN},
         watch::Watch,
     },
     ops::{CallKey, OpRef, Response},

@@ -66,7 +66,7 @@ pub struct HgOptions {
     /// ([`HgError::GaveWay`]); if there are none, it is not sent, unless none is kept:
     /// [`HgError::Unfetched`]. As many, counted apart, of the arguments of canceled calls stay
     /// exposed where [no owner is asked](na::Endpoint::asks_owners) before they are fetched; beyond
-    /// it the oldest of the same context are taken back. Default 1 GiB.
+    /// it the oldest of the same shard are taken back. Default 1 GiB.
     pub overflow_held_max: usize,
     /// Overflowed results of this RPC are counted apart, and may be 16 MiB together: so that it is
     /// answered while `overflow_held_max` is reached. For what tells people why. Default: none.
@@ -90,9 +90,6 @@ pub struct HgOptions {
     /// [`payload_was_read`](crate::RawRequest::payload_was_read) says that it was read, rather than
     /// with the answer. For handlers that run long. Default: no.
     pub release_input_early: bool,
-    /// Contexts that there may be, at most 128. They share the numbers that tell calls apart, so
-    /// ask for no more than needed. Default 1.
-    pub max_contexts: u8,
     /// Log the counters when the core is dropped. Default: no.
     pub stats: bool,
     /// The filter of log messages. Default: all of them pass.
@@ -123,7 +120,6 @@ impl Default for HgOptions {
             bulk_window: 8,
             loopback: true,
             release_input_early: false,
-            max_contexts: 1,
             stats: false,
             log: Log::default(),
         }
@@ -145,6 +141,16 @@ impl HgOptions {
         };
         let bytes = self.request_post_init.saturating_mul(bytes_max);
         Ok(LargeBuffers::new(count, bytes, bytes_max))
+    }
+
+    /// The part of one of so many shards.
+    pub(crate) fn of_one_shard(self, shards: usize) -> Self {
+        Self {
+            request_post_init: self.request_post_init.div_ceil(shards),
+            request_post_incr: self.request_post_incr.div_ceil(shards),
+            requests_max: self.requests_max.div_ceil(shards),
+            ..self
+        }
     }
 
     /// How requests are written.

@@ -13,7 +13,6 @@
 //! | [`fork`] | tells a process from the children that were forked off it |
 //! | [`lost`] | wake-ups through a descriptor, and the end of the process if other code closed it |
 //! | [`standard`] | keeps the numbers of standard input, output and error taken |
-//! | [`sleepers`] | the announcements of threads that are about to sleep, for who may have to ring |
 //! | [`panic`](mod@panic) | lets go of what a caught panic has left behind |
 //! | [`prefetch`] | a hint to the cache about a line that is to be written |
 //!
@@ -34,7 +33,6 @@ pub mod parts;
 pub mod prefetch;
 mod process;
 pub mod shared;
-pub mod sleepers;
 pub mod sync;
 
 pub use self::lines::{CellCount, OwnLine, ThreadCells};

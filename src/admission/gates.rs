@@ -17,7 +17,7 @@
 //! own: a service at its bounds is one that people want to look at, or to end.
 //!
 //! A plain gate costs a request no atomic read-modify-write on the way in: `begun` has one writer,
-//! the progress ULT, and `ended` counts the handlers that have run. Where several contexts have a
+//! the progress ULT, and `ended` counts the handlers that have run. Where several shards have a
 //! progress ULT each, `begun` is counted up like any other counter.
 //!
 //! A request that waits in a careful gate is let in by the handler that leaves: it hands over its

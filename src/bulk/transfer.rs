@@ -37,7 +37,7 @@ fn begun(instance: &Instance) {
 
 fn look(instance: &Instance) {
     let inner = instance.inner();
-    let cores = || inner.contexts().map(|(core, _)| core);
+    let cores = || inner.shards.iter().map(|shard| &shard.core);
     if !inner.is_forked() && inner.standing_transfers.look(&**inner, cores()) {
         begun(instance);
     }
@@ -187,9 +187,11 @@ impl Instance {
         self.inner().may_start().map_err(failed)?;
         let bytes = local.len() as u64;
         self.inner().monitoring.transfer_starts(&call.watch, op, peer, bytes);
-        let started = self.inner().core_here().transfer(
+        let inner = self.inner();
+        let (shard, addr) = inner.shards.route(&inner.runtime, peer, None);
+        let started = shard.core.transfer(
             op,
-            peer,
+            &*addr,
             remote,
             remote_offset,
             memory,
@@ -198,8 +200,8 @@ impl Instance {
             call.clone().into(),
         );
         call.watch.started();
-        self.inner().kick();
-        self.inner().operation_started();
+        shard.kick();
+        inner.operation_started(shard);
         if call.may_stand() && !call.done.is_ready() {
             begun(self);
         }

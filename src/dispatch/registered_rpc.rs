@@ -36,6 +36,8 @@ pub(crate) struct RegisteredRpc {
     pub(crate) tasklet: bool,
     pub(crate) one_way: bool,
     pub(crate) priority: Priority,
+    /// A request that names a part is for the shard that has it.
+    pub(crate) sharded: bool,
     /// The membership of a provider's RPC. The last field: it goes after the handler.
     pub(crate) member: Option<Member>,
 }
@@ -54,10 +56,12 @@ impl RegisteredRpc {
         Serving { rpc: self.rpc, provider: self.provider, pool: &self.pool }
     }
 
-    pub(crate) fn registration(self, id: RpcId) -> Registration {
+    /// The registration of this entry, and of those of shards 1, 2 and so on that have their own.
+    pub(crate) fn registration(self, id: RpcId, others: Vec<Self>) -> Registration {
         let registration = Registration::with_id(id, self.rpc);
         let registration = if self.one_way { registration.no_response() } else { registration };
-        registration.data(Arc::new(self))
+        let others = others.into_iter().map(|other| Arc::new(other) as _).collect();
+        registration.data_of_shards(Arc::new(self), others)
     }
 }
 

@@ -46,6 +46,7 @@ use crate::observe::monitor::RequestWatch;
 use crate::observe::trace::{SpanOfTrace, TraceContext};
 use crate::operation::cancel::{CancelToken, Wanted};
 use crate::operation::token::Token;
+use crate::progress::shards::Shard;
 use crate::support::contain::message_of;
 use crate::support::log::log;
 use crate::{
@@ -72,7 +73,7 @@ impl Reply {
     pub(crate) fn new(
         instance: Instance,
         (rpc, provider): (&'static str, ProviderId),
-        (context, origin, request): (u8, Addr, RawRequest),
+        (shard, origin, request): (u8, Addr, RawRequest),
         watch: RequestWatch,
     ) -> Shared<Self> {
         let place = UninitShared::new();
@@ -84,7 +85,7 @@ impl Reply {
             rpc,
             provider,
             origin,
-            context,
+            shard,
             // Nobody waits for an answer to a one-way request: it has all that it wants.
             wants_response: !request.is_one_way(),
             deadline: request.deadline(),
@@ -120,8 +121,8 @@ impl Reply {
         &self.origin
     }
 
-    pub(crate) fn context(&self) -> u8 {
-        self.context
+    pub(crate) fn shard(&self) -> u8 {
+        self.shard
     }
 
     pub(crate) fn wants_response(&self) -> bool {
@@ -154,7 +155,7 @@ impl Reply {
             let wanted = Wanted { origin, call, deadline, by: inner };
             let (token, is_new) = inner.cancels.token(&wanted);
             if is_new && *origin != inner.core.self_addr() {
-                match inner.core.watch_peer(origin) {
+                match self.core().watch_peer(origin) {
                     Ok(watch) => inner.cancels.watched(origin, watch),
                     Err(error) => {
                         log!(inner.log, DEBUG, %origin, %error, "an origin cannot be watched");
@@ -213,9 +214,14 @@ impl Reply {
         }
     }
 
+    /// Returns the shard that the request came by.
+    pub(crate) fn of_shard(&self) -> &Shard<Instance> {
+        self.inner().shards.get(self.shard)
+    }
+
     /// Returns the core that the request came by.
     fn core(&self) -> &Core<Token> {
-        self.inner().context(self.context.into()).0
+        &self.of_shard().core
     }
 
     fn is_answered(&self) -> bool {
@@ -226,9 +232,9 @@ impl Reply {
     /// hold many. `None`: they cannot be decoded, and the origin was told.
     pub(crate) fn decode<A: DeserializeOwned>(this: &mut Shared<Self>) -> Option<A> {
         // The user's code gets its `Handle` when the arguments are there: nobody has it yet.
-        let Self { instance, context, request, parent, .. } = Shared::get_mut(this)?;
+        let Self { instance, shard, request, parent, .. } = Shared::get_mut(this)?;
         let request = request.get_mut();
-        let core = instance.inner().context((*context).into()).0;
+        let core = &*instance.inner().shards.get(*shard).core;
         let limits = core.proc_limits();
         let decoded = match margo::split_request(request.payload()) {
             Ok((id, args)) => {
@@ -300,7 +306,7 @@ impl Reply {
         self.watch.responded(matches!(sent, Ok(Sent::Done(_))));
         let error = sent.as_ref().err().map(|error| &error.0);
         self.watch.answered(&self.inner().monitoring, error);
-        self.inner().kick_if_queued();
+        self.of_shard().kick_if_queued();
         let error = match sent {
             Ok(Sent::Done(_)) => return Ok(None),
             Ok(Sent::InFlight(op)) => return Ok(Some(op)),
@@ -467,7 +473,7 @@ impl Reply {
 
     fn send_failure(&self, request: LentRequest<'_, Token>, code: ReturnCode, detail: &str) {
         send_failure(self.inner(), request, code, detail);
-        self.inner().kick_if_queued();
+        self.of_shard().kick_if_queued();
     }
 }
 
@@ -491,7 +497,7 @@ impl Drop for Reply {
         match self.cancel.get() {
             Some((token, call)) => {
                 if let Some(watch) = cancels.forget(token, &self.origin, *call) {
-                    self.inner().core.unwatch_peer(watch);
+                    self.core().unwatch_peer(watch);
                 }
             }
             // It was not asked for.
@@ -529,8 +535,9 @@ pub(crate) fn refuse<C, O, R>(
     O: Borrow<Addr>,
     R: BorrowMut<RawRequest>,
 {
+    let shard = inner.shards.get(request.shard());
     send_failure(inner, request, code, detail);
-    inner.kick_if_queued();
+    shard.kick_if_queued();
 }
 
 fn send_failure<C, O, R>(

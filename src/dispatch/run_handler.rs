@@ -65,9 +65,12 @@ pub(crate) fn dispatch(inner: &Inner, core: &Arc<Core<Token>>, parts: RequestPar
     let Some(entry) = registration.data_as::<RegisteredRpc>() else {
         return not_ours(core, &origin, request);
     };
+    if entry.sharded && request.target().is_some_and(|part| part != core.shard()) {
+        return dispatch_to_part(inner, core, (origin, request), registration);
+    }
     // The message of one whose arguments were fetched has been here for long.
     inner.cancels.arrived(&origin, || request.call_key().filter(|_| !request.was_fetched()));
-    if request.is_crowded() && !has_share(inner, entry, &origin, &mut request) {
+    if request.is_crowded() && !has_share(inner, (entry, core.shard()), &origin, &mut request) {
         refuse_plainly(inner, core, (&origin, request), registration, ReturnCode::Busy);
     } else if !entry.is_plain() {
         let arrived = inner.monitoring.arrival();
@@ -75,8 +78,8 @@ pub(crate) fn dispatch(inner: &Inner, core: &Arc<Core<Token>>, parts: RequestPar
         admit(inner, Waiting { request, registration, in_own: false, arrived });
     } else if !entry.gate.enter_plain(&origin, || host_of(inner, &origin)) {
         refuse_plainly(inner, core, (&origin, request), registration, ReturnCode::Busy);
-    } else if let Some(start) = HandlerSpawn::prepare(inner, entry) {
-        start.go(inner, core.id(), (origin, request), registration, None);
+    } else if let Some(start) = HandlerSpawn::prepare(inner, core.shard(), entry) {
+        start.go(inner, core.shard(), (origin, request), registration, None);
     } else {
         inner.counters.handler_not_run();
         // Nobody waits at a plain gate.
@@ -84,6 +87,33 @@ pub(crate) fn dispatch(inner: &Inner, core: &Arc<Core<Token>>, parts: RequestPar
         Counters::add(&inner.counters.requests_closing);
         refuse_plainly(inner, core, (&origin, request), registration, ReturnCode::Permission);
     }
+}
+
+/// Starts the handler of a request for a part that another shard has, in the pool of that one. Its
+/// origin has sent it to the wrong shard, or asks for a part that is not there.
+#[cold]
+#[inline(never)]
+fn dispatch_to_part(
+    inner: &Inner,
+    core: &Arc<Core<Token>>,
+    (origin, request): (Addr, RawRequest),
+    registration: Arc<Registration>,
+) {
+    let shard = request.target().and_then(|part| inner.shards.iter().nth(part.into()));
+    let Some(there) = shard.and_then(|shard| shard.core.registered(registration.id())) else {
+        return refuse_plainly(
+            inner,
+            core,
+            (&origin, request),
+            registration,
+            ReturnCode::InvalidArg,
+        );
+    };
+    let_go(inner, registration);
+    inner.cancels.arrived(&origin, || request.call_key().filter(|_| !request.was_fetched()));
+    let arrived = inner.monitoring.arrival();
+    let request = RequestHandle::of(core.clone(), origin, request);
+    admit(inner, Waiting { request, registration: there, in_own: false, arrived });
 }
 
 // These take the request itself, and not a reference to it: for one that is handled it then need
@@ -142,7 +172,7 @@ fn drop_in_its_pool(inner: &Inner, last: Registration) {
 #[inline(never)]
 fn has_share(
     inner: &Inner,
-    entry: &RegisteredRpc,
+    (entry, shard): (&RegisteredRpc, u8),
     origin: &Addr,
     request: &mut RawRequest,
 ) -> bool {
@@ -153,7 +183,8 @@ fn has_share(
     {
         return true;
     }
-    let has_share = inner.request_shares.admit(origin, || host_of(inner, origin), request);
+    let has_share =
+        inner.request_shares[usize::from(shard)].admit(origin, || host_of(inner, origin), request);
     if !has_share {
         entry.gate.count_refused();
     }
@@ -162,7 +193,7 @@ fn has_share(
 
 /// Returns the host or user behind a peer, the key of their bounds. Asked when a bound is near.
 fn host_of(inner: &Inner, peer: &Addr) -> Host {
-    match inner.core.endpoint().principal(peer) {
+    match inner.shards.of_addr(peer).core.endpoint().principal(peer) {
         Principal::Unknown => None,
         known => Some(known),
     }
@@ -186,13 +217,15 @@ fn go_on(inner: &Inner, mut todo: Vec<AdmissionStep>) {
         match next {
             AdmissionStep::AtGate(waiting) => pass(inner, waiting, &mut todo),
             AdmissionStep::Inside(Waiting { request, registration, arrived, .. }) => {
-                let there = moved_on(inner, &registration, request.origin(), &mut todo);
+                let came = (&registration, request.shard());
+                let there = moved_on(inner, came, request.origin(), &mut todo);
                 let registration = there.unwrap_or(registration);
                 let Some(entry) = registration.data_as::<RegisteredRpc>() else { continue };
-                if let Some(start) = HandlerSpawn::prepare(inner, entry) {
-                    let (core, parts) = request.into_parts();
+                let shard = request.shard();
+                if let Some(start) = HandlerSpawn::prepare(inner, shard, entry) {
+                    let (_, parts) = request.into_parts();
                     let RequestParts { origin, request, .. } = parts;
-                    start.go(inner, core.id(), (origin, request), registration, arrived);
+                    start.go(inner, shard, (origin, request), registration, arrived);
                     continue;
                 }
                 let peer = request.origin().clone();
@@ -284,13 +317,13 @@ fn moved(inner: &Inner, next: Waiting) -> AdmissionStep {
 /// what it is registered with now. The place in the pool goes over.
 fn moved_on(
     inner: &Inner,
-    registration: &Arc<Registration>,
+    (registration, shard): (&Arc<Registration>, u8),
     peer: &Addr,
     todo: &mut Vec<AdmissionStep>,
 ) -> Option<Arc<Registration>> {
     let before =
         registration.data_as::<RegisteredRpc>().filter(|before| before.pool.is_removed())?;
-    let now = inner.core.registered(registration.id())?;
+    let now = inner.shards.get(shard).core.registered(registration.id())?;
     // Not what was registered after it had been deregistered, nor where others must not spawn.
     let is_it = |entry: &&RegisteredRpc| {
         !entry.pool.is_removed()
@@ -336,8 +369,14 @@ struct HandlerSpawn<'a> {
 impl<'a> HandlerSpawn<'a> {
     /// Counts a handler in; `None`: the instance shuts down.
     #[inline(always)]
-    fn prepare(inner: &'a Inner, entry: &RegisteredRpc) -> Option<Self> {
-        let instance = entry.instance.upgrade()?;
+    fn prepare(inner: &'a Inner, shard: u8, entry: &RegisteredRpc) -> Option<Self> {
+        let instance = match inner.shards.are_several() {
+            false => entry.instance.upgrade()?,
+            true => {
+                let lend = || entry.instance.upgrade().map(Instance::lent);
+                inner.shards.get(shard).lease(lend)?
+            }
+        };
         if !inner.shutdown.admit() {
             return None;
         }
@@ -357,7 +396,7 @@ impl<'a> HandlerSpawn<'a> {
     fn go(
         self,
         inner: &Inner,
-        context: u8,
+        shard: u8,
         (origin, request): (Addr, RawRequest),
         registration: Arc<Registration>,
         arrived: Option<Moment>,
@@ -368,7 +407,7 @@ impl<'a> HandlerSpawn<'a> {
         let watch = inner.monitoring.request_starts(about, served, arrived);
         let unit = if tasklet { pool.tasklet() } else { pool.ult() };
         let unit = unit.name(rpc).priority(priority);
-        let (about, from) = ((rpc, provider), (context, origin, request));
+        let (about, from) = ((rpc, provider), (shard, origin, request));
         let spawned = if pool.is_only_here() {
             let reply = Reply::new(instance, about, from, watch);
             let running = RunningHandler { reply, registration: Some(registration) };
@@ -435,10 +474,11 @@ impl Drop for DeferredHandler {
 /// to it, and its RPC has another one.
 #[cold]
 fn did_not_arrive(parts: HandlerParts) {
-    let (instance, (context, origin, _)) = (parts.instance.clone(), &parts.from);
+    let (instance, (shard, origin, _)) = (parts.instance.clone(), &parts.from);
     let (inner, mut todo) = (instance.inner(), Vec::new());
-    let core = inner.context((*context).into()).0.clone();
-    let Some(registration) = moved_on(inner, &parts.registration, origin, &mut todo) else {
+    let core = inner.shards.get(*shard).core.clone();
+    let came = (&parts.registration, *shard);
+    let Some(registration) = moved_on(inner, came, origin, &mut todo) else {
         drop(DeferredHandler(Some(parts)).arrive());
         return;
     };
@@ -662,10 +702,10 @@ mod tests {
         entry.gate.enter_beyond(request.origin(), || None);
         service.remove_xstream("from").unwrap();
         service.remove_pool(&from).unwrap();
-        let start = HandlerSpawn::prepare(inner, entry).unwrap();
+        let start = HandlerSpawn::prepare(inner, 0, entry).unwrap();
         let (core, parts) = request.into_parts();
         let RequestParts { origin, request, .. } = parts;
-        start.go(inner, core.id(), (origin, request), registration.clone(), None);
+        start.go(inner, core.shard(), (origin, request), registration.clone(), None);
 
         begun.acquire_timeout(1, PATIENCE).expect("it is handled").forget();
         assert_eq!(service.load(&to).unwrap().in_hand, 1);

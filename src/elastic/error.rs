@@ -111,11 +111,11 @@ pub enum ElasticityError {
         /// The change that the progress ULT cannot make.
         what: &'static str,
     },
-    /// There are fewer network contexts.
-    #[error("there is no context {context}: this instance has {count}")]
-    NoSuchContext {
-        /// The context that was asked for.
-        context: usize,
+    /// There are fewer shards.
+    #[error("there is no shard {shard}: this instance has {count}")]
+    NoSuchShard {
+        /// The shard that was asked for.
+        shard: usize,
         /// How many there are.
         count: usize,
     },

@@ -65,7 +65,7 @@ pub(crate) struct ElasticTable {
     pub(crate) xstreams: BTreeMap<usize, XstreamEntry>,
     pub(crate) next_pool: usize,
     pub(crate) next_xstream: usize,
-    /// Index of the pool of each context's progress ULT.
+    /// Index of the pool of each shard's progress ULT.
     pub(crate) progress: Vec<usize>,
     pub(crate) rpc: usize,
     pub(crate) copies: Option<usize>,
@@ -254,15 +254,15 @@ impl Elastic {
         self.table().pools.values().map(|entry| entry.pool.clone()).collect()
     }
 
-    /// The progress ULT of a context has begun to run in a pool.
-    pub(crate) fn progress_is_in(&self, context: usize, pool: &PoolRef) {
+    /// The progress ULT of a shard has begun to run in a pool.
+    pub(crate) fn progress_is_in(&self, shard: usize, pool: &PoolRef) {
         let mut table = self.table();
         if let Ok(index) = table.find_pool(PoolKey::Handle(pool)) {
-            table.progress[context] = index;
+            table.progress[shard] = index;
         }
     }
 
-    /// The pool of the progress ULT of context 0.
+    /// The pool of the progress ULT of shard 0.
     pub(crate) fn progress_pool(&self) -> PoolRef {
         let table = self.table();
         table.pools[&table.progress[0]].pool.clone()

@@ -32,7 +32,7 @@ use crate::operation::cancel::Cancels;
 use crate::operation::early::EndsEarly;
 use crate::operation::standing_transfers::StandingTransfers;
 use crate::operation::token::Token;
-use crate::progress::control::{Context, Progress};
+use crate::progress::shards::Shards;
 use crate::progress::when_needed::WhenNeeded;
 use crate::support::log::Log;
 use crate::timer::{Timer, Timers};
@@ -55,16 +55,22 @@ pub struct Instance(Arc<Owner>);
 /// Apart from its counts, which each request changes: a reader that only wants the instance must
 /// not wait for their cache line, which the thread that makes the handlers has as a rule.
 #[repr(align(128))]
-struct Owner(Arc<Inner>);
+struct Owner {
+    inner: Arc<Inner>,
+    /// The clone that this stands for in many handlers of one shard; `None`: it is the users' own.
+    lent_by: Option<Instance>,
+}
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        if self.0.is_forked() {
+        if self.inner.is_forked() {
             // What it holds is the parent's: nothing of it is ended or given back here.
-            std::mem::forget(self.0.clone());
+            std::mem::forget(self.inner.clone());
             return;
         }
-        self.0.begin_shutdown();
+        if self.lent_by.is_none() {
+            self.inner.begin_shutdown();
+        }
     }
 }
 
@@ -76,12 +82,12 @@ pub(crate) struct Inner {
     /// Those of the document, in its order: a look-up without a lock.
     pub(crate) pools: Vec<PoolRef>,
     pub(crate) elastic: Arc<Elastic>,
-    /// Context 0.
+    /// The RPC core of shard 0, for what concerns all shards.
     pub(crate) core: Arc<Core<Token>>,
-    /// The progress of context 0.
-    pub(crate) progress: OnceLock<Progress>,
-    /// Contexts 1, 2 and so on.
-    pub(crate) more_contexts: Box<[Context]>,
+    pub(crate) shards: Shards<Instance>,
+    /// The pools of the shards' handlers, by shard, where handlers run in the pool of the shard at
+    /// which their request has arrived.
+    pub(crate) shard_pools: Option<Box<[PoolRef]>>,
     pub(crate) shutdown: Shutdown,
     /// Begins the end, which `lifecycle/shutdown.rs` carries out.
     pub(crate) begin_end: fn(&Arc<Self>),
@@ -103,7 +109,8 @@ pub(crate) struct Inner {
     pub(crate) dump_on_signal: Option<DumpOnSignal>,
     pub(crate) log: Log,
     pub(crate) gates: Gates<Waiting>,
-    pub(crate) request_shares: RequestShares,
+    /// By shard.
+    pub(crate) request_shares: Box<[RequestShares]>,
     pub(crate) standing_transfers: StandingTransfers,
     pub(crate) cancels: Cancels,
     pub(crate) moved_requests: MovedRequests<Reply>,
@@ -168,27 +175,6 @@ impl Inner {
         let pools = self.elastic.pools();
         self.monitoring.sample(pools.iter());
     }
-
-    /// Wakes the progress ULT if it sleeps and what was just done in the RPC layer is for it; what
-    /// the network is to do wakes it by itself.
-    #[inline]
-    pub(crate) fn kick_if_queued(&self) {
-        if !self.more_contexts.is_empty() {
-            self.kick_several();
-        } else if self.core.has_queued() {
-            self.kick();
-        }
-    }
-
-    /// Wakes the progress ULT if it sleeps; for after giving the RPC layer something to do.
-    #[inline]
-    pub(crate) fn kick(&self) {
-        if !self.more_contexts.is_empty() {
-            self.kick_several();
-        } else if let Some(progress) = self.progress.get() {
-            progress.kick();
-        }
-    }
 }
 
 impl EndsEarly for Inner {
@@ -197,13 +183,15 @@ impl EndsEarly for Inner {
     }
 
     fn end(&self, op: OpRef) {
-        self.core.cancel(op);
-        self.kick();
+        let shard = self.shards.get(op.shard());
+        shard.core.cancel(op);
+        shard.kick();
     }
 
     fn end_call(&self, op: OpRef, to: &Addr) {
-        self.core.cancel_call(op, to);
-        self.kick();
+        let shard = self.shards.get(op.shard());
+        shard.core.cancel_call(op, to);
+        shard.kick();
     }
 
     fn log(&self) -> &Log {
@@ -241,11 +229,16 @@ impl Recorded for Weak<Inner> {
 
 impl Instance {
     pub(crate) fn new(inner: Arc<Inner>) -> Self {
-        Self(Arc::new(Owner(inner)))
+        Self(Arc::new(Owner { inner, lent_by: None }))
+    }
+
+    /// A clone whose own clones change a count of their own.
+    pub(crate) fn lent(self) -> Self {
+        Self(Arc::new(Owner { inner: self.inner().clone(), lent_by: Some(self) }))
     }
 
     pub(crate) fn inner(&self) -> &Arc<Inner> {
-        &self.0.0
+        &self.0.inner
     }
 
     /// The RPC core and the monitors, which reading the result of a call takes.
@@ -259,7 +252,7 @@ impl Instance {
     /// Counterpart: none; a `margo_instance_id` without `margo_instance_ref_incr` may dangle.
     #[must_use]
     pub fn downgrade(&self) -> WeakInstance {
-        WeakInstance(Arc::downgrade(&self.0))
+        WeakInstance(Arc::downgrade(&self.0.lent_by.as_ref().unwrap_or(self).0))
     }
 
     /// Returns whether peers can call it: it was started to listen ([`InstanceBuilder::listen`],

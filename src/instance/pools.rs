@@ -131,12 +131,12 @@ impl Instance {
         self.inner().rpc_pool()
     }
 
-    /// Returns the pool of context 0's progress ULT. Counterpart: `margo_get_progress_pool`.
+    /// Returns the pool of shard 0's progress ULT. Counterpart: `margo_get_progress_pool`.
     pub fn progress_pool(&self) -> PoolRef {
         self.inner().progress_pool()
     }
 
-    /// Returns the pools of the progress ULTs: of context 0, context 1 and so on.
+    /// Returns the pools of the progress ULTs: of shard 0, shard 1 and so on.
     pub fn progress_pools(&self) -> impl Iterator<Item = PoolRef> + use<> {
         let inner = self.inner();
         let pools = match inner.is_forked() {

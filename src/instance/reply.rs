@@ -19,7 +19,8 @@ pub(crate) struct Reply {
     pub(crate) rpc: &'static str,
     pub(crate) provider: ProviderId,
     pub(crate) origin: Addr,
-    pub(crate) context: u8,
+    /// The shard that the request came by.
+    pub(crate) shard: u8,
     pub(crate) wants_response: bool,
     /// When the origin gives up, if it has said so.
     pub(crate) deadline: Option<Instant>,

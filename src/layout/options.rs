@@ -191,7 +191,6 @@ pub(crate) fn hg_options(resolved: &Resolved) -> HgOptions {
     options.listen = resolved.listen;
     options.request_post_init = mercury.request_post_init as usize;
     options.request_post_incr = request_post_incr;
-    options.max_contexts = resolved.more_progress_pools.len() as u8 + 1;
     options.requests_max = resolved.requests_max;
     options.multi_recv = !mercury.no_multi_recv;
     options.multi_recv_op_max = match mercury.multi_recv_op_max {
@@ -256,7 +255,6 @@ mod tests {
         changed(r#"{ "mercury": { "no_loopback": true } }"#, |o| o.loopback = false);
         changed(r#"{ "mercury": { "no_overflow": true } }"#, |o| o.overflow = false);
         changed(r#"{ "mercury": { "stats": true } }"#, |o| o.stats = true);
-        changed(r#"{ "mercury": { "max_contexts": 3 } }"#, |o| o.max_contexts = 3);
         changed(r#"{ "mercury": { "release_input_early": true } }"#, |_| {});
         changed(r#"{ "mercury": { "release_input_early": false } }"#, |o| {
             o.release_input_early = false;

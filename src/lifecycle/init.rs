@@ -36,7 +36,7 @@ use crate::operation::cancel::Cancels;
 use crate::operation::standing_transfers::StandingTransfers;
 use crate::operation::token::Token;
 use crate::polling::driver;
-use crate::progress::control::Context;
+use crate::progress::shards::Shards;
 use crate::progress::when_needed::WhenNeeded;
 use crate::report::{collect, remote, state_dump};
 use crate::support::log::{Log, log};
@@ -156,25 +156,26 @@ fn start(
     if home.runtime_owner() == RuntimeOwner::Program {
         runtime_source::warn_of_small_stacks(&resolved, &pools, &log);
     }
-    let core = start_core(&resolved, &pools, &log)?;
+    let cores = start_cores(&resolved, &pools, &log)?;
+    let core = cores[0].clone();
     log.set_name(core.self_addr().uri());
-    let more_contexts = more_contexts(&resolved, &core)?;
+    let shards = Shards::new(cores);
     let idle_watches_max = core.idle_watches_max();
     let inner = Arc::new(Inner {
         elastic: Arc::new(Elastic::new(&resolved, &runtime, &pools)),
         runtime,
+        shard_pools: shard_pools(&resolved, &pools),
         pools,
         core,
-        progress: OnceLock::new(),
-        shutdown: Shutdown::new(resolved.grace, more_contexts.len() + 1),
+        shutdown: Shutdown::new(resolved.grace, shards.count()),
         begin_end: shutdown::begin,
         callbacks: Arc::default(),
-        gates: Gates::new(!more_contexts.is_empty()),
-        request_shares: RequestShares::new(resolved.requests_max, resolved.admission.other),
+        gates: Gates::new(shards.are_several()),
+        request_shares: request_shares(&resolved, shards.count()),
         standing_transfers: StandingTransfers::new(resolved.bulk.timeout_msec),
         cancels: Cancels::new(idle_watches_max),
         moved_requests: MovedRequests::default(),
-        more_contexts,
+        shards,
         counters: Counters { stalls, ..Counters::default() },
         timers: Timers::new(log.clone()),
         tree: InstanceTree::new(home.parent()),
@@ -376,53 +377,67 @@ fn watch(runtime: &Runtime, detector: Option<MonitorSpec>, log: &Log) -> Result<
     }
 }
 
-fn start_core(
+/// Starts the shards, in the order of their progress pools.
+fn start_cores(
     resolved: &Resolved,
     pools: &[PoolRef],
     log: &Log,
-) -> Result<Arc<Core<Token>>, InitError> {
+) -> Result<Vec<Arc<Core<Token>>>, InitError> {
     let address = &resolved.address;
     let mut hg_options = hg_options(resolved);
     hg_options.log = log.clone();
     let mut options = na_options(resolved);
     options.copy_helper = resolved.copy_pool.map(|pool| copy_pool::helper(pools[pool].clone()));
-    let endpoint = na::open(address, &options).map_err(|source| not_opened(resolved, source))?;
+    let count = resolved.progress_pools().count();
+    let group = na::open_group(address, &options, count);
+    let endpoints = group.map_err(|source| not_opened(resolved, source))?;
     // Who has said which build the peers are need not ask them.
-    hg_options.ask_build = resolved.mercury_build.is_none() && endpoint.may_meet_mercury();
-    Core::new(endpoint, hg_options)
+    let may_meet_mercury = endpoints.iter().any(|endpoint| endpoint.may_meet_mercury());
+    hg_options.ask_build = resolved.mercury_build.is_none() && may_meet_mercury;
+    Core::group(endpoints, hg_options)
         .map_err(|source| InitError::Rpc { address: address.clone(), source })
 }
 
-/// Contexts beside context 0, in the order of their progress pools.
-fn more_contexts(
-    resolved: &Resolved,
-    core: &Arc<Core<Token>>,
-) -> Result<Box<[Context]>, InitError> {
-    let make = |_| core.context().map(Context::new);
-    resolved
-        .more_progress_pools
-        .iter()
-        .map(make)
-        .collect::<Result<_, _>>()
-        .map_err(|source| InitError::Rpc { address: resolved.address.clone(), source })
+/// The pools of handlers by shard: where handlers without a pool of their own run in that of
+/// progress.
+fn shard_pools(resolved: &Resolved, pools: &[PoolRef]) -> Option<Box<[PoolRef]>> {
+    let of_shards: Vec<_> = resolved.progress_pools().collect();
+    let are_by_shard = of_shards.len() > 1 && resolved.rpc_pool == of_shards[0];
+    are_by_shard.then(|| of_shards.into_iter().map(|pool| pools[pool].clone()).collect())
 }
 
-/// In all contexts, or in none.
+/// The shares of peers in the requests of each shard.
+fn request_shares(resolved: &Resolved, shards: usize) -> Box<[RequestShares]> {
+    let max = resolved.requests_max.div_ceil(shards);
+    (0..shards).map(|_| RequestShares::new(max, resolved.admission.other)).collect()
+}
+
+/// In all shards, or in none.
 fn start_progress(inner: &Arc<Inner>) -> Result<(), InitError> {
-    let mut pools = inner.resolved.progress_pools().enumerate();
-    let started = pools.try_for_each(|(id, pool)| start_progress_of(inner, id, &inner.pools[pool]));
+    for shard in inner.shards.iter() {
+        let (weak, number) = (Arc::downgrade(inner), shard.core.shard());
+        // Shards that sleep, and for which another one has something.
+        shard.core.set_waker(move || {
+            if let Some(inner) = weak.upgrade() {
+                inner.shards.get(number).kick();
+            }
+        });
+    }
+    let mut pools = (0..).zip(inner.resolved.progress_pools());
+    let started =
+        pools.try_for_each(|(shard, pool)| start_progress_of(inner, shard, &inner.pools[pool]));
     started.inspect_err(|_| {
         shutdown::stop_progress(inner);
     })
 }
 
-fn start_progress_of(inner: &Arc<Inner>, context: usize, pool: &PoolRef) -> Result<(), InitError> {
+fn start_progress_of(inner: &Arc<Inner>, shard: u8, pool: &PoolRef) -> Result<(), InitError> {
     // Ours are not, whatever the document says; see `layout/plan.rs`.
     if pool.access() == ult::Access::Private {
         return Err(InitError::PrivatePool { pool: pool.name().to_owned() });
     }
     let arrived = Arc::new(ult::Eventual::new());
-    driver::start(inner, context, pool, arrived.clone())?;
+    driver::start(inner, shard, pool, arrived.clone())?;
     match arrived.wait() {
         Ok(()) => Ok(()),
         // The first one has nobody to succeed, so nothing else can be in its way.

@@ -154,7 +154,7 @@ fn end_at_once(inner: &Arc<Inner>, error: FinalizeError) {
 /// Asks every progress ULT to close the network and end; whether there is one.
 pub(crate) fn stop_progress(inner: &Arc<Inner>) -> bool {
     let mut any = false;
-    for progress in inner.contexts().filter_map(|(_, progress)| progress) {
+    for progress in inner.shards.iter().filter_map(|shard| shard.progress.get()) {
         progress.stop();
         any = true;
     }
@@ -167,8 +167,8 @@ fn watch_kept(inner: &Arc<Inner>) {
     /// The time between two looks. Only callers that want that memory wait for it.
     const EVERY: Duration = Duration::from_millis(20);
     let keeps = |inner: &Inner| {
-        let mut contexts = inner.contexts();
-        contexts.any(|(core, _)| core.endpoint().keeps_memory())
+        let mut shards = inner.shards.iter();
+        shards.any(|shard| shard.core.endpoint().keeps_memory())
     };
     if !inner.shutdown.network_closed.is_ready() || !keeps(inner) {
         return;
@@ -179,9 +179,9 @@ fn watch_kept(inner: &Arc<Inner>) {
         while let Some(inner) = kept.upgrade()
             && keeps(&inner)
         {
-            for (core, _) in inner.contexts() {
+            for shard in inner.shards.iter() {
                 // It is closed and has told all ends.
-                let _ = core.endpoint().poll(0, &mut |_| ());
+                let _ = shard.core.endpoint().poll(0, &mut |_| ());
             }
             drop(inner);
             std::thread::sleep(EVERY);

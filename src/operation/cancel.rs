@@ -185,6 +185,9 @@ impl Drop for TokenState {
     }
 }
 
+/// See [`Addr::connection`].
+type Connection = (u64, u64);
+
 /// The tokens of an instance.
 pub(crate) struct Cancels {
     tokens: Mutex<Tokens>,
@@ -195,14 +198,15 @@ pub(crate) struct Cancels {
 
 struct Tokens {
     by_call: HashMap<(Addr, CallKey), Weak<TokenState>>,
-    by_origin: HashMap<Addr, Origin>,
+    /// By the connection from which they call: it is what is watched.
+    by_origin: HashMap<Connection, Origin>,
     /// Cancels that came before a handler asked.
     early: HashMap<(Addr, CallKey), Instant>,
     early_in_order: VecDeque<(Addr, CallKey, Instant)>,
     /// How many of them are in each lane.
     lanes: TokenLanes,
     /// Watched origins that had no token when they came in, those longest there first.
-    idle: VecDeque<Addr>,
+    idle: VecDeque<Connection>,
     idle_max: usize,
     over: bool,
 }
@@ -284,7 +288,7 @@ impl Cancels {
             }
             tokens.by_call.insert(name, Arc::downgrade(state));
         }
-        let origin = tokens.by_origin.entry(wanted.origin.clone()).or_default();
+        let origin = tokens.by_origin.entry(wanted.origin.connection()).or_default();
         origin.tokens.insert(state.number, Arc::downgrade(state));
         !std::mem::replace(&mut origin.watched, true)
     }
@@ -302,24 +306,24 @@ impl Cancels {
         if let Some(call) = call {
             tokens.by_call.remove(&(origin.clone(), call));
         }
-        let own = tokens.by_origin.get_mut(origin)?;
+        let own = tokens.by_origin.get_mut(&origin.connection())?;
         own.tokens.remove(&token.0.number);
         if !own.tokens.is_empty() {
             return None;
         }
         if !own.watched {
-            tokens.by_origin.remove(origin);
+            tokens.by_origin.remove(&origin.connection());
             return None;
         }
         if !std::mem::replace(&mut own.is_idle, true) {
-            tokens.idle.push_back(origin.clone());
+            tokens.idle.push_back(origin.connection());
         }
         tokens.leave_idle()
     }
 
     /// An origin is watched, as [`token`](Self::token) has asked for.
     pub(crate) fn watched(&self, origin: &Addr, watch: Watch) {
-        if let Some(origin) = self.tokens().by_origin.get_mut(origin) {
+        if let Some(origin) = self.tokens().by_origin.get_mut(&origin.connection()) {
             origin.watch = Some(watch);
         }
     }
@@ -389,9 +393,9 @@ impl Cancels {
     pub(crate) fn origin_gone(&self, origin: &Addr) {
         let gone = {
             let mut tokens = self.tokens();
-            let gone = tokens.by_origin.remove(origin);
+            let gone = tokens.by_origin.remove(&origin.connection());
             if gone.as_ref().is_some_and(|gone| gone.is_idle) {
-                tokens.idle.retain(|idle| idle != origin);
+                tokens.idle.retain(|idle| *idle != origin.connection());
             }
             gone
         };
@@ -400,7 +404,7 @@ impl Cancels {
 
     /// The origin could not be watched; the next token tries again.
     pub(crate) fn not_watched(&self, origin: &Addr) {
-        if let Some(origin) = self.tokens().by_origin.get_mut(origin) {
+        if let Some(origin) = self.tokens().by_origin.get_mut(&origin.connection()) {
             origin.watched = false;
         }
     }
@@ -445,12 +449,12 @@ impl Tokens {
     /// Makes room among the idle origins. `Some`: whose watch is to end.
     fn leave_idle(&mut self) -> Option<Watch> {
         while self.idle.len() > self.idle_max {
-            let addr = self.idle.pop_front()?;
-            let Some(origin) = self.by_origin.get_mut(&addr) else { continue };
+            let connection = self.idle.pop_front()?;
+            let Some(origin) = self.by_origin.get_mut(&connection) else { continue };
             origin.is_idle = false;
             // It has a token again, or its watch is just being made.
             if origin.tokens.is_empty() && origin.watch.is_some() {
-                return self.by_origin.remove(&addr)?.watch;
+                return self.by_origin.remove(&connection)?.watch;
             }
         }
         None

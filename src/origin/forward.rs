@@ -139,7 +139,7 @@ impl Instance {
         self.start_with(ForwardOptions::default(), rpc, site, args, call)
     }
 
-    /// Starts a call with options; the context at the target is that of the provider handle.
+    /// Starts a call with options; the shard at the target is that of the provider handle.
     #[inline]
     pub(crate) fn start_with<A: Serialize, R>(
         &self,
@@ -167,14 +167,16 @@ impl Instance {
         );
         let mut forward = ForwardOptions::default();
         forward.no_response = options.no_response;
-        forward.target_context = to.context();
+        forward.target_context = to.shard();
         // The RPC's type says what a registration would.
         forward.undeclared = true;
         // The deadline of a one-way call is for its sender: nobody waits for the handler.
         forward.deadline = site.term.filter(|_| !options.no_response).map(|term| term.at);
         forward.trace = trace.as_ref().and_then(|trace| trace.said);
-        let started = self.inner().core_here().forward(
-            to.addr(),
+        let inner = self.inner();
+        let (shard, addr) = inner.shards.route(&inner.runtime, to.addr(), to.shard());
+        let started = shard.core.forward(
+            &addr,
             rpc.id(to.id()),
             forward,
             |writer| {
@@ -187,8 +189,8 @@ impl Instance {
             call.into(),
         );
         starting.end(started.as_ref().err().map(|refused| &refused.0));
-        self.inner().kick_if_queued();
-        self.inner().operation_started();
+        shard.kick_if_queued();
+        inner.operation_started(shard);
         started.map_err(|refused| failure(site, refused.0))
     }
 }

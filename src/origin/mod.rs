@@ -2,7 +2,8 @@
 //! or the death of the peer.
 //!
 //! May import the folders up to `polling`. Read `forward.rs` (a call from top to bottom), then
-//! `request.rs` (a call that goes on beside its caller), `callback.rs` and `call_result.rs`.
+//! `request.rs` (a call that goes on beside its caller), `callback.rs` and `call_result.rs`;
+//! `sharded_handle.rs`.
 //!
 //! | step of a call | function |
 //! |---|---|
@@ -19,3 +20,4 @@ pub(crate) mod call_result;
 pub(crate) mod callback;
 pub(crate) mod forward;
 pub(crate) mod request;
+pub(crate) mod sharded_handle;

@@ -44,15 +44,14 @@ impl Inner {
     /// waited for in the ordinary way.
     #[inline]
     pub(crate) fn stand_in(self: &Arc<Self>, is_over: &dyn Fn() -> bool) {
-        let core = self.core_here();
-        let (_, progress) = self.context(core.id().into());
-        if let Some(progress) = progress.get()
+        let shard = self.shard_here();
+        if let Some(progress) = shard.progress.get()
             && progress.stand_in.may(self.runtime.index_here())
             // Where many call at once it ends here.
             && !others_wait(progress)
             && ult::stack_left() >= STACK_BYTES
         {
-            stand_in(self, core, progress, is_over);
+            stand_in(self, &shard.core, progress, is_over);
         }
     }
 }

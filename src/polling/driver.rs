@@ -1,7 +1,7 @@
 //! The progress ULT: the one place that polls the network.
 //!
 //! Each instance has one, in the pool that the configuration calls `progress_pool`, or one for each
-//! of its contexts (`contexts.rs`). Until shutdown it repeats:
+//! of its shards (`progress/shards.rs`). Until shutdown it repeats:
 //!
 //! - **poll**: take completions from the network and act on them. A caller suspended in `forward`
 //!   becomes runnable here, and an arrived request becomes a handler ULT here;
@@ -19,7 +19,7 @@
 //! | state | owner | others |
 //! |---|---|---|
 //! | `SpinWindow` | the progress ULT | nobody |
-//! | `Core::poll` of its context | the progress ULT | nobody |
+//! | `Core::poll` of its shard | the progress ULT | nobody |
 //! | `Progress::asleep` | the progress ULT writes it | `kick` reads it; pair: PROGRESS-ASLEEP |
 //! | `Progress::orders` | anybody sets a bit; the progress ULT takes `MOVE` away | pair: PROGRESS-ORDERS |
 //!
@@ -56,6 +56,7 @@ use crate::operation::pending_response;
 use crate::operation::token::Token;
 use crate::progress::control::{Arrival, MOVE, MoveError, Progress, STOP, Tally};
 use crate::progress::progress_group::GroupMember;
+use crate::progress::shards::Shard;
 use crate::progress::spin_window::{Spin, SpinWindow};
 use crate::support::contain::contain;
 use crate::support::log::log;
@@ -81,36 +82,40 @@ impl Drop for Unstarted {
     }
 }
 
-/// Makes a progress ULT in `pool`: the first one of a context, or the successor of one that moves.
+/// Makes a progress ULT in `pool`: the first one of a shard, or the successor of one that moves.
 /// It sets `arrived` when it runs, or will not.
 pub(crate) fn start(
     inner: &Arc<Inner>,
-    context: usize,
+    shard: u8,
     pool: &ult::PoolRef,
     arrived: Arc<Arrival>,
 ) -> Result<(), ult::SpawnError> {
     let (own, destination, arrived) = (inner.clone(), pool.clone(), Unstarted(arrived));
     pool.ult().name("margo progress").spawn_detached(move || {
-        let (core, place) = own.context(context);
+        let Shard { core, progress: place, .. } = own.shards.get(shard);
         if place.get().is_some_and(|progress| !progress.succeed()) {
             let _ = arrived.0.set(Err(MoveError::Closing));
             return;
         }
         let xstream = own.runtime.index_here().unwrap_or_default();
+        let before = place.get().map(Progress::xstream);
         let progress = place.get_or_init(|| Progress::new(xstream));
         progress.arrive(xstream);
-        own.elastic.progress_is_in(context, &destination);
+        own.shards.progress_is_on(shard, xstream, before);
+        own.elastic.progress_is_in(shard.into(), &destination);
         let _ = arrived.0.set(Ok(()));
         drop((arrived, destination));
-        run(&own, context, core, progress);
+        run(&own, core, progress);
     })
 }
 
-/// Runs on the progress ULT of a context until shutdown.
-fn run(inner: &Arc<Inner>, context: usize, core: &Arc<Core<Token>>, progress: &Progress) {
+/// Runs on the progress ULT of a shard until shutdown.
+fn run(inner: &Arc<Inner>, core: &Arc<Core<Token>>, progress: &Progress) {
     // It may have been made on behalf of a request, but does not work for it.
     trace::begin_unit(0, None);
-    match guarded(inner, core, || run_loop(inner, context, core, progress)) {
+    let ended = guarded(inner, core, || run_loop(inner, core, progress));
+    inner.shards.get(core.shard()).end_lease();
+    match ended {
         Some(LoopEnd::NotNeeded) => {}
         Some(LoopEnd::Closed) => inner.shutdown.progress_ended(),
         None => {
@@ -146,12 +151,7 @@ enum LoopEnd {
     Closed,
 }
 
-fn run_loop(
-    inner: &Arc<Inner>,
-    context: usize,
-    core: &Arc<Core<Token>>,
-    progress: &Progress,
-) -> LoopEnd {
+fn run_loop(inner: &Arc<Inner>, core: &Arc<Core<Token>>, progress: &Progress) -> LoopEnd {
     let mut patience = SpinWindow::of(&inner.resolved);
     let mut seat = GroupMember::take();
     let (mut closing, mut unneeded, mut sent_by_look) = (false, false, false);
@@ -162,7 +162,9 @@ fn run_loop(
         if inner.is_forked() {
             return LoopEnd::NotNeeded;
         }
-        progress.begin_round(&mut rounds, &mut patience, &mut seat);
+        if progress.begin_round(&mut rounds, &mut patience, &mut seat) {
+            inner.shards.get(core.shard()).end_lease();
+        }
         // pair: PROGRESS-ORDERS
         let orders = if closing { 0 } else { progress.orders.load(Ordering::Acquire) };
         if orders & STOP != 0 {
@@ -171,7 +173,7 @@ fn run_loop(
             closed_at = Some(Instant::now());
             progress.end();
         } else if orders & MOVE != 0
-            && progress.hand_over(|pool, arrived| start(inner, context, pool, arrived))
+            && progress.hand_over(|pool, arrived| start(inner, core.shard(), pool, arrived))
         {
             return LoopEnd::NotNeeded;
         }
@@ -302,6 +304,7 @@ fn rest(
     seat: &mut GroupMember,
     unneeded: bool,
 ) -> usize {
+    inner.shards.get(core.shard()).end_lease();
     Tally::add(&progress.tally.sleeps, 1);
     let is_late = || unneeded && !inner.is_unneeded(core);
     let has_company = seat.has_company();

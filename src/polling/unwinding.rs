@@ -62,14 +62,15 @@ impl Inner {
         self.wait_for(done, until)
     }
 
-    /// In a destructor of a ULT that unwinds: polls for the contexts whose progress it holds up,
+    /// In a destructor of a ULT that unwinds: polls for the shards whose progress it holds up,
     /// until `is_over` or `until`.
     #[cold]
     pub(crate) fn bring_on(self: &Arc<Self>, is_over: &dyn Fn() -> bool, until: Option<Instant>) {
         let Some(xstream) = self.runtime.index_here() else { return };
         let held_up: Vec<_> = self
-            .contexts()
-            .filter_map(|(core, progress)| Some((core, progress?)))
+            .shards
+            .iter()
+            .filter_map(|shard| Some((&shard.core, shard.progress.get()?)))
             .filter(|(_, progress)| progress.xstream() == xstream && !progress.is_caller())
             .collect();
         if held_up.is_empty() || ult::stack_left() < STACK_BYTES || self.is_forked() {

@@ -3,7 +3,7 @@
 //! The table of who may touch what stands in `polling/driver.rs`.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering, fence};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hg::Core;
 use ult::Eventual;
@@ -16,18 +16,6 @@ use crate::progress::spin_window::SpinWindow;
 /// After so many rounds it yields even if nothing else can run: the stall detector takes a unit
 /// that does not switch for one that holds its execution stream.
 const ROUNDS_PER_YIELD: u32 = 256;
-
-/// A context beside context 0.
-pub(crate) struct Context {
-    pub(crate) core: Arc<Core<Token>>,
-    pub(crate) progress: OnceLock<Progress>,
-}
-
-impl Context {
-    pub(crate) fn new(core: Arc<Core<Token>>) -> Self {
-        Self { core, progress: OnceLock::new() }
-    }
-}
 
 /// How others reach the progress ULT.
 #[derive(Debug)]
@@ -221,19 +209,21 @@ impl Progress {
         seat.useful();
     }
 
-    /// On the progress ULT: counts a round, and yields now and then.
+    /// On the progress ULT: counts a round, and yields now and then; whether it has.
     #[inline]
     pub(crate) fn begin_round(
         &self,
         rounds: &mut u32,
         patience: &mut SpinWindow,
         seat: &mut GroupMember,
-    ) {
+    ) -> bool {
         *rounds = rounds.wrapping_add(1);
-        if rounds.is_multiple_of(ROUNDS_PER_YIELD) {
+        let yields = rounds.is_multiple_of(ROUNDS_PER_YIELD);
+        if yields {
             Tally::add(&self.tally.rounds, ROUNDS_PER_YIELD.into());
             self.yield_now(patience, seat);
         }
+        yields
     }
 
     /// On the progress ULT: yields. Events that callers have found meanwhile count as found here.

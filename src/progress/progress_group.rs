@@ -1,7 +1,7 @@
 //! Progress ULTs that share an execution stream: they spin together, and sleep together.
 //!
 //! An instance and its children (`child.rs`) may make progress on one execution stream, and so may
-//! contexts. If one slept while another one spins, it would hear of its messages late: the kernel
+//! shards. If one slept while another one spins, it would hear of its messages late: the kernel
 //! is not asked as long as something runs. And two that spin see each other run, so that neither
 //! would ever find the execution stream idle. Hence they tell each other:
 //!
@@ -268,7 +268,7 @@ mod tests {
         let addr = child.lookup(parent.self_addr().uri()).expect("its address");
         let to = crate::ProviderHandle::new(addr, crate::ProviderId::DEFAULT);
         let is_asleep = |instance: &crate::Instance| {
-            let (_, progress) = instance.inner().context(0);
+            let progress = &instance.inner().shards.first().progress;
             progress.get().is_some_and(crate::progress::control::Progress::is_asleep)
         };
         for _ in 0..3 {

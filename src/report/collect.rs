@@ -13,10 +13,10 @@ use ult::{PoolKind, PoolRef, XstreamRef, XstreamState};
 use crate::dispatch::registered_rpc::RegisteredRpc;
 use crate::instance::inner::Inner;
 use crate::observe::metrics::{
-    ContextMetrics, CurrentUnit, GateKind, GateMetrics, Marks, MemoryMetrics, Metrics,
-    NetworkCounters, PeerCount, PeerMetrics, PeersMetrics, Phase, PoolMetrics, XstreamMetrics,
-    process,
+    CurrentUnit, GateKind, GateMetrics, Marks, MemoryMetrics, Metrics, NetworkCounters, PeerCount,
+    PeerMetrics, PeersMetrics, Phase, PoolMetrics, ShardMetrics, XstreamMetrics, process,
 };
+use crate::progress::shards::Shard;
 use crate::{Instance, Load};
 
 /// Peers that a snapshot names.
@@ -66,14 +66,16 @@ pub(crate) fn collect(inner: &Inner) -> Metrics {
         // The parent's locks may be held for ever here.
         return Metrics { process: process::read_forked(), ..head(inner) };
     }
-    let endpoint = inner.core.endpoint().stats();
+    let mut endpoint = inner.core.endpoint().stats();
+    let others = inner.shards.iter().skip(1);
+    endpoint.peers.extend(others.flat_map(|shard| shard.core.endpoint().stats().peers));
     let in_hand = inner.core.in_hand();
     let xstreams: Vec<_> = inner.runtime.xstreams().iter().map(xstream).collect();
     Metrics {
         handlers_running: inner.shutdown.handlers(),
         stats: inner.stats(),
         network: network(inner),
-        contexts: contexts(inner),
+        shards: shards(inner),
         pools: inner.runtime.pools().iter().map(|one| pool(one, &inner.metrics.marks)).collect(),
         gates: gates(inner),
         rpcs: crate::observe::metrics::rpcs::rpcs(&inner.monitoring),
@@ -131,13 +133,13 @@ fn network(inner: &Inner) -> NetworkCounters {
     }
 }
 
-fn contexts(inner: &Inner) -> Vec<ContextMetrics> {
+fn shards(inner: &Inner) -> Vec<ShardMetrics> {
     let pools = inner.elastic.progress_pools();
-    let one = |(pool, (core, progress)): (PoolRef, (&std::sync::Arc<hg::Core<_>>, _))| {
-        let in_hand = core.in_hand_here();
-        let progress: Option<&crate::progress::control::Progress> = progress;
+    let one = |(pool, shard): (PoolRef, &Shard<Instance>)| {
+        let in_hand = shard.core.in_hand_here();
+        let progress = shard.progress.get();
         let [polls, events, sleeps] = progress.map(|own| own.tally.read()).unwrap_or_default();
-        ContextMetrics {
+        ShardMetrics {
             progress_pool: pool.name().to_owned(),
             in_flight: in_hand.operations,
             requests_held: in_hand.requests_held,
@@ -147,7 +149,7 @@ fn contexts(inner: &Inner) -> Vec<ContextMetrics> {
             sleeps,
         }
     };
-    pools.into_iter().zip(inner.contexts()).map(one).collect()
+    pools.into_iter().zip(inner.shards.iter()).map(one).collect()
 }
 
 fn pool(pool: &PoolRef, marks: &Marks) -> PoolMetrics {

@@ -7,6 +7,7 @@
 
 use std::sync::Arc;
 
+use margo_config::Shards;
 use ult::{Eventual, PoolRef};
 
 use crate::dispatch::registered_rpc::RegisteredRpc;
@@ -16,7 +17,7 @@ use crate::support::own_rpcs;
 use crate::{ElasticityError, Instance, PoolInfo, PoolKey, ProviderId, Rpc};
 
 impl Instance {
-    /// Moves the progress ULT of context 0 to another pool, while calls and handlers run. Returns
+    /// Moves the progress ULT of shard 0 to another pool, while calls and handlers run. Returns
     /// when it runs there; until the xstream of that pool has time for it, there is progress in the
     /// old one.
     ///
@@ -24,7 +25,7 @@ impl Instance {
     ///
     /// [`ElasticityError::Unserved`] when no xstream runs the pool (one that was joined does not),
     /// `PrivatePool`, `NoSuchPool`, `OwnProgress`, `Closing`; `PoolInUse` when the progress ULT of
-    /// another context is there; `Description` when the layout would be one that `init` refuses;
+    /// another shard is there; `Description` when the layout would be one that `init` refuses;
     /// `NoStack` when the system has no memory for its stack there. Progress goes on where it was
     /// then.
     ///
@@ -33,30 +34,31 @@ impl Instance {
         self.migrate_progress_of(0, to)
     }
 
-    /// As [`migrate_progress`](Self::migrate_progress), of any context.
+    /// As [`migrate_progress`](Self::migrate_progress), of any shard.
     ///
     /// # Errors
     ///
-    /// As there, and [`ElasticityError::NoSuchContext`].
+    /// As there, and [`ElasticityError::NoSuchShard`].
     pub fn migrate_progress_of<'k>(
         &self,
-        context: usize,
+        shard: usize,
         to: impl Into<PoolKey<'k>>,
     ) -> Result<(), ElasticityError> {
         let (inner, elastic) = (self.inner(), self.elastic());
-        let count = inner.more_contexts.len() + 1;
-        if context >= count {
-            return Err(ElasticityError::NoSuchContext { context, count });
+        let count = inner.shards.count();
+        if shard >= count {
+            return Err(ElasticityError::NoSuchShard { shard, count });
         }
         let _one_at_a_time = self.change()?;
         let info = self.find_pool(to)?;
-        let old = elastic.table().progress[context];
+        let old = elastic.table().progress[shard];
         if old == info.index {
             return Ok(());
         }
-        self.check_move(context, old, &info)?;
-        let (_, progress) = inner.context(context);
-        let Some(progress) = progress.get() else { return Err(ElasticityError::Closing) };
+        self.check_move(shard, old, &info)?;
+        let Some(progress) = inner.shards.get(shard as u8).progress.get() else {
+            return Err(ElasticityError::Closing);
+        };
         if inner.runtime.is_current() && progress.is_caller() {
             return Err(ElasticityError::OwnProgress);
         }
@@ -64,7 +66,7 @@ impl Instance {
         progress.ask_to_move(info.pool.clone(), arrived.clone());
         match arrived.wait() {
             Ok(()) => {
-                if context == 0 {
+                if shard == 0 {
                     self.own_rpcs_follow(&info.pool);
                 }
                 Ok(())
@@ -87,11 +89,11 @@ impl Instance {
         }
     }
 
-    fn check_move(&self, context: usize, old: usize, to: &PoolInfo) -> Result<(), ElasticityError> {
+    fn check_move(&self, shard: usize, old: usize, to: &PoolInfo) -> Result<(), ElasticityError> {
         let pool = to.name().to_owned();
         let others = self.elastic().table().progress.clone();
         if let Some(other) = others.iter().position(|index| *index == to.index) {
-            let by = vec![format!("the progress ULT of context {other}")];
+            let by = vec![format!("the progress ULT of shard {other}")];
             return Err(ElasticityError::PoolInUse { pool, by });
         }
         if !self.is_served(&to.pool) {
@@ -113,9 +115,13 @@ impl Instance {
             let what = "move to another xstream than that of its handlers";
             return Err(ElasticityError::PrivatePool { pool, what });
         }
-        self.elastic().checked(self.checks(), "", |document| match context.checked_sub(1) {
-            None => document.progress_pool = Some(to.name().into()),
-            Some(more) => document.margo.more_progress_pools[more] = to.name().into(),
+        self.elastic().checked(self.checks(), "", |document| {
+            if let Some(Shards::Pools(pools)) = &mut document.margo.shards {
+                pools[shard] = to.name().into();
+            }
+            if shard == 0 {
+                document.progress_pool = Some(to.name().into());
+            }
         })?;
         Ok(())
     }

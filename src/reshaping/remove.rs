@@ -16,8 +16,8 @@ impl ElasticTable {
     /// Returns the users of a pool, RPCs apart.
     fn pool_users(&self, index: usize) -> Vec<String> {
         let mut users = Vec::new();
-        let contexts = self.progress.iter().enumerate().filter(|(_, pool)| **pool == index);
-        users.extend(contexts.map(|(context, _)| format!("the progress ULT of context {context}")));
+        let shards = self.progress.iter().enumerate().filter(|(_, pool)| **pool == index);
+        users.extend(shards.map(|(shard, _)| format!("the progress ULT of shard {shard}")));
         if self.rpc == index {
             users.push("handlers without a pool of their own (`rpc_pool`)".to_owned());
         }

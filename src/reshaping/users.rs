@@ -29,9 +29,10 @@ impl Inner {
     /// The progress ULTs on an xstream, those of children included.
     pub(crate) fn progress_on(&self, xstream: &XstreamRef) -> Vec<String> {
         let mut there = Vec::new();
-        for (context, (_, progress)) in self.contexts().enumerate() {
+        let of_shards = self.shards.iter().map(|shard| shard.progress.get());
+        for (shard, progress) in of_shards.enumerate() {
             if progress.is_some_and(|progress| progress.xstream() == xstream.index()) {
-                there.push(format!("the progress ULT of context {context}"));
+                there.push(format!("the progress ULT of shard {shard}"));
             }
         }
         for child in self.tree.living() {
@@ -44,11 +45,12 @@ impl Inner {
     /// The RPCs whose handlers run in a pool.
     fn rpcs_in(&self, pool: &PoolRef) -> Vec<String> {
         let name = |registration: &Registration| {
-            let entry = registration.data_as::<RegisteredRpc>()?;
             // Those follow progress.
             let follows = [own_rpcs::SHUTDOWN, own_rpcs::METRICS];
-            let here = entry.pool == *pool && !follows.contains(&entry.rpc);
-            here.then(|| format!("RPC `{}` of provider {}", entry.rpc, entry.provider))
+            let is_here =
+                |entry: &&RegisteredRpc| entry.pool == *pool && !follows.contains(&entry.rpc);
+            let entry = registration.all_data::<RegisteredRpc>().find(is_here)?;
+            Some(format!("RPC `{}` of provider {}", entry.rpc, entry.provider))
         };
         let mut found = Vec::new();
         for registration in self.core.registrations() {

@@ -141,12 +141,12 @@ impl<A, R> Handle<A, R> {
         self.reply().trace()
     }
 
-    /// The context of this instance that took the request: the one that the origin asked for
-    /// ([`ProviderHandle::in_context`](crate::ProviderHandle::in_context)), or 0.
+    /// The shard of this instance that took the request, by whose connection it came: see
+    /// [`ProviderHandle::in_shard`](crate::ProviderHandle::in_shard).
     ///
     /// Counterpart: `context_id` of `HG_Get_info`.
-    pub fn context(&self) -> u8 {
-        self.reply().context()
+    pub fn shard(&self) -> u8 {
+        self.reply().shard()
     }
 
     /// When the origin gives up, by this host's clock; `None`: it waits for ever, or cannot tell

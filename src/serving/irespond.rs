@@ -213,7 +213,7 @@ impl<A, R: Serialize> Handle<A, R> {
             (Some(op), Some(due)) => answer.set_alarm(instance.inner(), op, due),
             (Some(_), None) => {}
         }
-        instance.inner().operation_started();
+        instance.inner().operation_started(reply.of_shard());
         let (instance, about) = (instance.clone(), self.about(term));
         Ok(RespondRequest { instance, answer, op, about, due, awaited: None })
     }

@@ -145,6 +145,12 @@ impl<T> Provider<T> {
         self.instance.move_provider(self.id, &self.rpcs, pool)
     }
 
+    /// Requests that name a part are for the shard that has it.
+    pub(crate) fn sharded(mut self) -> Self {
+        self.rpcs.are_sharded = true;
+        self
+    }
+
     pub(crate) fn deregister_all(&self) {
         for own in self.rpcs.take_all() {
             own.deregister(&self.instance);

@@ -27,6 +27,8 @@ pub(crate) struct ProviderRpcs {
     first_pool: PoolRef,
     state: Mutex<RpcsState>,
     living: Arc<Living>,
+    /// Requests may name a part, and are for the shard that has it.
+    pub(crate) are_sharded: bool,
 }
 
 struct RpcsState {
@@ -50,7 +52,7 @@ impl ProviderRpcs {
     pub(crate) fn new(pool: PoolRef, hold: Option<PoolHold>) -> Self {
         let first_pool = pool.clone();
         let state = Mutex::new(RpcsState { pool, hold, own: Vec::new() });
-        Self { first_pool, state, living: Living::new() }
+        Self { first_pool, state, living: Living::new(), are_sharded: false }
     }
 
     fn lock(&self) -> MutexGuard<'_, RpcsState> {

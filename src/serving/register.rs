@@ -129,11 +129,12 @@ impl Instance {
             tasklet,
             one_way,
             priority,
+            sharded: of.is_some_and(|of| of.are_sharded),
             member: of.map(ProviderRpcs::member),
         };
         let pool = entry.pool.clone();
         let registered = self.inner().monitoring.of_change(|| {
-            let registered = self.inner().core.register(entry.registration(id));
+            let registered = self.inner().core.register(self.registration_of(entry, id));
             if let (Ok(_), Some(of)) = (&registered, of) {
                 of.push(rpc, id, &handler);
             }
@@ -198,6 +199,26 @@ impl Instance {
             );
         }
         Ok(())
+    }
+
+    /// The registration of an entry. Handlers in the pool that is for those without one run in that
+    /// of the shard at which their request has arrived, where shards have pools for them.
+    fn registration_of(&self, entry: RegisteredRpc, id: RpcId) -> Registration {
+        let inner = self.inner();
+        let is_internal = inner.gates.internal_of(&entry.gate).is_some();
+        let Some([first, others @ ..]) = inner.shard_pools.as_deref() else {
+            return entry.registration(id, Vec::new());
+        };
+        if is_internal || entry.pool != *first {
+            return entry.registration(id, Vec::new());
+        }
+        let of_shard = |pool: &PoolRef| {
+            let (pool_index, bounds) = self.bounds_of(pool, None);
+            let gate = self.gate_of(pool, None, bounds);
+            RegisteredRpc { pool: pool.clone(), pool_index, gate, ..entry.clone() }
+        };
+        let others = others.iter().map(of_shard).collect();
+        entry.registration(id, others)
     }
 
     /// The pool's index, if it is one of the instance's, and its bounds, or those of an RPC of the
@@ -283,7 +304,7 @@ impl Instance {
             return Err(not_registered);
         };
         let moved = self.moved(name, entry, pool)?;
-        let new = moved.registration(id);
+        let new = self.registration_of(moved, id);
         self.inner().core.replace(&registration, new).map_err(|_| not_registered)?;
         replaced(&registration);
         Ok(())
@@ -324,7 +345,7 @@ impl Instance {
             outdated.push(old.clone());
             let here = |entry: &&RegisteredRpc| own.is(entry) && entry.pool == from;
             if let Some(entry) = old.data_as().filter(here) {
-                let new = self.moved(own.rpc, entry, pool)?.registration(own.id);
+                let new = self.registration_of(self.moved(own.rpc, entry, pool)?, own.id);
                 planned.push((old, new));
             }
         }

@@ -182,7 +182,11 @@ where
         self.run(move |reply, args| handler(&object, Handle::new(args, Shared::clone_sole(reply))))
     }
 
-    fn run<F>(self, run: F) -> Result<(), RegisterError>
+    pub(crate) fn object(&self) -> &Arc<T> {
+        &self.object
+    }
+
+    pub(crate) fn run<F>(self, run: F) -> Result<(), RegisterError>
     where
         F: Fn(&mut Shared<Reply>, A) + Send + Sync + 'static,
     {
@@ -257,7 +261,7 @@ where
 }
 
 /// Answers with the value that a handler returned, unless it has answered itself.
-fn answer<R: Serialize>(reply: &Reply, result: &R) {
+pub(crate) fn answer<R: Serialize>(reply: &Reply, result: &R) {
     match reply.respond(result) {
         Ok(()) | Err(crate::RespondError::Answered { .. }) => {}
         Err(error) => {

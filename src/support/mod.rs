@@ -2,11 +2,14 @@
 //! that are caught.
 //!
 //! Imports nothing from the other folders. Read `log.rs` and `contain.rs`, which most files use;
-//! `event.rs`, `files.rs`, `own_rpcs.rs` and `why_over.rs` stand for themselves.
+//! `event.rs`, `files.rs`, `own_rpcs.rs`, `parts.rs`, `thread_number.rs` and `why_over.rs` stand
+//! for themselves.
 
 pub(crate) mod contain;
 pub(crate) mod event;
 pub(crate) mod files;
 pub mod log;
 pub(crate) mod own_rpcs;
+pub(crate) mod parts;
+pub(crate) mod thread_number;
 pub(crate) mod why_over;

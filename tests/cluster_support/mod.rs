@@ -258,7 +258,7 @@ impl Cluster {
             let name = instance.self_addr();
             let state = instance.state_dump();
             assert_eq!(state.metrics.handlers_running, 0, "{name}");
-            for context in &state.metrics.contexts {
+            for context in &state.metrics.shards {
                 assert_eq!((context.in_flight, context.requests_held), (0, 0), "{name}");
             }
             let load = instance.load(&self.pool()).unwrap();

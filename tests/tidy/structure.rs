@@ -66,7 +66,7 @@ const CRATES: &[Limits] = &[
     goals("na/ucx", "wire addressing operations ucp state traffic connections poll endpoint \
          wire_doc"),
     goals("na/ucx-sys", ""),
-    goals("prim", "sync lines panic prefetch claim parts sleepers lock shared process"),
+    goals("prim", "sync lines panic prefetch claim parts lock shared process"),
     goals("providers/blob", "error name rpc config store provider client"),
     goals("providers/echo", ""),
     goals("ult", "topology base trace stack engine/listener engine/monitor_stop engine/pulse \

@@ -24,7 +24,10 @@ impl Client {
     fn new(instance: Instance, place: &Place) -> Result<Self> {
         let target = instance.lookup(&place.uri).doing("looking the server up")?;
         let target = ProviderHandle::new(target, ProviderId::new(place.provider));
-        let target = if place.context > 0 { target.in_context(place.context) } else { target };
+        let target = match place.shard {
+            Some(shard) => target.in_shard(shard),
+            None => target,
+        };
         Ok(Self { instance, target })
     }
 

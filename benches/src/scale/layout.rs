@@ -10,8 +10,8 @@ pub(crate) enum Layout {
     Shared,
     /// All serve one pool, in which progress is made as well.
     All,
-    /// Each has a context of one instance, and a provider with a pool; clients name theirs.
-    Contexts,
+    /// Each has a shard of one instance; clients name theirs.
+    Shards,
     /// Each has an instance.
     Instances,
 }
@@ -32,22 +32,22 @@ pub(crate) struct Entry {
     pub(crate) instance: usize,
     /// The pool of its handlers.
     pub(crate) pool: String,
-    /// The context in which its requests arrive.
-    pub(crate) context: u8,
+    /// The shard at which its requests arrive; `None`: whichever has the connection.
+    pub(crate) shard: Option<u8>,
 }
 
 /// The pool of handlers that an instance has once.
 const POOL: &str = "work";
 
 impl Layout {
-    pub(crate) const ALL: [Self; 4] = [Self::Shared, Self::All, Self::Contexts, Self::Instances];
+    pub(crate) const ALL: [Self; 4] = [Self::Shared, Self::All, Self::Shards, Self::Instances];
 
     /// The word in ids.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Shared => "shared",
             Self::All => "all",
-            Self::Contexts => "contexts",
+            Self::Shards => "shards",
             Self::Instances => "instances",
         }
     }
@@ -57,7 +57,7 @@ impl Layout {
         let xstreams = || cores.iter().map(|core| (*core, POOL.to_owned()));
         let one = |xstreams: Vec<(usize, String)>, progress: &str| Service {
             documents: vec![document(uri, &xstreams, &[progress.to_owned()], POOL)],
-            entries: vec![Entry { instance: 0, pool: POOL.into(), context: 0 }],
+            entries: vec![Entry { instance: 0, pool: POOL.into(), shard: None }],
         };
         match self {
             Self::Shared if cores.len() > 1 => {
@@ -65,13 +65,15 @@ impl Layout {
                 one([progress].into_iter().chain(xstreams().skip(1)).collect(), "progress")
             }
             Self::Shared | Self::All => one(xstreams().collect(), POOL),
-            Self::Contexts => {
+            Self::Shards => {
                 let pools: Vec<_> = (0..cores.len()).map(|at| format!("work{at}")).collect();
                 let xstreams: Vec<_> = cores.iter().copied().zip(pools.iter().cloned()).collect();
-                let entry = |(at, pool)| Entry { instance: 0, pool, context: at as u8 };
+                // Handlers of the first pool run in that of the shard.
+                let entry =
+                    |at| Entry { instance: 0, pool: pools[0].clone(), shard: Some(at as u8) };
                 Service {
                     documents: vec![document(uri, &xstreams, &pools, &pools[0])],
-                    entries: pools.into_iter().enumerate().map(entry).collect(),
+                    entries: (0..cores.len()).map(entry).collect(),
                 }
             }
             Self::Instances => Service {
@@ -79,7 +81,7 @@ impl Layout {
                     .map(|xstream| document(uri, &[xstream], &[POOL.into()], POOL))
                     .collect(),
                 entries: (0..cores.len())
-                    .map(|instance| Entry { instance, pool: POOL.into(), context: 0 })
+                    .map(|instance| Entry { instance, pool: POOL.into(), shard: None })
                     .collect(),
             },
         }
@@ -98,9 +100,8 @@ fn document(uri: &str, xstreams: &[(usize, String)], progress: &[String], handle
     };
     let xstreams: Vec<_> = xstreams.iter().enumerate().map(xstream).collect();
     json!({
-        "margo": { "address": uri, "more_progress_pools": progress[1..] },
+        "margo": { "address": uri, "shards": progress },
         "progress_spindown_msec": SPIN_MSEC,
-        "progress_pool": progress[0],
         "rpc_pool": handlers,
         "argobots": { "pools": pools, "xstreams": xstreams },
     })
@@ -126,7 +127,7 @@ mod tests {
             assert_eq!(bound, cores, "{layout:?}");
             let expected = match layout {
                 Layout::Shared | Layout::All => [1, 1],
-                Layout::Contexts => [1, count],
+                Layout::Shards => [1, count],
                 Layout::Instances => [count, count],
             };
             assert_eq!([documents.len(), entries.len()], expected, "{layout:?}");

@@ -192,7 +192,7 @@ pub(crate) fn serve(stack: Stack, cores: &[usize]) -> Result<()> {
             }));
         }
     });
-    send(&[Place { uri, provider: 0, context: 0 }])?;
+    send(&[Place { uri, provider: 0, shard: None }])?;
     wait_for_finish()?;
     runtime.shutdown_background();
     Ok(())

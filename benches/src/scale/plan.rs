@@ -129,7 +129,7 @@ fn peers(cores: usize) -> Vec<Step> {
 fn calls_of(program: &std::path::Path, cores: usize) -> Vec<Step> {
     let mut steps = Vec::new();
     for (over, work) in works() {
-        let known = |(_, layout): &(usize, Layout)| *layout != Layout::Contexts;
+        let known = |(_, layout): &(usize, Layout)| *layout != Layout::Shards;
         steps.extend(layouts(cores / 2).filter(known).map(|(count, layout)| {
             let calls = Calls { stack: Stack::Margo(layout), over, work };
             let id = format!("c-{}", id(calls, count, ""));
@@ -218,7 +218,7 @@ mod tests {
 
     #[test]
     fn a_server_never_has_more_cores_than_its_clients() {
-        let wanted = ["shared.1", "shared.2", "all.2", "contexts.2", "instances.2"];
+        let wanted = ["shared.1", "shared.2", "all.2", "shards.2", "instances.2"];
         let wanted = wanted.map(|word| format!("rpc.sm.null.margo-{word}"));
         assert_eq!(ids("rpc.sm.null.margo", 5), wanted);
         let largest = ids("rpc.tcp.burn2us.margo-all", 17).pop().unwrap();

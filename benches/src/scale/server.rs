@@ -90,7 +90,7 @@ pub(crate) struct Calls {
 pub(crate) struct Place {
     pub(crate) uri: String,
     pub(crate) provider: u16,
-    pub(crate) context: u8,
+    pub(crate) shard: Option<u8>,
 }
 
 /// A running server.
@@ -120,7 +120,7 @@ impl Server {
             register(&provider, calls.work)?;
             providers.push(provider);
             let uri = instance.self_addr().uri().to_owned();
-            places.push(Place { uri, provider: id, context: entry.context });
+            places.push(Place { uri, provider: id, shard: entry.shard });
         }
         Ok(Self { instances, places, _providers: providers })
     }

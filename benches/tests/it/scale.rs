@@ -56,7 +56,7 @@ fn a_server_is_measured_in_each_layout_over_each_transport() {
     }
     let plot = folder.path().join("plots/rpc-sm-burn2us-beside.svg");
     let plot = std::fs::read_to_string(plot).unwrap();
-    for layout in ["shared", "all", "contexts", "instances"] {
+    for layout in ["shared", "all", "shards", "instances"] {
         assert!(plot.contains(&format!(">margo-{layout}</text>")), "{plot}");
     }
 }

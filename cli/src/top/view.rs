@@ -224,8 +224,8 @@ impl Change<'_> {
             &["PROGRESS", "in flight", "held", "posted", "events/s", "polls/s", "sleeps/s"],
             &[0],
         );
-        for (index, one) in self.now.contexts.iter().enumerate() {
-            let before = self.before.contexts.get(index).cloned().unwrap_or_default();
+        for (index, one) in self.now.shards.iter().enumerate() {
+            let before = self.before.shards.get(index).cloned().unwrap_or_default();
             table.row([
                 one.progress_pool.clone(),
                 one.in_flight.to_string(),
@@ -510,7 +510,7 @@ mod tests {
             "stats": { "requests_refused": most, "requests_busy": most },
             "pools": [{ "name": long, "executed": most, "xstreams": [evil, long] }],
             "xstreams": [xstream(evil), xstream(&long)],
-            "contexts": [{ "progress_pool": evil }],
+            "shards": [{ "progress_pool": evil }],
             "rpcs": [{ "end": "target", "name": evil, "provider": 1, "begun": most,
                        "outcomes": { "busy": most, "worse": most } }],
             "gates": [{ "kind": "rpc", "name": long, "provider": 1, "refused": most }],

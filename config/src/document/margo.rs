@@ -12,6 +12,7 @@ use super::admission::AdmissionOptions;
 use super::dependency::Dependency;
 use super::network::{NetworkOptions, ProcOptions};
 use super::pool_ref::PoolRef;
+use super::shards::Shards;
 use super::trace::TraceOptions;
 use super::{is, is_default};
 
@@ -113,11 +114,12 @@ pub struct MargoOptions {
     /// Files that show calls across processes. Default: see there.
     #[serde(skip_serializing_if = "is_default")]
     pub trace: TraceOptions,
-    /// Pools in which the progress ULTs of contexts 1, 2 and so on run, one for each; that of
-    /// context 0 runs in `progress_pool`. Default none: `mercury.max_contexts` says how many
-    /// contexts there are, and pools and xstreams are added for them.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub more_progress_pools: Vec<PoolRef>,
+    /// Shards: a number, `"auto"` for one on each CPU, or the pools of their progress ULTs. Each
+    /// has a part of the network endpoint and its connections; handlers without a pool of their own
+    /// run in the pool of the shard at which their request arrives, unless there is another
+    /// `rpc_pool`. Default: as many as `mercury.max_contexts` says, so one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shards: Option<Shards>,
     /// Services to start, by `margo serve`, or by a program that calls
     /// `Instance::start_providers`; otherwise they are only checked. Default none.
     pub providers: Vec<Provider>,
@@ -148,7 +150,7 @@ impl Default for MargoOptions {
             grace_msec: GRACE_MSEC as u32,
             dump_on_signal: None,
             trace: TraceOptions::default(),
-            more_progress_pools: Vec::new(),
+            shards: None,
             providers: Vec::new(),
         }
     }

@@ -77,9 +77,8 @@ pub struct Mercury {
     pub na_no_block: bool,
     /// Report "try again" instead of trying again. Default false.
     pub na_no_retry: bool,
-    /// Network contexts, from 1 to [`CONTEXTS_MAX`](crate::CONTEXTS_MAX): each has a progress ULT,
-    /// in a pool and xstream that are added for it, unless `margo.more_progress_pools` names its
-    /// pool. Default 0: as many as that key has pools, and one more; so one if it is not given.
+    /// Network contexts, from 1 to [`SHARDS_MAX`](crate::SHARDS_MAX), which are shards: the same as
+    /// that number in `margo.shards`. Default 0: as that key says.
     pub max_contexts: u32,
     /// Subnet to choose the own address by where `margo.address` names no host, such as
     /// `"192.168.0.0/24"` or `"fd00::/8"`. Default none, also for `""`.

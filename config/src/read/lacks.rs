@@ -17,7 +17,7 @@ const LAYOUT: [&str; 7] = [
     "use_progress_thread",
     "rpc_thread_count",
     "mercury.max_contexts",
-    "margo.more_progress_pools",
+    "margo.shards",
 ];
 
 /// The values of a document that were left out.

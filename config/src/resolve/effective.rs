@@ -5,8 +5,8 @@ use serde_json::{Map, Value};
 use super::Resolved;
 use crate::document::config::{Argobots, Config, Pool, Scheduler, Xstream};
 use crate::document::margo::{BulkOptions, MargoOptions, Priority, Provider};
-use crate::document::mercury::Mercury;
 use crate::document::pool_ref::PoolRef;
+use crate::document::shards::Shards;
 
 /// How a configuration is printed. The default: everything, pools by index.
 ///
@@ -62,15 +62,15 @@ impl Resolved {
         hidden: &dyn Fn(bool) -> bool,
         pool_ref: &dyn Fn(usize) -> Option<PoolRef>,
     ) -> Config {
-        // A document names the pools of all further contexts or of none. The first one's counts as
-        // well: the pool that stands in for it could be among the others.
-        let more = &self.more_progress_pools;
-        let are_shown = self.progress_pools().all(|pool| pool_ref(pool).is_some());
-        let max_contexts = match are_shown || more.is_empty() {
-            true => self.mercury.max_contexts,
-            false => saturate(more.len() as u128 + 1),
+        // A document names the pools of all shards or of none. Where there is one, `progress_pool`
+        // does.
+        let count = self.progress_pools().count();
+        let of_shards: Option<Vec<_>> = self.progress_pools().map(pool_ref).collect();
+        let shards = match of_shards {
+            _ if count == 1 => None,
+            Some(pools) => Some(Shards::Pools(pools)),
+            None => Some(Shards::Count(saturate(count as u128))),
         };
-        let more = more.iter().filter(|_| are_shown).filter_map(|&pool| pool_ref(pool));
         Config {
             version: Some(env!("CARGO_PKG_VERSION").to_owned()),
             margo: MargoOptions {
@@ -99,7 +99,7 @@ impl Resolved {
                 grace_msec: saturate(self.grace.as_millis()),
                 dump_on_signal: self.dump_on_signal,
                 trace: self.trace.clone(),
-                more_progress_pools: more.collect(),
+                shards,
                 providers: self.provider_entries(pool_ref),
             },
             argobots: Argobots {
@@ -112,7 +112,7 @@ impl Resolved {
                 lazy_stack_alloc: None,
                 external: self.external_layout,
             },
-            mercury: Mercury { max_contexts, ..self.mercury.clone() },
+            mercury: self.mercury.clone(),
             progress_pool: pool_ref(self.progress_pool),
             rpc_pool: pool_ref(self.rpc_pool),
             use_progress_thread: false,

@@ -10,6 +10,7 @@ use super::roles::Roles;
 use super::{Findings, ResolvedPool, ResolvedXstream};
 use crate::document::config::{Config, PoolAccess};
 use crate::document::margo::Provider;
+use crate::document::shards::Shards;
 
 /// Checks the finished layout. Silent when a reference in it is broken.
 pub(super) fn check(config: &Config, layout: &Layout, roles: &Roles, found: &mut Findings) {
@@ -71,10 +72,10 @@ fn needed_pools(
     if let (Some(pool), Some(_)) = (roles.progress, &config.progress_pool) {
         needed.push((pool, "progress_pool".to_owned(), "there would be no network progress"));
     }
-    if !config.margo.more_progress_pools.is_empty() {
-        for (index, &pool) in roles.more_progress.iter().enumerate() {
-            let path = format!("margo.more_progress_pools[{index}]");
-            needed.push((pool, path, "its context would make no progress"));
+    if matches!(config.margo.shards, Some(Shards::Pools(_))) {
+        for (index, pool) in roles.all_progress().enumerate() {
+            let path = format!("margo.shards[{index}]");
+            needed.push((pool, path, "its shard would make no progress"));
         }
     }
     if let (Some(pool), Some(_)) = (roles.rpc, &config.rpc_pool) {

@@ -7,8 +7,7 @@
 //!    the program made the xstreams;
 //! 3. the pool and xstream of `use_progress_thread`, unless `progress_pool` is given;
 //! 4. the pool and xstreams of `rpc_thread_count`, unless `rpc_pool` is given;
-//! 5. a pool and an xstream for each further context of `mercury.max_contexts`, unless
-//!    `margo.more_progress_pools` is given;
+//! 5. a pool and an xstream for each further shard of `margo.shards`, unless that lists pools;
 //! 6. providers (`providers`);
 //! 7. the layout as a whole: what could starve an RPC (`layout`).
 //!
@@ -48,7 +47,7 @@ use crate::read::lacks::Lacks;
 use crate::report::error::{Error, Errors, REPORTED_MAX, Warning};
 
 pub use effective::ConfigFlags;
-pub use roles::{CONTEXTS_MAX, XSTREAMS_MAX};
+pub use roles::{SHARDS_MAX, XSTREAMS_MAX};
 pub use scalars::{EAGER_SIZE_MAX, EAGER_SIZE_MIN, STACK_BYTES_MAX, STACK_BYTES_MIN};
 
 /// The name of the primary xstream and of the pool added for it.
@@ -65,9 +64,9 @@ pub struct Resolved {
     pub xstreams: Vec<ResolvedXstream>,
     /// True if all pools and xstreams were there before: those of a runtime that the program made.
     pub external_layout: bool,
-    /// Index of the pool in which the progress ULT of context 0 runs.
+    /// Index of the pool in which the progress ULT of shard 0 runs.
     pub progress_pool: usize,
-    /// Indices of the pools in which those of contexts 1, 2 and so on run.
+    /// Indices of the pools in which those of shards 1, 2 and so on run.
     pub more_progress_pools: Vec<usize>,
     /// Index of the pool in which handlers run unless their provider has its own.
     pub rpc_pool: usize,
@@ -310,7 +309,7 @@ impl Resolved {
         dependencies::order(&needs.collect::<Vec<_>>())
     }
 
-    /// Indices of the pools in which progress ULTs run, one for each context.
+    /// Indices of the pools in which progress ULTs run, one for each shard.
     pub fn progress_pools(&self) -> impl Iterator<Item = usize> + '_ {
         std::iter::once(self.progress_pool).chain(self.more_progress_pools.iter().copied())
     }

@@ -5,20 +5,21 @@ use super::declared::Layout;
 use super::{Findings, PRIMARY, ResolvedPool, ResolvedXstream};
 use crate::document::affinity::Affinity;
 use crate::document::config::{Config, PoolAccess, PoolKind, SchedulerKind};
+use crate::document::shards::{Shards, ShardsWord};
 use crate::report::error::Error;
 
 /// The most xstreams that `rpc_thread_count` may ask for.
 pub const XSTREAMS_MAX: usize = 1024;
 
-/// The most network contexts that there may be: so many are told apart on the wire.
-pub const CONTEXTS_MAX: usize = 128;
+/// The most shards that there may be: so many are told apart on the wire.
+pub const SHARDS_MAX: usize = 128;
 
 /// Indices of pools; `None` where an error has been reported.
 #[derive(Debug)]
 pub(super) struct Roles {
-    /// Progress of context 0.
+    /// Progress of shard 0.
     pub(super) progress: Option<usize>,
-    /// Progress of contexts 1, 2 and so on.
+    /// Progress of shards 1, 2 and so on.
     pub(super) more_progress: Vec<usize>,
     pub(super) rpc: Option<usize>,
 }
@@ -43,53 +44,87 @@ pub(super) fn assign(config: &Config, layout: &mut Layout, found: &mut Findings)
     Roles { progress, more_progress, rpc }
 }
 
-/// The pools of contexts 1, 2 and so on: named, or made.
+/// The number of shards, and the key that says so.
+fn shards(config: &Config, found: &mut Findings) -> (usize, &'static str) {
+    const KEYS: [&str; 2] = ["margo.shards", "mercury.max_contexts"];
+    let contexts = config.mercury.max_contexts as usize;
+    let count = match &config.margo.shards {
+        None => return (contexts.max(1), KEYS[1]),
+        Some(Shards::Count(count)) => *count as usize,
+        Some(Shards::Pools(pools)) => pools.len(),
+        Some(Shards::Word(ShardsWord::Auto)) => {
+            // As many as there are CPUs for it: fewer than allowed, where it has a quota of time.
+            let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+            if cpus > SHARDS_MAX {
+                let message =
+                    format!("{SHARDS_MAX} shards for {cpus} CPUs: there can be no more of them");
+                found.warn(KEYS[0], message);
+            }
+            cpus.min(SHARDS_MAX)
+        }
+    };
+    if contexts != 0 && contexts != count && !found.lacks.layout() {
+        let message = format!(
+            "{contexts} contexts, but `margo.shards` asks for {count} shards, which are the same; \
+             leave one of the two keys out"
+        );
+        found.error(KEYS[1], message);
+    }
+    (count, KEYS[0])
+}
+
+/// The pools of shards 1, 2 and so on: named, or made.
 fn more_progress_pools(
     config: &Config,
     progress: Option<usize>,
     layout: &mut Layout,
     found: &mut Findings,
 ) -> Vec<usize> {
-    let (wanted, named) = (config.mercury.max_contexts as usize, &config.margo.more_progress_pools);
-    let count = if wanted == 0 { named.len() + 1 } else { wanted };
-    if count > CONTEXTS_MAX {
-        let path = if wanted == 0 { "margo.more_progress_pools" } else { "mercury.max_contexts" };
-        found.error(path, format!("{count} contexts are more than the {CONTEXTS_MAX} allowed"));
+    let (count, path) = shards(config, found);
+    if count > SHARDS_MAX {
+        found.error(path, format!("{count} shards are more than the {SHARDS_MAX} allowed"));
         return Vec::new();
     }
-    if named.is_empty() {
-        let add = |_| {
+    let Some(Shards::Pools(named)) = &config.margo.shards else {
+        let are_bound = config.margo.shards == Some(Shards::AUTO);
+        if are_bound && let Some(progress) = progress {
+            bind(layout, progress, 0);
+        }
+        let add = |shard| {
             let pool = add_pool(layout, None);
             add_xstream(layout, None, pool);
+            if are_bound {
+                bind(layout, pool, shard);
+            }
             pool
         };
         return (1..count).map(add).collect();
-    }
-    if named.len() + 1 != count && !found.lacks.layout() {
-        let message = format!(
-            "{count} contexts have {} progress ULTs beside that of `progress_pool`, but \
-             `margo.more_progress_pools` names {}; leave one of the two keys out",
-            count - 1,
-            named.len()
-        );
-        found.error("mercury.max_contexts", message);
-    }
-    let mut pools = Vec::new();
-    for (index, reference) in named.iter().enumerate() {
-        let path = format!("margo.more_progress_pools[{index}]");
+    };
+    let mut pools: Vec<usize> = progress.into_iter().collect();
+    for (index, reference) in named.iter().enumerate().skip(1) {
+        let path = format!("margo.shards[{index}]");
         let Some(pool) = layout.named_pool(&path, reference, found) else { continue };
-        let is_taken = Some(pool) == progress || pools.contains(&pool);
-        if is_taken && !found.lacks.layout() {
+        if pools.contains(&pool) && !found.lacks.layout() {
             let name = &layout.pools[pool].name;
-            let message = format!(
-                "pool {name:?} has the progress ULT of another context already; each needs a pool \
-                 of its own"
-            );
+            let message =
+                format!("pool {name:?} has another shard already; each needs a pool of its own");
             found.error(path, message);
         }
         pools.push(pool);
     }
-    pools
+    pools.split_off(usize::from(progress.is_some()))
+}
+
+/// Binds the xstream that runs the pool of a shard to the CPU of that number among those that the
+/// process may use, unless the document says where it is, or several run that pool.
+fn bind(layout: &mut Layout, pool: usize, shard: usize) {
+    let mut homes = layout.xstreams.iter_mut().filter(|xstream| xstream.pools.contains(&pool));
+    if let (Some(home), None) = (homes.next(), homes.next())
+        && home.cpubind.is_none()
+        && home.affinity.is_empty()
+    {
+        home.affinity = Affinity::Place(format!("allowed:{shard}"));
+    }
 }
 
 /// Returns what stands for the primary pool where nothing is added: the first pool of xstream
@@ -136,11 +171,35 @@ fn progress_pool(
     layout: &mut Layout,
     found: &mut Findings,
 ) -> Option<usize> {
-    if let Some(reference) = &config.progress_pool {
+    let of_shards = match &config.margo.shards {
+        Some(Shards::Pools(pools)) => Some(pools.as_slice()),
+        _ => None,
+    };
+    if of_shards.is_some_and(<[_]>::is_empty) {
+        found.error("margo.shards", "no pools: an instance has one shard at least");
+    }
+    let first = of_shards.and_then(<[_]>::first).map(|first| ("margo.shards[0]", first));
+    let given = config.progress_pool.as_ref().map(|given| ("progress_pool", given));
+    if let Some((path, reference)) = given.or(first) {
         if config.use_progress_thread {
-            found.warn("use_progress_thread", "is ignored because `progress_pool` is given");
+            let key = if given.is_some() { "progress_pool" } else { "margo.shards" };
+            found.warn("use_progress_thread", format!("is ignored because `{key}` is given"));
         }
-        return layout.named_pool("progress_pool", reference, found);
+        let pool = layout.named_pool(path, reference, found);
+        let Some((path, first)) = first.filter(|_| given.is_some()) else { return pool };
+        let other = layout.named_pool(path, first, found);
+        if let (Some(pool), Some(other)) = (pool, other)
+            && pool != other
+            && !found.lacks.layout()
+        {
+            let [pool, other] = [pool, other].map(|pool| &layout.pools[pool].name);
+            let message = format!(
+                "pool {other:?} is that of shard 0, but `progress_pool` is {pool:?}; leave \
+                 `progress_pool` out"
+            );
+            found.error(path, message);
+        }
+        return pool;
     }
     if !config.use_progress_thread {
         return primary;
@@ -166,6 +225,7 @@ fn rpc_pool(
     }
     let count = match usize::try_from(wanted) {
         Err(_) => return progress,
+        Ok(0) if matches!(config.margo.shards, Some(Shards::Pools(_))) => return progress,
         Ok(0) => return primary,
         Ok(count) if count > XSTREAMS_MAX => {
             let message = format!("{count} xstreams are more than the {XSTREAMS_MAX} allowed");

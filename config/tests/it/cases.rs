@@ -21,7 +21,7 @@ const TABLES: [(&str, &str); 8] = [
     ("wrong-types", include_str!("../cases/wrong-types.json")),
     ("layout", include_str!("../cases/layout.json")),
     ("rpc-layer", include_str!("../cases/rpc-layer.json")),
-    ("contexts", include_str!("../cases/contexts.json")),
+    ("shards", include_str!("../cases/shards.json")),
     ("margo-object", include_str!("../cases/margo-object.json")),
     ("keys-and-syntax", include_str!("../cases/keys-and-syntax.json")),
 ];

@@ -294,7 +294,7 @@ fn the_manual_has_every_key() {
     (margo.eager_size, margo.address_file) = (Some(1), Some(String::new()));
     margo.payload_checksum = margo_config::PayloadChecksum::Crc64;
     margo.mercury_build = Some(margo_config::MercuryBuild::Plain);
-    margo.more_progress_pools = vec![0.into()];
+    margo.shards = Some(margo_config::Shards::Pools(vec![0.into()]));
     (margo.remote_shutdown, margo.stall_limit_msec, margo.grace_msec) = (true, 1, 1);
     margo.trace.request_sample_rate = Some(0.5);
     margo.metrics.listen = Some(String::new());

@@ -55,7 +55,7 @@ pub struct Stamp {
     pub nanos: u64,
 }
 
-/// The clock of a core, of all its contexts.
+/// The clock of a core, of all its shards.
 #[derive(Debug)]
 pub(crate) struct Clock {
     began: Instant,

@@ -28,7 +28,7 @@ pub(crate) struct HotCounts {
 macro_rules! counters {
     ($($(#[$doc:meta])+ $name:ident,)+) => {
         /// The work that a [`Core`](crate::Core) has done since it started, over all of its
-        /// contexts. A snapshot.
+        /// shards. A snapshot.
         ///
         /// Counterpart: `HG_Class_get_counters`.
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -97,7 +97,7 @@ counters! {
 }
 
 /// The operations and memory that a [`Core`](crate::Core) has in hand now, over all of its
-/// contexts. All but `receives_posted` and `large_buffer_bytes` are zero when nothing goes on.
+/// shards. All but `receives_posted` and `large_buffer_bytes` are zero when nothing goes on.
 ///
 /// Counterpart: `req_recv_active` among Mercury's counters.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -308,13 +308,6 @@ pub enum HgError {
         /// The RPC that is.
         other: String,
     },
-    /// There are as many contexts as [`HgOptions::max_contexts`](crate::HgOptions::max_contexts)
-    /// allows.
-    #[error("there are {max} contexts, which is the limit; raise `max_contexts`")]
-    Contexts {
-        /// The limit.
-        max: usize,
-    },
     /// The origin of a request had given its call up when the answer came, so the answer was not
     /// read. Said by our own peers of results that do not fit into a message.
     #[error("its origin had given the call up, and has not read the answer")]

@@ -13,18 +13,17 @@ impl<T> Core<T> {
     /// A call ends at once, whatever the peer does; the peer may handle it all the same. An answer
     /// ends when it is no longer being sent; its origin may have got it, and cannot fetch an
     /// overflowed result any more. A transfer ends as soon as the network no longer touches our
-    /// memory. Any context of the core may be asked, whichever started the operation.
+    /// memory. Any shard may be asked, whichever started the operation.
     ///
     /// Counterpart: `HG_Cancel`, `HG_Bulk_cancel`; there, calls to oneself cannot be canceled.
     pub fn cancel(&self, op: OpRef) {
-        if op.context_id() != self.id && self.class.is_several() {
-            if let Some(starter) = self.class.get(op.context_id()) {
-                starter.cancel_own(op);
-                starter.wake();
-            }
-            return;
+        if op.shard() == self.id {
+            return self.cancel_own(op);
         }
-        self.cancel_own(op);
+        if let Some(starter) = self.class.get(op.shard()) {
+            starter.cancel_own(op);
+            starter.wake();
+        }
     }
 
     fn cancel_own(&self, op: OpRef) {
@@ -59,9 +58,9 @@ impl<T> Core<T> {
         }
     }
 
-    /// Gives up an answer of any context, because of `why`.
+    /// Gives up an answer of any shard, because of `why`.
     pub(crate) fn give_answer_up(&self, op: OpRef, why: HgError) {
-        let Some(starter) = self.class.get(op.context_id()) else { return };
+        let Some(starter) = self.class.get(op.shard()) else { return };
         let mut state = starter.state();
         let ended = match state.ops.get_mut(op) {
             Some(Op::Response(answer)) if !answer.has_failed() => answer.cancel(why),
@@ -80,18 +79,16 @@ impl<T> Core<T> {
         }
     }
 
-    /// Ends every operation of every context with an error; see the module's documentation.
-    /// Idempotent. Keep calling `progress` and `trigger`, or `poll`, of each context until nothing
-    /// is in flight.
+    /// Ends every operation of every shard with an error; see the module's documentation.
+    /// Idempotent. Keep calling `progress` and `trigger`, or `poll`, of each shard until nothing is
+    /// in flight.
     ///
     /// Counterpart: `HG_Context_destroy`.
     pub fn close(&self) {
-        for context in self.class.all() {
-            context.close_own();
-        }
-        self.endpoint.close();
-        for context in self.class.all() {
-            context.wake();
+        for shard in self.class.all() {
+            shard.close_own();
+            shard.endpoint.close();
+            shard.wake();
         }
     }
 

@@ -20,7 +20,7 @@ pub struct CallMark(Vec<(u8, [u64; 2])>);
 /// Names a call among those of its core, in the order of their starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CallNumber {
-    context: u8,
+    shard: u8,
     targeted: bool,
     number: u64,
 }
@@ -28,7 +28,7 @@ pub struct CallNumber {
 impl CallMark {
     /// Returns whether that call was made before the mark.
     pub fn covers(&self, call: CallNumber) -> bool {
-        let own = self.0.iter().find(|(context, _)| *context == call.context);
+        let own = self.0.iter().find(|(shard, _)| *shard == call.shard);
         own.is_some_and(|(_, next)| call.number < next[usize::from(call.targeted)])
     }
 }
@@ -46,8 +46,7 @@ pub struct PeerCalls {
 impl<T> Core<T> {
     /// Calls made from now on are not covered by it, earlier ones are.
     pub fn call_mark(&self) -> CallMark {
-        let contexts = self.class.all();
-        CallMark(contexts.iter().map(|one| (one.id, one.state().next_numbers())).collect())
+        CallMark(self.class.all().map(|one| (one.id, one.state().next_numbers())).collect())
     }
 
     /// The peers that the transport knows, with the calls in flight to each.
@@ -67,21 +66,21 @@ impl<T> Core<T> {
             if chunk.is_empty() {
                 return found;
             }
-            for context in self.class.all() {
-                let mut state = context.state();
-                for op in chunk.iter().filter(|op| op.context_id() == context.id) {
+            for shard in self.class.all() {
+                let mut state = shard.state();
+                for op in chunk.iter().filter(|op| op.shard() == shard.id) {
                     if let Some(Op::Call(call)) = state.ops.get_mut(*op)
                         && !call.canceled
                     {
                         let (targeted, number) = (call.target.is_some(), call.number);
-                        found.push(CallNumber { context: context.id, targeted, number });
+                        found.push(CallNumber { shard: shard.id, targeted, number });
                     }
                 }
             }
         }
     }
 
-    /// Returns the operations and memory that this context alone has in hand.
+    /// Returns the operations and memory that this shard alone has in hand.
     pub fn in_hand_here(&self) -> InHand {
         let mut sum = InHand::default();
         self.collected_state().add_to(&mut sum);

@@ -1,5 +1,5 @@
 //! Calls to ourselves: the encoded arguments and results are handed over as they are, also between
-//! the contexts of a core. Events and counters are those of any other call.
+//! the shards of a group. Events and counters are those of any other call.
 
 use crate::core::state::{Op, State};
 use crate::memory::Payload;
@@ -30,12 +30,6 @@ impl<T> Core<T> {
             beside,
         });
         let other = target.filter(|id| *id != self.id).and_then(|id| self.class.get(id));
-        let other = match other {
-            None if self.class.is_several() && self.id != 0 && target != Some(self.id) => {
-                self.class.get(0)
-            }
-            other => other,
-        };
         if let Some(other) = other {
             other.queue_from_other(request);
             let mut state = self.state();
@@ -49,6 +43,15 @@ impl<T> Core<T> {
         op
     }
 
+    /// Queues a request of another shard.
+    fn queue_from_other(&self, request: Event<T>) {
+        let mut state = self.state();
+        state.hot.rpc_req_recv += 1;
+        self.queue(&mut state, request);
+        drop(state);
+        self.wake();
+    }
+
     fn end_one_way_to_ourselves(&self, state: &mut State<T>, op: OpRef, one_way: bool) {
         if one_way && let Some(Op::Local(token)) = state.ops.remove(op) {
             let result = Ok(Response::empty());
@@ -58,11 +61,11 @@ impl<T> Core<T> {
 
     /// Ends a call to ourselves, unless it was canceled meanwhile.
     pub(crate) fn answer_local(&self, op: OpRef, result: Result<Response, HgError>) {
-        if op.context_id() == self.id {
+        if op.shard() == self.id {
             return self.take_local_answer(op, result);
         }
-        // Another context of ours called.
-        if let Some(caller) = self.class.get(op.context_id()) {
+        // Another shard of ours called.
+        if let Some(caller) = self.class.get(op.shard()) {
             caller.take_local_answer(op, result);
             caller.wake();
         }

@@ -1,24 +1,23 @@
 //! The [`Core`](crate::Core): what all operations have in common.
 //!
 //! - Imports: all folders before it.
-//! - Reading order: `context.rs` (the rules for all operations) · `state.rs` (under the lock) ·
-//!   `class.rs` and `bell.rs` (what contexts share, and their sleep) · `registry.rs` (which RPCs
+//! - Reading order: `rpc_core.rs` (the rules for all operations) · `state.rs` (under the lock) ·
+//!   `class.rs` (what shards share) · `registry.rs` (which RPCs
 //!   there are) · `receives.rs` (receives for requests) ·
 //!   `releases.rs` (requests that are done with) · `send.rs` · `cancel.rs` · `notices.rs`
 //!   (what is told to a target) · `loopback.rs` (calls to ourselves) · `builds.rs` · `watch.rs`
 //!   (peers that end) · `inspect.rs`.
 
-mod bell;
 pub(crate) mod builds;
 mod cancel;
 mod class;
-pub(crate) mod context;
 pub(crate) mod inspect;
 mod loopback;
 mod notices;
 pub(crate) mod receives;
 pub(crate) mod registry;
 mod releases;
+pub(crate) mod rpc_core;
 pub(crate) mod send;
 pub(crate) mod state;
 pub(crate) mod watch;

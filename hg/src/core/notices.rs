@@ -40,7 +40,7 @@ impl<T> Core<T> {
     ///
     /// Counterpart: none; `HG_Cancel` does not tell the target.
     pub fn cancel_call(&self, op: OpRef, to: &Addr) {
-        let way = match op.context_id() {
+        let way = match op.shard() {
             id if id == self.id => self.way_to_target(op),
             id => self.class.get(id).and_then(|starter| starter.way_to_target(op)),
         };
@@ -114,7 +114,7 @@ impl<T> Core<T> {
     /// A message said something about the call of `origin` with its tag.
     pub(crate) fn on_notice(&self, origin: Addr, tag: Tag, said: &Extension) -> Event<T> {
         // It took a receive and is no request.
-        let claim = self.primary().state().receives.released();
+        let claim = self.state().receives.released();
         self.request_released(claim, None);
         let call = CallKey::network(tag);
         if said.cancel {

@@ -14,7 +14,6 @@
 //! `releases.rs` counts requests that are done with by the thread that is, and they are collected
 //! here when receives run low: until then as many count as held.
 
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use na::{Addr, LargeBuffers, MsgBuf};
@@ -48,8 +47,6 @@ pub(crate) struct Receives {
     batch: usize,
     /// Receives ever posted.
     total: u64,
-    /// Bytes of arguments that overflowed, of requests that are held.
-    pub(crate) bytes: u64,
     /// Requests that are held and whose arguments are being fetched.
     pub(crate) fetching: usize,
     /// Fetches ever begun.
@@ -98,7 +95,6 @@ impl Receives {
             owed: 0,
             batch,
             total: 0,
-            bytes: 0,
             fetching: 0,
             fetches: 0,
             mark: None,
@@ -181,15 +177,6 @@ impl Receives {
         self.refused(if multi { self.posted } else { 1 });
     }
 
-    /// Arguments of `len` bytes that overflowed are to be fetched. `false`: with those that are
-    /// held they are more than `max`; but alone they never are.
-    #[inline]
-    pub(crate) fn hold_bytes(&mut self, len: u64, max: u64) -> bool {
-        let fits = self.bytes == 0 || self.bytes.checked_add(len).is_some_and(|sum| sum <= max);
-        self.bytes += if fits { len } else { 0 };
-        fits
-    }
-
     /// Most requests whose arguments are fetched at a time. Origins that are stopped let no fetch
     /// end: they must not have all places.
     pub(crate) fn fetches_max(&self) -> usize {
@@ -255,12 +242,6 @@ impl Receives {
         self.fetching = self.fetching.saturating_sub(1);
     }
 
-    /// They are not here any more.
-    #[inline]
-    pub(crate) fn release_bytes(&mut self, len: u64) {
-        self.bytes = self.bytes.saturating_sub(len);
-    }
-
     /// A request is held no longer.
     #[inline]
     pub(crate) fn released(&mut self) -> Claim {
@@ -312,7 +293,7 @@ impl<T> Core<T> {
         if had { Ok(()) } else { Err(HgError::Receives { count, bytes }) }
     }
 
-    /// Posts receives that context 0 has claimed.
+    /// Posts receives that were claimed.
     #[cold]
     pub(crate) fn post_receives(&self, claim: Claim) -> Result<(), HgError> {
         if claim.is_empty() {
@@ -325,21 +306,21 @@ impl<T> Core<T> {
             }),
         };
         posted.map_err(|(before, error)| {
-            self.primary().lose_receives(|receives| receives.refused(claim.count() - before));
+            self.lose_receives(|receives| receives.refused(claim.count() - before));
             error
         })
     }
 
     /// Posts receives that share one name.
     fn post_together(&self, claim: Claim, large: &LargeBuffers) -> Result<(), HgError> {
-        let op = OpRef::single(Role::Request, 0, claim.start);
+        let op = OpRef::single(Role::Request, self.id, claim.start);
         Ok(self.endpoint.multi_recv_unexpected(op, claim.count(), large)?)
     }
 
     /// Posts one receive.
     #[inline]
     fn post_receive(&self, number: u64, buf: MsgBuf) -> Result<(), HgError> {
-        let op = OpRef::single(Role::Request, 0, number);
+        let op = OpRef::single(Role::Request, self.id, number);
         self.endpoint.recv_unexpected(op, buf).map_err(|refused| {
             self.buffers.put(refused.buf);
             refused.error.into()
@@ -357,7 +338,7 @@ impl<T> Core<T> {
             let buf = buf.unwrap_or_else(|| self.buffers.take());
             let posted = self.post_receive(number, buf);
             if posted.is_err() {
-                self.primary().lose_receives(|receives| receives.refused(1));
+                self.lose_receives(|receives| receives.refused(1));
             }
         } else if let Some(buf) = buf {
             self.buffers.put(buf);
@@ -377,25 +358,19 @@ impl<T> Core<T> {
     }
 
     /// A receive took a request, which is held from now on.
-    /// Returns whether many are.
-    pub(crate) fn count_arrival(&self) -> bool {
-        let (more, is_crowded) = {
-            let receives = &mut self.primary().state().receives;
-            (self.primary().arrived(receives), receives.is_crowded())
-        };
-        self.primary().note_crowd(is_crowded);
+    pub(crate) fn count_arrival(&self) {
+        let more = self.arrived(&mut self.state().receives);
         self.post_more(more);
-        is_crowded
     }
 
-    /// A receive took a request, which is held from now on; for context 0.
+    /// A receive took a request, which is held from now on.
     #[inline]
     pub(crate) fn arrived(&self, receives: &mut Receives) -> Claim {
         let claim = receives.arrived(|| self.released_apart());
         if receives.posted == 0 { self.run_short(receives) } else { claim }
     }
 
-    /// Receives have failed; for context 0.
+    /// Receives have failed.
     #[cold]
     pub(crate) fn lose_receives(&self, lose: impl FnOnce(&mut Receives)) {
         let claim = {
@@ -459,20 +434,6 @@ impl<T> Core<T> {
         let mut state = self.state();
         state.receives.collect(self.released_apart());
         state
-    }
-
-    /// For requests that are handed up later, and by other contexts.
-    #[inline]
-    pub(crate) fn note_crowd(&self, is_crowded: bool) {
-        if self.crowded.load(Ordering::Relaxed) != is_crowded {
-            self.crowded.store(is_crowded, Ordering::Relaxed);
-        }
-    }
-
-    pub(crate) fn count_unless(&self, counted: bool) {
-        if !counted {
-            self.count_arrival();
-        }
     }
 }
 

@@ -1,8 +1,12 @@
 //! The registry: which RPCs there are.
 //!
-//! The table is copied on every change and read as a whole: each context keeps the copy that it saw
+//! The table is copied on every change and read as a whole: each shard keeps the copy that it saw
 //! last, and looks at one number to learn that there is a newer one. So a look-up on the path of a
 //! call takes no lock of its own and reads no cache line that other threads write.
+//!
+//! A request counts the entry with which it is handed up, so a shard of several makes entries of
+//! its own from those of the table: their counts are written by that shard alone. Registrations
+//! are told apart by numbers that are never used again.
 //!
 //! A request keeps the entry with which it was handed up, so replacing or removing an RPC leaves
 //! nothing dangling: a request that a handler has is answered as before, and a later one finds the
@@ -26,16 +30,25 @@ use crate::{Core, HgError, ProviderId, RpcId};
 // Apart from its counts, which requests change: whoever handles one reads what is here.
 #[repr(align(128))]
 pub struct Registration {
+    /// The number of this registration, which a shard's own entry for it has, too. 0: it has none
+    /// yet.
+    number: u64,
     id: RpcId,
     name: Box<str>,
     serves: bool,
     no_response: bool,
-    data: Option<Arc<dyn Any + Send + Sync>>,
+    data: Option<RegistrationData>,
+    /// The data of the shards from shard 1 on, where each has its own.
+    of_others: Box<[RegistrationData]>,
 }
+
+/// The data that an RPC is registered with.
+pub(crate) type RegistrationData = Arc<dyn Any + Send + Sync>;
 
 impl Registration {
     fn new(id: RpcId, name: String) -> Self {
-        Self { id, name: name.into(), serves: true, no_response: false, data: None }
+        let (name, data, of_others) = (name.into(), None, Box::default());
+        Self { number: 0, id, name, serves: true, no_response: false, data, of_others }
     }
 
     /// By number. The name is for messages to people.
@@ -69,8 +82,32 @@ impl Registration {
 
     /// Sets the data that [`RequestHandle::data`](crate::RequestHandle::data) gives to the code
     /// that serves the RPC.
-    pub fn data(self, data: Arc<dyn Any + Send + Sync>) -> Self {
+    pub fn data(self, data: RegistrationData) -> Self {
         Self { data: Some(data), ..self }
+    }
+
+    /// Sets data of their own for the shards of a group: `first` for shard 0, the others in their
+    /// order; those beyond have that of shard 0. What is known of the RPC as a whole
+    /// ([`Core::registered`] of shard 0) has that of shard 0, too.
+    pub fn data_of_shards(self, first: RegistrationData, others: Vec<RegistrationData>) -> Self {
+        Self { data: Some(first), of_others: others.into(), ..self }
+    }
+
+    /// The entry of a shard for the same registration.
+    fn of_shard(&self, shard: u8) -> Arc<Self> {
+        let Self { number, id, serves, no_response, .. } = *self;
+        let own = usize::from(shard).checked_sub(1).and_then(|at| self.of_others.get(at));
+        let (name, data) = (self.name.clone(), own.or(self.data.as_ref()).cloned());
+        Arc::new(Self { number, id, name, serves, no_response, data, of_others: Box::default() })
+    }
+
+    fn numbered(self) -> Arc<Self> {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Arc::new(Self { number: NEXT.fetch_add(1, Ordering::Relaxed), ..self })
+    }
+
+    fn is(&self, other: &Self) -> bool {
+        self.number == other.number
     }
 
     /// The number.
@@ -103,9 +140,16 @@ impl Registration {
         self.data.is_some()
     }
 
-    /// The data that it was registered with, if it is of type `D`.
+    /// The data that it was registered with, if it is of type `D`; with data by shard, that of the
+    /// shard from which this entry is.
     pub fn data_as<D: Any>(&self) -> Option<&D> {
         self.data.as_deref()?.downcast_ref()
+    }
+
+    /// The data of all shards, if it is of type `D`, of an entry from shard 0.
+    pub fn all_data<D: Any>(&self) -> impl Iterator<Item = &D> {
+        let all = self.data.iter().chain(&self.of_others);
+        all.filter_map(|data| data.downcast_ref())
     }
 }
 
@@ -137,7 +181,7 @@ impl Hasher for IdHasher {
 
 pub(crate) type Table = HashMap<RpcId, Arc<Registration>, BuildHasherDefault<IdHasher>>;
 
-/// All RPCs of a core, for all of its contexts.
+/// All RPCs of a core, for all of its shards.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
     table: Mutex<Arc<Table>>,
@@ -149,10 +193,13 @@ pub(crate) struct Registry {
 /// Most clones of an entry that are made at a time.
 const SPARES_MAX: usize = 64;
 
-/// A context's copy of the table.
+/// A shard's copy of the table.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     table: Arc<Table>,
+    /// The number of this shard, and the entries of it alone; `None`: there is no other shard, and
+    /// those of the table do.
+    own: Option<(u8, Table)>,
     /// The latest look-up, if it is in the table: the same RPC is often asked for again.
     last: Option<Arc<Registration>>,
     /// Clones of it for the next requests. Each drops one, on another core as a rule, which has the
@@ -162,12 +209,12 @@ pub(crate) struct Seen {
     more: usize,
     version: u64,
     /// Registrations that were removed or replaced, until the caller that did so takes them. An
-    /// entry's data is the user's, and `get` runs under the context's lock, which the user's `Drop`
+    /// entry's data is the user's, and `get` runs under the shard's lock, which the user's `Drop`
     /// may need.
     outdated: Vec<Arc<Registration>>,
 }
 
-/// The part of the registry that a context held and has no use for. To be dropped without locks.
+/// The part of the registry that a shard held and has no use for. To be dropped without locks.
 #[derive(Debug)]
 pub(crate) struct Outdated {
     _table: Arc<Table>,
@@ -175,6 +222,11 @@ pub(crate) struct Outdated {
 }
 
 impl Seen {
+    /// Nothing yet, for one of so many shards.
+    pub(crate) fn of_shard(shard: u8, shards: usize) -> Self {
+        Self { own: (shards > 1).then(|| (shard, Table::default())), ..Self::default() }
+    }
+
     #[inline]
     pub(crate) fn get(&mut self, registry: &Registry, id: RpcId) -> Option<&Arc<Registration>> {
         if registry.version.load(Ordering::Relaxed) != self.version {
@@ -182,7 +234,13 @@ impl Seen {
         }
         if self.last.as_ref().is_none_or(|last| last.id != id) {
             // Nothing is dropped: the table has what was there.
-            let found = self.table.get(&id)?.clone();
+            let there = self.table.get(&id)?;
+            let found = match &mut self.own {
+                None => there.clone(),
+                Some((shard, own)) => {
+                    own.entry(id).or_insert_with(|| there.of_shard(*shard)).clone()
+                }
+            };
             self.forget_last();
             self.last = Some(found);
         }
@@ -216,15 +274,20 @@ impl Seen {
     #[cold]
     fn catch_up(&mut self, registry: &Registry) {
         let old = self.exchange(registry);
-        let is_there = |old: &&Arc<Registration>| {
-            self.table.get(&old.id).is_some_and(|new| Arc::ptr_eq(old, new))
-        };
-        self.outdated.extend(old.values().filter(|old| !is_there(old)).cloned());
+        let Self { table, own, outdated, .. } = self;
+        let is_gone = |old: &Arc<Registration>| table.get(&old.id).is_none_or(|new| !new.is(old));
+        outdated.extend(old.values().filter(|old| is_gone(old)).cloned());
+        if let Some((_, own)) = own {
+            outdated.extend(own.extract_if(|_, old| is_gone(old)).map(|(_, old)| old));
+        }
     }
 
     /// Takes the newest table; returns what is outdated by that, or was before.
     pub(crate) fn renew(&mut self, registry: &Registry) -> Outdated {
         let _table = self.exchange(registry);
+        if let Some((_, own)) = &mut self.own {
+            self.outdated.extend(own.drain().map(|(_, entry)| entry));
+        }
         Outdated { _table, _entries: std::mem::take(&mut self.outdated) }
     }
 
@@ -243,7 +306,7 @@ impl Registry {
         let (id, mut table) = (new.id, lock(&self.table));
         let there = table.get(&id).map(|there| there.name.clone());
         match there {
-            None => drop(self.change(&mut table, |table| drop(table.insert(id, Arc::new(new))))),
+            None => drop(self.change(&mut table, |table| drop(table.insert(id, new.numbered())))),
             Some(there) => {
                 // An entry's data is the user's.
                 drop(table);
@@ -263,9 +326,9 @@ impl Registry {
             return Err(occupied(new, &old.name));
         }
         let mut table = lock(&self.table);
-        if table.get(&new.id).is_some_and(|there| Arc::ptr_eq(there, old)) {
+        if table.get(&new.id).is_some_and(|there| there.is(old)) {
             // Drops no entry: the caller has a count of the one that was there.
-            drop(self.change(&mut table, |table| drop(table.insert(new.id, Arc::new(new)))));
+            drop(self.change(&mut table, |table| drop(table.insert(new.id, new.numbered()))));
             return Ok(());
         }
         // An entry's data is the user's.
@@ -286,7 +349,7 @@ impl Registry {
     /// Removes that entry, if it is still there; returns the table in which it was. Drops nothing.
     fn remove_this(&self, entry: &Arc<Registration>) -> Option<Arc<Table>> {
         let mut table = lock(&self.table);
-        if !table.get(&entry.id).is_some_and(|there| Arc::ptr_eq(there, entry)) {
+        if !table.get(&entry.id).is_some_and(|there| there.is(entry)) {
             return None;
         }
         // The caller has a count of it.
@@ -344,7 +407,7 @@ fn occupied(new: Registration, there: &str) -> HgError {
 }
 
 impl<T> Core<T> {
-    /// Registers an RPC, for all contexts. Returns its number.
+    /// Registers an RPC, for all shards. Returns its number.
     ///
     /// # Errors
     ///
@@ -395,11 +458,11 @@ impl<T> Core<T> {
         self.forget_old_tables();
     }
 
-    /// Lets go of the copies of the registry that contexts keep, and so of entries that were
+    /// Lets go of the copies of the registry that shards keep, and so of entries that were
     /// removed.
     fn forget_old_tables(&self) {
-        for context in self.class.all() {
-            let old = context.state().seen.renew(&self.class.registry);
+        for shard in self.class.all() {
+            let old = shard.state().seen.renew(&self.class.registry);
             // Outside of the lock: an entry's data is the user's.
             drop(old);
         }
@@ -410,10 +473,11 @@ impl<T> Core<T> {
         lock(&self.class.registry.table).values().cloned().collect()
     }
 
-    /// Returns the registration under that number. Counterpart: `HG_Registered`,
-    /// `HG_Registered_data`.
+    /// Returns the registration under that number, with the data of this shard. Counterpart:
+    /// `HG_Registered`, `HG_Registered_data`.
     pub fn registered(&self, id: RpcId) -> Option<Arc<Registration>> {
-        self.class.registry.get(id)
+        let there = self.class.registry.get(id)?;
+        Some(if self.id == 0 { there } else { there.of_shard(self.id) })
     }
 }
 
@@ -476,7 +540,7 @@ mod tests {
     }
 
     #[test]
-    fn a_context_sees_changes_and_what_it_holds_lives_on() {
+    fn a_shard_sees_changes_and_what_it_holds_lives_on() {
         let (registry, mut seen) = (Registry::default(), Seen::default());
         assert!(seen.get(&registry, RpcId(1)).is_none());
         let first = Registration::with_id(RpcId(1), "a").data(Arc::new(1u32));
@@ -527,7 +591,7 @@ mod tests {
     }
 
     #[test]
-    fn a_context_drops_nothing_of_the_users_while_it_looks_up() {
+    fn a_shard_drops_nothing_of_the_users_while_it_looks_up() {
         let change: [fn(&Registry); 3] = [
             |registry| {
                 let old = registry.get(RpcId(1)).unwrap();
@@ -536,19 +600,45 @@ mod tests {
             |registry| drop(registry.remove(RpcId(1))),
             Registry::clear,
         ];
-        for change in change {
-            let (registry, mut seen) = (Registry::default(), Seen::default());
+        for (change, shards) in change.into_iter().flat_map(|one| [(one, 1), (one, 2)]) {
+            let (registry, mut seen) = (Registry::default(), Seen::of_shard(0, shards));
             let dropped = Arc::default();
             let data = Arc::new(Tells(Arc::clone(&dropped)));
             registry.insert(Registration::with_id(RpcId(1), "a").data(data)).unwrap();
             assert!(seen.get(&registry, RpcId(1)).is_some());
             change(&registry);
-            // Before who made the change has come to this context.
+            // Before who made the change has come to this shard.
             seen.get(&registry, RpcId(1));
-            assert!(!dropped.load(Ordering::Relaxed), "dropped under the context's lock");
+            assert!(!dropped.load(Ordering::Relaxed), "dropped under the shard's lock");
             drop(seen.renew(&registry));
             assert!(dropped.load(Ordering::Relaxed), "kept for ever");
         }
+    }
+
+    #[test]
+    fn each_of_several_shards_has_entries_of_its_own() {
+        let (registry, data) = (Registry::default(), Arc::new(7u32));
+        for id in [1, 2] {
+            registry.insert(Registration::with_id(RpcId(id), "a").data(data.clone())).unwrap();
+        }
+        let (mut first, mut second) = (Seen::of_shard(0, 2), Seen::of_shard(1, 2));
+        let own = |seen: &mut Seen, id| seen.get(&registry, RpcId(id)).unwrap().clone();
+        let (here, there) = (own(&mut first, 1), own(&mut second, 1));
+        assert!(!Arc::ptr_eq(&here, &there) && here.is(&there));
+        assert!(here.data_as::<u32>().is_some_and(|data| *data == 7));
+        own(&mut first, 2);
+        assert!(Arc::ptr_eq(&here, &own(&mut first, 1)), "the same one each time");
+        // Either stands for the registration.
+        assert!(registry.remove_this(&there).is_some());
+        assert!(first.get(&registry, RpcId(1)).is_none());
+        let new = Registration::with_id(RpcId(2), "a");
+        let new = new.data_of_shards(Arc::new("first"), vec![Arc::new("second")]);
+        registry.replace(&own(&mut first, 2), new).unwrap();
+        let third = &mut Seen::of_shard(2, 2);
+        let found = [&mut first, &mut second, third].map(|seen| own(seen, 2));
+        let found = found.each_ref().map(|entry| *entry.data_as::<&str>().unwrap());
+        assert_eq!(found, ["first", "second", "first"]);
+        assert_eq!(registry.get(RpcId(2)).unwrap().all_data::<&str>().count(), 2);
     }
 
     #[test]

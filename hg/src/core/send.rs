@@ -25,7 +25,7 @@ impl<T> Core<T> {
             let log = &self.options.log;
             log!(log, WARN, %origin, %error, "a request cannot be read or fetched; dropped");
         }
-        let claim = self.primary().state().receives.released();
+        let claim = self.state().receives.released();
         self.request_released(claim, None);
         if let Some(header) = header.filter(|header| !header.no_response) {
             self.send_refusal(origin, tag, code, &header);

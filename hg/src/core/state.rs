@@ -1,4 +1,4 @@
-//! The state of a context that every operation touches, briefly, under its lock.
+//! The state of a shard that every operation touches, briefly, under its lock.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -42,10 +42,10 @@ pub(crate) struct State<T> {
     given_up: VecDeque<OpRef>,
     /// So many of them keep their receives.
     given_up_max: usize,
-    /// For calls to no certain context, and to a certain one.
+    /// For calls to no certain shard, and to a certain one.
     tags: [Tags; 2],
     pub(crate) closed: bool,
-    /// The receives for requests, in context 0.
+    /// The receives for requests.
     pub(crate) receives: Receives,
     pub(crate) hot: HotCounts,
     pub(crate) seen: Seen,
@@ -57,13 +57,13 @@ pub(crate) struct State<T> {
 
 impl<T> State<T> {
     pub(crate) fn new(
-        (id, generation): (u8, u32),
+        (id, shards): (u8, usize),
         given_up_max: usize,
         space: Space,
         receives: Receives,
     ) -> Self {
         Self {
-            ops: Slab::new(id, generation),
+            ops: Slab::new(id),
             events: VecDeque::new(),
             tokens: 0,
             given_up: VecDeque::new(),
@@ -72,7 +72,7 @@ impl<T> State<T> {
             closed: false,
             receives,
             hot: HotCounts::default(),
-            seen: Seen::default(),
+            seen: Seen::of_shard(id, shards),
             watched: HashMap::new(),
             origins: Origins::default(),
         }

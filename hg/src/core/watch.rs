@@ -51,9 +51,16 @@ impl<T> Core<T> {
     }
 
     /// Ends a watch of [`watch_peer`](Self::watch_peer), and frees what it holds. Nothing, if it
-    /// has ended.
+    /// has ended. Any shard may be asked, whichever watches.
     pub fn unwatch_peer(&self, watch: Watch) {
-        self.endpoint.cancel(watch.0);
+        match OpRef::parse(watch.0).0.shard() {
+            own if own == self.id => self.endpoint.cancel(watch.0),
+            other => {
+                if let Some(other) = self.class.get(other) {
+                    other.endpoint.cancel(watch.0);
+                }
+            }
+        }
     }
 
     /// The receive of a watch ended.

@@ -17,8 +17,7 @@ pub(crate) struct Kept(pub(crate) Arc<Sum>);
 
 #[derive(Debug, Default)]
 pub(crate) struct Sum {
-    /// A count, which orders nothing.
-    bytes: AtomicU64,
+    bytes: HeldBytes,
     /// Until then nothing has waited for `PATIENCE`: a result that finds no room causes no look.
     pub(crate) all_wait_until: Mutex<Option<Instant>>,
     /// Milliseconds that time is ahead of the clock.
@@ -27,6 +26,30 @@ pub(crate) struct Sum {
     /// How often all operations were looked through.
     #[cfg(test)]
     pub(crate) looks: AtomicU64,
+}
+
+/// Bytes that are held, a count with a limit. It orders nothing.
+#[derive(Debug, Default)]
+pub(crate) struct HeldBytes(AtomicU64);
+
+impl HeldBytes {
+    #[inline]
+    pub(crate) fn bytes(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Counts `len` bytes. `false`: with those that are held they are more than `max`; but alone
+    /// they never are.
+    #[inline]
+    pub(crate) fn hold(&self, len: u64, max: u64) -> bool {
+        let with = |bytes: u64| bytes.checked_add(len).filter(|sum| bytes == 0 || *sum <= max);
+        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, with).is_ok()
+    }
+
+    #[inline]
+    pub(crate) fn release(&self, len: u64) {
+        self.0.fetch_sub(len, Ordering::Relaxed);
+    }
 }
 
 /// The bytes of one result, counted until this is dropped.
@@ -46,7 +69,7 @@ impl Share {
 impl Kept {
     #[inline]
     pub(crate) fn bytes(&self) -> u64 {
-        self.0.bytes.load(Ordering::Relaxed)
+        self.0.bytes.bytes()
     }
 
     pub(crate) fn now(&self) -> Instant {
@@ -71,15 +94,14 @@ impl Kept {
     /// but alone they never are.
     #[inline]
     pub(crate) fn keep(&self, len: u64, max: u64) -> Option<Share> {
-        let with = |bytes: u64| bytes.checked_add(len).filter(|sum| bytes == 0 || *sum <= max);
-        self.0.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, with).ok()?;
-        Some(Share { kept: self.clone(), len, since: self.now() })
+        let fits = self.0.bytes.hold(len, max);
+        fits.then(|| Share { kept: self.clone(), len, since: self.now() })
     }
 }
 
 impl Drop for Share {
     fn drop(&mut self) {
-        self.kept.0.bytes.fetch_sub(self.len, Ordering::Relaxed);
+        self.kept.0.bytes.release(self.len);
     }
 }
 

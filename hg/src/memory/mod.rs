@@ -12,6 +12,6 @@ pub(crate) mod spare;
 
 pub(crate) use self::{
     buffers::{Buffers, Payload},
-    kept::{Kept, Share},
+    kept::{HeldBytes, Kept, Share},
     slots::{ExposedPayload, Slots},
 };

@@ -224,7 +224,7 @@ impl<T> Call<T> {
     }
 
     /// Gives up. Returns the parts to cancel, and what to drop after the lock; the receive is not
-    /// among the parts, see [`State::give_up`](crate::core::context::State).
+    /// among the parts, see [`State::give_up`](crate::core::state::State).
     /// `asks_owners`: arguments may be revoked while the target fetches them; else they stay, with
     /// the receive, until the late response, or the end of the peer, unless nothing was sent.
     pub(crate) fn cancel(&mut self, asks_owners: bool) -> Ended {

@@ -19,8 +19,8 @@ pub(crate) use self::{
     call::{Asking, Call, ResultFetch},
     event::{Ended, Event, has_token},
     outgoing_response::{Ack, Destination, OutgoingResponse},
-    request::{ArgumentsFetch, Arrived, IncomingRequest, RequestExtension, ResponsePath},
-    slab::{CONTEXTS_MAX, OPS_MAX, Role, Slab},
+    request::{ArgumentsFetch, IncomingRequest, RequestExtension, ResponsePath},
+    slab::{OPS_MAX, Role, SHARDS_MAX, Slab},
     tags::{Space, Tags, target_of},
     transfer::{BulkTransfer, WINDOW_MAX},
 };

@@ -29,7 +29,7 @@ pub(crate) struct IncomingRequest {
     pub(crate) payload: Payload,
     /// It counts against the requests that may be held.
     pub(crate) held: bool,
-    /// It does not yet.
+    /// It has only just come, and was not counted yet.
     pub(crate) uncounted: bool,
     pub(crate) beside: Option<Box<RequestExtension>>,
 }
@@ -44,21 +44,14 @@ pub(crate) struct RequestExtension {
     pub(crate) place: Option<Box<dyn Any + Send + Sync>>,
 }
 
-/// The origin of a request, its tag, and whether it was counted as held already.
-pub(crate) type Arrived = (Addr, Tag, bool);
-
 impl IncomingRequest {
     /// One whose arguments are in the message.
     #[inline(always)]
-    pub(crate) fn here(
-        header: RequestHeader,
-        (origin, tag, counted): Arrived,
-        buf: MsgBuf,
-    ) -> Self {
+    pub(crate) fn here(header: RequestHeader, (origin, tag): (Addr, Tag), buf: MsgBuf) -> Self {
         let payload = Payload::Message(buf, header.payload_at());
         let path = ResponsePath::Network(tag);
         let beside = None;
-        Self { header, origin, path, payload, held: true, uncounted: !counted, beside }
+        Self { header, origin, path, payload, held: true, uncounted: true, beside }
     }
 }
 

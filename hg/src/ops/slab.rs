@@ -17,8 +17,6 @@ pub struct OpRef(u64);
 pub(crate) enum Role {
     /// The receive of a request; belongs to no operation.
     Request,
-    /// A receive of a request that another context has taken out of the network and counted.
-    Counted,
     /// A send whose end is not waited for; belongs to no operation.
     Loose,
     /// The send of a request or of a response.
@@ -47,7 +45,6 @@ impl Role {
             Self::Ack => 4,
             Self::Fetch => 5,
             Self::Watch => 6,
-            Self::Counted => 7,
             Self::Piece(index) => Self::PIECES + u64::from(index),
         }
     }
@@ -61,26 +58,25 @@ impl Role {
             4 => Self::Ack,
             5 => Self::Fetch,
             6 => Self::Watch,
-            7 => Self::Counted,
             number => Self::Piece(u8::try_from(number.checked_sub(Self::PIECES)?).ok()?),
         })
     }
 }
 
-/// Most operations in flight in one context: what the index in an [`OpId`] can tell apart.
+/// Most operations in flight in one shard: what the index in an [`OpId`] can tell apart.
 pub(crate) const OPS_MAX: usize = 1 << INDEX_BITS;
 
-// Layout of an `OpId`, from the top: role, context, index, generation. An `OpRef` has no role.
+// Layout of an `OpId`, from the top: role, shard, index, generation. An `OpRef` has no role.
 const INDEX_BITS: u32 = 22;
 const GENERATION_BITS: u32 = 28;
-const CONTEXT_AT: u32 = INDEX_BITS + GENERATION_BITS;
-const ROLE_AT: u32 = CONTEXT_AT + CONTEXT_BITS;
+const SHARD_AT: u32 = INDEX_BITS + GENERATION_BITS;
+const ROLE_AT: u32 = SHARD_AT + SHARD_BITS;
 
-/// Contexts are named by so many bits.
-const CONTEXT_BITS: u32 = 7;
+/// Shards are named by so many bits.
+const SHARD_BITS: u32 = 7;
 
-/// Most contexts of a core.
-pub(crate) const CONTEXTS_MAX: usize = 1 << CONTEXT_BITS;
+/// Most shards of a group.
+pub(crate) const SHARDS_MAX: usize = 1 << SHARD_BITS;
 
 const fn mask(bits: u32) -> u64 {
     (1 << bits) - 1
@@ -91,18 +87,14 @@ impl OpRef {
     pub const NONE: Self = Self(u64::MAX);
 
     #[inline]
-    fn new(context: u8, index: usize, generation: u64) -> Self {
-        let place = u64::from(context) << CONTEXT_AT | (index as u64) << GENERATION_BITS;
+    fn new(shard: u8, index: usize, generation: u64) -> Self {
+        let place = u64::from(shard) << SHARD_AT | (index as u64) << GENERATION_BITS;
         Self(place | generation & mask(GENERATION_BITS))
     }
 
     #[inline]
     fn index(self) -> usize {
         (self.0 >> GENERATION_BITS & mask(INDEX_BITS)) as usize
-    }
-
-    fn generation(self) -> u32 {
-        (self.0 & mask(GENERATION_BITS)) as u32
     }
 
     /// The name of the next operation in the slot of this one.
@@ -118,11 +110,11 @@ impl OpRef {
         OpId(role.number() << ROLE_AT | self.0 & mask(ROLE_AT))
     }
 
-    /// The `count`th network operation of a context that belongs to no operation.
+    /// The `count`th network operation of a shard that belongs to no operation.
     #[inline]
-    pub(crate) fn single(role: Role, context: u8, count: u64) -> OpId {
-        let context = u64::from(context) << CONTEXT_AT;
-        OpId(role.number() << ROLE_AT | context | count & mask(CONTEXT_AT))
+    pub(crate) fn single(role: Role, shard: u8, count: u64) -> OpId {
+        let shard = u64::from(shard) << SHARD_AT;
+        OpId(role.number() << ROLE_AT | shard | count & mask(SHARD_AT))
     }
 
     /// The reverse of [`part`](Self::part).
@@ -137,25 +129,17 @@ impl OpRef {
         self.0
     }
 
-    /// The context that it belongs to.
+    /// Returns the number of the shard that it belongs to.
     #[inline]
-    pub(crate) fn context_id(self) -> u8 {
-        Self::context(OpId(self.0))
-    }
-
-    /// The context that started a network operation.
-    #[inline]
-    pub(crate) fn context(id: OpId) -> u8 {
-        (id.0 >> CONTEXT_AT & mask(CONTEXT_BITS)) as u8
+    pub fn shard(self) -> u8 {
+        (self.0 >> SHARD_AT & mask(SHARD_BITS)) as u8
     }
 }
 
 /// Slots for operations, reused; last freed, first used.
 #[derive(Debug)]
 pub(crate) struct Slab<O> {
-    context: u8,
-    /// Generations of its slots begin after this one.
-    before: u32,
+    shard: u8,
     slots: Vec<OpSlot<O>>,
     free: Vec<u32>,
 }
@@ -168,14 +152,9 @@ struct OpSlot<O> {
 }
 
 impl<O> Slab<O> {
-    /// Slots of a context, whose generations begin after `before`.
-    pub(crate) const fn new(context: u8, before: u32) -> Self {
-        Self { context, before, slots: Vec::new(), free: Vec::new() }
-    }
-
-    /// The latest generation so far: no name given out has a later one.
-    pub(crate) fn generation(&self) -> u32 {
-        self.slots.iter().map(|slot| slot.name.generation()).max().unwrap_or(self.before)
+    /// The slots of a shard.
+    pub(crate) const fn new(shard: u8) -> Self {
+        Self { shard, slots: Vec::new(), free: Vec::new() }
     }
 
     /// Operations in it.
@@ -200,7 +179,7 @@ impl<O> Slab<O> {
             slot.op = Some(op);
             return slot.name;
         }
-        let name = OpRef::new(self.context, self.slots.len(), u64::from(self.before) + 1);
+        let name = OpRef::new(self.shard, self.slots.len(), 1);
         self.slots.push(OpSlot { name, op: Some(op) });
         name
     }
@@ -242,7 +221,7 @@ mod tests {
 
     #[test]
     fn names_survive_the_network_and_do_not_outlive_their_operation() {
-        let mut slab = Slab::new(3, 0);
+        let mut slab = Slab::new(3);
         let first = slab.insert('a');
         for role in [Role::Send, Role::Response, Role::Ack, Role::Fetch, Role::Piece(111)] {
             assert_eq!(OpRef::parse(first.part(role)), (first, Some(role)));
@@ -254,10 +233,6 @@ mod tests {
         assert_eq!(slab.get_mut(second), Some(&mut 'b'));
         assert_eq!((slab.len(), slab.iter().count()), (1, 1));
         assert!(slab.get_mut(OpRef::NONE).is_none());
-        // Nor does a name outlive its context.
-        let mut successor = Slab::new(3, slab.generation());
-        let third = successor.insert('c');
-        assert_eq!(third.index(), second.index());
-        assert!(successor.get_mut(first).is_none() && successor.get_mut(second).is_none());
+        assert_eq!(first.shard(), 3);
     }
 }

@@ -4,7 +4,7 @@
 //! acknowledgements of overflows travel under the *peer's* tags (Mercury's protocol has no separate
 //! space for them), and two sides that both count from zero would soon have the same tag in both
 //! directions. A tag is never that of another call in flight, however long that has been waiting:
-//! see [`Tags`]. It also says which context a request is for: see [`Space`].
+//! see [`Tags`]. It also says which shard a request is for: see [`Space`].
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
@@ -77,16 +77,17 @@ impl Tags {
 ///
 /// | bit 31 | bits 24–30 | the rest |
 /// |---|---|---|
-/// | 1: for no certain context | context of the origin, number | number |
-/// | 0 | context at the target | context of the origin, number |
+/// | 1: for no certain shard | shard of the origin, number | number |
+/// | 0 | shard at the target | shard of the origin, number |
 ///
-/// Mercury has no field for the context at the target: there it is part of the network's address.
-/// The contexts of an origin take as many bits as there may be contexts, so that their tags differ.
-/// Tags of C peers count from 0, so without such bits they ask for context 0.
+/// Mercury calls the shard at the target a context, and has no field for it: there it is part of
+/// the network's address. The shards of an origin take as many bits as there are shards, so that
+/// their tags differ, also for peers that take all of their connections for one. Tags of C peers
+/// count from 0, so without such bits they ask for context 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Space {
-    context: u8,
-    context_bits: u32,
+    shard: u8,
+    shard_bits: u32,
 }
 
 const ANY_TARGET: u32 = 1 << 31;
@@ -94,14 +95,14 @@ const ANY_TARGET: u32 = 1 << 31;
 const TARGET_AT: u32 = 24;
 
 impl Space {
-    pub(crate) const fn new(context: u8, contexts: u8) -> Self {
-        let contexts = if contexts == 0 { 1 } else { contexts };
-        Self { context, context_bits: (contexts as u32).next_power_of_two().ilog2() }
+    /// The tags of one of so many shards.
+    pub(crate) const fn new(shard: u8, shards: usize) -> Self {
+        Self { shard, shard_bits: shards.next_power_of_two().ilog2() }
     }
 
-    /// Numbers of calls to no certain context, or to a certain one.
+    /// Numbers of calls to no certain shard, or to a certain one.
     pub(crate) const fn width(self, targeted: bool) -> u64 {
-        1 << (if targeted { TARGET_AT } else { 31 } - self.context_bits)
+        1 << (if targeted { TARGET_AT } else { 31 } - self.shard_bits)
     }
 
     /// The tag of the call of that number.
@@ -109,7 +110,7 @@ impl Space {
     pub(crate) const fn tag(self, number: u64, target: Option<u8>) -> Tag {
         let width = self.width(target.is_some());
         let low = number as u32 & (width - 1) as u32;
-        let origin = self.context as u32 * width as u32;
+        let origin = self.shard as u32 * width as u32;
         Tag(match target {
             None => ANY_TARGET | origin | low,
             Some(target) => (target as u32) << TARGET_AT | origin | low,
@@ -117,10 +118,10 @@ impl Space {
     }
 }
 
-/// The context that a request with that tag is for.
+/// The shard that a request with that tag is for, if it is for a certain one.
 #[inline]
-pub(crate) const fn target_of(tag: Tag) -> u8 {
-    if tag.0 & ANY_TARGET != 0 { 0 } else { (tag.0 >> TARGET_AT) as u8 }
+pub(crate) const fn target_of(tag: Tag) -> Option<u8> {
+    if tag.0 & ANY_TARGET != 0 { None } else { Some((tag.0 >> TARGET_AT) as u8) }
 }
 
 #[cfg(test)]
@@ -160,12 +161,12 @@ mod tests {
     }
 
     #[test]
-    fn tags_name_the_context_and_differ_between_contexts() {
+    fn tags_name_the_shard_and_differ_between_shards() {
         let spaces = [(0, 1), (0, 3), (2, 3), (127, 128)].map(|(own, all)| Space::new(own, all));
         for space in spaces {
-            assert_eq!(target_of(space.tag(u64::MAX, None)), 0);
+            assert_eq!(target_of(space.tag(u64::MAX, None)), None);
             for target in [0, 1, 127] {
-                assert_eq!(target_of(space.tag(u64::MAX, Some(target))), target);
+                assert_eq!(target_of(space.tag(u64::MAX, Some(target))), Some(target));
             }
         }
         let tags = |space: Space| [0, 1, u64::MAX].map(|number| space.tag(number, Some(5)).0);

@@ -12,7 +12,7 @@ use crate::core::builds::LONGER_BY;
 use crate::core::state::Op;
 use crate::core::watch::WATCH;
 use crate::memory::ExposedPayload;
-use crate::ops::{CONTEXTS_MAX, Call, RequestExtension, Role};
+use crate::ops::{Call, RequestExtension, Role, SHARDS_MAX};
 use crate::proc::Written;
 use crate::wire::Unencoded;
 use crate::wire::header::RequestHeader;
@@ -187,8 +187,8 @@ impl<T> Core<T> {
         token: T,
     ) -> Result<(OpRef, Tag, bool), Box<(HgError, T)>> {
         let ForwardOptions { mut no_response, target_context: target, undeclared, .. } = options;
-        if let Some(target) = target.filter(|id| usize::from(*id) >= CONTEXTS_MAX) {
-            let text = format!("context {target}: contexts have numbers below {CONTEXTS_MAX}");
+        if let Some(target) = target.filter(|id| usize::from(*id) >= SHARDS_MAX) {
+            let text = format!("shard {target}: shards have numbers below {SHARDS_MAX}");
             return Err(Box::new((HgError::Na(na::Error::InvalidArgument(text)), token)));
         }
         let mut state = self.state();

@@ -94,7 +94,7 @@ impl<T> Core<T> {
         // What is too long by itself is refused for that.
         let is_short = desc.len <= self.options.overflow_bytes_max as u64;
         let len = if is_short { desc.len } else { 0 };
-        if !self.primary().state().receives.hold_bytes(len, max as u64) {
+        if !self.class.held.hold(len, max as u64) {
             self.make_room(&request.origin);
             return self.not_fetched(request, tag, 0, HgError::Overflows { max });
         }
@@ -116,18 +116,22 @@ impl<T> Core<T> {
     #[cold]
     fn make_room(&self, newcomer: &Addr) {
         let (now, max) = (Instant::now(), self.options.overflow_held_max as u64);
-        let (fetches_max, before) = {
-            let receives = &mut self.primary().state().receives;
+        let fetches_max = {
+            let receives = &mut self.state().receives;
             if !receives.begin_look(now, newcomer) {
                 return;
             }
-            (receives.fetches_max(), receives.old_fetches(now))
+            receives.fetches_max()
         };
         let mut oldest: Option<(u64, OpRef)> = None;
+        let mut shards = 0;
         let mut shares: HashMap<Addr, OriginFetches> = HashMap::new();
         let mut in_vain = Vec::new();
-        for context in self.class.all() {
-            for (name, op) in context.state().ops.iter() {
+        for shard in self.class.all() {
+            let mut state = shard.state();
+            let before = state.receives.old_fetches(now);
+            shards += 1;
+            for (name, op) in state.ops.iter() {
                 let Op::Fetch(fetch) = op else { continue };
                 let ArgumentsFetch { request, memory, number, .. } = fetch;
                 if fetch.gives_way {
@@ -150,27 +154,25 @@ impl<T> Core<T> {
             }
         }
         for (origin, share) in shares {
-            if share.fetches <= fetches_max / 2 && share.bytes <= max / 2 {
+            if share.fetches <= shards * fetches_max / 2 && share.bytes <= max / 2 {
                 continue;
             }
             if origin == *newcomer {
-                self.primary().state().receives.has_spared(newcomer);
+                self.state().receives.has_spared(newcomer);
             } else {
                 in_vain.extend(share.longest.map(|(_, name)| name));
             }
         }
         match oldest {
             Some((_, name)) => in_vain.push(name),
-            None => self.primary().state().receives.no_fetch_is_old(now),
+            None => self.class.all().for_each(|s| s.state().receives.no_fetch_is_old(now)),
         }
         for op in in_vain {
-            let context = self.class.all().into_iter().find(|own| own.id == op.context_id());
-            if let Some(context) = context
-                && let Some(Op::Fetch(fetch)) = context.state().ops.get_mut(op)
-            {
+            let Some(shard) = self.class.get(op.shard()) else { continue };
+            if let Some(Op::Fetch(fetch)) = shard.state().ops.get_mut(op) {
                 fetch.gives_way = true;
             }
-            self.endpoint.cancel(op.part(Role::Fetch));
+            shard.endpoint.cancel(op.part(Role::Fetch));
         }
     }
 
@@ -182,7 +184,7 @@ impl<T> Core<T> {
         memory: LocalMem,
     ) -> Option<Event<T>> {
         let (origin, held) = (request.origin.clone(), memory.len());
-        let begun = self.primary().state().receives.begin_fetch();
+        let begun = self.state().receives.begin_fetch();
         let number = match begun {
             Ok(number) => number,
             Err(max) => {
@@ -203,7 +205,7 @@ impl<T> Core<T> {
                 }
             },
         };
-        self.primary().state().receives.end_fetch();
+        self.state().receives.end_fetch();
         let Some(Op::Fetch(fetch)) = fetch else { return None };
         self.not_fetched(fetch.request, tag, held, error)
     }
@@ -233,7 +235,7 @@ impl<T> Core<T> {
             }
             _ => ReturnCode::NaError,
         };
-        self.primary().state().receives.release_bytes(held);
+        self.class.held.release(held);
         self.reject(Some(header), &origin, tag, code, &error);
         None
     }
@@ -336,7 +338,7 @@ impl<T> Core<T> {
         let removed = state.ops.remove(op);
         drop(state);
         let Some(Op::Fetch(fetch)) = removed else { return None };
-        self.primary().state().receives.end_fetch();
+        self.state().receives.end_fetch();
         let ArgumentsFetch { request, tag, memory, .. } = fetch;
         let held = memory.len();
         let bytes = result.and_then(|()| into_vec(memory)).map_err(HgError::from);

@@ -2,7 +2,7 @@
 //!
 //! The results of an origin that lives and fetches nothing are kept for as long as it lives, see
 //! `fetch.rs`, and so are those of an origin that is gone where nothing shows that. So their
-//! bytes are counted, for all contexts of a core together, and have a limit. At the limit those
+//! bytes are counted, for all shards together, and have a limit. At the limit those
 //! that have waited for longer than [`PATIENCE`] give way to others, oldest first. A result that
 //! fits into its message is not looked at here.
 //!
@@ -114,11 +114,11 @@ impl<T> Core<T> {
         }
     }
 
-    /// Answers of all contexts whose results are counted there: since when, and their bytes.
+    /// Answers of all shards whose results are counted there: since when, and their bytes.
     fn answers_that_keep(&self, kept: &Kept) -> Vec<(Instant, u64, OpRef)> {
         let mut found = Vec::new();
-        for context in self.class.all() {
-            let state = context.state();
+        for shard in self.class.all() {
+            let state = shard.state();
             let answers = state.ops.iter().filter_map(|(name, op)| match op {
                 Op::Response(answer) if !answer.has_failed() => Some((name, answer.share()?)),
                 _ => None,

@@ -24,9 +24,6 @@ impl<T> Core<T> {
                 (_, Some(Role::Request)) => {
                     self.on_request(buf, arrival, |parts| sink.request_parts(self, parts))
                 }
-                (_, Some(Role::Counted)) => {
-                    self.on_counted_request(buf, arrival, |parts| sink.request_parts(self, parts))
-                }
                 (op, Some(Role::Response)) => {
                     self.on_response(op, buf, arrival, |token, result| sink.response(token, result))
                 }
@@ -79,7 +76,7 @@ impl<T> Core<T> {
             (Some(Role::Response), Err(error)) => self.on_response_failed(op, error),
             (Some(Role::Request), Err(error)) => {
                 let multi = self.large.is_some();
-                self.primary().lose_receives(|receives| receives.ended(multi));
+                self.lose_receives(|receives| receives.ended(multi));
                 if !matches!(error, na::Error::Closed | na::Error::Canceled) {
                     log!(self.options.log, WARN, %error, "a receive for requests failed");
                 }

@@ -3,9 +3,8 @@
 //!
 //! - Imports: all folders before it.
 //! - Reading order: `sink.rs` (whom events are told) · `poll.rs` (the loop) · `completion.rs` (the
-//!   next step of an operation) · `hand_over.rs` (between contexts).
+//!   next step of an operation).
 
 mod completion;
-mod hand_over;
 mod poll;
 pub(crate) mod sink;

@@ -8,17 +8,14 @@
 //! second acts.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, TryLockError};
 
 use na::Completion;
 use prim::sync::lock;
 
-use crate::ops::{Event, IncomingRequest, Role, has_token, target_of};
-use crate::{Core, HgError, OpRef, Sink};
-
-/// Polls by one context on behalf of those that sleep, before it returns.
-const ROUNDS_MAX: usize = 16;
+use crate::ops::{Event, IncomingRequest, has_token};
+use crate::{Core, HgError, Sink};
 
 impl<T> Core<T> {
     /// Collects at most `budget` completions of the network; returns how many.
@@ -29,9 +26,6 @@ impl<T> Core<T> {
     ///
     /// Counterpart: `HG_Event_progress`.
     pub fn progress(&self, budget: usize) -> Result<usize, HgError> {
-        if self.class.is_several() {
-            return self.take_turn(budget, &mut |completion| self.hand_over(self, completion));
-        }
         let mut arrived = lock(&self.arrived);
         let polled = self.endpoint.poll(budget, &mut |completion| arrived.push_back(completion));
         self.has_arrived.store(!arrived.is_empty(), Ordering::Relaxed);
@@ -59,7 +53,7 @@ impl<T> Core<T> {
         done
     }
 
-    pub(crate) fn take_arrived(&self) -> VecDeque<Completion> {
+    fn take_arrived(&self) -> VecDeque<Completion> {
         let mut arrived = lock(&self.arrived);
         self.has_arrived.store(false, Ordering::Relaxed);
         std::mem::take(&mut *arrived)
@@ -93,11 +87,7 @@ impl<T> Core<T> {
         sink: &mut S,
     ) -> Result<usize, HgError> {
         let mut done = self.trigger(sink);
-        done += if self.class.is_several() {
-            self.take_turn(budget, &mut |completion| self.act_and_tell(completion, sink))?
-        } else {
-            self.endpoint.poll(budget, &mut |completion| self.act_and_tell(completion, sink))?
-        };
+        done += self.endpoint.poll(budget, &mut |found| self.act_and_tell(found, sink))?;
         if self.has_events.load(Ordering::Relaxed) {
             done += self.deliver_queued(sink);
         }
@@ -111,62 +101,6 @@ impl<T> Core<T> {
         self.has_arrived.load(Ordering::Relaxed)
             || self.has_events.load(Ordering::Relaxed)
             || self.endpoint.may_find()
-    }
-
-    /// Polls for all contexts, unless another one does: `own` gets what belongs to this one.
-    fn take_turn(&self, budget: usize, own: &mut dyn FnMut(Completion)) -> Result<usize, HgError> {
-        if let Some(bell) = &self.bell {
-            bell.retract(&self.class.sleepers);
-        }
-        let turn = match self.class.polling.try_lock() {
-            Ok(turn) => turn,
-            // A sink has panicked; what it was told is lost, and nothing else.
-            Err(TryLockError::Poisoned(turn)) => turn.into_inner(),
-            Err(TryLockError::WouldBlock) => return Ok(0),
-        };
-        let mut done = 0;
-        for _ in 0..ROUNDS_MAX {
-            done +=
-                self.endpoint.poll(budget.saturating_sub(done), &mut |completion| match self
-                    .owner(&completion)
-                {
-                    Some(other) => self.hand_over(&other, completion),
-                    None => own(completion),
-                })?;
-            // Our poll has ended the announcement of those who sleep: renew it.
-            if !self.class.has_sleepers() || self.endpoint.prepare_wait() {
-                return Ok(done);
-            }
-            if done >= budget {
-                break;
-            }
-        }
-        drop(turn);
-        // There is more, and we may be long in coming back.
-        self.class.wake_one();
-        Ok(done)
-    }
-
-    /// The context that a completion belongs to; `None`: this one, or one that is gone.
-    fn owner(&self, completion: &Completion) -> Option<Arc<Self>> {
-        let id = match completion {
-            Completion::Recv { op, result, .. } => match (OpRef::parse(*op).1, result) {
-                (Some(Role::Request), Ok(arrival)) => {
-                    let target = target_of(arrival.tag);
-                    if target == self.id {
-                        return None;
-                    }
-                    return self
-                        .class
-                        .get(target)
-                        .or_else(|| self.class.get(0))
-                        .filter(|there| there.id != self.id);
-                }
-                _ => OpRef::context(*op),
-            },
-            Completion::Send { op, .. } | Completion::Transfer { op, .. } => OpRef::context(*op),
-        };
-        if id == self.id { None } else { self.class.get(id) }
     }
 
     /// Delivers what was queued before this call; what the sink queues waits for the next.

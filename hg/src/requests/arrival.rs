@@ -1,15 +1,14 @@
 //! The arrival of a request: from a message to what the sink gets.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use na::{Addr, Arrival, MsgBuf};
+use na::{Addr, Arrival, MsgBuf, Tag};
 
 use crate::base::clock;
 use crate::core::builds::QUESTION;
 use crate::memory::Payload;
-use crate::ops::{Ack, Arrived, Event, IncomingRequest, RequestExtension, ResponsePath};
+use crate::ops::{Ack, Event, IncomingRequest, RequestExtension, ResponsePath};
 use crate::wire::Body;
 use crate::wire::header::RequestHeader;
 use crate::{Core, Extension, RawRequest, RequestHandle, RequestParts, ReturnCode, wire};
@@ -38,20 +37,14 @@ impl<T> Core<T> {
         let is_crowded;
         if uncounted {
             state.hot.rpc_req_recv += 1;
-            if self.is_primary() {
-                let more = self.arrived(&mut state.receives);
-                may_keep = state.receives.has_plenty();
-                is_crowded = state.receives.is_crowded();
-                drop(state);
-                self.note_crowd(is_crowded);
-                self.post_more(more);
-            } else {
-                drop(state);
-                is_crowded = self.count_arrival();
-            }
-        } else {
+            let more = self.arrived(&mut state.receives);
+            may_keep = state.receives.has_plenty();
+            is_crowded = state.receives.is_crowded();
             drop(state);
-            is_crowded = held && self.primary().crowded.load(Ordering::Relaxed);
+            self.post_more(more);
+        } else {
+            is_crowded = held && state.receives.is_crowded();
+            drop(state);
         }
         let payload_bytes = payload.len();
         let answered = header.no_response;
@@ -95,29 +88,10 @@ impl<T> Core<T> {
         let accept = self.accept;
         match RequestHeader::read_plain(accept, buf.as_slice()) {
             Some(header) => {
-                self.hand_up(IncomingRequest::here(header, (from, tag, false), buf), up);
+                self.hand_up(IncomingRequest::here(header, (from, tag), buf), up);
                 None
             }
-            None => self.on_other_request((from, tag, false), buf),
-        }
-    }
-
-    /// A request that another context has handed over.
-    #[inline(never)]
-    pub(crate) fn on_counted_request(
-        self: &Arc<Self>,
-        buf: MsgBuf,
-        arrival: Arrival,
-        up: impl FnOnce(RequestParts),
-    ) -> Option<Event<T>> {
-        let from = (arrival.from, arrival.tag, true);
-        match RequestHeader::read_plain(self.accept, buf.as_slice()) {
-            Some(header) => {
-                self.state().hot.rpc_req_recv += 1;
-                self.hand_up(IncomingRequest::here(header, from, buf), up);
-                None
-            }
-            None => self.on_other_request(from, buf),
+            None => self.on_other_request((from, tag), buf),
         }
     }
 
@@ -139,27 +113,24 @@ impl<T> Core<T> {
 
     /// As [`on_request`](Self::on_request), whatever the request is.
     #[inline(never)]
-    fn on_other_request(&self, (from, tag, counted): Arrived, buf: MsgBuf) -> Option<Event<T>> {
+    fn on_other_request(&self, (from, tag): (Addr, Tag), buf: MsgBuf) -> Option<Event<T>> {
         let accept = self.accept;
         let read = wire::decode_request(accept, buf.as_slice())
             .and_then(|(header, body)| Ok((header, header.read_extension(buf.as_slice())?, body)));
         match read {
             Ok((_, extension, _)) if extension.cancel || extension.unread => {
-                self.count_unless(counted);
+                self.count_arrival();
                 self.buffers.put(buf);
                 Some(self.on_notice(from, tag, &extension))
             }
             Ok((header, extension, Body::Inline(_))) => {
                 let beside = self.beside(&from, &extension);
-                if counted {
-                    self.state().hot.rpc_req_recv += 1;
-                }
-                let incoming = IncomingRequest::here(header, (from, tag, counted), buf);
+                let incoming = IncomingRequest::here(header, (from, tag), buf);
                 let incoming = IncomingRequest { beside, ..incoming };
                 Some(Event::Request(incoming))
             }
             Ok((header, extension, Body::Overflow(desc))) => {
-                self.count_unless(counted);
+                self.count_arrival();
                 self.state().hot.rpc_req_recv += 1;
                 self.counts.req_extra.bump();
                 let beside = self.beside(&from, &extension);
@@ -177,7 +148,7 @@ impl<T> Core<T> {
                 event
             }
             Err(error) => {
-                self.count_unless(counted);
+                self.count_arrival();
                 let header = RequestHeader::to_answer(accept, buf.as_slice(), &error);
                 self.buffers.put(buf);
                 if header.is_some_and(|header| header.no_response && header.more_data) {

@@ -79,8 +79,8 @@ impl<T, C: Deref<Target = Core<T>>, O: Borrow<Addr>, R: BorrowMut<RawRequest>>
         self.origin.borrow()
     }
 
-    /// The context that handles it. Counterpart: `HG_Get_info`.
-    pub fn context_id(&self) -> u8 {
+    /// The number of the shard by which it came. Counterpart: `HG_Get_info`.
+    pub fn shard(&self) -> u8 {
         self.core.id
     }
 

@@ -10,10 +10,9 @@ use std::time::Instant;
 
 use na::{Addr, MsgBuf, Refused, Tag};
 
-use crate::core::receives::Receives;
 use crate::core::state::Op;
 use crate::memory::{ExposedPayload, Payload};
-use crate::ops::{Destination, OutgoingResponse, RequestExtension, ResponsePath, Role};
+use crate::ops::{Destination, OutgoingResponse, RequestExtension, ResponsePath, Role, target_of};
 use crate::proc::Written;
 use crate::wire::header::{RequestHeader, ResponseHeader};
 use crate::{
@@ -105,7 +104,17 @@ impl RawRequest {
         matches!(self.payload, Payload::Overflow(_))
     }
 
-    /// The context that the origin called from.
+    /// The number of the shard that the origin wants to handle it, if it wants a certain one. The
+    /// origin may name one that is not there.
+    #[inline]
+    pub fn target(&self) -> Option<u8> {
+        match self.path {
+            ResponsePath::Network(tag) => target_of(tag),
+            ResponsePath::Local(_) | ResponsePath::None => None,
+        }
+    }
+
+    /// The number of the shard, or C's context, that the origin called from.
     #[inline]
     pub fn cookie(&self) -> u8 {
         self.header.cookie
@@ -206,21 +215,13 @@ impl RawRequest {
         (held, answered): (bool, bool),
         overflowed: u64,
     ) {
-        let released = |receives: &mut Receives| {
-            receives.release_bytes(overflowed);
-            receives.released()
-        };
+        if overflowed > 0 {
+            core.class.held.release(overflowed);
+        }
         let claim = {
             let mut state = core.state();
             state.hot.rpc_resp_sent += u64::from(answered);
-            if !held {
-                0..0
-            } else if core.is_primary() {
-                released(&mut state.receives)
-            } else {
-                drop(state);
-                released(&mut core.primary().state().receives)
-            }
+            if held { state.receives.released() } else { 0..0 }
         };
         core.request_released(claim, self.payload.take_buf());
     }

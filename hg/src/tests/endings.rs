@@ -2,7 +2,7 @@
 
 use super::net::{CancelHeld, Refuse};
 use super::*;
-use crate::core::context::GIVEN_UP_MAX;
+use crate::core::rpc_core::GIVEN_UP_MAX;
 
 #[test]
 fn a_canceled_call_ends_once_and_its_response_is_dropped() {
@@ -45,18 +45,17 @@ fn a_late_response_that_overflowed_is_acknowledged() {
 #[test]
 fn calls_that_were_given_up_do_not_pile_up() {
     let net = Net::default();
-    given_up_up_to(&net, 1, GIVEN_UP_MAX);
-    // Half for these, shared by the contexts that there may be.
+    given_up_up_to(&net, GIVEN_UP_MAX);
+    // Half for these.
     net.set_idle_receives_max(80);
-    given_up_up_to(&net, 1, 40);
-    given_up_up_to(&net, 2, 20);
+    given_up_up_to(&net, 40);
     net.set_idle_receives_max(0);
-    given_up_up_to(&net, 1, 1);
+    given_up_up_to(&net, 1);
 }
 
-fn given_up_up_to(net: &Net, max_contexts: u8, max: usize) {
-    let options = HgOptions { max_contexts, ..HgOptions::default() };
-    let (mut origin, mut target) = (Side::new(net, options.clone()), Side::new(net, options));
+fn given_up_up_to(net: &Net, max: usize) {
+    let new = || Side::new(net, HgOptions::default());
+    let (mut origin, mut target) = (new(), new());
     let given_up = max as u32 + 500;
     for n in 0..given_up {
         let op = origin.call(&target, b"", n);

@@ -18,7 +18,6 @@ mod bulk_safety;
 mod calls;
 mod checksums;
 mod contact;
-mod contexts;
 mod endings;
 mod extension;
 mod headers;
@@ -27,6 +26,7 @@ mod net;
 mod options;
 mod overflow;
 mod releases;
+mod shards;
 mod slots;
 mod too_long;
 
@@ -91,6 +91,16 @@ impl Side {
         let core = Core::new(endpoint.clone(), options).expect("a core");
         core.register(Registration::mercury("sum")).expect("a new RPC");
         Self { core, endpoint, notes: Notes::default() }
+    }
+
+    /// The shards of a group.
+    fn group(net: &Net, shards: usize, options: HgOptions) -> Vec<Self> {
+        let endpoints = net.group(shards);
+        let of_core = endpoints.iter().map(|one| one.clone() as Arc<dyn Endpoint>).collect();
+        let cores = Core::group(of_core, options).expect("cores");
+        cores[0].register(Registration::mercury("sum")).expect("a new RPC");
+        let side = |(core, endpoint)| Self { core, endpoint, notes: Notes::default() };
+        cores.into_iter().zip(endpoints).map(side).collect()
     }
 
     fn step(&mut self) -> usize {

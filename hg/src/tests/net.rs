@@ -67,6 +67,8 @@ struct Move {
 #[derive(Debug, Default)]
 struct Node {
     endpoint: u64,
+    /// The group that it is of, and the first node of that: itself, if it is alone.
+    group: (u64, usize),
     dead: bool,
     done: VecDeque<Completion>,
     unexpected_posted: VecDeque<(OpId, MsgBuf)>,
@@ -140,15 +142,26 @@ impl Net {
     }
 
     pub(super) fn node(&self) -> Arc<NodeEndpoint> {
+        self.group(1).remove(0)
+    }
+
+    /// Nodes that are one peer. Each of them can be looked up by itself.
+    pub(super) fn group(&self, count: usize) -> Vec<Arc<NodeEndpoint>> {
         let mut nodes = self.nodes();
-        let index = nodes.len();
-        nodes.push(Node { endpoint: Addr::unique_endpoint_id(), ..Node::default() });
-        Arc::new(NodeEndpoint { net: self.clone(), index })
+        let (first, regions) = (nodes.len(), RegionTable::default());
+        let family = Addr::unique_endpoint_id();
+        let member = |index| {
+            let (endpoint, regions) = (Addr::unique_endpoint_id(), regions.clone());
+            nodes.push(Node { endpoint, group: (family, first), regions, ..Node::default() });
+            Arc::new(NodeEndpoint { net: self.clone(), index })
+        };
+        (first..first + count).map(member).collect()
     }
 }
 
 fn addr(nodes: &[Node], at: usize, peer: usize) -> Addr {
-    Addr::new(format!("na+test://{peer}"), nodes[at].endpoint, peer as u64, ())
+    let addr = Addr::new(format!("na+test://{peer}"), nodes[at].endpoint, peer as u64, ());
+    addr.of_identity(nodes[at].group.0, nodes[peer].group.1 as u64)
 }
 
 fn gone(peer: usize) -> Error {

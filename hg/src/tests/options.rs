@@ -42,71 +42,7 @@ fn an_answer_that_is_being_sent_ends_when_the_network_lets_go_of_it() {
 }
 
 #[test]
-fn a_call_from_another_context_of_ours_is_answered_to_it() {
-    let net = Net::default();
-    let options = HgOptions { max_contexts: 2, ..HgOptions::default() };
-    let mut first = Side::new(&net, options);
-    let context = first.core.context().expect("a second context");
-    let mut second =
-        Side { core: context, endpoint: first.endpoint.clone(), notes: Notes::default() };
-    let me = first.core.self_addr();
-    let forward = |side: &Side, options, token| {
-        side.core.forward(&me, SUM, options, |_| Ok(()), token).expect("forward")
-    };
-    // From the second to the first, by default, and back, by name.
-    forward(&second, ForwardOptions::default(), 1);
-    forward(&first, ForwardOptions::to_context(1), 2);
-    second.step();
-    first.step();
-    for (side, from) in [(&mut first, 1), (&mut second, 0)] {
-        let request = side.notes.requests.remove(0);
-        assert_eq!((request.cookie(), request.context_id()), (from, side.core.id()));
-        answer_oneself(request, &[from]);
-    }
-    first.step();
-    second.step();
-    assert_eq!(ended(&mut second, 1).unwrap(), [1]);
-    assert_eq!(ended(&mut first, 2).unwrap(), [0]);
-    assert_eq!(first.core.in_hand().operations, 0);
-    // A context that was dropped makes room.
-    assert!(matches!(first.core.context(), Err(HgError::Contexts { max: 2 })));
-    drop(second);
-    assert_eq!(first.core.context().expect("room").id(), 1);
-}
-
-/// A canceled call is over for its caller, while the network still waits for the response.
-#[test]
-fn a_context_is_not_told_what_its_predecessor_waited_for() {
-    let net = Net::default();
-    let options = HgOptions { max_contexts: 2, ..HgOptions::default() };
-    let mut target = Side::new(&net, options.clone());
-    let mut origin = Side::new(&net, options);
-    let another = |origin: &Side| {
-        let core = origin.core.context().expect("a second context");
-        Side { core, endpoint: origin.endpoint.clone(), notes: Notes::default() }
-    };
-    let mut first = another(&origin);
-    let op = first.call(&target, b"first", 1);
-    first.core.cancel(op);
-    first.step();
-    assert!(matches!(ended(&mut first, 1), Err(HgError::Canceled)));
-    assert_eq!(first.core.in_flight(), 0);
-    drop(first);
-    let mut second = another(&origin);
-    assert_eq!(second.core.id(), 1, "the number is used again");
-    second.call(&target, b"second", 2);
-    for (token, payload) in [(3, &b"first"[..]), (4, b"second")] {
-        let request = arrive(&mut second, &mut target);
-        assert_eq!(request.payload(), payload);
-        answer(request, payload, token);
-        settle(&mut second, &mut target);
-    }
-    origin.step();
-    assert_eq!(ended(&mut second, 2).unwrap(), b"second");
-}
-
-#[test]
-fn a_sink_that_panics_does_not_stop_the_contexts() {
+fn a_sink_that_panics_does_not_stop_the_core() {
     struct Panics;
     impl Sink<u32> for Panics {
         fn request(&mut self, _: RequestHandle<u32>) {
@@ -116,8 +52,7 @@ fn a_sink_that_panics_does_not_stop_the_contexts() {
         fn responded(&mut self, _: u32, _: Result<(), HgError>) {}
         fn bulk(&mut self, _: u32, _: Result<u64, HgError>) {}
     }
-    let (mut origin, mut target) = pair_with(HgOptions { max_contexts: 2, ..Default::default() });
-    let _second = target.core.context().expect("a second context");
+    let (mut origin, mut target) = pair();
     origin.call(&target, b"", 1);
     let deadline = Instant::now() + PATIENCE;
     while catch_unwind(AssertUnwindSafe(|| target.core.poll(16, &mut Panics))).is_ok() {
@@ -275,7 +210,7 @@ fn collisions_are_told_at_registration() {
 }
 
 #[test]
-fn a_context_that_cannot_be_is_refused() {
+fn a_shard_that_cannot_be_is_refused() {
     let (origin, target) = pair();
     let to = origin.addr_of(&target);
     let refused =

@@ -34,7 +34,6 @@ mod prim {
     mod claim;
     mod message_parts;
     mod shared_counts;
-    mod sleepers;
 }
 
 mod na {

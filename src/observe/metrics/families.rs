@@ -96,26 +96,26 @@ impl Metrics {
     }
 
     fn progress(&self, text: &mut Text) {
-        let names: Vec<_> = (0..self.contexts.len()).map(|index| index.to_string()).collect();
-        let contexts = || self.contexts.iter().zip(&names);
-        let labels: Vec<_> = contexts()
-            .map(|(context, name)| [("context", &**name), ("pool", &*context.progress_pool)])
+        let names: Vec<_> = (0..self.shards.len()).map(|index| index.to_string()).collect();
+        let shards = || self.shards.iter().zip(&names);
+        let labels: Vec<_> = shards()
+            .map(|(shard, name)| [("shard", &**name), ("pool", &*shard.progress_pool)])
             .collect();
-        type Value = fn(&super::ContextMetrics) -> f64;
+        type Value = fn(&super::ShardMetrics) -> f64;
         let families: [(Kind, &str, &str, Value); 6] = [
             (
                 Gauge,
-                "margo_context_operations",
+                "margo_shard_operations",
                 "Operations in flight: calls, transfers, answers on their way.",
                 |one| size(one.in_flight),
             ),
             (
                 Gauge,
-                "margo_context_requests_held",
+                "margo_shard_requests_held",
                 "Requests that have arrived and are not decoded.",
                 |one| size(one.requests_held),
             ),
-            (Gauge, "margo_context_receives_posted", "Receives that wait for requests.", |one| {
+            (Gauge, "margo_shard_receives_posted", "Receives that wait for requests.", |one| {
                 size(one.receives_posted)
             }),
             (
@@ -138,7 +138,7 @@ impl Metrics {
             ),
         ];
         for (kind, name, help, value) in families {
-            let values = self.contexts.iter().map(value);
+            let values = self.shards.iter().map(value);
             let samples: Vec<Sample<'_>> = labels.iter().map(|l| &l[..]).zip(values).collect();
             text.family(kind, name, help, &samples);
         }

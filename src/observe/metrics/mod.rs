@@ -27,9 +27,9 @@ mod types;
 pub(crate) use self::http::{Listener, Server};
 pub(crate) use self::marks::{Marks, Noted, Watched};
 pub use self::types::{
-    BulkPoolMetrics, ContextMetrics, CurrentUnit, GateKind, GateMetrics, MemoryMetrics, Metrics,
-    NetworkCounters, PeerCount, PeerMetrics, PeersMetrics, Phase, PhaseMetrics, PoolMetrics,
-    ProcessMetrics, RpcEnd, RpcMetrics, Stats, XstreamMetrics,
+    BulkPoolMetrics, CurrentUnit, GateKind, GateMetrics, MemoryMetrics, Metrics, NetworkCounters,
+    PeerCount, PeerMetrics, PeersMetrics, Phase, PhaseMetrics, PoolMetrics, ProcessMetrics, RpcEnd,
+    RpcMetrics, ShardMetrics, Stats, XstreamMetrics,
 };
 
 /// The state that an instance keeps for its metrics.

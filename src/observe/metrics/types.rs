@@ -123,8 +123,8 @@ plain! {
         stats: Stats,
         /// The work that its RPC layer has done.
         network: NetworkCounters,
-        /// One for each network context.
-        contexts: Vec<ContextMetrics>,
+        /// One for each shard.
+        shards: Vec<ShardMetrics>,
         /// In the order of the configuration, then those added since.
         pools: Vec<PoolMetrics>,
         /// In the order of the configuration, then those added since.
@@ -145,7 +145,7 @@ plain! {
         process: ProcessMetrics,
     }
 
-    /// The work that the RPC layer has done, over all contexts.
+    /// The work that the RPC layer has done, over all shards.
     ///
     /// Counterpart: `HG_Class_get_counters`.
     NetworkCounters {
@@ -177,8 +177,8 @@ plain! {
         canceled: u64,
     }
 
-    /// One network context and its progress ULT.
-    ContextMetrics {
+    /// One shard and its progress ULT.
+    ShardMetrics {
         /// Pool of its progress ULT.
         progress_pool: String,
         /// Operations that callers wait for, and answers on their way.

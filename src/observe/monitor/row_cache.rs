@@ -12,7 +12,7 @@
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
-use super::rows::{Key, Shard};
+use super::rows::{Key, RowPart};
 
 /// Places of a thread. One key takes another one's place, which costs that a search.
 const PLACES: usize = 32;
@@ -25,7 +25,7 @@ struct CachedRow {
     parent: AtomicU64,
     peer: AtomicU64,
     /// Null: free.
-    shard: AtomicPtr<Shard>,
+    part: AtomicPtr<RowPart>,
 }
 
 /// The places of all threads, in one table of rows.
@@ -46,30 +46,30 @@ impl RowCache {
     /// The counters that were noted for `key` by the thread of that number, which is the caller or
     /// beyond all of them.
     #[inline]
-    pub(super) fn find(&self, number: usize, key: Key) -> Option<&Shard> {
+    pub(super) fn find(&self, number: usize, key: Key) -> Option<&RowPart> {
         let place = self.place(number, key)?;
         let is_it = place.id.load(Ordering::Relaxed) == key.id
             && place.parent.load(Ordering::Relaxed) == key.parent
             && place.peer.load(Ordering::Relaxed) == key.peer;
-        let shard = if is_it { place.shard.load(Ordering::Relaxed) } else { ptr::null_mut() };
+        let part = if is_it { place.part.load(Ordering::Relaxed) } else { ptr::null_mut() };
         // SAFETY:
-        // - null, or a shard: only `note` writes it, before in this thread or in one whose end is
+        // - null, or a part: only `note` writes it, before in this thread or in one whose end is
         //   ordered before this (module documentation), and so with the key that belongs to it;
         // - alive, never `&mut`: whoever notes it promises that until the end of `self`.
-        unsafe { shard.as_ref() }
+        unsafe { part.as_ref() }
     }
 
     /// Notes counters for `key`, if the caller, whose number this is, has places.
     ///
     /// # Safety
     ///
-    /// `shard` stays where it is, and is only shared, for as long as `self` is.
-    pub(super) unsafe fn note(&self, number: usize, key: Key, shard: &Shard) {
+    /// `part` stays where it is, and is only shared, for as long as `self` is.
+    pub(super) unsafe fn note(&self, number: usize, key: Key, part: &RowPart) {
         if let Some(place) = self.place(number, key) {
             place.id.store(key.id, Ordering::Relaxed);
             place.parent.store(key.parent, Ordering::Relaxed);
             place.peer.store(key.peer, Ordering::Relaxed);
-            place.shard.store(ptr::from_ref(shard).cast_mut(), Ordering::Relaxed);
+            place.part.store(ptr::from_ref(part).cast_mut(), Ordering::Relaxed);
         }
     }
 }

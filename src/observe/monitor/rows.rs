@@ -13,10 +13,10 @@
 //! | state | owner | others |
 //! |---|---|---|
 //! | a slot of the table, and how many are taken | written under `entering`, a slot once | read without a lock |
-//! | a shard of a row | one OS thread (`slot.rs`), which loads and stores; the last shard is for all threads that have none, which add atomically | read for snapshots |
-//! | where a thread has found shards lately (`row_cache.rs`) | that thread | |
+//! | a part of a row | one OS thread (`slot.rs`), which loads and stores; the last part is for all threads that have none, which add atomically | read for snapshots |
+//! | where a thread has found parts lately (`row_cache.rs`) | that thread | |
 //!
-//! A ULT that moves to another OS thread between finding its shard and counting would break the
+//! A ULT that moves to another OS thread between finding its part and counting would break the
 //! rule. So all counting is in functions that are not inlined and do not switch: `observe_…`,
 //! `note_…`, and those that say so here.
 
@@ -29,7 +29,7 @@ use super::row_cache::RowCache;
 use super::slot;
 use crate::Addr;
 
-/// Kinds of ends that a shard can tell apart.
+/// Kinds of ends that a part can tell apart.
 pub(super) const ENDS: usize = 13;
 
 /// The key that tells rows apart.
@@ -100,7 +100,7 @@ pub(super) const OTHER_RPCS_NAME: &str = "other RPCs";
 /// Counters that one OS thread writes. On lines of its own; what each call touches is in one.
 #[repr(C, align(128))]
 #[derive(Debug, Default)]
-pub(super) struct Shard {
+pub(super) struct RowPart {
     /// Calls that have begun.
     calls: AtomicU64,
     /// The next one of them that is looked at.
@@ -152,7 +152,7 @@ fn add(counter: &AtomicU64, n: u64, owned: bool) -> u64 {
     }
 }
 
-impl Shard {
+impl RowPart {
     fn new(row: u32) -> Self {
         Self { row, ..Self::default() }
     }
@@ -241,7 +241,7 @@ impl RowCounts {
 #[derive(Debug)]
 pub(super) struct Row<D> {
     pub(super) about: About,
-    shards: Box<[Shard]>,
+    parts: Box<[RowPart]>,
     detail: Mutex<Detail<D>>,
 }
 
@@ -254,37 +254,37 @@ struct Detail<D> {
 
 impl<D: Default + Clone> Row<D> {
     fn new(about: About, number: u32) -> Self {
-        let shards = (0..slot::shards()).map(|_| Shard::new(number)).collect();
+        let parts = (0..slot::parts()).map(|_| RowPart::new(number)).collect();
         let detail = Mutex::new(Detail { detail: None, before: RowCounts::default() });
-        Self { about, shards, detail }
+        Self { about, parts, detail }
     }
 
-    /// The shard of that number, and whether it is of one thread alone.
+    /// The part of that number, and whether it is of one thread alone.
     #[inline]
-    fn shard(&self, number: usize) -> (&Shard, bool) {
-        (&self.shards[number], number + 1 < self.shards.len())
+    fn part(&self, number: usize) -> (&RowPart, bool) {
+        (&self.parts[number], number + 1 < self.parts.len())
     }
 
     /// Counts the end of a call.
     #[cold]
     fn end(&self, end: u8) {
-        let (shard, owned) = self.shard(slot::here());
-        add(&shard.ends[usize::from(end)], 1, owned);
+        let (part, owned) = self.part(slot::here());
+        add(&part.ends[usize::from(end)], 1, owned);
     }
 
     /// Counts bytes.
     #[inline(never)]
     pub(super) fn bytes(&self, bytes: u64) {
-        let (shard, owned) = self.shard(slot::here());
-        add(&shard.bytes, bytes, owned);
+        let (part, owned) = self.part(slot::here());
+        add(&part.bytes, bytes, owned);
     }
 
     /// Takes the end of a call back: it ended in another way. It may have been told already.
     #[inline(never)]
     pub(super) fn not_ended(&self, end: u8) {
-        let (shard, owned) = self.shard(slot::here());
-        // Wraps around; the sum over all shards does not stay below 0.
-        add(&shard.ends[usize::from(end)], u64::MAX, owned);
+        let (part, owned) = self.part(slot::here());
+        // Wraps around; the sum over all parts does not stay below 0.
+        add(&part.ends[usize::from(end)], u64::MAX, owned);
     }
 
     fn detail(&self) -> MutexGuard<'_, Detail<D>> {
@@ -299,12 +299,12 @@ impl<D: Default + Clone> Row<D> {
     /// Returns the counts since the beginning.
     pub(super) fn all(&self) -> RowCounts {
         let mut sums = RowCounts::default();
-        for shard in self.shards.iter() {
-            for (sum, end) in sums.ends.iter_mut().zip(&shard.ends) {
+        for part in self.parts.iter() {
+            for (sum, end) in sums.ends.iter_mut().zip(&part.ends) {
                 *sum = sum.wrapping_add(end.load(Ordering::Relaxed));
             }
-            sums.calls = sums.calls.wrapping_add(shard.calls.load(Ordering::Relaxed));
-            sums.bytes = sums.bytes.wrapping_add(shard.bytes.load(Ordering::Relaxed));
+            sums.calls = sums.calls.wrapping_add(part.calls.load(Ordering::Relaxed));
+            sums.bytes = sums.bytes.wrapping_add(part.bytes.load(Ordering::Relaxed));
         }
         for sum in &mut sums.ends {
             // Shards are read one after the other: an end that was taken back in a later one may
@@ -342,7 +342,7 @@ struct RowSlot<D> {
 /// The rows of one kind.
 #[derive(Debug)]
 pub(super) struct RowTable<D> {
-    /// The shards that each thread has found lately.
+    /// The parts that each thread has found lately.
     lately: RowCache,
     slots: Box<[OnceLock<RowSlot<D>>]>,
     rows_max: usize,
@@ -371,7 +371,7 @@ impl<D: Default + Clone> RowTable<D> {
         let slots = (rows_max.max(4) * 2).next_power_of_two();
         let slots = (0..slots).map(|_| OnceLock::new()).collect();
         let (entering, rows) = (Mutex::default(), AtomicUsize::new(0));
-        let lately = RowCache::new(slot::shards() - 1);
+        let lately = RowCache::new(slot::parts() - 1);
         Self { lately, slots, rows_max, rest, entering, rows }
     }
 
@@ -432,7 +432,7 @@ impl<D: Default + Clone> RowTable<D> {
     #[inline(never)]
     pub(super) fn begin_again(&self, id: u64, parent: u64, peer: u64, every: u32) -> CountedCall {
         match self.lately.find(slot::known(), Key { id, parent, peer }) {
-            Some(shard) => shard.begin(every, true),
+            Some(part) => part.begin(every, true),
             None => CountedCall::NOT,
         }
     }
@@ -443,21 +443,21 @@ impl<D: Default + Clone> RowTable<D> {
         let number = self.number(key, about);
         let Some(row) = self.row(number) else { return CountedCall::NOT };
         let here = slot::here();
-        let (shard, owned) = row.shard(here);
+        let (part, owned) = row.part(here);
         // SAFETY:
         // - stays, shared: it is in a box of a row, that is in a box of a slot of ours, and no slot
         //   changes any more; they go together with `lately`.
-        unsafe { self.lately.note(here, key, shard) };
-        shard.begin(every, owned)
+        unsafe { self.lately.note(here, key, part) };
+        part.begin(every, owned)
     }
 
     /// Counts an end in the row of that number, if it is one.
     #[inline(never)]
     pub(super) fn end(&self, number: u32, end: u8) {
         let Some(row) = self.row(number) else { return };
-        let owned = row.shards.len() - 1;
-        match row.shards[..owned].get(slot::known()) {
-            Some(shard) => _ = add(&shard.ends[usize::from(end)], 1, true),
+        let owned = row.parts.len() - 1;
+        match row.parts[..owned].get(slot::known()) {
+            Some(part) => _ = add(&part.ends[usize::from(end)], 1, true),
             None => row.end(end),
         }
     }
@@ -542,8 +542,8 @@ mod tests {
     }
 
     fn begin<D: Default + Clone>(row: &Row<D>) -> CountedCall {
-        let (shard, owned) = row.shard(slot::here());
-        shard.begin(1, owned)
+        let (part, owned) = row.part(slot::here());
+        part.begin(1, owned)
     }
 
     #[test]
@@ -640,7 +640,7 @@ mod tests {
     fn threads_count_without_losing_any() {
         let table = RowTable::<()>::new(8, Rest::Together);
         let row = table.row(table.number(key(1, 1), || about(1, 1))).unwrap();
-        let threads = 2 * slot::shards();
+        let threads = 2 * slot::parts();
         std::thread::scope(|scope| {
             for _ in 0..threads {
                 scope.spawn(|| {
@@ -720,7 +720,7 @@ mod tests {
     fn an_end_that_is_seen_only_where_it_was_taken_back_is_none() {
         let table = RowTable::<()>::new(8, Rest::Together);
         let row = table.row(table.number(key(1, 1), || about(1, 1))).unwrap();
-        // As if the shard in which it was counted had been read before that.
+        // As if the part in which it was counted had been read before that.
         begin(row);
         row.not_ended(0);
         row.end(1);
@@ -731,11 +731,11 @@ mod tests {
     #[test]
     fn those_that_are_looked_at_stand_for_all_and_follow_no_pattern() {
         const CALLS: u64 = 200_000;
-        let shard = Shard::default();
+        let part = RowPart::default();
         let mut sum = 0u64;
         let mut at = Vec::new();
         for call in 0..CALLS {
-            if let Some(weight) = shard.begin(64, true).weight() {
+            if let Some(weight) = part.begin(64, true).weight() {
                 sum += u64::from(weight);
                 at.push(call);
             }
@@ -752,9 +752,9 @@ mod tests {
             let seen = phases.iter().all(|count| (fair / 3..fair * 3).contains(count));
             assert!(seen, "period {period}: {phases:?}");
         }
-        let all = Shard::default();
+        let all = RowPart::default();
         assert!((0..1000).all(|_| all.begin(1, true).weight == 1));
-        let none = Shard::default();
+        let none = RowPart::default();
         assert!((0..1000).all(|_| none.begin(0, true).weight == 0));
         assert_eq!(none.begin(256, true).weight, 1, "not for ever");
     }

@@ -24,7 +24,7 @@ thread_local! {
 static FREE: Mutex<Option<Vec<usize>>> = Mutex::new(None);
 
 /// How many numbers there are; the last one is shared, the others are of one thread each.
-pub(super) fn shards() -> usize {
+pub(super) fn parts() -> usize {
     static SHARDS: OnceLock<usize> = OnceLock::new();
     *SHARDS.get_or_init(|| {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
@@ -52,7 +52,7 @@ pub(super) fn known() -> usize {
 
 #[cold]
 fn claim() -> usize {
-    let shared = shards() - 1;
+    let shared = parts() - 1;
     // Fails when the thread runs its last destructors: it has none to run for this.
     if RETURNS.try_with(|_| ()).is_err() {
         return shared;
@@ -67,7 +67,7 @@ struct Returns;
 
 impl Drop for Returns {
     fn drop(&mut self) {
-        let shared = shards() - 1;
+        let shared = parts() - 1;
         // Whoever counts after this does so with all the others.
         let slot = SLOT.replace(shared);
         if slot < shared {
@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn threads_that_are_there_at_once_share_only_the_last_number() {
-        let threads = 2 * shards();
+        let threads = 2 * parts();
         let (all_here, numbers) = (Barrier::new(threads), Mutex::new(Vec::new()));
         std::thread::scope(|scope| {
             for _ in 0..threads {
@@ -101,11 +101,11 @@ mod tests {
             }
         });
         let numbers = numbers.into_inner().unwrap();
-        let shared = shards() - 1;
+        let shared = parts() - 1;
         let owned: Vec<_> = numbers.iter().filter(|here| **here < shared).collect();
         assert_eq!(owned.iter().collect::<HashSet<_>>().len(), owned.len(), "{owned:?}");
         assert!(numbers.contains(&shared) && numbers.iter().all(|here| *here <= shared));
         // They are given back.
-        std::thread::spawn(|| assert!(here() < shards())).join().unwrap();
+        std::thread::spawn(|| assert!(here() < parts())).join().unwrap();
     }
 }

@@ -5,6 +5,7 @@ mod cases;
 mod corpora;
 mod kill;
 mod multi_recv;
+mod shards;
 mod support;
 mod two_cores;
 mod wire_doc;

@@ -94,7 +94,7 @@ impl Sink<Token> for Handlers<'_> {
             }
             STUCK => self.0.held.lock().unwrap().push(request),
             WHERE => {
-                let id = request.context_id();
+                let id = request.shard();
                 answer(request, |writer| writer.put(&[id]));
             }
             SIZE => {
@@ -197,7 +197,7 @@ pub fn uri(transport: &str, listen: bool) -> String {
     }
 }
 
-/// Origin, target and how to reach it. The target of a remote pair runs in threads of its own, or
+/// Origin, target and how to reach it. The target of a remote pair runs in a thread of its own, or
 /// in another process.
 pub struct World {
     pub wait: Wait,
@@ -209,7 +209,7 @@ pub struct World {
 
 enum Target {
     Own,
-    Threads(Node, Vec<JoinHandle<()>>),
+    Thread(Node, JoinHandle<()>),
     Process(process::Service),
 }
 
@@ -233,29 +233,22 @@ pub fn fabrics() -> impl Iterator<Item = &'static str> {
     FABRICS.into_iter().filter(asked).map(|(_, fabric)| fabric)
 }
 
-/// The target of a remote pair, and the threads that serve its contexts until it is told to finish.
+/// The target of a remote pair, and the thread that serves it until it is told to finish.
 fn serve(
     transport: &str,
     wait: Wait,
     options: &HgOptions,
     service: &Arc<Service>,
-) -> (Node, Vec<JoinHandle<()>>) {
+) -> (Node, JoinHandle<()>) {
     let target = open(&uri(transport, true), true, options.clone());
     register(&target, true);
-    let mut contexts = vec![target.clone()];
-    for _ in 1..options.max_contexts {
-        contexts.push(target.context().unwrap());
-    }
-    let serve = |context: Node| {
-        let service = service.clone();
-        std::thread::spawn(move || {
-            while !service.finished.load(Ordering::Relaxed) || context.in_hand().tokens > 0 {
-                step(&context, wait, &service);
-            }
-        })
-    };
-    let threads = contexts.into_iter().map(serve).collect();
-    (target, threads)
+    let (service, served) = (service.clone(), target.clone());
+    let thread = std::thread::spawn(move || {
+        while !service.finished.load(Ordering::Relaxed) || served.in_hand().tokens > 0 {
+            step(&served, wait, &service);
+        }
+    });
+    (target, thread)
 }
 
 /// Waits until nothing is left at a node that was closed.
@@ -276,9 +269,9 @@ pub fn drain(core: &Node, service: &Service) {
 const TARGET: &str = "MARGO_TEST_HG_TARGET";
 
 fn told(transport: &str, wait: Wait, options: &HgOptions) -> String {
-    let HgOptions { max_contexts, overflow, overflow_bytes_max, .. } = options;
+    let HgOptions { overflow, overflow_bytes_max, .. } = options;
     let sleeps = wait == Wait::Sleep;
-    format!("{transport} {sleeps} {max_contexts} {overflow} {overflow_bytes_max}")
+    format!("{transport} {sleeps} {overflow} {overflow_bytes_max}")
 }
 
 /// Not a test of its own: the target of the cases, in a process of its own.
@@ -286,21 +279,16 @@ fn told(transport: &str, wait: Wait, options: &HgOptions) -> String {
 fn service_process() {
     let Some(asked) = process::asked(TARGET) else { return };
     let words: Vec<_> = asked.split(' ').collect();
-    let [transport, sleeps, max_contexts, overflow, overflow_bytes_max] = words[..] else {
-        panic!("{asked}")
-    };
+    let [transport, sleeps, overflow, overflow_bytes_max] = words[..] else { panic!("{asked}") };
     let wait = if sleeps == "true" { Wait::Sleep } else { Wait::Poll };
     let mut options = HgOptions::default();
-    options.max_contexts = max_contexts.parse().unwrap();
     options.overflow = overflow.parse().unwrap();
     options.overflow_bytes_max = overflow_bytes_max.parse().unwrap();
     let service = Arc::default();
-    let (target, mut threads) = serve(transport, wait, &options, &service);
+    let (target, thread) = serve(transport, wait, &options, &service);
     process::say(&format!("listening on {}", target.self_addr().uri()));
-    // The first context is told to finish; the others sleep until the end.
-    threads.remove(0).join().unwrap();
+    thread.join().unwrap();
     target.close();
-    threads.into_iter().for_each(|thread| thread.join().unwrap());
     drain(&target, &service);
 }
 
@@ -308,7 +296,7 @@ impl World {
     /// The target of a remote pair within this process.
     pub fn target(&self) -> Node {
         match &self.target {
-            Target::Threads(target, _) => target.clone(),
+            Target::Thread(target, _) => target.clone(),
             Target::Own => self.origin.clone(),
             Target::Process(_) => panic!("it is in another process"),
         }
@@ -335,9 +323,9 @@ impl World {
 
     pub fn remote(transport: &'static str, wait: Wait, options: &HgOptions) -> Self {
         let service = Arc::default();
-        let (target, threads) = serve(transport, wait, options, &service);
+        let (target, thread) = serve(transport, wait, options, &service);
         let own = target.self_addr();
-        let target = (Target::Threads(target, threads), own.uri());
+        let target = (Target::Thread(target, thread), own.uri());
         Self::towards(transport, wait, options, service, target)
     }
 
@@ -386,17 +374,17 @@ impl World {
     }
 
     /// Ends the target, and finds that nothing is left at either side.
-    pub fn finish(mut self) {
+    pub fn finish(self) {
         self.call(FINISH, &[]).unwrap();
         self.origin.close();
-        match &mut self.target {
+        match self.target {
             Target::Own => {}
-            Target::Threads(target, threads) => {
+            Target::Thread(target, thread) => {
                 target.close();
-                threads.drain(..).for_each(|thread| thread.join().unwrap());
-                drain(target, &self.service);
+                thread.join().unwrap();
+                drain(&target, &self.service);
             }
-            Target::Process(other) => assert!(other.wait(), "the target has failed"),
+            Target::Process(mut other) => assert!(other.wait(), "the target has failed"),
         }
         drain(&self.origin, &self.service);
     }

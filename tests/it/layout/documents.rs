@@ -273,7 +273,7 @@ fn handlers_behind_progress_have_their_turn() {
         ));
         let service = service.unwrap();
         let serves = service.serve(POLLS).returning(|request| {
-            let polls = || request.instance().metrics().contexts[0].polls;
+            let polls = || request.instance().metrics().shards[0].polls;
             let before = polls();
             (0..YIELDS).for_each(|_| ult::yield_now());
             polls() - before

@@ -226,7 +226,7 @@ fn what_is_in_use_is_not_removed_and_the_error_says_by_whom() {
     let margo = started();
     let in_use = |error: String, by: &str| assert!(error.contains(by), "{by}: {error}");
     in_use(text(margo.remove_pool("__primary__")), "in use by xstream `__primary__`");
-    in_use(text(margo.remove_pool(1)), "by the progress ULT of context 0, xstream `__xstream_1__`");
+    in_use(text(margo.remove_pool(1)), "by the progress ULT of shard 0, xstream `__xstream_1__`");
     in_use(text(margo.remove_pool(2)), "by handlers without a pool of their own (`rpc_pool`), xs");
     in_use(text(margo.remove_pool(99)), "no pool 99");
 
@@ -254,7 +254,7 @@ fn what_is_in_use_is_not_removed_and_the_error_says_by_whom() {
     margo.remove_xstream(&xstream).unwrap();
     in_use(text(margo.remove_xstream(&xstream)), "no xstream `__xstream_6__`");
     in_use(text(margo.remove_xstream("__primary__")), "the primary one and stays");
-    in_use(text(margo.remove_xstream("__xstream_1__")), "by the progress ULT of context 0");
+    in_use(text(margo.remove_xstream("__xstream_1__")), "by the progress ULT of shard 0");
 
     let pools = margo.pools().len();
     margo.remove_pool("own").unwrap();
@@ -609,7 +609,7 @@ fn progress_moves_only_where_it_can_run() {
     let margo = margo::init(
         r#"{ "argobots": { "pools": [ { "name": "__primary__" }, { "name": "net1" } ],
              "xstreams": [ { "name": "x1", "scheduler": { "pools": ["net1"] } } ] },
-             "margo": { "more_progress_pools": ["net1"] } }"#,
+             "margo": { "shards": ["__primary__", "net1"] } }"#,
     )
     .unwrap();
     margo.add_pool(pool(r#"{ "name": "alone", "access": "private" }"#)).unwrap();
@@ -617,10 +617,10 @@ fn progress_moves_only_where_it_can_run() {
     let error = text(margo.migrate_progress("alone"));
     assert!(error.contains("pool `alone` is private"), "{error}");
     let error = text(margo.migrate_progress("net1"));
-    assert!(error.contains("in use by the progress ULT of context 1"), "{error}");
+    assert!(error.contains("in use by the progress ULT of shard 1"), "{error}");
     assert!(text(margo.migrate_progress("x")).contains("no pool `x`"));
     let error = text(margo.migrate_progress_of(2, "net1"));
-    assert!(error.contains("no context 2: this instance has 2"), "{error}");
+    assert!(error.contains("no shard 2: this instance has 2"), "{error}");
     margo.migrate_progress("__primary__").unwrap();
 
     margo.add_pool(pool(r#"{ "name": "net2" }"#)).unwrap();

@@ -63,7 +63,7 @@ fn progress_of_a_child_keeps_its_xstream() {
     let child = child_in_p(&margo);
     margo.add_xstream_from_json(r#"{ "name": "y", "scheduler": { "pools": ["p"] } }"#).unwrap();
     let expected = format!(
-        "xstream `x` is in use by the progress ULT of context 0 of child instance {}",
+        "xstream `x` is in use by the progress ULT of shard 0 of child instance {}",
         child.self_addr()
     );
     assert_eq!(text(margo.remove_xstream("x")), expected);
@@ -157,7 +157,7 @@ fn ranks_say_nothing_of_where_progress_runs() {
     x.set_rank(usize::MAX).unwrap();
     y.set_rank(of_x).unwrap();
     let error = text(margo.remove_xstream("x"));
-    assert_eq!(error, "xstream `x` is in use by the progress ULT of context 0");
+    assert_eq!(error, "xstream `x` is in use by the progress ULT of shard 0");
     margo.remove_xstream("y").unwrap();
     end(&margo);
 }

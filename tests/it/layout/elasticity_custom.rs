@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use crate::common::{PATIENCE, bounded};
+use margo::config::Shards;
 use margo::ult::{self, PopBy, PushReason, Unit};
 use margo::{Config, ConfigFlags, Instance, ProviderHandle, ProviderId, Rpc};
 
@@ -76,31 +77,34 @@ fn a_pool_with_a_queue_of_its_own_serves_and_is_not_printed() {
 }
 
 #[test]
-fn progress_of_further_contexts_is_printed_for_all_or_for_none() {
-    printed_for_all_or_for_none(r#"{ "mercury": { "max_contexts": 3 } }"#);
+fn progress_of_further_shards_is_printed_for_all_or_for_none() {
+    printed_for_all_or_for_none(r#"{ "margo": { "shards": 3 } }"#);
     printed_for_all_or_for_none(
         r#"{ "argobots": {
                 "pools": [{ "name": "__pool_1__" }, { "name": "b" }],
                 "xstreams": [{ "scheduler": { "pools": [0] } },
                              { "scheduler": { "pools": [1] } }] },
-             "margo": { "more_progress_pools": ["__pool_1__", "b"] } }"#,
+             "margo": { "shards": ["__primary__", "__pool_1__", "b"] } }"#,
     );
 }
 
 fn printed_for_all_or_for_none(document: &str) {
     let margo = with_own_queue(document);
-    let printed = || margo.config().margo.more_progress_pools.len();
+    let printed = || match margo.config().margo.shards {
+        Some(Shards::Pools(pools)) => pools.len(),
+        _ => 0,
+    };
     let read_back = || {
         let read = Config::from_json(&margo.config().to_json()).unwrap();
         assert_eq!(read.resolve(&|_| None).unwrap().more_progress_pools.len(), 2);
     };
-    assert_eq!(printed(), 2);
+    assert_eq!(printed(), 3);
     // A document has no word for the pool of one of them.
     margo.migrate_progress_of(1, "own").unwrap();
     assert_eq!(printed(), 0);
     read_back();
     margo.migrate_progress_of(1, "__pool_1__").unwrap();
-    assert_eq!(printed(), 2);
+    assert_eq!(printed(), 3);
     // Of the first one: another has the pool that stands in for it.
     margo.migrate_progress("own").unwrap();
     margo.migrate_progress_of(1, "__primary__").unwrap();

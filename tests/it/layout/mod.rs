@@ -1,8 +1,7 @@
-//! Pools, execution streams and contexts of an instance: as documents describe them, as programs
+//! Pools, execution streams and shards of an instance: as documents describe them, as programs
 //! bring them along, and while they change.
 
 mod auto_sm;
-mod contexts;
 mod documents;
 mod elasticity;
 mod elasticity_checks;
@@ -14,3 +13,5 @@ mod options;
 mod pools;
 mod runtime;
 mod samples;
+mod sharded;
+mod shards;

@@ -277,7 +277,7 @@ fn receives_come_back_when_arguments_are_read_or_with_the_answer() {
             has_begun(3);
         } else {
             has_begun(2);
-            let context = &service.metrics().contexts[0];
+            let context = &service.metrics().shards[0];
             assert_eq!((context.requests_held, context.receives_posted), (2, 0));
             go.release(1);
             let (_, first) = margo::wait_any(&mut calls).unwrap();

@@ -90,7 +90,7 @@ fn an_index_that_the_parent_does_not_have_is_an_error_that_lists_what_there_is()
         (r#"{ "rpc_pool": 5 }"#, "rpc_pool", 5),
         (r#"{ "progress_pool": 7 }"#, "progress_pool", 7),
         (r#"{ "margo": { "bulk": { "copy_pool": 5 } } }"#, "margo.bulk.copy_pool", 5),
-        (r#"{ "margo": { "more_progress_pools": ["a", 5] } }"#, "margo.more_progress_pools[1]", 5),
+        (r#"{ "margo": { "shards": ["a", 5] } }"#, "margo.shards[1]", 5),
         (
             r#"{ "margo": { "admission": { "pools": [{ "pool": 5 }] } } }"#,
             "margo.admission.pools[0].pool",
@@ -136,15 +136,15 @@ impl Component for Listed {
 fn all_that_names_a_pool_means_the_parents_indices() {
     let parent = parent_with_gaps();
     let document = r#"{ "progress_pool": 4, "rpc_pool": 6,
-        "margo": { "more_progress_pools": [6], "bulk": { "copy_pool": 6 },
+        "margo": { "shards": [4, 6], "bulk": { "copy_pool": 6 },
                    "admission": { "pools": [{ "pool": 6, "handlers_max": 3 }] },
                    "providers": [{ "type": "listed", "provider_id": 1, "pool": 6 }] } }"#;
     let child = parent.init_child(document).unwrap();
     let users = child.pool_users(6).unwrap();
-    for user in ["the progress ULT of context 1", "handlers without a pool", "large copies"] {
+    for user in ["the progress ULT of shard 1", "handlers without a pool", "large copies"] {
         assert!(users.iter().any(|known| known.contains(user)), "{user}: {users:?}");
     }
-    assert!(child.pool_users(4).unwrap().contains(&"the progress ULT of context 0".to_owned()));
+    assert!(child.pool_users(4).unwrap().contains(&"the progress ULT of shard 0".to_owned()));
     let component = Listed(Mutex::default());
     let running = child.start_providers(&[&component]).unwrap();
     assert_eq!(component.0.lock().unwrap()[0].pool.name(), "f");
@@ -154,7 +154,7 @@ fn all_that_names_a_pool_means_the_parents_indices() {
     let printed = child.config();
     let json = serde_json::to_value(&printed).unwrap();
     assert_eq!((&json["progress_pool"], &json["rpc_pool"]), (&4.into(), &6.into()));
-    assert_eq!(json["margo"]["more_progress_pools"][0], 6);
+    assert_eq!(json["margo"]["shards"][1], 6);
     assert_eq!(json["margo"]["bulk"]["copy_pool"], 6);
     let bounds = &json["margo"]["admission"]["pools"][0];
     assert_eq!((&bounds["pool"], &bounds["handlers_max"]), (&6.into(), &3.into()));

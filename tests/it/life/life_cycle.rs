@@ -373,6 +373,7 @@ fn a_child_has_no_layout_of_its_own() {
         ("use_progress_thread", r#"{ "use_progress_thread": true }"#),
         ("rpc_thread_count", r#"{ "rpc_thread_count": -1 }"#),
         ("mercury.max_contexts", r#"{ "mercury": { "max_contexts": 2 } }"#),
+        ("margo.shards", r#"{ "margo": { "shards": "auto" } }"#),
     ] {
         for error in [
             parent.init_child(document).unwrap_err(),
@@ -574,10 +575,8 @@ fn a_state_dump_tells_what_waits_where() {
     assert!(dump.ults.iter().any(|ult| ult.name.as_deref() == Some("margo progress")));
     let pool = dump.metrics.pools.iter().find(|pool| pool.name == own.rpc_pool().name()).unwrap();
     assert!(pool.alive >= 1 && pool.xstreams.len() == 1, "{pool:?}");
-    assert_eq!(dump.metrics.contexts.len(), 1);
-    assert!(
-        dump.metrics.contexts[0].in_flight >= 1 && dump.metrics.contexts[0].receives_posted > 0
-    );
+    assert_eq!(dump.metrics.shards.len(), 1);
+    assert!(dump.metrics.shards[0].in_flight >= 1 && dump.metrics.shards[0].receives_posted > 0);
     let far = &dump.timers[0];
     assert!(far.name == "far" && far.due_in_msec.unwrap() > 3_000_000 && !far.is_running);
     // As text it is JSON, with the configuration in it.

@@ -67,7 +67,7 @@ fn a_snapshot_shows_who_waits_for_whom() {
         // A request each, and no answer yet.
         assert_eq!((peer.sent_messages, peer.received_messages), (Some(3), Some(0)), "{peer:?}");
         assert_eq!(seen.network.requests_sent, before.network.requests_sent + 3);
-        assert_eq!(seen.contexts[0].in_flight, 3);
+        assert_eq!(seen.shards[0].in_flight, 3);
 
         // The target: handlers that are suspended, in a pool and behind two gates.
         let seen = until("three that are blocked", || {
@@ -92,7 +92,7 @@ fn a_snapshot_shows_who_waits_for_whom() {
         margo::wait_all(calls).into_iter().for_each(|end| end.unwrap());
         let after = pair.client.metrics();
         assert_eq!((after.peers.calls_in_flight, after.peers.oldest_call_sec), (0, None));
-        assert!(after.contexts[0].events > before.contexts[0].events);
+        assert!(after.shards[0].events > before.shards[0].events);
         drop(provider);
         let service = pair.service.clone();
         pair.end();
@@ -716,7 +716,7 @@ fn peers_read_the_metrics_while_no_handler_can_run_and_after_progress_has_moved(
     });
     assert_ne!(service.rpc_pool().name(), service.progress_pool().name());
     let seen = client.metrics_of_timed(&target, PATIENCE).unwrap();
-    assert_eq!(seen.contexts[0].progress_pool, service.progress_pool().name());
+    assert_eq!(seen.shards[0].progress_pool, service.progress_pool().name());
     free.store(true, Ordering::Relaxed);
     unit.unwrap().join().unwrap();
     let old = service.progress_pool();
@@ -724,7 +724,7 @@ fn peers_read_the_metrics_while_no_handler_can_run_and_after_progress_has_moved(
     let users = service.pool_users(old.name()).unwrap();
     assert!(!users.iter().any(|user| user.contains("metrics")), "{users:?}");
     let seen = client.metrics_of_timed(&target, PATIENCE).unwrap();
-    assert_eq!(seen.contexts[0].progress_pool, service.rpc_pool().name());
+    assert_eq!(seen.shards[0].progress_pool, service.rpc_pool().name());
     client.finalize_and_wait().unwrap();
     service.finalize_and_wait().unwrap();
 }

@@ -745,7 +745,7 @@ fn a_reset_takes_the_entries_of_all_series_and_each_call_is_in_one_of_them() {
 fn polls_that_are_timed_stand_for_those_that_are_not() {
     // Polls without end, for this test to count.
     let own = margo::init(r#"{ "progress_timeout_ub_msec": 0 }"#).unwrap();
-    let polled = || own.metrics().contexts[0].polls;
+    let polled = || own.metrics().shards[0].polls;
     let before_start = polled();
     own.start_statistics(0);
     let started = polled();

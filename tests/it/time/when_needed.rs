@@ -174,11 +174,12 @@ fn an_idle_instance_serves_what_peers_want() {
 }
 
 #[test]
-fn with_several_contexts_each_wakes_its_own() {
+fn with_several_shards_each_wakes_its_own() {
     let service = Instance::builder("na+sm://").start().unwrap();
     let _held = Held::serve(&service);
-    let document = r#"{ "mercury": { "max_contexts": 3, "na_no_block": true },
-        "margo": { "listen": false, "progress_when_needed": true }, "rpc_thread_count": 2 }"#;
+    let document = r#"{ "mercury": { "na_no_block": true },
+        "margo": { "shards": 3, "listen": false, "progress_when_needed": true },
+        "rpc_thread_count": 2 }"#;
     let client = margo::init(document).unwrap();
     let target = target(&client, &service);
     until("sleeps", &client, |sleeps, _| sleeps > 0);

@@ -31,8 +31,8 @@ pub fn check_shards(shards: usize) -> Result<(), Error> {
     }
 }
 
-/// Most connections of a group of `theirs` endpoints that calls one of `ours`: each of its endpoints
-/// has one for each endpoint here, and one that names none.
+/// Most connections of a group of `theirs` endpoints that calls a group of `ours`: each of its
+/// endpoints has one for each endpoint here, and one that names none.
 pub fn connections_max(theirs: usize, ours: usize) -> usize {
     theirs.clamp(1, SHARDS_MAX) * (ours + 1)
 }

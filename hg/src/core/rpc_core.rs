@@ -10,8 +10,8 @@
 //! |---|---|---|
 //! | `State` (operations, events, tags, receives) | everybody, briefly | `Core::state` |
 //! | `Releases` (answers that are over) | who answers, in a cell of its thread | see `releases.rs` |
-//! | `arrived` (completions not acted on) | progress, trigger, other contexts | `Core::arrived` |
-//! | the registry | registrations; contexts keep a copy | see `registry.rs` |
+//! | `arrived` (completions not acted on) | progress, trigger | `Core::arrived` |
+//! | the registry | registrations; shards keep a copy | see `registry.rs` |
 //! | builds of peers | calls, and answers to what they ask | their own lock, see `builds.rs` |
 //! | message buffers | everybody | see `buffers.rs` |
 //! | the endpoint | everybody | never under `Core::state` |
@@ -20,12 +20,17 @@
 //! its end, and once for a request that arrives. Its answer takes it only if the transport does not
 //! send that at once.
 //!
-//! # Contexts
+//! # Shards
 //!
-//! A [`Core`] is one context; [`Core::context`] makes further ones on the same endpoint, which run
-//! in parallel, each driven by one thread at a time. A call may name the context that shall handle
-//! it at the target; one that names none, or one that is not there, goes to context 0, as in C. The
-//! response comes to the context that called. Receives for requests belong to context 0.
+//! A [`Core`] is one *shard*, on an endpoint of its own. [`Core::group`] makes several of them, on
+//! a group of endpoints behind one address, which run in parallel, each driven by one thread at a
+//! time. A shard serves the connections of its endpoint: requests are handed up by the shard where
+//! they arrive, and a response comes to the shard that called. What shards share is in `class.rs`,
+//! and a call that stays on its shard writes none of it.
+//!
+//! Shards meet where a thread of one cancels an operation of another, answers a call to ourselves
+//! that another has made, or names the shard that is to handle such a call. What is queued for a
+//! shard then is followed by a call of its [waker](Core::set_waker).
 //!
 //! # The parts of an operation
 //!
@@ -49,28 +54,29 @@
 //! tokens have gone back through `trigger`.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use na::{Addr, Completion, Endpoint, LargeBuffers, Limits};
 use prim::lock::{BiasedGuard, BiasedLock};
 use prim::sync::lock;
 
 use crate::base::counters::Counts;
-use crate::core::bell::Bell;
+use crate::base::log::log;
 use crate::core::class::Class;
 use crate::core::receives::Receives;
 use crate::core::releases::Releases;
 use crate::core::state::State;
 use crate::memory::Buffers;
-use crate::ops::{Event, Space};
+use crate::ops::{Event, SHARDS_MAX, Space};
 use crate::proc::WriterLimits;
 use crate::wire::format::Accept;
 use crate::{Counters, Format, HgError, HgOptions, InHand, OpRef, ProcLimits};
 
-/// A context of the RPC core on one endpoint. `T` is what callers give an operation and get back at
-/// its end.
+/// The RPC core on one endpoint: alone, or one shard of a group. `T` is what callers give an
+/// operation and get back at its end.
 ///
 /// Counterpart: `hg_class_t` and `hg_context_t`. There is no need for `HG_Create`, `HG_Reset` and
 /// `HG_Destroy` of a handle: a call owns nothing that outlives it, its slot, tag and buffers are
@@ -86,114 +92,112 @@ pub struct Core<T> {
     /// Peers are asked for their build.
     pub(crate) asks: bool,
     pub(crate) buffers: Arc<Buffers>,
-    /// Where requests are received; `None`: into buffers of their own. Those of all contexts.
+    /// Where requests are received; `None`: into buffers of their own. Those of this shard.
     pub(crate) large: Option<LargeBuffers>,
     pub(crate) class: Arc<Class<T>>,
     pub(crate) id: u8,
     pub(crate) space: Space,
-    /// Context 0, which has the receives for requests; `None`: this is it.
-    primary: Option<Arc<Core<T>>>,
-    /// How others wake it; context 0 has one as soon as there may be another.
-    pub(crate) bell: Option<Bell>,
+    /// How a thread of another shard wakes the one that drives this.
+    waker: OnceLock<Waker>,
     state: BiasedLock<State<T>>,
     /// `State::events` is not empty; to look at without the lock. Only a hint: a thread that queues
     /// an event for a sleeping progress ULT wakes it, and `prepare_wait` looks under the lock.
     pub(crate) has_events: AtomicBool,
-    /// Completions that `progress` collected, and those that other contexts have handed over.
+    /// Completions that `progress` collected.
     pub(crate) arrived: Mutex<VecDeque<Completion>>,
     /// `arrived` is not empty; written under its lock, and as much of a hint.
     pub(crate) has_arrived: AtomicBool,
-    /// The answer of [`Receives::is_crowded`] in context 0 at the latest arrival, for the other
-    /// contexts.
-    pub(crate) crowded: AtomicBool,
     /// Requests that are done with, by thread; `None`: they are counted in `state` alone.
     pub(crate) releases: Option<Releases>,
     pub(crate) counts: Counts,
 }
 
+/// The call that wakes the thread which drives a shard.
+struct Waker(Box<dyn Fn() + Send + Sync>);
+
+impl fmt::Debug for Waker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Waker")
+    }
+}
+
 impl<T> Core<T> {
-    /// Starts the RPC core on `endpoint`, with one context, and posts receives if it is to listen.
+    /// Starts the RPC core on `endpoint`, and posts receives if it is to listen.
     ///
     /// # Errors
     ///
     /// [`HgError::Na`] when the endpoint refuses the receives, or carries messages too short for
     /// Mercury's headers; when checksums are asked for in a build without.
     pub fn new(endpoint: Arc<dyn Endpoint>, options: HgOptions) -> Result<Arc<Self>, HgError> {
-        if options.format().level() != options.checksum_level {
-            return Err(HgError::Na(na::Error::InvalidArgument(
-                "checksums take `build: Build::Checksum`: the headers of a plain build have no \
-                 room for them"
-                    .to_owned(),
-            )));
-        }
-        let limits = endpoint.limits();
-        let least = limits.unexpected_bytes_max.min(limits.expected_bytes_max);
-        if least < MESSAGE_BYTES_MIN {
-            return Err(HgError::Na(na::Error::InvalidArgument(format!(
-                "messages of at most {least} bytes are too short: headers and the description of \
-                 an overflow take {MESSAGE_BYTES_MIN}"
-            ))));
-        }
-        let class = Arc::new(Class::new(endpoint.clone()));
-        let make = |id, generation| {
-            Self::make((id, generation), endpoint, options.clone(), class.clone(), None)
-        };
-        let core = class.add(options.max_contexts, make)?;
-        if core.options.listen {
-            let first = core.state().receives.first();
-            core.has_memory_for(&first)?;
-            core.post_receives(first)?;
-        }
-        Ok(core)
+        Ok(Self::group(vec![endpoint], options)?.remove(0))
     }
 
-    /// Makes a further context. It lasts until the last clone of what this returns is dropped;
-    /// whatever it has in flight then ends unnoticed, so wait for [`in_flight`](Self::in_flight) to
-    /// be zero before.
+    /// Starts the RPC core on a group of endpoints behind one address
+    /// ([`na::Plugin::open_group`]): a shard on each of them, in their order. They have one
+    /// registry. Bounds about receives and requests ([`HgOptions::request_post_init`],
+    /// [`HgOptions::request_post_incr`], [`HgOptions::requests_max`]) are for all of them
+    /// together, and each has its part; bounds in bytes are those of all of them. Whoever lets go
+    /// of one shard lets go of all: what a shard has in flight when its last clone is dropped ends
+    /// unnoticed, so wait for [`in_flight`](Self::in_flight) to be zero before.
     ///
     /// # Errors
     ///
-    /// [`HgError::Contexts`] beyond [`HgOptions::max_contexts`]; [`HgError::Closed`].
+    /// As [`new`](Self::new), and [`HgError::Na`] for no endpoint and for more than 128.
     ///
-    /// Counterpart: `HG_Context_create`.
-    pub fn context(self: &Arc<Self>) -> Result<Arc<Self>, HgError> {
-        let primary = self.primary.as_ref().unwrap_or(self).clone();
-        if self.is_closed() {
-            return Err(HgError::Closed);
+    /// Counterpart: `HG_Context_create`, whose contexts share one endpoint.
+    pub fn group(
+        endpoints: Vec<Arc<dyn Endpoint>>,
+        options: HgOptions,
+    ) -> Result<Vec<Arc<Self>>, HgError> {
+        if options.format().level() != options.checksum_level {
+            return Err(invalid(
+                "checksums take `build: Build::Checksum`: the headers of a plain build have no \
+                 room for them"
+                    .to_owned(),
+            ));
         }
-        let (endpoint, options, class) =
-            (self.endpoint.clone(), self.options.clone(), self.class.clone());
-        self.class.add(self.options.max_contexts, |id, generation| {
-            Self::make((id, generation), endpoint, options, class, Some(primary))
-        })
+        let count = endpoints.len();
+        let Some(first) = endpoints.first().filter(|_| count <= SHARDS_MAX) else {
+            return Err(invalid(format!("{count} endpoints; 1 to {SHARDS_MAX} are possible")));
+        };
+        let options = options.of_one_shard(count);
+        let class = Arc::new(Class::new(first.clone()));
+        let make = |(id, endpoint): (usize, Arc<dyn Endpoint>)| {
+            Self::make((id as u8, count), endpoint, options.clone(), class.clone()).map(Arc::new)
+        };
+        let shards: Vec<_> =
+            endpoints.into_iter().enumerate().map(make).collect::<Result<_, _>>()?;
+        class.introduce(&shards);
+        for shard in shards.iter().filter(|shard| shard.options.listen) {
+            let first = shard.state().receives.first();
+            shard.has_memory_for(&first)?;
+            shard.post_receives(first)?;
+        }
+        Ok(shards)
     }
 
     fn make(
-        (id, generation): (u8, u32),
+        (id, shards): (u8, usize),
         endpoint: Arc<dyn Endpoint>,
         options: HgOptions,
         class: Arc<Class<T>>,
-        primary: Option<Arc<Self>>,
     ) -> Result<Self, HgError> {
-        let (first, more) = (options.request_post_init, options.request_post_incr);
         let limits = endpoint.limits();
-        let large = match &primary {
-            Some(primary) => primary.large.clone(),
-            None => Some(options.large_buffers(limits.unexpected_bytes_max)?)
-                .filter(|_| options.multi_recv && options.listen && endpoint.has_multi_recv()),
-        };
+        let least = limits.unexpected_bytes_max.min(limits.expected_bytes_max);
+        if least < MESSAGE_BYTES_MIN {
+            return Err(invalid(format!(
+                "messages of at most {least} bytes are too short: headers and the description of \
+                 an overflow take {MESSAGE_BYTES_MIN}"
+            )));
+        }
+        let (first, more) = (options.request_post_init, options.request_post_incr);
+        let large = Some(options.large_buffers(limits.unexpected_bytes_max)?)
+            .filter(|_| options.multi_recv && options.listen && endpoint.has_multi_recv());
         let receives = Receives::new(first, more, options.requests_max, large.is_some());
-        let is_apart = options.max_contexts <= 1 && receives.may_collect();
-        let releases = is_apart.then(Releases::new).flatten();
-        let space = Space::new(id, options.max_contexts);
+        let releases = receives.may_collect().then(Releases::new).flatten();
+        let space = Space::new(id, shards);
         // Half is for watched origins.
-        let given_up_max =
-            endpoint.idle_receives_max() / 2 / usize::from(options.max_contexts.max(1));
-        let given_up_max = given_up_max.clamp(1, GIVEN_UP_MAX);
-        let bell = match options.max_contexts {
-            0 | 1 => None,
-            _ => Some(Bell::new(endpoint.wait_fd())?),
-        };
+        let given_up_max = (endpoint.idle_receives_max() / 2).clamp(1, GIVEN_UP_MAX);
         Ok(Self {
             self_addr: endpoint.self_addr(),
             limits,
@@ -206,27 +210,33 @@ impl<T> Core<T> {
             class,
             id,
             space,
-            primary,
-            bell,
-            state: BiasedLock::new(State::new((id, generation), given_up_max, space, receives)),
+            waker: OnceLock::new(),
+            state: BiasedLock::new(State::new((id, shards), given_up_max, space, receives)),
             has_events: AtomicBool::new(false),
             arrived: Mutex::new(VecDeque::new()),
             has_arrived: AtomicBool::new(false),
-            crowded: AtomicBool::new(false),
             releases,
             counts: Counts::default(),
         })
     }
 
-    /// The number of this context. Counterpart: `HG_Context_get_id`.
-    pub fn id(&self) -> u8 {
+    /// The number of this shard in its group. Counterpart: `HG_Context_get_id`.
+    pub fn shard(&self) -> u8 {
         self.id
     }
 
-    /// Context 0.
-    #[inline]
-    pub(crate) fn primary(&self) -> &Self {
-        self.primary.as_deref().unwrap_or(self)
+    /// Sets what wakes the thread that drives this shard, should it sleep: called whenever a thread
+    /// of another shard has queued something here. The first one stays. `wake` must neither panic
+    /// nor wait, nor call this shard.
+    pub fn set_waker(&self, wake: impl Fn() + Send + Sync + 'static) {
+        let _ = self.waker.set(Waker(Box::new(wake)));
+    }
+
+    /// Something was queued for this shard by a thread of another one.
+    pub(crate) fn wake(&self) {
+        if let Some(Waker(wake)) = self.waker.get() {
+            wake();
+        }
     }
 
     /// Runs `work` while the lock is held, as by another thread; for tests.
@@ -294,6 +304,12 @@ impl<T> Core<T> {
         &self.endpoint
     }
 
+    /// The number of the endpoint, which the addresses have that it makes.
+    #[inline]
+    pub fn endpoint_id(&self) -> u64 {
+        self.self_addr.endpoint_id()
+    }
+
     /// Our own address.
     pub fn self_addr(&self) -> Addr {
         self.self_addr.clone()
@@ -317,28 +333,29 @@ impl<T> Core<T> {
     /// Returns the counts of what this core has done so far.
     pub fn counters(&self) -> Counters {
         let mut sum = Counters::default();
-        for context in self.class.all() {
-            let mut hot = context.state().hot;
-            hot.rpc_resp_sent += context.releases.as_ref().map_or(0, Releases::answered);
-            context.counts.add_to(hot, &mut sum);
+        for shard in self.class.all() {
+            shard.add_counters_to(&mut sum);
         }
-        sum.multi_recv_copy = self.copied();
         sum
     }
 
-    /// Requests that got memory of their own.
-    pub(crate) fn copied(&self) -> u64 {
-        self.large.as_ref().map_or(0, LargeBuffers::copied)
+    /// Adds what this shard has done.
+    fn add_counters_to(&self, sum: &mut Counters) {
+        let mut hot = self.state().hot;
+        hot.rpc_resp_sent += self.releases.as_ref().map_or(0, Releases::answered);
+        self.counts.add_to(hot, sum);
+        // Requests that got memory of their own.
+        sum.multi_recv_copy += self.large.as_ref().map_or(0, LargeBuffers::copied);
     }
 
     /// Returns the operations and memory that are in hand now.
     pub fn in_hand(&self) -> InHand {
         let mut sum = InHand::default();
-        for context in self.class.all() {
-            context.collected_state().add_to(&mut sum);
+        for shard in self.class.all() {
+            shard.collected_state().add_to(&mut sum);
+            let taken = shard.large.as_ref().map_or(0, LargeBuffers::bytes_taken);
+            sum.large_buffer_bytes += taken as usize;
         }
-        let taken = self.large.as_ref().map_or(0, LargeBuffers::bytes_taken);
-        sum.large_buffer_bytes = taken as usize;
         sum.result_bytes_kept = (self.class.kept.bytes() + self.class.kept_apart.bytes()) as usize;
         sum
     }
@@ -351,11 +368,6 @@ impl<T> Core<T> {
     /// Payload bytes that fit into a response. Counterpart: `HG_Class_get_output_eager_size`.
     pub fn output_eager_bytes(&self) -> usize {
         self.limits.expected_bytes_max - self.options.build.header_bytes()
-    }
-
-    #[inline]
-    pub(crate) fn is_primary(&self) -> bool {
-        self.primary.is_none()
     }
 
     /// Operations whose token has not gone back. For the caller of [`trigger`](Self::trigger).
@@ -378,18 +390,8 @@ impl<T> Core<T> {
     ///
     /// Counterpart: `HG_Event_ready`.
     pub fn prepare_wait(&self) -> bool {
-        if let Some(bell) = &self.bell {
-            bell.announce(&self.class.sleepers);
-        }
-        // What a closed endpoint does to wake sleepers, another context may have taken away.
         let is_idle = |state: &State<T>| !state.closed && state.events.is_empty();
-        let quiet = lock(&self.arrived).is_empty()
-            && is_idle(&self.state())
-            && self.endpoint.prepare_wait();
-        if let Some(bell) = self.bell.as_ref().filter(|_| !quiet) {
-            bell.retract(&self.class.sleepers);
-        }
-        quiet
+        lock(&self.arrived).is_empty() && is_idle(&self.state()) && self.endpoint.prepare_wait()
     }
 
     /// Readable when there is work, see [`prepare_wait`](Self::prepare_wait). `None`: the transport
@@ -397,8 +399,7 @@ impl<T> Core<T> {
     ///
     /// Counterpart: `HG_Event_get_wait_fd`.
     pub fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
-        let endpoint = self.endpoint.wait_fd()?;
-        Some(self.bell.as_ref().map_or(endpoint, Bell::fd))
+        self.endpoint.wait_fd()
     }
 
     /// Origins that may stay watched without a need: each takes a receive. These are half of the
@@ -420,3 +421,17 @@ pub(crate) const GIVEN_UP_MAX: usize = 1024;
 /// Headers of any format, what is said beside them, the length of a descriptor, and a descriptor of
 /// one segment with a memory handle of 64 bytes.
 pub const MESSAGE_BYTES_MIN: usize = 24 + crate::wire::extension::BYTES_MAX + 8 + 40 + 64;
+
+fn invalid(text: String) -> HgError {
+    HgError::Na(na::Error::InvalidArgument(text))
+}
+
+impl<T> Drop for Core<T> {
+    fn drop(&mut self) {
+        if self.options.stats {
+            let mut sum = Counters::default();
+            self.add_counters_to(&mut sum);
+            log!(self.options.log, INFO, shard = self.id, counters = ?sum, "RPC layer");
+        }
+    }
+}

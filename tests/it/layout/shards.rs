@@ -1,35 +1,37 @@
-//! Several network contexts in one instance.
+//! Several shards in one instance.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::common::{PATIENCE, TRANSPORTS, bounded};
+use crate::common::{PATIENCE, bounded};
 use margo::ult::Eventual;
 use margo::{Access, Bulk, ForwardError, Instance, ProviderHandle, Rpc};
 
-/// Answers with the context that took the request.
-const WHERE: Rpc<(), u8> = Rpc::new("where");
+/// Answers with the shard that took the request, and the pool of the handler.
+const WHERE: Rpc<(), (u8, String)> = Rpc::new("where");
 /// Pulls what is exposed, and answers with the sum of its bytes.
 const PULL: Rpc<Bulk, u64> = Rpc::new("pull");
 const NEVER: Rpc<(), ()> = Rpc::new("never");
 
-/// An instance with that many contexts, which sleeps as soon as there is nothing to do.
-fn start(address: &str, listen: bool, contexts: usize) -> Instance {
+/// An instance with that many shards, which sleeps as soon as there is nothing to do.
+fn start(address: &str, listen: bool, shards: usize) -> Instance {
     let (auto_sm, address) = match address.strip_prefix("auto ") {
         Some(address) => (true, address),
         None => (false, address),
     };
     margo::init(&format!(
-        r#"{{ "margo": {{ "address": "{address}", "listen": {listen} }}, "rpc_thread_count": 1,
-              "progress_spindown_msec": 0,
-              "mercury": {{ "max_contexts": {contexts}, "auto_sm": {auto_sm} }} }}"#
+        r#"{{ "margo": {{ "address": "{address}", "listen": {listen}, "shards": {shards} }},
+              "progress_spindown_msec": 0, "mercury": {{ "auto_sm": {auto_sm} }} }}"#
     ))
     .unwrap()
 }
 
 fn serve(service: &Instance) {
-    service.register(WHERE, |request| request.respond(&request.context()).unwrap()).unwrap();
+    let own = || margo::ult::current().unwrap().pool;
+    service
+        .register(WHERE, move |request| request.respond(&(request.shard(), own())).unwrap())
+        .unwrap();
     service
         .register(PULL, |request| {
             let len = request.args().len() as usize;
@@ -40,34 +42,41 @@ fn serve(service: &Instance) {
         .unwrap();
 }
 
-fn pair(transport: &str, contexts: usize) -> (Instance, Instance, ProviderHandle) {
-    let service = start(transport, true, contexts);
+fn pair(transport: &str, shards: usize) -> (Instance, Instance, ProviderHandle) {
+    let service = start(transport, true, shards);
     serve(&service);
     let own = transport.split("://").next().unwrap();
-    let client = start(&format!("{own}://"), false, contexts);
+    let client = start(&format!("{own}://"), false, shards);
     let target = ProviderHandle::from(client.lookup(service.self_addr().uri()).unwrap());
     (service, client, target)
 }
 
-/// The networks, one with shared memory beside it, and one that is simulated.
-const ADDRESSES: [&str; 4] =
-    [TRANSPORTS[0], TRANSPORTS[1], "auto na+tcp://127.0.0.1:0", "na+sim://"];
+/// The networks that have groups of endpoints.
+const ADDRESSES: [&str; 3] = ["na+sm://", "na+tcp://127.0.0.1:0", "na+sim://"];
 
 /// Calls from a ULT next to each progress ULT, and from this thread.
 #[test]
-fn every_context_calls_and_is_called() {
+fn every_shard_calls_and_is_called() {
     for transport in ADDRESSES {
         bounded(transport, move || {
             let (service, client, target) = pair(transport, 3);
-            assert_eq!(service.progress_pools().count(), 3);
+            let pools: Vec<_> =
+                service.progress_pools().map(|pool| pool.name().to_owned()).collect();
+            assert_eq!(pools.len(), 3);
+            let own_pools = pools.clone();
             let ask = move |client: &Instance, target: &ProviderHandle| {
-                for round in 0..20u8 {
-                    let wanted = round % 4;
-                    // One that is not there is context 0.
-                    let found = if wanted == 3 { 0 } else { wanted };
-                    let there = target.clone().in_context(wanted);
-                    assert_eq!(client.forward(WHERE, &there, &()).unwrap(), found);
-                    assert_eq!(client.forward(WHERE, target, &()).unwrap(), 0);
+                let (at_first, _) = client.forward(WHERE, target, &()).unwrap();
+                for wanted in (0..3).cycle().take(20) {
+                    let there = target.clone().in_shard(wanted);
+                    let (found, pool) = client.forward(WHERE, &there, &()).unwrap();
+                    assert_eq!(found, wanted);
+                    assert_eq!(
+                        pool,
+                        own_pools[usize::from(found)],
+                        "a handler in its shard's pool"
+                    );
+                    let (found, _) = client.forward(WHERE, target, &()).unwrap();
+                    assert_eq!(found, at_first, "a connection stays where it is");
                     let exposed = client.expose(vec![1; 100_000], Access::ReadOnly).unwrap();
                     assert_eq!(client.forward(PULL, &there, exposed.bulk()).unwrap(), 100_000);
                 }
@@ -76,6 +85,7 @@ fn every_context_calls_and_is_called() {
                 .progress_pools()
                 .map(|pool| {
                     let (client, target) = (client.clone(), target.clone());
+                    let ask = ask.clone();
                     pool.spawn(move || ask(&client, &target)).unwrap()
                 })
                 .collect();
@@ -90,7 +100,7 @@ fn every_context_calls_and_is_called() {
 }
 
 #[test]
-fn an_instance_calls_itself_in_every_context() {
+fn an_instance_calls_itself_in_every_shard() {
     for transport in ADDRESSES {
         bounded(transport, move || {
             let service = start(transport, true, 2);
@@ -100,9 +110,9 @@ fn an_instance_calls_itself_in_every_context() {
                 .map(|pool| {
                     let own = service.clone();
                     pool.spawn(move || {
-                        for context in (0..2).cycle().take(40) {
-                            let target = ProviderHandle::from(own.self_addr()).in_context(context);
-                            assert_eq!(own.forward(WHERE, &target, &()).unwrap(), context);
+                        for shard in (0..2).cycle().take(40) {
+                            let target = ProviderHandle::from(own.self_addr()).in_shard(shard);
+                            assert_eq!(own.forward(WHERE, &target, &()).unwrap().0, shard);
                         }
                     })
                     .unwrap()
@@ -114,9 +124,9 @@ fn an_instance_calls_itself_in_every_context() {
     }
 }
 
-/// A deadline cancels the call in the context that started it.
+/// A deadline cancels the call in the shard that started it.
 #[test]
-fn calls_of_every_context_can_time_out() {
+fn calls_of_every_shard_can_time_out() {
     for transport in ADDRESSES {
         bounded(transport, move || calls_time_out(transport));
     }
@@ -144,9 +154,9 @@ fn calls_time_out(transport: &str) {
     service.finalize_and_wait().unwrap();
 }
 
-/// Waiters in every context are told of the end, and the instance ends.
+/// Waiters in every shard are told of the end, and the instance ends.
 #[test]
-fn finalize_ends_what_waits_in_every_context() {
+fn finalize_ends_what_waits_in_every_shard() {
     for transport in ADDRESSES {
         bounded(transport, move || finalize_ends_what_waits(transport));
     }
@@ -183,14 +193,14 @@ fn finalize_ends_what_waits(transport: &str) {
     service.finalize_and_wait().unwrap();
 }
 
-/// The document names the pools; a call stays in the context beside its caller.
+/// The document names the pools; a call stays in the shard beside its caller.
 #[test]
-fn named_pools_have_the_progress_of_their_contexts() {
+fn named_pools_have_the_progress_of_their_shards() {
     let document = r#"{ "argobots": {
         "pools": [ { "name": "net0" }, { "name": "net1" } ],
         "xstreams": [ { "name": "x0", "scheduler": { "pools": ["net0"] } },
                       { "name": "x1", "scheduler": { "pools": ["net1"] } } ] },
-        "progress_pool": "net0", "margo": { "more_progress_pools": ["net1"] } }"#;
+        "margo": { "address": "na+sim://", "shards": ["net0", "net1"] } }"#;
     let service = margo::init(document).unwrap();
     let names: Vec<_> = service.progress_pools().map(|pool| pool.name().to_owned()).collect();
     assert_eq!(names, ["net0", "net1"]);
@@ -203,9 +213,9 @@ fn named_pools_have_the_progress_of_their_contexts() {
 }
 
 #[test]
-fn the_sample_with_several_contexts_starts() {
+fn the_sample_with_several_shards_starts() {
     let samples = margo::config::samples();
-    let (_, text) = samples.iter().find(|(name, _)| *name == "several-contexts.json").unwrap();
+    let (_, text) = samples.iter().find(|(name, _)| *name == "several-shards.json").unwrap();
     let service = margo::init(text).unwrap();
     assert_eq!(service.progress_pools().count(), 2);
     service.finalize_and_wait().unwrap();

@@ -1,0 +1,260 @@
+//! The shards of an instance: an RPC core on an endpoint of its own, and the progress ULT that
+//! drives it.
+//!
+//! The endpoints are a group behind one address (`na::open_group`): a request arrives at the shard
+//! that has its connection, which makes its handler and answers it. A call that stays on its shard
+//! writes nothing that another shard writes.
+//!
+//! An address belongs to one endpoint. So each shard keeps the addresses of peers as its own
+//! endpoint knows them, under the addresses that callers have. The address of a peer that does not
+//! listen is good only where its connection is: an operation with it is started at that shard.
+//!
+//! Handlers keep the instance alive. As a count that all shards change would be taken from core to
+//! core with each request, a shard of several has a *lease*: one count of the instance for the many
+//! handlers that begin while it lasts, which count the lease. Progress ends it at each sleep, and
+//! every some hundred polls, so that an instance whose last user is gone ends.
+//!
+//! | state | touched by | under |
+//! |---|---|---|
+//! | `Shard::progress` | the progress ULT sets it, once, before `init` returns | nothing |
+//! | `Shard::peers` | who calls from there with an address of another shard | its lock |
+//! | `Shard::lease` | the progress ULT, and callers that poll in its stead | its lock |
+//! | `Shards::near` | progress ULTs that come and go; read by callers | only a hint |
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use hg::Core;
+use prim::sync::lock;
+use ult::Runtime;
+
+use crate::Addr;
+use crate::operation::token::Token;
+use crate::progress::control::Progress;
+use crate::support::thread_number::thread_number;
+
+/// Peers whose addresses a shard keeps; then it looks them up anew.
+const PEERS_MAX: usize = 4096;
+
+/// Execution streams of which is known which shard's progress they run.
+const XSTREAMS_MAX: usize = 1024;
+
+/// No shard's progress.
+const NOT_NEAR: u8 = u8::MAX;
+
+/// One shard. `I` is what handlers hold of the instance.
+// Apart: what one shard writes is not in the cache lines of another.
+#[repr(align(128))]
+pub(crate) struct Shard<I> {
+    pub(crate) core: Arc<Core<Token>>,
+    pub(crate) progress: OnceLock<Progress>,
+    peers: Mutex<HashMap<Addr, PeerHere>>,
+    lease: Mutex<Option<I>>,
+}
+
+/// The addresses of a peer at one shard; `None` in them: it cannot be looked up.
+#[derive(Default)]
+struct PeerHere {
+    any: Option<Option<Addr>>,
+    /// Through its own shards, by number.
+    through: Vec<(u8, Option<Addr>)>,
+}
+
+/// The shards of an instance. There is at least one.
+pub(crate) struct Shards<I> {
+    all: Box<[Shard<I>]>,
+    /// The numbers of their endpoints.
+    endpoints: Box<[u64]>,
+    /// By execution stream.
+    near: Box<[AtomicU8]>,
+}
+
+impl<I: Clone> Shard<I> {
+    fn new(core: Arc<Core<Token>>) -> Self {
+        Self { core, progress: OnceLock::new(), peers: Mutex::default(), lease: Mutex::new(None) }
+    }
+
+    /// Wakes the progress ULT if it sleeps; for after giving the RPC layer something to do.
+    #[inline]
+    pub(crate) fn kick(&self) {
+        if let Some(progress) = self.progress.get() {
+            progress.kick();
+        }
+    }
+
+    /// As [`kick`](Self::kick), if what was just done in the RPC layer is for the progress ULT;
+    /// what the network is to do wakes it by itself.
+    #[inline]
+    pub(crate) fn kick_if_queued(&self) {
+        if self.core.has_queued() {
+            self.kick();
+        }
+    }
+
+    /// A count of the instance for a handler; `make` makes a lease, unless the instance ends.
+    pub(crate) fn lease(&self, make: impl FnOnce() -> Option<I>) -> Option<I> {
+        let mut lease = lock(&self.lease);
+        if lease.is_none() {
+            *lease = make();
+        }
+        lease.clone()
+    }
+
+    /// Ends the lease: the next handler asks the instance.
+    pub(crate) fn end_lease(&self) {
+        // Dropped without the lock: it may be the last, which ends the instance.
+        let ended = lock(&self.lease).take();
+        drop(ended);
+    }
+
+    /// Returns the address of `to` at this shard, through shard `through` there if that is given.
+    /// `None`: that peer cannot be looked up.
+    fn peer_here(&self, to: &Addr, through: Option<u8>) -> Option<Addr> {
+        if let Some(known) = lock(&self.peers).get(to).and_then(|peer| peer.known(through)) {
+            return known;
+        }
+        let endpoint = self.core.endpoint();
+        // Not under the lock: a host name may have to be resolved.
+        let found = match through {
+            Some(shard) => endpoint.lookup_shard(to.uri(), shard.into()),
+            None => endpoint.lookup(to.uri()),
+        };
+        // The text of an address that cannot be looked up may happen to name somebody else.
+        let found = found.ok().filter(|found| found == to);
+        let mut peers = lock(&self.peers);
+        if peers.len() >= PEERS_MAX && !peers.contains_key(to) {
+            peers.clear();
+        }
+        peers.entry(to.clone()).or_default().learn(through, found.clone());
+        found
+    }
+}
+
+impl PeerHere {
+    fn known(&self, through: Option<u8>) -> Option<Option<Addr>> {
+        match through {
+            None => self.any.clone(),
+            Some(shard) => {
+                let known = self.through.iter().find(|(number, _)| *number == shard);
+                known.map(|(_, addr)| addr.clone())
+            }
+        }
+    }
+
+    fn learn(&mut self, through: Option<u8>, found: Option<Addr>) {
+        match through {
+            None => self.any = Some(found),
+            Some(_) if self.known(through).is_some() => {}
+            Some(shard) => self.through.push((shard, found)),
+        }
+    }
+}
+
+impl<I: Clone> Shards<I> {
+    pub(crate) fn new(cores: Vec<Arc<Core<Token>>>) -> Self {
+        let endpoints = cores.iter().map(|core| core.self_addr().endpoint_id()).collect();
+        let near = if cores.len() > 1 { XSTREAMS_MAX } else { 0 };
+        let near = (0..near).map(|_| AtomicU8::new(NOT_NEAR)).collect();
+        Self { all: cores.into_iter().map(Shard::new).collect(), endpoints, near }
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.all.len()
+    }
+
+    #[inline]
+    pub(crate) fn are_several(&self) -> bool {
+        self.all.len() > 1
+    }
+
+    /// The shard of that number, which is one of an operation or request here.
+    ///
+    /// # Panics
+    ///
+    /// When there is no such shard.
+    #[inline]
+    pub(crate) fn get(&self, shard: u8) -> &Shard<I> {
+        &self.all[usize::from(shard)]
+    }
+
+    /// Shard 0, which stands for what concerns all of them.
+    #[inline]
+    pub(crate) fn first(&self) -> &Shard<I> {
+        &self.all[0]
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Shard<I>> {
+        self.all.iter()
+    }
+
+    /// The progress of a shard runs on an execution stream, and no longer on another one.
+    pub(crate) fn progress_is_on(&self, shard: u8, xstream: usize, before: Option<usize>) {
+        if let Some(left) = before.and_then(|before| self.near.get(before)) {
+            let _ = left.compare_exchange(shard, NOT_NEAR, Ordering::Relaxed, Ordering::Relaxed);
+        }
+        if let Some(near) = self.near.get(xstream) {
+            near.store(shard, Ordering::Relaxed);
+        }
+    }
+
+    /// The shard for operations that the caller starts: the one whose progress ULT shares its
+    /// execution stream, so that both talk without a wake-up; else one that goes with the execution
+    /// stream's index; for an OS thread one that stays the same, other threads have others.
+    #[inline]
+    pub(crate) fn here(&self, runtime: &Runtime) -> &Shard<I> {
+        if self.are_several() { self.near(runtime) } else { self.first() }
+    }
+
+    fn near(&self, runtime: &Runtime) -> &Shard<I> {
+        let Some(xstream) = runtime.index_here() else {
+            return &self.all[thread_number() as usize % self.count()];
+        };
+        match self.near.get(xstream).map(|near| near.load(Ordering::Relaxed)) {
+            Some(shard) if shard != NOT_NEAR => self.get(shard),
+            _ => &self.all[xstream % self.count()],
+        }
+    }
+
+    /// Returns the shard whose endpoint made an address, or shard 0.
+    pub(crate) fn of_addr(&self, addr: &Addr) -> &Shard<I> {
+        let at = self.endpoints.iter().position(|endpoint| *endpoint == addr.endpoint_id());
+        at.map_or(self.first(), |at| &self.all[at])
+    }
+
+    /// Returns the shard at which an operation with `to` is started by the caller, and the address
+    /// of the peer there: through shard `through` of the peer, if that is given.
+    #[inline]
+    pub(crate) fn route<'a>(
+        &'a self,
+        runtime: &Runtime,
+        to: &'a Addr,
+        through: Option<u8>,
+    ) -> (&'a Shard<I>, Cow<'a, Addr>) {
+        let here = self.here(runtime);
+        if through.is_none() && (!self.are_several() || here.core.endpoint_id() == to.endpoint_id())
+        {
+            return (here, Cow::Borrowed(to));
+        }
+        self.search(here, to, through)
+    }
+
+    #[inline(never)]
+    fn search<'a>(
+        &'a self,
+        here: &'a Shard<I>,
+        to: &'a Addr,
+        through: Option<u8>,
+    ) -> (&'a Shard<I>, Cow<'a, Addr>) {
+        let own = here.core.self_addr();
+        if own == *to {
+            return (here, Cow::Owned(own));
+        }
+        match here.peer_here(to, through) {
+            Some(found) => (here, Cow::Owned(found)),
+            // Only where its connection is; an address of other endpoints the network refuses.
+            None => (self.of_addr(to), Cow::Borrowed(to)),
+        }
+    }
+}
