@@ -200,3 +200,14 @@ impl<'a> Sink<'a> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_endpoints_of_a_group_share_no_cache_line() {
+        let (size, align) = (size_of::<SmEndpoint>(), align_of::<SmEndpoint>());
+        assert!(align >= 128, "{align}, of {size} bytes");
+    }
+}
