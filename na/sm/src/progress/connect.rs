@@ -493,6 +493,7 @@ impl SmEndpoint {
     }
 
     /// Takes what other endpoints of the group have handed over to us.
+    #[cold]
     pub(crate) fn take_handed(&self, state: &mut PollState) {
         self.group.silence(self.shard);
         if self.is_closed() {
