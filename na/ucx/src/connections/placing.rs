@@ -83,14 +83,14 @@ impl Driver {
         Ok(())
     }
 
-    /// Listens at the address of the group from now on: the endpoint that did is closed.
+    /// Listens at the address of the group, too, from now on: the endpoint that did is closed.
     pub(crate) fn take_door(&mut self) {
         let (Some(address), Some(worker)) = (self.facts.group.door, &mut self.worker) else {
             return;
         };
         self.has_door = true;
         let uri = self.facts.own.uri();
-        if let Err(error) = worker.move_to(address, uri, &mut self.callers) {
+        if let Err(error) = worker.listen(address, uri) {
             tracing::warn!(%error, "ucx: the group of a closed endpoint cannot listen");
         }
     }

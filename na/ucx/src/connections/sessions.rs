@@ -8,11 +8,12 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use ucx_sys::{UCS_ERR_UNREACHABLE, UCS_OK, ucp_conn_request_h, ucp_ep_h, ucs_status_t};
+use ucx_sys::{UCS_ERR_UNREACHABLE, UCS_OK, ucp_ep_h, ucs_status_t};
 
 use super::liveness;
 use crate::addressing::address;
-use crate::operations::{inbox::Link, keys::EndedKeys, slots::Work};
+use crate::operations::inbox::{ConnRequest, Link};
+use crate::operations::{keys::EndedKeys, slots::Work};
 use crate::state::driver::{Driver, Stranger};
 use crate::state::group::{PeerName, caller_key};
 use crate::state::peer::{PeerPart, Phase, SentOn, Silence};
@@ -131,7 +132,7 @@ impl Driver {
     }
 
     /// Somebody asks for a connection, and gets it when there is room.
-    pub(crate) fn called(&mut self, request: ucp_conn_request_h) {
+    pub(crate) fn called(&mut self, request: ConnRequest) {
         let (waiting, max) = (self.callers.len(), self.facts.connections_max);
         if waiting < CALLERS_MAX && self.accepted + waiting < max {
             return self.callers.push_back(request);
@@ -201,7 +202,7 @@ impl Driver {
         }
     }
 
-    fn accept(&mut self, request: ucp_conn_request_h) {
+    fn accept(&mut self, request: ConnRequest) {
         let Some(worker) = &self.worker else { return };
         let client = worker.client(request);
         if let (Some(family), Some(client)) = (self.facts.family, client)

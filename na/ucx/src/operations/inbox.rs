@@ -18,10 +18,18 @@ use na_core::base::cheap::IntBuildHasher;
 use na_core::matching::{Arrived, Kind, Matcher};
 use na_core::{Addr, Arrival, Completion, Tag};
 
+/// A request for a connection, which is to be accepted or turned away.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ConnRequest {
+    pub(crate) handle: ucp_conn_request_h,
+    /// The listener of the worker at which it came.
+    pub(crate) listener: usize,
+}
+
 /// Something that a callback saw.
 pub(crate) enum Event {
     /// Somebody asks for a connection.
-    Connection(ucp_conn_request_h),
+    Connection(ConnRequest),
     /// An open connection has brought something.
     Conn(ucp_ep_h, ConnEvent),
     /// The operation in a slot is over.

@@ -6,13 +6,13 @@ use std::net::SocketAddr;
 use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
-use ucx_sys::{UCS_OK, Ucp, ucp_conn_request_h, ucp_ep_h};
+use ucx_sys::{UCS_OK, Ucp, ucp_ep_h};
 
 use super::discards::Discards;
 use super::group::{Group, PeerName};
 use super::peer::{Peer, PeerPart};
 use crate::addressing::{address, ip_family::IpFamily};
-use crate::operations::inbox::{Inbox, InboxState};
+use crate::operations::inbox::{ConnRequest, Inbox, InboxState};
 use crate::operations::keys::Recalls;
 use crate::operations::peer_ref::PeerRef;
 use crate::operations::remote_key::Mapped;
@@ -113,7 +113,7 @@ pub(crate) struct Driver {
     pub(crate) room_at: Option<Instant>,
     pub(crate) notices: Notices,
     /// Requests for a connection that wait while there is no room for more connections.
-    pub(crate) callers: VecDeque<ucp_conn_request_h>,
+    pub(crate) callers: VecDeque<ConnRequest>,
     pub(crate) connecting: usize,
     /// When to look at the limits of time of those and of the strangers: not after any of them is
     /// due. `None`: never.

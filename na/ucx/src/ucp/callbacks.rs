@@ -8,7 +8,7 @@ use std::ptr::NonNull;
 
 use ucx_sys::*;
 
-use crate::operations::inbox::{ConnEvent, Event, Inbox};
+use crate::operations::inbox::{ConnEvent, ConnRequest, Event, Inbox};
 use crate::operations::offer::Offer;
 use crate::operations::slots::Pinned;
 use crate::wire::{
@@ -144,14 +144,18 @@ unsafe fn piece_came(
     UCS_INPROGRESS
 }
 
-/// Somebody asks for a connection.
+/// Somebody asks for a connection, at that listener of the worker.
 ///
 /// # Safety
 ///
 /// Only as a callback of UCX, with an inbox as its argument.
-pub(crate) unsafe extern "C" fn on_connection(request: ucp_conn_request_h, arg: *mut c_void) {
+pub(crate) unsafe extern "C" fn on_connection<const LISTENER: usize>(
+    handle: ucp_conn_request_h,
+    arg: *mut c_void,
+) {
     // SAFETY: contract of this function.
     let inbox = unsafe { inbox(arg) };
+    let request = ConnRequest { handle, listener: LISTENER };
     inbox.state().events.push_back(Event::Connection(request));
 }
 

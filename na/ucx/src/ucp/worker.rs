@@ -3,7 +3,6 @@
 //! A worker is used by one thread at a time (`UCS_THREAD_MODE_SERIALIZED`): the thread that holds
 //! the endpoint's lock. Callbacks are in `callbacks.rs`; UCP makes them within the calls below.
 
-use std::collections::VecDeque;
 use std::ffi::c_void;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
@@ -16,7 +15,7 @@ use super::callbacks;
 use super::library::{check, create_context, printed};
 use super::packing;
 use crate::addressing::{address::Settings, sockaddr};
-use crate::operations::inbox::Inbox;
+use crate::operations::inbox::{ConnRequest, Inbox};
 use crate::operations::offer::Offer;
 use crate::operations::remote_key::{Reach, RemoteKey, RemotePlace};
 use crate::operations::slots::Pinned;
@@ -40,7 +39,9 @@ pub(crate) struct Worker {
     pub(crate) ucp: &'static Ucp,
     pub(crate) context: ucp_context_h,
     worker: ucp_worker_h,
-    listener: ucp_listener_h,
+    /// They stay as long as the worker: UCX 1.13 uses a listener after its end if somebody who was
+    /// calling it goes on (`ucp_cm_server_conn_request_cb`).
+    listeners: Vec<ucp_listener_h>,
     inbox: *const Inbox,
     /// How UCX gets at chunks, see `packing.rs`.
     packed: ucp_datatype_t,
@@ -95,7 +96,7 @@ impl Worker {
             ucp,
             context: ptr::null_mut(),
             worker: ptr::null_mut(),
-            listener: ptr::null_mut(),
+            listeners: Vec::new(),
             inbox,
             packed: 0,
             queues: packing::queues(),
@@ -138,22 +139,25 @@ impl Worker {
         check(self.ucp, status, "cannot receive active messages")
     }
 
-    /// Listens at `address`, of `uri`; answers which it is, for a free port.
+    /// Listens at `address`, of `uri`, too; answers which it is, for a free port. At most two.
     pub(crate) fn listen(&mut self, address: SocketAddr, uri: &str) -> Result<SocketAddr, Error> {
         let raw = SocketAddrAny::from(address);
+        let callback = match self.listeners.len() {
+            0 => callbacks::on_connection::<0>,
+            _ => callbacks::on_connection::<1>,
+        };
+        debug_assert!(self.listeners.len() < 2, "as many as there are callbacks");
+        let mut listener = ptr::null_mut();
         // SAFETY: plain data, for which all zero is valid; the mask says which fields are read.
         let mut params: ucp_listener_params_t = unsafe { std::mem::zeroed() };
         params.field_mask =
             u64::from(UCP_LISTENER_PARAM_FIELD_SOCK_ADDR | UCP_LISTENER_PARAM_FIELD_CONN_HANDLER);
         params.sockaddr = sockaddr::as_ucs(&raw);
-        params.conn_handler = ucp_listener_conn_handler_t {
-            cb: Some(callbacks::on_connection),
-            arg: self.inbox.cast_mut().cast(),
-        };
+        params.conn_handler =
+            ucp_listener_conn_handler_t { cb: Some(callback), arg: self.inbox.cast_mut().cast() };
         // SAFETY: a live worker; the address lives through the call, the inbox longer than the
         // worker (contract of `open`).
-        let status =
-            unsafe { self.ucp.ucp_listener_create(self.worker, &params, &mut self.listener) };
+        let status = unsafe { self.ucp.ucp_listener_create(self.worker, &params, &mut listener) };
         if status == UCS_ERR_BUSY {
             let what = format!(
                 "cannot open `{uri}` (its port is in use: take another one, or none for a free \
@@ -162,11 +166,12 @@ impl Worker {
             return Err(Error::io(what, std::io::Error::from(std::io::ErrorKind::AddrInUse)));
         }
         check(self.ucp, status, &format!("cannot listen at {address} for `{uri}`"))?;
+        self.listeners.push(listener);
         // SAFETY: plain data, for which all zero is valid.
         let mut attr: ucp_listener_attr_t = unsafe { std::mem::zeroed() };
         attr.field_mask = u64::from(UCP_LISTENER_ATTR_FIELD_SOCKADDR);
         // SAFETY: a live listener; the result has room.
-        let status = unsafe { self.ucp.ucp_listener_query(self.listener, &mut attr) };
+        let status = unsafe { self.ucp.ucp_listener_query(listener, &mut attr) };
         check(self.ucp, status, "cannot ask for the listener's address")?;
         sockaddr::read(&attr.sockaddr).ok_or_else(|| Error::Unavailable {
             transport: "ucx",
@@ -174,32 +179,10 @@ impl Worker {
         })
     }
 
-    /// Listens at `address` instead of where it does. Those that have called there and `wait` for
-    /// an answer are turned away: they call again, and are to find us there.
-    pub(crate) fn move_to(
-        &mut self,
-        address: SocketAddr,
-        uri: &str,
-        wait: &mut VecDeque<ucp_conn_request_h>,
-    ) -> Result<(), Error> {
-        let before = std::mem::replace(&mut self.listener, ptr::null_mut());
-        let listening = self.listen(address, uri);
-        let after = std::mem::replace(&mut self.listener, before);
-        let ended = match listening {
-            Ok(_) => {
-                wait.drain(..).for_each(|request| self.reject(request));
-                std::mem::replace(&mut self.listener, after)
-            }
-            Err(_) => after,
-        };
-        self.end_listener(ended);
-        listening.map(drop)
-    }
-
-    fn end_listener(&self, listener: ucp_listener_h) {
-        if !listener.is_null() {
+    fn end_listeners(&self) {
+        for listener in &self.listeners {
             // SAFETY: made by `listen`, used no more.
-            unsafe { self.ucp.ucp_listener_destroy(listener) };
+            unsafe { self.ucp.ucp_listener_destroy(*listener) };
         }
     }
 
@@ -264,10 +247,10 @@ impl Worker {
     }
 
     /// Takes a connection that somebody has asked for.
-    pub(crate) fn accept(&self, request: ucp_conn_request_h) -> Result<ucp_ep_h, ucs_status_t> {
+    pub(crate) fn accept(&self, request: ConnRequest) -> Result<ucp_ep_h, ucs_status_t> {
         let mut params = self.endpoint_params();
         params.field_mask |= u64::from(UCP_EP_PARAM_FIELD_CONN_REQUEST);
-        params.conn_request = request;
+        params.conn_request = request.handle;
         self.create_endpoint(&params)
     }
 
@@ -298,19 +281,20 @@ impl Worker {
     }
 
     /// Turns a request for a connection away.
-    pub(crate) fn reject(&self, request: ucp_conn_request_h) {
+    pub(crate) fn reject(&self, request: ConnRequest) {
+        let Some(listener) = self.listeners.get(request.listener) else { return };
         // SAFETY: a live listener, whose request this is, and which is neither accepted nor
         // rejected yet. A failure leaves nothing to do.
-        let _ = unsafe { self.ucp.ucp_listener_reject(self.listener, request) };
+        let _ = unsafe { self.ucp.ucp_listener_reject(*listener, request.handle) };
     }
 
     /// Returns the address that a connection comes from.
-    pub(crate) fn client(&self, request: ucp_conn_request_h) -> Option<SocketAddr> {
+    pub(crate) fn client(&self, request: ConnRequest) -> Option<SocketAddr> {
         // SAFETY: plain data, for which all zero is valid.
         let mut attr: ucp_conn_request_attr_t = unsafe { std::mem::zeroed() };
         attr.field_mask = u64::from(UCP_CONN_REQUEST_ATTR_FIELD_CLIENT_ADDR);
         // SAFETY: a live request, neither accepted nor rejected yet; the result has room.
-        let status = unsafe { self.ucp.ucp_conn_request_query(request, &mut attr) };
+        let status = unsafe { self.ucp.ucp_conn_request_query(request.handle, &mut attr) };
         (status == UCS_OK).then(|| sockaddr::read(&attr.client_address)).flatten()
     }
 
@@ -620,7 +604,7 @@ impl Worker {
     /// Stops listening, and leaves the rest as it is: nobody moves it any more.
     pub(crate) fn abandon(self) {
         let this = std::mem::ManuallyDrop::new(self);
-        this.end_listener(this.listener);
+        this.end_listeners();
         this.unmap_all();
     }
 
@@ -640,7 +624,7 @@ impl Drop for Worker {
             // The copy of a child process: sockets, threads and segments are its parent's.
             return;
         }
-        self.end_listener(self.listener);
+        self.end_listeners();
         if !self.worker.is_null() {
             // SAFETY: made by `open`, used no more; its endpoints, closed or not, go with it.
             unsafe { self.ucp.ucp_worker_destroy(self.worker) };

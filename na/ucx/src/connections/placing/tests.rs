@@ -1,6 +1,7 @@
 //! Groups over UCX and their callers, where `MARGO_TEST_UCX=1` is set.
 
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::*;
@@ -223,4 +224,79 @@ fn who_is_sent_on_for_ever_gives_up() {
     send(caller, &to);
     until(&[&target[0], caller], |seen| seen.came[0] == 1);
     assert_eq!(sent_on(port), Err("it sends on who is connected"));
+}
+
+/// Polls an endpoint, and answers each message by its text, until `is_over`.
+fn serve(shard: &UcxEndpoint, is_over: impl Fn() -> bool) {
+    receive(std::slice::from_ref(shard));
+    let mut done = Vec::new();
+    while !is_over() {
+        shard.poll(16, &mut |completion| done.push(completion)).unwrap();
+        for completion in done.drain(..) {
+            let Completion::Recv { op, buf, result: Ok(arrival) } = completion else { continue };
+            shard.send_expected(OpId(100), &arrival.from, arrival.tag, buf).unwrap();
+            shard.recv_unexpected(op, shard.alloc_msg()).unwrap();
+        }
+    }
+}
+
+/// Calls whoever is behind `uri` once; whether it was answered.
+fn call(uri: &str, wanted: usize) -> bool {
+    let caller = &open(false, 1)[0];
+    let to = caller.lookup_shard(uri, wanted).unwrap();
+    caller.recv_expected(OpId(1), &to, Tag(7), caller.alloc_msg()).unwrap();
+    send(caller, &to);
+    let began = Instant::now();
+    let mut answered = None;
+    while answered.is_none() {
+        assert!(began.elapsed() < PATIENCE, "neither an answer nor an error");
+        let mut sink = |completion| match completion {
+            Completion::Recv { result, .. } => answered = Some(result.is_ok()),
+            Completion::Send { result, .. } if result.is_err() => answered = Some(false),
+            _ => {}
+        };
+        caller.poll(16, &mut sink).unwrap();
+    }
+    answered == Some(true)
+}
+
+/// Each shard has a thread, each caller too. Two shards are closed while they call, at first the
+/// one that has the door.
+#[test]
+fn shards_on_threads_of_their_own_serve_whoever_calls() {
+    if let Some(lacks) = OPEN.lacks() {
+        return println!("SKIPPED: {lacks}");
+    }
+    const CALLERS: usize = 4;
+    const CALLS: usize = 5;
+    let group = open(true, 4);
+    let uri = group[0].self_addr().uri().to_owned();
+    let (answered, over) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let count = || answered.load(Ordering::Relaxed);
+    std::thread::scope(|scope| {
+        for (at, shard) in group.iter().enumerate() {
+            let (count, over) = (&count, &over);
+            scope.spawn(move || {
+                // The first two leave after one and two thirds of the calls.
+                let last = if at < 2 { (at + 1) * CALLERS * CALLS / 3 } else { usize::MAX };
+                serve(shard, || count() >= last || over.load(Ordering::Relaxed));
+                shard.close();
+            });
+        }
+        let callers: Vec<_> = (0..CALLERS)
+            .map(|caller| {
+                let (uri, answered) = (&uri, &answered);
+                scope.spawn(move || {
+                    for at in 0..CALLS {
+                        // Those that meet a shard which is just closed call again.
+                        while !call(uri, if at % 2 == 0 { usize::MAX } else { caller }) {}
+                        answered.fetch_add(1, Ordering::Relaxed);
+                    }
+                })
+            })
+            .collect();
+        callers.into_iter().for_each(|caller| caller.join().unwrap());
+        over.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(count(), CALLERS * CALLS);
 }
