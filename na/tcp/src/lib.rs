@@ -116,13 +116,13 @@
 //! sockets move 64 KiB in 22.0 us as a get and in 23.0 us as a put (22.2 us if the owner knew
 //! beforehand where the data belongs), without any header in 21.5 us.
 //!
-//! A system call costs as much as ten short messages. So the first message after a poll is written
-//! at once, and the others within 20 us are left to the next poll. After a poll that reported
-//! several completions, the first one is left to the next poll, too. A thread that takes many
-//! completions in one poll, and answers them before the next, gets the answers sent in one call. A
-//! thread that computes for long in between delays what it has sent in the first 20 us, but only
-//! once: after a delay of more than a millisecond, the next 256 messages that should wait do not
-//! (`gather.rs`).
+//! A system call costs as much as ten short messages. So the first message after something has come
+//! from the peer is written at once, and the others within 20 us are left to the next poll. After a
+//! poll that reported several completions, the first one is left to the next poll, too. A thread
+//! that takes many completions in one poll, and answers them before the next, gets the answers sent
+//! in one call; so does a thread that sends without a break while another one polls. A thread that
+//! computes for long in between delays what it has sent in the first 20 us, but only once: after a
+//! delay of more than a millisecond, the next 256 messages that should wait do not (`gather.rs`).
 //!
 //! On loopback the system lets a socket hold megabytes that nobody has read, and they have left the
 //! caches when they are read. With a send buffer of 1 MiB, bare sockets move 1 MiB as fast (8.4

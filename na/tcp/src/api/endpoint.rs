@@ -67,10 +67,11 @@ impl Core {
         }
     }
 
-    /// Returns whether a send should write at once, and the number of the last poll.
-    fn may_write_now(&self, out: &Outgoing) -> (bool, u64) {
-        let poll = self.polls.load(Ordering::Relaxed);
-        (self.gather.may_write_now(out, poll, self.mail.is_sleeping()), poll)
+    /// Returns whether a send to `peer` should write at once, and what was received from it so far,
+    /// bytes.
+    fn may_write_now(&self, peer: &Peer, out: &Outgoing) -> (bool, u64) {
+        let received = peer.received();
+        (self.gather.may_write_now(out, received, self.mail.is_sleeping()), received)
     }
 
     /// Sends a message; at once if it is short and nothing is in its way.
@@ -85,13 +86,13 @@ impl Core {
     ) {
         let PeerState { phase, out, broken, .. } = &mut *state;
         // Asked once: it may read the clock.
-        let (now, poll) = self.may_write_now(out);
+        let (now, received) = self.may_write_now(peer, out);
         if let Phase::Up(link) = phase
             && now
             && broken.is_none()
             && out.send_short(&link.socket, kind, tag, buf.as_slice())
         {
-            out.wrote(poll);
+            out.wrote(received);
             drop(state);
             return self.mail.complete([Completion::Send { op, buf, result: Ok(()) }]);
         }
@@ -99,7 +100,7 @@ impl Core {
             return self.queue_answer(peer, state, op, tag, buf);
         }
         out.push_message(kind, op, tag, buf);
-        self.push_out(peer, state, poll, now);
+        self.push_out(peer, state, received, now);
     }
 
     /// Sends a short message without a completion; `false`: it took nothing. One that is to wait
@@ -116,11 +117,11 @@ impl Core {
         if kind == frame::Kind::Expected && to.is_of_another_session(state.session) {
             return false;
         }
-        match self.take_copy(&mut state, kind, tag, message, false) {
+        match self.take_copy(peer, &mut state, kind, tag, message, false) {
             Copied::Not => false,
             Copied::Sent => true,
-            Copied::Queued { poll, now } => {
-                self.push_out(peer, state, poll, now);
+            Copied::Queued { received, now } => {
+                self.push_out(peer, state, received, now);
                 true
             }
         }
@@ -130,6 +131,7 @@ impl Core {
     #[inline]
     fn take_copy(
         &self,
+        peer: &Peer,
         state: &mut PeerState,
         kind: frame::Kind,
         tag: Tag,
@@ -146,17 +148,17 @@ impl Core {
         {
             return Copied::Not;
         }
-        let (now, poll) = self.may_write_now(out);
+        let (now, received) = self.may_write_now(peer, out);
         if !now && !may_wait {
             return Copied::Not;
         }
         if now && out.send_short(&link.socket, kind, tag, message) {
-            out.wrote(poll);
+            out.wrote(received);
             return Copied::Sent;
         }
         // Never refused when a part was sent: the queue is empty then.
         let queued = out.push_packed(kind, tag, message);
-        if queued { Copied::Queued { poll, now } } else { Copied::Not }
+        if queued { Copied::Queued { received, now } } else { Copied::Not }
     }
 
     /// Sends a request and posts the receive of its answer ([`Endpoint::call_now`]); also returns
@@ -174,7 +176,7 @@ impl Core {
     ) -> Result<(Option<Completion>, bool), MsgBuf> {
         let mut state = peer.lock();
         let kind = frame::Kind::Unexpected;
-        let copied = self.take_copy(&mut state, kind, tag, buf.as_slice(), true);
+        let copied = self.take_copy(peer, &mut state, kind, tag, buf.as_slice(), true);
         if let Copied::Not = copied {
             return Err(buf);
         }
@@ -183,24 +185,24 @@ impl Core {
         let early = matcher.post_expected(op, to, tag, buf);
         let refused = matcher.take_refused();
         drop(matcher);
-        if let Copied::Queued { poll, now } = copied {
-            self.push_out(peer, state, poll, now);
+        if let Copied::Queued { received, now } = copied {
+            self.push_out(peer, state, received, now);
         }
         Ok((early, refused))
     }
 
-    /// Sends what is queued, now or in the next poll after number `poll`.
+    /// Sends what is queued, now or in the next poll; so many bytes were `received` before.
     fn push_out(
         &self,
         peer: &Arc<Peer>,
         mut state: BiasedGuard<'_, PeerState>,
-        poll: u64,
+        received: u64,
         now: bool,
     ) {
         if matches!(state.phase, Phase::Up(_)) && !state.out.is_blocked() {
             if now {
                 flush(self, peer, &mut state);
-                state.out.wrote(poll);
+                state.out.wrote(received);
             } else {
                 self.mail.list(peer, &mut state);
             }
@@ -229,7 +231,7 @@ enum Copied {
     Sent,
     /// It is queued, for [`Core::push_out`] to send.
     Queued {
-        poll: u64,
+        received: u64,
         now: bool,
     },
 }
@@ -238,6 +240,8 @@ enum Copied {
 /// collections are swapped with the poller's, so that both keep their capacity.
 #[derive(Default)]
 struct PollOutput {
+    /// Polls so far.
+    polls: u64,
     completions: VecDeque<Completion>,
     memories: Vec<LocalMem>,
 }
@@ -401,11 +405,11 @@ impl TcpEndpoint {
             Ok(()) => {
                 let PeerState { phase, transfers, out, broken, .. } = &mut *state;
                 // Asked once: it may read the clock.
-                let (now, poll) = self.core.may_write_now(out);
+                let (now, received) = self.core.may_write_now(peer, out);
                 let door = phase.door(broken).filter(|_| now);
                 transfers.start(op, put, transfer, out, door);
                 self.core.asked(peer, &mut state);
-                self.core.push_out(peer, state, poll, now);
+                self.core.push_out(peer, state, received, now);
             }
         }
         Ok(())
@@ -624,9 +628,8 @@ impl Endpoint for TcpEndpoint {
             return Ok(0);
         }
         let mut gate = self.gate.lock();
-        // Nobody else counts while we hold the gate.
-        let poll = self.core.polls.load(Ordering::Relaxed);
-        self.core.polls.store(poll.wrapping_add(1), Ordering::Relaxed);
+        let poll = gate.polls;
+        gate.polls = poll.wrapping_add(1);
         let mut result = Ok(());
         if gate.completions.is_empty() {
             self.core.gather.polled();

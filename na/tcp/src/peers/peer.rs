@@ -226,9 +226,14 @@ impl Peer {
         self.expects_data.load(Ordering::Relaxed)
     }
 
+    /// Bytes that have come.
+    pub(crate) fn received(&self) -> u64 {
+        self.received.load(Ordering::Relaxed)
+    }
+
     /// The poller has read so many bytes.
     pub(crate) fn count_received(&self, bytes: usize) {
-        let before = self.received.load(Ordering::Relaxed);
+        let before = self.received();
         self.received.store(before + bytes as u64, Ordering::Relaxed);
     }
 
@@ -249,7 +254,7 @@ impl Peer {
         };
         let mut stats = PeerStats::new(self.uri.to_string(), "tcp", link);
         stats.sent_bytes = Some(state.out.taken());
-        stats.received_bytes = Some(self.received.load(Ordering::Relaxed));
+        stats.received_bytes = Some(self.received());
         stats.sent_messages = Some(state.out.messages());
         stats.received_messages = Some(self.received_messages.load(Ordering::Relaxed));
         stats

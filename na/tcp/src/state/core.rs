@@ -59,8 +59,6 @@ pub(crate) struct Core {
     pub(crate) closed: AtomicBool,
     /// The one that opened it.
     pub(crate) process: Process,
-    /// Counts polls, for [`Gather::may_write_now`].
-    pub(crate) polls: AtomicU64,
     pub(crate) gather: Gather,
     /// The endpoints behind our address.
     pub(crate) group: Arc<Group>,
@@ -99,7 +97,6 @@ impl Core {
             next_session: AtomicU64::new(u64::from_ne_bytes(seed)),
             closed: AtomicBool::new(false),
             process: Process::current(),
-            polls: AtomicU64::new(0),
             gather: Gather::new(),
             group,
             shard,

@@ -2,8 +2,9 @@
 //!
 //! A system call costs as much as ten short messages. Two rules put messages together:
 //!
-//! - after a poll, the first message to a peer goes out at once, and the others wait for the next
-//!   poll ([`Outgoing::has_just_written`]);
+//! - the first message to a peer that has sent something since the last one goes out at once, and
+//!   the others wait for the next poll ([`Outgoing::has_just_written`]). Polls that find nothing of
+//!   that peer do not count: another core may make them all the time;
 //! - after a poll that has reported several completions, all messages wait: the answers, or the
 //!   next calls, that these completions lead to come within the next microseconds.
 //!
@@ -90,9 +91,9 @@ impl Gather {
         self.now_ns() >= self.until_ns.load(Ordering::Relaxed)
     }
 
-    /// Returns whether a send by way of `out` should write at once. `poll` is the number of the
-    /// last poll.
-    pub(crate) fn may_write_now(&self, out: &Outgoing, poll: u64, nobody_polls: bool) -> bool {
+    /// Returns whether a send by way of `out` should write at once. So many bytes were `received`
+    /// from the peer.
+    pub(crate) fn may_write_now(&self, out: &Outgoing, received: u64, nobody_polls: bool) -> bool {
         if out.is_blocked() {
             return false;
         }
@@ -100,7 +101,7 @@ impl Gather {
             return true;
         }
         let until = self.until_ns.load(Ordering::Relaxed);
-        if !(until != 0 && self.now_ns() < until || out.has_just_written(poll)) {
+        if !(until != 0 && self.now_ns() < until || out.has_just_written(received)) {
             return true;
         }
         let alone_for = self.alone_for.load(Ordering::Relaxed);

@@ -223,7 +223,7 @@ pub(crate) struct Outgoing {
     blocked: bool,
     /// Memory for the next packed frame.
     spare: Vec<u8>,
-    /// The poll during or after which a send last wrote by itself, and when.
+    /// Bytes that had come from the peer before a send last wrote by itself, and when it did.
     wrote_at: Option<(u64, Instant)>,
 }
 
@@ -277,14 +277,16 @@ impl Outgoing {
         self.blocked = false;
     }
 
-    /// Returns whether something was written since the poll of this number, a moment ago.
-    pub(crate) fn has_just_written(&self, poll: u64) -> bool {
-        self.wrote_at.is_some_and(|(number, at)| number == poll && at.elapsed() < BATCH_WINDOW)
+    /// Returns whether something was written a moment ago, and nothing has come from the peer since
+    /// then. So many bytes were `received` from it.
+    pub(crate) fn has_just_written(&self, received: u64) -> bool {
+        self.wrote_at.is_some_and(|(before, at)| before == received && at.elapsed() < BATCH_WINDOW)
     }
 
-    /// A send has written. The clock is read now that the bytes are under way.
-    pub(crate) fn wrote(&mut self, poll: u64) {
-        self.wrote_at = Some((poll, Instant::now()));
+    /// A send has written, when so many bytes were `received` from the peer. The clock is read now
+    /// that the bytes are under way.
+    pub(crate) fn wrote(&mut self, received: u64) {
+        self.wrote_at = Some((received, Instant::now()));
     }
 
     /// Sends a short message past the queue, if that is empty. `false`: it has to be pushed, with

@@ -187,3 +187,93 @@ fn busy_connections_get_equal_shares_of_the_polls() {
     let (least, most) = (shares.iter().min().unwrap(), shares.iter().max().unwrap());
     assert!(10 * least >= 8 * most, "{shares:?}");
 }
+
+/// A sender, and a target that takes what comes.
+struct Flow {
+    origin: TcpEndpoint,
+    target: TcpEndpoint,
+    to: Addr,
+    /// The origin, as the target calls it.
+    from: std::cell::RefCell<Option<Addr>>,
+    began: std::time::Instant,
+}
+
+impl Flow {
+    /// One whose connection is made.
+    fn open() -> Self {
+        let (origin, target) = (open(false), open(true));
+        let to = origin.lookup(target.self_addr().uri()).unwrap();
+        (0..64).for_each(|op| target.recv_unexpected(OpId(op), target.alloc_msg()).unwrap());
+        let began = std::time::Instant::now();
+        let flow = Self { origin, target, to, from: None.into(), began };
+        flow.send();
+        while flow.from.borrow().is_none() {
+            flow.poll();
+        }
+        flow
+    }
+
+    fn send(&self) {
+        let buf = self.origin.alloc_msg();
+        self.origin.send_unexpected(OpId(0), &self.to, Tag(1), buf).unwrap();
+    }
+
+    fn send_now(&self) -> bool {
+        self.origin.send_unexpected_now(&self.to, Tag(1), b"now")
+    }
+
+    /// Polls both once; how much the origin was told.
+    fn poll(&self) -> usize {
+        assert!(self.began.elapsed() < na_core::conformance::PATIENCE);
+        let mut done = Vec::new();
+        self.target.poll(64, &mut |completion| done.push(completion)).unwrap();
+        for completion in done {
+            let Completion::Recv { op, buf, result: Ok(arrival) } = completion else { continue };
+            *self.from.borrow_mut() = Some(arrival.from);
+            self.target.recv_unexpected(op, buf).unwrap();
+        }
+        self.origin.poll(64, &mut drop).unwrap()
+    }
+
+    /// Sends until a message would wait, and polls after each `per` of them; how many did not.
+    fn until_one_waits(&self, per: u64) -> u64 {
+        let mut sent = 0;
+        while self.send_now() {
+            sent += 1;
+            if sent % per == 0 {
+                self.poll();
+            }
+        }
+        sent
+    }
+}
+
+/// A sender whose messages end at once reports nothing to itself; yet they go together again some
+/// time after one of them has waited for long.
+#[test]
+fn one_late_poll_does_not_make_all_later_messages_go_alone() {
+    let flow = Flow::open();
+    flow.until_one_waits(8);
+    flow.send();
+    let sent = std::time::Instant::now();
+    while sent.elapsed().as_millis() < 2 {
+        std::hint::spin_loop();
+    }
+    while flow.poll() == 0 {}
+    assert!(flow.until_one_waits(8) >= 256, "the next ones do not wait");
+}
+
+/// Another core may poll without end: that is no reason to send messages one by one.
+#[test]
+fn messages_go_together_until_the_peer_sends_something() {
+    let flow = Flow::open();
+    flow.until_one_waits(1);
+    let received = || flow.to.state::<Arc<Peer>>().unwrap().received();
+    let before = received();
+    let from = flow.from.borrow().clone().unwrap();
+    flow.target.send_expected(OpId(0), &from, Tag(2), flow.target.alloc_msg()).unwrap();
+    while received() == before {
+        flow.poll();
+    }
+    assert!(flow.send_now(), "it may be the next call");
+}
