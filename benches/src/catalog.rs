@@ -30,7 +30,7 @@ use crate::rows::rpc::pair::{Settings, WaitPolicy};
 use crate::rows::rpc::{null, timer};
 use crate::rows::sweep::spec::{self, Sweep};
 use crate::rows::sweep::target;
-use crate::rows::ult::{channel, fib, fifo, fork, idle, memory, switch, sync, wake};
+use crate::rows::ult::{channel, fib, fifo, fork, idle, joins, memory, switch, sync, wake};
 
 /// No target: floors have none.
 const NONE: Target = Target::None;
@@ -283,6 +283,9 @@ fn ult_cases() -> Vec<Case> {
         row("ult.tasklet.1m", NONE, |c| memory::lives(c, |pool| pool.tasklet())),
         row("ult.fib.1", NONE, |c| fib::run(c, 1)),
         row("ult.fib.2", NONE, |c| fib::run(c, 2)).two_cores(),
+        row("ult.spawn_join", NONE, joins::runs),
+        row("ult.join.waits", NONE, joins::waits),
+        row("ult.join.taken", NONE, joins::taken),
         row("ult.join", TimesOther(1.15, "rayon"), |c| fork::run(c, 1, fork::TINY)),
         row("ult.join.fib", TimesOther(1.15, "rayon"), |c| fork::run(c, 2, fork::LEAVES))
             .two_cores(),

@@ -93,7 +93,18 @@ impl<T> WorkDeque<T> {
     #[inline]
     pub(crate) unsafe fn pop_own(&self) -> Option<T> {
         // SAFETY: the same duty.
-        unsafe { self.deque.pop_own() }.or_else(|| steal(|| self.injector.steal()))
+        unsafe { self.pop_newest() }.or_else(|| steal(|| self.injector.steal()))
+    }
+
+    /// Takes the newest of what the owner has pushed.
+    ///
+    /// # Safety
+    ///
+    /// As for [`push_own`](Self::push_own).
+    #[inline]
+    pub(crate) unsafe fn pop_newest(&self) -> Option<T> {
+        // SAFETY: the same duty.
+        unsafe { self.deque.pop_own() }
     }
 
     pub(crate) fn inject(&self, ult: T) {

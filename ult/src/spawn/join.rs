@@ -15,6 +15,7 @@ use crate::engine::model::unit::{CANCEL, UltRef};
 use crate::engine::model::waiter::JoinWord;
 use crate::engine::pool::handle::PoolRef;
 use crate::engine::unit::end::discard;
+use crate::engine::xstream::current;
 
 /// Owns the outcome of a ULT. Dropping it lets the ULT run on its own (detach).
 ///
@@ -53,7 +54,7 @@ impl<T> JoinHandle<T> {
 
     /// Returns whether this is the handle of the calling unit, which cannot wait for itself.
     pub(crate) fn is_own(&self) -> bool {
-        crate::engine::xstream::current::ult() == Some(self.ult.ptr())
+        current::ult() == Some(self.ult.ptr())
     }
 
     /// Returns whether the outcome is there, so that [`join`](Self::join) would not wait.
@@ -64,6 +65,11 @@ impl<T> JoinHandle<T> {
     }
 
     /// Waits for the ULT to end and returns its value. A ULT suspends, an OS thread blocks.
+    ///
+    /// If the unit is the one that the caller's xstream would run next, it runs at once, past the
+    /// scheduler and with the caller suspended below it: it starts, ends and waits as always, but
+    /// the two cost half. That is what a ULT finds that joins what it has just spawned into its own
+    /// pool, where that is the first one of its xstream, a FIFO or a work-stealing one.
     ///
     /// # Errors
     ///
@@ -78,10 +84,16 @@ impl<T> JoinHandle<T> {
 
     #[inline(never)]
     fn join_unfinished(self) -> Result<T, JoinError> {
-        if !self.is_own() && self.word().wait(None) {
+        if self.run_as_child() && self.is_finished() || !self.is_own() && self.word().wait(None) {
             return self.outcome();
         }
         Err(JoinError::Deadlock)
+    }
+
+    /// Runs the unit as a child of the caller if it is what runs next. Returns whether it has.
+    #[inline(always)]
+    fn run_as_child(&self) -> bool {
+        current::xstream_and_ult().is_some_and(|(here, me)| here.run_joined(me, self.ult.ptr()))
     }
 
     /// Waits for the end like [`join`](Self::join), and keeps the unit, so that it can be started
@@ -94,6 +106,7 @@ impl<T> JoinHandle<T> {
         if self.is_own() {
             return (Err(JoinError::Deadlock), None);
         }
+        self.run_as_child();
         self.word().wait(None);
         let ended = self.into_ended();
         // SAFETY: promise of `new`; DONE has been seen.

@@ -22,6 +22,7 @@ mod unit {
     mod fork;
     mod home;
     mod join_any;
+    mod joined;
     mod locals;
     mod par;
     mod scope;

@@ -269,6 +269,13 @@ pub trait Scheduler: Send {
     fn as_basic(&mut self) -> Option<&mut Basic> {
         None
     }
+
+    /// The count of its picks since one last began elsewhere than at its first pool, if otherwise
+    /// it begins there. Joiners may then run the next unit of that pool without asking.
+    #[doc(hidden)]
+    fn strict_picks(&mut self) -> Option<&mut u32> {
+        None
+    }
 }
 
 /// A scheduler that an xstream has for good.

@@ -598,6 +598,13 @@ impl UnitList {
         NonNull::new(self.first.get()).map(|first| unsafe { UltPtr::new(first) })
     }
 
+    /// Returns whether `ult` is there, and no other one.
+    #[inline]
+    pub(crate) fn is_only(&self, ult: UltPtr) -> bool {
+        let node = ult.as_non_null().as_ptr();
+        ptr::eq(self.first.get(), node) && ptr::eq(self.last.get(), node)
+    }
+
     /// Takes the first unit; its queue membership passes to the caller.
     #[inline]
     pub(crate) fn take_first(&self) -> Option<UltPtr> {

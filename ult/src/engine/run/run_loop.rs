@@ -10,6 +10,7 @@ use crate::base::contain::{caught, log, no_unwind};
 use crate::engine::model::interfaces::{Basic, OwnScheduler, PoolView, Scheduler, Step, own};
 use crate::engine::model::pool::{PoolShared, PoolSlot};
 use crate::engine::model::xstream_shared::State;
+use crate::engine::run::sched::STRICT_PICKS;
 use crate::engine::xstream::idle_set::OTHERS_MAX;
 use crate::engine::xstream::owner::Xstream;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed};
@@ -49,6 +50,7 @@ impl Xstream {
     }
 
     fn serve_by(&self, scheduler: &mut dyn Scheduler, has_changed: bool) -> Leave {
+        self.may_pass_by.set(scheduler.strict_picks().is_some());
         match scheduler.as_basic() {
             Some(basic) => self.serve(
                 basic,
@@ -98,6 +100,7 @@ impl Xstream {
                     }
                     if self.units_run.get() >= self.remind_at.get() {
                         self.remind_of_stacks();
+                        self.remind_of_others(scheduler);
                     }
                 }
                 Step::Idle => {
@@ -192,6 +195,15 @@ impl Xstream {
         if self.stacks.is_dirty() {
             self.tends_stacks.set(true);
             self.has_chores.set(true);
+        }
+    }
+
+    /// Joiners may have passed the scheduler by for a long time: its next pick begins elsewhere
+    /// than at its first pool.
+    #[cold]
+    fn remind_of_others<S: Scheduler + ?Sized>(&self, scheduler: &mut S) {
+        if let Some(picks) = scheduler.strict_picks() {
+            *picks = STRICT_PICKS;
         }
     }
 

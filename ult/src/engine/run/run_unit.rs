@@ -64,7 +64,7 @@ impl Xstream {
     /// Switches to a ULT that is at home here and has a stack, and carries out the command with
     /// which it comes back.
     #[inline(always)]
-    fn switch_to(&self, ult: UltPtr, outer: Option<UltPtr>) {
+    pub(super) fn switch_to(&self, ult: UltPtr, outer: Option<UltPtr>) {
         let Some(block) = ult.block() else { return };
         self.current.set(Some(ult));
         // SAFETY:
@@ -139,7 +139,7 @@ impl Xstream {
     }
 
     #[inline]
-    fn start(&self, ult: UltPtr, slot: &PoolSlot) -> bool {
+    pub(super) fn start(&self, ult: UltPtr, slot: &PoolSlot) -> bool {
         let class = ult.class.get();
         let taken = match self.stacks.take_default(class) {
             Some(block) => Ok(block),

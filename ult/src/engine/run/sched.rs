@@ -7,7 +7,7 @@
 use crate::engine::model::interfaces::{Basic, PoolView, Scheduler, Step, Unit};
 
 /// How many picks in strict order come before one that starts elsewhere.
-const STRICT_PICKS: u32 = 63;
+pub(super) const STRICT_PICKS: u32 = 63;
 
 impl Basic {
     /// The policy in its initial state.
@@ -31,6 +31,10 @@ impl Scheduler for Basic {
 
     fn as_basic(&mut self) -> Option<&mut Basic> {
         Some(self)
+    }
+
+    fn strict_picks(&mut self) -> Option<&mut u32> {
+        Some(&mut self.picks)
     }
 }
 
@@ -85,6 +89,10 @@ impl Scheduler for BasicWait {
 
     fn as_basic(&mut self) -> Option<&mut Basic> {
         Some(&mut self.0)
+    }
+
+    fn strict_picks(&mut self) -> Option<&mut u32> {
+        self.0.strict_picks()
     }
 }
 
@@ -202,12 +210,17 @@ impl Scheduler for RandWs {
     #[inline]
     fn next(&mut self, pools: &[PoolView<'_>]) -> Step {
         let Some((own, others)) = pools.split_first() else { return Step::Idle };
-        self.picks = self.picks.wrapping_add(1);
-        let unit = if self.picks.is_multiple_of(STRICT_PICKS + 1) {
+        self.picks += 1;
+        let unit = if self.picks > STRICT_PICKS {
+            self.picks = 0;
             self.steal(others).or_else(|| own.pop())
         } else {
             own.pop().or_else(|| self.steal(others))
         };
         unit.map_or(Step::Idle, Step::Run)
+    }
+
+    fn strict_picks(&mut self) -> Option<&mut u32> {
+        Some(&mut self.picks)
     }
 }

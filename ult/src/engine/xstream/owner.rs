@@ -39,6 +39,8 @@ pub(crate) struct Xstream {
     pub(crate) handed: Cell<bool>,
     /// New ULTs on the stack of one that has ended.
     pub(crate) streak: Streak,
+    /// Joiners may pass the scheduler by; see [`joined`](crate::engine::run::joined).
+    pub(crate) may_pass_by: Cell<bool>,
     /// Switches from ULT to ULT.
     pub(crate) hops: Cell<u32>,
     /// In the order in which they were made; shrinks between two units only ([`drop_slots`]).
@@ -92,6 +94,7 @@ impl Xstream {
             before: Cell::new(None),
             handed: Cell::new(false),
             streak: Streak::new(),
+            may_pass_by: Cell::new(false),
             hops: Cell::new(0),
             slots: RefCell::default(),
             timers: RefCell::default(),
