@@ -217,6 +217,19 @@ pub enum SpawnError {
         /// The pool.
         pool: String,
     },
+    /// There is no memory for one more unit that waits. Units that end make room for others.
+    #[error(
+        "cannot spawn into pool `{pool}`: no memory for a unit ({}); let fewer wait at a time, or \
+         raise the limit that is reached: memory, address space of the process (RLIMIT_AS, \
+         ulimit -v), or mappings (vm.max_map_count)",
+        io::Error::from_raw_os_error(*.errno)
+    )]
+    NoMemory {
+        /// The pool.
+        pool: String,
+        /// The system's error number.
+        errno: i32,
+    },
 }
 
 /// The reason why a change of pools and xstreams was refused.

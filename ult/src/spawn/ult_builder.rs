@@ -1,5 +1,7 @@
 //! Spawning: a descriptor, a closure, a push.
 
+use rustix::io::Errno;
+
 use crate::base::priority::Priority;
 use crate::base::unwind::Why;
 use crate::engine::error::SpawnError;
@@ -281,7 +283,8 @@ impl<'a> UltBuilder<'a> {
         if let Some((xstream, slot)) = own
             && !xstream.closing.get()
         {
-            let ult = xstream.descriptors.take(&pool.core);
+            let taken = xstream.descriptors.take(&pool.core);
+            let ult = taken.map_err(|errno| no_memory(pool, errno))?;
             let this = Self { pool, kind, name, stack_bytes, priority, rare };
             // SAFETY: duty of the caller.
             unsafe { this.init_unit(ult, f, xstream.next_id(), join) };
@@ -318,10 +321,11 @@ impl<'a> UltBuilder<'a> {
         let core = &target.core;
         let here = current::xstream_in(core);
         let _pass = pass(target, here)?;
-        let ult = match here {
+        let taken = match here {
             Some(xstream) => xstream.descriptors.take(core),
             None => core.depot.take(core),
         };
+        let ult = taken.map_err(|errno| no_memory(target, errno))?;
         let id = here.map_or_else(|| core.draw_ids(1), Xstream::next_id);
         // SAFETY: duty of the caller.
         unsafe { self.init_unit(ult, f, id, join) };
@@ -367,6 +371,12 @@ impl<'a> UltBuilder<'a> {
             add_rare(ult, *rare);
         }
     }
+}
+
+/// The error of a spawn into `target` for which there was no descriptor.
+#[cold]
+fn no_memory(target: &PoolRef, errno: Errno) -> SpawnError {
+    SpawnError::NoMemory { pool: target.name().to_owned(), errno: errno.raw_os_error() }
 }
 
 /// Lets the caller, which does not own the pool, spawn into `target` now, or refuses. The pass must

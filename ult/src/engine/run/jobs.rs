@@ -34,7 +34,7 @@ use crate::base::job_queues::{JobPtr, JobQueue};
 use crate::base::values::Values;
 use crate::engine::model::interfaces::PushReason;
 use crate::engine::model::pool::{PoolShared, PoolSlot, bump};
-use crate::engine::model::unit::{UltPtr, UnitInit, UnitKind};
+use crate::engine::model::unit::{UltPtr, UltRef, UnitInit, UnitKind};
 use crate::engine::model::waiter::{DETACHED, JoinWord};
 use crate::engine::waiting::join_word::Published;
 use crate::engine::xstream::owner::Xstream;
@@ -214,23 +214,24 @@ impl Xstream {
     }
 
     /// Makes a ULT of a job that the caller has taken, with a stack like its owner's. `None`: its
-    /// pool has been removed, and the owner has the job again.
+    /// pool has been removed, or there is no memory, and the owner has the job again.
     fn unit_of(&self, job: JobPtr, pool: &PoolShared) -> Option<UltPtr> {
         // SAFETY: it has been taken, and is over at the earliest when `taken` has gone.
         let head = unsafe { Job::of(job) };
         let taken = Taken(job);
         head.is_taken.store(true, Relaxed);
+        let ult = self.descriptors.take(&self.core).ok()?;
         // The owner has not ended. So before it is counted as ended, this one is counted.
         bump(&self.slot_for(pool).shared.created);
         if !self.owns(pool) && !pool.outlives_removal() {
             pool.dropped.fetch_add(1, Release); // pair: POOL-ENDED
             self.core.tell_news();
+            drop(UltRef::adopt(ult));
             return None;
         }
         let of_owner = head.owner.class.get();
         let class = if of_owner.is_users() { pool.class } else { of_owner };
         let (id, kind) = (self.next_id(), UnitKind::Ult);
-        let ult = self.descriptors.take(&self.core);
         // SAFETY: it comes from a cache, or is new.
         unsafe { ult.prepare(UnitInit { id, pool, kind, class, join: DETACHED }) };
         ult.inherited.set(head.inherited);

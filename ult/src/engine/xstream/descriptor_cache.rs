@@ -22,6 +22,8 @@
 
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
+
 use crate::engine::model::runtime_core::{Depot, DescriptorChain, Idle, RuntimeCore, SlabPtr};
 use crate::engine::model::unit::UltPtr;
 use crate::engine::xstream::descriptor_slab::{CHAIN_MAX, SLAB_BYTES};
@@ -44,28 +46,29 @@ impl DescriptorCache {
         Self { chain: DescriptorChain::new(), spare: DescriptorChain::new() }
     }
 
-    /// An idle descriptor, or a fresh one.
+    /// An idle descriptor, or a fresh one; see [`SlabPtr::map`].
     #[inline]
-    pub(crate) fn take(&self, core: &Arc<RuntimeCore>) -> UltPtr {
+    pub(crate) fn take(&self, core: &Arc<RuntimeCore>) -> Result<UltPtr, Errno> {
         match self.chain.take() {
-            Some(ult) => ult,
+            Some(ult) => Ok(ult),
             None => self.take_slow(core),
         }
     }
 
     #[cold]
-    fn take_slow(&self, core: &Arc<RuntimeCore>) -> UltPtr {
+    fn take_slow(&self, core: &Arc<RuntimeCore>) -> Result<UltPtr, Errno> {
         self.chain.swap(&self.spare);
         if self.chain.len.get() == 0
             && let Some(chain) = core.depot.take_chain()
         {
             self.chain.swap(&chain);
         }
-        self.chain.take().unwrap_or_else(|| {
-            let (first, rest) = SlabPtr::map(core);
-            self.chain.swap(&rest);
-            first
-        })
+        if let Some(ult) = self.chain.take() {
+            return Ok(ult);
+        }
+        let (first, rest) = SlabPtr::map(core)?;
+        self.chain.swap(&rest);
+        Ok(first)
     }
 
     /// Returns whether there is no room in the first chain.
@@ -97,14 +100,15 @@ impl DescriptorCache {
 }
 
 impl Depot {
-    /// An idle descriptor, or a fresh one.
-    pub(crate) fn take(&self, core: &Arc<RuntimeCore>) -> UltPtr {
+    /// An idle descriptor, or a fresh one; see [`SlabPtr::map`].
+    pub(crate) fn take(&self, core: &Arc<RuntimeCore>) -> Result<UltPtr, Errno> {
         let waiting = lock(&self.0).take();
-        waiting.unwrap_or_else(|| {
-            let (first, rest) = SlabPtr::map(core);
-            self.take_apart([rest]);
-            first
-        })
+        if let Some(ult) = waiting {
+            return Ok(ult);
+        }
+        let (first, rest) = SlabPtr::map(core)?;
+        self.take_apart([rest]);
+        Ok(first)
     }
 
     fn take_chain(&self) -> Option<DescriptorChain> {

@@ -6,11 +6,13 @@ use std::io::{BufRead, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use crate::common::{LONG, on, private, shared, test_path, wait_until};
-use ult::{JoinError, PoolRef, PoolSpec, Runtime, ShutdownError, StartError, XstreamSpec};
+use ult::{
+    JoinError, PoolRef, PoolSpec, Runtime, ShutdownError, SpawnError, StartError, XstreamSpec,
+};
 
 const TASK: &str = "ULT_TEST_CHILD_TASK";
 
@@ -133,6 +135,71 @@ fn no_memory_for_a_stack_is_an_error_and_drops_the_closure() {
         return;
     }
     let output = run_child("no_memory_for_a_stack_is_an_error_and_drops_the_closure", "limit");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Leaves so many bytes of address space beside those in use.
+fn limit_address_space(rest: u64) {
+    let status = std::fs::read_to_string("/proc/self/statm").unwrap();
+    let pages: u64 = status.split(' ').next().unwrap().parse().unwrap();
+    let bytes = pages * 4096 + rest;
+    let limit = libc::rlimit { rlim_cur: bytes, rlim_max: bytes };
+    // SAFETY: a valid limit for this process.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &limit) }, 0);
+}
+
+/// Spawns tasklets that count in `ran` until there is no memory for another one. How many.
+fn spawn_to_the_limit(pool: &PoolRef, ran: &Arc<AtomicUsize>) -> usize {
+    let held = Arc::strong_count(ran);
+    for count in 0.. {
+        let inner = ran.clone();
+        let spawned = pool.tasklet().spawn_detached(move || _ = inner.fetch_add(1, SeqCst));
+        let Err(error) = spawned else { continue };
+        assert!(
+            matches!(&error, SpawnError::NoMemory { pool, errno: libc::ENOMEM } if pool == "p")
+        );
+        let text = error.to_string();
+        assert!(text.contains("(RLIMIT_AS, ulimit -v)"), "{text}");
+        assert!(text.contains("Cannot allocate memory"), "{text}");
+        assert_eq!(Arc::strong_count(ran), held + count, "the closure was dropped");
+        return count;
+    }
+    unreachable!("memory is not endless")
+}
+
+#[test]
+fn no_memory_for_a_unit_is_an_error_of_the_spawn() {
+    if task().is_some() {
+        let (runtime, pool) = shared(1);
+        let (ran, go) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+        let has_run = |count| {
+            wait_until("those that wait", || Arc::strong_count(&ran) == 1);
+            assert_eq!(ran.load(SeqCst), count);
+        };
+        // By an OS thread, while the only xstream is busy.
+        let (stop, held) = (go.clone(), Arc::new(AtomicBool::new(false)));
+        let begins = held.clone();
+        let holds = pool.spawn(move || {
+            begins.store(true, SeqCst);
+            while !stop.load(SeqCst) {}
+        });
+        wait_until("the xstream is busy", || held.load(SeqCst));
+        limit_address_space(4 << 20);
+        let foreign = spawn_to_the_limit(&pool, &ran);
+        assert!(foreign > 1_000, "{foreign}");
+        go.store(true, SeqCst);
+        holds.unwrap().join().unwrap();
+        has_run(foreign);
+        // By a ULT of the xstream, into its own pool, and after that there is room again.
+        let (own, inner) = (pool.clone(), ran.clone());
+        let more = pool.spawn(move || spawn_to_the_limit(&own, &inner)).unwrap().join().unwrap();
+        assert!(more > 1_000, "{more}");
+        has_run(foreign + more);
+        assert_eq!(pool.spawn(|| 5).unwrap().join().unwrap(), 5);
+        runtime.shutdown().unwrap();
+        return;
+    }
+    let output = run_child("no_memory_for_a_unit_is_an_error_of_the_spawn", "units");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
