@@ -275,6 +275,7 @@ fn ult_cases() -> Vec<Case> {
         row("ult.wake.spin", TimesFloor(2.5), wake::spin).two_cores(),
         row("ult.wake.parked", TimesFloor(1.2), wake::parked).two_cores(),
         row("ult.fifo.units2", NONE, fifo::units2).two_cores(),
+        row("ult.channel.same", NONE, channel::same),
         row("ult.channel.bounded", NONE, channel::bounded).two_cores(),
         row("ult.channel.unbounded", NONE, channel::unbounded).two_cores(),
         Case::new("ult.memory_1m", Bytes, Limit(8.5 * 1024.0), memory::memory),

@@ -1,18 +1,58 @@
-//! Rows `ult.channel.bounded` and `ult.channel.unbounded`: a ULT sends items one by one to a ULT of
-//! another xstream. The figure is the time per item as the receiver sees it. Floor: a ring of words
-//! between threads on the same cores, alternating, while the xstreams sleep.
+//! Rows `ult.channel.*`.
+//!
+//! - `ult.channel.same`: a ULT sends an item to itself and receives it. Floor: a queue behind a
+//!   lock of the standard library.
+//! - `ult.channel.bounded` and `ult.channel.unbounded`: a ULT sends items one by one to a ULT of
+//!   another xstream. The figure is the time per item as the receiver sees it. Floor: a ring of
+//!   words between threads on the same cores, alternating, while the xstreams sleep.
 
+use std::collections::VecDeque;
+use std::hint::black_box;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use ult::channel::{self, Receiver, Sender};
 
 use super::on_ult::{Streams, on_ult};
-use crate::base::{Doing, Effort, Figure, Result, Samples};
+use super::switch::on_one_xstream;
+use crate::base::{Doing, Effort, Figure, OrFail, Result, Round, Samples};
+use crate::floors::coroutine::BATCH as SAME_BATCH;
 use crate::floors::ring;
 use crate::process::Context;
 
 /// Items that a sample covers.
 const BATCH: u32 = 1024;
+
+/// Row `ult.channel.same`.
+pub(crate) fn same(context: &Context) -> Result<Figure> {
+    on_one_xstream(context, SAME_BATCH, locked_queue, |_pool, _deadline| {
+        let (sender, receiver) = channel::bounded(1024);
+        Ok(move |samples: &mut Samples| {
+            samples.each(|| {
+                for number in 0..SAME_BATCH {
+                    sender.send(number).doing("sending")?;
+                    black_box(receiver.recv().doing("receiving")?);
+                }
+                Ok(())
+            })
+        })
+    })
+}
+
+/// The floor of `ult.channel.same`.
+fn locked_queue() -> Result<Round> {
+    let queue = Mutex::new(VecDeque::with_capacity(1024));
+    Ok(Box::new(move |samples| {
+        samples.each(|| {
+            for number in 0..SAME_BATCH {
+                let lock = || black_box(&queue).lock().unwrap_or_else(PoisonError::into_inner);
+                lock().push_back(number);
+                black_box(lock().pop_front().or_fail("the queue is empty")?);
+            }
+            Ok(())
+        })
+    }))
+}
 
 /// Row `ult.channel.bounded`: a channel with room for 1024.
 pub(crate) fn bounded(context: &Context) -> Result<Figure> {

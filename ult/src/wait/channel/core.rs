@@ -11,6 +11,9 @@
 //! taken in the order front, back, held for a few instructions, and never across a suspension or
 //! while an item is dropped.
 //!
+//! Where items come one by one, as on one xstream, there is nothing to exchange: the receiver takes
+//! the only item out of the back, and leaves the front alone.
+//!
 //! # Invariants
 //!
 //! | if | then |
@@ -34,7 +37,8 @@
 //! | `pace` | front | how long a receiver lets items gather before it exchanges the queues |
 //!
 //! `in_front` falls until the next exchange, which needs the lock of the back: a sender that reads
-//! it under that lock may believe that there is less room than there is, but not more.
+//! it under that lock may believe that there is less room than there is, but not more. And who
+//! reads zero under that lock knows that the front is empty, and stays so.
 
 use std::collections::VecDeque;
 use std::ptr::NonNull;
@@ -393,8 +397,15 @@ impl<T> ChannelCore<T> {
 
     /// Takes the oldest item, if there is one; else gives the locks back to the caller.
     fn take_item(&self) -> Result<T, (Refusal, Locks<'_, T>)> {
-        #[cfg(not(loom))]
-        self.let_gather();
+        if self.in_front() == 0 {
+            #[cfg(not(loom))]
+            self.let_gather();
+            if self.has_one()
+                && let Some(item) = self.take_only()
+            {
+                return Ok(item);
+            }
+        }
         let mut front = self.front();
         if let Some(item) = front.items.pop_front() {
             self.count_front(&front);
@@ -432,6 +443,32 @@ impl<T> ChannelCore<T> {
         Ok(item)
     }
 
+    /// Returns whether there seems to be one item, which is in the back, and no rush of them.
+    #[cfg(not(loom))]
+    fn has_one(&self) -> bool {
+        self.front.0.pace.load(Relaxed) == 0 && self.back.0.in_back.load(Relaxed) == 1
+    }
+
+    /// As above; the models look each time.
+    #[cfg(loom)]
+    #[allow(clippy::unused_self, reason = "as above")]
+    fn has_one(&self) -> bool {
+        true
+    }
+
+    /// Takes the only item, if it is in the back and nobody waits for room.
+    fn take_only(&self) -> Option<T> {
+        let mut back = self.back();
+        let nobody_waits = back.senders.is_empty() && back.send_watch.is_empty();
+        if back.items.len() != 1 || self.in_front() > 0 || !nobody_waits {
+            return None;
+        }
+        let item = back.items.pop_front();
+        self.count_back(&back);
+        self.set_news(back.is_closed);
+        item
+    }
+
     /// Exchanges the queues: the front is empty.
     fn exchange(&self, front: &mut Front<T>, back: &mut Back<T>) {
         std::mem::swap(&mut front.items, &mut back.items);
@@ -464,7 +501,7 @@ impl<T> ChannelCore<T> {
     #[cfg(not(loom))]
     fn let_gather(&self) {
         let pace = self.front.0.pace.load(Relaxed);
-        if pace > 0 && self.in_front() == 0 {
+        if pace > 0 {
             let in_back = self.back.0.in_back.load(Relaxed);
             if !has_runnable() {
                 (0..pace).for_each(|_| crate::sync::hint::spin_loop());
