@@ -507,7 +507,8 @@ pub(crate) fn spin(what: SpinFor, mut done: impl FnMut() -> bool) -> bool {
 #[cold]
 fn spin_alone(ult: UltPtr, deadline: Option<Instant>, done: &dyn Fn() -> bool) -> bool {
     let Some(xstream) = crate::engine::xstream::current::xstream() else { return done() };
-    let is_over = || done() || xstream.has_runnable() || cancel::is_pending(ult);
+    let is_busy = || xstream.has_runnable() || xstream.has_jobs();
+    let is_over = || done() || is_busy() || cancel::is_pending(ult);
     if !xstream.idle.is_empty() || xstream.is_watched() || is_over() {
         return done();
     }

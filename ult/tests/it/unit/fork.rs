@@ -59,6 +59,32 @@ fn stealing(count: usize) -> (Runtime, PoolRef) {
 }
 
 #[test]
+fn a_first_half_that_waits_for_the_second_does_not_spin_beside_it() {
+    within(|| {
+        // It would spin for an hour.
+        let runtime = Runtime::builder()
+            .spin_max(Duration::from_secs(3600))
+            .pool(PoolSpec::new("p"))
+            .xstream(XstreamSpec::new("x").pools(["p"]))
+            .start()
+            .unwrap();
+        on(&runtime.pool("p").unwrap(), || {
+            for _ in 0..100 {
+                let there = Eventual::new();
+                let wait = || *there.wait();
+                let set = || {
+                    there.set(7).unwrap();
+                    // The caller waits for its end, too.
+                    ult::yield_now();
+                };
+                assert_eq!(ult::join(wait, set).0, 7);
+            }
+        });
+        runtime.shutdown().unwrap();
+    });
+}
+
+#[test]
 fn both_values_come_back_from_every_layout() {
     within(|| {
         let layouts = [shared(1), shared(4), stealing(3)];
