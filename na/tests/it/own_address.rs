@@ -516,8 +516,9 @@ fn an_address_that_only_this_machine_reaches_is_warned_of() {
     });
 }
 
-/// The sockets of this process that have `port` at either end, as (family, TOS, traffic class).
-fn sockets_of(port: u16) -> Vec<(AddressFamily, u8, Option<u32>)> {
+/// The sockets of this process that have `at` at either end, as (family, TOS, traffic class); those
+/// of other tests may have its port at another address of this host.
+fn sockets_of(at: SocketAddr) -> Vec<(AddressFamily, u8, Option<u32>)> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir("/proc/self/fd").unwrap() {
         let Ok(number) = entry.unwrap().file_name().to_string_lossy().parse::<i32>() else {
@@ -525,12 +526,15 @@ fn sockets_of(port: u16) -> Vec<(AddressFamily, u8, Option<u32>)> {
         };
         // SAFETY: used for calls that say so if it is not open any more, or no socket.
         let fd = unsafe { BorrowedFd::borrow_raw(number) };
-        let port_of = |address: rustix::io::Result<rustix::net::SocketAddrAny>| {
-            address.ok().and_then(|address| SocketAddr::try_from(address).ok()).map(|a| a.port())
+        let is_there = |address: rustix::net::SocketAddrAny| {
+            SocketAddr::try_from(address).is_ok_and(|address| {
+                let ip = address.ip().to_canonical();
+                address.port() == at.port() && (ip == at.ip() || ip.is_unspecified())
+            })
         };
-        let own = port_of(rustix::net::getsockname(fd));
-        let peer = rustix::net::getpeername(fd).ok().flatten().and_then(|a| port_of(Ok(a)));
-        if own != Some(port) && peer != Some(port) {
+        let own = rustix::net::getsockname(fd).ok();
+        let peer = rustix::net::getpeername(fd).ok().flatten();
+        if !own.into_iter().chain(peer).any(is_there) {
             continue;
         }
         let family = sockopt::socket_domain(fd).unwrap();
@@ -589,7 +593,7 @@ fn every_packet_of_a_tcp_endpoint_is_of_its_class() {
             let to = format!("na+tcp://{dialed}:{port}");
             talk(&origin, &target, &to);
             get(&origin, &target, &to);
-            let found = sockets_of(port);
+            let found = sockets_of(format!("{dialed}:{port}").parse().unwrap());
             assert_eq!(found.len(), 3, "listening, dialed, accepted: {found:?}");
             for (family, tos, tclass) in found {
                 assert_eq!(class_of(tos), wanted, "{class:?} {family:?}");

@@ -19,6 +19,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::hash::Hash;
 
+use prim::fork::Process;
 use prim::sync::atomic::{AtomicBool, Ordering};
 use prim::sync::{Arc, Mutex, lock};
 
@@ -47,6 +48,7 @@ pub struct Placement<K: Eq + Hash, T> {
     state: Mutex<Counts<K, T>>,
     /// For each shard: something was put into its inbox since it last looked.
     has_news: Box<[AtomicBool]>,
+    process: Process,
 }
 
 struct Counts<K, T> {
@@ -71,7 +73,7 @@ impl<K: Eq + Hash + Clone, T> Placement<K, T> {
         let has_news = (0..shards).map(|_| AtomicBool::new(false)).collect();
         let shards = (0..shards).map(|_| Placed { inbox: Some(Vec::new()), unwished: 0 }).collect();
         let state = Counts { shards, callers: HashMap::new(), connections: 0, turn: 0 };
-        Arc::new(Self { state: Mutex::new(state), has_news })
+        Arc::new(Self { state: Mutex::new(state), has_news, process: Process::current() })
     }
 
     /// Chooses the shard of a connection; `wanted` is that which its dialer would like. The group
@@ -232,6 +234,10 @@ impl<K: Eq + Hash, T> Permit<K, T> {
 
 impl<K: Eq + Hash, T> Drop for Permit<K, T> {
     fn drop(&mut self) {
+        // In a child process that was forked off the lock may be held for ever, by nobody.
+        if self.placement.process.is_other() {
+            return;
+        }
         let mut state = lock(&self.placement.state);
         state.connections -= 1;
         state.leave(self.shard, self.wished);

@@ -416,16 +416,22 @@ fn callers_are_served_while_shards_sleep_and_close_on_threads() {
 // ---- who it is ----
 
 /// A caller and endpoints that it calls by several addresses: every answer, and every call back,
-/// goes the way that the call came.
+/// goes the way that the call came, whoever has called first.
 #[test]
 fn each_connection_is_answered_by_itself() {
-    for shards in [1, 2] {
+    for (shards, called_first) in [(1, false), (1, true), (2, false), (2, true)] {
         let mut group = Group::new(shards);
         let mut caller = Node::new(na::open("na+sm://", &OpenOptions::listening(true)).unwrap());
         let (uri, own) = (group.uri(), caller.endpoint.self_addr());
+        let known = |shard: usize| group.nodes[shard].endpoint.lookup(own.uri()).unwrap();
+        let mut back: Vec<_> = (0..shards).map(|shard| (shard, known(shard))).collect();
         let mut ways = vec![caller.endpoint.lookup(&uri).unwrap()];
         ways.extend((0..2).map(|shard| caller.endpoint.lookup_shard(&uri, shard).unwrap()));
-        let mut back = Vec::new();
+        if called_first {
+            for (shard, to) in &back {
+                call_back(&mut group, *shard, to, &mut caller, &ways[0]);
+            }
+        }
         for way in ways.iter().chain(&ways) {
             let answered = caller.recv_expected(way, 7);
             caller.send(way, 7, b"question");
@@ -439,28 +445,29 @@ fn each_connection_is_answered_by_itself() {
             assert_eq!(caller.received(answered).0.from.connection(), way.connection());
             back.push((shard, from));
         }
-        // And back, also by addresses that were looked up.
-        for shard in 0..shards {
-            back.push((shard, group.nodes[shard].endpoint.lookup(own.uri()).unwrap()));
-        }
-        for (shard, to) in back {
-            let (asked, answered) = (caller.recv(), group.nodes[shard].recv_expected(&to, 8));
-            group.nodes[shard].send(&to, 8, b"back");
-            group.until("a call back", |_| {
-                caller.poll();
-                caller.is_done(asked)
-            });
-            let (arrival, _) = caller.received(asked);
-            assert_eq!(arrival.from, ways[0], "one peer");
-            let (op, buf) = (caller.op(), caller.endpoint.alloc_msg());
-            caller.endpoint.send_expected(op, &arrival.from, Tag(8), buf).unwrap();
-            group.until("an answer", |group| {
-                caller.poll();
-                group.nodes[shard].is_done(answered)
-            });
-            group.nodes[shard].received(answered);
+        for (shard, to) in &back {
+            call_back(&mut group, *shard, to, &mut caller, &ways[0]);
         }
     }
+}
+
+/// An endpoint of the group calls `to`, which is `caller`, and is answered; `is` is the group.
+fn call_back(group: &mut Group, shard: usize, to: &Addr, caller: &mut Node, is: &Addr) {
+    let (asked, answered) = (caller.recv(), group.nodes[shard].recv_expected(to, 8));
+    group.nodes[shard].send(to, 8, b"back");
+    group.until("a call back", |_| {
+        caller.poll();
+        caller.is_done(asked)
+    });
+    let (arrival, _) = caller.received(asked);
+    assert_eq!(arrival.from, *is, "one peer");
+    let (op, buf) = (caller.op(), caller.endpoint.alloc_msg());
+    caller.endpoint.send_expected(op, &arrival.from, Tag(8), buf).unwrap();
+    group.until("an answer", |group| {
+        caller.poll();
+        group.nodes[shard].is_done(answered)
+    });
+    group.nodes[shard].received(answered);
 }
 
 fn next_of(group: &mut Group, caller: &mut Node) -> (usize, Addr) {

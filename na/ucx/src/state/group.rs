@@ -171,6 +171,7 @@ pub(crate) fn caller_key(client: Option<SocketAddr>, hello: &Hello) -> Option<Ca
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::Shards;
 
     fn group(count: usize) -> Arc<Group> {
         let member = |port| Member { port, bell: None };
