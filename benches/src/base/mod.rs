@@ -16,5 +16,7 @@ pub(crate) use cores::{Cores, pin};
 pub(crate) use failure::{Doing, Failure, OrFail, Result, ensure, fail};
 pub(crate) use row::{Figure, Row, Target, Unit};
 pub(crate) use say::{UNREAD, say};
-pub(crate) use stats::{Distribution, Effort, Round, Samples, clock_read_ns};
+#[cfg(test)]
+pub(crate) use stats::Distribution;
+pub(crate) use stats::{Effort, Round, Samples, clock_read_ns};
 pub(crate) use wait::Deadline;
