@@ -2,7 +2,9 @@
 
 use std::any::TypeId;
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::marker::PhantomData;
+use std::sync::OnceLock;
 
 use hg::{ProviderId, RpcId};
 
@@ -200,12 +202,36 @@ pub struct ProviderHandle {
     addr: Addr,
     id: ProviderId,
     shard: Option<u8>,
+    pub(crate) route: Route,
+}
+
+/// The address of the peer at the shard that was the first to call it through this handle, where
+/// that is another one than the handle has. No property of the handle.
+#[derive(Clone, Default)]
+pub(crate) struct Route(pub(crate) OnceLock<Addr>);
+
+impl PartialEq for Route {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Route {}
+
+impl Hash for Route {
+    fn hash<H: Hasher>(&self, _: &mut H) {}
+}
+
+impl fmt::Debug for Route {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Route")
+    }
 }
 
 impl ProviderHandle {
     /// The provider `id` at `addr`. Does not contact it.
     pub fn new(addr: Addr, id: ProviderId) -> Self {
-        Self { addr, id, shard: None }
+        Self { addr, id, shard: None, route: Route::default() }
     }
 
     /// Returns this provider, called through that shard of the peer, below 128: calls go over a
@@ -217,7 +243,7 @@ impl ProviderHandle {
     /// Counterpart: `HG_Set_target_id`.
     #[must_use]
     pub fn in_shard(self, shard: u8) -> Self {
-        Self { shard: Some(shard), ..self }
+        Self { shard: Some(shard), route: Route::default(), ..self }
     }
 
     /// The shard that is asked for. Default: none in particular; then calls go over the connection
@@ -240,7 +266,7 @@ impl ProviderHandle {
 impl From<Addr> for ProviderHandle {
     /// The default provider ([`ProviderId::DEFAULT`]) at `addr`.
     fn from(addr: Addr) -> Self {
-        Self { addr, id: ProviderId::DEFAULT, shard: None }
+        Self::new(addr, ProviderId::DEFAULT)
     }
 }
 

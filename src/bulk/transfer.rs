@@ -188,7 +188,7 @@ impl Instance {
         let bytes = local.len() as u64;
         self.inner().monitoring.transfer_starts(&call.watch, op, peer, bytes);
         let inner = self.inner();
-        let (shard, addr) = inner.shards.route(&inner.runtime, peer, None);
+        let (shard, addr) = inner.shards.route_to_peer(&inner.runtime, peer);
         let started = shard.core.transfer(
             op,
             &*addr,

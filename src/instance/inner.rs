@@ -190,7 +190,7 @@ impl EndsEarly for Inner {
 
     fn end_call(&self, op: OpRef, to: &Addr) {
         let shard = self.shards.get(op.shard());
-        shard.core.cancel_call(op, to);
+        shard.core.cancel_call(op, &self.shards.addr_at(shard, to));
         shard.kick();
     }
 

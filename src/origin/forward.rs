@@ -174,7 +174,7 @@ impl Instance {
         forward.deadline = site.term.filter(|_| !options.no_response).map(|term| term.at);
         forward.trace = trace.as_ref().and_then(|trace| trace.said);
         let inner = self.inner();
-        let (shard, addr) = inner.shards.route(&inner.runtime, to.addr(), to.shard());
+        let (shard, addr) = inner.shards.route(&inner.runtime, to);
         let started = shard.core.forward(
             &addr,
             rpc.id(to.id()),

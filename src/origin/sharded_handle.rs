@@ -1,7 +1,6 @@
 //! Handles of providers that keep each part of their keys at a shard of its own.
 
 use std::fmt;
-use std::sync::Arc;
 
 use hg::ProcError;
 
@@ -12,14 +11,15 @@ use crate::{ForwardError, Instance, ProviderHandle, Rpc};
 pub(crate) const PARTS: Rpc<(), u32> = Rpc::new("__parts__");
 
 /// A sharded provider of a peer: which of its shards has which key. From
-/// [`Instance::sharded_handle`]. Cheap to clone; see [`Instance::sharded_provider`] for an example.
+/// [`Instance::sharded_handle`]; see [`Instance::sharded_provider`] for an example.
 ///
 /// Each part is called over a connection with the shard that has it, so that the request arrives
 /// where it is handled. A request that arrives elsewhere all the same is handled at the right
-/// shard, too, and costs the way there.
+/// shard, too, and costs the way there. It knows the ways of the execution stream that has called
+/// through it first: in an instance of several shards, each had better have a clone of its own.
 #[derive(Clone)]
 pub struct ShardedHandle {
-    parts: Arc<[ProviderHandle]>,
+    parts: Box<[ProviderHandle]>,
 }
 
 impl Instance {

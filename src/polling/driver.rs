@@ -114,7 +114,7 @@ fn run(inner: &Arc<Inner>, core: &Arc<Core<Token>>, progress: &Progress) {
     // It may have been made on behalf of a request, but does not work for it.
     trace::begin_unit(0, None);
     let ended = guarded(inner, core, || run_loop(inner, core, progress));
-    inner.shards.get(core.shard()).end_lease();
+    inner.shards.end_lease(core.shard());
     match ended {
         Some(LoopEnd::NotNeeded) => {}
         Some(LoopEnd::Closed) => inner.shutdown.progress_ended(),
@@ -163,7 +163,7 @@ fn run_loop(inner: &Arc<Inner>, core: &Arc<Core<Token>>, progress: &Progress) ->
             return LoopEnd::NotNeeded;
         }
         if progress.begin_round(&mut rounds, &mut patience, &mut seat) {
-            inner.shards.get(core.shard()).end_lease();
+            inner.shards.end_lease(core.shard());
         }
         // pair: PROGRESS-ORDERS
         let orders = if closing { 0 } else { progress.orders.load(Ordering::Acquire) };
@@ -304,7 +304,7 @@ fn rest(
     seat: &mut GroupMember,
     unneeded: bool,
 ) -> usize {
-    inner.shards.get(core.shard()).end_lease();
+    inner.shards.end_lease(core.shard());
     Tally::add(&progress.tally.sleeps, 1);
     let is_late = || unneeded && !inner.is_unneeded(core);
     let has_company = seat.has_company();

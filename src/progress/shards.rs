@@ -30,10 +30,10 @@ use hg::Core;
 use prim::sync::lock;
 use ult::Runtime;
 
-use crate::Addr;
 use crate::operation::token::Token;
 use crate::progress::control::Progress;
 use crate::support::thread_number::thread_number;
+use crate::{Addr, ProviderHandle};
 
 /// Peers whose addresses a shard keeps; then it looks them up anew.
 const PEERS_MAX: usize = 4096;
@@ -100,13 +100,6 @@ impl<I: Clone> Shard<I> {
             *lease = make();
         }
         lease.clone()
-    }
-
-    /// Ends the lease: the next handler asks the instance.
-    pub(crate) fn end_lease(&self) {
-        // Dropped without the lock: it may be the last, which ends the instance.
-        let ended = lock(&self.lease).take();
-        drop(ended);
     }
 
     /// Returns the address of `to` at this shard, through shard `through` there if that is given.
@@ -189,6 +182,16 @@ impl<I: Clone> Shards<I> {
         self.all.iter()
     }
 
+    /// Ends the lease of a shard: its next handler asks the instance.
+    #[inline]
+    pub(crate) fn end_lease(&self, shard: u8) {
+        if self.are_several() {
+            // Dropped without the lock: it may be the last, which ends the instance.
+            let ended = lock(&self.get(shard).lease).take();
+            drop(ended);
+        }
+    }
+
     /// The progress of a shard runs on an execution stream, and no longer on another one.
     pub(crate) fn progress_is_on(&self, shard: u8, xstream: usize, before: Option<usize>) {
         if let Some(left) = before.and_then(|before| self.near.get(before)) {
@@ -223,21 +226,63 @@ impl<I: Clone> Shards<I> {
         at.map_or(self.first(), |at| &self.all[at])
     }
 
-    /// Returns the shard at which an operation with `to` is started by the caller, and the address
-    /// of the peer there: through shard `through` of the peer, if that is given.
+    /// Returns the shard at which the caller calls `to`, and the address of the peer there.
     #[inline]
     pub(crate) fn route<'a>(
         &'a self,
         runtime: &Runtime,
-        to: &'a Addr,
-        through: Option<u8>,
+        to: &'a ProviderHandle,
     ) -> (&'a Shard<I>, Cow<'a, Addr>) {
         let here = self.here(runtime);
-        if through.is_none() && (!self.are_several() || here.core.endpoint_id() == to.endpoint_id())
-        {
-            return (here, Cow::Borrowed(to));
+        if to.shard().is_none() && self.is_of(here, to.addr()) {
+            return (here, Cow::Borrowed(to.addr()));
         }
-        self.search(here, to, through)
+        match to.route.0.get().filter(|known| self.is_of(here, known)) {
+            Some(known) => (here, Cow::Borrowed(known)),
+            None => self.find_route(here, to),
+        }
+    }
+
+    #[inline(never)]
+    fn find_route<'a>(
+        &'a self,
+        here: &'a Shard<I>,
+        to: &'a ProviderHandle,
+    ) -> (&'a Shard<I>, Cow<'a, Addr>) {
+        let (at, addr) = self.search(here, to.addr(), to.shard());
+        if let Cow::Owned(found) = &addr {
+            // Another one may be quicker.
+            let _ = to.route.0.set(found.clone());
+        }
+        (at, addr)
+    }
+
+    /// Returns the shard at which the caller starts a transfer with `peer`, and its address there.
+    #[inline]
+    pub(crate) fn route_to_peer<'a>(
+        &'a self,
+        runtime: &Runtime,
+        peer: &'a Addr,
+    ) -> (&'a Shard<I>, Cow<'a, Addr>) {
+        let here = self.here(runtime);
+        if self.is_of(here, peer) {
+            return (here, Cow::Borrowed(peer));
+        }
+        self.search(here, peer, None)
+    }
+
+    /// Returns the address of `to` at the shard where an operation with it was started.
+    pub(crate) fn addr_at<'a>(&self, shard: &Shard<I>, to: &'a Addr) -> Cow<'a, Addr> {
+        match self.is_of(shard, to) {
+            true => Cow::Borrowed(to),
+            false => shard.peer_here(to, None).map_or(Cow::Borrowed(to), Cow::Owned),
+        }
+    }
+
+    /// Returns whether an address is one of that shard's endpoint, or there is no other shard.
+    #[inline]
+    fn is_of(&self, shard: &Shard<I>, addr: &Addr) -> bool {
+        !self.are_several() || shard.core.endpoint_id() == addr.endpoint_id()
     }
 
     #[inline(never)]

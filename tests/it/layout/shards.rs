@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::common::{PATIENCE, bounded};
 use margo::ult::Eventual;
-use margo::{Access, Bulk, ForwardError, Instance, ProviderHandle, Rpc};
+use margo::{Access, Bulk, CancelReason, ForwardError, Instance, ProviderHandle, Rpc};
 
 /// Answers with the shard that took the request, and the pool of the handler.
 const WHERE: Rpc<(), (u8, String)> = Rpc::new("where");
@@ -154,6 +154,50 @@ fn calls_time_out(transport: &str) {
     service.finalize_and_wait().unwrap();
 }
 
+/// The target is told of a cancel, whichever shard has made the call.
+#[test]
+fn calls_of_every_shard_can_be_canceled() {
+    for transport in ADDRESSES {
+        bounded(transport, move || {
+            let (service, client, target) = pair(transport, 3);
+            let (begun, canceled) =
+                (Arc::new(margo::ult::Semaphore::new(0)), Arc::new(AtomicUsize::new(0)));
+            let (has_begun, count) = (begun.clone(), canceled.clone());
+            service
+                .register(NEVER, move |request| {
+                    has_begun.release(1);
+                    if request.cancel_token().wait() == CancelReason::Canceled {
+                        count.fetch_add(1, Ordering::Relaxed);
+                    }
+                    let _ = request.respond(&());
+                })
+                .unwrap();
+            for shard in [None, Some(0), Some(2)] {
+                let to = match shard {
+                    Some(shard) => target.clone().in_shard(shard),
+                    None => target.clone(),
+                };
+                for pool in client.progress_pools() {
+                    let (client, to, begun) = (client.clone(), to.clone(), begun.clone());
+                    let ended = pool.spawn(move || {
+                        let call = client.iforward(NEVER, &to, &()).unwrap();
+                        begun.acquire(1).forget();
+                        call.cancel();
+                        call.wait()
+                    });
+                    let error = ended.unwrap().join().unwrap().unwrap_err();
+                    assert!(matches!(error, ForwardError::Canceled { .. }), "{error}");
+                }
+            }
+            while canceled.load(Ordering::Relaxed) < 9 {
+                std::thread::yield_now();
+            }
+            client.finalize_and_wait().unwrap();
+            service.finalize_and_wait().unwrap();
+        });
+    }
+}
+
 /// Waiters in every shard are told of the end, and the instance ends.
 #[test]
 fn finalize_ends_what_waits_in_every_shard() {
@@ -219,4 +263,75 @@ fn the_sample_with_several_shards_starts() {
     let service = margo::init(text).unwrap();
     assert_eq!(service.progress_pools().count(), 2);
     service.finalize_and_wait().unwrap();
+}
+
+/// Memory of a peer that does not listen, which is within reach only over the connection that it
+/// has made, is pulled by ULTs of all shards, and of another thread.
+#[test]
+fn a_peer_that_does_not_listen_is_reached_from_every_shard() {
+    const PULL_BY: Rpc<(Bulk, u64), u64> = Rpc::new("pull_by");
+    for transport in ADDRESSES {
+        bounded(transport, move || {
+            let service = start(transport, true, 3);
+            let pools: Vec<_> = service.progress_pools().collect();
+            service
+                .register(PULL_BY, move |request| {
+                    let ((bulk, by), origin) = (request.args().clone(), request.origin().clone());
+                    let own = request.instance().clone();
+                    let pull = move || {
+                        let len = bulk.len() as usize;
+                        let mut buffer = own.bulk_buffer(len).unwrap();
+                        own.pull(&origin, &bulk, 0, &mut buffer, 0..len).unwrap();
+                        buffer.iter().map(|byte| u64::from(*byte)).sum::<u64>()
+                    };
+                    let sum = match pools.get(by as usize) {
+                        Some(pool) => pool.spawn(pull).unwrap().join().unwrap(),
+                        // Joined by a ULT, so that the execution stream goes on.
+                        None => {
+                            let pulled = Arc::new(Eventual::new());
+                            let end = pulled.clone();
+                            std::thread::spawn(move || end.set(pull()).unwrap());
+                            *pulled.wait()
+                        }
+                    };
+                    request.respond(&sum).unwrap();
+                })
+                .unwrap();
+            let own = transport.split("://").next().unwrap();
+            let client = start(&format!("{own}://"), false, 1);
+            let target = client.lookup(service.self_addr().uri()).unwrap();
+            let exposed = client.expose(vec![1; 50_000], Access::ReadOnly).unwrap();
+            for shard in 0..3 {
+                let to = ProviderHandle::from(target.clone()).in_shard(shard);
+                for by in 0..4 {
+                    let args = (exposed.bulk().clone(), by);
+                    assert_eq!(client.forward(PULL_BY, &to, &args).unwrap(), 50_000);
+                }
+            }
+            client.finalize_and_wait().unwrap();
+            service.finalize_and_wait().unwrap();
+        });
+    }
+}
+
+/// The lease of a shard, which its handlers count, does not keep the instance running.
+#[test]
+fn an_instance_of_shards_ends_with_its_last_user() {
+    bounded("the end", || {
+        let service = start("na+sm://", true, 2);
+        serve(&service);
+        let ended = Arc::new(Eventual::new());
+        let (end, weak) = (ended.clone(), service.downgrade());
+        service.on_finalize(move |_| _ = end.set(())).unwrap().keep();
+        let client = start("na+sm://", false, 1);
+        let target = ProviderHandle::from(client.lookup(service.self_addr().uri()).unwrap());
+        for shard in [0, 1].into_iter().cycle().take(100) {
+            let there = target.clone().in_shard(shard);
+            assert_eq!(client.forward(WHERE, &there, &()).unwrap().0, shard);
+        }
+        drop(service);
+        assert!(ended.wait_ready_timeout(PATIENCE), "something keeps it running");
+        assert!(weak.upgrade().is_none());
+        client.finalize_and_wait().unwrap();
+    });
 }

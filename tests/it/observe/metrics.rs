@@ -405,7 +405,7 @@ fn prometheus_reads_what_happened() {
     assert_eq!(grown("margo_requests_refused_total", &[("reason", "not_registered")]), 1.0);
     assert!(grown("margo_handlers_total", &[]) >= 9.0, "the last one may not have ended");
     assert!(grown("margo_pool_created_total", &[("pool", "__primary__")]) >= 10.0);
-    assert!(grown("margo_progress_events_total", &[("context", "0")]) >= 10.0);
+    assert!(grown("margo_progress_events_total", &[("shard", "0")]) >= 10.0);
     assert_eq!(value(&after, "margo_peers", &[("link", "connected")]), 1.0);
     let free = |bytes: &str| value(&after, "margo_bulk_pool_free", &[("bytes", bytes)]);
     assert_eq!((free("4096"), free("16384")), (3.0, 2.0));
