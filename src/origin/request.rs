@@ -324,6 +324,7 @@ impl<R: DeserializeOwned> Request<R> {
     /// # Errors
     ///
     /// Gives the request back if the call is in flight.
+    #[expect(clippy::result_large_err, reason = "the request comes back")]
     pub fn try_wait(self) -> Result<Result<R, ForwardError>, Self> {
         if self.test() { Ok(self.read()) } else { Err(self) }
     }
@@ -335,6 +336,7 @@ impl<R: DeserializeOwned> Request<R> {
     ///
     /// Gives the request back if the call is in flight then. In a tasklet, which cannot wait, the
     /// call ends as [`wait`](Self::wait) says, unless `until` has passed.
+    #[expect(clippy::result_large_err, reason = "the request comes back")]
     pub fn wait_deadline(self, until: Instant) -> Result<Result<R, ForwardError>, Self> {
         if let Err(error) = self.may_wait(Some(until)) {
             return Ok(Err(error));
@@ -347,6 +349,7 @@ impl<R: DeserializeOwned> Request<R> {
     /// # Errors
     ///
     /// As there.
+    #[expect(clippy::result_large_err, reason = "the request comes back")]
     pub fn wait_timeout(self, timeout: Duration) -> Result<Result<R, ForwardError>, Self> {
         match Instant::now().checked_add(timeout) {
             Some(until) => self.wait_deadline(until),

@@ -162,9 +162,7 @@ fn run_loop(inner: &Arc<Inner>, core: &Arc<Core<Token>>, progress: &Progress) ->
         if inner.is_forked() {
             return LoopEnd::NotNeeded;
         }
-        if progress.begin_round(&mut rounds, &mut patience, &mut seat) {
-            inner.shards.end_lease(core.shard());
-        }
+        begin_round((inner, core, progress), &mut rounds, (&mut patience, &mut seat));
         // pair: PROGRESS-ORDERS
         let orders = if closing { 0 } else { progress.orders.load(Ordering::Acquire) };
         if orders & STOP != 0 {
@@ -227,6 +225,18 @@ fn run_loop(inner: &Arc<Inner>, core: &Arc<Core<Token>>, progress: &Progress) ->
         let found = rest(inner, core, progress, &mut seat, unneeded);
         turns.slept(monitoring, since);
         patience.over(unneeded || found > 0);
+    }
+}
+
+/// Counts a round, yields now and then, and ends the lease of handlers then.
+#[inline]
+fn begin_round(
+    (inner, core, progress): (&Inner, &Core<Token>, &Progress),
+    rounds: &mut u32,
+    (patience, seat): (&mut SpinWindow, &mut GroupMember),
+) {
+    if progress.begin_round(rounds, patience, seat) {
+        inner.shards.end_lease(core.shard());
     }
 }
 

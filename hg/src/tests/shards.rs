@@ -119,9 +119,7 @@ fn shards_share_the_bounds() {
     while sides.iter_mut().map(Side::step).sum::<usize>() > 0 {}
     let arrived = |side: &Side| side.notes.requests.len();
     assert_eq!([arrived(&sides[0]), arrived(&sides[1])], [2, 1], "the third is held back");
-    for shard in 0..2 {
-        sides[shard].notes.requests.clear();
-    }
+    sides[..2].iter_mut().for_each(|shard| shard.notes.requests.clear());
     while sides.iter_mut().map(Side::step).sum::<usize>() > 0 {}
     sides[0].notes.requests.clear();
     while sides.iter_mut().map(Side::step).sum::<usize>() > 0 {}
