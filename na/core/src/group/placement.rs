@@ -19,6 +19,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::hash::Hash;
 
+#[cfg(not(loom))]
 use prim::fork::Process;
 use prim::sync::atomic::{AtomicBool, Ordering};
 use prim::sync::{Arc, Mutex, lock};
@@ -48,6 +49,7 @@ pub struct Placement<K: Eq + Hash, T> {
     state: Mutex<Counts<K, T>>,
     /// For each shard: something was put into its inbox since it last looked.
     has_news: Box<[AtomicBool]>,
+    #[cfg(not(loom))]
     process: Process,
 }
 
@@ -73,7 +75,12 @@ impl<K: Eq + Hash + Clone, T> Placement<K, T> {
         let has_news = (0..shards).map(|_| AtomicBool::new(false)).collect();
         let shards = (0..shards).map(|_| Placed { inbox: Some(Vec::new()), unwished: 0 }).collect();
         let state = Counts { shards, callers: HashMap::new(), connections: 0, turn: 0 };
-        Arc::new(Self { state: Mutex::new(state), has_news, process: Process::current() })
+        Arc::new(Self {
+            state: Mutex::new(state),
+            has_news,
+            #[cfg(not(loom))]
+            process: Process::current(),
+        })
     }
 
     /// Chooses the shard of a connection; `wanted` is that which its dialer would like. The group
@@ -235,6 +242,7 @@ impl<K: Eq + Hash, T> Permit<K, T> {
 impl<K: Eq + Hash, T> Drop for Permit<K, T> {
     fn drop(&mut self) {
         // In a child process that was forked off the lock may be held for ever, by nobody.
+        #[cfg(not(loom))]
         if self.placement.process.is_other() {
             return;
         }

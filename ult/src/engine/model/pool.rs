@@ -364,7 +364,9 @@ impl PoolStats {
 }
 
 /// The counters of a slot, which anybody may read. One writer: the xstream.
+// Apart from those of other xstreams, which are made at the same time: each switch writes some.
 #[derive(Debug, Default)]
+#[repr(align(128))]
 pub(crate) struct PoolCounters {
     /// Number of the xstream.
     pub(crate) xstream: usize,
