@@ -307,7 +307,10 @@ impl Machine<'_> {
             xstreams: homes.iter().map(|xstream| xstream.name.clone()).collect(),
             progress: resolved.progress_pools().any(|pool| pool == index),
             requests_wait: resolved.admission.of(index).overload == Overload::Wait,
-            handlers: resolved.rpc_pool == index,
+            handlers: resolved.rpc_pool == index
+                // Those of a shard run in its pool, if they have no other one.
+                || resolved.rpc_pool == resolved.progress_pool
+                    && resolved.more_progress_pools.contains(&index),
             providers: providers.map(|provider| provider.name.clone()).collect(),
         }
     }
