@@ -219,16 +219,13 @@ pub enum SpawnError {
     },
     /// There is no memory for one more unit that waits. Units that end make room for others.
     #[error(
-        "cannot spawn into pool `{pool}`: no memory for a unit ({}); let fewer wait at a time, or \
-         raise the limit that is reached: memory, address space of the process (RLIMIT_AS, \
-         ulimit -v), or mappings (vm.max_map_count)",
-        io::Error::from_raw_os_error(*.errno)
+        "cannot spawn into pool `{pool}`: no memory for a unit; let fewer wait at a time, or raise \
+         the limit that is reached: memory, address space of the process (RLIMIT_AS, ulimit -v), \
+         or mappings (vm.max_map_count)"
     )]
     NoMemory {
         /// The pool.
         pool: String,
-        /// The system's error number.
-        errno: i32,
     },
 }
 

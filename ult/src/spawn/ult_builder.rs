@@ -1,7 +1,5 @@
 //! Spawning: a descriptor, a closure, a push.
 
-use rustix::io::Errno;
-
 use crate::base::priority::Priority;
 use crate::base::unwind::Why;
 use crate::engine::error::SpawnError;
@@ -284,7 +282,7 @@ impl<'a> UltBuilder<'a> {
             && !xstream.closing.get()
         {
             let taken = xstream.descriptors.take(&pool.core);
-            let ult = taken.map_err(|errno| no_memory(pool, errno))?;
+            let ult = taken.ok_or_else(|| no_memory(pool))?;
             let this = Self { pool, kind, name, stack_bytes, priority, rare };
             // SAFETY: duty of the caller.
             unsafe { this.init_unit(ult, f, xstream.next_id(), join) };
@@ -325,7 +323,7 @@ impl<'a> UltBuilder<'a> {
             Some(xstream) => xstream.descriptors.take(core),
             None => core.depot.take(core),
         };
-        let ult = taken.map_err(|errno| no_memory(target, errno))?;
+        let ult = taken.ok_or_else(|| no_memory(target))?;
         let id = here.map_or_else(|| core.draw_ids(1), Xstream::next_id);
         // SAFETY: duty of the caller.
         unsafe { self.init_unit(ult, f, id, join) };
@@ -375,8 +373,8 @@ impl<'a> UltBuilder<'a> {
 
 /// The error of a spawn into `target` for which there was no descriptor.
 #[cold]
-fn no_memory(target: &PoolRef, errno: Errno) -> SpawnError {
-    SpawnError::NoMemory { pool: target.name().to_owned(), errno: errno.raw_os_error() }
+fn no_memory(target: &PoolRef) -> SpawnError {
+    SpawnError::NoMemory { pool: target.name().to_owned() }
 }
 
 /// Lets the caller, which does not own the pool, spawn into `target` now, or refuses. The pass must

@@ -220,7 +220,7 @@ impl Xstream {
         let head = unsafe { Job::of(job) };
         let taken = Taken(job);
         head.is_taken.store(true, Relaxed);
-        let ult = self.descriptors.take(&self.core).ok()?;
+        let ult = self.descriptors.take(&self.core)?;
         // The owner has not ended. So before it is counted as ended, this one is counted.
         bump(&self.slot_for(pool).shared.created);
         if !self.owns(pool) && !pool.outlives_removal() {

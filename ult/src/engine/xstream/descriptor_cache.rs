@@ -22,8 +22,6 @@
 
 use std::time::{Duration, Instant};
 
-use rustix::io::Errno;
-
 use crate::engine::model::runtime_core::{Depot, DescriptorChain, Idle, RuntimeCore, SlabPtr};
 use crate::engine::model::unit::UltPtr;
 use crate::engine::xstream::descriptor_slab::{CHAIN_MAX, SLAB_BYTES};
@@ -46,17 +44,17 @@ impl DescriptorCache {
         Self { chain: DescriptorChain::new(), spare: DescriptorChain::new() }
     }
 
-    /// An idle descriptor, or a fresh one; see [`SlabPtr::map`].
+    /// An idle descriptor, or a fresh one; `None`: there is no memory, see [`SlabPtr::map`].
     #[inline]
-    pub(crate) fn take(&self, core: &Arc<RuntimeCore>) -> Result<UltPtr, Errno> {
+    pub(crate) fn take(&self, core: &Arc<RuntimeCore>) -> Option<UltPtr> {
         match self.chain.take() {
-            Some(ult) => Ok(ult),
             None => self.take_slow(core),
+            idle => idle,
         }
     }
 
     #[cold]
-    fn take_slow(&self, core: &Arc<RuntimeCore>) -> Result<UltPtr, Errno> {
+    fn take_slow(&self, core: &Arc<RuntimeCore>) -> Option<UltPtr> {
         self.chain.swap(&self.spare);
         if self.chain.len.get() == 0
             && let Some(chain) = core.depot.take_chain()
@@ -64,11 +62,11 @@ impl DescriptorCache {
             self.chain.swap(&chain);
         }
         if let Some(ult) = self.chain.take() {
-            return Ok(ult);
+            return Some(ult);
         }
         let (first, rest) = SlabPtr::map(core)?;
         self.chain.swap(&rest);
-        Ok(first)
+        Some(first)
     }
 
     /// Returns whether there is no room in the first chain.
@@ -100,15 +98,15 @@ impl DescriptorCache {
 }
 
 impl Depot {
-    /// An idle descriptor, or a fresh one; see [`SlabPtr::map`].
-    pub(crate) fn take(&self, core: &Arc<RuntimeCore>) -> Result<UltPtr, Errno> {
+    /// An idle descriptor, or a fresh one; `None`: there is no memory, see [`SlabPtr::map`].
+    pub(crate) fn take(&self, core: &Arc<RuntimeCore>) -> Option<UltPtr> {
         let waiting = lock(&self.0).take();
-        if let Some(ult) = waiting {
-            return Ok(ult);
+        if waiting.is_some() {
+            return waiting;
         }
         let (first, rest) = SlabPtr::map(core)?;
         self.take_apart([rest]);
-        Ok(first)
+        Some(first)
     }
 
     fn take_chain(&self) -> Option<DescriptorChain> {

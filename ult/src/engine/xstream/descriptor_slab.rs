@@ -9,7 +9,6 @@ use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::ptr::{self, NonNull};
 
-use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 use crate::base::inbox::Linked;
@@ -70,15 +69,15 @@ impl Deref for SlabPtr {
 }
 
 impl SlabPtr {
-    /// The first descriptor of a new slab, and the others. Fails as `mmap(2)` does: memory, address
-    /// space or mappings are used up.
-    pub(crate) fn map(core: &Arc<RuntimeCore>) -> Result<(UltPtr, DescriptorChain), Errno> {
+    /// The first descriptor of a new slab, and the others. `None`: memory, address space or
+    /// mappings are used up.
+    pub(crate) fn map(core: &Arc<RuntimeCore>) -> Option<(UltPtr, DescriptorChain)> {
         let prot = ProtFlags::READ | ProtFlags::WRITE;
         // All pages at once: each is about to be written.
         let flags = MapFlags::PRIVATE | MapFlags::POPULATE;
         // SAFETY: a fresh mapping at an address of the kernel's choice.
-        let start = unsafe { mmap_anonymous(ptr::null_mut(), SLAB_BYTES, prot, flags) }?;
-        let head = NonNull::new(start.cast::<Slab>()).ok_or(Errno::NOMEM)?;
+        let start = unsafe { mmap_anonymous(ptr::null_mut(), SLAB_BYTES, prot, flags) }.ok()?;
+        let head = NonNull::new(start.cast::<Slab>())?;
         let (idle, at) = (DescriptorChain::new(), Cell::new(usize::MAX));
         let slab = Slab { core: ManuallyDrop::new(core.clone()), idle, at };
         // SAFETY: room and alignment: the begin of a mapping, which is exclusively ours.
@@ -86,7 +85,7 @@ impl SlabPtr {
         let this = Self(head);
         let rest = DescriptorChain::new();
         (1..SLAB_LEN).rev().for_each(|index| rest.put(this.init(index)));
-        Ok((this.init(0), rest))
+        Some((this.init(0), rest))
     }
 
     /// Makes a descriptor of the slab, in whose place nothing is.

@@ -155,12 +155,9 @@ fn spawn_to_the_limit(pool: &PoolRef, ran: &Arc<AtomicUsize>) -> usize {
         let inner = ran.clone();
         let spawned = pool.tasklet().spawn_detached(move || _ = inner.fetch_add(1, SeqCst));
         let Err(error) = spawned else { continue };
-        assert!(
-            matches!(&error, SpawnError::NoMemory { pool, errno: libc::ENOMEM } if pool == "p")
-        );
+        assert!(matches!(&error, SpawnError::NoMemory { pool } if pool == "p"));
         let text = error.to_string();
         assert!(text.contains("(RLIMIT_AS, ulimit -v)"), "{text}");
-        assert!(text.contains("Cannot allocate memory"), "{text}");
         assert_eq!(Arc::strong_count(ran), held + count, "the closure was dropped");
         return count;
     }
