@@ -91,25 +91,22 @@ pub(crate) enum Handed {
 pub(crate) struct Admission {
     group: Arc<Group>,
     guest: AcceptedPeer,
-    /// There is one, but when it is dropped.
-    permit: Option<Permit<CallerKey, Handed>>,
+    permit: Permit<CallerKey, Handed>,
 }
 
 impl Admission {
     /// The endpoint that is to have the connection.
     pub(crate) fn shard(&self) -> usize {
-        self.permit.as_ref().map_or(0, Permit::shard)
+        self.permit.shard()
     }
 }
 
 impl Drop for Admission {
     fn drop(&mut self) {
-        if self.group.process.is_other() {
-            // Nothing of it is ours, and nobody may ever give the locks back.
-            std::mem::forget(self.permit.take());
-            return;
+        // In a child process that was forked off nobody may ever give the lock back.
+        if !self.group.process.is_other() {
+            lock(&self.group.crowd).leave(&self.guest);
         }
-        lock(&self.group.crowd).leave(&self.guest);
     }
 }
 
@@ -179,7 +176,7 @@ impl Group {
         let caller = caller_key(process, hello).map(|key| Caller { key, connections_max });
         // How many there may be of all is counted above.
         match Placement::admit(&self.placement, caller, wanted, usize::MAX) {
-            Ok(permit) => Ok(Admission { group: self.clone(), guest, permit: Some(permit) }),
+            Ok(permit) => Ok(Admission { group: self.clone(), guest, permit }),
             Err(reason) => {
                 lock(&self.crowd).leave(&guest);
                 Err(match reason {
@@ -196,7 +193,7 @@ impl Group {
     /// Gives something to an endpoint that is open; it ends if there is none.
     pub(crate) fn hand(&self, handed: Handed) {
         let shard = self.placement.hand(handed, |handed| match handed {
-            Handed::Met(met) => met.1.admission.permit.as_mut(),
+            Handed::Met(met) => Some(&mut met.1.admission.permit),
             Handed::Stranger(_) | Handed::Listener(_) => None,
         });
         let bell = shard.and_then(|shard| self.bell(shard));

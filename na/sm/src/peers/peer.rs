@@ -210,7 +210,7 @@ impl Peer {
 /// The peers that exist.
 #[derive(Debug, Default)]
 pub(crate) struct PeerTable {
-    /// Those that were looked up, by name and wanted endpoint, and those that listen and have
+    /// The peers that were looked up, by name and wanted endpoint, and those that listen and have
     /// called while there was no group.
     by_name: HashMap<(Name, Option<u8>), Weak<Peer>>,
     all: Vec<Weak<Peer>>,
