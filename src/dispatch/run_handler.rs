@@ -65,13 +65,12 @@ pub(crate) fn dispatch(inner: &Inner, core: &Arc<Core<Token>>, parts: RequestPar
     let Some(entry) = registration.data_as::<RegisteredRpc>() else {
         return not_ours(core, &origin, request);
     };
-    if entry.sharded && request.target().is_some_and(|part| part != core.shard()) {
-        return dispatch_to_part(inner, core, (origin, request), registration);
-    }
     // The message of one whose arguments were fetched has been here for long.
     inner.cancels.arrived(&origin, || request.call_key().filter(|_| !request.was_fetched()));
     if request.is_crowded() && !has_share(inner, (entry, core.shard()), &origin, &mut request) {
         refuse_plainly(inner, core, (&origin, request), registration, ReturnCode::Busy);
+    } else if entry.sharded && request.target().is_some_and(|part| part != core.shard()) {
+        dispatch_to_part(inner, core, (origin, request), registration);
     } else if !entry.is_plain() {
         let arrived = inner.monitoring.arrival();
         let request = RequestHandle::of(core.clone(), origin, request);
@@ -110,7 +109,6 @@ fn dispatch_to_part(
         );
     };
     let_go(inner, registration);
-    inner.cancels.arrived(&origin, || request.call_key().filter(|_| !request.was_fetched()));
     let arrived = inner.monitoring.arrival();
     let request = RequestHandle::of(core.clone(), origin, request);
     admit(inner, Waiting { request, registration: there, in_own: false, arrived });
@@ -372,6 +370,8 @@ impl<'a> HandlerSpawn<'a> {
     fn prepare(inner: &'a Inner, shard: u8, entry: &RegisteredRpc) -> Option<Self> {
         let instance = match inner.shards.are_several() {
             false => entry.instance.upgrade()?,
+            // A lease that is made when progress has ended would have nobody to end it.
+            true if inner.shutdown.has_begun() => return None,
             true => {
                 let lend = || entry.instance.upgrade().map(Instance::lent);
                 inner.shards.get(shard).lease(lend)?

@@ -183,15 +183,17 @@ impl EndsEarly for Inner {
     }
 
     fn end(&self, op: OpRef) {
-        let shard = self.shards.get(op.shard());
-        shard.core.cancel(op);
-        shard.kick();
+        if let Some(shard) = self.shards.of_op(op) {
+            shard.core.cancel(op);
+            shard.kick();
+        }
     }
 
     fn end_call(&self, op: OpRef, to: &Addr) {
-        let shard = self.shards.get(op.shard());
-        shard.core.cancel_call(op, &self.shards.addr_at(shard, to));
-        shard.kick();
+        if let Some(shard) = self.shards.of_op(op) {
+            shard.core.cancel_call(op, &self.shards.addr_at(shard, to));
+            shard.kick();
+        }
     }
 
     fn log(&self) -> &Log {
@@ -378,6 +380,19 @@ impl fmt::Debug for Instance {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// As of a transfer whose bytes came with its descriptor, and whose end is only to be told.
+    #[test]
+    fn an_operation_that_is_over_from_the_start_can_be_ended() {
+        for shards in [1, 2] {
+            let document =
+                format!(r#"{{ "margo": {{ "address": "na+sim://", "shards": {shards} }} }}"#);
+            let instance = crate::init(&document).unwrap();
+            instance.inner().end(OpRef::NONE);
+            instance.inner().end_call(OpRef::NONE, &instance.self_addr());
+            instance.finalize_and_wait().unwrap();
+        }
+    }
 
     #[test]
     fn the_count_of_handlers_never_goes_back() {

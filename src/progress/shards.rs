@@ -26,7 +26,8 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
-use hg::Core;
+use hg::{Core, OpRef};
+use prim::lock::BiasedLock;
 use prim::sync::lock;
 use ult::Runtime;
 
@@ -51,7 +52,8 @@ pub(crate) struct Shard<I> {
     pub(crate) core: Arc<Core<Token>>,
     pub(crate) progress: OnceLock<Progress>,
     peers: Mutex<HashMap<Addr, PeerHere>>,
-    lease: Mutex<Option<I>>,
+    /// Each request takes it, on one thread as a rule.
+    lease: BiasedLock<Option<I>>,
 }
 
 /// The addresses of a peer at one shard; `None` in them: it cannot be looked up.
@@ -73,7 +75,12 @@ pub(crate) struct Shards<I> {
 
 impl<I: Clone> Shard<I> {
     fn new(core: Arc<Core<Token>>) -> Self {
-        Self { core, progress: OnceLock::new(), peers: Mutex::default(), lease: Mutex::new(None) }
+        Self {
+            core,
+            progress: OnceLock::new(),
+            peers: Mutex::default(),
+            lease: BiasedLock::new(None),
+        }
     }
 
     /// Wakes the progress ULT if it sleeps; for after giving the RPC layer something to do.
@@ -95,7 +102,7 @@ impl<I: Clone> Shard<I> {
 
     /// A count of the instance for a handler; `make` makes a lease, unless the instance ends.
     pub(crate) fn lease(&self, make: impl FnOnce() -> Option<I>) -> Option<I> {
-        let mut lease = lock(&self.lease);
+        let mut lease = self.lease.lock();
         if lease.is_none() {
             *lease = make();
         }
@@ -114,8 +121,13 @@ impl<I: Clone> Shard<I> {
             Some(shard) => endpoint.lookup_shard(to.uri(), shard.into()),
             None => endpoint.lookup(to.uri()),
         };
-        // The text of an address that cannot be looked up may happen to name somebody else.
-        let found = found.ok().filter(|found| found == to);
+        let found = match found {
+            // The text of an address that cannot be looked up may happen to name somebody else.
+            Ok(found) => Some(found).filter(|found| found == to),
+            Err(na::Error::BadUri { .. }) => None,
+            // The next one may find it, as a name that is resolved again.
+            Err(_) => return None,
+        };
         let mut peers = lock(&self.peers);
         if peers.len() >= PEERS_MAX && !peers.contains_key(to) {
             peers.clear();
@@ -162,7 +174,7 @@ impl<I: Clone> Shards<I> {
         self.all.len() > 1
     }
 
-    /// The shard of that number, which is one of an operation or request here.
+    /// The shard of that number, which is one of a request here.
     ///
     /// # Panics
     ///
@@ -170,6 +182,11 @@ impl<I: Clone> Shards<I> {
     #[inline]
     pub(crate) fn get(&self, shard: u8) -> &Shard<I> {
         &self.all[usize::from(shard)]
+    }
+
+    /// The shard that has started an operation; `None`: it was over from the start.
+    pub(crate) fn of_op(&self, op: OpRef) -> Option<&Shard<I>> {
+        self.all.get(usize::from(op.shard()))
     }
 
     /// Shard 0, which stands for what concerns all of them.
@@ -187,7 +204,7 @@ impl<I: Clone> Shards<I> {
     pub(crate) fn end_lease(&self, shard: u8) {
         if self.are_several() {
             // Dropped without the lock: it may be the last, which ends the instance.
-            let ended = lock(&self.get(shard).lease).take();
+            let ended = self.get(shard).lease.lock().take();
             drop(ended);
         }
     }

@@ -25,8 +25,10 @@ pub struct ForwardOptions {
     /// The target is not to answer; the call ends when the request was sent. Default: no, unless
     /// the RPC is registered so.
     pub no_response: bool,
-    /// The context that shall handle the request, below 128. One that the target does not have is
-    /// taken for context 0. Default: none in particular, which is context 0.
+    /// The shard of the target that the request is for, below 128; C programs take it for the
+    /// number of a context. It is said in the tag, and changes nothing about the way of the
+    /// request: that is a matter of the address ([`na::Endpoint::lookup_shard`]). A call to
+    /// ourselves goes to that shard, if it is there. Default: none in particular.
     ///
     /// Counterpart: `HG_Set_target_id`.
     pub target_context: Option<u8>,
@@ -56,7 +58,7 @@ impl ForwardOptions {
         Self { no_response: true, ..Self::DEFAULT }
     }
 
-    /// A call to a certain context of the target.
+    /// A call to a certain shard of the target.
     pub const fn to_context(id: u8) -> Self {
         Self { target_context: Some(id), ..Self::DEFAULT }
     }
