@@ -57,7 +57,7 @@ pub use self::{
     bulk::{Bulk, BulkDesc, BulkOp, LocalBytes, LocalPart, MemoryAttr, MemoryKind},
     core::{
         inspect::{CallMark, CallNumber, PeerCalls},
-        registry::{Registration, Removed},
+        registry::{Holders, Registration, Removed},
         rpc_core::{Core, MESSAGE_BYTES_MIN},
         watch::Watch,
     },

@@ -1,9 +1,9 @@
 //! The registrations of one provider, counted: its end waits for the last of them.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use hg::Registration;
+use hg::{Holders, Registration};
 use na::fork::Process;
 use ult::Eventual;
 
@@ -17,7 +17,7 @@ pub(crate) struct Living {
 struct LivingState {
     entries: usize,
     /// Those that are not in the registry any more: only requests have them.
-    replaced: Vec<Weak<Registration>>,
+    replaced: Vec<Holders>,
     /// The event of the caller that waits for the last of them.
     none: Option<Arc<Eventual<()>>>,
 }
@@ -45,7 +45,7 @@ impl Living {
         match living.entries {
             0 => Ok(()),
             // Whoever has the last of one is in its destructor, and counts.
-            _ => Err(living.replaced.iter().map(Weak::strong_count).sum::<usize>().max(1)),
+            _ => Err(living.replaced.iter().map(Holders::count).sum::<usize>().max(1)),
         }
     }
 
@@ -64,10 +64,10 @@ impl Member {
     }
 
     /// That registration, whose entry has this, is not in the registry any more.
-    pub(crate) fn replaced(&self, registration: &Arc<Registration>) {
+    pub(crate) fn replaced(&self, registration: &Registration) {
         let mut living = self.0.lock();
-        living.replaced.retain(|earlier| earlier.strong_count() > 0);
-        living.replaced.push(Arc::downgrade(registration));
+        living.replaced.retain(|earlier| earlier.count() > 0);
+        living.replaced.push(registration.holders().clone());
     }
 }
 

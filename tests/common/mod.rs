@@ -7,7 +7,8 @@ pub(crate) mod process;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use margo::{Instance, ProviderHandle};
+use margo::config::Shards;
+use margo::{Config, Instance, InstanceBuilder, ProviderHandle};
 
 /// Far beyond what a loaded machine needs; only a hang reaches it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -22,6 +23,39 @@ const FABRICS: [(&str, &str); 3] = [
     ("MARGO_TEST_UCX", "ucx+sm://127.0.0.1:0"),
 ];
 
+/// The variable that says how many shards the instances of the tests have; without it they have
+/// one. The suites pass with any number, but for the tests that say why not ([`one_shard_alone`]).
+const SHARDS: &str = "MARGO_TEST_SHARDS";
+
+/// How many shards the instances of the tests have.
+pub(crate) fn shards() -> u32 {
+    std::env::var(SHARDS).map_or(1, |shards| shards.parse().unwrap())
+}
+
+/// Returns whether instances have several shards, and the test is about what one shard has.
+pub(crate) fn one_shard_alone(reason: &str) -> bool {
+    let is_skipped = shards() > 1;
+    if is_skipped {
+        println!("SKIPPED: {reason}");
+    }
+    is_skipped
+}
+
+/// As [`Instance::builder`], for instances that have as many shards as the tests are to have. Not
+/// for those in the pools of others, which would have to name the pools of their shards.
+pub(crate) fn builder(address: impl Into<String>) -> InstanceBuilder {
+    builder_of_shards(address, shards())
+}
+
+fn builder_of_shards(address: impl Into<String>, shards: u32) -> InstanceBuilder {
+    let mut config = Config::default();
+    config.margo.address = address.into();
+    if shards > 1 {
+        config.margo.shards = Some(Shards::Count(shards));
+    }
+    InstanceBuilder::from_config(config)
+}
+
 /// A service and a client over one transport, ended with the value.
 pub(crate) struct Pair {
     pub(crate) service: Instance,
@@ -30,9 +64,14 @@ pub(crate) struct Pair {
 
 impl Pair {
     pub(crate) fn new(transport: &str) -> Self {
-        let service = Instance::builder(transport).start().unwrap();
+        Self::of_shards(transport, shards())
+    }
+
+    /// A service and a client of so many shards each.
+    pub(crate) fn of_shards(transport: &str, shards: u32) -> Self {
+        let service = builder_of_shards(transport, shards).start().unwrap();
         let own = transport.split("://").next().unwrap();
-        let client = Instance::builder(format!("{own}://")).listen(false).start().unwrap();
+        let client = builder_of_shards(format!("{own}://"), shards).listen(false).start().unwrap();
         Self { service, client }
     }
 

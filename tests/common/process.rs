@@ -14,7 +14,7 @@ const ADDRESS: &str = "MARGO_TEST_SERVICE_ADDRESS";
 /// add RPCs, and serves until it is killed, at the latest with its parent.
 pub(crate) fn serve_if_asked(register: impl FnOnce(&Instance)) {
     let Some(address) = asked(ADDRESS) else { return };
-    let service = Instance::builder(address).start().unwrap();
+    let service = super::builder(address).start().unwrap();
     register(&service);
     say(&format!("listening on {}", service.self_addr()));
     service.wait_for_finalize().unwrap();
@@ -166,5 +166,5 @@ impl Drop for Service {
 /// A client for the service at `address`.
 pub(crate) fn client_for(address: &str) -> Instance {
     let own = address.split("://").next().unwrap();
-    Instance::builder(format!("{own}://")).listen(false).start().unwrap()
+    super::builder(format!("{own}://")).listen(false).start().unwrap()
 }

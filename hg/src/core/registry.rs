@@ -17,7 +17,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
 use prim::sync::lock;
 
@@ -40,6 +40,8 @@ pub struct Registration {
     data: Option<RegistrationData>,
     /// The data of the shards from shard 1 on, where each has its own.
     of_others: Box<[RegistrationData]>,
+    /// All entries of this registration.
+    holders: Holders,
 }
 
 /// The data that an RPC is registered with.
@@ -48,7 +50,8 @@ pub(crate) type RegistrationData = Arc<dyn Any + Send + Sync>;
 impl Registration {
     fn new(id: RpcId, name: String) -> Self {
         let (name, data, of_others) = (name.into(), None, Box::default());
-        Self { number: 0, id, name, serves: true, no_response: false, data, of_others }
+        let holders = Holders::default();
+        Self { number: 0, id, name, serves: true, no_response: false, data, of_others, holders }
     }
 
     /// By number. The name is for messages to people.
@@ -98,12 +101,25 @@ impl Registration {
         let Self { number, id, serves, no_response, .. } = *self;
         let own = usize::from(shard).checked_sub(1).and_then(|at| self.of_others.get(at));
         let (name, data) = (self.name.clone(), own.or(self.data.as_ref()).cloned());
-        Arc::new(Self { number, id, name, serves, no_response, data, of_others: Box::default() })
+        let (of_others, holders) = (Box::default(), self.holders.clone());
+        let own = Self { number, id, name, serves, no_response, data, of_others, holders };
+        own.entered()
     }
 
     fn numbered(self) -> Arc<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        Arc::new(Self { number: NEXT.fetch_add(1, Ordering::Relaxed), ..self })
+        Self { number: NEXT.fetch_add(1, Ordering::Relaxed), ..self }.entered()
+    }
+
+    fn entered(self) -> Arc<Self> {
+        let entry = Arc::new(self);
+        entry.holders.add(&entry);
+        entry
+    }
+
+    /// Holders of this registration, through whichever shard.
+    pub fn holders(&self) -> &Holders {
+        &self.holders
     }
 
     fn is(&self, other: &Self) -> bool {
@@ -150,6 +166,25 @@ impl Registration {
     pub fn all_data<D: Any>(&self) -> impl Iterator<Item = &D> {
         let all = self.data.iter().chain(&self.of_others);
         all.filter_map(|data| data.downcast_ref())
+    }
+}
+
+/// The holders of a registration: of its entry in the table, and of those of the shards. Does not
+/// keep it.
+#[derive(Debug, Clone, Default)]
+pub struct Holders(Arc<Mutex<Vec<Weak<Registration>>>>);
+
+impl Holders {
+    fn add(&self, entry: &Arc<Registration>) {
+        let mut entries = lock(&self.0);
+        entries.retain(|earlier| earlier.strong_count() > 0);
+        entries.push(Arc::downgrade(entry));
+    }
+
+    /// Returns how many there are. Of a registration that is not in the table any more, these are
+    /// the requests that have it.
+    pub fn count(&self) -> usize {
+        lock(&self.0).iter().map(Weak::strong_count).sum()
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
-use crate::common::{self, PATIENCE, Pair, on_each};
+use crate::common::{self, PATIENCE, Pair, builder, on_each};
 use margo::ult::Semaphore;
 use margo::{ForwardError, Handle, Instance, Provider, ProviderHandle, ProviderId, Request, Rpc};
 
@@ -54,7 +54,7 @@ fn all_answered(calls: Vec<Request<u64>>) {
 
 #[test]
 fn a_provider_without_requests_is_closed_at_once() {
-    let service = Instance::builder("na+sm://").start().unwrap();
+    let service = builder("na+sm://").start().unwrap();
     let object = provider(&service).close(Duration::ZERO).unwrap();
     assert!(Arc::into_inner(object).is_some(), "nobody else has the object");
     let to = ProviderHandle::new(service.self_addr(), ID);
@@ -89,27 +89,30 @@ fn it_is_closed_when_its_last_handler_has_ended() {
 /// The error also counts handlers that were registered in another pool when their requests came.
 #[test]
 fn the_error_says_how_many_are_left_and_has_the_provider() {
-    on_each(|pair| {
-        let provider = provider(&pair.service);
-        let object = provider.object().clone();
-        let mut calls = held(&pair, &object, 2);
-        let pool = pair.service.add_pool_from_json(r#"{ "name": "p" }"#).unwrap().pool;
-        let xstream = r#"{ "name": "x", "scheduler": { "pools": ["p"] } }"#;
-        pair.service.add_xstream_from_json(xstream).unwrap();
-        provider.set_pool(&pool).unwrap();
-        calls.push(pair.client.iforward(HOLD, &target(&pair), &2).unwrap());
-        object.begun.acquire_timeout(1, PATIENCE).expect("in the other pool").forget();
+    some_are_left(Pair::of_shards("na+sm://", 3));
+    on_each(some_are_left);
+}
 
-        let error = provider.close(Duration::from_millis(1)).unwrap_err();
-        assert_eq!(error.requests(), 3);
-        let text = error.to_string();
-        assert!(text.starts_with("3 requests of provider 7 are still in hand after 1ms"), "{text}");
-        let provider = error.into_provider();
-        object.go.release(3);
-        all_answered(calls);
-        assert!(Arc::ptr_eq(&provider.close(PATIENCE).unwrap(), &object));
-        pair.end();
-    });
+fn some_are_left(pair: Pair) {
+    let provider = provider(&pair.service);
+    let object = provider.object().clone();
+    let mut calls = held(&pair, &object, 2);
+    let pool = pair.service.add_pool_from_json(r#"{ "name": "p" }"#).unwrap().pool;
+    let xstream = r#"{ "name": "x", "scheduler": { "pools": ["p"] } }"#;
+    pair.service.add_xstream_from_json(xstream).unwrap();
+    provider.set_pool(&pool).unwrap();
+    calls.push(pair.client.iforward(HOLD, &target(&pair), &2).unwrap());
+    object.begun.acquire_timeout(1, PATIENCE).expect("in the other pool").forget();
+
+    let error = provider.close(Duration::from_millis(1)).unwrap_err();
+    assert_eq!(error.requests(), 3);
+    let text = error.to_string();
+    assert!(text.starts_with("3 requests of provider 7 are still in hand after 1ms"), "{text}");
+    let provider = error.into_provider();
+    object.go.release(3);
+    all_answered(calls);
+    assert!(Arc::ptr_eq(&provider.close(PATIENCE).unwrap(), &object));
+    pair.end();
 }
 
 #[test]
@@ -133,7 +136,7 @@ fn a_request_that_was_left_to_others_is_waited_for() {
 /// It waits for itself; a tasklet would hold up what it waits for.
 #[test]
 fn who_must_not_wait_does_not() {
-    let service = Instance::builder("na+sm://").start().unwrap();
+    let service = builder("na+sm://").start().unwrap();
     let to = ProviderHandle::new(service.self_addr(), ID);
     for (tasklet, limit) in [(false, Duration::ZERO), (true, PATIENCE)] {
         let provider = service.provider(ID, &service.rpc_pool());
@@ -164,7 +167,7 @@ fn a_destructor_of_a_ult_that_unwinds_does_not_wait() {
         }
     }
     common::bounded("it is closed without waiting", || {
-        let service = Instance::builder("na+sm://").start().unwrap();
+        let service = builder("na+sm://").start().unwrap();
         let to = ProviderHandle::new(service.self_addr(), ID);
         let provider = service.provider(ID, &service.rpc_pool());
         let (place, seen) = (Arc::new(Mutex::new(None)), Arc::new(Mutex::new(None)));
