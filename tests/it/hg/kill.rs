@@ -66,8 +66,11 @@ impl Simulated {
         let network =
             Network::builder(name).seed(seed).link(link).drive(Drive::Manual).build().unwrap();
         let nodes = ["origin", "target"].map(|name| {
-            let endpoint = network.open(name, &OpenOptions::listening(true)).unwrap();
-            let core = Core::new(endpoint, HgOptions::default()).unwrap();
+            // One shard, or three.
+            let shards = 1 + 2 * (seed as usize % 2);
+            let options = OpenOptions::listening(true);
+            let endpoints = network.open_group(name, &options, shards).unwrap();
+            let core = Node::from(Core::group(endpoints, HgOptions::default()).unwrap());
             register(&core, true);
             core
         });
@@ -80,7 +83,8 @@ impl Simulated {
             let mut done = 0;
             for (core, service) in self.nodes.iter().zip(&self.services) {
                 // The one that crashed says so once.
-                done += core.poll(64, &mut Handlers(service)).unwrap_or(0);
+                let polled = core.shards().map(|shard| shard.poll(64, &mut Handlers(service)));
+                done += polled.map(|done| done.unwrap_or(0)).sum::<usize>();
             }
             if done == 0 {
                 return;

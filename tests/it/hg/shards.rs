@@ -17,7 +17,8 @@ fn group(transport: &str, listen: bool, shards: usize) -> Vec<Node> {
     let endpoints = na::open_group(&uri, &OpenOptions::listening(listen), shards).unwrap();
     let mut options = HgOptions::default();
     options.listen = listen;
-    let cores = Core::group(endpoints, options).unwrap();
+    let cores = Core::group(endpoints, options).unwrap().into_iter();
+    let cores: Vec<_> = cores.map(|core| Node::from(vec![core])).collect();
     register(&cores[0], listen);
     cores
 }

@@ -1,6 +1,6 @@
 //! Nodes of the RPC core for the acceptance cases: a target that serves, an origin that calls, over
 //! any transport (libfabric and UCX where they are asked for), polling or sleeping, to another node
-//! of the process, to one of another process, or to themselves.
+//! of the process, to one of another process, or to themselves; and between nodes of four shards.
 #![allow(
     clippy::unwrap_used,
     clippy::missing_panics_doc,
@@ -9,6 +9,7 @@
     reason = "a test"
 )]
 
+use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -45,7 +46,38 @@ pub const FINISH: RpcId = RpcId::mercury("finish");
 pub struct Slot(Mutex<Option<Result<Vec<u8>, HgError>>>);
 
 pub type Token = Arc<Slot>;
-pub type Node = Arc<Core<Token>>;
+
+/// A core, or the last shard of a group, with the other shards in tow.
+#[derive(Debug, Clone)]
+pub struct Node {
+    core: Arc<Core<Token>>,
+    others: Vec<Arc<Core<Token>>>,
+}
+
+impl From<Vec<Arc<Core<Token>>>> for Node {
+    fn from(mut others: Vec<Arc<Core<Token>>>) -> Self {
+        Self { core: others.pop().unwrap(), others }
+    }
+}
+
+impl Deref for Node {
+    type Target = Arc<Core<Token>>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.core
+    }
+}
+
+impl Node {
+    /// All of its shards.
+    pub fn shards(&self) -> impl Iterator<Item = &Arc<Core<Token>>> {
+        self.others.iter().chain([&self.core])
+    }
+
+    fn poll_all(&self, sink: &mut Handlers<'_>) -> usize {
+        self.shards().map(|shard| shard.poll(64, sink).unwrap()).sum()
+    }
+}
 
 impl Slot {
     pub fn is_over(&self) -> bool {
@@ -162,16 +194,17 @@ pub enum Wait {
 
 /// One step of a node; sleeps if there is nothing to do and it may.
 pub fn step(core: &Node, wait: Wait, service: &Service) {
-    let done = core.poll(64, &mut Handlers(service)).unwrap();
-    if done > 0 {
+    if core.poll_all(&mut Handlers(service)) > 0 {
         return;
     }
-    let Some(fd) = core.wait_fd().filter(|_| wait == Wait::Sleep) else {
+    let fds: Option<Vec<_>> = core.shards().map(|shard| shard.wait_fd()).collect();
+    let Some(fds) = fds.filter(|_| wait == Wait::Sleep) else {
         std::thread::yield_now();
         return;
     };
-    if core.prepare_wait() {
-        let mut fds = [rustix::event::PollFd::new(&fd, rustix::event::PollFlags::IN)];
+    if core.shards().all(|shard| shard.prepare_wait()) {
+        let in_fd = |fd| rustix::event::PollFd::new(fd, rustix::event::PollFlags::IN);
+        let mut fds: Vec<_> = fds.iter().map(in_fd).collect();
         let limit = rustix::event::Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
         let woken = rustix::event::poll(&mut fds, Some(&limit)).unwrap();
         assert!(woken > 0, "slept through everything");
@@ -179,13 +212,17 @@ pub fn step(core: &Node, wait: Wait, service: &Service) {
 }
 
 pub fn open(uri: &str, listen: bool, options: HgOptions) -> Node {
-    let endpoint = na::open(uri, &OpenOptions::listening(listen)).unwrap();
-    Core::new(endpoint, options).unwrap()
+    let (uri, shards) = uri.strip_suffix(SHARDED).map_or((uri, 1), |uri| (uri, 4));
+    let endpoints = na::open_group(uri, &OpenOptions::listening(listen), shards).unwrap();
+    Core::group(endpoints, options).unwrap().into()
 }
 
 /// A new URI of that transport.
 pub fn uri(transport: &str, listen: bool) -> String {
     static NEXT: AtomicU64 = AtomicU64::new(0);
+    if let Some(transport) = transport.strip_suffix(SHARDED) {
+        return uri(transport, listen) + SHARDED;
+    }
     match (transport, listen) {
         ("tcp", true) => "na+tcp://127.0.0.1:0".into(),
         // All in one network, so that they can meet.
@@ -214,6 +251,12 @@ enum Target {
 }
 
 pub const TRANSPORTS: [&str; 3] = ["sm", "tcp", "sim"];
+
+/// The end of a transport, and of its URIs, whose nodes have several shards.
+const SHARDED: &str = " of shards";
+
+/// Tried within this process, asleep.
+const OF_SHARDS: [&str; 3] = ["sm of shards", "tcp of shards", "sim of shards"];
 
 /// Transports between processes.
 pub const BETWEEN_PROCESSES: [&str; 2] = ["sm", "tcp"];
@@ -259,7 +302,7 @@ pub fn drain(core: &Node, service: &Service) {
         if (hand.operations, hand.tokens, hand.requests_held) == (0, 0, 0) {
             break;
         }
-        core.poll(64, &mut Handlers(service)).unwrap();
+        core.poll_all(&mut Handlers(service));
         assert!(start.elapsed() < PATIENCE, "left over: {hand:?}");
     }
 }
@@ -394,7 +437,7 @@ type Make = fn(&'static str, Wait, &HgOptions) -> World;
 
 /// Every pair: transport, and how the target is there.
 pub fn remote_pairs() -> impl Iterator<Item = (&'static str, Make)> {
-    let within = TRANSPORTS.into_iter().chain(fabrics());
+    let within = TRANSPORTS.into_iter().chain(OF_SHARDS).chain(fabrics());
     let between = BETWEEN_PROCESSES.into_iter().chain(fabrics());
     within
         .map(|transport| (transport, World::remote as Make))
@@ -414,7 +457,8 @@ fn on(
     body: impl Fn(&World),
 ) {
     for (transport, make) in pairs {
-        for wait in [Wait::Poll, Wait::Sleep] {
+        let waits = [Wait::Poll, Wait::Sleep].into_iter();
+        for wait in waits.skip(usize::from(transport.ends_with(SHARDED))) {
             let world = make(transport, wait, options);
             body(&world);
             world.finish();
