@@ -1,5 +1,7 @@
 //! Whole instances on the nodes of a simulated network, all on one execution stream, and the
 //! outcome of each of their calls.
+//!
+//! Instances of several shards have a pool for each, all of which that execution stream runs.
 
 pub(crate) mod clock;
 
@@ -7,6 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
+use margo::config::{Pool, Scheduler, Shards, Xstream};
 use margo::{Config, ForwardError, Instance, OneWay, ProviderHandle, Rpc};
 use na::sim::{Drive, LinkOptions, Network};
 use ult::Eventual;
@@ -66,6 +69,8 @@ pub(crate) struct Cluster {
     clock: clock::Stopped,
     /// The instance in whose pools all nodes run.
     parent: Instance,
+    /// The pools of that, the least urgent first: shard *n* of a node is in pool *n*.
+    pools: Vec<ult::PoolRef>,
     /// `None`: it is dead at the moment.
     running: Mutex<Vec<Option<Instance>>>,
     /// The instances that crashed.
@@ -83,8 +88,8 @@ pub(crate) fn name_of(node: usize) -> String {
 }
 
 impl Cluster {
-    /// `nodes` of them, which serve [`WORK`] and [`NEWS`].
-    pub(crate) fn new(name: &str, seed: u64, nodes: usize) -> Arc<Self> {
+    /// `nodes` of them, which serve [`WORK`] and [`NEWS`], with 1 to `shards` shards.
+    pub(crate) fn new(name: &str, seed: u64, nodes: usize, shards: usize) -> Arc<Self> {
         let network = Network::builder(name)
             .seed(seed)
             .link(LinkOptions::unreliable(0.02))
@@ -92,11 +97,13 @@ impl Cluster {
             .drive(Drive::Manual)
             .build()
             .unwrap();
-        let parent = Instance::from_config(&config(&network, "parent")).unwrap();
+        let parent = Instance::from_config(&parent_config(&network, shards)).unwrap();
+        let pools = pool_names(shards).iter().map(|name| parent.pool(name).unwrap()).collect();
         let cluster = Arc::new(Self {
             network,
             clock: clock::Stopped::now(),
             parent,
+            pools,
             running: Mutex::new(vec![None; nodes]),
             dead: Mutex::default(),
             record: Mutex::default(),
@@ -105,9 +112,14 @@ impl Cluster {
         cluster
     }
 
-    /// A pool of the one execution stream.
-    pub(crate) fn pool(&self) -> ult::PoolRef {
-        self.parent.rpc_pool()
+    /// The pools of the one execution stream, the least urgent first.
+    pub(crate) fn pools(&self) -> &[ult::PoolRef] {
+        &self.pools
+    }
+
+    /// One, for most nodes: those of others take longer, as they step aside at each turn.
+    fn shards_of(&self, node: usize) -> usize {
+        [1, 3, 1, 2, 1][node % 5].min(self.pools.len())
     }
 
     pub(crate) fn instance(&self, node: usize) -> Option<Instance> {
@@ -119,7 +131,10 @@ impl Cluster {
         if self.instance(node).is_some() {
             return;
         }
-        let config = config(&self.network, &name_of(node));
+        let mut config = config(&self.network, &name_of(node));
+        let pools = self.pools.iter().map(|pool| pool.name().into());
+        config.margo.shards = Some(Shards::Pools(pools.take(self.shards_of(node)).collect()));
+        config.rpc_pool = Some(self.pools[0].name().into());
         let instance =
             margo::InstanceBuilder::from_config(config).parent(&self.parent).start().unwrap();
         let own = Arc::downgrade(self);
@@ -167,7 +182,7 @@ impl Cluster {
         let id = self.announce();
         let bytes = work.3.len();
         let work = (id, work.1, work.2, work.3);
-        let target = self.target(own, to);
+        let target = self.target(own, to, id);
         let deadline = self.network.now() + limit;
         // Time goes from event to event, and is to stop there.
         let stop = self.network.schedule(deadline, |_| ());
@@ -184,7 +199,7 @@ impl Cluster {
     /// Sends news from `own`, to which there is no answer.
     pub(crate) fn send(&self, own: &Instance, to: usize) {
         let id = self.announce();
-        let result = own.send(NEWS, &self.target(own, to), &id);
+        let result = own.send(NEWS, &self.target(own, to, id), &id);
         let mut record = lock(&self.record);
         // Whether they arrived, nobody knows.
         record.fates[id].ends += 1;
@@ -192,9 +207,15 @@ impl Cluster {
         *record.kinds.entry("sent".to_owned()).or_default() += 1;
     }
 
-    fn target(&self, own: &Instance, node: usize) -> ProviderHandle {
+    /// A node, as `own` sees it for the call of that number; every other call names a shard.
+    fn target(&self, own: &Instance, node: usize, id: usize) -> ProviderHandle {
         let uri = format!("na+sim://{}/{}", self.network.name(), name_of(node));
-        own.lookup(&uri).unwrap().into()
+        let target = ProviderHandle::from(own.lookup(&uri).unwrap());
+        let shards = self.shards_of(node);
+        match (id % 2, shards) {
+            (0, _) | (_, 1) => target,
+            (_, shards) => target.in_shard((id / 2 % shards) as u8),
+        }
     }
 
     fn announce(&self) -> usize {
@@ -261,8 +282,9 @@ impl Cluster {
             for context in &state.metrics.shards {
                 assert_eq!((context.in_flight, context.requests_held), (0, 0), "{name}");
             }
-            let load = instance.load(&self.pool()).unwrap();
-            assert_eq!((load.in_hand, load.waiting), (0, 0), "{name}");
+            for load in self.pools.iter().filter_map(|pool| instance.load(pool)) {
+                assert_eq!((load.in_hand, load.waiting), (0, 0), "{name}");
+            }
         }
         std::mem::take(&mut lock(&self.record).kinds)
     }
@@ -280,6 +302,27 @@ impl Cluster {
         assert!(names.len() <= 1, "only the parent's progress ULT is left: {names:?}");
         self.parent.finalize_and_wait().unwrap();
     }
+}
+
+/// The names of the pools of so many shards: the last one comes first on the execution stream.
+fn pool_names(shards: usize) -> Vec<String> {
+    let others = (0..shards - 1).map(|shard| format!("shard{shard}"));
+    others.chain(["__primary__".to_owned()]).collect()
+}
+
+/// With a pool for each shard, all run by one execution stream.
+fn parent_config(network: &Network, shards: usize) -> Config {
+    let mut config = config(network, "parent");
+    let names = pool_names(shards);
+    let pools = names.iter().rev().map(|name| name.as_str().into()).collect();
+    let named = |name| Pool { name: Some(name), ..Pool::default() };
+    config.argobots.pools = names.into_iter().map(named).collect();
+    config.argobots.xstreams = vec![Xstream {
+        name: Some("__primary__".to_owned()),
+        scheduler: Some(Scheduler { pools, ..Scheduler::default() }),
+        ..Xstream::default()
+    }];
+    config
 }
 
 fn config(network: &Network, node: &str) -> Config {
