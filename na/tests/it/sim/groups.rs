@@ -56,6 +56,17 @@ mod unreliable {
     }
 
     na::group_conformance! { open_group }
+
+    /// An endpoint to which others hand each of its connections over.
+    mod handed_over {
+        use super::*;
+
+        fn open(options: &OpenOptions) -> Arc<dyn Endpoint> {
+            na::conformance::last_of_group(open_group(options, 4))
+        }
+
+        na::conformance! { open; between_endpoints }
+    }
 }
 
 #[test]

@@ -31,6 +31,17 @@ mod left_alone {
     na::conformance! { open; between_endpoints }
 }
 
+/// An endpoint to which others hand each of its connections over.
+mod handed_over {
+    use super::*;
+
+    fn open(options: &OpenOptions) -> Arc<dyn Endpoint> {
+        na::conformance::last_of_group(open_group(options, 4))
+    }
+
+    na::conformance! { open; handed_over }
+}
+
 #[test]
 fn a_group_has_bounds() {
     na::conformance::a_group_has_bounds(|shards| {
