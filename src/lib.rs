@@ -170,6 +170,7 @@ pub use self::{
         provider::Provider,
         provider_close::CloseError,
         serve::Serve,
+        shard_place::ShardPlace,
         sharded::{Sharded, ShardedError},
     },
     support::parts::part_of_key,

@@ -2,7 +2,8 @@
 //!
 //! May import the folders up to `origin`. Read `serve.rs` and `register.rs` (what is served),
 //! `handle.rs` (what a handler gets) and `irespond.rs` (a response that goes on), then the
-//! providers: `provider.rs`, `provider_rpcs.rs`, `provider_close.rs`, `identity.rs`, `sharded.rs`.
+//! providers: `provider.rs`, `provider_rpcs.rs`, `provider_close.rs`, `identity.rs`, `sharded.rs`,
+//! `shard_place.rs`.
 
 pub(crate) mod handle;
 pub(crate) mod identity;
@@ -12,4 +13,5 @@ pub(crate) mod provider_close;
 pub(crate) mod provider_rpcs;
 pub(crate) mod register;
 pub(crate) mod serve;
+pub(crate) mod shard_place;
 pub(crate) mod sharded;

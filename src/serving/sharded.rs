@@ -18,10 +18,11 @@ use hg::{ProviderId, ReturnCode};
 use na::shared::Shared;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use ult::{JoinError, PoolRef, SpawnError};
+use ult::{JoinError, PoolRef, Runtime, SpawnError};
 
 use crate::origin::sharded_handle::PARTS;
 use crate::serving::serve::answer;
+use crate::serving::shard_place::ShardPlace;
 use crate::support::parts::PARTS_MAX;
 use crate::support::thread_number::thread_number;
 use crate::{Handle, Instance, Provider, RegisterError, Serve};
@@ -128,8 +129,8 @@ fn count(xstreams: usize) -> String {
 
 impl Instance {
     /// Makes a provider with an object for each shard: `make` is called once for each, on a ULT in
-    /// the pool of that shard, with the number of the shard, which is that of the part. Without
-    /// `margo.shards` there is one part.
+    /// the pool of that shard, with its place: the number of the shard, which is that of the part,
+    /// and where it is on the machine. Without `margo.shards` there is one part.
     ///
     /// Handlers that are registered with [`Serve::part_function`] or [`Serve::part_method`] get the
     /// object of the shard that they run at. Clients share out their keys among the parts with a
@@ -180,7 +181,7 @@ impl Instance {
     pub fn sharded_provider<T: 'static>(
         &self,
         id: ProviderId,
-        make: impl Fn(usize) -> T + Send + Sync + 'static,
+        make: impl Fn(&ShardPlace) -> T + Send + Sync + 'static,
     ) -> Result<Provider<Sharded<T>>, ShardedError> {
         let inner = self.inner();
         let pools = match &inner.shard_pools {
@@ -191,7 +192,7 @@ impl Instance {
             None => vec![self.rpc_pool()],
         };
         debug_assert!(pools.len() <= PARTS_MAX, "shards have a bound");
-        let sharded = Sharded::make(&pools, Arc::new(make))?;
+        let sharded = Sharded::make(&pools, &inner.runtime, Arc::new(make))?;
         let provider = self.provider_of(id, &pools[0], sharded).sharded();
         let count = pools.len() as u32;
         provider.serve(PARTS).function(move |()| count)?;
@@ -202,7 +203,8 @@ impl Instance {
 impl<T: 'static> Sharded<T> {
     fn make(
         pools: &[PoolRef],
-        make: Arc<impl Fn(usize) -> T + Send + Sync + 'static>,
+        runtime: &Runtime,
+        make: Arc<impl Fn(&ShardPlace) -> T + Send + Sync + 'static>,
     ) -> Result<Self, ShardedError> {
         for pool in pools {
             let xstreams = pool.xstreams();
@@ -212,8 +214,9 @@ impl<T: 'static> Sharded<T> {
         }
         let begin = |(part, pool): (usize, &PoolRef)| {
             let (make, own) = (make.clone(), pool.clone());
+            let place = ShardPlace::of(part, pools.len(), pool, runtime);
             let made = pool.spawn(move || {
-                let object = ManuallyDrop::new(Box::new(make(part)));
+                let object = ManuallyDrop::new(Box::new(make(&place)));
                 HomePart { pool: own, home: thread_number(), object }
             });
             made.map_err(|source| ShardedError::Spawn { pool: pool.name().to_owned(), source })

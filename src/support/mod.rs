@@ -3,10 +3,12 @@
 //!
 //! Imports nothing from the other folders. Read `log.rs` and `contain.rs`, which most files use;
 //! `event.rs`, `files.rs`, `own_rpcs.rs`, `parts.rs`, `thread_number.rs` and `why_over.rs` stand
-//! for themselves.
+//! for themselves; `fake_machine.rs` is for tests.
 
 pub(crate) mod contain;
 pub(crate) mod event;
+#[cfg(test)]
+pub(crate) mod fake_machine;
 pub(crate) mod files;
 pub mod log;
 pub(crate) mod own_rpcs;

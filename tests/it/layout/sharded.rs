@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::common::{PATIENCE, bounded};
 use margo::ult::{self, Eventual};
 use margo::{
-    ForwardError, Instance, Provider, ProviderHandle, ProviderId, Rpc, Sharded, ShardedError,
-    ShardedHandle,
+    AllocOptions, ForwardError, Instance, Provider, ProviderHandle, ProviderId, Rpc, ShardPlace,
+    Sharded, ShardedError, ShardedHandle,
 };
 
 const ID: ProviderId = ProviderId::new(7);
@@ -44,9 +44,9 @@ fn start(address: &str, listen: bool, shards: usize) -> Instance {
 
 fn serve(service: &Instance, dropped: &Arc<AtomicUsize>) -> Provider<Sharded<Store>> {
     let dropped = dropped.clone();
-    let make = move |part| {
+    let make = move |shard: &ShardPlace| {
         let (home, dropped) = (std::thread::current().id(), dropped.clone());
-        Store { part, values: Rc::default(), home, dropped }
+        Store { part: shard.index(), values: Rc::default(), home, dropped }
     };
     let kv = service.sharded_provider(ID, make).unwrap();
     kv.serve(PUT)
@@ -199,17 +199,17 @@ fn what_cannot_be_sharded_is_refused_with_the_reason() {
     // An object that cannot be made leaves nothing behind.
     let dropped = Arc::new(AtomicUsize::new(0));
     let count = dropped.clone();
-    let make = move |part| {
-        assert_eq!(part, 0, "on purpose");
+    let make = move |shard: &ShardPlace| {
+        assert_eq!(shard.index(), 0, "on purpose");
         let (home, dropped) = (std::thread::current().id(), count.clone());
-        Store { part, values: Rc::default(), home, dropped }
+        Store { part: shard.index(), values: Rc::default(), home, dropped }
     };
     let error = service.sharded_provider(ID, make).unwrap_err();
     assert!(matches!(error, ShardedError::Ended { part: 1, .. }), "{error}");
     let own = ProviderHandle::new(service.self_addr(), ID);
     let error = service.sharded_handle(&own).unwrap_err();
     assert!(matches!(error, ForwardError::NotRegistered { .. }), "{error}");
-    let kv = service.sharded_provider(ID, |part| part).unwrap();
+    let kv = service.sharded_provider(ID, ShardPlace::index).unwrap();
     let error = kv.object().with(2, |part| *part).unwrap_err();
     assert_eq!(error.to_string(), "there is no part 2: the provider has 2");
     let error = kv.object().with(1, |_| panic!("on purpose")).unwrap_err();
@@ -233,4 +233,37 @@ fn without_shards_there_is_one_part() {
     kv.close(PATIENCE).unwrap();
     service.finalize_and_wait().unwrap();
     assert_eq!(dropped.load(Ordering::Relaxed), 1);
+}
+
+/// On a machine with one node that is all that there is.
+#[test]
+fn what_makes_an_object_is_told_where_its_shard_is() {
+    let machine = margo::ult::Topology::get().unwrap();
+    let cpu = machine.bindable().first().unwrap();
+    let document = format!(
+        r#"{{ "argobots": {{
+            "pools": [ {{ "name": "a" }}, {{ "name": "b" }} ],
+            "xstreams": [ {{ "name": "x", "cpubind": {cpu}, "scheduler": {{ "pools": ["a"] }} }},
+                          {{ "name": "y", "scheduler": {{ "pools": ["b"] }} }} ] }},
+            "margo": {{ "address": "na+sm://", "shards": ["a", "b"] }} }}"#
+    );
+    let service = margo::init(&document).unwrap();
+    let node_of_page = margo::ult::topology::node_of_page;
+    let own = service.clone();
+    let make = move |shard: &ShardPlace| {
+        // Memory that is allocated there is there, where the kernel tells.
+        let mut memory = own.alloc(1 << 20, &AllocOptions::default()).unwrap();
+        let node = node_of_page(&memory.as_mut_slice().unwrap()[1 << 19]).ok().flatten();
+        let is_here = node.zip(shard.numa_node()).is_none_or(|(node, own)| node == own);
+        (shard.clone(), is_here)
+    };
+    let kv = service.sharded_provider(ID, make).unwrap();
+    let places = kv.object().gather(Clone::clone).unwrap();
+    assert!(places.iter().all(|(_, is_here)| *is_here), "{places:?}");
+    let [(first, _), (second, _)] = &places[..] else { panic!("{places:?}") };
+    assert_eq!((first.index(), second.index(), first.count()), (0, 1, 2));
+    assert_eq!(first.cpus().map(|cpus| cpus.iter().collect()), Some(vec![cpu]));
+    assert_eq!((second.cpus(), first.numa_node()), (None, machine.nearest_memory_node(cpu)));
+    drop(kv);
+    service.finalize_and_wait().unwrap();
 }
