@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::support::{PING, TELL, assert_busy, until};
-use crate::common::{self, Pair, TRANSPORTS, bounded};
+use crate::common::{self, Pair, TRANSPORTS, bounded, builder};
 use margo::config::{Admission, Overload};
 use margo::{
     ForwardError, Handle, Instance, ProviderId, RegisterError, Request, RespondError, Rpc,
@@ -303,7 +303,7 @@ fn a_shutdown_waits_for_their_answers() {
 fn what_is_left_after_the_grace_period_is_answered_with_an_error() {
     for transport in TRANSPORTS {
         let mut pair = Pair::new(transport);
-        let brief = Instance::builder(transport).grace(Duration::from_millis(1)).start().unwrap();
+        let brief = builder(transport).grace(Duration::from_millis(1)).start().unwrap();
         std::mem::replace(&mut pair.service, brief).finalize_and_wait().unwrap();
         let kept = serve(&pair.service, None);
         let requests = start(&pair, 0..50);

@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use crate::common::{TRANSPORTS, bounded};
+use crate::common::{TRANSPORTS, bounded, builder};
 use margo::{Instance, Priority, ProviderHandle, ProviderId, RegisterError, Request, Rpc};
 use ult::Eventual;
 
@@ -57,7 +57,7 @@ impl Held {
         };
         service.serve(HOLD).pool(&pool).function(hold).unwrap();
         let own = transport.split("://").next().unwrap();
-        let client = Instance::builder(format!("{own}://")).listen(false).start().unwrap();
+        let client = builder(format!("{own}://")).listen(false).start().unwrap();
         let target = ProviderHandle::from(client.lookup(service.self_addr().uri()).unwrap());
         let holder = Some(client.iforward(HOLD, &target, &()).unwrap());
         begun.wait();

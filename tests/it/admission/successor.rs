@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::support::until;
 use crate::common::process::{Service, asked, say};
-use crate::common::{PATIENCE, bounded};
-use margo::{Instance, ProviderHandle, Rpc};
+use crate::common::{PATIENCE, bounded, builder};
+use margo::{ProviderHandle, Rpc};
 use ult::Eventual;
 
 /// Waits until it is told to go, and answers with so many bytes.
@@ -24,7 +24,7 @@ const ADDRESSES: &str = "MARGO_TEST_PREDECESSOR";
 fn service_process() {
     let Some(addresses) = asked(ADDRESSES) else { return };
     let (own, service) = addresses.split_once(' ').unwrap();
-    let client = Instance::builder(own).start().unwrap();
+    let client = builder(own).start().unwrap();
     let target = ProviderHandle::from(client.lookup(service).unwrap());
     let calls = (0..CALLS).map(|_| client.iforward(HOLD, &target, &()).unwrap());
     let calls: Vec<_> = calls.collect();
@@ -46,7 +46,7 @@ fn answers_to_a_predecessor_keep_nobody_from_calling() {
 }
 
 fn succeeded(transport: &str, own: &str) {
-    let service = Instance::builder(transport).start().unwrap();
+    let service = builder(transport).start().unwrap();
     let (go, begun, over) = (Arc::new(Eventual::<()>::new()), counter(), counter());
     let (may_go, begins, ends) = (go.clone(), begun.clone(), over.clone());
     let hold = move |handle: margo::Handle<(), Vec<u8>>| {
@@ -62,7 +62,7 @@ fn succeeded(transport: &str, own: &str) {
     let mut predecessor = Service::start_with(module_path!(), ADDRESSES, &addresses);
     until("all calls have come", || begun.load(Ordering::SeqCst) == CALLS);
     predecessor.kill();
-    let successor = Instance::builder(predecessor.address.as_str()).start().unwrap();
+    let successor = builder(predecessor.address.as_str()).start().unwrap();
     let target = ProviderHandle::from(successor.lookup(service.self_addr().uri()).unwrap());
     let ping = || successor.forward_timed(PING, &target, &(), PATIENCE / 4);
     ping().unwrap();

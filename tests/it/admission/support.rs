@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::common::{PATIENCE, bounded};
+use crate::common::{PATIENCE, bounded, builder};
 use margo::config::Admission;
 use margo::{ForwardError, Instance, OneWay, ProviderHandle, Rpc};
 use ult::Semaphore;
@@ -66,7 +66,7 @@ impl Held {
     pub(crate) fn client(&self) -> Client {
         let uri = self.service.self_addr();
         let own = uri.uri().split("://").next().unwrap();
-        let instance = Instance::builder(format!("{own}://")).listen(false).start().unwrap();
+        let instance = builder(format!("{own}://")).listen(false).start().unwrap();
         let target = ProviderHandle::from(instance.lookup(uri.uri()).unwrap());
         Client { instance, target }
     }

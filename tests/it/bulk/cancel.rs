@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::bulk_support::idle::idle_owner;
 use crate::bulk_support::{self, Mover, Node, PATIENCE, pattern};
-use crate::common::bounded;
+use crate::common::{bounded, builder};
 use margo::hg::{BulkOp, HgOptions};
 use margo::{Access, Addr, Bulk, Instance};
 use na::LocalMem;
@@ -111,7 +111,7 @@ enum End {
 fn a_scope_ends_after_the_transfers_that_use_it() {
     for end in [End::Return, End::Panic, End::Cancel] {
         bounded("the end of a scope", move || {
-            let lender = Instance::builder("na+tcp://127.0.0.1:0").start().unwrap();
+            let lender = builder("na+tcp://127.0.0.1:0").start().unwrap();
             let (mut reader, own, local) = reader_of(&lender);
             let (sender, receiver) = std::sync::mpsc::channel::<Bulk>();
             let begun = Arc::new(ult::Eventual::<()>::new());
@@ -174,7 +174,7 @@ fn a_scope_ends_after_the_transfers_that_use_it() {
 #[test]
 fn a_release_gives_up_in_time_and_can_go_on() {
     bounded("a release with a limit", || {
-        let lender = Instance::builder("na+tcp://127.0.0.1:0").start().unwrap();
+        let lender = builder("na+tcp://127.0.0.1:0").start().unwrap();
         let (mut reader, own, local) = reader_of(&lender);
         let lent = lender.expose(pattern(LEN, 0), Access::ReadOnly).unwrap();
         begin_to_read(&reader, &own, lent.bulk(), &local);
@@ -205,7 +205,7 @@ fn a_release_gives_up_in_time_and_can_go_on() {
 #[test]
 fn a_tasklet_that_takes_memory_back_too_early_panics_and_does_not_block() {
     bounded("a release in a tasklet", || {
-        let lender = Instance::builder("na+tcp://127.0.0.1:0").start().unwrap();
+        let lender = builder("na+tcp://127.0.0.1:0").start().unwrap();
         let pool = lender.rpc_pool();
         let (mut reader, own, local) = reader_of(&lender);
         let lent = lender.expose(pattern(LEN, 0), Access::ReadOnly).unwrap();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-use crate::common::bounded;
+use crate::common::{bounded, builder};
 use margo::{Access, AllocOptions, Bulk, Exposable, Exposed, Instance, SharedBuffer};
 
 const BYTES: usize = 8 << 20;
@@ -86,8 +86,8 @@ fn they_take_part_for_plain_memory_too() {
 #[test]
 fn without_the_key_nobody_helps() {
     bounded("a copy", || {
-        let owner = Instance::builder("na+sm://").rpc_thread_count(1).start().unwrap();
-        let mover = Instance::builder("na+sm://").listen(false).start().unwrap();
+        let owner = builder("na+sm://").rpc_thread_count(1).start().unwrap();
+        let mover = builder("na+sm://").listen(false).start().unwrap();
         let (lent, own) = (memory(&owner, &pattern(3)), memory(&mover, &[0; BYTES]));
         let to = mover.lookup(owner.self_addr().uri()).unwrap();
         mover.pull(&to, lent.bulk(), 0, &mut &own, 0..BYTES).unwrap();

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::common::{self, bounded, on_each};
+use crate::common::{self, bounded, builder, on_each};
 use margo::{Access, BulkPool, BulkPoolError, BulkPoolSpec, Instance};
 use ult::Eventual;
 
 fn with_pool(spec: BulkPoolSpec, body: impl FnOnce(&Instance, BulkPool) + Send + 'static) {
     bounded("a pool", move || {
         // One execution stream: whoever blocked it would block everybody.
-        let instance = Instance::builder("na+sm://").start().unwrap();
+        let instance = builder("na+sm://").start().unwrap();
         let pool = instance.bulk_pool(&spec).unwrap();
         body(&instance, pool);
         instance.finalize_and_wait().unwrap();
@@ -54,7 +54,7 @@ fn the_smallest_class_that_fits() {
 
 #[test]
 fn pools_that_make_no_sense_are_refused() {
-    let instance = Instance::builder("na+sm://").start().unwrap();
+    let instance = builder("na+sm://").start().unwrap();
     for (spec, says) in [
         (BulkPoolSpec::new(), "no classes"),
         (BulkPoolSpec::new().class(0, 1), "of no use"),
@@ -179,7 +179,7 @@ fn pooled_buffers_move_data() {
 fn no_buffer_is_lost_or_shared() {
     bounded("the end of all users", || {
         // Two streams share the pool of the handlers.
-        let instance = Instance::builder("na+sm://").rpc_thread_count(2).start().unwrap();
+        let instance = builder("na+sm://").rpc_thread_count(2).start().unwrap();
         let pool = instance.bulk_pool(&BulkPoolSpec::geometric(2, 2, 8, 2)).unwrap();
         let got = Arc::new(AtomicU64::new(0));
         let user = |number: u64| {

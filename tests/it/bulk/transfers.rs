@@ -1,6 +1,6 @@
 //! Bulk transfers through the public API, over both transports.
 
-use crate::common::{PATIENCE, TRANSPORTS, on_each};
+use crate::common::{PATIENCE, TRANSPORTS, builder, on_each};
 use margo::hg::{MemoryAttr, MemoryKind};
 use margo::{Access, Bulk, BulkError, Instance, ProviderHandle, Rpc};
 use serde::{Deserialize, Serialize};
@@ -79,7 +79,7 @@ fn transfers_of_several_execution_streams_at_once() {
     for transport in TRANSPORTS.into_iter().chain(["na+sim://"]) {
         let own = transport.split("://").next().unwrap();
         let several = |address: &str, listen: bool| {
-            let builder = Instance::builder(address).listen(listen).use_progress_thread(true);
+            let builder = builder(address).listen(listen).use_progress_thread(true);
             builder.rpc_thread_count(3).start().unwrap()
         };
         let (service, client) = (several(transport, true), several(&format!("{own}://"), false));
@@ -147,7 +147,7 @@ fn a_peer_is_told_which_memory_it_is() {
 /// The addresses are no memory of this process: no transport gets to see them.
 #[test]
 fn memory_of_a_device_is_refused_before_it_is_registered() {
-    let instance = margo::Instance::builder("na+sm://").listen(false).start().unwrap();
+    let instance = builder("na+sm://").listen(false).start().unwrap();
     instance.finalize_and_wait().unwrap();
     let expose = |kind| {
         let attr = MemoryAttr::new(kind, 0).unwrap();

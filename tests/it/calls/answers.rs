@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::bulk_support::{Node, pattern};
 use crate::common::process::{Service, asked};
-use crate::common::{PATIENCE, TRANSPORTS, bounded, on_each};
+use crate::common::{PATIENCE, TRANSPORTS, bounded, builder, on_each};
 use futures_lite::future::block_on;
 use margo::hg::{ForwardOptions, HgError, HgOptions, OpRef, margo as prefix, proc};
 use margo::{Addr, Handle, Instance, ProviderId, RespondError, RespondRequest, ReturnCode, Rpc};
@@ -24,7 +24,7 @@ type Asked = Handle<(), Vec<u8>>;
 
 /// A service whose handlers leave their requests to the test.
 fn serve(transport: &str) -> (Instance, mpsc::Receiver<Asked>) {
-    let service = Instance::builder(transport).start().unwrap();
+    let service = builder(transport).start().unwrap();
     let (sender, requests) = mpsc::channel();
     service.register(LIST, move |handle| sender.send(handle).unwrap()).unwrap();
     (service, requests)
@@ -365,7 +365,7 @@ fn an_answer_that_nobody_wants_is_over() {
 fn a_tasklet_does_not_wait_and_its_answer_goes_on() {
     bounded("the answer of a tasklet", || {
         for transport in TRANSPORTS {
-            let service = Instance::builder(transport).start().unwrap();
+            let service = builder(transport).start().unwrap();
             let (sender, ends) = mpsc::channel();
             let handler = move |handle: Asked| {
                 let request = handle.irespond(&long()).unwrap();

@@ -5,7 +5,7 @@ use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use crate::common::process::{Service, client_for, serve_if_asked};
-use crate::common::{PATIENCE, TRANSPORTS, bounded};
+use crate::common::{PATIENCE, TRANSPORTS, bounded, builder};
 use margo::{
     CancelReason, CancelToken, ForwardError, Handle, Instance, OneWay, ProviderHandle, Request, Rpc,
 };
@@ -63,7 +63,7 @@ impl Chain {
         + Sync
         + 'static,
     ) -> Self {
-        let start = || Instance::builder(transport).start().unwrap();
+        let start = || builder(transport).start().unwrap();
         let (origin, middle, last) = (start(), start(), start());
         let (sender, held) = channel::unbounded();
         let hold = move |handle: Handle<u32, u32>| {

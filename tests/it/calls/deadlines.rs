@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::common::process::{Service, client_for, serve_if_asked};
-use crate::common::{PATIENCE, Pair, TRANSPORTS, bounded, on_each_with_extensions};
+use crate::common::{PATIENCE, Pair, TRANSPORTS, bounded, builder, on_each_with_extensions};
 use margo::hg::{
     Core, ForwardOptions, HgError, HgOptions, RequestHandle, Response, Sink, margo as prefix, proc,
 };
@@ -153,7 +153,7 @@ fn a_token_can_be_selected_on_and_has_an_end_with_its_request() {
 
 /// A service whose only xstream for handlers is kept busy by a first one.
 fn blocked() -> (Instance, Arc<Semaphore>, Arc<Eventual<()>>, Arc<AtomicUsize>) {
-    let service = Instance::builder("na+sm://").use_progress_thread(true).start().unwrap();
+    let service = builder("na+sm://").use_progress_thread(true).start().unwrap();
     let (begun, go) = (Arc::new(Semaphore::new(0)), Arc::new(Eventual::<()>::new()));
     let ran = Arc::new(AtomicUsize::new(0));
     let (has_begun, may_go, counted) = (begun.clone(), go.clone(), ran.clone());
@@ -175,7 +175,7 @@ fn blocked() -> (Instance, Arc<Semaphore>, Arc<Eventual<()>>, Arc<AtomicUsize>) 
 #[test]
 fn work_that_nobody_waits_for_is_not_started() {
     let (service, begun, go, ran) = blocked();
-    let client = Instance::builder("na+sm://").listen(false).start().unwrap();
+    let client = builder("na+sm://").listen(false).start().unwrap();
     let target = ProviderHandle::from(client.lookup(service.self_addr().uri()).unwrap());
     let (caller, to) = (client.clone(), target.clone());
     let first = std::thread::spawn(move || caller.forward(HOLD, &to, &0));
@@ -276,7 +276,7 @@ fn service_process() {
 #[test]
 fn an_origin_that_is_killed_fires_the_token() {
     for transport in TRANSPORTS {
-        let service = Instance::builder(transport).start().unwrap();
+        let service = builder(transport).start().unwrap();
         let held = hold(&service);
         let mut origin = Service::start(module_path!(), transport);
         let other = ProviderHandle::from(service.lookup(&origin.address).unwrap());
@@ -297,7 +297,7 @@ fn an_origin_that_is_killed_fires_the_token() {
 
 #[test]
 fn a_shutdown_fires_the_tokens_of_handlers_that_outlast_its_grace() {
-    let service = Instance::builder("na+sm://").grace(SOON).start().unwrap();
+    let service = builder("na+sm://").grace(SOON).start().unwrap();
     let seen = Arc::new(Eventual::new());
     let tell = seen.clone();
     service
@@ -310,7 +310,7 @@ fn a_shutdown_fires_the_tokens_of_handlers_that_outlast_its_grace() {
     let own = ProviderHandle::from(service.self_addr());
     let (caller, to) = (service.clone(), own);
     let call = std::thread::spawn(move || caller.forward_timed(HOLD, &to, &1, PATIENCE));
-    until("it runs", || service.load(&service.rpc_pool()).unwrap().in_hand == 1);
+    until("it runs", || service.metrics().handlers_running == 1);
     service.finalize();
     let outcome = bounded("the handler ends", move || *seen.wait());
     assert_eq!(outcome, (CancelReason::Closing, Some(CancelReason::Closing)));

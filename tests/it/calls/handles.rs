@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use crate::bulk_support::Node;
-use crate::common::{PATIENCE, on_each};
+use crate::common::{PATIENCE, builder, on_each};
 use margo::hg::{ForwardOptions, HgOptions, margo as prefix, proc};
 use margo::monitor::{Monitor, RequestOutcome, TargetSpan};
 use margo::{ForwardError, Handle, Instance, ProviderId, RespondError, ReturnCode, Rpc};
@@ -148,7 +148,7 @@ fn come_again_needs_no_words_and_is_not_taken_for_a_bound() {
 /// As a C program does: the response begins with the `hg_return_t`.
 #[test]
 fn the_code_is_what_a_c_origin_reads() {
-    let service = Instance::builder("na+sm://").start().unwrap();
+    let service = builder("na+sm://").start().unwrap();
     serve_fail(&service);
     let mut origin = Node::open("na+sm://", false, HgOptions::default());
     let target = origin.core.lookup(service.self_addr().uri()).unwrap();

@@ -6,7 +6,7 @@ use std::task::{Context, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use crate::call_support::{HOLD, Held, NOBODY, SUM, echo_provider};
-use crate::common::{self, PATIENCE, Pair, bounded, on_each};
+use crate::common::{self, PATIENCE, Pair, bounded, builder, on_each};
 use futures_lite::future::{block_on, or, poll_once, zip};
 use margo::{CallError, ForwardError, OneWay, ProviderHandle, ProviderId, Request, Rpc};
 use ult::{Eventual, Selectable};
@@ -326,7 +326,7 @@ fn another_thread_cancels_while_a_ult_waits() {
 fn a_call_to_oneself_can_be_cancelled() {
     bounded("a call to oneself", || {
         for transport in common::TRANSPORTS {
-            let own = margo::Instance::builder(transport).start().unwrap();
+            let own = builder(transport).start().unwrap();
             let held = Held::serve(&own);
             let target = ProviderHandle::from(own.self_addr());
             let request = own.iforward(HOLD, &target, &1).unwrap();

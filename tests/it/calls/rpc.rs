@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::common::{self, PATIENCE, Pair, bounded, on_each};
+use crate::common::{self, PATIENCE, Pair, bounded, builder, on_each};
 use margo::{ForwardError, Instance, ProviderHandle, ProviderId, Rpc};
 use serde::{Deserialize, Serialize};
 
@@ -145,8 +145,8 @@ fn many_calls_in_flight_from_many_ults_and_threads() {
 #[test]
 fn both_sides_call_each_other() {
     for transport in common::TRANSPORTS {
-        let a = Instance::builder(transport).start().unwrap();
-        let b = Instance::builder(transport).start().unwrap();
+        let a = builder(transport).start().unwrap();
+        let b = builder(transport).start().unwrap();
         serve_sum(&a);
         serve_sum(&b);
         let to_a = ProviderHandle::from(b.lookup(a.self_addr().uri()).unwrap());
@@ -276,17 +276,14 @@ fn layouts_other_than_the_default() {
     for (progress_thread, rpc_threads) in
         [(false, 0), (true, 0), (true, 2), (false, -1), (false, 1)]
     {
-        let service = Instance::builder("na+sm://")
+        let service = builder("na+sm://")
             .use_progress_thread(progress_thread)
             .rpc_thread_count(rpc_threads)
             .start()
             .unwrap();
         serve_sum(&service);
-        let client = Instance::builder("na+sm://")
-            .listen(false)
-            .use_progress_thread(progress_thread)
-            .start()
-            .unwrap();
+        let client =
+            builder("na+sm://").listen(false).use_progress_thread(progress_thread).start().unwrap();
         let target = ProviderHandle::from(client.lookup(service.self_addr().uri()).unwrap());
         for n in 0..200 {
             assert_eq!(client.forward(SUM, &target, &(n, n)).unwrap(), 2 * n);

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use crate::common::{PATIENCE, bounded, on_each};
+use crate::common::{PATIENCE, bounded, builder, on_each};
 use margo::{
-    BulkError, BulkPoolError, BulkPoolSpec, CallError, ForwardError, Handle, Instance, OneWay,
+    BulkError, BulkPoolError, BulkPoolSpec, CallError, ForwardError, Handle, OneWay,
     ProviderHandle, ProviderId, RespondError, Rpc,
 };
 use serde::{Deserialize, Serialize};
@@ -354,7 +354,7 @@ fn long_arguments_of_a_one_way_rpc_arrive() {
 
 #[test]
 fn a_clone_of_the_instance_is_not_needed_to_serve() {
-    let service = Instance::builder("na+sm://").start().unwrap();
+    let service = builder("na+sm://").start().unwrap();
     service.serve(SUM).function(|(a, b)| a * b).unwrap();
     let error = service.serve(SUM).function(|(a, b)| a + b).unwrap_err().to_string();
     assert!(error.contains("already registered"), "{error}");

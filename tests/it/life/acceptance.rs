@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::bulk_support::Node;
 use crate::common::process::{Service, client_for, serve_if_asked};
-use crate::common::{self, PATIENCE, bounded};
+use crate::common::{self, PATIENCE, bounded, builder};
 use margo::hg::{ForwardOptions, HgError, HgOptions, Registration, Writer, margo as prefix, proc};
 use margo::{
     Bulk, Config, ForwardError, Instance, InstanceBuilder, ProviderHandle, ProviderId, ReturnCode,
@@ -129,7 +129,7 @@ fn four_calls_of_a_slow_handler_time_out_and_the_server_goes_on() {
 #[test]
 fn sleeping_ults_of_one_xstream_sleep_at_the_same_time() {
     for progress in [false, true] {
-        let client = Instance::builder("na+sm://").listen(false).use_progress_thread(progress);
+        let client = builder("na+sm://").listen(false).use_progress_thread(progress);
         let client = client.start().unwrap();
         let asleep = Arc::new(AtomicUsize::new(0));
         let most = Arc::new(AtomicUsize::new(0));
@@ -162,7 +162,7 @@ fn sleeping_ults_of_one_xstream_sleep_at_the_same_time() {
 fn handlers_that_block_their_os_thread_take_turns_and_those_that_suspend_do_not() {
     const CALLS: usize = 4;
     for blocks in [true, false] {
-        let service = Instance::builder("na+sm://").use_progress_thread(true).rpc_thread_count(1);
+        let service = builder("na+sm://").use_progress_thread(true).rpc_thread_count(1);
         let service = service.start().unwrap();
         let (begin, begun) = mpsc::channel();
         let (go, may_go) = mpsc::channel::<()>();
@@ -205,8 +205,7 @@ fn handlers_that_block_their_os_thread_take_turns_and_those_that_suspend_do_not(
 #[test]
 fn addresses_are_compared_copied_and_read_again() {
     for transport in common::TRANSPORTS {
-        let (own, other) =
-            (Instance::builder(transport).start().unwrap(), Instance::builder(transport).start());
+        let (own, other) = (builder(transport).start().unwrap(), builder(transport).start());
         let other = other.unwrap();
         let address = own.self_addr();
         assert_eq!(address.clone(), address);
@@ -259,7 +258,7 @@ fn calls_to_a_peer_and_to_oneself_with_every_kind_of_pool_and_of_progress() {
 /// `scheduling/abt_mutex_cpu`: there it is only looked at, here nobody burns a processor.
 #[test]
 fn an_xstream_sleeps_while_a_ult_waits_for_a_mutex_whose_holder_sleeps() {
-    let own = Instance::builder("na+sm://").rpc_thread_count(1).start().unwrap();
+    let own = builder("na+sm://").rpc_thread_count(1).start().unwrap();
     let pool = own.rpc_pool();
     let xstream = own.runtime().xstream(&pool.xstreams()[0]).unwrap();
     let (mutex, held) = (Arc::new(ult::Mutex::new(0)), Arc::new(ult::Eventual::new()));
@@ -294,7 +293,7 @@ fn an_xstream_sleeps_while_a_ult_waits_for_a_mutex_whose_holder_sleeps() {
 fn a_program_of_the_rpc_layer_alone_calls_handlers_and_serves_callers() {
     const DOUBLE: Rpc<i64, i64> = Rpc::new("double");
     for transport in common::TRANSPORTS {
-        let service = Instance::builder(transport).start().unwrap();
+        let service = builder(transport).start().unwrap();
         register(&service);
         let mut node = Node::open(transport, true, HgOptions::default());
         let until = |node: &mut Node, what: &str, done: &dyn Fn(&Node) -> bool| {

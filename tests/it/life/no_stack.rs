@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::common::log::listen;
 use crate::common::process::{Service, asked};
-use crate::common::{PATIENCE, bounded};
+use crate::common::{PATIENCE, bounded, builder};
 use margo::{ElasticityError, HgError, InitError, Instance, ProviderHandle, Rpc, TimerSpec};
 
 const CASE: &str = "MARGO_TEST_NO_STACK";
@@ -112,7 +112,7 @@ fn progress_stays_where_it_is() {
     limit();
     let service = margo::init("{}").unwrap();
     service.register(ECHO, |handle| _ = handle.respond(handle.args())).unwrap();
-    let client = Instance::builder("na+sm://").listen(false).start().unwrap();
+    let client = builder("na+sm://").listen(false).start().unwrap();
     let target = ProviderHandle::from(client.lookup(service.self_addr().uri()).unwrap());
     for (name, bytes) in [("huge", HUGE), ("usual", 1 << 20)] {
         let pool = format!(r#"{{ "name": "{name}", "stack_bytes": {bytes} }}"#);

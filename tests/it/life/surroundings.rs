@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
 
-use crate::common::PATIENCE;
 use crate::common::process::{self, asked, say};
+use crate::common::{PATIENCE, builder};
 use margo::{Instance, ProviderHandle, Rpc};
 
 const ECHO: Rpc<u32, u32> = Rpc::new("echo");
@@ -208,7 +208,7 @@ fn closed() {
     }
     let service = margo::init(r#"{ "margo": { "address": "na+tcp://127.0.0.1:0" } }"#).unwrap();
     call_itself(&service);
-    let client = Instance::builder("na+sm://").start().unwrap();
+    let client = builder("na+sm://").start().unwrap();
     println!("a line");
     let links: Vec<_> = (0..3)
         .map(|fd| std::fs::read_link(format!("/proc/self/fd/{fd}")).unwrap().display().to_string())
@@ -230,7 +230,7 @@ fn no_descriptor_of_ours_is_taken_for_a_standard_stream() {
 /// In a network of its own, with a name server that hears everything and says nothing.
 fn names() {
     let server = UdpSocket::bind("127.0.0.1:53").unwrap();
-    let client = Instance::builder("na+tcp://").listen(false).start().unwrap();
+    let client = builder("na+tcp://").listen(false).start().unwrap();
     let turns = Arc::new(AtomicUsize::new(0));
     let is_found = Arc::new(AtomicBool::new(false));
     let (own, found) = (client.clone(), is_found.clone());

@@ -3,7 +3,7 @@
 use std::sync::mpsc;
 use std::time::Duration;
 
-use crate::common::PATIENCE;
+use crate::common::{PATIENCE, builder};
 use margo::{Instance, ProviderHandle, Rpc, Timer, WeakInstance};
 
 const ADDRESS: Rpc<(), String> = Rpc::new("address");
@@ -22,7 +22,7 @@ fn ends_by_itself(own: Instance) {
 }
 
 fn started() -> (Instance, WeakInstance) {
-    let own = Instance::builder("na+sm://").start().unwrap();
+    let own = builder("na+sm://").start().unwrap();
     let weak = own.downgrade();
     (own, weak)
 }
@@ -55,7 +55,7 @@ fn a_handler_uses_the_instance_that_it_does_not_keep() {
 #[test]
 fn who_listens_says_so_also_after_the_end() {
     for listens in [true, false] {
-        let own = Instance::builder("na+sm://").listen(listens).start().unwrap();
+        let own = builder("na+sm://").listen(listens).start().unwrap();
         assert_eq!(own.is_listening(), listens);
         own.finalize_and_wait().unwrap();
         assert_eq!(own.is_listening(), listens);

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use crate::common::{PATIENCE, Pair, bounded, on_each};
+use crate::common::{PATIENCE, Pair, bounded, builder, on_each};
 use margo::monitor::{LifeEvent, Monitor};
 use margo::ult::{Eventual, Semaphore};
 use margo::{ForwardError, Instance, ProviderHandle, ProviderId, RegisterError, Rpc};
@@ -64,7 +64,7 @@ impl Monitor for Slow {
 /// Otherwise a monitor that keeps an account of the RPCs would have it wrong for good.
 #[test]
 fn what_comes_and_goes_is_told_in_that_order_though_others_make_it_go() {
-    let service = Instance::builder("na+sm://").start().unwrap();
+    let service = builder("na+sm://").start().unwrap();
     let [begun, go] = [0, 0].map(Semaphore::new);
     let slow = Arc::new(Slow { begun, go, told: Mutex::default() });
     let monitor = service.add_monitor(slow.clone());
@@ -118,7 +118,7 @@ fn an_rpc_of_the_default_provider_goes_and_may_come_again() {
 
 #[test]
 fn what_the_runtime_serves_itself_stays() {
-    let own = Instance::builder("na+sm://").start().unwrap();
+    let own = builder("na+sm://").start().unwrap();
     const SHUTDOWN: Rpc<(), i32> = Rpc::new("__shutdown__");
     assert!(!own.deregister(SHUTDOWN, ProviderId::DEFAULT));
     own.enable_remote_shutdown();
@@ -186,7 +186,7 @@ fn a_handler_that_runs_goes_on_and_keeps_what_is_its() {
 
 #[test]
 fn its_pool_can_be_removed_then() {
-    let own = Instance::builder("na+sm://").start().unwrap();
+    let own = builder("na+sm://").start().unwrap();
     let to = ProviderHandle::from(own.self_addr());
     let pool = own.add_pool_from_json(r#"{ "name": "p" }"#).unwrap().pool;
     let json = r#"{ "name": "x", "scheduler": { "pools": ["p"] } }"#;

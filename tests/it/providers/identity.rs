@@ -1,7 +1,7 @@
 //! Identities: the answers of providers that are asked what they are.
 
-use crate::common::on_each;
-use margo::{IdentityError, Instance, ProviderHandle, ProviderId, RegisterError, Rpc};
+use crate::common::{builder, on_each};
+use margo::{IdentityError, ProviderHandle, ProviderId, RegisterError, Rpc};
 
 const ID: ProviderId = ProviderId::new(42);
 
@@ -71,7 +71,7 @@ fn what_cannot_be_asked_is_an_error() {
 #[test]
 fn the_query_is_that_of_c_margo() {
     const QUERY: Rpc<(), String> = Rpc::new("__identity__");
-    let own = Instance::builder("na+sm://").start().unwrap();
+    let own = builder("na+sm://").start().unwrap();
     own.register_identity(ID, "kv").unwrap();
     let target = ProviderHandle::new(own.self_addr(), ID);
     assert_eq!(own.forward(QUERY, &target, &()).unwrap(), "kv");

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use crate::common::{self, PATIENCE, Pair, on_each};
+use crate::common::{self, PATIENCE, Pair, builder, on_each};
 use margo::ult::{self, Semaphore};
 use margo::{Instance, Pool, Priority, ProviderHandle, ProviderId, RegisterError, Rpc};
 
@@ -94,7 +94,7 @@ fn a_provider_moves_under_load_and_its_first_pool_is_removed() {
 
 #[test]
 fn where_one_rpc_cannot_run_none_goes() {
-    let service = Instance::builder("na+sm://").start().unwrap();
+    let service = builder("na+sm://").start().unwrap();
     let (from, to) = (add(&service, "from", "prio_wait"), add(&service, "to", "fifo_wait"));
     let provider = service.provider(ID, &from);
     provider.serve(WHERE).function(here).unwrap();
@@ -120,8 +120,8 @@ fn where_one_rpc_cannot_run_none_goes() {
 /// later are to run there.
 #[test]
 fn a_provider_of_which_nothing_moves_is_refused_as_one_with_rpcs_is() {
-    let service = Instance::builder("na+sm://").start().unwrap();
-    let other = Instance::builder("na+sm://").start().unwrap();
+    let service = builder("na+sm://").start().unwrap();
+    let other = builder("na+sm://").start().unwrap();
     let [from, own, gone] = ["from", "own", "gone"].map(|name| add(&service, name, "fifo_wait"));
     remove(&service, &gone);
     let provider = service.provider(ID, &from);
@@ -146,7 +146,7 @@ fn a_provider_of_which_nothing_moves_is_refused_as_one_with_rpcs_is() {
 
 #[test]
 fn rpcs_with_a_pool_of_their_own_stay_and_those_to_come_do_not() {
-    let service = Instance::builder("na+sm://").start().unwrap();
+    let service = builder("na+sm://").start().unwrap();
     let [first, own, second] =
         ["first", "own", "second"].map(|name| add(&service, name, "fifo_wait"));
     let provider = service.provider(ID, &first);
@@ -170,7 +170,7 @@ fn rpcs_with_a_pool_of_their_own_stay_and_those_to_come_do_not() {
 /// Also in a pool that no xstream runs, where nothing would ever be dropped.
 #[test]
 fn nothing_is_left_in_a_pool_that_a_provider_has_left() {
-    let service = Instance::builder("na+sm://").start().unwrap();
+    let service = builder("na+sm://").start().unwrap();
     let pool = service.add_pool_from_json(r#"{ "name": "unserved" }"#).unwrap().pool;
     let provider = service.provider(ID, &pool);
     provider.serve(WHERE).function(here).unwrap();
@@ -184,7 +184,7 @@ fn nothing_is_left_in_a_pool_that_a_provider_has_left() {
 /// The handler has begun; what it does then needs the layout.
 #[test]
 fn a_handler_moves_its_own_provider() {
-    let service = Instance::builder("na+sm://").start().unwrap();
+    let service = builder("na+sm://").start().unwrap();
     let (from, to) = (add(&service, "from", "fifo_wait"), add(&service, "to", "fifo_wait"));
     let provider = Arc::new(service.provider(ID, &from));
     let (own, next, done) = (Arc::downgrade(&provider), to.clone(), Arc::new(Semaphore::new(0)));
