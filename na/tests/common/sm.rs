@@ -157,7 +157,7 @@ impl Node {
     #[track_caller]
     pub(crate) fn still_serves(&mut self) {
         let client = na::open("na+sm://", &na::OpenOptions::default()).expect("open a client");
-        let to = client.lookup(self.endpoint.self_addr().uri()).expect("look up");
+        let to = super::lookup(&client, self.endpoint.self_addr().uri());
         let mut client = Node::new(client);
         let asked = self.recv();
         client.send(&to, 77, b"still there?");
@@ -180,13 +180,13 @@ impl Node {
 }
 
 pub(crate) fn listening() -> Node {
-    Node::new(na::open("na+sm://", &OpenOptions::listening(true)).expect("open"))
+    Node::new(super::open("na+sm://", &OpenOptions::listening(true)))
 }
 
 /// Connects `requester` with `owner`, whose address there is returned.
 pub(crate) fn connected(requester: &mut Node, owner: &mut Node) -> Addr {
     let uri = owner.endpoint.self_addr().uri().to_owned();
-    let to_owner = requester.endpoint.lookup(&uri).expect("look up");
+    let to_owner = super::lookup(&requester.endpoint, &uri);
     let hello = owner.recv();
     requester.send(&to_owner, 1, b"hello");
     owner.until("a connection", |owner| {
@@ -199,7 +199,7 @@ pub(crate) fn connected(requester: &mut Node, owner: &mut Node) -> Addr {
 pub(crate) fn with_attach(attach: bool, listen: bool) -> Node {
     let mut options = OpenOptions::listening(listen);
     options.sm.cross_memory_attach = attach;
-    Node::new(na::open("na+sm://", &options).expect("open"))
+    Node::new(super::open("na+sm://", &options))
 }
 
 /// Zero bytes without touching them, so that they cost nothing.
@@ -259,6 +259,11 @@ pub(crate) fn hello(uri: &str, listens: bool) -> Vec<u8> {
     }
     bytes.extend([0; 24]);
     bytes.extend(uri.as_bytes());
+    if let Some(shard) = super::wanted() {
+        // It has one shard itself.
+        bytes[12] |= 8;
+        bytes[15] = 1 + shard as u8;
+    }
     bytes
 }
 

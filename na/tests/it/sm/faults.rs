@@ -421,3 +421,13 @@ fn close_in_a_sink_is_allowed() {
     let expected: Vec<_> = (0..10).map(|op| (op, op == 3)).collect();
     assert_eq!(ends, expected);
 }
+
+crate::common::in_groups! {
+    garbage_handshakes_are_refused_with_a_reason,
+    a_corrupted_ring_ends_its_connection,
+    nonsense_in_control_records_ends_the_connection,
+    an_impossible_read_position_ends_the_connection,
+    too_many_transfers_end_the_connection,
+    noise_on_the_socket_ends_the_connection_and_bells_do_not,
+    memory_is_kept_while_a_lost_owner_copies,
+}

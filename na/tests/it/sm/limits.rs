@@ -286,3 +286,10 @@ fn a_limit_of_zero_is_refused() {
         assert!(error.to_string().contains("connections"), "{error}");
     }
 }
+
+crate::common::in_groups! {
+    answers_that_are_not_taken_are_bounded,
+    shares_of_no_transfer_are_not_answered,
+    pings_are_answered_together,
+    early_messages_are_bounded,
+}

@@ -14,10 +14,11 @@ use std::time::Instant;
 use na::conformance::PATIENCE;
 use na::{Access, Arrival, Completion, Endpoint, Memory, OpId, OpenOptions, Tag};
 
-use crate::common::test_path;
+use crate::common::{self, test_path};
 use proptest::prelude::*;
 
 mod descriptors;
+mod grouped;
 
 const MEMORY_BYTES: usize = 1 << 20;
 
@@ -39,7 +40,7 @@ impl Server {
     }
 
     fn with(options: &OpenOptions) -> Self {
-        let endpoint = na::open("na+tcp://127.0.0.1:0", options).unwrap();
+        let endpoint = common::open("na+tcp://127.0.0.1:0", options);
         let memory = Memory::from_vec(vec![7; MEMORY_BYTES]);
         let memory = endpoint.register(memory, Access::ReadWrite).unwrap();
         let (stop, stopped) = mpsc::channel();
@@ -89,7 +90,7 @@ impl Server {
     /// An honest peer is served.
     fn still_serves(&self) {
         let origin = na::open("na+tcp://", &OpenOptions::default()).unwrap();
-        let to_server = origin.lookup(self.endpoint.self_addr().uri()).unwrap();
+        let to_server = common::lookup(&origin, self.endpoint.self_addr().uri());
         origin.recv_expected(OpId(1), &to_server, Tag(5), origin.alloc_msg()).unwrap();
         let mut buf = origin.alloc_msg();
         assert!(buf.try_extend(b"still there?"));
@@ -132,7 +133,7 @@ fn hello(session: u64, uri: &str) -> Vec<u8> {
     bytes.extend_from_slice(&session.to_le_bytes());
     bytes.extend_from_slice(&[0; 8]);
     bytes.extend_from_slice(uri.as_bytes());
-    bytes
+    grouped::wishing(bytes, session)
 }
 
 fn hear_hello(stream: &mut TcpStream) {
@@ -208,8 +209,7 @@ fn another_version_is_answered_and_hung_up_on() {
         is_hung_up_on(&server, server.connect(), &bytes);
     }
     let mut bytes = hello(1, "xx");
-    let last = bytes.len() - 1;
-    bytes[last] = 0xFF;
+    bytes[HELLO_BYTES + 1] = 0xFF;
     is_hung_up_on(&server, server.connect(), &bytes);
 }
 
@@ -234,7 +234,7 @@ fn signs_of_life_are_sent_to_who_wants_them() {
     let server = Server::start();
     let mut stream = server.connect();
     let mut bytes = hello(1, "");
-    (bytes[6], bytes[24]) = (1, 1);
+    (bytes[6], bytes[24]) = (bytes[6] | 1, 1);
     stream.write_all(&bytes).unwrap();
     hear_hello(&mut stream);
     let mut beats = [0; 3 * 16];
