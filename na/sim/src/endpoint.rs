@@ -17,7 +17,7 @@ use crate::base::options::{self, Drive};
 use crate::cluster::network::Network;
 use crate::cluster::node::{Node, State};
 use crate::cluster::wire::Wire;
-use crate::cluster::world::Step;
+use crate::cluster::world::{Step, World};
 use crate::protocol::{outgoing::Queued, packet::NodeId};
 use na_core::endpoint::stats;
 use na_core::group::check_shards;
@@ -83,6 +83,12 @@ impl Network {
     }
 }
 
+fn make_bell() -> Result<Arc<OwnedFd>, Error> {
+    rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+        .map(Arc::new)
+        .map_err(|errno| Error::io("cannot create an eventfd", errno))
+}
+
 impl SimEndpoint {
     fn open_group(
         network: &Network,
@@ -90,27 +96,30 @@ impl SimEndpoint {
         options: &OpenOptions,
         shards: usize,
     ) -> Result<Vec<Self>, Error> {
-        let bell = |_| {
-            rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-                .map(Arc::new)
-                .map_err(|errno| Error::io("cannot create an eventfd", errno))
-        };
-        let bells = (0..shards).map(bell).collect::<Result<Vec<_>, _>>()?;
+        let bells = (0..shards).map(|_| make_bell()).collect::<Result<Vec<_>, _>>()?;
         network.with(|world| {
             let nodes = world.open(name, options, &bells)?;
-            let endpoint = |(node, bell)| {
-                let (opened, _) = world.node(node)?;
-                Some(Self {
-                    network: network.clone(),
-                    node,
-                    own: opened.own.clone(),
-                    message_bytes_max: options.message_bytes_max,
-                    regions: opened.regions.clone(),
-                    bell,
-                    gate: Mutex::default(),
-                })
-            };
+            let endpoint = |(node, bell)| Self::of_node(network, world, node, bell);
             Ok(nodes.into_iter().zip(bells).filter_map(endpoint).collect())
+        })
+    }
+
+    /// The endpoint of a node that was opened just now.
+    fn of_node(
+        network: &Network,
+        world: &mut World,
+        node: NodeId,
+        bell: Arc<OwnedFd>,
+    ) -> Option<Self> {
+        let (opened, _) = world.node(node)?;
+        Some(Self {
+            network: network.clone(),
+            node,
+            own: opened.own.clone(),
+            message_bytes_max: opened.home.greeting.message_bytes_max,
+            regions: opened.regions.clone(),
+            bell,
+            gate: Mutex::default(),
         })
     }
 
@@ -263,6 +272,15 @@ impl Endpoint for SimEndpoint {
 
     fn lookup_shard(&self, uri: &str, shard: usize) -> Result<Addr, Error> {
         self.peer_named(uri, Some(shard))
+    }
+
+    fn open_another(&self) -> Result<std::sync::Arc<dyn Endpoint>, Error> {
+        let bell = make_bell()?;
+        let opened = self.network.with(|world| {
+            let node = world.open_another(self.node, bell.clone())?;
+            Self::of_node(&self.network, world, node, bell).ok_or(Error::Closed)
+        })?;
+        Ok(std::sync::Arc::new(opened))
     }
 
     fn send_unexpected(&self, op: OpId, to: &Addr, tag: Tag, buf: MsgBuf) -> Result<(), Refused> {

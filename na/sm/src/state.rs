@@ -110,9 +110,16 @@ impl SmEndpoint {
     pub(crate) fn peer_named(&self, name: &Name, wanted: Option<u8>) -> Arc<Peer> {
         lock(&self.peers).named(name, wanted, || PeerPart {
             identity: Some(self.group.identity(PeerName::Listening(name.clone()))),
-            is_apart: self.group.count > 1 || wanted.is_some(),
+            is_apart: self.group.count() > 1 || wanted.is_some(),
             wanted,
         })
+    }
+
+    /// Returns whether there is a connection with the peer that listens as `name` on which either
+    /// side answers whatever came from the other one.
+    pub(crate) fn shares_with(&self, name: &Name) -> bool {
+        let known = lock(&self.peers).known(name);
+        known.is_some_and(|peer| peer.links.lock().iter().any(|link| !link.conn.is_apart))
     }
 }
 

@@ -22,6 +22,8 @@ use prim::sync::{Arc, Mutex, lock};
 /// See the module documentation.
 struct AutoSm {
     id: u64,
+    /// The number of the group.
+    family: u64,
     own_addr: Addr,
     host: Host,
     users: PeerUsers,
@@ -133,6 +135,7 @@ impl AutoSm {
         let epoll = watch_all(&near, &far, &event)?;
         Ok(Self {
             id,
+            family,
             own_addr: Addr::new(own_uri, id, 0, ()).of_identity(family, 0),
             host,
             users,
@@ -365,6 +368,14 @@ impl Endpoint for AutoSm {
             // The network may have a form of its own.
             Err(_) => self.far.endpoint.addr_from_bytes(bytes).map(|found| self.found(found)),
         }
+    }
+
+    fn open_another(&self) -> Result<Arc<dyn Endpoint>, Error> {
+        // First the one that may have no groups.
+        let far = Part::new(self.far.endpoint.open_another()?);
+        let near = Part::new(self.near.endpoint.open_another()?);
+        let shard = Self::new(self.family, self.host.clone(), self.users.clone(), near, far)?;
+        Ok(Arc::new(shard))
     }
 
     fn send_unexpected(&self, op: OpId, to: &Addr, tag: Tag, buf: MsgBuf) -> Result<(), Refused> {

@@ -64,7 +64,7 @@ mod groups {
         na::open_group("na+tcp://127.0.0.1:0", &options, shards).unwrap()
     }
 
-    na::group_conformance! { open_group }
+    na::group_conformance! { open_group; grows }
 
     /// Callers that do not listen know only tcp.
     mod from_far {
@@ -77,7 +77,7 @@ mod groups {
             }
         }
 
-        na::group_conformance! { open }
+        na::group_conformance! { open; grows }
     }
 
     /// The last endpoint of a group, of which the others are closed.

@@ -1,5 +1,5 @@
 //! Does a connection that is handed over always end up with one shard, or end once if all shards
-//! are closed, whatever shard is closed meanwhile?
+//! are closed, whatever shard is closed or added meanwhile?
 #![allow(dead_code, unreachable_pub, reason = "what only the transports need of the file below")]
 
 // Counts of the model itself: what has happened, whatever the memory order.
@@ -59,6 +59,28 @@ fn a_connection_goes_to_a_shard_that_is_open() {
         assert_eq!(group.counts().0, 1);
         drop((taken, left));
         assert_eq!(group.counts(), (0, vec![0, 0]));
+    });
+}
+
+/// A group grows from one shard to two, the first one is closed, and a connection is accepted, all
+/// at once.
+#[test]
+fn a_group_grows_while_a_connection_comes() {
+    check(|| {
+        let (group, ended) = (Placement::<u8, Conn>::new(1), Plain::new(Count::new(0)));
+        let (growing, closing) = (group.clone(), group.clone());
+        let growing = thread::spawn(move || growing.grow());
+        let closing = thread::spawn(move || close(&closing, 0));
+        accept(&group, 1, &ended);
+        let grown = growing.join().unwrap();
+        closing.join().unwrap();
+        let left = if grown.is_ok() { group.take(1) } else { Vec::new() };
+        // It has not been admitted, has ended once, or is with the new shard.
+        assert!(left.len() + ended.load(Ordering::Relaxed) <= 1);
+        assert_eq!(group.counts().0, left.len());
+        assert!(left.iter().all(|conn| conn.permit.as_ref().is_some_and(|p| p.shard() == 1)));
+        drop(left);
+        assert!(group.counts().1.iter().all(|unwished| *unwished == 0));
     });
 }
 

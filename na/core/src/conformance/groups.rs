@@ -8,8 +8,10 @@
 //! na::group_conformance! { open_group }
 //! ```
 //!
-//! `na::group_conformance! { open_group; if "VARIABLE" }` runs only where that variable of the
-//! environment asks for it, as an [`Optional`](super::Optional) transport does.
+//! `na::group_conformance! { open_group; grows }` has the cases about growth as well, and runs all
+//! others on groups that have grown, too. `na::group_conformance! { open_group; if "VARIABLE" }`
+//! runs only where that variable of the environment asks for it, as an
+//! [`Optional`](super::Optional) transport does.
 
 use std::sync::Arc;
 
@@ -254,6 +256,109 @@ pub fn a_shard_may_be_named(case: &GroupCase) {
     }
 }
 
+/// One more endpoint for a group.
+fn grow(case: &GroupCase, group: &mut Vec<Node>) {
+    let one = group.len() / 2;
+    let another = group[one].endpoint.open_another().expect("one more endpoint");
+    group.push(Node::of(another, case.blocking));
+}
+
+/// One more shard gets the next connections, and the one that names it; those that were there stay
+/// where they are. Memory that was registered before is within reach through it.
+pub fn a_group_grows(case: &GroupCase) {
+    let mut group = case.group(true);
+    let callers: Vec<Node> = (0..4).map(|_| case.single(false)).collect();
+    let called = call_all(&group, &callers, &TEXTS[..4]);
+    let bytes = pattern(1, 70_000);
+    let memory = group[0].register(bytes.clone(), Access::ReadOnly);
+    let own = group[0].endpoint.self_addr();
+    let mut before = Vec::new();
+    for _ in 0..2 {
+        let new = group.len();
+        grow(case, &mut group);
+        assert_eq!(group[new].endpoint.self_addr(), own, "one identity");
+        assert_ne!(group[new].endpoint.self_addr().connection(), own.connection());
+        let late = [case.single(false)];
+        assert_eq!(call_all(&group, &late, &TEXTS[..1])[0].0, new, "it has the fewest");
+        assert_eq!(call_all(&group, &callers, &TEXTS[..4]), called, "a connection stays");
+        let to = late[0].endpoint.lookup_shard(own.uri(), new).expect("lookup");
+        let mut posted: Vec<OpId> = group.iter().map(Node::recv_unexpected).collect();
+        late[0].send_unexpected(&to, 5, b"you");
+        assert_eq!(next_of(&group, &late, &mut posted).0, new);
+        posted.iter().zip(&group).for_each(|(op, shard)| shard.endpoint.cancel(*op));
+        let local = late[0].register(vec![0; bytes.len()], Access::ReadWrite);
+        let remote = group[0].described_to(&late[0], &memory);
+        let got = late[0].get(
+            &to,
+            Transfer {
+                local: local.clone(),
+                local_offset: 0,
+                remote,
+                remote_offset: 0,
+                len: bytes.len() as u64,
+            },
+        );
+        let mut nodes = vec![&late[0]];
+        nodes.extend(all(&[&group]));
+        finish(&nodes, "a get", &[got]);
+        late[0].succeeded(got);
+        assert_eq!(contents(&local), bytes);
+        before.extend(late);
+    }
+    // The new ones call, and the end of the others does not end them.
+    let target = [case.single(true)];
+    call_all(&target, &group, &TEXTS[..group.len()]);
+    group.drain(..case.shards).for_each(drop);
+    let late: Vec<Node> = (0..2).map(|_| case.single(false)).collect();
+    call_all(&group, &late, &TEXTS[..2]);
+    group.iter().for_each(|shard| shard.endpoint.close());
+    let refused = group[0].endpoint.open_another().expect_err("a closed group");
+    assert!(matches!(refused, Error::Closed), "{refused}");
+}
+
+/// An endpoint grows while it and another one dial each other, or have done so: either side is
+/// answered, whichever connections came about.
+pub fn a_group_grows_while_it_dials(case: &GroupCase) {
+    for dials in [[true, true], [true, false], [false, true], [false, false]] {
+        let (mut group, other) = (case.group(true), [case.single(true)]);
+        if dials == [false, false] {
+            call_all(&other, &group[..1], &TEXTS[..1]);
+        }
+        // Before any poll, so that they cross.
+        let first = dials[0].then(|| begin_call(&group[0], &other[0]));
+        grow(case, &mut group);
+        let second = dials[1].then(|| begin_call(&other[0], &group[0]));
+        answer_one(&other, &group, &group[0], first);
+        answer_one(&group, &other, &other[0], second);
+        // Over what there is now.
+        call_all(&group, &other, &TEXTS[..1]);
+        call_all(&other, &group, &TEXTS[..group.len()]);
+        call_all(&group, &other, &TEXTS[..1]);
+    }
+}
+
+/// A call that is on its way: the receive of its answer.
+fn begin_call(from: &Node, to: &Node) -> OpId {
+    let to = from.addr_of(to);
+    let answer = from.recv_expected(&to, 9);
+    from.send_unexpected(&to, 9, b"a call");
+    answer
+}
+
+/// Answers a call of `caller`, one of `others`, at whatever shard of `group` it comes to.
+fn answer_one(group: &[Node], others: &[Node], caller: &Node, call: Option<OpId>) {
+    let Some(answer) = call else { return };
+    let mut posted: Vec<OpId> = group.iter().map(Node::recv_unexpected).collect();
+    let (shard, from, text) = next_of(group, others, &mut posted);
+    assert_eq!(text, b"a call");
+    group[shard].send_expected(&from, 9, b"an answer");
+    let mut nodes = vec![caller];
+    nodes.extend(all(&[group, others]).into_iter().filter(|node| !std::ptr::eq(*node, caller)));
+    finish(&nodes, "an answer", &[answer]);
+    assert_eq!(caller.received(answer).1, b"an answer");
+    posted.iter().zip(group).for_each(|(op, shard)| shard.endpoint.cancel(*op));
+}
+
 /// A number of shards that cannot be is refused.
 pub fn a_group_has_bounds(open: impl Fn(usize) -> Result<Vec<Arc<dyn Endpoint>>, Error>) {
     for shards in [0, 129, usize::MAX] {
@@ -262,10 +367,65 @@ pub fn a_group_has_bounds(open: impl Fn(usize) -> Result<Vec<Arc<dyn Endpoint>>,
     }
 }
 
+/// A group cannot grow beyond what there can be. Closed endpoints count.
+pub fn growth_has_a_bound(open: impl Fn(usize) -> Result<Vec<Arc<dyn Endpoint>>, Error>) {
+    let mut group = open(126).expect("as many as there can be but two");
+    group.drain(1..).for_each(drop);
+    for _ in 0..2 {
+        group[0].open_another().expect("one more");
+    }
+    let error = group[0].open_another().expect_err("one too many");
+    assert!(matches!(error, Error::InvalidArgument(_)), "{error}");
+}
+
+/// A group of `shards` endpoints, of which one was opened first and the others added.
+pub fn grown(open: OpenGroup, options: &OpenOptions, shards: usize) -> Vec<Arc<dyn Endpoint>> {
+    let mut group = open(options, 1);
+    while group.len() < shards {
+        let another = group[0].open_another().expect("one more endpoint");
+        group.push(another);
+    }
+    group
+}
+
 /// Instantiates the cases about groups as tests, for groups of one and of four. See
 /// [`groups`](self).
 #[macro_export]
 macro_rules! group_conformance {
+    // Of a transport whose groups grow.
+    ($open:path; grows) => {
+        mod grown {
+            use super::*;
+            fn open_grown(
+                options: &$crate::OpenOptions,
+                shards: usize,
+            ) -> Vec<std::sync::Arc<dyn $crate::Endpoint>> {
+                $crate::conformance::grown($open, options, shards)
+            }
+            $crate::group_conformance! { @cases open_grown; 4, false }
+        }
+        mod grows {
+            use super::*;
+            mod from_one {
+                use super::*;
+                $crate::group_conformance! { @growth $open; 1, false }
+                mod blocking {
+                    use super::*;
+                    $crate::group_conformance! { @growth $open; 1, true }
+                }
+            }
+            mod from_three {
+                use super::*;
+                $crate::group_conformance! { @growth $open; 3, false }
+            }
+        }
+        $crate::group_conformance! { $open }
+    };
+    (@growth $open:path; $shards:literal, $blocking:literal) => {
+        $crate::group_conformance! { @tests $open, []; $shards, $blocking;
+            a_group_grows,
+            a_group_grows_while_it_dials }
+    };
     ($open:path $(; if $variable:literal)?) => {
         mod of_one {
             #[allow(unused_imports, reason = "the factory may be named in full")]

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
 use crate::{
     Access, Addr, Completion, EndpointStats, Error, LargeBuffers, LocalMem, MemPart, Memory,
@@ -114,6 +115,25 @@ pub trait Endpoint: Send + Sync + fmt::Debug {
     fn lookup_shard(&self, uri: &str, shard: usize) -> Result<Addr, Error> {
         let _ = shard;
         self.lookup(uri)
+    }
+
+    /// Opens one more endpoint of the group that this one is of
+    /// ([`Plugin::open_group`](crate::Plugin::open_group)), with the same options; an endpoint
+    /// alone becomes the first one of a group of two. The new one has the next number, which no
+    /// other one has had, and no connections: those that are there stay where they are, and later
+    /// ones are shared out among all of them. It is opened by the calling thread.
+    ///
+    /// A peer that was called by an endpoint alone takes what is added later for another peer, if
+    /// it cannot call this group by its address.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unavailable`], where a transport has no groups or cannot add to them, as by
+    /// default; [`Error::InvalidArgument`] when the group has had 128; [`Error::Closed`];
+    /// [`Error::Io`]. The group is as before then.
+    fn open_another(&self) -> Result<Arc<dyn Endpoint>, Error> {
+        let reason = "it cannot add endpoints to those that it has opened".to_owned();
+        Err(Error::Unavailable { transport: self.transport(), reason })
     }
 
     /// Reads bytes that [`Addr::to_bytes`] of any endpoint of this transport wrote. Does not

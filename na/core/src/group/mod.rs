@@ -6,15 +6,16 @@
 //!
 //! - Imports: `base`.
 //! - Reading order: `placement.rs` (which shard gets a connection, and how it gets there) ·
-//!   `directory.rs` (a peer has one identity, whichever shards know it).
+//!   `directory.rs` (a peer has one identity, whichever shards know it) · `bells.rs` (a shard hears
+//!   that it has got something).
 
+pub mod bells;
 pub mod directory;
 pub mod placement;
 
+use self::placement::NotAdmitted;
+pub use self::placement::SHARDS_MAX;
 use crate::Error;
-
-/// Most endpoints of a group.
-pub const SHARDS_MAX: usize = 128;
 
 /// Refuses a number of shards that no transport takes.
 ///
@@ -28,6 +29,16 @@ pub fn check_shards(shards: usize) -> Result<(), Error> {
             let text = format!("a group of {shards} endpoints; 1 to {SHARDS_MAX} are possible");
             Err(Error::InvalidArgument(text))
         }
+    }
+}
+
+/// Tells why a group does not grow.
+pub fn not_grown(why: NotAdmitted) -> Error {
+    match why {
+        NotAdmitted::Closed => Error::Closed,
+        NotAdmitted::TooMany | NotAdmitted::TooManyOfCaller => Error::InvalidArgument(format!(
+            "one more endpoint in a group that has had {SHARDS_MAX}, which are all there can be"
+        )),
     }
 }
 

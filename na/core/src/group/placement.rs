@@ -15,6 +15,13 @@
 //! to be there; those in turn that have equally few. Connections that were wanted somewhere do not
 //! count: if they did, callers that choose and a group that balances would drive each other.
 
+//!
+//! # One more shard
+//!
+//! A group may [grow](Placement::grow). The new shard is open at once, and gets the next
+//! connections, for it has the fewest. Its number is that of no shard before it, closed ones
+//! included.
+
 use std::collections::HashMap;
 use std::fmt;
 use std::hash::Hash;
@@ -24,7 +31,10 @@ use prim::fork::Process;
 use prim::sync::atomic::{AtomicBool, Ordering};
 use prim::sync::{Arc, Mutex, lock};
 
-/// Why a connection is not admitted.
+/// Most shards of a group.
+pub const SHARDS_MAX: usize = if cfg!(loom) { 4 } else { 128 };
+
+/// Why a connection, or one more shard, is not admitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NotAdmitted {
     /// The group has as many as it takes.
@@ -47,7 +57,7 @@ pub struct Caller<K> {
 /// The inboxes and the counts of a group.
 pub struct Placement<K: Eq + Hash, T> {
     state: Mutex<Counts<K, T>>,
-    /// For each shard: something was put into its inbox since it last looked.
+    /// For each shard that there may be: something was put into its inbox since it last looked.
     has_news: Box<[AtomicBool]>,
     #[cfg(not(loom))]
     process: Process,
@@ -69,11 +79,17 @@ struct Placed<T> {
     unwished: usize,
 }
 
+impl<T> Placed<T> {
+    fn open() -> Self {
+        Self { inbox: Some(Vec::new()), unwished: 0 }
+    }
+}
+
 impl<K: Eq + Hash + Clone, T> Placement<K, T> {
     /// A group of that many shards, all of them open.
     pub fn new(shards: usize) -> Arc<Self> {
-        let has_news = (0..shards).map(|_| AtomicBool::new(false)).collect();
-        let shards = (0..shards).map(|_| Placed { inbox: Some(Vec::new()), unwished: 0 }).collect();
+        let has_news = (0..SHARDS_MAX).map(|_| AtomicBool::new(false)).collect();
+        let shards = (0..shards).map(|_| Placed::open()).collect();
         let state = Counts { shards, callers: HashMap::new(), connections: 0, turn: 0 };
         Arc::new(Self {
             state: Mutex::new(state),
@@ -81,6 +97,24 @@ impl<K: Eq + Hash + Clone, T> Placement<K, T> {
             #[cfg(not(loom))]
             process: Process::current(),
         })
+    }
+
+    /// Adds a shard, which is open, and returns its number.
+    ///
+    /// # Errors
+    ///
+    /// There are as many as there can be, or all of them are closed.
+    pub fn grow(&self) -> Result<usize, NotAdmitted> {
+        let mut state = lock(&self.state);
+        let shard = state.shards.len();
+        if state.shards.iter().all(|shard| shard.inbox.is_none()) {
+            return Err(NotAdmitted::Closed);
+        }
+        if shard >= SHARDS_MAX {
+            return Err(NotAdmitted::TooMany);
+        }
+        state.shards.push(Placed::open());
+        Ok(shard)
     }
 
     /// Chooses the shard of a connection; `wanted` is that which its dialer would like. The group
@@ -165,14 +199,22 @@ impl<K: Eq + Hash + Clone, T> Placement<K, T> {
         }
     }
 
-    /// Closes `shard`, for good. Returns what is left in its inbox, to be given to others.
+    /// Closes `shard`, for good. Returns what is left in its inbox, to be given to others. One that
+    /// there is not has nothing.
     pub fn close(&self, shard: usize) -> Vec<T> {
-        lock(&self.state).shards[shard].inbox.take().unwrap_or_default()
+        let mut state = lock(&self.state);
+        let inbox = state.shards.get_mut(shard).and_then(|shard| shard.inbox.take());
+        inbox.unwrap_or_default()
     }
 
     /// Returns the first shard that is open.
     fn first_open(&self) -> Option<usize> {
         lock(&self.state).shards.iter().position(|shard| shard.inbox.is_some())
+    }
+
+    /// How many shards there are and have been.
+    pub fn count(&self) -> usize {
+        lock(&self.state).shards.len()
     }
 
     /// How many connections there are, and how many without a wish each shard has.
@@ -225,6 +267,15 @@ impl<K: Eq + Hash, T> Permit<K, T> {
     /// Returns the shard of the connection.
     pub fn shard(&self) -> usize {
         self.shard
+    }
+
+    /// Moves the place to `shard`, as if its dialer had wanted that; unless that is closed.
+    pub fn stay_at(&mut self, shard: usize) {
+        let mut state = lock(&self.placement.state);
+        if state.shards.get(shard).is_some_and(|shard| shard.inbox.is_some()) {
+            state.leave(self.shard, self.wished);
+            (self.shard, self.wished) = (shard, true);
+        }
     }
 
     /// Chooses another shard, since the one before is closed. `false`: all of them are.
@@ -337,6 +388,37 @@ mod tests {
         let last = item(0);
         group.close(0);
         assert_eq!((hand(last), group.counts().0), (None, 0));
+    }
+
+    #[test]
+    fn a_group_grows_by_shards_that_get_the_next_connections() {
+        let group = Numbers::new(1);
+        let held: Vec<_> = (0..3).map(|_| admit(&group, None)).collect();
+        assert_eq!((group.grow(), group.count()), (Ok(1), 2));
+        let next: Vec<_> = (0..4).map(|_| admit(&group, None)).collect();
+        assert_eq!(next.iter().map(Permit::shard).collect::<Vec<_>>(), [1, 1, 1, 0]);
+        group.close(1);
+        assert_eq!(group.grow(), Ok(2), "no number is used again");
+        assert_eq!(admit(&group, Some(2)).shard(), 2);
+        group.put(2, 5).unwrap();
+        assert_eq!((group.take_news(2), group.close(9)), (vec![5], vec![]));
+        while group.grow().is_ok() {}
+        assert_eq!((group.count(), group.grow()), (SHARDS_MAX, Err(NotAdmitted::TooMany)));
+        drop((held, next));
+        (0..SHARDS_MAX).for_each(|shard| drop(group.close(shard)));
+        assert_eq!(group.grow(), Err(NotAdmitted::Closed));
+    }
+
+    #[test]
+    fn a_place_can_be_kept_where_its_caller_is_known() {
+        let group = Numbers::new(2);
+        let mut permit = admit(&group, Some(1));
+        permit.stay_at(0);
+        assert_eq!((permit.shard(), group.counts()), (0, (1, vec![0, 0])));
+        group.close(1);
+        permit.stay_at(1);
+        permit.stay_at(2);
+        assert_eq!(permit.shard(), 0, "the others are no places");
     }
 
     #[test]

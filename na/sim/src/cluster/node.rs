@@ -9,7 +9,7 @@ use super::wire::{Event, Wire};
 use crate::protocol::done::Done;
 use crate::protocol::loopback::Loopback;
 use crate::protocol::outgoing::{Ends, Queued};
-use crate::protocol::packet::{HostId, NodeId};
+use crate::protocol::packet::{Epoch, HostId, NodeId};
 use na_core::group::directory::{Directory, Identity};
 use na_core::matching::{Arrived, Kind, Matcher};
 use na_core::{Addr, Completion, Error, LargeBuffers, MsgBuf, OpId, RegionTable, Tag, Transfer};
@@ -50,8 +50,6 @@ pub(crate) struct OfGroup {
 
 pub(crate) struct Node {
     pub(crate) home: Home,
-    /// It takes connections.
-    pub(crate) accepts: bool,
     pub(crate) group: Arc<Directory<PeerName>>,
     pub(crate) state: State,
     /// The endpoint was dropped.
@@ -70,13 +68,7 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    pub(crate) fn new(
-        home: Home,
-        accepts: bool,
-        shared: OfGroup,
-        left_bytes_max: usize,
-        bell: Arc<OwnedFd>,
-    ) -> Self {
+    pub(crate) fn new(home: Home, shared: OfGroup, bell: Arc<OwnedFd>) -> Self {
         let endpoint = Addr::unique_endpoint_id();
         let OfGroup { uri, regions, directory } = shared;
         let identity = directory.identity(PeerName::Host(home.host));
@@ -84,7 +76,6 @@ impl Node {
         let own = Addr::new(uri, endpoint, OWN, Arc::new(PeerTag(Some(identity))));
         Self {
             home,
-            accepts,
             own: own.of_identity(directory.family(), number),
             group: directory,
             regions,
@@ -92,7 +83,7 @@ impl Node {
             abandoned: false,
             done: Done::new(bell),
             peers: BTreeMap::new(),
-            matcher: Matcher::new(EARLY_BYTES_MAX, left_bytes_max),
+            matcher: Matcher::new(EARLY_BYTES_MAX, home.left_bytes_max),
             loopback: Loopback::default(),
             named: BTreeMap::new(),
             origins: BTreeMap::new(),
@@ -149,6 +140,12 @@ impl Node {
         };
         self.peers.insert(id, Peer::new(id, host, addr, weak, place));
         id
+    }
+
+    /// Returns whether a connection stands whose other side is `remote`.
+    pub(crate) fn is_up_with(&self, remote: Epoch) -> bool {
+        let is_it = |peer: &Peer| matches!(&peer.phase, Phase::Up(up) if up.remote == remote);
+        self.peers.values().any(is_it)
     }
 
     /// Connections of callers that have not named this node.

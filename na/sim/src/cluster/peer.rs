@@ -105,8 +105,11 @@ pub(crate) struct Peer {
 pub(crate) struct Home {
     pub(crate) host: HostId,
     pub(crate) greeting: Greeting,
-    /// The first node of its group; the others have the numbers behind it.
-    pub(crate) first_of_group: NodeId,
+    /// The number of the node in its group.
+    pub(crate) shard: usize,
+    /// It takes connections.
+    pub(crate) accepts: bool,
+    pub(crate) left_bytes_max: usize,
     pub(crate) connect_timeout: Nanos,
     /// Zero: none.
     pub(crate) liveness_limit: Nanos,

@@ -46,6 +46,8 @@ pub(crate) struct Host {
     pub(crate) name: Arc<str>,
     /// The nodes that run here: one, or those of a group, in order.
     pub(crate) nodes: Vec<NodeId>,
+    /// How many were opened under its name since nothing ran there.
+    pub(crate) shards: usize,
     pub(crate) powered: bool,
     /// The time that each packet, in or out, costs the host.
     pub(crate) cost: Nanos,
@@ -104,7 +106,14 @@ impl Wire {
         let host = self.hosts.len();
         let cost = self.settings.operation_cost;
         self.names.insert(name.clone(), host);
-        self.hosts.push(Host { name, nodes: Vec::new(), powered: true, cost, busy_until: 0 });
+        self.hosts.push(Host {
+            name,
+            nodes: Vec::new(),
+            shards: 0,
+            powered: true,
+            cost,
+            busy_until: 0,
+        });
         host
     }
 

@@ -11,6 +11,7 @@ use crate::base::address;
 use crate::base::options::{Drive, Nanos, Settings, nanos};
 use crate::base::trace::Fate;
 use crate::protocol::packet::{Body, Greeting, HostId, NodeId, Packet};
+use na_core::group::check_shards;
 use na_core::group::directory::Directory;
 use na_core::{Addr, Error, OpenOptions, RegionTable};
 
@@ -68,33 +69,63 @@ impl World {
         }
         self.wire.hosts[host].powered = true;
         self.wire.note(host, if options.listen { "opened, listening" } else { "opened" });
+        self.wire.hosts[host].shards = 0;
         let directory = Arc::new(Directory::new(Addr::unique_endpoint_id()));
         let family = (bells.len() > 1).then(|| directory.family());
         let shared = OfGroup { uri, regions: RegionTable::new(), directory };
-        let first_of_group = self.next_node;
-        for bell in bells {
-            let node = self.next_node;
-            self.next_node += 1;
-            let greeting = Greeting {
-                node,
-                listening: options.listen && family.is_none(),
-                message_bytes_max: options.message_bytes_max,
-                family,
-                wanted: None,
-            };
-            let home = Home {
-                host,
-                greeting,
-                first_of_group,
-                connect_timeout: nanos(options.connect_timeout),
-                liveness_limit: nanos(options.liveness_limit),
-            };
-            let (shared, bell) = (shared.clone(), bell.clone());
-            let opened = Node::new(home, options.listen, shared, options.left_bytes_max, bell);
-            self.wire.hosts[host].nodes.push(node);
-            self.nodes.insert(node, opened);
+        let greeting = Greeting {
+            node: 0,
+            listening: options.listen && family.is_none(),
+            message_bytes_max: options.message_bytes_max,
+            family,
+            wanted: None,
+        };
+        let home = Home {
+            host,
+            greeting,
+            shard: 0,
+            accepts: options.listen,
+            left_bytes_max: options.left_bytes_max,
+            connect_timeout: nanos(options.connect_timeout),
+            liveness_limit: nanos(options.liveness_limit),
+        };
+        Ok(bells.iter().map(|bell| self.add_node(home, shared.clone(), bell.clone())).collect())
+    }
+
+    /// Opens one more node of the group that `one` is of.
+    pub(crate) fn open_another(
+        &mut self,
+        one: NodeId,
+        bell: Arc<OwnedFd>,
+    ) -> Result<NodeId, Error> {
+        let node = self.nodes.get(&one).filter(|node| node.is_open()).ok_or(Error::Closed)?;
+        let (directory, regions) = (node.group.clone(), node.regions.clone());
+        let (mut home, uri) = (node.home, node.own.uri().to_owned());
+        let host = &self.wire.hosts[home.host];
+        check_shards(host.shards + 1)?;
+        // From now on nobody takes a connection of one for one with another.
+        home.greeting.listening = false;
+        home.greeting.family = Some(directory.family());
+        for node in &host.nodes {
+            if let Some(node) = self.nodes.get_mut(node) {
+                let greeting = Greeting { node: node.id(), ..home.greeting };
+                node.home.greeting = greeting;
+            }
         }
-        Ok(self.wire.hosts[host].nodes.clone())
+        self.wire.note(home.host, "grew");
+        Ok(self.add_node(home, OfGroup { uri, regions, directory }, bell))
+    }
+
+    /// Adds the next node on the host of `home`.
+    fn add_node(&mut self, mut home: Home, shared: OfGroup, bell: Arc<OwnedFd>) -> NodeId {
+        let node = self.next_node;
+        self.next_node += 1;
+        let host = &mut self.wire.hosts[home.host];
+        (home.greeting.node, home.shard) = (node, host.shards);
+        host.shards += 1;
+        host.nodes.push(node);
+        self.nodes.insert(node, Node::new(home, shared, bell));
+        node
     }
 
     fn free_name(&mut self) -> String {
@@ -178,7 +209,7 @@ impl World {
     }
 
     fn hello(&mut self, packet: &Packet, theirs: &Greeting) {
-        let node = self.place_of(packet.dst, theirs);
+        let node = self.place_of(packet, theirs);
         let Self { nodes, wire, name, .. } = self;
         if let Some(node) = node.and_then(|node| nodes.get_mut(&node)) {
             let uri = address::uri_of(name, &wire.hosts[packet.src].name);
@@ -189,20 +220,22 @@ impl World {
         self.send_reset(ends, (0, packet.from), "nobody listens there");
     }
 
-    /// The node on `host` that a caller is connected with: the one that it has greeted before; else
-    /// the one that it has named, or the first of those with the fewest connections of callers
+    /// The node on its host that a caller is connected with: the one that it has greeted before;
+    /// else the one that it has named, or the first of those with the fewest connections of callers
     /// that have named none.
-    fn place_of(&self, host: HostId, theirs: &Greeting) -> Option<NodeId> {
-        let listens = |id: &NodeId| self.nodes.get(id).is_some_and(|node| node.accepts);
-        let running = &self.wire.hosts[host].nodes;
+    fn place_of(&self, hello: &Packet, theirs: &Greeting) -> Option<NodeId> {
+        let is = |id: &NodeId, what: &dyn Fn(&Node) -> bool| self.nodes.get(id).is_some_and(what);
+        let listens = |id: &NodeId| is(id, &|node| node.home.accepts);
+        let running = &self.wire.hosts[hello.dst].nodes;
         let key = (theirs.node, theirs.wanted);
-        let knows = |id: &&NodeId| self.nodes.get(id).is_some_and(|n| n.origins.contains_key(&key));
-        if let Some(known) = running.iter().find(knows) {
+        let knows = |node: &Node| node.origins.contains_key(&key) || node.is_up_with(hello.from);
+        if let Some(known) = running.iter().find(|id| is(id, &knows)) {
             return Some(*known);
         }
-        let first = running.first().and_then(|id| self.nodes.get(id))?.home.first_of_group;
-        let named = theirs.wanted.map(|wanted| first.saturating_add(wanted as NodeId));
-        let named = named.filter(|id| running.contains(id) && listens(id));
+        let named = theirs.wanted.and_then(|wanted| {
+            running.iter().copied().find(|id| is(id, &|node| node.home.shard == wanted))
+        });
+        let named = named.filter(listens);
         let least = || {
             let open = running.iter().copied().filter(listens);
             open.min_by_key(|id| self.nodes.get(id).map_or(0, Node::unwished))

@@ -6,6 +6,7 @@ use std::sync::PoisonError;
 use std::time::Instant;
 
 use crate::address::Name;
+use crate::api::open::open_another;
 use crate::link::Conn;
 use crate::peers::{Peer, TxLink};
 use crate::state::{Canceled, PollState, SmEndpoint};
@@ -391,6 +392,10 @@ impl Endpoint for SmEndpoint {
     fn lookup_shard(&self, uri: &str, shard: usize) -> Result<Addr, Error> {
         // No group has another one.
         self.look_up(uri, u8::try_from(shard).ok().filter(|_| shard < SHARDS_MAX))
+    }
+
+    fn open_another(&self) -> Result<Arc<dyn Endpoint>, Error> {
+        open_another(self).map(|opened| opened as _)
     }
 
     fn send_unexpected(&self, op: OpId, to: &Addr, tag: Tag, buf: MsgBuf) -> Result<(), Refused> {

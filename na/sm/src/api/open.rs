@@ -26,7 +26,7 @@ use na_core::{Addr, Endpoint, Error, OpenOptions, PeerUsers, Plugin, Uri};
 use prim::fork::Process;
 use prim::lock::BiasedLock;
 use prim::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
-use prim::sync::{Arc, Mutex};
+use prim::sync::{Arc, Mutex, lock};
 
 /// Bytes of early messages that are held per peer before its ring backs up.
 const EARLY_BYTES_MAX: usize = 256 << 10;
@@ -142,6 +142,28 @@ pub(crate) fn open_group(
     Ok(opened)
 }
 
+/// Opens the next endpoint of the group that `one` is of.
+pub(crate) fn open_another(one: &SmEndpoint) -> Result<Arc<SmEndpoint>, Error> {
+    if one.is_closed() {
+        return Err(Error::Closed);
+    }
+    let group = &one.group;
+    let _one_at_a_time = lock(&group.growing);
+    let shard = group.count();
+    check_shards(shard + 1)?;
+    group.bells.add(|bell| {
+        let token = epoll::EventData::new_u64(INBOX);
+        epoll::add(&one.epoll, bell, token, epoll::EventFlags::IN)
+            .map_err(failed("watch a descriptor in the endpoint's epoll set"))
+    })?;
+    let mut options = one.options.clone();
+    options.regions = Some(one.regions.clone());
+    let part = (group.clone(), shard);
+    let opened = open_shard(&one.name, &options, one.ring_bytes, None, part);
+    let grown = opened.and_then(|opened| group.grow().map(|_| opened));
+    grown.inspect_err(|_| group.bells.keep(shard))
+}
+
 /// Opens the endpoint number `shard` of a group.
 fn open_shard(
     name: &Name,
@@ -171,7 +193,7 @@ fn open_shard(
     if let Some(listener) = &listener {
         watch(listener.as_fd(), LISTENER)?;
     }
-    if let Some(bell) = group.bell(shard) {
+    if let Some(bell) = group.bells.get(shard) {
         watch(bell.as_fd(), INBOX)?;
     }
     let id = Addr::unique_endpoint_id();

@@ -22,6 +22,8 @@ pub(crate) struct Conn {
     pub(crate) token: u64,
     pub(crate) socket: Socket,
     pub(crate) segment: Arc<Segment>,
+    /// We have made it, and nobody answers on it what came another way.
+    pub(crate) is_apart: bool,
     /// The process at the other end, once it is known.
     process: OnceLock<Process>,
     /// The last answer to whether the peer's process is alive.
@@ -82,6 +84,7 @@ impl Conn {
             token,
             socket,
             segment,
+            is_apart: false,
             process: OnceLock::new(),
             alive: Alive::default(),
             slot: AtomicU32::new(0),

@@ -7,18 +7,24 @@
 //! and the shared segment is not looked at before that, so nothing is missed between the two. The
 //! receiver takes the socket into its own epoll set and says welcome, with its own board.
 //!
-//! A bell, the eventfd in the epoll set of each endpoint of several, tells that there is something
-//! in the inbox. So a poll asks for nothing that it would not ask for alone.
+//! A bell in the epoll set of each endpoint of several tells that there is something in the inbox
+//! ([`Bells`]).
+//!
+//! A group may grow, also from an endpoint alone. Before that, two endpoints that are alone have
+//! shared the connections between them: each answers on any. Such a peer must not get a second
+//! connection with another endpoint here, or it would send it answers for the first one. So its
+//! next connection stays with the endpoint that shares one with it (`SmEndpoint::shares_with`), and
+//! a connection that is made after the growth is shared no more ([`Conn::is_apart`]).
 //!
 //! All here is touched when a connection begins and when it ends.
 
 use std::fmt::Display;
 use std::os::fd::OwnedFd;
 
-use rustix::event::EventfdFlags;
-
 use super::accepted::{AcceptedPeer, AcceptedPeers};
 use super::closer::Closer;
+#[cfg(doc)]
+use super::conn::Conn;
 use super::handshake::Packet;
 use super::listener::Listener;
 use super::segment::Segment;
@@ -27,11 +33,11 @@ use crate::address::Name;
 use crate::wake::board::Board;
 use na_core::base::ran::RunClock;
 use na_core::group;
+use na_core::group::bells::Bells;
 use na_core::group::directory::{Directory, Identity};
 use na_core::group::placement::{Caller, NotAdmitted, Permit, Placement};
 use na_core::{Addr, Error};
 use prim::fork::Process;
-use prim::lost;
 use prim::sync::{Arc, Mutex, lock};
 
 /// How a bell is called, should it be lost.
@@ -99,6 +105,11 @@ impl Admission {
     pub(crate) fn shard(&self) -> usize {
         self.permit.shard()
     }
+
+    /// Has the connection stay at `shard`.
+    pub(crate) fn stay_at(&mut self, shard: usize) {
+        self.permit.stay_at(shard);
+    }
 }
 
 impl Drop for Admission {
@@ -117,44 +128,38 @@ pub(crate) struct Group {
     directory: Directory<PeerName>,
     crowd: Mutex<AcceptedPeers>,
     pub(crate) closer: Arc<Closer>,
-    /// How many endpoints there are.
-    pub(crate) count: usize,
-    /// One for each endpoint; none for an endpoint alone.
-    bells: Vec<OwnedFd>,
+    pub(crate) bells: Bells,
+    /// Held while the group grows.
+    pub(crate) growing: Mutex<()>,
     process: Process,
 }
 
 impl Group {
     pub(crate) fn new(count: usize, crowd: AcceptedPeers) -> Result<Arc<Self>, Error> {
-        let bell = |_| rustix::event::eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC);
-        let bells = if count > 1 { 0..count } else { 0..0 };
         Ok(Arc::new(Self {
             placement: Placement::new(count),
             directory: Directory::new(Addr::unique_endpoint_id()),
             crowd: Mutex::new(crowd),
             closer: Arc::default(),
-            count,
-            bells: bells
-                .map(bell)
-                .collect::<Result<_, _>>()
-                .map_err(|errno| Error::io("cannot create an eventfd", errno))?,
+            bells: Bells::new(BELL_NAME, count)?,
+            growing: Mutex::new(()),
             process: Process::current(),
         }))
+    }
+
+    /// How many endpoints there are and have been.
+    pub(crate) fn count(&self) -> usize {
+        self.placement.count()
+    }
+
+    /// Opens the group's next endpoint to connections.
+    pub(crate) fn grow(&self) -> Result<usize, Error> {
+        self.placement.grow().map_err(group::not_grown)
     }
 
     /// The number that the peer of that name has with all endpoints, behind that of the group.
     pub(crate) fn identity(&self, name: PeerName) -> (u64, Identity) {
         (self.directory.family(), self.directory.identity(name))
-    }
-
-    /// The descriptor that becomes readable when there is something in the inbox of `shard`.
-    pub(crate) fn bell(&self, shard: usize) -> Option<&OwnedFd> {
-        self.bells.get(shard)
-    }
-
-    /// The bell of `shard` was seen.
-    pub(crate) fn silence(&self, shard: usize) {
-        self.bell(shard).into_iter().for_each(|bell| lost::silence(bell, BELL_NAME));
     }
 
     /// Gives a connection that a process has asked for with `hello` a place at one of the
@@ -172,7 +177,7 @@ impl Group {
         let guest = lock(&self.crowd).admit(process.uid, bytes)?;
         let wanted = hello.shards.and_then(|shards| shards.wanted).map(usize::from);
         let connections_max =
-            hello.shards.map_or(0, |shards| group::connections_max(shards.count(), self.count));
+            hello.shards.map_or(0, |shards| group::connections_max(shards.count(), self.count()));
         let caller = caller_key(process, hello).map(|key| Caller { key, connections_max });
         // How many there may be of all is counted above.
         match Placement::admit(&self.placement, caller, wanted, usize::MAX) {
@@ -196,8 +201,7 @@ impl Group {
             Handed::Met(met) => Some(&mut met.1.admission.permit),
             Handed::Stranger(_) | Handed::Listener(_) => None,
         });
-        let bell = shard.and_then(|shard| self.bell(shard));
-        bell.into_iter().for_each(|bell| lost::ring(bell, BELL_NAME));
+        shard.into_iter().for_each(|shard| self.bells.ring(shard));
     }
 
     /// Takes what others have handed over to `shard`.

@@ -235,6 +235,11 @@ impl PeerTable {
         peer
     }
 
+    /// The peer called `name` that was looked up through no certain endpoint, if there is one.
+    pub(crate) fn known(&self, name: &Name) -> Option<Arc<Peer>> {
+        self.by_name.get(&(name.clone(), None)).and_then(Weak::upgrade)
+    }
+
     /// Every peer.
     pub(crate) fn all(&self) -> Vec<Arc<Peer>> {
         self.all.iter().filter_map(Weak::upgrade).collect()

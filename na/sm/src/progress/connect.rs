@@ -66,7 +66,11 @@ impl SmEndpoint {
         let connected = self.dial(peer, &socket)?;
         let (segment, memfd) = Segment::create(self.ring_bytes)?;
         let token = self.next_token.fetch_add(1, Ordering::Relaxed);
-        let conn = Arc::new(Conn::new(token, socket, Arc::new(segment)));
+        let mut conn = Conn::new(token, socket, Arc::new(segment));
+        // Under the lock as well: who looks for a shared connection there sees it, or has seen the
+        // group grow before.
+        conn.is_apart = peer.part.is_apart || self.group.count() > 1;
+        let conn = Arc::new(conn);
         let waited = RunClock::since(Instant::now());
         let mut link = RxLink::new(
             conn.clone(),
@@ -143,7 +147,7 @@ impl SmEndpoint {
             // For its board and its memory.
             socket::permit_descriptors(&conn.socket, true);
         }
-        let hello = Packet { slot: self.take_slot(conn), ..self.hello(peer) };
+        let hello = Packet { slot: self.take_slot(conn), ..self.hello(conn, peer) };
         let fds = [memfd.as_fd(), self.board.fd()];
         let fds = if hello.slot.is_some() { &fds } else { &fds[..1] };
         let sent = socket::send_packet(&conn.socket, &hello.encode(), fds);
@@ -195,11 +199,10 @@ impl SmEndpoint {
         }
     }
 
-    fn hello(&self, peer: &Peer) -> Packet {
-        let PeerPart { is_apart, wanted, .. } = peer.part;
-        let shards = is_apart.then(|| self.shards(wanted));
+    fn hello(&self, conn: &Conn, peer: &Peer) -> Packet {
+        let shards = conn.is_apart.then(|| self.shards(peer.part.wanted));
         // Who listens is known by name, and by earlier versions answered on any connection.
-        let listens = self.options.listen && !is_apart;
+        let listens = self.options.listen && !conn.is_apart;
         let ring_bytes = self.ring_bytes as u32;
         Packet { shards, listens, ring_bytes, ..self.packet(Kind::Hello) }
     }
@@ -207,7 +210,7 @@ impl SmEndpoint {
     /// Our number in our group, and the one that we would like to reach in another.
     fn shards(&self, wanted: Option<u8>) -> Shards {
         // There are 128 at most.
-        Shards { own: self.shard as u8, last: (self.group.count - 1) as u8, wanted }
+        Shards { own: self.shard as u8, last: (self.group.count() - 1) as u8, wanted }
     }
 
     fn packet(&self, kind: Kind) -> Packet {
@@ -217,7 +220,7 @@ impl SmEndpoint {
             listens: self.options.listen,
             attach: self.attach,
             never_sleeps: self.options.no_block,
-            shards: (self.group.count > 1).then(|| self.shards(None)),
+            shards: (self.group.count() > 1).then(|| self.shards(None)),
             ring_bytes: 0,
             nonce_addr: if self.attach { self.nonce.addr() } else { 0 },
             nonce: if self.attach { self.nonce.value() } else { 0 },
@@ -495,7 +498,7 @@ impl SmEndpoint {
     /// Takes what other endpoints of the group have handed over to us.
     #[cold]
     pub(crate) fn take_handed(&self, state: &mut PollState) {
-        self.group.silence(self.shard);
+        self.group.bells.silence(self.shard);
         if self.is_closed() {
             // The end of this poll leaves it to the others.
             return;
@@ -574,7 +577,15 @@ impl SmEndpoint {
         })?;
         // Nothing of it is used before it is known that there is room.
         let bytes = total_bytes(ring_bytes);
-        let admission = self.group.admit(stranger.credentials, &packet, bytes)?;
+        let mut admission = self.group.admit(stranger.credentials, &packet, bytes)?;
+        // Asked when the place is known: a connection that is shared and not seen here was made
+        // before the place could be elsewhere.
+        if admission.shard() != self.shard
+            && packet.shards.is_none()
+            && Name::said_by(uid, &packet.text).is_some_and(|name| self.shares_with(&name))
+        {
+            admission.stay_at(self.shard);
+        }
         let shares = uid == address::own_uid();
         if !shares {
             // It has sent all that it may.
@@ -647,7 +658,8 @@ impl SmEndpoint {
             let part = PeerPart { identity, ..PeerPart::default() };
             return lock(&self.peers).add(name.uri(), Reach::Connection, part);
         }
-        let peer = if packet.shards.is_none() && self.group.count == 1 {
+        let is_shared = || self.group.count() == 1 || self.shares_with(&name);
+        let peer = if packet.shards.is_none() && is_shared() {
             self.peer_named(&name, None)
         } else {
             let identity = Some(self.group.identity(PeerName::Listening(name.clone())));

@@ -7,12 +7,13 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use crate::peers::{Group, Peer, PeerName, PeerPart, PeerState, Phase};
-use crate::state::{Core, Poller, flush};
+use crate::state::{Core, Poller, flush, watch_inbox};
 use crate::stream::outgoing::Outgoing;
 use crate::system::socket;
 use crate::wire::address;
 use crate::wire::frame::{self, URI_BYTES_MAX};
 use na_core::endpoint::stats;
+use na_core::group::check_shards;
 use na_core::hosts::host_port::{self, PeerKey};
 use na_core::hosts::own_address::Wanted;
 use na_core::loopback::{Loopback, Queued};
@@ -266,14 +267,26 @@ impl TcpEndpoint {
         shards: usize,
     ) -> Result<Vec<Self>, Error> {
         let (mut listener, listening) = Self::listen(uri, options)?;
-        let group = Group::new(shards)?;
         let mut options = options.clone();
-        if shards > 1 {
-            options.regions.get_or_insert_default();
-        }
-        let open =
-            |shard| Self::open_shard(&options, listening, listener.take(), (group.clone(), shard));
+        options.regions.get_or_insert_default();
+        let group = Group::new(shards, options, listening)?;
+        let open = |shard| Self::open_shard(listener.take(), (group.clone(), shard));
         (0..shards).map(open).collect()
+    }
+
+    /// Opens the next endpoint of the group.
+    fn open_next(&self) -> Result<Self, Error> {
+        if self.core.is_closed() {
+            return Err(Error::Closed);
+        }
+        let group = &self.core.group;
+        let _one_at_a_time = lock(&group.growing);
+        let shard = group.count();
+        check_shards(shard + 1)?;
+        group.bells.add(|bell| watch_inbox(&self.epoll, bell))?;
+        let opened = Self::open_shard(None, (group.clone(), shard));
+        let grown = opened.and_then(|opened| group.grow().map(|_| opened));
+        grown.inspect_err(|_| group.bells.keep(shard))
     }
 
     /// Opens an endpoint alone.
@@ -306,15 +319,14 @@ impl TcpEndpoint {
 
     /// Opens the endpoint number `shard` of a group.
     fn open_shard(
-        options: &OpenOptions,
-        listening: Option<SocketAddr>,
         listener: Option<OwnedFd>,
         (group, shard): (Arc<Group>, usize),
     ) -> Result<Self, Error> {
+        let listening = group.listening;
         let listening_uri = listening.map(address::uri_of).unwrap_or_default();
         debug_assert!(listening_uri.len() <= URI_BYTES_MAX);
-        let mut core = Core::new(options, listening_uri, (group, shard))?;
-        if options.listen {
+        let mut core = Core::new(listening_uri, (group, shard))?;
+        if core.group.options.listen {
             core.options.connections_max = socket::connections_max(core.options.connections_max);
         }
         let myself = match listening {
@@ -327,7 +339,8 @@ impl TcpEndpoint {
                 core.new_peer(address::origin_uri(name), Vec::new(), part)
             }
         };
-        let inbox = core.group.bell(shard);
+        let inbox = core.group.bells.get(shard);
+        let inbox = inbox.as_deref();
         let poller = Poller::new(listener, core.mail.bell(), inbox, core.message_bytes_max)?;
         Ok(Self {
             self_addr: core.addr_of(&myself),
@@ -493,6 +506,10 @@ impl Endpoint for TcpEndpoint {
 
     fn lookup_shard(&self, uri: &str, shard: usize) -> Result<Addr, Error> {
         self.peer_named(uri, shard.try_into().ok())
+    }
+
+    fn open_another(&self) -> Result<Arc<dyn Endpoint>, Error> {
+        self.open_next().map(|opened| Arc::new(opened) as _)
     }
 
     fn send_unexpected(&self, op: OpId, to: &Addr, tag: Tag, buf: MsgBuf) -> Result<(), Refused> {

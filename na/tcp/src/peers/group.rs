@@ -7,22 +7,22 @@
 //! so no byte is read by one endpoint and missed by the other. The receiver takes it into its own
 //! epoll set, reads the hello again, and answers.
 //!
-//! A bell, the eventfd in the epoll set of each endpoint of several, tells that there is something
-//! in the inbox. So a poll asks for nothing that it would not ask for alone.
+//! A bell in the epoll set of each endpoint of several tells that there is something in the inbox
+//! ([`Bells`]). A group may grow, also from an endpoint alone: each connection has a peer of its
+//! own at the side that has accepted it, so answers come home on it, whatever came before.
 
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-
-use rustix::event::EventfdFlags;
 
 use crate::peers::conn::Conn;
 use crate::wire::frame::Hello;
 use na_core::group;
+use na_core::group::bells::Bells;
 use na_core::group::directory::Directory;
 use na_core::group::placement::{Caller, NotAdmitted, Permit, Placement};
 use na_core::hosts::host_port::PeerKey;
-use na_core::{Addr, Error, Principal};
-use prim::lost;
-use prim::sync::Arc;
+use na_core::{Addr, Error, OpenOptions, Principal};
+use prim::sync::{Arc, Mutex};
 
 /// How a bell is called, should it be lost.
 const BELL_NAME: &str = "the eventfd by which a tcp endpoint gets connections from another one";
@@ -55,39 +55,43 @@ pub(crate) struct Group {
     pub(crate) directory: Directory<PeerName>,
     /// A random number that no other group has.
     pub(crate) number: u64,
-    /// How many endpoints there are.
-    pub(crate) count: usize,
-    /// One for each endpoint; none for an endpoint alone.
-    bells: Vec<OwnedFd>,
+    pub(crate) bells: Bells,
+    /// Options of each of the endpoints.
+    pub(crate) options: OpenOptions,
+    /// Where others reach the group, if it listens.
+    pub(crate) listening: Option<SocketAddr>,
+    /// Held while the group grows.
+    pub(crate) growing: Mutex<()>,
 }
 
 impl Group {
-    pub(crate) fn new(count: usize) -> Result<Arc<Self>, Error> {
+    pub(crate) fn new(
+        count: usize,
+        options: OpenOptions,
+        listening: Option<SocketAddr>,
+    ) -> Result<Arc<Self>, Error> {
         let mut number = [0; 8];
         rustix::rand::getrandom(&mut number, rustix::rand::GetRandomFlags::empty())
             .map_err(|errno| Error::io("cannot get random bytes for an endpoint", errno))?;
-        let bell = |_| rustix::event::eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC);
-        let bells = if count > 1 { 0..count } else { 0..0 };
         Ok(Arc::new(Self {
             placement: Placement::new(count),
             directory: Directory::new(Addr::unique_endpoint_id()),
             number: u64::from_ne_bytes(number),
-            count,
-            bells: bells
-                .map(bell)
-                .collect::<Result<_, _>>()
-                .map_err(|errno| Error::io("cannot create an eventfd", errno))?,
+            bells: Bells::new(BELL_NAME, count)?,
+            options,
+            listening,
+            growing: Mutex::new(()),
         }))
     }
 
-    /// The descriptor that becomes readable when there is something in the inbox of `shard`.
-    pub(crate) fn bell(&self, shard: usize) -> Option<&OwnedFd> {
-        self.bells.get(shard)
+    /// How many endpoints there are and have been.
+    pub(crate) fn count(&self) -> usize {
+        self.placement.count()
     }
 
-    /// The bell of `shard` was seen.
-    pub(crate) fn heard(&self, shard: usize) {
-        self.bell(shard).into_iter().for_each(|bell| lost::silence(bell, BELL_NAME));
+    /// Opens the group's next endpoint to connections.
+    pub(crate) fn grow(&self) -> Result<usize, Error> {
+        self.placement.grow().map_err(group::not_grown)
     }
 
     /// Gives the connection that a caller on `host` has made a place at one of the endpoints.
@@ -100,7 +104,7 @@ impl Group {
         let wanted = hello.shards.and_then(|shards| shards.wanted).map(usize::from);
         let caller = caller_key(host, hello).zip(hello.shards).map(|(key, shards)| Caller {
             key,
-            connections_max: group::connections_max(shards.count.into(), self.count),
+            connections_max: group::connections_max(shards.count.into(), self.count()),
         });
         Placement::admit(&self.placement, caller, wanted, connections_max)
     }
@@ -111,8 +115,7 @@ impl Group {
             Handed::Conn(conn) => conn.permit.as_mut(),
             Handed::Listener(_) => None,
         });
-        let bell = shard.and_then(|shard| self.bell(shard));
-        bell.into_iter().for_each(|bell| lost::ring(bell, BELL_NAME));
+        shard.into_iter().for_each(|shard| self.bells.ring(shard));
     }
 
     /// Takes what others have handed over to `shard`.

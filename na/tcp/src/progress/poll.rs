@@ -197,7 +197,7 @@ impl Poller {
             match event.data.u64() {
                 LISTENER => self.accept_ready = true,
                 INBOX => {
-                    core.group.heard(core.shard);
+                    core.group.bells.silence(core.shard);
                     self.accept_ready = true;
                 }
                 BELL => lost::silence(core.mail.bell(), BELL_NAME),

@@ -16,7 +16,7 @@ use na_core::group::directory::Identity;
 use na_core::hosts::host_port::PeerKey;
 use na_core::limits::budget::Budget;
 use na_core::matching::Matcher;
-use na_core::{Addr, Error, OpenOptions, Principal, RegionTable, TcpOptions, TrafficClass};
+use na_core::{Addr, Error, Principal, RegionTable, TcpOptions, TrafficClass};
 use prim::fork::Process;
 use prim::lock::BiasedLock;
 use prim::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -68,10 +68,10 @@ pub(crate) struct Core {
 
 impl Core {
     pub(crate) fn new(
-        options: &OpenOptions,
         listening_uri: String,
         (group, shard): (Arc<Group>, usize),
     ) -> Result<Self, Error> {
+        let options = &group.options;
         let mut seed = [0; 8];
         rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty())
             .map_err(|errno| Error::io("cannot get random bytes for a session", errno))?;
@@ -116,10 +116,11 @@ impl Core {
         let named = peer
             .map(|peer| Named { endpoint: self.group.number, peer: shard << PEER_BITS | peer.id });
         let wanted = peer.and_then(|peer| peer.part.wanted);
-        let is_told = named.is_some() && (self.group.count > 1 || wanted.is_some());
+        let count = self.group.count();
+        let is_told = named.is_some() && (count > 1 || wanted.is_some());
         let shards = is_told.then_some(Shards {
             own: self.shard as u16,
-            count: self.group.count as u16,
+            count: count as u16,
             wanted,
             map_version: 0,
         });

@@ -97,6 +97,12 @@ pub(crate) struct Poller {
     pub(crate) mail: Vec<Arc<Peer>>,
 }
 
+/// Has the polls with that epoll set see the bell of their endpoint's inbox.
+pub(crate) fn watch_inbox(epoll: &OwnedFd, bell: &OwnedFd) -> Result<(), Error> {
+    epoll::add(epoll, bell, EventData::new_u64(INBOX), EventFlags::IN)
+        .map_err(|errno| Error::io("cannot watch a descriptor", errno))
+}
+
 impl Poller {
     /// A poller that listens on `listener`, woken by `bell`, and by `inbox` if it has a group.
     pub(crate) fn new(
@@ -111,14 +117,14 @@ impl Poller {
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
         let timer = rustix::time::timerfd_create(TimerfdClockId::Monotonic, flags)
             .map_err(failed("cannot create a timerfd"))?;
-        let watch = |fd: &OwnedFd, key, flags| {
-            epoll::add(&epoll, fd, EventData::new_u64(key), EventFlags::IN | flags)
+        let watch = |fd: &OwnedFd, key| {
+            epoll::add(&epoll, fd, EventData::new_u64(key), EventFlags::IN)
                 .map_err(failed("cannot watch a descriptor"))
         };
-        watch(bell, BELL, EventFlags::empty())?;
-        watch(&timer, TIMER, EventFlags::empty())?;
+        watch(bell, BELL)?;
+        watch(&timer, TIMER)?;
         if let Some(inbox) = inbox {
-            watch(inbox, INBOX, EventFlags::empty())?;
+            watch_inbox(&epoll, inbox)?;
         }
         let mut this = Self {
             epoll: Arc::new(epoll),

@@ -31,7 +31,7 @@ mod good {
         open_in(LinkOptions::default(), options, shards)
     }
 
-    na::group_conformance! { open_group }
+    na::group_conformance! { open_group; grows }
 
     /// The last endpoint of a group of four, of which the others are closed.
     mod left_alone {
@@ -55,7 +55,7 @@ mod unreliable {
         open_in(LinkOptions::unreliable(0.1), options, shards)
     }
 
-    na::group_conformance! { open_group }
+    na::group_conformance! { open_group; grows }
 
     /// An endpoint to which others hand each of its connections over.
     mod handed_over {
@@ -71,9 +71,10 @@ mod unreliable {
 
 #[test]
 fn a_group_has_bounds() {
-    na::conformance::a_group_has_bounds(|shards| {
-        na::open_group("na+sim://group-bounds/", &OpenOptions::listening(true), shards)
-    });
+    let open =
+        |shards| na::open_group("na+sim://group-bounds/", &OpenOptions::listening(true), shards);
+    na::conformance::a_group_has_bounds(open);
+    na::conformance::growth_has_a_bound(open);
 }
 
 /// Callers of a group under a bad network, with a node that crashes: the trace of it all.

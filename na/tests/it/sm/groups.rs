@@ -15,7 +15,7 @@ fn open_group(options: &OpenOptions, shards: usize) -> Vec<Arc<dyn Endpoint>> {
     na::open_group("na+sm://", options, shards).unwrap()
 }
 
-na::group_conformance! { open_group }
+na::group_conformance! { open_group; grows }
 
 /// The last endpoint of a group of four, of which the others are closed: it has got the listener.
 mod left_alone {
