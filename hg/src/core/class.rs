@@ -1,7 +1,7 @@
 //! The state that the shards of a group share. All of it changes rarely, or belongs to what takes
 //! long anyhow: nothing here is written by a call whose arguments and result fit into messages.
 
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use na::Endpoint;
 
@@ -10,13 +10,16 @@ use crate::base::clock::Clock;
 use crate::core::builds::Builds;
 use crate::core::registry::Registry;
 use crate::memory::{HeldBytes, Kept, Slots};
+use crate::ops::SHARDS_MAX;
 
 /// The state that all shards share.
 #[derive(Debug)]
 pub(crate) struct Class<T> {
     pub(crate) registry: Registry,
-    /// All shards, by number, as soon as they are made.
-    shards: OnceLock<Box<[Weak<Core<T>>]>>,
+    /// All shards, by number, as soon as they are made. Each place is filled once, in order.
+    shards: Box<[OnceLock<Weak<Core<T>>>]>,
+    /// Held while a shard is added.
+    pub(crate) growing: Mutex<()>,
     pub(crate) clock: Clock,
     pub(crate) builds: Builds,
     pub(crate) slots: Arc<Slots>,
@@ -34,7 +37,8 @@ impl<T> Class<T> {
     pub(crate) fn new(endpoint: Arc<dyn Endpoint>) -> Self {
         Self {
             registry: Registry::default(),
-            shards: OnceLock::new(),
+            shards: (0..SHARDS_MAX).map(|_| OnceLock::new()).collect(),
+            growing: Mutex::new(()),
             clock: Clock::new(),
             builds: Builds::default(),
             slots: Slots::new(endpoint),
@@ -45,19 +49,26 @@ impl<T> Class<T> {
         }
     }
 
-    /// Makes the shards known to each other, once.
-    pub(crate) fn introduce(&self, shards: &[Arc<Core<T>>]) {
-        // Nobody was here before.
-        let _ = self.shards.set(shards.iter().map(Arc::downgrade).collect());
+    /// Makes a shard known to the others, under its number.
+    pub(crate) fn introduce(&self, shard: &Arc<Core<T>>) {
+        if let Some(place) = self.shards.get(usize::from(shard.id)) {
+            // Nobody was here before.
+            let _ = place.set(Arc::downgrade(shard));
+        }
+    }
+
+    /// How many shards were made known.
+    pub(crate) fn count(&self) -> usize {
+        self.shards.iter().take_while(|place| place.get().is_some()).count()
     }
 
     /// Returns the shard of that number, if there is one.
     pub(crate) fn get(&self, id: u8) -> Option<Arc<Core<T>>> {
-        self.shards.get()?.get(usize::from(id))?.upgrade()
+        self.shards.get(usize::from(id))?.get()?.upgrade()
     }
 
     /// Returns the shards that there are.
     pub(crate) fn all(&self) -> impl Iterator<Item = Arc<Core<T>>> + use<'_, T> {
-        self.shards.get().into_iter().flatten().filter_map(Weak::upgrade)
+        self.shards.iter().map_while(OnceLock::get).filter_map(Weak::upgrade)
     }
 }

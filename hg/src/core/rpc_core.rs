@@ -167,13 +167,44 @@ impl<T> Core<T> {
         };
         let shards: Vec<_> =
             endpoints.into_iter().enumerate().map(make).collect::<Result<_, _>>()?;
-        class.introduce(&shards);
-        for shard in shards.iter().filter(|shard| shard.options.listen) {
-            let first = shard.state().receives.first();
-            shard.has_memory_for(&first)?;
-            shard.post_receives(first)?;
-        }
+        shards.iter().for_each(|shard| class.introduce(shard));
+        shards.iter().try_for_each(|shard| shard.begin_to_receive())?;
         Ok(shards)
+    }
+
+    /// Adds a shard on one more endpoint of the group ([`Endpoint::open_another`]), with the next
+    /// number. It has the same registry, and as large a part of each bound as the shards have that
+    /// were made first.
+    ///
+    /// # Errors
+    ///
+    /// As [`group`](Self::group). The endpoint is closed then.
+    pub fn add_shard(&self, endpoint: Arc<dyn Endpoint>) -> Result<Arc<Self>, HgError> {
+        let class = &self.class;
+        let _one_at_a_time = lock(&class.growing);
+        let id = class.count();
+        let make = || {
+            if id >= SHARDS_MAX {
+                return Err(invalid(format!("one more endpoint than the {SHARDS_MAX} possible")));
+            }
+            let part = (id as u8, id + 1);
+            let shard = Self::make(part, endpoint.clone(), self.options.clone(), class.clone())?;
+            let shard = Arc::new(shard);
+            shard.begin_to_receive()?;
+            class.introduce(&shard);
+            Ok(shard)
+        };
+        make().inspect_err(|_| endpoint.close())
+    }
+
+    /// Posts the first receives, if it is to listen.
+    fn begin_to_receive(&self) -> Result<(), HgError> {
+        if !self.options.listen {
+            return Ok(());
+        }
+        let first = self.state().receives.first();
+        self.has_memory_for(&first)?;
+        self.post_receives(first)
     }
 
     fn make(

@@ -82,8 +82,9 @@ impl Tags {
 ///
 /// Mercury calls the shard at the target a context, and has no field for it: there it is part of
 /// the network's address. The shards of an origin take as many bits as there are shards, so that
-/// their tags differ, also for peers that take all of their connections for one. Tags of C peers
-/// count from 0, so without such bits they ask for context 0.
+/// their tags differ, also for peers that take all of their connections for one; those that are
+/// added later have peers that do not. Tags of C peers count from 0, so without such bits they ask
+/// for context 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Space {
     shard: u8,

@@ -23,6 +23,17 @@ fn group(transport: &str, listen: bool, shards: usize) -> Vec<Node> {
     cores
 }
 
+/// A group that was one core, to which the others were added.
+fn grown(transport: &str, listen: bool, shards: usize) -> Vec<Node> {
+    let mut cores = group(transport, listen, 1);
+    while cores.len() < shards {
+        let another = cores[0].endpoint().open_another().unwrap();
+        cores.push(cores[0].add_shard(another).unwrap());
+        assert_eq!(usize::from(cores[cores.len() - 1].shard()), cores.len() - 1);
+    }
+    cores
+}
+
 /// A thread that drives a shard until `done`.
 fn serve(shard: &Node, service: &Arc<Service>, done: &Arc<AtomicBool>) -> impl FnOnce() + use<> {
     let (shard, service, done) = (shard.clone(), service.clone(), done.clone());
@@ -45,8 +56,10 @@ fn ask(shard: &Node, to: &na::Addr, wanted: u8, service: &Service, wait: Wait) -
 #[test]
 fn case_13_15_shards_of_the_target() {
     const SHARDS: u8 = 3;
-    for transport in GROUPS {
-        let (target, origin) = (group(transport, true, SHARDS.into()), group(transport, false, 2));
+    let made = GROUPS.into_iter().flat_map(|transport| [(transport, false), (transport, true)]);
+    for (transport, is_grown) in made {
+        let make = if is_grown { grown } else { group };
+        let (target, origin) = (make(transport, true, SHARDS.into()), make(transport, false, 2));
         let (service, done): (Arc<Service>, Arc<AtomicBool>) = Default::default();
         let threads: Vec<_> =
             target.iter().map(|shard| std::thread::spawn(serve(shard, &service, &done))).collect();
@@ -77,7 +90,7 @@ fn case_13_15_shards_of_the_target() {
 fn case_14_shards_that_call_each_other() {
     const SHARDS: u8 = 4;
     for transport in GROUPS {
-        let shards = group(transport, true, SHARDS.into());
+        let shards = grown(transport, true, SHARDS.into());
         let service = Service::default();
         let (threads, finished) = (AtomicUsize::new(0), AtomicUsize::new(0));
         let parked: Vec<_> = (0..SHARDS).map(|_| Arc::new(std::sync::OnceLock::new())).collect();
