@@ -24,7 +24,7 @@ use std::collections::{HashMap, VecDeque};
 
 use margo_config::{Admission, Overload};
 use prim::lock::{Lock, barrier};
-use prim::sync::atomic::{AtomicU64, Ordering};
+use prim::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use prim::{CellCount, OwnLine, ThreadCells};
 
 use crate::{Addr, Principal};
@@ -43,8 +43,8 @@ pub(crate) type Host = Option<Principal>;
 /// The bounds of a pool or of an RPC, and the requests inside. `P`: a request that waits.
 pub(crate) struct Gate<P> {
     bounds: Admission,
-    /// `begun` has several writers.
-    several: bool,
+    /// `begun` has several writers. Never taken back.
+    several: AtomicBool,
     begun: OwnLine<Admitted>,
     /// By the thread that leaves.
     ended: Departures,
@@ -255,6 +255,7 @@ impl<P> Gate<P> {
             .then(|| SharedPlaces { counted: OwnLine::default(), counts: Lock::new(counts) });
         let free = if crowd.is_some() { free_of(&bounds) } else { bounds.handlers_max } as u64;
         let ended = Departures { cells: Some(ThreadCells::default()), ..Departures::default() };
+        let several = AtomicBool::new(several);
         Self { several, free, crowd, ended, ..Self::empty(bounds) }
     }
 
@@ -267,7 +268,7 @@ impl<P> Gate<P> {
     fn empty(bounds: Admission) -> Self {
         let (begun, ended) = (OwnLine::default(), Departures::default());
         let [handed_over, begun_late, refused] = [0; 3].map(AtomicU64::new);
-        let (several, free, crowd, careful) = (true, 0, None, None);
+        let (several, free, crowd, careful) = (AtomicBool::new(true), 0, None, None);
         Self {
             bounds,
             several,
@@ -280,6 +281,17 @@ impl<P> Gate<P> {
             crowd,
             careful,
         }
+    }
+
+    /// More than one thread is going to let in. The one that did must have seen this, as by a
+    /// message, before another one does.
+    pub(crate) fn become_several(&self) {
+        self.several.store(true, Ordering::Relaxed);
+    }
+
+    #[inline]
+    fn has_several(&self) -> bool {
+        self.several.load(Ordering::Relaxed)
     }
 
     /// Returns its bounds.
@@ -298,7 +310,7 @@ impl<P> Gate<P> {
     pub(crate) fn enter_plain(&self, peer: &Addr, host: impl FnOnce() -> Host) -> bool {
         let begun = &self.begun.0;
         let count = begun.count.load(Ordering::Relaxed);
-        if self.several || count >= begun.until.load(Ordering::Relaxed) {
+        if self.has_several() || count >= begun.until.load(Ordering::Relaxed) {
             return self.enter_slowly(peer, host);
         }
         begun.count.store(count + 1, Ordering::Relaxed);
@@ -309,7 +321,7 @@ impl<P> Gate<P> {
     #[inline(never)]
     fn enter_slowly(&self, peer: &Addr, host: impl FnOnce() -> Host) -> bool {
         let free = self.until(self.free);
-        if !self.several {
+        if !self.has_several() {
             self.begun.0.until.store(free, Ordering::Relaxed);
         }
         let entered = self.begin(free) || self.enter_crowd(peer, host);
@@ -322,7 +334,7 @@ impl<P> Gate<P> {
     /// Counts one more who has begun, if no more than `until` have.
     fn begin(&self, until: u64) -> bool {
         let begun = &self.begun.0.count;
-        if self.several {
+        if self.has_several() {
             let one_more = |count| (count < until).then_some(count + 1);
             return begun.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_ok();
         }

@@ -18,7 +18,9 @@
 //!
 //! A plain gate costs a request no atomic read-modify-write on the way in: `begun` has one writer,
 //! the progress ULT, and `ended` counts the handlers that have run. Where several shards have a
-//! progress ULT each, `begun` is counted up like any other counter.
+//! progress ULT each, `begun` is counted up like any other counter. An instance that gets its
+//! second shard says so to its gates, and has the first progress ULT pass the top of its loop,
+//! before the second one begins (`reshaping/add_shard.rs`).
 //!
 //! A request that waits in a careful gate is let in by the handler that leaves: it hands over its
 //! place, so no later request overtakes. Peers take turns. A request that waits at its RPC's gate
@@ -27,6 +29,7 @@
 //! goes to its pool's gate. Where no request waits in the pool, and at a plain gate in particular,
 //! it gets the place there along with it, as there only progress ULTs let in.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use margo_config::Admission;
@@ -37,7 +40,7 @@ pub(crate) use crate::admission::gate::{Entrance, Gate, Host};
 
 /// The gates of an instance.
 pub(crate) struct Gates<P> {
-    several: bool,
+    several: AtomicBool,
     /// The gates of pools that handlers run in.
     pools: Mutex<OfPools<P>>,
     /// The gates of RPCs that have one.
@@ -128,7 +131,18 @@ impl<P> Gates<P> {
     pub(crate) fn new(several: bool) -> Self {
         let make = |_| Arc::new(Gate::of_pool(Admission::new(INTERNAL_MAX), several));
         let internal = Internal::ALL.map(make);
+        let several = AtomicBool::new(several);
         Self { several, pools: Mutex::default(), rpcs: Mutex::default(), internal }
+    }
+
+    /// There is to be more than one progress ULT. The one that is there must pass a point of its
+    /// loop after this and before the others let in.
+    pub(crate) fn become_several(&self) {
+        // Under the lock: a gate that is made has read it, or is in the list.
+        let pools = lock(&self.pools);
+        self.several.store(true, Ordering::Relaxed);
+        let of_pools = pools.gates.iter().map(|own| &own.gate);
+        of_pools.chain(&self.internal).for_each(|gate| gate.become_several());
     }
 
     /// Returns the gate of an RPC of the runtime itself.
@@ -150,7 +164,7 @@ impl<P> Gates<P> {
             own.is_removed = false;
             return own.gate.clone();
         }
-        let gate = Arc::new(Gate::of_pool(bounds, self.several));
+        let gate = Arc::new(Gate::of_pool(bounds, self.several.load(Ordering::Relaxed)));
         pools.gates.push(OfPool { pool: pool.clone(), gate: gate.clone(), is_removed: false });
         gate
     }

@@ -7,7 +7,7 @@
 //! share.
 
 use hg::RawRequest;
-use margo_config::Admission;
+use margo_config::{Admission, Resolved};
 use prim::lock::Lock;
 use std::sync::Arc;
 
@@ -21,8 +21,14 @@ pub(crate) struct RequestShares {
 }
 
 impl RequestShares {
+    /// Makes those of one shard, of as many as there are at the start.
+    pub(crate) fn of_shard(resolved: &Resolved) -> Self {
+        let shards = resolved.progress_pools().count();
+        Self::new(resolved.requests_max.div_ceil(shards), resolved.admission.other)
+    }
+
     /// `bounds` tell whether peers and hosts have shares at all.
-    pub(crate) fn new(requests_max: usize, bounds: Admission) -> Self {
+    fn new(requests_max: usize, bounds: Admission) -> Self {
         let part = |max: Option<usize>| max.filter(|max| *max == 0);
         let mut all = Admission::new(requests_max.max(1));
         all.peer_handlers_max = part(bounds.peer_handlers_max);

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use hg::{ProviderId, Registration, RpcId};
+use hg::{Core, ProviderId, Registration, RpcId};
 use na::shared::Shared;
 use ult::{PoolRef, Priority};
 
@@ -12,6 +12,7 @@ use crate::admission::waiting::Waiting;
 use crate::dispatch::member::Member;
 use crate::instance::reply::Reply;
 use crate::observe::monitor::Serving;
+use crate::operation::token::Token;
 
 /// The code that runs on the handler's ULT: decodes, calls the user's function, sees to an answer.
 pub(crate) type Run = dyn Fn(&mut Shared<Reply>) + Send + Sync;
@@ -36,8 +37,8 @@ pub(crate) struct RegisteredRpc {
     pub(crate) tasklet: bool,
     pub(crate) one_way: bool,
     pub(crate) priority: Priority,
-    /// A request that names a part is for the shard that has it.
-    pub(crate) sharded: bool,
+    /// A request that names one of so many parts is for the shard that has it. 0: there are none.
+    pub(crate) parts: u8,
     /// The membership of a provider's RPC. The last field: it goes after the handler.
     pub(crate) member: Option<Member>,
 }
@@ -48,6 +49,13 @@ impl RegisteredRpc {
     #[inline]
     pub(crate) fn is_plain(&self) -> bool {
         self.own_gate.is_none() && self.gate.is_plain()
+    }
+
+    /// Returns whether a request for that part, which has arrived at the shard of `core`, is
+    /// another one's, or nobody's.
+    #[inline]
+    pub(crate) fn is_not_for(&self, part: u8, core: &Core<Token>) -> bool {
+        part != core.shard() || part >= self.parts
     }
 
     /// As the monitors are told of it.

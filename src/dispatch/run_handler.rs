@@ -69,7 +69,7 @@ pub(crate) fn dispatch(inner: &Inner, core: &Arc<Core<Token>>, parts: RequestPar
     inner.cancels.arrived(&origin, || request.call_key().filter(|_| !request.was_fetched()));
     if request.is_crowded() && !has_share(inner, (entry, core.shard()), &origin, &mut request) {
         refuse_plainly(inner, core, (&origin, request), registration, ReturnCode::Busy);
-    } else if entry.sharded && request.target().is_some_and(|part| part != core.shard()) {
+    } else if entry.parts > 0 && request.target().is_some_and(|part| entry.is_not_for(part, core)) {
         dispatch_to_part(inner, core, (origin, request), registration);
     } else if !entry.is_plain() {
         let arrived = inner.monitoring.arrival();
@@ -98,7 +98,9 @@ fn dispatch_to_part(
     (origin, request): (Addr, RawRequest),
     registration: Arc<Registration>,
 ) {
-    let shard = request.target().and_then(|part| inner.shards.iter().nth(part.into()));
+    let parts = registration.data_as::<RegisteredRpc>().map_or(0, |entry| entry.parts);
+    let part = request.target().filter(|part| *part < parts);
+    let shard = part.and_then(|part| inner.shards.find(part));
     let Some(there) = shard.and_then(|shard| shard.core.registered(registration.id())) else {
         return refuse_plainly(
             inner,
@@ -182,7 +184,7 @@ fn has_share(
         return true;
     }
     let has_share =
-        inner.request_shares[usize::from(shard)].admit(origin, || host_of(inner, origin), request);
+        inner.shards.get(shard).request_shares.admit(origin, || host_of(inner, origin), request);
     if !has_share {
         entry.gate.count_refused();
     }

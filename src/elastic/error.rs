@@ -2,8 +2,8 @@
 
 use crate::error::{LayoutErrors, chain};
 
-/// Why a pool, an xstream or the progress ULT was not added, removed, moved or found. Nothing has
-/// changed then, unless the variant says otherwise.
+/// Why a pool, an xstream, a shard or the progress ULT was not added, removed, moved or found.
+/// Nothing has changed then, unless the variant says otherwise.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ElasticityError {
@@ -119,6 +119,10 @@ pub enum ElasticityError {
         /// How many there are.
         count: usize,
     },
+    /// The network or the RPC layer cannot be had once more; a transport without groups of
+    /// endpoints cannot add to them (see `docs/transports.md`).
+    #[error("cannot add a shard: {0}")]
+    Shard(#[source] hg::HgError),
     /// The caller is the progress ULT itself, which cannot wait for its own move.
     #[error("the progress ULT cannot wait for its own move: do it from another ULT")]
     OwnProgress,
@@ -132,14 +136,14 @@ pub enum ElasticityError {
     /// The units cannot move.
     #[error("cannot move the units: {0}")]
     Transfer(#[from] ult::MigrateError),
-    /// The progress ULT cannot be made in the other pool.
-    #[error("cannot move progress: {0}")]
+    /// The progress ULT cannot be made in that pool.
+    #[error("cannot make a progress ULT: {0}")]
     Spawn(#[from] ult::SpawnError),
-    /// The system has no memory for the stack of a progress ULT in the other pool. Progress goes on
-    /// where it was. Give the pool smaller stacks, or the process more address space.
+    /// The system has no memory for the stack of a progress ULT in that pool. One that was to
+    /// move goes on where it was. Give the pool smaller stacks, or the process more address space.
     #[error(
-        "cannot move progress to pool `{pool}`: no memory for a stack of {bytes} bytes; make a \
-         pool with a smaller stack_bytes, or raise the limits of the process (ulimit -v, \
+        "cannot make a progress ULT in pool `{pool}`: no memory for a stack of {bytes} bytes; make \
+         a pool with a smaller stack_bytes, or raise the limits of the process (ulimit -v, \
          vm.max_map_count)"
     )]
     NoStack {

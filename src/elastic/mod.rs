@@ -257,8 +257,11 @@ impl Elastic {
     /// The progress ULT of a shard has begun to run in a pool.
     pub(crate) fn progress_is_in(&self, shard: usize, pool: &PoolRef) {
         let mut table = self.table();
-        if let Ok(index) = table.find_pool(PoolKey::Handle(pool)) {
-            table.progress[shard] = index;
+        let Ok(index) = table.find_pool(PoolKey::Handle(pool)) else { return };
+        match table.progress.get_mut(shard) {
+            Some(place) => *place = index,
+            // It was added, in the order of their numbers.
+            None => table.progress.push(index),
         }
     }
 

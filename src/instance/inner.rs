@@ -2,18 +2,18 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use hg::{Core, HgError, OpRef};
 use margo_config::Resolved;
 use na::fork::Process;
+use prim::sync::lock;
 use ult::{Eventual, PoolRef, Runtime};
 
 use crate::admission::counters::Counters;
 use crate::admission::gates::Gates;
 use crate::admission::identities::Identities;
 use crate::admission::moved_requests::MovedRequests;
-use crate::admission::request_shares::RequestShares;
 use crate::admission::waiting::Waiting;
 use crate::elastic::{Elastic, RuntimeOwner};
 use crate::error::LookupError;
@@ -86,8 +86,8 @@ pub(crate) struct Inner {
     pub(crate) core: Arc<Core<Token>>,
     pub(crate) shards: Shards<Instance>,
     /// The pools of the shards' handlers, by shard, where handlers run in the pool of the shard at
-    /// which their request has arrived.
-    pub(crate) shard_pools: Option<Box<[PoolRef]>>,
+    /// which their request has arrived; empty if they all run elsewhere.
+    pub(crate) shard_pools: Mutex<Vec<PoolRef>>,
     pub(crate) shutdown: Shutdown,
     /// Begins the end, which `lifecycle/shutdown.rs` carries out.
     pub(crate) begin_end: fn(&Arc<Self>),
@@ -109,8 +109,6 @@ pub(crate) struct Inner {
     pub(crate) dump_on_signal: Option<DumpOnSignal>,
     pub(crate) log: Log,
     pub(crate) gates: Gates<Waiting>,
-    /// By shard.
-    pub(crate) request_shares: Box<[RequestShares]>,
     pub(crate) standing_transfers: StandingTransfers,
     pub(crate) cancels: Cancels,
     pub(crate) moved_requests: MovedRequests<Reply>,
@@ -127,6 +125,11 @@ impl Inner {
     #[inline]
     pub(crate) fn is_forked(&self) -> bool {
         self.process.is_other()
+    }
+
+    /// The pools of the handlers of several shards, where each has its own.
+    pub(crate) fn shard_pools(&self) -> Option<Vec<PoolRef>> {
+        Some(lock(&self.shard_pools).clone()).filter(|pools| pools.len() > 1)
     }
 
     /// Begins the shutdown if nobody has.

@@ -72,6 +72,11 @@ impl Shutdown {
         let _ = self.drained.set(());
     }
 
+    /// One more progress ULT begins.
+    pub(crate) fn progress_begins(&self) {
+        self.progressing.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// A progress ULT has closed the network and told all who waited in its context.
     pub(crate) fn progress_ended(&self) {
         // pair: PROGRESS-END

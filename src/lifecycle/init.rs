@@ -3,7 +3,7 @@
 //! fails. A failure after that finalizes the instance, and waits for its end.
 
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use hg::Core;
@@ -36,7 +36,7 @@ use crate::operation::cancel::Cancels;
 use crate::operation::standing_transfers::StandingTransfers;
 use crate::operation::token::Token;
 use crate::polling::driver;
-use crate::progress::shards::Shards;
+use crate::progress::shards::{Shard, Shards};
 use crate::progress::when_needed::WhenNeeded;
 use crate::report::{collect, remote, state_dump};
 use crate::support::log::{Log, log};
@@ -159,19 +159,20 @@ fn start(
     let cores = start_cores(&resolved, &pools, &log)?;
     let core = cores[0].clone();
     log.set_name(core.self_addr().uri());
-    let shards = Shards::new(cores);
+    let shares = || RequestShares::of_shard(&resolved);
+    let first: Box<[_]> = cores.iter().map(|core| Shard::new(core.clone(), shares())).collect();
+    let shards = Shards::new(first);
     let idle_watches_max = core.idle_watches_max();
     let inner = Arc::new(Inner {
         elastic: Arc::new(Elastic::new(&resolved, &runtime, &pools)),
         runtime,
-        shard_pools: shard_pools(&resolved, &pools),
+        shard_pools: Mutex::new(shard_pools(&resolved, &pools)),
         pools,
         core,
         shutdown: Shutdown::new(resolved.grace, shards.count()),
         begin_end: shutdown::begin,
         callbacks: Arc::default(),
         gates: Gates::new(shards.are_several()),
-        request_shares: request_shares(&resolved, shards.count()),
         standing_transfers: StandingTransfers::new(resolved.bulk.timeout_msec),
         cancels: Cancels::new(idle_watches_max),
         moved_requests: MovedRequests::default(),
@@ -400,29 +401,15 @@ fn start_cores(
 
 /// The pools of handlers by shard: where handlers without a pool of their own run in that of
 /// progress.
-fn shard_pools(resolved: &Resolved, pools: &[PoolRef]) -> Option<Box<[PoolRef]>> {
-    let of_shards: Vec<_> = resolved.progress_pools().collect();
-    let are_by_shard = of_shards.len() > 1 && resolved.rpc_pool == of_shards[0];
-    are_by_shard.then(|| of_shards.into_iter().map(|pool| pools[pool].clone()).collect())
-}
-
-/// The shares of peers in the requests of each shard.
-fn request_shares(resolved: &Resolved, shards: usize) -> Box<[RequestShares]> {
-    let max = resolved.requests_max.div_ceil(shards);
-    (0..shards).map(|_| RequestShares::new(max, resolved.admission.other)).collect()
+fn shard_pools(resolved: &Resolved, pools: &[PoolRef]) -> Vec<PoolRef> {
+    let are_by_shard = resolved.rpc_pool == resolved.progress_pool;
+    let of_shards = resolved.progress_pools().filter(|_| are_by_shard);
+    of_shards.map(|pool| pools[pool].clone()).collect()
 }
 
 /// In all shards, or in none.
 fn start_progress(inner: &Arc<Inner>) -> Result<(), InitError> {
-    for shard in inner.shards.iter() {
-        let (weak, number) = (Arc::downgrade(inner), shard.core.shard());
-        // Shards that sleep, and for which another one has something.
-        shard.core.set_waker(move || {
-            if let Some(inner) = weak.upgrade() {
-                inner.shards.get(number).kick();
-            }
-        });
-    }
+    inner.shards.iter().for_each(|shard| driver::set_waker(inner, &shard.core));
     let mut pools = (0..).zip(inner.resolved.progress_pools());
     let started =
         pools.try_for_each(|(shard, pool)| start_progress_of(inner, shard, &inner.pools[pool]));

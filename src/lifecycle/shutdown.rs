@@ -154,6 +154,8 @@ fn end_at_once(inner: &Arc<Inner>, error: FinalizeError) {
 /// Asks every progress ULT to close the network and end; whether there is one.
 pub(crate) fn stop_progress(inner: &Arc<Inner>) -> bool {
     let mut any = false;
+    // Whoever adds a shard is done with it, or will not.
+    inner.shards.are_complete();
     for progress in inner.shards.iter().filter_map(|shard| shard.progress.get()) {
         progress.stop();
         any = true;

@@ -44,9 +44,8 @@ use std::time::{Duration, Instant};
 
 use hg::{CallKey, Core, HgError, RequestHandle, RequestParts, Response, Sink};
 use rustix::event::{EventfdFlags, eventfd};
-use ult::IdleEnd;
+use ult::{Eventual, IdleEnd};
 
-use crate::Addr;
 use crate::dispatch::run_handler;
 use crate::instance::inner::Inner;
 use crate::observe::monitor::ProgressSampler;
@@ -60,6 +59,7 @@ use crate::progress::shards::Shard;
 use crate::progress::spin_window::{Spin, SpinWindow};
 use crate::support::contain::contain;
 use crate::support::log::log;
+use crate::{Addr, Instance};
 
 /// The period at which an endpoint without a descriptor is polled while no caller waits for
 /// progress. It takes about one percent of a core, and requests of peers are as late.
@@ -107,6 +107,76 @@ pub(crate) fn start(
         drop((arrived, destination));
         run(&own, core, progress);
     })
+}
+
+/// Why there is no other shard.
+#[derive(Debug, Clone)]
+pub(crate) enum NotAdded {
+    /// The instance ends.
+    Closing,
+    /// The progress ULT was made and did not start, which is how a ULT ends that gets no stack.
+    NoStack,
+    /// The network or the RPC layer refuses it.
+    Refused(HgError),
+}
+
+/// Set when a shard that is added has progress, to its number; or will not have it.
+pub(crate) type Addition = Eventual<Result<u8, NotAdded>>;
+
+/// Tells of a shard whose progress ULT does not start.
+struct Unadded(Arc<Addition>);
+
+impl Drop for Unadded {
+    fn drop(&mut self) {
+        // It has been told already of one that has started.
+        let _ = self.0.set(Err(NotAdded::NoStack));
+    }
+}
+
+/// Makes the progress ULT of one more shard in `pool`. It opens what it is to drive by `open`, so
+/// that the memory of that is near, publishes the shard, and sets `added`.
+pub(crate) fn start_another(
+    inner: &Arc<Inner>,
+    pool: &ult::PoolRef,
+    open: impl FnOnce(&Inner) -> Result<Shard<Instance>, HgError> + Send + 'static,
+    added: Arc<Addition>,
+) -> Result<(), ult::SpawnError> {
+    let (own, home, added) = (inner.clone(), pool.clone(), Unadded(added));
+    pool.ult().name("margo progress").spawn_detached(move || {
+        let shard = match open(&own) {
+            Ok(shard) => shard,
+            Err(error) => {
+                let _ = added.0.set(Err(NotAdded::Refused(error)));
+                return;
+            }
+        };
+        let xstream = own.runtime.index_here().unwrap_or_default();
+        let core = shard.core.clone();
+        set_waker(&own, &core);
+        let _ = shard.progress.set(Progress::new(xstream));
+        let published = own.shards.add(shard, || own.shutdown.progress_begins());
+        let Some(progress) = published.and_then(|shard| shard.progress.get()) else {
+            // What was placed here goes to the others.
+            core.endpoint().close();
+            let _ = added.0.set(Err(NotAdded::Closing));
+            return;
+        };
+        own.shards.progress_is_on(core.shard(), xstream, None);
+        own.elastic.progress_is_in(core.shard().into(), &home);
+        let _ = added.0.set(Ok(core.shard()));
+        drop((added, home));
+        run(&own, &core, progress);
+    })
+}
+
+/// Has a shard that sleeps woken when another one has something for it.
+pub(crate) fn set_waker(inner: &Arc<Inner>, core: &Core<Token>) {
+    let (weak, number) = (Arc::downgrade(inner), core.shard());
+    core.set_waker(move || {
+        if let Some(shard) = weak.upgrade().as_ref().and_then(|inner| inner.shards.find(number)) {
+            shard.kick();
+        }
+    });
 }
 
 /// Runs on the progress ULT of a shard until shutdown.

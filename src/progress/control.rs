@@ -67,6 +67,8 @@ enum Destination {
     Coming(Arc<Arrival>),
     /// The successor runs, and waits to hear whether the place is its own.
     Here(Arc<Eventual<bool>>),
+    /// Nowhere: somebody waits until it has passed the top of its loop.
+    Pass(Arc<Eventual<()>>),
     /// It has ended, or is about to.
     Ended,
 }
@@ -151,6 +153,15 @@ impl Progress {
         }
     }
 
+    /// Waits until the progress ULT has passed the top of its loop, or has ended: it does nothing
+    /// any more that it had begun before. The caller keeps others from moving it.
+    pub(crate) fn pass(&self) {
+        let passed = Arc::new(Eventual::new());
+        if self.order_move(Destination::Pass(passed.clone())) {
+            passed.wait();
+        }
+    }
+
     /// On a successor: waits until the one before it has ended; `false`: that one ends with the
     /// network, and needs no successor.
     pub(crate) fn succeed(&self) -> bool {
@@ -193,6 +204,11 @@ impl Progress {
                 drop(destination);
                 let _ = go.set(true);
                 true
+            }
+            Destination::Pass(passed) => {
+                drop(destination);
+                let _ = passed.set(());
+                false
             }
             other => {
                 *destination = other;
@@ -254,6 +270,7 @@ impl Progress {
                 let _ = arrived.set(Err(MoveError::Closing));
             }
             Destination::Here(go) => _ = go.set(false),
+            Destination::Pass(passed) => _ = passed.set(()),
             Destination::None | Destination::Ended => {}
         }
     }

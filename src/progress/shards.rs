@@ -14,23 +14,29 @@
 //! handlers that begin while it lasts, which count the lease. Progress ends it at each sleep, and
 //! every some hundred polls, so that an instance whose last user is gone ends.
 //!
+//! An instance may get shards while it runs (`reshaping/add_shard.rs`). Those of the start are in
+//! one place, by their number; each of the others has a place that is filled once.
+//!
 //! | state | touched by | under |
 //! |---|---|---|
-//! | `Shard::progress` | the progress ULT sets it, once, before `init` returns | nothing |
+//! | `Shard::progress` | the progress ULT sets it, once, before anybody may need it | nothing |
+//! | `Shards::added`, `count` | who adds a shard; read by all | `may_grow` |
 //! | `Shard::peers` | who calls from there with an address of another shard | its lock |
 //! | `Shard::lease` | the progress ULT, and callers that poll in its stead | its lock |
 //! | `Shards::near` | progress ULTs that come and go; read by callers | only a hint |
 
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use hg::{Core, OpRef};
+use margo_config::SHARDS_MAX;
 use prim::lock::BiasedLock;
 use prim::sync::lock;
 use ult::Runtime;
 
+use crate::admission::request_shares::RequestShares;
 use crate::operation::token::Token;
 use crate::progress::control::Progress;
 use crate::support::thread_number::thread_number;
@@ -51,6 +57,8 @@ const NOT_NEAR: u8 = u8::MAX;
 pub(crate) struct Shard<I> {
     pub(crate) core: Arc<Core<Token>>,
     pub(crate) progress: OnceLock<Progress>,
+    /// The shares of peers in the requests that wait here.
+    pub(crate) request_shares: RequestShares,
     peers: Mutex<HashMap<Addr, PeerHere>>,
     /// Each request takes it, on one thread as a rule.
     lease: BiasedLock<Option<I>>,
@@ -66,18 +74,25 @@ struct PeerHere {
 
 /// The shards of an instance. There is at least one.
 pub(crate) struct Shards<I> {
-    all: Box<[Shard<I>]>,
-    /// The numbers of their endpoints.
-    endpoints: Box<[u64]>,
+    /// Those of the start.
+    first: Box<[Shard<I>]>,
+    /// Those that were added, in order, and the places of those that may be.
+    added: Box<[OnceLock<Box<Shard<I>>>]>,
+    /// How many there are.
+    count: AtomicUsize,
+    /// `false`: the progress ULTs were told to end, and no other one is to begin.
+    may_grow: Mutex<bool>,
     /// By execution stream.
     near: Box<[AtomicU8]>,
 }
 
 impl<I: Clone> Shard<I> {
-    fn new(core: Arc<Core<Token>>) -> Self {
+    /// A shard without progress.
+    pub(crate) fn new(core: Arc<Core<Token>>, request_shares: RequestShares) -> Self {
         Self {
             core,
             progress: OnceLock::new(),
+            request_shares,
             peers: Mutex::default(),
             lease: BiasedLock::new(None),
         }
@@ -158,20 +173,43 @@ impl PeerHere {
 }
 
 impl<I: Clone> Shards<I> {
-    pub(crate) fn new(cores: Vec<Arc<Core<Token>>>) -> Self {
-        let endpoints = cores.iter().map(|core| core.self_addr().endpoint_id()).collect();
-        let near = if cores.len() > 1 { XSTREAMS_MAX } else { 0 };
-        let near = (0..near).map(|_| AtomicU8::new(NOT_NEAR)).collect();
-        Self { all: cores.into_iter().map(Shard::new).collect(), endpoints, near }
+    pub(crate) fn new(first: Box<[Shard<I>]>) -> Self {
+        let places = SHARDS_MAX.saturating_sub(first.len());
+        Self {
+            count: AtomicUsize::new(first.len()),
+            first,
+            added: (0..places).map(|_| OnceLock::new()).collect(),
+            may_grow: Mutex::new(true),
+            near: (0..XSTREAMS_MAX).map(|_| AtomicU8::new(NOT_NEAR)).collect(),
+        }
     }
 
     pub(crate) fn count(&self) -> usize {
-        self.all.len()
+        // pair: SHARDS-COUNT (so many places are filled)
+        self.count.load(Ordering::Acquire)
     }
 
     #[inline]
     pub(crate) fn are_several(&self) -> bool {
-        self.all.len() > 1
+        self.count.load(Ordering::Relaxed) > 1
+    }
+
+    /// Publishes one more shard, whose progress ULT is the caller, after `begins` was called.
+    /// `None`: the instance ends, or there is no place.
+    pub(crate) fn add(&self, shard: Shard<I>, begins: impl FnOnce()) -> Option<&Shard<I>> {
+        let may_grow = lock(&self.may_grow);
+        let count = self.count.load(Ordering::Relaxed);
+        let place = self.added.get(count - self.first.len()).filter(|_| *may_grow)?;
+        begins();
+        let added = place.get_or_init(|| Box::new(shard));
+        // pair: SHARDS-COUNT
+        self.count.store(count + 1, Ordering::Release);
+        Some(added)
+    }
+
+    /// From now on no shard is added: all that there will be are here.
+    pub(crate) fn are_complete(&self) {
+        *lock(&self.may_grow) = false;
     }
 
     /// The shard of that number, which is one of a request here.
@@ -181,22 +219,33 @@ impl<I: Clone> Shards<I> {
     /// When there is no such shard.
     #[inline]
     pub(crate) fn get(&self, shard: u8) -> &Shard<I> {
-        &self.all[usize::from(shard)]
+        self.find(shard).unwrap_or_else(|| panic!("there is no shard {shard}"))
+    }
+
+    /// The shard of that number, if there is one.
+    #[inline]
+    pub(crate) fn find(&self, shard: u8) -> Option<&Shard<I>> {
+        let at = usize::from(shard);
+        match self.first.get(at) {
+            Some(shard) => Some(shard),
+            None => Some(&**self.added.get(at - self.first.len())?.get()?),
+        }
     }
 
     /// The shard that has started an operation; `None`: it was over from the start.
     pub(crate) fn of_op(&self, op: OpRef) -> Option<&Shard<I>> {
-        self.all.get(usize::from(op.shard()))
+        self.find(op.shard())
     }
 
     /// Shard 0, which stands for what concerns all of them.
     #[inline]
     pub(crate) fn first(&self) -> &Shard<I> {
-        &self.all[0]
+        &self.first[0]
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Shard<I>> {
-        self.all.iter()
+        let added = self.added.iter().map_while(OnceLock::get).map(Box::as_ref);
+        self.first.iter().chain(added)
     }
 
     /// Ends the lease of a shard: its next handler asks the instance.
@@ -228,19 +277,20 @@ impl<I: Clone> Shards<I> {
     }
 
     fn near(&self, runtime: &Runtime) -> &Shard<I> {
+        let of_number = |number: usize| self.get((number % self.count()) as u8);
         let Some(xstream) = runtime.index_here() else {
-            return &self.all[thread_number() as usize % self.count()];
+            return of_number(thread_number() as usize);
         };
         match self.near.get(xstream).map(|near| near.load(Ordering::Relaxed)) {
             Some(shard) if shard != NOT_NEAR => self.get(shard),
-            _ => &self.all[xstream % self.count()],
+            _ => of_number(xstream),
         }
     }
 
     /// Returns the shard whose endpoint made an address, or shard 0.
     pub(crate) fn of_addr(&self, addr: &Addr) -> &Shard<I> {
-        let at = self.endpoints.iter().position(|endpoint| *endpoint == addr.endpoint_id());
-        at.map_or(self.first(), |at| &self.all[at])
+        let made_it = |shard: &&Shard<I>| shard.core.endpoint_id() == addr.endpoint_id();
+        self.iter().find(made_it).unwrap_or(self.first())
     }
 
     /// Returns the shard at which the caller calls `to`, and the address of the peer there.

@@ -90,29 +90,11 @@ impl Instance {
     }
 
     fn check_move(&self, shard: usize, old: usize, to: &PoolInfo) -> Result<(), ElasticityError> {
-        let pool = to.name().to_owned();
-        let others = self.elastic().table().progress.clone();
-        if let Some(other) = others.iter().position(|index| *index == to.index) {
-            let by = vec![format!("the progress ULT of shard {other}")];
-            return Err(ElasticityError::PoolInUse { pool, by });
-        }
-        if !self.is_served(&to.pool) {
-            return Err(ElasticityError::Unserved { pool });
-        }
-        if to.pool.access() == ult::Access::Private {
-            return Err(ElasticityError::PrivatePool { pool, what: "move to it" });
-        }
+        self.check_progress_pool(to, "move to it")?;
         let same_xstreams =
             self.find_pool(old).is_ok_and(|old| old.pool.xstreams() == to.pool.xstreams());
-        let mut stays = None;
-        for registration in self.inner().core.registrations() {
-            let private = |entry: &&RegisteredRpc| entry.pool.access() == ult::Access::Private;
-            let of = registration.data_as::<RegisteredRpc>().filter(private);
-            stays = stays.or_else(|| of.map(|entry| entry.pool.name().to_owned()));
-            run_handler::let_go(self.inner(), registration);
-        }
-        if let Some(pool) = stays.filter(|_| !same_xstreams) {
-            let what = "move to another xstream than that of its handlers";
+        if let Some(pool) = self.private_handler_pool().filter(|_| !same_xstreams) {
+            let (pool, what) = (pool.name().to_owned(), "move to another xstream than its own");
             return Err(ElasticityError::PrivatePool { pool, what });
         }
         self.elastic().checked(self.checks(), "", |document| {
@@ -124,5 +106,39 @@ impl Instance {
             }
         })?;
         Ok(())
+    }
+
+    /// Refuses a pool that cannot have a progress ULT, or has that of another shard. `what` it
+    /// cannot do if the pool is private.
+    pub(super) fn check_progress_pool(
+        &self,
+        to: &PoolInfo,
+        what: &'static str,
+    ) -> Result<(), ElasticityError> {
+        let pool = to.name().to_owned();
+        let others = self.elastic().table().progress.clone();
+        if let Some(other) = others.iter().position(|index| *index == to.index) {
+            let by = vec![format!("the progress ULT of shard {other}")];
+            return Err(ElasticityError::PoolInUse { pool, by });
+        }
+        if !self.is_served(&to.pool) {
+            return Err(ElasticityError::Unserved { pool });
+        }
+        if to.pool.access() == ult::Access::Private {
+            return Err(ElasticityError::PrivatePool { pool, what });
+        }
+        Ok(())
+    }
+
+    /// Returns a private pool in which handlers run: only its xstream makes them.
+    pub(super) fn private_handler_pool(&self) -> Option<PoolRef> {
+        let mut found = None;
+        for registration in self.inner().core.registrations() {
+            let private = |entry: &&RegisteredRpc| entry.pool.access() == ult::Access::Private;
+            let of = registration.data_as::<RegisteredRpc>().filter(private);
+            found = found.or_else(|| of.map(|entry| entry.pool.clone()));
+            run_handler::let_go(self.inner(), registration);
+        }
+        found
     }
 }

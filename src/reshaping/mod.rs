@@ -1,8 +1,10 @@
 //! Pools and execution streams that come, go and move while the instance runs.
 //!
 //! May import the folders up to `bulk`. Read `change.rs`, `remove.rs` and `users.rs` (what
-//! must stay), `migrate.rs` (progress that moves) and `document.rs` (the configuration in effect).
+//! must stay), `migrate.rs` (progress that moves), `add_shard.rs` (one more of it) and
+//! `document.rs` (the configuration in effect).
 
+pub(crate) mod add_shard;
 pub(crate) mod change;
 pub(crate) mod document;
 pub(crate) mod migrate;

@@ -145,9 +145,9 @@ impl<T> Provider<T> {
         self.instance.move_provider(self.id, &self.rpcs, pool)
     }
 
-    /// Requests that name a part are for the shard that has it.
-    pub(crate) fn sharded(mut self) -> Self {
-        self.rpcs.are_sharded = true;
+    /// Requests that name one of so many parts are for the shard that has it.
+    pub(crate) fn of_parts(mut self, parts: u8) -> Self {
+        self.rpcs.parts = parts;
         self
     }
 

@@ -27,8 +27,8 @@ pub(crate) struct ProviderRpcs {
     first_pool: PoolRef,
     state: Mutex<RpcsState>,
     living: Arc<Living>,
-    /// Requests may name a part, and are for the shard that has it.
-    pub(crate) are_sharded: bool,
+    /// Requests may name one of so many parts, and are for the shard that has it.
+    pub(crate) parts: u8,
 }
 
 struct RpcsState {
@@ -52,7 +52,7 @@ impl ProviderRpcs {
     pub(crate) fn new(pool: PoolRef, hold: Option<PoolHold>) -> Self {
         let first_pool = pool.clone();
         let state = Mutex::new(RpcsState { pool, hold, own: Vec::new() });
-        Self { first_pool, state, living: Living::new(), are_sharded: false }
+        Self { first_pool, state, living: Living::new(), parts: 0 }
     }
 
     fn lock(&self) -> MutexGuard<'_, RpcsState> {

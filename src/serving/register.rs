@@ -129,7 +129,7 @@ impl Instance {
             tasklet,
             one_way,
             priority,
-            sharded: of.is_some_and(|of| of.are_sharded),
+            parts: of.map_or(0, |of| of.parts),
             member: of.map(ProviderRpcs::member),
         };
         let pool = entry.pool.clone();
@@ -202,16 +202,22 @@ impl Instance {
     }
 
     /// The registration of an entry. Handlers in the pool that is for those without one run in that
-    /// of the shard at which their request has arrived, where shards have pools for them.
+    /// of the shard at which their request has arrived, where shards have pools for them; those of
+    /// a provider with parts only where there is a part.
     fn registration_of(&self, entry: RegisteredRpc, id: RpcId) -> Registration {
         let inner = self.inner();
         let is_internal = inner.gates.internal_of(&entry.gate).is_some();
-        let Some([first, others @ ..]) = inner.shard_pools.as_deref() else {
+        let pools = inner.shard_pools().unwrap_or_default();
+        let [first, others @ ..] = &pools[..] else {
             return entry.registration(id, Vec::new());
         };
         if is_internal || entry.pool != *first {
             return entry.registration(id, Vec::new());
         }
+        let others = match usize::from(entry.parts) {
+            0 => others,
+            parts => &others[..(parts - 1).min(others.len())],
+        };
         let of_shard = |pool: &PoolRef| {
             let (pool_index, bounds) = self.bounds_of(pool, None);
             let gate = self.gate_of(pool, None, bounds);
@@ -308,6 +314,23 @@ impl Instance {
         self.inner().core.replace(&registration, new).map_err(|_| not_registered)?;
         replaced(&registration);
         Ok(())
+    }
+
+    /// A shard was added: handlers that run in the pools of shards run in its pool as well. The
+    /// registrations until then go to `outdated`. The layout is held still.
+    pub(crate) fn extend_to_new_shard(&self, outdated: &mut Vec<Arc<Registration>>) {
+        let core = &self.inner().core;
+        for old in core.registrations() {
+            if let Some(entry) = old.data_as::<RegisteredRpc>().filter(|entry| entry.parts == 0) {
+                let new = self.registration_of(entry.clone(), old.id());
+                let gets_more = new.all_data::<RegisteredRpc>().count() > 1;
+                // Unless it was deregistered meanwhile.
+                if gets_more && core.replace(&old, new).is_ok() {
+                    replaced(&old);
+                }
+            }
+            outdated.push(old);
+        }
     }
 
     /// Returns the entry of an RPC in another pool, if it may be served there.

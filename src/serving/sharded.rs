@@ -184,8 +184,8 @@ impl Instance {
         make: impl Fn(&ShardPlace) -> T + Send + Sync + 'static,
     ) -> Result<Provider<Sharded<T>>, ShardedError> {
         let inner = self.inner();
-        let pools = match &inner.shard_pools {
-            Some(pools) => pools.to_vec(),
+        let pools = match inner.shard_pools() {
+            Some(pools) => pools,
             None if inner.shards.are_several() => {
                 return Err(ShardedError::OtherPool { pool: self.rpc_pool().name().to_owned() });
             }
@@ -193,7 +193,7 @@ impl Instance {
         };
         debug_assert!(pools.len() <= PARTS_MAX, "shards have a bound");
         let sharded = Sharded::make(&pools, &inner.runtime, Arc::new(make))?;
-        let provider = self.provider_of(id, &pools[0], sharded).sharded();
+        let provider = self.provider_of(id, &pools[0], sharded).of_parts(pools.len() as u8);
         let count = pools.len() as u32;
         provider.serve(PARTS).function(move |()| count)?;
         Ok(provider)

@@ -1,6 +1,7 @@
 //! Pools, execution streams and shards of an instance: as documents describe them, as programs
 //! bring them along, and while they change.
 
+mod added_shards;
 mod auto_sm;
 mod documents;
 mod elasticity;

@@ -89,6 +89,35 @@ fn a_plain_gate_with_several_that_let_in_keeps_its_bound() {
     plain(true);
 }
 
+/// One thread lets in; it passes the top of its loop after the gate was told of others, and these
+/// begin: no request is let in beyond the bound, and none is forgotten.
+#[test]
+fn a_plain_gate_gets_a_second_that_lets_in() {
+    check(|| {
+        const MAX: usize = 2;
+        let gate = Arc::new(Gate::<()>::of_pool(Admission::new(MAX), false));
+        let seen = Arc::new(Seen::default());
+        let let_in = |gate: &Gate<()>, seen: &Seen| match gate.enter_plain(&0, || None) {
+            true => seen.enter(MAX),
+            false => _ = seen.refused.fetch_add(1, Ordering::SeqCst),
+        };
+        let (own, own_seen) = (gate.clone(), seen.clone());
+        let before = thread::spawn(move || let_in(&own, &own_seen));
+        gate.become_several();
+        // It has passed.
+        before.join().unwrap();
+        let (own, own_seen) = (gate.clone(), seen.clone());
+        let after = thread::spawn(move || let_in(&own, &own_seen));
+        let_in(&gate, &seen);
+        after.join().unwrap();
+        let inside = seen.inside.load(Ordering::SeqCst);
+        assert_eq!((inside, seen.refused.load(Ordering::SeqCst)), (MAX, 1));
+        assert_eq!(gate.load().in_hand, MAX);
+        (0..MAX).for_each(|_| assert!(gate.leave(&0).is_none()));
+        assert_eq!(gate.load().in_hand, 0);
+    });
+}
+
 fn waiting(max: usize) -> Admission {
     Admission::new(max).overload(Overload::Wait)
 }
