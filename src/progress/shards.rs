@@ -289,7 +289,7 @@ impl<I: Clone> Shards<I> {
 
     /// Returns the shard whose endpoint made an address, or shard 0.
     pub(crate) fn of_addr(&self, addr: &Addr) -> &Shard<I> {
-        let made_it = |shard: &&Shard<I>| shard.core.endpoint_id() == addr.endpoint_id();
+        let made_it = |shard: &&Shard<I>| shard.core.endpoint().has_made(addr);
         self.iter().find(made_it).unwrap_or(self.first())
     }
 
@@ -340,7 +340,7 @@ impl<I: Clone> Shards<I> {
 
     /// Returns the address of `to` at the shard where an operation with it was started.
     pub(crate) fn addr_at<'a>(&self, shard: &Shard<I>, to: &'a Addr) -> Cow<'a, Addr> {
-        match self.is_of(shard, to) {
+        match self.is_of(shard, to) || shard.core.endpoint().has_made(to) {
             true => Cow::Borrowed(to),
             false => shard.peer_here(to, None).map_or(Cow::Borrowed(to), Cow::Owned),
         }
@@ -362,6 +362,10 @@ impl<I: Clone> Shards<I> {
         let own = here.core.self_addr();
         if own == *to {
             return (here, Cow::Owned(own));
+        }
+        // An endpoint that consists of two has addresses of either.
+        if through.is_none() && here.core.endpoint().has_made(to) {
+            return (here, Cow::Borrowed(to));
         }
         match here.peer_here(to, through) {
             Some(found) => (here, Cow::Owned(found)),

@@ -370,6 +370,10 @@ impl Endpoint for AutoSm {
         }
     }
 
+    fn has_made(&self, addr: &Addr) -> bool {
+        self.route(addr).is_ok()
+    }
+
     fn open_another(&self) -> Result<Arc<dyn Endpoint>, Error> {
         // First the one that may have no groups.
         let far = Part::new(self.far.endpoint.open_another()?);

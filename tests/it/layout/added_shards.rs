@@ -13,13 +13,17 @@ const WHERE: Rpc<(), (u8, String)> = Rpc::new("where");
 /// Pulls what is exposed, and answers with the sum of its bytes.
 const PULL: Rpc<Bulk, u64> = Rpc::new("pull");
 
-/// The networks that have groups of endpoints which grow.
-const ADDRESSES: [&str; 3] = ["na+sm://", "na+tcp://127.0.0.1:0", "na+sim://"];
+/// The networks that have groups of endpoints which grow, the last one beside shared memory.
+const ADDRESSES: [&str; 4] = ["na+sm://", "na+tcp://127.0.0.1:0", "na+sim://", "auto"];
 
 fn start(address: &str, listen: bool) -> Instance {
+    let (auto_sm, address) = match address {
+        "auto" => (true, "na+tcp://127.0.0.1:0"),
+        address => (false, address),
+    };
     margo::init(&format!(
         r#"{{ "margo": {{ "address": "{address}", "listen": {listen} }},
-              "progress_spindown_msec": 0 }}"#
+              "progress_spindown_msec": 0, "mercury": {{ "auto_sm": {auto_sm} }} }}"#
     ))
     .unwrap()
 }

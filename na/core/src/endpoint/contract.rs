@@ -136,6 +136,13 @@ pub trait Endpoint: Send + Sync + fmt::Debug {
         Err(Error::Unavailable { transport: self.transport(), reason })
     }
 
+    /// Returns whether `addr` is one of this endpoint's: operations with it can be started here.
+    /// Default: whether it has the number of [`self_addr`](Self::self_addr); otherwise where an
+    /// endpoint consists of several.
+    fn has_made(&self, addr: &Addr) -> bool {
+        addr.endpoint_id() == self.self_addr().endpoint_id()
+    }
+
     /// Reads bytes that [`Addr::to_bytes`] of any endpoint of this transport wrote. Does not
     /// contact the peer. The address of an endpoint that does not listen only works where its
     /// connection is, so it cannot be read back.
