@@ -11,7 +11,7 @@ use crate::engine::model::waiter::{DETACHED, UNJOINED, Word};
 use crate::engine::pool::handle::PoolRef;
 use crate::engine::xstream::current;
 use crate::engine::xstream::owner::Xstream;
-use crate::engine::xstream::push::push;
+use crate::engine::xstream::push::{push, push_open};
 use crate::spawn::join::{Ended, JoinHandle};
 use crate::stack::memory::StackClass;
 use crate::stack::user::UserStack;
@@ -42,6 +42,8 @@ struct RareOptions {
 pub(crate) enum Placement {
     /// Into its pool.
     Queue,
+    /// Into the queue of its pool, where it may be stolen.
+    Open,
     /// Nowhere: the caller switches to it, or makes a timer for it.
     Keep,
 }
@@ -189,6 +191,29 @@ impl<'a> UltBuilder<'a> {
         unsafe { self.make(f, Placement::Queue, DETACHED) }.map(drop)
     }
 
+    /// Spawns a unit that nobody will join, and that may start in another pool: until an xstream of
+    /// its own pool starts it, anybody may take it by [`PoolRef::steal`] and push it elsewhere,
+    /// also while those xstreams are in the midst of other units. A panic in it is logged.
+    ///
+    /// It waits in the queue of its pool, where a lock is taken for each push and each pop, and not
+    /// in the private list of the only xstream of a FIFO, which is faster: choose it for units that
+    /// others wait before ([`PoolRef::has_backlog`]). Such a list and the queue take turns, each in
+    /// its order. In pools that are no FIFOs it is as one of
+    /// [`spawn_detached`](Self::spawn_detached).
+    ///
+    /// # Errors
+    ///
+    /// See [`SpawnError`]; `f` has then been dropped.
+    ///
+    /// Counterpart: `ABT_thread_create` of an unnamed ULT into a pool that others pop from.
+    pub fn spawn_stealable<F>(self, f: F) -> Result<(), SpawnError>
+    where
+        F: FnOnce() + Send + 'static,
+    {
+        // SAFETY: nothing is borrowed for less than 'static.
+        unsafe { self.make(f, Placement::Open, DETACHED) }.map(drop)
+    }
+
     /// Spawns a unit and switches to it at once; the caller goes back to its pool behind the
     /// others. The unit runs on the caller's xstream, whether or not that serves the pool.
     ///
@@ -289,8 +314,13 @@ impl<'a> UltBuilder<'a> {
             xstream.hand_on(ult);
             bump(&slot.shared.created);
             xstream.on_event(ult, EventKind::Create);
-            if start == Placement::Queue {
-                xstream.push_own(ult, slot);
+            match start {
+                Placement::Queue => xstream.push_own(ult, slot),
+                Placement::Open => {
+                    ult.set_stealable();
+                    push_open(ult, &pool.pool, Some(xstream), PushReason::Create);
+                }
+                Placement::Keep => {}
             }
             return Ok(ult);
         }
@@ -333,8 +363,13 @@ impl<'a> UltBuilder<'a> {
             drop(UltRef::adopt(ult));
         })?;
         crate::engine::xstream::diag::created(ult, core, here);
-        if start == Placement::Queue {
-            push(ult, &target.pool, here, PushReason::Create);
+        match start {
+            Placement::Queue => push(ult, &target.pool, here, PushReason::Create),
+            Placement::Open => {
+                ult.set_stealable();
+                push_open(ult, &target.pool, here, PushReason::Create);
+            }
+            Placement::Keep => {}
         }
         Ok(ult)
     }

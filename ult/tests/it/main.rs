@@ -37,6 +37,7 @@ mod unit {
 mod pool {
     mod migrate;
     mod pools;
+    mod stealing;
 }
 
 /// Xstreams, their schedulers and their sleep.

@@ -80,7 +80,7 @@ impl Unit {
     }
 
     /// How often the ULT has been put back into a user-written or priority pool after its start, up
-    /// to 16383.
+    /// to 8191.
     #[must_use]
     pub fn pushes(&self) -> u32 {
         self.0.pushes()
@@ -298,8 +298,8 @@ pub struct PoolView<'a> {
     mostly_list: bool,
 }
 
-/// How many pops of an owner prefer its own list before one prefers the pool's queue, where only
-/// units stand that came while the owner changed.
+/// How many pops of an owner prefer its own list before one prefers the pool's queue, where as a
+/// rule only units stand that came while the owner changed.
 const OWN_POPS: u32 = 64;
 
 impl<'a> PoolView<'a> {
@@ -358,6 +358,10 @@ impl<'a> PoolView<'a> {
         } else {
             self.pop_queue(who).or_else(|| self.slot.pop_front())
         };
+        if self.mostly_list && unit.is_some() && !self.slot.pool.queue().is_empty() {
+            // Units that may be stolen stand there; from here on the two take turns.
+            self.slot.pops.set(OWN_POPS - 2);
+        }
         unit.map(Unit::from_ult)
     }
 

@@ -4,7 +4,7 @@
 //!
 //! | pool | unstarted units | started ULTs |
 //! |---|---|---|
-//! | built-in FIFO served by one xstream, its *owner* | the owner's unit list | the same list |
+//! | built-in FIFO served by one xstream, its *owner* | the owner's unit list; those that may be stolen: the [`Pool`] object | the same list |
 //! | work-stealing deque | the deque; its owner has one end | unit list of the home xstream |
 //! | other, served by one xstream | the [`Pool`] object | the same object |
 //! | served by several xstreams | the [`Pool`] object | unit list of the home xstream |
@@ -674,12 +674,29 @@ impl FifoPool {
         self.len.store(self.len.load(Relaxed) + 1, Release); // pair: FIFO-LEN
     }
 
+    #[inline]
     pub(crate) fn pop_ult(&self) -> Option<UltPtr> {
+        self.pop_if(|_| true)
+    }
+
+    /// Takes the first unit, if it may be stolen.
+    pub(crate) fn steal_ult(&self) -> Option<UltPtr> {
+        self.pop_if(Ult::is_stealable)
+    }
+
+    /// Returns whether the first unit may be stolen.
+    pub(crate) fn has_stealable(&self) -> bool {
+        self.len() > 0 && self.list.lock().first().is_some_and(|first| first.is_stealable())
+    }
+
+    #[inline(always)]
+    fn pop_if(&self, test: impl FnOnce(&Ult) -> bool) -> Option<UltPtr> {
         // pair: FIFO-LEN
         if self.len.load(Acquire) == 0 {
             return None;
         }
         let list = self.list.lock();
+        list.first().filter(|first| test(first))?;
         let ult = list.take_first()?;
         self.len.store(self.len.load(Relaxed) - 1, Release); // pair: FIFO-LEN
         Some(ult)

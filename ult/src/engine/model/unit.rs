@@ -129,13 +129,17 @@ pub(crate) struct UnitState {
     rare: Cell<bool>,
     /// The kind of the ULT's wait.
     pub(crate) waits: Cell<WaitKind>,
-    /// The [`Priority`] in the upper two bits, below them how often it has been put back into a
-    /// pool with an order of its own.
+    /// The [`Priority`] in the upper two bits, below them `STEALABLE`, and how often the unit has
+    /// been put back into a pool with an order of its own.
     pushes: Cell<u16>,
 }
 
 /// The part of [`UnitState::pushes`] that counts.
-const PUSHES: u16 = u16::MAX >> 2;
+const PUSHES: u16 = u16::MAX >> 3;
+/// The bit of it that says that the unit may be stolen before it starts.
+const STEALABLE: u16 = 1 << 13;
+/// Where the priority begins.
+const PRIORITY_SHIFT: u32 = 14;
 
 impl UnitState {
     #[inline]
@@ -402,11 +406,21 @@ impl Ult {
 
     /// Gives the unit its priority. The caller owns the descriptor, and the unit has none yet.
     pub(crate) fn set_priority(&self, priority: Priority) {
-        self.state.pushes.set(priority.bits() << PUSHES.count_ones());
+        self.state.pushes.set(priority.bits() << PRIORITY_SHIFT);
     }
 
     pub(crate) fn priority(&self) -> Priority {
-        Priority::from_bits(self.state.pushes.get() >> PUSHES.count_ones())
+        Priority::from_bits(self.state.pushes.get() >> PRIORITY_SHIFT)
+    }
+
+    /// Lets whoever finds the unit in its pool's queue take it away before it starts. The caller
+    /// owns the descriptor.
+    pub(crate) fn set_stealable(&self) {
+        self.state.pushes.set(self.state.pushes.get() | STEALABLE);
+    }
+
+    pub(crate) fn is_stealable(&self) -> bool {
+        self.state.pushes.get() & STEALABLE != 0
     }
 
     /// How often it has been put back into a pool with an order of its own, as far as that is

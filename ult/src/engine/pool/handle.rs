@@ -3,8 +3,8 @@
 use std::fmt;
 use std::ptr;
 
-use crate::engine::model::interfaces::{Access, PoolKind};
-use crate::engine::model::pool::{PoolShared, PoolStats};
+use crate::engine::model::interfaces::{Access, PoolKind, Unit};
+use crate::engine::model::pool::{PoolShared, PoolStats, Queue};
 use crate::engine::model::runtime_core::RuntimeCore;
 use crate::engine::xstream::current;
 use crate::sync::atomic::Ordering::Relaxed;
@@ -111,6 +111,39 @@ impl PoolRef {
     #[must_use]
     pub fn stats(&self) -> PoolStats {
         self.pool.stats()
+    }
+
+    /// Returns whether a unit that is spawned here now had better be one that may be stolen
+    /// ([`UltBuilder::spawn_stealable`](crate::UltBuilder::spawn_stealable)): `from` units or more
+    /// wait before it, or some that may be stolen, which it is not to overtake. A snapshot. Costs a
+    /// few loads where only the calling xstream serves the pool, and a lock elsewhere.
+    #[must_use]
+    pub fn has_backlog(&self, from: usize) -> bool {
+        let here = current::xstream_in(&self.core);
+        match here.and_then(|here| here.own_slot(&self.pool)) {
+            Some(slot) => !self.pool.queue().is_empty() || slot.waiting(false) >= from,
+            None => self.has_stealable() || self.len() >= from,
+        }
+    }
+
+    /// Takes the unit of the pool that has waited longest, if that has not started and was spawned
+    /// to be stolen ([`UltBuilder::spawn_stealable`](crate::UltBuilder::spawn_stealable)). For
+    /// xstreams of other pools, which then [`push`](Self::push) it to a pool of their own. `None`
+    /// from pools that are no FIFOs. Costs a load if there is none.
+    ///
+    /// Counterpart: `ABT_pool_pop_thread` of a scheduler that steals.
+    #[must_use]
+    pub fn steal(&self) -> Option<Unit> {
+        match self.pool.queue() {
+            Queue::Fifo(queue) => queue.steal_ult().map(Unit::from_ult),
+            Queue::Deque(_) | Queue::Object(_) => None,
+        }
+    }
+
+    /// Returns whether [`steal`](Self::steal) would find a unit. A snapshot.
+    #[must_use]
+    pub fn has_stealable(&self) -> bool {
+        matches!(self.pool.queue(), Queue::Fifo(queue) if queue.has_stealable())
     }
 
     /// Returns whether units that are spawned here now start on the calling xstream, and on no

@@ -1,9 +1,9 @@
 //! The ways of units into queues.
 //!
 //! A unit that has not started goes to its pool ([`push`]): to the list of the calling xstream if
-//! that owns the pool, to the inbox of the owner, or into the pool's queue. A ULT that has started
-//! goes home ([`resume`]). On the way stacked schedulers are told, which end when their pools have
-//! no units.
+//! that owns the pool, to the inbox of the owner, or into the pool's queue, as does one that may be
+//! stolen ([`push_open`]). A ULT that has started goes home ([`resume`]). On the way stacked
+//! schedulers are told, which end when their pools have no units.
 
 use std::ptr;
 
@@ -44,14 +44,9 @@ pub(crate) fn push(ult: UltPtr, pool: &PoolShared, here: Option<&Xstream>, why: 
 fn push_foreign(ult: UltPtr, pool: &PoolShared, here: Option<&Xstream>, why: PushReason) {
     // An xstream of the runtime keeps the shared part alive; other threads hold a `PoolRef`, or
     // are here for a unit that a pool of another runtime had swallowed.
-    let held = here.is_none().then(|| Arc::clone(&ult.core));
-    let core = match (&held, here) {
-        (Some(core), _) => core,
-        (None, Some(xstream)) => &xstream.core,
-        (None, None) => return,
-    };
+    let _held = here.is_none().then(|| Arc::clone(&ult.core));
     // SAFETY:
-    // - valid: xstreams live as long as `core`.
+    // - valid: xstreams live as long as the shared part.
     let owner = unsafe { pool.owner.load(Acquire).as_ref() }; // pair: POOL-OWNER
     if let Some(owner) = owner {
         pool.in_flight.fetch_add(1, Release); // pair: POOL-LEN
@@ -61,6 +56,19 @@ fn push_foreign(ult: UltPtr, pool: &PoolShared, here: Option<&Xstream>, why: Pus
         // It has left meanwhile.
         pool.in_flight.fetch_sub(1, Relaxed);
     }
+    push_open(ult, pool, here, why);
+}
+
+/// Queues an unstarted unit where whoever looks finds it, also beside an owner.
+#[inline]
+pub(crate) fn push_open(ult: UltPtr, pool: &PoolShared, here: Option<&Xstream>, why: PushReason) {
+    // As in `push_foreign`: the unit may have ended before this returns.
+    let held = here.is_none().then(|| Arc::clone(&ult.core));
+    let core = match (&held, here) {
+        (Some(core), _) => core,
+        (None, Some(xstream)) => &xstream.core,
+        (None, None) => return,
+    };
     pool.queue().push(ult, why);
     wake_another(core, pool, here);
 }
