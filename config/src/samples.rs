@@ -12,6 +12,7 @@ pub fn samples() -> &'static [(&'static str, &'static str)] {
         ("numa-pinned.json", include_str!("../samples/numa-pinned.json")),
         ("two-transports.json", include_str!("../samples/two-transports.json")),
         ("several-shards.json", include_str!("../samples/several-shards.json")),
+        ("shared-handlers.json", include_str!("../samples/shared-handlers.json")),
         ("client-only.json", include_str!("../samples/client-only.json")),
     ]
 }

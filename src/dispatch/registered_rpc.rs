@@ -39,6 +39,8 @@ pub(crate) struct RegisteredRpc {
     pub(crate) priority: Priority,
     /// A request that names one of so many parts is for the shard that has it. 0: there are none.
     pub(crate) parts: u8,
+    /// A handler may start at another shard than that of its request (`margo.share_from`).
+    pub(crate) stealable: bool,
     /// The membership of a provider's RPC. The last field: it goes after the handler.
     pub(crate) member: Option<Member>,
 }

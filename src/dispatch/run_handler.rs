@@ -19,7 +19,7 @@ use hg::{
 };
 use margo_config::Overload;
 use na::shared::Shared;
-use ult::{PoolRef, Priority};
+use ult::{PoolRef, Priority, SpawnError, UltBuilder};
 
 use crate::admission::counters::Counters;
 use crate::admission::gates::{Entrance, Host};
@@ -31,6 +31,7 @@ use crate::instance::inner::Inner;
 use crate::instance::reply::Reply;
 use crate::observe::monitor::{Moment, RequestWatch};
 use crate::operation::token::Token;
+use crate::progress::surplus::Surplus;
 use crate::support::contain::{contain, message_of};
 use crate::support::log::log;
 use crate::{Addr, Instance, Principal, observe::trace, operation::deadline};
@@ -364,6 +365,8 @@ struct HandlerSpawn<'a> {
     provider: ProviderId,
     tasklet: bool,
     priority: Priority,
+    /// It may start at another shard.
+    stealable: bool,
 }
 
 impl<'a> HandlerSpawn<'a> {
@@ -387,8 +390,8 @@ impl<'a> HandlerSpawn<'a> {
             Some(pool) => Cow::Borrowed(pool),
             None => Cow::Owned(entry.pool.clone()),
         };
-        let RegisteredRpc { rpc, provider, tasklet, priority, .. } = *entry;
-        Some(Self { instance, pool, rpc, provider, tasklet, priority })
+        let RegisteredRpc { rpc, provider, tasklet, priority, stealable, .. } = *entry;
+        Some(Self { instance, pool, rpc, provider, tasklet, priority, stealable })
     }
 
     /// Makes its unit.
@@ -403,14 +406,18 @@ impl<'a> HandlerSpawn<'a> {
         registration: Arc<Registration>,
         arrived: Option<Moment>,
     ) {
-        let Self { instance, pool, rpc, provider, tasklet, priority } = self;
+        let Self { instance, pool, rpc, provider, tasklet, priority, stealable } = self;
         let about = (&origin, &request);
         let served = || registration.data_as::<RegisteredRpc>().map(RegisteredRpc::serving);
         let watch = inner.monitoring.request_starts(about, served, arrived);
         let unit = if tasklet { pool.tasklet() } else { pool.ult() };
         let unit = unit.name(rpc).priority(priority);
         let (about, from) = ((rpc, provider), (shard, origin, request));
-        let spawned = if pool.is_only_here() {
+        let surplus = if stealable { inner.surplus.as_deref() } else { None };
+        let spawned = if let Some(surplus) = surplus.filter(|surplus| surplus.is_open(&pool)) {
+            let parts = HandlerParts { instance, about, from, watch, registration };
+            spawn_stealable((inner, surplus), unit, parts)
+        } else if pool.is_only_here() {
             let reply = Reply::new(instance, about, from, watch);
             let running = RunningHandler { reply, registration: Some(registration) };
             unit.spawn_detached(move || running.run())
@@ -426,8 +433,23 @@ impl<'a> HandlerSpawn<'a> {
     }
 }
 
+/// Makes the unit of a handler where other shards find it, and wakes one that sleeps.
+#[inline(never)]
+fn spawn_stealable(
+    (inner, surplus): (&Inner, &Surplus),
+    unit: UltBuilder<'_>,
+    parts: HandlerParts,
+) -> Result<(), SpawnError> {
+    let late = DeferredHandler(Some(parts));
+    unit.spawn_stealable(move || late.run())?;
+    if let Some(shard) = surplus.to_wake() {
+        inner.shards.get(shard).kick();
+    }
+    Ok(())
+}
+
 #[cold]
-fn no_unit(inner: &Inner, rpc: &str, error: &ult::SpawnError) {
+fn no_unit(inner: &Inner, rpc: &str, error: &SpawnError) {
     let count = Counters::add(&inner.counters.units_not_made);
     // As long as there is no memory, each request would have a line.
     if count.is_power_of_two() {

@@ -33,6 +33,7 @@ use crate::operation::early::EndsEarly;
 use crate::operation::standing_transfers::StandingTransfers;
 use crate::operation::token::Token;
 use crate::progress::shards::Shards;
+use crate::progress::surplus::Surplus;
 use crate::progress::when_needed::WhenNeeded;
 use crate::support::log::Log;
 use crate::timer::{Timer, Timers};
@@ -88,6 +89,8 @@ pub(crate) struct Inner {
     /// The pools of the shards' handlers, by shard, where handlers run in the pool of the shard at
     /// which their request has arrived; empty if they all run elsewhere.
     pub(crate) shard_pools: Mutex<Vec<PoolRef>>,
+    /// The handlers that may start at another shard (`margo.share_from`).
+    pub(crate) surplus: Option<Box<Surplus>>,
     pub(crate) shutdown: Shutdown,
     /// Begins the end, which `lifecycle/shutdown.rs` carries out.
     pub(crate) begin_end: fn(&Arc<Self>),

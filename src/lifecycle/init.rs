@@ -37,6 +37,7 @@ use crate::operation::standing_transfers::StandingTransfers;
 use crate::operation::token::Token;
 use crate::polling::driver;
 use crate::progress::shards::{Shard, Shards};
+use crate::progress::surplus::Surplus;
 use crate::progress::when_needed::WhenNeeded;
 use crate::report::{collect, remote, state_dump};
 use crate::support::log::{Log, log};
@@ -162,19 +163,20 @@ fn start(
     let shares = || RequestShares::of_shard(&resolved);
     let first: Box<[_]> = cores.iter().map(|core| Shard::new(core.clone(), shares())).collect();
     let shards = Shards::new(first);
-    let idle_watches_max = core.idle_watches_max();
+    let shard_pools = shard_pools(&resolved, &pools);
     let inner = Arc::new(Inner {
         elastic: Arc::new(Elastic::new(&resolved, &runtime, &pools)),
         runtime,
-        shard_pools: Mutex::new(shard_pools(&resolved, &pools)),
+        surplus: resolved.share_from.and_then(|from| Surplus::new(from, &shard_pools)),
+        shard_pools: Mutex::new(shard_pools),
         pools,
+        cancels: Cancels::new(core.idle_watches_max()),
         core,
         shutdown: Shutdown::new(resolved.grace, shards.count()),
         begin_end: shutdown::begin,
         callbacks: Arc::default(),
         gates: Gates::new(shards.are_several()),
         standing_transfers: StandingTransfers::new(resolved.bulk.timeout_msec),
-        cancels: Cancels::new(idle_watches_max),
         moved_requests: MovedRequests::default(),
         shards,
         counters: Counters { stalls, ..Counters::default() },

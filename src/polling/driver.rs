@@ -57,6 +57,7 @@ use crate::progress::control::{Arrival, MOVE, MoveError, Progress, STOP, Tally};
 use crate::progress::progress_group::GroupMember;
 use crate::progress::shards::Shard;
 use crate::progress::spin_window::{Spin, SpinWindow};
+use crate::progress::surplus::Surplus;
 use crate::support::contain::contain;
 use crate::support::log::log;
 use crate::{Addr, Instance};
@@ -246,29 +247,29 @@ fn run_loop(inner: &Arc<Inner>, core: &Arc<Core<Token>>, progress: &Progress) ->
             return LoopEnd::NotNeeded;
         }
         let since = turns.poll(monitoring);
-        let found = poll(inner, core);
+        let found = poll_in_turn(inner, core);
         turns.polled(monitoring, since, found);
         if found > 0 {
             progress.found(found, &mut patience, &mut seat);
             sent_by_look = false;
             if ult::has_runnable() {
-                give_way(|| progress.yield_now(&mut patience, &mut seat));
+                give_way(is_behind(inner, core), || progress.yield_now(&mut patience, &mut seat));
             }
             continue;
         }
         if closing && core.in_flight() == 0 && !awaits_copies(inner, core, closed_at) {
             return LoopEnd::Closed;
         }
-        if ult::has_runnable() || seat.is_waited_for() {
+        if can_others_run((inner, core), closing) || seat.is_waited_for() {
             if seat.is_alone() {
-                give_way(|| progress.yield_now(&mut patience, &mut seat));
+                give_way(is_behind(inner, core), || progress.yield_now(&mut patience, &mut seat));
                 continue;
             }
             if !seat.give_turn(step_aside) {
                 continue;
             }
         } else if seat.is_alone() {
-            let may_find = linger(core, progress, patience.is_fresh());
+            let may_find = linger((inner, core, progress), patience.is_fresh());
             // At once; but a poll that finds nothing all the same counts as any other.
             sent_by_look = may_find && !sent_by_look && !unneeded;
             if sent_by_look {
@@ -323,7 +324,8 @@ fn awaits_copies(inner: &Inner, core: &Core<Token>, closed_at: Option<Instant>) 
 /// a poll comes round to it. `is_fresh`: something happened just now, so the next thing may be
 /// near. Whether a poll would find something.
 #[inline]
-fn linger(core: &Core<Token>, progress: &Progress, is_fresh: bool) -> bool {
+fn linger((inner, core, progress): (&Inner, &Core<Token>, &Progress), is_fresh: bool) -> bool {
+    let is_wanted = || inner.surplus.as_ref().is_some_and(|all| all.is_there(core.shard()));
     for _ in 0..LOOKS {
         for _ in 0..LOOKS_PER_TURN {
             if !is_fresh {
@@ -334,17 +336,31 @@ fn linger(core: &Core<Token>, progress: &Progress, is_fresh: bool) -> bool {
                 return true;
             }
         }
-        if ult::has_runnable() || progress.is_ordered() {
+        if ult::has_runnable() || progress.is_ordered() || is_wanted() {
             return false;
         }
     }
     false
 }
 
+/// Returns whether others can run: what is there, or a handler that is taken from another shard.
+#[inline]
+fn can_others_run((inner, core): (&Inner, &Core<Token>), closing: bool) -> bool {
+    let may_take = |all: &Surplus| !closing && all.take(core.shard());
+    ult::has_runnable() || inner.surplus.as_deref().is_some_and(may_take)
+}
+
+/// Returns whether units that can run have no turn while the caller yields and yields, or few.
+#[inline]
+fn is_behind(inner: &Inner, core: &Core<Token>) -> bool {
+    ult::has_runnable_behind()
+        || inner.surplus.as_ref().is_some_and(|own| own.is_behind(core.shard()))
+}
+
 /// Lets others run that can.
 #[inline]
-fn give_way(yield_now: impl FnOnce()) {
-    if ult::has_runnable_behind() {
+fn give_way(is_behind: bool, yield_now: impl FnOnce()) {
+    if is_behind {
         step_aside();
     } else {
         yield_now();
@@ -415,6 +431,29 @@ pub(crate) fn poll(inner: &Arc<Inner>, core: &Arc<Core<Token>>) -> usize {
     }
 }
 
+/// The polls of a turn of progress; how much happened.
+#[inline(always)]
+fn poll_in_turn(inner: &Arc<Inner>, core: &Arc<Core<Token>>) -> usize {
+    match poll(inner, core) {
+        found @ 1.. if inner.surplus.is_some() => found + poll_on(inner, core),
+        found => found,
+    }
+}
+
+/// Polls until nothing more is there, or others are to have their turn; how much happened. Requests
+/// that are seen can be given to other shards, and then wait for no handler here.
+#[inline(never)]
+fn poll_on(inner: &Arc<Inner>, core: &Arc<Core<Token>>) -> usize {
+    let mut sum = 0;
+    while sum < BUDGET {
+        match poll(inner, core) {
+            0 => break,
+            found => sum += found,
+        }
+    }
+    sum
+}
+
 #[cold]
 fn failed(inner: &Arc<Inner>, core: &Core<Token>, error: &HgError) -> usize {
     // It goes on failing; what it ends it has told all the same, and there is no more to find.
@@ -448,15 +487,21 @@ fn sleep(
             }
         },
     };
+    let surplus = inner.surplus.as_deref();
+    let surplus = surplus.filter(|all| all.may_take(core.shard()) && !progress.is_stopping());
     let arm = || {
         progress.asleep.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst); // pair: PROGRESS-ASLEEP
         // In a child process that was forked off meanwhile the announcement would be a lie.
+        let is_wanted = surplus.is_some_and(|all| all.begin_rest(core.shard()));
         let may_sleep = !inner.is_forked() && !progress.is_ordered_late(core) && !is_late();
-        may_sleep && (until.is_some() || core.prepare_wait())
+        may_sleep && !is_wanted && (until.is_some() || core.prepare_wait())
     };
     let end = ult::idle(fd, until, arm);
     progress.asleep.store(false, Ordering::Relaxed);
+    if let Some(next) = surplus.and_then(|all| all.end_rest(core.shard())) {
+        inner.shards.get(next).kick();
+    }
     end
 }
 
@@ -580,7 +625,7 @@ mod tests {
             let other = behind.spawn(move || runs.store(true, Ordering::Relaxed));
             // Not after a yield, which comes straight back.
             let steps = (0..100).take_while(|_| {
-                give_way(ult::yield_now);
+                give_way(ult::has_runnable_behind(), ult::yield_now);
                 !has_run.load(Ordering::Relaxed)
             });
             let steps = steps.count();

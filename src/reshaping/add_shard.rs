@@ -124,6 +124,10 @@ impl Instance {
                 pools.push(info.pool.clone());
             }
         }
+        if let Some(surplus) = &inner.surplus {
+            surplus.add(&info.pool);
+            inner.shards.iter().last().into_iter().for_each(Shard::kick);
+        }
         self.extend_to_new_shard(&mut outdated);
         log!(inner.log, INFO, shard, pool = info.name(), "a shard was added");
         Ok(shard)

@@ -130,6 +130,7 @@ impl Instance {
             one_way,
             priority,
             parts: of.map_or(0, |of| of.parts),
+            stealable: false,
             member: of.map(ProviderRpcs::member),
         };
         let pool = entry.pool.clone();
@@ -202,10 +203,12 @@ impl Instance {
     }
 
     /// The registration of an entry. Handlers in the pool that is for those without one run in that
-    /// of the shard at which their request has arrived, where shards have pools for them; those of
-    /// a provider with parts only where there is a part.
+    /// of the shard at which their request has arrived, where shards have pools for them, or may
+    /// start at another one (`margo.share_from`); those of a provider with parts only where there
+    /// is a part.
     fn registration_of(&self, entry: RegisteredRpc, id: RpcId) -> Registration {
         let inner = self.inner();
+        let entry = RegisteredRpc { stealable: false, ..entry };
         let is_internal = inner.gates.internal_of(&entry.gate).is_some();
         let pools = inner.shard_pools().unwrap_or_default();
         let [first, others @ ..] = &pools[..] else {
@@ -218,13 +221,18 @@ impl Instance {
             0 => others,
             parts => &others[..(parts - 1).min(others.len())],
         };
+        let is_shared = inner.surplus.is_some() && entry.parts == 0 && !entry.tasklet;
+        let is_stealable = |pool: &PoolRef| {
+            is_shared && matches!(pool.kind(), PoolKind::Fifo | PoolKind::FifoWait)
+        };
         let of_shard = |pool: &PoolRef| {
             let (pool_index, bounds) = self.bounds_of(pool, None);
-            let gate = self.gate_of(pool, None, bounds);
-            RegisteredRpc { pool: pool.clone(), pool_index, gate, ..entry.clone() }
+            let (gate, stealable) = (self.gate_of(pool, None, bounds), is_stealable(pool));
+            RegisteredRpc { pool: pool.clone(), pool_index, gate, stealable, ..entry.clone() }
         };
         let others = others.iter().map(of_shard).collect();
-        entry.registration(id, others)
+        let stealable = is_stealable(&entry.pool);
+        RegisteredRpc { stealable, ..entry }.registration(id, others)
     }
 
     /// The pool's index, if it is one of the instance's, and its bounds, or those of an RPC of the

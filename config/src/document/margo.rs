@@ -120,6 +120,13 @@ pub struct MargoOptions {
     /// `rpc_pool`. Default: as many as `mercury.max_contexts` says, so one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shards: Option<Shards>,
+    /// Lets shards with nothing to do take handlers that have not started: where a request arrives
+    /// at a shard in whose pool so many units wait already, its handler goes to whichever shard
+    /// comes to it first. From 1. Not those of providers with a pool or objects per shard of their
+    /// own. Default none: a handler runs at the shard where its request arrives.
+    #[cfg_attr(test, schemars(range(min = 1)))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub share_from: Option<u32>,
     /// Services to start, by `margo serve`, or by a program that calls
     /// `Instance::start_providers`; otherwise they are only checked. Default none.
     pub providers: Vec<Provider>,
@@ -151,6 +158,7 @@ impl Default for MargoOptions {
             dump_on_signal: None,
             trace: TraceOptions::default(),
             shards: None,
+            share_from: None,
             providers: Vec::new(),
         }
     }

@@ -100,6 +100,7 @@ impl Resolved {
                 dump_on_signal: self.dump_on_signal,
                 trace: self.trace.clone(),
                 shards,
+                share_from: self.share_from.map(|units| saturate(units as u128)),
                 providers: self.provider_entries(pool_ref),
             },
             argobots: Argobots {

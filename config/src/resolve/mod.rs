@@ -70,6 +70,9 @@ pub struct Resolved {
     pub more_progress_pools: Vec<usize>,
     /// Index of the pool in which handlers run unless their provider has its own.
     pub rpc_pool: usize,
+    /// From how many units that wait in the pool of a shard on handlers may start in that of
+    /// another one; `None`: they may not.
+    pub share_from: Option<usize>,
     /// Default size of a ULT stack in bytes, a multiple of 4096.
     pub stack_bytes: usize,
     /// ULT stacks that each xstream keeps for reuse.
@@ -346,6 +349,7 @@ impl Config {
         let stacks = scalars::stacks(&self.argobots, env, &mut found);
         let mut layout = declared::layout(&self.argobots, &mut found);
         let roles = roles::assign(self, &mut layout, &mut found);
+        let share_from = roles::share_from(self, &layout, &roles, &mut found);
         let providers = providers::resolve(self, &layout, roles.rpc, &mut found);
         scalars::check_options(&self.margo, &mut found);
         let trace = trace::resolve(&self.margo.trace, env, &mut found);
@@ -372,6 +376,7 @@ impl Config {
             progress_pool,
             more_progress_pools: roles.more_progress,
             rpc_pool,
+            share_from,
             stack_bytes: stacks.bytes,
             stack_cache_max: stacks.cache_max as usize,
             profiling_dir: self.argobots.profiling_dir.clone(),

@@ -241,6 +241,43 @@ fn rpc_pool(
     Some(pool)
 }
 
+/// Checks `margo.share_from`. Warns where it has no effect.
+pub(super) fn share_from(
+    config: &Config,
+    layout: &Layout,
+    roles: &Roles,
+    found: &mut Findings,
+) -> Option<usize> {
+    const KEY: &str = "margo.share_from";
+    let units = config.margo.share_from?;
+    if units == 0 {
+        let message = "0 is not allowed: from 1 unit that waits; leave the key out to share none";
+        found.error(KEY, message);
+    }
+    if !layout.complete || found.lacks.layout() {
+        return Some(units as usize);
+    }
+    if roles.more_progress.is_empty() {
+        found.warn(KEY, "has no effect while there is one shard; see `margo.shards`");
+    } else if roles.rpc != roles.progress {
+        let pool = roles.rpc.map_or("", |pool| &layout.pools[pool].name);
+        let message = format!("has no effect: handlers of all shards run in pool {pool:?}");
+        found.warn(KEY, message);
+    } else {
+        for ResolvedPool { name, kind, .. } in roles.all_progress().map(|pool| &layout.pools[pool])
+        {
+            if !matches!(kind, PoolKind::Fifo | PoolKind::FifoWait) {
+                let message = format!(
+                    "has no effect on the handlers of pool {name:?}: only those of kind fifo or \
+                     fifo_wait have such that others may take"
+                );
+                found.warn(KEY, message);
+            }
+        }
+    }
+    Some(units as usize)
+}
+
 fn add_pool(layout: &mut Layout, name: Option<&str>) -> usize {
     let index = layout.pools.len();
     let name = match name {

@@ -255,7 +255,7 @@ fn names_instead_of_indices_on_request() {
 #[test]
 fn samples_resolve_without_warnings_and_explain_themselves() {
     let samples = margo_config::samples();
-    assert_eq!(samples.len(), 8);
+    assert_eq!(samples.len(), 9);
     for (name, text) in samples {
         let (_, warnings) = Config::check(text, &no_env).unwrap_or_else(|e| panic!("{name}: {e}"));
         assert_eq!(warnings, [], "{name}");

@@ -56,5 +56,6 @@ mod margo {
     mod admission;
     mod copy_claims;
     mod handlers_in_hand;
+    mod resting_shards;
     mod trace_wake;
 }

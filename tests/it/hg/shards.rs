@@ -28,7 +28,8 @@ fn grown(transport: &str, listen: bool, shards: usize) -> Vec<Node> {
     let mut cores = group(transport, listen, 1);
     while cores.len() < shards {
         let another = cores[0].endpoint().open_another().unwrap();
-        cores.push(cores[0].add_shard(another).unwrap());
+        let added = cores[0].add_shard(another).unwrap();
+        cores.push(Node::from(vec![added]));
         assert_eq!(usize::from(cores[cores.len() - 1].shard()), cores.len() - 1);
     }
     cores

@@ -6,7 +6,7 @@ use std::thread::{self, JoinHandle};
 
 use crate::common::bounded;
 use margo::config::Shards;
-use margo::{Access, Bulk, ElasticityError, Instance, ProviderHandle, ProviderId, Rpc};
+use margo::{Access, Bulk, ElasticityError, Instance, ProviderHandle, ProviderId, Rpc, ShardPlace};
 
 /// Answers with the shard that took the request, and the pool of the handler.
 const WHERE: Rpc<(), (u8, String)> = Rpc::new("where");
@@ -243,12 +243,12 @@ fn providers_with_parts_keep_them() {
         let document = format!(r#"{{ "margo": {{ "shards": {shards} }} }}"#);
         let service = margo::init(&document).unwrap();
         let id = ProviderId::new(3);
-        let before = service.sharded_provider(id, |part| part).unwrap();
+        let before = service.sharded_provider(id, ShardPlace::index).unwrap();
         service.add_shard().unwrap();
         // Registered when there are more shards than parts.
         before.serve(OWN).part_function(|part, ()| *part).unwrap();
         service.add_shard().unwrap();
-        let after = service.sharded_provider(ProviderId::new(4), |part| part).unwrap();
+        let after = service.sharded_provider(ProviderId::new(4), ShardPlace::index).unwrap();
         assert_eq!((before.object().parts(), after.object().parts()), (shards, shards + 2));
         let client = margo::init(r#"{ "margo": { "listen": false } }"#).unwrap();
         let to = ProviderHandle::new(client.lookup(service.self_addr().uri()).unwrap(), id);

@@ -16,3 +16,4 @@ mod runtime;
 mod samples;
 mod sharded;
 mod shards;
+mod shared_handlers;
