@@ -12,6 +12,9 @@ pub(crate) enum Layout {
     All,
     /// Each has a shard of one instance; clients name theirs.
     Shards,
+    /// As `Shards`, but all clients name the first one, and the others help it with the handlers.
+    /// Its floor is `Shards` with the same number.
+    Skewed,
     /// Each has an instance.
     Instances,
 }
@@ -36,10 +39,14 @@ pub(crate) struct Entry {
     pub(crate) shard: Option<u8>,
 }
 
+/// Handlers that wait at a shard before those behind them go to others.
+const SHARE_FROM: u32 = 4;
+
 /// The pool of handlers that an instance has once.
 const POOL: &str = "work";
 
 impl Layout {
+    /// Those in which calls are spread over the xstreams by themselves.
     pub(crate) const ALL: [Self; 4] = [Self::Shared, Self::All, Self::Shards, Self::Instances];
 
     /// The word in ids.
@@ -48,6 +55,7 @@ impl Layout {
             Self::Shared => "shared",
             Self::All => "all",
             Self::Shards => "shards",
+            Self::Skewed => "skewed",
             Self::Instances => "instances",
         }
     }
@@ -65,16 +73,21 @@ impl Layout {
                 one([progress].into_iter().chain(xstreams().skip(1)).collect(), "progress")
             }
             Self::Shared | Self::All => one(xstreams().collect(), POOL),
-            Self::Shards => {
+            Self::Shards | Self::Skewed => {
                 let pools: Vec<_> = (0..cores.len()).map(|at| format!("work{at}")).collect();
                 let xstreams: Vec<_> = cores.iter().copied().zip(pools.iter().cloned()).collect();
                 // Handlers of the first pool run in that of the shard.
                 let entry =
                     |at| Entry { instance: 0, pool: pools[0].clone(), shard: Some(at as u8) };
-                Service {
-                    documents: vec![document(uri, &xstreams, &pools, &pools[0])],
-                    entries: (0..cores.len()).map(entry).collect(),
-                }
+                let mut document = document(uri, &xstreams, &pools, &pools[0]);
+                let entries = match self {
+                    Self::Skewed => {
+                        document["margo"]["share_from"] = SHARE_FROM.into();
+                        vec![entry(0)]
+                    }
+                    _ => (0..cores.len()).map(entry).collect(),
+                };
+                Service { documents: vec![document], entries }
             }
             Self::Instances => Service {
                 documents: xstreams()
@@ -116,8 +129,8 @@ mod tests {
 
     #[test]
     fn each_layout_uses_each_core_once() {
-        for (layout, count) in Layout::ALL.into_iter().flat_map(|layout| [(layout, 1), (layout, 3)])
-        {
+        let all = Layout::ALL.into_iter().chain([Layout::Skewed]);
+        for (layout, count) in all.flat_map(|layout| [(layout, 1), (layout, 3)]) {
             let cores = &[4, 5, 7][..count];
             let Service { documents, entries } = layout.service("na+sm://", cores);
             let xstreams = documents.iter().flat_map(|document| {
@@ -126,7 +139,7 @@ mod tests {
             let bound: Vec<_> = xstreams.map(|xstream| xstream["cpubind"].clone()).collect();
             assert_eq!(bound, cores, "{layout:?}");
             let expected = match layout {
-                Layout::Shared | Layout::All => [1, 1],
+                Layout::Shared | Layout::All | Layout::Skewed => [1, 1],
                 Layout::Shards => [1, count],
                 Layout::Instances => [count, count],
             };

@@ -87,6 +87,13 @@ fn layouts(most: usize) -> impl Iterator<Item = (usize, Layout)> {
     })
 }
 
+/// Layouts for a kind of calls. Those that compute have one more, where nothing but the help of
+/// idle xstreams spreads them.
+fn layouts_for(work: Work, most: usize) -> impl Iterator<Item = (usize, Layout)> {
+    let skewed = counts(most).filter(move |count| *count > 1 && work == Work::Burn);
+    layouts(most).chain(skewed.map(|count| (count, Layout::Skewed)))
+}
+
 fn works() -> impl Iterator<Item = (Transport, Work)> {
     let over = [Transport::Sm, Transport::Tcp].into_iter();
     over.flat_map(|over| Work::ALL.into_iter().map(move |work| (over, work)))
@@ -102,12 +109,12 @@ fn calls(cores: usize) -> Vec<Step> {
     for (over, work) in works() {
         let calls = |layout| Calls { stack: Stack::Margo(layout), over, work };
         // At least as many clients as xstreams.
-        steps.extend(layouts(cores / 2).map(|(count, layout)| {
+        steps.extend(layouts_for(work, cores / 2).map(|(count, layout)| {
             let what = What::Calls(calls(layout));
             Step { id: id(calls(layout), count, ""), what, count }
         }));
         if cores < 4 {
-            steps.extend(layouts(cores).map(|(count, layout)| {
+            steps.extend(layouts_for(work, cores).map(|(count, layout)| {
                 let what = What::Beside(calls(layout), layout);
                 Step { id: id(calls(layout), count, ".beside"), what, count }
             }));
@@ -224,7 +231,8 @@ mod tests {
         let largest = ids("rpc.tcp.burn2us.margo-all", 17).pop().unwrap();
         assert_eq!(largest, "rpc.tcp.burn2us.margo-all.8");
         let beside = ids(".beside", 2);
-        assert_eq!(beside.len(), 6 * 5, "{beside:?}");
+        assert_eq!(beside.len(), 6 * 5 + 2, "{beside:?}");
+        assert!(beside.contains(&"rpc.sm.burn2us.margo-skewed.2.beside".to_owned()));
         assert!(ids("rpc.sm.null.", 2).contains(&"rpc.sm.null.margo-shared.1".to_owned()));
         assert_eq!(ids("rpc.sm.null.", 1), ["rpc.sm.null.margo-shared.1.beside"]);
         assert_eq!(ids("fib.ult-ws", 6), ["fib.ult-ws.1", "fib.ult-ws.2", "fib.ult-ws.4"]);
