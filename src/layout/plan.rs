@@ -60,6 +60,10 @@ pub struct LayoutPool {
     pub(crate) requests_wait: bool,
     /// Handlers run here, unless their provider has another pool.
     pub handlers: bool,
+    /// From how many units that wait here on handlers may start in the pool of another shard;
+    /// `None`: they may not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub share_from: Option<usize>,
     /// Names of the providers of the document whose handlers run here.
     pub providers: Vec<String>,
 }
@@ -311,6 +315,7 @@ impl Machine<'_> {
                 // Those of a shard run in its pool, if they have no other one.
                 || resolved.rpc_pool == resolved.progress_pool
                     && resolved.more_progress_pools.contains(&index),
+            share_from: resolved.share_from_of(index),
             providers: providers.map(|provider| provider.name.clone()).collect(),
         }
     }
@@ -424,6 +429,9 @@ impl fmt::Display for LayoutPool {
         let roles = [(self.progress, "progress"), (self.handlers, "handlers")];
         for (_, role) in roles.iter().filter(|(given, _)| *given) {
             write!(f, ", {role}")?;
+        }
+        if let Some(units) = self.share_from {
+            write!(f, " (shared where {units} wait)")?;
         }
         for provider in &self.providers {
             write!(f, ", provider {provider}")?;

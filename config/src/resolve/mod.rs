@@ -316,6 +316,16 @@ impl Resolved {
     pub fn progress_pools(&self) -> impl Iterator<Item = usize> + '_ {
         std::iter::once(self.progress_pool).chain(self.more_progress_pools.iter().copied())
     }
+
+    /// From how many units that wait in this pool on its handlers may start in that of another
+    /// shard; `None`: they may not.
+    pub fn share_from_of(&self, pool: usize) -> Option<usize> {
+        let is_fifo = matches!(self.pools[pool].kind, PoolKind::Fifo | PoolKind::FifoWait);
+        let is_by_shard = !self.more_progress_pools.is_empty()
+            && self.rpc_pool == self.progress_pool
+            && self.progress_pools().any(|of_shard| of_shard == pool);
+        self.share_from.filter(|_| is_fifo && is_by_shard)
+    }
 }
 
 impl Config {

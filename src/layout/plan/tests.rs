@@ -25,6 +25,25 @@ fn with_xstream(keys: &str) -> String {
 }
 
 #[test]
+fn pools_whose_handlers_are_shared_say_so() {
+    let shared = |document| {
+        let layout = plan(document).to_string();
+        layout.matches(", progress, handlers (shared where 3 wait)").count()
+    };
+    assert_eq!(shared(r#"{"margo": {"shards": 2, "share_from": 3}}"#), 2);
+    let ordered = r#"{"argobots": {"pools": [{"name": "__primary__", "kind": "prio_wait"}]},
+        "margo": {"shards": 2, "share_from": 3}}"#;
+    assert_eq!(shared(ordered), 1);
+    for alone in [
+        r#"{"margo": {"shards": 2}}"#,
+        r#"{"margo": {"share_from": 3}}"#,
+        r#"{"rpc_thread_count": 1, "margo": {"shards": 2, "share_from": 3}}"#,
+    ] {
+        assert_eq!(shared(alone), 0, "{alone}");
+    }
+}
+
+#[test]
 fn every_kind_of_pool_reaches_the_runtime() {
     for (word, kind) in [
         ("fifo", ult::PoolKind::Fifo),

@@ -175,6 +175,38 @@ fn until_shared(service: &Instance, client: &Instance, target: &ProviderHandle, 
     }
 }
 
+/// The pool of one shard is run by two execution streams, and its progress ULT moves away.
+#[test]
+fn shards_that_several_execution_streams_run_share_too() {
+    bounded("several", || {
+        let document = r#"{ "argobots": {
+            "pools": [ { "name": "net0" }, { "name": "net1" }, { "name": "away" } ],
+            "xstreams": [ { "name": "x0", "scheduler": { "pools": ["net0"] } },
+                          { "name": "x1", "scheduler": { "pools": ["net0"] } },
+                          { "name": "x2", "scheduler": { "pools": ["net1"] } },
+                          { "name": "x3", "scheduler": { "pools": ["away"] } } ] },
+            "progress_spindown_msec": 0,
+            "margo": { "address": "na+sm://", "shards": ["net0", "net1"], "share_from": 1 } }"#;
+        let service = margo::init(document).unwrap();
+        let ran = serve_work(&service);
+        let (client, target) = client_of(&service, "na+sm://");
+        for shard in [0, 1, 0] {
+            until_shared(&service, &client, &target.clone().in_shard(shard), &ran);
+        }
+        // From here on the first shard gives, and takes nothing.
+        service.migrate_progress(&service.pool("away").unwrap()).unwrap();
+        for shard in [1, 0, 1] {
+            ran.lock().unwrap().clear();
+            let target = target.clone().in_shard(shard);
+            let stuck = burst((&client, &target), STUCK, [1; 3]);
+            let answered = answers(burst((&client, &target), WORK, 0..8));
+            answers(stuck);
+            assert!(answered.iter().zip(0..).all(|(got, n)| (got.0, got.1) == (n, shard)));
+        }
+        end(client, service);
+    });
+}
+
 #[test]
 fn without_the_key_handlers_stay_where_their_requests_arrive() {
     bounded("off", || {
