@@ -55,6 +55,18 @@ fn breaks(set: RawFd) {
     rustix::io::dup2(&other, &mut owned).unwrap();
 }
 
+/// Wakes the shards, as one that sleeps does so on the descriptor that it had before.
+fn call_from_each_shard(
+    broken: &Instance,
+    to: &ProviderHandle,
+) -> Vec<ult::JoinHandle<Result<(), ForwardError>>> {
+    let call = |pool: margo::Pool| {
+        let (broken, to) = (broken.clone(), to.clone());
+        pool.spawn(move || broken.forward_timed(PING, &to, &(), PATIENCE)).unwrap()
+    };
+    broken.progress_pools().map(call).collect()
+}
+
 /// In a process of its own, because nothing but the kernel says no to an endpoint.
 fn endpoint_that_fails(transport: &str) {
     common::log::listen(Level::ERROR, hear);
@@ -106,12 +118,7 @@ fn endpoint_that_fails(transport: &str) {
 
     // That of one shard is enough.
     breaks(sets[0]);
-    // Wakes it, if it sleeps: each shard calls.
-    let wakes = |pool: margo::Pool| {
-        let (broken, to) = (broken.clone(), to_other.clone());
-        pool.spawn(move || broken.forward_timed(PING, &to, &(), PATIENCE)).unwrap()
-    };
-    let wakers: Vec<_> = broken.progress_pools().map(wakes).collect();
+    let wakers = call_from_each_shard(&broken, &to_other);
     let ends = [thread.join().unwrap(), ult.join().unwrap(), request.wait(), timed.join().unwrap()];
     for end in ends {
         let error = end.unwrap_err();
