@@ -201,6 +201,24 @@ impl<'a> UltBuilder<'a> {
     /// its order. In pools that are no FIFOs it is as one of
     /// [`spawn_detached`](Self::spawn_detached).
     ///
+    /// ```
+    /// use ult::{PoolSpec, Runtime, XstreamSpec};
+    ///
+    /// let runtime = Runtime::builder()
+    ///     .pool(PoolSpec::new("busy"))
+    ///     .pool(PoolSpec::new("idle"))
+    ///     .xstream(XstreamSpec::new("x0").pools(["busy"]))
+    ///     .xstream(XstreamSpec::new("x1").pools(["idle"]))
+    ///     .start()?;
+    /// let [busy, idle] = ["busy", "idle"].map(|name| runtime.pool(name).expect("a pool"));
+    /// busy.ult().spawn_stealable(|| println!("{:?}", ult::current()))?;
+    /// if let Some(unit) = busy.steal() {
+    ///     idle.push(unit).map_err(|(_, error)| error)?;
+    /// }
+    /// runtime.shutdown()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     ///
     /// See [`SpawnError`]; `f` has then been dropped.
