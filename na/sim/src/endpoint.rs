@@ -274,6 +274,14 @@ impl Endpoint for SimEndpoint {
         self.peer_named(uri, Some(shard))
     }
 
+    fn retire(&self) -> Result<(), Error> {
+        let retired = self.with(|node, _| {
+            node.home.accepts = false;
+            node.is_open()
+        });
+        if retired == Some(true) { Ok(()) } else { Err(Error::Closed) }
+    }
+
     fn open_another(&self) -> Result<std::sync::Arc<dyn Endpoint>, Error> {
         let bell = make_bell()?;
         let opened = self.network.with(|world| {

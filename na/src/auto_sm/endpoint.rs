@@ -374,6 +374,11 @@ impl Endpoint for AutoSm {
         self.route(addr).is_ok()
     }
 
+    fn retire(&self) -> Result<(), Error> {
+        self.far.endpoint.retire()?;
+        self.near.endpoint.retire()
+    }
+
     fn open_another(&self) -> Result<Arc<dyn Endpoint>, Error> {
         // First the one that may have no groups.
         let far = Part::new(self.far.endpoint.open_another()?);

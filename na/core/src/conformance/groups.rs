@@ -316,6 +316,39 @@ pub fn a_group_grows(case: &GroupCase) {
     assert!(matches!(refused, Error::Closed), "{refused}");
 }
 
+/// A shard that is taken out of its group, whichever it is, gets no connections any more, and those
+/// that it has go on.
+pub fn a_retired_shard_gets_no_connections(case: &GroupCase) {
+    for retired in [0, 1] {
+        let mut group = case.group(true);
+        grow(case, &mut group);
+        let callers: Vec<Node> = (0..8).map(|_| case.single(false)).collect();
+        let called = call_all(&group, &callers, &TEXTS);
+        group[retired].endpoint.retire().expect("it has others");
+        group[retired].endpoint.retire().expect("nothing changes");
+        let late: Vec<Node> = (0..4).map(|_| case.single(false)).collect();
+        let shards = call_all(&group, &late, &TEXTS[..4]);
+        assert!(shards.iter().all(|(shard, _)| *shard != retired), "{shards:?}");
+        assert_eq!(call_all(&group, &callers, &TEXTS), called, "a connection stays");
+        let own = group[0].endpoint.self_addr();
+        let to = late[0].endpoint.lookup_shard(own.uri(), retired).expect("lookup");
+        let mut posted: Vec<OpId> = group.iter().map(Node::recv_unexpected).collect();
+        late[0].send_unexpected(&to, 5, b"you");
+        assert_ne!(next_of(&group, &late, &mut posted).0, retired, "a wish that is not granted");
+        posted.iter().zip(&group).for_each(|(op, shard)| shard.endpoint.cancel(*op));
+        // It still calls, and the group still grows.
+        let target = [case.single(true)];
+        call_all(&target, &group, &TEXTS[..group.len()]);
+        let new = group.len();
+        grow(case, &mut group);
+        let late = [case.single(false)];
+        assert_eq!(call_all(&group, &late, &TEXTS[..1])[0].0, new, "it has the fewest");
+        group[retired].endpoint.close();
+        let refused = group[retired].endpoint.retire().expect_err("it is closed");
+        assert!(matches!(refused, Error::Closed), "{refused}");
+    }
+}
+
 /// An endpoint grows while it and another one dial each other, or have done so: either side is
 /// answered, whichever connections came about.
 pub fn a_group_grows_while_it_dials(case: &GroupCase) {
@@ -424,6 +457,7 @@ macro_rules! group_conformance {
     (@growth $open:path; $shards:literal, $blocking:literal) => {
         $crate::group_conformance! { @tests $open, []; $shards, $blocking;
             a_group_grows,
+            a_retired_shard_gets_no_connections,
             a_group_grows_while_it_dials }
     };
     ($open:path $(; if $variable:literal)?) => {

@@ -136,6 +136,20 @@ pub trait Endpoint: Send + Sync + fmt::Debug {
         Err(Error::Unavailable { transport: self.transport(), reason })
     }
 
+    /// Takes this endpoint out of its group for peers that connect from now on: no connection is
+    /// placed here any more, by name neither, and what was on its way here goes to the others. If
+    /// it has accepted connections for all, another one does. Connections and operations that are
+    /// there go on, and it can begin others. After the last endpoint of the group nobody gets in.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unavailable`], where a transport has no groups or cannot take one out, as by
+    /// default; [`Error::Closed`].
+    fn retire(&self) -> Result<(), Error> {
+        let reason = "it cannot take endpoints out of those that it has opened".to_owned();
+        Err(Error::Unavailable { transport: self.transport(), reason })
+    }
+
     /// Returns whether `addr` is one of this endpoint's: operations with it can be started here.
     /// Default: whether it has the number of [`self_addr`](Self::self_addr); otherwise where an
     /// endpoint consists of several.

@@ -107,7 +107,9 @@ pub(crate) struct Home {
     pub(crate) greeting: Greeting,
     /// The number of the node in its group.
     pub(crate) shard: usize,
-    /// It takes connections.
+    /// The group takes connections.
+    pub(crate) listens: bool,
+    /// This node does.
     pub(crate) accepts: bool,
     pub(crate) left_bytes_max: usize,
     pub(crate) connect_timeout: Nanos,

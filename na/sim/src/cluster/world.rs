@@ -84,6 +84,7 @@ impl World {
             host,
             greeting,
             shard: 0,
+            listens: options.listen,
             accepts: options.listen,
             left_bytes_max: options.left_bytes_max,
             connect_timeout: nanos(options.connect_timeout),
@@ -101,6 +102,7 @@ impl World {
         let node = self.nodes.get(&one).filter(|node| node.is_open()).ok_or(Error::Closed)?;
         let (directory, regions) = (node.group.clone(), node.regions.clone());
         let (mut home, uri) = (node.home, node.own.uri().to_owned());
+        home.accepts = home.listens;
         let host = &self.wire.hosts[home.host];
         check_shards(host.shards + 1)?;
         // From now on nobody takes a connection of one for one with another.
@@ -228,7 +230,9 @@ impl World {
         let listens = |id: &NodeId| is(id, &|node| node.home.accepts);
         let running = &self.wire.hosts[hello.dst].nodes;
         let key = (theirs.node, theirs.wanted);
-        let knows = |node: &Node| node.origins.contains_key(&key) || node.is_up_with(hello.from);
+        let knows = |node: &Node| {
+            (node.home.accepts && node.origins.contains_key(&key)) || node.is_up_with(hello.from)
+        };
         if let Some(known) = running.iter().find(|id| is(id, &knows)) {
             return Some(*known);
         }

@@ -394,6 +394,14 @@ impl Endpoint for SmEndpoint {
         self.look_up(uri, u8::try_from(shard).ok().filter(|_| shard < SHARDS_MAX))
     }
 
+    fn retire(&self) -> Result<(), Error> {
+        if self.is_closed() {
+            return Err(Error::Closed);
+        }
+        self.leave_group(&mut self.poll.lock());
+        Ok(())
+    }
+
     fn open_another(&self) -> Result<Arc<dyn Endpoint>, Error> {
         open_another(self).map(|opened| opened as _)
     }

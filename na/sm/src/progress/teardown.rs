@@ -130,7 +130,7 @@ impl SmEndpoint {
 
     /// Leaves to the other endpoints of the group what was not ours yet: what they have handed over
     /// to us, strangers and the listener. All of it ends with the last one.
-    fn leave_group(&self, state: &mut PollState) {
+    pub(crate) fn leave_group(&self, state: &mut PollState) {
         for handed in self.group.close(self.shard) {
             self.group.hand(handed);
         }

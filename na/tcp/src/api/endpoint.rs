@@ -508,6 +508,14 @@ impl Endpoint for TcpEndpoint {
         self.peer_named(uri, shard.try_into().ok())
     }
 
+    fn retire(&self) -> Result<(), Error> {
+        if self.core.is_closed() {
+            return Err(Error::Closed);
+        }
+        self.with_poller(|poller| poller.leave_group(&self.core));
+        Ok(())
+    }
+
     fn open_another(&self) -> Result<Arc<dyn Endpoint>, Error> {
         self.open_next().map(|opened| Arc::new(opened) as _)
     }

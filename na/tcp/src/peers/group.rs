@@ -123,7 +123,8 @@ impl Group {
         self.placement.take(shard)
     }
 
-    /// The endpoint `shard` is closed: what it has not taken goes to the others, the listener too.
+    /// The endpoint `shard` is closed, or takes no more connections: what it has not taken goes to
+    /// the others, the listener too.
     pub(crate) fn close(&self, shard: usize, listener: Option<OwnedFd>) {
         let left = self.placement.close(shard);
         left.into_iter().chain(listener.map(Handed::Listener)).for_each(|handed| self.hand(handed));

@@ -513,6 +513,15 @@ impl Poller {
         }
     }
 
+    /// Leaves what comes to the group from now on to the other endpoints of it, and the listener.
+    pub(crate) fn leave_group(&mut self, core: &Core) {
+        let listener = self.listener.take();
+        if let Some(listener) = &listener {
+            let _ = epoll::delete(&self.epoll, listener);
+        }
+        core.group.close(core.shard, listener);
+    }
+
     /// Ends everything with [`Error::Closed`].
     pub(crate) fn close(&mut self, core: &Core) {
         self.leaving = Leaving::unbounded();
@@ -538,11 +547,7 @@ impl Poller {
         let mut receives = Vec::new();
         core.matcher.lock().fail_all(&Error::Closed, &mut receives);
         self.batch.extend(receives);
-        let listener = self.listener.take();
-        if let Some(listener) = &listener {
-            let _ = epoll::delete(&self.epoll, listener);
-        }
-        core.group.close(core.shard, listener);
+        self.leave_group(core);
         self.accept_ready = false;
         self.queue.clear();
         self.broken.clear();
