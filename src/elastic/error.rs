@@ -111,17 +111,30 @@ pub enum ElasticityError {
         /// The change that the progress ULT cannot make.
         what: &'static str,
     },
-    /// There are fewer shards.
-    #[error("there is no shard {shard}: this instance has {count}")]
+    /// There is no such shard, or not any more.
+    #[error(
+        "there is no shard {shard}: this instance has {count}, and removed ones keep their number"
+    )]
     NoSuchShard {
         /// The shard that was asked for.
         shard: usize,
         /// How many there are.
         count: usize,
     },
+    /// Shard 0 stays as long as its instance: it stands for what concerns all of them.
+    #[error("shard 0 stays as long as its instance; others can be removed")]
+    FirstShard,
+    /// The shard has state that only it touches.
+    #[error("shard {shard} is in use by {}", by.join(", "))]
+    ShardInUse {
+        /// The shard.
+        shard: usize,
+        /// All users of it.
+        by: Vec<String>,
+    },
     /// The network or the RPC layer cannot be had once more; a transport without groups of
-    /// endpoints cannot add to them (see `docs/transports.md`).
-    #[error("cannot add a shard: {0}")]
+    /// endpoints, or of fixed ones, cannot change them (see `docs/transports.md`).
+    #[error("the network does not take the change: {0}")]
     Shard(#[source] hg::HgError),
     /// The caller is the progress ULT itself, which cannot wait for its own move.
     #[error("the progress ULT cannot wait for its own move: do it from another ULT")]

@@ -65,8 +65,10 @@ pub(crate) struct ElasticTable {
     pub(crate) xstreams: BTreeMap<usize, XstreamEntry>,
     pub(crate) next_pool: usize,
     pub(crate) next_xstream: usize,
-    /// Index of the pool of each shard's progress ULT.
-    pub(crate) progress: Vec<usize>,
+    /// Index of the pool of each shard's progress ULT, by the number of the shard.
+    pub(crate) progress: BTreeMap<usize, usize>,
+    /// Index of the pool of what is left of each removed shard.
+    pub(crate) retired: BTreeMap<usize, usize>,
     pub(crate) rpc: usize,
     pub(crate) copies: Option<usize>,
     /// Number of the next hold.
@@ -203,7 +205,15 @@ impl Elastic {
     /// Where the progress ULTs run.
     pub(crate) fn progress_pools(&self) -> Vec<PoolRef> {
         let table = self.table();
-        table.progress.iter().map(|pool| table.pools[pool].pool.clone()).collect()
+        table.progress.values().map(|pool| table.pools[pool].pool.clone()).collect()
+    }
+
+    /// Where the progress ULTs run, by shard; those of removed shards, too.
+    pub(crate) fn all_progress(&self) -> Vec<(usize, PoolRef)> {
+        let table = self.table();
+        let mut all: Vec<_> = table.progress.iter().chain(&table.retired).collect();
+        all.sort_unstable();
+        all.into_iter().map(|(shard, pool)| (*shard, table.pools[pool].pool.clone())).collect()
     }
 
     /// The list as the document has it, with a parent's indices if it has a parent's layout.
@@ -229,7 +239,8 @@ impl Elastic {
             next_xstream: xstreams.keys().next_back().map_or(0, |last| last + 1),
             pools,
             xstreams,
-            progress: resolved.progress_pools().map(index).collect(),
+            progress: resolved.progress_pools().map(index).enumerate().collect(),
+            retired: BTreeMap::new(),
             rpc: index(resolved.rpc_pool),
             copies: resolved.copy_pool.map(index),
             next_hold: 0,
@@ -258,17 +269,16 @@ impl Elastic {
     pub(crate) fn progress_is_in(&self, shard: usize, pool: &PoolRef) {
         let mut table = self.table();
         let Ok(index) = table.find_pool(PoolKey::Handle(pool)) else { return };
-        match table.progress.get_mut(shard) {
+        match table.retired.get_mut(&shard) {
             Some(place) => *place = index,
-            // It was added, in the order of their numbers.
-            None => table.progress.push(index),
+            None => _ = table.progress.insert(shard, index),
         }
     }
 
     /// The pool of the progress ULT of shard 0.
     pub(crate) fn progress_pool(&self) -> PoolRef {
         let table = self.table();
-        table.pools[&table.progress[0]].pool.clone()
+        table.pools[&table.progress[&0]].pool.clone()
     }
 
     /// Returns the pool of handlers that were registered without one.

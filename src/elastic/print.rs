@@ -86,7 +86,7 @@ impl ElasticTable {
             })
             .collect();
         let rpc_pool = place(self.rpc).unwrap_or_default();
-        let mut progress = self.progress.iter().filter_map(|pool| place(*pool));
+        let mut progress = self.progress.values().filter_map(|pool| place(*pool));
         now.progress_pool = progress.next().unwrap_or(rpc_pool);
         now.more_progress_pools = progress.collect();
         now.rpc_pool = rpc_pool;

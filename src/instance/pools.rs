@@ -136,7 +136,8 @@ impl Instance {
         self.inner().progress_pool()
     }
 
-    /// Returns the pools of the progress ULTs: of shard 0, shard 1 and so on.
+    /// Returns the pools of the progress ULTs: of shard 0, shard 1 and so on, those apart that were
+    /// removed.
     pub fn progress_pools(&self) -> impl Iterator<Item = PoolRef> + use<> {
         let inner = self.inner();
         let pools = match inner.is_forked() {

@@ -15,11 +15,14 @@
 //! every some hundred polls, so that an instance whose last user is gone ends.
 //!
 //! An instance may get shards while it runs (`reshaping/add_shard.rs`). Those of the start are in
-//! one place, by their number; each of the others has a place that is filled once.
+//! one place, by their number; each of the others has a place that is filled once. One that is
+//! removed keeps its place: it goes on for the connections that it has, beside the progress of
+//! another one, and for calls that had begun there (`reshaping/remove_shard.rs`).
 //!
 //! | state | touched by | under |
 //! |---|---|---|
 //! | `Shard::progress` | the progress ULT sets it, once, before anybody may need it | nothing |
+//! | `Shard::is_removed` | who removes the shard; read by callers | only a hint to them |
 //! | `Shards::added`, `count` | who adds a shard; read by all | `may_grow` |
 //! | `Shard::peers` | who calls from there with an address of another shard | its lock |
 //! | `Shard::lease` | the progress ULT, and callers that poll in its stead | its lock |
@@ -27,7 +30,7 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use hg::{Core, OpRef};
@@ -57,6 +60,9 @@ const NOT_NEAR: u8 = u8::MAX;
 pub(crate) struct Shard<I> {
     pub(crate) core: Arc<Core<Token>>,
     pub(crate) progress: OnceLock<Progress>,
+    /// It was removed: callers next to it start their operations elsewhere. It still serves the
+    /// connections that it has.
+    is_removed: AtomicBool,
     /// The shares of peers in the requests that wait here.
     pub(crate) request_shares: RequestShares,
     peers: Mutex<HashMap<Addr, PeerHere>>,
@@ -92,6 +98,7 @@ impl<I: Clone> Shard<I> {
         Self {
             core,
             progress: OnceLock::new(),
+            is_removed: AtomicBool::new(false),
             request_shares,
             peers: Mutex::default(),
             lease: BiasedLock::new(None),
@@ -113,6 +120,16 @@ impl<I: Clone> Shard<I> {
         if self.core.has_queued() {
             self.kick();
         }
+    }
+
+    /// Has callers start their operations elsewhere, for good.
+    pub(crate) fn remove(&self) {
+        self.is_removed.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns whether it was removed.
+    pub(crate) fn is_removed(&self) -> bool {
+        self.is_removed.load(Ordering::Relaxed)
     }
 
     /// A count of the instance for a handler; `make` makes a lease, unless the instance ends.
@@ -263,7 +280,8 @@ impl<I: Clone> Shards<I> {
         if let Some(left) = before.and_then(|before| self.near.get(before)) {
             let _ = left.compare_exchange(shard, NOT_NEAR, Ordering::Relaxed, Ordering::Relaxed);
         }
-        if let Some(near) = self.near.get(xstream) {
+        let is_removed = self.find(shard).is_some_and(Shard::is_removed);
+        if let Some(near) = self.near.get(xstream).filter(|_| !is_removed) {
             near.store(shard, Ordering::Relaxed);
         }
     }
@@ -277,7 +295,10 @@ impl<I: Clone> Shards<I> {
     }
 
     fn near(&self, runtime: &Runtime) -> &Shard<I> {
-        let of_number = |number: usize| self.get((number % self.count()) as u8);
+        let of_number = |number: usize| {
+            let found = self.get((number % self.count()) as u8);
+            if found.is_removed() { self.first() } else { found }
+        };
         let Some(xstream) = runtime.index_here() else {
             return of_number(thread_number() as usize);
         };

@@ -16,7 +16,6 @@ use crate::observe::metrics::{
     CurrentUnit, GateKind, GateMetrics, Marks, MemoryMetrics, Metrics, NetworkCounters, PeerCount,
     PeerMetrics, PeersMetrics, Phase, PoolMetrics, ShardMetrics, XstreamMetrics, process,
 };
-use crate::progress::shards::Shard;
 use crate::{Instance, Load};
 
 /// Peers that a snapshot names.
@@ -134,12 +133,14 @@ fn network(inner: &Inner) -> NetworkCounters {
 }
 
 fn shards(inner: &Inner) -> Vec<ShardMetrics> {
-    let pools = inner.elastic.progress_pools();
-    let one = |(pool, shard): (PoolRef, &Shard<Instance>)| {
+    let one = |(index, pool): (usize, PoolRef)| {
+        let shard = inner.shards.find(index as u8)?;
         let in_hand = shard.core.in_hand_here();
         let progress = shard.progress.get();
         let [polls, events, sleeps] = progress.map(|own| own.tally.read()).unwrap_or_default();
-        ShardMetrics {
+        Some(ShardMetrics {
+            index,
+            removed: shard.is_removed(),
             progress_pool: pool.name().to_owned(),
             in_flight: in_hand.operations,
             requests_held: in_hand.requests_held,
@@ -147,9 +148,9 @@ fn shards(inner: &Inner) -> Vec<ShardMetrics> {
             polls,
             events,
             sleeps,
-        }
+        })
     };
-    pools.into_iter().zip(inner.shards.iter()).map(one).collect()
+    inner.elastic.all_progress().into_iter().filter_map(one).collect()
 }
 
 fn pool(pool: &PoolRef, marks: &Marks) -> PoolMetrics {

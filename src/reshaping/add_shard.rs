@@ -128,7 +128,7 @@ impl Instance {
             surplus.add(&info.pool);
             inner.shards.iter().last().into_iter().for_each(Shard::kick);
         }
-        self.extend_to_new_shard(&mut outdated);
+        self.renew_registrations(&mut outdated);
         log!(inner.log, INFO, shard, pool = info.name(), "a shard was added");
         Ok(shard)
     }

@@ -44,18 +44,38 @@ impl Instance {
         shard: usize,
         to: impl Into<PoolKey<'k>>,
     ) -> Result<(), ElasticityError> {
-        let (inner, elastic) = (self.inner(), self.elastic());
-        let count = inner.shards.count();
-        if shard >= count {
-            return Err(ElasticityError::NoSuchShard { shard, count });
-        }
         let _one_at_a_time = self.change()?;
+        let old = self.progress_of(shard)?;
         let info = self.find_pool(to)?;
-        let old = elastic.table().progress[shard];
         if old == info.index {
             return Ok(());
         }
         self.check_move(shard, old, &info)?;
+        self.move_progress(shard, &info)?;
+        if shard == 0 {
+            self.own_rpcs_follow(&info.pool);
+        }
+        self.move_retired(old, &info)
+    }
+
+    /// Returns the index of the pool of a shard's progress ULT.
+    pub(super) fn progress_of(&self, shard: usize) -> Result<usize, ElasticityError> {
+        let table = self.list()?;
+        let count = table.progress.len();
+        let there = table.progress.get(&shard).copied();
+        there.ok_or(ElasticityError::NoSuchShard { shard, count })
+    }
+
+    /// Moves what is left of removed shards from a pool.
+    pub(super) fn move_retired(&self, old: usize, to: &PoolInfo) -> Result<(), ElasticityError> {
+        let retired = self.elastic().table().retired.clone();
+        let here = retired.iter().filter(|(_, pool)| **pool == old);
+        here.map(|(shard, _)| *shard).try_for_each(|shard| self.move_progress(shard, to))
+    }
+
+    /// Moves the progress ULT of a shard, removed or not.
+    fn move_progress(&self, shard: usize, info: &PoolInfo) -> Result<(), ElasticityError> {
+        let inner = self.inner();
         let Some(progress) = inner.shards.get(shard as u8).progress.get() else {
             return Err(ElasticityError::Closing);
         };
@@ -65,12 +85,7 @@ impl Instance {
         let arrived = Arc::new(Eventual::new());
         progress.ask_to_move(info.pool.clone(), arrived.clone());
         match arrived.wait() {
-            Ok(()) => {
-                if shard == 0 {
-                    self.own_rpcs_follow(&info.pool);
-                }
-                Ok(())
-            }
+            Ok(()) => Ok(()),
             Err(MoveError::Closing) => Err(ElasticityError::Closing),
             Err(MoveError::Spawn(error)) => Err(error.clone().into()),
             Err(MoveError::NoStack) => {
@@ -98,8 +113,9 @@ impl Instance {
             return Err(ElasticityError::PrivatePool { pool, what });
         }
         self.elastic().checked(self.checks(), "", |document| {
+            let place = self.elastic().table().progress.range(..shard).count();
             if let Some(Shards::Pools(pools)) = &mut document.margo.shards {
-                pools[shard] = to.name().into();
+                pools[place] = to.name().into();
             }
             if shard == 0 {
                 document.progress_pool = Some(to.name().into());
@@ -117,7 +133,7 @@ impl Instance {
     ) -> Result<(), ElasticityError> {
         let pool = to.name().to_owned();
         let others = self.elastic().table().progress.clone();
-        if let Some(other) = others.iter().position(|index| *index == to.index) {
+        if let Some((other, _)) = others.iter().find(|(_, index)| **index == to.index) {
             let by = vec![format!("the progress ULT of shard {other}")];
             return Err(ElasticityError::PoolInUse { pool, by });
         }

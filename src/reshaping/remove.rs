@@ -16,8 +16,11 @@ impl ElasticTable {
     /// Returns the users of a pool, RPCs apart.
     fn pool_users(&self, index: usize) -> Vec<String> {
         let mut users = Vec::new();
-        let shards = self.progress.iter().enumerate().filter(|(_, pool)| **pool == index);
+        let here = |(_, pool): &(&usize, &usize)| **pool == index;
+        let shards = self.progress.iter().filter(here);
         users.extend(shards.map(|(shard, _)| format!("the progress ULT of shard {shard}")));
+        let retired = self.retired.iter().filter(here).map(|(shard, _)| shard);
+        users.extend(retired.map(|shard| format!("what is left of shard {shard}")));
         if self.rpc == index {
             users.push("handlers without a pool of their own (`rpc_pool`)".to_owned());
         }

@@ -324,9 +324,9 @@ impl Instance {
         Ok(())
     }
 
-    /// A shard was added: handlers that run in the pools of shards run in its pool as well. The
+    /// The pools of shards have changed: handlers that run in them run in those of now. The
     /// registrations until then go to `outdated`. The layout is held still.
-    pub(crate) fn extend_to_new_shard(&self, outdated: &mut Vec<Arc<Registration>>) {
+    pub(crate) fn renew_registrations(&self, outdated: &mut Vec<Arc<Registration>>) {
         let core = &self.inner().core;
         for old in core.registrations() {
             if let Some(entry) = old.data_as::<RegisteredRpc>().filter(|entry| entry.parts == 0) {

@@ -130,7 +130,8 @@ fn count(xstreams: usize) -> String {
 impl Instance {
     /// Makes a provider with an object for each shard: `make` is called once for each, on a ULT in
     /// the pool of that shard, with its place: the number of the shard, which is that of the part,
-    /// and where it is on the machine. Without `margo.shards` there is one part.
+    /// and where it is on the machine. Without `margo.shards` there is one part; and none for
+    /// shards from the first one on that [was removed](Self::remove_shard).
     ///
     /// Handlers that are registered with [`Serve::part_function`] or [`Serve::part_method`] get the
     /// object of the shard that they run at. Clients share out their keys among the parts with a
@@ -185,7 +186,11 @@ impl Instance {
     ) -> Result<Provider<Sharded<T>>, ShardedError> {
         let inner = self.inner();
         let pools = match inner.shard_pools() {
-            Some(pools) => pools,
+            // A part has the number of its shard.
+            Some(mut pools) => {
+                pools.truncate(inner.shards.iter().take_while(|one| !one.is_removed()).count());
+                pools
+            }
             None if inner.shards.are_several() => {
                 return Err(ShardedError::OtherPool { pool: self.rpc_pool().name().to_owned() });
             }

@@ -224,8 +224,9 @@ impl Change<'_> {
             &["PROGRESS", "in flight", "held", "posted", "events/s", "polls/s", "sleeps/s"],
             &[0],
         );
-        for (index, one) in self.now.shards.iter().enumerate() {
-            let before = self.before.shards.get(index).cloned().unwrap_or_default();
+        for one in &self.now.shards {
+            let is_it = |before: &&margo::ShardMetrics| before.index == one.index;
+            let before = self.before.shards.iter().find(is_it).cloned().unwrap_or_default();
             table.row([
                 one.progress_pool.clone(),
                 one.in_flight.to_string(),

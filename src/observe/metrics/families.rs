@@ -96,7 +96,7 @@ impl Metrics {
     }
 
     fn progress(&self, text: &mut Text) {
-        let names: Vec<_> = (0..self.shards.len()).map(|index| index.to_string()).collect();
+        let names: Vec<_> = self.shards.iter().map(|shard| shard.index.to_string()).collect();
         let shards = || self.shards.iter().zip(&names);
         let labels: Vec<_> = shards()
             .map(|(shard, name)| [("shard", &**name), ("pool", &*shard.progress_pool)])

@@ -123,7 +123,7 @@ plain! {
         stats: Stats,
         /// The work that its RPC layer has done.
         network: NetworkCounters,
-        /// One for each shard.
+        /// One for each shard, in the order of their numbers.
         shards: Vec<ShardMetrics>,
         /// In the order of the configuration, then those added since.
         pools: Vec<PoolMetrics>,
@@ -179,6 +179,10 @@ plain! {
 
     /// One shard and its progress ULT.
     ShardMetrics {
+        /// The number of the shard.
+        index: usize,
+        /// It was removed, and goes on for the connections that it has.
+        removed: bool,
         /// Pool of its progress ULT.
         progress_pool: String,
         /// Operations that callers wait for, and answers on their way.

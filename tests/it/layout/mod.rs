@@ -12,6 +12,7 @@ mod holds;
 mod many_xstreams;
 mod options;
 mod pools;
+mod removed_shards;
 mod runtime;
 mod samples;
 mod sharded;
