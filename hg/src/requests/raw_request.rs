@@ -196,7 +196,8 @@ impl RawRequest {
             beside.place = None;
         }
         let overflowed = match &self.payload {
-            Payload::Overflow(bytes) => bytes.len() as u64,
+            // Those of a call to ourselves were never counted.
+            Payload::Overflow(bytes) if held => bytes.len() as u64,
             _ => 0,
         };
         if overflowed == 0 && core.release_apart(held, answered) {

@@ -113,6 +113,33 @@ fn both_directions_at_once() {
     assert_eq!((origin.endpoint.registered(), target.endpoint.registered()), (0, 0));
 }
 
+/// Nothing of such a call is held for a peer, so nothing is given back either: bytes that others
+/// have there stay counted, and the count never falls below zero, where all would be refused.
+#[test]
+fn long_calls_to_ourselves_leave_the_bytes_of_others_counted() {
+    let (mut origin, mut target) = pair();
+    let own = target.core.self_addr();
+    for (token, option) in [(1, ForwardOptions::default()), (3, ForwardOptions::one_way())] {
+        let long = pattern(100_000);
+        origin.call(&target, &long, token);
+        let held = arrive(&mut origin, &mut target);
+        let bytes = target.core.class.held.bytes();
+        assert_eq!(bytes, 100_000);
+        let put = |writer: &mut crate::Writer| writer.put(&long[..50_000]);
+        target
+            .core
+            .forward(&own, SUM, option, put, token + 1)
+            .map_err(|refused| refused.0)
+            .unwrap();
+        let request = arrive(&mut origin, &mut target);
+        assert_eq!(request.payload(), &long[..50_000]);
+        drop(request);
+        assert_eq!(target.core.class.held.bytes(), bytes, "those of the other request");
+        drop(held);
+        assert_eq!(target.core.class.held.bytes(), 0);
+    }
+}
+
 #[test]
 fn overflowed_arguments_that_are_held_have_a_limit_together() {
     let net = Net::default();
