@@ -7,7 +7,7 @@ use std::thread;
 use crate::common::bounded;
 use margo::config::Shards;
 use margo::ult::Eventual;
-use margo::{ElasticityError, Instance, ProviderHandle, ProviderId, Rpc};
+use margo::{ElasticityError, Instance, ProviderHandle, ProviderId, Rpc, ShardPlace};
 
 /// Answers with the shard that took the request, and the pool of the handler.
 const WHERE: Rpc<(), (u8, String)> = Rpc::new("where");
@@ -157,14 +157,14 @@ fn a_shard_that_is_needed_stays() {
     let refused = |shard| service.remove_shard(shard).unwrap_err();
     assert!(matches!(refused(0), ElasticityError::FirstShard));
     assert!(matches!(refused(3), ElasticityError::NoSuchShard { shard: 3, count: 3 }));
-    let provider = service.sharded_provider(ProviderId::new(5), |part| part).unwrap();
+    let provider = service.sharded_provider(ProviderId::new(5), ShardPlace::index).unwrap();
     let ElasticityError::ShardInUse { shard: 2, by } = refused(2) else { panic!("it has a part") };
     assert_eq!(by, ["a part of provider 5"]);
     drop(provider);
     service.remove_shard(1).unwrap();
     assert!(matches!(refused(1), ElasticityError::NoSuchShard { shard: 1, count: 2 }));
     // A provider has parts up to there.
-    let provider = service.sharded_provider(ProviderId::new(5), |part| part).unwrap();
+    let provider = service.sharded_provider(ProviderId::new(5), ShardPlace::index).unwrap();
     assert_eq!(provider.object().parts(), 1);
     service.remove_shard(2).unwrap();
     assert_eq!(service.add_shard().unwrap(), 3, "no number is used again");

@@ -99,6 +99,9 @@ fn a_shard_that_was_added_takes_handlers() {
         bounded(address, move || {
             let service = start(address, r#""share_from": 1"#);
             service.add_shard().unwrap();
+            // The place of one that was removed stays, and takes nothing.
+            let removed = service.add_shard().unwrap();
+            service.remove_shard(removed).unwrap();
             meet(service, address);
         });
     }
