@@ -68,7 +68,8 @@ mod tests {
     fn the_node_is_that_of_all_cpus_where_the_shard_may_run() {
         let machine = two_nodes("0-3");
         let place = |bound: &str, allowed: &str| {
-            let [bound, allowed] = [bound, allowed].map(|cpus| cpus.parse().unwrap());
+            let bound = if bound.is_empty() { CpuSet::default() } else { bound.parse().unwrap() };
+            let allowed = allowed.parse().unwrap();
             ShardPlace::on(Some(&machine), 1, 2, bound, &allowed)
         };
         for (bound, allowed, node) in [

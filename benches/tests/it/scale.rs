@@ -44,7 +44,7 @@ fn a_server_is_measured_in_each_layout_over_each_transport() {
     let (lines, folder) = lines(&words);
     let all: Vec<_> = lines.iter().map(|line| (&line["impl"], &line["cores"])).collect();
     // One client on a core of its own, then with clients beside.
-    assert_eq!(all.len(), 1 + 5, "{all:?}");
+    assert_eq!(all.len(), 1 + 6, "{all:?}");
     for line in &lines {
         for field in ["value", "p50_us", "p999_us"] {
             assert!(line[field].as_f64().unwrap() > 0.0, "{field}: {line}");
@@ -56,7 +56,7 @@ fn a_server_is_measured_in_each_layout_over_each_transport() {
     }
     let plot = folder.path().join("plots/rpc-sm-burn2us-beside.svg");
     let plot = std::fs::read_to_string(plot).unwrap();
-    for layout in ["shared", "all", "shards", "instances"] {
+    for layout in ["shared", "all", "shards", "instances", "skewed"] {
         assert!(plot.contains(&format!(">margo-{layout}</text>")), "{plot}");
     }
 }
