@@ -135,10 +135,9 @@ fn start(
     warn_of_settings(&resolved, home, &monitors, &log);
     let dump_on_signal = resolved.dump_on_signal.map(DumpOnSignal::register).transpose()?;
     // A port that is taken is found before anything is started.
-    let listener = match &resolved.metrics.listen {
-        Some(listen) => Some(Listener::bind(listen).map_err(no_metrics(listen))?),
-        None => None,
-    };
+    let listen = resolved.metrics.listen.as_ref();
+    let bind = |listen: &String| Listener::bind(listen).map_err(no_metrics(listen));
+    let listener = listen.map(bind).transpose()?;
     let stalls = Arc::new(AtomicU64::new(0));
     let watched = watched(home);
     let detector = resolved.stall_limit.map(|limit| stall_detector(limit, &stalls, &watched));
@@ -160,9 +159,8 @@ fn start(
     let cores = start_cores(&resolved, &pools, &log)?;
     let core = cores[0].clone();
     log.set_name(core.self_addr().uri());
-    let shares = || RequestShares::of_shard(&resolved);
-    let first: Box<[_]> = cores.iter().map(|core| Shard::new(core.clone(), shares())).collect();
-    let shards = Shards::new(first);
+    let shard = |core| Shard::new(core, RequestShares::of_shard(&resolved));
+    let shards = Shards::new(cores.into_iter().map(shard).collect());
     let shard_pools = shard_pools(&resolved, &pools);
     let inner = Arc::new(Inner {
         elastic: Arc::new(Elastic::new(&resolved, &runtime, &pools)),

@@ -78,10 +78,11 @@ fn shards_are_added_while_clients_call() {
                 let late = start(address, false);
                 let to = target(&late, &service);
                 let pools: Vec<_> = service.progress_pools().collect();
-                for shard in 0..=number {
-                    let there = to.clone().in_shard(shard as u8);
+                assert_eq!(pools.len(), number + 1);
+                for (shard, of_shard) in (0..).zip(&pools) {
+                    let there = to.clone().in_shard(shard);
                     let (found, pool) = late.forward(WHERE, &there, &()).unwrap();
-                    assert_eq!((usize::from(found), &*pool), (shard, pools[shard].name()));
+                    assert_eq!((found, &*pool), (shard, of_shard.name()));
                     let exposed = late.expose(vec![1; 50_000], Access::ReadOnly).unwrap();
                     assert_eq!(late.forward(PULL, &there, exposed.bulk()).unwrap(), 50_000);
                 }
@@ -142,13 +143,12 @@ fn callers_on_both_sides_get_shards() {
             let call = |from: &Instance, to: &Instance| {
                 let (from, to, stop) = (from.clone(), target(from, to), stop.clone());
                 let exposed = from.expose(vec![1; 9_000], Access::ReadOnly).unwrap();
-                let work = move || {
+                move || {
                     while !stop.load(Ordering::Relaxed) {
                         from.forward(WHERE, &to, &()).unwrap();
                         assert_eq!(from.forward(PULL, &to, exposed.bulk()).unwrap(), 9_000);
                     }
-                };
-                work
+                }
             };
             let (here, there) = (&both[0], &both[1]);
             let threads = [thread::spawn(call(here, there)), thread::spawn(call(there, here))];
