@@ -516,33 +516,38 @@ fn an_address_that_only_this_machine_reaches_is_warned_of() {
     });
 }
 
-/// The sockets of this process that have `at` at either end, as (family, TOS, traffic class); those
-/// of other tests may have its port at another address of this host.
+/// The sockets of this process that listen at `at`, or are either end of a connection with it, as
+/// (family, TOS, traffic class). Other tests may have the port at another address of this host, or
+/// dial whoever had it before; no socket here is the other end of those.
 fn sockets_of(at: SocketAddr) -> Vec<(AddressFamily, u8, Option<u32>)> {
-    let mut found = Vec::new();
+    let mut all = Vec::new();
     for entry in std::fs::read_dir("/proc/self/fd").unwrap() {
         let Ok(number) = entry.unwrap().file_name().to_string_lossy().parse::<i32>() else {
             continue;
         };
         // SAFETY: used for calls that say so if it is not open any more, or no socket.
         let fd = unsafe { BorrowedFd::borrow_raw(number) };
-        let is_there = |address: rustix::net::SocketAddrAny| {
-            SocketAddr::try_from(address).is_ok_and(|address| {
-                let ip = address.ip().to_canonical();
-                address.port() == at.port() && (ip == at.ip() || ip.is_unspecified())
-            })
+        let plain = |address: rustix::net::SocketAddrAny| {
+            let address = SocketAddr::try_from(address).ok()?;
+            Some(SocketAddr::new(address.ip().to_canonical(), address.port()))
         };
-        let own = rustix::net::getsockname(fd).ok();
-        let peer = rustix::net::getpeername(fd).ok().flatten();
-        if !own.into_iter().chain(peer).any(is_there) {
-            continue;
+        let own = rustix::net::getsockname(fd).ok().and_then(plain);
+        let peer = rustix::net::getpeername(fd).ok().flatten().and_then(plain);
+        if let (Some(own), Ok(family)) = (own, sockopt::socket_domain(fd)) {
+            let listens = sockopt::socket_acceptconn(fd).unwrap_or(false);
+            let class = || sockopt::ipv6_tclass(fd).ok();
+            let class = (family == AddressFamily::INET6).then(class).flatten();
+            let tos = sockopt::ip_tos(fd).unwrap_or(0);
+            all.push((own, peer, listens, (family, tos, class)));
         }
-        let family = sockopt::socket_domain(fd).unwrap();
-        let is_v6 = family == AddressFamily::INET6;
-        let class = is_v6.then(|| sockopt::ipv6_tclass(fd).unwrap());
-        found.push((family, sockopt::ip_tos(fd).unwrap(), class));
     }
-    found
+    let is_at = |it: SocketAddr| it == at || it.ip().is_unspecified() && it.port() == at.port();
+    let has_end = |own, peer| all.iter().any(|other| (other.0, other.1) == (peer, Some(own)));
+    let found = all.iter().filter(|(own, peer, listens, _)| match *peer {
+        Some(peer) => (is_at(*own) || is_at(peer)) && has_end(*own, peer),
+        None => *listens && is_at(*own),
+    });
+    found.map(|(.., found)| *found).collect()
 }
 
 /// Two bits of the byte are not the class, but say what congestion there is.
