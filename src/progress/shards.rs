@@ -80,9 +80,9 @@ struct PeerHere {
 
 /// The shards of an instance. There is at least one.
 pub(crate) struct Shards<I> {
-    /// Those of the start.
+    /// The shards of the start.
     first: Box<[Shard<I>]>,
-    /// Those that were added, in order, and the places of those that may be.
+    /// The shards that were added, in order, and the places of later ones.
     added: Box<[OnceLock<Box<Shard<I>>>]>,
     /// How many there are.
     count: AtomicUsize,

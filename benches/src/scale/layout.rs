@@ -13,7 +13,7 @@ pub(crate) enum Layout {
     /// Each has a shard of one instance; clients name theirs.
     Shards,
     /// As `Shards`, but all clients name the first one, and the others help it with the handlers.
-    /// Its floor is `Shards` with the same number.
+    /// The floor is `Shards` with the same number.
     Skewed,
     /// Each has an instance.
     Instances,
@@ -46,7 +46,7 @@ const SHARE_FROM: u32 = 4;
 const POOL: &str = "work";
 
 impl Layout {
-    /// Those in which calls are spread over the xstreams by themselves.
+    /// The layouts in which calls are spread over the xstreams by themselves.
     pub(crate) const ALL: [Self; 4] = [Self::Shared, Self::All, Self::Shards, Self::Instances];
 
     /// The word in ids.

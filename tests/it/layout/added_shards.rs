@@ -4,52 +4,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 
+use super::support::{PULL, WHERE, serve, start, target};
 use crate::common::bounded;
 use margo::config::Shards;
-use margo::{Access, Bulk, ElasticityError, Instance, ProviderHandle, ProviderId, Rpc, ShardPlace};
-
-/// Answers with the shard that took the request, and the pool of the handler.
-const WHERE: Rpc<(), (u8, String)> = Rpc::new("where");
-/// Pulls what is exposed, and answers with the sum of its bytes.
-const PULL: Rpc<Bulk, u64> = Rpc::new("pull");
+use margo::{Access, ElasticityError, Instance, ProviderHandle, ProviderId, Rpc, ShardPlace};
 
 /// The networks that have groups of endpoints which grow, the last one beside shared memory.
-const ADDRESSES: [&str; 4] = ["na+sm://", "na+tcp://127.0.0.1:0", "na+sim://", "auto"];
-
-fn start(address: &str, listen: bool) -> Instance {
-    let (auto_sm, address) = match address {
-        "auto" => (true, "na+tcp://127.0.0.1:0"),
-        address => (false, address),
-    };
-    margo::init(&format!(
-        r#"{{ "margo": {{ "address": "{address}", "listen": {listen} }},
-              "progress_spindown_msec": 0, "mercury": {{ "auto_sm": {auto_sm} }} }}"#
-    ))
-    .unwrap()
-}
-
-fn serve(service: &Instance) {
-    let own = || margo::ult::current().unwrap().pool;
-    service
-        .register(WHERE, move |request| request.respond(&(request.shard(), own())).unwrap())
-        .unwrap();
-    service
-        .register(PULL, |request| {
-            let len = request.args().len() as usize;
-            let mut buffer = request.instance().bulk_buffer(len).unwrap();
-            request.pull(request.args(), 0, &mut buffer, 0..len).unwrap();
-            request.respond(&buffer.iter().map(|byte| u64::from(*byte)).sum()).unwrap();
-        })
-        .unwrap();
-}
-
-fn target(client: &Instance, service: &Instance) -> ProviderHandle {
-    client.lookup(service.self_addr().uri()).unwrap().into()
-}
+const ADDRESSES: [&str; 4] =
+    ["na+sm://", "na+tcp://127.0.0.1:0", "na+sim://", "auto na+tcp://127.0.0.1:0"];
 
 /// A client that calls until it is told to stop; how often it has.
 fn calls_on(address: &str, service: &Instance, stop: &Arc<AtomicBool>) -> JoinHandle<usize> {
-    let client = start(address, false);
+    let client = start(address, false, 1);
     let (service, stop) = (service.clone(), stop.clone());
     thread::spawn(move || {
         let target = target(&client, &service);
@@ -69,13 +35,13 @@ fn calls_on(address: &str, service: &Instance, stop: &Arc<AtomicBool>) -> JoinHa
 fn shards_are_added_while_clients_call() {
     for address in ADDRESSES {
         bounded(address, move || {
-            let service = start(address, true);
+            let service = start(address, true, 1);
             serve(&service);
             let stop = Arc::new(AtomicBool::new(false));
             let callers: Vec<_> = (0..3).map(|_| calls_on(address, &service, &stop)).collect();
             for number in 1..4 {
                 assert_eq!(service.add_shard().unwrap(), number);
-                let late = start(address, false);
+                let late = start(address, false, 1);
                 let to = target(&late, &service);
                 let pools: Vec<_> = service.progress_pools().collect();
                 assert_eq!(pools.len(), number + 1);
@@ -108,10 +74,10 @@ fn shards_are_added_while_clients_call() {
 fn later_clients_come_to_an_added_shard() {
     for address in ["na+sm://", "na+tcp://127.0.0.1:0"] {
         bounded(address, move || {
-            let service = start(address, true);
+            let service = start(address, true, 1);
             serve(&service);
             let shard_of = || {
-                let client = start(address, false);
+                let client = start(address, false, 1);
                 let (shard, _) = client.forward(WHERE, &target(&client, &service), &()).unwrap();
                 (client, shard)
             };
@@ -137,7 +103,7 @@ fn later_clients_come_to_an_added_shard() {
 fn callers_on_both_sides_get_shards() {
     for address in ADDRESSES {
         bounded(address, move || {
-            let both = [start(address, true), start(address, true)];
+            let both = [start(address, true, 1), start(address, true, 1)];
             both.iter().for_each(serve);
             let stop = Arc::new(AtomicBool::new(false));
             let call = |from: &Instance, to: &Instance| {
@@ -301,7 +267,7 @@ fn an_instance_ends_while_shards_are_added() {
     for address in ADDRESSES {
         bounded(address, move || {
             for round in 0..8 {
-                let service = start(address, true);
+                let service = start(address, true, 1);
                 serve(&service);
                 let own = service.clone();
                 let adding = thread::spawn(move || {

@@ -18,3 +18,4 @@ mod samples;
 mod sharded;
 mod shards;
 mod shared_handlers;
+mod support;

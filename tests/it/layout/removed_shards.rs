@@ -4,40 +4,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
+use super::support::{WHERE, serve, start, target};
 use crate::common::bounded;
 use margo::config::Shards;
 use margo::ult::Eventual;
 use margo::{ElasticityError, Instance, ProviderHandle, ProviderId, Rpc, ShardPlace};
 
-/// Answers with the shard that took the request, and the pool of the handler.
-const WHERE: Rpc<(), (u8, String)> = Rpc::new("where");
 const WAIT: Rpc<(), ()> = Rpc::new("wait");
 
 /// The networks whose groups of endpoints change, the last one beside shared memory.
-const ADDRESSES: [&str; 4] = ["na+sm://", "na+tcp://127.0.0.1:0", "na+sim://", "auto"];
-
-fn start(address: &str, listen: bool, shards: usize) -> Instance {
-    let (auto_sm, address) = match address {
-        "auto" => (true, "na+tcp://127.0.0.1:0"),
-        address => (false, address),
-    };
-    margo::init(&format!(
-        r#"{{ "margo": {{ "address": "{address}", "listen": {listen}, "shards": {shards} }},
-              "progress_spindown_msec": 0, "mercury": {{ "auto_sm": {auto_sm} }} }}"#
-    ))
-    .unwrap()
-}
-
-fn serve(service: &Instance) {
-    let own = || margo::ult::current().unwrap().pool;
-    service
-        .register(WHERE, move |request| request.respond(&(request.shard(), own())).unwrap())
-        .unwrap();
-}
-
-fn target(client: &Instance, service: &Instance) -> ProviderHandle {
-    client.lookup(service.self_addr().uri()).unwrap().into()
-}
+const ADDRESSES: [&str; 4] =
+    ["na+sm://", "na+tcp://127.0.0.1:0", "na+sim://", "auto na+tcp://127.0.0.1:0"];
 
 /// Shards come and go, with their pools and xstreams; clients, the service itself, and peers that
 /// it calls go on.

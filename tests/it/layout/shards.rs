@@ -4,50 +4,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use super::support::{PULL, WHERE, serve, start, target};
 use crate::common::{PATIENCE, bounded};
 use margo::ult::Eventual;
 use margo::{Access, Bulk, CancelReason, ForwardError, Instance, ProviderHandle, Rpc};
 
-/// Answers with the shard that took the request, and the pool of the handler.
-const WHERE: Rpc<(), (u8, String)> = Rpc::new("where");
-/// Pulls what is exposed, and answers with the sum of its bytes.
-const PULL: Rpc<Bulk, u64> = Rpc::new("pull");
 const NEVER: Rpc<(), ()> = Rpc::new("never");
-
-/// An instance with that many shards, which sleeps as soon as there is nothing to do.
-fn start(address: &str, listen: bool, shards: usize) -> Instance {
-    let (auto_sm, address) = match address.strip_prefix("auto ") {
-        Some(address) => (true, address),
-        None => (false, address),
-    };
-    margo::init(&format!(
-        r#"{{ "margo": {{ "address": "{address}", "listen": {listen}, "shards": {shards} }},
-              "progress_spindown_msec": 0, "mercury": {{ "auto_sm": {auto_sm} }} }}"#
-    ))
-    .unwrap()
-}
-
-fn serve(service: &Instance) {
-    let own = || margo::ult::current().unwrap().pool;
-    service
-        .register(WHERE, move |request| request.respond(&(request.shard(), own())).unwrap())
-        .unwrap();
-    service
-        .register(PULL, |request| {
-            let len = request.args().len() as usize;
-            let mut buffer = request.instance().bulk_buffer(len).unwrap();
-            request.pull(request.args(), 0, &mut buffer, 0..len).unwrap();
-            request.respond(&buffer.iter().map(|byte| u64::from(*byte)).sum()).unwrap();
-        })
-        .unwrap();
-}
 
 fn pair(transport: &str, shards: usize) -> (Instance, Instance, ProviderHandle) {
     let service = start(transport, true, shards);
     serve(&service);
     let own = transport.split("://").next().unwrap();
     let client = start(&format!("{own}://"), false, shards);
-    let target = ProviderHandle::from(client.lookup(service.self_addr().uri()).unwrap());
+    let target = target(&client, &service);
     (service, client, target)
 }
 

@@ -227,7 +227,7 @@ fn without_the_key_handlers_stay_where_their_requests_arrive() {
     });
 }
 
-/// Those of a provider with a pool of its own, and those that work on an object of their shard.
+/// Handlers of a provider with a pool of its own, and handlers that work on the object of a shard.
 #[test]
 fn handlers_with_a_place_of_their_own_stay_there() {
     bounded("places", || {
