@@ -1,6 +1,7 @@
 //! A process that comes back under the address of a predecessor is in a new session. It is the same
 //! peer where the transport knows that it listens there.
 
+use std::io::ErrorKind;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -8,8 +9,20 @@ use na::conformance::Optional;
 use na::sim::Network;
 use na::{Addr, Completion, Endpoint, Error, MsgBuf, OpId, OpenOptions, Tag};
 
+/// Opens a listening endpoint. A predecessor's name may be taken for a moment after its end: by the
+/// children of other tests, which have its descriptors until they run their programs.
 fn open(uri: &str) -> Arc<dyn Endpoint> {
-    na::open(uri, &OpenOptions::listening(true)).unwrap()
+    let deadline = Instant::now() + na::conformance::PATIENCE;
+    loop {
+        match na::open(uri, &OpenOptions::listening(true)) {
+            Err(Error::Io { source, .. })
+                if source.kind() == ErrorKind::AddrInUse && Instant::now() < deadline =>
+            {
+                std::thread::yield_now();
+            }
+            opened => return opened.unwrap(),
+        }
+    }
 }
 
 fn message(endpoint: &Arc<dyn Endpoint>, bytes: &[u8]) -> MsgBuf {

@@ -42,13 +42,13 @@ pub fn a_stopped_peer_is_waited_for(case: &Case<'_>) {
 fn limited(case: &Case<'_>, limit: Duration) -> Option<Node> {
     let mut options = OpenOptions::listening(true);
     options.liveness_limit = limit;
+    // Shorter than the default: a peer that has passed its limit is tried again for that long.
+    options.connect_timeout = Duration::from_secs(2);
     Some(Node::new(case, case.open_with(&options)?))
 }
 
 /// With a liveness limit a stopped peer that owes something counts as gone; a peer that merely has
 /// nothing to say does not. When it goes on, the address works again.
-///
-/// Slow: after its limit, the stopped peer has `connect_timeout` to take a new connection.
 pub fn a_stopped_peer_passes_the_liveness_limit(case: &Case<'_>) {
     if is_child(case) {
         return;
