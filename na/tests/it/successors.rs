@@ -1,7 +1,6 @@
 //! A process that comes back under the address of a predecessor is in a new session. It is the same
 //! peer where the transport knows that it listens there.
 
-use std::io::ErrorKind;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -9,20 +8,10 @@ use na::conformance::Optional;
 use na::sim::Network;
 use na::{Addr, Completion, Endpoint, Error, MsgBuf, OpId, OpenOptions, Tag};
 
-/// Opens a listening endpoint. A predecessor's name may be taken for a moment after its end: by the
-/// children of other tests, which have its descriptors until they run their programs.
+use crate::common::open_again;
+
 fn open(uri: &str) -> Arc<dyn Endpoint> {
-    let deadline = Instant::now() + na::conformance::PATIENCE;
-    loop {
-        match na::open(uri, &OpenOptions::listening(true)) {
-            Err(Error::Io { source, .. })
-                if source.kind() == ErrorKind::AddrInUse && Instant::now() < deadline =>
-            {
-                std::thread::yield_now();
-            }
-            opened => return opened.unwrap(),
-        }
-    }
+    open_again(|| na::open(uri, &OpenOptions::listening(true)))
 }
 
 fn message(endpoint: &Arc<dyn Endpoint>, bytes: &[u8]) -> MsgBuf {
