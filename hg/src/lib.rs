@@ -68,7 +68,7 @@ pub use self::{
     progress::sink::Sink,
     requests::{
         handle::{LentRequest, RequestHandle, RequestParts, Sent},
-        raw_request::RawRequest,
+        request::RawRequest,
     },
     wire::{
         checksum::{ChecksumLevel, PayloadSum},
