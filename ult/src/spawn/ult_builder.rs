@@ -460,7 +460,7 @@ fn count_created(target: &PoolRef, here: Option<&Xstream>) -> Result<(), SpawnEr
     match here.and_then(|xstream| xstream.slot_of(pool)) {
         Some(slot) => bump(&slot.shared.created),
         None => {
-            pool.foreign_created.fetch_add(1, Relaxed);
+            pool.foreign.0.created.fetch_add(1, Relaxed);
         }
     }
     // A pool that has an owner has not been removed, as in `make`.

@@ -35,6 +35,7 @@ use crate::stack::memory::StackClass;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, fence};
 use crate::sync::{Arc, Mutex, UnsafeCell, lock, relax};
+use prim::OwnLine;
 
 /// The queue of those units of a pool that are not in a list of an xstream.
 #[allow(clippy::large_enum_variant, reason = "few, and in place so that a look costs no jump")]
@@ -92,6 +93,16 @@ impl Queue {
     }
 }
 
+/// Counters of threads that do not serve a pool.
+#[derive(Default)]
+pub(crate) struct ForeignCounters {
+    /// Units spawned.
+    pub(crate) created: AtomicU64,
+    /// Unstarted units that were put into an owner's inbox. Those that no slot has counted as
+    /// received are on their way.
+    pub(crate) sent: AtomicU64,
+}
+
 /// The part of a pool that every thread may use. Lives as long as its runtime's shared part, also
 /// after the pool has been removed.
 pub(crate) struct PoolShared {
@@ -115,16 +126,15 @@ pub(crate) struct PoolShared {
     pub(crate) servers: Mutex<Vec<Arc<XstreamShared>>>,
     /// One for each xstream that has served the pool, and one for all of those that were removed.
     slots: Mutex<Vec<Arc<PoolCounters>>>,
-    /// Units spawned by threads that do not serve this pool.
-    pub(crate) foreign_created: AtomicU64,
+    /// Counters of threads that do not serve this pool.
+    // On a line of their own: those threads must not take a line that the owner reads for each unit.
+    pub(crate) foreign: OwnLine<ForeignCounters>,
     /// As [`PoolCounters::fired`], by xstreams that do not serve this pool.
     pub(crate) foreign_fired: AtomicU64,
     /// Units dropped before they started.
     pub(crate) dropped: AtomicU64,
     /// Units that came from other pools, less those that went to others.
     pub(crate) moved: AtomicU64,
-    /// Unstarted units on their way through an owner's inbox.
-    pub(crate) in_flight: AtomicUsize,
     pub(crate) removed: AtomicBool,
     /// A removal is about to find out whether there are units, a few instructions from now.
     pub(crate) removing: AtomicBool,
@@ -172,11 +182,10 @@ impl PoolShared {
             sole: AtomicPtr::new(ptr::null_mut()),
             servers: Mutex::new(Vec::new()),
             slots: Mutex::new(Vec::new()),
-            foreign_created: AtomicU64::new(0),
+            foreign: OwnLine::default(),
             foreign_fired: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
             moved: AtomicU64::new(0),
-            in_flight: AtomicUsize::new(0),
             removed: AtomicBool::new(false),
             removing: AtomicBool::new(false),
             stacks: AtomicUsize::new(0),
@@ -263,7 +272,7 @@ impl PoolShared {
 
     /// Units that have been spawned here.
     pub(crate) fn spawned(&self) -> u64 {
-        let foreign = self.foreign_created.load(Relaxed);
+        let foreign = self.foreign.0.created.load(Relaxed);
         self.sum(|slot| slot.created.load(Relaxed)).wrapping_add(foreign)
     }
 
@@ -288,7 +297,10 @@ impl PoolShared {
     pub(crate) fn len(&self) -> usize {
         // pair: POOL-LEN
         let lists: usize = lock(&self.slots).iter().map(|slot| slot.len.load(Acquire)).sum();
-        self.queue().len() + lists + self.in_flight.load(Acquire) // pair: POOL-LEN
+        // Before `sent`, so that none is received that was not sent.
+        let received = self.sum(|slot| slot.received.load(Acquire)); // pair: POOL-LEN
+        let in_flight = self.foreign.0.sent.load(Acquire).wrapping_sub(received); // pair: POOL-LEN
+        self.queue().len() + lists + usize::try_from(in_flight).unwrap_or(0)
     }
 
     pub(crate) fn stats(&self) -> PoolStats {
@@ -383,15 +395,17 @@ pub(crate) struct PoolCounters {
     pub(crate) finished: AtomicU64,
     /// Times that a timer made a unit runnable that was spawned for that time.
     pub(crate) fired: AtomicU64,
+    /// Unstarted units that came through the inbox of the xstream.
+    pub(crate) received: AtomicU64,
 }
 
 /// [`PoolCounters::xstream`] of what stands for all xstreams that have been removed.
 pub(crate) const REMOVED: usize = usize::MAX;
 
 impl PoolCounters {
-    fn counters(&self) -> [&AtomicU64; 7] {
+    fn counters(&self) -> [&AtomicU64; 8] {
         let Self { xstream: _, len: _, created, parked, yields, resumed, run_at_once, .. } = self;
-        [created, parked, yields, resumed, run_at_once, &self.finished, &self.fired]
+        [created, parked, yields, resumed, run_at_once, &self.finished, &self.fired, &self.received]
     }
 
     /// Adds what another one has counted that counts no more.

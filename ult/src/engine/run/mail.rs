@@ -5,7 +5,7 @@ use crate::engine::model::runtime_core::{CLOSING, EXIT, REPORT, StuckUlt, WATCHE
 use crate::engine::model::unit::UltPtr;
 use crate::engine::xstream::owner::Xstream;
 use crate::engine::xstream::push::enqueue;
-use crate::sync::atomic::Ordering::Relaxed;
+use crate::sync::atomic::Ordering::{Relaxed, Release};
 use prim::prefetch;
 
 impl Xstream {
@@ -42,7 +42,8 @@ impl Xstream {
             return;
         }
         let pool = ult.pool();
-        pool.in_flight.fetch_sub(1, Relaxed);
+        let received = &self.slot_for(pool).shared.received;
+        received.store(received.load(Relaxed) + 1, Release); // pair: POOL-LEN
         match self.own_slot(pool) {
             Some(slot) => self.push_own(ult, slot),
             // The pool has changed its owner meanwhile.

@@ -49,12 +49,12 @@ fn push_foreign(ult: UltPtr, pool: &PoolShared, here: Option<&Xstream>, why: Pus
     // - valid: xstreams live as long as the shared part.
     let owner = unsafe { pool.owner.load(Acquire).as_ref() }; // pair: POOL-OWNER
     if let Some(owner) = owner {
-        pool.in_flight.fetch_add(1, Release); // pair: POOL-LEN
+        pool.foreign.0.sent.fetch_add(1, Release); // pair: POOL-LEN
         if owner.send(ult).is_ok() {
             return;
         }
         // It has left meanwhile.
-        pool.in_flight.fetch_sub(1, Relaxed);
+        pool.foreign.0.sent.fetch_sub(1, Relaxed);
     }
     push_open(ult, pool, here, why);
 }
