@@ -24,8 +24,8 @@ pub(crate) fn wanted() -> Option<usize> {
     IN_GROUPS.get().then_some(SHARDS - 1)
 }
 
-/// Opens at an address that was in use before, once it is free: the children of other tests have the
-/// descriptors of a closed listener until they run their programs.
+/// Opens at an address that was in use before, once it is free: the children of other tests have
+/// the descriptors of a closed listener until they run their programs.
 pub(crate) fn open_again<T>(open: impl Fn() -> Result<T, Error>) -> T {
     let deadline = Instant::now() + na::conformance::PATIENCE;
     loop {

@@ -127,7 +127,7 @@ pub(crate) struct PoolShared {
     /// One for each xstream that has served the pool, and one for all of those that were removed.
     slots: Mutex<Vec<Arc<PoolCounters>>>,
     /// Counters of threads that do not serve this pool.
-    // On a line of their own: those threads must not take a line that the owner reads for each unit.
+    // On a line of their own: those threads must not take one that the owner reads for each unit.
     pub(crate) foreign: OwnLine<ForeignCounters>,
     /// As [`PoolCounters::fired`], by xstreams that do not serve this pool.
     pub(crate) foreign_fired: AtomicU64,
