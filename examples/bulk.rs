@@ -43,7 +43,7 @@ fn reverse(
 ) -> Result<u64, Box<dyn std::error::Error>> {
     let remote = request.args();
     let len = usize::try_from(remote.len())?;
-    let mut buffer = request.instance().bulk_buffer(len)?;
+    let mut buffer = request.instance().memory().bulk_buffer(len)?;
     request.pull(remote, 0, &mut buffer, 0..len)?;
     buffer.reverse();
     request.push(remote, 0, &mut buffer, 0..len)?;

@@ -16,22 +16,26 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("at first: {}", ask(&service, "__primary__")?);
 
     // More work: a pool and an execution stream for it, described as in a document.
-    service.add_pool_from_json(r#"{ "name": "work", "kind": "prio_wait" }"#)?;
-    service.add_xstream_from_json(r#"{ "name": "extra", "scheduler": { "pools": ["work"] } }"#)?;
+    service.layout().add_pool_from_json(r#"{ "name": "work", "kind": "prio_wait" }"#)?;
+    service
+        .layout()
+        .add_xstream_from_json(r#"{ "name": "extra", "scheduler": { "pools": ["work"] } }"#)?;
     println!("with more: {}", ask(&service, "work")?);
 
     // The network, too, gets an execution stream of its own.
-    service.add_pool_from_json(r#"{ "name": "net" }"#)?;
-    service.add_xstream_from_json(r#"{ "name": "network", "scheduler": { "pools": ["net"] } }"#)?;
-    service.migrate_progress("net")?;
-    println!("progress: {}", service.progress_pool().name());
+    service.layout().add_pool_from_json(r#"{ "name": "net" }"#)?;
+    service
+        .layout()
+        .add_xstream_from_json(r#"{ "name": "network", "scheduler": { "pools": ["net"] } }"#)?;
+    service.layout().migrate_progress("net")?;
+    println!("progress: {}", service.layout().progress_pool().name());
 
     // What is in use is not removed, and the error says by whom.
-    if let Err(error) = service.remove_pool("work") {
+    if let Err(error) = service.layout().remove_pool("work") {
         println!("not yet: {error}");
     }
-    service.remove_xstream("extra")?;
-    service.remove_pool("work")?;
+    service.layout().remove_xstream("extra")?;
+    service.layout().remove_pool("work")?;
     println!("at last: {}", ask(&service, "__primary__")?);
 
     // The outcome is a document: the next start can have it from the beginning.
@@ -45,7 +49,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
 /// Serves `WHERE` in a pool for one call. Dropping the provider gives the pool free again.
 fn ask(service: &Instance, pool: &str) -> Result<String, Box<dyn std::error::Error>> {
-    let provider = service.provider(ProviderId::new(1), &service.find_pool(pool)?.pool);
+    let provider = service.provider(ProviderId::new(1), &service.layout().find_pool(pool)?.pool);
     provider.register(WHERE, |request| {
         let here = margo::ult::current().map(|ult| ult.xstream);
         let _ = request.respond(&here.unwrap_or_default());

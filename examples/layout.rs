@@ -33,7 +33,7 @@ const LAYOUT: &str = r#"{
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let margo = margo::init(LAYOUT)?;
-    let slow_pool = margo.pool("slow").ok_or("the layout has a pool `slow`")?;
+    let slow_pool = margo.layout().pool("slow").ok_or("the layout has a pool `slow`")?;
     let provider = margo.provider(ProviderId::new(1), &slow_pool);
     let (quick_done, wait_for_quick) = mpsc::channel::<()>();
     let wait_for_quick = std::sync::Mutex::new(wait_for_quick);
@@ -51,12 +51,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let quick = ProviderHandle::from(margo.self_addr());
     let slow = ProviderHandle::new(margo.self_addr(), ProviderId::new(1));
     let caller = margo.clone();
-    let pending = margo.rpc_pool().spawn(move || caller.forward(SLOW, &slow, &()))?;
+    let pending = margo.layout().rpc_pool().spawn(move || caller.forward(SLOW, &slow, &()))?;
     println!("{}", margo.forward(QUICK, &quick, &())?);
     quick_done.send(())?;
     println!("{}", pending.join()??);
 
-    for pool in margo.pools() {
+    for pool in margo.layout().pools() {
         println!("pool {}: {} units executed", pool.name(), pool.stats().executed);
     }
     drop(provider);

@@ -46,8 +46,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     ))?;
     for (id, (pool, place)) in (1..).zip([("left", left), ("right", right)]) {
         let pinned_to = machine.cpus_of(&place.parse()?)?;
-        let provider =
-            margo.provider(ProviderId::new(id), &margo.pool(pool).ok_or("the document has it")?);
+        let provider = margo.provider(
+            ProviderId::new(id),
+            &margo.layout().pool(pool).ok_or("the document has it")?,
+        );
         provider.serve(WHERE).function(|()| rustix::thread::sched_getcpu())?;
         let target = ProviderHandle::new(margo.self_addr(), ProviderId::new(id));
         let mut ran_on = CpuSet::default();

@@ -72,7 +72,7 @@ impl Stock {
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let service = Instance::builder("na+sm://").start()?;
     let id = ProviderId::new(1);
-    let stock = service.provider_of(id, &service.rpc_pool(), Stock::default());
+    let stock = service.provider_of(id, &service.layout().rpc_pool(), Stock::default());
     stock.serve(PUT).returning_method(Stock::put)?;
     stock.serve(TAKE).returning_method(Stock::take)?;
     // One at a time; whoever comes meanwhile is told that it is busy.

@@ -119,6 +119,7 @@ pub use self::{
     },
     instance::{
         address_file::AddressFile,
+        groups::{InstanceLayout, InstanceMemory, InstanceMonitoring, InstanceNetwork},
         inner::{Instance, WeakInstance},
     },
     layout::{

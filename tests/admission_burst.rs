@@ -49,7 +49,7 @@ fn service_process() {
                     "peer_handlers_max": 0, "host_handlers_max": 0 }}] }} }} }}"#
     ));
     let service = service.unwrap();
-    let slow = service.pool("slow").unwrap();
+    let slow = service.layout().pool("slow").unwrap();
     let go = Arc::new(Eventual::<()>::new());
     let may_go = go.clone();
     let hold = move |n| {
@@ -59,8 +59,8 @@ fn service_process() {
     service.serve(HOLD).pool(&slow).function(hold).unwrap();
     let own = service.clone();
     let load = move |()| {
-        let load = own.load(&slow).unwrap();
-        (load.in_hand, load.waiting, own.stats().requests_busy)
+        let load = own.monitoring().load(&slow).unwrap();
+        (load.in_hand, load.waiting, own.monitoring().stats().requests_busy)
     };
     service.serve(LOAD).function(load).unwrap();
     service.serve(GO).function(move |()| go.set(()).unwrap()).unwrap();

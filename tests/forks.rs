@@ -40,8 +40,8 @@ fn use_all(
     let check = |holds: bool, code: i32| if holds { Ok(()) } else { Err(code) };
     let forward = own.forward(SUM, target, &(1, 1));
     check(forward.is_err_and(|error| error.never_ran()), 2)?;
-    check(own.bulk_buffer(8).is_err(), 3)?;
-    check(own.expose_ref(&[0; 8], |_| ()).is_err(), 4)?;
+    check(own.memory().bulk_buffer(8).is_err(), 3)?;
+    check(own.memory().expose_ref(&[0; 8], |_| ()).is_err(), 4)?;
     check(own.pull(&own.self_addr(), lent.bulk(), 0, &mut buffer, 0..8).is_err(), 5)?;
     check(lent.release().is_ok_and(|bytes| bytes == [5; 8]), 24)?;
     check(matches!(timer.restart(Duration::ZERO), Err(TimerError::Forked)), 6)?;
@@ -50,27 +50,30 @@ fn use_all(
     check(matches!(own.register(END, |_| ()), Err(RegisterError::Forked)), 9)?;
     own.finalize();
     check(matches!(own.wait_for_finalize(), Err(FinalizeError::Forked)), 10)?;
-    check(own.config().margo.address == "na+sm://" && own.stats().requests_sent == 1, 11)?;
-    check(own.start_profiling() == Err(ProfileError::Forked), 12)?;
-    own.stop_profiling();
+    check(
+        own.config().margo.address == "na+sm://" && own.monitoring().stats().requests_sent == 1,
+        11,
+    )?;
+    check(own.monitoring().start_profiling() == Err(ProfileError::Forked), 12)?;
+    own.monitoring().stop_profiling();
     let not_here = |error: std::io::Error| error.kind() == std::io::ErrorKind::Unsupported;
-    check(own.write_profile().is_err_and(not_here), 13)?;
-    check(own.write_monitor_files().is_err_and(not_here), 14)?;
-    check(own.monitor_dump(true)["series"]["pools"] == serde_json::json!({}), 15)?;
-    own.start_statistics(1);
-    check(own.statistics() == Statistics::default(), 16)?;
-    drop(own.add_monitor(Arc::new(Deaf)));
+    check(own.monitoring().write_profile().is_err_and(not_here), 13)?;
+    check(own.monitoring().write_monitor_files().is_err_and(not_here), 14)?;
+    check(own.monitoring().monitor_dump(true)["series"]["pools"] == serde_json::json!({}), 15)?;
+    own.monitoring().start_statistics(1);
+    check(own.monitoring().statistics() == Statistics::default(), 16)?;
+    drop(own.monitoring().add_monitor(Arc::new(Deaf)));
     let late = own.timer(|_| ());
     check(matches!(late.start(Duration::ZERO), Err(TimerError::Forked)), 17)?;
     drop(late);
     let forked = |changed: Result<(), ElasticityError>| {
         changed.is_err_and(|error| matches!(error, ElasticityError::Forked))
     };
-    check(forked(own.add_pool_from_json("{}").map(drop)), 18)?;
-    check(forked(own.remove_pool("__primary__")), 19)?;
-    check(forked(own.migrate_progress("__primary__")), 20)?;
-    check(forked(own.transfer_pool_content("__primary__", "__primary__").map(drop)), 21)?;
-    let moved = own.set_handler_pool(SUM, ProviderId::DEFAULT, &own.rpc_pool());
+    check(forked(own.layout().add_pool_from_json("{}").map(drop)), 18)?;
+    check(forked(own.layout().remove_pool("__primary__")), 19)?;
+    check(forked(own.layout().migrate_progress("__primary__")), 20)?;
+    check(forked(own.layout().transfer_pool_content("__primary__", "__primary__").map(drop)), 21)?;
+    let moved = own.layout().set_handler_pool(SUM, ProviderId::DEFAULT, &own.layout().rpc_pool());
     check(matches!(moved, Err(RegisterError::Forked)), 22)?;
     let child = Instance::builder("na+sm://").parent(&own).start();
     check(child.is_err_and(|error| error.to_string().contains("parent of this process")), 23)?;
@@ -82,7 +85,7 @@ fn use_all(
     // Of these nothing is here, and whoever asks for them may wait for ever.
     check(metrics.pools.is_empty() && metrics.xstreams.is_empty(), 25)?;
     check(metrics.prometheus().contains("margo_phase{phase=\"running\"} 1"), 26)?;
-    let dump = own.state_dump_with_stacks();
+    let dump = own.monitoring().state_dump_with_stacks();
     check(dump.busy_xstreams.is_empty() && dump.ults.is_empty() && dump.timers.is_empty(), 27)?;
     check(dump.metrics.address == metrics.address && dump.config.margo.address == "na+sm://", 28)?;
     drop(timer);
@@ -104,7 +107,8 @@ fn a_forked_child_gets_errors_and_the_parent_process_goes_on() {
     let (sender, ticks) = mpsc::channel();
     let timer = own.timer(move |_| sender.send(()).unwrap());
     timer.start_every(Duration::from_millis(5)).unwrap();
-    let memory = (own.expose(vec![5; 8], Access::ReadOnly).unwrap(), own.bulk_buffer(8).unwrap());
+    let memory =
+        (own.expose(vec![5; 8], Access::ReadOnly).unwrap(), own.memory().bulk_buffer(8).unwrap());
     // SAFETY: the child uses only what the C library keeps usable after a fork (memory), and ends
     // by `_exit`.
     let child = unsafe { libc::fork() };
@@ -141,8 +145,8 @@ fn a_forked_child_leaves_the_provider_of_its_parent_as_it_is() {
     on_each(|pair| {
         let (service, held) = (&pair.service, Held::serve(&pair.service));
         let id = ProviderId::new(7);
-        let own = service.add_pool_from_json(r#"{ "name": "own" }"#).unwrap().pool;
-        let mut provider = Some(service.provider_of(id, &service.rpc_pool(), 5_u32));
+        let own = service.layout().add_pool_from_json(r#"{ "name": "own" }"#).unwrap().pool;
+        let mut provider = Some(service.provider_of(id, &service.layout().rpc_pool(), 5_u32));
         let there = |provider: &Option<margo::Provider<u32>>| {
             provider.as_ref().unwrap().serve(OTHER).returning_method(|n: &u32, _| *n)
         };
@@ -154,8 +158,8 @@ fn a_forked_child_leaves_the_provider_of_its_parent_as_it_is() {
             check(matches!(mine.set_pool(&own), Err(RegisterError::Forked)), 71)?;
             check(!mine.deregister(OTHER) && !service.deregister(OTHER, id), 72)?;
             check(matches!(mine.set_identity("x"), Err(RegisterError::Forked)), 73)?;
-            check(!service.deregister_identity(id), 74)?;
-            check(mine.pool() == service.rpc_pool() && **mine.object() == 5, 75)?;
+            check(!service.network().deregister_identity(id), 74)?;
+            check(mine.pool() == service.layout().rpc_pool() && **mine.object() == 5, 75)?;
             let refused = mine.close(PATIENCE).err().ok_or(76)?;
             check(refused.requests() == 0 && refused.to_string().contains("forked"), 77)?;
             // Dropped there, too.
@@ -167,7 +171,7 @@ fn a_forked_child_leaves_the_provider_of_its_parent_as_it_is() {
         let to = ProviderHandle::new(pair.target().addr().clone(), id);
         assert_eq!(pair.client.forward(OTHER, &to, &()).unwrap(), 5);
         provider.as_ref().unwrap().set_pool(&own).unwrap();
-        assert_eq!(service.handler_pool(OTHER, id).unwrap(), own);
+        assert_eq!(service.layout().handler_pool(OTHER, id).unwrap(), own);
         assert_eq!(*provider.take().unwrap().close(PATIENCE).unwrap(), 5);
         held.go(1);
         call.wait().unwrap();
@@ -181,7 +185,7 @@ fn a_forked_child_does_not_keep_the_port_of_the_metrics() {
     // With a port that the system has chosen, and with one that was given.
     for _ in 0..2 {
         let own = Instance::builder("na+sm://").metrics_listen(&listen).start().unwrap();
-        listen = own.metrics_addr().unwrap().to_string();
+        listen = own.monitoring().metrics_addr().unwrap().to_string();
         let (mut ours, theirs) = UnixStream::pair().unwrap();
         let child = std::thread::spawn(move || {
             in_forked_child(&mut || {
@@ -398,6 +402,7 @@ fn a_scope_ends_at_once_in_a_child_that_was_forked_off_in_it() {
         let owner = margo::init(json).unwrap();
         let (parent, data) = (std::process::id(), vec![Pulling::BYTE; LONG]);
         owner
+            .memory()
             .expose_ref(&data, |bulk| {
                 let pulling = Pulling::begin(&owner, bulk);
                 // SAFETY: the child uses only what goes on without other threads, and ends by
@@ -459,7 +464,7 @@ fn a_forked_child_does_not_wait_for_answers_of_its_parent() {
             calls.iter().map(|_| requests.recv_timeout(PATIENCE).unwrap()).collect();
         // The client fetches nothing meanwhile.
         let (held, go) = (ult::Eventual::<()>::new(), ult::Eventual::<()>::new());
-        let progress = pair.client.progress_pool();
+        let progress = pair.client.layout().progress_pool();
         ult::scope(|scope| {
             let holds = scope.spawn(&progress, || {
                 let _ = held.set(());
@@ -512,7 +517,7 @@ fn a_forked_child_does_not_wait_for_transfers_of_its_parent() {
     for transport in TRANSPORTS {
         let (mut owner, _lent, bulk, mover, addr) = idle_owner(transport, LONG);
         let start = || {
-            let buffer = mover.bulk_buffer(LONG).unwrap();
+            let buffer = mover.memory().bulk_buffer(LONG).unwrap();
             mover.ipull(&addr, &bulk, 0, buffer, 0..LONG)
         };
         let mut requests = vec![start(), start(), start()];

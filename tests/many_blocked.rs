@@ -37,10 +37,10 @@ fn memory() -> (usize, usize) {
 
 /// Handlers leave after their answers.
 fn until_none_in_hand(instance: &Instance) -> Load {
-    let (instance, pool) = (instance.clone(), instance.rpc_pool());
+    let (instance, pool) = (instance.clone(), instance.layout().rpc_pool());
     bounded("handlers leave", move || {
         loop {
-            let load = instance.load(&pool).unwrap();
+            let load = instance.monitoring().load(&pool).unwrap();
             if load.in_hand == 0 {
                 return load;
             }
@@ -116,7 +116,7 @@ fn a_hundred_thousand_handlers_wait_in_nested_calls_at_once() {
             begun.elapsed()
         );
         for instance in [front, back] {
-            let load = instance.load(&instance.rpc_pool()).unwrap();
+            let load = instance.monitoring().load(&instance.layout().rpc_pool()).unwrap();
             assert_eq!(load.in_hand, count as usize, "{transport}");
         }
         assert!(calls.iter().all(|call| !call.test()), "{transport}: nobody may answer yet");
@@ -171,7 +171,7 @@ fn calls_beyond_the_memory() {
         may_end.wait();
         n + 1
     };
-    service.serve(BACK).pool(&service.pool("deep").unwrap()).function(wait).unwrap();
+    service.serve(BACK).pool(&service.layout().pool("deep").unwrap()).function(wait).unwrap();
     // Room for some of the stacks, and beside them for everything else.
     let room = Some((status("VmSize") + (9 << 30) + (9 << 26)) as u64);
     let limit = rustix::process::Rlimit { current: room, maximum: room };

@@ -75,7 +75,7 @@ fn serve(service: &Instance) {
     service
         .serve(TRANSFER)
         .returning(|handle| {
-            let mut local = handle.instance().bulk_buffer(BYTES).unwrap();
+            let mut local = handle.instance().memory().bulk_buffer(BYTES).unwrap();
             handle.pull(handle.args(), 0, &mut local, 0..BYTES).unwrap();
             local.iter().map(|byte| u64::from(*byte)).sum()
         })
@@ -103,7 +103,7 @@ fn calls(pair: &common::Pair, transport: &str) {
             (0..8).map(|m| client.iforward(SUM, &target, &(1, m)).unwrap()).collect();
         margo::wait_all(requests).into_iter().for_each(|sum| assert!(sum.is_ok()));
         let call = |bulk: &Bulk| client.forward(TRANSFER, &target, bulk);
-        client.expose_ref(&data, call).unwrap().unwrap();
+        client.memory().expose_ref(&data, call).unwrap().unwrap();
     });
     expect_level(&format!("errors, {transport}"), 3000, 16, || {
         let failed = client.forward(FAIL, &target, &"as asked".to_owned());
@@ -120,12 +120,12 @@ fn calls(pair: &common::Pair, transport: &str) {
         assert_eq!(*done.wait(), 3);
     });
     // Or there are as many stacks as there happened to be handlers.
-    let pool = pair.service.rpc_pool();
+    let pool = pair.service.layout().rpc_pool();
     let handlers_end = || {
         // It comes after the request before it.
         client.forward(SUM, &target, &(1, 2)).unwrap();
         let start = Instant::now();
-        while pair.service.load(&pool).unwrap().in_hand > 0 {
+        while pair.service.monitoring().load(&pool).unwrap().in_hand > 0 {
             assert!(start.elapsed() < common::PATIENCE, "the handlers do not end");
             std::thread::yield_now();
         }
@@ -156,19 +156,19 @@ fn parts() {
     let instance = margo::init("{}").unwrap();
     expect_level("providers", 2000, 16, || {
         let id = ProviderId::new(7);
-        let provider = instance.provider_of(id, &instance.rpc_pool(), 5_i64);
+        let provider = instance.provider_of(id, &instance.layout().rpc_pool(), 5_i64);
         provider.serve(SUM).returning_method(|more: &i64, call| call.args().0 + more).unwrap();
         let to = ProviderHandle::new(instance.self_addr(), id);
         assert_eq!(instance.forward(SUM, &to, &(1, 2)).unwrap(), 6);
     });
     // Of each there stays a record, so that its index and its handles go on meaning it.
     expect_level("pools and execution streams", 200, 2048, || {
-        let pool = instance.add_pool_from_json("{}").unwrap();
+        let pool = instance.layout().add_pool_from_json("{}").unwrap();
         let xstream = format!(r#"{{ "scheduler": {{ "pools": ["{}"] }} }}"#, pool.name());
-        let xstream = instance.add_xstream_from_json(&xstream).unwrap();
+        let xstream = instance.layout().add_xstream_from_json(&xstream).unwrap();
         assert_eq!(pool.pool.spawn(|| 5).unwrap().join().unwrap(), 5);
-        instance.remove_xstream(&xstream).unwrap();
-        instance.remove_pool(&pool).unwrap();
+        instance.layout().remove_xstream(&xstream).unwrap();
+        instance.layout().remove_pool(&pool).unwrap();
     });
     expect_level("timers", 2000, 16, || {
         let timer = instance.timer(|_| ());
@@ -176,7 +176,7 @@ fn parts() {
         drop(timer);
         // Its unit is on the way to an execution stream, and this one comes after it. Or there are
         // as many units as were ahead of a loaded machine, and the runtime keeps them for later.
-        instance.rpc_pool().spawn(|| ()).unwrap().join().unwrap();
+        instance.layout().rpc_pool().spawn(|| ()).unwrap().join().unwrap();
     });
     instance.finalize_and_wait().unwrap();
     expect_level("instances", 50, 1024, || {

@@ -1,9 +1,10 @@
 //! `margo shutdown`: ends remote services that allow it.
 //!
-//! The RPC is C Margo's ([`Instance::shutdown_remote`]), and is sent to each service once. With
-//! `--wait` the command then asks each service again and again for the identity of its default
-//! provider, a harmless call that every service answers: only a call that fails tells that a peer
-//! is gone.
+//! The RPC is C Margo's
+//! ([`InstanceNetwork::shutdown_remote`](margo::InstanceNetwork::shutdown_remote)), and is sent to
+//! each service once. With `--wait` the command then asks each service again and again for the
+//! identity of its default provider, a harmless call that every service answers: only a call that
+//! fails tells that a peer is gone.
 
 use std::fs;
 use std::path::Path;
@@ -67,7 +68,7 @@ fn end_all(args: &ShutdownArgs, peers: Vec<(Instance, Addr)>) -> Result<(), Fail
     for (instance, peer) in peers {
         let (own, whom) = (instance.clone(), peer.clone());
         let ask = move || end(&own, &whom, wait, limit);
-        let ult = instance.rpc_pool().spawn(ask);
+        let ult = instance.layout().rpc_pool().spawn(ask);
         asked.push((peer, ult.map_err(|error| Failure::new("cannot ask", error))?));
     }
     let (mut told, mut failed) = (Ok(()), Vec::new());
@@ -91,7 +92,7 @@ fn end_all(args: &ShutdownArgs, peers: Vec<(Instance, Addr)>) -> Result<(), Fail
 /// Has one service shut down, and waits for its end; or why not.
 fn end(own: &Instance, peer: &Addr, wait: bool, limit: Duration) -> Result<(), String> {
     let begun = Instant::now();
-    match own.shutdown_remote_timed(peer, limit) {
+    match own.network().shutdown_remote_timed(peer, limit) {
         Ok(()) => {}
         // Somebody else has asked for it.
         Err(ShutdownRemoteError::Forward(ForwardError::PeerClosing { .. })) => {}
@@ -111,7 +112,8 @@ fn end(own: &Instance, peer: &Addr, wait: bool, limit: Duration) -> Result<(), S
 
 /// Returns true if nobody is at that address any more, as far as can be told within `left`.
 fn is_gone(own: &Instance, peer: &Addr, left: Duration) -> Result<bool, String> {
-    let asked = own.identity_of_timed(&ProviderHandle::from(peer.clone()), left.min(ANSWER));
+    let asked =
+        own.network().identity_of_timed(&ProviderHandle::from(peer.clone()), left.min(ANSWER));
     match asked {
         Err(ForwardError::Network { source: HgError::Na(error), .. }) => match error {
             na::Error::PeerGone { .. } | na::Error::Unreachable { .. } => Ok(true),

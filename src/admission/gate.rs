@@ -609,7 +609,7 @@ impl<P> Careful<P> {
 
 /// The requests that a pool has in hand. A snapshot.
 ///
-/// See [`Instance::load`](crate::Instance::load).
+/// See [`InstanceMonitoring::load`](crate::InstanceMonitoring::load).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Load {

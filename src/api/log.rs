@@ -2,10 +2,10 @@
 
 use margo_config::LogLevel;
 
-use crate::Instance;
+use crate::InstanceMonitoring;
 use crate::support::log::{filter, level_of};
 
-impl Instance {
+impl InstanceMonitoring<'_> {
     /// From now on lets only messages of this level and more severe ones of this instance into the
     /// log. They are events of `tracing`, and the program's subscriber may leave out more; in a
     /// program without one warnings and errors go to standard error, and nothing else. Messages

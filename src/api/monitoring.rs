@@ -6,12 +6,13 @@ use std::time::Duration;
 use margo_config::MonitoringOptions;
 use serde_json::{Value, json};
 
+use crate::InstanceMonitoring;
 use crate::observe::monitor::{self, dump, read};
 use crate::support::log::log;
 use crate::{Instance, Tick, TimerSpec};
 use monitor::{AttachedMonitor, Monitor, Statistics};
 
-impl Instance {
+impl InstanceMonitoring<'_> {
     /// Returns the statistics of calls, requests and transfers since they were switched on or
     /// reset: a snapshot, by call path (which RPC, on behalf of which) and peer. Empty if they
     /// never were on. Rows stay when an RPC is deregistered or a peer is gone.
@@ -40,7 +41,7 @@ impl Instance {
     /// for n in 0..1000 {
     ///     instance.forward(SUM, &target, &(n, n))?;
     /// }
-    /// let statistics = instance.statistics();
+    /// let statistics = instance.monitoring().statistics();
     /// let calls = statistics.origin.iter().find(|row| row.rpc.name == "sum").expect("called");
     /// assert_eq!((calls.calls, calls.outcomes[&CallOutcome::Ok]), (1000, 1000));
     /// println!("99 % within {} ns", calls.figures.total.p99);
@@ -129,8 +130,8 @@ impl Instance {
     }
 
     /// The file in which this instance records calls; `None`: it does not (`margo.trace`). It is
-    /// complete when [`finalize`](Self::finalize) has come to its end, and readable before. Once it
-    /// is full, or cannot be written, which the log says, nothing more is recorded.
+    /// complete when [`finalize`](crate::Instance::finalize) has come to its end, and readable
+    /// before. Once it is full, or cannot be written, which the log says, nothing more is recorded.
     #[must_use]
     pub fn trace_file(&self) -> Option<std::path::PathBuf> {
         self.inner().monitoring.tracer().map(|tracer| tracer.path().to_owned())
@@ -168,7 +169,7 @@ pub(crate) fn start(instance: &Instance) {
     if !statistics.disable || !time_series.disable {
         // The series of RPCs come from the counts.
         let every = if statistics.disable { 0 } else { statistics.sample_rpcs_every };
-        instance.start_statistics(every);
+        instance.monitoring().start_statistics(every);
     }
     if !time_series.disable {
         let interval = Duration::from_secs_f64(time_series.time_interval_sec);

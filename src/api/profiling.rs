@@ -3,11 +3,12 @@
 use std::io;
 use std::path::PathBuf;
 
+use crate::InstanceMonitoring;
 use crate::observe::profile::write;
 use crate::support::log::log;
 use crate::{Instance, ProfileError};
 
-impl Instance {
+impl InstanceMonitoring<'_> {
     /// Begins to record when units of the pools of this instance, and of all that share its
     /// execution streams, are created, run, yield, wait and are resumed, and when execution streams
     /// sleep. The events of an earlier profile are forgotten; a profile that runs goes on.
@@ -28,7 +29,7 @@ impl Instance {
         if self.inner().is_forked() {
             return Err(ProfileError::Forked);
         }
-        self.inner().profile.start(self.runtime())
+        self.inner().profile.start(self.instance.runtime())
     }
 
     /// Ends the recording. [`write_profile`](Self::write_profile) still has what was recorded. In a
@@ -72,7 +73,7 @@ impl Instance {
 /// Begins if the configuration says so.
 pub(crate) fn start(instance: &Instance) {
     if instance.inner().resolved.enable_abt_profiling
-        && let Err(error) = instance.start_profiling()
+        && let Err(error) = instance.monitoring().start_profiling()
     {
         log!(instance.inner().log, WARN, %error, "enable_abt_profiling: no profile of its own");
     }

@@ -1,8 +1,9 @@
 //! Handles that are passed on: a third party transfers directly with the owner.
 
-use crate::{Addr, Bulk, BulkError, Instance};
+use crate::InstanceMemory;
+use crate::{Addr, Bulk, BulkError};
 
-impl Instance {
+impl InstanceMemory<'_> {
     /// Describes the memory of `bulk` anew, together with this instance's address. Any peer that
     /// the handle is passed on to can then transfer directly with this instance. Only for memory
     /// that is exposed here, and only if this instance listens.

@@ -34,7 +34,7 @@ use crate::{Addr, BulkError, Canceler, Handle, Instance, LocalBulk};
 /// # let instance = Instance::builder("na+sm://").start()?;
 /// # let exposed = instance.expose(vec![7; 1000], Access::ReadOnly)?;
 /// # let (from, remote) = (instance.self_addr(), exposed.bulk());
-/// let buffer = instance.bulk_buffer(1000)?;
+/// let buffer = instance.memory().bulk_buffer(1000)?;
 /// let request = instance.ipull(&from, remote, 0, buffer, 0..1000);
 /// // … something else …
 /// let (result, buffer) = request.wait();

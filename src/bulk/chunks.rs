@@ -30,7 +30,7 @@ impl Instance {
     /// const STORE: Rpc<Bulk, Result<u64, String>> = Rpc::new("store");
     ///
     /// let service = Instance::builder("na+sm://").start()?;
-    /// let pool = service.bulk_pool(&margo::BulkPoolSpec::geometric(1, 8, 65_536, 1))?;
+    /// let pool = service.memory().bulk_pool(&margo::BulkPoolSpec::geometric(1, 8, 65_536, 1))?;
     /// service.register(STORE, move |handle| {
     ///     let remote = handle.args();
     ///     let mut file = Vec::new(); // say
@@ -47,7 +47,8 @@ impl Instance {
     /// let client = Instance::builder("na+sm://").listen(false).start()?;
     /// let target = ProviderHandle::from(client.lookup(service.self_addr().uri())?);
     /// let data = vec![7; 1_000_000];
-    /// let stored = client.expose_ref(&data, |bulk| client.forward(STORE, &target, bulk))??;
+    /// let memory = client.memory();
+    /// let stored = memory.expose_ref(&data, |bulk| client.forward(STORE, &target, bulk))??;
     /// assert_eq!(stored, Ok(1_000_000));
     /// # client.finalize_and_wait()?;
     /// # service.finalize_and_wait()?;
@@ -478,7 +479,7 @@ mod tests {
         let instance = Instance::builder("na+sm://").start().unwrap();
         let exposed = instance.expose(vec![7; 1000], Access::ReadWrite).unwrap();
         let (own, remote) = (instance.self_addr(), exposed.bulk());
-        let mut buffers = vec![instance.bulk_buffer(100).unwrap()];
+        let mut buffers = vec![instance.memory().bulk_buffer(100).unwrap()];
         let mut moved = |start, end, push| {
             let mut chunks = 0;
             let count = |_: u64, _: &mut [u8]| {
@@ -516,7 +517,7 @@ mod tests {
         let instance = Instance::builder("na+sm://").start().unwrap();
         let exposed = instance.expose(vec![7; 1000], Access::ReadOnly).unwrap();
         let (own, remote) = (instance.self_addr(), exposed.bulk());
-        let buffer = |_| instance.bulk_buffer(100).unwrap();
+        let buffer = |_| instance.memory().bulk_buffer(100).unwrap();
         let mut buffers: Vec<_> = (0..8).map(buffer).collect();
         let mut filled = 0;
         let pushed = instance.push_chunks(&own, remote, 0..1000, &mut buffers, |_, _| {
@@ -532,7 +533,7 @@ mod tests {
     #[test]
     fn who_asks_for_any_number_of_buffers_gets_those_that_are_free() {
         let instance = Instance::builder("na+sm://").start().unwrap();
-        let pool = instance.bulk_pool(&BulkPoolSpec::geometric(1, 3, 100, 1)).unwrap();
+        let pool = instance.memory().bulk_pool(&BulkPoolSpec::geometric(1, 3, 100, 1)).unwrap();
         assert_eq!(pool.get_up_to(usize::MAX, 100).unwrap().len(), 3);
         let limit = Duration::from_secs(60);
         assert_eq!(pool.get_up_to_timed(usize::MAX, 1, limit).unwrap().len(), 3);

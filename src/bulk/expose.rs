@@ -7,6 +7,7 @@ use hg::{Bulk, HgError, MemoryAttr};
 use na::{Access, AllocOptions, LocalMem, Memory, RawSegment, SharedBuffer};
 use ult::Eventual;
 
+use crate::InstanceMemory;
 use crate::memory::buffer::{LOST, comes_back, revoke};
 use crate::support::log::log;
 use crate::{
@@ -82,70 +83,7 @@ impl Instance {
     ///
     /// Counterpart: `margo_bulk_create`.
     pub fn expose<B: Exposable>(&self, data: B, access: Access) -> Result<Exposed<B>, BulkError> {
-        self.expose_attr(data, access, MemoryAttr::default())
-    }
-
-    /// As [`expose`](Self::expose), of memory of that kind and device, which peers are told
-    /// ([`Bulk::attr`]).
-    ///
-    /// # Errors
-    ///
-    /// [`BulkError::Register`], also for a kind that no transport can move: all but host memory.
-    /// Such memory is not shown to the transport.
-    ///
-    /// Counterpart: `margo_bulk_create_attr`.
-    pub fn expose_attr<B: Exposable>(
-        &self,
-        data: B,
-        access: Access,
-        attr: MemoryAttr,
-    ) -> Result<Exposed<B>, BulkError> {
-        // Before the transport takes addresses of a device for those of this process.
-        attr.check().map_err(BulkError::Register)?;
-        let memory = self.register_memory(data.into_memory(), access)?;
-        let bulk = self.inner().core.bulk_handle_attr(&memory, attr);
-        let bulk = bulk.map_err(BulkError::Register)?;
-        Ok(Exposed::new(bulk, memory, Arc::downgrade(self.inner()) as _))
-    }
-
-    /// Lets peers read `data` while `f` runs, without copying it. Does not return, not even when
-    /// `f` panics, before the transfers that have begun are over; a peer that dies ends its own. A
-    /// peer that is stopped in the midst of a copy holds it up for as long, and a fabric that fails
-    /// to end a registration for ever, which an error in the log tells. In a child process that `f`
-    /// forks off it returns at once, as no peer uses that process's copy of `data`.
-    ///
-    /// # Errors
-    ///
-    /// [`BulkError::Register`], [`BulkError::Tasklet`]; `f` was not called.
-    pub fn expose_ref<T>(&self, data: &[u8], f: impl FnOnce(&Bulk) -> T) -> Result<T, BulkError> {
-        let segment = RawSegment { ptr: data.as_ptr().cast_mut(), len: data.len() };
-        // SAFETY:
-        // - valid for reads at a fixed address: `data` is borrowed until this function ends, and
-        //   `expose_scope` does not end before no transfer holds the memory;
-        // - only read: registered `ReadOnly`, and never handed out as a destination;
-        // - references to the bytes exist, but nobody can change them.
-        let memory = unsafe { Memory::from_raw(vec![segment], ()) };
-        self.expose_scope(memory, Access::ReadOnly, f)
-    }
-
-    /// Lets peers write into `data` (and not read it) while `f` runs, without copying it. Does not
-    /// return before the transfers that have begun are over, as [`expose_ref`](Self::expose_ref).
-    ///
-    /// # Errors
-    ///
-    /// [`BulkError::Register`], [`BulkError::Tasklet`]; `f` was not called.
-    pub fn expose_mut<T>(
-        &self,
-        data: &mut [u8],
-        f: impl FnOnce(&Bulk) -> T,
-    ) -> Result<T, BulkError> {
-        let segment = RawSegment { ptr: data.as_mut_ptr(), len: data.len() };
-        // SAFETY:
-        // - valid for reads and writes at a fixed address: `data` is borrowed until this function
-        //   ends, and `expose_scope` does not end before no transfer holds the memory;
-        // - no other reference: `data` is a mutable borrow that is not used meanwhile.
-        let memory = unsafe { Memory::from_raw(vec![segment], ()) };
-        self.expose_scope(memory, Access::WriteOnly, f)
+        self.memory().expose_attr(data, access, MemoryAttr::default())
     }
 
     pub(crate) fn expose_scope<T>(
@@ -170,7 +108,85 @@ impl Instance {
         result.map_err(|panic| resume_unwind(panic))
     }
 
-    /// A zeroed buffer for [`pull`](Self::pull) and [`push`](Self::push).
+    pub(crate) fn register_memory(
+        &self,
+        memory: Memory,
+        access: Access,
+    ) -> Result<LocalMem, BulkError> {
+        self.inner().may_start().map_err(BulkError::Register)?;
+        self.inner()
+            .core
+            .endpoint()
+            .register(memory, access)
+            .map_err(|error| BulkError::Register(HgError::Na(error)))
+    }
+}
+
+impl InstanceMemory<'_> {
+    /// As [`expose`](crate::Instance::expose), of memory of that kind and device, which peers are
+    /// told ([`Bulk::attr`]).
+    ///
+    /// # Errors
+    ///
+    /// [`BulkError::Register`], also for a kind that no transport can move: all but host memory.
+    /// Such memory is not shown to the transport.
+    ///
+    /// Counterpart: `margo_bulk_create_attr`.
+    pub fn expose_attr<B: Exposable>(
+        &self,
+        data: B,
+        access: Access,
+        attr: MemoryAttr,
+    ) -> Result<Exposed<B>, BulkError> {
+        // Before the transport takes addresses of a device for those of this process.
+        attr.check().map_err(BulkError::Register)?;
+        let memory = self.instance.register_memory(data.into_memory(), access)?;
+        let bulk = self.inner().core.bulk_handle_attr(&memory, attr);
+        let bulk = bulk.map_err(BulkError::Register)?;
+        Ok(Exposed::new(bulk, memory, Arc::downgrade(self.inner()) as _))
+    }
+
+    /// Lets peers read `data` while `f` runs, without copying it. Does not return, not even when
+    /// `f` panics, before the transfers that have begun are over; a peer that dies ends its own. A
+    /// peer that is stopped in the midst of a copy holds it up for as long, and a fabric that fails
+    /// to end a registration for ever, which an error in the log tells. In a child process that `f`
+    /// forks off it returns at once, as no peer uses that process's copy of `data`.
+    ///
+    /// # Errors
+    ///
+    /// [`BulkError::Register`], [`BulkError::Tasklet`]; `f` was not called.
+    pub fn expose_ref<T>(&self, data: &[u8], f: impl FnOnce(&Bulk) -> T) -> Result<T, BulkError> {
+        let segment = RawSegment { ptr: data.as_ptr().cast_mut(), len: data.len() };
+        // SAFETY:
+        // - valid for reads at a fixed address: `data` is borrowed until this function ends, and
+        //   `expose_scope` does not end before no transfer holds the memory;
+        // - only read: registered `ReadOnly`, and never handed out as a destination;
+        // - references to the bytes exist, but nobody can change them.
+        let memory = unsafe { Memory::from_raw(vec![segment], ()) };
+        self.instance.expose_scope(memory, Access::ReadOnly, f)
+    }
+
+    /// Lets peers write into `data` (and not read it) while `f` runs, without copying it. Does not
+    /// return before the transfers that have begun are over, as [`expose_ref`](Self::expose_ref).
+    ///
+    /// # Errors
+    ///
+    /// [`BulkError::Register`], [`BulkError::Tasklet`]; `f` was not called.
+    pub fn expose_mut<T>(
+        &self,
+        data: &mut [u8],
+        f: impl FnOnce(&Bulk) -> T,
+    ) -> Result<T, BulkError> {
+        let segment = RawSegment { ptr: data.as_mut_ptr(), len: data.len() };
+        // SAFETY:
+        // - valid for reads and writes at a fixed address: `data` is borrowed until this function
+        //   ends, and `expose_scope` does not end before no transfer holds the memory;
+        // - no other reference: `data` is a mutable borrow that is not used meanwhile.
+        let memory = unsafe { Memory::from_raw(vec![segment], ()) };
+        self.instance.expose_scope(memory, Access::WriteOnly, f)
+    }
+
+    /// A zeroed buffer for [`pull`](crate::Instance::pull) and [`push`](crate::Instance::push).
     ///
     /// # Errors
     ///
@@ -178,18 +194,20 @@ impl Instance {
     /// does no harm; [`BulkError::Register`].
     pub fn bulk_buffer(&self, bytes: usize) -> Result<BulkBuffer, BulkError> {
         let memory = Memory::zeroed(bytes).map_err(|error| BulkError::Alloc(HgError::Na(error)))?;
-        let memory = self.register_memory(memory, Access::ReadWrite)?;
+        let memory = self.instance.register_memory(memory, Access::ReadWrite)?;
         Ok(BulkBuffer::new(memory, self.inner().core.endpoint()))
     }
 
-    /// Several vectors as the local side of [`pull`](Self::pull) and [`push`](Self::push), without
-    /// copying them. Any number, of any lengths, zero included.
+    /// Several vectors as the local side of [`pull`](crate::Instance::pull) and
+    /// [`push`](crate::Instance::push), without copying them. Any number, of any lengths, zero
+    /// included.
     ///
     /// # Errors
     ///
     /// [`BulkError::Register`].
     pub fn bulk_segments(&self, segments: Vec<Vec<u8>>) -> Result<BulkSegments, BulkError> {
-        let memory = self.register_memory(Memory::from_vecs(segments), Access::ReadWrite)?;
+        let memory =
+            self.instance.register_memory(Memory::from_vecs(segments), Access::ReadWrite)?;
         Ok(BulkSegments::new(memory, self.inner().core.endpoint()))
     }
 
@@ -210,7 +228,7 @@ impl Instance {
         // - only read: registered `ReadOnly`, and never handed out as a destination;
         // - references to the bytes exist, but nobody can change them.
         let memory = unsafe { Memory::from_raw(data.iter().map(raw).collect(), ()) };
-        self.expose_scope(memory, Access::ReadOnly, f)
+        self.instance.expose_scope(memory, Access::ReadOnly, f)
     }
 
     /// As [`expose_mut`](Self::expose_mut), for several slices that peers see as one.
@@ -230,11 +248,11 @@ impl Instance {
         //   holds the memory;
         // - no other reference: they are mutable borrows, so disjoint, that are not used meanwhile.
         let memory = unsafe { Memory::from_raw(data.iter_mut().map(raw).collect(), ()) };
-        self.expose_scope(memory, Access::WriteOnly, f)
+        self.instance.expose_scope(memory, Access::WriteOnly, f)
     }
 
-    /// Makes a pool of registered buffers for [`pull`](Self::pull) and [`push`](Self::push). All of
-    /// them are allocated now.
+    /// Makes a pool of registered buffers for [`pull`](crate::Instance::pull) and
+    /// [`push`](crate::Instance::push). All of them are allocated now.
     ///
     /// # Errors
     ///
@@ -245,18 +263,5 @@ impl Instance {
         let pool = BulkPool::new(spec, |bytes| self.bulk_buffer(bytes))?;
         self.inner().bulk_pools.add(&pool);
         Ok(pool)
-    }
-
-    pub(crate) fn register_memory(
-        &self,
-        memory: Memory,
-        access: Access,
-    ) -> Result<LocalMem, BulkError> {
-        self.inner().may_start().map_err(BulkError::Register)?;
-        self.inner()
-            .core
-            .endpoint()
-            .register(memory, access)
-            .map_err(|error| BulkError::Register(HgError::Na(error)))
     }
 }

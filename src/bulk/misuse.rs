@@ -66,7 +66,7 @@ struct ReleasedOnce;
 /// # -> Result<(), Box<dyn std::error::Error>> {
 /// # use margo::{Access, BulkPoolSpec};
 /// let mut data = vec![0; 8];
-/// instance.expose_ref(&data, |_bulk| data[0] == 1)?;
+/// instance.memory().expose_ref(&data, |_bulk| data[0] == 1)?;
 /// # Ok(())
 /// # }
 /// ```
@@ -78,7 +78,7 @@ struct ReleasedOnce;
 /// # -> Result<(), Box<dyn std::error::Error>> {
 /// # use margo::{Access, BulkPoolSpec};
 /// let mut data = vec![0; 8];
-/// instance.expose_ref(&data, |_bulk| data[0] = 1)?;
+/// instance.memory().expose_ref(&data, |_bulk| data[0] = 1)?;
 /// # Ok(())
 /// # }
 /// ```
@@ -91,7 +91,7 @@ struct LentIsNotChanged;
 /// # -> Result<(), Box<dyn std::error::Error>> {
 /// # use margo::{Access, BulkPoolSpec};
 /// let mut data = vec![0; 8];
-/// instance.expose_mut(&mut data, |_bulk| ())?;
+/// instance.memory().expose_mut(&mut data, |_bulk| ())?;
 /// assert_eq!(data[0], 0);
 /// # Ok(())
 /// # }
@@ -104,7 +104,7 @@ struct LentIsNotChanged;
 /// # -> Result<(), Box<dyn std::error::Error>> {
 /// # use margo::{Access, BulkPoolSpec};
 /// let mut data = vec![0; 8];
-/// instance.expose_mut(&mut data, |_bulk| assert_eq!(data[0], 0))?;
+/// instance.memory().expose_mut(&mut data, |_bulk| assert_eq!(data[0], 0))?;
 /// # Ok(())
 /// # }
 /// ```
@@ -117,7 +117,7 @@ struct WrittenIsNotRead;
 /// # -> Result<(), Box<dyn std::error::Error>> {
 /// # use margo::{Access, BulkPoolSpec};
 /// let data = vec![0; 8];
-/// instance.expose_ref(&data, |bulk| bulk.len())?;
+/// instance.memory().expose_ref(&data, |bulk| bulk.len())?;
 /// # Ok(())
 /// # }
 /// ```
@@ -129,7 +129,7 @@ struct WrittenIsNotRead;
 /// # -> Result<(), Box<dyn std::error::Error>> {
 /// # use margo::{Access, BulkPoolSpec};
 /// let data = vec![0; 8];
-/// instance.expose_ref(&data, |bulk| {
+/// instance.memory().expose_ref(&data, |bulk| {
 ///     drop(data);
 ///     bulk.len()
 /// })?;
@@ -144,7 +144,7 @@ struct TheScopeBorrows;
 /// # fn snippet(instance: &margo::Instance, peer: &margo::Addr, remote: &margo::Bulk)
 /// # -> Result<(), Box<dyn std::error::Error>> {
 /// # use margo::{Access, BulkPoolSpec};
-/// let mut buffer = instance.bulk_buffer(8)?;
+/// let mut buffer = instance.memory().bulk_buffer(8)?;
 /// let slice = &buffer[..4];
 /// assert_eq!(slice, [0;
 /// 4]);
@@ -159,7 +159,7 @@ struct TheScopeBorrows;
 /// # fn snippet(instance: &margo::Instance, peer: &margo::Addr, remote: &margo::Bulk)
 /// # -> Result<(), Box<dyn std::error::Error>> {
 /// # use margo::{Access, BulkPoolSpec};
-/// let mut buffer = instance.bulk_buffer(8)?;
+/// let mut buffer = instance.memory().bulk_buffer(8)?;
 /// let slice = &buffer[..4];
 /// instance.pull(peer, remote, 0, &mut buffer, 0..8)?;
 /// assert_eq!(slice, [0;
@@ -175,7 +175,7 @@ struct TheTransferHasTheBuffer;
 /// # fn snippet(instance: &margo::Instance, peer: &margo::Addr, remote: &margo::Bulk)
 /// # -> Result<(), Box<dyn std::error::Error>> {
 /// # use margo::{Access, BulkPoolSpec};
-/// let pool = instance.bulk_pool(&BulkPoolSpec::new().class(8, 1))?;
+/// let pool = instance.memory().bulk_pool(&BulkPoolSpec::new().class(8, 1))?;
 /// let buffer = pool.get(8)?;
 /// let slice = &buffer[..4];
 /// assert_eq!(slice, [0;
@@ -191,7 +191,7 @@ struct TheTransferHasTheBuffer;
 /// # fn snippet(instance: &margo::Instance, peer: &margo::Addr, remote: &margo::Bulk)
 /// # -> Result<(), Box<dyn std::error::Error>> {
 /// # use margo::{Access, BulkPoolSpec};
-/// let pool = instance.bulk_pool(&BulkPoolSpec::new().class(8, 1))?;
+/// let pool = instance.memory().bulk_pool(&BulkPoolSpec::new().class(8, 1))?;
 /// let buffer = pool.get(8)?;
 /// let slice = &buffer[..4];
 /// drop(buffer);
@@ -207,9 +207,9 @@ struct APooledBufferGoesBackOnce;
 /// ```no_run
 /// # fn snippet(instance: &margo::Instance) -> Result<(), Box<dyn std::error::Error>> {
 /// # use margo::BulkPoolSpec;
-/// let pool = instance.bulk_pool(&BulkPoolSpec::new().class(8, 1))?;
+/// let pool = instance.memory().bulk_pool(&BulkPoolSpec::new().class(8, 1))?;
 /// let mut buffer = pool.get(8)?;
-/// let mut other = instance.bulk_buffer(8)?;
+/// let mut other = instance.memory().bulk_buffer(8)?;
 /// buffer.swap_with_slice(&mut other);
 /// # Ok(())
 /// # }
@@ -220,9 +220,9 @@ struct APooledBufferGoesBackOnce;
 /// ```compile_fail,E0277
 /// # fn snippet(instance: &margo::Instance) -> Result<(), Box<dyn std::error::Error>> {
 /// # use margo::BulkPoolSpec;
-/// let pool = instance.bulk_pool(&BulkPoolSpec::new().class(8, 1))?;
+/// let pool = instance.memory().bulk_pool(&BulkPoolSpec::new().class(8, 1))?;
 /// let mut buffer = pool.get(8)?;
-/// let mut other = instance.bulk_buffer(1)?;
+/// let mut other = instance.memory().bulk_buffer(1)?;
 /// std::mem::swap(&mut *buffer, &mut other);
 /// # Ok(())
 /// # }
@@ -263,7 +263,7 @@ struct ExposedSegmentsAreNotReachable;
 /// # -> Result<(), Box<dyn std::error::Error>> {
 /// # use margo::{Access, BulkPoolSpec};
 /// let (mut a, mut b) = ([0; 8], [0; 8]);
-/// instance.expose_mut_segments(&mut [&mut a, &mut b], |_bulk| ())?;
+/// instance.memory().expose_mut_segments(&mut [&mut a, &mut b], |_bulk| ())?;
 /// assert_eq!(b[0], 0);
 /// # Ok(())
 /// # }
@@ -276,7 +276,7 @@ struct ExposedSegmentsAreNotReachable;
 /// # -> Result<(), Box<dyn std::error::Error>> {
 /// # use margo::{Access, BulkPoolSpec};
 /// let (mut a, mut b) = ([0; 8], [0; 8]);
-/// instance.expose_mut_segments(&mut [&mut a, &mut b], |_bulk| assert_eq!(b[0], 0))?;
+/// instance.memory().expose_mut_segments(&mut [&mut a, &mut b], |_bulk| assert_eq!(b[0], 0))?;
 /// # Ok(())
 /// # }
 /// ```
@@ -289,7 +289,7 @@ struct WrittenSegmentsAreNotRead;
 /// # -> Result<(), Box<dyn std::error::Error>> {
 /// # use margo::{Access, BulkPoolSpec};
 /// let (a, mut b) = ([0; 8], [0; 8]);
-/// instance.expose_ref_segments(&[&a, &b], |_bulk| b[0] == 1)?;
+/// instance.memory().expose_ref_segments(&[&a, &b], |_bulk| b[0] == 1)?;
 /// b[0] = 1;
 /// # Ok(())
 /// # }
@@ -302,7 +302,7 @@ struct WrittenSegmentsAreNotRead;
 /// # -> Result<(), Box<dyn std::error::Error>> {
 /// # use margo::{Access, BulkPoolSpec};
 /// let (a, mut b) = ([0; 8], [0; 8]);
-/// instance.expose_ref_segments(&[&a, &b], |_bulk| b[0] = 1)?;
+/// instance.memory().expose_ref_segments(&[&a, &b], |_bulk| b[0] = 1)?;
 /// # Ok(())
 /// # }
 /// ```
@@ -315,7 +315,7 @@ struct LentSegmentsAreNotChanged;
 /// # -> Result<(), Box<dyn std::error::Error>> {
 /// # use margo::{Access, BulkPoolSpec};
 /// let (mut a, mut b) = ([0; 8], [0; 8]);
-/// instance.expose_mut_segments(&mut [&mut a, &mut b], |_bulk| ())?;
+/// instance.memory().expose_mut_segments(&mut [&mut a, &mut b], |_bulk| ())?;
 /// # Ok(())
 /// # }
 /// ```
@@ -327,7 +327,7 @@ struct LentSegmentsAreNotChanged;
 /// # -> Result<(), Box<dyn std::error::Error>> {
 /// # use margo::{Access, BulkPoolSpec};
 /// let mut a = [0; 8];
-/// instance.expose_mut_segments(&mut [&mut a, &mut a], |_bulk| ())?;
+/// instance.memory().expose_mut_segments(&mut [&mut a, &mut a], |_bulk| ())?;
 /// # Ok(())
 /// # }
 /// ```
@@ -339,7 +339,7 @@ struct SegmentsAreDisjoint;
 /// # fn snippet(instance: &margo::Instance, peer: &margo::Addr, remote: &margo::Bulk)
 /// # -> Result<(), Box<dyn std::error::Error>> {
 /// # use margo::{Access, BulkPoolSpec};
-/// let mut rows = instance.bulk_segments(vec![vec![0; 8]; 2])?;
+/// let mut rows = instance.memory().bulk_segments(vec![vec![0; 8]; 2])?;
 /// let row = rows.segment(0);
 /// assert_eq!(row, [0; 8]);
 /// instance.pull(peer, remote, 0, &mut rows, 0..16)?;
@@ -353,7 +353,7 @@ struct SegmentsAreDisjoint;
 /// # fn snippet(instance: &margo::Instance, peer: &margo::Addr, remote: &margo::Bulk)
 /// # -> Result<(), Box<dyn std::error::Error>> {
 /// # use margo::{Access, BulkPoolSpec};
-/// let mut rows = instance.bulk_segments(vec![vec![0; 8]; 2])?;
+/// let mut rows = instance.memory().bulk_segments(vec![vec![0; 8]; 2])?;
 /// let row = rows.segment(0);
 /// instance.pull(peer, remote, 0, &mut rows, 0..16)?;
 /// assert_eq!(row, [0; 8]);
@@ -369,7 +369,7 @@ struct TheTransferHasTheSegments;
 /// # -> Result<(), Box<dyn std::error::Error>> {
 /// # use margo::hg::LocalBytes;
 /// static TEXT: &[u8] = b"constant";
-/// instance.expose_ref(TEXT, |bulk| {
+/// instance.memory().expose_ref(TEXT, |bulk| {
 ///     let Ok(LocalBytes::Memory(part)) = bulk.local(0, 8) else { return };
 ///     assert!(part.read_at(0, &mut [0]));
 /// })?;
@@ -384,7 +384,7 @@ struct TheTransferHasTheSegments;
 /// # -> Result<(), Box<dyn std::error::Error>> {
 /// # use margo::hg::LocalBytes;
 /// static TEXT: &[u8] = b"constant";
-/// instance.expose_ref(TEXT, |bulk| {
+/// instance.memory().expose_ref(TEXT, |bulk| {
 ///     let Ok(LocalBytes::Memory(part)) = bulk.local(0, 8) else { return };
 ///     assert!(part.memory().write_at(0, &[0]));
 /// })?;

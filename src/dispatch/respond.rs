@@ -612,7 +612,7 @@ mod tests {
             }
             client.finalize_and_wait().unwrap();
             service.finalize_and_wait().unwrap();
-            assert_eq!(service.stats().handlers_panicked, 3);
+            assert_eq!(service.monitoring().stats().handlers_panicked, 3);
         }
     }
 }

@@ -694,9 +694,9 @@ mod tests {
 
     fn add(service: &Instance, name: &str) -> PoolRef {
         let pool = Pool::from_json(&format!(r#"{{ "name": "{name}" }}"#)).unwrap();
-        let pool = service.add_pool(pool).unwrap().pool;
+        let pool = service.layout().add_pool(pool).unwrap().pool;
         let json = format!(r#"{{ "name": "{name}", "scheduler": {{ "pools": ["{name}"] }} }}"#);
-        service.add_xstream(Xstream::from_json(&json).unwrap()).unwrap();
+        service.layout().add_xstream(Xstream::from_json(&json).unwrap()).unwrap();
         pool
     }
 
@@ -716,7 +716,7 @@ mod tests {
         let waiting = take_waiting(inner);
         go.release(1);
         assert_eq!(first.wait_timeout(PATIENCE).unwrap().unwrap(), 1);
-        service.set_handler_pool(HOLD, ProviderId::DEFAULT, &to).unwrap();
+        service.layout().set_handler_pool(HOLD, ProviderId::DEFAULT, &to).unwrap();
 
         // As `go_on`, between its look at the pool and the spawn.
         let Waiting { request, registration, .. } = waiting;
@@ -724,15 +724,15 @@ mod tests {
         let own_gate = entry.own_gate.as_ref().unwrap();
         own_gate.enter_beyond(request.origin(), || None);
         entry.gate.enter_beyond(request.origin(), || None);
-        service.remove_xstream("from").unwrap();
-        service.remove_pool(&from).unwrap();
+        service.layout().remove_xstream("from").unwrap();
+        service.layout().remove_pool(&from).unwrap();
         let start = HandlerSpawn::prepare(inner, 0, entry).unwrap();
         let (core, parts) = request.into_parts();
         let RequestParts { origin, request, .. } = parts;
         start.go(inner, core.shard(), (origin, request), registration.clone(), None);
 
         begun.acquire_timeout(1, PATIENCE).expect("it is handled").forget();
-        assert_eq!(service.load(&to).unwrap().in_hand, 1);
+        assert_eq!(service.monitoring().load(&to).unwrap().in_hand, 1);
         go.release(1);
         assert_eq!(second.wait_timeout(PATIENCE).unwrap().unwrap(), 2);
         client.finalize_and_wait().unwrap();

@@ -93,7 +93,7 @@ pub(crate) struct XstreamEntry {
     pub(crate) leaving: bool,
 }
 
-/// A pool of an instance. See [`Instance::find_pool`](crate::Instance::find_pool).
+/// A pool of an instance. See [`InstanceLayout::find_pool`](crate::InstanceLayout::find_pool).
 ///
 /// Counterpart: `struct margo_pool_info`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -112,7 +112,8 @@ impl PoolInfo {
     }
 }
 
-/// An xstream of an instance. See [`Instance::find_xstream`](crate::Instance::find_xstream).
+/// An xstream of an instance. See
+/// [`InstanceLayout::find_xstream`](crate::InstanceLayout::find_xstream).
 ///
 /// Counterpart: `struct margo_xstream_info`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -370,8 +371,9 @@ fn names<'n>(all: impl Iterator<Item = (usize, &'n str)>) -> String {
 
 pub(crate) const LEAVING: &str = "somebody who is removing it";
 
-/// Keeps a pool in its instance; see [`Instance::hold_pool`](crate::Instance::hold_pool). Does not
-/// keep the instance running.
+/// Keeps a pool in its instance; see
+/// [`InstanceLayout::hold_pool`](crate::InstanceLayout::hold_pool). Does not keep the instance
+/// running.
 #[must_use = "dropping this gives the pool free"]
 pub struct PoolHold {
     pub(crate) info: PoolInfo,
@@ -408,8 +410,8 @@ impl fmt::Debug for PoolHold {
 }
 
 /// Keeps an xstream in its instance; see
-/// [`Instance::hold_xstream`](crate::Instance::hold_xstream). Does not keep the instance
-/// running.
+/// [`InstanceLayout::hold_xstream`](crate::InstanceLayout::hold_xstream). Does not keep the
+/// instance running.
 #[must_use = "dropping this gives the xstream free"]
 pub struct XstreamHold {
     pub(crate) info: XstreamInfo,

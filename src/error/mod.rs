@@ -700,7 +700,7 @@ pub struct StageOver;
 #[non_exhaustive]
 pub enum ShutdownRemoteError {
     /// The peer does not allow it. Set `margo.remote_shutdown` in its configuration, or have it
-    /// call [`enable_remote_shutdown`](crate::Instance::enable_remote_shutdown).
+    /// call [`enable_remote_shutdown`](crate::InstanceNetwork::enable_remote_shutdown).
     #[error("{peer} does not let others shut it down (`margo.remote_shutdown` is not set there)")]
     NotEnabled {
         /// The peer's address.
@@ -717,7 +717,7 @@ pub enum ShutdownRemoteError {
 #[non_exhaustive]
 pub enum MetricsError {
     /// The peer does not allow it. Set `margo.metrics.remote` in its configuration, or have it call
-    /// [`enable_remote_metrics`](crate::Instance::enable_remote_metrics).
+    /// [`enable_remote_metrics`](crate::InstanceNetwork::enable_remote_metrics).
     #[error(
         "{peer} does not let others read its metrics (`margo.metrics.remote` is not set there)"
     )]

@@ -38,6 +38,7 @@ use crate::progress::when_needed::WhenNeeded;
 use crate::support::log::Log;
 use crate::timer::{Timer, Timers};
 use crate::{Addr, AddressFile, Stats};
+use crate::{InstanceMonitoring, InstanceNetwork};
 
 /// A running margo: an address, an RPC layer, pools and execution streams. Cheap to clone.
 ///
@@ -263,17 +264,6 @@ impl Instance {
         WeakInstance(Arc::downgrade(&self.0.lent_by.as_ref().unwrap_or(self).0))
     }
 
-    /// Returns whether peers can call it: it was started to listen ([`InstanceBuilder::listen`],
-    /// `margo.listen`). That does not change when it ends; see
-    /// [`is_finalizing`](Self::is_finalizing).
-    ///
-    /// Counterpart: `margo_is_listening`.
-    ///
-    /// [`InstanceBuilder::listen`]: crate::InstanceBuilder::listen
-    pub fn is_listening(&self) -> bool {
-        self.inner().resolved.listen
-    }
-
     /// This instance's address, as peers can look it up if it listens.
     ///
     /// Counterpart: `margo_addr_self`.
@@ -310,16 +300,6 @@ impl Instance {
         &self.inner().runtime
     }
 
-    /// Returns how bulk data moves on this transport, in words; for people.
-    pub fn bulk_path(&self) -> String {
-        self.inner().core.endpoint().bulk_path()
-    }
-
-    /// Returns the counts of the work that it has done so far.
-    pub fn stats(&self) -> Stats {
-        self.inner().stats()
-    }
-
     /// Returns whether [`finalize`](Self::finalize) has begun. So it seems as well in a child
     /// process that was forked off.
     pub fn is_finalizing(&self) -> bool {
@@ -338,6 +318,31 @@ impl Instance {
     }
 }
 
+impl InstanceMonitoring<'_> {
+    /// Returns the counts of the work that it has done so far.
+    pub fn stats(&self) -> Stats {
+        self.inner().stats()
+    }
+}
+
+impl InstanceNetwork<'_> {
+    /// Returns whether peers can call it: it was started to listen ([`InstanceBuilder::listen`],
+    /// `margo.listen`). That does not change when it ends; see
+    /// [`is_finalizing`](crate::Instance::is_finalizing).
+    ///
+    /// Counterpart: `margo_is_listening`.
+    ///
+    /// [`InstanceBuilder::listen`]: crate::InstanceBuilder::listen
+    pub fn is_listening(&self) -> bool {
+        self.inner().resolved.listen
+    }
+
+    /// Returns how bulk data moves on this transport, in words; for people.
+    pub fn bulk_path(&self) -> String {
+        self.inner().core.endpoint().bulk_path()
+    }
+}
+
 /// An [`Instance`] that does not keep it running: for values that the instance itself owns, such as
 /// handlers, the callbacks of timers, and objects that these share. Made by
 /// [`Instance::downgrade`].
@@ -351,7 +356,7 @@ impl Instance {
 /// let weak = instance.downgrade();
 /// let timer = instance.timer(move |_| {
 ///     let Some(instance) = weak.upgrade() else { return };
-///     println!("{} requests so far", instance.stats().requests_received);
+///     println!("{} requests so far", instance.monitoring().stats().requests_received);
 /// });
 /// timer.start_every(Duration::from_secs(10))?;
 /// drop(instance); // ends by itself; a timer that owned a clone would keep it for ever

@@ -6,6 +6,7 @@ use std::sync::{Arc, MutexGuard};
 
 use ult::{PoolRef, XstreamRef, XstreamState};
 
+use crate::InstanceLayout;
 use crate::elastic::{Elastic, ElasticTable, LEAVING, may_spawn};
 use crate::instance::inner::Inner;
 use crate::{
@@ -70,149 +71,6 @@ impl Instance {
         Ok(self.elastic().table())
     }
 
-    /// All pools, in the order of their indices. In a child process that was forked off: those that
-    /// there were at the start.
-    ///
-    /// Counterpart: `margo_get_num_pools`.
-    pub fn pools(&self) -> Vec<PoolRef> {
-        self.inner().pools()
-    }
-
-    /// All xstreams, in the order of their indices; of a child those of its parent. In a child
-    /// process that was forked off, which has none of them: none.
-    ///
-    /// Counterpart: `margo_get_num_xstreams`.
-    pub fn xstreams(&self) -> Vec<XstreamRef> {
-        let Ok(list) = self.xstream_list() else { return Vec::new() };
-        let table = list.table();
-        table.xstreams.values().map(|entry| entry.xstream.clone()).collect()
-    }
-
-    /// The pool of that name. See [`find_pool`](Self::find_pool) for other ways to name one.
-    pub fn pool(&self, name: &str) -> Option<PoolRef> {
-        self.find_pool(name).ok().map(|info| info.pool)
-    }
-
-    /// Finds a pool by name, index or handle.
-    ///
-    /// # Errors
-    ///
-    /// [`ElasticityError::NoSuchPool`], with the pools that there are;
-    /// [`ElasticityError::Forked`].
-    ///
-    /// Counterpart: `margo_find_pool_by_name`, `_by_index`, `_by_handle`.
-    pub fn find_pool<'k>(&self, key: impl Into<PoolKey<'k>>) -> Result<PoolInfo, ElasticityError> {
-        let table = self.list()?;
-        let index = table.find_pool(key.into())?;
-        Ok(PoolInfo { index, pool: table.pools[&index].pool.clone() })
-    }
-
-    /// Finds an xstream by name, index or handle.
-    ///
-    /// # Errors
-    ///
-    /// [`ElasticityError::NoSuchXstream`], with the xstreams that there are;
-    /// [`ElasticityError::Forked`].
-    ///
-    /// Counterpart: `margo_find_xstream_by_name`, `_by_index`, `_by_handle`.
-    pub fn find_xstream<'k>(
-        &self,
-        key: impl Into<XstreamKey<'k>>,
-    ) -> Result<XstreamInfo, ElasticityError> {
-        let list = self.xstream_list()?;
-        let table = list.table();
-        let index = table.find_xstream(key.into())?;
-        Ok(XstreamInfo { index, xstream: table.xstreams[&index].xstream.clone() })
-    }
-
-    /// Returns the pool of handlers that were registered without one. Counterpart:
-    /// `margo_get_handler_pool`.
-    pub fn rpc_pool(&self) -> PoolRef {
-        self.inner().rpc_pool()
-    }
-
-    /// Returns the pool of shard 0's progress ULT. Counterpart: `margo_get_progress_pool`.
-    pub fn progress_pool(&self) -> PoolRef {
-        self.inner().progress_pool()
-    }
-
-    /// Returns the pools of the progress ULTs: of shard 0, shard 1 and so on, those apart that were
-    /// removed.
-    pub fn progress_pools(&self) -> impl Iterator<Item = PoolRef> + use<> {
-        let inner = self.inner();
-        let pools = match inner.is_forked() {
-            false => self.elastic().progress_pools(),
-            true => inner.resolved.progress_pools().map(|at| inner.pools[at].clone()).collect(),
-        };
-        pools.into_iter()
-    }
-
-    /// Keeps a pool from being removed for as long as the value lives. `by` is what an error says
-    /// that would remove it.
-    ///
-    /// # Errors
-    ///
-    /// [`ElasticityError::NoSuchPool`]; [`ElasticityError::PoolInUse`] if it is being removed;
-    /// [`ElasticityError::Forked`].
-    ///
-    /// Counterpart: `margo_pool_ref_incr`; dropping the value is `margo_pool_release`.
-    pub fn hold_pool<'k>(
-        &self,
-        key: impl Into<PoolKey<'k>>,
-        by: impl Into<String>,
-    ) -> Result<PoolHold, ElasticityError> {
-        let mut table = self.list()?;
-        let index = table.find_pool(key.into())?;
-        let id = table.next_hold;
-        table.next_hold += 1;
-        let info = table.pool_info(index);
-        let (Some(info), Some(entry)) = (info, table.pools.get_mut(&index)) else {
-            return Err(ElasticityError::Closing);
-        };
-        if entry.leaving {
-            return Err(ElasticityError::PoolInUse {
-                pool: info.name().to_owned(),
-                by: vec![LEAVING.to_owned()],
-            });
-        }
-        entry.holds.insert(id, by.into());
-        drop(table);
-        Ok(PoolHold { info, id, elastic: self.elastic().clone() })
-    }
-
-    /// Keeps an xstream from being removed for as long as the value lives, also one of the parent.
-    ///
-    /// # Errors
-    ///
-    /// [`ElasticityError::NoSuchXstream`]; [`ElasticityError::XstreamInUse`] if it is being
-    /// removed; [`ElasticityError::Forked`].
-    ///
-    /// Counterpart: `margo_xstream_ref_incr`; dropping the value is `margo_xstream_release`.
-    pub fn hold_xstream<'k>(
-        &self,
-        key: impl Into<XstreamKey<'k>>,
-        by: impl Into<String>,
-    ) -> Result<XstreamHold, ElasticityError> {
-        let list = self.xstream_list()?;
-        let mut table = list.table();
-        let index = table.find_xstream(key.into())?;
-        let id = table.next_hold;
-        table.next_hold += 1;
-        let info = table.xstream_info(index);
-        let (Some(info), Some(entry)) = (info, table.xstreams.get_mut(&index)) else {
-            return Err(ElasticityError::Closing);
-        };
-        if entry.leaving {
-            return Err(ElasticityError::XstreamInUse {
-                xstream: info.name().to_owned(),
-                by: vec![LEAVING.to_owned()],
-            });
-        }
-        entry.holds.insert(id, by.into());
-        drop(table);
-        Ok(XstreamHold { info, id, elastic: list })
-    }
-
     /// Returns whether an xstream that runs, and stays, runs the pool, other than this one.
     pub(crate) fn others_run(&self, pool: &PoolRef, this: &str) -> bool {
         let leaving: Vec<_> = {
@@ -236,5 +94,150 @@ impl Instance {
     /// Returns whether an xstream runs the pool, and stays.
     pub(crate) fn is_served(&self, pool: &PoolRef) -> bool {
         self.others_run(pool, "")
+    }
+}
+
+impl InstanceLayout<'_> {
+    /// All pools, in the order of their indices. In a child process that was forked off: those that
+    /// there were at the start.
+    ///
+    /// Counterpart: `margo_get_num_pools`.
+    pub fn pools(&self) -> Vec<PoolRef> {
+        self.inner().pools()
+    }
+
+    /// All xstreams, in the order of their indices; of a child those of its parent. In a child
+    /// process that was forked off, which has none of them: none.
+    ///
+    /// Counterpart: `margo_get_num_xstreams`.
+    pub fn xstreams(&self) -> Vec<XstreamRef> {
+        let Ok(list) = self.instance.xstream_list() else { return Vec::new() };
+        let table = list.table();
+        table.xstreams.values().map(|entry| entry.xstream.clone()).collect()
+    }
+
+    /// The pool of that name. See [`find_pool`](Self::find_pool) for other ways to name one.
+    pub fn pool(&self, name: &str) -> Option<PoolRef> {
+        self.find_pool(name).ok().map(|info| info.pool)
+    }
+
+    /// Finds a pool by name, index or handle.
+    ///
+    /// # Errors
+    ///
+    /// [`ElasticityError::NoSuchPool`], with the pools that there are;
+    /// [`ElasticityError::Forked`].
+    ///
+    /// Counterpart: `margo_find_pool_by_name`, `_by_index`, `_by_handle`.
+    pub fn find_pool<'k>(&self, key: impl Into<PoolKey<'k>>) -> Result<PoolInfo, ElasticityError> {
+        let table = self.instance.list()?;
+        let index = table.find_pool(key.into())?;
+        Ok(PoolInfo { index, pool: table.pools[&index].pool.clone() })
+    }
+
+    /// Finds an xstream by name, index or handle.
+    ///
+    /// # Errors
+    ///
+    /// [`ElasticityError::NoSuchXstream`], with the xstreams that there are;
+    /// [`ElasticityError::Forked`].
+    ///
+    /// Counterpart: `margo_find_xstream_by_name`, `_by_index`, `_by_handle`.
+    pub fn find_xstream<'k>(
+        &self,
+        key: impl Into<XstreamKey<'k>>,
+    ) -> Result<XstreamInfo, ElasticityError> {
+        let list = self.instance.xstream_list()?;
+        let table = list.table();
+        let index = table.find_xstream(key.into())?;
+        Ok(XstreamInfo { index, xstream: table.xstreams[&index].xstream.clone() })
+    }
+
+    /// Returns the pool of handlers that were registered without one. Counterpart:
+    /// `margo_get_handler_pool`.
+    pub fn rpc_pool(&self) -> PoolRef {
+        self.inner().rpc_pool()
+    }
+
+    /// Returns the pool of shard 0's progress ULT. Counterpart: `margo_get_progress_pool`.
+    pub fn progress_pool(&self) -> PoolRef {
+        self.inner().progress_pool()
+    }
+
+    /// Returns the pools of the progress ULTs: of shard 0, shard 1 and so on, those apart that were
+    /// removed.
+    pub fn progress_pools(&self) -> impl Iterator<Item = PoolRef> + use<> {
+        let inner = self.inner();
+        let pools = match inner.is_forked() {
+            false => self.instance.elastic().progress_pools(),
+            true => inner.resolved.progress_pools().map(|at| inner.pools[at].clone()).collect(),
+        };
+        pools.into_iter()
+    }
+
+    /// Keeps a pool from being removed for as long as the value lives. `by` is what an error says
+    /// that would remove it.
+    ///
+    /// # Errors
+    ///
+    /// [`ElasticityError::NoSuchPool`]; [`ElasticityError::PoolInUse`] if it is being removed;
+    /// [`ElasticityError::Forked`].
+    ///
+    /// Counterpart: `margo_pool_ref_incr`; dropping the value is `margo_pool_release`.
+    pub fn hold_pool<'k>(
+        &self,
+        key: impl Into<PoolKey<'k>>,
+        by: impl Into<String>,
+    ) -> Result<PoolHold, ElasticityError> {
+        let mut table = self.instance.list()?;
+        let index = table.find_pool(key.into())?;
+        let id = table.next_hold;
+        table.next_hold += 1;
+        let info = table.pool_info(index);
+        let (Some(info), Some(entry)) = (info, table.pools.get_mut(&index)) else {
+            return Err(ElasticityError::Closing);
+        };
+        if entry.leaving {
+            return Err(ElasticityError::PoolInUse {
+                pool: info.name().to_owned(),
+                by: vec![LEAVING.to_owned()],
+            });
+        }
+        entry.holds.insert(id, by.into());
+        drop(table);
+        Ok(PoolHold { info, id, elastic: self.instance.elastic().clone() })
+    }
+
+    /// Keeps an xstream from being removed for as long as the value lives, also one of the parent.
+    ///
+    /// # Errors
+    ///
+    /// [`ElasticityError::NoSuchXstream`]; [`ElasticityError::XstreamInUse`] if it is being
+    /// removed; [`ElasticityError::Forked`].
+    ///
+    /// Counterpart: `margo_xstream_ref_incr`; dropping the value is `margo_xstream_release`.
+    pub fn hold_xstream<'k>(
+        &self,
+        key: impl Into<XstreamKey<'k>>,
+        by: impl Into<String>,
+    ) -> Result<XstreamHold, ElasticityError> {
+        let list = self.instance.xstream_list()?;
+        let mut table = list.table();
+        let index = table.find_xstream(key.into())?;
+        let id = table.next_hold;
+        table.next_hold += 1;
+        let info = table.xstream_info(index);
+        let (Some(info), Some(entry)) = (info, table.xstreams.get_mut(&index)) else {
+            return Err(ElasticityError::Closing);
+        };
+        if entry.leaving {
+            return Err(ElasticityError::XstreamInUse {
+                xstream: info.name().to_owned(),
+                by: vec![LEAVING.to_owned()],
+            });
+        }
+        entry.holds.insert(id, by.into());
+        drop(table);
+        Ok(XstreamHold { info, id, elastic: list })
     }
 }

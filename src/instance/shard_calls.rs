@@ -8,6 +8,7 @@
 use hg::Core;
 
 use crate::Instance;
+use crate::InstanceLayout;
 use crate::instance::inner::Inner;
 use crate::operation::token::Token;
 use crate::progress::shards::Shard;
@@ -33,7 +34,7 @@ impl Inner {
     }
 }
 
-impl Instance {
+impl InstanceLayout<'_> {
     /// Lets progress spin only while operations of this instance are in flight, or (`false`, the
     /// default) also for a while after that. For clients that share their cores with something else
     /// and call now and then: between calls they use no processor time at all, also with
@@ -87,7 +88,7 @@ mod tests {
         let in_flight = || own.inner().shards.iter().map(|shard| shard.core.in_flight());
         let mut expected = [0; 3];
         let mut calls = Vec::new();
-        for (shard, pool) in own.progress_pools().enumerate() {
+        for (shard, pool) in own.layout().progress_pools().enumerate() {
             let caller = own.clone();
             let target = ProviderHandle::from(own.self_addr());
             calls.push(pool.spawn(move || caller.forward(WAIT, &target, &())).unwrap());

@@ -36,9 +36,9 @@ pub(crate) fn enter(child: &Instance, parent: &Instance) -> Result<(), InitError
     let by = format!("child instance {}", child.self_addr());
     let hold = |pool: ult::PoolRef| {
         let gone = |_| InitError::PoolGone { pool: pool.name().to_owned() };
-        parent.hold_pool(&pool, by.as_str()).map_err(gone)
+        parent.layout().hold_pool(&pool, by.as_str()).map_err(gone)
     };
-    let holds: Result<Vec<_>, _> = child.pools().into_iter().map(hold).collect();
+    let holds: Result<Vec<_>, _> = child.layout().pools().into_iter().map(hold).collect();
     child.inner().tree.keep(holds.inspect_err(|_| child.finalize())?);
     Ok(())
 }

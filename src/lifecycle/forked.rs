@@ -28,28 +28,34 @@ fn use_layout(service: &Instance) -> Result<(), i32> {
         result.is_err_and(|error| matches!(error, RegisterError::Forked))
     };
     check(refused(service.register(OTHER, |_| ())), 1)?;
-    let pool = service.rpc_pool();
-    check(refused(service.set_handler_pool(KEEP, ProviderId::DEFAULT, &pool)), 2)?;
-    check(refused(service.register_identity(ProviderId::new(9), "nine")), 3)?;
-    check(!service.deregister_identity(ProviderId::new(9)), 4)?;
+    let pool = service.layout().rpc_pool();
+    check(refused(service.layout().set_handler_pool(KEEP, ProviderId::DEFAULT, &pool)), 2)?;
+    check(refused(service.network().register_identity(ProviderId::new(9), "nine")), 3)?;
+    check(!service.network().deregister_identity(ProviderId::new(9)), 4)?;
     let provider = service.provider(ProviderId::new(8), &pool);
     check(refused(provider.register(OTHER, |_| ())), 5)?;
     drop(provider);
     let forked = |result: Result<(), ElasticityError>| {
         result.is_err_and(|error| matches!(error, ElasticityError::Forked))
     };
-    check(forked(service.find_pool(0).map(drop)), 6)?;
-    check(forked(service.find_xstream(0).map(drop)), 7)?;
-    check(forked(service.hold_pool(&pool, "a test").map(drop)), 8)?;
-    check(forked(service.hold_xstream(0, "a test").map(drop)), 9)?;
-    check(forked(service.add_pool_from_json("{}").map(drop)), 10)?;
-    check(service.pool("__primary__").is_none() && service.xstreams().is_empty(), 11)?;
-    check(service.pools() == [pool.clone()] && service.progress_pool() == pool, 12)?;
-    check(service.progress_pools().eq([pool.clone()]), 13)?;
+    check(forked(service.layout().find_pool(0).map(drop)), 6)?;
+    check(forked(service.layout().find_xstream(0).map(drop)), 7)?;
+    check(forked(service.layout().hold_pool(&pool, "a test").map(drop)), 8)?;
+    check(forked(service.layout().hold_xstream(0, "a test").map(drop)), 9)?;
+    check(forked(service.layout().add_pool_from_json("{}").map(drop)), 10)?;
+    check(
+        service.layout().pool("__primary__").is_none() && service.layout().xstreams().is_empty(),
+        11,
+    )?;
+    check(
+        service.layout().pools() == [pool.clone()] && service.layout().progress_pool() == pool,
+        12,
+    )?;
+    check(service.layout().progress_pools().eq([pool.clone()]), 13)?;
     check(service.config().argobots.pools.len() == 1, 14)?;
-    check(service.handler_pool(KEEP, ProviderId::DEFAULT).is_none(), 15)?;
-    check(service.load(&pool).is_none(), 16)?;
-    check(service.rpc_load(KEEP, ProviderId::DEFAULT).is_none(), 17)?;
+    check(service.layout().handler_pool(KEEP, ProviderId::DEFAULT).is_none(), 15)?;
+    check(service.monitoring().load(&pool).is_none(), 16)?;
+    check(service.monitoring().rpc_load(KEEP, ProviderId::DEFAULT).is_none(), 17)?;
     check(!service.deregister(KEEP, ProviderId::DEFAULT), 18)
 }
 
@@ -84,9 +90,9 @@ fn use_network(service: &Instance, target: &ProviderHandle) -> Result<(), i32> {
         result.is_err_and(|error| matches!(error, BulkError::Register(HgError::Forked)))
     };
     check(refused(service.expose(vec![1], Access::ReadOnly).map(drop)), 53)?;
-    check(refused(service.expose_ref(&[1], |_| ())), 54)?;
-    check(refused(service.expose_mut(&mut [1], |_| ())), 55)?;
-    check(refused(service.bulk_buffer(1).map(drop)), 56)
+    check(refused(service.memory().expose_ref(&[1], |_| ())), 54)?;
+    check(refused(service.memory().expose_mut(&mut [1], |_| ())), 55)?;
+    check(refused(service.memory().bulk_buffer(1).map(drop)), 56)
 }
 
 #[test]
@@ -98,10 +104,13 @@ fn in_a_child_nothing_waits_for_locks_that_are_held() {
     let target = ProviderHandle::from(client.lookup(service.self_addr().uri()).unwrap());
     let call = client.iforward_timed(KEEP, &target, &(), PATIENCE).unwrap();
     let mut handle: Option<Handle<(), u32>> = Some(requests.recv_timeout(PATIENCE).unwrap());
-    let provider = service.provider(ProviderId::new(7), &service.rpc_pool());
+    let provider = service.provider(ProviderId::new(7), &service.layout().rpc_pool());
     provider.register(OTHER, |_| ()).unwrap();
-    let holds = (service.hold_pool(0, "a test").unwrap(), service.hold_xstream(0, "it").unwrap());
-    let pool = service.bulk_pool(&BulkPoolSpec::new().class(100, 2)).unwrap();
+    let holds = (
+        service.layout().hold_pool(0, "a test").unwrap(),
+        service.layout().hold_xstream(0, "it").unwrap(),
+    );
+    let pool = service.memory().bulk_pool(&BulkPoolSpec::new().class(100, 2)).unwrap();
     let buffer = pool.get(100).unwrap();
     let mut of_child = Some((provider, holds, buffer));
     let own = ProviderHandle::from(service.self_addr());
@@ -131,7 +140,7 @@ fn in_a_child_nothing_waits_for_locks_that_are_held() {
     handle.take().unwrap().respond(&5).unwrap();
     assert_eq!(call.wait().unwrap(), 5);
     let seventh = ProviderHandle::new(target.addr().clone(), ProviderId::new(7));
-    assert!(service.handler_pool(OTHER, seventh.id()).is_some());
+    assert!(service.layout().handler_pool(OTHER, seventh.id()).is_some());
     drop(of_child);
     assert_eq!(pool.stats()[0].free, 2);
     client.finalize_and_wait().unwrap();

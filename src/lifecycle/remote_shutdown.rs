@@ -7,6 +7,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use crate::InstanceNetwork;
 use crate::admission::counters::Counters;
 use crate::admission::gates::Internal;
 use crate::support::log::log;
@@ -24,7 +25,7 @@ pub(crate) fn register(instance: &Instance) -> Result<(), RegisterError> {
         return Ok(());
     }
     // Where a handler may always run, whatever the pools of the document allow and have in hand.
-    let pool = instance.progress_pool();
+    let pool = instance.layout().progress_pool();
     instance.serve(SHUTDOWN).pool(&pool).internal(Internal::Shutdown).handler(|request| {
         let (instance, origin) = (request.instance(), request.origin());
         let log = &instance.inner().log;
@@ -44,7 +45,7 @@ pub(crate) fn register(instance: &Instance) -> Result<(), RegisterError> {
     })
 }
 
-impl Instance {
+impl InstanceNetwork<'_> {
     /// From now on lets any peer end this instance, with
     /// [`shutdown_remote`](Self::shutdown_remote) or C Margo's `margo_shutdown_remote_instance`.
     /// Default: as configured in `margo.remote_shutdown`, which is off.
@@ -56,8 +57,8 @@ impl Instance {
         self.inner().remote_shutdown.store(true, Ordering::Relaxed);
     }
 
-    /// Has the instance at `peer` [`finalize`](Self::finalize). Returns when it has agreed, not
-    /// when it has ended.
+    /// Has the instance at `peer` [`finalize`](crate::Instance::finalize). Returns when it has
+    /// agreed, not when it has ended.
     ///
     /// # Errors
     ///
@@ -66,7 +67,7 @@ impl Instance {
     ///
     /// Counterpart: `margo_shutdown_remote_instance`.
     pub fn shutdown_remote(&self, peer: &Addr) -> Result<(), ShutdownRemoteError> {
-        agreed(peer, self.forward(SHUTDOWN, &ProviderHandle::from(peer.clone()), &())?)
+        agreed(peer, self.instance.forward(SHUTDOWN, &ProviderHandle::from(peer.clone()), &())?)
     }
 
     /// [`shutdown_remote`](Self::shutdown_remote) with a limit: ofi does not tell that a peer is
@@ -82,7 +83,7 @@ impl Instance {
         limit: Duration,
     ) -> Result<(), ShutdownRemoteError> {
         let target = ProviderHandle::from(peer.clone());
-        agreed(peer, self.forward_timed(SHUTDOWN, &target, &(), limit)?)
+        agreed(peer, self.instance.forward_timed(SHUTDOWN, &target, &(), limit)?)
     }
 }
 

@@ -171,7 +171,7 @@ mod tests {
         let (other, lost) = held_up(&instance);
         // One in a thread, and one in a ULT, which the end waits for.
         let thread = std::thread::spawn(move || releasing.wait().unwrap_err());
-        let ult = instance.rpc_pool().spawn(move || other.wait().unwrap_err()).unwrap();
+        let ult = instance.layout().rpc_pool().spawn(move || other.wait().unwrap_err()).unwrap();
         instance.finalize_and_wait().unwrap();
         let (mut releasing, mut other) = (thread.join().unwrap(), ult.join().unwrap());
         assert!(!releasing.is_lost() && !other.is_lost());

@@ -30,7 +30,7 @@ use crate::memory::exposed::owner_of;
 /// let instance = Instance::builder("na+sm://").start()?;
 /// # let exposed = instance.expose(vec![7; 10], Access::ReadOnly)?;
 /// # let (from, remote) = (instance.self_addr(), exposed.bulk());
-/// let mut rows = instance.bulk_segments(vec![vec![0; 4], vec![0; 6]])?;
+/// let mut rows = instance.memory().bulk_segments(vec![vec![0; 4], vec![0; 6]])?;
 /// // `from` has the memory that `remote` describes. The first bytes go into the first row.
 /// instance.pull(&from, remote, 0, &mut rows, 0..10)?;
 /// assert_eq!(rows.segment(1), [7; 6]);

@@ -444,7 +444,7 @@ mod tests {
             // A ULT that waits.
             for timed in [false, true] {
                 let (own, to) = (client.clone(), target.clone());
-                let ult = client.rpc_pool().spawn(move || match timed {
+                let ult = client.layout().rpc_pool().spawn(move || match timed {
                     true => own.forward_timed(HOLD, &to, &(), FAR),
                     false => own.forward(HOLD, &to, &()),
                 });

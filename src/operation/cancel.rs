@@ -721,10 +721,10 @@ mod tests {
     #[test]
     fn a_deadline_is_told_although_the_pool_for_its_alarm_has_just_been_removed() {
         let instance = Instance::builder("na+sm://").start().unwrap();
-        let gone = instance.add_pool_from_json("{}").unwrap().pool;
-        instance.remove_pool(&gone).unwrap();
+        let gone = instance.layout().add_pool_from_json("{}").unwrap().pool;
+        instance.layout().remove_pool(&gone).unwrap();
         let state = Arc::new(TokenState::new(0, Process::current(), Some(Instant::now())));
-        let pools = [gone, instance.rpc_pool()].into_iter();
+        let pools = [gone, instance.layout().rpc_pool()].into_iter();
         set_alarm(&state, &instance.inner().log, pools);
         // Whoever waits does not look at the clock.
         let until = Instant::now() + Duration::from_secs(60);

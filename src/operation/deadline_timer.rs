@@ -90,11 +90,11 @@ mod tests {
     #[test]
     fn an_alarm_goes_off_although_the_pool_that_it_was_for_has_just_been_removed() {
         let own = crate::init("{}").unwrap();
-        let gone = own.add_pool_from_json("{}").unwrap().pool;
-        own.remove_pool(&gone).unwrap();
+        let gone = own.layout().add_pool_from_json("{}").unwrap().pool;
+        own.layout().remove_pool(&gone).unwrap();
         let (sender, rang) = mpsc::channel();
         let alarm = DeadlineTimer::default();
-        let pools = [gone, own.rpc_pool()].into_iter();
+        let pools = [gone, own.layout().rpc_pool()].into_iter();
         alarm.set_in(&own.inner().log, pools, Instant::now(), || {
             let sender = sender.clone();
             move || sender.send(()).unwrap()

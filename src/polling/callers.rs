@@ -136,7 +136,7 @@ mod tests {
     fn who_is_alone_with_progress_calls_without_a_switch() {
         let (service, client, target) = pair(r#"{ "margo": { "address": "na+sm://" } }"#);
         let own = client.clone();
-        let calls = client.rpc_pool().spawn(move || {
+        let calls = client.layout().rpc_pool().spawn(move || {
             let start = Instant::now();
             // The system may take the processor from the service at times.
             while run_during_a_call(&own, &target) > 0 {
@@ -151,7 +151,7 @@ mod tests {
     fn who_has_little_stack_left_suspends() {
         let (service, client, target) = pair(r#"{ "margo": { "address": "na+sm://" } }"#);
         let own = client.clone();
-        let pool = client.rpc_pool();
+        let pool = client.layout().rpc_pool();
         let calls = pool
             .ult()
             .stack_bytes(16 << 10)
@@ -165,14 +165,14 @@ mod tests {
         let (service, client, target) = pair(r#"{ "margo": { "address": "na+sm://" } }"#);
         let (turns, is_over) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
         let (count, until) = (turns.clone(), is_over.clone());
-        let other = client.rpc_pool().spawn(move || {
+        let other = client.layout().rpc_pool().spawn(move || {
             while !until.load(Ordering::Relaxed) {
                 count.fetch_add(1, Ordering::Relaxed);
                 ult::yield_now();
             }
         });
         let own = client.clone();
-        let calls = client.rpc_pool().spawn(move || {
+        let calls = client.layout().rpc_pool().spawn(move || {
             let without = (0..200).filter(|_| {
                 let before = turns.load(Ordering::Relaxed);
                 own.forward(NULL, &target, &()).unwrap();
@@ -196,7 +196,7 @@ mod tests {
         );
         let is_over = Arc::new(AtomicBool::new(false));
         let (own, until) = (client.clone(), is_over.clone());
-        let calls = client.rpc_pool().spawn(move || {
+        let calls = client.layout().rpc_pool().spawn(move || {
             let mut calls = 0u64;
             while !until.load(Ordering::Relaxed) {
                 own.forward(NULL, &target, &()).unwrap();
@@ -210,7 +210,7 @@ mod tests {
         timer.start(Duration::from_millis(2)).unwrap();
         assert!(rang.wait_ready_timeout(LONG), "the timer does not go off");
         for pool in ["far", "near", "far"] {
-            client.migrate_progress(pool).unwrap();
+            client.layout().migrate_progress(pool).unwrap();
         }
         is_over.store(true, Ordering::Relaxed);
         assert!(calls.unwrap().join().unwrap() > 0);

@@ -290,6 +290,7 @@ impl Instance {
             name: wanted.name.clone(),
             id: ProviderId::new(wanted.provider_id),
             pool: self
+                .layout()
                 .find_pool(self.inner().resolved.pools[wanted.pool].index)
                 .map_err(refused)?
                 .pool,

@@ -28,7 +28,8 @@ impl Need {
     }
 
     /// Accepts providers of that type only, by the type in the document. A provider elsewhere can
-    /// be asked for its identity ([`Instance::check_identity`](crate::Instance::check_identity)).
+    /// be asked for its identity
+    /// ([`InstanceNetwork::check_identity`](crate::InstanceNetwork::check_identity)).
     #[must_use]
     pub const fn of_type(self, type_name: &'static str) -> Self {
         Self { type_name: Some(type_name), ..self }

@@ -10,6 +10,7 @@ use hg::PeerCalls;
 use na::PeerLink;
 use ult::{PoolKind, PoolRef, XstreamRef, XstreamState};
 
+use crate::InstanceMonitoring;
 use crate::dispatch::registered_rpc::RegisteredRpc;
 use crate::instance::inner::Inner;
 use crate::observe::metrics::{
@@ -33,8 +34,8 @@ impl Instance {
     /// parent's.
     ///
     /// Counters never go back, but for those of RPCs, which are the statistics':
-    /// [`reset_statistics`](Instance::reset_statistics) begins them anew, and a call whose result
-    /// turns out to be undecodable goes over from the outcome `ok` to `decode`.
+    /// [`reset_statistics`](crate::InstanceMonitoring::reset_statistics) begins them anew, and a
+    /// call whose result turns out to be undecodable goes over from the outcome `ok` to `decode`.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -52,7 +53,9 @@ impl Instance {
     pub fn metrics(&self) -> Metrics {
         collect(self.inner())
     }
+}
 
+impl InstanceMonitoring<'_> {
     /// Where the server of `margo.metrics.listen` listens: with port 0 in the configuration, this
     /// is the one that it got. `None`: there is no such server, or it has ended with the instance.
     pub fn metrics_addr(&self) -> Option<SocketAddr> {

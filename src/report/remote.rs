@@ -12,6 +12,7 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::InstanceNetwork;
 use crate::admission::gates::Internal;
 use crate::instance::inner::Inner;
 use crate::report::collect::collect;
@@ -35,7 +36,7 @@ pub(crate) fn register(instance: &Instance) -> Result<(), RegisterError> {
     }
     // Not in the pool of handlers, nor within its bounds: these may be what somebody wants to look
     // at.
-    let (pool, asked) = (instance.progress_pool(), Arc::new(SnapshotCallers::default()));
+    let (pool, asked) = (instance.layout().progress_pool(), Arc::new(SnapshotCallers::default()));
     instance.serve(METRICS).pool(&pool).internal(Internal::Metrics).handler(move |request| {
         let inner = request.instance().inner().clone();
         if !inner.metrics.remote.load(Ordering::Relaxed) {
@@ -104,8 +105,8 @@ fn answer(inner: &Inner, asked: &SnapshotCallers) {
     }
 }
 
-impl Instance {
-    /// From now on lets any peer read [`metrics`](Self::metrics) with
+impl InstanceNetwork<'_> {
+    /// From now on lets any peer read [`metrics`](crate::Instance::metrics) with
     /// [`metrics_of`](Self::metrics_of), as `margo top` does. Default: as configured in
     /// `margo.metrics.remote`, which is off.
     ///
@@ -114,17 +115,17 @@ impl Instance {
         self.inner().metrics.remote.store(true, Ordering::Relaxed);
     }
 
-    /// The [`metrics`](Self::metrics) of the instance at `peer`. Waits for the answer like
-    /// [`forward`](Self::forward), and as long: an instance whose progress is stuck does not answer
-    /// (its `margo.metrics.listen` does), so [`metrics_of_timed`](Self::metrics_of_timed) is better
-    /// if that may be the case.
+    /// The [`metrics`](crate::Instance::metrics) of the instance at `peer`. Waits for the answer
+    /// like [`forward`](crate::Instance::forward), and as long: an instance whose progress is stuck
+    /// does not answer (its `margo.metrics.listen` does), so
+    /// [`metrics_of_timed`](Self::metrics_of_timed) is better if that may be the case.
     ///
     /// # Errors
     ///
     /// [`MetricsError`].
     pub fn metrics_of(&self, peer: &Addr) -> Result<Metrics, MetricsError> {
         let target = ProviderHandle::from(peer.clone());
-        read(peer, self.forward(METRICS, &target, &()))
+        read(peer, self.instance.forward(METRICS, &target, &()))
     }
 
     /// [`metrics_of`](Self::metrics_of) with a limit.
@@ -138,7 +139,7 @@ impl Instance {
         limit: std::time::Duration,
     ) -> Result<Metrics, MetricsError> {
         let target = ProviderHandle::from(peer.clone());
-        read(peer, self.forward_timed(METRICS, &target, &(), limit))
+        read(peer, self.instance.forward_timed(METRICS, &target, &(), limit))
     }
 }
 

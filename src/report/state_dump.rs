@@ -10,18 +10,20 @@ use margo_config::{Config, ConfigFlags};
 use serde::Serialize;
 use ult::{DumpOptions, StackDump, UltState};
 
+use crate::InstanceMonitoring;
 use crate::instance::inner::Inner;
 use crate::timer::TimerState;
-use crate::{Instance, Metrics, report::collect};
+use crate::{Metrics, report::collect};
 
-/// The state of an instance at about one moment; see [`Instance::state_dump`].
+/// The state of an instance at about one moment; see
+/// [`InstanceMonitoring::state_dump`](crate::InstanceMonitoring::state_dump).
 ///
 /// `Display` prints it as indented JSON, whose keys are the fields here, and those of [`Metrics`]
 /// beside them.
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct StateDump {
-    /// The figures of [`Instance::metrics`].
+    /// The figures of [`Instance::metrics`](crate::Instance::metrics).
     #[serde(flatten)]
     pub metrics: Metrics,
     /// Execution streams that did not answer: a unit on each neither yields nor waits.
@@ -59,16 +61,16 @@ pub struct UltLine {
     pub stack: Vec<String>,
 }
 
-impl Instance {
-    /// Returns the state of this instance at the moment: its [`metrics`](Self::metrics), timers,
-    /// suspended ULTs with what they wait for, and its configuration.
+impl InstanceMonitoring<'_> {
+    /// Returns the state of this instance at the moment: its [`metrics`](crate::Instance::metrics),
+    /// timers, suspended ULTs with what they wait for, and its configuration.
     ///
     /// May be called from anywhere but signal handlers, at any time. Takes some tens of
     /// microseconds, and some hundred for each thousand of suspended ULTs, of which their execution
     /// streams list some hundred between two units. Half a second if an execution stream is held by
     /// a unit that does not yield, or has not come to the end by then, which the dump then says. In
-    /// a child process that was forked off there are its [`metrics`](Self::metrics) and the
-    /// configuration of the start only.
+    /// a child process that was forked off there are its [`metrics`](crate::Instance::metrics) and
+    /// the configuration of the start only.
     ///
     /// Counterpart: `margo_state_dump`.
     pub fn state_dump(&self) -> StateDump {

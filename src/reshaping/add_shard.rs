@@ -14,24 +14,25 @@ use std::sync::Arc;
 use margo_config::{Affinity, Pool, Scheduler, Shards, Xstream};
 use prim::sync::lock;
 
+use crate::InstanceLayout;
 use crate::admission::request_shares::RequestShares;
 use crate::polling::driver::{self, NotAdded};
 use crate::progress::shards::Shard;
 use crate::support::log::log;
-use crate::{ElasticityError, Instance, PoolInfo, PoolKey, XstreamInfo};
+use crate::{ElasticityError, PoolInfo, PoolKey, XstreamInfo};
 
 /// The beginning of the places to which `"auto"` binds the xstreams of shards.
 const BOUND: &str = "allowed:";
 
-impl Instance {
+impl InstanceLayout<'_> {
     /// Adds a shard on a pool and an xstream that are made for it, as those of `margo.shards`: see
     /// [`add_shard_in`](Self::add_shard_in). The xstream is bound to a CPU where that of shard 0 is
     /// because of `"auto"`, as long as there is another CPU. Returns the number of the shard.
     ///
     /// ```
     /// let service = margo::init("{}")?;
-    /// assert_eq!(service.add_shard()?, 1);
-    /// assert_eq!(service.progress_pools().count(), 2);
+    /// assert_eq!(service.layout().add_shard()?, 1);
+    /// assert_eq!(service.layout().progress_pools().count(), 2);
     /// # service.finalize_and_wait()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -66,7 +67,7 @@ impl Instance {
     /// Returns whether the xstream of shard 0 was bound as `"auto"` does it.
     fn is_bound_by_number(&self) -> bool {
         let first = self.progress_pool();
-        self.elastic().table().xstreams.values().any(|entry| {
+        self.instance.elastic().table().xstreams.values().any(|entry| {
             let is_home = || entry.xstream.pools().iter().any(|pool| pool == first.name());
             matches!(&entry.about.affinity, Affinity::Place(place) if place.starts_with(BOUND))
                 && is_home()
@@ -76,7 +77,7 @@ impl Instance {
     fn take_back(&self, what: &'static str, removed: Result<(), ElasticityError>) {
         // An instance that ends takes everything along.
         if let Err(error) = removed
-            && !self.is_finalizing()
+            && !self.instance.is_finalizing()
         {
             log!(self.inner().log, WARN, %error, "what was made for a shard stays: {what}");
         }
@@ -91,11 +92,11 @@ impl Instance {
     /// ([`ProviderHandle::in_shard`](crate::ProviderHandle::in_shard)). ULTs on the pool's xstream
     /// make their calls through the new shard. Handlers of the requests that arrive there run in
     /// the pool, where those of other shards run in theirs; of a
-    /// [sharded provider](Self::sharded_provider), in the pool of shard 0, for its parts stay as
-    /// they are. The shard has as large a part of the bounds about requests (`margo.requests_max`)
-    /// as each one has that was there at the start, on top of theirs.
+    /// [sharded provider](crate::Instance::sharded_provider), in the pool of shard 0, for its parts
+    /// stay as they are. The shard has as large a part of the bounds about requests
+    /// (`margo.requests_max`) as each one has that was there at the start, on top of theirs.
     ///
-    /// The document in effect ([`config`](Self::config)) has the pool in `margo.shards`.
+    /// The document in effect ([`config`](crate::Instance::config)) has the pool in `margo.shards`.
     ///
     /// # Errors
     ///
@@ -128,7 +129,7 @@ impl Instance {
             surplus.add(&info.pool);
             inner.shards.iter().last().into_iter().for_each(Shard::kick);
         }
-        self.renew_registrations(&mut outdated);
+        self.instance.renew_registrations(&mut outdated);
         log!(inner.log, INFO, shard, pool = info.name(), "a shard was added");
         Ok(shard)
     }
@@ -140,7 +141,7 @@ impl Instance {
             let (pool, what) = (pool.name().to_owned(), "make its handlers from another xstream");
             return Err(ElasticityError::PrivatePool { pool, what });
         }
-        self.elastic().checked(self.checks(), "", |document| {
+        self.instance.elastic().checked(self.checks(), "", |document| {
             let mut pools = match document.margo.shards.take() {
                 Some(Shards::Pools(pools)) => pools,
                 _ => document.progress_pool.iter().cloned().collect(),

@@ -4,11 +4,12 @@ use margo_config::{Affinity, Scheduler, Xstream};
 use margo_config::{Config, ConfigFlags, Errors, Pool, PoolAccess, PoolKind, Resolved, Warning};
 use ult::{PoolRef, Runtime, XstreamRef, XstreamState};
 
+use crate::InstanceLayout;
 use crate::elastic::{Elastic, ElasticPool, Part, RuntimeOwner, XstreamEntry, listed};
 use crate::error::LayoutErrors;
 use crate::observe::monitor::LifeEvent;
 use crate::support::log::{Log, log};
-use crate::{ElasticityError, InitError, Instance, Layout, PoolInfo, PoolKey, XstreamInfo};
+use crate::{ElasticityError, InitError, Layout, PoolInfo, PoolKey, XstreamInfo};
 
 /// References by name, which do not change when others are added or removed.
 const NAMES: ConfigFlags = ConfigFlags { use_names: true, hide_external: false };
@@ -100,7 +101,7 @@ impl Elastic {
     }
 }
 
-impl Instance {
+impl InstanceLayout<'_> {
     /// Adds a pool from its description in JSON, as it stands in `argobots.pools` of a document;
     /// `{}` and an empty string are the default pool. Without a name it is called
     /// `__pool_<index>__`. No xstream runs it yet: [`add_xstream`](Self::add_xstream).
@@ -108,8 +109,8 @@ impl Instance {
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let margo = margo::init("{}")?;
-    /// let pool = margo.add_pool_from_json(r#"{ "name": "work", "kind": "prio_wait" }"#)?;
-    /// margo.add_xstream_from_json(r#"{ "scheduler": { "pools": ["work"] } }"#)?;
+    /// let pool = margo.layout().add_pool_from_json(r#"{ "name": "work", "kind": "prio_wait" }"#)?;
+    /// margo.layout().add_xstream_from_json(r#"{ "scheduler": { "pools": ["work"] } }"#)?;
     /// assert_eq!(pool.pool.spawn(|| 6 * 7)?.join()?, 42);
     ///
     /// // It is part of the configuration, so the next start can have it from the beginning.
@@ -134,7 +135,7 @@ impl Instance {
     ///
     /// As there.
     pub fn add_pool(&self, mut pool: Pool) -> Result<PoolInfo, ElasticityError> {
-        let (inner, elastic) = (self.inner(), self.elastic());
+        let (inner, elastic) = (self.inner(), self.instance.elastic());
         let _one_at_a_time = self.extend_layout()?;
         pool.name.get_or_insert_with(|| elastic.new_pool_name(&inner.runtime));
         let (resolved, place) = self.with_pool(pool)?;
@@ -145,8 +146,9 @@ impl Instance {
         Ok(info)
     }
 
-    /// Adds a pool that the program has made with [`Instance::runtime`]. Removing it from the
-    /// instance leaves it in the runtime. Its name has to be one that a document could have.
+    /// Adds a pool that the program has made with [`Instance::runtime`](crate::Instance::runtime).
+    /// Removing it from the instance leaves it in the runtime. Its name has to be one that a
+    /// document could have.
     ///
     /// # Errors
     ///
@@ -154,7 +156,7 @@ impl Instance {
     ///
     /// Counterpart: `margo_add_pool_external`.
     pub fn add_external_pool(&self, pool: &PoolRef) -> Result<PoolInfo, ElasticityError> {
-        let (inner, elastic) = (self.inner(), self.elastic());
+        let (inner, elastic) = (self.inner(), self.instance.elastic());
         let _one_at_a_time = self.change_layout()?;
         let name = pool.name().to_owned();
         if elastic.table().find_pool(PoolKey::Handle(pool)).is_ok() {
@@ -191,7 +193,7 @@ impl Instance {
     ///
     /// As there.
     pub fn add_xstream(&self, mut xstream: Xstream) -> Result<XstreamInfo, ElasticityError> {
-        let (inner, elastic) = (self.inner(), self.elastic());
+        let (inner, elastic) = (self.inner(), self.instance.elastic());
         let _one_at_a_time = self.extend_layout()?;
         xstream.name.get_or_insert_with(|| elastic.new_xstream_name(&inner.runtime));
         for pool in xstream.scheduler.iter_mut().flat_map(|scheduler| &mut scheduler.pools) {
@@ -208,8 +210,9 @@ impl Instance {
         Ok(info)
     }
 
-    /// Adds an xstream that the program has made with [`Instance::runtime`], with pools of this
-    /// instance. Removing it from the instance leaves it in the runtime.
+    /// Adds an xstream that the program has made with
+    /// [`Instance::runtime`](crate::Instance::runtime), with pools of this instance. Removing it
+    /// from the instance leaves it in the runtime.
     ///
     /// # Errors
     ///
@@ -221,7 +224,7 @@ impl Instance {
         &self,
         xstream: &XstreamRef,
     ) -> Result<XstreamInfo, ElasticityError> {
-        let elastic = self.elastic();
+        let elastic = self.instance.elastic();
         let _one_at_a_time = self.change_layout()?;
         let name = xstream.name().to_owned();
         if elastic.table().find_xstream(xstream.into()).is_ok() {
@@ -242,7 +245,7 @@ impl Instance {
         Ok(info)
     }
 
-    /// As [`change`](Self::change), for changes that a child may not make.
+    /// As [`change`](crate::Instance::change), for changes that a child may not make.
     pub(super) fn change_layout(&self) -> Result<ult::MutexGuard<'_, ()>, ElasticityError> {
         match self.inner().runtime_owner {
             RuntimeOwner::Parent => Err(ElasticityError::Child),
@@ -250,7 +253,8 @@ impl Instance {
         }
     }
 
-    /// As [`change_layout`](Self::change_layout), for changes that make something in the runtime.
+    /// As [`change_layout`](crate::Instance::change_layout), for changes that make something in the
+    /// runtime.
     fn extend_layout(&self) -> Result<ult::MutexGuard<'_, ()>, ElasticityError> {
         match self.inner().runtime_owner {
             RuntimeOwner::Program => Err(ElasticityError::Program),
@@ -268,8 +272,8 @@ impl Instance {
         if ult::is_tasklet() {
             return Err(ElasticityError::Inline);
         }
-        let turn = self.elastic().hold_still();
-        if self.is_finalizing() { Err(ElasticityError::Closing) } else { Ok(turn) }
+        let turn = self.instance.elastic().hold_still();
+        if self.instance.is_finalizing() { Err(ElasticityError::Closing) } else { Ok(turn) }
     }
 
     /// The settings against which a change is checked, and the log for its warnings.
@@ -279,10 +283,11 @@ impl Instance {
 
     /// The document with one more pool, and the pool's place in it.
     fn with_pool(&self, pool: Pool) -> Result<(Resolved, usize), ElasticityError> {
-        let place = self.elastic().table().pools.len();
+        let place = self.instance.elastic().table().pools.len();
         let path = format!("argobots.pools[{place}]");
         // That no xstream runs it is no news.
         let resolved = self
+            .instance
             .elastic()
             .checked(self.checks(), &path, |document| document.argobots.pools.push(pool))
             .map_err(|errors| errors.below(&path))?;
@@ -293,7 +298,7 @@ impl Instance {
     fn with_xstream(&self, xstream: Xstream) -> Result<(Resolved, usize), ElasticityError> {
         // Not that of the table: one that runs only pools unknown here is not in a document.
         let mut place = 0;
-        let resolved = self.elastic().checked(self.checks(), "", |document| {
+        let resolved = self.instance.elastic().checked(self.checks(), "", |document| {
             place = document.argobots.xstreams.len();
             document.argobots.xstreams.push(xstream);
         });

@@ -10,13 +10,14 @@ use std::sync::Arc;
 use margo_config::Shards;
 use ult::{Eventual, PoolRef};
 
+use crate::InstanceLayout;
 use crate::dispatch::registered_rpc::RegisteredRpc;
 use crate::dispatch::run_handler;
 use crate::progress::control::MoveError;
 use crate::support::own_rpcs;
-use crate::{ElasticityError, Instance, PoolInfo, PoolKey, ProviderId, Rpc};
+use crate::{ElasticityError, PoolInfo, PoolKey, ProviderId, Rpc};
 
-impl Instance {
+impl InstanceLayout<'_> {
     /// Moves the progress ULT of shard 0 to another pool, while calls and handlers run. Returns
     /// when it runs there; until the xstream of that pool has time for it, there is progress in the
     /// old one.
@@ -60,7 +61,7 @@ impl Instance {
 
     /// Returns the index of the pool of a shard's progress ULT.
     pub(super) fn progress_of(&self, shard: usize) -> Result<usize, ElasticityError> {
-        let table = self.list()?;
+        let table = self.instance.list()?;
         let count = table.progress.len();
         let there = table.progress.get(&shard).copied();
         there.ok_or(ElasticityError::NoSuchShard { shard, count })
@@ -68,7 +69,7 @@ impl Instance {
 
     /// Moves what is left of removed shards from a pool.
     pub(super) fn move_retired(&self, old: usize, to: &PoolInfo) -> Result<(), ElasticityError> {
-        let retired = self.elastic().table().retired.clone();
+        let retired = self.instance.elastic().table().retired.clone();
         let here = retired.iter().filter(|(_, pool)| **pool == old);
         here.map(|(shard, _)| *shard).try_for_each(|shard| self.move_progress(shard, to))
     }
@@ -100,7 +101,7 @@ impl Instance {
         for name in [own_rpcs::SHUTDOWN, own_rpcs::METRICS] {
             // Not served by an instance that does not listen.
             let (rpc, provider) = (Rpc::<(), ()>::new(name), ProviderId::DEFAULT);
-            let _ = self.move_handlers(rpc, provider, pool, &mut Vec::new());
+            let _ = self.instance.move_handlers(rpc, provider, pool, &mut Vec::new());
         }
     }
 
@@ -112,8 +113,8 @@ impl Instance {
             let (pool, what) = (pool.name().to_owned(), "move to another xstream than its own");
             return Err(ElasticityError::PrivatePool { pool, what });
         }
-        self.elastic().checked(self.checks(), "", |document| {
-            let place = self.elastic().table().progress.range(..shard).count();
+        self.instance.elastic().checked(self.checks(), "", |document| {
+            let place = self.instance.elastic().table().progress.range(..shard).count();
             if let Some(Shards::Pools(pools)) = &mut document.margo.shards {
                 pools[place] = to.name().into();
             }
@@ -132,12 +133,12 @@ impl Instance {
         what: &'static str,
     ) -> Result<(), ElasticityError> {
         let pool = to.name().to_owned();
-        let others = self.elastic().table().progress.clone();
+        let others = self.instance.elastic().table().progress.clone();
         if let Some((other, _)) = others.iter().find(|(_, index)| **index == to.index) {
             let by = vec![format!("the progress ULT of shard {other}")];
             return Err(ElasticityError::PoolInUse { pool, by });
         }
-        if !self.is_served(&to.pool) {
+        if !self.instance.is_served(&to.pool) {
             return Err(ElasticityError::Unserved { pool });
         }
         if to.pool.access() == ult::Access::Private {

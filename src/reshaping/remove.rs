@@ -4,10 +4,11 @@ use std::collections::BTreeSet;
 
 use ult::XstreamState;
 
+use crate::InstanceLayout;
 use crate::elastic::{Elastic, ElasticTable, LEAVING};
 use crate::observe::monitor::LifeEvent;
 use crate::support::log::log;
-use crate::{ElasticityError, Instance, PoolKey, XstreamInfo, XstreamKey};
+use crate::{ElasticityError, PoolKey, XstreamInfo, XstreamKey};
 
 /// The xstream that stays.
 const PRIMARY: &str = "__primary__";
@@ -80,7 +81,7 @@ impl Elastic {
     }
 }
 
-impl Instance {
+impl InstanceLayout<'_> {
     /// Returns the users of a pool, in words: progress, handlers, xstreams, RPCs, holds, timers
     /// that are armed to run there, and the same of children. A pool that has users cannot be
     /// removed.
@@ -95,7 +96,8 @@ impl Instance {
         key: impl Into<PoolKey<'k>>,
     ) -> Result<Vec<String>, ElasticityError> {
         let info = self.find_pool(key)?;
-        let mut users = self.elastic().users(info.index, self.inner().users_of_pool(&info.pool));
+        let mut users =
+            self.instance.elastic().users(info.index, self.inner().users_of_pool(&info.pool));
         users.extend(info.pool.xstreams().iter().map(|name| format!("xstream `{name}`")));
         Ok(users)
     }
@@ -115,7 +117,7 @@ impl Instance {
     ///
     /// Counterpart: `margo_remove_pool`.
     pub fn remove_pool<'k>(&self, key: impl Into<PoolKey<'k>>) -> Result<(), ElasticityError> {
-        let (inner, elastic) = (self.inner(), self.elastic());
+        let (inner, elastic) = (self.inner(), self.instance.elastic());
         let _one_at_a_time = self.change_layout()?;
         let info = self.find_pool(key)?;
         let outside = inner.users_of_pool(&info.pool);
@@ -184,7 +186,7 @@ impl Instance {
         &self,
         key: impl Into<XstreamKey<'k>>,
     ) -> Result<(), ElasticityError> {
-        let elastic = self.elastic();
+        let elastic = self.instance.elastic();
         let info = {
             let _one_at_a_time = self.change_layout()?;
             let info = self.find_xstream(key)?;
@@ -228,7 +230,7 @@ impl Instance {
 
     /// Warns of pools that have got users while their last xstream was leaving.
     fn warn_of_unserved_pools(&self) {
-        for pool in self.pools().iter().filter(|pool| !self.is_served(pool)) {
+        for pool in self.pools().iter().filter(|pool| !self.instance.is_served(pool)) {
             let Ok(users) = self.pool_users(pool) else { continue };
             if !users.is_empty() {
                 let (pool, by) = (pool.name(), users.join(", "));
@@ -238,7 +240,7 @@ impl Instance {
     }
 
     fn check_xstream_is_free(&self, info: &XstreamInfo) -> Result<(), ElasticityError> {
-        let (inner, elastic) = (self.inner(), self.elastic());
+        let (inner, elastic) = (self.inner(), self.instance.elastic());
         let xstream = info.name().to_owned();
         if info.name() == PRIMARY {
             return Err(ElasticityError::Primary { xstream });
@@ -251,7 +253,7 @@ impl Instance {
         for pool in info.xstream.pools() {
             // A pool that the instance does not know is none of its business.
             let Ok(pool) = self.find_pool(&pool) else { continue };
-            if self.others_run(&pool.pool, info.name()) {
+            if self.instance.others_run(&pool.pool, info.name()) {
                 continue;
             }
             let by = elastic.users(pool.index, inner.users_of_pool(&pool.pool));
@@ -283,7 +285,7 @@ impl Instance {
         if ult::is_tasklet() {
             return Err(ElasticityError::Inline);
         }
-        let _one_at_a_time = self.elastic().hold_still();
+        let _one_at_a_time = self.instance.elastic().hold_still();
         let (from, to) = (self.find_pool(from)?, self.find_pool(to)?);
         Ok(from.pool.move_all_to(&to.pool)?)
     }

@@ -10,12 +10,13 @@
 use margo_config::Shards;
 use prim::sync::lock;
 
+use crate::InstanceLayout;
 use crate::dispatch::registered_rpc::RegisteredRpc;
 use crate::dispatch::run_handler;
 use crate::support::log::log;
-use crate::{ElasticityError, Instance, PoolInfo};
+use crate::{ElasticityError, PoolInfo};
 
-impl Instance {
+impl InstanceLayout<'_> {
     /// Removes a shard while calls and handlers run; none of them fails for that. Its pool has
     /// nothing of the shard any more when this returns, and can be
     /// [removed](Self::remove_pool), its xstream before it, once handlers that had begun there have
@@ -30,11 +31,11 @@ impl Instance {
     ///
     /// ```
     /// let service = margo::init("{}")?;
-    /// let shard = service.add_shard()?;
-    /// let pool = service.progress_pools().nth(shard).unwrap();
-    /// service.remove_shard(shard)?;
-    /// service.remove_xstream(&pool.xstreams()[0])?;
-    /// service.remove_pool(&pool)?;
+    /// let shard = service.layout().add_shard()?;
+    /// let pool = service.layout().progress_pools().nth(shard).unwrap();
+    /// service.layout().remove_shard(shard)?;
+    /// service.layout().remove_xstream(&pool.xstreams()[0])?;
+    /// service.layout().remove_pool(&pool)?;
     /// # service.finalize_and_wait()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -43,7 +44,7 @@ impl Instance {
     ///
     /// - [`ElasticityError::NoSuchShard`]; `FirstShard`: shard 0 stays.
     /// - [`ElasticityError::ShardInUse`]: it has parts of [sharded
-    ///   providers](Self::sharded_provider). Close these before.
+    ///   providers](crate::Instance::sharded_provider). Close these before.
     /// - [`ElasticityError::Shard`]: the transport cannot do that (ucx).
     /// - [`ElasticityError::NoStack`], `Spawn`: there is no memory for the progress ULT in the
     ///   other pool. The shard is removed then, but what is left of it stays in its pool; to remove
@@ -55,7 +56,7 @@ impl Instance {
         // Dropped after the layout was let go of: an entry's data is the user's.
         let mut outdated = Vec::new();
         let _one_at_a_time = self.change()?;
-        let (inner, elastic) = (self.inner(), self.elastic());
+        let (inner, elastic) = (self.inner(), self.instance.elastic());
         if let Some(old) = self.left_behind(shard) {
             return self.move_retired(old, &self.host_for(shard)?.1);
         }
@@ -87,21 +88,21 @@ impl Instance {
                 here.for_each(|pool| *pool = of_host.clone());
             }
         }
-        self.renew_registrations(&mut outdated);
+        self.instance.renew_registrations(&mut outdated);
         log!(inner.log, INFO, shard, served_in = home.name(), "a shard was removed");
         self.move_retired(old, &home)
     }
 
     /// Returns the pool in which a removed shard was left, if no shard is there.
     fn left_behind(&self, shard: usize) -> Option<usize> {
-        let table = self.elastic().table();
+        let table = self.instance.elastic().table();
         let left = table.retired.get(&shard).copied();
         left.filter(|pool| !table.progress.values().any(|other| other == pool))
     }
 
     fn check_without_shard(&self, shard: usize) -> Result<(), ElasticityError> {
-        let place = self.elastic().table().progress.range(..shard).count();
-        self.elastic().checked(self.checks(), "", |document| {
+        let place = self.instance.elastic().table().progress.range(..shard).count();
+        self.instance.elastic().checked(self.checks(), "", |document| {
             if let Some(Shards::Pools(pools)) = &mut document.margo.shards {
                 pools.remove(place);
             }
@@ -125,7 +126,7 @@ impl Instance {
 
     /// The shard beside which what is left of another one is to run: that with the least of such.
     fn host_for(&self, leaving: usize) -> Result<(usize, PoolInfo), ElasticityError> {
-        let table = self.list()?;
+        let table = self.instance.list()?;
         let hosts = table.progress.iter().filter(|(shard, _)| **shard != leaving);
         let guests = |pool: &usize| table.retired.values().filter(|there| *there == pool).count();
         let least = hosts.min_by_key(|(_, pool)| guests(pool));

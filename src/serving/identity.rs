@@ -12,13 +12,12 @@ use std::time::Duration;
 
 use hg::{ProviderId, ReturnCode};
 
-use crate::{
-    ForwardError, Handle, IdentityError, Instance, Provider, ProviderHandle, RegisterError, Rpc,
-};
+use crate::InstanceNetwork;
+use crate::{ForwardError, Handle, IdentityError, Provider, ProviderHandle, RegisterError, Rpc};
 
 const IDENTITY: Rpc<(), String> = Rpc::new("__identity__");
 
-impl Instance {
+impl InstanceNetwork<'_> {
     /// Says what provider `id` of this instance is, by convention the name of its kind. Replaces
     /// what was said before. Stays until [`deregister_identity`](Self::deregister_identity); for
     /// one that goes with its provider see [`Provider::set_identity`].
@@ -31,7 +30,7 @@ impl Instance {
     pub fn register_identity(&self, id: ProviderId, identity: &str) -> Result<(), RegisterError> {
         let provider = self.clone();
         self.say_identity(id, identity, |answer| {
-            provider.serve(IDENTITY).of_provider_id(id).handler(answer)
+            provider.instance.serve(IDENTITY).of_provider_id(id).handler(answer)
         })
     }
 
@@ -43,7 +42,7 @@ impl Instance {
         if self.inner().is_forked() {
             return false;
         }
-        let was_said = self.deregister(IDENTITY, id);
+        let was_said = self.instance.deregister(IDENTITY, id);
         self.inner().identities.lock().remove(&id);
         was_said
     }
@@ -60,7 +59,7 @@ impl Instance {
     }
 
     /// Asks a provider what it is. `None`: it does not say, or there is no such provider. Waits for
-    /// the answer like [`forward`](Self::forward).
+    /// the answer like [`forward`](crate::Instance::forward).
     ///
     /// # Errors
     ///
@@ -68,7 +67,7 @@ impl Instance {
     ///
     /// Counterpart: `margo_provider_get_identity`.
     pub fn identity_of(&self, provider: &ProviderHandle) -> Result<Option<String>, ForwardError> {
-        told(self.forward(IDENTITY, provider, &()))
+        told(self.instance.forward(IDENTITY, provider, &()))
     }
 
     /// [`identity_of`](Self::identity_of) with a limit.
@@ -81,7 +80,7 @@ impl Instance {
         provider: &ProviderHandle,
         limit: Duration,
     ) -> Result<Option<String>, ForwardError> {
-        told(self.forward_timed(IDENTITY, provider, &(), limit))
+        told(self.instance.forward_timed(IDENTITY, provider, &(), limit))
     }
 
     /// Asks a provider whether it is what the caller takes it for. Clients do it once, when they
@@ -92,13 +91,13 @@ impl Instance {
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let service = Instance::builder("na+sm://").start()?;
     /// # let client = Instance::builder("na+sm://").listen(false).start()?;
-    /// let store = service.provider(ProviderId::new(3), &service.rpc_pool());
+    /// let store = service.provider(ProviderId::new(3), &service.layout().rpc_pool());
     /// store.set_identity("kv")?;
     ///
     /// let target = client.lookup(service.self_addr().uri())?;
     /// let target = ProviderHandle::new(target, ProviderId::new(3));
-    /// client.check_identity(&target, "kv")?;
-    /// let error = client.check_identity(&target, "blob").unwrap_err();
+    /// client.network().check_identity(&target, "kv")?;
+    /// let error = client.network().check_identity(&target, "blob").unwrap_err();
     /// assert!(matches!(error, IdentityError::Other { found, .. } if found == "kv"));
     /// # client.finalize_and_wait()?;
     /// # service.finalize_and_wait()?;
@@ -154,7 +153,8 @@ impl Instance {
 
 impl<T: Send + Sync + 'static> Provider<T> {
     /// Says what this provider is, by convention the name of its kind. Replaces what was said
-    /// before, and is gone with the provider. Clients ask with [`Instance::check_identity`].
+    /// before, and is gone with the provider. Clients ask with
+    /// [`InstanceNetwork::check_identity`](crate::InstanceNetwork::check_identity).
     ///
     /// **One id has one identity**, as it is the id that clients ask. Where several providers share
     /// an id, each with RPCs of its own, the last one that says something speaks for all, and what
@@ -167,7 +167,9 @@ impl<T: Send + Sync + 'static> Provider<T> {
     ///
     /// Counterpart: `margo_provider_register_identity`.
     pub fn set_identity(&self, identity: &str) -> Result<(), RegisterError> {
-        self.instance().say_identity(self.id(), identity, |answer| self.register(IDENTITY, answer))
+        self.instance()
+            .network()
+            .say_identity(self.id(), identity, |answer| self.register(IDENTITY, answer))
     }
 }
 

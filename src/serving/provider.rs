@@ -32,7 +32,8 @@ use crate::{Handle, Instance, RegisterError, Rpc, Serve};
 ///
 /// let service = Instance::builder("na+sm://").start()?;
 /// let id = ProviderId::new(7);
-/// let counter = service.provider_of(id, &service.rpc_pool(), Counter(AtomicU64::new(40)));
+/// let pool = service.layout().rpc_pool();
+/// let counter = service.provider_of(id, &pool, Counter(AtomicU64::new(40)));
 /// counter.serve(ADD).returning_method(Counter::add)?;
 ///
 /// let target = ProviderHandle::new(service.self_addr(), id);
@@ -60,7 +61,7 @@ pub struct Provider<T = ()> {
 
 impl Instance {
     /// An empty provider with that id, whose handlers run in `pool`. The pool is not removed
-    /// ([`remove_pool`](Self::remove_pool)) while the provider lives and has
+    /// ([`remove_pool`](crate::InstanceLayout::remove_pool)) while the provider lives and has
     /// [no other](Provider::set_pool).
     pub fn provider(&self, id: ProviderId, pool: &PoolRef) -> Provider {
         self.provider_of(id, pool, ())
@@ -127,18 +128,21 @@ impl<T> Provider<T> {
 
     /// Moves the provider to another pool: its RPCs whose handlers run in its pool, its
     /// [identity](Self::set_identity) included, and all that are registered later. RPCs that were
-    /// given another pool ([`Serve::pool`], [`Instance::set_handler_pool`]) stay there. Nothing is
-    /// left then that keeps the old pool from being removed ([`Instance::remove_pool`]) but
-    /// requests that are there.
+    /// given another pool ([`Serve::pool`],
+    /// [`InstanceLayout::set_handler_pool`](crate::InstanceLayout::set_handler_pool)) stay there.
+    /// Nothing is left then that keeps the old pool from being removed
+    /// ([`InstanceLayout::remove_pool`](crate::InstanceLayout::remove_pool)) but requests that are
+    /// there.
     ///
     /// Requests that have arrived stay where they are; none is lost, refused or run twice. Bounds
-    /// go with the RPCs as [`Instance::set_handler_pool`] has it.
+    /// go with the RPCs as
+    /// [`InstanceLayout::set_handler_pool`](crate::InstanceLayout::set_handler_pool) has it.
     ///
     /// # Errors
     ///
-    /// As [`Instance::set_handler_pool`], of the first RPC that cannot run there: all of them stay
-    /// in the old pool then, and so does the provider. Where none is to move, the pool is refused
-    /// as it would be for an RPC.
+    /// As [`InstanceLayout::set_handler_pool`](crate::InstanceLayout::set_handler_pool), of the
+    /// first RPC that cannot run there: all of them stay in the old pool then, and so does the
+    /// provider. Where none is to move, the pool is refused as it would be for an RPC.
     ///
     /// Counterpart: `margo_rpc_set_pool` of each RPC.
     pub fn set_pool(&self, pool: &PoolRef) -> Result<(), RegisterError> {

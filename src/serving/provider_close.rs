@@ -26,7 +26,7 @@ impl<T> Provider<T> {
     ///
     /// let service = Instance::builder("na+sm://").start()?;
     /// let text = "what it serves".to_owned();
-    /// let provider = service.provider_of(ProviderId::new(1), &service.rpc_pool(), text);
+    /// let provider = service.provider_of(ProviderId::new(1), &service.layout().rpc_pool(), text);
     /// provider.serve(GET).returning_method(|text: &String, _| text.clone())?;
     ///
     /// let object = provider.close(Duration::from_secs(10))?;
@@ -93,7 +93,8 @@ impl<T> fmt::Display for CloseError<T> {
             Reason::InHand { requests, limit } => write!(
                 f,
                 "{requests} requests of provider {id} are still in hand after {limit:?}; close it \
-                 again to wait longer, `Instance::state_dump` tells what its handlers wait for"
+                 again to wait longer, the instance's `monitoring().state_dump()` tells what its \
+                 handlers wait for"
             ),
             Reason::Forked => write!(
                 f,

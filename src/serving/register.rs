@@ -14,6 +14,7 @@ use crate::observe::monitor::Served;
 use crate::serving::provider_rpcs::ProviderRpcs;
 use crate::support::log::log;
 use crate::{Handle, Instance, Load, PoolHold, RegisterError, Rpc};
+use crate::{InstanceLayout, InstanceMonitoring};
 
 /// The options of a registration beside the RPC and its handler.
 pub(crate) struct Options {
@@ -110,7 +111,7 @@ impl Instance {
         // From here on the pool is not removed, and afterwards it has a user; nor does the provider
         // move.
         let _still = self.hold_still(rpc)?;
-        let pool = pool.or_else(|| Some(of?.pool())).unwrap_or_else(|| self.rpc_pool());
+        let pool = pool.or_else(|| Some(of?.pool())).unwrap_or_else(|| self.layout().rpc_pool());
         self.may_serve_in(rpc, &pool, priority)?;
         let (pool_index, bounds) = self.bounds_of(&pool, internal);
         may_wait_in(rpc, &pool, [Some(bounds), admission])?;
@@ -173,7 +174,8 @@ impl Instance {
         priority: Priority,
     ) -> Result<(), RegisterError> {
         if !self.inner().runtime.has_pool(pool) {
-            let own: Vec<_> = self.pools().iter().map(|own| format!("`{}`", own.name())).collect();
+            let own: Vec<_> =
+                self.layout().pools().iter().map(|own| format!("`{}`", own.name())).collect();
             let (pool, own) = (pool.name().to_owned(), own.join(", "));
             return Err(RegisterError::OtherRuntime { rpc, pool, own });
         }
@@ -181,7 +183,7 @@ impl Instance {
             return Err(RegisterError::PoolRemoved { rpc, pool: pool.name().to_owned() });
         }
         if pool.access() == ult::Access::Private
-            && self.progress_pools().any(|progress| pool.xstreams() != progress.xstreams())
+            && self.layout().progress_pools().any(|progress| pool.xstreams() != progress.xstreams())
         {
             return Err(RegisterError::PrivatePool { rpc, pool: pool.name().to_owned() });
         }
@@ -264,39 +266,6 @@ impl Instance {
     fn served<A, R>(&self, rpc: Rpc<A, R>, provider: ProviderId) -> Option<Arc<Registration>> {
         let inner = self.inner();
         if inner.is_forked() { None } else { inner.core.registered(rpc.id(provider)) }
-    }
-
-    /// The pool in which handlers of `rpc` of that provider run; `None`: it is not served here.
-    ///
-    /// Counterpart: `margo_rpc_get_pool`.
-    pub fn handler_pool<A, R>(&self, rpc: Rpc<A, R>, provider: ProviderId) -> Option<PoolRef> {
-        let registration = self.served(rpc, provider)?;
-        registration.data_as::<RegisteredRpc>().map(|entry| entry.pool.clone())
-    }
-
-    /// Lets handlers of `rpc` of that provider run in another pool from now on. Requests that have
-    /// arrived stay where they are; none is lost, refused or run twice. Bounds of the RPC's own
-    /// ([`Serve::admission`](crate::Serve::admission)) go with it, and count those in both pools.
-    /// Those that wait for one of its places then may go into a pool beyond the bounds of that.
-    ///
-    /// # Errors
-    ///
-    /// [`RegisterError::NotRegistered`]; `PrivatePool`; `PrivateWait`; `NoPriorities`;
-    /// `OtherRuntime`; `PoolRemoved`; [`RegisterError::Inline`]; `Closing`; `Forked`.
-    ///
-    /// Counterpart: `margo_rpc_set_pool`, with [`rpc_pool`](Self::rpc_pool) in the place of NULL.
-    pub fn set_handler_pool<A, R>(
-        &self,
-        rpc: Rpc<A, R>,
-        provider: ProviderId,
-        pool: &PoolRef,
-    ) -> Result<(), RegisterError> {
-        self.may_register()?;
-        // Dropped after the layout was let go of: if the RPC is deregistered meanwhile, which takes
-        // no lock of the layout, it is the last of a handler of the user's.
-        let mut outdated = Vec::new();
-        let _still = self.hold_still(rpc.name())?;
-        self.move_handlers(rpc, provider, pool, &mut outdated)
     }
 
     /// Moves an RPC's handlers while the layout is held still. The registration until then goes to
@@ -398,9 +367,46 @@ impl Instance {
     /// Keeps the pool of a provider. None of a pool that the instance does not know: nothing is
     /// registered there.
     pub(crate) fn hold_for_provider(&self, id: ProviderId, pool: &PoolRef) -> Option<PoolHold> {
-        self.hold_pool(pool, format!("provider {id}")).ok()
+        self.layout().hold_pool(pool, format!("provider {id}")).ok()
+    }
+}
+
+impl InstanceLayout<'_> {
+    /// The pool in which handlers of `rpc` of that provider run; `None`: it is not served here.
+    ///
+    /// Counterpart: `margo_rpc_get_pool`.
+    pub fn handler_pool<A, R>(&self, rpc: Rpc<A, R>, provider: ProviderId) -> Option<PoolRef> {
+        let registration = self.instance.served(rpc, provider)?;
+        registration.data_as::<RegisteredRpc>().map(|entry| entry.pool.clone())
     }
 
+    /// Lets handlers of `rpc` of that provider run in another pool from now on. Requests that have
+    /// arrived stay where they are; none is lost, refused or run twice. Bounds of the RPC's own
+    /// ([`Serve::admission`](crate::Serve::admission)) go with it, and count those in both pools.
+    /// Those that wait for one of its places then may go into a pool beyond the bounds of that.
+    ///
+    /// # Errors
+    ///
+    /// [`RegisterError::NotRegistered`]; `PrivatePool`; `PrivateWait`; `NoPriorities`;
+    /// `OtherRuntime`; `PoolRemoved`; [`RegisterError::Inline`]; `Closing`; `Forked`.
+    ///
+    /// Counterpart: `margo_rpc_set_pool`, with [`rpc_pool`](Self::rpc_pool) in the place of NULL.
+    pub fn set_handler_pool<A, R>(
+        &self,
+        rpc: Rpc<A, R>,
+        provider: ProviderId,
+        pool: &PoolRef,
+    ) -> Result<(), RegisterError> {
+        self.instance.may_register()?;
+        // Dropped after the layout was let go of: if the RPC is deregistered meanwhile, which takes
+        // no lock of the layout, it is the last of a handler of the user's.
+        let mut outdated = Vec::new();
+        let _still = self.instance.hold_still(rpc.name())?;
+        self.instance.move_handlers(rpc, provider, pool, &mut outdated)
+    }
+}
+
+impl InstanceMonitoring<'_> {
     /// How many requests `pool` has in hand; `None`: no handler was ever registered there, or the
     /// pool was removed.
     pub fn load(&self, pool: &PoolRef) -> Option<Load> {
@@ -411,7 +417,7 @@ impl Instance {
     /// How many requests of `rpc` of that provider are in hand; `None`: it is not served here with
     /// bounds of its own.
     pub fn rpc_load<A, R>(&self, rpc: Rpc<A, R>, provider: ProviderId) -> Option<Load> {
-        let registration = self.served(rpc, provider)?;
+        let registration = self.instance.served(rpc, provider)?;
         Some(registration.data_as::<RegisteredRpc>()?.own_gate.as_ref()?.load())
     }
 }

@@ -131,7 +131,7 @@ impl Instance {
     /// Makes a provider with an object for each shard: `make` is called once for each, on a ULT in
     /// the pool of that shard, with its place: the number of the shard, which is that of the part,
     /// and where it is on the machine. Without `margo.shards` there is one part; and none for
-    /// shards from the first one on that [was removed](Self::remove_shard).
+    /// shards from the first one on that [was removed](crate::InstanceLayout::remove_shard).
     ///
     /// Handlers that are registered with [`Serve::part_function`] or [`Serve::part_method`] get the
     /// object of the shard that they run at. Clients share out their keys among the parts with a
@@ -192,9 +192,11 @@ impl Instance {
                 pools
             }
             None if inner.shards.are_several() => {
-                return Err(ShardedError::OtherPool { pool: self.rpc_pool().name().to_owned() });
+                return Err(ShardedError::OtherPool {
+                    pool: self.layout().rpc_pool().name().to_owned(),
+                });
             }
-            None => vec![self.rpc_pool()],
+            None => vec![self.layout().rpc_pool()],
         };
         debug_assert!(pools.len() <= PARTS_MAX, "shards have a bound");
         let sharded = Sharded::make(&pools, &inner.runtime, Arc::new(make))?;

@@ -61,11 +61,11 @@ impl TimerSpec {
     }
 
     /// The pool in which the callback runs. If its access is `private`, only ULTs of its execution
-    /// stream may arm the timer. Default: [`Instance::rpc_pool`](crate::Instance::rpc_pool), or,
-    /// where that is private and the
-    /// timer is armed elsewhere, the first pool of the instance that is not. While the timer is
+    /// stream may arm the timer. Default:
+    /// [`InstanceLayout::rpc_pool`](crate::InstanceLayout::rpc_pool), or, where that is private and
+    /// the timer is armed elsewhere, the first pool of the instance that is not. While the timer is
     /// armed it is one of the pool's users
-    /// ([`Instance::pool_users`](crate::Instance::pool_users)), and keeps it from being
+    /// ([`InstanceLayout::pool_users`](crate::InstanceLayout::pool_users)), and keeps it from being
     /// removed.
     pub fn pool(mut self, pool: &PoolRef) -> Self {
         self.pool = Some(pool.clone());

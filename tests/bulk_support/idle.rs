@@ -15,8 +15,8 @@ pub(crate) fn idle_owner(uri: &str, len: usize) -> (Node, LocalMem, Bulk, Instan
     let mover = Instance::builder(uri).start().unwrap();
     let addr = mover.lookup(owner.core.self_addr().uri()).unwrap();
     let (first, to, handle) = (mover.clone(), addr.clone(), bulk.clone());
-    let connect = mover.rpc_pool().spawn(move || {
-        let mut buffer = first.bulk_buffer(1).unwrap();
+    let connect = mover.layout().rpc_pool().spawn(move || {
+        let mut buffer = first.memory().bulk_buffer(1).unwrap();
         first.pull(&to, &handle, 0, &mut buffer, 0..1).unwrap();
     });
     let connect = connect.unwrap();

@@ -61,10 +61,12 @@ impl Held {
         assert_eq!(self.begun.available(), 0, "one has begun before");
         let mut limit = Duration::from_millis(5);
         loop {
-            let before = service.stats().requests_abandoned;
+            let before = service.monitoring().stats().requests_abandoned;
             call(limit);
             let until = Instant::now() + PATIENCE;
-            while self.begun.available() == 0 && service.stats().requests_abandoned == before {
+            while self.begun.available() == 0
+                && service.monitoring().stats().requests_abandoned == before
+            {
                 assert!(Instant::now() < until, "it is neither begun nor given up");
                 std::thread::yield_now();
             }
@@ -88,7 +90,7 @@ impl Held {
 
 /// A provider with [`HOLD`] that answers at once.
 pub(crate) fn echo_provider(service: &Instance, id: u16) -> Provider {
-    let provider = service.provider(ProviderId::new(id), &service.rpc_pool());
+    let provider = service.provider(ProviderId::new(id), &service.layout().rpc_pool());
     provider.register(HOLD, |handle| handle.respond(handle.args()).unwrap()).unwrap();
     provider
 }

@@ -98,7 +98,8 @@ impl Cluster {
             .build()
             .unwrap();
         let parent = Instance::from_config(&parent_config(&network, shards)).unwrap();
-        let pools = pool_names(shards).iter().map(|name| parent.pool(name).unwrap()).collect();
+        let pools =
+            pool_names(shards).iter().map(|name| parent.layout().pool(name).unwrap()).collect();
         let cluster = Arc::new(Self {
             network,
             clock: clock::Stopped::now(),
@@ -277,12 +278,12 @@ impl Cluster {
         }
         for instance in lock(&self.running).iter().flatten() {
             let name = instance.self_addr();
-            let state = instance.state_dump();
+            let state = instance.monitoring().state_dump();
             assert_eq!(state.metrics.handlers_running, 0, "{name}");
             for context in &state.metrics.shards {
                 assert_eq!((context.in_flight, context.requests_held), (0, 0), "{name}");
             }
-            for load in self.pools.iter().filter_map(|pool| instance.load(pool)) {
+            for load in self.pools.iter().filter_map(|pool| instance.monitoring().load(pool)) {
                 assert_eq!((load.in_hand, load.waiting), (0, 0), "{name}");
             }
         }
@@ -298,7 +299,8 @@ impl Cluster {
         for instance in std::mem::take(&mut *lock(&self.running)).into_iter().flatten() {
             instance.finalize_and_wait().unwrap();
         }
-        let names: Vec<_> = self.parent.state_dump().ults.into_iter().map(|ult| ult.name).collect();
+        let names: Vec<_> =
+            self.parent.monitoring().state_dump().ults.into_iter().map(|ult| ult.name).collect();
         assert!(names.len() <= 1, "only the parent's progress ULT is left: {names:?}");
         self.parent.finalize_and_wait().unwrap();
     }

@@ -195,7 +195,7 @@ fn nor_can_other_code_that_the_end_runs() {
     let own = Instance::builder("na+sm://").start().unwrap();
     let notes = Notes::default();
     let monitor = WaitsAtTheEnd(Mutex::new(Some(own.clone())), notes.clone());
-    own.add_monitor(Arc::new(monitor)).keep();
+    own.monitoring().add_monitor(Arc::new(monitor)).keep();
     let waits = WaitsInDrop(own.clone(), notes.clone());
     let handler = own.serve(TELL).handler(move |_| {
         let _ = &waits;

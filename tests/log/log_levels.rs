@@ -67,14 +67,14 @@ fn each_instance_has_a_level_of_its_own() {
     let loud = Instance::builder("na+sm://").start().unwrap();
     let quiet = Instance::builder("na+sm://").log_level(LogLevel::Off).start().unwrap();
     let errors = margo::init(r#"{ "margo": { "log_level": "error" } }"#).unwrap();
-    let levels = [&loud, &quiet, &errors].map(Instance::log_level);
+    let levels = [&loud, &quiet, &errors].map(|instance| instance.monitoring().log_level());
     assert_eq!(levels, [LogLevel::Trace, LogLevel::Off, LogLevel::Error]);
     let make_noise = |own: &Instance| {
         let target = ProviderHandle::from(own.self_addr());
         // An error.
         own.forward(PANICS, &target, &()).unwrap_err();
         // A warning.
-        let refused = own.shutdown_remote(&own.self_addr()).unwrap_err();
+        let refused = own.network().shutdown_remote(&own.self_addr()).unwrap_err();
         assert!(matches!(refused, ShutdownRemoteError::NotEnabled { .. }));
     };
     for own in [&loud, &quiet, &errors] {
@@ -91,8 +91,8 @@ fn each_instance_has_a_level_of_its_own() {
     assert_eq!(seen(&quiet), []);
 
     // It can be changed while it runs, for one of them.
-    quiet.set_log_level(LogLevel::Warning);
-    loud.set_log_level(LogLevel::Off);
+    quiet.monitoring().set_log_level(LogLevel::Warning);
+    loud.monitoring().set_log_level(LogLevel::Off);
     let before = seen(&loud).len();
     make_noise(&quiet);
     make_noise(&loud);
@@ -116,9 +116,9 @@ fn a_peer_does_not_fill_the_log() {
     for _ in 0..TIMES {
         own.forward(WRONG, &target, &1).unwrap_err();
         own.forward(PANICS, &target, &()).unwrap_err();
-        own.shutdown_remote(&own.self_addr()).unwrap_err();
+        own.network().shutdown_remote(&own.self_addr()).unwrap_err();
     }
-    let stats = own.stats();
+    let stats = own.monitoring().stats();
     assert_eq!((stats.arguments_undecodable, stats.handlers_panicked), (TIMES, TIMES));
     for text in ["bad arguments", "handler panicked", "may not shut this instance down"] {
         let said: Vec<_> = seen(&own).into_iter().filter(|(_, said)| said.contains(text)).collect();
@@ -178,6 +178,6 @@ fn a_level_of_the_configuration_is_printed_back() {
     keep();
     let own = Instance::builder("na+sm://").log_level(LogLevel::Info).start().unwrap();
     assert_eq!(own.config().margo.log_level, Some(LogLevel::Info));
-    assert_eq!(own.log_level(), LogLevel::Info);
+    assert_eq!(own.monitoring().log_level(), LogLevel::Info);
     own.finalize_and_wait().unwrap();
 }

@@ -36,7 +36,7 @@ fn live(address: &str, level: Option<LogLevel>) {
     service
         .serve(TRANSFER)
         .returning(|handle| {
-            let mut local = handle.instance().bulk_buffer(1000).unwrap();
+            let mut local = handle.instance().memory().bulk_buffer(1000).unwrap();
             handle.pull(handle.args(), 0, &mut local, 0..1000).unwrap();
             local[999]
         })

@@ -102,7 +102,7 @@ fn who_holds_an_execution_stream_is_named_with_pool_rpc_and_time() {
     assert!(seconds(next) >= 0.3, "{next}");
     let ends = |line: &&String| line.starts_with("xstream `held` goes on: ");
     assert!(lines.iter().any(|line| ends(&line)), "{lines:?}");
-    assert!(own.stats().stalls >= 2);
+    assert!(own.monitoring().stats().stalls >= 2);
     own.finalize_and_wait().unwrap();
 }
 
@@ -137,7 +137,7 @@ fn execution_streams_that_sleep_are_no_stall() {
             }
             go.wait();
         };
-        waiting.push(idle[place].rpc_pool().spawn(waits).unwrap());
+        waiting.push(idle[place].layout().rpc_pool().spawn(waits).unwrap());
     }
     bounded("they wait", {
         let inside = inside.clone();
@@ -153,7 +153,7 @@ fn execution_streams_that_sleep_are_no_stall() {
     }
     let of_idle: Vec<_> = ["idle_one", "idle_two", "idle_three"].map(said_of).concat();
     assert_eq!(of_idle, Vec::<String>::new());
-    assert!(idle.iter().all(|own| own.stats().stalls == 0));
+    assert!(idle.iter().all(|own| own.monitoring().stats().stalls == 0));
     go.set(()).unwrap();
     waiting.into_iter().for_each(|ult| ult.join().unwrap());
     for own in idle.iter().chain([&own]) {

@@ -26,7 +26,7 @@ fn id(context: Option<TraceContext>) -> Option<String> {
 
 fn serve_leaf(service: &Instance) {
     let answer = |handle: Handle<(), [Option<String>; 3]>| {
-        let pool = handle.instance().rpc_pool();
+        let pool = handle.instance().layout().rpc_pool();
         let inside = pool.spawn(trace::current).unwrap().join().unwrap();
         assert_eq!(handle.trace(), trace::current());
         handle.respond(&[id(handle.trace()), id(trace::current()), id(inside)]).unwrap();
@@ -107,7 +107,7 @@ fn who_does_not_record_hands_on_what_it_got() {
             let dir = tempfile::tempdir().unwrap();
             let start = |name| traced(transport, dir.path(), name, json!({}));
             let (a, b, c) = (start("a"), untraced(transport), start("c"));
-            assert_eq!(b.trace_file(), None);
+            assert_eq!(b.monitoring().trace_file(), None);
             serve_relay(&b);
             serve_leaf(&c);
             let seen = a.forward(RELAY, &target(&a, &b), &c.self_addr().to_string()).unwrap();
@@ -186,7 +186,7 @@ fn every_way_to_call_belongs_to_the_trace_and_has_its_place() {
             // From ULTs of the handler.
             let (inner, there) = (instance.clone(), to.clone());
             let child = move || inner.forward(LEAF, &there, &()).unwrap();
-            let pool = instance.rpc_pool();
+            let pool = instance.layout().rpc_pool();
             let children: Vec<_> = (0..3).map(|_| pool.spawn(child.clone()).unwrap()).collect();
             for child in children {
                 assert_eq!(child.join().unwrap()[0], own);
@@ -229,7 +229,7 @@ fn transfers_of_a_handler_are_recorded_inside_it() {
             let start = |name| traced(transport, dir.path(), name, json!({}));
             let (a, b) = (start("a"), start("b"));
             let fetch = |handle: Handle<(margo::Bulk, u64), ()>| {
-                let mut buffer = handle.instance().bulk_buffer(BYTES).unwrap();
+                let mut buffer = handle.instance().memory().bulk_buffer(BYTES).unwrap();
                 let (bulk, _) = handle.args();
                 handle.pull(bulk, 0, &mut buffer, 0..BYTES).unwrap();
                 assert!(buffer.iter().all(|byte| *byte == 7));
@@ -237,7 +237,9 @@ fn transfers_of_a_handler_are_recorded_inside_it() {
             };
             b.register(FETCH, fetch).unwrap();
             let (data, to) = (vec![7; BYTES], target(&a, &b));
-            a.expose_ref(&data, |bulk| a.forward(FETCH, &to, &(bulk.clone(), 0)).unwrap()).unwrap();
+            a.memory()
+                .expose_ref(&data, |bulk| a.forward(FETCH, &to, &(bulk.clone(), 0)).unwrap())
+                .unwrap();
             let (a, b) = (finish(a), finish(b));
             let (handler, pull) = (b.one("handler", "fetch"), b.one("bulk", "pull"));
             assert_eq!((pull.parent.as_ref(), pull.tid), (Some(&handler.span), handler.tid));
@@ -342,7 +344,7 @@ fn the_files_of_an_earlier_run_stay() {
     let before: Vec<_> = (1..=200).map(|number| dir.path().join(name(number))).collect();
     before.iter().for_each(|path| std::fs::write(path, "of a crash").unwrap());
     let own = traced("na+sm://", dir.path(), "x", json!({}));
-    let written = own.trace_file().unwrap().to_owned();
+    let written = own.monitoring().trace_file().unwrap().to_owned();
     assert!(!before.contains(&written) && written.parent() == Some(dir.path()), "{written:?}");
     finish(own);
     assert_ne!(std::fs::read_to_string(written).unwrap(), "of a crash");
@@ -401,8 +403,8 @@ fn statistics_count_and_time_what_they_would_without_a_trace() {
         for every in [0, 7] {
             let start = |name| traced("na+sm://", dir.path(), name, json!({}));
             let (a, b) = (start("a"), start("b"));
-            a.start_statistics(every);
-            b.start_statistics(every);
+            a.monitoring().start_statistics(every);
+            b.monitoring().start_statistics(every);
             serve_leaf(&b);
             let to = target(&a, &b);
             const CALLS: u64 = 300;
@@ -413,7 +415,8 @@ fn statistics_count_and_time_what_they_would_without_a_trace() {
             let (a, b) = (finish(a), finish(b));
             assert_eq!(a.of("call").len() as u64, CALLS);
             assert_eq!(b.of("handler").len() as u64, CALLS);
-            let (origin, at_target) = (origin.statistics(), at_target.statistics());
+            let (origin, at_target) =
+                (origin.monitoring().statistics(), at_target.monitoring().statistics());
             assert_eq!((origin.origin[0].calls, at_target.target[0].requests), (CALLS, CALLS));
             let timed = origin.origin[0].figures.total.count;
             let timed_at_target = at_target.target[0].figures.bytes_in.count;
@@ -461,13 +464,13 @@ fn tracks_bear_the_names_of_xstreams_that_came_later() {
         let dir = tempfile::tempdir().unwrap();
         let a = untraced("na+sm://");
         let b = traced("na+sm://", dir.path(), "b", json!({}));
-        let pool = b.add_pool_from_json(r#"{ "name": "p" }"#).unwrap().pool;
+        let pool = b.layout().add_pool_from_json(r#"{ "name": "p" }"#).unwrap().pool;
         let add = |name: &str| {
             let json = format!(r#"{{ "name": "{name}", "scheduler": {{ "pools": ["p"] }} }}"#);
-            b.add_xstream_from_json(&json).unwrap().xstream
+            b.layout().add_xstream_from_json(&json).unwrap().xstream
         };
         let rank = add("old").rank();
-        b.remove_xstream("old").unwrap();
+        b.layout().remove_xstream("old").unwrap();
         assert_eq!(add("new").rank(), rank);
         b.serve(LEAF).pool(&pool).function(|()| [None, None, None]).unwrap();
         a.forward(LEAF, &target(&a, &b), &()).unwrap();

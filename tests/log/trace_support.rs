@@ -52,7 +52,7 @@ fn text(value: &Value) -> String {
 
 /// Ends the instance and reads its file.
 pub(crate) fn finish(instance: Instance) -> Traced {
-    let path = instance.trace_file().unwrap();
+    let path = instance.monitoring().trace_file().unwrap();
     instance.finalize_and_wait().unwrap();
     read(&path)
 }

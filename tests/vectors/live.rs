@@ -39,13 +39,13 @@ fn service(level: ChecksumLevel) -> (Instance, Provider) {
               "margo": {{ "address": "na+tcp://127.0.0.1:0" }} }}"#
     ))
     .unwrap();
-    service.enable_remote_shutdown();
+    service.network().enable_remote_shutdown();
     let sum = |handle: Handle<(u32, u32), u64>| {
         let (x, y) = *handle.args();
         handle.respond(&(u64::from(x) + u64::from(y))).unwrap();
     };
     service.register(SUM, sum).unwrap();
-    let other = service.provider(ProviderId::new(42), &service.rpc_pool());
+    let other = service.provider(ProviderId::new(42), &service.layout().rpc_pool());
     other.register(SUM, sum).unwrap();
     service
         .register(ALL_TYPES, |handle| handle.respond(&(-7, "pong".to_owned())).unwrap())
@@ -54,7 +54,7 @@ fn service(level: ChecksumLevel) -> (Instance, Provider) {
     service
         .register(BULK_SUM, |handle| {
             let (n, bulk) = handle.args();
-            let mut buffer = handle.instance().bulk_buffer(*n as usize).unwrap();
+            let mut buffer = handle.instance().memory().bulk_buffer(*n as usize).unwrap();
             handle.pull(bulk, 0, &mut buffer, 0..*n as usize).unwrap();
             handle.respond(&buffer.iter().map(|byte| u64::from(*byte)).sum()).unwrap();
         })

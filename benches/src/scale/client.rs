@@ -33,7 +33,7 @@ impl Client {
 
     /// Starts its callers.
     fn callers(&self, work: Work, meter: &Arc<Meter>) -> Result<Vec<JoinHandle<Result<()>>>> {
-        let pool = self.instance.rpc_pool();
+        let pool = self.instance.layout().rpc_pool();
         let start = |number| {
             let (instance, target) = (self.instance.clone(), self.target.clone());
             let meter = meter.clone();
@@ -131,6 +131,6 @@ fn measure(clients: &[Client], work: Work, window: Duration, deadline: Deadline)
         };
         watches.into_iter().map(result).collect::<Result<_>>()
     })?;
-    on_ult(&clients[0].instance.rpc_pool(), deadline, move || join_each(callers))?;
+    on_ult(&clients[0].instance.layout().rpc_pool(), deadline, move || join_each(callers))?;
     send(&measured)
 }

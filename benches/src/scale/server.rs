@@ -156,7 +156,7 @@ fn register(provider: &Provider, work: Work) -> Result<()> {
             provider.register(PULL, move |request: Handle<Bulk, Result<(), String>>| {
                 let taken = spare.lock().unwrap_or_else(PoisonError::into_inner).pop();
                 let pulled = (|| {
-                    let fresh = || request.instance().bulk_buffer(BYTES).doing("a buffer");
+                    let fresh = || request.instance().memory().bulk_buffer(BYTES).doing("a buffer");
                     let mut buffer = taken.map_or_else(fresh, Ok)?;
                     let pulled = request.pull(request.args(), 0, &mut buffer, 0..BYTES);
                     spare.lock().unwrap_or_else(PoisonError::into_inner).push(buffer);

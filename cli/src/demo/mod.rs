@@ -74,6 +74,7 @@ fn over(transport: &Transport, files: &Arc<Files>, slot: &Arc<Slot>) -> Result<O
     // On a ULT of the execution stream that also moves the network: a call is then a switch of
     // ULTs, not a wake-up of a thread.
     let outcome = instance
+        .layout()
         .rpc_pool()
         .spawn(move || session.run())
         .map_err(|error| Failure::new("cannot start a ULT", error))?

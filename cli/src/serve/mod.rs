@@ -76,7 +76,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
         tracing::warn!("cannot tell the address {address}: {failure}");
     }
 
-    if let Some(metrics) = instance.metrics_addr() {
+    if let Some(metrics) = instance.monitoring().metrics_addr() {
         let _ = output::line(format_args!("{METRICS_AT}http://{metrics}/metrics"));
     }
 

@@ -23,6 +23,7 @@ pub(crate) fn register(instance: &Instance) -> Result<(), RegisterError> {
     instance.register(POOL_STATS, |request| {
         let rows: Vec<_> = request
             .instance()
+            .layout()
             .pools()
             .iter()
             .map(|pool| {

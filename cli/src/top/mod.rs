@@ -211,14 +211,14 @@ impl Client {
     }
 
     fn ask(&self) -> Answer {
-        self.instance.metrics_of_timed(&self.peer, PATIENCE)
+        self.instance.network().metrics_of_timed(&self.peer, PATIENCE)
     }
 
     /// Asks on a thread of its own, for a caller that has to watch something else meanwhile.
     fn ask_aside(&self) -> Result<Receiver<Answer>, Failure> {
         let (answers, asked) = sync_channel(1);
         let (instance, peer) = (self.instance.clone(), self.peer.clone());
-        let ask = move || _ = answers.send(instance.metrics_of_timed(&peer, PATIENCE));
+        let ask = move || _ = answers.send(instance.network().metrics_of_timed(&peer, PATIENCE));
         let thread = std::thread::Builder::new().name(ASKS.to_owned());
         let begun = thread.spawn(ask).map_err(|error| Failure::new("cannot ask", error));
         begun.map(|_| asked)

@@ -114,7 +114,7 @@ fn a_service_that_is_stopped_is_given_up_at_the_limit() {
 /// A service here, whose shutdown stands still until it may go on.
 fn held(address: &str) -> (Instance, Arc<ult::Eventual<()>>) {
     let service = Instance::builder(address).grace(Duration::from_secs(600)).start().unwrap();
-    service.enable_remote_shutdown();
+    service.network().enable_remote_shutdown();
     let go = Arc::new(ult::Eventual::new());
     let may_go = go.clone();
     service.on_prefinalize(move |_| *may_go.wait()).unwrap().keep();
@@ -136,7 +136,7 @@ fn it_waits_until_a_service_is_gone() {
         let mut waits = asks(&["--wait", "--limit", "600"]);
         // It has agreed, and is looked at again and again.
         until("it is asked whether it is there", || {
-            (service.stats().requests_received > 3).then_some(())
+            (service.monitoring().stats().requests_received > 3).then_some(())
         });
         assert!(waits.child.try_wait().unwrap().is_none());
         // Who comes later has nothing to ask for; who has no patience is told.

@@ -37,7 +37,7 @@ fn service_process() {
     service.register(RELAY, relay).unwrap();
     service.register(DOUBLE, |handle| handle.respond(&(handle.args() * 2)).unwrap()).unwrap();
     println!("listening on {}", service.self_addr());
-    println!("recording in {}", service.trace_file().unwrap().display());
+    println!("recording in {}", service.monitoring().trace_file().unwrap().display());
     std::io::stdout().flush().unwrap();
     std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
     service.finalize_and_wait().unwrap();
@@ -103,7 +103,7 @@ fn client(transport: &str, prefix: &Path) -> Instance {
 }
 
 fn finish(client: Instance) -> PathBuf {
-    let file = client.trace_file().unwrap();
+    let file = client.monitoring().trace_file().unwrap();
     client.finalize_and_wait().unwrap();
     file
 }

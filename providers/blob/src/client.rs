@@ -37,7 +37,7 @@ impl BlobClient {
         target: ProviderHandle,
         limit: Duration,
     ) -> Result<Self, IdentityError> {
-        instance.check_identity_timed(&target, IDENTITY, limit)?;
+        instance.network().check_identity_timed(&target, IDENTITY, limit)?;
         Ok(Self::new(instance, target))
     }
 
@@ -93,7 +93,7 @@ impl BlobClient {
         limit: Duration,
     ) -> Result<(), ClientError> {
         let len = data.len() as u64;
-        let written = self.instance.expose_ref(data, |bulk| {
+        let written = self.instance.memory().expose_ref(data, |bulk| {
             let args = WriteArgs { name, bulk: bulk.clone(), len, overwrite };
             self.instance.forward_timed(WRITE.sending(), &self.target, &args, limit)
         })???;
@@ -143,7 +143,7 @@ impl BlobClient {
         limit: Duration,
     ) -> Result<ReadDone, ClientError> {
         let len = into.len() as u64;
-        let done = self.instance.expose_mut(into, |bulk| {
+        let done = self.instance.memory().expose_mut(into, |bulk| {
             let args = ReadArgs { name, offset, len, bulk: bulk.clone() };
             self.instance.forward_timed(READ.sending(), &self.target, &args, limit)
         })???;

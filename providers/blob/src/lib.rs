@@ -15,7 +15,7 @@
 //! # let directory = directory.path();
 //! let service = Instance::builder("na+sm://").start()?;
 //! let id = ProviderId::new(1);
-//! let provider = service.provider(id, &service.rpc_pool());
+//! let provider = service.provider(id, &service.layout().rpc_pool());
 //! let running = BlobProvider::start(provider, &BlobConfig::new(directory))?;
 //!
 //! let client = Instance::builder("na+sm://").listen(false).start()?;

@@ -18,7 +18,7 @@
 //! // The target. In a real service this is another process.
 //! let service = Instance::builder("na+sm://").start()?;
 //! let id = ProviderId::new(1);
-//! let running = EchoProvider::start(service.provider(id, &service.rpc_pool()))?;
+//! let running = EchoProvider::start(service.provider(id, &service.layout().rpc_pool()))?;
 //!
 //! // The origin: which process, which provider in it, then call.
 //! let client = Instance::builder("na+sm://").listen(false).start()?;
@@ -146,7 +146,7 @@ impl EchoClient {
         target: ProviderHandle,
         limit: Duration,
     ) -> Result<Self, IdentityError> {
-        instance.check_identity_timed(&target, IDENTITY, limit)?;
+        instance.network().check_identity_timed(&target, IDENTITY, limit)?;
         Ok(Self::new(instance, target))
     }
 

@@ -46,7 +46,7 @@ pub use self::spec::{BulkClassStats, BulkPoolError, BulkPoolSpec};
 ///
 /// let instance = Instance::builder("na+sm://").start()?;
 /// // 16 buffers each of 4 KiB, 64 KiB and 1 MiB.
-/// let pool = instance.bulk_pool(&BulkPoolSpec::geometric(3, 16, 4096, 16))?;
+/// let pool = instance.memory().bulk_pool(&BulkPoolSpec::geometric(3, 16, 4096, 16))?;
 /// let mut buffer = pool.get(5000)?;
 /// assert_eq!(buffer.len(), 65_536);
 /// buffer[..5].copy_from_slice(b"hello");

@@ -181,7 +181,7 @@ mod tests {
         let parent = crate::init("{}").unwrap();
         let child = parent.init_child("{}").unwrap();
         let marks = Arc::downgrade(&child.inner().metrics.marks);
-        let added = parent.add_pool_from_json(r#"{ "name": "added" }"#).unwrap();
+        let added = parent.layout().add_pool_from_json(r#"{ "name": "added" }"#).unwrap();
         let noted = |instance: &crate::Instance| {
             let notes = instance.inner().metrics.marks.0.lock().unwrap();
             let pools = notes.iter().flat_map(|(_, mark)| &mark.pools);
@@ -196,7 +196,7 @@ mod tests {
             assert!(begun.elapsed() < Duration::from_secs(60), "the child does not know the pool");
             child.metrics();
         }
-        parent.remove_pool("added").unwrap();
+        parent.layout().remove_pool("added").unwrap();
         while noted(&parent) + noted(&child) > 0 {
             assert!(begun.elapsed() < Duration::from_secs(60), "it is kept");
             parent.metrics();
@@ -266,7 +266,7 @@ mod tests {
         let parent = crate::init("{}").unwrap();
         let child = parent.init_child("{}").unwrap();
         // Nobody runs what is in the pool.
-        let pool = parent.add_pool_from_json(r#"{ "name": "batch" }"#).unwrap().pool;
+        let pool = parent.layout().add_pool_from_json(r#"{ "name": "batch" }"#).unwrap().pool;
         let unit = pool.spawn(|| ()).unwrap();
         let begun = Instant::now();
         for instance in [&parent, &child] {
@@ -280,7 +280,7 @@ mod tests {
             }
         }
         let serves = r#"{ "name": "x", "scheduler": { "pools": ["batch"] } }"#;
-        parent.add_xstream_from_json(serves).unwrap();
+        parent.layout().add_xstream_from_json(serves).unwrap();
         unit.join().unwrap();
         child.finalize_and_wait().unwrap();
         parent.finalize_and_wait().unwrap();
@@ -314,7 +314,7 @@ mod tests {
         // Nobody runs what is in the pool.
         let own = crate::init(r#"{ "argobots": { "pools": [{ "name": "later" }] } }"#).unwrap();
         let (marks, start) = (Arc::new(Marks::default()), Instant::now());
-        let pool = own.pool("later").unwrap();
+        let pool = own.layout().pool("later").unwrap();
         let (noting, target, instance) = (marks.clone(), pool.clone(), own.clone());
         let arm = move || {
             let timer = target.spawn_after(Duration::from_millis(1), || ()).unwrap();
@@ -322,14 +322,16 @@ mod tests {
             noting.add(|| start, || Mark::of(&instance.inner().runtime, &instance.inner().core));
             (timer, target.len())
         };
-        let (timer, waiting) = own.pool("__primary__").unwrap().spawn(arm).unwrap().join().unwrap();
+        let (timer, waiting) =
+            own.layout().pool("__primary__").unwrap().spawn(arm).unwrap().join().unwrap();
         assert_eq!(waiting, 0);
         while pool.is_empty() {
             assert!(start.elapsed() < Duration::from_secs(60), "it does not fire");
             std::thread::yield_now();
         }
         assert_eq!(oldest_wait(&marks, &pool, start + Duration::from_secs(9)), None);
-        own.add_xstream_from_json(r#"{ "name": "x", "scheduler": { "pools": ["later"] } }"#)
+        own.layout()
+            .add_xstream_from_json(r#"{ "name": "x", "scheduler": { "pools": ["later"] } }"#)
             .unwrap();
         timer.join().unwrap();
         own.finalize_and_wait().unwrap();
@@ -340,7 +342,7 @@ mod tests {
         // Nobody runs what is in the pool.
         let own = crate::init(r#"{ "argobots": { "pools": [{ "name": "later" }] } }"#).unwrap();
         let (marks, start) = (Marks::default(), Instant::now());
-        let pool = own.pool("later").unwrap();
+        let pool = own.layout().pool("later").unwrap();
         let at = |second| start + Duration::from_secs(second);
         let note =
             |second| marks.add(|| at(second), || Mark::of(&own.inner().runtime, &own.inner().core));
@@ -359,7 +361,8 @@ mod tests {
         drop(first);
         spawn();
         assert_eq!(age(9), Some(5));
-        own.add_xstream_from_json(r#"{ "name": "x", "scheduler": { "pools": ["later"] } }"#)
+        own.layout()
+            .add_xstream_from_json(r#"{ "name": "x", "scheduler": { "pools": ["later"] } }"#)
             .unwrap();
         let begun = Instant::now();
         while age(9).is_some() {

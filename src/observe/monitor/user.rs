@@ -20,8 +20,8 @@ use crate::{Pool, Xstream};
 /// one is caught and logged, and affects nothing else.
 ///
 /// While at least one monitor is attached, each call, request and transfer has a span, which costs
-/// some hundred nanoseconds. ([Statistics](crate::Instance::statistics) alone look at some calls
-/// only.)
+/// some hundred nanoseconds. ([Statistics](crate::InstanceMonitoring::statistics) alone look at
+/// some calls only.)
 ///
 /// ```
 /// use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -46,7 +46,7 @@ use crate::{Pool, Xstream};
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let instance = Instance::builder("na+sm://").start()?;
 /// let failures = Arc::new(Failures::default());
-/// instance.add_monitor(failures.clone()).keep();
+/// instance.monitoring().add_monitor(failures.clone()).keep();
 /// let target = ProviderHandle::from(instance.self_addr());
 /// assert!(instance.forward(NO, &target, &()).is_err(), "nobody serves it");
 /// instance.finalize_and_wait()?;

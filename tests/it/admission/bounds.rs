@@ -22,17 +22,23 @@ fn beyond_the_bound_of_a_pool_callers_are_told_busy_at_once() {
         }
         // Another pool is not concerned.
         client.ping();
-        let load = held.service.load(&held.service.pool("slow").unwrap()).unwrap();
+        let load =
+            held.service.monitoring().load(&held.service.layout().pool("slow").unwrap()).unwrap();
         assert_eq!((load.in_hand, load.waiting, load.refused), (3, 0, 10));
         assert_eq!(load.bounds.handlers_max, 3);
         held.go.release(3);
         assert_eq!(join(calls).into_iter().map(Result::unwrap).collect::<Vec<_>>(), [0, 1, 2]);
         until("room again", || {
-            held.service.load(&held.service.pool("slow").unwrap()).unwrap().in_hand == 0
+            held.service
+                .monitoring()
+                .load(&held.service.layout().pool("slow").unwrap())
+                .unwrap()
+                .in_hand
+                == 0
         });
         held.go.release(1);
         assert_eq!(client.call().unwrap(), 7);
-        let stats = held.service.stats();
+        let stats = held.service.monitoring().stats();
         assert_eq!((stats.requests_busy, stats.requests_refused), (10, 0));
         client.end();
         held.end();
@@ -46,16 +52,17 @@ fn an_rpc_can_have_a_bound_of_its_own() {
     let calls = client.start(0..2);
     held.begun(2);
     assert_busy(client.call());
-    let load = held.service.rpc_load(HOLD, ProviderId::DEFAULT).unwrap();
+    let load = held.service.monitoring().rpc_load(HOLD, ProviderId::DEFAULT).unwrap();
     assert_eq!((load.in_hand, load.refused), (2, 1));
     // What was refused by the RPC has left no trace in the pool.
-    let pool = held.service.load(&held.service.pool("slow").unwrap()).unwrap();
+    let pool =
+        held.service.monitoring().load(&held.service.layout().pool("slow").unwrap()).unwrap();
     assert_eq!((pool.in_hand, pool.refused), (2, 0));
-    assert!(held.service.rpc_load(PING, ProviderId::DEFAULT).is_none());
+    assert!(held.service.monitoring().rpc_load(PING, ProviderId::DEFAULT).is_none());
     held.go.release(2);
     join(calls).into_iter().for_each(|call| assert!(call.is_ok()));
     // Handlers leave after their answers.
-    until("both have left", || held.service.stats().handlers_run == 2);
+    until("both have left", || held.service.monitoring().stats().handlers_run == 2);
     client.end();
     held.end();
 }
@@ -159,8 +166,13 @@ fn by_default_nobody_takes_all_places() {
             held.begun(10);
             held.go.release(138);
             join(calls).into_iter().for_each(|call| assert!(call.is_ok()));
-            let in_hand =
-                || held.service.load(&held.service.pool("slow").unwrap()).unwrap().in_hand;
+            let in_hand = || {
+                held.service
+                    .monitoring()
+                    .load(&held.service.layout().pool("slow").unwrap())
+                    .unwrap()
+                    .in_hand
+            };
             until("all have left", || in_hand() == 0);
             held.go.release(1);
             assert_eq!(late.call().unwrap(), 7);
@@ -217,7 +229,7 @@ fn by_default_nobody_holds_all_requests_that_wait_to_be_decoded() {
                      "xstreams": [{{ "name": "s", "scheduler": {{ "pools": ["stuck"] }} }}] }} }}"#
         );
         let service = margo::init(&document).unwrap();
-        let stuck = service.pool("stuck").unwrap();
+        let stuck = service.layout().pool("stuck").unwrap();
         service.serve(HOLD).pool(&stuck).function(|n| n).unwrap();
         service.register(PING, |handle| handle.respond(&()).unwrap()).unwrap();
         let (go, wait) = std::sync::mpsc::channel::<()>();
@@ -241,7 +253,7 @@ fn by_default_nobody_holds_all_requests_that_wait_to_be_decoded() {
         let (good, bad): (Vec<_>, Vec<_>) = results.into_iter().partition(Result::is_ok);
         assert_eq!(good.len(), 224);
         bad.into_iter().for_each(assert_busy);
-        assert_eq!(service.stats().requests_busy, 376);
+        assert_eq!(service.monitoring().stats().requests_busy, 376);
         // Its share is whole again.
         let calls: Vec<_> = (0..224).map(start).collect();
         let results = bounded("the answers", move || margo::wait_all(calls));
@@ -266,7 +278,7 @@ fn a_handler_is_not_held_by_an_origin_that_serves_nothing() {
     let ends = Arc::new(Eventual::<String>::new());
     let end = ends.clone();
     let pull = move |handle: &Handle<Bulk, String>| {
-        let mut buffer = handle.instance().bulk_buffer(100_000).unwrap();
+        let mut buffer = handle.instance().memory().bulk_buffer(100_000).unwrap();
         let error = handle.pull(handle.args(), 0, &mut buffer, 0..100_000).unwrap_err();
         assert!(matches!(error, BulkError::StoodStill { .. }), "{error}");
         end.set(error.to_string()).unwrap();
@@ -287,7 +299,7 @@ fn a_handler_is_not_held_by_an_origin_that_serves_nothing() {
         begins.wait();
         wait.recv().unwrap();
     };
-    let holder = client.progress_pool().spawn(hold).unwrap();
+    let holder = client.layout().progress_pool().spawn(hold).unwrap();
     begun.wait();
     let call = client.iforward(PULL, &target, exposed.bulk()).unwrap();
     let error = bounded("the transfer ends", move || ends.wait().clone());
@@ -295,7 +307,7 @@ fn a_handler_is_not_held_by_an_origin_that_serves_nothing() {
     go.send(()).unwrap();
     holder.join().unwrap();
     assert_eq!(bounded("the answer", move || call.wait()).unwrap(), "");
-    until("they have left", || service.stats().handlers_run == 2);
+    until("they have left", || service.monitoring().stats().handlers_run == 2);
     client.finalize_and_wait().unwrap();
     service.finalize_and_wait().unwrap();
 }
@@ -340,11 +352,11 @@ fn a_call_that_comes_during_a_shutdown_is_refused_and_what_is_in_hand_is_answere
                 let error = client.call().unwrap_err();
                 assert!(matches!(error, ForwardError::PeerClosing { .. }), "{admission}: {error}");
                 assert!(error.never_ran());
-                assert_eq!(held.service.stats().requests_refused, refused);
+                assert_eq!(held.service.monitoring().stats().requests_refused, refused);
             }
             // Those that were refused have given their places back.
-            let slow = held.service.pool("slow").unwrap();
-            until("one is in hand", || held.service.load(&slow).unwrap().in_hand == 1);
+            let slow = held.service.layout().pool("slow").unwrap();
+            until("one is in hand", || held.service.monitoring().load(&slow).unwrap().in_hand == 1);
             assert_eq!(held.begun.available(), 0, "none of them has run");
             assert!(!held.service.is_finalized());
             held.go.release(1);
@@ -366,7 +378,7 @@ fn who_waits_for_its_rpc_leaves_the_pool_to_others() {
         let admission = format!(r#"{{ "handlers_max": 4, "overload": "{overload}" }}"#);
         for transport in TRANSPORTS {
             let held = Held::new(transport, &admission, Some(own));
-            let slow = held.service.pool("slow").unwrap();
+            let slow = held.service.layout().pool("slow").unwrap();
             held.service.serve(INNER).pool(&slow).function(|n| n + 1).unwrap();
             let nested = ProviderHandle::from(held.service.self_addr());
             let outer = move |handle: &Handle<u32, u32>| {
@@ -376,9 +388,11 @@ fn who_waits_for_its_rpc_leaves_the_pool_to_others() {
             let client = held.client();
             let calls = client.start(0..6);
             held.begun(1);
-            let waiting = || held.service.rpc_load(HOLD, ProviderId::DEFAULT).unwrap().waiting == 5;
+            let waiting = || {
+                held.service.monitoring().rpc_load(HOLD, ProviderId::DEFAULT).unwrap().waiting == 5
+            };
             until("five wait", waiting);
-            assert_eq!(held.service.load(&slow).unwrap().in_hand, 1);
+            assert_eq!(held.service.monitoring().load(&slow).unwrap().in_hand, 1);
             assert_eq!(held.waiting(), 0);
             // Another RPC of the pool, and one that calls it.
             let ask = |rpc, n: u32| {
@@ -396,10 +410,10 @@ fn who_waits_for_its_rpc_leaves_the_pool_to_others() {
             let results: Vec<_> = join(calls).into_iter().map(Result::unwrap).collect();
             assert_eq!(results, [0, 1, 2, 3, 4, 5]);
             assert_eq!(held.most.load(Ordering::SeqCst), 1);
-            let empty = || held.service.load(&slow).unwrap().in_hand == 0;
+            let empty = || held.service.monitoring().load(&slow).unwrap().in_hand == 0;
             until("all have left", empty);
             // 6 each of both, one and those that were nested.
-            assert_eq!(held.service.stats().handlers_run, 6 + 6 + 1 + 6, "{overload}");
+            assert_eq!(held.service.monitoring().stats().handlers_run, 6 + 6 + 1 + 6, "{overload}");
             client.end();
             held.end();
         }
@@ -414,12 +428,12 @@ fn who_has_waited_for_its_rpc_waits_for_the_pool_next() {
     let own = Admission::new(1).overload(Overload::Wait);
     for transport in TRANSPORTS {
         let held = Held::new(transport, r#"{ "handlers_max": 1, "overload": "wait" }"#, Some(own));
-        let slow = held.service.pool("slow").unwrap();
+        let slow = held.service.layout().pool("slow").unwrap();
         held.service.serve(OTHER).pool(&slow).function(|n| n).unwrap();
         let client = held.client();
         let calls = client.start(0..3);
         held.begun(1);
-        let rpc = || held.service.rpc_load(HOLD, ProviderId::DEFAULT).unwrap();
+        let rpc = || held.service.monitoring().rpc_load(HOLD, ProviderId::DEFAULT).unwrap();
         until("two wait for their RPC", || rpc().waiting == 2);
         let other = client.instance.iforward(OTHER, &client.target, &7).unwrap();
         until("one waits for the pool", || held.waiting() == 1);
@@ -446,10 +460,12 @@ fn a_shutdown_refuses_who_waits_for_its_rpc() {
         let inside = client.start(0..1);
         held.begun(1);
         let second = client.start(1..2);
-        let in_hand = || held.service.rpc_load(HOLD, ProviderId::DEFAULT).unwrap().in_hand;
+        let in_hand =
+            || held.service.monitoring().rpc_load(HOLD, ProviderId::DEFAULT).unwrap().in_hand;
         until("the second is in", || in_hand() == 2);
         let waiting = client.start(2..6);
-        let waits = || held.service.rpc_load(HOLD, ProviderId::DEFAULT).unwrap().waiting;
+        let waits =
+            || held.service.monitoring().rpc_load(HOLD, ProviderId::DEFAULT).unwrap().waiting;
         until("they wait", || waits() == 4);
         held.service.finalize();
         for call in join(waiting) {
@@ -488,7 +504,7 @@ fn one_way_requests_beyond_the_bound_are_dropped_and_counted() {
         }
         // Behind them on the same connection.
         client.forward_timed(PING, &target, &(), PATIENCE).unwrap();
-        assert_eq!(service.stats().requests_busy, 2);
+        assert_eq!(service.monitoring().stats().requests_busy, 2);
         go.set(()).unwrap();
         until("the first is handled", || sum.load(Ordering::SeqCst) > 0);
         assert_eq!(sum.load(Ordering::SeqCst), 5);
@@ -504,13 +520,13 @@ fn an_rpc_moves_to_another_pool_while_requests_run() {
     let (service, client) = (&held.service, held.client());
     let where_am_i = |()| ult::current().unwrap().pool.to_string();
     service.serve(WHERE).function(where_am_i).unwrap();
-    let default = service.rpc_pool();
-    let slow = service.pool("slow").unwrap();
+    let default = service.layout().rpc_pool();
+    let slow = service.layout().pool("slow").unwrap();
     let ask = || client.instance.forward_timed(WHERE, &client.target, &(), PATIENCE).unwrap();
     let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
     let (instance, target, stopped) =
         (client.instance.clone(), client.target.clone(), stop.clone());
-    let asking = client.instance.rpc_pool().spawn(move || {
+    let asking = client.instance.layout().rpc_pool().spawn(move || {
         let mut answers = 0;
         while !stopped.load(Ordering::Relaxed) {
             instance.forward_timed(WHERE, &target, &(), PATIENCE).unwrap();
@@ -520,16 +536,19 @@ fn an_rpc_moves_to_another_pool_while_requests_run() {
     });
     for _ in 0..50 {
         for pool in [&slow, &default] {
-            service.set_handler_pool(WHERE, ProviderId::DEFAULT, pool).unwrap();
-            assert_eq!(service.handler_pool(WHERE, ProviderId::DEFAULT).as_ref(), Some(pool));
+            service.layout().set_handler_pool(WHERE, ProviderId::DEFAULT, pool).unwrap();
+            assert_eq!(
+                service.layout().handler_pool(WHERE, ProviderId::DEFAULT).as_ref(),
+                Some(pool)
+            );
             assert_eq!(ask(), pool.name());
         }
     }
     stop.store(true, Ordering::Relaxed);
     assert!(asking.unwrap().join().unwrap() > 0);
-    let unknown = service.set_handler_pool(WHERE, ProviderId::new(3), &slow).unwrap_err();
+    let unknown = service.layout().set_handler_pool(WHERE, ProviderId::new(3), &slow).unwrap_err();
     assert!(unknown.to_string().contains("`where` is not registered for provider 3"), "{unknown}");
-    assert_eq!(service.handler_pool(WHERE, ProviderId::new(3)), None);
+    assert_eq!(service.layout().handler_pool(WHERE, ProviderId::new(3)), None);
     client.end();
     held.end();
 }
@@ -544,7 +563,11 @@ fn a_service_at_its_bound_can_be_looked_at_and_ended_by_others() {
                  "remote_shutdown": true, "metrics": {{ "remote": true }} }} }}"#
         );
         let service = margo::init(&document).unwrap();
-        assert_eq!(service.rpc_pool(), service.progress_pool(), "all of them share one pool");
+        assert_eq!(
+            service.layout().rpc_pool(),
+            service.layout().progress_pool(),
+            "all of them share one pool"
+        );
         let (begun, go) = (Arc::new(Eventual::<()>::new()), Arc::new(Eventual::<()>::new()));
         let (here, wait) = (begun.clone(), go.clone());
         let hold = move |n| {
@@ -558,15 +581,15 @@ fn a_service_at_its_bound_can_be_looked_at_and_ended_by_others() {
         let target = ProviderHandle::from(client.lookup(service.self_addr().uri()).unwrap());
         let held = client.iforward(HOLD, &target, &1).unwrap();
         bounded("the handler begins", move || *begun.wait());
-        let metrics = client.metrics_of_timed(target.addr(), PATIENCE).unwrap();
+        let metrics = client.network().metrics_of_timed(target.addr(), PATIENCE).unwrap();
         assert_eq!(metrics.handlers_running, 2, "{overload}: that one, and this one");
-        client.shutdown_remote_timed(target.addr(), PATIENCE).unwrap();
+        client.network().shutdown_remote_timed(target.addr(), PATIENCE).unwrap();
         until("it ends", || service.is_finalizing());
         go.set(()).unwrap();
         assert_eq!(bounded("the answer", move || held.wait()).unwrap(), 1);
         service.wait_for_finalize().unwrap();
-        until("both are counted", || service.stats().handlers_run == 3);
-        assert_eq!(service.stats().requests_busy, 0);
+        until("both are counted", || service.monitoring().stats().handlers_run == 3);
+        assert_eq!(service.monitoring().stats().requests_busy, 0);
         client.finalize_and_wait().unwrap();
     }
 }

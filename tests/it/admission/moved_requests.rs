@@ -58,7 +58,7 @@ fn assert_answered(requests: Vec<Request<u32>>, numbers: std::ops::Range<u32>) {
 
 /// In the default pool.
 fn in_hand(service: &Instance) -> usize {
-    service.load(&service.rpc_pool()).unwrap().in_hand
+    service.monitoring().load(&service.layout().rpc_pool()).unwrap().in_hand
 }
 
 /// Over each transport, with a bound of the RPC's own and one of its pool.
@@ -143,19 +143,19 @@ fn whoever_answers_lets_in_who_waits_for_a_pool_that_is_said_to_be_private() {
 
         // With bounds of an RPC's own it cannot be known before it is registered.
         const OWN: Rpc<u32, u32> = Rpc::new("own");
-        let pool = service.pool("private").unwrap();
+        let pool = service.layout().pool("private").unwrap();
         let serve = |bounds| service.serve(OWN).pool(&pool).admission(bounds).function(|n| n);
         let waits = Admission::new(1).overload(Overload::Wait);
         let error = serve(waits).unwrap_err();
         assert!(matches!(error, RegisterError::PrivateWait { rpc: "own", .. }), "{error}");
         assert!(error.to_string().contains("pool `private`"), "{error}");
-        assert_eq!(service.load(&pool), None, "nothing is served there");
+        assert_eq!(service.monitoring().load(&pool), None, "nothing is served there");
         serve(Admission::new(1)).unwrap();
-        let elsewhere = service.rpc_pool();
+        let elsewhere = service.layout().rpc_pool();
         let provider = ProviderId::new(1);
         let other = service.provider(provider, &elsewhere);
         other.serve(OWN).admission(waits).function(|n| n).unwrap();
-        let error = service.set_handler_pool(OWN, provider, &pool).unwrap_err();
+        let error = service.layout().set_handler_pool(OWN, provider, &pool).unwrap_err();
         assert!(matches!(error, RegisterError::PrivateWait { rpc: "own", .. }), "{error}");
         drop(other);
         pair.end();
@@ -177,7 +177,7 @@ fn one_that_is_answered_and_kept_is_not_in_hand() {
             .unwrap();
         for n in 0..3 {
             assert_answered(start(&pair, n..n + 1), n..n + 1);
-            let load = || pair.service.rpc_load(KEEP, ProviderId::DEFAULT).unwrap();
+            let load = || pair.service.monitoring().rpc_load(KEEP, ProviderId::DEFAULT).unwrap();
             until("it has left", || load().in_hand == 0);
         }
         until_kept(&kept, 3);
@@ -246,7 +246,7 @@ fn one_that_is_lost_to_a_panic_elsewhere_is_answered_while_its_handler_runs() {
         let go = Arc::new(Semaphore::new(0));
         let may_go = go.clone();
         let give_away = move |handle: Handle<u32, u32>| {
-            let pool = handle.instance().rpc_pool();
+            let pool = handle.instance().layout().rpc_pool();
             let in_thread = *handle.args() == 0;
             let loses = move || {
                 let _lost = handle;
@@ -328,31 +328,32 @@ fn who_waits_goes_on_in_the_pool_to_which_its_rpc_was_moved() {
     common::on_each(|pair| {
         let service = &pair.service;
         let [from, to] = ["from", "to"].map(|name| {
-            let pool = service.add_pool_from_json(&format!(r#"{{ "name": "{name}" }}"#)).unwrap();
+            let pool =
+                service.layout().add_pool_from_json(&format!(r#"{{ "name": "{name}" }}"#)).unwrap();
             let xstream =
                 format!(r#"{{ "name": "{name}", "scheduler": {{ "pools": ["{name}"] }} }}"#);
-            service.add_xstream_from_json(&xstream).unwrap();
+            service.layout().add_xstream_from_json(&xstream).unwrap();
             pool.pool
         });
         let kept = Kept::default();
         let bounds = Admission::new(1).overload(Overload::Wait);
         service.serve(KEEP).pool(&from).admission(bounds).handler(keeping(&kept)).unwrap();
-        let waiting = || service.rpc_load(KEEP, ProviderId::DEFAULT).unwrap().waiting;
+        let waiting = || service.monitoring().rpc_load(KEEP, ProviderId::DEFAULT).unwrap().waiting;
         let before = start(&pair, 0..10);
         until("all but one wait", || waiting() == 9);
-        service.set_handler_pool(KEEP, ProviderId::DEFAULT, &to).unwrap();
+        service.layout().set_handler_pool(KEEP, ProviderId::DEFAULT, &to).unwrap();
         let after = start(&pair, 10..12);
         until("all but one wait", || waiting() == 11);
-        service.remove_xstream("from").unwrap();
-        service.remove_pool(&from).unwrap();
+        service.layout().remove_xstream("from").unwrap();
+        service.layout().remove_pool(&from).unwrap();
         for _ in 0..12 {
             until_kept(&kept, 1);
             answer_all(&kept);
         }
         assert_answered(before, 0..10);
         assert_answered(after, 10..12);
-        until("all have left", || service.load(&to).unwrap().in_hand == 0);
-        let load = service.rpc_load(KEEP, ProviderId::DEFAULT).unwrap();
+        until("all have left", || service.monitoring().load(&to).unwrap().in_hand == 0);
+        let load = service.monitoring().rpc_load(KEEP, ProviderId::DEFAULT).unwrap();
         assert_eq!((load.in_hand, load.waiting, load.refused), (0, 0, 0));
         pair.end();
     });

@@ -50,7 +50,7 @@ fn killed(transport: &str, admission: &str) {
                  "xstreams": [{{ "name": "s", "scheduler": {{ "pools": ["slow"] }} }}] }} }}"#
     ));
     let service = service.unwrap();
-    let slow = service.pool("slow").unwrap();
+    let slow = service.layout().pool("slow").unwrap();
     let (handled, told) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let (counted, tells) = (handled.clone(), told.clone());
     let hold = move |handle: margo::Handle<(), ()>| {
@@ -69,7 +69,7 @@ fn killed(transport: &str, admission: &str) {
     let mut client = Service::spawn(module_path!(), ADDRESS, service.self_addr().uri());
     client.line_after("all sent");
     let come = || {
-        let load = service.load(&slow).unwrap();
+        let load = service.monitoring().load(&slow).unwrap();
         load.in_hand + load.waiting
     };
     until("all have come", || come() == REQUESTS + 1);
@@ -77,7 +77,7 @@ fn killed(transport: &str, admission: &str) {
     client.kill();
     until("all have left", || come() == 0);
     assert_eq!(handled.load(Ordering::SeqCst), 1, "{transport} {admission}");
-    assert_eq!(service.stats().requests_abandoned, REQUESTS as u64 - 1);
+    assert_eq!(service.monitoring().stats().requests_abandoned, REQUESTS as u64 - 1);
     assert_eq!(told.load(Ordering::SeqCst), 1, "one-way requests have all that they want");
     service.finalize_and_wait().unwrap();
 }

@@ -35,7 +35,7 @@ fn service(transport: &str, kind: &str) -> Instance {
 impl Held {
     fn new(transport: &str) -> Self {
         let service = service(transport, "prio_wait");
-        let pool = service.pool("work").unwrap();
+        let pool = service.layout().pool("work").unwrap();
         let (order, open) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Eventual::new()));
         let all = [(HIGH, Priority::High), (NORMAL, Priority::Normal), (LOW, Priority::Low)];
         for (rpc, priority) in all {
@@ -72,7 +72,13 @@ impl Held {
     fn order_of(mut self, calls: Vec<Request<u32>>) -> Vec<(Priority, u32)> {
         let (service, count) = (self.service.clone(), calls.len() + 1);
         bounded("the requests arrive", move || {
-            while service.load(&service.pool("work").unwrap()).unwrap().in_hand < count {
+            while service
+                .monitoring()
+                .load(&service.layout().pool("work").unwrap())
+                .unwrap()
+                .in_hand
+                < count
+            {
                 std::thread::yield_now();
             }
         });
@@ -134,17 +140,17 @@ fn however_many_of_high_priority_wait_the_others_get_their_documented_share() {
 #[test]
 fn a_pool_that_knows_no_priorities_is_refused_and_the_rpc_does_not_move_there() {
     let service = service("na+sm://", "prio_wait");
-    let (knows, plain) = (service.pool("work").unwrap(), service.rpc_pool());
+    let (knows, plain) = (service.layout().pool("work").unwrap(), service.layout().rpc_pool());
     let register = |pool: &margo::Pool, priority| {
         service.serve(HIGH).pool(pool).priority(priority).function(|n| n)
     };
     let refused = register(&plain, Priority::High);
     assert!(matches!(refused, Err(RegisterError::NoPriorities { .. })), "{refused:?}");
     register(&knows, Priority::High).unwrap();
-    let refused = service.set_handler_pool(HIGH, ProviderId::DEFAULT, &plain);
+    let refused = service.layout().set_handler_pool(HIGH, ProviderId::DEFAULT, &plain);
     let text = refused.unwrap_err().to_string();
     assert!(text.contains("prio_wait") && text.contains("`high`"), "{text}");
-    assert_eq!(service.handler_pool(HIGH, ProviderId::DEFAULT), Some(knows));
+    assert_eq!(service.layout().handler_pool(HIGH, ProviderId::DEFAULT), Some(knows));
     // Without a priority any pool will do.
     service.serve(LOW).pool(&plain).function(|n| n).unwrap();
     service.finalize_and_wait().unwrap();
@@ -168,8 +174,10 @@ fn the_document_gives_providers_their_priorities() {
         {
             let provider = spec.provider(instance);
             provider.register(HIGH, |handle| handle.respond(handle.args()).unwrap())?;
-            let moved =
-                instance.set_handler_pool(HIGH, provider.id(), &instance.rpc_pool()).is_ok();
+            let moved = instance
+                .layout()
+                .set_handler_pool(HIGH, provider.id(), &instance.layout().rpc_pool())
+                .is_ok();
             assert_eq!(moved, spec.priority == Priority::Normal, "{spec:?}");
             Ok(Box::new(Running(provider)))
         }
@@ -196,7 +204,7 @@ fn the_document_gives_providers_their_priorities() {
 fn started_handlers_go_before_new_ones_where_the_kind_says_so() {
     for kind in ["prio_wait", "earliest_first"] {
         let service = service("na+sm://", kind);
-        let pool = service.pool("work").unwrap();
+        let pool = service.layout().pool("work").unwrap();
         let (order, go) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Eventual::new()));
         let (seen, may_go) = (order.clone(), go.clone());
         let begun = Arc::new(ult::Semaphore::new(0));
@@ -235,7 +243,7 @@ fn started_handlers_go_before_new_ones_where_the_kind_says_so() {
         calls.extend((0..20).map(|n| call(NORMAL, n)));
         let own = service.clone();
         bounded("the requests arrive", move || {
-            while own.load(&own.pool("work").unwrap()).unwrap().in_hand < 26 {
+            while own.monitoring().load(&own.layout().pool("work").unwrap()).unwrap().in_hand < 26 {
                 std::thread::yield_now();
             }
         });

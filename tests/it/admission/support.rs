@@ -45,7 +45,7 @@ impl Held {
     pub(crate) fn serve(&self, own: Option<Admission>) {
         let (begun, go) = (self.begun.clone(), self.go.clone());
         let (now, most) = (self.now.clone(), self.most.clone());
-        let pool = self.service.pool("slow").unwrap();
+        let pool = self.service.layout().pool("slow").unwrap();
         let mut serve = self.service.serve(HOLD).pool(&pool);
         if let Some(own) = own {
             serve = serve.admission(own);
@@ -78,7 +78,11 @@ impl Held {
     }
 
     pub(crate) fn waiting(&self) -> usize {
-        self.service.load(&self.service.pool("slow").unwrap()).unwrap().waiting
+        self.service
+            .monitoring()
+            .load(&self.service.layout().pool("slow").unwrap())
+            .unwrap()
+            .waiting
     }
 
     pub(crate) fn end(self) {
@@ -99,7 +103,7 @@ impl Client {
         let call = |n| {
             let (instance, target) = (self.instance.clone(), self.target.clone());
             let call = move || instance.forward_timed(HOLD, &target, &n, PATIENCE);
-            self.instance.rpc_pool().spawn(call).unwrap()
+            self.instance.layout().rpc_pool().spawn(call).unwrap()
         };
         numbers.map(call).collect()
     }

@@ -43,7 +43,7 @@ fn serve(service: &Instance) {
         .register(SUM, |request| {
             let run = || -> Result<u64, BulkError> {
                 let len = request.args().len() as usize;
-                let mut buffer = request.instance().bulk_buffer(len)?;
+                let mut buffer = request.instance().memory().bulk_buffer(len)?;
                 request.pull(request.args(), 0, &mut buffer, 0..len)?;
                 Ok(sum(&buffer))
             };
@@ -55,7 +55,7 @@ fn serve(service: &Instance) {
             let (bulk, seed) = request.args();
             let run = || -> Result<(), BulkError> {
                 let len = bulk.len() as usize;
-                let mut buffer = request.instance().bulk_buffer(len)?;
+                let mut buffer = request.instance().memory().bulk_buffer(len)?;
                 buffer.copy_from_slice(&pattern(*seed, len));
                 request.push(bulk, 0, &mut buffer, 0..len)
             };
@@ -178,7 +178,7 @@ fn a_service_lends_it_to_its_clients() {
     with_service(|client, target, _| {
         const LEN: usize = 1 << 20;
         let bulk = client.forward_timed(LEND, target, &LEN, PATIENCE).unwrap().unwrap();
-        let mut buffer = client.bulk_buffer(LEN).unwrap();
+        let mut buffer = client.memory().bulk_buffer(LEN).unwrap();
         buffer.fill(1);
         client.pull(target.addr(), &bulk, 0, &mut buffer, 0..LEN).unwrap();
         assert!(buffer.iter().all(|byte| *byte == 0), "fresh memory is zero");

@@ -29,7 +29,7 @@ impl Drop for Left {
 /// Lets every ULT of the pool that can run, run.
 fn let_them_run(instance: &Instance) {
     for _ in 0..100 {
-        instance.rpc_pool().spawn(ult::yield_now).unwrap().join().unwrap();
+        instance.layout().rpc_pool().spawn(ult::yield_now).unwrap().join().unwrap();
     }
 }
 
@@ -42,18 +42,18 @@ fn a_cancelled_ult_leaves_whether_or_not_the_owner_answers() {
             let (mut owner, _lent, bulk, mover, addr) = idle_owner("na+sm://", LEN);
             let left = Arc::new(AtomicBool::new(false));
             let (instance, guard) = (mover.clone(), Left(left.clone()));
-            let started = mover.stats().bulk_transfers;
-            let transfer = mover.rpc_pool().spawn(move || {
+            let started = mover.monitoring().stats().bulk_transfers;
+            let transfer = mover.layout().rpc_pool().spawn(move || {
                 // Dropped after the buffer's borrow has ended.
                 let _guard = guard;
-                let mut buffer = instance.bulk_buffer(LEN).unwrap();
+                let mut buffer = instance.memory().bulk_buffer(LEN).unwrap();
                 let _ = match push {
                     false => instance.pull(&addr, &bulk, 0, &mut buffer, 0..LEN),
                     true => instance.push(&addr, &bulk, 0, &mut buffer, 0..LEN),
                 };
             });
             let transfer = transfer.unwrap();
-            while mover.stats().bulk_transfers == started {
+            while mover.monitoring().stats().bulk_transfers == started {
                 std::thread::yield_now();
             }
             let_them_run(&mover);
@@ -118,10 +118,10 @@ fn a_scope_ends_after_the_transfers_that_use_it() {
             let (instance, wait) = (lender.clone(), begun.clone());
             let left = Arc::new(AtomicBool::new(false));
             let guard = Left(left.clone());
-            let scope = lender.rpc_pool().spawn(move || {
+            let scope = lender.layout().rpc_pool().spawn(move || {
                 let _guard = guard;
                 let data = pattern(LEN, 0);
-                instance.expose_ref(&data, |bulk| {
+                instance.memory().expose_ref(&data, |bulk| {
                     sender.send(bulk.clone()).unwrap();
                     wait.wait();
                     assert!(end != End::Panic, "in the scope");
@@ -184,7 +184,7 @@ fn a_release_gives_up_in_time_and_can_go_on() {
         assert!(releasing.to_string().contains("is still used by a transfer"), "{releasing}");
         let releasing = releasing.wait_timed(Duration::ZERO).unwrap_err();
         // A tasklet only looks.
-        let look = lender.rpc_pool().tasklet().spawn(move || releasing.wait()).unwrap();
+        let look = lender.layout().rpc_pool().tasklet().spawn(move || releasing.wait()).unwrap();
         let releasing = look.join().unwrap().unwrap_err();
         assert!(!releasing.is_lost());
         // What nobody uses comes at once.
@@ -206,7 +206,7 @@ fn a_release_gives_up_in_time_and_can_go_on() {
 fn a_tasklet_that_takes_memory_back_too_early_panics_and_does_not_block() {
     bounded("a release in a tasklet", || {
         let lender = builder("na+tcp://127.0.0.1:0").start().unwrap();
-        let pool = lender.rpc_pool();
+        let pool = lender.layout().rpc_pool();
         let (mut reader, own, local) = reader_of(&lender);
         let lent = lender.expose(pattern(LEN, 0), Access::ReadOnly).unwrap();
         begin_to_read(&reader, &own, lent.bulk(), &local);

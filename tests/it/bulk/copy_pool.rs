@@ -51,7 +51,7 @@ fn tasklets_of_the_pool_take_part_and_the_bytes_are_right() {
         mover.push(&to, lent.bulk(), 0, &mut &own, 0..BYTES).unwrap();
         assert!(bytes_of(&lent) == pattern(2));
         // At the owner, which is who copies: two for each of two times eight chunks.
-        let helpers = owner.pool("copy").unwrap().stats().created;
+        let helpers = owner.layout().pool("copy").unwrap().stats().created;
         assert!(helpers >= 16, "{helpers} tasklets");
         mover.finalize_and_wait().unwrap();
         owner.finalize_and_wait().unwrap();
@@ -65,7 +65,7 @@ fn they_take_part_for_plain_memory_too() {
         let lent = owner.expose(pattern(1), Access::ReadWrite).unwrap();
         let own = mover.expose(vec![0; BYTES], Access::ReadWrite).unwrap();
         let to = mover.lookup(owner.self_addr().uri()).unwrap();
-        let pool = owner.pool("copy").unwrap();
+        let pool = owner.layout().pool("copy").unwrap();
         // Some go through the ring: which way is cheaper is tried out.
         while pool.stats().created < 16 {
             own.write_at(0, &[0; BYTES]).unwrap();
@@ -92,7 +92,7 @@ fn without_the_key_nobody_helps() {
         let to = mover.lookup(owner.self_addr().uri()).unwrap();
         mover.pull(&to, lent.bulk(), 0, &mut &own, 0..BYTES).unwrap();
         assert!(bytes_of(&own) == pattern(3));
-        assert_eq!(owner.rpc_pool().stats().created, 0);
+        assert_eq!(owner.layout().rpc_pool().stats().created, 0);
         mover.finalize_and_wait().unwrap();
         owner.finalize_and_wait().unwrap();
     });
@@ -112,7 +112,7 @@ fn cancelled_transfers_leave_the_memory_alone() {
             let pull = {
                 let (mover, to, bulk) = (mover.clone(), to.clone(), lent.bulk().clone());
                 let begun = begun.clone();
-                mover.rpc_pool().spawn(move || {
+                mover.layout().rpc_pool().spawn(move || {
                     begun.store(true, Ordering::Relaxed);
                     mover.pull(&to, &bulk, 0, &mut &*into, 0..BYTES)
                 })

@@ -13,7 +13,7 @@ fn with_pool(spec: BulkPoolSpec, body: impl FnOnce(&Instance, BulkPool) + Send +
     bounded("a pool", move || {
         // One execution stream: whoever blocked it would block everybody.
         let instance = builder("na+sm://").start().unwrap();
-        let pool = instance.bulk_pool(&spec).unwrap();
+        let pool = instance.memory().bulk_pool(&spec).unwrap();
         body(&instance, pool);
         instance.finalize_and_wait().unwrap();
     });
@@ -63,7 +63,7 @@ fn pools_that_make_no_sense_are_refused() {
         (BulkPoolSpec::geometric(2, 1, 64, 1), "two classes"),
         (BulkPoolSpec::geometric(9, 1, 1 << 40, 1 << 10), "address space"),
     ] {
-        let error = instance.bulk_pool(&spec).unwrap_err();
+        let error = instance.memory().bulk_pool(&spec).unwrap_err();
         assert!(error.to_string().contains(says), "{error}");
     }
     instance.finalize_and_wait().unwrap();
@@ -78,7 +78,7 @@ fn an_empty_pool_suspends_ults_and_serves_them_in_their_order() {
         let ults: Vec<_> = (0..5u8)
             .map(|number| {
                 let (mine, order) = (pool.clone(), order.clone());
-                let ult = instance.rpc_pool().spawn(move || {
+                let ult = instance.layout().rpc_pool().spawn(move || {
                     let mut buffer = mine.get(1).unwrap();
                     order.lock().unwrap().push((number, buffer[0]));
                     buffer[0] = number;
@@ -90,7 +90,7 @@ fn an_empty_pool_suspends_ults_and_serves_them_in_their_order() {
             .collect();
         // Nobody passes them.
         assert!(pool.try_get(1).unwrap().is_none());
-        let giver = instance.rpc_pool().spawn(move || {
+        let giver = instance.layout().rpc_pool().spawn(move || {
             let mut held = held;
             held[0] = 77;
         });
@@ -113,16 +113,17 @@ fn waits_end_by_time_by_cancel_and_with_their_ult() {
         }
         let cancel = Arc::new(Eventual::new());
         let (mine, until) = (pool.clone(), cancel.clone());
-        let waits = instance.rpc_pool().spawn(move || mine.get_unless(1, &until, None).map(drop));
+        let waits =
+            instance.layout().rpc_pool().spawn(move || mine.get_unless(1, &until, None).map(drop));
         wait_until("a wait", || pool.stats()[0].waiting == 1);
         cancel.set(()).unwrap();
         let error = waits.unwrap().join().unwrap().unwrap_err();
         assert!(matches!(error, BulkPoolError::Canceled), "{error}");
 
         let mine = pool.clone();
-        let ends = instance.rpc_pool().spawn(move || mine.get(1).map(drop)).unwrap();
+        let ends = instance.layout().rpc_pool().spawn(move || mine.get(1).map(drop)).unwrap();
         let mine = pool.clone();
-        let stays = instance.rpc_pool().spawn(move || mine.get(1).map(drop)).unwrap();
+        let stays = instance.layout().rpc_pool().spawn(move || mine.get(1).map(drop)).unwrap();
         wait_until("two waits", || pool.stats()[0].waiting == 2);
         ends.cancel();
         assert!(matches!(ends.join(), Err(ult::JoinError::Cancelled)));
@@ -140,7 +141,7 @@ fn a_closed_pool_ends_waits_and_keeps_what_is_in_use() {
     with_pool(BulkPoolSpec::new().class(64, 1).class(128, 2), |instance, pool| {
         let mut held = pool.get(1).unwrap();
         let mine = pool.clone();
-        let waits = instance.rpc_pool().spawn(move || mine.get(1).map(drop)).unwrap();
+        let waits = instance.layout().rpc_pool().spawn(move || mine.get(1).map(drop)).unwrap();
         wait_until("a wait", || pool.stats()[0].waiting == 1);
         pool.close();
         pool.close();
@@ -156,7 +157,8 @@ fn a_closed_pool_ends_waits_and_keeps_what_is_in_use() {
 #[test]
 fn pooled_buffers_move_data() {
     on_each(|pair| {
-        let pool = pair.client.bulk_pool(&BulkPoolSpec::geometric(2, 1, 1000, 100)).unwrap();
+        let pool =
+            pair.client.memory().bulk_pool(&BulkPoolSpec::geometric(2, 1, 1000, 100)).unwrap();
         let peer = pair.target().addr().clone();
         for len in [10usize, 1000, 100_000] {
             let data: Vec<u8> = (0..len).map(|at| (at % 251) as u8).collect();
@@ -180,7 +182,7 @@ fn no_buffer_is_lost_or_shared() {
     bounded("the end of all users", || {
         // Two streams share the pool of the handlers.
         let instance = builder("na+sm://").rpc_thread_count(2).start().unwrap();
-        let pool = instance.bulk_pool(&BulkPoolSpec::geometric(2, 2, 8, 2)).unwrap();
+        let pool = instance.memory().bulk_pool(&BulkPoolSpec::geometric(2, 2, 8, 2)).unwrap();
         let got = Arc::new(AtomicU64::new(0));
         let user = |number: u64| {
             let (pool, got) = (pool.clone(), got.clone());
@@ -203,7 +205,8 @@ fn no_buffer_is_lost_or_shared() {
                 }
             }
         };
-        let ults: Vec<_> = (0..24).map(|n| instance.rpc_pool().spawn(user(n)).unwrap()).collect();
+        let ults: Vec<_> =
+            (0..24).map(|n| instance.layout().rpc_pool().spawn(user(n)).unwrap()).collect();
         let threads: Vec<_> = (24..28).map(|n| std::thread::spawn(user(n))).collect();
         // Some end in the middle of whatever they do.
         ults.iter().step_by(5).for_each(ult::JoinHandle::cancel);

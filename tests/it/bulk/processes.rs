@@ -264,7 +264,7 @@ fn an_owner_that_waits_for_its_end_serves_transfers() {
             let client = client_for(&service.address);
             let owner = client.lookup(&service.address).unwrap();
             let bulk = client.forward(GIVE, &ProviderHandle::from(owner.clone()), &()).unwrap();
-            let mut buffer = client.bulk_buffer(GIVEN).unwrap();
+            let mut buffer = client.memory().bulk_buffer(GIVEN).unwrap();
             for round in 0..8 {
                 let from = round * OTHER;
                 let expected = pattern(GIVEN, from);

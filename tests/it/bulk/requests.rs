@@ -70,7 +70,7 @@ fn memory_of_any_owner_is_lent_and_comes_back() {
         // reference to them until it is back, and any bytes are numbers.
         let memory = unsafe { Memory::from_raw(vec![segment], numbers) };
         let lent = pair.service.expose(memory, Access::ReadWrite).unwrap();
-        let mut buffer = pair.client.bulk_buffer(bytes).unwrap();
+        let mut buffer = pair.client.memory().bulk_buffer(bytes).unwrap();
         let addr = pair.target();
         pair.client.pull(addr.addr(), lent.bulk(), 0, &mut buffer, 0..bytes).unwrap();
         let second = buffer[8..16].try_into().unwrap();
@@ -87,7 +87,7 @@ fn the_buffer_comes_back_with_the_data() {
     with_lent(|pair, addr, lent| {
         let client = &pair.client;
         let half = LEN / 2;
-        let buffer = || client.bulk_buffer(half).unwrap();
+        let buffer = || client.memory().bulk_buffer(half).unwrap();
         let first = client.ipull(addr, lent.bulk(), 0, buffer(), 0..half);
         let second = client.ipull(addr, lent.bulk(), half as u64, buffer(), 0..half);
         assert_eq!(second.peer(), addr);
@@ -111,7 +111,7 @@ fn the_buffer_comes_back_with_the_data() {
 fn every_kind_of_local_memory_can_be_in_flight() {
     with_lent(|pair, addr, lent| {
         let client = &pair.client;
-        let segments = client.bulk_segments(vec![vec![0; 10], vec![0; LEN - 10]]).unwrap();
+        let segments = client.memory().bulk_segments(vec![vec![0; 10], vec![0; LEN - 10]]).unwrap();
         let (result, segments) = client.ipull(addr, lent.bulk(), 0, segments, 0..LEN).wait();
         result.unwrap();
         assert!(segments.into_segments().concat() == pattern(LEN, 0));
@@ -121,7 +121,7 @@ fn every_kind_of_local_memory_can_be_in_flight() {
         result.unwrap();
         assert!(exposed.release().unwrap() == pattern(LEN, 0));
 
-        let pool = client.bulk_pool(&BulkPoolSpec::geometric(1, 1, LEN, 1)).unwrap();
+        let pool = client.memory().bulk_pool(&BulkPoolSpec::geometric(1, 1, LEN, 1)).unwrap();
         let request = client.ipull(addr, lent.bulk(), 0, pool.get(LEN).unwrap(), 0..LEN);
         assert!(pool.try_get(LEN).unwrap().is_none(), "it is in flight");
         let (result, buffer) = request.wait();
@@ -136,7 +136,7 @@ fn every_kind_of_local_memory_can_be_in_flight() {
 fn what_does_not_start_ends_at_once_with_its_buffer() {
     with_lent(|pair, addr, lent| {
         let client = &pair.client;
-        let buffer = client.bulk_buffer(10).unwrap();
+        let buffer = client.memory().bulk_buffer(10).unwrap();
         let request = client.ipull(addr, lent.bulk(), 0, buffer, 5..11);
         assert!(request.test());
         request.cancel();
@@ -156,7 +156,7 @@ fn an_owner_that_refuses_gives_an_error_and_the_buffer() {
         let lent = pair.service.expose(vec![1; 10], Access::ReadOnly).unwrap();
         let bulk = lent.bulk().clone();
         lent.release().unwrap();
-        let buffer = pair.client.bulk_buffer(10).unwrap();
+        let buffer = pair.client.memory().bulk_buffer(10).unwrap();
         let (result, buffer) = pair.client.ipull(addr, &bulk, 0, buffer, 0..10).wait();
         assert!(matches!(result, Err(BulkError::Transfer { .. })), "{result:?}");
         assert_eq!(buffer.len(), 10);
@@ -168,7 +168,7 @@ fn transfers_are_futures_and_can_be_selected() {
     with_lent(|pair, addr, lent| {
         let client = pair.client.clone();
         let start = || {
-            let buffer = client.bulk_buffer(LEN).unwrap();
+            let buffer = client.memory().bulk_buffer(LEN).unwrap();
             client.ipull(addr, lent.bulk(), 0, buffer, 0..LEN)
         };
         let ((first, _), (second, buffer)) = block_on(zip(start(), start()));
@@ -191,7 +191,7 @@ fn transfers_are_futures_and_can_be_selected() {
 fn detached_and_dropped_transfers_give_their_buffers_to_the_pool() {
     with_lent(|pair, addr, lent| {
         let client = &pair.client;
-        let pool = client.bulk_pool(&BulkPoolSpec::geometric(1, 2, LEN, 1)).unwrap();
+        let pool = client.memory().bulk_pool(&BulkPoolSpec::geometric(1, 2, LEN, 1)).unwrap();
         for round in 0..20u8 {
             let mut buffer = pool.get(LEN).unwrap();
             buffer.fill(round);
@@ -221,7 +221,7 @@ where
 fn a_look_at_a_transfer_does_not_wait() {
     for transport in TRANSPORTS {
         let (mut owner, _lent, bulk, mover, addr) = idle_owner(transport, LONG);
-        let buffer = mover.bulk_buffer(LONG).unwrap();
+        let buffer = mover.memory().bulk_buffer(LONG).unwrap();
         let request = mover.ipull(&addr, &bulk, 0, buffer, 0..LONG);
         assert!(!request.test());
         let request = request.try_wait().expect_err("the owner sleeps");
@@ -240,7 +240,7 @@ fn a_cancelled_transfer_gives_its_buffer_back() {
     for transport in TRANSPORTS {
         let (mut owner, _lent, bulk, mover, addr) = idle_owner(transport, LONG);
         for push in [false, true] {
-            let buffer = mover.bulk_buffer(LONG).unwrap();
+            let buffer = mover.memory().bulk_buffer(LONG).unwrap();
             let request = match push {
                 false => mover.ipull(&addr, &bulk, 0, buffer, 0..LONG),
                 true => mover.ipush(&addr, &bulk, 0, buffer, 0..LONG),
@@ -263,9 +263,9 @@ fn a_tasklet_that_waits_for_a_transfer_panics_and_does_not_block() {
     bounded("a tasklet with a transfer", || {
         for transport in TRANSPORTS {
             let (mut owner, _lent, bulk, mover, addr) = idle_owner(transport, LONG);
-            let pool = mover.rpc_pool();
+            let pool = mover.layout().rpc_pool();
             let start = || {
-                let buffer = mover.bulk_buffer(LONG).unwrap();
+                let buffer = mover.memory().bulk_buffer(LONG).unwrap();
                 mover.ipull(&addr, &bulk, 0, buffer, 0..LONG)
             };
             for timed in [false, true] {
@@ -296,7 +296,7 @@ fn a_tasklet_that_waits_for_a_transfer_panics_and_does_not_block() {
 /// Lets every ULT of the pool that can run, run.
 fn let_them_run(instance: &Instance) {
     for _ in 0..100 {
-        instance.rpc_pool().spawn(ult::yield_now).unwrap().join().unwrap();
+        instance.layout().rpc_pool().spawn(ult::yield_now).unwrap().join().unwrap();
     }
 }
 
@@ -306,17 +306,17 @@ fn a_timed_transfer_gives_up() {
         let (mut owner, _lent, bulk, mover, addr) = idle_owner(transport, LONG);
         for push in [false, true] {
             let (own, to, remote) = (mover.clone(), addr.clone(), bulk.clone());
-            let started = mover.stats().bulk_transfers;
+            let started = mover.monitoring().stats().bulk_transfers;
             let transfer = move || {
-                let mut buffer = own.bulk_buffer(LONG).unwrap();
+                let mut buffer = own.memory().bulk_buffer(LONG).unwrap();
                 match push {
                     false => own.pull_timed(&to, &remote, 0, &mut buffer, 0..LONG, Duration::ZERO),
                     true => own.push_timed(&to, &remote, 0, &mut buffer, 0..LONG, Duration::ZERO),
                 }
             };
-            let transfer = mover.rpc_pool().spawn(transfer).unwrap();
+            let transfer = mover.layout().rpc_pool().spawn(transfer).unwrap();
             // Not before it has given up: it would succeed.
-            while mover.stats().bulk_transfers == started {
+            while mover.monitoring().stats().bulk_transfers == started {
                 std::thread::yield_now();
             }
             let_them_run(&mover);
@@ -352,9 +352,9 @@ fn a_deadline_passes_while_the_owner_sleeps() {
                 Err(BulkError::TimedOut { limit, .. }) => assert_eq!(limit, SHORT),
                 other => panic!("{transport}: {other:?}"),
             };
-            let mut buffer = mover.bulk_buffer(LONG).unwrap();
+            let mut buffer = mover.memory().bulk_buffer(LONG).unwrap();
             let rows = vec![vec![5; 10], vec![5; LONG - 10]];
-            let mut rows = mover.bulk_segments(rows).unwrap();
+            let mut rows = mover.memory().bulk_segments(rows).unwrap();
             buffer.fill(5);
             let started = Instant::now();
             if push {
@@ -373,10 +373,10 @@ fn a_deadline_passes_while_the_owner_sleeps() {
             rows.for_each_mut(|_, row| row.fill(6));
             let (local, own, to, remote) = (0..LONG, mover.clone(), addr.clone(), bulk.clone());
             let next = move || {
-                let mut buffer = own.bulk_buffer(LONG).unwrap();
+                let mut buffer = own.memory().bulk_buffer(LONG).unwrap();
                 own.pull(&to, &remote, 0, &mut buffer, local).unwrap();
             };
-            let next = mover.rpc_pool().spawn(next).unwrap();
+            let next = mover.layout().rpc_pool().spawn(next).unwrap();
             while !next.is_finished() {
                 owner.turn();
             }
@@ -394,7 +394,7 @@ fn a_pool_gets_its_buffer_back_while_the_owner_sleeps() {
     bounded("transfers that are dropped", || {
         for transport in TRANSPORTS {
             let (owner, _lent, bulk, mover, addr) = idle_owner(transport, LONG);
-            let pool = mover.bulk_pool(&BulkPoolSpec::geometric(1, 1, LONG, 1)).unwrap();
+            let pool = mover.memory().bulk_pool(&BulkPoolSpec::geometric(1, 1, LONG, 1)).unwrap();
             drop(mover.ipull(&addr, &bulk, 0, pool.get(LONG).unwrap(), 0..LONG));
             let buffer = pool.get_timed(LONG, PATIENCE).unwrap();
             assert_eq!(buffer.len(), LONG);
@@ -420,7 +420,7 @@ fn exposed_memory_is_no_target_while_a_peer_may_still_write_there() {
         assert!(refused.to_string().contains("may still be written"), "{refused}");
         let releasing = exposed.release_timed(SHORT).unwrap_err();
         assert!(!releasing.is_lost(), "{releasing}");
-        let release = mover.rpc_pool().spawn(move || releasing.wait()).unwrap();
+        let release = mover.layout().rpc_pool().spawn(move || releasing.wait()).unwrap();
         while !release.is_finished() {
             owner.turn();
         }
@@ -435,7 +435,7 @@ fn a_request_ends_at_its_deadline_whoever_waits() {
     bounded("timed requests", || {
         for (transport, push) in pulls_and_pushes() {
             let (owner, _lent, bulk, mover, addr) = idle_owner(transport, LONG);
-            let pool = mover.bulk_pool(&BulkPoolSpec::geometric(1, 1, LONG, 1)).unwrap();
+            let pool = mover.memory().bulk_pool(&BulkPoolSpec::geometric(1, 1, LONG, 1)).unwrap();
             let start = |limit| {
                 let buffer = pool.get(LONG).unwrap();
                 match push {
@@ -485,11 +485,11 @@ fn a_request_ends_at_its_deadline_whoever_waits() {
             assert!(pool.try_get(LONG).unwrap().is_none());
             drop(pool.get(LONG).unwrap());
             // No time at all: nothing is started.
-            let before = mover.stats().bulk_transfers;
+            let before = mover.monitoring().stats().bulk_transfers;
             let request = start(Duration::ZERO);
             assert!(request.test());
             assert!(matches!(request.wait().0, Err(BulkError::TimedOut { .. })));
-            assert_eq!(mover.stats().bulk_transfers, before);
+            assert_eq!(mover.monitoring().stats().bulk_transfers, before);
             // A wait that is over is no deadline.
             let request = start(PATIENCE).wait_timeout(SHORT).unwrap_err();
             assert!(!request.test());
@@ -506,7 +506,8 @@ fn chunks_have_a_deadline_together() {
     bounded("timed chunks", || {
         for (transport, push) in pulls_and_pushes() {
             let (owner, _lent, bulk, mover, addr) = idle_owner(transport, LONG);
-            let pool = mover.bulk_pool(&BulkPoolSpec::geometric(1, 3, 1 << 20, 1)).unwrap();
+            let pool =
+                mover.memory().bulk_pool(&BulkPoolSpec::geometric(1, 3, 1 << 20, 1)).unwrap();
             let mut buffers = pool.get_up_to_timed(3, 1 << 20, PATIENCE).unwrap();
             let none = pool.get_up_to_timed(2, 1 << 20, SHORT).unwrap_err();
             assert!(matches!(none, BulkPoolError::TimedOut { .. }), "{none}");
@@ -525,7 +526,7 @@ fn chunks_have_a_deadline_together() {
     });
     with_lent(|pair, addr, lent| {
         let client = &pair.client;
-        let mut buffers = vec![client.bulk_buffer(LEN / 4).unwrap()];
+        let mut buffers = vec![client.memory().bulk_buffer(LEN / 4).unwrap()];
         let (range, mut taken) = (0..LEN as u64, Vec::new());
         let take = |_, chunk: &mut [u8]| {
             taken.extend_from_slice(chunk);
@@ -557,7 +558,7 @@ fn requests_of_a_handler_end_with_its_request() {
         let (ended, end) = std::sync::mpsc::channel();
         let (to, own) = (addr.clone(), mover.clone());
         let pull = move |()| {
-            let buffer = own.bulk_buffer(LONG).unwrap();
+            let buffer = own.memory().bulk_buffer(LONG).unwrap();
             let request = own.ipull(&to, &bulk, 0, buffer, 0..LONG);
             ended.send(request.wait().0).unwrap();
         };
@@ -569,7 +570,7 @@ fn requests_of_a_handler_end_with_its_request() {
             if let Ok(result) = end.recv_timeout(SHORT) {
                 break result;
             }
-            if mover.stats().requests_abandoned > 0 {
+            if mover.monitoring().stats().requests_abandoned > 0 {
                 // On a busy machine its time may be over before it begins.
                 drop(mover.forward_timed(PULL, &own, &(), PATIENCE / 10));
             }
@@ -583,7 +584,7 @@ fn requests_of_a_handler_end_with_its_request() {
 #[test]
 fn a_timed_transfer_in_time_is_like_any_other() {
     with_lent(|pair, addr, lent| {
-        let mut buffer = pair.client.bulk_buffer(LEN).unwrap();
+        let mut buffer = pair.client.memory().bulk_buffer(LEN).unwrap();
         for limit in [PATIENCE, Duration::MAX] {
             buffer.fill(0);
             let bulk = lent.bulk();
@@ -606,7 +607,7 @@ fn chunks_come_in_order_and_cover_the_range() {
             (vec![64], 500..500),
         ] {
             let chunk = sizes.iter().copied().min().unwrap();
-            let buffers = sizes.iter().map(|len| pair.client.bulk_buffer(*len).unwrap());
+            let buffers = sizes.iter().map(|len| pair.client.memory().bulk_buffer(*len).unwrap());
             let mut buffers: Vec<_> = buffers.collect();
             let (mut next, mut bytes) = (range.start, Vec::new());
             let f = |at: u64, data: &mut [u8]| {
@@ -646,12 +647,12 @@ fn chunks_come_in_order_and_cover_the_range() {
 fn chunks_move_while_the_closure_works() {
     with_lent(|pair, addr, lent| {
         let client = &pair.client;
-        let pool = client.bulk_pool(&BulkPoolSpec::geometric(1, 4, 10_000, 1)).unwrap();
+        let pool = client.memory().bulk_pool(&BulkPoolSpec::geometric(1, 4, 10_000, 1)).unwrap();
         let mut buffers = pool.get_up_to(3, 10_000).unwrap();
-        let mut ended = client.stats().bulk_transfers;
+        let mut ended = client.monitoring().stats().bulk_transfers;
         let f = |at: u64, _: &mut [u8]| {
             // This one, and as many as there are other buffers, have been started.
-            let started = client.stats().bulk_transfers;
+            let started = client.monitoring().stats().bulk_transfers;
             let left = (LEN as u64 - at) / 10_000;
             assert_eq!(started, ended + left.min(3));
             ended += 1;
@@ -675,7 +676,8 @@ fn an_error_ends_the_chunks_and_gives_all_buffers_back() {
     }
     with_lent(|pair, addr, lent| {
         let client = &pair.client;
-        let mut buffers: Vec<_> = (0..4).map(|_| client.bulk_buffer(1000).unwrap()).collect();
+        let mut buffers: Vec<_> =
+            (0..4).map(|_| client.memory().bulk_buffer(1000).unwrap()).collect();
         let all = 0..LEN as u64;
         for pull in [false, true] {
             let mut calls = 0;
@@ -706,7 +708,7 @@ fn an_error_ends_the_chunks_and_gives_all_buffers_back() {
 fn a_closure_that_panics_leaves_no_transfer_behind() {
     with_lent(|pair, addr, lent| {
         let client: &Instance = &pair.client;
-        let pool = client.bulk_pool(&BulkPoolSpec::geometric(1, 3, 1000, 1)).unwrap();
+        let pool = client.memory().bulk_pool(&BulkPoolSpec::geometric(1, 3, 1000, 1)).unwrap();
         let mut buffers = pool.get_up_to(10, 1000).unwrap();
         assert_eq!(buffers.len(), 3);
         let f = |at: u64, _: &mut [u8]| -> Result<(), BulkError> {

@@ -35,7 +35,8 @@ fn serve(service: &Instance) {
             let (bulk, count) = request.args();
             let len = bulk.len() as usize;
             let run = || -> Result<(), BulkError> {
-                let mut pieces = request.instance().bulk_segments(cut(&vec![0; len], *count))?;
+                let mut pieces =
+                    request.instance().memory().bulk_segments(cut(&vec![0; len], *count))?;
                 assert_eq!((pieces.len(), pieces.count()), (len, *count));
                 request.pull(bulk, 0, &mut pieces, 0..len)?;
                 assert!(pieces.segments().flatten().eq(&pattern(len)), "pulled bytes differ");
@@ -113,7 +114,7 @@ fn slices_are_lent_without_being_moved() {
                 let (from, to) = request.args();
                 let len = from.len() as usize;
                 let run = || -> Result<(), BulkError> {
-                    let mut buffer = request.instance().bulk_buffer(len)?;
+                    let mut buffer = request.instance().memory().bulk_buffer(len)?;
                     request.pull(from, 0, &mut buffer, 0..len)?;
                     // What was lent for reading is not written, and the reverse.
                     request.push(from, 0, &mut buffer, 0..1).unwrap_err();
@@ -129,8 +130,9 @@ fn slices_are_lent_without_being_moved() {
         let mut parts: Vec<&mut [u8]> = sink.iter_mut().map(Vec::as_mut_slice).collect();
         let client = &pair.client;
         client
+            .memory()
             .expose_ref_segments(&source, |from| {
-                client.expose_mut_segments(&mut parts, |to| {
+                client.memory().expose_mut_segments(&mut parts, |to| {
                     client.forward(COPY, &target, &(from.clone(), to.clone())).unwrap().unwrap();
                 })
             })

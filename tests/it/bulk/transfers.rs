@@ -27,7 +27,7 @@ fn serve(service: &margo::Instance) {
             let Order { bulk, pull, offset, len } = request.args();
             let run = || -> Result<u64, BulkError> {
                 let bytes = *len as usize;
-                let mut buffer = request.instance().bulk_buffer(bytes)?;
+                let mut buffer = request.instance().memory().bulk_buffer(bytes)?;
                 let expected = &pattern((offset + len) as usize)[*offset as usize..];
                 if *pull {
                     request.pull(bulk, *offset, &mut buffer, 0..bytes)?;
@@ -54,12 +54,14 @@ fn pulls_and_pushes_of_every_size() {
                 |bulk: &Bulk, pull| Order { bulk: bulk.clone(), pull, offset: 0, len: len as u64 };
             let moved = pair
                 .client
+                .memory()
                 .expose_ref(&data, |bulk| pair.client.forward(MOVE, &target, &order(bulk, true)))
                 .unwrap()
                 .unwrap();
             assert_eq!(moved, Ok(len as u64));
             let mut back = vec![0; len];
             pair.client
+                .memory()
                 .expose_mut(&mut back, |bulk| {
                     pair.client.forward(MOVE, &target, &order(bulk, false))
                 })
@@ -101,11 +103,16 @@ fn transfers_of_several_execution_streams_at_once() {
         let callers: Vec<_> = (0..CALLERS)
             .map(|number| {
                 let (client, target) = (client.clone(), target.clone());
-                client.clone().rpc_pool().spawn(move || call(&client, &target, number)).unwrap()
+                client
+                    .clone()
+                    .layout()
+                    .rpc_pool()
+                    .spawn(move || call(&client, &target, number))
+                    .unwrap()
             })
             .collect();
         callers.into_iter().for_each(|caller| caller.join().unwrap());
-        assert_eq!(service.stats().bulk_transfers, 8 * CALLERS as u64);
+        assert_eq!(service.monitoring().stats().bulk_transfers, 8 * CALLERS as u64);
         client.finalize_and_wait().unwrap();
         service.finalize_and_wait().unwrap();
     }
@@ -134,11 +141,13 @@ fn a_peer_is_told_which_memory_it_is() {
         };
         pair.service.serve(WHERE).returning(device).unwrap();
         let near = MemoryAttr::new(MemoryKind::Host, 7).unwrap();
-        let exposed = pair.client.expose_attr(pattern(64), Access::ReadOnly, near).unwrap();
+        let exposed =
+            pair.client.memory().expose_attr(pattern(64), Access::ReadOnly, near).unwrap();
         assert_eq!(pair.client.forward(WHERE, &pair.target(), exposed.bulk()).unwrap(), Some(7));
         assert_eq!(exposed.release().unwrap(), pattern(64));
         let gpu = MemoryAttr::new(MemoryKind::Cuda, 3).unwrap();
-        let error = pair.client.expose_attr(pattern(64), Access::ReadOnly, gpu).unwrap_err();
+        let error =
+            pair.client.memory().expose_attr(pattern(64), Access::ReadOnly, gpu).unwrap_err();
         assert!(error.to_string().contains("Cuda memory of device 3"), "{error}");
         pair.end();
     });
@@ -151,7 +160,7 @@ fn memory_of_a_device_is_refused_before_it_is_registered() {
     instance.finalize_and_wait().unwrap();
     let expose = |kind| {
         let attr = MemoryAttr::new(kind, 0).unwrap();
-        instance.expose_attr(pattern(64), Access::ReadOnly, attr).unwrap_err().to_string()
+        instance.memory().expose_attr(pattern(64), Access::ReadOnly, attr).unwrap_err().to_string()
     };
     let (host, device) = (expose(MemoryKind::Host), expose(MemoryKind::Cuda));
     assert!(host.contains("closed"), "nothing can be registered any more: {host}");
@@ -165,7 +174,7 @@ fn a_peer_reads_what_it_has_written() {
     on_each(|pair| {
         let flip = |request: &margo::Handle<Bulk, Result<(), String>>| -> Result<(), BulkError> {
             let bulk = request.args();
-            let mut buffer = request.instance().bulk_buffer(64)?;
+            let mut buffer = request.instance().memory().bulk_buffer(64)?;
             request.pull(bulk, 0, &mut buffer, 0..64)?;
             buffer.iter_mut().for_each(|byte| *byte = !*byte);
             let flipped = buffer.to_vec();
@@ -224,7 +233,7 @@ fn a_scope_that_panics_takes_its_memory_back() {
         let data = pattern(1000);
         let kept = std::sync::Mutex::new(None);
         let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            let _ = pair.client.expose_ref(&data, |bulk| {
+            let _ = pair.client.memory().expose_ref(&data, |bulk| {
                 *kept.lock().unwrap() = Some(bulk.clone());
                 panic!("in the scope");
             });
@@ -247,7 +256,7 @@ fn a_buffer_for_which_there_is_no_memory_is_an_error_and_the_process_goes_on() {
         pair.service
             .serve(FETCH)
             .returning(|handle| {
-                let buffer = handle.instance().bulk_buffer(*handle.args() as usize);
+                let buffer = handle.instance().memory().bulk_buffer(*handle.args() as usize);
                 match buffer {
                     Ok(buffer) => buffer.len().to_string(),
                     Err(error) => {
@@ -266,7 +275,7 @@ fn a_buffer_for_which_there_is_no_memory_is_an_error_and_the_process_goes_on() {
             let said = pair.client.forward(FETCH, &target, &bytes).unwrap();
             assert_eq!(said, bytes.to_string());
         }
-        let pool = pair.client.bulk_pool(&margo::BulkPoolSpec::new().class(1 << 50, 1));
+        let pool = pair.client.memory().bulk_pool(&margo::BulkPoolSpec::new().class(1 << 50, 1));
         assert!(pool.is_err(), "{pool:?}");
         pair.end();
     });
@@ -275,7 +284,7 @@ fn a_buffer_for_which_there_is_no_memory_is_an_error_and_the_process_goes_on() {
 #[test]
 fn local_ranges_are_checked() {
     on_each(|pair| {
-        let mut buffer = pair.client.bulk_buffer(10).unwrap();
+        let mut buffer = pair.client.memory().bulk_buffer(10).unwrap();
         let exposed = pair.service.expose(pattern(10), Access::ReadWrite).unwrap();
         let peer = pair.target().addr().clone();
         #[expect(clippy::reversed_empty_ranges, reason = "a wrong argument is the point")]

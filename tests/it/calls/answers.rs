@@ -170,7 +170,7 @@ fn an_answer_is_over_when_it_was_taken_or_fetched() {
 #[test]
 fn threads_ults_and_tasks_wait_until_it_was_fetched() {
     on_each_bed(|bed| {
-        let (handle, other) = (bed.ask(), bed.service.rpc_pool());
+        let (handle, other) = (bed.ask(), bed.service.layout().rpc_pool());
         let waits = std::thread::spawn(move || handle.respond_timed(&long(), PATIENCE));
         assert_eq!(bed.origin.result().unwrap(), long());
         bed.origin.turn_until(|| waits.is_finished().then_some(()));

@@ -171,7 +171,7 @@ fn a_nested_call_goes_on_if_nobody_says_otherwise() {
                 _ => token.cancels_calls_in(|| {
                     let (own, to) = (handle.instance().clone(), to.clone());
                     let call = move || own.forward(HOLD, &to, &1);
-                    handle.instance().rpc_pool().spawn(call).unwrap().join().unwrap()
+                    handle.instance().layout().rpc_pool().spawn(call).unwrap().join().unwrap()
                 }),
             }
         },
@@ -229,7 +229,7 @@ fn what_is_called_after_the_cancel_is_not_sent() {
             let (_, handle) = chain.held();
             handle.respond(&3).unwrap();
             assert_eq!(chain.nested().1.unwrap(), 3);
-            assert_eq!(chain.last.stats().requests_received, 1);
+            assert_eq!(chain.last.monitoring().stats().requests_received, 1);
             chain.end();
         },
     );
@@ -265,7 +265,7 @@ fn the_innermost_token_counts_and_the_outer_one_after_it() {
         tell.send(own.forward(HOLD, &last, &7)).unwrap();
     };
     // In a ULT, and in a thread that is none.
-    let pool = chain.middle.rpc_pool();
+    let pool = chain.middle.layout().rpc_pool();
     for in_ult in [true, false] {
         let call = call.clone();
         match in_ult {
@@ -316,7 +316,7 @@ fn a_deadline_of_the_first_call_is_one_of_the_nested_call() {
     for elsewhere in [false, true] {
         let chain = Chain::new("na+sm://", move |token, handle, to| {
             let (own, to, token) = (handle.instance().clone(), to.clone(), token.clone());
-            let pool = own.rpc_pool();
+            let pool = own.layout().rpc_pool();
             let call = move || token.cancels_calls_in(|| own.forward(HOLD, &to, &1));
             if elsewhere { pool.spawn(call).unwrap().join().unwrap() } else { call() }
         });

@@ -63,7 +63,7 @@ fn call_until_deadline(pair: &Pair, begun: impl Fn() -> bool) {
             other => panic!("{other:?}"),
         }
         until("it is handled or dropped", || {
-            begun() || pair.service.stats().requests_abandoned == calls
+            begun() || pair.service.monitoring().stats().requests_abandoned == calls
         });
         if begun() {
             return;
@@ -184,16 +184,16 @@ fn work_that_nobody_waits_for_is_not_started() {
         let error = client.forward_timed(HOLD, &target, &n, SOON).unwrap_err();
         assert!(matches!(error, ForwardError::TimedOut { .. }), "{error}");
     }
-    until("all are there", || service.stats().requests_received == 4);
+    until("all are there", || service.monitoring().stats().requests_received == 4);
     // The target's clock began when the requests arrived, at the latest.
     let passed = Instant::now() + SOON;
     until("the deadlines are over there, too", || Instant::now() > passed);
     go.set(()).unwrap();
     assert_eq!(first.join().unwrap().unwrap(), 0);
-    until("they are counted", || service.stats().requests_abandoned == 3);
+    until("they are counted", || service.monitoring().stats().requests_abandoned == 3);
     assert_eq!(client.forward(HOLD, &target, &9).unwrap(), 9);
     assert_eq!(ran.load(Ordering::SeqCst), 2);
-    until("the handler has ended", || service.stats().handlers_run == 2);
+    until("the handler has ended", || service.monitoring().stats().handlers_run == 2);
     client.finalize_and_wait().unwrap();
     service.finalize_and_wait().unwrap();
 }
@@ -235,7 +235,7 @@ fn nested_calls_have_the_deadline_of_the_call_that_they_serve() {
         // What is held is in hand for as long.
         until("the nested call has ended as well", || {
             while held.try_recv().is_ok() {}
-            pair.service.load(&pair.service.rpc_pool()).unwrap().in_hand == 0
+            pair.service.monitoring().load(&pair.service.layout().rpc_pool()).unwrap().in_hand == 0
         });
         pair.end();
     });
@@ -264,7 +264,7 @@ fn service_process() {
         own.register(START, |handle| {
             let instance = handle.instance().clone();
             let target = ProviderHandle::from(instance.lookup(handle.args()).unwrap());
-            let pool = instance.rpc_pool();
+            let pool = instance.layout().rpc_pool();
             drop(pool.spawn(move || instance.forward(HOLD, &target, &1)).unwrap());
             handle.respond(&()).unwrap();
         })
@@ -405,16 +405,16 @@ fn a_request_that_is_canceled_while_it_waits_is_not_started() {
     origin.until("the first one runs", |_| waits.try_acquire(1).map(ult::Permit::forget).is_some());
     let canceled = origin.call(&to, 1);
     origin.call(&to, 2);
-    origin.until("they are here", |_| service.stats().requests_received == 3);
+    origin.until("they are here", |_| service.monitoring().stats().requests_received == 3);
     origin.core.cancel_call(canceled, &to);
     origin.until("it has ended here", |origin| !origin.ended.0.is_empty());
     // Whatever comes behind the cancel on the same connection tells that it is there, too.
     origin.call(&to, 3);
-    origin.until("the last one is here", |_| service.stats().requests_received == 4);
+    origin.until("the last one is here", |_| service.monitoring().stats().requests_received == 4);
     go.set(()).unwrap();
     origin.until("the others end", |origin| origin.ended.0.len() == 4);
     assert_eq!(ran.load(Ordering::SeqCst), 3);
-    assert_eq!(service.stats().requests_abandoned, 1);
+    assert_eq!(service.monitoring().stats().requests_abandoned, 1);
     service.finalize_and_wait().unwrap();
 }
 
@@ -447,7 +447,7 @@ fn transfers_of_a_handler_end_at_its_deadline() {
         let (sender, results) = channel::unbounded();
         let transfer = move |handle: &Handle<(Bulk, bool), ()>| {
             let (remote, later) = handle.args();
-            let mut buffer = handle.instance().bulk_buffer(8).unwrap();
+            let mut buffer = handle.instance().memory().bulk_buffer(8).unwrap();
             let early = handle.pull(remote, 0, &mut buffer, 0..8);
             if !later {
                 let _ = sender.send((early.is_ok(), None));
@@ -479,7 +479,7 @@ fn transfers_of_a_handler_end_at_its_deadline() {
             let result = call(true, SOON);
             assert!(matches!(result, Ok(()) | Err(ForwardError::TimedOut { .. })), "{result:?}");
             until("it is handled or dropped", || {
-                !results.is_empty() || pair.service.stats().requests_abandoned == calls
+                !results.is_empty() || pair.service.monitoring().stats().requests_abandoned == calls
             });
             if !results.is_empty() {
                 break;
@@ -539,10 +539,11 @@ fn all_that_waits_for_a_peer_has_a_form_with_a_limit() {
             let addr = client.lookup(&service.address).unwrap();
             let target = ProviderHandle::from(addr.clone());
             let answers = || {
-                assert_eq!(client.identity_of_timed(&target, PATIENCE).unwrap(), None);
-                let checked = client.check_identity_timed(&target, "kv", PATIENCE).unwrap_err();
+                assert_eq!(client.network().identity_of_timed(&target, PATIENCE).unwrap(), None);
+                let checked =
+                    client.network().check_identity_timed(&target, "kv", PATIENCE).unwrap_err();
                 assert!(matches!(checked, IdentityError::None { .. }), "{checked}");
-                let refused = client.shutdown_remote_timed(&addr, PATIENCE).unwrap_err();
+                let refused = client.network().shutdown_remote_timed(&addr, PATIENCE).unwrap_err();
                 assert!(matches!(refused, ShutdownRemoteError::NotEnabled { .. }), "{refused}");
                 let unknown = client.call_timed(PARSE, &target, &(), PATIENCE).unwrap_err();
                 let is_unknown =
@@ -553,11 +554,12 @@ fn all_that_waits_for_a_peer_has_a_form_with_a_limit() {
             service.stop();
             let started = Instant::now();
             let IdentityError::Forward(checked) =
-                client.check_identity_timed(&target, "kv", SOON).unwrap_err()
+                client.network().check_identity_timed(&target, "kv", SOON).unwrap_err()
             else {
                 panic!("it has answered");
             };
-            let Err(ShutdownRemoteError::Forward(shut)) = client.shutdown_remote_timed(&addr, SOON)
+            let Err(ShutdownRemoteError::Forward(shut)) =
+                client.network().shutdown_remote_timed(&addr, SOON)
             else {
                 panic!("it has answered");
             };
@@ -568,7 +570,7 @@ fn all_that_waits_for_a_peer_has_a_form_with_a_limit() {
             // It does not fetch the arguments.
             let long = vec![7; 1 << 20];
             let errors = [
-                client.identity_of_timed(&target, SOON).unwrap_err(),
+                client.network().identity_of_timed(&target, SOON).unwrap_err(),
                 checked,
                 shut,
                 called,
@@ -588,7 +590,7 @@ fn all_that_waits_for_a_peer_has_a_form_with_a_limit() {
                 begins.set(()).unwrap();
                 from.send(LONG, &to, &long)
             };
-            let ult = client.rpc_pool().spawn(send).unwrap();
+            let ult = client.layout().rpc_pool().spawn(send).unwrap();
             sends.wait();
             ult.cancel();
             assert!(matches!(ult.join(), Err(ult::JoinError::Cancelled)));

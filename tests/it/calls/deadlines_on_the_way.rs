@@ -67,10 +67,14 @@ fn what_expires_before_its_target_takes_it_in_is_not_started() {
         until("they are late by more than any mistake about them", || {
             last.elapsed() > SOON + round + began.elapsed() / 1000
         });
-        assert_eq!(pair.service.stats().requests_received, 2, "they wait in the transport");
+        assert_eq!(
+            pair.service.monitoring().stats().requests_received,
+            2,
+            "they wait in the transport"
+        );
         go.set(()).unwrap();
         holds.join().unwrap().unwrap();
-        let abandoned = || pair.service.stats().requests_abandoned;
+        let abandoned = || pair.service.monitoring().stats().requests_abandoned;
         let begun = || ran.load(Ordering::SeqCst) - 1;
         until("all are dropped or handled", || abandoned() + begun() == LATE);
         assert_eq!((abandoned(), begun()), (LATE, 0));

@@ -61,15 +61,17 @@ fn arguments_of_the_wrong_type() {
         assert!(matches!(error, ForwardError::BadArguments { .. }), "{error}");
         let error = pair.client.forward_timed(SHORT, &target, &1, PATIENCE).unwrap_err();
         assert!(matches!(error, ForwardError::BadArguments { .. }), "{error}");
-        assert_eq!(pair.service.stats().arguments_undecodable, 2);
+        assert_eq!(pair.service.monitoring().stats().arguments_undecodable, 2);
         still_serves(&pair);
         // Those two handlers were not run, which is known when the last one has ended.
         let begun = std::time::Instant::now();
-        while pair.service.stats().handlers_run < 1 || pair.service.metrics().handlers_running > 0 {
-            assert!(begun.elapsed() < PATIENCE, "{:?}", pair.service.stats());
+        while pair.service.monitoring().stats().handlers_run < 1
+            || pair.service.metrics().handlers_running > 0
+        {
+            assert!(begun.elapsed() < PATIENCE, "{:?}", pair.service.monitoring().stats());
             std::thread::yield_now();
         }
-        assert_eq!(pair.service.stats().handlers_run, 1);
+        assert_eq!(pair.service.monitoring().stats().handlers_run, 1);
         pair.end();
     });
 }
@@ -214,7 +216,7 @@ fn a_handler_that_moves_the_request_into_a_ult_that_panics() {
     with_sum(|pair| {
         pair.service
             .register(PANIC, |request| {
-                let pool = request.instance().rpc_pool();
+                let pool = request.instance().layout().rpc_pool();
                 let ult = pool
                     .spawn(move || {
                         let _request = request;
@@ -285,7 +287,7 @@ fn a_handler_that_leaves_by_exit() {
         };
         answers.respond(&2).unwrap();
         assert_eq!(bounded("what was left to others", move || left.wait()).unwrap(), 2);
-        assert_eq!(pair.service.stats().handlers_panicked, 0);
+        assert_eq!(pair.service.monitoring().stats().handlers_panicked, 0);
         still_serves(&pair);
         pair.end();
     });
@@ -464,7 +466,7 @@ fn hold_up(client: &Instance) -> mpsc::Sender<()> {
         enter.send(()).unwrap();
         let _ = released.recv();
     };
-    drop(client.rpc_pool().spawn(held).unwrap());
+    drop(client.layout().rpc_pool().spawn(held).unwrap());
     entered.recv_timeout(PATIENCE).unwrap();
     release
 }
@@ -539,7 +541,7 @@ fn a_client_that_fetches_no_results_takes_a_bounded_part_of_the_service() {
                     tell.send(request.respond(&"x".repeat(100_000))).unwrap();
                 })
                 .unwrap();
-            pair.service.enable_remote_metrics();
+            pair.service.network().enable_remote_metrics();
             pair.service.register(SUM, |request| drop(request.respond(&5))).unwrap();
             pair.service.register(PANIC, |_| panic!("{}", "why ".repeat(200))).unwrap();
             let target = ProviderHandle::from(lazy.lookup(pair.service.self_addr().uri()).unwrap());
@@ -559,7 +561,7 @@ fn a_client_that_fetches_no_results_takes_a_bounded_part_of_the_service() {
             is_too_much(pair.client.forward_timed(LONG, &pair.target(), &false, PATIENCE));
             // Who looks why can see it, though that answer is a long result, too.
             let service = pair.client.lookup(pair.service.self_addr().uri()).unwrap();
-            let metrics = pair.client.metrics_of_timed(&service, PATIENCE).unwrap();
+            let metrics = pair.client.network().metrics_of_timed(&service, PATIENCE).unwrap();
             assert!(metrics.memory.result_bytes_kept >= 100_000, "{:?}", metrics.memory);
             // Its text would have to be kept as well, so only the code is sent.
             let failed = pair.client.forward_timed(PANIC, &pair.target(), &(), PATIENCE);

@@ -37,7 +37,7 @@ fn arguments_are_owned_and_the_rest_answers_elsewhere() {
             assert_eq!((rest.args(), rest.rpc_name()), (&(), "keep"));
             let answer = text.0.len() as u64;
             keeps.lock().unwrap().push(text);
-            let pool = rest.instance().rpc_pool();
+            let pool = rest.instance().layout().rpc_pool();
             // One that is dropped unanswered is answered, as ever.
             pool.spawn(move || {
                 if answer > 0 {
@@ -95,7 +95,7 @@ fn a_handler_answers_with_a_code_of_its_own() {
     on_each(|pair| {
         serve_fail(&pair.service);
         let outcomes = Arc::new(Outcomes::default());
-        pair.service.add_monitor(outcomes.clone()).keep();
+        pair.service.monitoring().add_monitor(outcomes.clone()).keep();
         let numbers = (-1..30).chain([i32::MIN, i32::MAX]);
         for number in numbers.clone() {
             let code = ReturnCode::from_number(number);
@@ -116,7 +116,7 @@ fn a_handler_answers_with_a_code_of_its_own() {
             };
             assert_eq!(detail, "as it was told to", "{code}");
         }
-        assert_eq!(pair.service.stats().requests_busy, 0, "none was refused");
+        assert_eq!(pair.service.monitoring().stats().requests_busy, 0, "none was refused");
         pair.end();
         let outcomes = outcomes.0.lock().unwrap();
         let of = |wanted| outcomes.iter().filter(|outcome| **outcome == wanted).count();

@@ -50,7 +50,7 @@ fn serve(service: &Instance) {
         handle.respond(&parent).unwrap();
     };
     service.register(WHO, answer).unwrap();
-    let pool = service.rpc_pool();
+    let pool = service.layout().rpc_pool();
     let relay = move |handle: Handle<(), Vec<Option<u64>>>| {
         let instance = handle.instance().clone();
         assert_eq!(handle.parent(), None);
@@ -59,7 +59,7 @@ fn serve(service: &Instance) {
         handle.respond(&everywhere(&instance, &pool, &target)).unwrap();
     };
     service.register(RELAY, relay.clone()).unwrap();
-    let provider = service.provider(ProviderId::new(7), &service.rpc_pool());
+    let provider = service.provider(ProviderId::new(7), &service.layout().rpc_pool());
     provider.register(RELAY, relay).unwrap();
     // Until the service ends.
     std::mem::forget(provider);
@@ -80,7 +80,7 @@ fn with_service(body: impl Fn(&Pair, &ProviderHandle) + Send + Sync + 'static) {
 fn calls_outside_of_handlers_have_no_parent() {
     with_service(|pair, target| {
         assert_eq!(who(&pair.client, target), None);
-        let all = everywhere(&pair.client, &pair.client.rpc_pool(), target);
+        let all = everywhere(&pair.client, &pair.client.layout().rpc_pool(), target);
         assert!(all.iter().all(Option::is_none), "{all:?}");
     });
 }
@@ -115,7 +115,7 @@ fn a_ult_or_thread_can_say_on_whose_behalf_it_runs() {
         };
         let expected = (Some(id.0), None, None);
         assert_eq!(std::thread::spawn(call.clone()).join().unwrap(), expected);
-        assert_eq!(pair.client.rpc_pool().spawn(call).unwrap().join().unwrap(), expected);
+        assert_eq!(pair.client.layout().rpc_pool().spawn(call).unwrap().join().unwrap(), expected);
         assert_eq!(margo::current_rpc_id(), None, "of this thread");
     });
 }

@@ -126,7 +126,7 @@ fn many_requests_at_once_are_waited_for_in_order() {
         };
         let expected: Vec<i64> = (1..=128).collect();
         assert_eq!(calls.clone()(), expected, "from an OS thread");
-        let ult = pair.client.rpc_pool().spawn(calls).unwrap();
+        let ult = pair.client.layout().rpc_pool().spawn(calls).unwrap();
         assert_eq!(ult.join().unwrap(), expected, "from a ULT");
     });
 }
@@ -197,7 +197,7 @@ fn a_deadline_passes_while_nobody_waits() {
         assert_timed_out(block_on(timed()), SHORT);
         // A ULT polls.
         let request = timed();
-        let ult = pair.client.rpc_pool().spawn(|| ult::block_on(request)).unwrap();
+        let ult = pair.client.layout().rpc_pool().spawn(|| ult::block_on(request)).unwrap();
         assert_timed_out(ult.join().unwrap(), SHORT);
         // It is one of several things.
         let (request, never) = (timed(), Eventual::<()>::new());
@@ -314,7 +314,7 @@ fn another_thread_cancels_while_a_ult_waits() {
     with_held(|pair, target, held| {
         let request = pair.client.iforward(HOLD, target, &1).unwrap();
         let canceler = request.canceler();
-        let waiting = pair.client.rpc_pool().spawn(move || request.wait()).unwrap();
+        let waiting = pair.client.layout().rpc_pool().spawn(move || request.wait()).unwrap();
         held.begun(1);
         canceler.clone().cancel();
         assert_canceled(waiting.join().unwrap());
@@ -454,7 +454,7 @@ fn calls_of_different_types_and_a_channel() {
 #[test]
 fn the_first_of_a_call_and_a_timer() {
     with_held(|pair, target, held| {
-        let pool = pair.client.rpc_pool();
+        let pool = pair.client.layout().rpc_pool();
         let request = pair.client.iforward(HOLD, target, &1).unwrap();
         let timer = pool.spawn_after(SHORT, || {}).unwrap();
         let objects: [&dyn Selectable; 2] = [request.ready(), &timer];
@@ -487,7 +487,7 @@ fn requests_without_a_response_are_over_when_they_are_sent() {
         block_on(start(LONG + 1)).unwrap();
         let (client, to) = (pair.client.clone(), target.clone());
         let send = move || client.isend(TELL, &to, &vec![1; 9]).unwrap().detach();
-        pair.client.rpc_pool().tasklet().spawn(send).unwrap().join().unwrap();
+        pair.client.layout().rpc_pool().tasklet().spawn(send).unwrap().join().unwrap();
         let mut lens: Vec<_> = (0..5).map(|_| told.recv_timeout(PATIENCE).unwrap()).collect();
         lens.sort_unstable();
         assert_eq!(lens, [5, 7, 9, LONG, LONG + 1]);
@@ -556,7 +556,8 @@ fn a_ult_that_is_cancelled_cancels_its_call() {
         ];
         for wait in waits {
             let (client, target) = (pair.client.clone(), target.clone());
-            let ult = pair.client.rpc_pool().spawn(move || wait(&client, &target)).unwrap();
+            let ult =
+                pair.client.layout().rpc_pool().spawn(move || wait(&client, &target)).unwrap();
             held.begun(1);
             ult.cancel();
             assert!(matches!(ult.join(), Err(ult::JoinError::Cancelled)));
@@ -574,7 +575,7 @@ fn an_rpc_is_deregistered_while_it_is_called() {
             let gone = Arc::new(Eventual::new());
             let served = Arc::new(std::sync::atomic::AtomicUsize::new(0));
             let (own, has_gone, count) = (provider.clone(), gone.clone(), served.clone());
-            let new = pair.service.provider(ProviderId::new(3), &pair.service.rpc_pool());
+            let new = pair.service.provider(ProviderId::new(3), &pair.service.layout().rpc_pool());
             new.register(HOLD, move |handle| {
                 if count.fetch_add(1, std::sync::atomic::Ordering::SeqCst) == 16 {
                     drop(own.lock().unwrap().take());

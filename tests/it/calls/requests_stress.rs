@@ -68,7 +68,7 @@ fn calls(client: &Instance, target: &ProviderHandle, bulk: &Bulk, counts: &Arc<C
             6 => {
                 let request = start();
                 let canceler = request.canceler();
-                let other = client.rpc_pool().spawn(move || canceler.cancel()).unwrap();
+                let other = client.layout().rpc_pool().spawn(move || canceler.cancel()).unwrap();
                 check(request.wait(), n, true);
                 other.join().unwrap();
             }
@@ -120,7 +120,7 @@ fn transfer(
     random: &mut Random,
     limit: Duration,
 ) {
-    let mut buffer = client.bulk_buffer(BYTES).unwrap();
+    let mut buffer = client.memory().bulk_buffer(BYTES).unwrap();
     let to = target.addr();
     match random.below(4) {
         0 => check_bulk(client.pull_timed(to, bulk, 0, &mut buffer, 0..BYTES, limit)),
@@ -161,7 +161,7 @@ fn calls_end_in_every_way_at_once() {
                 move || calls(&client, &target, &bulk, &counts, seed)
             };
             let ults: Vec<_> =
-                (0..6).map(|seed| client.rpc_pool().spawn(run(seed)).unwrap()).collect();
+                (0..6).map(|seed| client.layout().rpc_pool().spawn(run(seed)).unwrap()).collect();
             let threads: Vec<_> = (10..12).map(|seed| std::thread::spawn(run(seed))).collect();
             for ult in ults {
                 ult.join().unwrap();

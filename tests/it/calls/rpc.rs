@@ -57,6 +57,7 @@ fn a_call_from_a_ult() {
         let (client, target) = (pair.client.clone(), pair.target());
         let ult = pair
             .client
+            .layout()
             .rpc_pool()
             .spawn(move || client.forward(SUM, &target, &(-1, 1)).unwrap())
             .unwrap();
@@ -119,7 +120,7 @@ fn many_calls_in_flight_from_many_ults_and_threads() {
                         assert_eq!(client.forward(SUM, &target, &(i, n)).unwrap(), i + n);
                     }
                 };
-                pair.client.rpc_pool().spawn(calls).unwrap()
+                pair.client.layout().rpc_pool().spawn(calls).unwrap()
             })
             .collect();
         std::thread::scope(|scope| {
@@ -138,7 +139,7 @@ fn many_calls_in_flight_from_many_ults_and_threads() {
         let service = pair.service.clone();
         pair.end();
         // The last handlers may have ended after their answers arrived.
-        assert_eq!(service.stats().handlers_run, 64 * 50 + 4 * 50);
+        assert_eq!(service.monitoring().stats().handlers_run, 64 * 50 + 4 * 50);
     });
 }
 
@@ -198,7 +199,7 @@ fn a_handler_calls_on() {
 fn providers_of_one_instance_are_told_apart() {
     const WHO: Rpc<(), u16> = Rpc::new("who");
     on_each(|pair| {
-        let pool = pair.service.rpc_pool();
+        let pool = pair.service.layout().rpc_pool();
         let providers: Vec<_> = [1, 2, 65534]
             .map(|id| {
                 let provider = pair.service.provider(ProviderId::new(id), &pool);
@@ -234,7 +235,7 @@ fn a_request_may_be_answered_early_and_elsewhere() {
             .unwrap();
         pair.service
             .register(ELSEWHERE, |request| {
-                let pool = request.instance().rpc_pool();
+                let pool = request.instance().layout().rpc_pool();
                 pool.spawn(move || request.respond(&7).unwrap()).unwrap();
             })
             .unwrap();
@@ -301,7 +302,7 @@ fn a_handler_knows_the_name_and_the_provider_that_were_called() {
             let told = (request.rpc_name().to_owned(), request.provider_id().get());
             request.respond(&told).unwrap();
         };
-        let provider = pair.service.provider(ProviderId::new(9), &pair.service.rpc_pool());
+        let provider = pair.service.provider(ProviderId::new(9), &pair.service.layout().rpc_pool());
         for rpc in NAMES {
             pair.service.register(rpc, tell).unwrap();
             provider.register(rpc, tell).unwrap();

@@ -123,7 +123,7 @@ fn methods_of_a_provider_keep_its_object_alive_and_end_with_it() {
         });
         let seen: Weak<Counter> = Arc::downgrade(&counter);
         let id = ProviderId::new(4);
-        let provider = pair.service.provider_of(id, &pair.service.rpc_pool(), counter);
+        let provider = pair.service.provider_of(id, &pair.service.layout().rpc_pool(), counter);
         provider.serve(ADD).returning_method(Counter::add).unwrap();
         provider.serve(HOLD).method(Counter::hold).unwrap();
         provider.serve(TELL).method(Counter::tell).unwrap();
@@ -165,7 +165,7 @@ fn a_tasklet_runs_without_a_stack_and_cannot_wait() {
                     assert!(error.never_ran());
                     error.to_string()
                 } else {
-                    let mut buffer = call.instance().bulk_buffer(8).unwrap();
+                    let mut buffer = call.instance().memory().bulk_buffer(8).unwrap();
                     let error = call.pull(&margo::Bulk::null(), 0, &mut buffer, 0..8).unwrap_err();
                     assert!(matches!(error, BulkError::Tasklet));
                     error.to_string()
@@ -178,7 +178,7 @@ fn a_tasklet_runs_without_a_stack_and_cannot_wait() {
             assert!(is_tasklet && error.contains("a tasklet cannot wait for"), "{error}");
         }
         let service = pair.service.clone();
-        let unit = pair.service.rpc_pool().tasklet().spawn(move || {
+        let unit = pair.service.layout().rpc_pool().tasklet().spawn(move || {
             let own = ProviderHandle::from(service.self_addr());
             service.send(TELL, &own, &1).unwrap_err().to_string()
         });
@@ -201,7 +201,7 @@ fn a_tasklet_does_not_wait_for_what_was_started() {
             let over = pair.service.iforward(ADD, &own, &1).unwrap();
             ult::wait_any(&[over.ready()], None);
             let service = pair.service.clone();
-            let unit = pair.service.rpc_pool().tasklet().spawn(move || {
+            let unit = pair.service.layout().rpc_pool().tasklet().spawn(move || {
                 let error = over.wait().unwrap_err();
                 assert!(matches!(error, ForwardError::NotRegistered { .. }), "{error}");
                 let start = || service.iforward(HELD, &own, &()).unwrap();
@@ -216,9 +216,10 @@ fn a_tasklet_does_not_wait_for_what_was_started() {
                 errors.push(result.unwrap_err());
                 errors.extend(margo::wait_all(two).into_iter().filter_map(Result::err));
 
-                let error = service.expose_ref(&[1], |_| panic!("called")).unwrap_err();
+                let error = service.memory().expose_ref(&[1], |_| panic!("called")).unwrap_err();
                 assert!(matches!(error, BulkError::Tasklet));
-                let pool = service.bulk_pool(&BulkPoolSpec::geometric(1, 1, 8, 1)).unwrap();
+                let pool =
+                    service.memory().bulk_pool(&BulkPoolSpec::geometric(1, 1, 8, 1)).unwrap();
                 let mut buffers = pool.get_up_to(1, 8).unwrap();
                 let error = pool.get(8).unwrap_err();
                 assert!(matches!(error, BulkPoolError::Tasklet { bytes: 8 }), "{error}");
@@ -303,7 +304,7 @@ fn each_call_of_a_two_way_rpc_chooses_whether_it_wants_a_response() {
                 expected.extend([(false, len), (true, len)]);
             }
             assert_eq!(*seen.lock().unwrap(), expected);
-            assert_eq!(pair.service.stats().handlers_panicked, 0);
+            assert_eq!(pair.service.monitoring().stats().handlers_panicked, 0);
             pair.end();
         });
     }
@@ -325,11 +326,14 @@ fn what_goes_wrong_without_a_response_is_seen_at_the_target_only() {
         assert_eq!(pair.client.forward(SUM, &target, &(1, 2)).unwrap(), 3);
         let service = pair.service.clone();
         bounded("both are counted", move || {
-            while service.stats().handlers_panicked + service.stats().arguments_undecodable < 2 {
+            while service.monitoring().stats().handlers_panicked
+                + service.monitoring().stats().arguments_undecodable
+                < 2
+            {
                 std::thread::yield_now();
             }
         });
-        let stats = pair.service.stats();
+        let stats = pair.service.monitoring().stats();
         assert_eq!((stats.handlers_panicked, stats.requests_received), (1, 4));
         pair.end();
     });

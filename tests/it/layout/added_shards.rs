@@ -40,10 +40,10 @@ fn shards_are_added_while_clients_call() {
             let stop = Arc::new(AtomicBool::new(false));
             let callers: Vec<_> = (0..3).map(|_| calls_on(address, &service, &stop)).collect();
             for number in 1..4 {
-                assert_eq!(service.add_shard().unwrap(), number);
+                assert_eq!(service.layout().add_shard().unwrap(), number);
                 let late = start(address, false, 1);
                 let to = target(&late, &service);
-                let pools: Vec<_> = service.progress_pools().collect();
+                let pools: Vec<_> = service.layout().progress_pools().collect();
                 assert_eq!(pools.len(), number + 1);
                 for (shard, of_shard) in (0..).zip(&pools) {
                     let there = to.clone().in_shard(shard);
@@ -83,7 +83,7 @@ fn later_clients_come_to_an_added_shard() {
             };
             let before: Vec<_> = (0..2).map(|_| shard_of()).collect();
             assert_eq!(before.iter().map(|(_, shard)| *shard).collect::<Vec<_>>(), [0, 0]);
-            service.add_shard().unwrap();
+            service.layout().add_shard().unwrap();
             let after: Vec<_> = (0..2).map(|_| shard_of()).collect();
             assert_eq!(after.iter().map(|(_, shard)| *shard).collect::<Vec<_>>(), [1, 1]);
             for (client, _) in &before {
@@ -121,8 +121,8 @@ fn callers_on_both_sides_get_shards() {
             let mut ults = Vec::new();
             for _ in 0..2 {
                 for (own, other) in [(here, there), (there, here)] {
-                    let shard = own.add_shard().unwrap();
-                    let pool = own.progress_pools().nth(shard).unwrap();
+                    let shard = own.layout().add_shard().unwrap();
+                    let pool = own.layout().progress_pools().nth(shard).unwrap();
                     ults.push(pool.spawn(call(own, other)).unwrap());
                     own.forward(WHERE, &target(own, other), &()).unwrap();
                 }
@@ -142,16 +142,16 @@ fn the_document_in_effect_has_added_shards() {
                            "xstreams": [ { "name": "x", "scheduler": { "pools": ["net"] } } ] } }"#,
     )
     .unwrap();
-    assert_eq!(service.add_shard_in("net").unwrap(), 1);
-    assert_eq!(service.add_shard().unwrap(), 2);
+    assert_eq!(service.layout().add_shard_in("net").unwrap(), 1);
+    assert_eq!(service.layout().add_shard().unwrap(), 2);
     let names = |one: &Instance| -> Vec<_> {
-        one.progress_pools().map(|pool| pool.name().to_owned()).collect()
+        one.layout().progress_pools().map(|pool| pool.name().to_owned()).collect()
     };
     let pools = names(&service);
     assert_eq!(pools[..2], ["__primary__", "net"]);
     let printed = service.config();
     assert!(matches!(&printed.margo.shards, Some(Shards::Pools(pools)) if pools.len() == 3));
-    let users = service.pool_users("net").unwrap();
+    let users = service.layout().pool_users("net").unwrap();
     assert!(users.contains(&"the progress ULT of shard 1".to_owned()), "{users:?}");
     service.finalize_and_wait().unwrap();
     let again = Instance::from_config(&printed).unwrap();
@@ -163,13 +163,13 @@ fn the_document_in_effect_has_added_shards() {
 fn an_added_shard_moves_and_keeps_its_pool() {
     let service = margo::init("{}").unwrap();
     serve(&service);
-    let shard = service.add_shard().unwrap();
-    let pool = service.progress_pools().nth(shard).unwrap();
-    let refused = service.remove_pool(&pool).unwrap_err();
+    let shard = service.layout().add_shard().unwrap();
+    let pool = service.layout().progress_pools().nth(shard).unwrap();
+    let refused = service.layout().remove_pool(&pool).unwrap_err();
     assert!(matches!(refused, ElasticityError::PoolInUse { .. }), "{refused}");
-    let other = service.add_pool_from_json(r#"{ "name": "other" }"#).unwrap();
-    service.add_xstream_from_json(r#"{ "scheduler": { "pools": ["other"] } }"#).unwrap();
-    service.migrate_progress_of(shard, &other).unwrap();
+    let other = service.layout().add_pool_from_json(r#"{ "name": "other" }"#).unwrap();
+    service.layout().add_xstream_from_json(r#"{ "scheduler": { "pools": ["other"] } }"#).unwrap();
+    service.layout().migrate_progress_of(shard, &other).unwrap();
     let me = ProviderHandle::from(service.self_addr()).in_shard(shard as u8);
     assert_eq!(service.forward(WHERE, &me, &()).unwrap(), (1, pool.name().to_owned()));
     service.finalize_and_wait().unwrap();
@@ -184,21 +184,21 @@ fn a_shard_that_cannot_be_is_refused() {
                 "xstreams": [ { "scheduler": { "pools": ["net", "own"] } } ] } }"#,
     )
     .unwrap();
-    let refused = |pool: &str| service.add_shard_in(pool).unwrap_err();
+    let refused = |pool: &str| service.layout().add_shard_in(pool).unwrap_err();
     assert!(matches!(refused("none"), ElasticityError::NoSuchPool { .. }));
     assert!(matches!(refused("idle"), ElasticityError::Unserved { .. }));
     assert!(matches!(refused("own"), ElasticityError::PrivatePool { .. }));
     assert!(matches!(refused("__primary__"), ElasticityError::PoolInUse { .. }));
-    service.add_shard_in("net").unwrap();
+    service.layout().add_shard_in("net").unwrap();
     assert!(matches!(refused("net"), ElasticityError::PoolInUse { .. }));
     let child = Instance::builder("na+sm://").parent(&service).start().unwrap();
-    assert!(matches!(child.add_shard(), Err(ElasticityError::Child)));
-    assert_eq!(child.add_shard_in("net").unwrap(), 1, "the child's own");
+    assert!(matches!(child.layout().add_shard(), Err(ElasticityError::Child)));
+    assert_eq!(child.layout().add_shard_in("net").unwrap(), 1, "the child's own");
     child.finalize_and_wait().unwrap();
     assert_eq!(service.metrics().shards.len(), 2);
     service.finalize_and_wait().unwrap();
-    assert!(matches!(service.add_shard(), Err(ElasticityError::Closing)));
-    assert!(matches!(service.add_shard_in("idle"), Err(ElasticityError::Closing)));
+    assert!(matches!(service.layout().add_shard(), Err(ElasticityError::Closing)));
+    assert!(matches!(service.layout().add_shard_in("idle"), Err(ElasticityError::Closing)));
 }
 
 /// The parts of a provider stay as they are; requests for them find them, wherever they arrive.
@@ -210,10 +210,10 @@ fn providers_with_parts_keep_them() {
         let service = margo::init(&document).unwrap();
         let id = ProviderId::new(3);
         let before = service.sharded_provider(id, ShardPlace::index).unwrap();
-        service.add_shard().unwrap();
+        service.layout().add_shard().unwrap();
         // Registered when there are more shards than parts.
         before.serve(OWN).part_function(|part, ()| *part).unwrap();
-        service.add_shard().unwrap();
+        service.layout().add_shard().unwrap();
         let after = service.sharded_provider(ProviderId::new(4), ShardPlace::index).unwrap();
         assert_eq!((before.object().parts(), after.object().parts()), (shards, shards + 2));
         let client = margo::init(r#"{ "margo": { "listen": false } }"#).unwrap();
@@ -252,11 +252,11 @@ fn registrations_change_meanwhile() {
             while changes.load(Ordering::Relaxed) == before {
                 thread::yield_now();
             }
-            assert_eq!(service.add_shard().unwrap(), shard);
+            assert_eq!(service.layout().add_shard().unwrap(), shard);
         }
         stop.store(true, Ordering::Relaxed);
         changing.join().unwrap();
-        assert!(service.handler_pool(WHERE, ProviderId::DEFAULT).is_none());
+        assert!(service.layout().handler_pool(WHERE, ProviderId::DEFAULT).is_none());
         service.finalize_and_wait().unwrap();
     });
 }
@@ -273,7 +273,7 @@ fn an_instance_ends_while_shards_are_added() {
                 let adding = thread::spawn(move || {
                     let mut added = 0;
                     loop {
-                        match own.add_shard() {
+                        match own.layout().add_shard() {
                             Ok(_) => added += 1,
                             Err(ElasticityError::Closing) => return added,
                             // Of the pool or xstream that was begun.
@@ -282,7 +282,7 @@ fn an_instance_ends_while_shards_are_added() {
                         }
                     }
                 });
-                while service.progress_pools().count() <= round % 3 {
+                while service.layout().progress_pools().count() <= round % 3 {
                     thread::yield_now();
                 }
                 service.finalize_and_wait().unwrap();

@@ -20,7 +20,7 @@ fn start(network: &str, auto_sm: bool) -> Instance {
 
 fn serve(service: &Instance) {
     let fetch = |request: Handle<Bulk, String>| {
-        let mut buffer = request.instance().bulk_buffer(BYTES).unwrap();
+        let mut buffer = request.instance().memory().bulk_buffer(BYTES).unwrap();
         request.pull(request.args(), 0, &mut buffer, 0..BYTES).unwrap();
         assert!(buffer.iter().all(|byte| *byte == 5));
         let way = request.origin().uri().split("://").next().unwrap().to_owned();
@@ -36,7 +36,7 @@ fn way(client: &Instance, service: &Instance) -> String {
 fn way_to(client: &Instance, uri: &str) -> String {
     let target = ProviderHandle::from(client.lookup(uri).unwrap());
     let data = vec![5; BYTES];
-    client.expose_ref(&data, |bulk| client.forward(FETCH, &target, bulk)).unwrap().unwrap()
+    client.memory().expose_ref(&data, |bulk| client.forward(FETCH, &target, bulk)).unwrap().unwrap()
 }
 
 #[test]

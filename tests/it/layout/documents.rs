@@ -47,7 +47,7 @@ fn call(service: &Instance) {
     let calls: Vec<_> = (0..64u64)
         .map(|n| {
             let (client, target, right) = (client.clone(), target.clone(), right.clone());
-            client.rpc_pool().spawn(move || {
+            client.layout().rpc_pool().spawn(move || {
                 let rpc = if n % 2 == 0 { SQUARE } else { RELAY };
                 let square = client.forward_timed(rpc, &target, &n, PATIENCE).unwrap();
                 right.fetch_add(usize::from(square == n * n), Ordering::Relaxed);
@@ -63,10 +63,10 @@ fn call(service: &Instance) {
 
 fn serve(document: &str) {
     let service = margo::init(document).unwrap_or_else(|error| panic!("{document}: {error}"));
-    let provider = register(&service, &service.rpc_pool());
+    let provider = register(&service, &service.layout().rpc_pool());
     call(&service);
     // 64 calls, half of which call on. A handler answers before it ends, so ends are no measure.
-    let handlers = service.rpc_pool().stats().created;
+    let handlers = service.layout().rpc_pool().stats().created;
     assert!(handlers >= 96, "handlers run in the pool of the document: {handlers}");
     drop(provider);
     service.finalize_and_wait().unwrap();
@@ -98,7 +98,7 @@ fn where_handlers_run(service: &Instance, pools: [&str; 2]) -> [Found; 2] {
     let addr = client.lookup(service.self_addr().uri()).unwrap();
     let providers = pools.map(|name| {
         let id = ProviderId::new(pools.iter().position(|pool| *pool == name).unwrap() as u16);
-        let provider = service.provider(id, &service.pool(name).unwrap());
+        let provider = service.provider(id, &service.layout().pool(name).unwrap());
         provider
             .register(WHERE, |request| {
                 // The handler waits, and comes back to the same xstream.
@@ -145,9 +145,9 @@ fn handlers_run_on_the_cpus_that_their_pool_is_pinned_to() {
         let found = Found::cpus(where_handlers_run(&service, ["a", "b"]));
         assert_eq!(found, [BTreeSet::from([one]), BTreeSet::from([other])]);
         // Pinned while it runs, too.
-        service.remove_xstream("y").unwrap();
+        service.layout().remove_xstream("y").unwrap();
         let json = format!(r#"{{ "name": "z", {first}, "scheduler": {{ "pools": ["b"] }} }}"#);
-        service.add_xstream_from_json(&json).unwrap();
+        service.layout().add_xstream_from_json(&json).unwrap();
         let found = Found::cpus(where_handlers_run(&service, ["a", "b"]));
         assert_eq!(found, [BTreeSet::from([one]), BTreeSet::from([one])]);
         service.finalize_and_wait().unwrap();
@@ -297,7 +297,7 @@ fn handlers_behind_progress_have_their_turn() {
 fn progress_behind_handlers_has_its_turn() {
     const LOOKS: Rpc<u64, u64> = Rpc::new("looks");
     let peer = Instance::builder("na+sm://").start().unwrap();
-    let provider = register(&peer, &peer.rpc_pool());
+    let provider = register(&peer, &peer.layout().rpc_pool());
     for scheduler in ["default", "basic", "basic_wait", "prio", "randws"] {
         let service = margo::init(&format!(
             r#"{{ "argobots": {{
@@ -371,7 +371,8 @@ fn a_service_bound_by_place_and_by_cpu() {
     );
     let service = margo::init(&document).unwrap();
     assert_eq!(service.runtime().xstream("net").unwrap().cpus(), [cpu]);
-    let bound = service.progress_pool().spawn(|| ult::topology::current_binding().unwrap());
+    let bound =
+        service.layout().progress_pool().spawn(|| ult::topology::current_binding().unwrap());
     assert_eq!(bound.unwrap().join().unwrap().iter().collect::<Vec<_>>(), [cpu]);
     service.finalize_and_wait().unwrap();
     serve(&document);
@@ -421,7 +422,7 @@ fn bind_outside_of_the_mask(cpu: usize) {
         let part = format!("CPU {cpu} is outside of the affinity mask");
         assert!(warnings[0].starts_with("argobots.xstreams[0].") && warnings[0].contains(&part));
         let service = Instance::from_config(&config).unwrap();
-        let pool = service.pool("p").unwrap();
+        let pool = service.layout().pool("p").unwrap();
         let bound = pool.spawn(|| ult::topology::current_binding().unwrap());
         assert_eq!(bound.unwrap().join().unwrap().iter().collect::<Vec<_>>(), [cpu]);
         service.finalize_and_wait().unwrap();
@@ -463,7 +464,7 @@ fn timers_of_a_service_whose_handlers_have_a_private_pool() {
         let timer = service.timer(move |_| tell.send(()).unwrap());
         timer.start(Duration::ZERO).unwrap();
         runs.recv_timeout(PATIENCE).unwrap();
-        let spec = TimerSpec::new().pool(&service.rpc_pool());
+        let spec = TimerSpec::new().pool(&service.layout().rpc_pool());
         let own = Arc::new(service.timer_with(spec, move |_| sender.send(()).unwrap()));
         let error = own.start(Duration::ZERO).unwrap_err();
         assert!(matches!(error, TimerError::PrivatePool { .. }), "{error}");
@@ -529,7 +530,7 @@ fn wrong_layouts_are_refused_with_path_value_and_remedy() {
 #[test]
 fn a_pool_that_nobody_needs_waits_for_an_xstream() {
     let service = margo::init(r#"{"argobots": {"pools": [{"name": "later"}]}}"#).unwrap();
-    let later = service.pool("later").unwrap();
+    let later = service.layout().pool("later").unwrap();
     assert!(later.xstreams().is_empty());
     let waiting = later.spawn(|| 7).unwrap();
     let spec = ult::XstreamSpec::new("late").pools(["later"]);
@@ -545,7 +546,7 @@ fn a_provider_in_a_private_pool_away_from_progress_is_refused() {
             "xstreams": [ { "name": "x", "scheduler": { "pools": ["mine"] } } ] } }"#,
     )
     .unwrap();
-    let provider = service.provider(ProviderId::new(3), &service.pool("mine").unwrap());
+    let provider = service.provider(ProviderId::new(3), &service.layout().pool("mine").unwrap());
     let error = provider.register(SQUARE, |_| {}).unwrap_err();
     assert!(matches!(error, RegisterError::PrivatePool { .. }), "{error}");
     assert!(error.to_string().contains("pool `mine`"), "{error}");

@@ -35,24 +35,24 @@ fn end(instance: &Instance) {
 #[test]
 fn an_xstream_that_was_joined_runs_nothing() {
     let margo = started(&["p", "q"], &[("x", &["p"]), ("y", &["q", "p"])]);
-    let [x, y] = ["x", "y"].map(|name| margo.find_xstream(name).unwrap().xstream);
-    let hold = margo.hold_pool("p", "a test").unwrap();
+    let [x, y] = ["x", "y"].map(|name| margo.layout().find_xstream(name).unwrap().xstream);
+    let hold = margo.layout().hold_pool("p", "a test").unwrap();
     x.join().unwrap();
-    let error = text(margo.remove_xstream(&y));
+    let error = text(margo.layout().remove_xstream(&y));
     assert!(error.contains("xstream `y` alone runs pool `p`"), "{error}");
     let own = margo.clone();
-    bounded("a move", move || own.migrate_progress("p").unwrap());
+    bounded("a move", move || own.layout().migrate_progress("p").unwrap());
     bounded("a move back", {
         let own = margo.clone();
-        move || own.migrate_progress("__primary__").unwrap()
+        move || own.layout().migrate_progress("__primary__").unwrap()
     });
     y.join().unwrap();
     let own = margo.clone();
-    let error = bounded("a move that cannot be", move || text(own.migrate_progress("p")));
+    let error = bounded("a move that cannot be", move || text(own.layout().migrate_progress("p")));
     assert_eq!(error, "pool `p` is run by no xstream: add one first");
     y.revive().unwrap();
     x.revive().unwrap();
-    margo.remove_xstream(&y).unwrap();
+    margo.layout().remove_xstream(&y).unwrap();
     drop(hold);
     end(&margo);
 }
@@ -61,14 +61,17 @@ fn an_xstream_that_was_joined_runs_nothing() {
 fn progress_of_a_child_keeps_its_xstream() {
     let margo = started(&["p"], &[("x", &["p"])]);
     let child = child_in_p(&margo);
-    margo.add_xstream_from_json(r#"{ "name": "y", "scheduler": { "pools": ["p"] } }"#).unwrap();
+    margo
+        .layout()
+        .add_xstream_from_json(r#"{ "name": "y", "scheduler": { "pools": ["p"] } }"#)
+        .unwrap();
     let expected = format!(
         "xstream `x` is in use by the progress ULT of shard 0 of child instance {}",
         child.self_addr()
     );
-    assert_eq!(text(margo.remove_xstream("x")), expected);
-    child.migrate_progress("__primary__").unwrap();
-    margo.remove_xstream("x").unwrap();
+    assert_eq!(text(margo.layout().remove_xstream("x")), expected);
+    child.layout().migrate_progress("__primary__").unwrap();
+    margo.layout().remove_xstream("x").unwrap();
     end(&margo);
     assert!(child.is_finalized());
 }
@@ -79,20 +82,20 @@ fn a_child_holds_an_xstream_of_its_parent() {
     let child = Instance::builder("na+sm://").parent(&margo).start().unwrap();
     let grandchild = Instance::builder("na+sm://").parent(&child).start().unwrap();
     for (instance, by) in [(&child, "the scrubber"), (&grandchild, "the collector")] {
-        let hold = instance.hold_xstream("x", by).unwrap();
-        let error = text(margo.remove_xstream("x"));
+        let hold = instance.layout().hold_xstream("x", by).unwrap();
+        let error = text(margo.layout().remove_xstream("x"));
         assert_eq!(error, format!("xstream `x` is in use by {by}"));
         drop(hold);
     }
-    margo.remove_xstream("x").unwrap();
+    margo.layout().remove_xstream("x").unwrap();
     // It is known nowhere any more, and one that comes is.
     let new = r#"{ "name": "z", "scheduler": { "pools": ["p"] } }"#;
-    let z = margo.add_xstream_from_json(new).unwrap();
+    let z = margo.layout().add_xstream_from_json(new).unwrap();
     for instance in [&child, &grandchild] {
-        assert!(text(instance.find_xstream("x")).contains("no xstream `x`"));
-        assert!(text(instance.hold_xstream("x", "nobody")).contains("no xstream `x`"));
-        assert_eq!(instance.find_xstream("z").unwrap(), z);
-        assert_eq!(instance.xstreams(), margo.xstreams());
+        assert!(text(instance.layout().find_xstream("x")).contains("no xstream `x`"));
+        assert!(text(instance.layout().hold_xstream("x", "nobody")).contains("no xstream `x`"));
+        assert_eq!(instance.layout().find_xstream("z").unwrap(), z);
+        assert_eq!(instance.layout().xstreams(), margo.layout().xstreams());
     }
     end(&margo);
     assert!(child.is_finalized() && grandchild.is_finalized());
@@ -108,16 +111,16 @@ fn a_document_is_one_that_init_accepts_after_an_xstream_has_left() {
     )
     .unwrap();
     // Nobody has started that provider, so nothing holds the pool.
-    margo.remove_xstream("w").unwrap();
+    margo.layout().remove_xstream("w").unwrap();
     let next = margo::init(&margo.config().to_json()).unwrap();
     assert_eq!(next.config().argobots.pools, margo.config().argobots.pools);
     end(&next);
-    margo.add_pool_from_json(r#"{ "name": "other" }"#).unwrap();
+    margo.layout().add_pool_from_json(r#"{ "name": "other" }"#).unwrap();
     let new = r#"{ "name": "o", "scheduler": { "pools": ["other"] } }"#;
-    margo.add_xstream_from_json(new).unwrap();
+    margo.layout().add_xstream_from_json(new).unwrap();
     // Once the pool is run again it is the provider's as before.
     let new = r#"{ "name": "w", "scheduler": { "pools": ["work"] } }"#;
-    margo.add_xstream_from_json(new).unwrap();
+    margo.layout().add_xstream_from_json(new).unwrap();
     let config = margo.config_as(ConfigFlags { use_names: true, ..ConfigFlags::default() });
     assert_eq!(config.margo.providers[0].pool, Some("work".into()));
     end(&margo);
@@ -127,12 +130,12 @@ fn a_document_is_one_that_init_accepts_after_an_xstream_has_left() {
 fn a_tasklet_is_told_that_it_cannot_wait_for_a_change() {
     let margo = started(&["p"], &[("x", &["p"])]);
     let own = margo.clone();
-    let tasklet = margo.progress_pool().tasklet().spawn(move || {
+    let tasklet = margo.layout().progress_pool().tasklet().spawn(move || {
         let changes = [
-            own.migrate_progress("p"),
-            own.remove_xstream("x"),
-            own.add_pool_from_json("{}").map(drop),
-            own.transfer_pool_content("p", "__primary__").map(drop),
+            own.layout().migrate_progress("p"),
+            own.layout().remove_xstream("x"),
+            own.layout().add_pool_from_json("{}").map(drop),
+            own.layout().transfer_pool_content("p", "__primary__").map(drop),
         ];
         let child = own.init_child(r#"{ "margo": { "address": "na+sm://" } }"#);
         (changes, child.unwrap_err())
@@ -148,17 +151,17 @@ fn a_tasklet_is_told_that_it_cannot_wait_for_a_change() {
 #[test]
 fn ranks_say_nothing_of_where_progress_runs() {
     let margo = started(&["p"], &[("x", &["p"]), ("y", &["p"])]);
-    margo.remove_xstream("y").unwrap();
-    margo.migrate_progress("p").unwrap();
+    margo.layout().remove_xstream("y").unwrap();
+    margo.layout().migrate_progress("p").unwrap();
     let y = r#"{ "name": "y", "scheduler": { "pools": ["p"] } }"#;
-    margo.add_xstream_from_json(y).unwrap();
-    let [x, y] = ["x", "y"].map(|name| margo.find_xstream(name).unwrap().xstream);
+    margo.layout().add_xstream_from_json(y).unwrap();
+    let [x, y] = ["x", "y"].map(|name| margo.layout().find_xstream(name).unwrap().xstream);
     let of_x = x.rank();
     x.set_rank(usize::MAX).unwrap();
     y.set_rank(of_x).unwrap();
-    let error = text(margo.remove_xstream("x"));
+    let error = text(margo.layout().remove_xstream("x"));
     assert_eq!(error, "xstream `x` is in use by the progress ULT of shard 0");
-    margo.remove_xstream("y").unwrap();
+    margo.layout().remove_xstream("y").unwrap();
     end(&margo);
 }
 
@@ -176,7 +179,7 @@ fn the_largest_rank_does_for_an_instance_that_records() {
     margo.serve(ECHO).function(|n| n).unwrap();
     let (own, to) = (margo.clone(), margo::ProviderHandle::from(margo.self_addr()));
     // From a ULT, which polls in the stead of progress.
-    let calls = margo.rpc_pool().spawn(move || own.forward(ECHO, &to, &5).unwrap());
+    let calls = margo.layout().rpc_pool().spawn(move || own.forward(ECHO, &to, &5).unwrap());
     assert_eq!(bounded("a call", move || calls.unwrap().join().unwrap()), 5);
     end(&margo);
     runtime.shutdown().unwrap();
@@ -192,12 +195,12 @@ fn the_document_says_where_an_xstream_was_bound_since() {
         (x.cpubind, x.affinity.clone())
     };
     let before = affinity(&margo);
-    margo.find_xstream("x").unwrap().xstream.set_affinity(&[cpu]).unwrap();
+    margo.layout().find_xstream("x").unwrap().xstream.set_affinity(&[cpu]).unwrap();
     let listed = Affinity::Cpus(vec![u32::try_from(cpu).unwrap()]);
     assert_ne!(before.1, listed);
     assert_eq!(affinity(&margo).1, listed);
     let next = margo::init(&margo.config().to_json()).unwrap();
-    assert_eq!(next.find_xstream("x").unwrap().xstream.cpus(), [cpu]);
+    assert_eq!(next.layout().find_xstream("x").unwrap().xstream.cpus(), [cpu]);
     end(&next);
     end(&margo);
 }

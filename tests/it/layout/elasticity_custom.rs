@@ -35,18 +35,18 @@ fn with_own_queue(document: &str) -> Instance {
     let spec = ult::PoolSpec::custom("own", Box::new(Queue::default()));
     let own = margo.runtime().add_pool(spec).unwrap();
     let xstream = margo.runtime().add_xstream(ult::XstreamSpec::new("mine").pools(["own"]));
-    margo.add_external_pool(&own).unwrap();
-    margo.add_external_xstream(&xstream.unwrap()).unwrap();
+    margo.layout().add_external_pool(&own).unwrap();
+    margo.layout().add_external_xstream(&xstream.unwrap()).unwrap();
     margo
 }
 
 #[test]
 fn a_pool_with_a_queue_of_its_own_serves_and_is_not_printed() {
     let margo = with_own_queue("{}");
-    let after = margo.add_pool_from_json(r#"{ "name": "after" }"#).unwrap();
+    let after = margo.layout().add_pool_from_json(r#"{ "name": "after" }"#).unwrap();
     let json = r#"{ "name": "both", "scheduler": { "pools": ["after", "own"] } }"#;
-    margo.add_xstream_from_json(json).unwrap();
-    let own = margo.find_pool("own").unwrap();
+    margo.layout().add_xstream_from_json(json).unwrap();
+    let own = margo.layout().find_pool("own").unwrap();
     let provider = margo.provider(ProviderId::new(1), &own.pool);
     provider
         .register(RUN, |request| {
@@ -55,7 +55,14 @@ fn a_pool_with_a_queue_of_its_own_serves_and_is_not_printed() {
         .unwrap();
     let target = ProviderHandle::new(margo.self_addr(), provider.id());
     assert_eq!(margo.forward_timed(RUN, &target, &(), PATIENCE).unwrap(), "own");
-    assert!(margo.remove_pool("own").unwrap_err().to_string().contains("RPC `run` of provider 1"));
+    assert!(
+        margo
+            .layout()
+            .remove_pool("own")
+            .unwrap_err()
+            .to_string()
+            .contains("RPC `run` of provider 1")
+    );
 
     // What no document can say is left out, with the references to it; places close up.
     let printed = serde_json::to_value(margo.config()).unwrap();
@@ -68,7 +75,7 @@ fn a_pool_with_a_queue_of_its_own_serves_and_is_not_printed() {
     Config::from_json(&margo.config().to_json()).unwrap();
 
     // Progress may run there, too; the document then says nothing of where.
-    margo.migrate_progress("own").unwrap();
+    margo.layout().migrate_progress("own").unwrap();
     assert_eq!(margo.forward_timed(RUN, &target, &(), PATIENCE).unwrap(), "own");
     let flags = ConfigFlags { use_names: true, ..ConfigFlags::default() };
     assert_eq!(margo.config_as(flags).progress_pool, None);
@@ -100,14 +107,14 @@ fn printed_for_all_or_for_none(document: &str) {
     };
     assert_eq!(printed(), 3);
     // A document has no word for the pool of one of them.
-    margo.migrate_progress_of(1, "own").unwrap();
+    margo.layout().migrate_progress_of(1, "own").unwrap();
     assert_eq!(printed(), 0);
     read_back();
-    margo.migrate_progress_of(1, "__pool_1__").unwrap();
+    margo.layout().migrate_progress_of(1, "__pool_1__").unwrap();
     assert_eq!(printed(), 3);
     // Of the first one: another has the pool that stands in for it.
-    margo.migrate_progress("own").unwrap();
-    margo.migrate_progress_of(1, "__primary__").unwrap();
+    margo.layout().migrate_progress("own").unwrap();
+    margo.layout().migrate_progress_of(1, "__primary__").unwrap();
     assert_eq!(printed(), 0);
     read_back();
     margo.finalize_and_wait().unwrap();
@@ -121,12 +128,12 @@ fn a_handler_moves_progress_away_from_its_own_xstream() {
         margo
             .register(RUN, |request| {
                 let own = request.instance();
-                own.add_pool_from_json(r#"{ "name": "net" }"#).unwrap();
+                own.layout().add_pool_from_json(r#"{ "name": "net" }"#).unwrap();
                 let json = r#"{ "name": "net", "scheduler": { "pools": ["net"] } }"#;
-                own.add_xstream_from_json(json).unwrap();
-                own.migrate_progress("net").unwrap();
-                own.migrate_progress("net").unwrap();
-                let _ = request.respond(&own.progress_pool().name().to_owned());
+                own.layout().add_xstream_from_json(json).unwrap();
+                own.layout().migrate_progress("net").unwrap();
+                own.layout().migrate_progress("net").unwrap();
+                let _ = request.respond(&own.layout().progress_pool().name().to_owned());
             })
             .unwrap();
         let client = Instance::builder("na+sm://").listen(false).start().unwrap();
@@ -134,10 +141,10 @@ fn a_handler_moves_progress_away_from_its_own_xstream() {
         assert_eq!(client.forward_timed(RUN, &target, &(), PATIENCE).unwrap(), "net");
         client.finalize_and_wait().unwrap();
         // The primary xstream has lost progress, and stays for the handlers.
-        assert!(margo.remove_xstream("net").is_err());
-        margo.migrate_progress("__primary__").unwrap();
-        margo.remove_xstream("net").unwrap();
-        margo.remove_pool("net").unwrap();
+        assert!(margo.layout().remove_xstream("net").is_err());
+        margo.layout().migrate_progress("__primary__").unwrap();
+        margo.layout().remove_xstream("net").unwrap();
+        margo.layout().remove_pool("net").unwrap();
         margo.finalize_and_wait().unwrap();
     });
 }
@@ -170,7 +177,7 @@ fn a_pool_that_panics_at_the_end_holds_nobody_up() {
     let is_broken = Arc::new(AtomicBool::new(false));
     let spec = ult::PoolSpec::custom("broken", Box::new(Broken(is_broken.clone())));
     let pool = margo.runtime().add_pool(spec).unwrap();
-    margo.add_external_pool(&pool).unwrap();
+    margo.layout().add_external_pool(&pool).unwrap();
     let asked = is_broken.clone();
     margo.on_finalize(move |_| asked.store(true, Ordering::Relaxed)).unwrap().keep();
     bounded("the end", move || margo.finalize_and_wait().unwrap());

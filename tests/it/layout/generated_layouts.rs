@@ -83,7 +83,7 @@ impl Service {
         instance.serve(NEST).returning(nest).unwrap();
         let (stop, begun) = (Arc::new(AtomicBool::new(false)), Arc::new(Semaphore::new(0)));
         let mut providers = Vec::new();
-        for (pool, id) in instance.pools().iter().zip(1..) {
+        for (pool, id) in instance.layout().pools().iter().zip(1..) {
             if pool.xstreams().is_empty() {
                 continue;
             }

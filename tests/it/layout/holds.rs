@@ -95,10 +95,10 @@ fn a_pool_is_not_removed_under_a_hold() {
         let own = Instance::builder("na+sm://").start().unwrap();
         let holds = race(
             &own,
-            |own| drop(own.add_pool_from_json(POOL).unwrap()),
-            |own| own.hold_pool("p", "a test"),
-            |own, hold| own.find_pool(hold.pool()).is_ok(),
-            |own| own.remove_pool("p"),
+            |own| drop(own.layout().add_pool_from_json(POOL).unwrap()),
+            |own| own.layout().hold_pool("p", "a test"),
+            |own, hold| own.layout().find_pool(hold.pool()).is_ok(),
+            |own| own.layout().remove_pool("p"),
         );
         assert!(holds >= ROUNDS);
         own.finalize_and_wait().unwrap();
@@ -111,10 +111,10 @@ fn an_xstream_is_not_removed_under_a_hold() {
         let own = Instance::builder("na+sm://").start().unwrap();
         let holds = race(
             &own,
-            |own| drop(own.add_xstream_from_json(XSTREAM).unwrap()),
-            |own| own.hold_xstream("x", "a test"),
-            |own, hold| own.find_xstream(hold.xstream()).is_ok(),
-            |own| own.remove_xstream("x"),
+            |own| drop(own.layout().add_xstream_from_json(XSTREAM).unwrap()),
+            |own| own.layout().hold_xstream("x", "a test"),
+            |own, hold| own.layout().find_xstream(hold.xstream()).is_ok(),
+            |own| own.layout().remove_xstream("x"),
         );
         assert!(holds >= ROUNDS);
         own.finalize_and_wait().unwrap();
@@ -124,13 +124,13 @@ fn an_xstream_is_not_removed_under_a_hold() {
 #[test]
 fn what_could_not_be_removed_can_be_held() {
     let own = Instance::builder("na+sm://").start().unwrap();
-    own.add_pool_from_json(POOL).unwrap();
-    let waiting = own.pool("p").unwrap().spawn(|| 7).unwrap();
-    let error = own.remove_pool("p").unwrap_err();
+    own.layout().add_pool_from_json(POOL).unwrap();
+    let waiting = own.layout().pool("p").unwrap().spawn(|| 7).unwrap();
+    let error = own.layout().remove_pool("p").unwrap_err();
     assert!(matches!(error, ElasticityError::PoolNotEmpty { units: 1, .. }), "{error}");
-    drop(own.hold_pool("p", "a test").unwrap());
-    own.transfer_pool_content("p", "__primary__").unwrap();
+    drop(own.layout().hold_pool("p", "a test").unwrap());
+    own.layout().transfer_pool_content("p", "__primary__").unwrap();
     assert_eq!(waiting.join().unwrap(), 7);
-    own.remove_pool("p").unwrap();
+    own.layout().remove_pool("p").unwrap();
     own.finalize_and_wait().unwrap();
 }

@@ -13,7 +13,11 @@ fn sixty_four_execution_streams_serve_and_end() {
     bounded("64 execution streams", || {
         let document = r#"{ "use_progress_thread": true, "rpc_thread_count": 64 }"#;
         let instance = margo::init(document).unwrap();
-        assert_eq!(instance.xstreams().len(), 66, "one for progress and the first one, too");
+        assert_eq!(
+            instance.layout().xstreams().len(),
+            66,
+            "one for progress and the first one, too"
+        );
         let ran_on = Arc::new(Mutex::new(HashSet::new()));
         let seen = ran_on.clone();
         let sum = move |(a, b)| {

@@ -12,6 +12,7 @@ mod holds;
 mod many_xstreams;
 mod options;
 mod pools;
+mod progress_moves;
 mod removed_shards;
 mod runtime;
 mod samples;

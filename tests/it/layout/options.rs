@@ -227,7 +227,7 @@ fn bulk_data_moves_in_pieces_of_the_documents_size() {
     let (service, client, target) = pair("", small);
     let bytes: Vec<u8> = (0..300_001).map(|at| (at % 251) as u8).collect();
     let exposed = service.expose(bytes.clone(), Access::ReadOnly).unwrap();
-    let mut buffer = client.bulk_buffer(bytes.len()).unwrap();
+    let mut buffer = client.memory().bulk_buffer(bytes.len()).unwrap();
     client.pull(target.addr(), exposed.bulk(), 0, &mut buffer, 0..bytes.len()).unwrap();
     assert!(*buffer == *bytes);
     drop((exposed, buffer));
@@ -378,7 +378,7 @@ fn the_grace_period_is_that_of_the_document_or_the_builder() {
 #[test]
 fn progress_that_is_not_to_wait_in_the_network_polls() {
     let own = margo::init(r#"{ "progress_timeout_ub_msec": 0 }"#).unwrap();
-    let xstream = own.xstreams().remove(0);
+    let xstream = own.layout().xstreams().remove(0);
     let begun = Instant::now();
     let polls = || {
         let before = xstream.stats().executed;
@@ -425,7 +425,7 @@ fn as_many_stacks_are_kept_as_the_document_says() {
             let ults: Vec<_> = (0..ULTS)
                 .map(|_| {
                     let go = go.clone();
-                    own.rpc_pool().spawn(move || *go.wait()).unwrap()
+                    own.layout().rpc_pool().spawn(move || *go.wait()).unwrap()
                 })
                 .collect();
             bounded_until("all have one", || xstream.stats().stacks >= ULTS);
@@ -447,7 +447,7 @@ fn an_xstream_without_work_looks_for_some_as_long_as_the_document_says() {
     }
     for (micros, sleeps) in [(0, true), (u32::MAX, false)] {
         let (own, xstream) = with_own_xstream("", &format!(r#""spin_max_usec": {micros}"#));
-        let run = || own.rpc_pool().spawn(|| ()).unwrap().join().unwrap();
+        let run = || own.layout().rpc_pool().spawn(|| ()).unwrap().join().unwrap();
         match sleeps {
             true => bounded_until("it sleeps", || {
                 run();

@@ -20,7 +20,7 @@ fn in_each_layout(test: fn(&Instance)) {
         bounded(&format!("{threads} execution streams"), move || {
             let own = Instance::builder("na+sm://").use_progress_thread(true);
             let own = own.rpc_thread_count(threads).start().unwrap();
-            let xstreams = own.rpc_pool().xstreams();
+            let xstreams = own.layout().rpc_pool().xstreams();
             assert_eq!(xstreams.len(), usize::try_from(threads).unwrap().max(1));
             test(&own);
             own.finalize_and_wait().unwrap();
@@ -32,7 +32,7 @@ fn in_each_layout(test: fn(&Instance)) {
 #[test]
 fn each_of_many_ults_is_resumed_by_another_one() {
     in_each_layout(|own| {
-        let pool = own.rpc_pool();
+        let pool = own.layout().rpc_pool();
         let before = pool.stats().blocked();
         let events: Vec<_> = (0..ULTS).map(|_| Arc::new(Eventual::new())).collect();
         let waits = |event: &Arc<Eventual<usize>>| {
@@ -59,7 +59,7 @@ fn each_of_many_ults_is_resumed_by_another_one() {
 #[test]
 fn eventuals_of_one_use_are_made_set_and_dropped_all_the_time() {
     in_each_layout(|own| {
-        let pool = own.rpc_pool();
+        let pool = own.layout().rpc_pool();
         let (sender, receiver) = ult::channel::unbounded::<(usize, Arc<Eventual<usize>>)>();
         let set = Arc::new(AtomicUsize::new(0));
         let waiters: Vec<_> = (0..ULTS)
@@ -109,7 +109,7 @@ fn ults_that_yield_often_and_once_all_end_and_the_kind_is_printed() {
         let printed = serde_json::to_string(&own.config()).unwrap();
         assert_eq!(printed.matches("my_pool").count(), 1, "{printed}");
         assert_eq!(printed.matches(kind).count(), 1, "{printed}");
-        let pool = own.pool("my_pool").unwrap();
+        let pool = own.layout().pool("my_pool").unwrap();
         let yields = |n: u64| {
             let count = if n.is_multiple_of(2) { 64 } else { 1 };
             (0..count).for_each(|_| ult::yield_now());

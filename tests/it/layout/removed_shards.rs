@@ -41,8 +41,9 @@ fn no_call_fails_while_shards_come_and_go() {
             ];
             let mut clients = Vec::new();
             for round in 0..4 {
-                let shards = [service.add_shard().unwrap(), service.add_shard().unwrap()];
-                let pools: Vec<_> = service.progress_pools().collect();
+                let shards =
+                    [service.layout().add_shard().unwrap(), service.layout().add_shard().unwrap()];
+                let pools: Vec<_> = service.layout().progress_pools().collect();
                 assert_eq!(pools.len(), 3);
                 for _ in 0..3 {
                     let client = start(address, false, 1);
@@ -57,7 +58,7 @@ fn no_call_fails_while_shards_come_and_go() {
                     assert_eq!(usize::from(found), shard);
                 }
                 for (shard, pool) in shards.into_iter().zip(&pools[1..]) {
-                    service.remove_shard(shard).unwrap();
+                    service.layout().remove_shard(shard).unwrap();
                     let to = target(client, &service);
                     // Over the connection that is there, in a pool that is left.
                     let there = to.clone().in_shard(shard as u8);
@@ -65,16 +66,16 @@ fn no_call_fails_while_shards_come_and_go() {
                     assert_eq!(usize::from(found), shard);
                     assert!(ran_in != pool.name(), "{ran_in}");
                     for xstream in pool.xstreams() {
-                        service.remove_xstream(&xstream).unwrap();
+                        service.layout().remove_xstream(&xstream).unwrap();
                     }
-                    service.remove_pool(pool).unwrap();
+                    service.layout().remove_pool(pool).unwrap();
                 }
                 // A new one that names a removed shard comes to another.
                 let late = start(address, false, 1);
                 let there = target(&late, &service).in_shard(shards[0] as u8);
                 assert_eq!(late.forward(WHERE, &there, &()).unwrap().0, 0);
                 late.finalize_and_wait().unwrap();
-                assert_eq!(service.progress_pools().count(), 1);
+                assert_eq!(service.layout().progress_pools().count(), 1);
                 let seen = service.metrics().shards;
                 let removed = seen.iter().filter(|shard| shard.removed).map(|shard| shard.index);
                 assert!(removed.eq(1..3 + 2 * round));
@@ -104,7 +105,7 @@ fn calls_in_hand_go_on() {
                 })
                 .unwrap();
             let there = target(&client, &service).in_shard(1);
-            let pools: Vec<_> = client.progress_pools().collect();
+            let pools: Vec<_> = client.layout().progress_pools().collect();
             let calls: Vec<_> = pools
                 .iter()
                 .map(|pool| {
@@ -113,8 +114,8 @@ fn calls_in_hand_go_on() {
                 })
                 .collect();
             calls.iter().for_each(|_| begun.acquire(1).forget());
-            service.remove_shard(1).unwrap();
-            client.remove_shard(1).unwrap();
+            service.layout().remove_shard(1).unwrap();
+            client.layout().remove_shard(1).unwrap();
             go.set(()).unwrap();
             for call in calls {
                 call.join().unwrap().unwrap();
@@ -131,20 +132,20 @@ fn calls_in_hand_go_on() {
 #[test]
 fn a_shard_that_is_needed_stays() {
     let service = start("na+sm://", true, 3);
-    let refused = |shard| service.remove_shard(shard).unwrap_err();
+    let refused = |shard| service.layout().remove_shard(shard).unwrap_err();
     assert!(matches!(refused(0), ElasticityError::FirstShard));
     assert!(matches!(refused(3), ElasticityError::NoSuchShard { shard: 3, count: 3 }));
     let provider = service.sharded_provider(ProviderId::new(5), ShardPlace::index).unwrap();
     let ElasticityError::ShardInUse { shard: 2, by } = refused(2) else { panic!("it has a part") };
     assert_eq!(by, ["a part of provider 5"]);
     drop(provider);
-    service.remove_shard(1).unwrap();
+    service.layout().remove_shard(1).unwrap();
     assert!(matches!(refused(1), ElasticityError::NoSuchShard { shard: 1, count: 2 }));
     // A provider has parts up to there.
     let provider = service.sharded_provider(ProviderId::new(5), ShardPlace::index).unwrap();
     assert_eq!(provider.object().parts(), 1);
-    service.remove_shard(2).unwrap();
-    assert_eq!(service.add_shard().unwrap(), 3, "no number is used again");
+    service.layout().remove_shard(2).unwrap();
+    assert_eq!(service.layout().add_shard().unwrap(), 3, "no number is used again");
     drop(provider);
     service.finalize_and_wait().unwrap();
     assert!(matches!(refused(3), ElasticityError::Closing));
@@ -153,23 +154,23 @@ fn a_shard_that_is_needed_stays() {
 #[test]
 fn the_document_in_effect_is_without_removed_shards() {
     let service = start("na+sm://", true, 3);
-    let pools: Vec<_> = service.progress_pools().collect();
-    service.remove_shard(1).unwrap();
+    let pools: Vec<_> = service.layout().progress_pools().collect();
+    service.layout().remove_shard(1).unwrap();
     // Named by their places, which are those of before.
     let printed = service.config();
     assert!(matches!(&printed.margo.shards, Some(Shards::Pools(pools)) if pools.len() == 2));
     // Where it is now goes with the shard that it is beside.
-    let other = service.add_pool_from_json(r#"{ "name": "other" }"#).unwrap();
-    service.add_xstream_from_json(r#"{ "scheduler": { "pools": ["other"] } }"#).unwrap();
-    let users = service.pool_users(&pools[0]).unwrap();
+    let other = service.layout().add_pool_from_json(r#"{ "name": "other" }"#).unwrap();
+    service.layout().add_xstream_from_json(r#"{ "scheduler": { "pools": ["other"] } }"#).unwrap();
+    let users = service.layout().pool_users(&pools[0]).unwrap();
     assert!(users.contains(&"what is left of shard 1".to_owned()), "{users:?}");
-    service.migrate_progress(&other).unwrap();
-    let users = service.pool_users(&other).unwrap();
+    service.layout().migrate_progress(&other).unwrap();
+    let users = service.layout().pool_users(&other).unwrap();
     assert!(users.contains(&"what is left of shard 1".to_owned()), "{users:?}");
-    service.migrate_progress_of(2, &pools[1]).unwrap();
-    service.remove_shard(2).unwrap();
+    service.layout().migrate_progress_of(2, &pools[1]).unwrap();
+    service.layout().remove_shard(2).unwrap();
     service.finalize_and_wait().unwrap();
     let again = Instance::from_config(&printed).unwrap();
-    assert_eq!(again.progress_pools().count(), 2);
+    assert_eq!(again.layout().progress_pools().count(), 2);
     again.finalize_and_wait().unwrap();
 }

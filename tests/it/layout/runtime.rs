@@ -55,8 +55,8 @@ fn handlers_run_on_the_programs_xstreams_which_go_on_after_the_end() {
         let (one, two) = (in_runtime(&runtime), in_runtime(&runtime));
         for instance in [&one, &two] {
             serve(instance, &runtime);
-            assert_eq!(instance.progress_pool().name(), "net");
-            assert_eq!(instance.rpc_pool(), stays);
+            assert_eq!(instance.layout().progress_pool().name(), "net");
+            assert_eq!(instance.layout().rpc_pool(), stays);
         }
         assert_eq!((ask(&one, &two), ask(&two, &one)), (Some(1), Some(1)));
         one.finalize_and_wait().unwrap();
@@ -100,10 +100,10 @@ fn by_default_both_roles_are_in_the_first_pool_of_the_primary_or_first_xstream()
     let more = described().xstream(XstreamSpec::new("__primary__").pools(["work", "net"]));
     for (runtime, expected) in [(first, "net"), (more.start().unwrap(), "work")] {
         let instance = Instance::builder("na+sm://").runtime(&runtime).start().unwrap();
-        assert_eq!(instance.progress_pool().name(), expected);
-        assert_eq!(instance.rpc_pool().name(), expected);
-        assert_eq!(instance.pools(), runtime.pools());
-        assert_eq!(instance.xstreams(), runtime.xstreams());
+        assert_eq!(instance.layout().progress_pool().name(), expected);
+        assert_eq!(instance.layout().rpc_pool().name(), expected);
+        assert_eq!(instance.layout().pools(), runtime.pools());
+        assert_eq!(instance.layout().xstreams(), runtime.xstreams());
         instance.finalize_and_wait().unwrap();
         runtime.shutdown().unwrap();
     }
@@ -145,16 +145,16 @@ fn the_configuration_names_them_and_starts_the_like_again() {
     assert_eq!(json["argobots"]["xstreams"].as_array().unwrap().len(), 2);
     // Without the program: pools and xstreams of its own, of the same names.
     let own = Instance::from_config(&Config::from_json(&printed.to_json()).unwrap()).unwrap();
-    assert_eq!(own.rpc_pool().name(), "work");
-    assert_ne!(own.rpc_pool(), instance.rpc_pool());
+    assert_eq!(own.layout().rpc_pool().name(), "work");
+    assert_ne!(own.layout().rpc_pool(), instance.layout().rpc_pool());
     own.finalize_and_wait().unwrap();
     // And in the same runtime.
     for use_names in [true, false] {
         let hidden = instance.config_as(ConfigFlags { hide_external: true, use_names });
         assert!(hidden.argobots.pools.is_empty() && hidden.argobots.xstreams.is_empty());
         let again = margo::InstanceBuilder::from_config(hidden).runtime(&runtime).start().unwrap();
-        assert_eq!(again.progress_pool(), instance.progress_pool());
-        assert_eq!(again.rpc_pool(), instance.rpc_pool());
+        assert_eq!(again.layout().progress_pool(), instance.layout().progress_pool());
+        assert_eq!(again.layout().rpc_pool(), instance.layout().rpc_pool());
         again.finalize_and_wait().unwrap();
     }
     instance.finalize_and_wait().unwrap();
@@ -210,8 +210,11 @@ fn the_program_makes_pools_and_tells_of_them() {
     let runtime = described().start().unwrap();
     let instance = in_runtime(&runtime);
     for refused in [
-        instance.add_pool_from_json("{}").map(drop),
-        instance.add_xstream_from_json(r#"{ "scheduler": { "pools": ["work"] } }"#).map(drop),
+        instance.layout().add_pool_from_json("{}").map(drop),
+        instance
+            .layout()
+            .add_xstream_from_json(r#"{ "scheduler": { "pools": ["work"] } }"#)
+            .map(drop),
     ] {
         let error = refused.unwrap_err();
         assert!(matches!(error, ElasticityError::Program), "{error}");
@@ -219,20 +222,20 @@ fn the_program_makes_pools_and_tells_of_them() {
     }
     let pool = runtime.add_pool(PoolSpec::new("late")).unwrap();
     let xstream = runtime.add_xstream(XstreamSpec::new("c").pools(["late"])).unwrap();
-    instance.add_external_pool(&pool).unwrap();
-    instance.add_external_xstream(&xstream).unwrap();
+    instance.layout().add_external_pool(&pool).unwrap();
+    instance.layout().add_external_xstream(&xstream).unwrap();
     let own = runtime.clone();
     instance.serve(WHERE).pool(&pool).function(move |()| own.rank_here()).unwrap();
     assert_eq!(ask(&instance, &instance), Some(2));
-    instance.migrate_progress("late").unwrap();
+    instance.layout().migrate_progress("late").unwrap();
     assert_eq!(ask(&instance, &instance), Some(2));
     // A child of it runs there as well.
     let child = Instance::builder("na+sm://").parent(&instance).start().unwrap();
-    assert_eq!(child.progress_pool(), pool);
+    assert_eq!(child.layout().progress_pool(), pool);
     assert_eq!(ask(&child, &instance), Some(2));
     child.finalize_and_wait().unwrap();
     // What is only forgotten stays in the runtime.
-    instance.remove_xstream("a").unwrap();
+    instance.layout().remove_xstream("a").unwrap();
     assert!(runtime.xstream("a").is_some());
     instance.finalize_and_wait().unwrap();
     assert_eq!(pool.spawn(|| 1).unwrap().join().unwrap(), 1);
@@ -277,17 +280,17 @@ fn a_runtime_without_a_monitor_gets_the_stall_detector_and_one_with_keeps_its_ow
         let instance = instance.start().unwrap();
         let counted = instance.clone();
         let (stop, stopped) = mpsc::channel::<()>();
-        let hog = instance.rpc_pool().spawn(move || stopped.recv().is_err()).unwrap();
+        let hog = instance.layout().rpc_pool().spawn(move || stopped.recv().is_err()).unwrap();
         if is_margos {
             bounded("the stall is counted", move || {
-                while counted.stats().stalls == 0 {
+                while counted.monitoring().stats().stalls == 0 {
                     std::thread::yield_now();
                 }
             });
         } else {
             let report = reports.recv_timeout(common::PATIENCE).unwrap();
             assert!(report.contains("xstream `b` is stalled"), "{report}");
-            assert_eq!(instance.stats().stalls, 0);
+            assert_eq!(instance.monitoring().stats().stalls, 0);
         }
         drop(stop);
         assert!(hog.join().unwrap());

@@ -32,7 +32,7 @@ fn register(service: &Instance, id: u16, pool: &margo::Pool) -> margo::Provider 
 /// Serves callers at the address of the service with the providers of the document, in their pools.
 fn serve(name: &str, service: &Instance, config: &Config) {
     let resolved = config.resolve(&|_| None).unwrap();
-    let pool_of = |index| service.find_pool(index).unwrap().pool;
+    let pool_of = |index| service.layout().find_pool(index).unwrap().pool;
     let providers: Vec<_> = resolved
         .providers
         .iter()
@@ -65,7 +65,7 @@ fn serve(name: &str, service: &Instance, config: &Config) {
 /// A client of the document, which calls a service beside it.
 fn call(name: &str, client: &Instance) {
     let service = Instance::builder("na+sm://").start().unwrap();
-    let provider = register(&service, 1, &service.rpc_pool());
+    let provider = register(&service, 1, &service.layout().rpc_pool());
     let addr = client.lookup(service.self_addr().uri()).unwrap();
     let target = ProviderHandle::new(addr, provider.id());
     let (pool, _) = client.forward_timed(POOL, &target, &(), PATIENCE).unwrap();

@@ -90,7 +90,7 @@ fn keys_are_served_by_the_shard_that_has_them() {
                     );
                 }
             };
-            let pools: Vec<_> = client.progress_pools().collect();
+            let pools: Vec<_> = client.layout().progress_pools().collect();
             let callers: Vec<_> = pools
                 .iter()
                 .enumerate()
@@ -127,7 +127,7 @@ fn a_request_that_arrives_elsewhere_goes_home() {
     let kv = serve(&service, &dropped);
     // Calls to oneself arrive at the shard of their caller, or at the one that they name.
     let own = ProviderHandle::new(service.self_addr(), ID);
-    for pool in service.progress_pools() {
+    for pool in service.layout().progress_pools() {
         let (service, own) = (service.clone(), own.clone());
         let asked = pool.spawn(move || {
             let there = service.sharded_handle(&own).unwrap();
@@ -190,12 +190,13 @@ fn what_cannot_be_sharded_is_refused_with_the_reason() {
     assert!(error.to_string().contains("`rpc_thread_count`"), "{error}");
     service.finalize_and_wait().unwrap();
     let service = start("na+sm://", true, 2);
-    let pools: Vec<_> = service.progress_pools().map(|pool| pool.name().to_owned()).collect();
+    let pools: Vec<_> =
+        service.layout().progress_pools().map(|pool| pool.name().to_owned()).collect();
     let more = format!(r#"{{ "name": "more", "scheduler": {{ "pools": ["{}"] }} }}"#, pools[1]);
-    service.add_xstream_from_json(&more).unwrap();
+    service.layout().add_xstream_from_json(&more).unwrap();
     let error = service.sharded_provider(ID, |_| ()).unwrap_err();
     assert!(matches!(&error, ShardedError::NotAlone { pool, .. } if *pool == pools[1]), "{error}");
-    service.remove_xstream("more").unwrap();
+    service.layout().remove_xstream("more").unwrap();
     // An object that cannot be made leaves nothing behind.
     let dropped = Arc::new(AtomicUsize::new(0));
     let count = dropped.clone();

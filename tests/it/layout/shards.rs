@@ -30,7 +30,7 @@ fn every_shard_calls_and_is_called() {
         bounded(transport, move || {
             let (service, client, target) = pair(transport, 3);
             let pools: Vec<_> =
-                service.progress_pools().map(|pool| pool.name().to_owned()).collect();
+                service.layout().progress_pools().map(|pool| pool.name().to_owned()).collect();
             assert_eq!(pools.len(), 3);
             let own_pools = pools.clone();
             let ask = move |client: &Instance, target: &ProviderHandle| {
@@ -51,6 +51,7 @@ fn every_shard_calls_and_is_called() {
                 }
             };
             let callers: Vec<_> = client
+                .layout()
                 .progress_pools()
                 .map(|pool| {
                     let (client, target) = (client.clone(), target.clone());
@@ -75,6 +76,7 @@ fn an_instance_calls_itself_in_every_shard() {
             let service = start(transport, true, 2);
             serve(&service);
             let callers: Vec<_> = service
+                .layout()
                 .progress_pools()
                 .map(|pool| {
                     let own = service.clone();
@@ -112,7 +114,7 @@ fn calls_time_out(transport: &str) {
         })
         .unwrap();
     let limit = Duration::from_millis(20);
-    for pool in client.progress_pools() {
+    for pool in client.layout().progress_pools() {
         let (client, target) = (client.clone(), target.clone());
         let timed_out = pool.spawn(move || client.forward_timed(NEVER, &target, &(), limit));
         let error = timed_out.unwrap().join().unwrap().unwrap_err();
@@ -146,7 +148,7 @@ fn calls_of_every_shard_can_be_canceled() {
                     Some(shard) => target.clone().in_shard(shard),
                     None => target.clone(),
                 };
-                for pool in client.progress_pools() {
+                for pool in client.layout().progress_pools() {
                     let (client, to, begun) = (client.clone(), to.clone(), begun.clone());
                     let ended = pool.spawn(move || {
                         let call = client.iforward(NEVER, &to, &()).unwrap();
@@ -187,6 +189,7 @@ fn finalize_ends_what_waits(transport: &str) {
         })
         .unwrap();
     let callers: Vec<_> = client
+        .layout()
         .progress_pools()
         .map(|pool| {
             let (client, target) = (client.clone(), target.clone());
@@ -215,13 +218,14 @@ fn named_pools_have_the_progress_of_their_shards() {
                       { "name": "x1", "scheduler": { "pools": ["net1"] } } ] },
         "margo": { "address": "na+sim://", "shards": ["net0", "net1"] } }"#;
     let service = margo::init(document).unwrap();
-    let names: Vec<_> = service.progress_pools().map(|pool| pool.name().to_owned()).collect();
+    let names: Vec<_> =
+        service.layout().progress_pools().map(|pool| pool.name().to_owned()).collect();
     assert_eq!(names, ["net0", "net1"]);
     // The document in effect is a document of the same meaning.
     let printed = service.config().to_json();
     service.finalize_and_wait().unwrap();
     let again = margo::init(&printed).unwrap();
-    assert_eq!(again.progress_pools().count(), 2);
+    assert_eq!(again.layout().progress_pools().count(), 2);
     again.finalize_and_wait().unwrap();
 }
 
@@ -230,7 +234,7 @@ fn the_sample_with_several_shards_starts() {
     let samples = margo::config::samples();
     let (_, text) = samples.iter().find(|(name, _)| *name == "several-shards.json").unwrap();
     let service = margo::init(text).unwrap();
-    assert_eq!(service.progress_pools().count(), 2);
+    assert_eq!(service.layout().progress_pools().count(), 2);
     service.finalize_and_wait().unwrap();
 }
 
@@ -242,14 +246,14 @@ fn a_peer_that_does_not_listen_is_reached_from_every_shard() {
     for transport in ADDRESSES {
         bounded(transport, move || {
             let service = start(transport, true, 3);
-            let pools: Vec<_> = service.progress_pools().collect();
+            let pools: Vec<_> = service.layout().progress_pools().collect();
             service
                 .register(PULL_BY, move |request| {
                     let ((bulk, by), origin) = (request.args().clone(), request.origin().clone());
                     let own = request.instance().clone();
                     let pull = move || {
                         let len = bulk.len() as usize;
-                        let mut buffer = own.bulk_buffer(len).unwrap();
+                        let mut buffer = own.memory().bulk_buffer(len).unwrap();
                         own.pull(&origin, &bulk, 0, &mut buffer, 0..len).unwrap();
                         buffer.iter().map(|byte| u64::from(*byte)).sum::<u64>()
                     };

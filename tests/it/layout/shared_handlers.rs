@@ -98,10 +98,10 @@ fn a_shard_that_was_added_takes_handlers() {
     for address in ADDRESSES {
         bounded(address, move || {
             let service = start(address, r#""share_from": 1"#);
-            service.add_shard().unwrap();
+            service.layout().add_shard().unwrap();
             // The place of one that was removed stays, and takes nothing.
-            let removed = service.add_shard().unwrap();
-            service.remove_shard(removed).unwrap();
+            let removed = service.layout().add_shard().unwrap();
+            service.layout().remove_shard(removed).unwrap();
             meet(service, address);
         });
     }
@@ -147,14 +147,14 @@ fn a_shard_in_the_midst_of_a_long_handler_is_relieved() {
                 let answered = answers(work);
                 let shard = answered[0].1;
                 assert!(answered.iter().zip(0..).all(|(got, n)| (got.0, got.1) == (n, shard)));
-                let pool = service.progress_pools().nth(shard.into()).unwrap();
+                let pool = service.layout().progress_pools().nth(shard.into()).unwrap();
                 if relieved {
                     break pool.name().to_owned();
                 }
             };
             let ran = ran.lock().unwrap();
             assert!(ran.iter().any(|(_, pool)| *pool != own_pool), "{ran:?}");
-            for pool in service.progress_pools() {
+            for pool in service.layout().progress_pools() {
                 let here = ran.iter().filter(|(_, name)| name == pool.name());
                 assert!(here.is_sorted_by_key(|(number, _)| *number), "{ran:?}");
             }
@@ -171,7 +171,7 @@ fn until_shared(service: &Instance, client: &Instance, target: &ProviderHandle, 
         let stuck = burst((client, target), STUCK, [4; 2]);
         let answered = answers(burst((client, target), WORK, 0..4));
         answers(stuck);
-        let own = |shard: u8| service.progress_pools().nth(shard.into()).unwrap();
+        let own = |shard: u8| service.layout().progress_pools().nth(shard.into()).unwrap();
         if answered.iter().any(|(_, shard, pool)| own(*shard).name() != pool) {
             return;
         }
@@ -197,7 +197,7 @@ fn shards_that_several_execution_streams_run_share_too() {
             until_shared(&service, &client, &target.clone().in_shard(shard), &ran);
         }
         // From here on the first shard gives, and takes nothing.
-        service.migrate_progress(&service.pool("away").unwrap()).unwrap();
+        service.layout().migrate_progress(&service.layout().pool("away").unwrap()).unwrap();
         for shard in [1, 0, 1] {
             ran.lock().unwrap().clear();
             let target = target.clone().in_shard(shard);
@@ -220,7 +220,7 @@ fn without_the_key_handlers_stay_where_their_requests_arrive() {
             let stuck = burst((&client, &target), STUCK, [1]);
             let answered = answers(burst((&client, &target), WORK, 0..20));
             answers(stuck);
-            let pool = service.progress_pools().nth(answered[0].1.into()).unwrap();
+            let pool = service.layout().progress_pools().nth(answered[0].1.into()).unwrap();
             assert!(answered.iter().all(|(_, _, ran_in)| ran_in == pool.name()));
         }
         end(client, service);
@@ -240,7 +240,7 @@ fn handlers_with_a_place_of_their_own_stay_there() {
             "margo": { "address": "na+sm://", "shards": ["net0", "net1"], "share_from": 1 } }"#;
         let service = margo::init(document).unwrap();
         let ran = serve_work(&service);
-        let own = service.pool("own").unwrap();
+        let own = service.layout().pool("own").unwrap();
         let work = |request: margo::Handle<u32, (u32, u8, String)>| {
             let pool = ult::current().unwrap().pool;
             request.respond(&(*request.args(), request.shard(), pool)).unwrap();
@@ -289,7 +289,7 @@ fn shared_handlers_end_as_any_other() {
             let ran = serve_work(&service);
             service.serve(PANIC).function(|()| panic!("as it should")).unwrap();
             let (client, target) = client_of(&service, "na+sm://");
-            let before = service.stats().handlers_panicked;
+            let before = service.monitoring().stats().handlers_panicked;
             for _ in 0..20 {
                 ran.lock().unwrap().clear();
                 let stuck = burst((&client, &target), STUCK, [1]);
@@ -317,10 +317,10 @@ fn shared_handlers_end_as_any_other() {
                     assert!(answer.as_ref().err().is_none_or(is_fair), "{answer:?}");
                 }
             }
-            assert!(service.stats().handlers_panicked > before);
+            assert!(service.monitoring().stats().handlers_panicked > before);
             client.finalize_and_wait().unwrap();
-            for pool in service.progress_pools() {
-                let in_hand = || service.load(&pool).map_or(0, |load| load.in_hand);
+            for pool in service.layout().progress_pools() {
+                let in_hand = || service.monitoring().load(&pool).map_or(0, |load| load.in_hand);
                 while in_hand() > 0 {
                     std::thread::yield_now();
                 }

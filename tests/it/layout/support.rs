@@ -30,7 +30,7 @@ pub(super) fn serve(service: &Instance) {
     service
         .register(PULL, |request| {
             let len = request.args().len() as usize;
-            let mut buffer = request.instance().bulk_buffer(len).unwrap();
+            let mut buffer = request.instance().memory().bulk_buffer(len).unwrap();
             request.pull(request.args(), 0, &mut buffer, 0..len).unwrap();
             request.respond(&buffer.iter().map(|byte| u64::from(*byte)).sum()).unwrap();
         })

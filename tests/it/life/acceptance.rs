@@ -43,7 +43,7 @@ fn register(service: &Instance) {
     service
         .serve(TRANSFER)
         .returning(|handle| {
-            let mut local = handle.instance().bulk_buffer(BYTES).unwrap();
+            let mut local = handle.instance().memory().bulk_buffer(BYTES).unwrap();
             handle.pull(handle.args(), 0, &mut local, 0..BYTES).unwrap();
             local.iter().map(|byte| u64::from(*byte)).sum()
         })
@@ -84,15 +84,15 @@ fn four_ults_lend_memory_which_a_server_of_every_layout_pulls_until_it_is_shut_d
                 let (own, target) = (client.clone(), target.clone());
                 let call = move || {
                     let data = [n + 1; BYTES];
-                    own.expose_ref(&data, |bulk| own.forward(TRANSFER, &target, bulk))
+                    own.memory().expose_ref(&data, |bulk| own.forward(TRANSFER, &target, bulk))
                 };
-                client.rpc_pool().spawn(call).unwrap()
+                client.layout().rpc_pool().spawn(call).unwrap()
             })
             .collect();
         for (n, ult) in (1u64..).zip(ults) {
             assert_eq!(ult.join().unwrap().unwrap().unwrap(), n * BYTES as u64, "{kind}");
         }
-        client.shutdown_remote(target.addr()).unwrap();
+        client.network().shutdown_remote(target.addr()).unwrap();
         assert!(server.wait(), "{kind}, {dedicated}: it ends with success");
         client.finalize_and_wait().unwrap();
     }
@@ -110,7 +110,7 @@ fn four_calls_of_a_slow_handler_time_out_and_the_server_goes_on() {
             .map(|_| {
                 let (own, target) = (client.clone(), target.clone());
                 let call = move || own.forward_timed(SLOW, &target, &(), limit);
-                client.rpc_pool().spawn(call).unwrap()
+                client.layout().rpc_pool().spawn(call).unwrap()
             })
             .collect();
         for ult in ults {
@@ -119,7 +119,7 @@ fn four_calls_of_a_slow_handler_time_out_and_the_server_goes_on() {
         }
         assert_eq!(client.forward(SUM, &target, &(1, 2)).unwrap(), 3, "{kind}");
         client.forward(RELEASE, &target, &()).unwrap();
-        client.shutdown_remote(target.addr()).unwrap();
+        client.network().shutdown_remote(target.addr()).unwrap();
         assert!(server.wait(), "{kind}, {dedicated}: it ends with success");
         client.finalize_and_wait().unwrap();
     }
@@ -146,7 +146,7 @@ fn sleeping_ults_of_one_xstream_sleep_at_the_same_time() {
                         asleep.fetch_sub(1, Ordering::SeqCst);
                     }
                 };
-                client.rpc_pool().spawn(sleep).unwrap()
+                client.layout().rpc_pool().spawn(sleep).unwrap()
             })
             .collect();
         ults.into_iter().for_each(|ult| ult.join().unwrap());
@@ -182,7 +182,7 @@ fn handlers_that_block_their_os_thread_take_turns_and_those_that_suspend_do_not(
             (0..CALLS).map(|_| client.iforward(SLOW, &target, &()).unwrap()).collect();
         // Progress is elsewhere: all have arrived, and wait for their turn.
         let started = Instant::now();
-        while service.load(&service.rpc_pool()).unwrap().in_hand < CALLS {
+        while service.monitoring().load(&service.layout().rpc_pool()).unwrap().in_hand < CALLS {
             assert!(started.elapsed() < PATIENCE, "they do not arrive");
             std::thread::yield_now();
         }
@@ -259,7 +259,7 @@ fn calls_to_a_peer_and_to_oneself_with_every_kind_of_pool_and_of_progress() {
 #[test]
 fn an_xstream_sleeps_while_a_ult_waits_for_a_mutex_whose_holder_sleeps() {
     let own = builder("na+sm://").rpc_thread_count(1).start().unwrap();
-    let pool = own.rpc_pool();
+    let pool = own.layout().rpc_pool();
     let xstream = own.runtime().xstream(&pool.xstreams()[0]).unwrap();
     let (mutex, held) = (Arc::new(ult::Mutex::new(0)), Arc::new(ult::Eventual::new()));
     let end = Arc::new(ult::Eventual::<()>::new());

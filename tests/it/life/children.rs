@@ -31,15 +31,15 @@ fn parent_with_gaps() -> Instance {
     .unwrap();
     let pool = |name: &str| {
         let pool = Pool { name: Some(name.to_owned()), ..Pool::default() };
-        parent.add_pool(pool).unwrap().index
+        parent.layout().add_pool(pool).unwrap().index
     };
     let xstream = |name: &str, pool: usize| {
         let json = format!(r#"{{ "name": "{name}", "scheduler": {{ "pools": [{pool}] }} }}"#);
-        parent.add_xstream(Xstream::from_json(&json).unwrap()).unwrap().index
+        parent.layout().add_xstream(Xstream::from_json(&json).unwrap()).unwrap().index
     };
     assert_eq!((pool("e"), xstream("y", 5)), (5, 2));
-    parent.remove_xstream("y").unwrap();
-    parent.remove_pool("e").unwrap();
+    parent.layout().remove_xstream("y").unwrap();
+    parent.layout().remove_pool("e").unwrap();
     assert_eq!((pool("f"), xstream("z", 6)), (6, 3));
     parent
 }
@@ -47,24 +47,27 @@ fn parent_with_gaps() -> Instance {
 /// Each pool and xstream of `parent` has the same index in `child`, and no other index is any.
 fn assert_same_indices(child: &Instance, parent: &Instance) {
     for index in 0..10 {
-        let found = |own: &Instance| own.find_pool(index).ok();
+        let found = |own: &Instance| own.layout().find_pool(index).ok();
         assert_eq!(found(child), found(parent), "pool {index}");
-        let found = |own: &Instance| own.find_xstream(index).ok();
+        let found = |own: &Instance| own.layout().find_xstream(index).ok();
         assert_eq!(found(child), found(parent), "xstream {index}");
     }
-    assert_eq!(child.pools(), parent.pools());
-    assert_eq!(child.xstreams(), parent.xstreams());
+    assert_eq!(child.layout().pools(), parent.layout().pools());
+    assert_eq!(child.layout().xstreams(), parent.layout().xstreams());
 }
 
 #[test]
 fn an_index_is_the_one_that_the_parent_has() {
     let parent = parent_with_gaps();
-    let f = parent.find_pool("f").unwrap();
+    let f = parent.layout().find_pool("f").unwrap();
     assert_eq!(f.index, 6);
     let child = parent.init_child(r#"{ "rpc_pool": 6 }"#).unwrap();
-    assert_eq!((child.rpc_pool(), child.progress_pool()), (f.pool, parent.progress_pool()));
+    assert_eq!(
+        (child.layout().rpc_pool(), child.layout().progress_pool()),
+        (f.pool, parent.layout().progress_pool())
+    );
     assert_same_indices(&child, &parent);
-    let error = child.find_pool(5).unwrap_err().to_string();
+    let error = child.layout().find_pool(5).unwrap_err().to_string();
     assert!(error.contains("4 d, 6 f"), "{error}");
     child.serve(SUM).function(|(a, b)| a + b).unwrap();
     let target = ProviderHandle::from(child.self_addr());
@@ -73,10 +76,10 @@ fn an_index_is_the_one_that_the_parent_has() {
     // So it is in a child of the child, and by way of the builder.
     let grandchild = child.init_child(r#"{ "rpc_pool": 6, "progress_pool": 4 }"#).unwrap();
     assert_same_indices(&grandchild, &parent);
-    let roles = (grandchild.rpc_pool(), grandchild.progress_pool());
+    let roles = (grandchild.layout().rpc_pool(), grandchild.layout().progress_pool());
     assert_eq!((roles.0.name(), roles.1.name()), ("f", "d"));
     let built = Instance::builder("na+sm://").parent(&parent).rpc_pool(6).start().unwrap();
-    assert_eq!(built.rpc_pool().name(), "f");
+    assert_eq!(built.layout().rpc_pool().name(), "f");
     for own in [&built, &grandchild, &child, &parent] {
         end(own);
     }
@@ -140,11 +143,13 @@ fn all_that_names_a_pool_means_the_parents_indices() {
                    "admission": { "pools": [{ "pool": 6, "handlers_max": 3 }] },
                    "providers": [{ "type": "listed", "provider_id": 1, "pool": 6 }] } }"#;
     let child = parent.init_child(document).unwrap();
-    let users = child.pool_users(6).unwrap();
+    let users = child.layout().pool_users(6).unwrap();
     for user in ["the progress ULT of shard 1", "handlers without a pool", "large copies"] {
         assert!(users.iter().any(|known| known.contains(user)), "{user}: {users:?}");
     }
-    assert!(child.pool_users(4).unwrap().contains(&"the progress ULT of shard 0".to_owned()));
+    assert!(
+        child.layout().pool_users(4).unwrap().contains(&"the progress ULT of shard 0".to_owned())
+    );
     let component = Listed(Mutex::default());
     let running = child.start_providers(&[&component]).unwrap();
     assert_eq!(component.0.lock().unwrap()[0].pool.name(), "f");
@@ -178,7 +183,7 @@ fn bounds_are_those_of_the_pool_with_that_index() {
     let document = r#"{ "progress_pool": 4, "margo": { "admission": { "pools": [
         { "pool": 6, "handlers_max": 1 } ] } } }"#;
     let child = parent.init_child(document).unwrap();
-    let f = child.find_pool(6).unwrap();
+    let f = child.layout().find_pool(6).unwrap();
     let (begun, gate) = (Arc::new(Eventual::new()), Arc::new(Eventual::<()>::new()));
     let (begins, opens) = (begun.clone(), gate.clone());
     let hold = child.serve(HOLD).pool(&f.pool).handler(move |request| {
@@ -204,10 +209,10 @@ fn bounds_are_those_of_the_pool_with_that_index() {
 fn an_instance_with_a_layout_of_its_own_counts_its_own_pools() {
     let parent = parent_with_gaps();
     let like = InstanceBuilder::from_config(parent.config()).start().unwrap();
-    assert_eq!(like.find_pool(5).unwrap().name(), "f");
-    assert_eq!(like.find_xstream(2).unwrap().name(), "z");
-    assert!(matches!(like.find_pool(6), Err(ElasticityError::NoSuchPool { .. })));
-    assert_eq!(like.add_pool(Pool::default()).unwrap().index, 6);
+    assert_eq!(like.layout().find_pool(5).unwrap().name(), "f");
+    assert_eq!(like.layout().find_xstream(2).unwrap().name(), "z");
+    assert!(matches!(like.layout().find_pool(6), Err(ElasticityError::NoSuchPool { .. })));
+    assert_eq!(like.layout().add_pool(Pool::default()).unwrap().index, 6);
     end(&like);
     end(&parent);
 }

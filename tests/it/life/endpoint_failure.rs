@@ -64,7 +64,7 @@ fn call_from_each_shard(
         let (broken, to) = (broken.clone(), to.clone());
         pool.spawn(move || broken.forward_timed(PING, &to, &(), PATIENCE)).unwrap()
     };
-    broken.progress_pools().map(call).collect()
+    broken.layout().progress_pools().map(call).collect()
 }
 
 /// In a process of its own, because nothing but the kernel says no to an endpoint.
@@ -106,7 +106,7 @@ fn endpoint_that_fails(transport: &str) {
         move || broken.forward(HOLD, &to, &())
     };
     let thread = std::thread::spawn(call());
-    let ult = broken.rpc_pool().spawn(call()).unwrap();
+    let ult = broken.layout().rpc_pool().spawn(call()).unwrap();
     let request = broken.iforward(HOLD, &to_other, &()).unwrap();
     let timed = {
         let (broken, to) = (broken.clone(), to_other.clone());

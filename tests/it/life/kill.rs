@@ -46,7 +46,7 @@ fn killed_while_a_call_waits(transport: &'static str) {
                 false => caller.forward_timed(STUCK, &to, &(), limit),
             }
         };
-        let from_ult = client.rpc_pool().spawn(call.clone()).unwrap();
+        let from_ult = client.layout().rpc_pool().spawn(call.clone()).unwrap();
         let from_thread = std::thread::spawn(call);
         service.line_after("entered");
         service.line_after("entered");

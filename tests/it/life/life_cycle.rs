@@ -58,8 +58,8 @@ fn callbacks_run_last_one_first_before_and_after_the_network_closes() {
                     let error = own.forward(SUM, &target, &(index, 1)).unwrap_err();
                     assert!(matches!(error, ForwardError::Closing { .. }), "{error}");
                     // ULTs still run, and what can be read can be read.
-                    assert_eq!(own.rpc_pool().spawn(|| 1).unwrap().join().unwrap(), 1);
-                    assert!(own.stats().requests_sent >= 3);
+                    assert_eq!(own.layout().rpc_pool().spawn(|| 1).unwrap().join().unwrap(), 1);
+                    assert!(own.monitoring().stats().requests_sent >= 3);
                     order.lock().unwrap().push(format!("after {index}"));
                 })
                 .unwrap()
@@ -190,7 +190,7 @@ fn everybody_may_finalize_at_once_and_callbacks_run_once() {
 fn an_instance_is_ended_by_a_ult_of_another_one() {
     let (own, other) = (instance(), instance());
     let ends = own.clone();
-    let ult = other.rpc_pool().spawn(move || ends.finalize_and_wait().unwrap()).unwrap();
+    let ult = other.layout().rpc_pool().spawn(move || ends.finalize_and_wait().unwrap()).unwrap();
     bounded("a ULT that ends another instance", move || ult.join().unwrap());
     assert!(own.is_finalized() && !other.is_finalizing());
     end(&other);
@@ -202,7 +202,7 @@ fn the_object_is_usable_after_the_end() {
 }
 
 fn is_usable_after_the_end(own: Instance) {
-    let pools = own.pools().len();
+    let pools = own.layout().pools().len();
     let clone = own.clone();
     assert!(!clone.is_finalized());
     let address = own.self_addr().uri().to_owned();
@@ -211,8 +211,8 @@ fn is_usable_after_the_end(own: Instance) {
     assert!(clone.is_finalized() && clone.is_finalizing());
     assert_eq!(clone.self_addr().uri(), address);
     assert_eq!(clone.config().margo.address, "na+sm://");
-    assert_eq!(clone.stats().requests_sent, 0);
-    assert_eq!(clone.pools().len(), pools);
+    assert_eq!(clone.monitoring().stats().requests_sent, 0);
+    assert_eq!(clone.layout().pools().len(), pools);
     let error = clone.forward(SUM, &ProviderHandle::from(clone.self_addr()), &(1, 1)).unwrap_err();
     assert!(matches!(error, ForwardError::Closing { .. }), "{error}");
 }
@@ -247,17 +247,17 @@ fn an_instance_is_ended_by_a_signal() {
 fn a_peer_ends_an_instance_if_that_allows_it() {
     on_each(|pair| {
         let target = pair.target();
-        let error = pair.client.shutdown_remote(target.addr()).unwrap_err();
+        let error = pair.client.network().shutdown_remote(target.addr()).unwrap_err();
         assert!(matches!(error, ShutdownRemoteError::NotEnabled { .. }), "{error}");
         assert!(error.to_string().contains("margo.remote_shutdown"), "{error}");
         assert!(!pair.service.is_finalizing());
-        pair.service.enable_remote_shutdown();
-        pair.client.shutdown_remote(target.addr()).unwrap();
+        pair.service.network().enable_remote_shutdown();
+        pair.client.network().shutdown_remote(target.addr()).unwrap();
         let service = pair.service.clone();
         bounded("the end of the peer", move || service.wait_for_finalize().unwrap());
         // Over ofi nobody says that the peer is gone.
         let limit = Duration::from_secs(1);
-        let error = pair.client.shutdown_remote_timed(target.addr(), limit).unwrap_err();
+        let error = pair.client.network().shutdown_remote_timed(target.addr(), limit).unwrap_err();
         assert!(matches!(error, ShutdownRemoteError::Forward(_)), "{error}");
         pair.end();
     });
@@ -268,7 +268,7 @@ fn a_peer_ends_an_instance_if_that_allows_it() {
 fn service_process() {
     serve_if_asked(|service| {
         serve_sum(service);
-        service.enable_remote_shutdown();
+        service.network().enable_remote_shutdown();
         service.on_finalize(|_| println!("callback ran")).unwrap().keep();
     });
 }
@@ -281,7 +281,7 @@ fn a_process_is_ended_by_another_one() {
             let client = client_for(&service.address);
             let target = ProviderHandle::from(client.lookup(&service.address).unwrap());
             assert_eq!(client.forward(SUM, &target, &(1, 1)).unwrap(), 2);
-            client.shutdown_remote(target.addr()).unwrap();
+            client.network().shutdown_remote(target.addr()).unwrap();
             service.line_after("callback ran");
             assert!(service.wait());
             client.finalize_and_wait().unwrap();
@@ -295,13 +295,13 @@ fn remote_shutdown_is_configured_in_the_document_or_by_the_builder() {
         let service = margo::init(document).unwrap();
         let client = builder("na+sm://").listen(false).start().unwrap();
         let peer = client.lookup(service.self_addr().uri()).unwrap();
-        assert_eq!(client.shutdown_remote(&peer).is_ok(), on, "{document}");
+        assert_eq!(client.network().shutdown_remote(&peer).is_ok(), on, "{document}");
         assert_eq!(service.config().margo.remote_shutdown, on);
         end(&service);
         end(&client);
     }
     let own = builder("na+sm://").remote_shutdown(true).start().unwrap();
-    own.shutdown_remote(&own.self_addr()).unwrap();
+    own.network().shutdown_remote(&own.self_addr()).unwrap();
     end(&own);
 }
 
@@ -310,8 +310,8 @@ fn a_child_runs_in_the_pools_of_its_parent_over_another_transport() {
     for [transport, other] in [TRANSPORTS, [TRANSPORTS[1], TRANSPORTS[0]]] {
         let parent = builder(transport).rpc_thread_count(1).start().unwrap();
         let child = Instance::builder(other).parent(&parent).start().unwrap();
-        assert_eq!(child.rpc_pool(), parent.rpc_pool());
-        assert_eq!(child.progress_pool(), parent.progress_pool());
+        assert_eq!(child.layout().rpc_pool(), parent.layout().rpc_pool());
+        assert_eq!(child.layout().progress_pool(), parent.layout().progress_pool());
         assert_eq!(child.runtime().xstreams().len(), parent.runtime().xstreams().len());
         for service in [&parent, &child] {
             serve_sum(service);
@@ -321,7 +321,7 @@ fn a_child_runs_in_the_pools_of_its_parent_over_another_transport() {
             assert_eq!(client.forward(SUM, &target, &(40, 2)).unwrap(), 42);
             end(&client);
         }
-        let received = |own: &Instance| own.stats().requests_received;
+        let received = |own: &Instance| own.monitoring().stats().requests_received;
         assert_eq!((received(&parent), received(&child)), (1, 1));
         // The effective document of a child is one that a child may have.
         let again = InstanceBuilder::from_config(child.config().clone()).parent(&parent);
@@ -353,7 +353,10 @@ fn a_child_names_pools_of_its_parent() {
     for pool in [r#""work""#, "1"] {
         let document = format!(r#"{{ "progress_pool": {pool}, "rpc_pool": {pool} }}"#);
         let child = parent.init_child(&document).unwrap();
-        assert_eq!((child.rpc_pool().name(), child.progress_pool().name()), ("work", "work"));
+        assert_eq!(
+            (child.layout().rpc_pool().name(), child.layout().progress_pool().name()),
+            ("work", "work")
+        );
         serve_sum(&child);
         let target = ProviderHandle::from(child.self_addr());
         assert_eq!(child.forward(SUM, &target, &(1, 2)).unwrap(), 3);
@@ -406,7 +409,13 @@ fn children_end_before_their_parent_whoever_asks() {
     note(&parent, "parent");
     // From a ULT of the execution streams that all of them share.
     let asks = parent.clone();
-    parent.rpc_pool().spawn(move || asks.finalize_and_wait().unwrap()).unwrap().join().unwrap();
+    parent
+        .layout()
+        .rpc_pool()
+        .spawn(move || asks.finalize_and_wait().unwrap())
+        .unwrap()
+        .join()
+        .unwrap();
     end(&parent);
     assert!(child.is_finalized() && grandchild.is_finalized());
     assert_eq!(*order.lock().unwrap(), ["grandchild", "child", "parent"]);
@@ -417,7 +426,7 @@ fn a_child_ends_while_its_ult_waits_and_the_parent_goes_on() {
     let parent = instance();
     let child = Instance::builder("na+sm://").parent(&parent).start().unwrap();
     let own = child.clone();
-    let ult = parent.rpc_pool().spawn(move || own.finalize_and_wait()).unwrap();
+    let ult = parent.layout().rpc_pool().spawn(move || own.finalize_and_wait()).unwrap();
     bounded("a ULT that waits for a child", move || ult.join().unwrap().unwrap());
     assert!(child.is_finalized());
     end(&parent);
@@ -523,7 +532,7 @@ fn waits_for_a_handler(own: &Instance, one_way: bool, idle: bool) {
         gate.set(()).unwrap();
         let handled = own.clone();
         bounded("a handler", move || {
-            while handled.stats().handlers_run == 0 {
+            while handled.monitoring().stats().handlers_run == 0 {
                 std::thread::yield_now();
             }
         });
@@ -561,7 +570,7 @@ fn a_state_dump_tells_what_waits_where() {
     begun.wait();
     // The handler suspends soon after it has said that it runs.
     let dump = loop {
-        let dump = own.state_dump();
+        let dump = own.monitoring().state_dump();
         if dump.ults.iter().any(|ult| ult.name.as_deref() == Some("end")) {
             break dump;
         }
@@ -569,11 +578,12 @@ fn a_state_dump_tells_what_waits_where() {
     assert_eq!((dump.metrics.phase, dump.metrics.handlers_running), (margo::Phase::Running, 1));
     assert_eq!(dump.metrics.address, own.self_addr().to_string());
     let handler = dump.ults.iter().find(|ult| ult.name.as_deref() == Some("end")).unwrap();
-    assert_eq!(handler.pool, own.rpc_pool().name());
+    assert_eq!(handler.pool, own.layout().rpc_pool().name());
     assert!(handler.state.contains("eventual"), "{}", handler.state);
     assert!(handler.stack.is_empty());
     assert!(dump.ults.iter().any(|ult| ult.name.as_deref() == Some("margo progress")));
-    let pool = dump.metrics.pools.iter().find(|pool| pool.name == own.rpc_pool().name()).unwrap();
+    let pool =
+        dump.metrics.pools.iter().find(|pool| pool.name == own.layout().rpc_pool().name()).unwrap();
     assert!(pool.alive >= 1 && pool.xstreams.len() == 1, "{pool:?}");
     let shards = &dump.metrics.shards;
     assert_eq!(shards.len(), common::shards() as usize);
@@ -586,18 +596,24 @@ fn a_state_dump_tells_what_waits_where() {
     assert_eq!(json["xstreams"].as_array().unwrap().len(), dump.metrics.xstreams.len());
     assert_eq!(json["config"]["margo"]["address"], "na+sm://");
 
-    let dump = own.state_dump_with_stacks();
+    let dump = own.monitoring().state_dump_with_stacks();
     let handler = dump.ults.iter().find(|ult| ult.name.as_deref() == Some("end")).unwrap();
     let is_ours = |frame: &String| frame.contains("waits_in_a_handler");
     assert!(handler.stack.iter().any(is_ours), "{:#?}", handler.stack);
     // From a ULT of its own.
     let asks = own.clone();
-    let dump = own.rpc_pool().spawn(move || asks.state_dump()).unwrap().join().unwrap();
+    let dump = own
+        .layout()
+        .rpc_pool()
+        .spawn(move || asks.monitoring().state_dump())
+        .unwrap()
+        .join()
+        .unwrap();
     assert!(!dump.metrics.pools.is_empty());
     gate.set(()).unwrap();
     call.join().unwrap().unwrap();
     end(&own);
-    assert_eq!(own.state_dump().metrics.phase, margo::Phase::Finalized);
+    assert_eq!(own.monitoring().state_dump().metrics.phase, margo::Phase::Finalized);
 }
 
 #[test]
@@ -606,8 +622,8 @@ fn a_handler_that_holds_its_execution_stream_is_noticed() {
     let watches = own.clone();
     own.register(END, move |request| {
         // Waits in a way that no other ULT can use.
-        let before = watches.stats().stalls;
-        while watches.stats().stalls == before {
+        let before = watches.monitoring().stats().stalls;
+        while watches.monitoring().stats().stalls == before {
             std::thread::yield_now();
         }
         request.respond(&()).unwrap();
@@ -623,7 +639,7 @@ fn a_handler_that_holds_its_execution_stream_is_noticed() {
 fn progress_that_polls_all_the_time_switches_now_and_then() {
     let document = r#"{ "mercury": { "na_no_block": true }, "use_progress_thread": true }"#;
     let own = margo::init(document).unwrap();
-    let served = own.progress_pool().xstreams();
+    let served = own.layout().progress_pool().xstreams();
     let xstream = own.runtime().xstream(&served[0]).unwrap();
     let before = xstream.stats().executed;
     bounded("a poll without a switch", move || {
@@ -668,7 +684,7 @@ fn progress_in_the_second_pool_of_an_execution_stream_holds_up_nobody() {
         "progress_pool": "second", "rpc_pool": "second" }"#;
     let own = margo::init(layout).unwrap();
     serve_sum(&own);
-    let (first, caller) = (own.pool("__primary__").unwrap(), own.clone());
+    let (first, caller) = (own.layout().pool("__primary__").unwrap(), own.clone());
     bounded("a join in the first pool", move || {
         for round in 0..100 {
             let target = ProviderHandle::from(caller.self_addr());
@@ -691,7 +707,7 @@ fn a_start_that_fails_says_why_and_leaves_nothing_behind() {
         let error = Instance::builder(address).parent(&parent).start().unwrap_err();
         assert!(!matches!(error, InitError::ParentClosing), "{address}: {error}");
         // The parent does not suffer from a child that could not be.
-        assert_eq!(parent.rpc_pool().spawn(|| 1).unwrap().join().unwrap(), 1);
+        assert_eq!(parent.layout().rpc_pool().spawn(|| 1).unwrap().join().unwrap(), 1);
         end(&parent);
     }
 }

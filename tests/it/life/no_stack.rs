@@ -92,8 +92,11 @@ fn an_instance_without_memory_for_its_receive_buffers_does_not_start() {
 fn a_child_says_so() {
     limit();
     let parent = margo::init("{}").unwrap();
-    parent.add_pool_from_json(&format!(r#"{{ "name": "p", "stack_bytes": {HUGE} }}"#)).unwrap();
-    parent.add_xstream_from_json(r#"{ "scheduler": { "pools": ["p"] } }"#).unwrap();
+    parent
+        .layout()
+        .add_pool_from_json(&format!(r#"{{ "name": "p", "stack_bytes": {HUGE} }}"#))
+        .unwrap();
+    parent.layout().add_xstream_from_json(r#"{ "scheduler": { "pools": ["p"] } }"#).unwrap();
     let own = parent.clone();
     let error = bounded("init_child", move || {
         own.init_child(r#"{ "progress_pool": "p", "margo": { "address": "na+sm://" } }"#)
@@ -116,23 +119,23 @@ fn progress_stays_where_it_is() {
     let target = ProviderHandle::from(client.lookup(service.self_addr().uri()).unwrap());
     for (name, bytes) in [("huge", HUGE), ("usual", 1 << 20)] {
         let pool = format!(r#"{{ "name": "{name}", "stack_bytes": {bytes} }}"#);
-        service.add_pool_from_json(&pool).unwrap();
+        service.layout().add_pool_from_json(&pool).unwrap();
         let xstream = format!(r#"{{ "scheduler": {{ "pools": ["{name}"] }} }}"#);
-        service.add_xstream_from_json(&xstream).unwrap();
+        service.layout().add_xstream_from_json(&xstream).unwrap();
     }
-    let before = service.progress_pool();
+    let before = service.layout().progress_pool();
     for _ in 0..2 {
         let own = service.clone();
-        let error = bounded("the move", move || own.migrate_progress("huge").unwrap_err());
+        let error = bounded("the move", move || own.layout().migrate_progress("huge").unwrap_err());
         assert!(matches!(&error, ElasticityError::NoStack { bytes: HUGE, .. }), "{error}");
-        assert_eq!(service.progress_pool(), before);
+        assert_eq!(service.layout().progress_pool(), before);
         let (own, to) = (client.clone(), target.clone());
         bounded("a call", move || assert_eq!(own.forward(ECHO, &to, &7).unwrap(), 7));
     }
     // Other changes are not held up, and there is a move that works.
     let own = service.clone();
-    bounded("the other move", move || own.migrate_progress("usual").unwrap());
-    assert_eq!(service.progress_pool().name(), "usual");
+    bounded("the other move", move || own.layout().migrate_progress("usual").unwrap());
+    assert_eq!(service.layout().progress_pool().name(), "usual");
     assert_eq!(client.forward(ECHO, &target, &8).unwrap(), 8);
     end(&client);
     end(&service);
@@ -152,8 +155,8 @@ fn timers_go_on() {
     });
     let margo = margo::init("{}").unwrap();
     let pool = format!(r#"{{ "name": "huge", "stack_bytes": {HUGE} }}"#);
-    let pool = margo.add_pool_from_json(&pool).unwrap().pool;
-    margo.add_xstream_from_json(r#"{ "scheduler": { "pools": ["huge"] } }"#).unwrap();
+    let pool = margo.layout().add_pool_from_json(&pool).unwrap().pool;
+    margo.layout().add_xstream_from_json(r#"{ "scheduler": { "pools": ["huge"] } }"#).unwrap();
     limit();
     let timer = |name: &str| {
         let (sender, ticks) = std::sync::mpsc::channel();

@@ -101,7 +101,7 @@ fn warns() {
         let _end = end;
         panic!("over\nthere");
     };
-    service.rpc_pool().ult().name("one").spawn_detached(panics).unwrap();
+    service.layout().rpc_pool().ult().name("one").spawn_detached(panics).unwrap();
     ended.wait();
     call_itself(&service);
     service.finalize_and_wait().unwrap();
@@ -163,7 +163,7 @@ fn blocked() {
     std::panic::set_hook(Box::new(|_| ()));
     // More than are kept.
     for _ in 0..300 {
-        service.rpc_pool().ult().spawn_detached(|| panic!("of many")).unwrap();
+        service.layout().rpc_pool().ult().spawn_detached(|| panic!("of many")).unwrap();
     }
     call_itself(&service);
     service.finalize_and_wait().unwrap();
@@ -234,13 +234,13 @@ fn names() {
     let turns = Arc::new(AtomicUsize::new(0));
     let is_found = Arc::new(AtomicBool::new(false));
     let (own, found) = (client.clone(), is_found.clone());
-    let look = client.rpc_pool().spawn(move || {
+    let look = client.layout().rpc_pool().spawn(move || {
         let result = own.lookup("na+tcp://nobody.example:7");
         found.store(true, Ordering::SeqCst);
         result.is_err()
     });
     let (counted, found) = (turns.clone(), is_found.clone());
-    let others = client.rpc_pool().spawn(move || {
+    let others = client.layout().rpc_pool().spawn(move || {
         while !found.load(Ordering::SeqCst) {
             counted.fetch_add(1, Ordering::SeqCst);
             ult::yield_now();

@@ -56,8 +56,8 @@ fn a_handler_uses_the_instance_that_it_does_not_keep() {
 fn who_listens_says_so_also_after_the_end() {
     for listens in [true, false] {
         let own = builder("na+sm://").listen(listens).start().unwrap();
-        assert_eq!(own.is_listening(), listens);
+        assert_eq!(own.network().is_listening(), listens);
         own.finalize_and_wait().unwrap();
-        assert_eq!(own.is_listening(), listens);
+        assert_eq!(own.network().is_listening(), listens);
     }
 }

@@ -34,7 +34,7 @@ fn a_snapshot_shows_who_waits_for_whom() {
     on_each(|pair| {
         let (begun, gate) = (Arc::new(ult::Semaphore::new(0)), Arc::new(Eventual::new()));
         let (begins, opens) = (begun.clone(), gate.clone());
-        let provider = pair.service.provider(ProviderId::new(7), &pair.service.rpc_pool());
+        let provider = pair.service.provider(ProviderId::new(7), &pair.service.layout().rpc_pool());
         let bounds = margo::config::Admission::new(5);
         provider
             .serve(WAIT)
@@ -150,12 +150,12 @@ fn the_end_does_not_wait_for_a_pool_that_does_not_answer_the_metrics_server() {
     let builder = Instance::builder("na+sm://").metrics_listen("127.0.0.1:0");
     let grace = Duration::from_millis(20);
     let (instance, runtime, (asked, gate)) = with_pool_that_hangs(builder.grace(grace));
-    let address = instance.metrics_addr().unwrap();
+    let address = instance.monitoring().metrics_addr().unwrap();
     let scraper = std::thread::spawn(move || ask(address, b"GET /metrics HTTP/1.1\r\n\r\n"));
     until("a scrape", || asked.is_ready().then_some(()));
     let ends = instance.clone();
     bounded("the end", move || ends.finalize_and_wait().unwrap());
-    assert_eq!(instance.metrics_addr(), None);
+    assert_eq!(instance.monitoring().metrics_addr(), None);
     gate.set(()).unwrap();
     // Whatever it is told.
     let _ = scraper.join().unwrap();
@@ -172,7 +172,7 @@ fn who_looks_from_afar_does_not_hold_up_progress() {
     let target = client.lookup(service.self_addr().uri()).unwrap();
     let look = || {
         let (client, target) = (client.clone(), target.clone());
-        std::thread::spawn(move || client.metrics_of(&target).unwrap())
+        std::thread::spawn(move || client.network().metrics_of(&target).unwrap())
     };
     let first = look();
     let cpus = until("a thread that takes a snapshot", || asked.try_get().cloned());
@@ -203,7 +203,7 @@ fn progress_that_goes_on_is_not_blocked() {
         .unwrap();
     let target = pair.target();
     for own in [&pair.service, &pair.client] {
-        let pool = own.progress_pool();
+        let pool = own.layout().progress_pool();
         for number in 0..50 {
             assert_eq!(pair.client.forward(ECHO, &target, &number).unwrap(), number);
             // Seen by a unit of the pool, while nothing else of its execution stream runs.
@@ -246,7 +246,7 @@ fn results_that_nobody_fetches_are_shown_in_every_way() {
         // Its only execution stream.
         let (stop, stopped) = std::sync::mpsc::channel::<()>();
         let (holds, held) = std::sync::mpsc::channel();
-        let stuck = lazy.rpc_pool().spawn(move || {
+        let stuck = lazy.layout().rpc_pool().spawn(move || {
             holds.send(()).unwrap();
             let _ = stopped.recv();
         });
@@ -259,8 +259,8 @@ fn results_that_nobody_fetches_are_shown_in_every_way() {
         assert!((1_000_000..1_001_000).contains(&kept), "{kept}");
         let families = parse(&service.metrics().prometheus());
         assert_eq!(value(&families, "margo_memory_result_bytes_kept", &[]), kept as f64);
-        assert_eq!(service.state_dump().metrics.memory.result_bytes_kept, kept);
-        let told = looks.metrics_of(&whom(&looks)).unwrap().memory;
+        assert_eq!(service.monitoring().state_dump().metrics.memory.result_bytes_kept, kept);
+        let told = looks.network().metrics_of(&whom(&looks)).unwrap().memory;
         // The answer itself may be such a result.
         assert!(told.result_bytes_kept >= kept, "{told:?}");
         drop(stop);
@@ -305,7 +305,7 @@ fn a_call_grows_older() {
 #[test]
 fn a_unit_that_waits_for_its_turn_grows_older() {
     let own = Instance::builder("na+sm://").rpc_thread_count(1).start().unwrap();
-    let pool = own.rpc_pool();
+    let pool = own.layout().rpc_pool();
     let (held, gate) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
     let (holds, opens) = (held.clone(), gate.clone());
     let holder = pool.spawn(move || {
@@ -330,7 +330,7 @@ fn a_unit_that_waits_for_its_turn_grows_older() {
         last = grown;
     }
     // The dump of the state has it, too, and Prometheus. Old notes thin out.
-    assert!(of(&own.state_dump().metrics).unwrap() >= last / 2.0);
+    assert!(of(&own.monitoring().state_dump().metrics).unwrap() >= last / 2.0);
     let families = parse(&own.metrics().prometheus());
     let labels = [("pool", pool.name())];
     assert!(value(&families, "margo_pool_oldest_wait_seconds", &labels) >= last / 2.0);
@@ -384,9 +384,9 @@ fn prometheus_reads_what_happened() {
         let _ = request.respond(&value);
     })
     .unwrap();
-    let pool = own.bulk_pool(&margo::BulkPoolSpec::geometric(2, 3, 4096, 4)).unwrap();
+    let pool = own.memory().bulk_pool(&margo::BulkPoolSpec::geometric(2, 3, 4096, 4)).unwrap();
     let _buffer = pool.get(5000).unwrap();
-    let address = own.metrics_addr().unwrap();
+    let address = own.monitoring().metrics_addr().unwrap();
     assert_ne!(address.port(), 0);
     let before = scrape(address);
     let client = Instance::builder("na+sm://").listen(false).start().unwrap();
@@ -421,7 +421,7 @@ fn prometheus_reads_what_happened() {
     assert!(pools.is_empty(), "{pools:?}");
     client.finalize_and_wait().unwrap();
     own.finalize_and_wait().unwrap();
-    assert_eq!(own.metrics_addr(), None);
+    assert_eq!(own.monitoring().metrics_addr(), None);
     // Another process may have had it in between.
     drop(until("the port is free again", || TcpListener::bind(address).ok()));
 }
@@ -429,8 +429,8 @@ fn prometheus_reads_what_happened() {
 #[test]
 fn the_manual_has_every_family() {
     let own = Instance::builder("na+sm://").start().unwrap();
-    let _pool = own.bulk_pool(&margo::BulkPoolSpec::geometric(1, 1, 4096, 1)).unwrap();
-    own.start_statistics(1);
+    let _pool = own.memory().bulk_pool(&margo::BulkPoolSpec::geometric(1, 1, 4096, 1)).unwrap();
+    own.monitoring().start_statistics(1);
     own.register(ECHO, |request| {
         let value = *request.args();
         let _ = request.respond(&value);
@@ -464,8 +464,8 @@ fn statistics_are_told_by_rpc_while_they_are_on() {
         let target = pair.target();
         pair.client.forward(ECHO, &target, &0).unwrap();
         assert_eq!(pair.service.metrics().rpcs, [], "they are off");
-        pair.service.start_statistics(1);
-        pair.client.start_statistics(1);
+        pair.service.monitoring().start_statistics(1);
+        pair.client.monitoring().start_statistics(1);
         for value in 0..5 {
             assert_eq!(pair.client.forward(ECHO, &target, &value).is_ok(), value != 3);
         }
@@ -501,10 +501,10 @@ fn scrapes_are_answered_while_every_execution_stream_is_held() {
         .metrics_listen("127.0.0.1:0")
         .start()
         .unwrap();
-    let address = own.metrics_addr().unwrap();
+    let address = own.monitoring().metrics_addr().unwrap();
     let free = Arc::new(AtomicBool::new(false));
     let held = Arc::new(ult::Semaphore::new(0));
-    let pools = [own.progress_pool(), own.rpc_pool(), own.rpc_pool()];
+    let pools = [own.layout().progress_pool(), own.layout().rpc_pool(), own.layout().rpc_pool()];
     let units: Vec<_> = pools
         .iter()
         .map(|pool| {
@@ -540,7 +540,7 @@ fn scrapes_do_not_disturb_calls() {
         let _ = request.respond(&value);
     })
     .unwrap();
-    let address = own.metrics_addr().unwrap();
+    let address = own.monitoring().metrics_addr().unwrap();
     let over = Arc::new(AtomicBool::new(false));
     let (caller, ends) = (own.clone(), over.clone());
     let calls = std::thread::spawn(move || {
@@ -571,7 +571,7 @@ fn garbage_gets_an_error_and_a_slow_client_holds_up_nobody() {
     let own = own.unwrap_or_else(|_| {
         Instance::builder("na+sm://").metrics_listen("127.0.0.1:0").start().unwrap()
     });
-    let address = own.metrics_addr().unwrap();
+    let address = own.monitoring().metrics_addr().unwrap();
     let status = |request: &[u8]| {
         let answer = ask(address, request).unwrap();
         answer.split(' ').nth(1).map(str::to_owned).unwrap_or_default()
@@ -612,7 +612,7 @@ fn garbage_gets_an_error_and_a_slow_client_holds_up_nobody() {
 #[test]
 fn a_thousand_connections_do_not_keep_a_scrape_out() {
     let own = Instance::builder("na+sm://").metrics_listen("127.0.0.1:0").start().unwrap();
-    let address = own.metrics_addr().unwrap();
+    let address = own.monitoring().metrics_addr().unwrap();
     let fds = own.metrics().process.open_fds.unwrap();
     // A thousand, unless this process may have few descriptors.
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
@@ -654,14 +654,15 @@ fn a_port_that_cannot_be_had_is_an_error_that_names_the_key() {
 fn a_peer_may_read_the_metrics_only_if_that_was_allowed() {
     on_each(|pair| {
         let target = pair.client.lookup(pair.service.self_addr().uri()).unwrap();
-        let error = pair.client.metrics_of(&target).unwrap_err();
+        let error = pair.client.network().metrics_of(&target).unwrap_err();
         assert!(matches!(error, MetricsError::NotEnabled { .. }));
         assert!(error.to_string().contains("`margo.metrics.remote`"), "{error}");
-        pair.service.enable_remote_metrics();
-        let seen = pair.client.metrics_of_timed(&target, PATIENCE).unwrap();
+        pair.service.network().enable_remote_metrics();
+        let seen = pair.client.network().metrics_of_timed(&target, PATIENCE).unwrap();
         assert_eq!(seen.address, pair.service.self_addr().uri());
         assert!(seen.network.requests_received >= 2);
-        let error = pair.client.metrics_of_timed(&target, Duration::from_nanos(1)).unwrap_err();
+        let error =
+            pair.client.network().metrics_of_timed(&target, Duration::from_nanos(1)).unwrap_err();
         assert!(matches!(error, MetricsError::Forward(margo::ForwardError::TimedOut { .. })));
         pair.end();
     });
@@ -692,7 +693,7 @@ fn a_peer_that_does_not_know_the_rpc_is_called_old_or_c() {
         });
         let client = Instance::builder("na+sm://").listen(false).start().unwrap();
         let target = client.lookup(core.self_addr().uri()).unwrap();
-        let error = client.metrics_of_timed(&target, PATIENCE).unwrap_err();
+        let error = client.network().metrics_of_timed(&target, PATIENCE).unwrap_err();
         over.store(true, Ordering::Relaxed);
         assert!(matches!(error, MetricsError::Unknown { .. }), "{error}");
         client.finalize_and_wait().unwrap();
@@ -709,22 +710,22 @@ fn peers_read_the_metrics_while_no_handler_can_run_and_after_progress_has_moved(
     let target = client.lookup(service.self_addr().uri()).unwrap();
     let free = Arc::new(AtomicBool::new(false));
     let holds = free.clone();
-    let unit = service.rpc_pool().spawn(move || {
+    let unit = service.layout().rpc_pool().spawn(move || {
         while !holds.load(Ordering::Relaxed) {
             std::thread::sleep(Duration::from_millis(1));
         }
     });
-    assert_ne!(service.rpc_pool().name(), service.progress_pool().name());
-    let seen = client.metrics_of_timed(&target, PATIENCE).unwrap();
-    assert_eq!(seen.shards[0].progress_pool, service.progress_pool().name());
+    assert_ne!(service.layout().rpc_pool().name(), service.layout().progress_pool().name());
+    let seen = client.network().metrics_of_timed(&target, PATIENCE).unwrap();
+    assert_eq!(seen.shards[0].progress_pool, service.layout().progress_pool().name());
     free.store(true, Ordering::Relaxed);
     unit.unwrap().join().unwrap();
-    let old = service.progress_pool();
-    service.migrate_progress(service.rpc_pool().name()).unwrap();
-    let users = service.pool_users(old.name()).unwrap();
+    let old = service.layout().progress_pool();
+    service.layout().migrate_progress(service.layout().rpc_pool().name()).unwrap();
+    let users = service.layout().pool_users(old.name()).unwrap();
     assert!(!users.iter().any(|user| user.contains("metrics")), "{users:?}");
-    let seen = client.metrics_of_timed(&target, PATIENCE).unwrap();
-    assert_eq!(seen.shards[0].progress_pool, service.rpc_pool().name());
+    let seen = client.network().metrics_of_timed(&target, PATIENCE).unwrap();
+    assert_eq!(seen.shards[0].progress_pool, service.layout().rpc_pool().name());
     client.finalize_and_wait().unwrap();
     service.finalize_and_wait().unwrap();
 }
@@ -737,7 +738,8 @@ fn a_child_has_metrics_of_its_own() {
         .metrics_listen("127.0.0.1:0")
         .start()
         .unwrap();
-    let (of_parent, of_child) = (parent.metrics_addr().unwrap(), child.metrics_addr().unwrap());
+    let (of_parent, of_child) =
+        (parent.monitoring().metrics_addr().unwrap(), child.monitoring().metrics_addr().unwrap());
     let address = |families: &metrics_support::Families| {
         let key = families["margo_info"].samples.keys().next().unwrap().clone();
         key.into_iter().find(|(label, _)| label == "address").unwrap().1
@@ -745,7 +747,10 @@ fn a_child_has_metrics_of_its_own() {
     assert_eq!(address(&scrape(of_parent)), parent.self_addr().uri());
     assert_eq!(address(&scrape(of_child)), child.self_addr().uri());
     parent.finalize_and_wait().unwrap();
-    assert_eq!((parent.metrics_addr(), child.metrics_addr()), (None, None));
+    assert_eq!(
+        (parent.monitoring().metrics_addr(), child.monitoring().metrics_addr()),
+        (None, None)
+    );
 }
 
 /// Each has called the address of the other: over tcp by two connections.
@@ -776,16 +781,12 @@ fn service_process() {
     if process::asked(WITHOUT_DESCRIPTORS).is_none() {
         return;
     }
-    let service = Instance::builder("na+tcp://127.0.0.1:0").metrics_listen("127.0.0.1:0");
-    let service = service.start().unwrap();
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let limit = Rlimit { current: Some(64), ..getrlimit(Resource::Nofile) };
-    setrlimit(Resource::Nofile, limit).unwrap();
-    let mut fillers = Vec::new();
-    while let Ok(filler) = std::fs::File::open("/dev/null") {
-        fillers.push(filler);
-    }
-    process::say(&format!("listening on {}", service.metrics_addr().unwrap()));
+    let service = Instance::builder("na+tcp://127.0.0.1:0").metrics_listen("127.0.0.1:0").start();
+    let service = service.unwrap();
+    use rustix::process::{Resource::Nofile, Rlimit, getrlimit, setrlimit};
+    setrlimit(Nofile, Rlimit { current: Some(64), ..getrlimit(Nofile) }).unwrap();
+    let _fillers: Vec<_> = std::iter::from_fn(|| std::fs::File::open("/dev/null").ok()).collect();
+    process::say(&format!("listening on {}", service.monitoring().metrics_addr().unwrap()));
     service.wait_for_finalize().unwrap();
 }
 

@@ -84,8 +84,8 @@ struct Watched {
 impl Watched {
     fn new(pair: Pair) -> Self {
         let (service, client) = (Arc::new(Record::default()), Arc::new(Record::default()));
-        pair.service.add_monitor(service.clone()).keep();
-        pair.client.add_monitor(client.clone()).keep();
+        pair.service.monitoring().add_monitor(service.clone()).keep();
+        pair.client.monitoring().add_monitor(client.clone()).keep();
         Self { pair, service, client }
     }
 
@@ -130,7 +130,7 @@ fn a_call_has_one_span_at_each_end_and_its_moments_are_in_order() {
         assert_eq!((request.rpc, request.outcome), ("echo", RequestOutcome::Ok));
         assert_eq!((request.rpc_id, request.bytes_in), (span.rpc_id, span.bytes_out));
         assert_eq!(request.bytes_out, Some(span.bytes_out));
-        assert_eq!(request.pool, service.rpc_pool());
+        assert_eq!(request.pool, service.layout().rpc_pool());
         let moments = [
             Some(request.arrived),
             request.admitted,
@@ -290,7 +290,7 @@ fn a_transfer_is_told_with_the_request_that_it_belongs_to() {
         let Pair { service, client } = &watched.pair;
         service
             .register(FETCH, |handle| {
-                let mut buffer = handle.instance().bulk_buffer(5000).unwrap();
+                let mut buffer = handle.instance().memory().bulk_buffer(5000).unwrap();
                 handle.pull(handle.args(), 0, &mut buffer, 0..5000).unwrap();
                 let beyond = handle.push(handle.args(), 0, &mut buffer, 0..10);
                 assert!(beyond.is_err(), "it is read only");
@@ -330,7 +330,7 @@ fn a_peer_that_is_killed_is_an_outcome_too() {
         let own = transport.split("://").next().unwrap();
         let client = Instance::builder(format!("{own}://")).listen(false).start().unwrap();
         let record = Arc::new(Record::default());
-        client.add_monitor(record.clone()).keep();
+        client.monitoring().add_monitor(record.clone()).keep();
         let target = ProviderHandle::from(client.lookup(&service.address).unwrap());
         let calls: Vec<_> = (0..3).map(|_| client.iforward(HOLD, &target, &()).unwrap()).collect();
         drop(service);
@@ -346,7 +346,7 @@ fn a_peer_that_is_killed_is_an_outcome_too() {
 
 fn until_in_hand(service: &Instance) {
     let started = Instant::now();
-    while service.rpc_load(HOLD, ProviderId::DEFAULT).unwrap().in_hand == 0 {
+    while service.monitoring().rpc_load(HOLD, ProviderId::DEFAULT).unwrap().in_hand == 0 {
         assert!(started.elapsed() < PATIENCE);
         std::thread::yield_now();
     }
@@ -358,11 +358,11 @@ fn what_becomes_of_the_instance_is_told_in_order() {
     let instance = Instance::builder("na+sm://").monitor(record.clone()).start().unwrap();
     let before = record.events.lock().unwrap().len();
     instance.register(PANIC, drop).unwrap();
-    let pool = instance.add_pool_from_json(r#"{ "name": "extra" }"#).unwrap();
+    let pool = instance.layout().add_pool_from_json(r#"{ "name": "extra" }"#).unwrap();
     let xstream = r#"{ "name": "helper", "scheduler": { "pools": ["extra"] } }"#;
-    instance.add_xstream_from_json(xstream).unwrap();
-    instance.remove_xstream("helper").unwrap();
-    instance.remove_pool(&pool).unwrap();
+    instance.layout().add_xstream_from_json(xstream).unwrap();
+    instance.layout().remove_xstream("helper").unwrap();
+    instance.layout().remove_pool(&pool).unwrap();
     instance.finalize_and_wait().unwrap();
     let events = record.events.lock().unwrap()[before..].to_vec();
     assert_eq!(
@@ -397,9 +397,9 @@ fn a_monitor_that_panics_or_goes_away_harms_nobody() {
         bounded("calls with a monitor that panics", move || {
             let pair = Pair::new(transport);
             let record = Arc::new(Record::default());
-            pair.client.add_monitor(Arc::new(Loud)).keep();
-            pair.service.add_monitor(Arc::new(Loud)).keep();
-            let attached = pair.client.add_monitor(record.clone());
+            pair.client.monitoring().add_monitor(Arc::new(Loud)).keep();
+            pair.service.monitoring().add_monitor(Arc::new(Loud)).keep();
+            let attached = pair.client.monitoring().add_monitor(record.clone());
             pair.service.register(ECHO, |handle| drop(handle.respond(handle.args()))).unwrap();
             let target = pair.target();
             for _ in 0..10 {
@@ -427,7 +427,7 @@ fn a_monitor_that_comes_in_between_does_not_see_half_a_call() {
         let target = pair.target();
         let early = pair.client.iforward(HOLD, &target, &()).unwrap();
         let record = Arc::new(Record::default());
-        pair.client.add_monitor(record.clone()).keep();
+        pair.client.monitoring().add_monitor(record.clone()).keep();
         let late = pair.client.iforward(HOLD, &target, &()).unwrap();
         go.set(()).unwrap();
         early.wait().unwrap();

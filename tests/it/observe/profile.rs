@@ -82,7 +82,7 @@ fn without_the_key_nothing_is_recorded_or_written() {
     let own = builder(folder.path(), false).start().unwrap();
     serve(&own);
     work(&own);
-    assert_eq!(own.write_profile().unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(own.monitoring().write_profile().unwrap_err().kind(), ErrorKind::NotFound);
     // Somebody else can.
     drop(own.runtime().record(&ult::RecordOptions::new()).unwrap());
     end(&own);
@@ -94,23 +94,23 @@ fn a_profile_can_be_started_written_and_stopped_at_any_time() {
     let folder = tempfile::tempdir().unwrap();
     let own = builder(folder.path(), false).start().unwrap();
     serve(&own);
-    own.start_profiling().unwrap();
-    own.start_profiling().unwrap();
+    own.monitoring().start_profiling().unwrap();
+    own.monitoring().start_profiling().unwrap();
     work(&own);
-    let file = own.write_profile().unwrap();
+    let file = own.monitoring().write_profile().unwrap();
     assert_eq!(files(folder.path()), std::slice::from_ref(&file));
     let first = events(&file).len();
     work(&own);
-    own.stop_profiling();
-    own.stop_profiling();
+    own.monitoring().stop_profiling();
+    own.monitoring().stop_profiling();
     work(&own);
-    assert_eq!(own.write_profile().unwrap(), file, "in place of the first one");
+    assert_eq!(own.monitoring().write_profile().unwrap(), file, "in place of the first one");
     assert!(events(&file).len() > first);
     // Of two rounds, not of three.
     assert!((10..=20).contains(&runs(&file, "finish")), "{}", runs(&file, "finish"));
     end(&own);
-    assert_eq!(own.start_profiling().unwrap_err(), ProfileError::Ended);
-    assert_eq!(own.write_profile().unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(own.monitoring().start_profiling().unwrap_err(), ProfileError::Ended);
+    assert_eq!(own.monitoring().write_profile().unwrap_err().kind(), ErrorKind::NotFound);
     // Only the configuration asks for a file at the end: what is there was written before.
     assert_eq!(files(folder.path()).len(), 1);
 }
@@ -120,7 +120,7 @@ fn a_child_has_the_execution_streams_and_the_profile_of_its_parent() {
     let folder = tempfile::tempdir().unwrap();
     let parent = builder(folder.path(), true).start().unwrap();
     let child = Instance::builder("na+tcp://127.0.0.1:0").parent(&parent).start().unwrap();
-    let error = child.start_profiling().unwrap_err();
+    let error = child.monitoring().start_profiling().unwrap_err();
     assert_eq!(error, ProfileError::Recording(ult::RecordError::AlreadyRecording));
     serve(&child);
     work(&child);
@@ -141,7 +141,7 @@ fn a_file_that_cannot_be_written_is_an_error_and_does_not_stop_the_end() {
     std::fs::remove_dir(&nowhere).unwrap();
     serve(&own);
     work(&own);
-    let error = own.write_profile().unwrap_err();
+    let error = own.monitoring().write_profile().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotFound);
     assert!(error.to_string().contains("nowhere/margo-profile."), "{error}");
     end(&own);

@@ -25,8 +25,8 @@ const FETCH: Rpc<Bulk, ()> = Rpc::new("fetch");
 const LOG: OneWay<u32> = OneWay::new("log");
 
 fn counted(pair: Pair, every: u32) -> Pair {
-    pair.service.start_statistics(every);
-    pair.client.start_statistics(every);
+    pair.service.monitoring().start_statistics(every);
+    pair.client.monitoring().start_statistics(every);
     pair
 }
 
@@ -48,7 +48,7 @@ fn target<'a>(statistics: &'a Statistics, rpc: &str) -> &'a TargetStatistics {
 fn settled(instance: &Instance) -> Statistics {
     let started = Instant::now();
     loop {
-        let statistics = instance.statistics();
+        let statistics = instance.monitoring().statistics();
         let in_flight = statistics.origin.iter().map(|row| row.in_flight).sum::<u64>()
             + statistics.target.iter().map(|row| row.in_hand).sum::<u64>()
             + statistics.bulk.iter().map(|row| row.in_flight).sum::<u64>();
@@ -59,7 +59,10 @@ fn settled(instance: &Instance) -> Statistics {
                 && statistics.bulk.iter().all(|row| row.figures.size.count == row.transfers);
         if in_flight == 0
             && all_noted
-            && instance.load(&instance.rpc_pool()).is_none_or(|l| l.in_hand == 0)
+            && instance
+                .monitoring()
+                .load(&instance.layout().rpc_pool())
+                .is_none_or(|l| l.in_hand == 0)
         {
             return statistics;
         }
@@ -70,7 +73,7 @@ fn settled(instance: &Instance) -> Statistics {
 
 fn until_in_hand(service: &Instance) {
     let started = Instant::now();
-    while service.rpc_load(HOLD, ProviderId::DEFAULT).unwrap().in_hand == 0 {
+    while service.monitoring().rpc_load(HOLD, ProviderId::DEFAULT).unwrap().in_hand == 0 {
         assert!(started.elapsed() < PATIENCE);
         std::thread::yield_now();
     }
@@ -115,8 +118,8 @@ fn every_outcome_is_counted_once_at_both_ends_whatever_is_looked_at() {
             until_in_hand(service);
             let busy = client.forward(HOLD, &to, &()).unwrap_err();
             assert!(matches!(busy, ForwardError::Busy { .. }), "{busy}");
-            assert_eq!(origin(&client.statistics(), "hold").in_flight, 1);
-            assert_eq!(target(&service.statistics(), "hold").in_hand, 1);
+            assert_eq!(origin(&client.monitoring().statistics(), "hold").in_flight, 1);
+            assert_eq!(target(&service.monitoring().statistics(), "hold").in_hand, 1);
             first.cancel();
             first.wait().unwrap_err();
             go.release(1);
@@ -236,7 +239,7 @@ fn transfers_are_counted_with_their_bytes() {
         let Pair { service, client } = &pair;
         service
             .register(FETCH, |handle| {
-                let mut buffer = handle.instance().bulk_buffer(1000).unwrap();
+                let mut buffer = handle.instance().memory().bulk_buffer(1000).unwrap();
                 handle.pull(handle.args(), 0, &mut buffer, 0..1000).unwrap();
                 handle.push(handle.args(), 0, &mut buffer, 0..10).unwrap_err();
                 let _ = handle.respond(&());
@@ -270,11 +273,11 @@ fn a_reset_begins_anew_and_loses_nothing() {
         let call = || drop(client.forward(ECHO, &to, &vec![1]).unwrap());
         call();
         let since_first = Instant::now();
-        let first = client.reset_statistics();
+        let first = client.monitoring().reset_statistics();
         assert_eq!(origin(&first, "echo").calls, 1);
-        assert!(client.statistics().origin.is_empty());
+        assert!(client.monitoring().statistics().origin.is_empty());
         (0..3).for_each(|_| call());
-        let (second, elapsed) = (client.reset_statistics(), since_first.elapsed());
+        let (second, elapsed) = (client.monitoring().reset_statistics(), since_first.elapsed());
         let row = origin(&second, "echo");
         assert_eq!((row.calls, row.figures.total.count), (3, 3));
         // From one reset to the next, and no longer.
@@ -284,23 +287,23 @@ fn a_reset_begins_anew_and_loses_nothing() {
         let damaged =
             client.iforward(Rpc::<_, (u64, u64)>::new("echo"), &to, &vec![0u8; 0]).unwrap();
         let started = Instant::now();
-        while origin(&client.statistics(), "echo").in_flight > 0 {
+        while origin(&client.monitoring().statistics(), "echo").in_flight > 0 {
             assert!(started.elapsed() < PATIENCE, "no answer");
             std::thread::yield_now();
         }
         assert_eq!(
-            origin(&client.reset_statistics(), "echo").outcomes,
+            origin(&client.monitoring().reset_statistics(), "echo").outcomes,
             [(CallOutcome::Ok, 1)].into()
         );
         damaged.wait().unwrap_err();
-        let third = client.reset_statistics();
+        let third = client.monitoring().reset_statistics();
         assert_eq!(origin(&third, "echo").outcomes, [(CallOutcome::Decode, 1)].into());
-        client.stop_statistics();
+        client.monitoring().stop_statistics();
         call();
-        assert!(client.statistics().origin.is_empty());
-        client.start_statistics(1);
+        assert!(client.monitoring().statistics().origin.is_empty());
+        client.monitoring().start_statistics(1);
         call();
-        assert_eq!(origin(&client.statistics(), "echo").calls, 1);
+        assert_eq!(origin(&client.monitoring().statistics(), "echo").calls, 1);
         pair.end();
     });
 }
@@ -309,7 +312,7 @@ fn a_reset_begins_anew_and_loses_nothing() {
 fn statistics_outlive_their_rpc_and_their_instance() {
     on_each(|pair| {
         let pair = counted(pair, 1);
-        let provider = pair.service.provider(ProviderId::new(7), &pair.service.rpc_pool());
+        let provider = pair.service.provider(ProviderId::new(7), &pair.service.layout().rpc_pool());
         provider.serve(ECHO).function(|bytes| bytes).unwrap();
         let to = ProviderHandle::new(pair.target().addr().clone(), ProviderId::new(7));
         pair.client.forward(ECHO, &to, &vec![1]).unwrap();
@@ -318,9 +321,9 @@ fn statistics_outlive_their_rpc_and_their_instance() {
         assert!(matches!(gone, ForwardError::NotRegistered { .. }), "{gone}");
         let (service, client) = (pair.service.clone(), pair.client.clone());
         pair.end();
-        let row = target(&service.statistics(), "echo").clone();
+        let row = target(&service.monitoring().statistics(), "echo").clone();
         assert_eq!((row.rpc.provider, row.requests), (7, 1));
-        let outcomes = origin(&client.statistics(), "echo").outcomes.clone();
+        let outcomes = origin(&client.monitoring().statistics(), "echo").outcomes.clone();
         assert_eq!(outcomes, [(CallOutcome::Ok, 1), (CallOutcome::NotRegistered, 1)].into());
     });
 }
@@ -339,7 +342,7 @@ fn calls_of_a_peer_that_is_killed_are_counted() {
         let service = common::process::Service::start(module_path!(), transport);
         let own = transport.split("://").next().unwrap();
         let client = Instance::builder(format!("{own}://")).listen(false).start().unwrap();
-        client.start_statistics(1);
+        client.monitoring().start_statistics(1);
         let to = ProviderHandle::from(client.lookup(&service.address).unwrap());
         let short = Duration::from_millis(20);
         client.forward_timed(HOLD, &to, &(), short).unwrap_err();
@@ -358,8 +361,8 @@ fn several_threads_and_xstreams_count_exactly() {
     const CALLERS: u64 = 8;
     let service = Instance::builder("na+sm://").rpc_thread_count(2).start().unwrap();
     let client = Instance::builder("na+sm://").rpc_thread_count(2).start().unwrap();
-    service.start_statistics(8);
-    client.start_statistics(8);
+    service.monitoring().start_statistics(8);
+    client.monitoring().start_statistics(8);
     service.register(ECHO, |handle| drop(handle.respond(handle.args()))).unwrap();
     let to = ProviderHandle::from(client.lookup(service.self_addr().uri()).unwrap());
     let call = || {
@@ -367,7 +370,7 @@ fn several_threads_and_xstreams_count_exactly() {
         move || (0..CALLS).for_each(|_| drop(client.forward(ECHO, &to, &vec![]).unwrap()))
     };
     let threads: Vec<_> = (0..CALLERS).map(|_| std::thread::spawn(call())).collect();
-    let pool = client.rpc_pool();
+    let pool = client.layout().rpc_pool();
     let ults: Vec<_> = (0..CALLERS).map(|_| pool.spawn(call()).unwrap()).collect();
     threads.into_iter().for_each(|thread| thread.join().unwrap());
     ults.into_iter().for_each(|ult| ult.join().unwrap());
@@ -386,7 +389,10 @@ fn a_snapshot_can_be_sent_and_written() {
     on_each(|pair| {
         const ASK: Rpc<(), Statistics> = Rpc::new("statistics");
         let pair = counted(pair, 1);
-        pair.service.serve(ASK).returning(|handle| handle.instance().statistics()).unwrap();
+        pair.service
+            .serve(ASK)
+            .returning(|handle| handle.instance().monitoring().statistics())
+            .unwrap();
         pair.client.forward(ASK, &pair.target(), &()).unwrap();
         let told = pair.client.forward(ASK, &pair.target(), &()).unwrap();
         assert!(target(&told, "statistics").requests >= 1);
@@ -486,14 +492,14 @@ fn check_rest(dump: &Value, address: &str) {
 /// The service calls itself, in C's test too.
 fn dump_of(provider: u16, relayed: bool, reset: bool) {
     let service = Instance::builder("na+sm://").start().unwrap();
-    service.start_statistics(1);
+    service.monitoring().start_statistics(1);
     let provider_id = ProviderId::new(provider);
     let (own, id) = (ProviderHandle::new(service.self_addr(), provider_id), provider_id);
-    let provided = service.provider(id, &service.rpc_pool());
+    let provided = service.provider(id, &service.layout().rpc_pool());
     provided
         .serve(FETCH)
         .returning(|handle| {
-            let mut buffer = handle.instance().bulk_buffer(1000).unwrap();
+            let mut buffer = handle.instance().memory().bulk_buffer(1000).unwrap();
             handle.pull(handle.args(), 0, &mut buffer, 0..1000).unwrap();
         })
         .unwrap();
@@ -509,7 +515,7 @@ fn dump_of(provider: u16, relayed: bool, reset: bool) {
         service.forward(rpc, &own, exposed.bulk()).unwrap();
     }
     settled(&service);
-    let dump = service.monitor_dump(reset);
+    let dump = service.monitoring().monitor_dump(reset);
     let address = service.self_addr().uri().to_owned();
     let fetch = FETCH.id(id).0;
     let parent = if relayed { RELAY_BULK.id(id).0 | 0xffff } else { 65535 };
@@ -527,7 +533,7 @@ fn dump_of(provider: u16, relayed: bool, reset: bool) {
     check_rest(&dump, &address);
     assert_eq!(dump["stats"]["rpcs"].as_object().unwrap().len(), if relayed { 2 } else { 1 });
     assert!(dump["series"]["rpcs"].is_object() && dump["series"]["pools"].is_object());
-    let left = service.monitor_dump(false)["stats"]["rpcs"].as_object().unwrap().len();
+    let left = service.monitoring().monitor_dump(false)["stats"]["rpcs"].as_object().unwrap().len();
     assert_eq!(left == 0, reset);
     service.finalize_and_wait().unwrap();
 }
@@ -587,7 +593,7 @@ fn rows_beyond_those_of_the_configuration_are_counted_together() {
             instance.register(rpc, |handle| drop(handle.respond(handle.args()))).unwrap();
             instance.forward(rpc, &to, &vec![1]).unwrap();
         }
-        let dump = instance.monitor_dump(false);
+        let dump = instance.monitoring().monitor_dump(false);
         let rpcs = dump["stats"]["rpcs"].to_string();
         assert_eq!(rpcs.contains("other "), together, "{rpcs}");
         instance.finalize_and_wait().unwrap();
@@ -644,11 +650,11 @@ fn files_can_be_written_at_any_time_and_an_error_does_not_stop_the_end() {
     let folder = tempfile::tempdir().unwrap();
     let inside = folder.path().join("run");
     let instance = margo::init(&document(&inside.display().to_string(), "")).unwrap();
-    let written = instance.write_monitor_files().unwrap();
+    let written = instance.monitoring().write_monitor_files().unwrap();
     assert_eq!(written.len(), 2);
     assert!(written.iter().all(|path| path.exists()));
     drop(folder);
-    let error = instance.write_monitor_files().unwrap_err();
+    let error = instance.monitoring().write_monitor_files().unwrap_err();
     assert!(error.to_string().contains("run."), "{error}");
     instance.finalize_and_wait().unwrap();
 }
@@ -687,7 +693,7 @@ fn a_series_takes_entries_by_itself() {
         instance.forward(ECHO, &to, &vec![1]).unwrap();
         calls += 1;
         std::thread::sleep(Duration::from_micros(200));
-        let series = instance.monitor_dump(false)["series"].clone();
+        let series = instance.monitoring().monitor_dump(false)["series"].clone();
         // More than C keeps.
         if series["pools"]["__primary__"]["timestamps"].as_array().is_some_and(|t| t.len() >= 300) {
             break series;
@@ -723,11 +729,13 @@ fn a_reset_takes_the_entries_of_all_series_and_each_call_is_in_one_of_them() {
         let there = |series: &Value| -> f64 {
             numbers(&series["rpcs"]["echo:65535"], "count").iter().sum()
         };
-        while counted + there(&instance.monitor_dump(false)["series"]) < 5.0 * f64::from(round) {
-            assert!(started.elapsed() < PATIENCE, "{}", instance.monitor_dump(false));
+        while counted + there(&instance.monitoring().monitor_dump(false)["series"])
+            < 5.0 * f64::from(round)
+        {
+            assert!(started.elapsed() < PATIENCE, "{}", instance.monitoring().monitor_dump(false));
             std::thread::yield_now();
         }
-        let dump = instance.monitor_dump(true);
+        let dump = instance.monitoring().monitor_dump(true);
         let series = &dump["series"];
         counted += there(series);
         assert_eq!(counted, 5.0 * f64::from(round), "{series}");
@@ -747,7 +755,7 @@ fn polls_that_are_timed_stand_for_those_that_are_not() {
     let own = margo::init(r#"{ "progress_timeout_ub_msec": 0 }"#).unwrap();
     let polled = || own.metrics().shards[0].polls;
     let before_start = polled();
-    own.start_statistics(0);
+    own.monitoring().start_statistics(0);
     let started = polled();
     let begun = Instant::now();
     while polled() < started + 50_000 {
@@ -755,7 +763,7 @@ fn polls_that_are_timed_stand_for_those_that_are_not() {
         std::thread::sleep(Duration::from_millis(1));
     }
     let before = polled();
-    let progress = own.statistics().progress;
+    let progress = own.monitoring().statistics().progress;
     let after = polled();
     let timed = progress.idle_poll.count + progress.busy_poll.count;
     // One in 1024 is timed; the snapshots count by the hundred.

@@ -29,7 +29,7 @@ impl Object {
 
 fn provider(service: &Instance) -> Provider<Object> {
     let object = Object { begun: Semaphore::new(0), go: Semaphore::new(0) };
-    let provider = service.provider_of(ID, &service.rpc_pool(), object);
+    let provider = service.provider_of(ID, &service.layout().rpc_pool(), object);
     provider.serve(HOLD).returning_method(Object::hold).unwrap();
     provider
 }
@@ -97,9 +97,9 @@ fn some_are_left(pair: Pair) {
     let provider = provider(&pair.service);
     let object = provider.object().clone();
     let mut calls = held(&pair, &object, 2);
-    let pool = pair.service.add_pool_from_json(r#"{ "name": "p" }"#).unwrap().pool;
+    let pool = pair.service.layout().add_pool_from_json(r#"{ "name": "p" }"#).unwrap().pool;
     let xstream = r#"{ "name": "x", "scheduler": { "pools": ["p"] } }"#;
-    pair.service.add_xstream_from_json(xstream).unwrap();
+    pair.service.layout().add_xstream_from_json(xstream).unwrap();
     provider.set_pool(&pool).unwrap();
     calls.push(pair.client.iforward(HOLD, &target(&pair), &2).unwrap());
     object.begun.acquire_timeout(1, PATIENCE).expect("in the other pool").forget();
@@ -119,7 +119,7 @@ fn some_are_left(pair: Pair) {
 fn a_request_that_was_left_to_others_is_waited_for() {
     on_each(|pair| {
         let (keep, kept) = mpsc::channel();
-        let provider = pair.service.provider(ID, &pair.service.rpc_pool());
+        let provider = pair.service.provider(ID, &pair.service.layout().rpc_pool());
         provider.register(LEAVE, move |handle| keep.send(handle).unwrap()).unwrap();
         let call = pair.client.iforward(LEAVE, &target(&pair), &5).unwrap();
         let handle = kept.recv_timeout(PATIENCE).unwrap();
@@ -139,7 +139,7 @@ fn who_must_not_wait_does_not() {
     let service = builder("na+sm://").start().unwrap();
     let to = ProviderHandle::new(service.self_addr(), ID);
     for (tasklet, limit) in [(false, Duration::ZERO), (true, PATIENCE)] {
-        let provider = service.provider(ID, &service.rpc_pool());
+        let provider = service.provider(ID, &service.layout().rpc_pool());
         let place = Arc::new(Mutex::new(None));
         let own = place.clone();
         let close = move |_| {
@@ -169,7 +169,7 @@ fn a_destructor_of_a_ult_that_unwinds_does_not_wait() {
     common::bounded("it is closed without waiting", || {
         let service = builder("na+sm://").start().unwrap();
         let to = ProviderHandle::new(service.self_addr(), ID);
-        let provider = service.provider(ID, &service.rpc_pool());
+        let provider = service.provider(ID, &service.layout().rpc_pool());
         let (place, seen) = (Arc::new(Mutex::new(None)), Arc::new(Mutex::new(None)));
         let (own, told) = (place.clone(), seen.clone());
         let unwind = move |_| -> u64 {

@@ -241,7 +241,7 @@ fn all_that_does_not_fit_is_told_at_once() {
 fn a_program_starts_a_component_itself() {
     let kinds = Kinds::default();
     let instance = margo::init("{}").unwrap();
-    let spec = ProviderSpec::new("mine", ProviderId::new(4), &instance.rpc_pool());
+    let spec = ProviderSpec::new("mine", ProviderId::new(4), &instance.layout().rpc_pool());
     let running = Stores(kinds.log.clone()).start(&instance, &spec).unwrap();
     let to = ProviderHandle::new(instance.self_addr(), ProviderId::new(4));
     assert_eq!(instance.forward(GET, &to, &()).unwrap(), "mine");

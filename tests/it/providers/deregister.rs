@@ -67,7 +67,7 @@ fn what_comes_and_goes_is_told_in_that_order_though_others_make_it_go() {
     let service = builder("na+sm://").start().unwrap();
     let [begun, go] = [0, 0].map(Semaphore::new);
     let slow = Arc::new(Slow { begun, go, told: Mutex::default() });
-    let monitor = service.add_monitor(slow.clone());
+    let monitor = service.monitoring().add_monitor(slow.clone());
     let comes = || service.serve(FIRST).function(|n| n);
     std::thread::scope(|scope| {
         let first = scope.spawn(comes);
@@ -92,7 +92,7 @@ fn an_rpc_of_the_default_provider_goes_and_may_come_again() {
     on_each(|pair| {
         let service = &pair.service;
         let gone = Arc::new(Gone::default());
-        service.add_monitor(gone.clone()).keep();
+        service.monitoring().add_monitor(gone.clone()).keep();
         assert!(!service.deregister(FIRST, ProviderId::DEFAULT), "nobody serves it");
         let owned = Arc::new(1);
         let owns = owned.clone();
@@ -104,7 +104,7 @@ fn an_rpc_of_the_default_provider_goes_and_may_come_again() {
 
         assert!(service.deregister(FIRST, ProviderId::DEFAULT));
         assert_eq!(ask(&pair, FIRST, ProviderId::DEFAULT), None);
-        assert_eq!(service.handler_pool(FIRST, ProviderId::DEFAULT), None);
+        assert_eq!(service.layout().handler_pool(FIRST, ProviderId::DEFAULT), None);
         assert!(!service.deregister(FIRST, ProviderId::DEFAULT), "it is gone");
         let id = FIRST.id(ProviderId::DEFAULT).0;
         assert_eq!(*gone.0.lock().unwrap(), [id]);
@@ -121,7 +121,7 @@ fn what_the_runtime_serves_itself_stays() {
     let own = builder("na+sm://").start().unwrap();
     const SHUTDOWN: Rpc<(), i32> = Rpc::new("__shutdown__");
     assert!(!own.deregister(SHUTDOWN, ProviderId::DEFAULT));
-    own.enable_remote_shutdown();
+    own.network().enable_remote_shutdown();
     let target = ProviderHandle::from(own.self_addr());
     assert_eq!(own.forward(SHUTDOWN, &target, &()).unwrap(), 0);
     own.wait_for_finalize().unwrap();
@@ -131,7 +131,7 @@ fn what_the_runtime_serves_itself_stays() {
 fn one_of_two_rpcs_of_a_provider() {
     on_each(|pair| {
         let service = &pair.service;
-        let provider = service.provider(ID, &service.rpc_pool());
+        let provider = service.provider(ID, &service.layout().rpc_pool());
         provider.serve(FIRST).function(|n| n).unwrap();
         provider.serve(SECOND).function(|n| n + 1).unwrap();
         assert!(provider.deregister(FIRST) && !provider.deregister(FIRST));
@@ -139,7 +139,7 @@ fn one_of_two_rpcs_of_a_provider() {
         assert_eq!(ask(&pair, SECOND, ID), Some(2));
 
         // The provider of that id is another one now, as far as this RPC goes.
-        let other = service.provider(ID, &service.rpc_pool());
+        let other = service.provider(ID, &service.layout().rpc_pool());
         other.serve(FIRST).function(|n| n + 2).unwrap();
         assert!(!provider.deregister(FIRST), "it is the other one's");
         assert_eq!(ask(&pair, FIRST, ID), Some(3));
@@ -188,27 +188,27 @@ fn a_handler_that_runs_goes_on_and_keeps_what_is_its() {
 fn its_pool_can_be_removed_then() {
     let own = builder("na+sm://").start().unwrap();
     let to = ProviderHandle::from(own.self_addr());
-    let pool = own.add_pool_from_json(r#"{ "name": "p" }"#).unwrap().pool;
+    let pool = own.layout().add_pool_from_json(r#"{ "name": "p" }"#).unwrap().pool;
     let json = r#"{ "name": "x", "scheduler": { "pools": ["p"] } }"#;
     for runs in [true, false] {
         if runs {
-            own.add_xstream_from_json(json).unwrap();
+            own.layout().add_xstream_from_json(json).unwrap();
         }
         own.serve(FIRST).pool(&pool).function(|n| n).unwrap();
         if runs {
             assert_eq!(own.forward(FIRST, &to, &1).unwrap(), 1);
-            let needed = own.remove_xstream("x").unwrap_err().to_string();
+            let needed = own.layout().remove_xstream("x").unwrap_err().to_string();
             assert!(needed.contains("RPC `first`"), "{needed}");
         } else {
-            let used = own.remove_pool(&pool).unwrap_err().to_string();
+            let used = own.layout().remove_pool(&pool).unwrap_err().to_string();
             assert!(used.contains("RPC `first`"), "{used}");
         }
         assert!(own.deregister(FIRST, ProviderId::DEFAULT));
         if runs {
-            own.remove_xstream("x").unwrap();
+            own.layout().remove_xstream("x").unwrap();
         }
     }
-    own.remove_pool(&pool).unwrap();
+    own.layout().remove_pool(&pool).unwrap();
     own.finalize_and_wait().unwrap();
 }
 
@@ -241,7 +241,7 @@ fn it_comes_and_goes_while_it_is_called() {
                 });
             }
             for _ in 0..ROUNDS {
-                let provider = service.provider(ID, &service.rpc_pool());
+                let provider = service.provider(ID, &service.layout().rpc_pool());
                 let (enough, runs) = (answered.load(Ordering::Relaxed) + 2, run.clone());
                 let counted = move |n| {
                     runs.fetch_add(1, Ordering::Relaxed);

@@ -12,21 +12,25 @@ fn an_identity_is_registered_replaced_and_taken_back() {
         let target = ProviderHandle::new(pair.target().addr().clone(), ID);
         let local = ProviderHandle::new(service.self_addr(), ID);
         let asked = || {
-            let told = client.identity_of(&target).unwrap();
-            assert_eq!(service.identity_of(&local).unwrap(), told, "of oneself");
-            assert_eq!(service.identity(ID), told, "without asking");
+            let told = client.network().identity_of(&target).unwrap();
+            assert_eq!(service.network().identity_of(&local).unwrap(), told, "of oneself");
+            assert_eq!(service.network().identity(ID), told, "without asking");
             told
         };
         assert_eq!(asked(), None);
-        assert!(!service.deregister_identity(ID));
+        assert!(!service.network().deregister_identity(ID));
         for identity in ["yokan", "bake", "", "with a longer name than most; größer"] {
-            service.register_identity(ID, identity).unwrap();
+            service.network().register_identity(ID, identity).unwrap();
             assert_eq!(asked().as_deref(), Some(identity));
         }
-        assert_eq!(client.identity_of(&pair.target()).unwrap(), None, "of another provider");
-        assert!(service.deregister_identity(ID));
+        assert_eq!(
+            client.network().identity_of(&pair.target()).unwrap(),
+            None,
+            "of another provider"
+        );
+        assert!(service.network().deregister_identity(ID));
         assert_eq!(asked(), None);
-        service.register_identity(ID, "again").unwrap();
+        service.network().register_identity(ID, "again").unwrap();
         assert_eq!(asked().as_deref(), Some("again"));
         pair.end();
     });
@@ -37,17 +41,23 @@ fn the_identity_of_a_provider_goes_with_it() {
     on_each(|pair| {
         let (client, service) = (&pair.client, &pair.service);
         let target = ProviderHandle::new(pair.target().addr().clone(), ID);
-        let provider = service.provider(ID, &service.rpc_pool());
-        assert!(matches!(client.check_identity(&target, "kv"), Err(IdentityError::None { .. })));
+        let provider = service.provider(ID, &service.layout().rpc_pool());
+        assert!(matches!(
+            client.network().check_identity(&target, "kv"),
+            Err(IdentityError::None { .. })
+        ));
         provider.set_identity("blob").unwrap();
         provider.set_identity("kv").unwrap();
-        client.check_identity(&target, "kv").unwrap();
-        let error = client.check_identity(&target, "blob").unwrap_err();
+        client.network().check_identity(&target, "kv").unwrap();
+        let error = client.network().check_identity(&target, "blob").unwrap_err();
         assert!(matches!(&error, IdentityError::Other { .. }));
         assert!(error.to_string().ends_with("is `kv`, not `blob`"), "{error}");
         drop(provider);
-        assert!(matches!(client.check_identity(&target, "kv"), Err(IdentityError::None { .. })));
-        assert_eq!(service.identity(ID), None);
+        assert!(matches!(
+            client.network().check_identity(&target, "kv"),
+            Err(IdentityError::None { .. })
+        ));
+        assert_eq!(service.network().identity(ID), None);
         pair.end();
     });
 }
@@ -56,12 +66,12 @@ fn the_identity_of_a_provider_goes_with_it() {
 fn what_cannot_be_asked_is_an_error() {
     on_each(|pair| {
         let target = pair.target();
-        let result = pair.client.register_identity(ID, "nobody can ask");
+        let result = pair.client.network().register_identity(ID, "nobody can ask");
         assert!(matches!(result, Err(RegisterError::NotListening { .. })), "{result:?}");
-        assert_eq!(pair.client.identity(ID), None);
+        assert_eq!(pair.client.network().identity(ID), None);
         pair.service.finalize_and_wait().unwrap();
-        assert!(pair.client.identity_of(&target).is_err());
-        let checked = pair.client.check_identity(&target, "kv");
+        assert!(pair.client.network().identity_of(&target).is_err());
+        let checked = pair.client.network().check_identity(&target, "kv");
         assert!(matches!(checked, Err(IdentityError::Forward(_))), "{checked:?}");
         pair.client.finalize_and_wait().unwrap();
     });
@@ -72,7 +82,7 @@ fn what_cannot_be_asked_is_an_error() {
 fn the_query_is_that_of_c_margo() {
     const QUERY: Rpc<(), String> = Rpc::new("__identity__");
     let own = builder("na+sm://").start().unwrap();
-    own.register_identity(ID, "kv").unwrap();
+    own.network().register_identity(ID, "kv").unwrap();
     let target = ProviderHandle::new(own.self_addr(), ID);
     assert_eq!(own.forward(QUERY, &target, &()).unwrap(), "kv");
     own.finalize_and_wait().unwrap();

@@ -15,15 +15,15 @@ const ID: ProviderId = ProviderId::new(7);
 /// A pool with an xstream of its own, both of that name.
 fn add(service: &Instance, name: &str, kind: &str) -> Pool {
     let pool = format!(r#"{{ "name": "{name}", "kind": "{kind}" }}"#);
-    let pool = service.add_pool_from_json(&pool).unwrap().pool;
+    let pool = service.layout().add_pool_from_json(&pool).unwrap().pool;
     let xstream = format!(r#"{{ "name": "{name}", "scheduler": {{ "pools": ["{name}"] }} }}"#);
-    service.add_xstream_from_json(&xstream).unwrap();
+    service.layout().add_xstream_from_json(&xstream).unwrap();
     pool
 }
 
 fn remove(service: &Instance, pool: &Pool) {
-    service.remove_xstream(pool.name()).unwrap();
-    service.remove_pool(pool).unwrap();
+    service.layout().remove_xstream(pool.name()).unwrap();
+    service.layout().remove_pool(pool).unwrap();
 }
 
 fn here(_: u64) -> String {
@@ -58,7 +58,7 @@ fn a_provider_moves_under_load_and_its_first_pool_is_removed() {
                 scope.spawn(|| {
                     while !stop.load(Ordering::Relaxed) {
                         pair.client.forward_timed(WHERE, &to, &1, PATIENCE).unwrap();
-                        pair.client.check_identity_timed(&to, "test", PATIENCE).unwrap();
+                        pair.client.network().check_identity_timed(&to, "test", PATIENCE).unwrap();
                         answered.fetch_add(1, Ordering::Relaxed);
                     }
                 });
@@ -103,9 +103,9 @@ fn where_one_rpc_cannot_run_none_goes() {
     let is_it = matches!(error, RegisterError::NoPriorities { rpc: "as_well", .. });
     assert!(is_it, "{error}");
     assert_eq!(provider.pool(), from);
-    let pools = [WHERE, AS_WELL].map(|rpc| service.handler_pool(rpc, ID).unwrap());
+    let pools = [WHERE, AS_WELL].map(|rpc| service.layout().handler_pool(rpc, ID).unwrap());
     assert_eq!(pools, [from.clone(), from.clone()]);
-    assert!(service.pool_users(&from).unwrap().contains(&"provider 7".to_owned()));
+    assert!(service.layout().pool_users(&from).unwrap().contains(&"provider 7".to_owned()));
     remove(&service, &to);
     let error = provider.set_pool(&to).unwrap_err();
     assert!(matches!(error, RegisterError::PoolRemoved { rpc: "where", .. }), "{error}");
@@ -129,10 +129,10 @@ fn a_provider_of_which_nothing_moves_is_refused_as_one_with_rpcs_is() {
         let removed = provider.set_pool(&gone).unwrap_err();
         let is_it = matches!(&removed, RegisterError::PoolRemoved { rpc: one, .. } if *one == rpc);
         assert!(is_it, "{removed}");
-        let foreign = provider.set_pool(&other.rpc_pool()).unwrap_err();
+        let foreign = provider.set_pool(&other.layout().rpc_pool()).unwrap_err();
         assert!(matches!(foreign, RegisterError::OtherRuntime { .. }), "{foreign}");
         assert_eq!(provider.pool(), from);
-        assert!(service.pool_users(&from).unwrap().contains(&"provider 7".to_owned()));
+        assert!(service.layout().pool_users(&from).unwrap().contains(&"provider 7".to_owned()));
         // The other time it has one, which stays where it is.
         if rpc == "(none)" {
             provider.serve(WHERE).pool(&own).function(here).unwrap();
@@ -156,11 +156,11 @@ fn rpcs_with_a_pool_of_their_own_stay_and_those_to_come_do_not() {
     // Described before and registered after the move.
     to_come.function(here).unwrap();
     remove(&service, &first);
-    let pools = [WHERE, AS_WELL].map(|rpc| service.handler_pool(rpc, ID).unwrap());
+    let pools = [WHERE, AS_WELL].map(|rpc| service.layout().handler_pool(rpc, ID).unwrap());
     assert_eq!(pools, [own.clone(), second.clone()]);
     // One by one, and the provider at last.
     for rpc in [WHERE, AS_WELL] {
-        service.set_handler_pool(rpc, ID, &own).unwrap();
+        service.layout().set_handler_pool(rpc, ID, &own).unwrap();
     }
     provider.set_pool(&own).unwrap();
     remove(&service, &second);
@@ -171,13 +171,16 @@ fn rpcs_with_a_pool_of_their_own_stay_and_those_to_come_do_not() {
 #[test]
 fn nothing_is_left_in_a_pool_that_a_provider_has_left() {
     let service = builder("na+sm://").start().unwrap();
-    let pool = service.add_pool_from_json(r#"{ "name": "unserved" }"#).unwrap().pool;
+    let pool = service.layout().add_pool_from_json(r#"{ "name": "unserved" }"#).unwrap().pool;
     let provider = service.provider(ID, &pool);
     provider.serve(WHERE).function(here).unwrap();
     service.serve(WHERE).pool(&pool).function(here).unwrap();
-    provider.set_pool(&service.rpc_pool()).unwrap();
-    service.set_handler_pool(WHERE, ProviderId::DEFAULT, &service.rpc_pool()).unwrap();
-    service.remove_pool(&pool).unwrap();
+    provider.set_pool(&service.layout().rpc_pool()).unwrap();
+    service
+        .layout()
+        .set_handler_pool(WHERE, ProviderId::DEFAULT, &service.layout().rpc_pool())
+        .unwrap();
+    service.layout().remove_pool(&pool).unwrap();
     service.finalize_and_wait().unwrap();
 }
 

@@ -70,13 +70,13 @@ fn a_timer_works_armed_by_threads_by_its_own_ults_and_by_those_of_another_instan
     let (own, other) = (instance(), instance());
     let (sender, runs) = mpsc::channel();
     let timer = Arc::new(own.timer(move |_| sender.send(ult::current().unwrap().pool).unwrap()));
-    for pool in [None, Some(own.rpc_pool()), Some(other.rpc_pool())] {
+    for pool in [None, Some(own.layout().rpc_pool()), Some(other.layout().rpc_pool())] {
         let arms = timer.clone();
         match pool {
             None => arms.start(MS).unwrap(),
             Some(pool) => pool.spawn(move || arms.start(MS).unwrap()).unwrap().join().unwrap(),
         }
-        assert_eq!(runs.recv_timeout(PATIENCE).unwrap(), own.rpc_pool().name());
+        assert_eq!(runs.recv_timeout(PATIENCE).unwrap(), own.layout().rpc_pool().name());
         until("disarmed", || !timer.is_armed());
     }
     own.finalize_and_wait().unwrap();
@@ -295,7 +295,7 @@ fn a_cancel_prevents_a_run_that_is_queued_where_nobody_runs_it() {
     let (count, callback) = counter();
     let timer = Arc::new(own.timer_with(TimerSpec::new().pool(&pool), callback));
     let arms = timer.clone();
-    own.rpc_pool().spawn(move || arms.start(MS).unwrap()).unwrap().join().unwrap();
+    own.layout().rpc_pool().spawn(move || arms.start(MS).unwrap()).unwrap().join().unwrap();
     until("queued", || pool.len() == 1);
     assert!(timer.cancel().unwrap(), "it has not begun");
     own.runtime().add_xstream(XstreamSpec::new("late").pools(["unserved"])).unwrap();
@@ -326,7 +326,7 @@ fn a_cancel_waits_for_a_callback_that_runs() {
         }
     };
     let thread = std::thread::spawn(cancel(&timer, &ended));
-    let on_ult = own.rpc_pool().spawn(cancel(&timer, &ended)).unwrap();
+    let on_ult = own.layout().rpc_pool().spawn(cancel(&timer, &ended)).unwrap();
     gate.set(()).unwrap();
     thread.join().unwrap();
     on_ult.join().unwrap();

@@ -24,7 +24,7 @@ fn target(client: &Instance, service: &Instance) -> ProviderHandle {
 
 /// How often the xstream of the client's progress has slept, and switched.
 fn counts(client: &Instance) -> (u64, u64) {
-    let pool = client.progress_pool();
+    let pool = client.layout().progress_pool();
     let name = pool.xstreams().into_iter().next().unwrap();
     let stats = client.runtime().xstream(&name).unwrap().stats();
     (stats.sleeps, stats.executed)
@@ -55,7 +55,7 @@ fn progress_polls_during_calls_and_sleeps_between_them() {
         let held = Held::serve(&service);
         let client = client(transport, true);
         let target = target(&client, &service);
-        assert!(client.progress_when_needed());
+        assert!(client.layout().progress_when_needed());
         until("sleeps before the first call", &client, |sleeps, _| sleeps > 0);
         for n in 0..5 {
             let call = client.iforward(HOLD, &target, &n).unwrap();
@@ -77,11 +77,11 @@ fn it_is_switched_on_and_off_at_run_time() {
     let _held = Held::serve(&service);
     let client = client("na+sm://", false);
     let target = target(&client, &service);
-    assert!(!client.progress_when_needed());
+    assert!(!client.layout().progress_when_needed());
     until_it_polls(&client);
-    client.set_progress_when_needed(true);
+    client.layout().set_progress_when_needed(true);
     until("sleeps", &client, |sleeps, _| sleeps > 0);
-    client.set_progress_when_needed(false);
+    client.layout().set_progress_when_needed(false);
     assert_eq!(client.forward(SUM, &target, &(1, 2)).unwrap(), 3);
     // Awake, it stays so.
     until_it_polls(&client);
@@ -102,7 +102,7 @@ fn all_kinds_of_operations_wake_it() {
             .serve(FETCH)
             .returning(|handle| {
                 let len = handle.args().len() as usize;
-                let mut local = handle.instance().bulk_buffer(len).unwrap();
+                let mut local = handle.instance().memory().bulk_buffer(len).unwrap();
                 handle.pull(handle.args(), 0, &mut local, 0..len).unwrap();
                 local.iter().map(|byte| u64::from(*byte)).sum()
             })
@@ -121,7 +121,7 @@ fn all_kinds_of_operations_wake_it() {
             asleep();
             let ult = {
                 let (client, target) = (client.clone(), target.clone());
-                client.rpc_pool().spawn(move || client.forward(SUM, &target, &(n, 2)))
+                client.layout().rpc_pool().spawn(move || client.forward(SUM, &target, &(n, 2)))
             };
             assert_eq!(ult.unwrap().join().unwrap().unwrap(), n + 2);
             asleep();
@@ -135,7 +135,9 @@ fn all_kinds_of_operations_wake_it() {
             bounded("the callback", move || told.wait_ready());
             assert!(matches!(answer.wait(), Ok(sum) if *sum == n + 3), "{:?}", answer.wait());
             asleep();
-            let sum = client.expose_ref(&[3; 10_000], |bulk| client.forward(FETCH, &target, bulk));
+            let sum = client
+                .memory()
+                .expose_ref(&[3; 10_000], |bulk| client.forward(FETCH, &target, bulk));
             assert_eq!(sum.unwrap().unwrap(), 30_000);
         }
         // Deadlines and cancels, which come while nothing else happens.
@@ -184,7 +186,7 @@ fn with_several_shards_each_wakes_its_own() {
     let target = target(&client, &service);
     until("sleeps", &client, |sleeps, _| sleeps > 0);
     for round in 0..20 {
-        let pools = client.progress_pools().chain([client.rpc_pool()]);
+        let pools = client.layout().progress_pools().chain([client.layout().rpc_pool()]);
         let calls: Vec<_> = pools
             .map(|pool| {
                 let (client, target) = (client.clone(), target.clone());

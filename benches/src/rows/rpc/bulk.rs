@@ -78,7 +78,7 @@ enum Destination {
 impl Destination {
     fn new(instance: &Instance, shared: bool, bytes: usize) -> Result<Self> {
         if !shared {
-            return Ok(Self::Plain(instance.bulk_buffer(bytes)?));
+            return Ok(Self::Plain(instance.memory().bulk_buffer(bytes)?));
         }
         let buffer = instance.alloc(bytes, &AllocOptions::default())?;
         Ok(Self::Alloc(instance.expose(buffer, Access::ReadWrite)?))
@@ -195,7 +195,7 @@ pub(crate) fn run(context: &Context, way: Way, bytes: usize) -> Result<Figure> {
     };
     let (mut pair, ()) = Pair::start(context, way.settings(), floor, || Ok(()))?;
     let (instance, target) = (pair.instance.clone(), pair.target.clone());
-    on_ult(&pair.instance.rpc_pool(), deadline, move || {
+    on_ult(&pair.instance.layout().rpc_pool(), deadline, move || {
         let round = |exposed: &Bulk| {
             during_call(&instance, &target, FLOOR, || {
                 if way != Way::Tcp {

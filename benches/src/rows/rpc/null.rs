@@ -74,7 +74,7 @@ pub(crate) fn rtt(context: &Context, settings: Settings) -> Result<Figure> {
     let (effort, deadline) = (Effort::latency(context.quick), context.deadline);
     let (pair, mut caller) = start(context, settings)?;
     let (instance, target) = (pair.instance.clone(), pair.target.clone());
-    let rounds = on_ult(&pair.instance.rpc_pool(), deadline, move || {
+    let rounds = on_ult(&pair.instance.layout().rpc_pool(), deadline, move || {
         let floor = |floors: &mut Samples| {
             during_call(&instance, &target, FLOOR, || {
                 channel::round(&mut *caller, floors, deadline, ult::yield_now)
@@ -92,7 +92,7 @@ pub(crate) fn rtt_stats(context: &Context, settings: Settings) -> Result<Figure>
     let effort = Effort { rounds, samples, warmup, round_max: Duration::from_secs(1) };
     let (pair, _caller) = start(context, settings)?;
     let (instance, target) = (pair.instance.clone(), pair.target.clone());
-    let rounds = on_ult(&pair.instance.rpc_pool(), context.deadline, move || {
+    let rounds = on_ult(&pair.instance.layout().rpc_pool(), context.deadline, move || {
         let with = |samples: &mut Samples, is_on| {
             switch_statistics(&instance, is_on);
             instance.forward(STATISTICS, &target, &is_on)?;
@@ -106,9 +106,11 @@ pub(crate) fn rtt_stats(context: &Context, settings: Settings) -> Result<Figure>
 
 fn switch_statistics(instance: &Instance, on: bool) {
     if on {
-        instance.start_statistics(margo::config::StatisticsOptions::default().sample_rpcs_every);
+        instance
+            .monitoring()
+            .start_statistics(margo::config::StatisticsOptions::default().sample_rpcs_every);
     } else {
-        instance.stop_statistics();
+        instance.monitoring().stop_statistics();
     }
 }
 
@@ -157,7 +159,7 @@ impl Flow {
 fn flow(pair: &Pair, goal: usize, limit: Duration, deadline: Deadline) -> Result<(f64, Samples)> {
     let slice = (goal / 100).max(CALLERS);
     let (instance, target) = (pair.instance.clone(), pair.target.clone());
-    let pool = instance.rpc_pool();
+    let pool = instance.layout().rpc_pool();
     let callers = pool.clone();
     on_ult(&pool, deadline, move || {
         let start = Instant::now();

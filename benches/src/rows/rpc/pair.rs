@@ -121,7 +121,7 @@ pub(crate) fn during_call(
     meet: impl FnOnce() -> Result<()>,
 ) -> Result<()> {
     let (origin, to) = (instance.clone(), target.clone());
-    let call = instance.rpc_pool().spawn(move || origin.forward(floor, &to, &()))?;
+    let call = instance.layout().rpc_pool().spawn(move || origin.forward(floor, &to, &()))?;
     meet()?;
     call.join()??.map_err(Failure::new)
 }

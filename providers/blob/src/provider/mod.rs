@@ -320,6 +320,7 @@ impl Service {
         match idle {
             Some(buffer) => Ok(buffer),
             None => instance
+                .memory()
                 .bulk_buffer(self.chunk_bytes)
                 .map_err(|error| BlobError::transfer(name.as_str(), &error)),
         }

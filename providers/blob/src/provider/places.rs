@@ -100,7 +100,7 @@ mod tests {
     #[test]
     fn who_came_first_is_first_and_who_was_canceled_is_passed_over() {
         let service = margo::init("{}").unwrap();
-        let pool = service.rpc_pool();
+        let pool = service.layout().rpc_pool();
         let places = Arc::new(Places::new(1));
         let never = Eventual::<()>::new();
         let held = places.take(&never).unwrap();

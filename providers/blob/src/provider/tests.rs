@@ -33,9 +33,9 @@ impl Pair {
         let dir = tempfile::tempdir().unwrap();
         let target = Instance::builder(transport).rpc_thread_count(1).start().unwrap();
         let service = Arc::new(Service::new(&BlobConfig::new(dir.path())).unwrap());
-        let provider = target.provider(ID, &target.rpc_pool());
+        let provider = target.provider(ID, &target.layout().rpc_pool());
         let running = BlobProvider::serve(provider, service.clone()).unwrap();
-        let pool = target.progress_pool();
+        let pool = target.layout().progress_pool();
         target.serve(PING).pool(&pool).handler(|request| request.respond(&()).unwrap()).unwrap();
         let own = transport.split("://").next().unwrap();
         let client = Instance::builder(format!("{own}://")).listen(false).start().unwrap();

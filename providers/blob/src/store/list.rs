@@ -269,7 +269,7 @@ mod tests {
             fs::write(dir.path().join(format!("{n:04}")), b"").unwrap();
         }
         let service = margo::init("{}").unwrap();
-        let pool = service.rpc_pool();
+        let pool = service.layout().rpc_pool();
         let same = pool.clone();
         let listing = pool.spawn(move || {
             let has_run = Arc::new(AtomicBool::new(false));

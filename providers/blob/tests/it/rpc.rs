@@ -312,7 +312,7 @@ fn a_client_connects_to_a_blob_provider_and_to_nothing_else() {
             let wrong = ProviderHandle::new(target.addr().clone(), other);
             let error = BlobClient::connect(&pair.client, wrong.clone(), PATIENCE).unwrap_err();
             assert!(matches!(error, IdentityError::None { .. }), "{error}");
-            pair.service.register_identity(other, "kv").unwrap();
+            pair.service.network().register_identity(other, "kv").unwrap();
             let error = BlobClient::connect(&pair.client, wrong, PATIENCE).unwrap_err();
             assert!(error.to_string().ends_with("is `kv`, not `blob`"), "{error}");
         },
@@ -328,7 +328,7 @@ fn a_closed_provider_has_let_go_of_its_directory() {
     let target = ProviderHandle::new(client.lookup(service.self_addr().uri()).unwrap(), id);
     let data = pattern(8 << 20, 1);
     for _ in 0..5 {
-        let provider = service.provider(id, &service.rpc_pool());
+        let provider = service.provider(id, &service.layout().rpc_pool());
         let running = BlobProvider::start(provider, &config).unwrap();
         let blobs = BlobClient::connect(&client, target.clone(), PATIENCE).unwrap();
         let (stored, first) = std::sync::mpsc::channel();
@@ -347,7 +347,7 @@ fn a_closed_provider_has_let_go_of_its_directory() {
             first.recv_timeout(PATIENCE).unwrap();
             running.close(PATIENCE).unwrap();
             // At once, the last call may still be on its way back.
-            let next = service.provider(ProviderId::new(2), &service.rpc_pool());
+            let next = service.provider(ProviderId::new(2), &service.layout().rpc_pool());
             let next = BlobProvider::start(next, &config).unwrap();
             next.close(Duration::ZERO).unwrap();
         });

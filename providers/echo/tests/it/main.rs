@@ -22,7 +22,7 @@ fn client_of(service: &Instance, id: u16) -> (Instance, EchoClient) {
 fn answers_what_it_is_sent() {
     for address in ["na+sm://", "na+tcp://127.0.0.1:0"] {
         let service = Instance::builder(address).start().unwrap();
-        let provider = service.provider(ProviderId::new(7), &service.rpc_pool());
+        let provider = service.provider(ProviderId::new(7), &service.layout().rpc_pool());
         let running = EchoProvider::start(provider).unwrap();
         let (client, echo) = client_of(&service, 7);
         let long = "né".repeat(100_000);
@@ -66,13 +66,13 @@ fn settings_that_it_does_not_have_are_errors() {
 fn a_client_connects_to_an_echo_provider_and_to_nothing_else() {
     let service = Instance::builder("na+sm://").start().unwrap();
     let [id, other] = [1, 2].map(ProviderId::new);
-    let running = EchoProvider::start(service.provider(id, &service.rpc_pool())).unwrap();
+    let running = EchoProvider::start(service.provider(id, &service.layout().rpc_pool())).unwrap();
     let connect =
         |id| EchoClient::connect(&service, ProviderHandle::new(service.self_addr(), id), PATIENCE);
     assert_eq!(connect(id).unwrap().echo("hello", PATIENCE).unwrap(), "hello");
     let error = connect(other).unwrap_err();
     assert!(matches!(error, IdentityError::None { .. }), "{error}");
-    service.register_identity(other, "kv").unwrap();
+    service.network().register_identity(other, "kv").unwrap();
     let error = connect(other).unwrap_err();
     assert!(error.to_string().ends_with("is `kv`, not `echo`"), "{error}");
     drop(running);

@@ -25,7 +25,7 @@ pub(crate) struct Pair {
 impl Pair {
     pub(crate) fn new(transport: &str, config: &BlobConfig) -> Self {
         let service = Instance::builder(transport).start().unwrap();
-        let provider = service.provider(ID, &service.rpc_pool());
+        let provider = service.provider(ID, &service.layout().rpc_pool());
         let provider = BlobProvider::start(provider, config).unwrap();
         let own = transport.split("://").next().unwrap();
         let client = Instance::builder(format!("{own}://")).listen(false).start().unwrap();
