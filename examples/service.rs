@@ -82,8 +82,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let target = ProviderHandle::new(client.lookup(service.self_addr().uri())?, id);
     let apples = |count| ("apples".to_owned(), count);
     println!("put: {}", client.forward(PUT, &target, &apples(5))?);
-    println!("take: {}", client.call(TAKE, &target, &apples(3))?);
-    match client.call(TAKE, &target, &apples(3)) {
+    println!("take: {}", client.rpc(TAKE, &target, &apples(3)).call()?);
+    match client.rpc(TAKE, &target, &apples(3)).call() {
         Err(CallError::Service(StockError::TooFew { left })) => {
             println!("the service: {left} left")
         }

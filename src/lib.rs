@@ -46,14 +46,14 @@
 //! | the caller | with |
 //! |---|---|
 //! | waits for the result | [`Instance::forward`] |
-//! | does something else first, makes several calls at once, cancels | [`Instance::iforward`], [`Request`], [`wait_any`], [`wait_all`] |
+//! | does something else first, makes several calls at once, cancels | [`Instance::rpc`] with [`start`](RpcCall::start): a [`Request`]; [`wait_any`], [`wait_all`] |
 //! | is async code | the same; a `Request` is a `Future` |
-//! | wants to be called back | [`Instance::cforward`] |
-//! | wants no response | [`Instance::send`], [`Instance::isend`] |
+//! | wants to be called back | `rpc` with [`call_back`](RpcCall::call_back) |
+//! | wants no response | [`Instance::send`], or `rpc` with [`start_send`](RpcCall::start_send) |
 //!
-//! Arguments may be a borrowed form of the type that the target owns ([`Rpc::sending`]). Each has a
-//! `_timed` form with a deadline. For results that are a `Result` of the service there is
-//! [`Instance::call`], and [`CallError::flatten`] for the other ways.
+//! Arguments may be a borrowed form of the type that the target owns ([`Rpc::sending`]). A deadline
+//! is that of [`RpcCall::timeout`] or [`Instance::forward_timed`]. For results that are a `Result`
+//! of the service there is [`RpcCall::call`], and [`CallError::flatten`] for the other ways.
 //!
 //! Bulk transfers are waited for ([`Instance::pull`], [`Instance::pull_chunks`]) or go on as a
 //! [`BulkRequest`], which is a `Future`, too ([`Instance::ipull`]), all with a `_timed` form. None
@@ -157,6 +157,7 @@ pub use self::{
     origin::{
         call_result::CallError,
         request::{Request, wait_all, wait_any, wait_any_deadline},
+        rpc_call::RpcCall,
         sharded_handle::ShardedHandle,
     },
     providers::{

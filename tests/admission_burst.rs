@@ -89,7 +89,7 @@ impl Origin {
     /// So many requests, none of which is waited for before the last one has been made. All are
     /// refused.
     fn burst(&self, count: usize) {
-        let start = |n| self.own.iforward(HOLD, &self.service, &(n as u32)).unwrap();
+        let start = |n| self.own.rpc(HOLD, &self.service, &(n as u32)).start().unwrap();
         let calls: Vec<_> = (0..count).map(start).collect();
         for result in margo::wait_all(calls) {
             assert!(matches!(result, Err(ForwardError::Busy { .. })), "{result:?}");
@@ -110,7 +110,7 @@ fn wave(origins: &[Origin]) -> usize {
 /// The service has as many handlers as it may.
 fn fill(origins: &[Origin]) -> Vec<Request<u32>> {
     let Origin { own, service } = &origins[0];
-    let held = (0..BOUND as u32).map(|n| own.iforward(HOLD, service, &n).unwrap()).collect();
+    let held = (0..BOUND as u32).map(|n| own.rpc(HOLD, service, &n).start().unwrap()).collect();
     while origins[0].load().0 < BOUND {
         std::thread::yield_now();
     }

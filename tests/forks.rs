@@ -151,7 +151,7 @@ fn a_forked_child_leaves_the_provider_of_its_parent_as_it_is() {
             provider.as_ref().unwrap().serve(OTHER).returning_method(|n: &u32, _| *n)
         };
         there(&provider).unwrap();
-        let call = pair.client.iforward(HOLD, &pair.target(), &1).unwrap();
+        let call = pair.client.rpc(HOLD, &pair.target(), &1).start().unwrap();
         held.begun(1);
         let code = in_forked_child(&mut || {
             let mine = provider.take().ok_or(70)?;
@@ -230,12 +230,12 @@ fn a_child_that_a_handler_forks_off_leaves_the_network_alone() {
         let client = Instance::builder(transport).listen(false).start().unwrap();
         let target = ProviderHandle::from(client.lookup(service.self_addr().uri()).unwrap());
         for round in 0..3 {
-            let forked = client.iforward_timed(FORK, &target, &(), PATIENCE).unwrap();
+            let forked = client.rpc(FORK, &target, &()).timeout(PATIENCE).start().unwrap();
             // The service's only xstream waits for the child, which could take these.
             let mut sums = Vec::new();
             while !forked.test() && sums.len() < 200 {
                 let n = sums.len() as i64;
-                sums.push(client.iforward_timed(SUM, &target, &(n, round), PATIENCE).unwrap());
+                sums.push(client.rpc(SUM, &target, &(n, round)).timeout(PATIENCE).start().unwrap());
                 std::thread::sleep(Duration::from_micros(300));
             }
             for (n, sum) in (0..).zip(sums) {
@@ -289,8 +289,8 @@ fn a_forked_child_does_not_wait_for_calls_of_its_parent() {
         pair.service.register(KEEP, keep).unwrap();
         let target = pair.target();
         let start = |timed| match timed {
-            false => pair.client.iforward(HOLD, &target, &1).unwrap(),
-            true => pair.client.iforward_timed(HOLD, &target, &1, PATIENCE * 10).unwrap(),
+            false => pair.client.rpc(HOLD, &target, &1).start().unwrap(),
+            true => pair.client.rpc(HOLD, &target, &1).timeout(PATIENCE * 10).start().unwrap(),
         };
         let mut requests: Vec<_> = (0..10).map(|n| start(n % 2 == 0)).collect();
         held.begun(requests.len());
@@ -299,7 +299,7 @@ fn a_forked_child_does_not_wait_for_calls_of_its_parent() {
             0,
             "the step that failed"
         );
-        let keeps = pair.client.iforward(KEEP, &target, &()).unwrap();
+        let keeps = pair.client.rpc(KEEP, &target, &()).start().unwrap();
         let (token, handle) = kept.recv_timeout(PATIENCE).unwrap();
         let told = in_forked_child(&mut || {
             check(token.reason() == Some(CancelReason::Forked) && token.is_canceled(), 40)?;
@@ -459,7 +459,7 @@ fn a_forked_child_does_not_wait_for_answers_of_its_parent() {
         pair.service.register(LIST, move |handle| sender.send(handle).unwrap()).unwrap();
         let target = pair.target();
         let calls: Vec<_> =
-            (0..4).map(|_| pair.client.iforward(LIST, &target, &()).unwrap()).collect();
+            (0..4).map(|_| pair.client.rpc(LIST, &target, &()).start().unwrap()).collect();
         let handles: Vec<_> =
             calls.iter().map(|_| requests.recv_timeout(PATIENCE).unwrap()).collect();
         // The client fetches nothing meanwhile.

@@ -104,7 +104,7 @@ fn a_hundred_thousand_handlers_wait_in_nested_calls_at_once() {
         let before = memory();
         let begun = Instant::now();
         let calls: Vec<_> =
-            (0..count).map(|n| back.iforward(FRONT, &to_front, &n).unwrap()).collect();
+            (0..count).map(|n| back.rpc(FRONT, &to_front, &n).start().unwrap()).collect();
         let here = arrived.clone();
         bounded("handlers begin", move || here.acquire(count as usize).forget());
         let (pages, tables) = memory();
@@ -177,7 +177,7 @@ fn calls_beyond_the_memory() {
     let limit = rustix::process::Rlimit { current: room, maximum: room };
     rustix::process::setrlimit(rustix::process::Resource::As, limit).unwrap();
     let mut calls: Vec<_> =
-        (0..CALLS).map(|n| client.iforward(BACK, &target, &n).unwrap()).collect();
+        (0..CALLS).map(|n| client.rpc(BACK, &target, &n).start().unwrap()).collect();
     // One that does not fit ends at once, the others when they may.
     let (_, first) = margo::wait_any(&mut calls).unwrap();
     let Err(ForwardError::Busy { detail, .. }) = first else { panic!("{first:?}") };

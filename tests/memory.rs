@@ -100,7 +100,7 @@ fn calls(pair: &common::Pair, transport: &str) {
     let data = [1; BYTES];
     expect_level(&format!("answers, {transport}"), 2000, 16, || {
         let requests: Vec<_> =
-            (0..8).map(|m| client.iforward(SUM, &target, &(1, m)).unwrap()).collect();
+            (0..8).map(|m| client.rpc(SUM, &target, &(1, m)).start().unwrap()).collect();
         margo::wait_all(requests).into_iter().for_each(|sum| assert!(sum.is_ok()));
         let call = |bulk: &Bulk| client.forward(TRANSFER, &target, bulk);
         client.memory().expose_ref(&data, call).unwrap().unwrap();
@@ -115,7 +115,7 @@ fn calls(pair: &common::Pair, transport: &str) {
         let done = std::sync::Arc::new(ult::Eventual::new());
         let told = done.clone();
         let tell = move |sum: Result<i64, ForwardError>| told.set(sum.unwrap()).unwrap();
-        client.cforward(SUM, &target, &(1, 2), tell).unwrap();
+        client.rpc(SUM, &target, &(1, 2)).call_back(tell).unwrap();
         client.send(LOG, &target, &"a line".to_owned()).unwrap();
         assert_eq!(*done.wait(), 3);
     });
@@ -131,14 +131,14 @@ fn calls(pair: &common::Pair, transport: &str) {
         }
     };
     expect_level(&format!("cancels, {transport}"), 2000, 16, || {
-        let call = client.iforward(HOLD, &target, &()).unwrap();
+        let call = client.rpc(HOLD, &target, &()).start().unwrap();
         call.cancel();
         assert!(matches!(call.wait(), Err(ForwardError::Canceled { .. })));
         handlers_end();
     });
     expect_level(&format!("nested calls, {transport}"), 500, 64, || {
         assert_eq!(client.forward(RELAY, &target, &false).unwrap(), 210);
-        let call = client.iforward(RELAY, &target, &true).unwrap();
+        let call = client.rpc(RELAY, &target, &true).start().unwrap();
         call.cancel();
         assert!(matches!(call.wait(), Err(ForwardError::Canceled { .. })));
         handlers_end();

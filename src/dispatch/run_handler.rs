@@ -709,9 +709,9 @@ mod tests {
         let [begun, go] = holding(&service, &from);
         let client = Instance::builder("na+sm://").listen(false).start().unwrap();
         let target = ProviderHandle::from(client.lookup(service.self_addr().uri()).unwrap());
-        let first = client.iforward(HOLD, &target, &1).unwrap();
+        let first = client.rpc(HOLD, &target, &1).start().unwrap();
         begun.acquire_timeout(1, PATIENCE).expect("it is handled").forget();
-        let second = client.iforward(HOLD, &target, &2).unwrap();
+        let second = client.rpc(HOLD, &target, &2).start().unwrap();
         let inner = service.inner();
         let waiting = take_waiting(inner);
         go.release(1);
@@ -761,11 +761,11 @@ mod tests {
         let [begun, go] = holding(&service, &pool);
         let client = Instance::builder("na+sm://").listen(false).start().unwrap();
         let target = ProviderHandle::from(client.lookup(service.self_addr().uri()).unwrap());
-        let first = client.iforward(HOLD, &target, &1).unwrap();
+        let first = client.rpc(HOLD, &target, &1).start().unwrap();
         begun.acquire_timeout(1, PATIENCE).expect("it is handled").forget();
         let (inner, (sender, dropped)) = (service.inner(), std::sync::mpsc::channel());
         for has_own_gate in [false, true] {
-            let refused = client.iforward(HOLD, &target, &2).unwrap();
+            let refused = client.rpc(HOLD, &target, &2).start().unwrap();
             let Waiting { request, registration, .. } = take_waiting(inner);
             let (core, parts) = request.into_parts();
             let loud = Loud(sender.clone());

@@ -102,7 +102,7 @@ fn in_a_child_nothing_waits_for_locks_that_are_held() {
     service.register(KEEP, move |handle| sender.send(handle).unwrap()).unwrap();
     let client = Instance::builder("na+sm://").listen(false).start().unwrap();
     let target = ProviderHandle::from(client.lookup(service.self_addr().uri()).unwrap());
-    let call = client.iforward_timed(KEEP, &target, &(), PATIENCE).unwrap();
+    let call = client.rpc(KEEP, &target, &()).timeout(PATIENCE).start().unwrap();
     let mut handle: Option<Handle<(), u32>> = Some(requests.recv_timeout(PATIENCE).unwrap());
     let provider = service.provider(ProviderId::new(7), &service.layout().rpc_pool());
     provider.register(OTHER, |_| ()).unwrap();

@@ -433,7 +433,7 @@ mod tests {
     fn who_goes_away_leaves_no_call_behind() {
         for transport in ["na+sm://", "na+tcp://127.0.0.1:0"] {
             let (service, client, target, go) = pair(transport);
-            let start = || client.iforward(HOLD, &target, &()).unwrap();
+            let start = || client.rpc(HOLD, &target, &()).start().unwrap();
             drop(start());
             until_none_in_flight(&client);
             // A future that was polled.
@@ -471,7 +471,7 @@ mod tests {
         for transport in ["na+sm://", "na+tcp://127.0.0.1:0"] {
             let (service, client, target, go) = pair(transport);
             let limit = Duration::from_millis(20);
-            let request = client.iforward_timed(HOLD, &target, &(), limit).unwrap();
+            let request = client.rpc(HOLD, &target, &()).timeout(limit).start().unwrap();
             let due = Instant::now() + limit;
             request.without_alarm();
             while Instant::now() < due {
@@ -482,7 +482,7 @@ mod tests {
             let result = request.wait();
             assert!(matches!(result, Err(ForwardError::TimedOut { .. })), "{result:?}");
             // In time.
-            client.iforward_timed(HOLD, &target, &(), FAR).unwrap().wait().unwrap();
+            client.rpc(HOLD, &target, &()).timeout(FAR).start().unwrap().wait().unwrap();
             client.finalize_and_wait().unwrap();
             service.finalize_and_wait().unwrap();
         }
@@ -491,9 +491,9 @@ mod tests {
     #[test]
     fn the_deadline_of_one_does_not_wait_for_the_end_of_another() {
         let (service, client, target, go) = pair("na+sm://");
-        let first = client.iforward(HOLD, &target, &()).unwrap();
+        let first = client.rpc(HOLD, &target, &()).start().unwrap();
         let limit = Duration::from_millis(20);
-        let second = client.iforward_timed(HOLD, &target, &(), limit).unwrap();
+        let second = client.rpc(HOLD, &target, &()).timeout(limit).start().unwrap();
         second.without_alarm();
         let waits = std::thread::spawn(move || crate::wait_all([first, second]));
         let started = Instant::now();

@@ -605,7 +605,7 @@ mod tests {
         };
         instance.register(RUN, handler).unwrap();
         let to = crate::ProviderHandle::from(instance.self_addr());
-        let call = instance.iforward(RUN, &to, &()).unwrap();
+        let call = instance.rpc(RUN, &to, &()).start().unwrap();
         begun.wait();
         drop(call);
         let cancels = &instance.inner().cancels;

@@ -150,21 +150,21 @@ mod tests {
     #[test]
     fn a_token_keeps_nothing_of_calls_that_are_over() {
         let (own, to, held) = service();
-        let outer = own.iforward(HOLD, &to, &1).unwrap();
+        let outer = own.rpc(HOLD, &to, &1).start().unwrap();
         let handle = held.recv_timeout(PATIENCE).unwrap();
         let token = handle.cancel_token();
         let unknown = Rpc::<u32, u32>::new("unknown");
         token.cancels_calls_in(|| {
             for n in 0..100 {
                 assert_eq!(own.forward(NEXT, &to, &n).unwrap(), n + 1);
-                own.iforward(NEXT, &to, &n).unwrap().detach();
-                drop(own.iforward(NEXT, &to, &n).unwrap());
+                own.rpc(NEXT, &to, &n).start().unwrap().detach();
+                drop(own.rpc(NEXT, &to, &n).start().unwrap());
                 own.forward_timed(unknown, &to, &n, PATIENCE).unwrap_err();
-                own.cforward(NEXT, &to, &n, drop).unwrap();
+                own.rpc(NEXT, &to, &n).call_back(drop).unwrap();
             }
         });
         until_none(&token);
-        let nested = token.cancels_calls_in(|| own.iforward(HOLD, &to, &2)).unwrap();
+        let nested = token.cancels_calls_in(|| own.rpc(HOLD, &to, &2).start()).unwrap();
         let second = held.recv_timeout(PATIENCE).unwrap();
         assert_eq!(token.ties().len(), 1);
         outer.cancel();
@@ -180,10 +180,10 @@ mod tests {
     #[test]
     fn a_call_that_has_ended_is_not_tied_and_one_whose_token_has_fired_is_ended() {
         let (own, to, held) = service();
-        let outer = own.iforward(HOLD, &to, &1).unwrap();
+        let outer = own.rpc(HOLD, &to, &1).start().unwrap();
         let handle = held.recv_timeout(PATIENCE).unwrap();
         let token = handle.cancel_token();
-        let [first, second] = [2, 3].map(|n| own.iforward(HOLD, &to, &n).unwrap());
+        let [first, second] = [2, 3].map(|n| own.rpc(HOLD, &to, &n).start().unwrap());
         let over = CancelLink::new(token.clone());
         over.end();
         over.set(&first.canceler());

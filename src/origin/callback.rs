@@ -1,4 +1,5 @@
-//! Calls that call back: [`Instance::cforward`]. Answers that do are in `irespond.rs`.
+//! Calls that call back: [`RpcCall::call_back`](crate::RpcCall::call_back). Answers that do are in
+//! `irespond.rs`.
 //!
 //! The progress ULT only spawns the unit that runs the callback: decoding the result and running
 //! the user's code would hold up the loop that all callers wait for.
@@ -80,84 +81,7 @@ impl<F: FnOnce() + Send + 'static> Drop for Called<F> {
 }
 
 impl Instance {
-    /// Starts a call of `rpc` at `to` with `args`, and returns when the arguments have been
-    /// encoded. When the call is over, `callback` is called once with its result.
-    ///
-    /// It runs as a ULT of its own in the default handler pool, so it may wait, make further calls,
-    /// and take its time. Only if there is no memory for its stack it is a tasklet, in which
-    /// operations that would wait for the network are errors. If it panics, that is logged and
-    /// affects nothing else. It is called on errors and cancels too, and when the instance shuts
-    /// down. A call with a callback keeps its instance running until it is over.
-    ///
-    /// The value that is returned can cancel the call; dropping it does nothing.
-    ///
-    /// ```
-    /// # use margo::{Instance, ProviderHandle, Rpc};
-    /// # const SUM: Rpc<(i64, i64), i64> = Rpc::new("sum");
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let service = Instance::builder("na+sm://").start()?;
-    /// # service.register(SUM, |handle| {
-    /// #     let (a, b) = *handle.args();
-    /// #     let _ = handle.respond(&(a + b));
-    /// # })?;
-    /// # let client = Instance::builder("na+sm://").listen(false).start()?;
-    /// # let target = ProviderHandle::from(client.lookup(service.self_addr().uri())?);
-    /// let (sender, receiver) = ult::channel::unbounded();
-    /// client.cforward(SUM, &target, &(40, 2), move |result| {
-    ///     let _ = sender.send(result);
-    /// })?;
-    /// assert_eq!(receiver.recv()??, 42);
-    /// # client.finalize_and_wait()?;
-    /// # service.finalize_and_wait()?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// As [`iforward`](Self::iforward); `callback` is then dropped and not called.
-    ///
-    /// Counterpart: `margo_provider_cforward`, which runs the callback in the progress loop.
-    pub fn cforward<A, R, F>(
-        &self,
-        rpc: Rpc<A, R>,
-        to: &ProviderHandle,
-        args: &A,
-        callback: F,
-    ) -> Result<Canceler, ForwardError>
-    where
-        A: Serialize,
-        R: DeserializeOwned + 'static,
-        F: FnOnce(Result<R, ForwardError>) + Send + 'static,
-    {
-        self.start_with_callback(rpc, to, args, None, callback)
-    }
-
-    /// As [`cforward`](Self::cforward), with a deadline `limit` from now, encoding included. Then
-    /// `callback` gets [`ForwardError::TimedOut`].
-    ///
-    /// # Errors
-    ///
-    /// As `cforward`.
-    ///
-    /// Counterpart: `margo_provider_cforward_timed`.
-    pub fn cforward_timed<A, R, F>(
-        &self,
-        rpc: Rpc<A, R>,
-        to: &ProviderHandle,
-        args: &A,
-        limit: Duration,
-        callback: F,
-    ) -> Result<Canceler, ForwardError>
-    where
-        A: Serialize,
-        R: DeserializeOwned + 'static,
-        F: FnOnce(Result<R, ForwardError>) + Send + 'static,
-    {
-        self.start_with_callback(rpc, to, args, Some(limit), callback)
-    }
-
-    fn start_with_callback<A, R, F>(
+    pub(super) fn start_with_callback<A, R, F>(
         &self,
         rpc: Rpc<A, R>,
         to: &ProviderHandle,

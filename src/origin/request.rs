@@ -27,8 +27,9 @@ use crate::operation::call::{Call, CallInfo, Outcome, failure};
 use crate::operation::deadline::{CallLimits, Deadline, is_past};
 use crate::{Canceler, ForwardError, Instance, ProviderHandle, Rpc};
 
-/// A call in flight, made by [`Instance::iforward`] or [`Instance::isend`]: wait for its result,
-/// look whether it is there, await it, cancel it.
+/// A call in flight, made by [`RpcCall::start`](crate::RpcCall::start) or
+/// [`RpcCall::start_send`](crate::RpcCall::start_send): wait for its result, look whether it is
+/// there, await it, cancel it.
 ///
 /// ```
 /// # use margo::{Instance, ProviderHandle, Rpc};
@@ -41,8 +42,8 @@ use crate::{Canceler, ForwardError, Instance, ProviderHandle, Rpc};
 /// # })?;
 /// # let client = Instance::builder("na+sm://").listen(false).start()?;
 /// # let target = ProviderHandle::from(client.lookup(service.self_addr().uri())?);
-/// let first = client.iforward(SUM, &target, &(1, 2))?;
-/// let second = client.iforward(SUM, &target, &(3, 4))?;
+/// let first = client.rpc(SUM, &target, &(1, 2)).start()?;
+/// let second = client.rpc(SUM, &target, &(3, 4)).start()?;
 /// // Both are on their way. In any order, or `margo::wait_all` …
 /// assert_eq!(second.wait()?, 7);
 /// // … and in async code, on any executor:
@@ -88,54 +89,6 @@ struct Flight {
 }
 
 impl Instance {
-    /// Starts a call of `rpc` at `to` with `args`, and returns when the arguments have been
-    /// encoded: they are not needed any more. The answer is that of the [`Request`].
-    ///
-    /// There is no order among calls in flight, of their handlers or of their answers.
-    ///
-    /// # Errors
-    ///
-    /// When nothing was sent: [`ForwardError::Encode`], [`ForwardError::Closing`],
-    /// [`ForwardError::Network`].
-    ///
-    /// Counterpart: `margo_provider_iforward`.
-    pub fn iforward<A, R>(
-        &self,
-        rpc: Rpc<A, R>,
-        to: &ProviderHandle,
-        args: &A,
-    ) -> Result<Request<R>, ForwardError>
-    where
-        A: Serialize,
-        R: DeserializeOwned,
-    {
-        let bounds = CallLimits::of_starter(None);
-        self.start_request(ForwardOptions::default(), rpc, to, args, bounds, read)
-    }
-
-    /// As [`iforward`](Self::iforward), with a deadline `limit` from now, encoding included. Then
-    /// the call ends with [`ForwardError::TimedOut`], whether or not a caller waits for it.
-    ///
-    /// # Errors
-    ///
-    /// As `iforward`.
-    ///
-    /// Counterpart: `margo_provider_iforward_timed`.
-    pub fn iforward_timed<A, R>(
-        &self,
-        rpc: Rpc<A, R>,
-        to: &ProviderHandle,
-        args: &A,
-        limit: Duration,
-    ) -> Result<Request<R>, ForwardError>
-    where
-        A: Serialize,
-        R: DeserializeOwned,
-    {
-        let bounds = CallLimits::of_starter(Some(limit));
-        self.start_request(ForwardOptions::default(), rpc, to, args, bounds, read)
-    }
-
     pub(crate) fn start_request<A: Serialize, P, R>(
         &self,
         options: ForwardOptions,
@@ -162,7 +115,7 @@ impl Instance {
     }
 }
 
-fn read<R: DeserializeOwned>(
+pub(super) fn read<R: DeserializeOwned>(
     call: &Call,
     instance: &Instance,
     site: CallInfo<'_>,
@@ -220,7 +173,7 @@ impl<R> Request<R> {
     /// # let client = Instance::builder("na+sm://").listen(false).start()?;
     /// # let target = ProviderHandle::from(client.lookup(service.self_addr().uri())?);
     /// # let stop = ult::Eventual::<()>::new();
-    /// let request = client.iforward(SUM, &target, &(40, 2))?;
+    /// let request = client.rpc(SUM, &target, &(40, 2)).start()?;
     /// match ult::wait_any(&[&stop, request.ready()], None) {
     ///     Some(1) => assert_eq!(request.wait()?, 42),
     ///     _ => request.cancel(),
@@ -330,7 +283,8 @@ impl<R: DeserializeOwned> Request<R> {
     }
 
     /// As [`wait`](Self::wait), no longer than until `until`. The call goes on if it is not over
-    /// then; this is no deadline of the call, which [`Instance::iforward_timed`] has.
+    /// then; this is no deadline of the call, which is
+    /// [`RpcCall::timeout`](crate::RpcCall::timeout).
     ///
     /// # Errors
     ///
@@ -435,7 +389,7 @@ impl Drop for Flight {
 /// # let target = ProviderHandle::from(client.lookup(service.self_addr().uri())?);
 /// let mut requests = Vec::new();
 /// for n in 0..10 {
-///     requests.push(client.iforward(SUM, &target, &(n, n))?);
+///     requests.push(client.rpc(SUM, &target, &(n, n)).start()?);
 /// }
 /// let mut sum = 0;
 /// while let Some((_at, result)) = margo::wait_any(&mut requests) {
@@ -450,7 +404,8 @@ impl Drop for Flight {
 ///
 /// Each call looks at all of `requests`, twice if it has to wait. To take the results of thousands
 /// as they come, put the requests, which are futures, into a `FuturesUnordered` of the `futures`
-/// crate and take from it in [`ult::block_on`], or let [`Instance::cforward`] call back.
+/// crate and take from it in [`ult::block_on`], or let
+/// [`RpcCall::call_back`](crate::RpcCall::call_back) call back.
 ///
 /// Counterpart: `margo_wait_any`, which polls.
 pub fn wait_any<R: DeserializeOwned>(

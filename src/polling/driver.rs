@@ -585,7 +585,7 @@ mod tests {
         service.serve(PING).function(|()| ()).unwrap();
         let client = Instance::builder("na+sm://").listen(false).start().unwrap();
         let target = ProviderHandle::from(client.lookup(service.self_addr().uri()).unwrap());
-        let held = client.iforward(HOLD, &target, &()).unwrap();
+        let held = client.rpc(HOLD, &target, &()).start().unwrap();
         // What ends it is called by progress, and no code of users.
         let at_end = Box::new(|_| panic!("on the progress ULT"));
         let (_call, token) =

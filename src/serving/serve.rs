@@ -212,7 +212,7 @@ where
     /// [`Handle::respond`] and go on; what it returns is then dropped.
     ///
     /// With a result type `Result<V, E>` it can use `?` for errors of the application, which the
-    /// origin gets as such: see [`Instance::call`].
+    /// origin gets as such: see [`RpcCall::call`](crate::RpcCall::call).
     ///
     /// # Errors
     ///

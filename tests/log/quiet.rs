@@ -46,7 +46,7 @@ fn live(address: &str, level: Option<LogLevel>) {
     let target = ProviderHandle::from(client.lookup(service.self_addr().uri()).unwrap());
     assert_eq!(client.forward(SUM, &target, &(1, 2)).unwrap(), 3);
     assert_eq!(client.forward_timed(SUM, &target, &(1, 2), PATIENCE).unwrap(), 3);
-    assert_eq!(client.iforward(SUM, &target, &(1, 2)).unwrap().wait().unwrap(), 3);
+    assert_eq!(client.rpc(SUM, &target, &(1, 2)).start().unwrap().wait().unwrap(), 3);
     let exposed = client.expose(vec![7; 1000], Access::ReadOnly).unwrap();
     assert_eq!(client.forward(TRANSFER, &target, exposed.bulk()).unwrap(), 7);
     drop(exposed);

@@ -178,7 +178,7 @@ fn every_way_to_call_belongs_to_the_trace_and_has_its_place() {
             let to = ProviderHandle::from(instance.lookup(handle.args()).unwrap());
             // At the same time, with one that waits in between.
             let requests: Vec<_> =
-                (0..3).map(|_| instance.iforward(LEAF, &to, &()).unwrap()).collect();
+                (0..3).map(|_| instance.rpc(LEAF, &to, &()).start().unwrap()).collect();
             instance.forward(LEAF, &to, &()).unwrap();
             for request in requests {
                 assert_eq!(request.wait().unwrap()[0], own);
@@ -196,7 +196,7 @@ fn every_way_to_call_belongs_to_the_trace_and_has_its_place() {
             let call = move |result: Result<[Option<String>; 3], _>| {
                 sender.send((result.unwrap(), id(trace::current()))).unwrap();
             };
-            instance.cforward(LEAF, &to, &(), call).unwrap();
+            instance.rpc(LEAF, &to, &()).call_back(call).unwrap();
             let (leaf, after) = receiver.recv().unwrap();
             assert_eq!((&leaf[0], &after), (&own, &own));
             handle.respond(&8).unwrap();

@@ -221,7 +221,7 @@ impl World {
         provider: u16,
         args: &A,
     ) -> (Request<R>, Asked) {
-        let call = self.caller.iforward(rpc, &self.target(provider), args).unwrap();
+        let call = self.caller.rpc(rpc, &self.target(provider), args).start().unwrap();
         (call, self.server.next_request())
     }
 
@@ -432,7 +432,8 @@ fn one_way_calls_are_over_when_c_would_acknowledge_them() {
     on_each_more(|world, capture| {
         let send = |text: &str| {
             let text = ConstStr(text.to_owned());
-            let call = world.caller.isend(ONE_WAY, &world.target(DEFAULT), &text).unwrap();
+            let call =
+                world.caller.rpc(ONE_WAY, &world.target(DEFAULT), &text).start_send().unwrap();
             (call, world.server.next_request())
         };
         let [as_c] = capture.messages(3, "oneway", 0)[..] else { unreachable!() };

@@ -265,7 +265,7 @@ fn nobody_finds_a_service_that_waits_for_its_handlers() {
     let store = BlobClient::new(&client, target);
     store.put("x", b"to be connected", PATIENCE).unwrap();
     let own = ProviderHandle::from(client.self_addr());
-    let blocked = client.iforward(BLOCK, &own, &()).unwrap();
+    let blocked = client.rpc(BLOCK, &own, &()).start().unwrap();
     enters.recv().unwrap();
     let puts = std::thread::spawn(move || store.put("y", &vec![0; 1 << 20], PATIENCE));
     let mut dumps = serde_json::Deserializer::from_reader(stderr).into_iter();

@@ -242,7 +242,7 @@ fn by_default_nobody_holds_all_requests_that_wait_to_be_decoded() {
             Client { instance, target }
         };
         let (many, few) = (client(), client());
-        let start = |n: u32| many.instance.iforward(HOLD, &many.target, &n).unwrap();
+        let start = |n: u32| many.instance.rpc(HOLD, &many.target, &n).start().unwrap();
         let calls: Vec<_> = (0..600).map(start).collect();
         // 192 for anybody and 32 more of one peer, of 512 in all.
         until("the rest is refused", || calls.iter().filter(|call| call.test()).count() == 376);
@@ -301,7 +301,7 @@ fn a_handler_is_not_held_by_an_origin_that_serves_nothing() {
     };
     let holder = client.layout().progress_pool().spawn(hold).unwrap();
     begun.wait();
-    let call = client.iforward(PULL, &target, exposed.bulk()).unwrap();
+    let call = client.rpc(PULL, &target, exposed.bulk()).start().unwrap();
     let error = bounded("the transfer ends", move || ends.wait().clone());
     assert!(error.contains("`margo.bulk.timeout_msec`") && error.contains("100ms"), "{error}");
     go.send(()).unwrap();
@@ -400,7 +400,7 @@ fn who_waits_for_its_rpc_leaves_the_pool_to_others() {
             };
             assert_eq!(ask(INNER, 1), 2);
             let nested: Vec<_> = (0..6)
-                .map(|n| client.instance.iforward(OUTER, &client.target, &n).unwrap())
+                .map(|n| client.instance.rpc(OUTER, &client.target, &n).start().unwrap())
                 .collect();
             let nested = bounded("nested calls", move || margo::wait_all(nested));
             for (n, result) in (1..).zip(nested) {
@@ -435,7 +435,7 @@ fn who_has_waited_for_its_rpc_waits_for_the_pool_next() {
         held.begun(1);
         let rpc = || held.service.monitoring().rpc_load(HOLD, ProviderId::DEFAULT).unwrap();
         until("two wait for their RPC", || rpc().waiting == 2);
-        let other = client.instance.iforward(OTHER, &client.target, &7).unwrap();
+        let other = client.instance.rpc(OTHER, &client.target, &7).start().unwrap();
         until("one waits for the pool", || held.waiting() == 1);
         held.go.release(1);
         // It was there before the next of the RPC.
@@ -579,7 +579,7 @@ fn a_service_at_its_bound_can_be_looked_at_and_ended_by_others() {
         let own = transport.split("://").next().unwrap();
         let client = builder(format!("{own}://")).listen(false).start().unwrap();
         let target = ProviderHandle::from(client.lookup(service.self_addr().uri()).unwrap());
-        let held = client.iforward(HOLD, &target, &1).unwrap();
+        let held = client.rpc(HOLD, &target, &1).start().unwrap();
         bounded("the handler begins", move || *begun.wait());
         let metrics = client.network().metrics_of_timed(target.addr(), PATIENCE).unwrap();
         assert_eq!(metrics.handlers_running, 2, "{overload}: that one, and this one");

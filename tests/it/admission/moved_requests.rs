@@ -36,7 +36,7 @@ fn serve(service: &Instance, own: Option<Admission>) -> Kept<u32> {
 
 fn start(pair: &Pair, numbers: std::ops::Range<u32>) -> Vec<Request<u32>> {
     let target = pair.target();
-    numbers.map(|n| pair.client.iforward(KEEP, &target, &n).unwrap()).collect()
+    numbers.map(|n| pair.client.rpc(KEEP, &target, &n).start().unwrap()).collect()
 }
 
 /// Waits until so many handlers have ended.
@@ -219,7 +219,7 @@ fn dropped_or_answered_by_a_panic_they_leave() {
         let kept = Kept::default();
         pair.service.serve(BAD).admission(Admission::new(2)).handler(keeping(&kept)).unwrap();
         let target = pair.target();
-        let call = |n| pair.client.iforward(BAD, &target, &n).unwrap();
+        let call = |n| pair.client.rpc(BAD, &target, &n).start().unwrap();
         let requests = vec![call(0), call(1)];
         until_kept(&kept, 2);
         drop(kept.lock().unwrap().pop());

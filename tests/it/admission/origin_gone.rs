@@ -25,7 +25,7 @@ fn service_process() {
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).unwrap();
     let client = client_for(&address);
     let target = ProviderHandle::from(client.lookup(&address).unwrap());
-    let calls = (0..REQUESTS).map(|_| client.iforward(HOLD, &target, &()).unwrap());
+    let calls = (0..REQUESTS).map(|_| client.rpc(HOLD, &target, &()).start().unwrap());
     let calls: Vec<_> = calls.collect();
     client.send(TELL, &target, &()).unwrap();
     println!("all sent");

@@ -59,13 +59,13 @@ impl Held {
         let own = transport.split("://").next().unwrap();
         let client = builder(format!("{own}://")).listen(false).start().unwrap();
         let target = ProviderHandle::from(client.lookup(service.self_addr().uri()).unwrap());
-        let holder = Some(client.iforward(HOLD, &target, &()).unwrap());
+        let holder = Some(client.rpc(HOLD, &target, &()).start().unwrap());
         begun.wait();
         Self { service, client, target, open, order, holder }
     }
 
     fn call(&self, rpc: Rpc<u32, u32>, n: u32) -> Request<u32> {
-        self.client.iforward(rpc, &self.target, &n).unwrap()
+        self.client.rpc(rpc, &self.target, &n).start().unwrap()
     }
 
     /// Lets the xstream go on when so many more handlers wait; the order in which they began.
@@ -235,10 +235,10 @@ fn started_handlers_go_before_new_ones_where_the_kind_says_so() {
         };
         service.serve(HOLD).pool(&pool).function(hold).unwrap();
         let target = ProviderHandle::from(service.self_addr());
-        let call = |rpc: Rpc<u32, u32>, n| service.iforward(rpc, &target, &n).unwrap();
+        let call = |rpc: Rpc<u32, u32>, n| service.rpc(rpc, &target, &n).start().unwrap();
         let mut calls: Vec<_> = (0..5).map(|n| call(LOW, n)).collect();
         begun.acquire(5).forget();
-        let holder = service.iforward(HOLD, &target, &()).unwrap();
+        let holder = service.rpc(HOLD, &target, &()).start().unwrap();
         held.wait();
         calls.extend((0..20).map(|n| call(NORMAL, n)));
         let own = service.clone();

@@ -26,7 +26,7 @@ fn service_process() {
     let (own, service) = addresses.split_once(' ').unwrap();
     let client = builder(own).start().unwrap();
     let target = ProviderHandle::from(client.lookup(service).unwrap());
-    let calls = (0..CALLS).map(|_| client.iforward(HOLD, &target, &()).unwrap());
+    let calls = (0..CALLS).map(|_| client.rpc(HOLD, &target, &()).start().unwrap());
     let calls: Vec<_> = calls.collect();
     say(&format!("listening on {}", client.self_addr()));
     margo::wait_all(calls);

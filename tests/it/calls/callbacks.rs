@@ -36,7 +36,7 @@ fn the_callback_gets_the_result_once() {
         for (to, n) in [(target, 1), (&other, 2)] {
             let sender = sender.clone();
             let callback = move |result| sender.send(result).unwrap();
-            pair.client.cforward(HOLD, to, &n, callback).unwrap();
+            pair.client.rpc(HOLD, to, &n).call_back(callback).unwrap();
         }
         assert_eq!(receiver.recv().unwrap().unwrap(), 2);
         held.go(1);
@@ -55,19 +55,19 @@ fn the_callback_gets_errors() {
             let sender = sender.clone();
             move |result| sender.send(result).unwrap()
         };
-        pair.client.cforward(NOBODY, target, &1, callback()).unwrap();
+        pair.client.rpc(NOBODY, target, &1).call_back(callback()).unwrap();
         let result = receiver.recv().unwrap();
         assert!(matches!(result, Err(ForwardError::NotRegistered { .. })), "{result:?}");
 
         held.begun_in_time(&pair.service, |limit| {
-            pair.client.cforward_timed(HOLD, target, &1, limit, callback()).unwrap();
+            pair.client.rpc(HOLD, target, &1).timeout(limit).call_back(callback()).unwrap();
             match receiver.recv().unwrap() {
                 Err(ForwardError::TimedOut { limit: given, .. }) => assert_eq!(given, limit),
                 other => panic!("{other:?}"),
             }
         });
 
-        let canceler = pair.client.cforward(HOLD, target, &1, callback()).unwrap();
+        let canceler = pair.client.rpc(HOLD, target, &1).call_back(callback()).unwrap();
         held.begun(1);
         canceler.cancel();
         let result = receiver.recv().unwrap();
@@ -84,7 +84,7 @@ fn a_deadline_that_does_not_pass_changes_nothing() {
         for limit in [Duration::from_secs(3600), Duration::MAX] {
             let sender = sender.clone();
             let callback = move |result| sender.send(result).unwrap();
-            pair.client.cforward_timed(HOLD, target, &3, limit, callback).unwrap();
+            pair.client.rpc(HOLD, target, &3).timeout(limit).call_back(callback).unwrap();
             assert_eq!(receiver.recv().unwrap().unwrap(), 3);
         }
     });
@@ -99,7 +99,7 @@ fn a_callback_may_wait_and_call() {
             let n = u32::try_from(result.unwrap()).unwrap();
             sender.send(client.forward(HOLD, &to, &n)).unwrap();
         };
-        pair.client.cforward(SUM, target, &(1, 2), callback).unwrap();
+        pair.client.rpc(SUM, target, &(1, 2)).call_back(callback).unwrap();
         // The callback waits, and nothing else is held up.
         held.begun(1);
         assert_eq!(pair.client.forward(SUM, target, &(1, 1)).unwrap(), 2);
@@ -116,7 +116,7 @@ fn a_callback_that_panics_hurts_nobody() {
             let _sender = sender;
             panic!("as the test wants, with {result:?}");
         };
-        pair.client.cforward(SUM, target, &(1, 2), callback).unwrap();
+        pair.client.rpc(SUM, target, &(1, 2)).call_back(callback).unwrap();
         assert!(receiver.recv().is_err(), "it was unwound");
         assert_eq!(pair.client.forward(SUM, target, &(1, 1)).unwrap(), 2);
     });
@@ -130,7 +130,7 @@ fn a_call_that_cannot_start_drops_its_callback() {
             let (sender, receiver) = channel::unbounded();
             pair.client.finalize_and_wait().unwrap();
             let callback = move |result| sender.send(result).unwrap();
-            let started = pair.client.cforward(HOLD, &target, &1, callback);
+            let started = pair.client.rpc(HOLD, &target, &1).call_back(callback);
             assert!(matches!(started, Err(ForwardError::Closing { .. })), "{started:?}");
             assert!(receiver.recv().is_err(), "it was not called");
             pair.service.finalize_and_wait().unwrap();
@@ -146,7 +146,7 @@ fn the_end_of_the_instance_calls_back() {
             let (sender, receiver) = results();
             let callback = move |result| sender.send(result).unwrap();
             let limit = Duration::from_secs(3600);
-            pair.client.cforward_timed(HOLD, &pair.target(), &1, limit, callback).unwrap();
+            pair.client.rpc(HOLD, &pair.target(), &1).timeout(limit).call_back(callback).unwrap();
             held.begun(1);
             pair.client.finalize_and_wait().unwrap();
             let result = receiver.recv().unwrap();

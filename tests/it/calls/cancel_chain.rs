@@ -31,14 +31,14 @@ type Way = fn(&Instance, &ProviderHandle) -> Nested;
 const WAYS: [Way; 8] = [
     |own, to| own.forward(HOLD, to, &1),
     |own, to| own.forward_timed(HOLD, to, &1, PATIENCE),
-    |own, to| own.iforward(HOLD, to, &1)?.wait(),
-    |own, to| own.iforward_timed(HOLD, to, &1, PATIENCE)?.wait(),
-    |own, to| ult::block_on(own.iforward(HOLD, to, &1)?),
-    |own, to| margo::wait_all([own.iforward(HOLD, to, &1)?]).remove(0),
-    |own, to| margo::wait_any(&mut vec![own.iforward(HOLD, to, &1)?]).unwrap().1,
+    |own, to| own.rpc(HOLD, to, &1).start()?.wait(),
+    |own, to| own.rpc(HOLD, to, &1).timeout(PATIENCE).start()?.wait(),
+    |own, to| ult::block_on(own.rpc(HOLD, to, &1).start()?),
+    |own, to| margo::wait_all([own.rpc(HOLD, to, &1).start()?]).remove(0),
+    |own, to| margo::wait_any(&mut vec![own.rpc(HOLD, to, &1).start()?]).unwrap().1,
     |own, to| {
         let (sender, receiver) = channel::unbounded();
-        own.cforward(HOLD, to, &1, move |end| sender.send(end).unwrap())?;
+        own.rpc(HOLD, to, &1).call_back(move |end| sender.send(end).unwrap())?;
         receiver.recv_timeout(PATIENCE).unwrap()
     },
 ];
@@ -90,7 +90,7 @@ impl Chain {
     }
 
     fn begin(&self, way: usize) -> Request<u32> {
-        self.origin.iforward(RELAY, &self.target(), &way).unwrap()
+        self.origin.rpc(RELAY, &self.target(), &way).start().unwrap()
     }
 
     fn held(&self) -> (CancelToken, Handle<u32, u32>) {
@@ -213,7 +213,7 @@ fn what_is_called_after_the_cancel_is_not_sent() {
                 }
                 let told = own.send(TELL, to, &1).unwrap_err();
                 assert!(matches!(told, ForwardError::Canceled { never_ran: true, .. }), "{told}");
-                let told = own.isend(TELL, to, &1).unwrap_err();
+                let told = own.rpc(TELL, to, &1).start_send().unwrap_err();
                 assert!(matches!(told, ForwardError::Canceled { never_ran: true, .. }), "{told}");
             });
             own.forward(HOLD, to, &1)
@@ -241,7 +241,7 @@ fn the_innermost_token_counts_and_the_outer_one_after_it() {
     // Of two requests at one instance, one of which is canceled.
     let (own, to) = (chain.middle.clone(), chain.origin.lookup(chain.last.self_addr().uri()));
     let to = ProviderHandle::from(to.unwrap());
-    let [outer, inner] = [1, 2].map(|n| chain.origin.iforward(HOLD, &to, &n).unwrap());
+    let [outer, inner] = [1, 2].map(|n| chain.origin.rpc(HOLD, &to, &n).start().unwrap());
     let mut held = [chain.held(), chain.held()];
     held.sort_by_key(|(_, handle)| *handle.args());
     let [(of_outer, _outer), (of_inner, _inner)] = held;
@@ -251,9 +251,9 @@ fn the_innermost_token_counts_and_the_outer_one_after_it() {
     let ((sender, made), (tell, ended)) = (channel::unbounded(), channel::unbounded());
     let call = move || {
         of_outer.cancels_calls_in(|| {
-            let nested = of_inner.cancels_calls_in(|| own.iforward(HOLD, &last, &3)).unwrap();
+            let nested = of_inner.cancels_calls_in(|| own.rpc(HOLD, &last, &3).start()).unwrap();
             assert!(is_canceled(&own.forward(HOLD, &last, &4), true));
-            let undone = margo::without_deadline(|| own.iforward(HOLD, &last, &5)).unwrap();
+            let undone = margo::without_deadline(|| own.rpc(HOLD, &last, &5).start()).unwrap();
             assert!(is_canceled(&own.forward(HOLD, &last, &6), true));
             sender.send((nested, undone)).unwrap();
         });
@@ -292,8 +292,8 @@ fn the_innermost_token_counts_and_the_outer_one_after_it() {
 #[test]
 fn calls_stay_tied_wherever_they_are_waited_for() {
     let chain = Chain::new("na+sm://", |token, handle, to| {
-        let request = token.cancels_calls_in(|| handle.instance().iforward(HOLD, to, &1))?;
-        token.cancels_calls_in(|| handle.instance().iforward(HOLD, to, &2))?.detach();
+        let request = token.cancels_calls_in(|| handle.instance().rpc(HOLD, to, &1).start())?;
+        token.cancels_calls_in(|| handle.instance().rpc(HOLD, to, &2).start())?.detach();
         let (sender, ended) = channel::unbounded();
         drop(std::thread::spawn(move || sender.send(request.wait()).unwrap()));
         ended.recv_timeout(PATIENCE).unwrap()
@@ -417,7 +417,7 @@ fn a_chain_of_processes_hears_that_its_first_one_cancels_or_is_killed() {
                 |service: &Service| ProviderHandle::from(client.lookup(&service.address).unwrap());
             let last = at(&chain[2]);
             let rest: Vec<_> = chain[1..].iter().map(|one| one.address.clone()).collect();
-            let call = client.iforward(PASS_ON, &at(&chain[0]), &rest).unwrap();
+            let call = client.rpc(PASS_ON, &at(&chain[0]), &rest).start().unwrap();
             client.forward_timed(ARRIVED, &last, &(), PATIENCE).unwrap();
             let mut call = Some(call);
             match killed {

@@ -423,7 +423,7 @@ fn a_request_that_is_canceled_or_dropped_fires_the_token() {
     on_each_with_extensions(|pair| {
         let held = hold(&pair.service);
         for dropped in [false, true] {
-            let request = pair.client.iforward(HOLD, &pair.target(), &1).unwrap();
+            let request = pair.client.rpc(HOLD, &pair.target(), &1).start().unwrap();
             let (token, handle) = next(&held);
             assert!(!token.is_canceled());
             if dropped {
@@ -503,7 +503,7 @@ fn what_a_handler_sends_has_the_deadline_of_its_request() {
             sender.send((*handle.args(), handle.deadline())).unwrap();
         };
         pair.service.serve(TELL).handler(tell).unwrap();
-        pair.client.send_timed(TELL, &pair.target(), &1, PATIENCE).unwrap();
+        pair.client.rpc(TELL, &pair.target(), &1).timeout(PATIENCE).send().unwrap();
         assert_eq!(next(&told), (1, None));
 
         let (sender, results) = channel::unbounded();
@@ -511,7 +511,8 @@ fn what_a_handler_sends_has_the_deadline_of_its_request() {
         let late = move |handle: &Handle<u32, u32>| {
             handle.cancel_token().wait_timeout(PATIENCE).unwrap();
             let margo = handle.instance();
-            let late = [margo.send(TELL, &own, &2), margo.isend(TELL, &own, &3).map(drop)];
+            let late =
+                [margo.send(TELL, &own, &2), margo.rpc(TELL, &own, &3).start_send().map(drop)];
             margo::without_deadline(|| margo.send(TELL, &own, &4)).unwrap();
             sender.send(late).unwrap();
             0
@@ -545,7 +546,7 @@ fn all_that_waits_for_a_peer_has_a_form_with_a_limit() {
                 assert!(matches!(checked, IdentityError::None { .. }), "{checked}");
                 let refused = client.network().shutdown_remote_timed(&addr, PATIENCE).unwrap_err();
                 assert!(matches!(refused, ShutdownRemoteError::NotEnabled { .. }), "{refused}");
-                let unknown = client.call_timed(PARSE, &target, &(), PATIENCE).unwrap_err();
+                let unknown = client.rpc(PARSE, &target, &()).timeout(PATIENCE).call().unwrap_err();
                 let is_unknown =
                     matches!(unknown, CallError::Forward(ForwardError::NotRegistered { .. }));
                 assert!(is_unknown, "{unknown}");
@@ -563,7 +564,8 @@ fn all_that_waits_for_a_peer_has_a_form_with_a_limit() {
             else {
                 panic!("it has answered");
             };
-            let Err(CallError::Forward(called)) = client.call_timed(PARSE, &target, &(), SOON)
+            let Err(CallError::Forward(called)) =
+                client.rpc(PARSE, &target, &()).timeout(SOON).call()
             else {
                 panic!("it has answered");
             };
@@ -574,8 +576,14 @@ fn all_that_waits_for_a_peer_has_a_form_with_a_limit() {
                 checked,
                 shut,
                 called,
-                client.send_timed(LONG, &target, &long, SOON).unwrap_err(),
-                client.isend_timed(LONG, &target, &long, SOON).unwrap().wait().unwrap_err(),
+                client.rpc(LONG, &target, &long).timeout(SOON).send().unwrap_err(),
+                client
+                    .rpc(LONG, &target, &long)
+                    .timeout(SOON)
+                    .start_send()
+                    .unwrap()
+                    .wait()
+                    .unwrap_err(),
             ];
             assert!(started.elapsed() >= 6 * SOON);
             for error in errors {

@@ -278,7 +278,7 @@ fn a_handler_that_leaves_by_exit() {
         assert_eq!(call(1).unwrap(), 1);
         let error = pair.client.forward_timed(ENDS, &target, &(), PATIENCE).unwrap_err();
         assert!(error.to_string().contains("the handler ended without an answer"), "{error}");
-        let left = pair.client.iforward(LEAVES, &target, &2).unwrap();
+        let left = pair.client.rpc(LEAVES, &target, &2).start().unwrap();
         let answers = loop {
             if let Some(request) = later.lock().unwrap().take() {
                 break request;
@@ -487,7 +487,7 @@ fn who_holds_too_many_long_arguments_says_so() {
             let target = ProviderHandle::from(client.lookup(service.self_addr().uri()).unwrap());
             let release = hold_up(&service);
             let long = "x".repeat(100_000);
-            let calls = [(); 2].map(|()| client.iforward(LEN, &target, &long).unwrap());
+            let calls = [(); 2].map(|()| client.rpc(LEN, &target, &long).start().unwrap());
             let start = Instant::now();
             while !calls.iter().any(|call| call.test()) {
                 assert!(start.elapsed() < PATIENCE, "none is refused");
@@ -545,7 +545,7 @@ fn a_client_that_fetches_no_results_takes_a_bounded_part_of_the_service() {
             pair.service.register(SUM, |request| drop(request.respond(&5))).unwrap();
             pair.service.register(PANIC, |_| panic!("{}", "why ".repeat(200))).unwrap();
             let target = ProviderHandle::from(lazy.lookup(pair.service.self_addr().uri()).unwrap());
-            let calls = [(); 3].map(|()| lazy.iforward(LONG, &target, &true).unwrap());
+            let calls = [(); 3].map(|()| lazy.rpc(LONG, &target, &true).start().unwrap());
             calls.iter().for_each(|_| entered.recv_timeout(PATIENCE).unwrap());
             let release = hold_up(&lazy);
             go.set(()).unwrap();

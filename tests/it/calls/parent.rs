@@ -26,20 +26,20 @@ fn everywhere(instance: &Instance, pool: &Pool, target: &ProviderHandle) -> Vec<
     let request = {
         let (instance, target) = (instance.clone(), target.clone());
         // Started in a tasklet, which cannot wait.
-        move || instance.iforward(WHO, &target, &()).unwrap()
+        move || instance.rpc(WHO, &target, &()).start().unwrap()
     };
     let (sender, receiver) = ult::channel::unbounded();
     let own = instance.clone();
     let (caller, to) = (instance.clone(), target.clone());
     let again = move |_| sender.send(own.forward(WHO, &to, &()).unwrap()).unwrap();
-    caller.cforward(WHO, target, &(), again).unwrap();
+    caller.rpc(WHO, target, &()).call_back(again).unwrap();
     vec![
         call()(),
         pool.spawn(call()).unwrap().join().unwrap(),
         pool.spawn(nested).unwrap().join().unwrap(),
         pool.spawn_after(Duration::from_millis(1), call()).unwrap().join().unwrap(),
         pool.tasklet().spawn(request).unwrap().join().unwrap().wait().unwrap(),
-        ult::block_on(instance.iforward(WHO, target, &()).unwrap()).unwrap(),
+        ult::block_on(instance.rpc(WHO, target, &()).start().unwrap()).unwrap(),
         receiver.recv().unwrap(),
     ]
 }

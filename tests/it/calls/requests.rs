@@ -46,9 +46,9 @@ fn assert_canceled(result: Result<u32, ForwardError>) {
 #[test]
 fn requests_are_waited_for_in_any_order() {
     with_held(|pair, target, held| {
-        let first = pair.client.iforward(HOLD, target, &1).unwrap();
-        let second = pair.client.iforward(HOLD, target, &2).unwrap();
-        let sum = pair.client.iforward(SUM, target, &(3, 4)).unwrap();
+        let first = pair.client.rpc(HOLD, target, &1).start().unwrap();
+        let second = pair.client.rpc(HOLD, target, &2).start().unwrap();
+        let sum = pair.client.rpc(SUM, target, &(3, 4)).start().unwrap();
         assert_eq!(sum.wait().unwrap(), 7, "while the others are held");
         held.go(2);
         assert_eq!(second.wait().unwrap(), 2);
@@ -69,7 +69,8 @@ impl Wake for Rude {
 fn a_waker_that_panics_does_not_end_the_progress() {
     with_held(|pair, target, held| {
         let waker = Waker::from(Arc::new(Rude));
-        let mut request = Box::pin(pair.client.iforward(HOLD, target, &1).unwrap().into_future());
+        let mut request =
+            Box::pin(pair.client.rpc(HOLD, target, &1).start().unwrap().into_future());
         assert!(request.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
         held.go(1);
         assert_eq!(pair.client.forward(SUM, target, &(3, 4)).unwrap(), 7);
@@ -104,7 +105,7 @@ fn handlers_wait_for_tasks_of_another_executor_side_by_side() {
             pair.service.register(MEET, meet).unwrap();
             let target = pair.target();
             for _ in 0..3 {
-                let calls = [3, 1, 2, 0].map(|n| (n, pair.client.iforward(MEET, &target, &n)));
+                let calls = [3, 1, 2, 0].map(|n| (n, pair.client.rpc(MEET, &target, &n).start()));
                 for (n, call) in calls {
                     assert_eq!(call.unwrap().wait().unwrap(), n * 2);
                 }
@@ -120,7 +121,7 @@ fn many_requests_at_once_are_waited_for_in_order() {
         let client = pair.client.clone();
         let target = target.clone();
         let calls = move || {
-            let start = |n| client.iforward(SUM, &target, &(n, 1)).unwrap();
+            let start = |n| client.rpc(SUM, &target, &(n, 1)).start().unwrap();
             let requests: Vec<_> = (0..128).map(start).collect();
             requests.into_iter().map(|request| request.wait().unwrap()).collect::<Vec<_>>()
         };
@@ -134,7 +135,7 @@ fn many_requests_at_once_are_waited_for_in_order() {
 #[test]
 fn a_look_at_a_request_does_not_wait() {
     with_held(|pair, target, held| {
-        let request = pair.client.iforward(HOLD, target, &5).unwrap();
+        let request = pair.client.rpc(HOLD, target, &5).start().unwrap();
         held.begun(1);
         assert!(!request.test());
         let request = request.try_wait().expect_err("it is held");
@@ -153,7 +154,7 @@ fn a_look_at_a_request_does_not_wait() {
 #[test]
 fn what_is_over_is_there_at_once() {
     with_held(|pair, target, _| {
-        let request = pair.client.iforward(SUM, target, &(1, 1)).unwrap();
+        let request = pair.client.rpc(SUM, target, &(1, 1)).start().unwrap();
         assert_eq!(ult::wait_any(&[request.ready()], None), Some(0));
         assert!(request.test());
         assert_eq!(request.try_wait().unwrap().unwrap(), 2);
@@ -165,11 +166,11 @@ fn a_deadline_passes_while_somebody_waits() {
     with_held(|pair, target, _| {
         for limit in [Duration::ZERO, Duration::from_micros(50), SHORT] {
             let started = Instant::now();
-            let request = pair.client.iforward_timed(HOLD, target, &1, limit).unwrap();
+            let request = pair.client.rpc(HOLD, target, &1).timeout(limit).start().unwrap();
             assert_timed_out(request.wait(), limit);
             assert!(started.elapsed() >= limit);
             assert_timed_out(pair.client.forward_timed(HOLD, target, &1, limit), limit);
-            let request = pair.client.iforward_timed(HOLD, target, &1, limit).unwrap();
+            let request = pair.client.rpc(HOLD, target, &1).timeout(limit).start().unwrap();
             assert_timed_out(request.wait_timeout(PATIENCE).unwrap(), limit);
         }
     });
@@ -178,7 +179,7 @@ fn a_deadline_passes_while_somebody_waits() {
 #[test]
 fn a_deadline_passes_while_nobody_waits() {
     with_held(|pair, target, _| {
-        let timed = || pair.client.iforward_timed(HOLD, target, &1, SHORT).unwrap();
+        let timed = || pair.client.rpc(HOLD, target, &1).timeout(SHORT).start().unwrap();
         // Nobody looks, and there is no answer.
         let request = timed();
         let started = Instant::now();
@@ -210,7 +211,7 @@ fn a_deadline_passes_while_nobody_waits() {
 #[test]
 fn an_answer_after_the_deadline_is_none() {
     with_held(|pair, target, held| {
-        let start = |limit| pair.client.iforward_timed(HOLD, target, &1, limit).unwrap();
+        let start = |limit| pair.client.rpc(HOLD, target, &1).timeout(limit).start().unwrap();
         let requests = [start(LONG), start(SHORT)];
         let due = Instant::now() + SHORT;
         while Instant::now() < due {
@@ -226,14 +227,14 @@ fn an_answer_after_the_deadline_is_none() {
 #[test]
 fn an_answer_in_time_is_an_answer() {
     with_held(|pair, target, _| {
-        let timed = || pair.client.iforward_timed(SUM, target, &(2, 3), LONG).unwrap();
+        let timed = || pair.client.rpc(SUM, target, &(2, 3)).timeout(LONG).start().unwrap();
         assert_eq!(timed().wait().unwrap(), 5);
         assert_eq!(block_on(timed()).unwrap(), 5);
         let request = timed();
         assert_eq!(ult::wait_any(&[request.ready()], None), Some(0));
         assert_eq!(request.wait().unwrap(), 5);
         // A limit that no clock can count is none.
-        let request = pair.client.iforward_timed(SUM, target, &(2, 3), Duration::MAX).unwrap();
+        let request = pair.client.rpc(SUM, target, &(2, 3)).timeout(Duration::MAX).start().unwrap();
         assert_eq!(request.wait().unwrap(), 5);
     });
 }
@@ -245,7 +246,7 @@ fn deadlines_far_away_do_not_hold_up_the_end() {
         on_each(|pair| {
             let held = Held::serve(&pair.service);
             let target = pair.target();
-            let timed = || pair.client.iforward_timed(HOLD, &target, &1, LONG).unwrap();
+            let timed = || pair.client.rpc(HOLD, &target, &1).timeout(LONG).start().unwrap();
             let (watched, dropped, detached) = (timed(), timed(), timed());
             for request in [&watched, &dropped, &detached] {
                 assert_eq!(ult::wait_any(&[request.ready()], Some(Instant::now())), None);
@@ -265,7 +266,7 @@ fn deadlines_far_away_do_not_hold_up_the_end() {
 #[test]
 fn a_cancelled_call_ends_and_its_late_answer_is_dropped() {
     with_held(|pair, target, held| {
-        let request = pair.client.iforward(HOLD, target, &1).unwrap();
+        let request = pair.client.rpc(HOLD, target, &1).start().unwrap();
         held.begun(1);
         request.cancel();
         request.cancel();
@@ -273,7 +274,7 @@ fn a_cancelled_call_ends_and_its_late_answer_is_dropped() {
         held.go(1);
         held.ended(1);
         // Not the late answer to the first one.
-        let next = pair.client.iforward(HOLD, target, &2).unwrap();
+        let next = pair.client.rpc(HOLD, target, &2).start().unwrap();
         held.go(1);
         assert_eq!(next.wait().unwrap(), 2);
     });
@@ -282,11 +283,11 @@ fn a_cancelled_call_ends_and_its_late_answer_is_dropped() {
 #[test]
 fn a_cancel_is_no_timeout_and_a_timeout_no_cancel() {
     with_held(|pair, target, held| {
-        let request = pair.client.iforward_timed(HOLD, target, &1, LONG).unwrap();
+        let request = pair.client.rpc(HOLD, target, &1).timeout(LONG).start().unwrap();
         held.begun(1);
         request.cancel();
         assert_canceled(request.wait());
-        let request = pair.client.iforward_timed(HOLD, target, &1, Duration::ZERO).unwrap();
+        let request = pair.client.rpc(HOLD, target, &1).timeout(Duration::ZERO).start().unwrap();
         // Whoever is first has said why.
         while !request.test() {
             std::thread::yield_now();
@@ -299,7 +300,7 @@ fn a_cancel_is_no_timeout_and_a_timeout_no_cancel() {
 #[test]
 fn a_cancel_after_the_end_changes_nothing() {
     with_held(|pair, target, _| {
-        let request = pair.client.iforward(SUM, target, &(1, 2)).unwrap();
+        let request = pair.client.rpc(SUM, target, &(1, 2)).start().unwrap();
         let canceler = request.canceler();
         assert_eq!(ult::wait_any(&[request.ready()], None), Some(0));
         request.cancel();
@@ -312,7 +313,7 @@ fn a_cancel_after_the_end_changes_nothing() {
 #[test]
 fn another_thread_cancels_while_a_ult_waits() {
     with_held(|pair, target, held| {
-        let request = pair.client.iforward(HOLD, target, &1).unwrap();
+        let request = pair.client.rpc(HOLD, target, &1).start().unwrap();
         let canceler = request.canceler();
         let waiting = pair.client.layout().rpc_pool().spawn(move || request.wait()).unwrap();
         held.begun(1);
@@ -329,7 +330,7 @@ fn a_call_to_oneself_can_be_cancelled() {
             let own = builder(transport).start().unwrap();
             let held = Held::serve(&own);
             let target = ProviderHandle::from(own.self_addr());
-            let request = own.iforward(HOLD, &target, &1).unwrap();
+            let request = own.rpc(HOLD, &target, &1).start().unwrap();
             held.begun(1);
             request.cancel();
             assert_canceled(request.wait());
@@ -344,7 +345,7 @@ fn a_call_to_oneself_can_be_cancelled() {
 #[test]
 fn a_detached_call_goes_on() {
     with_held(|pair, target, held| {
-        let request = pair.client.iforward(HOLD, target, &1).unwrap();
+        let request = pair.client.rpc(HOLD, target, &1).start().unwrap();
         held.begun(1);
         request.detach();
         held.go(1);
@@ -358,7 +359,7 @@ fn the_first_of_several_requests() {
         // A provider whose handlers answer at once; the default one holds.
         let quick = ProviderHandle::new(target.addr().clone(), ProviderId::new(9));
         let provider = echo_provider(&pair.service, 9);
-        let start = |to, n: u32| pair.client.iforward(HOLD, to, &n).unwrap();
+        let start = |to, n: u32| pair.client.rpc(HOLD, to, &n).start().unwrap();
         let mut requests = vec![start(target, 10), start(&quick, 11), start(target, 12)];
         let (at, result) = margo::wait_any(&mut requests).unwrap();
         assert_eq!((at, result.unwrap(), requests.len()), (1, 11, 2));
@@ -380,7 +381,7 @@ fn the_first_of_several_requests() {
 #[test]
 fn each_of_several_requests_has_its_own_deadline() {
     with_held(|pair, target, _| {
-        let start = |limit| pair.client.iforward_timed(HOLD, target, &1, limit).unwrap();
+        let start = |limit| pair.client.rpc(HOLD, target, &1).timeout(limit).start().unwrap();
         let mut limit = SHORT;
         loop {
             let (later, mut requests) = (10 * limit, vec![start(LONG)]);
@@ -411,7 +412,7 @@ fn all_of_several_requests() {
         let mut requests: Vec<Request<u32>> = Vec::new();
         for n in 0..40 {
             let rpc = if n == 20 { NOBODY } else { HOLD };
-            requests.push(pair.client.iforward(rpc, target, &n).unwrap());
+            requests.push(pair.client.rpc(rpc, target, &n).start().unwrap());
         }
         held.begun(39);
         held.go(39);
@@ -422,7 +423,7 @@ fn all_of_several_requests() {
             }
         }
         // An iterator that starts them: all before the first wait, or they would wait for ever.
-        let start = |n| pair.client.iforward(HOLD, target, &n).unwrap();
+        let start = |n| pair.client.rpc(HOLD, target, &n).start().unwrap();
         let opener = {
             let held = held.clone();
             std::thread::spawn(move || {
@@ -439,8 +440,8 @@ fn all_of_several_requests() {
 fn calls_of_different_types_and_a_channel() {
     with_held(|pair, target, _| {
         let (sender, receiver) = ult::channel::unbounded();
-        let held = pair.client.iforward(HOLD, target, &1).unwrap();
-        let sum = pair.client.iforward(SUM, target, &(1, 1)).unwrap();
+        let held = pair.client.rpc(HOLD, target, &1).start().unwrap();
+        let sum = pair.client.rpc(SUM, target, &(1, 1)).start().unwrap();
         let objects: [&dyn Selectable; 3] = [held.ready(), sum.ready(), &receiver];
         assert_eq!(ult::wait_any(&objects, None), Some(1));
         sender.send(3).unwrap();
@@ -455,7 +456,7 @@ fn calls_of_different_types_and_a_channel() {
 fn the_first_of_a_call_and_a_timer() {
     with_held(|pair, target, held| {
         let pool = pair.client.layout().rpc_pool();
-        let request = pair.client.iforward(HOLD, target, &1).unwrap();
+        let request = pair.client.rpc(HOLD, target, &1).start().unwrap();
         let timer = pool.spawn_after(SHORT, || {}).unwrap();
         let objects: [&dyn Selectable; 2] = [request.ready(), &timer];
         assert_eq!(ult::wait_any(&objects, None), Some(1));
@@ -479,22 +480,28 @@ fn requests_without_a_response_are_over_when_they_are_sent() {
             sender.send(handle.args().len()).unwrap();
         };
         pair.service.serve(TELL).handler(tell).unwrap();
-        let start = |len| pair.client.isend(TELL, target, &vec![1; len]).unwrap();
+        let start = |len| pair.client.rpc(TELL, target, &vec![1; len]).start_send().unwrap();
         for sent in margo::wait_all([5, LONG].map(start)) {
             sent.unwrap();
         }
         start(7).detach();
         block_on(start(LONG + 1)).unwrap();
         let (client, to) = (pair.client.clone(), target.clone());
-        let send = move || client.isend(TELL, &to, &vec![1; 9]).unwrap().detach();
+        let send = move || client.rpc(TELL, &to, &vec![1; 9]).start_send().unwrap().detach();
         pair.client.layout().rpc_pool().tasklet().spawn(send).unwrap().join().unwrap();
         let mut lens: Vec<_> = (0..5).map(|_| told.recv_timeout(PATIENCE).unwrap()).collect();
         lens.sort_unstable();
         assert_eq!(lens, [5, 7, 9, LONG, LONG + 1]);
 
-        let late = pair.client.isend_timed(TELL, target, &vec![], Duration::ZERO).unwrap_err();
+        let late = pair
+            .client
+            .rpc(TELL, target, &vec![])
+            .timeout(Duration::ZERO)
+            .start_send()
+            .unwrap_err();
         assert!(matches!(late, ForwardError::TimedOut { never_ran: true, .. }), "{late}");
-        let in_time = pair.client.isend_timed(TELL, target, &vec![1; 3], PATIENCE).unwrap();
+        let in_time =
+            pair.client.rpc(TELL, target, &vec![1; 3]).timeout(PATIENCE).start_send().unwrap();
         in_time.wait().unwrap();
         assert_eq!(told.recv_timeout(PATIENCE), Ok(3), "and nothing of the late one");
     });
@@ -511,18 +518,18 @@ fn errors_of_a_service_are_told_apart_however_it_is_called() {
         pair.service.serve(HALF).function(half).unwrap();
         let client = &pair.client;
         let requests: Vec<_> =
-            [8, 7].map(|n| client.iforward(HALF, target, &n).unwrap()).into_iter().collect();
+            [8, 7].map(|n| client.rpc(HALF, target, &n).start().unwrap()).into_iter().collect();
         let halves: Vec<_> =
             margo::wait_all(requests).into_iter().map(CallError::flatten).collect();
         assert!(matches!(halves[0], Ok(4)), "{:?}", halves[0]);
         assert!(matches!(&halves[1], Err(CallError::Service(text)) if text == "7 is odd"));
-        assert!(matches!(client.call_timed(HALF, target, &6, PATIENCE), Ok(3)));
+        assert!(matches!(client.rpc(HALF, target, &6).timeout(PATIENCE).call(), Ok(3)));
         let (sender, receiver) = ult::channel::unbounded();
         let nobody = ProviderHandle::new(target.addr().clone(), ProviderId::new(43));
         for to in [target, &nobody] {
             let sender = sender.clone();
             let callback = move |result| sender.send(CallError::flatten(result)).unwrap();
-            client.cforward(HALF, to, &9, callback).unwrap();
+            client.rpc(HALF, to, &9).call_back(callback).unwrap();
             let error = receiver.recv_timeout(PATIENCE).unwrap().unwrap_err();
             assert_eq!(error.service().is_some(), to == target);
         }
@@ -532,13 +539,13 @@ fn errors_of_a_service_are_told_apart_however_it_is_called() {
 #[test]
 fn requests_are_futures() {
     with_held(|pair, target, held| {
-        let start = |n| pair.client.iforward(HOLD, target, &n).unwrap();
+        let start = |n| pair.client.rpc(HOLD, target, &n).start().unwrap();
         let both = zip(start(1), start(2));
         held.go(2);
         let (first, second) = block_on(both);
         assert_eq!((first.unwrap(), second.unwrap()), (1, 2));
         // The loser of a race is dropped, and so cancelled; it moves after it was polled.
-        let (slow, quick) = (start(1), pair.client.iforward(SUM, target, &(1, 1)).unwrap());
+        let (slow, quick) = (start(1), pair.client.rpc(SUM, target, &(1, 1)).start().unwrap());
         let mut slow = slow;
         assert!(block_on(poll_once(&mut slow)).is_none());
         let race = or(async { slow.await.map(i64::from) }, quick);
@@ -552,7 +559,7 @@ fn a_ult_that_is_cancelled_cancels_its_call() {
         let waits: [fn(&margo::Instance, &ProviderHandle); 3] = [
             |client, target| drop(client.forward(HOLD, target, &1)),
             |client, target| drop(client.forward_timed(HOLD, target, &1, LONG)),
-            |client, target| drop(client.iforward(HOLD, target, &1).unwrap().wait()),
+            |client, target| drop(client.rpc(HOLD, target, &1).start().unwrap().wait()),
         ];
         for wait in waits {
             let (client, target) = (pair.client.clone(), target.clone());
@@ -586,7 +593,7 @@ fn an_rpc_is_deregistered_while_it_is_called() {
             .unwrap();
             *provider.lock().unwrap() = Some(new);
             let target = ProviderHandle::new(pair.target().addr().clone(), ProviderId::new(3));
-            let start = |n| pair.client.iforward_timed(HOLD, &target, &n, PATIENCE).unwrap();
+            let start = |n| pair.client.rpc(HOLD, &target, &n).timeout(PATIENCE).start().unwrap();
             let mut requests: Vec<_> = (0..32).map(start).collect();
             gone.wait();
             requests.extend((32..64).map(start));
@@ -611,11 +618,11 @@ fn the_end_of_the_instance_ends_requests() {
         on_each(|pair| {
             let held = Held::serve(&pair.service);
             let target = pair.target();
-            let request = pair.client.iforward(HOLD, &target, &1).unwrap();
+            let request = pair.client.rpc(HOLD, &target, &1).start().unwrap();
             held.begun(1);
             pair.client.finalize_and_wait().unwrap();
             assert!(matches!(request.wait(), Err(ForwardError::Closing { rpc: "hold" })));
-            let late = pair.client.iforward(HOLD, &target, &1);
+            let late = pair.client.rpc(HOLD, &target, &1).start();
             assert!(matches!(late, Err(ForwardError::Closing { rpc: "hold" })), "{late:?}");
             held.go(1);
             pair.service.finalize_and_wait().unwrap();
@@ -634,12 +641,12 @@ fn what_nobody_serves_is_told_however_it_is_called() {
                 let to = ProviderHandle::new(addr.clone(), id);
                 let (sender, receiver) = ult::channel::unbounded();
                 let callback = move |result| sender.send(result).unwrap();
-                caller.cforward(rpc, &to, &1, callback).unwrap();
+                caller.rpc(rpc, &to, &1).call_back(callback).unwrap();
                 for result in [
                     caller.forward(rpc, &to, &1),
                     caller.forward_timed(rpc, &to, &1, PATIENCE),
-                    caller.iforward(rpc, &to, &1).unwrap().wait(),
-                    caller.iforward_timed(rpc, &to, &1, PATIENCE).unwrap().wait(),
+                    caller.rpc(rpc, &to, &1).start().unwrap().wait(),
+                    caller.rpc(rpc, &to, &1).timeout(PATIENCE).start().unwrap().wait(),
                     receiver.recv().unwrap(),
                 ] {
                     match result {
@@ -664,16 +671,16 @@ fn long_arguments_and_results_are_in_flight_like_short_ones() {
         let requests: Vec<_> = texts
             .iter()
             // The arguments are not needed after this.
-            .map(|text| client.iforward(ECHO, target, &text.clone()).unwrap())
+            .map(|text| client.rpc(ECHO, target, &text.clone()).start().unwrap())
             .collect();
         for (result, text) in margo::wait_all(requests).into_iter().zip(&texts) {
             assert!(result.unwrap() == *text);
         }
         // Ended early, in whatever phase.
         for text in texts.iter().cycle().take(40) {
-            drop(client.iforward(ECHO, target, text).unwrap());
+            drop(client.rpc(ECHO, target, text).start().unwrap());
             let limit = Duration::from_micros(30);
-            let timed = client.iforward_timed(ECHO, target, text, limit).unwrap().wait();
+            let timed = client.rpc(ECHO, target, text).timeout(limit).start().unwrap().wait();
             let in_time = matches!(&timed, Ok(back) if back == text);
             assert!(in_time || matches!(timed, Err(ForwardError::TimedOut { .. })), "{timed:?}");
         }

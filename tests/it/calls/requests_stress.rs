@@ -56,8 +56,8 @@ fn calls(client: &Instance, target: &ProviderHandle, bulk: &Bulk, counts: &Arc<C
     for n in 0..ROUNDS {
         let args = (n, random.below(4) as u32);
         let limit = Duration::from_micros(random.below(300));
-        let start = || client.iforward(ECHO, target, &args).unwrap();
-        let timed = || client.iforward_timed(ECHO, target, &args, limit).unwrap();
+        let start = || client.rpc(ECHO, target, &args).start().unwrap();
+        let timed = || client.rpc(ECHO, target, &args).timeout(limit).start().unwrap();
         match random.below(14) {
             0 => check(start().wait(), n, false),
             1 => check(timed().wait(), n, true),
@@ -95,7 +95,8 @@ fn calls(client: &Instance, target: &ProviderHandle, bulk: &Bulk, counts: &Arc<C
                     check(result, n, true);
                     own.called_back.fetch_add(1, Ordering::SeqCst);
                 };
-                let call = client.cforward_timed(ECHO, target, &args, limit, callback).unwrap();
+                let call =
+                    client.rpc(ECHO, target, &args).timeout(limit).call_back(callback).unwrap();
                 if random.below(2) == 0 {
                     call.cancel();
                 }

@@ -385,7 +385,7 @@ fn an_origin_sends_what_it_has_borrowed() {
             let args = (text, &[1, 2, 3_u8][..]);
             let answer = pair.client.forward_timed(LEN.sending(), &target, &args, PATIENCE);
             assert_eq!(answer.unwrap(), text.len() as u64 + 3);
-            let call = pair.client.iforward(LEN.sending(), &target, &args).unwrap();
+            let call = pair.client.rpc(LEN.sending(), &target, &args).start().unwrap();
             assert_eq!(call.wait_timeout(PATIENCE).unwrap().unwrap(), text.len() as u64 + 3);
         }
         // What does not encode alike is refused, where that can be seen.

@@ -45,11 +45,11 @@ fn errors_of_the_application_are_told_from_those_of_the_runtime() {
     on_each(|pair| {
         pair.service.serve(DIVIDE).returning(divide).unwrap();
         let target = pair.target();
-        assert_eq!(pair.client.call(DIVIDE, &target, &(42, 6)).unwrap(), 7);
-        let error = pair.client.call(DIVIDE, &target, &(42, 0)).unwrap_err();
+        assert_eq!(pair.client.rpc(DIVIDE, &target, &(42, 6)).call().unwrap(), 7);
+        let error = pair.client.rpc(DIVIDE, &target, &(42, 0)).call().unwrap_err();
         assert_eq!(error.to_string(), "division of 42 by zero");
         assert_eq!(error.service(), Some(Divided { by: 42 }));
-        let error = pair.client.call(DIVIDE, &target, &(13, 1)).unwrap_err();
+        let error = pair.client.rpc(DIVIDE, &target, &(13, 1)).call().unwrap_err();
         let CallError::Forward(ForwardError::Panicked { detail, .. }) = &error else {
             panic!("{error}")
         };
@@ -198,13 +198,13 @@ fn a_tasklet_does_not_wait_for_what_was_started() {
             let hold = move |handle| keep.lock().unwrap().push(handle);
             pair.service.serve(HELD).handler(hold).unwrap();
             let own = ProviderHandle::from(pair.service.self_addr());
-            let over = pair.service.iforward(ADD, &own, &1).unwrap();
+            let over = pair.service.rpc(ADD, &own, &1).start().unwrap();
             ult::wait_any(&[over.ready()], None);
             let service = pair.service.clone();
             let unit = pair.service.layout().rpc_pool().tasklet().spawn(move || {
                 let error = over.wait().unwrap_err();
                 assert!(matches!(error, ForwardError::NotRegistered { .. }), "{error}");
-                let start = || service.iforward(HELD, &own, &()).unwrap();
+                let start = || service.rpc(HELD, &own, &()).start().unwrap();
                 let mut errors = vec![start().wait().unwrap_err()];
                 errors.push(start().wait_timeout(PATIENCE).unwrap().unwrap_err());
                 let mut two = vec![start(), start()];

@@ -310,7 +310,7 @@ fn progress_behind_handlers_has_its_turn() {
         let addr = service.lookup(peer.self_addr().uri()).unwrap();
         let other = ProviderHandle::new(addr, ProviderId::new(1));
         let serves = service.serve(LOOKS).returning(move |request| {
-            let square = request.instance().iforward(SQUARE, &other, request.args()).unwrap();
+            let square = request.instance().rpc(SQUARE, &other, request.args()).start().unwrap();
             let end = Instant::now() + PATIENCE;
             while !square.test() {
                 assert!(Instant::now() < end, "progress starves");

@@ -112,11 +112,11 @@ impl Service {
         let own = client.lookup(self.instance.self_addr().uri()).unwrap();
         let ids = self.providers.iter().map(Provider::id);
         let targets: Vec<_> = ids.map(|id| ProviderHandle::new(own.clone(), id)).collect();
-        let start = |target| client.iforward(YIELD, target, &()).unwrap();
+        let start = |target| client.rpc(YIELD, target, &()).start().unwrap();
         let yields: Vec<_> = targets.iter().map(start).collect();
         self.begun.acquire(yields.len()).forget();
         let default = ProviderHandle::from(own.clone());
-        let start = |target| client.iforward(NEST, target, &DEPTH).unwrap();
+        let start = |target| client.rpc(NEST, target, &DEPTH).start().unwrap();
         let calls: Vec<_> = targets.iter().chain([&default]).map(start).collect();
         for count in margo::wait_all(calls) {
             assert_eq!(count.unwrap(), (2 << DEPTH) - 1);

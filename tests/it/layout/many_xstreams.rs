@@ -29,7 +29,7 @@ fn sixty_four_execution_streams_serve_and_end() {
         let own = ProviderHandle::from(instance.self_addr());
         for n in 0..100 {
             let calls: Vec<_> =
-                (0..100).map(|m| instance.iforward(SUM, &own, &(n, m)).unwrap()).collect();
+                (0..100).map(|m| instance.rpc(SUM, &own, &(n, m)).start().unwrap()).collect();
             for (m, result) in margo::wait_all(calls).into_iter().enumerate() {
                 assert_eq!(result.unwrap(), n + m as i64);
             }

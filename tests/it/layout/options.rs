@@ -267,7 +267,7 @@ fn receives_come_back_when_arguments_are_read_or_with_the_answer() {
             may_go.acquire(1).forget();
         };
         service.serve(WAIT).function(wait).unwrap();
-        let start = |_| client.iforward_timed(WAIT, &target, &(), PATIENCE).unwrap();
+        let start = |_| client.rpc(WAIT, &target, &()).timeout(PATIENCE).start().unwrap();
         let mut calls: Vec<_> = (0..3).map(start).collect();
         let has_begun = |count: usize| {
             let begun = begun.clone();

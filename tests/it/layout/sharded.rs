@@ -167,7 +167,7 @@ fn handlers_of_a_part_take_turns_at_its_object() {
         .unwrap();
     let (client, there) = client_of(&service, "na+sm://", 1);
     let to = there.for_part(1).unwrap();
-    let calls: Vec<_> = (0..3).map(|_| client.iforward(WAIT, to, &()).unwrap()).collect();
+    let calls: Vec<_> = (0..3).map(|_| client.rpc(WAIT, to, &()).start().unwrap()).collect();
     while kv.object().with(1, Cell::get).unwrap() < 3 {
         ult::yield_now();
     }

@@ -151,7 +151,7 @@ fn calls_of_every_shard_can_be_canceled() {
                 for pool in client.layout().progress_pools() {
                     let (client, to, begun) = (client.clone(), to.clone(), begun.clone());
                     let ended = pool.spawn(move || {
-                        let call = client.iforward(NEVER, &to, &()).unwrap();
+                        let call = client.rpc(NEVER, &to, &()).start().unwrap();
                         begun.acquire(1).forget();
                         call.cancel();
                         call.wait()

@@ -61,7 +61,7 @@ fn burst<A: serde::Serialize, R: serde::de::DeserializeOwned>(
     rpc: Rpc<A, R>,
     args: impl IntoIterator<Item = A>,
 ) -> Vec<Request<R>> {
-    args.into_iter().map(|args| client.iforward(rpc, target, &args).unwrap()).collect()
+    args.into_iter().map(|args| client.rpc(rpc, target, &args).start().unwrap()).collect()
 }
 
 fn answers<R: serde::de::DeserializeOwned>(calls: Vec<Request<R>>) -> Vec<R> {

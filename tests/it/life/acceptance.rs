@@ -179,7 +179,7 @@ fn handlers_that_block_their_os_thread_take_turns_and_those_that_suspend_do_not(
         let client = client_for(service.self_addr().uri());
         let target = ProviderHandle::from(client.lookup(service.self_addr().uri()).unwrap());
         let calls: Vec<_> =
-            (0..CALLS).map(|_| client.iforward(SLOW, &target, &()).unwrap()).collect();
+            (0..CALLS).map(|_| client.rpc(SLOW, &target, &()).start().unwrap()).collect();
         // Progress is elsewhere: all have arrived, and wait for their turn.
         let started = Instant::now();
         while service.monitoring().load(&service.layout().rpc_pool()).unwrap().in_hand < CALLS {
@@ -240,7 +240,7 @@ fn calls_to_a_peer_and_to_oneself_with_every_kind_of_pool_and_of_progress() {
                 let target = ProviderHandle::from(client.lookup(to.uri()).unwrap());
                 for n in 0..20 {
                     assert_eq!(client.forward(SUM, &target, &(n, 1)).unwrap(), n + 1, "{kind}");
-                    let request = client.iforward(SUM, &target, &(n, 2)).unwrap();
+                    let request = client.rpc(SUM, &target, &(n, 2)).start().unwrap();
                     assert_eq!(request.wait().unwrap(), n + 2, "{kind}");
                     let limit = client.forward_timed(SUM, &target, &(n, 3), PATIENCE);
                     assert_eq!(limit.unwrap(), n + 3, "{kind}");
@@ -331,7 +331,7 @@ fn a_program_of_the_rpc_layer_alone_calls_handlers_and_serves_callers() {
         let target = service.lookup(node.core.self_addr().uri()).unwrap();
         for code in [ReturnCode::Success, ReturnCode::Again, ReturnCode::InvalidArg] {
             let target = ProviderHandle::from(target.clone());
-            let call = service.iforward(DOUBLE, &target, &21).unwrap();
+            let call = service.rpc(DOUBLE, &target, &21).start().unwrap();
             until(&mut node, "a request", &|node| !node.log.requests.is_empty());
             let request = node.log.requests.pop().unwrap();
             let (parent, args) = prefix::split_request(request.payload()).unwrap();

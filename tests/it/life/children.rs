@@ -193,7 +193,7 @@ fn bounds_are_those_of_the_pool_with_that_index() {
     });
     hold.unwrap();
     let target = ProviderHandle::from(child.self_addr());
-    let first = child.iforward(HOLD, &target, &()).unwrap();
+    let first = child.rpc(HOLD, &target, &()).start().unwrap();
     begun.wait();
     let second = child.forward(HOLD, &target, &()).unwrap_err();
     assert!(matches!(second, margo::ForwardError::Busy { .. }), "{second}");

@@ -107,13 +107,13 @@ fn endpoint_that_fails(transport: &str) {
     };
     let thread = std::thread::spawn(call());
     let ult = broken.layout().rpc_pool().spawn(call()).unwrap();
-    let request = broken.iforward(HOLD, &to_other, &()).unwrap();
+    let request = broken.rpc(HOLD, &to_other, &()).start().unwrap();
     let timed = {
         let (broken, to) = (broken.clone(), to_other.clone());
         let call = move || broken.forward_timed(HOLD, &to, &(), Duration::from_secs(3600));
         std::thread::spawn(call)
     };
-    let relayed = other.iforward(RELAY, &whom(&other, &broken), &()).unwrap();
+    let relayed = other.rpc(RELAY, &whom(&other, &broken), &()).start().unwrap();
     entered.acquire(5).forget();
 
     // That of one shard is enough.

@@ -94,12 +94,12 @@ fn killed_while_requests_are_in_flight(transport: &'static str) {
         let mut service = Service::start(module_path!(), transport);
         let client = client_for(transport);
         let target = ProviderHandle::from(client.lookup(&service.address).unwrap());
-        let start = || client.iforward(STUCK, &target, &()).unwrap();
+        let start = || client.rpc(STUCK, &target, &()).start().unwrap();
         let (mut several, waited, awaited) = (vec![start(), start()], start(), start());
-        let timed = client.iforward_timed(STUCK, &target, &(), PATIENCE).unwrap();
+        let timed = client.rpc(STUCK, &target, &()).timeout(PATIENCE).start().unwrap();
         let (sender, receiver) = ult::channel::unbounded();
         let callback = move |result| sender.send(result).unwrap();
-        client.cforward(STUCK, &target, &(), callback).unwrap();
+        client.rpc(STUCK, &target, &()).call_back(callback).unwrap();
         let (dropped, detached) = (start(), start());
         for _ in 0..8 {
             service.line_after("entered");

@@ -207,7 +207,7 @@ fn callbacks_are_called() {
     for n in 0..3 {
         let sender = sender.clone();
         let tell = move |result| sender.send((result, margo::ult::is_tasklet())).unwrap();
-        client.cforward(ECHO, &target, &n, tell).unwrap();
+        client.rpc(ECHO, &target, &n).call_back(tell).unwrap();
     }
     let mut got: Vec<_> = (0..3)
         .map(|_| {

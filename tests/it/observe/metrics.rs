@@ -49,7 +49,7 @@ fn a_snapshot_shows_who_waits_for_whom() {
         let before = pair.client.metrics();
         assert_eq!((before.phase, before.peers.calls_in_flight), (Phase::Running, 0));
         let calls: Vec<_> =
-            (0..3).map(|_| pair.client.iforward(WAIT, &target, &()).unwrap()).collect();
+            (0..3).map(|_| pair.client.rpc(WAIT, &target, &()).start().unwrap()).collect();
         begun.acquire(3).forget();
 
         // The origin: to whom, and since when.
@@ -241,7 +241,7 @@ fn results_that_nobody_fetches_are_shown_in_every_way() {
             })
             .unwrap();
         let whom = |from: &Instance| from.lookup(service.self_addr().uri()).unwrap();
-        let call = lazy.iforward(LONG, &ProviderHandle::from(whom(&lazy)), &()).unwrap();
+        let call = lazy.rpc(LONG, &ProviderHandle::from(whom(&lazy)), &()).start().unwrap();
         entered.recv_timeout(PATIENCE).unwrap();
         // Its only execution stream.
         let (stop, stopped) = std::sync::mpsc::channel::<()>();
@@ -287,7 +287,7 @@ fn a_call_grows_older() {
         })
         .unwrap();
     let started = Instant::now();
-    let call = pair.client.iforward(WAIT, &pair.target(), &()).unwrap();
+    let call = pair.client.rpc(WAIT, &pair.target(), &()).start().unwrap();
     let mut last = 0.0;
     for _ in 0..3 {
         let grown = until("a higher age", || {

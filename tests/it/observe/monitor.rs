@@ -205,7 +205,7 @@ fn what_is_refused_times_out_or_is_canceled_is_told_once() {
         let Pair { service, client } = &watched.pair;
         let go = hold(service);
         let target = watched.pair.target();
-        let first = client.iforward(HOLD, &target, &()).unwrap();
+        let first = client.rpc(HOLD, &target, &()).start().unwrap();
         until_in_hand(service);
         let busy = client.forward(HOLD, &target, &()).unwrap_err();
         assert!(matches!(busy, ForwardError::Busy { .. }), "{busy}");
@@ -241,7 +241,7 @@ fn requests_that_nobody_looks_at_and_one_way_ones_have_spans() {
         const LEAVES: OneWay<u32> = OneWay::new("leaves");
         service.serve(LEAVES).handler(|_| ult::exit()).unwrap();
         let target = watched.pair.target();
-        client.iforward(ECHO, &target, &vec![]).unwrap().detach();
+        client.rpc(ECHO, &target, &vec![]).start().unwrap().detach();
         let span = until(&watched.client.origin, 1)[0].clone();
         assert_eq!((span.outcome, span.resumed), (CallOutcome::Ok, None));
         client.send(LOG, &target, &5).unwrap();
@@ -332,7 +332,8 @@ fn a_peer_that_is_killed_is_an_outcome_too() {
         let record = Arc::new(Record::default());
         client.monitoring().add_monitor(record.clone()).keep();
         let target = ProviderHandle::from(client.lookup(&service.address).unwrap());
-        let calls: Vec<_> = (0..3).map(|_| client.iforward(HOLD, &target, &()).unwrap()).collect();
+        let calls: Vec<_> =
+            (0..3).map(|_| client.rpc(HOLD, &target, &()).start().unwrap()).collect();
         drop(service);
         for result in margo::wait_all(calls) {
             assert!(matches!(result.unwrap_err(), ForwardError::Network { .. }));
@@ -425,10 +426,10 @@ fn a_monitor_that_comes_in_between_does_not_see_half_a_call() {
             })
             .unwrap();
         let target = pair.target();
-        let early = pair.client.iforward(HOLD, &target, &()).unwrap();
+        let early = pair.client.rpc(HOLD, &target, &()).start().unwrap();
         let record = Arc::new(Record::default());
         pair.client.monitoring().add_monitor(record.clone()).keep();
-        let late = pair.client.iforward(HOLD, &target, &()).unwrap();
+        let late = pair.client.rpc(HOLD, &target, &()).start().unwrap();
         go.set(()).unwrap();
         early.wait().unwrap();
         late.wait().unwrap();

@@ -113,8 +113,8 @@ fn every_outcome_is_counted_once_at_both_ends_whatever_is_looked_at() {
                 client.forward(Rpc::<(), ()>::new("echo"), &to, &()).unwrap_err();
                 client.forward(Rpc::<_, (u64, u64)>::new("echo"), &to, &vec![0u8; 0]).unwrap_err();
             }
-            client.iforward(ECHO, &to, &vec![]).unwrap().detach();
-            let first = client.iforward(HOLD, &to, &()).unwrap();
+            client.rpc(ECHO, &to, &vec![]).start().unwrap().detach();
+            let first = client.rpc(HOLD, &to, &()).start().unwrap();
             until_in_hand(service);
             let busy = client.forward(HOLD, &to, &()).unwrap_err();
             assert!(matches!(busy, ForwardError::Busy { .. }), "{busy}");
@@ -285,7 +285,7 @@ fn a_reset_begins_anew_and_loses_nothing() {
         assert!(second.seconds <= elapsed.as_secs_f64());
         // Told as one that went well, and then its result cannot be decoded.
         let damaged =
-            client.iforward(Rpc::<_, (u64, u64)>::new("echo"), &to, &vec![0u8; 0]).unwrap();
+            client.rpc(Rpc::<_, (u64, u64)>::new("echo"), &to, &vec![0u8; 0]).start().unwrap();
         let started = Instant::now();
         while origin(&client.monitoring().statistics(), "echo").in_flight > 0 {
             assert!(started.elapsed() < PATIENCE, "no answer");
@@ -346,7 +346,7 @@ fn calls_of_a_peer_that_is_killed_are_counted() {
         let to = ProviderHandle::from(client.lookup(&service.address).unwrap());
         let short = Duration::from_millis(20);
         client.forward_timed(HOLD, &to, &(), short).unwrap_err();
-        let calls: Vec<_> = (0..3).map(|_| client.iforward(HOLD, &to, &()).unwrap()).collect();
+        let calls: Vec<_> = (0..3).map(|_| client.rpc(HOLD, &to, &()).start().unwrap()).collect();
         drop(service);
         assert!(margo::wait_all(calls).iter().all(Result::is_err));
         let outcomes = origin(&settled(&client), "hold").outcomes.clone();

@@ -40,7 +40,7 @@ fn target(pair: &Pair) -> ProviderHandle {
 
 /// Calls whose handlers have begun.
 fn held(pair: &Pair, object: &Object, count: usize) -> Vec<Request<u64>> {
-    let call = |n| pair.client.iforward(HOLD, &target(pair), &n).unwrap();
+    let call = |n| pair.client.rpc(HOLD, &target(pair), &n).start().unwrap();
     let calls = (0..count as u64).map(call).collect();
     object.begun.acquire_timeout(count, PATIENCE).expect("the handlers begin").forget();
     calls
@@ -101,7 +101,7 @@ fn some_are_left(pair: Pair) {
     let xstream = r#"{ "name": "x", "scheduler": { "pools": ["p"] } }"#;
     pair.service.layout().add_xstream_from_json(xstream).unwrap();
     provider.set_pool(&pool).unwrap();
-    calls.push(pair.client.iforward(HOLD, &target(&pair), &2).unwrap());
+    calls.push(pair.client.rpc(HOLD, &target(&pair), &2).start().unwrap());
     object.begun.acquire_timeout(1, PATIENCE).expect("in the other pool").forget();
 
     let error = provider.close(Duration::from_millis(1)).unwrap_err();
@@ -121,7 +121,7 @@ fn a_request_that_was_left_to_others_is_waited_for() {
         let (keep, kept) = mpsc::channel();
         let provider = pair.service.provider(ID, &pair.service.layout().rpc_pool());
         provider.register(LEAVE, move |handle| keep.send(handle).unwrap()).unwrap();
-        let call = pair.client.iforward(LEAVE, &target(&pair), &5).unwrap();
+        let call = pair.client.rpc(LEAVE, &target(&pair), &5).start().unwrap();
         let handle = kept.recv_timeout(PATIENCE).unwrap();
         let error = provider.close(Duration::from_millis(1)).unwrap_err();
         assert_eq!(error.requests(), 1);

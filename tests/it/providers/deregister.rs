@@ -170,7 +170,7 @@ fn a_handler_that_runs_goes_on_and_keeps_what_is_its() {
         };
         service.serve(FIRST).function(hold).unwrap();
         drop(owned);
-        let call = pair.client.iforward(FIRST, &pair.target(), &1).unwrap();
+        let call = pair.client.rpc(FIRST, &pair.target(), &1).start().unwrap();
         begun.wait_timeout(PATIENCE).expect("the handler begins");
         assert!(service.deregister(FIRST, ProviderId::DEFAULT));
         assert_eq!(ask(&pair, FIRST, ProviderId::DEFAULT), None);

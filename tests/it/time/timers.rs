@@ -429,7 +429,7 @@ fn an_inline_callback_may_not_wait_and_is_told_so() {
         let caller = own.clone();
         let timer = own.timer_with(TimerSpec::new().inline().name("inline"), move |_| {
             let forward = caller.forward(PING, &target, &());
-            let started = caller.iforward(PING, &target, &()).unwrap().wait();
+            let started = caller.rpc(PING, &target, &()).start().unwrap().wait();
             assert!(matches!(started, Err(ForwardError::Tasklet { never_ran: false, .. })));
             let wait = caller.wait_for_finalize();
             sender.send((ult::is_tasklet(), forward, wait)).unwrap();

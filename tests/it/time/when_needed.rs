@@ -58,7 +58,7 @@ fn progress_polls_during_calls_and_sleeps_between_them() {
         assert!(client.layout().progress_when_needed());
         until("sleeps before the first call", &client, |sleeps, _| sleeps > 0);
         for n in 0..5 {
-            let call = client.iforward(HOLD, &target, &n).unwrap();
+            let call = client.rpc(HOLD, &target, &n).start().unwrap();
             held.begun(1);
             until_it_polls(&client);
             let (slept, _) = counts(&client);
@@ -131,7 +131,7 @@ fn all_kinds_of_operations_wake_it() {
                 set.set(result).unwrap();
                 may_end.set(()).unwrap();
             };
-            drop(client.cforward(SUM, &target, &(n, 3), callback).unwrap());
+            drop(client.rpc(SUM, &target, &(n, 3)).call_back(callback).unwrap());
             bounded("the callback", move || told.wait_ready());
             assert!(matches!(answer.wait(), Ok(sum) if *sum == n + 3), "{:?}", answer.wait());
             asleep();
@@ -145,7 +145,7 @@ fn all_kinds_of_operations_wake_it() {
             let soon = client.forward_timed(HOLD, &target, &1, limit);
             assert!(matches!(soon, Err(ForwardError::TimedOut { .. })), "{soon:?}");
         });
-        let call = client.iforward(HOLD, &target, &2).unwrap();
+        let call = client.rpc(HOLD, &target, &2).start().unwrap();
         held.begun(1);
         call.cancel();
         let end = call.wait();
