@@ -7,7 +7,7 @@
 //! Prints on which execution stream a handler runs before, during and after, and what the
 //! configuration has become.
 
-use margo::{ConfigFlags, Instance, ProviderHandle, ProviderId, Rpc};
+use margo::{Instance, ProviderHandle, ProviderId, Rpc, config::ConfigFlags};
 
 const WHERE: Rpc<(), String> = Rpc::new("where");
 

@@ -12,7 +12,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use margo::{Config, InstanceBuilder, ProviderHandle, Rpc};
+use margo::{InstanceBuilder, ProviderHandle, Rpc, config::Config};
 
 const SUM: Rpc<(i64, i64), i64> = Rpc::new("sum");
 const STOP: Rpc<(), ()> = Rpc::new("stop");

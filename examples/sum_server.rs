@@ -11,7 +11,7 @@
 
 use std::process::ExitCode;
 
-use margo::{Config, InstanceBuilder, Rpc};
+use margo::{InstanceBuilder, Rpc, config::Config};
 
 const SUM: Rpc<(i64, i64), i64> = Rpc::new("sum");
 const STOP: Rpc<(), ()> = Rpc::new("stop");

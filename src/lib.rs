@@ -104,83 +104,157 @@ pub use ::hg;
 pub use margo_config as config;
 pub use {na, ult};
 
-pub use self::{
+// For the crate itself; for others, in the modules below.
+pub(crate) use self::{
     admission::gates::Load,
-    bulk::bulk_request::BulkRequest,
     elastic::{ElasticityError, PoolHold, PoolInfo, PoolKey, XstreamHold, XstreamInfo, XstreamKey},
     error::{
-        BulkError, FinalizeError, ForwardError, IdentityError, InitError, LayoutError,
-        LayoutErrors, LookupError, MetricsError, ProfileError, ProviderError, RegisterError,
-        RespondError, ShutdownRemoteError, StageOver, TimerError,
+        FinalizeError, IdentityError, MetricsError, ProfileError, ProviderError,
+        ShutdownRemoteError, TimerError,
     },
-    hg::{
-        Bulk, Bytes, ConstStr, HgError, MemoryAttr, MemoryKind, ProcError, ProviderId, Raw,
-        ReturnCode, RpcId,
+    instance::groups::{InstanceLayout, InstanceMemory, InstanceMonitoring, InstanceNetwork},
+    layout::plan::Layout,
+    memory::{
+        buffer::{BulkBuffer, LocalBulk},
+        exposed::Exposable,
+        pool::{BulkPool, BulkPoolError, BulkPoolSpec, PooledBuffer},
+        releasing::Releasing,
+        segments::BulkSegments,
     },
+    observe::metrics::{BulkPoolMetrics, Stats},
+    operation::{cancel::CancelToken, canceler::Canceler},
+    timer::{Tick, Timer, TimerSpec},
+};
+pub use self::{
+    bulk::bulk_request::BulkRequest,
+    error::{BulkError, ForwardError, InitError, RegisterError, RespondError},
+    hg::{Bulk, HgError, ProviderId, ReturnCode, RpcId},
     instance::{
         address_file::AddressFile,
-        groups::{InstanceLayout, InstanceMemory, InstanceMonitoring, InstanceNetwork},
         inner::{Instance, WeakInstance},
-    },
-    layout::{
-        network_check::check_network,
-        options::start_warnings,
-        plan::{Layout, LayoutPool, LayoutXstream},
     },
     lifecycle::{
         builder::InstanceBuilder,
         finalize::{FinalizeCallback, SignalFinalizer},
         init::init,
     },
-    memory::{
-        buffer::{BulkBuffer, LocalBulk},
-        exposed::{Exposable, Exposed},
-        pool::{BulkClassStats, BulkPool, BulkPoolError, BulkPoolSpec, PooledBuffer},
-        releasing::Releasing,
-        segments::BulkSegments,
-    },
+    memory::exposed::Exposed,
     observe::{
-        metrics::{
-            BulkPoolMetrics, CurrentUnit, GateKind, GateMetrics, MemoryMetrics, Metrics,
-            NetworkCounters, PeerCount, PeerMetrics, PeersMetrics, Phase, PhaseMetrics,
-            PoolMetrics, ProcessMetrics, RpcEnd, RpcMetrics, ShardMetrics, Stats, XstreamMetrics,
-        },
+        metrics::Metrics,
         monitor,
         parent::{current_rpc_id, set_current_rpc_id},
         trace,
-    },
-    operation::{
-        cancel::{CancelReason, CancelToken},
-        canceler::Canceler,
-        deadline::without_deadline,
     },
     origin::{
         call_result::CallError,
         request::{Request, wait_all, wait_any, wait_any_deadline},
         rpc_call::RpcCall,
-        sharded_handle::ShardedHandle,
     },
-    providers::{
-        component::{Component, ProviderSpec, RunningProvider, RunningProviders, check_providers},
-        dependency::{Dependencies, Dependency, Need},
-    },
-    report::state_dump::{StateDump, UltLine},
     rpc::{NoResponse, OneWay, ProviderHandle, Rpc},
-    serving::{
-        handle::Handle,
-        irespond::RespondRequest,
-        provider::Provider,
-        provider_close::CloseError,
-        serve::Serve,
+    serving::{handle::Handle, irespond::RespondRequest, provider::Provider, serve::Serve},
+};
+
+/// Figures of an instance: counters, what [`Instance::metrics`] tells, dumps of its state.
+pub mod metrics {
+    pub use crate::admission::gates::Load;
+    pub use crate::observe::metrics::{
+        BulkPoolMetrics, CurrentUnit, GateKind, GateMetrics, MemoryMetrics, Metrics,
+        NetworkCounters, PeerCount, PeerMetrics, PeersMetrics, Phase, PhaseMetrics, PoolMetrics,
+        ProcessMetrics, RpcEnd, RpcMetrics, ShardMetrics, Stats, XstreamMetrics,
+    };
+    pub use crate::report::state_dump::{StateDump, UltLine};
+}
+
+/// Errors of what is not for every day. Those of calls, handlers, bulk transfers and the start are
+/// at the root.
+pub mod errors {
+    pub use crate::error::{
+        FinalizeError, IdentityError, LayoutError, LayoutErrors, LookupError, MetricsError,
+        ProfileError, ProviderError, ShutdownRemoteError, StageOver, TimerError,
+    };
+    pub use crate::serving::{provider_close::CloseError, sharded::ShardedError};
+}
+
+/// Pools, execution streams and shards of an instance that runs ([`Instance::layout`]), and the
+/// layout of a document before it is started.
+pub mod elasticity {
+    pub use crate::elastic::{
+        ElasticityError, PoolHold, PoolInfo, PoolKey, XstreamHold, XstreamInfo, XstreamKey,
+    };
+    pub use crate::layout::{
+        network_check::check_network,
+        options::start_warnings,
+        plan::{Layout, LayoutPool, LayoutXstream},
+    };
+}
+
+/// Memory for bulk transfers, beyond [`Exposed`]: buffers, segments, pools of buffers
+/// ([`Instance::memory`]).
+pub mod bulk_memory {
+    pub use crate::memory::{
+        buffer::{BulkBuffer, LocalBulk},
+        exposed::Exposable,
+        pool::{BulkClassStats, BulkPool, BulkPoolError, BulkPoolSpec, PooledBuffer},
+        releasing::Releasing,
+        segments::BulkSegments,
+    };
+    pub use hg::{MemoryAttr, MemoryKind};
+    pub use na::{AllocOptions, SharedBuffer};
+}
+
+/// Groups of an instance's methods ([`Instance::layout`] and the like).
+pub mod groups {
+    pub use crate::instance::groups::{
+        InstanceLayout, InstanceMemory, InstanceMonitoring, InstanceNetwork,
+    };
+}
+
+/// Timers of an instance ([`Instance::timer`]).
+pub mod timers {
+    pub use crate::timer::{Tick, Timer, TimerSpec, TimerState};
+}
+
+/// Types whose encoding is not that of their serde form, and errors of encoding.
+pub mod encoding {
+    pub use hg::{Bytes, ConstStr, ProcError, Raw};
+}
+
+/// Cancels and deadlines beyond [`Instance::forward_timed`].
+pub mod cancel {
+    pub use crate::operation::{
+        cancel::{CancelReason, CancelToken},
+        canceler::Canceler,
+        deadline::without_deadline,
+    };
+}
+
+/// Providers with an object for each shard ([`Instance::sharded_provider`]).
+pub mod sharded {
+    pub use crate::origin::sharded_handle::ShardedHandle;
+    pub use crate::serving::{
         shard_place::ShardPlace,
         sharded::{Sharded, ShardedError},
-    },
-    support::parts::part_of_key,
-    timer::{Tick, Timer, TimerSpec, TimerState},
-};
-pub use margo_config::{Config, ConfigFlags, LogLevel};
+    };
+    pub use crate::support::parts::part_of_key;
+}
+
+/// Providers that a document starts: components, and what they depend on.
+pub mod component {
+    pub use crate::providers::{
+        component::{Component, ProviderSpec, RunningProvider, RunningProviders, check_providers},
+        dependency::{Dependencies, Dependency, Need},
+    };
+}
+
+/// Names that most services and clients import: `use margo::prelude::*`.
+pub mod prelude {
+    pub use crate::{
+        Access, Bulk, ForwardError, Handle, Instance, OneWay, Provider, ProviderHandle, ProviderId,
+        Request, Rpc,
+    };
+}
 pub(crate) use na::Principal;
-pub use na::{Access, Addr, AllocOptions, SharedBuffer};
+pub use na::{Access, Addr};
 pub use ult::{PoolRef as Pool, Priority, XstreamRef as Xstream};
 
 /// The README's code is compiled and run as a documentation test.

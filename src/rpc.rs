@@ -26,9 +26,10 @@ use crate::Addr;
 ///
 /// An error that belongs to the application is part of the result: `Rpc<Key, Result<Value, E>>`.
 ///
-/// Bytes in arguments and results are of the type [`Bytes`](crate::Bytes), or of `serde_bytes`: one
-/// copy each way. A `Vec<u8>` has the same encoding, but goes byte by byte, as any vector does.
-/// Large data belongs into a bulk transfer ([`Instance::expose`](crate::Instance::expose)).
+/// Bytes in arguments and results are of the type [`Bytes`](crate::encoding::Bytes), or of
+/// `serde_bytes`: one copy each way. A `Vec<u8>` has the same encoding, but goes byte by byte, as
+/// any vector does. Large data belongs into a bulk transfer
+/// ([`Instance::expose`](crate::Instance::expose)).
 ///
 /// Counterpart: `MARGO_REGISTER`, `MARGO_REGISTER_PROVIDER`.
 pub struct Rpc<A, R> {

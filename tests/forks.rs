@@ -21,9 +21,10 @@ use futures_lite::future::block_on;
 use margo::hg::{BulkOp, HgError, HgOptions};
 use margo::monitor::{Monitor, Statistics};
 use margo::{
-    Access, Bulk, BulkBuffer, BulkRequest, CancelReason, CancelToken, ElasticityError, Exposed,
-    FinalizeError, ForwardError, Handle, Instance, ProfileError, ProviderHandle, ProviderId,
-    RegisterError, Request, RespondError, RespondRequest, Rpc, TimerError,
+    Access, Bulk, BulkRequest, Exposed, ForwardError, Handle, Instance, ProviderHandle, ProviderId,
+    RegisterError, Request, RespondError, RespondRequest, Rpc, bulk_memory::BulkBuffer,
+    cancel::CancelReason, cancel::CancelToken, elasticity::ElasticityError, errors::FinalizeError,
+    errors::ProfileError, errors::TimerError,
 };
 use na::conformance::in_forked_child;
 
@@ -33,7 +34,7 @@ const END: Rpc<(), ()> = Rpc::new("end");
 /// Checks that a forked child gets errors from everything it uses, and does not hang.
 fn use_all(
     own: Instance,
-    timer: margo::Timer,
+    timer: margo::timers::Timer,
     target: &ProviderHandle,
     (lent, mut buffer): (Exposed, BulkBuffer),
 ) -> Result<(), i32> {

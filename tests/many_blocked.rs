@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use common::{TRANSPORTS, bounded};
-use margo::{ForwardError, Instance, Load, ProviderHandle, Rpc};
+use margo::{ForwardError, Instance, ProviderHandle, Rpc, metrics::Load};
 use ult::{Eventual, Semaphore};
 
 /// At the front: calls `BACK` at its origin.

@@ -13,7 +13,7 @@ use margo::hg::header::{Accept, Build, Format, RequestHeader, ResponseHeader};
 use margo::hg::proc::{self, Writer, WriterLimits, Written};
 use margo::hg::wire::{self, Body};
 use margo::hg::{ChecksumLevel, ProcError, margo as prefix};
-use margo::{Bulk, ConstStr, ProviderId, ReturnCode, RpcId};
+use margo::{Bulk, ProviderId, ReturnCode, RpcId, encoding::ConstStr};
 use na::MsgBuf;
 use serde::{Deserialize, Serialize};
 

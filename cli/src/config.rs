@@ -1,6 +1,6 @@
 //! `margo config`: checks documents, prints samples.
 
-use margo::Layout;
+use margo::elasticity::Layout;
 use margo_config::{Config, ConfigFlags, Errors, process_env};
 
 use crate::args::CheckArgs;
@@ -15,8 +15,8 @@ pub(crate) fn check(args: &CheckArgs) -> Result<(), Failure> {
     let flags = ConfigFlags { use_names: args.names, ..ConfigFlags::default() };
     let mut at_start = Vec::new();
     let checked = Config::check_with(&text, &process_env, flags, |resolved| {
-        at_start = margo::start_warnings(resolved);
-        let found = [margo::check_network(resolved), serve::check_providers(resolved)];
+        at_start = margo::elasticity::start_warnings(resolved);
+        let found = [margo::elasticity::check_network(resolved), serve::check_providers(resolved)];
         Errors::none_of(found.into_iter().filter_map(Result::err).flatten())
     });
     let (effective, warnings) = checked.map_err(|errors| {

@@ -1,16 +1,18 @@
 //! `margo shutdown`: ends remote services that allow it.
 //!
 //! The RPC is C Margo's
-//! ([`InstanceNetwork::shutdown_remote`](margo::InstanceNetwork::shutdown_remote)), and is sent to
-//! each service once. With `--wait` the command then asks each service again and again for the
-//! identity of its default provider, a harmless call that every service answers: only a call that
-//! fails tells that a peer is gone.
+//! ([`InstanceNetwork::shutdown_remote`](margo::groups::InstanceNetwork::shutdown_remote)), and is
+//! sent to each service once. With `--wait` the command then asks each service again and again for
+//! the identity of its default provider, a harmless call that every service answers: only a call
+//! that fails tells that a peer is gone.
 
 use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use margo::{Addr, ForwardError, HgError, Instance, ProviderHandle, ShutdownRemoteError, na, ult};
+use margo::{
+    Addr, ForwardError, HgError, Instance, ProviderHandle, errors::ShutdownRemoteError, na, ult,
+};
 
 use crate::args::ShutdownArgs;
 use crate::support::failure::Failure;

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-/// Counted by this layer; the rest of [`Stats`](crate::Stats) comes from the RPC layer.
+/// Counted by this layer; the rest of [`Stats`](crate::metrics::Stats) comes from the RPC layer.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     /// Places in pools that were, or are about to be, given back without a handler having run.
     pub(crate) handlers_not_run: AtomicU64,
-    /// The most that was told of [`Stats::handlers_run`](crate::Stats::handlers_run).
+    /// The most that was told of [`Stats::handlers_run`](crate::metrics::Stats::handlers_run).
     pub(crate) handlers_told: AtomicU64,
     pub(crate) handlers_panicked: AtomicU64,
     pub(crate) requests_closing: AtomicU64,

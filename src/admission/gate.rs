@@ -609,7 +609,7 @@ impl<P> Careful<P> {
 
 /// The requests that a pool has in hand. A snapshot.
 ///
-/// See [`InstanceMonitoring::load`](crate::InstanceMonitoring::load).
+/// See [`InstanceMonitoring::load`](crate::groups::InstanceMonitoring::load).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Load {

@@ -30,7 +30,8 @@ impl Instance {
     /// const STORE: Rpc<Bulk, Result<u64, String>> = Rpc::new("store");
     ///
     /// let service = Instance::builder("na+sm://").start()?;
-    /// let pool = service.memory().bulk_pool(&margo::BulkPoolSpec::geometric(1, 8, 65_536, 1))?;
+    /// let spec = margo::bulk_memory::BulkPoolSpec::geometric(1, 8, 65_536, 1);
+    /// let pool = service.memory().bulk_pool(&spec)?;
     /// service.register(STORE, move |handle| {
     ///     let remote = handle.args();
     ///     let mut file = Vec::new(); // say

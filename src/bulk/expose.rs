@@ -31,7 +31,7 @@ impl Instance {
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// use margo::{Access, AllocOptions, Instance};
+    /// use margo::{Access, bulk_memory::AllocOptions, Instance};
     ///
     /// let instance = Instance::builder("na+sm://").start()?;
     /// let mut buffer = instance.alloc(1 << 20, &AllocOptions::default())?;

@@ -8,7 +8,7 @@
 /// ```no_run
 /// # fn snippet(instance: &margo::Instance, peer: &margo::Addr, remote: &margo::Bulk)
 /// # -> Result<(), Box<dyn std::error::Error>> {
-/// # use margo::{Access, BulkPoolSpec};
+/// # use margo::{Access, bulk_memory::BulkPoolSpec};
 /// let data = vec![0; 8];
 /// let exposed = instance.expose(data, Access::ReadWrite)?;
 /// assert_eq!(exposed.release().unwrap().len(), 8);
@@ -21,7 +21,7 @@
 /// ```compile_fail,E0382
 /// # fn snippet(instance: &margo::Instance, peer: &margo::Addr, remote: &margo::Bulk)
 /// # -> Result<(), Box<dyn std::error::Error>> {
-/// # use margo::{Access, BulkPoolSpec};
+/// # use margo::{Access, bulk_memory::BulkPoolSpec};
 /// let data = vec![0; 8];
 /// let exposed = instance.expose(data, Access::ReadWrite)?;
 /// assert_eq!(data.len(), 8);
@@ -35,7 +35,7 @@ struct ExposedIsNotReachable;
 /// ```no_run
 /// # fn snippet(instance: &margo::Instance, peer: &margo::Addr, remote: &margo::Bulk)
 /// # -> Result<(), Box<dyn std::error::Error>> {
-/// # use margo::{Access, BulkPoolSpec};
+/// # use margo::{Access, bulk_memory::BulkPoolSpec};
 /// let exposed = instance.expose(vec![0; 8], Access::ReadWrite)?;
 /// let handle = exposed.bulk().clone();
 /// let data = exposed.release().unwrap();
@@ -49,7 +49,7 @@ struct ExposedIsNotReachable;
 /// ```compile_fail,E0382
 /// # fn snippet(instance: &margo::Instance, peer: &margo::Addr, remote: &margo::Bulk)
 /// # -> Result<(), Box<dyn std::error::Error>> {
-/// # use margo::{Access, BulkPoolSpec};
+/// # use margo::{Access, bulk_memory::BulkPoolSpec};
 /// let exposed = instance.expose(vec![0; 8], Access::ReadWrite)?;
 /// let handle = exposed.bulk().clone();
 /// let data = exposed.release().unwrap();
@@ -64,7 +64,7 @@ struct ReleasedOnce;
 /// ```no_run
 /// # fn snippet(instance: &margo::Instance, peer: &margo::Addr, remote: &margo::Bulk)
 /// # -> Result<(), Box<dyn std::error::Error>> {
-/// # use margo::{Access, BulkPoolSpec};
+/// # use margo::{Access, bulk_memory::BulkPoolSpec};
 /// let mut data = vec![0; 8];
 /// instance.memory().expose_ref(&data, |_bulk| data[0] == 1)?;
 /// # Ok(())
@@ -76,7 +76,7 @@ struct ReleasedOnce;
 /// ```compile_fail,E0502
 /// # fn snippet(instance: &margo::Instance, peer: &margo::Addr, remote: &margo::Bulk)
 /// # -> Result<(), Box<dyn std::error::Error>> {
-/// # use margo::{Access, BulkPoolSpec};
+/// # use margo::{Access, bulk_memory::BulkPoolSpec};
 /// let mut data = vec![0; 8];
 /// instance.memory().expose_ref(&data, |_bulk| data[0] = 1)?;
 /// # Ok(())
@@ -89,7 +89,7 @@ struct LentIsNotChanged;
 /// ```no_run
 /// # fn snippet(instance: &margo::Instance, peer: &margo::Addr, remote: &margo::Bulk)
 /// # -> Result<(), Box<dyn std::error::Error>> {
-/// # use margo::{Access, BulkPoolSpec};
+/// # use margo::{Access, bulk_memory::BulkPoolSpec};
 /// let mut data = vec![0; 8];
 /// instance.memory().expose_mut(&mut data, |_bulk| ())?;
 /// assert_eq!(data[0], 0);
@@ -102,7 +102,7 @@ struct LentIsNotChanged;
 /// ```compile_fail,E0502
 /// # fn snippet(instance: &margo::Instance, peer: &margo::Addr, remote: &margo::Bulk)
 /// # -> Result<(), Box<dyn std::error::Error>> {
-/// # use margo::{Access, BulkPoolSpec};
+/// # use margo::{Access, bulk_memory::BulkPoolSpec};
 /// let mut data = vec![0; 8];
 /// instance.memory().expose_mut(&mut data, |_bulk| assert_eq!(data[0], 0))?;
 /// # Ok(())
@@ -115,7 +115,7 @@ struct WrittenIsNotRead;
 /// ```no_run
 /// # fn snippet(instance: &margo::Instance, peer: &margo::Addr, remote: &margo::Bulk)
 /// # -> Result<(), Box<dyn std::error::Error>> {
-/// # use margo::{Access, BulkPoolSpec};
+/// # use margo::{Access, bulk_memory::BulkPoolSpec};
 /// let data = vec![0; 8];
 /// instance.memory().expose_ref(&data, |bulk| bulk.len())?;
 /// # Ok(())
@@ -127,7 +127,7 @@ struct WrittenIsNotRead;
 /// ```compile_fail,E0505
 /// # fn snippet(instance: &margo::Instance, peer: &margo::Addr, remote: &margo::Bulk)
 /// # -> Result<(), Box<dyn std::error::Error>> {
-/// # use margo::{Access, BulkPoolSpec};
+/// # use margo::{Access, bulk_memory::BulkPoolSpec};
 /// let data = vec![0; 8];
 /// instance.memory().expose_ref(&data, |bulk| {
 ///     drop(data);
@@ -143,7 +143,7 @@ struct TheScopeBorrows;
 /// ```no_run
 /// # fn snippet(instance: &margo::Instance, peer: &margo::Addr, remote: &margo::Bulk)
 /// # -> Result<(), Box<dyn std::error::Error>> {
-/// # use margo::{Access, BulkPoolSpec};
+/// # use margo::{Access, bulk_memory::BulkPoolSpec};
 /// let mut buffer = instance.memory().bulk_buffer(8)?;
 /// let slice = &buffer[..4];
 /// assert_eq!(slice, [0;
@@ -158,7 +158,7 @@ struct TheScopeBorrows;
 /// ```compile_fail,E0502
 /// # fn snippet(instance: &margo::Instance, peer: &margo::Addr, remote: &margo::Bulk)
 /// # -> Result<(), Box<dyn std::error::Error>> {
-/// # use margo::{Access, BulkPoolSpec};
+/// # use margo::{Access, bulk_memory::BulkPoolSpec};
 /// let mut buffer = instance.memory().bulk_buffer(8)?;
 /// let slice = &buffer[..4];
 /// instance.pull(peer, remote, 0, &mut buffer, 0..8)?;
@@ -174,7 +174,7 @@ struct TheTransferHasTheBuffer;
 /// ```no_run
 /// # fn snippet(instance: &margo::Instance, peer: &margo::Addr, remote: &margo::Bulk)
 /// # -> Result<(), Box<dyn std::error::Error>> {
-/// # use margo::{Access, BulkPoolSpec};
+/// # use margo::{Access, bulk_memory::BulkPoolSpec};
 /// let pool = instance.memory().bulk_pool(&BulkPoolSpec::new().class(8, 1))?;
 /// let buffer = pool.get(8)?;
 /// let slice = &buffer[..4];
@@ -190,7 +190,7 @@ struct TheTransferHasTheBuffer;
 /// ```compile_fail,E0505
 /// # fn snippet(instance: &margo::Instance, peer: &margo::Addr, remote: &margo::Bulk)
 /// # -> Result<(), Box<dyn std::error::Error>> {
-/// # use margo::{Access, BulkPoolSpec};
+/// # use margo::{Access, bulk_memory::BulkPoolSpec};
 /// let pool = instance.memory().bulk_pool(&BulkPoolSpec::new().class(8, 1))?;
 /// let buffer = pool.get(8)?;
 /// let slice = &buffer[..4];
@@ -206,7 +206,7 @@ struct APooledBufferGoesBackOnce;
 ///
 /// ```no_run
 /// # fn snippet(instance: &margo::Instance) -> Result<(), Box<dyn std::error::Error>> {
-/// # use margo::BulkPoolSpec;
+/// # use margo::bulk_memory::BulkPoolSpec;
 /// let pool = instance.memory().bulk_pool(&BulkPoolSpec::new().class(8, 1))?;
 /// let mut buffer = pool.get(8)?;
 /// let mut other = instance.memory().bulk_buffer(8)?;
@@ -219,7 +219,7 @@ struct APooledBufferGoesBackOnce;
 ///
 /// ```compile_fail,E0277
 /// # fn snippet(instance: &margo::Instance) -> Result<(), Box<dyn std::error::Error>> {
-/// # use margo::BulkPoolSpec;
+/// # use margo::bulk_memory::BulkPoolSpec;
 /// let pool = instance.memory().bulk_pool(&BulkPoolSpec::new().class(8, 1))?;
 /// let mut buffer = pool.get(8)?;
 /// let mut other = instance.memory().bulk_buffer(1)?;
@@ -234,7 +234,7 @@ struct APooledBufferStaysThatOfItsPool;
 /// ```no_run
 /// # fn snippet(instance: &margo::Instance, peer: &margo::Addr, remote: &margo::Bulk)
 /// # -> Result<(), Box<dyn std::error::Error>> {
-/// # use margo::{Access, BulkPoolSpec};
+/// # use margo::{Access, bulk_memory::BulkPoolSpec};
 /// let rows = vec![vec![0; 8]; 2];
 /// let exposed = instance.expose(rows, Access::ReadWrite)?;
 /// assert_eq!(exposed.release().unwrap().len(), 2);
@@ -247,7 +247,7 @@ struct APooledBufferStaysThatOfItsPool;
 /// ```compile_fail,E0382
 /// # fn snippet(instance: &margo::Instance, peer: &margo::Addr, remote: &margo::Bulk)
 /// # -> Result<(), Box<dyn std::error::Error>> {
-/// # use margo::{Access, BulkPoolSpec};
+/// # use margo::{Access, bulk_memory::BulkPoolSpec};
 /// let rows = vec![vec![0; 8]; 2];
 /// let exposed = instance.expose(rows, Access::ReadWrite)?;
 /// assert_eq!(rows.len(), 2);
@@ -261,7 +261,7 @@ struct ExposedSegmentsAreNotReachable;
 /// ```no_run
 /// # fn snippet(instance: &margo::Instance, peer: &margo::Addr, remote: &margo::Bulk)
 /// # -> Result<(), Box<dyn std::error::Error>> {
-/// # use margo::{Access, BulkPoolSpec};
+/// # use margo::{Access, bulk_memory::BulkPoolSpec};
 /// let (mut a, mut b) = ([0; 8], [0; 8]);
 /// instance.memory().expose_mut_segments(&mut [&mut a, &mut b], |_bulk| ())?;
 /// assert_eq!(b[0], 0);
@@ -274,7 +274,7 @@ struct ExposedSegmentsAreNotReachable;
 /// ```compile_fail,E0502
 /// # fn snippet(instance: &margo::Instance, peer: &margo::Addr, remote: &margo::Bulk)
 /// # -> Result<(), Box<dyn std::error::Error>> {
-/// # use margo::{Access, BulkPoolSpec};
+/// # use margo::{Access, bulk_memory::BulkPoolSpec};
 /// let (mut a, mut b) = ([0; 8], [0; 8]);
 /// instance.memory().expose_mut_segments(&mut [&mut a, &mut b], |_bulk| assert_eq!(b[0], 0))?;
 /// # Ok(())
@@ -287,7 +287,7 @@ struct WrittenSegmentsAreNotRead;
 /// ```no_run
 /// # fn snippet(instance: &margo::Instance, peer: &margo::Addr, remote: &margo::Bulk)
 /// # -> Result<(), Box<dyn std::error::Error>> {
-/// # use margo::{Access, BulkPoolSpec};
+/// # use margo::{Access, bulk_memory::BulkPoolSpec};
 /// let (a, mut b) = ([0; 8], [0; 8]);
 /// instance.memory().expose_ref_segments(&[&a, &b], |_bulk| b[0] == 1)?;
 /// b[0] = 1;
@@ -300,7 +300,7 @@ struct WrittenSegmentsAreNotRead;
 /// ```compile_fail,E0502
 /// # fn snippet(instance: &margo::Instance, peer: &margo::Addr, remote: &margo::Bulk)
 /// # -> Result<(), Box<dyn std::error::Error>> {
-/// # use margo::{Access, BulkPoolSpec};
+/// # use margo::{Access, bulk_memory::BulkPoolSpec};
 /// let (a, mut b) = ([0; 8], [0; 8]);
 /// instance.memory().expose_ref_segments(&[&a, &b], |_bulk| b[0] = 1)?;
 /// # Ok(())
@@ -313,7 +313,7 @@ struct LentSegmentsAreNotChanged;
 /// ```no_run
 /// # fn snippet(instance: &margo::Instance, peer: &margo::Addr, remote: &margo::Bulk)
 /// # -> Result<(), Box<dyn std::error::Error>> {
-/// # use margo::{Access, BulkPoolSpec};
+/// # use margo::{Access, bulk_memory::BulkPoolSpec};
 /// let (mut a, mut b) = ([0; 8], [0; 8]);
 /// instance.memory().expose_mut_segments(&mut [&mut a, &mut b], |_bulk| ())?;
 /// # Ok(())
@@ -325,7 +325,7 @@ struct LentSegmentsAreNotChanged;
 /// ```compile_fail,E0499
 /// # fn snippet(instance: &margo::Instance, peer: &margo::Addr, remote: &margo::Bulk)
 /// # -> Result<(), Box<dyn std::error::Error>> {
-/// # use margo::{Access, BulkPoolSpec};
+/// # use margo::{Access, bulk_memory::BulkPoolSpec};
 /// let mut a = [0; 8];
 /// instance.memory().expose_mut_segments(&mut [&mut a, &mut a], |_bulk| ())?;
 /// # Ok(())
@@ -338,7 +338,7 @@ struct SegmentsAreDisjoint;
 /// ```no_run
 /// # fn snippet(instance: &margo::Instance, peer: &margo::Addr, remote: &margo::Bulk)
 /// # -> Result<(), Box<dyn std::error::Error>> {
-/// # use margo::{Access, BulkPoolSpec};
+/// # use margo::{Access, bulk_memory::BulkPoolSpec};
 /// let mut rows = instance.memory().bulk_segments(vec![vec![0; 8]; 2])?;
 /// let row = rows.segment(0);
 /// assert_eq!(row, [0; 8]);
@@ -352,7 +352,7 @@ struct SegmentsAreDisjoint;
 /// ```compile_fail,E0502
 /// # fn snippet(instance: &margo::Instance, peer: &margo::Addr, remote: &margo::Bulk)
 /// # -> Result<(), Box<dyn std::error::Error>> {
-/// # use margo::{Access, BulkPoolSpec};
+/// # use margo::{Access, bulk_memory::BulkPoolSpec};
 /// let mut rows = instance.memory().bulk_segments(vec![vec![0; 8]; 2])?;
 /// let row = rows.segment(0);
 /// instance.pull(peer, remote, 0, &mut rows, 0..16)?;

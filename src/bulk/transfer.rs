@@ -51,8 +51,8 @@ impl Instance {
     /// bytes with it.
     ///
     /// On the ULT of a handler it gives up at the deadline of the request, as calls do, unless in
-    /// [`without_deadline`](crate::without_deadline). Without a deadline it gives up when it stands
-    /// still for a minute (`margo.bulk.timeout_msec` in the configuration), with
+    /// [`without_deadline`](crate::cancel::without_deadline). Without a deadline it gives up when
+    /// it stands still for a minute (`margo.bulk.timeout_msec` in the configuration), with
     /// [`BulkError::StoodStill`]: a peer that serves nothing does not hold a handler for good.
     ///
     /// A peer that is stopped in the midst of the copy does not hold up what ends the transfer
@@ -141,9 +141,8 @@ impl Instance {
         self.transfer(plan, from, Some(limit))
     }
 
-    /// A [`BulkBuffer`](crate::BulkBuffer) is borrowed mutably by all callers, for both
-    /// directions: the transfer has
-    /// it for itself. Exposed memory is never seen as a slice.
+    /// A [`BulkBuffer`](crate::bulk_memory::BulkBuffer) is borrowed mutably by all callers, for
+    /// both directions: the transfer has it for itself. Exposed memory is never seen as a slice.
     fn transfer(
         &self,
         plan: Plan<'_>,

@@ -58,7 +58,7 @@ pub enum ElasticityError {
     },
     /// The pool holds units that have not ended, or are to start later, or were called off where no
     /// xstream drops them. Wait for them. Only those that have not started can be moved elsewhere,
-    /// with [`transfer_pool_content`](crate::InstanceLayout::transfer_pool_content).
+    /// with [`transfer_pool_content`](crate::groups::InstanceLayout::transfer_pool_content).
     #[error(
         "pool `{pool}` has {units} units that have not ended: wait for them; those that have not \
          started can be moved (`transfer_pool_content`)"
@@ -181,8 +181,8 @@ pub enum ElasticityError {
     Child,
     /// The instance runs in a [runtime](crate::InstanceBuilder::runtime) of the program's. Make
     /// pools and xstreams there, and tell the instance with
-    /// [`add_external_pool`](crate::InstanceLayout::add_external_pool) and
-    /// [`add_external_xstream`](crate::InstanceLayout::add_external_xstream).
+    /// [`add_external_pool`](crate::groups::InstanceLayout::add_external_pool) and
+    /// [`add_external_xstream`](crate::groups::InstanceLayout::add_external_xstream).
     #[error(
         "this instance runs in a runtime of the program's: make pools and xstreams there, and make \
          them known with `add_external_pool` and `add_external_xstream`"

@@ -93,7 +93,8 @@ pub(crate) struct XstreamEntry {
     pub(crate) leaving: bool,
 }
 
-/// A pool of an instance. See [`InstanceLayout::find_pool`](crate::InstanceLayout::find_pool).
+/// A pool of an instance. See
+/// [`InstanceLayout::find_pool`](crate::groups::InstanceLayout::find_pool).
 ///
 /// Counterpart: `struct margo_pool_info`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -113,7 +114,7 @@ impl PoolInfo {
 }
 
 /// An xstream of an instance. See
-/// [`InstanceLayout::find_xstream`](crate::InstanceLayout::find_xstream).
+/// [`InstanceLayout::find_xstream`](crate::groups::InstanceLayout::find_xstream).
 ///
 /// Counterpart: `struct margo_xstream_info`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -372,8 +373,8 @@ fn names<'n>(all: impl Iterator<Item = (usize, &'n str)>) -> String {
 pub(crate) const LEAVING: &str = "somebody who is removing it";
 
 /// Keeps a pool in its instance; see
-/// [`InstanceLayout::hold_pool`](crate::InstanceLayout::hold_pool). Does not keep the instance
-/// running.
+/// [`InstanceLayout::hold_pool`](crate::groups::InstanceLayout::hold_pool). Does not keep the
+/// instance running.
 #[must_use = "dropping this gives the pool free"]
 pub struct PoolHold {
     pub(crate) info: PoolInfo,
@@ -410,7 +411,7 @@ impl fmt::Debug for PoolHold {
 }
 
 /// Keeps an xstream in its instance; see
-/// [`InstanceLayout::hold_xstream`](crate::InstanceLayout::hold_xstream). Does not keep the
+/// [`InstanceLayout::hold_xstream`](crate::groups::InstanceLayout::hold_xstream). Does not keep the
 /// instance running.
 #[must_use = "dropping this gives the xstream free"]
 pub struct XstreamHold {

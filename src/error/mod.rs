@@ -210,7 +210,7 @@ pub enum ForwardError {
         /// The peer's address.
         peer: String,
         /// Nothing was sent: the token that cancels it
-        /// ([`cancels_calls_in`](crate::CancelToken::cancels_calls_in)) had fired before.
+        /// ([`cancels_calls_in`](crate::cancel::CancelToken::cancels_calls_in)) had fired before.
         never_ran: bool,
     },
     /// The peer runs, but has no such RPC under this provider id. Check both, and whether the
@@ -654,7 +654,8 @@ pub enum ProfileError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TimerError {
-    /// It is armed already and stays so. [`Timer::restart`](crate::Timer::restart) arms it anew.
+    /// It is armed already and stays so. [`Timer::restart`](crate::timers::Timer::restart) arms it
+    /// anew.
     #[error("the timer is armed already; disarm or restart it")]
     Armed,
     /// [`finalize`](crate::Instance::finalize) has come to the point where timers end.
@@ -678,11 +679,11 @@ pub enum TimerError {
     #[error("cannot arm the timer: {0}")]
     Spawn(#[source] ult::SpawnError),
     /// The timer is disarmed, but its callback cannot wait for its own end. Use
-    /// [`disarm`](crate::Timer::disarm) or [`Tick::stop`](crate::Tick::stop) there.
+    /// [`disarm`](crate::timers::Timer::disarm) or [`Tick::stop`](crate::timers::Tick::stop) there.
     #[error("disarmed; but the callback of a timer cannot wait for its own end")]
     OwnCallback,
     /// The timer is disarmed, but a tasklet, such as the inline callback of a timer, must not wait
-    /// for the callback that runs. Use [`disarm`](crate::Timer::disarm) there.
+    /// for the callback that runs. Use [`disarm`](crate::timers::Timer::disarm) there.
     #[error("disarmed; but a tasklet must not wait for the callback that runs")]
     Inline,
     /// This process is a child that was forked off; the timer is its parent's.
@@ -700,7 +701,7 @@ pub struct StageOver;
 #[non_exhaustive]
 pub enum ShutdownRemoteError {
     /// The peer does not allow it. Set `margo.remote_shutdown` in its configuration, or have it
-    /// call [`enable_remote_shutdown`](crate::InstanceNetwork::enable_remote_shutdown).
+    /// call [`enable_remote_shutdown`](crate::groups::InstanceNetwork::enable_remote_shutdown).
     #[error("{peer} does not let others shut it down (`margo.remote_shutdown` is not set there)")]
     NotEnabled {
         /// The peer's address.
@@ -717,7 +718,7 @@ pub enum ShutdownRemoteError {
 #[non_exhaustive]
 pub enum MetricsError {
     /// The peer does not allow it. Set `margo.metrics.remote` in its configuration, or have it call
-    /// [`enable_remote_metrics`](crate::InstanceNetwork::enable_remote_metrics).
+    /// [`enable_remote_metrics`](crate::groups::InstanceNetwork::enable_remote_metrics).
     #[error(
         "{peer} does not let others read its metrics (`margo.metrics.remote` is not set there)"
     )]

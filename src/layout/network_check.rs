@@ -14,14 +14,15 @@ use crate::layout::options::na_options;
 ///
 /// # Errors
 ///
-/// By the document's path; [`Config::check_with`](crate::Config::check_with) adds the position.
+/// By the document's path; [`Config::check_with`](crate::config::Config::check_with) adds the
+/// position.
 ///
 /// ```
-/// use margo::Config;
+/// use margo::config::Config;
 ///
 /// let document = r#"{ "margo": { "address": "na+tcp://127.0.0.1:99999" } }"#;
 /// let resolved = Config::from_json(document)?.resolve(&|_| None)?;
-/// let errors = margo::check_network(&resolved).unwrap_err();
+/// let errors = margo::elasticity::check_network(&resolved).unwrap_err();
 /// assert_eq!(errors.as_slice()[0].path, "margo.address");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

@@ -52,14 +52,16 @@ impl InstanceBuilder {
     }
 
     /// Lets any peer that can reach this instance shut it down. Default: as configured, which is
-    /// `false`. See [`InstanceNetwork::shutdown_remote`](crate::InstanceNetwork::shutdown_remote).
+    /// `false`. See
+    /// [`InstanceNetwork::shutdown_remote`](crate::groups::InstanceNetwork::shutdown_remote).
     pub fn remote_shutdown(mut self, on: bool) -> Self {
         self.config.margo.remote_shutdown = on;
         self
     }
 
     /// Serves Prometheus at this address and port, such as `"127.0.0.1:9100"`; port 0 takes a free
-    /// one, see [`InstanceMonitoring::metrics_addr`](crate::InstanceMonitoring::metrics_addr).
+    /// one, see
+    /// [`InstanceMonitoring::metrics_addr`](crate::groups::InstanceMonitoring::metrics_addr).
     /// Default: as configured in `margo.metrics.listen`, which is not at all.
     pub fn metrics_listen(mut self, address: impl Into<String>) -> Self {
         self.config.margo.metrics.listen = Some(address.into());
@@ -68,7 +70,7 @@ impl InstanceBuilder {
 
     /// Lets any peer that can reach this instance read its metrics. Default: as configured in
     /// `margo.metrics.remote`, which is `false`. See
-    /// [`InstanceNetwork::metrics_of`](crate::InstanceNetwork::metrics_of).
+    /// [`InstanceNetwork::metrics_of`](crate::groups::InstanceNetwork::metrics_of).
     pub fn remote_metrics(mut self, on: bool) -> Self {
         self.config.margo.metrics.remote = on;
         self
@@ -84,8 +86,8 @@ impl InstanceBuilder {
     }
 
     /// Attaches a monitor before anything can happen; see
-    /// [`InstanceMonitoring::add_monitor`](crate::InstanceMonitoring::add_monitor). It stays for as
-    /// long as the instance lives.
+    /// [`InstanceMonitoring::add_monitor`](crate::groups::InstanceMonitoring::add_monitor). It
+    /// stays for as long as the instance lives.
     ///
     /// Counterpart: `monitor` of `margo_init_info`.
     pub fn monitor(mut self, monitor: Arc<dyn Monitor>) -> Self {
@@ -99,8 +101,9 @@ impl InstanceBuilder {
     /// The configuration then says nothing of the layout: `argobots`, `use_progress_thread` and
     /// `rpc_thread_count` must be absent. `progress_pool`, `rpc_pool`, the pools of providers and
     /// all others are names or indices of the parent's pools, those by which
-    /// [`find_pool`](crate::InstanceLayout::find_pool) finds them there and in the child; the first
-    /// two default to what they are there. Indices that the parent has given up are errors.
+    /// [`find_pool`](crate::groups::InstanceLayout::find_pool) finds them there and in the child;
+    /// the first two default to what they are there. Indices that the parent has given up are
+    /// errors.
     ///
     /// A child keeps its parent running, and all pools that the parent had when the child started:
     /// they cannot be removed as long as it lives. Only the parent adds and removes pools and
@@ -140,8 +143,8 @@ impl InstanceBuilder {
     /// runtime down. Finalizing leaves pools and execution streams as they are, and ULTs that the
     /// program has spawned go on. A shutdown of the runtime before that fails and names the
     /// progress ULT. Pools and xstreams of the runtime that come later are made known with
-    /// [`add_external_pool`](crate::InstanceLayout::add_external_pool) and
-    /// [`add_external_xstream`](crate::InstanceLayout::add_external_xstream).
+    /// [`add_external_pool`](crate::groups::InstanceLayout::add_external_pool) and
+    /// [`add_external_xstream`](crate::groups::InstanceLayout::add_external_xstream).
     ///
     /// Pools for handlers with smaller stacks than those of a document have by default (2 MiB,
     /// `ABT_THREAD_STACKSIZE`) are warned of in the log.
@@ -212,16 +215,16 @@ impl InstanceBuilder {
 
     /// The least severe messages of this instance that reach the log. Default: as configured in
     /// `margo.log_level`, which is all of them; the environment variable `MARGO_LOG_LEVEL` wins.
-    /// See [`InstanceMonitoring::set_log_level`](crate::InstanceMonitoring::set_log_level).
+    /// See [`InstanceMonitoring::set_log_level`](crate::groups::InstanceMonitoring::set_log_level).
     pub fn log_level(mut self, level: LogLevel) -> Self {
         self.config_mut().margo.log_level = Some(level);
         self
     }
 
     /// Writes the state of the instance to standard error at each such signal, with the stacks of
-    /// its ULTs, as [`state_dump_with_stacks`](crate::InstanceMonitoring::state_dump_with_stacks)
-    /// has it: one JSON object. Default: as configured in `margo.dump_on_signal`, which is not at
-    /// all.
+    /// its ULTs, as
+    /// [`state_dump_with_stacks`](crate::groups::InstanceMonitoring::state_dump_with_stacks) has
+    /// it: one JSON object. Default: as configured in `margo.dump_on_signal`, which is not at all.
     ///
     /// A thread of its own does that, so it works while execution streams are stuck. Several
     /// instances of a process may have the same signal; each answers. Other writers to standard

@@ -7,9 +7,10 @@ use std::time::Duration;
 use hg::HgError;
 use na::conformance::in_forked_child;
 
+use crate::cancel::CancelReason;
 use crate::{
-    Access, BulkError, BulkPoolError, BulkPoolSpec, CancelReason, ElasticityError, ForwardError,
-    Handle, Instance, ProviderHandle, ProviderId, RegisterError, RespondError, ReturnCode, Rpc,
+    Access, BulkError, BulkPoolError, BulkPoolSpec, ElasticityError, ForwardError, Handle,
+    Instance, ProviderHandle, ProviderId, RegisterError, RespondError, ReturnCode, Rpc,
 };
 
 const KEEP: Rpc<(), u32> = Rpc::new("keep");

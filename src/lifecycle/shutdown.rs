@@ -59,7 +59,7 @@ impl Instance {
     ///   [`InstanceBuilder::grace`](crate::InstanceBuilder::grace) to end or answer, and may still
     ///   make calls;
     /// - the callbacks of [`on_prefinalize`](Self::on_prefinalize) run, the last one first;
-    /// - timers are disarmed, and do not fire; see [`Timer`](crate::Timer);
+    /// - timers are disarmed, and do not fire; see [`Timer`](crate::timers::Timer);
     /// - the network is closed, which ends all calls and transfers with errors;
     /// - the callbacks of [`on_finalize`](Self::on_finalize) run;
     /// - the execution streams end, unless they are a parent's or

@@ -7,11 +7,11 @@
 //!   (`exposed.rs`);
 //! - `expose_ref` and `expose_mut` borrow a slice, or several, for the duration of a closure, and
 //!   do not return before no transfer can touch it any more;
-//! - [`BulkBuffer`], or [`BulkSegments`](crate::BulkSegments), is the local side of our own
-//!   transfers. Its key is never told to anyone, and a transfer holds it exclusively until its
-//!   completion, so in between it is an ordinary slice. A peer that is stopped in the midst of a
-//!   copy does not hold a transfer up: where it may write afterwards, the buffer takes other memory
-//!   and leaves the old one to it (`replace`).
+//! - [`BulkBuffer`], or [`BulkSegments`](crate::bulk_memory::BulkSegments), is the local side of
+//!   our own transfers. Its key is never told to anyone, and a transfer holds it exclusively until
+//!   its completion, so in between it is an ordinary slice. A peer that is stopped in the midst of
+//!   a copy does not hold a transfer up: where it may write afterwards, the buffer takes other
+//!   memory and leaves the old one to it (`replace`).
 //!
 //! A `Bulk` is a description that travels in arguments; it keeps nothing alive. Using it after
 //! its memory was taken back is refused by the owner, not undefined.
@@ -103,9 +103,10 @@ pub(crate) fn comes_back(back: &Back) -> Option<Memory> {
     back.wait().lock().unwrap_or_else(std::sync::PoisonError::into_inner).take()
 }
 
-/// The local side of a transfer: a [`BulkBuffer`], [`BulkSegments`](crate::BulkSegments), or memory
-/// that is exposed ([`Exposed`](crate::Exposed), also by a shared reference, and in an `Arc` for
-/// several transfers at a time).
+/// The local side of a transfer: a [`BulkBuffer`],
+/// [`BulkSegments`](crate::bulk_memory::BulkSegments), or memory that is exposed
+/// ([`Exposed`](crate::Exposed), also by a shared reference, and in an `Arc` for several transfers
+/// at a time).
 pub trait LocalBulk: sealed::Registered {}
 
 impl LocalBulk for BulkBuffer {}

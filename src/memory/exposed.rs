@@ -163,7 +163,7 @@ impl<B: Exposable> Exposed<B> {
     /// The place of the memory: one segment for each vector. Without a copy, and so no slices:
     /// peers may use the bytes at any time. The pointers are valid until this value is dropped or
     /// released; a caller that reads or writes through them needs other means to know that no peer
-    /// does. [`BulkSegments`](crate::BulkSegments) gives slices.
+    /// does. [`BulkSegments`](crate::bulk_memory::BulkSegments) gives slices.
     ///
     /// Counterpart: `HG_Bulk_access`, `margo_bulk_get_segment_count`.
     pub fn segments(&self) -> impl ExactSizeIterator<Item = *mut [u8]> + '_ {

@@ -21,7 +21,7 @@ use crate::memory::buffer::{
 use crate::memory::exposed::owner_of;
 
 /// Several vectors as the local side of transfers: registered once, used often, slices in between.
-/// The segmented form of [`BulkBuffer`](crate::BulkBuffer).
+/// The segmented form of [`BulkBuffer`](crate::bulk_memory::BulkBuffer).
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -42,7 +42,7 @@ use crate::memory::exposed::owner_of;
 /// ```
 pub struct BulkSegments {
     memory: LocalMem,
-    /// As of a [`BulkBuffer`](crate::BulkBuffer).
+    /// As of a [`BulkBuffer`](crate::bulk_memory::BulkBuffer).
     endpoint: Weak<dyn Endpoint>,
 }
 

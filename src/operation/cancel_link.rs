@@ -121,7 +121,8 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use super::*;
-    use crate::{CancelReason, ForwardError, Handle, Instance, ProviderHandle, Rpc};
+    use crate::cancel::CancelReason;
+    use crate::{ForwardError, Handle, Instance, ProviderHandle, Rpc};
 
     const HOLD: Rpc<u32, u32> = Rpc::new("hold");
     const NEXT: Rpc<u32, u32> = Rpc::new("next");

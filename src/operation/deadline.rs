@@ -140,7 +140,7 @@ impl CancelToken {
     /// any moment: a handler may have begun a change whose parts belong together. So calls go on
     /// unless the handler says otherwise, and it says so for reading, for calls that may be made
     /// twice, and for those that it can undo. Undoing itself is for
-    /// [`without_deadline`](crate::without_deadline), in which this does not hold.
+    /// [`without_deadline`](crate::cancel::without_deadline), in which this does not hold.
     ///
     /// It holds for every kind of call, blocking or not, and for one-way requests until they are
     /// sent, made by this ULT or thread in `work`: a call that is started there stays tied to the
@@ -175,7 +175,7 @@ impl Drop for Restore {
 /// Outside of handlers, and in ULTs that they spawn, there is no such deadline anyway.
 ///
 /// ```
-/// assert_eq!(margo::without_deadline(|| 42), 42);
+/// assert_eq!(margo::cancel::without_deadline(|| 42), 42);
 /// ```
 pub fn without_deadline<R>(work: impl FnOnce() -> R) -> R {
     struct RestoreDeadline(Option<Instant>);

@@ -63,8 +63,8 @@ impl Instance {
     /// whether it is handled: it may be lost when the target ends, refuses it, or has no such RPC.
     ///
     /// On the ULT of a handler it gives up at the deadline of the request, and sends nothing after
-    /// it; see [`without_deadline`](crate::without_deadline). The target is not told of a deadline:
-    /// no caller waits for its handler, so none gives up on it.
+    /// it; see [`without_deadline`](crate::cancel::without_deadline). The target is not told of a
+    /// deadline: no caller waits for its handler, so none gives up on it.
     ///
     /// A ULT that is cancelled while it waits cancels the request.
     ///

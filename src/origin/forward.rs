@@ -30,7 +30,8 @@ impl Instance {
     /// by a bulk transfer, which costs another round trip.
     ///
     /// A ULT that is cancelled while it waits cancels its call. So does the token of a handler's
-    /// request, if the call is made in [`cancels_calls_in`](crate::CancelToken::cancels_calls_in).
+    /// request, if the call is made in
+    /// [`cancels_calls_in`](crate::cancel::CancelToken::cancels_calls_in).
     ///
     /// In a destructor, while its ULT unwinds, the caller cannot suspend: nothing else runs on its
     /// execution stream until the call is over, and handlers that are to run there cannot answer

@@ -74,7 +74,8 @@ impl Instance {
 impl<A, R> RpcCall<'_, A, R> {
     /// Lets the call end with [`ForwardError::TimedOut`] so long after it has been started,
     /// encoding the arguments included. Zero is no time at all. Default: no limit but that of the
-    /// request on whose behalf the caller runs ([`without_deadline`](crate::without_deadline)).
+    /// request on whose behalf the caller runs
+    /// ([`without_deadline`](crate::cancel::without_deadline)).
     #[inline]
     pub fn timeout(mut self, limit: Duration) -> Self {
         self.limit = Some(limit);

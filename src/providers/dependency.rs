@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::ProviderHandle;
 
 /// A need that providers of one type have of others: see
-/// [`Component::needs`](crate::Component::needs).
+/// [`Component::needs`](crate::component::Component::needs).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Need {
     key: &'static str,
@@ -29,7 +29,7 @@ impl Need {
 
     /// Accepts providers of that type only, by the type in the document. A provider elsewhere can
     /// be asked for its identity
-    /// ([`InstanceNetwork::check_identity`](crate::InstanceNetwork::check_identity)).
+    /// ([`InstanceNetwork::check_identity`](crate::groups::InstanceNetwork::check_identity)).
     #[must_use]
     pub const fn of_type(self, type_name: &'static str) -> Self {
         Self { type_name: Some(type_name), ..self }
@@ -109,8 +109,8 @@ impl Dependency {
 
     /// The object that its handlers share, of a provider of this process: to call without an RPC.
     /// `None`: it is elsewhere, has none that it shows
-    /// ([`RunningProvider::shared_object`](crate::RunningProvider::shared_object)), or one of
-    /// another type.
+    /// ([`RunningProvider::shared_object`](crate::component::RunningProvider::shared_object)), or
+    /// one of another type.
     pub fn object<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
         self.object.clone()?.downcast().ok()
     }

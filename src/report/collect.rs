@@ -34,8 +34,9 @@ impl Instance {
     /// parent's.
     ///
     /// Counters never go back, but for those of RPCs, which are the statistics':
-    /// [`reset_statistics`](crate::InstanceMonitoring::reset_statistics) begins them anew, and a
-    /// call whose result turns out to be undecodable goes over from the outcome `ok` to `decode`.
+    /// [`reset_statistics`](crate::groups::InstanceMonitoring::reset_statistics) begins them anew,
+    /// and a call whose result turns out to be undecodable goes over from the outcome `ok` to
+    /// `decode`.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -16,7 +16,7 @@ use crate::timer::TimerState;
 use crate::{Metrics, report::collect};
 
 /// The state of an instance at about one moment; see
-/// [`InstanceMonitoring::state_dump`](crate::InstanceMonitoring::state_dump).
+/// [`InstanceMonitoring::state_dump`](crate::groups::InstanceMonitoring::state_dump).
 ///
 /// `Display` prints it as indented JSON, whose keys are the fields here, and those of [`Metrics`]
 /// beside them.

@@ -15,9 +15,9 @@ use crate::{Addr, CancelToken, Instance, RespondError};
 /// A request that is being handled: its arguments, where it came from, and the duty to answer.
 ///
 /// It may be answered early and worked on afterwards, or moved into another ULT and answered there.
-/// For bounds and for a shutdown, a request is in hand ([`Load`](crate::Load)) until its handler
-/// has ended and it is answered, whichever comes later; a one-way request until its handler has
-/// ended. A request that is still unanswered when the grace period of a shutdown is over is
+/// For bounds and for a shutdown, a request is in hand ([`Load`](crate::metrics::Load)) until its
+/// handler has ended and it is answered, whichever comes later; a one-way request until its handler
+/// has ended. A request that is still unanswered when the grace period of a shutdown is over is
 /// answered with an error ([`ForwardError::Failed`]) before the network closes; to answer it then
 /// is [`RespondError::Answered`].
 ///
@@ -154,7 +154,7 @@ impl<A, R> Handle<A, R> {
     /// has waited in the transport counts, once there is another one of that origin with a deadline
     /// to compare it with. Calls that the handler
     /// makes on its own ULT have this deadline, too: see
-    /// [`without_deadline`](crate::without_deadline).
+    /// [`without_deadline`](crate::cancel::without_deadline).
     pub fn deadline(&self) -> Option<Instant> {
         self.reply().deadline()
     }

@@ -87,7 +87,7 @@ impl InstanceNetwork<'_> {
     /// make the handle of a provider.
     ///
     /// ```
-    /// # use margo::{IdentityError, Instance, ProviderHandle, ProviderId};
+    /// # use margo::{errors::IdentityError, Instance, ProviderHandle, ProviderId};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let service = Instance::builder("na+sm://").start()?;
     /// # let client = Instance::builder("na+sm://").listen(false).start()?;
@@ -154,7 +154,7 @@ impl InstanceNetwork<'_> {
 impl<T: Send + Sync + 'static> Provider<T> {
     /// Says what this provider is, by convention the name of its kind. Replaces what was said
     /// before, and is gone with the provider. Clients ask with
-    /// [`InstanceNetwork::check_identity`](crate::InstanceNetwork::check_identity).
+    /// [`InstanceNetwork::check_identity`](crate::groups::InstanceNetwork::check_identity).
     ///
     /// **One id has one identity**, as it is the id that clients ask. Where several providers share
     /// an id, each with RPCs of its own, the last one that says something speaks for all, and what

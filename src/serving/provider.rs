@@ -61,7 +61,8 @@ pub struct Provider<T = ()> {
 
 impl Instance {
     /// An empty provider with that id, whose handlers run in `pool`. The pool is not removed
-    /// ([`remove_pool`](crate::InstanceLayout::remove_pool)) while the provider lives and has
+    /// ([`remove_pool`](crate::groups::InstanceLayout::remove_pool)) while the provider lives and
+    /// has
     /// [no other](Provider::set_pool).
     pub fn provider(&self, id: ProviderId, pool: &PoolRef) -> Provider {
         self.provider_of(id, pool, ())
@@ -129,19 +130,20 @@ impl<T> Provider<T> {
     /// Moves the provider to another pool: its RPCs whose handlers run in its pool, its
     /// [identity](Self::set_identity) included, and all that are registered later. RPCs that were
     /// given another pool ([`Serve::pool`],
-    /// [`InstanceLayout::set_handler_pool`](crate::InstanceLayout::set_handler_pool)) stay there.
-    /// Nothing is left then that keeps the old pool from being removed
-    /// ([`InstanceLayout::remove_pool`](crate::InstanceLayout::remove_pool)) but requests that are
-    /// there.
+    /// [`InstanceLayout::set_handler_pool`](crate::groups::InstanceLayout::set_handler_pool)) stay
+    /// there. Nothing is left then that keeps the old pool from being removed
+    /// ([`InstanceLayout::remove_pool`](crate::groups::InstanceLayout::remove_pool)) but requests
+    /// that are there.
     ///
     /// Requests that have arrived stay where they are; none is lost, refused or run twice. Bounds
     /// go with the RPCs as
-    /// [`InstanceLayout::set_handler_pool`](crate::InstanceLayout::set_handler_pool) has it.
+    /// [`InstanceLayout::set_handler_pool`](crate::groups::InstanceLayout::set_handler_pool) has
+    /// it.
     ///
     /// # Errors
     ///
-    /// As [`InstanceLayout::set_handler_pool`](crate::InstanceLayout::set_handler_pool), of the
-    /// first RPC that cannot run there: all of them stay in the old pool then, and so does the
+    /// As [`InstanceLayout::set_handler_pool`](crate::groups::InstanceLayout::set_handler_pool), of
+    /// the first RPC that cannot run there: all of them stay in the old pool then, and so does the
     /// provider. Where none is to move, the pool is refused as it would be for an RPC.
     ///
     /// Counterpart: `margo_rpc_set_pool` of each RPC.

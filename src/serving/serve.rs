@@ -102,7 +102,7 @@ impl<'a, A, R, T> Serve<'a, A, R, T> {
     }
 
     /// Runs the handlers in this pool. Default: that of the provider, or
-    /// [`InstanceLayout::rpc_pool`](crate::InstanceLayout::rpc_pool).
+    /// [`InstanceLayout::rpc_pool`](crate::groups::InstanceLayout::rpc_pool).
     pub fn pool(mut self, pool: &PoolRef) -> Self {
         self.options.pool = Some(pool.clone());
         self

@@ -131,12 +131,13 @@ impl Instance {
     /// Makes a provider with an object for each shard: `make` is called once for each, on a ULT in
     /// the pool of that shard, with its place: the number of the shard, which is that of the part,
     /// and where it is on the machine. Without `margo.shards` there is one part; and none for
-    /// shards from the first one on that [was removed](crate::InstanceLayout::remove_shard).
+    /// shards from the first one on that [was
+    /// removed](crate::groups::InstanceLayout::remove_shard).
     ///
     /// Handlers that are registered with [`Serve::part_function`] or [`Serve::part_method`] get the
     /// object of the shard that they run at. Clients share out their keys among the parts with a
-    /// [`ShardedHandle`](crate::ShardedHandle). A request that names no part is handled where it
-    /// arrives.
+    /// [`ShardedHandle`](crate::sharded::ShardedHandle). A request that names no part is handled
+    /// where it arrives.
     ///
     /// ```
     /// use std::cell::RefCell;

@@ -12,8 +12,8 @@ pub(crate) const PARTS_MAX: usize = 128;
 /// When `parts` is zero.
 ///
 /// ```
-/// assert_eq!(margo::part_of_key(b"margo", 1), 0);
-/// assert!(margo::part_of_key(b"margo", 4) < 4);
+/// assert_eq!(margo::sharded::part_of_key(b"margo", 1), 0);
+/// assert!(margo::sharded::part_of_key(b"margo", 4) < 4);
 /// ```
 pub fn part_of_key(key: &[u8], parts: usize) -> usize {
     assert!(parts > 0, "a key among no parts");

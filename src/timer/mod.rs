@@ -62,11 +62,11 @@ impl TimerSpec {
 
     /// The pool in which the callback runs. If its access is `private`, only ULTs of its execution
     /// stream may arm the timer. Default:
-    /// [`InstanceLayout::rpc_pool`](crate::InstanceLayout::rpc_pool), or, where that is private and
-    /// the timer is armed elsewhere, the first pool of the instance that is not. While the timer is
-    /// armed it is one of the pool's users
-    /// ([`InstanceLayout::pool_users`](crate::InstanceLayout::pool_users)), and keeps it from being
-    /// removed.
+    /// [`InstanceLayout::rpc_pool`](crate::groups::InstanceLayout::rpc_pool), or, where that is
+    /// private and the timer is armed elsewhere, the first pool of the instance that is not. While
+    /// the timer is armed it is one of the pool's users
+    /// ([`InstanceLayout::pool_users`](crate::groups::InstanceLayout::pool_users)), and keeps it
+    /// from being removed.
     pub fn pool(mut self, pool: &PoolRef) -> Self {
         self.pool = Some(pool.clone());
         self

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use margo::config::{Pool, Scheduler, Shards, Xstream};
-use margo::{Config, ForwardError, Instance, OneWay, ProviderHandle, Rpc};
+use margo::{ForwardError, Instance, OneWay, ProviderHandle, Rpc, config::Config};
 use na::sim::{Drive, LinkOptions, Network};
 use ult::Eventual;
 

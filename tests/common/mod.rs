@@ -8,7 +8,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use margo::config::Shards;
-use margo::{Config, Instance, InstanceBuilder, ProviderHandle};
+use margo::{Instance, InstanceBuilder, ProviderHandle, config::Config};
 
 /// Far beyond what a loaded machine needs; only a hang reaches it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::common::{self, bounded};
 use margo::monitor::{LifeEvent, Monitor};
-use margo::{FinalizeError, Instance, OneWay, ProviderHandle, Rpc, StageOver};
+use margo::{Instance, OneWay, ProviderHandle, Rpc, errors::FinalizeError, errors::StageOver};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level};
 use ult::Eventual;

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, Once};
 
 use margo::monitor::Monitor;
 use margo::{
-    Config, Instance, InstanceBuilder, LogLevel, ProviderHandle, Rpc, ShutdownRemoteError,
+    Instance, InstanceBuilder, ProviderHandle, Rpc, config::Config, config::LogLevel,
+    errors::ShutdownRemoteError,
 };
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level};

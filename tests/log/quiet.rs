@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::common::{self, PATIENCE, process};
-use margo::{Access, Bulk, Instance, InstanceBuilder, LogLevel, ProviderHandle, Rpc};
+use margo::{Access, Bulk, Instance, InstanceBuilder, ProviderHandle, Rpc, config::LogLevel};
 use tracing::Level;
 
 const SUM: Rpc<(i64, i64), i64> = Rpc::new("sum");
@@ -20,7 +20,7 @@ fn seen() -> MutexGuard<'static, Vec<(Level, String)>> {
 
 /// Without the stall detector: on a machine that has too much to do it has something to say.
 fn builder(address: &str, level: Option<LogLevel>) -> InstanceBuilder {
-    let mut config = margo::Config::default();
+    let mut config = margo::config::Config::default();
     config.margo.address = address.to_owned();
     config.margo.stall_limit_msec = 0;
     config.margo.log_level = level;

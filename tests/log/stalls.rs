@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 use std::time::Duration;
 
 use crate::common::{self, bounded};
-use margo::{Config, Instance, ProviderHandle, Rpc};
+use margo::{Instance, ProviderHandle, Rpc, config::Config};
 use tracing::field::Field;
 use tracing::{Event, Level};
 

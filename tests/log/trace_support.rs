@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use margo::{Config, Instance};
+use margo::{Instance, config::Config};
 use serde_json::{Value, json};
 
 /// The difference that two clocks, read one after the other, may have, in nanoseconds.

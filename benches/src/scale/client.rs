@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use margo::{Access, Config, Instance, InstanceBuilder, ProviderHandle, ProviderId};
+use margo::{Access, Instance, InstanceBuilder, ProviderHandle, ProviderId, config::Config};
 use serde_json::json;
 use ult::JoinHandle;
 

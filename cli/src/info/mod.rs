@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use margo::config::process_env;
 use margo::na::{self, Completion, Endpoint, OpId, OpenOptions, Plugin, Tag};
 use margo::ult::Topology;
-use margo::{Config, Layout};
+use margo::{config::Config, elasticity::Layout};
 use serde::Serialize;
 
 use self::machine::Machine;

@@ -7,7 +7,7 @@ pub(crate) mod pool_stats;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
-use margo::{AddressFile, Component, Instance};
+use margo::{AddressFile, Instance, component::Component};
 use margo_config::{Config, DumpSignal, Errors, MonitoringOptions, Resolved, nearest, process_env};
 use margo_provider_blob::BlobComponent;
 use margo_provider_echo::EchoComponent;
@@ -88,7 +88,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
 
 /// Says what is wrong with the settings of the providers that this program has.
 pub(crate) fn check_providers(resolved: &Resolved) -> Result<(), Errors> {
-    margo::check_providers(resolved, &COMPONENTS)
+    margo::component::check_providers(resolved, &COMPONENTS)
 }
 
 /// The parts of a document that this program does not serve: for people, a line each.

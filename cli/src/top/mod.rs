@@ -16,7 +16,7 @@ use std::io::IsTerminal;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
-use margo::{Addr, Instance, Metrics, MetricsError};
+use margo::{Addr, Instance, Metrics, errors::MetricsError};
 
 use self::screen::{Key, Screen};
 use self::window::{Scroll, Window};

@@ -1,6 +1,9 @@
 //! Turns two snapshots into lines.
 
-use margo::{GateKind, Metrics, PeerMetrics, Phase, PhaseMetrics, RpcEnd, RpcMetrics};
+use margo::{
+    Metrics, metrics::GateKind, metrics::PeerMetrics, metrics::Phase, metrics::PhaseMetrics,
+    metrics::RpcEnd, metrics::RpcMetrics,
+};
 
 use crate::support::output;
 
@@ -52,7 +55,7 @@ impl Change<'_> {
         };
         let (network, stats) = (&now.network, &now.stats);
         let (network_before, stats_before) = (&self.before.network, &self.before.stats);
-        let refused = |stats: &margo::Stats| {
+        let refused = |stats: &margo::metrics::Stats| {
             let refused = stats.requests_refused.saturating_add(stats.requests_busy);
             refused.saturating_add(stats.requests_abandoned)
         };
@@ -225,7 +228,7 @@ impl Change<'_> {
             &[0],
         );
         for one in &self.now.shards {
-            let is_it = |before: &&margo::ShardMetrics| before.index == one.index;
+            let is_it = |before: &&margo::metrics::ShardMetrics| before.index == one.index;
             let before = self.before.shards.iter().find(is_it).cloned().unwrap_or_default();
             table.row([
                 one.progress_pool.clone(),
@@ -243,7 +246,7 @@ impl Change<'_> {
     fn gates(&self) -> Vec<String> {
         let mut table = Table::new(&["ADMISSION", "in hand", "of", "waiting", "refused"], &[0]);
         // Pools of which nobody has come near the bound say nothing that is not above.
-        let says_more = |gate: &&margo::GateMetrics| {
+        let says_more = |gate: &&margo::metrics::GateMetrics| {
             gate.kind != GateKind::Pool || gate.waiting > 0 || gate.refused > 0
         };
         for gate in self.now.gates.iter().filter(says_more) {

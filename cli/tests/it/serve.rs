@@ -3,7 +3,7 @@
 use std::io::Read;
 
 use crate::common::{self, PATIENCE, Service, entries, margo, run};
-use margo::{Config, Handle, Instance, ProviderHandle, ProviderId, Rpc, na, ult};
+use margo::{Handle, Instance, ProviderHandle, ProviderId, Rpc, config::Config, na, ult};
 use margo_provider_blob::BlobClient;
 use margo_provider_echo::EchoClient;
 use rustix::process::Signal;

@@ -9,7 +9,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::common::{self, Ended, PATIENCE, Running, ended, margo, run};
-use margo::{Config, Handle, Instance, ProviderHandle, Rpc};
+use margo::{Handle, Instance, ProviderHandle, Rpc, config::Config};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use margo::{IdentityError, Instance, ProviderHandle};
+use margo::{Instance, ProviderHandle, errors::IdentityError};
 
 use crate::rpc::{
     BlobEntry, BlobStat, CREATE, CreateArgs, IDENTITY, LIST, ListArgs, ListPage, READ, REMOVE,

@@ -39,8 +39,8 @@ use std::time::Duration;
 
 use margo::config::provider_config;
 use margo::{
-    Component, ForwardError, IdentityError, Instance, Provider, ProviderHandle, ProviderSpec,
-    RegisterError, Rpc, RunningProvider,
+    ForwardError, Instance, Provider, ProviderHandle, RegisterError, Rpc, component::Component,
+    component::ProviderSpec, component::RunningProvider, errors::IdentityError,
 };
 use serde::Deserialize;
 

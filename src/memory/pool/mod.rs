@@ -42,7 +42,7 @@ pub use self::spec::{BulkClassStats, BulkPoolError, BulkPoolSpec};
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// use margo::{BulkPoolSpec, Instance};
+/// use margo::{bulk_memory::BulkPoolSpec, Instance};
 ///
 /// let instance = Instance::builder("na+sm://").start()?;
 /// // 16 buffers each of 4 KiB, 64 KiB and 1 MiB.

@@ -9,7 +9,8 @@
 //! | the HTTP server (`margo.metrics.listen`), a thread of its own | `http.rs`, `http_request.rs` |
 //! | the RPC (`margo.metrics.remote`) | `remote.rs` |
 //!
-//! [`StateDump`](crate::StateDump) is the same snapshot with facts that take longer to find out.
+//! [`StateDump`](crate::metrics::StateDump) is the same snapshot with facts that take longer to
+//! find out.
 //!
 //! Nothing here runs on an execution stream, asks one, or waits for one: it works while all of
 //! them are stuck, which is when people look. The exception is the RPC: its requests come in by

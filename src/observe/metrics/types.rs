@@ -132,8 +132,8 @@ plain! {
         /// Bounds on requests in hand (`margo.admission`).
         gates: Vec<GateMetrics>,
         /// RPCs by name and provider, those that it serves and those that it calls; empty as long
-        /// as the [`statistics`](crate::InstanceMonitoring::statistics) have not been on. Their
-        /// counts stay when the statistics are switched off.
+        /// as the [`statistics`](crate::groups::InstanceMonitoring::statistics) have not been on.
+        /// Their counts stay when the statistics are switched off.
         rpcs: Vec<RpcMetrics>,
         /// True if those are on; `None`: it is of a version that does not say.
         statistics: Option<bool>,
@@ -281,7 +281,7 @@ plain! {
     }
 
     /// One end of an RPC: all peers and call paths of
-    /// [`statistics`](crate::InstanceMonitoring::statistics) together.
+    /// [`statistics`](crate::groups::InstanceMonitoring::statistics) together.
     RpcMetrics {
         /// Which end.
         end: RpcEnd,
@@ -382,13 +382,13 @@ plain! {
         /// Bytes of long results that are kept until their origins have fetched them, cancel or are
         /// gone, or, after 60 s, until others need the room; `margo.overflow_held_max` bounds them,
         /// but for up to 16 MiB of answers to
-        /// [`InstanceNetwork::metrics_of`](crate::InstanceNetwork::metrics_of).
+        /// [`InstanceNetwork::metrics_of`](crate::groups::InstanceNetwork::metrics_of).
         result_bytes_kept: usize,
-        /// The classes of all [`BulkPool`](crate::BulkPool)s.
+        /// The classes of all [`BulkPool`](crate::bulk_memory::BulkPool)s.
         bulk_pools: Vec<BulkPoolMetrics>,
     }
 
-    /// A class of buffers of a [`BulkPool`](crate::BulkPool).
+    /// A class of buffers of a [`BulkPool`](crate::bulk_memory::BulkPool).
     BulkPoolMetrics {
         /// Which pool, in the order in which they were made.
         pool: u64,

@@ -285,7 +285,7 @@ pub struct ProgressStatistics {
 }
 
 /// The statistics of calls, requests and transfers since they were switched on or reset. See
-/// [`InstanceMonitoring::statistics`](crate::InstanceMonitoring::statistics).
+/// [`InstanceMonitoring::statistics`](crate::groups::InstanceMonitoring::statistics).
 ///
 /// Counts are exact. Times and sizes are those of calls that were looked at: of the first ones of
 /// a path all, later on, at random moments, down to one in `sample_rpcs_every`. Each of them stands

@@ -20,8 +20,8 @@ use crate::{Pool, Xstream};
 /// one is caught and logged, and affects nothing else.
 ///
 /// While at least one monitor is attached, each call, request and transfer has a span, which costs
-/// some hundred nanoseconds. ([Statistics](crate::InstanceMonitoring::statistics) alone look at
-/// some calls only.)
+/// some hundred nanoseconds. ([Statistics](crate::groups::InstanceMonitoring::statistics) alone
+/// look at some calls only.)
 ///
 /// ```
 /// use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

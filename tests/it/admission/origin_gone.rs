@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::support::until;
 use crate::common::process::{Service, client_for};
 use crate::common::{TRANSPORTS, bounded};
-use margo::{CancelReason, OneWay, ProviderHandle, Rpc};
+use margo::{OneWay, ProviderHandle, Rpc, cancel::CancelReason};
 
 /// Holds its execution stream until its origin is gone.
 const HOLD: Rpc<(), ()> = Rpc::new("hold");

@@ -160,8 +160,8 @@ fn a_pool_that_knows_no_priorities_is_refused_and_the_rpc_does_not_move_there() 
 fn the_document_gives_providers_their_priorities() {
     struct Kind;
     struct Running(#[allow(dead_code, reason = "kept")] margo::Provider);
-    impl margo::RunningProvider for Running {}
-    impl margo::Component for Kind {
+    impl margo::component::RunningProvider for Running {}
+    impl margo::component::Component for Kind {
         fn type_name(&self) -> &'static str {
             "kind"
         }
@@ -169,9 +169,11 @@ fn the_document_gives_providers_their_priorities() {
         fn start(
             &self,
             instance: &Instance,
-            spec: &margo::ProviderSpec,
-        ) -> Result<Box<dyn margo::RunningProvider>, Box<dyn std::error::Error + Send + Sync>>
-        {
+            spec: &margo::component::ProviderSpec,
+        ) -> Result<
+            Box<dyn margo::component::RunningProvider>,
+            Box<dyn std::error::Error + Send + Sync>,
+        > {
             let provider = spec.provider(instance);
             provider.register(HIGH, |handle| handle.respond(handle.args()).unwrap())?;
             let moved = instance
@@ -193,7 +195,10 @@ fn the_document_gives_providers_their_priorities() {
     let running = service.start_providers(&[&Kind]).unwrap();
     assert_eq!(running.names().count(), 3);
     let shown = service.config().to_json();
-    assert!(shown.contains(r#""priority""#) && margo::Config::from_json(&shown).is_ok(), "{shown}");
+    assert!(
+        shown.contains(r#""priority""#) && margo::config::Config::from_json(&shown).is_ok(),
+        "{shown}"
+    );
     drop(running);
     service.finalize_and_wait().unwrap();
 }

@@ -6,7 +6,8 @@ use std::sync::Mutex;
 use crate::common::process::{Service, client_for, serve_if_asked};
 use crate::common::{PATIENCE, TRANSPORTS, bounded, on_each};
 use margo::{
-    Access, AllocOptions, Bulk, BulkError, Exposed, Instance, ProviderHandle, Rpc, SharedBuffer,
+    Access, Bulk, BulkError, Exposed, Instance, ProviderHandle, Rpc, bulk_memory::AllocOptions,
+    bulk_memory::SharedBuffer,
 };
 
 type Told<T> = Result<T, String>;

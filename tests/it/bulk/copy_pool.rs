@@ -5,7 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 use crate::common::{bounded, builder};
-use margo::{Access, AllocOptions, Bulk, Exposable, Exposed, Instance, SharedBuffer};
+use margo::{
+    Access, Bulk, Exposed, Instance, bulk_memory::AllocOptions, bulk_memory::Exposable,
+    bulk_memory::SharedBuffer,
+};
 
 const BYTES: usize = 8 << 20;
 

@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::common::{self, bounded, builder, on_each};
-use margo::{Access, BulkPool, BulkPoolError, BulkPoolSpec, Instance};
+use margo::{
+    Access, Instance, bulk_memory::BulkPool, bulk_memory::BulkPoolError, bulk_memory::BulkPoolSpec,
+};
 use ult::Eventual;
 
 fn with_pool(spec: BulkPoolSpec, body: impl FnOnce(&Instance, BulkPool) + Send + 'static) {

@@ -9,8 +9,8 @@ use crate::common::{PATIENCE, Pair, TRANSPORTS, bounded, on_each};
 use futures_lite::future::{block_on, zip};
 use margo::na::{Memory, RawSegment};
 use margo::{
-    Access, Addr, BulkError, BulkPoolError, BulkPoolSpec, BulkRequest, Exposed, Instance,
-    PooledBuffer, Rpc,
+    Access, Addr, BulkError, BulkRequest, Exposed, Instance, Rpc, bulk_memory::BulkPoolError,
+    bulk_memory::BulkPoolSpec, bulk_memory::PooledBuffer,
 };
 use ult::Selectable;
 
@@ -208,7 +208,7 @@ fn detached_and_dropped_transfers_give_their_buffers_to_the_pool() {
 /// Turns the owner until the request is over.
 fn turn_until_over<B>(owner: &mut bulk_support::Node, request: &BulkRequest<B>)
 where
-    B: margo::LocalBulk + Send + 'static,
+    B: margo::bulk_memory::LocalBulk + Send + 'static,
 {
     let started = Instant::now();
     while !request.test() {

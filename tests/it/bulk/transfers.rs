@@ -275,7 +275,10 @@ fn a_buffer_for_which_there_is_no_memory_is_an_error_and_the_process_goes_on() {
             let said = pair.client.forward(FETCH, &target, &bytes).unwrap();
             assert_eq!(said, bytes.to_string());
         }
-        let pool = pair.client.memory().bulk_pool(&margo::BulkPoolSpec::new().class(1 << 50, 1));
+        let pool = pair
+            .client
+            .memory()
+            .bulk_pool(&margo::bulk_memory::BulkPoolSpec::new().class(1 << 50, 1));
         assert!(pool.is_err(), "{pool:?}");
         pair.end();
     });

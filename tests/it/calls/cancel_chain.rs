@@ -7,7 +7,8 @@ use std::time::Duration;
 use crate::common::process::{Service, client_for, serve_if_asked};
 use crate::common::{PATIENCE, TRANSPORTS, bounded, builder};
 use margo::{
-    CancelReason, CancelToken, ForwardError, Handle, Instance, OneWay, ProviderHandle, Request, Rpc,
+    ForwardError, Handle, Instance, OneWay, ProviderHandle, Request, Rpc, cancel::CancelReason,
+    cancel::CancelToken,
 };
 use ult::{Eventual, channel};
 
@@ -166,7 +167,7 @@ fn a_nested_call_goes_on_if_nobody_says_otherwise() {
             token.cancels_calls_in(|| ());
             match *handle.args() {
                 0 => call(),
-                1 => token.cancels_calls_in(|| margo::without_deadline(call)),
+                1 => token.cancels_calls_in(|| margo::cancel::without_deadline(call)),
                 // ULTs that are spawned there have no scope.
                 _ => token.cancels_calls_in(|| {
                     let (own, to) = (handle.instance().clone(), to.clone());
@@ -253,7 +254,8 @@ fn the_innermost_token_counts_and_the_outer_one_after_it() {
         of_outer.cancels_calls_in(|| {
             let nested = of_inner.cancels_calls_in(|| own.rpc(HOLD, &last, &3).start()).unwrap();
             assert!(is_canceled(&own.forward(HOLD, &last, &4), true));
-            let undone = margo::without_deadline(|| own.rpc(HOLD, &last, &5).start()).unwrap();
+            let undone =
+                margo::cancel::without_deadline(|| own.rpc(HOLD, &last, &5).start()).unwrap();
             assert!(is_canceled(&own.forward(HOLD, &last, &6), true));
             sender.send((nested, undone)).unwrap();
         });

@@ -11,8 +11,9 @@ use margo::hg::{
     Core, ForwardOptions, HgError, HgOptions, RequestHandle, Response, Sink, margo as prefix, proc,
 };
 use margo::{
-    Access, Bulk, BulkError, CallError, CancelReason, CancelToken, ForwardError, Handle,
-    IdentityError, Instance, OneWay, ProviderHandle, Rpc, ShutdownRemoteError,
+    Access, Bulk, BulkError, CallError, ForwardError, Handle, Instance, OneWay, ProviderHandle,
+    Rpc, cancel::CancelReason, cancel::CancelToken, errors::IdentityError,
+    errors::ShutdownRemoteError,
 };
 use ult::{Eventual, Semaphore, channel};
 
@@ -208,7 +209,7 @@ fn nested_calls_have_the_deadline_of_the_call_that_they_serve() {
         let outer = move |handle: &Handle<bool, Result<Option<Duration>, String>>| {
             let instance = handle.instance();
             let ask = || instance.forward(LEFT, &own, &()).map_err(|error| error.to_string());
-            if *handle.args() { ask() } else { margo::without_deadline(ask) }
+            if *handle.args() { ask() } else { margo::cancel::without_deadline(ask) }
         };
         pair.service.serve(OUTER).returning(outer).unwrap();
         let target = pair.target();
@@ -460,7 +461,8 @@ fn transfers_of_a_handler_end_at_its_deadline() {
             let mut buffer = buffers.remove(0);
             let pushed = handle.push(remote, 0, &mut buffer, 0..8);
             let pulled = handle.pull(remote, 0, &mut buffer, 0..8);
-            let free = margo::without_deadline(|| handle.pull(remote, 0, &mut buffer, 0..8));
+            let free =
+                margo::cancel::without_deadline(|| handle.pull(remote, 0, &mut buffer, 0..8));
             assert_eq!((free.is_ok(), &buffer[..]), (true, &[7; 8][..]));
             let late: [Result<(), BulkError>; 4] = [started, chunks, pushed, pulled];
             let _ = sender.send((early.is_ok(), Some(late)));
@@ -513,7 +515,7 @@ fn what_a_handler_sends_has_the_deadline_of_its_request() {
             let margo = handle.instance();
             let late =
                 [margo.send(TELL, &own, &2), margo.rpc(TELL, &own, &3).start_send().map(drop)];
-            margo::without_deadline(|| margo.send(TELL, &own, &4)).unwrap();
+            margo::cancel::without_deadline(|| margo.send(TELL, &own, &4)).unwrap();
             sender.send(late).unwrap();
             0
         };

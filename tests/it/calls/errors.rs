@@ -449,7 +449,7 @@ fn a_handler_that_blocks_its_execution_stream() {
             let call = scope.spawn(|| client.forward(BLOCK, &target, &()));
             entered.wait();
             let error = service.finalize_and_wait().unwrap_err();
-            assert!(matches!(error, margo::FinalizeError::Stuck(_)), "{error}");
+            assert!(matches!(error, margo::errors::FinalizeError::Stuck(_)), "{error}");
             // Unblocked, the handler answers or the network closes: the caller is told either way.
             drop(release);
             let _told = call.join().unwrap();

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use crate::common::{PATIENCE, bounded, builder, on_each};
 use margo::{
-    BulkError, BulkPoolError, BulkPoolSpec, CallError, ForwardError, Handle, OneWay,
-    ProviderHandle, ProviderId, RespondError, Rpc,
+    BulkError, CallError, ForwardError, Handle, OneWay, ProviderHandle, ProviderId, RespondError,
+    Rpc, bulk_memory::BulkPoolError, bulk_memory::BulkPoolSpec,
 };
 use serde::{Deserialize, Serialize};
 use ult::Eventual;

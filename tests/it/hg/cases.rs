@@ -29,7 +29,7 @@
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::support::*;
-use margo::ConstStr;
+use margo::encoding::ConstStr;
 use margo::hg::header::{Build, Format, RequestHeader};
 use margo::hg::proc::{WriterLimits, Written};
 use margo::hg::{

@@ -6,7 +6,7 @@ use std::time::Duration;
 use margo::hg::header::{Build, Format, RequestHeader, ResponseHeader};
 use margo::hg::proc::{self, Bytes, Raw, Writer, WriterLimits, Written};
 use margo::hg::{ChecksumLevel, Extension, ProcError, Stamp, TraceParent, margo as prefix, wire};
-use margo::{Bulk, ConstStr, ProviderId, ReturnCode, RpcId};
+use margo::{Bulk, ProviderId, ReturnCode, RpcId, encoding::ConstStr};
 use na::MsgBuf;
 use serde::Serialize;
 

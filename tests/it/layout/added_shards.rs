@@ -7,7 +7,10 @@ use std::thread::{self, JoinHandle};
 use super::support::{PULL, WHERE, serve, start, target};
 use crate::common::bounded;
 use margo::config::Shards;
-use margo::{Access, ElasticityError, Instance, ProviderHandle, ProviderId, Rpc, ShardPlace};
+use margo::{
+    Access, Instance, ProviderHandle, ProviderId, Rpc, elasticity::ElasticityError,
+    sharded::ShardPlace,
+};
 
 /// The networks that have groups of endpoints which grow, the last one beside shared memory.
 const ADDRESSES: [&str; 4] =

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use crate::common::process::again;
 use margo::ult;
 use margo::{
-    Config, InitError, Instance, Layout, ProviderHandle, ProviderId, RegisterError, Rpc,
-    TimerError, TimerSpec,
+    InitError, Instance, ProviderHandle, ProviderId, RegisterError, Rpc, config::Config,
+    elasticity::Layout, errors::TimerError, timers::TimerSpec,
 };
 
 const SQUARE: Rpc<u64, u64> = Rpc::new("square");
@@ -417,7 +417,7 @@ fn bind_outside_of_the_mask(cpu: usize) {
     };
     for keys in [format!(r#""cpubind": {cpu}"#), format!(r#""affinity": [{cpu}]"#)] {
         let config = Config::from_json(&document(&keys)).unwrap();
-        let warnings = margo::start_warnings(&config.resolve(&|_| None).unwrap());
+        let warnings = margo::elasticity::start_warnings(&config.resolve(&|_| None).unwrap());
         assert_eq!(warnings.len(), 1, "{warnings:?}");
         let part = format!("CPU {cpu} is outside of the affinity mask");
         assert!(warnings[0].starts_with("argobots.xstreams[0].") && warnings[0].contains(&part));

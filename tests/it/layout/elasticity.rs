@@ -8,8 +8,8 @@ use crate::common::{PATIENCE, bounded};
 use margo::config::{Pool, Scheduler, Xstream};
 use margo::ult::{self, Eventual};
 use margo::{
-    Config, ConfigFlags, ElasticityError, Instance, LayoutError, ProviderHandle, ProviderId,
-    RegisterError, Rpc, TimerSpec,
+    Instance, ProviderHandle, ProviderId, RegisterError, Rpc, config::Config, config::ConfigFlags,
+    elasticity::ElasticityError, errors::LayoutError, timers::TimerSpec,
 };
 
 pub(super) const ECHO: Rpc<u64, u64> = Rpc::new("echo");
@@ -371,7 +371,7 @@ fn an_armed_timer_uses_its_pool_and_is_named() {
     others[0].start_every(FAR).unwrap();
     others[1].start(FAR).unwrap();
     assert_eq!(users()[..2], ["timer `beat`", "2 timers `other`"]);
-    assert!(others.iter().all(margo::Timer::disarm));
+    assert!(others.iter().all(margo::timers::Timer::disarm));
     let error = margo.layout().remove_xstream(&*x).unwrap_err();
     assert!(matches!(error, ElasticityError::XstreamNeeded { .. }), "{error}");
     let expected = "alone runs pool `q`, which is in use by timer `beat`";
@@ -618,7 +618,7 @@ fn many_change_the_layout_at_once() {
             while !until.load(Ordering::Relaxed) || moves < 4 {
                 mover.layout().migrate_progress(["__primary__", "__pool_1__"][moves % 2]).unwrap();
                 // Whatever is printed at any time is a document that `init` would take.
-                margo::Config::from_json(&mover.config().to_json()).unwrap();
+                margo::config::Config::from_json(&mover.config().to_json()).unwrap();
                 moves += 1;
             }
         });

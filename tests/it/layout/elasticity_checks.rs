@@ -3,7 +3,7 @@
 
 use crate::common::bounded;
 use margo::config::Affinity;
-use margo::{ConfigFlags, ElasticityError, InitError, Instance, ult};
+use margo::{InitError, Instance, config::ConfigFlags, elasticity::ElasticityError, ult};
 
 fn text<T: std::fmt::Debug>(result: Result<T, ElasticityError>) -> String {
     result.unwrap_err().to_string()
@@ -173,7 +173,7 @@ fn the_largest_rank_does_for_an_instance_that_records() {
     let runtime = runtime.start().unwrap();
     let trace = serde_json::json!({ "enable": true, "filename_prefix": dir.path().join("t") });
     let document = serde_json::json!({ "margo": { "address": "na+sm://", "trace": trace } });
-    let config = margo::Config::from_json(&document.to_string()).unwrap();
+    let config = margo::config::Config::from_json(&document.to_string()).unwrap();
     let margo = margo::InstanceBuilder::from_config(config).runtime(&runtime).start().unwrap();
     const ECHO: margo::Rpc<u32, u32> = margo::Rpc::new("echo");
     margo.serve(ECHO).function(|n| n).unwrap();

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use crate::common::{PATIENCE, bounded};
 use margo::config::Shards;
 use margo::ult::{self, PopBy, PushReason, Unit};
-use margo::{Config, ConfigFlags, Instance, ProviderHandle, ProviderId, Rpc};
+use margo::{Instance, ProviderHandle, ProviderId, Rpc, config::Config, config::ConfigFlags};
 
 const RUN: Rpc<(), String> = Rpc::new("run");
 

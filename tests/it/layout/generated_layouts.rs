@@ -9,7 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::common::{PATIENCE, bounded};
-use margo::{Config, Handle, Instance, Provider, ProviderHandle, ProviderId, RegisterError, Rpc};
+use margo::{
+    Handle, Instance, Provider, ProviderHandle, ProviderId, RegisterError, Rpc, config::Config,
+};
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
 use serde_json::{Value, json};

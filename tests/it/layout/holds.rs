@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::common::bounded;
-use margo::{ElasticityError, Instance};
+use margo::{Instance, elasticity::ElasticityError};
 
 /// How many times each is added and removed.
 const ROUNDS: usize = 200;

@@ -328,7 +328,7 @@ fn the_printed_configuration_says_where_it_is_called_and_is_a_document_again() {
             }
         }
         // Another one of this document has an address of its own, and prints the same otherwise.
-        let read = margo::Config::from_json(&printed.to_json_pretty()).unwrap();
+        let read = margo::config::Config::from_json(&printed.to_json_pretty()).unwrap();
         let other = Instance::from_config(&read).unwrap();
         let mut again = other.config();
         assert_ne!(again.mercury.address, printed.mercury.address);

@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::common::{PATIENCE, bounded, on_each};
 use margo::config::{Pool, Xstream};
 use margo::ult::Eventual;
-use margo::{ElasticityError, Instance, ProviderHandle, ProviderId, RegisterError, Rpc};
+use margo::{
+    Instance, ProviderHandle, ProviderId, RegisterError, Rpc, elasticity::ElasticityError,
+};
 
 use super::elasticity::{ECHO, named, pool, running, started, text};
 

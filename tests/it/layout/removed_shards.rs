@@ -8,7 +8,9 @@ use super::support::{WHERE, serve, start, target};
 use crate::common::bounded;
 use margo::config::Shards;
 use margo::ult::Eventual;
-use margo::{ElasticityError, Instance, ProviderHandle, ProviderId, Rpc, ShardPlace};
+use margo::{
+    Instance, ProviderHandle, ProviderId, Rpc, elasticity::ElasticityError, sharded::ShardPlace,
+};
 
 const WAIT: Rpc<(), ()> = Rpc::new("wait");
 

@@ -9,7 +9,8 @@ use margo::ult::{
     XstreamSpec,
 };
 use margo::{
-    Config, ConfigFlags, ElasticityError, ForwardError, InitError, Instance, ProviderHandle, Rpc,
+    ForwardError, InitError, Instance, ProviderHandle, Rpc, config::Config, config::ConfigFlags,
+    elasticity::ElasticityError,
 };
 
 const WHERE: Rpc<(), Option<usize>> = Rpc::new("where");

@@ -2,7 +2,7 @@
 
 use crate::common::{PATIENCE, bounded};
 use margo::ult::Topology;
-use margo::{Config, Instance, Layout, ProviderHandle, ProviderId, Rpc};
+use margo::{Instance, ProviderHandle, ProviderId, Rpc, config::Config, elasticity::Layout};
 
 /// Answers with the name of the pool that the handler runs in, and the origin's address.
 const POOL: Rpc<(), (String, String)> = Rpc::new("pool");

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::common::{PATIENCE, bounded};
 use margo::ult::{self, Eventual};
 use margo::{
-    AllocOptions, ForwardError, Instance, Provider, ProviderHandle, ProviderId, Rpc, ShardPlace,
-    Sharded, ShardedError, ShardedHandle,
+    ForwardError, Instance, Provider, ProviderHandle, ProviderId, Rpc, bulk_memory::AllocOptions,
+    errors::ShardedError, sharded::ShardPlace, sharded::Sharded, sharded::ShardedHandle,
 };
 
 const ID: ProviderId = ProviderId::new(7);
@@ -83,7 +83,7 @@ fn keys_are_served_by_the_shard_that_has_them() {
                     let (key, value) = (format!("{from}-{n}"), (from * 1000 + n) as u64);
                     let to = there.for_key(&key);
                     let part = client.forward(PUT, to, &(key.clone(), value)).unwrap();
-                    assert_eq!(part, margo::part_of_key(key.as_bytes(), 3));
+                    assert_eq!(part, margo::sharded::part_of_key(key.as_bytes(), 3));
                     assert_eq!(
                         client.forward(GET, there.for_key(&key), &key).unwrap(),
                         Some(value)

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::support::{PULL, WHERE, serve, start, target};
 use crate::common::{PATIENCE, bounded};
 use margo::ult::Eventual;
-use margo::{Access, Bulk, CancelReason, ForwardError, Instance, ProviderHandle, Rpc};
+use margo::{Access, Bulk, ForwardError, Instance, ProviderHandle, Rpc, cancel::CancelReason};
 
 const NEVER: Rpc<(), ()> = Rpc::new("never");
 

@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 
 use crate::common::{PATIENCE, bounded};
 use margo::ult;
-use margo::{ForwardError, Instance, ProviderHandle, ProviderId, Request, Rpc, ShardPlace};
+use margo::{
+    ForwardError, Instance, ProviderHandle, ProviderId, Request, Rpc, sharded::ShardPlace,
+};
 
 /// Answers with whether another one ran at the same time.
 const MEET: Rpc<(), bool> = Rpc::new("meet");

@@ -10,8 +10,8 @@ use crate::common::process::{Service, client_for, serve_if_asked};
 use crate::common::{self, PATIENCE, bounded, builder};
 use margo::hg::{ForwardOptions, HgError, HgOptions, Registration, Writer, margo as prefix, proc};
 use margo::{
-    Bulk, Config, ForwardError, Instance, InstanceBuilder, ProviderHandle, ProviderId, ReturnCode,
-    Rpc,
+    Bulk, ForwardError, Instance, InstanceBuilder, ProviderHandle, ProviderId, ReturnCode, Rpc,
+    config::Config,
 };
 
 const TRANSFER: Rpc<Bulk, u64> = Rpc::new("transfer");

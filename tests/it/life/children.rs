@@ -7,8 +7,9 @@ use crate::common::bounded;
 use margo::config::{Pool, Xstream};
 use margo::ult::Eventual;
 use margo::{
-    Component, Config, ConfigFlags, ElasticityError, InitError, Instance, InstanceBuilder,
-    ProviderHandle, ProviderSpec, Rpc, RunningProvider,
+    InitError, Instance, InstanceBuilder, ProviderHandle, Rpc, component::Component,
+    component::ProviderSpec, component::RunningProvider, config::Config, config::ConfigFlags,
+    elasticity::ElasticityError,
 };
 
 const SUM: Rpc<(i64, i64), i64> = Rpc::new("sum");

@@ -10,7 +10,7 @@ use crate::common::{self, PATIENCE, TRANSPORTS, bounded, builder, on_each};
 use margo::monitor::{LifeEvent, Monitor};
 use margo::{
     ForwardError, InitError, Instance, InstanceBuilder, OneWay, ProviderHandle, Rpc,
-    ShutdownRemoteError, SignalFinalizer, StageOver, ult,
+    SignalFinalizer, errors::ShutdownRemoteError, errors::StageOver, ult,
 };
 use ult::Eventual;
 
@@ -380,7 +380,7 @@ fn a_child_has_no_layout_of_its_own() {
     ] {
         for error in [
             parent.init_child(document).unwrap_err(),
-            InstanceBuilder::from_config(margo::Config::from_json(document).unwrap())
+            InstanceBuilder::from_config(margo::config::Config::from_json(document).unwrap())
                 .parent(&parent)
                 .start()
                 .unwrap_err(),
@@ -563,7 +563,7 @@ fn a_state_dump_tells_what_waits_where() {
         request.respond(&()).unwrap();
     })
     .unwrap();
-    let timer = own.timer_with(margo::TimerSpec::new().name("far"), |_| ());
+    let timer = own.timer_with(margo::timers::TimerSpec::new().name("far"), |_| ());
     timer.start(Duration::from_secs(3600)).unwrap();
     let (caller, target) = (own.clone(), ProviderHandle::from(own.self_addr()));
     let call = std::thread::spawn(move || caller.forward(END, &target, &()));
@@ -575,7 +575,10 @@ fn a_state_dump_tells_what_waits_where() {
             break dump;
         }
     };
-    assert_eq!((dump.metrics.phase, dump.metrics.handlers_running), (margo::Phase::Running, 1));
+    assert_eq!(
+        (dump.metrics.phase, dump.metrics.handlers_running),
+        (margo::metrics::Phase::Running, 1)
+    );
     assert_eq!(dump.metrics.address, own.self_addr().to_string());
     let handler = dump.ults.iter().find(|ult| ult.name.as_deref() == Some("end")).unwrap();
     assert_eq!(handler.pool, own.layout().rpc_pool().name());
@@ -613,7 +616,7 @@ fn a_state_dump_tells_what_waits_where() {
     gate.set(()).unwrap();
     call.join().unwrap().unwrap();
     end(&own);
-    assert_eq!(own.monitoring().state_dump().metrics.phase, margo::Phase::Finalized);
+    assert_eq!(own.monitoring().state_dump().metrics.phase, margo::metrics::Phase::Finalized);
 }
 
 #[test]
@@ -769,7 +772,7 @@ fn a_start_that_fails_late_has_given_everything_back() {
     });
     let document = serde_json::json!({ "margo": margo }).to_string();
     let ended = Arc::new(Ended::default());
-    let config = margo::Config::from_json(&document).unwrap();
+    let config = margo::config::Config::from_json(&document).unwrap();
     let builder = InstanceBuilder::from_config(config).monitor(ended.clone());
     let error = bounded("init", move || builder.start().unwrap_err());
     assert!(matches!(error, InitError::AddressFile { .. }), "{error}");

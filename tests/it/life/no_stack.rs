@@ -6,7 +6,10 @@ use std::time::Duration;
 use crate::common::log::listen;
 use crate::common::process::{Service, asked};
 use crate::common::{PATIENCE, bounded, builder};
-use margo::{ElasticityError, HgError, InitError, Instance, ProviderHandle, Rpc, TimerSpec};
+use margo::{
+    HgError, InitError, Instance, ProviderHandle, Rpc, elasticity::ElasticityError,
+    timers::TimerSpec,
+};
 
 const CASE: &str = "MARGO_TEST_NO_STACK";
 const ECHO: Rpc<u32, u32> = Rpc::new("echo");

@@ -4,7 +4,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use crate::common::{PATIENCE, builder};
-use margo::{Instance, ProviderHandle, Rpc, Timer, WeakInstance};
+use margo::{Instance, ProviderHandle, Rpc, WeakInstance, timers::Timer};
 
 const ADDRESS: Rpc<(), String> = Rpc::new("address");
 

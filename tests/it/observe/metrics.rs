@@ -8,9 +8,10 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use super::metrics_support::{self, ask, parse, scrape, value};
-use crate::common::{PATIENCE, Pair, TRANSPORTS, bounded, on_each, process};
+use crate::common::{PATIENCE, Pair, TRANSPORTS, bounded, on_each};
 use margo::{
-    GateKind, Instance, InstanceBuilder, MetricsError, Phase, ProviderHandle, ProviderId, Rpc,
+    Instance, InstanceBuilder, ProviderHandle, ProviderId, Rpc, errors::MetricsError,
+    metrics::GateKind, metrics::Phase,
 };
 use ult::Eventual;
 use ult::topology::{CpuSet, current_binding};
@@ -384,7 +385,10 @@ fn prometheus_reads_what_happened() {
         let _ = request.respond(&value);
     })
     .unwrap();
-    let pool = own.memory().bulk_pool(&margo::BulkPoolSpec::geometric(2, 3, 4096, 4)).unwrap();
+    let pool = own
+        .memory()
+        .bulk_pool(&margo::bulk_memory::BulkPoolSpec::geometric(2, 3, 4096, 4))
+        .unwrap();
     let _buffer = pool.get(5000).unwrap();
     let address = own.monitoring().metrics_addr().unwrap();
     assert_ne!(address.port(), 0);
@@ -429,7 +433,10 @@ fn prometheus_reads_what_happened() {
 #[test]
 fn the_manual_has_every_family() {
     let own = Instance::builder("na+sm://").start().unwrap();
-    let _pool = own.memory().bulk_pool(&margo::BulkPoolSpec::geometric(1, 1, 4096, 1)).unwrap();
+    let _pool = own
+        .memory()
+        .bulk_pool(&margo::bulk_memory::BulkPoolSpec::geometric(1, 1, 4096, 1))
+        .unwrap();
     own.monitoring().start_statistics(1);
     own.register(ECHO, |request| {
         let value = *request.args();
@@ -772,29 +779,4 @@ fn a_peer_that_calls_and_is_called_has_one_row() {
     assert_eq!((peer.sent_messages, peer.received_messages), (Some(2), Some(2)), "{peer:?}");
     one.finalize_and_wait().unwrap();
     other.finalize_and_wait().unwrap();
-}
-
-const WITHOUT_DESCRIPTORS: &str = "MARGO_TEST_WITHOUT_DESCRIPTORS";
-
-#[test]
-fn service_process() {
-    if process::asked(WITHOUT_DESCRIPTORS).is_none() {
-        return;
-    }
-    let service = Instance::builder("na+tcp://127.0.0.1:0").metrics_listen("127.0.0.1:0").start();
-    let service = service.unwrap();
-    use rustix::process::{Resource::Nofile, Rlimit, getrlimit, setrlimit};
-    setrlimit(Nofile, Rlimit { current: Some(64), ..getrlimit(Nofile) }).unwrap();
-    let _fillers: Vec<_> = std::iter::from_fn(|| std::fs::File::open("/dev/null").ok()).collect();
-    process::say(&format!("listening on {}", service.monitoring().metrics_addr().unwrap()));
-    service.wait_for_finalize().unwrap();
-}
-
-#[test]
-fn a_process_without_descriptors_can_still_be_looked_at() {
-    let service = process::Service::start_with(module_path!(), WITHOUT_DESCRIPTORS, "");
-    for _ in 0..3 {
-        let families = scrape(service.address.parse().unwrap());
-        assert_eq!(value(&families, "process_max_fds", &[]), 64.0);
-    }
 }

@@ -4,6 +4,7 @@
 
 mod dump_signal;
 mod metrics;
+mod metrics_lacks;
 mod metrics_support;
 mod monitor;
 mod profile;

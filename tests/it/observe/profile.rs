@@ -4,7 +4,10 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use crate::common::bounded;
-use margo::{Config, InitError, Instance, InstanceBuilder, ProfileError, ProviderHandle, Rpc, ult};
+use margo::{
+    InitError, Instance, InstanceBuilder, ProviderHandle, Rpc, config::Config,
+    errors::ProfileError, ult,
+};
 use serde_json::Value;
 
 const TWICE: Rpc<u32, u32> = Rpc::new("twice");

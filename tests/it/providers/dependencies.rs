@@ -5,8 +5,8 @@ use std::error::Error;
 use std::sync::{Arc, Mutex};
 
 use margo::{
-    Component, Instance, Need, Provider, ProviderHandle, ProviderId, ProviderSpec, Rpc,
-    RunningProvider, check_providers,
+    Instance, Provider, ProviderHandle, ProviderId, Rpc, component::Component, component::Need,
+    component::ProviderSpec, component::RunningProvider, component::check_providers,
 };
 
 const GET: Rpc<(), String> = Rpc::new("store_get");
@@ -108,7 +108,7 @@ impl Kinds {
     fn start(
         &self,
         document: &str,
-    ) -> Result<(Instance, margo::RunningProviders), margo::ProviderError> {
+    ) -> Result<(Instance, margo::component::RunningProviders), margo::errors::ProviderError> {
         let instance = margo::init(document).unwrap();
         let (stores, indexes) = (Stores(self.log.clone()), Indexes(self.log.clone()));
         match instance.start_providers(&[&stores, &indexes]) {

@@ -1,7 +1,7 @@
 //! Identities: the answers of providers that are asked what they are.
 
 use crate::common::{builder, on_each};
-use margo::{IdentityError, ProviderHandle, ProviderId, RegisterError, Rpc};
+use margo::{ProviderHandle, ProviderId, RegisterError, Rpc, errors::IdentityError};
 
 const ID: ProviderId = ProviderId::new(42);
 

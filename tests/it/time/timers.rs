@@ -5,7 +5,10 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use crate::common::{PATIENCE, bounded};
-use margo::{ForwardError, Instance, ProviderHandle, Rpc, Timer, TimerError, TimerSpec, ult};
+use margo::{
+    ForwardError, Instance, ProviderHandle, Rpc, errors::TimerError, timers::Timer,
+    timers::TimerSpec, ult,
+};
 use ult::{Eventual, PoolSpec, XstreamSpec};
 
 const MS: Duration = Duration::from_millis(1);
@@ -16,10 +19,10 @@ fn instance() -> Instance {
 }
 
 /// A counter, and a callback that counts.
-fn counter() -> (Arc<AtomicUsize>, impl FnMut(&mut margo::Tick) + Send + 'static) {
+fn counter() -> (Arc<AtomicUsize>, impl FnMut(&mut margo::timers::Tick) + Send + 'static) {
     let count = Arc::new(AtomicUsize::new(0));
     let own = count.clone();
-    (count, move |_: &mut margo::Tick| {
+    (count, move |_: &mut margo::timers::Tick| {
         own.fetch_add(1, Ordering::SeqCst);
     })
 }
@@ -124,7 +127,7 @@ fn timers_run_in_the_order_of_their_times_also_where_nothing_else_happens() {
 /// execution stream that sleeps then.
 fn latest(own: &Instance, spec: TimerSpec) -> Duration {
     let (sender, runs) = mpsc::channel();
-    let run = move |tick: &mut margo::Tick| sender.send(tick.due().elapsed()).unwrap();
+    let run = move |tick: &mut margo::timers::Tick| sender.send(tick.due().elapsed()).unwrap();
     let timer = own.timer_with(spec, run);
     let lateness = (0..30).map(|index| {
         until("disarmed", || !timer.is_armed());
@@ -443,7 +446,7 @@ fn an_inline_callback_may_not_wait_and_is_told_so() {
             matches!(forward, ForwardError::Tasklet { .. }) && forward.never_ran(),
             "{forward}"
         );
-        assert!(matches!(wait, Err(margo::FinalizeError::Inline)));
+        assert!(matches!(wait, Err(margo::errors::FinalizeError::Inline)));
         // It owns a clone of its instance, which therefore does not end by itself.
         drop(timer);
         own.finalize_and_wait().unwrap();

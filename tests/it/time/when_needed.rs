@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use crate::call_support::{HOLD, Held, SUM};
 use crate::common::{PATIENCE, TRANSPORTS, bounded};
-use margo::{Bulk, Config, ForwardError, Instance, InstanceBuilder, ProviderHandle, Rpc};
+use margo::{Bulk, ForwardError, Instance, InstanceBuilder, ProviderHandle, Rpc, config::Config};
 use ult::Eventual;
 
 /// A client whose progress has an xstream of its own, and polls without a break when it polls.

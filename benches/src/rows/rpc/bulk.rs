@@ -13,7 +13,8 @@ use std::net::TcpListener;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use margo::{
-    Access, AllocOptions, Bulk, BulkBuffer, Exposable, Exposed, Handle, Instance, Rpc, SharedBuffer,
+    Access, Bulk, Exposed, Handle, Instance, Rpc, bulk_memory::AllocOptions,
+    bulk_memory::BulkBuffer, bulk_memory::Exposable, bulk_memory::SharedBuffer,
 };
 use serde::{Deserialize, Serialize};
 

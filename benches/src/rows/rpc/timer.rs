@@ -1,5 +1,5 @@
-//! Row `timer.lateness.margo`: how late the callback of a `margo::Timer` begins, on an otherwise
-//! idle instance with default settings; the figure is the 99th percentile. Floor: as for
+//! Row `timer.lateness.margo`: how late the callback of a `margo::timers::Timer` begins, on an
+//! otherwise idle instance with default settings; the figure is the 99th percentile. Floor: as for
 //! `timer.lateness`, an OS thread that sleeps as long, alternating.
 
 use std::sync::mpsc::channel;

@@ -19,8 +19,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use margo::{
-    BulkBuffer, CancelToken, CloseError, Component, Handle, Instance, Provider, ProviderSpec,
-    RunningProvider,
+    Handle, Instance, Provider, bulk_memory::BulkBuffer, cancel::CancelToken, component::Component,
+    component::ProviderSpec, component::RunningProvider, errors::CloseError,
 };
 use rustix::process::{Resource, getrlimit};
 use serde::Serialize;

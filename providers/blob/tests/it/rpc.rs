@@ -3,7 +3,10 @@
 use std::time::{Duration, SystemTime};
 
 use crate::common::{PATIENCE, on_each, pattern, refusal};
-use margo::{Access, Config, ForwardError, IdentityError, Instance, ProviderHandle, ProviderId};
+use margo::{
+    Access, ForwardError, Instance, ProviderHandle, ProviderId, config::Config,
+    errors::IdentityError,
+};
 use margo_provider_blob::{
     BlobClient, BlobComponent, BlobConfig, BlobEntry, BlobError, BlobProvider, Checksum,
     ClientError, LIST, ListArgs, READ, ReadArgs, ReadDone, WRITE, WriteArgs,

@@ -3,7 +3,9 @@
 
 use std::time::Duration;
 
-use margo::{Config, ForwardError, IdentityError, Instance, ProviderHandle, ProviderId};
+use margo::{
+    ForwardError, Instance, ProviderHandle, ProviderId, config::Config, errors::IdentityError,
+};
 use margo_provider_echo::{EchoClient, EchoComponent, EchoProvider};
 
 /// Far beyond what a loaded machine needs; only a hang reaches it.
