@@ -55,6 +55,9 @@ fn reason_of(token: &CancelToken) -> CancelReason {
 /// Calls `HOLD` with a short limit until a handler has begun in time, which `begun` tells: on a
 /// loaded machine the time may be over before that.
 fn call_until_deadline(pair: &Pair, begun: impl Fn() -> bool) {
+    // Connects: a request whose time is over before there is a connection is not sent.
+    let unknown = pair.client.forward(Rpc::<(), ()>::new("unknown"), &pair.target(), &());
+    assert!(matches!(unknown, Err(ForwardError::NotRegistered { .. })), "{unknown:?}");
     for calls in 1.. {
         match pair.client.forward_timed(HOLD, &pair.target(), &1, SOON) {
             Err(ForwardError::TimedOut { .. }) => {}
