@@ -93,6 +93,7 @@ mod providers;
 mod report;
 mod reshaping;
 mod rpc;
+pub mod service;
 mod serving;
 mod support;
 mod timer;
@@ -102,6 +103,7 @@ pub use self::support::log;
 #[doc(hidden)]
 pub use ::hg;
 pub use margo_config as config;
+pub use margo_macros::service;
 pub use {na, ult};
 
 // For the crate itself; for others, in the modules below.

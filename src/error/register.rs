@@ -92,6 +92,17 @@ pub enum RegisterError {
         /// Names of the pools that there are.
         own: String,
     },
+    /// The instance has no pool of the name that the service gives (`#[margo(pool = "…")]`). Add it
+    /// to the configuration.
+    #[error("RPC `{rpc}` is for pool `{pool}`, which the instance does not have (it has: {own})")]
+    NoPool {
+        /// The RPC's name.
+        rpc: &'static str,
+        /// The name of the pool.
+        pool: String,
+        /// Names of the pools that there are.
+        own: String,
+    },
     /// The pool has been removed from the instance.
     #[error("RPC `{rpc}` cannot be served in pool `{pool}`: the pool has been removed")]
     PoolRemoved {

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use hg::{ProviderId, ReturnCode, RpcId};
 use na::shared::Shared;
-use serde::Serialize;
 
 use crate::instance::reply::Reply;
 use crate::observe::trace::TraceContext;
+use crate::serving::respondable::Respondable;
 use crate::{Addr, CancelToken, Instance, RespondError};
 
 /// A request that is being handled: its arguments, where it came from, and the duty to answer.
@@ -273,7 +273,7 @@ impl<A, R> Handle<A, R> {
     }
 }
 
-impl<A, R: Serialize> Handle<A, R> {
+impl<A, R> Handle<A, R> {
     /// Answers. Returns when the answer is on its way; does not wait for its delivery. If the
     /// origin [wants none](Self::wants_response), the answer is dropped.
     ///
@@ -287,7 +287,10 @@ impl<A, R: Serialize> Handle<A, R> {
     /// could not be encoded or sent.
     ///
     /// Counterpart: `margo_respond`, which waits until the network has taken the answer.
-    pub fn respond(&self, result: &R) -> Result<(), RespondError> {
+    pub fn respond(&self, result: &R) -> Result<(), RespondError>
+    where
+        R: Respondable,
+    {
         self.reply().respond(result)
     }
 }

@@ -12,6 +12,7 @@ pub(crate) mod provider;
 pub(crate) mod provider_close;
 pub(crate) mod provider_rpcs;
 pub(crate) mod register;
+pub(crate) mod respondable;
 pub(crate) mod serve;
 pub(crate) mod shard_place;
 pub(crate) mod sharded;

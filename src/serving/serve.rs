@@ -16,8 +16,9 @@ use crate::dispatch::registered_rpc::Run;
 use crate::instance::reply::Reply;
 use crate::serving::provider_rpcs::ProviderRpcs;
 use crate::serving::register::Options;
+use crate::serving::respondable::Respondable;
 use crate::support::log::log;
-use crate::{Handle, Instance, RegisterError, Rpc};
+use crate::{Handle, Instance, NoResponse, RegisterError, Rpc};
 
 /// Collects how an RPC is to be served; one of the methods that take the handler registers it.
 ///
@@ -106,6 +107,22 @@ impl<'a, A, R, T> Serve<'a, A, R, T> {
     pub fn pool(mut self, pool: &PoolRef) -> Self {
         self.options.pool = Some(pool.clone());
         self
+    }
+
+    /// Runs the handlers in the instance's pool of that name.
+    ///
+    /// # Errors
+    ///
+    /// [`RegisterError::NoPool`], with the pools that there are.
+    #[doc(hidden)]
+    pub fn pool_named(self, name: &str) -> Result<Self, RegisterError> {
+        if let Some(pool) = self.instance.pool(name) {
+            return Ok(self.pool(&pool));
+        }
+        let own: Vec<_> =
+            self.instance.pools().iter().map(|own| format!("`{}`", own.name())).collect();
+        let (rpc, pool) = (self.rpc.name(), name.to_owned());
+        Err(RegisterError::NoPool { rpc, pool, own: own.join(", ") })
     }
 
     /// At most so many requests of this RPC in hand at once, in addition to the bounds of its pool.
@@ -205,7 +222,7 @@ where
 impl<A, R, T> Serve<'_, A, R, T>
 where
     A: DeserializeOwned + 'static,
-    R: Serialize + 'static,
+    R: 'static,
     T: Send + Sync + 'static,
 {
     /// Serves with `handler`, whose return value is the answer. It may answer earlier by
@@ -219,8 +236,18 @@ where
     /// [`RegisterError`].
     ///
     /// Counterpart: Thallium's handlers that return a value.
+    ///
+    /// An RPC without a response has none to return:
+    ///
+    /// ```compile_fail,E0277
+    /// # let service = margo::Instance::builder("na+sm://").start().unwrap();
+    /// const LOG: margo::OneWay<String> = margo::OneWay::new("log");
+    ///
+    /// service.serve(LOG).returning(|line| println!("{}", line.args()));
+    /// ```
     pub fn returning<F>(self, handler: F) -> Result<(), RegisterError>
     where
+        R: Respondable,
         F: Fn(&Handle<A, R>) -> R + Send + Sync + 'static,
     {
         self.run(move |reply, args| {
@@ -237,6 +264,7 @@ where
     /// [`RegisterError`].
     pub fn returning_method<F>(self, handler: F) -> Result<(), RegisterError>
     where
+        R: Respondable,
         F: Fn(&T, &Handle<A, R>) -> R + Send + Sync + 'static,
     {
         let object = self.object.clone();
@@ -254,9 +282,37 @@ where
     /// [`RegisterError`].
     pub fn function<F>(self, function: F) -> Result<(), RegisterError>
     where
+        R: Respondable,
         F: Fn(A) -> R + Send + Sync + 'static,
     {
         self.run(move |reply, args| answer(reply, &function(args)))
+    }
+
+    /// As [`function`](Self::function), with a method of the provider's object: for what
+    /// [`service`](macro@crate::service) writes.
+    #[doc(hidden)]
+    pub fn dispatch<F>(self, method: F) -> Result<(), RegisterError>
+    where
+        R: Respondable,
+        F: Fn(&T, A) -> R + Send + Sync + 'static,
+    {
+        let object = self.object.clone();
+        self.run(move |reply, args| answer(reply, &method(&object, args)))
+    }
+
+    /// As [`dispatch`](Self::dispatch), for methods that look at the request.
+    #[doc(hidden)]
+    pub fn dispatch_with_context<F>(self, method: F) -> Result<(), RegisterError>
+    where
+        R: Respondable,
+        F: Fn(&T, A, &Handle<(), NoResponse>) -> R + Send + Sync + 'static,
+    {
+        let object = self.object.clone();
+        self.run(move |reply, args| {
+            let handle = Handle::new((), Shared::clone_sole(reply));
+            let result = method(&object, args, &handle);
+            answer(reply, &result);
+        })
     }
 }
 

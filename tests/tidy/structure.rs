@@ -45,7 +45,8 @@ const fn goals(path: &'static str, order: &'static str) -> Limits {
 #[rustfmt::skip]
 const CRATES: &[Limits] = &[
     goals(".", "error rpc support layout observe operation admission memory elastic timer progress \
-         instance dispatch polling origin serving bulk reshaping report providers api lifecycle"),
+         instance dispatch polling origin serving bulk reshaping report providers api service \
+         lifecycle"),
     goals("benches", "base process floors rows scale catalog report cli"),
     goals("cli", "support args serve config demo info shutdown top trace"),
     goals("config", "report read document resolve parse child samples schema fuzzing"),
@@ -53,6 +54,7 @@ const CRATES: &[Limits] = &[
          progress fuzzing tests"),
     goals("log", ""),
     goals("loom-tests", ""),
+    goals("macros", ""),
     goals("na", "auto_sm registry fuzz_addresses"),
     goals("na/core", "wire_doc base address limits group memory message options endpoint matching \
          loopback hosts conformance"),

@@ -15,3 +15,4 @@ mod requests;
 mod requests_stress;
 mod rpc;
 mod serve;
+mod services;
