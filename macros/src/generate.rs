@@ -8,7 +8,7 @@ use syn::ext::IdentExt;
 use syn::spanned::Spanned;
 use syn::{Attribute, Type, parse_quote};
 
-use crate::model::{Answer, Argument, Method, Passing, START, Service};
+use crate::model::{Answer, Argument, Method, Passing, START, Service, first_paragraph};
 
 pub(crate) fn service(service: &Service) -> TokenStream {
     let item = &service.item;
@@ -48,6 +48,7 @@ fn definitions(service: &Service) -> TokenStream {
     ));
     let rpcs = service.methods.iter().map(|method| definition(service, method));
     let served = service.methods.iter().map(dispatch);
+    let described = described(service);
     let id = internal("id");
     let (instance, provider) = (internal("instance"), internal("provider"));
     let service_of = internal("implementation");
@@ -99,10 +100,52 @@ fn definitions(service: &Service) -> TokenStream {
                 T: #own + ::core::marker::Send + ::core::marker::Sync + 'static,
             {
                 #(#served)*
-                ::core::result::Result::Ok(())
+                #provider.describe(Self::description())
+            }
+
+            /// The service as other programs are told of it: see `margo describe`.
+            #vis fn description() -> ::margo::service::ServiceDescription {
+                #described
             }
         }
     }
+}
+
+/// The description, as an expression.
+fn described(service: &Service) -> TokenStream {
+    let (name, about) = (&service.name, first_paragraph(&service.item.attrs));
+    let description = internal("description");
+    let methods = service.methods.iter().map(|method| {
+        let (cfgs, constant) = (&method.cfgs, constant(method));
+        let names = method.carried().map(|(ident, ..)| ident.unraw().to_string());
+        let of = match method.answer {
+            Answer::OneWay => quote!(of_one_way),
+            Answer::Value(_) | Answer::Result(..) => quote!(of),
+        };
+        let about = first_paragraph(&method.docs);
+        let about = (!about.is_empty()).then(|| quote!(.about(#about)));
+        let deadline = method.options.deadline.map(|limit| {
+            let limit = duration(limit);
+            quote!(.deadline(#limit))
+        });
+        quote! {
+            #(#cfgs)*
+            let #description = #description.method(
+                ::margo::service::MethodDescription::#of(Self::#constant, &[#(#names),*])
+                    #about #deadline,
+            );
+        }
+    });
+    quote! {
+        let #description = ::margo::service::ServiceDescription::new(#name).about(#about);
+        #(#methods)*
+        #description
+    }
+}
+
+fn duration(limit: std::time::Duration) -> TokenStream {
+    let millis = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
+    quote!(::core::time::Duration::from_millis(#millis))
 }
 
 /// The constant of an RPC.
@@ -255,8 +298,8 @@ fn calls(vis: &syn::Visibility, defined: &Ident, method: &Method) -> TokenStream
     let deadline = match method.options.deadline {
         None => quote!(::core::option::Option::None),
         Some(limit) => {
-            let millis = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
-            quote!(::core::option::Option::Some(::core::time::Duration::from_millis(#millis)))
+            let limit = duration(limit);
+            quote!(::core::option::Option::Some(#limit))
         }
     };
     let forward = quote!(::margo::ForwardError);

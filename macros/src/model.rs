@@ -9,8 +9,8 @@ use syn::meta::ParseNestedMeta;
 use syn::parse::Parser;
 use syn::spanned::Spanned;
 use syn::{
-    Attribute, Error, FnArg, GenericArgument, ItemTrait, LitInt, LitStr, Pat, PathArguments,
-    Result, ReturnType, TraitItem, TraitItemFn, Type,
+    Attribute, Error, Expr, ExprLit, FnArg, GenericArgument, ItemTrait, Lit, LitInt, LitStr, Meta,
+    Pat, PathArguments, Result, ReturnType, TraitItem, TraitItemFn, Type,
 };
 
 /// Most arguments of a method: serde has tuples of so many.
@@ -234,6 +234,19 @@ impl Method {
             Argument::Context => None,
         })
     }
+}
+
+/// The first paragraph of a documentation, as lists of rustdoc have it.
+pub(crate) fn first_paragraph(attributes: &[Attribute]) -> String {
+    let line = |attribute: &Attribute| match &attribute.meta {
+        Meta::NameValue(pair) if pair.path.is_ident("doc") => match &pair.value {
+            Expr::Lit(ExprLit { lit: Lit::Str(text), .. }) => Some(text.value().trim().to_owned()),
+            _ => None,
+        },
+        _ => None,
+    };
+    let lines = attributes.iter().filter_map(line).skip_while(String::is_empty);
+    lines.take_while(|line| !line.is_empty()).collect::<Vec<_>>().join(" ")
 }
 
 impl Argument {

@@ -143,6 +143,7 @@ fn options_are_known_and_make_sense() {
 fn conditions_of_methods_are_those_of_what_is_written() {
     let item = "trait Kv { #[cfg(any())] fn never(&self, a: u8); }";
     let written = expand("".parse().unwrap(), item.parse().unwrap()).unwrap().to_string();
-    // The trait's own; the constant; the registration; two methods; the types of `a` and of `()`.
-    assert_eq!(written.matches("# [cfg (any ())]").count(), 7, "{written}");
+    // The trait's own; the constant; the registration; the description; two methods; the types of
+    // `a` and of `()`.
+    assert_eq!(written.matches("# [cfg (any ())]").count(), 8, "{written}");
 }

@@ -713,6 +713,30 @@ pub enum ShutdownRemoteError {
     Forward(#[from] ForwardError),
 }
 
+/// The reason why the services of a peer are not known.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DescribeError {
+    /// The peer describes none: its providers have RPCs that were written by hand, or it is a C
+    /// program.
+    #[error("{peer} describes no services: its RPCs were written by hand, or it is a C program")]
+    Unknown {
+        /// The peer's address.
+        peer: String,
+    },
+    /// The answer does not mean anything here: the peer is of a later version.
+    #[error("the services of {peer} cannot be read: {reason}")]
+    Unreadable {
+        /// The peer's address.
+        peer: String,
+        /// The reason why not.
+        reason: String,
+    },
+    /// The peer was not reached, or did not answer.
+    #[error("cannot ask a peer for its services: {0}")]
+    Forward(#[from] ForwardError),
+}
+
 /// The reason why the metrics of a peer cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

@@ -18,6 +18,7 @@ use crate::admission::waiting::Waiting;
 use crate::elastic::{Elastic, RuntimeOwner};
 use crate::error::LookupError;
 use crate::instance::callbacks::Callbacks;
+use crate::instance::descriptions::Descriptions;
 use crate::instance::instance_tree::InstanceTree;
 use crate::instance::reply::Reply;
 use crate::instance::shutdown::Shutdown;
@@ -117,6 +118,7 @@ pub(crate) struct Inner {
     pub(crate) cancels: Cancels,
     pub(crate) moved_requests: MovedRequests<Reply>,
     pub(crate) identities: Identities,
+    pub(crate) descriptions: Descriptions,
     pub(crate) monitoring: Monitoring,
     /// The timer of the time series.
     pub(crate) sampling: OnceLock<Timer>,

@@ -18,6 +18,7 @@ use crate::admission::moved_requests::MovedRequests;
 use crate::admission::request_shares::RequestShares;
 use crate::api::{monitoring, profiling};
 use crate::elastic::{Elastic, RuntimeOwner};
+use crate::instance::descriptions::Descriptions;
 use crate::instance::inner::Inner;
 use crate::instance::instance_tree::InstanceTree;
 use crate::instance::shutdown::Shutdown;
@@ -186,6 +187,7 @@ fn start(
         address_file: OnceLock::new(),
         when_needed: WhenNeeded::new(resolved.progress_when_needed),
         identities: Identities::default(),
+        descriptions: Descriptions::default(),
         metrics: metrics::MetricsState::new(watched, resolved.metrics.remote),
         monitoring: Monitoring::new(monitors, log.clone()),
         dump_on_signal,

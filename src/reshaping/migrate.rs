@@ -98,7 +98,7 @@ impl InstanceLayout<'_> {
 
     /// Progress has moved: the pool that it left may be removed.
     fn own_rpcs_follow(&self, pool: &PoolRef) {
-        for name in [own_rpcs::SHUTDOWN, own_rpcs::METRICS] {
+        for name in own_rpcs::ALL {
             // Not served by an instance that does not listen.
             let (rpc, provider) = (Rpc::<(), ()>::new(name), ProviderId::DEFAULT);
             let _ = self.instance.move_handlers(rpc, provider, pool, &mut Vec::new());

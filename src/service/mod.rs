@@ -44,9 +44,15 @@
 //!
 //! The page `docs/services.md` has the options, and says what goes over the wire.
 //!
-//! May import the folders up to `api`. `client.rs` is what the clients of services share.
+//! May import the folders up to `api`. `client.rs` is what the clients of services share. Read
+//! `description.rs` (what is told of a service), `probe.rs` (how types are found), `describe.rs`
+//! (how peers ask) and `json.rs` (calls by a description).
 
 mod client;
+mod describe;
+mod description;
+mod json;
+mod probe;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -55,6 +61,10 @@ use crate::{Handle, NoResponse};
 
 #[doc(hidden)]
 pub use self::client::ServiceClient;
+pub use self::describe::services_of;
+pub use self::description::{
+    FieldDescription, MethodDescription, ServiceDescription, TypeDescription,
+};
 
 /// The context of a request, for methods of services that have an argument of the type
 /// `&RequestContext`: the peer that calls, its deadline, a token that fires when the answer is not

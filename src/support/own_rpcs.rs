@@ -1,8 +1,14 @@
-//! Names of the RPCs that every listening instance serves by itself. They run where progress does,
-//! and follow it to another pool.
+//! Names of the RPCs that a listening instance serves by itself: the first two always, the last
+//! from when a provider is described. They run where progress does, and follow it to another pool.
 
 /// The end of the instance, as in C Margo.
 pub(crate) const SHUTDOWN: &str = "__shutdown__";
 
 /// The metrics of the instance.
 pub(crate) const METRICS: &str = "__metrics__";
+
+/// The descriptions of its services.
+pub(crate) const DESCRIBE: &str = "__describe__";
+
+/// All of them.
+pub(crate) const ALL: [&str; 3] = [SHUTDOWN, METRICS, DESCRIBE];

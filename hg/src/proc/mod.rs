@@ -38,6 +38,7 @@ mod utf8;
 mod writer;
 
 use na::MsgBuf;
+use serde::de::DeserializeSeed;
 use serde::{Deserialize, Serialize};
 
 use crate::ProcError;
@@ -50,10 +51,10 @@ pub use self::writer::{Writer, WriterLimits, Written};
 /// The name by which [`ConstStr`] tells the serializer what it is.
 pub(super) const CONST_STR: &str = "$margo::hg::ConstStr";
 /// The name by which [`Bulk`](super::Bulk) tells the serializer and deserializer what it is.
-pub(super) const BULK: &str = "$margo::hg::Bulk";
+pub const BULK: &str = "$margo::hg::Bulk";
 
 /// The name by which [`Raw`] tells the serializer and deserializer what it is.
-pub(super) const RAW: &str = "$margo::hg::Raw";
+pub const RAW: &str = "$margo::hg::Raw";
 
 /// Encodes `value` behind what the writer has.
 ///
@@ -102,6 +103,24 @@ pub fn from_slice_within<'de, T: Deserialize<'de>>(
 ) -> Result<T, ProcError> {
     let (value, rest) = from_prefix_within(bytes, limits)?;
     match rest.len() {
+        0 => Ok(value),
+        left => Err(ProcError::Trailing { at: bytes.len() - left, left }),
+    }
+}
+
+/// As [`from_slice`], for a value of which only the seed knows how it is made.
+///
+/// # Errors
+///
+/// As [`from_slice`].
+pub fn from_slice_seed<'de, S: DeserializeSeed<'de>>(
+    bytes: &'de [u8],
+    seed: S,
+) -> Result<S::Value, ProcError> {
+    let mut decoder = de::Decoder::new(bytes, ProcLimits::default());
+    let decoded = seed.deserialize(&mut decoder);
+    let value = decoded.map_err(|error| decoder.located(error))?;
+    match decoder.rest().len() {
         0 => Ok(value),
         left => Err(ProcError::Trailing { at: bytes.len() - left, left }),
     }

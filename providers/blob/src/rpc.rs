@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use margo::service::{MethodDescription, ServiceDescription};
 use margo::{Bulk, Rpc};
 use serde::{Deserialize, Serialize};
 
@@ -28,6 +29,21 @@ pub const LIST: Rpc<ListArgs, Result<ListPage, BlobError>> = Rpc::new("blob_list
 
 /// Removes a blob.
 pub const REMOVE: Rpc<RemoveArgs, Result<(), BlobError>> = Rpc::new("blob_remove");
+
+/// The RPCs for callers without this crate: those that move data take memory that only a program
+/// exposes.
+pub(crate) fn description() -> ServiceDescription {
+    let all = [
+        MethodDescription::of(CREATE, &[]).about("Makes an empty blob."),
+        MethodDescription::of(WRITE, &[]).about("Makes or replaces a blob from exposed memory."),
+        MethodDescription::of(READ, &[]).about("Copies a part of a blob into exposed memory."),
+        MethodDescription::of(STAT, &[]).about("A blob's length, time and, if wanted, checksum."),
+        MethodDescription::of(LIST, &[]).about("Blobs in the order of their names, by pages."),
+        MethodDescription::of(REMOVE, &[]).about("Removes a blob."),
+    ];
+    let service = ServiceDescription::new(IDENTITY).about("A store of blobs.");
+    all.into_iter().fold(service, ServiceDescription::method)
+}
 
 /// Arguments of [`CREATE`]. `N`: names, owned at the target; an origin may [send](Rpc::sending)
 /// `&str`.

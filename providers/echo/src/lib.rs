@@ -38,6 +38,7 @@
 use std::time::Duration;
 
 use margo::config::provider_config;
+use margo::service::{MethodDescription, ServiceDescription};
 use margo::{
     ForwardError, Instance, Provider, ProviderHandle, RegisterError, Rpc, component::Component,
     component::ProviderSpec, component::RunningProvider, errors::IdentityError,
@@ -84,6 +85,9 @@ impl EchoProvider {
                 tracing::debug!(origin = %request.origin(), %error, "no answer");
             }
         })?;
+        // For people and programs without this crate: `margo describe`, `margo call`.
+        let echo = MethodDescription::of(ECHO, &["text"]).about("Answers its argument.");
+        provider.describe(ServiceDescription::new(IDENTITY).method(echo))?;
         // Last: who asks what serves under this id finds it serving.
         provider.set_identity(IDENTITY)?;
         Ok(Self { _provider: provider })

@@ -8,6 +8,7 @@ mod callbacks;
 mod cancel_chain;
 mod deadlines;
 mod deadlines_on_the_way;
+mod descriptions;
 mod errors;
 mod handles;
 mod parent;

@@ -133,6 +133,7 @@ impl BlobProvider {
             let RemoveArgs { name } = request.args();
             answer(&request, &own.remove(name, &still_wanted(&request.cancel_token())));
         })?;
+        provider.describe(crate::rpc::description())?;
         // Last: who asks what serves under this id finds it serving.
         provider.set_identity(IDENTITY)?;
         Ok(Self { provider })
