@@ -62,6 +62,47 @@ pub(crate) enum Command {
     /// All are asked at once. Status 0: all have agreed, and are gone with --wait; 1: one has not,
     /// or was not reached, which standard error says; the others shut down.
     Shutdown(ShutdownArgs),
+    /// Says which services are at an address: their providers, and their methods with the types of
+    /// arguments and results.
+    ///
+    /// Services describe themselves that are made with `#[margo::service]`, or call
+    /// `Provider::describe`.
+    Describe(DescribeArgs),
+    /// Calls a method of a service that describes itself, and prints the result as JSON.
+    ///
+    /// Status 0: there is a result; 1: there is none, or it is an error of the service, which
+    /// standard error has; 2: the arguments are not those of the method.
+    Call(CallArgs),
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct DescribeArgs {
+    /// Address of the process, as `margo serve` prints one.
+    pub(crate) address: String,
+    /// As JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Seconds after which the process is given up.
+    #[arg(long, value_name = "SECONDS", default_value_t = 10.0, value_parser = interval)]
+    pub(crate) limit: f64,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct CallArgs {
+    /// Address of the process, as `margo serve` prints one.
+    pub(crate) address: String,
+    /// The method, as `margo describe` prints it, such as `kv.put`.
+    pub(crate) method: String,
+    /// The arguments: an object with each of them by its name. Bytes are text, `{"hex": "00ff"}`,
+    /// or an array of numbers. `-` is standard input.
+    #[arg(long, value_name = "JSON", default_value = "{}")]
+    pub(crate) json: String,
+    /// The provider, where several have the method.
+    #[arg(long, value_name = "ID")]
+    pub(crate) provider: Option<u16>,
+    /// Seconds after which the call is given up. Default: the deadline of the method, or 10.
+    #[arg(long, value_name = "SECONDS", value_parser = interval)]
+    pub(crate) limit: Option<f64>,
 }
 
 #[derive(Debug, clap::Args)]
@@ -233,6 +274,10 @@ mod tests {
             "shutdown ADDRESS ADDRESS --wait --limit 60",
             "shutdown --address-file F --address-file F",
             "shutdown ADDRESS --address-file F",
+            "describe ADDRESS",
+            "describe ADDRESS --json --limit 60",
+            "call ADDRESS kv.get --json {\"key\":\"a\"}",
+            "call ADDRESS kv.get --json - --provider 3 --limit 60",
         ] {
             Args::try_parse_from(["margo"].into_iter().chain(line.split(' '))).unwrap();
         }
@@ -249,6 +294,9 @@ mod tests {
             "top a --interval 0",
             "shutdown",
             "shutdown --wait",
+            "describe",
+            "call ADDRESS",
+            "call ADDRESS kv.get --provider 70000",
             "shutdown a --limit 0",
             "shutdown --address-file",
         ] {

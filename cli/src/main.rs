@@ -18,6 +18,7 @@ mod config;
 mod demo;
 mod info;
 mod serve;
+mod services;
 mod shutdown;
 mod support;
 mod top;
@@ -59,6 +60,8 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Serve(args) => serve::run(&args),
         Command::Top(args) => top::run(&args),
         Command::Shutdown(args) => shutdown::run(&args),
+        Command::Describe(args) => services::describe(&args),
+        Command::Call(args) => services::call(&args),
     }
 }
 

@@ -48,7 +48,7 @@ const CRATES: &[Limits] = &[
          instance dispatch polling origin serving bulk reshaping report providers api service \
          lifecycle"),
     goals("benches", "base process floors rows scale catalog report cli"),
-    goals("cli", "support args serve config demo info shutdown top trace"),
+    goals("cli", "support args serve services config demo info shutdown top trace"),
     goals("config", "report read document resolve parse child samples schema fuzzing"),
     goals("hg", "base memory proc wire options bulk ops core overflow origin requests transfer \
          progress fuzzing tests"),

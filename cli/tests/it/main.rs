@@ -8,6 +8,7 @@ mod common;
 mod demo;
 mod kill;
 mod serve;
+mod services;
 mod shutdown;
 mod top;
 mod trace;
