@@ -116,6 +116,14 @@ fn service() {
 }
 
 #[test]
+fn kv_service() {
+    let out = stdout_of(&run("kv_service", &[]));
+    let expected = "apple: red\nkeys: [\"fruit/apple\", \"fruit/pear\"]\npear: green\n\
+                    fig: there is no key `fruit/fig`\n";
+    assert_eq!(out, expected);
+}
+
+#[test]
 fn layout() {
     let out = stdout_of(&run("layout", &[]));
     assert!(out.starts_with("quick\nslow, after quick\npool net:"), "{out}");
