@@ -8,7 +8,9 @@ use serde_json::Value;
 
 /// Descriptions by provider and name of the service, each with the RPCs that it goes with.
 #[derive(Debug, Default)]
-pub(crate) struct Descriptions(Mutex<BTreeMap<(ProviderId, String), (Vec<RpcId>, Value)>>);
+pub(crate) struct Descriptions(Mutex<ByProvider>);
+
+type ByProvider = BTreeMap<(ProviderId, String), (Vec<RpcId>, Value)>;
 
 impl Descriptions {
     /// In place of the one of that name there.

@@ -136,9 +136,8 @@ fn start(
     warn_of_settings(&resolved, home, &monitors, &log);
     let dump_on_signal = resolved.dump_on_signal.map(DumpOnSignal::register).transpose()?;
     // A port that is taken is found before anything is started.
-    let listen = resolved.metrics.listen.as_ref();
     let bind = |listen: &String| Listener::bind(listen).map_err(no_metrics(listen));
-    let listener = listen.map(bind).transpose()?;
+    let listener = resolved.metrics.listen.as_ref().map(bind).transpose()?;
     let stalls = Arc::new(AtomicU64::new(0));
     let watched = watched(home);
     let detector = resolved.stall_limit.map(|limit| stall_detector(limit, &stalls, &watched));

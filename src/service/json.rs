@@ -283,13 +283,10 @@ impl Serialize for OfType<'_> {
             TypeDescription::F64 => {
                 serializer.serialize_f64(value.as_f64().ok_or_else(|| self.wrong())?)
             }
-            TypeDescription::Char => {
-                let mut text = self.text()?.chars();
-                match (text.next(), text.next()) {
-                    (Some(one), None) => serializer.serialize_char(one),
-                    _ => Err(self.wrong()),
-                }
-            }
+            TypeDescription::Char => match self.text()?.parse() {
+                Ok(one) => serializer.serialize_char(one),
+                Err(_) => Err(self.wrong()),
+            },
             TypeDescription::String => serializer.serialize_str(self.text()?),
             TypeDescription::Bytes => serializer.serialize_bytes(&self.bytes()?),
             TypeDescription::Raw => Raw(self.bytes()?).serialize(serializer),
