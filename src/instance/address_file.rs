@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use na::fork::Process;
-use ult::helpers::FILERS;
+use ult::blocking_reserved;
 
 use crate::support::files;
 
@@ -31,7 +31,7 @@ impl AddressFile {
         let (path, address) = (path.into(), address.to_owned());
         let process = Process::current();
         // The disk may take its time, which is not that of the others on a ULT's execution stream.
-        FILERS.run(move || {
+        blocking_reserved(move || {
             files::replace(&path, |out| writeln!(out, "{address}"))?;
             Ok(Self { path, address, process })
         })
@@ -49,7 +49,7 @@ impl AddressFile {
             return;
         }
         let (path, address) = (self.path.clone(), self.address.clone());
-        FILERS.run(move || {
+        blocking_reserved(move || {
             let text = std::fs::read_to_string(&path);
             if text.is_ok_and(|text| text.trim_end() == address) {
                 let _ = std::fs::remove_file(&path);

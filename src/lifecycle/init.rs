@@ -196,7 +196,7 @@ fn start(
         profile: Profile::default(),
         resolved,
     });
-    na::run_blocking_by(|work| ult::helpers::RESOLVERS.run(work));
+    na::run_blocking_by(|work| ult::blocking_reserved(work));
     start_trace(&inner)?;
     inner.metrics.watched.add(Arc::downgrade(&inner) as _);
     start_progress(&inner)?;

@@ -72,8 +72,8 @@ const CRATES: &[Limits] = &[
     goals("providers/blob", "error name rpc config store provider client"),
     goals("providers/echo", ""),
     goals("ult", "topology base trace stack engine/listener engine/monitor_stop engine/pulse \
-         engine/model engine/contain engine/error engine/xstream engine/waiting engine/unit \
-         engine/run engine/pool wait spawn time runtime observe"),
+         engine/helpers engine/model engine/contain engine/error engine/xstream engine/waiting \
+         engine/unit engine/run engine/pool wait spawn time runtime observe"),
 ];
 
 /// The structure of a crate.

@@ -1,5 +1,8 @@
 //! User-level threads (ULTs) for services: blocking-style code, thousands of ULTs per core.
 //!
+//! The waits of this crate suspend a ULT. All others block its xstream, with every ULT there:
+//! [`blocking()`] runs code that has such waits on another thread.
+//!
 //! A [`Runtime`] has *xstreams* (execution streams: one OS thread each) and *pools* (queues of
 //! runnable ULTs). Each xstream serves one or more pools; its [`Scheduler`] decides which unit
 //! runs next. A ULT runs until it waits, yields or ends: nothing is preempted.
@@ -36,6 +39,7 @@
 //! | a unit | [`JoinHandle`], [`scope()`], [`park()`] |
 //! | a time | [`sleep()`], [`interval()`], [`PoolRef::spawn_after`] |
 //! | async code | [`block_on()`] in a ULT; a [`JoinHandle`] can be awaited anywhere |
+//! | code that blocks its thread: files, databases, `std::thread::sleep` | [`blocking()`] |
 //!
 //! Computations use all xstreams of a pool by [`join`](join()) and the loops of [`par`].
 //!
@@ -142,7 +146,7 @@ mod wait;
 
 #[cfg(not(loom))]
 #[doc(hidden)]
-pub use wait::helpers;
+pub use wait::blocking::blocking_reserved;
 
 pub use base::wait_kind::WaitKind;
 pub use wait::barrier::{Barrier, NoParties};
@@ -167,6 +171,7 @@ pub use {
         JoinError, LayoutError, MigrateError, PanicPayload, RecordError, ShutdownError, SpawnError,
         StartError, StillAlive, ToError,
     },
+    engine::helpers::BlockingStats,
     engine::listener::EventSink,
     engine::model::interfaces::{
         Access, Basic, Pool, PoolKind, PoolView, PopBy, PushReason, Scheduler, Step, Unit,
@@ -220,6 +225,7 @@ pub use {
     trace::event::{Event, EventKind, EventMask},
     wait::barrier::XstreamBarrier,
     wait::block_on::{block_on, block_on_deadline, block_on_timeout},
+    wait::blocking::blocking,
     wait::park_token::{Unparker, park, park_deadline, unparker},
     wait::to::{exit_to, park_to, run_unit, yield_to},
 };

@@ -45,12 +45,14 @@ pub enum WaitKind {
     Park,
     /// An event from outside, while nothing else is runnable.
     Idle,
+    /// The end of a closure on a thread ([`blocking`](crate::blocking())).
+    Blocking,
 }
 
 impl WaitKind {
     /// In the order of their numbers.
     #[cfg(not(loom))]
-    pub(crate) const ALL: [Self; 19] = [
+    pub(crate) const ALL: [Self; 20] = [
         Self::Mutex,
         Self::ReentrantMutex,
         Self::RwLockRead,
@@ -70,6 +72,7 @@ impl WaitKind {
         Self::Sleep,
         Self::Park,
         Self::Idle,
+        Self::Blocking,
     ];
 
     /// The kind with this number; the last one if there is none.
@@ -101,6 +104,7 @@ impl WaitKind {
             Self::Sleep => "sleep",
             Self::Park => "park",
             Self::Idle => "idle",
+            Self::Blocking => "blocking",
         }
     }
 }

@@ -11,12 +11,13 @@
 //!
 //! The state of units, pools and xstreams is at the bottom, in `model`, because these types point
 //! at each other; what is done with it stands above. The order, in which each imports those before
-//! it, is: `listener`, `monitor_stop`, `pulse`, `model`, `contain`, `error`, `xstream`, `waiting`,
-//! `unit`, `run`, `pool`.
+//! it, is: `listener`, `monitor_stop`, `pulse`, `helpers`, `model`, `contain`, `error`, `xstream`,
+//! `waiting`, `unit`, `run`, `pool`.
 //!
 //! `pulse.rs`, `listener.rs` and `monitor_stop.rs` are the engine's part of recorders, sinks and
-//! the monitor. The engine may import [`base`](crate::base), [`topology`](crate::topology),
-//! [`trace`](crate::trace) and the stacks below it; nothing above it.
+//! the monitor; `helpers.rs` has the threads that run what blocks. The engine may import
+//! [`base`](crate::base), [`topology`](crate::topology), [`trace`](crate::trace) and the stacks
+//! below it; nothing above it.
 //!
 //! Read `model/unit.rs` first, then `model/pool.rs`, `xstream/owner.rs`, `xstream/switch.rs`,
 //! `run/run_unit.rs` and `run/run_loop.rs`.
@@ -25,6 +26,8 @@
 pub(crate) mod contain;
 #[cfg(not(loom))]
 pub(crate) mod error;
+#[cfg(not(loom))]
+pub(crate) mod helpers;
 #[cfg(not(loom))]
 pub(crate) mod listener;
 pub(crate) mod model;

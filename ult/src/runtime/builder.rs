@@ -31,6 +31,8 @@ use prim::standard::keep_standard_descriptors;
 
 /// Idle stacks per xstream.
 const STACK_CACHE_MAX_DEFAULT: usize = 64;
+/// Threads for closures of `blocking`.
+const BLOCKING_THREADS_MAX_DEFAULT: usize = 64;
 
 /// An observer that starts with the runtime, before its xstreams do.
 pub(crate) trait StartsWith: fmt::Debug + Send + Sync {
@@ -47,6 +49,7 @@ pub struct RuntimeBuilder {
     stack_bytes: usize,
     stack_cache_max: usize,
     spin_max: Duration,
+    blocking_threads_max: usize,
     affinity: Option<AffinityPattern>,
     pub(crate) monitor: Option<Box<dyn StartsWith>>,
 }
@@ -66,6 +69,7 @@ impl RuntimeBuilder {
             stack_bytes: STACK_BYTES_DEFAULT,
             stack_cache_max: STACK_CACHE_MAX_DEFAULT,
             spin_max: SPIN_MAX_DEFAULT,
+            blocking_threads_max: BLOCKING_THREADS_MAX_DEFAULT,
             affinity: None,
             monitor: None,
         }
@@ -105,6 +109,14 @@ impl RuntimeBuilder {
     /// the default if the process has only one processor.
     pub fn spin_max(mut self, limit: Duration) -> Self {
         self.spin_max = limit;
+        self
+    }
+
+    /// Most threads that run closures of [`blocking`](crate::blocking()) at once; further closures
+    /// wait, and with them their ULTs. Default 64; at least 1. Threads exist while they are needed
+    /// and for ten seconds after.
+    pub fn blocking_threads_max(mut self, count: usize) -> Self {
+        self.blocking_threads_max = count;
         self
     }
 
@@ -194,7 +206,9 @@ impl RuntimeBuilder {
         let spin_max = if allowed.len() > 1 { self.spin_max } else { Duration::ZERO };
         let class = StackClass::new(self.stack_bytes, None);
         set_aside(|code| current::in_no_unit(code));
-        let core = Arc::new(RuntimeCore::new(spin_max, self.stack_cache_max, class, allowed));
+        let blocking = self.blocking_threads_max;
+        let core = RuntimeCore::new(spin_max, self.stack_cache_max, class, allowed, blocking);
+        let core = Arc::new(core);
         match self.fill(&core) {
             Ok(xstreams) => Ok((core, xstreams)),
             Err(error) => {

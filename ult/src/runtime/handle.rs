@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::base::limit::Limit;
 use crate::engine::error::{LayoutError, SpawnError, StartError};
+use crate::engine::helpers::BlockingStats;
 use crate::engine::model::interfaces::own;
 use crate::engine::model::runtime_core::{EXIT, RuntimeCore};
 use crate::engine::pool::handle::PoolRef;
@@ -226,6 +227,13 @@ impl Runtime {
     #[must_use]
     pub fn cpus(&self) -> &CpuSet {
         &self.core().cpus
+    }
+
+    /// Counts of the threads for [`blocking`](crate::blocking()) and of their work. A snapshot;
+    /// zeros in a child process that was forked off.
+    #[must_use]
+    pub fn blocking_stats(&self) -> BlockingStats {
+        self.core().helpers.stats()
     }
 
     /// Number of stacks that exist now, in use or kept for reuse.

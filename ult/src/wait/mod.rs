@@ -6,19 +6,18 @@
 //! Read `eventual.rs` first, then `mutex.rs` and `remutex.rs`, `fair_queue.rs` (below `rwlock.rs`
 //! and `semaphore.rs`), `select.rs`, and `channel/`. `park_token.rs` needs no waiter, and `to.rs`
 //! switches to a unit of the caller's choice instead of waiting for one; `block_on.rs` polls
-//! futures in a ULT; `helpers.rs` has threads for what waits for the system.
+//! futures in a ULT; `blocking.rs` has a thread run what blocks.
 
 pub(crate) mod barrier;
 #[cfg(not(loom))]
 pub(crate) mod block_on;
+#[cfg(not(loom))]
+pub(crate) mod blocking;
 pub mod channel;
 pub(crate) mod condvar;
 pub(crate) mod countdown;
 pub(crate) mod eventual;
 pub(crate) mod fair_queue;
-#[cfg(not(loom))]
-#[doc(hidden)]
-pub mod helpers;
 pub(crate) mod mutex;
 pub(crate) mod once;
 #[cfg(not(loom))]

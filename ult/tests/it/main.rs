@@ -51,6 +51,7 @@ mod xstream {
 /// Objects to wait for, by ULTs, OS threads and async code.
 mod wait {
     mod async_bridge;
+    mod blocking;
     mod channel;
     mod counts;
     mod mutex;

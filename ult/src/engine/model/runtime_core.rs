@@ -28,6 +28,7 @@ use std::ptr::{self, NonNull};
 use std::time::{Duration, Instant};
 
 use crate::base::wait_kind::WaitKind;
+use crate::engine::helpers::Helpers;
 use crate::engine::model::pool::PoolShared;
 use crate::engine::model::unit::Ult;
 use crate::engine::model::waiter::{ChangeSignal, RawMutex};
@@ -87,6 +88,8 @@ pub(crate) struct RuntimeCore {
     pub(crate) class: StackClass,
     /// Processors of xstreams that are bound to none in particular.
     pub(crate) cpus: CpuSet,
+    /// Threads that run what may block.
+    pub(crate) helpers: Arc<Helpers>,
     /// Xstreams that sleep or are about to.
     pub(crate) sleeping: AtomicUsize,
     /// There have been jobs of [`join`](crate::join()).
@@ -109,7 +112,9 @@ impl RuntimeCore {
         stack_cache_max: usize,
         class: StackClass,
         cpus: CpuSet,
+        blocking_threads_max: usize,
     ) -> Self {
+        let helpers = Arc::new(Helpers::new(blocking_threads_max, cpus.clone()));
         Self {
             parts: Mutex::default(),
             layout: RawMutex::new(),
@@ -118,6 +123,7 @@ impl RuntimeCore {
             stack_cache_max,
             class,
             cpus,
+            helpers,
             sleeping: AtomicUsize::new(0),
             has_jobs: AtomicBool::new(false),
             migrations: Mutex::default(),

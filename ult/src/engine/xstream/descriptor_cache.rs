@@ -254,6 +254,7 @@ impl RuntimeCore {
     /// other. No xstream runs any more.
     pub(crate) fn bury(&self) {
         self.depot.close();
+        self.helpers.end();
         let (pools, xstreams) = {
             let parts = lock(&self.parts);
             (parts.pools.clone(), parts.xstreams.clone())
