@@ -329,7 +329,8 @@ fn start_runtime(resolved: &Resolved, detector: Option<MonitorSpec>) -> Result<R
     let mut builder = Runtime::builder()
         .stack_bytes(resolved.stack_bytes)
         .stack_cache_max(resolved.stack_cache_max)
-        .spin_max(resolved.spin_max);
+        .spin_max(resolved.spin_max)
+        .blocking_threads_max(resolved.blocking_threads_max);
     if let Some(detector) = detector {
         builder = builder.monitor(detector);
     }

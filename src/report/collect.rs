@@ -8,14 +8,15 @@ use std::time::Instant;
 
 use hg::PeerCalls;
 use na::PeerLink;
-use ult::{PoolKind, PoolRef, XstreamRef, XstreamState};
+use ult::{PoolKind, PoolRef, Runtime, XstreamRef, XstreamState};
 
 use crate::InstanceMonitoring;
 use crate::dispatch::registered_rpc::RegisteredRpc;
 use crate::instance::inner::Inner;
 use crate::observe::metrics::{
-    CurrentUnit, GateKind, GateMetrics, Marks, MemoryMetrics, Metrics, NetworkCounters, PeerCount,
-    PeerMetrics, PeersMetrics, Phase, PoolMetrics, ShardMetrics, XstreamMetrics, process,
+    BlockingMetrics, CurrentUnit, GateKind, GateMetrics, Marks, MemoryMetrics, Metrics,
+    NetworkCounters, PeerCount, PeerMetrics, PeersMetrics, Phase, PoolMetrics, ShardMetrics,
+    XstreamMetrics, process,
 };
 use crate::{Instance, Load};
 
@@ -82,6 +83,7 @@ pub(crate) fn collect(inner: &Inner) -> Metrics {
         pools: inner.runtime.pools().iter().map(|one| pool(one, &inner.metrics.marks)).collect(),
         gates: gates(inner),
         rpcs: crate::observe::metrics::rpcs::rpcs(&inner.monitoring),
+        blocking: blocking(&inner.runtime),
         statistics: Some(inner.monitoring.is_counting()),
         peers: peers(inner, endpoint.peers),
         memory: MemoryMetrics {
@@ -115,6 +117,12 @@ fn phase(inner: &Inner) -> Phase {
         (true, false) => Phase::Finalizing,
         (true, true) => Phase::Finalized,
     }
+}
+
+fn blocking(runtime: &Runtime) -> BlockingMetrics {
+    let stats = runtime.blocking_stats();
+    let ult::BlockingStats { threads, running, queued, done, .. } = stats;
+    BlockingMetrics { threads, running, queued, done }
 }
 
 fn network(inner: &Inner) -> NetworkCounters {

@@ -88,11 +88,13 @@ impl Change<'_> {
                 self.rate(network.bulk_transfers, network_before.bulk_transfers),
             ),
             format!(
-                "handlers  running {}  {}/s  panicked {}  stalls {}",
+                "handlers  running {}  {}/s  panicked {}  stalls {}  blocking {} + {} queued",
                 now.handlers_running,
                 self.rate(stats.handlers_run, stats_before.handlers_run),
                 stats.handlers_panicked,
                 stats.stalls,
+                now.blocking.running,
+                now.blocking.queued,
             ),
             format!(
                 "process   {cpu}memory {}  fds {}  threads {}  registered {}{kept}",

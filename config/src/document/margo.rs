@@ -99,6 +99,11 @@ pub struct MargoOptions {
     /// decides.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub log_level: Option<LogLevel>,
+    /// Most threads that run closures of `ult::blocking` at once, from 1 to 4096; further closures
+    /// wait, and with them their ULTs. Default 64. Without effect in a runtime of the program's.
+    #[cfg_attr(test, schemars(range(min = 1, max = 4096)))]
+    #[serde(skip_serializing_if = "is::<BLOCKING_THREADS_MAX>")]
+    pub blocking_threads_max: u32,
     /// How long a unit may hold its xstream, or a runnable one may wait, before the log says so, in
     /// milliseconds, from 10. Default 1000; 0 does not look.
     #[serde(skip_serializing_if = "is::<STALL_LIMIT_MSEC>")]
@@ -153,6 +158,7 @@ impl Default for MargoOptions {
             progress_when_needed: false,
             metrics: MetricsOptions::default(),
             log_level: None,
+            blocking_threads_max: BLOCKING_THREADS_MAX as u32,
             stall_limit_msec: STALL_LIMIT_MSEC as u32,
             grace_msec: GRACE_MSEC as u32,
             dump_on_signal: None,
@@ -163,6 +169,9 @@ impl Default for MargoOptions {
         }
     }
 }
+
+/// Threads for blocking closures unless said otherwise.
+const BLOCKING_THREADS_MAX: u64 = 64;
 
 /// Most bytes of long arguments that are held at once, unless said otherwise.
 const OVERFLOW_HELD_MAX: u64 = 1 << 30;

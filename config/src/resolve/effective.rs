@@ -77,6 +77,7 @@ impl Resolved {
                 address: self.address.clone(),
                 listen: self.listen,
                 spin_max_usec: saturate(self.spin_max.as_micros()),
+                blocking_threads_max: saturate(self.blocking_threads_max as u128),
                 eager_size: self.eager_size,
                 overflow_bytes_max: self.overflow_bytes_max,
                 overflow_held_max: self.overflow_held_max,

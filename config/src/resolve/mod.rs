@@ -134,6 +134,8 @@ pub struct Resolved {
     pub handle_cache_size: usize,
     /// Longest time an idle xstream looks for work before it sleeps.
     pub spin_max: Duration,
+    /// Most threads that run closures of `ult::blocking` at once.
+    pub blocking_threads_max: usize,
     /// How long the progress ULT keeps polling after the last activity.
     pub progress_spindown: Duration,
     /// Zero: progress never sleeps. Otherwise without effect, see the document.
@@ -417,6 +419,7 @@ impl Config {
             copy_pool,
             handle_cache_size: self.handle_cache_size as usize,
             spin_max: Duration::from_micros(self.margo.spin_max_usec.into()),
+            blocking_threads_max: self.margo.blocking_threads_max as usize,
             progress_spindown: millis(self.progress_spindown_msec),
             progress_timeout_max: millis(self.progress_timeout_ub_msec),
             monitoring: self.monitoring.clone(),

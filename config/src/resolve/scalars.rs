@@ -126,6 +126,8 @@ fn is_host_and_port(text: &str) -> bool {
 
 /// A unit that runs for less is nothing to tell, and looking more often would cost something.
 const STALL_LIMIT_MSEC_MIN: u32 = 10;
+/// Largest `margo.blocking_threads_max`.
+const BLOCKING_THREADS_MAX: u32 = 4096;
 
 /// Checks the plain values of the `margo` object.
 pub(super) fn check_options(margo: &MargoOptions, found: &mut Findings) {
@@ -156,6 +158,13 @@ pub(super) fn check_options(margo: &MargoOptions, found: &mut Findings) {
         let message =
             format!("{size} bytes are not allowed: from {EAGER_SIZE_MIN} to {EAGER_SIZE_MAX}");
         found.error("margo.eager_size", message);
+    }
+    if !(1..=BLOCKING_THREADS_MAX).contains(&margo.blocking_threads_max) {
+        let message = format!(
+            "{} threads are not allowed: from 1 to {BLOCKING_THREADS_MAX}",
+            margo.blocking_threads_max
+        );
+        found.error("margo.blocking_threads_max", message);
     }
     if (1..STALL_LIMIT_MSEC_MIN).contains(&margo.stall_limit_msec) {
         let message = format!(

@@ -18,6 +18,7 @@ impl Metrics {
         self.progress(&mut text);
         self.pools(&mut text);
         self.xstreams(&mut text);
+        self.blocking(&mut text);
         self.admission(&mut text);
         self.rpcs(&mut text);
         self.peers(&mut text);
@@ -41,6 +42,18 @@ impl Metrics {
         text.one(Gauge, "margo_uptime_seconds", help, self.uptime_sec);
         let help = "Times that the stall detector found something.";
         text.one(Counter, "margo_stalls_total", help, count(self.stats.stalls));
+    }
+
+    fn blocking(&self, text: &mut Text) {
+        let blocking = &self.blocking;
+        let help = "Threads for closures of `ult::blocking`.";
+        text.one(Gauge, "margo_blocking_threads", help, size(blocking.threads));
+        let help = "Closures that run on them.";
+        text.one(Gauge, "margo_blocking_running", help, size(blocking.running));
+        let help = "Closures that wait for one of them.";
+        text.one(Gauge, "margo_blocking_queued", help, size(blocking.queued));
+        let help = "Closures that have run to their end.";
+        text.one(Counter, "margo_blocking_total", help, count(blocking.done));
     }
 
     fn calls(&self, text: &mut Text) {

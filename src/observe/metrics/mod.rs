@@ -28,9 +28,9 @@ mod types;
 pub(crate) use self::http::{Listener, Server};
 pub(crate) use self::marks::{Marks, Noted, Watched};
 pub use self::types::{
-    BulkPoolMetrics, CurrentUnit, GateKind, GateMetrics, MemoryMetrics, Metrics, NetworkCounters,
-    PeerCount, PeerMetrics, PeersMetrics, Phase, PhaseMetrics, PoolMetrics, ProcessMetrics, RpcEnd,
-    RpcMetrics, ShardMetrics, Stats, XstreamMetrics,
+    BlockingMetrics, BulkPoolMetrics, CurrentUnit, GateKind, GateMetrics, MemoryMetrics, Metrics,
+    NetworkCounters, PeerCount, PeerMetrics, PeersMetrics, Phase, PhaseMetrics, PoolMetrics,
+    ProcessMetrics, RpcEnd, RpcMetrics, ShardMetrics, Stats, XstreamMetrics,
 };
 
 /// The state that an instance keeps for its metrics.

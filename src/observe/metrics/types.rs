@@ -107,6 +107,18 @@ pub enum RpcEnd {
 }
 
 plain! {
+    /// Counts of the threads for [`ult::blocking`] and of their work; see [`ult::BlockingStats`].
+    BlockingMetrics {
+        /// Threads that exist.
+        threads: usize,
+        /// Closures that run.
+        running: usize,
+        /// Closures that wait for a thread.
+        queued: usize,
+        /// Closures that have run to their end.
+        done: u64,
+    }
+
     /// An instance at about one moment; see [`Instance::metrics`](crate::Instance::metrics).
     Metrics {
         /// Version of margo.
@@ -121,6 +133,8 @@ plain! {
         handlers_running: usize,
         /// The work that it has done.
         stats: Stats,
+        /// Closures of [`ult::blocking`] in its runtime.
+        blocking: BlockingMetrics,
         /// The work that its RPC layer has done.
         network: NetworkCounters,
         /// One for each shard, in the order of their numbers.

@@ -464,6 +464,27 @@ fn an_xstream_without_work_looks_for_some_as_long_as_the_document_says() {
     }
 }
 
+#[test]
+fn as_many_closures_that_block_run_at_once_as_the_document_says() {
+    let own = margo::init(r#"{ "margo": { "blocking_threads_max": 1 } }"#).unwrap();
+    let gates: Vec<_> = (0..2).map(|_| std::sync::mpsc::channel::<()>()).collect();
+    let (stops, gates): (Vec<_>, Vec<_>) = gates.into_iter().unzip();
+    let spawn = |gate: std::sync::mpsc::Receiver<()>| {
+        own.rpc_pool().spawn(move || ult::blocking(move || gate.recv().is_err())).unwrap()
+    };
+    let ults: Vec<_> = gates.into_iter().map(spawn).collect();
+    bounded_until("one runs and one waits", || {
+        let blocking = own.metrics().blocking;
+        (blocking.threads, blocking.running, blocking.queued) == (1, 1, 1)
+    });
+    let text = own.metrics().prometheus();
+    assert!(text.contains("\nmargo_blocking_queued 1\n"), "{text}");
+    drop(stops);
+    ults.into_iter().for_each(|ult| assert!(ult.join().unwrap()));
+    bounded_until("both have ended", || own.metrics().blocking.done == 2);
+    own.finalize_and_wait().unwrap();
+}
+
 fn bounded_until(what: &str, mut done: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !done() {
