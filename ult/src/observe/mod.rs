@@ -5,7 +5,8 @@
 //!
 //! `backtrace.rs` lists units with their stacks; `record.rs` and `chrome.rs` write a timeline;
 //! `sink.rs` calls back for events; `monitor.rs` and `starve.rs` find units that hold up others,
-//! and `report_log.rs` logs what they found; `panic_hook.rs` names the unit in a panic message.
+//! `system_call.rs` says what a thread is blocked in, and `report_log.rs` logs what they found;
+//! `panic_hook.rs` names the unit in a panic message.
 
 pub(crate) mod backtrace;
 pub(crate) mod chrome;
@@ -16,3 +17,4 @@ pub(crate) mod report;
 pub(crate) mod report_log;
 pub(crate) mod sink;
 pub(crate) mod starve;
+pub(crate) mod system_call;

@@ -31,6 +31,7 @@ use crate::observe::backtrace::{DumpOptions, ask_list};
 use crate::observe::report::{Deadlock, Report, Stall, Starvation};
 use crate::observe::report_log::ReportLog;
 use crate::observe::starve::{PoolBeat, PoolWatch};
+use crate::observe::system_call::system_call;
 use crate::runtime::builder::{RuntimeBuilder, StartsWith};
 use crate::runtime::handle::Runtime;
 use crate::sync::atomic::Ordering::Relaxed;
@@ -233,7 +234,11 @@ fn run(core: &RuntimeCore, spec: &MonitorSpec) {
             let beats = xstreams.iter().map(|xstream| (xstream.index, xstream.beat())).collect();
             (xstreams, beats)
         };
-        let are_suspended = || xstreams.iter().any(|xstream| xstream.ults.load(Relaxed) > 0);
+        // Threads that run closures go on, and will resume ULTs.
+        let are_suspended = || {
+            core.helpers.stats().running == 0
+                && xstreams.iter().any(|xstream| xstream.ults.load(Relaxed) > 0)
+        };
         for finding in watch.look(now, &beats, are_suspended) {
             if spec.is_lazy {
                 core.diag.watch(core);
@@ -319,17 +324,22 @@ impl Clock {
 }
 
 fn report(core: &RuntimeCore, finding: &Finding) -> Report {
+    let xstream = |index: usize| lock(&core.parts).xstreams[index].clone();
     let stall = |stuck: &Stuck| Stall {
         ult: Some(stuck.ult).filter(|ult| *ult != 0),
         name: stuck.name,
         pool: core.pool_name(stuck.pool).filter(|_| stuck.ult != 0),
         perhaps: (stuck.perhaps.filter(|_| stuck.ult == 0))
             .and_then(|(name, pool)| Some((name, core.pool_name(pool)?))),
-        xstream: lock(&core.parts).xstreams[stuck.xstream].name.to_string(),
+        xstream: xstream(stuck.xstream).name.to_string(),
         lasted: stuck.lasted,
+        system_call: None,
     };
     match finding {
-        Finding::Stall(stuck) => Report::Stall(stall(stuck)),
+        Finding::Stall(stuck) => {
+            let thread = xstream(stuck.xstream).system_thread.load(Relaxed);
+            Report::Stall(Stall { system_call: system_call(thread), ..stall(stuck) })
+        }
         Finding::StallEnd(stuck) => Report::StallEnd(stall(stuck)),
         Finding::Deadlock(lasted) => {
             let ults = ask_list(core, &DumpOptions::new().stacks(false));

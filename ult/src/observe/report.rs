@@ -1,6 +1,7 @@
 //! The reports of the [`monitor`](crate::observe::monitor).
 
 use crate::observe::backtrace::UltDump;
+use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
@@ -37,6 +38,9 @@ pub struct Stall {
     pub xstream: String,
     /// How long it has been seen to run, at least; one tick less than the truth, at most.
     pub lasted: Duration,
+    /// The system call in which its thread was blocked when the report was made, by its name.
+    /// `None`: it ran, or the system does not tell; always so at the end of a stall.
+    pub system_call: Option<Cow<'static, str>>,
 }
 
 /// A pool whose units wait for their turn.
@@ -67,14 +71,21 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const SHOWN: usize = 16;
         match self {
-            Self::Stall(stall) => write!(
-                f,
-                "xstream `{}` is stalled: {} has run for {:?} without a switch; it should yield, \
-                 or wait with objects of this crate",
-                stall.xstream,
-                stall.unit(),
-                stall.lasted
-            ),
+            Self::Stall(stall) => {
+                let (xstream, unit, lasted) = (&stall.xstream, stall.unit(), stall.lasted);
+                write!(f, "xstream `{xstream}` is stalled: {unit} has run for {lasted:?}")?;
+                match &stall.system_call {
+                    Some(call) => write!(
+                        f,
+                        " without a switch; its thread is blocked in the system call `{call}`: \
+                         call what blocks in `ult::blocking`"
+                    ),
+                    None => f.write_str(
+                        " without a switch; it should yield, wait with objects of this crate, or \
+                         run in `ult::blocking`",
+                    ),
+                }
+            }
             Self::StallEnd(stall) => write!(
                 f,
                 "xstream `{}` goes on: {} has switched after {:?}",

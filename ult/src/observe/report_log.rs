@@ -80,6 +80,7 @@ mod tests {
             perhaps: None,
             xstream: "x".to_owned(),
             lasted: Duration::from_secs(1),
+            system_call: None,
         }
     }
 

@@ -11,6 +11,7 @@ use crate::engine::run::sched::BasicWait;
 use crate::engine::run::stack_overflow::AltStack;
 use crate::engine::xstream::current::EnterGuard;
 use crate::engine::xstream::owner::Xstream;
+use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::{Arc, lock, thread};
 use crate::topology::{bind_this_thread, current_binding};
 
@@ -74,6 +75,8 @@ pub(crate) fn set_up(core: &RuntimeCore, xstream: &XstreamShared) -> Result<AltS
 pub(super) fn serve(core: &Arc<RuntimeCore>, shared: &Arc<XstreamShared>, on_start: impl FnOnce()) {
     let xstream = Xstream::new(core.clone(), shared.clone());
     let seat = EnterGuard::take(&xstream);
+    // SAFETY: asks for a number; no memory is involved.
+    shared.system_thread.store(unsafe { libc::gettid() }, Relaxed);
     // Whoever waits for the start finds it in charge of its pools.
     xstream.enter_pools();
     on_start();

@@ -64,6 +64,60 @@ fn a_unit_that_does_not_switch_is_reported_until_it_does() {
 }
 
 #[test]
+fn the_system_call_that_blocks_an_xstream_is_named() {
+    if std::fs::read_to_string("/proc/thread-self/syscall").is_err() {
+        return println!("SKIPPED: the system does not tell what threads are blocked in");
+    }
+    within(|| {
+        let spec = MonitorSpec::new().stall_limit(5 * MS).tick(MS).deadlock_limit(None);
+        let (runtime, pool, reports) = watched(spec);
+        let stall = || {
+            let before = reports.lock().unwrap().len();
+            let (stop, gate) = std::sync::mpsc::channel::<()>();
+            let blocked = pool.spawn(move || gate.recv().is_err()).unwrap();
+            wait_until("the stall is reported", || reports.lock().unwrap().len() > before);
+            drop(stop);
+            assert!(blocked.join().unwrap());
+            wait_until("its end is reported", || reports.lock().unwrap().len() > before + 1);
+            reports.lock().unwrap()[before].clone()
+        };
+        // On a loaded machine the thread may not have come to its wait.
+        let report = loop {
+            match stall() {
+                Report::Stall(stall) if stall.system_call.is_none() => {}
+                report => break report,
+            }
+        };
+        let text = report.to_string();
+        let advice = "blocked in the system call `futex`: call what blocks in `ult::blocking`";
+        assert!(text.contains(advice), "{text}");
+        runtime.shutdown().unwrap();
+    });
+}
+
+#[test]
+fn a_ult_that_waits_for_a_closure_is_no_deadlock() {
+    within(|| {
+        let ticks = Arc::new(AtomicUsize::new(0));
+        let counts = ticks.clone();
+        let spec = MonitorSpec::new().tick(MS).deadlock_limit(Some(5 * MS));
+        let (runtime, pool, reports) = watched(spec.on_tick(move || {
+            counts.fetch_add(1, Ordering::Relaxed);
+        }));
+        let (go, gate) = std::sync::mpsc::channel::<()>();
+        let waits = pool.spawn(move || ult::blocking(move || gate.recv().unwrap())).unwrap();
+        wait_until("it runs", || runtime.blocking_stats().running == 1);
+        let now = ticks.load(Ordering::Relaxed);
+        wait_until("somebody has looked", || ticks.load(Ordering::Relaxed) > now + 20);
+        go.send(()).unwrap();
+        waits.join().unwrap();
+        runtime.shutdown().unwrap();
+        let reports = reports.lock().unwrap();
+        assert!(!reports.iter().any(|report| matches!(report, Report::Deadlock(_))), "{reports:?}");
+    });
+}
+
+#[test]
 fn it_is_known_what_runs_who_waits_and_when_somebody_looked() {
     within(|| {
         let ticks = Arc::new(AtomicUsize::new(0));

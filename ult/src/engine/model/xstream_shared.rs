@@ -13,7 +13,9 @@ use crate::engine::model::interfaces::OwnScheduler;
 use crate::engine::model::pool::{PoolCounters, PoolShared};
 use crate::engine::model::unit::{Ult, UltPtr};
 use crate::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
-use crate::sync::atomic::{AtomicBool, AtomicIsize, AtomicU8, AtomicU64, AtomicUsize, fence};
+use crate::sync::atomic::{
+    AtomicBool, AtomicI32, AtomicIsize, AtomicU8, AtomicU64, AtomicUsize, fence,
+};
 use crate::sync::{Arc, Mutex, lock, thread};
 use prim::lost;
 
@@ -93,6 +95,8 @@ pub(crate) struct XstreamShared {
     /// It is the thread that started the runtime.
     primary: AtomicBool,
     pub(crate) thread: Mutex<Option<thread::JoinHandle<()>>>,
+    /// The number that the system has for the thread; 0: none yet. One writer: the xstream.
+    pub(crate) system_thread: AtomicI32,
     pub(crate) diag: crate::engine::pulse::Pulse,
     /// The scheduler that it shall have from the next round on.
     scheduler: Mutex<Option<OwnScheduler>>,
@@ -173,6 +177,7 @@ impl XstreamShared {
             stale_timers: AtomicIsize::new(0),
             primary: AtomicBool::new(false),
             thread: Mutex::default(),
+            system_thread: AtomicI32::new(0),
             diag: crate::engine::pulse::Pulse::default(),
             scheduler: Mutex::default(),
         })
