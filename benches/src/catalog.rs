@@ -30,7 +30,9 @@ use crate::rows::rpc::pair::{Settings, WaitPolicy};
 use crate::rows::rpc::{null, timer};
 use crate::rows::sweep::spec::{self, Sweep};
 use crate::rows::sweep::target;
-use crate::rows::ult::{channel, fib, fifo, fork, idle, joins, memory, switch, sync, wake};
+use crate::rows::ult::{
+    blocking, channel, fib, fifo, fork, idle, joins, memory, switch, sync, wake,
+};
 
 /// No target: floors have none.
 const NONE: Target = Target::None;
@@ -272,6 +274,7 @@ fn ult_cases() -> Vec<Case> {
         row("na.lock.biased", TimesFloor(1.0), sync::biased),
         row("ult.mutex.contended", TimesOther(1.0, "parking_lot"), sync::contended).two_cores(),
         row("ult.eventual_resume", Limit(40.0), sync::eventual_resume),
+        row("ult.blocking", TimesFloor(2.0), blocking::empty),
         row("ult.wake.spin", TimesFloor(2.5), wake::spin).two_cores(),
         row("ult.wake.parked", TimesFloor(1.2), wake::parked).two_cores(),
         row("ult.fifo.units2", NONE, fifo::units2).two_cores(),

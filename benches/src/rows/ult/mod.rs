@@ -2,8 +2,9 @@
 //!
 //! Imports from `base`, `process` and `floors`. Read `on_ult.rs` (a measurement as a ULT, and the
 //! runtimes), `switch.rs`; then, each for itself, `sync.rs`, `wake.rs`, `channel.rs`, `fifo.rs`,
-//! `fib.rs`, `fork.rs`, `joins.rs`, `memory.rs`, `idle.rs`.
+//! `fib.rs`, `fork.rs`, `joins.rs`, `memory.rs`, `idle.rs`, `blocking.rs`.
 
+pub(crate) mod blocking;
 pub(crate) mod channel;
 pub(crate) mod fib;
 pub(crate) mod fifo;
