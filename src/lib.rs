@@ -1,9 +1,11 @@
 //! A thread-per-core RPC runtime: blocking-style handlers on user-level threads.
 //!
-//! A *provider* registers handlers, plain functions that may block; each request runs on a
-//! user-level thread (ULT) that gives its core away whenever it waits. Small arguments travel in
-//! the request; large data is moved by *bulk transfer*, straight between the memory of the two
-//! processes. A JSON document lays out the execution streams and pools; [`init`] starts it.
+//! A *provider* registers handlers, plain functions; each request runs on a user-level thread (ULT)
+//! that gives its core away whenever it waits with margo: for a call, a transfer, a lock of
+//! [`ult`], a time. Code that blocks its thread in other ways (files, databases,
+//! `std::thread::sleep`) holds its core up, unless it runs in [`ult::blocking`]. Small arguments
+//! travel in the request; large data is moved by *bulk transfer*, straight between the memory of
+//! the two processes. A JSON document lays out the execution streams and pools; [`init`] starts it.
 //!
 //! ```
 //! use margo::{Instance, ProviderHandle, Rpc};
@@ -263,3 +265,8 @@ pub use ult::{PoolRef as Pool, Priority, XstreamRef as Xstream};
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
+
+/// The code of the page about blocking likewise.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/blocking.md")]
+struct BlockingPage;

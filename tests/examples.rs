@@ -116,11 +116,21 @@ fn service() {
 }
 
 #[test]
-fn kv_service() {
-    let out = stdout_of(&run("kv_service", &[]));
-    let expected = "apple: red\nkeys: [\"fruit/apple\", \"fruit/pear\"]\npear: green\n\
-                    fig: there is no key `fruit/fig`\n";
-    assert_eq!(out, expected);
+fn tokio_in_handler() {
+    let expected = "the value of a\nthe value of b\n";
+    assert_eq!(stdout_of(&run("tokio_in_handler", &[])), expected);
+}
+
+#[test]
+fn rayon_in_handler() {
+    let expected = "sum: 333833500\ntoo many: the handler panicked\n";
+    assert_eq!(stdout_of(&run("rayon_in_handler", &[])), expected);
+}
+
+#[test]
+fn database_in_handler() {
+    let expected = "apples: Some(5)\npears: Some(7)\nplums: None\n";
+    assert_eq!(stdout_of(&run("database_in_handler", &[])), expected);
 }
 
 #[test]

@@ -240,12 +240,15 @@ fn every_example_is_in_the_readme() {
     let readme = read(&root().join("README.md"));
     let mut missing = Vec::new();
     for folder in ["examples", "ult/examples"] {
-        let examples = files(&root().join(folder), ".rs");
-        assert!(!examples.is_empty(), "{folder} is empty");
+        let folder = root().join(folder);
+        let examples = files(&folder, ".rs");
+        assert!(!examples.is_empty(), "{} is empty", folder.display());
         for path in examples {
-            let name = path.file_stem().unwrap().to_string_lossy().into_owned();
+            // A file, or a crate in a folder.
+            let example = path.strip_prefix(&folder).unwrap().iter().next().unwrap();
+            let name = Path::new(example).file_stem().unwrap().to_string_lossy().into_owned();
             if !readme.contains(&format!("`{name}`")) {
-                missing.push(format!("{folder}/{name}.rs is not in README.md"));
+                missing.push(format!("{} is not in README.md", path.display()));
             }
         }
     }
