@@ -95,11 +95,11 @@ pub(crate) struct XstreamShared {
     /// It is the thread that started the runtime.
     primary: AtomicBool,
     pub(crate) thread: Mutex<Option<thread::JoinHandle<()>>>,
-    /// The number that the system has for the thread; 0: none yet. One writer: the xstream.
-    pub(crate) system_thread: AtomicI32,
     pub(crate) diag: crate::engine::pulse::Pulse,
     /// The scheduler that it shall have from the next round on.
     scheduler: Mutex<Option<OwnScheduler>>,
+    /// The number that the system has for the thread; 0: none yet. One writer: the xstream.
+    pub(crate) system_thread: AtomicI32,
 }
 
 /// How long an xstream has slept, the sleep that goes on included. One writer: the xstream.
