@@ -196,7 +196,7 @@ fn start(
         profile: Profile::default(),
         resolved,
     });
-    na::run_blocking_by(|work| ult::blocking_reserved(work));
+    na::run_blocking_by(ult::blocking_reserved);
     start_trace(&inner)?;
     inner.metrics.watched.add(Arc::downgrade(&inner) as _);
     start_progress(&inner)?;
