@@ -49,6 +49,12 @@ pub(crate) enum Command {
     /// Runs the providers of a configuration until Ctrl-C, SIGTERM or the end of its terminal.
     /// SIGUSR1: writes what it does at the moment to standard error, as JSON.
     Serve(ServeArgs),
+    /// Calls a service again and again, and says how long each call takes.
+    ///
+    /// Every service of margo answers, also while its handlers are stuck; so do those of C Margo,
+    /// without sending back the bytes. Ctrl-C or SIGTERM ends it, with the summary. The first call
+    /// makes the connection. Status 0: at least one call was answered; 1: none was; 2: wrong usage.
+    Ping(PingArgs),
     /// Shows what running services do, again and again: pools, execution streams, requests,
     /// peers. The service allows it with `margo.metrics.remote` in its configuration.
     ///
@@ -125,6 +131,28 @@ pub(crate) struct ShutdownArgs {
 }
 
 #[derive(Debug, clap::Args)]
+pub(crate) struct PingArgs {
+    /// Address of the service, as `margo serve` prints it.
+    #[arg(value_name = "ADDRESS")]
+    pub(crate) address: String,
+    /// Ends after so many calls.
+    #[arg(short, long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) count: Option<u64>,
+    /// Seconds from the beginning of a call to that of the next, 0.001 to 86400; a call that takes
+    /// longer delays the next.
+    #[arg(short, long, value_name = "SECONDS", default_value_t = 1.0, value_parser = ping_interval)]
+    pub(crate) interval: f64,
+    /// Bytes that are sent and come back, up to 16777216 (16 MiB).
+    #[arg(short, long, value_name = "BYTES", default_value_t = 56,
+          value_parser = clap::value_parser!(u32).range(..=16 << 20))]
+    pub(crate) size: u32,
+    /// Seconds after which a call without an answer is lost.
+    #[arg(short = 'W', long, value_name = "SECONDS", default_value_t = 5.0,
+          value_parser = interval)]
+    pub(crate) limit: f64,
+}
+
+#[derive(Debug, clap::Args)]
 pub(crate) struct TopArgs {
     /// Addresses of the services, as `margo serve` prints them; shown one below the other.
     #[arg(required = true, value_name = "ADDRESS")]
@@ -141,10 +169,17 @@ pub(crate) struct TopArgs {
 }
 
 fn interval(text: &str) -> Result<f64, String> {
-    let range = 0.05..=86_400.0;
+    seconds_from(0.05, text)
+}
+
+fn ping_interval(text: &str) -> Result<f64, String> {
+    seconds_from(0.001, text)
+}
+
+fn seconds_from(least: f64, text: &str) -> Result<f64, String> {
     match text.parse() {
-        Ok(seconds) if range.contains(&seconds) => Ok(seconds),
-        _ => Err("from 0.05 to 86400 seconds".to_owned()),
+        Ok(seconds) if (least..=86_400.0).contains(&seconds) => Ok(seconds),
+        _ => Err(format!("from {least} to 86400 seconds")),
     }
 }
 
@@ -266,6 +301,9 @@ mod tests {
             "trace join OUT IN IN",
             "trace show FILE",
             "trace show FILE 4bf92f35",
+            "ping ADDRESS",
+            "ping ADDRESS -c 3 -i 0.001 -s 0 -W 2",
+            "ping ADDRESS --count 3 --interval 2 --size 4096 --limit 1",
             "top na+tcp://127.0.0.1:7000",
             "top ADDRESS --interval 0.5 --json",
             "top ADDRESS --once",
@@ -290,6 +328,12 @@ mod tests {
             "info x y",
             "serve a b",
             "trace join OUT",
+            "ping",
+            "ping a b",
+            "ping a -c 0",
+            "ping a -i 0",
+            "ping a -s 16777217",
+            "ping a -W 0",
             "top",
             "top a --interval 0",
             "shutdown",

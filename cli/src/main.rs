@@ -17,6 +17,7 @@ mod args;
 mod config;
 mod demo;
 mod info;
+mod ping;
 mod serve;
 mod services;
 mod shutdown;
@@ -58,6 +59,7 @@ fn run(command: Command) -> Result<(), Failure> {
             trace::show(&file, trace_id.as_deref())
         }
         Command::Serve(args) => serve::run(&args),
+        Command::Ping(args) => ping::run(&args),
         Command::Top(args) => top::run(&args),
         Command::Shutdown(args) => shutdown::run(&args),
         Command::Describe(args) => services::describe(&args),

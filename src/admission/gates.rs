@@ -56,10 +56,11 @@ pub(crate) struct Gates<P> {
 pub(crate) enum Internal {
     Metrics,
     Shutdown,
+    Ping,
 }
 
 impl Internal {
-    const ALL: [Self; 2] = [Self::Metrics, Self::Shutdown];
+    const ALL: [Self; 3] = [Self::Metrics, Self::Shutdown, Self::Ping];
 }
 
 /// Most requests in hand for each RPC of the runtime itself.

@@ -40,7 +40,7 @@ use crate::polling::driver;
 use crate::progress::shards::{Shard, Shards};
 use crate::progress::surplus::Surplus;
 use crate::progress::when_needed::WhenNeeded;
-use crate::report::{collect, remote, state_dump};
+use crate::report::{collect, ping, remote, state_dump};
 use crate::support::log::{Log, log};
 use crate::timer::Timers;
 use crate::{AddressFile, InitError, Instance, Layout};
@@ -100,6 +100,7 @@ fn complete(
     profiling::start(instance);
     remote_shutdown::register(instance)?;
     remote::register(instance)?;
+    ping::register(instance)?;
     if let Some(parent) = parent {
         child::enter(instance, parent)?;
     }

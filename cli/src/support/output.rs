@@ -79,6 +79,17 @@ pub(crate) fn bytes(bytes: u64) -> String {
     format!("{value:.1} {unit}")
 }
 
+/// A short time in the unit that suits.
+pub(crate) fn time(seconds: f64) -> String {
+    let (value, unit) = match seconds {
+        s if s < 1e-6 => (s * 1e9, "ns"),
+        s if s < 1e-3 => (s * 1e6, "us"),
+        s if s < 1.0 => (s * 1e3, "ms"),
+        s => (s, "s"),
+    };
+    if value < 10.0 { format!("{value:.1} {unit}") } else { format!("{value:.0} {unit}") }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -137,7 +137,7 @@ impl Change<'_> {
             };
             let total = rpc.phases.get("total");
             let time = |of: fn(&PhaseMetrics) -> f64| {
-                total.map_or_else(String::new, |total| short(of(total)))
+                total.map_or_else(String::new, |total| output::time(of(total)))
             };
             table.row([
                 match rpc.provider {
@@ -322,17 +322,6 @@ impl Change<'_> {
             rate => output::thousands(rate as u64),
         }
     }
-}
-
-/// Times of calls.
-fn short(seconds: f64) -> String {
-    let (value, unit) = match seconds {
-        s if s < 1e-6 => (s * 1e9, "ns"),
-        s if s < 1e-3 => (s * 1e6, "us"),
-        s if s < 1.0 => (s * 1e3, "ms"),
-        s => (s, "s"),
-    };
-    if value < 10.0 { format!("{value:.1} {unit}") } else { format!("{value:.0} {unit}") }
 }
 
 /// Seconds as people say them.

@@ -7,6 +7,7 @@
 mod common;
 mod demo;
 mod kill;
+mod ping;
 mod serve;
 mod services;
 mod shutdown;

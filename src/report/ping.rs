@@ -1,0 +1,55 @@
+//! Pings: a call that every instance answers, to see whether it does, and how fast.
+//!
+//! The RPC is `__ping__` of the default provider; it returns the bytes that it was sent. Every
+//! instance that listens serves it where progress runs, so a ping tells of the network and of
+//! progress, not of the pools of handlers. `__identity__` of the default provider would be answered
+//! as well, but without bytes, and instances count it as a request for an RPC that they have not.
+
+use std::time::Duration;
+
+use crate::admission::gates::Internal;
+use crate::support::own_rpcs;
+use crate::{Addr, Bytes, ForwardError, Instance, ProviderHandle, RegisterError, Rpc};
+
+const PING: Rpc<Bytes<Vec<u8>>, Bytes<Vec<u8>>> = Rpc::new(own_rpcs::PING);
+
+/// Serves the RPC, if this instance serves any.
+pub(crate) fn register(instance: &Instance) -> Result<(), RegisterError> {
+    if !instance.inner().resolved.listen {
+        return Ok(());
+    }
+    let pool = instance.progress_pool();
+    instance.serve(PING).pool(&pool).internal(Internal::Ping).function(|payload| payload)
+}
+
+impl Instance {
+    /// Sends `payload` to the instance at `peer`, which sends it back, and waits for that like
+    /// [`forward_timed`](Self::forward_timed), for `limit` at most.
+    ///
+    /// Any instance that listens answers, without leave and while its handlers are stuck. A peer
+    /// that does not know pings, as one of C Margo, answers with an error of a few bytes, which is
+    /// as good: it is there.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let service = margo::Instance::builder("na+sm://").start()?;
+    /// let client = margo::Instance::builder("na+sm://").listen(false).start()?;
+    /// let peer = client.lookup(service.self_addr().uri())?;
+    /// client.ping(&peer, b"56 bytes, or none", std::time::Duration::from_secs(1))?;
+    /// # client.finalize_and_wait()?;
+    /// # service.finalize_and_wait()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ForwardError`]; [`ForwardError::TimedOut`] if there is no answer in time.
+    pub fn ping(&self, peer: &Addr, payload: &[u8], limit: Duration) -> Result<(), ForwardError> {
+        let target = ProviderHandle::from(peer.clone());
+        match self.forward_timed(PING, &target, &Bytes(payload.to_vec()), limit) {
+            Ok(_) | Err(ForwardError::NotRegistered { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+}
