@@ -111,6 +111,16 @@ pub(crate) struct CallArgs {
     pub(crate) limit: Option<f64>,
 }
 
+/// The options of commands that call services.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ClientArgs {
+    /// Document of the instance that calls (`-` is standard input): settings of its transports, its
+    /// pools and execution streams. It serves nobody, whatever the document says; an address of
+    /// another transport than the service's is passed over.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+}
+
 #[derive(Debug, clap::Args)]
 pub(crate) struct ShutdownArgs {
     /// Addresses of the services, as `margo serve` prints them.
@@ -128,6 +138,8 @@ pub(crate) struct ShutdownArgs {
     /// Seconds after which a service is given up that has not agreed, or is not gone.
     #[arg(long, value_name = "SECONDS", default_value_t = 10.0, value_parser = interval)]
     pub(crate) limit: f64,
+    #[command(flatten)]
+    pub(crate) client: ClientArgs,
 }
 
 #[derive(Debug, clap::Args)]
@@ -150,6 +162,8 @@ pub(crate) struct PingArgs {
     #[arg(short = 'W', long, value_name = "SECONDS", default_value_t = 5.0,
           value_parser = interval)]
     pub(crate) limit: f64,
+    #[command(flatten)]
+    pub(crate) client: ClientArgs,
 }
 
 #[derive(Debug, clap::Args)]
@@ -166,6 +180,8 @@ pub(crate) struct TopArgs {
     /// Each look as one line of JSON.
     #[arg(long)]
     pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) client: ClientArgs,
 }
 
 fn interval(text: &str) -> Result<f64, String> {
@@ -304,6 +320,9 @@ mod tests {
             "ping ADDRESS",
             "ping ADDRESS -c 3 -i 0.001 -s 0 -W 2",
             "ping ADDRESS --count 3 --interval 2 --size 4096 --limit 1",
+            "ping ADDRESS --config FILE",
+            "top ADDRESS --config -",
+            "shutdown ADDRESS --config FILE",
             "top na+tcp://127.0.0.1:7000",
             "top ADDRESS --interval 0.5 --json",
             "top ADDRESS --once",

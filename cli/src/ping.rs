@@ -29,7 +29,7 @@ enum Event {
 
 pub(crate) fn run(args: &PingArgs) -> Result<(), Failure> {
     let signals = Caught::new()?;
-    let mut callers = Callers::default();
+    let mut callers = Callers::with(args.client.config.as_deref())?;
     let (instance, peer) = callers.reach(&args.address)?;
     let (events, heard) = channel();
     let stop = events.clone();

@@ -27,7 +27,7 @@ const ANSWER: Duration = Duration::from_secs(2);
 
 pub(crate) fn run(args: &ShutdownArgs) -> Result<(), Failure> {
     let addresses = addresses(args)?;
-    let mut callers = Callers::default();
+    let mut callers = Callers::with(args.client.config.as_deref())?;
     // What can be wrong with any of them is said before one is asked.
     let reached = addresses.iter().map(|address| callers.reach(address));
     let peers = reached.collect::<Result<Vec<_>, _>>()?;

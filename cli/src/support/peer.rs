@@ -1,14 +1,34 @@
 //! The services that a command talks to: their addresses, and the instances that reach them.
 
-use margo::{Addr, Instance};
+use std::path::{Path, PathBuf};
 
+use margo::{Addr, Config, Instance};
+
+use super::document;
 use super::failure::Failure;
 
 /// Instances that call, and serve nobody: one for each transport.
 #[derive(Default)]
-pub(crate) struct Callers(Vec<(String, Instance)>);
+pub(crate) struct Callers {
+    /// The document that all of them have, and its file; none: the defaults.
+    document: Option<(PathBuf, Config)>,
+    /// By transport.
+    own: Vec<(String, Instance)>,
+}
 
 impl Callers {
+    /// Callers with the settings of a document, if there is one. What it says of serving has no
+    /// effect, nor has its address where that is of another transport than the service's.
+    pub(crate) fn with(file: Option<&Path>) -> Result<Self, Failure> {
+        let Some(file) = file else { return Ok(Self::default()) };
+        let read = Config::from_json(&document::read(file)?);
+        let mut config = read.map_err(|errors| document::invalid(file, errors))?;
+        config.margo.listen = false;
+        config.margo.providers.clear();
+        config.margo.address_file = None;
+        Ok(Self { document: Some((file.to_owned(), config)), own: Vec::new() })
+    }
+
     /// Returns the peer that `address` means, and the instance that reaches it. Sends nothing.
     pub(crate) fn reach(&mut self, address: &str) -> Result<(Instance, Addr), Failure> {
         let transport = transport(address).ok_or_else(|| {
@@ -22,22 +42,33 @@ impl Callers {
         Ok((instance, peer))
     }
 
-    fn of(&mut self, transport: &str) -> Result<Instance, Failure> {
-        if let Some((_, instance)) = self.0.iter().find(|(own, _)| own == transport) {
+    fn of(&mut self, wanted: &str) -> Result<Instance, Failure> {
+        if let Some((_, instance)) = self.own.iter().find(|(own, _)| own == wanted) {
             return Ok(instance.clone());
         }
-        let instance = Instance::builder(format!("{transport}://"))
-            .listen(false)
-            .start()
-            .map_err(|error| Failure::new("cannot open the network", error))?;
-        self.0.push((transport.to_owned(), instance.clone()));
+        let address = format!("{wanted}://");
+        let started = match &self.document {
+            None => Instance::builder(address).listen(false).start(),
+            Some((_, config)) => {
+                let mut config = config.clone();
+                if transport(&config.margo.address) != Some(wanted) {
+                    config.margo.address = address;
+                }
+                Instance::from_config(&config)
+            }
+        };
+        let instance = started.map_err(|error| match &self.document {
+            None => Failure::new("cannot open the network", error),
+            Some((file, _)) => Failure::new(document::called(file), error),
+        })?;
+        self.own.push((wanted.to_owned(), instance.clone()));
         Ok(instance)
     }
 
     /// Ends all of them.
     pub(crate) fn end(self) -> Result<(), Failure> {
-        self.0.iter().for_each(|(_, instance)| instance.finalize());
-        let ended = self.0.iter().try_for_each(|(_, instance)| instance.wait_for_finalize());
+        self.own.iter().for_each(|(_, instance)| instance.finalize());
+        let ended = self.own.iter().try_for_each(|(_, instance)| instance.wait_for_finalize());
         ended.map_err(|error| Failure::Failed(error.to_string()))
     }
 }
@@ -69,7 +100,7 @@ mod tests {
         for address in ["na+tcp://127.0.0.1:1", "na+sm://1-1-x", "na+tcp://127.0.0.1:2"] {
             callers.reach(address).expect(address);
         }
-        assert_eq!(callers.0.len(), 2);
+        assert_eq!(callers.own.len(), 2);
         callers.end().expect("they end");
     }
 }

@@ -34,7 +34,7 @@ const GLANCE: Duration = Duration::from_millis(50);
 const ASKS: &str = "margo-top-asks";
 
 pub(crate) fn run(args: &TopArgs) -> Result<(), Failure> {
-    let mut callers = Callers::default();
+    let mut callers = Callers::with(args.client.config.as_deref())?;
     let clients = args.addresses.iter().map(|address| Client::new(&mut callers, address));
     let shown = clients.collect::<Result<Vec<_>, _>>().and_then(|clients| show(args, clients));
     let ended = callers.end();

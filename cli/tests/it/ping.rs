@@ -93,6 +93,34 @@ fn a_signal_ends_it_with_the_summary_while_it_waits_for_an_answer() {
 }
 
 #[test]
+fn commands_that_call_take_a_document_of_their_own() {
+    let temp = tempfile::tempdir().unwrap();
+    let service = Service::start(temp.path(), "na+tcp://127.0.0.1:0", temp.path(), &[]);
+    let address = &*service.address;
+    // What it says of serving has no effect, nor has the address of another transport.
+    let document = r#"{ "margo": { "address": "na+sm://", "address_file": "mine",
+        "providers": [{ "type": "echo", "provider_id": 1 }], "listen": true },
+        "rpc_thread_count": 1 }"#;
+    std::fs::write(temp.path().join("client.json"), document).unwrap();
+    let args = ["ping", address, "-c", "1", "--config", "client.json"];
+    let ended = run(margo(temp.path()).args(args), "").expect(0);
+    assert!(ended.stdout.contains("1 answered"), "{ended:#?}");
+    assert!(!temp.path().join("mine").exists());
+    // The setting of a transport arrives: an interface that is not there.
+    let nowhere = r#"{ "margo": { "address": "na+tcp://nosuchinterface0" } }"#;
+    for command in ["ping", "top", "shutdown"] {
+        let args = [command, address, "--config", "-"];
+        let ended = run(margo(temp.path()).args(args), nowhere).expect(1);
+        assert!(ended.stderr.contains("nosuchinterface0"), "{ended:#?}");
+        let ended = run(margo(temp.path()).args(args), r#"{ "margo": 7 }"#).expect(2);
+        assert!(ended.stderr.contains("standard input is not valid"), "{ended:#?}");
+        let args = [command, address, "--config", "nowhere.json"];
+        let ended = run(margo(temp.path()).args(args), "").expect(2);
+        assert!(ended.stderr.contains("nowhere.json"), "{ended:#?}");
+    }
+}
+
+#[test]
 fn wrong_arguments_are_told() {
     let temp = tempfile::tempdir().unwrap();
     for (args, expected) in [
