@@ -62,6 +62,18 @@ pub(crate) enum Command {
     /// space, g and G) show what does not fit; elsewhere it prints block after block. A service
     /// that goes away is waited for.
     Top(TopArgs),
+    /// Prints completions for a shell, for `~/.local/share/bash-completion/completions/margo` for
+    /// instance.
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+    /// Writes man pages, one for the command and one for each of its own commands.
+    Man {
+        /// Folder that they go to; it is made if it is not there.
+        #[arg(value_name = "DIR")]
+        dir: PathBuf,
+    },
     /// Asks running services to shut down, those of C Margo as well, and returns when each has
     /// agreed. A service allows it with `margo.remote_shutdown` in its configuration.
     ///
@@ -323,6 +335,8 @@ mod tests {
             "ping ADDRESS --config FILE",
             "top ADDRESS --config -",
             "shutdown ADDRESS --config FILE",
+            "completions zsh",
+            "man DIR",
             "top na+tcp://127.0.0.1:7000",
             "top ADDRESS --interval 0.5 --json",
             "top ADDRESS --once",
@@ -347,6 +361,9 @@ mod tests {
             "info x y",
             "serve a b",
             "trace join OUT",
+            "completions",
+            "completions cmd.exe",
+            "man",
             "ping",
             "ping a b",
             "ping a -c 0",

@@ -24,6 +24,7 @@ mod shutdown;
 mod support;
 mod top;
 mod trace;
+mod usage;
 
 use std::process::ExitCode;
 
@@ -59,6 +60,8 @@ fn run(command: Command) -> Result<(), Failure> {
             trace::show(&file, trace_id.as_deref())
         }
         Command::Serve(args) => serve::run(&args),
+        Command::Completions { shell } => usage::completions(shell),
+        Command::Man { dir } => usage::man(&dir),
         Command::Ping(args) => ping::run(&args),
         Command::Top(args) => top::run(&args),
         Command::Shutdown(args) => shutdown::run(&args),

@@ -39,6 +39,31 @@ fn wrong_arguments_are_usage_errors() {
 }
 
 #[test]
+fn completions_and_man_pages_know_the_commands() {
+    let temp = tempfile::tempdir().unwrap();
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let ended = run(margo(temp.path()).args(["completions", shell]), "").expect(0);
+        for word in ["ping", "shutdown", "samples", "interval"] {
+            assert!(ended.stdout.contains(word), "{shell}: no {word}");
+        }
+    }
+    let ended = run(margo(temp.path()).args(["completions", "tcl"]), "").expect(2);
+    assert!(ended.stderr.contains("bash"), "{ended:#?}");
+
+    run(margo(temp.path()).args(["man", "new/man1"]), "").expect(0);
+    let pages = common::entries(temp.path().join("new/man1"));
+    for page in ["margo.1", "margo-ping.1", "margo-config-check.1"] {
+        assert!(pages.iter().any(|name| name == page), "{pages:?}");
+    }
+    assert!(!pages.iter().any(|name| name.contains("answer")), "{pages:?}");
+    let page = std::fs::read_to_string(temp.path().join("new/man1/margo-ping.1")).unwrap();
+    assert!(page.contains(".TH") && page.contains("ADDRESS"), "{page}");
+    std::fs::write(temp.path().join("file"), "").unwrap();
+    let ended = run(margo(temp.path()).args(["man", "file"]), "").expect(1);
+    assert!(ended.stderr.contains("cannot write man pages to file"), "{ended:#?}");
+}
+
+#[test]
 fn a_wrong_log_filter_is_named() {
     let temp = tempfile::tempdir().unwrap();
     let ended = run(margo(temp.path()).arg("info").env("MARGO_LOG", "margo=loud"), "").expect(2);
