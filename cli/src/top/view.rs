@@ -530,6 +530,8 @@ mod tests {
         let more = format!("… {} more lines   (arrows", all.len() - 4);
         assert!(whole[4].starts_with(&more), "{whole:#?}");
         assert_eq!(window.page(&all, (200, all.len())), all);
+        let roomy = window.page(&all, (200, all.len() + 9));
+        assert!(roomy.len() == all.len() + 1 && roomy.last().unwrap().starts_with("(q ends"));
     }
 
     #[test]

@@ -27,6 +27,9 @@ pub(super) enum Scroll {
     Right,
 }
 
+/// The last row, where all lines fit.
+const HELP: &str = "(q ends; left and right show the rest of long lines)";
+
 /// Columns by which a window goes to the side.
 const ASIDE: usize = 8;
 
@@ -61,6 +64,10 @@ impl Window {
         if lines.len() > rows {
             // In the sight of who has scrolled to the side, too.
             page.push(" ".repeat(self.left) + &self.rest(below));
+        }
+        // Below all that there is, if a row is free.
+        if page.len() < rows {
+            page.push(" ".repeat(self.left) + HELP);
         }
         page.iter().map(|line| self.cut(line, columns)).collect()
     }
