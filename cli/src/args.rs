@@ -227,6 +227,14 @@ pub(crate) enum ConfigCommand {
     /// valid with warnings, under --strict; 2: not valid, as is what no machine could start. What
     /// this machine lacks is a warning.
     Check(CheckArgs),
+    /// Shows who runs what on this machine: the execution streams and pools of a document.
+    Layout {
+        /// The document; `-` is standard input.
+        file: PathBuf,
+        /// As a drawing in SVG, for browsers and documents.
+        #[arg(long)]
+        svg: bool,
+    },
     /// Prints the JSON Schema of the document, for editors.
     Schema,
     /// Prints commented sample documents, all of them or one.
@@ -318,6 +326,8 @@ mod tests {
             "config check -",
             "config check FILE --json --names --strict",
             "config check FILE --strict --provider-type yokan --provider-type warabi",
+            "config layout FILE",
+            "config layout - --svg",
             "config schema",
             "config samples",
             "config samples quickstart",
@@ -358,6 +368,7 @@ mod tests {
             "serve",
             "config",
             "config check",
+            "config layout",
             "info x y",
             "serve a b",
             "trace join OUT",

@@ -1,12 +1,15 @@
 //! `margo config`: checks documents, prints samples.
 
-use margo::elasticity::Layout;
+use std::path::Path;
+
+use margo::Layout;
 use margo_config::{Config, ConfigFlags, Errors, process_env};
 
 use crate::args::CheckArgs;
 use crate::serve;
 use crate::support::failure::Failure;
 use crate::support::{document, output};
+use crate::svg;
 
 /// `margo config check`.
 pub(crate) fn check(args: &CheckArgs) -> Result<(), Failure> {
@@ -57,6 +60,17 @@ pub(crate) fn check(args: &CheckArgs) -> Result<(), Failure> {
         return Err(Failure::Failed(format!("{called}: {warnings}, and --strict is given")));
     }
     Ok(())
+}
+
+/// `margo config layout`.
+pub(crate) fn layout(file: &Path, as_svg: bool) -> Result<(), Failure> {
+    let (effective, warnings) = Config::check(&document::read(file)?, &process_env)
+        .map_err(|errors| document::invalid(file, errors))?;
+    for warning in warnings {
+        output::note(format_args!("{}: warning: {warning}", document::called(file)));
+    }
+    let layout = Layout::of(&effective).map_err(|error| document::invalid(file, error))?;
+    if as_svg { output::write(svg::drawing(&layout)) } else { output::line(layout) }
 }
 
 /// `margo config schema`.

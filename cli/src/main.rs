@@ -22,6 +22,7 @@ mod serve;
 mod services;
 mod shutdown;
 mod support;
+mod svg;
 mod top;
 mod trace;
 mod usage;
@@ -53,6 +54,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Info { file, json } => info::run(file.as_deref(), json),
         Command::Answer { address, parent } => info::second::answer(&address, parent),
         Command::Config(ConfigCommand::Check(args)) => config::check(&args),
+        Command::Config(ConfigCommand::Layout { file, svg }) => config::layout(&file, svg),
         Command::Config(ConfigCommand::Schema) => config::schema(),
         Command::Config(ConfigCommand::Samples { name }) => config::samples(name.as_deref()),
         Command::Trace(TraceCommand::Join { out, files }) => trace::join(&out, &files),

@@ -51,6 +51,7 @@ const CRATES: &[Limits] = &[
     goals("cli", "support args serve services config demo info shutdown top trace"),
     goals("cli", "support args serve config demo info ping shutdown top trace"),
     goals("cli", "support args serve config demo info ping shutdown top trace usage"),
+    goals("cli", "support svg args serve config demo info ping shutdown top trace usage"),
     goals("config", "report read document resolve parse child samples schema fuzzing"),
     goals("examples/axum_gateway", ""),
     goals("hg", "base memory proc wire options bulk ops core overflow origin requests transfer \

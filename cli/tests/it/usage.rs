@@ -106,6 +106,25 @@ fn config_check_prints_the_effective_configuration() {
 }
 
 #[test]
+fn config_layout_draws_who_runs_what() {
+    let temp = tempfile::tempdir().unwrap();
+    let document = r#"{ "rpc_thread_count": 2 }"#;
+    let layout = |args: &[&str], document: &str| {
+        run(margo(temp.path()).args(["config", "layout", "-"]).args(args), document)
+    };
+    let lines = layout(&[], document).expect(0).stdout;
+    assert!(lines.contains("xstream __xstream_1__: any CPU"), "{lines}");
+    let svg = layout(&["--svg"], document).expect(0).stdout;
+    assert!(svg.starts_with("<svg xmlns=") && svg.ends_with("</svg>\n"), "{svg}");
+    for name in ["__primary__", "__xstream_2__", "__pool_1__", "fifo_wait, handlers", "progress"] {
+        assert!(svg.contains(name), "no {name} in\n{svg}");
+    }
+    let wrong = layout(&["--svg"], r#"{ "rpc_thread_count": "x" }"#).expect(2);
+    assert!(wrong.stderr.contains("standard input is not valid"), "{wrong:#?}");
+    assert_eq!(wrong.stdout, "");
+}
+
+#[test]
 fn config_check_warns_on_standard_error() {
     let temp = tempfile::tempdir().unwrap();
     let file = temp.path().join("conf.json");
