@@ -40,7 +40,7 @@ use crate::polling::driver;
 use crate::progress::shards::{Shard, Shards};
 use crate::progress::surplus::Surplus;
 use crate::progress::when_needed::WhenNeeded;
-use crate::report::{collect, ping, remote, state_dump};
+use crate::report::{ping, port, remote, state_dump};
 use crate::support::log::{Log, log};
 use crate::timer::Timers;
 use crate::{AddressFile, InitError, Instance, Layout};
@@ -295,9 +295,9 @@ fn no_metrics(listen: &str) -> impl Fn(std::io::Error) -> InitError {
 fn serve_metrics(instance: &Instance, listener: Listener) -> Result<(), InitError> {
     let inner = instance.inner();
     let weak = Arc::downgrade(inner);
-    let text = move || Some(collect::collect(&*weak.upgrade()?).prometheus());
+    let body = move |content| Some(port::body(&*weak.upgrade()?, content));
     let listen = inner.resolved.metrics.listen.as_deref().unwrap_or_default();
-    inner.metrics.server.start(listener, inner.log.clone(), text).map_err(no_metrics(listen))?;
+    inner.metrics.server.start(listener, inner.log.clone(), body).map_err(no_metrics(listen))?;
     if let Some(address) = inner.metrics.server.address() {
         log!(inner.log, INFO, "metrics are at http://{address}/metrics");
     }

@@ -14,7 +14,7 @@ use crate::InstanceMonitoring;
 use crate::dispatch::registered_rpc::RegisteredRpc;
 use crate::instance::inner::Inner;
 use crate::observe::metrics::{
-    BlockingMetrics, CurrentUnit, GateKind, GateMetrics, Marks, MemoryMetrics, Metrics,
+    BegunTraffic, CurrentUnit, GateKind, GateMetrics, Marks, MemoryMetrics, Metrics,
     NetworkCounters, PeerCount, PeerMetrics, PeersMetrics, Phase, PoolMetrics, ShardMetrics,
     XstreamMetrics, process,
 };
@@ -70,22 +70,25 @@ pub(crate) fn collect(inner: &Inner) -> Metrics {
         // The parent's locks may be held for ever here.
         return Metrics { process: process::read_forked(), ..head(inner) };
     }
+    // To the look at the peers, and not to that at pools of users, which may take long.
+    let traffic = inner.metrics.traffic.begin();
     let mut endpoint = inner.core.endpoint().stats();
     let others = inner.shards.iter().skip(1);
     endpoint.peers.extend(others.flat_map(|shard| shard.core.endpoint().stats().peers));
     let in_hand = inner.core.in_hand();
+    let (peers, [sent_bytes, received_bytes]) = peers(inner, endpoint.peers, traffic);
     let xstreams: Vec<_> = inner.runtime.xstreams().iter().map(xstream).collect();
-    Metrics {
+    let metrics = Metrics {
         handlers_running: inner.shutdown.handlers(),
         stats: inner.stats(),
-        network: network(inner),
+        network: NetworkCounters { sent_bytes, received_bytes, ..network(inner) },
         shards: shards(inner),
         pools: inner.runtime.pools().iter().map(|one| pool(one, &inner.metrics.marks)).collect(),
         gates: gates(inner),
         rpcs: crate::observe::metrics::rpcs::rpcs(&inner.monitoring),
         blocking: blocking(&inner.runtime),
         statistics: Some(inner.monitoring.is_counting()),
-        peers: peers(inner, endpoint.peers),
+        peers,
         memory: MemoryMetrics {
             stacks: xstreams.iter().map(|xstream| xstream.stacks).sum(),
             regions: endpoint.regions,
@@ -97,7 +100,10 @@ pub(crate) fn collect(inner: &Inner) -> Metrics {
         xstreams,
         process: process::read(),
         ..head(inner)
-    }
+    };
+    // For who asks next.
+    inner.metrics.marks.note(&inner.runtime, &inner.core);
+    metrics
 }
 
 /// Returns the metrics that are known without a lock.
@@ -111,7 +117,7 @@ fn head(inner: &Inner) -> Metrics {
     }
 }
 
-fn phase(inner: &Inner) -> Phase {
+pub(super) fn phase(inner: &Inner) -> Phase {
     match (inner.shutdown.has_begun(), inner.shutdown.is_done()) {
         (false, _) => Phase::Running,
         (true, false) => Phase::Finalizing,
@@ -135,12 +141,14 @@ fn network(inner: &Inner) -> NetworkCounters {
         requests_overflowed: counters.req_extra,
         responses_overflowed: counters.resp_extra,
         bulk_transfers: counters.bulk_count,
+        bulk_bytes: counters.bulk_bytes,
         malformed: counters.malformed,
         checksum_errors: counters.checksum_errors,
         requests_beyond_buffers: counters.multi_recv_copy,
         responses_unread: counters.resp_unread,
         not_registered: counters.not_registered,
         canceled: counters.canceled,
+        ..NetworkCounters::default()
     }
 }
 
@@ -255,7 +263,12 @@ fn gates(inner: &Inner) -> Vec<GateMetrics> {
     gates
 }
 
-fn peers(inner: &Inner, known: Vec<na::PeerStats>) -> PeersMetrics {
+/// The peers, and the bytes that were exchanged with all of them so far: sent, received.
+fn peers(
+    inner: &Inner,
+    known: Vec<na::PeerStats>,
+    traffic: BegunTraffic<'_>,
+) -> (PeersMetrics, [u64; 2]) {
     let known = by_address(inner.core.peer_calls(known));
     let now = Instant::now();
     let mut counts = BTreeMap::<_, usize>::new();
@@ -280,8 +293,7 @@ fn peers(inner: &Inner, known: Vec<na::PeerStats>) -> PeersMetrics {
             }
         })
         .collect();
-    // For who asks next.
-    marks.note(&inner.runtime, &inner.core);
+    let traffic = traffic.add(&list);
     let age = |peer: &PeerMetrics| peer.oldest_call_sec.unwrap_or(-1.0);
     list.sort_by(|a, b| {
         let by_age = age(b).total_cmp(&age(a));
@@ -298,7 +310,7 @@ fn peers(inner: &Inner, known: Vec<na::PeerStats>) -> PeersMetrics {
         count,
     };
     let counts = counts.into_iter().map(count).collect();
-    PeersMetrics { counts, list, calls_in_flight, oldest_call_sec }
+    (PeersMetrics { counts, list, calls_in_flight, oldest_call_sec }, traffic)
 }
 
 /// The peers with one row for each address, under which there may be several: one that was called,

@@ -5,5 +5,6 @@
 
 pub(crate) mod collect;
 pub(crate) mod ping;
+pub(crate) mod port;
 pub(crate) mod remote;
 pub(crate) mod state_dump;

@@ -8,6 +8,7 @@ mod common;
 mod demo;
 mod kill;
 mod ping;
+mod port;
 mod serve;
 mod services;
 mod shutdown;

@@ -23,6 +23,7 @@ pub(crate) struct HotCounts {
     pub(crate) rpc_req_recv: u64,
     pub(crate) rpc_resp_sent: u64,
     pub(crate) rpc_resp_recv: u64,
+    pub(crate) bulk_bytes: u64,
 }
 
 macro_rules! counters {
@@ -42,6 +43,8 @@ macro_rules! counters {
             pub rpc_resp_sent: u64,
             /// Responses received.
             pub rpc_resp_recv: u64,
+            /// Bytes that the bulk transfers asked for here have moved.
+            pub bulk_bytes: u64,
             /// Requests that got memory of their own because too many held the large buffers.
             pub multi_recv_copy: u64,
             $($(#[$doc])+ pub $name: u64,)+
@@ -71,6 +74,7 @@ macro_rules! counters {
                 sum.rpc_req_recv += hot.rpc_req_recv;
                 sum.rpc_resp_sent += hot.rpc_resp_sent;
                 sum.rpc_resp_recv += hot.rpc_resp_recv;
+                sum.bulk_bytes += hot.bulk_bytes;
                 $(sum.$name += self.$name.0.load(Ordering::Relaxed);)+
             }
         }

@@ -153,6 +153,7 @@ impl<T> Core<T> {
             return Err(Box::new((HgError::Closed, token)));
         }
         self.counts.bulk_count.bump();
+        state.hot.bulk_bytes += len;
         state.tokens += 1;
         self.queue(&mut state, Event::Bulk { token, result: Ok(len) });
         Ok(OpRef::NONE)
@@ -219,8 +220,11 @@ impl<T> Core<T> {
         let mut state = self.state();
         let Some(Op::Transfer(transfer)) = state.ops.get_mut(op) else { return None };
         let failed = result.is_err();
+        let before = transfer.moved;
         transfer.landed(number, result.map_err(HgError::from));
+        let moved = transfer.moved - before;
         let in_vain = if failed { transfer.flying_roles() } else { Vec::new() };
+        state.hot.bulk_bytes += moved;
         if let Some(event) = self.settle(state, op) {
             return Some(event);
         }

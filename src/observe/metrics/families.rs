@@ -77,6 +77,11 @@ impl Metrics {
         text.family(Counter, "margo_overflows_total", help, &samples);
         let help = "Bulk transfers that this instance asked for.";
         text.one(Counter, "margo_bulk_transfers_total", help, count(network.bulk_transfers));
+        let help = "Bytes that these have moved.";
+        text.one(Counter, "margo_bulk_bytes_total", help, count(network.bulk_bytes));
+        let help = "Bytes sent to peers and received from them, by connections that count them.";
+        let both = [network.sent_bytes, network.received_bytes];
+        directions(text, "margo_network_bytes_total", help, both);
         let help = "Handlers that have begun and not ended.";
         text.one(Gauge, "margo_handlers_running", help, size(self.handlers_running));
         let help = "Handlers that ran to their end or panicked.";

@@ -24,7 +24,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::net::SendFlags;
 use ult::Eventual;
 
-use super::http_request::{self, HEAD_BYTES_MAX, ResponseKind, Status};
+use super::http_request::{self, Body, Content, HEAD_BYTES_MAX, ResponseKind, Status};
 use crate::support::contain::contain;
 use crate::support::log::{Log, log};
 
@@ -86,13 +86,13 @@ impl Server {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts to serve what `body` returns at each time; `None`: there is nothing any more. It may
-    /// panic: pools and schedulers of users are asked how they are.
+    /// Starts to serve what `body` returns for each content at each time; `None`: there is nothing
+    /// any more. It may panic: pools and schedulers of users are asked how they are.
     pub(crate) fn start(
         &self,
         listener: Listener,
         log: Log,
-        body: impl Fn() -> Option<String> + Send + 'static,
+        body: impl Fn(Content) -> Option<Body> + Send + 'static,
     ) -> io::Result<()> {
         let (address, bell) = (listener.address, listener.bell.clone());
         let ended = Arc::new(Eventual::new());
@@ -100,8 +100,9 @@ impl Server {
         let thread = thread::Builder::new().name("margo-metrics".to_owned()).spawn(move || {
             let _tell_end = tell_end;
             let read_log = log.clone();
-            let read = || match contain(&read_log, "what is asked for metrics", &body) {
-                Some(Some(text)) => Read::Page(text),
+            let asked = "what is asked for metrics";
+            let read = |content| match contain(&read_log, asked, || body(content)) {
+                Some(Some(body)) => Read::Body(body),
                 Some(None) => Read::Nothing,
                 None => Read::Panicked,
             };
@@ -138,9 +139,9 @@ impl Drop for Server {
     }
 }
 
-/// The page that there is for a client, if any.
+/// The body that there is for a client, if any.
 enum Read {
-    Page(String),
+    Body(Body),
     /// There will be none any more.
     Nothing,
     Panicked,
@@ -173,14 +174,14 @@ enum ClientFate {
 struct Loop<'a> {
     listener: Listener,
     log: Log,
-    read: &'a dyn Fn() -> Read,
+    read: &'a dyn Fn(Content) -> Read,
     /// In the order in which they came.
     clients: Vec<Client>,
     accepts_from: Option<Instant>,
 }
 
 impl<'a> Loop<'a> {
-    fn new(listener: Listener, log: Log, read: &'a dyn Fn() -> Read) -> Self {
+    fn new(listener: Listener, log: Log, read: &'a dyn Fn(Content) -> Read) -> Self {
         Self { listener, log, read, clients: Vec::new(), accepts_from: None }
     }
 
@@ -300,7 +301,7 @@ fn timespec(time: Duration) -> Timespec {
 }
 
 impl Client {
-    fn go_on(&mut self, read: &dyn Fn() -> Read) -> ClientFate {
+    fn go_on(&mut self, read: &dyn Fn(Content) -> Read) -> ClientFate {
         let done = match &mut self.stage {
             ClientStage::Asking(_) => self.listen(read),
             ClientStage::Answering(..) => self.tell(),
@@ -313,7 +314,7 @@ impl Client {
         }
     }
 
-    fn listen(&mut self, read: &dyn Fn() -> Read) -> io::Result<ClientFate> {
+    fn listen(&mut self, read: &dyn Fn(Content) -> Read) -> io::Result<ClientFate> {
         let ClientStage::Asking(head) = &mut self.stage else { return Ok(ClientFate::Stays) };
         let mut bytes = [0; 2048];
         let room = (HEAD_BYTES_MAX - head.len()).min(bytes.len());
@@ -325,8 +326,8 @@ impl Client {
         let Some(asked) = http_request::parse(head) else { return Ok(ClientFate::Stays) };
         let answer = match asked {
             ResponseKind::Other(status) => status.response(),
-            ResponseKind::Metrics(with_body) => match read() {
-                Read::Page(body) => http_request::metrics(&body, with_body),
+            ResponseKind::Content(content, with_body) => match read(content) {
+                Read::Body(body) => http_request::content(content, &body, with_body),
                 Read::Nothing => return Ok(ClientFate::Gone),
                 Read::Panicked => Status::InternalServerError.response(),
             },
@@ -365,8 +366,8 @@ mod tests {
     #[test]
     fn a_panic_of_what_is_asked_is_an_error_for_who_asks_and_no_more() {
         let (server, asked) = (Server::default(), AtomicUsize::new(0));
-        let body = move || match asked.fetch_add(1, Ordering::Relaxed) {
-            1 => Some("a 1\n".to_owned()),
+        let body = move |_| match asked.fetch_add(1, Ordering::Relaxed) {
+            1 => Some("a 1\n".to_owned().into()),
             _ => panic!("a pool of a user"),
         };
         server.start(Listener::bind("127.0.0.1:0").unwrap(), Log::default(), body).unwrap();

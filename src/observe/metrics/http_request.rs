@@ -2,6 +2,8 @@
 //!
 //! One request for each connection, without a body. Every response says that the connection closes.
 
+use std::borrow::Cow;
+
 use super::text::CONTENT_TYPE;
 
 /// Longest head of a request, bytes.
@@ -10,10 +12,71 @@ pub(super) const HEAD_BYTES_MAX: usize = 8 << 10;
 /// The response that a client asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ResponseKind {
-    /// The metrics; `false`: only the head of that response.
-    Metrics(bool),
+    /// Something of the instance; `false`: only the head of that response.
+    Content(Content, bool),
     /// Something else, which gets this response.
     Other(Status),
+}
+
+/// The contents that there are, each at a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Content {
+    /// The metrics for Prometheus.
+    Metrics,
+    /// The metrics as JSON.
+    Json,
+    /// The phase of the instance.
+    Health,
+    /// The live page, which reads the JSON.
+    Page,
+}
+
+impl Content {
+    fn at(path: &str) -> Option<Self> {
+        Some(match path {
+            "/metrics" => Self::Metrics,
+            "/metrics.json" => Self::Json,
+            "/healthz" => Self::Health,
+            "/" => Self::Page,
+            _ => return None,
+        })
+    }
+
+    fn content_type(self) -> &'static str {
+        match self {
+            Self::Metrics => CONTENT_TYPE,
+            Self::Json => "application/json",
+            Self::Health => "text/plain; charset=utf-8",
+            Self::Page => "text/html; charset=utf-8",
+        }
+    }
+
+    /// Further headers. The page may run its own script and read from here, and nothing else.
+    fn headers(self) -> &'static str {
+        match self {
+            Self::Page => {
+                "Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n\
+                 Content-Security-Policy: default-src 'none'; script-src 'unsafe-inline'; \
+                 style-src 'unsafe-inline'; connect-src 'self'; base-uri 'none'; \
+                 form-action 'none'; frame-ancestors 'none'\r\n"
+            }
+            _ => "Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n",
+        }
+    }
+}
+
+/// The body of a response with some content.
+#[derive(Debug)]
+pub(crate) struct Body {
+    /// The instance takes requests: the status is 200, and not 503.
+    pub(crate) is_well: bool,
+    pub(crate) text: Cow<'static, str>,
+}
+
+impl From<String> for Body {
+    fn from(text: String) -> Self {
+        Self { is_well: true, text: text.into() }
+    }
 }
 
 /// How else a request ends.
@@ -63,19 +126,20 @@ fn asked(head: &[u8]) -> Option<ResponseKind> {
         None => target,
     };
     let path = path.split(['?', '#']).next()?;
-    Some(match (path, method) {
-        ("/metrics", "GET") => ResponseKind::Metrics(true),
-        ("/metrics", "HEAD") => ResponseKind::Metrics(false),
-        ("/metrics", _) => ResponseKind::Other(Status::MethodNotAllowed),
-        _ => ResponseKind::Other(Status::NotFound),
+    Some(match (Content::at(path), method) {
+        (Some(content), "GET") => ResponseKind::Content(content, true),
+        (Some(content), "HEAD") => ResponseKind::Content(content, false),
+        (Some(_), _) => ResponseKind::Other(Status::MethodNotAllowed),
+        (None, _) => ResponseKind::Other(Status::NotFound),
     })
 }
 
-/// The response with the metrics.
-pub(super) fn metrics(body: &str, with_body: bool) -> Vec<u8> {
-    let mut response = head("200 OK", CONTENT_TYPE, body.len(), "");
+/// The response with some content.
+pub(super) fn content(content: Content, body: &Body, with_body: bool) -> Vec<u8> {
+    let line = if body.is_well { "200 OK" } else { "503 Service Unavailable" };
+    let mut response = head(line, content.content_type(), body.text.len(), content.headers());
     if with_body {
-        response.push_str(body);
+        response.push_str(&body.text);
     }
     response.into_bytes()
 }
@@ -84,7 +148,9 @@ impl Status {
     pub(super) fn response(self) -> Vec<u8> {
         let (line, more, body) = match self {
             Self::BadRequest => ("400 Bad Request", "", "This is no request of HTTP/1.1.\n"),
-            Self::NotFound => ("404 Not Found", "", "There is only /metrics here.\n"),
+            Self::NotFound => {
+                ("404 Not Found", "", "There are /, /metrics, /metrics.json and /healthz here.\n")
+            }
             Self::MethodNotAllowed => {
                 ("405 Method Not Allowed", "Allow: GET, HEAD\r\n", "There is only GET here.\n")
             }
@@ -121,21 +187,31 @@ mod tests {
     #[test]
     fn a_scrape_is_understood_however_it_is_put() {
         for (text, expected) in [
-            ("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n", ResponseKind::Metrics(true)),
-            ("GET /metrics HTTP/1.0\r\n\r\n", ResponseKind::Metrics(true)),
+            (
+                "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n",
+                ResponseKind::Content(Content::Metrics, true),
+            ),
+            ("GET /metrics HTTP/1.0\r\n\r\n", ResponseKind::Content(Content::Metrics, true)),
             (
                 "GET /metrics?name[]=x HTTP/1.1\r\nHost: x\r\nAccept: */*\r\n\r\n",
-                ResponseKind::Metrics(true),
+                ResponseKind::Content(Content::Metrics, true),
             ),
             (
                 "GET http://host:9100/metrics HTTP/1.1\r\nHost: x\r\n\r\n",
-                ResponseKind::Metrics(true),
+                ResponseKind::Content(Content::Metrics, true),
             ),
-            ("HEAD /metrics HTTP/1.1\r\nHost: x\r\n\r\n", ResponseKind::Metrics(false)),
+            (
+                "HEAD /metrics HTTP/1.1\r\nHost: x\r\n\r\n",
+                ResponseKind::Content(Content::Metrics, false),
+            ),
+            ("GET /healthz HTTP/1.1\r\n\r\n", ResponseKind::Content(Content::Health, true)),
+            ("GET /metrics.json HTTP/1.1\r\n\r\n", ResponseKind::Content(Content::Json, true)),
+            ("PUT /healthz HTTP/1.1\r\n\r\n", ResponseKind::Other(Status::MethodNotAllowed)),
             ("POST /metrics HTTP/1.1\r\n\r\nbody", ResponseKind::Other(Status::MethodNotAllowed)),
-            ("GET / HTTP/1.1\r\n\r\n", ResponseKind::Other(Status::NotFound)),
+            ("GET / HTTP/1.1\r\n\r\n", ResponseKind::Content(Content::Page, true)),
+            ("GET /page HTTP/1.1\r\n\r\n", ResponseKind::Other(Status::NotFound)),
             ("GET /metrics/ HTTP/1.1\r\n\r\n", ResponseKind::Other(Status::NotFound)),
-            ("GET http://host HTTP/1.1\r\n\r\n", ResponseKind::Other(Status::NotFound)),
+            ("GET http://host HTTP/1.1\r\n\r\n", ResponseKind::Content(Content::Page, true)),
             ("GET /metrics\r\n\r\n", ResponseKind::Other(Status::BadRequest)),
             ("GET /metrics HTTP/2.0\r\n\r\n", ResponseKind::Other(Status::BadRequest)),
             ("GET /metrics HTTP/1.1 x\r\n\r\n", ResponseKind::Other(Status::BadRequest)),
@@ -150,6 +226,10 @@ mod tests {
         assert_eq!(parse(&long), Some(ResponseKind::Other(Status::TooLarge)));
     }
 
+    fn metrics(with_body: bool) -> Vec<u8> {
+        content(Content::Metrics, &"a 1\n".to_owned().into(), with_body)
+    }
+
     #[test]
     fn a_response_says_how_long_it_is() {
         let statuses = [
@@ -159,14 +239,14 @@ mod tests {
             Status::TooLarge,
             Status::InternalServerError,
         ];
-        let responses = statuses.map(Status::response).into_iter().chain([metrics("a 1\n", true)]);
+        let responses = statuses.map(Status::response).into_iter().chain([metrics(true)]);
         for response in responses {
             let text = String::from_utf8(response).unwrap();
             let (head, body) = text.split_once("\r\n\r\n").unwrap();
             assert!(head.contains(&format!("\r\nContent-Length: {}\r\n", body.len())), "{text}");
             assert!(!body.is_empty() && head.starts_with("HTTP/1.1 "));
         }
-        let head = String::from_utf8(metrics("a 1\n", false)).unwrap();
+        let head = String::from_utf8(metrics(false)).unwrap();
         assert!(head.contains("Content-Length: 4\r\n") && head.ends_with("\r\n\r\n"));
     }
 

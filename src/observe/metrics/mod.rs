@@ -5,8 +5,10 @@
 //! | one snapshot of everything, from counters that are kept anyway | `collect.rs`, `process.rs` |
 //! | RPCs, from the statistics if these are on | `rpcs.rs` |
 //! | how old calls are, although none notes when it began | `marks.rs` |
+//! | bytes exchanged with peers | `traffic.rs` |
 //! | Prometheus text | `text.rs`, `families.rs` |
 //! | the HTTP server (`margo.metrics.listen`), a thread of its own | `http.rs`, `http_request.rs` |
+//! | the live page of that server | `page.rs`, `page.html` |
 //! | the RPC (`margo.metrics.remote`) | `remote.rs` |
 //!
 //! [`StateDump`](crate::metrics::StateDump) is the same snapshot with facts that take longer to
@@ -20,13 +22,17 @@ mod families;
 mod http;
 mod http_request;
 mod marks;
+pub(crate) mod page;
 pub(crate) mod process;
 pub(crate) mod rpcs;
 mod text;
+mod traffic;
 mod types;
 
 pub(crate) use self::http::{Listener, Server};
+pub(crate) use self::http_request::{Body, Content};
 pub(crate) use self::marks::{Marks, Noted, Watched};
+pub(crate) use self::traffic::{BegunTraffic, Traffic};
 pub use self::types::{
     BlockingMetrics, BulkPoolMetrics, CurrentUnit, GateKind, GateMetrics, MemoryMetrics, Metrics,
     NetworkCounters, PeerCount, PeerMetrics, PeersMetrics, Phase, PhaseMetrics, PoolMetrics,
@@ -40,6 +46,8 @@ pub(crate) struct MetricsState {
     /// The instances whose calls the stall detector notes: this one, and its children.
     pub(crate) watched: std::sync::Arc<Watched>,
     pub(crate) server: Server,
+    /// Bytes exchanged with peers.
+    pub(crate) traffic: Traffic,
     /// Peers may ask.
     pub(crate) remote: std::sync::atomic::AtomicBool,
 }
@@ -51,6 +59,7 @@ impl MetricsState {
             marks: std::sync::Arc::default(),
             watched,
             server: Server::default(),
+            traffic: Traffic::default(),
             remote: std::sync::atomic::AtomicBool::new(remote),
         }
     }

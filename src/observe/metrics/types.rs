@@ -177,6 +177,14 @@ plain! {
         responses_overflowed: u64,
         /// Bulk transfers asked for here.
         bulk_transfers: u64,
+        /// Bytes that these have moved, either way.
+        bulk_bytes: u64,
+        /// Bytes handed over to peers by connections that count them, with all that goes around the
+        /// messages. Bulk data is in it where it passes through the connection. What went to a
+        /// peer that is not known any more counts as far as the last snapshot had it.
+        sent_bytes: u64,
+        /// Bytes that have come from peers; likewise. Over sm they are not counted.
+        received_bytes: u64,
         /// Messages of peers that could not be read or fetched.
         malformed: u64,
         /// Malformed messages whose checksum was wrong.

@@ -7,5 +7,6 @@ mod metrics;
 mod metrics_lacks;
 mod metrics_support;
 mod monitor;
+mod port;
 mod profile;
 mod statistics;
