@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use margo::service::RequestContext;
-use margo::{Bytes, Instance, ProviderHandle, ProviderId};
+use margo::{Instance, ProviderHandle, ProviderId, encoding::Bytes};
 use serde::{Deserialize, Serialize};
 
 // What both sides share: usually a crate of its own.

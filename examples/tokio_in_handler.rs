@@ -40,8 +40,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let target = ProviderHandle::from(client.lookup(service.self_addr().uri())?);
     // A call is a future, for any executor.
     let answers = tokio.block_on(async {
-        let first = client.iforward(FETCH, &target, &"a".to_owned())?;
-        let second = client.iforward(FETCH, &target, &"b".to_owned())?;
+        let first = client.rpc(FETCH, &target, &"a".to_owned()).start()?;
+        let second = client.rpc(FETCH, &target, &"b".to_owned()).start()?;
         Ok::<_, margo::ForwardError>([first.await?, second.await?])
     })?;
     for answer in answers {

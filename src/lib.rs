@@ -113,7 +113,7 @@ pub(crate) use self::{
     admission::gates::Load,
     elastic::{ElasticityError, PoolHold, PoolInfo, PoolKey, XstreamHold, XstreamInfo, XstreamKey},
     error::{
-        FinalizeError, IdentityError, MetricsError, ProfileError, ProviderError,
+        DescribeError, FinalizeError, IdentityError, MetricsError, ProfileError, ProviderError,
         ShutdownRemoteError, TimerError,
     },
     instance::groups::{InstanceLayout, InstanceMemory, InstanceMonitoring, InstanceNetwork},
@@ -155,16 +155,19 @@ pub use self::{
         rpc_call::RpcCall,
     },
     rpc::{NoResponse, OneWay, ProviderHandle, Rpc},
-    serving::{handle::Handle, irespond::RespondRequest, provider::Provider, serve::Serve},
+    serving::{
+        handle::Handle, irespond::RespondRequest, provider::Provider, respondable::Respondable,
+        serve::Serve,
+    },
 };
 
 /// Figures of an instance: counters, what [`Instance::metrics`] tells, dumps of its state.
 pub mod metrics {
     pub use crate::admission::gates::Load;
     pub use crate::observe::metrics::{
-        BulkPoolMetrics, CurrentUnit, GateKind, GateMetrics, MemoryMetrics, Metrics,
-        NetworkCounters, PeerCount, PeerMetrics, PeersMetrics, Phase, PhaseMetrics, PoolMetrics,
-        ProcessMetrics, RpcEnd, RpcMetrics, ShardMetrics, Stats, XstreamMetrics,
+        BlockingMetrics, BulkPoolMetrics, CurrentUnit, GateKind, GateMetrics, MemoryMetrics,
+        Metrics, NetworkCounters, PeerCount, PeerMetrics, PeersMetrics, Phase, PhaseMetrics,
+        PoolMetrics, ProcessMetrics, RpcEnd, RpcMetrics, ShardMetrics, Stats, XstreamMetrics,
     };
     pub use crate::report::state_dump::{StateDump, UltLine};
 }
@@ -173,8 +176,8 @@ pub mod metrics {
 /// at the root.
 pub mod errors {
     pub use crate::error::{
-        FinalizeError, IdentityError, LayoutError, LayoutErrors, LookupError, MetricsError,
-        ProfileError, ProviderError, ShutdownRemoteError, StageOver, TimerError,
+        DescribeError, FinalizeError, IdentityError, LayoutError, LayoutErrors, LookupError,
+        MetricsError, ProfileError, ProviderError, ShutdownRemoteError, StageOver, TimerError,
     };
     pub use crate::serving::{provider_close::CloseError, sharded::ShardedError};
 }

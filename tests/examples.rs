@@ -116,6 +116,14 @@ fn service() {
 }
 
 #[test]
+fn kv_service() {
+    let out = stdout_of(&run("kv_service", &[]));
+    let expected = "apple: red\nkeys: [\"fruit/apple\", \"fruit/pear\"]\npear: green\n\
+                    fig: there is no key `fruit/fig`\n";
+    assert_eq!(out, expected);
+}
+
+#[test]
 fn tokio_in_handler() {
     let expected = "the value of a\nthe value of b\n";
     assert_eq!(stdout_of(&run("tokio_in_handler", &[])), expected);

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use margo::Layout;
+use margo::elasticity::Layout;
 use margo_config::{Config, ConfigFlags, Errors, process_env};
 
 use crate::args::CheckArgs;

@@ -93,11 +93,11 @@ impl Pinger<'_> {
         let payload = vec![0x5a; self.args.size as usize];
         let call = move || {
             let begun = Instant::now();
-            let result = instance.ping(&peer, &payload, limit);
+            let result = instance.network().ping(&peer, &payload, limit);
             // Nobody listens any more after a signal.
             let _ = events.send(Event::Ended(begun.elapsed(), result));
         };
-        let ult = self.instance.rpc_pool().spawn(call);
+        let ult = self.instance.layout().rpc_pool().spawn(call);
         ult.map(drop).map_err(|error| Failure::new("cannot call", error))
     }
 

@@ -6,7 +6,7 @@
 
 use std::fmt::Write as _;
 
-use margo::{Layout, LayoutPool, LayoutXstream};
+use margo::{elasticity::Layout, elasticity::LayoutPool, elasticity::LayoutXstream};
 use serde::Serialize;
 
 use crate::support::output;
@@ -159,7 +159,7 @@ fn escaped(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use margo::Config;
+    use margo::config::Config;
 
     use super::*;
 

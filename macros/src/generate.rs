@@ -78,7 +78,8 @@ fn definitions(service: &Service) -> TokenStream {
             where
                 T: #own + ::core::marker::Send + ::core::marker::Sync + 'static,
             {
-                let #provider = #instance.provider_of(#id, &#instance.rpc_pool(), #service_of);
+                let #provider =
+                    #instance.provider_of(#id, &#instance.layout().rpc_pool(), #service_of);
                 Self::serve_on(&#provider)?;
                 #provider.set_identity(#name)?;
                 ::core::result::Result::Ok(#provider)
@@ -243,14 +244,14 @@ fn client(service: &Service) -> TokenStream {
             ///
             /// # Errors
             ///
-            /// [`IdentityError`](::margo::IdentityError): it is another one, or says nothing, or
-            /// did not answer.
+            /// [`IdentityError`](::margo::errors::IdentityError): it is another one, or says
+            /// nothing, or did not answer.
             #vis fn connect(
                 instance: &::margo::Instance,
                 target: ::margo::ProviderHandle,
                 limit: ::core::time::Duration,
-            ) -> ::core::result::Result<Self, ::margo::IdentityError> {
-                instance.check_identity_timed(&target, #name, limit)?;
+            ) -> ::core::result::Result<Self, ::margo::errors::IdentityError> {
+                instance.network().check_identity_timed(&target, #name, limit)?;
                 ::core::result::Result::Ok(Self::new(instance, target))
             }
 
@@ -288,7 +289,7 @@ fn calls(vis: &syn::Visibility, defined: &Ident, method: &Method) -> TokenStream
     let declared = method.carried().map(|(ident, declared, ..)| quote!(#ident: #declared));
     let declared: Vec<_> = declared.collect();
     let sent = method.carried().map(|(ident, _, _, by)| match by {
-        Passing::Bytes => quote!(::margo::Bytes(#ident)),
+        Passing::Bytes => quote!(::margo::encoding::Bytes(#ident)),
         Passing::Value | Passing::Reference => quote!(#ident),
     });
     let sent: Vec<_> = sent.collect();

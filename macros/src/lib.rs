@@ -50,7 +50,7 @@ use self::model::{Service, ServiceOptions};
 ///
 /// Anything that implements serde's `Serialize` and `DeserializeOwned`, and references to it. The
 /// client sends `&str`, `&[T]`, `&[u8]` and `&T` without a copy; the target decodes a `String`, a
-/// `Vec<T>`, `margo::Bytes` or a `T`, and the method borrows that. An argument of type
+/// `Vec<T>`, `margo::encoding::Bytes` or a `T`, and the method borrows that. An argument of type
 /// `&RequestContext` does not travel: it says who calls, and until when the answer is waited for.
 ///
 /// The arguments travel as a tuple; a single one as itself.

@@ -285,7 +285,7 @@ impl Argument {
         let (owned, by) = match &*reference.elem {
             elem if is(elem, "str") => (quoted(quote::quote!(::std::string::String)), false),
             Type::Slice(slice) if is(&slice.elem, "u8") => {
-                (quoted(quote::quote!(::margo::Bytes)), true)
+                (quoted(quote::quote!(::margo::encoding::Bytes)), true)
             }
             Type::Slice(slice) => {
                 let elem = &slice.elem;

@@ -8,8 +8,8 @@
 
 pub(crate) mod address_file;
 pub(crate) mod callbacks;
-pub(crate) mod groups;
 pub(crate) mod descriptions;
+pub(crate) mod groups;
 pub(crate) mod handlers_in_hand;
 pub(crate) mod inner;
 pub(crate) mod instance_tree;

@@ -14,9 +14,9 @@ use crate::InstanceMonitoring;
 use crate::dispatch::registered_rpc::RegisteredRpc;
 use crate::instance::inner::Inner;
 use crate::observe::metrics::{
-    BegunTraffic, CurrentUnit, GateKind, GateMetrics, Marks, MemoryMetrics, Metrics,
-    NetworkCounters, PeerCount, PeerMetrics, PeersMetrics, Phase, PoolMetrics, ShardMetrics,
-    XstreamMetrics, process,
+    BegunTraffic, BlockingMetrics, CurrentUnit, GateKind, GateMetrics, Marks, MemoryMetrics,
+    Metrics, NetworkCounters, PeerCount, PeerMetrics, PeersMetrics, Phase, PoolMetrics,
+    ShardMetrics, XstreamMetrics, process,
 };
 use crate::{Instance, Load};
 

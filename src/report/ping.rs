@@ -8,8 +8,9 @@
 use std::time::Duration;
 
 use crate::admission::gates::Internal;
+use crate::encoding::Bytes;
 use crate::support::own_rpcs;
-use crate::{Addr, Bytes, ForwardError, Instance, ProviderHandle, RegisterError, Rpc};
+use crate::{Addr, ForwardError, Instance, InstanceNetwork, ProviderHandle, RegisterError, Rpc};
 
 const PING: Rpc<Bytes<Vec<u8>>, Bytes<Vec<u8>>> = Rpc::new(own_rpcs::PING);
 
@@ -18,13 +19,13 @@ pub(crate) fn register(instance: &Instance) -> Result<(), RegisterError> {
     if !instance.inner().resolved.listen {
         return Ok(());
     }
-    let pool = instance.progress_pool();
+    let pool = instance.layout().progress_pool();
     instance.serve(PING).pool(&pool).internal(Internal::Ping).function(|payload| payload)
 }
 
-impl Instance {
+impl InstanceNetwork<'_> {
     /// Sends `payload` to the instance at `peer`, which sends it back, and waits for that like
-    /// [`forward_timed`](Self::forward_timed), for `limit` at most.
+    /// [`forward_timed`](crate::Instance::forward_timed), for `limit` at most.
     ///
     /// Any instance that listens answers, without leave and while its handlers are stuck. A peer
     /// that does not know pings, as one of C Margo, answers with an error of a few bytes, which is
@@ -35,7 +36,7 @@ impl Instance {
     /// # let service = margo::Instance::builder("na+sm://").start()?;
     /// let client = margo::Instance::builder("na+sm://").listen(false).start()?;
     /// let peer = client.lookup(service.self_addr().uri())?;
-    /// client.ping(&peer, b"56 bytes, or none", std::time::Duration::from_secs(1))?;
+    /// client.network().ping(&peer, b"56 bytes, or none", std::time::Duration::from_secs(1))?;
     /// # client.finalize_and_wait()?;
     /// # service.finalize_and_wait()?;
     /// # Ok(())
@@ -47,7 +48,7 @@ impl Instance {
     /// [`ForwardError`]; [`ForwardError::TimedOut`] if there is no answer in time.
     pub fn ping(&self, peer: &Addr, payload: &[u8], limit: Duration) -> Result<(), ForwardError> {
         let target = ProviderHandle::from(peer.clone());
-        match self.forward_timed(PING, &target, &Bytes(payload.to_vec()), limit) {
+        match self.instance.forward_timed(PING, &target, &Bytes(payload.to_vec()), limit) {
             Ok(_) | Err(ForwardError::NotRegistered { .. }) => Ok(()),
             Err(error) => Err(error),
         }

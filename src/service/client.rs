@@ -87,8 +87,8 @@ impl ServiceClient {
         deadline: Option<Duration>,
     ) -> Result<Request<R>, ForwardError> {
         match self.timeout.or(deadline) {
-            None => self.instance.iforward(rpc, &self.target, args),
-            Some(limit) => self.instance.iforward_timed(rpc, &self.target, args, limit),
+            None => self.instance.rpc(rpc, &self.target, args).start(),
+            Some(limit) => self.instance.rpc(rpc, &self.target, args).timeout(limit).start(),
         }
     }
 
@@ -105,7 +105,7 @@ impl ServiceClient {
     ) -> Result<(), ForwardError> {
         match self.timeout.or(deadline) {
             None => self.instance.send(rpc, &self.target, args),
-            Some(limit) => self.instance.send_timed(rpc, &self.target, args, limit),
+            Some(limit) => self.instance.rpc(rpc, &self.target, args).timeout(limit).send(),
         }
     }
 
@@ -121,8 +121,8 @@ impl ServiceClient {
         deadline: Option<Duration>,
     ) -> Result<Request<()>, ForwardError> {
         match self.timeout.or(deadline) {
-            None => self.instance.isend(rpc, &self.target, args),
-            Some(limit) => self.instance.isend_timed(rpc, &self.target, args, limit),
+            None => self.instance.rpc(rpc, &self.target, args).start_send(),
+            Some(limit) => self.instance.rpc(rpc, &self.target, args).timeout(limit).start_send(),
         }
     }
 }

@@ -31,7 +31,7 @@ impl<T: Send + Sync + 'static> Provider<T> {
         let instance = self.instance();
         let told = &instance.inner().descriptions;
         told.insert(self.id(), &service.name, rpcs, description);
-        match instance.serve(DESCRIBE).pool(&instance.progress_pool()).handler(answer) {
+        match instance.serve(DESCRIBE).pool(&instance.layout().progress_pool()).handler(answer) {
             Err(RegisterError::Exists { .. }) => Ok(()),
             registered => registered,
         }

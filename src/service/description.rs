@@ -30,7 +30,7 @@ use crate::{OneWay, Rpc};
 /// assert_eq!(sum.to_string(), "sum(a: i64, b: i64) -> i64");
 ///
 /// let service = Instance::builder("na+sm://").start()?;
-/// let provider = service.provider(ProviderId::new(1), &service.rpc_pool());
+/// let provider = service.provider(ProviderId::new(1), &service.layout().rpc_pool());
 /// provider.serve(SUM).function(|(a, b)| a + b)?;
 /// provider.describe(ServiceDescription::new("calculator").method(sum))?;
 /// let services = services_of(&service, &service.self_addr(), Duration::from_secs(10))?;
@@ -117,9 +117,9 @@ pub enum TypeDescription {
     Char,
     /// Text.
     String,
-    /// Bytes behind their length: [`Bytes`](crate::Bytes).
+    /// Bytes behind their length: [`Bytes`](crate::encoding::Bytes).
     Bytes,
-    /// Bytes to the end: [`Raw`](crate::Raw).
+    /// Bytes to the end: [`Raw`](crate::encoding::Raw).
     Raw,
     /// A [`Bulk`](crate::Bulk) handle, of memory that the caller exposes.
     Bulk,

@@ -31,7 +31,7 @@ impl MethodDescription {
     ///
     /// ```
     /// use margo::service::MethodDescription;
-    /// use margo::{Instance, ProviderHandle, Raw, Rpc};
+    /// use margo::{Instance, ProviderHandle, encoding::Raw, Rpc};
     ///
     /// const SUM: Rpc<(i64, i64), i64> = Rpc::new("sum");
     ///

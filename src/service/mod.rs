@@ -3,7 +3,7 @@
 //! ```
 //! use std::collections::HashMap;
 //!
-//! use margo::{Bytes, Instance, ProviderHandle, ProviderId};
+//! use margo::{encoding::Bytes, Instance, ProviderHandle, ProviderId};
 //!
 //! #[margo::service]
 //! trait Kv {

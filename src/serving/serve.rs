@@ -116,11 +116,11 @@ impl<'a, A, R, T> Serve<'a, A, R, T> {
     /// [`RegisterError::NoPool`], with the pools that there are.
     #[doc(hidden)]
     pub fn pool_named(self, name: &str) -> Result<Self, RegisterError> {
-        if let Some(pool) = self.instance.pool(name) {
+        if let Some(pool) = self.instance.layout().pool(name) {
             return Ok(self.pool(&pool));
         }
         let own: Vec<_> =
-            self.instance.pools().iter().map(|own| format!("`{}`", own.name())).collect();
+            self.instance.layout().pools().iter().map(|own| format!("`{}`", own.name())).collect();
         let (rpc, pool) = (self.rpc.name(), name.to_owned());
         Err(RegisterError::NoPool { rpc, pool, own: own.join(", ") })
     }

@@ -7,8 +7,11 @@ pub(crate) const SHUTDOWN: &str = "__shutdown__";
 /// The metrics of the instance.
 pub(crate) const METRICS: &str = "__metrics__";
 
+/// The descriptions of its services.
+pub(crate) const DESCRIBE: &str = "__describe__";
+
 /// The ping.
 pub(crate) const PING: &str = "__ping__";
 
 /// All of them.
-pub(crate) const ALL: [&str; 3] = [SHUTDOWN, METRICS, PING];
+pub(crate) const ALL: [&str; 4] = [SHUTDOWN, METRICS, DESCRIBE, PING];

@@ -7,7 +7,7 @@ use std::io::Read;
 use std::time::Duration;
 
 use margo::service::{MethodDescription, ServiceDescription};
-use margo::{Addr, Instance, OneWay, ProviderHandle, ProviderId, Raw, Rpc};
+use margo::{Addr, Instance, OneWay, ProviderHandle, ProviderId, Rpc, encoding::Raw};
 use serde_json::Value;
 
 use crate::args::CallArgs;
@@ -62,7 +62,7 @@ fn call(
     let name: &'static str = method.rpc.clone().leak();
     let failed = |error| Failure::Failed(output::printable(&format!("{error}")));
     let Some(of) = &method.result else {
-        let sent = instance.send_timed(OneWay::new(name), &target, &encoded, limit);
+        let sent = instance.rpc(OneWay::new(name), &target, &encoded).timeout(limit).send();
         return sent.map(|()| None).map_err(failed);
     };
     let rpc: Rpc<Raw, Raw> = Rpc::new(name);

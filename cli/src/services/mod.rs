@@ -8,7 +8,7 @@ mod describe;
 use std::time::Duration;
 
 use margo::service::{ServiceDescription, services_of};
-use margo::{Addr, DescribeError, Instance};
+use margo::{Addr, Instance, errors::DescribeError};
 
 use crate::support::failure::Failure;
 use crate::support::output;

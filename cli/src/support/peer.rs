@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use margo::{Addr, Config, Instance};
+use margo::{Addr, Instance, config::Config};
 
 use super::document;
 use super::failure::Failure;

@@ -34,7 +34,7 @@ impl Gateway {
     /// The call goes out at once; the task waits for its result. If the HTTP client goes away, axum
     /// drops the future, and that cancels the call.
     async fn sum(&self, a: i64, b: i64) -> Result<i64, ForwardError> {
-        self.client.iforward_timed(SUM, &self.target, &(a, b), LIMIT)?.await
+        self.client.rpc(SUM, &self.target, &(a, b)).timeout(LIMIT).start()?.await
     }
 }
 

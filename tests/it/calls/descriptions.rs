@@ -6,7 +6,8 @@ use std::num::NonZeroU16;
 use crate::common::{PATIENCE, Pair, TRANSPORTS};
 use margo::service::{MethodDescription, ServiceDescription, services_of};
 use margo::{
-    Bulk, Bytes, DescribeError, OneWay, ProviderHandle, ProviderId, Raw, RegisterError, Rpc,
+    Bulk, OneWay, ProviderHandle, ProviderId, RegisterError, Rpc, encoding::Bytes, encoding::Raw,
+    errors::DescribeError,
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -227,7 +228,7 @@ fn a_service_describes_itself_and_is_called_by_that() {
         assert!(matches!(error, DescribeError::Unknown { .. }), "{error}");
 
         let provider = DrawService::serve(&pair.service, ID, Canvas::default()).unwrap();
-        let other = pair.service.provider(ProviderId::new(2), &pair.service.rpc_pool());
+        let other = pair.service.provider(ProviderId::new(2), &pair.service.layout().rpc_pool());
         other.serve(Rpc::<(), u8>::new("by_hand")).function(|()| 1).unwrap();
         let by_hand = MethodDescription::of(Rpc::<(), u8>::new("by_hand"), &[]);
         other.describe(ServiceDescription::new("other").method(by_hand)).unwrap();
@@ -268,7 +269,7 @@ fn a_service_describes_itself_and_is_called_by_that() {
 #[test]
 fn nothing_is_described_where_nobody_listens() {
     let pair = Pair::new("na+sm://");
-    let provider = pair.client.provider(ID, &pair.client.rpc_pool());
+    let provider = pair.client.provider(ID, &pair.client.layout().rpc_pool());
     let error = provider.describe(DrawService::description()).unwrap_err();
     assert!(matches!(error, RegisterError::NotListening { .. }), "{error}");
     drop(provider);

@@ -7,8 +7,8 @@ use std::time::Duration;
 use crate::common::{PATIENCE, Pair, TRANSPORTS, bounded};
 use margo::service::RequestContext;
 use margo::{
-    Access, Bulk, Bytes, CallError, Config, ForwardError, Instance, InstanceBuilder, OneWay,
-    ProviderHandle, ProviderId, RegisterError, Rpc,
+    Access, Bulk, CallError, ForwardError, Instance, InstanceBuilder, OneWay, ProviderHandle,
+    ProviderId, RegisterError, Rpc, config::Config, encoding::Bytes,
 };
 use serde::{Deserialize, Serialize};
 use ult::Eventual;
@@ -136,7 +136,8 @@ impl Kv for Store {
         len: u64,
         data: &Bulk,
     ) -> Result<(), String> {
-        let mut buffer = request.instance().bulk_buffer(len as usize).map_err(|e| e.to_string())?;
+        let mut buffer =
+            request.instance().memory().bulk_buffer(len as usize).map_err(|e| e.to_string())?;
         let whole = 0..len as usize;
         request.pull(data, 0, &mut buffer, whole).map_err(|error| error.to_string())?;
         self.values.lock().insert(key.to_owned(), buffer.to_vec());
@@ -272,8 +273,8 @@ fn the_wire_is_that_of_rpcs_that_are_written_by_hand() {
     const KIND: Rpc<(), String> = Rpc::new("kv_kind");
     with_store(|pair, _, store| {
         let (by, to) = (&pair.client, target(pair));
-        by.call(PUT, &to, &("k".to_owned(), vec![1])).unwrap();
-        assert_eq!(by.call(GET, &to, &"k".to_owned()).unwrap(), [1]);
+        by.rpc(PUT, &to, &("k".to_owned(), vec![1])).call().unwrap();
+        assert_eq!(by.rpc(GET, &to, &"k".to_owned()).call().unwrap(), [1]);
         by.forward(CLEAR, &to, &()).unwrap();
         by.send(TOUCH, &to, &("k".to_owned(), 1)).unwrap();
         assert_eq!(store.touched.wait().1, 1);
@@ -284,7 +285,7 @@ fn the_wire_is_that_of_rpcs_that_are_written_by_hand() {
         assert_eq!(rpc, name);
     }
     let pair = Pair::new("na+sm://");
-    let other = pair.service.provider(ID, &pair.service.rpc_pool());
+    let other = pair.service.provider(ID, &pair.service.layout().rpc_pool());
     other
         .serve(PUT)
         .function(|(key, value)| {
@@ -333,8 +334,8 @@ fn a_method_runs_in_the_pool_that_it_names() {
         let provider = KvOrSlow::serve(&service);
         let slow = SlowClient::new(&service, ProviderHandle::new(service.self_addr(), ID));
         assert_eq!(slow.pool().unwrap(), "slow");
-        assert_eq!(slow.own_pool().unwrap(), service.rpc_pool().name());
-        assert_eq!(service.identity(ID).as_deref(), Some("slow things"));
+        assert_eq!(slow.own_pool().unwrap(), service.layout().rpc_pool().name());
+        assert_eq!(service.network().identity(ID).as_deref(), Some("slow things"));
         assert_eq!(SlowService::POOL.name(), "slow things.pool");
         drop((provider, slow));
         service.finalize_and_wait().unwrap();
@@ -347,7 +348,7 @@ struct KvOrSlow;
 impl KvOrSlow {
     fn serve(service: &Instance) -> margo::Provider<Pools> {
         const MORE: Rpc<(), u8> = Rpc::new("more");
-        let provider = service.provider_of(ID, &service.rpc_pool(), Pools);
+        let provider = service.provider_of(ID, &service.layout().rpc_pool(), Pools);
         SlowService::serve_on(&provider).unwrap();
         provider.serve(MORE).function(|()| 1).unwrap();
         provider.set_identity("slow things").unwrap();
@@ -370,7 +371,7 @@ fn a_pool_that_is_not_there_is_said_and_nothing_is_served() {
 fn a_service_is_told_from_another_one() {
     with_store(|pair, _, _| {
         let error = SlowClient::connect(&pair.client, target(pair), PATIENCE).unwrap_err();
-        assert!(matches!(error, margo::IdentityError::Other { .. }), "{error}");
+        assert!(matches!(error, margo::errors::IdentityError::Other { .. }), "{error}");
         let error = SlowClient::new(&pair.client, target(pair)).pool().unwrap_err();
         assert!(matches!(error, ForwardError::NotRegistered { .. }), "{error}");
     });

@@ -470,7 +470,7 @@ fn as_many_closures_that_block_run_at_once_as_the_document_says() {
     let gates: Vec<_> = (0..2).map(|_| std::sync::mpsc::channel::<()>()).collect();
     let (stops, gates): (Vec<_>, Vec<_>) = gates.into_iter().unzip();
     let spawn = |gate: std::sync::mpsc::Receiver<()>| {
-        own.rpc_pool().spawn(move || ult::blocking(move || gate.recv().is_err())).unwrap()
+        own.layout().rpc_pool().spawn(move || ult::blocking(move || gate.recv().is_err())).unwrap()
     };
     let ults: Vec<_> = gates.into_iter().map(spawn).collect();
     bounded_until("one runs and one waits", || {

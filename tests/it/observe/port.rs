@@ -19,7 +19,7 @@ fn bytes_are_counted_where_they_go() {
     let target = ProviderHandle::from(client.lookup(own.self_addr().uri()).unwrap());
     let before = client.metrics().network;
     let remote = client.forward(MEMORY, &target, &()).unwrap();
-    let mut here = client.bulk_buffer(100_000).unwrap();
+    let mut here = client.memory().bulk_buffer(100_000).unwrap();
     client.pull(target.addr(), &remote, 0, &mut here, 0..100_000).unwrap();
     let after = client.metrics().network;
     assert_eq!(after.bulk_bytes - before.bulk_bytes, 100_000);
@@ -35,7 +35,7 @@ fn bytes_are_counted_where_they_go() {
 #[test]
 fn health_is_a_word_and_a_status() {
     let own = Instance::builder("na+sm://").metrics_listen("127.0.0.1:0").start().unwrap();
-    let address = own.metrics_addr().unwrap();
+    let address = own.monitoring().metrics_addr().unwrap();
     let health = || ask(address, b"GET /healthz HTTP/1.1\r\n\r\n").unwrap();
     let well = health();
     assert!(
@@ -57,7 +57,7 @@ fn health_is_a_word_and_a_status() {
         })
         .unwrap();
     let waits = own.clone();
-    let call = own.rpc_pool().spawn(move || {
+    let call = own.layout().rpc_pool().spawn(move || {
         let _ = waits.forward(WAIT, &ProviderHandle::from(waits.self_addr()), &());
     });
     began.wait();
