@@ -14,12 +14,12 @@ impl InstanceMemory<'_> {
     ///
     /// let owner = Instance::builder("na+sm://").start()?;
     /// let exposed = owner.expose(vec![7; 100_000], Access::ReadOnly)?;
-    /// let bulk = owner.bind_bulk(exposed.bulk())?;
+    /// let bulk = owner.memory().bind_bulk(exposed.bulk())?;
     ///
     /// // In another process, which got `bulk` from anybody:
     /// let third = Instance::builder("na+sm://").listen(false).start()?;
-    /// let from = third.bulk_owner(&bulk)?.ok_or("the handle is not bound")?;
-    /// let mut buffer = third.bulk_buffer(100_000)?;
+    /// let from = third.memory().bulk_owner(&bulk)?.ok_or("the handle is not bound")?;
+    /// let mut buffer = third.memory().bulk_buffer(100_000)?;
     /// third.pull(&from, &bulk, 0, &mut buffer, 0..100_000)?;
     /// assert_eq!(buffer[99_999], 7);
     /// # third.finalize_and_wait()?;

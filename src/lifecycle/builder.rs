@@ -115,7 +115,7 @@ impl InstanceBuilder {
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let local = Instance::builder("na+sm://").start()?;
     /// let remote = Instance::builder("na+tcp://127.0.0.1:0").parent(&local).start()?;
-    /// assert_eq!(remote.rpc_pool(), local.rpc_pool());
+    /// assert_eq!(remote.layout().rpc_pool(), local.layout().rpc_pool());
     ///
     /// local.finalize_and_wait()?;
     /// assert!(remote.is_finalized());
