@@ -87,7 +87,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     // Both are on their way at once; each could be awaited.
     let (there, missing) = (kv.get_start("fruit/pear")?, kv.get_start("fruit/fig")?);
     println!("pear: {}", String::from_utf8_lossy(&there.wait()??));
-    println!("fig: {}", missing.wait()?.unwrap_err());
+    if let Err(error) = missing.wait()? {
+        println!("fig: {error}");
+    }
 
     client.finalize_and_wait()?;
     drop(provider);

@@ -362,6 +362,10 @@ mod tests {
         ] {
             Args::try_parse_from(["margo"].into_iter().chain(line.split(' '))).unwrap();
         }
+    }
+
+    #[test]
+    fn wrong_usage_is_refused() {
         for line in [
             "",
             "demo",

@@ -28,9 +28,8 @@ impl InstanceNetwork<'_> {
     ///
     /// Counterpart: `margo_provider_register_identity`.
     pub fn register_identity(&self, id: ProviderId, identity: &str) -> Result<(), RegisterError> {
-        let provider = self.clone();
         self.say_identity(id, identity, |answer| {
-            provider.instance.serve(IDENTITY).of_provider_id(id).handler(answer)
+            self.instance.serve(IDENTITY).of_provider_id(id).handler(answer)
         })
     }
 

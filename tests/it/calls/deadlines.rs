@@ -542,14 +542,14 @@ fn all_that_waits_for_a_peer_has_a_form_with_a_limit() {
         for transport in TRANSPORTS {
             let service = Service::start(module_path!(), transport);
             let client = client_for(transport);
+            let network = client.network();
             let addr = client.lookup(&service.address).unwrap();
             let target = ProviderHandle::from(addr.clone());
             let answers = || {
-                assert_eq!(client.network().identity_of_timed(&target, PATIENCE).unwrap(), None);
-                let checked =
-                    client.network().check_identity_timed(&target, "kv", PATIENCE).unwrap_err();
+                assert_eq!(network.identity_of_timed(&target, PATIENCE).unwrap(), None);
+                let checked = network.check_identity_timed(&target, "kv", PATIENCE).unwrap_err();
                 assert!(matches!(checked, IdentityError::None { .. }), "{checked}");
-                let refused = client.network().shutdown_remote_timed(&addr, PATIENCE).unwrap_err();
+                let refused = network.shutdown_remote_timed(&addr, PATIENCE).unwrap_err();
                 assert!(matches!(refused, ShutdownRemoteError::NotEnabled { .. }), "{refused}");
                 let unknown = client.rpc(PARSE, &target, &()).timeout(PATIENCE).call().unwrap_err();
                 let is_unknown =
@@ -560,12 +560,12 @@ fn all_that_waits_for_a_peer_has_a_form_with_a_limit() {
             service.stop();
             let started = Instant::now();
             let IdentityError::Forward(checked) =
-                client.network().check_identity_timed(&target, "kv", SOON).unwrap_err()
+                network.check_identity_timed(&target, "kv", SOON).unwrap_err()
             else {
                 panic!("it has answered");
             };
             let Err(ShutdownRemoteError::Forward(shut)) =
-                client.network().shutdown_remote_timed(&addr, SOON)
+                network.shutdown_remote_timed(&addr, SOON)
             else {
                 panic!("it has answered");
             };
@@ -576,19 +576,14 @@ fn all_that_waits_for_a_peer_has_a_form_with_a_limit() {
             };
             // It does not fetch the arguments.
             let long = vec![7; 1 << 20];
+            let send = || client.rpc(LONG, &target, &long).timeout(SOON);
             let errors = [
-                client.network().identity_of_timed(&target, SOON).unwrap_err(),
+                network.identity_of_timed(&target, SOON).unwrap_err(),
                 checked,
                 shut,
                 called,
-                client.rpc(LONG, &target, &long).timeout(SOON).send().unwrap_err(),
-                client
-                    .rpc(LONG, &target, &long)
-                    .timeout(SOON)
-                    .start_send()
-                    .unwrap()
-                    .wait()
-                    .unwrap_err(),
+                send().send().unwrap_err(),
+                send().start_send().unwrap().wait().unwrap_err(),
             ];
             assert!(started.elapsed() >= 6 * SOON);
             for error in errors {
