@@ -42,12 +42,17 @@ impl Xstream {
             return;
         }
         let pool = ult.pool();
-        let received = &self.slot_for(pool).shared.received;
-        received.store(received.load(Relaxed) + 1, Release); // pair: POOL-LEN
         match self.own_slot(pool) {
-            Some(slot) => self.push_own(ult, slot),
-            // The pool has changed its owner meanwhile.
-            None => enqueue(ult, PushReason::Create),
+            Some(slot) => {
+                let received = &slot.shared.received;
+                received.store(received.load(Relaxed) + 1, Release); // pair: POOL-LEN
+                self.push_own(ult, slot);
+            }
+            // The pool has changed its owner meanwhile: it goes on as if it had not been sent.
+            None => {
+                pool.foreign.0.sent.fetch_sub(1, Relaxed);
+                enqueue(ult, PushReason::Create);
+            }
         }
     }
 
