@@ -68,7 +68,7 @@ pub use self::{
     progress::sink::Sink,
     requests::{
         handle::{LentRequest, RequestHandle, RequestParts, Sent},
-        request::RawRequest,
+        raw_request::RawRequest,
     },
     wire::{
         checksum::{ChecksumLevel, PayloadSum},
