@@ -166,9 +166,9 @@ pub(crate) struct PingArgs {
     /// longer delays the next.
     #[arg(short, long, value_name = "SECONDS", default_value_t = 1.0, value_parser = ping_interval)]
     pub(crate) interval: f64,
-    /// Bytes that are sent and come back, up to 16777216 (16 MiB).
+    /// Bytes that are sent and come back, up to 65536.
     #[arg(short, long, value_name = "BYTES", default_value_t = 56,
-          value_parser = clap::value_parser!(u32).range(..=16 << 20))]
+          value_parser = clap::value_parser!(u32).range(..=64 << 10))]
     pub(crate) size: u32,
     /// Seconds after which a call without an answer is lost.
     #[arg(short = 'W', long, value_name = "SECONDS", default_value_t = 5.0,
@@ -383,7 +383,7 @@ mod tests {
             "ping a b",
             "ping a -c 0",
             "ping a -i 0",
-            "ping a -s 16777217",
+            "ping a -s 65537",
             "ping a -W 0",
             "top",
             "top a --interval 0",

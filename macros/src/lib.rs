@@ -30,13 +30,13 @@ use self::model::{Service, ServiceOptions};
 ///
 /// # Options
 ///
-/// Of the trait, `#[margo::service(…)]`:
+/// For the trait, in `#[margo::service(…)]`:
 ///
 /// | option | default | meaning |
 /// |---|---|---|
 /// | `name = "kv"` | the trait's name in lower case | the service's name: its identity, and the first part of the names of its RPCs, as in `kv.put` |
 ///
-/// Of a method, `#[margo(…)]`:
+/// For a method, in `#[margo(…)]`:
 ///
 /// | option | meaning |
 /// |---|---|

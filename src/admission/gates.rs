@@ -57,10 +57,11 @@ pub(crate) enum Internal {
     Metrics,
     Shutdown,
     Ping,
+    Describe,
 }
 
 impl Internal {
-    const ALL: [Self; 3] = [Self::Metrics, Self::Shutdown, Self::Ping];
+    const ALL: [Self; 4] = [Self::Metrics, Self::Shutdown, Self::Ping, Self::Describe];
 }
 
 /// Most requests in hand for each RPC of the runtime itself.

@@ -25,7 +25,7 @@ impl Descriptions {
         all.insert((provider, service.to_owned()), (rpcs, description));
     }
 
-    /// Those of which an RPC is served; the others are forgotten.
+    /// The descriptions of which an RPC is still served; the others are forgotten.
     pub(crate) fn served(&self, is_served: impl Fn(RpcId) -> bool) -> Vec<Value> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|_, (rpcs, _)| rpcs.iter().any(|id| is_served(*id)));

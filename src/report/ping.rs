@@ -12,6 +12,9 @@ use crate::encoding::Bytes;
 use crate::support::own_rpcs;
 use crate::{Addr, ForwardError, Instance, InstanceNetwork, ProviderHandle, RegisterError, Rpc};
 
+/// Most bytes of a ping: it is copied where progress runs.
+const PING_BYTES_MAX: usize = 64 << 10;
+
 const PING: Rpc<Bytes<Vec<u8>>, Bytes<Vec<u8>>> = Rpc::new(own_rpcs::PING);
 
 /// Serves the RPC, if this instance serves any.
@@ -20,7 +23,15 @@ pub(crate) fn register(instance: &Instance) -> Result<(), RegisterError> {
         return Ok(());
     }
     let pool = instance.layout().progress_pool();
-    instance.serve(PING).pool(&pool).internal(Internal::Ping).function(|payload| payload)
+    instance.serve(PING).pool(&pool).internal(Internal::Ping).handler(|request| {
+        // Who is gone needs no answer.
+        let _ = match request.args().0.len() {
+            0..=PING_BYTES_MAX => request.respond(request.args()),
+            bytes => {
+                request.fail(&format!("a ping has {PING_BYTES_MAX} bytes at most, not {bytes}"))
+            }
+        };
+    })
 }
 
 impl InstanceNetwork<'_> {
@@ -45,7 +56,8 @@ impl InstanceNetwork<'_> {
     ///
     /// # Errors
     ///
-    /// [`ForwardError`]; [`ForwardError::TimedOut`] if there is no answer in time.
+    /// [`ForwardError`]; [`ForwardError::TimedOut`] if there is no answer in time, and
+    /// [`ForwardError::Failed`] for more than 64 KiB.
     pub fn ping(&self, peer: &Addr, payload: &[u8], limit: Duration) -> Result<(), ForwardError> {
         let target = ProviderHandle::from(peer.clone());
         match self.instance.forward_timed(PING, &target, &Bytes(payload.to_vec()), limit) {

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use hg::{ReturnCode, RpcId};
 
+use crate::admission::gates::Internal;
 use crate::service::description::{MethodDescription, ServiceDescription};
 use crate::support::own_rpcs;
 use crate::{Addr, DescribeError, ForwardError, Handle, Instance, Provider, ProviderHandle};
@@ -31,7 +32,8 @@ impl<T: Send + Sync + 'static> Provider<T> {
         let instance = self.instance();
         let told = &instance.inner().descriptions;
         told.insert(self.id(), &service.name, rpcs, description);
-        match instance.serve(DESCRIBE).pool(&instance.layout().progress_pool()).handler(answer) {
+        let pool = instance.layout().progress_pool();
+        match instance.serve(DESCRIBE).pool(&pool).internal(Internal::Describe).handler(answer) {
             Err(RegisterError::Exists { .. }) => Ok(()),
             registered => registered,
         }

@@ -383,7 +383,7 @@ impl InstanceLayout<'_> {
     /// Lets handlers of `rpc` of that provider run in another pool from now on. Requests that have
     /// arrived stay where they are; none is lost, refused or run twice. Bounds of the RPC's own
     /// ([`Serve::admission`](crate::Serve::admission)) go with it, and count those in both pools.
-    /// Those that wait for one of its places then may go into a pool beyond the bounds of that.
+    /// Requests that wait for one of its places then may go into a pool beyond the bounds of that.
     ///
     /// # Errors
     ///

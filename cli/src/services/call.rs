@@ -18,6 +18,9 @@ use crate::support::peer::Callers;
 /// The time for a call whose method has no deadline, as for the question before it.
 const LIMIT: Duration = Duration::from_secs(10);
 
+/// Longest limit that is taken from a description.
+const TOLD_MAX: Duration = Duration::from_secs(3600);
+
 pub(crate) fn run(args: &CallArgs) -> Result<(), Failure> {
     let arguments = arguments(&args.json)?;
     let mut callers = Callers::default();
@@ -57,7 +60,9 @@ fn call(
         Failure::Usage(output::printable(&format!("{error}; the method is {method}")))
     })?;
     let (target, encoded) = (ProviderHandle::new(peer.clone(), provider), Raw(encoded));
-    let limit = limit.or(method.deadline_ms.map(Duration::from_millis)).unwrap_or(LIMIT);
+    // The service says it, and could say for ever.
+    let told = method.deadline_ms.map(|millis| Duration::from_millis(millis).min(TOLD_MAX));
+    let limit = limit.or(told).unwrap_or(LIMIT);
     // One call, so one name that stays.
     let name: &'static str = method.rpc.clone().leak();
     let failed = |error| Failure::Failed(output::printable(&format!("{error}")));

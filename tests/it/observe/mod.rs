@@ -7,6 +7,7 @@ mod metrics;
 mod metrics_lacks;
 mod metrics_support;
 mod monitor;
+mod ping;
 mod port;
 mod profile;
 mod statistics;
