@@ -4,11 +4,14 @@
 pub(crate) mod log;
 pub(crate) mod process;
 
+use std::error::Error;
+use std::io;
+use std::iter::successors;
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use margo::config::Shards;
-use margo::{Instance, InstanceBuilder, ProviderHandle, config::Config};
+use margo::{InitError, Instance, InstanceBuilder, ProviderHandle, config::Config};
 
 /// Far beyond what a loaded machine needs; only a hang reaches it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -45,6 +48,34 @@ pub(crate) fn one_shard_alone(reason: &str) -> bool {
 /// for those in the pools of others, which would have to name the pools of their shards.
 pub(crate) fn builder(address: impl Into<String>) -> InstanceBuilder {
     builder_of_shards(address, shards())
+}
+
+/// Starts an instance at addresses that were in use before, once they are free: a child that another
+/// test has forked holds what was closed until it runs its program.
+pub(crate) fn start_again(start: impl Fn() -> Result<Instance, InitError>) -> Instance {
+    once_free(start).unwrap()
+}
+
+/// As [`start_again`], for starts that may fail for another reason.
+pub(crate) fn once_free(
+    start: impl Fn() -> Result<Instance, InitError>,
+) -> Result<Instance, InitError> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match start() {
+            Err(error) if is_address_in_use(&error) && Instant::now() < deadline => {
+                std::thread::yield_now();
+            }
+            started => return started,
+        }
+    }
+}
+
+fn is_address_in_use(error: &InitError) -> bool {
+    let first: &(dyn Error + 'static) = error;
+    successors(Some(first), |&error| error.source())
+        .filter_map(|error| error.downcast_ref::<io::Error>())
+        .any(|error| error.kind() == io::ErrorKind::AddrInUse)
 }
 
 fn builder_of_shards(address: impl Into<String>, shards: u32) -> InstanceBuilder {

@@ -2,11 +2,9 @@
 #![allow(dead_code, unused_imports, unused_macros, reason = "each test program uses some of them")]
 
 use std::cell::Cell;
-use std::io::ErrorKind;
 use std::sync::Arc;
-use std::time::Instant;
 
-use na::{Addr, Endpoint, Error, OpenOptions};
+use na::{Addr, Endpoint, OpenOptions};
 
 #[cfg(feature = "sm")]
 pub(crate) mod sm;
@@ -22,22 +20,6 @@ thread_local! {
 /// [in a group](in_group).
 pub(crate) fn wanted() -> Option<usize> {
     IN_GROUPS.get().then_some(SHARDS - 1)
-}
-
-/// Opens at an address that was in use before, once it is free: the children of other tests have
-/// the descriptors of a closed listener until they run their programs.
-pub(crate) fn open_again<T>(open: impl Fn() -> Result<T, Error>) -> T {
-    let deadline = Instant::now() + na::conformance::PATIENCE;
-    loop {
-        match open() {
-            Err(Error::Io { source, .. })
-                if source.kind() == ErrorKind::AddrInUse && Instant::now() < deadline =>
-            {
-                std::thread::yield_now();
-            }
-            opened => return opened.expect("open again"),
-        }
-    }
 }
 
 /// Opens the endpoint under test: one alone, or the last one of a group.

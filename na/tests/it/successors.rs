@@ -4,11 +4,9 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use na::conformance::Optional;
+use na::conformance::{Optional, open_again};
 use na::sim::Network;
 use na::{Addr, Completion, Endpoint, Error, MsgBuf, OpId, OpenOptions, Tag};
-
-use crate::common::open_again;
 
 fn open(uri: &str) -> Arc<dyn Endpoint> {
     open_again(|| na::open(uri, &OpenOptions::listening(true)))

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::support::until;
 use crate::common::process::{Service, asked, say};
-use crate::common::{PATIENCE, bounded, builder};
+use crate::common::{PATIENCE, bounded, builder, start_again};
 use margo::{ProviderHandle, Rpc};
 use ult::Eventual;
 
@@ -24,7 +24,7 @@ const ADDRESSES: &str = "MARGO_TEST_PREDECESSOR";
 fn service_process() {
     let Some(addresses) = asked(ADDRESSES) else { return };
     let (own, service) = addresses.split_once(' ').unwrap();
-    let client = builder(own).start().unwrap();
+    let client = start_again(|| builder(own).start());
     let target = ProviderHandle::from(client.lookup(service).unwrap());
     let calls = (0..CALLS).map(|_| client.rpc(HOLD, &target, &()).start().unwrap());
     let calls: Vec<_> = calls.collect();
@@ -62,7 +62,7 @@ fn succeeded(transport: &str, own: &str) {
     let mut predecessor = Service::start_with(module_path!(), ADDRESSES, &addresses);
     until("all calls have come", || begun.load(Ordering::SeqCst) == CALLS);
     predecessor.kill();
-    let successor = builder(predecessor.address.as_str()).start().unwrap();
+    let successor = start_again(|| builder(predecessor.address.as_str()).start());
     let target = ProviderHandle::from(successor.lookup(service.self_addr().uri()).unwrap());
     let ping = || successor.forward_timed(PING, &target, &(), PATIENCE / 4);
     ping().unwrap();

@@ -213,7 +213,8 @@ pub fn step(core: &Node, wait: Wait, service: &Service) {
 
 pub fn open(uri: &str, listen: bool, options: HgOptions) -> Node {
     let (uri, shards) = uri.strip_suffix(SHARDED).map_or((uri, 1), |uri| (uri, 4));
-    let endpoints = na::open_group(uri, &OpenOptions::listening(listen), shards).unwrap();
+    let open = || na::open_group(uri, &OpenOptions::listening(listen), shards);
+    let endpoints = na::conformance::open_again(open);
     Core::group(endpoints, options).unwrap().into()
 }
 

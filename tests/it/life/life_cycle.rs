@@ -1,12 +1,15 @@
 //! The end of instances: callbacks, the places from which it may be requested, parents and
 //! children.
 
+use std::cell::RefCell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex, OnceLock, mpsc};
 use std::time::Duration;
 
 use crate::common::process::{Service, client_for, serve_if_asked};
-use crate::common::{self, PATIENCE, TRANSPORTS, bounded, builder, on_each};
+use crate::common::{
+    self, PATIENCE, TRANSPORTS, bounded, builder, on_each, once_free, start_again,
+};
 use margo::monitor::{LifeEvent, Monitor};
 use margo::{
     ForwardError, InitError, Instance, InstanceBuilder, OneWay, ProviderHandle, Rpc,
@@ -771,12 +774,17 @@ fn a_start_that_fails_late_has_given_everything_back() {
         "address_file": later.join("address"),
     });
     let document = serde_json::json!({ "margo": margo }).to_string();
-    let ended = Arc::new(Ended::default());
     let config = margo::config::Config::from_json(&document).unwrap();
-    let builder = InstanceBuilder::from_config(config).monitor(ended.clone());
-    let error = bounded("init", move || builder.start().unwrap_err());
+    let (error, ended) = bounded("init", move || {
+        let last = RefCell::<Arc<Ended>>::default();
+        let started = once_free(|| {
+            last.take();
+            InstanceBuilder::from_config(config.clone()).monitor(last.borrow().clone()).start()
+        });
+        (started.unwrap_err(), last.take())
+    });
     assert!(matches!(error, InitError::AddressFile { .. }), "{error}");
     assert_eq!(ended.0.load(Ordering::SeqCst), 1, "it has not ended");
     std::fs::create_dir(later).unwrap();
-    end(&margo::init(&document).unwrap());
+    end(&start_again(|| margo::init(&document)));
 }

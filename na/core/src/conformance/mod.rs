@@ -34,8 +34,9 @@
 //!
 //! Nothing here decides by time: a case that waits longer than [`PATIENCE`] fails.
 
+use std::io::ErrorKind;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub use self::forked::{hear_of_children, in_forked_child};
 pub use self::group_member::last_of_group;
@@ -74,6 +75,26 @@ pub use self::{
 /// How long a case waits for what must happen, before it fails. Far above what a loaded machine
 /// needs.
 pub const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Opens at an address that was in use before, once it is free: a child that another thread has
+/// forked holds a closed listener until it runs its program.
+///
+/// # Panics
+///
+/// If it cannot be opened for another reason, or is not free within [`PATIENCE`].
+pub fn open_again<T>(open: impl Fn() -> Result<T, Error>) -> T {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match open() {
+            Err(Error::Io { source, .. })
+                if source.kind() == ErrorKind::AddrInUse && Instant::now() < deadline =>
+            {
+                std::thread::yield_now();
+            }
+            opened => return opened.expect("open again"),
+        }
+    }
+}
 
 /// Where the target lives and how the test waits.
 #[derive(Debug, Clone, Copy)]

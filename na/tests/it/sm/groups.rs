@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use na::conformance::open_again;
 use na::{Addr, Endpoint, Error, OpId, OpenOptions, PeerLink, Tag};
 
 use crate::common::sm::{
     ChildNode, Hostile, Node, PATIENCE, dial, hello, listen, memfd, recv_packet, role, say,
     sleep_for_ever, wait,
 };
-use crate::common::{open_again, test_path};
+use crate::common::test_path;
 
 fn open_group(options: &OpenOptions, shards: usize) -> Vec<Arc<dyn Endpoint>> {
     na::open_group("na+sm://", options, shards).unwrap()

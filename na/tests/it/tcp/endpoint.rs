@@ -285,7 +285,8 @@ fn a_target_that_starts_late_is_found() {
     while Instant::now() < soon {
         origin.poll(64, &mut |early| panic!("nobody was there: {early:?}")).unwrap();
     }
-    let target = na::open(&uri, &OpenOptions::listening(true)).unwrap();
+    let listening = || na::open(&uri, &OpenOptions::listening(true));
+    let target = na::conformance::open_again(listening);
     target.recv_unexpected(OpId(2), target.alloc_msg()).unwrap();
     finish(&[&target, &origin], &[2]);
 }
@@ -378,7 +379,8 @@ fn who_hangs_up_before_it_greets_is_tried_again() {
         origin.poll(64, &mut |early| panic!("nobody was there: {early:?}")).unwrap();
     }
     drop(closer);
-    let target = na::open(&uri, &OpenOptions::listening(true)).unwrap();
+    let listening = || na::open(&uri, &OpenOptions::listening(true));
+    let target = na::conformance::open_again(listening);
     target.recv_unexpected(OpId(2), target.alloc_msg()).unwrap();
     finish(&[&target, &origin], &[2]);
 }
