@@ -40,7 +40,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     // The outcome is a document: the next start can have it from the beginning.
     let flags = ConfigFlags { use_names: true, ..ConfigFlags::default() };
-    let document = service.config_as(flags);
+    let document = service.layout().config_as(flags);
     println!("pools: {}", names(document.argobots.pools.iter().map(|pool| &pool.name)));
     println!("xstreams: {}", names(document.argobots.xstreams.iter().map(|xstream| &xstream.name)));
     service.finalize_and_wait()?;

@@ -48,8 +48,8 @@
 //! | the caller | with |
 //! |---|---|
 //! | waits for the result | [`Instance::forward`] |
-//! | does something else first, makes several calls at once, cancels | [`Instance::rpc`] with [`start`](RpcCall::start): a [`Request`]; [`wait_any`], [`wait_all`] |
-//! | is async code | the same; a `Request` is a `Future` |
+//! | does something else first, makes several calls at once, cancels | [`Instance::rpc`] with [`start`](RpcCall::start): a [`ForwardRequest`]; [`wait_any`], [`wait_all`] |
+//! | is async code | the same; a `ForwardRequest` is a `Future` |
 //! | wants to be called back | `rpc` with [`call_back`](RpcCall::call_back) |
 //! | wants no response | [`Instance::send`], or `rpc` with [`start_send`](RpcCall::start_send) |
 //!
@@ -57,9 +57,9 @@
 //! is that of [`RpcCall::timeout`] or [`Instance::forward_timed`]. For results that are a `Result`
 //! of the service there is [`RpcCall::call`], and [`CallError::flatten`] for the other ways.
 //!
-//! Bulk transfers are waited for ([`Instance::pull`], [`Instance::pull_chunks`]) or go on as a
-//! [`BulkRequest`], which is a `Future`, too ([`Instance::ipull`]), all with a `_timed` form. None
-//! calls back; a ULT that waits for the `BulkRequest` can.
+//! Bulk data is moved by [`Instance::pull`] and [`Instance::push`], which wait, or by
+//! [`Instance::bulk`]: with a timeout, in chunks, or in the background as a [`BulkRequest`], which
+//! is a `Future`, too. None calls back; a ULT that waits for the `BulkRequest` can.
 //!
 //! # What a caller is told
 //!
@@ -130,7 +130,7 @@ pub(crate) use self::{
     timer::{Tick, Timer, TimerSpec},
 };
 pub use self::{
-    bulk::bulk_request::BulkRequest,
+    bulk::{bulk_request::BulkRequest, bulk_transfer::BulkTransfer},
     error::{BulkError, ForwardError, InitError, RegisterError, RespondError},
     hg::{Bulk, HgError, ProviderId, ReturnCode, RpcId},
     instance::{
@@ -151,7 +151,7 @@ pub use self::{
     },
     origin::{
         call_result::CallError,
-        request::{Request, wait_all, wait_any, wait_any_deadline},
+        forward_request::{ForwardRequest, wait_all, wait_any, wait_any_deadline},
         rpc_call::RpcCall,
     },
     rpc::{NoResponse, OneWay, ProviderHandle, Rpc},
@@ -256,8 +256,8 @@ pub mod component {
 /// Names that most services and clients import: `use margo::prelude::*`.
 pub mod prelude {
     pub use crate::{
-        Access, Bulk, ForwardError, Handle, Instance, OneWay, Provider, ProviderHandle, ProviderId,
-        Request, Rpc,
+        Access, Bulk, ForwardError, ForwardRequest, Handle, Instance, OneWay, Provider,
+        ProviderHandle, ProviderId, Rpc,
     };
 }
 pub(crate) use na::Principal;

@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use common::process::{Service, client_for};
 use common::{TRANSPORTS, bounded};
-use margo::{ForwardError, Instance, ProviderHandle, Request, Rpc};
+use margo::{ForwardError, ForwardRequest, Instance, ProviderHandle, Rpc};
 use ult::Eventual;
 
 /// Waits until it may end.
@@ -108,7 +108,7 @@ fn wave(origins: &[Origin]) -> usize {
 }
 
 /// The service has as many handlers as it may.
-fn fill(origins: &[Origin]) -> Vec<Request<u32>> {
+fn fill(origins: &[Origin]) -> Vec<ForwardRequest<u32>> {
     let Origin { own, service } = &origins[0];
     let held = (0..BOUND as u32).map(|n| own.rpc(HOLD, service, &n).start().unwrap()).collect();
     while origins[0].load().0 < BOUND {

@@ -21,10 +21,10 @@ use futures_lite::future::block_on;
 use margo::hg::{BulkOp, HgError, HgOptions};
 use margo::monitor::{Monitor, Statistics};
 use margo::{
-    Access, Bulk, BulkRequest, Exposed, ForwardError, Handle, Instance, ProviderHandle, ProviderId,
-    RegisterError, Request, RespondError, RespondRequest, Rpc, bulk_memory::BulkBuffer,
-    cancel::CancelReason, cancel::CancelToken, elasticity::ElasticityError, errors::FinalizeError,
-    errors::ProfileError, errors::TimerError,
+    Access, Bulk, BulkRequest, Exposed, ForwardError, ForwardRequest, Handle, Instance,
+    ProviderHandle, ProviderId, RegisterError, RespondError, RespondRequest, Rpc,
+    bulk_memory::BulkBuffer, cancel::CancelReason, cancel::CancelToken,
+    elasticity::ElasticityError, errors::FinalizeError, errors::ProfileError, errors::TimerError,
 };
 use na::conformance::in_forked_child;
 
@@ -261,7 +261,7 @@ fn is_parents(result: Result<u32, ForwardError>) -> bool {
     })
 }
 
-fn wait_for_calls(requests: &mut Vec<Request<u32>>) -> Result<(), i32> {
+fn wait_for_calls(requests: &mut Vec<ForwardRequest<u32>>) -> Result<(), i32> {
     let mut next = || requests.pop().ok_or(30);
     check(is_parents(next()?.wait()), 31)?;
     let request = next()?;
@@ -519,7 +519,7 @@ fn a_forked_child_does_not_wait_for_transfers_of_its_parent() {
         let (mut owner, _lent, bulk, mover, addr) = idle_owner(transport, LONG);
         let start = || {
             let buffer = mover.memory().bulk_buffer(LONG).unwrap();
-            mover.ipull(&addr, &bulk, 0, buffer, 0..LONG)
+            mover.bulk(&addr, &bulk).start_pull(0, buffer, 0..LONG)
         };
         let mut requests = vec![start(), start(), start()];
         assert_eq!(

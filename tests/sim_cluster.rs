@@ -128,10 +128,10 @@ fn settle(pools: &[ult::PoolRef]) {
     let turn = if pools.len() > 1 { ASIDE } else { 1 };
     let (mut quiet, mut before) = (0, happened());
     while quiet < TURNS {
-        let units = ult::units_run();
+        let units = ult::integration::units_run();
         while {
             ult::yield_now();
-            ult::units_run() - units < turn
+            ult::integration::units_run() - units < turn
         } {}
         let now = happened();
         quiet = if now == before { quiet + 1 } else { 0 };

@@ -225,7 +225,7 @@ fn client(service: &Service) -> TokenStream {
         /// A call waits for its result: a ULT suspends, an OS thread parks. It has the deadline of
         /// the client's [timeout](Self::with_timeout), or that of its method, or none, and always
         /// that of the handler on whose ULT it is made. The forms with `_start` return as soon as
-        /// the arguments are encoded, with a [`Request`](::margo::Request), which can be waited for
+        /// the arguments are encoded, with a [`ForwardRequest`](::margo::ForwardRequest), which can be waited for
         /// or awaited.
         #[derive(Debug, Clone)]
         #vis struct #client {
@@ -348,7 +348,7 @@ fn calls(vis: &syn::Visibility, defined: &Ident, method: &Method) -> TokenStream
         #vis fn #started(
             &self,
             #(#declared),*
-        ) -> ::core::result::Result<::margo::Request<#of_request>, #forward> {
+        ) -> ::core::result::Result<::margo::ForwardRequest<#of_request>, #forward> {
             self.client.#starts(#defined::#constant #sending, &#sent, #deadline)
         }
     }

@@ -126,7 +126,9 @@ impl InstanceMonitoring<'_> {
             return Err(std::io::Error::new(std::io::ErrorKind::Unsupported, text));
         }
         let inner = self.inner().clone();
-        ult::blocking_reserved(move || monitor::files::write(&inner.statistics_source()))
+        ult::integration::blocking_reserved(move || {
+            monitor::files::write(&inner.statistics_source())
+        })
     }
 
     /// The file in which this instance records calls; `None`: it does not (`margo.trace`). It is

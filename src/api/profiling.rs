@@ -66,7 +66,7 @@ impl InstanceMonitoring<'_> {
             return Err(io::Error::new(io::ErrorKind::Unsupported, ProfileError::Forked));
         }
         let inner = self.inner().clone();
-        ult::blocking_reserved(move || write(&inner.profile, &inner.resolved))
+        ult::integration::blocking_reserved(move || write(&inner.profile, &inner.resolved))
     }
 }
 

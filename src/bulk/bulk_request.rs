@@ -7,25 +7,27 @@
 
 use std::fmt;
 use std::future::Future;
-use std::ops::Range;
 use std::pin::Pin;
 use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
-use hg::{Bulk, BulkOp, HgError, OpRef};
+use hg::{HgError, OpRef};
 use ult::{Eventual, ReadyIn, Selectable};
 
+#[cfg(doc)]
+use crate::BulkTransfer;
 use crate::bulk::transfer::Plan;
 use crate::memory::buffer::assert_may_wait;
 use crate::operation::bulk_call::BulkCall;
 use crate::operation::canceler::CancelTarget;
-use crate::operation::deadline::{self, Deadline, is_past};
-use crate::origin::request::at_once;
+use crate::operation::deadline::{Deadline, is_past};
+use crate::origin::forward_request::at_once;
 use crate::support::why_over::GaveUp;
-use crate::{Addr, BulkError, Canceler, Handle, Instance, LocalBulk};
+use crate::{Addr, BulkError, Canceler, Instance, LocalBulk};
 
-/// A bulk transfer in flight, made by [`Instance::ipull`] or [`Instance::ipush`]. Has the buffer
+/// A bulk transfer in flight, made by [`BulkTransfer::start_pull`] or
+/// [`BulkTransfer::start_push`]. Has the buffer
 /// until the transfer is over, and gives it back with the result, whether that is good or bad.
 ///
 /// ```
@@ -35,7 +37,7 @@ use crate::{Addr, BulkError, Canceler, Handle, Instance, LocalBulk};
 /// # let exposed = instance.expose(vec![7; 1000], Access::ReadOnly)?;
 /// # let (from, remote) = (instance.self_addr(), exposed.bulk());
 /// let buffer = instance.memory().bulk_buffer(1000)?;
-/// let request = instance.ipull(&from, remote, 0, buffer, 0..1000);
+/// let request = instance.bulk(&from, remote).start_pull(0, buffer, 0..1000);
 /// // … something else …
 /// let (result, buffer) = request.wait();
 /// result?;
@@ -78,74 +80,6 @@ type Outcome = Eventual<Result<u64, HgError>>;
 type Ended<B> = (Result<(), BulkError>, B);
 
 impl Instance {
-    /// Starts to copy from the memory behind `remote`, which belongs to `from`, into `into[local]`,
-    /// and returns at once. On the ULT of a handler it gives up at the deadline of the request, see
-    /// [`pull`](Self::pull).
-    ///
-    /// Counterpart: `margo_bulk_itransfer` with `HG_BULK_PULL`.
-    pub fn ipull<B: LocalBulk + Send + 'static>(
-        &self,
-        from: &Addr,
-        remote: &Bulk,
-        remote_offset: u64,
-        into: B,
-        local: Range<usize>,
-    ) -> BulkRequest<B> {
-        let plan = Plan { op: BulkOp::Pull, peer: from, remote, remote_offset, local };
-        self.start_request_of(plan, into, Deadline::of_call(None, deadline::of_starter()))
-    }
-
-    /// As [`ipull`](Self::ipull), with a deadline `limit` from now. Then the transfer ends with
-    /// [`BulkError::TimedOut`] as soon as the network no longer touches the buffer, whether or not
-    /// a caller waits for it.
-    ///
-    /// Counterpart: `margo_bulk_itransfer_timed` with `HG_BULK_PULL`, for which zero is no limit.
-    pub fn ipull_timed<B: LocalBulk + Send + 'static>(
-        &self,
-        from: &Addr,
-        remote: &Bulk,
-        remote_offset: u64,
-        into: B,
-        local: Range<usize>,
-        limit: Duration,
-    ) -> BulkRequest<B> {
-        let plan = Plan { op: BulkOp::Pull, peer: from, remote, remote_offset, local };
-        self.start_request_of(plan, into, Deadline::of_call(Some(limit), deadline::of_starter()))
-    }
-
-    /// Starts to copy `from[local]` into the memory behind `remote`, which belongs to `to`, and
-    /// returns at once.
-    ///
-    /// Counterpart: `margo_bulk_itransfer` with `HG_BULK_PUSH`.
-    pub fn ipush<B: LocalBulk + Send + 'static>(
-        &self,
-        to: &Addr,
-        remote: &Bulk,
-        remote_offset: u64,
-        from: B,
-        local: Range<usize>,
-    ) -> BulkRequest<B> {
-        let plan = Plan { op: BulkOp::Push, peer: to, remote, remote_offset, local };
-        self.start_request_of(plan, from, Deadline::of_call(None, deadline::of_starter()))
-    }
-
-    /// As [`ipush`](Self::ipush), with a deadline `limit` from now, see
-    /// [`ipull_timed`](Self::ipull_timed).
-    ///
-    /// Counterpart: `margo_bulk_itransfer_timed` with `HG_BULK_PUSH`, for which zero is no limit.
-    pub fn ipush_timed<B: LocalBulk + Send + 'static>(
-        &self,
-        to: &Addr,
-        remote: &Bulk,
-        remote_offset: u64,
-        from: B,
-        local: Range<usize>,
-        limit: Duration,
-    ) -> BulkRequest<B> {
-        let plan = Plan { op: BulkOp::Push, peer: to, remote, remote_offset, local };
-        self.start_request_of(plan, from, Deadline::of_call(Some(limit), deadline::of_starter()))
-    }
-
     pub(crate) fn start_request_of<B: LocalBulk + Send + 'static>(
         &self,
         plan: Plan<'_>,
@@ -173,56 +107,6 @@ impl Instance {
         }
         let instance = self.clone();
         BulkRequest { instance, call, started, peer, buffer: Some(buffer), awaited: None }
-    }
-}
-
-impl<A, R> Handle<A, R> {
-    /// Starts to copy from the origin's exposed memory into `into[local]`, and returns at once. See
-    /// [`Instance::ipull`].
-    pub fn ipull<B: LocalBulk + Send + 'static>(
-        &self,
-        remote: &Bulk,
-        remote_offset: u64,
-        into: B,
-        local: Range<usize>,
-    ) -> BulkRequest<B> {
-        self.instance().ipull(self.origin(), remote, remote_offset, into, local)
-    }
-
-    /// As [`ipull`](Self::ipull), with a deadline `limit` from now. See [`Instance::ipull_timed`].
-    pub fn ipull_timed<B: LocalBulk + Send + 'static>(
-        &self,
-        remote: &Bulk,
-        remote_offset: u64,
-        into: B,
-        local: Range<usize>,
-        limit: Duration,
-    ) -> BulkRequest<B> {
-        self.instance().ipull_timed(self.origin(), remote, remote_offset, into, local, limit)
-    }
-
-    /// Starts to copy `from[local]` into the origin's exposed memory, and returns at once. See
-    /// [`Instance::ipush`].
-    pub fn ipush<B: LocalBulk + Send + 'static>(
-        &self,
-        remote: &Bulk,
-        remote_offset: u64,
-        from: B,
-        local: Range<usize>,
-    ) -> BulkRequest<B> {
-        self.instance().ipush(self.origin(), remote, remote_offset, from, local)
-    }
-
-    /// As [`ipush`](Self::ipush), with a deadline `limit` from now. See [`Instance::ipush_timed`].
-    pub fn ipush_timed<B: LocalBulk + Send + 'static>(
-        &self,
-        remote: &Bulk,
-        remote_offset: u64,
-        from: B,
-        local: Range<usize>,
-        limit: Duration,
-    ) -> BulkRequest<B> {
-        self.instance().ipush_timed(self.origin(), remote, remote_offset, from, local, limit)
     }
 }
 
@@ -270,7 +154,7 @@ impl<B: LocalBulk + Send + 'static> BulkRequest<B> {
     }
 
     /// As [`wait`](Self::wait), no longer than until `until`. The transfer goes on if it is not
-    /// over then; this is no deadline of the transfer, which [`Instance::ipull_timed`] has.
+    /// over then; this is no deadline of the transfer, which [`BulkTransfer::timeout`] gives.
     ///
     /// # Errors
     ///
@@ -323,7 +207,7 @@ impl<B: LocalBulk + Send + 'static> BulkRequest<B> {
     }
 
     /// Returns the object to pass to [`ult::wait_any`]: it is ready when the transfer is over. See
-    /// [`Request::ready`](crate::Request::ready).
+    /// [`ForwardRequest::ready`](crate::ForwardRequest::ready).
     pub fn ready(&self) -> &dyn Selectable {
         if self.is_lost() {
             return at_once();

@@ -6,16 +6,11 @@ use std::time::Duration;
 
 use hg::{BulkOp, HgError};
 
-use crate::bulk::transfer::Plan;
-use crate::operation::deadline::{self, Deadline};
-use crate::{
-    Addr, Bulk, BulkError, BulkPool, BulkPoolError, BulkRequest, Handle, Instance, LocalBulk,
-    PooledBuffer,
-};
+use crate::bulk::bulk_transfer::BulkTransfer;
+use crate::{Addr, Bulk, BulkError, BulkPool, BulkPoolError, BulkRequest, LocalBulk, PooledBuffer};
 
-impl Instance {
-    /// Pulls `range` of the memory behind `remote`, which belongs to `from`, chunk by chunk, and
-    /// calls `f` with each chunk and its offset in that memory, in order. While `f` works on one
+impl BulkTransfer<'_> {
+    /// Pulls `range` of the remote memory chunk by chunk, and calls `f` with each chunk and its offset in that memory, in order. While `f` works on one
     /// chunk, those after it are being pulled: as many as there are `buffers` beside the one in
     /// `f`. A chunk is as long as the shortest buffer, the last one perhaps shorter.
     ///
@@ -37,7 +32,7 @@ impl Instance {
     ///     let mut file = Vec::new(); // say
     ///     let mut store = || -> Result<(), Box<dyn std::error::Error>> {
     ///         let mut buffers = pool.get_up_to(3, 65_536)?;
-    ///         handle.pull_chunks(remote, 0..remote.len(), &mut buffers, |_offset, chunk| {
+    ///         handle.bulk(remote).pull_chunks(0..remote.len(), &mut buffers, |_offset, chunk| {
     ///             Ok::<_, Box<dyn std::error::Error>>(file.write_all(chunk)?)
     ///         })
     ///     };
@@ -70,52 +65,7 @@ impl Instance {
     ///
     /// Counterpart: `margo_bulk_parallel_transfer`, which has no window and hands nothing out.
     pub fn pull_chunks<B, E>(
-        &self,
-        from: &Addr,
-        remote: &Bulk,
-        range: Range<u64>,
-        buffers: &mut Vec<B>,
-        f: impl FnMut(u64, &mut [u8]) -> Result<(), E>,
-    ) -> Result<(), E>
-    where
-        B: LocalBulk + AsMut<[u8]> + Send + 'static,
-        E: From<BulkError>,
-    {
-        let term = Deadline::of_call(None, deadline::of_starter());
-        self.pull_chunks_within((from, remote, term), range, buffers, f)
-    }
-
-    /// As [`pull_chunks`](Self::pull_chunks), with a deadline `limit` from now: no transfer goes on
-    /// or starts after it, and the error is [`BulkError::TimedOut`]. An `f` that runs then is not
-    /// interrupted, and if it has the last chunk there is no error.
-    ///
-    /// # Errors
-    ///
-    /// As there, and `TimedOut`.
-    ///
-    /// # Panics
-    ///
-    /// As there.
-    pub fn pull_chunks_timed<B, E>(
-        &self,
-        from: &Addr,
-        remote: &Bulk,
-        range: Range<u64>,
-        buffers: &mut Vec<B>,
-        limit: Duration,
-        f: impl FnMut(u64, &mut [u8]) -> Result<(), E>,
-    ) -> Result<(), E>
-    where
-        B: LocalBulk + AsMut<[u8]> + Send + 'static,
-        E: From<BulkError>,
-    {
-        let term = Deadline::of_call(Some(limit), deadline::of_starter());
-        self.pull_chunks_within((from, remote, term), range, buffers, f)
-    }
-
-    fn pull_chunks_within<B, E>(
-        &self,
-        (from, remote, term): (&Addr, &Bulk, Option<Deadline>),
+        self,
         range: Range<u64>,
         buffers: &mut Vec<B>,
         mut f: impl FnMut(u64, &mut [u8]) -> Result<(), E>,
@@ -127,7 +77,8 @@ impl Instance {
         if ult::is_tasklet() {
             return Err(BulkError::Tasklet.into());
         }
-        check_range(from, remote, &range)?;
+        check_range(self.peer, self.remote, &range)?;
+        let deadline = self.deadline();
         let mut window = Window::new(buffers);
         let mut chunks = Chunks { range, bytes: window.chunk_bytes() };
         loop {
@@ -136,9 +87,8 @@ impl Instance {
                     window.free.push(buffer);
                     break;
                 };
-                let plan =
-                    Plan { op: BulkOp::Pull, peer: from, remote, remote_offset: at, local: 0..len };
-                let request = self.start_request_of(plan, buffer, term);
+                let plan = self.plan(BulkOp::Pull, at, 0..len);
+                let request = self.instance.start_request_of(plan, buffer, deadline);
                 window.flying.push_back((at, len, request));
             }
             let Some((at, len)) = window.wait_for_first()? else { return Ok(()) };
@@ -148,8 +98,7 @@ impl Instance {
         }
     }
 
-    /// Pushes into `range` of the memory behind `remote`, which belongs to `to`, chunk by chunk:
-    /// calls `f` with the offset in that memory and the buffer to be filled, in order. While `f`
+    /// Pushes into `range` of the remote memory chunk by chunk: calls `f` with the offset in that memory and the buffer to be filled, in order. While `f`
     /// fills one chunk, those before it are being pushed. Otherwise as
     /// [`pull_chunks`](Self::pull_chunks). All have arrived when it returns without an error.
     ///
@@ -161,51 +110,7 @@ impl Instance {
     ///
     /// If there is no buffer, or one without bytes.
     pub fn push_chunks<B, E>(
-        &self,
-        to: &Addr,
-        remote: &Bulk,
-        range: Range<u64>,
-        buffers: &mut Vec<B>,
-        f: impl FnMut(u64, &mut [u8]) -> Result<(), E>,
-    ) -> Result<(), E>
-    where
-        B: LocalBulk + AsMut<[u8]> + Send + 'static,
-        E: From<BulkError>,
-    {
-        let term = Deadline::of_call(None, deadline::of_starter());
-        self.push_chunks_within((to, remote, term), range, buffers, f)
-    }
-
-    /// As [`push_chunks`](Self::push_chunks), with a deadline `limit` from now, see
-    /// [`pull_chunks_timed`](Self::pull_chunks_timed).
-    ///
-    /// # Errors
-    ///
-    /// As there.
-    ///
-    /// # Panics
-    ///
-    /// As there.
-    pub fn push_chunks_timed<B, E>(
-        &self,
-        to: &Addr,
-        remote: &Bulk,
-        range: Range<u64>,
-        buffers: &mut Vec<B>,
-        limit: Duration,
-        f: impl FnMut(u64, &mut [u8]) -> Result<(), E>,
-    ) -> Result<(), E>
-    where
-        B: LocalBulk + AsMut<[u8]> + Send + 'static,
-        E: From<BulkError>,
-    {
-        let term = Deadline::of_call(Some(limit), deadline::of_starter());
-        self.push_chunks_within((to, remote, term), range, buffers, f)
-    }
-
-    fn push_chunks_within<B, E>(
-        &self,
-        (to, remote, term): (&Addr, &Bulk, Option<Deadline>),
+        self,
         range: Range<u64>,
         buffers: &mut Vec<B>,
         mut f: impl FnMut(u64, &mut [u8]) -> Result<(), E>,
@@ -217,7 +122,8 @@ impl Instance {
         if ult::is_tasklet() {
             return Err(BulkError::Tasklet.into());
         }
-        check_range(to, remote, &range)?;
+        check_range(self.peer, self.remote, &range)?;
+        let deadline = self.deadline();
         let mut window = Window::new(buffers);
         let chunks = Chunks { range, bytes: window.chunk_bytes() };
         for (at, len) in chunks {
@@ -230,9 +136,8 @@ impl Instance {
             let Some(buffer) = window.free.last_mut() else { break };
             f(at, &mut buffer.as_mut()[..len])?;
             if let Some(buffer) = window.free.pop() {
-                let plan =
-                    Plan { op: BulkOp::Push, peer: to, remote, remote_offset: at, local: 0..len };
-                let request = self.start_request_of(plan, buffer, term);
+                let plan = self.plan(BulkOp::Push, at, 0..len);
+                let request = self.instance.start_request_of(plan, buffer, deadline);
                 window.flying.push_back((at, len, request));
             }
         }
@@ -241,108 +146,10 @@ impl Instance {
     }
 }
 
-impl<A, R> Handle<A, R> {
-    /// Pulls from the origin's memory chunk by chunk; see [`Instance::pull_chunks`].
-    ///
-    /// # Errors
-    ///
-    /// As there.
-    ///
-    /// # Panics
-    ///
-    /// As there.
-    pub fn pull_chunks<B, E>(
-        &self,
-        remote: &Bulk,
-        range: Range<u64>,
-        buffers: &mut Vec<B>,
-        f: impl FnMut(u64, &mut [u8]) -> Result<(), E>,
-    ) -> Result<(), E>
-    where
-        B: LocalBulk + AsMut<[u8]> + Send + 'static,
-        E: From<BulkError>,
-    {
-        self.instance().pull_chunks(self.origin(), remote, range, buffers, f)
-    }
-
-    /// As [`pull_chunks`](Self::pull_chunks), with a deadline `limit` from now; see
-    /// [`Instance::pull_chunks_timed`].
-    ///
-    /// # Errors
-    ///
-    /// As there.
-    ///
-    /// # Panics
-    ///
-    /// As there.
-    pub fn pull_chunks_timed<B, E>(
-        &self,
-        remote: &Bulk,
-        range: Range<u64>,
-        buffers: &mut Vec<B>,
-        limit: Duration,
-        f: impl FnMut(u64, &mut [u8]) -> Result<(), E>,
-    ) -> Result<(), E>
-    where
-        B: LocalBulk + AsMut<[u8]> + Send + 'static,
-        E: From<BulkError>,
-    {
-        self.instance().pull_chunks_timed(self.origin(), remote, range, buffers, limit, f)
-    }
-
-    /// Pushes into the origin's memory chunk by chunk; see [`Instance::push_chunks`].
-    ///
-    /// # Errors
-    ///
-    /// As there.
-    ///
-    /// # Panics
-    ///
-    /// As there.
-    pub fn push_chunks<B, E>(
-        &self,
-        remote: &Bulk,
-        range: Range<u64>,
-        buffers: &mut Vec<B>,
-        f: impl FnMut(u64, &mut [u8]) -> Result<(), E>,
-    ) -> Result<(), E>
-    where
-        B: LocalBulk + AsMut<[u8]> + Send + 'static,
-        E: From<BulkError>,
-    {
-        self.instance().push_chunks(self.origin(), remote, range, buffers, f)
-    }
-
-    /// As [`push_chunks`](Self::push_chunks), with a deadline `limit` from now; see
-    /// [`Instance::push_chunks_timed`].
-    ///
-    /// # Errors
-    ///
-    /// As there.
-    ///
-    /// # Panics
-    ///
-    /// As there.
-    pub fn push_chunks_timed<B, E>(
-        &self,
-        remote: &Bulk,
-        range: Range<u64>,
-        buffers: &mut Vec<B>,
-        limit: Duration,
-        f: impl FnMut(u64, &mut [u8]) -> Result<(), E>,
-    ) -> Result<(), E>
-    where
-        B: LocalBulk + AsMut<[u8]> + Send + 'static,
-        E: From<BulkError>,
-    {
-        self.instance().push_chunks_timed(self.origin(), remote, range, buffers, limit, f)
-    }
-}
-
 impl BulkPool {
     /// Up to `count` buffers of at least `len` bytes: waits for the first as [`get`](Self::get)
     /// does, and takes more only if they are free. So those who need several at once do not wait
-    /// for each other. For [`Instance::pull_chunks`]. None if `count` is zero.
+    /// for each other. For [`BulkTransfer::pull_chunks`]. None if `count` is zero.
     ///
     /// # Errors
     ///
@@ -473,7 +280,7 @@ impl<B: LocalBulk + Send + 'static> Drop for Window<'_, B> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Access, BulkPoolSpec};
+    use crate::{Access, BulkPoolSpec, Instance};
 
     #[test]
     fn a_range_that_is_no_part_of_the_memory_is_an_error_before_anything_moves() {
@@ -489,8 +296,8 @@ mod tests {
             };
             let range = Range { start, end };
             let result = match push {
-                false => instance.pull_chunks(&own, remote, range, &mut buffers, count),
-                true => instance.push_chunks(&own, remote, range, &mut buffers, count),
+                false => instance.bulk(&own, remote).pull_chunks(range, &mut buffers, count),
+                true => instance.bulk(&own, remote).push_chunks(range, &mut buffers, count),
             };
             result.map(|()| chunks)
         };
@@ -521,7 +328,7 @@ mod tests {
         let buffer = |_| instance.memory().bulk_buffer(100).unwrap();
         let mut buffers: Vec<_> = (0..8).map(buffer).collect();
         let mut filled = 0;
-        let pushed = instance.push_chunks(&own, remote, 0..1000, &mut buffers, |_, _| {
+        let pushed = instance.bulk(&own, remote).push_chunks(0..1000, &mut buffers, |_, _| {
             filled += 1;
             Ok::<_, BulkError>(())
         });

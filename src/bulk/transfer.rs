@@ -44,8 +44,8 @@ fn look(instance: &Instance) {
 }
 
 impl Instance {
-    /// Copies from the memory behind `remote`, which belongs to `from`, into `into[local]`. The
-    /// fastest destination on one host is memory of [`alloc`](Self::alloc) that is exposed.
+    /// Copies from the memory behind `remote`, which belongs to `from`, into `into[local]`, and waits
+    /// for it. With a limit, in the background, or in chunks: [`bulk`](Self::bulk). The fastest destination on one host is memory of [`alloc`](Self::alloc) that is exposed.
     ///
     /// Small memory that peers may only read comes as it was when `remote` was sent, which has the
     /// bytes with it.
@@ -74,30 +74,7 @@ impl Instance {
         into: &mut impl LocalBulk,
         local: Range<usize>,
     ) -> Result<(), BulkError> {
-        let plan = Plan { op: BulkOp::Pull, peer: from, remote, remote_offset, local };
-        self.transfer(plan, into, None)
-    }
-
-    /// As [`pull`](Self::pull), for at most `limit` from now. Then the transfer is cancelled, and
-    /// this returns as soon as the peer has said that it no longer touches the buffer, or a tenth
-    /// of a second later if it does not answer.
-    ///
-    /// # Errors
-    ///
-    /// As `pull`, and [`BulkError::TimedOut`].
-    ///
-    /// Counterpart: `margo_bulk_transfer_timed`, for which zero is no limit.
-    pub fn pull_timed(
-        &self,
-        from: &Addr,
-        remote: &Bulk,
-        remote_offset: u64,
-        into: &mut impl LocalBulk,
-        local: Range<usize>,
-        limit: Duration,
-    ) -> Result<(), BulkError> {
-        let plan = Plan { op: BulkOp::Pull, peer: from, remote, remote_offset, local };
-        self.transfer(plan, into, Some(limit))
+        self.bulk(from, remote).pull(remote_offset, into, local)
     }
 
     /// Copies `from[local]` into the memory behind `remote`, which belongs to `to`. For deadlines
@@ -116,34 +93,12 @@ impl Instance {
         from: &mut impl LocalBulk,
         local: Range<usize>,
     ) -> Result<(), BulkError> {
-        let plan = Plan { op: BulkOp::Push, peer: to, remote, remote_offset, local };
-        self.transfer(plan, from, None)
-    }
-
-    /// As [`push`](Self::push), for at most `limit` from now. Then the transfer is cancelled, as by
-    /// [`pull_timed`](Self::pull_timed).
-    ///
-    /// # Errors
-    ///
-    /// As `push`, and [`BulkError::TimedOut`].
-    ///
-    /// Counterpart: `margo_bulk_transfer_timed`, for which zero is no limit.
-    pub fn push_timed(
-        &self,
-        to: &Addr,
-        remote: &Bulk,
-        remote_offset: u64,
-        from: &mut impl LocalBulk,
-        local: Range<usize>,
-        limit: Duration,
-    ) -> Result<(), BulkError> {
-        let plan = Plan { op: BulkOp::Push, peer: to, remote, remote_offset, local };
-        self.transfer(plan, from, Some(limit))
+        self.bulk(to, remote).push(remote_offset, from, local)
     }
 
     /// A [`BulkBuffer`](crate::bulk_memory::BulkBuffer) is borrowed mutably by all callers, for
     /// both directions: the transfer has it for itself. Exposed memory is never seen as a slice.
-    fn transfer(
+    pub(crate) fn transfer(
         &self,
         plan: Plan<'_>,
         lent: &mut impl LocalBulk,
@@ -269,37 +224,5 @@ impl<A, R> Handle<A, R> {
         local: Range<usize>,
     ) -> Result<(), BulkError> {
         self.instance().push(self.origin(), remote, remote_offset, from, local)
-    }
-
-    /// As [`pull`](Self::pull), for at most `limit` from now.
-    ///
-    /// # Errors
-    ///
-    /// As [`Instance::pull_timed`].
-    pub fn pull_timed(
-        &self,
-        remote: &Bulk,
-        remote_offset: u64,
-        into: &mut impl LocalBulk,
-        local: Range<usize>,
-        limit: Duration,
-    ) -> Result<(), BulkError> {
-        self.instance().pull_timed(self.origin(), remote, remote_offset, into, local, limit)
-    }
-
-    /// As [`push`](Self::push), for at most `limit` from now.
-    ///
-    /// # Errors
-    ///
-    /// As [`Instance::push_timed`].
-    pub fn push_timed(
-        &self,
-        remote: &Bulk,
-        remote_offset: u64,
-        from: &mut impl LocalBulk,
-        local: Range<usize>,
-        limit: Duration,
-    ) -> Result<(), BulkError> {
-        self.instance().push_timed(self.origin(), remote, remote_offset, from, local, limit)
     }
 }

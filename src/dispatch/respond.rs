@@ -378,7 +378,7 @@ impl Reply {
     /// The handler's unit begins.
     #[inline]
     pub(crate) fn handler_begins(&self) {
-        self.unit.store(ult::current_address(), Ordering::Relaxed);
+        self.unit.store(ult::integration::current_address(), Ordering::Relaxed);
     }
 
     /// Returns whether nothing is left to do when the handler's unit is over. `false`: ask
@@ -425,7 +425,7 @@ impl Reply {
     /// The request is answered, as far as it can be.
     #[inline]
     fn answered(&self) {
-        if self.unit.load(Ordering::Relaxed) == ult::current_address() {
+        if self.unit.load(Ordering::Relaxed) == ult::integration::current_address() {
             // The handler's end, which looks, comes later in the same unit.
             self.is_over.store(true, Ordering::Relaxed);
         } else {
@@ -458,7 +458,7 @@ impl Reply {
         }
         if !std::thread::panicking() {
             self.ended_without_answer();
-        } else if self.unit.load(Ordering::Relaxed) == ult::current_address() {
+        } else if self.unit.load(Ordering::Relaxed) == ult::integration::current_address() {
             // If it is the handler that panics, its end knows the message and answers with it.
             self.ends.lock().lost_to_panic = true;
         } else {

@@ -541,13 +541,13 @@ impl RunningHandler {
             if let Some(deadline) = reply.deadline() {
                 deadline::begin(deadline);
             }
-            ult::announce();
+            ult::integration::announce();
             // Calls that it makes, and what it spawns, are on behalf of this request; not of the
             // one whose handler has made place for it, and has spawned its unit.
             trace::begin_unit(registration.id().0, reply.trace());
             if let Err(caught) = catch_unwind(AssertUnwindSafe(|| (entry.run)(reply))) {
                 unwound(reply, &*caught);
-                ult::discard_panic(caught);
+                ult::integration::discard_panic(caught);
             }
         }
         let reply = &self.reply;

@@ -318,7 +318,7 @@ pub enum ForwardError {
     Tasklet {
         /// The RPC's name.
         rpc: &'static str,
-        /// Nothing was sent. Otherwise it waited for a [`Request`](crate::Request), whose call was
+        /// Nothing was sent. Otherwise it waited for a [`ForwardRequest`](crate::ForwardRequest), whose call was
         /// cancelled: the handler may have run, or may still run.
         never_ran: bool,
     },
@@ -497,7 +497,7 @@ pub enum BulkError {
     },
     /// The transfer had no deadline, and stood still for so long that it was given up: the peer is
     /// there and serves nothing. It may take longer with a deadline of its own
-    /// ([`Instance::pull_timed`](crate::Instance::pull_timed)), or with another
+    /// ([`BulkTransfer::timeout`](crate::BulkTransfer::timeout)), or with another
     /// `margo.bulk.timeout_msec` in the configuration.
     #[error(
         "bulk transfer with {peer} has stood still for {limit:?} and was given up (the setting \

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use na::fork::Process;
-use ult::blocking_reserved;
+use ult::integration::blocking_reserved;
 
 use crate::support::files;
 

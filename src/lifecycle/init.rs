@@ -197,7 +197,7 @@ fn start(
         profile: Profile::default(),
         resolved,
     });
-    na::run_blocking_by(ult::blocking_reserved);
+    na::run_blocking_by(ult::integration::blocking_reserved);
     start_trace(&inner)?;
     inner.metrics.watched.add(Arc::downgrade(&inner) as _);
     start_progress(&inner)?;

@@ -2,7 +2,7 @@
 //!
 //! Each request says in which RPC's handler its call was made; peers use it for statistics by call
 //! path. The id of the RPC whose handler runs is the word that ULTs hand on to those that they
-//! spawn ([`ult::inherited_word`]), so a call has the same parent wherever in a handler's ULTs it
+//! spawn ([`ult::integration::inherited_word`]), so a call has the same parent wherever in a handler's ULTs it
 //! is made. Zero is none, as in C.
 
 use hg::{RpcId, margo};
@@ -20,7 +20,7 @@ use hg::{RpcId, margo};
 /// Counterpart: `margo_get_current_rpc_id`.
 #[must_use]
 pub fn current_rpc_id() -> Option<RpcId> {
-    from_word(ult::inherited_word())
+    from_word(ult::integration::inherited_word())
 }
 
 /// Says on behalf of which RPC the caller, and what it spawns from now on, runs; for a ULT or OS
@@ -29,7 +29,7 @@ pub fn current_rpc_id() -> Option<RpcId> {
 ///
 /// Counterpart: `margo_set_current_rpc_id`, which user ULTs in a handler have to call.
 pub fn set_current_rpc_id(id: Option<RpcId>) {
-    ult::set_inherited_word(id.map_or(0, |id| id.0));
+    ult::integration::set_inherited_word(id.map_or(0, |id| id.0));
 }
 
 /// Returns the parent that a request names, if any.

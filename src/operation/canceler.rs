@@ -13,7 +13,7 @@ use crate::operation::pending_response::PendingResponse;
 use crate::support::why_over::GaveUp;
 
 /// Ends a call, a bulk transfer or an answer early, from anywhere; see
-/// [`Request::cancel`](crate::Request::cancel). Cheap to clone. Keeps neither that nor its instance
+/// [`ForwardRequest::cancel`](crate::ForwardRequest::cancel). Cheap to clone. Keeps neither that nor its instance
 /// alive, and does nothing when they are over.
 #[derive(Debug, Clone)]
 pub struct Canceler {

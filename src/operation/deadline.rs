@@ -62,7 +62,7 @@ fn inherited() -> Option<Instant> {
 /// Returns the deadline that a caller has to observe when it starts a transfer.
 #[inline]
 pub(crate) fn of_starter() -> Option<Instant> {
-    if ult::is_tasklet_or_has_locals() { inherited() } else { None }
+    if ult::integration::is_tasklet_or_has_locals() { inherited() } else { None }
 }
 
 /// The bounds of a call, each of which ends it early.
@@ -80,7 +80,7 @@ impl CallLimits {
         rpc: &'static str,
         limit: Option<Duration>,
     ) -> Result<Self, ForwardError> {
-        match ult::is_tasklet_or_has_locals() {
+        match ult::integration::is_tasklet_or_has_locals() {
             true => Self::of_special_caller(rpc, limit),
             false => Ok(Self::of_limit(limit)),
         }
@@ -89,7 +89,11 @@ impl CallLimits {
     /// Those of a call that its caller starts and does not wait for.
     #[inline]
     pub(crate) fn of_starter(limit: Option<Duration>) -> Self {
-        if ult::is_tasklet_or_has_locals() { Self::inherited(limit) } else { Self::of_limit(limit) }
+        if ult::integration::is_tasklet_or_has_locals() {
+            Self::inherited(limit)
+        } else {
+            Self::of_limit(limit)
+        }
     }
 
     #[inline]
@@ -114,7 +118,7 @@ impl CallLimits {
 impl CancelToken {
     /// Runs `work`, and lets this token cancel the calls that are made in it: they end with
     /// [`ForwardError::Canceled`] when it fires, and their targets are told in turn, as by
-    /// [`Request::cancel`](crate::Request::cancel); one that would be made later is not sent
+    /// [`ForwardRequest::cancel`](crate::ForwardRequest::cancel); one that would be made later is not sent
     /// ([`never_ran`](ForwardError::never_ran)). Calls whose deadline has passed by then end with
     /// [`ForwardError::TimedOut`]. So a handler that forwards says that its call is given up when
     /// its own caller gives up, and if all do, the last of a chain hears when the first one

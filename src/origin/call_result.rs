@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use crate::operation::call::{Call, CallInfo};
 use crate::operation::deadline::CallLimits;
-use crate::{ForwardError, Instance, OneWay, ProviderHandle, Request};
+use crate::{ForwardError, ForwardRequest, Instance, OneWay, ProviderHandle};
 
 /// Why a [`call`](crate::RpcCall::call) has no value: the service says so, or there is no answer of
 /// it.
@@ -32,7 +32,7 @@ impl<E> CallError<E> {
     }
 
     /// Flattens an answer as [`call`](crate::RpcCall::call) does, for answers that come in another
-    /// way: from a [`Request`], one of several of them, or to a callback.
+    /// way: from a [`ForwardRequest`], one of several of them, or to a callback.
     ///
     /// ```
     /// # use margo::{CallError, Instance, ProviderHandle, Rpc};
@@ -102,7 +102,7 @@ impl Instance {
         to: &ProviderHandle,
         args: &A,
         bounds: CallLimits,
-    ) -> Result<Request<()>, ForwardError> {
+    ) -> Result<ForwardRequest<()>, ForwardError> {
         CallInfo { rpc: rpc.name(), to, term: bounds.term }.is_in_time()?;
         let read = |call: &Call, _: &Self, site: CallInfo<'_>| call.sent(site);
         self.start_request(ForwardOptions::one_way(), rpc, to, args, bounds, read)

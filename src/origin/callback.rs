@@ -27,7 +27,7 @@ pub(crate) struct Caller {
 
 impl Caller {
     pub(crate) fn here() -> Self {
-        Self { on_behalf_of: ult::inherited_word(), context: trace::current() }
+        Self { on_behalf_of: ult::integration::inherited_word(), context: trace::current() }
     }
 
     /// Has `callback` called once, on a ULT of its own in the default handler pool; if there is no

@@ -3,7 +3,7 @@
 //! | the caller | file |
 //! |---|---|
 //! | waits: [`Instance::forward`] | this one |
-//! | goes on, and waits, polls or awaits later: [`RpcCall::start`](crate::RpcCall::start) | `request.rs` |
+//! | goes on, and waits, polls or awaits later: [`RpcCall::start`](crate::RpcCall::start) | `forward_request.rs` |
 //! | goes on, and is called back: [`RpcCall::call_back`](crate::RpcCall::call_back) | `callback.rs` |
 //!
 //! All start here; `call.rs` has the object that they wait for, and how it ends.

@@ -2,7 +2,7 @@
 //! or the death of the peer.
 //!
 //! May import the folders up to `polling`. Read `rpc_call.rs` (the ways to call), `forward.rs`
-//! (a call from top to bottom), then `request.rs` (a call that goes on beside its caller),
+//! (a call from top to bottom), then `forward_request.rs` (a call that goes on beside its caller),
 //! `callback.rs` and `call_result.rs`; `sharded_handle.rs`.
 //!
 //! | step of a call | function |
@@ -19,6 +19,6 @@
 pub(crate) mod call_result;
 pub(crate) mod callback;
 pub(crate) mod forward;
-pub(crate) mod request;
+pub(crate) mod forward_request;
 pub(crate) mod rpc_call;
 pub(crate) mod sharded_handle;

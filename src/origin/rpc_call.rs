@@ -8,9 +8,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::operation::deadline::CallLimits;
-use crate::origin::request::read;
+use crate::origin::forward_request::read;
 use crate::{
-    CallError, Canceler, ForwardError, Instance, NoResponse, ProviderHandle, Request, Rpc,
+    CallError, Canceler, ForwardError, ForwardRequest, Instance, NoResponse, ProviderHandle, Rpc,
 };
 
 /// A call that is about to be made, see [`Instance::rpc`]: how long it may take, and one of the
@@ -20,10 +20,10 @@ use crate::{
 /// |---|---|---|
 /// | [`wait`](Self::wait) | waits | the result |
 /// | [`call`](Self::call) | waits | the value of a result that is a `Result` of the service |
-/// | [`start`](Self::start) | goes on | a [`Request`]: to wait for, to look at, to `.await` |
+/// | [`start`](Self::start) | goes on | a [`ForwardRequest`]: to wait for, to look at, to `.await` |
 /// | [`call_back`](Self::call_back) | goes on | a [`Canceler`]; the callback gets the result |
 /// | [`send`](Self::send) | waits until it is sent | nothing: the RPC has no response |
-/// | [`start_send`](Self::start_send) | goes on | a [`Request`] for the end of sending |
+/// | [`start_send`](Self::start_send) | goes on | a [`ForwardRequest`] for the end of sending |
 ///
 /// Nothing is sent before one of these.
 #[must_use = "nothing is sent until one of its last methods is called"]
@@ -101,7 +101,7 @@ impl<A: Serialize, R: DeserializeOwned> RpcCall<'_, A, R> {
     }
 
     /// Starts the call, and returns when the arguments have been encoded: they are not needed any
-    /// more. The answer is that of the [`Request`], which is a `Future` too. With a
+    /// more. The answer is that of the [`ForwardRequest`], which is a `Future` too. With a
     /// [`timeout`](Self::timeout), the call ends then, whether or not a caller waits for it.
     ///
     /// There is no order among calls in flight, of their handlers or of their answers.
@@ -112,7 +112,7 @@ impl<A: Serialize, R: DeserializeOwned> RpcCall<'_, A, R> {
     /// [`ForwardError::Network`].
     ///
     /// Counterpart: `margo_provider_iforward`, `margo_provider_iforward_timed`.
-    pub fn start(self) -> Result<Request<R>, ForwardError> {
+    pub fn start(self) -> Result<ForwardRequest<R>, ForwardError> {
         let limits = CallLimits::of_starter(self.limit);
         let options = ForwardOptions::default();
         self.instance.start_request(options, self.rpc, self.to, self.args, limits, read)
@@ -215,9 +215,9 @@ impl<A: Serialize> RpcCall<'_, A, NoResponse> {
     }
 
     /// As [`send`](Self::send), and returns when the arguments have been encoded: they are not
-    /// needed any more. Also for tasklets, which cannot wait. The [`Request`] is over when `send`
+    /// needed any more. Also for tasklets, which cannot wait. The [`ForwardRequest`] is over when `send`
     /// would return. Dropping it cancels what is not sent yet; to send and forget,
-    /// [`detach`](Request::detach) it.
+    /// [`detach`](ForwardRequest::detach) it.
     ///
     /// ```
     /// use margo::{Instance, OneWay, ProviderHandle};
@@ -244,7 +244,7 @@ impl<A: Serialize> RpcCall<'_, A, NoResponse> {
     /// deadline of the request on whose behalf the caller runs has passed.
     ///
     /// Counterpart: `margo_iforward` of an RPC with `margo_registered_disable_response`.
-    pub fn start_send(self) -> Result<Request<()>, ForwardError> {
+    pub fn start_send(self) -> Result<ForwardRequest<()>, ForwardError> {
         let limits = CallLimits::of_starter(self.limit);
         self.instance.start_sending(self.rpc, self.to, self.args, limits)
     }

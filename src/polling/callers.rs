@@ -80,7 +80,7 @@ fn stand_in(
 /// Returns whether another unit is to have the execution stream.
 #[inline]
 fn others_wait(progress: &Progress) -> bool {
-    progress.is_ordered() || ult::has_runnable_beyond(PROGRESS_ALONE)
+    progress.is_ordered() || ult::integration::has_runnable_beyond(PROGRESS_ALONE)
 }
 
 /// Looks until a poll would find something, or there was none for a while; `false`: others want
@@ -127,9 +127,9 @@ mod tests {
 
     /// Units that have run on the caller's execution stream while it made one call.
     fn run_during_a_call(client: &Instance, target: &ProviderHandle) -> u64 {
-        let before = ult::units_run();
+        let before = ult::integration::units_run();
         client.forward(NULL, target, &()).unwrap();
-        ult::units_run() - before
+        ult::integration::units_run() - before
     }
 
     #[test]

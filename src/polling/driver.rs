@@ -8,7 +8,7 @@
 //! - **yield**, if anything else can run on this execution stream, also if its pool comes behind;
 //! - **spin or sleep**, if nothing can. It spins for as long as `SpinWindow` allows, because a
 //!   wake-up by the kernel costs tens of microseconds; then it asks the execution stream to sleep
-//!   on the network's descriptor ([`ult::idle`]), which any push to one of its pools also ends.
+//!   on the network's descriptor ([`ult::integration::idle`]), which any push to one of its pools also ends.
 //!   Progress ULTs of one execution stream spin and sleep together (`progress_group.rs`).
 //!
 //! Nothing here polls a clock while asleep, and there is no tick. With
@@ -44,7 +44,7 @@ use std::time::{Duration, Instant};
 
 use hg::{CallKey, Core, HgError, RequestHandle, RequestParts, Response, Sink};
 use rustix::event::{EventfdFlags, eventfd};
-use ult::{Eventual, IdleEnd};
+use ult::{Eventual, integration::IdleEnd};
 
 use crate::dispatch::run_handler;
 use crate::instance::inner::Inner;
@@ -252,7 +252,7 @@ fn run_loop(inner: &Arc<Inner>, core: &Arc<Core<Token>>, progress: &Progress) ->
         if found > 0 {
             progress.found(found, &mut patience, &mut seat);
             sent_by_look = false;
-            if ult::has_runnable() {
+            if ult::integration::has_runnable() {
                 give_way(is_behind(inner, core), || progress.yield_now(&mut patience, &mut seat));
             }
             continue;
@@ -336,7 +336,7 @@ fn linger((inner, core, progress): (&Inner, &Core<Token>, &Progress), is_fresh: 
                 return true;
             }
         }
-        if ult::has_runnable() || progress.is_ordered() || is_wanted() {
+        if ult::integration::has_runnable() || progress.is_ordered() || is_wanted() {
             return false;
         }
     }
@@ -347,13 +347,13 @@ fn linger((inner, core, progress): (&Inner, &Core<Token>, &Progress), is_fresh: 
 #[inline]
 fn can_others_run((inner, core): (&Inner, &Core<Token>), closing: bool) -> bool {
     let may_take = |all: &Surplus| !closing && all.take(core.shard());
-    ult::has_runnable() || inner.surplus.as_deref().is_some_and(may_take)
+    ult::integration::has_runnable() || inner.surplus.as_deref().is_some_and(may_take)
 }
 
 /// Returns whether units that can run have no turn while the caller yields and yields, or few.
 #[inline]
 fn is_behind(inner: &Inner, core: &Core<Token>) -> bool {
-    ult::has_runnable_behind()
+    ult::integration::has_runnable_behind()
         || inner.surplus.as_ref().is_some_and(|own| own.is_behind(core.shard()))
 }
 
@@ -373,7 +373,7 @@ fn step_aside() {
     // Nothing sleeps on it, as the answer to whether it may is no; so any descriptor does, and the
     // network's own one may be missing.
     match silent_fd() {
-        Some(fd) => _ = ult::idle(fd, None, || false),
+        Some(fd) => _ = ult::integration::idle(fd, None, || false),
         None => ult::yield_now(),
     }
 }
@@ -497,7 +497,7 @@ fn sleep(
         let may_sleep = !inner.is_forked() && !progress.is_ordered_late(core) && !is_late();
         may_sleep && !is_wanted && (until.is_some() || core.prepare_wait())
     };
-    let end = ult::idle(fd, until, arm);
+    let end = ult::integration::idle(fd, until, arm);
     progress.asleep.store(false, Ordering::Relaxed);
     if let Some(next) = surplus.and_then(|all| all.end_rest(core.shard())) {
         inner.shards.get(next).kick();
@@ -625,7 +625,7 @@ mod tests {
             let other = behind.spawn(move || runs.store(true, Ordering::Relaxed));
             // Not after a yield, which comes straight back.
             let steps = (0..100).take_while(|_| {
-                give_way(ult::has_runnable_behind(), ult::yield_now);
+                give_way(ult::integration::has_runnable_behind(), ult::yield_now);
                 !has_run.load(Ordering::Relaxed)
             });
             let steps = steps.count();

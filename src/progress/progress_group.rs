@@ -100,8 +100,8 @@ impl GroupMember {
     /// had it, if the order of pools is against them.
     pub(crate) fn give_turn(&self, step_aside: impl FnOnce()) -> bool {
         let turns = &self.company.turns;
-        let before = (ult::units_run(), turns.get());
-        if ult::has_runnable_behind() {
+        let before = (ult::integration::units_run(), turns.get());
+        if ult::integration::has_runnable_behind() {
             let aside = Aside::new(&self.company);
             step_aside();
             drop(aside);
@@ -109,7 +109,7 @@ impl GroupMember {
             ult::yield_now();
             turns.set(turns.get().wrapping_add(1));
         }
-        ult::units_run().wrapping_sub(before.0) <= turns.get().wrapping_sub(before.1)
+        ult::integration::units_run().wrapping_sub(before.0) <= turns.get().wrapping_sub(before.1)
     }
 
     /// The caller's patience is over; whether that of all is.

@@ -2,9 +2,9 @@
 
 use margo_config::{Config, ConfigFlags};
 
-use crate::Instance;
 use crate::elastic::{Part, RuntimeOwner};
 use crate::instance::inner::Inner;
+use crate::{Instance, InstanceLayout};
 
 /// A size as the document has it.
 fn eager_size(bytes: usize) -> Option<u32> {
@@ -12,7 +12,7 @@ fn eager_size(bytes: usize) -> Option<u32> {
 }
 
 impl Inner {
-    /// See [`Instance::config_as`](crate::Instance::config_as).
+    /// See [`InstanceLayout::config_as`].
     pub(crate) fn config_as(&self, flags: ConfigFlags) -> Config {
         let runtime_owner = self.runtime_owner;
         // All that is hidden of a program's layout is the layout: roles stay.
@@ -64,10 +64,12 @@ impl Instance {
     ///
     /// Counterpart: `margo_get_config`.
     pub fn config(&self) -> Config {
-        self.config_as(ConfigFlags::default())
+        self.inner().config_as(ConfigFlags::default())
     }
+}
 
-    /// As [`config`](Self::config), printed as the flags say. Then
+impl InstanceLayout<'_> {
+    /// As [`Instance::config`], printed as the flags say. Then
     /// [`to_json_pretty`](Config::to_json_pretty) or [`to_json`](Config::to_json).
     ///
     /// Counterpart: `margo_get_config_opt`.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::{CallError, ForwardError, Instance, OneWay, ProviderHandle, Request, Rpc};
+use crate::{CallError, ForwardError, ForwardRequest, Instance, OneWay, ProviderHandle, Rpc};
 
 /// A provider, who calls it, and a limit for calls.
 #[derive(Debug, Clone)]
@@ -85,7 +85,7 @@ impl ServiceClient {
         rpc: Rpc<A, R>,
         args: &A,
         deadline: Option<Duration>,
-    ) -> Result<Request<R>, ForwardError> {
+    ) -> Result<ForwardRequest<R>, ForwardError> {
         match self.timeout.or(deadline) {
             None => self.instance.rpc(rpc, &self.target, args).start(),
             Some(limit) => self.instance.rpc(rpc, &self.target, args).timeout(limit).start(),
@@ -119,7 +119,7 @@ impl ServiceClient {
         rpc: OneWay<A>,
         args: &A,
         deadline: Option<Duration>,
-    ) -> Result<Request<()>, ForwardError> {
+    ) -> Result<ForwardRequest<()>, ForwardError> {
         match self.timeout.or(deadline) {
             None => self.instance.rpc(rpc, &self.target, args).start_send(),
             Some(limit) => self.instance.rpc(rpc, &self.target, args).timeout(limit).start_send(),

@@ -27,7 +27,7 @@ use crate::operation::deadline::{Deadline, is_past};
 use crate::operation::pending_response::{Callback, PendingResponse, Where};
 use crate::operation::token::Token;
 use crate::origin::callback::Caller;
-use crate::origin::request::at_once;
+use crate::origin::forward_request::at_once;
 use crate::support::why_over::GaveUp;
 use crate::{Addr, Canceler, Handle, Instance, RespondError};
 
@@ -305,7 +305,7 @@ impl RespondRequest {
     }
 
     /// Returns the object to pass to [`ult::wait_any`]: it is ready when the answer is over. See
-    /// [`Request::ready`](crate::Request::ready).
+    /// [`ForwardRequest::ready`](crate::ForwardRequest::ready).
     pub fn ready(&self) -> &dyn Selectable {
         if !self.answer.done.is_ready() && self.is_forked() {
             return at_once();

@@ -14,7 +14,7 @@ pub(crate) fn contain<R>(log: &Log, what: impl Display, f: impl FnOnce() -> R) -
         Ok(result) => Some(result),
         Err(panic) => {
             let message = message_of(&*panic);
-            ult::discard_panic(panic);
+            ult::integration::discard_panic(panic);
             log!(log, ERROR, message, "{what} panicked");
             None
         }

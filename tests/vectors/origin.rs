@@ -10,7 +10,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Instant;
 
-use margo::{ForwardError, Instance, OneWay, ProviderHandle, Request, Rpc};
+use margo::{ForwardError, ForwardRequest, Instance, OneWay, ProviderHandle, Rpc};
 use na::{Access, Arrival, Completion, Endpoint, LocalMem, Memory, OpId, OpenOptions, Transfer};
 use serde::de::DeserializeOwned;
 
@@ -220,12 +220,15 @@ impl World {
         rpc: Rpc<A, R>,
         provider: u16,
         args: &A,
-    ) -> (Request<R>, Asked) {
+    ) -> (ForwardRequest<R>, Asked) {
         let call = self.caller.rpc(rpc, &self.target(provider), args).start().unwrap();
         (call, self.server.next_request())
     }
 
-    pub(super) fn result<R: DeserializeOwned>(&self, call: Request<R>) -> Result<R, ForwardError> {
+    pub(super) fn result<R: DeserializeOwned>(
+        &self,
+        call: ForwardRequest<R>,
+    ) -> Result<R, ForwardError> {
         let rpc = call.rpc_name();
         // By polling: some networks move when both sides do.
         self.server.until(rpc, || call.test().then_some(()));

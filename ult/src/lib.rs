@@ -144,10 +144,6 @@ pub mod topology;
 mod trace;
 mod wait;
 
-#[cfg(not(loom))]
-#[doc(hidden)]
-pub use wait::blocking::blocking_reserved;
-
 pub use base::wait_kind::WaitKind;
 pub use wait::barrier::{Barrier, NoParties};
 pub use wait::channel;
@@ -163,7 +159,6 @@ pub use wait::semaphore::{Permit, Semaphore, SemaphoreReady};
 
 #[cfg(not(loom))]
 pub use {
-    base::contain::discard_panic,
     base::limit::Limit,
     base::priority::Priority,
     base::unwind::is_exit,
@@ -183,23 +178,11 @@ pub use {
     engine::pool::handle::PoolRef,
     engine::pool::migrate::set_pool,
     engine::pool::spec::PoolSpec,
-    engine::run::idle_wait::idle,
     engine::run::sched::{BasicWait, Prio, RandWs, RoundRobin},
-    engine::unit::inherited::{
-        Inherited, InheritedState, inherit_nothing, inherited, inherited_word, set_inherited_word,
-    },
-    engine::unit::local::{UltLocal, is_tasklet_or_has_locals},
+    engine::unit::local::UltLocal,
     engine::xstream::cancel::{exit, is_cancelled},
-    engine::xstream::current::{
-        UltInfo, current, current_address, current_ids, is_tasklet, is_ult, pool_index,
-        xstream_rank,
-    },
-    engine::xstream::diag::announce,
-    engine::xstream::idle_set::IdleEnd,
-    engine::xstream::runnable::{has_runnable, has_runnable_behind, has_runnable_beyond},
-    engine::xstream::switch::{
-        is_migratable, sleep, sleep_until, stack_left, units_run, yield_now,
-    },
+    engine::xstream::current::{UltInfo, current, is_tasklet, is_ult, pool_index, xstream_rank},
+    engine::xstream::switch::{is_migratable, sleep, sleep_until, stack_left, yield_now},
     observe::backtrace::{BusyXstream, Dump, DumpOptions, Frame, StackDump, UltDump, UltState},
     observe::monitor::MonitorSpec,
     observe::panic_hook::install_panic_hook,
@@ -229,6 +212,27 @@ pub use {
     wait::park_token::{Unparker, park, park_deadline, unparker},
     wait::to::{exit_to, park_to, run_unit, yield_to},
 };
+
+/// Hooks for runtimes that are built on ULTs, as `margo` is: ULTs that poll a network in turn with
+/// others, state that units inherit from their makers, and diagnosis. Services need none of them.
+#[cfg(not(loom))]
+pub mod integration {
+    pub use crate::base::contain::discard_panic;
+    pub use crate::engine::run::idle_wait::idle;
+    pub use crate::engine::unit::inherited::{
+        Inherited, InheritedState, inherit_nothing, inherited, inherited_word, set_inherited_word,
+    };
+    pub use crate::engine::unit::local::is_tasklet_or_has_locals;
+    pub use crate::engine::xstream::current::{current_address, current_ids};
+    pub use crate::engine::xstream::diag::announce;
+    pub use crate::engine::xstream::idle_set::IdleEnd;
+    pub use crate::engine::xstream::runnable::{
+        has_runnable, has_runnable_behind, has_runnable_beyond,
+    };
+    pub use crate::engine::xstream::switch::units_run;
+    #[doc(hidden)]
+    pub use crate::wait::blocking::blocking_reserved;
+}
 
 /// The concurrency cores, for the models in `loom-tests`.
 #[cfg(loom)]

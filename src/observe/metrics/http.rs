@@ -126,7 +126,7 @@ impl Server {
         na::lost::ring(&*bell, "the eventfd that ends the metrics port");
         let has_ended = wait(&ended);
         if has_ended {
-            thread.join().unwrap_or_else(ult::discard_panic);
+            thread.join().unwrap_or_else(ult::integration::discard_panic);
         }
         has_ended
     }

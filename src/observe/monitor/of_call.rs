@@ -19,7 +19,7 @@ impl Monitoring {
     /// part of nothing, and would carry the room for it around.
     #[inline]
     pub(crate) fn of_call(&self) -> (RpcId, Option<Box<OfCall>>) {
-        let inherited = ult::inherited();
+        let inherited = ult::integration::inherited();
         let parent = match inherited.word {
             0 => margo::NO_PARENT,
             word => RpcId(word),

@@ -45,7 +45,7 @@ static HERE: UltLocal<RefCell<Option<SpanOfRequest>>> = UltLocal::new(|| RefCell
 
 /// That, if there is one. Costs a nanosecond where there is none.
 pub(super) fn span_here() -> Option<SpanOfRequest> {
-    if !ult::is_tasklet_or_has_locals() {
+    if !ult::integration::is_tasklet_or_has_locals() {
         return None;
     }
     HERE.with_existing(|here| here.borrow().clone()).flatten()

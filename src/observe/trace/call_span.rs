@@ -66,7 +66,7 @@ pub(crate) struct SliceStart {
 impl SliceStart {
     /// Returns the place of the caller.
     pub(crate) fn here() -> Self {
-        match ult::current_ids() {
+        match ult::integration::current_ids() {
             Some((ult, xstream)) => Self { xstream: Some(xstream), ult: Some(ult) },
             None => Self::default(),
         }

@@ -164,7 +164,7 @@ pub(crate) fn to_wire(context: TraceContext) -> TraceParent {
     TraceParent { trace_id: trace_id.to_be_bytes(), span_id: span_id.to_be_bytes() }
 }
 
-static CURRENT: ult::Inherited<TraceContext> = ult::Inherited::new();
+static CURRENT: ult::integration::Inherited<TraceContext> = ult::integration::Inherited::new();
 
 /// Returns the trace context of the caller: in the handler of a request that is sampled, in what
 /// that spawns, over any number of ULTs and tasklets in between, and in [`within`]. `None`
@@ -213,7 +213,7 @@ pub fn within<R>(context: Option<TraceContext>, work: impl FnOnce() -> R) -> R {
 /// `context`, whatever its spawner does. Of nothing: costs a nanosecond.
 #[inline]
 pub(crate) fn begin_unit(on_behalf_of: u64, context: Option<TraceContext>) {
-    ult::inherit_nothing(on_behalf_of);
+    ult::integration::inherit_nothing(on_behalf_of);
     if context.is_some() {
         CURRENT.set(context);
     }

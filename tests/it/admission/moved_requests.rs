@@ -9,7 +9,7 @@ use super::support::{PING, TELL, assert_busy, until};
 use crate::common::{self, Pair, TRANSPORTS, bounded, builder};
 use margo::config::{Admission, Overload};
 use margo::{
-    ForwardError, Handle, Instance, ProviderId, RegisterError, Request, RespondError, Rpc,
+    ForwardError, ForwardRequest, Handle, Instance, ProviderId, RegisterError, RespondError, Rpc,
 };
 use serde::{Deserialize, Serialize, Serializer};
 use ult::Semaphore;
@@ -34,7 +34,7 @@ fn serve(service: &Instance, own: Option<Admission>) -> Kept<u32> {
     kept
 }
 
-fn start(pair: &Pair, numbers: std::ops::Range<u32>) -> Vec<Request<u32>> {
+fn start(pair: &Pair, numbers: std::ops::Range<u32>) -> Vec<ForwardRequest<u32>> {
     let target = pair.target();
     numbers.map(|n| pair.client.rpc(KEEP, &target, &n).start().unwrap()).collect()
 }
@@ -50,7 +50,7 @@ fn answer_all(kept: &Kept<u32>) {
     }
 }
 
-fn assert_answered(requests: Vec<Request<u32>>, numbers: std::ops::Range<u32>) {
+fn assert_answered(requests: Vec<ForwardRequest<u32>>, numbers: std::ops::Range<u32>) {
     let results = bounded("the answers", move || margo::wait_all(requests));
     let results: Vec<_> = results.into_iter().map(Result::unwrap).collect();
     assert_eq!(results, numbers.collect::<Vec<_>>());

@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex};
 
 use crate::common::{TRANSPORTS, bounded, builder};
-use margo::{Instance, Priority, ProviderHandle, ProviderId, RegisterError, Request, Rpc};
+use margo::{ForwardRequest, Instance, Priority, ProviderHandle, ProviderId, RegisterError, Rpc};
 use ult::Eventual;
 
 const HOLD: Rpc<(), ()> = Rpc::new("hold");
@@ -20,7 +20,7 @@ struct Held {
     target: ProviderHandle,
     open: Arc<Eventual<()>>,
     order: Arc<Mutex<Vec<(Priority, u32)>>>,
-    holder: Option<Request<()>>,
+    holder: Option<ForwardRequest<()>>,
 }
 
 fn service(transport: &str, kind: &str) -> Instance {
@@ -64,12 +64,12 @@ impl Held {
         Self { service, client, target, open, order, holder }
     }
 
-    fn call(&self, rpc: Rpc<u32, u32>, n: u32) -> Request<u32> {
+    fn call(&self, rpc: Rpc<u32, u32>, n: u32) -> ForwardRequest<u32> {
         self.client.rpc(rpc, &self.target, &n).start().unwrap()
     }
 
     /// Lets the xstream go on when so many more handlers wait; the order in which they began.
-    fn order_of(mut self, calls: Vec<Request<u32>>) -> Vec<(Priority, u32)> {
+    fn order_of(mut self, calls: Vec<ForwardRequest<u32>>) -> Vec<(Priority, u32)> {
         let (service, count) = (self.service.clone(), calls.len() + 1);
         bounded("the requests arrive", move || {
             while service

@@ -14,7 +14,7 @@ pub(crate) const TELL: OneWay<u32> = OneWay::new("tell");
 
 /// A value that a handler sets for the units that it spawns, and not for the request that gets its
 /// place.
-static TENANT: ult::Inherited<u32> = ult::Inherited::new();
+static TENANT: ult::integration::Inherited<u32> = ult::integration::Inherited::new();
 
 /// A service whose handlers of `HOLD` wait for a permit each.
 pub(crate) struct Held {

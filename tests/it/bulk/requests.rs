@@ -50,7 +50,7 @@ fn several_transfers_have_one_buffer_at_a_time() {
         let stripe = LEN / 4;
         let requests = [0, 1, 2, 3].map(|at| {
             let range = at * stripe..(at + 1) * stripe;
-            client.ipull(addr, lent.bulk(), range.start as u64, whole.clone(), range)
+            client.bulk(addr, lent.bulk()).start_pull(range.start as u64, whole.clone(), range)
         });
         for request in requests {
             request.wait().0.unwrap();
@@ -88,8 +88,8 @@ fn the_buffer_comes_back_with_the_data() {
         let client = &pair.client;
         let half = LEN / 2;
         let buffer = || client.memory().bulk_buffer(half).unwrap();
-        let first = client.ipull(addr, lent.bulk(), 0, buffer(), 0..half);
-        let second = client.ipull(addr, lent.bulk(), half as u64, buffer(), 0..half);
+        let first = client.bulk(addr, lent.bulk()).start_pull(0, buffer(), 0..half);
+        let second = client.bulk(addr, lent.bulk()).start_pull(half as u64, buffer(), 0..half);
         assert_eq!(second.peer(), addr);
         let (result, second) = second.wait();
         result.unwrap();
@@ -97,8 +97,8 @@ fn the_buffer_comes_back_with_the_data() {
         result.unwrap();
         assert!([&first[..], &second[..]].concat() == pattern(LEN, 0));
         // And back, exchanged.
-        let first = client.ipush(addr, lent.bulk(), half as u64, first, 0..half);
-        let second = client.ipush(addr, lent.bulk(), 0, second, 0..half);
+        let first = client.bulk(addr, lent.bulk()).start_push(half as u64, first, 0..half);
+        let second = client.bulk(addr, lent.bulk()).start_push(0, second, 0..half);
         for request in [first, second] {
             request.wait().0.unwrap();
         }
@@ -112,17 +112,19 @@ fn every_kind_of_local_memory_can_be_in_flight() {
     with_lent(|pair, addr, lent| {
         let client = &pair.client;
         let segments = client.memory().bulk_segments(vec![vec![0; 10], vec![0; LEN - 10]]).unwrap();
-        let (result, segments) = client.ipull(addr, lent.bulk(), 0, segments, 0..LEN).wait();
+        let (result, segments) =
+            client.bulk(addr, lent.bulk()).start_pull(0, segments, 0..LEN).wait();
         result.unwrap();
         assert!(segments.into_segments().concat() == pattern(LEN, 0));
 
         let exposed = client.expose(vec![0; LEN], Access::ReadOnly).unwrap();
-        let (result, exposed) = client.ipull(addr, lent.bulk(), 0, exposed, 0..LEN).wait();
+        let (result, exposed) =
+            client.bulk(addr, lent.bulk()).start_pull(0, exposed, 0..LEN).wait();
         result.unwrap();
         assert!(exposed.release().unwrap() == pattern(LEN, 0));
 
         let pool = client.memory().bulk_pool(&BulkPoolSpec::geometric(1, 1, LEN, 1)).unwrap();
-        let request = client.ipull(addr, lent.bulk(), 0, pool.get(LEN).unwrap(), 0..LEN);
+        let request = client.bulk(addr, lent.bulk()).start_pull(0, pool.get(LEN).unwrap(), 0..LEN);
         assert!(pool.try_get(LEN).unwrap().is_none(), "it is in flight");
         let (result, buffer) = request.wait();
         result.unwrap();
@@ -137,14 +139,15 @@ fn what_does_not_start_ends_at_once_with_its_buffer() {
     with_lent(|pair, addr, lent| {
         let client = &pair.client;
         let buffer = client.memory().bulk_buffer(10).unwrap();
-        let request = client.ipull(addr, lent.bulk(), 0, buffer, 5..11);
+        let request = client.bulk(addr, lent.bulk()).start_pull(0, buffer, 5..11);
         assert!(request.test());
         request.cancel();
         request.canceler().cancel();
         assert_eq!(ult::wait_any(&[request.ready()], None), Some(0));
         let (result, buffer) = request.wait();
         assert!(matches!(result, Err(BulkError::LocalRange { start: 5, end: 11, len: 10 })));
-        let (result, buffer) = client.ipush(addr, lent.bulk(), LEN as u64, buffer, 0..10).wait();
+        let (result, buffer) =
+            client.bulk(addr, lent.bulk()).start_push(LEN as u64, buffer, 0..10).wait();
         assert!(matches!(result, Err(BulkError::Transfer { .. })), "{result:?}");
         assert_eq!(buffer.len(), 10);
     });
@@ -157,7 +160,7 @@ fn an_owner_that_refuses_gives_an_error_and_the_buffer() {
         let bulk = lent.bulk().clone();
         lent.release().unwrap();
         let buffer = pair.client.memory().bulk_buffer(10).unwrap();
-        let (result, buffer) = pair.client.ipull(addr, &bulk, 0, buffer, 0..10).wait();
+        let (result, buffer) = pair.client.bulk(addr, &bulk).start_pull(0, buffer, 0..10).wait();
         assert!(matches!(result, Err(BulkError::Transfer { .. })), "{result:?}");
         assert_eq!(buffer.len(), 10);
     });
@@ -169,7 +172,7 @@ fn transfers_are_futures_and_can_be_selected() {
         let client = pair.client.clone();
         let start = || {
             let buffer = client.memory().bulk_buffer(LEN).unwrap();
-            client.ipull(addr, lent.bulk(), 0, buffer, 0..LEN)
+            client.bulk(addr, lent.bulk()).start_pull(0, buffer, 0..LEN)
         };
         let ((first, _), (second, buffer)) = block_on(zip(start(), start()));
         first.and(second).unwrap();
@@ -195,8 +198,8 @@ fn detached_and_dropped_transfers_give_their_buffers_to_the_pool() {
         for round in 0..20u8 {
             let mut buffer = pool.get(LEN).unwrap();
             buffer.fill(round);
-            client.ipush(addr, lent.bulk(), 0, buffer, 0..LEN).detach();
-            drop(client.ipull(addr, lent.bulk(), 0, pool.get(LEN).unwrap(), 0..LEN));
+            client.bulk(addr, lent.bulk()).start_push(0, buffer, 0..LEN).detach();
+            drop(client.bulk(addr, lent.bulk()).start_pull(0, pool.get(LEN).unwrap(), 0..LEN));
             // Both: when their transfers are over.
             let both = [pool.get(LEN).unwrap(), pool.get(LEN).unwrap()];
             assert!(bytes_of(lent).iter().all(|byte| *byte == round));
@@ -222,7 +225,7 @@ fn a_look_at_a_transfer_does_not_wait() {
     for transport in TRANSPORTS {
         let (mut owner, _lent, bulk, mover, addr) = idle_owner(transport, LONG);
         let buffer = mover.memory().bulk_buffer(LONG).unwrap();
-        let request = mover.ipull(&addr, &bulk, 0, buffer, 0..LONG);
+        let request = mover.bulk(&addr, &bulk).start_pull(0, buffer, 0..LONG);
         assert!(!request.test());
         let request = request.try_wait().expect_err("the owner sleeps");
         let request = request.wait_timeout(SHORT).expect_err("the owner sleeps");
@@ -242,8 +245,8 @@ fn a_cancelled_transfer_gives_its_buffer_back() {
         for push in [false, true] {
             let buffer = mover.memory().bulk_buffer(LONG).unwrap();
             let request = match push {
-                false => mover.ipull(&addr, &bulk, 0, buffer, 0..LONG),
-                true => mover.ipush(&addr, &bulk, 0, buffer, 0..LONG),
+                false => mover.bulk(&addr, &bulk).start_pull(0, buffer, 0..LONG),
+                true => mover.bulk(&addr, &bulk).start_push(0, buffer, 0..LONG),
             };
             let canceler = request.canceler();
             request.cancel();
@@ -266,7 +269,7 @@ fn a_tasklet_that_waits_for_a_transfer_panics_and_does_not_block() {
             let pool = mover.layout().rpc_pool();
             let start = || {
                 let buffer = mover.memory().bulk_buffer(LONG).unwrap();
-                mover.ipull(&addr, &bulk, 0, buffer, 0..LONG)
+                mover.bulk(&addr, &bulk).start_pull(0, buffer, 0..LONG)
             };
             for timed in [false, true] {
                 let request = start();
@@ -310,8 +313,12 @@ fn a_timed_transfer_gives_up() {
             let transfer = move || {
                 let mut buffer = own.memory().bulk_buffer(LONG).unwrap();
                 match push {
-                    false => own.pull_timed(&to, &remote, 0, &mut buffer, 0..LONG, Duration::ZERO),
-                    true => own.push_timed(&to, &remote, 0, &mut buffer, 0..LONG, Duration::ZERO),
+                    false => {
+                        own.bulk(&to, &remote).timeout(Duration::ZERO).pull(0, &mut buffer, 0..LONG)
+                    }
+                    true => {
+                        own.bulk(&to, &remote).timeout(Duration::ZERO).push(0, &mut buffer, 0..LONG)
+                    }
                 }
             };
             let transfer = mover.layout().rpc_pool().spawn(transfer).unwrap();
@@ -358,12 +365,12 @@ fn a_deadline_passes_while_the_owner_sleeps() {
             buffer.fill(5);
             let started = Instant::now();
             if push {
-                check(mover.push_timed(&addr, &bulk, 0, &mut buffer, 0..HALF, SHORT));
-                check(mover.push_timed(&addr, &bulk, 0, &mut rows, 0..HALF, SHORT));
+                check(mover.bulk(&addr, &bulk).timeout(SHORT).push(0, &mut buffer, 0..HALF));
+                check(mover.bulk(&addr, &bulk).timeout(SHORT).push(0, &mut rows, 0..HALF));
                 assert!(buffer.iter().chain(rows.segment(1)).all(|byte| *byte == 5));
             } else {
-                check(mover.pull_timed(&addr, &bulk, 0, &mut buffer, 0..HALF, SHORT));
-                check(mover.pull_timed(&addr, &bulk, 0, &mut rows, 0..HALF, SHORT));
+                check(mover.bulk(&addr, &bulk).timeout(SHORT).pull(0, &mut buffer, 0..HALF));
+                check(mover.bulk(&addr, &bulk).timeout(SHORT).pull(0, &mut rows, 0..HALF));
             }
             assert!(started.elapsed() >= 2 * SHORT);
             assert!(buffer[HALF..].iter().chain(&rows.segment(1)[HALF..]).all(|byte| *byte == 5));
@@ -395,7 +402,7 @@ fn a_pool_gets_its_buffer_back_while_the_owner_sleeps() {
         for transport in TRANSPORTS {
             let (owner, _lent, bulk, mover, addr) = idle_owner(transport, LONG);
             let pool = mover.memory().bulk_pool(&BulkPoolSpec::geometric(1, 1, LONG, 1)).unwrap();
-            drop(mover.ipull(&addr, &bulk, 0, pool.get(LONG).unwrap(), 0..LONG));
+            drop(mover.bulk(&addr, &bulk).start_pull(0, pool.get(LONG).unwrap(), 0..LONG));
             let buffer = pool.get_timed(LONG, PATIENCE).unwrap();
             assert_eq!(buffer.len(), LONG);
             mover.finalize_and_wait().unwrap();
@@ -412,7 +419,7 @@ fn exposed_memory_is_no_target_while_a_peer_may_still_write_there() {
         let (mut owner, _lent, bulk, mover, addr) = idle_owner("na+sm://", LONG);
         let mut exposed = mover.expose(vec![0; LONG], Access::ReadOnly).unwrap();
         let pull = |exposed: &mut Exposed, limit| {
-            mover.pull_timed(&addr, &bulk, 0, exposed, 0..LONG, limit)
+            mover.bulk(&addr, &bulk).timeout(limit).pull(0, exposed, 0..LONG)
         };
         let first = pull(&mut exposed, SHORT);
         assert!(matches!(first, Err(BulkError::TimedOut { .. })), "{first:?}");
@@ -439,8 +446,8 @@ fn a_request_ends_at_its_deadline_whoever_waits() {
             let start = |limit| {
                 let buffer = pool.get(LONG).unwrap();
                 match push {
-                    false => mover.ipull_timed(&addr, &bulk, 0, buffer, 0..LONG, limit),
-                    true => mover.ipush_timed(&addr, &bulk, 0, buffer, 0..LONG, limit),
+                    false => mover.bulk(&addr, &bulk).timeout(limit).start_pull(0, buffer, 0..LONG),
+                    true => mover.bulk(&addr, &bulk).timeout(limit).start_push(0, buffer, 0..LONG),
                 }
             };
             let waited = |request: BulkRequest<_>| request.wait();
@@ -514,8 +521,10 @@ fn chunks_have_a_deadline_together() {
             let (started, range) = (Instant::now(), 0..LONG as u64);
             let f = |_, _: &mut [u8]| Ok::<_, BulkError>(());
             let result = match push {
-                false => mover.pull_chunks_timed(&addr, &bulk, range, &mut buffers, SHORT, f),
-                true => mover.push_chunks_timed(&addr, &bulk, range, &mut buffers, SHORT, f),
+                false => {
+                    mover.bulk(&addr, &bulk).timeout(SHORT).pull_chunks(range, &mut buffers, f)
+                }
+                true => mover.bulk(&addr, &bulk).timeout(SHORT).push_chunks(range, &mut buffers, f),
             };
             assert!(matches!(result, Err(BulkError::TimedOut { .. })), "{result:?}");
             assert!(started.elapsed() >= SHORT);
@@ -533,7 +542,11 @@ fn chunks_have_a_deadline_together() {
             Ok::<_, BulkError>(())
         };
         let bulk = lent.bulk();
-        client.pull_chunks_timed(addr, bulk, range.clone(), &mut buffers, PATIENCE, take).unwrap();
+        client
+            .bulk(addr, bulk)
+            .timeout(PATIENCE)
+            .pull_chunks(range.clone(), &mut buffers, take)
+            .unwrap();
         assert!(taken == pattern(LEN, 0));
         // The time that the closure takes counts: nothing is started after it.
         let begun = Instant::now();
@@ -545,7 +558,8 @@ fn chunks_have_a_deadline_together() {
             }
             Ok::<_, BulkError>(())
         };
-        let late = client.push_chunks_timed(addr, bulk, range, &mut buffers, 2 * SHORT, slow);
+        let late =
+            client.bulk(addr, bulk).timeout(2 * SHORT).push_chunks(range, &mut buffers, slow);
         assert!(matches!(late, Err(BulkError::TimedOut { .. })), "{late:?}");
         assert!(calls <= 1, "{calls}");
     });
@@ -559,7 +573,7 @@ fn requests_of_a_handler_end_with_its_request() {
         let (to, own) = (addr.clone(), mover.clone());
         let pull = move |()| {
             let buffer = own.memory().bulk_buffer(LONG).unwrap();
-            let request = own.ipull(&to, &bulk, 0, buffer, 0..LONG);
+            let request = own.bulk(&to, &bulk).start_pull(0, buffer, 0..LONG);
             ended.send(request.wait().0).unwrap();
         };
         mover.serve(PULL).function(pull).unwrap();
@@ -588,9 +602,9 @@ fn a_timed_transfer_in_time_is_like_any_other() {
         for limit in [PATIENCE, Duration::MAX] {
             buffer.fill(0);
             let bulk = lent.bulk();
-            pair.client.pull_timed(addr, bulk, 0, &mut buffer, 0..LEN, limit).unwrap();
+            pair.client.bulk(addr, bulk).timeout(limit).pull(0, &mut buffer, 0..LEN).unwrap();
             assert!(buffer[..] == pattern(LEN, 0));
-            pair.client.push_timed(addr, bulk, 0, &mut buffer, 0..LEN, limit).unwrap();
+            pair.client.bulk(addr, bulk).timeout(limit).push(0, &mut buffer, 0..LEN).unwrap();
         }
     });
 }
@@ -617,7 +631,10 @@ fn chunks_come_in_order_and_cover_the_range() {
                 bytes.extend_from_slice(data);
                 Ok::<_, BulkError>(())
             };
-            pair.client.pull_chunks(addr, lent.bulk(), range.clone(), &mut buffers, f).unwrap();
+            pair.client
+                .bulk(addr, lent.bulk())
+                .pull_chunks(range.clone(), &mut buffers, f)
+                .unwrap();
             let expected = &pattern(LEN, 0)[range.start as usize..range.end as usize];
             assert!(bytes == expected, "{sizes:?} {range:?}");
             assert_eq!(buffers.len(), sizes.len());
@@ -629,7 +646,10 @@ fn chunks_come_in_order_and_cover_the_range() {
                 Ok::<_, BulkError>(())
             };
             lent.write_at(0, &pattern(LEN, 0)).unwrap();
-            pair.client.push_chunks(addr, lent.bulk(), range.clone(), &mut buffers, f).unwrap();
+            pair.client
+                .bulk(addr, lent.bulk())
+                .push_chunks(range.clone(), &mut buffers, f)
+                .unwrap();
             assert!(offsets.is_sorted());
             let mut expected = pattern(LEN, 0);
             let range = range.start as usize..range.end as usize;
@@ -658,7 +678,7 @@ fn chunks_move_while_the_closure_works() {
             ended += 1;
             Ok::<_, BulkError>(())
         };
-        client.pull_chunks(addr, lent.bulk(), 0..LEN as u64, &mut buffers, f).unwrap();
+        client.bulk(addr, lent.bulk()).pull_chunks(0..LEN as u64, &mut buffers, f).unwrap();
     });
 }
 
@@ -686,8 +706,8 @@ fn an_error_ends_the_chunks_and_gives_all_buffers_back() {
                 if at == 7000 { Err(Failed::Mine(at)) } else { Ok(()) }
             };
             let result = match pull {
-                true => client.pull_chunks(addr, lent.bulk(), all.clone(), &mut buffers, f),
-                false => client.push_chunks(addr, lent.bulk(), all.clone(), &mut buffers, f),
+                true => client.bulk(addr, lent.bulk()).pull_chunks(all.clone(), &mut buffers, f),
+                false => client.bulk(addr, lent.bulk()).push_chunks(all.clone(), &mut buffers, f),
             };
             assert!(matches!(result, Err(Failed::Mine(7000))), "{result:?}");
             assert_eq!((calls, buffers.len()), (8, 4));
@@ -695,8 +715,8 @@ fn an_error_ends_the_chunks_and_gives_all_buffers_back() {
             let f = |_: u64, _: &mut [u8]| Ok::<_, Failed>(());
             let end = LEN as u64 + 1;
             let result = match pull {
-                true => client.pull_chunks(addr, lent.bulk(), 0..end, &mut buffers, f),
-                false => client.push_chunks(addr, lent.bulk(), 0..end, &mut buffers, f),
+                true => client.bulk(addr, lent.bulk()).pull_chunks(0..end, &mut buffers, f),
+                false => client.bulk(addr, lent.bulk()).push_chunks(0..end, &mut buffers, f),
             };
             assert!(matches!(result, Err(Failed::Bulk(BulkError::Transfer { .. }))), "{result:?}");
             assert_eq!(buffers.len(), 4);
@@ -715,7 +735,7 @@ fn a_closure_that_panics_leaves_no_transfer_behind() {
             assert!(at < 2000, "as the test wants");
             Ok(())
         };
-        let pull = || client.pull_chunks(addr, lent.bulk(), 0..LEN as u64, &mut buffers, f);
+        let pull = || client.bulk(addr, lent.bulk()).pull_chunks(0..LEN as u64, &mut buffers, f);
         assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(pull)).is_err());
         drop(buffers);
         // All of them come back, at the latest when their transfers are over.

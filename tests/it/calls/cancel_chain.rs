@@ -7,8 +7,8 @@ use std::time::Duration;
 use crate::common::process::{Service, client_for, serve_if_asked};
 use crate::common::{PATIENCE, TRANSPORTS, bounded, builder};
 use margo::{
-    ForwardError, Handle, Instance, OneWay, ProviderHandle, Request, Rpc, cancel::CancelReason,
-    cancel::CancelToken,
+    ForwardError, ForwardRequest, Handle, Instance, OneWay, ProviderHandle, Rpc,
+    cancel::CancelReason, cancel::CancelToken,
 };
 use ult::{Eventual, channel};
 
@@ -90,7 +90,7 @@ impl Chain {
         ProviderHandle::from(self.origin.lookup(self.middle.self_addr().uri()).unwrap())
     }
 
-    fn begin(&self, way: usize) -> Request<u32> {
+    fn begin(&self, way: usize) -> ForwardRequest<u32> {
         self.origin.rpc(RELAY, &self.target(), &way).start().unwrap()
     }
 

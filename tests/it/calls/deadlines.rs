@@ -458,9 +458,10 @@ fn transfers_of_a_handler_end_at_its_deadline() {
                 return;
             }
             handle.cancel_token().wait_timeout(PATIENCE).unwrap();
-            let (started, buffer) = handle.ipull(remote, 0, buffer, 0..8).wait();
+            let (started, buffer) = handle.bulk(remote).start_pull(0, buffer, 0..8).wait();
             let mut buffers = vec![buffer];
-            let chunks = handle.pull_chunks(remote, 0..8, &mut buffers, |_, _| panic!("called"));
+            let chunks =
+                handle.bulk(remote).pull_chunks(0..8, &mut buffers, |_, _| panic!("called"));
             let mut buffer = buffers.remove(0);
             let pushed = handle.push(remote, 0, &mut buffer, 0..8);
             let pulled = handle.pull(remote, 0, &mut buffer, 0..8);

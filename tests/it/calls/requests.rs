@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::call_support::{HOLD, Held, NOBODY, SUM, echo_provider};
 use crate::common::{self, PATIENCE, Pair, bounded, builder, on_each};
 use futures_lite::future::{block_on, or, poll_once, zip};
-use margo::{CallError, ForwardError, OneWay, ProviderHandle, ProviderId, Request, Rpc};
+use margo::{CallError, ForwardError, ForwardRequest, OneWay, ProviderHandle, ProviderId, Rpc};
 use ult::{Eventual, Selectable};
 
 /// Long enough for a deadline to be set up, short enough to wait for.
@@ -409,7 +409,7 @@ fn each_of_several_requests_has_its_own_deadline() {
 #[test]
 fn all_of_several_requests() {
     with_held(|pair, target, held| {
-        let mut requests: Vec<Request<u32>> = Vec::new();
+        let mut requests: Vec<ForwardRequest<u32>> = Vec::new();
         for n in 0..40 {
             let rpc = if n == 20 { NOBODY } else { HOLD };
             requests.push(pair.client.rpc(rpc, target, &n).start().unwrap());

@@ -124,15 +124,15 @@ fn transfer(
     let mut buffer = client.memory().bulk_buffer(BYTES).unwrap();
     let to = target.addr();
     match random.below(4) {
-        0 => check_bulk(client.pull_timed(to, bulk, 0, &mut buffer, 0..BYTES, limit)),
-        1 => drop(client.ipull(to, bulk, 0, buffer, 0..BYTES)),
+        0 => check_bulk(client.bulk(to, bulk).timeout(limit).pull(0, &mut buffer, 0..BYTES)),
+        1 => drop(client.bulk(to, bulk).start_pull(0, buffer, 0..BYTES)),
         2 => {
-            let request = client.ipull(to, bulk, 0, buffer, 0..BYTES);
+            let request = client.bulk(to, bulk).start_pull(0, buffer, 0..BYTES);
             request.cancel();
             check_bulk(request.wait().0);
         }
         _ => {
-            let (result, buffer) = block_on(client.ipull(to, bulk, 0, buffer, 0..BYTES));
+            let (result, buffer) = block_on(client.bulk(to, bulk).start_pull(0, buffer, 0..BYTES));
             result.unwrap();
             assert!(buffer.iter().all(|byte| *byte == 7));
         }

@@ -225,9 +225,9 @@ fn a_tasklet_does_not_wait_for_what_was_started() {
                 assert!(matches!(error, BulkPoolError::Tasklet { bytes: 8 }), "{error}");
                 let (from, none) = (own.addr(), margo::Bulk::null());
                 let chunk = |_, _: &mut [u8]| -> Result<(), BulkError> { panic!("called") };
-                let error = service.pull_chunks(from, &none, 0..8, &mut buffers, chunk);
+                let error = service.bulk(from, &none).pull_chunks(0..8, &mut buffers, chunk);
                 assert!(matches!(error, Err(BulkError::Tasklet)));
-                let error = service.push_chunks(from, &none, 0..8, &mut buffers, chunk);
+                let error = service.bulk(from, &none).push_chunks(0..8, &mut buffers, chunk);
                 assert!(matches!(error, Err(BulkError::Tasklet)));
                 assert_eq!(buffers.len(), 1);
                 errors

@@ -38,7 +38,7 @@ pub(super) fn text<T: std::fmt::Debug>(result: Result<T, ElasticityError>) -> St
 
 pub(super) fn named(margo: &Instance) -> serde_json::Value {
     let flags = ConfigFlags { use_names: true, ..ConfigFlags::default() };
-    serde_json::to_value(margo.config_as(flags)).unwrap()
+    serde_json::to_value(margo.layout().config_as(flags)).unwrap()
 }
 
 #[test]
@@ -517,7 +517,8 @@ fn pools_and_xstreams_of_the_program_become_part_of_the_instance() {
     let printed = named(&margo);
     assert_eq!(printed["argobots"]["pools"][3]["name"], "made");
     assert_eq!(printed["argobots"]["xstreams"][6]["scheduler"]["pools"][0], "made");
-    let hidden = margo.config_as(ConfigFlags { hide_external: true, ..ConfigFlags::default() });
+    let hidden =
+        margo.layout().config_as(ConfigFlags { hide_external: true, ..ConfigFlags::default() });
     assert_eq!((hidden.argobots.pools.len(), hidden.argobots.xstreams.len()), (3, 6));
 
     // Removed from the instance, they go on.

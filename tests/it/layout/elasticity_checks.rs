@@ -121,7 +121,8 @@ fn a_document_is_one_that_init_accepts_after_an_xstream_has_left() {
     // Once the pool is run again it is the provider's as before.
     let new = r#"{ "name": "w", "scheduler": { "pools": ["work"] } }"#;
     margo.layout().add_xstream_from_json(new).unwrap();
-    let config = margo.config_as(ConfigFlags { use_names: true, ..ConfigFlags::default() });
+    let config =
+        margo.layout().config_as(ConfigFlags { use_names: true, ..ConfigFlags::default() });
     assert_eq!(config.margo.providers[0].pool, Some("work".into()));
     end(&margo);
 }

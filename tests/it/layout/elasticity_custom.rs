@@ -78,8 +78,8 @@ fn a_pool_with_a_queue_of_its_own_serves_and_is_not_printed() {
     margo.layout().migrate_progress("own").unwrap();
     assert_eq!(margo.forward_timed(RUN, &target, &(), PATIENCE).unwrap(), "own");
     let flags = ConfigFlags { use_names: true, ..ConfigFlags::default() };
-    assert_eq!(margo.config_as(flags).progress_pool, None);
-    Config::from_json(&margo.config_as(flags).to_json()).unwrap();
+    assert_eq!(margo.layout().config_as(flags).progress_pool, None);
+    Config::from_json(&margo.layout().config_as(flags).to_json()).unwrap();
     margo.finalize_and_wait().unwrap();
 }
 

@@ -134,7 +134,7 @@ fn the_configuration_names_them_and_starts_the_like_again() {
     let runtime = described().start().unwrap();
     let instance = in_runtime(&runtime);
     let names = ConfigFlags { use_names: true, ..ConfigFlags::default() };
-    let printed = instance.config_as(names);
+    let printed = instance.layout().config_as(names);
     let json = serde_json::to_value(&printed).unwrap();
     assert_eq!(json["progress_pool"], "net");
     assert_eq!(json["rpc_pool"], "work");
@@ -151,7 +151,7 @@ fn the_configuration_names_them_and_starts_the_like_again() {
     own.finalize_and_wait().unwrap();
     // And in the same runtime.
     for use_names in [true, false] {
-        let hidden = instance.config_as(ConfigFlags { hide_external: true, use_names });
+        let hidden = instance.layout().config_as(ConfigFlags { hide_external: true, use_names });
         assert!(hidden.argobots.pools.is_empty() && hidden.argobots.xstreams.is_empty());
         let again = margo::InstanceBuilder::from_config(hidden).runtime(&runtime).start().unwrap();
         assert_eq!(again.layout().progress_pool(), instance.layout().progress_pool());

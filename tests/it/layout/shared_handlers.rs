@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::common::{PATIENCE, bounded};
 use margo::ult;
 use margo::{
-    ForwardError, Instance, ProviderHandle, ProviderId, Request, Rpc, sharded::ShardPlace,
+    ForwardError, ForwardRequest, Instance, ProviderHandle, ProviderId, Rpc, sharded::ShardPlace,
 };
 
 /// Answers with whether another one ran at the same time.
@@ -62,11 +62,11 @@ fn burst<A: serde::Serialize, R: serde::de::DeserializeOwned>(
     (client, target): (&Instance, &ProviderHandle),
     rpc: Rpc<A, R>,
     args: impl IntoIterator<Item = A>,
-) -> Vec<Request<R>> {
+) -> Vec<ForwardRequest<R>> {
     args.into_iter().map(|args| client.rpc(rpc, target, &args).start().unwrap()).collect()
 }
 
-fn answers<R: serde::de::DeserializeOwned>(calls: Vec<Request<R>>) -> Vec<R> {
+fn answers<R: serde::de::DeserializeOwned>(calls: Vec<ForwardRequest<R>>) -> Vec<R> {
     calls.into_iter().map(|call| call.wait_timeout(PATIENCE).unwrap().unwrap()).collect()
 }
 
@@ -297,7 +297,7 @@ fn shared_handlers_end_as_any_other() {
                 let stuck = burst((&client, &target), STUCK, [1]);
                 let panics = burst((&client, &target), PANIC, [(); 2]);
                 let canceled = burst((&client, &target), WORK, 0..2);
-                canceled.iter().for_each(Request::cancel);
+                canceled.iter().for_each(ForwardRequest::cancel);
                 let timed = client.forward_timed(WORK, &target, &9, Duration::from_millis(1));
                 let is_fair = |error: &ForwardError| match error {
                     ForwardError::Canceled { .. } | ForwardError::TimedOut { .. } => true,

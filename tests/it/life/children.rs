@@ -170,7 +170,7 @@ fn all_that_names_a_pool_means_the_parents_indices() {
     repeated.mercury.address.clone_from(&printed.mercury.address);
     assert_eq!(repeated, printed);
     let flags = ConfigFlags { use_names: true, ..ConfigFlags::default() };
-    let named = serde_json::to_value(child.config_as(flags)).unwrap();
+    let named = serde_json::to_value(child.layout().config_as(flags)).unwrap();
     assert_eq!(named["margo"]["admission"]["pools"][0]["pool"], "f");
     for own in [&again, &child, &parent] {
         end(own);

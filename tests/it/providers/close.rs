@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use crate::common::{self, PATIENCE, Pair, builder, on_each};
 use margo::ult::Semaphore;
-use margo::{ForwardError, Handle, Instance, Provider, ProviderHandle, ProviderId, Request, Rpc};
+use margo::{
+    ForwardError, ForwardRequest, Handle, Instance, Provider, ProviderHandle, ProviderId, Rpc,
+};
 
 const HOLD: Rpc<u64, u64> = Rpc::new("hold");
 const PING: Rpc<u64, u64> = Rpc::new("ping");
@@ -39,14 +41,14 @@ fn target(pair: &Pair) -> ProviderHandle {
 }
 
 /// Calls whose handlers have begun.
-fn held(pair: &Pair, object: &Object, count: usize) -> Vec<Request<u64>> {
+fn held(pair: &Pair, object: &Object, count: usize) -> Vec<ForwardRequest<u64>> {
     let call = |n| pair.client.rpc(HOLD, &target(pair), &n).start().unwrap();
     let calls = (0..count as u64).map(call).collect();
     object.begun.acquire_timeout(count, PATIENCE).expect("the handlers begin").forget();
     calls
 }
 
-fn all_answered(calls: Vec<Request<u64>>) {
+fn all_answered(calls: Vec<ForwardRequest<u64>>) {
     for (n, call) in calls.into_iter().enumerate() {
         assert_eq!(call.wait_timeout(PATIENCE).unwrap().unwrap(), n as u64);
     }

@@ -32,7 +32,7 @@ pub struct Stall {
     /// The pool, if the unit is known.
     pub pool: Option<String>,
     /// If the unit is not known: name and pool of the last one there that
-    /// [`announce`](crate::announce)d itself, which it may be, or may not.
+    /// [`announce`](crate::integration::announce)d itself, which it may be, or may not.
     pub perhaps: Option<(&'static str, String)>,
     /// Where it runs.
     pub xstream: String,

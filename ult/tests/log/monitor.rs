@@ -221,8 +221,9 @@ fn a_lazy_monitor_knows_the_last_unit_that_announced_itself() {
         let spec = MonitorSpec::new().lazy().stall_limit(5 * MS).tick(MS);
         let (runtime, pool, reports) = watched(spec);
         // Nothing is told to anybody by other threads.
-        ult::announce();
-        let begins = |name| pool.ult().name(name).spawn(ult::announce).unwrap().join().unwrap();
+        ult::integration::announce();
+        let begins =
+            |name| pool.ult().name(name).spawn(ult::integration::announce).unwrap().join().unwrap();
         begins("before");
         begins("last");
         block_until_reports(&pool, &reports, 1);

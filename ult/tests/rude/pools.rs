@@ -362,7 +362,7 @@ fn payloads_and_values_may_panic_when_the_runtime_drops_them() {
             let JoinError::Panicked(panic) = caught else { panic!("{caught}") };
             let payload = panic.into_inner();
             assert_eq!(payload.downcast_ref::<Nested>().map(|nested| nested.0), Some(depth));
-            ult::discard_panic(payload);
+            ult::integration::discard_panic(payload);
             drop(p.spawn(|| Bomb).unwrap());
             p.tasklet().spawn(panics).map(drop).unwrap();
         }

@@ -351,7 +351,7 @@ pub struct PoolStats {
     /// Times that a suspended ULT was resumed and queued.
     pub resumed: u64,
     /// Times that a suspended ULT was run at once instead, past the queue: an idle waiter
-    /// ([`idle`](crate::idle())), or one that another ULT switched to
+    /// ([`idle`](crate::integration::idle())), or one that another ULT switched to
     /// ([`Unparker::yield_to`](crate::Unparker::yield_to)).
     pub run_at_once: u64,
     /// Units that ran to their end.

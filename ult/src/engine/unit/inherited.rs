@@ -44,7 +44,7 @@ thread_local! {
 /// #     .xstream(XstreamSpec::new("x0").pools(["main"]))
 /// #     .start()?;
 /// # let pool = runtime.pool("main").expect("defined above");
-/// static TENANT: ult::Inherited<u32> = ult::Inherited::new();
+/// static TENANT: ult::integration::Inherited<u32> = ult::integration::Inherited::new();
 ///
 /// let inner = pool.clone();
 /// let outer = pool.spawn(move || {
@@ -162,8 +162,8 @@ pub fn inherited() -> InheritedState {
 /// # let pool = runtime.pool("main").expect("defined above");
 /// let inner = pool.clone();
 /// let outer = pool.spawn(move || {
-///     ult::set_inherited_word(7);
-///     inner.spawn(ult::inherited_word)
+///     ult::integration::set_inherited_word(7);
+///     inner.spawn(ult::integration::inherited_word)
 /// })?;
 /// assert_eq!(outer.join()??.join()?, 7);
 /// # runtime.shutdown()?;

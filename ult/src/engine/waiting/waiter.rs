@@ -552,7 +552,8 @@ mod tests {
         let inner = pool.clone();
         let run = move || {
             let (_writer, reader) = UnixStream::pair()?;
-            let watches = inner.spawn(move || crate::idle(reader.as_fd(), None, || true));
+            let watches =
+                inner.spawn(move || crate::integration::idle(reader.as_fd(), None, || true));
             // It runs first, and nothing ends its wait before this one has run.
             let spins = inner.spawn(|| [SpinFor::Other, SpinFor::Holder].map(looks));
             let looks = spins.map_err(std::io::Error::other)?.join();

@@ -12,7 +12,7 @@ pub(crate) const OTHERS_MAX: u64 = 32;
 
 const NEVER: u64 = u64::MAX;
 
-/// The reason why [`idle`](crate::idle()) returned.
+/// The reason why [`idle`](crate::integration::idle()) returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum IdleEnd {

@@ -7,12 +7,12 @@ use crate::engine::xstream::current;
 use crate::engine::xstream::owner::Xstream;
 
 impl Xstream {
-    /// See [`has_runnable`](crate::has_runnable).
+    /// See [`has_runnable`](crate::integration::has_runnable).
     pub(crate) fn has_runnable(&self) -> bool {
         self.is_runnable() || self.is_timer_due()
     }
 
-    /// See [`has_runnable_beyond`](crate::has_runnable_beyond).
+    /// See [`has_runnable_beyond`](crate::integration::has_runnable_beyond).
     pub(crate) fn has_runnable_beyond(&self, known: usize) -> bool {
         let mut left = known;
         let is_more = |slot: &PoolSlot| {
@@ -42,7 +42,7 @@ impl Xstream {
             })
     }
 
-    /// See [`has_runnable_behind`](crate::has_runnable_behind).
+    /// See [`has_runnable_behind`](crate::integration::has_runnable_behind).
     #[inline]
     pub(crate) fn has_runnable_behind(&self, pool: &PoolShared) -> bool {
         self.slot_of(pool).is_some_and(|own| !own.is_last.get() && self.is_runnable_after(own))
@@ -73,7 +73,7 @@ pub fn has_runnable() -> bool {
 }
 
 /// Returns whether anything could run on this xstream beside `known` units, which the caller knows
-/// to be runnable: other units, as for [`has_runnable`], or idle waiters ([`idle`](crate::idle())),
+/// to be runnable: other units, as for [`has_runnable`], or idle waiters ([`idle`](crate::integration::idle())),
 /// which run after some others have. For a ULT that does the work of another one, which waits for
 /// its turn, as long as no third one waits.
 #[must_use]
@@ -83,7 +83,7 @@ pub fn has_runnable_beyond(known: usize) -> bool {
 
 /// Returns whether a unit waits in a pool that comes after the caller's in the list of this
 /// xstream. In a strict order such units have no turn while the caller yields and yields; one that
-/// polls lets them have it by [`idle`](crate::idle()), with an `arm` that answers `false`. Always
+/// polls lets them have it by [`idle`](crate::integration::idle()), with an `arm` that answers `false`. Always
 /// `false` on an OS thread.
 #[must_use]
 pub fn has_runnable_behind() -> bool {

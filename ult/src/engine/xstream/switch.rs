@@ -255,7 +255,7 @@ pub fn stack_left() -> usize {
 /// Zero on an OS thread.
 ///
 /// A ULT that yields learns from the difference whether others ran meanwhile. It is no exact count:
-/// idle waiters ([`idle`](crate::idle())) do not count, and what units hand to each other past the
+/// idle waiters ([`idle`](crate::integration::idle())) do not count, and what units hand to each other past the
 /// scheduler may count more than once.
 #[must_use]
 pub fn units_run() -> u64 {

@@ -661,7 +661,7 @@ fn a_users_pool_is_called_outside_of_units() {
             yield_until("it waits", || own.stats().blocked() == 1);
             // A resume pushes it there, on the stack of this one.
             waits.cancel();
-            assert!(ult::has_runnable());
+            assert!(ult::integration::has_runnable());
             drop(waits.join());
             assert_eq!(ult::current().unwrap().id, me);
         });

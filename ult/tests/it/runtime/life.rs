@@ -282,7 +282,9 @@ fn idle_runtime_uses_no_processor() {
         let poller = pools[0].spawn(move || {
             use std::os::fd::AsFd;
             sender.send(ult::unparker()).unwrap();
-            while ult::idle(reader.as_fd(), None, || true) != ult::IdleEnd::Unparked {}
+            while ult::integration::idle(reader.as_fd(), None, || true)
+                != ult::integration::IdleEnd::Unparked
+            {}
         });
         let unparker = receiver.recv().unwrap();
         // Processor time of the two xstreams only: other tests run in this process.

@@ -229,9 +229,9 @@ fn a_second_half_whose_unit_is_dropped_is_run_by_the_caller() {
             let waits = || {
                 first.set(()).unwrap();
                 second.wait();
-                ult::current_ids()
+                ult::integration::current_ids()
             };
-            ult::join(waits, ult::current_ids)
+            ult::join(waits, ult::integration::current_ids)
         });
         assert!(lower.unwrap().join().unwrap());
         let (waited, ran) = upper.unwrap().join().unwrap();
@@ -462,14 +462,14 @@ fn an_exit_in_either_half_ends_the_caller() {
 
 #[test]
 fn a_second_half_elsewhere_inherits_what_the_caller_had() {
-    static KEY: ult::Inherited<u32> = ult::Inherited::new();
+    static KEY: ult::integration::Inherited<u32> = ult::integration::Inherited::new();
     within(|| {
         let (runtime, pool) = shared(2);
         let inherited = on(&pool, || {
-            ult::set_inherited_word(5);
+            ult::integration::set_inherited_word(5);
             KEY.set(Some(6));
-            let change = || ult::set_inherited_word(0);
-            join_taken(change, || (ult::inherited_word(), KEY.get())).1
+            let change = || ult::integration::set_inherited_word(0);
+            join_taken(change, || (ult::integration::inherited_word(), KEY.get())).1
         });
         assert_eq!(inherited, (5, Some(6)));
         runtime.shutdown().unwrap();

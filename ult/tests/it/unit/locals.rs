@@ -65,17 +65,23 @@ fn values_are_private_to_each_unit() {
 fn one_look_tells_whether_there_may_be_values() {
     static KEY: UltLocal<Cell<u32>> = UltLocal::new(|| Cell::new(0));
     let looks = || {
-        let before = ult::is_tasklet_or_has_locals();
+        let before = ult::integration::is_tasklet_or_has_locals();
         KEY.with(|value| value.set(1));
-        (before, ult::is_tasklet_or_has_locals())
+        (before, ult::integration::is_tasklet_or_has_locals())
     };
     within(move || {
         let (runtime, pool) = shared(1);
         assert_eq!(std::thread::spawn(looks).join().unwrap(), (false, true));
         assert_eq!(on(&pool, looks), (false, true));
         // Those of one unit are not of the next one.
-        assert!(!on(&pool, ult::is_tasklet_or_has_locals));
-        assert!(pool.tasklet().spawn(ult::is_tasklet_or_has_locals).unwrap().join().unwrap());
+        assert!(!on(&pool, ult::integration::is_tasklet_or_has_locals));
+        assert!(
+            pool.tasklet()
+                .spawn(ult::integration::is_tasklet_or_has_locals)
+                .unwrap()
+                .join()
+                .unwrap()
+        );
         runtime.shutdown().unwrap();
     });
 }
@@ -261,10 +267,10 @@ fn values_move_with_a_migratable_ult() {
 fn of_children(pool: &PoolRef) -> Vec<u64> {
     let delay = Duration::from_millis(1);
     let children = [
-        pool.ult().spawn(ult::inherited_word).unwrap(),
-        pool.tasklet().spawn(ult::inherited_word).unwrap(),
+        pool.ult().spawn(ult::integration::inherited_word).unwrap(),
+        pool.tasklet().spawn(ult::integration::inherited_word).unwrap(),
     ];
-    let late = pool.spawn_after(delay, ult::inherited_word).unwrap();
+    let late = pool.spawn_after(delay, ult::integration::inherited_word).unwrap();
     let mut words: Vec<_> = children.into_iter().map(|child| child.join().unwrap()).collect();
     words.push(late.join().unwrap());
     words
@@ -280,29 +286,30 @@ fn the_inherited_word_goes_to_units_that_are_spawned_later() {
             let (first, second) = (pools[0].clone(), pools[1].clone());
             assert_eq!(of_children(&first), [0; 3], "of a thread without a word");
             let checked = first.clone().spawn(move || {
-                assert_eq!(ult::inherited_word(), 0);
-                let early = second.spawn_after(Duration::from_millis(5), ult::inherited_word);
-                ult::set_inherited_word(7);
+                assert_eq!(ult::integration::inherited_word(), 0);
+                let early =
+                    second.spawn_after(Duration::from_millis(5), ult::integration::inherited_word);
+                ult::integration::set_inherited_word(7);
                 // Into the own pool and into one of another xstream.
                 assert_eq!(of_children(&first), [7; 3]);
                 assert_eq!(of_children(&second), [7; 3]);
                 let inner = second.clone();
                 let child = second.spawn(move || {
                     ult::yield_now();
-                    let grandchild = inner.spawn(ult::inherited_word).unwrap();
-                    ult::set_inherited_word(8);
+                    let grandchild = inner.spawn(ult::integration::inherited_word).unwrap();
+                    ult::integration::set_inherited_word(8);
                     grandchild.join().unwrap()
                 });
                 assert_eq!(child.unwrap().join().unwrap(), 7);
-                assert_eq!(ult::inherited_word(), 7, "what a child sets is its own");
+                assert_eq!(ult::integration::inherited_word(), 7, "what a child sets is its own");
                 assert_eq!(early.unwrap().join().unwrap(), 0);
             });
             checked.unwrap().join().unwrap();
             // Descriptors are reused; nothing is left in them.
             assert_eq!(of_children(&pools[0]), [0; 3]);
-            ult::set_inherited_word(3);
+            ult::integration::set_inherited_word(3);
             assert_eq!(of_children(&pools[1]), [3; 3], "of a thread with one");
-            ult::set_inherited_word(0);
+            ult::integration::set_inherited_word(0);
             runtime.shutdown().unwrap();
         }
     });
@@ -312,20 +319,20 @@ fn the_inherited_word_goes_to_units_that_are_spawned_later() {
 fn a_revived_unit_inherits_from_who_revives_it() {
     within(|| {
         let (runtime, pool) = shared(1);
-        let first = pool.spawn(|| ult::set_inherited_word(5)).unwrap();
+        let first = pool.spawn(|| ult::integration::set_inherited_word(5)).unwrap();
         let (result, ended) = first.join_keep();
         result.unwrap();
         let ended = ended.unwrap();
-        ult::set_inherited_word(6);
-        let again = ended.revive(&pool, ult::inherited_word).unwrap();
+        ult::integration::set_inherited_word(6);
+        let again = ended.revive(&pool, ult::integration::inherited_word).unwrap();
         assert_eq!(again.join().unwrap(), 6);
-        ult::set_inherited_word(0);
+        ult::integration::set_inherited_word(0);
         runtime.shutdown().unwrap();
     });
 }
 
-static SHADE: ult::Inherited<u64> = ult::Inherited::new();
-static SHAPE: ult::Inherited<(u8, [u64; 3])> = ult::Inherited::new();
+static SHADE: ult::integration::Inherited<u64> = ult::integration::Inherited::new();
+static SHAPE: ult::integration::Inherited<(u8, [u64; 3])> = ult::integration::Inherited::new();
 
 #[test]
 fn inherited_values_go_to_units_of_every_kind() {
@@ -344,9 +351,9 @@ fn inherited_values_go_to_units_of_every_kind() {
         };
         let (inner, shape) = (second.clone(), (1, [2, 3, 4]));
         let checked = first.clone().spawn(move || {
-            assert_eq!((SHADE.get(), ult::inherited().has_values), (None, false));
+            assert_eq!((SHADE.get(), ult::integration::inherited().has_values), (None, false));
             SHADE.set(None);
-            assert!(!ult::inherited().has_values, "removing nothing makes nothing");
+            assert!(!ult::integration::inherited().has_values, "removing nothing makes nothing");
             SHADE.set(Some(7));
             SHAPE.set(Some(shape));
             assert_eq!(of_children(&first), [Some(7); 3]);
@@ -363,18 +370,21 @@ fn inherited_values_go_to_units_of_every_kind() {
             assert_eq!(of_children(&first), [None; 3]);
             assert_eq!(SHAPE.get(), Some(shape));
             SHADE.set(Some(9));
-            ult::inherit_nothing(5);
-            assert_eq!((ult::inherited_word(), SHADE.get(), SHAPE.get()), (5, None, None));
+            ult::integration::inherit_nothing(5);
+            assert_eq!(
+                (ult::integration::inherited_word(), SHADE.get(), SHAPE.get()),
+                (5, None, None)
+            );
             assert_eq!(of_children(&first), [None; 3]);
         });
         checked.unwrap().join().unwrap();
         // Descriptors are reused; nothing is left in them.
         assert_eq!(of_children(&pools[0]), [None; 3]);
         SHADE.set(Some(3));
-        assert!(ult::inherited().has_values);
+        assert!(ult::integration::inherited().has_values);
         assert_eq!(of_children(&pools[1]), [Some(3); 3], "of a thread");
-        ult::inherit_nothing(0);
-        assert!(!ult::inherited().has_values);
+        ult::integration::inherit_nothing(0);
+        assert!(!ult::integration::inherited().has_values);
         assert_eq!(of_children(&pools[1]), [None; 3]);
         runtime.shutdown().unwrap();
     });

@@ -4,7 +4,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
 
-use ult::{JoinError, PoolRef, PoolSpec, Runtime, XstreamSpec, blocking, blocking_reserved};
+use ult::{
+    JoinError, PoolRef, PoolSpec, Runtime, XstreamSpec, blocking, integration::blocking_reserved,
+};
 
 use crate::common::{shared, wait_until, within};
 

@@ -266,7 +266,7 @@ fn a_leaked_guard_of_a_reentrant_mutex_is_nobody_elses_when_its_unit_has_ended()
         let leaks = |mutex: &'static ReentrantMutex<Cell<u64>>| {
             move || {
                 leak(mutex);
-                ult::current_address()
+                ult::integration::current_address()
             }
         };
         for (mutex, tasklet) in [(&OF_ULT, false), (&OF_TASKLET, true)] {
@@ -274,7 +274,7 @@ fn a_leaked_guard_of_a_reentrant_mutex_is_nobody_elses_when_its_unit_has_ended()
             let first = unit().spawn(leaks(mutex)).unwrap().join().unwrap();
             // Until one has the same descriptor.
             loop {
-                let look = move || (ult::current_address(), is_held_by_another(mutex));
+                let look = move || (ult::integration::current_address(), is_held_by_another(mutex));
                 let (address, is_held) = unit().spawn(look).unwrap().join().unwrap();
                 assert!(is_held);
                 if address == first {
@@ -283,9 +283,9 @@ fn a_leaked_guard_of_a_reentrant_mutex_is_nobody_elses_when_its_unit_has_ended()
             }
         }
         let (first, ended) = pool.spawn(leaks(&OF_REVIVED)).unwrap().join_keep();
-        let again = ended
-            .unwrap()
-            .revive(pool, || (ult::current_address(), is_held_by_another(&OF_REVIVED)));
+        let again = ended.unwrap().revive(pool, || {
+            (ult::integration::current_address(), is_held_by_another(&OF_REVIVED))
+        });
         assert_eq!(again.unwrap().join().unwrap(), (first.unwrap(), true));
         runtime.shutdown().unwrap();
     });

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::common::{LONG, on, private, shared, wait_until, within};
-use ult::{Eventual, IdleEnd};
+use ult::{Eventual, integration::IdleEnd};
 
 fn long_from_now() -> Option<Instant> {
     Some(Instant::now() + LONG)
@@ -23,7 +23,7 @@ fn readable_descriptor_ends_it() {
         let inner_armed = armed.clone();
         let handle = pool.spawn(move || {
             for round in 0..100u8 {
-                let end = ult::idle(reader.as_fd(), long_from_now(), || {
+                let end = ult::integration::idle(reader.as_fd(), long_from_now(), || {
                     inner_armed.fetch_add(1, Ordering::SeqCst);
                     true
                 });
@@ -51,11 +51,11 @@ fn other_units_run_and_then_it_polls_again() {
         let armed = Arc::new(Eventual::new());
         let inner_armed = armed.clone();
         let poller = pools[0].spawn(move || {
-            let first = ult::idle(reader.as_fd(), long_from_now(), || {
+            let first = ult::integration::idle(reader.as_fd(), long_from_now(), || {
                 inner_armed.set(()).unwrap();
                 true
             });
-            let second = ult::idle(reader.as_fd(), Some(Instant::now()), || true);
+            let second = ult::integration::idle(reader.as_fd(), Some(Instant::now()), || true);
             (first, second)
         });
         armed.wait_ready();
@@ -90,7 +90,7 @@ fn at_most_thirty_two_others_run_in_between() {
             let mut worst = 0;
             for _ in 0..50 {
                 let before = runs.load(Ordering::SeqCst);
-                let end = ult::idle(reader.as_fd(), long_from_now(), || true);
+                let end = ult::integration::idle(reader.as_fd(), long_from_now(), || true);
                 assert_eq!(end, IdleEnd::Ran);
                 worst = worst.max(runs.load(Ordering::SeqCst) - before);
             }
@@ -110,12 +110,12 @@ fn arm_that_finds_work_ends_it() {
         let (runtime, pools) = private(1);
         let end = pools[0].spawn(|| {
             let (_writer, reader) = UnixStream::pair().unwrap();
-            ult::idle(reader.as_fd(), long_from_now(), || false)
+            ult::integration::idle(reader.as_fd(), long_from_now(), || false)
         });
         assert_eq!(end.unwrap().join().unwrap(), IdleEnd::Work);
         let panicked = pools[0].spawn(|| {
             let (_writer, reader) = UnixStream::pair().unwrap();
-            ult::idle(reader.as_fd(), long_from_now(), || panic!("cannot arm"))
+            ult::integration::idle(reader.as_fd(), long_from_now(), || panic!("cannot arm"))
         });
         let error = panicked.unwrap().join().unwrap_err();
         assert_eq!(error.to_string(), "the ULT panicked: cannot arm");
@@ -132,13 +132,13 @@ fn unpark_ends_it_and_takes_the_token() {
         let ends = pools[0].spawn(move || {
             let (_writer, reader) = UnixStream::pair().unwrap();
             let me = ult::unparker();
-            let first = ult::idle(reader.as_fd(), long_from_now(), || {
+            let first = ult::integration::idle(reader.as_fd(), long_from_now(), || {
                 inner.set(me).unwrap();
                 true
             });
             ult::unparker().unpark();
-            let second = ult::idle(reader.as_fd(), long_from_now(), || true);
-            let third = ult::idle(reader.as_fd(), Some(Instant::now()), || true);
+            let second = ult::integration::idle(reader.as_fd(), long_from_now(), || true);
+            let third = ult::integration::idle(reader.as_fd(), Some(Instant::now()), || true);
             [first, second, third]
         });
         handed.wait_ready();
@@ -156,7 +156,7 @@ fn deadline_ends_it() {
         let handle = pools[0].spawn(|| {
             let (_writer, reader) = UnixStream::pair().unwrap();
             let deadline = Instant::now() + Duration::from_millis(20);
-            let end = ult::idle(reader.as_fd(), Some(deadline), || true);
+            let end = ult::integration::idle(reader.as_fd(), Some(deadline), || true);
             assert!(Instant::now() >= deadline);
             end
         });
@@ -186,7 +186,7 @@ fn several_waiters_share_a_sleep() {
                             Ok(count) => seen += count,
                             Err(_) => {
                                 calls.fetch_add(1, Ordering::SeqCst);
-                                ult::idle(reader.as_fd(), long_from_now(), || true);
+                                ult::integration::idle(reader.as_fd(), long_from_now(), || true);
                             }
                         }
                     }
@@ -216,22 +216,22 @@ fn several_waiters_share_a_sleep() {
 fn has_runnable_sees_pools_inbox_and_timers() {
     within(|| {
         let (runtime, pools) = private(1);
-        assert!(!ult::has_runnable(), "no xstream here");
+        assert!(!ult::integration::has_runnable(), "no xstream here");
         let pool = pools[0].clone();
         let handle = pools[0].spawn(move || {
             let local = pool.spawn(|| ()).unwrap();
-            assert!(ult::has_runnable(), "own push");
+            assert!(ult::integration::has_runnable(), "own push");
             local.join().unwrap();
             let thread_pool = pool.clone();
             let thread = std::thread::spawn(move || thread_pool.spawn(|| ()).unwrap());
             // Spins without yielding, as a polling ULT does.
-            while !ult::has_runnable() {
+            while !ult::integration::has_runnable() {
                 std::thread::yield_now();
             }
             thread.join().unwrap().join().unwrap();
             let sleeper = pool.spawn(|| ult::sleep(Duration::from_millis(2))).unwrap();
             ult::yield_now();
-            while !ult::has_runnable() {
+            while !ult::integration::has_runnable() {
                 std::hint::spin_loop();
             }
             sleeper.join().unwrap();
@@ -244,11 +244,11 @@ fn has_runnable_sees_pools_inbox_and_timers() {
 #[test]
 fn works_on_os_threads() {
     let (mut writer, reader) = UnixStream::pair().unwrap();
-    assert_eq!(ult::idle(reader.as_fd(), None, || false), IdleEnd::Work);
+    assert_eq!(ult::integration::idle(reader.as_fd(), None, || false), IdleEnd::Work);
     let soon = Some(Instant::now() + Duration::from_millis(2));
-    assert_eq!(ult::idle(reader.as_fd(), soon, || true), IdleEnd::Deadline);
+    assert_eq!(ult::integration::idle(reader.as_fd(), soon, || true), IdleEnd::Deadline);
     writer.write_all(&[1]).unwrap();
-    assert_eq!(ult::idle(reader.as_fd(), long_from_now(), || true), IdleEnd::Ready);
+    assert_eq!(ult::integration::idle(reader.as_fd(), long_from_now(), || true), IdleEnd::Ready);
 }
 
 /// Two ULTs that switch to each other for ever, past the scheduler, do not keep it from its turn.
@@ -272,7 +272,7 @@ fn a_chain_of_switches_counts_as_other_units() {
         let ults = [(); 2].map(|()| pools[0].spawn(switching(stop.clone())).unwrap());
         let stopper = stop.clone();
         let poller = pools[0].spawn(move || {
-            let end = ult::idle(reader.as_fd(), long_from_now(), || true);
+            let end = ult::integration::idle(reader.as_fd(), long_from_now(), || true);
             stopper.store(true, Ordering::Relaxed);
             end
         });
@@ -304,7 +304,7 @@ fn a_pool_counts_those_that_are_blocked_and_no_others() {
             assert_eq!(blocked(&pool), 1);
             let mut ends = Vec::new();
             for round in 0..20u8 {
-                ult::idle(reader.as_fd(), long_from_now(), || false);
+                ult::integration::idle(reader.as_fd(), long_from_now(), || false);
                 assert_eq!(blocked(&pool), 1, "work was there");
                 let poller = pool.spawn({
                     let pool = pool.clone();
@@ -313,18 +313,18 @@ fn a_pool_counts_those_that_are_blocked_and_no_others() {
                         pool.stats().blocked()
                     }
                 });
-                ends.push(ult::idle(reader.as_fd(), long_from_now(), || true));
+                ends.push(ult::integration::idle(reader.as_fd(), long_from_now(), || true));
                 assert_eq!((poller.unwrap().join().unwrap(), blocked(&pool)), (2, 1));
                 let soon = Instant::now() + Duration::from_millis(1);
-                ends.push(ult::idle(reader.as_fd(), Some(soon), || true));
+                ends.push(ult::integration::idle(reader.as_fd(), Some(soon), || true));
                 assert_eq!(blocked(&pool), 1, "the time was over");
                 writer.write_all(&[round]).unwrap();
-                ends.push(ult::idle(reader.as_fd(), long_from_now(), || true));
+                ends.push(ult::integration::idle(reader.as_fd(), long_from_now(), || true));
                 assert_eq!(blocked(&pool), 1, "the descriptor was readable");
                 reader.read_exact(&mut [0]).unwrap();
                 let me = ult::unparker();
                 pool.spawn(move || me.unpark()).unwrap();
-                ends.push(ult::idle(reader.as_fd(), long_from_now(), || true));
+                ends.push(ult::integration::idle(reader.as_fd(), long_from_now(), || true));
                 assert_eq!(blocked(&pool), 1, "it was unparked");
             }
             let expected = [IdleEnd::Ran, IdleEnd::Deadline, IdleEnd::Ready, IdleEnd::Unparked];
@@ -348,7 +348,10 @@ fn who_else_can_run_beside_those_that_are_known() {
             let is_over = Arc::new(AtomicBool::new(false));
             let mut seen = Vec::new();
             let mut known = |count| {
-                seen.push(((0..3).map(ult::has_runnable_beyond).collect::<Vec<_>>(), count));
+                seen.push((
+                    (0..3).map(ult::integration::has_runnable_beyond).collect::<Vec<_>>(),
+                    count,
+                ));
             };
             known(0);
             let spawn = || {
@@ -382,15 +385,15 @@ fn who_else_can_run_beside_those_that_are_known() {
             move || {
                 let waiter = pool.spawn(|| {
                     let (_writer, reader) = UnixStream::pair().unwrap();
-                    ult::idle(reader.as_fd(), long_from_now(), || true)
+                    ult::integration::idle(reader.as_fd(), long_from_now(), || true)
                 });
                 ult::yield_now();
-                let seen = [0, 1].map(ult::has_runnable_beyond);
+                let seen = [0, 1].map(ult::integration::has_runnable_beyond);
                 (seen, waiter.unwrap().join().unwrap())
             }
         });
         assert_eq!(beside_a_waiter, ([true; 2], IdleEnd::Ran));
-        assert!(!ult::has_runnable_beyond(0), "an OS thread has no others");
+        assert!(!ult::integration::has_runnable_beyond(0), "an OS thread has no others");
         runtime.shutdown().unwrap();
     });
 }

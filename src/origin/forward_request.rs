@@ -1,4 +1,4 @@
-//! Calls that go on while their caller does: [`Request`].
+//! Calls that go on while their caller does: [`ForwardRequest`].
 //!
 //! # States
 //!
@@ -67,7 +67,7 @@ use crate::{Canceler, ForwardError, Instance, ProviderHandle, Rpc};
 ///
 /// Counterpart: `margo_request`; Thallium's `async_response`, which waits when it is dropped.
 #[must_use = "dropping a request cancels the call; use `wait`, or `detach`"]
-pub struct Request<R> {
+pub struct ForwardRequest<R> {
     flight: Flight,
     rpc: &'static str,
     term: Option<Deadline>,
@@ -97,7 +97,7 @@ impl Instance {
         args: &A,
         bounds: CallLimits,
         read: Read<R>,
-    ) -> Result<Request<R>, ForwardError> {
+    ) -> Result<ForwardRequest<R>, ForwardError> {
         let term = bounds.term;
         let call = match bounds {
             CallLimits { term: None, canceled_by: None } => Call::new(),
@@ -111,7 +111,7 @@ impl Instance {
         Call::tie(&call, self.inner(), op, to);
         let (instance, to) = (self.clone(), to.clone());
         let flight = Flight { instance, call, op, to, is_detached: false };
-        Ok(Request { flight, rpc: rpc.name(), term, awaited: None, read })
+        Ok(ForwardRequest { flight, rpc: rpc.name(), term, awaited: None, read })
     }
 }
 
@@ -123,7 +123,7 @@ pub(super) fn read<R: DeserializeOwned>(
     call.read(instance.reading(), site)
 }
 
-impl<R> Request<R> {
+impl<R> ForwardRequest<R> {
     /// Returns whether the call is over, so that [`wait`](Self::wait) would not wait. Never waits.
     ///
     /// Counterpart: `margo_test`.
@@ -256,7 +256,7 @@ impl<R> Request<R> {
     }
 }
 
-impl<R: DeserializeOwned> Request<R> {
+impl<R: DeserializeOwned> ForwardRequest<R> {
     /// Waits for the result. A ULT suspends, an OS thread parks. A ULT that is cancelled meanwhile
     /// cancels the call.
     ///
@@ -324,7 +324,7 @@ impl<R: DeserializeOwned> Request<R> {
 /// The result of the call. May be polled on any executor; in a ULT use [`ult::block_on`], because
 /// that of another executor would hold up the whole execution stream. Dropped before its end, as by
 /// a `select!` or a timeout of the executor, it cancels the call.
-impl<R: DeserializeOwned> Future for Request<R> {
+impl<R: DeserializeOwned> Future for ForwardRequest<R> {
     type Output = Result<R, ForwardError>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
@@ -374,7 +374,7 @@ impl Drop for Flight {
 ///
 /// A ULT suspends, an OS thread parks. In a tasklet, which cannot wait, the first of `requests`
 /// ends with [`ForwardError::Tasklet`] if none is over. For requests of different types see
-/// [`Request::ready`].
+/// [`ForwardRequest::ready`].
 ///
 /// ```
 /// # use margo::{Instance, ProviderHandle, Rpc};
@@ -409,7 +409,7 @@ impl Drop for Flight {
 ///
 /// Counterpart: `margo_wait_any`, which polls.
 pub fn wait_any<R: DeserializeOwned>(
-    requests: &mut Vec<Request<R>>,
+    requests: &mut Vec<ForwardRequest<R>>,
 ) -> Option<(usize, Result<R, ForwardError>)> {
     first_of(requests, None)
 }
@@ -417,34 +417,34 @@ pub fn wait_any<R: DeserializeOwned>(
 /// Like [`wait_any`], but no longer than until `until`. `None` also: none was over by then; they
 /// are all still there.
 pub fn wait_any_deadline<R: DeserializeOwned>(
-    requests: &mut Vec<Request<R>>,
+    requests: &mut Vec<ForwardRequest<R>>,
     until: Instant,
 ) -> Option<(usize, Result<R, ForwardError>)> {
     first_of(requests, Some(until))
 }
 
 fn first_of<R: DeserializeOwned>(
-    requests: &mut Vec<Request<R>>,
+    requests: &mut Vec<ForwardRequest<R>>,
     until: Option<Instant>,
 ) -> Option<(usize, Result<R, ForwardError>)> {
     let first = requests.first()?;
     if ult::is_tasklet() {
         // In this order: one that ends in between is found.
         let refused = first.may_wait(until).err();
-        let over = requests.iter().position(Request::test);
+        let over = requests.iter().position(ForwardRequest::test);
         let refused = refused.filter(|_| over.is_none());
         let index = over.or_else(|| refused.is_some().then_some(0))?;
         let request = requests.remove(index);
         return Some((index, refused.map_or_else(|| request.read(), Err)));
     }
-    if let Some(index) = requests.iter().position(Request::is_forked) {
+    if let Some(index) = requests.iter().position(ForwardRequest::is_forked) {
         let request = requests.remove(index);
         return Some((index, request.read()));
     }
     loop {
         let objects: Vec<&dyn Selectable> =
             requests.iter().map(|request| request.call().done() as _).collect();
-        let due = requests.iter().filter_map(Request::due).min();
+        let due = requests.iter().filter_map(ForwardRequest::due).min();
         let first_limit = [due, until].into_iter().flatten().min();
         if let Some(index) = ult::wait_any(&objects, first_limit) {
             let request = requests.remove(index);
@@ -453,7 +453,7 @@ fn first_of<R: DeserializeOwned>(
         if until.is_some_and(|until| until <= Instant::now()) {
             return None;
         }
-        requests.iter().for_each(Request::expire);
+        requests.iter().for_each(ForwardRequest::expire);
     }
 }
 
@@ -462,19 +462,19 @@ fn first_of<R: DeserializeOwned>(
 ///
 /// Counterpart: none; asked for in Margo since its beginnings.
 pub fn wait_all<R: DeserializeOwned>(
-    requests: impl IntoIterator<Item = Request<R>>,
+    requests: impl IntoIterator<Item = ForwardRequest<R>>,
 ) -> Vec<Result<R, ForwardError>> {
     // An iterator that makes the calls has to make all of them before the first wait.
     let requests: Vec<_> = requests.into_iter().collect();
     if !ult::is_tasklet() {
         end_in_time(&requests);
     }
-    requests.into_iter().map(Request::wait).collect()
+    requests.into_iter().map(ForwardRequest::wait).collect()
 }
 
 /// Waits for all of them; the deadline of none has to wait until those before it are over.
-fn end_in_time<R>(requests: &[Request<R>]) {
-    let due = |request: &&Request<R>| request.term.map(|term| term.at);
+fn end_in_time<R>(requests: &[ForwardRequest<R>]) {
+    let due = |request: &&ForwardRequest<R>| request.term.map(|term| term.at);
     let mut timed: Vec<_> = requests.iter().filter(|request| due(request).is_some()).collect();
     timed.sort_by_key(due);
     let mut timed = timed.into_iter().peekable();
@@ -483,15 +483,15 @@ fn end_in_time<R>(requests: &[Request<R>]) {
             while timed.next_if(|timed| timed.due().is_none() || timed.call().is_over()).is_some() {
             }
             if !request.wait_ready(timed.peek().and_then(due)) {
-                timed.next().into_iter().for_each(Request::expire);
+                timed.next().into_iter().for_each(ForwardRequest::expire);
             }
         }
     }
 }
 
-impl<R> fmt::Debug for Request<R> {
+impl<R> fmt::Debug for ForwardRequest<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Request")
+        f.debug_struct("ForwardRequest")
             .field("rpc", &self.rpc)
             .field("to", &self.flight.to)
             .field("is_over", &self.call().is_over())
