@@ -225,8 +225,8 @@ fn client(service: &Service) -> TokenStream {
         /// A call waits for its result: a ULT suspends, an OS thread parks. It has the deadline of
         /// the client's [timeout](Self::with_timeout), or that of its method, or none, and always
         /// that of the handler on whose ULT it is made. The forms with `_start` return as soon as
-        /// the arguments are encoded, with a [`ForwardRequest`](::margo::ForwardRequest), which can be waited for
-        /// or awaited.
+        /// the arguments are encoded, with a [`ForwardRequest`](::margo::ForwardRequest), which can
+        /// be waited for or awaited.
         #[derive(Debug, Clone)]
         #vis struct #client {
             client: ::margo::service::ServiceClient,

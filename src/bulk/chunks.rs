@@ -10,9 +10,10 @@ use crate::bulk::bulk_transfer::BulkTransfer;
 use crate::{Addr, Bulk, BulkError, BulkPool, BulkPoolError, BulkRequest, LocalBulk, PooledBuffer};
 
 impl BulkTransfer<'_> {
-    /// Pulls `range` of the remote memory chunk by chunk, and calls `f` with each chunk and its offset in that memory, in order. While `f` works on one
-    /// chunk, those after it are being pulled: as many as there are `buffers` beside the one in
-    /// `f`. A chunk is as long as the shortest buffer, the last one perhaps shorter.
+    /// Pulls `range` of the remote memory chunk by chunk, and calls `f` with each chunk and its
+    /// offset in that memory, in order. While `f` works on one chunk, those after it are being
+    /// pulled: as many as there are `buffers` beside the one in `f`. A chunk is as long as the
+    /// shortest buffer, the last one perhaps shorter.
     ///
     /// With one buffer nothing overlaps; two are enough if `f` takes about as long as a transfer.
     /// The transfers proceed while `f` waits (for a file, a lock, another service), or while it
@@ -98,9 +99,10 @@ impl BulkTransfer<'_> {
         }
     }
 
-    /// Pushes into `range` of the remote memory chunk by chunk: calls `f` with the offset in that memory and the buffer to be filled, in order. While `f`
-    /// fills one chunk, those before it are being pushed. Otherwise as
-    /// [`pull_chunks`](Self::pull_chunks). All have arrived when it returns without an error.
+    /// Pushes into `range` of the remote memory chunk by chunk: calls `f` with the offset in that
+    /// memory and the buffer to be filled, in order. While `f` fills one chunk, those before it are
+    /// being pushed. Otherwise as [`pull_chunks`](Self::pull_chunks). All have arrived when it
+    /// returns without an error.
     ///
     /// # Errors
     ///

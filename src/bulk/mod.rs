@@ -1,8 +1,9 @@
 //! Bulk transfers: data that moves between the memory of two processes.
 //!
-//! May import the folders up to `serving`. Read `expose.rs` (memory that is lent), `bulk_transfer.rs` (how
-//! a transfer is described) and `transfer.rs` (one that is waited for), then `bulk_request.rs` and
-//! `chunks.rs` (those that go on) and `bind.rs`. `misuse.rs` has programs that must not compile.
+//! May import the folders up to `serving`. Read `expose.rs` (memory that is lent),
+//! `bulk_transfer.rs` (how a transfer is described) and `transfer.rs` (one that is waited for),
+//! then `bulk_request.rs` and `chunks.rs` (those that go on) and `bind.rs`. `misuse.rs` has
+//! programs that must not compile.
 
 pub(crate) mod bind;
 pub(crate) mod bulk_request;

@@ -44,8 +44,9 @@ fn look(instance: &Instance) {
 }
 
 impl Instance {
-    /// Copies from the memory behind `remote`, which belongs to `from`, into `into[local]`, and waits
-    /// for it. With a limit, in the background, or in chunks: [`bulk`](Self::bulk). The fastest destination on one host is memory of [`alloc`](Self::alloc) that is exposed.
+    /// Copies from the memory behind `remote`, which belongs to `from`, into `into[local]`, and
+    /// waits for it. With a limit, in the background, or in chunks: [`bulk`](Self::bulk). The
+    /// fastest destination on one host is memory of [`alloc`](Self::alloc) that is exposed.
     ///
     /// Small memory that peers may only read comes as it was when `remote` was sent, which has the
     /// bytes with it.

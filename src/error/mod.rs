@@ -318,8 +318,8 @@ pub enum ForwardError {
     Tasklet {
         /// The RPC's name.
         rpc: &'static str,
-        /// Nothing was sent. Otherwise it waited for a [`ForwardRequest`](crate::ForwardRequest), whose call was
-        /// cancelled: the handler may have run, or may still run.
+        /// Nothing was sent. Otherwise it waited for a [`ForwardRequest`](crate::ForwardRequest),
+        /// whose call was cancelled: the handler may have run, or may still run.
         never_ran: bool,
     },
     /// This instance is shutting down. If the request was already sent, the handler may have run.

@@ -241,9 +241,8 @@ impl<B> Registered for &Exposed<B> {
 }
 
 /// So that several requests can have it at a time: the stripes of one buffer, say, each of another
-/// server ([`BulkTransfer::start_pull`](crate::BulkTransfer::start_pull)). Where two of them write the same bytes,
-/// any mix of both may be
-/// there afterwards.
+/// server ([`BulkTransfer::start_pull`](crate::BulkTransfer::start_pull)). Where two of them write
+/// the same bytes, any mix of both may be there afterwards.
 impl<B> Registered for Arc<Exposed<B>> {
     fn memory(&self) -> &LocalMem {
         &self.memory

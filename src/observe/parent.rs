@@ -2,8 +2,8 @@
 //!
 //! Each request says in which RPC's handler its call was made; peers use it for statistics by call
 //! path. The id of the RPC whose handler runs is the word that ULTs hand on to those that they
-//! spawn ([`ult::integration::inherited_word`]), so a call has the same parent wherever in a handler's ULTs it
-//! is made. Zero is none, as in C.
+//! spawn ([`ult::integration::inherited_word`]), so a call has the same parent wherever in a
+//! handler's ULTs it is made. Zero is none, as in C.
 
 use hg::{RpcId, margo};
 

@@ -13,8 +13,8 @@ use crate::operation::pending_response::PendingResponse;
 use crate::support::why_over::GaveUp;
 
 /// Ends a call, a bulk transfer or an answer early, from anywhere; see
-/// [`ForwardRequest::cancel`](crate::ForwardRequest::cancel). Cheap to clone. Keeps neither that nor its instance
-/// alive, and does nothing when they are over.
+/// [`ForwardRequest::cancel`](crate::ForwardRequest::cancel). Cheap to clone. Keeps neither that
+/// nor its instance alive, and does nothing when they are over.
 #[derive(Debug, Clone)]
 pub struct Canceler {
     by: Weak<dyn EndsEarly>,

@@ -118,10 +118,10 @@ impl CallLimits {
 impl CancelToken {
     /// Runs `work`, and lets this token cancel the calls that are made in it: they end with
     /// [`ForwardError::Canceled`] when it fires, and their targets are told in turn, as by
-    /// [`ForwardRequest::cancel`](crate::ForwardRequest::cancel); one that would be made later is not sent
-    /// ([`never_ran`](ForwardError::never_ran)). Calls whose deadline has passed by then end with
-    /// [`ForwardError::TimedOut`]. So a handler that forwards says that its call is given up when
-    /// its own caller gives up, and if all do, the last of a chain hears when the first one
+    /// [`ForwardRequest::cancel`](crate::ForwardRequest::cancel); one that would be made later is
+    /// not sent ([`never_ran`](ForwardError::never_ran)). Calls whose deadline has passed by then
+    /// end with [`ForwardError::TimedOut`]. So a handler that forwards says that its call is given
+    /// up when its own caller gives up, and if all do, the last of a chain hears when the first one
     /// cancels.
     ///
     /// ```

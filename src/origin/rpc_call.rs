@@ -215,8 +215,8 @@ impl<A: Serialize> RpcCall<'_, A, NoResponse> {
     }
 
     /// As [`send`](Self::send), and returns when the arguments have been encoded: they are not
-    /// needed any more. Also for tasklets, which cannot wait. The [`ForwardRequest`] is over when `send`
-    /// would return. Dropping it cancels what is not sent yet; to send and forget,
+    /// needed any more. Also for tasklets, which cannot wait. The [`ForwardRequest`] is over when
+    /// `send` would return. Dropping it cancels what is not sent yet; to send and forget,
     /// [`detach`](ForwardRequest::detach) it.
     ///
     /// ```

@@ -8,8 +8,9 @@
 //! - **yield**, if anything else can run on this execution stream, also if its pool comes behind;
 //! - **spin or sleep**, if nothing can. It spins for as long as `SpinWindow` allows, because a
 //!   wake-up by the kernel costs tens of microseconds; then it asks the execution stream to sleep
-//!   on the network's descriptor ([`ult::integration::idle`]), which any push to one of its pools also ends.
-//!   Progress ULTs of one execution stream spin and sleep together (`progress_group.rs`).
+//!   on the network's descriptor ([`ult::integration::idle`]), which any push to one of its pools
+//!   also ends. Progress ULTs of one execution stream spin and sleep together
+//!   (`progress_group.rs`).
 //!
 //! Nothing here polls a clock while asleep, and there is no tick. With
 //! `margo.progress_when_needed` it spins only while operations are in flight (`when_needed.rs`).

@@ -50,8 +50,8 @@ pub(crate) fn builder(address: impl Into<String>) -> InstanceBuilder {
     builder_of_shards(address, shards())
 }
 
-/// Starts an instance at addresses that were in use before, once they are free: a child that another
-/// test has forked holds what was closed until it runs its program.
+/// Starts an instance at addresses that were in use before, once they are free: a child that
+/// another test has forked holds what was closed until it runs its program.
 pub(crate) fn start_again(start: impl Fn() -> Result<Instance, InitError>) -> Instance {
     once_free(start).unwrap()
 }

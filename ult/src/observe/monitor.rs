@@ -89,9 +89,9 @@ impl MonitorSpec {
     }
 
     /// Costs nothing until there is a stall: the first one is reported without the number and name
-    /// of its unit (with that of one which it may be, see [`announce`](crate::integration::announce)), those in
-    /// the minute after one with them. There are no reports of deadlocks, and
-    /// no times in dumps. Default: off.
+    /// of its unit (with that of one which it may be, see
+    /// [`announce`](crate::integration::announce)), those in the minute after one with them. There
+    /// are no reports of deadlocks, and no times in dumps. Default: off.
     #[must_use]
     pub fn lazy(mut self) -> Self {
         self.is_lazy = true;

@@ -115,8 +115,8 @@ impl<B: FnOnce(bool) -> T, T> Fork<B, T> {
 ///
 /// Both halves may wait for anything. While the caller waits for the end of `b`, its xstream runs
 /// other units. A `b` that runs as a ULT of its own has neither the [`UltLocal`](crate::UltLocal)s
-/// nor the name of the caller; it inherits ([`Inherited`](crate::integration::Inherited)) what the caller had
-/// when it called this.
+/// nor the name of the caller; it inherits ([`Inherited`](crate::integration::Inherited)) what the
+/// caller had when it called this.
 ///
 /// On an OS thread, in a tasklet, and in a destructor during unwinding, the caller calls both, one
 /// after the other. So an OS thread that wants more spawns a ULT and joins it.

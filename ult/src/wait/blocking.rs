@@ -52,10 +52,10 @@ use crate::wait::eventual::Eventual;
 /// no thread at all, it runs in place, too, and blocks the xstream.
 ///
 /// `work` runs on no ULT: [`current`](crate::current()) is `None`, values of the unit
-/// ([`UltLocal`](crate::UltLocal), what it has [inherited](crate::integration::inherited)) are not there,
-/// [`exit`](crate::exit) panics, and waits for objects of this crate block the thread. So it shall
-/// not wait for what needs another `blocking` to happen: with all threads in such waits, nobody is
-/// left to end them.
+/// ([`UltLocal`](crate::UltLocal), what it has [inherited](crate::integration::inherited)) are not
+/// there, [`exit`](crate::exit) panics, and waits for objects of this crate block the thread. So it
+/// shall not wait for what needs another `blocking` to happen: with all threads in such waits,
+/// nobody is left to end them.
 ///
 /// # Limits
 ///

@@ -1,7 +1,7 @@
 //! The conformance suite over tcp, and tests of what only tcp has to do.
 
 use std::collections::HashMap;
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -293,9 +293,12 @@ fn a_target_that_starts_late_is_found() {
 
 #[test]
 fn trying_again_ends_in_time_or_on_cancel_or_close() {
-    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
-    let uri = format!("na+tcp://{}", taken.local_addr().unwrap());
-    drop(taken);
+    // Bound, so that nobody else has its port, and not listening, so that who connects is refused.
+    let family = rustix::net::AddressFamily::INET;
+    let taken = rustix::net::socket(family, rustix::net::SocketType::STREAM, None).unwrap();
+    rustix::net::bind(&taken, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+    let own = SocketAddr::try_from(rustix::net::getsockname(&taken).unwrap()).unwrap();
+    let uri = format!("na+tcp://{own}");
     let tried = options(false, |options| {
         options.connect_timeout = Duration::from_millis(100);
         options.tcp.connect_retry = Duration::from_secs(3600);

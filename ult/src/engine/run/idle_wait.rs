@@ -90,8 +90,8 @@ impl Xstream {
 /// anything. If it panics, the panic goes on in the caller.
 ///
 /// The xstream does not spin before it sleeps if there are idle waiters. So a caller that expects
-/// events soon should poll for a while, as long as [`has_runnable`](crate::integration::has_runnable) says no,
-/// before it calls this.
+/// events soon should poll for a while, as long as
+/// [`has_runnable`](crate::integration::has_runnable) says no, before it calls this.
 ///
 /// `deadline` bounds the wait; `None`: no bound. A cancellation point. Costs no system call unless
 /// the xstream really sleeps.

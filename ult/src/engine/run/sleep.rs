@@ -2,7 +2,8 @@
 //! or in one `poll` until something is runnable.
 //!
 //! 1. Timers that are due fire.
-//! 2. Idle waiters ([`idle`](crate::integration::idle())) past which other units have run are run once more.
+//! 2. Idle waiters ([`idle`](crate::integration::idle())) past which other units have run are run
+//!    once more.
 //! 3. Without idle waiters, it spins and watches its inbox and pools. With them it does
 //!    not: they have spun themselves, watching the outside, and a spin here would be blind to it.
 //! 4. Each idle waiter is asked to arm its source of events, once per call of `idle`.

@@ -73,9 +73,9 @@ pub fn has_runnable() -> bool {
 }
 
 /// Returns whether anything could run on this xstream beside `known` units, which the caller knows
-/// to be runnable: other units, as for [`has_runnable`], or idle waiters ([`idle`](crate::integration::idle())),
-/// which run after some others have. For a ULT that does the work of another one, which waits for
-/// its turn, as long as no third one waits.
+/// to be runnable: other units, as for [`has_runnable`], or idle waiters
+/// ([`idle`](crate::integration::idle())), which run after some others have. For a ULT that does
+/// the work of another one, which waits for its turn, as long as no third one waits.
 #[must_use]
 pub fn has_runnable_beyond(known: usize) -> bool {
     current::xstream().is_some_and(|xstream| xstream.has_runnable_beyond(known))
@@ -83,8 +83,8 @@ pub fn has_runnable_beyond(known: usize) -> bool {
 
 /// Returns whether a unit waits in a pool that comes after the caller's in the list of this
 /// xstream. In a strict order such units have no turn while the caller yields and yields; one that
-/// polls lets them have it by [`idle`](crate::integration::idle()), with an `arm` that answers `false`. Always
-/// `false` on an OS thread.
+/// polls lets them have it by [`idle`](crate::integration::idle()), with an `arm` that answers
+/// `false`. Always `false` on an OS thread.
 #[must_use]
 pub fn has_runnable_behind() -> bool {
     let here = current::xstream().zip(current::ult());

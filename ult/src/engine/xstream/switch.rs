@@ -255,8 +255,8 @@ pub fn stack_left() -> usize {
 /// Zero on an OS thread.
 ///
 /// A ULT that yields learns from the difference whether others ran meanwhile. It is no exact count:
-/// idle waiters ([`idle`](crate::integration::idle())) do not count, and what units hand to each other past the
-/// scheduler may count more than once.
+/// idle waiters ([`idle`](crate::integration::idle())) do not count, and what units hand to each
+/// other past the scheduler may count more than once.
 #[must_use]
 pub fn units_run() -> u64 {
     current::xstream().map_or(0, |xstream| xstream.units_run.get())
