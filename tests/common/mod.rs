@@ -4,14 +4,12 @@
 pub(crate) mod log;
 pub(crate) mod process;
 
-use std::error::Error;
-use std::io;
-use std::iter::successors;
+use std::io::ErrorKind;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use margo::config::Shards;
-use margo::{InitError, Instance, InstanceBuilder, ProviderHandle, config::Config};
+use margo::{InitError, Instance, InstanceBuilder, ProviderHandle, config::Config, na};
 
 /// Far beyond what a loaded machine needs; only a hang reaches it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -72,10 +70,12 @@ pub(crate) fn once_free(
 }
 
 fn is_address_in_use(error: &InitError) -> bool {
-    let first: &(dyn Error + 'static) = error;
-    successors(Some(first), |&error| error.source())
-        .filter_map(|error| error.downcast_ref::<io::Error>())
-        .any(|error| error.kind() == io::ErrorKind::AddrInUse)
+    let source = match error {
+        InitError::Network { source: na::Error::Io { source, .. }, .. } => source,
+        InitError::Metrics { source, .. } => source,
+        _ => return false,
+    };
+    source.kind() == ErrorKind::AddrInUse
 }
 
 fn builder_of_shards(address: impl Into<String>, shards: u32) -> InstanceBuilder {
