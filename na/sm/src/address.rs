@@ -82,6 +82,18 @@ impl Name {
         format!("na+sm://{}@{}", self.uid, self.name)
     }
 
+    /// The reason why nobody is reached under this name. It tells where the name was looked up,
+    /// since a process in another container may well have it.
+    pub(super) fn nobody_listens(&self) -> String {
+        let namespace = std::fs::read_link("/proc/self/ns/net").unwrap_or_default();
+        let (uid, namespace) = (self.uid, namespace.display());
+        format!(
+            "nobody listens there: user {uid} has no endpoint of this name in the network \
+             namespace of this process ({namespace}). Names of shared memory exist per network \
+             namespace, so processes in different containers have to share one"
+        )
+    }
+
     /// Where that endpoint listens.
     pub(super) fn socket(&self) -> Result<SocketAddrUnix, Error> {
         let text = format!("margo-sm/{}/{}", self.uid, self.name);

@@ -489,6 +489,20 @@ impl tracing::Subscriber for Warnings {
     fn exit(&self, _: &tracing::Id) {}
 }
 
+/// Puts a line into an `/etc/hosts` of this namespace's own. `false`: that is not permitted here.
+fn is_named_in_hosts(line: &str) -> bool {
+    let mount = format!(
+        "mount -t tmpfs tmpfs /mnt && printf '127.0.0.1 localhost\\n{line}\\n' >/mnt/hosts && \
+         mount --bind /mnt/hosts /etc/hosts"
+    );
+    let done = Command::new("sh").args(["-c", &mount]).status();
+    let done = done.is_ok_and(|status| status.success());
+    if !done {
+        println!("SKIPPED in part: there can be no /etc/hosts of this test's own");
+    }
+    done
+}
+
 #[test]
 fn an_address_that_only_this_machine_reaches_is_warned_of() {
     in_a_namespace(test_path!("an_address_that_only_this_machine_reaches_is_warned_of"), || {
@@ -509,6 +523,14 @@ fn an_address_that_only_this_machine_reaches_is_warned_of() {
             let before = warned();
             // It listens where it says.
             is_published("na+tcp://:0", "127.0.0.1");
+            is_published("na+tcp://localhost:0", "127.0.0.1");
+            is_published("na+tcp://lo:0", "127.0.0.1");
+            if is_named_in_hosts("127.0.1.1 this-host") {
+                assert_eq!(warned(), before);
+                is_published("na+tcp://this-host:0", "127.0.1.1");
+                assert_eq!(warned(), before + 1);
+            }
+            let before = warned();
             ip("address add 10.9.8.7/24 dev lo");
             is_published("na+tcp://[::]:0", "10.9.8.7");
             assert_eq!(warned(), before);

@@ -159,7 +159,21 @@ pub fn listen_address(
         let in_subnet = wanted.in_subnet(transport, port)?;
         return Ok(in_subnet.unwrap_or_else(|| wanted.loopback(port)));
     }
-    wanted.among(uri, host, &resolve(uri, host, port)?)
+    let address = wanted.among(uri, host, &resolve(uri, host, port)?)?;
+    // Many systems give their own name an address of loopback, in /etc/hosts.
+    let is_meant = host.parse::<IpAddr>().is_ok()
+        || host.eq_ignore_ascii_case("localhost")
+        || host.contains('%')
+        || interface::index(host).is_some();
+    if address.ip().is_loopback() && !is_meant {
+        tracing::warn!(
+            "{transport}: `{host}` is {} here, so others are told to call an address which only \
+             this machine reaches. Listen on an interface, such as `eth0:{port}`, on 0.0.0.0, or \
+             at the address that others are to call",
+            address.ip()
+        );
+    }
+    Ok(address)
 }
 
 /// Returns the peer that the URI means and the addresses to connect to. `rest` is what stands

@@ -162,7 +162,8 @@ pub fn reachable(
         let ip = ip.unwrap_or(LOOPBACK_V4);
         tracing::warn!(
             "{transport}: listens on all interfaces ({bound}), but tells others to call {ip}, \
-             which only this machine reaches: no interface that is up has another address here"
+             which only this machine reaches: no interface that is up has another address here. \
+             Start when the network is up, or listen at the address that others are to call"
         );
         ip
     });

@@ -100,7 +100,7 @@ impl SmEndpoint {
             // Connected before, when the hello could not be sent.
             Ok(()) | Err(Errno::ISCONN) => return Ok(true),
             Err(Errno::AGAIN | Errno::INTR) => return Ok(false),
-            Err(Errno::CONNREFUSED) => "nobody listens there".to_owned(),
+            Err(Errno::CONNREFUSED) => name.nobody_listens(),
             Err(errno) => errno.to_string(),
         };
         Err(Error::Unreachable { peer: peer.uri.clone(), reason })

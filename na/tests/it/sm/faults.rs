@@ -12,6 +12,7 @@ use crate::common::sm::{
     Hostile, Node, RING, SEGMENT, dial, greet, hello, listening, memfd, recv_packet, registered,
     whole, with_attach,
 };
+use crate::common::test_path;
 
 const GET: u8 = 3;
 const DONE: u8 = 5;
@@ -274,6 +275,51 @@ fn a_name_that_nobody_listens_at_is_told() {
     assert!(error.to_string().contains("nobody listens"), "{error}");
     let bad = node.endpoint.lookup("na+sm://").expect_err("names nobody");
     assert!(matches!(bad, Error::BadUri { .. }), "{bad}");
+}
+
+/// As in a container with a network of its own.
+#[test]
+fn a_name_of_another_network_namespace_is_not_found_and_the_error_says_where_names_are() {
+    const URI: &str = "NA_SM_FOREIGN_URI";
+    if let Ok(uri) = std::env::var(URI) {
+        let kill = Some(rustix::process::Signal::KILL);
+        rustix::process::set_parent_process_death_signal(kill).expect("a signal");
+        let mut inside = with_attach(true, false);
+        let foreign = inside.endpoint.lookup(&uri).expect("only parsed");
+        let op = inside.send(&foreign, 1, b"x");
+        return println!("error: {}", inside.error(op));
+    }
+    let unshare = |arguments: &[&str]| {
+        let mut command = std::process::Command::new("unshare");
+        command.arg("--net").args(arguments);
+        command
+    };
+    // Who is not root needs a user namespace for it, in which the user stays the same.
+    let ways = [&[][..], &["--user", "--map-current-user"]];
+    let may = |way: &&&[&str]| {
+        let tried = unshare(way).arg("true").output();
+        tried.is_ok_and(|output| output.status.success())
+    };
+    na::conformance::hear_of_children();
+    let Some(way) = ways.iter().find(may) else {
+        return println!("SKIPPED: network namespaces are not permitted here");
+    };
+    let node = listening();
+    let test = test_path!(
+        "a_name_of_another_network_namespace_is_not_found_and_the_error_says_where_names_are"
+    );
+    let output = unshare(way)
+        .arg(std::env::current_exe().expect("this program"))
+        .args([test, "--exact", "--nocapture"])
+        .env(URI, node.endpoint.self_addr().uri())
+        .output()
+        .expect("runs");
+    let said = String::from_utf8_lossy(&output.stdout);
+    let own = std::fs::read_link("/proc/self/ns/net").expect("a namespace");
+    for part in ["nobody listens there", "share", "net:["] {
+        assert!(output.status.success() && said.contains(part), "{said}");
+    }
+    assert!(!said.contains(&*own.to_string_lossy()), "{said}");
 }
 
 #[test]
