@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::common::{Running, Service, margo, run, until};
+use crate::common::{Ended, Running, Service, margo, run, until};
 
 /// A service with the port; its address and that of the port.
 fn serve(temp: &Path) -> (Service, String) {
@@ -19,14 +19,20 @@ fn serve(temp: &Path) -> (Service, String) {
         .spawn()
         .unwrap();
     let mut service = Service::of(child);
-    let mut line = String::new();
-    service.stdout.read_line(&mut line).unwrap();
-    let port = line.trim_end().strip_prefix("metrics at http://").unwrap();
-    let port = port.strip_suffix("/metrics").unwrap().to_owned();
+    let port = of(&mut service);
     (service, port)
 }
 
-fn get(port: &str, path: &str) -> (String, String) {
+/// The address of a service's metrics port, which is the second line that it prints.
+pub(crate) fn of(service: &mut Service) -> String {
+    let mut line = String::new();
+    service.stdout.read_line(&mut line).unwrap();
+    let port = line.trim_end().strip_prefix("metrics at http://").unwrap();
+    port.strip_suffix("/metrics").unwrap().to_owned()
+}
+
+/// The head and the body of an answer.
+pub(crate) fn get(port: &str, path: &str) -> (String, String) {
     let mut stream = TcpStream::connect(port).unwrap();
     write!(stream, "GET {path} HTTP/1.1\r\nHost: {port}\r\n\r\n").unwrap();
     let mut answer = String::new();
@@ -71,23 +77,73 @@ fn each_path_has_its_content() {
     assert!(head.starts_with("HTTP/1.1 404 "), "{head}");
 }
 
+/// Chromium with a profile of its own. It finds no host but this one, or it would call others by
+/// itself.
+fn browser(name: &str, temp: &Path) -> Command {
+    let mut command = Command::new(name);
+    command.args(["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run"]);
+    command.args(["--disable-background-networking", "--disable-component-update"]);
+    command.args(["--disable-sync", "--enable-logging=stderr", "--hide-scrollbars"]);
+    command.arg("--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1");
+    command.arg(format!("--user-data-dir={}", temp.join("profile").display()));
+    command.env("HOME", temp).env("TMPDIR", temp).current_dir(temp);
+    command
+}
+
+/// The lines that a page has written to the console, also refusals by its security policy.
+fn console(ended: &Ended) -> Vec<&str> {
+    ended.stderr.lines().filter(|line| line.contains("CONSOLE")).collect()
+}
+
+/// Slow: starts a browser five times.
 #[test]
 fn the_live_page_shows_the_service_in_a_browser() {
     let names = ["chromium", "chromium-browser", "google-chrome", "headless_shell"];
     let is_here = |name: &&str| Command::new(name).arg("--version").output().is_ok();
-    let Some(browser) = names.into_iter().find(is_here) else {
+    let Some(name) = names.into_iter().find(is_here) else {
         println!("SKIPPED: there is no Chromium here ({})", names.join(", "));
         return;
     };
     let temp = tempfile::tempdir().unwrap();
+    // What it complains of is seen.
+    let bad = "<meta http-equiv=Content-Security-Policy content=\"img-src 'none'\">\
+               <img src=http://127.0.0.2/x>";
+    std::fs::write(temp.path().join("bad.html"), bad).unwrap();
+    let url = format!("file://{}", temp.path().join("bad.html").display());
+    let bad = run(browser(name, temp.path()).args(["--dump-dom", &url]), "").expect(0);
+    assert!(console(&bad).iter().any(|line| line.contains("127.0.0.2")), "{bad:#?}");
+
     let (service, port) = serve(temp.path());
-    for (width, height) in [(1280, 900), (420, 900)] {
-        let mut command = Command::new(browser);
-        command.args(["--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"]);
-        command.args(["--virtual-time-budget=4000", &format!("--window-size={width},{height}")]);
-        let ended = run(command.arg(format!("http://{port}/")), "").expect(0);
-        for shown in [&*service.address, "__primary__", "requests in"] {
-            assert!(ended.stdout.contains(shown), "no {shown} in {}", ended.stdout);
+    let ping = margo(temp.path())
+        .args(["ping", &service.address, "-i", "0.001"])
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let ping = Running::new(ping);
+    for (width, height) in [(1280_u32, 800_u32), (390, 844)] {
+        let look = |option: &str| {
+            let mut command = browser(name, temp.path());
+            command.args([option, "--virtual-time-budget=8000"]);
+            command.arg(format!("--window-size={width},{height}"));
+            let ended = run(command.arg(format!("http://{port}/")), "").expect(0);
+            // Nothing has failed, and nothing was asked for that the policy forbids: what is
+            // elsewhere.
+            assert!(console(&ended).is_empty(), "{ended:#?}");
+            ended.stdout
+        };
+        let shown = look("--dump-dom");
+        let latencies = "Latencies of requests of the runtime";
+        let words = ["__primary__", "requests in", latencies, "<polyline", "<rect"];
+        for expected in words.into_iter().chain([&*service.address]) {
+            assert!(shown.contains(expected), "no {expected} in {shown}");
         }
+        look("--screenshot=page.png");
+        // Width and height stand behind the signature and the name of the first chunk.
+        let picture = std::fs::read(temp.path().join("page.png")).unwrap();
+        let number = |at: usize| u32::from_be_bytes(picture[at..at + 4].try_into().unwrap());
+        assert_eq!((number(16), number(20)), (width, height));
+        // More than one color.
+        assert!(picture.len() > 5000, "{}", picture.len());
     }
+    drop(ping);
 }

@@ -57,7 +57,7 @@ impl Content {
             Self::Page => {
                 "Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n\
                  Content-Security-Policy: default-src 'none'; script-src 'unsafe-inline'; \
-                 style-src 'unsafe-inline'; connect-src 'self'; base-uri 'none'; \
+                 style-src 'unsafe-inline'; connect-src 'self'; img-src data:; base-uri 'none'; \
                  form-action 'none'; frame-ancestors 'none'\r\n"
             }
             _ => "Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n",

@@ -13,8 +13,10 @@ mod tests {
 
     #[test]
     fn the_page_contains_all_that_it_needs() {
+        // An icon that is empty, or browsers would ask for one.
+        let page = PAGE.replace("<link rel=\"icon\" href=\"data:,\">", "");
         for outside in ["://", "src=", "href=", "url(", "@import", "<link", "<img", "<iframe"] {
-            assert!(!PAGE.contains(outside), "{outside}");
+            assert!(!page.contains(outside), "{outside}");
         }
         // Nothing of the service is taken for markup or code.
         for way in ["innerHTML", "outerHTML", "insertAdjacent", "document.write", "eval("] {
