@@ -6,6 +6,7 @@
 
 mod common;
 mod demo;
+mod deploy;
 mod kill;
 mod ping;
 mod port;
