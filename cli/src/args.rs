@@ -259,6 +259,21 @@ pub(crate) enum TraceCommand {
         #[arg(required = true, value_name = "IN")]
         files: Vec<PathBuf>,
     },
+    /// Hands the calls of several processes to a collector of OpenTelemetry, or writes them into a
+    /// file, as OTLP in its JSON form.
+    ///
+    /// A call is a span, the request that it sends is one below it, until its handler ends. A
+    /// service is called as the prefix of its file is.
+    #[cfg(feature = "otlp")]
+    Export {
+        /// Where to: a URL such as http://localhost:4318/v1/traces, or a file, which has one
+        /// request to a collector in each line.
+        #[arg(value_name = "URL or FILE")]
+        to: String,
+        /// Files that the instances wrote: PREFIX.HOST.PID.trace.json.
+        #[arg(required = true, value_name = "IN")]
+        files: Vec<PathBuf>,
+    },
     /// Shows a trace as a tree, with the time that each part took; without an id the longest
     /// traces of the file.
     Show {

@@ -58,6 +58,8 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Config(ConfigCommand::Schema) => config::schema(),
         Command::Config(ConfigCommand::Samples { name }) => config::samples(name.as_deref()),
         Command::Trace(TraceCommand::Join { out, files }) => trace::join(&out, &files),
+        #[cfg(feature = "otlp")]
+        Command::Trace(TraceCommand::Export { to, files }) => trace::export(&to, &files),
         Command::Trace(TraceCommand::Show { file, trace_id }) => {
             trace::show(&file, trace_id.as_deref())
         }

@@ -22,15 +22,7 @@ const NAMED_MAX: usize = 10;
 /// `margo trace join`.
 pub(crate) fn run(out: &Path, files: &[PathBuf]) -> Result<(), Failure> {
     let signals = Caught::new()?;
-    let mut parts = Vec::new();
-    for path in files {
-        let (reader, head) = Reader::open(path)?;
-        if head.is_joined {
-            let why = "it was joined already; join the files that it was made of";
-            return Err(Failure::new(path.display(), why));
-        }
-        parts.push((path, reader, head));
-    }
+    let parts = open(files)?;
     let shifts = shifts(parts.iter().map(|(_, _, head)| head));
     let interrupt = Interrupt::catch(&signals);
     let mut joined = Joined::new(BufWriter::new(Out::open(out, &interrupt)?));
@@ -53,11 +45,26 @@ pub(crate) fn run(out: &Path, files: &[PathBuf]) -> Result<(), Failure> {
     joined.end()
 }
 
-/// Returns how many nanoseconds the times of each file are later than those of the earliest one.
-fn shifts<'a>(heads: impl Iterator<Item = &'a Head>) -> Vec<u64> {
+/// Opens files that processes have recorded.
+pub(super) fn open(files: &[PathBuf]) -> Result<Vec<(&Path, Reader, Head)>, Failure> {
+    let mut parts = Vec::new();
+    for path in files {
+        let (reader, head) = Reader::open(path)?;
+        if head.is_joined {
+            let why = "it was joined already; name the files that it was made of";
+            return Err(Failure::new(path.display(), why));
+        }
+        parts.push((path.as_path(), reader, head));
+    }
+    Ok(parts)
+}
+
+/// Returns the time of day at which each file begins, in nanoseconds. Files of one host are apart
+/// by what its monotonic clock says.
+pub(super) fn starts<'a>(heads: impl Iterator<Item = &'a Head>) -> Vec<i128> {
     // Of the host's first file: what its time of day is ahead of its monotonic clock.
     let mut ahead: HashMap<&str, i128> = HashMap::new();
-    let starts: Vec<i128> = heads
+    heads
         .map(|head| {
             let (monotonic, day) = (i128::from(head.monotonic_ns), i128::from(head.realtime_ns));
             match head.host_id.as_str() {
@@ -65,7 +72,12 @@ fn shifts<'a>(heads: impl Iterator<Item = &'a Head>) -> Vec<u64> {
                 host => monotonic + *ahead.entry(host).or_insert(day - monotonic),
             }
         })
-        .collect();
+        .collect()
+}
+
+/// Returns how many nanoseconds the times of each file are later than those of the earliest one.
+fn shifts<'a>(heads: impl Iterator<Item = &'a Head>) -> Vec<u64> {
+    let starts = starts(heads);
     let first = starts.iter().copied().min().unwrap_or(0);
     starts.into_iter().map(|start| u64::try_from(start - first).unwrap_or(u64::MAX)).collect()
 }
@@ -242,7 +254,7 @@ mod tests {
     use super::*;
 
     fn head(host_id: &str, monotonic_ns: u64, realtime_ns: u64) -> Head {
-        Head { is_joined: false, host_id: host_id.into(), pid: 1, monotonic_ns, realtime_ns }
+        Head { host_id: host_id.into(), pid: 1, monotonic_ns, realtime_ns, ..Head::default() }
     }
 
     #[test]

@@ -25,6 +25,10 @@ pub(super) struct Head {
     pub(super) is_joined: bool,
     /// The host: processes of one id have the same monotonic clock.
     pub(super) host_id: String,
+    #[cfg(feature = "otlp")]
+    pub(super) host: String,
+    #[cfg(feature = "otlp")]
+    pub(super) address: String,
     pub(super) pid: u64,
     pub(super) monotonic_ns: u64,
     pub(super) realtime_ns: u64,
@@ -86,6 +90,10 @@ impl Reader {
                 let head = Head {
                     is_joined: false,
                     host_id: text("host_id")?,
+                    #[cfg(feature = "otlp")]
+                    host: text("host").unwrap_or_default(),
+                    #[cfg(feature = "otlp")]
+                    address: text("address").unwrap_or_default(),
                     pid: number("pid")?,
                     monotonic_ns: number("monotonic_ns")?,
                     realtime_ns: number("realtime_ns")?,

@@ -15,4 +15,6 @@ mod services;
 mod shutdown;
 mod top;
 mod trace;
+#[cfg(feature = "otlp")]
+mod trace_export;
 mod usage;

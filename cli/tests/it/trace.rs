@@ -20,7 +20,7 @@ const DOUBLE: Rpc<u64, u64> = Rpc::new("double");
 const ADDRESS: &str = "MARGO_TEST_SERVICE_ADDRESS";
 
 /// The difference that two clocks, read one after the other, may have.
-const SLACK_NS: i64 = 20_000;
+pub(crate) const SLACK_NS: i64 = 20_000;
 
 /// Run again as a process of its own: serves until its standard input ends.
 #[test]
@@ -108,7 +108,7 @@ fn finish(client: Instance) -> PathBuf {
     file
 }
 
-fn join(dir: &Path, files: &[PathBuf], status: i32) -> Ended {
+pub(crate) fn join(dir: &Path, files: &[PathBuf], status: i32) -> Ended {
     let mut command = margo(dir);
     command.args(["trace", "join", "all.json"]).args(files);
     run(&mut command, "").expect(status)
@@ -123,7 +123,7 @@ fn events(file: &Path) -> Vec<Value> {
 }
 
 /// Calls over two processes, and what they wrote.
-fn chain(transport: &str, dir: &Path, calls: u64) -> [PathBuf; 3] {
+pub(crate) fn chain(transport: &str, dir: &Path, calls: u64) -> [PathBuf; 3] {
     let a = client(transport, &dir.join("a"));
     let own = transport.split("://").next().unwrap();
     let address = if own == "na+tcp" { "na+tcp://127.0.0.1:0" } else { transport };
