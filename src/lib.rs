@@ -248,8 +248,10 @@ pub mod sharded {
 /// Providers that a document starts: components, and what they depend on.
 pub mod component {
     pub use crate::providers::{
-        component::{Component, ProviderSpec, RunningProvider, RunningProviders, check_providers},
+        component::{Component, ProviderSpec, check_providers},
         dependency::{Dependencies, Dependency, Need},
+        running::{RunningProvider, RunningProviders, Unsupported},
+        schema::document_schema,
     };
 }
 

@@ -565,7 +565,8 @@ pub enum IdentityError {
     Forward(#[from] ForwardError),
 }
 
-/// The reason why providers could not be started from the configuration.
+/// The reason why providers could not be started from the configuration, or do what was asked of
+/// them.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProviderError {
@@ -597,6 +598,26 @@ pub enum ProviderError {
         /// The type.
         type_name: String,
         /// The component's error.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// No provider of that name runs.
+    #[error("no provider `{name}` was started (there are: {known})")]
+    UnknownName {
+        /// The name that was asked for.
+        name: String,
+        /// The names that there are.
+        known: String,
+    },
+    /// A running provider could not do what was asked of it.
+    #[error("provider `{name}` of type `{type_name}`: {what}: {source}")]
+    Asked {
+        /// The provider's name.
+        name: String,
+        /// The type.
+        type_name: String,
+        /// `drain`, `snapshot` or `restore`.
+        what: &'static str,
+        /// The provider's error; [`Unsupported`](crate::component::Unsupported) if its type cannot.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
 }

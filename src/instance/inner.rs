@@ -20,6 +20,7 @@ use crate::error::LookupError;
 use crate::instance::callbacks::Callbacks;
 use crate::instance::descriptions::Descriptions;
 use crate::instance::instance_tree::InstanceTree;
+use crate::instance::provider_configs::ProviderConfigs;
 use crate::instance::reply::Reply;
 use crate::instance::shutdown::Shutdown;
 use crate::memory::pool::Pools;
@@ -119,6 +120,7 @@ pub(crate) struct Inner {
     pub(crate) moved_requests: MovedRequests<Reply>,
     pub(crate) identities: Identities,
     pub(crate) descriptions: Descriptions,
+    pub(crate) provider_configs: ProviderConfigs,
     pub(crate) monitoring: Monitoring,
     /// The timer of the time series.
     pub(crate) sampling: OnceLock<Timer>,

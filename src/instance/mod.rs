@@ -14,6 +14,7 @@ pub(crate) mod handlers_in_hand;
 pub(crate) mod inner;
 pub(crate) mod instance_tree;
 pub(crate) mod pools;
+pub(crate) mod provider_configs;
 pub(crate) mod reply;
 pub(crate) mod shard_calls;
 pub(crate) mod shutdown;

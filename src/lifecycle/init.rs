@@ -21,6 +21,7 @@ use crate::elastic::{Elastic, RuntimeOwner};
 use crate::instance::descriptions::Descriptions;
 use crate::instance::inner::Inner;
 use crate::instance::instance_tree::InstanceTree;
+use crate::instance::provider_configs::ProviderConfigs;
 use crate::instance::shutdown::Shutdown;
 use crate::layout::network_check::{check_network, not_opened};
 use crate::layout::options::{hg_options, na_options, start_warnings};
@@ -142,17 +143,7 @@ fn start(
     let stalls = Arc::new(AtomicU64::new(0));
     let watched = watched(home);
     let detector = resolved.stall_limit.map(|limit| stall_detector(limit, &stalls, &watched));
-    let (runtime, undo) = match home {
-        RuntimeSource::Own => {
-            let runtime = start_runtime(&resolved, detector)?;
-            (runtime.clone(), StopOnDrop(Some((runtime, resolved.grace))))
-        }
-        RuntimeSource::Parent(parent) => (parent.runtime().clone(), StopOnDrop(None)),
-        RuntimeSource::Program(runtime) => {
-            watch(runtime, detector, &log)?;
-            (runtime.clone(), StopOnDrop(None))
-        }
-    };
+    let (runtime, undo) = runtime_of(home, &resolved, detector, &log)?;
     let pools = runtime_source::pools(&resolved, &runtime)?;
     if home.runtime_owner() == RuntimeOwner::Program {
         runtime_source::warn_of_small_stacks(&resolved, &pools, &log);
@@ -188,6 +179,7 @@ fn start(
         when_needed: WhenNeeded::new(resolved.progress_when_needed),
         identities: Identities::default(),
         descriptions: Descriptions::default(),
+        provider_configs: ProviderConfigs::default(),
         metrics: metrics::MetricsState::new(watched, resolved.metrics.remote),
         monitoring: Monitoring::new(monitors, log.clone()),
         dump_on_signal,
@@ -302,6 +294,26 @@ fn serve_metrics(instance: &Instance, listener: Listener) -> Result<(), InitErro
         log!(inner.log, INFO, "metrics are at http://{address}/metrics");
     }
     Ok(())
+}
+
+/// The runtime of the instance, and what ends it again.
+fn runtime_of(
+    home: &RuntimeSource,
+    resolved: &Resolved,
+    detector: Option<MonitorSpec>,
+    log: &Log,
+) -> Result<(Runtime, StopOnDrop), InitError> {
+    Ok(match home {
+        RuntimeSource::Own => {
+            let runtime = start_runtime(resolved, detector)?;
+            (runtime.clone(), StopOnDrop(Some((runtime, resolved.grace))))
+        }
+        RuntimeSource::Parent(parent) => (parent.runtime().clone(), StopOnDrop(None)),
+        RuntimeSource::Program(runtime) => {
+            watch(runtime, detector, log)?;
+            (runtime.clone(), StopOnDrop(None))
+        }
+    })
 }
 
 /// Ends the execution streams again when a later step of `start` fails.

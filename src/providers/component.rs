@@ -1,7 +1,5 @@
 //! Providers that are started from the configuration.
 
-use std::any::Any;
-use std::fmt;
 use std::sync::Arc;
 
 use hg::ProviderId;
@@ -9,7 +7,11 @@ use margo_config::{DependencyTarget, Error as ConfigError, Errors, Resolved, Res
 use ult::{PoolRef, Priority};
 
 use crate::providers::dependency::{self, Dependencies, Dependency, Need};
+use crate::providers::running::{RunningProvider, RunningProviders};
 use crate::{ElasticityError, Instance, Provider, ProviderError, ProviderHandle};
+
+/// An error of a component, for people.
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 // The document and the wire mean the same by it.
 const _: () = assert!(ProviderId::DEFAULT.get() == margo_config::PROVIDER_ID_DEFAULT);
@@ -17,6 +19,72 @@ const _: () = assert!(ProviderId::DEFAULT.get() == margo_config::PROVIDER_ID_DEF
 /// A kind of provider that can be started from `margo.providers` of the configuration.
 ///
 /// Counterpart: Bedrock's component class.
+///
+/// ```
+/// use margo::component::{Component, ProviderSpec, RunningProvider};
+/// use margo::{Instance, Rpc, config::provider_config};
+///
+/// const GREET: Rpc<String, String> = Rpc::new("greeter_greet");
+///
+/// /// The `config` object.
+/// #[derive(serde::Deserialize)]
+/// #[serde(default)]
+/// struct Settings {
+///     greeting: String,
+/// }
+///
+/// impl Default for Settings {
+///     fn default() -> Self {
+///         Self { greeting: "Hello".to_owned() }
+///     }
+/// }
+///
+/// struct Greeter;
+///
+/// type BoxError = Box<dyn std::error::Error + Send + Sync>;
+///
+/// impl Component for Greeter {
+///     fn type_name(&self) -> &'static str {
+///         "greeter"
+///     }
+///
+///     fn schema(&self) -> Option<serde_json::Value> {
+///         Some(serde_json::json!({
+///             "type": "object",
+///             "properties": {
+///                 "greeting": { "type": ["string", "null"], "description": "Default `Hello`." }
+///             },
+///             "additionalProperties": false
+///         }))
+///     }
+///
+///     fn check(&self, config: &serde_json::Value) -> Result<(), BoxError> {
+///         provider_config::<Settings>(config)?;
+///         Ok(())
+///     }
+///
+///     fn start(
+///         &self,
+///         instance: &Instance,
+///         spec: &ProviderSpec,
+///     ) -> Result<Box<dyn RunningProvider>, BoxError> {
+///         let settings: Settings = provider_config(&spec.config)?;
+///         let provider = spec.provider_of(instance, settings);
+///         provider.serve(GREET).returning_method(|settings: &Settings, request| {
+///             format!("{}, {}", settings.greeting, request.args())
+///         })?;
+///         Ok(Box::new(provider))
+///     }
+/// }
+///
+/// let document = r#"{ "margo": { "providers": [
+///     { "type": "greeter", "provider_id": 1, "config": { "greeting": "Good morning" } }] } }"#;
+/// let instance = margo::init(document)?;
+/// let providers = instance.start_providers(&[&Greeter])?;
+/// # drop(providers);
+/// # instance.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub trait Component: Send + Sync {
     /// Returns the name of this type in the configuration (`type`).
     fn type_name(&self) -> &'static str;
@@ -29,6 +97,15 @@ pub trait Component: Send + Sync {
         &[]
     }
 
+    /// The JSON Schema (draft 2020-12) of the `config` of a provider, for editors and for checks in
+    /// other languages: complete in itself, so that `$ref` refers to its own parts. It is part of
+    /// the schema of whole documents then ([`document_schema`]). [`check`](Self::check) decides;
+    /// the schema may be wider, but refuses nothing that `check` accepts. A key that need not be
+    /// given may also be `null`. Default: none, so any object is valid.
+    fn schema(&self) -> Option<serde_json::Value> {
+        None
+    }
+
     /// Checks whether the `config` of a provider can be meant, whatever the machine, for programs
     /// that check a document without starting anything, as `margo config check` does. Default: it
     /// can.
@@ -39,10 +116,7 @@ pub trait Component: Send + Sync {
     /// [`provider_config`](crate::config::provider_config), or other
     /// [`Errors`](crate::config::Errors) with paths such as `config.path`, are told with the place
     /// of each key in the document; any other error with that of the object.
-    fn check(
-        &self,
-        _config: &serde_json::Value,
-    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    fn check(&self, _config: &serde_json::Value) -> Result<(), BoxError> {
         Ok(())
     }
 
@@ -55,7 +129,33 @@ pub trait Component: Send + Sync {
         &self,
         instance: &Instance,
         spec: &ProviderSpec,
-    ) -> Result<Box<dyn RunningProvider>, Box<dyn std::error::Error + Send + Sync>>;
+    ) -> Result<Box<dyn RunningProvider>, BoxError>;
+}
+
+impl<C: Component + ?Sized> Component for Box<C> {
+    fn type_name(&self) -> &'static str {
+        (**self).type_name()
+    }
+
+    fn needs(&self) -> &[Need] {
+        (**self).needs()
+    }
+
+    fn schema(&self) -> Option<serde_json::Value> {
+        (**self).schema()
+    }
+
+    fn check(&self, config: &serde_json::Value) -> Result<(), BoxError> {
+        (**self).check(config)
+    }
+
+    fn start(
+        &self,
+        instance: &Instance,
+        spec: &ProviderSpec,
+    ) -> Result<Box<dyn RunningProvider>, BoxError> {
+        (**self).start(instance, spec)
+    }
 }
 
 /// One entry of `margo.providers`, resolved; or what a program makes up for a [`Component`] that it
@@ -101,58 +201,6 @@ impl ProviderSpec {
     }
 }
 
-/// A provider that was started; dropping it stops it.
-pub trait RunningProvider: Send + Sync {
-    /// Returns the object that providers of the same document may use without an RPC if they depend
-    /// on this one ([`Dependency::object`]). Default: none. A [`Provider`] lends the object that
-    /// its handlers share.
-    fn shared_object(&self) -> Option<Arc<dyn Any + Send + Sync>> {
-        None
-    }
-}
-
-impl<T: Any + Send + Sync> RunningProvider for Provider<T> {
-    fn shared_object(&self) -> Option<Arc<dyn Any + Send + Sync>> {
-        Some(self.object().clone())
-    }
-}
-
-/// The providers that [`Instance::start_providers`] started. Dropping it stops them, the last one
-/// first, without waiting for handlers that run: what those call meanwhile may be stopped already.
-/// To let them end in peace drop it when the instance has ended ([`Instance::wait_for_finalize`]),
-/// as `margo serve` does.
-#[must_use = "dropping this stops the providers"]
-pub struct RunningProviders {
-    running: Vec<(String, Box<dyn RunningProvider>)>,
-}
-
-impl RunningProviders {
-    /// Names, in the order in which they were started: that of the configuration, but each after
-    /// those that it depends on.
-    pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.running.iter().map(|(name, _)| name.as_str())
-    }
-
-    fn object_of(&self, name: &str) -> Option<Arc<dyn Any + Send + Sync>> {
-        let found = self.running.iter().find(|(own, _)| own == name);
-        found.and_then(|(_, provider)| provider.shared_object())
-    }
-}
-
-impl Drop for RunningProviders {
-    fn drop(&mut self) {
-        while let Some(last) = self.running.pop() {
-            drop(last);
-        }
-    }
-}
-
-impl fmt::Debug for RunningProviders {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.names()).finish()
-    }
-}
-
 /// Looks whether the settings and dependencies of the providers of a document are what
 /// `components` take ([`Component::check`], [`Component::needs`]), without starting anything.
 /// Providers of other types are passed over.
@@ -176,7 +224,7 @@ pub fn check_providers(resolved: &Resolved, components: &[&dyn Component]) -> Re
 
 /// Returns the errors that a component finds in the `config` of the provider at a path, by key
 /// where the component names one.
-fn of_config(at: &str, error: Box<dyn std::error::Error + Send + Sync>) -> Vec<ConfigError> {
+fn of_config(at: &str, error: BoxError) -> Vec<ConfigError> {
     match error.downcast::<Errors>() {
         Ok(errors) => {
             let moved = errors.into_iter().map(|mut error| {
@@ -261,7 +309,7 @@ impl Instance {
             }
             planned.push((component, wanted));
         }
-        let mut started = RunningProviders { running: Vec::new() };
+        let mut started = RunningProviders::default();
         for (component, wanted) in planned {
             let dependencies =
                 self.dependencies_of(wanted, &started).map_err(|reason| wrong(wanted, reason))?;
@@ -271,7 +319,7 @@ impl Instance {
                 type_name: wanted.type_name.clone(),
                 source,
             })?;
-            started.running.push((wanted.name.clone(), provider));
+            started.push(&self.inner().provider_configs, wanted, provider);
         }
         Ok(started)
     }

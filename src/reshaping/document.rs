@@ -51,7 +51,9 @@ impl Instance {
 
     /// The configuration in effect: complete, with all defaults filled in, all changes of pools
     /// and xstreams made, and the address and eager sizes of the network; itself valid input. Pools
-    /// are referred to by their place in it, which is their index unless one has been removed.
+    /// are referred to by their place in it, which is their index unless one has been removed. Of
+    /// providers that run it has what they tell
+    /// ([`RunningProvider::config`](crate::component::RunningProvider::config)).
     ///
     /// An instance with a [parent](crate::InstanceBuilder::parent) leaves the layout out, for it
     /// is the parent's, and refers to pools by their index there. One in a
@@ -74,6 +76,8 @@ impl InstanceLayout<'_> {
     ///
     /// Counterpart: `margo_get_config_opt`.
     pub fn config_as(&self, flags: ConfigFlags) -> Config {
-        self.inner().config_as(flags)
+        let mut document = self.inner().config_as(flags);
+        self.inner().provider_configs.print(&mut document);
+        document
     }
 }

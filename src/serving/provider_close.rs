@@ -4,6 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hg::ProviderId;
+
 use crate::Provider;
 
 impl<T> Provider<T> {
@@ -43,21 +45,41 @@ impl<T> Provider<T> {
     ///
     /// Counterpart: none; there a provider counts its handlers itself.
     pub fn close(self, limit: Duration) -> Result<Arc<T>, CloseError<T>> {
-        let reason = if self.instance().inner().is_forked() {
-            Reason::Forked
-        } else {
-            self.deregister_all();
-            // Another unit of its xstream may be what it waits for.
-            let must_not_wait = ult::is_tasklet() || ult::is_ult() && std::thread::panicking();
-            let limit = if must_not_wait { Duration::ZERO } else { limit };
-            match self.rpcs().wait(limit) {
-                Ok(()) => return Ok(self.object().clone()),
-                Err(requests) => Reason::InHand { requests, limit },
-            }
-        };
-        Err(CloseError { provider: Box::new(self), reason })
+        match self.drain(limit) {
+            Ok(()) => Ok(self.object().clone()),
+            Err(Undrained { reason, .. }) => Err(CloseError { provider: Box::new(self), reason }),
+        }
+    }
+
+    /// As [`close`](Self::close), of a provider that stays.
+    pub(crate) fn drain(&self, limit: Duration) -> Result<(), Undrained> {
+        let id = self.id();
+        if self.instance().inner().is_forked() {
+            return Err(Undrained { id, reason: Reason::Forked });
+        }
+        self.deregister_all();
+        // Another unit of its xstream may be what it waits for.
+        let must_not_wait = ult::is_tasklet() || ult::is_ult() && std::thread::panicking();
+        let limit = if must_not_wait { Duration::ZERO } else { limit };
+        let in_hand = |requests| Undrained { id, reason: Reason::InHand { requests, limit } };
+        self.rpcs().wait(limit).map_err(in_hand)
     }
 }
+
+/// Why a provider was not drained.
+#[derive(Debug)]
+pub(crate) struct Undrained {
+    id: ProviderId,
+    reason: Reason,
+}
+
+impl fmt::Display for Undrained {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.reason.tell(self.id, f)
+    }
+}
+
+impl std::error::Error for Undrained {}
 
 /// Why [`Provider::close`] gave up. The RPCs of the provider are deregistered all the same.
 pub struct CloseError<T> {
@@ -65,9 +87,27 @@ pub struct CloseError<T> {
     reason: Reason,
 }
 
+#[derive(Debug)]
 enum Reason {
     InHand { requests: usize, limit: Duration },
     Forked,
+}
+
+impl Reason {
+    fn tell(&self, id: ProviderId, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::InHand { requests, limit } => write!(
+                f,
+                "{requests} requests of provider {id} are still in hand after {limit:?}; close it \
+                 again to wait longer, the instance's `monitoring().state_dump()` tells what its \
+                 handlers wait for"
+            ),
+            Self::Forked => write!(
+                f,
+                "this process was forked off: provider {id} belongs to its parent process"
+            ),
+        }
+    }
 }
 
 impl<T> CloseError<T> {
@@ -88,19 +128,7 @@ impl<T> CloseError<T> {
 
 impl<T> fmt::Display for CloseError<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let id = self.provider.id();
-        match self.reason {
-            Reason::InHand { requests, limit } => write!(
-                f,
-                "{requests} requests of provider {id} are still in hand after {limit:?}; close it \
-                 again to wait longer, the instance's `monitoring().state_dump()` tells what its \
-                 handlers wait for"
-            ),
-            Reason::Forked => write!(
-                f,
-                "this process was forked off: provider {id} belongs to its parent process"
-            ),
-        }
+        self.reason.tell(self.provider.id(), f)
     }
 }
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use margo::config::{Error, Errors, provider_config};
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// Smallest and largest [`BlobConfig::chunk_bytes`].
 pub const CHUNK_BYTES: std::ops::RangeInclusive<usize> = 4096..=(1 << 30);
@@ -76,6 +76,56 @@ impl BlobConfig {
         Errors::none_of(wrong).map(|()| config)
     }
 
+    /// The JSON Schema of the object.
+    pub(crate) fn schema() -> Value {
+        let Given { sync, chunk_bytes, .. } = Given::default();
+        json!({
+            "type": "object",
+            "properties": {
+                "path": {
+                    "type": "string",
+                    "minLength": 1,
+                    "description": "The directory of the blobs. Made if it is missing. Required. \
+                                    One provider at a time may use it."
+                },
+                "sync": {
+                    "type": ["boolean", "null"],
+                    "default": sync,
+                    "description": "Wait for the disk before a change counts as done, so that it \
+                                    survives a power cut. Default false: it survives the death of \
+                                    the process, but not of the machine."
+                },
+                "chunk_bytes": {
+                    "type": ["integer", "null"],
+                    "minimum": CHUNK_BYTES.start(),
+                    "maximum": CHUNK_BYTES.end(),
+                    "default": chunk_bytes,
+                    "description": "How much is moved at a time; also the memory that each request \
+                                    in progress uses, of which there are 128 at a time."
+                },
+                "max_blob_bytes": {
+                    "type": ["integer", "null"],
+                    "minimum": 0,
+                    "description": "Largest blob to accept, bytes. Default none: what the file \
+                                    system holds."
+                }
+            },
+            "required": ["path"],
+            "additionalProperties": false
+        })
+    }
+
+    /// The object that comes to these settings, with all keys.
+    pub(crate) fn to_json(&self) -> Value {
+        let Self { path, sync, chunk_bytes, max_blob_bytes } = self;
+        json!({
+            "path": path.to_string_lossy(),
+            "sync": sync,
+            "chunk_bytes": chunk_bytes,
+            "max_blob_bytes": max_blob_bytes
+        })
+    }
+
     /// Checks what the types do not.
     pub(crate) fn check(&self) -> Result<(), Errors> {
         let (min, max) = (CHUNK_BYTES.start(), CHUNK_BYTES.end());
@@ -93,8 +143,6 @@ fn wrong_key(key: &str, message: &str) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]
@@ -112,6 +160,34 @@ mod tests {
         assert_eq!((config.sync, config.chunk_bytes, config.max_blob_bytes), (true, 4096, Some(0)));
         let config = BlobConfig::from_json(&json!({ "path": "x", "sync": null })).unwrap();
         assert!(!config.sync);
+    }
+
+    #[test]
+    fn the_schema_takes_what_is_taken_and_no_other_types_and_keys() {
+        let validator = jsonschema::validator_for(&BlobConfig::schema()).unwrap();
+        for value in [
+            json!({ "path": "x" }),
+            json!({ "path": "x", "sync": true, "chunk_bytes": 4096, "max_blob_bytes": 0 }),
+            json!({ "path": "x", "sync": null, "chunk_bytes": null, "max_blob_bytes": null }),
+            json!({}),
+            json!([]),
+            json!({ "path": null }),
+            json!({ "path": "" }),
+            json!({ "path": 7 }),
+            json!({ "path": "x", "sync": "yes" }),
+            json!({ "path": "x", "chunk_bytes": 4095 }),
+            json!({ "path": "x", "chunk_bytes": (1u64 << 30) + 1 }),
+            json!({ "path": "x", "max_blob_bytes": 1.5 }),
+            json!({ "path": "x", "paht": "y" }),
+        ] {
+            let read = BlobConfig::from_json(&value);
+            assert_eq!(validator.is_valid(&value), read.is_ok(), "{value}: {read:?}");
+            if let Ok(config) = read {
+                let printed = config.to_json();
+                assert!(validator.is_valid(&printed), "{printed}");
+                assert_eq!(BlobConfig::from_json(&printed).unwrap(), config);
+            }
+        }
     }
 
     #[test]

@@ -61,10 +61,18 @@ pub const IDENTITY: &str = "echo";
 #[derive(Debug)]
 pub struct EchoProvider {
     // Holds the registrations: dropping a `Provider` takes them back.
-    _provider: Provider,
+    provider: Provider,
 }
 
-impl RunningProvider for EchoProvider {}
+impl RunningProvider for EchoProvider {
+    fn config(&self) -> Option<serde_json::Value> {
+        Some(serde_json::json!({}))
+    }
+
+    fn drain(&self, limit: Duration) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        RunningProvider::drain(&self.provider, limit)
+    }
+}
 
 impl EchoProvider {
     /// Serves [`ECHO`] under `provider`'s id, in its pool, and says that under this id is an echo
@@ -90,7 +98,7 @@ impl EchoProvider {
         provider.describe(ServiceDescription::new(IDENTITY).method(echo))?;
         // Last: who asks what serves under this id finds it serving.
         provider.set_identity(IDENTITY)?;
-        Ok(Self { _provider: provider })
+        Ok(Self { provider })
     }
 }
 
@@ -107,6 +115,11 @@ struct EchoConfig {}
 impl Component for EchoComponent {
     fn type_name(&self) -> &'static str {
         "echo"
+    }
+
+    fn schema(&self) -> Option<serde_json::Value> {
+        // For editors, which complete keys and underline those that are none.
+        Some(serde_json::json!({ "type": "object", "additionalProperties": false }))
     }
 
     fn check(

@@ -15,6 +15,7 @@ mod places;
 use std::fmt;
 use std::io::Read;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -40,6 +41,9 @@ use crate::{BlobConfig, BlobName, StartError};
 /// Far more than a disk or a network needs to be busy.
 const PLACES: usize = 128;
 
+/// An error of a component, for people.
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
 /// Buffers that are kept while no request uses them.
 const IDLE_BUFFERS_MAX: usize = 8;
 
@@ -53,10 +57,11 @@ impl Component for BlobComponent {
         "blob"
     }
 
-    fn check(
-        &self,
-        config: &serde_json::Value,
-    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    fn schema(&self) -> Option<serde_json::Value> {
+        Some(BlobConfig::schema())
+    }
+
+    fn check(&self, config: &serde_json::Value) -> Result<(), BoxError> {
         Ok(BlobConfig::from_json(config)?.check()?)
     }
 
@@ -64,7 +69,7 @@ impl Component for BlobComponent {
         &self,
         instance: &Instance,
         spec: &ProviderSpec,
-    ) -> Result<Box<dyn RunningProvider>, Box<dyn std::error::Error + Send + Sync>> {
+    ) -> Result<Box<dyn RunningProvider>, BoxError> {
         let config = BlobConfig::from_json(&spec.config)?;
         let provider = spec.provider(instance);
         Ok(Box::new(BlobProvider::start(provider, &config)?))
@@ -77,9 +82,36 @@ impl Component for BlobComponent {
 #[derive(Debug)]
 pub struct BlobProvider {
     provider: Provider,
+    service: Arc<Service>,
+    config: BlobConfig,
 }
 
-impl RunningProvider for BlobProvider {}
+impl RunningProvider for BlobProvider {
+    fn config(&self) -> Option<serde_json::Value> {
+        Some(self.config.to_json())
+    }
+
+    fn drain(&self, limit: Duration) -> Result<(), BoxError> {
+        RunningProvider::drain(&self.provider, limit)
+    }
+
+    /// A folder of blobs, as the provider's own is.
+    fn snapshot(&self, to: &Path) -> Result<(), BoxError> {
+        std::fs::create_dir(to).map_err(|error| format!("{}: {error}", to.display()))?;
+        Ok(self.service.store.copy_to(&Store::open(&self.like_this(to))?)?)
+    }
+
+    fn restore(&self, from: &Path) -> Result<(), BoxError> {
+        // Opening a store makes its folder.
+        std::fs::read_dir(from).map_err(|error| format!("{}: {error}", from.display()))?;
+        let store = &self.service.store;
+        if let Some(first) = store.list("", "", 1, &|| true)?.blobs.first() {
+            let text = "the provider has blobs, of which the first is";
+            return Err(format!("{text} `{}`; restore into an empty directory", first.name).into());
+        }
+        Ok(Store::open(&self.like_this(from))?.copy_to(store)?)
+    }
+}
 
 impl BlobProvider {
     /// Serves blobs under `provider`'s id, in its pool, and says that under this id is a blob
@@ -90,7 +122,12 @@ impl BlobProvider {
     /// [`StartError`]: the configuration or the directory cannot be used, or the RPCs cannot be
     /// registered.
     pub fn start(provider: Provider, config: &BlobConfig) -> Result<Self, StartError> {
-        Self::serve(provider, Arc::new(Service::new(config)?))
+        Self::serve(provider, Arc::new(Service::new(config)?), config.clone())
+    }
+
+    /// The settings of a store that is as durable as this one.
+    fn like_this(&self, path: &Path) -> BlobConfig {
+        BlobConfig { path: path.to_owned(), ..self.config.clone() }
     }
 
     /// Stops it, and waits until the directory is free for another provider: until the requests
@@ -100,10 +137,16 @@ impl BlobProvider {
     ///
     /// [`CloseError`]: some are not. As [`Provider::close`].
     pub fn close(self, limit: Duration) -> Result<(), CloseError<()>> {
-        self.provider.close(limit).map(drop)
+        let Self { provider, service, .. } = self;
+        drop(service);
+        provider.close(limit).map(drop)
     }
 
-    fn serve(provider: Provider, service: Arc<Service>) -> Result<Self, StartError> {
+    fn serve(
+        provider: Provider,
+        service: Arc<Service>,
+        config: BlobConfig,
+    ) -> Result<Self, StartError> {
         let own = service.clone();
         provider.register(CREATE, move |request| {
             let CreateArgs { name } = request.args();
@@ -128,7 +171,7 @@ impl BlobProvider {
             let max = usize::try_from(*max).unwrap_or(usize::MAX);
             answer(&request, &own.list(prefix, after, max, &request.cancel_token()));
         })?;
-        let own = service;
+        let own = service.clone();
         provider.register(REMOVE, move |request| {
             let RemoveArgs { name } = request.args();
             answer(&request, &own.remove(name, &still_wanted(&request.cancel_token())));
@@ -136,7 +179,7 @@ impl BlobProvider {
         provider.describe(crate::rpc::description())?;
         // Last: who asks what serves under this id finds it serving.
         provider.set_identity(IDENTITY)?;
-        Ok(Self { provider })
+        Ok(Self { provider, service, config })
     }
 }
 

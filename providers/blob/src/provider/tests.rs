@@ -32,9 +32,10 @@ impl Pair {
     fn new(transport: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let target = Instance::builder(transport).rpc_thread_count(1).start().unwrap();
-        let service = Arc::new(Service::new(&BlobConfig::new(dir.path())).unwrap());
+        let config = BlobConfig::new(dir.path());
+        let service = Arc::new(Service::new(&config).unwrap());
         let provider = target.provider(ID, &target.layout().rpc_pool());
-        let running = BlobProvider::serve(provider, service.clone()).unwrap();
+        let running = BlobProvider::serve(provider, service.clone(), config).unwrap();
         let pool = target.layout().progress_pool();
         target.serve(PING).pool(&pool).handler(|request| request.respond(&()).unwrap()).unwrap();
         let own = transport.split("://").next().unwrap();

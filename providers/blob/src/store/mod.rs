@@ -51,9 +51,10 @@ use rustix::io::Errno;
 
 use self::confine::{Folder, Root, type_at};
 pub(crate) use self::incoming::Incoming;
+use self::list::PAGE_ENTRIES_MAX;
 use crate::error::{OpenError, conflict, given_up};
 use crate::name::{RESERVED_PREFIX, folder_and_leaf, is_component};
-use crate::{BlobConfig, BlobError, BlobName};
+use crate::{BlobConfig, BlobEntry, BlobError, BlobName};
 
 /// How to get a file that is not a blob yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -135,6 +136,32 @@ impl Store {
         refuse_other_types(name, FileType::from_raw_mode(metadata.mode()))?;
         let modified = metadata.modified().map_err(failed)?;
         Ok(Blob { file, len: metadata.len(), modified })
+    }
+
+    /// Copies each blob to another store, which has none of these names. What is written or removed
+    /// meanwhile is copied or not, but each blob is whole.
+    pub(crate) fn copy_to(&self, other: &Self) -> Result<(), BlobError> {
+        let mut after = String::new();
+        loop {
+            let page = self.list("", &after, PAGE_ENTRIES_MAX, &|| true)?;
+            for BlobEntry { name, .. } in page.blobs {
+                match self.copy_blob(&BlobName::new(&name)?, other) {
+                    Ok(()) | Err(BlobError::NotFound { .. }) => after = name,
+                    Err(error) => return Err(error),
+                }
+            }
+            if !page.more {
+                return Ok(());
+            }
+        }
+    }
+
+    fn copy_blob(&self, name: &BlobName, other: &Self) -> Result<(), BlobError> {
+        let mut blob = self.open_blob(name)?;
+        let incoming = other.incoming(name)?;
+        std::io::copy(&mut blob.file, &mut incoming.file())
+            .map_err(|error| BlobError::from_io(name.as_str(), "copy", &error))?;
+        other.publish(incoming, name, false, &|| true)
     }
 
     /// Fails if there is a blob of that name, or something else.

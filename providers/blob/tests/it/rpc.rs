@@ -289,6 +289,47 @@ fn starts_from_the_configuration() {
 }
 
 #[test]
+fn a_snapshot_starts_another_provider() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    let first = service_with(&serde_json::json!({ "path": at("first"), "chunk_bytes": 4096 }));
+    let running = first.start_providers(&[&BlobComponent]).unwrap();
+    let config = first.config().margo.providers[0].config.clone();
+    assert_eq!(config["chunk_bytes"], 4096);
+    assert_eq!(config["sync"], false, "defaults are filled in");
+    let own = ProviderHandle::new(first.self_addr(), ProviderId::new(3));
+    let blobs = BlobClient::new(&first, own.clone());
+    for (name, data) in [("a/b", &b"1"[..]), ("c", b""), ("d", &[7; 10_000])] {
+        blobs.put(name, data, PATIENCE).unwrap();
+    }
+    running.drain(PATIENCE).unwrap();
+    let error = blobs.get("c", PATIENCE).unwrap_err();
+    assert!(matches!(&error, ClientError::Forward(ForwardError::NotRegistered { .. })), "{error}");
+    running.snapshot("blob_3", &at("kept")).unwrap();
+    let error = running.snapshot("blob_3", &at("kept")).unwrap_err().to_string();
+    assert!(error.contains("snapshot: ") && error.contains("File exists"), "{error}");
+    let error = running.snapshot("blob_4", &at("x")).unwrap_err().to_string();
+    assert_eq!(error, "no provider `blob_4` was started (there are: blob_3)");
+    drop(running);
+    first.finalize_and_wait().unwrap();
+
+    let second = service_with(&serde_json::json!({ "path": at("second") }));
+    let running = second.start_providers(&[&BlobComponent]).unwrap();
+    let error = running.restore("blob_3", &at("nowhere")).unwrap_err().to_string();
+    assert!(error.contains("nowhere: No such file"), "{error}");
+    running.restore("blob_3", &at("kept")).unwrap();
+    let own = ProviderHandle::new(second.self_addr(), ProviderId::new(3));
+    let blobs = BlobClient::new(&second, own);
+    assert_eq!(blobs.list("", PATIENCE).unwrap().len(), 3);
+    assert_eq!(blobs.get("a/b", PATIENCE).unwrap(), b"1");
+    assert_eq!(blobs.get("d", PATIENCE).unwrap(), [7; 10_000]);
+    let error = running.restore("blob_3", &at("kept")).unwrap_err().to_string();
+    assert!(error.contains("the first is `a/b`; restore into an empty directory"), "{error}");
+    drop(running);
+    second.finalize_and_wait().unwrap();
+}
+
+#[test]
 fn a_wrong_configuration_says_what_is_wrong() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("file");

@@ -51,6 +51,14 @@ fn starts_from_the_configuration() {
     assert_eq!(running.names().collect::<Vec<_>>(), ["echo_3"]);
     let (client, echo) = client_of(&service, 3);
     assert_eq!(echo.echo("hello", PATIENCE).unwrap(), "hello");
+    let nowhere = std::path::Path::new("/nowhere");
+    let error = running.snapshot("echo_3", nowhere).unwrap_err().to_string();
+    let said =
+        "provider `echo_3` of type `echo`: snapshot: providers of this type do not support it";
+    assert_eq!(error, said);
+    running.drain(PATIENCE).unwrap();
+    let error = echo.echo("hello?", PATIENCE).unwrap_err();
+    assert!(matches!(error, ForwardError::NotRegistered { .. }), "{error}");
     client.finalize_and_wait().unwrap();
     drop(running);
     service.finalize_and_wait().unwrap();

@@ -1,0 +1,198 @@
+//! Providers that run: what can be asked of each, and of all that one document has started.
+
+use std::any::Any;
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use margo_config::ResolvedProvider;
+use serde_json::Value;
+
+use crate::instance::provider_configs::ProviderConfigs;
+use crate::{Provider, ProviderError};
+
+/// An error of a component, for people.
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// The error of a [`RunningProvider`] that cannot do what is asked of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("providers of this type do not support it")]
+pub struct Unsupported;
+
+/// A provider that was started; dropping it stops it.
+///
+/// A [`Provider`] is one, which drains and lends its object. What a type does not support, each
+/// method says by default.
+///
+/// Counterpart: Bedrock's component, whose `getConfig`, `snapshot` and `restore` these are.
+pub trait RunningProvider: Send + Sync {
+    /// Returns the object that providers of the same document may use without an RPC if they depend
+    /// on this one ([`Dependency::object`](crate::component::Dependency::object)). Default: none. A
+    /// [`Provider`] lends the object that its handlers share.
+    fn shared_object(&self) -> Option<Arc<dyn Any + Send + Sync>> {
+        None
+    }
+
+    /// The `config` as it is now, for [`Instance::config`](crate::Instance::config): an object
+    /// that would start such a provider, with the defaults filled in, and with what has changed
+    /// since the start. It may be asked at any time, on any thread, so it does not wait. Default:
+    /// none, and so what the document has.
+    fn config(&self) -> Option<Value> {
+        None
+    }
+
+    /// Takes no more requests, and returns when those in hand are answered, within `limit`.
+    ///
+    /// # Errors
+    ///
+    /// Some are not; or [`Unsupported`], the default.
+    fn drain(&self, _limit: Duration) -> Result<(), BoxError> {
+        Err(Unsupported.into())
+    }
+
+    /// Writes what it holds to the folder `to`, which it makes: all that is stored when this
+    /// begins, and of what is changed meanwhile the old or the new state. May block the thread.
+    ///
+    /// # Errors
+    ///
+    /// The folder is there already, or cannot be written; or [`Unsupported`], the default.
+    fn snapshot(&self, _to: &Path) -> Result<(), BoxError> {
+        Err(Unsupported.into())
+    }
+
+    /// Takes over what [`snapshot`](Self::snapshot) has written to the folder `from`, and leaves it
+    /// there. For a provider that holds nothing yet. May block the thread.
+    ///
+    /// # Errors
+    ///
+    /// The folder cannot be read, or the provider holds something; or [`Unsupported`], the default.
+    fn restore(&self, _from: &Path) -> Result<(), BoxError> {
+        Err(Unsupported.into())
+    }
+}
+
+impl<T: Any + Send + Sync> RunningProvider for Provider<T> {
+    fn shared_object(&self) -> Option<Arc<dyn Any + Send + Sync>> {
+        Some(self.object().clone())
+    }
+
+    fn drain(&self, limit: Duration) -> Result<(), BoxError> {
+        Ok(self.drain(limit)?)
+    }
+}
+
+/// The providers that [`Instance::start_providers`](crate::Instance::start_providers) started.
+/// Dropping it stops them, the last one first, without waiting for handlers that run: what those
+/// call meanwhile may be stopped already. To let them end in peace drop it when the instance has
+/// ended ([`Instance::wait_for_finalize`](crate::Instance::wait_for_finalize)), as `margo serve`
+/// does, or [drain](Self::drain) them before.
+#[must_use = "dropping this stops the providers"]
+#[derive(Default)]
+pub struct RunningProviders {
+    running: Vec<Running>,
+}
+
+struct Running {
+    name: String,
+    type_name: String,
+    provider: Arc<dyn RunningProvider>,
+}
+
+impl Running {
+    fn failed(&self, what: &'static str) -> impl Fn(BoxError) -> ProviderError {
+        let (name, type_name) = (self.name.clone(), self.type_name.clone());
+        move |source| ProviderError::Asked {
+            name: name.clone(),
+            type_name: type_name.clone(),
+            what,
+            source,
+        }
+    }
+}
+
+impl RunningProviders {
+    pub(super) fn push(
+        &mut self,
+        configs: &ProviderConfigs,
+        wanted: &ResolvedProvider,
+        provider: Box<dyn RunningProvider>,
+    ) {
+        let provider: Arc<dyn RunningProvider> = provider.into();
+        let asked = Arc::downgrade(&provider);
+        configs.insert(&wanted.name, move || asked.upgrade()?.config());
+        let (name, type_name) = (wanted.name.clone(), wanted.type_name.clone());
+        self.running.push(Running { name, type_name, provider });
+    }
+
+    /// Names, in the order in which they were started: that of the configuration, but each after
+    /// those that it depends on.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.running.iter().map(|one| one.name.as_str())
+    }
+
+    pub(super) fn object_of(&self, name: &str) -> Option<Arc<dyn Any + Send + Sync>> {
+        let found = self.running.iter().find(|one| one.name == name);
+        found.and_then(|one| one.provider.shared_object())
+    }
+
+    fn find(&self, name: &str) -> Result<&Running, ProviderError> {
+        let found = self.running.iter().find(|one| one.name == name);
+        found.ok_or_else(|| ProviderError::UnknownName {
+            name: name.to_owned(),
+            known: self.names().collect::<Vec<_>>().join(", "),
+        })
+    }
+
+    /// Has the providers take no more requests, the last one first, and returns when those in hand
+    /// are answered, within `limit` for all of them. Each one is asked, also if another one fails;
+    /// all of them stay until this is dropped.
+    ///
+    /// # Errors
+    ///
+    /// [`ProviderError::Asked`], of the first that fails: requests are left, or its type cannot
+    /// [drain](RunningProvider::drain).
+    pub fn drain(&self, limit: Duration) -> Result<(), ProviderError> {
+        let begun = Instant::now();
+        let drained = self.running.iter().rev().map(|one| {
+            let left = limit.saturating_sub(begun.elapsed());
+            one.provider.drain(left).map_err(one.failed("drain"))
+        });
+        drained.fold(Ok(()), Result::and)
+    }
+
+    /// Has one provider write what it holds to the folder `to`; see [`RunningProvider::snapshot`].
+    ///
+    /// # Errors
+    ///
+    /// [`ProviderError::UnknownName`], and [`ProviderError::Asked`], whose source is
+    /// [`Unsupported`] if its type has no snapshots.
+    pub fn snapshot(&self, name: &str, to: &Path) -> Result<(), ProviderError> {
+        let one = self.find(name)?;
+        one.provider.snapshot(to).map_err(one.failed("snapshot"))
+    }
+
+    /// Has one provider take over what a snapshot has; see [`RunningProvider::restore`].
+    ///
+    /// # Errors
+    ///
+    /// As [`snapshot`](Self::snapshot).
+    pub fn restore(&self, name: &str, from: &Path) -> Result<(), ProviderError> {
+        let one = self.find(name)?;
+        one.provider.restore(from).map_err(one.failed("restore"))
+    }
+}
+
+impl Drop for RunningProviders {
+    fn drop(&mut self) {
+        while let Some(last) = self.running.pop() {
+            drop(last);
+        }
+    }
+}
+
+impl fmt::Debug for RunningProviders {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.names()).finish()
+    }
+}
