@@ -79,6 +79,8 @@
 mod admission;
 mod api;
 mod bulk;
+#[cfg(feature = "daemon")]
+pub mod daemon;
 mod dispatch;
 mod elastic;
 mod error;
@@ -190,7 +192,7 @@ pub mod elasticity {
     };
     pub use crate::layout::{
         network_check::check_network,
-        options::start_warnings,
+        options::{na_options, start_warnings},
         plan::{Layout, LayoutPool, LayoutXstream},
     };
 }

@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
+use margo::daemon::support::LOGGING;
+use margo::daemon::{CheckArgs, ServeArgs};
 
 /// A thread-per-core RPC runtime: try it, look at it, run services with it.
 #[derive(Debug, Parser)]
@@ -11,9 +13,6 @@ pub(crate) struct Args {
     #[command(subcommand)]
     pub(crate) command: Command,
 }
-
-const LOGGING: &str = "Logs go to standard error. MARGO_LOG (or RUST_LOG) chooses what: error, \
-                       warn (the default), info, debug, trace, or a filter such as margo=debug.";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -31,6 +30,9 @@ pub(crate) enum Command {
         /// As one JSON object.
         #[arg(long)]
         json: bool,
+        /// Document whose settings of transports an address is tried with (`-` is standard input).
+        #[arg(long, value_name = "FILE")]
+        config: Option<PathBuf>,
     },
     /// The process that `info` talks to.
     #[command(hide = true)]
@@ -103,6 +105,8 @@ pub(crate) struct DescribeArgs {
     /// Seconds after which the process is given up.
     #[arg(long, value_name = "SECONDS", default_value_t = 10.0, value_parser = interval)]
     pub(crate) limit: f64,
+    #[command(flatten)]
+    pub(crate) client: ClientArgs,
 }
 
 #[derive(Debug, clap::Args)]
@@ -121,6 +125,8 @@ pub(crate) struct CallArgs {
     /// Seconds after which the call is given up. Default: the deadline of the method, or 10.
     #[arg(long, value_name = "SECONDS", value_parser = interval)]
     pub(crate) limit: Option<f64>,
+    #[command(flatten)]
+    pub(crate) client: ClientArgs,
 }
 
 /// The options of commands that call services.
@@ -226,7 +232,7 @@ pub(crate) enum ConfigCommand {
     /// The explanation is a comment, so what is printed is a document again. Status 0: valid; 1:
     /// valid with warnings, under --strict; 2: not valid, as is what no machine could start. What
     /// this machine lacks is a warning.
-    Check(CheckArgs),
+    Check(ConfigCheckArgs),
     /// Shows who runs what on this machine: the execution streams and pools of a document.
     Layout {
         /// The document; `-` is standard input.
@@ -235,7 +241,8 @@ pub(crate) enum ConfigCommand {
         #[arg(long)]
         svg: bool,
     },
-    /// Prints the JSON Schema of the document, for editors.
+    /// Prints the JSON Schema of the document for editors, with the settings of the providers that
+    /// `margo serve` has.
     Schema,
     /// Prints commented sample documents, all of them or one.
     Samples {
@@ -287,38 +294,14 @@ pub(crate) enum TraceCommand {
 }
 
 #[derive(Debug, clap::Args)]
-pub(crate) struct CheckArgs {
-    /// The document; `-` is standard input.
-    pub(crate) file: PathBuf,
-    /// Only the complete configuration, as plain JSON.
-    #[arg(long)]
-    pub(crate) json: bool,
-    /// Refers to pools by name instead of by index.
-    #[arg(long)]
-    pub(crate) names: bool,
-    /// Takes warnings for errors.
-    #[arg(long)]
-    pub(crate) strict: bool,
-    /// Type of providers that the program has for which the document is. May be given several
-    /// times. Types that nobody names are notes, or warnings where one of `margo serve`'s own seems
-    /// to be meant.
-    #[arg(long, value_name = "TYPE")]
-    pub(crate) provider_type: Vec<String>,
-}
-
-#[derive(Debug, clap::Args)]
-pub(crate) struct ServeArgs {
-    /// The configuration; `-` is standard input.
-    pub(crate) file: PathBuf,
-    /// Address to listen on, in place of the configuration's.
-    #[arg(long, value_name = "URI")]
-    pub(crate) address: Option<String>,
-    /// File to write the address to while it serves, in place of the configuration's.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) address_file: Option<PathBuf>,
-    /// End when this process, the parent, does.
-    #[arg(long, value_name = "PID", hide = true)]
-    pub(crate) die_with: Option<i32>,
+pub(crate) struct ConfigCheckArgs {
+    #[command(flatten)]
+    pub(crate) check: CheckArgs,
+    /// Types of providers that the program has for which the document is, with commas in between.
+    /// Types that nobody names are notes, or warnings where one of `margo serve`'s own seems to be
+    /// meant.
+    #[arg(long, value_name = "TYPES", value_delimiter = ',')]
+    pub(crate) types: Vec<String>,
 }
 
 #[cfg(test)]
@@ -340,7 +323,7 @@ mod tests {
             "serve - --address na+tcp://127.0.0.1:0 --address-file F",
             "config check -",
             "config check FILE --json --names --strict",
-            "config check FILE --strict --provider-type yokan --provider-type warabi",
+            "config check FILE --strict --types yokan,warabi",
             "config layout FILE",
             "config layout - --svg",
             "config schema",
@@ -350,6 +333,7 @@ mod tests {
             "info FILE",
             "info na+tcp://127.0.0.1:0",
             "info --json",
+            "info na+tcp://127.0.0.1:0 --config FILE",
             "trace join OUT IN",
             "trace join OUT IN IN",
             "trace show FILE",
@@ -371,9 +355,9 @@ mod tests {
             "shutdown --address-file F --address-file F",
             "shutdown ADDRESS --address-file F",
             "describe ADDRESS",
-            "describe ADDRESS --json --limit 60",
+            "describe ADDRESS --json --limit 60 --config FILE",
             "call ADDRESS kv.get --json {\"key\":\"a\"}",
-            "call ADDRESS kv.get --json - --provider 3 --limit 60",
+            "call ADDRESS kv.get --json - --provider 3 --limit 60 --config FILE",
         ] {
             Args::try_parse_from(["margo"].into_iter().chain(line.split(' '))).unwrap();
         }

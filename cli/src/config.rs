@@ -2,64 +2,18 @@
 
 use std::path::Path;
 
+use margo::daemon::Failure;
 use margo::elasticity::Layout;
-use margo_config::{Config, ConfigFlags, Errors, process_env};
+use margo_config::{Config, process_env};
 
-use crate::args::CheckArgs;
+use crate::args::ConfigCheckArgs;
 use crate::serve;
-use crate::support::failure::Failure;
 use crate::support::{document, output};
 use crate::svg;
 
 /// `margo config check`.
-pub(crate) fn check(args: &CheckArgs) -> Result<(), Failure> {
-    let called = document::called(&args.file);
-    let text = document::read(&args.file)?;
-    let flags = ConfigFlags { use_names: args.names, ..ConfigFlags::default() };
-    let mut at_start = Vec::new();
-    let checked = Config::check_with(&text, &process_env, flags, |resolved| {
-        at_start = margo::elasticity::start_warnings(resolved);
-        let found = [margo::elasticity::check_network(resolved), serve::check_providers(resolved)];
-        Errors::none_of(found.into_iter().filter_map(Result::err).flatten())
-    });
-    let (effective, warnings) = checked.map_err(|errors| {
-        let lines: Vec<_> = errors.iter().map(|error| format!("  {error}")).collect();
-        document::invalid(&args.file, lines.join("\n"))
-    })?;
-    let explained = Layout::explain(&effective);
-    let mut remarks: Vec<String> = warnings.iter().map(ToString::to_string).collect();
-    remarks.extend(at_start.iter().cloned());
-    if let Err(error) = &explained {
-        remarks.push(format!("it does not start on this machine: {error}"));
-    }
-    let serve::NotServed { foreign, misspelt } = serve::not_served(&effective, &args.provider_type);
-    remarks.extend(misspelt.iter().cloned());
-    for remark in &remarks {
-        output::note(format_args!("{called}: warning: {remark}"));
-    }
-    for remark in &foreign {
-        output::note(format_args!("{called}: note: {remark}"));
-    }
-    if !args.json {
-        let mut lines = explained.unwrap_or_default();
-        if warnings.is_empty() {
-            lines.push(
-                "No pool that is in use can be kept waiting by the order of pools.".to_owned(),
-            );
-        }
-        let warnings = warnings.iter().map(ToString::to_string).chain(at_start).chain(misspelt);
-        lines.extend(warnings.map(|warning| format!("Warning: {warning}")));
-        lines.extend(foreign);
-        for line in lines.iter().flat_map(|text| text.lines()) {
-            output::line(format_args!("// {line}"))?;
-        }
-    }
-    output::line(effective.to_json_pretty())?;
-    if args.strict && !remarks.is_empty() {
-        let warnings = output::count(remarks.len() as u64, "warning");
-        return Err(Failure::Failed(format!("{called}: {warnings}, and --strict is given")));
-    }
-    Ok(())
+pub(crate) fn check(args: &ConfigCheckArgs) -> Result<(), Failure> {
+    serve::daemon().check_for_others(&args.check, &args.types)
 }
 
 /// `margo config layout`.
@@ -75,7 +29,7 @@ pub(crate) fn layout(file: &Path, as_svg: bool) -> Result<(), Failure> {
 
 /// `margo config schema`.
 pub(crate) fn schema() -> Result<(), Failure> {
-    output::line(margo_config::json_schema().trim_end())
+    output::line(format_args!("{:#}", serve::daemon().schema()))
 }
 
 /// `margo config samples`.

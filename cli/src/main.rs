@@ -2,7 +2,7 @@
 //!
 //! `args.rs` is what can be typed; each command has a module of that name; `support` is for all of
 //! them. All of them end with a
-//! [`Failure`] or without one, and only [`main`] turns that into an exit status:
+//! [`Failure`] or without one, which [`main`] turns into an exit status:
 //!
 //! | status | meaning |
 //! |---|---|
@@ -31,27 +31,19 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
+use margo::daemon::Failure;
+
 use self::args::{Args, Command, ConfigCommand, TraceCommand};
-use self::support::failure::Failure;
-use self::support::{logging, output, signals};
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    // A panic in a handler then says in which.
-    margo::ult::install_panic_hook();
-    let ready = signals::outlive_file_limit()
-        .and_then(|()| signals::hear_of_children())
-        .and_then(|()| logging::init());
-    match ready.and_then(|()| run(args.command)) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => report(&failure),
-    }
+    margo::daemon::support::run(|| run(args.command))
 }
 
 fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::Demo(args) => demo::run(&args.paths),
-        Command::Info { file, json } => info::run(file.as_deref(), json),
+        Command::Info { file, json, config } => info::run(file.as_deref(), json, config.as_deref()),
         Command::Answer { address, parent } => info::second::answer(&address, parent),
         Command::Config(ConfigCommand::Check(args)) => config::check(&args),
         Command::Config(ConfigCommand::Layout { file, svg }) => config::layout(&file, svg),
@@ -63,7 +55,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Trace(TraceCommand::Show { file, trace_id }) => {
             trace::show(&file, trace_id.as_deref())
         }
-        Command::Serve(args) => serve::run(&args),
+        Command::Serve(args) => serve::daemon().serve(&args),
         Command::Completions { shell } => usage::completions(shell),
         Command::Man { dir } => usage::man(&dir),
         Command::Ping(args) => ping::run(&args),
@@ -72,12 +64,4 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Describe(args) => services::describe(&args),
         Command::Call(args) => services::call(&args),
     }
-}
-
-/// Tells the user and gives the exit status.
-fn report(failure: &Failure) -> ExitCode {
-    if !matches!(failure, Failure::OutputClosed) {
-        output::note(failure);
-    }
-    ExitCode::from(failure.status())
 }

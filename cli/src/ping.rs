@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 use margo::{Addr, ForwardError, Instance};
 
 use crate::args::PingArgs;
-use crate::support::failure::Failure;
 use crate::support::output;
 use crate::support::peer::Callers;
 use crate::support::signals::Caught;
+use margo::daemon::Failure;
 
 /// Times that the percentiles are of: the newest ones.
 const TIMES_MAX: usize = 1 << 20;

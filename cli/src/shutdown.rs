@@ -15,9 +15,9 @@ use margo::{
 };
 
 use crate::args::ShutdownArgs;
-use crate::support::failure::Failure;
 use crate::support::output;
 use crate::support::peer::{Callers, transport};
+use margo::daemon::Failure;
 
 /// Between two questions to a service that is to be gone.
 const PAUSE: Duration = Duration::from_millis(20);

@@ -7,8 +7,8 @@ use clap::CommandFactory;
 use clap_complete::Shell;
 
 use crate::args::Args;
-use crate::support::failure::Failure;
 use crate::support::output;
+use margo::daemon::Failure;
 
 /// `margo completions`.
 pub(crate) fn completions(shell: Shell) -> Result<(), Failure> {

@@ -84,8 +84,8 @@ fn unlike_limits(resolved: &Resolved) -> Option<String> {
     })
 }
 
-/// How to open the endpoint.
-pub(crate) fn na_options(resolved: &Resolved) -> na::OpenOptions {
+/// How an instance opens the endpoint of `margo.address`: what the document has for transports.
+pub fn na_options(resolved: &Resolved) -> na::OpenOptions {
     let mercury = &resolved.mercury;
     let mut options = na::OpenOptions::listening(resolved.listen);
     // Our transports have one limit for both kinds of message; 0 stands for their default.

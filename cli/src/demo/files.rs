@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use margo_provider_blob::BlobName;
 
-use crate::support::failure::Failure;
 use crate::support::output;
+use margo::daemon::Failure;
 
 /// One regular file.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -21,9 +21,9 @@ use self::bar::Bar;
 use self::files::Files;
 use self::session::{Outcome, Session};
 use self::target::{Slot, Target};
-use crate::support::failure::Failure;
 use crate::support::output;
 use crate::support::signals::Caught;
+use margo::daemon::Failure;
 
 /// A transport to show.
 struct Transport {

@@ -12,7 +12,7 @@ use std::path::Path;
 use rustix::fs::{FlockOperation, flock};
 use tempfile::TempDir;
 
-use crate::support::failure::Failure;
+use margo::daemon::Failure;
 
 const PREFIX: &str = "margo-demo-";
 const LOCK: &str = "lock";

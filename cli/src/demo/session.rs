@@ -13,7 +13,7 @@ use super::bar::Bar;
 use super::files::{File, Files};
 use super::target::{ECHO, STORE, Slot};
 use crate::serve::pool_stats::{POOL_STATS, PoolRow};
-use crate::support::failure::Failure;
+use margo::daemon::Failure;
 
 /// Calls whose time is measured, after some that are not.
 const CALLS: usize = 2000;

@@ -23,13 +23,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use margo::ProviderId;
+use margo::daemon::LISTENING_ON;
 use margo_config::{Config, Provider};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, Signal};
 
 use super::scratch::Scratch;
-use crate::serve::LISTENING_ON;
-use crate::support::failure::Failure;
+use margo::daemon::Failure;
 
 /// Which of its providers are used.
 pub(super) const STORE: ProviderId = ProviderId::new(1);

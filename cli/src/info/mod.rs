@@ -20,8 +20,8 @@ use serde::Serialize;
 
 use self::machine::Machine;
 use self::second::{TEXT, text};
-use crate::support::failure::Failure;
 use crate::support::{document, output};
+use margo::daemon::Failure;
 
 /// How long a message may take. Only a transport that does not work takes longer.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -82,15 +82,18 @@ impl Report {
     }
 }
 
-/// `margo info`.
-pub(crate) fn run(file: Option<&Path>, json: bool) -> Result<(), Failure> {
+/// `margo info`; `settings` is the document whose settings an address is tried with.
+pub(crate) fn run(file: Option<&Path>, json: bool, settings: Option<&Path>) -> Result<(), Failure> {
     let machine = Machine::new();
     let topology = Topology::get();
     let address = file.and_then(Path::to_str).filter(|text| text.contains("://"));
     let file = file.filter(|_| address.is_none());
     let layout = file.map(layout_of).transpose()?;
+    if settings.is_some() && address.is_none() {
+        return Err(Failure::Usage("--config goes with an address, which it is for".to_owned()));
+    }
     let reports = match address {
-        Some(address) => vec![attempt_at(address)],
+        Some(address) => vec![attempt_at(address, &options(settings, address)?)],
         None => na::plugins().iter().map(|plugin| attempt(*plugin)).collect(),
     };
     let failed = address.filter(|_| reports.iter().any(|report| !report.works));
@@ -189,13 +192,23 @@ fn described(topology: &Topology) -> serde_json::Value {
 }
 
 fn attempt(plugin: &dyn Plugin) -> Report {
-    let result = message_between(plugin.probe_uri(), plugin.probe_uri());
+    let result = message_between(plugin.probe_uri(), plugin.probe_uri(), &OpenOptions::default());
     let transport = plugin.probe_uri().split("://").next().unwrap_or(plugin.name());
     Report::new(transport, Some(plugin), plugin.summary(), result)
 }
 
+/// The settings of a document for an address.
+fn options(file: Option<&Path>, address: &str) -> Result<OpenOptions, Failure> {
+    let Some(file) = file else { return Ok(OpenOptions::default()) };
+    let invalid = |errors| document::invalid(file, errors);
+    let mut config = Config::from_json(&document::read(file)?).map_err(invalid)?;
+    address.clone_into(&mut config.margo.address);
+    let resolved = config.resolve(&process_env).map_err(invalid)?;
+    Ok(margo::elasticity::na_options(&resolved))
+}
+
 /// Tries the address as a service would open it.
-fn attempt_at(address: &str) -> Report {
+fn attempt_at(address: &str, options: &OpenOptions) -> Report {
     let transport = address.split("://").next().unwrap_or(address);
     let name = transport.trim_start_matches("na+");
     let class = transport.split('+').next().unwrap_or(transport);
@@ -203,15 +216,22 @@ fn attempt_at(address: &str) -> Report {
     let plugin = plugin.copied();
     // A simulated network has a name; elsewhere who calls needs no place of its own.
     let calling = format!("{transport}://");
-    let result = message_between(address, if name == "sim" { address } else { &calling });
+    let calling = if name == "sim" { address } else { &calling };
+    let result = message_between(address, calling, options);
     Report::new(transport, plugin, plugin.map_or(address, |plugin| plugin.summary()), result)
 }
 
 /// Sends a message from an endpoint to another, which listens. Answers how bulk data moves.
-fn message_between(listening: &str, calling: &str) -> Result<String, String> {
+fn message_between(
+    listening: &str,
+    calling: &str,
+    options: &OpenOptions,
+) -> Result<String, String> {
     let address = listening;
-    let listening = na::open(address, &OpenOptions::listening(true)).map_err(text)?;
-    let calling = na::open(calling, &OpenOptions::default()).map_err(text)?;
+    let (mut listens, mut calls) = (options.clone(), options.clone());
+    (listens.listen, calls.listen) = (true, false);
+    let listening = na::open(address, &listens).map_err(text)?;
+    let calling = na::open(calling, &calls).map_err(text)?;
     let result = message(&listening, &calling);
     let path = calling.bulk_path();
     let is_sm = calling.transport() == "sm";
@@ -220,7 +240,7 @@ fn message_between(listening: &str, calling: &str) -> Result<String, String> {
     drop((calling, listening));
     result?;
     // A process may always attach to itself.
-    if is_sm { second::bulk_path_to(address, PATIENCE) } else { Ok(path) }
+    if is_sm { second::bulk_path_to(address, &calls, PATIENCE) } else { Ok(path) }
 }
 
 fn message(listening: &Arc<dyn Endpoint>, calling: &Arc<dyn Endpoint>) -> Result<(), String> {

@@ -12,8 +12,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use margo::na::{self, Completion, Endpoint, OpId, OpenOptions, Tag};
 
-use crate::support::failure::Failure;
 use crate::support::signals::die_with;
+use margo::daemon::Failure;
 
 pub(super) const TEXT: &[u8] = b"margo info";
 const TAG: Tag = Tag(3);
@@ -30,7 +30,11 @@ impl Drop for Second {
 }
 
 /// How bulk data moves between an endpoint of this process and one of another, at `address`.
-pub(crate) fn bulk_path_to(address: &str, patience: Duration) -> Result<String, String> {
+pub(crate) fn bulk_path_to(
+    address: &str,
+    options: &OpenOptions,
+    patience: Duration,
+) -> Result<String, String> {
     let own = std::process::id().to_string();
     let child = Command::new("/proc/self/exe")
         .args(["answer", address, "--parent", &own])
@@ -46,7 +50,7 @@ pub(crate) fn bulk_path_to(address: &str, patience: Duration) -> Result<String, 
         _ => "the second process ended before it could be talked to".to_owned(),
     })?;
     let transport = uri.split("://").next().unwrap_or_default();
-    let calling = na::open(&format!("{transport}://"), &OpenOptions::default()).map_err(text)?;
+    let calling = na::open(&format!("{transport}://"), options).map_err(text)?;
     let answered = ask(&calling, &uri, patience);
     let path = calling.bulk_path();
     calling.close();

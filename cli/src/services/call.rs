@@ -4,6 +4,7 @@
 //! that is not described cannot be called: its arguments could only be guessed.
 
 use std::io::Read;
+use std::path::Path;
 use std::time::Duration;
 
 use margo::service::{MethodDescription, ServiceDescription};
@@ -11,9 +12,9 @@ use margo::{Addr, Instance, OneWay, ProviderHandle, ProviderId, Rpc, encoding::R
 use serde_json::Value;
 
 use crate::args::CallArgs;
-use crate::support::failure::Failure;
 use crate::support::output;
 use crate::support::peer::Callers;
+use margo::daemon::Failure;
 
 /// The time for a call whose method has no deadline, as for the question before it.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -22,8 +23,12 @@ const LIMIT: Duration = Duration::from_secs(10);
 const TOLD_MAX: Duration = Duration::from_secs(3600);
 
 pub(crate) fn run(args: &CallArgs) -> Result<(), Failure> {
+    if args.json == "-" && args.client.config.as_deref() == Some(Path::new("-")) {
+        let text = "standard input is either the arguments or the document: name a file for one";
+        return Err(Failure::Usage(text.to_owned()));
+    }
     let arguments = arguments(&args.json)?;
-    let mut callers = Callers::default();
+    let mut callers = Callers::with(args.client.config.as_deref())?;
     let (instance, peer) = callers.reach(&args.address)?;
     let called = call(args, &arguments, &instance, &peer);
     drop((instance, peer));

@@ -6,12 +6,12 @@ use std::time::Duration;
 use margo::service::{MethodDescription, ServiceDescription, TypeDescription};
 
 use crate::args::DescribeArgs;
-use crate::support::failure::Failure;
 use crate::support::output;
 use crate::support::peer::Callers;
+use margo::daemon::Failure;
 
 pub(crate) fn run(args: &DescribeArgs) -> Result<(), Failure> {
-    let mut callers = Callers::default();
+    let mut callers = Callers::with(args.client.config.as_deref())?;
     let (instance, peer) = callers.reach(&args.address)?;
     let asked = super::ask(&instance, &peer, Duration::from_secs_f64(args.limit));
     drop((instance, peer));

@@ -10,8 +10,8 @@ use std::time::Duration;
 use margo::service::{ServiceDescription, services_of};
 use margo::{Addr, Instance, errors::DescribeError};
 
-use crate::support::failure::Failure;
 use crate::support::output;
+use margo::daemon::Failure;
 
 pub(crate) use self::call::run as call;
 pub(crate) use self::describe::run as describe;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use margo::{Addr, Instance, config::Config};
 
 use super::document;
-use super::failure::Failure;
+use margo::daemon::Failure;
 
 /// Instances that call, and serve nobody: one for each transport.
 #[derive(Default)]

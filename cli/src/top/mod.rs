@@ -21,9 +21,9 @@ use margo::{Addr, Instance, Metrics, errors::MetricsError};
 use self::screen::{Key, Screen};
 use self::window::{Scroll, Window};
 use crate::args::TopArgs;
-use crate::support::failure::Failure;
 use crate::support::output;
 use crate::support::peer::Callers;
+use margo::daemon::Failure;
 
 /// Time for an answer. One that takes longer says enough of the service.
 const PATIENCE: Duration = Duration::from_secs(5);

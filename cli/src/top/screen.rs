@@ -16,9 +16,9 @@ use rustix::termios::{self, LocalModes, OptionalActions, Termios};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGWINCH};
 
 use super::window::{Scroll, Size};
-use crate::support::failure::Failure;
 use crate::support::output;
 use crate::support::signals::not_ignored;
+use margo::daemon::Failure;
 
 /// Another screen, without a cursor.
 const ENTER: &str = "\x1b[?1049h\x1b[?25l";

@@ -12,9 +12,9 @@ use serde_json::{Value, json};
 
 use super::out::{Ended, Interrupt, Out};
 use super::read::{Event, Head, Kind, Reader, Slice, VERSION, nanos};
-use crate::support::failure::Failure;
 use crate::support::output::{self, printable};
 use crate::support::signals::Caught;
+use margo::daemon::Failure;
 
 /// How many kinds of calls without another half are named.
 const NAMED_MAX: usize = 10;

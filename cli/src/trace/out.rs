@@ -11,9 +11,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tempfile::NamedTempFile;
 
 use super::read::Reader;
-use crate::support::failure::Failure;
 use crate::support::output;
 use crate::support::signals::Caught;
+use margo::daemon::Failure;
 
 /// The file that is written to.
 pub(super) struct Out {

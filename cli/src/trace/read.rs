@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
-use crate::support::failure::Failure;
+use margo::daemon::Failure;
 
 /// Longest line, bytes; ours are far shorter.
 const LINE_BYTES_MAX: u64 = 1 << 20;

@@ -7,8 +7,8 @@ use serde_json::Value;
 
 use super::read::{Kind, Reader, Slice};
 use super::tree::{Span, Tree};
-use crate::support::failure::Failure;
 use crate::support::output::{self, printable};
+use margo::daemon::Failure;
 
 /// How many traces are listed.
 const LISTED_MAX: usize = 20;

@@ -378,6 +378,49 @@ fn what_it_cannot_serve_is_said() {
 }
 
 #[test]
+fn a_service_goes_on_from_the_snapshot_of_another() {
+    let temp = tempfile::tempdir().unwrap();
+    let (first, second) = (temp.path().join("first"), temp.path().join("second"));
+    let mut service = Service::start(temp.path(), "na+sm://", &first, &["--snapshot", "kept"]);
+    let (instance, target) = client(&service.address);
+    BlobClient::new(&instance, target).put("a/b", b"1", PATIENCE).unwrap();
+    instance.finalize_and_wait().unwrap();
+    service.running.signal(Signal::TERM);
+    let ended = common::ended(service.running).expect(0);
+    let note = "provider `echo_2` has no snapshot: providers of this type do not support it";
+    assert!(ended.stderr.contains(note), "{ended:#?}");
+    assert_eq!(entries(temp.path().join("kept")), ["blob_1"]);
+
+    service = Service::start(temp.path(), "na+sm://", &second, &["--restore", "kept"]);
+    let (instance, target) = client(&service.address);
+    assert_eq!(BlobClient::new(&instance, target).get("a/b", PATIENCE).unwrap(), b"1");
+    instance.finalize_and_wait().unwrap();
+    drop(service);
+    assert_eq!(entries(temp.path().join("kept")), ["blob_1"], "it stays");
+
+    let ended = run(margo(temp.path()).args(["serve", "-", "--snapshot", "kept"]), "{}").expect(2);
+    assert!(ended.stderr.contains("kept is there already"), "{ended:#?}");
+
+    // Onto what is there, and for nobody.
+    let document = serde_json::json!({ "margo": { "providers": [
+        { "type": "blob", "provider_id": 1, "config": { "path": second } },
+    ] } });
+    let restore = |from: &str| {
+        run(margo(temp.path()).args(["serve", "-", "--restore", from]), &document.to_string())
+    };
+    let ended = restore("kept").expect(1);
+    assert!(
+        ended.stderr.contains("blob_1` of type `blob`: restore: the provider has"),
+        "{ended:#?}"
+    );
+    std::fs::create_dir_all(temp.path().join("other/blob_7")).unwrap();
+    let ended = restore("other").expect(1);
+    assert!(ended.stderr.contains("no provider `blob_7` was started (there are: blob_1)"));
+    let ended = restore("nowhere").expect(1);
+    assert!(ended.stderr.contains("cannot restore nowhere: No such file"), "{ended:#?}");
+}
+
+#[test]
 fn a_service_without_its_parent_does_not_start() {
     let temp = tempfile::tempdir().unwrap();
     let ended = run(margo(temp.path()).args(["serve", "-", "--die-with", "1"]), "{}").expect(1);

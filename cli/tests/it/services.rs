@@ -65,6 +65,20 @@ fn wrong_calls_are_told_what_would_be_right() {
         let ended = call(temp, args, "").expect(status);
         assert!(ended.stderr.contains(text), "{args:?}: {ended:?}");
     }
+    // With a document of the caller's own.
+    for (command, more) in
+        [("describe", &[][..]), ("call", &["echo_echo", "--json", r#"{"text": "hi"}"#])]
+    {
+        let called = |document: &str| {
+            let args = [command, address].into_iter().chain(more.iter().copied());
+            run(margo(temp).args(args).args(["--config", "-"]), document)
+        };
+        called(r#"{ "margo": { "eager_size": 1048576 } }"#).expect(0);
+        let ended = called(r#"{ "margo": { "eager_size": 1 } }"#).expect(2);
+        assert!(ended.stderr.contains("margo.eager_size"), "{ended:?}");
+    }
+    let ended = call(temp, &[address, "echo_echo", "--json", "-", "--config", "-"], "{}").expect(2);
+    assert!(ended.stderr.contains("either the arguments or the document"), "{ended:?}");
     let write = r#"{"name": "a", "bulk": 1, "len": 1, "overwrite": true}"#;
     let ended = call(temp, &[address, "blob_write", "--json", write], "").expect(2);
     assert!(ended.stderr.contains("bulk: a bulk handle is of memory"), "{ended:?}");

@@ -204,7 +204,7 @@ fn config_check_tells_what_would_not_start() {
         }
     }
     let named = r#"{ "margo": { "providers": [{ "type": "yokan", "provider_id": 1 }] } }"#;
-    assert_eq!(check(&["--strict", "--provider-type", "yokan"], named, 0).stderr, "");
+    assert_eq!(check(&["--strict", "--types", "warabi,yokan"], named, 0).stderr, "");
     // One of these is most likely meant.
     let misspelt = r#"{ "margo": { "providers": [{ "type": "ehco", "provider_id": 1 }] } }"#;
     for (args, code) in [(&[][..], 0), (&["--strict"], 1)] {
@@ -213,9 +213,9 @@ fn config_check_tells_what_would_not_start() {
         assert!(ended.stdout.contains(&format!("// Warning: {said}")), "{ended:#?}");
         assert!(ended.stderr.contains(&format!("warning: {said}")), "{ended:#?}");
     }
-    let ended = check(&["--strict", "--provider-type", "yokna"], named, 1);
+    let ended = check(&["--strict", "--types", "yokna"], named, 1);
     assert!(ended.stderr.contains("did you mean `yokna`?"), "{ended:#?}");
-    assert_eq!(check(&["--strict", "--provider-type", "ehco"], misspelt, 0).stderr, "");
+    assert_eq!(check(&["--strict", "--types", "ehco"], misspelt, 0).stderr, "");
     // Two of one id, which clients cannot tell apart.
     let two = r#"{ "margo": { "providers": [
         { "type": "echo", "provider_id": 1 },
@@ -291,9 +291,16 @@ fn config_check_refuses_what_no_machine_could_start() {
 fn config_schema_prints_the_schema() {
     let temp = tempfile::tempdir().unwrap();
     let ended = run(margo(temp.path()).args(["config", "schema"]), "").expect(0);
-    assert_eq!(ended.stdout, margo_config::json_schema());
     let schema: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
     assert!(schema["properties"]["argobots"].is_object());
+    // With the settings of its own providers.
+    let provider = &schema["$defs"]["Provider"];
+    assert_eq!(provider["properties"]["type"]["examples"], serde_json::json!(["blob", "echo"]));
+    let blob = &provider["allOf"][0];
+    assert_eq!(blob["if"]["properties"]["type"]["const"], "blob");
+    assert_eq!(blob["then"]["required"][0], "config");
+    let path = &blob["then"]["properties"]["config"]["properties"]["path"];
+    assert!(path["description"].as_str().unwrap().contains("directory of the blobs"), "{path}");
 }
 
 #[test]
@@ -387,6 +394,18 @@ fn info_tries_an_address() {
         assert!(why.contains(reason), "{address}: {ended:#?}");
         assert!(ended.stderr.contains(&format!("{address} does not work here")), "{ended:#?}");
     }
+    // With settings of a document, of which some are none for that address.
+    let info = |args: &[&str], document| run(margo(temp.path()).arg("info").args(args), document);
+    let small = r#"{ "margo": { "eager_size": 1048576 } }"#;
+    let args = &["na+tcp://127.0.0.1:0", "--config", "-"];
+    assert!(info(args, small).expect(0).stdout.contains("works; bulk data: "));
+    let subnet = r#"{ "mercury": { "ip_subnet": "192.0.2.0/24" } }"#;
+    let ended = info(&["na+tcp://", "--config", "-"], subnet).expect(1);
+    assert!(ended.stdout.contains("192.0.2.0/24"), "{ended:#?}");
+    let ended = info(args, r#"{ "margo": { "eager_size": 1 } }"#).expect(2);
+    assert!(ended.stderr.contains("margo.eager_size"), "{ended:#?}");
+    let ended = info(&["--config", "-"], "{}").expect(2);
+    assert!(ended.stderr.contains("--config goes with an address"), "{ended:#?}");
     // With nobody to answer, or for nobody, it does not stay.
     let ended = run(margo(temp.path()).args(["answer", "na+sm://", "--parent", "1"]), "").expect(1);
     assert!(ended.stderr.contains("the parent process 1 is gone"), "{ended:#?}");

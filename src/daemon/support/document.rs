@@ -4,10 +4,10 @@ use std::fmt::Display;
 use std::io::Read;
 use std::path::Path;
 
-use super::failure::Failure;
+use crate::daemon::failure::Failure;
 
 /// Reads a document; `-` is standard input.
-pub(crate) fn read(file: &Path) -> Result<String, Failure> {
+pub fn read(file: &Path) -> Result<String, Failure> {
     let text = if file == Path::new("-") {
         let mut text = String::new();
         std::io::stdin().lock().read_to_string(&mut text).map(|_| text)
@@ -18,11 +18,11 @@ pub(crate) fn read(file: &Path) -> Result<String, Failure> {
 }
 
 /// The name of the document in messages.
-pub(crate) fn called(file: &Path) -> String {
+pub fn called(file: &Path) -> String {
     if file == Path::new("-") { "standard input".to_owned() } else { file.display().to_string() }
 }
 
 /// The failure of a command whose document is not valid.
-pub(crate) fn invalid(file: &Path, why: impl Display) -> Failure {
+pub fn invalid(file: &Path, why: impl Display) -> Failure {
     Failure::Usage(format!("{} is not valid:\n{why}", called(file)))
 }

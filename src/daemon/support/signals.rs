@@ -2,26 +2,25 @@
 //! stops at once. While there is nothing to stop, the first one also stops at once. Also here: the
 //! death of the parent.
 
-use std::io;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread;
+use std::{fmt, io, thread};
 
 use rustix::process::{Pid, Signal};
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::Signals;
 
-use super::failure::Failure;
+use crate::daemon::failure::Failure;
 
 /// Makes a file at its limit (`ulimit -f`) an error of the write, and not the end of the process:
 /// also standard error, and what libraries write.
-pub(crate) fn outlive_file_limit() -> Result<(), Failure> {
+pub fn outlive_file_limit() -> Result<(), Failure> {
     not_ignored(&[SIGXFSZ]).try_for_each(catch_for_nothing)
 }
 
 /// Lets this process wait for those that it starts, where it was started with SIGCHLD ignored: the
 /// kernel would tell nobody how they ended.
-pub(crate) fn hear_of_children() -> Result<(), Failure> {
+pub fn hear_of_children() -> Result<(), Failure> {
     [SIGCHLD].into_iter().filter(|signal| is_ignored(*signal)).try_for_each(catch_for_nothing)
 }
 
@@ -41,12 +40,19 @@ struct Actions {
     clean_up: Option<Action>,
 }
 
+impl fmt::Debug for Actions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Actions").field("is_waiting", &self.stop.is_some()).finish()
+    }
+}
+
 /// The signals, from now on.
-pub(crate) struct Caught(Arc<Mutex<Actions>>);
+#[derive(Debug)]
+pub struct Caught(Arc<Mutex<Actions>>);
 
 /// Yields the signals that were not ignored when the process started. A parent that ignores one
 /// wants the process to go on when it comes (`nohup`).
-pub(crate) fn not_ignored(signals: &[i32]) -> impl Iterator<Item = i32> {
+pub fn not_ignored(signals: &[i32]) -> impl Iterator<Item = i32> {
     signals.iter().copied().filter(|signal| !is_ignored(*signal))
 }
 
@@ -66,7 +72,7 @@ impl Caught {
     /// Starts the thread that hears them. Until [`handle`](Self::handle) says what is to be done
     /// the first one ends the process: nothing has been begun that would have to be ended in order,
     /// and what goes on may wait for something that never comes.
-    pub(crate) fn new() -> Result<Self, Failure> {
+    pub fn new() -> Result<Self, Failure> {
         let mut signals = Signals::new([SIGINT, SIGTERM].into_iter().chain(not_ignored(&[SIGHUP])))
             .map_err(|error| Failure::new("cannot catch signals", error))?;
         let own = Arc::new(Mutex::new(Actions::default()));
@@ -91,7 +97,7 @@ impl Caught {
 
     /// From now on the first signal calls `stop`, which must not wait; the second one `clean_up`,
     /// and ends the process with status 128 plus the signal's number. Once.
-    pub(crate) fn handle(
+    pub fn handle(
         &self,
         stop: impl FnOnce() + Send + 'static,
         clean_up: impl FnOnce() + Send + 'static,
@@ -102,11 +108,13 @@ impl Caught {
 }
 
 /// Makes this process end when its parent does, however that ends.
-pub(crate) fn die_with(parent: i32) -> Result<(), Failure> {
+pub fn die_with(parent: i32) -> Result<(), Failure> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
         .map_err(|errno| Failure::new("cannot follow the parent process", errno))?;
-    // It started us as `/proc/self/exe`, which is no name to show in a process list.
-    let _ = rustix::thread::set_name(c"margo");
+    // It may have started us as `/proc/self/exe`, which is no name to show in a process list.
+    if let Ok(name) = std::ffi::CString::new(super::output::program()) {
+        let _ = rustix::thread::set_name(&name);
+    }
     // It may have ended before that.
     if rustix::process::getppid().map(Pid::as_raw_pid) == Some(parent) {
         Ok(())

@@ -1,0 +1,36 @@
+//! The ways in which a command fails.
+
+/// The reason why a command failed, which decides the exit status.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Failure {
+    /// It did not work. Status 1.
+    #[error("{0}")]
+    Failed(String),
+    /// It was asked for wrongly: by its arguments, or by a document that is not valid. Status 2.
+    #[error("{0}")]
+    Usage(String),
+    /// The user does not want it any more. Status 130.
+    #[error("interrupted")]
+    Interrupted,
+    /// The reader of standard output has closed it, as `| head` does. Status 141.
+    #[error("standard output was closed")]
+    OutputClosed,
+}
+
+impl Failure {
+    /// Makes a [`Failure::Failed`]: what did not work, and why.
+    pub fn new(what: impl std::fmt::Display, why: impl std::fmt::Display) -> Self {
+        Self::Failed(format!("{what}: {why}"))
+    }
+
+    /// The exit status.
+    pub fn status(&self) -> u8 {
+        match self {
+            Self::Failed(_) => 1,
+            Self::Usage(_) => 2,
+            Self::Interrupted => 130,
+            Self::OutputClosed => 141,
+        }
+    }
+}
