@@ -48,6 +48,11 @@ pub(crate) enum Command {
     /// processes, and where the time went.
     #[command(subcommand)]
     Trace(TraceCommand),
+    /// Writes a crate with a service: trait, client, provider, daemon with its document, and
+    /// tests over a simulated network.
+    ///
+    /// Nothing is written where NAME is there already.
+    New(NewArgs),
     /// Runs the providers of a configuration until Ctrl-C, SIGTERM or the end of its terminal.
     /// SIGUSR1: writes what it does at the moment to standard error, as JSON.
     Serve(ServeArgs),
@@ -93,6 +98,17 @@ pub(crate) enum Command {
     /// Status 0: there is a result; 1: there is none, or it is an error of the service, which
     /// standard error has; 2: the arguments are not those of the method.
     Call(CallArgs),
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct NewArgs {
+    /// Name of the crate, and of the folder that is made here: lower-case letters, digits, `-` and
+    /// `_`. The service and the type of its providers have it with `_`.
+    pub(crate) name: String,
+    /// Folder of the crate margo that it depends on. Default: the one that this program was built
+    /// from, if that is still there, or else the version of this program.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) margo: Option<PathBuf>,
 }
 
 #[derive(Debug, clap::Args)]
@@ -356,6 +372,7 @@ mod tests {
             "shutdown ADDRESS --address-file F",
             "describe ADDRESS",
             "describe ADDRESS --json --limit 60 --config FILE",
+            "new kv --margo DIR",
             "call ADDRESS kv.get --json {\"key\":\"a\"}",
             "call ADDRESS kv.get --json - --provider 3 --limit 60 --config FILE",
         ] {

@@ -17,6 +17,7 @@ mod args;
 mod config;
 mod demo;
 mod info;
+mod new;
 mod ping;
 mod serve;
 mod services;
@@ -55,6 +56,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Trace(TraceCommand::Show { file, trace_id }) => {
             trace::show(&file, trace_id.as_deref())
         }
+        Command::New(args) => new::run(&args),
         Command::Serve(args) => serve::daemon().serve(&args),
         Command::Completions { shell } => usage::completions(shell),
         Command::Man { dir } => usage::man(&dir),

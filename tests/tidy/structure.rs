@@ -48,7 +48,8 @@ const CRATES: &[Limits] = &[
          instance dispatch polling origin serving bulk reshaping report providers api service \
          lifecycle daemon"),
     goals("benches", "base process floors rows scale catalog report cli"),
-    goals("cli", "support svg args serve services config demo info ping shutdown top trace usage"),
+    goals("cli", "support svg args serve services config demo info new ping shutdown top trace \
+         usage"),
     goals("config", "report read document resolve parse child samples schema fuzzing"),
     goals("examples/axum_gateway", ""),
     goals("hg", "base memory proc wire options bulk ops core overflow origin requests transfer \

@@ -8,6 +8,7 @@ mod common;
 mod demo;
 mod deploy;
 mod kill;
+mod new;
 mod ping;
 mod port;
 mod serve;

@@ -1,0 +1,149 @@
+//! `margo new`: the crate that it writes is built, tested and served; and what it refuses.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::common::{self, Ended, Service, entries, margo, run};
+use rustix::process::Signal;
+
+const NAME: &str = "generated-kv";
+
+fn workspace() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
+}
+
+/// The folder to which cargo builds the workspace.
+fn build_folder() -> &'static Path {
+    Path::new(env!("CARGO_BIN_EXE_margo")).ancestors().nth(2).unwrap()
+}
+
+/// The workspace's profiles, so that what it has built of others' crates is used.
+fn profiles() -> String {
+    let manifest = std::fs::read_to_string(workspace().join("Cargo.toml")).unwrap();
+    let tables = manifest.split("\n[").filter(|table| table.starts_with("profile."));
+    tables.map(|table| format!("[{table}\n")).collect()
+}
+
+/// Slow: builds margo once more, as a crate outside of the workspace has it.
+#[test]
+fn the_crate_is_tested_and_its_daemon_serves() {
+    let temp = tempfile::tempdir().unwrap();
+    let ended = run(margo(temp.path()).args(["new", NAME]), "").expect(0);
+    assert_eq!(ended.stdout, format!("{NAME}/ is there; `cd {NAME} && cargo test` tries it\n"));
+    assert_eq!(entries(temp.path()), [NAME], "nothing else is left");
+    let own = temp.path().join(NAME);
+    assert_eq!(entries(&own), ["Cargo.toml", "README.md", "generated-kv.json", "src", "tests"]);
+    for file in common::files(&own) {
+        let text = std::fs::read_to_string(&file).unwrap().to_lowercase();
+        assert!(!text.contains("template"), "{}", file.display());
+    }
+
+    std::fs::create_dir(own.join(".cargo")).unwrap();
+    std::fs::write(own.join(".cargo/config.toml"), profiles()).unwrap();
+    std::fs::copy(workspace().join("Cargo.lock"), own.join("Cargo.lock")).unwrap();
+    let cargo = std::env::var_os("CARGO").unwrap_or("cargo".into());
+    let tested = Command::new(cargo)
+        .args(["test", "--offline"])
+        .env("CARGO_TARGET_DIR", build_folder())
+        .current_dir(&own)
+        .output()
+        .unwrap();
+    let tested = Ended::from(tested).expect(0);
+    assert!(tested.stdout.contains("3 passed; 0 failed"), "{tested:#?}");
+    assert!(!tested.stderr.contains("warning"), "{tested:#?}");
+
+    the_daemon_serves(&build_folder().join("debug/generated-kv-daemon"), &own);
+}
+
+/// The command line that the generated `main` has.
+fn the_daemon_serves(program: &PathBuf, own: &Path) {
+    let daemon = |args: &[&str], input: &str| {
+        common::ignore_nothing();
+        run(Command::new(program).args(args).current_dir(own), input)
+    };
+    let version = daemon(&["--version"], "").expect(0).stdout;
+    assert_eq!(version, concat!("generated-kv-daemon (margo ", env!("CARGO_PKG_VERSION"), ")\n"));
+    let help = daemon(&["--help"], "").expect(0).stdout;
+    assert!(help.starts_with("Runs the providers of a document: generated_kv."), "{help}");
+    daemon(&["serve"], "").expect(2);
+
+    let checked = daemon(&["check", "generated-kv.json", "--strict"], "").expect(0);
+    assert_eq!(checked.stderr, "");
+    for (document, said) in [
+        (
+            "{ \"margo\": { \"providers\": [\n{ \"type\": \"echo\", \"provider_id\": 1 }] } }",
+            "margo.providers[0].type: `generated-kv-daemon` has no providers of type `echo` (it \
+             has generated_kv) at line 2 column 11",
+        ),
+        (
+            r#"{ "margo": { "providers": [{ "type": "generated_vk", "provider_id": 1 }] } }"#,
+            "did you mean `generated_kv`? at line 1",
+        ),
+        (
+            "{ \"margo\": { \"providers\": [{ \"type\": \"generated_kv\", \"provider_id\": 1,\n\
+             \"config\": { \"value_bytes_max\": 0 } }] } }",
+            "margo.providers[0].config.value_bytes_max: 0 bytes leave no value at line 2 column 32",
+        ),
+    ] {
+        let ended = daemon(&["check", "-"], document).expect(2);
+        let said = format!("generated-kv-daemon: standard input is not valid:\n  {said}");
+        let (start, end) = said.split_once("\n  ").unwrap();
+        assert!(ended.stderr.starts_with(start) && ended.stderr.contains(end), "{ended:#?}");
+        daemon(&["serve", "-"], document).status.success().then(|| panic!("it is served"));
+    }
+    let schema: serde_json::Value =
+        serde_json::from_str(&daemon(&["schema"], "").expect(0).stdout).unwrap();
+    let provider = &schema["$defs"]["Provider"];
+    assert_eq!(provider["properties"]["type"]["examples"][0], "generated_kv");
+    let config = &provider["allOf"][0]["then"]["properties"]["config"]["anyOf"][0];
+    assert_eq!(config["properties"]["value_bytes_max"]["default"], 1 << 20);
+
+    let child = Command::new(program)
+        .args(["serve", "generated-kv.json", "--address-file", "address"])
+        .args(["--die-with", &std::process::id().to_string()])
+        .current_dir(own)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut service = Service::of(child);
+    let call = |method: &str, args: &str| {
+        run(margo(own).args(["call", &service.address, method, "--json", args]), "")
+    };
+    call("generated_kv.put", r#"{"key": "a", "value": "1"}"#).expect(0);
+    assert_eq!(call("generated_kv.get", r#"{"key": "a"}"#).expect(0).stdout, "\"1\"\n");
+    let ended = call("generated_kv.get", r#"{"key": "b"}"#).expect(1);
+    assert!(ended.stderr.contains("NoKey"), "{ended:#?}");
+    let file = own.join("address");
+    assert_eq!(std::fs::read_to_string(&file).unwrap().trim_end(), service.address);
+    service.running.signal(Signal::TERM);
+    assert!(service.running.wait().success());
+    assert!(!file.exists(), "the address file is removed");
+}
+
+#[test]
+fn what_is_there_stays_and_wrong_names_are_refused() {
+    let temp = tempfile::tempdir().unwrap();
+    let new = |args: &[&str]| run(margo(temp.path()).arg("new").args(args), "");
+    std::fs::create_dir(temp.path().join("kv")).unwrap();
+    std::fs::write(temp.path().join("file"), "x").unwrap();
+    for (args, code, said) in [
+        (&["kv"][..], 1, "cannot write kv: entity already exists"),
+        (&["file"], 1, "cannot write file: entity already exists"),
+        (&["../kv2"], 2, "`../kv2` cannot be the name of the crate: it has a lower-case letter"),
+        (&["struct"], 2, "`struct` cannot be the name of the crate: it means something else"),
+        (&["store", "--margo", "kv"], 2, "kv is not the folder of the crate margo"),
+    ] {
+        let ended = new(args).expect(code);
+        assert!(ended.stderr.contains(said) && ended.stdout.is_empty(), "{said}: {ended:#?}");
+    }
+    assert_eq!(entries(temp.path()), ["file", "kv"]);
+    assert_eq!(entries(temp.path().join("kv")), [""; 0]);
+    // Where nothing can be written nothing is left.
+    let ended = run(margo(temp.path()).args(["new", "store"]).current_dir("/proc"), "").expect(1);
+    assert!(ended.stderr.contains("cannot write store: "), "{ended:#?}");
+
+    let dir = workspace().to_str().unwrap();
+    new(&["store", "--margo", dir]).expect(0);
+    let manifest = std::fs::read_to_string(temp.path().join("store/Cargo.toml")).unwrap();
+    assert!(manifest.contains(&format!("margo = {{ path = {dir:?} }}")), "{manifest}");
+}
