@@ -71,8 +71,8 @@ impl InstanceNetwork<'_> {
     }
 
     /// [`shutdown_remote`](Self::shutdown_remote) with a limit: ofi does not tell that a peer is
-    /// gone (`docs/transports.md`), so that without a limit the call may wait for good. A peer that
-    /// was too slow to answer may end all the same.
+    /// gone (`docs/transports/ofi.md`), so that without a limit the call may wait for good. A peer
+    /// that was too slow to answer may end all the same.
     ///
     /// # Errors
     ///

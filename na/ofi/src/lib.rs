@@ -23,11 +23,11 @@
 //! | a peer that dies | is noticed when something is sent to it, if the provider notices; a receive alone waits: use deadlines |
 //! | a denied transfer | ends with an error, with the reason where the provider or its device tells it (`failures.rs`); some providers give up the connection |
 //! | a transfer of nothing | succeeds without asking |
-//! | taking a key back | as good as the provider's: a transfer that has begun may still read or write the memory, and `verbs` keeps it within reach of peers (`docs/transports.md`). So keep memory registered until its peers are done, as in C |
+//! | taking a key back | as good as the provider's: a transfer that has begun may still read or write the memory, and `verbs` keeps it within reach of peers (`docs/transports/ofi.md`). So keep memory registered until its peers are done, as in C |
 //! | a smaller message limit of the peer | is not known |
 //! | expected messages without a receive | are kept by the provider, not always within a bound; those of receives that were canceled are thrown away, within one (`sinks.rs`) |
 //!
-//! `docs/transports.md` has the table of providers.
+//! `docs/transports/ofi.md` has the table of providers.
 //!
 //! # Folders
 //!

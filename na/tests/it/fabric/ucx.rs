@@ -74,7 +74,7 @@ impl Opener<Keys> for Keys {
     fn spares(&self, case: &str) -> Option<String> {
         // By who has a UCX with these faults mended.
         let is_mended = std::env::var_os("MARGO_TEST_UCX").is_some_and(|value| value == "mended");
-        let reason = || format!("{}: docs/transports.md, \"Remote keys\"", self.because);
+        let reason = || format!("{}: docs/transports/ucx.md, \"Remote keys\"", self.because);
         (self.spared.contains(&case) && !is_mended).then(reason)
     }
 

@@ -2,7 +2,7 @@
 //!
 //! Where adapters do it, UCX's own remote memory access is used, see `remote.rs`. Where none does,
 //! UCX emulates it by messages of its own, which it does not drop when a connection ends (see
-//! docs/transports.md), so there it is used for tests only.
+//! docs/transports/ucx.md), so there it is used for tests only.
 //!
 //! Otherwise the requester asks the owner, which checks key, bounds and access. The bytes then
 //! travel in pieces that UCX moves by its rendezvous, see `rendezvous.rs`, or in chunks. Chunks
