@@ -268,12 +268,28 @@ pub(crate) use na::Principal;
 pub use na::{Access, Addr};
 pub use ult::{PoolRef as Pool, Priority, XstreamRef as Xstream};
 
-/// The README's code is compiled and run as a documentation test.
+/// The code of README, guide and reference is compiled and run as documentation tests.
 #[cfg(doctest)]
-#[doc = include_str!("../README.md")]
-struct Readme;
+mod pages {
+    macro_rules! pages {
+        ($($name:ident: $path:literal,)*) => {
+            $(#[doc = include_str!($path)] struct $name;)*
+        };
+    }
 
-/// The code of the page about blocking likewise.
-#[cfg(doctest)]
-#[doc = include_str!("../docs/blocking.md")]
-struct BlockingPage;
+    pages! {
+        Readme: "../README.md",
+        Blocking: "../docs/blocking.md",
+        AsyncAndBlocking: "../docs/guide/src/async-and-blocking.md",
+        BulkData: "../docs/guide/src/bulk-data.md",
+        ComingFromTonic: "../docs/guide/src/coming-from-tonic.md",
+        Concepts: "../docs/guide/src/concepts.md",
+        FirstService: "../docs/guide/src/first-service.md",
+        Layouts: "../docs/guide/src/layouts.md",
+        ManyCores: "../docs/guide/src/many-cores.md",
+        Operation: "../docs/guide/src/operation.md",
+        StateAndErrors: "../docs/guide/src/state-and-errors.md",
+        Testing: "../docs/guide/src/testing.md",
+        Ult: "../docs/guide/src/ult.md",
+    }
+}

@@ -49,7 +49,7 @@ use crate::{AddressFile, InitError, Instance, Layout};
 /// Starts an instance from a JSON document.
 ///
 /// All keys are optional; `{}` listens on `na+sm://` with one execution stream. The keys are those
-/// of C Margo plus an own object `margo`; see the README and `config/samples/`.
+/// of C Margo plus an own object `margo`; see `docs/configuration.md` and `config/samples/`.
 ///
 /// # Errors
 ///

@@ -256,6 +256,20 @@ fn every_example_is_in_the_readme() {
 }
 
 #[test]
+fn every_page_is_in_the_book() {
+    let docs = root().join("docs");
+    let summary = read(&docs.join("SUMMARY.md"));
+    let mut missing = Vec::new();
+    for path in files(&docs, ".md") {
+        let name = path.strip_prefix(&docs).unwrap().display().to_string();
+        if name != "SUMMARY.md" && !summary.contains(&format!("]({name})")) {
+            missing.push(format!("docs/{name} is not in docs/SUMMARY.md"));
+        }
+    }
+    complain(missing);
+}
+
+#[test]
 fn no_stub_is_left() {
     let words = [concat!("to", "do!("), concat!("unimple", "mented!("), concat!("FIX", "ME")];
     let mut complaints = Vec::new();

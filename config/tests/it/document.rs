@@ -22,6 +22,28 @@ fn resolved(text: &str) -> Resolved {
     config.resolve(&no_env).expect("resolves")
 }
 
+/// Those in blocks of `jsonc`, as they stand there.
+#[test]
+fn the_documents_of_the_guide_are_accepted() {
+    let pages = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/guide/src");
+    let mut count = 0;
+    for page in std::fs::read_dir(pages).expect("a folder") {
+        let path = page.expect("an entry").path();
+        if path.extension().is_none_or(|extension| extension != "md") {
+            continue;
+        }
+        let text = std::fs::read_to_string(&path).expect("a page");
+        for block in text.split("```jsonc\n").skip(1) {
+            let document = block.split("```").next().expect("the end of the block");
+            if let Err(errors) = Config::check(document, &no_env) {
+                panic!("{}: {errors}\n{document}", path.display());
+            }
+            count += 1;
+        }
+    }
+    assert!(count > 0, "{pages} has no documents");
+}
+
 #[test]
 fn the_empty_document_prints_all_defaults() {
     let (effective, warnings) = Config::check("{}", &no_env).expect("accepted");

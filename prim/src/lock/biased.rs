@@ -26,8 +26,8 @@
 //!
 //! The gain is the read-modify-write, whose line stays in the core that takes the lock, so that
 //! near and far cores make no difference: two of them take 4.5 ns on an AMD EPYC and 19 ns on an
-//! Intel Xeon (README, the floor of `ult.mutex`). The row `na.lock.biased` compares this lock with
-//! the plain one: 1.2 against 2.3 ns on an EPYC whose atomics are cheap.
+//! Intel Xeon (docs/performance.md, the floor of `ult.mutex`). The row `na.lock.biased` compares
+//! this lock with the plain one: 1.2 against 2.3 ns on an EPYC whose atomics are cheap.
 
 use super::barrier;
 use super::plain::{RawLock, spin_while};

@@ -6,8 +6,9 @@
 //! number orders the accesses of the two.
 //!
 //! The row `rpc.sm.rtt.stats` shows all that counting costs a call, both ends together: 10 ns
-//! between near cores, 15 ns between far ones (README). Without this cache, which saves three loads
-//! of which each waits for the one before, that row is 1.7 % slower (two near cores of an EPYC).
+//! between near cores, 15 ns between far ones (docs/performance.md). Without this cache, which
+//! saves three loads of which each waits for the one before, that row is 1.7 % slower (two near
+//! cores of an EPYC).
 
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};

@@ -30,10 +30,10 @@
 //! Here, [`Way::Ring`] means asking. Asking takes two processors where attaching takes one, so it
 //! has to be much the cheaper one.
 //!
-//! The rows `bulk.sm.any.64k` and `bulk.sm.any.1m` show the worth of a choice (README, beside
-//! cross-memory attach by one side). Between near cores both take the lane, at 1.95 and 3.81 times
-//! that rate; between far ones both sides attach for 1 MiB, at 1.66 times, and 64 KiB reach 0.85.
-//! A fixed way would be the dearer one on one of the two machines.
+//! The rows `bulk.sm.any.64k` and `bulk.sm.any.1m` show the worth of a choice (docs/performance.md,
+//! beside cross-memory attach by one side). Between near cores both take the lane, at 1.95 and 3.81
+//! times that rate; between far ones both sides attach for 1 MiB, at 1.66 times, and 64 KiB reach
+//! 0.85. A fixed way would be the dearer one on one of the two machines.
 
 use std::time::Duration;
 
