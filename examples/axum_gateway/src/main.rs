@@ -1,15 +1,17 @@
-//! An HTTP server on axum that calls a service of margo: tokio serves HTTP, and its tasks await
-//! RPCs.
+//! An HTTP server on axum in front of a key-value service of margo: tokio serves HTTP, and its
+//! tasks await RPCs.
 //!
 //! ```text
 //! cargo run -p margo-axum-gateway              # with a service of its own
-//! cargo run -p margo-axum-gateway -- ADDRESS   # or in front of `sum_server`
-//! curl http://127.0.0.1:PORT/sum/40/2
+//! cargo run -p margo-axum-gateway -- ADDRESS   # or in front of `kv_service`
+//! curl -X PUT --data red http://127.0.0.1:PORT/kv/apple
+//! curl http://127.0.0.1:PORT/kv/apple
 //! ```
 //!
-//! Prints where it listens. `/sum/40/2` answers `42`; a service that cannot be reached, or takes
-//! more than five seconds, is a `502 Bad Gateway` with the error in words.
+//! Prints where it listens. A key that is not there is a `404 Not Found`; a service that cannot be
+//! reached, or takes more than five seconds, is a `502 Bad Gateway` with the error in words.
 
+use std::collections::BTreeMap;
 use std::error::Error;
 use std::time::Duration;
 
@@ -17,46 +19,90 @@ use axum::Router;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::routing::get;
-use margo::{ForwardError, Instance, ProviderHandle, Rpc};
+use margo::encoding::Bytes;
+use margo::{ForwardError, Instance, Provider, ProviderHandle, ProviderId};
+use serde::{Deserialize, Serialize};
 
-/// As in `examples/sum_server.rs`.
-const SUM: Rpc<(i64, i64), i64> = Rpc::new("sum");
-
+const ID: ProviderId = ProviderId::new(1);
 const LIMIT: Duration = Duration::from_secs(5);
 
-#[derive(Clone)]
-struct Gateway {
-    client: Instance,
-    target: ProviderHandle,
+/// As in `examples/kv_service.rs`.
+#[derive(Debug, Serialize, Deserialize, thiserror::Error)]
+enum KvError {
+    #[error("there is no key `{key}`")]
+    NoKey { key: String },
 }
 
-impl Gateway {
-    /// The call goes out at once; the task waits for its result. If the HTTP client goes away, axum
-    /// drops the future, and that cancels the call.
-    async fn sum(&self, a: i64, b: i64) -> Result<i64, ForwardError> {
-        self.client.rpc(SUM, &self.target, &(a, b)).timeout(LIMIT).start()?.await
+/// Likewise: the methods that the gateway calls.
+#[margo::service]
+trait Kv {
+    fn put(&self, key: &str, value: Bytes) -> Result<(), KvError>;
+    fn get(&self, key: &str) -> Result<Bytes, KvError>;
+}
+
+type HttpError = (StatusCode, String);
+
+/// There is no answer of the service.
+fn bad_gateway(error: ForwardError) -> HttpError {
+    (StatusCode::BAD_GATEWAY, format!("{error}\n"))
+}
+
+/// The service answered with an error.
+fn not_found(error: KvError) -> HttpError {
+    (StatusCode::NOT_FOUND, format!("{error}\n"))
+}
+
+// A call goes out at once, and the task waits for its result. If the HTTP client goes away, axum
+// drops the future, and that cancels the call.
+
+async fn put_value(
+    State(kv): State<KvClient>,
+    Path(key): Path<String>,
+    value: axum::body::Bytes,
+) -> Result<(), HttpError> {
+    let call = kv.put_start(&key, Bytes(value.into())).map_err(bad_gateway)?;
+    call.await.map_err(bad_gateway)?.map_err(not_found)
+}
+
+async fn get_value(
+    State(kv): State<KvClient>,
+    Path(key): Path<String>,
+) -> Result<Vec<u8>, HttpError> {
+    let call = kv.get_start(&key).map_err(bad_gateway)?;
+    let value = call.await.map_err(bad_gateway)?.map_err(not_found)?;
+    Ok(value.0)
+}
+
+#[derive(Default)]
+struct Store(std::sync::Mutex<BTreeMap<String, Bytes>>);
+
+impl Store {
+    fn values(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Bytes>> {
+        self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
 
-async fn sum(
-    State(gateway): State<Gateway>,
-    Path((a, b)): Path<(i64, i64)>,
-) -> Result<String, (StatusCode, String)> {
-    let sum = gateway.sum(a, b).await;
-    let sum = sum.map_err(|error| (StatusCode::BAD_GATEWAY, format!("{error}\n")))?;
-    Ok(format!("{sum}\n"))
+impl Kv for Store {
+    fn put(&self, key: &str, value: Bytes) -> Result<(), KvError> {
+        self.values().insert(key.to_owned(), value);
+        Ok(())
+    }
+
+    fn get(&self, key: &str) -> Result<Bytes, KvError> {
+        self.values().get(key).cloned().ok_or_else(|| KvError::NoKey { key: key.to_owned() })
+    }
 }
 
-fn start_service() -> Result<Instance, Box<dyn Error>> {
+fn start_service() -> Result<(Instance, Provider<Store>), Box<dyn Error>> {
     let service = Instance::builder("na+sm://").start()?;
-    service.serve(SUM).function(|(a, b): (i64, i64)| a.wrapping_add(b))?;
-    Ok(service)
+    let provider = KvService::serve(&service, ID, Store::default())?;
+    Ok((service, provider))
 }
 
-async fn serve(gateway: Gateway) -> Result<(), Box<dyn Error>> {
+async fn serve(kv: KvClient) -> Result<(), Box<dyn Error>> {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
     println!("listening on http://{}", listener.local_addr()?);
-    let router = Router::new().route("/sum/{a}/{b}", get(sum)).with_state(gateway);
+    let router = Router::new().route("/kv/{key}", get(get_value).put(put_value)).with_state(kv);
     axum::serve(listener, router).await?;
     Ok(())
 }
@@ -66,14 +112,15 @@ fn main() -> Result<(), Box<dyn Error>> {
         Some(address) => (address, None),
         None => {
             let service = start_service()?;
-            (service.self_addr().uri().to_owned(), Some(service))
+            (service.0.self_addr().uri().to_owned(), Some(service))
         }
     };
     // The same transport: `na+sm://`, `na+tcp://` and so on.
     let transport = address.split_inclusive("//").next().unwrap_or_default();
     let client = Instance::builder(transport).listen(false).start()?;
-    let target = ProviderHandle::from(client.lookup(&address)?);
+    let target = ProviderHandle::new(client.lookup(&address)?, ID);
+    let kv = KvClient::new(&client, target).with_timeout(LIMIT);
     let tokio =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    tokio.block_on(serve(Gateway { client, target }))
+    tokio.block_on(serve(kv))
 }

@@ -25,9 +25,10 @@ fn start(args: &[&str]) -> (Guard, String) {
 }
 
 /// Status and body.
-fn ask(address: &str, path: &str) -> (u16, String) {
+fn ask(address: &str, method: &str, path: &str, body: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(address).unwrap();
-    let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+    let head = format!("{method} {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n");
+    let request = format!("{head}Content-Length: {}\r\n\r\n{body}", body.len());
     stream.write_all(request.as_bytes()).unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
@@ -39,14 +40,16 @@ fn ask(address: &str, path: &str) -> (u16, String) {
 #[test]
 fn http_becomes_a_call_and_its_result_an_answer() {
     let (_gateway, address) = start(&[]);
-    assert_eq!(ask(&address, "/sum/40/2"), (200, "42\n".to_owned()));
-    assert_eq!(ask(&address, "/sum/40/two").0, 400);
+    assert_eq!(ask(&address, "PUT", "/kv/apple", "red"), (200, String::new()));
+    assert_eq!(ask(&address, "GET", "/kv/apple", ""), (200, "red".to_owned()));
+    let missing = ask(&address, "GET", "/kv/fig", "");
+    assert_eq!(missing, (404, "there is no key `fig`\n".to_owned()));
 }
 
 #[test]
 fn a_service_that_is_not_there_is_a_bad_gateway() {
     let (_gateway, address) = start(&["na+sm://nobody-is-here"]);
-    let (status, body) = ask(&address, "/sum/40/2");
+    let (status, body) = ask(&address, "GET", "/kv/apple", "");
     assert_eq!(status, 502);
-    assert!(body.contains("call of `sum` at na+sm://nobody-is-here"), "{body}");
+    assert!(body.contains("call of `kv.get` at na+sm://nobody-is-here"), "{body}");
 }
