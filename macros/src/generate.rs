@@ -8,7 +8,7 @@ use syn::ext::IdentExt;
 use syn::spanned::Spanned;
 use syn::{Attribute, Type, parse_quote};
 
-use crate::model::{Answer, Argument, Method, Passing, START, Service, first_paragraph};
+use crate::model::{Answer, Argument, CHUNKS, Method, Passing, START, Service, first_paragraph};
 
 pub(crate) fn service(service: &Service) -> TokenStream {
     let item = &service.item;
@@ -219,6 +219,7 @@ fn client(service: &Service) -> TokenStream {
          clone."
     ));
     let methods = service.methods.iter().map(|method| calls(vis, &defined, method));
+    let chunks = service.methods.iter().map(|method| chunks(vis, method));
     quote! {
         #about
         ///
@@ -277,8 +278,54 @@ fn client(service: &Service) -> TokenStream {
             }
 
             #(#methods)*
+
+            #(#chunks)*
         }
     }
+}
+
+/// The method of the client that calls one of the trait for chunk after chunk, if it has some.
+fn chunks(vis: &syn::Visibility, method: &Method) -> Option<TokenStream> {
+    let (chunk, cfgs, docs) = (method.chunk.as_ref()?, &method.cfgs, &method.docs);
+    let name = method.name();
+    let ident = Ident::new(&format!("{name}{CHUNKS}"), method.ident.span());
+    let started = Ident::new(&format!("{name}{START}"), method.ident.span());
+    let declared: Vec<_> =
+        method.carried().map(|(ident, declared, ..)| (ident, declared)).collect();
+    let ((position, position_type), others) = declared.split_last()?;
+    let arguments = others.iter().map(|(ident, declared)| match declared {
+        Type::Reference(reference) => {
+            let elem = &reference.elem;
+            quote!(#ident: &'a #elem)
+        }
+        other => quote!(#ident: #other),
+    });
+    let passed = others.iter().map(|(ident, _)| quote!(::core::clone::Clone::clone(&#ident)));
+    let (error, constructor) = match &method.answer {
+        Answer::Result(_, _, own) => (quote!(::margo::CallError<#own>), quote!(of_results)),
+        _ => (quote!(::margo::ForwardError), quote!(of_values)),
+    };
+    let at = internal("at");
+    let gap = (!docs.is_empty()).then(|| doc(""));
+    let about = doc(&format!(
+        "Calls [`{name}`](Self::{name}) for chunk after chunk, from `{position}` on, as they are \
+         asked for. Arguments that are passed by value are cloned for each call."
+    ));
+    Some(quote! {
+        #(#docs)*
+        #gap
+        #about
+        #(#cfgs)*
+        #vis fn #ident<'a>(
+            &'a self,
+            #(#arguments,)*
+            #position: #position_type,
+        ) -> ::margo::service::ResultChunks<'a, #chunk, #position_type, #error> {
+            ::margo::service::ResultChunks::#constructor(#position, move |#at| {
+                self.#started(#(#passed,)* #at)
+            })
+        }
+    })
 }
 
 /// The methods of the client for one of the trait.

@@ -41,6 +41,7 @@ use self::model::{Service, ServiceOptions};
 /// | option | meaning |
 /// |---|---|
 /// | `one_way` | no response: the client's method returns when the request is sent |
+/// | `chunks` | the result comes in chunks, for which the client has `export_chunks` beside `export`; the last argument is the position of a chunk, and `Option<(T, P)>` a chunk with the position of the next one |
 /// | `deadline = "2s"` | a limit for calls of a client that has no timeout; with `ms`, `s`, `m` or `h` |
 /// | `pool = "slow"` | handlers run in the pool of this name, instead of the provider's |
 /// | `admission = 64` | at most so many requests of it in hand; further ones are told "busy" |

@@ -22,6 +22,9 @@ const CLIENTS_OWN: [&str; 6] = ["new", "connect", "with_timeout", "timeout", "ta
 /// The end of the name of a client's method that does not wait.
 pub(crate) const START: &str = "_start";
 
+/// The end of the name of a client's method that calls for chunk after chunk.
+pub(crate) const CHUNKS: &str = "_chunks";
+
 /// The options of `#[margo::service]`.
 #[derive(Default)]
 pub(crate) struct ServiceOptions {
@@ -64,6 +67,8 @@ pub(crate) struct Method {
     pub(crate) cfgs: Vec<Attribute>,
     pub(crate) arguments: Vec<Argument>,
     pub(crate) answer: Answer,
+    /// The type of its chunks, if the result comes in some.
+    pub(crate) chunk: Option<Type>,
     pub(crate) options: MethodOptions,
 }
 
@@ -97,6 +102,7 @@ pub(crate) enum Answer {
 #[derive(Default)]
 pub(crate) struct MethodOptions {
     one_way: Option<Span>,
+    chunks: Option<Span>,
     pub(crate) deadline: Option<Duration>,
     pub(crate) pool: Option<LitStr>,
     pub(crate) admission: Option<LitInt>,
@@ -146,12 +152,16 @@ impl Service {
         }
         for method in &methods {
             let name = method.name();
-            let other = methods.iter().find(|other| format!("{}{START}", other.name()) == name);
-            if let Some(other) = other {
-                let text = format!(
-                    "the client has a method of this name, which starts a call of `{}`",
-                    other.name()
-                );
+            for other in &methods {
+                let made = |end: &str| format!("{}{end}", other.name()) == name;
+                let what = match other.chunk {
+                    _ if made(START) => "starts a call",
+                    Some(_) if made(CHUNKS) => "has the chunks",
+                    _ => continue,
+                };
+                let other = other.name();
+                let text =
+                    format!("the client has a method of this name, which {what} of `{other}`");
                 complaints.at(&method.ident, &text);
             }
         }
@@ -208,17 +218,20 @@ impl Method {
             let text = format!("each client has a method `{}` of its own", signature.ident);
             complaints.at(&signature.ident, &text);
         }
-        let answer = Answer::read(&signature.output, &options).unwrap_or_else(|error| {
-            complaints.add(error);
-            Answer::OneWay
+        let (mut answer, mut of_chunks) = (Answer::OneWay, None);
+        let read = Answer::read(&signature.output, &options).and_then(|read| {
+            let chunk = options.chunks.map(|place| chunk(place, &arguments, &read)).transpose();
+            (answer, of_chunks) = (read, chunk?);
+            Ok(())
         });
+        read.unwrap_or_else(|error| complaints.add(error));
         let those = |name: &str| {
             let own = function.attrs.iter().filter(|attribute| attribute.path().is_ident(name));
             own.cloned().collect()
         };
         let (docs, cfgs) = (those("doc"), those("cfg"));
         let ident = signature.ident.clone();
-        complaints.end(Self { ident, docs, cfgs, arguments, answer, options })
+        complaints.end(Self { ident, docs, cfgs, arguments, answer, chunk: of_chunks, options })
     }
 
     pub(crate) fn name(&self) -> String {
@@ -234,6 +247,55 @@ impl Method {
             Argument::Context => None,
         })
     }
+}
+
+/// The type of the chunks of a method's result, which has to have positions.
+fn chunk(place: Span, arguments: &[Argument], answer: &Answer) -> Result<Type> {
+    let value = match answer {
+        Answer::OneWay => {
+            return Err(Error::new(place, "a one-way method returns nothing, so it has no chunks"));
+        }
+        Answer::Value(value) | Answer::Result(_, value, _) => value,
+    };
+    let last = arguments.iter().rfind(|argument| !matches!(argument, Argument::Context));
+    let Some(Argument::Carried { ident, declared: position, by: Passing::Value, .. }) = last else {
+        let text = "a method with chunks has the position of the chunk as its last argument, by \
+                    value: the client calls it again with the position that came with a chunk";
+        return Err(Error::new(place, text));
+    };
+    let parts = match type_arguments(value) {
+        Some(parts) if last_is(value, "Option") => parts,
+        _ => Vec::new(),
+    };
+    let pair = match parts[..] {
+        [Type::Tuple(pair)] => pair.elems.iter().collect(),
+        _ => Vec::new(),
+    };
+    let [chunk, next] = pair[..] else {
+        let text = "a method with chunks returns `Option<(T, P)>`, or a `Result` of that: a chunk \
+                    and the position of the next one, or `None` behind the last one";
+        return Err(Error::new(place, text));
+    };
+    if next.to_token_stream().to_string() != position.to_token_stream().to_string() {
+        let text = format!(
+            "the position of the next chunk is of the type that the argument `{ident}` has"
+        );
+        return Err(Error::new(next.span(), text));
+    }
+    Ok(chunk.clone())
+}
+
+/// The types between the angle brackets of a type, if that is all there is.
+fn type_arguments(ty: &Type) -> Option<Vec<&Type>> {
+    let Type::Path(path) = ty else { return None };
+    let PathArguments::AngleBracketed(parts) = &path.path.segments.last()?.arguments else {
+        return None;
+    };
+    let types = parts.args.iter().map(|part| match part {
+        GenericArgument::Type(ty) => Some(ty),
+        _ => None,
+    });
+    types.collect()
 }
 
 /// The first paragraph of a documentation, as lists of rustdoc have it.
@@ -358,16 +420,9 @@ impl Answer {
         if !last_is(&ty, "Result") {
             return Ok(Self::Value(Box::new(ty)));
         }
-        let parts = match &ty {
-            Type::Path(path) => path.path.segments.last().map(|segment| &segment.arguments),
-            _ => None,
-        };
-        if let Some(PathArguments::AngleBracketed(parts)) = parts {
-            let parts: Vec<_> = parts.args.iter().collect();
-            if let [GenericArgument::Type(value), GenericArgument::Type(error)] = *parts {
-                let parts = (Box::new(value.clone()), Box::new(error.clone()));
-                return Ok(Self::Result(Box::new(ty), parts.0, parts.1));
-            }
+        if let Some([value, error]) = type_arguments(&ty).as_deref() {
+            let parts = (Box::new((*value).clone()), Box::new((*error).clone()));
+            return Ok(Self::Result(Box::new(ty), parts.0, parts.1));
         }
         let text = "write the error out, as in `Result<T, KvError>`: callers get it as such";
         Err(Error::new(ty.span(), text))
@@ -396,14 +451,15 @@ impl MethodOptions {
         let name = option.path.get_ident().map(Ident::to_string).unwrap_or_default();
         match &*name {
             "one_way" => self.one_way = Some(option.path.span()),
+            "chunks" => self.chunks = Some(option.path.span()),
             "deadline" => self.deadline = Some(duration(&option.value()?.parse()?)?),
             "pool" => self.pool = Some(option.value()?.parse()?),
             "admission" => self.admission = Some(option.value()?.parse()?),
             "rpc" => self.rpc = Some(option.value()?.parse()?),
             _ => {
                 return Err(option.error(
-                    "there is no such option of a method; there are `one_way`, `deadline = \
-                     \"2s\"`, `pool = \"…\"`, `admission = 64` and `rpc = \"…\"`",
+                    "there is no such option of a method; there are `one_way`, `chunks`, \
+                     `deadline = \"2s\"`, `pool = \"…\"`, `admission = 64` and `rpc = \"…\"`",
                 ));
             }
         }

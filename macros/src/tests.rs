@@ -125,7 +125,7 @@ fn options_are_known_and_make_sense() {
          #[margo(one_way, deadline = \"2s\")] fn g(&self);
          #[margo(deadline = \"2s\", pool = \"slow\", admission = 3, rpc = \"x\")] fn h(&self);",
         &[
-            "2: there is no such option of a method; there are `one_way`",
+            "2: there is no such option of a method; there are `one_way`, `chunks`",
             "3: a deadline is a number with its unit",
             "4: a deadline is a number with its unit",
             "5: expected string literal",
@@ -136,6 +136,34 @@ fn options_are_known_and_make_sense() {
     let error = &errors_of("prefix = \"x\"", "trait Kv {}")[0];
     assert!(error.contains("there is no such option of a service; there is `name"), "{error}");
     assert!(errors_of("name = \"\"", "trait Kv {}")[0].contains("at least one character"));
+}
+
+#[test]
+fn chunks_have_positions() {
+    complains(
+        "#[margo(chunks)] fn a(&self) -> Option<(Bytes, u64)>;
+         #[margo(chunks)] fn b(&self, at: &u64) -> Option<(Bytes, u64)>;
+         #[margo(chunks)] fn c(&self, at: u64);
+         #[margo(chunks)] fn d(&self, at: u64) -> Result<(Bytes, u64), String>;
+         #[margo(chunks)] fn e(&self, at: u64) -> Option<Bytes>;
+         #[margo(chunks)] fn f(&self, at: String) -> Result<Option<(Bytes, u64)>, String>;
+         #[margo(chunks, one_way)] fn g(&self, at: u64);
+         #[margo(chunks)] fn h(&self, request: &RequestContext, at: u64) -> Option<(Bytes, u64)>;
+         #[margo(chunks)] fn i(&self, at: u64) -> std::io::Result<Option<(Bytes, u64)>>;
+         fn h_chunks(&self);
+         fn a_chunks(&self);",
+        &[
+            "1: a method with chunks has the position of the chunk as its last argument",
+            "2: a method with chunks has the position of the chunk as its last argument",
+            "3: a method with chunks returns `Option<(T, P)>`",
+            "4: a method with chunks returns `Option<(T, P)>`",
+            "5: a method with chunks returns `Option<(T, P)>`",
+            "6: the position of the next chunk is of the type that the argument `at` has",
+            "7: a one-way method returns nothing, so it has no chunks",
+            "9: write the error out",
+            "10: the client has a method of this name, which has the chunks of `h`",
+        ],
+    );
 }
 
 /// Methods that only some builds have are left out together with what is written for them.

@@ -44,10 +44,12 @@
 //!
 //! The page `docs/services.md` has the options, and says what goes over the wire.
 //!
-//! May import the folders up to `api`. `client.rs` is what the clients of services share. Read
-//! `description.rs` (what is told of a service), `probe.rs` (how types are found), `describe.rs`
-//! (how peers ask) and `json.rs` (calls by a description).
+//! May import the folders up to `api`. `client.rs` is what the clients of services share,
+//! `chunks.rs` what they do for results in chunks. Read `description.rs` (what is told of a
+//! service), `probe.rs` (how types are found), `describe.rs` (how peers ask) and `json.rs` (calls
+//! by a description).
 
+mod chunks;
 mod client;
 mod describe;
 mod description;
@@ -59,6 +61,7 @@ use serde::de::DeserializeOwned;
 
 use crate::{Handle, NoResponse};
 
+pub use self::chunks::ResultChunks;
 #[doc(hidden)]
 pub use self::client::ServiceClient;
 pub use self::describe::services_of;

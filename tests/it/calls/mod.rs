@@ -6,6 +6,7 @@
 mod answers;
 mod callbacks;
 mod cancel_chain;
+mod chunks;
 mod deadlines;
 mod deadlines_on_the_way;
 mod descriptions;
