@@ -35,7 +35,7 @@ fn stores_and_reads_back_over_both_transports() {
     }
     assert!(ended.stderr.contains("skipping the symbolic link"), "{ended:#?}");
     // A machine that has much to do may make the log tell of stalls.
-    let remarks = ended.stderr.lines().filter(|line| !line.contains(" ult::monitor: "));
+    let remarks = ended.stderr.lines().filter(|line| !line.contains(" ult::observe::monitor: "));
     assert_eq!(remarks.count(), 1, "{ended:#?}");
     assert_eq!(entries(temp.path()), Vec::<String>::new(), "temporary files are left");
 }

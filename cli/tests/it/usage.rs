@@ -399,9 +399,9 @@ fn info_tries_an_address() {
     let small = r#"{ "margo": { "eager_size": 1048576 } }"#;
     let args = &["na+tcp://127.0.0.1:0", "--config", "-"];
     assert!(info(args, small).expect(0).stdout.contains("works; bulk data: "));
-    let subnet = r#"{ "mercury": { "ip_subnet": "192.0.2.0/24" } }"#;
+    let subnet = r#"{ "mercury": { "ip_subnet": "198.51.100.0/24" } }"#;
     let ended = info(&["na+tcp://", "--config", "-"], subnet).expect(1);
-    assert!(ended.stdout.contains("192.0.2.0/24"), "{ended:#?}");
+    assert!(ended.stdout.contains("198.51.100.0/24"), "{ended:#?}");
     let ended = info(args, r#"{ "margo": { "eager_size": 1 } }"#).expect(2);
     assert!(ended.stderr.contains("margo.eager_size"), "{ended:#?}");
     let ended = info(&["--config", "-"], "{}").expect(2);
