@@ -145,12 +145,7 @@ pub use self::{
         init::init,
     },
     memory::exposed::Exposed,
-    observe::{
-        metrics::Metrics,
-        monitor,
-        parent::{current_rpc_id, set_current_rpc_id},
-        trace,
-    },
+    observe::{metrics::Metrics, monitor, trace},
     origin::{
         call_result::CallError,
         forward_request::{ForwardRequest, wait_all, wait_any, wait_any_deadline},

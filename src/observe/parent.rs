@@ -14,7 +14,7 @@ use hg::{RpcId, margo};
 /// An OS thread that a handler starts is not part of it: see [`set_current_rpc_id`].
 ///
 /// ```
-/// assert_eq!(margo::current_rpc_id(), None);
+/// assert_eq!(margo::monitor::current_rpc_id(), None);
 /// ```
 ///
 /// Counterpart: `margo_get_current_rpc_id`.

@@ -127,7 +127,7 @@ impl<A, R> Handle<A, R> {
     }
 
     /// The RPC in whose handler the call was made, at the origin: what
-    /// [`current_rpc_id`](crate::current_rpc_id) said there. `None`: outside of any.
+    /// [`current_rpc_id`](crate::monitor::current_rpc_id) said there. `None`: outside of any.
     ///
     /// Counterpart: `parent_rpc_id` of Margo's monitoring.
     pub fn parent(&self) -> Option<RpcId> {

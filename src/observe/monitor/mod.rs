@@ -48,6 +48,7 @@ pub(crate) use self::transfer::BulkWatch;
 pub(crate) use self::user::InitialMonitors;
 pub use self::user::{AttachedMonitor, LifeEvent, Monitor};
 pub use super::clock::Moment;
+pub use super::parent::{current_rpc_id, set_current_rpc_id};
 pub use super::span::{
     BulkDirection, BulkOfRequest, BulkOutcome, BulkSpan, CallOutcome, OriginSpan, RequestOfBulk,
     RequestOutcome, TargetSpan,

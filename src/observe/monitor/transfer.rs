@@ -7,14 +7,15 @@ use std::sync::{Arc, OnceLock};
 use hg::{BulkOp, HgError, RpcId};
 
 use super::cell::Cell;
+use super::current_rpc_id;
 use super::monitoring::{ATTACHED, Monitoring};
 use super::rows::{About, Key};
 use super::target::{SpanOfRequest, span_here, within_here};
+use crate::Addr;
 use crate::observe::clock::Moment;
 use crate::observe::span::{BulkDirection, BulkOutcome, BulkSpan, RequestOfBulk};
 use crate::observe::trace::{self, SliceStart, SpanOfTrace};
 use crate::support::why_over::WhyOver;
-use crate::{Addr, current_rpc_id};
 
 /// A transfer's access to its span and to its row in the statistics.
 #[derive(Default)]

@@ -54,7 +54,7 @@ fn serve(service: &Instance) {
     let relay = move |handle: Handle<(), Vec<Option<u64>>>| {
         let instance = handle.instance().clone();
         assert_eq!(handle.parent(), None);
-        assert_eq!(margo::current_rpc_id(), Some(RELAY.id(handle.provider_id())));
+        assert_eq!(margo::monitor::current_rpc_id(), Some(RELAY.id(handle.provider_id())));
         let target = ProviderHandle::from(instance.self_addr());
         handle.respond(&everywhere(&instance, &pool, &target)).unwrap();
     };
@@ -108,14 +108,14 @@ fn a_ult_or_thread_can_say_on_whose_behalf_it_runs() {
         let id = RpcId::margo("elsewhere", ProviderId::new(1));
         let (client, to) = (pair.client.clone(), target.clone());
         let call = move || {
-            margo::set_current_rpc_id(Some(id));
+            margo::monitor::set_current_rpc_id(Some(id));
             let told = who(&client, &to);
-            margo::set_current_rpc_id(None);
-            (told, who(&client, &to), margo::current_rpc_id())
+            margo::monitor::set_current_rpc_id(None);
+            (told, who(&client, &to), margo::monitor::current_rpc_id())
         };
         let expected = (Some(id.0), None, None);
         assert_eq!(std::thread::spawn(call.clone()).join().unwrap(), expected);
         assert_eq!(pair.client.layout().rpc_pool().spawn(call).unwrap().join().unwrap(), expected);
-        assert_eq!(margo::current_rpc_id(), None, "of this thread");
+        assert_eq!(margo::monitor::current_rpc_id(), None, "of this thread");
     });
 }
