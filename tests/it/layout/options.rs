@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::common::{PATIENCE, bounded};
+use margo::errors::FinalizeError;
 use margo::{Access, Bulk, ForwardError, Instance, ProviderHandle, Rpc};
 use na::{Completion, Endpoint, OpId, OpenOptions};
 use ult::Eventual;
@@ -366,9 +367,13 @@ fn the_grace_period_is_that_of_the_document_or_the_builder() {
             own.on_prefinalize(move |_| opens.wait_ready()).unwrap().keep();
         }
         let started = Instant::now();
-        bounded("the end", move || own.finalize_and_wait().unwrap());
+        let ended = bounded("the end", move || own.finalize_and_wait());
         if expected < 5000 {
             assert!(started.elapsed() >= Duration::from_millis(expected.into()));
+            // Its execution streams have so long, too, which may be too short for a busy machine.
+            assert!(matches!(ended, Ok(()) | Err(FinalizeError::Stuck(_))), "{ended:?}");
+        } else {
+            ended.unwrap();
         }
         gate.set(()).unwrap();
     }

@@ -494,6 +494,10 @@ impl fmt::Display for StillAlive {
         if self.in_progress {
             return f.write_str("another shutdown of this runtime is still in progress");
         }
+        if self.suspended.is_empty() && self.queued == 0 && self.busy_xstreams.is_empty() {
+            return f
+                .write_str("shutdown gave up: the limit passed before all xstreams had stopped");
+        }
         write!(f, "shutdown gave up: {} ULTs still suspended", self.suspended.len())?;
         for (at, ult) in self.suspended.iter().take(SHOWN).enumerate() {
             write!(f, "{} {ult}", if at == 0 { ":" } else { "," })?;
