@@ -66,7 +66,7 @@ impl Instance {
     ///
     /// Counterpart: `margo_get_config`.
     pub fn config(&self) -> Config {
-        self.inner().config_as(ConfigFlags::default())
+        self.layout().config_as(ConfigFlags::default())
     }
 }
 

@@ -48,7 +48,7 @@ use serde::de::DeserializeOwned;
 /// let log = LogClient::new(&client, ProviderHandle::new(target, ProviderId::new(1)));
 /// let mut count = 0;
 /// for lines in log.lines_chunks("today", 0) {
-///     count += lines?.len();
+///     count += lines.map_err(|error| error.to_string())?.len();
 /// }
 /// assert_eq!(count, 250);
 /// # client.finalize_and_wait()?;
