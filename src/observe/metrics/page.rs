@@ -66,7 +66,6 @@ mod tests {
             ("now.process", "/process"),
             ("now.peers", "/peers"),
             ("rpc", "/rpcs/0"),
-            ("total", "/rpcs/0/phases/total"),
             ("pool", "/pools/0"),
             ("gate", "/gates/0"),
             ("peer", "/peers/list/0"),
@@ -84,8 +83,15 @@ mod tests {
             assert!(full["xstreams"][0].get(field).is_some(), "{field}");
             assert!(PAGE.contains(&format!("one.{field}")), "{field}");
         }
-        for field in ["p50_sec", "p99_sec", "max_sec", "buckets"] {
+        let read = [
+            ("p50_sec", "took(\"p50_sec\")"),
+            ("p99_sec", "took(\"p99_sec\")"),
+            ("max_sec", "took(\"max_sec\")"),
+            ("buckets", "phases.total.buckets"),
+        ];
+        for (field, use_of_it) in read {
             assert!(full["rpcs"][0]["phases"]["total"].get(field).is_some(), "{field}");
+            assert!(PAGE.contains(use_of_it), "{use_of_it}");
         }
     }
 }
