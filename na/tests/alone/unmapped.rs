@@ -78,6 +78,7 @@ fn the_end_of_shared_memory_is_seen_by_who_keeps_registrations() {
     if std::env::var_os(CHILD).is_some() {
         return see_the_end_of_shared_memory();
     }
+    let _alone = crate::alone();
     let test = test_path!("the_end_of_shared_memory_is_seen_by_who_keeps_registrations");
     let output = Command::new(std::env::current_exe().unwrap())
         .args([test, "--exact", "--nocapture", "--test-threads=1"])
