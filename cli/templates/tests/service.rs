@@ -62,7 +62,7 @@ fn wrong_settings_are_told_with_their_place() {
           "config": { "value_bytes_max": 0 } }] } }"#;
     let error = check(document).unwrap_err();
     assert!(error.contains("config.value_bytes_max: 0 bytes leave no value at line 3"), "{error}");
-    let misspelt = document.replace("bytes_max", "bytes_maks");
+    let misspelt = document.replace("bytes_max", "byte_max");
     let error = check(&misspelt).unwrap_err();
     assert!(error.contains("did you mean \"value_bytes_max\"? at line 3"), "{error}");
 }
