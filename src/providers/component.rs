@@ -99,9 +99,10 @@ pub trait Component: Send + Sync {
 
     /// The JSON Schema (draft 2020-12) of the `config` of a provider, for editors and for checks in
     /// other languages: complete in itself, so that `$ref` refers to its own parts. It is part of
-    /// the schema of whole documents then ([`document_schema`]). [`check`](Self::check) decides;
-    /// the schema may be wider, but refuses nothing that `check` accepts. A key that need not be
-    /// given may also be `null`. Default: none, so any object is valid.
+    /// the schema of whole documents then ([`document_schema`](crate::component::document_schema)).
+    /// [`check`](Self::check) decides; the schema may be wider, but refuses nothing that `check`
+    /// accepts. A key that need not be given may also be `null`. Default: none, so any object is
+    /// valid.
     fn schema(&self) -> Option<serde_json::Value> {
         None
     }
