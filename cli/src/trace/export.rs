@@ -8,12 +8,12 @@
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
+use margo::daemon::Failure;
 use serde_json::{Value, json};
 
 use super::join::{open, starts};
 use super::out::{Interrupt, Out};
 use super::read::{Head, Kind, Slice};
-use crate::support::failure::Failure;
 use crate::support::output::{self, printable};
 use crate::support::signals::Caught;
 
