@@ -34,8 +34,11 @@ fn collector(answer: &'static str) -> (String, Receiver<(String, Value)>) {
             let length = length.lines().next().unwrap().parse().unwrap();
             let mut body = vec![0; length];
             lines.read_exact(&mut body).unwrap();
+            // Before the answer: who has got that looks whether this is there.
+            let request = (head, serde_json::from_slice(&body).unwrap());
+            let is_wanted = requests.send(request).is_ok();
             stream.write_all(answer.as_bytes()).unwrap();
-            if requests.send((head, serde_json::from_slice(&body).unwrap())).is_err() {
+            if !is_wanted {
                 return;
             }
         }
