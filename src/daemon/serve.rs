@@ -82,7 +82,10 @@ pub(super) fn run(daemon: &Daemon, args: &ServeArgs) -> Result<(), Failure> {
 
     let ended = instance.wait_for_finalize();
     remove();
-    ended.map_err(|error| Failure::Failed(error.to_string()))?;
+    ended.map_err(|error| {
+        let lost = args.snapshot.as_ref().map_or("", |_| "; no snapshot was written");
+        Failure::Failed(format!("{error}{lost}"))
+    })?;
     args.snapshot.as_ref().map_or(Ok(()), |to| snapshot(&providers, to))
 }
 

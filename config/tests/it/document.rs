@@ -22,7 +22,7 @@ fn resolved(text: &str) -> Resolved {
     config.resolve(&no_env).expect("resolves")
 }
 
-/// Those in blocks of `jsonc`, as they stand there.
+/// The `jsonc` blocks of the guide's pages are documents, valid as they stand there.
 #[test]
 fn the_documents_of_the_guide_are_accepted() {
     let pages = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/guide/src");

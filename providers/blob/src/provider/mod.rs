@@ -23,6 +23,7 @@ use margo::{
     Handle, Instance, Provider, bulk_memory::BulkBuffer, cancel::CancelToken, component::Component,
     component::ProviderSpec, component::RunningProvider, errors::CloseError,
 };
+use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 use serde::Serialize;
 
@@ -95,10 +96,23 @@ impl RunningProvider for BlobProvider {
         RunningProvider::drain(&self.provider, limit)
     }
 
-    /// A folder of blobs, as the provider's own is.
+    /// Makes a folder of blobs, as the provider's own is. It has another name until it is whole, so
+    /// that what a full disk or a kill leaves is not taken for a snapshot.
     fn snapshot(&self, to: &Path) -> Result<(), BoxError> {
-        std::fs::create_dir(to).map_err(|error| format!("{}: {error}", to.display()))?;
-        Ok(self.service.store.copy_to(&Store::open(&self.like_this(to))?)?)
+        let failed = |at: &Path, error: std::io::Error| format!("{}: {error}", at.display());
+        if to.symlink_metadata().is_ok() {
+            return Err(failed(to, Errno::EXIST.into()).into());
+        }
+        let name = to.file_name().ok_or_else(|| format!("{}: no name", to.display()))?;
+        let part = to.with_file_name(format!(".{}.part", name.to_string_lossy()));
+        std::fs::create_dir(&part).map_err(|error| failed(&part, error))?;
+        let copied = self
+            .copy_into(&part)
+            .and_then(|()| Ok(std::fs::rename(&part, to).map_err(|error| failed(to, error))?));
+        if copied.is_err() {
+            let _ = std::fs::remove_dir_all(&part);
+        }
+        copied
     }
 
     fn restore(&self, from: &Path) -> Result<(), BoxError> {
@@ -123,6 +137,11 @@ impl BlobProvider {
     /// registered.
     pub fn start(provider: Provider, config: &BlobConfig) -> Result<Self, StartError> {
         Self::serve(provider, Arc::new(Service::new(config)?), config.clone())
+    }
+
+    /// Copies all blobs into a folder that is empty.
+    fn copy_into(&self, folder: &Path) -> Result<(), BoxError> {
+        Ok(self.service.store.copy_to(&Store::open(&self.like_this(folder))?)?)
     }
 
     /// The settings of a store that is as durable as this one.

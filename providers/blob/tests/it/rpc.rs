@@ -308,6 +308,11 @@ fn a_snapshot_starts_another_provider() {
     running.snapshot("blob_3", &at("kept")).unwrap();
     let error = running.snapshot("blob_3", &at("kept")).unwrap_err().to_string();
     assert!(error.contains("snapshot: ") && error.contains("File exists"), "{error}");
+    // Left by a process that was killed in the midst of one: no snapshot, and not overwritten.
+    std::fs::create_dir(at(".again.part")).unwrap();
+    let error = running.snapshot("blob_3", &at("again")).unwrap_err().to_string();
+    assert!(error.contains(".again.part: File exists") && !at("again").exists(), "{error}");
+    std::fs::remove_dir(at(".again.part")).unwrap();
     let error = running.snapshot("blob_4", &at("x")).unwrap_err().to_string();
     assert_eq!(error, "no provider `blob_4` was started (there are: blob_3)");
     drop(running);
