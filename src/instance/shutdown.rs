@@ -11,6 +11,10 @@ use crate::instance::handlers_in_hand::HandlersInHand;
 use crate::support::event::Event;
 use crate::support::log::{Log, log};
 
+/// Least time that margo's own ULTs and the execution streams have to end, however short the grace
+/// period of handlers is. Long for them, and short for a caller who waits in vain.
+const OWN_GRACE_MIN: Duration = Duration::from_secs(1);
+
 /// The shutdown state of an instance.
 pub(crate) struct Shutdown {
     /// Closed when shutdown has begun.
@@ -119,15 +123,20 @@ impl Shutdown {
         self.done.wait()
     }
 
+    /// The grace period of what is margo's own, such as progress ULTs: it does end, and only a busy
+    /// machine, or users' code that blocks its execution stream, keeps it from that. At least 1 s.
+    pub(crate) fn own_grace(&self) -> Duration {
+        self.grace.max(OWN_GRACE_MIN)
+    }
+
     /// Waits for `end`, for the grace period at most. A pause of the process does not count.
     pub(crate) fn within_grace(&self, end: &Eventual<()>) -> bool {
-        Limit::new(self.grace).wait(|deadline| match deadline {
-            Some(deadline) => end.wait_ready_deadline(deadline),
-            None => {
-                end.wait_ready();
-                true
-            }
-        })
+        within(self.grace, end)
+    }
+
+    /// Waits for an `end` of margo's own, for [`own_grace`](Self::own_grace) at most.
+    pub(crate) fn within_own_grace(&self, end: &Eventual<()>) -> bool {
+        within(self.own_grace(), end)
     }
 
     /// Runs `work` on a thread of that name and waits for its end, for the grace period at most;
@@ -173,6 +182,16 @@ impl Shutdown {
             );
         }
     }
+}
+
+fn within(grace: Duration, end: &Eventual<()>) -> bool {
+    Limit::new(grace).wait(|deadline| match deadline {
+        Some(deadline) => end.wait_ready_deadline(deadline),
+        None => {
+            end.wait_ready();
+            true
+        }
+    })
 }
 
 /// The event of an instance, once there is one.

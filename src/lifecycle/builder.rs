@@ -77,8 +77,9 @@ impl InstanceBuilder {
     }
 
     /// How long a shutdown waits for running handlers, and again for each step and each callback
-    /// that follows; see [`Instance::finalize`]. Rounded up to milliseconds. Default: as configured
-    /// in `margo.grace_msec`, which is 5 s.
+    /// that follows; see [`Instance::finalize`]. margo's own ULTs and the execution streams have at
+    /// least 1 s. Rounded up to milliseconds. Default: as configured in `margo.grace_msec`, which
+    /// is 5 s.
     pub fn grace(mut self, grace: Duration) -> Self {
         let msec = grace.as_nanos().div_ceil(1_000_000);
         self.config.margo.grace_msec = u32::try_from(msec).unwrap_or(u32::MAX);

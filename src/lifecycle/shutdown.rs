@@ -232,11 +232,11 @@ fn run(inner: &Arc<Inner>) {
     answer_moved(inner);
     if stop_progress(inner) {
         // Bounded: a handler that blocks the execution stream itself blocks the progress ULT too.
-        if !shutdown.within_grace(&shutdown.network_closed) {
+        if !shutdown.within_own_grace(&shutdown.network_closed) {
             log!(
                 inner.log,
                 ERROR,
-                grace = ?shutdown.grace(),
+                grace = ?shutdown.own_grace(),
                 "the progress ULT does not run: something blocks its execution stream"
             );
         }
@@ -357,7 +357,7 @@ fn end_timers(inner: &Inner) {
 }
 
 fn stop_xstreams(inner: &Inner) -> Result<(), FinalizeError> {
-    let stopped = inner.runtime.shutdown_timeout(inner.shutdown.grace());
+    let stopped = inner.runtime.shutdown_timeout(inner.shutdown.own_grace());
     stopped.map_err(|error| FinalizeError::Stuck(error.to_string()))
 }
 

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::common::{PATIENCE, bounded};
-use margo::errors::FinalizeError;
 use margo::{Access, Bulk, ForwardError, Instance, ProviderHandle, Rpc};
 use na::{Completion, Endpoint, OpId, OpenOptions};
 use ult::Eventual;
@@ -359,6 +358,7 @@ fn the_grace_period_is_that_of_the_document_or_the_builder() {
         (Instance::builder("na+sm://").start().unwrap(), 5000),
         (rounded.start().unwrap(), 2),
         (margo::init(r#"{ "margo": { "grace_msec": 50 } }"#).unwrap(), 50),
+        (margo::init(r#"{ "margo": { "grace_msec": 0 } }"#).unwrap(), 0),
     ] {
         assert_eq!(own.config().margo.grace_msec, expected);
         let gate = Arc::new(Eventual::<()>::new());
@@ -367,13 +367,9 @@ fn the_grace_period_is_that_of_the_document_or_the_builder() {
             own.on_prefinalize(move |_| opens.wait_ready()).unwrap().keep();
         }
         let started = Instant::now();
-        let ended = bounded("the end", move || own.finalize_and_wait());
+        bounded("the end", move || own.finalize_and_wait().unwrap());
         if expected < 5000 {
             assert!(started.elapsed() >= Duration::from_millis(expected.into()));
-            // Its execution streams have so long, too, which may be too short for a busy machine.
-            assert!(matches!(ended, Ok(()) | Err(FinalizeError::Stuck(_))), "{ended:?}");
-        } else {
-            ended.unwrap();
         }
         gate.set(()).unwrap();
     }

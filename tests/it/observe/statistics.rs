@@ -220,7 +220,10 @@ fn times_are_not_shorter_than_what_is_known_to_have_passed() {
         // The two clocks agree better than this.
         let least = nanos - nanos / 100;
         let (origin, target) = (origin(&at_origin, "hold"), target(&at_target, "hold"));
-        for figures in [&origin.figures.total, &origin.figures.network, &target.figures.run] {
+        // The network may have brought the request to the service before the client notes that it
+        // was taken, so that time has no least value.
+        assert_eq!(origin.figures.network.count, 10);
+        for figures in [&origin.figures.total, &target.figures.run] {
             assert_eq!(figures.count, 10);
             assert!(figures.min >= least && figures.mean >= least as f64, "{figures:?}");
             assert!(figures.p50 >= least && figures.p999 >= figures.p50, "{figures:?}");
