@@ -70,8 +70,9 @@ impl BlobClient {
     /// new one. After a time-out the target looks, as the last thing before it names the new one,
     /// whether the call was given up: so a later `put` or [`remove`](Self::remove) that succeeds is
     /// not undone, unless the target's thread is held up for as long as that takes between the look
-    /// and the system call behind it, microseconds otherwise. Over `ofi+…` cancels are not told,
-    /// and it may be undone.
+    /// and the system call behind it, microseconds otherwise, or the later one reaches the target
+    /// faster than any message before the call did. Over `ofi+…` cancels are not told, and it may
+    /// be undone.
     pub fn put(&self, name: &str, data: &[u8], limit: Duration) -> Result<(), ClientError> {
         self.write(name, data, true, limit)
     }

@@ -89,17 +89,26 @@ fn until(is_so: impl Fn() -> bool) {
 #[test]
 fn a_write_that_was_given_up_does_not_come_after_what_its_caller_did_next() {
     on_each(|pair| {
+        let first = Instant::now();
         pair.blobs.put("kept", b"acknowledged", PATIENCE).unwrap();
+        // The target's limit is later than the caller's by no more than the least time that a
+        // message has taken, and so by less than this.
+        let round_trip = first.elapsed();
+        let limit_is_over_there = || {
+            let over_here = Instant::now();
+            until(|| over_here.elapsed() > round_trip);
+            pair.ping();
+        };
         let held = pair.service.store.hold_publishing();
         // All of it has been pulled when it is held up.
         assert_timed_out(pair.blobs.put("kept", b"late", SHORT));
-        pair.ping();
+        limit_is_over_there();
         drop(held);
         assert_eq!(pair.blobs.get("kept", PATIENCE).unwrap(), b"acknowledged");
 
         let held = pair.service.store.hold_publishing();
         assert_timed_out(pair.blobs.create("made", SHORT));
-        pair.ping();
+        limit_is_over_there();
         drop(held);
         let error = pair.blobs.stat("made", PATIENCE).unwrap_err();
         assert!(matches!(error, ClientError::Blob(BlobError::NotFound { .. })), "{error}");
