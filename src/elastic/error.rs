@@ -4,6 +4,21 @@ use crate::error::{LayoutErrors, chain};
 
 /// Why a pool, an xstream, a shard or the progress ULT was not added, removed, moved or found.
 /// Nothing has changed then, unless the variant says otherwise.
+///
+/// ```
+/// use margo::elasticity::ElasticityError;
+///
+/// let instance = margo::Instance::builder("na+sm://").start()?;
+/// match instance.layout().find_pool("work") {
+///     Ok(pool) => println!("{}", pool.index),
+///     Err(ElasticityError::NoSuchPool { have, .. }) => assert!(have.contains("__primary__")),
+///     Err(error) => println!("{error}"),
+/// }
+/// let removed = instance.layout().remove_pool("__primary__");
+/// assert!(matches!(removed, Err(ElasticityError::PoolInUse { by, .. }) if !by.is_empty()));
+/// # instance.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ElasticityError {

@@ -8,11 +8,26 @@ use std::time::Duration;
 
 use hg::{self, HgError, ProviderId, ReturnCode};
 
+mod own;
+mod peers;
 pub(crate) mod register;
 
+pub use self::own::{FinalizeError, ProfileError, ProviderError, StageOver, TimerError};
+pub use self::peers::{DescribeError, IdentityError, MetricsError, ShutdownRemoteError};
 pub use self::register::RegisterError;
 
 /// The reason why an instance did not start. Everything that had been started was undone.
+///
+/// ```
+/// use margo::InitError;
+///
+/// match margo::init(r#"{ "margo": { "listen": "yes" } }"#) {
+///     Ok(_) => unreachable!("`listen` is true or false"),
+///     Err(InitError::Config(errors)) => assert!(errors.to_string().contains("margo.listen")),
+///     Err(InitError::Network { address, source }) => println!("{address}: {source}"),
+///     Err(error) => println!("{error}"),
+/// }
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum InitError {
@@ -140,6 +155,22 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
 }
 
 /// One thing that this machine, or the runtime, refuses.
+///
+/// ```
+/// use margo::{InitError, config::Config, elasticity::Layout};
+///
+/// let config = Config::from_json(
+///     r#"{ "argobots": {
+///         "pools": [{ "name": "p" }],
+///         "xstreams": [{ "name": "x", "cpubind": 1000000, "scheduler": { "pools": ["p"] } }]
+///     } }"#,
+/// )?;
+/// let Err(InitError::Layout(errors)) = Layout::of(&config) else { panic!("no such CPUs") };
+/// let error = &errors.as_slice()[0];
+/// assert_eq!(error.path, "argobots.xstreams[0].cpubind");
+/// println!("{}", error.message); // Says what would be right, too.
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{path}: {message}")]
 #[non_exhaustive]
@@ -151,6 +182,23 @@ pub struct LayoutError {
 }
 
 /// All [`LayoutError`]s of a document, in its order. Never empty; prints one per line.
+///
+/// ```
+/// use margo::{InitError, config::Config, elasticity::Layout};
+///
+/// let config = Config::from_json(
+///     r#"{ "argobots": {
+///         "pools": [{ "name": "p" }],
+///         "xstreams": [
+///             { "name": "x", "cpubind": 1000000, "scheduler": { "pools": ["p"] } },
+///             { "name": "y", "cpubind": 1000001, "scheduler": { "pools": ["p"] } }]
+///     } }"#,
+/// )?;
+/// let Err(InitError::Layout(errors)) = Layout::of(&config) else { panic!("no such CPUs") };
+/// assert_eq!(errors.as_slice().len(), 2);
+/// assert_eq!(errors.to_string().lines().count(), 2);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LayoutErrors(pub(crate) Vec<LayoutError>);
 
@@ -174,6 +222,15 @@ impl std::fmt::Display for LayoutErrors {
 impl std::error::Error for LayoutErrors {}
 
 /// The reason why an address could not be looked up.
+///
+/// ```
+/// # let instance = margo::Instance::builder("na+sm://").start()?;
+/// let error = instance.lookup("the server").unwrap_err();
+/// assert_eq!(error.uri, "the server");
+/// println!("{}", error.source);
+/// # instance.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[error("cannot look up `{uri}`: {source}")]
 pub struct LookupError {
@@ -184,6 +241,23 @@ pub struct LookupError {
 }
 
 /// The reason why a [`forward`](crate::Instance::forward) has no result.
+///
+/// ```
+/// use margo::{ForwardError, Instance, ProviderHandle, Rpc};
+///
+/// const NOWHERE: Rpc<(), ()> = Rpc::new("nowhere");
+///
+/// let instance = Instance::builder("na+sm://").start()?;
+/// let target = ProviderHandle::from(instance.self_addr());
+/// match instance.forward(NOWHERE, &target, &()) {
+///     Ok(()) => unreachable!("nobody serves it"),
+///     Err(ForwardError::NotRegistered { rpc, .. }) => assert_eq!(rpc, "nowhere"),
+///     Err(error) if error.never_ran() => println!("safe to repeat: {error}"),
+///     Err(error) => println!("it may have run: {error}"),
+/// }
+/// # instance.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ForwardError {
@@ -376,6 +450,28 @@ impl ForwardError {
 
 /// The reason why an answer was not sent, or, for a caller that has waited for its end, not
 /// delivered.
+///
+/// ```
+/// use std::sync::mpsc;
+///
+/// use margo::{Instance, ProviderHandle, RespondError, Rpc};
+///
+/// const PING: Rpc<(), ()> = Rpc::new("ping");
+///
+/// let service = Instance::builder("na+sm://").start()?;
+/// let (sender, second) = mpsc::channel();
+/// service.register(PING, move |request| {
+///     let _ = request.respond(&());
+///     let _ = sender.send(request.respond(&()));
+/// })?;
+/// service.forward(PING, &ProviderHandle::from(service.self_addr()), &())?;
+/// match second.recv()? {
+///     Err(RespondError::Answered { rpc }) => assert_eq!(rpc, "ping"),
+///     other => panic!("the first answer stands: {other:?}"),
+/// }
+/// # service.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RespondError {
@@ -473,6 +569,22 @@ impl fmt::Display for Why {
 }
 
 /// Why a bulk operation failed. On error, none of the destination's bytes may be relied on.
+///
+/// ```
+/// use margo::{Access, BulkError, Instance};
+///
+/// let instance = Instance::builder("na+sm://").start()?;
+/// let exposed = instance.expose(vec![7; 100], Access::ReadOnly)?;
+/// let mut buffer = instance.memory().bulk_buffer(100)?;
+/// match instance.pull(&instance.self_addr(), exposed.bulk(), 0, &mut buffer, 50..101) {
+///     Ok(()) => unreachable!("the buffer is shorter"),
+///     Err(BulkError::LocalRange { end, len, .. }) => assert_eq!((end, len), (101, 100)),
+///     Err(BulkError::TimedOut { limit, .. }) => println!("more than {limit:?}"),
+///     Err(error) => println!("{error}"),
+/// }
+/// # instance.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BulkError {
@@ -536,256 +648,4 @@ pub enum BulkError {
     /// The handle cannot be bound to its owner, or names one that this transport cannot reach.
     #[error("the owner of a bulk handle: {0}")]
     Owner(#[source] HgError),
-}
-
-/// The reason why a provider is not what it was taken for.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum IdentityError {
-    /// It is something else. Check the provider id, and which of the two sides is configured wrong.
-    #[error("{provider} is `{}`, not `{expected}`", na::plain::text(.found))]
-    Other {
-        /// Which one.
-        provider: String,
-        /// The identity that it was taken for.
-        expected: String,
-        /// The identity that it reports.
-        found: String,
-    },
-    /// There is no such provider, or it does not say what it is.
-    #[error("{provider} does not say that it is `{expected}`, or is not there")]
-    None {
-        /// Which one.
-        provider: String,
-        /// The identity that it was taken for.
-        expected: String,
-    },
-    /// It could not be asked.
-    #[error("cannot ask a provider what it is: {0}")]
-    Forward(#[from] ForwardError),
-}
-
-/// The reason why providers could not be started from the configuration, or do what was asked of
-/// them.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ProviderError {
-    /// No component of that type was offered to `start_providers`.
-    #[error("provider `{name}`: no component of type `{type_name}` (this program has: {known})")]
-    UnknownType {
-        /// The provider's name in the configuration.
-        name: String,
-        /// The type in the configuration.
-        type_name: String,
-        /// The types that there are.
-        known: String,
-    },
-    /// The `dependencies` are not what its type needs, or the address of one cannot be looked up.
-    #[error("provider `{name}` of type `{type_name}`: dependencies: {reason}")]
-    Dependency {
-        /// The provider's name in the configuration.
-        name: String,
-        /// The type.
-        type_name: String,
-        /// Which, and what is wrong with it.
-        reason: String,
-    },
-    /// The component refused to start. Providers that had been started were stopped.
-    #[error("provider `{name}` of type `{type_name}` did not start: {source}")]
-    Start {
-        /// The provider's name in the configuration.
-        name: String,
-        /// The type.
-        type_name: String,
-        /// The component's error.
-        source: Box<dyn std::error::Error + Send + Sync>,
-    },
-    /// No provider of that name runs.
-    #[error("no provider `{name}` was started (there are: {known})")]
-    UnknownName {
-        /// The name that was asked for.
-        name: String,
-        /// The names that there are.
-        known: String,
-    },
-    /// A running provider could not do what was asked of it.
-    #[error("provider `{name}` of type `{type_name}`: {what}: {source}")]
-    Asked {
-        /// The provider's name.
-        name: String,
-        /// The type.
-        type_name: String,
-        /// `drain`, `snapshot` or `restore`.
-        what: &'static str,
-        /// The provider's error; [`Unsupported`](crate::component::Unsupported) if its type cannot.
-        source: Box<dyn std::error::Error + Send + Sync>,
-    },
-}
-
-/// The failure of a step while an instance was shutting down. The instance is shut down as far as
-/// possible.
-#[derive(Debug, Clone, thiserror::Error)]
-#[non_exhaustive]
-pub enum FinalizeError {
-    /// Some ULTs did not end: the network is closed, but their execution streams still run.
-    #[error("finalized, but some ULTs did not end: {0}")]
-    Stuck(String),
-    /// The thread that ends the instance could not be started.
-    #[error("cannot start the thread that finalizes the instance: {0}")]
-    Thread(String),
-    /// A step of the end panicked, which the log tells of. The network is closed; execution streams
-    /// end when the instance is not held any more.
-    #[error("finalizing panicked, see the log; the network is closed")]
-    Panicked,
-    /// This process is a child that was forked off. The instance is its parent's and goes on there;
-    /// nothing of it works here but reading its configuration and statistics, and dropping it.
-    #[error("this process was forked off: the instance belongs to its parent process")]
-    Forked,
-    /// A tasklet, such as the inline callback of a timer, must not wait; nothing was waited for.
-    #[error("a tasklet must not wait for the end of an instance; use a ULT")]
-    Inline,
-    /// The caller is a callback of [`on_prefinalize`](crate::Instance::on_prefinalize) or
-    /// [`on_finalize`](crate::Instance::on_finalize), or other code that the end runs, such as the
-    /// destructor of a handler or a monitor: of this instance or of a child of it. The end waits
-    /// for it, and so it must not wait for the end. Nothing was waited for.
-    #[error(
-        "the end of the instance waits for this callback, which must not wait for it; leave that \
-         to another thread"
-    )]
-    OwnCallback,
-}
-
-/// The reason why a profile was not started.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum ProfileError {
-    /// The execution streams cannot be recorded, because they are being recorded already: by the
-    /// parent instance, or by the program with [`ult::Runtime::record`].
-    #[error(transparent)]
-    Recording(#[from] ult::RecordError),
-    /// [`finalize`](crate::Instance::finalize) has come to the point where profiles end.
-    #[error("the instance has ended: it is not recorded any more")]
-    Ended,
-    /// This process is a child that was forked off. The profile is its parent's.
-    #[error("this process was forked off: the profile belongs to its parent process")]
-    Forked,
-}
-
-/// The reason why a timer is not armed, or was not waited for.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum TimerError {
-    /// It is armed already and stays so. [`Timer::restart`](crate::timers::Timer::restart) arms it
-    /// anew.
-    #[error("the timer is armed already; disarm or restart it")]
-    Armed,
-    /// [`finalize`](crate::Instance::finalize) has come to the point where timers end.
-    #[error("the instance is shutting down")]
-    Closing,
-    /// A period of zero. Give the time between two runs.
-    #[error("the period of a timer is zero; give the time between two runs")]
-    ZeroPeriod,
-    /// The pool is private to its execution stream, and the caller runs elsewhere. Arm the timer
-    /// there, or give the pool another access; without a pool of its own, a timer takes any that is
-    /// not private, and the instance has none.
-    #[error(
-        "cannot arm the timer: pool `{pool}` is private to its xstream; arm it there, or define \
-         the pool as mpsc"
-    )]
-    PrivatePool {
-        /// The pool.
-        pool: String,
-    },
-    /// No unit could be made for it: its pool has been removed or has shut down.
-    #[error("cannot arm the timer: {0}")]
-    Spawn(#[source] ult::SpawnError),
-    /// The timer is disarmed, but its callback cannot wait for its own end. Use
-    /// [`disarm`](crate::timers::Timer::disarm) or [`Tick::stop`](crate::timers::Tick::stop) there.
-    #[error("disarmed; but the callback of a timer cannot wait for its own end")]
-    OwnCallback,
-    /// The timer is disarmed, but a tasklet, such as the inline callback of a timer, must not wait
-    /// for the callback that runs. Use [`disarm`](crate::timers::Timer::disarm) there.
-    #[error("disarmed; but a tasklet must not wait for the callback that runs")]
-    Inline,
-    /// This process is a child that was forked off; the timer is its parent's.
-    #[error("this process was forked off: the timer belongs to its parent process")]
-    Forked,
-}
-
-/// A finalize callback came too late: the instance has gone past the point at which it would run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the instance is shutting down and has gone past this stage; the callback will not run")]
-pub struct StageOver;
-
-/// The reason why a peer was not shut down.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ShutdownRemoteError {
-    /// The peer does not allow it. Set `margo.remote_shutdown` in its configuration, or have it
-    /// call [`enable_remote_shutdown`](crate::groups::InstanceNetwork::enable_remote_shutdown).
-    #[error("{peer} does not let others shut it down (`margo.remote_shutdown` is not set there)")]
-    NotEnabled {
-        /// The peer's address.
-        peer: String,
-    },
-    /// The peer was not reached, or did not answer. It may have shut down all the same, unless
-    /// [`never_ran`](ForwardError::never_ran).
-    #[error("cannot shut down a peer: {0}")]
-    Forward(#[from] ForwardError),
-}
-
-/// The reason why the services of a peer are not known.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum DescribeError {
-    /// The peer describes none: its providers have RPCs that were written by hand, or it is a C
-    /// program.
-    #[error("{peer} describes no services: its RPCs were written by hand, or it is a C program")]
-    Unknown {
-        /// The peer's address.
-        peer: String,
-    },
-    /// The answer does not mean anything here: the peer is of a later version.
-    #[error("the services of {peer} cannot be read: {reason}")]
-    Unreadable {
-        /// The peer's address.
-        peer: String,
-        /// The reason why not.
-        reason: String,
-    },
-    /// The peer was not reached, or did not answer.
-    #[error("cannot ask a peer for its services: {0}")]
-    Forward(#[from] ForwardError),
-}
-
-/// The reason why the metrics of a peer cannot be read.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum MetricsError {
-    /// The peer does not allow it. Set `margo.metrics.remote` in its configuration, or have it call
-    /// [`enable_remote_metrics`](crate::groups::InstanceNetwork::enable_remote_metrics).
-    #[error(
-        "{peer} does not let others read its metrics (`margo.metrics.remote` is not set there)"
-    )]
-    NotEnabled {
-        /// The peer's address.
-        peer: String,
-    },
-    /// The peer does not have the RPC: it is of a version that had no metrics, or a C program.
-    #[error("{peer} has no metrics: it is a C program, or margo before it had them")]
-    Unknown {
-        /// The peer's address.
-        peer: String,
-    },
-    /// The answer does not mean anything here.
-    #[error("the metrics of {peer} cannot be read: {reason}")]
-    Unreadable {
-        /// The peer's address.
-        peer: String,
-        /// The reason why not.
-        reason: String,
-    },
-    /// The peer was not reached, or did not answer.
-    #[error("cannot read the metrics of a peer: {0}")]
-    Forward(#[from] ForwardError),
 }

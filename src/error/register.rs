@@ -3,6 +3,21 @@
 use hg::ProviderId;
 
 /// The reason why an RPC was not registered.
+///
+/// ```
+/// use margo::{Instance, RegisterError, Rpc};
+///
+/// const GET: Rpc<(), u32> = Rpc::new("get");
+///
+/// let service = Instance::builder("na+sm://").start()?;
+/// service.serve(GET).function(|()| 1)?;
+/// match service.serve(GET).function(|()| 2) {
+///     Err(RegisterError::Exists { rpc, .. }) => assert_eq!(rpc, "get"),
+///     other => panic!("the first one stays: {other:?}"),
+/// }
+/// # service.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RegisterError {

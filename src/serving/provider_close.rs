@@ -82,6 +82,33 @@ impl fmt::Display for Undrained {
 impl std::error::Error for Undrained {}
 
 /// Why [`Provider::close`] gave up. The RPCs of the provider are deregistered all the same.
+///
+/// ```
+/// use std::{sync::mpsc, time::Duration};
+///
+/// use margo::{Instance, ProviderHandle, ProviderId, Rpc};
+///
+/// const GET: Rpc<(), u32> = Rpc::new("get");
+///
+/// let service = Instance::builder("na+sm://").start()?;
+/// let provider = service.provider(ProviderId::new(1), &service.layout().rpc_pool());
+/// let (sender, kept) = mpsc::channel();
+/// provider.register(GET, move |request| {
+///     let _ = sender.send(request);
+/// })?;
+/// let target = ProviderHandle::new(service.self_addr(), provider.id());
+/// let call = service.rpc(GET, &target, &()).start()?;
+/// let request = kept.recv()?;
+///
+/// let error = provider.close(Duration::ZERO).unwrap_err();
+/// assert_eq!(error.requests(), 1);
+/// request.respond(&42)?;
+/// drop(request);
+/// error.into_provider().close(Duration::from_secs(10))?;
+/// # assert_eq!(call.wait()?, 42);
+/// # service.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct CloseError<T> {
     provider: Box<Provider<T>>,
     reason: Reason,
