@@ -154,6 +154,18 @@ impl<A, R> Rpc<A, R> {
 }
 
 /// The result of an RPC that has none: see [`OneWay`]. Has no value.
+///
+/// ```
+/// use margo::{NoResponse, OneWay, Rpc};
+///
+/// const LOG: OneWay<String> = OneWay::new("log");
+///
+/// /// Takes only RPCs without a response.
+/// fn describe<A>(rpc: Rpc<A, NoResponse>) -> String {
+///     format!("`{}` has no response", rpc.name())
+/// }
+/// assert_eq!(describe(LOG), "`log` has no response");
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NoResponse {}
 
@@ -195,6 +207,24 @@ impl<A, R> fmt::Debug for Rpc<A, R> {
 }
 
 /// A provider at a peer: the destination of calls. Cheap to clone.
+///
+/// ```
+/// use margo::{Instance, ProviderHandle, ProviderId, Rpc};
+///
+/// const GET: Rpc<(), u32> = Rpc::new("get");
+///
+/// let service = Instance::builder("na+sm://").start()?;
+/// let provider = service.provider(ProviderId::new(3), &service.layout().rpc_pool());
+/// provider.serve(GET).function(|()| 42)?;
+///
+/// let target = ProviderHandle::new(service.self_addr(), ProviderId::new(3));
+/// assert_eq!(service.forward(GET, &target, &())?, 42);
+///
+/// // An address alone stands for the default provider there.
+/// assert_eq!(ProviderHandle::from(service.self_addr()).id(), ProviderId::DEFAULT);
+/// # service.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 ///
 /// Counterpart: Thallium's `provider_handle`; the (address, provider id) pair of
 /// `margo_provider_forward`.

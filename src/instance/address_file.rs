@@ -14,6 +14,21 @@ use crate::support::files;
 /// does.
 ///
 /// Dropping it removes the file.
+///
+/// ```
+/// use margo::{AddressFile, Instance};
+///
+/// # let dir = tempfile::tempdir()?;
+/// # let path = dir.path().join("address");
+/// let instance = Instance::builder("na+sm://").start()?;
+/// // … providers start …
+/// let file = AddressFile::write(&path, instance.self_addr().uri())?;
+/// assert_eq!(std::fs::read_to_string(&path)?.trim_end(), instance.self_addr().uri());
+/// drop(file);
+/// assert!(!path.exists());
+/// # instance.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct AddressFile {
     path: PathBuf,

@@ -49,6 +49,20 @@ use crate::{InstanceMonitoring, InstanceNetwork};
 /// for it. A handler, timer or callback of the instance that owns a clone keeps it running: let it
 /// own a [`WeakInstance`], or use the instance that it is given.
 ///
+/// ```
+/// use margo::Instance;
+///
+/// let instance = Instance::builder("na+sm://").start()?;
+/// println!("listening at {}", instance.self_addr());
+///
+/// let clone = instance.clone();
+/// drop(instance); // The clone keeps it running.
+/// assert!(!clone.is_finalizing());
+/// clone.finalize_and_wait()?;
+/// assert!(clone.is_finalized());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// Counterpart: `margo_instance_id`.
 #[derive(Clone)]
 pub struct Instance(Arc<Owner>);

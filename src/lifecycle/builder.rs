@@ -13,6 +13,22 @@ use crate::observe::monitor::{InitialMonitors, Monitor};
 /// Collects settings for an instance; nothing is started before [`start`](Self::start).
 ///
 /// A thin layer over [`Config`], which is the only home of defaults.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use margo::Instance;
+///
+/// let instance = Instance::builder("na+sm://")
+///     .use_progress_thread(true)
+///     .rpc_thread_count(2)
+///     .grace(Duration::from_secs(1))
+///     .start()?;
+/// // The primary execution stream, that of progress, and two for handlers.
+/// assert_eq!(instance.layout().xstreams().len(), 4);
+/// # instance.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone)]
 #[must_use = "a builder does nothing until `start` is called"]
 pub struct InstanceBuilder {

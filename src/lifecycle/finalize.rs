@@ -107,6 +107,23 @@ fn run_here(inner: &Arc<Inner>, entered: Entered) {
 /// Whatever enters a callback, a provider for example, holds this, so that its callback goes with
 /// it. That is what C Margo's owner pointers are for.
 ///
+/// ```
+/// use std::sync::mpsc;
+///
+/// let instance = margo::Instance::builder("na+sm://").start()?;
+/// let (sender, ended) = mpsc::channel();
+/// let callback = instance.on_finalize(move |_| {
+///     let _ = sender.send("ended");
+/// })?;
+/// callback.keep();
+/// let other = instance.on_finalize(|_| unreachable!("it is removed"))?;
+/// assert!(other.remove(), "it has not run");
+///
+/// instance.finalize_and_wait()?;
+/// assert_eq!(ended.recv()?, "ended");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// Counterpart: `margo_provider_push_finalize_callback` and `_pop_`.
 #[must_use = "dropping this removes the callback; `keep` leaves it in place"]
 pub struct FinalizeCallback {

@@ -46,6 +46,24 @@ const EARLY_KEPT: Duration = Duration::from_secs(60);
 const IDLE_WATCHED_MAX: usize = 1024;
 
 /// The reason why an answer is not waited for any more.
+///
+/// ```
+/// use margo::{Handle, cancel::CancelReason};
+///
+/// /// Returns whether what a handler has so far is worth keeping when it stops early.
+/// fn keep_results(request: &Handle<String, u64>) -> bool {
+///     match request.cancel_token().reason() {
+///         // The origin may ask again.
+///         None | Some(CancelReason::DeadlinePassed) => true,
+///         Some(reason) => {
+///             println!("`{}` is not needed any more: {reason}", request.args());
+///             false
+///         }
+///     }
+/// }
+/// assert_eq!(CancelReason::OriginGone.to_string(), "its origin is gone");
+/// # let _ = keep_results;
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum CancelReason {
@@ -84,6 +102,28 @@ impl fmt::Display for CancelReason {
 /// That a call was canceled is said by a message that comes as requests do. While as many requests
 /// wait to be decoded as may (`margo.requests_max`, by default 16384) none is taken, so it is told
 /// when some of them have begun. Deadlines, and origins that are gone, are told all the same.
+///
+/// ```
+/// use std::sync::mpsc;
+///
+/// use margo::{Instance, ProviderHandle, Rpc, cancel::CancelReason};
+///
+/// const LONG: Rpc<(), ()> = Rpc::new("long");
+///
+/// let service = Instance::builder("na+sm://").start()?;
+/// let (sender, tokens) = mpsc::channel();
+/// service.register(LONG, move |request| {
+///     let token = request.cancel_token();
+///     let _ = sender.send(token.clone());
+///     token.wait(); // Or check `is_canceled` now and then.
+/// })?;
+/// let call = service.rpc(LONG, &ProviderHandle::from(service.self_addr()), &()).start()?;
+/// let token = tokens.recv()?;
+/// drop(call);
+/// assert_eq!(token.wait(), CancelReason::Canceled);
+/// # service.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct CancelToken(Arc<TokenState>);
 

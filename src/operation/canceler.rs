@@ -15,6 +15,24 @@ use crate::support::why_over::GaveUp;
 /// Ends a call, a bulk transfer or an answer early, from anywhere; see
 /// [`ForwardRequest::cancel`](crate::ForwardRequest::cancel). Cheap to clone. Keeps neither that
 /// nor its instance alive, and does nothing when they are over.
+///
+/// ```
+/// use margo::{ForwardError, Instance, ProviderHandle, Rpc};
+///
+/// const LONG: Rpc<(), ()> = Rpc::new("long");
+///
+/// let service = Instance::builder("na+sm://").start()?;
+/// service.register(LONG, |request| {
+///     request.cancel_token().wait();
+/// })?;
+/// let call = service.rpc(LONG, &ProviderHandle::from(service.self_addr()), &()).start()?;
+/// let canceler = call.canceler();
+/// let other = std::thread::spawn(move || canceler.cancel());
+/// assert!(matches!(call.wait(), Err(ForwardError::Canceled { .. })));
+/// # other.join().unwrap();
+/// # service.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct Canceler {
     by: Weak<dyn EndsEarly>,

@@ -12,6 +12,26 @@ use crate::{ForwardError, ForwardRequest, Instance, OneWay, ProviderHandle};
 ///
 /// Usually the two are handled at different places: the first is part of what the service promises,
 /// the second is about networks and processes.
+///
+/// ```
+/// use margo::{CallError, Instance, ProviderHandle, Rpc};
+///
+/// const ROOT: Rpc<f64, Result<f64, String>> = Rpc::new("root");
+///
+/// # let service = Instance::builder("na+sm://").start()?;
+/// service.serve(ROOT).function(|of| match of < 0.0 {
+///     true => Err("it is negative".to_owned()),
+///     false => Ok(of.sqrt()),
+/// })?;
+/// # let target = ProviderHandle::from(service.self_addr());
+/// match service.rpc(ROOT, &target, &-1.0).call() {
+///     Ok(root) => println!("{root}"),
+///     Err(CallError::Service(reason)) => assert_eq!(reason, "it is negative"),
+///     Err(CallError::Forward(error)) => panic!("no answer: {error}"),
+/// }
+/// # service.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, thiserror::Error)]
 pub enum CallError<E> {
     /// The service's own error. The handler ran and returned it.

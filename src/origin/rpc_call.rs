@@ -26,6 +26,22 @@ use crate::{
 /// | [`start_send`](Self::start_send) | goes on | a [`ForwardRequest`] for the end of sending |
 ///
 /// Nothing is sent before one of these.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use margo::{Instance, ProviderHandle, Rpc};
+///
+/// const SUM: Rpc<(i64, i64), i64> = Rpc::new("sum");
+///
+/// let service = Instance::builder("na+sm://").start()?;
+/// service.serve(SUM).function(|(a, b)| a + b)?;
+/// let target = ProviderHandle::from(service.self_addr());
+/// let call = service.rpc(SUM, &target, &(40, 2)).timeout(Duration::from_secs(5));
+/// assert_eq!(call.wait()?, 42);
+/// # service.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use = "nothing is sent until one of its last methods is called"]
 pub struct RpcCall<'a, A, R> {
     instance: &'a Instance,

@@ -17,6 +17,25 @@ pub(crate) const PARTS: Rpc<(), u32> = Rpc::new("__parts__");
 /// where it is handled. A request that arrives elsewhere all the same is handled at the right
 /// shard, too, and costs the way there. It knows the ways of the execution stream that has called
 /// through it first: in an instance of several shards, each had better have a clone of its own.
+///
+/// ```
+/// use margo::{ProviderHandle, ProviderId, Rpc};
+///
+/// const PART: Rpc<(), usize> = Rpc::new("part");
+///
+/// let service = margo::init(r#"{ "margo": { "address": "na+sm://", "shards": 2 } }"#)?;
+/// let provider = service.sharded_provider(ProviderId::new(1), |place| place.index())?;
+/// provider.serve(PART).part_function(|part, ()| *part)?;
+///
+/// let target = ProviderHandle::new(service.self_addr(), provider.id());
+/// let sharded = service.sharded_handle(&target)?;
+/// let second = sharded.for_part(1).expect("there are two");
+/// assert_eq!(service.forward(PART, second, &())?, 1);
+/// assert_eq!(sharded.for_key("a"), sharded.for_key("a"));
+/// # drop(provider);
+/// # service.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct ShardedHandle {
     parts: Box<[ProviderHandle]>,

@@ -161,6 +161,21 @@ impl<C: Component + ?Sized> Component for Box<C> {
 
 /// One entry of `margo.providers`, resolved; or what a program makes up for a [`Component`] that it
 /// starts itself.
+///
+/// ```
+/// use margo::{Instance, ProviderId, Rpc, component::ProviderSpec};
+///
+/// const GET: Rpc<(), u32> = Rpc::new("get");
+///
+/// let instance = Instance::builder("na+sm://").start()?;
+/// // In a component's `start` it comes from the document.
+/// let spec = ProviderSpec::new("counter", ProviderId::new(7), &instance.layout().rpc_pool());
+/// let provider = spec.provider_of(&instance, 42);
+/// provider.serve(GET).returning_method(|count: &u32, _| *count)?;
+/// assert_eq!(provider.id(), spec.id);
+/// # instance.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct ProviderSpec {

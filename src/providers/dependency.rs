@@ -8,6 +8,17 @@ use crate::ProviderHandle;
 
 /// A need that providers of one type have of others: see
 /// [`Component::needs`](crate::component::Component::needs).
+///
+/// ```
+/// use margo::component::Need;
+///
+/// /// Matches `"dependencies": { "store": "a", "peers": ["b", "c"] }`.
+/// const NEEDS: [Need; 2] =
+///     [Need::one("store").of_type("blob"), Need::several("peers").optional()];
+///
+/// // A component's `needs` returns `&NEEDS`.
+/// assert_eq!(NEEDS.map(|need| need.key()), ["store", "peers"]);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Need {
     key: &'static str,
@@ -83,6 +94,28 @@ pub(crate) fn check<'a>(
 }
 
 /// A provider that another one works with.
+///
+/// ```
+/// use margo::{Instance, Rpc, component::ProviderSpec};
+///
+/// const GET: Rpc<String, u64> = Rpc::new("get");
+///
+/// /// Asks the store, directly if it is in this process.
+/// fn get(instance: &Instance, spec: &ProviderSpec, key: &String) -> Option<u64> {
+///     let store = spec.dependencies.get("store")?;
+///     println!("asks `{}`, which is a `{}`", store.name(), store.type_name());
+///     match store.object::<std::collections::HashMap<String, u64>>() {
+///         Some(here) => here.get(key).copied(),
+///         None => instance.forward(GET, store.handle(), key).ok(),
+///     }
+/// }
+/// # let instance = Instance::builder("na+sm://").start()?;
+/// # let pool = instance.layout().rpc_pool();
+/// # let alone = ProviderSpec::new("alone", margo::ProviderId::new(1), &pool);
+/// # assert_eq!(get(&instance, &alone, &"a".to_owned()), None);
+/// # instance.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct Dependency {
     pub(crate) name: String,
@@ -123,6 +156,17 @@ impl fmt::Debug for Dependency {
 }
 
 /// The providers that one of the configuration works with, by key.
+///
+/// ```
+/// use margo::component::{Dependencies, Dependency};
+///
+/// /// The names of all that a provider works with.
+/// fn names(dependencies: &Dependencies) -> Vec<&str> {
+///     let store = dependencies.get("store").into_iter();
+///     store.chain(dependencies.all("peers")).map(Dependency::name).collect()
+/// }
+/// assert!(names(&Dependencies::default()).is_empty());
+/// ```
 #[derive(Debug, Clone, Default)]
 pub struct Dependencies {
     pub(crate) all: Vec<(String, Vec<Dependency>)>,

@@ -16,6 +16,19 @@ use crate::{Provider, ProviderError};
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// The error of a [`RunningProvider`] that cannot do what is asked of it.
+///
+/// ```
+/// use std::path::Path;
+///
+/// use margo::component::{RunningProvider, Unsupported};
+///
+/// struct Plain;
+///
+/// impl RunningProvider for Plain {}
+///
+/// let error = Plain.snapshot(Path::new("there")).unwrap_err();
+/// assert!(error.is::<Unsupported>());
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("providers of this type do not support it")]
 pub struct Unsupported;
@@ -24,6 +37,30 @@ pub struct Unsupported;
 ///
 /// A [`Provider`] is one, which drains and lends its object. What a type does not support, each
 /// method says by default.
+///
+/// ```
+/// use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+///
+/// use margo::{Provider, component::RunningProvider};
+///
+/// /// Serves for as long as it holds the provider.
+/// struct Counter(Provider<AtomicU64>);
+///
+/// impl RunningProvider for Counter {
+///     fn config(&self) -> Option<serde_json::Value> {
+///         let count = self.0.object().load(Relaxed);
+///         Some(serde_json::json!({ "start": count }))
+///     }
+/// }
+/// # let instance = margo::Instance::builder("na+sm://").start()?;
+/// # let pool = instance.layout().rpc_pool();
+/// # let three = AtomicU64::new(3);
+/// # let counter = Counter(instance.provider_of(margo::ProviderId::new(1), &pool, three));
+/// # assert_eq!(counter.config().unwrap()["start"], 3);
+/// # drop(counter);
+/// # instance.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 ///
 /// Counterpart: Bedrock's component, whose `getConfig`, `snapshot` and `restore` these are.
 pub trait RunningProvider: Send + Sync {
@@ -87,6 +124,35 @@ impl<T: Any + Send + Sync> RunningProvider for Provider<T> {
 /// call meanwhile may be stopped already. To let them end in peace drop it when the instance has
 /// ended ([`Instance::wait_for_finalize`](crate::Instance::wait_for_finalize)), as `margo serve`
 /// does, or [drain](Self::drain) them before.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// # use margo::component::{Component, ProviderSpec, RunningProvider};
+/// # struct Echo;
+/// # impl Component for Echo {
+/// #     fn type_name(&self) -> &'static str {
+/// #         "echo"
+/// #     }
+/// #     fn start(
+/// #         &self,
+/// #         instance: &margo::Instance,
+/// #         spec: &ProviderSpec,
+/// #     ) -> Result<Box<dyn RunningProvider>, Box<dyn std::error::Error + Send + Sync>> {
+/// #         Ok(Box::new(spec.provider(instance)))
+/// #     }
+/// # }
+/// let document = r#"{ "margo": { "providers": [
+///     { "name": "a", "type": "echo", "provider_id": 1 },
+///     { "name": "b", "type": "echo", "provider_id": 2 }] } }"#;
+/// let instance = margo::init(document)?;
+/// let providers = instance.start_providers(&[&Echo])?;
+/// assert_eq!(providers.names().collect::<Vec<_>>(), ["a", "b"]);
+/// providers.drain(Duration::from_secs(10))?;
+/// drop(providers);
+/// # instance.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use = "dropping this stops the providers"]
 #[derive(Default)]
 pub struct RunningProviders {

@@ -53,6 +53,18 @@ pub struct ServiceDescription {
 }
 
 /// A method of a service: an RPC.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use margo::{Rpc, service::MethodDescription};
+///
+/// const FIND: Rpc<(String, u32), Option<u64>> = Rpc::new("find");
+///
+/// let find = MethodDescription::of(FIND, &["key", "limit"]).deadline(Duration::from_secs(5));
+/// assert_eq!(find.to_string(), "find(key: String, limit: u32) -> Option<u64>");
+/// assert_eq!(find.deadline_ms, Some(5000));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct MethodDescription {
@@ -72,6 +84,17 @@ pub struct MethodDescription {
 }
 
 /// Something with a name: an argument, a field of a struct, a variant of an enum.
+///
+/// ```
+/// use margo::OneWay;
+/// use margo::service::{MethodDescription, TypeDescription};
+///
+/// const LOG: OneWay<(u32, String)> = OneWay::new("log");
+///
+/// let log = MethodDescription::of_one_way(LOG, &["level", "text"]);
+/// assert_eq!(log.arguments[1].name, "text");
+/// assert_eq!(log.arguments[1].of, TypeDescription::String);
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct FieldDescription {
@@ -83,6 +106,23 @@ pub struct FieldDescription {
 }
 
 /// A type, as it is encoded. Prints as Rust has it.
+///
+/// ```
+/// use margo::{Rpc, service::MethodDescription, service::TypeDescription};
+///
+/// #[derive(serde::Deserialize)]
+/// struct Point {
+///     x: f64,
+///     y: f64,
+/// }
+///
+/// const TRACK: Rpc<(), Vec<Point>> = Rpc::new("track");
+///
+/// let Some(TypeDescription::Seq(of)) = MethodDescription::of(TRACK, &[]).result else {
+///     panic!("a vector is a sequence")
+/// };
+/// assert_eq!(of.definition(), "struct Point { x: f64, y: f64 }");
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]

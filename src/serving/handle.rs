@@ -23,6 +23,26 @@ use crate::{Addr, CancelToken, Instance, RespondError};
 ///
 /// Dropped without an answer, it answers with an error ([`ForwardError::Failed`] at the origin).
 ///
+/// ```
+/// use margo::{Instance, ProviderHandle, Rpc};
+///
+/// const DIVIDE: Rpc<(i64, i64), i64> = Rpc::new("divide");
+///
+/// let service = Instance::builder("na+sm://").start()?;
+/// service.register(DIVIDE, |request| {
+///     let (a, b) = *request.args();
+///     let _ = match b {
+///         0 => request.fail("division by zero"),
+///         _ => request.respond(&(a / b)),
+///     };
+/// })?;
+/// let target = ProviderHandle::from(service.self_addr());
+/// assert_eq!(service.forward(DIVIDE, &target, &(84, 2))?, 42);
+/// assert!(service.forward(DIVIDE, &target, &(1, 0)).is_err());
+/// # service.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// Counterpart: `hg_handle_t` at the target; Thallium's `request`.
 ///
 /// [`ForwardError::Failed`]: crate::ForwardError::Failed

@@ -4,6 +4,18 @@ use ult::{CpuSet, PoolRef, Runtime, Topology};
 
 /// The place of a shard, for code that makes something for each of them
 /// ([`Instance::sharded_provider`](crate::Instance::sharded_provider)).
+///
+/// ```
+/// let service = margo::init(r#"{ "margo": { "address": "na+sm://", "shards": 2 } }"#)?;
+/// let provider = service.sharded_provider(margo::ProviderId::new(1), |place| {
+///     println!("shard {} of {} on CPUs {:?}", place.index(), place.count(), place.cpus());
+///     place.index()
+/// })?;
+/// assert_eq!(provider.object().gather(|index| *index)?, [0, 1]);
+/// # drop(provider);
+/// # service.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShardPlace {
     index: usize,

@@ -35,6 +35,22 @@ use crate::{Handle, Instance, Provider, RegisterError, Serve};
 /// one suspends, another one may begin, so what is borrowed from a `RefCell` over a wait makes the
 /// next handler panic that borrows it. A [`Handle`] may go to other ULTs and threads, the object
 /// cannot.
+///
+/// ```
+/// use std::cell::Cell;
+///
+/// use margo::ProviderId;
+///
+/// let service = margo::init(r#"{ "margo": { "address": "na+sm://", "shards": 2 } }"#)?;
+/// let provider = service.sharded_provider(ProviderId::new(1), |_| Cell::new(0))?;
+/// let counters = provider.object();
+/// counters.with(1, |count| count.set(count.get() + 1))?;
+/// assert_eq!(counters.gather(Cell::get)?, [0, 1]);
+/// assert!(counters.here().is_none(), "this thread is no shard");
+/// # drop(provider);
+/// # service.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Sharded<T: 'static> {
     parts: Box<[HomePart<T>]>,
 }
@@ -55,6 +71,21 @@ unsafe impl<T> Send for HomePart<T> {}
 unsafe impl<T> Sync for HomePart<T> {}
 
 /// The reason why a provider has no object for each shard.
+///
+/// ```
+/// use margo::{Instance, ProviderId, sharded::ShardedError};
+///
+/// let service = Instance::builder("na+sm://").start()?;
+/// let counters = service.sharded_provider(ProviderId::new(1), |_| 0)?;
+/// match counters.object().with(7, |count| *count) {
+///     Ok(count) => println!("{count}"),
+///     Err(ShardedError::NoSuchPart { part, parts }) => assert_eq!((part, parts), (7, 1)),
+///     Err(error) => println!("{error}"),
+/// }
+/// # drop(counters);
+/// # service.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ShardedError {

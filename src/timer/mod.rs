@@ -34,6 +34,25 @@ use crate::elastic::Elastic;
 
 /// Where and how the callback of a timer runs; see
 /// [`Instance::timer_with`](crate::Instance::timer_with).
+///
+/// ```
+/// use std::{sync::mpsc, time::Duration};
+///
+/// use margo::timers::TimerSpec;
+///
+/// let instance = margo::Instance::builder("na+sm://").start()?;
+/// let (sender, fired) = mpsc::channel();
+/// // The callback only sends, so it needs no ULT of its own.
+/// let spec = TimerSpec::new().name("heartbeat").inline();
+/// let timer = instance.timer_with(spec, move |_| {
+///     let _ = sender.send(());
+/// });
+/// timer.start(Duration::ZERO)?;
+/// fired.recv()?;
+/// assert_eq!(timer.name(), "heartbeat");
+/// # instance.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Default)]
 #[must_use = "a description does nothing by itself"]
 pub struct TimerSpec {
@@ -43,6 +62,19 @@ pub struct TimerSpec {
 }
 
 /// One timer.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// let instance = margo::Instance::builder("na+sm://").start()?;
+/// let timer = instance.timer(|_| {});
+/// timer.start(Duration::from_secs(3600))?;
+/// let dump = instance.monitoring().state_dump();
+/// let state = dump.timers.iter().find(|timer| timer.name == "timer").expect("it has that name");
+/// assert!(state.due_in_msec.is_some_and(|msec| msec <= 3_600_000));
+/// # instance.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, serde::Serialize)]
 #[non_exhaustive]
 pub struct TimerState {
@@ -94,6 +126,26 @@ impl TimerSpec {
 ///
 /// Requests made through it ([`again_after`](Self::again_after), [`stop`](Self::stop)) take effect
 /// when the callback has returned, unless the timer was armed or disarmed meanwhile.
+///
+/// ```
+/// use std::{sync::mpsc, time::Duration};
+///
+/// let instance = margo::Instance::builder("na+sm://").start()?;
+/// let (sender, done) = mpsc::channel();
+/// let mut tries = 0;
+/// let timer = instance.timer(move |tick| {
+///     tries += 1;
+///     if tries < 3 {
+///         tick.again_after(Duration::from_millis(tries));
+///     } else {
+///         let _ = sender.send(tries);
+///     }
+/// });
+/// timer.start(Duration::ZERO)?;
+/// assert_eq!(done.recv()?, 3);
+/// # instance.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Tick {
     due: Instant,
