@@ -20,6 +20,23 @@ use crate::{Addr, BulkError, BulkRequest, Handle, Instance, LocalBulk};
 /// | [`pull_chunks`](Self::pull_chunks), [`push_chunks`](Self::push_chunks) | works on one chunk while others are moved | a range of any length through few buffers |
 ///
 /// Nothing is moved before one of these.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use margo::{Access, Instance};
+///
+/// let instance = Instance::builder("na+sm://").start()?;
+/// let exposed = instance.expose(vec![0; 100], Access::ReadWrite)?;
+/// let (owner, remote) = (instance.self_addr(), exposed.bulk());
+///
+/// let mut buffer = instance.memory().bulk_buffer(4)?;
+/// buffer.copy_from_slice(b"some");
+/// instance.bulk(&owner, remote).timeout(Duration::from_secs(5)).push(96, &mut buffer, 0..4)?;
+/// assert!(exposed.release()?.ends_with(b"some"));
+/// # instance.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy)]
 #[must_use = "nothing is moved until one of its last methods is called"]
 pub struct BulkTransfer<'a> {

@@ -96,6 +96,15 @@ pub(crate) struct XstreamEntry {
 /// A pool of an instance. See
 /// [`InstanceLayout::find_pool`](crate::groups::InstanceLayout::find_pool).
 ///
+/// ```
+/// let instance = margo::Instance::builder("na+sm://").start()?;
+/// let found = instance.layout().find_pool("__primary__")?;
+/// assert_eq!((found.index, found.name()), (0, "__primary__"));
+/// assert_eq!(found.pool.spawn(|| 6 * 7)?.join()?, 42);
+/// # instance.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// Counterpart: `struct margo_pool_info`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -115,6 +124,15 @@ impl PoolInfo {
 
 /// An xstream of an instance. See
 /// [`InstanceLayout::find_xstream`](crate::groups::InstanceLayout::find_xstream).
+///
+/// ```
+/// let instance = margo::Instance::builder("na+sm://").start()?;
+/// let found = instance.layout().find_xstream(0)?;
+/// assert_eq!(found.name(), "__primary__");
+/// println!("bound to {:?}", found.xstream.cpus());
+/// # instance.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 ///
 /// Counterpart: `struct margo_xstream_info`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -190,6 +208,19 @@ macro_rules! key {
 
 key!(
     /// How to say which pool: `"name"`, an index, or a handle.
+    ///
+    /// ```
+    /// use margo::elasticity::PoolKey;
+    ///
+    /// let instance = margo::Instance::builder("na+sm://").start()?;
+    /// let layout = instance.layout();
+    /// let by_name = layout.find_pool("__primary__")?;
+    /// assert_eq!(layout.find_pool(by_name.index)?, by_name);
+    /// assert_eq!(layout.find_pool(&by_name.pool)?, by_name);
+    /// assert_eq!(PoolKey::from("work").to_string(), "`work`");
+    /// # instance.finalize_and_wait()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     PoolKey,
     PoolRef,
     PoolInfo,
@@ -197,6 +228,18 @@ key!(
 );
 key!(
     /// How to say which xstream: `"name"`, an index, or a handle.
+    ///
+    /// ```
+    /// use margo::elasticity::XstreamKey;
+    ///
+    /// let instance = margo::Instance::builder("na+sm://").start()?;
+    /// let layout = instance.layout();
+    /// let by_name = layout.find_xstream("__primary__")?;
+    /// assert_eq!(layout.find_xstream(by_name.index)?, by_name);
+    /// assert_eq!(XstreamKey::from(3).to_string(), "3");
+    /// # instance.finalize_and_wait()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     XstreamKey,
     XstreamRef,
     XstreamInfo,
@@ -375,6 +418,22 @@ pub(crate) const LEAVING: &str = "somebody who is removing it";
 /// Keeps a pool in its instance; see
 /// [`InstanceLayout::hold_pool`](crate::groups::InstanceLayout::hold_pool). Does not keep the
 /// instance running.
+///
+/// ```
+/// use margo::elasticity::ElasticityError;
+///
+/// let instance = margo::Instance::builder("na+sm://").start()?;
+/// let layout = instance.layout();
+/// layout.add_pool_from_json(r#"{ "name": "work" }"#)?;
+/// let hold = layout.hold_pool("work", "the cache")?;
+/// let removed = layout.remove_pool(hold.pool());
+/// assert!(matches!(removed, Err(ElasticityError::PoolInUse { by, .. }) if by == ["the cache"]));
+///
+/// drop(hold);
+/// layout.remove_pool("work")?;
+/// # instance.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use = "dropping this gives the pool free"]
 pub struct PoolHold {
     pub(crate) info: PoolInfo,
@@ -413,6 +472,22 @@ impl fmt::Debug for PoolHold {
 /// Keeps an xstream in its instance; see
 /// [`InstanceLayout::hold_xstream`](crate::groups::InstanceLayout::hold_xstream). Does not keep the
 /// instance running.
+///
+/// ```
+/// use margo::elasticity::ElasticityError;
+///
+/// let instance = margo::Instance::builder("na+sm://").start()?;
+/// let layout = instance.layout();
+/// layout.add_xstream_from_json(r#"{ "name": "x", "scheduler": { "pools": ["__primary__"] } }"#)?;
+/// let hold = layout.hold_xstream("x", "the cache")?;
+/// let removed = layout.remove_xstream(hold.xstream());
+/// assert!(matches!(removed, Err(ElasticityError::XstreamInUse { .. })));
+///
+/// drop(hold);
+/// layout.remove_xstream("x")?;
+/// # instance.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use = "dropping this gives the xstream free"]
 pub struct XstreamHold {
     pub(crate) info: XstreamInfo,

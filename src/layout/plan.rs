@@ -28,6 +28,15 @@ use crate::error::{LayoutError, LayoutErrors, chain};
 /// bound.
 ///
 /// `Display` prints it for people, a line each.
+///
+/// ```
+/// use margo::{config::Config, elasticity::Layout};
+///
+/// let layout = Layout::of(&Config::from_json(r#"{ "use_progress_thread": true }"#)?)?;
+/// assert_eq!(layout.xstreams.len(), 2);
+/// print!("{layout}");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Layout {
@@ -38,6 +47,16 @@ pub struct Layout {
 }
 
 /// One pool of a [`Layout`].
+///
+/// ```
+/// use margo::{config::Config, elasticity::Layout};
+///
+/// let layout = Layout::of(&Config::from_json(r#"{ "use_progress_thread": true }"#)?)?;
+/// let of_handlers = layout.pools.iter().find(|pool| pool.handlers).expect("there is one");
+/// assert_eq!(of_handlers.name, "__primary__");
+/// assert!(!of_handlers.progress, "progress has a pool of its own");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct LayoutPool {
@@ -69,6 +88,16 @@ pub struct LayoutPool {
 }
 
 /// One xstream of a [`Layout`].
+///
+/// ```
+/// use margo::{config::Config, elasticity::Layout};
+///
+/// let layout = Layout::of(&Config::from_json("{}")?)?;
+/// let primary = &layout.xstreams[0];
+/// assert_eq!(primary.pools, ["__primary__"]);
+/// assert!(primary.cpus.is_empty(), "it may run on any CPU");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct LayoutXstream {

@@ -107,6 +107,32 @@ pub(crate) fn comes_back(back: &Back) -> Option<Memory> {
 /// [`BulkSegments`](crate::bulk_memory::BulkSegments), or memory that is exposed
 /// ([`Exposed`](crate::Exposed), also by a shared reference, and in an `Arc` for several transfers
 /// at a time).
+///
+/// ```
+/// use margo::bulk_memory::LocalBulk;
+/// use margo::{Access, Addr, Bulk, BulkError, Instance};
+///
+/// /// Fetches the first `len` bytes into whatever memory the caller has for them.
+/// fn fetch(
+///     instance: &Instance,
+///     (owner, remote): (&Addr, &Bulk),
+///     into: &mut impl LocalBulk,
+///     len: usize,
+/// ) -> Result<(), BulkError> {
+///     instance.pull(owner, remote, 0, into, 0..len)
+/// }
+/// # let instance = Instance::builder("na+sm://").start()?;
+/// # let owner = instance.self_addr();
+/// # let remote = instance.expose(b"some bytes".to_vec(), Access::ReadOnly)?;
+/// # let remote = (&owner, remote.bulk());
+/// let mut buffer = instance.memory().bulk_buffer(4)?;
+/// fetch(&instance, remote, &mut buffer, 4)?;
+/// let mut exposed = instance.expose(vec![0; 4], Access::ReadOnly)?;
+/// fetch(&instance, remote, &mut exposed, 4)?;
+/// assert_eq!(exposed.release()?, &buffer[..]);
+/// # instance.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub trait LocalBulk: sealed::Registered {}
 
 impl LocalBulk for BulkBuffer {}
@@ -195,6 +221,19 @@ pub(crate) fn wait_out(memory: &mut LocalMem, endpoint: &Weak<dyn Endpoint>) {
 /// A pull that fails because its peer is stopped in the midst of a copy gives the buffer other
 /// memory, as the peer may still write to the old one: references are short-lived, and pointers to
 /// the bytes are not to be kept across a transfer.
+///
+/// ```
+/// use margo::{Access, Instance};
+///
+/// let instance = Instance::builder("na+sm://").start()?;
+/// let exposed = instance.expose(b"some bytes".to_vec(), Access::ReadOnly)?;
+/// let mut buffer = instance.memory().bulk_buffer(5)?;
+/// // The same buffer for any number of transfers.
+/// instance.pull(&instance.self_addr(), exposed.bulk(), 5, &mut buffer, 0..5)?;
+/// assert_eq!(&buffer[..], b"bytes");
+/// # instance.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 ///
 /// Counterpart: an element of Margo's bulk pool.
 pub struct BulkBuffer {

@@ -110,6 +110,19 @@ mod sealed {
 ///
 /// Dropping it takes the memory back too, without waiting: the owner is then freed when the last
 /// transfer that had begun is over.
+///
+/// ```
+/// use margo::{Access, Instance};
+///
+/// let instance = Instance::builder("na+sm://").start()?;
+/// let exposed = instance.expose(b"hello".to_vec(), Access::ReadWrite)?;
+/// // `exposed.bulk()` goes into the arguments of a call; then the peer pulls or pushes.
+/// assert_eq!(exposed.bulk().len(), 5);
+/// exposed.write_at(0, b"J")?;
+/// assert_eq!(exposed.release()?, b"Jello");
+/// # instance.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Exposed<B = Vec<u8>> {
     bulk: Bulk,

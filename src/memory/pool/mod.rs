@@ -407,6 +407,21 @@ impl Drop for Place<'_> {
 
 /// A buffer of a [`BulkPool`], which its holder has alone. Goes back when it is dropped.
 ///
+/// ```
+/// use margo::{Instance, bulk_memory::BulkPoolSpec};
+///
+/// let instance = Instance::builder("na+sm://").start()?;
+/// let pool = instance.memory().bulk_pool(&BulkPoolSpec::new().class(4096, 1))?;
+/// let mut buffer = pool.get(100)?;
+/// assert_eq!(buffer.len(), 4096); // The size of its class.
+/// buffer[..5].copy_from_slice(b"hello");
+/// assert!(pool.try_get(100)?.is_none(), "it was the only one");
+/// drop(buffer);
+/// assert!(pool.try_get(100)?.is_some());
+/// # instance.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// Counterpart: what `margo_bulk_pool_get` gives, and `margo_bulk_pool_release` takes.
 pub struct PooledBuffer {
     /// Some, until it is dropped.

@@ -5,6 +5,18 @@ use std::time::Duration;
 use crate::BulkError;
 
 /// The buffers that a pool has.
+///
+/// ```
+/// use margo::{Instance, bulk_memory::BulkPoolSpec};
+///
+/// let instance = Instance::builder("na+sm://").start()?;
+/// // Many small buffers, and two large ones.
+/// let spec = BulkPoolSpec::new().class(4096, 64).class(1 << 20, 2);
+/// let pool = instance.memory().bulk_pool(&spec)?;
+/// assert_eq!(pool.bytes_max(), 1 << 20);
+/// # instance.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct BulkPoolSpec {
     /// Bytes of a buffer and number of buffers.
@@ -61,6 +73,26 @@ impl BulkPoolSpec {
 }
 
 /// The reason why there is no buffer, or no pool.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use margo::Instance;
+/// use margo::bulk_memory::{BulkPoolError, BulkPoolSpec};
+///
+/// let instance = Instance::builder("na+sm://").start()?;
+/// let pool = instance.memory().bulk_pool(&BulkPoolSpec::new().class(4096, 1))?;
+/// let buffer = pool.get(4096)?;
+/// match pool.get_timed(4096, Duration::from_millis(1)) {
+///     Ok(_) => unreachable!("the only buffer is in use"),
+///     Err(BulkPoolError::TimedOut { bytes, .. }) => assert_eq!(bytes, 4096),
+///     Err(BulkPoolError::TooLarge { max, .. }) => println!("in parts of {max} bytes"),
+///     Err(error) => println!("{error}"),
+/// }
+/// # drop(buffer);
+/// # instance.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BulkPoolError {
@@ -106,6 +138,20 @@ pub enum BulkPoolError {
 }
 
 /// A class of a [`BulkPool`](super::BulkPool). A snapshot.
+///
+/// ```
+/// use margo::{Instance, bulk_memory::BulkPoolSpec};
+///
+/// let instance = Instance::builder("na+sm://").start()?;
+/// let pool = instance.memory().bulk_pool(&BulkPoolSpec::new().class(4096, 8))?;
+/// let buffer = pool.get(100)?;
+/// let class = pool.stats()[0];
+/// assert_eq!((class.bytes, class.buffers, class.free), (4096, 8, 7));
+/// assert_eq!((class.gets, class.waits), (1, 0));
+/// # drop(buffer);
+/// # instance.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BulkClassStats {
