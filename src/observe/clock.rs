@@ -15,6 +15,16 @@ use std::time::{Duration, Instant, SystemTime};
 ///
 /// Moments of one process can be compared with each other; those of others by
 /// [`system_time`](Self::system_time). The precision is some ten nanoseconds.
+///
+/// ```
+/// use margo::monitor::Moment;
+///
+/// let begun = Moment::now();
+/// let sum: u64 = (0..1000).sum();
+/// let ended = Moment::now();
+/// println!("{sum} took {:?}", ended.since(begun));
+/// assert!(begun.since(ended).is_zero());
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Moment(NonZeroU64);
 

@@ -14,6 +14,22 @@ use crate::{Addr, Pool};
 
 /// How a call ended for its origin: success, or the kind of its
 /// [`ForwardError`](crate::ForwardError).
+///
+/// ```
+/// use margo::{Instance, Rpc, monitor::CallOutcome};
+///
+/// const NOWHERE: Rpc<(), ()> = Rpc::new("nowhere");
+///
+/// let instance = Instance::builder("na+sm://").start()?;
+/// instance.monitoring().start_statistics(1);
+/// assert!(instance.forward(NOWHERE, &instance.self_addr().into(), &()).is_err());
+/// for (outcome, calls) in &instance.monitoring().statistics().origin[0].outcomes {
+///     assert_eq!((*outcome, *calls), (CallOutcome::NotRegistered, 1));
+///     println!("{calls} ended with {outcome}");
+/// }
+/// # instance.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -117,6 +133,23 @@ impl fmt::Display for CallOutcome {
 }
 
 /// The outcome of a request for its target.
+///
+/// ```
+/// use margo::{Instance, Rpc, monitor::RequestOutcome};
+///
+/// const FAIL: Rpc<(), ()> = Rpc::new("fail");
+///
+/// let instance = Instance::builder("na+sm://").start()?;
+/// instance.monitoring().start_statistics(1);
+/// instance.register(FAIL, |request| {
+///     let _ = request.fail("as always");
+/// })?;
+/// assert!(instance.forward(FAIL, &instance.self_addr().into(), &()).is_err());
+/// instance.finalize_and_wait()?; // Now its handlers have ended.
+/// let outcomes = &instance.monitoring().statistics().target[0].outcomes;
+/// assert_eq!(outcomes[&RequestOutcome::Failed], 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -199,6 +232,34 @@ impl fmt::Display for RequestOutcome {
 }
 
 /// A call, as its origin saw it.
+///
+/// ```
+/// use std::sync::{Arc, Mutex};
+///
+/// use margo::monitor::{Monitor, OriginSpan};
+///
+/// #[derive(Default)]
+/// struct Calls(Mutex<Vec<OriginSpan>>);
+///
+/// impl Monitor for Calls {
+///     fn on_origin_call(&self, span: &OriginSpan) {
+///         self.0.lock().unwrap().push(span.clone());
+///     }
+/// }
+/// # use margo::{Instance, Rpc};
+/// # const PING: Rpc<(), ()> = Rpc::new("ping");
+/// # let calls = Arc::new(Calls::default());
+/// # let instance = Instance::builder("na+sm://").monitor(calls.clone()).start()?;
+/// # instance.serve(PING).function(|()| ())?;
+/// # instance.forward(PING, &instance.self_addr().into(), &())?;
+/// # instance.finalize_and_wait()?;
+/// // … a call of `ping` …
+/// let calls = calls.0.lock().unwrap();
+/// let ping = calls.iter().find(|span| span.rpc == "ping").expect("it was called");
+/// let (Some(sent), Some(arrived)) = (ping.sent, ping.arrived) else { panic!("it has ended") };
+/// println!("{:?} until it was sent, {:?} away", sent.since(ping.created), arrived.since(sent));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct OriginSpan {
@@ -242,6 +303,34 @@ pub struct OriginSpan {
 }
 
 /// A request, as its target saw it.
+///
+/// ```
+/// use std::sync::{Arc, Mutex};
+///
+/// use margo::monitor::{Monitor, TargetSpan};
+///
+/// #[derive(Default)]
+/// struct Requests(Mutex<Vec<TargetSpan>>);
+///
+/// impl Monitor for Requests {
+///     fn on_target_call(&self, span: &TargetSpan) {
+///         self.0.lock().unwrap().push(span.clone());
+///     }
+/// }
+/// # use margo::{Instance, Rpc};
+/// # const PING: Rpc<(), ()> = Rpc::new("ping");
+/// # let requests = Arc::new(Requests::default());
+/// # let instance = Instance::builder("na+sm://").monitor(requests.clone()).start()?;
+/// # instance.serve(PING).function(|()| ())?;
+/// # instance.forward(PING, &instance.self_addr().into(), &())?;
+/// # instance.finalize_and_wait()?;
+/// // … a request of `ping` …
+/// let requests = requests.0.lock().unwrap();
+/// let ping = requests.iter().find(|span| span.rpc == "ping").expect("it was served");
+/// let started = ping.started.expect("its handler ran");
+/// println!("from {}, begun after {:?}", ping.peer, started.since(ping.arrived));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct TargetSpan {
@@ -293,6 +382,25 @@ pub struct TargetSpan {
 }
 
 /// The bulk transfers that the ULT of a handler made and that were over before its span was.
+///
+/// ```
+/// use margo::monitor::{Monitor, TargetSpan};
+///
+/// /// Reports handlers that move a lot of data.
+/// struct Heavy;
+///
+/// impl Monitor for Heavy {
+///     fn on_target_call(&self, span: &TargetSpan) {
+///         if span.bulk.bytes > 1 << 30 {
+///             let (bytes, transfers) = (span.bulk.bytes, span.bulk.transfers);
+///             println!("{}: {bytes} bytes in {transfers} transfers", span.rpc);
+///         }
+///     }
+/// }
+/// # let heavy = std::sync::Arc::new(Heavy);
+/// # margo::Instance::builder("na+sm://").monitor(heavy).start()?.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BulkOfRequest {
@@ -306,6 +414,19 @@ pub struct BulkOfRequest {
 }
 
 /// The direction in which bulk data moves.
+///
+/// ```
+/// use margo::monitor::{BulkDirection, Statistics};
+///
+/// /// The bytes that an instance has fetched, and those that it has written.
+/// fn moved(statistics: &Statistics) -> (u64, u64) {
+///     statistics.bulk.iter().fold((0, 0), |(pulled, pushed), row| match row.direction {
+///         BulkDirection::Pull => (pulled + row.bytes, pushed),
+///         BulkDirection::Push => (pulled, pushed + row.bytes),
+///     })
+/// }
+/// assert_eq!(moved(&Statistics::default()), (0, 0));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BulkDirection {
@@ -316,6 +437,20 @@ pub enum BulkDirection {
 }
 
 /// The outcome of a bulk transfer.
+///
+/// ```
+/// # use margo::{Access, Instance, monitor::BulkOutcome};
+/// # let instance = Instance::builder("na+sm://").start()?;
+/// # let exposed = instance.expose(vec![7; 100_000], Access::ReadOnly)?;
+/// # let mut buffer = instance.memory().bulk_buffer(100_000)?;
+/// instance.monitoring().start_statistics(1);
+/// instance.pull(&instance.self_addr(), exposed.bulk(), 0, &mut buffer, 0..100_000)?;
+/// let outcomes = &instance.monitoring().statistics().bulk[0].outcomes;
+/// assert_eq!(outcomes[&BulkOutcome::Ok], 1);
+/// assert_eq!(BulkOutcome::TimedOut.name(), "timed_out");
+/// # instance.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -348,6 +483,33 @@ impl BulkOutcome {
 }
 
 /// A bulk transfer, as the side that asked for it saw it.
+///
+/// ```
+/// use std::sync::{Arc, Mutex};
+///
+/// use margo::monitor::{BulkSpan, Monitor};
+///
+/// #[derive(Default)]
+/// struct Transfers(Mutex<Vec<BulkSpan>>);
+///
+/// impl Monitor for Transfers {
+///     fn on_bulk(&self, span: &BulkSpan) {
+///         self.0.lock().unwrap().push(span.clone());
+///     }
+/// }
+/// # use margo::{Access, Instance};
+/// # let transfers = Arc::new(Transfers::default());
+/// # let instance = Instance::builder("na+sm://").monitor(transfers.clone()).start()?;
+/// # let exposed = instance.expose(vec![7; 100_000], Access::ReadOnly)?;
+/// # let mut buffer = instance.memory().bulk_buffer(100_000)?;
+/// # instance.pull(&instance.self_addr(), exposed.bulk(), 0, &mut buffer, 0..100_000)?;
+/// # instance.finalize_and_wait()?;
+/// // … a pull of 100,000 bytes …
+/// let span = &transfers.0.lock().unwrap()[0];
+/// assert_eq!(span.bytes, 100_000);
+/// println!("{:?}", span.ended.expect("it is over").since(span.created));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct BulkSpan {
@@ -378,6 +540,25 @@ pub struct BulkSpan {
 }
 
 /// The request to which a bulk transfer belongs.
+///
+/// ```
+/// use margo::monitor::{BulkSpan, Monitor};
+///
+/// /// Reports for whom data is moved.
+/// struct Movers;
+///
+/// impl Monitor for Movers {
+///     fn on_bulk(&self, span: &BulkSpan) {
+///         if let Some(request) = &span.request {
+///             let after = span.created.since(request.arrived);
+///             println!("{} bytes for {}, {after:?} after it asked", span.bytes, request.peer);
+///         }
+///     }
+/// }
+/// # let movers = std::sync::Arc::new(Movers);
+/// # margo::Instance::builder("na+sm://").monitor(movers).start()?.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct RequestOfBulk {

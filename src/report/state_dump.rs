@@ -20,6 +20,17 @@ use crate::{Metrics, report::collect};
 ///
 /// `Display` prints it as indented JSON, whose keys are the fields here, and those of [`Metrics`]
 /// beside them.
+///
+/// ```
+/// let instance = margo::Instance::builder("na+sm://").start()?;
+/// let dump = instance.monitoring().state_dump();
+/// assert_eq!(dump.metrics.address, instance.self_addr().uri());
+/// println!("these run a unit that does not yield: {:?}", dump.busy_xstreams);
+/// // All of it as JSON, for a report.
+/// assert!(dump.to_string().starts_with('{'));
+/// # instance.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct StateDump {
@@ -41,6 +52,17 @@ pub struct StateDump {
 }
 
 /// One ULT.
+///
+/// ```
+/// let instance = margo::Instance::builder("na+sm://").start()?;
+/// for ult in instance.monitoring().state_dump().ults {
+///     let name = ult.name.as_deref().unwrap_or("a ULT");
+///     println!("{name} in {}, for {:?} ms: {}", ult.pool, ult.since_msec, ult.state);
+///     assert!(ult.stack.is_empty(), "they were not asked for");
+/// }
+/// # instance.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct UltLine {

@@ -9,6 +9,21 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 /// The work that an instance has done since it started. A snapshot.
+///
+/// ```
+/// use margo::{Instance, Rpc};
+///
+/// const PING: Rpc<(), ()> = Rpc::new("ping");
+///
+/// let instance = Instance::builder("na+sm://").start()?;
+/// instance.serve(PING).function(|()| ())?;
+/// instance.forward(PING, &instance.self_addr().into(), &())?;
+/// let stats = instance.monitoring().stats();
+/// assert_eq!((stats.requests_sent, stats.requests_received), (1, 1));
+/// assert_eq!(stats.handlers_panicked, 0);
+/// # instance.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
@@ -60,6 +75,16 @@ macro_rules! plain {
 }
 
 /// The phase of an instance's life.
+///
+/// ```
+/// use margo::{Instance, metrics::Phase};
+///
+/// let instance = Instance::builder("na+sm://").start()?;
+/// assert_eq!(instance.metrics().phase, Phase::Running);
+/// instance.finalize_and_wait()?;
+/// assert_eq!(instance.metrics().phase, Phase::Finalized);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -77,6 +102,21 @@ pub enum Phase {
 }
 
 /// The pool or RPC that a gate is in front of.
+///
+/// ```
+/// # use margo::{Instance, Rpc, config::Admission, metrics::GateKind};
+/// # const PING: Rpc<(), ()> = Rpc::new("ping");
+/// let instance = Instance::builder("na+sm://").start()?;
+/// instance.serve(PING).admission(Admission::new(8)).function(|()| ())?;
+/// for gate in instance.metrics().gates {
+///     match gate.kind {
+///         GateKind::Rpc => assert_eq!(gate.name, "ping"),
+///         _ => println!("pool {}", gate.name),
+///     }
+/// }
+/// # instance.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -92,6 +132,23 @@ pub enum GateKind {
 }
 
 /// The side of an RPC: its origin or its target.
+///
+/// ```
+/// use margo::{Instance, Rpc, metrics::RpcEnd};
+///
+/// const PING: Rpc<(), ()> = Rpc::new("ping");
+///
+/// let instance = Instance::builder("na+sm://").start()?;
+/// instance.monitoring().start_statistics(1);
+/// instance.serve(PING).function(|()| ())?;
+/// instance.forward(PING, &instance.self_addr().into(), &())?;
+/// let rpcs = instance.metrics().rpcs;
+/// // It has called itself, so it has both ends.
+/// assert!(rpcs.iter().any(|rpc| rpc.name == "ping" && rpc.end == RpcEnd::Origin));
+/// assert!(rpcs.iter().any(|rpc| rpc.name == "ping" && rpc.end == RpcEnd::Target));
+/// # instance.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -108,6 +165,17 @@ pub enum RpcEnd {
 
 plain! {
     /// Counts of the threads for [`ult::blocking`] and of their work; see [`ult::BlockingStats`].
+    ///
+    /// ```
+    /// let instance = margo::Instance::builder("na+sm://").start()?;
+    /// let handler = instance.layout().rpc_pool().spawn(|| ult::blocking(|| 6 * 7))?;
+    /// assert_eq!(handler.join()?, 42);
+    /// let blocking = instance.metrics().blocking;
+    /// println!("{} threads, {} closures done", blocking.threads, blocking.done);
+    /// assert_eq!(blocking.queued, 0);
+    /// # instance.finalize_and_wait()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     BlockingMetrics {
         /// Threads that exist.
         threads: usize,
@@ -120,6 +188,21 @@ plain! {
     }
 
     /// An instance at about one moment; see [`Instance::metrics`](crate::Instance::metrics).
+    ///
+    /// ```
+    /// use margo::{Instance, Metrics};
+    ///
+    /// let instance = Instance::builder("na+sm://").start()?;
+    /// let metrics = instance.metrics();
+    /// assert_eq!(metrics.address, instance.self_addr().uri());
+    /// println!("{} handlers run, for {} s", metrics.handlers_running, metrics.uptime_sec);
+    ///
+    /// // A collector elsewhere reads the JSON again.
+    /// let json = serde_json::to_string(&metrics)?;
+    /// assert_eq!(serde_json::from_str::<Metrics>(&json)?.address, metrics.address);
+    /// # instance.finalize_and_wait()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     Metrics {
         /// Version of margo.
         version: String,
@@ -161,6 +244,21 @@ plain! {
 
     /// The work that the RPC layer has done, over all shards.
     ///
+    /// ```
+    /// use margo::{Instance, Rpc};
+    ///
+    /// const PING: Rpc<(), ()> = Rpc::new("ping");
+    ///
+    /// let instance = Instance::builder("na+sm://").start()?;
+    /// instance.serve(PING).function(|()| ())?;
+    /// instance.forward(PING, &instance.self_addr().into(), &())?;
+    /// let network = instance.metrics().network;
+    /// assert_eq!((network.requests_sent, network.responses_received), (1, 1));
+    /// assert_eq!((network.malformed, network.not_registered), (0, 0));
+    /// # instance.finalize_and_wait()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// Counterpart: `HG_Class_get_counters`.
     NetworkCounters {
         /// Requests sent.
@@ -200,6 +298,16 @@ plain! {
     }
 
     /// One shard and its progress ULT.
+    ///
+    /// ```
+    /// let instance = margo::init(r#"{ "margo": { "address": "na+sm://", "shards": 2 } }"#)?;
+    /// for shard in instance.metrics().shards {
+    ///     println!("{}: {} polls in {}", shard.index, shard.polls, shard.progress_pool);
+    ///     assert!(!shard.removed && shard.in_flight == 0);
+    /// }
+    /// # instance.finalize_and_wait()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ShardMetrics {
         /// The number of the shard.
         index: usize,
@@ -222,6 +330,17 @@ plain! {
     }
 
     /// One pool.
+    ///
+    /// ```
+    /// let instance = margo::Instance::builder("na+sm://").start()?;
+    /// instance.layout().rpc_pool().spawn(|| ())?.join()?;
+    /// let pool = &instance.metrics().pools[0];
+    /// assert_eq!((&*pool.name, &*pool.xstreams[0]), ("__primary__", "__primary__"));
+    /// println!("{} of {} ULTs suspended", pool.blocked, pool.alive);
+    /// assert!(pool.created >= 1);
+    /// # instance.finalize_and_wait()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     PoolMetrics {
         /// The name.
         name: String,
@@ -250,6 +369,15 @@ plain! {
     }
 
     /// One execution stream.
+    ///
+    /// ```
+    /// let instance = margo::Instance::builder("na+sm://").start()?;
+    /// let xstream = &instance.metrics().xstreams[0];
+    /// assert_eq!((&*xstream.name, &*xstream.pools[0]), ("__primary__", "__primary__"));
+    /// println!("{}, has slept for {} s", xstream.state, xstream.slept_sec);
+    /// # instance.finalize_and_wait()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     XstreamMetrics {
         /// The name.
         name: String,
@@ -275,6 +403,18 @@ plain! {
     }
 
     /// The unit that an execution stream runs.
+    ///
+    /// ```
+    /// let instance = margo::Instance::builder("na+sm://").start()?;
+    /// for xstream in instance.metrics().xstreams {
+    ///     if let Some(unit) = xstream.current {
+    ///         let name = unit.name.as_deref().unwrap_or("a unit");
+    ///         println!("{} runs {name} (number {}, pool {})", xstream.name, unit.id, unit.pool);
+    ///     }
+    /// }
+    /// # instance.finalize_and_wait()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     CurrentUnit {
         /// The number.
         id: u64,
@@ -285,6 +425,21 @@ plain! {
     }
 
     /// A gate of admission control and the requests at it.
+    ///
+    /// ```
+    /// use margo::{Instance, Rpc, config::Admission, metrics::GateKind};
+    ///
+    /// const PING: Rpc<(), ()> = Rpc::new("ping");
+    ///
+    /// let instance = Instance::builder("na+sm://").start()?;
+    /// instance.serve(PING).admission(Admission::new(8)).function(|()| ())?;
+    /// let gates = instance.metrics().gates;
+    /// let ping = gates.iter().find(|gate| gate.kind == GateKind::Rpc && gate.name == "ping");
+    /// let ping = ping.expect("it has a bound of its own");
+    /// assert_eq!((ping.handlers_max, ping.in_hand, ping.refused), (8, 0, 0));
+    /// # instance.finalize_and_wait()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     GateMetrics {
         /// The kind of thing that it is in front of.
         kind: GateKind,
@@ -304,6 +459,22 @@ plain! {
 
     /// One end of an RPC: all peers and call paths of
     /// [`statistics`](crate::groups::InstanceMonitoring::statistics) together.
+    ///
+    /// ```
+    /// use margo::{Instance, Rpc, metrics::RpcEnd};
+    ///
+    /// const PING: Rpc<(), ()> = Rpc::new("ping");
+    ///
+    /// let instance = Instance::builder("na+sm://").start()?;
+    /// instance.monitoring().start_statistics(1);
+    /// instance.serve(PING).function(|()| ())?;
+    /// instance.forward(PING, &instance.self_addr().into(), &())?;
+    /// let rpcs = instance.metrics().rpcs;
+    /// let calls = rpcs.iter().find(|rpc| rpc.end == RpcEnd::Origin).expect("it made one");
+    /// assert_eq!((&*calls.name, calls.begun, calls.outcomes["ok"]), ("ping", 1, 1));
+    /// # instance.finalize_and_wait()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     RpcMetrics {
         /// Which end.
         end: RpcEnd,
@@ -325,6 +496,22 @@ plain! {
 
     /// How long a phase of calls took, since the statistics were switched on. Where not each call
     /// is timed, these are estimates for all.
+    ///
+    /// ```
+    /// # use margo::{Instance, Rpc, metrics::RpcEnd};
+    /// # const PING: Rpc<(), ()> = Rpc::new("ping");
+    /// # let instance = Instance::builder("na+sm://").start()?;
+    /// instance.monitoring().start_statistics(1);
+    /// # instance.serve(PING).function(|()| ())?;
+    /// instance.forward(PING, &instance.self_addr().into(), &())?;
+    /// let rpcs = instance.metrics().rpcs;
+    /// let calls = rpcs.iter().find(|rpc| rpc.end == RpcEnd::Origin).expect("it made one");
+    /// let total = &calls.phases["total"];
+    /// assert_eq!(total.count, 1);
+    /// println!("99 % within {} s, mean {} s", total.p99_sec, total.sum_sec / total.count as f64);
+    /// # instance.finalize_and_wait()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     PhaseMetrics {
         /// How many there were.
         count: u64,
@@ -341,6 +528,22 @@ plain! {
     }
 
     /// The peers of an instance.
+    ///
+    /// ```
+    /// # use margo::{Instance, Rpc};
+    /// # const PING: Rpc<(), ()> = Rpc::new("ping");
+    /// # let service = Instance::builder("na+sm://").start()?;
+    /// # service.serve(PING).function(|()| ())?;
+    /// # let client = Instance::builder("na+sm://").listen(false).start()?;
+    /// # let target = client.lookup(service.self_addr().uri())?.into();
+    /// client.forward(PING, &target, &())?;
+    /// let peers = client.metrics().peers;
+    /// assert_eq!((peers.total(), peers.calls_in_flight), (1, 0));
+    /// assert_eq!(peers.connected()["sm"], 1);
+    /// # client.finalize_and_wait()?;
+    /// # service.finalize_and_wait()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     PeersMetrics {
         /// How many there are of each kind.
         counts: Vec<PeerCount>,
@@ -354,6 +557,23 @@ plain! {
     }
 
     /// Peers of one kind.
+    ///
+    /// ```
+    /// # use margo::{Instance, Rpc};
+    /// # const PING: Rpc<(), ()> = Rpc::new("ping");
+    /// # let service = Instance::builder("na+sm://").start()?;
+    /// # service.serve(PING).function(|()| ())?;
+    /// # let client = Instance::builder("na+sm://").listen(false).start()?;
+    /// # let target = client.lookup(service.self_addr().uri())?.into();
+    /// client.forward(PING, &target, &())?;
+    /// for kind in client.metrics().peers.counts {
+    ///     println!("{} peers over {} are {}", kind.count, kind.transport, kind.link);
+    ///     assert_eq!((kind.count, &*kind.transport, &*kind.link), (1, "sm", "connected"));
+    /// }
+    /// # client.finalize_and_wait()?;
+    /// # service.finalize_and_wait()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     PeerCount {
         /// The transport that reaches them: `sm`, `tcp` …
         transport: String,
@@ -364,6 +584,22 @@ plain! {
     }
 
     /// One peer.
+    ///
+    /// ```
+    /// # use margo::{Instance, Rpc};
+    /// # const PING: Rpc<(), ()> = Rpc::new("ping");
+    /// # let service = Instance::builder("na+sm://").start()?;
+    /// # service.serve(PING).function(|()| ())?;
+    /// # let client = Instance::builder("na+sm://").listen(false).start()?;
+    /// # let target = client.lookup(service.self_addr().uri())?.into();
+    /// client.forward(PING, &target, &())?;
+    /// let peer = &client.metrics().peers.list[0];
+    /// assert_eq!((&*peer.address, &*peer.transport), (service.self_addr().uri(), "sm"));
+    /// assert!(peer.calls_in_flight == 0 && peer.oldest_call_sec.is_none());
+    /// # client.finalize_and_wait()?;
+    /// # service.finalize_and_wait()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     PeerMetrics {
         /// The address.
         address: String,
@@ -392,6 +628,20 @@ plain! {
     }
 
     /// Memory of an instance.
+    ///
+    /// ```
+    /// use margo::{Access, Instance};
+    ///
+    /// let instance = Instance::builder("na+sm://").start()?;
+    /// let before = instance.metrics().memory;
+    /// let exposed = instance.expose(vec![0; 1000], Access::ReadOnly)?;
+    /// let memory = instance.metrics().memory;
+    /// assert_eq!(memory.regions, before.regions + 1);
+    /// assert_eq!(memory.region_bytes, before.region_bytes + 1000);
+    /// # drop(exposed);
+    /// # instance.finalize_and_wait()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     MemoryMetrics {
         /// Stacks of ULTs that exist, in use or kept.
         stacks: usize,
@@ -411,6 +661,19 @@ plain! {
     }
 
     /// A class of buffers of a [`BulkPool`](crate::bulk_memory::BulkPool).
+    ///
+    /// ```
+    /// use margo::{Instance, bulk_memory::BulkPoolSpec};
+    ///
+    /// let instance = Instance::builder("na+sm://").start()?;
+    /// let pool = instance.memory().bulk_pool(&BulkPoolSpec::new().class(4096, 8))?;
+    /// let buffer = pool.get(100)?;
+    /// let class = &instance.metrics().memory.bulk_pools[0];
+    /// assert_eq!((class.buffer_bytes, class.buffers, class.free), (4096, 8, 7));
+    /// # drop(buffer);
+    /// # instance.finalize_and_wait()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     BulkPoolMetrics {
         /// Which pool, in the order in which they were made.
         pool: u64,
@@ -429,6 +692,15 @@ plain! {
     }
 
     /// The process that an instance is in.
+    ///
+    /// ```
+    /// let instance = margo::Instance::builder("na+sm://").start()?;
+    /// let process = instance.metrics().process;
+    /// assert_eq!(process.id, std::process::id());
+    /// println!("{} bytes resident, {} s of CPU time", process.resident_bytes, process.cpu_sec);
+    /// # instance.finalize_and_wait()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ProcessMetrics {
         /// The number.
         id: u32,

@@ -94,6 +94,22 @@ impl Distribution {
 ///
 /// Where not every call is looked at, each one that is stands for those before it, and `count` is
 /// about how many calls there were; see [`Statistics`](super::Statistics).
+///
+/// ```
+/// # const PING: margo::Rpc<(), ()> = margo::Rpc::new("ping");
+/// let instance = margo::Instance::builder("na+sm://").start()?;
+/// # instance.serve(PING).function(|()| ())?;
+/// instance.monitoring().start_statistics(1);
+/// for _ in 0..10 {
+///     instance.forward(PING, &instance.self_addr().into(), &())?;
+/// }
+/// let total = &instance.monitoring().statistics().origin[0].figures.total;
+/// println!("median {} ns, mean {} ns", total.p50, total.mean);
+/// assert_eq!(total.count, 10);
+/// assert!(total.percentile(0.25) <= total.p50 && total.p50 <= total.max);
+/// # instance.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Figures {

@@ -48,6 +48,19 @@ macro_rules! quantities {
 quantities! {
     /// The times of calls at their origin, nanoseconds, and sizes, bytes. A phase that a call did
     /// not come to is not in it.
+    ///
+    /// ```
+    /// # const PING: margo::Rpc<(), ()> = margo::Rpc::new("ping");
+    /// let instance = margo::Instance::builder("na+sm://").start()?;
+    /// # instance.serve(PING).function(|()| ())?;
+    /// instance.monitoring().start_statistics(1);
+    /// instance.forward(PING, &instance.self_addr().into(), &())?;
+    /// let figures = &instance.monitoring().statistics().origin[0].figures;
+    /// println!("{} ns, of which {} away", figures.total.mean, figures.network.mean);
+    /// assert_eq!(figures.total.count, 1);
+    /// # instance.finalize_and_wait()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     OriginFigures, OriginKept {
         /// Encoding the arguments.
         encode,
@@ -78,6 +91,21 @@ quantities! {
 quantities! {
     /// The times of requests at their target, nanoseconds, and sizes, bytes. A phase that a
     /// request did not come to is not in it.
+    ///
+    /// ```
+    /// # const LEN: margo::Rpc<String, usize> = margo::Rpc::new("len");
+    /// let instance = margo::Instance::builder("na+sm://").start()?;
+    /// # instance.serve(LEN).function(|text| text.len())?;
+    /// instance.monitoring().start_statistics(1);
+    /// instance.forward(LEN, &instance.self_addr().into(), &"four".to_owned())?;
+    /// instance.finalize_and_wait()?; // Now its handlers have ended.
+    /// let figures = &instance.monitoring().statistics().target[0].figures;
+    /// for (name, figures) in figures.each() {
+    ///     println!("{name}: {}", figures.mean);
+    /// }
+    /// assert_eq!((figures.run.count, figures.bulk.count), (1, 0));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     TargetFigures, TargetKept {
         /// From when the request was here until it had passed all bounds on requests in hand.
         admission,
@@ -115,6 +143,20 @@ quantities! {
 
 quantities! {
     /// The times of bulk transfers, nanoseconds, and sizes, bytes.
+    ///
+    /// ```
+    /// # use margo::{Access, Instance};
+    /// # let instance = Instance::builder("na+sm://").start()?;
+    /// # let exposed = instance.expose(vec![7; 100_000], Access::ReadOnly)?;
+    /// # let mut buffer = instance.memory().bulk_buffer(100_000)?;
+    /// instance.monitoring().start_statistics(1);
+    /// instance.pull(&instance.self_addr(), exposed.bulk(), 0, &mut buffer, 0..100_000)?;
+    /// let figures = &instance.monitoring().statistics().bulk[0].figures;
+    /// println!("{} bytes in {} ns", figures.size.mean, figures.total.mean);
+    /// assert_eq!(figures.size.max, 100_000);
+    /// # instance.finalize_and_wait()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     BulkFigures, BulkKept {
         /// Asking the network for it.
         start,
@@ -194,6 +236,18 @@ impl BulkKept {
 }
 
 /// An RPC as statistics name it.
+///
+/// ```
+/// # const PING: margo::Rpc<(), ()> = margo::Rpc::new("ping");
+/// let instance = margo::Instance::builder("na+sm://").start()?;
+/// # instance.serve(PING).function(|()| ())?;
+/// instance.monitoring().start_statistics(1);
+/// instance.forward(PING, &instance.self_addr().into(), &())?;
+/// let rpc = &instance.monitoring().statistics().origin[0].rpc;
+/// assert_eq!((&*rpc.name, rpc.provider), ("ping", margo::ProviderId::DEFAULT.get()));
+/// # instance.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct RpcName {
@@ -206,6 +260,20 @@ pub struct RpcName {
 }
 
 /// Calls that this instance has made: of one RPC, on behalf of one RPC, to one peer.
+///
+/// ```
+/// # use margo::{Instance, Rpc, monitor::CallOutcome};
+/// # const PING: Rpc<(), ()> = Rpc::new("ping");
+/// let instance = Instance::builder("na+sm://").start()?;
+/// # instance.serve(PING).function(|()| ())?;
+/// instance.monitoring().start_statistics(1);
+/// instance.forward(PING, &instance.self_addr().into(), &())?;
+/// let row = &instance.monitoring().statistics().origin[0];
+/// assert_eq!((&*row.rpc.name, &*row.peer), ("ping", instance.self_addr().uri()));
+/// assert_eq!((row.calls, row.in_flight, row.outcomes[&CallOutcome::Ok]), (1, 0, 1));
+/// # instance.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct OriginStatistics {
@@ -226,6 +294,20 @@ pub struct OriginStatistics {
 }
 
 /// Requests that this instance has got: of one RPC, on behalf of one RPC, from one peer.
+///
+/// ```
+/// # use margo::{Instance, Rpc, monitor::RequestOutcome};
+/// # const PING: Rpc<(), ()> = Rpc::new("ping");
+/// let instance = Instance::builder("na+sm://").start()?;
+/// # instance.serve(PING).function(|()| ())?;
+/// instance.monitoring().start_statistics(1);
+/// instance.forward(PING, &instance.self_addr().into(), &())?;
+/// instance.finalize_and_wait()?; // Now its handlers have ended.
+/// let row = &instance.monitoring().statistics().target[0];
+/// assert_eq!((&*row.rpc.name, row.requests, row.in_hand), ("ping", 1, 0));
+/// assert_eq!(row.outcomes[&RequestOutcome::Ok], 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct TargetStatistics {
@@ -248,6 +330,20 @@ pub struct TargetStatistics {
 }
 
 /// Bulk transfers that this instance asked for: on behalf of one RPC, with one peer, one way.
+///
+/// ```
+/// # use margo::{Access, Instance, monitor::BulkDirection};
+/// # let instance = Instance::builder("na+sm://").start()?;
+/// # let exposed = instance.expose(vec![7; 100_000], Access::ReadOnly)?;
+/// # let mut buffer = instance.memory().bulk_buffer(100_000)?;
+/// instance.monitoring().start_statistics(1);
+/// instance.pull(&instance.self_addr(), exposed.bulk(), 0, &mut buffer, 0..100_000)?;
+/// let row = &instance.monitoring().statistics().bulk[0];
+/// assert_eq!((row.direction, row.transfers, row.bytes), (BulkDirection::Pull, 1, 100_000));
+/// assert_eq!(row.rpc, None, "no handler asked for it");
+/// # instance.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct BulkStatistics {
@@ -273,6 +369,16 @@ pub struct BulkStatistics {
 /// The time that progress ULTs spend on polls and on sleeps, nanoseconds. One sleep in
 /// `sample_progress_every` is timed, and one poll in 1024 times as many. Each stands for those
 /// before it, so sums and counts are comparable.
+///
+/// ```
+/// let instance = margo::Instance::builder("na+sm://").start()?;
+/// instance.monitoring().start_statistics(1);
+/// // … calls …
+/// let progress = instance.monitoring().statistics().progress;
+/// println!("slept {} times, for {} ns in all", progress.sleep.count, progress.sleep.sum());
+/// # instance.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ProgressStatistics {
@@ -292,6 +398,23 @@ pub struct ProgressStatistics {
 /// for those between it and the one before, so averages, percentiles and counts of
 /// [`Figures`] are estimates for all calls; only `min` and `max` are those of the calls that were
 /// looked at.
+///
+/// ```
+/// use margo::{Instance, Rpc};
+///
+/// const PING: Rpc<(), ()> = Rpc::new("ping");
+///
+/// let instance = Instance::builder("na+sm://").start()?;
+/// instance.monitoring().start_statistics(1);
+/// # instance.serve(PING).function(|()| ())?;
+/// instance.forward(PING, &instance.self_addr().into(), &())?;
+/// let statistics = instance.monitoring().statistics();
+/// let calls: u64 = statistics.origin.iter().map(|row| row.calls).sum();
+/// assert_eq!((calls, statistics.bulk.len()), (1, 0));
+/// println!("{} calls per second", calls as f64 / statistics.seconds);
+/// # instance.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Statistics {
@@ -599,119 +722,4 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use serde_json::Value;
-    use ult::Eventual;
-
-    use super::super::c_layout;
-    use super::super::rows::Key;
-    use super::*;
-
-    /// Counts a transfer of 10 bytes on behalf of that RPC; 0: outside of any.
-    fn pull(store: &Store, rpc: u64, peer: u64) {
-        let key = Key { id: rpc, parent: BulkDirection::Pull as u64, peer };
-        let about = || About {
-            rpc: String::new(),
-            id: rpc,
-            parent: key.parent,
-            peer: format!("peer{peer}"),
-        };
-        let begun = store.bulk.begin(key, about, 0);
-        store.bulk.row(begun.row).unwrap().bytes(10);
-    }
-
-    /// How many transfers C's layout has of an RPC of that number and provider.
-    fn in_c_layout(told: &Statistics, of: &str) -> u64 {
-        let stats = c_layout::stats(told, 9);
-        let rpcs = stats["rpcs"].as_object().unwrap().iter();
-        let targets = rpcs.filter(|(key, _)| key.ends_with(of)).map(|(_, rpc)| &rpc["target"]);
-        let values = |of: &Value| of.as_object().unwrap().values().cloned().collect::<Vec<_>>();
-        let bulk = targets.flat_map(values).flat_map(|target| values(&target["bulk"]));
-        bulk.map(|bulk| bulk["itransfer"]["size"]["num"].as_u64().unwrap()).sum()
-    }
-
-    #[test]
-    fn transfers_beyond_the_bound_are_told_apart_from_those_outside_of_any_rpc() {
-        let store = Store::new(4);
-        let every_transfer = |store: &Store, rpc, peer| {
-            pull(store, rpc, peer);
-            let key = Key { id: rpc, parent: 0, peer };
-            let row = store.bulk.number(key, || unreachable!("it has one"));
-            // Looked at, so that C's layout has figures.
-            store.bulk.row(row).unwrap().note(|kept| kept.size.add(10, 1));
-        };
-        (0..20).for_each(|peer| every_transfer(&store, 0, peer));
-        (1..=7u64).for_each(|rpc| every_transfer(&store, rpc << 16, 0));
-        let told = store.read(String::new(), false);
-        let sum = |is: fn(&Option<RpcName>) -> bool| {
-            told.bulk.iter().filter(|row| is(&row.rpc)).map(|row| row.transfers).sum::<u64>()
-        };
-        assert_eq!(sum(Option::is_none), 20, "outside of any: {:#?}", told.bulk);
-        let is_rest = |rpc: &Option<RpcName>| {
-            rpc.as_ref().is_some_and(|rpc| rpc.name == OTHER_RPCS_NAME && rpc.rpc_id == 0)
-        };
-        assert_eq!(sum(is_rest), 7);
-        assert_eq!(in_c_layout(&told, ":65535:65535"), 20, "the RPC of C's number 0");
-        assert_eq!(in_c_layout(&told, ":65535:0"), 7);
-    }
-
-    #[test]
-    fn a_long_sum_gives_way_to_others_of_its_execution_stream() {
-        const ROWS: usize = 640;
-        let store = Store::new(ROWS);
-        for rpc in 0..ROWS as u64 {
-            let key = Key { id: rpc << 16, parent: 0, peer: 0 };
-            let about = || About { rpc: rpc.to_string(), id: key.id, parent: 0, peer: "x".into() };
-            store.target.begin(key, about, 0);
-        }
-        let runtime = ult::Runtime::builder()
-            .pool(ult::PoolSpec::new("p"))
-            .xstream(ult::XstreamSpec::new("x").pools(["p"]))
-            .start()
-            .unwrap();
-        let pool = runtime.pool("p").unwrap();
-        let (turns, summed) = (Arc::new(AtomicU32::new(0)), Arc::new(Eventual::new()));
-        let (counted, is_over) = (turns.clone(), summed.clone());
-        let other = pool.spawn(move || {
-            while !is_over.is_ready() {
-                counted.fetch_add(1, Ordering::Relaxed);
-                ult::yield_now();
-            }
-        });
-        let sum = pool.spawn(move || {
-            let before = turns.load(Ordering::Relaxed);
-            let sums = store.by_rpc();
-            summed.set(()).unwrap();
-            (sums.len(), turns.load(Ordering::Relaxed) - before)
-        });
-        let (rpcs, turns) = sum.unwrap().join().unwrap();
-        other.unwrap().join().unwrap();
-        assert_eq!((rpcs, turns as usize), (ROWS, ROWS / 64));
-        runtime.shutdown().unwrap();
-    }
-
-    #[test]
-    fn series_have_what_is_beyond_the_bound_and_nothing_from_outside_of_any_rpc() {
-        let store = Store::new(4);
-        let requests = |rpc: u64, peer: u64| {
-            let about = || About {
-                rpc: format!("rpc{rpc}"),
-                id: rpc << 16,
-                parent: 0,
-                peer: peer.to_string(),
-            };
-            store.target.begin(Key { id: rpc << 16, parent: 0, peer }, about, 0);
-        };
-        (1..=10).for_each(|rpc| requests(rpc, 0));
-        (0..20).for_each(|peer| pull(&store, 0, peer));
-        (1..=7u64).for_each(|rpc| pull(&store, rpc << 16, 0));
-        let sums = store.by_rpc();
-        assert_eq!(sums["rpc1:0"], (1, 0));
-        assert_eq!(sums.values().map(|sum| sum.0).sum::<u64>(), 10);
-        let others = sums[OTHER_RPCS_NAME];
-        assert!(others.0 >= 4 && others.1 == 70, "{sums:?}");
-        assert!(!sums.contains_key("other RPCs:0"));
-    }
-}
+mod tests;

@@ -81,6 +81,33 @@ pub trait Monitor: Send + Sync {
 }
 
 /// Something that becomes of an instance; see [`Monitor::on_event`].
+///
+/// ```
+/// use std::sync::{Arc, Mutex};
+///
+/// use margo::monitor::{LifeEvent, Monitor};
+/// use margo::{Instance, Rpc};
+///
+/// const PING: Rpc<(), ()> = Rpc::new("ping");
+///
+/// #[derive(Default)]
+/// struct Names(Mutex<Vec<String>>);
+///
+/// impl Monitor for Names {
+///     fn on_event(&self, event: &LifeEvent<'_>) {
+///         if let LifeEvent::Registered { rpc, .. } = event {
+///             self.0.lock().unwrap().push((*rpc).to_owned());
+///         }
+///     }
+/// }
+///
+/// let names = Arc::new(Names::default());
+/// let service = Instance::builder("na+sm://").monitor(names.clone()).start()?;
+/// service.serve(PING).function(|()| ())?;
+/// assert_eq!(names.0.lock().unwrap().last().unwrap(), "ping");
+/// # service.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum LifeEvent<'a> {
@@ -189,6 +216,25 @@ impl fmt::Debug for InitialMonitors {
 
 /// A monitor that is attached to an instance. Dropping this detaches it;
 /// [`keep`](Self::keep) leaves it attached for as long as the instance lives.
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use margo::monitor::Monitor;
+///
+/// struct Silent;
+///
+/// impl Monitor for Silent {}
+///
+/// let instance = margo::Instance::builder("na+sm://").start()?;
+/// let silent = Arc::new(Silent);
+/// let attached = instance.monitoring().add_monitor(silent.clone());
+/// // … calls, of which it is told …
+/// drop(attached);
+/// assert_eq!(Arc::strong_count(&silent), 1);
+/// # instance.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use = "dropping this detaches the monitor; `keep` leaves it attached"]
 pub struct AttachedMonitor {
     /// `None`: it stays.

@@ -7,6 +7,33 @@ use hg::TraceParent;
 use super::context::{SpanId, TraceContext, from_wire};
 
 /// The place of a call, of a request, or of a transfer in its trace.
+///
+/// ```
+/// use std::sync::{Arc, Mutex};
+///
+/// use margo::monitor::{Monitor, TargetSpan};
+/// use margo::trace::{self, SpanOfTrace, TraceContext};
+///
+/// #[derive(Default)]
+/// struct Traced(Mutex<Vec<SpanOfTrace>>);
+///
+/// impl Monitor for Traced {
+///     fn on_target_call(&self, span: &TargetSpan) {
+///         self.0.lock().unwrap().extend(span.trace);
+///     }
+/// }
+/// # use margo::{Instance, Rpc};
+/// # const PING: Rpc<(), ()> = Rpc::new("ping");
+/// # let traced = Arc::new(Traced::default());
+/// # let instance = Instance::builder("na+sm://").monitor(traced.clone()).start()?;
+/// # instance.serve(PING).function(|()| ())?;
+/// let context = TraceContext::begin();
+/// let target = instance.self_addr().into();
+/// trace::within(Some(context), || instance.forward(PING, &target, &()))?;
+/// # instance.finalize_and_wait()?;
+/// assert_eq!(traced.0.lock().unwrap()[0].context.trace_id, context.trace_id);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct SpanOfTrace {

@@ -10,11 +10,27 @@ use hg::TraceParent;
 
 /// Names all calls that belong together, on whatever hosts. 128 random bits, printed as 32 digits
 /// of hexadecimal: the `trace-id` of W3C Trace Context.
+///
+/// ```
+/// use margo::trace::{TraceContext, TraceId};
+///
+/// let id = TraceId::new(0x4bf9).expect("only zero is no id");
+/// assert_eq!(id.to_string(), "00000000000000000000000000004bf9");
+/// assert_ne!(TraceContext::begin().trace_id, TraceContext::begin().trace_id);
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TraceId(NonZeroU128);
 
 /// Names a call, or the handling of a request, within its trace. 64 random bits, printed as 16
 /// digits of hexadecimal: the `parent-id` of W3C Trace Context.
+///
+/// ```
+/// use margo::trace::SpanId;
+///
+/// let id = SpanId::new(0xf067).expect("only zero is no id");
+/// assert_eq!(id.to_string(), "000000000000f067");
+/// assert_eq!(id.get(), 0xf067);
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SpanId(NonZeroU64);
 
@@ -90,6 +106,18 @@ impl fmt::Debug for SpanId {
 ///
 /// Printed as the `traceparent` header of W3C Trace Context, in which it goes on to, and comes
 /// from, programs that know nothing of margo.
+///
+/// ```
+/// use margo::trace::{self, TraceContext};
+///
+/// // From a request of a program that knows nothing of margo.
+/// let header = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+/// let context = TraceContext::from_traceparent(header).expect("valid, and sampled");
+/// trace::within(Some(context), || {
+///     // Calls from here are part of that trace; to pass it on in other ways:
+///     assert_eq!(trace::current().expect("it is traced").to_string(), header);
+/// });
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TraceContext {
     /// All that belongs together.
