@@ -41,6 +41,21 @@ pub(crate) trait StartsWith: fmt::Debug + Send + Sync {
 }
 
 /// Collects the description of a runtime. Nothing is started before [`start`](Self::start).
+///
+/// ```
+/// use ult::{PoolSpec, Runtime, XstreamSpec};
+///
+/// let builder = Runtime::builder()
+///     .stack_bytes(64 * 1024)
+///     .pool(PoolSpec::new("main"))
+///     .pool(PoolSpec::new("background"))
+///     .xstream(XstreamSpec::new("x0").pools(["main"]))
+///     .xstream(XstreamSpec::new("x1").pools(["main", "background"]));
+/// // The calling thread becomes `x0`, and the closure a ULT of its first pool.
+/// let pools = builder.run(|runtime| runtime.pools().len())?;
+/// assert_eq!(pools, 2);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 #[must_use = "a builder does nothing until `start` is called"]
 pub struct RuntimeBuilder {

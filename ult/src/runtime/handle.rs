@@ -28,6 +28,19 @@ use crate::wait::mutex::Mutex;
 /// the xstreams. Spawns through a [`PoolRef`] work until then. ULTs that never end keep their
 /// (sleeping) threads and memory until the process ends.
 ///
+/// ```
+/// use ult::{PoolSpec, Runtime, XstreamSpec};
+///
+/// let runtime = Runtime::builder()
+///     .pool(PoolSpec::new("main"))
+///     .xstream(XstreamSpec::new("x0").pools(["main"]))
+///     .start()?;
+/// let pool = runtime.pool("main").expect("defined above");
+/// assert_eq!(pool.spawn(|| 6 * 7)?.join()?, 42);
+/// runtime.shutdown()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// Counterpart: the state between `ABT_init` and `ABT_finalize`, but not global: a process may have
 /// several.
 #[derive(Clone)]

@@ -25,6 +25,27 @@ use crate::sync::atomic::fence;
 use crate::sync::{Arc, lock};
 
 /// A runnable unit as listed by [`PoolRef::units`].
+///
+/// ```
+/// use ult::PoolSpec;
+///
+/// # use ult::{Runtime, XstreamSpec};
+/// # let runtime = Runtime::builder()
+/// #     .pool(PoolSpec::new("main"))
+/// #     .xstream(XstreamSpec::new("x0").pools(["main"]))
+/// #     .start()?;
+/// # let pool = runtime.pool("main").expect("defined above");
+/// // No xstream serves this pool, so its units wait.
+/// let spare = runtime.add_pool(PoolSpec::new("spare"))?;
+/// let worker = spare.ult().name("worker").spawn(|| 42)?;
+/// let units = spare.units();
+/// assert_eq!((units[0].id, units[0].name.as_deref()), (worker.id(), Some("worker")));
+/// assert!(!units[0].is_started);
+/// # spare.move_all_to(&pool)?;
+/// # worker.join()?;
+/// # runtime.shutdown()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct UnitInfo {

@@ -9,6 +9,21 @@ use crate::topology::{CpuSet, Place, Topology};
 
 /// The description of an xstream to be made; see
 /// [`RuntimeBuilder::xstream`](crate::RuntimeBuilder::xstream).
+///
+/// ```
+/// use ult::{PoolSpec, RoundRobin, Runtime, XstreamSpec};
+///
+/// let spec = XstreamSpec::new("x0").pools(["rpc", "io"]).scheduler(Box::new(RoundRobin::new()));
+/// let runtime = Runtime::builder()
+///     .pool(PoolSpec::new("rpc"))
+///     .pool(PoolSpec::new("io"))
+///     .xstream(spec)
+///     .start()?;
+/// let x0 = runtime.xstream("x0").expect("defined above");
+/// assert_eq!(x0.pools(), ["rpc", "io"]);
+/// # runtime.shutdown()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct XstreamSpec {
     pub(crate) name: String,
     pub(crate) pools: Vec<String>,

@@ -22,6 +22,24 @@ use crate::topology::CpuSet;
 /// A handle to an xstream of a [`Runtime`](crate::Runtime). Cheap to clone; it does not keep the
 /// runtime open.
 ///
+/// ```
+/// use ult::XstreamSpec;
+///
+/// # use ult::{PoolSpec, Runtime};
+/// # let runtime = Runtime::builder()
+/// #     .pool(PoolSpec::new("main"))
+/// #     .xstream(XstreamSpec::new("x0").pools(["main"]))
+/// #     .start()?;
+/// # let pool = runtime.pool("main").expect("defined above");
+/// // A second xstream for a while.
+/// let x1 = runtime.add_xstream(XstreamSpec::new("x1").pools(["main"]))?;
+/// assert_eq!((x1.name(), x1.rank()), ("x1", 1));
+/// x1.remove()?;
+/// assert!(runtime.xstream("x1").is_none());
+/// # runtime.shutdown()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// Counterpart: `ABT_xstream`.
 #[derive(Clone)]
 pub struct XstreamRef {
@@ -30,6 +48,24 @@ pub struct XstreamRef {
 }
 
 /// Where an xstream is in its life.
+///
+/// ```
+/// use ult::XstreamState;
+///
+/// # use ult::{PoolSpec, Runtime, XstreamSpec};
+/// # let runtime = Runtime::builder()
+/// #     .pool(PoolSpec::new("main"))
+/// #     .xstream(XstreamSpec::new("x0").pools(["main"]))
+/// #     .start()?;
+/// # let pool = runtime.pool("main").expect("defined above");
+/// let x0 = runtime.xstream("x0").expect("defined above");
+/// x0.join()?;
+/// assert_eq!(x0.state(), XstreamState::Terminated);
+/// x0.revive()?;
+/// assert!(matches!(x0.state(), XstreamState::Running | XstreamState::Idle));
+/// # runtime.shutdown()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum XstreamState {
@@ -466,6 +502,24 @@ impl XstreamRef {
 }
 
 /// The unit that an xstream runs; see [`XstreamRef::current_unit`].
+///
+/// ```
+/// use ult::{MonitorSpec, PoolSpec, Runtime, XstreamSpec};
+///
+/// let runtime = Runtime::builder()
+///     .pool(PoolSpec::new("main"))
+///     .xstream(XstreamSpec::new("x0").pools(["main"]))
+///     .monitor(MonitorSpec::new())
+///     .start()?;
+/// let pool = runtime.pool("main").expect("defined above");
+/// let x0 = runtime.xstream("x0").expect("defined above");
+/// // Here the unit asks for itself; usually another thread asks what an xstream is busy with.
+/// let unit = pool.ult().name("worker").spawn(move || x0.current_unit())?.join()?;
+/// let unit = unit.expect("a monitor watches");
+/// assert_eq!((&*unit.pool, unit.name), ("main", Some("worker")));
+/// # runtime.shutdown()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CurrentUnit {

@@ -32,6 +32,26 @@ use crate::wait::task_wait::TaskWait;
 ///
 /// The output is that of [`JoinHandle::join`]. Dropping the future lets the unit run on its own,
 /// as with the handle; [`into_handle`](Self::into_handle) gives the handle back instead.
+///
+/// ```
+/// # use ult::{PoolSpec, Runtime, XstreamSpec};
+/// # let runtime = Runtime::builder()
+/// #     .pool(PoolSpec::new("main"))
+/// #     .xstream(XstreamSpec::new("x0").pools(["main"]))
+/// #     .start()?;
+/// # let pool = runtime.pool("main").expect("defined above");
+/// let answer = pool.spawn(|| 6 * 7)?;
+/// let waits = pool.spawn(ult::park)?;
+/// ult::block_on(async {
+///     assert_eq!(answer.await.unwrap(), 42);
+///     // With the future at hand, the unit can be cancelled.
+///     let future = waits.into_future();
+///     future.cancel();
+///     assert!(future.await.is_err());
+/// });
+/// # runtime.shutdown()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use = "a future does nothing until it is polled"]
 pub struct JoinFuture<T> {
     /// The handle; none once the outcome has been taken.
@@ -134,6 +154,20 @@ impl<T> IntoFuture for JoinHandle<T> {
 }
 
 /// A future that ends when an object is ready; see [`ready`].
+///
+/// ```
+/// use ult::channel;
+///
+/// let (sender, receiver) = channel::bounded(1);
+/// sender.send("item")?;
+/// let item = ult::block_on(async {
+///     ult::ready(&receiver).await;
+///     // Other receivers may have been faster.
+///     receiver.try_recv()
+/// });
+/// assert_eq!(item?, "item");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use = "a future does nothing until it is polled"]
 pub struct Ready<'a, S: Selectable + ?Sized> {
     object: &'a S,
@@ -180,6 +214,22 @@ impl<S: Selectable + ?Sized> fmt::Debug for Ready<'_, S> {
 }
 
 /// A future that ends when an object is ready, and borrows nothing; see [`ready_in`].
+///
+/// ```
+/// use std::sync::Arc;
+/// use ult::{CountDown, ReadyIn};
+///
+/// struct Batch {
+///     done: CountDown,
+/// }
+///
+/// let batch = Arc::new(Batch { done: CountDown::new(1) });
+/// // Owns a count on the batch, so it can be kept anywhere.
+/// let ready: ReadyIn<Arc<Batch>, CountDown> = ult::ready_in(batch.clone(), |batch| &batch.done);
+/// batch.done.arrive()?;
+/// ult::block_on(ready);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use = "a future does nothing until it is polled"]
 pub struct ReadyIn<O, S: Selectable> {
     /// In `_owner`.

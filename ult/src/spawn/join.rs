@@ -19,6 +19,27 @@ use crate::engine::xstream::current;
 
 /// Owns the outcome of a ULT. Dropping it lets the ULT run on its own (detach).
 ///
+/// ```
+/// use std::time::{Duration, Instant};
+///
+/// # use ult::{PoolSpec, Runtime, XstreamSpec};
+/// # let runtime = Runtime::builder()
+/// #     .pool(PoolSpec::new("main"))
+/// #     .xstream(XstreamSpec::new("x0").pools(["main"]))
+/// #     .start()?;
+/// # let pool = runtime.pool("main").expect("defined above");
+/// let answer = pool.spawn(|| 6 * 7)?;
+/// assert_eq!(answer.join()?, 42);
+///
+/// let waits = pool.spawn(ult::park)?;
+/// // Too early: the handle comes back.
+/// let waits = waits.join_deadline(Instant::now() + Duration::from_millis(1)).unwrap_err();
+/// waits.cancel();
+/// assert!(waits.join().is_err());
+/// # runtime.shutdown()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// Counterpart: `ABT_thread` of a named ULT; a dropped handle is `ABT_thread_free` without the
 /// wait.
 pub struct JoinHandle<T> {
@@ -194,6 +215,23 @@ impl<T> JoinHandle<T> {
 
 /// A unit that has ended, with its number, its name and its memory; see
 /// [`JoinHandle::join_keep`].
+///
+/// ```
+/// # use ult::{PoolSpec, Runtime, XstreamSpec};
+/// # let runtime = Runtime::builder()
+/// #     .pool(PoolSpec::new("main"))
+/// #     .xstream(XstreamSpec::new("x0").pools(["main"]))
+/// #     .start()?;
+/// # let pool = runtime.pool("main").expect("defined above");
+/// let (outcome, ended) = pool.ult().name("worker").spawn(|| 1)?.join_keep();
+/// assert_eq!(outcome?, 1);
+/// let ended = ended.expect("the caller is another unit");
+/// assert_eq!(ended.name(), Some("worker"));
+/// // The same unit, with another closure.
+/// assert_eq!(ended.revive(&pool, || 2)?.join()?, 2);
+/// # runtime.shutdown()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 ///
 /// Counterpart: an `ABT_thread` in the state `TERMINATED`.
 pub struct Ended(pub(super) UltRef);

@@ -15,6 +15,23 @@ use crate::spawn::join::JoinHandle;
 use crate::sync::{Arc, Mutex, lock};
 
 /// Where ULTs that borrow are spawned; see [`scope`].
+///
+/// ```
+/// # use ult::{PoolSpec, Runtime, XstreamSpec};
+/// # let runtime = Runtime::builder()
+/// #     .pool(PoolSpec::new("main"))
+/// #     .xstream(XstreamSpec::new("x0").pools(["main"]))
+/// #     .start()?;
+/// # let pool = runtime.pool("main").expect("defined above");
+/// let words = ["user-level", "threads"];
+/// let letters: usize = ult::scope(|scope| {
+///     let counts = words.each_ref().map(|word| scope.spawn(&pool, || word.len()));
+///     counts.into_iter().map(|count| count.unwrap().join().unwrap()).sum()
+/// });
+/// assert_eq!(letters, 17);
+/// # runtime.shutdown()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Scope<'scope, 'env: 'scope> {
     /// Units of this scope that have not ended.
     open: Arc<OpenCount>,
@@ -74,6 +91,26 @@ impl OpenCount {
 type Packet<T> = Arc<Mutex<Option<T>>>;
 
 /// Owns the outcome of a unit of a scope.
+///
+/// ```
+/// use ult::{JoinError, ScopedJoinHandle};
+///
+/// # use ult::{PoolSpec, Runtime, XstreamSpec};
+/// # let runtime = Runtime::builder()
+/// #     .pool(PoolSpec::new("main"))
+/// #     .xstream(XstreamSpec::new("x0").pools(["main"]))
+/// #     .start()?;
+/// # let pool = runtime.pool("main").expect("defined above");
+/// let text = String::from("borrowed by the ULT");
+/// let len = ult::scope(|scope| -> Result<usize, JoinError> {
+///     let handle: ScopedJoinHandle<'_, usize> =
+///         scope.spawn(&pool, || text.len()).expect("the runtime runs");
+///     handle.join()
+/// });
+/// assert_eq!(len?, 19);
+/// # runtime.shutdown()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct ScopedJoinHandle<'scope, T> {
     handle: JoinHandle<()>,
     packet: Packet<T>,

@@ -20,6 +20,26 @@ use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::trace::event::EventKind;
 
 /// Describes a unit; see [`PoolRef::ult`] and [`PoolRef::tasklet`].
+///
+/// ```
+/// # use ult::{PoolSpec, Runtime, XstreamSpec};
+/// # let runtime = Runtime::builder()
+/// #     .pool(PoolSpec::new("main"))
+/// #     .xstream(XstreamSpec::new("x0").pools(["main"]))
+/// #     .start()?;
+/// # let pool = runtime.pool("main").expect("defined above");
+/// let name = pool
+///     .ult()
+///     .name("worker")
+///     .stack_bytes(32 * 1024)
+///     .spawn(|| ult::current().and_then(|me| me.name))?
+///     .join()?;
+/// assert_eq!(name.as_deref(), Some("worker"));
+/// // A unit without a stack, for code that never waits.
+/// assert!(pool.tasklet().spawn(ult::is_tasklet)?.join()?);
+/// # runtime.shutdown()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use = "a builder does nothing until `spawn` is called"]
 pub struct UltBuilder<'a> {
     pool: &'a PoolRef,

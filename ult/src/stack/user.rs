@@ -12,6 +12,22 @@ use crate::stack::memory::{Guard, STACK_BYTES_MIN, unprotect};
 /// the ULT has ended and nothing runs on the memory any more, the guard is taken away and the
 /// memory is given back: dropped, or passed to the function of [`from_raw`](Self::from_raw).
 ///
+/// ```
+/// use ult::UserStack;
+///
+/// # use ult::{PoolSpec, Runtime, XstreamSpec};
+/// # let runtime = Runtime::builder()
+/// #     .pool(PoolSpec::new("main"))
+/// #     .xstream(XstreamSpec::new("x0").pools(["main"]))
+/// #     .start()?;
+/// # let pool = runtime.pool("main").expect("defined above");
+/// let stack = UserStack::from_vec(vec![0; 128 * 1024])?;
+/// assert!(stack.bytes() > 100 * 1024);
+/// assert_eq!(pool.ult().stack(stack).spawn(|| 42)?.join()?, 42);
+/// # runtime.shutdown()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// Counterpart: `ABT_thread_attr_set_stack`, with a way to know when the memory is free again.
 pub struct UserStack {
     /// Whole pages.
@@ -25,6 +41,14 @@ pub struct UserStack {
 unsafe impl Send for UserStack {}
 
 /// The memory of a [`UserStack`] is too small.
+///
+/// ```
+/// use ult::UserStack;
+///
+/// let error = UserStack::from_vec(vec![0; 1000]).unwrap_err();
+/// assert_eq!(error.bytes, 1000);
+/// assert!(error.usable < error.needed);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a stack of {bytes} bytes holds {usable} bytes of whole pages; it needs {needed}")]
 #[non_exhaustive]

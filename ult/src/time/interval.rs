@@ -8,6 +8,17 @@ use std::time::{Duration, Instant};
 use crate::engine::xstream::switch::sleep_until;
 
 /// The policy for a tick that comes so late that the next one is due, too.
+///
+/// ```
+/// use std::time::{Duration, Instant};
+/// use ult::MissedTicks;
+///
+/// let (start, period) = (Instant::now(), Duration::from_millis(10));
+/// let mut every = ult::interval_at(start, period).missed_ticks(MissedTicks::Skip);
+/// // Noticed 35 ms late: the ticks of 10, 20 and 30 ms are left out.
+/// assert_eq!(every.try_tick(start + Duration::from_millis(35)), Some(start));
+/// assert_eq!(every.next_tick(), start + 4 * period);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum MissedTicks {
@@ -22,6 +33,17 @@ pub enum MissedTicks {
 }
 
 /// Ticks at a fixed period; see [`interval`].
+///
+/// ```
+/// use std::time::{Duration, Instant};
+///
+/// let (start, period) = (Instant::now(), Duration::from_millis(10));
+/// let mut every = ult::interval_at(start, period);
+/// // Among other work, without waiting; `tick` waits.
+/// assert_eq!(every.try_tick(start), Some(start));
+/// assert_eq!(every.try_tick(start), None);
+/// assert_eq!(every.next_tick(), start + period);
+/// ```
 #[derive(Debug, Clone)]
 pub struct Interval {
     period: Duration,

@@ -28,6 +28,24 @@ use crate::wait::select::Selectable;
 /// Awaiting it gives the outcome, as with a [`JoinHandle`]; and it can be one of the objects of
 /// [`wait_any`](crate::wait_any).
 ///
+/// ```
+/// use std::time::Duration;
+/// use ult::JoinError;
+///
+/// # use ult::{PoolSpec, Runtime, XstreamSpec};
+/// # let runtime = Runtime::builder()
+/// #     .pool(PoolSpec::new("main"))
+/// #     .xstream(XstreamSpec::new("x0").pools(["main"]))
+/// #     .start()?;
+/// # let pool = runtime.pool("main").expect("defined above");
+/// let timeout = pool.spawn_after(Duration::from_secs(60), || println!("too late"))?;
+/// // What the timeout is for has come in time.
+/// assert!(timeout.cancel());
+/// assert!(matches!(timeout.join(), Err(JoinError::Cancelled)));
+/// # runtime.shutdown()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// Counterpart: `margo_timer_t`; there is none in Argobots.
 pub struct TimerHandle<T> {
     timed: Arc<Timed>,

@@ -15,6 +15,25 @@ use crate::sync::{Arc, lock};
 /// It does not keep the runtime open: when the last `Runtime` is gone, spawns fail as soon as the
 /// units that were there have ended.
 ///
+/// ```
+/// # use ult::{PoolSpec, Runtime, XstreamSpec};
+/// # let runtime = Runtime::builder()
+/// #     .pool(PoolSpec::new("main"))
+/// #     .xstream(XstreamSpec::new("x0").pools(["main"]))
+/// #     .start()?;
+/// # let pool = runtime.pool("main").expect("defined above");
+/// let pool = runtime.pool("main").expect("defined above");
+/// let here = pool.clone();
+/// let child = pool.spawn(move || {
+///     assert!(here.is_current());
+///     here.spawn(|| 6 * 7)
+/// })?;
+/// assert_eq!(child.join()??.join()?, 42);
+/// assert_eq!(pool.stats().created, 2);
+/// # runtime.shutdown()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// Counterpart: `ABT_pool`.
 #[derive(Clone)]
 pub struct PoolRef {

@@ -12,6 +12,19 @@ use crate::engine::pool::prio::PrioPool;
 use crate::stack::memory::StackClass;
 
 /// The description of a pool to be made; see [`RuntimeBuilder::pool`](crate::RuntimeBuilder::pool).
+///
+/// ```
+/// use ult::{PoolKind, PoolSpec, Runtime, XstreamSpec};
+///
+/// let runtime = Runtime::builder()
+///     .pool(PoolSpec::new("main").kind(PoolKind::PrioWait).stack_bytes(64 * 1024))
+///     .xstream(XstreamSpec::new("x0").pools(["main"]))
+///     .start()?;
+/// let pool = runtime.pool("main").expect("defined above");
+/// assert_eq!((pool.kind(), pool.stack_bytes()), (PoolKind::PrioWait, 64 * 1024));
+/// # runtime.shutdown()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct PoolSpec {
     pub(crate) name: String,
     pub(crate) kind: PoolKind,

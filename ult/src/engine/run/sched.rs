@@ -69,6 +69,20 @@ impl Basic {
 /// In C the two differ in how they wait; here every xstream sleeps when it is idle. `basic_wait` in
 /// a Margo configuration.
 ///
+/// ```
+/// use ult::{BasicWait, PoolSpec, Runtime, XstreamSpec};
+///
+/// // The scheduler of an xstream for which no other is chosen.
+/// let runtime = Runtime::builder()
+///     .pool(PoolSpec::new("main"))
+///     .xstream(XstreamSpec::new("x0").pools(["main"]).scheduler(Box::new(BasicWait::new())))
+///     .start()?;
+/// # let pool = runtime.pool("main").expect("defined above");
+/// # assert_eq!(pool.spawn(|| 42)?.join()?, 42);
+/// # runtime.shutdown()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// Counterpart: `ABT_SCHED_BASIC_WAIT`.
 #[derive(Debug, Default)]
 pub struct BasicWait(Basic);
@@ -102,6 +116,32 @@ impl Scheduler for BasicWait {
 /// not what you want. For programs that ask for it: `prio` in a Margo configuration is [`Basic`],
 /// because no configuration may starve network progress.
 ///
+/// ```
+/// use ult::{Prio, XstreamSpec};
+///
+/// # use ult::{Mutex, PoolRef, PoolSpec, Runtime};
+/// # static ORDER: Mutex<String> = Mutex::new(String::new());
+/// let spec = XstreamSpec::new("x0").pools(["a", "b"]).scheduler(Box::new(Prio::new()));
+/// # let runtime = Runtime::builder()
+/// #     .pool(PoolSpec::new("a"))
+/// #     .pool(PoolSpec::new("b"))
+/// #     .xstream(spec)
+/// #     .start()?;
+/// # let [a, b] = ["a", "b"].map(|name| runtime.pool(name).expect("defined above"));
+/// # let spawner = a.clone();
+/// # let units = spawner.spawn(move || {
+/// #     let note = |pool: &PoolRef, name| pool.spawn(move || ORDER.lock().push(name));
+/// #     [note(&b, 'b'), note(&b, 'b'), note(&a, 'a'), note(&a, 'a')]
+/// # })?;
+/// # for unit in units.join()? {
+/// #     unit?.join()?;
+/// # }
+/// // Two units of each pool, all spawned by a unit of `a`, run in this order.
+/// assert_eq!(*ORDER.lock(), "aabb");
+/// # runtime.shutdown()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// Counterpart: `ABT_SCHED_PRIO`.
 #[derive(Debug, Default)]
 pub struct Prio(());
@@ -122,6 +162,32 @@ impl Scheduler for Prio {
 }
 
 /// Every pool in turn, each with a quota of units. No pool can starve another.
+///
+/// ```
+/// use ult::{RoundRobin, XstreamSpec};
+///
+/// # use ult::{Mutex, PoolRef, PoolSpec, Runtime};
+/// # static ORDER: Mutex<String> = Mutex::new(String::new());
+/// let spec = XstreamSpec::new("x0").pools(["a", "b"]).scheduler(Box::new(RoundRobin::new()));
+/// # let runtime = Runtime::builder()
+/// #     .pool(PoolSpec::new("a"))
+/// #     .pool(PoolSpec::new("b"))
+/// #     .xstream(spec)
+/// #     .start()?;
+/// # let [a, b] = ["a", "b"].map(|name| runtime.pool(name).expect("defined above"));
+/// # let spawner = a.clone();
+/// # let units = spawner.spawn(move || {
+/// #     let note = |pool: &PoolRef, name| pool.spawn(move || ORDER.lock().push(name));
+/// #     [note(&b, 'b'), note(&b, 'b'), note(&a, 'a'), note(&a, 'a')]
+/// # })?;
+/// # for unit in units.join()? {
+/// #     unit?.join()?;
+/// # }
+/// // Two units of each pool, all spawned by a unit of `a`, run in this order.
+/// assert_eq!(*ORDER.lock(), "baba");
+/// # runtime.shutdown()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct RoundRobin {
     quotas: Vec<u32>,
@@ -176,6 +242,26 @@ impl Scheduler for RoundRobin {
 ///
 /// Every 64th pick looks at the others first, so that what only this xstream can run there is not
 /// forgotten. Use it with pools of [`PoolKind::RandWs`](crate::PoolKind::RandWs).
+///
+/// ```
+/// use ult::{PoolKind, PoolSpec, RandWs, Runtime, XstreamSpec};
+///
+/// // Each xstream has a pool of its own, and steals from that of the other.
+/// let xstream = |name, pools: [&str; 2]| {
+///     XstreamSpec::new(name).pools(pools).scheduler(Box::new(RandWs::new()))
+/// };
+/// let runtime = Runtime::builder()
+///     .pool(PoolSpec::new("p0").kind(PoolKind::RandWs))
+///     .pool(PoolSpec::new("p1").kind(PoolKind::RandWs))
+///     .xstream(xstream("x0", ["p0", "p1"]))
+///     .xstream(xstream("x1", ["p1", "p0"]))
+///     .start()?;
+/// let pool = runtime.pool("p0").expect("defined above");
+/// let sum = pool.spawn(|| ult::join(|| (1..50).sum::<u32>(), || (50..100).sum::<u32>()))?;
+/// assert_eq!(sum.join()?, (1225, 3725));
+/// # runtime.shutdown()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 ///
 /// Counterpart: `ABT_SCHED_RANDWS`.
 #[derive(Debug)]

@@ -123,6 +123,21 @@ pub(crate) fn is_home_of(ult: UltPtr) -> bool {
 }
 
 /// The calling ULT as [`current`] describes it.
+///
+/// ```
+/// # use ult::{PoolSpec, Runtime, XstreamSpec};
+/// # let runtime = Runtime::builder()
+/// #     .pool(PoolSpec::new("main"))
+/// #     .xstream(XstreamSpec::new("x0").pools(["main"]))
+/// #     .start()?;
+/// # let pool = runtime.pool("main").expect("defined above");
+/// let me = pool.ult().name("worker").spawn(ult::current)?.join()?.expect("a ULT");
+/// assert_eq!((me.name.as_deref(), &*me.pool, &*me.xstream), (Some("worker"), "main", "x0"));
+/// // This thread is none.
+/// assert_eq!(ult::current(), None);
+/// # runtime.shutdown()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct UltInfo {

@@ -13,6 +13,35 @@ pub(crate) const OTHERS_MAX: u64 = 32;
 const NEVER: u64 = u64::MAX;
 
 /// The reason why [`idle`](crate::integration::idle()) returned.
+///
+/// ```
+/// use std::io::{Read, Write};
+/// use std::os::fd::AsFd;
+/// use std::os::unix::net::UnixStream;
+/// use ult::integration::{IdleEnd, idle};
+///
+/// # use ult::{PoolSpec, Runtime, XstreamSpec};
+/// # let runtime = Runtime::builder()
+/// #     .pool(PoolSpec::new("main"))
+/// #     .xstream(XstreamSpec::new("x0").pools(["main"]))
+/// #     .start()?;
+/// # let pool = runtime.pool("main").expect("defined above");
+/// let (mut near, mut far) = UnixStream::pair()?;
+/// let reader = pool.spawn(move || {
+///     let mut byte = [0];
+///     loop {
+///         match idle(near.as_fd(), None, || true) {
+///             IdleEnd::Ready => return near.read_exact(&mut byte).map(|()| byte),
+///             // A network would be polled here.
+///             other => println!("{other:?}"),
+///         }
+///     }
+/// })?;
+/// far.write_all(b"x")?;
+/// assert_eq!(reader.join()??, *b"x");
+/// # runtime.shutdown()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum IdleEnd {
