@@ -19,11 +19,39 @@ use crate::engine::waiting::waiter::after;
 use crate::sync::{Mutex as OsMutex, lock};
 
 /// A barrier was asked for that nobody could pass.
+///
+/// ```
+/// use ult::{Barrier, NoParties};
+///
+/// // A number of workers from elsewhere, for example.
+/// let workers = 0;
+/// assert_eq!(Barrier::new(workers).err(), Some(NoParties));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a barrier for 0 parties: give the number of parties that wait, 1 or more")]
 pub struct NoParties;
 
 /// A barrier for a fixed number of ULTs and OS threads. It can be used any number of times.
+///
+/// ```
+/// use std::sync::Arc;
+/// use ult::Barrier;
+///
+/// # use ult::{PoolSpec, Runtime, XstreamSpec};
+/// # let runtime = Runtime::builder()
+/// #     .pool(PoolSpec::new("main"))
+/// #     .xstream(XstreamSpec::new("x0").pools(["main"]))
+/// #     .start()?;
+/// # let pool = runtime.pool("main").expect("defined above");
+/// let phase = Arc::new(Barrier::new(2)?);
+/// let other = phase.clone();
+/// let worker = pool.spawn(move || other.wait())?;
+/// // Both have come: one of them is told to be the last.
+/// let is_last = phase.wait();
+/// assert_ne!(is_last, worker.join()?);
+/// # runtime.shutdown()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 ///
 /// Counterpart: `ABT_barrier`.
 pub struct Barrier {
@@ -133,6 +161,26 @@ impl fmt::Debug for Barrier {
 ///
 /// It is for phases of xstreams, one party on each. Two parties on one xstream block each other
 /// forever; use [`Barrier`] for ULTs.
+///
+/// ```
+/// use std::sync::Arc;
+/// use ult::XstreamBarrier;
+///
+/// # use ult::{PoolSpec, Runtime, XstreamSpec};
+/// # let runtime = Runtime::builder()
+/// #     .pool(PoolSpec::new("main"))
+/// #     .xstream(XstreamSpec::new("x0").pools(["main"]))
+/// #     .start()?;
+/// # let pool = runtime.pool("main").expect("defined above");
+/// // One party on the xstream, one on this thread.
+/// let phase = Arc::new(XstreamBarrier::new(2)?);
+/// let other = phase.clone();
+/// let worker = pool.spawn(move || other.wait())?;
+/// let is_leader = phase.wait();
+/// assert_ne!(is_leader, worker.join()?);
+/// # runtime.shutdown()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 ///
 /// Counterpart: `ABT_xstream_barrier`.
 #[cfg(not(loom))]

@@ -26,6 +26,30 @@ use crate::wait::mutex::MutexGuard;
 /// The condition must be changed with the mutex locked; the notify itself may come after the
 /// unlock. A cancelled ULT leaves without the lock.
 ///
+/// ```
+/// use std::sync::Arc;
+/// use ult::{Condvar, Mutex};
+///
+/// # use ult::{PoolSpec, Runtime, XstreamSpec};
+/// # let runtime = Runtime::builder()
+/// #     .pool(PoolSpec::new("main"))
+/// #     .xstream(XstreamSpec::new("x0").pools(["main"]))
+/// #     .start()?;
+/// # let pool = runtime.pool("main").expect("defined above");
+/// let stock = Arc::new((Mutex::new(0), Condvar::new()));
+/// let buyer = stock.clone();
+/// let bought = pool.spawn(move || {
+///     let (count, has_come) = &*buyer;
+///     let mut count = has_come.wait_while(count.lock(), |count| *count == 0);
+///     *count -= 1;
+/// })?;
+/// *stock.0.lock() += 1;
+/// stock.1.notify_one();
+/// bought.join()?;
+/// # runtime.shutdown()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// Counterpart: `ABT_cond`.
 #[derive(Debug)]
 pub struct Condvar {

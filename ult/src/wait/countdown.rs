@@ -21,6 +21,16 @@ use crate::wait::select::Selectable;
 type Callback = Box<dyn FnOnce() + Send>;
 
 /// All arrivals that a [`CountDown`] was made for have come already.
+///
+/// ```
+/// let done = ult::CountDown::new(2);
+/// done.arrive()?;
+/// let error = done.arrive_many(2).unwrap_err();
+/// assert_eq!((error.arrivals, error.remaining), (2, 1));
+/// // None of the two has been counted.
+/// assert!(!done.is_ready());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{arrivals} more arrivals at a countdown that expects {remaining}")]
 #[non_exhaustive]

@@ -19,6 +19,27 @@ use crate::sync::UnsafeCell;
 /// [`ReentrantMutex`](crate::ReentrantMutex)), and without poisoning: a panic while the lock is
 /// held unlocks it.
 ///
+/// ```
+/// use ult::Mutex;
+///
+/// static HITS: Mutex<Vec<&str>> = Mutex::new(Vec::new());
+///
+/// # use ult::{PoolSpec, Runtime, XstreamSpec};
+/// # let runtime = Runtime::builder()
+/// #     .pool(PoolSpec::new("main"))
+/// #     .xstream(XstreamSpec::new("x0").pools(["main"]))
+/// #     .start()?;
+/// # let pool = runtime.pool("main").expect("defined above");
+/// // A ULT that finds it locked suspends.
+/// let hits = ["/", "/about"].map(|page| pool.spawn(move || HITS.lock().push(page)));
+/// for hit in hits {
+///     hit?.join()?;
+/// }
+/// assert_eq!(HITS.lock().len(), 2);
+/// # runtime.shutdown()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// # Who gets it next
 ///
 /// Unlock wakes the waiter that came first. Until that runs, others may take the lock, so that it
@@ -119,6 +140,15 @@ impl<T: fmt::Debug> fmt::Debug for Mutex<T> {
 }
 
 /// Access to the value of a locked [`Mutex`]; unlocks when dropped.
+///
+/// ```
+/// let account = ult::Mutex::new(100);
+/// let mut guard = account.lock();
+/// *guard -= 30;
+/// assert!(account.try_lock().is_none());
+/// drop(guard);
+/// assert_eq!(*account.lock(), 70);
+/// ```
 #[must_use = "the mutex is unlocked when the guard is dropped"]
 pub struct MutexGuard<'a, T> {
     mutex: &'a Mutex<T>,

@@ -218,6 +218,17 @@ impl<T: fmt::Debug> fmt::Debug for OnceCell<T> {
 }
 
 /// Something that is done once, by the first party that comes, while the others wait.
+///
+/// ```
+/// use ult::Once;
+///
+/// static START: Once = Once::new();
+///
+/// for _ in 0..3 {
+///     START.call_once(|| println!("printed once"));
+/// }
+/// assert!(START.is_completed());
+/// ```
 #[derive(Debug, Default)]
 pub struct Once {
     done: OnceCell<()>,

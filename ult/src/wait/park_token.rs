@@ -17,6 +17,25 @@ use crate::engine::xstream::switch;
 use crate::sync::Arc;
 
 /// Ends a [`park`] of the ULT or thread that made it; see [`unparker`].
+///
+/// ```
+/// # use ult::{PoolSpec, Runtime, XstreamSpec};
+/// # let runtime = Runtime::builder()
+/// #     .pool(PoolSpec::new("main"))
+/// #     .xstream(XstreamSpec::new("x0").pools(["main"]))
+/// #     .start()?;
+/// # let pool = runtime.pool("main").expect("defined above");
+/// let (sender, receiver) = ult::channel::bounded(1);
+/// let waits = pool.spawn(move || {
+///     sender.send(ult::unparker()).expect("the receiver is there");
+///     ult::park();
+///     "unparked"
+/// })?;
+/// receiver.recv()?.unpark();
+/// assert_eq!(waits.join()?, "unparked");
+/// # runtime.shutdown()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct Unparker(pub(crate) Target);
 

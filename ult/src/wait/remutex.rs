@@ -30,6 +30,24 @@ use crate::wait::party::party_id;
 /// the lock for ever: nobody else is taken for it after its end, not even the same unit
 /// [revived](crate::Ended::revive).
 ///
+/// ```
+/// use std::cell::Cell;
+/// use ult::ReentrantMutex;
+///
+/// static DEPTH: ReentrantMutex<Cell<u32>> = ReentrantMutex::new(Cell::new(0));
+///
+/// fn walk(levels: u32) {
+///     // Locks again at each level.
+///     let depth = DEPTH.lock();
+///     depth.set(depth.get().max(levels));
+///     if levels > 0 {
+///         walk(levels - 1);
+///     }
+/// }
+/// walk(3);
+/// assert_eq!(DEPTH.lock().get(), 3);
+/// ```
+///
 /// Counterpart: `ABT_mutex` with the recursive attribute.
 pub struct ReentrantMutex<T> {
     raw: RawMutex,
@@ -163,6 +181,15 @@ impl<T: fmt::Debug> fmt::Debug for ReentrantMutex<T> {
 }
 
 /// Shared access to the value of a locked [`ReentrantMutex`]; unlocks once when dropped.
+///
+/// ```
+/// let mutex = ult::ReentrantMutex::new("value");
+/// let (first, second) = (mutex.lock(), mutex.lock());
+/// assert_eq!((*first, *second), ("value", "value"));
+/// drop(first);
+/// // Locked until the last guard is gone.
+/// assert_eq!(mutex.lock_count(), 1);
+/// ```
 #[must_use = "the mutex is unlocked when the guard is dropped"]
 pub struct ReentrantMutexGuard<'a, T> {
     mutex: &'a ReentrantMutex<T>,

@@ -42,6 +42,15 @@ const WANTS_WRITE: usize = 1;
 ///
 /// There is no poisoning. Guards may be held across a suspension, but do not leave their ULT.
 ///
+/// ```
+/// let table = ult::RwLock::new(vec![1, 2, 3]);
+/// table.write().push(4);
+/// // Any number of readers at a time.
+/// let (one, other) = (table.read(), table.read());
+/// assert_eq!(one.len() + other.len(), 8);
+/// assert!(table.try_write().is_none());
+/// ```
+///
 /// Counterpart: `ABT_rwlock`.
 pub struct RwLock<T> {
     gate: FairQueue,
@@ -230,6 +239,16 @@ impl<T: fmt::Debug> fmt::Debug for RwLock<T> {
 }
 
 /// Shared access to the value of a [`RwLock`]; given back when dropped.
+///
+/// ```
+/// let limit = ult::RwLock::new(10);
+/// let guard = limit.read();
+/// assert_eq!(*guard, 10);
+/// // A writer waits until the guard is gone.
+/// assert!(limit.try_write().is_none());
+/// drop(guard);
+/// *limit.write() = 20;
+/// ```
 #[must_use = "the access is given back when the guard is dropped"]
 pub struct RwLockReadGuard<'a, T> {
     lock: &'a RwLock<T>,
@@ -263,6 +282,15 @@ impl<T: fmt::Debug> fmt::Debug for RwLockReadGuard<'_, T> {
 }
 
 /// Exclusive access to the value of a [`RwLock`]; given back when dropped.
+///
+/// ```
+/// let limit = ult::RwLock::new(10);
+/// let mut guard = limit.write();
+/// *guard *= 2;
+/// assert!(limit.try_read().is_none());
+/// drop(guard);
+/// assert_eq!(*limit.read(), 20);
+/// ```
 #[must_use = "the access is given back when the guard is dropped"]
 pub struct RwLockWriteGuard<'a, T> {
     lock: &'a RwLock<T>,

@@ -24,6 +24,16 @@ use crate::wait::eventual::Eventual;
 /// channel, and [`Semaphore::ready`](crate::Semaphore::ready).
 ///
 /// Only types of this crate implement it.
+///
+/// ```
+/// use ult::{CountDown, Eventual, Selectable, wait_any};
+///
+/// let (stop, done) = (Eventual::<()>::new(), CountDown::new(1));
+/// done.arrive()?;
+/// let objects: [&dyn Selectable; 2] = [&stop, &done];
+/// assert_eq!(wait_any(&objects, None), Some(1));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[allow(private_bounds, reason = "sealed: how an object is watched is no business of users")]
 pub trait Selectable: Watch {}
 

@@ -27,6 +27,19 @@ const PERMIT: usize = 4;
 ///
 /// A request for more permits than there will ever be waits forever, and so does everybody
 /// behind it.
+///
+/// ```
+/// use ult::Semaphore;
+///
+/// static DOWNLOADS: Semaphore = Semaphore::new(4);
+///
+/// let one = DOWNLOADS.acquire(1);
+/// let three = DOWNLOADS.acquire(3);
+/// // Nothing is free; `acquire` would wait.
+/// assert!(DOWNLOADS.try_acquire(1).is_none());
+/// drop(one);
+/// assert_eq!(DOWNLOADS.available(), 1);
+/// ```
 pub struct Semaphore {
     gate: FairQueue,
 }
@@ -144,6 +157,16 @@ impl fmt::Debug for Semaphore {
 }
 
 /// Permits of a [`Semaphore`]; given back when dropped.
+///
+/// ```
+/// let semaphore = ult::Semaphore::new(3);
+/// let permit = semaphore.acquire(2);
+/// assert_eq!((permit.count(), semaphore.available()), (2, 1));
+/// drop(permit);
+/// // For good.
+/// semaphore.acquire(1).forget();
+/// assert_eq!(semaphore.available(), 2);
+/// ```
 #[derive(Debug)]
 #[must_use = "the permits are given back when this is dropped"]
 pub struct Permit<'a> {
@@ -173,6 +196,16 @@ impl Drop for Permit<'_> {
 }
 
 /// See [`Semaphore::ready`].
+///
+/// ```
+/// use ult::{Eventual, Semaphore, wait_any};
+///
+/// let (stop, slots) = (Eventual::<()>::new(), Semaphore::new(2));
+/// // The end of the program, or two free slots.
+/// assert_eq!(wait_any(&[&stop, &slots.ready(2)], None), Some(1));
+/// let permit = slots.try_acquire(2);
+/// assert!(permit.is_some());
+/// ```
 #[derive(Debug, Clone, Copy)]
 pub struct SemaphoreReady<'a> {
     semaphore: &'a Semaphore,

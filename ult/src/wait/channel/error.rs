@@ -3,11 +3,35 @@
 use std::fmt;
 
 /// The channel is closed; here is the item.
+///
+/// ```
+/// use ult::channel::{self, SendError};
+///
+/// let (sender, receiver) = channel::bounded(1);
+/// drop(receiver);
+/// let SendError(item) = sender.send("item").unwrap_err();
+/// assert_eq!(item, "item");
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the channel is closed")]
 pub struct SendError<T>(pub T);
 
 /// The item could not be sent now; here it is.
+///
+/// ```
+/// use ult::channel::{self, TrySendError};
+///
+/// let (sender, receiver) = channel::bounded(1);
+/// sender.send(1)?;
+/// assert_eq!(sender.try_send(2), Err(TrySendError::Full(2)));
+/// receiver.close();
+/// match sender.try_send(3) {
+///     Ok(()) => unreachable!("there is no room"),
+///     Err(TrySendError::Full(item)) => println!("later, perhaps: {item}"),
+///     Err(TrySendError::Closed(item)) => assert_eq!(item, 3),
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum TrySendError<T> {
     /// There is no room now.
@@ -19,6 +43,21 @@ pub enum TrySendError<T> {
 }
 
 /// The item could not be sent in time; here it is.
+///
+/// ```
+/// use std::time::Duration;
+/// use ult::channel::{self, SendTimeoutError};
+///
+/// let (sender, receiver) = channel::bounded(1);
+/// sender.send(1)?;
+/// match sender.send_timeout(2, Duration::from_millis(1)) {
+///     Ok(()) => println!("there was room"),
+///     Err(SendTimeoutError::TimedOut(item)) => assert_eq!(item, 2),
+///     Err(SendTimeoutError::Closed(_)) => println!("no receiver is left"),
+/// }
+/// # drop(receiver);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SendTimeoutError<T> {
     /// There was no room until the deadline.
@@ -30,11 +69,31 @@ pub enum SendTimeoutError<T> {
 }
 
 /// The channel is closed, and nothing is left in it.
+///
+/// ```
+/// use ult::channel::{self, RecvError};
+///
+/// let (sender, receiver) = channel::bounded(1);
+/// sender.send("last")?;
+/// drop(sender);
+/// assert_eq!(receiver.recv(), Ok("last"));
+/// assert_eq!(receiver.recv(), Err(RecvError));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the channel is closed and empty")]
 pub struct RecvError;
 
 /// Nothing could be received now.
+///
+/// ```
+/// use ult::channel::{self, TryRecvError};
+///
+/// let (sender, receiver) = channel::bounded::<u32>(1);
+/// assert_eq!(receiver.try_recv(), Err(TryRecvError::Empty));
+/// drop(sender);
+/// assert_eq!(receiver.try_recv(), Err(TryRecvError::Closed));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum TryRecvError {
     /// There is nothing now.
@@ -46,6 +105,18 @@ pub enum TryRecvError {
 }
 
 /// Nothing could be received in time.
+///
+/// ```
+/// use std::time::Duration;
+/// use ult::channel::{self, RecvTimeoutError};
+///
+/// let (sender, receiver) = channel::bounded::<u32>(1);
+/// match receiver.recv_timeout(Duration::from_millis(1)) {
+///     Ok(item) => println!("{item}"),
+///     Err(RecvTimeoutError::TimedOut) => assert!(!sender.is_closed()),
+///     Err(RecvTimeoutError::Closed) => println!("no sender is left"),
+/// }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum RecvTimeoutError {
     /// Nothing came until the deadline.

@@ -80,6 +80,27 @@ struct ChannelShared<T> {
 }
 
 /// The end of a channel where items go in. Clones are ends of the same channel.
+///
+/// ```
+/// use ult::channel;
+///
+/// # use ult::{PoolSpec, Runtime, XstreamSpec};
+/// # let runtime = Runtime::builder()
+/// #     .pool(PoolSpec::new("main"))
+/// #     .xstream(XstreamSpec::new("x0").pools(["main"]))
+/// #     .start()?;
+/// # let pool = runtime.pool("main").expect("defined above");
+/// let (sender, receiver) = channel::unbounded();
+/// for n in [1, 2] {
+///     let sender = sender.clone();
+///     pool.spawn(move || sender.send(n))?.join()??;
+/// }
+/// // With the last sender the channel is closed.
+/// drop(sender);
+/// assert_eq!(receiver.iter().collect::<Vec<i32>>(), [1, 2]);
+/// # runtime.shutdown()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Sender<T> {
     shared: Arc<ChannelShared<T>>,
 }
@@ -193,6 +214,32 @@ impl<T> fmt::Debug for Sender<T> {
 
 /// The end of a channel where items come out. Clones are ends of the same channel; each item comes
 /// out once.
+///
+/// ```
+/// use ult::channel;
+///
+/// # use ult::{PoolSpec, Runtime, XstreamSpec};
+/// # let runtime = Runtime::builder()
+/// #     .pool(PoolSpec::new("main"))
+/// #     .xstream(XstreamSpec::new("x0").pools(["main"]))
+/// #     .start()?;
+/// # let pool = runtime.pool("main").expect("defined above");
+/// let (sender, receiver) = channel::bounded(8);
+/// // Each item goes to one of the two.
+/// let workers = [receiver.clone(), receiver]
+///     .map(|receiver| pool.spawn(move || receiver.into_iter().sum::<u64>()));
+/// for n in 1..=10 {
+///     sender.send(n)?;
+/// }
+/// drop(sender);
+/// let mut sum = 0;
+/// for worker in workers {
+///     sum += worker?.join()?;
+/// }
+/// assert_eq!(sum, 55);
+/// # runtime.shutdown()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Receiver<T> {
     shared: Arc<ChannelShared<T>>,
 }
@@ -308,6 +355,16 @@ impl<T> fmt::Debug for Receiver<T> {
 }
 
 /// See [`Receiver::iter`].
+///
+/// ```
+/// let (sender, receiver) = ult::channel::bounded(2);
+/// sender.send("a")?;
+/// sender.send("b")?;
+/// sender.close();
+/// let mut items = receiver.iter();
+/// assert_eq!((items.next(), items.next(), items.next()), (Some("a"), Some("b"), None));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Iter<'a, T> {
     receiver: &'a Receiver<T>,
@@ -322,6 +379,15 @@ impl<T> Iterator for Iter<'_, T> {
 }
 
 /// See [`Receiver::try_iter`].
+///
+/// ```
+/// let (sender, receiver) = ult::channel::bounded(2);
+/// sender.send("a")?;
+/// // The channel is open, and empty after the first item.
+/// assert_eq!(receiver.try_iter().collect::<Vec<_>>(), ["a"]);
+/// assert!(!receiver.is_closed());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct TryIter<'a, T> {
     receiver: &'a Receiver<T>,
@@ -336,6 +402,17 @@ impl<T> Iterator for TryIter<'_, T> {
 }
 
 /// Like [`Iter`], and owns the receiver.
+///
+/// ```
+/// let (sender, receiver) = ult::channel::bounded(2);
+/// let worker = std::thread::spawn(move || receiver.into_iter().sum::<u32>());
+/// for n in [1, 2, 3] {
+///     sender.send(n)?;
+/// }
+/// drop(sender);
+/// assert_eq!(worker.join().unwrap(), 6);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct IntoIter<T> {
     receiver: Receiver<T>,
