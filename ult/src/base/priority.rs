@@ -6,6 +6,30 @@
 ///
 /// Orders as one expects: `Low < Normal < High`.
 ///
+/// ```
+/// use ult::{PoolKind, PoolSpec, Priority, Runtime, XstreamSpec, channel};
+///
+/// let runtime = Runtime::builder()
+///     .pool(PoolSpec::new("main").kind(PoolKind::PrioWait))
+///     .xstream(XstreamSpec::new("x0").pools(["main"]))
+///     .start()?;
+/// let pool = runtime.pool("main").expect("defined above");
+/// let inner = pool.clone();
+/// let first = pool.spawn(move || {
+///     let (sender, receiver) = channel::unbounded();
+///     for priority in [Priority::Low, Priority::High] {
+///         let sender = sender.clone();
+///         let unit = inner.ult().priority(priority);
+///         unit.spawn(move || sender.send(priority)).expect("the runtime runs");
+///     }
+///     // Both start when this ULT waits.
+///     receiver.recv()
+/// })?;
+/// assert_eq!(first.join()??, Priority::High);
+/// # runtime.shutdown()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// Counterpart: none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Priority {

@@ -3,6 +3,31 @@
 use std::fmt;
 
 /// The kind of wait of a ULT or a thread, named after the object or event that it waits for.
+///
+/// ```
+/// use ult::{DumpOptions, UltState, WaitKind};
+///
+/// # use ult::{PoolSpec, Runtime, XstreamSpec};
+/// # let runtime = Runtime::builder()
+/// #     .pool(PoolSpec::new("main"))
+/// #     .xstream(XstreamSpec::new("x0").pools(["main"]))
+/// #     .start()?;
+/// # let pool = runtime.pool("main").expect("defined above");
+/// # let go = std::sync::Arc::new(ult::Eventual::<()>::new());
+/// # let waits = go.clone();
+/// # let waiter = pool.ult().name("waiter").spawn(move || waits.wait_ready())?;
+/// # // It runs behind the other one, which waits by then.
+/// # pool.spawn(|| ())?.join()?;
+/// // A ULT with the name `waiter` waits for an eventual.
+/// let dump = runtime.dump(&DumpOptions::new().stacks(false));
+/// let UltState::Blocked { kind, .. } = dump.ults[0].state else { panic!("{dump}") };
+/// assert_eq!(kind, WaitKind::Eventual);
+/// assert_eq!(kind.to_string(), "eventual");
+/// # go.set(()).expect("set once");
+/// # waiter.join()?;
+/// # runtime.shutdown()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[repr(u8)]

@@ -9,6 +9,20 @@ use crate::engine::model::runtime_core::StuckUlt;
 use crate::topology::TopologyError;
 
 /// The reason why a runtime did not start. Nothing is left running.
+///
+/// ```
+/// use ult::{PoolSpec, Runtime, StartError, XstreamSpec};
+///
+/// let started = Runtime::builder()
+///     .pool(PoolSpec::new("main"))
+///     .xstream(XstreamSpec::new("x0").pools(["rpc"]))
+///     .start();
+/// match started {
+///     Err(StartError::UnknownPool { pool, .. }) => assert_eq!(pool, "rpc"),
+///     Err(StartError::System { what, source, .. }) => panic!("cannot {what}: {source}"),
+///     other => panic!("{other:?}"),
+/// }
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
@@ -187,6 +201,24 @@ fn of_pool(pool: Option<&str>) -> String {
 }
 
 /// The reason why a recording did not start.
+///
+/// ```
+/// use ult::{RecordError, RecordOptions};
+///
+/// # use ult::{PoolSpec, Runtime, XstreamSpec};
+/// # let runtime = Runtime::builder()
+/// #     .pool(PoolSpec::new("main"))
+/// #     .xstream(XstreamSpec::new("x0").pools(["main"]))
+/// #     .start()?;
+/// # let pool = runtime.pool("main").expect("defined above");
+/// let options = RecordOptions::new().events_per_xstream(1023);
+/// let recording = runtime.record(&options)?;
+/// assert_eq!(runtime.record(&options).err(), Some(RecordError::AlreadyRecording));
+/// drop(recording);
+/// assert!(runtime.record(&options).is_ok());
+/// # runtime.shutdown()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecordError {
@@ -196,6 +228,24 @@ pub enum RecordError {
 }
 
 /// The reason why a unit was not spawned. Its closure has been dropped.
+///
+/// ```
+/// use ult::SpawnError;
+///
+/// # use ult::{PoolSpec, Runtime, XstreamSpec};
+/// # let runtime = Runtime::builder()
+/// #     .pool(PoolSpec::new("main"))
+/// #     .xstream(XstreamSpec::new("x0").pools(["main"]))
+/// #     .start()?;
+/// # let pool = runtime.pool("main").expect("defined above");
+/// runtime.shutdown()?;
+/// match pool.spawn(|| 42) {
+///     Err(SpawnError::ShutDown { pool }) => assert_eq!(pool, "main"),
+///     Err(SpawnError::NoMemory { .. }) => panic!("too many units wait"),
+///     other => panic!("{other:?}"),
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SpawnError {
@@ -230,6 +280,24 @@ pub enum SpawnError {
 }
 
 /// The reason why a change of pools and xstreams was refused.
+///
+/// ```
+/// use ult::LayoutError;
+///
+/// # use ult::{PoolSpec, Runtime, XstreamSpec};
+/// # let runtime = Runtime::builder()
+/// #     .pool(PoolSpec::new("main"))
+/// #     .xstream(XstreamSpec::new("x0").pools(["main"]))
+/// #     .start()?;
+/// # let pool = runtime.pool("main").expect("defined above");
+/// match runtime.remove_pool(&pool) {
+///     Err(LayoutError::Served { xstream, .. }) => assert_eq!(xstream, "x0"),
+///     Err(LayoutError::NotEmpty { units, .. }) => panic!("{units} units have not ended"),
+///     other => panic!("{other:?}"),
+/// }
+/// # runtime.shutdown()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LayoutError {
@@ -317,6 +385,28 @@ pub enum LayoutError {
 }
 
 /// The reason why a unit stays in its pool.
+///
+/// ```
+/// use ult::{MigrateError, PoolSpec};
+///
+/// # use ult::{Runtime, XstreamSpec};
+/// # let runtime = Runtime::builder()
+/// #     .pool(PoolSpec::new("main"))
+/// #     .xstream(XstreamSpec::new("x0").pools(["main"]))
+/// #     .start()?;
+/// # let pool = runtime.pool("main").expect("defined above");
+/// let other = runtime.add_pool(PoolSpec::new("other"))?;
+/// // No xstream serves `other`, so the ULT stays in its pool.
+/// let target = other.clone();
+/// match pool.spawn(move || ult::set_pool(&target))?.join()? {
+///     Err(MigrateError::NotServed { xstream, .. }) => assert_eq!(xstream, "x0"),
+///     other => panic!("{other:?}"),
+/// }
+/// // And this thread is no ULT.
+/// assert!(matches!(ult::set_pool(&other), Err(MigrateError::NotUlt { .. })));
+/// # runtime.shutdown()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MigrateError {
@@ -359,6 +449,27 @@ pub enum MigrateError {
 
 /// The reason why a unit cannot be switched to; it is given back. See
 /// [`yield_to`](crate::yield_to).
+///
+/// ```
+/// use ult::{PoolSpec, ToError};
+///
+/// # use ult::{Runtime, XstreamSpec};
+/// # let runtime = Runtime::builder()
+/// #     .pool(PoolSpec::new("main"))
+/// #     .xstream(XstreamSpec::new("x0").pools(["main"]))
+/// #     .start()?;
+/// # let pool = runtime.pool("main").expect("defined above");
+/// let spare = runtime.add_pool(PoolSpec::new("spare"))?;
+/// let worker = spare.spawn(|| 42)?;
+/// let unit = spare.pop().expect("no xstream takes it");
+/// // Only a ULT can switch to a unit. The error gives it back, and it runs from a pool.
+/// let error = ult::yield_to(unit).unwrap_err();
+/// assert!(matches!(error, ToError::NotUlt(_)));
+/// pool.push(error.into_unit()).map_err(|(_, error)| error)?;
+/// assert_eq!(worker.join()?, 42);
+/// # runtime.shutdown()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ToError {
@@ -383,6 +494,28 @@ impl ToError {
 }
 
 /// The reason why `join` has no value to return.
+///
+/// ```
+/// use ult::JoinError;
+///
+/// # use ult::{PoolSpec, Runtime, XstreamSpec};
+/// # let runtime = Runtime::builder()
+/// #     .pool(PoolSpec::new("main"))
+/// #     .xstream(XstreamSpec::new("x0").pools(["main"]))
+/// #     .start()?;
+/// # let pool = runtime.pool("main").expect("defined above");
+/// let panics = pool.spawn(|| -> u32 { panic!("no answer") })?;
+/// match panics.join() {
+///     Ok(value) => println!("{value}"),
+///     Err(JoinError::Panicked(panic)) => assert_eq!(panic.message(), "no answer"),
+///     Err(error) => panic!("{error}"),
+/// }
+/// let waits = pool.spawn(ult::park)?;
+/// waits.cancel();
+/// assert!(matches!(waits.join(), Err(JoinError::Cancelled)));
+/// # runtime.shutdown()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum JoinError {
@@ -420,6 +553,25 @@ pub enum JoinError {
 ///
 /// A payload whose destructor panics is dropped with this all the same, see
 /// [`discard_panic`].
+///
+/// ```
+/// use ult::JoinError;
+///
+/// # use ult::{PoolSpec, Runtime, XstreamSpec};
+/// # let runtime = Runtime::builder()
+/// #     .pool(PoolSpec::new("main"))
+/// #     .xstream(XstreamSpec::new("x0").pools(["main"]))
+/// #     .start()?;
+/// # let pool = runtime.pool("main").expect("defined above");
+/// let panics = pool.spawn(|| -> u32 { panic!("no answer") })?;
+/// if let Err(JoinError::Panicked(panic)) = panics.join() {
+///     assert_eq!(panic.message(), "no answer");
+///     // Or `std::panic::resume_unwind(panic.into_inner())`.
+///     assert!(panic.into_inner().is::<&str>());
+/// }
+/// # runtime.shutdown()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct PanicPayload(Option<Panic>);
 
 impl PanicPayload {
@@ -462,6 +614,35 @@ unsafe impl Sync for PanicPayload {}
 
 /// The reason why a runtime did not shut down. It is still running, accepts spawns, and can be
 /// asked again.
+///
+/// ```
+/// use std::time::Duration;
+/// use ult::ShutdownError;
+///
+/// # use ult::{PoolSpec, Runtime, XstreamSpec};
+/// # let runtime = Runtime::builder()
+/// #     .pool(PoolSpec::new("main"))
+/// #     .xstream(XstreamSpec::new("x0").pools(["main"]))
+/// #     .start()?;
+/// # let pool = runtime.pool("main").expect("defined above");
+/// # let go = std::sync::Arc::new(ult::Eventual::<()>::new());
+/// # let waits = go.clone();
+/// # let waiter = pool.ult().name("waiter").spawn(move || waits.wait_ready())?;
+/// # // It runs behind the other one, which waits by then.
+/// # pool.spawn(|| ())?.join()?;
+/// // A ULT waits for what does not come in time.
+/// match runtime.shutdown_timeout(Duration::from_millis(1)) {
+///     Err(ShutdownError::StillAlive(left)) => println!("{left}"),
+///     other => panic!("{other:?}"),
+/// }
+/// let own = runtime.clone();
+/// let inside = pool.spawn(move || own.shutdown())?.join()?;
+/// assert!(matches!(inside, Err(ShutdownError::FromUlt)));
+/// # go.set(()).expect("set once");
+/// # waiter.join()?;
+/// # runtime.shutdown()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ShutdownError {
@@ -474,6 +655,32 @@ pub enum ShutdownError {
 }
 
 /// The units and xstreams that were still alive when a shutdown gave up.
+///
+/// ```
+/// use std::time::Duration;
+/// use ult::{ShutdownError, WaitKind};
+///
+/// # use ult::{PoolSpec, Runtime, XstreamSpec};
+/// # let runtime = Runtime::builder()
+/// #     .pool(PoolSpec::new("main"))
+/// #     .xstream(XstreamSpec::new("x0").pools(["main"]))
+/// #     .start()?;
+/// # let pool = runtime.pool("main").expect("defined above");
+/// # let go = std::sync::Arc::new(ult::Eventual::<()>::new());
+/// # let waits = go.clone();
+/// # let waiter = pool.ult().name("waiter").spawn(move || waits.wait_ready())?;
+/// # // It runs behind the other one, which waits by then.
+/// # pool.spawn(|| ())?.join()?;
+/// // A ULT waits for what does not come in time.
+/// let error = runtime.shutdown_timeout(Duration::from_millis(1)).unwrap_err();
+/// let ShutdownError::StillAlive(left) = error else { panic!("{error}") };
+/// assert_eq!((left.suspended.len(), left.queued), (1, 0));
+/// assert_eq!(left.suspended[0].waits_for, Some(WaitKind::Eventual));
+/// # go.set(()).expect("set once");
+/// # waiter.join()?;
+/// # runtime.shutdown()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct StillAlive {

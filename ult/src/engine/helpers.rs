@@ -75,6 +75,22 @@ struct HelpersState {
 
 /// Counts of the threads for [`blocking`](crate::blocking()) and of their work; see
 /// [`Runtime::blocking_stats`](crate::Runtime::blocking_stats).
+///
+/// ```
+/// # use ult::{PoolSpec, Runtime, XstreamSpec};
+/// # let runtime = Runtime::builder()
+/// #     .pool(PoolSpec::new("main"))
+/// #     .xstream(XstreamSpec::new("x0").pools(["main"]))
+/// #     .start()?;
+/// # let pool = runtime.pool("main").expect("defined above");
+/// let sum = pool.spawn(|| ult::blocking(|| (1..=100).sum::<u32>()))?;
+/// assert_eq!(sum.join()?, 5050);
+/// // The thread stays for a while, in case there is more to do.
+/// let stats = runtime.blocking_stats();
+/// assert_eq!((stats.threads, stats.queued), (1, 0));
+/// # runtime.shutdown()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BlockingStats {

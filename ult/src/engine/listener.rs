@@ -8,6 +8,36 @@ use crate::trace::event::{Event, EventMask};
 
 /// Gets events as they happen.
 ///
+/// ```
+/// use std::sync::{Arc, Mutex, PoisonError};
+/// use ult::{Event, EventMask, EventSink};
+///
+/// /// Collects the numbers of new units.
+/// #[derive(Clone, Default)]
+/// struct Spawned(Arc<Mutex<Vec<u64>>>);
+///
+/// impl EventSink for Spawned {
+///     fn event(&self, event: &Event<'_>) {
+///         self.0.lock().unwrap_or_else(PoisonError::into_inner).extend(event.ult);
+///     }
+/// }
+///
+/// # use ult::{PoolSpec, Runtime, XstreamSpec};
+/// # let runtime = Runtime::builder()
+/// #     .pool(PoolSpec::new("main"))
+/// #     .xstream(XstreamSpec::new("x0").pools(["main"]))
+/// #     .start()?;
+/// # let pool = runtime.pool("main").expect("defined above");
+/// let spawned = Spawned::default();
+/// let sink = runtime.add_sink(EventMask::CREATE, spawned.clone());
+/// let worker = pool.spawn(|| ())?;
+/// assert_eq!(*spawned.0.lock().unwrap(), [worker.id()]);
+/// # worker.join()?;
+/// # drop(sink);
+/// # runtime.shutdown()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// # What a sink must know
 ///
 /// - It runs in the middle of a switch, a spawn or a resume, perhaps on the small stack of a ULT

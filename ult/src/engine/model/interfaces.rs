@@ -17,6 +17,26 @@ use crate::sync::atomic::Ordering::{Acquire, Relaxed};
 /// not lose control: an unstarted unit is cancelled (its closure is dropped, and `join` reports
 /// [`JoinError::Lost`](crate::JoinError::Lost)), a started one returns to its xstream.
 ///
+/// ```
+/// use ult::PoolSpec;
+///
+/// # use ult::{Runtime, XstreamSpec};
+/// # let runtime = Runtime::builder()
+/// #     .pool(PoolSpec::new("main"))
+/// #     .xstream(XstreamSpec::new("x0").pools(["main"]))
+/// #     .start()?;
+/// # let pool = runtime.pool("main").expect("defined above");
+/// let spare = runtime.add_pool(PoolSpec::new("spare"))?;
+/// let worker = spare.ult().name("worker").spawn(|| 42)?;
+/// let unit = spare.pop().expect("no xstream takes it");
+/// assert_eq!((unit.name(), unit.is_started()), (Some("worker"), false));
+/// // Whoever has a unit passes it on, to a pool in this case.
+/// pool.push(unit).map_err(|(_, error)| error)?;
+/// assert_eq!(worker.join()?, 42);
+/// # runtime.shutdown()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// Counterpart: `ABT_unit`.
 #[must_use = "dropping a unit cancels an unstarted one"]
 pub struct Unit(UltPtr);
@@ -99,6 +119,39 @@ impl fmt::Debug for Unit {
 }
 
 /// The reason why a unit becomes runnable; a pool may order units by it.
+///
+/// ```
+/// # use std::collections::VecDeque;
+/// # use std::sync::{Mutex, PoisonError};
+/// # use ult::PopBy;
+/// use ult::{Pool, PushReason, Unit};
+///
+/// # struct Resumed(Mutex<VecDeque<Unit>>);
+/// impl Pool for Resumed {
+///     // What has been suspended goes on before other work begins.
+///     fn push(&self, unit: Unit, why: PushReason) {
+///         let mut units = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+///         match why {
+///             PushReason::Resume => units.push_front(unit),
+///             _ => units.push_back(unit),
+///         }
+///     }
+/// #     fn pop(&self, _: PopBy) -> Option<Unit> {
+/// #         self.0.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
+/// #     }
+/// #     fn len(&self) -> usize {
+/// #         self.0.lock().unwrap_or_else(PoisonError::into_inner).len()
+/// #     }
+/// }
+/// # use ult::{PoolSpec, Runtime, XstreamSpec};
+/// # let runtime = Runtime::builder()
+/// #     .pool(PoolSpec::custom("main", Box::new(Resumed(Mutex::default()))))
+/// #     .xstream(XstreamSpec::new("x0").pools(["main"]))
+/// #     .start()?;
+/// # runtime.pool("main").expect("defined above").spawn(ult::yield_now)?.join()?;
+/// # runtime.shutdown()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PushReason {
@@ -113,6 +166,39 @@ pub enum PushReason {
 }
 
 /// The party that asks a pool for a unit.
+///
+/// ```
+/// # use std::collections::VecDeque;
+/// # use std::sync::{Mutex, PoisonError};
+/// # use ult::PushReason;
+/// use ult::{Pool, PopBy, Unit};
+///
+/// # struct Deque(Mutex<VecDeque<Unit>>);
+/// impl Pool for Deque {
+///     // The owner takes the newest unit, and a thief the oldest.
+///     fn pop(&self, who: PopBy) -> Option<Unit> {
+///         let mut units = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+///         match who {
+///             PopBy::Thief => units.pop_front(),
+///             _ => units.pop_back(),
+///         }
+///     }
+/// #     fn push(&self, unit: Unit, _: PushReason) {
+/// #         self.0.lock().unwrap_or_else(PoisonError::into_inner).push_back(unit);
+/// #     }
+/// #     fn len(&self) -> usize {
+/// #         self.0.lock().unwrap_or_else(PoisonError::into_inner).len()
+/// #     }
+/// }
+/// # use ult::{PoolSpec, Runtime, XstreamSpec};
+/// # let runtime = Runtime::builder()
+/// #     .pool(PoolSpec::custom("main", Box::new(Deque(Mutex::default()))))
+/// #     .xstream(XstreamSpec::new("x0").pools(["main"]))
+/// #     .start()?;
+/// # runtime.pool("main").expect("defined above").spawn(ult::yield_now)?.join()?;
+/// # runtime.shutdown()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PopBy {
@@ -129,6 +215,44 @@ pub enum PopBy {
 /// cannot suspend, [`push`](Self::push) included: in there [`current`](crate::current()) knows no
 /// unit, and what waits, for a [`Mutex`](crate::Mutex) of this crate or for anything else, blocks
 /// the whole xstream. So they must not wait for units. Do not drop units (see [`Unit`]).
+///
+/// ```
+/// use std::sync::{Mutex, MutexGuard, PoisonError};
+/// use ult::{Pool, PoolSpec, PopBy, PushReason, Runtime, Unit, XstreamSpec};
+///
+/// /// Last in, first out.
+/// #[derive(Default)]
+/// struct Lifo(Mutex<Vec<Unit>>);
+///
+/// impl Lifo {
+///     fn units(&self) -> MutexGuard<'_, Vec<Unit>> {
+///         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+///     }
+/// }
+///
+/// impl Pool for Lifo {
+///     fn push(&self, unit: Unit, _: PushReason) {
+///         self.units().push(unit);
+///     }
+///
+///     fn pop(&self, _: PopBy) -> Option<Unit> {
+///         self.units().pop()
+///     }
+///
+///     fn len(&self) -> usize {
+///         self.units().len()
+///     }
+/// }
+///
+/// let runtime = Runtime::builder()
+///     .pool(PoolSpec::custom("main", Box::new(Lifo::default())))
+///     .xstream(XstreamSpec::new("x0").pools(["main"]))
+///     .start()?;
+/// # let pool = runtime.pool("main").expect("defined above");
+/// # assert_eq!(pool.spawn(|| 42)?.join()?, 42);
+/// # runtime.shutdown()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 ///
 /// # Panics
 ///
@@ -177,6 +301,20 @@ pub trait Pool: Send + Sync {
 }
 
 /// The kinds of pool that come with the runtime.
+///
+/// ```
+/// use ult::{PoolKind, PoolSpec, Runtime, XstreamSpec};
+///
+/// let runtime = Runtime::builder()
+///     .pool(PoolSpec::new("rpc").kind(PoolKind::EarliestFirst))
+///     .pool(PoolSpec::new("other"))
+///     .xstream(XstreamSpec::new("x0").pools(["rpc", "other"]))
+///     .start()?;
+/// let kinds: Vec<_> = runtime.pools().iter().map(|pool| pool.kind()).collect();
+/// assert_eq!(kinds, [PoolKind::EarliestFirst, PoolKind::FifoWait]);
+/// # runtime.shutdown()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum PoolKind {
@@ -214,6 +352,18 @@ pub enum PoolKind {
 
 /// The parties that may use a pool; a promise by the user that saves locks.
 ///
+/// ```
+/// use ult::{Access, PoolSpec, Runtime, StartError, XstreamSpec};
+///
+/// let refused = Runtime::builder()
+///     .pool(PoolSpec::new("main").access(Access::Mpsc))
+///     .xstream(XstreamSpec::new("x0").pools(["main"]))
+///     .xstream(XstreamSpec::new("x1").pools(["main"]))
+///     .start();
+/// // The promise was that one xstream serves the pool.
+/// assert!(matches!(refused, Err(StartError::Access { access: Access::Mpsc, .. })));
+/// ```
+///
 /// Counterpart: `ABT_pool_access`, whose promises are not checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
@@ -241,6 +391,29 @@ impl Access {
 }
 
 /// The next step of an xstream.
+///
+/// ```
+/// # use ult::{PoolSpec, Runtime, XstreamSpec};
+/// use ult::{PoolView, Scheduler, Step};
+///
+/// # struct First;
+/// impl Scheduler for First {
+///     // It serves the first pool only.
+///     fn next(&mut self, pools: &[PoolView<'_>]) -> Step {
+///         match pools.first().and_then(|pool| pool.pop()) {
+///             Some(unit) => Step::Run(unit),
+///             None => Step::Idle,
+///         }
+///     }
+/// }
+/// # let runtime = Runtime::builder()
+/// #     .pool(PoolSpec::new("main"))
+/// #     .xstream(XstreamSpec::new("x0").pools(["main"]).scheduler(Box::new(First)))
+/// #     .start()?;
+/// # runtime.pool("main").expect("defined above").spawn(ult::yield_now)?.join()?;
+/// # runtime.shutdown()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub enum Step {
     /// Runs this unit.
@@ -250,6 +423,31 @@ pub enum Step {
 }
 
 /// A policy over the ordered list of pools that an xstream serves.
+///
+/// ```
+/// use ult::{PoolSpec, PoolView, Runtime, Scheduler, Step, XstreamSpec};
+///
+/// /// The longest queue first.
+/// struct Longest;
+///
+/// impl Scheduler for Longest {
+///     fn next(&mut self, pools: &[PoolView<'_>]) -> Step {
+///         let longest = pools.iter().max_by_key(|pool| pool.len());
+///         longest.and_then(PoolView::pop).map_or(Step::Idle, Step::Run)
+///     }
+/// }
+///
+/// let runtime = Runtime::builder()
+///     .pool(PoolSpec::new("rpc"))
+///     .pool(PoolSpec::new("io"))
+///     .xstream(XstreamSpec::new("x0").pools(["rpc", "io"]).scheduler(Box::new(Longest)))
+///     .start()?;
+/// # for pool in runtime.pools() {
+/// #     pool.spawn(ult::yield_now)?.join()?;
+/// # }
+/// # runtime.shutdown()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 ///
 /// Counterpart: `ABT_sched_def`.
 pub trait Scheduler: Send {
@@ -289,6 +487,38 @@ pub(crate) fn own(scheduler: Box<dyn Scheduler>) -> OwnScheduler {
 ///
 /// A pool that several xstreams serve holds the units that may still start anywhere; those that
 /// have started on this xstream wait in a list of its own. A pop takes from both in turn.
+///
+/// ```
+/// # use ult::{PoolSpec, Runtime, XstreamSpec};
+/// use ult::{PoolView, Scheduler, Step};
+///
+/// # struct Background;
+/// impl Scheduler for Background {
+///     // The last pool has to wait, but not for ever.
+///     fn next(&mut self, pools: &[PoolView<'_>]) -> Step {
+///         let Some((last, others)) = pools.split_last() else { return Step::Idle };
+///         let others = || others.iter().find_map(PoolView::pop);
+///         let unit = if last.len() > 100 {
+///             last.pop().or_else(others)
+///         } else {
+///             others().or_else(|| last.pop())
+///         };
+///         unit.map_or(Step::Idle, Step::Run)
+///     }
+/// }
+/// # let runtime = Runtime::builder()
+/// #     .pool(PoolSpec::new("main"))
+/// #     .pool(PoolSpec::new("background"))
+/// #     .xstream(
+/// #         XstreamSpec::new("x0").pools(["main", "background"]).scheduler(Box::new(Background)),
+/// #     )
+/// #     .start()?;
+/// # for pool in runtime.pools() {
+/// #     pool.spawn(ult::yield_now)?.join()?;
+/// # }
+/// # runtime.shutdown()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy)]
 pub struct PoolView<'a> {
     slot: &'a PoolSlot,
@@ -411,6 +641,25 @@ impl fmt::Debug for PoolView<'_> {
 ///
 /// So that a busy first pool cannot starve the others forever, every 64th pick starts at another
 /// pool, each in turn. `basic` in a Margo configuration, and `prio`; in C, later pools do starve.
+///
+/// ```
+/// use ult::{Basic, PoolSpec};
+///
+/// # use ult::{Runtime, XstreamSpec};
+/// # let runtime = Runtime::builder()
+/// #     .pool(PoolSpec::new("main"))
+/// #     .xstream(XstreamSpec::new("x0").pools(["main"]))
+/// #     .start()?;
+/// # let pool = runtime.pool("main").expect("defined above");
+/// // As a stacked scheduler: a ULT of `main` that runs the units of another pool.
+/// let inner = runtime.add_pool(PoolSpec::new("inner"))?;
+/// let worker = inner.spawn(|| 42)?;
+/// let scheduler = pool.push_scheduler(Box::new(Basic::new()), [inner])?;
+/// assert_eq!(worker.join()?, 42);
+/// scheduler.join()?;
+/// # runtime.shutdown()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 ///
 /// Counterpart: `ABT_SCHED_BASIC`.
 #[derive(Debug, Default)]

@@ -336,6 +336,22 @@ fn slot_of(slots: &mut Vec<Arc<PoolCounters>>, xstream: usize) -> Arc<PoolCounte
 }
 
 /// Counters of a pool; see [`PoolRef::stats`](crate::PoolRef::stats).
+///
+/// ```
+/// # use ult::{PoolSpec, Runtime, XstreamSpec};
+/// # let runtime = Runtime::builder()
+/// #     .pool(PoolSpec::new("main"))
+/// #     .xstream(XstreamSpec::new("x0").pools(["main"]))
+/// #     .start()?;
+/// # let pool = runtime.pool("main").expect("defined above");
+/// pool.spawn(ult::yield_now)?.join()?;
+/// pool.spawn(|| ())?.join()?;
+/// let stats = pool.stats();
+/// assert_eq!((stats.created, stats.finished, stats.yields), (2, 2, 1));
+/// assert_eq!((stats.alive(), stats.blocked()), (0, 0));
+/// # runtime.shutdown()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct PoolStats {
@@ -368,7 +384,7 @@ impl PoolStats {
         parked.saturating_sub(self.resumed + self.run_at_once)
     }
 
-    /// units that have been spawned and have not ended.
+    /// Units that have been spawned and have not ended.
     #[must_use]
     pub fn alive(&self) -> u64 {
         self.created.saturating_sub(self.finished + self.dropped)

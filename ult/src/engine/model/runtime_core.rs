@@ -390,6 +390,33 @@ impl Depot {
 }
 
 /// A ULT that has started and not finished.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use ult::ShutdownError;
+/// # use ult::{PoolSpec, Runtime, XstreamSpec};
+/// # let runtime = Runtime::builder()
+/// #     .pool(PoolSpec::new("main"))
+/// #     .xstream(XstreamSpec::new("x0").pools(["main"]))
+/// #     .start()?;
+/// # let pool = runtime.pool("main").expect("defined above");
+/// # let go = std::sync::Arc::new(ult::Eventual::<()>::new());
+/// # let waits = go.clone();
+/// # let waiter = pool.ult().name("waiter").spawn(move || waits.wait_ready())?;
+/// # // It runs behind the other one, which waits by then.
+/// # pool.spawn(|| ())?.join()?;
+/// // A ULT with the name `waiter` waits for an eventual.
+/// let error = runtime.shutdown_timeout(Duration::from_millis(1)).unwrap_err();
+/// if let ShutdownError::StillAlive(left) = error {
+///     let ult = &left.suspended[0];
+///     assert_eq!((ult.name.as_deref(), &*ult.xstream), (Some("waiter"), "x0"));
+///     println!("{ult}");
+/// }
+/// # go.set(()).expect("set once");
+/// # waiter.join()?;
+/// # runtime.shutdown()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StuckUlt {

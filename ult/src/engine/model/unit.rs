@@ -585,6 +585,26 @@ impl UltRef {
 /// The name of a ULT, for messages: a literal, an owned or a shared string.
 ///
 /// Literals and `Arc<str>` cost no allocation per spawn.
+///
+/// ```
+/// use ult::UltName;
+///
+/// # use ult::{PoolSpec, Runtime, XstreamSpec};
+/// # let runtime = Runtime::builder()
+/// #     .pool(PoolSpec::new("main"))
+/// #     .xstream(XstreamSpec::new("x0").pools(["main"]))
+/// #     .start()?;
+/// # let pool = runtime.pool("main").expect("defined above");
+/// let worker = pool.ult().name("worker").spawn(|| ())?;
+/// let request = pool.ult().name(format!("request {}", 7)).spawn(|| ())?;
+/// # worker.join()?;
+/// # request.join()?;
+/// // A shared string, which costs no allocation per spawn.
+/// let name: UltName = std::sync::Arc::<str>::from("shared").into();
+/// assert_eq!(name.as_str(), Some("shared"));
+/// # runtime.shutdown()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Default)]
 pub struct UltName(NameRepr);
 

@@ -386,6 +386,21 @@ impl fmt::Debug for XstreamShared {
 }
 
 /// Counters of an xstream; see [`XstreamRef::stats`](crate::XstreamRef::stats).
+///
+/// ```
+/// # use ult::{PoolSpec, Runtime, XstreamSpec};
+/// # let runtime = Runtime::builder()
+/// #     .pool(PoolSpec::new("main"))
+/// #     .xstream(XstreamSpec::new("x0").pools(["main"]))
+/// #     .start()?;
+/// # let pool = runtime.pool("main").expect("defined above");
+/// pool.spawn(ult::yield_now)?.join()?;
+/// let stats = runtime.xstream("x0").expect("defined above").stats();
+/// // The ULT ran until it yielded, and then to its end.
+/// assert_eq!((stats.executed, stats.yields, stats.finished), (2, 1, 1));
+/// # runtime.shutdown()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct XstreamStats {

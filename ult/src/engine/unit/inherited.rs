@@ -124,6 +124,26 @@ impl<T> fmt::Debug for Inherited<T> {
 }
 
 /// The caller's inherited state, as [`inherited`] finds it.
+///
+/// ```
+/// use ult::integration::{inherited, set_inherited_word};
+///
+/// # use ult::{PoolSpec, Runtime, XstreamSpec};
+/// # let runtime = Runtime::builder()
+/// #     .pool(PoolSpec::new("main"))
+/// #     .xstream(XstreamSpec::new("x0").pools(["main"]))
+/// #     .start()?;
+/// # let pool = runtime.pool("main").expect("defined above");
+/// let state = pool.spawn(|| {
+///     set_inherited_word(7);
+///     // One look for the word, and for whether there is anything else.
+///     inherited()
+/// })?;
+/// let state = state.join()?;
+/// assert_eq!((state.word, state.has_values), (7, false));
+/// # runtime.shutdown()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct InheritedState {
