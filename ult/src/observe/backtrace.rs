@@ -40,6 +40,24 @@ const SLICE: usize = 256;
 const COST_OF_STACK: usize = 32;
 
 /// Options of a dump; see [`Runtime::dump`].
+///
+/// ```
+/// use std::time::Duration;
+/// use ult::DumpOptions;
+///
+/// # use ult::{PoolSpec, Runtime, XstreamSpec};
+/// # let runtime = Runtime::builder()
+/// #     .pool(PoolSpec::new("main"))
+/// #     .xstream(XstreamSpec::new("x0").pools(["main"]))
+/// #     .start()?;
+/// # let pool = runtime.pool("main").expect("defined above");
+/// // A list of the ULTs, without their stacks.
+/// let options = DumpOptions::new().stacks(false).limit(Duration::from_secs(5));
+/// let dump = runtime.dump(&options);
+/// assert!(dump.ults.is_empty() && dump.busy.is_empty());
+/// # runtime.shutdown()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DumpOptions {
@@ -98,6 +116,32 @@ impl DumpOptions {
 }
 
 /// The ULTs of a runtime; see [`Runtime::dump`]. `Display` prints them like a backtrace.
+///
+/// ```
+/// use ult::DumpOptions;
+///
+/// # use ult::{PoolSpec, Runtime, XstreamSpec};
+/// # let runtime = Runtime::builder()
+/// #     .pool(PoolSpec::new("main"))
+/// #     .xstream(XstreamSpec::new("x0").pools(["main"]))
+/// #     .start()?;
+/// # let pool = runtime.pool("main").expect("defined above");
+/// # let go = std::sync::Arc::new(ult::Eventual::<()>::new());
+/// # let waits = go.clone();
+/// # let waiter = pool.ult().name("waiter").spawn(move || waits.wait_ready())?;
+/// # // It runs behind the other one, which waits by then.
+/// # pool.spawn(|| ())?.join()?;
+/// // A ULT with the name `waiter` waits for an eventual.
+/// let dump = runtime.dump(&DumpOptions::new().stacks(false));
+/// assert_eq!((dump.ults.len(), dump.busy.len()), (1, 0));
+/// // As a log or a status page would show it.
+/// let text = dump.to_string();
+/// assert!(text.contains("waiter"));
+/// # go.set(()).expect("set once");
+/// # waiter.join()?;
+/// # runtime.shutdown()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct Dump {
@@ -113,6 +157,33 @@ pub struct Dump {
 }
 
 /// An xstream that did not answer, because a unit on it neither yields nor suspends.
+///
+/// ```
+/// use std::sync::mpsc;
+/// use std::time::Duration;
+/// use ult::DumpOptions;
+///
+/// # use ult::{PoolSpec, Runtime, XstreamSpec};
+/// # let runtime = Runtime::builder()
+/// #     .pool(PoolSpec::new("main"))
+/// #     .xstream(XstreamSpec::new("x0").pools(["main"]))
+/// #     .start()?;
+/// # let pool = runtime.pool("main").expect("defined above");
+/// let (release, released) = mpsc::channel::<()>();
+/// let (begin, begun) = mpsc::channel();
+/// let blocks = pool.spawn(move || {
+///     begin.send(()).ok();
+///     // This blocks the thread of the xstream: a wait of `ult::channel` would not.
+///     released.recv()
+/// })?;
+/// begun.recv()?;
+/// let dump = runtime.dump(&DumpOptions::new().limit(Duration::from_millis(1)));
+/// assert_eq!(dump.busy[0].xstream, "x0");
+/// drop(release);
+/// # blocks.join()?.unwrap_err();
+/// # runtime.shutdown()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BusyXstream {
@@ -126,6 +197,31 @@ pub struct BusyXstream {
 }
 
 /// One ULT of a [`Dump`].
+///
+/// ```
+/// use ult::DumpOptions;
+///
+/// # use ult::{PoolSpec, Runtime, XstreamSpec};
+/// # let runtime = Runtime::builder()
+/// #     .pool(PoolSpec::new("main"))
+/// #     .xstream(XstreamSpec::new("x0").pools(["main"]))
+/// #     .start()?;
+/// # let pool = runtime.pool("main").expect("defined above");
+/// # let go = std::sync::Arc::new(ult::Eventual::<()>::new());
+/// # let waits = go.clone();
+/// # let waiter = pool.ult().name("waiter").spawn(move || waits.wait_ready())?;
+/// # // It runs behind the other one, which waits by then.
+/// # pool.spawn(|| ())?.join()?;
+/// // A ULT with the name `waiter` waits for an eventual.
+/// let dump = runtime.dump(&DumpOptions::new().stacks(false));
+/// let ult = &dump.ults[0];
+/// assert_eq!((ult.id, ult.name.as_deref()), (waiter.id(), Some("waiter")));
+/// assert_eq!((&*ult.pool, &*ult.xstream), ("main", "x0"));
+/// # go.set(()).expect("set once");
+/// # waiter.join()?;
+/// # runtime.shutdown()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct UltDump {
@@ -144,6 +240,34 @@ pub struct UltDump {
 }
 
 /// The state of a ULT in a dump.
+///
+/// ```
+/// use ult::{DumpOptions, UltState, WaitKind};
+///
+/// # use ult::{PoolSpec, Runtime, XstreamSpec};
+/// # let runtime = Runtime::builder()
+/// #     .pool(PoolSpec::new("main"))
+/// #     .xstream(XstreamSpec::new("x0").pools(["main"]))
+/// #     .start()?;
+/// # let pool = runtime.pool("main").expect("defined above");
+/// # let go = std::sync::Arc::new(ult::Eventual::<()>::new());
+/// # let waits = go.clone();
+/// # let waiter = pool.ult().name("waiter").spawn(move || waits.wait_ready())?;
+/// # // It runs behind the other one, which waits by then.
+/// # pool.spawn(|| ())?.join()?;
+/// // A ULT with the name `waiter` waits for an eventual.
+/// let dump = runtime.dump(&DumpOptions::new().stacks(false));
+/// match dump.ults[0].state {
+///     UltState::Runnable => panic!("it waits"),
+///     // Without a monitor nobody knows since when.
+///     UltState::Blocked { kind, since } => assert_eq!((kind, since), (WaitKind::Eventual, None)),
+///     _ => {}
+/// }
+/// # go.set(()).expect("set once");
+/// # waiter.join()?;
+/// # runtime.shutdown()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum UltState {
@@ -159,6 +283,33 @@ pub enum UltState {
 }
 
 /// The frames of one ULT, innermost first.
+///
+/// ```
+/// use ult::{DumpOptions, StackDump};
+///
+/// # use ult::{PoolSpec, Runtime, XstreamSpec};
+/// # let runtime = Runtime::builder()
+/// #     .pool(PoolSpec::new("main"))
+/// #     .xstream(XstreamSpec::new("x0").pools(["main"]))
+/// #     .start()?;
+/// # let pool = runtime.pool("main").expect("defined above");
+/// # let go = std::sync::Arc::new(ult::Eventual::<()>::new());
+/// # let waits = go.clone();
+/// # let waiter = pool.ult().name("waiter").spawn(move || waits.wait_ready())?;
+/// # // It runs behind the other one, which waits by then.
+/// # pool.spawn(|| ())?.join()?;
+/// // A ULT with the name `waiter` waits for an eventual.
+/// let dump = runtime.dump(&DumpOptions::new().stacks_max(0));
+/// match &dump.ults[0].stack {
+///     StackDump::Frames(frames) => println!("{} frames", frames.len()),
+///     StackDump::NoRoom { free_bytes } => println!("only {free_bytes} bytes are left"),
+///     other => assert_eq!(*other, StackDump::LeftOut),
+/// }
+/// # go.set(()).expect("set once");
+/// # waiter.join()?;
+/// # runtime.shutdown()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StackDump {
@@ -176,6 +327,33 @@ pub enum StackDump {
 }
 
 /// One frame of a stack. A frame into which others were inlined stands once for each.
+///
+/// ```
+/// use ult::{DumpOptions, StackDump};
+///
+/// # use ult::{PoolSpec, Runtime, XstreamSpec};
+/// # let runtime = Runtime::builder()
+/// #     .pool(PoolSpec::new("main"))
+/// #     .xstream(XstreamSpec::new("x0").pools(["main"]))
+/// #     .start()?;
+/// # let pool = runtime.pool("main").expect("defined above");
+/// # let go = std::sync::Arc::new(ult::Eventual::<()>::new());
+/// # let waits = go.clone();
+/// # let waiter = pool.ult().name("waiter").spawn(move || waits.wait_ready())?;
+/// # // It runs behind the other one, which waits by then.
+/// # pool.spawn(|| ())?.join()?;
+/// // A ULT with the name `waiter` waits for an eventual.
+/// let dump = runtime.dump(&DumpOptions::new().frames_max(16));
+/// let StackDump::Frames(frames) = &dump.ults[0].stack else { panic!("{dump}") };
+/// for frame in frames {
+///     println!("{:#x} {:?} {:?}:{:?}", frame.address, frame.symbol, frame.file, frame.line);
+/// }
+/// assert!(!frames.is_empty());
+/// # go.set(()).expect("set once");
+/// # waiter.join()?;
+/// # runtime.shutdown()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Frame {

@@ -38,6 +38,25 @@ use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::{Arc, lock, thread};
 
 /// The configuration of a runtime's monitor; see [`RuntimeBuilder::monitor`].
+///
+/// ```
+/// use std::time::Duration;
+/// use ult::{MonitorSpec, PoolSpec, Runtime, XstreamSpec};
+///
+/// let runtime = Runtime::builder()
+///     .pool(PoolSpec::new("main"))
+///     .xstream(XstreamSpec::new("x0").pools(["main"]))
+///     .monitor(
+///         MonitorSpec::new()
+///             .stall_limit(Duration::from_millis(500))
+///             // Its ULTs wait for other threads, however long that takes.
+///             .deadlock_limit(None)
+///             .on_report(|report| eprintln!("{report}")),
+///     )
+///     .start()?;
+/// # runtime.shutdown()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct MonitorSpec {
     stall_limit: Duration,

@@ -16,6 +16,25 @@ use crate::trace::event::{Event, EventKind, NOTHING, Packed};
 use crate::trace::recorder::Recorder;
 
 /// How to record; see [`Runtime::record`].
+///
+/// ```
+/// use ult::RecordOptions;
+///
+/// # use ult::{PoolSpec, Runtime, XstreamSpec};
+/// # let runtime = Runtime::builder()
+/// #     .pool(PoolSpec::new("main"))
+/// #     .xstream(XstreamSpec::new("x0").pools(["main"]))
+/// #     .start()?;
+/// # let pool = runtime.pool("main").expect("defined above");
+/// // The newest 63 events of each xstream, in 1.5 KiB.
+/// let recording = runtime.record(&RecordOptions::new().events_per_xstream(63))?;
+/// for _ in 0..50 {
+///     pool.spawn(ult::yield_now)?.join()?;
+/// }
+/// assert!(recording.stop().dropped_on("x0") > 0);
+/// # runtime.shutdown()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RecordOptions {
@@ -108,6 +127,24 @@ impl Runtime {
 }
 
 /// A recording in progress. Dropping it stops the recording and throws the events away.
+///
+/// ```
+/// use ult::{EventKind, RecordOptions};
+///
+/// # use ult::{PoolSpec, Runtime, XstreamSpec};
+/// # let runtime = Runtime::builder()
+/// #     .pool(PoolSpec::new("main"))
+/// #     .xstream(XstreamSpec::new("x0").pools(["main"]))
+/// #     .start()?;
+/// # let pool = runtime.pool("main").expect("defined above");
+/// let recording = runtime.record(&RecordOptions::new().events_per_xstream(1023))?;
+/// pool.ult().name("worker").spawn(ult::yield_now)?.join()?;
+/// let trace = recording.stop();
+/// let yields = trace.events().filter(|event| event.kind == EventKind::Yield);
+/// assert_eq!(yields.count(), 1);
+/// # runtime.shutdown()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use = "the recording ends when this is dropped"]
 pub struct Recording {
     core: Arc<RuntimeCore>,
@@ -155,6 +192,27 @@ pub(crate) struct Stored {
 }
 
 /// The events of a recording, ordered by time.
+///
+/// ```
+/// use ult::RecordOptions;
+///
+/// # use ult::{PoolSpec, Runtime, XstreamSpec};
+/// # let runtime = Runtime::builder()
+/// #     .pool(PoolSpec::new("main"))
+/// #     .xstream(XstreamSpec::new("x0").pools(["main"]))
+/// #     .start()?;
+/// # let pool = runtime.pool("main").expect("defined above");
+/// let recording = runtime.record(&RecordOptions::new().events_per_xstream(1023))?;
+/// pool.ult().name("worker").spawn(ult::yield_now)?.join()?;
+/// let trace = recording.stop();
+/// assert_eq!(trace.dropped(), 0);
+/// // For ui.perfetto.dev; usually into a file.
+/// let mut json = Vec::new();
+/// trace.write_chrome(&mut json)?;
+/// assert!(String::from_utf8(json)?.contains("worker"));
+/// # runtime.shutdown()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct Trace {
     pub(crate) events: Vec<Stored>,

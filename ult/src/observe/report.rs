@@ -6,6 +6,37 @@ use std::fmt;
 use std::time::Duration;
 
 /// A finding of the monitor.
+///
+/// ```
+/// use std::sync::mpsc;
+/// use std::time::Duration;
+/// use ult::{MonitorSpec, Report};
+///
+/// # use ult::{PoolSpec, Runtime, XstreamSpec};
+/// let (sender, reports) = mpsc::channel();
+/// let spec = MonitorSpec::new()
+///     .tick(Duration::from_millis(1))
+///     .stall_limit(Duration::from_millis(2))
+///     .on_report(move |report| drop(sender.send(report.clone())));
+/// # let runtime = Runtime::builder()
+/// #     .pool(PoolSpec::new("main"))
+/// #     .xstream(XstreamSpec::new("x0").pools(["main"]))
+/// #     .monitor(spec)
+/// #     .start()?;
+/// # let pool = runtime.pool("main").expect("defined above");
+/// # let (release, released) = mpsc::channel::<()>();
+/// # let blocks = pool.ult().name("blocks").spawn(move || released.recv())?;
+/// // A ULT blocks the thread of its xstream.
+/// match reports.recv()? {
+///     Report::Stall(stall) => assert_eq!(stall.xstream, "x0"),
+///     Report::StallEnd(stall) => println!("it took {:?}", stall.lasted),
+///     other => println!("{other}"),
+/// }
+/// # drop(release);
+/// # blocks.join()?.unwrap_err();
+/// # runtime.shutdown()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum Report {
@@ -21,6 +52,37 @@ pub enum Report {
 }
 
 /// A unit that did not switch.
+///
+/// ```
+/// # use std::sync::mpsc;
+/// # use std::time::Duration;
+/// # use ult::{MonitorSpec, PoolSpec, Runtime, XstreamSpec};
+/// use ult::Report;
+///
+/// # let (sender, reports) = mpsc::channel();
+/// # let spec = MonitorSpec::new()
+/// #     .tick(Duration::from_millis(1))
+/// #     .stall_limit(Duration::from_millis(2))
+/// #     .on_report(move |report| drop(sender.send(report.clone())));
+/// # let runtime = Runtime::builder()
+/// #     .pool(PoolSpec::new("main"))
+/// #     .xstream(XstreamSpec::new("x0").pools(["main"]))
+/// #     .monitor(spec)
+/// #     .start()?;
+/// # let pool = runtime.pool("main").expect("defined above");
+/// # let (release, released) = mpsc::channel::<()>();
+/// // A wait of the standard library, which blocks the thread.
+/// let blocks = pool.ult().name("blocks").spawn(move || released.recv())?;
+/// // The callback of the monitor sends what is found.
+/// if let Report::Stall(stall) = reports.recv()? {
+///     assert_eq!((stall.ult, stall.name), (Some(blocks.id()), Some("blocks")));
+///     assert!(stall.lasted >= Duration::from_millis(2));
+/// }
+/// # drop(release);
+/// # blocks.join()?.unwrap_err();
+/// # runtime.shutdown()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stall {
@@ -44,6 +106,46 @@ pub struct Stall {
 }
 
 /// A pool whose units wait for their turn.
+///
+/// ```
+/// # use std::sync::mpsc;
+/// # use std::time::Duration;
+/// # use ult::{PoolSpec, Runtime, XstreamSpec};
+/// use ult::{MonitorSpec, Report};
+///
+/// # let (sender, reports) = mpsc::channel();
+/// let spec = MonitorSpec::new().starve_limit(Some(Duration::from_millis(2)));
+/// # let spec = spec
+/// #     .tick(Duration::from_millis(1))
+/// #     .stall_limit(Duration::from_secs(60))
+/// #     .on_report(move |report| drop(sender.send(report.clone())));
+/// # let runtime = Runtime::builder()
+/// #     .pool(PoolSpec::new("main"))
+/// #     .pool(PoolSpec::new("late"))
+/// #     .xstream(XstreamSpec::new("x0").pools(["main", "late"]))
+/// #     .monitor(spec)
+/// #     .start()?;
+/// # let [main, late] = ["main", "late"].map(|name| runtime.pool(name).expect("a pool"));
+/// # let (release, released) = mpsc::channel::<()>();
+/// # let (begin, begun) = mpsc::channel();
+/// # let blocks = main.spawn(move || {
+/// #     begin.send(()).ok();
+/// #     released.recv()
+/// # })?;
+/// # begun.recv()?;
+/// # let waits = late.spawn(|| ())?;
+/// // A unit of `late` waits while another unit keeps the only xstream.
+/// // The callback of the monitor sends what is found.
+/// if let Report::Starvation(starvation) = reports.recv()? {
+///     assert_eq!((&*starvation.pool, starvation.waiting), ("late", 1));
+///     assert_eq!(starvation.xstreams, ["x0"]);
+/// }
+/// # drop(release);
+/// # blocks.join()?.unwrap_err();
+/// # waits.join()?;
+/// # runtime.shutdown()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Starvation {
@@ -58,6 +160,37 @@ pub struct Starvation {
 }
 
 /// ULTs that wait for each other, perhaps.
+///
+/// ```
+/// # use std::sync::{Arc, mpsc};
+/// # use std::time::Duration;
+/// # use ult::{PoolSpec, Runtime, XstreamSpec};
+/// use ult::{Eventual, MonitorSpec, Report};
+///
+/// # let (sender, reports) = mpsc::channel();
+/// let spec = MonitorSpec::new().deadlock_limit(Some(Duration::from_millis(5)));
+/// # let spec = spec
+/// #     .tick(Duration::from_millis(1))
+/// #     .stall_limit(Duration::from_secs(60))
+/// #     .on_report(move |report| drop(sender.send(report.clone())));
+/// # let runtime = Runtime::builder()
+/// #     .pool(PoolSpec::new("main"))
+/// #     .xstream(XstreamSpec::new("x0").pools(["main"]))
+/// #     .monitor(spec)
+/// #     .start()?;
+/// # let pool = runtime.pool("main").expect("defined above");
+/// let never = Arc::new(Eventual::<()>::new());
+/// let waits = never.clone();
+/// let waiter = pool.ult().name("waiter").spawn(move || waits.wait_ready())?;
+/// // The callback of the monitor sends what is found.
+/// if let Report::Deadlock(deadlock) = reports.recv()? {
+///     assert_eq!(deadlock.ults[0].name.as_deref(), Some("waiter"));
+/// }
+/// # never.set(()).expect("set once");
+/// # waiter.join()?;
+/// # runtime.shutdown()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Deadlock {

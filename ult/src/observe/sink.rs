@@ -44,6 +44,30 @@ fn mask_of(plan: &Plan) -> EventMask {
 }
 
 /// Keeps a sink registered; see [`Runtime::add_sink`]. Dropping it removes the sink.
+///
+/// ```
+/// use std::sync::mpsc;
+/// use ult::{Event, EventMask};
+///
+/// # use ult::{PoolSpec, Runtime, XstreamSpec};
+/// # let runtime = Runtime::builder()
+/// #     .pool(PoolSpec::new("main"))
+/// #     .xstream(XstreamSpec::new("x0").pools(["main"]))
+/// #     .start()?;
+/// # let pool = runtime.pool("main").expect("defined above");
+/// let (sender, spawned) = mpsc::channel();
+/// let sink = runtime.add_sink(EventMask::CREATE, move |event: &Event<'_>| {
+///     sender.send(event.ult).ok();
+/// });
+/// let first = pool.spawn(|| ())?;
+/// sink.remove();
+/// let second = pool.spawn(|| ())?;
+/// assert_eq!(spawned.iter().collect::<Vec<_>>(), [Some(first.id())]);
+/// # first.join()?;
+/// # second.join()?;
+/// # runtime.shutdown()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use = "the sink is removed when this is dropped"]
 pub struct SinkHandle {
     core: Arc<RuntimeCore>,

@@ -23,6 +23,20 @@ const MPOL_MF_STRICT: libc::c_long = 1;
 const MPOL_MF_MOVE: libc::c_long = 2;
 
 /// Where memory comes from when its node has none left.
+///
+/// ```
+/// use ult::topology::{MemoryPolicy, bind_memory};
+///
+/// /// Begins at a page boundary, also where pages have 64 KiB.
+/// #[repr(align(65536))]
+/// struct Pages([u8; 1 << 16]);
+///
+/// let pages = Box::new(Pages([0; 1 << 16]));
+/// // Many containers forbid it; the memory can be used all the same.
+/// if let Err(error) = bind_memory(pages.0.as_ptr(), pages.0.len(), 0, MemoryPolicy::Preferred) {
+///     println!("{error}");
+/// }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum MemoryPolicy {

@@ -8,6 +8,19 @@ use super::cpuset::{CpuSet, Fault, parse_list};
 
 /// An error of the topology, a [`Place`](super::Place) or an
 /// [`AffinityPattern`](super::AffinityPattern).
+///
+/// ```
+/// use ult::{Place, Topology, TopologyError};
+///
+/// let error = "gpu:0".parse::<Place>().unwrap_err();
+/// assert!(matches!(error, TopologyError::Syntax { kind: "place", position: 1, .. }), "{error}");
+///
+/// match Topology::get()?.cpus_of(&Place::package(9999)) {
+///     Err(TopologyError::Unknown { kind, have, .. }) => println!("{kind}s here: {have}"),
+///     other => panic!("{other:?}"),
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TopologyError {

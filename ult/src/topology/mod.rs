@@ -52,6 +52,18 @@ pub use pattern::AffinityPattern;
 pub use place::Place;
 
 /// A processor package (socket).
+///
+/// ```
+/// use ult::Topology;
+///
+/// let machine = Topology::get()?;
+/// for package in machine.packages() {
+///     println!("package:{} has the cpus {}", package.index, package.cpus);
+/// }
+/// let cpus: usize = machine.packages().iter().map(|package| package.cpus.len()).sum();
+/// assert_eq!(cpus, machine.online().len());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Package {
@@ -62,6 +74,19 @@ pub struct Package {
 }
 
 /// A NUMA node: memory, and the cpus that are nearest to it.
+///
+/// ```
+/// use ult::Topology;
+///
+/// let machine = Topology::get()?;
+/// for node in machine.numa_nodes() {
+///     println!("numa:{} has the cpus {}, {} bytes", node.id, node.cpus, node.memory_bytes);
+///     for (other, distance) in node.distances() {
+///         assert_eq!(machine.distance(node.id, other), Some(distance));
+///     }
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NumaNode {
@@ -76,6 +101,16 @@ pub struct NumaNode {
 }
 
 /// A core: the cpus (hardware threads) that share its execution units.
+///
+/// ```
+/// use ult::Topology;
+///
+/// let machine = Topology::get()?;
+/// // One cpu of each core, for work that gains nothing from hardware threads.
+/// let cpus: Vec<_> = machine.cores().iter().filter_map(|core| core.cpus.first()).collect();
+/// assert_eq!(cpus.len(), machine.cores().len());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Core {
@@ -88,6 +123,18 @@ pub struct Core {
 }
 
 /// The cpus that share a third-level cache.
+///
+/// ```
+/// use ult::Topology;
+///
+/// let machine = Topology::get()?;
+/// // Where cpus share caches; none in some virtual machines.
+/// for group in machine.l3_groups() {
+///     println!("l3:{} has the cpus {}", group.index, group.cpus);
+///     assert!(group.cpus.is_subset(machine.online()));
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CacheGroup {
@@ -104,6 +151,18 @@ pub struct CacheGroup {
 ///
 /// [`Display`](fmt::Display) prints it: a line with the sums, then a line per package, NUMA node
 /// and L3 group, then the notes.
+///
+/// ```
+/// use ult::{Place, Topology};
+///
+/// let machine = Topology::get()?;
+/// print!("{machine}");
+/// assert!(machine.allowed().is_subset(machine.online()));
+/// // The cpus of a part of the machine that this process may use.
+/// let cpus = machine.cpus_of(&Place::all())?;
+/// assert!(!cpus.is_empty());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct Topology {
     source: &'static str,

@@ -7,6 +7,27 @@ use crate::base::wait_kind::WaitKind;
 use crate::trace::ring::Words;
 
 /// The kind of an event.
+///
+/// ```
+/// use ult::{EventKind, RecordOptions, WaitKind};
+///
+/// # use ult::{PoolSpec, Runtime, XstreamSpec};
+/// # let runtime = Runtime::builder()
+/// #     .pool(PoolSpec::new("main"))
+/// #     .xstream(XstreamSpec::new("x0").pools(["main"]))
+/// #     .start()?;
+/// # let pool = runtime.pool("main").expect("defined above");
+/// let recording = runtime.record(&RecordOptions::new().events_per_xstream(1023))?;
+/// let waits = pool.spawn(ult::park)?;
+/// # pool.spawn(|| ())?.join()?;
+/// waits.cancel();
+/// # waits.join().unwrap_err();
+/// let kinds: Vec<_> = recording.stop().events().map(|event| event.kind).collect();
+/// assert!(kinds.contains(&EventKind::Block(WaitKind::Park)));
+/// assert!(kinds.contains(&EventKind::Cancel));
+/// # runtime.shutdown()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum EventKind {
@@ -93,6 +114,14 @@ impl fmt::Display for EventKind {
 
 /// A set of kinds of event; combine them with `|`.
 ///
+/// ```
+/// use ult::{EventKind, EventMask, WaitKind};
+///
+/// let mask = EventMask::BLOCK | EventMask::RESUME;
+/// assert!(mask.contains(EventKind::Block(WaitKind::Mutex)));
+/// assert!(!mask.contains(EventKind::Yield));
+/// ```
+///
 /// Counterpart: the event mask of `ABT_tool_register_thread_callback`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct EventMask(u16);
@@ -154,6 +183,25 @@ impl fmt::Debug for EventMask {
 }
 
 /// One event.
+///
+/// ```
+/// use ult::{EventKind, RecordOptions};
+///
+/// # use ult::{PoolSpec, Runtime, XstreamSpec};
+/// # let runtime = Runtime::builder()
+/// #     .pool(PoolSpec::new("main"))
+/// #     .xstream(XstreamSpec::new("x0").pools(["main"]))
+/// #     .start()?;
+/// # let pool = runtime.pool("main").expect("defined above");
+/// let recording = runtime.record(&RecordOptions::new().events_per_xstream(1023))?;
+/// pool.ult().name("worker").spawn(|| ())?.join()?;
+/// let trace = recording.stop();
+/// let run = trace.events().find(|event| event.kind == EventKind::Run).expect("it has run");
+/// assert_eq!((run.name, run.pool, run.xstream), (Some("worker"), Some("main"), Some("x0")));
+/// println!("{run}");
+/// # runtime.shutdown()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Event<'a> {
