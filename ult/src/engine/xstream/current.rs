@@ -122,7 +122,7 @@ pub(crate) fn is_home_of(ult: UltPtr) -> bool {
     xstream().is_some_and(|xstream| xstream.is_home_of(ult))
 }
 
-/// The calling ULT as [`current`] describes it.
+/// The calling unit as [`current`] describes it.
 ///
 /// ```
 /// # use ult::{PoolSpec, Runtime, XstreamSpec};
@@ -147,7 +147,7 @@ pub struct UltInfo {
     pub name: Option<String>,
     /// Pool that it belongs to.
     pub pool: String,
-    /// Xstream that it runs on, from its start to its end.
+    /// Xstream that it runs on, which changes only if it is migratable.
     pub xstream: String,
     /// Rank of that xstream.
     pub rank: usize,
