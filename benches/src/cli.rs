@@ -11,7 +11,7 @@ use crate::floors::transport::Transport;
 use crate::process::Context;
 use crate::rows::sweep::mercury;
 use crate::rows::sweep::spec::parse_size;
-use crate::scale;
+use crate::{plot, scale};
 
 /// Measures margo beside what the machine itself needs for the same thing.
 ///
@@ -61,10 +61,11 @@ pub(crate) struct Arguments {
     pub(crate) mercury: Option<PathBuf>,
 }
 
-/// A measurement of something else than rows.
+/// Subcommand, in place of a report.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Scale(scale::Arguments),
+    Plot(plot::Arguments),
 }
 
 impl Arguments {

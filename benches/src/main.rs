@@ -8,7 +8,7 @@
 //!
 //! `catalog.rs` (all rows) · `base/` (how time is taken) · `process/` (children, and that none is
 //! left behind) · `floors/` · `rows/` · `report/` (one process for each row, and the table).
-//! `scale/` is the subcommand of that name: rates over the number of cores.
+//! `scale/` is the subcommand of that name: rates over the number of cores; `plot/` draws results.
 //!
 //! # A new row
 //!
@@ -21,6 +21,7 @@ mod base;
 mod catalog;
 mod cli;
 mod floors;
+mod plot;
 mod process;
 mod report;
 mod rows;
@@ -55,6 +56,7 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let ended = match &arguments.command {
         Some(Command::Scale(arguments)) => scale(arguments),
+        Some(Command::Plot(arguments)) => plot::run(arguments),
         None => report(&arguments),
     };
     match ended {

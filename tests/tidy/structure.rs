@@ -47,7 +47,7 @@ const CRATES: &[Limits] = &[
     goals(".", "error rpc support layout observe operation admission memory elastic timer progress \
          instance dispatch polling origin serving bulk reshaping report providers api service \
          lifecycle daemon"),
-    goals("benches", "base process floors rows scale catalog report cli"),
+    goals("benches", "base process floors rows scale plot catalog report cli"),
     goals("cli", "support svg args serve services config demo info new ping shutdown top trace \
          usage"),
     goals("config", "report read document resolve parse child samples schema fuzzing"),

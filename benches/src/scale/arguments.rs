@@ -29,12 +29,9 @@ pub(crate) struct Arguments {
     /// not come to their end
     #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = parse_window)]
     pub(crate) window: Duration,
-    /// Also write each result as a line of JSON
+    /// Also write each result as a line of JSON, which `margo-bench plot` draws
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
-    /// Also draw the results over the number of cores, as SVG files
-    #[arg(long, value_name = "DIR")]
-    pub(crate) plot: Option<PathBuf>,
     /// Also run the programs `scale-calls` and `scale-units` of this folder, which measure the
     /// same with C Margo and C Argobots; docs/performance.md says how they are called
     #[arg(long, value_name = "DIR")]

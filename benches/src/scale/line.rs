@@ -1,10 +1,10 @@
 //! The result of a step: a line of JSON, and of the table.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 /// A result.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Line {
     /// The test: `rpc`, `bulk`, `fib`, `parfor`, `pingpong`, `ult-many`.
     pub(crate) test: String,

@@ -19,7 +19,6 @@ mod meter;
 #[cfg(feature = "peers")]
 mod peers;
 mod plan;
-mod plot;
 mod programs;
 mod rpc;
 mod run;
@@ -28,4 +27,5 @@ mod units;
 
 pub(crate) use arguments::Arguments;
 pub(crate) use child::child;
+pub(crate) use line::Line;
 pub(crate) use run::run;

@@ -14,7 +14,7 @@ use super::plan::{Plan, Step, What};
 use super::rpc::Setting;
 use super::server::{Calls, Work};
 use super::units::Told;
-use super::{plot, programs, rpc};
+use super::{programs, rpc};
 use crate::base::{Deadline, Doing, Failure, Result, UNREAD, ensure, say};
 use crate::process::signals::{self, interrupted};
 
@@ -36,21 +36,12 @@ pub(crate) fn run(arguments: &Arguments, header: &[String]) -> Result<ExitCode> 
     }
     signals::catch_interrupts();
     signals::adopt_orphans()?;
-    if let Some(directory) = &arguments.plot {
-        let doing = || format!("making {}", directory.display());
-        std::fs::create_dir_all(directory).doing(&doing())?;
-    }
     let path = arguments.json.as_deref();
     let file = path.map(|path| File::create(path).doing(&format!("making {}", path.display())));
     let mut output = Output { file: file.transpose()?, lines: Vec::new(), is_read: true };
     output.begin(header, &plan, &cores)?;
     let end = Deadline::after(arguments.time());
-    let ended = output.measure(&plan, &cores, end);
-    // Also of what there is before an interrupt.
-    if let Some(directory) = &arguments.plot {
-        plot::write(&output.lines, directory)?;
-    }
-    ended?;
+    output.measure(&plan, &cores, end)?;
     let failed = output.lines.iter().any(|line| line.number("value").is_none());
     Ok(match (output.is_read || output.file.is_some(), failed) {
         (false, _) => ExitCode::from(UNREAD),

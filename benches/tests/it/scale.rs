@@ -1,5 +1,7 @@
 //! The subcommand `scale` as its users run it.
 
+use std::ffi::OsStr;
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -8,8 +10,12 @@ use serde_json::Value;
 use crate::support::{Bench, cores, group_is_alive, programs};
 
 fn scale(words: &[&str]) -> (String, String, Option<i32>) {
+    run("scale", words)
+}
+
+fn run(subcommand: &str, words: &[impl AsRef<OsStr>]) -> (String, String, Option<i32>) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_margo-bench"));
-    let output = command.arg("scale").args(words).output().unwrap();
+    let output = command.arg(subcommand).args(words).output().unwrap();
     let [text, error] = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
     (text, error, output.status.code())
 }
@@ -17,9 +23,8 @@ fn scale(words: &[&str]) -> (String, String, Option<i32>) {
 /// The lines of the JSON of a short run of these steps, which succeeds.
 fn lines(words: &[&str]) -> (Vec<Value>, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
-    let (json, plots) = (folder.path().join("lines"), folder.path().join("plots"));
-    let more = ["--json", json.to_str().unwrap(), "--plot", plots.to_str().unwrap()];
-    let (text, error, code) = scale(&[words, &more].concat());
+    let json = folder.path().join("lines");
+    let (text, error, code) = scale(&[words, &["--json", json.to_str().unwrap()]].concat());
     assert_eq!(code, Some(0), "{text}{error}");
     let lines = std::fs::read_to_string(json).unwrap();
     let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -54,7 +59,10 @@ fn a_server_is_measured_in_each_layout_over_each_transport() {
         assert!(line["server_cores_used"].as_f64().unwrap() >= 0.0, "{line}");
         assert_eq!((&line["unit"], &line["in_flight"]), (&"RPC/s".into(), &32.into()), "{line}");
     }
-    let plot = folder.path().join("plots/rpc-sm-burn2us-beside.svg");
+    let (json, plots) = (folder.path().join("lines"), folder.path().join("plots"));
+    let (plotted, error, code) = run("plot", &[&json, Path::new("--to"), &plots]);
+    let plot = plots.join("rpc-sm-burn2us-beside.svg");
+    assert_eq!((code, plotted), (Some(0), format!("{}\n", plot.display())), "{error}");
     let plot = std::fs::read_to_string(plot).unwrap();
     for layout in ["shared", "all", "shards", "instances", "skewed"] {
         assert!(plot.contains(&format!(">margo-{layout}</text>")), "{plot}");
@@ -111,7 +119,6 @@ fn mistakes_of_the_subcommand_are_told() {
         (&["--filter", "nothing like it"], "no step is selected"),
         (&["--c-programs", "/no/such/place"], "neither `scale-calls` nor `scale-units`"),
         (&["--json", "/dev/null/lines"], "making /dev/null/lines"),
-        (&["--plot", "/dev/null/plots"], "making /dev/null/plots"),
     ] {
         let (text, error, code) = scale(words);
         assert_eq!((code, text.as_str()), (Some(2), ""), "{words:?}: {error}");
@@ -140,4 +147,24 @@ fn an_interrupt_ends_servers_and_clients() {
     let (text, code) = bench.finish(Duration::from_secs(60));
     assert_eq!(code, Some(130), "{text}");
     assert!(!group_is_alive(group), "a child outlived the interrupt");
+}
+
+#[test]
+fn mistakes_of_the_plot_are_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    };
+    let line = r#"{"test":"fib","impl":"rayon","cores":1,"value":4.8,"unit":"ms"}"#;
+    for (path, told) in [
+        (folder.path().join("none"), "No such file"),
+        (file("words", "words"), "line 1: no result of margo-bench"),
+        (file("one", line), "nothing to draw"),
+    ] {
+        let (text, error, code) = run("plot", &[&path]);
+        assert_eq!((code, text.as_str()), (Some(2), ""), "{error}");
+        assert!(error.contains(told), "{error}");
+    }
 }
