@@ -54,8 +54,7 @@ impl Xstream {
     /// answer is that work is there, and returns whether there was one.
     pub(crate) fn arm_idle(&self) -> bool {
         let mut any = false;
-        while let Some(ult) = self.idle.find(|entry| !entry.is_armed.get()) {
-            let Some(mut arm) = self.idle.arming(ult) else { break };
+        while let Some((ult, mut arm)) = self.idle.next_to_arm() {
             // No entry is borrowed here: `arm` is the user's and may spawn, unpark and so on.
             //
             // SAFETY:
@@ -113,8 +112,7 @@ pub fn idle(fd: BorrowedFd<'_>, deadline: Option<Instant>, arm: impl FnOnce() ->
         ult,
         fd: fd.as_raw_fd(),
         arm: Cell::new(call_arm),
-        is_armed: Cell::new(false),
-        since: Cell::new(xstream.units_run.get()),
+        since: xstream.units_run.get(),
         end: Cell::new(None),
         panic: Cell::new(None),
     };

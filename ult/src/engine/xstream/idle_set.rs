@@ -68,17 +68,19 @@ pub(crate) struct IdleWaiter {
     pub(crate) fd: RawFd,
     /// Calls the user's `arm` and answers `true` after that.
     pub(crate) arm: Cell<NonNull<Arm<'static>>>,
-    pub(crate) is_armed: Cell<bool>,
     /// The xstream's count of units at registration.
-    pub(crate) since: Cell<u64>,
+    pub(crate) since: u64,
     pub(crate) end: Cell<Option<IdleEnd>>,
     pub(crate) panic: Cell<Option<Panic>>,
 }
 
-/// The idle waiters of one xstream, longest waiting first.
+/// The idle waiters of one xstream, longest waiting first: so who must poll again is found at the
+/// front, and who is to arm behind all who have.
 #[derive(Default)]
 pub(crate) struct IdleSet {
     entries: RefCell<Vec<NonNull<IdleWaiter>>>,
+    /// The number of entries, from the front, whose `arm` was called.
+    armed: Cell<usize>,
     /// Count of units at which the first of them must poll again.
     overdue_at: Cell<u64>,
     /// Memory for the arguments of `poll`.
@@ -103,9 +105,8 @@ impl IdleSet {
 
     /// Ends the wait of one entry past which at least `others` units have run.
     pub(crate) fn take_passed(&self, units_run: u64, others: u64) -> Option<UltPtr> {
-        let found = self.find(|entry| units_run - entry.since.get() >= others);
-        match found {
-            Some(ult) => Some(self.end(ult, IdleEnd::Ran)),
+        match self.first_waiting().filter(|(_, since)| units_run - since >= others) {
+            Some((ult, _)) => Some(self.end(ult, IdleEnd::Ran)),
             None => {
                 self.update_overdue();
                 None
@@ -113,14 +114,11 @@ impl IdleSet {
         }
     }
 
-    /// The ULT of the first entry that has not ended and for which `test` holds.
-    pub(crate) fn find(&self, test: impl Fn(&IdleWaiter) -> bool) -> Option<UltPtr> {
+    /// The first ULT whose wait has not ended, and its `since`, the least of all.
+    fn first_waiting(&self) -> Option<(UltPtr, u64)> {
         let entries = self.entries.borrow();
-        let found = entries.iter().map(deref).find(|entry| {
-            let is_waiting = entry.end.get().is_none();
-            is_waiting && test(entry)
-        });
-        found.map(|entry| entry.ult)
+        let first = entries.iter().map(deref).find(|entry| entry.end.get().is_none());
+        first.map(|entry| (entry.ult, entry.since))
     }
 
     pub(crate) fn end(&self, ult: UltPtr, end: IdleEnd) -> UltPtr {
@@ -134,10 +132,7 @@ impl IdleSet {
     }
 
     fn update_overdue(&self) {
-        let entries = self.entries.borrow();
-        let waiting = entries.iter().map(deref).filter(|entry| entry.end.get().is_none());
-        let first = waiting.map(|entry| entry.since.get()).min();
-        self.overdue_at.set(first.map_or(NEVER, |since| since + OTHERS_MAX));
+        self.overdue_at.set(self.first_waiting().map_or(NEVER, |(_, since)| since + OTHERS_MAX));
     }
 
     pub(crate) fn add(&self, entry: &IdleWaiter) {
@@ -146,7 +141,12 @@ impl IdleSet {
     }
 
     pub(crate) fn remove(&self, entry: &IdleWaiter) {
-        self.entries.borrow_mut().retain(|other| *other != NonNull::from(entry));
+        let mut entries = self.entries.borrow_mut();
+        if let Some(at) = entries.iter().position(|other| *other == NonNull::from(entry)) {
+            entries.remove(at);
+            self.armed.set(self.armed.get() - usize::from(at < self.armed.get()));
+        }
+        drop(entries);
         // Of two that were ready, the first to run may have let the other run already.
         self.polled.borrow_mut().retain(|ult| *ult != entry.ult);
         self.update_overdue();
@@ -179,11 +179,17 @@ impl IdleSet {
         }
     }
 
-    pub(crate) fn arming(&self, ult: UltPtr) -> Option<NonNull<Arm<'static>>> {
+    /// The next ULT whose `arm` is to be called, and is taken for called from now on.
+    pub(crate) fn next_to_arm(&self) -> Option<(UltPtr, NonNull<Arm<'static>>)> {
         let entries = self.entries.borrow();
-        let entry = entries.iter().map(deref).find(|entry| entry.ult == ult)?;
-        entry.is_armed.set(true);
-        Some(entry.arm.get())
+        loop {
+            let entry = deref(entries.get(self.armed.get())?);
+            self.armed.set(self.armed.get() + 1);
+            // One whose wait has ended has not run yet, and arms no more.
+            if entry.end.get().is_none() {
+                return Some((entry.ult, entry.arm.get()));
+            }
+        }
     }
 
     pub(crate) fn set_panic(&self, ult: UltPtr, panic: Option<Panic>) {

@@ -212,6 +212,68 @@ fn several_waiters_share_a_sleep() {
     });
 }
 
+/// A waiter that leaves from among armed ones makes no other one pass for armed.
+#[test]
+fn each_of_many_waiters_is_armed_before_a_sleep() {
+    const MANY: usize = 64;
+    const ROUNDS: usize = 10;
+    /// Events that come before `is_armed` write nothing: a waiter that sleeps unarmed sleeps on.
+    struct Source {
+        events: AtomicUsize,
+        is_armed: AtomicBool,
+        near: UnixStream,
+        far: UnixStream,
+    }
+    within(|| {
+        let (runtime, pools) = private(1);
+        let sources: Vec<_> = (0..MANY)
+            .map(|_| {
+                let (near, far) = UnixStream::pair().unwrap();
+                near.set_nonblocking(true).unwrap();
+                let (events, is_armed) = (AtomicUsize::new(0), AtomicBool::new(false));
+                Arc::new(Source { events, is_armed, near, far })
+            })
+            .collect();
+        let (done, waits) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let pollers = sources.iter().cloned().map(|source| {
+            let (done, waits) = (done.clone(), waits.clone());
+            let body = move || {
+                for round in 1..=ROUNDS {
+                    while source.events.load(Ordering::SeqCst) < round {
+                        waits.fetch_add(1, Ordering::SeqCst);
+                        ult::integration::idle(source.near.as_fd(), long_from_now(), || {
+                            source.is_armed.store(true, Ordering::SeqCst);
+                            source.events.load(Ordering::SeqCst) < round
+                        });
+                        source.is_armed.store(false, Ordering::SeqCst);
+                        let _ = (&source.near).read(&mut [0; 8]);
+                    }
+                    done.fetch_add(1, Ordering::SeqCst);
+                }
+            };
+            pools[0].spawn(body).unwrap()
+        });
+        let pollers: Vec<_> = pollers.collect();
+        for round in 0..ROUNDS {
+            // From a third of them at a time, so that there are armed ones on both sides.
+            for start in 0..3 {
+                for source in sources.iter().skip(start).step_by(3) {
+                    source.events.fetch_add(1, Ordering::SeqCst);
+                    if source.is_armed.swap(false, Ordering::SeqCst) {
+                        (&source.far).write_all(&[1]).unwrap();
+                    }
+                }
+                let rest = (0..=start).map(|start| (MANY - start).div_ceil(3)).sum::<usize>();
+                let expected = round * MANY + rest;
+                wait_until("served", || done.load(Ordering::SeqCst) == expected);
+            }
+        }
+        assert!(waits.load(Ordering::SeqCst) >= MANY, "they waited");
+        pollers.into_iter().for_each(|poller| poller.join().unwrap());
+        runtime.shutdown().unwrap();
+    });
+}
+
 #[test]
 fn has_runnable_sees_pools_inbox_and_timers() {
     within(|| {
