@@ -33,8 +33,9 @@ const LOOKS_PER_TURN: u32 = 8;
 /// Looks between two polls that found nothing, in turns. More than progress makes: what arrives
 /// during a poll for something else waits for its end, and here an answer is on its way.
 const TURNS_PER_POLL: u32 = 24;
-/// Stack that a poll may need: it makes ULTs, logs, and tells monitors.
-pub(crate) const STACK_BYTES: usize = 24 * 1024;
+/// Stack that a poll may need: it makes ULTs, logs, and tells monitors. Code that is not optimised
+/// needs about twice as much.
+pub(crate) const STACK_BYTES: usize = if cfg!(debug_assertions) { 48 } else { 24 } * 1024;
 /// Runnable on this execution stream, if nothing else is: the progress ULT.
 const PROGRESS_ALONE: usize = 1;
 
@@ -154,7 +155,7 @@ mod tests {
         let pool = client.layout().rpc_pool();
         let calls = pool
             .ult()
-            .stack_bytes(16 << 10)
+            .stack_bytes(super::STACK_BYTES)
             .spawn(move || (0..200).filter(|_| run_during_a_call(&own, &target) == 0).count());
         assert_eq!(calls.unwrap().join().unwrap(), 0);
         end(&service, &client);
