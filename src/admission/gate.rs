@@ -637,7 +637,7 @@ pub struct Load {
 }
 
 #[cfg(not(loom))]
+// The path is said, because `loom-tests` includes this file from elsewhere.
 #[cfg(test)]
-// Said here, because `loom-tests` includes this file from elsewhere.
 #[path = "gate/tests.rs"]
 mod tests;
