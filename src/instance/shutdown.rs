@@ -11,9 +11,13 @@ use crate::instance::handlers_in_hand::HandlersInHand;
 use crate::support::event::Event;
 use crate::support::log::{Log, log};
 
-/// Least time that margo's own ULTs and the execution streams have to end, however short the grace
-/// period of handlers is. Long for them, and short for a caller who waits in vain.
-const OWN_GRACE_MIN: Duration = Duration::from_secs(1);
+/// The grace period of what is margo's own, such as progress ULTs and execution streams, where that
+/// of handlers is `grace`: it does end, and only a busy machine, or users' code that blocks its
+/// execution stream, keeps it from that. At least 1 s: long for them, and short for a caller who
+/// waits in vain.
+pub(crate) fn own_grace(grace: Duration) -> Duration {
+    grace.max(Duration::from_secs(1))
+}
 
 /// The shutdown state of an instance.
 pub(crate) struct Shutdown {
@@ -123,10 +127,9 @@ impl Shutdown {
         self.done.wait()
     }
 
-    /// The grace period of what is margo's own, such as progress ULTs: it does end, and only a busy
-    /// machine, or users' code that blocks its execution stream, keeps it from that. At least 1 s.
+    /// The grace period of what is margo's own, see [`own_grace`].
     pub(crate) fn own_grace(&self) -> Duration {
-        self.grace.max(OWN_GRACE_MIN)
+        own_grace(self.grace)
     }
 
     /// Waits for `end`, for the grace period at most. A pause of the process does not count.

@@ -22,7 +22,7 @@ use crate::instance::descriptions::Descriptions;
 use crate::instance::inner::Inner;
 use crate::instance::instance_tree::InstanceTree;
 use crate::instance::provider_configs::ProviderConfigs;
-use crate::instance::shutdown::Shutdown;
+use crate::instance::shutdown::{Shutdown, own_grace};
 use crate::layout::network_check::{check_network, not_opened};
 use crate::layout::options::{hg_options, na_options, start_warnings};
 use crate::lifecycle::builder::InstanceBuilder;
@@ -328,7 +328,7 @@ impl StopOnDrop {
 impl Drop for StopOnDrop {
     fn drop(&mut self) {
         if let Some((runtime, grace)) = self.0.take()
-            && let Err(error) = runtime.shutdown_timeout(grace)
+            && let Err(error) = runtime.shutdown_timeout(own_grace(grace))
         {
             tracing::tell(|| tracing::error!(%error, "cannot undo a failed start"));
         }

@@ -34,7 +34,7 @@ const LOOKS_PER_TURN: u32 = 8;
 /// during a poll for something else waits for its end, and here an answer is on its way.
 const TURNS_PER_POLL: u32 = 24;
 /// Stack that a poll may need: it makes ULTs, logs, and tells monitors. Code that is not optimised
-/// needs about twice as much.
+/// needs more.
 pub(crate) const STACK_BYTES: usize = if cfg!(debug_assertions) { 48 } else { 24 } * 1024;
 /// Runnable on this execution stream, if nothing else is: the progress ULT.
 const PROGRESS_ALONE: usize = 1;
