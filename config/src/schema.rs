@@ -39,6 +39,7 @@ mod tests {
         let mut schema = schemars::schema_for!(Config).to_value();
         let definitions = schema["$defs"].clone();
         allow_null(&mut schema, &definitions);
+        leave_examples_out(&mut schema);
         schema["$id"] = "https://margo.invalid/schema.json".into();
         schema["title"] = "margo configuration".into();
         let text = serde_json::to_string_pretty(&schema).expect("serialises") + "\n";
@@ -66,6 +67,19 @@ mod tests {
                 keywords.values_mut().for_each(|inner| allow_null(inner, definitions));
             }
             Value::Array(all) => all.iter_mut().for_each(|inner| allow_null(inner, definitions)),
+            _ => {}
+        }
+    }
+
+    /// Leaves the examples out of the descriptions: they are in Rust.
+    fn leave_examples_out(schema: &mut Value) {
+        if let Some(Value::String(text)) = schema.get_mut("description") {
+            let prose: Vec<_> = text.split("```").step_by(2).map(str::trim).collect();
+            *text = prose.join("\n\n").trim().to_owned();
+        }
+        match schema {
+            Value::Object(keywords) => keywords.values_mut().for_each(leave_examples_out),
+            Value::Array(all) => all.iter_mut().for_each(leave_examples_out),
             _ => {}
         }
     }

@@ -7,6 +7,14 @@ use super::pool_ref::PoolRef;
 
 /// How many requests may be in hand at once, waiting for an xstream or being handled, and what
 /// happens to those beyond.
+///
+/// ```
+/// use margo_config::{Admission, Overload};
+///
+/// let bounds = Admission::new(1000).per_peer(100).overload(Overload::Wait);
+/// assert_eq!(bounds.peer_max(), Some(100));
+/// assert_eq!(bounds.host_max(), Some(500), "half of the places");
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Admission {
@@ -91,6 +99,14 @@ impl Default for Admission {
 }
 
 /// The treatment of a request beyond a bound.
+///
+/// ```
+/// use margo_config::{Config, Overload};
+///
+/// let config = Config::from_json(r#"{ "margo": { "admission": { "overload": "wait" } } }"#)?;
+/// assert_eq!(config.margo.admission.overload, Overload::Wait);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -104,6 +120,18 @@ pub enum Overload {
 }
 
 /// How many requests each pool may have in hand at once.
+///
+/// ```
+/// use margo_config::{Admission, Config};
+///
+/// let mut config = Config::default();
+/// config.margo.admission = Admission::new(512).per_peer(64).into();
+/// assert_eq!(config.resolve(&|_| None)?.admission.other.peer_max(), Some(64));
+///
+/// let same = r#"{ "margo": { "admission": { "handlers_max": 512, "peer_handlers_max": 64 } } }"#;
+/// assert_eq!(Config::from_json(same)?, config);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
@@ -144,6 +172,17 @@ impl From<Admission> for AdmissionOptions {
 }
 
 /// The bounds of one pool. What is left out is as for all.
+///
+/// ```
+/// use margo_config::Config;
+///
+/// let config = Config::from_json(r#"{
+///     "argobots": { "pools": [{ "name": "__primary__" }] },
+///     "margo": { "admission": { "pools": [{ "pool": "__primary__", "handlers_max": 16 }] } },
+/// }"#)?;
+/// assert_eq!(config.resolve(&|_| None)?.admission.of(0).handlers_max, 16);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
@@ -165,6 +204,14 @@ pub struct PoolAdmission {
 }
 
 /// The bounds of all pools, resolved.
+///
+/// ```
+/// use margo_config::{Admission, Config};
+///
+/// let resolved = Config::default().resolve(&|_| None)?;
+/// assert_eq!(resolved.admission.of(resolved.rpc_pool), Admission::default());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ResolvedAdmission {

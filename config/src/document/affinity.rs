@@ -5,6 +5,17 @@ use serde::{Deserialize, Deserializer, Serialize};
 use super::ListOrText;
 
 /// CPUs that an xstream stays on: `[0, 1]`, or `"numa:0"`.
+///
+/// ```
+/// use margo_config::{Affinity, Xstream};
+///
+/// let text = r#"{ "affinity": "numa:0", "scheduler": { "pools": ["work"] } }"#;
+/// assert_eq!(Xstream::from_json(text)?.affinity, Affinity::from("numa:0"));
+///
+/// let text = r#"{ "affinity": [0, 1], "scheduler": { "pools": ["work"] } }"#;
+/// assert_eq!(Xstream::from_json(text)?.affinity, Affinity::Cpus(vec![0, 1]));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(untagged)]

@@ -14,6 +14,18 @@ use super::pool_ref::PoolRef;
 /// Fill the fields from a program, or read them with [`Config::from_json`]; either way nothing
 /// is checked for consistency before [`Config::resolve`].
 ///
+/// ```
+/// use margo_config::Config;
+///
+/// let mut config = Config { rpc_thread_count: 2, ..Config::default() };
+/// config.margo.address = "na+tcp://127.0.0.1:0".to_owned();
+/// assert_eq!(config.resolve(&|_| None)?.xstreams.len(), 3);
+///
+/// let text = r#"{ "rpc_thread_count": 2, "margo": { "address": "na+tcp://127.0.0.1:0" } }"#;
+/// assert_eq!(Config::from_json(text)?, config);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// Counterpart: the JSON of `margo_init_ext` and `margo_get_config` (Margo).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -95,6 +107,21 @@ impl Default for Config {
 /// A pool and an xstream called `__primary__` are appended when no xstream of that name is
 /// described (the pool only when there is none of that name either). An xstream of that name needs
 /// a pool of that name, as its first.
+///
+/// ```
+/// use margo_config::Config;
+///
+/// let config = Config::from_json(r#"{ "argobots": {
+///     "pools": [{ "name": "disk" }],
+///     "xstreams": [{ "name": "writer", "scheduler": { "pools": ["disk"] } }],
+///     "abt_thread_stacksize": 65536,
+/// } }"#)?;
+/// let resolved = config.resolve(&|_| None)?;
+/// let pools: Vec<_> = resolved.pools.iter().map(|pool| pool.name.as_str()).collect();
+/// assert_eq!(pools, ["disk", "__primary__"]);
+/// assert_eq!(resolved.stack_bytes, 65536);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
@@ -141,6 +168,17 @@ impl Default for Argobots {
 }
 
 /// One pool.
+///
+/// ```
+/// use margo_config::{Pool, PoolAccess, PoolKind};
+///
+/// let pool = Pool::from_json(r#"{ "name": "disk", "kind": "prio_wait" }"#)?;
+/// assert_eq!((pool.kind, pool.access), (PoolKind::PrioWait, PoolAccess::Mpmc));
+///
+/// let same = Pool { name: Some("disk".into()), kind: PoolKind::PrioWait, ..Pool::default() };
+/// assert_eq!(pool, same);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
@@ -171,6 +209,14 @@ pub struct Pool {
 }
 
 /// In which order a pool gives out its units.
+///
+/// ```
+/// use margo_config::{Pool, PoolKind};
+///
+/// assert_eq!(Pool::from_json(r#"{ "kind": "earliest_first" }"#)?.kind, PoolKind::EarliestFirst);
+/// assert_eq!(PoolKind::default(), PoolKind::FifoWait);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -192,6 +238,14 @@ pub enum PoolKind {
 
 /// How many threads may push to a pool and pop from it: one (s) or several (m) producers (p) and
 /// consumers (c).
+///
+/// ```
+/// use margo_config::{Pool, PoolAccess};
+///
+/// assert_eq!(Pool::from_json(r#"{ "access": "mpsc" }"#)?.access, PoolAccess::Mpsc);
+/// assert_eq!(PoolAccess::default(), PoolAccess::Mpmc);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -211,6 +265,15 @@ pub enum PoolAccess {
 }
 
 /// One execution stream: an OS thread.
+///
+/// ```
+/// use margo_config::Xstream;
+///
+/// let text = r#"{ "name": "writer", "cpubind": 3, "scheduler": { "pools": ["disk"] } }"#;
+/// let xstream = Xstream::from_json(text)?;
+/// assert_eq!((xstream.name.as_deref(), xstream.cpubind), (Some("writer"), 3));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
@@ -246,6 +309,16 @@ impl Default for Xstream {
 }
 
 /// The policy by which an xstream chooses what to run next.
+///
+/// ```
+/// use margo_config::{PoolRef, Scheduler, SchedulerKind, Xstream};
+///
+/// let text = r#"{ "scheduler": { "type": "prio", "pools": ["net", 1] } }"#;
+/// let pools = vec![PoolRef::from("net"), PoolRef::Index(1)];
+/// let scheduler = Scheduler { kind: SchedulerKind::Prio, pools };
+/// assert_eq!(Xstream::from_json(text)?.scheduler, Some(scheduler));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
@@ -258,6 +331,14 @@ pub struct Scheduler {
 }
 
 /// The policy by which an xstream chooses among its pools.
+///
+/// ```
+/// use margo_config::{SchedulerKind, Xstream};
+///
+/// let xstream = Xstream::from_json(r#"{ "scheduler": { "type": "randws", "pools": [0] } }"#)?;
+/// assert_eq!(xstream.scheduler.map(|scheduler| scheduler.kind), Some(SchedulerKind::Randws));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]

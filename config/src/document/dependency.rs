@@ -6,6 +6,19 @@ use super::ListOrText;
 
 /// The value of a key of [`Provider::dependencies`](crate::Provider::dependencies): one provider,
 /// or several.
+///
+/// ```
+/// use margo_config::{Config, Dependency};
+///
+/// let config = Config::from_json(r#"{ "margo": { "providers": [
+///     { "type": "blob", "provider_id": 1 },
+///     { "type": "index", "provider_id": 2, "dependencies": { "data": "blob:1" } },
+/// ] } }"#)?;
+/// let data = &config.margo.providers[1].dependencies["data"];
+/// assert_eq!(data, &Dependency::One("blob:1".to_owned()));
+/// assert_eq!(data.texts(), ["blob:1"]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(untagged)]

@@ -25,6 +25,23 @@ pub const PROVIDER_ID_DEFAULT: u16 = u16::MAX;
 pub const PROVIDER_ID_MAX: u16 = PROVIDER_ID_DEFAULT - 1;
 
 /// Our own additions, kept in one object so that they are easy to tell from C Margo's keys.
+///
+/// ```
+/// use margo_config::{Config, MargoOptions};
+///
+/// let config = Config {
+///     margo: MargoOptions {
+///         address: "na+tcp://0.0.0.0:7000".to_owned(),
+///         address_file: Some("/run/service.addr".to_owned()),
+///         ..MargoOptions::default()
+///     },
+///     ..Config::default()
+/// };
+/// let resolved = config.resolve(&|_| None)?;
+/// assert!(resolved.listen);
+/// assert_eq!(resolved.address, "na+tcp://0.0.0.0:7000");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
@@ -183,6 +200,15 @@ const STALL_LIMIT_MSEC: u64 = 1000;
 const GRACE_MSEC: u64 = 5000;
 
 /// How others see what an instance does: gauges and counters, no contents of calls.
+///
+/// ```
+/// use margo_config::Config;
+///
+/// let text = r#"{ "margo": { "metrics": { "listen": "127.0.0.1:9100", "remote": true } } }"#;
+/// let metrics = Config::from_json(text)?.margo.metrics;
+/// assert_eq!((metrics.listen.as_deref(), metrics.remote), (Some("127.0.0.1:9100"), true));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
@@ -198,6 +224,14 @@ pub struct MetricsOptions {
 }
 
 /// A signal for which the operating system has no use.
+///
+/// ```
+/// use margo_config::{Config, DumpSignal};
+///
+/// let config = Config::from_json(r#"{ "margo": { "dump_on_signal": "usr1" } }"#)?;
+/// assert_eq!(config.margo.dump_on_signal, Some(DumpSignal::Usr1));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -209,6 +243,18 @@ pub enum DumpSignal {
 }
 
 /// How severe a message of the log is.
+///
+/// ```
+/// use margo_config::{Config, LogLevel};
+///
+/// assert_eq!(LogLevel::from_name("critical"), Some(LogLevel::Error), "a name of C");
+/// assert!(LogLevel::Warning < LogLevel::Debug, "later levels include the earlier ones");
+///
+/// let config = Config::from_json(r#"{ "margo": { "log_level": "info" } }"#)?;
+/// let quieter = |name: &str| (name == "MARGO_LOG_LEVEL").then(|| "error".to_owned());
+/// assert_eq!(config.resolve(&quieter)?.log_level, Some(LogLevel::Error));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 ///
 /// Counterpart: `margo_log_level`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -246,6 +292,17 @@ impl LogLevel {
 }
 
 /// Checksum of arguments and results.
+///
+/// ```
+/// use margo_config::{Config, PayloadChecksum};
+///
+/// let config = Config::from_json(r#"{
+///     "mercury": { "checksum_level": "rpc_payload" },
+///     "margo": { "payload_checksum": "crc64" },
+/// }"#)?;
+/// assert_eq!(config.margo.payload_checksum, PayloadChecksum::Crc64);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -258,6 +315,15 @@ pub enum PayloadChecksum {
 }
 
 /// How a Mercury was built, which decides the length of its headers.
+///
+/// ```
+/// use margo_config::{Config, MercuryBuild};
+///
+/// // For peers whose Mercury comes from Spack.
+/// let config = Config::from_json(r#"{ "margo": { "mercury_build": "checksums" } }"#)?;
+/// assert_eq!(config.margo.mercury_build, Some(MercuryBuild::Checksums));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -269,6 +335,16 @@ pub enum MercuryBuild {
 }
 
 /// How bulk data moves.
+///
+/// ```
+/// use margo_config::{BulkOptions, Config};
+///
+/// let mut config = Config::default();
+/// config.margo.bulk = BulkOptions { chunk_bytes: 8 << 20, window: 16, ..BulkOptions::default() };
+/// let resolved = config.resolve(&|_| None)?;
+/// assert_eq!((resolved.bulk.chunk_bytes, resolved.bulk.timeout_msec), (8 << 20, 60_000));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
@@ -299,6 +375,17 @@ impl Default for BulkOptions {
 const BULK_TIMEOUT_MSEC: u64 = 60_000;
 
 /// Which requests go first among those that wait for an xstream.
+///
+/// ```
+/// use margo_config::{Config, Priority};
+///
+/// let config = Config::from_json(r#"{
+///     "argobots": { "pools": [{ "name": "__primary__", "kind": "prio_wait" }] },
+///     "margo": { "providers": [{ "type": "echo", "provider_id": 1, "priority": "high" }] },
+/// }"#)?;
+/// assert_eq!(config.resolve(&|_| None)?.providers[0].priority, Priority::High);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -313,6 +400,18 @@ pub enum Priority {
 }
 
 /// One service of the process.
+///
+/// ```
+/// use margo_config::Config;
+///
+/// let config = Config::from_json(r#"{ "margo": { "providers": [
+///     { "type": "blob", "provider_id": 1, "config": { "path": "/data/blobs" } },
+/// ] } }"#)?;
+/// let blob = &config.resolve(&|_| None)?.providers[0];
+/// assert_eq!((blob.name.as_str(), blob.provider_id), ("blob_1", 1));
+/// assert_eq!(blob.config["path"], "/data/blobs");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 ///
 /// Counterpart: an entry of `providers` in a Bedrock document.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]

@@ -16,6 +16,16 @@ const REQUEST_POST_INIT: u32 = 256;
 ///
 /// Which of them matter depends on the transport; one that a transport cannot honour is its
 /// business to report.
+///
+/// ```
+/// use margo_config::Config;
+///
+/// let config = Config::from_json(r#"{ "mercury": { "auto_sm": true, "max_contexts": 2 } }"#)?;
+/// let resolved = config.resolve(&|_| None)?;
+/// assert!(resolved.mercury.auto_sm);
+/// assert_eq!(resolved.progress_pools().count(), 2, "contexts are shards");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
@@ -177,6 +187,14 @@ impl Mercury {
 }
 
 /// The parts of a message that a checksum protects. Counterpart: `hg_checksum_level_t` (Mercury).
+///
+/// ```
+/// use margo_config::{ChecksumLevel, Config};
+///
+/// let config = Config::from_json(r#"{ "mercury": { "checksum_level": "rpc_headers" } }"#)?;
+/// assert_eq!(config.mercury.checksum_level, ChecksumLevel::RpcHeaders);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -191,6 +209,14 @@ pub enum ChecksumLevel {
 }
 
 /// Form of addresses. Counterpart: `enum na_addr_format` (Mercury).
+///
+/// ```
+/// use margo_config::{Config, NaAddrFormat};
+///
+/// let config = Config::from_json(r#"{ "mercury": { "na_addr_format": "ipv6" } }"#)?;
+/// assert_eq!(config.mercury.na_addr_format, NaAddrFormat::Ipv6);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -207,6 +233,14 @@ pub enum NaAddrFormat {
 }
 
 /// Class of the fabric's traffic. Counterpart: `enum na_traffic_class` (Mercury).
+///
+/// ```
+/// use margo_config::{Config, TrafficClass};
+///
+/// let config = Config::from_json(r#"{ "mercury": { "traffic_class": "low_latency" } }"#)?;
+/// assert_eq!(config.mercury.traffic_class, TrafficClass::LowLatency);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]

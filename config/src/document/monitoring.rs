@@ -33,6 +33,19 @@ const ENV_NO_SERIES: &str = "MARGO_MONITORING_DISABLE_TIME_SERIES";
 /// Read it with [`MonitoringOptions::of`]; the document itself keeps what was written, because a
 /// monitor of one's own has keys of its own.
 ///
+/// ```
+/// use margo_config::Config;
+///
+/// let config = Config::from_json(r#"{ "monitoring": { "config": {
+///     "filename_prefix": "/tmp/run7",
+///     "time_series": { "disable": true },
+/// } } }"#)?;
+/// let monitor = config.resolve(&|_| None)?.monitor.ok_or("it is off")?;
+/// assert_eq!(monitor.filename_prefix, "/tmp/run7");
+/// assert!(monitor.time_series.disable && !monitor.statistics.disable);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// Counterpart: the keys that `margo_default_monitor` reads (Margo).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -61,6 +74,17 @@ impl Default for MonitoringOptions {
 }
 
 /// Figures for each call path.
+///
+/// ```
+/// use margo_config::Config;
+///
+/// let config = Config::from_json(r#"{ "monitoring": { "config": {
+///     "statistics": { "sample_rpcs_every": 1 }, // as in C
+/// } } }"#)?;
+/// let statistics = config.resolve(&|_| None)?.monitor.ok_or("it is off")?.statistics;
+/// assert_eq!((statistics.sample_rpcs_every, statistics.rows_max), (1, 500));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
@@ -98,6 +122,17 @@ impl Default for StatisticsOptions {
 }
 
 /// Figures over time.
+///
+/// ```
+/// use margo_config::Config;
+///
+/// let config = Config::from_json(r#"{ "monitoring": { "config": {
+///     "time_series": { "time_interval_sec": 0.5, "entries_max": 120 }, // the last minute
+/// } } }"#)?;
+/// let series = config.resolve(&|_| None)?.monitor.ok_or("it is off")?.time_series;
+/// assert_eq!((series.time_interval_sec, series.entries_max), (0.5, 120));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]

@@ -7,6 +7,18 @@ use super::{ListOrText, is_default};
 
 /// How the transport treats its peers. A key that the transport has no use for is ignored, for with
 /// `mercury.auto_sm` there are two.
+///
+/// ```
+/// use margo_config::Config;
+///
+/// let config = Config::from_json(r#"{ "margo": {
+///     "address": "na+tcp://",
+///     "network": { "connect_retry_msec": 3000, "liveness_msec": 5000 },
+/// } }"#)?;
+/// let network = config.margo.network;
+/// assert_eq!((network.connect_retry_msec, network.connect_timeout_msec), (3000, 10_000));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
@@ -103,6 +115,14 @@ impl Default for NetworkOptions {
 
 /// Bounds of what is encoded and decoded, beside its total size (`margo.overflow_bytes_max`). Both
 /// sides of a call should have the same.
+///
+/// ```
+/// use margo_config::Config;
+///
+/// let config = Config::from_json(r#"{ "margo": { "proc": { "len_max": 1048576 } } }"#)?;
+/// assert_eq!((config.margo.proc.len_max, config.margo.proc.depth_max), (Some(1 << 20), 128));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
@@ -125,6 +145,14 @@ impl Default for ProcOptions {
 }
 
 /// With whom bulk data moves by UCX's remote memory access. Both sides must allow it.
+///
+/// ```
+/// use margo_config::{Config, RemoteKeys};
+///
+/// let config = Config::from_json(r#"{ "margo": { "network": { "remote_keys": "never" } } }"#)?;
+/// assert_eq!(config.margo.network.remote_keys, RemoteKeys::Never);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -140,6 +168,17 @@ pub enum RemoteKeys {
 }
 
 /// Users whose processes are let in: `"own"`, `"all"`, or `[1000, 1001]` beside the own one.
+///
+/// ```
+/// use margo_config::{Config, PeerUsers};
+///
+/// let config = Config::from_json(r#"{ "margo": { "network": { "peer_users": [1000] } } }"#)?;
+/// assert_eq!(config.margo.network.peer_users, PeerUsers::And(vec![1000]));
+///
+/// let config = Config::from_json(r#"{ "margo": { "network": { "peer_users": "all" } } }"#)?;
+/// assert_eq!(config.margo.network.peer_users, PeerUsers::All);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum PeerUsers {
     /// The user that the process runs as.

@@ -8,6 +8,19 @@ use serde::{Deserialize, Deserializer, Serialize};
 /// How a document refers to a pool: `"name"` or its index in `argobots.pools`.
 ///
 /// Only pools written in the document have an index there; pools that resolution adds do not.
+///
+/// ```
+/// use margo_config::{Config, PoolRef};
+///
+/// let text = r#"{ "argobots": { "pools": [{ "name": "__primary__" }] }, "rpc_pool": 0 }"#;
+/// let mut config = Config::from_json(text)?;
+/// assert_eq!(config.rpc_pool, Some(PoolRef::Index(0)));
+///
+/// config.rpc_pool = Some("nowhere".into());
+/// let errors = config.resolve(&|_| None).unwrap_err();
+/// assert_eq!(errors.as_slice()[0].path, "rpc_pool");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(untagged)]

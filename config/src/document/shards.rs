@@ -12,6 +12,15 @@ use super::pool_ref::PoolRef;
 ///
 /// Each shard has its own part of the network endpoint and a progress ULT, and makes the handlers
 /// of the requests that arrive there.
+///
+/// ```
+/// use margo_config::{Config, Shards};
+///
+/// let config = Config::from_json(r#"{ "margo": { "shards": 4 } }"#)?;
+/// assert_eq!(config.margo.shards, Some(Shards::Count(4)));
+/// assert_eq!(config.resolve(&|_| None)?.progress_pools().count(), 4);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(untagged)]
@@ -26,6 +35,15 @@ pub enum Shards {
 }
 
 /// The word that may stand for a number of shards.
+///
+/// ```
+/// use margo_config::{Config, Shards, ShardsWord};
+///
+/// let config = Config::from_json(r#"{ "margo": { "shards": "auto" } }"#)?;
+/// assert_eq!(config.margo.shards, Some(Shards::Word(ShardsWord::Auto)));
+/// assert_eq!(config.margo.shards, Some(Shards::AUTO));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]

@@ -7,6 +7,15 @@ use std::net::IpAddr;
 /// Without `/` all bits count; of an IPv4 address fewer than four numbers may be written, and then
 /// 8 bits for each of them: `192.168` is `192.168.0.0/16`.
 ///
+/// ```
+/// use margo_config::{Config, IpSubnet};
+///
+/// let config = Config::from_json(r#"{ "mercury": { "ip_subnet": "10.1.0.0/16" } }"#)?;
+/// let subnet = IpSubnet { ip: [10, 1, 0, 0].into(), bits: 16 };
+/// assert_eq!(config.resolve(&|_| None)?.ip_subnet, Some(subnet));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// Source: `na_ip_parse_subnet` in `na_ip.c`, which knows IPv4 only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IpSubnet {

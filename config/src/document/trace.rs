@@ -3,6 +3,17 @@
 use serde::{Deserialize, Serialize};
 
 /// Which calls are recorded, and where: see `docs/tracing.md`.
+///
+/// ```
+/// use margo_config::Config;
+///
+/// let config = Config::from_json(r#"{ "margo": { "trace": { "sample_rate": 0.01 } } }"#)?;
+/// let env = |name: &str| (name == "MARGO_ENABLE_TRACE").then(|| "1".to_owned());
+/// let trace = config.resolve(&env)?.trace;
+/// assert!(trace.enable);
+/// assert_eq!(trace.sample_rate, 0.01);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]

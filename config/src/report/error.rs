@@ -5,6 +5,17 @@ use std::fmt;
 /// One thing that makes a configuration unusable.
 ///
 /// Prints as `path: message at line L column C (help)`; parts that are absent are left out.
+///
+/// ```
+/// use margo_config::Config;
+///
+/// let text = "{\n  \"margo\": { \"lissten\": true }\n}";
+/// let errors = Config::from_json(text).unwrap_err();
+/// let error = &errors.as_slice()[0];
+/// assert_eq!(error.path, "margo.lissten");
+/// assert_eq!((error.line, error.column), (Some(2), Some(14)));
+/// assert!(error.message.contains("did you mean \"listen\"?"));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Error {
@@ -68,6 +79,18 @@ pub(crate) const REPORTED_MAX: usize = 100;
 /// hundred errors when there are more.
 ///
 /// Prints one [`Error`] per line, and whether there may be more.
+///
+/// ```
+/// use margo_config::Config;
+///
+/// let text = r#"{ "rpc_pool": "work", "margo": { "listen": "yes" } }"#;
+/// let errors = Config::from_json(text).unwrap_err();
+/// for error in &errors {
+///     eprintln!("{error}");
+/// }
+/// let paths: Vec<_> = errors.iter().map(|error| error.path.as_str()).collect();
+/// assert_eq!(paths, ["rpc_pool", "margo.listen"], "all of them, in their order");
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Errors(Vec<Error>);
 
@@ -160,6 +183,18 @@ impl<'a> IntoIterator for &'a Errors {
 /// or a layout in which some pool may wait for long.
 ///
 /// Prints as `path: message at line L column C`.
+///
+/// ```
+/// use margo_config::Config;
+///
+/// let text = r#"{
+///     "argobots": { "pools": [{ "name": "__primary__" }] },
+///     "rpc_pool": "__primary__", "rpc_thread_count": 4,
+/// }"#;
+/// let (_, warnings) = Config::check(text, &|_| None)?;
+/// assert_eq!((warnings[0].path.as_str(), warnings[0].line), ("rpc_thread_count", Some(3)));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Warning {

@@ -10,6 +10,17 @@ use crate::document::shards::Shards;
 
 /// How a configuration is printed. The default: everything, pools by index.
 ///
+/// ```
+/// use margo_config::{Config, ConfigFlags, PoolRef};
+///
+/// let resolved = Config::default().resolve(&|_| None)?;
+/// assert_eq!(resolved.effective().rpc_pool, Some(PoolRef::Index(0)));
+///
+/// let flags = ConfigFlags { use_names: true, ..ConfigFlags::default() };
+/// assert_eq!(resolved.effective_as(flags).rpc_pool, Some(PoolRef::from("__primary__")));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// Counterpart: `MARGO_CONFIG_USE_NAMES`, `MARGO_CONFIG_HIDE_EXTERNAL`; for
 /// `MARGO_CONFIG_PRETTY_JSON` see [`Config::to_json_pretty`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

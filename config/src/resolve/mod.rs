@@ -54,6 +54,19 @@ pub use scalars::{EAGER_SIZE_MAX, EAGER_SIZE_MIN, STACK_BYTES_MAX, STACK_BYTES_M
 pub(crate) const PRIMARY: &str = "__primary__";
 
 /// A configuration with all names given, all references checked and turned into indices.
+///
+/// ```
+/// use margo_config::{Config, process_env};
+///
+/// let config = Config::from_json(r#"{ "use_progress_thread": true }"#)?;
+/// let resolved = config.resolve(&process_env)?;
+/// for warning in &resolved.warnings {
+///     eprintln!("{warning}");
+/// }
+/// assert_eq!(resolved.pools[resolved.rpc_pool].name, "__primary__");
+/// assert_eq!(resolved.xstreams.len(), 2);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Resolved {
@@ -151,6 +164,15 @@ pub struct Resolved {
 }
 
 /// One pool to create.
+///
+/// ```
+/// use margo_config::Config;
+///
+/// let text = r#"{ "argobots": { "pools": [{ "name": "__primary__", "stack_bytes": 20000 }] } }"#;
+/// let resolved = Config::from_json(text)?.resolve(&|_| None)?;
+/// assert_eq!(resolved.pools[0].stack_bytes, Some(20480), "whole pages");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ResolvedPool {
@@ -172,6 +194,15 @@ pub struct ResolvedPool {
 }
 
 /// One xstream to start.
+///
+/// ```
+/// use margo_config::Config;
+///
+/// let resolved = Config::from_json(r#"{ "rpc_thread_count": 2 }"#)?.resolve(&|_| None)?;
+/// let handlers = resolved.xstreams.iter().filter(|one| one.pools.contains(&resolved.rpc_pool));
+/// assert_eq!(handlers.count(), 2);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ResolvedXstream {
@@ -192,6 +223,17 @@ pub struct ResolvedXstream {
 }
 
 /// One service to start.
+///
+/// ```
+/// use margo_config::Config;
+///
+/// let text = r#"{ "margo": { "providers": [{ "type": "echo", "provider_id": 1 }] } }"#;
+/// let resolved = Config::from_json(text)?.resolve(&|_| None)?;
+/// let echo = &resolved.providers[0];
+/// assert_eq!((echo.name.as_str(), echo.pool), ("echo_1", resolved.rpc_pool));
+/// assert_eq!(echo.config, serde_json::json!({}));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct ResolvedProvider {
@@ -212,6 +254,20 @@ pub struct ResolvedProvider {
 }
 
 /// A key of a provider's `dependencies`.
+///
+/// ```
+/// use margo_config::Config;
+///
+/// let config = Config::from_json(r#"{ "margo": { "providers": [
+///     { "type": "index", "provider_id": 2, "dependencies": { "data": "blob_1" } },
+///     { "type": "blob", "provider_id": 1 },
+/// ] } }"#)?;
+/// let resolved = config.resolve(&|_| None)?;
+/// let data = &resolved.providers[0].dependencies[0];
+/// assert_eq!((data.key.as_str(), data.given.texts()), ("data", &["blob_1".to_owned()][..]));
+/// assert_eq!(resolved.start_order(), [1, 0], "what is depended on starts first");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ResolvedDependency {
@@ -224,6 +280,20 @@ pub struct ResolvedDependency {
 }
 
 /// A provider that another one needs.
+///
+/// ```
+/// use margo_config::{Config, DependencyTarget};
+///
+/// let config = Config::from_json(r#"{ "margo": { "providers": [
+///     { "type": "index", "provider_id": 2, "dependencies": { "data": ["blob_1",
+///         "blob:7@na+tcp://node2:7000"] } },
+///     { "type": "blob", "provider_id": 1 },
+/// ] } }"#)?;
+/// let targets = &config.resolve(&|_| None)?.providers[0].dependencies[0].targets;
+/// assert_eq!(targets[0], DependencyTarget::Local(1));
+/// assert!(matches!(&targets[1], DependencyTarget::Remote { provider_id: 7, .. }));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DependencyTarget {
     /// Place in [`Resolved::providers`].
